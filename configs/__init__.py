@@ -1,0 +1,1 @@
+"""What to run: `common.py` holds every field, one short file a recipe."""

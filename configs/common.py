@@ -1,0 +1,367 @@
+"""Every field of a configuration, its default and its range.
+
+A recipe starts from `default()`, changes what its paper says, and names its
+presets. `--config=FILE:PRESET,key=value,...` picks one and changes fields.
+"""
+
+import ast
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ml_collections
+
+from fedreid_jax import errors
+
+ConfigDict = ml_collections.ConfigDict
+
+
+def default() -> Any:
+  """Returns all fields with their defaults."""
+  c: Any = ConfigDict()
+  c.name = 'run'  # name of the recipe, part of the default work directory
+  c.components = ('fedpav',)  # the ideas of the method, in order
+  c.seed = 0  # of the run: models, batches, augmentation, cohorts
+  c.rounds = 20  # communication rounds
+  c.fraction = 1.0  # of clients that take part in a round, rounded up
+  c.bn_buffers = (
+    'average'  # running statistics: average|first_client|keep_server
+  )
+  c.checkpoint_every = 5  # rounds; the last round and signals save too
+
+  c.data = ConfigDict()
+  c.data.world = 'synthetic'  # 'synthetic' or 'folder'
+  c.data.root = ''  # folder of domain/identity/image trees
+  c.data.sources = ()  # domains to train on, a client each; () all but targets
+  c.data.targets = ()  # domains nobody trains on, ranked at evaluation
+  c.data.query = 'first_per_camera'  # folder: queries of a target; also
+  # 'first' (of each identity) or 'camera=NAME+NAME'
+  c.data.identity_pattern = r'^([^/]+)/'  # in the path below the domain
+  c.data.camera_pattern = r'_(\d+)\.[^.]+$'  # likewise, one group
+  c.data.height = 64  # pixels, images are resized once when they are read
+  c.data.width = 32  # pixels
+  c.data.channels = 'rgb'  # 'rgb' or 'grey'
+  c.data.invert = False  # folder: dark strokes on white become light on black
+  c.data.mean = (0.485, 0.456, 0.406)  # of normalised images, a channel each
+  c.data.std = (0.229, 0.224, 0.225)  # likewise
+  c.data.on_bad_image = 'error'  # folder: 'error' or 'skip' unreadable files
+  c.data.allow_overlap = False  # let a domain be source and target
+  c.data.world_seed = 0  # synthetic: which world
+  c.data.identities = 48  # synthetic: identities of a source domain
+  c.data.cameras = 4  # synthetic: cameras of every domain
+  c.data.shots = 4  # synthetic: images of an identity from a camera
+  c.data.target_identities = 60  # synthetic: identities of a target domain
+  c.data.target_shots = 2  # synthetic: the first is a query, the rest gallery
+
+  c.model = ConfigDict()
+  c.model.name = 'resnet50'  # resnet18|resnet34|resnet50|resnet101|convnet
+  c.model.width = 1.0  # multiplies the channels of a ResNet
+  c.model.small_stem = False  # 3x3 stem without pooling, for small images
+  c.model.last_stride = 1  # of the last ResNet stage, 1 or 2
+  c.model.features = (32, 64, 128, 128)  # channels of the convnet's blocks
+  c.model.pool = 'gap'  # gap|gem|flatten
+  c.model.neck = 'bn'  # none|bn (no affine)|bnneck|bottleneck
+  c.model.bottleneck = 512  # features of the bottleneck neck
+  c.model.dropout = 0.5  # of the bottleneck neck
+  c.model.classifier_bias = False  # whether the identity classifier has one
+  c.model.dtype = 'float32'  # of computation; 'bfloat16' keeps float32
+  # parameters, statistics and losses
+  c.model.pretrained = ''  # torchvision weights as .safetensors
+
+  c.local = ConfigDict()
+  c.local.sampler = 'uniform'  # 'uniform' shuffle, or 'pk'
+  c.local.batch = 32  # images of a step
+  c.local.epochs = 1  # passes over a client's images a round
+  c.local.steps = 0  # above 0: steps a round, whatever the client's size
+  c.local.identities = 16  # pk: identities of a batch, batch / this images each
+  c.local.cross_camera = True  # pk: prefer images of other cameras
+  c.local.drop_last = True  # leave out a batch that is not full, unless alone
+  c.local.survey_batch = 64  # images of a step of a survey
+
+  c.optim = ConfigDict()
+  c.optim.name = 'sgd'  # sgd|adam
+  c.optim.lr = 0.05  # before schedule and multipliers
+  c.optim.momentum = 0.9  # sgd
+  c.optim.nesterov = True  # sgd
+  c.optim.weight_decay = 5e-4  # added to the gradient of every trainable leaf
+  c.optim.lr_multipliers = ()  # ((regular expression of leaves, factor), ...)
+  c.optim.schedule = 'constant'  # by global round: constant|step|linear|cosine
+  c.optim.milestones = ()  # step: rounds at which the rate falls
+  c.optim.gamma = 0.1  # step: factor
+  c.optim.points = ()  # linear: ((round, factor), ...)
+  c.optim.warmup = 0  # rounds of linear rise
+  c.optim.ramp = False  # let the schedule move within a round
+  c.optim.reset_each_round = True  # forget momentum when a round begins
+
+  c.loss = ConfigDict()
+  c.loss.identity = 1.0  # weight of cross-entropy
+  c.loss.label_smoothing = 0.0  # over a client's own identities
+  c.loss.triplet = 0.0  # weight of the hard triplet loss
+  c.loss.margin = 0.5  # of the triplet loss
+  c.loss.triplet_on = 'embedding'  # or 'feature', before the neck
+
+  c.augment = ConfigDict()
+  c.augment.pad = 4  # pixels of zeros on every side before a random crop
+  c.augment.flip = 0.5  # probability of mirroring
+  c.augment.erase = 0.0  # probability of erasing a rectangle
+
+  c.evaluation = ConfigDict()
+  c.evaluation.every = 5  # rounds; the first and last are always evaluated
+  c.evaluation.protocol = 'market'  # which gallery items count, and how
+  c.evaluation.metric = 'euclidean'  # euclidean|cosine
+  c.evaluation.feature = 'embedding'  # or 'feature', before the neck
+  c.evaluation.flip = False  # average with the mirror image's feature
+  c.evaluation.ranks = (1, 5, 10)  # of the match curve
+  c.evaluation.batch = 128  # images of a device at a time
+
+  c.execution = ConfigDict()
+  c.execution.deterministic = True  # same bits on 1, 2, 4, 8 devices
+  c.execution.width = 1  # clients vmapped at a time, 0 all; not deterministic
+  c.execution.devices = 0  # use the first so many, 0 for all
+  c.execution.image_budget_mb = 0.0  # images kept on a device, 0 for no limit
+
+  c.dfh = ConfigDict()
+  c.dfh.lam = 5.0  # weight of the hallucinated losses
+  c.dfh.alpha = 1.0  # of the Dirichlet law over domains
+  c.dfh.margin = 0.5  # of the triplet loss on hallucinated features
+  c.dfh.novel = 'dirichlet'  # dirichlet_mixup|feature_mixup|none
+  c.dfh.loss = 'triplet'  # or 'identity'
+  c.dfh.resample = 'step'  # or 'round'
+  c.dfh.negative_variance = 'clamp'  # abs|resample|mean
+  c.dfh.mix_weights = 'batch'  # or 'sample'
+  return c
+
+
+NATURAL = (0, math.inf)
+RANGES: Mapping[str, tuple[float, float]] = {
+  'seed': (0, 2**31 - 1),
+  'rounds': (1, math.inf),
+  'fraction': (1e-9, 1),
+  'checkpoint_every': (1, math.inf),
+  'data.height': (8, 4096),
+  'data.width': (8, 4096),
+  'data.world_seed': (0, 2**31 - 1),
+  'data.identities': (1, math.inf),
+  'data.cameras': (1, math.inf),
+  'data.shots': (1, math.inf),
+  'data.target_identities': (1, math.inf),
+  'data.target_shots': (2, math.inf),
+  'model.width': (1 / 64, 16),
+  'model.last_stride': (1, 2),
+  'model.bottleneck': (1, math.inf),
+  'model.dropout': (0, 0.999),
+  'local.batch': (2, math.inf),
+  'local.epochs': (1, math.inf),
+  'local.steps': NATURAL,
+  'local.identities': (2, math.inf),
+  'local.survey_batch': (1, math.inf),
+  'optim.lr': NATURAL,
+  'optim.momentum': (0, 0.9999),
+  'optim.weight_decay': NATURAL,
+  'optim.gamma': NATURAL,
+  'optim.warmup': NATURAL,
+  'loss.identity': NATURAL,
+  'loss.label_smoothing': (0, 0.999),
+  'loss.triplet': NATURAL,
+  'loss.margin': NATURAL,
+  'augment.pad': NATURAL,
+  'augment.flip': (0, 1),
+  'augment.erase': (0, 1),
+  'evaluation.every': (1, math.inf),
+  'evaluation.batch': (1, math.inf),
+  'execution.width': NATURAL,
+  'execution.devices': NATURAL,
+  'execution.image_budget_mb': NATURAL,
+  'dfh.lam': NATURAL,
+  'dfh.margin': NATURAL,
+}
+CHOICES: Mapping[str, tuple[str, ...]] = {
+  'bn_buffers': ('average', 'first_client', 'keep_server'),
+  'data.world': ('synthetic', 'folder'),
+  'data.channels': ('rgb', 'grey'),
+  'data.on_bad_image': ('error', 'skip'),
+  'model.name': ('resnet18', 'resnet34', 'resnet50', 'resnet101', 'convnet'),
+  'model.pool': ('gap', 'gem', 'flatten'),
+  'model.neck': ('none', 'bn', 'bnneck', 'bottleneck'),
+  'model.dtype': ('float32', 'bfloat16'),
+  'local.sampler': ('uniform', 'pk'),
+  'optim.name': ('sgd', 'adam'),
+  'optim.schedule': ('constant', 'step', 'linear', 'cosine'),
+  'loss.triplet_on': ('embedding', 'feature'),
+  'evaluation.metric': ('euclidean', 'cosine'),
+  'evaluation.feature': ('embedding', 'feature'),
+}
+
+
+def validate(config: Any) -> Any:
+  """Returns the configuration if every field can be run.
+
+  Raises:
+    ConfigError: naming the field, what it holds and what it may hold.
+  """
+  found, known = flatten(config), flatten(default())
+  for name in sorted(found.keys() | known.keys()):
+    if name not in known:
+      near = [k for k in known if k.split('.')[-1] == name.split('.')[-1]]
+      hint = f'did you mean {near[0]}?' if near else 'see configs/common.py'
+      raise errors.ConfigError('unknown field', name, hint)
+    if name not in found:
+      raise errors.ConfigError('field is missing', name, 'start from default()')
+    _check_type(name, found[name], known[name])
+  for name, (low, high) in RANGES.items():
+    if not low <= found[name] <= high or not math.isfinite(found[name]):
+      raise errors.ConfigError(
+        f'{found[name]} is out of range', name, f'between {low} and {high}'
+      )
+  for name, choices in CHOICES.items():
+    if found[name] not in choices:
+      raise errors.ConfigError(
+        f'unknown choice {found[name]!r}', name, f'one of {", ".join(choices)}'
+      )
+  _check_together(config)
+  return config
+
+
+def flatten(config: Any, prefix: str = '') -> dict[str, Any]:
+  """Returns `{'data.height': 64, ...}`."""
+  flat: dict[str, Any] = {}
+  for key, value in config.items():
+    if isinstance(value, ConfigDict):
+      flat |= flatten(value, f'{prefix}{key}.')
+    else:
+      flat[prefix + key] = value
+  return flat
+
+
+def _check_type(name: str, value: Any, like: Any) -> None:
+  kinds: tuple[type, ...] = (type(like),)
+  if isinstance(like, float):
+    kinds = (float, int)
+  if name == 'dfh.alpha':
+    kinds = (float, int, tuple)
+  if not isinstance(value, kinds) or (
+    isinstance(value, bool) and not isinstance(like, bool)
+  ):
+    raise errors.ConfigError(
+      f'{value!r} is {type(value).__name__}',
+      name,
+      f'give {type(like).__name__}',
+    )
+  numbers = value if isinstance(value, tuple) else (value,)
+  if any(isinstance(v, float) and not math.isfinite(v) for v in numbers):
+    raise errors.ConfigError(f'{value} is not finite', name, 'give a number')
+
+
+def _check_together(c: Any) -> None:
+  """Checks fields that depend on each other."""
+  channels = 3 if c.data.channels == 'rgb' else 1
+  deterministic = c.execution.deterministic and c.execution.width != 1
+  rules: tuple[tuple[bool, str, str, str], ...] = (
+    (not c.name or '/' in c.name, 'name', repr(c.name), 'one plain word'),
+    (not c.components, 'components', 'no component', "start with 'fedpav'"),
+    (
+      len(c.data.mean) != channels or len(c.data.std) != channels,
+      'data.mean',
+      f'{len(c.data.mean)} means for {channels} channels',
+      'give one mean and one std a channel',
+    ),
+    (min((*c.data.std, 1)) <= 0, 'data.std', 'std of 0', 'above 0'),
+    (
+      c.local.sampler == 'pk' and c.local.batch % c.local.identities > 0,
+      'local.batch',
+      f'{c.local.batch} images for {c.local.identities} identities',
+      'a multiple of local.identities',
+    ),
+    (
+      deterministic,
+      'execution.width',
+      f'width {c.execution.width} changes bits',
+      'set execution.deterministic=False',
+    ),
+    (
+      c.optim.schedule == 'linear' and len(c.optim.points) < 2,
+      'optim.points',
+      f'{len(c.optim.points)} points',
+      'give at least two (round, factor)',
+    ),
+    (
+      not c.evaluation.ranks or min(c.evaluation.ranks) < 1,
+      'evaluation.ranks',
+      f'{c.evaluation.ranks}',
+      'ranks from 1 up',
+    ),
+  )
+  for wrong, where, what, fix in rules:
+    if wrong:
+      raise errors.ConfigError(what, where, fix)
+
+
+Preset = Callable[[Any], None]
+
+
+def recipe(arg: str | None, config: Any, presets: Mapping[str, Preset]) -> Any:
+  """Applies `PRESET[,key=value...]` to a recipe's configuration.
+
+  Args:
+    arg: what stands after the colon of `--config`, None for 'synthetic'.
+    config: the recipe before its presets.
+    presets: what each changes.
+
+  Raises:
+    ConfigError: for an unknown preset or field.
+  """
+  name, *pairs = (arg or 'synthetic').split(',')
+  if name not in presets:
+    raise errors.ConfigError(
+      f'unknown preset {name!r}', '--config', f'one of {", ".join(presets)}'
+    )
+  presets[name](config)
+  for pair in pairs:
+    key, sign, text = pair.partition('=')
+    if not sign or key not in flatten(config):
+      raise errors.ConfigError(
+        f'unknown field {key!r}', '--config', 'PRESET,key=value,...'
+      )
+    try:
+      value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+      value = text
+    try:
+      config.update_from_flattened_dict({key: value})
+    except TypeError as error:
+      raise errors.ConfigError(f'{value!r}: {error}', key, 'mend it') from error
+  return config
+
+
+def synthetic(c: Any) -> None:
+  """The built-in world: three source domains, a fourth nobody trains on."""
+  c.data.world = 'synthetic'
+  c.data.sources = ('plaza', 'campus', 'station')
+  c.data.targets = ('market',)
+  c.data.height, c.data.width = 64, 32
+  c.model.name = 'convnet'
+  c.augment.pad = 4
+
+
+def smoke(c: Any) -> None:
+  """The same in seconds: few identities, two rounds, small images."""
+  synthetic(c)
+  c.rounds = 2
+  c.data.height, c.data.width = 32, 16
+  c.data.identities, c.data.shots = 12, 2
+  c.data.target_identities = 12
+  c.model.features = (16, 32)
+  c.evaluation.every = 2
+
+
+def folder(c: Any) -> None:
+  """A tree domain/identity/image; the defaults are Omniglot's."""
+  c.data.world = 'folder'
+  c.data.sources = ()
+  c.data.targets = ('Greek',)
+  c.data.query = 'camera=01'
+  c.data.height = c.data.width = 32
+  c.data.channels, c.data.invert = 'grey', True
+  c.data.mean, c.data.std = (0.0,), (1.0,)
+  c.model.name = 'convnet'
+  c.augment.pad, c.augment.flip = 3, 0.0

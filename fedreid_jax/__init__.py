@@ -1,0 +1,1 @@
+"""Federated person re-identification as pure functions over clients."""

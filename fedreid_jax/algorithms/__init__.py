@@ -1,0 +1,1 @@
+"""One idea a module; each `make(**arguments)` returns a Component."""

@@ -1,0 +1,162 @@
+"""DFH: domain feature hallucination from statistics instead of images.
+
+The domain feature statistics (DFS) of client i, over identities j whose pooled
+pre-neck features have mean mu_ij and biased variance s_ij (eq. 3.1):
+
+  m_i = mean_j mu_ij, v_i = var_j mu_ij, p_i = mean_j s_ij, q_i = var_j s_ij.
+
+They travel up with the model after local training (and once before round 0)
+and down to everyone. Each step draws, for every domain k, a mean
+M_k = m_k + sqrt(v_k) e1 and a variance V_k = p_k + sqrt(q_k) e2, and, with b
+the normalised features of the batch, hallucinates
+
+  F_k = M_k + sqrt(V_k) b for k != i                (feature, eq. 3.2)
+  F_nov = sum_k w_k M_k + sqrt(sum_k w_k V_k) b     (domain), w ~ Dir(alpha).
+
+  L = L_ori + lam [ L_tri(F_nov) + 1/(N-1) sum_{k != i} L_tri(F_k) ] (eq. 3.6)
+
+Deviations from the paper: V_k is drawn from a normal law with mass below zero,
+of which the paper says nothing; draws are clamped at 1e-6 before mixing
+(`negative_variance`), and the clamped share is a metric. DFS and weights are
+drawn at every step, as its introduction says; its Algorithm 1 draws once a
+round (`resample='round'`), and there from client i where k is meant. Weights of
+the mean are images (eq. 3.7), not identities (section 3). There is no released
+code of the method.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from fedreid_jax import errors
+from fedreid_jax.core import moments
+from fedreid_jax.core.component import (
+  Component,
+  LocalTerm,
+  ServerStep,
+  StepCtx,
+  Survey,
+)
+from fedreid_jax.core.types import Array, Metrics
+from fedreid_jax.losses import hallucination, identity, metric
+
+LOSSES = ('triplet', 'identity')
+RESAMPLE = ('step', 'round')
+
+
+def make(
+  *,
+  lam: float = 5.0,
+  alpha: float | tuple[float, ...] = 1.0,
+  margin: float = 0.5,
+  novel: str = 'dirichlet',
+  loss: str = 'triplet',
+  resample: str = 'step',
+  negative_variance: str = 'clamp',
+  mix_weights: str = 'batch',
+) -> Component:
+  """Builds the component.
+
+  Args:
+    lam: weight of the hallucinated losses.
+    alpha: concentration of the Dirichlet law, one for all domains or one each,
+      in the order of the clients' names.
+    margin: of the triplet loss.
+    novel: how the novel domain is made; 'none' leaves its term out.
+    loss: on hallucinated features, 'triplet' or 'identity' (table 5).
+    resample: draw statistics and weights every 'step' or every 'round'.
+    negative_variance: what to do with a draw below zero.
+    mix_weights: mixup weights per 'batch' or 'sample'.
+
+  Raises:
+    ConfigError: for an unknown choice or a number out of range.
+  """
+  for field, value, choices in (
+    ('novel', novel, hallucination.NOVEL),
+    ('loss', loss, LOSSES),
+    ('resample', resample, RESAMPLE),
+    ('negative_variance', negative_variance, hallucination.NEGATIVE),
+    ('mix_weights', mix_weights, hallucination.MIX),
+  ):
+    if value not in choices:
+      raise errors.ConfigError(
+        f'unknown {field} {value!r}', f'dfh.{field}', f'one of {choices}'
+      )
+  alphas = alpha if isinstance(alpha, tuple) else (alpha,)
+  if lam < 0 or margin < 0 or min(alphas) <= 0:
+    raise errors.ConfigError(
+      'lam and margin must be at least 0, alpha above 0', 'dfh', 'change it'
+    )
+
+  def init(key, num_clients, outputs):
+    del key
+    if len(alphas) not in (1, num_clients):
+      raise errors.ConfigError(
+        f'{len(alphas)} values of alpha for {num_clients} clients',
+        'dfh.alpha',
+        'give one, or one for each client',
+      )
+    return jnp.zeros((num_clients, 4, outputs.feature.shape[1]))
+
+  def collect(slot, uploads, arrived):
+    rows = jnp.where(arrived, uploads.index, slot.shape[0])
+    return slot.at[rows].set(uploads.extras['dfh'], mode='drop')
+
+  def on_hallucinated(features: Array, ctx: StepCtx) -> Array:
+    labels, valid = ctx.batch.labels, ctx.batch.valid
+    if loss == 'triplet':
+      return metric.hard_triplet(features, labels, valid, margin)
+    logits = ctx.classify(features)
+    return identity.cross_entropy(logits, labels, valid)
+
+  def term(variables, state, ctx: StepCtx) -> tuple[Array, Metrics]:
+    del variables, state
+    dfs = jax.lax.stop_gradient(ctx.broadcast.extras['dfh'])
+    num = dfs.shape[0]
+    key = ctx.key if resample == 'step' else ctx.round_key
+    draw_key, novel_key = jax.random.split(key)
+    means, variances, below = hallucination.draw(
+      draw_key, dfs, negative_variance
+    )
+    feature, embedding = ctx.outputs.feature, ctx.outputs.embedding
+    every = hallucination.per_domain(means, variances, embedding)
+    each = jax.vmap(lambda f: on_hallucinated(f, ctx))(every)
+    others = jnp.arange(num) != ctx.work.index
+    known = jnp.where(others, each, 0.0).sum() / max(num - 1, 1)
+    total = known
+    metrics = {'known': known, 'clamped': below}
+    if novel != 'none':
+      features = hallucination.novel_domain(
+        novel_key,
+        novel,
+        means,
+        variances,
+        feature,
+        embedding,
+        ctx.work.index,
+        jnp.broadcast_to(jnp.asarray(alphas, jnp.float32), (num,)),
+        mix_weights,
+      )
+      metrics['novel'] = on_hallucinated(features, ctx)
+      total = total + metrics['novel']
+    return lam * total, metrics
+
+  survey = Survey(
+    init=lambda outputs: moments.zeros(
+      outputs.logits.shape[1], outputs.feature.shape[1]
+    ),
+    update=lambda seen, outputs, batch: moments.merge(
+      seen, outputs.feature, batch.labels, batch.valid
+    ),
+  )
+  return Component(
+    'dfh',
+    term=LocalTerm(
+      loss=term,
+      survey=survey,
+      finish=lambda state, ctx: (state, moments.statistics(ctx.surveyed)),
+      prepare=True,
+    ),
+    server_step=ServerStep(
+      init=init, collect=collect, broadcast=lambda slot: slot
+    ),
+  )

@@ -1,0 +1,28 @@
+"""FedPav: federated partial averaging.
+
+Zhuang et al., Performance Optimization for Federated Person Re-identification
+via Benchmark Analysis (FedReIDBench), ACM MM 2020, Algorithm 1.
+
+Every leaf but the identity classifier travels; the classifier stays at its
+client, because identities differ. With n_k images at client k of the cohort S,
+
+  w = sum_{k in S} (n_k / sum_{j in S} n_j) w_k.
+
+Deviations from the paper: weights are renormalised over the cohort (the paper
+divides by the size of all data, which is the same at full participation).
+Deviations from the released code: running statistics are averaged like
+parameters by default; the code keeps those of the client drawn first, which is
+`config.bn_buffers = 'first_client'`.
+"""
+
+from fedreid_jax.core.component import Component
+
+
+def make(shared: str = r'(?!params/classifier/)') -> Component:
+  """Builds the component.
+
+  Args:
+    shared: regular expression of the leaves that travel, matched from the start
+      of the name.
+  """
+  return Component('fedpav', shared=shared)

@@ -1,0 +1,306 @@
+"""Checkpoints that are right or refused: Orbax, a digest, a lock.
+
+Orbax writes a step aside and renames it, but has no checksum of its payload: a
+flipped bit restores as wrong weights without an error. After every save the
+SHA-256 of each file of the step goes into `manifest-STEP.json`; a step without
+a manifest, or with a file that differs, does not exist for a resume, which
+walks back to the newest step that verifies.
+"""
+
+import fcntl
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from orbax.checkpoint import checkpoint_managers
+
+from fedreid_jax import errors, recorder
+from fedreid_jax.core import partition
+from fedreid_jax.core.types import ClientState, ServerState, Tree
+
+KEPT = 2  # newest steps kept, beside the best
+
+
+def lock(workdir: Path):
+  """Makes and locks a work directory for this process.
+
+  Returns:
+    An open file; the lock lasts until it is closed or the process dies.
+
+  Raises:
+    ResourceError: when the directory cannot be made or written.
+    LockedError: when another process holds it.
+  """
+  try:
+    workdir.mkdir(parents=True, exist_ok=True)
+    file = (workdir / '.lock').open('a')
+  except OSError as error:
+    raise errors.ResourceError(
+      f'cannot write: {error.strerror}',
+      str(workdir),
+      'choose another --workdir',
+    ) from error
+  try:
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except OSError as error:
+    file.close()
+    raise errors.LockedError(
+      'another run is using it',
+      str(workdir),
+      'wait, or choose another --workdir',
+    ) from error
+  return file
+
+
+def _named(tree: Tree) -> dict[str, np.ndarray]:
+  """Returns the leaves of any tree by a name that is a path of one part."""
+  leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+  return {
+    jax.tree_util.keystr(path, simple=True, separator='.').replace('/', '.'): (
+      np.asarray(leaf)
+    )
+    for path, leaf in leaves
+  }
+
+
+def _items(server: ServerState, clients: ClientState) -> dict[str, Tree]:
+  return {
+    'model': partition.unflatten(jax.device_get(server.shared)),
+    'server': _named({'groups': server.groups, 'slots': server.slots}),
+    'clients': _named(clients),
+  }
+
+
+def _rebuild(like: Tree, named: dict[str, np.ndarray]) -> Tree:
+  names = list(_named(like))
+  structure = jax.tree.structure(like)
+  return jax.tree.unflatten(structure, [np.array(named[n]) for n in names])
+
+
+class Checkpoints:
+  """The saved steps of one work directory."""
+
+  def __init__(self, workdir: Path, read_only: bool = False):
+    """Opens `workdir/checkpoints`, made if it is not there."""
+    self._root = (workdir / 'checkpoints').resolve()
+    if not read_only:
+      self._root.mkdir(parents=True, exist_ok=True)
+    self._options = ocp.CheckpointManagerOptions(
+      best_fn=_map,
+      read_only=read_only,
+      enable_async_checkpointing=False,
+      preservation_policy=None
+      if read_only
+      else checkpoint_managers.AnyPreservationPolicy(
+        [
+          checkpoint_managers.LatestN(KEPT),
+          checkpoint_managers.BestN(n=1, get_metric_fn=_map),
+        ]
+      ),
+    )
+    self._manager: ocp.CheckpointManager | None = None
+
+  @property
+  def _open(self) -> ocp.CheckpointManager:
+    if self._manager is None:
+      self._manager = ocp.CheckpointManager(self._root, options=self._options)
+    return self._manager
+
+  def close(self) -> None:
+    """Releases Orbax's resources."""
+    if self._manager is not None:
+      self._manager.close()
+
+  def save(
+    self,
+    step: int,
+    server: ServerState,
+    clients: ClientState,
+    host: dict[str, Any],
+    score: float | None,
+  ) -> None:
+    """Saves the state after `step` rounds; done when it returns.
+
+    Args:
+      step: rounds done.
+      server: on devices or on the host.
+      clients: on the host.
+      host: anything JSON.
+      score: mAP of the evaluation of this step, if there was one.
+
+    Raises:
+      ResourceError: when the disk does not take it.
+    """
+    items: dict[str, Any] = {
+      name: ocp.args.StandardSave(item)  # pyright: ignore[reportCallIssue]
+      for name, item in _items(server, clients).items()
+      if item
+    }
+    items['host'] = ocp.args.JsonSave(host)  # pyright: ignore[reportCallIssue]
+    try:
+      self._open.save(
+        step,
+        args=ocp.args.Composite(**items),
+        metrics=None if score is None else {'mAP': score},
+      )
+      self._open.wait_until_finished()
+      if jax.process_index() == 0:
+        files = _digests(self._root / str(step))
+        recorder.write_json(self._manifest(step), files)
+        for stale in self._root.glob('manifest-*.json'):
+          if not (self._root / stale.stem.removeprefix('manifest-')).exists():
+            stale.unlink()
+    except OSError as error:
+      raise errors.ResourceError(
+        f'checkpoint not written: {error}', str(self._root), 'make room'
+      ) from error
+
+  def latest(self, say=print) -> int | None:
+    """Returns the newest step that verifies, removing newer ones that do not.
+
+    Args:
+      say: told about every step that is passed over.
+
+    Raises:
+      IntegrityError: when there are steps and none of them verifies.
+    """
+    damaged = []
+    for step in self.steps():
+      trouble = self.verify(step)
+      if trouble is None:
+        for bad, _ in damaged:
+          shutil.rmtree(self._root / str(bad), ignore_errors=True)
+        return step
+      damaged.append((step, trouble))
+      say(f'checkpoint {step} passed over: {trouble}')
+    complete = [step for step, _ in damaged if self._manifest(step).exists()]
+    if complete:
+      step, trouble = damaged[0]
+      raise errors.IntegrityError(
+        f'no checkpoint verifies; {step}: {trouble}',
+        str(self._root),
+        'restore the files from a copy, or start again with --restart',
+      )
+    for step, _ in damaged:
+      shutil.rmtree(self._root / str(step), ignore_errors=True)
+    return None
+
+  def steps(self) -> list[int]:
+    """Returns the steps on disk, newest first, whole or not."""
+    if not self._root.is_dir():
+      return []
+    names = [p.name for p in self._root.iterdir() if p.is_dir()]
+    return sorted((int(n) for n in names if n.isdigit()), reverse=True)
+
+  def best(self) -> int | None:
+    """Returns the step with the highest mAP, None if none was evaluated."""
+    return self._open.best_step()
+
+  def verify(self, step: int) -> str | None:
+    """Returns what is wrong with a step, None if nothing."""
+    folder = self._root / str(step)
+    try:
+      expected = json.loads(self._manifest(step).read_text())
+    except (OSError, ValueError):
+      return 'it was not completed'
+    found = _digests(folder)
+    for name in sorted(expected.keys() | found.keys()):
+      if name not in found:
+        return f'{name} is missing'
+      if found[name] != expected.get(name):
+        return f'{name} was changed'
+    return None
+
+  def restore(
+    self, step: int, server: ServerState, clients: ClientState
+  ) -> tuple[ServerState, ClientState, dict[str, Any]]:
+    """Restores a step that verifies, on the host.
+
+    Args:
+      step: rounds done.
+      server: a state of the right shapes.
+      clients: likewise.
+
+    Raises:
+      IntegrityError: when what was saved has other leaves, shapes or types.
+    """
+    wanted = _items(server, clients)
+    saved = self._read(step, [name for name, item in wanted.items() if item])
+    differ = _differences(wanted, saved)
+    if differ:
+      raise errors.IntegrityError(
+        'checkpoint of another model: ' + '; '.join(differ[:5]),
+        str(self._root / str(step)),
+        'use the configuration it was made with',
+      )
+    rest = _rebuild(
+      {'groups': server.groups, 'slots': server.slots}, saved['server']
+    )
+    shared = partition.flatten(saved['model'])
+    return (
+      ServerState(shared=shared, **rest),
+      _rebuild(clients, saved.get('clients', {})),
+      saved['host'],
+    )
+
+  def _read(self, step: int, names: list[str]) -> dict[str, Any]:
+    folder = self._root / str(step)
+    standard = ocp.StandardCheckpointer()
+    try:
+      found: dict[str, Any] = {}
+      for name in names:
+        item = folder / name
+        if not item.is_dir():
+          raise errors.IntegrityError(
+            f'no {name!r} in it', str(folder), 'use its own configuration'
+          )
+        meta = standard.metadata(item).item_metadata.tree  # pyright: ignore
+        like = jax.tree.map(lambda m: np.zeros(m.shape, m.dtype), meta)
+        found[name] = standard.restore(item, like)
+      found['host'] = json.loads((folder / 'host' / 'metadata').read_text())
+    finally:
+      standard.close()
+    return found
+
+  def _manifest(self, step: int) -> Path:
+    return self._root / f'manifest-{step}.json'
+
+
+def _map(metrics) -> float:
+  return metrics['mAP']
+
+
+def _digests(folder: Path) -> dict[str, str]:
+  return {
+    path.relative_to(folder).as_posix(): hashlib.sha256(
+      path.read_bytes()
+    ).hexdigest()
+    for path in sorted(folder.rglob('*'))
+    if path.is_file()
+  }
+
+
+def _differences(wanted: dict[str, Tree], saved: dict[str, Any]) -> list[str]:
+  """Returns how leaves differ, `name: found, expected`."""
+
+  def kinds(tree):
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {
+      jax.tree_util.keystr(p, simple=True, separator='/'): (
+        f'{np.asarray(leaf).dtype}{list(np.shape(leaf))}'
+      )
+      for p, leaf in leaves
+    }
+
+  here = kinds({k: saved[k] for k in wanted if k in saved})
+  there = kinds({k: v for k, v in wanted.items() if v})
+  return [
+    f'{name} is {here.get(name, "absent")}, not {there.get(name, "there")}'
+    for name in sorted(here.keys() | there.keys())
+    if here.get(name) != there.get(name)
+  ]

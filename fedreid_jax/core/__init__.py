@@ -1,0 +1,1 @@
+"""The engine: types, keys, the client loop, execution and aggregation."""

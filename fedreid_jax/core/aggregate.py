@@ -1,0 +1,125 @@
+"""Server reductions: who counts, how much, and the weighted mean.
+
+A weight row that sums to one gives a plain weighted mean of the uploads. Where
+a rule's weights sum to less or more (normalised averaging), the rest is taken
+from the server's own model, which is the update in difference form.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from fedreid_jax.core import partition, types
+from fedreid_jax.core.types import Array, Flat
+
+BUFFER_POLICIES = ('average', 'first_client', 'keep_server')
+
+
+def arrived(uploads: types.Upload) -> Array:
+  """Returns which uploads are real and finite in every leaf, bool `[K]`."""
+  real = uploads.index >= 0
+  for leaf in jax.tree.leaves((uploads.shared, uploads.extras)):
+    finite = jnp.isfinite(leaf).reshape(leaf.shape[0], -1).all(axis=1)
+    real &= finite
+  return real
+
+
+def normalise(raw: Array, members: Array, fallback: Array) -> Array:
+  """Scales the members' weights of each group to sum to one.
+
+  Args:
+    raw: non-negative weights `[K]`.
+    members: which uploads make up each group, bool `[G, K]`.
+    fallback: weights `[K]` for a group whose raw weights are not finite or sum
+      to zero.
+
+  Returns:
+    float32 `[G, K]`; the row of an empty group is all zero.
+  """
+  rows = jnp.where(members, raw, 0.0)
+  total = rows.sum(axis=1, keepdims=True)
+  usable = jnp.isfinite(total) & (total > 0)
+  rows = jnp.where(usable, rows, jnp.where(members, fallback, 0.0))
+  total = rows.sum(axis=1, keepdims=True)
+  return jnp.where(total > 0, rows / jnp.where(total > 0, total, 1.0), 0.0)
+
+
+def by_size(uploads: types.Upload, members: Array) -> Array:
+  """Weights each upload by its number of images, `[G, K]`."""
+  sizes = uploads.num_examples
+  return normalise(sizes, members, jnp.ones_like(sizes))
+
+
+def leaf_weights(
+  weights: Array | dict[str, Array],
+  sizes: Array,
+  shared: Flat,
+  first: Array,
+  policy: str,
+) -> dict[str, Array]:
+  """Returns the weights `[G, K]` of every leaf, buffers by their policy.
+
+  Args:
+    weights: one for all leaves, or by leaf (absent leaves go by size).
+    sizes: weights by size.
+    shared: the leaves.
+    first: one-hot weights of the first client drawn in each group.
+    policy: one of `BUFFER_POLICIES`; running statistics only.
+  """
+  by_leaf = (
+    weights if isinstance(weights, dict) else dict.fromkeys(shared, weights)
+  )
+  by_leaf = {name: by_leaf.get(name, sizes) for name in shared}
+  if policy != 'average':
+    override = first if policy == 'first_client' else jnp.zeros_like(sizes)
+    _, buffers = partition.trainable(shared)
+    by_leaf |= dict.fromkeys(buffers, override)
+  return by_leaf
+
+
+def reduce(
+  server: Flat, values: Flat, weights: dict[str, Array], ordered: bool
+) -> Flat:
+  """Returns the new models of all groups.
+
+  Args:
+    server: current leaves `[G, ...]`.
+    values: uploaded leaves `[K, ...]`, in canonical order.
+    weights: by leaf, `[G, K]`; rows of zeros leave a group as it is.
+    ordered: add one client after another, the same bits on any number of
+      devices; otherwise one contraction, free to sum in any order.
+  """
+  total: Callable[..., Array] = _ordered_sum if ordered else _contraction
+
+  def one(name: str) -> Array:
+    weight, old = weights[name], server[name]
+    wide = (-1,) + (1,) * (old.ndim - 1)
+    rest = 1.0 - weight.sum(axis=1)
+    rest = jnp.where(jnp.abs(rest) < 1e-6, 0.0, rest).reshape(wide)
+    mean = total(weight, values[name])
+    return jnp.where(rest == 0.0, mean, mean + rest * old).astype(old.dtype)
+
+  return {name: one(name) for name in server}
+
+
+def _ordered_sum(weight: Array, value: Array) -> Array:
+  num_groups = weight.shape[0]
+  wide = (num_groups,) + (1,) * (value.ndim - 1)
+
+  def add(total, row):
+    w, v = row
+    w = w.reshape(wide)
+    return total + jnp.where(w == 0.0, 0.0, w * v[None]), None
+
+  zero = jnp.zeros((num_groups, *value.shape[1:]), jnp.float32)
+  return jax.lax.scan(add, zero, (weight.T, value))[0]
+
+
+def _contraction(weight: Array, value: Array) -> Array:
+  finite = jnp.where(
+    (weight != 0.0).any(axis=0).reshape((-1,) + (1,) * (value.ndim - 1)),
+    value,
+    0.0,
+  )
+  return jnp.tensordot(weight, finite, axes=1)

@@ -1,0 +1,286 @@
+"""The local round of one client: the only training loop of the package.
+
+Four pure functions over ONE client, with no leading axis anywhere: `begin`
+opens the round, `train` takes the steps whose images are in the table it is
+given, `survey` folds over the client's images, `end` closes the round. A
+client whose images all fit on the device runs them in one program; otherwise
+`train` and `survey` are called once a segment, with the same results.
+
+The loops have a dynamic number of steps. Run one client after another they
+cost each client its own steps; vmapped, JAX selects on the whole carry, so a
+client that is done (or padding, with no steps at all) does not move.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from fedreid_jax.core import component, keys, partition, types
+from fedreid_jax.core.keys import Stream
+from fedreid_jax.core.optim import Optimizer
+from fedreid_jax.core.types import Array, Flat, Metrics, Tree
+
+
+class Settings(NamedTuple):
+  """What the local loop is made of.
+
+  Attributes:
+    model: the network.
+    objective: `(Outputs, Batch) -> (loss, metrics)`.
+    optimizer: pure functions over the trainable leaves.
+    schedule: `(round with fraction) -> lr`.
+    train_view: `(key, uint8 [B, H, W, ch]) -> float32 images`.
+    test_view: `(uint8 [B, H, W, ch]) -> float32 images`.
+    outputs: shapes of what the model says about a batch.
+    seed: typed PRNG key of the run.
+    shared: regular expression of the leaves that travel.
+    persistent: keep the optimiser state from round to round.
+    ramp: let the schedule move within the round.
+    masked: some batches have padded rows.
+    survey_batch: images of one survey step.
+  """
+
+  model: types.Model
+  objective: Callable[..., tuple[Array, Metrics]]
+  optimizer: Optimizer
+  schedule: Callable[[Array], Array]
+  train_view: Callable[[Array, Array], Array]
+  test_view: Callable[[Array], Array]
+  outputs: types.Outputs
+  seed: Array
+  shared: str
+  persistent: bool = False
+  ramp: bool = False
+  masked: bool = True
+  survey_batch: int = 64
+
+
+@struct.dataclass
+class Carry:
+  """One client in the middle of its round."""
+
+  params: Flat
+  buffers: Flat
+  opt_state: Tree
+  states: dict[str, Tree]
+  surveyed: dict[str, Tree]
+
+
+class Program(NamedTuple):
+  """The local round as four pure functions.
+
+  Attributes:
+    begin: `(Broadcast, ClientState, Work) -> Carry`.
+    train: `(Broadcast, Table, Carry, Work) -> (Carry, sums of metrics)`.
+    survey: `(Table, Carry, Work) -> Carry`.
+    end: `(Broadcast, ClientState, Carry, Work) -> (Upload, ClientState)`.
+    surveys: whether any component asks for a survey.
+  """
+
+  begin: Callable[..., Carry]
+  train: Callable[..., tuple[Carry, Metrics]]
+  survey: Callable[..., Carry]
+  end: Callable[..., tuple[types.Upload, types.ClientState]]
+  surveys: bool
+
+
+def make(
+  settings: Settings, components: tuple[component.Component, ...]
+) -> Program:
+  """Builds the local round of a method from its components."""
+  terms = {c.name: c.term for c in components if c.term}
+  channels = [(c.name, c.channel) for c in components if c.channel]
+  folds = {n: t.survey for n, t in terms.items() if t.survey}
+  one_step = _make_step(settings, terms)
+
+  def key(stream, name, broadcast, work):
+    base = keys.client(settings.seed, stream, broadcast.round, work.uid)
+    return jax.random.fold_in(base, keys.component_uid(name))
+
+  def receive(broadcast, work):
+    for name, channel in channels:
+      if channel.down:
+        down_key = key(Stream.DOWN, name, broadcast, work)
+        broadcast = channel.down(broadcast, down_key)
+    return broadcast
+
+  def begin(broadcast, state, work):
+    broadcast = receive(broadcast, work)
+    variables = {**broadcast.shared, **state.personal}
+    params, buffers = partition.trainable(variables)
+    opt_state = state.opt_state
+    if not settings.persistent:
+      opt_state = settings.optimizer.init(params)
+    states = {
+      name: term.open(state.slots[name], broadcast, variables)
+      for name, term in terms.items()
+    }
+    surveyed = {
+      name: fold.init(settings.outputs) for name, fold in folds.items()
+    }
+    return Carry(params, buffers, opt_state, states, surveyed)
+
+  def train(broadcast, table, carry, work):
+    step = functools.partial(one_step, receive(broadcast, work), table, work)
+    shapes = jax.eval_shape(step, carry, jnp.int32(0))[1]
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+
+    def body(i, loop):
+      carry, sums = loop
+      carry, metrics = step(carry, i)
+      return carry, jax.tree.map(jnp.add, sums, metrics)
+
+    left = work.num_steps - work.first_step
+    num_steps = jnp.clip(left, 0, work.rows.shape[0])
+    return jax.lax.fori_loop(0, num_steps, body, (carry, zeros))
+
+  def survey(table, carry, work):
+    variables = {**carry.params, **carry.buffers}
+    size = settings.survey_batch
+
+    def body(i, surveyed):
+      offset = i * size + jnp.arange(size)
+      valid = offset < work.num_images
+      rows = jnp.where(valid, work.first_row + offset, 0)
+      batch = _gather(table, rows, valid, settings.test_view)
+      outputs, _ = settings.model.apply(
+        variables,
+        batch.images,
+        train=False,
+        num_identities=work.num_identities,
+      )
+      return {
+        n: f.update(surveyed[n], outputs, batch) for n, f in folds.items()
+      }
+
+    num_chunks = (work.num_images + size - 1) // size
+    surveyed = jax.lax.fori_loop(0, num_chunks, body, carry.surveyed)
+    return carry.replace(surveyed=surveyed)
+
+  def end(broadcast, state, carry, work):
+    received = receive(broadcast, work)
+    variables = {**carry.params, **carry.buffers}
+    start = {**received.shared, **state.personal}
+    slots, extras = {}, {}
+    for name, term in terms.items():
+      ctx = component.FinishCtx(
+        broadcast=received,
+        work=work,
+        start=start,
+        variables=variables,
+        surveyed=carry.surveyed.get(name),
+        model=settings.model,
+        key=key(Stream.TERM, name, broadcast, work),
+      )
+      slots[name], extras[name] = term.finish(carry.states[name], ctx)
+    shared, personal = partition.split(variables, settings.shared)
+    upload = types.Upload(
+      work.index, shared, work.num_examples, work.num_steps, extras
+    )
+    for name, channel in channels:
+      if channel.up:
+        up_key = key(Stream.UP, name, broadcast, work)
+        upload = channel.up(upload, received, up_key)
+    opt_state = carry.opt_state if settings.persistent else ()
+    return upload, types.ClientState(personal, slots, opt_state)
+
+  return Program(begin, train, survey, end, bool(folds))
+
+
+def _gather(table, rows, valid, view) -> types.Batch:
+  return types.Batch(
+    images=view(table.images[rows]),
+    labels=table.labels[rows],
+    cameras=table.cameras[rows],
+    modalities=table.modalities[rows],
+    valid=valid,
+  )
+
+
+def _make_step(settings: Settings, terms: dict[str, component.LocalTerm]):
+  """Returns `(broadcast, table, work, carry, i) -> (carry, metrics)`."""
+  model = settings.model
+
+  def key(stream, ctx, name=None):
+    base = keys.client(settings.seed, stream, ctx.broadcast.round, ctx.work.uid)
+    return jax.random.fold_in(base, ctx.step if name is None else name)
+
+  def context(ctx: component.StepCtx, name, variables, outputs):
+    """Narrows the context to one term."""
+    uid = keys.component_uid(name)
+    round_key = key(Stream.TERM, ctx, uid)
+    identities = ctx.work.num_identities
+    return ctx._replace(
+      outputs=outputs,
+      classify=lambda x: model.classify(variables, x, identities),
+      key=jax.random.fold_in(round_key, ctx.step),
+      round_key=round_key,
+    )
+
+  def loss(params, carry, ctx):
+    variables = {**params, **carry.buffers}
+    outputs, buffers = model.apply(
+      variables,
+      ctx.batch.images,
+      train=True,
+      key=key(Stream.DROPOUT, ctx),
+      mask=ctx.batch.valid if settings.masked else None,
+      num_identities=ctx.work.num_identities,
+    )
+    total, metrics = settings.objective(outputs, ctx.batch)
+    for name, term in terms.items():
+      if term.loss:
+        own = context(ctx, name, variables, outputs)
+        extra, more = term.loss(variables, carry.states[name], own)
+        total = total + extra
+        metrics |= {f'{name}_{k}': v for k, v in more.items()}
+    return total, (outputs, buffers, metrics | {'loss': total})
+
+  def one_step(broadcast, table, work, carry, i):
+    step = work.first_step + i
+    rows = work.rows[i]
+    within = step / jnp.maximum(work.num_steps, 1) if settings.ramp else 0.0
+    ctx = component.StepCtx(
+      broadcast=broadcast,
+      work=work,
+      batch=None,  # pyright: ignore[reportArgumentType] (set below)
+      outputs=None,  # pyright: ignore[reportArgumentType] (set in loss)
+      model=model,
+      objective=settings.objective,
+      view=lambda view_key: settings.train_view(view_key, table.images[rows]),
+      step=step,
+      lr=settings.schedule(broadcast.round + within),
+      classify=None,  # pyright: ignore[reportArgumentType] (set for a term)
+      key=None,  # pyright: ignore[reportArgumentType] (set for a term)
+      round_key=None,  # pyright: ignore[reportArgumentType] (set for a term)
+    )
+    augment = key(Stream.AUGMENT, ctx)
+    batch = _gather(
+      table,
+      rows,
+      work.valid[i],
+      lambda images: settings.train_view(augment, images),
+    )
+    ctx = ctx._replace(batch=batch)
+    grads, (outputs, buffers, metrics) = jax.grad(loss, has_aux=True)(
+      carry.params, carry, ctx
+    )
+    params, opt_state = settings.optimizer.update(
+      grads, carry.opt_state, carry.params, ctx.lr
+    )
+    states = dict(carry.states)
+    for name, term in terms.items():
+      if term.observe:
+        variables = {**params, **buffers}
+        own = context(ctx, name, variables, outputs)
+        states[name] = term.observe(states[name], own)
+    carry = carry.replace(
+      params=params, buffers=buffers, opt_state=opt_state, states=states
+    )
+    return carry, metrics
+
+  return one_step

@@ -1,0 +1,276 @@
+"""Where clients run: one code path from a laptop to a pod.
+
+Images stay on the device as uint8 where they fit; over a budget the round is
+cut into segments of steps, and the next segment's images are sent while this
+one computes. Per-client state stays on the host and only the cohort's rows
+travel: device memory does not grow with the number of clients.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from fedreid_jax.core import cohort, keys, mapping, tables, types
+from fedreid_jax.core.compose import Algorithm
+from fedreid_jax.core.types import ClientData, Tree
+
+
+class Options(NamedTuple):
+  """How clients are run.
+
+  Attributes:
+    seed: of the run.
+    fraction: of clients that take part in a round.
+    width: clients vmapped at a time on a device, 0 for all of them.
+    ordered: reduce in canonical client order.
+    budget: bytes of images a device may hold, 0 for no limit.
+    plan_shape: `(S, B)` of the longest plan of the run.
+    survey_batch: images of one survey step.
+  """
+
+  seed: int
+  fraction: float
+  width: int
+  ordered: bool
+  budget: int
+  plan_shape: tuple[int, int]
+  survey_batch: int
+
+
+class Executor:
+  """Runs the rounds of an algorithm over a federation.
+
+  The one stateful object of the engine: it holds images on devices and
+  compiled functions. All a resume needs is in the states it is given.
+  """
+
+  def __init__(
+    self,
+    algorithm: Algorithm,
+    clients: Sequence[ClientData],
+    planner: cohort.Planner,
+    image_shape: tuple[int, int, int],
+    options: Options,
+    mesh: Mesh,
+  ):
+    """Places clients and their images.
+
+    Args:
+      algorithm: what to run.
+      clients: all of them, in canonical order.
+      planner: `(round, client) -> Plan`.
+      image_shape: `(H, W, ch)`.
+      options: how.
+      mesh: devices.
+    """
+    self._algorithm, self._clients, self._planner = algorithm, clients, planner
+    self._options = options
+    self._split = NamedSharding(mesh, P(mapping.AXIS))
+    self._whole = NamedSharding(mesh, P())
+    self._homes = cohort.place(clients, mesh.devices.size)
+    self._shelf = tables.Shelf(clients, self._homes, self._split, image_shape)
+    self._cohort_size = len(self._draw(0))
+    self._slots = cohort.num_slots(self._homes, self._cohort_size)
+    size = self._homes.rows * self._shelf.image_bytes
+    resident = not options.budget or size <= options.budget
+    self._table = self._shelf.resident() if resident else None
+    self._run = mapping.compile_rounds(
+      algorithm, mesh, options.width, options.ordered
+    )
+
+  def init(self, variables: types.Flat, num_groups: int = 1):
+    """Returns (server state on devices, client states on the host `[N]`)."""
+    init_server = jax.jit(
+      self._algorithm.init_server,
+      static_argnums=(1, 2),
+      out_shardings=self._whole,
+    )
+    server = init_server(variables, len(self._clients), num_groups)
+    one = jax.jit(self._algorithm.init_client)
+    states = [
+      jax.device_get(one(np.uint32(keys.client_uid(c.name))))
+      for c in self._clients
+    ]
+    return server, jax.tree.map(lambda *rows: np.stack(rows), *states)
+
+  def put_server(self, server: types.ServerState) -> types.ServerState:
+    """Puts a server state from the host on every device."""
+    return self._put(server, self._whole)
+
+  def prepare(self, server: types.ServerState, states: types.ClientState):
+    """Surveys every client before round 0, if the method asks for it.
+
+    Returns:
+      The server with what it collected; `states` is updated in place.
+    """
+    if not self._algorithm.prepares:
+      return server
+    everyone = np.arange(len(self._clients))
+    for first in range(0, len(everyone), self._cohort_size):
+      members = everyone[first : first + self._cohort_size]
+      seats, work = self._orders(members, server, 0)
+      (uploads, rows), _ = self._local(server, states, seats, work, 0, False)
+      server = self._run.collect(server, uploads)
+      _keep(states, self._get(rows), seats, seats >= 0)
+    return server
+
+  def round(
+    self, server: types.ServerState, states: types.ClientState, round_: int
+  ) -> tuple[types.ServerState, dict[str, Any]]:
+    """Runs one round.
+
+    Args:
+      server: donated.
+      states: client states on the host, updated in place for the clients whose
+        upload arrived finite.
+      round_: global round.
+
+    Returns:
+      (server, log); the log has, in canonical order of the cohort, `clients`,
+      `arrived`, `groups`, `weights`, then `metrics` (means over all steps),
+      `images`, and `bytes_up` and `bytes_down` of the whole cohort.
+    """
+    drawn = self._draw(round_)
+    rank = np.zeros(len(self._clients), np.int32)
+    rank[drawn] = np.arange(len(drawn))
+    seats, work = self._orders(drawn, server, round_)
+    (uploads, rows), sums = self._local(
+      server, states, seats, work, round_, True
+    )
+    log = self._wire(server, uploads, len(drawn))
+    server, said = self._run.aggregate(
+      server, uploads, self._put(rank[seats], self._split), np.int32(round_)
+    )
+    said = {k: np.asarray(v)[: len(drawn)] for k, v in said.items()}
+    clients = np.sort(drawn)
+    arrived = np.isin(seats, clients[said['arrived']])
+    _keep(states, self._get(rows), seats, arrived)
+    steps = max(int(work.num_steps[arrived].sum()), 1)
+    log['metrics'] = {
+      k: float(v[arrived].sum() / steps) for k, v in self._get(sums).items()
+    }
+    log |= said | {'clients': clients, 'images': int(work.valid.sum())}
+    return server, log
+
+  def _draw(self, round_: int) -> np.ndarray:
+    options = self._options
+    return cohort.draw(
+      options.seed, round_, len(self._clients), options.fraction
+    )
+
+  def _orders(self, members, server, round_: int):
+    seats = cohort.seat(self._homes, members, self._slots)
+    return seats, cohort.work(
+      self._clients,
+      self._homes,
+      seats,
+      self._planner,
+      self._options.plan_shape,
+      np.asarray(server.groups),
+      round_,
+    )
+
+  def _local(self, server, states, seats, work, round_: int, trains: bool):
+    """Returns ((uploads, client states), sums of metrics) of all places."""
+    safe = np.where(seats >= 0, seats, 0)
+    tree = self._put(jax.tree.map(lambda x: x[safe], states), self._split)
+    orders = self._put(work, self._split)
+    number = np.int32(round_)
+    if self._table is not None:
+      run = self._run.whole if trains else self._run.prepare
+      return run(server, number, self._table, tree, orders)
+    # `begin` donates the states, which `end` still needs.
+    again = self._put(jax.tree.map(lambda x: x[safe], states), self._split)
+    carry = self._run.begin(server, number, (), tree, orders)
+    sums: dict = {}
+    if trains:
+      for table, segment in self._training(seats, work):
+        carry, more = self._run.train(server, number, table, carry, segment)
+        sums = jax.tree.map(jax.numpy.add, sums, more) if sums else more
+    if self._algorithm.program.surveys:
+      for table, segment in self._surveying(seats, work):
+        carry = self._run.survey(server, number, table, carry, segment)
+    return self._run.end(server, number, (), (carry, again), orders), sums
+
+  def _segment_steps(self) -> int:
+    """Returns the training steps of a segment; two segments fit the budget."""
+    steps, batch = self._options.plan_shape
+    step = self._slots * batch * self._shelf.image_bytes
+    return int(np.clip(self._options.budget // (2 * step), 1, steps))
+
+  def _training(self, seats, work) -> Iterator[tuple[types.Table, types.Work]]:
+    """Yields the images and orders of each segment of steps."""
+    length, batch = self._segment_steps(), self._options.plan_shape[1]
+    own = work.rows - work.first_row[:, None, None]
+    for first in range(0, int(work.num_steps.max()), length):
+      rows = np.zeros((len(seats), length, batch), np.int32)
+      valid = np.zeros(rows.shape, bool)
+      here = slice(first, first + length)
+      size = own[:, here].shape[1]
+      rows[:, :size] = np.maximum(own[:, here], 0)
+      valid[:, :size] = work.valid[:, here]
+      busy = np.where(work.num_steps > first, seats, -1)
+      table = self._shelf.segment(busy, rows.reshape(len(seats), -1))
+      at = np.arange(rows.size, dtype=np.int32).reshape(rows.shape)
+      segment = work.replace(
+        rows=at % (self._slots * length * batch),
+        valid=valid,
+        first_step=np.full(len(seats), first, np.int32),
+      )
+      yield table, self._put(segment, self._split)
+
+  def _surveying(self, seats, work) -> Iterator[tuple[types.Table, types.Work]]:
+    """Yields the images and orders of each segment of a survey."""
+    chunk = self._options.survey_batch
+    length = self._segment_steps() * self._options.plan_shape[1]
+    length = -(-length // chunk) * chunk
+    slot = np.arange(len(seats), dtype=np.int32) % self._slots
+    for first in range(0, int(work.num_images.max()), length):
+      left = np.clip(work.num_images - first, 0, length).astype(np.int32)
+      last = np.maximum(work.num_images - 1, 0)
+      rows = np.minimum(first + np.arange(length)[None], last[:, None])
+      busy = np.where(left > 0, seats, -1)
+      segment = work.replace(first_row=slot * length, num_images=left)
+      yield self._shelf.segment(busy, rows), self._put(segment, self._split)
+
+  def _wire(self, server, uploads, num_clients: int) -> dict[str, Any]:
+    def size(tree) -> int:
+      return sum(x.nbytes // x.shape[0] for x in jax.tree.leaves(tree))
+
+    extras = jax.eval_shape(self._algorithm.extras, server)
+    sent = sum(
+      int(np.prod(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(extras)
+    )
+    return {
+      'bytes_up': num_clients * size((uploads.shared, uploads.extras)),
+      'bytes_down': num_clients * (size(server.shared) + sent),
+    }
+
+  def _put(self, tree: Tree, sharding: NamedSharding) -> Tree:
+    def one(array):
+      array = np.asarray(array)
+      return jax.make_array_from_callback(
+        array.shape, sharding, lambda index: array[index]
+      )
+
+    return jax.tree.map(one, tree)
+
+  def _get(self, tree: Tree) -> Tree:
+    """Brings arrays sharded over places whole to every process."""
+    if jax.process_count() == 1:
+      return jax.device_get(tree)
+    return multihost_utils.process_allgather(tree, tiled=True)
+
+
+def _keep(states, rows, seats: np.ndarray, arrived: np.ndarray) -> None:
+  """Writes the arrived clients' new rows into the host's states."""
+
+  def write(old, new):
+    old[seats[arrived]] = new[arrived]
+
+  jax.tree.map(write, states, rows)

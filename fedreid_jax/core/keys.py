@@ -1,0 +1,65 @@
+"""Every random key of the program, as a function of where it is used.
+
+`fold_in(fold_in(fold_in(key(seed), STREAM), round), client_uid)`, then step,
+then image. Nothing is stored and nothing is split by position, so adding,
+removing or reordering clients changes nobody else's numbers and a resumed
+round is the same round.
+"""
+
+import enum
+import hashlib
+
+import jax
+import numpy as np
+
+from fedreid_jax.core.types import Array
+
+
+class Stream(enum.IntEnum):
+  """One constant a use of randomness; a value is never reused or changed."""
+
+  MODEL = 0
+  CLASSIFIER = 1
+  COHORT = 2
+  SAMPLER = 3
+  AUGMENT = 4
+  DROPOUT = 5
+  TERM = 6
+  UP = 7
+  DOWN = 8
+  SERVER = 9
+
+
+def client_uid(name: str) -> int:
+  """Returns the first 31 bits of SHA-256 of a client's name."""
+  digest = hashlib.sha256(name.encode()).digest()
+  return int.from_bytes(digest[:4], 'big') >> 1
+
+
+def component_uid(name: str) -> int:
+  """Returns the number a component's keys are folded with."""
+  return client_uid('component:' + name)
+
+
+def key(seed: Array, stream: Stream, round_: Array | int = 0) -> Array:
+  """Returns the key of a stream in a round.
+
+  Args:
+    seed: typed PRNG key of the run, `jax.random.key(config.seed)`.
+    stream: what the numbers are for.
+    round_: global round, may be traced.
+  """
+  return jax.random.fold_in(jax.random.fold_in(seed, int(stream)), round_)
+
+
+def client(
+  seed: Array, stream: Stream, round_: Array | int, uid: Array | int
+) -> Array:
+  """Returns the key of one client, known by its name's hash, in a round."""
+  return jax.random.fold_in(key(seed, stream, round_), uid)
+
+
+def host(seed: int, stream: Stream, round_: int, uid: int):
+  """Returns a NumPy generator that depends on its four arguments only."""
+  sequence = np.random.SeedSequence([seed, int(stream), round_, uid])
+  return np.random.Generator(np.random.Philox(sequence))

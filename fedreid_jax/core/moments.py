@@ -1,0 +1,75 @@
+"""Per-identity moments of features, and the statistics DFH shares."""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from fedreid_jax.core.types import Array
+
+
+@struct.dataclass
+class Moments:
+  """Per-identity moments of pooled features, merged batch by batch.
+
+  Attributes:
+    count: images of each identity, `[C]`.
+    mean: `[C, D]`.
+    m2: sum of squared differences from the mean, `[C, D]`.
+  """
+
+  count: Array
+  mean: Array
+  m2: Array
+
+
+def zeros(num_identities: int, num_features: int) -> Moments:
+  """Returns the moments of no images."""
+  mean = jnp.zeros((num_identities, num_features), jnp.float32)
+  return Moments(jnp.zeros(num_identities, jnp.float32), mean, mean)
+
+
+def merge(
+  moments: Moments, features: Array, labels: Array, valid: Array
+) -> Moments:
+  """Adds a batch to the moments (pairwise update of Chan et al.).
+
+  Args:
+    moments: of `C` identities.
+    features: `[B, D]`.
+    labels: int32 `[B]`.
+    valid: bool `[B]`.
+  """
+  num = moments.count.shape[0]
+  slots = jnp.where(valid, labels, num)
+
+  def total(values):
+    return jax.ops.segment_sum(values, slots, num)
+
+  ones = total(valid.astype(jnp.float32))
+  each = jnp.maximum(ones, 1.0)[:, None]
+  mean = total(features) / each
+  gap = features - mean[jnp.minimum(slots, num - 1)]
+  m2 = total(gap * gap)
+  count = moments.count + ones
+  share = (ones / jnp.maximum(count, 1.0))[:, None]
+  shift = mean - moments.mean
+  return Moments(
+    count,
+    moments.mean + share * shift,
+    moments.m2 + m2 + shift * shift * share * moments.count[:, None],
+  )
+
+
+def statistics(moments: Moments) -> Array:
+  """Returns the DFS `[4, D]`: rows m, v, p, q (DFH eq. 3.1)."""
+  seen = (moments.count > 0)[:, None]
+  num = jnp.maximum(seen.sum(), 1)
+
+  def mean(values):
+    return jnp.where(seen, values, 0.0).sum(axis=0) / num
+
+  variance = moments.m2 / jnp.maximum(moments.count, 1.0)[:, None]
+  m, p = mean(moments.mean), mean(variance)
+  v = mean((moments.mean - m) ** 2)
+  q = mean((variance - p) ** 2)
+  return jnp.stack([m, v, p, q])

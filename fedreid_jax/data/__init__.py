@@ -1,0 +1,1 @@
+"""Images and labels: worlds, folders, client tables, augmentation."""

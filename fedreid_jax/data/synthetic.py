@@ -1,0 +1,218 @@
+"""A synthetic world of pedestrians, to learn and to test on without data."""
+
+import functools
+import os
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from PIL import Image, ImageDraw
+
+from fedreid_jax import errors
+from fedreid_jax.core.types import Array
+from fedreid_jax.data import synthetic_render
+from fedreid_jax.data import synthetic_world as world
+
+DOMAIN_NAMES = world.DOMAIN_NAMES
+MODALITIES = ('visible', 'infrared')
+_BATCH = 64  # images rendered at once: small enough to stay in cache
+
+
+class Sample(NamedTuple):
+  """Rendered images and who and where each shows.
+
+  Attributes:
+    images: uint8 `[M, H, W, 3]`.
+    identities: int32 `[M]`.
+    cameras: int32 `[M]`.
+  """
+
+  images: np.ndarray
+  identities: np.ndarray
+  cameras: np.ndarray
+
+
+def render(
+  key: Array,
+  domain: Array,
+  identity: Array,
+  camera: Array,
+  shot: Array,
+  *,
+  height: int,
+  width: int,
+  modality: Array,
+) -> Array:
+  """Renders one image of the world `key`.
+
+  Args:
+    key: the world's random key.
+    domain: int scalar, as are identity, camera and shot.
+    identity: a person of the domain.
+    camera: a camera of the domain.
+    shot: a moment of this person before this camera.
+    height: H, pixels.
+    width: W, pixels.
+    modality: int scalar, 0 visible, 1 infrared.
+
+  Returns:
+    image: uint8 `[H, W, 3]`.
+  """
+  scene = _sample(key, domain, identity, camera, shot, modality)
+  return _photograph(scene, height=height, width=width)
+
+
+def _sample(key, domain, identity, camera, shot, modality):
+  place = world.sample_domain(key, domain)
+  return (
+    world.sample_identity(key, place, domain, identity),
+    world.sample_camera(key, place, modality, domain, camera),
+    world.sample_shot(key, place, modality, domain, identity, camera, shot),
+    modality == 1,
+  )
+
+
+def _photograph(scene, *, height, width):
+  return synthetic_render.photograph(*scene, height=height, width=width)
+
+
+# Two programs: in one, the compiler fuses the draws into the pixels and draws
+# every random number again for each of them, which is 300 times slower.
+@jax.jit
+def _sample_batch(seed, ids, modality):
+  key = jax.random.key(seed)
+  return jax.vmap(lambda row: _sample(key, *row, modality))(ids)
+
+
+@functools.partial(jax.jit, static_argnames=('height', 'width'))
+def _photograph_batch(scenes, *, height, width):
+  return jax.vmap(functools.partial(_photograph, height=height, width=width))(
+    scenes
+  )
+
+
+def generate(
+  domain: int,
+  identities: int,
+  cameras: int,
+  shots: int,
+  *,
+  height: int = 64,
+  width: int = 32,
+  seed: int = 0,
+  modality: str = 'visible',
+  first_identity: int = 0,
+) -> Sample:
+  """Renders every identity before every camera, `shots` times each.
+
+  Order: identity, then camera, then shot. Asking for more of anything leaves
+  the images that were there as they were.
+
+  Args:
+    domain: which domain, from 0; `DOMAIN_NAMES` names the first few.
+    identities: number of identities.
+    cameras: number of cameras.
+    shots: number of shots of an identity before a camera.
+    height: H, pixels.
+    width: W, pixels.
+    seed: which world.
+    modality: 'visible' or 'infrared'.
+    first_identity: number of the first identity.
+
+  Returns:
+    sample: the images and their labels.
+
+  Raises:
+    ConfigError: for a count below one, a negative number or another modality.
+  """
+  where = 'synthetic.generate'
+  positive = dict(identities=identities, cameras=cameras, shots=shots)
+  positive |= dict(height=height, width=width)
+  natural = dict(domain=domain, seed=seed, first_identity=first_identity)
+  for floor, arguments in ((1, positive), (0, natural)):
+    for name, value in arguments.items():
+      if not isinstance(value, int | np.integer) or not floor <= value < 2**31:
+        raise errors.ConfigError(
+          f'{name}={value!r}', where, f'give a whole number from {floor} up'
+        )
+  if modality not in MODALITIES:
+    raise errors.ConfigError(
+      f'modality={modality!r}', where, f'choose one of {", ".join(MODALITIES)}'
+    )
+  person, camera, shot = (
+    axis.reshape(-1).astype(np.int32)
+    for axis in np.indices((identities, cameras, shots))
+  )
+  person = person + np.int32(first_identity)
+  ids = np.stack([np.full_like(person, domain), person, camera, shot])
+  images = np.empty((len(person), height, width, 3), np.uint8)
+  for start in range(0, len(person), _BATCH):
+    rows = ids[:, start : start + _BATCH]
+    num_rows = rows.shape[1]
+    # The last batch is padded: one compilation whatever the counts.
+    rows = np.pad(rows, ((0, 0), (0, _BATCH - num_rows)), mode='edge')
+    inputs = jax.device_put(
+      (np.uint32(seed), tuple(rows), np.int32(MODALITIES.index(modality)))
+    )
+    scenes = _sample_batch(*inputs)
+    batch = _photograph_batch(scenes, height=height, width=width)
+    images[start : start + num_rows] = jax.device_get(batch)[:num_rows]
+  return Sample(images, person, camera)
+
+
+def contact_sheet(
+  path: str | os.PathLike,
+  *,
+  domains: int = 6,
+  identities: int = 3,
+  cameras: int = 4,
+  height: int = 128,
+  width: int = 64,
+  seed: int = 0,
+) -> None:
+  """Writes a picture of the world: a row a domain, a last one in infrared.
+
+  Args:
+    path: PNG file to write.
+    domains: rows of visible images.
+    identities: groups in a row, each one person before all cameras.
+    cameras: images in a group.
+    height: H of an image, pixels.
+    width: W of an image, pixels.
+    seed: which world.
+
+  Raises:
+    ResourceError: if the file cannot be written.
+  """
+  gap, margin = 8, 84
+  columns = identities * (cameras * width + gap)
+  sheet = Image.new(
+    'RGB', (margin + columns, (domains + 1) * (height + gap) + gap), 'white'
+  )
+  pen = ImageDraw.Draw(sheet)
+  rows = [(d, 'visible') for d in range(domains)] + [(0, 'infrared')]
+  for row, (domain, modality) in enumerate(rows):
+    sample = generate(
+      domain,
+      identities,
+      cameras,
+      1,
+      height=height,
+      width=width,
+      seed=seed,
+      modality=modality,
+    )
+    name = (
+      DOMAIN_NAMES[domain] if domain < len(DOMAIN_NAMES) else f'domain {domain}'
+    )
+    y = gap + row * (height + gap)
+    pen.text((6, y + 4), f'{name}\n{modality}', fill='black')
+    for image, person, camera in zip(*sample, strict=True):
+      x = margin + person * (cameras * width + gap) + camera * width
+      sheet.paste(Image.fromarray(image), (int(x), y))
+  try:
+    sheet.save(path, format='PNG')
+  except OSError as error:
+    raise errors.ResourceError(
+      f'cannot write {path}', 'synthetic.contact_sheet', str(error)
+    ) from error

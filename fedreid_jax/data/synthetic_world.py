@@ -1,0 +1,307 @@
+"""What exists in the synthetic world: domains, identities, cameras, shots.
+
+Everything is a function of a key and of ids, never of counts: each thing folds
+its own stream constant and its ids into the key, then draws a fixed number of
+uniforms. Adding identities, cameras or shots changes none that exists.
+
+Lengths are in body heights, angles in radians, colours are reflectances in
+[0, 1] with four channels: red, green, blue and near infrared. The infrared
+channel is drawn on its own, so visible colour says nothing about it.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedreid_jax.core.types import Array
+
+DOMAIN_NAMES = (
+  'plaza',
+  'campus',
+  'station',
+  'mall',
+  'park',
+  'market',
+  'harbour',
+  'alley',
+)
+
+# One row a named domain; further domains reuse a row with other draws.
+# season 0 summer .. 1 winter; hue and saturation of its fashion; scene 0
+# facade, 1 foliage, 2 tiled hall, 3 open; ground and wall brightness; warmth
+# of the light -1 blue .. 1 orange; exposure; native lines of its sensors;
+# camera elevation; share of walkers hidden behind something.
+_ARCHETYPES = (
+  (0.15, 0.08, 0.55, 0, 0.62, 0.60, 0.15, 1.10, 110.0, 0.20, 0.30),
+  (0.45, 0.30, 0.50, 1, 0.40, 0.30, 0.00, 1.00, 90.0, 0.14, 0.35),
+  (0.80, 0.60, 0.35, 2, 0.35, 0.50, 0.45, 0.75, 64.0, 0.34, 0.45),
+  (0.55, 0.90, 0.55, 2, 0.75, 0.75, -0.40, 1.05, 80.0, 0.28, 0.40),
+  (0.30, 0.40, 0.60, 1, 0.45, 0.35, -0.15, 0.90, 100.0, 0.12, 0.40),
+  (0.60, 0.02, 0.65, 0, 0.35, 0.50, 0.60, 0.85, 76.0, 0.18, 0.50),
+  (0.70, 0.58, 0.45, 3, 0.55, 0.70, -0.50, 1.00, 84.0, 0.10, 0.30),
+  (1.00, 0.75, 0.30, 0, 0.22, 0.25, 0.30, 0.65, 56.0, 0.24, 0.45),
+)
+
+DOMAIN, IDENTITY, CAMERA, SHOT = range(4)  # streams of the root key
+COLOURS = 9  # a domain's fashion: colours its garments are made of
+
+# Rows of a material table.
+SKIN, HAIR, UPPER, UPPER_ACCENT, LOWER, LOWER_ACCENT = range(6)
+INNER, SHOE, BAG, HAT = range(6, 10)
+WALL, WALL_DETAIL, GROUND, GROUND_DETAIL, OCCLUDER = range(10, 15)
+MATERIALS = 15
+
+
+class Domain(NamedTuple):
+  """A place and a season; scalars unless a shape is given."""
+
+  palette: Array  # [COLOURS, 3]
+  season: Array
+  scene: Array
+  ground: Array
+  wall: Array
+  hue: Array
+  warmth: Array
+  exposure: Array
+  lines: Array
+  elevation: Array
+  hidden: Array
+
+
+class Identity(NamedTuple):
+  """What a person keeps from camera to camera."""
+
+  materials: Array  # [10, 4], SKIN .. HAT
+  height: Array
+  build: Array
+  shoulders: Array
+  hair: Array  # length below the top of the head
+  upper_texture: Array
+  upper_frequency: Array
+  lower_texture: Array
+  hem: Array  # where the upper garment ends
+  sleeve: Array  # share of the arm that is covered
+  leg: Array  # where the lower garment ends
+  skirt: Array
+  opening: Array  # half angle of an open front
+  print_size: Array
+  bag: Array  # 0 none, 1 backpack, 2 shoulder bag, 3 hand bag
+  bag_size: Array
+  bag_side: Array
+  hat: Array  # 0 none, 1 cap, 2 beanie
+  stride: Array
+
+
+class Camera(NamedTuple):
+  """Where a camera stands and what its sensor does."""
+
+  materials: Array  # [4, 4], WALL .. GROUND_DETAIL
+  yaw: Array
+  elevation: Array
+  horizon: Array
+  scene: Array
+  pitch: Array  # spacing of the scene's structure
+  gain: Array  # [3]
+  mixing: Array  # leak between colour channels
+  exposure: Array
+  gamma: Array
+  vignette: Array
+  lines: Array
+  noise: Array
+  light: Array  # side the light comes from, -1 .. 1
+  seed: Array
+
+
+class Shot(NamedTuple):
+  """One moment of one person before one camera."""
+
+  material: Array  # [4], OCCLUDER
+  yaw: Array
+  phase: Array
+  left: Array
+  top: Array
+  scale: Array
+  lean: Array
+  exposure: Array
+  shade: Array  # strength of a shadow edge across the image
+  shade_edge: Array
+  occluder: Array  # 0 none, 1 post, 2 barrier, 3 passer-by
+  occluder_place: Array
+  drift: Array  # where along the scene the person walks
+  seed: Array
+
+
+def _draws(key: Array, num: int, *ids: Array) -> Array:
+  for i in ids:
+    key = jax.random.fold_in(key, i)
+  return jax.random.uniform(key, (num,))
+
+
+def _between(draw: Array, low, high) -> Array:
+  return low + (high - low) * draw
+
+
+def _seed(draw: Array) -> Array:
+  # Below 2**24 a float32 is still a whole number.
+  return (draw * 16777216.0).astype(jnp.uint32)
+
+
+def _rgb(hue, saturation, value) -> Array:
+  """Converts hue, saturation, value, all `[...]`, to `[..., 3]`."""
+  hue, saturation, value = jnp.broadcast_arrays(hue, saturation, value)
+  offsets = jnp.array([0.0, 2 / 3, 1 / 3])
+  offsets = offsets.reshape((1,) * jnp.ndim(hue) + (3,))
+  wheel = jnp.abs((hue[..., None] + offsets) % 1.0 * 6 - 3) - 1
+  tint = 1 - saturation[..., None] * (1 - jnp.clip(wheel, 0, 1))
+  return value[..., None] * tint
+
+
+def sample_domain(key: Array, domain: Array) -> Domain:
+  """Draws a domain: its archetype, moved a little, and its palette."""
+  rows = jnp.array(_ARCHETYPES, jnp.float32)
+  row = rows[domain % len(_ARCHETYPES)]
+  season, hue, saturation, scene, ground, wall = (row[i] for i in range(6))
+  warmth, exposure, lines, elevation, hidden = (row[i] for i in range(6, 11))
+  draws = _draws(key, 4 * COLOURS + 8, DOMAIN, domain)
+  colour = draws[: 4 * COLOURS].reshape(4, COLOURS)
+  move = draws[4 * COLOURS :] - 0.5
+  # Each fashion is a third neutral (black, grey, white), the rest around a
+  # few hues: colour narrows an identity down, it does not settle it.
+  neutral = jnp.arange(COLOURS) % 3 == 0
+  hues = hue + 0.06 * move[0] + (colour[0] - 0.5) * (0.35 + 0.4 * (1 - season))
+  vivid = saturation * (0.5 + colour[1])
+  value = _between(colour[2], 0.10, 0.95 - 0.40 * season)
+  palette = _rgb(hues % 1.0, jnp.where(neutral, 0.08, vivid), value)
+  return Domain(
+    palette=palette,
+    season=jnp.clip(season + 0.1 * move[1], 0, 1),
+    scene=scene,
+    ground=ground * (1 + 0.2 * move[2]),
+    wall=wall * (1 + 0.2 * move[3]),
+    hue=hue,
+    warmth=warmth + 0.2 * move[4],
+    exposure=exposure * (1 + 0.1 * move[5]),
+    lines=lines * (1 + 0.1 * move[6]),
+    elevation=elevation,
+    hidden=hidden,
+  )
+
+
+def _wardrobe(domain: Domain, draws: Array) -> Array:
+  """Dresses a person from the domain's palette: `[10, 4]`, SKIN .. HAT."""
+  pick, jitter, infrared = draws[:10], draws[10:20] - 0.5, draws[20:30]
+  colours = domain.palette[(pick * COLOURS).astype(jnp.int32)]
+  skin = _rgb(0.06 + 0.02 * pick[SKIN], 0.45, _between(pick[SKIN], 0.35, 0.9))
+  hair = _rgb(0.08, 0.4 * pick[HAIR], 0.04 + 0.5 * pick[HAIR] ** 3)
+  colours = colours.at[SKIN].set(skin).at[HAIR].set(hair)
+  colours = jnp.clip(colours * (1 + 0.25 * jitter[:, None]), 0.02, 0.97)
+  infrared = _between(infrared, 0.15, 0.9)
+  # A texture must show in the infrared too, whichever way its contrast goes.
+  for base, accent in ((UPPER, UPPER_ACCENT), (LOWER, LOWER_ACCENT)):
+    away = 0.25 + 0.2 * pick[accent]
+    turned = infrared[base] + jnp.where(infrared[base] > 0.5, -away, away)
+    infrared = infrared.at[accent].set(turned)
+  infrared = infrared.at[SKIN].set(0.75 + 0.1 * jitter[SKIN])
+  return jnp.concatenate([colours, infrared[:, None]], axis=1)
+
+
+def sample_identity(key: Array, domain: Domain, *ids: Array) -> Identity:
+  """Draws a person of a domain; `ids` are the domain and the identity."""
+  draws = _draws(key, 56, IDENTITY, *ids)
+  d = draws[30:]
+  winter = domain.season
+  warm = d[9] > 0.25 + 0.6 * winter  # dressed for a warm day
+  skirt = d[12] < 0.18
+  bag = jnp.searchsorted(jnp.array([0.40, 0.65, 0.85]), d[15])
+  return Identity(
+    materials=_wardrobe(domain, draws[:30]),
+    height=_between(d[0], 0.93, 1.03),
+    build=_between(d[1], 0.82, 1.22),
+    shoulders=_between(d[2], 0.92, 1.10),
+    hair=jnp.where(d[3] < 0.06, 0.0, _between(d[4] ** 2, 0.06, 0.24)),
+    upper_texture=jnp.searchsorted(jnp.array([0.3, 0.46, 0.58, 0.72]), d[5]),
+    upper_frequency=_between(d[6], 9.0, 22.0),
+    lower_texture=jnp.searchsorted(jnp.array([0.7, 0.8, 0.9]), d[7]),
+    hem=jnp.where(d[8] < 0.1 + 0.35 * winter, 0.66, 0.50) + 0.04 * d[9],
+    sleeve=jnp.where(warm, _between(d[10], 0.15, 0.45), 1.0),
+    leg=jnp.where(
+      skirt | (d[11] > 0.55 + 0.4 * winter), _between(d[13], 0.62, 0.80), 1.0
+    ),
+    skirt=skirt.astype(jnp.float32),
+    opening=jnp.where(d[14] < 0.15 + 0.3 * winter, 0.35, 0.0),
+    print_size=_between(d[16], 0.25, 0.6),
+    bag=bag,
+    bag_size=_between(d[17], 0.8, 1.25),
+    bag_side=jnp.where(d[18] < 0.5, -1.0, 1.0),
+    hat=jnp.searchsorted(
+      jnp.array([0.7, 0.85]), d[19] * (0.85 + 0.15 * winter)
+    ),
+    stride=_between(d[20], 0.07, 0.15),
+  )
+
+
+def sample_camera(
+  key: Array, domain: Domain, modality: Array, *ids: Array
+) -> Camera:
+  """Draws a camera of a domain; `ids` are the domain and the camera.
+
+  An infrared camera is another device than the visible one of the same
+  number: it hangs elsewhere and sees the walkers from another side.
+  """
+  d = _draws(key, 40, CAMERA, *ids, modality)
+  cold = domain.warmth + 0.5 * (d[0] - 0.5)
+  gain = jnp.stack([1 + 0.22 * cold, 1 + 0.10 * (d[1] - 0.5), 1 - 0.28 * cold])
+  wall = _rgb(domain.hue + 0.3 * (d[2] - 0.5), 0.25 * d[3], domain.wall)
+  foliage = _rgb(0.26 + 0.08 * d[2], 0.35 + 0.3 * d[3], domain.wall)
+  wall = jnp.where(domain.scene == 1, foliage, wall)
+  ground = _rgb(0.1 + 0.1 * d[4], 0.15 * d[5], domain.ground)
+  detail = jnp.where(d[6] < 0.5, 0.6, 1.35)
+  scenery = jnp.stack([wall, wall * detail, ground, ground * 0.75])
+  infrared = jnp.stack([d[7], d[7] * detail, d[8], d[8] * 0.75])
+  infrared = jnp.clip(0.2 + 0.6 * infrared, 0, 1)
+  return Camera(
+    materials=jnp.concatenate([scenery, infrared[:, None]], axis=1),
+    yaw=2 * jnp.pi * d[9],
+    elevation=domain.elevation * _between(d[10], 0.6, 1.4),
+    horizon=_between(d[11], 0.20, 0.55) - 0.6 * domain.elevation,
+    scene=domain.scene,
+    pitch=_between(d[12], 0.10, 0.35),
+    gain=gain,
+    mixing=_between(d[13], 0.02, 0.30),
+    exposure=domain.exposure * _between(d[14], 0.75, 1.25),
+    gamma=_between(d[15], 0.75, 1.25),
+    vignette=_between(d[16], 0.0, 0.6),
+    lines=domain.lines * _between(d[17], 0.7, 1.3),
+    noise=_between(d[18], 0.01, 0.04),
+    light=_between(d[19], -1.0, 1.0),
+    seed=_seed(d[20]),
+  )
+
+
+def sample_shot(
+  key: Array, domain: Domain, modality: Array, *ids: Array
+) -> Shot:
+  """Draws a shot; `ids` are domain, identity, camera and shot."""
+  d = _draws(key, 24, SHOT, *ids, modality)
+  # Most walk the camera's usual way, some the opposite one.
+  turn = jnp.where(d[0] < 0.3, jnp.pi, 0.0) + 1.2 * (d[1] + d[2] - 1)
+  hidden = d[3] < domain.hidden
+  kind = 1 + (d[4] * 3).astype(jnp.int32)
+  colour = domain.palette[(d[5] * COLOURS).astype(jnp.int32)]
+  return Shot(
+    material=jnp.append(colour, _between(d[6], 0.15, 0.9)),
+    yaw=turn,
+    phase=2 * jnp.pi * d[7],
+    left=_between(d[8], -0.05, 0.05),
+    top=_between(d[9], -0.03, 0.07),
+    scale=_between(d[10], 0.86, 1.02),
+    lean=_between(d[11], -0.04, 0.04),
+    exposure=_between(d[12], 0.85, 1.15),
+    shade=jnp.where(d[13] < 0.3, _between(d[14], 0.2, 0.5), 0.0),
+    shade_edge=_between(d[15], 0.2, 0.8),
+    occluder=jnp.where(hidden, kind, 0),
+    occluder_place=d[16],
+    drift=2 * d[17],
+    seed=_seed(d[18]),
+  )

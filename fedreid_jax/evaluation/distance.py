@@ -1,0 +1,98 @@
+"""Distances between query and gallery features, a fixed block at a time."""
+
+import collections
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedreid_jax import errors
+
+METRICS = ('euclidean', 'cosine')
+
+# One compiled program of one shape: a product of another number of rows may
+# round differently.
+BLOCK = 128
+
+
+@jax.jit
+def _normalise(feature):
+  norm = jnp.linalg.norm(feature, axis=1, keepdims=True)
+  return feature / jnp.maximum(norm, 1e-12)
+
+
+@functools.partial(jax.jit, static_argnames='metric')
+def _block(query, gallery, gallery_squares, metric):
+  if metric == 'cosine':
+    query = _normalise(query)
+  products = jnp.matmul(query, gallery.T, precision=jax.lax.Precision.HIGHEST)
+  if metric == 'cosine':
+    return 1.0 - products
+  squares = jnp.sum(query * query, axis=1)
+  return jnp.maximum(
+    squares[:, None] + gallery_squares[None, :] - 2.0 * products, 0.0
+  )
+
+
+def squared_blocks(
+  query: Any, gallery: Any, metric: str = 'euclidean', chunk: int = 256
+) -> Iterator[np.ndarray]:
+  """Yields the distances of the queries in order, `BLOCK` rows at a time.
+
+  The Euclidean distance stays squared and the cosine one is `1 - cos`, half
+  the squared distance of normalised features: both rank like the distance.
+
+  Args:
+    query: query features, float32 `[Q, D]`.
+    gallery: gallery features, float32 `[P, D]`.
+    metric: 'euclidean' or 'cosine'.
+    chunk: rows in flight, in whole blocks and at least one; the device works
+      on the later blocks while the caller works on the first. The distances
+      do not depend on it.
+
+  Yields:
+    float32 `[BLOCK, P]`, the last block shorter.
+
+  Raises:
+    ConfigError: an unknown metric, or a chunk below 1.
+    DataError: features that are not two matrices of one width.
+  """
+  if metric not in METRICS:
+    raise errors.ConfigError(
+      f'unknown metric {metric!r}',
+      'metric',
+      f'choose one of {", ".join(METRICS)}',
+    )
+  if chunk < 1:
+    raise errors.ConfigError(f'chunk {chunk}', 'chunk', 'use 1 or more')
+  query = np.asarray(query, np.float32)
+  gallery = jnp.asarray(gallery, jnp.float32)
+  if query.ndim != 2 or query.shape[1:] != gallery.shape[1:]:
+    raise errors.DataError(
+      f'features of shapes {query.shape} and {gallery.shape}',
+      'evaluation',
+      'give two matrices of one width',
+    )
+  return _blocks(query, gallery, metric, chunk)
+
+
+def _blocks(query, gallery, metric, chunk):
+  if metric == 'cosine':
+    gallery = _normalise(gallery)
+  squares = jnp.sum(gallery * gallery, axis=1)
+  in_flight = collections.deque()
+  for start in range(0, len(query), BLOCK):
+    rows = query[start : start + BLOCK]
+    padded = np.pad(rows, ((0, BLOCK - len(rows)), (0, 0)))
+    in_flight.append((_block(padded, gallery, squares, metric), len(rows)))
+    if len(in_flight) * BLOCK >= chunk:
+      yield _fetch(*in_flight.popleft())
+  while in_flight:
+    yield _fetch(*in_flight.popleft())
+
+
+def _fetch(block, num_rows):
+  return np.asarray(block)[:num_rows]

@@ -1,0 +1,109 @@
+"""What a query may see: the labels of a test set and the kept gallery."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedreid_jax import errors
+from fedreid_jax.evaluation.protocols import Protocol
+
+
+class Labels(NamedTuple):
+  """Identity and camera of every test image.
+
+  Attributes:
+    query_ids: identity of each query, int `[Q]`.
+    gallery_ids: identity of each gallery image, int `[P]`.
+    query_cameras: camera of each query, int `[Q]`.
+    gallery_cameras: camera of each gallery image, int `[P]`.
+  """
+
+  query_ids: np.ndarray
+  gallery_ids: np.ndarray
+  query_cameras: np.ndarray
+  gallery_cameras: np.ndarray
+
+
+def check_labels(
+  query_ids: Any, gallery_ids: Any, query_cameras: Any, gallery_cameras: Any
+) -> Labels:
+  """Returns the labels as int64 arrays.
+
+  Raises:
+    DataError: an empty side, a label that is not an integer, or identities and
+      cameras of different lengths.
+  """
+  given = Labels(query_ids, gallery_ids, query_cameras, gallery_cameras)
+  checked = []
+  for name, values in given._asdict().items():
+    values = np.asarray(values)
+    if values.ndim != 1 or not values.size:
+      raise errors.DataError(
+        f'labels of shape {values.shape}', name, 'give one label per image'
+      )
+    if not np.issubdtype(values.dtype, np.integer):
+      raise errors.DataError(
+        f'labels of type {values.dtype}', name, 'give integers'
+      )
+    checked.append(values.astype(np.int64))
+  labels = Labels(*checked)
+  for side in ('query', 'gallery'):
+    ids = getattr(labels, f'{side}_ids')
+    cameras = getattr(labels, f'{side}_cameras')
+    if ids.shape != cameras.shape:
+      raise errors.DataError(
+        f'{ids.size} identities but {cameras.size} cameras',
+        side,
+        'give one of each per image',
+      )
+  return labels
+
+
+class Gallery:
+  """The gallery, indexed once so that a query finds its images directly.
+
+  Attributes:
+    by_identity: gallery images by identity, then in gallery order, `[P]`.
+    codes: identities numbered densely from 0, `[P]`.
+  """
+
+  def __init__(self, labels: Labels, protocol: Protocol):
+    self._protocol = protocol
+    self._ids, self._cameras = labels.gallery_ids, labels.gallery_cameras
+    self._hidden: dict[int, np.ndarray] = {}
+    self.by_identity = np.argsort(self._ids, kind='stable')
+    self._sorted_ids = self._ids[self.by_identity]
+    self.codes = np.unique(self._ids, return_inverse=True)[1]
+
+  def _hidden_from(self, camera: int) -> np.ndarray:
+    """Returns which images no query of a camera sees, bool `[P]`."""
+    if camera not in self._hidden:
+      places = [g for q, g in self._protocol.shared_places if q == camera]
+      self._hidden[camera] = np.isin(self._cameras, places) | (
+        self._ids == self._protocol.junk_identity
+      )
+    return self._hidden[camera]
+
+  def split(self, identity: int, camera: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the right answers of a query and the images it never sees.
+
+    Args:
+      identity: identity of the query.
+      camera: camera of the query.
+
+    Returns:
+      Indices of the kept images of the identity, in gallery order, and indices
+      of the dropped images, each once, in any order.
+    """
+    own = self.by_identity[
+      np.searchsorted(self._sorted_ids, identity, 'left') : np.searchsorted(
+        self._sorted_ids, identity, 'right'
+      )
+    ]
+    hidden = self._hidden_from(camera)
+    own = own[~hidden[own]]
+    dropped = np.flatnonzero(hidden)
+    if self._protocol.same_camera:
+      same = self._cameras[own] == camera
+      own, dropped = own[~same], np.append(dropped, own[same])
+    return own, dropped

@@ -1,0 +1,191 @@
+"""Galleries that a protocol samples anew for every trial.
+
+SYSU-MM01 and LLCM take a few images of every (identity, camera). Two published
+samplings exist for SYSU-MM01 and give different galleries; a table should say
+which one it used:
+
+  agw: the code of Ye et al. (TPAMI 2021) and its descendants, with Python's
+    own generator seeded by the trial;
+  official: the code of Wu et al. (ICCV 2017), with permutations that are
+    shipped with the data set.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from fedreid_jax import errors
+
+SYSU_QUERY_CAMERAS = (3, 6)
+SYSU_GALLERY_CAMERAS = {'all': (1, 2, 4, 5), 'indoor': (1, 2)}
+LLCM_CAMERAS = {
+  'visible': (1, 2, 3, 4, 5, 6, 7, 8, 9),
+  'infrared': (1, 2, 4, 5, 6, 7, 8, 9),
+}
+
+
+def _folders(ids, cameras, names, gallery_cameras):
+  """Yields (identity, camera, images by name), as the folders are walked."""
+  ids, cameras, names = np.asarray(ids), np.asarray(cameras), np.asarray(names)
+  if not ids.shape == cameras.shape == names.shape:
+    raise errors.DataError(
+      f'{ids.size} identities, {cameras.size} cameras, {names.size} names',
+      'gallery sampling',
+      'give one of each per image',
+    )
+  for identity in np.unique(ids):
+    for camera in gallery_cameras:
+      images = np.flatnonzero((ids == identity) & (cameras == camera))
+      if images.size:
+        order = np.argsort(names[images], kind='stable')
+        yield int(identity), camera, images[order]
+
+
+def _mode_cameras(choices, mode, what):
+  if mode not in choices:
+    raise errors.ConfigError(
+      f'unknown {what} {mode!r}', what, f'choose one of {", ".join(choices)}'
+    )
+  return choices[mode]
+
+
+def sample_per_camera(
+  ids: Sequence[int] | np.ndarray,
+  cameras: Sequence[int] | np.ndarray,
+  names: Sequence[str] | np.ndarray,
+  gallery_cameras: Sequence[int],
+  trial: int,
+  shots: int = 1,
+) -> np.ndarray:
+  """Draws images of every (identity, camera) with Python's generator.
+
+  Identities ascend, cameras come in the given order, files are sorted by name,
+  and an identity a camera never saw uses no random number. One shot is
+  `random.choice` after `random.seed(trial)`, bit for bit; several are
+  `random.sample`, all images where there are fewer.
+
+  Args:
+    ids: identity of each test image, `[M]`.
+    cameras: camera of each test image, `[M]`.
+    names: file name of each test image, `[M]`.
+    gallery_cameras: cameras of the gallery, in order.
+    trial: the trial, which is the seed.
+    shots: images per identity and camera.
+
+  Returns:
+    Indices of the drawn images, in the order of the draws.
+
+  Raises:
+    DataError: arrays of different lengths.
+  """
+  # A generator of its own: the global one belongs to the user.
+  rng = random.Random(trial)
+  drawn = []
+  for _, _, images in _folders(ids, cameras, names, gallery_cameras):
+    drawn += rng.sample(images.tolist(), min(shots, images.size))
+  return np.asarray(drawn, np.int64)
+
+
+def sysu_agw_gallery(
+  ids: Sequence[int] | np.ndarray,
+  cameras: Sequence[int] | np.ndarray,
+  names: Sequence[str] | np.ndarray,
+  trial: int,
+  mode: str = 'all',
+  shots: int = 1,
+) -> np.ndarray:
+  """Draws the SYSU-MM01 gallery of a trial as the AGW code does.
+
+  Args:
+    ids: identity of each test image, `[M]`.
+    cameras: camera of each test image, 1 to 6, `[M]`.
+    names: file name of each test image, `[M]`.
+    trial: 0 to 9.
+    mode: 'all' (visible cameras 1, 2, 4, 5) or 'indoor' (1, 2).
+    shots: 1 or 10 images per identity and camera.
+
+  Returns:
+    Indices of the gallery images.
+
+  Raises:
+    ConfigError: an unknown mode.
+    DataError: arrays of different lengths.
+  """
+  gallery_cameras = _mode_cameras(SYSU_GALLERY_CAMERAS, mode, 'mode')
+  return sample_per_camera(ids, cameras, names, gallery_cameras, trial, shots)
+
+
+def sysu_official_gallery(
+  ids: Sequence[int] | np.ndarray,
+  cameras: Sequence[int] | np.ndarray,
+  names: Sequence[str] | np.ndarray,
+  permutations: Mapping[tuple[int, int], np.ndarray],
+  trial: int,
+  mode: str = 'all',
+  shots: int = 1,
+) -> np.ndarray:
+  """Takes the SYSU-MM01 gallery of a trial from the published permutations.
+
+  Args:
+    ids: identity of each test image, `[M]`.
+    cameras: camera of each test image, 1 to 6, `[M]`.
+    names: file name of each test image, `[M]`.
+    permutations: by (identity, camera), the permutation of its images sorted
+      by name for each trial, counted from 1 as published, `[trials, images]`.
+    trial: 0 to 9.
+    mode: 'all' (visible cameras 1, 2, 4, 5) or 'indoor' (1, 2).
+    shots: 1 or 10 images per identity and camera.
+
+  Returns:
+    Indices of the gallery images.
+
+  Raises:
+    ConfigError: an unknown mode.
+    DataError: arrays of different lengths, or permutations that are missing
+      or do not fit the images.
+  """
+  gallery_cameras = _mode_cameras(SYSU_GALLERY_CAMERAS, mode, 'mode')
+  drawn = []
+  for identity, camera, images in _folders(
+    ids, cameras, names, gallery_cameras
+  ):
+    table = np.asarray(permutations.get((identity, camera), ()), np.int64)
+    order = table[trial : trial + 1].ravel() - 1
+    if not np.array_equal(np.sort(order), np.arange(images.size)):
+      raise errors.DataError(
+        f'no permutation of {images.size} images for trial {trial}',
+        f'identity {identity}, camera {camera}',
+        'use the permutations that came with these images',
+      )
+    drawn += images[order[:shots]].tolist()
+  return np.asarray(drawn, np.int64)
+
+
+def llcm_gallery(
+  ids: Sequence[int] | np.ndarray,
+  cameras: Sequence[int] | np.ndarray,
+  names: Sequence[str] | np.ndarray,
+  trial: int,
+  modality: str = 'visible',
+) -> np.ndarray:
+  """Draws the LLCM gallery of a trial: one image per (identity, camera).
+
+  Args:
+    ids: identity of each test image of the gallery modality, `[M]`.
+    cameras: camera of each of them, `[M]`.
+    names: file name of each of them, `[M]`.
+    trial: 0 to 9.
+    modality: of the gallery, 'visible' (cameras 1 to 9) or 'infrared' (all of
+      them but 3). Camera numbers repeat across modalities, so the arrays hold
+      one modality only.
+
+  Returns:
+    Indices of the gallery images.
+
+  Raises:
+    ConfigError: an unknown modality.
+    DataError: arrays of different lengths.
+  """
+  gallery_cameras = _mode_cameras(LLCM_CAMERAS, modality, 'modality')
+  return sample_per_camera(ids, cameras, names, gallery_cameras, trial)

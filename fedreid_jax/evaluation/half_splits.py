@@ -1,0 +1,167 @@
+"""Random half splits of the small sets, drawn once and kept as JSON.
+
+VIPeR, GRID, i-LIDS, PRID, 3DPeS, CAVIAR and CUHK01 have no fixed test set: ten
+times, half of the identities are drawn for testing, with one query and one
+gallery image each (Wu and Gong, AAAI 2021, section 5.1), and the mean over the
+ten is reported.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fedreid_jax import errors
+
+
+class Split(NamedTuple):
+  """One split; indices into the images of the set.
+
+  Attributes:
+    train: images of the identities that are not tested.
+    query: one image per test identity, identities ascending.
+    gallery: another image of each of them in the same order, then the
+      distractors.
+  """
+
+  train: np.ndarray
+  query: np.ndarray
+  gallery: np.ndarray
+
+
+def draw(
+  ids: Sequence[int] | np.ndarray,
+  cameras: Sequence[int] | np.ndarray,
+  distractors: Sequence[int] | np.ndarray = (),
+  num_splits: int = 10,
+  num_test: int | None = None,
+  query_camera: int | None = None,
+  seed: int = 0,
+) -> list[Split]:
+  """Draws random half splits with one query and one gallery image each.
+
+  The two images of an identity come from two cameras where it has two.
+
+  Args:
+    ids: identity of each image, `[M]`.
+    cameras: camera of each image, `[M]`.
+    distractors: images that are in every gallery and in no training set.
+    num_splits: how many splits.
+    num_test: test identities per split, by default half of them, rounded down.
+    query_camera: take queries from this camera only (PRID, GRID), by default
+      from any.
+    seed: split `i` depends on the seed and `i` only.
+
+  Raises:
+    ConfigError: more test identities than there are, or none.
+    DataError: an identity with one image, or none of the query camera.
+  """
+  ids, cameras = np.asarray(ids), np.asarray(cameras)
+  is_distractor = np.zeros(ids.size, bool)
+  is_distractor[np.asarray(distractors, np.int64)] = True
+  identities = np.unique(ids[~is_distractor])
+  num_test = identities.size // 2 if num_test is None else num_test
+  if not 1 <= num_test <= identities.size:
+    raise errors.ConfigError(
+      f'{num_test} test identities of {identities.size}',
+      'num_test',
+      'use at least 1 and at most all',
+    )
+  splits = []
+  for index in range(num_splits):
+    rng = np.random.default_rng([seed, index])
+    test = np.sort(rng.permutation(identities)[:num_test])
+    pairs = [
+      _draw_pair(
+        rng,
+        np.flatnonzero((ids == identity) & ~is_distractor),
+        cameras,
+        query_camera,
+      )
+      for identity in test
+    ]
+    query, gallery = np.asarray(pairs).T
+    splits.append(
+      Split(
+        train=np.flatnonzero(~is_distractor & ~np.isin(ids, test)),
+        query=query,
+        gallery=np.append(gallery, np.flatnonzero(is_distractor)),
+      )
+    )
+  return splits
+
+
+def _draw_pair(rng, images, cameras, query_camera):
+  queries = images
+  if query_camera is not None:
+    queries = images[cameras[images] == query_camera]
+  if not queries.size or images.size < 2:
+    raise errors.DataError(
+      f'{images.size} images, {queries.size} of them for queries',
+      f'the identity of image {images[0]}',
+      'an identity needs a query and another image, or is a distractor',
+    )
+  query = rng.choice(queries)
+  elsewhere = images[cameras[images] != cameras[query]]
+  others = elsewhere if elsewhere.size else images[images != query]
+  return query, rng.choice(others)
+
+
+def save(
+  path: str | os.PathLike,
+  splits: Sequence[Split],
+  names: Sequence[str],
+  seed: int,
+) -> None:
+  """Writes splits with their seed; images by name, as tables may be reordered.
+
+  Args:
+    path: the JSON file.
+    splits: the splits.
+    names: name of each image, unique, `[M]`.
+    seed: the seed they were drawn with.
+  """
+  named = [
+    {part: [names[i] for i in images] for part, images in s._asdict().items()}
+    for s in splits
+  ]
+  with open(path, 'w', encoding='utf-8') as file:
+    json.dump({'seed': seed, 'splits': named}, file, indent=1)
+    file.write('\n')
+
+
+def load(
+  path: str | os.PathLike, names: Sequence[str]
+) -> tuple[list[Split], int]:
+  """Reads splits and their seed.
+
+  Args:
+    path: the JSON file.
+    names: name of each image of the set as it is now, `[M]`.
+
+  Raises:
+    DataError: the file is not one of splits, or names an image that the set
+      does not have.
+  """
+  index = {name: i for i, name in enumerate(names)}
+  try:
+    with open(path, encoding='utf-8') as file:
+      stored = json.load(file)
+    splits = [
+      Split(
+        *(
+          np.asarray([index[name] for name in part[field]], np.int64)
+          for field in Split._fields
+        )
+      )
+      for part in stored['splits']
+    ]
+    return splits, stored['seed']
+  except (KeyError, TypeError, ValueError, OSError) as error:
+    raise errors.DataError(
+      f'splits do not fit the images: {error}',
+      str(path),
+      'draw them again, or use the images they were drawn from',
+    ) from error

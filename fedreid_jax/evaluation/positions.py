@@ -1,0 +1,109 @@
+"""Where the right answers of one query stand in its list.
+
+The list is never ordered: sorting the bare distances of a query and looking up
+its right answers says how many images are nearer, at a tenth of the time of an
+argsort. Images at the same distance stand in gallery order.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from fedreid_jax.evaluation.gallery import Gallery
+from fedreid_jax.evaluation.protocols import Protocol
+
+
+class Answers(NamedTuple):
+  """The right answers of one query, nearest first.
+
+  Attributes:
+    images: their gallery indices, `[R]`.
+    positions: their positions in the kept list, from 0, ascending, `[R]`.
+    ties: how many of them stand where they do because of the tie rule: a
+      wrong image of the kept list is at the same distance.
+  """
+
+  images: np.ndarray
+  positions: np.ndarray
+  ties: int
+
+
+def kept_positions(
+  distance: np.ndarray, right: np.ndarray, dropped: np.ndarray
+) -> Answers:
+  """Places the right answers of a query in its kept list.
+
+  Args:
+    distance: distance of every gallery image to the query, `[P]`.
+    right: gallery indices of the right answers, ascending, `[R]`.
+    dropped: gallery indices the query never sees.
+  """
+  right = right[np.argsort(distance[right], kind='stable')]
+  values = distance[right]
+  everything, removed = np.sort(distance), np.sort(distance[dropped])
+
+  def count(side):
+    return np.searchsorted(everything, values, side) - np.searchsorted(
+      removed, values, side
+    )
+
+  nearer, not_farther = count('left'), count('right')
+  first_equal = np.searchsorted(values, values, 'left')
+  num_equal = np.searchsorted(values, values, 'right') - first_equal
+  positions = nearer + np.arange(right.size) - first_equal
+  tied = not_farther - nearer > num_equal
+  for value in np.unique(values[tied]):
+    same = np.setdiff1d(np.flatnonzero(distance == value), dropped)
+    here = values == value
+    positions[here] = nearer[here] + np.searchsorted(same, right[here])
+  return Answers(right, positions, int(np.count_nonzero(tied)))
+
+
+def first_hits(
+  distance: np.ndarray,
+  answers: Answers,
+  dropped: np.ndarray,
+  gallery: Gallery,
+  protocol: Protocol,
+  seed: tuple[int, int],
+) -> np.ndarray | int:
+  """Returns where the CMC curve of a query steps up, from 0.
+
+  Args:
+    distance: distance of every gallery image to the query, `[P]`.
+    answers: the right answers of the query.
+    dropped: gallery indices the query never sees.
+    gallery: the indexed gallery.
+    protocol: says what the curve counts.
+    seed: of the random galleries of this query.
+
+  Returns:
+    One position, or those in `protocol.repeats` random galleries.
+  """
+  if protocol.cmc == 'image':
+    return answers.positions[0]
+  kept = np.ones(distance.size, bool)
+  kept[dropped] = False
+  if protocol.cmc == 'identity':
+    first = answers.images[0]
+    before = distance < distance[first]
+    before[:first] |= distance[:first] == distance[first]
+    return np.unique(gallery.codes[before & kept]).size
+  rng = np.random.default_rng(seed)
+  return _single_shot(distance, answers, kept, gallery, protocol.repeats, rng)
+
+
+def _single_shot(distance, answers, kept, gallery, repeats, rng):
+  """Returns positions in lists of one kept image per identity, `[repeats]`."""
+  images = gallery.by_identity[kept[gallery.by_identity]]
+  codes, starts, counts = np.unique(
+    gallery.codes[images], return_index=True, return_counts=True
+  )
+  draws = rng.random((repeats, codes.size)) * counts[None, :]
+  drawn = images[starts[None, :] + draws.astype(np.int64)]
+  column = np.searchsorted(codes, gallery.codes[answers.images[0]])
+  right = drawn[:, column, None]
+  nearer = (distance[drawn] < distance[right]) | (
+    (distance[drawn] == distance[right]) & (drawn < right)
+  )
+  return np.count_nonzero(nearer, axis=1)

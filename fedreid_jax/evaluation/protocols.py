@@ -1,0 +1,100 @@
+"""The published test protocols of re-identification, as plain data.
+
+A protocol says which gallery images a query never sees, how the average
+precision and the CMC curve are computed from the list that is kept, and which
+queries the means run over. Everything else of an evaluation is shared.
+"""
+
+from typing import NamedTuple
+
+from fedreid_jax import errors
+
+PRECISIONS = ('standard', 'trapezoid')
+CMC_RULES = ('image', 'identity', 'single_shot')
+
+
+class Protocol(NamedTuple):
+  """One test protocol.
+
+  Attributes:
+    same_camera: drop the gallery images of the query's identity that its own
+      camera took.
+    shared_places: pairs (query camera, gallery camera): a query of the first
+      sees no image of the second, whatever the identity.
+    precision: average precision, 'standard' (mean of the precision at every
+      hit) or 'trapezoid' (mean of the precision before and at every hit).
+    cmc: what the CMC curve counts: 'image', 'identity' (every identity once,
+      at its nearest image) or 'single_shot' (one gallery image per identity,
+      drawn anew `repeats` times for every query).
+    repeats: random galleries per query of the 'single_shot' curve.
+    count_invalid: keep queries without a right answer in the denominators,
+      with zeros.
+    junk_identity: gallery images of this identity are never seen.
+  """
+
+  same_camera: bool = True
+  shared_places: tuple[tuple[int, int], ...] = ()
+  precision: str = 'standard'
+  cmc: str = 'image'
+  repeats: int = 1
+  count_invalid: bool = False
+  junk_identity: int = -1
+
+
+PROTOCOLS: dict[str, Protocol] = {
+  # Market-1501, DukeMTMC-reID, MSMT17, CUHK03-NP and most of the field.
+  'market': Protocol(),
+  # The evaluation the federated re-identification benchmark was published
+  # with: trapezoid precision, queries without an answer count as misses.
+  'fedreid_legacy': Protocol(precision='trapezoid', count_invalid=True),
+  # CUHK03 with 100 test identities and 20 splits (Li et al., CVPR 2014).
+  'cuhk03_classic': Protocol(cmc='single_shot', repeats=10),
+  # VIPeR, GRID, i-LIDS, PRID, 3DPeS, CAVIAR, CUHK01: one query and one gallery
+  # image per identity. The two never are the same image, and sets without
+  # camera labels would lose every right answer to the camera rule.
+  'single_shot': Protocol(same_camera=False),
+  # SYSU-MM01 (Wu et al., ICCV 2017): cameras 2 and 3 watch the same place.
+  'sysu': Protocol(same_camera=False, shared_places=((3, 2),), cmc='identity'),
+  # RegDB: one camera per modality, so no camera rule.
+  'regdb': Protocol(same_camera=False),
+  # LLCM: camera numbers name places, shared by the two modalities.
+  'llcm': Protocol(cmc='identity'),
+  # CUHK-SYSU: no camera labels.
+  'cuhk_sysu': Protocol(same_camera=False),
+}
+
+
+def get(protocol: str | Protocol) -> Protocol:
+  """Returns a protocol by name; a `Protocol` is checked and passed through.
+
+  Args:
+    protocol: a key of `PROTOCOLS`, or a protocol of your own.
+
+  Raises:
+    ConfigError: no protocol of that name, or a rule that does not exist.
+  """
+  if isinstance(protocol, str):
+    if protocol not in PROTOCOLS:
+      raise errors.ConfigError(
+        f'unknown test protocol {protocol!r}',
+        'protocol',
+        f'choose one of {", ".join(PROTOCOLS)}',
+      )
+    return PROTOCOLS[protocol]
+  if protocol.precision not in PRECISIONS:
+    raise errors.ConfigError(
+      f'unknown average precision {protocol.precision!r}',
+      'protocol.precision',
+      f'choose one of {", ".join(PRECISIONS)}',
+    )
+  if protocol.cmc not in CMC_RULES:
+    raise errors.ConfigError(
+      f'unknown CMC rule {protocol.cmc!r}',
+      'protocol.cmc',
+      f'choose one of {", ".join(CMC_RULES)}',
+    )
+  if protocol.repeats < 1:
+    raise errors.ConfigError(
+      f'{protocol.repeats} repeats', 'protocol.repeats', 'use 1 or more'
+    )
+  return protocol

@@ -1,0 +1,206 @@
+"""CMC, mAP and mINP of ranked lists.
+
+For a query whose R right answers stand at positions p_0 < ... < p_{R-1} of the
+kept list, counted from 0:
+
+  AP, standard   = 1/R sum_j (j + 1) / (p_j + 1)
+  AP, trapezoid  = 1/R sum_j (j / p_j + (j + 1) / (p_j + 1)) / 2, the first
+                   fraction being 1 where p_j = 0 (Philbin et al., CVPR 2007)
+  INP            = R / (p_{R-1} + 1)   (Ye et al., TPAMI 2021, equation 2)
+  CMC at k       = 1 where p_0 < k, else 0
+
+Every query's numbers go to an array and the means are taken once, in float64:
+how the queries were cut into chunks cannot change a bit of the result.
+"""
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedreid_jax import errors
+from fedreid_jax.evaluation import gallery as gallery_lib
+from fedreid_jax.evaluation import positions as positions_lib
+from fedreid_jax.evaluation import protocols
+from fedreid_jax.evaluation.protocols import Protocol
+
+
+class Scores(NamedTuple):
+  """The numbers of every query; an invalid query has zeros and no hit.
+
+  Attributes:
+    precision: average precision, float64 `[Q]`.
+    penalty: inverse negative penalty, float64 `[Q]`.
+    first: position of the first hit, infinite without one, `[Q, repeats]`.
+    valid: whether the query has a right answer, bool `[Q]`.
+    ties: right answers placed by the tie rule, int `[Q]`.
+  """
+
+  precision: np.ndarray
+  penalty: np.ndarray
+  first: np.ndarray
+  valid: np.ndarray
+  ties: np.ndarray
+
+
+def average_precision(positions: np.ndarray, rule: str) -> float:
+  """Returns the average precision of hits at ascending positions from 0."""
+  hits = np.arange(positions.size)
+  at_hit = (hits + 1) / (positions + 1)
+  if rule == 'standard':
+    return float(at_hit.mean())
+  before = np.where(positions > 0, hits / np.maximum(positions, 1), 1.0)
+  return float((before + at_hit).mean() / 2)
+
+
+def score_queries(
+  blocks: Iterable[np.ndarray],
+  labels: gallery_lib.Labels,
+  protocol: Protocol,
+  seed: int = 0,
+) -> Scores:
+  """Scores queries whose distances arrive in blocks of rows.
+
+  Args:
+    blocks: distances, `[B, P]` each, the rows of all blocks together being the
+      queries in order.
+    labels: identities and cameras.
+    protocol: the test protocol.
+    seed: of the random galleries of the 'single_shot' curve.
+
+  Raises:
+    DataError: a distance is NaN.
+  """
+  num_queries = labels.query_ids.size
+  gallery = gallery_lib.Gallery(labels, protocol)
+  scores = Scores(
+    precision=np.zeros(num_queries),
+    penalty=np.zeros(num_queries),
+    first=np.full((num_queries, protocol.repeats), np.inf),
+    valid=np.zeros(num_queries, bool),
+    ties=np.zeros(num_queries, np.int64),
+  )
+  for query, distance in enumerate(itertools.chain.from_iterable(blocks)):
+    if np.isnan(distance).any():
+      raise errors.DataError(
+        'NaN distance',
+        f'query {query}',
+        'look for a model that diverged or an image that does not decode',
+      )
+    right, dropped = gallery.split(
+      labels.query_ids[query], labels.query_cameras[query]
+    )
+    if not right.size:
+      continue
+    answers = positions_lib.kept_positions(distance, right, dropped)
+    positions = answers.positions
+    scores.valid[query] = True
+    scores.ties[query] = answers.ties
+    scores.precision[query] = average_precision(positions, protocol.precision)
+    scores.penalty[query] = positions.size / (positions[-1] + 1)
+    scores.first[query] = positions_lib.first_hits(
+      distance, answers, dropped, gallery, protocol, (seed, query)
+    )
+  return scores
+
+
+def summarise(
+  scores: Scores, protocol: Protocol, ranks: Sequence[int], num_gallery: int
+) -> dict[str, float | int]:
+  """Returns the means over queries, in percent, and the counts.
+
+  Raises:
+    DataError: no query has a right answer.
+  """
+  if not scores.valid.any():
+    raise errors.DataError(
+      f'none of {scores.valid.size} queries has a right answer',
+      'evaluation',
+      'check identities and cameras, or use a protocol without camera rule',
+    )
+  counted = slice(None) if protocol.count_invalid else scores.valid
+
+  def percent(values):
+    return 100.0 * float(values[counted].mean())
+
+  return {
+    'mAP': percent(scores.precision),
+    'mINP': percent(scores.penalty),
+    **{f'rank{rank}': percent(scores.first < rank) for rank in ranks},
+    'queries': scores.valid.size,
+    'gallery': num_gallery,
+    'invalid_queries': int(np.count_nonzero(~scores.valid)),
+    'ties': int(scores.ties.sum()),
+  }
+
+
+def evaluate_blocks(
+  blocks: Iterable[np.ndarray],
+  labels: gallery_lib.Labels,
+  protocol: str | Protocol,
+  ranks: Sequence[int],
+  seed: int,
+) -> dict[str, float | int]:
+  """Evaluates distances that arrive in blocks of rows.
+
+  Arguments, result and errors are those of `score_queries` and
+  `evaluate_ranking`.
+  """
+  rules = protocols.get(protocol)
+  if any(rank < 1 for rank in ranks):
+    raise errors.ConfigError(
+      f'ranks {tuple(ranks)}', 'ranks', 'ranks count from 1'
+    )
+  scores = score_queries(blocks, labels, rules, seed)
+  return summarise(scores, rules, ranks, labels.gallery_ids.size)
+
+
+def evaluate_ranking(
+  distance: Any,
+  query_ids: Any,
+  gallery_ids: Any,
+  query_cameras: Any,
+  gallery_cameras: Any,
+  protocol: str | Protocol = 'market',
+  ranks: Sequence[int] = (1, 5, 10),
+  seed: int = 0,
+) -> dict[str, float | int]:
+  """Evaluates a matrix of distances under a test protocol.
+
+  Images at the same distance stand in gallery order. A CMC curve that is
+  shorter than a rank keeps its last value.
+
+  Args:
+    distance: distances, small is near, `[Q, P]`.
+    query_ids: identity of each query, int `[Q]`.
+    gallery_ids: identity of each gallery image, int `[P]`.
+    query_cameras: camera of each query, int `[Q]`.
+    gallery_cameras: camera of each gallery image, int `[P]`.
+    protocol: a name of `protocols.PROTOCOLS` or a `Protocol`.
+    ranks: ranks at which the CMC curve is reported, from 1.
+    seed: of the random galleries of a 'single_shot' CMC curve.
+
+  Returns:
+    `mAP`, `mINP`, `rank1`, ... in percent, and the counts `queries`,
+    `gallery` (both as given), `invalid_queries` (without a right answer) and
+    `ties` (right answers that the tie rule placed).
+
+  Raises:
+    ConfigError: an unknown protocol or a rank below 1.
+    DataError: labels that do not fit, NaN distances, or no valid query.
+  """
+  labels = gallery_lib.check_labels(
+    query_ids, gallery_ids, query_cameras, gallery_cameras
+  )
+  distance = np.asarray(distance)
+  expected = (labels.query_ids.size, labels.gallery_ids.size)
+  if distance.shape != expected:
+    raise errors.DataError(
+      f'distances of shape {distance.shape}',
+      'evaluation',
+      f'the labels need {expected}',
+    )
+  if distance.dtype not in (np.float32, np.float64):
+    distance = distance.astype(np.float64)
+  return evaluate_blocks([distance], labels, protocol, ranks, seed)

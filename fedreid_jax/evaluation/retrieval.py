@@ -1,0 +1,79 @@
+"""CMC, mAP and mINP of features, without the matrix of all distances."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fedreid_jax import errors
+from fedreid_jax.evaluation import distance as distance_lib
+from fedreid_jax.evaluation import gallery as gallery_lib
+from fedreid_jax.evaluation import ranking
+from fedreid_jax.evaluation import rerank as rerank_lib
+from fedreid_jax.evaluation.protocols import Protocol
+
+
+def evaluate_retrieval(
+  query_features: Any,
+  gallery_features: Any,
+  query_ids: Any,
+  gallery_ids: Any,
+  query_cameras: Any,
+  gallery_cameras: Any,
+  metric: str = 'euclidean',
+  protocol: str | Protocol = 'market',
+  ranks: Sequence[int] = (1, 5, 10),
+  chunk: int = 256,
+  rerank: bool | rerank_lib.Rerank = False,
+  seed: int = 0,
+) -> dict[str, float | int]:
+  """Evaluates features under a test protocol.
+
+  Distances exist for `chunk` queries at a time; the result does not depend on
+  it, bit for bit.
+
+  Args:
+    query_features: `[Q, D]`, on the host or a device.
+    gallery_features: `[P, D]`, on the host or a device.
+    query_ids: identity of each query, int `[Q]`.
+    gallery_ids: identity of each gallery image, int `[P]`.
+    query_cameras: camera of each query, int `[Q]`.
+    gallery_cameras: camera of each gallery image, int `[P]`.
+    metric: 'euclidean' or 'cosine' (`1 - cos`).
+    protocol: a name of `protocols.PROTOCOLS` or a `Protocol`.
+    ranks: ranks at which the CMC curve is reported, from 1.
+    chunk: queries whose distances are held at a time, in blocks of
+      `distance.BLOCK` rows.
+    rerank: whether to re-rank with k-reciprocal encoding, or its options.
+    seed: of the random galleries of a 'single_shot' CMC curve.
+
+  Returns:
+    What `evaluate_ranking` returns.
+
+  Raises:
+    ConfigError: an unknown protocol or metric, a rank or chunk below 1, or
+      re-ranking options out of range.
+    DataError: features and labels that do not fit, NaN features, or no valid
+      query.
+  """
+  labels = gallery_lib.check_labels(
+    query_ids, gallery_ids, query_cameras, gallery_cameras
+  )
+  given = (len(query_features), len(gallery_features))
+  expected = (labels.query_ids.size, labels.gallery_ids.size)
+  if given != expected:
+    raise errors.DataError(
+      f'{given[0]} query and {given[1]} gallery features',
+      'evaluation',
+      f'the labels need {expected[0]} and {expected[1]}',
+    )
+  if rerank:
+    options = rerank_lib.check(
+      rerank_lib.Rerank() if rerank is True else rerank
+    )
+    blocks = rerank_lib.reranked_blocks(
+      query_features, gallery_features, metric, chunk, options
+    )
+  else:
+    blocks = distance_lib.squared_blocks(
+      query_features, gallery_features, metric, chunk
+    )
+  return ranking.evaluate_blocks(blocks, labels, protocol, ranks, seed)

@@ -1,0 +1,77 @@
+"""Several trials or splits of one protocol: which may run, and their mean."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from fedreid_jax import errors
+
+NUM_REGDB_TRIALS = 10
+
+
+def check_regdb_trial(trial: int, trained_trial: int | None) -> None:
+  """Refuses to test a RegDB trial with a model of another trial.
+
+  The ten RegDB trials split the same 412 identities: a model of another trial
+  was trained on about half of the test identities.
+
+  Args:
+    trial: the trial to be tested, 1 to 10.
+    trained_trial: the trial recorded with the model, None for a model that
+      was not trained on RegDB.
+
+  Raises:
+    ConfigError: no such trial, or the model is of another one.
+    IntegrityError: the recorded trial does not exist.
+  """
+  known = range(1, NUM_REGDB_TRIALS + 1)
+  if trial not in known:
+    raise errors.ConfigError(
+      f'RegDB has no trial {trial!r}', 'trial', f'use 1 to {NUM_REGDB_TRIALS}'
+    )
+  if trained_trial is None:
+    return
+  if trained_trial not in known:
+    raise errors.IntegrityError(
+      f'the model records RegDB trial {trained_trial!r}, which does not exist',
+      'checkpoint',
+      'train the model again',
+    )
+  if trained_trial != trial:
+    raise errors.ConfigError(
+      f'the model was trained on RegDB trial {trained_trial}, not {trial}',
+      'trial',
+      'its training identities are in this test set; train one per trial',
+    )
+
+
+def summarise(
+  results: Sequence[Mapping[str, float | int]],
+) -> dict[str, float | int]:
+  """Combines the results of trials or splits.
+
+  Args:
+    results: what `evaluate_ranking` returned for each of them.
+
+  Returns:
+    Every metric (mean) with its `_std` (over the trials, not an estimate for
+    more of them: division by their number); counts are sums; and `trials`.
+
+  Raises:
+    DataError: no results, or results with different entries.
+  """
+  if not results or any(set(r) != set(results[0]) for r in results):
+    raise errors.DataError(
+      f'{len(results)} results without common entries',
+      'trials',
+      'evaluate every trial with the same protocol and ranks',
+    )
+  summary: dict[str, float | int] = {}
+  for name, first in results[0].items():
+    values = np.asarray([result[name] for result in results])
+    if isinstance(first, int):
+      summary[name] = int(values.sum())
+    else:
+      summary[name] = float(values.mean())
+      summary[f'{name}_std'] = float(values.std())
+  return {**summary, 'trials': len(results)}

@@ -1,0 +1,297 @@
+"""The round loop: train, evaluate, record, save, resume."""
+
+import contextlib
+import json
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedreid_jax import assemble, checkpoint, errors, recorder
+
+MAX_BAD_ROUNDS = 3  # in a row, each with an update that was not finite
+
+
+def train(config, workdir: Path, restart: bool = False) -> dict[str, Any]:
+  """Runs or resumes an experiment in a work directory, which it locks.
+
+  Args:
+    config: validated `ConfigDict`.
+    workdir: made if it is not there.
+    restart: throw away what an earlier run left there.
+
+  Returns:
+    What `results.json` holds.
+
+  Raises:
+    FedReIDError: for every failure with a documented exit code.
+    SystemExit: with 128 + signal after a clean save.
+  """
+  with contextlib.ExitStack() as stack:
+    if jax.process_index() == 0:
+      stack.enter_context(checkpoint.lock(workdir))
+      if restart:
+        _clear(workdir)
+    resolved = json.loads(config.to_json_best_effort())
+    check_same_config(workdir / 'config.json', resolved)
+    record = stack.enter_context(recorder.Recorder(workdir, config.rounds))
+    saved = stack.enter_context(
+      contextlib.closing(checkpoint.Checkpoints(workdir))
+    )
+    caught = stack.enter_context(_signals())
+    return _Run(config, resolved, workdir, record, saved).all(caught)
+
+
+class _Run:
+  """One process's view of a run: its parts and what it has measured."""
+
+  def __init__(self, config, resolved, workdir, record, saved):
+    self.config, self.record, self.saved = config, record, saved
+    self.clock = recorder.Clock()
+    self.setup = assemble.build(config)
+    self.server, self.clients = self.setup.executor.init(self.setup.variables)
+    self.evaluation: list[dict[str, Any]] = []
+    self.bytes = {'up': 0, 'down': 0}
+    self.images = self.bad_rounds = self.done = 0
+    self._describe(workdir, resolved)
+
+  def _describe(self, workdir: Path, resolved: dict[str, Any]) -> None:
+    """Writes config.json and run.json, and prints the clients."""
+    digest = self.setup.federation.digest
+    described = workdir / 'run.json'
+    if described.exists():
+      before = json.loads(described.read_text())['data_digest']
+      if before != digest:
+        raise errors.DataError(
+          'the images changed since this run began',
+          str(workdir),
+          'bring them back, or start again with --restart',
+        )
+    clients = self.setup.federation.clients
+    table = [
+      {
+        'client': c.name,
+        'images': c.num_images,
+        'identities': c.num_identities,
+        'cameras': len(np.unique(c.cameras)),
+      }
+      for c in clients
+    ]
+    if jax.process_index() == 0:
+      recorder.write_json(workdir / 'config.json', resolved)
+      recorder.write_json(
+        described,
+        recorder.environment() | {'data_digest': digest, 'clients': table},
+      )
+    self.record.table(
+      'Clients',
+      ['client', 'images', 'identities', 'cameras'],
+      [[str(v) for v in row.values()] for row in table],
+    )
+
+  def all(self, caught: dict[str, int]) -> dict[str, Any]:
+    """Runs every round that is left and returns the results."""
+    config = self.config
+    self._resume()
+    self.clock.lap('setup')
+    if self.done == 0 and not self.evaluation:
+      self.server = self.setup.executor.prepare(self.server, self.clients)
+      self.clock.lap('train')
+      self._save(self._evaluate())
+    while self.done < config.rounds:
+      self._round()
+      last = self.done == config.rounds
+      score = None
+      if last or self.done % config.evaluation.every == 0:
+        score = self._evaluate()
+      due = last or score is not None
+      if due or caught or self.done % config.checkpoint_every == 0:
+        self._save(score)
+      if caught:
+        self.record.say(f'saved after round {self.done}, stopped by a signal')
+        raise SystemExit(128 + caught['number'])
+    self._summary()
+    return self._results()
+
+  def _resume(self) -> None:
+    step = self.saved.latest(self.record.say)
+    self.record.rewind(step or 0)
+    if step is None:
+      return
+    server, self.clients, host = self.saved.restore(
+      step, self.server, self.clients
+    )
+    self.server = self.setup.executor.put_server(server)
+    self.done = step
+    self.evaluation, self.bytes = host['evaluation'], host['bytes']
+    self.images, self.bad_rounds = host['images'], host['bad_rounds']
+    self.clock.seconds = host['seconds']
+    self.record.say(f'resumed after round {step}')
+
+  def _save(self, score: float | None) -> None:
+    host = {
+      'evaluation': self.evaluation,
+      'bytes': self.bytes,
+      'images': self.images,
+      'bad_rounds': self.bad_rounds,
+      'seconds': self.clock.seconds,
+    }
+    self.saved.save(self.done, self.server, self.clients, host, score)
+
+  def _round(self) -> None:
+    lr = float(self.setup.schedule(self.done))
+    self.server, log = self.setup.executor.round(
+      self.server, self.clients, self.done
+    )
+    jax.block_until_ready(self.server)
+    seconds = self.clock.lap('train')
+    self.done += 1
+    self.images += log['images']
+    self.bytes['up'] += log['bytes_up']
+    self.bytes['down'] += log['bytes_down']
+    names = [c.name for c in self.setup.federation.clients]
+    lost = [names[k] for k in log['clients'][~log['arrived']]]
+    values = log['metrics'] | {
+      'seconds': seconds,
+      'images': log['images'],
+      'images_per_second': log['images'] / seconds,
+      'lr': lr,
+      'bytes_up': log['bytes_up'],
+      'bytes_down': log['bytes_down'],
+      'clients': [names[k] for k in log['clients']],
+      'excluded': lost,
+    }
+    if 'weights' in log:
+      values['weights'] = [float(w) for w in log['weights']]
+    self.record.round(self.done, self.config.rounds, values)
+    self.bad_rounds = self.bad_rounds + 1 if lost else 0
+    if lost:
+      self.record.say(
+        f'round {self.done}: the update of {", ".join(lost)} is not finite; '
+        'left out, weights renormalised'
+      )
+    if self.bad_rounds >= MAX_BAD_ROUNDS:
+      raise errors.DivergedError(
+        f'{self.bad_rounds} rounds in a row with an update that is not finite '
+        f'({", ".join(lost)})',
+        f'round {self.done}',
+        'lower optim.lr',
+      )
+
+  def _evaluate(self) -> float | None:
+    """Evaluates, records and returns the mean mAP over targets, if any."""
+    entries = self.setup.evaluate(self.server, self.clients)
+    self.clock.lap('eval')
+    for entry in entries:
+      entry['round'] = self.done
+      self.record.event(self.done, 'eval', {**entry, **entry['metrics']})
+      shown = '  '.join(f'{k} {v:.2f}' for k, v in entry['metrics'].items())
+      self.record.say(f'{"":>6}{entry["target"]} {entry["model"]}: {shown}')
+    self.evaluation += entries
+    self.record.results(self._results())
+    if not entries:
+      return None
+    return float(np.mean([e['metrics']['mAP'] for e in entries]))
+
+  def _results(self) -> dict[str, Any]:
+    seconds = self.clock.seconds
+    busy = max(seconds['train'], 1e-9)
+    return {
+      'method': '+'.join(self.config.components),
+      'config': self.config.name,
+      'seed': self.config.seed,
+      'rounds': self.done,
+      'seconds': seconds | {'total': sum(seconds.values())},
+      'images_per_second': self.images / busy,
+      'communication_bytes': self.bytes,
+      'evaluation': self.evaluation,
+    }
+
+  def _summary(self) -> None:
+    """Prints the last round beside the model the run started from."""
+    self.record.results(self._results())
+    entries = [
+      e for e in self.evaluation if e['round'] in (0, self.config.rounds)
+    ]
+    if not entries:
+      return
+    metrics = list(entries[0]['metrics'])
+    first = entries[0]
+    self.record.table(
+      f'{"+".join(self.config.components)}: unseen targets, %, '
+      f'{first["protocol"]} protocol, {self.config.evaluation.metric} distance',
+      ['target', 'model', 'round', *metrics, 'queries', 'gallery', 'invalid'],
+      [
+        [e['target'], e['model'], str(e['round'])]
+        + [f'{e["metrics"][m]:.2f}' for m in metrics]
+        + [str(e[c]) for c in ('queries', 'gallery', 'invalid_queries')]
+        for e in sorted(entries, key=lambda e: (e['target'], e['round']))
+      ],
+    )
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[dict[str, int]]:
+  """Lets a round finish before SIGTERM or SIGINT takes effect."""
+  caught: dict[str, int] = {}
+
+  def note(number, frame):
+    del frame
+    if caught:
+      raise SystemExit(128 + number)
+    caught['number'] = number
+
+  old = {s: signal.signal(s, note) for s in (signal.SIGTERM, signal.SIGINT)}
+  try:
+    yield caught
+  finally:
+    for number, handler in old.items():
+      signal.signal(number, handler)
+
+
+def _clear(workdir: Path) -> None:
+  for name in ('config.json', 'run.json', 'metrics.jsonl', 'results.json'):
+    (workdir / name).unlink(missing_ok=True)
+  shutil.rmtree(workdir / 'checkpoints', ignore_errors=True)
+
+
+def check_same_config(path: Path, resolved: dict[str, Any]) -> None:
+  """Refuses a work directory that another configuration wrote.
+
+  Raises:
+    ConfigError: naming the fields that differ.
+  """
+  if not path.exists():
+    return
+  try:
+    before = _dotted(json.loads(path.read_text()))
+  except ValueError as error:
+    raise errors.IntegrityError(
+      'is no JSON', str(path), 'start again with --restart'
+    ) from error
+  now = _dotted(json.loads(json.dumps(resolved)))
+  differ = [
+    f'{key}: {before.get(key)!r} there, {now.get(key)!r} asked'
+    for key in sorted(before.keys() | now.keys())
+    if before.get(key) != now.get(key)
+  ]
+  if differ:
+    raise errors.ConfigError(
+      'another configuration wrote it: ' + '; '.join(differ[:5]),
+      str(path.parent),
+      'choose another --workdir or start again with --restart',
+    )
+
+
+def _dotted(tree: dict, prefix: str = '') -> dict[str, Any]:
+  flat = {}
+  for key, value in tree.items():
+    if isinstance(value, dict):
+      flat |= _dotted(value, f'{prefix}{key}.')
+    else:
+      flat[prefix + key] = value
+  return flat

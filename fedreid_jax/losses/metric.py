@@ -1,0 +1,40 @@
+"""Losses on distances between the images of a batch."""
+
+import jax.numpy as jnp
+
+from fedreid_jax.core.types import Array
+from fedreid_jax.losses import identity
+
+FAR = 1e9
+
+
+def pairwise_distance(x: Array) -> Array:
+  """Euclidean distances `[B, B]` of rows `[B, D]`, gradients finite at zero."""
+  square = (x * x).sum(axis=1)
+  squared = square[:, None] + square[None] - 2.0 * (x @ x.T)
+  return jnp.sqrt(jnp.maximum(squared, 1e-12))
+
+
+def hard_triplet(
+  features: Array, labels: Array, valid: Array, margin: float
+) -> Array:
+  """Batch-hard triplet loss (Hermans et al.; DFH, section 3.2).
+
+  `mean_n [max_{p: y_p = y_n} |f_n - f_p| - min_{q: y_q != y_n} |f_n - f_q|
+  + m]_+`, Euclidean, neither squared nor normalised. The anchor may be its own
+  positive. Anchors without a negative in the batch do not count.
+
+  Args:
+    features: `[B, D]`.
+    labels: int32 `[B]`.
+    valid: real rows, bool `[B]`.
+    margin: `m`.
+  """
+  distance = pairwise_distance(features)
+  same = labels[:, None] == labels[None]
+  real = valid[None] & valid[:, None]
+  positive = jnp.where(same & real, distance, 0.0).max(axis=1)
+  negative = jnp.where(~same & real, distance, FAR).min(axis=1)
+  counts = valid & (~same & real).any(axis=1)
+  hinge = jnp.maximum(positive - jnp.where(counts, negative, 0.0) + margin, 0.0)
+  return identity.masked_mean(hinge, counts)

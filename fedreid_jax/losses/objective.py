@@ -1,0 +1,35 @@
+"""The plain re-ID loss of a client: identity plus, if asked for, metric."""
+
+from collections.abc import Callable
+
+from fedreid_jax.core.types import Array, Batch, Metrics, Outputs
+from fedreid_jax.losses import identity, metric
+
+
+def make(config) -> Callable[[Outputs, Batch], tuple[Array, Metrics]]:
+  """Builds `(Outputs, Batch) -> (loss, metrics)` from `config.loss`.
+
+  Args:
+    config: fields `identity` (weight of cross-entropy), `label_smoothing`,
+      `triplet` (weight of the hard triplet loss), `margin`, `triplet_on`
+      ('embedding' after the neck or 'feature' before it).
+  """
+
+  def objective(outputs: Outputs, batch: Batch) -> tuple[Array, Metrics]:
+    logits, labels, valid = outputs.logits, batch.labels, batch.valid
+    entropy = identity.cross_entropy(
+      logits, labels, valid, config.label_smoothing
+    )
+    loss = config.identity * entropy
+    metrics = {
+      'identity': entropy,
+      'accuracy': 100.0 * identity.accuracy(logits, labels, valid),
+    }
+    if config.triplet:
+      on = getattr(outputs, config.triplet_on)
+      hinge = metric.hard_triplet(on, labels, valid, config.margin)
+      loss = loss + config.triplet * hinge
+      metrics['triplet'] = hinge
+    return loss, metrics
+
+  return objective

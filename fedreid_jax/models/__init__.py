@@ -1,0 +1,1 @@
+"""Networks, necks, heads, and released weights in."""

@@ -1,0 +1,50 @@
+"""A linen network as pure functions over a flat dict of variables."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from fedreid_jax.core import partition, types
+
+
+def wrap(module: nn.Module, image_shape: tuple[int, int, int]) -> types.Model:
+  """Returns the network as a `types.Model`.
+
+  Args:
+    module: called as `module(images, train=, num_identities=, mask=)` and
+      returning `types.Outputs`, with a method `classify`.
+    image_shape: `(H, W, ch)` to initialise with.
+  """
+
+  def init(key):
+    params_key, dropout_key = jax.random.split(key)
+    rngs = {'params': params_key, 'dropout': dropout_key}
+    images = jnp.zeros((2, *image_shape), jnp.float32)
+    return partition.flatten(module.init(rngs, images, train=False))
+
+  def apply(
+    variables, images, *, train, key=None, mask=None, num_identities=None
+  ):
+    _, buffers = partition.trainable(variables)
+    outputs, updated = module.apply(
+      partition.unflatten(variables),
+      images,
+      train=train,
+      num_identities=num_identities,
+      mask=mask,
+      rngs={} if key is None else {'dropout': key},
+      mutable=['batch_stats'] if train else [],
+    )
+    return outputs, buffers | partition.flatten(updated)
+
+  def classify(variables, embedding, num_identities=None) -> Any:
+    return module.apply(
+      partition.unflatten(variables),
+      embedding,
+      num_identities,
+      method='classify',
+    )
+
+  return types.Model(init, apply, classify)

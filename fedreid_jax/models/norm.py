@@ -1,0 +1,130 @@
+"""Batch normalisation over the real samples of a padded batch."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jax import lax
+
+EPSILON = 1e-5
+MOMENTUM = 0.9
+
+
+def per_sample(mask, ndim: int):
+  """Lets a mask `[B]` broadcast against an array of `ndim` axes."""
+  return mask.reshape(mask.shape + (1,) * (ndim - 1))
+
+
+def moments(x, mask=None):
+  """Returns mean and biased variance, `[D]` each, of the real samples.
+
+  The variance is that of the differences from the mean: the mean of squares
+  loses all its digits when the mean is large. Without a real sample both are
+  zero, not nan, so a padded step stays finite.
+
+  Args:
+    x: float32 `[B, ..., D]`.
+    mask: bool `[B]`, or None if every sample is real.
+  """
+  axes = tuple(range(x.ndim - 1))
+  if mask is None:
+    mean = x.mean(axes)
+    return mean, jnp.square(x - mean).mean(axes)
+  real = per_sample(mask, x.ndim)
+  count = _count(x, mask)
+  mean = jnp.where(real, x, 0).sum(axes) / count
+  return mean, jnp.where(real, jnp.square(x - mean), 0).sum(axes) / count
+
+
+def _count(x, mask):
+  per_image = x.size // (x.shape[0] * x.shape[-1])
+  num_real = x.shape[0] if mask is None else jnp.maximum(mask.sum(), 1)
+  return jnp.float32(num_real * per_image)
+
+
+@jax.custom_vjp
+def standardize(x, scale, bias, mask):
+  """Normalises by the batch's own moments: `(y, mean, var)`.
+
+  Autodiff keeps and passes over several arrays as large as `x`; the gradient
+  written out needs `x` alone (Ioffe and Szegedy, "Batch normalization",
+  section 3). None flows through the returned moments.
+
+  Args:
+    x: float `[B, ..., D]`.
+    scale: float32 `[D]`.
+    bias: float32 `[D]`.
+    mask: bool `[B]`, or None if every sample is real.
+  """
+  return _standardize(x, scale, bias, mask)[0]
+
+
+def _standardize(x, scale, bias, mask):
+  wide = x.astype(jnp.float32)
+  mean, var = moments(wide, mask)
+  inverse = lax.rsqrt(var + EPSILON)
+  y = ((wide - mean) * (inverse * scale) + bias).astype(x.dtype)
+  return (y, mean, var), (x, scale, mean, inverse, mask)
+
+
+def _standardize_gradient(residuals, cotangents):
+  x, scale, mean, inverse, mask = residuals
+  dy, axes = cotangents[0].astype(jnp.float32), tuple(range(x.ndim - 1))
+  centred = x.astype(jnp.float32) - mean
+  dbias = dy.sum(axes)
+  dscale = (dy * centred).sum(axes) * inverse
+  through_moments = centred * (inverse * dscale) + dbias
+  if mask is not None:
+    through_moments = jnp.where(per_sample(mask, x.ndim), through_moments, 0)
+  dx = (inverse * scale) * (dy - through_moments / _count(x, mask))
+  return dx.astype(x.dtype), dscale, dbias, None
+
+
+standardize.defvjp(_standardize, _standardize_gradient)
+
+
+class BatchNorm(nn.Module):
+  """Normalises each channel, with PyTorch's eps 1e-5 and momentum 0.1.
+
+  Everything but the output is float32. The running variance is the biased
+  one, where PyTorch keeps the unbiased.
+
+  Attributes:
+    affine: whether it has a scale and a bias.
+    dtype: what the output is.
+    scale_init: initialiser of the scale.
+  """
+
+  affine: bool = True
+  dtype: Any = jnp.float32
+  scale_init: Callable = nn.initializers.ones
+
+  @nn.compact
+  def __call__(self, x, *, train: bool, mask=None):
+    """Maps `[B, ..., D]` to the same shape.
+
+    Args:
+      x: float `[B, ..., D]`.
+      train: use the batch's statistics and update the running ones.
+      mask: bool `[B]` of the real samples, or None if all are.
+    """
+    shape = (x.shape[-1],)
+    mean = self.variable('batch_stats', 'mean', jnp.zeros, shape)
+    var = self.variable('batch_stats', 'var', jnp.ones, shape)
+    scale, bias = jnp.ones(shape), jnp.zeros(shape)
+    if self.affine:
+      scale = self.param('scale', self.scale_init, shape)
+      bias = self.param('bias', nn.initializers.zeros, shape)
+    if not train:
+      factor = lax.rsqrt(var.value + EPSILON) * scale
+      y = (x.astype(jnp.float32) - mean.value) * factor + bias
+      return y.astype(self.dtype)
+    y, batch_mean, batch_var = standardize(
+      x.astype(self.dtype), scale, bias, mask
+    )
+    if not self.is_initializing():
+      mean.value = MOMENTUM * mean.value + (1 - MOMENTUM) * batch_mean
+      var.value = MOMENTUM * var.value + (1 - MOMENTUM) * batch_var
+    return y

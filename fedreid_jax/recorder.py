@@ -1,0 +1,168 @@
+"""What a run tells people and programs: lines, metrics.jsonl, results.json."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+from rich import console, progress, table
+
+COMPILE_EVENT = '/jax/core/compile/backend_compile_duration'
+PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
+
+
+def write_json(path: Path, value: Any) -> None:
+  """Writes a JSON file whole or not at all."""
+  partial = path.with_name(path.name + '.partial')
+  partial.write_text(json.dumps(value, indent=2, sort_keys=True) + '\n')
+  os.replace(partial, path)
+
+
+def environment() -> dict[str, Any]:
+  """Returns versions, devices and commit of this process."""
+  commit = subprocess.run(
+    ['git', 'describe', '--always', '--dirty'],
+    cwd=Path(__file__).parent,
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  return {
+    'command': sys.argv,
+    'commit': commit.stdout.strip() or None,
+    'devices': [str(d.device_kind) for d in jax.devices()],
+    'platform': platform.platform(),
+    'processes': jax.process_count(),
+    'python': platform.python_version(),
+    'versions': {name: metadata.version(name) for name in PACKAGES},
+    'xla_flags': os.environ.get('XLA_FLAGS', ''),
+  }
+
+
+class Recorder:
+  """Writes the files of a work directory and the lines of the console.
+
+  Only the first process of a run writes.
+  """
+
+  def __init__(self, workdir: Path, total_rounds: int):
+    """Opens the record of a run in a directory that exists."""
+    self._path = workdir / 'metrics.jsonl'
+    self._results = workdir / 'results.json'
+    self._writes = jax.process_index() == 0
+    width = None if sys.stdout.isatty() else 140
+    self._console = console.Console(
+      quiet=not self._writes, highlight=False, width=width
+    )
+    self._bar = progress.Progress(
+      progress.TextColumn('{task.description}'),
+      progress.BarColumn(),
+      progress.MofNCompleteColumn(),
+      progress.TimeElapsedColumn(),
+      progress.TimeRemainingColumn(),
+      console=self._console,
+      transient=True,
+      disable=not (self._writes and self._console.is_terminal),
+    )
+    self._task = self._bar.add_task('rounds', total=total_rounds)
+
+  def __enter__(self):
+    self._bar.start()
+    return self
+
+  def __exit__(self, *exc):
+    self._bar.stop()
+
+  def rewind(self, round_: int) -> None:
+    """Drops lines of rounds after `round_`, and a torn last line."""
+    self._bar.update(self._task, completed=round_)
+    if not self._writes or not self._path.exists():
+      return
+    kept = []
+    for line in self._path.read_text().splitlines():
+      try:
+        if json.loads(line)['round'] <= round_:
+          kept.append(line)
+      except ValueError:
+        break
+    self._path.write_text(''.join(line + '\n' for line in kept))
+
+  def event(self, round_: int, event: str, values: dict[str, Any]) -> None:
+    """Appends one JSON object to metrics.jsonl."""
+    if self._writes:
+      line = {'round': round_, 'event': event} | values
+      with self._path.open('a') as file:
+        file.write(json.dumps(line) + '\n')
+
+  def results(self, values: dict[str, Any]) -> None:
+    """Rewrites results.json."""
+    if self._writes:
+      write_json(self._results, values)
+
+  def say(self, line: str) -> None:
+    """Prints a line above the progress bar."""
+    self._console.print(line, markup=False, soft_wrap=True)
+
+  def round(self, round_: int, rounds: int, values: dict[str, Any]) -> None:
+    """Records and prints one finished round."""
+    self.event(round_, 'train', values)
+    self._bar.update(self._task, completed=round_)
+    losses = '  '.join(
+      f'{name} {value:.4g}'
+      for name, value in values.items()
+      if isinstance(value, float)
+      and name not in ('seconds', 'lr')
+      and not name.startswith('images_')
+    )
+    megabytes = (values['bytes_up'] + values['bytes_down']) / 1e6
+    self.say(
+      f'round {round_:>4}/{rounds}  {values["seconds"]:6.2f} s  '
+      f'{values["images_per_second"]:7.0f} images/s  lr {values["lr"]:.4g}  '
+      f'{megabytes:.1f} MB  {losses}'
+    )
+
+  def table(self, title: str, columns: list[str], rows: list[list[str]]):
+    """Prints a table."""
+    out = table.Table(title=title, title_justify='left')
+    for k, column in enumerate(columns):
+      out.add_column(column, justify='left' if k == 0 else 'right')
+    for row in rows:
+      out.add_row(*row)
+    self._console.print(out)
+
+
+class Clock:
+  """Seconds of each phase of a run, compilation counted apart."""
+
+  def __init__(self):
+    """Starts with nothing spent."""
+    self.seconds: dict[str, float] = dict.fromkeys(
+      ('setup', 'compile', 'train', 'eval'), 0.0
+    )
+    self._start = time.perf_counter()
+    self._compiled = 0.0
+    jax.monitoring.register_event_duration_secs_listener(self._on_duration)
+
+  def _on_duration(self, event: str, duration_secs: float, **_) -> None:
+    if event == COMPILE_EVENT:
+      self._compiled += duration_secs
+
+  def lap(self, phase: str) -> float:
+    """Adds the time since the last lap to a phase, less compilation.
+
+    Returns:
+      What was added.
+    """
+    now = time.perf_counter()
+    compiled, self._compiled = self._compiled, 0.0
+    spent = max(now - self._start - compiled, 0.0)
+    self.seconds[phase] += spent
+    self.seconds['compile'] += compiled
+    self._start = now
+    return spent

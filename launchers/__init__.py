@@ -1,0 +1,1 @@
+"""The doors: main (train, resume), evaluate (a checkpoint), data."""

@@ -1,0 +1,170 @@
+"""What the doors share: flags, one-line errors, devices, the compile cache."""
+
+import hashlib
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from absl import app, flags, logging
+from ml_collections import config_flags
+
+from configs import common
+from fedreid_jax import errors
+
+FLAGS = flags.FLAGS
+_CONFIG = config_flags.DEFINE_config_file(
+  'config', None, 'Recipe: FILE[:PRESET[,key=value...]].'
+)
+_WORKDIR = flags.DEFINE_string(
+  'workdir', None, 'Where the run is kept (default: a folder under runs/).'
+)
+_DEBUG = flags.DEFINE_bool('debug', False, 'Show tracebacks.')
+_DISTRIBUTED = flags.DEFINE_string(
+  'distributed',
+  'off',
+  'One run over several processes: off, auto (a cluster that JAX detects), or '
+  'HOST:PORT,NUM_PROCESSES,PROCESS_ID.',
+)
+
+
+def start(main: Callable[[list[str]], None]) -> None:
+  """Parses the command line and runs a door."""
+  app.run(main, argv=sys.argv, flags_parser=_parse)
+
+
+def guarded(argv: list[str], body: Callable[[], None]) -> None:
+  """Runs a door's body; a failure is one line and a documented exit code."""
+
+  def run():
+    if len(argv) > 1:
+      raise errors.ConfigError(
+        f'stray argument {argv[1]!r}', 'command line', 'flags begin with --'
+      )
+    logging.set_verbosity(logging.ERROR)
+    _prepare_jax()
+    body()
+
+  _exit_on_error(run, _DEBUG.value)
+
+
+def config():
+  """Returns the validated configuration of the command line."""
+  if _CONFIG.value is None:
+    raise errors.ConfigError(
+      'no configuration', 'command line', 'give --config=configs/dfh.py'
+    )
+  return common.validate(_CONFIG.value)
+
+
+def workdir() -> Path:
+  """Returns the absolute work directory; by default named after the config."""
+  if _WORKDIR.value:
+    if '\0' in _WORKDIR.value or len(_WORKDIR.value) > 1000:
+      raise errors.ConfigError('not a path', '--workdir', 'give a shorter one')
+    return Path(_WORKDIR.value).expanduser().absolute()
+  chosen = config()
+  digest = hashlib.sha256(chosen.to_json_best_effort().encode()).hexdigest()
+  return Path(
+    'runs', f'{chosen.name}-seed{chosen.seed}-{digest[:8]}'
+  ).absolute()
+
+
+def _parse(argv: list[str]) -> list[str]:
+  parsed: list[str] = []
+
+  def parse():
+    seen: dict[str, str] = {}
+    for arg in argv[1:]:
+      name, sign, value = arg.partition('=')
+      if sign and name.startswith('--'):
+        if name in seen:
+          raise errors.ConfigError(
+            f'{name} twice: {seen[name]!r} and {value!r}',
+            'command line',
+            'give it once',
+          )
+        seen[name] = value
+    try:
+      parsed.extend(FLAGS([_resolved(arg) for arg in argv]))
+    except errors.FedReIDError:
+      raise
+    except Exception as error:  # a configuration file is code: anything goes
+      what = str(error) or type(error).__name__
+      raise errors.ConfigError(
+        what.strip("'"), 'command line', 'see --helpfull and configs/common.py'
+      ) from error
+
+  _exit_on_error(parse, '--debug' in argv)
+  return parsed
+
+
+def _resolved(arg: str) -> str:
+  """Finds `configs/NAME.py` beside the package when it is not here."""
+  name, sign, value = arg.partition('=')
+  if name.lstrip('-') != 'config' or not sign:
+    return arg
+  file, colon, preset = value.partition(':')
+  installed = Path(common.__file__).parent
+  if not Path(file).exists() and file.startswith('configs/'):
+    if (installed / Path(file).name).exists():
+      return f'{name}={installed / Path(file).name}{colon}{preset}'
+  if not Path(file).is_file():
+    known = sorted(p.stem for p in installed.glob('[a-z]*.py'))
+    raise errors.ConfigError(
+      f'no file {file}', '--config', f'recipes are {", ".join(known)}'
+    )
+  return arg
+
+
+def _exit_on_error(body: Callable[[], None], debug: bool) -> None:
+  try:
+    body()
+  except errors.FedReIDError as error:
+    failure = error
+  except MemoryError:
+    failure = errors.ResourceError('out of memory', '', 'use a smaller batch')
+  except OSError as error:
+    failure = errors.ResourceError(
+      error.strerror or str(error), str(error.filename or ''), 'check the disk'
+    )
+  except RuntimeError as error:
+    if 'RESOURCE_EXHAUSTED' not in str(error):
+      raise
+    failure = errors.ResourceError(
+      str(error).splitlines()[0],
+      'device',
+      'lower local.batch or set execution.image_budget_mb',
+    )
+  else:
+    return
+  if debug:
+    traceback.print_exc()
+  print(failure.line(), file=sys.stderr)
+  sys.exit(failure.exit_code)
+
+
+def _prepare_jax() -> None:
+  """Sets the compile cache, and joins the other processes if asked to."""
+  import jax
+
+  from fedreid_jax.data import cache
+
+  if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
+    jax.config.update(
+      'jax_compilation_cache_dir', str(cache.cache_dir() / 'xla')
+    )
+    jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
+  mode = _DISTRIBUTED.value
+  if mode == 'off':
+    return
+  if mode == 'auto':
+    jax.distributed.initialize()
+    return
+  parts = mode.split(',')
+  if len(parts) != 3 or not (parts[1].isdigit() and parts[2].isdigit()):
+    raise errors.ConfigError(
+      repr(mode), '--distributed', 'off, auto or HOST:PORT,N,ID'
+    )
+  jax.distributed.initialize(parts[0], int(parts[1]), int(parts[2]))
