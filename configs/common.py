@@ -6,7 +6,8 @@ presets. `--config=FILE:PRESET,key=value,...` picks one and changes fields.
 
 import ast
 import math
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ml_collections
@@ -24,9 +25,7 @@ def default() -> Any:
   c.seed = 0  # of the run: models, batches, augmentation, cohorts
   c.rounds = 20  # communication rounds
   c.fraction = 1.0  # of clients that take part in a round, rounded up
-  c.bn_buffers = (
-    'average'  # running statistics: average|first_client|keep_server
-  )
+  c.bn_buffers = 'average'  # running statistics; first_client|keep_server
   c.checkpoint_every = 5  # rounds; the last round and signals save too
 
   c.data = ConfigDict()
@@ -129,7 +128,7 @@ def default() -> Any:
   c.dfh.resample = 'step'  # or 'round'
   c.dfh.negative_variance = 'clamp'  # abs|resample|mean
   c.dfh.mix_weights = 'batch'  # or 'sample'
-  return c
+  return c.lock()
 
 
 NATURAL = (0, math.inf)
@@ -310,12 +309,40 @@ def recipe(arg: str | None, config: Any, presets: Mapping[str, Preset]) -> Any:
   Raises:
     ConfigError: for an unknown preset or field.
   """
-  name, *pairs = (arg or 'synthetic').split(',')
+  # Commas within brackets belong to a value.
+  name, *pairs = re.split(r',(?![^(\[]*[)\]])', arg or 'synthetic')
   if name not in presets:
     raise errors.ConfigError(
       f'unknown preset {name!r}', '--config', f'one of {", ".join(presets)}'
     )
   presets[name](config)
+  return change(config, pairs)
+
+
+def from_json(saved: dict[str, Any], changes: Sequence[str]) -> Any:
+  """Returns the configuration of a saved run, with fields changed.
+
+  Args:
+    saved: what config.json holds.
+    changes: KEY=VALUE pairs.
+  """
+  config = default()
+  flat = flatten(ConfigDict(saved))
+  for key in flat.keys() & flatten(config).keys():
+    config.update_from_flattened_dict({key: _tuples(flat[key])})
+  return change(config, changes)
+
+
+def _tuples(value: Any) -> Any:
+  return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def change(config: Any, pairs: Sequence[str]) -> Any:
+  """Sets fields from KEY=VALUE pairs, values as Python literals or words.
+
+  Raises:
+    ConfigError: for a field that does not exist or another type.
+  """
   for pair in pairs:
     key, sign, text = pair.partition('=')
     if not sign or key not in flatten(config):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedreid_jax import algorithms
+from fedreid_jax import algorithms, errors
 from fedreid_jax.core import (
   client,
   compose,
@@ -34,7 +34,7 @@ class Setup(NamedTuple):
     variables: of the model before round 0.
     executor: runs rounds.
     schedule: learning rate of a round.
-    evaluate: `(ServerState, ClientState) -> evaluation entries`.
+    evaluate: `(shared leaves [G, ...], personal leaves) -> entries`.
   """
 
   federation: Federation
@@ -47,8 +47,7 @@ class Setup(NamedTuple):
 def build(config) -> Setup:
   """Builds all parts of a run; nothing is compiled for training yet."""
   federation = load.load(config.data)
-  clients = federation.clients
-  columns = max(c.num_identities for c in clients)
+  columns = max(c.num_identities for c in federation.clients)
   model = functional.wrap(
     reid.build(config.model, columns), federation.image_shape
   )
@@ -57,12 +56,45 @@ def build(config) -> Setup:
     {n: config[n].to_dict() for n in config.components if n in config},
     algorithms,
   )
-  planner, shape, masked = sampler.make(config.local, clients, config.seed)
   views = augment.make(config.augment, federation.mean, federation.std)
+  mesh = mapping.make_mesh(config.execution.devices or None)
+  variables = jax.jit(model.init)(jax.random.key(config.seed))
+  if config.model.pretrained:
+    from fedreid_jax.models import pretrained
+
+    nested = partition.unflatten(jax.device_get(variables))
+    nested = pretrained.load(config.model.pretrained, nested)
+    variables = partition.flatten(nested)
+  return Setup(
+    federation,
+    variables,
+    make_executor(config, federation, model, components, views, mesh),
+    optim.schedule(config.optim, config.rounds),
+    make_evaluator(config.evaluation, federation.targets, model, views, mesh),
+  )
+
+
+def make_executor(
+  config, federation: Federation, model, components, views, mesh
+) -> execute.Executor:
+  """Builds what runs the rounds of a federation.
+
+  Args:
+    config: all of it.
+    federation: images.
+    model: the network.
+    components: of the method.
+    views: of images, for training and test.
+    mesh: devices.
+  """
+  clients, local = federation.clients, config.local
+  planner, shape, masked = sampler.make(local, clients, config.seed)
   seed = jax.random.key(config.seed)
   images = jax.ShapeDtypeStruct(
-    (config.local.batch, *federation.image_shape), jnp.float32
+    (local.batch, *federation.image_shape), jnp.float32
   )
+  forward = functools.partial(model.apply, train=False)
+  deterministic = config.execution.deterministic
   settings = client.Settings(
     model=model,
     objective=objective.make(config.loss),
@@ -70,88 +102,121 @@ def build(config) -> Setup:
     schedule=optim.schedule(config.optim, config.rounds),
     train_view=views.train,
     test_view=views.test,
-    outputs=jax.eval_shape(
-      functools.partial(model.apply, train=False),
-      jax.eval_shape(model.init, seed),
-      images,
-    )[0],
+    outputs=jax.eval_shape(forward, jax.eval_shape(model.init, seed), images)[
+      0
+    ],
     seed=seed,
     shared=compose.shared_leaves(components),
     persistent=not config.optim.reset_each_round,
     ramp=config.optim.ramp,
     masked=masked,
-    survey_batch=config.local.survey_batch,
+    survey_batch=local.survey_batch,
   )
   algorithm = compose.compose(
-    components,
-    settings,
-    bn_buffers=config.bn_buffers,
-    ordered=config.execution.deterministic,
+    components, settings, bn_buffers=config.bn_buffers, ordered=deterministic
   )
-  mesh = mapping.make_mesh(config.execution.devices or None)
   options = execute.Options(
     seed=config.seed,
     fraction=config.fraction,
-    width=1 if config.execution.deterministic else config.execution.width,
-    ordered=config.execution.deterministic,
+    width=config.execution.width,
+    ordered=deterministic,
     budget=int(config.execution.image_budget_mb * 2**20),
     plan_shape=shape,
-    survey_batch=config.local.survey_batch,
+    survey_batch=local.survey_batch,
   )
-  variables = jax.jit(model.init)(seed)
-  if config.model.pretrained:
-    from fedreid_jax.models import pretrained
+  return execute.Executor(
+    algorithm, clients, planner, federation.image_shape, options, mesh
+  )
 
-    nested = partition.unflatten(jax.device_get(variables))
-    nested = pretrained.load(config.model.pretrained, nested)
-    variables = partition.flatten(nested)
+
+def make_evaluator(config, targets, model, views, mesh):
+  """Builds `(shared leaves [G, ...], personal leaves) -> entries`.
+
+  An entry is one element of `evaluation` in results.json, without its round.
+  Only identity scores depend on personal leaves, so any client's will do.
+
+  Args:
+    config: `config.evaluation`.
+    targets: retrieval tests.
+    model: the network.
+    views: of images; the test view is used.
+    mesh: devices.
+  """
   extract = features.make_extractor(
     model,
     views.test,
     mesh,
-    batch=config.evaluation.batch,
-    flip=config.evaluation.flip,
-    feature=config.evaluation.feature,
-  )
-  return Setup(
-    federation,
-    variables,
-    execute.Executor(
-      algorithm, clients, planner, federation.image_shape, options, mesh
-    ),
-    settings.schedule,
-    functools.partial(_evaluate, config.evaluation, federation, extract),
+    batch=config.batch,
+    flip=config.flip,
+    feature=config.feature,
   )
 
+  def one(variables, target) -> dict[str, Any]:
+    query, gallery = target.query, target.gallery
+    metrics = evaluate_retrieval(
+      extract(variables, query.images()),
+      extract(variables, gallery.images()),
+      query.identities,
+      gallery.identities,
+      query.cameras,
+      gallery.cameras,
+      metric=config.metric,
+      protocol=config.protocol,
+      ranks=tuple(config.ranks),
+    )
+    return {
+      'target': target.name,
+      'protocol': config.protocol,
+      'direction': 'all',
+      'metrics': {k: v for k, v in metrics.items() if k not in COUNTS},
+    } | {k: metrics[k] for k in COUNTS}
 
-def _evaluate(config, federation, extract, server, clients):
-  """Ranks every target with every model of the server."""
-  groups = next(iter(server.shared.values())).shape[0]
-  personal = jax.tree.map(lambda x: x[0], clients.personal)
-  entries = []
-  for group in range(groups):
-    variables = features.model_variables(server, personal, group)
-    for target in federation.targets:
-      query, gallery = target.query, target.gallery
-      metrics = evaluate_retrieval(
-        extract(variables, query.images()),
-        extract(variables, gallery.images()),
-        query.identities,
-        gallery.identities,
-        query.cameras,
-        gallery.cameras,
-        metric=config.metric,
-        protocol=config.protocol,
-        ranks=tuple(config.ranks),
-      )
-      entries.append(
-        {
-          'target': target.name,
-          'model': 'global' if groups == 1 else f'cluster:{group}',
-          'protocol': config.protocol,
-          'direction': 'all',
-          'metrics': {k: v for k, v in metrics.items() if k not in COUNTS},
-        }
-        | {k: metrics[k] for k in COUNTS}
-      )
-  return entries
+  def evaluate(shared: types.Flat, personal: types.Flat):
+    groups = next(iter(shared.values())).shape[0]
+    entries = []
+    for group in range(groups):
+      name = 'global' if groups == 1 else f'cluster:{group}'
+      own = {n: leaf[group] for n, leaf in shared.items()}
+      for target in targets:
+        entries.append({'model': name} | one(own | personal, target))
+    return entries
+
+  return evaluate
+
+
+def evaluate_only(config, shared: types.Flat) -> list[dict[str, Any]]:
+  """Ranks the targets of a configuration with models from a checkpoint.
+
+  No client's images are read.
+
+  Args:
+    config: all of it.
+    shared: leaves that travelled, `[G, ...]`.
+  """
+  federation = load.load(config.data, clients=False)
+  kernel = shared.get('params/classifier/kernel')
+  columns = 1 if kernel is None else kernel.shape[-1]
+  model = functional.wrap(
+    reid.build(config.model, columns), federation.image_shape
+  )
+  variables = jax.jit(model.init)(jax.random.key(config.seed))
+  different = [
+    f'{n} is {list(x.shape[1:])}, not {list(variables[n].shape)}'
+    if n in variables
+    else f'{n} is not in the model'
+    for n, x in shared.items()
+    if n not in variables or x.shape[1:] != variables[n].shape
+  ]
+  if different:
+    raise errors.IntegrityError(
+      'checkpoint of another model: ' + '; '.join(different[:5]),
+      'checkpoint',
+      'use the configuration it was made with',
+    )
+  views = augment.make(config.augment, federation.mean, federation.std)
+  mesh = mapping.make_mesh(config.execution.devices or None)
+  evaluate = make_evaluator(
+    config.evaluation, federation.targets, model, views, mesh
+  )
+  personal = {n: x for n, x in variables.items() if n not in shared}
+  return evaluate(shared, personal)

@@ -112,9 +112,10 @@ class Checkpoints:
     return self._manager
 
   def close(self) -> None:
-    """Releases Orbax's resources."""
+    """Releases Orbax's resources; the next call opens them again."""
     if self._manager is not None:
       self._manager.close()
+      self._manager = None
 
   def save(
     self,
@@ -143,12 +144,16 @@ class Checkpoints:
     }
     items['host'] = ocp.args.JsonSave(host)  # pyright: ignore[reportCallIssue]
     try:
-      self._open.save(
+      taken = self._open.save(
         step,
         args=ocp.args.Composite(**items),
         metrics=None if score is None else {'mAP': score},
       )
       self._open.wait_until_finished()
+      if not taken:  # Orbax says so of a step it already has, and no more
+        raise errors.IntegrityError(
+          f'step {step} exists', str(self._root), 'start again with --restart'
+        )
       if jax.process_index() == 0:
         files = _digests(self._root / str(step))
         recorder.write_json(self._manifest(step), files)
@@ -173,8 +178,7 @@ class Checkpoints:
     for step in self.steps():
       trouble = self.verify(step)
       if trouble is None:
-        for bad, _ in damaged:
-          shutil.rmtree(self._root / str(bad), ignore_errors=True)
+        self._remove([bad for bad, _ in damaged])
         return step
       damaged.append((step, trouble))
       say(f'checkpoint {step} passed over: {trouble}')
@@ -186,9 +190,14 @@ class Checkpoints:
         str(self._root),
         'restore the files from a copy, or start again with --restart',
       )
-    for step, _ in damaged:
-      shutil.rmtree(self._root / str(step), ignore_errors=True)
+    self._remove([step for step, _ in damaged])
     return None
+
+  def _remove(self, steps: list[int]) -> None:
+    """Deletes steps, so that Orbax takes their numbers again."""
+    self.close()
+    for step in steps:
+      shutil.rmtree(self._root / str(step), ignore_errors=True)
 
   def steps(self) -> list[int]:
     """Returns the steps on disk, newest first, whole or not."""
@@ -200,6 +209,35 @@ class Checkpoints:
   def best(self) -> int | None:
     """Returns the step with the highest mAP, None if none was evaluated."""
     return self._open.best_step()
+
+  def find(self, which: str) -> int:
+    """Returns the step 'latest', 'best' or a number stands for.
+
+    Raises:
+      IntegrityError: when it is not there or does not verify.
+    """
+    steps = [s for s in self.steps() if self.verify(s) is None]
+    step = None
+    if which == 'latest':
+      step = next(iter(steps), None)
+    elif which == 'best':
+      step = self.best() if steps else None
+    elif int(which) in self.steps():
+      step = int(which)
+    if step is None:
+      raise errors.IntegrityError(
+        f'no checkpoint {which}', str(self._root), f'there are {steps}'
+      )
+    trouble = self.verify(step)
+    if trouble is not None:
+      raise errors.IntegrityError(
+        f'checkpoint {step}: {trouble}', str(self._root), 'choose another'
+      )
+    return step
+
+  def restore_model(self, step: int) -> dict[str, np.ndarray]:
+    """Restores only the leaves that travel, `[G, ...]`, by name."""
+    return partition.flatten(self._read(step, ['model'])['model'])
 
   def verify(self, step: int) -> str | None:
     """Returns what is wrong with a step, None if nothing."""

@@ -184,7 +184,8 @@ class _Run:
 
   def _evaluate(self) -> float | None:
     """Evaluates, records and returns the mean mAP over targets, if any."""
-    entries = self.setup.evaluate(self.server, self.clients)
+    personal = {n: x[0] for n, x in self.clients.personal.items()}
+    entries = self.setup.evaluate(self.server.shared, personal)
     self.clock.lap('eval')
     for entry in entries:
       entry['round'] = self.done
@@ -219,19 +220,50 @@ class _Run:
     ]
     if not entries:
       return
-    metrics = list(entries[0]['metrics'])
-    first = entries[0]
-    self.record.table(
-      f'{"+".join(self.config.components)}: unseen targets, %, '
-      f'{first["protocol"]} protocol, {self.config.evaluation.metric} distance',
-      ['target', 'model', 'round', *metrics, 'queries', 'gallery', 'invalid'],
-      [
-        [e['target'], e['model'], str(e['round'])]
-        + [f'{e["metrics"][m]:.2f}' for m in metrics]
-        + [str(e[c]) for c in ('queries', 'gallery', 'invalid_queries')]
-        for e in sorted(entries, key=lambda e: (e['target'], e['round']))
-      ],
-    )
+    _show(self.config, self.record, entries)
+
+
+def _show(config, record: recorder.Recorder, entries: list[dict]) -> None:
+  """Prints evaluation entries as a table."""
+  metrics = list(entries[0]['metrics'])
+  record.table(
+    f'{"+".join(config.components)}: unseen targets, %, '
+    f'{config.evaluation.protocol} protocol, '
+    f'{config.evaluation.metric} distance',
+    ['target', 'model', 'round', *metrics, 'queries', 'gallery', 'invalid'],
+    [
+      [e['target'], e['model'], str(e['round'])]
+      + [f'{e["metrics"][m]:.2f}' for m in metrics]
+      + [str(e[c]) for c in ('queries', 'gallery', 'invalid_queries')]
+      for e in sorted(entries, key=lambda e: (e['target'], e['round']))
+    ],
+  )
+
+
+def evaluate(config, workdir: Path, which: str) -> list[dict[str, Any]]:
+  """Evaluates a checkpoint, prints it and writes `evaluation-STEP.json`.
+
+  Args:
+    config: validated `ConfigDict`; its targets are ranked.
+    workdir: of a run.
+    which: 'latest', 'best' or a step.
+
+  Raises:
+    IntegrityError: when there is no such checkpoint, or it does not verify or
+      fit the model.
+  """
+  saved = checkpoint.Checkpoints(workdir, read_only=True)
+  with contextlib.closing(saved):
+    step = saved.find(which)
+    shared = saved.restore_model(step)
+  entries = assemble.evaluate_only(config, shared)
+  for entry in entries:
+    entry['round'] = step
+  if jax.process_index() == 0:
+    recorder.write_json(workdir / f'evaluation-{step}.json', entries)
+  if entries:
+    _show(config, recorder.Recorder(workdir, config.rounds), entries)
+  return entries
 
 
 @contextlib.contextmanager

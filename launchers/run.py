@@ -1,6 +1,7 @@
 """What the doors share: flags, one-line errors, devices, the compile cache."""
 
 import hashlib
+import json
 import os
 import sys
 import traceback
@@ -34,7 +35,9 @@ def start(main: Callable[[list[str]], None]) -> None:
   app.run(main, argv=sys.argv, flags_parser=_parse)
 
 
-def guarded(argv: list[str], body: Callable[[], None]) -> None:
+def guarded(
+  argv: list[str], body: Callable[[], None], with_jax: bool = True
+) -> None:
   """Runs a door's body; a failure is one line and a documented exit code."""
 
   def run():
@@ -43,7 +46,8 @@ def guarded(argv: list[str], body: Callable[[], None]) -> None:
         f'stray argument {argv[1]!r}', 'command line', 'flags begin with --'
       )
     logging.set_verbosity(logging.ERROR)
-    _prepare_jax()
+    if with_jax:
+      _prepare_jax()
     body()
 
   _exit_on_error(run, _DEBUG.value)
@@ -56,6 +60,34 @@ def config():
       'no configuration', 'command line', 'give --config=configs/dfh.py'
     )
   return common.validate(_CONFIG.value)
+
+
+def saved_config(folder: Path, changes: list[str]):
+  """Returns the configuration of a run, read from JSON and never executed.
+
+  Args:
+    folder: work directory of the run.
+    changes: KEY=VALUE, fields to change.
+  """
+  path = folder / 'config.json'
+  if _CONFIG.value is not None:
+    return config()
+  try:
+    saved = json.loads(path.read_text())
+  except (OSError, ValueError) as error:
+    raise errors.IntegrityError(
+      'no readable configuration', str(path), 'give the --workdir of a run'
+    ) from error
+  return common.validate(common.from_json(saved, changes))
+
+
+def given_workdir() -> Path:
+  """Returns the work directory, which must have been given."""
+  if not _WORKDIR.value:
+    raise errors.ConfigError(
+      'no work directory', 'command line', 'give the --workdir of a run'
+    )
+  return workdir()
 
 
 def workdir() -> Path:
@@ -78,7 +110,7 @@ def _parse(argv: list[str]) -> list[str]:
     seen: dict[str, str] = {}
     for arg in argv[1:]:
       name, sign, value = arg.partition('=')
-      if sign and name.startswith('--'):
+      if sign and name.startswith('--') and name != '--set':
         if name in seen:
           raise errors.ConfigError(
             f'{name} twice: {seen[name]!r} and {value!r}',

@@ -184,8 +184,6 @@ class Executor:
     if self._table is not None:
       run = self._run.whole if trains else self._run.prepare
       return run(server, number, self._table, tree, orders)
-    # `begin` donates the states, which `end` still needs.
-    again = self._put(jax.tree.map(lambda x: x[safe], states), self._split)
     carry = self._run.begin(server, number, (), tree, orders)
     sums: dict = {}
     if trains:
@@ -195,7 +193,7 @@ class Executor:
     if self._algorithm.program.surveys:
       for table, segment in self._surveying(seats, work):
         carry = self._run.survey(server, number, table, carry, segment)
-    return self._run.end(server, number, (), (carry, again), orders), sums
+    return self._run.end(server, number, (), (carry, tree), orders), sums
 
   def _segment_steps(self) -> int:
     """Returns the training steps of a segment; two segments fit the budget."""

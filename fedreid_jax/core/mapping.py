@@ -60,9 +60,10 @@ def over_clients(fn: Callable, mesh: Mesh, width: int) -> Callable:
 
 
 class Compiled(NamedTuple):
-  """Jitted functions over all places; trees of clients are donated.
+  """Jitted functions over all places.
 
-  The first six take `(server, round, table, tree, work)`.
+  The first six take `(server, round, table, tree, work)`; `train`, `survey` and
+  `whole` consume their tree.
 
   Attributes:
     begin: tree is the client states; returns carries.
@@ -129,14 +130,14 @@ def compile_rounds(
       carry = survey(replicated, table, (carry, work))
     return end(replicated, table, ((carry, state), work)), sums
 
-  def mapped(fn):
+  def mapped(fn, donate=()):
     over = over_clients(fn, mesh, width)
 
     def run(server, round_, table, tree, work):
       replicated = server.shared, algorithm.extras(server), round_
       return over(replicated, table, (tree, work))
 
-    return jax.jit(run, donate_argnums=3)
+    return jax.jit(run, donate_argnums=donate)
 
   replicated = NamedSharding(mesh, P())
 
@@ -161,10 +162,10 @@ def compile_rounds(
   )
   return Compiled(
     begin=mapped(begin),
-    train=mapped(train),
-    survey=mapped(survey),
+    train=mapped(train, donate=3),
+    survey=mapped(survey, donate=3),
     end=mapped(end),
-    whole=mapped(whole),
+    whole=mapped(whole, donate=3),
     prepare=mapped(functools.partial(whole, trains=False)),
     aggregate=on_server(aggregate),
     collect=on_server(collect),

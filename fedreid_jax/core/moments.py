@@ -53,23 +53,21 @@ def merge(
   count = moments.count + ones
   share = (ones / jnp.maximum(count, 1.0))[:, None]
   shift = mean - moments.mean
-  return Moments(
-    count,
-    moments.mean + share * shift,
-    moments.m2 + m2 + shift * shift * share * moments.count[:, None],
-  )
+  between = shift * shift * share * moments.count[:, None]
+  return Moments(count, moments.mean + share * shift, moments.m2 + m2 + between)
 
 
 def statistics(moments: Moments) -> Array:
   """Returns the DFS `[4, D]`: rows m, v, p, q (DFH eq. 3.1)."""
   seen = (moments.count > 0)[:, None]
-  num = jnp.maximum(seen.sum(), 1)
+  # Times the inverse, not divided by: on one device XLA makes that change of
+  # its own accord, on several it does not, and the last bit would differ.
+  share = 1.0 / jnp.maximum(seen.sum(), 1)
 
   def mean(values):
-    return jnp.where(seen, values, 0.0).sum(axis=0) / num
+    return jnp.where(seen, values, 0.0).sum(axis=0) * share
 
-  variance = moments.m2 / jnp.maximum(moments.count, 1.0)[:, None]
-  m, p = mean(moments.mean), mean(variance)
-  v = mean((moments.mean - m) ** 2)
-  q = mean((variance - p) ** 2)
+  spread = moments.m2 / jnp.maximum(moments.count, 1.0)[:, None]
+  m, p = mean(moments.mean), mean(spread)
+  v, q = mean((moments.mean - m) ** 2), mean((spread - p) ** 2)
   return jnp.stack([m, v, p, q])

@@ -2,44 +2,31 @@
 
 The array is kept under a digest of what it was made from: every file's name,
 size and time of change, and the settings of the decoder. Its manifest holds the
-SHA-256 of every file read.
+SHA-256 of every file read. A folder has a manifest or is not there: what an
+interrupted run leaves is thrown away by the next one.
 """
 
+import contextlib
+import fcntl
 import hashlib
-import io
 import json
 import os
-import tempfile
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
-from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from fedreid_jax import errors
+from fedreid_jax.data import decoder as decoding
+from fedreid_jax.data.decoder import Decoder
 
-MAX_PIXELS = 50_000_000
 SHOWN = 20  # names of bad files in a message
+_TASK = 64  # images a thread decodes at a time
 
-
-class Decoder(NamedTuple):
-  """How a file becomes an array.
-
-  Attributes:
-    height: H.
-    width: W.
-    channels: 3 for RGB, 1 for grey.
-    invert: turn dark strokes on white into light on black.
-    on_bad_image: 'error', or 'skip' to leave out files that cannot be read.
-  """
-
-  height: int
-  width: int
-  channels: int = 3
-  invert: bool = False
-  on_bad_image: str = 'error'
+Advance = Callable[[int], None]
 
 
 def cache_dir() -> Path:
@@ -48,42 +35,24 @@ def cache_dir() -> Path:
   return Path(base) / 'fedreid_jax'
 
 
-def decode(data: bytes, decoder: Decoder) -> np.ndarray:
-  """Decodes one image file, `[H, W, ch]` uint8.
-
-  The format is told by content; orientation tags are applied; grey, palette,
-  CMYK and transparent images become RGB; the first frame counts.
+def stat(root: Path, files: Sequence[str]) -> list[tuple[int, int]]:
+  """Returns size in bytes and time of change in ns of every file.
 
   Raises:
-    ValueError: saying why the bytes are no usable image.
+    DataError: for a file that is gone.
   """
-  # Another library may have switched this on: half an image would pass.
-  ImageFile.LOAD_TRUNCATED_IMAGES = False
-  if not data:
-    raise ValueError('empty file')
   try:
-    with Image.open(io.BytesIO(data)) as image:
-      if image.width * image.height > MAX_PIXELS:
-        raise ValueError(f'{image.width}x{image.height} pixels')
-      if min(image.size) < 2:
-        raise ValueError(f'{image.width}x{image.height} pixels')
-      if image.mode.startswith(('I', 'F')):
-        raise ValueError(f'mode {image.mode}, not 8 bits a channel')
-      mode = 'RGB' if decoder.channels == 3 else 'L'
-      image.draft(mode, (decoder.width, decoder.height))
-      image = ImageOps.exif_transpose(image).convert(mode)
-      size = decoder.width, decoder.height
-      if image.size != size:
-        image = image.resize(size, Image.Resampling.BICUBIC)
-      array = np.asarray(image, np.uint8).reshape(*size[::-1], decoder.channels)
-  except (
-    OSError,
-    SyntaxError,
-    UnidentifiedImageError,
-    Image.DecompressionBombError,
-  ) as error:
-    raise ValueError(str(error) or type(error).__name__) from error
-  return 255 - array if decoder.invert else array
+    stats = [os.stat(root / name) for name in files]
+  except OSError as error:
+    raise errors.DataError(
+      f'file is gone: {error.strerror}', str(error.filename), 'restore it'
+    ) from error
+  return [(s.st_size, s.st_mtime_ns) for s in stats]
+
+
+def digest(*parts: Any) -> str:
+  """Returns the SHA-256 of anything JSON can write."""
+  return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def build(
@@ -103,65 +72,123 @@ def build(
   Raises:
     DataError: naming the files that cannot be decoded.
   """
-  stats = [(root / name).stat() for name in files]
-  listing = [[n, s.st_size, s.st_mtime_ns] for n, s in zip(files, stats, strict=True)]
-  digest = hashlib.sha256(
-    json.dumps([listing, decoder._asdict()]).encode()
-  ).hexdigest()
-  folder = cache_dir() / 'images' / digest[:24]
+  listing = [[n, *s] for n, s in zip(files, stat(root, files), strict=True)]
+  made_of = digest(listing, decoder._asdict())
+  folder = cache_dir() / 'images' / made_of[:24]
+  images, manifest = ensure(
+    folder, files, lambda k: (root / files[k]).read_bytes(), decoder, str(root)
+  )
+  return images, np.asarray(manifest['kept'], np.int64), made_of
+
+
+def ensure(
+  folder: Path,
+  names: Sequence[str],
+  read: Callable[[int], bytes | np.ndarray],
+  decoder: Decoder,
+  where: str,
+  advance: Advance | None = None,
+) -> tuple[np.ndarray, dict[str, Any]]:
+  """Opens the array of a folder, after decoding it if it is not there.
+
+  Args:
+    folder: that has, or will have, `images.npy` and `manifest.json`.
+    names: of the images, for the manifest and messages.
+    read: file or array of the image at a position; called from threads.
+    decoder: how to decode.
+    where: the images come from, for messages.
+    advance: told how many more images are done.
+
+  Returns:
+    (memory-mapped uint8 `[M, H, W, ch]`, manifest with `kept`, the positions
+    that could be read, `sha256` by name, `decoder`).
+
+  Raises:
+    DataError: naming the images that cannot be decoded.
+  """
   if not (folder / 'manifest.json').exists():
-    _write(folder, root, files, decoder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with exclusive(folder):
+      if not (folder / 'manifest.json').exists():
+        _write(folder, names, read, decoder, where, advance)
   manifest = json.loads((folder / 'manifest.json').read_text())
   images = np.load(folder / 'images.npy', mmap_mode='r', allow_pickle=False)
-  return images, np.asarray(manifest['kept'], np.int64), digest
+  return images, manifest
 
 
-def _write(
-  folder: Path, root: Path, files: Sequence[str], decoder: Decoder
-) -> None:
+@contextlib.contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+  """Waits until no other process works on a folder."""
+  with open(folder.with_name(folder.name + '.lock'), 'w') as lock:
+    fcntl.flock(lock, fcntl.LOCK_EX)  # freed when the process ends, however
+    yield
+
+
+def _write(folder, names, read, decoder, where, advance) -> None:
   """Decodes everything into a new folder, moved in place when complete."""
-  folder.parent.mkdir(parents=True, exist_ok=True)
-  bad: list[str] = []
-  hashes: list[str | None] = []
-  with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-    shape = len(files), decoder.height, decoder.width, decoder.channels
-    whole = np.lib.format.open_memmap(
-      Path(scratch) / 'all.npy', 'w+', np.uint8, shape
-    )
-
-    def one(k: int) -> str | None:
-      try:
-        data = (root / files[k]).read_bytes()
-        whole[k] = decode(data, decoder)
-      except (ValueError, OSError) as error:
-        bad.append(f'{files[k]} ({error})')
-        return None
-      return hashlib.sha256(data).hexdigest()
-
-    with futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-      hashes = list(pool.map(one, range(len(files)), chunksize=64))
+  part = folder.with_name(folder.name + '.part')
+  for leftover in (part, folder):
+    shutil.rmtree(leftover, ignore_errors=True)
+  part.mkdir()
+  try:
+    shape = len(names), decoder.height, decoder.width, decoder.channels
+    whole = _reserve(part / 'images.npy', shape)
+    hashes, bad = _decode_all(whole, names, read, decoder, advance)
     if bad and decoder.on_bad_image == 'error':
-      bad.sort()
       raise errors.DataError(
-        f'{len(bad)} of {len(files)} images cannot be read: '
-        + '; '.join(bad[:SHOWN]),
-        str(root),
+        f'{len(bad)} of {len(names)} images cannot be read: '
+        + '; '.join(sorted(bad)[:SHOWN]),
+        where,
         "mend them, or set data.on_bad_image='skip'",
       )
-    kept = [k for k, digest in enumerate(hashes) if digest]
+    kept = [k for k, sha in enumerate(hashes) if sha]
     if bad:
-      whole = whole[kept]
-    part = Path(scratch) / 'part'
-    part.mkdir()
-    np.save(part / 'images.npy', whole)
+      fewer = _reserve(part / 'kept.npy', (len(kept), *shape[1:]))
+      for place, k in enumerate(kept):
+        fewer[place] = whole[k]
+      fewer.flush()
+      (part / 'kept.npy').replace(part / 'images.npy')
+    whole.flush()
     manifest = {
       'kept': kept,
-      'sha256': {files[k]: hashes[k] for k in kept},
+      'sha256': {names[k]: hashes[k] for k in kept},
       'decoder': decoder._asdict(),
     }
     (part / 'manifest.json').write_text(json.dumps(manifest))
-    try:
-      part.rename(folder)
-    except OSError:
-      if not (folder / 'manifest.json').exists():
-        raise
+    part.rename(folder)
+  finally:
+    shutil.rmtree(part, ignore_errors=True)
+
+
+def _reserve(path: Path, shape: tuple[int, ...]) -> np.memmap:
+  array = np.lib.format.open_memmap(path, 'w+', np.uint8, shape)
+  if hasattr(os, 'posix_fallocate') and array.nbytes:
+    # A full disk must be an error here, not a bus error at some later store.
+    with open(path, 'r+b') as file:
+      os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+  return array
+
+
+def _decode_all(
+  whole: np.ndarray, names, read, decoder: Decoder, advance: Advance | None
+) -> tuple[list[str | None], list[str]]:
+  """Fills the array; returns every image's hash, and who could not be read."""
+  hashes: list[str | None] = [None] * len(names)
+  bad: list[str] = []
+
+  def some(start: int) -> int:
+    stop = min(start + _TASK, len(names))
+    for k in range(start, stop):
+      try:
+        data = read(k)
+        whole[k] = decoding.decode(data, decoder)
+        hashes[k] = decoding.content_hash(data)
+      except (ValueError, OSError) as error:
+        bad.append(f'{names[k]} ({error})')
+    return stop - start
+
+  with futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    for done in pool.map(some, range(0, len(names), _TASK)):
+      if advance:
+        advance(done)
+  return hashes, bad

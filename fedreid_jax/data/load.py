@@ -11,22 +11,23 @@ from fedreid_jax.data.federation import Federation, Images
 WORLDS = ('synthetic', 'folder')
 
 
-def load(config) -> Federation:
+def load(config, clients: bool = True) -> Federation:
   """Reads or renders the images a configuration asks for.
 
   Args:
     config: `config.data`.
+    clients: read the sources too, not only the targets.
 
   Raises:
     DataError: for data that cannot be trained on.
     ConfigError: for an unknown world or domain.
   """
   if config.world == 'folder':
-    return folder.load(config)
-  return _synthetic(config)
+    return folder.load(config, clients)
+  return _synthetic(config, clients)
 
 
-def _synthetic(config) -> Federation:
+def _synthetic(config, clients: bool) -> Federation:
   """Renders the built-in world: sources to learn, targets to rank."""
   names = synthetic.DOMAIN_NAMES
   for name in (*config.sources, *config.targets):
@@ -84,7 +85,7 @@ def _synthetic(config) -> Federation:
     'world_seed',
   )
   return Federation(
-    clients=federation.by_domain(sources),
+    clients=federation.by_domain(sources) if clients else (),
     targets=tuple(targets),
     image_shape=(
       config.height,

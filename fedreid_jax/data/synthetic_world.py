@@ -33,14 +33,14 @@ DOMAIN_NAMES = (
 # of the light -1 blue .. 1 orange; exposure; native lines of its sensors;
 # camera elevation; share of walkers hidden behind something.
 _ARCHETYPES = (
-  (0.15, 0.08, 0.55, 0, 0.62, 0.60, 0.15, 1.10, 110.0, 0.20, 0.30),
-  (0.45, 0.30, 0.50, 1, 0.40, 0.30, 0.00, 1.00, 90.0, 0.14, 0.35),
-  (0.80, 0.60, 0.35, 2, 0.35, 0.50, 0.45, 0.75, 64.0, 0.34, 0.45),
-  (0.55, 0.90, 0.55, 2, 0.75, 0.75, -0.40, 1.05, 80.0, 0.28, 0.40),
-  (0.30, 0.40, 0.60, 1, 0.45, 0.35, -0.15, 0.90, 100.0, 0.12, 0.40),
-  (0.60, 0.02, 0.65, 0, 0.35, 0.50, 0.60, 0.85, 76.0, 0.18, 0.50),
-  (0.70, 0.58, 0.45, 3, 0.55, 0.70, -0.50, 1.00, 84.0, 0.10, 0.30),
-  (1.00, 0.75, 0.30, 0, 0.22, 0.25, 0.30, 0.65, 56.0, 0.24, 0.45),
+  (0.15, 0.08, 0.60, 0, 0.62, 0.60, 0.15, 1.08, 110.0, 0.20, 0.20),
+  (0.45, 0.30, 0.55, 1, 0.40, 0.35, 0.00, 1.00, 90.0, 0.14, 0.25),
+  (0.75, 0.60, 0.45, 2, 0.40, 0.50, 0.35, 0.85, 72.0, 0.30, 0.30),
+  (0.55, 0.90, 0.60, 2, 0.70, 0.70, -0.30, 1.05, 84.0, 0.26, 0.25),
+  (0.30, 0.40, 0.60, 1, 0.45, 0.35, -0.10, 0.95, 100.0, 0.12, 0.25),
+  (0.60, 0.02, 0.65, 0, 0.40, 0.50, 0.45, 0.92, 80.0, 0.18, 0.35),
+  (0.70, 0.58, 0.50, 3, 0.55, 0.70, -0.40, 1.00, 88.0, 0.10, 0.20),
+  (0.95, 0.75, 0.40, 0, 0.30, 0.30, 0.30, 0.80, 68.0, 0.24, 0.30),
 )
 
 DOMAIN, IDENTITY, CAMERA, SHOT = range(4)  # streams of the root key
@@ -78,7 +78,7 @@ class Identity(NamedTuple):
   shoulders: Array
   hair: Array  # length below the top of the head
   upper_texture: Array
-  upper_frequency: Array
+  frequency: Array  # of the textures, waves in a body height
   lower_texture: Array
   hem: Array  # where the upper garment ends
   sleeve: Array  # share of the arm that is covered
@@ -169,7 +169,7 @@ def sample_domain(key: Array, domain: Array) -> Domain:
   # Each fashion is a third neutral (black, grey, white), the rest around a
   # few hues: colour narrows an identity down, it does not settle it.
   neutral = jnp.arange(COLOURS) % 3 == 0
-  hues = hue + 0.06 * move[0] + (colour[0] - 0.5) * (0.35 + 0.4 * (1 - season))
+  hues = hue + 0.06 * move[0] + (colour[0] - 0.5) * (0.45 + 0.4 * (1 - season))
   vivid = saturation * (0.5 + colour[1])
   value = _between(colour[2], 0.10, 0.95 - 0.40 * season)
   palette = _rgb(hues % 1.0, jnp.where(neutral, 0.08, vivid), value)
@@ -221,9 +221,9 @@ def sample_identity(key: Array, domain: Domain, *ids: Array) -> Identity:
     shoulders=_between(d[2], 0.92, 1.10),
     hair=jnp.where(d[3] < 0.06, 0.0, _between(d[4] ** 2, 0.06, 0.24)),
     upper_texture=jnp.searchsorted(jnp.array([0.3, 0.46, 0.58, 0.72]), d[5]),
-    upper_frequency=_between(d[6], 9.0, 22.0),
+    frequency=_between(d[6], 9.0, 22.0),
     lower_texture=jnp.searchsorted(jnp.array([0.7, 0.8, 0.9]), d[7]),
-    hem=jnp.where(d[8] < 0.1 + 0.35 * winter, 0.66, 0.50) + 0.04 * d[9],
+    hem=jnp.where(d[8] < 0.1 + 0.35 * winter, 0.66, 0.50) + 0.04 * d[21],
     sleeve=jnp.where(warm, _between(d[10], 0.15, 0.45), 1.0),
     leg=jnp.where(
       skirt | (d[11] > 0.55 + 0.4 * winter), _between(d[13], 0.62, 0.80), 1.0
@@ -234,9 +234,7 @@ def sample_identity(key: Array, domain: Domain, *ids: Array) -> Identity:
     bag=bag,
     bag_size=_between(d[17], 0.8, 1.25),
     bag_side=jnp.where(d[18] < 0.5, -1.0, 1.0),
-    hat=jnp.searchsorted(
-      jnp.array([0.7, 0.85]), d[19] * (0.85 + 0.15 * winter)
-    ),
+    hat=jnp.searchsorted(jnp.array([0.7, 0.85]), d[19]),
     stride=_between(d[20], 0.07, 0.15),
   )
 
@@ -250,8 +248,8 @@ def sample_camera(
   number: it hangs elsewhere and sees the walkers from another side.
   """
   d = _draws(key, 40, CAMERA, *ids, modality)
-  cold = domain.warmth + 0.5 * (d[0] - 0.5)
-  gain = jnp.stack([1 + 0.22 * cold, 1 + 0.10 * (d[1] - 0.5), 1 - 0.28 * cold])
+  cold = domain.warmth + 0.4 * (d[0] - 0.5)
+  gain = jnp.stack([1 + 0.18 * cold, 1 + 0.10 * (d[1] - 0.5), 1 - 0.22 * cold])
   wall = _rgb(domain.hue + 0.3 * (d[2] - 0.5), 0.25 * d[3], domain.wall)
   foliage = _rgb(0.26 + 0.08 * d[2], 0.35 + 0.3 * d[3], domain.wall)
   wall = jnp.where(domain.scene == 1, foliage, wall)
@@ -268,12 +266,12 @@ def sample_camera(
     scene=domain.scene,
     pitch=_between(d[12], 0.10, 0.35),
     gain=gain,
-    mixing=_between(d[13], 0.02, 0.30),
-    exposure=domain.exposure * _between(d[14], 0.75, 1.25),
-    gamma=_between(d[15], 0.75, 1.25),
-    vignette=_between(d[16], 0.0, 0.6),
+    mixing=_between(d[13], 0.0, 0.20),
+    exposure=domain.exposure * _between(d[14], 0.85, 1.18),
+    gamma=_between(d[15], 0.85, 1.15),
+    vignette=_between(d[16], 0.0, 0.5),
     lines=domain.lines * _between(d[17], 0.7, 1.3),
-    noise=_between(d[18], 0.01, 0.04),
+    noise=_between(d[18], 0.006, 0.022),
     light=_between(d[19], -1.0, 1.0),
     seed=_seed(d[20]),
   )
@@ -285,7 +283,7 @@ def sample_shot(
   """Draws a shot; `ids` are domain, identity, camera and shot."""
   d = _draws(key, 24, SHOT, *ids, modality)
   # Most walk the camera's usual way, some the opposite one.
-  turn = jnp.where(d[0] < 0.3, jnp.pi, 0.0) + 1.2 * (d[1] + d[2] - 1)
+  turn = jnp.where(d[0] < 0.3, jnp.pi, 0.0) + 0.9 * (d[1] + d[2] - 1)
   hidden = d[3] < domain.hidden
   kind = 1 + (d[4] * 3).astype(jnp.int32)
   colour = domain.palette[(d[5] * COLOURS).astype(jnp.int32)]
@@ -297,8 +295,8 @@ def sample_shot(
     top=_between(d[9], -0.03, 0.07),
     scale=_between(d[10], 0.86, 1.02),
     lean=_between(d[11], -0.04, 0.04),
-    exposure=_between(d[12], 0.85, 1.15),
-    shade=jnp.where(d[13] < 0.3, _between(d[14], 0.2, 0.5), 0.0),
+    exposure=_between(d[12], 0.9, 1.1),
+    shade=jnp.where(d[13] < 0.25, _between(d[14], 0.15, 0.4), 0.0),
     shade_edge=_between(d[15], 0.2, 0.8),
     occluder=jnp.where(hidden, kind, 0),
     occluder_place=d[16],

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -73,15 +72,3 @@ def make_extractor(
     return np.concatenate([np.asarray(f)[:size] for f, size in parts])
 
   return run
-
-
-def model_variables(server: types.ServerState, personal: Flat, group: int):
-  """Returns all variables of one of the server's models.
-
-  Args:
-    server: leaves that travel, `[G, ...]`.
-    personal: leaves that stay, of any client; only logits depend on them.
-    group: which model.
-  """
-  shared = {name: leaf[group] for name, leaf in server.shared.items()}
-  return shared | {name: jnp.asarray(leaf) for name, leaf in personal.items()}

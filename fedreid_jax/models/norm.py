@@ -75,10 +75,15 @@ def _standardize_gradient(residuals, cotangents):
   centred = x.astype(jnp.float32) - mean
   dbias = dy.sum(axes)
   dscale = (dy * centred).sum(axes) * inverse
-  through_moments = centred * (inverse * dscale) + dbias
+  gain, count = inverse * scale, _count(x, mask)
+  through_moments = centred * (-gain * inverse * dscale / count) - (
+    gain * dbias / count
+  )
   if mask is not None:
-    through_moments = jnp.where(per_sample(mask, x.ndim), through_moments, 0)
-  dx = (inverse * scale) * (dy - through_moments / _count(x, mask))
+    through_moments = jnp.where(
+      per_sample(mask, x.ndim), through_moments, 0
+    )
+  dx = gain * dy + through_moments
   return dx.astype(x.dtype), dscale, dbias, None
 
 

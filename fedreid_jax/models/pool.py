@@ -27,24 +27,26 @@ def _windows(x):
 
 
 def _max_pool_forward(x):
-  y = max_pool_2x2(x)
-  return y, (x, y)
+  v = _windows(x)
+  (a, b), (c, d) = [[v[:, :, i, :, j] for j in (0, 1)] for i in (0, 1)]
+  lower = jnp.maximum(c, d) > jnp.maximum(a, b)
+  first = jnp.where(lower, 2 + (d > c), b > a).astype(jnp.int8)
+  return max_pool_2x2(x), (first, x.shape)
 
 
 def _max_pool_backward(residuals, dy):
-  x, y = residuals
-  windows = _windows(x)
-  is_max = windows == y[:, :, None, :, None]
-  rank = lax.broadcasted_iota(jnp.int32, windows.shape, 2) * 2
-  rank += lax.broadcasted_iota(jnp.int32, windows.shape, 4)
-  (a, b), (c, _) = [
-    [is_max[:, :, i : i + 1, :, j : j + 1] for j in (0, 1)] for i in (0, 1)
-  ]
-  first = jnp.where(a, 0, jnp.where(b, 1, jnp.where(c, 2, 3)))
-  dx = jnp.where(rank == first, dy[:, :, None, :, None], 0)
-  dx = dx.reshape(dx.shape[0], 2 * y.shape[1], 2 * y.shape[2], -1)
-  bottom, side = x.shape[1] % 2, x.shape[2] % 2
-  return (jnp.pad(dx, ((0, 0), (0, bottom), (0, side), (0, 0))),)
+  first, shape = residuals
+  b, h, w, d = dy.shape
+
+  def spread(a):
+    a = jnp.broadcast_to(a[:, :, None, :, None], (b, h, 2, w, 2, d))
+    return a.reshape(b, 2 * h, 2 * w, d)
+
+  row = lax.broadcasted_iota(jnp.int8, (1, 2 * h, 1, 1), 1) % 2
+  column = lax.broadcasted_iota(jnp.int8, (1, 1, 2 * w, 1), 2) % 2
+  dx = jnp.where(spread(first) == 2 * row + column, spread(dy), 0)
+  odd = [(0, size % 2) for size in shape[1:3]]
+  return (jnp.pad(dx, ((0, 0), *odd, (0, 0))),)
 
 
 max_pool_2x2.defvjp(_max_pool_forward, _max_pool_backward)

@@ -1,0 +1,200 @@
+"""Data sets as builders of tensorflow-datasets, without TensorFlow.
+
+One class factory serves every data set: manual data, ArrayRecord files, one
+configuration a choice of options. `tfds.builder_from_directory` reads what is
+written, and so does `as_data_source`.
+"""
+
+import contextlib
+import importlib
+import io
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedreid_jax import errors
+from fedreid_jax.data import decoder
+from fedreid_jax.data.cache import Advance
+from fedreid_jax.data.datasets import registry, source
+from fedreid_jax.data.datasets.records import (
+  MODALITIES,
+  Dataset,
+  Record,
+)
+
+VERSION = '1.0.0'
+
+
+def modules() -> Any:
+  """Returns tensorflow_datasets.
+
+  Raises:
+    ConfigError: when it, or what it needs to write, is not installed.
+  """
+  try:
+    for name in ('importlib_resources', 'array_record'):
+      importlib.import_module(name)
+    return importlib.import_module('tensorflow_datasets')
+  except ImportError as error:
+    raise errors.ConfigError(
+      'tensorflow-datasets is not installed',
+      str(error),
+      "pip install 'fedreid_jax[datasets]'",
+    ) from error
+
+
+def split_name(split: str) -> str:
+  """Returns a split's name in tensorflow-datasets."""
+  return split.replace('+', '_and_')
+
+
+def folder(out: Path, dataset: Dataset, options: Mapping[str, Any]) -> Path:
+  """Returns where a built data set lies under `out`."""
+  return out / _name(dataset) / _config(options) / VERSION
+
+
+def _name(dataset: Dataset) -> str:
+  # A name of tensorflow-datasets begins with a letter.
+  return 'reid_' + re.sub(r'\W', '_', dataset.name)
+
+
+def _config(options: Mapping[str, Any]) -> str:
+  words = [f'{key}_{value}' for key, value in sorted(options.items())]
+  return re.sub(r'[^\w.]', '_', '-'.join(words).lower()) or 'default'
+
+
+def make(
+  dataset: Dataset,
+  options: Mapping[str, Any],
+  hashes: dict[str, str],
+  advance: Advance | None = None,
+) -> type:
+  """Returns the builder class of a data set.
+
+  Args:
+    dataset: which.
+    options: all of them.
+    hashes: filled with the SHA-256 of every image, by `Record.name`.
+    advance: told how many more images are done.
+
+  Raises:
+    ConfigError: when tensorflow-datasets is not installed.
+  """
+  tfds = modules()
+
+  def info(self):
+    features = {
+      'image': tfds.features.Image(shape=(None, None, 3)),
+      'person': tfds.features.Scalar(np.int64),
+      'camera': tfds.features.Scalar(np.int64),
+      'modality': tfds.features.ClassLabel(names=list(MODALITIES)),
+      'name': tfds.features.Text(),
+    }
+    return tfds.core.DatasetInfo(
+      builder=self,
+      description=f'{dataset.title}. {dataset.note}',
+      features=tfds.features.FeaturesDict(features),
+      disable_shuffling=True,  # the order of the records is the canonical one
+    )
+
+  def split_generators(self, dl_manager):
+    root = registry.locate(dataset, str(dl_manager.manual_dir))
+    records = registry.read(dataset, root, **options)
+    read = source.open_source(root, dataset, records)
+    splits: dict[str, list[Record]] = {}
+    for record in records:
+      splits.setdefault(split_name(record.split), []).append(record)
+    return {
+      split: self._generate_examples(read, own) for split, own in splits.items()
+    }
+
+  def generate_examples(self, read, records) -> Iterator[tuple[int, dict]]:
+    for row, record in enumerate(records):
+      try:
+        data = read(record)
+      except ValueError as error:
+        raise errors.DataError(
+          f'{record.name} cannot be read: {error}', dataset.title, 'mend it'
+        ) from error
+      hashes[record.name] = decoder.content_hash(data)
+      yield (
+        row,
+        {
+          'image': decoder.colour_file(data),
+          'person': record.person,
+          'camera': record.camera,
+          'modality': record.modality,
+          'name': record.name,
+        },
+      )
+      if advance:
+        advance(1)
+
+  return type(
+    'Builder',
+    (tfds.core.GeneratorBasedBuilder,),
+    {
+      'name': _name(dataset),
+      'VERSION': tfds.core.Version(VERSION),
+      'BUILDER_CONFIGS': [tfds.core.BuilderConfig(name=_config(options))],
+      'MANUAL_DOWNLOAD_INSTRUCTIONS': f'Unpack {dataset.title}, described on '
+      f'{dataset.page}, and give its folder.',
+      '_info': info,
+      '_split_generators': split_generators,
+      '_generate_examples': generate_examples,
+    },
+    skip_registration=True,  # a name may be made again with other options
+  )
+
+
+def build(
+  dataset: Dataset,
+  root: Path,
+  out: Path,
+  options: Mapping[str, Any],
+  advance: Advance | None = None,
+) -> dict[str, str]:
+  """Writes a data set under `out`; returns the SHA-256 of its images by name.
+
+  Raises:
+    ConfigError: when tensorflow-datasets is not installed.
+    DataError: for anything in the folder that is not as published.
+  """
+  target = folder(out, dataset, options)
+  for leftover in target.parent.glob(f'{VERSION}.incomplete*'):
+    shutil.rmtree(leftover, ignore_errors=True)
+  tfds = modules()
+  hashes: dict[str, str] = {}
+  cls = make(dataset, options, hashes, advance)
+  builder = cls(data_dir=str(out), file_format='array_record')
+  tfds.disable_progress_bar()
+  config = tfds.download.DownloadConfig(manual_dir=str(root))
+  try:
+    with (
+      tempfile.TemporaryDirectory() as downloads,  # nothing is downloaded
+      contextlib.redirect_stdout(io.StringIO()),  # it reports disk space
+    ):
+      builder.download_and_prepare(
+        download_dir=downloads, download_config=config
+      )
+  except errors.FedReIDError as error:  # with words of tensorflow-datasets
+    raise type(error)(error.what, error.where, error.fix) from error
+  return hashes
+
+
+def open_splits(
+  out: Path, dataset: Dataset, options: Mapping[str, Any]
+) -> dict[str, Any]:
+  """Returns the splits of a built data set, with files left encoded.
+
+  Raises:
+    ConfigError: when tensorflow-datasets is not installed.
+  """
+  tfds = modules()
+  built = tfds.builder_from_directory(str(folder(out, dataset, options)))
+  return built.as_data_source(decoders={'image': tfds.decode.SkipDecoding()})

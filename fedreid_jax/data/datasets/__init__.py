@@ -1,0 +1,1 @@
+"""Published data sets, read from their official archives' own layout."""

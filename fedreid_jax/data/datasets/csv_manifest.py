@@ -1,0 +1,94 @@
+"""Any images, listed in `manifest.csv`: path,identity,camera,modality,split.
+
+Paths are relative to the folder. Identities and cameras may be words. Modality
+is visible or infrared; split is one of `records.SPLITS`.
+"""
+
+import csv
+from pathlib import Path
+
+from fedreid_jax import errors
+from fedreid_jax.data.datasets import layout
+from fedreid_jax.data.datasets.records import (
+  MODALITIES,
+  SPLITS,
+  Count,
+  Dataset,
+  Record,
+)
+
+MANIFEST = 'manifest.csv'
+COLUMNS = ('path', 'identity', 'camera', 'modality', 'split')
+
+
+def read(root: Path) -> list[Record]:
+  """Reads the manifest."""
+  file = root / MANIFEST
+  if not file.is_file():
+    raise errors.DataError(f'no file {MANIFEST}', str(root), layout.HELP)
+  try:
+    with open(file, encoding='utf-8-sig', newline='') as stream:
+      table = csv.DictReader(stream)
+      rows = list(table)
+  except (UnicodeDecodeError, csv.Error) as error:
+    raise errors.DataError(str(error), str(file), 'save it as UTF-8') from error
+  missing = [c for c in COLUMNS if c not in (table.fieldnames or ())]
+  if missing:
+    raise errors.DataError(
+      f'no column {missing[0]!r}', str(file), f'columns: {",".join(COLUMNS)}'
+    )
+  for number, row in enumerate(rows, 2):
+    _check(row, f'{file} line {number}')
+  person = _numbers([row['identity'] for row in rows])
+  camera = _numbers([row['camera'] for row in rows])
+  records = [
+    Record(
+      row['path'],
+      person[row['identity']],
+      camera[row['camera']],
+      MODALITIES.index(row['modality']),
+      row['split'],
+    )
+    for row in rows
+  ]
+  layout.require(root, [record.path for record in records])
+  return records
+
+
+def _check(row: dict[str, str], where: str) -> None:
+  if None in row or None in row.values():
+    raise errors.DataError('another number of fields', where, 'mend the line')
+  for column, choices in (('modality', MODALITIES), ('split', SPLITS)):
+    if row[column] not in choices:
+      raise errors.DataError(
+        f'{column} {row[column]!r}', where, f'one of {", ".join(choices)}'
+      )
+  parts = row['path'].split('/')
+  if not row['path'] or row['path'].startswith('/') or '..' in parts:
+    raise errors.DataError(
+      f'path {row["path"]!r}', where, 'give it relative to the manifest'
+    )
+
+
+def _numbers(words: list[str]) -> dict[str, int]:
+  """Keeps numbers, and counts words in alphabetical order."""
+  unique = sorted(set(words))
+  try:
+    return {word: int(word) for word in unique}
+  except ValueError:
+    return {word: number for number, word in enumerate(unique, 1)}
+
+
+def expected() -> dict[str, Count]:
+  """Returns nothing: nobody published counts."""
+  return {}
+
+
+DATASET = Dataset(
+  name='csv',
+  title='manifest.csv',
+  read=read,
+  expected=expected,
+  protocol='market',
+  page='your own',
+)

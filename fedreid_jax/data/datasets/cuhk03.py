@@ -1,0 +1,195 @@
+"""CUHK03 (Li et al., CVPR 2014), classic and new (Zhong et al., CVPR 2017).
+
+All images are in `cuhk03_release/cuhk-03.mat`, a file of HDF5: five pairs of
+cameras, each a table of persons by ten images, 1 to 5 of one camera and 6 to 10
+of the other; once with detected boxes, once with boxes drawn by hand. The
+classic protocol tests on 100 persons of one of 20 lists. The new one splits by
+`cuhk03_new_protocol_config_detected.mat` (or `_labeled`), or comes as folders
+of images like those of Market-1501.
+"""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedreid_jax import errors
+from fedreid_jax.data.datasets import layout
+from fedreid_jax.data.datasets.records import Count, Dataset, Extract, Record
+
+BOXES = ('detected', 'labeled')
+NAME = r'(\d+)_(\d+)_(\d+)_(\d+)\.png'  # pair, person, camera, image
+
+
+def open_container(root: Path) -> tuple[str, Any]:
+  """Returns the name of `cuhk-03.mat` below the root, and it, opened.
+
+  Raises:
+    ConfigError: when h5py is not installed.
+    DataError: when the file is missing or no HDF5.
+  """
+  try:
+    import h5py
+  except ImportError as error:
+    raise errors.ConfigError(
+      'cuhk-03.mat needs h5py',
+      str(error),
+      "pip install 'fedreid_jax[datasets]'",
+    ) from error
+  for name in ('cuhk03_release/cuhk-03.mat', 'cuhk-03.mat'):
+    if (root / name).is_file():
+      break
+  else:
+    raise errors.DataError('no file cuhk-03.mat', str(root), layout.HELP)
+  try:
+    return name, h5py.File(root / name, 'r')
+  except OSError as error:
+    raise errors.DataError(
+      f'no HDF5 file: {error}', str(root / name), 'unpack the archive again'
+    ) from error
+
+
+def extract(root: Path) -> Extract:
+  """Returns what reads an image; `part` is (boxes, pair, person, image)."""
+  mat = open_container(root)[1]
+  lock = threading.Lock()  # HDF5 reads one thing at a time
+
+  def one(record: Record) -> np.ndarray:
+    boxes, pair, person, image = record.part
+    with lock:
+      table = mat[mat[BOXES[boxes]][()].ravel()[pair - 1]]
+      pixels = mat[table[image - 1, person - 1]][()]
+    return np.ascontiguousarray(pixels.T)  # MATLAB counts the other way
+
+  return one
+
+
+def read_classic(
+  root: Path, boxes: str, trial: int, query: str
+) -> list[Record]:
+  """Reads a classic split; `query` is 'all' or the 'last' of each camera."""
+  name, mat = open_container(root)
+  with mat:
+    listed = mat[mat['testsets'][()].ravel()[trial]][()].T
+    test = {tuple(row) for row in listed.astype(int).tolist()}
+    records = []
+    for pair, table in enumerate(mat[boxes][()].ravel(), 1):
+      for person, row in enumerate(mat[table][()].T, 1):
+        split = 'query+gallery' if (pair, person) in test else 'train'
+        # An empty cell is stored as its two dimensions.
+        images = [k for k, ref in enumerate(row, 1) if mat[ref].ndim == 3]
+        records += [
+          Record(
+            name,
+            1000 * pair + person,
+            1 if image <= 5 else 2,
+            0,
+            split,
+            (BOXES.index(boxes), pair, person, image),
+          )
+          for image in images
+        ]
+  return records if query == 'all' else _last_asks(records)
+
+
+def _last_asks(records: list[Record]) -> list[Record]:
+  last = {(r.person, r.camera): r.part for r in records if r.split != 'train'}
+  return [
+    r
+    if r.split == 'train'
+    else r._replace(
+      split='query' if last[r.person, r.camera] == r.part else 'gallery'
+    )
+    for r in records
+  ]
+
+
+def read_new(root: Path, boxes: str) -> list[Record]:
+  """Reads the new protocol, from folders of images or the release."""
+  if (root / boxes / 'bounding_box_train').is_dir():
+    folders = dict(
+      train='bounding_box_train', query='query', gallery='bounding_box_test'
+    )
+    return [
+      record
+      for split, folder in folders.items()
+      for record in layout.from_names(
+        root, f'{boxes}/{folder}', r'(\d+)_c(\d+).*\.png', split, range(1, 3)
+      )
+    ]
+  container, mat = open_container(root)
+  mat.close()
+  config = f'cuhk03_new_protocol_config_{boxes}.mat'
+  names = layout.matlab(root, config, 'filelist').ravel()
+  labels = layout.matlab(root, config, 'labels').ravel()
+  records = []
+  for split in ('train', 'query', 'gallery'):
+    rows = layout.matlab(root, config, f'{split}_idx').ravel().astype(int) - 1
+    if rows.min() < 0 or rows.max() >= names.size:
+      raise errors.DataError(
+        f'{split}_idx does not fit filelist', config, 'unpack it again'
+      )
+    for row in rows.tolist():
+      pair, person, camera, image = layout.parse(NAME, names[row][0], root)
+      part = BOXES.index(boxes), pair, person, image
+      records.append(
+        Record(container, int(labels[row]), camera, 0, split, part)
+      )
+  return records
+
+
+def expected_classic(boxes: str, trial: int, query: str) -> dict[str, Count]:
+  """Returns the published counts."""
+  del boxes, trial
+  train = {'train': Count(None, 1367, 2)}
+  if query == 'all':
+    return train | {'query+gallery': Count(None, 100, 2)}
+  return train | {
+    'query': Count(None, 100, 2),
+    'gallery': Count(None, 100, 2),
+  }
+
+
+def expected_new(boxes: str) -> dict[str, Count]:
+  """Returns the published counts."""
+  is_drawn = boxes == 'labeled'
+  return {
+    'train': Count(7368 if is_drawn else 7365, 767, 2),
+    'query': Count(1400, 700, 2),
+    'gallery': Count(5328 if is_drawn else 5332, 700, 2),
+  }
+
+
+_PAGE = (
+  "the 'CUHK Person Re-identification Datasets' page of the Chinese "
+  'University of Hong Kong'
+)
+CLASSIC = Dataset(
+  name='cuhk03',
+  title='CUHK03, classic protocol',
+  read=read_classic,
+  expected=expected_classic,
+  protocol='cuhk03_classic',
+  page=_PAGE,
+  folders=('CUHK03',),
+  options={
+    'boxes': BOXES,
+    'trial': tuple(range(20)),
+    'query': ('all', 'last'),
+  },
+  extract=extract,
+  note='20 splits of 1,367 and 100 persons',
+)
+NEW = Dataset(
+  name='cuhk03-np',
+  title='CUHK03, new protocol',
+  read=read_new,
+  expected=expected_new,
+  protocol='market',
+  page=_PAGE + '; the split files are with the code of Zhong et al.',
+  folders=('CUHK03-NP', 'cuhk03', 'CUHK03'),
+  options={'boxes': BOXES},
+  extract=extract,
+  note='say which boxes: detected and labeled differ by points of mAP',
+)

@@ -1,0 +1,100 @@
+"""CUHK-SYSU (Xiao et al., CVPR 2017): scenes, of which people are cut out.
+
+`Image/SSM/s1.jpg` are scenes. `annotation/test/train_test/Train.mat` and
+`TestG50.mat` say who is where: as a test of re-identification, each of 2,900
+persons is asked for once and the ground truth boxes of all of them are ranked.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from fedreid_jax import errors
+from fedreid_jax.data.datasets import layout
+from fedreid_jax.data.datasets.records import Count, Dataset, Extract, Record
+
+FOLDER = 'annotation/test/train_test'
+
+
+def extract(root: Path) -> Extract:
+  """Returns what cuts an image; `part` is (left, top, width, height)."""
+
+  def one(record: Record) -> np.ndarray:
+    left, top, width, height = record.part
+    with Image.open(root / record.path) as scene:
+      box = left, top, left + width, top + height
+      return np.asarray(scene.crop(box).convert('RGB'))
+
+  return one
+
+
+def read(root: Path) -> list[Record]:
+  """Reads the data set."""
+  found: dict[tuple, Record] = {}
+
+  def add(scene: dict[str, Any], person: int, split: str) -> None:
+    box = tuple(int(v) for v in np.ravel(scene['idlocate']))
+    if len(box) == 4:  # scenes without the person have an empty box
+      name = f'Image/SSM/{scene["imname"]}'
+      record = Record(name, person, 0, 0, split, box)
+      # The gallery of a query can hold what another one asks for.
+      found.setdefault((name, box), record)
+
+  tests = _structs(root, 'TestG50')
+  for test in tests:
+    for query in _list(test['Query']):
+      add(query, _person(root, query), 'query')
+  for test in tests:
+    person = _person(root, _list(test['Query'])[0])
+    for scene in _list(test['Gallery']):
+      add(scene, person, 'gallery')
+  for one in _structs(root, 'Train'):
+    for scene in _list(one['scene']):
+      add(scene, _person(root, one), 'train')
+  layout.require(root, [record.path for record in found.values()])
+  return list(found.values())
+
+
+def _structs(root: Path, variable: str) -> list[dict[str, Any]]:
+  table = layout.matlab(
+    root, f'{FOLDER}/{variable}.mat', variable, simplify_cells=True
+  )
+  if not isinstance(_list(table)[0], dict):
+    raise errors.DataError(
+      f'no table {variable}', str(root / FOLDER), layout.HELP
+    )
+  return _list(table)
+
+
+def _list(value: Any) -> list[Any]:
+  """MATLAB does not tell one thing from a list of one."""
+  return list(value) if isinstance(value, list | np.ndarray) else [value]
+
+
+def _person(root: Path, struct: dict[str, Any]) -> int:
+  return layout.parse(r'p?(\d+)', str(struct['idname']), root)[0]
+
+
+def expected() -> dict[str, Count]:
+  """Returns the published counts."""
+  return {
+    'train': Count(None, 5532, 1),
+    'query': Count(2900, 2900, 1),
+    'gallery': Count(5447, 2900, 1),
+  }
+
+
+DATASET = Dataset(
+  name='cuhk-sysu',
+  title='CUHK-SYSU, re-identification subset',
+  read=read,
+  expected=expected,
+  protocol='cuhk_sysu',
+  page='the CUHK-SYSU person search page (Chinese University of Hong Kong and '
+  'Sun Yat-sen University), by e-mail',
+  folders=('CUHK-SYSU', 'dataset'),
+  extract=extract,
+  note='no cameras: every image is of camera 0',
+)

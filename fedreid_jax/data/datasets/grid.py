@@ -1,0 +1,71 @@
+"""QMUL GRID (Loy et al., CVPR 2009): 250 pairs and 775 strangers, 8 cameras.
+
+`probe/0001_1_25004_107_32_106_221.jpeg` and `gallery/...` are person, camera;
+person 0 is in every gallery. `features_and_partitions.mat` holds ten published
+halves of the persons.
+"""
+
+from pathlib import Path
+
+from fedreid_jax import errors
+from fedreid_jax.data.datasets import layout
+from fedreid_jax.data.datasets.records import Count, Dataset, Record
+
+PATTERN = r'(\d+)_(\d+)_.*\.jpe?g'
+PARTITIONS = 'features_and_partitions.mat'
+
+
+def read(root: Path, split: str, trial: int) -> list[Record]:
+  """Reads the data set; `split` is 'images' or 'official'."""
+  sides = {
+    side: layout.from_names(root, folder, PATTERN, 'images', range(1, 9))
+    for side, folder in (('query', 'probe'), ('gallery', 'gallery'))
+  }
+  if split == 'images':
+    return [
+      r if r.person else r._replace(split='distractor')
+      for records in sides.values()
+      for r in records
+    ]
+  train = _train_people(root, trial)
+  return [
+    r._replace(split='train' if r.person in train else side)
+    for side, records in sides.items()
+    for r in records
+  ]
+
+
+def _train_people(root: Path, trial: int) -> set[int]:
+  cells = layout.matlab(root, PARTITIONS, 'trainIdxAll').ravel()
+  try:
+    # A struct of index tables; the third is of persons.
+    return {int(person) for person in cells[trial][0, 0][2].ravel()}
+  except (IndexError, TypeError, ValueError) as error:
+    raise errors.DataError(
+      f'no partition {trial}', str(root / PARTITIONS), layout.HELP
+    ) from error
+
+
+def expected(split: str, trial: int) -> dict[str, Count]:
+  """Returns the published counts."""
+  del trial
+  if split == 'images':
+    return {'images': Count(500, 250, None), 'distractor': Count(775, 1, None)}
+  return {
+    'train': Count(250, 125, None),
+    'query': Count(125, 125, None),
+    'gallery': Count(900, 126, None),
+  }
+
+
+DATASET = Dataset(
+  name='grid',
+  title='QMUL GRID',
+  read=read,
+  expected=expected,
+  protocol='single_shot',
+  page='the QMUL underGround Re-IDentification page of C. C. Loy',
+  folders=('underground_reid', 'GRID'),
+  options={'split': ('images', 'official'), 'trial': tuple(range(10))},
+  note='person 0 are 775 strangers that every gallery holds',
+)

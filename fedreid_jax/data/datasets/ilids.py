@@ -1,0 +1,49 @@
+"""QMUL i-LIDS (Zheng et al., BMVC 2009): 119 persons, 476 images, no cameras.
+
+`Persons/0001001.jpg` is person and image. Each image counts as its own view.
+The federated benchmark calls this set iLIDS-VID: 119 persons are its count, not
+that of the video set.
+"""
+
+from pathlib import Path
+
+from fedreid_jax.data.datasets import halves, layout
+from fedreid_jax.data.datasets.records import Count, Dataset, Record
+
+
+def read(root: Path, split: str, trial: int) -> list[Record]:
+  """Reads the data set."""
+  records = []
+  for name in layout.images(root, 'Persons'):
+    person, image = layout.parse(r'(\d{4})(\d{3})\.jpg', name, root)
+    records.append(Record(name, person, image, 0, 'images'))
+  if split == 'images':
+    return records
+  num_train = halves.num_train(records, 119, 60)
+  return halves.halve(halves.two_views(records, trial), num_train, trial)
+
+
+def expected(split: str, trial: int) -> dict[str, Count]:
+  """Returns the published counts."""
+  del trial
+  if split == 'images':
+    return {'images': Count(476, 119)}
+  return {
+    'train': Count(None, 59, 2),
+    'query': Count(None, 60, 1),
+    'gallery': Count(None, 60, 1),
+  }
+
+
+DATASET = Dataset(
+  name='qmul-ilids',
+  title='QMUL i-LIDS',
+  read=read,
+  expected=expected,
+  protocol='single_shot',
+  page='the person re-identification page of W.-S. Zheng and S. Gong (Queen '
+  'Mary University of London)',
+  folders=('i-LIDS_Pedestrian', 'QMUL-iLIDS'),
+  options=halves.OPTIONS,
+  note="the papers' 'iLIDS-VID' with 119 persons is this set",
+)

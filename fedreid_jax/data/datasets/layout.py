@@ -1,0 +1,170 @@
+"""What the readers share: folders, name patterns, list files, `.mat` files."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fedreid_jax import errors
+from fedreid_jax.data import files
+from fedreid_jax.data.datasets.records import Record
+
+HELP = 'see docs/datasets.md for the tree'
+IMAGES = ('.jpg', '.jpeg', '.png', '.bmp', '.gif', '.webp', '.tif', '.tiff')
+
+
+def images(root: Path, below: str = '') -> list[str]:
+  """Returns the image files of a folder of the archive, sorted.
+
+  Raises:
+    DataError: when the folder is missing or holds no image.
+  """
+  if not (root / below).is_dir():
+    raise errors.DataError(f'no folder {below}', str(root), HELP)
+  found = [
+    name
+    for name in files.list_files(root, below)
+    if name.lower().endswith(IMAGES)
+  ]
+  if not found:
+    raise errors.DataError('no images', str(root / below), HELP)
+  return found
+
+
+def parse(pattern: str, name: str, root: Path) -> tuple[int, ...]:
+  """Returns the numbers a file's name carries.
+
+  Args:
+    pattern: regular expression for the whole last part of the name.
+    name: the file, relative to the root.
+    root: for messages.
+
+  Raises:
+    DataError: when the name is not of the pattern.
+  """
+  match = re.fullmatch(pattern, name.rpartition('/')[2], re.IGNORECASE)
+  if match is None:
+    raise errors.DataError(
+      f'{name!r} does not match {pattern!r}', str(root), 'remove or rename it'
+    )
+  return tuple(int(group) for group in match.groups())
+
+
+def from_names(
+  root: Path,
+  below: str,
+  pattern: str,
+  split: str,
+  cameras: range,
+  modality: int = 0,
+) -> list[Record]:
+  """Reads a folder whose names begin with person and camera.
+
+  Args:
+    root: of the archive.
+    below: the folder.
+    pattern: regular expression with the groups person and camera.
+    split: of all its images.
+    cameras: numbers that exist.
+    modality: of all its images.
+
+  Raises:
+    DataError: for a name that does not match or an unknown camera.
+  """
+  records = []
+  for name in images(root, below):
+    person, camera = parse(pattern, name, root)
+    if camera not in cameras:
+      raise errors.DataError(
+        f'camera {camera} in {name!r}',
+        str(root),
+        f'cameras are {cameras[0]} to {cameras[-1]}',
+      )
+    records.append(Record(name, person, camera, modality, split))
+  return records
+
+
+def lines(root: Path, name: str) -> Iterator[list[str]]:
+  """Yields the words of every line of a list file.
+
+  Raises:
+    DataError: when the file is missing, not text or empty.
+  """
+  path = root / name
+  try:
+    text = path.read_text(encoding='utf-8')
+  except FileNotFoundError:
+    raise errors.DataError(f'no file {name}', str(root), HELP) from None
+  except UnicodeDecodeError:
+    raise errors.DataError('not a text file', str(path), HELP) from None
+  rows = [line.split() for line in text.splitlines() if line.strip()]
+  if not rows:
+    raise errors.DataError('empty file', str(path), HELP)
+  yield from rows
+
+
+def identities(root: Path, name: str) -> list[int]:
+  """Returns the numbers of a list of identities, comma or space between.
+
+  Raises:
+    DataError: when the file is missing or holds anything else.
+  """
+  words = ' '.join(' '.join(row) for row in lines(root, name))
+  try:
+    return sorted(int(word) for word in words.replace(',', ' ').split())
+  except ValueError as error:
+    raise errors.DataError(str(error), str(root / name), HELP) from None
+
+
+def require(root: Path, names: list[str]) -> None:
+  """Checks that files a list names are there.
+
+  Raises:
+    DataError: naming the first that are not.
+  """
+  folders = {name.rpartition('/')[0] for name in names}
+  present = {
+    file
+    for folder in sorted(folders)
+    if (root / folder).is_dir()
+    for file in files.list_files(root, folder)
+  }
+  missing = [name for name in names if name not in present]
+  if missing:
+    raise errors.DataError(
+      f'{len(missing)} listed files are missing: ' + ', '.join(missing[:5]),
+      str(root),
+      'unpack the archive again',
+    )
+
+
+def matlab(
+  root: Path, name: str, variable: str, simplify_cells: bool = False
+) -> Any:
+  """Returns a variable of a `.mat` file of MATLAB 4 to 7.2.
+
+  Args:
+    root: of the archive.
+    name: of the file, below the root.
+    variable: its name.
+    simplify_cells: make structs dicts and cells lists.
+
+  Raises:
+    DataError: when the file or variable is missing or cannot be read.
+  """
+  from scipy import io
+
+  path = root / name
+  if not path.is_file():
+    raise errors.DataError(f'no file {name}', str(root), HELP)
+  try:
+    content = io.loadmat(
+      path, variable_names=[variable], simplify_cells=simplify_cells
+    )
+    return content[variable]
+  except KeyError:
+    raise errors.DataError(f'no variable {variable}', str(path), HELP) from None
+  except (ValueError, TypeError, NotImplementedError, OSError) as error:
+    raise errors.DataError(
+      f'cannot be read: {error}', str(path), 'unpack the archive again'
+    ) from error

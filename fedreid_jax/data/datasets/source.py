@@ -1,0 +1,38 @@
+"""What the pixels of a record are read with."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from fedreid_jax.data.datasets.records import Dataset, Record
+
+
+def open_source(
+  root: Path, dataset: Dataset, records: Sequence[Record]
+) -> Callable[[Record], bytes | np.ndarray]:
+  """Returns what reads a record: file bytes, or pixels `[H, W, 3]`.
+
+  What it returns raises ValueError for a part that is not there, and OSError
+  for a file that cannot be read.
+  """
+  extract: Any = None
+  if dataset.extract and any(record.part for record in records):
+    extract = dataset.extract(root)
+
+  def read(record: Record) -> bytes | np.ndarray:
+    if not record.part:
+      return (root / record.path).read_bytes()
+    try:
+      return extract(record)
+    except (
+      KeyError,
+      IndexError,
+      SyntaxError,
+      Image.DecompressionBombError,
+    ) as error:
+      raise ValueError(str(error) or type(error).__name__) from error
+
+  return read

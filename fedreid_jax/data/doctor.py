@@ -1,0 +1,159 @@
+"""What is wrong with a data set on disk, before anybody trains on it."""
+
+import os
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from fedreid_jax import errors
+from fedreid_jax.data import doctor_files
+from fedreid_jax.data.datasets import registry
+from fedreid_jax.data.datasets.records import Count, Dataset, Record
+from fedreid_jax.data.doctor_files import LEARNT, Finding, shown
+from fedreid_jax.evaluation import protocols
+
+TESTED = ('query', 'gallery', 'query+gallery')
+
+
+class Row(NamedTuple):
+  """A split as it is, and as published (None where it should not be)."""
+
+  split: str
+  found: Count
+  expected: Count | None
+
+
+class Report(NamedTuple):
+  """What was found in a data set."""
+
+  rows: list[Row]
+  findings: list[Finding]
+
+  @property
+  def num_errors(self) -> int:
+    """Returns how many findings are errors."""
+    return sum(finding.is_error for finding in self.findings)
+
+
+def examine(
+  dataset: Dataset,
+  root: str | os.PathLike,
+  options: Mapping[str, Any],
+  deep: bool = False,
+) -> Report:
+  """Compares a data set with what was published, and looks at every file.
+
+  Args:
+    dataset: which.
+    root: its folder, or the one above.
+    options: all of them.
+    deep: decode every image and compare their contents.
+
+  Raises:
+    ConfigError: for an unknown option or value.
+    DataError: when the folder cannot be read at all.
+  """
+  folder = registry.locate(dataset, root, '--root')
+  records = registry.read(dataset, folder, **options)
+  splits: dict[str, list[Record]] = defaultdict(list)
+  for record in records:
+    splits[record.split].append(record)
+  rows, findings = _count(splits, dataset.expected(**options))
+  findings += doctor_files.look(
+    folder, sorted({r.path for r in records if not r.part})
+  )
+  if deep:
+    findings += doctor_files.decode(dataset, folder, records)
+  if dataset.protocol in protocols.PROTOCOLS:
+    protocol = protocols.PROTOCOLS[dataset.protocol]
+    findings += _leaks(splits) + _matches(splits, protocol)
+  return Report(rows, sorted(findings, key=lambda f: not f.is_error))
+
+
+def _pick(splits: Mapping[str, list[Record]], names: Sequence[str]):
+  return [r for name in names for r in splits.get(name, ())]
+
+
+def _count(splits, expected) -> tuple[list[Row], list[Finding]]:
+  rows, findings = [], []
+  for split in [*expected, *(s for s in splits if s not in expected)]:
+    own = splits.get(split, [])
+    found = Count(
+      len(own), len({r.person for r in own}), len({r.camera for r in own})
+    )
+    published = expected.get(split)
+    rows.append(Row(split, found, published))
+    if not own:
+      findings.append(Finding(True, f'{split} is empty'))
+    for what, is_, should in zip(
+      Count._fields, found, published or (), strict=False
+    ):
+      if own and should is not None and is_ != should:
+        what = f'{split} has {is_:,} {what}, published are {should:,}'
+        findings.append(Finding(False, what))
+  return rows, findings
+
+
+def _leaks(splits: Mapping[str, list[Record]]) -> list[Finding]:
+  learnt = {r.person for r in _pick(splits, LEARNT)}
+  tested = {r.person for r in _pick(splits, TESTED)}
+  # Junk and strangers are not persons anybody asks for.
+  both = sorted(person for person in learnt & tested if person > 0)
+  if not both:
+    return []
+  return [Finding(True, f'persons in train and test, {shown(both)}')]
+
+
+def _matches(splits, protocol: protocols.Protocol) -> list[Finding]:
+  """Finds persons and queries that no other image is a right answer for."""
+  findings = []
+  train = _pick(splits, LEARNT)
+  lonely = _lonely(train)
+  if lonely and len({r.camera for r in train}) > 1:
+    what = f'training persons before one camera only, {shown(lonely)}'
+    findings.append(Finding(False, what))
+  gallery = defaultdict(set)
+  for r in _pick(splits, ('gallery', 'query+gallery')):
+    gallery[r.person].add(r.camera)
+  queries = _pick(splits, ('query', 'query+gallery'))
+  invalid = [
+    r.path for r in queries if not _answers(r, gallery[r.person], protocol)
+  ]
+  if invalid:
+    what = f'queries without a right answer, {shown(invalid)}'
+    findings.append(Finding(len(invalid) == len(queries), what))
+  images = defaultdict(int)
+  for r in splits.get('images', ()):
+    images[r.person] += 1
+  single = [person for person, number in images.items() if number < 2]
+  if single:
+    what = f'persons of one image, never tested, {shown(single)}'
+    findings.append(Finding(len(single) == len(images), what))
+  return findings
+
+
+def _lonely(records: Sequence[Record]) -> list[int]:
+  cameras = defaultdict(set)
+  for r in records:
+    cameras[r.person].add(r.camera)
+  return sorted(person for person, own in cameras.items() if len(own) == 1)
+
+
+def _answers(query: Record, cameras: set[int], protocol) -> set[int]:
+  hidden = {two for one, two in protocol.shared_places if one == query.camera}
+  if protocol.same_camera:
+    hidden.add(query.camera)
+  return cameras - hidden
+
+
+def check(report: Report, root: str | os.PathLike) -> None:
+  """Refuses a data set that training or testing would be wrong with.
+
+  Raises:
+    DataError: counting the errors, with the first of them.
+  """
+  wrong = [finding.what for finding in report.findings if finding.is_error]
+  if wrong:
+    raise errors.DataError(
+      f'{len(wrong)} errors, first: {wrong[0]}', str(root), 'mend the folder'
+    )

@@ -1,0 +1,109 @@
+"""What is wrong with the files of a data set."""
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from concurrent import futures
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedreid_jax.data import decoder, signatures
+from fedreid_jax.data.datasets import source
+from fedreid_jax.data.datasets.records import Dataset, Record
+
+LEARNT = ('train', 'val')
+SHOWN = 5  # names in a finding
+_TASK = 64  # files a thread looks at
+
+
+class Finding(NamedTuple):
+  """One thing that is not as it should be.
+
+  Attributes:
+    is_error: training or testing would be wrong; else only to be known.
+    what: one line.
+  """
+
+  is_error: bool
+  what: str
+
+
+def shown(names: Iterable[Any]) -> str:
+  """Returns how many names there are, and the first of them."""
+  names = [str(name) for name in names]
+  more = f' and {len(names) - SHOWN} more' if len(names) > SHOWN else ''
+  return f'{len(names)}: ' + ', '.join(names[:SHOWN]) + more
+
+
+def _in_threads(work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+  """Returns what is not None of the results, in order."""
+
+  def some(start: int) -> list[Any]:
+    return [work(item) for item in items[start : start + _TASK]]
+
+  with futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    tasks = pool.map(some, range(0, len(items), _TASK))
+    return [one for task in tasks for one in task if one is not None]
+
+
+def look(root: Path, paths: Sequence[str]) -> list[Finding]:
+  """Looks at both ends of every file; decodes only what looks broken."""
+  small = decoder.Decoder(8, 8)
+
+  def look(path: str) -> tuple[bool, str] | None:
+    try:
+      doubt = signatures.doubt(root / path)
+      if doubt == signatures.RENAMED:
+        return False, path
+      if doubt:
+        decoder.decode((root / path).read_bytes(), small)
+    except (OSError, ValueError) as error:
+      return True, f'{path} ({error})'
+    return None
+
+  seen = _in_threads(look, paths)
+  bad = [what for is_bad, what in seen if is_bad]
+  renamed = [what for is_bad, what in seen if not is_bad]
+  findings = []
+  if bad:
+    findings.append(Finding(True, f'unreadable files, {shown(bad)}'))
+  if renamed:
+    what = f'files of another format than their name says, {shown(renamed)}'
+    findings.append(Finding(False, what))
+  return findings
+
+
+def decode(dataset: Dataset, root: Path, records) -> list[Finding]:
+  """Decodes every image, and finds those that are the same file."""
+  read = source.open_source(root, dataset, records)
+  small = decoder.Decoder(8, 8)
+
+  def one(record: Record) -> tuple[Record, str, str]:
+    try:
+      data = read(record)
+      decoder.decode(data, small)
+    except (OSError, ValueError) as error:
+      return record, '', str(error)
+    return record, decoder.content_hash(data), ''
+
+  seen = _in_threads(one, records)
+  bad = [f'{r.name} ({error})' for r, _, error in seen if error]
+  findings = []
+  if bad:
+    findings.append(Finding(True, f'undecodable images, {shown(bad)}'))
+  sides = defaultdict(lambda: defaultdict(list))
+  for record, sha, error in seen:
+    if not error:
+      side = 'train' if record.split in LEARNT else record.split
+      sides[sha][side].append(record.path)
+  for one_side, two, is_error in (
+    ('train', 'query', True),
+    ('train', 'gallery', True),
+    ('train', 'query+gallery', True),
+    ('query', 'gallery', False),
+  ):
+    same = [s[one_side][0] for s in sides.values() if {one_side, two} <= {*s}]
+    if same:
+      what = f'files of {one_side} that {two} has too, {shown(same)}'
+      findings.append(Finding(is_error, what))
+  return findings

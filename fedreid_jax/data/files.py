@@ -1,0 +1,108 @@
+"""Which files a folder of images holds, and whether it may be read at all."""
+
+import os
+import unicodedata
+from pathlib import Path
+
+from fedreid_jax import errors
+
+ARCHIVES = ('.zip', '.tar', '.gz', '.tgz', '.rar', '.7z')
+JUNK = ('thumbs.db', 'desktop.ini')
+
+
+def check_root(root: str | os.PathLike, where: str = 'data.root') -> Path:
+  """Returns the root as an absolute path that exists and is a folder.
+
+  Args:
+    root: the folder; `~` is expanded.
+    where: the field or flag it came from, for messages.
+
+  Raises:
+    DataError: when it is missing, an archive or a file.
+  """
+  if not str(root):
+    raise errors.DataError('no folder given', where, f'set {where}')
+  path = Path(root).expanduser()
+  if path.suffix.lower() in ARCHIVES and not path.is_dir():
+    raise errors.DataError(
+      f'{root} is an archive', where, 'unpack it first and give the folder'
+    )
+  if not path.is_dir():
+    what = 'is no folder' if path.exists() else 'does not exist'
+    raise errors.DataError(f'{root} {what}', where, 'give an existing folder')
+  return path.resolve()
+
+
+def list_files(root: Path, below: str = '') -> list[str]:
+  """Returns all files below a folder, relative to the root, sorted.
+
+  Hidden files and what file managers leave behind are passed over.
+
+  Args:
+    root: the folder names are relative to.
+    below: folder under it, with '/', to look into.
+
+  Raises:
+    DataError: for a link that leads out of the root or to a folder, a file that
+      is no regular one, a name that is not UTF-8, or two names that differ in
+      case or Unicode form only.
+  """
+  root = root.resolve()
+  found: list[str] = []
+  _walk(root, below, found)
+  found.sort()
+  folded: dict[str, str] = {}
+  for name in found:
+    plain = unicodedata.normalize('NFC', name).casefold()
+    if folded.setdefault(plain, name) != name:
+      raise errors.DataError(
+        f'{folded[plain]!r} and {name!r} differ in case only',
+        str(root),
+        'rename one',
+      )
+  return found
+
+
+def _walk(root: Path, below: str, found: list[str]) -> None:
+  with os.scandir(root / below) as entries:
+    for entry in entries:
+      if entry.name.startswith('.') or entry.name.lower() in JUNK:
+        continue
+      name = f'{below}/{entry.name}' if below else entry.name
+      _check_name(name, root)
+      if entry.is_symlink():
+        _check_link(root, name)
+      if entry.is_dir():
+        _walk(root, name, found)
+      elif entry.is_file():
+        found.append(name)
+      else:
+        raise errors.DataError('no regular file', str(root / name), 'remove it')
+
+
+def _check_name(name: str, root: Path) -> None:
+  try:
+    name.encode()
+  except UnicodeEncodeError:
+    shown = name.encode(errors='surrogateescape')
+    raise errors.DataError(
+      f'{shown!r} is not UTF-8', str(root), 'rename the file'
+    ) from None
+
+
+def _check_link(root: Path, name: str) -> None:
+  path = root / name
+  try:
+    target = path.resolve(strict=True)
+  except (OSError, RuntimeError):  # the latter is how 3.11 reports a loop
+    raise errors.DataError(
+      'link leads nowhere', str(path), 'remove it'
+    ) from None
+  if not target.is_relative_to(root):
+    raise errors.DataError(
+      'link leads out of the folder', str(path), 'copy the file instead'
+    )
+  if target.is_dir():
+    raise errors.DataError(
+      'link to a folder', str(path), 'copy the folder instead'
+    )

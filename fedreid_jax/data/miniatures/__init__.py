@@ -1,0 +1,1 @@
+"""Small copies of published data sets, filled with the synthetic world."""

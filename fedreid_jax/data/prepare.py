@@ -1,0 +1,123 @@
+"""A published data set written once, for every later run to open."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedreid_jax import errors
+from fedreid_jax.data import builder, cache, prepared
+from fedreid_jax.data.cache import Advance
+from fedreid_jax.data.datasets import registry
+from fedreid_jax.data.decoder import Decoder
+from fedreid_jax.data.prepared import Prepared
+
+
+def prepare(
+  root: str | os.PathLike,
+  spec: str,
+  out: str | os.PathLike,
+  decoder: Decoder,
+  verify: bool = False,
+  on_build: Advance | None = None,
+  on_decode: Advance | None = None,
+) -> Prepared:
+  """Writes a data set as ArrayRecord files and as an array, and opens it.
+
+  A second call does what is left: nothing when the first one ended.
+
+  Args:
+    root: its official folder, or the one above.
+    spec: `NAME[:option=value,...]`.
+    out: folder to write to.
+    decoder: how to decode.
+    verify: compare the SHA-256 of files with what was prepared, not only their
+      size and time of change.
+    on_build: told how many more images are written.
+    on_decode: told how many more images are decoded.
+
+  Raises:
+    ConfigError: for an unknown name, option or value, or when
+      tensorflow-datasets is not installed.
+    DataError: for anything in the folder that is not as published, images that
+      cannot be decoded, and files that changed since they were prepared.
+  """
+  dataset, options = registry.parse(spec)
+  source = registry.locate(dataset, root, '--root')
+  base = Path(out).expanduser().absolute()
+  built = builder.folder(base, dataset, options)
+  built.parent.mkdir(parents=True, exist_ok=True)
+  with cache.exclusive(built):
+    if (built / prepared.SOURCES).is_file():
+      _check_unchanged(source, built, verify)
+    else:
+      shutil.rmtree(built, ignore_errors=True)
+      _build(dataset, source, base, options, on_build)
+  return prepared.open_prepared(base, spec, decoder, on_decode)
+
+
+def _build(dataset, source, base, options, advance) -> None:
+  records = registry.read(dataset, source, **options)
+  paths = sorted({record.path for record in records})
+  stats = dict(zip(paths, cache.stat(source, paths), strict=True))
+  hashes = builder.build(dataset, source, base, options, advance)
+  built = builder.folder(base, dataset, options)
+  recorded = {
+    path: [*stats[path], hashes.get(path) or _sha256(source / path)]
+    for path in paths
+  }
+  text = json.dumps(
+    {
+      'digest': cache.digest(records, hashes),
+      'records': records,
+      'files': recorded,
+    }
+  )
+  # Last, and in one step: without it the data set counts as not built.
+  part = built / f'{prepared.SOURCES}.part'
+  part.write_text(text)
+  part.replace(built / prepared.SOURCES)
+
+
+def _sha256(path: Path) -> str:
+  with open(path, 'rb') as file:
+    return hashlib.file_digest(file, 'sha256').hexdigest()
+
+
+def _check_unchanged(source: Path, built: Path, verify: bool) -> None:
+  recorded = json.loads((built / prepared.SOURCES).read_text())['files']
+  wrong = changed(source, recorded, verify)
+  if wrong:
+    raise errors.DataError(
+      f'{len(wrong)} files changed since they were prepared: '
+      + ', '.join(wrong[:5]),
+      str(source),
+      f'restore them, or remove {built} and prepare again',
+    )
+
+
+def changed(
+  root: Path, recorded: Mapping[str, Sequence[Any]], verify: bool = False
+) -> list[str]:
+  """Returns which files are not as they were recorded.
+
+  Args:
+    root: folder.
+    recorded: by name, (size, time of change, SHA-256).
+    verify: compare the SHA-256 of all, not size and time only.
+  """
+  wrong = []
+  for name, (size, mtime, sha) in recorded.items():
+    try:
+      now = os.stat(root / name)
+      same = now.st_size == size and (verify or now.st_mtime_ns == mtime)
+      if same and verify:
+        same = hashlib.sha256((root / name).read_bytes()).hexdigest() == sha
+    except OSError:
+      same = False
+    if not same:
+      wrong.append(name)
+  return wrong

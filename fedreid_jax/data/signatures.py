@@ -1,0 +1,42 @@
+"""What the first and last bytes of a file say about it, without decoding."""
+
+import os
+from pathlib import Path
+
+RENAMED = 'another format than its name says'
+_ENDS = 64  # bytes in which a whole file has its end mark
+# First bytes, end mark, endings of the name.
+_FORMATS = (
+  (b'\xff\xd8\xff', b'\xff\xd9', ('.jpg', '.jpeg')),
+  (b'\x89PNG\r\n\x1a\n', b'IEND', ('.png',)),
+  (b'BM', b'', ('.bmp',)),
+  (b'GIF8', b'', ('.gif',)),
+  (b'RIFF', b'', ('.webp',)),
+  (b'II*\0', b'', ('.tif', '.tiff')),
+  (b'MM\0*', b'', ('.tif', '.tiff')),
+)
+
+
+def doubt(path: Path) -> str:
+  """Returns why a file may be no whole image of its kind, '' for no doubt.
+
+  Raises:
+    OSError: when it cannot be read.
+    ValueError: when it is empty.
+  """
+  with open(path, 'rb') as file:
+    head = file.read(16)
+    if not head:
+      raise ValueError('empty file')
+    size = os.fstat(file.fileno()).st_size
+    file.seek(max(0, size - _ENDS))
+    tail = file.read()
+  for start, end, suffixes in _FORMATS:
+    if not head.startswith(start):
+      continue
+    if end not in tail:
+      return 'no end mark'
+    if start == b'BM' and int.from_bytes(head[2:6], 'little') > size:
+      return 'shorter than its header says'
+    return '' if path.suffix.lower() in suffixes else RENAMED
+  return 'no image known by its first bytes'

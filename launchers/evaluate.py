@@ -1,0 +1,42 @@
+"""Evaluate a checkpoint: `python -m launchers.evaluate --workdir=DIR`.
+
+The run's own configuration is read from its work directory; `--set=KEY=VALUE`
+changes fields of it, so a model can be ranked on any target:
+
+  python -m launchers.evaluate --workdir=DIR --checkpoint=best \
+    --set='data.targets=("park",)' --set=evaluation.metric=cosine
+"""
+
+from absl import flags
+
+from fedreid_jax import errors
+from launchers import run
+
+_CHECKPOINT = flags.DEFINE_string(
+  'checkpoint', 'latest', "Which step: 'latest', 'best' or its number."
+)
+_SET = flags.DEFINE_multi_string(
+  'set', [], 'KEY=VALUE, a field of the configuration to change.'
+)
+
+
+def main(argv: list[str]) -> None:
+  """Prints and writes `evaluation-STEP.json` in the work directory."""
+
+  def body():
+    workdir = run.given_workdir()
+    chosen = run.saved_config(workdir, _SET.value)
+    which = _CHECKPOINT.value
+    if which not in ('latest', 'best') and not which.isdigit():
+      raise errors.ConfigError(
+        f'unknown checkpoint {which!r}', '--checkpoint', 'latest, best or N'
+      )
+    from fedreid_jax import experiment  # imports JAX: after cheap checks
+
+    experiment.evaluate(chosen, workdir, which)
+
+  run.guarded(argv, body)
+
+
+if __name__ == '__main__':
+  run.start(main)

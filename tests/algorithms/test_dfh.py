@@ -1,0 +1,122 @@
+import conftest
+import jax
+import numpy as np
+import pytest
+
+from fedreid_jax import algorithms, errors
+from fedreid_jax.core import compose
+
+
+def components(**arguments):
+  return compose.load(('fedpav', 'dfh'), {'dfh': arguments}, algorithms)
+
+
+def run(config, clients, rounds=2, **arguments):
+  executor, variables, _ = conftest.build(
+    config, clients, components(**arguments)
+  )
+  return conftest.run(executor, variables, rounds)
+
+
+def test_without_weight_it_is_fedpav(config, clients):
+  dfh, states, _ = run(config, clients, lam=0.0)
+  executor, variables, _ = conftest.build(
+    config, clients, compose.load(('fedpav',), {}, algorithms)
+  )
+  fedpav, plain, _ = conftest.run(executor, variables, 2)
+  conftest.assert_close_trees(dfh.shared, fedpav.shared, 1e-6)
+  conftest.assert_close_trees(states.personal, plain.personal, 1e-6)
+
+
+def test_every_client_prepares_and_the_server_keeps_all(config, clients):
+  config.fraction = 0.5
+  executor, variables, _ = conftest.build(config, clients, components())
+  server, states = executor.init(variables)
+  assert not np.asarray(server.slots['dfh']).any()
+  server = executor.prepare(server, states)
+  first = np.asarray(server.slots['dfh']).copy()
+  assert (np.abs(first).reshape(4, -1).max(axis=1) > 0).all()
+  server, log = executor.round(server, states, 0)
+  now = np.asarray(server.slots['dfh'])
+  for k in range(4):
+    assert (now[k] == first[k]).all() == (k not in log['clients'])
+
+
+def test_statistics_are_those_of_the_clients_own_model(config, clients):
+  """One client, no training: DFS of the initial model, recomputed in NumPy."""
+  executor, variables, model = conftest.build(config, clients[:1], components())
+  server, states = executor.init(variables)
+  server = executor.prepare(server, states)
+  images = (clients[0].images().astype(np.float32) / 255 - 0.5) / 0.25
+  outputs, _ = model.apply(variables, images, train=False)
+  features, labels = np.asarray(outputs.feature), clients[0].labels
+  groups = [features[labels == k] for k in range(3)]
+  mu = np.array([g.mean(0) for g in groups])
+  var = np.array([g.var(0) for g in groups])
+  expected = [mu.mean(0), mu.var(0), var.mean(0), var.var(0)]
+  np.testing.assert_allclose(
+    server.slots['dfh'][0], expected, rtol=1e-3, atol=1e-5
+  )
+
+
+@pytest.mark.parametrize(
+  'arguments',
+  [
+    {'novel': 'none'},
+    {'novel': 'dirichlet_mixup', 'mix_weights': 'sample'},
+    {'novel': 'feature_mixup'},
+    {'loss': 'identity'},
+    {'resample': 'round'},
+    {'negative_variance': 'resample'},
+    {'alpha': (1.0, 2.0, 1.0, 1.0)},
+  ],
+  ids=str,
+)
+def test_every_variant_trains_and_differs(config, clients, arguments):
+  plain, _, _ = run(config, clients, 1)
+  server, _, logs = run(config, clients, 1, **arguments)
+  assert all(np.isfinite(x).all() for x in jax.tree.leaves(server))
+  assert ('dfh_novel' in logs[0]['metrics']) == (
+    arguments.get('novel') != 'none'
+  )
+  if arguments != {'negative_variance': 'resample'}:
+    name = 'params/backbone/conv1/kernel'
+    assert (server.shared[name] != plain.shared[name]).any()
+
+
+def test_one_client_has_no_other_domain(config, clients):
+  _, _, logs = run(config, clients[:1], 1)
+  assert logs[0]['metrics']['dfh_known'] == 0
+
+
+def test_statistics_are_counted_as_traffic(config, clients):
+  _, _, with_dfs = run(config, clients, 1)
+  executor, variables, _ = conftest.build(
+    config, clients, compose.load(('fedpav',), {}, algorithms)
+  )
+  _, _, without = conftest.run(executor, variables, 1)
+  dfs = 4 * 8 * 4  # four vectors of eight float32
+  assert with_dfs[0]['bytes_up'] - without[0]['bytes_up'] == 4 * dfs
+  assert with_dfs[0]['bytes_down'] - without[0]['bytes_down'] == 4 * 4 * dfs
+
+
+@pytest.mark.parametrize(
+  'arguments, message',
+  [
+    ({'novel': 'dirichet'}, 'novel'),
+    ({'loss': 'circle'}, 'loss'),
+    ({'lam': -1.0}, 'lam'),
+    ({'alpha': 0.0}, 'alpha'),
+  ],
+)
+def test_bad_arguments(arguments, message):
+  with pytest.raises(errors.ConfigError, match=message):
+    components(**arguments)
+
+
+def test_alpha_for_another_number_of_clients(config, clients):
+  executor, variables, _ = conftest.build(
+    config, clients, components(alpha=(1.0, 2.0))
+  )
+  with pytest.raises(errors.ConfigError, match='2 values of alpha for 4'):
+    executor.init(variables)

@@ -1,0 +1,67 @@
+import numpy as np
+import pytest
+
+from fedreid_jax.core import cohort, keys
+
+
+def test_draw_is_a_function_of_seed_and_round():
+  a = cohort.draw(1, 5, 10, 0.4)
+  np.testing.assert_array_equal(a, cohort.draw(1, 5, 10, 0.4))
+  assert len(a) == 4 == len(set(a))
+  others = [cohort.draw(1, r, 10, 0.4).tolist() for r in range(8)]
+  assert len({tuple(o) for o in others}) > 4
+
+
+@pytest.mark.parametrize(
+  'num, fraction, expected',
+  [(9, 0.5, 5), (10, 0.3, 3), (4, 1.0, 4), (7, 1e-6, 1)],
+)
+def test_draw_rounds_up_and_is_never_empty(num, fraction, expected):
+  assert len(cohort.draw(0, 0, num, fraction)) == expected
+
+
+def test_full_participation_ignores_the_seed():
+  for seed in range(3):
+    assert sorted(cohort.draw(seed, 2, 5, 1.0)) == list(range(5))
+
+
+def test_place_balances_images_and_tables_do_not_overlap(clients):
+  homes = cohort.place(clients, 2)
+  loads = np.zeros(2, int)
+  for k, client in enumerate(clients):
+    assert homes.first_row[k] + client.num_images <= homes.rows
+    loads[homes.device[k]] += client.num_images
+  assert sorted(loads) == [19, 20]
+  assert homes.rows == 20
+
+
+def test_seat_keeps_canonical_order_and_marks_empty_places(clients):
+  homes = cohort.place(clients, 2)
+  slots = cohort.num_slots(homes, 3)
+  seats = cohort.seat(homes, np.array([3, 0, 1]), slots)
+  assert sorted(seats[seats >= 0]) == [0, 1, 3]
+  for half in seats.reshape(2, slots):
+    real = half[half >= 0]
+    assert (np.diff(real) > 0).all()
+
+
+def test_uid_depends_on_the_name_only():
+  assert keys.client_uid('Market') == keys.client_uid('Market')
+  assert keys.client_uid('Market') != keys.client_uid('Duke')
+  assert 0 <= keys.client_uid('Market') < 2**31
+
+
+def test_host_generator_differs_by_each_argument():
+  base = keys.host(0, keys.Stream.SAMPLER, 1, 2).integers(1 << 30)
+  others = [
+    keys.host(1, keys.Stream.SAMPLER, 1, 2),
+    keys.host(0, keys.Stream.COHORT, 1, 2),
+    keys.host(0, keys.Stream.SAMPLER, 2, 2),
+    keys.host(0, keys.Stream.SAMPLER, 1, 3),
+  ]
+  assert base not in [o.integers(1 << 30) for o in others]
+
+
+def test_streams_are_unique():
+  values = [int(s) for s in keys.Stream]
+  assert len(values) == len(set(values))

@@ -1,0 +1,94 @@
+"""The command line of the data sets."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from launchers import data
+
+
+def run(tmp_path, *arguments):
+  done = subprocess.run(
+    [sys.executable, '-m', 'launchers.data', *arguments],
+    capture_output=True,
+    text=True,
+    env={**os.environ, 'XDG_CACHE_HOME': str(tmp_path), 'COLUMNS': '100'},
+  )
+  assert 'Traceback' not in done.stderr
+  return done.returncode, done.stdout, done.stderr
+
+
+def test_prepare_twice(minis, tmp_path):
+  arguments = (
+    'prepare',
+    '--dataset=market1501',
+    f'--root={minis("market1501")}',
+    f'--out={tmp_path / "out"}',
+    '--height=32',
+    '--width=16',
+  )
+  first, second = run(tmp_path, *arguments), run(tmp_path, *arguments)
+  assert first == second
+  assert first[0] == 0
+  assert 'Market-1501: 110x32x16x3 uint8 in' in first[1]
+
+
+def test_doctor(mini_copy, tmp_path):
+  root = mini_copy('regdb')
+  where = ('doctor', '--dataset=regdb:trial=2', f'--root={root}')
+  code, out, _ = run(tmp_path, *where)
+  assert code == 0
+  assert 'RegDB: found / published' in out
+  assert '100 / 4,120' in out and 'trial=2' in out
+  assert 'warning: train has 5 identities, published are 206' in out
+  (root / 'Visible/1/person_v_00000_1.bmp').write_bytes(b'')
+  code, out, err = run(tmp_path, *where, '--deep')
+  assert code == 3
+  assert 'error: unreadable files, 1: Visible/1/person_v_00000_1.bmp' in out
+  assert err.startswith('error[3]: 2 errors, first: unreadable files')
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'message'),
+  [
+    ((), 'error[2]: nothing is no command — command line — prepare, doctor'),
+    (('cure',), "error[2]: 'cure' is no command"),
+    (('doctor', '--dataset=viper'), 'error[2]: no --root — command line'),
+    (('doctor', '--root=x', '--dataset=x'), "error[2]: unknown data set 'x'"),
+    (('doctor', '--root=x', '--dataset=viper'), 'error[3]: x does not exist'),
+    (('synth', 'viper'), "error[2]: stray argument 'viper'"),
+    (('synth', '--identities=5'), 'identities'),
+  ],
+)
+def test_mistakes(tmp_path, monkeypatch, capsys, arguments, message):
+  monkeypatch.setattr(sys, 'argv', ['data', *arguments])
+  monkeypatch.chdir(tmp_path)
+  data.flags.FLAGS.unparse_flags()
+  with pytest.raises(SystemExit) as caught:
+    data.run.start(data.main)
+  assert caught.value.code in (2, 3)
+  assert message in capsys.readouterr().err
+  data.flags.FLAGS.unparse_flags()
+  for name in ('dataset', 'root'):
+    data.flags.FLAGS[name].unparse()
+
+
+def test_list_names_everything(tmp_path):
+  code, out, _ = run(tmp_path, 'list')
+  assert code == 0
+  assert 'msmt17: MSMT17; market' in out and 'val=train|val|drop' in out
+
+
+def test_synth_and_sheet(tmp_path):
+  size = ('--height=16', '--width=8')
+  root = tmp_path / 'mini'
+  arguments = ('synth', '--dataset=grid', f'--root={root}', '--identities=6')
+  code, out, _ = run(tmp_path, *arguments, *size)
+  assert (code, out) == (0, f'a miniature of QMUL GRID in {root}\n')
+  assert len(list((root / 'probe').iterdir())) == 5
+  code, _, err = run(tmp_path, *arguments, *size)
+  assert code == 6 and 'not empty' in err
+  code, _, _ = run(tmp_path, 'sheet', f'--out={tmp_path / "a.png"}', *size)
+  assert code == 0 and (tmp_path / 'a.png').stat().st_size > 1000

@@ -1,0 +1,273 @@
+"""Every reader, on a miniature in the official layout."""
+
+import collections
+
+import numpy as np
+import pytest
+
+from fedreid_jax import errors
+from fedreid_jax.data.datasets import registry, source, sysu_mm01
+from fedreid_jax.data.decoder import Decoder, decode
+
+FULL = Decoder(32, 16)
+# What ten persons, of nine cameras and two shots, come to.
+IMAGES = {
+  'market1501': dict(train=60, query=24, gallery=26),
+  'market1501:junk=true': dict(train=60, query=24, gallery=28),
+  'dukemtmc': dict(train=80, query=32, gallery=32),
+  'msmt17': dict(train=90, query=45, gallery=45),
+  'msmt17:val=val': dict(train=85, val=5, query=45, gallery=45),
+  'msmt17:val=drop': dict(train=85, query=45, gallery=45),
+  'cuhk03-np': dict(train=20, query=10, gallery=10),
+  'cuhk03-np:boxes=labeled': dict(train=20, query=10, gallery=10),
+  'cuhk03': {'train': 20, 'query+gallery': 20},
+  'cuhk03:trial=19,query=last': dict(train=20, query=10, gallery=10),
+  'cuhk01': dict(images=40),
+  'cuhk01:split=half': dict(train=20, query=10, gallery=10),
+  'cuhk02': dict(train=32, query=4, gallery=4),
+  'cuhk02:split=public': dict(public=40),
+  'prid2011': dict(images=10, distractor=3),
+  # Train: 3 persons of both cameras and 2 of A; gallery: 2 tested, 3 strangers.
+  'prid2011:split=half': dict(train=16, query=2, gallery=5),
+  'viper': dict(images=20),
+  'viper:split=half,trial=4': dict(train=10, query=5, gallery=5),
+  '3dpes': dict(images=38),
+  'qmul-ilids': dict(images=40),
+  'qmul-ilids:split=half': dict(train=20, query=10, gallery=10),
+  'ilids-vid': dict(train=20, query=10, gallery=10),
+  'ilids-vid:frames=images,trial=9': dict(train=10, query=5, gallery=5),
+  'caviar4reid': dict(images=38),
+  'grid': dict(images=18, distractor=3),
+  'grid:split=official,trial=3': dict(train=8, query=5, gallery=8),
+  'cuhk-sysu': dict(train=15, query=5, gallery=10),
+  'sysu-mm01': dict(train=60, query=20, gallery=40),
+  'sysu-mm01:val=val': dict(train=48, val=12, query=20, gallery=40),
+  'sysu-mm01:val=drop': dict(train=48, query=20, gallery=40),
+  'regdb': dict(train=100, query=50, gallery=50),
+  'regdb:trial=10,direction=visible-infrared': dict(
+    train=100, query=50, gallery=50
+  ),
+  'llcm': dict(train=170, query=80, gallery=90),
+  'llcm:direction=visible-infrared': dict(train=170, query=90, gallery=80),
+  'cifar10': dict(train=50, test=10),
+  'csv': dict(train=20, query=10, gallery=10),
+}
+
+
+@pytest.fixture
+def read(minis):
+  def one(spec):
+    dataset, options = registry.parse(spec)
+    root = minis(dataset.name)
+    return root, dataset, registry.read(dataset, root, **options)
+
+  return one
+
+
+@pytest.mark.parametrize('spec', sorted(IMAGES))
+def test_splits(read, spec):
+  _, _, records = read(spec)
+  counts = collections.Counter(record.split for record in records)
+  assert counts == IMAGES[spec]
+  assert records == sorted(records, key=lambda r: (r.path, r.part))
+  assert len({r.name for r in records}) == len(records)
+
+
+@pytest.mark.parametrize('spec', sorted(IMAGES))
+def test_every_image_decodes_and_nobody_trains_on_the_tested(read, spec):
+  root, dataset, records = read(spec)
+  image = source.open_source(root, dataset, records)
+  shapes = {decode(image(record), FULL).shape for record in records[::7]}
+  assert shapes == {(32, 16, 3)}
+  people = collections.defaultdict(set)
+  for record in records:
+    people[record.split].add(record.person)
+  tested = people['query'] | people['gallery'] | people['query+gallery']
+  assert not (people['train'] | people['val']) & tested
+  assert people['query'] <= people['gallery'] or not people['gallery']
+
+
+@pytest.mark.parametrize('spec', ['sysu-mm01', 'regdb', 'llcm'])
+def test_infrared_asks_and_visible_is_ranked(read, spec):
+  modality = collections.defaultdict(set)
+  for record in read(spec)[2]:
+    modality[record.split].add(record.modality)
+  assert modality == {'train': {0, 1}, 'query': {1}, 'gallery': {0}}
+
+
+def test_pixels_are_those_that_were_written(read, pictures):
+  """Person, camera and shot of files without loss, by their numbers."""
+  cases = {
+    'viper': lambda r: (r.person, r.camera - 1, 0),
+    'cuhk01': lambda r: (r.person - 1, r.camera - 1, 1 - int(r.path[6]) % 2),
+    'cuhk02': lambda r: (
+      r.person // 10000 - 1 + 5 * (r.person % 10000 - 1),
+      (r.camera - 1) % 2,
+      int(r.path[-6]) - 1,
+    ),
+    'cuhk03': lambda r: (
+      r.person // 1000 - 1 + 5 * (r.person % 1000 - 1),
+      r.camera - 1,
+      (r.part[3] - 1) % 5,
+    ),
+    'cuhk03-np': lambda r: (r.person - 1, r.camera - 1, (r.part[3] - 1) % 5),
+    'prid2011': lambda r: (
+      (r.person - 1) if r.person <= 200 else r.person - 1201,
+      r.camera - 1,
+      0,
+    ),
+  }
+  for spec, place in cases.items():
+    root, dataset, records = read(spec)
+    image = source.open_source(root, dataset, records)
+    for record in records:
+      pixels = decode(image(record), FULL)
+      truth = pictures.visible[place(record)]
+      np.testing.assert_array_equal(pixels, truth, f'{spec} {record}')
+
+
+def test_boxes_cut_the_right_person_out_of_a_scene(read, pictures):
+  root, dataset, records = read('cuhk-sysu')
+  image = source.open_source(root, dataset, records)
+  for record in records:
+    views = pictures.visible[record.person - 1, :3, 0].astype(int)
+    errors_ = np.abs(views - decode(image(record), FULL)).mean((1, 2, 3))
+    assert errors_.min() < 12, record  # what JPEG costs
+
+
+def test_cifar_classes(read, pictures):
+  root, dataset, records = read('cifar10')
+  assert [r.person for r in records if r.path == 'test_batch'] == [*range(10)]
+  image = source.open_source(root, dataset, records)
+  small = decode(pictures.visible[3, 0, 0], Decoder(32, 32))
+  record = next(r for r in records if r.person == 3)
+  np.testing.assert_array_equal(image(record), small)
+
+
+def test_trials_differ_and_are_the_same_every_time(read):
+  for name in ('viper', 'prid2011', 'qmul-ilids'):
+    one, two, again = (
+      read(f'{name}:split=half,trial={trial}')[2] for trial in (1, 2, 1)
+    )
+    assert one != two and one == again
+
+
+def test_new_protocol_may_come_as_folders_of_images(tmp_path, pictures):
+  from fedreid_jax.data.miniatures import photos
+
+  for folder, person in (
+    ('bounding_box_train', 1),
+    ('query', 2),
+    ('bounding_box_test', 2),
+  ):
+    name = f'detected/{folder}/{person:04d}_c1_7.png'
+    photos.save(tmp_path, name, pictures.visible[person, 0, 0])
+  records = registry.read(registry.get('cuhk03-np'), tmp_path)
+  assert [(r.person, r.camera, r.split) for r in records] == [
+    (2, 1, 'gallery'),
+    (1, 1, 'train'),
+    (2, 1, 'query'),
+  ]
+
+
+def test_msmt17_version_2_has_other_folders(mini_copy):
+  root = mini_copy('msmt17')
+  (root / 'train').rename(root / 'mask_train_v2')
+  (root / 'test').rename(root / 'mask_test_v2')
+  records = registry.read(registry.get('msmt17'), root)
+  assert {r.path.partition('/')[0] for r in records} == {
+    'mask_train_v2',
+    'mask_test_v2',
+  }
+
+
+def test_sysu_permutations(minis):
+  table = sysu_mm01.permutations(minis('sysu-mm01'))
+  assert len(table) == 60
+  assert table[3, 6].shape == (10, 2)
+  assert sorted(table[3, 6][0]) == [1, 2]
+
+
+def failure(name, root, **options):
+  with pytest.raises(errors.DataError) as caught:
+    registry.read(registry.get(name), root, **options)
+  return caught.value.line()
+
+
+def test_what_is_missing_is_named(mini_copy, tmp_path):
+  root = mini_copy('market1501')
+  (root / 'query').rename(root / 'probe')
+  assert failure('market1501', root) == (
+    f'error[3]: no folder query — {root} — see docs/datasets.md for the tree'
+  )
+  (root / 'query').mkdir()
+  assert f'no images — {root}/query' in failure('market1501', root)
+  assert 'neither train and test nor' in failure('msmt17', root)
+  for name in ('cuhk03', 'cuhk03-np'):
+    assert 'no file cuhk-03.mat' in failure(name, root)
+  assert 'no file exp/train_id.txt' in failure('sysu-mm01', root)
+  assert 'no file manifest.csv' in failure('csv', root)
+  assert 'no file data_batch_1' in failure('cifar10', root)
+
+
+def test_listed_files_must_be_there(mini_copy):
+  root = mini_copy('msmt17')
+  name = '0000/0000_000_01_0303morning_0015_0.jpg'
+  (root / 'train' / name).unlink()
+  assert f'1 listed files are missing: train/{name}' in failure('msmt17', root)
+
+
+def test_names_that_say_nothing(mini_copy):
+  root = mini_copy('market1501')
+  names = root / 'bounding_box_train'
+  (names / 'holiday.jpg').touch()
+  assert "'bounding_box_train/holiday.jpg' does not match" in (
+    failure('market1501', root)
+  )
+  (names / 'holiday.jpg').rename(names / '0001_c9s1_000001_00.jpg')
+  assert 'camera 9 in' in failure('market1501', root)
+  assert 'cameras are 1 to 6' in failure('market1501', root)
+
+
+def test_a_person_of_two_lists(mini_copy):
+  root = mini_copy('sysu-mm01')
+  (root / 'exp/test_id.txt').write_text('1,6,7')
+  assert 'person 1 is in train and test' in failure('sysu-mm01', root)
+  (root / 'exp/test_id.txt').write_text('six')
+  assert 'invalid literal' in failure('sysu-mm01', root)
+
+
+def test_mat_files_that_are_none(mini_copy):
+  root = mini_copy('grid')
+  file = root / 'features_and_partitions.mat'
+  file.write_bytes(b'junk' * 100)
+  assert 'cannot be read' in failure('grid', root, split='official')
+  file.unlink()
+  assert 'no file features_and_part' in failure('grid', root, split='official')
+  root = mini_copy('cuhk03')
+  (root / 'cuhk03_release/cuhk-03.mat').write_bytes(b'MATLAB 5.0')
+  assert 'no HDF5 file' in failure('cuhk03', root)
+
+
+@pytest.mark.parametrize(
+  ('line', 'message'),
+  [
+    ('a.png,1,1,visible', 'another number of fields'),
+    ('a.png,1,1,thermal,train', "modality 'thermal'"),
+    ('a.png,1,1,visible,dev', "split 'dev'"),
+    ('../a.png,1,1,visible,train', "path '../a.png'"),
+    ('none.png,1,1,visible,train', '1 listed files are missing: none.png'),
+  ],
+)
+def test_manifest_lines(tmp_path, line, message):
+  header = 'path,identity,camera,modality,split\n'
+  (tmp_path / 'manifest.csv').write_text(header + line + '\n')
+  assert message in failure('csv', tmp_path)
+  (tmp_path / 'manifest.csv').write_text(header.replace('camera', 'place'))
+  assert "no column 'camera'" in failure('csv', tmp_path)
+
+
+def test_manifest_numbers_are_kept_and_words_counted(minis):
+  records = registry.read(registry.get('csv'), minis('csv'))
+  assert {r.person for r in records} == {*range(1, 11)}
+  assert {r.camera for r in records} == {1, 2}

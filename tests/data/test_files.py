@@ -1,0 +1,85 @@
+import os
+
+import pytest
+
+from fedreid_jax import errors
+from fedreid_jax.data import files
+
+
+@pytest.mark.parametrize('name', ['a.zip', 'a.TAR', 'a.tar.gz', 'a.7z'])
+def test_an_archive_is_to_be_unpacked_first(tmp_path, name):
+  (tmp_path / name).write_bytes(b'PK')
+  with pytest.raises(errors.DataError) as caught:
+    files.check_root(str(tmp_path / name), '--root')
+  assert caught.value.line() == (
+    f'error[3]: {tmp_path / name} is an archive — --root — '
+    'unpack it first and give the folder'
+  )
+
+
+def test_roots_that_are_none(tmp_path):
+  (tmp_path / 'file').touch()
+  for root, what in (
+    ('', 'no folder given'),
+    (str(tmp_path / 'none'), 'does not exist'),
+    (str(tmp_path / 'file'), 'is no folder'),
+  ):
+    with pytest.raises(errors.DataError, match=what):
+      files.check_root(root)
+
+
+def test_root_is_resolved(tmp_path):
+  (tmp_path / 'real').mkdir()
+  (tmp_path / 'link').symlink_to('real')
+  assert files.check_root(tmp_path / 'link') == (tmp_path / 'real').resolve()
+
+
+def test_files_are_sorted_and_leftovers_passed_over(tmp_path):
+  for name in ('b/2.JPG', 'b/1.jpg', 'a.png', '._a.png', 'b/Thumbs.db'):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).touch()
+  (tmp_path / '.hidden').mkdir()
+  (tmp_path / '.hidden/c.jpg').touch()
+  assert files.list_files(tmp_path) == ['a.png', 'b/1.jpg', 'b/2.JPG']
+  assert files.list_files(tmp_path, 'b') == ['b/1.jpg', 'b/2.JPG']
+
+
+@pytest.mark.parametrize(
+  'names', [('A.jpg', 'a.jpg'), ('é.jpg', 'e\u0301.jpg')]
+)
+def test_names_that_some_disks_hold_equal(tmp_path, names):
+  for name in names:
+    (tmp_path / name).touch()
+  with pytest.raises(errors.DataError, match='differ in case only'):
+    files.list_files(tmp_path)
+
+
+def test_links(tmp_path):
+  root = tmp_path / 'root'
+  (root / 'a').mkdir(parents=True)
+  (root / 'a/1.jpg').touch()
+  (root / 'b.jpg').symlink_to('a/1.jpg')
+  assert files.list_files(root) == ['a/1.jpg', 'b.jpg']
+  (tmp_path / 'secret').touch()
+  for target, what in (
+    ('../secret', 'link leads out of the folder'),
+    ('nothing', 'link leads nowhere'),
+    ('c', 'link leads nowhere'),  # to itself
+    ('a', 'link to a folder'),
+    ('..', 'link leads out of the folder'),
+  ):
+    (root / 'c').symlink_to(target)
+    with pytest.raises(errors.DataError, match=what):
+      files.list_files(root)
+    (root / 'c').unlink()
+
+
+def test_pipes_and_names_that_are_no_text(tmp_path):
+  os.mkfifo(tmp_path / 'pipe.jpg')
+  with pytest.raises(errors.DataError, match='no regular file'):
+    files.list_files(tmp_path)
+  (tmp_path / 'pipe.jpg').unlink()
+  with open(os.fsencode(tmp_path) + b'/\xff.jpg', 'w'):
+    pass
+  with pytest.raises(errors.DataError, match=r'xff.* is not UTF-8'):
+    files.list_files(tmp_path)

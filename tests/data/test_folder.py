@@ -1,0 +1,149 @@
+import types
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedreid_jax import errors
+from fedreid_jax.data import folder
+
+
+def config(root, **changes):
+  fields = dict(
+    root=str(root),
+    sources=(),
+    targets=(),
+    query='first',
+    identity_pattern=r'^([^/]+)/',
+    camera_pattern=r'_(\d+)\.[^.]+$',
+    height=4,
+    width=3,
+    channels='rgb',
+    invert=False,
+    mean=(0.5,) * 3,
+    std=(0.2,) * 3,
+    on_bad_image='error',
+    allow_overlap=False,
+  )
+  return types.SimpleNamespace(**{**fields, **changes})
+
+
+@pytest.fixture
+def root(tmp_path):
+  """Two domains; identities 5, 12, 900; pixel value = identity + camera."""
+  for domain in ('north', 'south'):
+    for person in (5, 12, 900):
+      for camera in (1, 2):
+        path = tmp_path / 'data' / domain / str(person) / f'x_{camera}.png'
+        path.parent.mkdir(parents=True, exist_ok=True)
+        value = person % 100 + camera
+        Image.new('RGB', (3, 4), (value, 0, 0)).save(path)
+  return tmp_path / 'data'
+
+
+def failure(root, **changes):
+  with pytest.raises((errors.DataError, errors.ConfigError)) as caught:
+    folder.load(config(root, **changes))
+  return caught.value
+
+
+def test_every_domain_that_is_no_target_is_a_client(root):
+  world = folder.load(config(root))
+  assert [c.name for c in world.clients] == ['north', 'south']
+  client = world.clients[0]
+  assert client.num_identities == 3 and client.num_images == 6
+  assert client.cameras.tolist() == [0, 1] * 3
+  assert world.image_shape == (4, 3, 3) and world.targets == ()
+
+
+def test_sparse_labels_become_dense_in_order_of_their_names(root):
+  (client,) = folder.load(config(root, sources=('north',))).clients
+  values = client.images()[:, 0, 0, 0]
+  by_label = {
+    int(label): set((values[client.labels == label] // 3 * 3).tolist())
+    for label in range(3)
+  }
+  assert by_label == {0: {12}, 1: {6}, 2: {0}}  # '12' < '5' < '900'
+
+
+def test_target_is_split_by_the_query_rule(root):
+  world = folder.load(config(root, targets=('south',)))
+  (target,) = world.targets
+  assert [c.name for c in world.clients] == ['north']
+  assert len(target.query.identities) == len(target.gallery.identities) == 3
+  world = folder.load(config(root, targets=('south',), query='camera=2'))
+  assert (world.targets[0].query.cameras == 1).all()
+
+
+def test_grey_and_digest(root):
+  grey = folder.load(config(root, channels='grey'))
+  assert grey.image_shape == (4, 3, 1)
+  assert grey.clients[0].images().shape == (6, 4, 3, 1)
+  assert grey.digest != folder.load(config(root)).digest
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    ({'root': ''}, 'no folder given — data.root'),
+    ({'sources': ('east',)}, "no domain 'east'"),
+    (
+      {'sources': ('north',), 'targets': ('north',)},
+      "['north'] are trained and tested on — data.targets — "
+      'drop them from data.sources or set data.allow_overlap',
+    ),
+    (
+      {'camera_pattern': r'cam(\d)'},
+      r"'12/x_1.png' does not match 'cam(\\d)'",
+    ),
+    ({'identity_pattern': r'^([a-z]+)/'}, 'change data.identity_pattern'),
+    (
+      {'targets': ('south',), 'query': 'camera=3'},
+      "no camera '3' in south — data.query — cameras are 1, 2",
+    ),
+    ({'targets': ('south',), 'query': 'last'}, "unknown query rule 'last'"),
+    (
+      {'targets': ('south',), 'query': 'camera=1+2'},
+      'no gallery image in south',
+    ),
+  ],
+)
+def test_messages(root, changes, message):
+  assert message in failure(**{'root': root, **changes}).line()
+
+
+def test_nothing_to_read(root, tmp_path):
+  (tmp_path / 'bare').mkdir()
+  assert 'no domain folders' in failure(tmp_path / 'bare').line()
+  (root / 'empty').mkdir()
+  assert failure(root).line() == (
+    f'error[3]: no images — {root}/empty — remove the domain'
+  )
+
+
+def test_unreadable_images_stop_or_are_left_out(root):
+  bad = root / 'north/5/x_1.png'
+  bad.write_bytes(bad.read_bytes()[:20])
+  assert '1 of 6 images cannot be read: 5/x_1.png' in failure(root).line()
+  world = folder.load(config(root, on_bad_image='skip'))
+  assert world.clients[0].num_images == 5
+  for path in root.glob('north/*/*'):
+    path.write_bytes(b'')
+  line = failure(root, on_bad_image='skip').line()
+  assert 'no readable image' in line
+
+
+def test_a_domain_may_be_both_when_allowed(root):
+  world = folder.load(
+    config(root, sources=('north',), targets=('north',), allow_overlap=True)
+  )
+  assert world.clients[0].num_images == 6 and len(world.targets) == 1
+
+
+def test_one_image_of_one_person_is_a_client(tmp_path):
+  path = tmp_path / 'lonely/7/x_1.png'
+  path.parent.mkdir(parents=True)
+  Image.new('RGB', (3, 4)).save(path)
+  (client,) = folder.load(config(tmp_path)).clients
+  assert (client.num_images, client.num_identities) == (1, 1)
+  np.testing.assert_array_equal(client.labels, [0])

@@ -1,0 +1,215 @@
+"""Data sets as arrays, from the official folder and from what was prepared."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from fedreid_jax import errors
+from fedreid_jax.data import builder, cache, prepare, prepared
+from fedreid_jax.data.datasets import registry, source
+from fedreid_jax.data.decoder import Decoder, decode
+
+SMALL = Decoder(16, 8)
+KINDS = ('market1501', 'cuhk03:query=last', 'cuhk-sysu', 'cifar10', 'llcm')
+
+
+def root_of(minis, spec):
+  return minis(spec.partition(':')[0])
+
+
+@pytest.mark.parametrize('spec', KINDS)
+def test_arrays_say_what_the_records_say(minis, spec):
+  dataset, options = registry.parse(spec)
+  root = root_of(minis, spec)
+  records = registry.read(dataset, root, **options)
+  opened = prepared.open_prepared(root, spec, SMALL)
+  assert opened.images.shape == (len(records), 16, 8, 3)
+  assert opened.names == tuple(record.name for record in records)
+  assert opened.people.tolist() == [r.person for r in records]
+  assert opened.cameras.tolist() == [r.camera for r in records]
+  assert opened.modalities.tolist() == [r.modality for r in records]
+  assert opened.splits.tolist() == [r.split for r in records]
+  image = source.open_source(root, dataset, records)
+  for row in (0, len(records) // 2, -1):
+    np.testing.assert_array_equal(
+      opened.images[row], decode(image(records[row]), SMALL)
+    )
+  train = opened.rows('train')
+  assert (opened.splits[train] == 'train').all()
+  assert len(train) + len(opened.rows('query', 'gallery', 'test')) == len(
+    records
+  )
+
+
+@pytest.mark.parametrize('spec', KINDS)
+def test_prepared_and_official_folder_give_the_same(minis, tmp_path, spec):
+  root, out = root_of(minis, spec), tmp_path / 'out'
+  built, decoded = [], []
+  made = prepare.prepare(
+    root, spec, out, SMALL, on_build=built.append, on_decode=decoded.append
+  )
+  direct = prepared.open_prepared(root, spec, SMALL)
+  assert sum(built) == sum(decoded) == len(made.names)
+  np.testing.assert_array_equal(made.images, direct.images)
+  for field in ('people', 'cameras', 'modalities', 'splits', 'names'):
+    np.testing.assert_array_equal(getattr(made, field), getattr(direct, field))
+  assert 'tensorflow' not in sys.modules
+
+
+def test_second_call_does_nothing(minis, tmp_path, monkeypatch):
+  root, out = minis('viper'), tmp_path / 'out'
+  first = prepare.prepare(root, 'viper', out, SMALL)
+  monkeypatch.setattr(builder, 'build', None)
+  monkeypatch.setattr(builder, 'open_splits', None)
+  second = prepare.prepare(root, 'viper', out, SMALL, verify=True)
+  assert first.digest == second.digest
+  np.testing.assert_array_equal(first.images, second.images)
+
+
+def test_as_data_source_reads_what_was_written(minis, tmp_path):
+  out = tmp_path / 'out'
+  prepare.prepare(minis('sysu-mm01'), 'sysu-mm01', out, SMALL)
+  dataset, options = registry.parse('sysu-mm01')
+  splits = builder.open_splits(out, dataset, options)
+  assert {split: len(own) for split, own in splits.items()} == {
+    'train': 60,
+    'query': 20,
+    'gallery': 40,
+  }
+  example = splits['query'][0]
+  name = example['name'].decode()
+  assert name == 'cam3/0006/0001.jpg'
+  assert example['image'] == (minis('sysu-mm01') / name).read_bytes()
+  assert (example['person'], example['camera']) == (6, 3)
+  assert example['modality'] == 1
+
+
+def test_other_sizes_need_no_official_folder(mini_copy, tmp_path):
+  root, out = mini_copy('viper'), tmp_path / 'out'
+  prepare.prepare(root, 'viper', out, SMALL)
+  root.rename(tmp_path / 'gone')
+  opened = prepared.open_prepared(out, 'viper', SMALL._replace(height=20))
+  assert opened.images.shape == (20, 20, 8, 3)
+
+
+def test_options_not_prepared(minis, tmp_path):
+  out = tmp_path / 'out'
+  prepare.prepare(minis('viper'), 'viper', out, SMALL)
+  with pytest.raises(errors.DataError, match='not prepared with these options'):
+    prepared.open_prepared(out, 'viper:split=half', SMALL)
+
+
+def test_files_changed_since(mini_copy, tmp_path):
+  root, out = mini_copy('viper'), tmp_path / 'out'
+  prepare.prepare(root, 'viper', out, SMALL)
+  one, two = root / 'cam_a/000_0.bmp', root / 'cam_b/003_90.bmp'
+  content = bytearray(one.read_bytes())
+  content[-1] ^= 1
+  stat = one.stat()
+  one.write_bytes(bytes(content))
+  os.utime(one, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+  prepare.prepare(root, 'viper', out, SMALL)  # the fast look sees nothing
+  with pytest.raises(errors.DataError) as caught:
+    prepare.prepare(root, 'viper', out, SMALL, verify=True)
+  assert '1 files changed since they were prepared: cam_a/000_0.bmp' in (
+    caught.value.line()
+  )
+  two.unlink()
+  with pytest.raises(errors.DataError, match='cam_b/003_90.bmp'):
+    prepare.prepare(root, 'viper', out, SMALL)
+
+
+def test_interrupted_prepare_is_finished_by_the_next(
+  minis, tmp_path, monkeypatch
+):
+  out = tmp_path / 'out'
+  dataset, options = registry.parse('viper')
+  folder = builder.folder(out, dataset, options)
+
+  def stop(*_):
+    raise KeyboardInterrupt
+
+  with pytest.raises(KeyboardInterrupt):
+    prepare.prepare(minis('viper'), 'viper', out, SMALL, on_build=stop)
+  assert not folder.exists()
+  # Killed after the records were written, before they were accounted for.
+  with monkeypatch.context() as patch:
+    patch.setattr(prepare, '_sha256', stop)
+    patch.setattr(json, 'dumps', stop)
+    with pytest.raises((KeyboardInterrupt, TypeError)):
+      prepare.prepare(minis('viper'), 'viper', out, SMALL)
+  assert not (folder / prepared.SOURCES).exists()
+  with pytest.raises(KeyboardInterrupt):
+    prepare.prepare(minis('viper'), 'viper', out, SMALL, on_decode=stop)
+  assert (folder / prepared.SOURCES).exists()
+  done = prepare.prepare(minis('viper'), 'viper', out, SMALL)
+  assert len(done.names) == 20
+  left = [p.name for p in out.rglob('*') if 'incomplete' in p.name]
+  assert left == [] and not list(out.rglob('*.part'))
+
+
+def test_killed_prepare_is_finished_by_the_next(minis, tmp_path):
+  out, root = tmp_path / 'out', minis('regdb')
+  code = (
+    'import sys, time; from fedreid_jax.data import prepare; '
+    'from fedreid_jax.data.decoder import Decoder; '
+    'prepare.prepare(*sys.argv[1:3], sys.argv[3], Decoder(16, 8), '
+    'on_build=lambda n: (print("on", flush=True), time.sleep(0.05)))'
+  )
+  child = subprocess.Popen(
+    [sys.executable, '-c', code, str(root), 'regdb', str(out)],
+    stdout=subprocess.PIPE,
+    stderr=subprocess.DEVNULL,
+  )
+  assert child.stdout is not None
+  child.stdout.readline()
+  time.sleep(0.1)
+  child.send_signal(signal.SIGKILL)
+  child.wait()
+  child.stdout.close()
+  assert list(out.rglob('*.incomplete*'))
+  done = prepare.prepare(root, 'regdb', out, SMALL)
+  assert len(done.names) == 200
+  assert not list(out.rglob('*.incomplete*'))
+
+
+def test_unreadable_images_are_named(mini_copy, tmp_path):
+  root = mini_copy('cuhk-sysu')
+  scene = root / 'Image/SSM/s1.jpg'
+  scene.write_bytes(scene.read_bytes()[:300])
+  with pytest.raises(errors.DataError) as caught:
+    prepared.open_prepared(root, 'cuhk-sysu', SMALL)
+  assert 'images cannot be read: Image/SSM/s1.jpg#' in caught.value.line()
+  with pytest.raises(errors.FedReIDError):
+    prepare.prepare(root, 'cuhk-sysu', tmp_path / 'out', SMALL)
+  skipping = SMALL._replace(on_bad_image='skip')
+  opened = prepared.open_prepared(root, 'cuhk-sysu', skipping)
+  assert 0 < len(opened.names) < 30
+  assert len(opened.images) == len(opened.people) == len(opened.names)
+
+
+def test_library_that_is_not_installed(minis, tmp_path, monkeypatch):
+  monkeypatch.setitem(sys.modules, 'array_record', None)
+  with pytest.raises(errors.ConfigError) as caught:
+    prepare.prepare(minis('viper'), 'viper', tmp_path / 'out', SMALL)
+  assert "pip install 'fedreid_jax[datasets]'" in caught.value.line()
+  assert prepared.open_prepared(minis('viper'), 'viper', SMALL).names
+
+
+def test_archive_as_root(tmp_path):
+  (tmp_path / 'viper.zip').touch()
+  with pytest.raises(errors.DataError, match='unpack it first'):
+    prepared.open_prepared(tmp_path / 'viper.zip', 'viper', SMALL)
+
+
+def test_cache_is_outside_the_official_folder(minis):
+  before = sorted(minis('viper').rglob('*'))
+  prepared.open_prepared(minis('viper'), 'viper', SMALL)
+  assert sorted(minis('viper').rglob('*')) == before
+  assert list(cache.cache_dir().rglob('images.npy'))

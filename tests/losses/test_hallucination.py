@@ -1,0 +1,103 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedreid_jax.losses import hallucination, metric
+
+KEY = jax.random.key(0)
+
+
+def dfs(num=3, dim=5, mean_variance=1.0, spread=0.01):
+  rng = np.random.default_rng(0)
+  m = rng.normal(size=(num, dim))
+  ones = np.ones((num, dim))
+  rows = [m, 0.1 * ones, mean_variance * ones, spread * ones]
+  return jnp.asarray(np.stack(rows, axis=1), jnp.float32)
+
+
+def batch(dim=5, size=6):
+  rng = np.random.default_rng(1)
+  return jnp.asarray(rng.normal(size=(size, dim)), jnp.float32)
+
+
+def test_mean_zero_and_variance_one_give_back_the_embedding():
+  b = batch()
+  out = hallucination.per_domain(jnp.zeros((2, 5)), jnp.ones((2, 5)), b)
+  np.testing.assert_array_equal(out, np.stack([b, b]))
+
+
+def test_distances_do_not_depend_on_the_mean():
+  """The triplet loss on F_k sees sigma_k only (methods: DFH, 14.4)."""
+  b, variances = batch(), jnp.full((2, 5), 2.0)
+  near = hallucination.per_domain(jnp.zeros((2, 5)), variances, b)
+  far = hallucination.per_domain(jnp.full((2, 5), 3.0), variances, b)
+  np.testing.assert_allclose(
+    metric.pairwise_distance(near[0]),
+    metric.pairwise_distance(far[0]),
+    atol=5e-3,
+  )
+
+
+@pytest.mark.parametrize('rule', hallucination.NEGATIVE)
+def test_draws_are_positive_and_finite_when_variance_would_be_negative(rule):
+  means, variances, below = hallucination.draw(
+    KEY, dfs(mean_variance=0.0, spread=4.0), rule
+  )
+  assert np.isfinite(means).all()
+  assert (np.asarray(variances) >= hallucination.FLOOR).all()
+  assert np.isfinite(variances).all()
+  assert 0.2 < float(below) < 0.8
+
+
+def test_draws_have_the_moments_they_are_given():
+  many = jax.vmap(lambda k: hallucination.draw(k, dfs(), 'clamp')[:2])(
+    jax.random.split(KEY, 4000)
+  )
+  means, variances = (np.asarray(x) for x in many)
+  np.testing.assert_allclose(means.mean(0), dfs()[:, 0], atol=0.03)
+  np.testing.assert_allclose(means.var(0), dfs()[:, 1], atol=0.02)
+  np.testing.assert_allclose(variances.mean(0), 1.0, atol=0.02)
+  np.testing.assert_allclose(variances.var(0), 0.01, atol=0.002)
+
+
+def novel(name, alpha=(1.0, 1.0, 1.0), mix='batch', key=KEY):
+  b = batch()
+  means, variances, _ = hallucination.draw(KEY, dfs(), 'clamp')
+  out = hallucination.novel_domain(
+    key, name, means, variances, 10 + b, b, jnp.int32(1), jnp.array(alpha), mix
+  )
+  return np.asarray(out), np.asarray(
+    hallucination.per_domain(means, variances, b)
+  )
+
+
+def test_dirichlet_of_one_heavy_domain_is_that_domain():
+  out, every = novel('dirichlet', alpha=(1e-4, 1e-4, 1e4))
+  np.testing.assert_allclose(out, every[2], rtol=1e-3, atol=1e-3)
+
+
+def test_dirichlet_mixes_variances_not_features():
+  out, every = novel('dirichlet')
+  spread = out.std(axis=0) / np.asarray(batch()).std(axis=0)
+  lowest = (every.std(axis=1) / np.asarray(batch()).std(axis=0)).min(axis=0)
+  highest = (every.std(axis=1) / np.asarray(batch()).std(axis=0)).max(axis=0)
+  assert (spread >= lowest - 1e-5).all() and (spread <= highest + 1e-5).all()
+
+
+@pytest.mark.parametrize('mix', hallucination.MIX)
+def test_dirichlet_mixup_uses_the_own_raw_feature(mix):
+  out, _ = novel('dirichlet_mixup', alpha=(1e-4, 1e4, 1e-4), mix=mix)
+  np.testing.assert_allclose(out, 10 + batch(), rtol=1e-3)
+
+
+@pytest.mark.parametrize('mix', hallucination.MIX)
+def test_feature_mixup_stays_between_two_domains(mix):
+  for seed in range(5):
+    out, every = novel('feature_mixup', mix=mix, key=jax.random.key(seed))
+    between = [
+      (out >= np.minimum(every[a], every[b]) - 1e-5).all()
+      and (out <= np.maximum(every[a], every[b]) + 1e-5).all()
+      for a, b in ((0, 1), (0, 2), (1, 2))
+    ]
+    assert any(between)

@@ -1,0 +1,186 @@
+import json
+import multiprocessing
+import os
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedreid_jax import checkpoint, errors
+from fedreid_jax.core import types
+
+
+def states(value=1.0, num=3):
+  server = types.ServerState(
+    {
+      'params/a/kernel': jnp.full((1, 4, 2), value),
+      'batch_stats/a/mean': jnp.full((1, 2), value),
+    },
+    jnp.zeros(num, jnp.int32),
+    {'dfh': jnp.full((num, 4, 2), value)},
+  )
+  clients = types.ClientState(
+    {'params/classifier/kernel': np.full((num, 2, 5), value, np.float32)},
+    {'dfh': ()},
+    (),
+  )
+  return server, clients
+
+
+@pytest.fixture
+def saved(tmp_path):
+  """Three steps, the second the best."""
+  kept = checkpoint.Checkpoints(tmp_path)
+  for step, score in ((1, 10.0), (2, 50.0), (3, None), (4, 20.0)):
+    kept.save(step, *states(float(step)), {'step': step}, score)
+  yield kept
+  kept.close()
+
+
+def restore(kept, step):
+  return kept.restore(step, *states(0.0))
+
+
+def test_two_newest_and_the_best_are_kept(saved, tmp_path):
+  assert saved.steps() == [4, 3, 2]
+  assert saved.best() == 2
+  manifests = sorted(p.name for p in (tmp_path / 'checkpoints').glob('*.json'))
+  assert manifests == [f'manifest-{s}.json' for s in (2, 3, 4)]
+
+
+def test_restore_gives_back_every_leaf(saved):
+  server, clients, host = restore(saved, 4)
+  want = states(4.0)
+  for a, b in zip(
+    jax.tree.leaves((server, clients)), jax.tree.leaves(want), strict=True
+  ):
+    np.testing.assert_array_equal(a, b)
+  assert host == {'step': 4}
+  clients.personal['params/classifier/kernel'][0] = 0  # writable
+
+
+def files_of(tmp_path, step):
+  folder = tmp_path / 'checkpoints' / str(step)
+  return sorted(p for p in folder.rglob('*') if p.is_file())
+
+
+def test_any_flipped_bit_is_refused(saved, tmp_path):
+  rng = np.random.default_rng(0)
+  for path in files_of(tmp_path, 4):
+    data = bytearray(path.read_bytes())
+    if not data:
+      continue
+    place = int(rng.integers(len(data)))
+    data[place] ^= 1 << int(rng.integers(8))
+    before = path.read_bytes()
+    path.write_bytes(data)
+    assert saved.verify(4) is not None
+    path.write_bytes(before)
+    assert saved.verify(4) is None
+
+
+@pytest.mark.parametrize('harm', ['truncate', 'delete', 'empty', 'extra'])
+def test_damage_walks_back_and_says_so(saved, tmp_path, harm):
+  path = max(files_of(tmp_path, 4), key=lambda p: p.stat().st_size)
+  if harm == 'truncate':
+    path.write_bytes(path.read_bytes()[:-1])
+  elif harm == 'delete':
+    path.unlink()
+  elif harm == 'empty':
+    path.write_bytes(b'')
+  else:
+    path.with_name('stray').write_bytes(b'x')
+  said = []
+  assert saved.latest(said.append) == 3
+  assert 'checkpoint 4 passed over' in said[0]
+  assert saved.steps() == [3, 2]
+  saved.save(4, *states(9.0), {}, None)
+  assert saved.latest() == 4
+
+
+def test_step_without_manifest_does_not_exist(saved, tmp_path):
+  (tmp_path / 'checkpoints' / 'manifest-4.json').unlink()
+  (tmp_path / 'checkpoints' / '10').mkdir()
+  (tmp_path / 'checkpoints' / '11.orbax-checkpoint-tmp').mkdir()
+  assert saved.latest(lambda _: None) == 3
+
+
+def test_all_steps_bad_is_an_error(saved, tmp_path):
+  for step in (2, 3, 4):
+    files_of(tmp_path, step)[0].write_bytes(b'?')
+  with pytest.raises(errors.IntegrityError, match='--restart') as info:
+    saved.latest(lambda _: None)
+  assert info.value.exit_code == 4
+
+
+def test_only_an_unfinished_first_step_is_a_fresh_start(tmp_path):
+  kept = checkpoint.Checkpoints(tmp_path)
+  kept.save(0, *states(), {}, None)
+  (tmp_path / 'checkpoints' / 'manifest-0.json').unlink()
+  assert kept.latest(lambda _: None) is None
+  assert kept.steps() == []
+  kept.close()
+
+
+def test_another_model_is_refused_by_leaf(saved):
+  server, clients = states(0.0)
+  server.shared['params/a/kernel'] = jnp.zeros((1, 4, 3))
+  with pytest.raises(errors.IntegrityError, match='model/params/a/kernel'):
+    saved.restore(4, server, clients)
+
+
+def test_another_type_is_refused(saved):
+  server, clients = states(0.0)
+  server.shared['params/a/kernel'] = jnp.zeros((1, 4, 2), jnp.int32)
+  with pytest.raises(errors.IntegrityError, match='float32.*int32'):
+    saved.restore(4, server, clients)
+
+
+def test_fewer_clients_are_refused(saved):
+  with pytest.raises(errors.IntegrityError, match='clients'):
+    saved.restore(4, *states(0.0, num=2))
+
+
+def test_model_alone_is_an_ordinary_tree(saved, tmp_path):
+  import orbax.checkpoint as ocp
+
+  folder = (tmp_path / 'checkpoints' / '4' / 'model').resolve()
+  tree = ocp.StandardCheckpointer().restore(folder)
+  assert tree['params']['a']['kernel'].shape == (1, 4, 2)
+
+
+def _try_lock(path, queue):
+  try:
+    checkpoint.lock(path)
+    queue.put('free')
+  except errors.LockedError as error:
+    queue.put(error.exit_code)
+
+
+def test_lock_is_exclusive_and_dies_with_its_holder(tmp_path):
+  context = multiprocessing.get_context('spawn')
+  queue = context.Queue()
+  held = checkpoint.lock(tmp_path)
+  for expected in (7, 'free'):
+    other = context.Process(target=_try_lock, args=(tmp_path, queue))
+    other.start()
+    assert queue.get(timeout=60) == expected
+    other.join()
+    held.close()
+
+
+@pytest.mark.parametrize('where', ['/proc/none', '/dev/null/x'])
+def test_workdir_that_cannot_be_made(where):
+  from pathlib import Path
+
+  with pytest.raises(errors.ResourceError, match='cannot write'):
+    checkpoint.lock(Path(where))
+
+
+def test_manifest_names_every_file(saved, tmp_path):
+  manifest = json.loads(
+    (tmp_path / 'checkpoints' / 'manifest-4.json').read_text()
+  )
+  assert len(manifest) == len(files_of(tmp_path, 4))
+  assert os.path.join('host', 'metadata') in manifest

@@ -1,0 +1,114 @@
+import inspect
+
+import pytest
+from ml_collections import ConfigDict
+
+from configs import common, dfh, fedpav
+from fedreid_jax import errors
+
+RECIPES = {'dfh': dfh, 'fedpav': fedpav}
+
+
+@pytest.mark.parametrize('name', RECIPES)
+@pytest.mark.parametrize('preset', dfh.PRESETS)
+def test_every_preset_of_every_recipe_is_valid(name, preset):
+  config = RECIPES[name].get_config(preset)
+  assert common.validate(config).name == name
+
+
+def test_defaults_of_dfh_are_the_papers():
+  config = dfh.get_config()
+  assert config.dfh.lam == 5.0 and config.dfh.alpha == 1.0
+  assert config.loss.margin == 0.5 == config.dfh.margin
+  assert config.optim.momentum == 0.9 and config.optim.weight_decay == 5e-4
+  assert config.components == ('fedpav', 'dfh')
+
+
+def test_every_field_has_a_comment():
+  lines = inspect.getsource(common.default).splitlines()
+  fields = [x for x in lines if x.startswith('  c.') and 'ConfigDict' not in x]
+  assert len(fields) == len(common.flatten(common.default()))
+  assert not [x for x in fields if '  # ' not in x]
+
+
+def test_pairs_after_the_preset_change_fields():
+  config = dfh.get_config('smoke,rounds=7,data.targets=("park",),seed=3')
+  assert (config.rounds, config.data.targets, config.seed) == (7, ('park',), 3)
+
+
+@pytest.mark.parametrize(
+  'arg, message',
+  [
+    ('papr', 'unknown preset'),
+    ('smoke,rouns=3', 'unknown field'),
+    ('smoke,rounds', 'unknown field'),
+    ('smoke,rounds=many', 'rounds'),
+  ],
+)
+def test_bad_arguments_of_a_recipe(arg, message):
+  with pytest.raises(errors.ConfigError, match=message):
+    dfh.get_config(arg)
+
+
+def broken(**changes):
+  config = dfh.get_config('smoke')
+  with config.unlocked(), config.ignore_type():
+    for key, value in changes.items():
+      config.update_from_flattened_dict({key.replace('__', '.'): value})
+  return config
+
+
+@pytest.mark.parametrize(
+  'field, value, message',
+  [
+    ('optim__lr', float('nan'), 'not finite'),
+    ('optim__lr', float('inf'), 'not finite'),
+    ('optim__lr', -1.0, 'out of range'),
+    ('rounds', 0, 'out of range'),
+    ('rounds', -3, 'out of range'),
+    ('rounds', True, 'bool'),
+    ('rounds', '3', 'str'),
+    ('rounds', None, 'NoneType'),
+    ('fraction', 0.0, 'out of range'),
+    ('fraction', 1.5, 'out of range'),
+    ('optim__momentum', 1.0, 'out of range'),
+    ('augment__flip', 1.1, 'out of range'),
+    ('loss__margin', -0.1, 'out of range'),
+    ('model__name', 'resnet5', 'unknown choice'),
+    ('bn_buffers', 'avg', 'unknown choice'),
+    ('name', '', 'name'),
+    ('name', '../x', 'name'),
+    ('components', (), 'no component'),
+    ('local__batch', 30, 'multiple'),
+    ('execution__width', 4, 'deterministic'),
+    ('data__std', (0.0, 1.0, 1.0), 'std'),
+    ('data__mean', (0.0,), 'means'),
+    ('evaluation__ranks', (), 'ranks'),
+    ('data__mean', (float('nan'),) * 3, 'not finite'),
+  ],
+)
+def test_values_that_cannot_run(field, value, message):
+  with pytest.raises(errors.ConfigError, match=message):
+    common.validate(broken(**{field: value}))
+
+
+def test_unknown_field_in_a_file_names_the_near_one():
+  config = dfh.get_config('smoke')
+  with config.unlocked():
+    config.optim.momentun = 0.5
+  with pytest.raises(errors.ConfigError, match='optim.momentun'):
+    common.validate(config)
+
+
+def test_sub_configuration_replaced_without_its_fields():
+  config = dfh.get_config('smoke')
+  with config.unlocked():
+    config.optim = ConfigDict({'lr': 0.1})
+  with pytest.raises(errors.ConfigError, match='missing.*optim.gamma'):
+    common.validate(config)
+
+
+def test_a_misspelt_field_cannot_be_set():
+  config = dfh.get_config('smoke')
+  with pytest.raises(AttributeError, match='learing_rate'):
+    config.optim.learing_rate = 1.0

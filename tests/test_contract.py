@@ -1,0 +1,78 @@
+"""What every module of `algorithms/` promises, whatever it does."""
+
+import importlib
+
+import conftest
+import jax
+import numpy as np
+import pytest
+
+from fedreid_jax import algorithms, checkpoint
+from fedreid_jax.core import compose
+from fedreid_jax.core.component import Component
+
+NAMES = compose.available(algorithms)
+
+
+def recipe(name):
+  """The component, on top of FedPav unless it shares leaves itself."""
+  (component,) = compose.load((name,), {}, algorithms)
+  if component.shared is not None:
+    return (component,)
+  return compose.load(('fedpav', name), {}, algorithms)
+
+
+@pytest.fixture(scope='module', params=NAMES)
+def finished(request, clients):
+  """Two rounds of a method on half of the clients."""
+  config = conftest.toy_config()
+  config.fraction = 0.5
+  traces = []
+  executor, variables, _ = conftest.build(
+    config, clients, recipe(request.param), traces=traces
+  )
+  first = conftest.run(executor, variables, 1)
+  num_traces = len(traces)
+  again = conftest.run(executor, variables, 2)
+  return request.param, executor, variables, first, again, num_traces, traces
+
+
+def test_make_returns_a_component_of_its_name(finished):
+  component = recipe(finished[0])[-1]
+  assert isinstance(component, Component)
+  assert component.name == finished[0]
+
+
+def test_module_cites_its_paper_and_its_deviations(finished):
+  module = importlib.import_module(f'fedreid_jax.algorithms.{finished[0]}')
+  doc = ' '.join(module.__doc__.split())
+  assert 'Deviations from the paper' in doc
+  assert 'released code' in doc
+
+
+def test_one_trace(finished):
+  assert len(finished[6]) == finished[5]
+
+
+def test_pure(finished):
+  """The same states again give the same round."""
+  _, executor, variables, first, _, _, _ = finished
+  second = conftest.run(executor, variables, 1)
+  conftest.assert_equal_trees(first[:2], second[:2])
+
+
+def test_finite(finished):
+  for tree in finished[4][:2]:
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(tree))
+
+
+def test_checkpoint_round_trip(finished, tmp_path):
+  server, states, _ = finished[4]
+  saved = checkpoint.Checkpoints(tmp_path)
+  saved.save(2, server, states, {'a': [1]}, 12.5)
+  assert saved.latest() == 2 == saved.best()
+  like = jax.tree.map(np.zeros_like, (server, states))
+  back = saved.restore(2, *like)
+  conftest.assert_equal_trees((server, states), back[:2])
+  assert back[2] == {'a': [1]}
+  saved.close()

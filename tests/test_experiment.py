@@ -1,0 +1,156 @@
+import json
+import signal
+
+import conftest
+import numpy as np
+import pytest
+
+from fedreid_jax import assemble, errors, experiment
+from fedreid_jax.core import execute
+from fedreid_jax.data import federation
+
+
+@pytest.fixture
+def world(clients, monkeypatch):
+  """The toy clients and one toy target, instead of a rendered world."""
+  other = conftest.toy_client('target', 24, 5)
+  target = federation.Images(
+    'target', other.images, other.labels, other.cameras, other.modalities
+  )
+  built = federation.Federation(
+    clients,
+    (federation.split_target(target, np.arange(24) < 8),),
+    conftest.IMAGE_SHAPE,
+    (0.5,),
+    (0.25,),
+    'toy',
+  )
+  monkeypatch.setattr(assemble.load, 'load', lambda config: built)
+  return built
+
+
+@pytest.fixture
+def small(config):
+  config.name, config.rounds, config.execution.devices = 'toy', 4, 1
+  config.components = ('fedpav', 'dfh')
+  config.checkpoint_every, config.evaluation.every = 1, 2
+  config.evaluation.batch = 8
+  return config
+
+
+def metrics_of(results):
+  return [(e['round'], e['metrics']) for e in results['evaluation']]
+
+
+def test_files_of_a_run(world, small, tmp_path):
+  results = experiment.train(small, tmp_path)
+  assert json.loads((tmp_path / 'results.json').read_text()) == results
+  assert [e['round'] for e in results['evaluation']] == [0, 2, 4]
+  entry = results['evaluation'][-1]
+  assert entry['model'] == 'global' and entry['target'] == 'target'
+  assert set(entry['metrics']) == {'mAP', 'mINP', 'rank1', 'rank5', 'rank10'}
+  assert all(0 <= v <= 100 for v in entry['metrics'].values())
+  assert (entry['queries'], entry['gallery']) == (8, 16)
+  lines = [
+    json.loads(x) for x in (tmp_path / 'metrics.jsonl').read_text().splitlines()
+  ]
+  rounds = [x['round'] for x in lines if x['event'] == 'train']
+  assert rounds == [1, 2, 3, 4]
+  assert {'loss', 'lr', 'seconds', 'bytes_up'} <= set(lines[1])
+  assert json.loads((tmp_path / 'config.json').read_text())['name'] == 'toy'
+  described = json.loads((tmp_path / 'run.json').read_text())
+  assert described['data_digest'] == 'toy' and described['versions']['jax']
+  assert results['communication_bytes']['up'] > 0
+  assert set(results['seconds']) == {
+    'setup',
+    'compile',
+    'train',
+    'eval',
+    'total',
+  }
+
+
+def test_finished_run_again_prints_and_trains_nothing(
+  world, small, tmp_path, monkeypatch
+):
+  first = experiment.train(small, tmp_path)
+  monkeypatch.setattr(
+    execute.Executor, 'round', lambda *_: pytest.fail('trained again')
+  )
+  assert metrics_of(experiment.train(small, tmp_path)) == metrics_of(first)
+
+
+@pytest.mark.parametrize('stop_after', [1, 3])
+def test_a_signal_saves_and_the_resumed_run_ends_the_same(
+  world, small, tmp_path, monkeypatch, stop_after
+):
+  whole = experiment.train(small, tmp_path / 'whole')
+  ordinary = execute.Executor.round
+
+  def interrupted(self, server, states, round_):
+    out = ordinary(self, server, states, round_)
+    if round_ + 1 == stop_after:
+      signal.raise_signal(signal.SIGTERM)
+    return out
+
+  monkeypatch.setattr(execute.Executor, 'round', interrupted)
+  small.checkpoint_every = 100
+  with pytest.raises(SystemExit) as info:
+    experiment.train(small, tmp_path / 'cut')
+  assert info.value.code == 128 + signal.SIGTERM
+  monkeypatch.setattr(execute.Executor, 'round', ordinary)
+  resumed = experiment.train(small, tmp_path / 'cut')
+  assert metrics_of(resumed) == metrics_of(whole)
+  lines = (tmp_path / 'cut' / 'metrics.jsonl').read_text().splitlines()
+  rounds = [json.loads(x) for x in lines]
+  assert [x['round'] for x in rounds if x['event'] == 'train'] == [1, 2, 3, 4]
+
+
+def test_torn_last_line_of_metrics_is_dropped(world, small, tmp_path):
+  experiment.train(small, tmp_path)
+  path = tmp_path / 'metrics.jsonl'
+  before = path.read_text()
+  path.write_text(before + '{"round": 4, "ev')
+  experiment.train(small, tmp_path)
+  assert path.read_text() == before
+
+
+def test_another_configuration_is_refused(world, small, tmp_path):
+  small.rounds = 1
+  experiment.train(small, tmp_path)
+  small.optim.lr = 0.25
+  with pytest.raises(errors.ConfigError, match='optim.lr: 0.05 there, 0.25'):
+    experiment.train(small, tmp_path)
+  assert experiment.train(small, tmp_path, restart=True)['rounds'] == 1
+
+
+def test_changed_images_are_refused(world, small, tmp_path, monkeypatch):
+  small.rounds = 1
+  experiment.train(small, tmp_path)
+  changed = world._replace(digest='other')
+  monkeypatch.setattr(assemble.load, 'load', lambda config: changed)
+  with pytest.raises(errors.DataError, match='changed since'):
+    experiment.train(small, tmp_path)
+
+
+def test_three_bad_rounds_abort(world, small, tmp_path, monkeypatch):
+  ordinary = execute.Executor.round
+
+  def bad(self, server, states, round_):
+    server, log = ordinary(self, server, states, round_)
+    log['arrived'] = np.array([True, round_ < 1, True, True])
+    return server, log
+
+  monkeypatch.setattr(execute.Executor, 'round', bad)
+  with pytest.raises(errors.DivergedError, match='birch.*optim.lr') as info:
+    experiment.train(small, tmp_path)
+  assert info.value.exit_code == 5
+  lines = (tmp_path / 'metrics.jsonl').read_text().splitlines()
+  excluded = [json.loads(x).get('excluded') for x in lines]
+  assert ['birch'] in excluded
+
+
+def test_diverging_run_ends_with_code_5(world, small, tmp_path):
+  small.optim.lr = 1e30
+  with pytest.raises(errors.DivergedError):
+    experiment.train(small, tmp_path)
