@@ -49,7 +49,7 @@ def _required(flag: flags.FlagHolder[str | None]) -> str:
 
 def prepare() -> None:
   """Writes a data set as ArrayRecord files and as pixels."""
-  from rich import progress
+  from rich import console, progress
 
   from fedreid_jax.data import prepare as preparing
   from fedreid_jax.data.datasets import registry
@@ -64,7 +64,8 @@ def prepare() -> None:
   )
   dataset, options = registry.parse(spec)
   total = len(registry.read(dataset, root, **options))
-  with progress.Progress(transient=True) as bar:
+  screen = console.Console(stderr=True)
+  with progress.Progress(console=screen, transient=True) as bar:
     write = bar.add_task('writing', total=total)
     decode = bar.add_task('decoding', total=total)
     done = preparing.prepare(
@@ -123,6 +124,7 @@ def synth() -> None:
 
   root = _required(_ROOT)
   dataset, _ = registry.parse(_required(_DATASET))
+  write.check_empty(root)  # before half a minute of rendering
   pictures = photos.render(
     _IDENTITIES.value,
     height=_HEIGHT.value or 128,

@@ -87,21 +87,6 @@ def make(
   """
   tfds = modules()
 
-  def info(self):
-    features = {
-      'image': tfds.features.Image(shape=(None, None, 3)),
-      'person': tfds.features.Scalar(np.int64),
-      'camera': tfds.features.Scalar(np.int64),
-      'modality': tfds.features.ClassLabel(names=list(MODALITIES)),
-      'name': tfds.features.Text(),
-    }
-    return tfds.core.DatasetInfo(
-      builder=self,
-      description=f'{dataset.title}. {dataset.note}',
-      features=tfds.features.FeaturesDict(features),
-      disable_shuffling=True,  # the order of the records is the canonical one
-    )
-
   def split_generators(self, dl_manager):
     root = registry.locate(dataset, str(dl_manager.manual_dir))
     records = registry.read(dataset, root, **options)
@@ -113,27 +98,9 @@ def make(
       split: self._generate_examples(read, own) for split, own in splits.items()
     }
 
-  def generate_examples(self, read, records) -> Iterator[tuple[int, dict]]:
-    for row, record in enumerate(records):
-      try:
-        data = read(record)
-      except ValueError as error:
-        raise errors.DataError(
-          f'{record.name} cannot be read: {error}', dataset.title, 'mend it'
-        ) from error
-      hashes[record.name] = decoder.content_hash(data)
-      yield (
-        row,
-        {
-          'image': decoder.colour_file(data),
-          'person': record.person,
-          'camera': record.camera,
-          'modality': record.modality,
-          'name': record.name,
-        },
-      )
-      if advance:
-        advance(1)
+  def generate_examples(self, read, records):
+    del self
+    yield from _examples(dataset, read, records, hashes, advance)
 
   return type(
     'Builder',
@@ -144,12 +111,53 @@ def make(
       'BUILDER_CONFIGS': [tfds.core.BuilderConfig(name=_config(options))],
       'MANUAL_DOWNLOAD_INSTRUCTIONS': f'Unpack {dataset.title}, described on '
       f'{dataset.page}, and give its folder.',
-      '_info': info,
+      '_info': lambda self: _info(tfds, self, dataset),
       '_split_generators': split_generators,
       '_generate_examples': generate_examples,
     },
     skip_registration=True,  # a name may be made again with other options
   )
+
+
+def _info(tfds: Any, builder: Any, dataset: Dataset) -> Any:
+  features = {
+    'image': tfds.features.Image(shape=(None, None, 3)),
+    'person': tfds.features.Scalar(np.int64),
+    'camera': tfds.features.Scalar(np.int64),
+    'modality': tfds.features.ClassLabel(names=list(MODALITIES)),
+    'name': tfds.features.Text(),
+  }
+  return tfds.core.DatasetInfo(
+    builder=builder,
+    description=f'{dataset.title}. {dataset.note}',
+    features=tfds.features.FeaturesDict(features),
+    disable_shuffling=True,  # the order of the records is the canonical one
+  )
+
+
+def _examples(
+  dataset, read, records, hashes, advance
+) -> Iterator[tuple[int, dict[str, Any]]]:
+  for row, record in enumerate(records):
+    try:
+      data = read(record)
+    except (ValueError, OSError) as error:
+      raise errors.DataError(
+        f'{record.name} cannot be read: {error}', dataset.title, 'mend it'
+      ) from error
+    hashes[record.name] = decoder.content_hash(data)
+    yield (
+      row,
+      {
+        'image': decoder.colour_file(data),
+        'person': record.person,
+        'camera': record.camera,
+        'modality': record.modality,
+        'name': record.name,
+      },
+    )
+    if advance:
+      advance(1)
 
 
 def build(
@@ -166,7 +174,7 @@ def build(
     DataError: for anything in the folder that is not as published.
   """
   target = folder(out, dataset, options)
-  for leftover in target.parent.glob(f'{VERSION}.incomplete*'):
+  for leftover in target.parent.glob(f'incomplete.*_{VERSION}'):
     shutil.rmtree(leftover, ignore_errors=True)
   tfds = modules()
   hashes: dict[str, str] = {}

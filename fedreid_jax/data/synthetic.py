@@ -15,6 +15,7 @@ from fedreid_jax.data import synthetic_world as world
 
 DOMAIN_NAMES = world.DOMAIN_NAMES
 MODALITIES = ('visible', 'infrared')
+_WHERE = 'synthetic.generate'
 _BATCH = 64  # images rendered at once: small enough to stay in cache
 
 
@@ -58,11 +59,11 @@ def render(
   Returns:
     image: uint8 `[H, W, 3]`.
   """
-  scene = _sample(key, domain, identity, camera, shot, modality)
+  scene = _sample(key, domain, identity, camera, shot, modality=modality)
   return _photograph(scene, height=height, width=width)
 
 
-def _sample(key, domain, identity, camera, shot, modality):
+def _sample(key, domain, identity, camera, shot, *, modality):
   place = world.sample_domain(key, domain)
   return (
     world.sample_identity(key, place, domain, identity),
@@ -77,11 +78,11 @@ def _photograph(scene, *, height, width):
 
 
 # Two programs: in one, the compiler fuses the draws into the pixels and draws
-# every random number again for each of them, which is 300 times slower.
+# random numbers again for each of them.
 @jax.jit
-def _sample_batch(seed, ids, modality):
+def _sample_batch(seed, modality, *ids):
   key = jax.random.key(seed)
-  return jax.vmap(lambda row: _sample(key, *row, modality))(ids)
+  return jax.vmap(lambda *row: _sample(key, *row, modality=modality))(*ids)
 
 
 @functools.partial(jax.jit, static_argnames=('height', 'width'))
@@ -125,19 +126,18 @@ def generate(
   Raises:
     ConfigError: for a count below one, a negative number or another modality.
   """
-  where = 'synthetic.generate'
-  positive = dict(identities=identities, cameras=cameras, shots=shots)
-  positive |= dict(height=height, width=width)
-  natural = dict(domain=domain, seed=seed, first_identity=first_identity)
-  for floor, arguments in ((1, positive), (0, natural)):
-    for name, value in arguments.items():
-      if not isinstance(value, int | np.integer) or not floor <= value < 2**31:
-        raise errors.ConfigError(
-          f'{name}={value!r}', where, f'give a whole number from {floor} up'
-        )
+  _check(
+    1,
+    identities=identities,
+    cameras=cameras,
+    shots=shots,
+    height=height,
+    width=width,
+  )
+  _check(0, domain=domain, seed=seed, first_identity=first_identity)
   if modality not in MODALITIES:
     raise errors.ConfigError(
-      f'modality={modality!r}', where, f'choose one of {", ".join(MODALITIES)}'
+      f'modality={modality!r}', _WHERE, f'one of {", ".join(MODALITIES)}'
     )
   person, camera, shot = (
     axis.reshape(-1).astype(np.int32)
@@ -145,25 +145,31 @@ def generate(
   )
   person = person + np.int32(first_identity)
   ids = np.stack([np.full_like(person, domain), person, camera, shot])
+  which = np.uint32(seed), np.int32(MODALITIES.index(modality))
   images = np.empty((len(person), height, width, 3), np.uint8)
   for start in range(0, len(person), _BATCH):
     rows = ids[:, start : start + _BATCH]
     num_rows = rows.shape[1]
     # The last batch is padded: one compilation whatever the counts.
     rows = np.pad(rows, ((0, 0), (0, _BATCH - num_rows)), mode='edge')
-    inputs = jax.device_put(
-      (np.uint32(seed), tuple(rows), np.int32(MODALITIES.index(modality)))
-    )
-    scenes = _sample_batch(*inputs)
+    scenes = _sample_batch(*jax.device_put((*which, *rows)))
     batch = _photograph_batch(scenes, height=height, width=width)
     images[start : start + num_rows] = jax.device_get(batch)[:num_rows]
   return Sample(images, person, camera)
 
 
+def _check(floor: int, **arguments: int) -> None:
+  for name, value in arguments.items():
+    if not isinstance(value, int | np.integer) or not floor <= value < 2**31:
+      raise errors.ConfigError(
+        f'{name}={value!r}', _WHERE, f'a whole number from {floor} up'
+      )
+
+
 def contact_sheet(
   path: str | os.PathLike,
   *,
-  domains: int = 6,
+  domains: int = len(DOMAIN_NAMES),
   identities: int = 3,
   cameras: int = 4,
   height: int = 128,
@@ -211,7 +217,8 @@ def contact_sheet(
       x = margin + person * (cameras * width + gap) + camera * width
       sheet.paste(Image.fromarray(image), (int(x), y))
   try:
-    sheet.save(path, format='PNG')
+    # The grain of the sensors makes true colour three times the size.
+    sheet.quantize(256).save(path, format='PNG', optimize=True)
   except OSError as error:
     raise errors.ResourceError(
       f'cannot write {path}', 'synthetic.contact_sheet', str(error)

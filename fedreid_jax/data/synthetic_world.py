@@ -33,10 +33,10 @@ DOMAIN_NAMES = (
 # of the light -1 blue .. 1 orange; exposure; native lines of its sensors;
 # camera elevation; share of walkers hidden behind something.
 _ARCHETYPES = (
-  (0.15, 0.08, 0.60, 0, 0.62, 0.60, 0.15, 1.08, 110.0, 0.20, 0.20),
-  (0.45, 0.30, 0.55, 1, 0.40, 0.35, 0.00, 1.00, 90.0, 0.14, 0.25),
-  (0.75, 0.60, 0.45, 2, 0.40, 0.50, 0.35, 0.85, 72.0, 0.30, 0.30),
-  (0.55, 0.90, 0.60, 2, 0.70, 0.70, -0.30, 1.05, 84.0, 0.26, 0.25),
+  (0.10, 0.08, 0.65, 0, 0.55, 0.50, 0.40, 1.05, 100.0, 0.20, 0.25),
+  (0.45, 0.35, 0.55, 1, 0.45, 0.40, 0.00, 1.00, 92.0, 0.14, 0.22),
+  (0.70, 0.60, 0.50, 2, 0.45, 0.50, 0.20, 0.92, 76.0, 0.28, 0.25),
+  (0.50, 0.85, 0.60, 2, 0.62, 0.62, -0.25, 1.03, 84.0, 0.24, 0.22),
   (0.30, 0.40, 0.60, 1, 0.45, 0.35, -0.10, 0.95, 100.0, 0.12, 0.25),
   (0.60, 0.02, 0.65, 0, 0.40, 0.50, 0.45, 0.92, 80.0, 0.18, 0.35),
   (0.70, 0.58, 0.50, 3, 0.55, 0.70, -0.40, 1.00, 88.0, 0.10, 0.20),
@@ -132,7 +132,7 @@ class Shot(NamedTuple):
   seed: Array
 
 
-def _draws(key: Array, num: int, *ids: Array) -> Array:
+def _draws(key: Array, num: int, *ids: Array | int) -> Array:
   for i in ids:
     key = jax.random.fold_in(key, i)
   return jax.random.uniform(key, (num,))
@@ -206,7 +206,7 @@ def _wardrobe(domain: Domain, draws: Array) -> Array:
   return jnp.concatenate([colours, infrared[:, None]], axis=1)
 
 
-def sample_identity(key: Array, domain: Domain, *ids: Array) -> Identity:
+def sample_identity(key: Array, domain: Domain, *ids: Array | int) -> Identity:
   """Draws a person of a domain; `ids` are the domain and the identity."""
   draws = _draws(key, 56, IDENTITY, *ids)
   d = draws[30:]
@@ -240,7 +240,7 @@ def sample_identity(key: Array, domain: Domain, *ids: Array) -> Identity:
 
 
 def sample_camera(
-  key: Array, domain: Domain, modality: Array, *ids: Array
+  key: Array, domain: Domain, modality: Array, *ids: Array | int
 ) -> Camera:
   """Draws a camera of a domain; `ids` are the domain and the camera.
 
@@ -278,7 +278,7 @@ def sample_camera(
 
 
 def sample_shot(
-  key: Array, domain: Domain, modality: Array, *ids: Array
+  key: Array, domain: Domain, modality: Array, *ids: Array | int
 ) -> Shot:
   """Draws a shot; `ids` are domain, identity, camera and shot."""
   d = _draws(key, 24, SHOT, *ids, modality)

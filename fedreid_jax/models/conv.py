@@ -7,14 +7,14 @@ explicit transposes, 1x1 convolutions are matrix products, and wide 3x3 ones
 train by Winograd's method. Elsewhere XLA's own convolution is used.
 """
 
-from collections.abc import Callable
 import functools
+from collections.abc import Callable
 from typing import Any
 
-from flax import linen as nn
 import jax
-from jax import lax
 import jax.numpy as jnp
+from flax import linen as nn
+from jax import lax
 
 from fedreid_jax.models import winograd
 

@@ -9,7 +9,7 @@ from fedreid_jax.models import conv, norm, pool
 
 
 class ConvNet(nn.Module):
-  """Stacks 3x3 convolution, batch normalisation, ReLU, 2x2 max-pooling.
+  """Stacks 3x3 convolution, batch normalisation, 2x2 max-pooling and ReLU.
 
   Attributes:
     features: output channels of each block.
@@ -21,14 +21,12 @@ class ConvNet(nn.Module):
 
   @nn.compact
   def __call__(self, x, *, train: bool, mask=None):
-    """Maps `[B, H, W, ch]` to `[B, H / 2^L, W / 2^L, features[-1]]`."""
-    for i, width in enumerate(self.features):
+    """Maps `[B, H, W, ch]` to maps halved by each block, `[B, h, w, D]`."""
+    for i, features in enumerate(self.features, start=1):
       x = conv.Conv(
-        width, (3, 3), padding=1, dtype=self.dtype, name=f'conv{i + 1}'
+        features, (3, 3), padding=1, dtype=self.dtype, name=f'conv{i}'
       )(x)
-      x = norm.BatchNorm(dtype=self.dtype, name=f'bn{i + 1}')(
-        x, train=train, mask=mask
-      )
+      bn = norm.BatchNorm(dtype=self.dtype, name=f'bn{i}')
       # ReLU and maximum commute, and after the pooling there is less to do.
-      x = nn.relu(pool.max_pool_2x2(x))
+      x = norm.relu(pool.max_pool_2x2(bn(x, train=train, mask=mask)))
     return x

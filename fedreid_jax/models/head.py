@@ -1,32 +1,35 @@
-"""Necks, from pooled feature to embedding, and the padded classifier."""
+"""Necks, from pooled feature to embedding, and masks of padded identities."""
 
 import jax.numpy as jnp
 from flax import linen as nn
 
-from fedreid_jax import errors
 from fedreid_jax.models import conv, norm
 
 NECKS = ('bn', 'bnneck', 'bottleneck', 'none')
-PADDED = -1e9
+# Finite: of an infinite logit a softmax has the gradient nan, not zero.
+PADDED_LOGIT = -1e9
 
 
 def normal(mean: float, deviation: float):
   """Returns an initialiser drawing from N(mean, deviation^2)."""
+  centred = nn.initializers.normal(deviation)
 
   def init(key, shape, dtype=jnp.float32):
-    return mean + nn.initializers.normal(deviation)(key, shape, dtype)
+    return mean + centred(key, shape, dtype)
 
   return init
 
 
 class Neck(nn.Module):
-  """Turns the pooled feature `[B, D]` into the embedding, in float32.
+  """Turns pooled features into embeddings, in float32.
 
   Attributes:
-    kind: `bn` normalises without affine; `bnneck` with (Luo et al., "Bag of
-      tricks"); `bottleneck` is linear, normalisation, dropout; `none` nothing.
+    kind: `bn` normalises without scale and bias, `bnneck` with (Luo et al.,
+      "Bag of tricks and a strong baseline for deep person
+      re-identification"); `bottleneck` is a linear layer, normalisation and
+      dropout; `none` is the identity.
     bottleneck: features of `bottleneck`.
-    dropout: its dropout rate.
+    dropout: rate of `bottleneck`.
   """
 
   kind: str
@@ -35,39 +38,28 @@ class Neck(nn.Module):
 
   @nn.compact
   def __call__(self, x, *, train: bool, mask=None):
-    """Maps `[B, D]` to `[B, D']`."""
+    """Maps `[B, D]` to `[B, D']`; statistics are of the samples in `mask`."""
     if self.kind == 'none':
       return x
     if self.kind == 'bn':
-      bn = norm.BatchNorm(affine=False, name='bn')
-      return bn(x, train=train, mask=mask)
+      return norm.BatchNorm(affine=False, name='bn')(x, train=train, mask=mask)
     if self.kind == 'bnneck':
       bn = norm.BatchNorm(scale_init=normal(1.0, 0.01), name='bn')
       return bn(x, train=train, mask=mask)
-    if self.kind == 'bottleneck':
-      x = nn.Dense(self.bottleneck, kernel_init=conv.kaiming_normal, name='fc')(
-        x
-      )
-      bn = norm.BatchNorm(scale_init=normal(1.0, 0.02), name='bn')
-      x = bn(x, train=train, mask=mask)
-      return nn.Dropout(self.dropout, deterministic=not train)(x)
-    raise errors.ConfigError(
-      f'unknown neck {self.kind!r}',
-      'model.neck',
-      f'choose from {", ".join(NECKS)}',
-    )
+    x = nn.Dense(self.bottleneck, kernel_init=conv.kaiming_normal, name='fc')(x)
+    bn = norm.BatchNorm(scale_init=normal(1.0, 0.02), name='bn')
+    x = bn(x, train=train, mask=mask)
+    return nn.Dropout(self.dropout, deterministic=not train)(x)
 
 
 def mask_identities(logits, num_identities):
-  """Sets the logits `[B, C]` of identities from `num_identities` on to -1e9.
-
-  The value is finite so that a softmax over it has a zero gradient, not nan.
+  """Sets the logits `[B, C]` of padded identities to `PADDED_LOGIT`.
 
   Args:
     logits: scores of the padded number of identities.
-    num_identities: how many are real, may be traced; None if all are.
+    num_identities: the first so many are real, may be traced; None if all are.
   """
   if num_identities is None:
     return logits
   real = jnp.arange(logits.shape[-1]) < num_identities
-  return jnp.where(real, logits, jnp.float32(PADDED))
+  return jnp.where(real, logits, PADDED_LOGIT)

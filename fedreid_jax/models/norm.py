@@ -17,6 +17,16 @@ def per_sample(mask, ndim: int):
   return mask.reshape(mask.shape + (1,) * (ndim - 1))
 
 
+def relu(x):
+  """Sets what is not positive to zero; nan stays, the gradient at 0 is 0.
+
+  A selection, unlike a maximum, has two operands as large as its result. That
+  is when XLA keeps the result for its several readers in the backward pass,
+  and does not work it out again in each, back to the last convolution.
+  """
+  return jnp.where(x <= 0, 0, x)
+
+
 def moments(x, mask=None):
   """Returns mean and biased variance, `[D]` each, of the real samples.
 
@@ -80,9 +90,7 @@ def _standardize_gradient(residuals, cotangents):
     gain * dbias / count
   )
   if mask is not None:
-    through_moments = jnp.where(
-      per_sample(mask, x.ndim), through_moments, 0
-    )
+    through_moments = jnp.where(per_sample(mask, x.ndim), through_moments, 0)
   dx = gain * dy + through_moments
   return dx.astype(x.dtype), dscale, dbias, None
 

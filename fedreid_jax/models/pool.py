@@ -1,12 +1,10 @@
-"""Spatial pooling: maps of features to one vector an image."""
+"""Pooling over positions, and the max-pooling between two blocks."""
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedreid_jax import errors
-
-CHOICES = ('gap', 'gem', 'flatten')
+GEM_POWER = 3
 
 
 @jax.custom_vjp
@@ -14,8 +12,8 @@ def max_pool_2x2(x):
   """Halves `[B, H, W, D]` by maxima; a last odd row or column is dropped.
 
   The gradient goes to the first maximum in row-major order, as PyTorch's. It
-  is written as a comparison because XLA's own, a select-and-scatter, is some
-  twenty times slower on a CPU.
+  is written out because XLA's own, a select-and-scatter, is some twenty times
+  slower on a CPU.
   """
   return _windows(x).max((2, 4))
 
@@ -42,6 +40,8 @@ def _max_pool_backward(residuals, dy):
     a = jnp.broadcast_to(a[:, :, None, :, None], (b, h, 2, w, 2, d))
     return a.reshape(b, 2 * h, 2 * w, d)
 
+  # Selecting in four axes, not in the six of the windows, lets XLA keep the
+  # result for its several readers; see `norm.relu`.
   row = lax.broadcasted_iota(jnp.int8, (1, 2 * h, 1, 1), 1) % 2
   column = lax.broadcasted_iota(jnp.int8, (1, 1, 2 * w, 1), 2) % 2
   dx = jnp.where(spread(first) == 2 * row + column, spread(dy), 0)
@@ -52,26 +52,23 @@ def _max_pool_backward(residuals, dy):
 max_pool_2x2.defvjp(_max_pool_forward, _max_pool_backward)
 
 
-def global_pool(maps, name: str, p=3.0):
-  """Pools `[B, h, w, D]` in float32 to `[B, D]`, or `[B, h * w * D]` flat.
+def average(maps):
+  """Averages `[B, h, w, D]` over positions, `[B, D]`."""
+  return maps.mean((1, 2))
 
-  Args:
-    maps: features after ReLU.
-    name: `gap` the mean; `gem` the generalised mean
-      `(mean(x^p) + 1e-12)^(1/p)` of Radenovic et al., "Fine-tuning CNN image
-      retrieval with no human annotation"; `flatten` every position.
-    p: exponent of `gem`.
 
-  Raises:
-    ConfigError: an unknown name.
+def generalised_mean(maps):
+  """Returns `(mean(x^3) + 1e-12)^(1/3)` over positions, `[B, D]`.
+
+  Radenovic et al., "Fine-tuning CNN image retrieval with no human
+  annotation", with a fixed power. The maps are those after ReLU.
   """
-  maps = maps.astype(jnp.float32)
-  if name == 'gap':
-    return maps.mean((1, 2))
-  if name == 'gem':
-    return ((maps**p).mean((1, 2)) + 1e-12) ** (1 / p)
-  if name == 'flatten':
-    return maps.reshape(maps.shape[0], -1)
-  raise errors.ConfigError(
-    f'unknown pool {name!r}', 'model.pool', f'choose from {", ".join(CHOICES)}'
-  )
+  return (average(maps**GEM_POWER) + 1e-12) ** (1 / GEM_POWER)
+
+
+def flatten(maps):
+  """Keeps every position, `[B, h * w * D]`."""
+  return maps.reshape(maps.shape[0], -1)
+
+
+POOLS = {'gap': average, 'gem': generalised_mean, 'flatten': flatten}

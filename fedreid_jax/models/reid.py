@@ -22,7 +22,7 @@ class ReIDNet(nn.Module):
   Attributes:
     backbone: module mapping `[B, H, W, ch]` to `[B, h, w, D]`.
     num_classes: identities of the classifier, padding included.
-    pool: one of `pool.CHOICES`.
+    pooling: one of `pool.POOLS`.
     neck_kind: one of `head.NECKS`.
     bottleneck: features of the `bottleneck` neck.
     dropout: dropout rate of the `bottleneck` neck.
@@ -31,37 +31,41 @@ class ReIDNet(nn.Module):
 
   backbone: nn.Module
   num_classes: int
-  pool: str = 'gap'
+  pooling: str = 'gap'
   neck_kind: str = 'bn'
   bottleneck: int = 512
   dropout: float = 0.5
   classifier_bias: bool = False
 
   def setup(self):
+    """Builds the neck and the classifier."""
     self.neck = head.Neck(self.neck_kind, self.bottleneck, self.dropout)
     self.classifier = nn.Dense(
       self.num_classes,
       use_bias=self.classifier_bias,
-      kernel_init=nn.initializers.normal(0.001),
+      kernel_init=head.normal(0.0, 0.001),
     )
 
   def __call__(
     self, images, *, train: bool, num_identities=None, mask=None
   ) -> types.Outputs:
-    """Runs the network; `train` with the `bottleneck` neck needs `dropout`.
+    """Runs the network; training a `bottleneck` needs the key `dropout`.
 
     Args:
       images: float `[B, H, W, ch]`.
-      train: batch statistics and dropout on.
-      num_identities: real identities, logits beyond them are -1e9; may be
-        traced; None if all `num_classes` are.
-      mask: bool `[B]`, False for padded samples, which then enter no
-        statistics, whatever they hold; None if all are real.
+      train: use batch statistics and dropout.
+      num_identities: the first so many identities are real, the logits of the
+        others are -1e9; may be traced; None if all `num_classes` are.
+      mask: bool `[B]`, False for padded samples, which enter no statistics
+        whatever they hold; None if all are real.
+
+    Returns:
+      Features, embeddings and logits, all float32.
     """
     if mask is not None:
       images = jnp.where(norm.per_sample(mask, images.ndim), images, 0)
     maps = self.backbone(images, train=train, mask=mask)
-    feature = pool.global_pool(maps, self.pool)
+    feature = pool.POOLS[self.pooling](maps.astype(jnp.float32))
     embedding = self.neck(feature, train=train, mask=mask)
     logits = self.classify(embedding, num_identities)
     return types.Outputs(feature, embedding, logits)
@@ -80,18 +84,27 @@ def build(config: Any, num_classes: int) -> ReIDNet:
     num_classes: identities of the classifier, padded to the largest client.
 
   Raises:
-    ConfigError: an unknown name, pool, neck or dtype.
+    ConfigError: an unknown name, pool, neck, dtype or stride, or no channels.
   """
   _one_of('name', config.name, NAMES)
-  _one_of('pool', config.pool, pool.CHOICES)
+  _one_of('pool', config.pool, pool.POOLS)
   _one_of('neck', config.neck, head.NECKS)
   _one_of('dtype', config.dtype, DTYPES)
+  _one_of('last_stride', config.last_stride, (1, 2))
   dtype = DTYPES[config.dtype]
   if config.name == 'convnet':
     backbone = convnet.ConvNet(tuple(config.features), dtype)
+    channels = backbone.features
   else:
     backbone = resnet.ResNet(
       config.name, config.width, config.small_stem, config.last_stride, dtype
+    )
+    channels = (backbone.base,)
+  if not channels or min(channels) < 1:
+    raise errors.ConfigError(
+      f'{config.name} with channels {channels}',
+      'model.width, model.features',
+      'give every layer at least one channel',
     )
   return ReIDNet(
     backbone,
@@ -109,5 +122,5 @@ def _one_of(field: str, value, choices):
     raise errors.ConfigError(
       f'unknown {field} {value!r}',
       f'model.{field}',
-      f'choose from {", ".join(choices)}',
+      f'choose from {", ".join(map(str, choices))}',
     )

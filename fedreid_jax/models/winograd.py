@@ -1,10 +1,9 @@
 """Winograd's minimal filtering along the height of a 3x3 convolution.
 
 Lavin and Gray, "Fast algorithms for convolutional neural networks", F(4, 3):
-four rows of the output take six products instead of twelve, so the work of a
-3x3 convolution is halved, forward and backward. Done along one axis only,
-its rounding stays near 1e-5 of the output (both axes: ten times that), and
-the rows it adds and subtracts are contiguous.
+four rows of the output take six products instead of twelve, in the convolution
+and in the gradient of its kernel alike. Done along one axis only, its rounding
+stays near 1e-5 of the output, and the rows it adds are contiguous.
 """
 
 import jax.numpy as jnp
@@ -25,7 +24,7 @@ def convolve(convolve_rows, x, kernel):
   last = x.shape[1] - TILE + 1
   rows = _transform_rows([padded[:, a : a + last : TILE] for a in range(6)])
   taps = _transform_taps([kernel[a : a + 1] for a in range(3)])
-  products = [convolve_rows(d, g) for d, g in zip(rows, taps)]
+  products = [convolve_rows(d, g) for d, g in zip(rows, taps, strict=True)]
   y = jnp.stack(_combine(products), axis=2)
   return y.reshape(*x.shape[:3], kernel.shape[-1])
 

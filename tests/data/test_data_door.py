@@ -50,6 +50,29 @@ def test_doctor(mini_copy, tmp_path):
   assert err.startswith('error[3]: 2 errors, first: unreadable files')
 
 
+@pytest.fixture
+def door(tmp_path, monkeypatch, capsys):
+  """`(*arguments) -> (exit code, stdout, stderr)`, in this process."""
+  flags = data.flags.FLAGS
+  names = ('dataset', 'root', 'out', 'height', 'width', 'identities')
+  monkeypatch.setenv('JAX_COMPILATION_CACHE_DIR', 'as the tests have it')
+  monkeypatch.chdir(tmp_path)
+
+  def one(*arguments):
+    monkeypatch.setattr(sys, 'argv', ['data', *arguments])
+    flags.unparse_flags()
+    for name in names:
+      flags[name].unparse()
+    with pytest.raises(SystemExit) as caught:
+      data.run.start(data.main)
+    return (caught.value.code or 0, *capsys.readouterr())
+
+  yield one
+  flags.unparse_flags()
+  for name in names:
+    flags[name].unparse()
+
+
 @pytest.mark.parametrize(
   ('arguments', 'message'),
   [
@@ -62,17 +85,9 @@ def test_doctor(mini_copy, tmp_path):
     (('synth', '--identities=5'), 'identities'),
   ],
 )
-def test_mistakes(tmp_path, monkeypatch, capsys, arguments, message):
-  monkeypatch.setattr(sys, 'argv', ['data', *arguments])
-  monkeypatch.chdir(tmp_path)
-  data.flags.FLAGS.unparse_flags()
-  with pytest.raises(SystemExit) as caught:
-    data.run.start(data.main)
-  assert caught.value.code in (2, 3)
-  assert message in capsys.readouterr().err
-  data.flags.FLAGS.unparse_flags()
-  for name in ('dataset', 'root'):
-    data.flags.FLAGS[name].unparse()
+def test_mistakes(door, arguments, message):
+  code, _, err = door(*arguments)
+  assert code in (2, 3) and message in err
 
 
 def test_list_names_everything(tmp_path):
@@ -81,14 +96,14 @@ def test_list_names_everything(tmp_path):
   assert 'msmt17: MSMT17; market' in out and 'val=train|val|drop' in out
 
 
-def test_synth_and_sheet(tmp_path):
-  size = ('--height=16', '--width=8')
+def test_synth_and_sheet(door, tmp_path):
+  size = ('--height=32', '--width=16')
   root = tmp_path / 'mini'
   arguments = ('synth', '--dataset=grid', f'--root={root}', '--identities=6')
-  code, out, _ = run(tmp_path, *arguments, *size)
+  code, out, _ = door(*arguments, *size)
   assert (code, out) == (0, f'a miniature of QMUL GRID in {root}\n')
   assert len(list((root / 'probe').iterdir())) == 5
-  code, _, err = run(tmp_path, *arguments, *size)
+  code, _, err = door(*arguments, *size)
   assert code == 6 and 'not empty' in err
-  code, _, _ = run(tmp_path, 'sheet', f'--out={tmp_path / "a.png"}', *size)
+  code, _, _ = door('sheet', f'--out={tmp_path / "a.png"}', *size)
   assert code == 0 and (tmp_path / 'a.png').stat().st_size > 1000

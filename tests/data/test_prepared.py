@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -160,23 +159,22 @@ def test_killed_prepare_is_finished_by_the_next(minis, tmp_path):
     'import sys, time; from fedreid_jax.data import prepare; '
     'from fedreid_jax.data.decoder import Decoder; '
     'prepare.prepare(*sys.argv[1:3], sys.argv[3], Decoder(16, 8), '
-    'on_build=lambda n: (print("on", flush=True), time.sleep(0.05)))'
+    'on_build=lambda n: (print("on", file=sys.stderr), time.sleep(0.05)))'
   )
   child = subprocess.Popen(
     [sys.executable, '-c', code, str(root), 'regdb', str(out)],
-    stdout=subprocess.PIPE,
-    stderr=subprocess.DEVNULL,
+    stderr=subprocess.PIPE,
   )
-  assert child.stdout is not None
-  child.stdout.readline()
-  time.sleep(0.1)
+  assert child.stderr is not None
+  while child.stderr.readline() != b'on\n':
+    assert child.poll() is None
   child.send_signal(signal.SIGKILL)
   child.wait()
-  child.stdout.close()
-  assert list(out.rglob('*.incomplete*'))
+  child.stderr.close()
+  assert list(out.rglob('incomplete.*'))
   done = prepare.prepare(root, 'regdb', out, SMALL)
   assert len(done.names) == 200
-  assert not list(out.rglob('*.incomplete*'))
+  assert not list(out.rglob('incomplete.*'))
 
 
 def test_unreadable_images_are_named(mini_copy, tmp_path):

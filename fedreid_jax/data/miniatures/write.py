@@ -33,6 +33,20 @@ WRITERS = {
 }
 
 
+def check_empty(root: str | os.PathLike) -> Path:
+  """Returns a folder that may be written to.
+
+  Raises:
+    ResourceError: when it has something in it, or is a file.
+  """
+  path = Path(root).expanduser()
+  if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    raise errors.ResourceError(
+      'not empty', str(path), 'give a folder that is not there yet'
+    )
+  return path
+
+
 def write(name: str, root: str | os.PathLike, photos: Photos) -> None:
   """Writes a data set of rendered persons, in the official layout.
 
@@ -53,10 +67,6 @@ def write(name: str, root: str | os.PathLike, photos: Photos) -> None:
       'miniature',
       f'render at least {FEWEST}, 9 and 2',
     )
-  path = Path(root).expanduser()
-  if path.exists() and (not path.is_dir() or any(path.iterdir())):
-    raise errors.ResourceError(
-      'not empty', str(path), 'give a folder that is not there yet'
-    )
+  path = check_empty(root)
   path.mkdir(parents=True, exist_ok=True)
   WRITERS[name](path, photos)

@@ -1,0 +1,1 @@
+"""Speed and memory programs; each prints one table."""

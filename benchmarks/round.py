@@ -1,0 +1,157 @@
+"""One FedPav round: this engine beside a plain PyTorch loop, in turn.
+
+  python -m benchmarks.round [--rounds=15]
+
+Four clients of the sizes of Omniglot's alphabets, 32x32 grey images, batches
+of 32, the four-block network; augmentation and averaging included. Every
+contender lives in a process of its own and runs one round when told to, so the
+rounds of all interleave. PyTorch is left out where it is not installed.
+"""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import numpy as np
+from absl import app, flags
+from rich import console, table
+
+_ROUNDS = flags.DEFINE_integer('rounds', 15, 'Counted rounds of each.')
+_WORKER = flags.DEFINE_string('worker', '', 'Internal: which contender to be.')
+
+SIZES = (('Balinese', 24), ('Early_Aramaic', 22), ('Korean', 40), ('Latin', 26))
+SHOTS, BATCH, WARM_UP = 20, 32, 3
+MALLOC = {
+  'MALLOC_MMAP_THRESHOLD_': '1073741824',
+  'MALLOC_TRIM_THRESHOLD_': '1073741824',
+}
+CONTENDERS = {
+  'fedreid_jax': {},
+  'PyTorch, as people run it': {},
+  'PyTorch, channels_last, malloc thresholds raised': MALLOC,
+}
+
+
+def made_up_clients():
+  """Random images with the clients' sizes: `{name: (images, labels)}`."""
+  rng = np.random.default_rng(0)
+  return {
+    name: (
+      rng.integers(0, 256, (num * SHOTS, 32, 32, 1), dtype=np.uint8),
+      np.repeat(np.arange(num, dtype=np.int32), SHOTS),
+    )
+    for name, num in SIZES
+  }
+
+
+def engine_round():
+  """Returns a function that runs one round of the engine."""
+  import time
+
+  import jax
+
+  from configs import common
+  from fedreid_jax import algorithms, assemble
+  from fedreid_jax.core import compose, mapping
+  from fedreid_jax.core.types import ClientData
+  from fedreid_jax.data import augment
+  from fedreid_jax.data.federation import Federation
+  from fedreid_jax.models import functional, reid
+
+  config = common.default()
+  common.folder(config)
+  clients = tuple(
+    ClientData(
+      name,
+      lambda images=images: images,
+      labels,
+      np.zeros_like(labels),
+      np.zeros_like(labels),
+      int(labels.max()) + 1,
+    )
+    for name, (images, labels) in made_up_clients().items()
+  )
+  shape = (32, 32, 1)
+  federation = Federation(clients, (), shape, (0.0,), (1.0,), 'made up')
+  model = functional.wrap(reid.build(config.model, 40), shape)
+  executor = assemble.make_executor(
+    config,
+    federation,
+    model,
+    compose.load(('fedpav',), {}, algorithms),
+    augment.make(config.augment, (0.0,), (1.0,)),
+    mapping.make_mesh(1),
+  )
+  variables = jax.jit(model.init)(jax.random.key(0))
+  server, states = executor.init(variables)
+  number = 0
+
+  def run() -> tuple[int, float]:
+    nonlocal server, number
+    start = time.perf_counter()
+    server, log = executor.round(server, states, number)
+    jax.block_until_ready(server)
+    number += 1
+    return log['images'], time.perf_counter() - start
+
+  return run
+
+
+def worker(name: str) -> None:
+  """Runs one round for every line read, until the input ends."""
+  if name == 'fedreid_jax':
+    run = engine_round()
+  else:
+    from benchmarks import torch_fedpav
+
+    clients = list(made_up_clients().values())
+    run = torch_fedpav.Round(clients, BATCH, best='channels_last' in name)
+  for _ in sys.stdin:
+    images, seconds = run()
+    print(images / seconds, flush=True)
+
+
+def main(argv: list[str]) -> None:
+  """Prints images per second of each contender."""
+  del argv
+  if _WORKER.value:
+    worker(_WORKER.value)
+    return
+  names = list(CONTENDERS)
+  if importlib.util.find_spec('torch') is None:
+    names = names[:1]
+  processes = {
+    name: subprocess.Popen(
+      [sys.executable, '-m', 'benchmarks.round', f'--worker={name}'],
+      stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE,
+      text=True,
+      env=os.environ | CONTENDERS[name],
+    )
+    for name in names
+  }
+  speeds: dict[str, list[float]] = {name: [] for name in names}
+  for number in range(WARM_UP + _ROUNDS.value):
+    for name, process in processes.items():
+      assert process.stdin and process.stdout
+      process.stdin.write('go\n')
+      process.stdin.flush()
+      speed = float(process.stdout.readline())
+      if number >= WARM_UP:
+        speeds[name].append(speed)
+  for process in processes.values():
+    process.communicate()
+  ours = np.asarray(speeds[names[0]])
+  out = table.Table(title=f'FedPav rounds, images/s, {_ROUNDS.value} each')
+  for column in ('program', 'min', 'median', 'max', 'ours / it, median'):
+    out.add_column(column, justify='left' if column == 'program' else 'right')
+  for name in names:
+    values = np.asarray(speeds[name])
+    row = [f'{f(values):.0f}' for f in (np.min, np.median, np.max)]
+    out.add_row(name, *row, f'{np.median(ours / values):.2f}')
+  console.Console(width=110).print(out)
+
+
+if __name__ == '__main__':
+  app.run(main)

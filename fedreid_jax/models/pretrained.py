@@ -1,0 +1,111 @@
+"""ImageNet weights in torchvision's format, from `.safetensors` files only.
+
+The names are torchvision's, `layer1.0.downsample.0.weight`. A pickle runs
+code when it is read and is refused; what must fit is checked against the
+header before any tensor is read.
+"""
+
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import safetensors
+from flax import traverse_util
+
+from fedreid_jax import errors
+from fedreid_jax.core.types import Tree
+
+_LEAVES = {
+  'kernel': 'weight',
+  'scale': 'weight',
+  'bias': 'bias',
+  'mean': 'running_mean',
+  'var': 'running_var',
+}
+_TO_OIHW, _TO_HWIO = (3, 2, 0, 1), (2, 3, 1, 0)
+
+
+def load(path: str | Path, variables: Tree) -> Tree:
+  """Returns the variables with the backbone of a weight file.
+
+  Args:
+    path: a `.safetensors` file of a ResNet as torchvision names it; `fc.*`
+      and `*.num_batches_tracked` are ignored.
+    variables: nested dict with `params/backbone` and `batch_stats/backbone`
+      of a `resnet.ResNet`; left as it is.
+
+  Returns:
+    A new nested dict.
+
+  Raises:
+    IntegrityError: a file of another format, absent or damaged, or a tensor
+      that is missing, unknown, of another shape or type, or not finite.
+  """
+  path = Path(path)
+  flat = traverse_util.flatten_dict(variables)
+  wanted = {name(leaf): leaf for leaf in flat if leaf[1] == 'backbone'}
+  _check_format(path)
+  try:
+    with safetensors.safe_open(path, framework='numpy') as file:
+      _check_names(path, set(file.keys()), set(wanted))
+      for key, leaf in wanted.items():
+        flat[leaf] = jnp.asarray(_read(path, file, key, flat[leaf].shape))
+  except (safetensors.SafetensorError, OSError) as error:
+    raise errors.IntegrityError(
+      f'unreadable weights: {error}', str(path), 'fetch the file again'
+    ) from error
+  return traverse_util.unflatten_dict(flat)
+
+
+def name(leaf: tuple[str, ...]) -> str:
+  """Returns torchvision's name of `(collection, 'backbone', ..., leaf)`."""
+  modules = [module.replace('_', '.') for module in leaf[2:-1]]
+  return '.'.join((*modules, _LEAVES[leaf[-1]]))
+
+
+def _check_format(path: Path):
+  if path.suffix != '.safetensors':
+    raise errors.IntegrityError(
+      f'weights of format {path.suffix or "unknown"!r}',
+      str(path),
+      'convert them to .safetensors where they come from; no pickle is read',
+    )
+
+
+def _check_names(path: Path, found: set[str], wanted: set[str]):
+  ignored = {
+    key
+    for key in found
+    if key.startswith('fc.') or key.endswith('.num_batches_tracked')
+  }
+  for what, keys in (
+    ('no tensor', wanted - found),
+    ('unknown tensor', found - wanted - ignored),
+  ):
+    if keys:
+      raise errors.IntegrityError(
+        f'{what} {min(keys)}',
+        str(path),
+        'use weights of the same network, as torchvision names them',
+      )
+
+
+def _read(path: Path, file, key: str, shape: tuple[int, ...]) -> np.ndarray:
+  header = file.get_slice(key)
+  convolution = len(shape) == 4
+  expected = [shape[axis] for axis in _TO_OIHW] if convolution else list(shape)
+  found = header.get_shape(), header.get_dtype()
+  if found != (expected, 'F32'):
+    raise errors.IntegrityError(
+      f'tensor {key} is {found[1]} {found[0]}, not F32 {expected}',
+      str(path),
+      'use float32 weights of the same network',
+    )
+  tensor = file.get_tensor(key)
+  if not np.isfinite(tensor).all():
+    raise errors.IntegrityError(
+      f'tensor {key} has values that are not finite',
+      str(path),
+      'fetch the file again',
+    )
+  return tensor.transpose(_TO_HWIO) if convolution else tensor

@@ -1,0 +1,204 @@
+"""The synthetic world: what it promises about its images."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedreid_jax import errors
+from fedreid_jax.data import synthetic, synthetic_body
+from fedreid_jax.data import synthetic_world as world
+
+SIZE = dict(height=16, width=8)  # one size: one compilation for the file
+BATCH = synthetic._BATCH
+
+
+def generate(domain=0, identities=3, cameras=2, shots=2, **kwargs):
+  return synthetic.generate(
+    domain, identities, cameras, shots, **SIZE, **kwargs
+  )
+
+
+def sample(first=0):
+  """Parameters of the first shot of as many identities as a batch holds."""
+  zero = jnp.zeros(BATCH, jnp.int32)
+  ids = zero + 1, zero + first + jnp.arange(BATCH), zero, zero
+  return synthetic._sample_batch(jnp.uint32(0), jnp.int32(0), *ids)
+
+
+@pytest.fixture(scope='module')
+def scenes():
+  return sample()
+
+
+def photograph(scenes, infrared=False):
+  scenes = (*scenes[:3], jnp.full(BATCH, infrared))
+  return np.asarray(synthetic._photograph_batch(scenes, **SIZE))
+
+
+def test_order_shape_and_type():
+  sample = generate(identities=2, cameras=3, shots=2, first_identity=7)
+  assert sample.images.shape == (12, 16, 8, 3)
+  assert sample.images.dtype == np.uint8
+  assert sample.identities.dtype == sample.cameras.dtype == np.int32
+  np.testing.assert_array_equal(sample.identities, [7] * 6 + [8] * 6)
+  np.testing.assert_array_equal(sample.cameras, [0, 0, 1, 1, 2, 2] * 2)
+
+
+def test_same_seed_same_world_other_seed_other_world():
+  np.testing.assert_array_equal(generate().images, generate().images)
+  assert (generate().images != generate(seed=1).images).mean() > 0.5
+
+
+def test_more_of_anything_leaves_the_images_that_were_there():
+  def cube(identities, cameras, shots):
+    images = generate(2, identities, cameras, shots).images
+    return images.reshape(identities, cameras, shots, *images.shape[1:])
+
+  few, many = cube(2, 2, 1), cube(5, 7, 2)  # 4 and 70 images: two batches
+  np.testing.assert_array_equal(few, many[:2, :2, :1])
+  tail = generate(2, 3, 7, 2, first_identity=2).images
+  np.testing.assert_array_equal(tail, many[2:].reshape(tail.shape))
+
+
+def test_every_image_is_another():
+  images = generate(identities=4, cameras=4, shots=4).images
+  assert len(np.unique(images.reshape(64, -1), axis=0)) == 64
+
+
+def test_compiles_once_whatever_the_counts():
+  generate()
+  before = synthetic._photograph_batch._cache_size()
+  for counts in ((1, 1, 1), (5, 3, 1), (9, 4, 2)):
+    generate(3, *counts, modality='infrared')
+  assert synthetic._photograph_batch._cache_size() == before
+
+
+def test_render_is_traceable_in_everything():
+  def one(seed, *ids):
+    return synthetic.render(
+      jax.random.key(seed), *ids[:4], **SIZE, modality=ids[4]
+    )
+
+  shape = jax.eval_shape(jax.vmap(one), *([jnp.arange(3)] * 6))
+  assert shape.shape == (3, 16, 8, 3) and shape.dtype == jnp.uint8
+
+
+@pytest.mark.slow
+def test_render_is_the_image_that_generate_makes():
+  ids = (jnp.int32(i) for i in (4, 1, 1, 0))
+  image = synthetic.render(
+    jax.random.key(0), *ids, **SIZE, modality=jnp.int32(0)
+  )
+  expected = generate(4, 2, 2, 1).images[3]
+  # Separately compiled float32 arithmetic may round to the next level.
+  assert np.abs(np.asarray(image, int) - expected.astype(int)).max() <= 1
+
+
+def test_infrared_is_grey_and_another_moment():
+  visible = generate(1).images.astype(float)
+  infrared = generate(1, modality='infrared').images
+  assert (infrared == infrared[..., :1]).all()
+  assert visible.std(axis=-1).mean() > 3
+  assert np.abs(visible.mean(-1) - infrared[..., 0]).mean() > 10
+
+
+def test_infrared_sees_no_visible_colour(scenes):
+  person, camera, shot, _ = scenes
+  dyed = person._replace(
+    materials=person.materials.at[..., :3].set(1 - person.materials[..., :3])
+  )
+  before, after = (
+    photograph((p, camera, shot), infrared=True) for p in (person, dyed)
+  )
+  np.testing.assert_array_equal(before, after)
+  assert (photograph((dyed, camera, shot)) != photograph(scenes)).mean() > 0.1
+
+
+def test_infrared_reflectance_is_drawn_apart_from_colour():
+  materials = np.concatenate(
+    [sample(first)[0].materials for first in range(0, 6 * BATCH, BATCH)]
+  )
+  for garment in (world.UPPER, world.LOWER, world.BAG):
+    bright = materials[:, garment, :3].mean(-1)
+    r = np.corrcoef(bright, materials[:, garment, 3])[0, 1]
+    assert abs(r) < 0.2  # four standard errors of 384 pairs
+  gap = materials[:, world.UPPER, 3] - materials[:, world.UPPER_ACCENT, 3]
+  assert np.abs(gap).min() > 0.2  # a texture shows in infrared too
+
+
+def test_a_print_is_seen_from_the_front_only(scenes):
+  person, camera, shot, _ = scenes
+  person = person._replace(
+    upper_texture=jnp.full(BATCH, synthetic_body.PRINT, jnp.int32),
+    print_size=jnp.full(BATCH, 0.5, jnp.float32),
+  )
+  other = person._replace(
+    materials=person.materials.at[:, world.UPPER_ACCENT].set(0.97)
+  )
+  shot = shot._replace(yaw=-camera.yaw, occluder=jnp.zeros(BATCH, jnp.int32))
+
+  def changed(turn):
+    turned = shot._replace(yaw=shot.yaw + turn)
+    before, after = (photograph((p, camera, turned)) for p in (person, other))
+    return (before != after).any(axis=(1, 2, 3))
+
+  assert changed(0.0).mean() > 0.8
+  assert not changed(jnp.pi).any()
+
+
+def test_domains_look_different():
+  looks = np.stack(
+    [
+      generate(d, 32, 4, 1).images.reshape(2, -1, 3).mean(1)
+      for d in range(len(synthetic.DOMAIN_NAMES))
+    ]
+  )
+  within = np.linalg.norm(looks[:, 0] - looks[:, 1], axis=-1)
+  means = looks.mean(1)
+  between = np.linalg.norm(means[:, None] - means[None], axis=-1)
+  np.fill_diagonal(between, np.inf)
+  assert np.median(between.min(1)) > 2 * np.median(within)
+
+
+def test_a_domain_without_a_name_is_a_domain():
+  assert generate(100, 1, 1, 1).images.std() > 10
+
+
+@pytest.mark.parametrize(
+  'arguments',
+  [
+    dict(identities=0),
+    dict(cameras=-1),
+    dict(shots=1.5),
+    dict(domain=-1),
+    dict(seed=-1),
+    dict(seed=2**31),
+    dict(first_identity=-2),
+    dict(modality='thermal'),
+  ],
+)
+def test_arguments_that_make_no_world(arguments):
+  with pytest.raises(errors.ConfigError, match=next(iter(arguments))):
+    generate(**arguments)
+
+
+def test_contact_sheet_is_a_picture(tmp_path):
+  path = tmp_path / 'sheet.png'
+  synthetic.contact_sheet(path, domains=2, identities=2, cameras=2, **SIZE)
+  with Image.open(path) as sheet:
+    assert sheet.format == 'PNG'
+    assert sheet.height >= 3 * 16 and sheet.width >= 4 * 8
+    assert np.asarray(sheet.convert('L')).std() > 10
+
+
+def test_contact_sheet_that_cannot_be_written(tmp_path):
+  with pytest.raises(errors.ResourceError, match='sheet.png'):
+    synthetic.contact_sheet(
+      tmp_path / 'missing' / 'sheet.png',
+      domains=1,
+      identities=1,
+      cameras=1,
+      **SIZE,
+    )

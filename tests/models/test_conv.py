@@ -1,0 +1,135 @@
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from fedreid_jax.models import conv, winograd
+
+
+def draw(seed, *shape):
+  values = np.random.default_rng(seed).standard_normal(shape)
+  return jnp.asarray(values, jnp.float32)
+
+
+def gradients(convolve, x, kernel, direction):
+  """Output and both gradients of `<convolve(x, kernel), direction>`."""
+  y, vjp = jax.vjp(convolve, x, kernel)
+  return y, *vjp(direction)
+
+
+def compare(ours, oracle, x, kernel, tolerance=2e-5):
+  """Compares outputs and gradients, outside a loop and inside one."""
+  direction = draw(2, *jax.eval_shape(oracle, x, kernel).shape)
+  expected = gradients(oracle, x, kernel, direction)
+
+  @jax.jit
+  def in_loop(num_steps, x, kernel):
+    zeros = jax.tree.map(jnp.zeros_like, expected)
+    return lax.fori_loop(
+      0,
+      num_steps,
+      lambda _, carry: gradients(ours, x, kernel, direction),
+      zeros,
+    )
+
+  for found in (
+    jax.jit(functools.partial(gradients, ours))(x, kernel, direction),
+    in_loop(2, x, kernel),
+  ):
+    for a, b in zip(found, expected, strict=True):
+      scale = max(float(jnp.abs(b).max()), 1.0)
+      np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * scale)
+
+
+@pytest.mark.parametrize(
+  'size, stride, padding, dilation, shape',
+  [
+    (1, 1, 0, 1, (2, 5, 4, 3)),
+    (1, 2, 0, 1, (2, 5, 4, 3)),
+    (1, 1, 1, 1, (2, 5, 4, 3)),
+    (3, 1, 1, 1, (2, 5, 4, 3)),
+    (3, 1, 0, 1, (2, 5, 4, 3)),
+    (3, 2, 1, 1, (2, 6, 5, 3)),
+    (3, 2, 0, 1, (2, 6, 6, 3)),
+    (3, 1, 2, 2, (2, 6, 5, 3)),
+    (3, 2, 2, 2, (2, 7, 6, 3)),
+    (7, 2, 3, 1, (2, 9, 8, 3)),
+    (7, 1, 3, 1, (1, 8, 7, 1)),
+  ],
+)
+def test_cpu_convolution_equals_the_plain_one(
+  size, stride, padding, dilation, shape
+):
+  x, kernel = draw(0, *shape), draw(1, size, size, shape[-1], 5)
+
+  def ours(x, kernel):
+    return conv.on_cpu(x, kernel, stride, padding, dilation)
+
+  def oracle(x, kernel):
+    return conv.plain(x, kernel, stride, ((padding,) * 2,) * 2, dilation)
+
+  compare(ours, oracle, x, kernel)
+
+
+@pytest.mark.parametrize('height', [4, 8])
+def test_wide_convolutions_train_by_winograd_within_its_rounding(height):
+  num = conv.WINOGRAD_CHANNELS
+  x, kernel = draw(0, 2, height, 3, num), draw(1, 3, 3, num, num) / 16
+
+  def ours(x, kernel):
+    return conv.on_cpu(x, kernel, 1, 1, 1)
+
+  def oracle(x, kernel):
+    return conv.plain(x, kernel, 1, ((1, 1), (1, 1)))
+
+  compare(ours, oracle, x, kernel, tolerance=5e-5)
+  np.testing.assert_array_equal(
+    jax.jit(ours)(x, kernel), jax.jit(oracle)(x, kernel)
+  )
+
+
+def test_winograd_is_exact_on_small_integers():
+  """Worked: with an identity kernel every tile gives its own rows back."""
+  x = jnp.arange(8.0).reshape(1, 8, 1, 1)
+  kernel = jnp.zeros((3, 3, 1, 1)).at[1, 1].set(6.0)
+
+  def rows(d, g):
+    return conv.plain(d, g, 1, ((0, 0), (1, 1)))
+
+  y = winograd.convolve(rows, x, kernel)
+  np.testing.assert_allclose(y.ravel(), 6 * np.arange(8.0), atol=1e-5)
+
+
+def test_gradient_of_the_images_is_not_computed_for_nothing():
+  """A first layer needs no input gradient: XLA must be able to drop it."""
+  x, kernel = draw(0, 2, 6, 6, 3), draw(1, 3, 3, 3, 4)
+
+  def loss(kernel):
+    return conv.canonical(x, kernel, 1, ((1, 1), (1, 1))).sum()
+
+  text = jax.jit(jax.grad(loss)).lower(kernel).compile().as_text()
+  assert text.count('convolution(') <= 1
+
+
+def test_module_has_torch_initialisation_and_float32_parameters():
+  layer = conv.Conv(64, (3, 3), 2, padding=1, use_bias=True, dtype='bfloat16')
+  y, variables = layer.init_with_output(jax.random.key(0), draw(0, 2, 8, 6, 16))
+  assert y.shape == (2, 4, 3, 64) and y.dtype == jnp.bfloat16
+  kernel, bias = variables['params']['kernel'], variables['params']['bias']
+  assert kernel.shape == (3, 3, 16, 64) and kernel.dtype == jnp.float32
+  assert bias.shape == (64,) and bias.dtype == jnp.float32
+  # Kaiming normal, fan out: 2 / (64 * 9).
+  np.testing.assert_allclose(kernel.std(), (2 / 576) ** 0.5, rtol=0.05)
+
+
+def test_other_backends_use_the_plain_convolution(monkeypatch):
+  layer = conv.Conv(4, (3, 3), 2, padding=1)
+  x = draw(0, 2, 8, 6, 3)
+  y, variables = layer.init_with_output(jax.random.key(0), x)
+  monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
+  jaxpr = str(jax.make_jaxpr(layer.apply)(variables, x))
+  assert 'custom_vjp' not in jaxpr
+  np.testing.assert_allclose(layer.apply(variables, x), y, atol=1e-6)

@@ -1,0 +1,233 @@
+import math
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
+import pytest
+from flax import traverse_util
+
+from fedreid_jax import errors
+from fedreid_jax.models import reid, resnet
+
+BATCH_STATS = ['batch_stats']
+
+
+def make(num_classes=6, **changes):
+  config = ml_collections.ConfigDict(
+    dict(
+      name='convnet',
+      width=0.0625,
+      small_stem=True,
+      last_stride=1,
+      features=(4, 6),
+      pool='gap',
+      neck='bnneck',
+      bottleneck=7,
+      dropout=0.5,
+      classifier_bias=False,
+      dtype='float32',
+    )
+  )
+  config.update(changes)
+  return reid.build(config, num_classes)
+
+
+@pytest.fixture(params=['convnet', 'resnet18'])
+def name(request, monkeypatch):
+  """A small network of each family."""
+  monkeypatch.setitem(resnet.DEPTHS, 'resnet18', (False, (1, 1)))
+  return request.param
+
+
+def images(num=4, size=(8, 8, 3)):
+  values = np.random.default_rng(0).standard_normal((num, *size))
+  return jnp.asarray(values, jnp.float32)
+
+
+def shapes_of(model, size=(8, 8, 3)):
+  return jax.eval_shape(
+    lambda key: model.init(key, jnp.zeros((2, *size)), train=False),
+    jax.random.key(0),
+  )
+
+
+def count(tree):
+  return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
+
+
+@pytest.mark.parametrize(
+  'name, trunk, features',
+  [
+    ('resnet18', 11_176_512, 512),
+    ('resnet34', 21_284_672, 512),
+    ('resnet50', 23_508_032, 2048),
+    ('resnet101', 42_500_160, 2048),
+  ],
+)
+def test_parameter_counts_are_those_of_torchvision(name, trunk, features):
+  model = make(name=name, width=1.0, small_stem=False)
+  variables = shapes_of(model, (64, 32, 3))
+  assert count(variables['params']['backbone']) == trunk
+  outputs = jax.eval_shape(
+    lambda v: model.apply(v, jnp.zeros((2, 64, 32, 3)), train=False), variables
+  )
+  assert outputs.feature.shape == (2, features)
+
+
+def test_stack_a_shares_24_56_million_parameters():
+  model = make(
+    751, name='resnet50', width=1.0, neck='bottleneck', bottleneck=512
+  )
+  model = model.clone(backbone=resnet.ResNet('resnet50'))
+  params = shapes_of(model, (64, 32, 3))['params']
+  assert count(params['neck']) == 1_050_112
+  shared = count(params) - count(params['classifier'])
+  assert shared == 23_508_032 + 1_050_112 == 24_558_144
+
+
+@pytest.mark.parametrize('last_stride, size', [(1, (4, 2)), (2, (2, 1))])
+def test_last_stride_keeps_a_finer_map(last_stride, size):
+  backbone = resnet.ResNet('resnet18', 0.0625, False, last_stride)
+  maps, _ = jax.eval_shape(
+    lambda key: backbone.init_with_output(
+      key, jnp.zeros((2, 64, 32, 3)), train=False
+    ),
+    jax.random.key(0),
+  )
+  assert maps.shape == (2, *size, 32)
+
+
+@pytest.mark.parametrize(
+  'neck, names, embedding',
+  [
+    ('none', set(), 6),
+    ('bn', set(), 6),
+    ('bnneck', {'bn/scale', 'bn/bias'}, 6),
+    ('bottleneck', {'bn/scale', 'bn/bias', 'fc/kernel', 'fc/bias'}, 7),
+  ],
+)
+def test_parameter_paths_and_shapes(neck, names, embedding):
+  model = make(neck=neck, classifier_bias=True)
+  variables = shapes_of(model)
+  params = traverse_util.flatten_dict(variables['params'], sep='/')
+  assert {n for n in params if n.startswith('neck/')} == {
+    f'neck/{n}' for n in names
+  }
+  assert params['classifier/kernel'].shape == (embedding, 6)
+  assert params['classifier/bias'].shape == (6,)
+  assert 'backbone/conv1/kernel' in params
+  roots = {name.split('/')[0] for name in params}
+  assert roots <= {'backbone', 'neck', 'classifier'}
+
+
+def test_initial_classifier_and_necks_have_the_published_deviations():
+  model = make(500, neck='bottleneck', bottleneck=512, features=(4, 256))
+  params = model.init(jax.random.key(0), images(), train=False)['params']
+  assert float(params['classifier']['kernel'].std()) == pytest.approx(
+    1e-3, rel=0.02
+  )
+  scale = params['neck']['bn']['scale']
+  assert float(scale.mean()) == pytest.approx(1, abs=5e-3)
+  assert float(scale.std()) == pytest.approx(0.02, rel=0.2)
+  # Kaiming normal, fan out: 2 / 512.
+  assert float(params['neck']['fc']['kernel'].std()) == pytest.approx(
+    (2 / 512) ** 0.5, rel=0.02
+  )
+
+
+def test_padded_identities_score_a_large_negative():
+  model = make()
+  variables = model.init(jax.random.key(0), images(), train=False)
+
+  @jax.jit
+  def logits(num):
+    return model.apply(
+      variables, images(), train=False, num_identities=num
+    ).logits
+
+  free = model.apply(variables, images(), train=False)
+  for num in (2, 6):
+    found = logits(num)
+    np.testing.assert_allclose(found[:, :num], free.logits[:, :num], atol=1e-6)
+    np.testing.assert_array_equal(found[:, num:], np.full((4, 6 - num), -1e9))
+  again = model.apply(variables, free.embedding, 2, method='classify')
+  np.testing.assert_allclose(again, logits(2), atol=1e-6)
+
+
+@pytest.mark.parametrize('neck', ['bnneck', 'bottleneck'])
+def test_padded_samples_change_no_bit_whatever_they_hold(name, neck):
+  model = make(name=name, neck=neck, dropout=0.0)
+  variables = model.init(jax.random.key(0), images(), train=False)
+  mask = jnp.asarray([True, True, True, False])
+
+  @jax.jit
+  def step(batch):
+    def loss(params):
+      outputs, updated = model.apply(
+        variables | {'params': params},
+        batch,
+        train=True,
+        mask=mask,
+        mutable=BATCH_STATS,
+        rngs={'dropout': jax.random.key(1)},
+      )
+      real = jnp.where(mask[:, None], outputs.logits, 0)
+      return jnp.square(real - 1).sum(), (outputs, updated)
+
+    return jax.value_and_grad(loss, has_aux=True)(variables['params'])
+
+  batch = images()
+  clean = step(batch)
+  for poison in (jnp.nan, 7.0):
+    poisoned = step(batch.at[3].set(poison))
+    jax.tree.map(np.testing.assert_array_equal, clean, poisoned)
+  jax.tree.map(lambda leaf: np.isfinite(leaf).all() or pytest.fail(), clean)
+
+
+def test_masked_batch_equals_the_smaller_batch():
+  model = make()
+  variables = model.init(jax.random.key(0), images(), train=False)
+  arguments = dict(train=True, mutable=BATCH_STATS)
+  padded, padded_stats = model.apply(
+    variables, images(), mask=jnp.arange(4) < 3, **arguments
+  )
+  small, small_stats = model.apply(variables, images()[:3], **arguments)
+  np.testing.assert_allclose(padded.logits[:3], small.logits, atol=1e-5)
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5),
+    padded_stats,
+    small_stats,
+  )
+
+
+def test_bfloat16_keeps_float32_parameters_statistics_and_outputs(name):
+  exact, half = make(name=name), make(name=name, dtype='bfloat16')
+  variables = half.init(jax.random.key(0), images(), train=False)
+  outputs, updated = half.apply(
+    variables, images(), train=True, mutable=BATCH_STATS
+  )
+  for leaf in jax.tree.leaves((variables, outputs, updated)):
+    assert leaf.dtype == jnp.float32
+  maps = half.bind(variables).backbone(images(), train=False)
+  assert maps.dtype == jnp.bfloat16
+  expected = exact.apply(variables, images(), train=False)
+  found = half.apply(variables, images(), train=False)
+  np.testing.assert_allclose(found.feature, expected.feature, atol=0.05)
+
+
+@pytest.mark.parametrize(
+  'field, value, choice',
+  [
+    ('name', 'resnet20', 'resnet101'),
+    ('pool', 'max', 'gem'),
+    ('neck', 'long', 'bnneck'),
+    ('dtype', 'float64', 'bfloat16'),
+    ('last_stride', 3, '1, 2'),
+    ('features', (4, 0), 'at least one'),
+    ('features', (), 'at least one'),
+  ],
+)
+def test_unknown_choices_are_named(field, value, choice):
+  with pytest.raises(errors.ConfigError, match=choice):
+    make(**{field: value})
