@@ -111,7 +111,8 @@ def network(last_stride: int):
     def forward(self, x):
       x = torch.relu(self.bn1(self.conv1(x)))
       x = nn.functional.max_pool2d(x, 3, 2, 1)
-      x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+      for stage in range(1, 5):
+        x = getattr(self, f'layer{stage}')(x)
       return x.mean((2, 3))
 
   module = ResNet()

@@ -48,7 +48,7 @@ class Round:
       for images, labels in clients
     ]
     columns = max(int(labels.max()) + 1 for _, labels in clients)
-    one = network(columns).to(memory_format=self._layout)
+    one = network(columns).to(memory_format=self._layout)  # pyright: ignore
     self._models = [copy.deepcopy(one) for _ in clients]
     self._rng = np.random.default_rng(0)
 

@@ -29,8 +29,10 @@ def default() -> Any:
   c.checkpoint_every = 5  # rounds; the last round and signals save too
 
   c.data = ConfigDict()
-  c.data.world = 'synthetic'  # 'synthetic' or 'folder'
-  c.data.root = ''  # folder of domain/identity/image trees
+  c.data.world = 'synthetic'  # 'synthetic', 'folder' or 'datasets'
+  c.data.root = ''  # folder of domains; datasets: of one data set or of all
+  c.data.scenario = 'by_dataset'  # by_camera|by_identity|centralised|standalone
+  # and, visible-infrared, ci (camera), ei (entity), es (entities merged)
   c.data.sources = ()  # domains to train on, a client each; () all but targets
   c.data.targets = ()  # domains nobody trains on, ranked at evaluation
   c.data.query = 'first_per_camera'  # folder: queries of a target; also
@@ -45,11 +47,16 @@ def default() -> Any:
   c.data.std = (0.229, 0.224, 0.225)  # likewise
   c.data.on_bad_image = 'error'  # folder: 'error' or 'skip' unreadable files
   c.data.allow_overlap = False  # let a domain be source and target
-  c.data.world_seed = 0  # synthetic: which world
+  c.data.world_seed = 0  # which synthetic world, which random splits
   c.data.identities = 48  # synthetic: identities of a source domain
   c.data.cameras = 4  # synthetic: cameras of every domain
   c.data.shots = 4  # synthetic: images of an identity from a camera
   c.data.target_identities = 60  # synthetic: identities of a target domain
+  c.data.direction = 'infrared-visible'  # datasets: query, then gallery
+  c.data.search = 'all'  # SYSU-MM01: 'all' or 'indoor' cameras
+  c.data.shots_per_camera = 1  # SYSU-MM01: 1 (single-shot) or 10 (multi-shot)
+  c.data.gallery_sampling = 'agw'  # SYSU-MM01: 'agw' or 'official'
+  c.data.trials = 10  # SYSU-MM01, LLCM: random galleries
   c.data.target_shots = 2  # synthetic: the first is a query, the rest gallery
 
   c.model = ConfigDict()
@@ -106,7 +113,8 @@ def default() -> Any:
 
   c.evaluation = ConfigDict()
   c.evaluation.every = 5  # rounds; the first and last are always evaluated
-  c.evaluation.protocol = 'market'  # which gallery items count, and how
+  c.evaluation.protocol = ''  # '' the target's own, else market|sysu|...
+  c.evaluation.rerank = False  # k-reciprocal re-ranking
   c.evaluation.metric = 'euclidean'  # euclidean|cosine
   c.evaluation.feature = 'embedding'  # or 'feature', before the neck
   c.evaluation.flip = False  # average with the mirror image's feature
@@ -145,6 +153,8 @@ RANGES: Mapping[str, tuple[float, float]] = {
   'data.shots': (1, math.inf),
   'data.target_identities': (1, math.inf),
   'data.target_shots': (2, math.inf),
+  'data.shots_per_camera': (1, math.inf),
+  'data.trials': (1, 10),
   'model.width': (1 / 64, 16),
   'model.last_stride': (1, 2),
   'model.bottleneck': (1, math.inf),
@@ -176,7 +186,20 @@ RANGES: Mapping[str, tuple[float, float]] = {
 }
 CHOICES: Mapping[str, tuple[str, ...]] = {
   'bn_buffers': ('average', 'first_client', 'keep_server'),
-  'data.world': ('synthetic', 'folder'),
+  'data.world': ('synthetic', 'folder', 'datasets'),
+  'data.scenario': (
+    'by_dataset',
+    'by_camera',
+    'by_identity',
+    'centralised',
+    'standalone',
+    'ci',
+    'ei',
+    'es',
+  ),
+  'data.direction': ('infrared-visible', 'visible-infrared'),
+  'data.search': ('all', 'indoor'),
+  'data.gallery_sampling': ('agw', 'official'),
   'data.channels': ('rgb', 'grey'),
   'data.on_bad_image': ('error', 'skip'),
   'model.name': ('resnet18', 'resnet34', 'resnet50', 'resnet101', 'convnet'),
@@ -185,6 +208,17 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
   'model.dtype': ('float32', 'bfloat16'),
   'local.sampler': ('uniform', 'pk'),
   'optim.name': ('sgd', 'adam'),
+  'evaluation.protocol': (
+    '',
+    'market',
+    'fedreid_legacy',
+    'cuhk03_classic',
+    'single_shot',
+    'sysu',
+    'regdb',
+    'llcm',
+    'cuhk_sysu',
+  ),
   'optim.schedule': ('constant', 'step', 'linear', 'cosine'),
   'loss.triplet_on': ('embedding', 'feature'),
   'evaluation.metric': ('euclidean', 'cosine'),

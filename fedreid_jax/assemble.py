@@ -19,7 +19,7 @@ from fedreid_jax.core import (
 )
 from fedreid_jax.data import augment, load, sampler
 from fedreid_jax.data.federation import Federation
-from fedreid_jax.evaluation import evaluate_retrieval, features
+from fedreid_jax.evaluation import evaluate_retrieval, features, trials
 from fedreid_jax.losses import objective
 from fedreid_jax.models import functional, reid
 
@@ -152,24 +152,35 @@ def make_evaluator(config, targets, model, views, mesh):
   )
 
   def one(variables, target) -> dict[str, Any]:
-    query, gallery = target.query, target.gallery
-    metrics = evaluate_retrieval(
-      extract(variables, query.images()),
-      extract(variables, gallery.images()),
-      query.identities,
-      gallery.identities,
-      query.cameras,
-      gallery.cameras,
-      metric=config.metric,
-      protocol=config.protocol,
-      ranks=tuple(config.ranks),
-    )
+    own = target.images
+    found = extract(variables, own.images())
+    protocol = config.protocol or target.protocol or 'market'
+    results = [
+      evaluate_retrieval(
+        found[trial.query],
+        found[trial.gallery],
+        own.identities[trial.query],
+        own.identities[trial.gallery],
+        own.cameras[trial.query],
+        own.cameras[trial.gallery],
+        metric=config.metric,
+        protocol=protocol,
+        ranks=tuple(config.ranks),
+        rerank=config.rerank,
+      )
+      for trial in target.trials
+    ]
+    summary = results[0] if len(results) == 1 else trials.summarise(results)
     return {
       'target': target.name,
-      'protocol': config.protocol,
-      'direction': 'all',
-      'metrics': {k: v for k, v in metrics.items() if k not in COUNTS},
-    } | {k: metrics[k] for k in COUNTS}
+      'protocol': protocol,
+      'direction': target.direction,
+      'distance': config.metric + ('+rerank' if config.rerank else ''),
+      'trials': len(results),
+      'metrics': {
+        k: v for k, v in summary.items() if k not in (*COUNTS, 'trials')
+      },
+    } | {k: summary[k] for k in COUNTS}
 
   def evaluate(shared: types.Flat, personal: types.Flat):
     groups = next(iter(shared.values())).shape[0]

@@ -78,18 +78,24 @@ class _Run:
         'images': c.num_images,
         'identities': c.num_identities,
         'cameras': len(np.unique(c.cameras)),
+        'visible': int((c.modalities == 0).sum()),
+        'infrared': int((c.modalities == 1).sum()),
       }
       for c in clients
     ]
     if jax.process_index() == 0:
       recorder.write_json(workdir / 'config.json', resolved)
+      for target in self.setup.federation.targets:
+        if target.splits:
+          path = workdir / f'splits-{target.name}.json'
+          recorder.write_json(path, target.splits)
       recorder.write_json(
         described,
         recorder.environment() | {'data_digest': digest, 'clients': table},
       )
     self.record.table(
       'Clients',
-      ['client', 'images', 'identities', 'cameras'],
+      list(table[0]),
       [[str(v) for v in row.values()] for row in table],
     )
 
@@ -225,19 +231,24 @@ class _Run:
 
 def _show(config, record: recorder.Recorder, entries: list[dict]) -> None:
   """Prints evaluation entries as a table."""
-  metrics = list(entries[0]['metrics'])
+  metrics = [m for m in entries[0]['metrics'] if not m.endswith('_std')]
   record.table(
     f'{"+".join(config.components)}: unseen targets, %, '
-    f'{config.evaluation.protocol} protocol, '
-    f'{config.evaluation.metric} distance',
-    ['target', 'model', 'round', *metrics, 'queries', 'gallery', 'invalid'],
+    f'{entries[0]["distance"]} distance',
+    ['target', 'protocol', 'direction', 'model', 'round', *metrics]
+    + ['queries', 'gallery', 'invalid'],
     [
-      [e['target'], e['model'], str(e['round'])]
-      + [f'{e["metrics"][m]:.2f}' for m in metrics]
+      [e['target'], e['protocol'], e['direction'], e['model'], str(e['round'])]
+      + [_percent(e['metrics'], m) for m in metrics]
       + [str(e[c]) for c in ('queries', 'gallery', 'invalid_queries')]
       for e in sorted(entries, key=lambda e: (e['target'], e['round']))
     ],
   )
+
+
+def _percent(metrics: dict[str, float], name: str) -> str:
+  spread = metrics.get(f'{name}_std')
+  return f'{metrics[name]:.2f}' + (f' ± {spread:.2f}' if spread else '')
 
 
 def evaluate(config, workdir: Path, which: str) -> list[dict[str, Any]]:

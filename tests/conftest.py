@@ -8,15 +8,11 @@ os.environ['JAX_NUM_CPU_DEVICES'] = '8'
 from pathlib import Path
 
 import jax
-import numpy as np
 import pytest
+import toy
 
-from configs import common
-from fedreid_jax import assemble
-from fedreid_jax.core import mapping, types
-from fedreid_jax.data import augment, cache
-from fedreid_jax.data.federation import Federation
-from fedreid_jax.models import functional, reid
+from fedreid_jax.core import types
+from fedreid_jax.data import cache
 
 jax.config.update('jax_numpy_rank_promotion', 'allow')
 if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
@@ -25,112 +21,19 @@ if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
   )
 jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.2)
 
-IMAGE_SHAPE = (8, 8, 1)
-SIZES = {'ash': 9, 'birch': 14, 'cedar': 5, 'dogwood': 11}
-
 
 @pytest.fixture(autouse=True)
 def _own_cache_of_images(tmp_path, monkeypatch):
   monkeypatch.setattr(cache, 'cache_dir', lambda: Path(tmp_path, 'cache'))
 
 
-def toy_client(name: str, num: int, identities: int = 3) -> types.ClientData:
-  """A client of random images, `num` of `identities` people."""
-  rng = np.random.default_rng(len(name) * 1000 + num)
-  images = rng.integers(0, 256, (num, *IMAGE_SHAPE), dtype=np.uint8)
-  labels = (np.arange(num) % identities).astype(np.int32)
-  cameras = (np.arange(num) % 2).astype(np.int32)
-  return types.ClientData(
-    name,
-    lambda: images,
-    labels,
-    cameras,
-    np.zeros(num, np.int32),
-    int(labels.max()) + 1,
-  )
-
-
-def toy_config():
-  """A configuration of a tiny convnet on 8x8 images."""
-  config = common.default()
-  config.model.name = 'convnet'
-  config.model.features = (4, 8)
-  config.local.batch, config.local.survey_batch = 4, 4
-  config.local.identities = 2
-  config.augment.pad = 1
-  config.data.mean, config.data.std = (0.5,), (0.25,)
-  config.data.channels = 'grey'
-  return config
-
-
 @pytest.fixture
 def config():
   """A fresh toy configuration, free to change."""
-  return toy_config()
+  return toy.toy_config()
 
 
 @pytest.fixture(scope='session')
 def clients() -> tuple[types.ClientData, ...]:
   """Four clients of different sizes, one smaller than two batches."""
-  return tuple(toy_client(name, num) for name, num in SIZES.items())
-
-
-def build(config, clients, components, devices: int = 1, traces=None):
-  """Builds (executor, variables, model) of a toy federation.
-
-  Args:
-    config: toy configuration.
-    clients: canonical order.
-    components: what `compose.load` returns.
-    devices: simulated devices to use.
-    traces: list that grows at every trace of the training view.
-  """
-  model = functional.wrap(
-    reid.build(config.model, max(c.num_identities for c in clients)),
-    IMAGE_SHAPE,
-  )
-  views = augment.make(config.augment, config.data.mean, config.data.std)
-
-  def train_view(key, images):
-    if traces is not None:
-      traces.append(1)
-    return views.train(key, images)
-
-  federation = Federation(
-    clients, (), IMAGE_SHAPE, config.data.mean, config.data.std, 'toy'
-  )
-  executor = assemble.make_executor(
-    config,
-    federation,
-    model,
-    components,
-    views._replace(train=train_view),
-    mapping.make_mesh(devices),
-  )
-  return executor, jax.jit(model.init)(jax.random.key(config.seed)), model
-
-
-def run(executor, variables, rounds: int):
-  """Runs some rounds; returns (server on the host, client states, logs)."""
-  server, states = executor.init(variables)
-  server = executor.prepare(server, states)
-  logs = []
-  for round_ in range(rounds):
-    server, log = executor.round(server, states, round_)
-    logs.append(log)
-  return jax.device_get(server), states, logs
-
-
-def assert_equal_trees(a, b):
-  """Fails unless two trees have the same bits."""
-  jax.tree.map(np.testing.assert_array_equal, a, b)
-
-
-def assert_close_trees(a, b, tolerance: float):
-  """Fails unless each leaf is close, as a share of its largest value."""
-
-  def check(x, y):
-    scale = max(np.abs(x).max(initial=0), 1.0)
-    np.testing.assert_allclose(x, y, rtol=0, atol=tolerance * scale)
-
-  jax.tree.map(check, a, b)
+  return tuple(toy.toy_client(name, num) for name, num in toy.SIZES.items())

@@ -2,7 +2,7 @@
 
 import importlib
 
-import conftest
+import toy
 import jax
 import numpy as np
 import pytest
@@ -25,15 +25,15 @@ def recipe(name):
 @pytest.fixture(scope='module', params=NAMES)
 def finished(request, clients):
   """Two rounds of a method on half of the clients."""
-  config = conftest.toy_config()
+  config = toy.toy_config()
   config.fraction = 0.5
   traces = []
-  executor, variables, _ = conftest.build(
+  executor, variables, _ = toy.build(
     config, clients, recipe(request.param), traces=traces
   )
-  first = conftest.run(executor, variables, 1)
+  first = toy.run(executor, variables, 1)
   num_traces = len(traces)
-  again = conftest.run(executor, variables, 2)
+  again = toy.run(executor, variables, 2)
   return request.param, executor, variables, first, again, num_traces, traces
 
 
@@ -57,8 +57,8 @@ def test_one_trace(finished):
 def test_pure(finished):
   """The same states again give the same round."""
   _, executor, variables, first, _, _, _ = finished
-  second = conftest.run(executor, variables, 1)
-  conftest.assert_equal_trees(first[:2], second[:2])
+  second = toy.run(executor, variables, 1)
+  toy.assert_equal_trees(first[:2], second[:2])
 
 
 def test_finite(finished):
@@ -73,6 +73,6 @@ def test_checkpoint_round_trip(finished, tmp_path):
   assert saved.latest() == 2 == saved.best()
   like = jax.tree.map(np.zeros_like, (server, states))
   back = saved.restore(2, *like)
-  conftest.assert_equal_trees((server, states), back[:2])
+  toy.assert_equal_trees((server, states), back[:2])
   assert back[2] == {'a': [1]}
   saved.close()

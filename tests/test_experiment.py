@@ -1,7 +1,7 @@
 import json
 import signal
 
-import conftest
+import toy
 import numpy as np
 import pytest
 
@@ -13,14 +13,14 @@ from fedreid_jax.data import federation
 @pytest.fixture
 def world(clients, monkeypatch):
   """The toy clients and one toy target, instead of a rendered world."""
-  other = conftest.toy_client('target', 24, 5)
+  other = toy.toy_client('target', 24, 5)
   target = federation.Images(
     'target', other.images, other.labels, other.cameras, other.modalities
   )
   built = federation.Federation(
     clients,
     (federation.split_target(target, np.arange(24) < 8),),
-    conftest.IMAGE_SHAPE,
+    toy.IMAGE_SHAPE,
     (0.5,),
     (0.25,),
     'toy',

@@ -159,7 +159,7 @@ def compose(
       if step.broadcast
     }
 
-  def collect(server: types.ServerState, uploads: types.Upload):
+  def collect(server: Any, uploads: types.Upload):
     here = aggregate.arrived(uploads)
     slots = dict(server.slots)
     for name, step in steps.items():

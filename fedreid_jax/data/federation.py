@@ -1,12 +1,11 @@
-"""Images by domain -> clients with their own label spaces, and targets."""
+"""Images by domain, and what is trained and tested on them."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedreid_jax import errors
-from fedreid_jax.core import keys
 from fedreid_jax.core.types import ClientData
 
 
@@ -38,18 +37,50 @@ class Images(NamedTuple):
     )
 
 
+class Trial(NamedTuple):
+  """One retrieval test.
+
+  Attributes:
+    query: rows of the target's images that are asked for, int `[Q]`.
+    gallery: rows that are ranked, int `[P]`.
+  """
+
+  query: np.ndarray
+  gallery: np.ndarray
+
+
 class Target(NamedTuple):
-  """A retrieval test.
+  """A domain to test on; the mean over its trials is reported.
 
   Attributes:
     name: of the domain.
-    query: images that are asked for.
-    gallery: images that are ranked.
+    images: all that any trial needs.
+    trials: one, or as many as the protocol draws.
+    protocol: name of its test protocol, '' where the configuration chooses.
+    direction: 'all', or query and gallery modality.
+    splits: what the trials were drawn as, to be kept beside the results.
   """
 
   name: str
-  query: Images
-  gallery: Images
+  images: Images
+  trials: tuple[Trial, ...]
+  protocol: str = ''
+  direction: str = 'all'
+  splits: Any = None
+
+
+class World(NamedTuple):
+  """What a source of images offers.
+
+  Attributes:
+    sources: domains to learn from.
+    targets: domains to test on.
+    digest: hash of what the images were made from.
+  """
+
+  sources: tuple[Images, ...]
+  targets: tuple[Target, ...]
+  digest: str
 
 
 class Federation(NamedTuple):
@@ -70,37 +101,6 @@ class Federation(NamedTuple):
   mean: tuple[float, ...]
   std: tuple[float, ...]
   digest: str
-
-
-def by_domain(domains: Sequence[Images]) -> tuple[ClientData, ...]:
-  """Makes one client of every domain, labels dense, sorted by name.
-
-  Raises:
-    DataError: for a domain without images, a name given twice, or two names
-      whose hashes collide.
-  """
-  clients = []
-  for domain in sorted(domains, key=lambda d: d.name):
-    if not len(domain.identities):
-      raise errors.DataError('no images', domain.name, 'remove the client')
-    labels = np.unique(domain.identities, return_inverse=True)[1]
-    clients.append(
-      ClientData(
-        domain.name,
-        domain.images,
-        labels.astype(np.int32),
-        domain.cameras.astype(np.int32),
-        domain.modalities.astype(np.int32),
-        int(labels.max()) + 1,
-      )
-    )
-  uids = [keys.client_uid(c.name) for c in clients]
-  if len(set(uids)) < len(uids):
-    twice = [c.name for c in clients if uids.count(keys.client_uid(c.name)) > 1]
-    raise errors.DataError(
-      f'client names are not unique: {twice}', 'data.sources', 'name each once'
-    )
-  return tuple(clients)
 
 
 def rows_of_query(rule: str, domain: Images, cameras: Sequence[str]):
@@ -142,10 +142,38 @@ def rows_of_query(rule: str, domain: Images, cameras: Sequence[str]):
   return chosen
 
 
-def split_target(domain: Images, query: np.ndarray) -> Target:
-  """Splits a domain into a retrieval test; images not asked for are ranked."""
-  return Target(
-    domain.name,
-    domain.take(np.flatnonzero(query)),
-    domain.take(np.flatnonzero(~query)),
-  )
+def split_target(
+  domain: Images, query: np.ndarray, protocol: str = ''
+) -> Target:
+  """Makes a test of a domain; images that are no query are the gallery.
+
+  Args:
+    domain: images.
+    query: which are queries, bool `[M]`.
+    protocol: name of the test protocol, '' where the configuration chooses.
+
+  Raises:
+    DataError: when one side has no image.
+  """
+  if not query.any() or query.all():
+    side = 'gallery' if query.any() else 'query'
+    raise errors.DataError(
+      f'no {side} image in {domain.name}', 'data.query', 'change the rule'
+    )
+  trial = Trial(np.flatnonzero(query), np.flatnonzero(~query))
+  return Target(domain.name, domain, (trial,), protocol)
+
+
+def check_disjoint(sources: Sequence[str], targets: Sequence[str]) -> None:
+  """Refuses to test on a domain that is trained on.
+
+  Raises:
+    DataError: naming the domains.
+  """
+  both = sorted(set(sources) & set(targets))
+  if both:
+    raise errors.DataError(
+      f'{both} are trained and tested on',
+      'data.targets',
+      'drop them from data.sources or set data.allow_overlap',
+    )

@@ -13,7 +13,7 @@ import numpy as np
 from fedreid_jax import errors
 from fedreid_jax.data import cache, federation, files
 from fedreid_jax.data.decoder import Decoder
-from fedreid_jax.data.federation import Federation, Images
+from fedreid_jax.data.federation import Images, World
 
 
 def _group(pattern: str, name: str, field: str, where: Path) -> str:
@@ -78,8 +78,8 @@ def read_domain(root: Path, name: str, config) -> tuple[Images, list[str], str]:
   )
 
 
-def load(config, clients: bool = True) -> Federation:
-  """Builds the federation of a folder.
+def load(config, clients: bool = True) -> World:
+  """Reads the domains of a folder.
 
   Args:
     config: `config.data`: `root`, `sources` (empty: every domain that is no
@@ -88,7 +88,7 @@ def load(config, clients: bool = True) -> Federation:
 
   Raises:
     DataError: for anything in the folder that cannot be trained on.
-    ConfigError: for domains that are not there, or are source and target.
+    ConfigError: for an unknown query rule.
   """
   root = files.check_root(config.root)
   present = sorted(
@@ -107,33 +107,17 @@ def load(config, clients: bool = True) -> Federation:
       raise errors.DataError(
         f'no domain {name!r}', str(root), f'domains are {", ".join(present)}'
       )
-  both = set(sources) & set(targets)
-  if both and not config.allow_overlap:
-    raise errors.DataError(
-      f'{sorted(both)} are trained and tested on',
-      'data.targets',
-      'drop them from data.sources or set data.allow_overlap',
-    )
+  if not config.allow_overlap:
+    federation.check_disjoint(sources, targets)
   wanted = {*sources, *targets} if clients else {*targets}
   read = {n: read_domain(root, n, config) for n in sorted(wanted)}
   tests = []
   for name in targets:
     images, cameras, _ = read[name]
     query = federation.rows_of_query(config.query, images, cameras)
-    if not query.any() or query.all():
-      side = 'query' if not query.any() else 'gallery'
-      raise errors.DataError(
-        f'no {side} image in {name}', 'data.query', 'change the rule'
-      )
     tests.append(federation.split_target(images, query))
-  channels = 3 if config.channels == 'rgb' else 1
-  return Federation(
-    clients=federation.by_domain([read[n][0] for n in sources])
-    if clients
-    else (),
-    targets=tuple(tests),
-    image_shape=(config.height, config.width, channels),
-    mean=tuple(config.mean),
-    std=tuple(config.std),
-    digest=':'.join(read[n][2][:16] for n in sorted(read)),
+  return World(
+    tuple(read[n][0] for n in sources) if clients else (),
+    tuple(tests),
+    ':'.join(read[n][2][:16] for n in sorted(read)),
   )

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax import lax
 
+from fedreid_jax.core.types import Array
 from fedreid_jax.models import winograd
 
 Pads = tuple[tuple[int, int], tuple[int, int]]
@@ -25,7 +26,12 @@ WINOGRAD_CHANNELS = 32
 kaiming_normal = nn.initializers.variance_scaling(2.0, 'fan_out', 'normal')
 
 
-def plain(x, kernel, stride: int, pads: Pads, dilation: int = 1):
+def both(padding: int) -> Pads:
+  """Returns the same padding on every side."""
+  return (padding, padding), (padding, padding)
+
+
+def plain(x, kernel, stride: int, pads: Pads, dilation: int = 1) -> Array:
   """Convolves with gradients by XLA.
 
   Args:
@@ -49,7 +55,7 @@ def plain(x, kernel, stride: int, pads: Pads, dilation: int = 1):
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
-def canonical(x, kernel, stride: int, pads: Pads, dilation: int = 1):
+def canonical(x, kernel, stride: int, pads: Pads, dilation: int = 1) -> Array:
   """Is `plain` with both gradients written as `b01f_01io->b01f`."""
   return plain(x, kernel, stride, pads, dilation)
 
@@ -93,14 +99,8 @@ def _kernel_gradient(x, kernel, dy, stride, pads, dilation):
     spread = (dy.shape[axis + 1] - 1) * stride + 1
     low = pads[axis][0]
     exact.append((low, reach + spread - x.shape[axis + 1] - low))
-  gradient = lax.conv_general_dilated(
-    x.transpose(3, 1, 2, 0),
-    dy.transpose(1, 2, 0, 3),
-    (dilation, dilation),
-    exact,
-    rhs_dilation=(stride, stride),
-    dimension_numbers=('NHWC', 'HWIO', 'NHWC'),
-  )
+  x, dy = x.transpose(3, 1, 2, 0), dy.transpose(1, 2, 0, 3)
+  gradient = plain(x, dy, dilation, (exact[0], exact[1]), stride)
   return gradient.transpose(1, 2, 0, 3)
 
 
@@ -108,9 +108,9 @@ canonical.defvjp(_canonical_forward, _canonical_backward)
 
 
 @jax.custom_vjp
-def trained_by_winograd(x, kernel):
+def trained_by_winograd(x, kernel) -> Array:
   """Convolves 3x3, stride 1, padding 1; exactly `plain` when not trained."""
-  return plain(x, kernel, 1, ((1, 1), (1, 1)))
+  return plain(x, kernel, 1, both(1))
 
 
 def _winograd_forward(x, kernel):
@@ -127,21 +127,21 @@ def _winograd_backward(residuals, dy):
   x, kernel, kernel_vjp = residuals
   # The tiles of this gradient overlap, and adding them up costs what the
   # products save.
-  dx = _input_gradient(x, kernel, dy, 1, ((1, 1), (1, 1)), 1)
+  dx = _input_gradient(x, kernel, dy, 1, both(1), 1)
   return dx, *kernel_vjp(dy)
 
 
 trained_by_winograd.defvjp(_winograd_forward, _winograd_backward)
 
 
-def pointwise(x, kernel, stride: int):
+def pointwise(x, kernel, stride: int) -> Array:
   """Convolves 1x1 without padding, as one matrix product."""
   x = x[:, ::stride, ::stride]
   y = x.reshape(-1, x.shape[-1]) @ kernel[0, 0]
   return y.reshape(*x.shape[:3], -1)
 
 
-def on_cpu(x, kernel, stride: int, padding: int, dilation: int):
+def on_cpu(x, kernel, stride: int, padding: int, dilation: int) -> Array:
   """Convolves by whichever of the above trains fastest on a CPU."""
   size = kernel.shape[:2]
   if size == (1, 1) and padding == 0:
@@ -153,7 +153,7 @@ def on_cpu(x, kernel, stride: int, padding: int, dilation: int):
     and min(kernel.shape[2:]) >= WINOGRAD_CHANNELS
   ):
     return trained_by_winograd(x, kernel)
-  return canonical(x, kernel, stride, ((padding, padding),) * 2, dilation)
+  return canonical(x, kernel, stride, both(padding), dilation)
 
 
 class Conv(nn.Module):
@@ -190,8 +190,7 @@ class Conv(nn.Module):
     if jax.default_backend() == 'cpu':
       y = on_cpu(x, kernel, self.stride, self.padding, self.dilation)
     else:
-      pads = ((self.padding, self.padding),) * 2
-      y = plain(x, kernel, self.stride, pads, self.dilation)
+      y = plain(x, kernel, self.stride, both(self.padding), self.dilation)
     if self.use_bias:
       bias = self.param(
         'bias', nn.initializers.zeros, (self.features,), self.param_dtype

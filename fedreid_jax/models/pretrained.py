@@ -10,9 +10,9 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import safetensors
-from flax import traverse_util
 
 from fedreid_jax import errors
+from fedreid_jax.core import partition
 from fedreid_jax.core.types import Tree
 
 _LEAVES = {
@@ -42,8 +42,8 @@ def load(path: str | Path, variables: Tree) -> Tree:
       that is missing, unknown, of another shape or type, or not finite.
   """
   path = Path(path)
-  flat = traverse_util.flatten_dict(variables)
-  wanted = {name(leaf): leaf for leaf in flat if leaf[1] == 'backbone'}
+  flat = partition.flatten(variables)
+  wanted = {name(leaf): leaf for leaf in flat if '/backbone/' in leaf}
   _check_format(path)
   try:
     with safetensors.safe_open(path, framework='numpy') as file:
@@ -54,13 +54,13 @@ def load(path: str | Path, variables: Tree) -> Tree:
     raise errors.IntegrityError(
       f'unreadable weights: {error}', str(path), 'fetch the file again'
     ) from error
-  return traverse_util.unflatten_dict(flat)
+  return partition.unflatten(flat)
 
 
-def name(leaf: tuple[str, ...]) -> str:
-  """Returns torchvision's name of `(collection, 'backbone', ..., leaf)`."""
-  modules = [module.replace('_', '.') for module in leaf[2:-1]]
-  return '.'.join((*modules, _LEAVES[leaf[-1]]))
+def name(leaf: str) -> str:
+  """Returns torchvision's name of `params/backbone/layer1_0/bn1/scale`."""
+  _, _, *modules, last = leaf.split('/')
+  return '.'.join([m.replace('_', '.') for m in modules] + [_LEAVES[last]])
 
 
 def _check_format(path: Path):

@@ -106,7 +106,7 @@ class ResNet(nn.Module):
     bn = norm.BatchNorm(dtype=self.dtype, name='bn1')
     x = norm.relu(bn(x, train=train, mask=mask))
     if not self.small_stem:
-      x = nn.max_pool(x, (3, 3), (2, 2), ((1, 1), (1, 1)))
+      x = nn.max_pool(x, (3, 3), (2, 2), [(1, 1), (1, 1)])  # pyright: ignore
     for stage, num_blocks in enumerate(depths):
       stride = (1, 2, 2, self.last_stride)[stage]
       for i in range(num_blocks):

@@ -1,4 +1,4 @@
-import conftest
+import toy
 import jax
 import numpy as np
 import pytest
@@ -12,25 +12,23 @@ def components(**arguments):
 
 
 def run(config, clients, rounds=2, **arguments):
-  executor, variables, _ = conftest.build(
-    config, clients, components(**arguments)
-  )
-  return conftest.run(executor, variables, rounds)
+  executor, variables, _ = toy.build(config, clients, components(**arguments))
+  return toy.run(executor, variables, rounds)
 
 
 def test_without_weight_it_is_fedpav(config, clients):
   dfh, states, _ = run(config, clients, lam=0.0)
-  executor, variables, _ = conftest.build(
+  executor, variables, _ = toy.build(
     config, clients, compose.load(('fedpav',), {}, algorithms)
   )
-  fedpav, plain, _ = conftest.run(executor, variables, 2)
-  conftest.assert_close_trees(dfh.shared, fedpav.shared, 1e-6)
-  conftest.assert_close_trees(states.personal, plain.personal, 1e-6)
+  fedpav, plain, _ = toy.run(executor, variables, 2)
+  toy.assert_close_trees(dfh.shared, fedpav.shared, 1e-6)
+  toy.assert_close_trees(states.personal, plain.personal, 1e-6)
 
 
 def test_every_client_prepares_and_the_server_keeps_all(config, clients):
   config.fraction = 0.5
-  executor, variables, _ = conftest.build(config, clients, components())
+  executor, variables, _ = toy.build(config, clients, components())
   server, states = executor.init(variables)
   assert not np.asarray(server.slots['dfh']).any()
   server = executor.prepare(server, states)
@@ -44,7 +42,7 @@ def test_every_client_prepares_and_the_server_keeps_all(config, clients):
 
 def test_statistics_are_those_of_the_clients_own_model(config, clients):
   """One client, no training: DFS of the initial model, recomputed in NumPy."""
-  executor, variables, model = conftest.build(config, clients[:1], components())
+  executor, variables, model = toy.build(config, clients[:1], components())
   server, states = executor.init(variables)
   server = executor.prepare(server, states)
   images = (clients[0].images().astype(np.float32) / 255 - 0.5) / 0.25
@@ -91,10 +89,10 @@ def test_one_client_has_no_other_domain(config, clients):
 
 def test_statistics_are_counted_as_traffic(config, clients):
   _, _, with_dfs = run(config, clients, 1)
-  executor, variables, _ = conftest.build(
+  executor, variables, _ = toy.build(
     config, clients, compose.load(('fedpav',), {}, algorithms)
   )
-  _, _, without = conftest.run(executor, variables, 1)
+  _, _, without = toy.run(executor, variables, 1)
   dfs = 4 * 8 * 4  # four vectors of eight float32
   assert with_dfs[0]['bytes_up'] - without[0]['bytes_up'] == 4 * dfs
   assert with_dfs[0]['bytes_down'] - without[0]['bytes_down'] == 4 * 4 * dfs
@@ -115,7 +113,7 @@ def test_bad_arguments(arguments, message):
 
 
 def test_alpha_for_another_number_of_clients(config, clients):
-  executor, variables, _ = conftest.build(
+  executor, variables, _ = toy.build(
     config, clients, components(alpha=(1.0, 2.0))
   )
   with pytest.raises(errors.ConfigError, match='2 values of alpha for 4'):

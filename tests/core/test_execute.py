@@ -2,7 +2,7 @@ import jax
 import numpy as np
 import pytest
 
-import conftest
+import toy
 from fedreid_jax import algorithms
 from fedreid_jax.core import compose
 from fedreid_jax.core.component import Component, LocalTerm
@@ -15,10 +15,10 @@ def components(names, **arguments):
 
 
 def result(config, clients, names, devices=1, rounds=2, **arguments):
-  executor, variables, _ = conftest.build(
+  executor, variables, _ = toy.build(
     config, clients, components(names, **arguments), devices
   )
-  return conftest.run(executor, variables, rounds)
+  return toy.run(executor, variables, rounds)
 
 
 @pytest.mark.parametrize('names', RECIPES, ids='+'.join)
@@ -26,8 +26,8 @@ def test_any_number_of_devices_gives_the_same_bits(config, clients, names):
   one = result(config, clients, names, devices=1)
   for devices in (2, 4, 8):
     many = result(config, clients, names, devices=devices)
-    conftest.assert_equal_trees(one[0], many[0])
-    conftest.assert_equal_trees(one[1], many[1])
+    toy.assert_equal_trees(one[0], many[0])
+    toy.assert_equal_trees(one[1], many[1])
 
 
 @pytest.mark.parametrize('names', RECIPES, ids='+'.join)
@@ -39,7 +39,7 @@ def test_placements_agree(config, clients, names):
   for width, devices in ((1, 1), (2, 1), (0, 1), (0, 2), (1, 8)):
     config.execution.width = width
     other = result(config, clients, names, devices, rounds=1, **mild)
-    conftest.assert_close_trees(one[0], other[0], 1e-5)
+    toy.assert_close_trees(one[0], other[0], 1e-5)
 
 
 @pytest.mark.parametrize('names', RECIPES, ids='+'.join)
@@ -51,14 +51,14 @@ def test_segments_give_the_bits_of_resident_images(
   whole = result(config, clients, names, devices)
   config.execution.image_budget_mb = 700 / 2**20
   cut = result(config, clients, names, devices)
-  conftest.assert_equal_trees(whole[0], cut[0])
-  conftest.assert_equal_trees(whole[1], cut[1])
+  toy.assert_equal_trees(whole[0], cut[0])
+  toy.assert_equal_trees(whole[1], cut[1])
 
 
 def test_one_trace_with_changing_cohorts_and_ragged_clients(config, clients):
   config.fraction = 0.5
   traces = []
-  executor, variables, _ = conftest.build(
+  executor, variables, _ = toy.build(
     config, clients, components(('fedpav', 'dfh')), traces=traces
   )
   server, states = executor.init(variables)
@@ -75,9 +75,7 @@ def test_one_trace_with_changing_cohorts_and_ragged_clients(config, clients):
 
 def test_clients_out_of_the_cohort_keep_their_state(config, clients):
   config.fraction = 0.5
-  executor, variables, _ = conftest.build(
-    config, clients, components(('fedpav',))
-  )
+  executor, variables, _ = toy.build(config, clients, components(('fedpav',)))
   server, states = executor.init(variables)
   before = jax.tree.map(np.copy, states)
   _, log = executor.round(server, states, 0)
@@ -106,8 +104,8 @@ def test_a_client_that_is_not_finite_is_left_out(config, clients):
 
   (fedpav,) = components(('fedpav',))
   poison = Component('poison', term=LocalTerm(loss=poisoned))
-  executor, variables, _ = conftest.build(config, clients, (fedpav, poison))
-  server, states, logs = conftest.run(executor, variables, 3)
+  executor, variables, _ = toy.build(config, clients, (fedpav, poison))
+  server, states, logs = toy.run(executor, variables, 3)
   arrived = [log['arrived'].tolist() for log in logs]
   assert arrived == [[True] * 4, [True, False, True, True], [True] * 4]
   assert logs[1]['weights'][1] == 0
@@ -120,10 +118,10 @@ def test_a_client_that_is_not_finite_is_left_out(config, clients):
 def test_one_client_is_plain_training(config, clients):
   """One FedPav client over two rounds is SGD for two epochs."""
   config.optim.reset_each_round = False
-  executor, variables, _ = conftest.build(
+  executor, variables, _ = toy.build(
     config, clients[:1], components(('fedpav',))
   )
-  server, states, _ = conftest.run(executor, variables, 2)
+  server, states, _ = toy.run(executor, variables, 2)
   shared = {n: x[0] for n, x in server.shared.items()}
   own = {n: x[0] for n, x in states.opt_state[1].trace.items()}
   assert set(own) == {n for n in variables if n.startswith('params/')}
@@ -143,7 +141,7 @@ def test_padding_of_a_batch_never_matters(config, clients):
   config.local.drop_last = False
   ends = []
   for row in (0, 4):
-    executor, variables, _ = conftest.build(
+    executor, variables, _ = toy.build(
       config, clients, components(('fedpav', 'dfh'))
     )
     planner = executor._planner
@@ -154,5 +152,5 @@ def test_padding_of_a_batch_never_matters(config, clients):
       return plan._replace(rows=np.where(plan.valid, plan.rows, row))
 
     executor._planner = filled
-    ends.append(conftest.run(executor, variables, 2))
-  conftest.assert_equal_trees(*[(e[0], e[1]) for e in ends])
+    ends.append(toy.run(executor, variables, 2))
+  toy.assert_equal_trees(*[(e[0], e[1]) for e in ends])

@@ -5,11 +5,14 @@ import pytest
 from PIL import Image
 
 from fedreid_jax import errors
-from fedreid_jax.data import folder
+from fedreid_jax.data import load
 
 
 def config(root, **changes):
   fields = dict(
+    world='folder',
+    scenario='by_dataset',
+    world_seed=0,
     root=str(root),
     sources=(),
     targets=(),
@@ -43,12 +46,12 @@ def root(tmp_path):
 
 def failure(root, **changes):
   with pytest.raises((errors.DataError, errors.ConfigError)) as caught:
-    folder.load(config(root, **changes))
+    load.load(config(root, **changes))
   return caught.value
 
 
 def test_every_domain_that_is_no_target_is_a_client(root):
-  world = folder.load(config(root))
+  world = load.load(config(root))
   assert [c.name for c in world.clients] == ['north', 'south']
   client = world.clients[0]
   assert client.num_identities == 3 and client.num_images == 6
@@ -57,7 +60,7 @@ def test_every_domain_that_is_no_target_is_a_client(root):
 
 
 def test_sparse_labels_become_dense_in_order_of_their_names(root):
-  (client,) = folder.load(config(root, sources=('north',))).clients
+  (client,) = load.load(config(root, sources=('north',))).clients
   values = client.images()[:, 0, 0, 0]
   by_label = {
     int(label): set((values[client.labels == label] // 3 * 3).tolist())
@@ -67,19 +70,21 @@ def test_sparse_labels_become_dense_in_order_of_their_names(root):
 
 
 def test_target_is_split_by_the_query_rule(root):
-  world = folder.load(config(root, targets=('south',)))
+  world = load.load(config(root, targets=('south',)))
   (target,) = world.targets
   assert [c.name for c in world.clients] == ['north']
-  assert len(target.query.identities) == len(target.gallery.identities) == 3
-  world = folder.load(config(root, targets=('south',), query='camera=2'))
-  assert (world.targets[0].query.cameras == 1).all()
+  ((query, gallery),) = target.trials
+  assert len(query) == len(gallery) == 3
+  world = load.load(config(root, targets=('south',), query='camera=2'))
+  target = world.targets[0]
+  assert (target.images.cameras[target.trials[0].query] == 1).all()
 
 
 def test_grey_and_digest(root):
-  grey = folder.load(config(root, channels='grey'))
+  grey = load.load(config(root, channels='grey'))
   assert grey.image_shape == (4, 3, 1)
   assert grey.clients[0].images().shape == (6, 4, 3, 1)
-  assert grey.digest != folder.load(config(root)).digest
+  assert grey.digest != load.load(config(root)).digest
 
 
 @pytest.mark.parametrize(
@@ -125,7 +130,7 @@ def test_unreadable_images_stop_or_are_left_out(root):
   bad = root / 'north/5/x_1.png'
   bad.write_bytes(bad.read_bytes()[:20])
   assert '1 of 6 images cannot be read: 5/x_1.png' in failure(root).line()
-  world = folder.load(config(root, on_bad_image='skip'))
+  world = load.load(config(root, on_bad_image='skip'))
   assert world.clients[0].num_images == 5
   for path in root.glob('north/*/*'):
     path.write_bytes(b'')
@@ -134,7 +139,7 @@ def test_unreadable_images_stop_or_are_left_out(root):
 
 
 def test_a_domain_may_be_both_when_allowed(root):
-  world = folder.load(
+  world = load.load(
     config(root, sources=('north',), targets=('north',), allow_overlap=True)
   )
   assert world.clients[0].num_images == 6 and len(world.targets) == 1
@@ -144,6 +149,6 @@ def test_one_image_of_one_person_is_a_client(tmp_path):
   path = tmp_path / 'lonely/7/x_1.png'
   path.parent.mkdir(parents=True)
   Image.new('RGB', (3, 4)).save(path)
-  (client,) = folder.load(config(tmp_path)).clients
+  (client,) = load.load(config(tmp_path)).clients
   assert (client.num_images, client.num_identities) == (1, 1)
   np.testing.assert_array_equal(client.labels, [0])

@@ -1,4 +1,4 @@
-import conftest
+import toy
 import numpy as np
 import pytest
 
@@ -31,7 +31,7 @@ def test_without_drop_last_every_image_once(clients):
 
 
 def test_a_client_smaller_than_a_batch_takes_one_padded_batch():
-  clients = (conftest.toy_client('one', 1), conftest.toy_client('two', 6))
+  clients = (toy.toy_client('one', 1), toy.toy_client('two', 6))
   plan, _, masked = sampler.make(settings(), clients, 0)
   assert masked
   rows, valid = plan(0, 0)
@@ -76,7 +76,7 @@ def test_pk_prefers_other_cameras(clients):
 
 
 def test_pk_with_too_few_identities_leaves_rows_padded():
-  client = conftest.toy_client('few', 8, identities=1)
+  client = toy.toy_client('few', 8, identities=1)
   plan, _, masked = sampler.make(settings(sampler='pk'), (client,), 0)
   assert masked
   valid = plan(0, 0).valid

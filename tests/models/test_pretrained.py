@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import traverse_util
 from safetensors import numpy as safetensors_numpy
 
 from fedreid_jax import errors
+from fedreid_jax.core import partition
 from fedreid_jax.models import pretrained, reid, resnet
 
 ROOT = Path(__file__).parents[2]
@@ -34,8 +34,8 @@ def tensors_of(variables):
   """Random tensors, named and laid out as torchvision does."""
   rng = np.random.default_rng(0)
   tensors = {}
-  for leaf, value in traverse_util.flatten_dict(variables).items():
-    if leaf[1] == 'backbone':
+  for leaf, value in partition.flatten(variables).items():
+    if '/backbone/' in leaf:
       shape = value.shape
       if value.ndim == 4:
         shape = (shape[3], shape[2], shape[0], shape[1])
@@ -149,9 +149,9 @@ def test_resnet50_answers_as_pytorch_does(tmp_path):
   path = tmp_path / 'resnet50.safetensors'
   safetensors_numpy.save_file(recipe['weights'](), path)
   images = jnp.asarray(recipe['images'](4))
+  variables = pretrained.load(path, zeros(network('resnet50', 1.0)))
   for last_stride in (1, 2):
     model = network('resnet50', 1.0, last_stride)
-    variables = pretrained.load(path, zeros(model))
     outputs = model.apply(variables, images[:2], train=False)
     np.testing.assert_allclose(
       outputs.feature, golden[f'eval_stride_{last_stride}'], rtol=0, atol=1e-4

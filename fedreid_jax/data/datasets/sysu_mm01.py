@@ -6,6 +6,7 @@ the pool a gallery is drawn from for every trial.
 """
 
 from pathlib import Path
+from typing import Any
 
 from fedreid_jax import errors
 from fedreid_jax.data import files
@@ -63,7 +64,7 @@ def _person(root: Path, name: str) -> int:
   return int(folder)
 
 
-def permutations(root: Path) -> dict[tuple[int, int], object]:
+def permutations(root: Path) -> dict[tuple[int, int], Any]:
   """Returns the official gallery permutations by (person, camera).
 
   Returns:

@@ -1,0 +1,190 @@
+"""Published data sets as domains to learn from and to test on."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedreid_jax import errors
+from fedreid_jax.data import federation, prepared
+from fedreid_jax.data.datasets import registry, sysu_mm01
+from fedreid_jax.data.decoder import Decoder
+from fedreid_jax.data.federation import Images, Target, Trial, World
+from fedreid_jax.data.prepared import Prepared
+from fedreid_jax.evaluation import gallery_sampling, half_splits, trials
+
+DIRECTIONS = ('infrared-visible', 'visible-infrared')
+LEARN = ('train', 'val', 'public')
+# Queries of one camera only, where a set is tested from one view to the other.
+QUERY_CAMERA = {'prid2011': 1, 'viper': 1}
+# Test identities of a draw, where it is not half of them.
+TESTED = {'prid2011': 100, 'grid': 125}
+
+
+def load(config, clients: bool = True) -> World:
+  """Opens the data sets a configuration names.
+
+  Args:
+    config: `config.data`: `root` (the folder of one data set, or of all of
+      them), `sources` and `targets` (`NAME[:option=value,...]`).
+    clients: open the sources too, not only the targets.
+
+  Raises:
+    ConfigError: for an unknown data set or option, or a RegDB trial that the
+      model was not trained for.
+    DataError: for anything on disk that is not as published.
+  """
+  _check_trials(config.sources, config.targets)
+  if not config.allow_overlap:
+    names = [s.partition(':')[0] for s in config.sources]
+    federation.check_disjoint(
+      names, [t for t in config.targets if t.partition(':')[0] in names]
+    )
+  decoder = Decoder(
+    config.height,
+    config.width,
+    3 if config.channels == 'rgb' else 1,
+    config.invert,
+    config.on_bad_image,
+  )
+  opened: dict[str, Prepared] = {}
+  wanted = {*config.targets, *(config.sources if clients else ())}
+  for spec in sorted(wanted):
+    opened[spec] = prepared.open_prepared(config.root, spec, decoder)
+  return World(
+    tuple(_source(spec, opened[spec]) for spec in config.sources)
+    if clients
+    else (),
+    tuple(_target(spec, opened[spec], config) for spec in config.targets),
+    ':'.join(opened[spec].digest[:16] for spec in sorted(opened)),
+  )
+
+
+def _check_trials(sources: Sequence[str], targets: Sequence[str]) -> None:
+  """Refuses a RegDB trial whose test identities the model was trained on."""
+  trained = [registry.parse(s)[1] for s in sources if s.startswith('regdb')]
+  for spec in targets:
+    dataset, options = registry.parse(spec)
+    for own in trained if dataset.name == 'regdb' else ():
+      trials.check_regdb_trial(options['trial'], own['trial'])
+
+
+def _images(name: str, own: Prepared, rows: np.ndarray) -> Images:
+  return Images(
+    name,
+    lambda: own.images[rows],
+    own.people[rows],
+    own.cameras[rows],
+    own.modalities[rows],
+  )
+
+
+def _source(spec: str, own: Prepared) -> Images:
+  rows = own.rows(*LEARN)
+  if not len(rows):
+    raise errors.DataError(
+      f'{spec} has no fixed training images', 'data.sources', _no_train(own)
+    )
+  return _images(spec.partition(':')[0], own, rows)
+
+
+def _no_train(own: Prepared) -> str:
+  if 'split' in own.options:
+    return f"give '{own.dataset.name}:split=half', or make it a target"
+  return 'make it a target'
+
+
+def _target(spec: str, own: Prepared, config) -> Target:
+  name, protocol = spec.partition(':')[0], own.dataset.protocol
+  test = own.rows('query', 'gallery', 'query+gallery', 'images', 'distractor')
+  images = _images(name, own, test)
+  splits = own.splits[test]
+  is_query = np.isin(splits, ('query', 'query+gallery'))
+  is_gallery = np.isin(splits, ('gallery', 'query+gallery'))
+  if (splits == 'images').any():
+    return _halves(name, own, images, splits, config.world_seed)
+  if not is_query.any():
+    raise errors.DataError(
+      f'{spec} has no test images', 'data.targets', 'make it a source'
+    )
+  query, gallery = np.flatnonzero(is_query), np.flatnonzero(is_gallery)
+  if protocol not in ('sysu', 'llcm'):
+    direction = own.options.get('direction', 'all')
+    # A trained trial's option decides; one partition, no random gallery.
+    return Target(name, images, (Trial(query, gallery),), protocol, direction)
+  names = np.asarray([own.names[row].rpartition('/')[2] for row in test])
+  return _sampled(name, images, names, protocol, config)
+
+
+def _halves(name, own, images: Images, splits, seed: int) -> Target:
+  """Ten random halves, a query and a gallery image for each identity."""
+  people, counts = np.unique(images.identities, return_counts=True)
+  single = np.isin(images.identities, people[counts < 2])
+  rows = np.flatnonzero(~single | (splits == 'distractor'))
+  kept = images.take(rows)
+  drawn = half_splits.draw(
+    kept.identities,
+    kept.cameras,
+    np.flatnonzero(splits[rows] == 'distractor'),
+    num_test=TESTED.get(name)
+    if len(people) > 2 * TESTED.get(name, 0)
+    else None,
+    query_camera=QUERY_CAMERA.get(name),
+    seed=seed,
+  )
+  test = own.rows('images', 'distractor')[rows]
+  named = [
+    {
+      part: [own.names[test[k]] for k in chosen]
+      for part, chosen in split._asdict().items()
+    }
+    for split in drawn
+  ]
+  return Target(
+    name,
+    kept,
+    tuple(Trial(split.query, split.gallery) for split in drawn),
+    own.dataset.protocol,
+    splits={'seed': seed, 'splits': named},
+  )
+
+
+def _sampled(
+  name: str, images: Images, names: np.ndarray, protocol: str, config
+) -> Target:
+  """Ten trials of one modality against a gallery drawn from the other."""
+  infrared = images.modalities == 1
+  ask = infrared if config.direction == DIRECTIONS[0] else ~infrared
+  query, pool = np.flatnonzero(ask), np.flatnonzero(~ask)
+  people, cameras, names = (
+    column[pool] for column in (images.identities, images.cameras, names)
+  )
+  drawn = []
+  for trial in range(config.trials):
+    if protocol == 'llcm':
+      side = config.direction.partition('-')[2]
+      rows = gallery_sampling.llcm_gallery(people, cameras, names, trial, side)
+    elif config.direction != DIRECTIONS[0]:
+      rows = gallery_sampling.sample_per_camera(
+        people,
+        cameras,
+        names,
+        gallery_sampling.SYSU_QUERY_CAMERAS,
+        trial,
+        config.shots_per_camera,
+      )
+    elif config.gallery_sampling == 'official':
+      rows = gallery_sampling.sysu_official_gallery(
+        people,
+        cameras,
+        names,
+        sysu_mm01.permutations(registry.locate(sysu_mm01.DATASET, config.root)),
+        trial,
+        config.search,
+        config.shots_per_camera,
+      )
+    else:
+      rows = gallery_sampling.sysu_agw_gallery(
+        people, cameras, names, trial, config.search, config.shots_per_camera
+      )
+    drawn.append(Trial(query, pool[rows]))
+  return Target(name, images, tuple(drawn), protocol, config.direction)

@@ -1,0 +1,158 @@
+"""Domains -> clients: who holds which images, under which labels.
+
+The published settings of federated re-identification differ in two things
+only: how images are dealt out (a client per data set, camera, group of
+identities, or one for all) and whose identities a client's labels number (its
+own, its data set's, or everybody's).
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from fedreid_jax import errors
+from fedreid_jax.core import keys
+from fedreid_jax.core.types import ClientData
+from fedreid_jax.data.federation import Images
+
+Deal = Callable[[Images, int], list[Images]]
+
+
+def _whole(domain: Images, seed: int) -> list[Images]:
+  del seed
+  return [domain]
+
+
+def _by_camera(domain: Images, seed: int) -> list[Images]:
+  del seed
+  return [
+    domain.take(np.flatnonzero(domain.cameras == camera))._replace(
+      name=f'{domain.name}.camera{camera}'
+    )
+    for camera in np.unique(domain.cameras)
+  ]
+
+
+def _by_identity(domain: Images, seed: int) -> list[Images]:
+  """Deals equal numbers of identities to as many clients as cameras."""
+  people = np.unique(domain.identities)
+  clients = len(np.unique(domain.cameras))
+  share = len(people) // clients
+  if not share:
+    raise errors.DataError(
+      f'{len(people)} identities for {clients} clients',
+      domain.name,
+      'use another data.scenario',
+    )
+  rng = np.random.default_rng([seed, keys.client_uid(domain.name)])
+  order = rng.permutation(people)
+  return [
+    domain.take(
+      np.flatnonzero(
+        np.isin(domain.identities, order[k * share : (k + 1) * share])
+      )
+    )._replace(name=f'{domain.name}.part{k}')
+    for k in range(clients)
+  ]
+
+
+# How each domain is dealt out, and whether all domains then become one client.
+SCENARIOS: dict[str, tuple[Deal, bool, str]] = {
+  'by_dataset': (_whole, False, 'own'),
+  'by_camera': (_by_camera, False, 'own'),
+  'by_identity': (_by_identity, False, 'own'),
+  'centralised': (_whole, True, 'all'),
+  'standalone': (_whole, False, 'own'),
+  # Visible-infrared: one camera or one entity a client, entities merged.
+  'ci': (_by_camera, False, 'domain'),
+  'ei': (_whole, False, 'all'),
+  'es': (_whole, True, 'all'),
+}
+
+
+def make_clients(
+  domains: Sequence[Images], scenario: str, seed: int
+) -> tuple[ClientData, ...]:
+  """Deals the images of domains to clients, sorted by name.
+
+  Labels are dense in a label space: the client's own identities, all of its
+  domain's ('ci': the identities a person index shares), or those of all
+  domains one after another ('ei', 'es', 'centralised').
+
+  Args:
+    domains: to learn from; identities are unique within each.
+    scenario: one of `SCENARIOS`.
+    seed: of the deal by identity.
+
+  Raises:
+    DataError: for a domain without images, names that are not unique or
+      collide, or 'standalone' with several domains.
+  """
+  deal, merge, space = SCENARIOS[scenario]
+  domains = sorted(domains, key=lambda d: d.name)
+  for domain in domains:
+    if not len(domain.identities):
+      raise errors.DataError('no images', domain.name, 'remove the client')
+  if scenario == 'standalone' and len(domains) > 1:
+    raise errors.DataError(
+      f'standalone training of {len(domains)} domains',
+      'data.sources',
+      'name one of them',
+    )
+  sizes = [len(np.unique(d.identities)) for d in domains]
+  clients, first = [], 0
+  for domain, size in zip(domains, sizes, strict=True):
+    dense = np.unique(domain.identities, return_inverse=True)[1]
+    dense = dense.astype(np.int32)
+    if space == 'all':
+      dense = dense + np.int32(first)
+    columns = {'own': 0, 'domain': size, 'all': sum(sizes)}[space]
+    first += size
+    numbered = domain._replace(identities=dense)
+    clients += [_client(part, columns) for part in deal(numbered, seed)]
+  if merge:
+    clients = [_merged(clients)]
+  clients.sort(key=lambda c: c.name)
+  _check_names([c.name for c in clients])
+  return tuple(clients)
+
+
+def _client(part: Images, columns: int) -> ClientData:
+  labels = part.identities
+  if not columns:
+    labels = np.unique(labels, return_inverse=True)[1]
+    columns = int(labels.max()) + 1
+  return ClientData(
+    part.name,
+    part.images,
+    labels.astype(np.int32),
+    part.cameras.astype(np.int32),
+    part.modalities.astype(np.int32),
+    columns,
+  )
+
+
+def _merged(clients: Sequence[ClientData]) -> ClientData:
+  """Joins clients of one label space; their cameras stay apart."""
+  stride = 1 + max(int(c.cameras.max()) for c in clients)
+  return ClientData(
+    '+'.join(c.name for c in clients),
+    lambda: np.concatenate([c.images() for c in clients]),
+    np.concatenate([c.labels for c in clients]),
+    np.concatenate(
+      [c.cameras + np.int32(k * stride) for k, c in enumerate(clients)]
+    ),
+    np.concatenate([c.modalities for c in clients]),
+    clients[0].num_identities,
+  )
+
+
+def _check_names(names: list[str]) -> None:
+  uids = [keys.client_uid(name) for name in names]
+  twice = sorted(
+    {n for n, u in zip(names, uids, strict=True) if uids.count(u) > 1}
+  )
+  if twice:
+    raise errors.DataError(
+      f'client names are not unique: {twice}', 'data.sources', 'name each once'
+    )
