@@ -398,7 +398,7 @@ def synthetic(c: Any) -> None:
   """The built-in world: three source domains, a fourth nobody trains on."""
   c.data.world = 'synthetic'
   c.data.sources = ('plaza', 'campus', 'station')
-  c.data.targets = ('market',)
+  c.data.targets = ('mall',)
   c.data.height, c.data.width = 64, 32
   c.model.name = 'convnet'
   c.augment.pad = 4

@@ -2,10 +2,10 @@
 
 import importlib
 
-import toy
 import jax
 import numpy as np
 import pytest
+import toy
 
 from fedreid_jax import algorithms, checkpoint
 from fedreid_jax.core import compose

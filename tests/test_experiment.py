@@ -1,9 +1,9 @@
 import json
 import signal
 
-import toy
 import numpy as np
 import pytest
+import toy
 
 from fedreid_jax import assemble, errors, experiment
 from fedreid_jax.core import execute

@@ -1,4 +1,34 @@
-"""A synthetic world of pedestrians, to learn and to test on without data."""
+"""A synthetic world of pedestrians, to learn and to test on without data.
+
+`image = render(world key, domain, identity, camera, shot)` is a pure function:
+a person keeps build, skin, hair, garments, textures, shoes, bag and hat; a
+camera has a viewpoint, colour cast, exposure, sharpness, noise and scenery; a
+shot has a pose, a crop error, light and perhaps something in the way; a domain
+gives its people one fashion and its cameras one place. In the infrared
+colour is gone, and garments have reflectances drawn apart from it, while
+shapes and textures stay. `docs/synthetic.png` shows it.
+
+How hard it is, 2026-11-21, seed 0, 64x32: 48 identities x 4 cameras x 3 shots
+a training domain; 60 other identities of the mall, 4 cameras, 2 shots, one the
+query, one the gallery, without the query's own camera. Four 3x3
+conv-BN-ReLU-pool blocks (32, 64, 128, 128), BN neck, cross-entropy, crop and
+flip, 15 epochs of SGD at a constant 0.05; mean of 3 seeds (range):
+
+  on the unseen mall                 rank-1              mAP
+  chance                              1.3
+  raw pixels                          5.0                5.9
+  mean colour of 8 stripes           15.4               13.2
+  trained on station                 28.2 (22.1-33.3)   24.3 (20.6-27.0)
+  trained on campus                  29.0 (28.3-29.6)   27.4 (26.1-29.2)
+  trained on plaza                   41.4 (38.8-46.7)   30.7 (26.0-37.7)
+  trained on all three               53.8 (49.6-59.2)   46.5 (43.7-49.6)
+
+The domain shift is real: on other identities of its own domain a network
+trained on one has a rank-1 of 75 to 82 (each of 3 domains, 3 seeds).
+
+Speed: the floor is 10,000 images of 128x64 in 30 s on two cores; measured
+11.9 s and, with both cores shared, 22.1 s, after 6 to 9 s of compiling.
+"""
 
 import functools
 import os
@@ -117,7 +147,8 @@ def generate(
     height: H, pixels.
     width: W, pixels.
     seed: which world.
-    modality: 'visible' or 'infrared'.
+    modality: 'visible' or 'infrared'; an infrared camera is another device
+      than the visible one of its number, and its shots are other moments.
     first_identity: number of the first identity.
 
   Returns:

@@ -1,7 +1,7 @@
-import toy
 import jax
 import numpy as np
 import pytest
+import toy
 
 from fedreid_jax import algorithms, errors
 from fedreid_jax.core import compose

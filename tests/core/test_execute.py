@@ -1,8 +1,8 @@
 import jax
 import numpy as np
 import pytest
-
 import toy
+
 from fedreid_jax import algorithms
 from fedreid_jax.core import compose
 from fedreid_jax.core.component import Component, LocalTerm

@@ -1,6 +1,6 @@
-import toy
 import numpy as np
 import pytest
+import toy
 
 from configs import common
 from fedreid_jax.data import sampler
