@@ -124,7 +124,7 @@ def default() -> Any:
   c.execution = ConfigDict()
   c.execution.deterministic = True  # same bits on 1, 2, 4, 8 devices
   c.execution.width = 1  # clients vmapped at a time, 0 all; not deterministic
-  c.execution.devices = 0  # use the first so many, 0 for all
+  c.execution.devices = 0  # use the first so many, 0 for one a client at most
   c.execution.image_budget_mb = 0.0  # images kept on a device, 0 for no limit
 
   c.dfh = ConfigDict()

@@ -57,7 +57,7 @@ def build(config) -> Setup:
     algorithms,
   )
   views = augment.make(config.augment, federation.mean, federation.std)
-  mesh = mapping.make_mesh(config.execution.devices or None)
+  mesh = mapping.make_mesh(_num_devices(config, len(federation.clients)))
   variables = jax.jit(model.init)(jax.random.key(config.seed))
   if config.model.pretrained:
     from fedreid_jax.models import pretrained
@@ -72,6 +72,13 @@ def build(config) -> Setup:
     optim.schedule(config.optim, config.rounds),
     make_evaluator(config.evaluation, federation.targets, model, views, mesh),
   )
+
+
+def _num_devices(config, num_clients: int) -> int:
+  """Returns the devices of a run: no more than clients, if one process."""
+  if config.execution.devices or jax.process_count() > 1:
+    return config.execution.devices or jax.device_count()
+  return min(jax.device_count(), num_clients)
 
 
 def make_executor(
