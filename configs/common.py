@@ -136,6 +136,7 @@ def default() -> Any:
   c.dfh.resample = 'step'  # or 'round'
   c.dfh.negative_variance = 'clamp'  # abs|resample|mean
   c.dfh.mix_weights = 'batch'  # or 'sample'
+  c.dfh.min_identities = 2  # refuse a client with fewer
   return c.lock()
 
 
@@ -183,6 +184,7 @@ RANGES: Mapping[str, tuple[float, float]] = {
   'execution.image_budget_mb': NATURAL,
   'dfh.lam': NATURAL,
   'dfh.margin': NATURAL,
+  'dfh.min_identities': (1, math.inf),
 }
 CHOICES: Mapping[str, tuple[str, ...]] = {
   'bn_buffers': ('average', 'first_client', 'keep_server'),

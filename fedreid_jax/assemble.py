@@ -34,7 +34,7 @@ class Setup(NamedTuple):
     variables: of the model before round 0.
     executor: runs rounds.
     schedule: learning rate of a round.
-    evaluate: `(shared leaves [G, ...], personal leaves) -> entries`.
+    evaluate: `({name: variables of a model}) -> entries`.
   """
 
   federation: Federation
@@ -95,6 +95,9 @@ def make_executor(
     mesh: devices.
   """
   clients, local = federation.clients, config.local
+  for component in components:
+    if component.check:
+      component.check(clients)
   planner, shape, masked = sampler.make(local, clients, config.seed)
   seed = jax.random.key(config.seed)
   images = jax.ShapeDtypeStruct(
@@ -137,10 +140,9 @@ def make_executor(
 
 
 def make_evaluator(config, targets, model, views, mesh):
-  """Builds `(shared leaves [G, ...], personal leaves) -> entries`.
+  """Builds `({name: variables}) -> entries`, one a model and target.
 
   An entry is one element of `evaluation` in results.json, without its round.
-  Only identity scores depend on personal leaves, so any client's will do.
 
   Args:
     config: `config.evaluation`.
@@ -189,17 +191,34 @@ def make_evaluator(config, targets, model, views, mesh):
       },
     } | {k: summary[k] for k in COUNTS}
 
-  def evaluate(shared: types.Flat, personal: types.Flat):
-    groups = next(iter(shared.values())).shape[0]
-    entries = []
-    for group in range(groups):
-      name = 'global' if groups == 1 else f'cluster:{group}'
-      own = {n: leaf[group] for n, leaf in shared.items()}
-      for target in targets:
-        entries.append({'model': name} | one(own | personal, target))
-    return entries
+  def evaluate(models: dict[str, types.Flat]) -> list[dict[str, Any]]:
+    return [
+      {'model': name} | one(variables, target)
+      for name, variables in models.items()
+      for target in targets
+    ]
 
   return evaluate
+
+
+def global_models(
+  shared: types.Flat, personal: types.Flat
+) -> dict[str, types.Flat]:
+  """Returns the variables of each of the server's models by its name.
+
+  Args:
+    shared: leaves that travel, `[G, ...]`.
+    personal: leaves that stay, of any client: only identity scores depend on
+      them.
+  """
+  groups = next(iter(shared.values())).shape[0]
+  return {
+    'global' if groups == 1 else f'cluster:{group}': {
+      n: leaf[group] for n, leaf in shared.items()
+    }
+    | personal
+    for group in range(groups)
+  }
 
 
 def evaluate_only(config, shared: types.Flat) -> list[dict[str, Any]]:
@@ -237,4 +256,4 @@ def evaluate_only(config, shared: types.Flat) -> list[dict[str, Any]]:
     config.evaluation, federation.targets, model, views, mesh
   )
   personal = {n: x for n, x in variables.items() if n not in shared}
-  return evaluate(shared, personal)
+  return evaluate(global_models(shared, personal))

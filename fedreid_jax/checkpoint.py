@@ -235,9 +235,12 @@ class Checkpoints:
       )
     return step
 
-  def restore_model(self, step: int) -> dict[str, np.ndarray]:
-    """Restores only the leaves that travel, `[G, ...]`, by name."""
-    return partition.flatten(self._read(step, ['model'])['model'])
+  def restore_model(
+    self, step: int
+  ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Restores only the leaves that travel, `[G, ...]`, and the JSON part."""
+    found = self._read(step, ['model'])
+    return partition.flatten(found['model']), found['host']
 
   def verify(self, step: int) -> str | None:
     """Returns what is wrong with a step, None if nothing."""

@@ -1,6 +1,7 @@
 """The round loop: train, evaluate, record, save, resume."""
 
 import contextlib
+import copy
 import json
 import shutil
 import signal
@@ -12,6 +13,7 @@ import jax
 import numpy as np
 
 from fedreid_jax import assemble, checkpoint, errors, recorder
+from fedreid_jax.core import types
 
 MAX_BAD_ROUNDS = 3  # in a row, each with an update that was not finite
 
@@ -140,6 +142,8 @@ class _Run:
 
   def _save(self, score: float | None) -> None:
     host = {
+      'world': self.config.data.world,
+      'sources': list(self.config.data.sources),
       'evaluation': self.evaluation,
       'bytes': self.bytes,
       'images': self.images,
@@ -190,8 +194,7 @@ class _Run:
 
   def _evaluate(self) -> float | None:
     """Evaluates, records and returns the mean mAP over targets, if any."""
-    personal = {n: x[0] for n, x in self.clients.personal.items()}
-    entries = self.setup.evaluate(self.server.shared, personal)
+    entries = self.setup.evaluate(self._models())
     self.clock.lap('eval')
     for entry in entries:
       entry['round'] = self.done
@@ -202,7 +205,25 @@ class _Run:
     self.record.results(self._results())
     if not entries:
       return None
-    return float(np.mean([e['metrics']['mAP'] for e in entries]))
+    return float(
+      np.mean(
+        [
+          e['metrics']['mAP']
+          for e in entries
+          if not e['model'].startswith('client:')
+        ]
+      )
+    )
+
+  def _models(self) -> dict[str, types.Flat]:
+    """Returns the models to evaluate: the server's, and clients' if kept."""
+    personal = {n: x[0] for n, x in self.clients.personal.items()}
+    models = assemble.global_models(self.server.shared, personal)
+    kept = self.clients.slots.get('local_models')
+    if kept is not None and self.done:
+      for k, client in enumerate(self.setup.federation.clients):
+        models[f'client:{client.name}'] = {n: x[k] for n, x in kept.items()}
+    return models
 
   def _results(self) -> dict[str, Any]:
     seconds = self.clock.seconds
@@ -266,7 +287,11 @@ def evaluate(config, workdir: Path, which: str) -> list[dict[str, Any]]:
   saved = checkpoint.Checkpoints(workdir, read_only=True)
   with contextlib.closing(saved):
     step = saved.find(which)
-    shared = saved.restore_model(step)
+    shared, host = saved.restore_model(step)
+  if host['world'] == config.data.world:
+    # What the model was trained on decides what it may be tested on.
+    config = copy.deepcopy(config)
+    config.data.sources = tuple(host['sources'])
   entries = assemble.evaluate_only(config, shared)
   for entry in entries:
     entry['round'] = step

@@ -14,7 +14,6 @@ import toy
 from fedreid_jax.core import types
 from fedreid_jax.data import cache
 
-jax.config.update('jax_numpy_rank_promotion', 'allow')
 if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
   jax.config.update(
     'jax_compilation_cache_dir', str(cache.cache_dir() / 'xla-tests')

@@ -70,6 +70,29 @@ def test_files_of_a_run(world, small, tmp_path):
   }
 
 
+def test_local_models_are_evaluated_beside_the_global_one(
+  world, small, tmp_path
+):
+  small.components, small.rounds = ('fedpav', 'local_models'), 2
+  results = experiment.train(small, tmp_path)
+  models = [e['model'] for e in results['evaluation'] if e['round'] == 2]
+  names = [f'client:{c.name}' for c in world.clients]
+  assert models == ['global', *names]
+  assert [e['model'] for e in results['evaluation'] if not e['round']] == [
+    'global'
+  ]
+  values = {str(e['metrics']) for e in results['evaluation']}
+  assert len(values) > 3
+  small.rounds, small.components = 2, ('fedpav',)
+  plain = experiment.train(small, tmp_path / 'plain')
+  last = plain['evaluation'][-1]['metrics']
+  assert last == next(
+    e['metrics']
+    for e in results['evaluation']
+    if (e['model'], e['round']) == ('global', 2)
+  )
+
+
 def test_finished_run_again_prints_and_trains_nothing(
   world, small, tmp_path, monkeypatch
 ):

@@ -117,13 +117,14 @@ def test_folder_recipe_then_evaluate_its_checkpoints(tree, tmp_path):
   assert code == 4 and err.startswith('error[4]: no checkpoint 77')
 
 
-def test_kill_at_any_moment_then_the_same_numbers(tree, tmp_path):
-  whole = folder_flags(tree, tmp_path / 'whole', rounds=6)
+@pytest.mark.parametrize('kills', [2, pytest.param(12, marks=pytest.mark.slow)])
+def test_kill_at_any_moment_then_the_same_numbers(tree, tmp_path, kills):
+  whole = folder_flags(tree, tmp_path / 'whole', rounds=4 + kills)
   assert finish(launch(*whole))[0] == 0
-  cut = folder_flags(tree, tmp_path / 'cut', rounds=6)
+  cut = folder_flags(tree, tmp_path / 'cut', rounds=4 + kills)
   rng = np.random.default_rng(0)
   killed = 0
-  for _ in range(3):
+  for _ in range(kills):
     process = launch(*cut)
     lines = tmp_path / 'cut' / 'metrics.jsonl'
     before = lines.read_text().count('\n') if lines.exists() else 0

@@ -26,6 +26,7 @@ code of the method.
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.core import moments
@@ -53,6 +54,7 @@ def make(
   resample: str = 'step',
   negative_variance: str = 'clamp',
   mix_weights: str = 'batch',
+  min_identities: int = 2,
 ) -> Component:
   """Builds the component.
 
@@ -66,6 +68,8 @@ def make(
     resample: draw statistics and weights every 'step' or every 'round'.
     negative_variance: what to do with a draw below zero.
     mix_weights: mixup weights per 'batch' or 'sample'.
+    min_identities: a client with fewer is refused; the statistics of one
+      identity are that identity's mean feature itself.
 
   Raises:
     ConfigError: for an unknown choice or a number out of range.
@@ -140,6 +144,16 @@ def make(
       total = total + metrics['novel']
     return lam * total, metrics
 
+  def check(clients):
+    for client in clients:
+      num = len(np.unique(client.labels))
+      if num < min_identities:
+        raise errors.DataError(
+          f'{num} identities, too few to hide one in the statistics it shares',
+          f'client {client.name}',
+          'leave it out, or set dfh.min_identities',
+        )
+
   survey = Survey(
     init=lambda outputs: moments.zeros(
       outputs.logits.shape[1], outputs.feature.shape[1]
@@ -159,4 +173,5 @@ def make(
     server_step=ServerStep(
       init=init, collect=collect, broadcast=lambda slot: slot
     ),
+    check=check,
   )

@@ -5,7 +5,7 @@ fills any of the slots `shared`, `term`, `channel`, `grouping`, `weights` and
 `server_step`. Client functions see ONE client: no leading axis anywhere.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from fedreid_jax.core import types
@@ -146,6 +146,8 @@ class Component(NamedTuple):
       of them by leaf; one owner. A row that sums to less than one leaves the
       rest to the server's model.
     server_step: applied in the order of the configuration.
+    check: `(clients) -> None`, raises a DataError for clients the method
+      cannot take; not a slot, called once before anything is compiled.
   """
 
   name: str
@@ -155,3 +157,4 @@ class Component(NamedTuple):
   grouping: Callable[..., Array] | None = None
   weights: Callable[..., Array | dict[str, Array]] | None = None
   server_step: ServerStep | None = None
+  check: Callable[[Sequence[types.ClientData]], None] | None = None

@@ -112,6 +112,14 @@ def test_bad_arguments(arguments, message):
     components(**arguments)
 
 
+def test_a_client_of_one_identity_is_refused_unless_allowed(config):
+  clients = (toy.toy_client('lone', 5, identities=1),)
+  with pytest.raises(errors.DataError, match='client lone'):
+    toy.build(config, clients, components())
+  server, _, _ = run(config, clients, 1, min_identities=1)
+  assert all(np.isfinite(x).all() for x in jax.tree.leaves(server))
+
+
 def test_alpha_for_another_number_of_clients(config, clients):
   executor, variables, _ = toy.build(
     config, clients, components(alpha=(1.0, 2.0))

@@ -1,0 +1,29 @@
+"""Local models: each client's own model, kept for evaluation.
+
+Zhuang et al. (FedReIDBench, ACM MM 2020, section 4) evaluate two models of a
+round: the global one, and each client's (w_k, v_k) after local training and
+before aggregation, its "local model". With w the leaves that travel and v_k the
+classifier, the state kept at client k is
+
+  (w_k, v_k) at the end of its last participation.
+
+Nothing of the training changes; a copy of the model a client costs host memory
+and goes into checkpoints.
+
+Deviations from the paper: none. Deviations from the released code: it evaluates
+the models of the clients drawn in the round; here a client that was not drawn
+keeps, and is evaluated with, its last one.
+"""
+
+from fedreid_jax.core.component import Component, LocalTerm
+
+
+def make() -> Component:
+  """Builds the component."""
+  return Component(
+    'local_models',
+    term=LocalTerm(
+      init=lambda key, variables: variables,
+      finish=lambda state, ctx: (ctx.variables, ()),
+    ),
+  )
