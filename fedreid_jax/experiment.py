@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from flax import traverse_util
 
 from fedreid_jax import assemble, checkpoint, errors, recorder
 from fedreid_jax.core import types
@@ -336,12 +337,12 @@ def check_same_config(path: Path, resolved: dict[str, Any]) -> None:
   if not path.exists():
     return
   try:
-    before = _dotted(json.loads(path.read_text()))
+    before = traverse_util.flatten_dict(json.loads(path.read_text()), sep='.')
   except ValueError as error:
     raise errors.IntegrityError(
       'is no JSON', str(path), 'start again with --restart'
     ) from error
-  now = _dotted(json.loads(json.dumps(resolved)))
+  now = traverse_util.flatten_dict(resolved, sep='.')
   differ = [
     f'{key}: {before.get(key)!r} there, {now.get(key)!r} asked'
     for key in sorted(before.keys() | now.keys())
@@ -353,13 +354,3 @@ def check_same_config(path: Path, resolved: dict[str, Any]) -> None:
       str(path.parent),
       'choose another --workdir or start again with --restart',
     )
-
-
-def _dotted(tree: dict, prefix: str = '') -> dict[str, Any]:
-  flat = {}
-  for key, value in tree.items():
-    if isinstance(value, dict):
-      flat |= _dotted(value, f'{prefix}{key}.')
-    else:
-      flat[prefix + key] = value
-  return flat

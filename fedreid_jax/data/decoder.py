@@ -31,6 +31,17 @@ class Decoder(NamedTuple):
   resample: str = 'bicubic'
 
 
+def of(config) -> Decoder:
+  """Returns the decoder that `config.data` describes."""
+  return Decoder(
+    config.height,
+    config.width,
+    3 if config.channels == 'rgb' else 1,
+    config.invert,
+    config.on_bad_image,
+  )
+
+
 def decode(data: bytes | np.ndarray, decoder: Decoder) -> np.ndarray:
   """Decodes one image file or fits one array, `[H, W, ch]` uint8.
 

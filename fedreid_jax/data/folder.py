@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from fedreid_jax import errors
-from fedreid_jax.data import cache, federation, files
-from fedreid_jax.data.decoder import Decoder
+from fedreid_jax.data import cache, decoder, federation, files
 from fedreid_jax.data.federation import Images, World
 
 
@@ -43,13 +42,7 @@ def read_domain(root: Path, name: str, config) -> tuple[Images, list[str], str]:
   names = files.list_files(folder)
   if not names:
     raise errors.DataError('no images', str(folder), 'remove the domain')
-  decoder = Decoder(
-    config.height,
-    config.width,
-    3 if config.channels == 'rgb' else 1,
-    config.invert,
-    config.on_bad_image,
-  )
+  wanted = decoder.of(config)
   identity = [
     _group(config.identity_pattern, f, 'data.identity_pattern', folder)
     for f in names
@@ -58,7 +51,7 @@ def read_domain(root: Path, name: str, config) -> tuple[Images, list[str], str]:
     _group(config.camera_pattern, f, 'data.camera_pattern', folder)
     for f in names
   ]
-  images, kept, digest = cache.build(folder, names, decoder)
+  images, kept, digest = cache.build(folder, names, wanted)
   if not len(kept):
     raise errors.DataError('no readable image', str(folder), 'mend the files')
   identities = np.unique(np.asarray(identity)[kept], return_inverse=True)[1]

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedreid_jax import errors
-from fedreid_jax.data import federation, prepared
+from fedreid_jax.data import decoder, federation, prepared
 from fedreid_jax.data.datasets import registry, sysu_mm01
-from fedreid_jax.data.decoder import Decoder
 from fedreid_jax.data.federation import Images, Target, Trial, World
 from fedreid_jax.data.prepared import Prepared
 from fedreid_jax.evaluation import gallery_sampling, half_splits, trials
@@ -39,17 +38,11 @@ def load(config, clients: bool = True) -> World:
     federation.check_disjoint(
       names, [t for t in config.targets if t.partition(':')[0] in names]
     )
-  decoder = Decoder(
-    config.height,
-    config.width,
-    3 if config.channels == 'rgb' else 1,
-    config.invert,
-    config.on_bad_image,
-  )
+  wanted = decoder.of(config)
   opened: dict[str, Prepared] = {}
-  wanted = {*config.targets, *(config.sources if clients else ())}
-  for spec in sorted(wanted):
-    opened[spec] = prepared.open_prepared(config.root, spec, decoder)
+  specs = {*config.targets, *(config.sources if clients else ())}
+  for spec in sorted(specs):
+    opened[spec] = prepared.open_prepared(config.root, spec, wanted)
   return World(
     tuple(_source(spec, opened[spec]) for spec in config.sources)
     if clients
