@@ -110,6 +110,7 @@ def default() -> Any:
   c.augment.pad = 4  # pixels of zeros on every side before a random crop
   c.augment.flip = 0.5  # probability of mirroring
   c.augment.erase = 0.0  # probability of erasing a rectangle
+  c.augment.erase_fill = ()  # after normalisation, one a channel; () zeros
 
   c.evaluation = ConfigDict()
   c.evaluation.every = 5  # rounds; the first and last are always evaluated
@@ -129,7 +130,7 @@ def default() -> Any:
 
   c.dfh = ConfigDict()
   c.dfh.lam = 5.0  # weight of the hallucinated losses
-  c.dfh.alpha = 1.0  # of the Dirichlet law over domains
+  c.dfh.alpha = (1.0,)  # of the Dirichlet law: one, or one a domain
   c.dfh.margin = 0.5  # of the triplet loss on hallucinated features
   c.dfh.novel = 'dirichlet'  # dirichlet_mixup|feature_mixup|none
   c.dfh.loss = 'triplet'  # or 'identity'
@@ -253,6 +254,7 @@ def validate(config: Any) -> Any:
       raise errors.ConfigError(
         f'unknown choice {found[name]!r}', name, f'one of {", ".join(choices)}'
       )
+  _check_patterns(config)
   _check_together(config)
   return config
 
@@ -272,8 +274,6 @@ def _check_type(name: str, value: Any, like: Any) -> None:
   kinds: tuple[type, ...] = (type(like),)
   if isinstance(like, float):
     kinds = (float, int)
-  if name == 'dfh.alpha':
-    kinds = (float, int, tuple)
   if not isinstance(value, kinds) or (
     isinstance(value, bool) and not isinstance(like, bool)
   ):
@@ -282,9 +282,69 @@ def _check_type(name: str, value: Any, like: Any) -> None:
       name,
       f'give {type(like).__name__}',
     )
-  numbers = value if isinstance(value, tuple) else (value,)
-  if any(isinstance(v, float) and not math.isfinite(v) for v in numbers):
+  if isinstance(like, tuple):
+    elements: Any = value
+    for element in elements:
+      _check_element(name, element)
+  elif isinstance(value, float) and not math.isfinite(value):
     raise errors.ConfigError(f'{value} is not finite', name, 'give a number')
+
+
+ELEMENTS: Mapping[str, tuple[type, ...]] = {
+  'components': (str,),
+  'data.sources': (str,),
+  'data.targets': (str,),
+  'data.mean': (float,),
+  'data.std': (float,),
+  'model.features': (int,),
+  'optim.lr_multipliers': (str, float),
+  'optim.milestones': (int,),
+  'optim.points': (float, float),
+  'augment.erase_fill': (float,),
+  'evaluation.ranks': (int,),
+  'dfh.alpha': (float,),
+}
+
+
+def _check_element(name: str, element: Any) -> None:
+  """Checks one element of a tuple, or of a tuple of tuples."""
+  kinds = ELEMENTS[name]
+  parts = element if len(kinds) > 1 else (element,)
+  if not isinstance(parts, tuple) or len(parts) != len(kinds):
+    raise errors.ConfigError(
+      f'{element!r} has not {len(kinds)} parts', name, 'see configs/common.py'
+    )
+  for part, kind in zip(parts, kinds, strict=True):
+    wide = (float, int) if kind is float else (kind,)
+    if not isinstance(part, wide) or isinstance(part, bool):
+      raise errors.ConfigError(
+        f'{part!r} is {type(part).__name__}', name, f'give {kind.__name__}'
+      )
+    if isinstance(part, float) and not math.isfinite(part):
+      raise errors.ConfigError(f'{part} is not finite', name, 'give a number')
+    if kind is int and part < 0:
+      raise errors.ConfigError(f'{part} is below 0', name, 'give more')
+
+
+def _check_patterns(c: Any) -> None:
+  """Checks regular expressions, those over paths for their one group."""
+  paths = ('data.identity_pattern', 'data.camera_pattern')
+  patterns = [(name, c.data[name[5:]], 1) for name in paths]
+  patterns += [
+    ('optim.lr_multipliers', pattern, 0)
+    for pattern, _ in c.optim.lr_multipliers
+  ]
+  for name, pattern, groups in patterns:
+    try:
+      found = re.compile(pattern).groups
+    except re.error as error:
+      raise errors.ConfigError(
+        f'{pattern!r}: {error}', name, 'mend the regular expression'
+      ) from error
+    if found < groups:
+      raise errors.ConfigError(
+        f'{pattern!r} has no group', name, 'put brackets round what counts'
+      )
 
 
 def _check_together(c: Any) -> None:
@@ -365,8 +425,15 @@ def from_json(saved: dict[str, Any], changes: Sequence[str]) -> Any:
   config = default()
   flat = flatten(ConfigDict(saved))
   for key in flat.keys() & flatten(config).keys():
-    config.update_from_flattened_dict({key: _tuples(flat[key])})
+    _set(config, key, _tuples(flat[key]))
   return change(config, changes)
+
+
+def _set(config: Any, key: str, value: Any) -> None:
+  try:
+    config.update_from_flattened_dict({key: value})
+  except (TypeError, ValueError) as error:
+    raise errors.ConfigError(f'{value!r}: {error}', key, 'mend it') from error
 
 
 def _tuples(value: Any) -> Any:
@@ -389,10 +456,7 @@ def change(config: Any, pairs: Sequence[str]) -> Any:
       value = ast.literal_eval(text)
     except (ValueError, SyntaxError):
       value = text
-    try:
-      config.update_from_flattened_dict({key: value})
-    except TypeError as error:
-      raise errors.ConfigError(f'{value!r}: {error}', key, 'mend it') from error
+    _set(config, key, value)
   return config
 
 

@@ -76,9 +76,14 @@ def build(config) -> Setup:
 
 def _num_devices(config, num_clients: int) -> int:
   """Returns the devices of a run: no more than clients, if one process."""
-  if config.execution.devices or jax.process_count() > 1:
-    return config.execution.devices or jax.device_count()
-  return min(jax.device_count(), num_clients)
+  wanted, present = config.execution.devices, jax.device_count()
+  if wanted > present:
+    raise errors.ConfigError(
+      f'{wanted} devices of {present}', 'execution.devices', 'ask for fewer'
+    )
+  if wanted or jax.process_count() > 1:
+    return wanted or present
+  return min(present, num_clients)
 
 
 def make_executor(
@@ -189,7 +194,7 @@ def make_evaluator(config, targets, model, views, mesh):
       'metrics': {
         k: v for k, v in summary.items() if k not in (*COUNTS, 'trials')
       },
-    } | {k: summary[k] for k in COUNTS}
+    } | {k: max(r[k] for r in results) for k in COUNTS}
 
   def evaluate(models: dict[str, types.Flat]) -> list[dict[str, Any]]:
     return [

@@ -99,7 +99,9 @@ class Checkpoints:
       else checkpoint_managers.AnyPreservationPolicy(
         [
           checkpoint_managers.LatestN(KEPT),
-          checkpoint_managers.BestN(n=1, get_metric_fn=_map),
+          checkpoint_managers.BestN(
+            n=1, get_metric_fn=_map, keep_checkpoints_without_metrics=False
+          ),
         ]
       ),
     )
@@ -249,6 +251,8 @@ class Checkpoints:
       expected = json.loads(self._manifest(step).read_text())
     except (OSError, ValueError):
       return 'it was not completed'
+    if not isinstance(expected, dict):
+      return 'its manifest is damaged'
     found = _digests(folder)
     for name in sorted(expected.keys() | found.keys()):
       if name not in found:

@@ -39,20 +39,21 @@ def train(config, workdir: Path, restart: bool = False) -> dict[str, Any]:
       stack.enter_context(checkpoint.lock(workdir))
       if restart:
         _clear(workdir)
-    resolved = json.loads(config.to_json_best_effort())
-    check_same_config(workdir / 'config.json', resolved)
+      check_same_config(workdir / 'config.json', _resolved(config))
     record = stack.enter_context(recorder.Recorder(workdir, config.rounds))
     saved = stack.enter_context(
       contextlib.closing(checkpoint.Checkpoints(workdir))
     )
     caught = stack.enter_context(_signals())
-    return _Run(config, resolved, workdir, record, saved).all(caught)
+    run = _Run(config, workdir, record, saved)
+    stack.callback(run.clock.close)
+    return run.all(caught)
 
 
 class _Run:
   """One process's view of a run: its parts and what it has measured."""
 
-  def __init__(self, config, resolved, workdir, record, saved):
+  def __init__(self, config, workdir, record, saved):
     self.config, self.record, self.saved = config, record, saved
     self.clock = recorder.Clock()
     self.setup = assemble.build(config)
@@ -60,15 +61,16 @@ class _Run:
     self.evaluation: list[dict[str, Any]] = []
     self.bytes = {'up': 0, 'down': 0}
     self.images = self.bad_rounds = self.done = 0
-    self._describe(workdir, resolved)
+    self.fresh = True
+    self._describe(workdir)
 
-  def _describe(self, workdir: Path, resolved: dict[str, Any]) -> None:
+  def _describe(self, workdir: Path) -> None:
     """Writes config.json and run.json, and prints the clients."""
     digest = self.setup.federation.digest
     described = workdir / 'run.json'
     if described.exists():
-      before = json.loads(described.read_text())['data_digest']
-      if before != digest:
+      before = recorder.read_object(described)
+      if before.get('data_digest') != digest:
         raise errors.DataError(
           'the images changed since this run began',
           str(workdir),
@@ -87,7 +89,7 @@ class _Run:
       for c in clients
     ]
     if jax.process_index() == 0:
-      recorder.write_json(workdir / 'config.json', resolved)
+      recorder.write_json(workdir / 'config.json', _resolved(self.config))
       for target in self.setup.federation.targets:
         if target.splits:
           path = workdir / f'splits-{target.name}.json'
@@ -107,7 +109,7 @@ class _Run:
     config = self.config
     self._resume()
     self.clock.lap('setup')
-    if self.done == 0 and not self.evaluation:
+    if self.fresh:
       self.server = self.setup.executor.prepare(self.server, self.clients)
       self.clock.lap('train')
       self._save(self._evaluate())
@@ -128,9 +130,10 @@ class _Run:
 
   def _resume(self) -> None:
     step = self.saved.latest(self.record.say)
-    self.record.rewind(step or 0)
+    self.record.rewind(-1 if step is None else step)
     if step is None:
       return
+    self.fresh = False
     server, self.clients, host = self.saved.restore(
       step, self.server, self.clients
     )
@@ -221,9 +224,11 @@ class _Run:
     personal = {n: x[0] for n, x in self.clients.personal.items()}
     models = assemble.global_models(self.server.shared, personal)
     kept = self.clients.slots.get('local_models')
-    if kept is not None and self.done:
-      for k, client in enumerate(self.setup.federation.clients):
-        models[f'client:{client.name}'] = {n: x[k] for n, x in kept.items()}
+    if kept is not None:
+      variables, trained = kept
+      for k in np.flatnonzero(trained):
+        name = self.setup.federation.clients[k].name
+        models[f'client:{name}'] = {n: x[k] for n, x in variables.items()}
     return models
 
   def _results(self) -> dict[str, Any]:
@@ -322,9 +327,14 @@ def _signals() -> Iterator[dict[str, int]]:
       signal.signal(number, handler)
 
 
+def _resolved(config) -> dict[str, Any]:
+  return json.loads(config.to_json_best_effort())
+
+
 def _clear(workdir: Path) -> None:
-  for name in ('config.json', 'run.json', 'metrics.jsonl', 'results.json'):
-    (workdir / name).unlink(missing_ok=True)
+  for pattern in ('*.json', 'metrics.jsonl'):
+    for path in workdir.glob(pattern):
+      path.unlink()
   shutil.rmtree(workdir / 'checkpoints', ignore_errors=True)
 
 
@@ -336,12 +346,7 @@ def check_same_config(path: Path, resolved: dict[str, Any]) -> None:
   """
   if not path.exists():
     return
-  try:
-    before = traverse_util.flatten_dict(json.loads(path.read_text()), sep='.')
-  except ValueError as error:
-    raise errors.IntegrityError(
-      'is no JSON', str(path), 'start again with --restart'
-    ) from error
+  before = traverse_util.flatten_dict(recorder.read_object(path), sep='.')
   now = traverse_util.flatten_dict(resolved, sep='.')
   differ = [
     f'{key}: {before.get(key)!r} there, {now.get(key)!r} asked'

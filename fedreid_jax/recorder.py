@@ -13,15 +13,41 @@ from typing import Any
 import jax
 from rich import console, progress, table
 
+from fedreid_jax import errors
+
 COMPILE_EVENT = '/jax/core/compile/backend_compile_duration'
 PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
 
 
+def write_text(path: Path, text: str) -> None:
+  """Writes a file whole or not at all."""
+  partial = path.with_name(path.name + '.partial')
+  partial.write_text(text)
+  os.replace(partial, path)
+
+
 def write_json(path: Path, value: Any) -> None:
   """Writes a JSON file whole or not at all."""
-  partial = path.with_name(path.name + '.partial')
-  partial.write_text(json.dumps(value, indent=2, sort_keys=True) + '\n')
-  os.replace(partial, path)
+  write_text(path, json.dumps(value, indent=2, sort_keys=True) + '\n')
+
+
+def read_object(path: Path) -> dict[str, Any]:
+  """Returns the object a JSON file of a run holds.
+
+  Raises:
+    IntegrityError: when the file is damaged.
+  """
+  try:
+    value = json.loads(path.read_text())
+  except (OSError, ValueError) as error:
+    raise errors.IntegrityError(
+      f'cannot be read: {error}', str(path), 'start again with --restart'
+    ) from error
+  if not isinstance(value, dict):
+    raise errors.IntegrityError(
+      'is no JSON object', str(path), 'start again with --restart'
+    )
+  return value
 
 
 def environment() -> dict[str, Any]:
@@ -91,7 +117,7 @@ class Recorder:
           kept.append(line)
       except ValueError:
         break
-    self._path.write_text(''.join(line + '\n' for line in kept))
+    write_text(self._path, ''.join(line + '\n' for line in kept))
 
   def event(self, round_: int, event: str, values: dict[str, Any]) -> None:
     """Appends one JSON object to metrics.jsonl."""
@@ -148,6 +174,10 @@ class Clock:
     self._start = time.perf_counter()
     self._compiled = 0.0
     jax.monitoring.register_event_duration_secs_listener(self._on_duration)
+
+  def close(self) -> None:
+    """Stops listening to the compiler."""
+    jax.monitoring.unregister_event_duration_listener(self._on_duration)
 
   def _on_duration(self, event: str, duration_secs: float, **_) -> None:
     if event == COMPILE_EVENT:

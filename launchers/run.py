@@ -78,6 +78,10 @@ def saved_config(folder: Path, changes: list[str]):
     raise errors.IntegrityError(
       'no readable configuration', str(path), 'give the --workdir of a run'
     ) from error
+  if not isinstance(saved, dict):
+    raise errors.IntegrityError(
+      'no configuration', str(path), 'give the --workdir of a run'
+    )
   return common.validate(common.from_json(saved, changes))
 
 
@@ -195,12 +199,15 @@ def _prepare_jax() -> None:
   mode = _DISTRIBUTED.value
   if mode == 'off':
     return
-  if mode == 'auto':
-    jax.distributed.initialize()
-    return
-  parts = mode.split(',')
-  if len(parts) != 3 or not (parts[1].isdigit() and parts[2].isdigit()):
+  try:
+    if mode == 'auto':
+      jax.distributed.initialize()
+    else:
+      address, processes, process = mode.split(',')
+      jax.distributed.initialize(address, int(processes), int(process))
+  except (ValueError, RuntimeError) as error:
     raise errors.ConfigError(
-      repr(mode), '--distributed', 'off, auto or HOST:PORT,N,ID'
-    )
-  jax.distributed.initialize(parts[0], int(parts[1]), int(parts[2]))
+      f'{mode!r}: {str(error).splitlines()[0]}',
+      '--distributed',
+      'off, auto on a cluster that JAX detects, or HOST:PORT,N,ID',
+    ) from error

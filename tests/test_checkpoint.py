@@ -38,6 +38,17 @@ def saved(tmp_path):
   kept.close()
 
 
+def test_steps_without_an_evaluation_do_not_pile_up(tmp_path):
+  kept = checkpoint.Checkpoints(tmp_path)
+  for step in range(1, 8):
+    score = 10.0 if step == 3 else None
+    kept.save(step, *states(float(step)), {}, score)
+  assert kept.steps() == [7, 6, 3]
+  (tmp_path / 'checkpoints' / 'manifest-7.json').write_text('null')
+  assert kept.verify(7) == 'its manifest is damaged'
+  kept.close()
+
+
 def restore(kept, step):
   return kept.restore(step, *states(0.0))
 

@@ -18,7 +18,7 @@ def test_every_preset_of_every_recipe_is_valid(name, preset):
 
 def test_defaults_of_dfh_are_the_papers():
   config = dfh.get_config()
-  assert config.dfh.lam == 5.0 and config.dfh.alpha == 1.0
+  assert config.dfh.lam == 5.0 and config.dfh.alpha == (1.0,)
   assert config.loss.margin == 0.5 == config.dfh.margin
   assert config.optim.momentum == 0.9 and config.optim.weight_decay == 5e-4
   assert config.components == ('fedpav', 'dfh')
@@ -32,7 +32,9 @@ def test_every_field_has_a_comment():
 
 
 def test_pairs_after_the_preset_change_fields():
-  config = dfh.get_config('smoke,rounds=7,data.targets=("park",),seed=3')
+  config = dfh.get_config(
+    'smoke,rounds=7,data.targets=("park",),seed=3,dfh.alpha=(1.0,2.0)'
+  )
   assert (config.rounds, config.data.targets, config.seed) == (7, ('park',), 3)
 
 
@@ -85,6 +87,13 @@ def broken(**changes):
     ('data__mean', (0.0,), 'means'),
     ('evaluation__ranks', (), 'ranks'),
     ('data__mean', (float('nan'),) * 3, 'not finite'),
+    ('optim__points', (1, 2), 'parts'),
+    ('optim__milestones', ('a',), 'str'),
+    ('optim__lr_multipliers', (('(', 1.0),), 'regular expression'),
+    ('data__identity_pattern', 'p.*', 'no group'),
+    ('model__features', ('a',), 'str'),
+    ('evaluation__ranks', ('a',), 'str'),
+    ('dfh__alpha', (1.0, 'x'), 'str'),
   ],
 )
 def test_values_that_cannot_run(field, value, message):

@@ -178,6 +178,16 @@ def test_two_processes_are_one_run(tree, tmp_path):
     ),
     (('--config=configs/dfh.py:folder',), 3, 'no folder given'),
     (
+      ('--config=configs/dfh.py:smoke', '--distributed=nowhere'),
+      2,
+      '--distributed',
+    ),
+    (
+      ('--config=configs/dfh.py:smoke,execution.devices=64',),
+      2,
+      '64 devices',
+    ),
+    (
       ('--config=configs/dfh.py:folder,data.root=/nowhere',),
       3,
       'does not exist',

@@ -47,7 +47,7 @@ RESAMPLE = ('step', 'round')
 def make(
   *,
   lam: float = 5.0,
-  alpha: float | tuple[float, ...] = 1.0,
+  alpha: tuple[float, ...] = (1.0,),
   margin: float = 0.5,
   novel: str = 'dirichlet',
   loss: str = 'triplet',
@@ -85,17 +85,16 @@ def make(
       raise errors.ConfigError(
         f'unknown {field} {value!r}', f'dfh.{field}', f'one of {choices}'
       )
-  alphas = alpha if isinstance(alpha, tuple) else (alpha,)
-  if lam < 0 or margin < 0 or min(alphas) <= 0:
+  if lam < 0 or margin < 0 or not alpha or min(alpha) <= 0:
     raise errors.ConfigError(
       'lam and margin must be at least 0, alpha above 0', 'dfh', 'change it'
     )
 
   def init(key, num_clients, outputs):
     del key
-    if len(alphas) not in (1, num_clients):
+    if len(alpha) not in (1, num_clients):
       raise errors.ConfigError(
-        f'{len(alphas)} values of alpha for {num_clients} clients',
+        f'{len(alpha)} values of alpha for {num_clients} clients',
         'dfh.alpha',
         'give one, or one for each client',
       )
@@ -137,7 +136,7 @@ def make(
         feature,
         embedding,
         ctx.work.index,
-        jnp.broadcast_to(jnp.asarray(alphas, jnp.float32), (num,)),
+        jnp.broadcast_to(jnp.asarray(alpha, jnp.float32), (num,)),
         mix_weights,
       )
       metrics['novel'] = on_hallucinated(features, ctx)

@@ -5,7 +5,7 @@ round: the global one, and each client's (w_k, v_k) after local training and
 before aggregation, its "local model". With w the leaves that travel and v_k the
 classifier, the state kept at client k is
 
-  (w_k, v_k) at the end of its last participation.
+  (w_k, v_k) at the end of its last participation, and whether there was one.
 
 Nothing of the training changes; a copy of the model a client costs host memory
 and goes into checkpoints.
@@ -15,6 +15,8 @@ the models of the clients drawn in the round; here a client that was not drawn
 keeps, and is evaluated with, its last one.
 """
 
+import jax.numpy as jnp
+
 from fedreid_jax.core.component import Component, LocalTerm
 
 
@@ -23,7 +25,7 @@ def make() -> Component:
   return Component(
     'local_models',
     term=LocalTerm(
-      init=lambda key, variables: variables,
-      finish=lambda state, ctx: (ctx.variables, ()),
+      init=lambda key, variables: (variables, jnp.bool_(False)),
+      finish=lambda state, ctx: ((ctx.variables, jnp.bool_(True)), ()),
     ),
   )

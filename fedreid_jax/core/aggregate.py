@@ -17,8 +17,12 @@ BUFFER_POLICIES = ('average', 'first_client', 'keep_server')
 
 
 def arrived(uploads: types.Upload) -> Array:
-  """Returns which uploads are real and finite in every leaf, bool `[K]`."""
-  real = uploads.index >= 0
+  """Returns which uploads are real and finite in every leaf, bool `[K]`.
+
+  What stays at the client counts as well: one that is not finite would be
+  broken in every later round.
+  """
+  real = (uploads.index >= 0) & uploads.healthy
   for leaf in jax.tree.leaves((uploads.shared, uploads.extras)):
     finite = jnp.isfinite(leaf).reshape(leaf.shape[0], -1).all(axis=1)
     real &= finite

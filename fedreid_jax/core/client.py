@@ -178,15 +178,19 @@ def make(
       )
       slots[name], extras[name] = term.finish(carry.states[name], ctx)
     shared, personal = partition.split(variables, settings.shared)
+    opt_state = carry.opt_state if settings.persistent else ()
+    stays = types.ClientState(personal, slots, opt_state)
+    healthy = jnp.bool_(True)
+    for leaf in jax.tree.leaves(stays):
+      healthy &= jnp.isfinite(leaf).all()
     upload = types.Upload(
-      work.index, shared, work.num_examples, work.num_steps, extras
+      work.index, shared, work.num_examples, work.num_steps, healthy, extras
     )
     for name, channel in channels:
       if channel.up:
         up_key = key(Stream.UP, name, broadcast, work)
         upload = channel.up(upload, received, up_key)
-    opt_state = carry.opt_state if settings.persistent else ()
-    return upload, types.ClientState(personal, slots, opt_state)
+    return upload, stays
 
   return Program(begin, train, survey, end, bool(folds))
 

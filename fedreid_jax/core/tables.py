@@ -46,7 +46,9 @@ class Shelf:
         self._copy(block, int(homes.first_row[k]), int(k), slice(None))
       return block
 
-    return self._on_devices(homes.rows, fill)
+    table = self._on_devices(homes.rows, fill)
+    self._images.cache_clear()  # they are on the device now
+    return table
 
   def segment(self, seats: np.ndarray, rows: np.ndarray) -> Table:
     """Returns the given images of each place's client, one after another.

@@ -162,6 +162,7 @@ class Upload:
     shared: values (not differences) of the leaves that travel.
     num_examples: float32.
     num_steps: int32.
+    healthy: what stays at the client is finite too, bool.
     extras: statistics by component.
   """
 
@@ -169,6 +170,7 @@ class Upload:
   shared: Flat
   num_examples: Array
   num_steps: Array
+  healthy: Array
   extras: dict[str, Tree]
 
 

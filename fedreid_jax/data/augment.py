@@ -34,10 +34,13 @@ def make(config, mean: tuple[float, ...], std: tuple[float, ...]) -> Views:
 
   Args:
     config: fields `pad` (pixels of zeros on every side before a random crop
-      back to size), `flip` (probability), `erase` (probability).
+      back to size), `flip` (probability), `erase` (probability), `erase_fill`
+      (one value a channel, () for zeros).
     mean: per channel, of values in 0..1.
     std: per channel.
   """
+
+  fill = jnp.asarray(config.erase_fill or 0.0, jnp.float32)
 
   def test(images):
     scale = 1.0 / (255.0 * jnp.asarray(std, jnp.float32))
@@ -53,7 +56,7 @@ def make(config, mean: tuple[float, ...], std: tuple[float, ...]) -> Views:
       image = jnp.where(mirror, image[:, ::-1], image)
     image = test(image)
     if config.erase:
-      image = erase(erase_key, image, config.erase)
+      image = erase(erase_key, image, config.erase, fill)
     return image
 
   def train(key, images):
@@ -72,8 +75,10 @@ def pad_and_crop(key: Array, image: Array, pad: int) -> Array:
   return jax.lax.dynamic_slice(wide, (top, left, 0), image.shape)
 
 
-def erase(key: Array, image: Array, probability: float) -> Array:
-  """Fills one random rectangle with zeros, the mean of normalised images.
+def erase(
+  key: Array, image: Array, probability: float, fill: Array | float = 0.0
+) -> Array:
+  """Fills one random rectangle of a normalised image.
 
   Area uniform in 2 to 40 % of the image, aspect (height over width) uniform in
   0.3 to 3.33 (Zhong et al.). A rectangle that does not fit is not drawn again,
@@ -94,4 +99,4 @@ def erase(key: Array, image: Array, probability: float) -> Array:
   left = jax.random.randint(keys[4], (), 0, jnp.maximum(width - wide, 0) + 1)
   y, x = jnp.arange(height)[:, None], jnp.arange(width)[None]
   inside = (y >= top) & (y < top + high) & (x >= left) & (x < left + wide)
-  return jnp.where((happens & inside)[..., None], 0.0, image)
+  return jnp.where((happens & inside)[..., None], fill, image)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedreid_jax import errors
-from fedreid_jax.data import decoder, federation, prepared
+from fedreid_jax.data import decoder, prepared
 from fedreid_jax.data.datasets import registry, sysu_mm01
 from fedreid_jax.data.federation import Images, Target, Trial, World
 from fedreid_jax.data.prepared import Prepared
@@ -13,8 +13,11 @@ from fedreid_jax.evaluation import gallery_sampling, half_splits, trials
 
 DIRECTIONS = ('infrared-visible', 'visible-infrared')
 LEARN = ('train', 'val', 'public')
-# Queries of one camera only, where a set is tested from one view to the other.
-QUERY_CAMERA = {'prid2011': 1, 'viper': 1}
+TEST = ('query', 'gallery', 'query+gallery', 'images', 'distractor')
+# Sets tested from one view to the other: the folder their queries are from.
+QUERY_FOLDER = {'prid2011': 'cam_a', 'viper': 'cam_a', 'grid': 'probe'}
+# Sets that show the same persons under other numbers.
+OVERLAPS = ({'cuhk01', 'cuhk02'}, {'cuhk03', 'cuhk03-np'})
 # Test identities of a draw, where it is not half of them.
 TESTED = {'prid2011': 100, 'grid': 125}
 
@@ -33,16 +36,19 @@ def load(config, clients: bool = True) -> World:
     DataError: for anything on disk that is not as published.
   """
   _check_trials(config.sources, config.targets)
-  if not config.allow_overlap:
-    names = [s.partition(':')[0] for s in config.sources]
-    federation.check_disjoint(
-      names, [t for t in config.targets if t.partition(':')[0] in names]
+  if clients and not config.sources:
+    raise errors.ConfigError(
+      'no data set to learn from', 'data.sources', 'name at least one'
     )
   wanted = decoder.of(config)
   opened: dict[str, Prepared] = {}
   specs = {*config.targets, *(config.sources if clients else ())}
   for spec in sorted(specs):
     opened[spec] = prepared.open_prepared(config.root, spec, wanted)
+  if clients and not config.allow_overlap:
+    for source in config.sources:
+      for target in config.targets:
+        _check_disjoint(source, opened[source], target, opened[target])
   return World(
     tuple(_source(spec, opened[spec]) for spec in config.sources)
     if clients
@@ -50,6 +56,22 @@ def load(config, clients: bool = True) -> World:
     tuple(_target(spec, opened[spec], config) for spec in config.targets),
     ':'.join(opened[spec].digest[:16] for spec in sorted(opened)),
   )
+
+
+def _check_disjoint(source: str, own: Prepared, target: str, other: Prepared):
+  """Refuses to rank persons that are learned from."""
+  names = {own.dataset.name, other.dataset.name}
+  shared: set[int] = set()
+  if own.dataset.name == other.dataset.name:
+    learned = set(own.people[own.rows(*LEARN)].tolist())
+    shared = learned & set(other.people[other.rows(*TEST)].tolist())
+  if names in OVERLAPS or shared - {-1, 0}:
+    raise errors.DataError(
+      f'{source} and {target} show the same persons, who are trained and '
+      'tested on',
+      'data.targets',
+      'choose another split, or set data.allow_overlap',
+    )
 
 
 def _check_trials(sources: Sequence[str], targets: Sequence[str]) -> None:
@@ -88,7 +110,7 @@ def _no_train(own: Prepared) -> str:
 
 def _target(spec: str, own: Prepared, config) -> Target:
   name, protocol = spec.partition(':')[0], own.dataset.protocol
-  test = own.rows('query', 'gallery', 'query+gallery', 'images', 'distractor')
+  test = own.rows(*TEST)
   images = _images(name, own, test)
   splits = own.splits[test]
   is_query = np.isin(splits, ('query', 'query+gallery'))
@@ -102,7 +124,12 @@ def _target(spec: str, own: Prepared, config) -> Target:
   query, gallery = np.flatnonzero(is_query), np.flatnonzero(is_gallery)
   if protocol not in ('sysu', 'llcm'):
     direction = own.options.get('direction', 'all')
-    # A trained trial's option decides; one partition, no random gallery.
+    if direction not in ('all', config.direction):
+      raise errors.ConfigError(
+        f'{spec} is {direction}, data.direction is {config.direction}',
+        'data.targets',
+        f'give {name}:direction={config.direction}',
+      )
     return Target(name, images, (Trial(query, gallery),), protocol, direction)
   names = np.asarray([own.names[row].rpartition('/')[2] for row in test])
   return _sampled(name, images, names, protocol, config)
@@ -114,30 +141,28 @@ def _halves(name, own, images: Images, splits, seed: int) -> Target:
   single = np.isin(images.identities, people[counts < 2])
   rows = np.flatnonzero(~single | (splits == 'distractor'))
   kept = images.take(rows)
+  test = own.rows('images', 'distractor')[rows]
+  names = [own.names[k] for k in test]
+  folder = QUERY_FOLDER.get(name)
+  views = kept.cameras
+  if folder:
+    views = np.asarray([1 if f'{folder}/' in path else 2 for path in names])
   drawn = half_splits.draw(
     kept.identities,
-    kept.cameras,
+    views,
     np.flatnonzero(splits[rows] == 'distractor'),
     num_test=TESTED.get(name)
     if len(people) > 2 * TESTED.get(name, 0)
     else None,
-    query_camera=QUERY_CAMERA.get(name),
+    query_camera=1 if folder else None,
     seed=seed,
   )
-  test = own.rows('images', 'distractor')[rows]
-  named = [
-    {
-      part: [own.names[test[k]] for k in chosen]
-      for part, chosen in split._asdict().items()
-    }
-    for split in drawn
-  ]
   return Target(
     name,
     kept,
     tuple(Trial(split.query, split.gallery) for split in drawn),
     own.dataset.protocol,
-    splits={'seed': seed, 'splits': named},
+    splits=half_splits.described(drawn, names, seed),
   )
 
 
@@ -145,6 +170,10 @@ def _sampled(
   name: str, images: Images, names: np.ndarray, protocol: str, config
 ) -> Target:
   """Ten trials of one modality against a gallery drawn from the other."""
+  if config.search == 'indoor' and config.direction != DIRECTIONS[0]:
+    raise errors.ConfigError(
+      'indoor search ranks visible images', 'data.search', "set it to 'all'"
+    )
   infrared = images.modalities == 1
   ask = infrared if config.direction == DIRECTIONS[0] else ~infrared
   query, pool = np.flatnonzero(ask), np.flatnonzero(~ask)

@@ -29,11 +29,14 @@ def load(config, clients: bool = True) -> World:
         'data.sources',
         f'one of {", ".join(synthetic.DOMAIN_NAMES)}',
       )
+  learned = tuple(config.sources) or tuple(
+    n for n in synthetic.DOMAIN_NAMES if n not in config.targets
+  )
   if not config.allow_overlap:
-    federation.check_disjoint(config.sources, config.targets)
+    federation.check_disjoint(learned, config.targets)
   sources = [
     _domain(config, name, config.identities, config.shots, 0)
-    for name in (config.sources if clients else ())
+    for name in (learned if clients else ())
   ]
   targets = []
   for name in config.targets:

@@ -55,7 +55,7 @@ def make(
 
   def padded(client: ClientData) -> bool:
     if config.sampler == 'pk':
-      return client.num_identities < config.identities
+      return len(np.unique(client.labels)) < config.identities
     ragged = client.num_images % batch and not config.drop_last
     return client.num_images < batch or bool(ragged)
 
@@ -87,7 +87,10 @@ def pk(
   identities: int,
   cross_camera: bool,
 ) -> Plan:
-  """Draws P identities without and K images each with replacement.
+  """Draws P identities and K images of each.
+
+  Identities come from a shuffled list that starts anew when fewer than P are
+  left of it. Images of one draw differ while the client has enough of them.
 
   Args:
     rng: of this client and round.
@@ -102,15 +105,19 @@ def pk(
   present = np.unique(client.labels)
   pools = {label: np.flatnonzero(client.labels == label) for label in present}
   rows = np.full((steps, identities, images), -1, np.int32)
+  size = min(identities, len(present))
+  order = np.empty(0, present.dtype)
   for step in range(steps):
-    size = min(identities, len(present))
-    for place, label in enumerate(rng.choice(present, size, replace=False)):
+    if len(order) < size:
+      order = rng.permutation(present)
+    chosen, order = order[:size], order[size:]
+    for place, label in enumerate(chosen):
       pool = pools[label]
-      if not cross_camera:
-        rows[step, place] = rng.choice(pool, images)
-        continue
       anchor = rng.choice(pool)
-      others = pool[client.cameras[pool] != client.cameras[anchor]]
+      others = pool[pool != anchor]
+      if cross_camera:
+        away = pool[client.cameras[pool] != client.cameras[anchor]]
+        others = away if len(away) else others
       others = others if len(others) else pool
       more = rng.choice(others, images - 1, replace=len(others) < images - 1)
       rows[step, place] = [anchor, *more]

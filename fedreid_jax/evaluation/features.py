@@ -10,8 +10,6 @@ from jax.sharding import PartitionSpec as P
 from fedreid_jax.core import types
 from fedreid_jax.core.types import Array, Flat
 
-FEATURES = ('embedding', 'feature')
-
 
 def make_extractor(
   model: types.Model,

@@ -1,4 +1,4 @@
-"""Random half splits of the small sets, drawn once and kept as JSON.
+"""Random half splits of the small sets, drawn from a seed.
 
 VIPeR, GRID, i-LIDS, PRID, 3DPeS, CAVIAR and CUHK01 have no fixed test set: ten
 times, half of the identities are drawn for testing, with one query and one
@@ -6,10 +6,8 @@ gallery image each (Wu and Gong, AAAI 2021, section 5.1), and the mean over the
 ten is reported.
 """
 
-import json
-import os
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -109,16 +107,12 @@ def _draw_pair(rng, images, cameras, query_camera):
   return query, rng.choice(others)
 
 
-def save(
-  path: str | os.PathLike,
-  splits: Sequence[Split],
-  names: Sequence[str],
-  seed: int,
-) -> None:
-  """Writes splits with their seed; images by name, as tables may be reordered.
+def described(
+  splits: Sequence[Split], names: Sequence[str], seed: int
+) -> dict[str, Any]:
+  """Returns splits with their seed as JSON, images by name.
 
   Args:
-    path: the JSON file.
     splits: the splits.
     names: name of each image, unique, `[M]`.
     seed: the seed they were drawn with.
@@ -127,41 +121,4 @@ def save(
     {part: [names[i] for i in images] for part, images in s._asdict().items()}
     for s in splits
   ]
-  with open(path, 'w', encoding='utf-8') as file:
-    json.dump({'seed': seed, 'splits': named}, file, indent=1)
-    file.write('\n')
-
-
-def load(
-  path: str | os.PathLike, names: Sequence[str]
-) -> tuple[list[Split], int]:
-  """Reads splits and their seed.
-
-  Args:
-    path: the JSON file.
-    names: name of each image of the set as it is now, `[M]`.
-
-  Raises:
-    DataError: the file is not one of splits, or names an image that the set
-      does not have.
-  """
-  index = {name: i for i, name in enumerate(names)}
-  try:
-    with open(path, encoding='utf-8') as file:
-      stored = json.load(file)
-    splits = [
-      Split(
-        *(
-          np.asarray([index[name] for name in part[field]], np.int64)
-          for field in Split._fields
-        )
-      )
-      for part in stored['splits']
-    ]
-    return splits, stored['seed']
-  except (KeyError, TypeError, ValueError, OSError) as error:
-    raise errors.DataError(
-      f'splits do not fit the images: {error}',
-      str(path),
-      'draw them again, or use the images they were drawn from',
-    ) from error
+  return {'seed': seed, 'splits': named}

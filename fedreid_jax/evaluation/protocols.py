@@ -54,7 +54,9 @@ PROTOCOLS: dict[str, Protocol] = {
   # camera labels would lose every right answer to the camera rule.
   'single_shot': Protocol(same_camera=False),
   # SYSU-MM01 (Wu et al., ICCV 2017): cameras 2 and 3 watch the same place.
-  'sysu': Protocol(same_camera=False, shared_places=((3, 2),), cmc='identity'),
+  'sysu': Protocol(
+    same_camera=False, shared_places=((3, 2), (2, 3)), cmc='identity'
+  ),
   # RegDB: one camera per modality, so no camera rule.
   'regdb': Protocol(same_camera=False),
   # LLCM: camera numbers name places, shared by the two modalities.

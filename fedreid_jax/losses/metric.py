@@ -1,5 +1,6 @@
 """Losses on distances between the images of a batch."""
 
+import jax
 import jax.numpy as jnp
 
 from fedreid_jax.core.types import Array
@@ -11,7 +12,10 @@ FAR = 1e9
 def pairwise_distance(x: Array) -> Array:
   """Euclidean distances `[B, B]` of rows `[B, D]`, gradients finite at zero."""
   square = (x * x).sum(axis=1)
-  squared = square[:, None] + square[None] - 2.0 * (x @ x.T)
+  # Squares of nearly equal size cancel: the product may not be rounded to the
+  # short floats some accelerators take by default.
+  products = jnp.matmul(x, x.T, precision=jax.lax.Precision.HIGHEST)
+  squared = square[:, None] + square[None] - 2.0 * products
   return jnp.sqrt(jnp.maximum(squared, 1e-12))
 
 

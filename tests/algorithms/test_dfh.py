@@ -104,7 +104,7 @@ def test_statistics_are_counted_as_traffic(config, clients):
     ({'novel': 'dirichet'}, 'novel'),
     ({'loss': 'circle'}, 'loss'),
     ({'lam': -1.0}, 'lam'),
-    ({'alpha': 0.0}, 'alpha'),
+    ({'alpha': (0.0,)}, 'alpha'),
   ],
 )
 def test_bad_arguments(arguments, message):

@@ -14,7 +14,12 @@ def uploads(sizes, values=None):
   num = len(sizes)
   values = jnp.zeros((num, 3)) if values is None else jnp.asarray(values)
   return types.Upload(
-    jnp.arange(num), {'params/w': values}, sizes, jnp.ones(num, int), {}
+    jnp.arange(num),
+    {'params/w': values},
+    sizes,
+    jnp.ones(num, int),
+    jnp.ones(num, bool),
+    {},
   )
 
 

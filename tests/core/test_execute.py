@@ -115,6 +115,24 @@ def test_a_client_that_is_not_finite_is_left_out(config, clients):
   assert np.isfinite(logs[1]['metrics']['loss'])
 
 
+def test_a_client_whose_classifier_alone_breaks_is_left_out(config, clients):
+  def poisoned(variables, state, ctx):
+    del state
+    bad = (ctx.work.index == 2) & (ctx.broadcast.round == 0)
+    kernel = variables['params/classifier/kernel']
+    return jax.numpy.where(bad, np.inf, 0.0) * kernel.sum(), {}
+
+  poison = Component('poison', term=LocalTerm(loss=poisoned))
+  config.local.steps = 1
+  executor, variables, _ = toy.build(
+    config, clients, (*components(('fedpav',)), poison)
+  )
+  _, states, logs = toy.run(executor, variables, 2)
+  assert logs[0]['arrived'].tolist() == [True, True, False, True]
+  assert logs[1]['arrived'].all()
+  assert all(np.isfinite(x).all() for x in jax.tree.leaves(states))
+
+
 def test_one_client_is_plain_training(config, clients):
   """One FedPav client over two rounds is SGD for two epochs."""
   config.optim.reset_each_round = False

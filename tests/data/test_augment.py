@@ -9,7 +9,9 @@ KEY = jax.random.key(0)
 
 
 def views(pad=0, flip=0.0, erase=0.0):
-  config = ConfigDict({'pad': pad, 'flip': flip, 'erase': erase})
+  config = ConfigDict(
+    {'pad': pad, 'flip': flip, 'erase': erase, 'erase_fill': ()}
+  )
   return augment.make(config, (0.5, 0.25, 0.0), (0.5, 0.5, 1.0))
 
 

@@ -75,6 +75,31 @@ def test_pk_prefers_other_cameras(clients):
         assert client.cameras[pair[0]] != client.cameras[pair[1]]
 
 
+def test_pk_shows_different_images_while_there_are_enough():
+  client = toy.toy_client('plenty', 12, identities=3)
+  client = client._replace(cameras=np.zeros(12, np.int32))
+  for cross_camera in (True, False):
+    plan, _, _ = sampler.make(
+      settings(sampler='pk', batch=8, cross_camera=cross_camera), (client,), 0
+    )
+    for row in plan(0, 0).rows:
+      assert len(set(row.tolist())) == 8
+
+
+def test_pk_goes_through_all_identities_before_it_starts_anew():
+  client = toy.toy_client('many', 24, identities=6)
+  plan, _, _ = sampler.make(settings(sampler='pk', steps=3), (client,), 0)
+  seen = client.labels[plan(0, 0).rows[:, ::2]].ravel()
+  assert sorted(seen.tolist()) == list(range(6))
+
+
+def test_padding_is_told_by_the_identities_present():
+  client = toy.toy_client('shared', 8, identities=1)._replace(
+    num_identities=395
+  )
+  assert sampler.make(settings(sampler='pk'), (client,), 0)[2]
+
+
 def test_pk_with_too_few_identities_leaves_rows_padded():
   client = toy.toy_client('few', 8, identities=1)
   plan, _, masked = sampler.make(settings(sampler='pk'), (client,), 0)

@@ -3,9 +3,7 @@
 import json
 
 import numpy as np
-import pytest
 
-from fedreid_jax import errors
 from fedreid_jax.evaluation import evaluate_ranking, half_splits
 
 
@@ -72,55 +70,11 @@ def test_a_split_depends_on_the_seed_and_its_number_only():
   assert not same(ten, half_splits.draw(ids, cameras, seed=4))
 
 
-def test_saved_splits_return_with_their_seed_in_a_reordered_set(tmp_path):
-  ids, cameras = viper_like()
-  names = np.asarray(
-    [f'{c}/{i}.png' for i, c in zip(ids, cameras, strict=True)]
-  )
-  splits = half_splits.draw(ids, cameras, seed=8)
-  path = tmp_path / 'splits.json'
-  half_splits.save(path, splits, names, seed=8)
-  loaded, seed = half_splits.load(path, names)
-  assert seed == 8
-  assert same(loaded, splits)
-  order = np.random.default_rng(0).permutation(names.size)
-  moved, _ = half_splits.load(path, names[order])
-  assert same(
-    [[names[order][part] for part in split] for split in moved],
-    [[names[part] for part in split] for split in splits],
-  )
-
-
-@pytest.mark.parametrize(
-  'content', ['', '[]', '{"splits": [{}], "seed": 1}', '{"splits": 3}']
-)
-def test_a_file_that_is_not_one_of_splits(tmp_path, content):
-  path = tmp_path / 'splits.json'
-  path.write_text(content)
-  with pytest.raises(errors.DataError, match='splits.json'):
-    half_splits.load(path, ['a'])
-
-
-def test_a_missing_file_and_an_unknown_image(tmp_path):
-  path = tmp_path / 'splits.json'
-  with pytest.raises(errors.DataError):
-    half_splits.load(path, ['a'])
-  part = {'train': ['a'], 'query': ['b'], 'gallery': []}
-  path.write_text(json.dumps({'seed': 0, 'splits': [part]}))
-  with pytest.raises(errors.DataError, match="'b'"):
-    half_splits.load(path, ['a'])
-
-
-@pytest.mark.parametrize(
-  ('arguments', 'error'),
-  [
-    ({'num_test': 0}, errors.ConfigError),
-    ({'num_test': 13}, errors.ConfigError),
-    ({'query_camera': 7}, errors.DataError),
-    ({'ids': np.arange(24)}, errors.DataError),
-  ],
-)
-def test_errors(arguments, error):
-  ids, cameras = viper_like()
-  with pytest.raises(error):
-    half_splits.draw(**{'ids': ids, 'cameras': cameras, **arguments})
+def test_described_splits_name_images_and_seed():
+  names = [f'{k:02}.png' for k in range(8)]
+  splits = half_splits.draw([1, 1, 2, 2, 3, 3, 4, 4], [1, 2] * 4, seed=8)
+  kept = json.loads(json.dumps(half_splits.described(splits, names, 8)))
+  assert kept['seed'] == 8 and len(kept['splits']) == 10
+  for split, named in zip(splits, kept['splits'], strict=True):
+    assert [names[k] for k in split.query] == named['query']
+    assert [names[k] for k in split.gallery] == named['gallery']
