@@ -66,6 +66,21 @@ def test_finite(finished):
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(tree))
 
 
+def test_placements_agree(finished, clients):
+  """Clients at once on two devices give what one after another gives."""
+  config = toy.toy_config()
+  config.fraction, config.optim.lr = 0.5, 0.005
+  ends = []
+  for devices, width in ((1, 1), (2, 0)):
+    config.execution.deterministic = width == 1
+    config.execution.width = width
+    executor, variables, _ = toy.build(
+      config, clients, recipe(finished[0]), devices
+    )
+    ends.append(toy.run(executor, variables, 1)[0])
+  toy.assert_close_trees(*ends, 2e-5)
+
+
 def test_checkpoint_round_trip(finished, tmp_path):
   server, states, _ = finished[4]
   saved = checkpoint.Checkpoints(tmp_path)
