@@ -70,8 +70,8 @@ def weights() -> dict[str, np.ndarray]:
 
 def network(last_stride: int):
   """Returns the ResNet-50, without `fc`, as a PyTorch module."""
-  import torch
-  from torch import nn
+  import torch  # pyright: ignore[reportMissingImports]
+  from torch import nn  # pyright: ignore[reportMissingImports]
 
   def pair(inputs, outputs, size, stride=1):
     return (
@@ -125,7 +125,7 @@ def network(last_stride: int):
 
 def main():
   """Writes the file."""
-  import torch
+  import torch  # pyright: ignore[reportMissingImports]
 
   parser = argparse.ArgumentParser(description=__doc__)
   parser.add_argument('path')
