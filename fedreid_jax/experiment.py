@@ -253,29 +253,7 @@ class _Run:
     ]
     if not entries:
       return
-    _show(self.config, self.record, entries)
-
-
-def _show(config, record: recorder.Recorder, entries: list[dict]) -> None:
-  """Prints evaluation entries as a table."""
-  metrics = [m for m in entries[0]['metrics'] if not m.endswith('_std')]
-  record.table(
-    f'{"+".join(config.components)}: unseen targets, %, '
-    f'{entries[0]["distance"]} distance',
-    ['target', 'protocol', 'direction', 'model', 'round', *metrics]
-    + ['queries', 'gallery', 'invalid'],
-    [
-      [e['target'], e['protocol'], e['direction'], e['model'], str(e['round'])]
-      + [_percent(e['metrics'], m) for m in metrics]
-      + [str(e[c]) for c in ('queries', 'gallery', 'invalid_queries')]
-      for e in sorted(entries, key=lambda e: (e['target'], e['round']))
-    ],
-  )
-
-
-def _percent(metrics: dict[str, float], name: str) -> str:
-  spread = metrics.get(f'{name}_std')
-  return f'{metrics[name]:.2f}' + (f' ± {spread:.2f}' if spread else '')
+    self.record.evaluations('+'.join(self.config.components), entries)
 
 
 def evaluate(config, workdir: Path, which: str) -> list[dict[str, Any]]:
@@ -304,7 +282,8 @@ def evaluate(config, workdir: Path, which: str) -> list[dict[str, Any]]:
   if jax.process_index() == 0:
     recorder.write_json(workdir / f'evaluation-{step}.json', entries)
   if entries:
-    _show(config, recorder.Recorder(workdir, config.rounds), entries)
+    record = recorder.Recorder(workdir, config.rounds)
+    record.evaluations('+'.join(config.components), entries)
   return entries
 
 

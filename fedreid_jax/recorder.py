@@ -162,6 +162,27 @@ class Recorder:
       out.add_row(*row)
     self._console.print(out)
 
+  def evaluations(self, method: str, entries: list[dict[str, Any]]) -> None:
+    """Prints evaluation entries as a table, by target and round."""
+    metrics = [m for m in entries[0]['metrics'] if not m.endswith('_std')]
+    facts = ('target', 'protocol', 'direction', 'model', 'round')
+    counts = ('queries', 'gallery', 'invalid_queries')
+    self.table(
+      f'{method}: unseen targets, %, {entries[0]["distance"]} distance',
+      [*facts, *metrics, 'queries', 'gallery', 'invalid'],
+      [
+        [str(e[f]) for f in facts]
+        + [_percent(e['metrics'], m) for m in metrics]
+        + [str(e[c]) for c in counts]
+        for e in sorted(entries, key=lambda e: (e['target'], e['round']))
+      ],
+    )
+
+
+def _percent(metrics: dict[str, float], name: str) -> str:
+  spread = metrics.get(f'{name}_std')
+  return f'{metrics[name]:.2f}' + (f' ± {spread:.2f}' if spread else '')
+
 
 class Clock:
   """Seconds of each phase of a run, compilation counted apart."""

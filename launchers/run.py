@@ -11,7 +11,7 @@ from pathlib import Path
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from configs import common
+from configs import check, common
 from fedreid_jax import errors
 
 FLAGS = flags.FLAGS
@@ -59,7 +59,7 @@ def config():
     raise errors.ConfigError(
       'no configuration', 'command line', 'give --config=configs/dfh.py'
     )
-  return common.validate(_CONFIG.value)
+  return check.validate(_CONFIG.value)
 
 
 def saved_config(folder: Path, changes: list[str]):
@@ -82,7 +82,7 @@ def saved_config(folder: Path, changes: list[str]):
     raise errors.IntegrityError(
       'no configuration', str(path), 'give the --workdir of a run'
     )
-  return common.validate(common.from_json(saved, changes))
+  return check.validate(common.from_json(saved, changes))
 
 
 def given_workdir() -> Path:

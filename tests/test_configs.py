@@ -3,7 +3,7 @@ import inspect
 import pytest
 from ml_collections import ConfigDict
 
-from configs import common, dfh, fedpav
+from configs import check, common, dfh, fedpav
 from fedreid_jax import errors
 
 RECIPES = {'dfh': dfh, 'fedpav': fedpav}
@@ -13,7 +13,7 @@ RECIPES = {'dfh': dfh, 'fedpav': fedpav}
 @pytest.mark.parametrize('preset', dfh.PRESETS)
 def test_every_preset_of_every_recipe_is_valid(name, preset):
   config = RECIPES[name].get_config(preset)
-  assert common.validate(config).name == name
+  assert check.validate(config).name == name
 
 
 def test_defaults_of_dfh_are_the_papers():
@@ -98,7 +98,7 @@ def broken(**changes):
 )
 def test_values_that_cannot_run(field, value, message):
   with pytest.raises(errors.ConfigError, match=message):
-    common.validate(broken(**{field: value}))
+    check.validate(broken(**{field: value}))
 
 
 def test_unknown_field_in_a_file_names_the_near_one():
@@ -106,7 +106,7 @@ def test_unknown_field_in_a_file_names_the_near_one():
   with config.unlocked():
     config.optim.momentun = 0.5
   with pytest.raises(errors.ConfigError, match='optim.momentun'):
-    common.validate(config)
+    check.validate(config)
 
 
 def test_sub_configuration_replaced_without_its_fields():
@@ -114,7 +114,7 @@ def test_sub_configuration_replaced_without_its_fields():
   with config.unlocked():
     config.optim = ConfigDict({'lr': 0.1})
   with pytest.raises(errors.ConfigError, match='missing.*optim.gamma'):
-    common.validate(config)
+    check.validate(config)
 
 
 def test_a_misspelt_field_cannot_be_set():

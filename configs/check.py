@@ -1,0 +1,247 @@
+"""What a configuration may hold: names, types, ranges, and fields together."""
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from configs import common
+from fedreid_jax import errors
+
+NATURAL = (0, math.inf)
+RANGES: Mapping[str, tuple[float, float]] = {
+  'seed': (0, 2**31 - 1),
+  'rounds': (1, math.inf),
+  'fraction': (1e-9, 1),
+  'checkpoint_every': (1, math.inf),
+  'data.height': (8, 4096),
+  'data.width': (8, 4096),
+  'data.world_seed': (0, 2**31 - 1),
+  'data.identities': (1, math.inf),
+  'data.cameras': (1, math.inf),
+  'data.shots': (1, math.inf),
+  'data.target_identities': (1, math.inf),
+  'data.target_shots': (2, math.inf),
+  'data.shots_per_camera': (1, math.inf),
+  'data.trials': (1, 10),
+  'model.width': (1 / 64, 16),
+  'model.last_stride': (1, 2),
+  'model.bottleneck': (1, math.inf),
+  'model.dropout': (0, 0.999),
+  'local.batch': (2, math.inf),
+  'local.epochs': (1, math.inf),
+  'local.steps': NATURAL,
+  'local.identities': (2, math.inf),
+  'local.survey_batch': (1, math.inf),
+  'optim.lr': NATURAL,
+  'optim.momentum': (0, 0.9999),
+  'optim.weight_decay': NATURAL,
+  'optim.gamma': NATURAL,
+  'optim.warmup': NATURAL,
+  'loss.identity': NATURAL,
+  'loss.label_smoothing': (0, 0.999),
+  'loss.triplet': NATURAL,
+  'loss.margin': NATURAL,
+  'augment.pad': NATURAL,
+  'augment.flip': (0, 1),
+  'augment.erase': (0, 1),
+  'evaluation.every': (1, math.inf),
+  'evaluation.batch': (1, math.inf),
+  'execution.width': NATURAL,
+  'execution.devices': NATURAL,
+  'execution.image_budget_mb': NATURAL,
+  'dfh.lam': NATURAL,
+  'dfh.margin': NATURAL,
+  'dfh.min_identities': (1, math.inf),
+}
+CHOICES: Mapping[str, tuple[str, ...]] = {
+  'bn_buffers': ('average', 'first_client', 'keep_server'),
+  'data.world': ('synthetic', 'folder', 'datasets'),
+  'data.scenario': (
+    'by_dataset',
+    'by_camera',
+    'by_identity',
+    'centralised',
+    'standalone',
+    'ci',
+    'ei',
+    'es',
+  ),
+  'data.direction': ('infrared-visible', 'visible-infrared'),
+  'data.search': ('all', 'indoor'),
+  'data.gallery_sampling': ('agw', 'official'),
+  'data.channels': ('rgb', 'grey'),
+  'data.on_bad_image': ('error', 'skip'),
+  'model.name': ('resnet18', 'resnet34', 'resnet50', 'resnet101', 'convnet'),
+  'model.pool': ('gap', 'gem', 'flatten'),
+  'model.neck': ('none', 'bn', 'bnneck', 'bottleneck'),
+  'model.dtype': ('float32', 'bfloat16'),
+  'local.sampler': ('uniform', 'pk'),
+  'optim.name': ('sgd', 'adam'),
+  'evaluation.protocol': (
+    '',
+    'market',
+    'fedreid_legacy',
+    'cuhk03_classic',
+    'single_shot',
+    'sysu',
+    'regdb',
+    'llcm',
+    'cuhk_sysu',
+  ),
+  'optim.schedule': ('constant', 'step', 'linear', 'cosine'),
+  'loss.triplet_on': ('embedding', 'feature'),
+  'evaluation.metric': ('euclidean', 'cosine'),
+  'evaluation.feature': ('embedding', 'feature'),
+}
+
+
+def validate(config: Any) -> Any:
+  """Returns the configuration if every field can be run.
+
+  Raises:
+    ConfigError: naming the field, what it holds and what it may hold.
+  """
+  found, known = common.flatten(config), common.flatten(common.default())
+  for name in sorted(found.keys() | known.keys()):
+    if name not in known:
+      near = [k for k in known if k.split('.')[-1] == name.split('.')[-1]]
+      hint = f'did you mean {near[0]}?' if near else 'see configs/common.py'
+      raise errors.ConfigError('unknown field', name, hint)
+    if name not in found:
+      raise errors.ConfigError('field is missing', name, 'start from default()')
+    _check_type(name, found[name], known[name])
+  for name, (low, high) in RANGES.items():
+    if not low <= found[name] <= high or not math.isfinite(found[name]):
+      raise errors.ConfigError(
+        f'{found[name]} is out of range', name, f'between {low} and {high}'
+      )
+  for name, choices in CHOICES.items():
+    if found[name] not in choices:
+      raise errors.ConfigError(
+        f'unknown choice {found[name]!r}', name, f'one of {", ".join(choices)}'
+      )
+  _check_patterns(config)
+  _check_together(config)
+  return config
+
+
+def _check_type(name: str, value: Any, like: Any) -> None:
+  kinds: tuple[type, ...] = (type(like),)
+  if isinstance(like, float):
+    kinds = (float, int)
+  if not isinstance(value, kinds) or (
+    isinstance(value, bool) and not isinstance(like, bool)
+  ):
+    raise errors.ConfigError(
+      f'{value!r} is {type(value).__name__}',
+      name,
+      f'give {type(like).__name__}',
+    )
+  if isinstance(like, tuple):
+    elements: Any = value
+    for element in elements:
+      _check_element(name, element)
+  elif isinstance(value, float) and not math.isfinite(value):
+    raise errors.ConfigError(f'{value} is not finite', name, 'give a number')
+
+
+ELEMENTS: Mapping[str, tuple[type, ...]] = {
+  'components': (str,),
+  'data.sources': (str,),
+  'data.targets': (str,),
+  'data.mean': (float,),
+  'data.std': (float,),
+  'model.features': (int,),
+  'optim.lr_multipliers': (str, float),
+  'optim.milestones': (int,),
+  'optim.points': (float, float),
+  'augment.erase_fill': (float,),
+  'evaluation.ranks': (int,),
+  'dfh.alpha': (float,),
+}
+
+
+def _check_element(name: str, element: Any) -> None:
+  """Checks one element of a tuple, or of a tuple of tuples."""
+  kinds = ELEMENTS[name]
+  parts = element if len(kinds) > 1 else (element,)
+  if not isinstance(parts, tuple) or len(parts) != len(kinds):
+    raise errors.ConfigError(
+      f'{element!r} has not {len(kinds)} parts', name, 'see configs/common.py'
+    )
+  for part, kind in zip(parts, kinds, strict=True):
+    wide = (float, int) if kind is float else (kind,)
+    if not isinstance(part, wide) or isinstance(part, bool):
+      raise errors.ConfigError(
+        f'{part!r} is {type(part).__name__}', name, f'give {kind.__name__}'
+      )
+    if isinstance(part, float) and not math.isfinite(part):
+      raise errors.ConfigError(f'{part} is not finite', name, 'give a number')
+    if kind is int and part < 0:
+      raise errors.ConfigError(f'{part} is below 0', name, 'give more')
+
+
+def _check_patterns(c: Any) -> None:
+  """Checks regular expressions, those over paths for their one group."""
+  paths = ('data.identity_pattern', 'data.camera_pattern')
+  patterns = [(name, c.data[name[5:]], 1) for name in paths]
+  patterns += [
+    ('optim.lr_multipliers', pattern, 0)
+    for pattern, _ in c.optim.lr_multipliers
+  ]
+  for name, pattern, groups in patterns:
+    try:
+      found = re.compile(pattern).groups
+    except re.error as error:
+      raise errors.ConfigError(
+        f'{pattern!r}: {error}', name, 'mend the regular expression'
+      ) from error
+    if found < groups:
+      raise errors.ConfigError(
+        f'{pattern!r} has no group', name, 'put brackets round what counts'
+      )
+
+
+def _check_together(c: Any) -> None:
+  """Checks fields that depend on each other."""
+  channels = 3 if c.data.channels == 'rgb' else 1
+  deterministic = c.execution.deterministic and c.execution.width != 1
+  rules: tuple[tuple[bool, str, str, str], ...] = (
+    (not c.name or '/' in c.name, 'name', repr(c.name), 'one plain word'),
+    (not c.components, 'components', 'no component', "start with 'fedpav'"),
+    (
+      len(c.data.mean) != channels or len(c.data.std) != channels,
+      'data.mean',
+      f'{len(c.data.mean)} means for {channels} channels',
+      'give one mean and one std a channel',
+    ),
+    (min((*c.data.std, 1)) <= 0, 'data.std', 'std of 0', 'above 0'),
+    (
+      c.local.sampler == 'pk' and c.local.batch % c.local.identities > 0,
+      'local.batch',
+      f'{c.local.batch} images for {c.local.identities} identities',
+      'a multiple of local.identities',
+    ),
+    (
+      deterministic,
+      'execution.width',
+      f'width {c.execution.width} changes bits',
+      'set execution.deterministic=False',
+    ),
+    (
+      c.optim.schedule == 'linear' and len(c.optim.points) < 2,
+      'optim.points',
+      f'{len(c.optim.points)} points',
+      'give at least two (round, factor)',
+    ),
+    (
+      not c.evaluation.ranks or min(c.evaluation.ranks) < 1,
+      'evaluation.ranks',
+      f'{c.evaluation.ranks}',
+      'ranks from 1 up',
+    ),
+  )
+  for wrong, where, what, fix in rules:
+    if wrong:
+      raise errors.ConfigError(what, where, fix)
