@@ -52,16 +52,19 @@ def read_object(path: Path) -> dict[str, Any]:
 
 def environment() -> dict[str, Any]:
   """Returns versions, devices and commit of this process."""
-  commit = subprocess.run(
-    ['git', 'describe', '--always', '--dirty'],
-    cwd=Path(__file__).parent,
-    capture_output=True,
-    text=True,
-    check=False,
-  )
+  try:
+    commit = subprocess.run(
+      ['git', 'describe', '--always', '--dirty'],
+      cwd=Path(__file__).parent,
+      capture_output=True,
+      text=True,
+      check=False,
+    ).stdout.strip()
+  except OSError:  # no git on this machine
+    commit = ''
   return {
     'command': sys.argv,
-    'commit': commit.stdout.strip() or None,
+    'commit': commit or None,
     'devices': [str(d.device_kind) for d in jax.devices()],
     'platform': platform.platform(),
     'processes': jax.process_count(),
