@@ -127,9 +127,11 @@ def _parse(argv: list[str]) -> list[str]:
     except errors.FedReIDError:
       raise
     except Exception as error:  # a configuration file is code: anything goes
-      what = str(error) or type(error).__name__
+      what = error.args[0] if isinstance(error, KeyError) else error
       raise errors.ConfigError(
-        what.strip("'"), 'command line', 'see --helpfull and configs/common.py'
+        str(what) or type(error).__name__,
+        'command line',
+        'see --helpfull and configs/common.py',
       ) from error
 
   _exit_on_error(parse, '--debug' in argv)
