@@ -180,6 +180,11 @@ def _sampled(
   people, cameras, names = (
     column[pool] for column in (images.identities, images.cameras, names)
   )
+  official = protocol == 'sysu' and config.gallery_sampling == 'official'
+  permutations = {}
+  if official and config.direction == DIRECTIONS[0]:
+    root = registry.locate(sysu_mm01.DATASET, config.root)
+    permutations = sysu_mm01.permutations(root)
   drawn = []
   for trial in range(config.trials):
     if protocol == 'llcm':
@@ -194,12 +199,12 @@ def _sampled(
         trial,
         config.shots_per_camera,
       )
-    elif config.gallery_sampling == 'official':
+    elif official:
       rows = gallery_sampling.sysu_official_gallery(
         people,
         cameras,
         names,
-        sysu_mm01.permutations(registry.locate(sysu_mm01.DATASET, config.root)),
+        permutations,
         trial,
         config.search,
         config.shots_per_camera,

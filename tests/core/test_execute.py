@@ -133,8 +133,7 @@ def test_a_client_whose_classifier_alone_breaks_is_left_out(config, clients):
   assert all(np.isfinite(x).all() for x in jax.tree.leaves(states))
 
 
-def test_one_client_is_plain_training(config, clients):
-  """One FedPav client over two rounds is SGD for two epochs."""
+def test_leaves_that_travel_and_that_stay_are_all_there_are(config, clients):
   config.optim.reset_each_round = False
   executor, variables, _ = toy.build(
     config, clients[:1], components(('fedpav',))
