@@ -1,5 +1,6 @@
 """What the doors share: flags, one-line errors, devices, the compile cache."""
 
+import ast
 import hashlib
 import json
 import os
@@ -127,15 +128,23 @@ def _parse(argv: list[str]) -> list[str]:
     except errors.FedReIDError:
       raise
     except Exception as error:  # a configuration file is code: anything goes
-      what = error.args[0] if isinstance(error, KeyError) else error
       raise errors.ConfigError(
-        str(what) or type(error).__name__,
+        _unquoted(str(error)) or type(error).__name__,
         'command line',
         'see --helpfull and configs/common.py',
       ) from error
 
   _exit_on_error(parse, '--debug' in argv)
   return parsed
+
+
+def _unquoted(text: str) -> str:
+  """Undoes the quotes a KeyError puts round its message."""
+  try:
+    plain = ast.literal_eval(text)
+  except (ValueError, SyntaxError):
+    return text
+  return plain if isinstance(plain, str) else text
 
 
 def _resolved(arg: str) -> str:
