@@ -152,6 +152,7 @@ def make(
         batch.images,
         train=False,
         num_identities=work.num_identities,
+        modalities=batch.modalities,
       )
       return {
         n: f.update(surveyed[n], outputs, batch) for n, f in folds.items()
@@ -234,6 +235,8 @@ def _make_step(settings: Settings, terms: dict[str, component.LocalTerm]):
       key=key(Stream.DROPOUT, ctx),
       mask=ctx.batch.valid if settings.masked else None,
       num_identities=ctx.work.num_identities,
+      modalities=ctx.batch.modalities,
+      labels=ctx.batch.labels,
     )
     total, metrics = settings.objective(outputs, ctx.batch)
     for name, term in terms.items():

@@ -49,8 +49,8 @@ class Model(NamedTuple):
   Attributes:
     init: `(key) -> variables`.
     apply: `(variables, images [B, H, W, ch], train=, key=, mask=,
-      num_identities=) -> (Outputs, buffers)`; buffers are the new running
-      statistics, the given ones when `train` is false.
+      num_identities=, modalities=, labels=) -> (Outputs, buffers)`; buffers
+      are the new running statistics, the given ones when `train` is false.
     classify: `(variables, embedding [B, D], num_identities) -> logits [B, C]`.
   """
 

@@ -20,8 +20,11 @@ class ConvNet(nn.Module):
   dtype: Any = jnp.float32
 
   @nn.compact
-  def __call__(self, x, *, train: bool, mask=None):
-    """Maps `[B, H, W, ch]` to maps halved by each block, `[B, h, w, D]`."""
+  def __call__(
+    self, x, *, train: bool, mask=None, modalities=None, labels=None
+  ):
+    """Maps `[B, H, W, ch]` to (maps halved by each block, no extras)."""
+    del modalities, labels
     for i, features in enumerate(self.features, start=1):
       x = conv.Conv(
         features, (3, 3), padding=1, dtype=self.dtype, name=f'conv{i}'
@@ -29,4 +32,4 @@ class ConvNet(nn.Module):
       bn = norm.BatchNorm(dtype=self.dtype, name=f'bn{i}')
       # ReLU and maximum commute, and after the pooling there is less to do.
       x = norm.relu(pool.max_pool_2x2(bn(x, train=train, mask=mask)))
-    return x
+    return x, {}

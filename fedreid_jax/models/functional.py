@@ -13,8 +13,9 @@ def wrap(module: nn.Module, image_shape: tuple[int, int, int]) -> types.Model:
   """Returns the network as a `types.Model`.
 
   Args:
-    module: called as `module(images, train=, num_identities=, mask=)` and
-      returning `types.Outputs`, with a method `classify`.
+    module: called as `module(images, train=, num_identities=, mask=,
+      modalities=, labels=)` and returning `types.Outputs`, with a method
+      `classify`.
     image_shape: `(H, W, ch)` to initialise with.
   """
 
@@ -25,7 +26,15 @@ def wrap(module: nn.Module, image_shape: tuple[int, int, int]) -> types.Model:
     return partition.flatten(module.init(rngs, images, train=False))
 
   def apply(
-    variables, images, *, train, key=None, mask=None, num_identities=None
+    variables,
+    images,
+    *,
+    train,
+    key=None,
+    mask=None,
+    num_identities=None,
+    modalities=None,
+    labels=None,
   ):
     _, buffers = partition.trainable(variables)
     outputs, updated = module.apply(
@@ -34,6 +43,8 @@ def wrap(module: nn.Module, image_shape: tuple[int, int, int]) -> types.Model:
       train=train,
       num_identities=num_identities,
       mask=mask,
+      modalities=modalities,
+      labels=labels,
       rngs={} if key is None else {'dropout': key},
       mutable=['batch_stats'] if train else [],
     )

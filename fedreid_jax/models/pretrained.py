@@ -5,6 +5,7 @@ code when it is read and is refused; what must fit is checked against the
 header before any tensor is read.
 """
 
+import re
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -22,6 +23,8 @@ _LEAVES = {
   'mean': 'running_mean',
   'var': 'running_var',
 }
+# What other modules a network inserts keeps the values it was initialised with.
+_TORCHVISION = re.compile(r'\w+/backbone/(infrared_)?(conv1|bn1|layer\d_\d+)/')
 _TO_OIHW, _TO_HWIO = (3, 2, 0, 1), (2, 3, 1, 0)
 
 
@@ -43,13 +46,16 @@ def load(path: str | Path, variables: Tree) -> Tree:
   """
   path = Path(path)
   flat = partition.flatten(variables)
-  wanted = {name(leaf): leaf for leaf in flat if '/backbone/' in leaf}
+  wanted: dict[str, list[str]] = {}
+  for leaf in filter(_TORCHVISION.match, flat):
+    wanted.setdefault(name(leaf), []).append(leaf)
   _check_format(path)
   try:
     with safetensors.safe_open(path, framework='numpy') as file:
       _check_names(path, set(file.keys()), set(wanted))
-      for key, leaf in wanted.items():
-        flat[leaf] = jnp.asarray(_read(path, file, key, flat[leaf].shape))
+      for key, leaves in wanted.items():
+        tensor = jnp.asarray(_read(path, file, key, flat[leaves[0]].shape))
+        flat |= dict.fromkeys(leaves, tensor)
   except (safetensors.SafetensorError, OSError) as error:
     raise errors.IntegrityError(
       f'unreadable weights: {error}', str(path), 'fetch the file again'
@@ -58,8 +64,11 @@ def load(path: str | Path, variables: Tree) -> Tree:
 
 
 def name(leaf: str) -> str:
-  """Returns torchvision's name of `params/backbone/layer1_0/bn1/scale`."""
-  _, _, *modules, last = leaf.split('/')
+  """Returns torchvision's name of `params/backbone/layer1_0/bn1/scale`.
+
+  The parts of the infrared start from the same tensors as the visible ones.
+  """
+  _, _, *modules, last = leaf.replace('/infrared_', '/').split('/')
   return '.'.join([m.replace('_', '.') for m in modules] + [_LEAVES[last]])
 
 

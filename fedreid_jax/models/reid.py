@@ -20,7 +20,9 @@ class ReIDNet(nn.Module):
   so a regular expression over the paths says what is shared.
 
   Attributes:
-    backbone: module mapping `[B, H, W, ch]` to `[B, h, w, D]`.
+    backbone: module mapping `[B, H, W, ch]` to (`[R B, h, w, D]`, extras). The
+      first `B` maps are of the images, the others of what a network makes of
+      them in training; extras by name are passed on.
     num_classes: identities of the classifier, padding included.
     pooling: one of `pool.POOLS`.
     neck_kind: one of `head.NECKS`.
@@ -47,7 +49,14 @@ class ReIDNet(nn.Module):
     )
 
   def __call__(
-    self, images, *, train: bool, num_identities=None, mask=None
+    self,
+    images,
+    *,
+    train: bool,
+    num_identities=None,
+    mask=None,
+    modalities=None,
+    labels=None,
   ) -> types.Outputs:
     """Runs the network; training a `bottleneck` needs the key `dropout`.
 
@@ -64,11 +73,23 @@ class ReIDNet(nn.Module):
     """
     if mask is not None:
       images = jnp.where(norm.per_sample(mask, images.ndim), images, 0)
-    maps = self.backbone(images, train=train, mask=mask)
+    maps, extras = self.backbone(
+      images, train=train, mask=mask, modalities=modalities, labels=labels
+    )
+    size = images.shape[0]
+    copies = maps.shape[0] // size
+    if mask is not None:
+      mask = jnp.tile(mask, copies)
     feature = pool.POOLS[self.pooling](maps.astype(jnp.float32))
     embedding = self.neck(feature, train=train, mask=mask)
-    logits = self.classify(embedding, num_identities)
-    return types.Outputs(feature, embedding, logits)
+    every = types.Outputs(
+      feature, embedding, self.classify(embedding, num_identities)
+    )
+    if copies > 1:
+      extras = {**extras, 'copies': every}
+    return types.Outputs(
+      feature[:size], embedding[:size], every.logits[:size], extras
+    )
 
   def classify(self, embedding, num_identities=None):
     """Scores embeddings `[B, D]` against the identities, `[B, C]`."""

@@ -5,6 +5,8 @@ bottleneck is on its 3x3 convolution (version 1.5). Modules carry torchvision's
 names with `_` for its `.`: `layer1_0/downsample_0/kernel`.
 """
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -77,6 +79,11 @@ class ResNet(nn.Module):
     small_stem: a 3x3 stem of stride 1 without max-pooling, for small images.
     last_stride: stride of the last stage; 1 keeps a finer map.
     dtype: what it computes in.
+    private: how many parts, the stem first and then stages, each modality has
+      of its own; those of the infrared are named `infrared_...`.
+    insert: `(stage 1..4, block, blocks of the stage, channels) -> module`
+      applied after that block, or None; it is called as `module(x, train=,
+      mask=)` and returns maps, or (maps, dict of extras).
   """
 
   depth: str = 'resnet50'
@@ -84,6 +91,8 @@ class ResNet(nn.Module):
   small_stem: bool = False
   last_stride: int = 2
   dtype: Any = jnp.float32
+  private: int = 0
+  insert: Callable[[int, int, int, int], nn.Module | None] | None = None
 
   @property
   def base(self) -> int:
@@ -91,9 +100,50 @@ class ResNet(nn.Module):
     return round(64 * self.width)
 
   @nn.compact
-  def __call__(self, x, *, train: bool, mask=None):
-    """Maps `[B, H, W, ch]` to `[B, h, w, D]`."""
+  def __call__(
+    self, x, *, train: bool, mask=None, modalities=None, labels=None
+  ):
+    """Maps `[B, H, W, ch]` to (`[B, h, w, D]`, extras of inserted modules).
+
+    Args:
+      x: images.
+      train: use batch statistics.
+      mask: real images, bool `[B]`, or None.
+      modalities: 0 visible, 1 infrared, int32 `[B]`; needed by private parts.
+      labels: not used.
+    """
+    del labels
+    extras: dict = {}
+    for part in range(1 + len(DEPTHS[self.depth][1])):
+      run = functools.partial(self.part, part, train=train, extras=extras)
+      x = by_modality(run, x, mask, modalities, part < self.private)
+    return x, extras
+
+  def part(self, part: int, x, *, train: bool, mask, prefix: str, extras: dict):
+    """Runs the stem (0) or a stage (1 to 4) within a compact module."""
+    if part == 0:
+      return self._stem(x, train, mask, prefix)
     bottleneck, depths = DEPTHS[self.depth]
+    stride = (1, 2, 2, self.last_stride)[part - 1]
+    for i in range(depths[part - 1]):
+      x = Block(
+        self.base * 2 ** (part - 1),
+        stride if i == 0 else 1,
+        bottleneck,
+        self.dtype,
+        name=f'{prefix}layer{part}_{i}',
+      )(x, train=train, mask=mask)
+      if self.insert is None:
+        continue
+      module = self.insert(part, i, depths[part - 1], x.shape[-1])
+      if module is not None:
+        x = module(x, train=train, mask=mask)
+        if isinstance(x, tuple):
+          x, more = x
+          extras |= more
+    return x
+
+  def _stem(self, x, train: bool, mask, prefix: str):
     size, stride = (3, 1) if self.small_stem else (7, 2)
     x = conv.Conv(
       self.base,
@@ -101,20 +151,31 @@ class ResNet(nn.Module):
       stride,
       padding=size // 2,
       dtype=self.dtype,
-      name='conv1',
+      name=f'{prefix}conv1',
     )(x)
-    bn = norm.BatchNorm(dtype=self.dtype, name='bn1')
+    bn = norm.BatchNorm(dtype=self.dtype, name=f'{prefix}bn1')
     x = norm.relu(bn(x, train=train, mask=mask))
     if not self.small_stem:
       x = nn.max_pool(x, (3, 3), (2, 2), [(1, 1), (1, 1)])  # pyright: ignore
-    for stage, num_blocks in enumerate(depths):
-      stride = (1, 2, 2, self.last_stride)[stage]
-      for i in range(num_blocks):
-        x = Block(
-          self.base * 2**stage,
-          stride if i == 0 else 1,
-          bottleneck,
-          self.dtype,
-          name=f'layer{stage + 1}_{i}',
-        )(x, train=train, mask=mask)
     return x
+
+
+def by_modality(run: Callable, x, mask, modalities, private: bool):
+  """Runs a part once, or once for each modality where it is private.
+
+  Args:
+    run: `(x, mask=, prefix=) -> x`.
+    x: `[B, ...]`.
+    mask: real images, bool `[B]`, or None.
+    modalities: int32 `[B]`; None counts as visible.
+    private: whether each modality has parameters and statistics of its own.
+  """
+  if not private:
+    return run(x, mask=mask, prefix='')
+  if modalities is None:
+    modalities = jnp.zeros(x.shape[0], jnp.int32)
+  infrared = modalities == 1
+  real = jnp.ones_like(infrared) if mask is None else mask
+  visible = run(x, mask=real & ~infrared, prefix='')
+  other = run(x, mask=real & infrared, prefix='infrared_')
+  return jnp.where(norm.per_sample(infrared, visible.ndim), other, visible)

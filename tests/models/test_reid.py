@@ -89,7 +89,7 @@ def test_stack_a_shares_24_56_million_parameters():
 @pytest.mark.parametrize('last_stride, size', [(1, (4, 2)), (2, (2, 1))])
 def test_last_stride_keeps_a_finer_map(last_stride, size):
   backbone = resnet.ResNet('resnet18', 0.0625, False, last_stride)
-  maps, _ = jax.eval_shape(
+  (maps, _), _ = jax.eval_shape(
     lambda key: backbone.init_with_output(
       key, jnp.zeros((2, 64, 32, 3)), train=False
     ),
@@ -209,7 +209,7 @@ def test_bfloat16_keeps_float32_parameters_statistics_and_outputs(name):
   )
   for leaf in jax.tree.leaves((variables, outputs, updated)):
     assert leaf.dtype == jnp.float32
-  maps = half.bind(variables).backbone(images(), train=False)
+  maps = half.bind(variables).backbone(images(), train=False)[0]
   assert maps.dtype == jnp.bfloat16
   expected = exact.apply(variables, images(), train=False)
   found = half.apply(variables, images(), train=False)
