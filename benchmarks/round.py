@@ -10,12 +10,12 @@ rounds of all interleave. PyTorch is left out where it is not installed.
 
 import importlib.util
 import os
-import subprocess
-import sys
 
 import numpy as np
 from absl import app, flags
 from rich import console, table
+
+from benchmarks import turns
 
 _ROUNDS = flags.DEFINE_integer('rounds', 15, 'Counted rounds of each.')
 _WORKER = flags.DEFINE_string('worker', '', 'Internal: which contender to be.')
@@ -100,7 +100,7 @@ def engine_round():
 
 
 def worker(name: str) -> None:
-  """Runs one round for every line read, until the input ends."""
+  """Serves as one contender."""
   if name == 'fedreid_jax':
     run = engine_round()
   else:
@@ -108,9 +108,12 @@ def worker(name: str) -> None:
 
     clients = list(made_up_clients().values())
     run = torch_fedpav.Round(clients, BATCH, best='channels_last' in name)
-  for _ in sys.stdin:
+
+  def once() -> str:
     images, seconds = run()
-    print(images / seconds, flush=True)
+    return str(images / seconds)
+
+  turns.serve(once)
 
 
 def main(argv: list[str]) -> None:
@@ -122,27 +125,11 @@ def main(argv: list[str]) -> None:
   names = list(CONTENDERS)
   if importlib.util.find_spec('torch') is None:
     names = names[:1]
-  processes = {
-    name: subprocess.Popen(
-      [sys.executable, '-m', 'benchmarks.round', f'--worker={name}'],
-      stdin=subprocess.PIPE,
-      stdout=subprocess.PIPE,
-      text=True,
-      env=os.environ | CONTENDERS[name],
-    )
-    for name in names
+  chosen = {name: CONTENDERS[name] for name in names}
+  lines = turns.compete('benchmarks.round', chosen, _ROUNDS.value, WARM_UP)
+  speeds = {
+    name: [float(line) for line in found] for name, found in lines.items()
   }
-  speeds: dict[str, list[float]] = {name: [] for name in names}
-  for number in range(WARM_UP + _ROUNDS.value):
-    for name, process in processes.items():
-      assert process.stdin and process.stdout
-      process.stdin.write('go\n')
-      process.stdin.flush()
-      speed = float(process.stdout.readline())
-      if number >= WARM_UP:
-        speeds[name].append(speed)
-  for process in processes.values():
-    process.communicate()
   ours = np.asarray(speeds[names[0]])
   out = table.Table(title=f'FedPav rounds, images/s, {_ROUNDS.value} each')
   for column in ('program', 'min', 'median', 'max', 'ours / it, median'):

@@ -18,7 +18,8 @@ RANGES: Mapping[str, tuple[float, float]] = {
   'data.width': (8, 4096),
   'data.world_seed': (0, 2**31 - 1),
   'data.identities': (1, math.inf),
-  'data.cameras': (1, math.inf),
+  'data.cameras': NATURAL,
+  'data.infrared': NATURAL,
   'data.shots': (1, math.inf),
   'data.target_identities': (1, math.inf),
   'data.target_shots': (2, math.inf),
@@ -50,6 +51,23 @@ RANGES: Mapping[str, tuple[float, float]] = {
   'execution.width': NATURAL,
   'execution.devices': NATURAL,
   'execution.image_budget_mb': NATURAL,
+  'fedprox.mu': NATURAL,
+  'fednova.mu': NATURAL,
+  'moon.mu': NATURAL,
+  'moon.temperature': (1e-6, math.inf),
+  'fedatt.epsilon': NATURAL,
+  'fedatt.noise_scale': NATURAL,
+  'fedopt.lr': NATURAL,
+  'fedopt.momentum': (0, 0.9999),
+  'fedopt.beta2': (0, 0.999999),
+  'fedopt.tau': (1e-12, math.inf),
+  'cdw.images': (1, math.inf),
+  'kd.every': (1, math.inf),
+  'kd.lr': NATURAL,
+  'kd.batch': (2, math.inf),
+  'kd.momentum': (0, 0.9999),
+  'kd.weight_decay': NATURAL,
+  'cc.images': (1, math.inf),
   'dfh.lam': NATURAL,
   'dfh.margin': NATURAL,
   'dfh.min_identities': (1, math.inf),
@@ -67,6 +85,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     'ei',
     'es',
   ),
+  'data.labels': ('', 'concat', 'max', 'global'),
   'data.direction': ('infrared-visible', 'visible-infrared'),
   'data.search': ('all', 'indoor'),
   'data.gallery_sampling': ('agw', 'official'),
@@ -206,8 +225,12 @@ def _check_patterns(c: Any) -> None:
 def _check_together(c: Any) -> None:
   """Checks fields that depend on each other."""
   channels = 3 if c.data.channels == 'rgb' else 1
+  parts, momentum = (
+    c.components,
+    c.optim.momentum if c.optim.name == 'sgd' else 0,
+  )
   deterministic = c.execution.deterministic and c.execution.width != 1
-  rules: tuple[tuple[bool, str, str, str], ...] = (
+  rules: tuple[tuple[Any, str, str, str], ...] = (
     (not c.name or '/' in c.name, 'name', repr(c.name), 'one plain word'),
     (not c.components, 'components', 'no component', "start with 'fedpav'"),
     (
@@ -234,6 +257,30 @@ def _check_together(c: Any) -> None:
       'optim.points',
       f'{len(c.optim.points)} points',
       'give at least two (round, factor)',
+    ),
+    (
+      c.local.accumulate and (momentum > 0 or c.optim.name != 'sgd'),
+      'local.accumulate',
+      'a single step a round has no momentum',
+      'set optim.name=sgd and optim.momentum=0.0',
+    ),
+    (
+      {'fednova', 'scaffold'} & {*parts} and c.optim.name != 'sgd',
+      'optim.name',
+      f'fednova and scaffold are defined for SGD, not {c.optim.name}',
+      'set it to sgd',
+    ),
+    (
+      'fednova' in parts and not c.optim.reset_each_round,
+      'optim.reset_each_round',
+      'fednova needs momentum to start at zero in every round',
+      'set it to True',
+    ),
+    (
+      {'fednova', 'fedprox'} <= {*parts} and c.fednova.mu != c.fedprox.mu,
+      'fednova.mu',
+      f'{c.fednova.mu}, but the proximal weight is {c.fedprox.mu}',
+      'set it to fedprox.mu',
     ),
     (
       not c.evaluation.ranks or min(c.evaluation.ranks) < 1,

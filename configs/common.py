@@ -32,8 +32,10 @@ def default() -> Any:
   c.data.root = ''  # folder of domains; datasets: of one data set or of all
   c.data.scenario = 'by_dataset'  # by_camera|by_identity|centralised|standalone
   # and, visible-infrared, ci (camera), ei (entity), es (entities merged)
-  c.data.sources = ()  # domains to train on, a client each; () all but targets
+  c.data.labels = ''  # of a classifier that travels: concat|max|global
+  c.data.sources = ()  # domains to train on, a client each; () all others
   c.data.targets = ()  # domains nobody trains on, ranked at evaluation
+  c.data.public = ''  # unlabelled images everybody may see: neither of those
   c.data.query = 'first_per_camera'  # folder: queries of a target; also
   # 'first' (of each identity) or 'camera=NAME+NAME'
   c.data.identity_pattern = r'^([^/]+)/'  # in the path below the domain
@@ -48,10 +50,11 @@ def default() -> Any:
   c.data.allow_overlap = False  # let a domain be source and target
   c.data.world_seed = 0  # which synthetic world, which random splits
   c.data.identities = 48  # synthetic: identities of a source domain
-  c.data.cameras = 4  # synthetic: cameras of every domain
+  c.data.cameras = 4  # synthetic: visible cameras of every domain
+  c.data.infrared = 0  # synthetic: infrared cameras of every domain
   c.data.shots = 4  # synthetic: images of an identity from a camera
   c.data.target_identities = 60  # synthetic: identities of a target domain
-  c.data.direction = 'infrared-visible'  # datasets: query, then gallery
+  c.data.direction = 'infrared-visible'  # query, then gallery
   c.data.search = 'all'  # SYSU-MM01: 'all' or 'indoor' cameras
   c.data.shots_per_camera = 1  # SYSU-MM01: 1 (single-shot) or 10 (multi-shot)
   c.data.gallery_sampling = 'agw'  # SYSU-MM01: 'agw' or 'official'
@@ -81,6 +84,7 @@ def default() -> Any:
   c.local.identities = 16  # pk: identities of a batch, batch / this images each
   c.local.cross_camera = True  # pk: prefer images of other cameras
   c.local.drop_last = True  # leave out a batch that is not full, unless alone
+  c.local.accumulate = False  # one step a round with the gradient of all images
   c.local.survey_batch = 64  # images of a step of a survey
 
   c.optim = ConfigDict()
@@ -126,6 +130,45 @@ def default() -> Any:
   c.execution.width = 1  # clients vmapped at a time, 0 all; not deterministic
   c.execution.devices = 0  # use the first so many, 0 for one a client at most
   c.execution.image_budget_mb = 0.0  # images kept on a device, 0 for no limit
+
+  c.fedprox = ConfigDict()
+  c.fedprox.mu = 0.01  # weight of the distance to the server's model
+
+  c.fednova = ConfigDict()
+  c.fednova.mu = 0.0  # of a proximal term; that of fedprox beside it
+
+  c.moon = ConfigDict()
+  c.moon.mu = 1.0  # weight of the contrastive loss
+  c.moon.temperature = 0.5  # of its softmax
+
+  c.fedatt = ConfigDict()
+  c.fedatt.epsilon = 1.2  # step towards the attended clients
+  c.fedatt.noise_scale = 0.0  # standard deviation added to every parameter
+
+  c.scaffold = ConfigDict()
+
+  c.fedopt = ConfigDict()
+  c.fedopt.name = 'adam'  # server optimiser: sgd|adam|yogi|adagrad
+  c.fedopt.lr = 0.01  # of the server
+  c.fedopt.momentum = 0.9  # sgd: 0.9 is FedAvgM; adam, yogi: first moment
+  c.fedopt.beta2 = 0.99  # adam, yogi: second moment
+  c.fedopt.tau = 1e-3  # adaptivity, added to the root of the second moment
+
+  c.cdw = ConfigDict()
+  c.cdw.batch = 'local'  # images the distance is measured on; 'shared' (public)
+  c.cdw.images = 32  # shared: how many public images
+
+  c.kd = ConfigDict()
+  c.kd.every = 1  # rounds between distillations
+  c.kd.normalise = 'teacher_only'  # features: teacher_only|both|none
+  c.kd.lr = 5e-4  # of the server
+  c.kd.batch = 32  # public images of a step
+  c.kd.momentum = 0.9  # Nesterov
+  c.kd.weight_decay = 5e-4  # of leaves that get a gradient
+
+  c.cc = ConfigDict()
+  c.cc.images = 32  # public images clients are compared on
+  c.cc.represent = 'flatten'  # or 'mean', a client as one vector
 
   c.dfh = ConfigDict()
   c.dfh.lam = 5.0  # weight of the hallucinated losses
@@ -173,6 +216,26 @@ def recipe(arg: str | None, config: Any, presets: Mapping[str, Preset]) -> Any:
     )
   presets[name](config)
   return change(config, pairs)
+
+
+def take_argument(arg: str | None, name: str, default: str):
+  """Takes a recipe's own argument out of `PRESET[,key=value...]`.
+
+  Args:
+    arg: what stands after the colon of `--config`, or None.
+    name: of the argument.
+    default: its value where it is not given.
+
+  Returns:
+    (the rest, its value).
+  """
+  kept, value = [], default
+  for part in re.split(r',(?![^(\[]*[)\]])', arg) if arg else []:
+    if part.startswith(f'{name}='):
+      value = part.partition('=')[2]
+    else:
+      kept.append(part)
+  return ','.join(kept) or None, value
 
 
 def from_json(saved: dict[str, Any], changes: Sequence[str]) -> Any:
@@ -246,9 +309,36 @@ def folder(c: Any) -> None:
   c.data.world = 'folder'
   c.data.sources = ()
   c.data.targets = ('Greek',)
+  c.data.public = ''  # unlabelled images everybody may see: neither of those
   c.data.query = 'camera=01'
   c.data.height = c.data.width = 32
   c.data.channels, c.data.invert = 'grey', True
   c.data.mean, c.data.std = (0.0,), (1.0,)
   c.model.name = 'convnet'
   c.augment.pad, c.augment.flip = 3, 0.0
+
+
+def nine(c: Any) -> None:
+  """Nine synthetic clients whose sizes fall as FedReIDBench's do, 131 to 1.
+
+  Each is ranked on other persons of its own domain; nobody has seen the mall.
+  Everybody may look at the depot.
+  """
+  synthetic(c)
+  c.rounds = 30
+  c.data.sources = (
+    'plaza:identities=82',
+    'campus:identities=42',
+    'station:identities=32',
+    'park:identities=18',
+    'market:identities=19,shots=2',
+    'harbour:identities=10,shots=2',
+    'alley:identities=13,cameras=2,shots=1',
+    'arcade:identities=9,cameras=2,shots=1',
+    'bridge:identities=5,cameras=2,shots=1',
+  )
+  names = tuple(spec.partition(':')[0] for spec in c.data.sources)
+  c.data.targets = (*names, 'mall')
+  c.data.target_identities = 30
+  c.data.allow_overlap = True
+  c.data.public = 'depot:identities=24,shots=2'

@@ -1,15 +1,17 @@
 """config -> data, model, algorithm, executor and evaluators."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedreid_jax import algorithms, errors
 from fedreid_jax.core import (
   client,
+  cohort,
   compose,
   execute,
   mapping,
@@ -17,6 +19,7 @@ from fedreid_jax.core import (
   partition,
   types,
 )
+from fedreid_jax.core.component import Population
 from fedreid_jax.data import augment, load, sampler
 from fedreid_jax.data.federation import Federation
 from fedreid_jax.evaluation import evaluate_retrieval, features, trials
@@ -32,6 +35,7 @@ class Setup(NamedTuple):
   Attributes:
     federation: images.
     variables: of the model before round 0.
+    pretrained: names of those that come from a file.
     executor: runs rounds.
     schedule: learning rate of a round.
     evaluate: `({name: variables of a model}) -> entries`.
@@ -39,6 +43,7 @@ class Setup(NamedTuple):
 
   federation: Federation
   variables: types.Flat
+  pretrained: tuple[str, ...]
   executor: execute.Executor
   schedule: Callable[..., types.Array]
   evaluate: Callable[..., list[dict[str, Any]]]
@@ -59,15 +64,18 @@ def build(config) -> Setup:
   views = augment.make(config.augment, federation.mean, federation.std)
   mesh = mapping.make_mesh(_num_devices(config, len(federation.clients)))
   variables = jax.jit(model.init)(jax.random.key(config.seed))
+  loaded: list[str] = []
   if config.model.pretrained:
     from fedreid_jax.models import pretrained
 
     nested = partition.unflatten(jax.device_get(variables))
     nested = pretrained.load(config.model.pretrained, nested)
     variables = partition.flatten(nested)
+    loaded = [name for name in variables if pretrained.covers(name)]
   return Setup(
     federation,
     variables,
+    tuple(loaded),
     make_executor(config, federation, model, components, views, mesh),
     optim.schedule(config.optim, config.rounds),
     make_evaluator(config.evaluation, federation.targets, model, views, mesh),
@@ -100,9 +108,15 @@ def make_executor(
     mesh: devices.
   """
   clients, local = federation.clients, config.local
+  public = federation.public
+  people = Population(
+    clients,
+    0 if public is None else len(public.identities),
+    len(cohort.draw(config.seed, 0, len(clients), config.fraction)),
+  )
   for component in components:
     if component.check:
-      component.check(clients)
+      component.check(people)
   planner, shape, masked = sampler.make(local, clients, config.seed)
   seed = jax.random.key(config.seed)
   images = jax.ShapeDtypeStruct(
@@ -120,12 +134,14 @@ def make_executor(
     outputs=jax.eval_shape(forward, jax.eval_shape(model.init, seed), images)[
       0
     ],
+    image_shape=images.shape,
     seed=seed,
     shared=compose.shared_leaves(components),
     persistent=not config.optim.reset_each_round,
     ramp=config.optim.ramp,
     masked=masked,
     survey_batch=local.survey_batch,
+    accumulate=local.accumulate,
   )
   algorithm = compose.compose(
     components, settings, bn_buffers=config.bn_buffers, ordered=deterministic
@@ -140,14 +156,22 @@ def make_executor(
     survey_batch=local.survey_batch,
   )
   return execute.Executor(
-    algorithm, clients, planner, federation.image_shape, options, mesh
+    algorithm,
+    clients,
+    planner,
+    federation.image_shape,
+    options,
+    mesh,
+    None if public is None else public.images(),
   )
 
 
 def make_evaluator(config, targets, model, views, mesh):
   """Builds `({name: variables}) -> entries`, one a model and target.
 
-  An entry is one element of `evaluation` in results.json, without its round.
+  An entry is one element of `evaluation` in results.json, without its round. A
+  client's own model is ranked on its own domain where that is a target (and on
+  all targets where it is not).
 
   Args:
     config: `config.evaluation`.
@@ -200,54 +224,77 @@ def make_evaluator(config, targets, model, views, mesh):
     return [
       {'model': name} | one(variables, target)
       for name, variables in models.items()
-      for target in targets
+      for target in _own(name, targets)
     ]
 
   return evaluate
 
 
-def global_models(
-  shared: types.Flat, personal: types.Flat
+def _own(model: str, targets):
+  """Returns the targets a model is ranked on, one of a client's by name."""
+  domain = model.removeprefix('client:').partition('.')[0]
+  return [t for t in targets if t.name == domain] or targets
+
+
+def named_models(
+  shared: types.Flat,
+  personal: types.Flat,
+  groups: np.ndarray,
+  names: Sequence[str],
 ) -> dict[str, types.Flat]:
-  """Returns the variables of each of the server's models by its name.
+  """Returns the variables of each model of a run by its name.
+
+  One model is 'global', several are 'cluster:GROUP'; where nothing travels
+  every client has its own, 'client:NAME'.
 
   Args:
     shared: leaves that travel, `[G, ...]`.
-    personal: leaves that stay, of any client: only identity scores depend on
-      them.
+    personal: leaves that stay, `[N, ...]`; those beside a model of the server
+      are of any client: only identity scores depend on them.
+    groups: group of every client, int32 `[N]`.
+    names: of the clients, `N`.
   """
-  groups = next(iter(shared.values())).shape[0]
+  if not shared:
+    return {
+      f'client:{name}': {n: x[k] for n, x in personal.items()}
+      for k, name in enumerate(names)
+    }
+  used = np.unique(groups)
+  own = {n: x[0] for n, x in personal.items()}
   return {
-    'global' if groups == 1 else f'cluster:{group}': {
+    'global' if len(used) == 1 else f'cluster:{group}': {
       n: leaf[group] for n, leaf in shared.items()
     }
-    | personal
-    for group in range(groups)
+    | own
+    for group in used
   }
 
 
-def evaluate_only(config, shared: types.Flat) -> list[dict[str, Any]]:
+def evaluate_only(
+  config, models: dict[str, types.Flat]
+) -> list[dict[str, Any]]:
   """Ranks the targets of a configuration with models from a checkpoint.
 
   No client's images are read.
 
   Args:
     config: all of it.
-    shared: leaves that travelled, `[G, ...]`.
+    models: variables by name, what never travelled may be missing.
   """
   federation = load.load(config.data, clients=False)
-  kernel = shared.get('params/classifier/kernel')
+  any_model = next(iter(models.values()))
+  kernel = any_model.get('params/classifier/kernel')
   columns = 1 if kernel is None else kernel.shape[-1]
   model = functional.wrap(
     reid.build(config.model, columns), federation.image_shape
   )
   variables = jax.jit(model.init)(jax.random.key(config.seed))
   different = [
-    f'{n} is {list(x.shape[1:])}, not {list(variables[n].shape)}'
+    f'{n} is {list(x.shape)}, not {list(variables[n].shape)}'
     if n in variables
     else f'{n} is not in the model'
-    for n, x in shared.items()
-    if n not in variables or x.shape[1:] != variables[n].shape
+    for n, x in any_model.items()
+    if n not in variables or x.shape != variables[n].shape
   ]
   if different:
     raise errors.IntegrityError(
@@ -260,5 +307,4 @@ def evaluate_only(config, shared: types.Flat) -> list[dict[str, Any]]:
   evaluate = make_evaluator(
     config.evaluation, federation.targets, model, views, mesh
   )
-  personal = {n: x for n, x in variables.items() if n not in shared}
-  return evaluate(global_models(shared, personal))
+  return evaluate({n: {**variables, **own} for n, own in models.items()})

@@ -20,7 +20,7 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
 from fedreid_jax import errors, recorder
-from fedreid_jax.core import partition
+from fedreid_jax.core import partition, types
 from fedreid_jax.core.types import ClientState, ServerState, Tree
 
 KEPT = 2  # newest steps kept, beside the best
@@ -55,6 +55,9 @@ def lock(workdir: Path):
       'wait, or choose another --workdir',
     ) from error
   return file
+
+
+PERSONAL = 'personal.'  # what names of leaves that stay begin with
 
 
 def _named(tree: Tree) -> dict[str, np.ndarray]:
@@ -237,12 +240,28 @@ class Checkpoints:
       )
     return step
 
-  def restore_model(
+  def restore_models(
     self, step: int
-  ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Restores only the leaves that travel, `[G, ...]`, and the JSON part."""
-    found = self._read(step, ['model'])
-    return partition.flatten(found['model']), found['host']
+  ) -> tuple[types.Flat, types.Flat, np.ndarray, dict[str, Any]]:
+    """Restores what models are made of, and nothing else.
+
+    Returns:
+      (leaves that travel `[G, ...]`, leaves that stay `[N, ...]`, group of
+      every client `[N]`, the JSON part). Leaves that stay are only read, and
+      otherwise {}, where nothing travels.
+    """
+    travels = (self._root / str(step) / 'model').is_dir()
+    item = 'model' if travels else 'clients'
+    found = self._read(step, ['server', item])
+    groups = found['server']['groups']
+    if travels:
+      return partition.flatten(found['model']), {}, groups, found['host']
+    stays = {
+      name.removeprefix(PERSONAL).replace('.', '/'): leaf
+      for name, leaf in found['clients'].items()
+      if name.startswith(PERSONAL)
+    }
+    return {}, stays, groups, found['host']
 
   def verify(self, step: int) -> str | None:
     """Returns what is wrong with a step, None if nothing."""
@@ -286,7 +305,7 @@ class Checkpoints:
     rest = _rebuild(
       {'groups': server.groups, 'slots': server.slots}, saved['server']
     )
-    shared = partition.flatten(saved['model'])
+    shared = partition.flatten(saved.get('model', {}))
     return (
       ServerState(shared=shared, **rest),
       _rebuild(clients, saved.get('clients', {})),

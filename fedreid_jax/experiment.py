@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from flax import traverse_util
 
-from fedreid_jax import assemble, checkpoint, errors, recorder
+from fedreid_jax import assemble, checkpoint, errors, recorder, summary
 from fedreid_jax.core import types
 
 MAX_BAD_ROUNDS = 3  # in a row, each with an update that was not finite
@@ -57,9 +57,12 @@ class _Run:
     self.config, self.record, self.saved = config, record, saved
     self.clock = recorder.Clock()
     self.setup = assemble.build(config)
-    self.server, self.clients = self.setup.executor.init(self.setup.variables)
+    self.server, self.clients = self.setup.executor.init(
+      self.setup.variables, self.setup.pretrained
+    )
+    self.names = [c.name for c in self.setup.federation.clients]
     self.evaluation: list[dict[str, Any]] = []
-    self.bytes = {'up': 0, 'down': 0}
+    self.bytes: dict[str, dict[str, int]] = {'up': {}, 'down': {}}
     self.images = self.bad_rounds = self.done = 0
     self.fresh = True
     self._describe(workdir)
@@ -148,6 +151,7 @@ class _Run:
     host = {
       'world': self.config.data.world,
       'sources': list(self.config.data.sources),
+      'clients': self.names,
       'evaluation': self.evaluation,
       'bytes': self.bytes,
       'images': self.images,
@@ -165,23 +169,32 @@ class _Run:
     seconds = self.clock.lap('train')
     self.done += 1
     self.images += log['images']
-    self.bytes['up'] += log['bytes_up']
-    self.bytes['down'] += log['bytes_down']
-    names = [c.name for c in self.setup.federation.clients]
+    for way, sent in self.bytes.items():
+      for what, size in log[way].items():
+        sent[what] = sent.get(what, 0) + size
+    names = self.names
     lost = [names[k] for k in log['clients'][~log['arrived']]]
     values = log['metrics'] | {
       'seconds': seconds,
       'images': log['images'],
       'images_per_second': log['images'] / seconds,
       'lr': lr,
-      'bytes_up': log['bytes_up'],
-      'bytes_down': log['bytes_down'],
+      'bytes_up': sum(log['up'].values()),
+      'bytes_down': sum(log['down'].values()),
       'clients': [names[k] for k in log['clients']],
       'excluded': lost,
     }
     if 'weights' in log:
       values['weights'] = [float(w) for w in log['weights']]
+    if 'entropy' in log:
+      values['weights_entropy'] = log['entropy']
+    if self.setup.executor.grouped:
+      values['clusters'] = self._clusters()
     self.record.round(self.done, self.config.rounds, values)
+    if log['fell_back']:
+      self.record.say(
+        f'round {self.done}: weights are zero or not finite, by size instead'
+      )
     self.bad_rounds = self.bad_rounds + 1 if lost else 0
     if lost:
       self.record.say(
@@ -209,40 +222,54 @@ class _Run:
     self.record.results(self._results())
     if not entries:
       return None
-    return float(
-      np.mean(
-        [
-          e['metrics']['mAP']
-          for e in entries
-          if not e['model'].startswith('client:')
-        ]
-      )
-    )
+    served = [e for e in entries if not e['model'].startswith('client:')]
+    return float(np.mean([e['metrics']['mAP'] for e in served or entries]))
+
+  def _clusters(self) -> dict[str, list[str]]:
+    """Returns the clients of each of the server's models."""
+    clusters: dict[str, list[str]] = {}
+    for name, group in zip(
+      self.names, self.server.groups.tolist(), strict=True
+    ):
+      clusters.setdefault(str(group), []).append(name)
+    return clusters
 
   def _models(self) -> dict[str, types.Flat]:
     """Returns the models to evaluate: the server's, and clients' if kept."""
-    personal = {n: x[0] for n, x in self.clients.personal.items()}
-    models = assemble.global_models(self.server.shared, personal)
+    models = assemble.named_models(
+      self.server.shared,
+      self.clients.personal,
+      np.asarray(self.server.groups),
+      self.names,
+    )
     kept = self.clients.slots.get('local_models')
     if kept is not None:
       variables, trained = kept
       for k in np.flatnonzero(trained):
-        name = self.setup.federation.clients[k].name
-        models[f'client:{name}'] = {n: x[k] for n, x in variables.items()}
+        models[f'client:{self.names[k]}'] = {
+          n: x[k] for n, x in variables.items()
+        }
     return models
 
   def _results(self) -> dict[str, Any]:
     seconds = self.clock.seconds
     busy = max(seconds['train'], 1e-9)
-    return {
+    clusters = {}
+    if self.setup.executor.grouped:
+      clusters = {'clusters': self._clusters()}
+    return clusters | {
       'method': '+'.join(self.config.components),
       'config': self.config.name,
       'seed': self.config.seed,
       'rounds': self.done,
       'seconds': seconds | {'total': sum(seconds.values())},
       'images_per_second': self.images / busy,
-      'communication_bytes': self.bytes,
+      'communication_bytes': {
+        w: sum(b.values()) for w, b in self.bytes.items()
+      },
+      'communication': self.bytes,
       'evaluation': self.evaluation,
+      'summary': summary.summarise(self.evaluation),
     }
 
   def _summary(self) -> None:
@@ -271,12 +298,13 @@ def evaluate(config, workdir: Path, which: str) -> list[dict[str, Any]]:
   saved = checkpoint.Checkpoints(workdir, read_only=True)
   with contextlib.closing(saved):
     step = saved.find(which)
-    shared, host = saved.restore_model(step)
+    shared, personal, groups, host = saved.restore_models(step)
   if host['world'] == config.data.world:
     # What the model was trained on decides what it may be tested on.
     config = copy.deepcopy(config)
     config.data.sources = tuple(host['sources'])
-  entries = assemble.evaluate_only(config, shared)
+  models = assemble.named_models(shared, personal, groups, host['clients'])
+  entries = assemble.evaluate_only(config, models)
   for entry in entries:
     entry['round'] = step
   if jax.process_index() == 0:

@@ -17,6 +17,8 @@ NAMES = compose.available(algorithms)
 def recipe(name):
   """The component, on top of FedPav unless it shares leaves itself."""
   (component,) = compose.load((name,), {}, algorithms)
+  if name in ('deen', 'dns', 'lba', 'snr'):
+    pytest.skip('needs its own network')
   if component.shared is not None:
     return (component,)
   return compose.load(('fedpav', name), {}, algorithms)
@@ -24,9 +26,9 @@ def recipe(name):
 
 @pytest.fixture(scope='module', params=NAMES)
 def finished(request, clients):
-  """Two rounds of a method on half of the clients."""
+  """Two rounds of a method on three of four clients."""
   config = toy.toy_config()
-  config.fraction = 0.5
+  config.fraction = 0.75
   traces = []
   executor, variables, _ = toy.build(
     config, clients, recipe(request.param), traces=traces
@@ -69,7 +71,7 @@ def test_finite(finished):
 def test_placements_agree(finished, clients):
   """Clients at once on two devices give what one after another gives."""
   config = toy.toy_config()
-  config.fraction, config.optim.lr = 0.5, 0.005
+  config.fraction, config.optim.lr = 0.75, 0.005
   ends = []
   for devices, width in ((1, 1), (2, 0)):
     config.execution.deterministic = width == 1

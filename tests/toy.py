@@ -6,8 +6,7 @@ import numpy as np
 from configs import common
 from fedreid_jax import assemble
 from fedreid_jax.core import mapping, types
-from fedreid_jax.data import augment
-from fedreid_jax.data.federation import Federation
+from fedreid_jax.data import augment, federation
 from fedreid_jax.models import functional, reid
 
 IMAGE_SHAPE = (8, 8, 1)
@@ -27,6 +26,14 @@ def toy_client(name: str, num: int, identities: int = 3) -> types.ClientData:
     cameras,
     np.zeros(num, np.int32),
     int(labels.max()) + 1,
+  )
+
+
+def toy_public() -> federation.Images:
+  """Forty images everybody may see."""
+  client = toy_client('public', 40)
+  return federation.Images(
+    'public', client.images, client.labels, client.cameras, client.modalities
   )
 
 
@@ -64,12 +71,18 @@ def build(config, clients, components, devices: int = 1, traces=None):
       traces.append(1)
     return views.train(key, images)
 
-  federation = Federation(
-    clients, (), IMAGE_SHAPE, config.data.mean, config.data.std, 'toy'
+  everything = federation.Federation(
+    clients,
+    (),
+    IMAGE_SHAPE,
+    config.data.mean,
+    config.data.std,
+    'toy',
+    toy_public(),
   )
   executor = assemble.make_executor(
     config,
-    federation,
+    everything,
     model,
     components,
     views._replace(train=train_view),

@@ -90,15 +90,14 @@ def make(
       'lam and margin must be at least 0, alpha above 0', 'dfh', 'change it'
     )
 
-  def init(key, num_clients, outputs):
-    del key
-    if len(alpha) not in (1, num_clients):
+  def init(ctx):
+    if len(alpha) not in (1, ctx.num_clients):
       raise errors.ConfigError(
-        f'{len(alpha)} values of alpha for {num_clients} clients',
+        f'{len(alpha)} values of alpha for {ctx.num_clients} clients',
         'dfh.alpha',
         'give one, or one for each client',
       )
-    return jnp.zeros((num_clients, 4, outputs.feature.shape[1]))
+    return jnp.zeros((ctx.num_clients, 4, ctx.outputs.feature.shape[1]))
 
   def collect(slot, uploads, arrived):
     rows = jnp.where(arrived, uploads.index, slot.shape[0])
@@ -143,8 +142,8 @@ def make(
       total = total + metrics['novel']
     return lam * total, metrics
 
-  def check(clients):
-    for client in clients:
+  def check(people):
+    for client in people.clients:
       num = len(np.unique(client.labels))
       if num < min_identities:
         raise errors.DataError(

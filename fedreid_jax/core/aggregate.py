@@ -5,6 +5,7 @@ a rule's weights sum to less or more (normalised averaging), the rest is taken
 from the server's own model, which is the update in difference form.
 """
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -29,30 +30,52 @@ def arrived(uploads: types.Upload) -> Array:
   return real
 
 
-def normalise(raw: Array, members: Array, fallback: Array) -> Array:
+def normalise(raw: Array, members: Array) -> Array:
   """Scales the members' weights of each group to sum to one.
 
   Args:
     raw: non-negative weights `[K]`.
     members: which uploads make up each group, bool `[G, K]`.
-    fallback: weights `[K]` for a group whose raw weights are not finite or sum
-      to zero.
 
   Returns:
-    float32 `[G, K]`; the row of an empty group is all zero.
+    float32 `[G, K]`; the row of an empty group is zero, and that of a group
+    whose weights sum to zero is nan, for `usable` to replace.
   """
   rows = jnp.where(members, raw, 0.0)
-  total = rows.sum(axis=1, keepdims=True)
-  usable = jnp.isfinite(total) & (total > 0)
-  rows = jnp.where(usable, rows, jnp.where(members, fallback, 0.0))
-  total = rows.sum(axis=1, keepdims=True)
-  return jnp.where(total > 0, rows / jnp.where(total > 0, total, 1.0), 0.0)
+  scaled = rows / rows.sum(axis=1, keepdims=True)
+  return jnp.where(members, scaled, 0.0)
 
 
 def by_size(uploads: types.Upload, members: Array) -> Array:
   """Weights each upload by its number of images, `[G, K]`."""
-  sizes = uploads.num_examples
-  return normalise(sizes, members, jnp.ones_like(sizes))
+  return normalise(uploads.num_examples, members)
+
+
+def uniform(uploads: types.Upload, members: Array) -> Array:
+  """Weights all uploads of a group alike, `[G, K]`."""
+  return normalise(jnp.ones_like(uploads.num_examples), members)
+
+
+def usable(
+  weights: Array | dict[str, Array], members: Array, sizes: Array
+) -> tuple[Array | dict[str, Array], Array]:
+  """Replaces rows that are all zero or not finite by weights by size.
+
+  Returns:
+    (weights, whether any group's row was replaced).
+  """
+
+  def wrong(rows):
+    finite = jnp.isfinite(rows).all(axis=1)
+    return ~(finite & (rows != 0).any(axis=1)) & members.any(axis=1)
+
+  bad = functools.reduce(
+    jnp.logical_or, [wrong(rows) for rows in jax.tree.leaves(weights)]
+  )
+  mended = jax.tree.map(
+    lambda rows: jnp.where(bad[:, None], sizes, rows), weights
+  )
+  return mended, bad.any()
 
 
 def leaf_weights(
@@ -80,6 +103,23 @@ def leaf_weights(
     _, buffers = partition.trainable(shared)
     by_leaf |= dict.fromkeys(buffers, override)
   return by_leaf
+
+
+def described(weights: Array | dict[str, Array]) -> dict[str, Array]:
+  """Returns what a log says of weights: `weights [K]`, or their `entropy`.
+
+  Weights of every leaf are summed up by the mean over leaves of the entropy of
+  their distribution, in nats: 0 when one client has all of it.
+  """
+  if not isinstance(weights, dict):
+    return {'weights': weights.sum(axis=0)}
+
+  def entropy(rows):
+    share = jnp.abs(rows) / jnp.maximum(jnp.abs(rows).sum(), 1e-12)
+    return -jnp.where(share > 0, share * jnp.log(share), 0.0).sum()
+
+  every = jnp.stack([entropy(rows) for rows in weights.values()])
+  return {'entropy': every.mean()}
 
 
 def reduce(

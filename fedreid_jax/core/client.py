@@ -36,12 +36,14 @@ class Settings(NamedTuple):
     train_view: `(key, uint8 [B, H, W, ch]) -> float32 images`.
     test_view: `(uint8 [B, H, W, ch]) -> float32 images`.
     outputs: shapes of what the model says about a batch.
+    image_shape: `(B, H, W, ch)` of a batch.
     seed: typed PRNG key of the run.
     shared: regular expression of the leaves that travel.
     persistent: keep the optimiser state from round to round.
     ramp: let the schedule move within the round.
     masked: some batches have padded rows.
     survey_batch: images of one survey step.
+    accumulate: add up the gradients of a round and step once, at its end.
   """
 
   model: types.Model
@@ -51,23 +53,31 @@ class Settings(NamedTuple):
   train_view: Callable[[Array, Array], Array]
   test_view: Callable[[Array], Array]
   outputs: types.Outputs
+  image_shape: tuple[int, int, int, int]
   seed: Array
   shared: str
   persistent: bool = False
   ramp: bool = False
   masked: bool = True
   survey_batch: int = 64
+  accumulate: bool = False
 
 
 @struct.dataclass
 class Carry:
-  """One client in the middle of its round."""
+  """One client in the middle of its round.
+
+  `first` is the first batch, not augmented, when a term looks at it in the
+  end; `sums` (gradients so far, images they are of) when they are accumulated.
+  """
 
   params: Flat
   buffers: Flat
   opt_state: Tree
   states: dict[str, Tree]
   surveyed: dict[str, Tree]
+  first: Tree
+  sums: Tree
 
 
 class Program(NamedTuple):
@@ -77,7 +87,9 @@ class Program(NamedTuple):
     begin: `(Broadcast, ClientState, Work) -> Carry`.
     train: `(Broadcast, Table, Carry, Work) -> (Carry, sums of metrics)`.
     survey: `(Table, Carry, Work) -> Carry`.
-    end: `(Broadcast, ClientState, Carry, Work) -> (Upload, ClientState)`.
+    end: `(Broadcast, ClientState, Carry, Work, trained=True) -> (Upload,
+      ClientState)`; before round 0 nothing was trained, and only terms that
+      prepare have their say.
     surveys: whether any component asks for a survey.
   """
 
@@ -95,6 +107,7 @@ def make(
   terms = {c.name: c.term for c in components if c.term}
   channels = [(c.name, c.channel) for c in components if c.channel]
   folds = {n: t.survey for n, t in terms.items() if t.survey}
+  looks_back = any(term.first_batch for term in terms.values())
   one_step = _make_step(settings, terms)
 
   def key(stream, name, broadcast, work):
@@ -122,7 +135,15 @@ def make(
     surveyed = {
       name: fold.init(settings.outputs) for name, fold in folds.items()
     }
-    return Carry(params, buffers, opt_state, states, surveyed)
+    first: Tree = ()
+    if looks_back:
+      column = jnp.zeros(settings.image_shape[0], jnp.int32)
+      images = jnp.zeros(settings.image_shape, jnp.uint8)
+      first = types.Batch(images, column, column, column, column > 0)
+    sums: Tree = ()
+    if settings.accumulate:
+      sums = jax.tree.map(jnp.zeros_like, params), jnp.float32(0.0)
+    return Carry(params, buffers, opt_state, states, surveyed, first, sums)
 
   def train(broadcast, table, carry, work):
     step = functools.partial(one_step, receive(broadcast, work), table, work)
@@ -134,6 +155,14 @@ def make(
       carry, metrics = step(carry, i)
       return carry, jax.tree.map(jnp.add, sums, metrics)
 
+    if looks_back:
+      here = _gather(table, work.rows[0], work.valid[0], lambda images: images)
+      first = jax.tree.map(
+        lambda new, old: jnp.where(work.first_step == 0, new, old),
+        here,
+        carry.first,
+      )
+      carry = carry.replace(first=first)
     left = work.num_steps - work.first_step
     num_steps = jnp.clip(left, 0, work.rows.shape[0])
     return jax.lax.fori_loop(0, num_steps, body, (carry, zeros))
@@ -162,19 +191,27 @@ def make(
     surveyed = jax.lax.fori_loop(0, num_chunks, body, carry.surveyed)
     return carry.replace(surveyed=surveyed)
 
-  def end(broadcast, state, carry, work):
+  def end(broadcast, state, carry, work, trained=True):
     received = receive(broadcast, work)
     variables = {**carry.params, **carry.buffers}
     start = {**received.shared, **state.personal}
-    slots, extras = {}, {}
+    slots, extras = dict(state.slots), {}
     for name, term in terms.items():
+      if not (trained or term.prepare):
+        continue
       ctx = component.FinishCtx(
         broadcast=received,
         work=work,
         start=start,
         variables=variables,
         surveyed=carry.surveyed.get(name),
+        first_batch=_viewed(carry.first, settings.test_view)
+        if term.first_batch
+        else None,
         model=settings.model,
+        optimizer=settings.optimizer,
+        lr=settings.schedule(broadcast.round),
+        test_view=settings.test_view,
         key=key(Stream.TERM, name, broadcast, work),
       )
       slots[name], extras[name] = term.finish(carry.states[name], ctx)
@@ -204,6 +241,10 @@ def _gather(table, rows, valid, view) -> types.Batch:
     modalities=table.modalities[rows],
     valid=valid,
   )
+
+
+def _viewed(batch: types.Batch, view) -> types.Batch:
+  return batch._replace(images=view(batch.images))
 
 
 def _make_step(settings: Settings, terms: dict[str, component.LocalTerm]):
@@ -259,6 +300,7 @@ def _make_step(settings: Settings, terms: dict[str, component.LocalTerm]):
       model=model,
       objective=settings.objective,
       view=lambda view_key: settings.train_view(view_key, table.images[rows]),
+      plain=lambda: settings.test_view(table.images[rows]),
       step=step,
       lr=settings.schedule(broadcast.round + within),
       classify=None,  # pyright: ignore[reportArgumentType] (set for a term)
@@ -276,18 +318,36 @@ def _make_step(settings: Settings, terms: dict[str, component.LocalTerm]):
     grads, (outputs, buffers, metrics) = jax.grad(loss, has_aux=True)(
       carry.params, carry, ctx
     )
-    params, opt_state = settings.optimizer.update(
-      grads, carry.opt_state, carry.params, ctx.lr
-    )
+    carry = _update(settings, carry, grads, ctx)
     states = dict(carry.states)
     for name, term in terms.items():
       if term.observe:
-        variables = {**params, **buffers}
+        variables = {**carry.params, **buffers}
         own = context(ctx, name, variables, outputs)
         states[name] = term.observe(states[name], own)
-    carry = carry.replace(
-      params=params, buffers=buffers, opt_state=opt_state, states=states
-    )
-    return carry, metrics
+    return carry.replace(buffers=buffers, states=states), metrics
 
   return one_step
+
+
+def _update(settings: Settings, carry, grads: Flat, ctx: component.StepCtx):
+  """Takes a step of the optimiser, or adds up gradients until the last."""
+
+  def move(grads):
+    params, opt_state = settings.optimizer.update(
+      grads, carry.opt_state, carry.params, ctx.lr
+    )
+    return carry.replace(params=params, opt_state=opt_state)
+
+  if not settings.accumulate:
+    return move(grads)
+  num = ctx.batch.valid.sum().astype(jnp.float32)
+  total, images = carry.sums
+  total = jax.tree.map(lambda old, new: old + num * new, total, grads)
+  images = images + num
+  mean = jax.tree.map(lambda sum_: sum_ / jnp.maximum(images, 1.0), total)
+  last = ctx.step == ctx.work.num_steps - 1
+  moved = jax.tree.map(
+    lambda new, old: jnp.where(last, new, old), move(mean), carry
+  )
+  return moved.replace(sums=(total, images))

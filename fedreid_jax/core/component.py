@@ -6,9 +6,10 @@ fills any of the slots `shared`, `term`, `channel`, `grouping`, `weights` and
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from fedreid_jax.core import types
+from fedreid_jax import errors
+from fedreid_jax.core import optim, types
 from fedreid_jax.core.types import Array, Flat, Metrics, Tree
 
 
@@ -24,6 +25,7 @@ class StepCtx(NamedTuple):
     model: the network.
     objective: `(Outputs, Batch) -> (loss, metrics)`, the plain re-ID loss.
     view: `(key) -> images`, another augmentation of the same photographs.
+    plain: `() -> images`, the same photographs under the test transform.
     step: index within the round, int32.
     lr: learning rate of the step, float32.
     classify: `(embedding [B, D]) -> logits [B, C]` with the model being
@@ -39,6 +41,7 @@ class StepCtx(NamedTuple):
   model: types.Model
   objective: Callable[..., tuple[Array, Metrics]]
   view: Callable[[Array], Array]
+  plain: Callable[[], Array]
   step: Array
   lr: Array
   classify: Callable[[Array], Array]
@@ -55,7 +58,11 @@ class FinishCtx(NamedTuple):
     start: all variables before training.
     variables: all variables after it.
     surveyed: the term's fold over all the client's images, if it asked.
+    first_batch: the round's first batch under the test transform, if it asked.
     model: the network.
+    optimizer: of the client.
+    lr: learning rate at the beginning of the round.
+    test_view: `(uint8 images) -> float32 images`.
     key: this term's own key for the round.
   """
 
@@ -64,7 +71,58 @@ class FinishCtx(NamedTuple):
   start: Flat
   variables: Flat
   surveyed: Tree
+  first_batch: types.Batch | None
   model: types.Model
+  optimizer: optim.Optimizer
+  lr: Array
+  test_view: Callable[[Array], Array]
+  key: Array
+
+
+class InitCtx(NamedTuple):
+  """What a server step may look at when a run begins.
+
+  Attributes:
+    key: this step's own key.
+    num_clients: `N`.
+    outputs: shapes of what the model says about a batch.
+    shared: the leaves that travel, of one model.
+    public: images everybody may see, uint8 `[M, H, W, ch]`, or None.
+  """
+
+  key: Array
+  num_clients: int
+  outputs: types.Outputs
+  shared: Flat
+  public: Array | None
+
+
+class ServerCtx(NamedTuple):
+  """What the server's side of a method may look at in a round.
+
+  Attributes:
+    uploads: of all places, `[K, ...]`, in canonical order.
+    arrived: which of them are real and finite, bool `[K]`.
+    previous: the server's models before the reduction, `[G, ...]`.
+    public: images everybody may see, uint8 `[M, H, W, ch]`, or None.
+    model: the network.
+    train_view: `(key, uint8 images) -> float32 images`.
+    test_view: `(uint8 images) -> float32 images`.
+    complete: `(shared leaves) -> variables`, zeros for leaves that never
+      travel; features do not depend on them.
+    round: global round, int32.
+    key: this component's own key for the round.
+  """
+
+  uploads: types.Upload
+  arrived: Array
+  previous: Flat
+  public: Array | None
+  model: types.Model
+  train_view: Callable[[Array, Array], Array]
+  test_view: Callable[[Array], Array]
+  complete: Callable[[Flat], Flat]
+  round: Array
   key: Array
 
 
@@ -92,32 +150,36 @@ class LocalTerm(NamedTuple):
     survey: fold over all images after training, or None.
     finish: `(state, FinishCtx) -> (slot, extras)`; extras are uploaded.
     prepare: survey and finish also run before round 0, without training.
+    first_batch: `finish` looks at the round's first batch.
   """
 
   init: Callable[..., Tree] = lambda key, variables: ()
   open: Callable[..., Tree] = lambda slot, broadcast, variables: slot
-  loss: Callable[..., tuple[Array, Metrics]] | None = None
+  loss: Callable[..., tuple[Any, Metrics]] | None = None
   observe: Callable[..., Tree] | None = None
   survey: Survey | None = None
   finish: Callable[..., tuple[Tree, Tree]] = lambda state, ctx: (state, ())
   prepare: bool = False
+  first_batch: bool = False
 
 
 class ServerStep(NamedTuple):
   """Work of the server after the reduction.
 
   Attributes:
-    init: `(key, num_clients, Outputs of shapes) -> slot`.
+    init: `(InitCtx) -> slot`.
     collect: `(slot, uploads [K], arrived bool [K]) -> slot`, after every round
       and after the preparation.
-    apply: `(ServerState, uploads [K], arrived bool [K], key) -> ServerState`.
+    apply: `(ServerState, ServerCtx) -> ServerState`.
     broadcast: `(slot) -> extras` sent to every client.
+    one_model: it cannot work where the server keeps several models.
   """
 
-  init: Callable[..., Tree] = lambda key, num_clients, outputs: ()
+  init: Callable[[InitCtx], Tree] = lambda ctx: ()
   collect: Callable[..., Tree] | None = None
   apply: Callable[..., types.ServerState] | None = None
   broadcast: Callable[[Tree], Tree] | None = None
+  one_model: bool = False
 
 
 class Channel(NamedTuple):
@@ -132,6 +194,42 @@ class Channel(NamedTuple):
   down: Callable[..., types.Broadcast] | None = None
 
 
+class Population(NamedTuple):
+  """Who takes part, as a method's check sees it.
+
+  Attributes:
+    clients: all of them.
+    num_public: public images, 0 without a public set.
+    cohort: clients of a round, `K`.
+  """
+
+  clients: Sequence[types.ClientData]
+  num_public: int
+  cohort: int
+
+  def require_public(self, wanted: int, field: str) -> None:
+    """Refuses a public set that is missing or smaller than a batch.
+
+    Args:
+      wanted: images of the batch.
+      field: of the configuration that says so.
+
+    Raises:
+      ConfigError: without a public set.
+      DataError: when it has fewer than `wanted` images.
+    """
+    if not self.num_public:
+      raise errors.ConfigError(
+        'no public set', 'data.public', 'name a domain nobody trains on'
+      )
+    if self.num_public < wanted:
+      raise errors.DataError(
+        f'{self.num_public} public images, a batch has {wanted}',
+        'data.public',
+        f'name a larger domain, or lower {field}',
+      )
+
+
 class Component(NamedTuple):
   """One paper's idea: which of the six slots it fills.
 
@@ -140,14 +238,16 @@ class Component(NamedTuple):
     shared: regular expression of the leaves that travel; one owner.
     term: added to the local loss.
     channel: applied in the order of the configuration.
-    grouping: `(ServerState, uploads [K], arrived bool [K]) -> int32 [K]`, the
-      group of each upload; one owner.
-    weights: `(uploads [K], members bool [G, K]) -> float32 [G, K]`, or a dict
-      of them by leaf; one owner. A row that sums to less than one leaves the
-      rest to the server's model.
+    grouping: `(ServerState, ServerCtx) -> int32 [K]`, the group below `N` of
+      each upload; one owner.
+    weights: `(ServerCtx, members bool [G, K]) -> float32 [G, K]`, or a dict of
+      them by leaf; one owner. A row that sums to less than one leaves the rest
+      to the server's model; one that is all zero or not finite is replaced by
+      weights by size.
     server_step: applied in the order of the configuration.
-    check: `(clients) -> None`, raises a DataError for clients the method
-      cannot take; not a slot, called once before anything is compiled.
+    check: `(Population) -> None`, raises an error for clients or public images
+      the method cannot work with; not a slot, called once before anything is
+      compiled.
   """
 
   name: str
@@ -157,4 +257,4 @@ class Component(NamedTuple):
   grouping: Callable[..., Array] | None = None
   weights: Callable[..., Array | dict[str, Array]] | None = None
   server_step: ServerStep | None = None
-  check: Callable[[Sequence[types.ClientData]], None] | None = None
+  check: Callable[[Population], None] | None = None

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from fedreid_jax import errors
 from fedreid_jax.core import aggregate, client, keys, partition, types
-from fedreid_jax.core.component import Component
+from fedreid_jax.core.component import Component, InitCtx, ServerCtx
 from fedreid_jax.core.keys import Stream
 from fedreid_jax.core.types import Array, Flat, Tree
 
@@ -24,19 +24,22 @@ class Algorithm(NamedTuple):
     components: what it is made of, in order.
     shared: regular expression of the leaves that travel.
     program: the local round of one client.
-    init_server: `(variables, num_clients, num_groups) -> ServerState`.
-    init_client: `(uid) -> ClientState` of one client.
+    grouped: whether the server keeps several models.
+    init_server: `(variables, num_clients, public) -> ServerState`.
+    init_client: `(uid, pretrained leaves) -> ClientState` of one client.
     extras: `(ServerState) -> extras` broadcast to every client.
     collect: `(ServerState, uploads) -> ServerState`, after the preparation.
-    aggregate: `(ServerState, uploads, drawn, round) -> (ServerState, log)`.
+    aggregate: `(ServerState, uploads, drawn, round, public) -> (ServerState,
+      log)`.
     prepares: whether clients survey their images before round 0.
   """
 
   components: tuple[Component, ...]
   shared: str
   program: client.Program
+  grouped: bool
   init_server: Callable[..., types.ServerState]
-  init_client: Callable[[Array], types.ClientState]
+  init_client: Callable[[Array, Flat], types.ClientState]
   extras: Callable[[types.ServerState], dict[str, Tree]]
   collect: Callable[..., types.ServerState]
   aggregate: Callable[..., tuple[types.ServerState, dict[str, Array]]]
@@ -117,30 +120,30 @@ def compose(
   Raises:
     ConfigError: for two owners of an exclusive slot.
   """
-  weigh = owner(components, 'weights')
   group = owner(components, 'grouping')
   steps = {c.name: c.server_step for c in components if c.server_step}
   terms = {c.name: c.term for c in components if c.term}
+  if group:
+    _check_models(group.name, steps)
 
-  def init_server(variables: Flat, num_clients: int, num_groups: int):
-    shared, _ = partition.split(variables, settings.shared)
+  def init_server(variables: Flat, num_clients: int, public: Array | None):
+    leaves, _ = partition.split(variables, settings.shared)
+    num_groups = num_clients if group else 1
     shared = {
-      n: jnp.broadcast_to(x, (num_groups, *x.shape)) for n, x in shared.items()
+      n: jnp.broadcast_to(x, (num_groups, *x.shape)) for n, x in leaves.items()
     }
     base = keys.key(settings.seed, Stream.SERVER)
-    slots = {
-      name: step.init(
-        jax.random.fold_in(base, keys.component_uid(name)),
-        num_clients,
-        settings.outputs,
+    slots = {}
+    for name, step in steps.items():
+      key = jax.random.fold_in(base, keys.component_uid(name))
+      slots[name] = step.init(
+        InitCtx(key, num_clients, settings.outputs, leaves, public)
       )
-      for name, step in steps.items()
-    }
     return types.ServerState(shared, jnp.zeros(num_clients, jnp.int32), slots)
 
-  def init_client(uid: Array):
+  def init_client(uid: Array, pretrained: Flat):
     key = keys.client(settings.seed, Stream.CLASSIFIER, 0, uid)
-    variables = settings.model.init(key)
+    variables = settings.model.init(key) | pretrained
     _, personal = partition.split(variables, settings.shared)
     slots = {
       name: term.init(
@@ -159,57 +162,99 @@ def compose(
       if step.broadcast
     }
 
-  def collect(server: Any, uploads: types.Upload):
+  preparing = {name for name, term in terms.items() if term.prepare}
+
+  def collect(server: Any, uploads: types.Upload, trained: bool = False):
     here = aggregate.arrived(uploads)
     slots = dict(server.slots)
     for name, step in steps.items():
-      if step.collect:
+      if step.collect and (trained or name in preparing):
         slots[name] = step.collect(slots[name], uploads, here)
     return server.replace(slots=slots)
-
-  def reduce(server: Any, uploads, drawn, round_):
-    here = aggregate.arrived(uploads)
-    safe = jnp.where(uploads.index >= 0, uploads.index, 0)
-    groups = server.groups[safe]
-    if group is not None and group.grouping is not None:
-      groups = group.grouping(server, uploads, here)
-    num_groups = next(iter(server.shared.values())).shape[0]
-    members = (groups[None] == jnp.arange(num_groups)[:, None]) & here[None]
-    sizes = aggregate.by_size(uploads, members)
-    weights = sizes
-    if weigh is not None and weigh.weights is not None:
-      weights = weigh.weights(uploads, members)
-    by_leaf = aggregate.leaf_weights(
-      weights, sizes, server.shared, _first(drawn, members), bn_buffers
-    )
-    shared = aggregate.reduce(server.shared, uploads.shared, by_leaf, ordered)
-    nowhere = server.groups.shape[0]
-    new_groups = server.groups.at[jnp.where(here, uploads.index, nowhere)].set(
-      groups, mode='drop'
-    )
-    server = server.replace(shared=shared, groups=new_groups)
-    server = collect(server, uploads)
-    base = keys.key(settings.seed, Stream.SERVER, round_)
-    for name, step in steps.items():
-      if step.apply:
-        key = jax.random.fold_in(base, keys.component_uid(name))
-        server = step.apply(server, uploads, here, key)
-    log = {'arrived': here, 'groups': groups}
-    if not isinstance(weights, dict):
-      log['weights'] = weights.sum(axis=0)
-    return server, log
 
   return Algorithm(
     components=components,
     shared=settings.shared,
     program=client.make(settings, components),
+    grouped=group is not None,
     init_server=init_server,
     init_client=init_client,
     extras=extras,
     collect=collect,
-    aggregate=reduce,
-    prepares=any(t.prepare for t in terms.values()),
+    aggregate=_make_round(components, settings, bn_buffers, ordered, collect),
+    prepares=bool(preparing),
   )
+
+
+def _check_models(grouping: str, steps) -> None:
+  """Refuses server steps that need one model where there are several."""
+  for name, step in steps.items():
+    if step.one_model:
+      raise errors.ConfigError(
+        f'{name!r} needs one model at the server, {grouping!r} keeps several',
+        'components',
+        'keep one of them',
+      )
+
+
+def _make_round(
+  components, settings: client.Settings, bn_buffers, ordered, collect
+):
+  """Returns `Algorithm.aggregate`, the server's side of a round."""
+  weigh, group = owner(components, 'weights'), owner(components, 'grouping')
+
+  def complete(shared: Flat) -> Flat:
+    shapes = jax.eval_shape(settings.model.init, settings.seed)
+    zeros = {n: jnp.zeros(x.shape, x.dtype) for n, x in shapes.items()}
+    return zeros | shared
+
+  def run(server: Any, uploads, drawn, round_, public):
+    here = aggregate.arrived(uploads)
+    base = keys.key(settings.seed, Stream.SERVER, round_)
+
+    def ctx(name: str) -> ServerCtx:
+      return ServerCtx(
+        uploads=uploads,
+        arrived=here,
+        previous=previous,
+        public=public,
+        model=settings.model,
+        train_view=settings.train_view,
+        test_view=settings.test_view,
+        complete=complete,
+        round=round_,
+        key=jax.random.fold_in(base, keys.component_uid(name)),
+      )
+
+    previous = server.shared
+    num_clients = server.groups.shape[0]
+    num_groups = num_clients if group else 1
+    groups = server.groups[jnp.maximum(uploads.index, 0)]
+    if group and group.grouping:
+      groups = group.grouping(server, ctx(group.name))
+    members = (groups[None] == jnp.arange(num_groups)[:, None]) & here[None]
+    sizes = aggregate.by_size(uploads, members)
+    weights, fell_back = sizes, jnp.bool_(False)
+    if weigh and weigh.weights:
+      weights = weigh.weights(ctx(weigh.name), members)
+      weights, fell_back = aggregate.usable(weights, members, sizes)
+    by_leaf = aggregate.leaf_weights(
+      weights, sizes, previous, _first(drawn, members), bn_buffers
+    )
+    shared = aggregate.reduce(previous, uploads.shared, by_leaf, ordered)
+    there = jnp.where(here, uploads.index, num_clients)
+    server = server.replace(
+      shared=shared, groups=server.groups.at[there].set(groups, mode='drop')
+    )
+    server = collect(server, uploads, trained=True)
+    for component in components:
+      step = component.server_step
+      if step and step.apply:
+        server = step.apply(server, ctx(component.name))
+    log = {'arrived': here, 'groups': groups, 'fell_back': fell_back}
+    return server, log | aggregate.described(weights)
+
+  return run
 
 
 def _first(drawn: Array, members: Array) -> Array:

@@ -57,6 +57,7 @@ class Executor:
     image_shape: tuple[int, int, int],
     options: Options,
     mesh: Mesh,
+    public: np.ndarray | None = None,
   ):
     """Places clients and their images.
 
@@ -67,11 +68,14 @@ class Executor:
       image_shape: `(H, W, ch)`.
       options: how.
       mesh: devices.
+      public: images everybody may see, uint8 `[M, H, W, ch]`, kept on every
+        device.
     """
     self._algorithm, self._clients, self._planner = algorithm, clients, planner
     self._options = options
     self._split = NamedSharding(mesh, P(mapping.AXIS))
     self._whole = NamedSharding(mesh, P())
+    self._public = None if public is None else self._put(public, self._whole)
     self._homes = cohort.place(clients, mesh.devices.size)
     self._shelf = tables.Shelf(clients, self._homes, self._split, image_shape)
     self._cohort_size = len(self._draw(0))
@@ -83,20 +87,30 @@ class Executor:
       algorithm, mesh, options.width, options.ordered
     )
 
-  def init(self, variables: types.Flat, num_groups: int = 1):
-    """Returns (server state on devices, client states on the host `[N]`)."""
+  def init(self, variables: types.Flat, pretrained: Sequence[str] = ()):
+    """Returns (server state on devices, client states on the host `[N]`).
+
+    Args:
+      variables: of the model before round 0.
+      pretrained: names of leaves that come from a file: what never travels
+        starts from them too, not from random numbers of its client.
+    """
     init_server = jax.jit(
-      self._algorithm.init_server,
-      static_argnums=(1, 2),
-      out_shardings=self._whole,
+      self._algorithm.init_server, static_argnums=1, out_shardings=self._whole
     )
-    server = init_server(variables, len(self._clients), num_groups)
+    server = init_server(variables, len(self._clients), self._public)
     one = jax.jit(self._algorithm.init_client)
+    loaded = {name: variables[name] for name in pretrained}
     states = [
-      jax.device_get(one(np.uint32(keys.client_uid(c.name))))
+      jax.device_get(one(np.uint32(keys.client_uid(c.name)), loaded))
       for c in self._clients
     ]
     return server, jax.tree.map(lambda *rows: np.stack(rows), *states)
+
+  @property
+  def grouped(self) -> bool:
+    """Whether the server keeps several models."""
+    return self._algorithm.grouped
 
   def put_server(self, server: types.ServerState) -> types.ServerState:
     """Puts a server state from the host on every device."""
@@ -132,8 +146,10 @@ class Executor:
 
     Returns:
       (server, log); the log has, in canonical order of the cohort, `clients`,
-      `arrived`, `groups`, `weights`, then `metrics` (means over all steps),
-      `images`, and `bytes_up` and `bytes_down` of the whole cohort.
+      `arrived`, `groups`, `weights` (or their `entropy`), then `fell_back`
+      (whether weights were replaced by sizes), `metrics` (means over all
+      steps), `images`, and `up` and `down`, the bytes of the whole cohort by
+      what travels.
     """
     drawn = self._draw(round_)
     rank = np.zeros(len(self._clients), np.int32)
@@ -143,10 +159,14 @@ class Executor:
       server, states, seats, work, round_, True
     )
     log = self._wire(server, uploads, len(drawn))
+    ranks = self._put(rank[seats], self._split)
     server, said = self._run.aggregate(
-      server, uploads, self._put(rank[seats], self._split), np.int32(round_)
+      server, uploads, ranks, np.int32(round_), self._public
     )
-    said = {k: np.asarray(v)[: len(drawn)] for k, v in said.items()}
+    said = {
+      k: v[: len(drawn)] if v.ndim else v.item()
+      for k, v in jax.tree.map(np.asarray, said).items()
+    }
     clients = np.sort(drawn)
     arrived = np.isin(seats, clients[said['arrived']])
     _keep(states, self._get(rows), seats, arrived)
@@ -193,7 +213,8 @@ class Executor:
     if self._algorithm.program.surveys:
       for table, segment in self._surveying(seats, work):
         carry = self._run.survey(server, number, table, carry, segment)
-    return self._run.end(server, number, (), (carry, tree), orders), sums
+    end = self._run.end if trains else self._run.end_untrained
+    return end(server, number, (), (carry, tree), orders), sums
 
   def _segment_steps(self) -> int:
     """Returns the training steps of a segment; two segments fit the budget."""
@@ -237,16 +258,22 @@ class Executor:
       yield self._shelf.segment(busy, rows), self._put(segment, self._split)
 
   def _wire(self, server, uploads, num_clients: int) -> dict[str, Any]:
-    def size(tree) -> int:
-      return sum(x.nbytes // x.shape[0] for x in jax.tree.leaves(tree))
+    """Returns the bytes of a round, by what travels, of all its clients."""
 
-    extras = jax.eval_shape(self._algorithm.extras, server)
-    sent = sum(
-      int(np.prod(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(extras)
-    )
+    def size(tree, share: int = 1) -> int:
+      sizes = [x.size * x.dtype.itemsize for x in jax.tree.leaves(tree)]
+      return num_clients * sum(sizes) // share
+
+    places = uploads.index.shape[0]
+    sent = jax.eval_shape(self._algorithm.extras, server)
+    up = {n: size(x, places) for n, x in uploads.extras.items()}
+    down = {n: size(x) for n, x in sent.items()}
+    groups = len(self._clients) if self._algorithm.grouped else 1
+    up['model'] = size(uploads.shared, places)
+    down['model'] = size(server.shared, groups)
     return {
-      'bytes_up': num_clients * size((uploads.shared, uploads.extras)),
-      'bytes_down': num_clients * (size(server.shared) + sent),
+      'up': {n: x for n, x in up.items() if x},
+      'down': {n: x for n, x in down.items() if x},
     }
 
   def _put(self, tree: Tree, sharding: NamedSharding) -> Tree:

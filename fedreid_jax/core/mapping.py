@@ -62,17 +62,18 @@ def over_clients(fn: Callable, mesh: Mesh, width: int) -> Callable:
 class Compiled(NamedTuple):
   """Jitted functions over all places.
 
-  The first six take `(server, round, table, tree, work)`; `train`, `survey` and
-  `whole` consume their tree.
+  The first seven take `(server, round, table, tree, work)`; `train`, `survey`
+  and `whole` consume their tree.
 
   Attributes:
     begin: tree is the client states; returns carries.
     train: tree is the carries; returns (carries, sums of metrics).
     survey: tree is the carries; returns carries.
     end: tree is (carries, client states); returns (uploads, states).
+    end_untrained: the same before round 0.
     whole: the four at once, from states to ((uploads, states), sums).
     prepare: the same without training.
-    aggregate: `(server, uploads, drawn, round) -> (server, log)`.
+    aggregate: `(server, uploads, drawn, round, public) -> (server, log)`.
     collect: `(server, uploads) -> server`.
   """
 
@@ -80,6 +81,7 @@ class Compiled(NamedTuple):
   train: Callable
   survey: Callable
   end: Callable
+  end_untrained: Callable
   whole: Callable
   prepare: Callable
   aggregate: Callable
@@ -117,9 +119,10 @@ def compile_rounds(
     carry, work = client
     return program.survey(table, carry, work)
 
-  def end(replicated, _, client):
+  def end(replicated, _, client, trained=True):
     (carry, state), work = client
-    return program.end(broadcast(replicated, work), state, carry, work)
+    sent = broadcast(replicated, work)
+    return program.end(sent, state, carry, work, trained)
 
   def whole(replicated, table, client, trains=True):
     state, work = client
@@ -128,7 +131,7 @@ def compile_rounds(
       carry, sums = train(replicated, table, (carry, work))
     if program.surveys:
       carry = survey(replicated, table, (carry, work))
-    return end(replicated, table, ((carry, state), work)), sums
+    return end(replicated, table, ((carry, state), work), trains), sums
 
   def mapped(fn, donate=()):
     over = over_clients(fn, mesh, width)
@@ -150,9 +153,9 @@ def compile_rounds(
     order = jnp.argsort(jnp.where(index < 0, jnp.iinfo(index.dtype).max, index))
     return jax.tree.map(lambda leaf: leaf[order], trees)
 
-  def aggregate(server, uploads, drawn, round_):
+  def aggregate(server, uploads, drawn, round_, public):
     uploads, drawn = canonical((uploads, drawn))
-    return algorithm.aggregate(server, uploads, drawn, round_)
+    return algorithm.aggregate(server, uploads, drawn, round_, public)
 
   def collect(server, uploads):
     return algorithm.collect(server, canonical((uploads,))[0])
@@ -165,6 +168,7 @@ def compile_rounds(
     train=mapped(train, donate=3),
     survey=mapped(survey, donate=3),
     end=mapped(end),
+    end_untrained=mapped(functools.partial(end, trained=False)),
     whole=mapped(whole, donate=3),
     prepare=mapped(functools.partial(whole, trains=False)),
     aggregate=on_server(aggregate),

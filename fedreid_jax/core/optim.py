@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import optax
 
@@ -26,10 +27,15 @@ class Optimizer(NamedTuple):
   Attributes:
     init: `(params) -> state`.
     update: `(grads, state, params, lr) -> (params, state)`.
+    factor: `(name of a leaf) -> multiplier of its learning rate`.
+    accumulated: `(steps, decay) -> |a|_1`, see `accumulated`; None where an
+      update is no linear function of the gradients.
   """
 
   init: Callable[[Flat], Tree]
   update: Callable[..., tuple[Flat, Tree]]
+  factor: Callable[[str], float]
+  accumulated: Callable[..., Array] | None
 
 
 def make(config) -> Optimizer:
@@ -40,30 +46,84 @@ def make(config) -> Optimizer:
       `lr_multipliers` (pairs of a regular expression and a factor; the first
       that matches a leaf's name counts).
   """
-  decay = optax.add_decayed_weights(config.weight_decay)
   if config.name == 'sgd':
-    chain = [decay, optax.trace(config.momentum, nesterov=config.nesterov)]
-  elif config.name == 'adam':
-    chain = [decay, optax.scale_by_adam()]
-  else:
-    raise errors.ConfigError(
-      f'unknown optimiser {config.name!r}', 'optim.name', f'one of {OPTIMIZERS}'
+    return sgd(
+      config.momentum,
+      config.nesterov,
+      config.weight_decay,
+      config.lr_multipliers,
     )
-  transform = optax.chain(*chain)
-  rules = [(re.compile(p), float(f)) for p, f in config.lr_multipliers]
+  if config.name == 'adam':
+    return _optimizer(
+      optax.scale_by_adam(), config.weight_decay, config.lr_multipliers, None
+    )
+  raise errors.ConfigError(
+    f'unknown optimiser {config.name!r}', 'optim.name', f'one of {OPTIMIZERS}'
+  )
 
-  def multiplier(name: str) -> float:
+
+def sgd(
+  momentum: float,
+  nesterov: bool,
+  weight_decay: float,
+  lr_multipliers: tuple[tuple[str, float], ...] = (),
+) -> Optimizer:
+  """Builds SGD with PyTorch's semantics."""
+  return _optimizer(
+    optax.trace(momentum, nesterov=nesterov),
+    weight_decay,
+    lr_multipliers,
+    functools.partial(accumulated, momentum=momentum, nesterov=nesterov),
+  )
+
+
+def _optimizer(core, weight_decay, lr_multipliers, accumulated_) -> Optimizer:
+  transform = optax.chain(optax.add_decayed_weights(weight_decay), core)
+  rules = [(re.compile(p), float(f)) for p, f in lr_multipliers]
+
+  def factor(name: str) -> float:
     return next((f for rule, f in rules if rule.match(name)), 1.0)
 
   def update(grads, state, params, lr):
     steps: Any
     steps, state = transform.update(grads, state, params)
     return {
-      name: params[name] - (lr * multiplier(name)) * steps[name]
-      for name in params
+      name: params[name] - (lr * factor(name)) * steps[name] for name in params
     }, state
 
-  return Optimizer(transform.init, update)
+  return Optimizer(transform.init, update, factor, accumulated_)
+
+
+def accumulated(
+  num_steps: Array,
+  decay: Array | float = 0.0,
+  *,
+  momentum: float,
+  nesterov: bool,
+) -> Array:
+  """Returns `|a|_1`: how often a round's gradients count in its update.
+
+  With a constant gradient g and learning rate eta, `num_steps` steps of SGD
+  from a zero momentum buffer move the weights by `-eta |a|_1 g` (Wang et al.,
+  FedNova, section 4): steps without momentum; for heavy ball and Nesterov the
+  recursion is run, which gives the closed forms of both.
+
+  Args:
+    num_steps: local steps, int32, may be traced.
+    decay: learning rate times the proximal weight mu, 0 without one.
+    momentum: of SGD.
+    nesterov: whether it is Nesterov's.
+  """
+
+  def step(_, carry):
+    moved, buffer = carry
+    gradient = 1.0 - decay * moved
+    buffer = momentum * buffer + gradient
+    move = gradient + momentum * buffer if nesterov else buffer
+    return moved + move, buffer
+
+  zero = jnp.float32(0.0)
+  return jax.lax.fori_loop(0, num_steps, step, (zero, zero))[0]
 
 
 def schedule(config, rounds: int) -> Callable[[Array], Array]:

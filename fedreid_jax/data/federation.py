@@ -76,11 +76,13 @@ class World(NamedTuple):
     sources: domains to learn from.
     targets: domains to test on.
     digest: hash of what the images were made from.
+    public: images everybody may see, or None.
   """
 
   sources: tuple[Images, ...]
   targets: tuple[Target, ...]
   digest: str
+  public: Images | None = None
 
 
 class Federation(NamedTuple):
@@ -93,6 +95,7 @@ class Federation(NamedTuple):
     mean: per channel, of values in 0..1.
     std: per channel.
     digest: hash of what the images were made from.
+    public: images everybody may see, or None; their identities are not used.
   """
 
   clients: tuple[ClientData, ...]
@@ -101,6 +104,7 @@ class Federation(NamedTuple):
   mean: tuple[float, ...]
   std: tuple[float, ...]
   digest: str
+  public: Images | None = None
 
 
 def rows_of_query(rule: str, domain: Images, cameras: Sequence[str]):
@@ -176,4 +180,22 @@ def check_disjoint(sources: Sequence[str], targets: Sequence[str]) -> None:
       f'{both} are trained and tested on',
       'data.targets',
       'drop them from data.sources or set data.allow_overlap',
+    )
+
+
+def check_public(public: str, others: Sequence[str]) -> None:
+  """Refuses a public set that somebody trains or is tested on.
+
+  Args:
+    public: its domain, '' for none.
+    others: domains of clients and targets.
+
+  Raises:
+    DataError: naming the domain.
+  """
+  if public and public in others:
+    raise errors.DataError(
+      f'the public set {public!r} belongs to a client or is tested on',
+      'data.public',
+      'name a domain that is neither source nor target',
     )

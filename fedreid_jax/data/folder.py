@@ -76,7 +76,7 @@ def load(config, clients: bool = True) -> World:
 
   Args:
     config: `config.data`: `root`, `sources` (empty: every domain that is no
-      target), `targets`, `query`, and the fields of `read_domain`.
+      target), `targets`, `public`, `query`, and the fields of `read_domain`.
     clients: read the sources too, not only the targets.
 
   Raises:
@@ -93,16 +93,17 @@ def load(config, clients: bool = True) -> World:
     )
   targets = tuple(config.targets)
   sources = tuple(config.sources) or tuple(
-    n for n in present if n not in targets
+    n for n in present if n not in (*targets, config.public)
   )
-  for name in (*sources, *targets):
+  public = (config.public,) if config.public and clients else ()
+  for name in (*sources, *targets, *public):
     if name not in present:
       raise errors.DataError(
         f'no domain {name!r}', str(root), f'domains are {", ".join(present)}'
       )
   if not config.allow_overlap:
     federation.check_disjoint(sources, targets)
-  wanted = {*sources, *targets} if clients else {*targets}
+  wanted = {*sources, *targets, *public} if clients else {*targets}
   read = {n: read_domain(root, n, config) for n in sorted(wanted)}
   tests = []
   for name in targets:
@@ -113,4 +114,5 @@ def load(config, clients: bool = True) -> World:
     tuple(read[n][0] for n in sources) if clients else (),
     tuple(tests),
     ':'.join(read[n][2][:16] for n in sorted(read)),
+    read[public[0]][0] if public else None,
   )

@@ -1,6 +1,12 @@
 """`config.data` -> the federation of a run."""
 
-from fedreid_jax.data import folder, published, rendered, scenario
+from fedreid_jax.data import (
+  federation,
+  folder,
+  published,
+  rendered,
+  scenario,
+)
 from fedreid_jax.data.federation import Federation
 
 WORLDS = {
@@ -21,10 +27,16 @@ def load(config, clients: bool = True) -> Federation:
     DataError: for data that cannot be trained on.
     ConfigError: for an unknown domain, query rule or option.
   """
+  named = [
+    spec.partition(':')[0] for spec in (*config.sources, *config.targets)
+  ]
+  federation.check_public(config.public.partition(':')[0], named)
   world = WORLDS[config.world](config, clients)
   channels = 3 if config.channels == 'rgb' else 1
   return Federation(
-    scenario.make_clients(world.sources, config.scenario, config.world_seed)
+    scenario.make_clients(
+      world.sources, config.scenario, config.world_seed, config.labels
+    )
     if clients
     else (),
     world.targets,
@@ -32,4 +44,5 @@ def load(config, clients: bool = True) -> Federation:
     tuple(config.mean),
     tuple(config.std),
     world.digest,
+    world.public,
   )

@@ -27,7 +27,7 @@ def load(config, clients: bool = True) -> World:
 
   Args:
     config: `config.data`: `root` (the folder of one data set, or of all of
-      them), `sources` and `targets` (`NAME[:option=value,...]`).
+      them), `sources`, `targets` and `public` (`NAME[:option=value,...]`).
     clients: open the sources too, not only the targets.
 
   Raises:
@@ -42,7 +42,9 @@ def load(config, clients: bool = True) -> World:
     )
   wanted = decoder.of(config)
   opened: dict[str, Prepared] = {}
+  public = config.public if clients else ''
   specs = {*config.targets, *(config.sources if clients else ())}
+  specs |= {public} - {''}
   for spec in sorted(specs):
     opened[spec] = prepared.open_prepared(config.root, spec, wanted)
   if clients and not config.allow_overlap:
@@ -55,7 +57,13 @@ def load(config, clients: bool = True) -> World:
     else (),
     tuple(_target(spec, opened[spec], config) for spec in config.targets),
     ':'.join(opened[spec].digest[:16] for spec in sorted(opened)),
+    _everything(public, opened[public]) if public else None,
   )
+
+
+def _everything(spec: str, own: Prepared) -> Images:
+  """Returns all images of a data set, whatever their split."""
+  return _images(spec.partition(':')[0], own, np.arange(len(own.people)))
 
 
 def _check_disjoint(source: str, own: Prepared, target: str, other: Prepared):

@@ -70,8 +70,11 @@ SCENARIOS: dict[str, tuple[Deal, bool, str]] = {
 }
 
 
+LABELS = ('', 'concat', 'max', 'global')
+
+
 def make_clients(
-  domains: Sequence[Images], scenario: str, seed: int
+  domains: Sequence[Images], scenario: str, seed: int, labels: str = ''
 ) -> tuple[ClientData, ...]:
   """Deals the images of domains to clients, sorted by name.
 
@@ -83,12 +86,18 @@ def make_clients(
     domains: to learn from; identities are unique within each.
     scenario: one of `SCENARIOS`.
     seed: of the deal by identity.
+    labels: the scenario's own label space if '', else one of a classifier
+      that travels: 'concat' numbers the clients' identities one after another,
+      'max' has as many columns as the largest client and lets identities of
+      different clients share one, 'global' numbers the persons of all domains.
 
   Raises:
     DataError: for a domain without images, names that are not unique or
       collide, or 'standalone' with several domains.
   """
   deal, merge, space = SCENARIOS[scenario]
+  if labels:
+    space = 'all' if labels == 'global' else 'own'
   domains = sorted(domains, key=lambda d: d.name)
   for domain in domains:
     if not len(domain.identities):
@@ -114,7 +123,21 @@ def make_clients(
     clients = [_merged(clients)]
   clients.sort(key=lambda c: c.name)
   _check_names([c.name for c in clients])
+  if labels in ('concat', 'max'):
+    clients = _one_space(clients, labels)
   return tuple(clients)
+
+
+def _one_space(clients: Sequence[ClientData], labels: str) -> list[ClientData]:
+  """Gives clients that number their own identities one label space."""
+  sizes = [c.num_identities for c in clients]
+  concat = labels == 'concat'
+  first = np.cumsum([0, *sizes[:-1]]) if concat else np.zeros(len(sizes), int)
+  columns = sum(sizes) if concat else max(sizes)
+  return [
+    c._replace(labels=c.labels + np.int32(offset), num_identities=columns)
+    for c, offset in zip(clients, first, strict=True)
+  ]
 
 
 def _client(part: Images, columns: int) -> ClientData:

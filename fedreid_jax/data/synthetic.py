@@ -200,7 +200,7 @@ def _check(floor: int, **arguments: int) -> None:
 def contact_sheet(
   path: str | os.PathLike,
   *,
-  domains: int = len(DOMAIN_NAMES),
+  domains: int = 8,
   identities: int = 3,
   cameras: int = 4,
   height: int = 128,

@@ -25,9 +25,13 @@ DOMAIN_NAMES = (
   'market',
   'harbour',
   'alley',
+  'arcade',
+  'bridge',
+  'depot',
+  'garden',
 )
 
-# One row a named domain; further domains reuse a row with other draws.
+# A row for each of the first domains; further ones reuse it with other draws.
 # season 0 summer .. 1 winter; hue and saturation of its fashion; scene 0
 # facade, 1 foliage, 2 tiled hall, 3 open; ground and wall brightness; warmth
 # of the light -1 blue .. 1 orange; exposure; native lines of its sensors;

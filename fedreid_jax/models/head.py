@@ -5,7 +5,7 @@ from flax import linen as nn
 
 from fedreid_jax.models import conv, norm
 
-NECKS = ('bn', 'bnneck', 'bottleneck', 'none')
+NECKS = ('bn', 'bnneck', 'bottleneck', 'mapping', 'none')
 # Finite: of an infinite logit a softmax has the gradient nan, not zero.
 PADDED_LOGIT = -1e9
 
@@ -27,9 +27,11 @@ class Neck(nn.Module):
     kind: `bn` normalises without scale and bias, `bnneck` with (Luo et al.,
       "Bag of tricks and a strong baseline for deep person
       re-identification"); `bottleneck` is a linear layer, normalisation and
-      dropout; `none` is the identity.
-    bottleneck: features of `bottleneck`.
-    dropout: rate of `bottleneck`.
+      dropout; `mapping` has a ReLU before the dropout (Wu and Gong,
+      "Decentralised learning from independent multi-domain labels for person
+      re-identification"); `none` is the identity.
+    bottleneck: features of `bottleneck` and `mapping`.
+    dropout: rate of `bottleneck` and `mapping`.
   """
 
   kind: str
@@ -38,7 +40,10 @@ class Neck(nn.Module):
 
   @nn.compact
   def __call__(self, x, *, train: bool, mask=None):
-    """Maps `[B, D]` to `[B, D']`; statistics are of the samples in `mask`."""
+    """Maps `[B, D]` to `[B, D']`; statistics are of the samples in `mask`.
+
+    Training without a key `dropout` is training without dropout.
+    """
     if self.kind == 'none':
       return x
     if self.kind == 'bn':
@@ -49,7 +54,10 @@ class Neck(nn.Module):
     x = nn.Dense(self.bottleneck, kernel_init=conv.kaiming_normal, name='fc')(x)
     bn = norm.BatchNorm(scale_init=normal(1.0, 0.02), name='bn')
     x = bn(x, train=train, mask=mask)
-    return nn.Dropout(self.dropout, deterministic=not train)(x)
+    if self.kind == 'mapping':
+      x = norm.relu(x)
+    deterministic = not (train and self.has_rng('dropout'))
+    return nn.Dropout(self.dropout, deterministic=deterministic)(x)
 
 
 def mask_identities(logits, num_identities):

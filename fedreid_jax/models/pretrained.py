@@ -47,7 +47,7 @@ def load(path: str | Path, variables: Tree) -> Tree:
   path = Path(path)
   flat = partition.flatten(variables)
   wanted: dict[str, list[str]] = {}
-  for leaf in filter(_TORCHVISION.match, flat):
+  for leaf in filter(covers, flat):
     wanted.setdefault(name(leaf), []).append(leaf)
   _check_format(path)
   try:
@@ -61,6 +61,11 @@ def load(path: str | Path, variables: Tree) -> Tree:
       f'unreadable weights: {error}', str(path), 'fetch the file again'
     ) from error
   return partition.unflatten(flat)
+
+
+def covers(leaf: str) -> bool:
+  """Says whether a leaf comes from a weight file."""
+  return _TORCHVISION.match(leaf) is not None
 
 
 def name(leaf: str) -> str:

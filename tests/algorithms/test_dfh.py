@@ -93,9 +93,10 @@ def test_statistics_are_counted_as_traffic(config, clients):
     config, clients, compose.load(('fedpav',), {}, algorithms)
   )
   _, _, without = toy.run(executor, variables, 1)
+  assert without[0]['up'].keys() == {'model'}
   dfs = 4 * 8 * 4  # four vectors of eight float32
-  assert with_dfs[0]['bytes_up'] - without[0]['bytes_up'] == 4 * dfs
-  assert with_dfs[0]['bytes_down'] - without[0]['bytes_down'] == 4 * 4 * dfs
+  assert with_dfs[0]['up']['dfh'] == 4 * dfs
+  assert with_dfs[0]['down']['dfh'] == 4 * 4 * dfs
 
 
 @pytest.mark.parametrize(

@@ -123,9 +123,11 @@ def test_rest_of_a_short_row_is_the_servers_model():
 
 def test_normalise_falls_back_when_weights_are_useless():
   members = jnp.ones((1, 2), bool)
-  fallback = jnp.array([1.0, 3.0])
+  sizes = jnp.array([[0.25, 0.75]])
   for raw in ([0.0, 0.0], [np.nan, 1.0], [np.inf, 1.0]):
-    out = aggregate.normalise(jnp.array(raw), members, fallback)
+    rows = aggregate.normalise(jnp.array(raw), members)
+    out, fell_back = aggregate.usable(rows, members, sizes)
+    assert fell_back
     np.testing.assert_allclose(out, [[0.25, 0.75]])
 
 

@@ -1,0 +1,110 @@
+"""What a method costs over FedPav: seconds and memory of a round, in turn.
+
+  python -m benchmarks.overhead [--recipes=fedpav,fedprox,moon] [--rounds=10]
+    [--arg='synthetic,data.shots=4']
+
+Every recipe lives in a process of its own and runs one round when told to, so
+the rounds of all interleave. Memory is the peak of the process, images and
+compiler included.
+"""
+
+import importlib
+import os
+import resource
+import time
+
+import numpy as np
+from absl import app, flags
+from rich import console, table
+
+from benchmarks import turns
+
+FAMILY = (
+  'fedpav',
+  'fedavg',
+  'fedprox',
+  'fednova',
+  'moon',
+  'fedatt',
+  'scaffold',
+  'fedopt',
+  'fedpav_cdw',
+  'fedpav_kd',
+  'fedpav_kd_cdw',
+  'fedpav_cc',
+  'fedpav_cc_cdw',
+)
+_RECIPES = flags.DEFINE_list('recipes', list(FAMILY), 'The first is the base.')
+_ARG = flags.DEFINE_string(
+  'arg', 'synthetic,data.public=park', 'Preset and changes of every recipe.'
+)
+_ROUNDS = flags.DEFINE_integer('rounds', 10, 'Counted rounds of each.')
+_WORKER = flags.DEFINE_string('worker', '', 'Internal: which recipe, and arg.')
+
+WARM_UP = 3
+
+
+def worker(name: str, arg: str) -> None:
+  """Serves as one recipe."""
+  import jax
+
+  from configs import check
+  from fedreid_jax import assemble
+
+  recipe = importlib.import_module(f'configs.{name}')
+  setup = assemble.build(check.validate(recipe.get_config(arg)))
+  executor = setup.executor
+  server, states = executor.init(setup.variables, setup.pretrained)
+  server = executor.prepare(server, states)
+  number = 0
+
+  def once() -> str:
+    nonlocal server, number
+    start = time.perf_counter()
+    server, log = executor.round(server, states, number)
+    jax.block_until_ready(server)
+    seconds = time.perf_counter() - start
+    number += 1
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+    sent = sum(log['up'].values()) + sum(log['down'].values())
+    return f'{seconds} {peak} {sent / 1e6}'
+
+  turns.serve(once)
+
+
+def main(argv: list[str]) -> None:
+  """Prints seconds, memory and traffic of a round of each recipe."""
+  del argv
+  if _WORKER.value:
+    name, _, arg = _WORKER.value.partition('|')
+    worker(name, arg)
+    return
+  cores = {
+    'JAX_NUM_CPU_DEVICES': str(os.cpu_count())
+  }  # as the launchers set it
+  contenders = {f'{name}|{_ARG.value}': cores for name in _RECIPES.value}
+  lines = turns.compete(
+    'benchmarks.overhead', contenders, _ROUNDS.value, WARM_UP
+  )
+  found = {
+    name.partition('|')[0]: np.asarray([line.split() for line in rows], float)
+    for name, rows in lines.items()
+  }
+  base = found[_RECIPES.value[0]]
+  out = table.Table(title=f'a round, {_ARG.value}, {_ROUNDS.value} each')
+  for column in ('recipe', 's, median', 'over the base', 'MiB', 'MB sent'):
+    out.add_column(column, justify='left' if column == 'recipe' else 'right')
+  for name, rows in found.items():
+    ratio = np.median(rows[:, 0] / base[:, 0])
+    out.add_row(
+      name,
+      f'{np.median(rows[:, 0]):.3f}',
+      f'{100 * (ratio - 1):+.1f} %',
+      f'{rows[-1, 1]:.0f} ({rows[-1, 1] - base[-1, 1]:+.0f})',
+      f'{rows[-1, 2]:.1f}',
+    )
+  console.Console(width=110).print(out)
+
+
+if __name__ == '__main__':
+  app.run(main)

@@ -1,0 +1,50 @@
+"""Contenders that take turns, each in a process of its own."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+
+
+def serve(run: Callable[[], str]) -> None:
+  """Runs once and prints a line for every line read, until the input ends."""
+  for _ in sys.stdin:
+    print(run(), flush=True)
+
+
+def compete(
+  module: str,
+  contenders: Mapping[str, Mapping[str, str]],
+  rounds: int,
+  warm_up: int,
+) -> dict[str, list[str]]:
+  """Returns the lines each contender printed after warming up.
+
+  Args:
+    module: `python -m MODULE --worker=NAME` is a contender that `serve`s.
+    contenders: by name, what each adds to the environment.
+    rounds: counted turns of each.
+    warm_up: turns before them.
+  """
+  processes = {
+    name: subprocess.Popen(
+      [sys.executable, '-m', module, f'--worker={name}'],
+      stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE,
+      text=True,
+      env=os.environ | dict(extra),
+    )
+    for name, extra in contenders.items()
+  }
+  lines: dict[str, list[str]] = {name: [] for name in contenders}
+  for number in range(warm_up + rounds):
+    for name, process in processes.items():
+      assert process.stdin and process.stdout
+      process.stdin.write('go\n')
+      process.stdin.flush()
+      line = process.stdout.readline()
+      if number >= warm_up:
+        lines[name].append(line)
+  for process in processes.values():
+    process.communicate()
+  return lines

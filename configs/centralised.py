@@ -1,0 +1,18 @@
+"""Centralised training: all domains' images at one client.
+
+The reference of FedReIDBench (journal version, table 3) that no federation is
+allowed. The classifier has the identities of all domains.
+
+  python -m launchers.main --config=configs/centralised.py[:smoke|nine]
+  python -m launchers.main --config=configs/centralised.py:folder,data.root=DIR
+"""
+
+from configs import common, fedpav, standalone
+
+
+def get_config(arg: str | None = None):
+  """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
+  config = fedpav.base('centralised', ('fedpav',))
+  config.data.scenario = 'centralised'
+  config.optim.reset_each_round = False
+  return common.recipe(arg, config, standalone.PRESETS)

@@ -1,0 +1,17 @@
+"""FedAvg (McMahan et al., AISTATS 2017): the classifier travels too.
+
+One label space is needed: `data.labels` 'concat' (DFH tables), 'max' (Wu &
+Gong) or 'global'. Table rows: DFH table 1, Wu & Gong table 2, L2RW table 1.
+
+  python -m launchers.main --config=configs/fedavg.py[:smoke|nine]
+  python -m launchers.main --config=configs/fedavg.py:folder,data.root=DIR
+"""
+
+from configs import common, fedpav
+
+
+def get_config(arg: str | None = None):
+  """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
+  config = fedpav.base('fedavg', ('fedavg',))
+  config.data.labels = 'concat'
+  return common.recipe(arg, config, fedpav.PRESETS)

@@ -1,0 +1,17 @@
+"""FedOpt (Reddi et al., ICLR 2021): an optimiser at the server.
+
+FedAdam by default; `fedopt.name=yogi|adagrad`, or `sgd` with `fedopt.lr=1.0`
+for FedAvgM. In none of the papers' tables; users of a federated library expect
+it.
+
+  python -m launchers.main --config=configs/fedopt.py[:smoke|nine]
+  python -m launchers.main --config=configs/fedopt.py:folder,data.root=DIR
+"""
+
+from configs import common, fedpav
+
+
+def get_config(arg: str | None = None):
+  """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
+  base = fedpav.base('fedopt', ('fedpav', 'fedopt'))
+  return common.recipe(arg, base, fedpav.PRESETS)

@@ -1,0 +1,16 @@
+"""FedPav + client clustering + cosine distance weight (FedReIDBench, journal).
+
+Table rows: journal version, tables 4 and 5.
+
+  python -m launchers.main --config=configs/fedpav_cc_cdw.py[:smoke|nine]
+  python -m launchers.main --config=configs/fedpav_cc_cdw.py:folder,data.root=DIR \
+    --config.data.public=NAME
+"""
+
+from configs import common, fedpav
+
+
+def get_config(arg: str | None = None):
+  """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
+  base = fedpav.base('fedpav_cc_cdw', ('fedpav', 'cc', 'cdw'))
+  return common.recipe(arg, base, fedpav.WITH_PUBLIC)

@@ -1,0 +1,16 @@
+"""FedPav + cosine distance weight (FedReIDBench).
+
+Table rows: ACM MM 2020, table 3; journal version, table 4 (local models, rank-1
+against standalone).
+
+  python -m launchers.main --config=configs/fedpav_cdw.py[:smoke|nine]
+  python -m launchers.main --config=configs/fedpav_cdw.py:folder,data.root=DIR
+"""
+
+from configs import common, fedpav
+
+
+def get_config(arg: str | None = None):
+  """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
+  base = fedpav.base('fedpav_cdw', ('fedpav', 'cdw'))
+  return common.recipe(arg, base, fedpav.PRESETS)

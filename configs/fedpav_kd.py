@@ -1,0 +1,18 @@
+"""FedPav + server-side knowledge distillation (FedReIDBench).
+
+Table rows: ACM MM 2020, figures 7, 11, 12; journal version, figure 4. The
+public set is CUHK02 there; here a synthetic domain, or `data.public`.
+
+  python -m launchers.main --config=configs/fedpav_kd.py[:smoke|nine] python -m
+  launchers.main
+  --config=configs/fedpav_kd.py:folder,data.root=DIR \
+    --config.data.public=NAME
+"""
+
+from configs import common, fedpav
+
+
+def get_config(arg: str | None = None):
+  """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
+  base = fedpav.base('fedpav_kd', ('fedpav', 'kd'))
+  return common.recipe(arg, base, fedpav.WITH_PUBLIC)

@@ -1,0 +1,16 @@
+"""FedPav + distillation + cosine distance weight (FedReIDBench).
+
+Table rows: ACM MM 2020, figures 8, 13, 14; journal version, figure 4, table 5.
+
+  python -m launchers.main --config=configs/fedpav_kd_cdw.py[:smoke|nine]
+  python -m launchers.main --config=configs/fedpav_kd_cdw.py:folder,data.root=DIR \
+    --config.data.public=NAME
+"""
+
+from configs import common, fedpav
+
+
+def get_config(arg: str | None = None):
+  """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
+  base = fedpav.base('fedpav_kd_cdw', ('fedpav', 'cdw', 'kd'))
+  return common.recipe(arg, base, fedpav.WITH_PUBLIC)

@@ -1,0 +1,16 @@
+"""FedProx (Li et al., MLSys 2020) on FedPav's split of the model.
+
+Table rows: FedReIDBench journal version, table 4 (local models, rank-1 against
+standalone). mu is not published: 0.01 is an assumption.
+
+  python -m launchers.main --config=configs/fedprox.py[:smoke|nine]
+  python -m launchers.main --config=configs/fedprox.py:folder,data.root=DIR
+"""
+
+from configs import common, fedpav
+
+
+def get_config(arg: str | None = None):
+  """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
+  base = fedpav.base('fedprox', ('fedpav', 'fedprox'))
+  return common.recipe(arg, base, fedpav.PRESETS)

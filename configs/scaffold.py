@@ -1,0 +1,15 @@
+"""SCAFFOLD (Karimireddy et al., ICML 2020) on FedPav's split of the model.
+
+In none of the papers' tables; users of a federated library expect it.
+
+  python -m launchers.main --config=configs/scaffold.py[:smoke|nine]
+  python -m launchers.main --config=configs/scaffold.py:folder,data.root=DIR
+"""
+
+from configs import common, fedpav
+
+
+def get_config(arg: str | None = None):
+  """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
+  base = fedpav.base('scaffold', ('fedpav', 'scaffold'))
+  return common.recipe(arg, base, fedpav.PRESETS)

@@ -1,0 +1,101 @@
+"""Client clustering: similar clients share a model.
+
+Zhuang et al. (FedReIDBench), journal version, section 5.1 and Algorithm 2.
+After local training each client's model embeds the same public images X, u_k is
+all of its features as one vector, and one step of FINCH with the cosine
+distance (`clustering.finch`) splits the cohort S into clusters c:
+
+  w_c = sum_{k in c} (n_k / sum_{j in c} n_j) w_k,
+
+from which the clients of c start their next round. A client that was not drawn,
+or whose upload is lost, keeps the model of its last cluster. With 'cdw' the
+weights within a cluster are cosine distances.
+
+Deviations from the paper: it does not say how a batch of features becomes one
+vector; here they are put one after another (`represent='mean'` averages them).
+X is the first `images` public ones in every round. Algorithm 2 sums the weights
+over S inside a cluster, where they would not sum to one. There is no released
+code of the clustering.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from fedreid_jax import errors
+from fedreid_jax.clustering import finch
+from fedreid_jax.core.component import Component, Population, ServerCtx
+
+REPRESENT = ('flatten', 'mean')
+
+
+def make(images: int = 32, represent: str = 'flatten') -> Component:
+  """Builds the component.
+
+  Args:
+    images: public images clients are compared on.
+    represent: 'flatten' all their features, or 'mean'.
+
+  Raises:
+    ConfigError: for an unknown choice.
+  """
+  if represent not in REPRESENT:
+    raise errors.ConfigError(
+      f'unknown choice {represent!r}',
+      'cc.represent',
+      f'one of {", ".join(REPRESENT)}',
+    )
+
+  def grouping(server, ctx: ServerCtx):
+    assert ctx.public is not None
+    batch = ctx.test_view(ctx.public[:images])
+
+    def vector(shared):
+      outputs, _ = ctx.model.apply(ctx.complete(shared), batch, train=False)
+      if represent == 'mean':
+        return outputs.embedding.mean(axis=0)
+      return outputs.embedding.reshape(-1)
+
+    vectors = jax.lax.map(vector, ctx.uploads.shared)
+    clusters = finch.first_neighbour_clusters(vectors, ctx.arrived)
+    return _free_groups(server.groups, ctx.uploads.index, ctx.arrived, clusters)
+
+  def check(people: Population):
+    people.require_public(images, 'cc.images')
+    if people.cohort < 3:
+      raise errors.ConfigError(
+        f'{people.cohort} clients a round cannot be split into clusters',
+        'fraction',
+        'let at least three take part',
+      )
+
+  return Component('cc', grouping=grouping, check=check)
+
+
+def _free_groups(groups, index, arrived, clusters):
+  """Numbers clusters by groups that no absent client holds.
+
+  Args:
+    groups: group of every client, int32 `[N]`.
+    index: client of each upload, `[K]`.
+    arrived: which uploads count, bool `[K]`.
+    clusters: first upload of each upload's cluster, int32 `[K]`.
+
+  Returns:
+    int32 `[K]`; uploads that do not count keep their group.
+  """
+  num = groups.shape[0]
+  here = (
+    jnp.zeros(num, bool)
+    .at[jnp.where(arrived, index, num)]
+    .set(True, mode='drop')
+  )
+  held = (
+    jnp.zeros(num, bool).at[jnp.where(here, num, groups)].set(True, mode='drop')
+  )
+  # Free numbers first, in order; there are at least as many as clusters.
+  free = jnp.argsort(held, stable=True)
+  leads = arrived & (clusters == jnp.arange(clusters.shape[0]))
+  rank = jnp.cumsum(leads) - 1
+  return jnp.where(arrived, free[rank[clusters]], groups[index]).astype(
+    groups.dtype
+  )

@@ -1,0 +1,90 @@
+"""Cosine distance weight: clients whose model changed more count more.
+
+Zhuang et al. (FedReIDBench), ACM MM 2020, section 5.2, and its journal version,
+eq. 1 and 2. With g the identity scores of one batch by the model a client
+received and g' by the model it trained, both with the classifier of their time,
+
+  d_k = mean_i [ 1 - <g_i, g'_i> / (|g_i| |g'_i|) ],
+  w = sum_{k in S} (d_k / sum_{j in S} d_j) w_k.
+
+The batch is the round's first, of the client's own images (`batch='local'`), or
+the first public ones (`batch='shared'`, the journal's algorithms).
+
+Deviations from the paper: the conference's Algorithm 3 divides by sum 1/m_k, so
+that weights do not sum to one; the journal's equation and the released code do
+not. Deviations from the released code: it takes an augmented batch and both
+models as they are, in training mode, where dropout adds to d; here the test
+transform and evaluation mode. If no model changed, weights are by size.
+"""
+
+import jax.numpy as jnp
+
+from fedreid_jax import errors
+from fedreid_jax.core import aggregate
+from fedreid_jax.core.component import (
+  Component,
+  FinishCtx,
+  InitCtx,
+  LocalTerm,
+  Population,
+  ServerStep,
+)
+from fedreid_jax.losses import identity, metric
+
+BATCHES = ('local', 'shared')
+
+
+def make(batch: str = 'local', images: int = 32) -> Component:
+  """Builds the component.
+
+  Args:
+    batch: 'local' or 'shared', what the distance is measured on.
+    images: public images, if shared.
+
+  Raises:
+    ConfigError: for an unknown choice.
+  """
+  if batch not in BATCHES:
+    raise errors.ConfigError(
+      f'unknown batch {batch!r}', 'cdw.batch', f'one of {", ".join(BATCHES)}'
+    )
+  shared = batch == 'shared'
+
+  def finish(state, ctx: FinishCtx):
+    own = ctx.first_batch
+    if shared:
+      sent = ctx.test_view(ctx.broadcast.extras['cdw'])
+      valid, modalities = jnp.ones(sent.shape[0], bool), None
+    else:
+      assert own is not None
+      sent, valid, modalities = own.images, own.valid, own.modalities
+
+    def scores(variables):
+      outputs, _ = ctx.model.apply(
+        variables, sent, train=False, modalities=modalities
+      )
+      real = jnp.arange(outputs.logits.shape[1]) < ctx.work.num_identities
+      return jnp.where(real, outputs.logits, 0.0)
+
+    near = metric.cosine(scores(ctx.start), scores(ctx.variables))
+    return state, identity.masked_mean(jnp.maximum(1.0 - near, 0.0), valid)
+
+  def check(people: Population):
+    if shared:
+      people.require_public(images, 'cdw.images')
+
+  def init(ctx: InitCtx):
+    assert ctx.public is not None
+    return ctx.public[:images]
+
+  return Component(
+    'cdw',
+    term=LocalTerm(finish=finish, first_batch=not shared),
+    weights=lambda ctx, members: aggregate.normalise(
+      ctx.uploads.extras['cdw'], members
+    ),
+    server_step=ServerStep(init=init, broadcast=lambda slot: slot)
+    if shared
+    else None,
+    check=check,
+  )

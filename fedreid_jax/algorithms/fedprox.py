@@ -1,0 +1,39 @@
+"""FedProx: local training does not stray far from the server's model.
+
+Li et al., Federated optimization in heterogeneous networks, MLSys 2020, eq. 2:
+
+  L_k(w) + mu / 2 |w - w^t|^2
+
+over the trainable leaves that travel; the classifier of a client has nothing at
+the server to stay near. The term is part of the loss, so it goes through the
+momentum.
+
+Deviations from the paper: no client is made to do less work than the others.
+Deviations from the released code: there the pull is added after the gradient,
+to plain SGD. The re-identification papers that compare with FedProx give no mu:
+0.01 is an assumption.
+"""
+
+import jax
+
+from fedreid_jax.core import partition
+from fedreid_jax.core.component import Component, LocalTerm, StepCtx
+
+
+def make(mu: float = 0.01) -> Component:
+  """Builds the component.
+
+  Args:
+    mu: weight of the squared distance.
+  """
+
+  def loss(variables, state, ctx: StepCtx):
+    del state
+    anchor, _ = partition.trainable(ctx.broadcast.shared)
+    distance = sum(
+      ((variables[n] - jax.lax.stop_gradient(w)) ** 2).sum()
+      for n, w in anchor.items()
+    )
+    return 0.5 * mu * distance, {'distance': distance}
+
+  return Component('fedprox', term=LocalTerm(loss=loss))

@@ -1,0 +1,59 @@
+"""MOON: local features stay near the global model's, away from their own past.
+
+Li et al., Model-contrastive federated learning, CVPR 2021, eq. 3. With z the
+feature of a batch, z_g that of the server's model and z_p that of this client's
+model at the end of its last participation, both frozen and in evaluation mode,
+
+  l = -log [ e^{cos(z, z_g) / T} / (e^{cos(z, z_g) / T} + e^{cos(z, z_p) / T}) ]
+
+and the local loss is L + mu mean_batch l. A client that takes part for the
+first time has no past and l = 0. A client keeps a copy of its whole model.
+
+Deviations from the paper: z is the embedding that is ranked, not the output of
+a projection head made for the purpose (as later re-identification code does
+it). Deviations from the released code: none.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from fedreid_jax.core.component import Component, LocalTerm, StepCtx
+from fedreid_jax.losses import identity, metric
+
+
+def make(mu: float = 1.0, temperature: float = 0.5) -> Component:
+  """Builds the component.
+
+  Args:
+    mu: weight of the contrastive loss.
+    temperature: T.
+  """
+
+  def loss(variables, state, ctx: StepCtx):
+    past, has_past = state
+
+    def embed(own):
+      outputs, _ = ctx.model.apply(
+        jax.lax.stop_gradient(own),
+        ctx.batch.images,
+        train=False,
+        modalities=ctx.batch.modalities,
+      )
+      return outputs.embedding
+
+    z = ctx.outputs.embedding
+    near = metric.cosine(z, embed({**variables, **ctx.broadcast.shared}))
+    far = metric.cosine(z, embed(past))
+    each = jax.nn.softplus((far - near) / temperature)
+    contrast = identity.masked_mean(each, ctx.batch.valid)
+    contrast = jnp.where(has_past, contrast, 0.0)
+    return mu * contrast, {'contrast': contrast}
+
+  return Component(
+    'moon',
+    term=LocalTerm(
+      init=lambda key, variables: (variables, jnp.bool_(False)),
+      loss=loss,
+      finish=lambda state, ctx: ((ctx.variables, jnp.bool_(True)), ()),
+    ),
+  )

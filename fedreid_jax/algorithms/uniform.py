@@ -1,0 +1,20 @@
+"""Uniform weights: every client of the cohort counts alike.
+
+Wu & Gong, Decentralised learning from independent multi-domain labels for
+person re-identification, AAAI 2021, and SCAFFOLD average over the cohort S
+
+  w = (1 / |S|) sum_{k in S} w_k.
+
+Deviations from the paper: none. Deviations from released code: none.
+"""
+
+from fedreid_jax.core import aggregate
+from fedreid_jax.core.component import Component
+
+
+def make() -> Component:
+  """Builds the component."""
+  return Component(
+    'uniform',
+    weights=lambda ctx, members: aggregate.uniform(ctx.uploads, members),
+  )

@@ -1,0 +1,42 @@
+"""The first partition of FINCH: rows linked through their nearest neighbours.
+
+Sarfraz, Sharma and Stiefelhagen, Efficient parameter-free clustering using
+first neighbor relations, CVPR 2019, eq. 1: with k_i the nearest row of i by
+cosine, rows i and j are linked if j = k_i, i = k_j or k_i = k_j; clusters are
+connected components. A component of the links (i, k_i) alone has the same
+members, so every cluster has at least two.
+"""
+
+import jax.numpy as jnp
+
+from fedreid_jax.core.types import Array
+
+
+def first_neighbour_clusters(
+  features: Array, valid: Array | None = None
+) -> Array:
+  """Clusters rows by one step of FINCH; may be traced.
+
+  Args:
+    features: `[K, D]`.
+    valid: rows to cluster, bool `[K]`; None for all. The others are left alone,
+      each a cluster of its own.
+
+  Returns:
+    int32 `[K]`, the lowest row of each row's cluster. Of several nearest rows
+    the lowest counts. A single row is one cluster.
+  """
+  features = jnp.asarray(features, jnp.float32)
+  num = features.shape[0]
+  valid = jnp.ones(num, bool) if valid is None else jnp.asarray(valid)
+  size = jnp.linalg.norm(features, axis=1, keepdims=True)
+  unit = features / jnp.maximum(size, 1e-12)
+  similarity = jnp.matmul(unit, unit.T, precision='highest')
+  pairs = valid[:, None] & valid[None] & ~jnp.eye(num, dtype=bool)
+  nearest = jnp.where(pairs, similarity, -jnp.inf).argmax(axis=1)
+  linked = (nearest[:, None] == jnp.arange(num)[None]) & pairs
+  reach = linked | linked.T | jnp.eye(num, dtype=bool)
+  # Paths double with every product, so this many reach any row.
+  for _ in range(max(num - 1, 1).bit_length()):
+    reach = jnp.matmul(reach.astype(jnp.float32), reach.astype(jnp.float32)) > 0
+  return reach.argmax(axis=1).astype(jnp.int32)

@@ -1,0 +1,32 @@
+"""Losses that make one network say what another says."""
+
+import jax.numpy as jnp
+
+from fedreid_jax.core.types import Array
+from fedreid_jax.losses import identity
+
+NORMALISE = ('teacher_only', 'both', 'none')
+
+
+def unit(features: Array) -> Array:
+  """Scales rows `[B, D]` to length one."""
+  square = (features * features).sum(axis=-1, keepdims=True)
+  return features / jnp.sqrt(jnp.maximum(square, 1e-12))
+
+
+def feature_mse(
+  student: Array, teacher: Array, valid: Array, normalise: str
+) -> Array:
+  """Returns the squared error, a mean over real rows and dimensions.
+
+  FedReIDBench, journal version, Algorithm 3.
+
+  Args:
+    student: `[B, D]`.
+    teacher: `[B, D]`, normalised already if it is to be.
+    valid: real rows, bool `[B]`.
+    normalise: with 'both' the student's rows get unit length too.
+  """
+  if normalise == 'both':
+    student = unit(student)
+  return identity.masked_mean(((student - teacher) ** 2).mean(axis=1), valid)

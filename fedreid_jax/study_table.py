@@ -1,0 +1,188 @@
+"""The table of a study: samples to means, differences, CSV and Markdown."""
+
+import csv
+import io
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+COMPARED = ('rank1', 'mAP')  # metrics with a difference to the baseline
+SUFFIXES = (' std', ' published', ' - baseline', ' - baseline published')
+
+
+class Line(NamedTuple):
+  """What one of a label's models scores on a target.
+
+  Attributes:
+    label: of the runs.
+    facts: what the label stands for, a column each.
+    target: that was ranked.
+    model: 'global', 'client:NAME' or 'cluster:I'.
+    kind: 'last' round, or mean of the 'best_three'.
+    samples: how many runs.
+    numbers: percent: the mean of each metric and, under its name and one of
+      `SUFFIXES`, what else is known of it.
+    megabytes: that travelled both ways, mean over the runs.
+    seconds: mean over the runs.
+  """
+
+  label: str
+  facts: Mapping[str, str]
+  target: str
+  model: str
+  kind: str
+  samples: int
+  numbers: dict[str, float]
+  megabytes: float
+  seconds: float
+
+
+def summarise(
+  runs: Iterable[tuple[str, Mapping[str, str], dict[str, Any]]],
+) -> list[Line]:
+  """Returns mean and standard deviation (population) over the runs of a label.
+
+  Args:
+    runs: (label, facts, results.json) of finished runs.
+  """
+  groups: dict[tuple[str, ...], list] = {}
+  for label, facts, results in runs:
+    for entry in results['summary']:
+      key = label, entry['target'], entry['model'], entry['kind']
+      groups.setdefault(key, []).append((facts, entry['metrics'], results))
+  lines = []
+  for (label, target, model, kind), samples in groups.items():
+    numbers = {}
+    for name in samples[0][1]:
+      values = [metrics[name] for _, metrics, _ in samples]
+      numbers[name] = float(np.mean(values))
+      numbers[f'{name} std'] = float(np.std(values))
+    sent = [sum(r['communication_bytes'].values()) for *_, r in samples]
+    spent = [r['seconds']['total'] for *_, r in samples]
+    lines.append(
+      Line(
+        label=label,
+        facts=samples[0][0],
+        target=target,
+        model=model,
+        kind=kind,
+        samples=len(samples),
+        numbers=numbers,
+        megabytes=float(np.mean(sent)) / 1e6,
+        seconds=float(np.mean(spent)),
+      )
+    )
+  return lines
+
+
+def compare(lines: Sequence[Line], baseline: Sequence[Line]) -> list[Line]:
+  """Adds the increase over a baseline on the same target.
+
+  A model is compared with the baseline's of the same name, or, where it has
+  none, with that of the target's own client: a federated model with what the
+  client reaches alone.
+  """
+  known = {(b.target, b.model, b.kind): b.numbers for b in baseline}
+  compared = []
+  for line in lines:
+    own = f'client:{line.target}'
+    for key in ((line.model, line.kind), (line.model, 'last'), (own, 'last')):
+      reference = known.get((line.target, *key))
+      if reference:
+        break
+    else:
+      reference = {}
+    more = {
+      f'{name} - baseline': line.numbers[name] - reference[name]
+      for name in COMPARED
+      if name in line.numbers and name in reference
+    }
+    compared.append(line._replace(numbers=line.numbers | more))
+  return compared
+
+
+def write(
+  path: Path,
+  title: str,
+  lines: Sequence[Line],
+  unfinished: Sequence[Mapping[str, str]] = (),
+) -> str:
+  """Writes `PATH.csv` and `PATH.md`, each whole or not at all.
+
+  Args:
+    path: of the table, without suffix.
+    title: of the Markdown.
+    lines: of the table.
+    unfinished: rows of runs that are not done: label, facts, seed and error.
+
+  Returns:
+    The Markdown.
+  """
+  names = dict.fromkeys(name for line in lines for name in line.numbers)
+  metrics = dict.fromkeys(name.partition(' ')[0] for name in names)
+  columns = [n + s for n in metrics for s in ('', *SUFFIXES) if n + s in names]
+  facts = dict.fromkeys(k for line in lines for k in line.facts)
+  first = ('label', *facts, 'target', 'model', 'kind', 'samples')
+  out = io.StringIO()
+  table = csv.DictWriter(
+    out,
+    (*first, *columns, 'MB', 'seconds', 'seed', 'error'),
+    extrasaction='ignore',
+    lineterminator='\n',
+  )
+  table.writeheader()
+  table.writerows(
+    line._asdict()
+    | dict(line.facts)
+    | {name: f'{value:.4f}' for name, value in line.numbers.items()}
+    | {'MB': f'{line.megabytes:.3f}', 'seconds': f'{line.seconds:.1f}'}
+    for line in lines
+  )
+  table.writerows(unfinished)
+  _replace(path.with_suffix('.csv'), out.getvalue())
+  text = _markdown(title, columns, lines, unfinished)
+  _replace(path.with_suffix('.md'), text)
+  return text
+
+
+def _markdown(title, columns, lines, unfinished) -> str:
+  columns = [name for name in columns if not name.endswith(' std')]
+  header = ('label', 'target', 'model', 'kind', 'samples', *columns)
+  rows = [(*header, 'MB', 'seconds'), ['---'] * (len(header) + 2)]
+  for line in lines:
+    numbers = [_percent(line, name) for name in columns]
+    rows.append(
+      [line.label, line.target, line.model, line.kind, str(line.samples)]
+      + [*numbers, f'{line.megabytes:.1f}', f'{line.seconds:.0f}']
+    )
+  text = [f'# {title}', '', *(f'| {" | ".join(row)} |' for row in rows)]
+  if unfinished:
+    text += ['', f'Not finished: {len(unfinished)}.', '']
+  text += [
+    f'- {row["label"]}, seed {row["seed"]}: {row["error"]}'
+    for row in unfinished
+    if row['error']
+  ]
+  return '\n'.join(text) + '\n'
+
+
+def _percent(line: Line, name: str) -> str:
+  if name not in line.numbers:
+    return ''
+  sign = '+' if ' - baseline' in name else ''
+  spread = line.numbers.get(f'{name} std', 0.0)
+  return f'{line.numbers[name]:{sign}.2f}' + (
+    f' ± {spread:.2f}'
+    if line.samples > 1 and f'{name} std' in line.numbers
+    else ''
+  )
+
+
+def _replace(path: Path, text: str) -> None:
+  # Not recorder.write_text: shards write one table, each by its own name.
+  partial = path.with_name(f'{path.name}.{os.getpid()}.partial')
+  partial.write_text(text)
+  os.replace(partial, path)
