@@ -325,7 +325,7 @@ def nine(c: Any) -> None:
   Everybody may look at the depot.
   """
   synthetic(c)
-  c.rounds = 30
+  c.data.height, c.data.width = 48, 24
   c.data.sources = (
     'plaza:identities=82',
     'campus:identities=42',

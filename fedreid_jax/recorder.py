@@ -87,7 +87,7 @@ class Recorder:
     self._writes = jax.process_index() == 0
     width = None if sys.stdout.isatty() else 140
     self._console = console.Console(
-      quiet=not self._writes, highlight=False, width=width
+      quiet=not self._writes, highlight=False, emoji=False, width=width
     )
     self._bar = progress.Progress(
       progress.TextColumn('{task.description}'),

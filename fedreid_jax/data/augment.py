@@ -1,8 +1,9 @@
 """Views of photographs, made on the device inside the compiled step.
 
 Images arrive as uint8. The test view normalises; the training view pads and
-crops, mirrors, normalises and erases a rectangle, each image with a key of its
-own. Erasing fills after normalisation, as the papers' code does.
+crops, mirrors, changes hues, normalises, erases a rectangle and exchanges
+channels, each image with a key of its own. Erasing fills after normalisation,
+as the papers' code does.
 """
 
 from collections.abc import Callable
@@ -12,20 +13,24 @@ import jax
 import jax.numpy as jnp
 
 from fedreid_jax.core.types import Array
+from fedreid_jax.data import colour
 
 ERASE_AREA = (0.02, 0.4)
 ERASE_ASPECT = (0.3, 1 / 0.3)
+# Of fields a configuration may leave out.
+DEFAULTS = {'erase_area': ERASE_AREA, 'erase_tries': 1} | colour.DEFAULTS
 
 
 class Views(NamedTuple):
   """Pure functions from stored to normalised images.
 
   Attributes:
-    train: `(key, uint8 [B, H, W, ch]) -> float32 [B, H, W, ch]`.
+    train: `(key, uint8 [B, H, W, ch], modalities=None) -> float32 [B, H, W,
+      ch]`; modalities are int32 `[B]`, without them all images are visible.
     test: `(uint8 [B, H, W, ch]) -> float32 [B, H, W, ch]`.
   """
 
-  train: Callable[[Array, Array], Array]
+  train: Callable[..., Array]
   test: Callable[[Array], Array]
 
 
@@ -35,35 +40,48 @@ def make(config, mean: tuple[float, ...], std: tuple[float, ...]) -> Views:
   Args:
     config: fields `pad` (pixels of zeros on every side before a random crop
       back to size), `flip` (probability), `erase` (probability), `erase_fill`
-      (one value a channel, () for zeros).
+      (one value a channel, () for zeros), and, of `DEFAULTS`, `erase_area`
+      (smallest and largest share of the image), `erase_tries` (rectangles
+      drawn until one fits) and those of `colour.make`.
     mean: per channel, of values in 0..1.
     std: per channel.
-  """
 
-  fill = jnp.asarray(config.erase_fill or 0.0, jnp.float32)
+  Raises:
+    ConfigError: for an unknown kind, or colours of images without them.
+  """
+  config = DEFAULTS | dict(config)
+  fill = jnp.asarray(config['erase_fill'] or 0.0, jnp.float32)
+  colours = colour.make(config, len(mean))
 
   def test(images):
     scale = 1.0 / (255.0 * jnp.asarray(std, jnp.float32))
     shift = jnp.asarray(mean, jnp.float32) / jnp.asarray(std, jnp.float32)
     return images.astype(jnp.float32) * scale - shift
 
-  def one(key, image):
-    crop_key, flip_key, erase_key = jax.random.split(key, 3)
-    if config.pad:
-      image = pad_and_crop(crop_key, image, config.pad)
-    if config.flip:
-      mirror = jax.random.bernoulli(flip_key, config.flip)
+  def one(key, image, group):
+    # The n-th key is the same however many are split off.
+    keys = jax.random.split(key, 5)
+    if config['pad']:
+      image = pad_and_crop(keys[0], image, config['pad'])
+    if config['flip']:
+      mirror = jax.random.bernoulli(keys[1], config['flip'])
       image = jnp.where(mirror, image[:, ::-1], image)
-    image = test(image)
-    if config.erase:
-      image = erase(erase_key, image, config.erase, fill)
-    return image
+    image = test(colours.before(keys[3], image, group))
+    if config['erase']:
+      image = erase(
+        keys[2],
+        image,
+        config['erase'],
+        fill,
+        config['erase_area'],
+        config['erase_tries'],
+      )
+    return colours.after(keys[4], image, group)
 
-  def train(key, images):
-    own = jax.vmap(jax.random.fold_in, (None, 0))(
-      key, jnp.arange(images.shape[0])
-    )
-    return jax.vmap(one)(own, images)
+  def train(key, images, modalities=None):
+    size = images.shape[0]
+    own = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(size))
+    return jax.vmap(one)(own, images, colours.groups(size, modalities))
 
   return Views(train, test)
 
@@ -76,25 +94,33 @@ def pad_and_crop(key: Array, image: Array, pad: int) -> Array:
 
 
 def erase(
-  key: Array, image: Array, probability: float, fill: Array | float = 0.0
+  key: Array,
+  image: Array,
+  probability: float,
+  fill: Array | float = 0.0,
+  area: tuple[float, float] = ERASE_AREA,
+  tries: int = 1,
 ) -> Array:
   """Fills one random rectangle of a normalised image.
 
-  Area uniform in 2 to 40 % of the image, aspect (height over width) uniform in
-  0.3 to 3.33 (Zhong et al.). A rectangle that does not fit is not drawn again,
-  so the rate is a little below `probability`.
+  Zhong et al., "Random erasing data augmentation". The area is uniform between
+  two shares of the image, the aspect (height over width) in 0.3 to 3.33. Of
+  `tries` rectangles the first that fits is taken; where none does nothing is
+  erased, and the rate is a little below `probability`.
   """
   height, width, _ = image.shape
   keys = jax.random.split(key, 5)
-  lowest, highest = ERASE_AREA
-  area = jax.random.uniform(keys[0], minval=lowest, maxval=highest)
+  lowest, highest = area
+  size = jax.random.uniform(keys[0], (tries,), minval=lowest, maxval=highest)
   narrow, tall = ERASE_ASPECT
-  aspect = jax.random.uniform(keys[1], minval=narrow, maxval=tall)
-  area = area * height * width
-  high = jnp.round(jnp.sqrt(area * aspect)).astype(jnp.int32)
-  wide = jnp.round(jnp.sqrt(area / aspect)).astype(jnp.int32)
+  aspect = jax.random.uniform(keys[1], (tries,), minval=narrow, maxval=tall)
+  size = size * height * width
+  high = jnp.round(jnp.sqrt(size * aspect)).astype(jnp.int32)
+  wide = jnp.round(jnp.sqrt(size / aspect)).astype(jnp.int32)
   fits = (high < height) & (wide < width)
-  happens = fits & jax.random.bernoulli(keys[2], probability)
+  first = fits.argmax()
+  high, wide = high[first], wide[first]
+  happens = fits[first] & jax.random.bernoulli(keys[2], probability)
   top = jax.random.randint(keys[3], (), 0, jnp.maximum(height - high, 0) + 1)
   left = jax.random.randint(keys[4], (), 0, jnp.maximum(width - wide, 0) + 1)
   y, x = jnp.arange(height)[:, None], jnp.arange(width)[None]

@@ -1,17 +1,38 @@
 """Which images make a batch: pure functions of (seed, round, client).
 
 `uniform` shuffles a client's images once an epoch. `pk` draws P identities and
-K images of each, what a triplet loss needs.
+K images of each, what a triplet loss needs; `pk_replace` does so afresh for
+every batch, and `pk_modality` and `pk_caj` draw as many infrared images as
+visible ones.
 """
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
+from fedreid_jax import errors
 from fedreid_jax.core import cohort, keys
 from fedreid_jax.core.types import ClientData, Plan
+from fedreid_jax.data import batches
 
-SAMPLERS = ('uniform', 'pk')
+# Parts of a batch by modality: 0 visible, 1 infrared, the first 0 shown again.
+PARTS = {'pk_modality': (0, 1), 'pk_caj': (0, 0, 1)}
+
+
+class Sampler(NamedTuple):
+  """A way to make batches.
+
+  Attributes:
+    epoch: `(client) -> batches of an epoch`.
+    plan: `(rng, client, steps) -> Plan`.
+    padded: `(client) -> bool`, whether a batch can have padded rows.
+  """
+
+  epoch: Callable[[ClientData], int]
+  plan: Callable[[np.random.Generator, ClientData, int], Plan]
+  padded: Callable[[ClientData], bool]
 
 
 def make(
@@ -20,106 +41,97 @@ def make(
   """Builds the planner of a federation from `config.local`.
 
   Args:
-    config: fields `sampler`, `batch`, `epochs`, `steps` (above 0: a fixed
-      number of steps instead of epochs), `identities` (P; K is batch / P),
-      `cross_camera` (prefer images of other cameras), `drop_last` (leave out a
-      last batch that is not full, unless it is the only one).
+    config: fields `sampler` (one of `SAMPLERS`), `batch`, `epochs`, `steps`
+      (above 0: a fixed number of steps instead of epochs), `identities` (P; K
+      is batch / P), `cross_camera` (pk: prefer images of other cameras),
+      `drop_last` (uniform: leave out a last batch that is not full, unless it
+      is the only one).
     clients: in canonical order.
     seed: of the run.
 
   Returns:
     (`(round, client) -> Plan`, `(S, B)` of the longest plan, whether any batch
     of any round can have padded rows).
+
+  Raises:
+    ConfigError: for a batch that parts and identities do not divide.
+    DataError: for a client without the modalities a sampler needs.
   """
-  batch = config.batch
+  sampler = SAMPLERS[config.sampler](config)
 
   def num_steps(client: ClientData) -> int:
-    if config.steps:
-      return config.steps
-    num = client.num_images
-    if config.sampler == 'pk':
-      return config.epochs * (num // batch + 1)
-    full = num // batch if config.drop_last else -(-num // batch)
-    return config.epochs * max(full, 1)
+    return config.steps or config.epochs * sampler.epoch(client)
 
   def planner(round_: int, k: int) -> Plan:
     client = clients[k]
     uid = keys.client_uid(client.name)
     rng = keys.host(seed, keys.Stream.SAMPLER, round_, uid)
-    steps = num_steps(client)
-    if config.sampler == 'pk':
-      return pk(
-        rng, client, steps, batch, config.identities, config.cross_camera
-      )
-    return uniform(rng, client.num_images, steps, batch, config.drop_last)
+    return sampler.plan(rng, client, num_steps(client))
+
+  padded = [sampler.padded(client) for client in clients]
+  return planner, (max(map(num_steps, clients)), config.batch), any(padded)
+
+
+def _uniform(config) -> Sampler:
+  batch, drop_last = config.batch, config.drop_last
+
+  def epoch(client: ClientData) -> int:
+    num = client.num_images
+    return max(num // batch if drop_last else -(-num // batch), 1)
 
   def padded(client: ClientData) -> bool:
-    if config.sampler == 'pk':
-      return len(np.unique(client.labels)) < config.identities
-    ragged = client.num_images % batch and not config.drop_last
+    ragged = client.num_images % batch and not drop_last
     return client.num_images < batch or bool(ragged)
 
-  shape = max(num_steps(c) for c in clients), batch
-  return planner, shape, any(padded(c) for c in clients)
+  return Sampler(
+    epoch,
+    lambda rng, client, steps: batches.uniform(
+      rng, client.num_images, steps, batch, drop_last
+    ),
+    padded,
+  )
 
 
-def uniform(
-  rng: np.random.Generator, num: int, steps: int, batch: int, drop_last: bool
-) -> Plan:
-  """Shuffles `num` images anew every epoch until `steps` batches are full."""
-  per_epoch = num // batch if drop_last else -(-num // batch)
-  per_epoch = max(per_epoch, 1)
-  rows = np.full((steps, batch), -1, np.int32)
-  for first in range(0, steps, per_epoch):
-    order = np.full(per_epoch * batch, -1, np.int32)
-    shuffled = rng.permutation(num)[: order.size]
-    order[: shuffled.size] = shuffled
-    size = min(per_epoch, steps - first)
-    rows[first : first + size] = order.reshape(per_epoch, batch)[:size]
-  return Plan(np.maximum(rows, 0), rows >= 0)
+def _pk(config) -> Sampler:
+  draw = batches.pk_replace
+  if config.sampler == 'pk':
+    draw = functools.partial(batches.pk, cross_camera=config.cross_camera)
+  return Sampler(
+    lambda client: client.num_images // config.batch + 1,
+    lambda rng, client, steps: draw(
+      rng, client, steps, config.batch, config.identities
+    ),
+    lambda client: len(np.unique(client.labels)) < config.identities,
+  )
 
 
-def pk(
-  rng: np.random.Generator,
-  client: ClientData,
-  steps: int,
-  batch: int,
-  identities: int,
-  cross_camera: bool,
-) -> Plan:
-  """Draws P identities and K images of each.
+def _by_modality(config) -> Sampler:
+  parts = PARTS[config.sampler]
+  if config.batch % (len(parts) * config.identities):
+    raise errors.ConfigError(
+      f'{config.batch} images for {config.identities} identities in '
+      f'{len(parts)} parts',
+      'local.batch',
+      f'a multiple of {len(parts) * config.identities}',
+    )
 
-  Identities come from a shuffled list that starts anew when fewer than P are
-  left of it. Images of one draw differ while the client has enough of them.
+  def epoch(client: ClientData) -> int:
+    most = max(np.bincount(client.modalities, minlength=2))
+    return int(most) // (config.batch // len(parts)) + 1
 
-  Args:
-    rng: of this client and round.
-    client: labels and cameras of its images.
-    steps: batches to draw.
-    batch: B, a multiple of P.
-    identities: P; a client with fewer leaves the rest of the batch padded.
-    cross_camera: take one random image of an identity, the others from other
-      cameras while there are any.
-  """
-  images = batch // identities
-  present = np.unique(client.labels)
-  pools = {label: np.flatnonzero(client.labels == label) for label in present}
-  rows = np.full((steps, identities, images), -1, np.int32)
-  size = min(identities, len(present))
-  order = np.empty(0, present.dtype)
-  for step in range(steps):
-    if len(order) < size:
-      order = rng.permutation(present)
-    chosen, order = order[:size], order[size:]
-    for place, label in enumerate(chosen):
-      pool = pools[label]
-      anchor = rng.choice(pool)
-      others = pool[pool != anchor]
-      if cross_camera:
-        away = pool[client.cameras[pool] != client.cameras[anchor]]
-        others = away if len(away) else others
-      others = others if len(others) else pool
-      more = rng.choice(others, images - 1, replace=len(others) < images - 1)
-      rows[step, place] = [anchor, *more]
-  rows = rows.reshape(steps, batch)
-  return Plan(np.maximum(rows, 0), rows >= 0)
+  return Sampler(
+    epoch,
+    lambda rng, client, steps: batches.pk_by_modality(
+      rng, client, steps, config.batch, config.identities, parts
+    ),
+    lambda client: len(batches.in_both(client)) < config.identities,
+  )
+
+
+SAMPLERS = {
+  'uniform': _uniform,
+  'pk': _pk,
+  'pk_replace': _pk,
+  'pk_modality': _by_modality,
+  'pk_caj': _by_modality,
+}

@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -37,25 +39,24 @@ def nearest_mean(members, k):
   return members[np.argsort(away, kind='stable')[:k]].mean(axis=0)
 
 
+@functools.partial(jax.jit, static_argnames='capacity')
 def remember(steps, capacity=64):
   """Inserts batch after batch inside a compiled loop."""
-  steps = jax.tree.map(jnp.asarray, steps)
 
   def step(held, batch):
     return memory.insert(held, *batch), None
 
-  @jax.jit
-  def run(steps):
-    held = memory.empty(capacity, steps[0].shape[-1])
-    return jax.lax.scan(step, held, steps)[0]
+  held = memory.empty(capacity, steps[0].shape[-1])
+  return jax.lax.scan(step, held, steps)[0]
 
-  return run(steps)
+
+centres_of = jax.jit(memory.centres, static_argnums=1)
 
 
 @pytest.mark.parametrize('k', [1, 2, 4, 1000])
 def test_centres_are_those_of_lists_by_identity(k):
   steps = batches()
-  found = memory.centres(remember(steps), CLASSES, k)
+  found = centres_of(remember(steps), CLASSES, k)
   kept = lists(steps)
   assert found.present.tolist() == [c in kept for c in range(CLASSES)]
   for label in range(CLASSES):
@@ -67,7 +68,7 @@ def test_centres_are_those_of_lists_by_identity(k):
 
 def test_a_large_k_gives_the_plain_centre():
   steps = batches(1)
-  found = memory.centres(remember(steps), CLASSES, 10**6)
+  found = centres_of(remember(steps), CLASSES, 10**6)
   for label, members in lists(steps).items():
     np.testing.assert_allclose(
       found.features[label], np.mean(members, axis=0), rtol=1e-5, atol=1e-6
@@ -80,7 +81,7 @@ def test_worked_number():
   held = memory.insert(
     memory.empty(4, 1), line, jnp.zeros(4, jnp.int32), jnp.ones(4, bool)
   )
-  assert memory.centres(held, 1, 2).features == 1.5
+  assert centres_of(held, 1, 2).features == 1.5
 
 
 def test_padded_rows_take_no_room():
@@ -106,7 +107,7 @@ def test_what_finds_no_room_is_not_kept():
 
 
 def test_an_empty_memory_has_no_centres():
-  found = memory.centres(memory.empty(5, 2), CLASSES, 4)
+  found = centres_of(memory.empty(5, 2), CLASSES, 4)
   assert not found.present.any() and not found.features.any()
 
 

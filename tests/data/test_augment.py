@@ -1,16 +1,20 @@
+import colorsys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from ml_collections import ConfigDict
 
-from fedreid_jax.data import augment
+from fedreid_jax import errors
+from fedreid_jax.data import augment, colour
 
 KEY = jax.random.key(0)
 
 
-def views(pad=0, flip=0.0, erase=0.0):
+def views(pad=0, flip=0.0, erase=0.0, **others):
   config = ConfigDict(
-    {'pad': pad, 'flip': flip, 'erase': erase, 'erase_fill': ()}
+    {'pad': pad, 'flip': flip, 'erase': erase, 'erase_fill': ()} | others
   )
   return augment.make(config, (0.5, 0.25, 0.0), (0.5, 0.5, 1.0))
 
@@ -88,3 +92,169 @@ def test_an_image_depends_on_its_place_and_not_on_the_others():
   v = views(pad=2, flip=0.5, erase=0.5)
   whole = v.train(KEY, images)
   np.testing.assert_array_equal(whole[:2], v.train(KEY, images[:2]))
+
+
+def outcomes(image, changed):
+  """Which of the five outcomes made each of `changed` from `image`."""
+  luminance = np.repeat(image @ np.array([0.2989, 0.587, 0.114])[:, None], 3, 2)
+  made = [image, *(image[..., [k] * 3] for k in range(3)), luminance]
+  close = [np.abs(changed - m).max(axis=(1, 2, 3)) < 1e-5 for m in made]
+  assert (np.sum(close, axis=0) == 1).all()
+  return np.argmax(close, axis=0)
+
+
+def drawn(v, num=1500, modalities=None):
+  """The outcome of each image in a batch of one photograph."""
+  images = jnp.tile(photographs(1), (num, 1, 1, 1))
+  changed = jax.jit(v.train)(KEY, images, modalities)
+  return outcomes(np.asarray(v.test(images))[0], np.asarray(changed))
+
+
+@pytest.mark.parametrize(
+  'kinds, probability, expected',
+  [
+    ('exchange', 0.5, [0.5, 0.125, 0.125, 0.125, 0.125]),
+    ('exchange', 1.0, [0, 0.25, 0.25, 0.25, 0.25]),
+    ('copy', 2 / 3, [1 / 3, 2 / 9, 2 / 9, 2 / 9, 0]),
+    ('gray', 0.5, [0.5, 0, 0, 0, 0.5]),
+    ('adapt', 7 / 8, [1 / 8, 1 / 4, 1 / 4, 1 / 4, 1 / 8]),
+  ],
+)
+def test_channels_are_exchanged_as_often_as_asked(kinds, probability, expected):
+  found = drawn(views(channel=probability, channel_kinds=kinds))
+  share = np.bincount(found, minlength=5) / len(found)
+  np.testing.assert_allclose(share, expected, atol=0.05)
+  assert (share[np.array(expected) == 0] == 0).all()
+
+
+def test_a_copied_channel_keeps_its_own_normalisation():
+  """Of (0.6, 0.5, 0.4) normalised to 0.2, 0.5, 0.4; 0.3989 is of all three."""
+  image = jnp.full((1, 1, 1, 3), jnp.array([153, 127.5, 102]))
+  train = jax.jit(views(channel=1.0).train)
+  seen = {
+    round(float(train(jax.random.key(k), image).max()), 4) for k in range(60)
+  }
+  assert seen == {0.2, 0.5, 0.4, 0.3989}
+
+
+def test_channels_are_exchanged_after_erasing():
+  """The copies of a filled rectangle are the fill of one channel."""
+  v = views(erase=1.0, erase_fill=(7.0, 8.0, 9.0), channel=1.0)
+  images = jnp.zeros((40, 6, 5, 3), jnp.uint8)
+  out = np.asarray(jax.jit(v.train)(KEY, images))
+  assert (out == out[..., :1]).all()
+  assert {7.0, 8.0, 9.0} <= set(out.ravel().tolist())
+
+
+def test_infrared_images_may_have_a_law_of_their_own():
+  modalities = jnp.arange(1500) % 2
+  found = drawn(views(infrared='adapt'), modalities=modalities)
+  assert not found[::2].any()
+  share = np.bincount(found[1::2], minlength=5) / 750
+  np.testing.assert_allclose(
+    share, [1 / 8, 1 / 4, 1 / 4, 1 / 4, 1 / 8], atol=0.06
+  )
+
+
+def test_the_second_third_of_a_batch_may_be_copies():
+  modalities = jnp.arange(90) // 60
+  v = views(infrared='adapt', copies='copy')
+  found = drawn(v, 90, modalities)
+  assert not found[:30].any()
+  assert set(found[30:60]) == {1, 2, 3}
+  assert len(set(found[60:])) > 2
+
+
+def test_laws_change_no_other_random_number():
+  images = photographs()
+  with_law = views(
+    pad=2, flip=0.5, erase=0.5, channel=1.0, channel_kinds='gray'
+  )
+  without = views(pad=2, flip=0.5, erase=0.5)
+  np.testing.assert_allclose(
+    with_law.train(KEY, images),
+    colour.luminance(without.train(KEY, images)),
+    rtol=1e-5,
+    atol=1e-6,
+  )
+
+
+def test_gray_comes_before_normalisation():
+  image = jnp.full((1, 1, 1, 3), jnp.array([100, 50, 200], jnp.uint8))
+  gray = 0.2989 * 100 + 0.587 * 50 + 0.114 * 200
+  np.testing.assert_allclose(
+    views(gray=1.0).train(KEY, image),
+    views().test(jnp.full((1, 1, 1, 3), gray)),
+    rtol=1e-5,
+  )
+  many = jnp.tile(image, (1000, 1, 1, 1))
+  away = jax.jit(views(gray=0.5).train)(KEY, many) - views().test(many)
+  changed = np.abs(away).max(axis=(1, 2, 3)) > 0.01
+  assert abs(changed.mean() - 0.5) < 0.06
+
+
+@pytest.mark.parametrize('turn', [0.0, 0.1, 0.5, 0.9])
+def test_hues_are_rotated_as_by_colorsys(turn):
+  image = np.random.default_rng(0).uniform(0, 1, (5, 4, 3))
+  image[0, 0], image[0, 1], image[0, 2] = 0.3, [0.2, 0.9, 0.9], [0.9, 0.9, 0]
+  expected = np.empty_like(image)
+  for at in np.ndindex(5, 4):
+    h, s, v = colorsys.rgb_to_hsv(*image[at])
+    expected[at] = colorsys.hsv_to_rgb((h + turn) % 1, s, v)
+  np.testing.assert_allclose(
+    colour.rotate_hue(jnp.asarray(image, jnp.float32), turn),
+    expected,
+    atol=1e-5,
+  )
+
+
+def test_only_hues_of_infrared_images_are_rotated():
+  images = photographs()
+  v = views(infrared='hue')
+  plain = np.asarray(v.test(images))
+  out = np.asarray(v.train(KEY, images, jnp.array([0, 1, 0, 1])))
+  np.testing.assert_array_equal(out[::2], plain[::2])
+  assert (np.abs(out - plain)[1::2].max(axis=(1, 2, 3)) > 0.1).all()
+  grey = images[..., :1].repeat(3, axis=-1)
+  np.testing.assert_allclose(
+    v.train(KEY, grey, jnp.ones(4, jnp.int32)), v.test(grey), atol=1e-5
+  )
+
+
+def test_erased_areas_and_tries():
+  image = jnp.ones((40, 20, 3))
+  keys = jax.random.split(KEY, 400)
+
+  def gone(tries):
+    def erase(key):
+      return augment.erase(key, image, 1.0, 0.0, (0.2, 0.8), tries)
+
+    out = jax.jit(jax.vmap(erase))(keys)
+    return 1.0 - np.asarray(out)[..., 0].mean(axis=(1, 2))
+
+  once, often = gone(1), gone(20)
+  hit = once > 0
+  assert 0.5 < hit.mean() < 0.85 and (often > 0).all()
+  np.testing.assert_array_equal(once[hit], often[hit])
+  assert 0.18 < often.min() and often.max() < 0.82
+
+
+@pytest.mark.parametrize(
+  'changes, message',
+  [
+    ({'channel_kinds': 'grey'}, 'grey'),
+    ({'infrared': 'cold'}, 'infrared'),
+    ({'copies': 'all'}, 'all'),
+  ],
+)
+def test_unknown_kinds(changes, message):
+  with pytest.raises(errors.ConfigError, match=message):
+    views(**changes)
+
+
+def test_colours_of_images_without_any():
+  config = ConfigDict(
+    {'pad': 0, 'flip': 0.0, 'erase': 0.0, 'erase_fill': (), 'channel': 0.5}
+  )
+  with pytest.raises(errors.ConfigError, match='1 channels'):
+    augment.make(config, (0.5,), (0.5,))

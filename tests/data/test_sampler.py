@@ -3,6 +3,7 @@ import pytest
 import toy
 
 from configs import common
+from fedreid_jax import errors
 from fedreid_jax.data import sampler
 
 
@@ -10,6 +11,12 @@ def settings(**changes):
   config = common.default().local
   config.update({'batch': 4, 'identities': 2} | changes)
   return config
+
+
+def both_modalities(client, infrared=3):
+  """The same client, its first images infrared."""
+  modalities = (np.arange(client.num_images) < infrared).astype(np.int32)
+  return client._replace(modalities=modalities)
 
 
 def test_an_epoch_shows_every_image_once_but_the_rest(clients):
@@ -49,8 +56,10 @@ def test_fixed_steps_start_again_when_images_run_out(clients):
 
 @pytest.mark.parametrize('name', sampler.SAMPLERS)
 def test_plans_differ_by_round_and_repeat_by_seed(clients, name):
-  plan, _, _ = sampler.make(settings(sampler=name), clients, 3)
-  again, _, _ = sampler.make(settings(sampler=name), clients[::-1], 3)
+  clients = tuple(both_modalities(client) for client in clients)
+  config = settings(sampler=name, batch=6 if name == 'pk_caj' else 4)
+  plan, _, _ = sampler.make(config, clients, 3)
+  again, _, _ = sampler.make(config, clients[::-1], 3)
   np.testing.assert_array_equal(plan(2, 1).rows, again(2, 2).rows)
   assert (plan(2, 1).rows != plan(3, 1).rows).any()
 
@@ -106,3 +115,76 @@ def test_pk_with_too_few_identities_leaves_rows_padded():
   assert masked
   valid = plan(0, 0).valid
   assert valid[:, :2].all() and not valid[:, 2:].any()
+
+
+def test_pk_replace_draws_identities_anew_and_images_again():
+  client = toy.toy_client('many', 50, identities=5)
+  config = settings(sampler='pk_replace', batch=12, identities=3, epochs=40)
+  plan, shape, masked = sampler.make(config, (client,), 0)
+  assert shape == (200, 12) and not masked  # 50 // 12 + 1 batches an epoch
+  rows = plan(0, 0).rows.reshape(200, 3, 4)
+  labels = client.labels[rows]
+  assert (labels == labels[..., :1]).all()
+  assert all(len(set(batch)) == 3 for batch in labels[..., 0])
+  # Uniform over identities, over images, and with replacement: of ten images
+  # four differ with probability 0.504.
+  np.testing.assert_allclose(
+    np.bincount(labels[..., 0].ravel()) / 600, 0.2, atol=0.04
+  )
+  assert np.bincount(rows.ravel(), minlength=50).min() > 20
+  differ = [len(set(four)) == 4 for four in rows.reshape(600, 4).tolist()]
+  assert abs(np.mean(differ) - 0.504) < 0.07
+
+
+def test_pk_replace_with_too_few_identities_leaves_rows_padded():
+  client = toy.toy_client('few', 8, identities=1)
+  plan, _, masked = sampler.make(settings(sampler='pk_replace'), (client,), 0)
+  assert masked
+  valid = plan(0, 0).valid
+  assert valid[:, :2].all() and not valid[:, 2:].any()
+
+
+@pytest.mark.parametrize(
+  'name, batch, steps', [('pk_modality', 16, 5), ('pk_caj', 24, 5)]
+)
+def test_halves_have_the_same_identities_in_the_same_order(name, batch, steps):
+  client = both_modalities(toy.toy_client('both', 48, identities=4), 12)
+  config = settings(sampler=name, batch=batch, identities=2)
+  plan, shape, masked = sampler.make(config, (client,), 0)
+  # The larger modality has 36 images, a half 8: 36 // 8 + 1.
+  assert shape == (steps, batch) and not masked
+  for row in plan(0, 0).rows:
+    parts = row.reshape(-1, 2, 4)
+    labels, modalities = client.labels[parts], client.modalities[parts]
+    assert (labels == labels[:1, :, :1]).all()
+    assert labels[0, 0, 0] != labels[0, 1, 0]
+    assert (modalities[:-1] == 0).all() and (modalities[-1] == 1).all()
+    assert (parts[:-1] == parts[0]).all()
+
+
+def test_identities_of_one_modality_are_never_drawn():
+  client = toy.toy_client('both', 12, identities=3)
+  modalities = (np.arange(12) < 5).astype(np.int32) * (client.labels > 0)
+  client = client._replace(modalities=modalities)
+  plan, _, masked = sampler.make(
+    settings(sampler='pk_modality', batch=12, identities=3), (client,), 0
+  )
+  assert masked
+  rows, valid = plan(0, 0)
+  assert (
+    valid.reshape(-1, 2, 3, 2)[0].tolist()
+    == [[[True] * 2, [True] * 2, [False] * 2]] * 2
+  )
+  assert set(client.labels[rows[valid]]) == {1, 2}
+
+
+@pytest.mark.parametrize('infrared', [0, 12])
+def test_a_client_of_one_modality_is_refused(infrared):
+  client = both_modalities(toy.toy_client('blind', 12), infrared)
+  with pytest.raises(errors.DataError, match='client blind'):
+    sampler.make(settings(sampler='pk_modality', steps=3), (client,), 0)
+
+
+def test_parts_and_identities_divide_a_batch(clients):
+  with pytest.raises(errors.ConfigError, match='multiple of 6'):
+    sampler.make(settings(sampler='pk_caj'), clients, 0)

@@ -105,6 +105,7 @@ def test_last_stride_keeps_a_finer_map(last_stride, size):
     ('bn', set(), 6),
     ('bnneck', {'bn/scale', 'bn/bias'}, 6),
     ('bottleneck', {'bn/scale', 'bn/bias', 'fc/kernel', 'fc/bias'}, 7),
+    ('mapping', {'bn/scale', 'bn/bias', 'fc/kernel', 'fc/bias'}, 7),
   ],
 )
 def test_parameter_paths_and_shapes(neck, names, embedding):
@@ -134,6 +135,37 @@ def test_initial_classifier_and_necks_have_the_published_deviations():
   assert float(params['neck']['fc']['kernel'].std()) == pytest.approx(
     (2 / 512) ** 0.5, rel=0.02
   )
+
+
+def test_mapping_is_the_bottleneck_rectified():
+  variables = make(neck='bottleneck').init(
+    jax.random.key(0), images(), train=False
+  )
+  linear, rectified = (
+    make(neck=neck).apply(variables, images(), train=False).embedding
+    for neck in ('bottleneck', 'mapping')
+  )
+  assert (linear < 0).any()
+  np.testing.assert_array_equal(rectified, np.maximum(linear, 0))
+
+
+@pytest.mark.parametrize('neck', ['bottleneck', 'mapping'])
+def test_training_drops_features_only_with_a_key(neck):
+  model = make(neck=neck, bottleneck=64)
+  variables = model.init(jax.random.key(0), images(), train=False)
+
+  def embed(network, rngs):
+    arguments = dict(train=True, mutable=BATCH_STATS, rngs=rngs)
+    return network.apply(variables, images(), **arguments)[0].embedding
+
+  whole = embed(model, {})
+  dropped = embed(model, {'dropout': jax.random.key(1)})
+  np.testing.assert_array_equal(whole, embed(model.clone(dropout=0.0), {}))
+  kept = dropped != 0
+  np.testing.assert_allclose(dropped[kept], 2 * whole[kept], rtol=1e-6)
+  # Half of them; a rectified feature may be zero already.
+  alive = (whole != 0).sum()
+  assert 0.35 * alive < kept.sum() < 0.65 * alive
 
 
 def test_padded_identities_score_a_large_negative():
