@@ -45,7 +45,7 @@ def measure(width: int, devices: int, dtype: str) -> dict[str, float]:
   from fedreid_jax.core.types import ClientData
   from fedreid_jax.data import augment
   from fedreid_jax.data.federation import Federation
-  from fedreid_jax.models import functional, reid
+  from fedreid_jax.models import functional, networks
 
   config = common.default()
   config.model.name, config.model.dtype = _MODEL.value, dtype
@@ -62,7 +62,7 @@ def measure(width: int, devices: int, dtype: str) -> dict[str, float]:
     for k in range(NUM_CLIENTS)
   )
   mean, std = config.data.mean, config.data.std
-  model = functional.wrap(reid.build(config.model, NUM_IDENTITIES), shape)
+  model = functional.wrap(networks.build(config.model, NUM_IDENTITIES), shape)
   executor = assemble.make_executor(
     config,
     Federation(clients, (), shape, mean, std, 'made up'),

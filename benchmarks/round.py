@@ -58,7 +58,7 @@ def engine_round():
   from fedreid_jax.core.types import ClientData
   from fedreid_jax.data import augment
   from fedreid_jax.data.federation import Federation
-  from fedreid_jax.models import functional, reid
+  from fedreid_jax.models import functional, networks
 
   config = common.default()
   common.folder(config)
@@ -75,7 +75,7 @@ def engine_round():
   )
   shape = (32, 32, 1)
   federation = Federation(clients, (), shape, (0.0,), (1.0,), 'made up')
-  model = functional.wrap(reid.build(config.model, 40), shape)
+  model = functional.wrap(networks.build(config.model, 40), shape)
   executor = assemble.make_executor(
     config,
     federation,

@@ -25,7 +25,10 @@ RANGES: Mapping[str, tuple[float, float]] = {
   'data.target_shots': (2, math.inf),
   'data.shots_per_camera': (1, math.inf),
   'data.trials': (1, 10),
+  'data.num_clients': (1, math.inf),
+  'data.concentration': (1e-3, math.inf),
   'model.width': (1 / 64, 16),
+  'model.private': (0, 5),
   'model.last_stride': (1, 2),
   'model.bottleneck': (1, math.inf),
   'model.dropout': (0, 0.999),
@@ -46,6 +49,27 @@ RANGES: Mapping[str, tuple[float, float]] = {
   'augment.pad': NATURAL,
   'augment.flip': (0, 1),
   'augment.erase': (0, 1),
+  'augment.erase_tries': (1, 1000),
+  'augment.gray': (0, 1),
+  'augment.channel': (0, 1),
+  'loss.circle': NATURAL,
+  'loss.circle_margin': NATURAL,
+  'loss.circle_gamma': NATURAL,
+  'loss.weighted_triplet': NATURAL,
+  'expert.temperature': (1e-6, math.inf),
+  'noise.beta': NATURAL,
+  'snr.dist_scale': NATURAL,
+  'dppt.lam': NATURAL,
+  'dppt.k': (1, math.inf),
+  'dns.tau': (0, 1),
+  'dns.alignment': NATURAL,
+  'dns.distillation': NATURAL,
+  'deen.lam_cpm': NATURAL,
+  'deen.lam_ort': NATURAL,
+  'deen.margin': NATURAL,
+  'deen.cpm_margin': NATURAL,
+  'lba.lam': NATURAL,
+  'lba.margin': NATURAL,
   'evaluation.every': (1, math.inf),
   'evaluation.batch': (1, math.inf),
   'execution.width': NATURAL,
@@ -55,7 +79,7 @@ RANGES: Mapping[str, tuple[float, float]] = {
   'fednova.mu': NATURAL,
   'moon.mu': NATURAL,
   'moon.temperature': (1e-6, math.inf),
-  'fedatt.epsilon': NATURAL,
+  'fedatt.epsilon': (1e-6, math.inf),
   'fedatt.noise_scale': NATURAL,
   'fedopt.lr': NATURAL,
   'fedopt.momentum': (0, 0.9999),
@@ -75,12 +99,15 @@ RANGES: Mapping[str, tuple[float, float]] = {
 CHOICES: Mapping[str, tuple[str, ...]] = {
   'bn_buffers': ('average', 'first_client', 'keep_server'),
   'data.world': ('synthetic', 'folder', 'datasets'),
+  'data.task': ('retrieval', 'classification'),
   'data.scenario': (
     'by_dataset',
     'by_camera',
     'by_identity',
     'centralised',
     'standalone',
+    'iid',
+    'dirichlet',
     'ci',
     'ei',
     'es',
@@ -91,11 +118,30 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
   'data.gallery_sampling': ('agw', 'official'),
   'data.channels': ('rgb', 'grey'),
   'data.on_bad_image': ('error', 'skip'),
-  'model.name': ('resnet18', 'resnet34', 'resnet50', 'resnet101', 'convnet'),
+  'model.name': (
+    'resnet18',
+    'resnet34',
+    'resnet50',
+    'resnet101',
+    'resnet32',
+    'convnet',
+  ),
+  'model.variant': (
+    'plain',
+    'snr',
+    'snr_entropy',
+    'agw',
+    'dns',
+    'deen',
+    'lba',
+  ),
   'model.pool': ('gap', 'gem', 'flatten'),
-  'model.neck': ('none', 'bn', 'bnneck', 'bottleneck'),
+  'model.neck': ('none', 'bn', 'bnneck', 'bottleneck', 'mapping'),
   'model.dtype': ('float32', 'bfloat16'),
-  'local.sampler': ('uniform', 'pk'),
+  'local.sampler': ('uniform', 'pk', 'pk_replace', 'pk_modality', 'pk_caj'),
+  'augment.channel_kinds': ('exchange', 'copy', 'gray', 'adapt'),
+  'augment.infrared': ('same', 'adapt', 'hue'),
+  'augment.copies': ('', 'exchange', 'copy', 'gray', 'adapt'),
   'optim.name': ('sgd', 'adam'),
   'evaluation.protocol': (
     '',
@@ -176,7 +222,11 @@ ELEMENTS: Mapping[str, tuple[type, ...]] = {
   'optim.milestones': (int,),
   'optim.points': (float, float),
   'augment.erase_fill': (float,),
+  'augment.erase_area': (float,),
   'evaluation.ranks': (int,),
+  'evaluation.ensemble': (str,),
+  'snr.weights': (float,),
+  'snr.identity_weights': (float,),
   'dfh.alpha': (float,),
 }
 
@@ -205,6 +255,7 @@ def _check_patterns(c: Any) -> None:
   """Checks regular expressions, those over paths for their one group."""
   paths = ('data.identity_pattern', 'data.camera_pattern')
   patterns = [(name, c.data[name[5:]], 1) for name in paths]
+  patterns.append(('fedpav.shared', c.fedpav.shared, 0))
   patterns += [
     ('optim.lr_multipliers', pattern, 0)
     for pattern, _ in c.optim.lr_multipliers
@@ -229,6 +280,7 @@ def _check_together(c: Any) -> None:
     c.components,
     c.optim.momentum if c.optim.name == 'sgd' else 0,
   )
+  classifies = c.data.task == 'classification'
   deterministic = c.execution.deterministic and c.execution.width != 1
   rules: tuple[tuple[Any, str, str, str], ...] = (
     (not c.name or '/' in c.name, 'name', repr(c.name), 'one plain word'),
@@ -241,7 +293,7 @@ def _check_together(c: Any) -> None:
     ),
     (min((*c.data.std, 1)) <= 0, 'data.std', 'std of 0', 'above 0'),
     (
-      c.local.sampler == 'pk' and c.local.batch % c.local.identities > 0,
+      c.local.sampler != 'uniform' and c.local.batch % c.local.identities > 0,
       'local.batch',
       f'{c.local.batch} images for {c.local.identities} identities',
       'a multiple of local.identities',
@@ -265,15 +317,27 @@ def _check_together(c: Any) -> None:
       'set optim.name=sgd and optim.momentum=0.0',
     ),
     (
+      bool(c.augment.copies) != (c.local.sampler == 'pk_caj'),
+      'augment.copies',
+      f'{c.augment.copies!r} with sampler {c.local.sampler}',
+      'pk_caj repeats the visible images, and only copies changes them',
+    ),
+    (
       {'fednova', 'scaffold'} & {*parts} and c.optim.name != 'sgd',
       'optim.name',
       f'fednova and scaffold are defined for SGD, not {c.optim.name}',
       'set it to sgd',
     ),
     (
-      'fednova' in parts and not c.optim.reset_each_round,
+      {'fednova', 'scaffold'} & {*parts} and c.local.accumulate,
+      'local.accumulate',
+      'fednova and scaffold count local steps, and there is one',
+      'set it to False',
+    ),
+    (
+      {'fednova', 'scaffold'} & {*parts} and not c.optim.reset_each_round,
       'optim.reset_each_round',
-      'fednova needs momentum to start at zero in every round',
+      'fednova and scaffold need momentum to start at zero in every round',
       'set it to True',
     ),
     (
@@ -281,6 +345,24 @@ def _check_together(c: Any) -> None:
       'fednova.mu',
       f'{c.fednova.mu}, but the proximal weight is {c.fedprox.mu}',
       'set it to fedprox.mu',
+    ),
+    (
+      classifies and c.data.world == 'folder',
+      'data.task',
+      'a folder has no test images of the classes it trains on',
+      "classify in the world 'datasets' or 'synthetic'",
+    ),
+    (
+      classifies and c.data.labels in ('concat', 'max'),
+      'data.labels',
+      f'{c.data.labels!r} lets clients number their own classes',
+      "set it to ''",
+    ),
+    (
+      not {*c.evaluation.ensemble} <= {'concat', 'average'},
+      'evaluation.ensemble',
+      f'unknown choice {c.evaluation.ensemble}',
+      "'concat', 'average' or both",
     ),
     (
       not c.evaluation.ranks or min(c.evaluation.ranks) < 1,

@@ -26,12 +26,17 @@ def default() -> Any:
   c.fraction = 1.0  # of clients that take part in a round, rounded up
   c.bn_buffers = 'average'  # running statistics; first_client|keep_server
   c.checkpoint_every = 5  # rounds; the last round and signals save too
+  c.start_from = ''  # work directory of a run whose last models are the first
 
   c.data = ConfigDict()
   c.data.world = 'synthetic'  # 'synthetic', 'folder' or 'datasets'
   c.data.root = ''  # folder of domains; datasets: of one data set or of all
+  c.data.task = 'retrieval'  # or 'classification', of classes clients share
   c.data.scenario = 'by_dataset'  # by_camera|by_identity|centralised|standalone
-  # and, visible-infrared, ci (camera), ei (entity), es (entities merged)
+  # and, visible-infrared, ci (camera), ei (entity), es (entities merged), and
+  # iid|dirichlet: one domain dealt to num_clients
+  c.data.num_clients = 4  # iid, dirichlet
+  c.data.concentration = 0.5  # dirichlet: of each class over the clients
   c.data.labels = ''  # of a classifier that travels: concat|max|global
   c.data.sources = ()  # domains to train on, a client each; () all others
   c.data.targets = ()  # domains nobody trains on, ranked at evaluation
@@ -62,22 +67,24 @@ def default() -> Any:
   c.data.target_shots = 2  # synthetic: the first is a query, the rest gallery
 
   c.model = ConfigDict()
-  c.model.name = 'resnet50'  # resnet18|resnet34|resnet50|resnet101|convnet
+  c.model.name = 'resnet50'  # resnet18|34|50|101, resnet32 (CIFAR), convnet
+  c.model.variant = 'plain'  # snr|snr_entropy|agw|dns|deen|lba
+  c.model.private = 0  # parts each modality has of its own: stem, then stages
   c.model.width = 1.0  # multiplies the channels of a ResNet
   c.model.small_stem = False  # 3x3 stem without pooling, for small images
   c.model.last_stride = 1  # of the last ResNet stage, 1 or 2
   c.model.features = (32, 64, 128, 128)  # channels of the convnet's blocks
   c.model.pool = 'gap'  # gap|gem|flatten
-  c.model.neck = 'bn'  # none|bn (no affine)|bnneck|bottleneck
-  c.model.bottleneck = 512  # features of the bottleneck neck
-  c.model.dropout = 0.5  # of the bottleneck neck
+  c.model.neck = 'bn'  # none|bn (no affine)|bnneck|bottleneck|mapping
+  c.model.bottleneck = 512  # features of the bottleneck and mapping necks
+  c.model.dropout = 0.5  # of both
   c.model.classifier_bias = False  # whether the identity classifier has one
   c.model.dtype = 'float32'  # of computation; 'bfloat16' keeps float32
   # parameters, statistics and losses
   c.model.pretrained = ''  # torchvision weights as .safetensors
 
   c.local = ConfigDict()
-  c.local.sampler = 'uniform'  # 'uniform' shuffle, or 'pk'
+  c.local.sampler = 'uniform'  # shuffle; pk, pk_replace|pk_modality|pk_caj
   c.local.batch = 32  # images of a step
   c.local.epochs = 1  # passes over a client's images a round
   c.local.steps = 0  # above 0: steps a round, whatever the client's size
@@ -108,12 +115,24 @@ def default() -> Any:
   c.loss.triplet = 0.0  # weight of the hard triplet loss
   c.loss.margin = 0.5  # of the triplet loss
   c.loss.triplet_on = 'embedding'  # or 'feature', before the neck
+  c.loss.circle = 0.0  # weight of the circle loss on embeddings
+  c.loss.circle_margin = 0.45  # of the circle loss
+  c.loss.circle_gamma = 64.0  # scale of the circle loss
+  c.loss.weighted_triplet = 0.0  # weight of AGW's triplet loss on features
+  c.loss.weighted_squared = False  # CAJ's form of it
 
   c.augment = ConfigDict()
   c.augment.pad = 4  # pixels of zeros on every side before a random crop
   c.augment.flip = 0.5  # probability of mirroring
   c.augment.erase = 0.0  # probability of erasing a rectangle
   c.augment.erase_fill = ()  # after normalisation, one a channel; () zeros
+  c.augment.erase_area = (0.02, 0.4)  # share of the image, smallest and largest
+  c.augment.erase_tries = 1  # rectangles drawn until one fits
+  c.augment.gray = 0.0  # probability of no colour, before normalisation
+  c.augment.channel = 0.0  # probability that one channel replaces all
+  c.augment.channel_kinds = 'exchange'  # or luminance; copy (none)|gray|adapt
+  c.augment.infrared = 'same'  # infrared images instead: adapt|hue
+  c.augment.copies = ''  # pk_caj: what the second third of a batch gets
 
   c.evaluation = ConfigDict()
   c.evaluation.every = 5  # rounds; the first and last are always evaluated
@@ -124,6 +143,8 @@ def default() -> Any:
   c.evaluation.flip = False  # average with the mirror image's feature
   c.evaluation.ranks = (1, 5, 10)  # of the match curve
   c.evaluation.batch = 128  # images of a device at a time
+  c.evaluation.ensemble = ()  # of the clients' models, too: 'concat', 'average'
+  c.evaluation.ensemble_norm = True  # concat: parts of unit length
 
   c.execution = ConfigDict()
   c.execution.deterministic = True  # same bits on 1, 2, 4, 8 devices
@@ -169,6 +190,47 @@ def default() -> Any:
   c.cc = ConfigDict()
   c.cc.images = 32  # public images clients are compared on
   c.cc.represent = 'flatten'  # or 'mean', a client as one vector
+
+  c.fedpav = ConfigDict()
+  c.fedpav.shared = r'(?!params/(.+/)?classifier/)'  # leaves that travel
+
+  c.expert = ConfigDict()
+  c.expert.temperature = 3.0  # of the softmax of both
+  c.expert.frozen = False  # the model it starts from, never trained
+
+  c.noise = ConfigDict()
+  c.noise.beta = 5e-4  # standard deviation; no guarantee of privacy
+  c.noise.double = False  # on every download too
+  c.noise.buffers = False  # on running statistics too
+
+  c.snr = ConfigDict()
+  c.snr.loss = 'distance'  # or 'entropy', with model.variant=snr_entropy
+  c.snr.dist_scale = 0.5  # distance: factor of 1 - cos
+  c.snr.weights = ()  # of each stage; () the published ones
+  c.snr.identity_weights = (0.0, 0.0, 0.01, 0.0)  # entropy: cross-entropy
+
+  c.dppt = ConfigDict()
+  c.dppt.lam = 1.0  # weight of the rectification loss
+  c.dppt.k = 4  # nearest members of an identity that make its centre
+  c.dppt.loss = 'cos'  # cos|edu|mixed
+  c.dppt.norm = True  # remember features of unit length
+  c.dppt.target = 'global'  # or 'zeros', what the released EI code does
+
+  c.dns = ConfigDict()
+  c.dns.variant = 'two_stream'  # or 'one_stream'
+  c.dns.tau = 0.2  # of the moving averages of the domain classifiers
+  c.dns.alignment = 0.2  # weight of the distances between distributions
+  c.dns.distillation = 1.0  # weight of what the domain classifiers teach
+
+  c.deen = ConfigDict()
+  c.deen.lam_cpm = 0.8  # weight of centre-pair mining
+  c.deen.lam_ort = 0.01  # weight of orthogonality
+  c.deen.margin = 0.3  # of the triplet loss
+  c.deen.cpm_margin = 0.2  # of centre-pair mining
+
+  c.lba = ConfigDict()
+  c.lba.lam = 0.5  # weight of the dense triplet loss
+  c.lba.margin = 0.3  # of it
 
   c.dfh = ConfigDict()
   c.dfh.lam = 5.0  # weight of the hallucinated losses
@@ -230,6 +292,7 @@ def take_argument(arg: str | None, name: str, default: str):
     (the rest, its value).
   """
   kept, value = [], default
+  # Fields of the same name have a dot: `noise.beta=` is no `noise=`.
   for part in re.split(r',(?![^(\[]*[)\]])', arg) if arg else []:
     if part.startswith(f'{name}='):
       value = part.partition('=')[2]

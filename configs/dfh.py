@@ -56,5 +56,6 @@ PRESETS = {
   'synthetic': common.synthetic,
   'smoke': common.smoke,
   'folder': common.folder,
+  'nine': common.nine,
   'paper': paper,
 }

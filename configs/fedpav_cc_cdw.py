@@ -3,8 +3,8 @@
 Table rows: journal version, tables 4 and 5.
 
   python -m launchers.main --config=configs/fedpav_cc_cdw.py[:smoke|nine]
-  python -m launchers.main --config=configs/fedpav_cc_cdw.py:folder,data.root=DIR \
-    --config.data.public=NAME
+  python -m launchers.main --config=configs/fedpav_cc_cdw.py:folder \
+    --config.data.root=DIR --config.data.public=NAME
 """
 
 from configs import common, fedpav

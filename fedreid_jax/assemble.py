@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedreid_jax import algorithms, errors
+from fedreid_jax import algorithms, errors, evaluator
 from fedreid_jax.core import (
   client,
   cohort,
@@ -22,11 +22,11 @@ from fedreid_jax.core import (
 from fedreid_jax.core.component import Population
 from fedreid_jax.data import augment, load, sampler
 from fedreid_jax.data.federation import Federation
-from fedreid_jax.evaluation import evaluate_retrieval, features, trials
+from fedreid_jax.evaluation import classification
 from fedreid_jax.losses import objective
-from fedreid_jax.models import functional, reid
+from fedreid_jax.models import functional, networks
 
-COUNTS = ('queries', 'gallery', 'invalid_queries', 'ties')
+CLASSIFIER = r'params/(.+/)?classifier/'
 
 
 class Setup(NamedTuple):
@@ -54,7 +54,7 @@ def build(config) -> Setup:
   federation = load.load(config.data)
   columns = max(c.num_identities for c in federation.clients)
   model = functional.wrap(
-    reid.build(config.model, columns), federation.image_shape
+    networks.build(config.model, columns), federation.image_shape
   )
   components = compose.load(
     config.components,
@@ -72,14 +72,29 @@ def build(config) -> Setup:
     nested = pretrained.load(config.model.pretrained, nested)
     variables = partition.flatten(nested)
     loaded = [name for name in variables if pretrained.covers(name)]
+  shared, _ = partition.split(variables, compose.shared_leaves(components))
+  _check_classifier(federation, shared or variables)
   return Setup(
     federation,
     variables,
     tuple(loaded),
     make_executor(config, federation, model, components, views, mesh),
     optim.schedule(config.optim, config.rounds),
-    make_evaluator(config.evaluation, federation.targets, model, views, mesh),
+    evaluator.make(config.evaluation, federation.targets, model, views, mesh),
   )
+
+
+def _check_classifier(federation: Federation, leaves: types.Flat) -> None:
+  """Refuses to classify with a model that lacks the clients' classifier."""
+  classifies = classification.PROTOCOL in [
+    target.protocol for target in federation.targets
+  ]
+  if classifies and not partition.split(leaves, CLASSIFIER)[0]:
+    raise errors.ConfigError(
+      'the model that is tested has no classifier, it stays at the clients',
+      'components',
+      "classify with 'fedavg' or 'standalone'",
+    )
 
 
 def _num_devices(config, num_clients: int) -> int:
@@ -135,6 +150,7 @@ def make_executor(
       0
     ],
     image_shape=images.shape,
+    num_steps=shape[0],
     seed=seed,
     shared=compose.shared_leaves(components),
     persistent=not config.optim.reset_each_round,
@@ -166,76 +182,6 @@ def make_executor(
   )
 
 
-def make_evaluator(config, targets, model, views, mesh):
-  """Builds `({name: variables}) -> entries`, one a model and target.
-
-  An entry is one element of `evaluation` in results.json, without its round. A
-  client's own model is ranked on its own domain where that is a target (and on
-  all targets where it is not).
-
-  Args:
-    config: `config.evaluation`.
-    targets: retrieval tests.
-    model: the network.
-    views: of images; the test view is used.
-    mesh: devices.
-  """
-  extract = features.make_extractor(
-    model,
-    views.test,
-    mesh,
-    batch=config.batch,
-    flip=config.flip,
-    feature=config.feature,
-  )
-
-  def one(variables, target) -> dict[str, Any]:
-    own = target.images
-    found = extract(variables, own.images())
-    protocol = config.protocol or target.protocol or 'market'
-    results = [
-      evaluate_retrieval(
-        found[trial.query],
-        found[trial.gallery],
-        own.identities[trial.query],
-        own.identities[trial.gallery],
-        own.cameras[trial.query],
-        own.cameras[trial.gallery],
-        metric=config.metric,
-        protocol=protocol,
-        ranks=tuple(config.ranks),
-        rerank=config.rerank,
-      )
-      for trial in target.trials
-    ]
-    summary = results[0] if len(results) == 1 else trials.summarise(results)
-    return {
-      'target': target.name,
-      'protocol': protocol,
-      'direction': target.direction,
-      'distance': config.metric + ('+rerank' if config.rerank else ''),
-      'trials': len(results),
-      'metrics': {
-        k: v for k, v in summary.items() if k not in (*COUNTS, 'trials')
-      },
-    } | {k: max(r[k] for r in results) for k in COUNTS}
-
-  def evaluate(models: dict[str, types.Flat]) -> list[dict[str, Any]]:
-    return [
-      {'model': name} | one(variables, target)
-      for name, variables in models.items()
-      for target in _own(name, targets)
-    ]
-
-  return evaluate
-
-
-def _own(model: str, targets):
-  """Returns the targets a model is ranked on, one of a client's by name."""
-  domain = model.removeprefix('client:').partition('.')[0]
-  return [t for t in targets if t.name == domain] or targets
-
-
 def named_models(
   shared: types.Flat,
   personal: types.Flat,
@@ -259,21 +205,21 @@ def named_models(
       f'client:{name}': {n: x[k] for n, x in personal.items()}
       for k, name in enumerate(names)
     }
-  used = np.unique(groups)
+  several = next(iter(shared.values())).shape[0] > 1
   own = {n: x[0] for n, x in personal.items()}
   return {
-    'global' if len(used) == 1 else f'cluster:{group}': {
+    f'cluster:{group}' if several else 'global': {
       n: leaf[group] for n, leaf in shared.items()
     }
     | own
-    for group in used
+    for group in np.unique(groups)
   }
 
 
 def evaluate_only(
   config, models: dict[str, types.Flat]
 ) -> list[dict[str, Any]]:
-  """Ranks the targets of a configuration with models from a checkpoint.
+  """Tests models from a checkpoint on the targets of a configuration.
 
   No client's images are read.
 
@@ -286,7 +232,7 @@ def evaluate_only(
   kernel = any_model.get('params/classifier/kernel')
   columns = 1 if kernel is None else kernel.shape[-1]
   model = functional.wrap(
-    reid.build(config.model, columns), federation.image_shape
+    networks.build(config.model, columns), federation.image_shape
   )
   variables = jax.jit(model.init)(jax.random.key(config.seed))
   different = [
@@ -302,9 +248,10 @@ def evaluate_only(
       'checkpoint',
       'use the configuration it was made with',
     )
+  _check_classifier(federation, any_model)
   views = augment.make(config.augment, federation.mean, federation.std)
   mesh = mapping.make_mesh(config.execution.devices or None)
-  evaluate = make_evaluator(
+  evaluate = evaluator.make(
     config.evaluation, federation.targets, model, views, mesh
   )
   return evaluate({n: {**variables, **own} for n, own in models.items()})

@@ -101,6 +101,8 @@ class _Run:
         described,
         recorder.environment() | {'data_digest': digest, 'clients': table},
       )
+    for notice in self.setup.executor.notices:
+      self.record.say(f'note: {notice}')
     self.record.table(
       'Clients',
       list(table[0]),
@@ -210,7 +212,7 @@ class _Run:
       )
 
   def _evaluate(self) -> float | None:
-    """Evaluates, records and returns the mean mAP over targets, if any."""
+    """Evaluates, records and returns the mean score over targets, if any."""
     entries = self.setup.evaluate(self._models())
     self.clock.lap('eval')
     for entry in entries:
@@ -223,7 +225,8 @@ class _Run:
     if not entries:
       return None
     served = [e for e in entries if not e['model'].startswith('client:')]
-    return float(np.mean([e['metrics']['mAP'] for e in served or entries]))
+    scores = [summary.score(e['metrics']) for e in served or entries]
+    return float(np.mean(scores))
 
   def _clusters(self) -> dict[str, list[str]]:
     """Returns the clients of each of the server's models."""

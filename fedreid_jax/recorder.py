@@ -170,8 +170,10 @@ class Recorder:
     metrics = [m for m in entries[0]['metrics'] if not m.endswith('_std')]
     facts = ('target', 'protocol', 'direction', 'model', 'round')
     counts = ('queries', 'gallery', 'invalid_queries')
+    distance = entries[0]['distance']
+    kind = f'targets, %, {distance} distance' if distance else 'images, %'
     self.table(
-      f'{method}: unseen targets, %, {entries[0]["distance"]} distance',
+      f'{method}: unseen {kind}',
       [*facts, *metrics, 'queries', 'gallery', 'invalid'],
       [
         [str(e[f]) for f in facts]

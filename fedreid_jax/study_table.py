@@ -89,12 +89,9 @@ def compare(lines: Sequence[Line], baseline: Sequence[Line]) -> list[Line]:
   compared = []
   for line in lines:
     own = f'client:{line.target}'
-    for key in ((line.model, line.kind), (line.model, 'last'), (own, 'last')):
-      reference = known.get((line.target, *key))
-      if reference:
-        break
-    else:
-      reference = {}
+    keys = ((line.model, line.kind), (line.model, 'last'), (own, 'last'))
+    found = [known[line.target, *k] for k in keys if (line.target, *k) in known]
+    reference = {} if line in baseline or not found else found[0]
     more = {
       f'{name} - baseline': line.numbers[name] - reference[name]
       for name in COMPARED
@@ -122,7 +119,7 @@ def write(
     The Markdown.
   """
   names = dict.fromkeys(name for line in lines for name in line.numbers)
-  metrics = dict.fromkeys(name.partition(' ')[0] for name in names)
+  metrics = sorted({name.partition(' ')[0] for name in names}, key=_order)
   columns = [n + s for n in metrics for s in ('', *SUFFIXES) if n + s in names]
   facts = dict.fromkeys(k for line in lines for k in line.facts)
   first = ('label', *facts, 'target', 'model', 'kind', 'samples')
@@ -142,10 +139,15 @@ def write(
     for line in lines
   )
   table.writerows(unfinished)
-  _replace(path.with_suffix('.csv'), out.getvalue())
+  _replace(path.with_name(f'{path.name}.csv'), out.getvalue())
   text = _markdown(title, columns, lines, unfinished)
-  _replace(path.with_suffix('.md'), text)
+  _replace(path.with_name(f'{path.name}.md'), text)
   return text
+
+
+def _order(metric: str) -> tuple[str, int]:
+  word = metric.rstrip('0123456789')
+  return word, int(metric[len(word) :] or 0)
 
 
 def _markdown(title, columns, lines, unfinished) -> str:

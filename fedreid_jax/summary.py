@@ -1,8 +1,8 @@
 """The papers' figures of a run: its last round, and its three best.
 
 FedReIDBench reports the mean over the three rounds with the best global model.
-As there, the three are those with the largest mean rank-1 over all targets,
-and every figure is averaged over the same three. That chooses rounds by test
+As there, the three are those with the largest mean rank-1 over all targets (of
+classification, accuracy), and every figure is averaged over the same three. That chooses rounds by test
 results: the last round is the figure to trust, and both are labelled.
 """
 
@@ -14,6 +14,11 @@ import numpy as np
 BEST = 3
 
 Entry = dict[str, Any]
+
+
+def score(metrics: dict[str, float]) -> float:
+  """Returns the figure a checkpoint is judged by: mAP, else accuracy."""
+  return metrics['mAP'] if 'mAP' in metrics else metrics['accuracy']
 
 
 def summarise(evaluation: list[Entry]) -> list[Entry]:
@@ -38,8 +43,9 @@ def summarise(evaluation: list[Entry]) -> list[Entry]:
 def _best_rounds(entries: list[Entry]) -> list[int]:
   by_round: dict[int, list[float]] = defaultdict(list)
   for entry in entries:
-    if 'rank1' in entry['metrics']:
-      by_round[entry['round']].append(entry['metrics']['rank1'])
+    found = entry['metrics']
+    first = found['rank1'] if 'rank1' in found else found['accuracy']
+    by_round[entry['round']].append(first)
   means = {r: float(np.mean(values)) for r, values in by_round.items()}
   return sorted(sorted(means, key=lambda r: (-means[r], r))[:BEST])
 

@@ -12,13 +12,29 @@ from fedreid_jax.core import compose
 from fedreid_jax.core.component import Component
 
 NAMES = compose.available(algorithms)
+# What a component that works on a network of its own needs.
+NETWORKS = {
+  'snr': {'variant': 'snr'},
+  'deen': {'variant': 'deen', 'private': 1, 'neck': 'bnneck'},
+  'lba': {'variant': 'lba', 'private': 1, 'neck': 'bnneck', 'pool': 'gem'},
+  'dns': {'variant': 'dns', 'private': 3, 'neck': 'bnneck', 'pool': 'gem'},
+}
+
+
+def config_of(name):
+  """A toy configuration with the network a component needs."""
+  config = toy.toy_config()
+  for field, value in NETWORKS.get(name, {}).items():
+    config.model[field] = value
+  if config.model.private:
+    config.model.name, config.model.width = 'resnet18', 1 / 32
+    config.model.small_stem = True
+  return config
 
 
 def recipe(name):
   """The component, on top of FedPav unless it shares leaves itself."""
   (component,) = compose.load((name,), {}, algorithms)
-  if name in ('deen', 'dns', 'lba', 'snr'):
-    pytest.skip('needs its own network')
   if component.shared is not None:
     return (component,)
   return compose.load(('fedpav', name), {}, algorithms)
@@ -27,7 +43,7 @@ def recipe(name):
 @pytest.fixture(scope='module', params=NAMES)
 def finished(request, clients):
   """Two rounds of a method on three of four clients."""
-  config = toy.toy_config()
+  config = config_of(request.param)
   config.fraction = 0.75
   traces = []
   executor, variables, _ = toy.build(
@@ -70,7 +86,7 @@ def test_finite(finished):
 
 def test_placements_agree(finished, clients):
   """Clients at once on two devices give what one after another gives."""
-  config = toy.toy_config()
+  config = config_of(finished[0])
   config.fraction, config.optim.lr = 0.75, 0.005
   ends = []
   for devices, width in ((1, 1), (2, 0)):

@@ -7,7 +7,7 @@ from configs import common
 from fedreid_jax import assemble
 from fedreid_jax.core import mapping, types
 from fedreid_jax.data import augment, federation
-from fedreid_jax.models import functional, reid
+from fedreid_jax.models import functional, networks
 
 IMAGE_SHAPE = (8, 8, 1)
 SIZES = {'ash': 9, 'birch': 14, 'cedar': 5, 'dogwood': 11}
@@ -61,15 +61,15 @@ def build(config, clients, components, devices: int = 1, traces=None):
     traces: list that grows at every trace of the training view.
   """
   model = functional.wrap(
-    reid.build(config.model, max(c.num_identities for c in clients)),
+    networks.build(config.model, max(c.num_identities for c in clients)),
     IMAGE_SHAPE,
   )
   views = augment.make(config.augment, config.data.mean, config.data.std)
 
-  def train_view(key, images):
+  def train_view(key, images, modalities=None):
     if traces is not None:
       traces.append(1)
-    return views.train(key, images)
+    return views.train(key, images, modalities)
 
   everything = federation.Federation(
     clients,

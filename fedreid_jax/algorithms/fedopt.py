@@ -1,22 +1,23 @@
 """FedOpt: an optimiser at the server takes the mean update for a gradient.
 
-Reddi et al., Adaptive federated optimization, ICLR 2021, Algorithms 1 and 2.
-With the reduction's model w' of the round, g = w^t - w' is the gradient of
+Reddi et al., Adaptive federated optimization, ICLR 2021, Algorithm 2. With w'
+the reduction's model of the round, D = w' - w^t, m <- b1 m + (1 - b1) D and
 
-  adam, yogi, adagrad: FedAdam, FedYogi, FedAdagrad;
-  sgd: FedAvgM (Hsu et al. 2019), heavy-ball momentum; rate 1 and momentum 0 is
-  FedAvg.
+  adagrad  v <- v + D^2
+  yogi     v <- v - (1 - b2) D^2 sign(v - D^2)
+  adam     v <- b2 v + (1 - b2) D^2
 
-Running statistics are those of the reduction.
+  w = w^t + lr m / (sqrt(v) + tau),  m = 0 and v = tau^2 at first.
 
-Deviations from the paper: moments are corrected for their start at zero, as
-optax does; the paper does not correct, and starts the second moment of Adam and
-Yogi at tau^2. Deviations from released code: the same.
+`sgd` is FedAvgM (Hsu et al., 2019): m <- b1 m + D, w = w^t + lr m; rate 1 and
+momentum 0 is FedAvg. Running statistics are those of the reduction.
+
+Deviations from the paper: none. Deviations from released code: none is known;
+like the paper, and unlike optimisers elsewhere, moments are not corrected for
+their start.
 """
 
-from collections.abc import Callable
-
-import optax
+import jax.numpy as jnp
 
 from fedreid_jax import errors
 from fedreid_jax.core import partition
@@ -26,6 +27,7 @@ from fedreid_jax.core.component import (
   ServerCtx,
   ServerStep,
 )
+from fedreid_jax.core.types import Array
 
 OPTIMIZERS = ('sgd', 'adam', 'yogi', 'adagrad')
 
@@ -42,36 +44,45 @@ def make(
   Args:
     name: one of `OPTIMIZERS`.
     lr: of the server.
-    momentum: of sgd; of adam and yogi the decay of the first moment.
-    beta2: decay of the second moment of adam and yogi.
-    tau: added to the root of the second moment.
+    momentum: b1.
+    beta2: b2 of adam and yogi.
+    tau: what keeps the division finite, also the first root of v.
 
   Raises:
     ConfigError: for an unknown optimiser.
   """
-  made: dict[str, Callable[[], optax.GradientTransformation]] = {
-    'sgd': lambda: optax.sgd(lr, momentum or None),
-    'adam': lambda: optax.adam(lr, momentum, beta2, tau),
-    'yogi': lambda: optax.yogi(lr, momentum, beta2, tau),
-    'adagrad': lambda: optax.adagrad(lr, 0.0, tau),
-  }
-  if name not in made:
+  if name not in OPTIMIZERS:
     raise errors.ConfigError(
       f'unknown optimiser {name!r}', 'fedopt.name', f'one of {OPTIMIZERS}'
     )
-  transform = made[name]()
+
+  def second(v: Array, update: Array) -> Array:
+    square = update**2
+    if name == 'adagrad':
+      return v + square
+    if name == 'yogi':
+      return v - (1 - beta2) * square * jnp.sign(v - square)
+    return beta2 * v + (1 - beta2) * square
 
   def init(ctx: InitCtx):
     params, _ = partition.trainable(ctx.shared)
-    return transform.init({n: x[None] for n, x in params.items()})
+    zeros = {n: jnp.zeros_like(x)[None] for n, x in params.items()}
+    return zeros, {n: x + tau**2 for n, x in zeros.items()}
 
   def apply(server, ctx: ServerCtx):
     before, _ = partition.trainable(ctx.previous)
-    gradient = {n: x - server.shared[n] for n, x in before.items()}
-    updates, slot = transform.update(gradient, server.slots['fedopt'], before)
+    moved = {n: server.shared[n] - x for n, x in before.items()}
+    m, v = server.slots['fedopt']
+    weight = 1.0 if name == 'sgd' else 1 - momentum
+    m = {n: momentum * m[n] + weight * d for n, d in moved.items()}
+    v = {n: second(v[n], d) for n, d in moved.items()}
+    scale = {
+      n: 1.0 if name == 'sgd' else jnp.sqrt(x) + tau for n, x in v.items()
+    }
+    after = {n: x + lr * m[n] / scale[n] for n, x in before.items()}
     return server.replace(
-      shared={**server.shared, **optax.apply_updates(before, updates)},
-      slots={**server.slots, 'fedopt': slot},
+      shared={**server.shared, **after},
+      slots={**server.slots, 'fedopt': (m, v)},
     )
 
   return Component(

@@ -18,7 +18,7 @@ parameters by default; the code keeps those of the client drawn first, which is
 from fedreid_jax.core.component import Component
 
 
-def make(shared: str = r'(?!params/classifier/)') -> Component:
+def make(shared: str = r'(?!params/(.+/)?classifier/)') -> Component:
   """Builds the component.
 
   Args:

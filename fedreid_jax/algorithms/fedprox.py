@@ -15,6 +15,7 @@ to plain SGD. The re-identification papers that compare with FedProx give no mu:
 """
 
 import jax
+import jax.numpy as jnp
 
 from fedreid_jax.core import partition
 from fedreid_jax.core.component import Component, LocalTerm, StepCtx
@@ -30,10 +31,10 @@ def make(mu: float = 0.01) -> Component:
   def loss(variables, state, ctx: StepCtx):
     del state
     anchor, _ = partition.trainable(ctx.broadcast.shared)
-    distance = sum(
-      ((variables[n] - jax.lax.stop_gradient(w)) ** 2).sum()
-      for n, w in anchor.items()
-    )
+    distance = jnp.float32(0.0)
+    for name, start in anchor.items():
+      moved = variables[name] - jax.lax.stop_gradient(start)
+      distance += (moved**2).sum()
     return 0.5 * mu * distance, {'distance': distance}
 
   return Component('fedprox', term=LocalTerm(loss=loss))

@@ -33,10 +33,11 @@ class Settings(NamedTuple):
     objective: `(Outputs, Batch) -> (loss, metrics)`.
     optimizer: pure functions over the trainable leaves.
     schedule: `(round with fraction) -> lr`.
-    train_view: `(key, uint8 [B, H, W, ch]) -> float32 images`.
+    train_view: `(key, uint8 [B, H, W, ch], modalities) -> float32 images`.
     test_view: `(uint8 [B, H, W, ch]) -> float32 images`.
     outputs: shapes of what the model says about a batch.
     image_shape: `(B, H, W, ch)` of a batch.
+    num_steps: of the longest round.
     seed: typed PRNG key of the run.
     shared: regular expression of the leaves that travel.
     persistent: keep the optimiser state from round to round.
@@ -50,10 +51,11 @@ class Settings(NamedTuple):
   objective: Callable[..., tuple[Array, Metrics]]
   optimizer: Optimizer
   schedule: Callable[[Array], Array]
-  train_view: Callable[[Array, Array], Array]
+  train_view: Callable[..., Array]
   test_view: Callable[[Array], Array]
   outputs: types.Outputs
   image_shape: tuple[int, int, int, int]
+  num_steps: int
   seed: Array
   shared: str
   persistent: bool = False
@@ -128,9 +130,14 @@ def make(
     opt_state = state.opt_state
     if not settings.persistent:
       opt_state = settings.optimizer.init(params)
+    ctx = component.OpenCtx(
+      broadcast,
+      variables,
+      settings.optimizer,
+      settings.num_steps * settings.image_shape[0],
+    )
     states = {
-      name: term.open(state.slots[name], broadcast, variables)
-      for name, term in terms.items()
+      name: term.open(state.slots[name], ctx) for name, term in terms.items()
     }
     surveyed = {
       name: fold.init(settings.outputs) for name, fold in folds.items()
@@ -265,6 +272,7 @@ def _make_step(settings: Settings, terms: dict[str, component.LocalTerm]):
       classify=lambda x: model.classify(variables, x, identities),
       key=jax.random.fold_in(round_key, ctx.step),
       round_key=round_key,
+      note=None if ctx.note is None else ctx.note.get(name),
     )
 
   def loss(params, carry, ctx):
@@ -299,22 +307,35 @@ def _make_step(settings: Settings, terms: dict[str, component.LocalTerm]):
       outputs=None,  # pyright: ignore[reportArgumentType] (set in loss)
       model=model,
       objective=settings.objective,
-      view=lambda view_key: settings.train_view(view_key, table.images[rows]),
+      view=lambda view_key: settings.train_view(
+        view_key, table.images[rows], table.modalities[rows]
+      ),
       plain=lambda: settings.test_view(table.images[rows]),
       step=step,
       lr=settings.schedule(broadcast.round + within),
       classify=None,  # pyright: ignore[reportArgumentType] (set for a term)
+      optimizer=settings.optimizer,
       key=None,  # pyright: ignore[reportArgumentType] (set for a term)
       round_key=None,  # pyright: ignore[reportArgumentType] (set for a term)
+      note=None,
     )
     augment = key(Stream.AUGMENT, ctx)
     batch = _gather(
       table,
       rows,
       work.valid[i],
-      lambda images: settings.train_view(augment, images),
+      lambda images: settings.train_view(
+        augment, images, table.modalities[rows]
+      ),
     )
-    ctx = ctx._replace(batch=batch)
+    states, notes = dict(carry.states), {}
+    for name, term in terms.items():
+      if term.before:
+        variables = {**carry.params, **carry.buffers}
+        own = context(ctx._replace(batch=batch), name, variables, None)
+        states[name], notes[name] = term.before(states[name], own)
+    carry = carry.replace(states=states)
+    ctx = ctx._replace(batch=batch, note=notes)
     grads, (outputs, buffers, metrics) = jax.grad(loss, has_aux=True)(
       carry.params, carry, ctx
     )

@@ -30,8 +30,10 @@ class StepCtx(NamedTuple):
     lr: learning rate of the step, float32.
     classify: `(embedding [B, D]) -> logits [B, C]` with the model being
       trained.
+    optimizer: of the client, for a network a term trains itself.
     key: this term's own key for the step.
     round_key: this term's own key for the round.
+    note: what the term's `before` left for the others of its functions.
   """
 
   broadcast: types.Broadcast
@@ -45,8 +47,26 @@ class StepCtx(NamedTuple):
   step: Array
   lr: Array
   classify: Callable[[Array], Array]
+  optimizer: optim.Optimizer
   key: Array
   round_key: Array
+  note: Tree
+
+
+class OpenCtx(NamedTuple):
+  """What a local term may look at when a client's round begins.
+
+  Attributes:
+    broadcast: what the server sent this round.
+    variables: all variables the client starts from.
+    optimizer: of the client.
+    num_images: the most a client sees in a round, repeats and padding counted.
+  """
+
+  broadcast: types.Broadcast
+  variables: Flat
+  optimizer: optim.Optimizer
+  num_images: int
 
 
 class FinishCtx(NamedTuple):
@@ -119,7 +139,7 @@ class ServerCtx(NamedTuple):
   previous: Flat
   public: Array | None
   model: types.Model
-  train_view: Callable[[Array, Array], Array]
+  train_view: Callable[..., Array]
   test_view: Callable[[Array], Array]
   complete: Callable[[Flat], Flat]
   round: Array
@@ -143,7 +163,9 @@ class LocalTerm(NamedTuple):
 
   Attributes:
     init: `(key, variables) -> slot`, kept at the client between rounds.
-    open: `(slot, Broadcast, variables) -> state`, the value of one round.
+    open: `(slot, OpenCtx) -> state`, the value of one round.
+    before: `(state, StepCtx) -> (state, note)`, once a step, before the loss;
+      the outputs are not there yet.
     loss: `(variables, state, StepCtx) -> (loss, metrics)`, differentiated with
       respect to the trainable leaves of `variables`.
     observe: `(state, StepCtx) -> state`, once a step, after the update.
@@ -154,7 +176,8 @@ class LocalTerm(NamedTuple):
   """
 
   init: Callable[..., Tree] = lambda key, variables: ()
-  open: Callable[..., Tree] = lambda slot, broadcast, variables: slot
+  open: Callable[[Any, OpenCtx], Tree] = lambda slot, ctx: slot
+  before: Callable[..., tuple[Tree, Tree]] | None = None
   loss: Callable[..., tuple[Any, Metrics]] | None = None
   observe: Callable[..., Tree] | None = None
   survey: Survey | None = None
@@ -245,6 +268,7 @@ class Component(NamedTuple):
       to the server's model; one that is all zero or not finite is replaced by
       weights by size.
     server_step: applied in the order of the configuration.
+    notice: what a user of it must know, printed when a run begins.
     check: `(Population) -> None`, raises an error for clients or public images
       the method cannot work with; not a slot, called once before anything is
       compiled.
@@ -257,4 +281,5 @@ class Component(NamedTuple):
   grouping: Callable[..., Array] | None = None
   weights: Callable[..., Array | dict[str, Array]] | None = None
   server_step: ServerStep | None = None
+  notice: str = ''
   check: Callable[[Population], None] | None = None

@@ -112,6 +112,12 @@ class Executor:
     """Whether the server keeps several models."""
     return self._algorithm.grouped
 
+  @property
+  def notices(self) -> list[str]:
+    """What users of the method must know."""
+    components = self._algorithm.components
+    return [component.notice for component in components if component.notice]
+
   def put_server(self, server: types.ServerState) -> types.ServerState:
     """Puts a server state from the host on every device."""
     return self._put(server, self._whole)

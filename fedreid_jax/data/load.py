@@ -1,6 +1,7 @@
 """`config.data` -> the federation of a run."""
 
 from fedreid_jax.data import (
+  classes,
   federation,
   folder,
   published,
@@ -25,7 +26,8 @@ def load(config, clients: bool = True) -> Federation:
 
   Raises:
     DataError: for data that cannot be trained on.
-    ConfigError: for an unknown domain, query rule or option.
+    ConfigError: for an unknown domain, query rule or option, or clients that
+      cannot classify what the targets show.
   """
   named = [
     spec.partition(':')[0] for spec in (*config.sources, *config.targets)
@@ -33,12 +35,20 @@ def load(config, clients: bool = True) -> Federation:
   federation.check_public(config.public.partition(':')[0], named)
   world = WORLDS[config.world](config, clients)
   channels = 3 if config.channels == 'rgb' else 1
-  return Federation(
-    scenario.make_clients(
-      world.sources, config.scenario, config.world_seed, config.labels
+  people = ()
+  if clients:
+    people = scenario.make_clients(
+      world.sources,
+      config.scenario,
+      config.world_seed,
+      config.labels,
+      config.num_clients,
+      config.concentration,
     )
-    if clients
-    else (),
+    if config.task == 'classification':
+      classes.check_clients(world, people)
+  return Federation(
+    people,
     world.targets,
     (config.height, config.width, channels),
     tuple(config.mean),

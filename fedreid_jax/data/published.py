@@ -5,11 +5,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedreid_jax import errors
-from fedreid_jax.data import decoder, prepared
+from fedreid_jax.data import classes, decoder, prepared
 from fedreid_jax.data.datasets import registry, sysu_mm01
 from fedreid_jax.data.federation import Images, Target, Trial, World
 from fedreid_jax.data.prepared import Prepared
-from fedreid_jax.evaluation import gallery_sampling, half_splits, trials
+from fedreid_jax.evaluation import (
+  classification,
+  gallery_sampling,
+  half_splits,
+  trials,
+)
 
 DIRECTIONS = ('infrared-visible', 'visible-infrared')
 LEARN = ('train', 'val', 'public')
@@ -118,6 +123,14 @@ def _no_train(own: Prepared) -> str:
 
 def _target(spec: str, own: Prepared, config) -> Target:
   name, protocol = spec.partition(':')[0], own.dataset.protocol
+  ranked = config.task == 'retrieval'
+  if ranked == (protocol == classification.PROTOCOL):
+    raise errors.ConfigError(
+      f'{name} is no {config.task} test', 'data.task', 'set it to the other'
+    )
+  if not ranked:
+    images = _images(name, own, own.rows('test'))
+    return classes.make_target(images, own.people[own.rows(*LEARN)])
   test = own.rows(*TEST)
   images = _images(name, own, test)
   splits = own.splits[test]

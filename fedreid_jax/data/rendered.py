@@ -1,7 +1,9 @@
 """The built-in synthetic world as domains to learn from and to test on.
 
 A domain is `NAME[:option=value,...]`; the options are `identities`, `cameras`,
-`infrared` (cameras) and `shots`, and the configuration has their defaults.
+`infrared` (cameras) and `shots`, and the configuration has their defaults. A
+retrieval test shows identities nobody learns. A classification test shows later
+shots of those that are learned.
 """
 
 import functools
@@ -10,10 +12,15 @@ from typing import NamedTuple
 import numpy as np
 
 from fedreid_jax import errors
-from fedreid_jax.data import federation, synthetic
+from fedreid_jax.data import classes, federation, synthetic
 from fedreid_jax.data.federation import Images, Target, World
 
+# What the images are a function of, beside the sources.
 FIELDS = (
+  'world',
+  'task',
+  'targets',
+  'public',
   'identities',
   'cameras',
   'infrared',
@@ -54,35 +61,73 @@ def load(config, clients: bool = True) -> World:
     ConfigError: for an unknown domain or option.
     DataError: for a domain that is source and target.
   """
-  sources = [_parse(config, spec) for spec in config.sources]
-  targets = [_parse(config, spec, target=True) for spec in config.targets]
-  public = [_parse(config, spec) for spec in (config.public,) if spec]
-  if not sources:
-    taken = {d.name for d in (*targets, *public)}
-    sources = [
-      _parse(config, n) for n in synthetic.DOMAIN_NAMES if n not in taken
-    ]
-  names = [d.name for d in sources]
-  if not config.allow_overlap:
-    federation.check_disjoint(names, [d.name for d in targets])
-  learned = {d.name: d.identities for d in sources}
-  digest = 'synthetic:' + ','.join(
-    str(part)
-    for part in (*sources, *targets, *public, *(config[f] for f in FIELDS))
+  usual = Domain(
+    '', config.identities, config.cameras, config.infrared, config.shots
   )
+  public = [_parse(spec, usual) for spec in (config.public,) if spec]
+  specs = tuple(config.sources)
+  if not specs:
+    taken = [s.partition(':')[0] for s in (*config.targets, config.public)]
+    specs = tuple(n for n in synthetic.DOMAIN_NAMES if n not in taken)
+  sources = [_parse(spec, usual) for spec in specs]
+  learned: dict[str, Domain] = {d.name: d for d in sources}
+  if config.task == 'classification':
+    targets = [_later_shots(config, s, learned) for s in config.targets]
+  else:
+    targets = [_strangers(config, s, usual, learned) for s in config.targets]
+    if not config.allow_overlap:
+      federation.check_disjoint([*learned], [t.name for t in targets])
   return World(
     tuple(_images(config, d, 0) for d in sources) if clients else (),
-    # Identities nobody trains on, also where a source is its own target.
-    tuple(
-      _target(config, d, max(config.identities, learned.get(d.name, 0)))
-      for d in targets
-    ),
-    digest,
+    tuple(targets),
+    ','.join(map(str, (*specs, *(config[f] for f in FIELDS)))),
     _images(config, public[0], 0) if public and clients else None,
   )
 
 
-def _parse(config, spec: str, target: bool = False) -> Domain:
+def _strangers(config, spec: str, usual: Domain, learned) -> Target:
+  """Asks for first shots, or for all images of one modality in the other.
+
+  The identities are new, also where a source is the target.
+  """
+  usual = usual._replace(
+    identities=config.target_identities, shots=config.target_shots
+  )
+  domain = _parse(spec, usual, fewest=2)
+  own = learned.get(domain.name)
+  first = max(config.identities, own.identities if own else 0)
+  images = _images(config, domain, first)
+  if domain.infrared and domain.cameras:
+    infrared = images.modalities == 1
+    asks = config.direction == 'infrared-visible'
+    query = infrared if asks else ~infrared
+    made = federation.split_target(images, query)
+    return made._replace(direction=config.direction)
+  shot = np.arange(len(images.identities)) % domain.shots
+  return federation.split_target(images, shot == 0)
+
+
+def _later_shots(config, spec: str, learned) -> Target:
+  """Tests the shots of a source that come after those it trains on."""
+  name = spec.partition(':')[0]
+  if name not in learned:
+    raise errors.ConfigError(
+      f'nobody learns the classes of {name!r}',
+      'data.targets',
+      f'one of {", ".join(learned)}',
+    )
+  own = learned[name]
+  domain = _parse(spec, own._replace(shots=config.target_shots))
+  shots = own.shots + domain.shots
+  images = _images(config, domain._replace(shots=shots), 0)
+  later = np.arange(len(images.identities)) % shots >= own.shots
+  return classes.make_target(
+    images.take(np.flatnonzero(later)), np.arange(own.identities)
+  )
+
+
+def _parse(spec: str, usual: Domain, fewest: int = 1) -> Domain:
+  """Reads a domain; what it does not say is as usual."""
   name, _, rest = spec.partition(':')
   if name not in synthetic.DOMAIN_NAMES:
     raise errors.ConfigError(
@@ -90,13 +135,7 @@ def _parse(config, spec: str, target: bool = False) -> Domain:
       'data.sources',
       f'one of {", ".join(synthetic.DOMAIN_NAMES)}',
     )
-  domain = Domain(
-    name,
-    config.target_identities if target else config.identities,
-    config.cameras,
-    config.infrared,
-    config.target_shots if target else config.shots,
-  )
+  domain = usual._replace(name=name)
   for part in filter(None, rest.split(',')):
     option, _, value = part.partition('=')
     if option not in Domain._fields[1:] or not value.isdecimal():
@@ -106,7 +145,7 @@ def _parse(config, spec: str, target: bool = False) -> Domain:
         f'NAME:option=number, options {", ".join(Domain._fields[1:])}',
       )
     domain = domain._replace(**{option: int(value)})
-  if domain.identities < 1 or domain.shots < 1 + target:
+  if domain.identities < 1 or domain.shots < fewest:
     raise errors.ConfigError(
       f'too few identities or shots in {spec!r}', 'data.sources', 'ask for more'
     )
@@ -158,16 +197,3 @@ def _images(config, domain: Domain, first: int) -> Images:
     np.concatenate(c).astype(np.int32) for c in zip(*columns, strict=True)
   )
   return Images(domain.name, images, person, camera, kind)
-
-
-def _target(config, domain: Domain, first: int) -> Target:
-  """Asks for first shots, or for all images of one modality in the other."""
-  images = _images(config, domain, first)
-  if domain.infrared and domain.cameras:
-    infrared = images.modalities == 1
-    asks = config.direction == 'infrared-visible'
-    query = infrared if asks else ~infrared
-    made = federation.split_target(images, query)
-    return made._replace(direction=config.direction)
-  shot = np.arange(len(images.identities)) % domain.shots
-  return federation.split_target(images, shot == 0)

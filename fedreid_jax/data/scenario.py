@@ -6,105 +6,78 @@ identities, or one for all) and whose identities a client's labels number (its
 own, its data set's, or everybody's).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.core import keys
 from fedreid_jax.core.types import ClientData
+from fedreid_jax.data import dealing
 from fedreid_jax.data.federation import Images
 
-Deal = Callable[[Images, int], list[Images]]
-
-
-def _whole(domain: Images, seed: int) -> list[Images]:
-  del seed
-  return [domain]
-
-
-def _by_camera(domain: Images, seed: int) -> list[Images]:
-  del seed
-  return [
-    domain.take(np.flatnonzero(domain.cameras == camera))._replace(
-      name=f'{domain.name}.camera{camera}'
-    )
-    for camera in np.unique(domain.cameras)
-  ]
-
-
-def _by_identity(domain: Images, seed: int) -> list[Images]:
-  """Deals equal numbers of identities to as many clients as cameras."""
-  people = np.unique(domain.identities)
-  clients = len(np.unique(domain.cameras))
-  share = len(people) // clients
-  if not share:
-    raise errors.DataError(
-      f'{len(people)} identities for {clients} clients',
-      domain.name,
-      'use another data.scenario',
-    )
-  rng = np.random.default_rng([seed, keys.client_uid(domain.name)])
-  order = rng.permutation(people)
-  return [
-    domain.take(
-      np.flatnonzero(
-        np.isin(domain.identities, order[k * share : (k + 1) * share])
-      )
-    )._replace(name=f'{domain.name}.part{k}')
-    for k in range(clients)
-  ]
-
-
 # How each domain is dealt out, and whether all domains then become one client.
-SCENARIOS: dict[str, tuple[Deal, bool, str]] = {
-  'by_dataset': (_whole, False, 'own'),
-  'by_camera': (_by_camera, False, 'own'),
-  'by_identity': (_by_identity, False, 'own'),
-  'centralised': (_whole, True, 'all'),
-  'standalone': (_whole, False, 'own'),
+SCENARIOS: dict[str, tuple[dealing.Deal, bool, str]] = {
+  'by_dataset': (dealing.whole, False, 'own'),
+  'by_camera': (dealing.by_camera, False, 'own'),
+  'by_identity': (dealing.by_identity, False, 'own'),
+  'centralised': (dealing.whole, True, 'all'),
+  'standalone': (dealing.whole, False, 'own'),
+  # One domain whose classes every client may have.
+  'iid': (dealing.iid, False, 'domain'),
+  'dirichlet': (dealing.dirichlet, False, 'domain'),
   # Visible-infrared: one camera or one entity a client, entities merged.
-  'ci': (_by_camera, False, 'domain'),
-  'ei': (_whole, False, 'all'),
-  'es': (_whole, True, 'all'),
+  'ci': (dealing.by_camera, False, 'domain'),
+  'ei': (dealing.whole, False, 'all'),
+  'es': (dealing.whole, True, 'all'),
 }
+OF_ONE_DOMAIN = ('standalone', 'iid', 'dirichlet')
 
 
 LABELS = ('', 'concat', 'max', 'global')
 
 
 def make_clients(
-  domains: Sequence[Images], scenario: str, seed: int, labels: str = ''
+  domains: Sequence[Images],
+  scenario: str,
+  seed: int,
+  labels: str = '',
+  num_clients: int = 4,
+  concentration: float = 0.5,
 ) -> tuple[ClientData, ...]:
   """Deals the images of domains to clients, sorted by name.
 
   Labels are dense in a label space: the client's own identities, all of its
-  domain's ('ci': the identities a person index shares), or those of all
-  domains one after another ('ei', 'es', 'centralised').
+  domain's ('ci', 'iid', 'dirichlet': the identities its clients share), or
+  those of all domains one after another ('ei', 'es', 'centralised').
 
   Args:
     domains: to learn from; identities are unique within each.
     scenario: one of `SCENARIOS`.
-    seed: of the deal by identity.
+    seed: of the deals that are random.
     labels: the scenario's own label space if '', else one of a classifier
       that travels: 'concat' numbers the clients' identities one after another,
       'max' has as many columns as the largest client and lets identities of
       different clients share one, 'global' numbers the persons of all domains.
+    num_clients: of 'iid' and 'dirichlet'.
+    concentration: of 'dirichlet'.
 
   Raises:
     DataError: for a domain without images, names that are not unique or
-      collide, or 'standalone' with several domains.
+      collide, several domains where the scenario is of one, or a domain too
+      small to be dealt.
   """
   deal, merge, space = SCENARIOS[scenario]
+  shares = dealing.Shares(seed, num_clients, concentration)
   if labels:
     space = 'all' if labels == 'global' else 'own'
   domains = sorted(domains, key=lambda d: d.name)
   for domain in domains:
     if not len(domain.identities):
       raise errors.DataError('no images', domain.name, 'remove the client')
-  if scenario == 'standalone' and len(domains) > 1:
+  if scenario in OF_ONE_DOMAIN and len(domains) > 1:
     raise errors.DataError(
-      f'standalone training of {len(domains)} domains',
+      f'{scenario} training of {len(domains)} domains',
       'data.sources',
       'name one of them',
     )
@@ -118,7 +91,7 @@ def make_clients(
     columns = {'own': 0, 'domain': size, 'all': sum(sizes)}[space]
     first += size
     numbered = domain._replace(identities=dense)
-    clients += [_client(part, columns) for part in deal(numbered, seed)]
+    clients += [_client(part, columns) for part in deal(numbered, shares)]
   if merge:
     clients = [_merged(clients)]
   clients.sort(key=lambda c: c.name)

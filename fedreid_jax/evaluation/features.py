@@ -31,7 +31,7 @@ def make_extractor(
     mesh: devices.
     batch: images of one device at a time.
     flip: average the features of an image and its mirror image.
-    feature: 'embedding' after the neck or 'feature' before it.
+    feature: 'embedding' after the neck, 'feature' before it, or 'logits'.
   """
   axis = mesh.axis_names[0]
   split, whole = NamedSharding(mesh, P(axis)), NamedSharding(mesh, P())

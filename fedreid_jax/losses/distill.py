@@ -1,5 +1,6 @@
 """Losses that make one network say what another says."""
 
+import jax
 import jax.numpy as jnp
 
 from fedreid_jax.core.types import Array
@@ -30,3 +31,21 @@ def feature_mse(
   if normalise == 'both':
     student = unit(student)
   return identity.masked_mean(((student - teacher) ** 2).mean(axis=1), valid)
+
+
+def divergence(
+  student: Array, teacher: Array, valid: Array, temperature: float
+) -> Array:
+  """Returns `T^2 mean_n KL(softmax(t/T) || softmax(s/T))` (Hinton et al.).
+
+  Args:
+    student: scores `[B, C]`, padded identities at a large negative.
+    teacher: likewise; no gradient flows into it.
+    valid: real rows, bool `[B]`.
+    temperature: T.
+  """
+  log_p = jax.nn.log_softmax(student / temperature)
+  log_q = jax.nn.log_softmax(jax.lax.stop_gradient(teacher) / temperature)
+  # A padded identity has probability 0 on both sides and counts nothing.
+  each = (jnp.exp(log_q) * (log_q - log_p)).sum(axis=-1)
+  return temperature**2 * identity.masked_mean(each, valid)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from fedreid_jax.core.types import Array, Batch, Metrics, Outputs
-from fedreid_jax.losses import identity, metric
+from fedreid_jax.losses import circle, identity, metric, weighted_triplet
 
 
 def make(config) -> Callable[[Outputs, Batch], tuple[Array, Metrics]]:
@@ -12,7 +12,8 @@ def make(config) -> Callable[[Outputs, Batch], tuple[Array, Metrics]]:
   Args:
     config: fields `identity` (weight of cross-entropy), `label_smoothing`,
       `triplet` (weight of the hard triplet loss), `margin`, `triplet_on`
-      ('embedding' after the neck or 'feature' before it).
+      ('embedding' after the neck or 'feature' before it), `circle`,
+      `circle_margin`, `circle_gamma`, `weighted_triplet`, `weighted_squared`.
   """
 
   def objective(outputs: Outputs, batch: Batch) -> tuple[Array, Metrics]:
@@ -30,6 +31,22 @@ def make(config) -> Callable[[Outputs, Batch], tuple[Array, Metrics]]:
       hinge = metric.hard_triplet(on, labels, valid, config.margin)
       loss = loss + config.triplet * hinge
       metrics['triplet'] = hinge
+    if config.circle:
+      round_ = circle.circle(
+        outputs.embedding,
+        labels,
+        valid,
+        config.circle_margin,
+        config.circle_gamma,
+      )
+      loss = loss + config.circle * round_
+      metrics['circle'] = round_
+    if config.weighted_triplet:
+      weighted = weighted_triplet.weighted_triplet(
+        outputs.feature, labels, valid, config.weighted_squared
+      )
+      loss = loss + config.weighted_triplet * weighted
+      metrics['weighted_triplet'] = weighted
     return loss, metrics
 
   return objective

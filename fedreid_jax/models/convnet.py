@@ -5,7 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 from flax import linen as nn
 
-from fedreid_jax.models import conv, norm, pool
+from fedreid_jax.models import conv, inserts, norm, pool
 
 
 class ConvNet(nn.Module):
@@ -14,17 +14,20 @@ class ConvNet(nn.Module):
   Attributes:
     features: output channels of each block.
     dtype: what it computes in.
+    insert: modules put after blocks, each a stage of one block.
   """
 
   features: tuple[int, ...] = (32, 64, 128, 128)
   dtype: Any = jnp.float32
+  insert: inserts.Rule | None = None
 
   @nn.compact
   def __call__(
     self, x, *, train: bool, mask=None, modalities=None, labels=None
   ):
-    """Maps `[B, H, W, ch]` to (maps halved by each block, no extras)."""
+    """Maps `[B, H, W, ch]` to (maps halved by each block, extras)."""
     del modalities, labels
+    extras: dict = {}
     for i, features in enumerate(self.features, start=1):
       x = conv.Conv(
         features, (3, 3), padding=1, dtype=self.dtype, name=f'conv{i}'
@@ -32,4 +35,5 @@ class ConvNet(nn.Module):
       bn = norm.BatchNorm(dtype=self.dtype, name=f'bn{i}')
       # ReLU and maximum commute, and after the pooling there is less to do.
       x = norm.relu(pool.max_pool_2x2(bn(x, train=train, mask=mask)))
-    return x, {}
+      x = inserts.after(self.insert, (i, 0, 1), x, train, mask, extras)
+    return x, extras

@@ -1,16 +1,10 @@
 """A re-identification network: backbone, pooling, neck, classifier."""
 
-from typing import Any
-
 import jax.numpy as jnp
 from flax import linen as nn
 
-from fedreid_jax import errors
 from fedreid_jax.core import types
-from fedreid_jax.models import convnet, head, norm, pool, resnet
-
-DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
-NAMES = (*resnet.DEPTHS, 'convnet')
+from fedreid_jax.models import head, norm, pool
 
 
 class ReIDNet(nn.Module):
@@ -58,7 +52,7 @@ class ReIDNet(nn.Module):
     modalities=None,
     labels=None,
   ) -> types.Outputs:
-    """Runs the network; training a `bottleneck` needs the key `dropout`.
+    """Runs the network; without a key `dropout` it trains without dropout.
 
     Args:
       images: float `[B, H, W, ch]`.
@@ -94,54 +88,3 @@ class ReIDNet(nn.Module):
   def classify(self, embedding, num_identities=None):
     """Scores embeddings `[B, D]` against the identities, `[B, C]`."""
     return head.mask_identities(self.classifier(embedding), num_identities)
-
-
-def build(config: Any, num_classes: int) -> ReIDNet:
-  """Builds the network a configuration describes.
-
-  Args:
-    config: has name, width, small_stem, last_stride, features, pool, neck,
-      bottleneck, dropout, classifier_bias, dtype.
-    num_classes: identities of the classifier, padded to the largest client.
-
-  Raises:
-    ConfigError: an unknown name, pool, neck, dtype or stride, or no channels.
-  """
-  _one_of('name', config.name, NAMES)
-  _one_of('pool', config.pool, pool.POOLS)
-  _one_of('neck', config.neck, head.NECKS)
-  _one_of('dtype', config.dtype, DTYPES)
-  _one_of('last_stride', config.last_stride, (1, 2))
-  dtype = DTYPES[config.dtype]
-  if config.name == 'convnet':
-    backbone = convnet.ConvNet(tuple(config.features), dtype)
-    channels = backbone.features
-  else:
-    backbone = resnet.ResNet(
-      config.name, config.width, config.small_stem, config.last_stride, dtype
-    )
-    channels = (backbone.base,)
-  if not channels or min(channels) < 1:
-    raise errors.ConfigError(
-      f'{config.name} with channels {channels}',
-      'model.width, model.features',
-      'give every layer at least one channel',
-    )
-  return ReIDNet(
-    backbone,
-    num_classes,
-    config.pool,
-    config.neck,
-    config.bottleneck,
-    config.dropout,
-    config.classifier_bias,
-  )
-
-
-def _one_of(field: str, value, choices):
-  if value not in choices:
-    raise errors.ConfigError(
-      f'unknown {field} {value!r}',
-      f'model.{field}',
-      f'choose from {", ".join(map(str, choices))}',
-    )

@@ -12,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 from flax import linen as nn
 
-from fedreid_jax.models import conv, norm
+from fedreid_jax.models import conv, inserts, norm
 
 # Whether blocks are bottlenecks, and how many each stage has.
 DEPTHS = {
@@ -81,9 +81,7 @@ class ResNet(nn.Module):
     dtype: what it computes in.
     private: how many parts, the stem first and then stages, each modality has
       of its own; those of the infrared are named `infrared_...`.
-    insert: `(stage 1..4, block, blocks of the stage, channels) -> module`
-      applied after that block, or None; it is called as `module(x, train=,
-      mask=)` and returns maps, or (maps, dict of extras).
+    insert: modules put after blocks, stages counted from 1.
   """
 
   depth: str = 'resnet50'
@@ -92,7 +90,7 @@ class ResNet(nn.Module):
   last_stride: int = 2
   dtype: Any = jnp.float32
   private: int = 0
-  insert: Callable[[int, int, int, int], nn.Module | None] | None = None
+  insert: inserts.Rule | None = None
 
   @property
   def base(self) -> int:
@@ -133,14 +131,8 @@ class ResNet(nn.Module):
         self.dtype,
         name=f'{prefix}layer{part}_{i}',
       )(x, train=train, mask=mask)
-      if self.insert is None:
-        continue
-      module = self.insert(part, i, depths[part - 1], x.shape[-1])
-      if module is not None:
-        x = module(x, train=train, mask=mask)
-        if isinstance(x, tuple):
-          x, more = x
-          extras |= more
+      place = part, i, depths[part - 1]
+      x = inserts.after(self.insert, place, x, train, mask, extras)
     return x
 
   def _stem(self, x, train: bool, mask, prefix: str):

@@ -153,5 +153,5 @@ def test_unnormalised_inverse_weights_fail_the_sum():
   m = np.array([0.1, 0.4, 0.2])
   printed = m / (1 / m).sum()
   assert abs(printed.sum() - 1) > 0.5
-  fixed = aggregate.normalise(jnp.array(m), jnp.ones((1, 3), bool), jnp.ones(3))
+  fixed = aggregate.normalise(jnp.array(m), jnp.ones((1, 3), bool))
   assert abs(fixed.sum() - 1) < 1e-6

@@ -16,7 +16,8 @@ def views(pad=0, flip=0.0, erase=0.0, **others):
   config = ConfigDict(
     {'pad': pad, 'flip': flip, 'erase': erase, 'erase_fill': ()} | others
   )
-  return augment.make(config, (0.5, 0.25, 0.0), (0.5, 0.5, 1.0))
+  made = augment.make(config, (0.5, 0.25, 0.0), (0.5, 0.5, 1.0))
+  return augment.Views(jax.jit(made.train), jax.jit(made.test))
 
 
 def photographs(num=4):
@@ -106,7 +107,7 @@ def outcomes(image, changed):
 def drawn(v, num=1500, modalities=None):
   """The outcome of each image in a batch of one photograph."""
   images = jnp.tile(photographs(1), (num, 1, 1, 1))
-  changed = jax.jit(v.train)(KEY, images, modalities)
+  changed = v.train(KEY, images, modalities)
   return outcomes(np.asarray(v.test(images))[0], np.asarray(changed))
 
 
@@ -130,7 +131,7 @@ def test_channels_are_exchanged_as_often_as_asked(kinds, probability, expected):
 def test_a_copied_channel_keeps_its_own_normalisation():
   """Of (0.6, 0.5, 0.4) normalised to 0.2, 0.5, 0.4; 0.3989 is of all three."""
   image = jnp.full((1, 1, 1, 3), jnp.array([153, 127.5, 102]))
-  train = jax.jit(views(channel=1.0).train)
+  train = views(channel=1.0).train
   seen = {
     round(float(train(jax.random.key(k), image).max()), 4) for k in range(60)
   }
@@ -141,7 +142,7 @@ def test_channels_are_exchanged_after_erasing():
   """The copies of a filled rectangle are the fill of one channel."""
   v = views(erase=1.0, erase_fill=(7.0, 8.0, 9.0), channel=1.0)
   images = jnp.zeros((40, 6, 5, 3), jnp.uint8)
-  out = np.asarray(jax.jit(v.train)(KEY, images))
+  out = np.asarray(v.train(KEY, images))
   assert (out == out[..., :1]).all()
   assert {7.0, 8.0, 9.0} <= set(out.ravel().tolist())
 
@@ -188,7 +189,7 @@ def test_gray_comes_before_normalisation():
     rtol=1e-5,
   )
   many = jnp.tile(image, (1000, 1, 1, 1))
-  away = jax.jit(views(gray=0.5).train)(KEY, many) - views().test(many)
+  away = views(gray=0.5).train(KEY, many) - views().test(many)
   changed = np.abs(away).max(axis=(1, 2, 3)) > 0.01
   assert abs(changed.mean() - 0.5) < 0.06
 

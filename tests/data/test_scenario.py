@@ -121,3 +121,47 @@ def test_target_splits_images():
   for none in (query & False, query | True):
     with pytest.raises(errors.DataError, match='image in d'):
       federation.split_target(domain(), none)
+
+
+def labelled(labels, name='by_dataset', order=1):
+  domains = [domain('b'), domain('a', (5, 900), (0, 1))][::order]
+  clients = scenario.make_clients(domains, name, 0, labels)
+  return {c.name: (c.labels.tolist(), c.num_identities) for c in clients}
+
+
+@pytest.mark.parametrize(
+  'labels, expected',
+  [
+    ('', {'a': ([0, 1], 2), 'b': ([1, 1, 0, 0, 0], 2)}),
+    ('concat', {'a': ([0, 1], 4), 'b': ([3, 3, 2, 2, 2], 4)}),
+    ('max', {'a': ([0, 1], 2), 'b': ([1, 1, 0, 0, 0], 2)}),
+    ('global', {'a': ([0, 1], 4), 'b': ([3, 3, 2, 2, 2], 4)}),
+  ],
+)
+def test_label_spaces_of_data_sets(labels, expected):
+  assert labelled(labels) == expected
+
+
+@pytest.mark.parametrize(
+  'labels, columns, expected',
+  [
+    # a.camera0 has 1 identity, a.camera1 1, b.camera0 2 and b.camera1 2
+    ('concat', 6, ([0], [1], [3, 2, 2], [5, 4])),
+    ('max', 2, ([0], [0], [1, 0, 0], [1, 0])),
+    ('global', 4, ([0], [1], [3, 2, 2], [3, 2])),
+  ],
+)
+def test_label_spaces_of_cameras_that_see_the_same_people(
+  labels, columns, expected
+):
+  """Only 'global' knows that two cameras see one person."""
+  clients = labelled(labels, 'by_camera')
+  assert list(clients) == ['a.camera0', 'a.camera1', 'b.camera0', 'b.camera1']
+  assert [c[0] for c in clients.values()] == [*expected]
+  assert {c[1] for c in clients.values()} == {columns}
+
+
+@pytest.mark.parametrize('labels', scenario.LABELS)
+@pytest.mark.parametrize('name', ['by_dataset', 'by_camera', 'ci', 'ei'])
+def test_order_of_the_domains_does_not_matter(name, labels):
+  assert labelled(labels, name) == labelled(labels, name, order=-1)

@@ -6,13 +6,13 @@ import toy
 from fedreid_jax.core import mapping
 from fedreid_jax.data import augment
 from fedreid_jax.evaluation import features
-from fedreid_jax.models import functional, reid
+from fedreid_jax.models import functional, networks
 
 
 @pytest.fixture(scope='module')
 def network():
   config = toy.toy_config()
-  model = functional.wrap(reid.build(config.model, 3), toy.IMAGE_SHAPE)
+  model = functional.wrap(networks.build(config.model, 3), toy.IMAGE_SHAPE)
   views = augment.make(config.augment, (0.5,), (0.25,))
   return model, jax.jit(model.init)(jax.random.key(0)), views.test
 

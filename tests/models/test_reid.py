@@ -8,7 +8,7 @@ import pytest
 from flax import traverse_util
 
 from fedreid_jax import errors
-from fedreid_jax.models import reid, resnet
+from fedreid_jax.models import networks, resnet
 
 BATCH_STATS = ['batch_stats']
 
@@ -17,6 +17,8 @@ def make(num_classes=6, **changes):
   config = ml_collections.ConfigDict(
     dict(
       name='convnet',
+      variant='plain',
+      private=0,
       width=0.0625,
       small_stem=True,
       last_stride=1,
@@ -30,7 +32,7 @@ def make(num_classes=6, **changes):
     )
   )
   config.update(changes)
-  return reid.build(config, num_classes)
+  return networks.build(config, num_classes)
 
 
 @pytest.fixture(params=['convnet', 'resnet18'])

@@ -1,0 +1,36 @@
+"""SNR (Jin et al., CVPR 2020) under FedPav: style normalisation, restitution.
+
+Modules after every stage take style out of the maps and put back what tells
+people apart. `loss=entropy` is the journal's loss with a classifier a stage.
+
+  python -m launchers.main --config=configs/snr.py[:smoke|nine]
+  python -m launchers.main --config=configs/snr.py:folder,data.root=DIR
+
+Table rows: DFH table 1, SNR: mAP / rank-1 on CUHK02, Market-1501, CUHK03 are in
+configs/tables. `paper` is DFH's setting; what was measured here is in
+docs/results.md.
+"""
+
+from configs import common, dfh
+from fedreid_jax import errors
+
+LOSSES = {'distance': 'snr', 'entropy': 'snr_entropy'}
+
+
+def get_config(arg: str | None = None):
+  """Returns the recipe; `arg` is `PRESET[,loss=entropy][,key=value...]`."""
+  arg, loss = common.take_argument(arg, 'loss', 'distance')
+  config = base('snr', ('fedpav', 'snr'), loss)
+  return common.recipe(arg, config, dfh.PRESETS)
+
+
+def base(name: str, components: tuple[str, ...], loss: str):
+  """Returns a recipe with SNR's modules before its presets."""
+  if loss not in LOSSES:
+    raise errors.ConfigError(
+      f'unknown loss {loss!r}', '--config', f'one of {", ".join(LOSSES)}'
+    )
+  config = dfh.base()
+  config.name, config.components = name, components
+  config.model.variant, config.snr.loss = LOSSES[loss], loss
+  return config

@@ -1,0 +1,17 @@
+"""SNR + DFH: style normalisation and hallucinated domains together.
+
+  python -m launchers.main --config=configs/snr_dfh.py[:smoke|nine]
+  python -m launchers.main --config=configs/snr_dfh.py:folder,data.root=DIR
+
+Table rows: DFH table 1, SNR + DFH, in configs/tables. The loss of SNR is on the
+original batch only. What was measured here is in docs/results.md.
+"""
+
+from configs import common, dfh, snr
+
+
+def get_config(arg: str | None = None):
+  """Returns the recipe; `arg` is `PRESET[,loss=entropy][,key=value...]`."""
+  arg, loss = common.take_argument(arg, 'loss', 'distance')
+  config = snr.base('snr_dfh', ('fedpav', 'snr', 'dfh'), loss)
+  return common.recipe(arg, config, dfh.PRESETS)

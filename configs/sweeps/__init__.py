@@ -1,0 +1,1 @@
+"""Sweeps: files whose `get_sweep()` says which cells to run."""

@@ -1,0 +1,54 @@
+"""Recipes and sweeps from their files."""
+
+import functools
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from configs import common
+from fedreid_jax import errors
+
+
+@functools.cache
+def _load(file: str) -> ModuleType:
+  installed = Path(common.__file__).parent.parent
+  path = next((p for p in (Path(file), installed / file) if p.is_file()), None)
+  spec = path and importlib.util.spec_from_file_location(path.stem, path)
+  if not spec or not spec.loader:
+    raise errors.ConfigError(
+      f'no file {file!r}', 'recipe or sweep', 'name a Python file'
+    )
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
+
+
+def call(file: str, function: str, *args: Any) -> Any:
+  """Calls a function of a recipe or sweep, found here or beside the package.
+
+  Raises:
+    ConfigError: when there is no such file, or it does not run.
+  """
+  try:
+    return getattr(_load(file), function)(*args)
+  except errors.FedReIDError:
+    raise
+  except Exception as error:  # a configuration file is code: anything goes
+    raise errors.ConfigError(
+      f'{type(error).__name__}: {error}', file, 'mend the file'
+    ) from error
+
+
+def recipe(spec: str, arg: str) -> Any:
+  """Returns the configuration of a recipe, not yet validated.
+
+  Args:
+    spec: `FILE[:key=value,...]`.
+    arg: `PRESET[,key=value...]`, given to the recipe before what `spec` adds.
+
+  Raises:
+    ConfigError: for a file, preset or field there is not.
+  """
+  file, _, own = spec.partition(':')
+  return call(file, 'get_config', ','.join(filter(None, (arg, own))))

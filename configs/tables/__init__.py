@@ -1,0 +1,1 @@
+"""The tables of the papers, declared as runs and published numbers."""

@@ -1,0 +1,97 @@
+"""DEEN: expanded embeddings, diverse yet between the modalities.
+
+Zhang and Wang, "Diverse embedding expansion network and low-light cross-
+modality benchmark for visible-infrared person re-identification" (CVPR 2023).
+The network `models.deen` makes two more embeddings of every image; with `f` the
+features of the images, `f1`, `f2` of the expansions, before the neck, the loss
+is
+
+  L = CE + L_tri + lam_cpm [CPM(f, f1) + CPM(f, f2)] + lam_ort L_ort (eq. 10),
+
+where cross-entropy and hard triplet loss are over all three, and `CPM` and
+`L_ort` are those of `losses.embedding_expansion`. It is the whole loss: the
+plain one has to be switched off (`loss.identity = loss.triplet = 0`).
+
+Deviations from the paper, all of which are those of the released code: each of
+the three aims of CPM has a hinge of its own (eq. 3 has one around all), the
+distance that pushes an expansion from its origin is a constant, and negatives
+are the nearest centres; there are two branches and `lam_ort` is 0.01 (table 6
+and figure 6: three and 0.1); the attention of an MFA block is divided by its
+size (eq. 7: softmax), and a branch of DEE is a mean (eq. 1: a sum). Deviations
+from the released code: its position attention views half the channels of two
+halves of an image as one position, here a position is a position; identities of
+one modality in a batch, which its sampler excludes, do not enter CPM; what is
+ranked is an image's own embedding, where it also adds up the similarities of
+all three before and after the neck.
+"""
+
+import jax.numpy as jnp
+
+from fedreid_jax import errors
+from fedreid_jax.core.component import Component, LocalTerm, StepCtx
+from fedreid_jax.core.types import Array, Metrics
+from fedreid_jax.losses import embedding_expansion, identity, metric
+
+
+def make(
+  *,
+  lam_cpm: float = 0.8,
+  lam_ort: float = 0.01,
+  margin: float = 0.3,
+  cpm_margin: float = 0.2,
+) -> Component:
+  """Builds the component.
+
+  Args:
+    lam_cpm: weight of centre-guided pair mining.
+    lam_ort: weight of the branches' inner products.
+    margin: of the hard triplet loss.
+    cpm_margin: of centre-guided pair mining.
+
+  Raises:
+    ConfigError: for a number below zero; with a network that does not make two
+      expansions, once it is traced.
+  """
+  if min(lam_cpm, lam_ort, margin, cpm_margin) < 0:
+    raise errors.ConfigError(
+      'a weight or margin below 0', 'deen', 'give 0 or more'
+    )
+
+  def term(variables, state, ctx: StepCtx) -> tuple[Array, Metrics]:
+    del variables, state
+    every = ctx.outputs.extras.get('copies')
+    size = ctx.batch.labels.shape[0]
+    if every is None or every.feature.shape[0] != 3 * size:
+      raise errors.ConfigError(
+        'the network makes no two expansions of an image',
+        'components: deen',
+        'train the network deen with it',
+      )
+    labels, modalities, valid = (
+      ctx.batch.labels,
+      ctx.batch.modalities,
+      ctx.batch.valid,
+    )
+    of_all = jnp.tile(labels, 3), jnp.tile(valid, 3)
+    original, first, second = jnp.split(every.feature, 3)
+    mined = sum(
+      embedding_expansion.centre_pair_mining(
+        original, branch, labels, modalities, valid, cpm_margin
+      )
+      for branch in (first, second)
+    )
+    metrics = {
+      'identity': identity.cross_entropy(every.logits, *of_all),
+      'triplet': metric.hard_triplet(every.feature, *of_all, margin),
+      'cpm': jnp.asarray(mined),
+      'ort': embedding_expansion.orthogonality(first, second, valid),
+    }
+    loss = (
+      metrics['identity']
+      + metrics['triplet']
+      + lam_cpm * metrics['cpm']
+      + lam_ort * metrics['ort']
+    )
+    return loss, metrics
+
+  return Component('deen', term=LocalTerm(loss=term))

@@ -1,0 +1,152 @@
+"""DNS: alignment and distillation between domains, after their shift.
+
+Jiang et al., "Domain shifting: a generalized solution for heterogeneous
+cross-modality person re-identification", ECCV 2024; a baseline of L2RW, where
+without modalities it is called DNS*. The network is `models.dns`: Z are its
+pooled features, z = BN(Z), and Z^ what its common space shift makes of them.
+To the identity and circle losses of the configuration are added
+
+  0.2 L_da + L_dd, with, for visible v and infrared r,
+
+  L_da = 0.45 [MMD(Z_v, Z_r) + MMD(Z^_v, Z^_r)]
+       + 0.05 [MMD(Z_v, Z^_v) + MMD(Z_r, Z^_r)],
+
+  L_dd = sum over x in (z, Z^) of
+         mean KL(softmax C_m(x) || softmax W_other(x)) + 0.25 sum_m CE(C_m(x)),
+
+where m is the modality of an image, C_m that modality's linear classifier and
+W_m a copy of it without gradient, `W <- (1 - tau) W + tau C` before each step.
+A modality without an image in the batch has no terms.
+
+Variant `one_stream`, DNS*, knows no modalities: L_da = 0.05 MMD(Z, Z^); one
+classifier C, and the two features teach each other, `KL(softmax C(z) ||
+softmax W(Z^)) + KL(softmax C(Z^) || softmax W(z))`, with both cross-entropies.
+
+Deviations from the paper: `one_stream` is an assumption, L2RW says only that
+modality information is removed. W stays at a client between its rounds and
+starts as the classifier it is first sent. As in the code, Z^ enters L_dd
+without a neck. Deviations from the released code: tau is 0.2, as in that of
+DNS; in that of L2RW it is 0, and W never moves.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedreid_jax import errors
+from fedreid_jax.core.component import Component, LocalTerm, StepCtx
+from fedreid_jax.core.types import Array, Metrics
+from fedreid_jax.losses import discrepancy
+from fedreid_jax.models import head
+from fedreid_jax.models.dns import DOMAINS
+
+
+def make(
+  *,
+  variant: str = 'two_stream',
+  tau: float = 0.2,
+  alignment: float = 0.2,
+  distillation: float = 1.0,
+) -> Component:
+  """Builds the component.
+
+  Args:
+    variant: of the network, 'two_stream' or 'one_stream'.
+    tau: share of the classifiers in their moving averages, a step.
+    alignment: weight of L_da.
+    distillation: weight of L_dd.
+
+  Raises:
+    ConfigError: for an unknown variant or a number out of range; when the run
+      begins, for a network without the variant's classifiers.
+  """
+  if variant not in DOMAINS:
+    raise errors.ConfigError(
+      f'unknown variant {variant!r}', 'dns.variant', f'one of {tuple(DOMAINS)}'
+    )
+  if not 0 <= tau <= 1 or min(alignment, distillation) < 0:
+    raise errors.ConfigError(
+      'tau must be in [0, 1], weights at least 0', 'dns', 'change it'
+    )
+  domains = DOMAINS[variant]
+
+  def init(key, variables):
+    del key
+    return _kernels(variables, variant), jnp.bool_(False)
+
+  def open_(slot, ctx):
+    averages, started = slot
+    first = _kernels(ctx.variables, variant)
+    averages = jax.tree.map(
+      lambda w, c: jnp.where(started, w, c), averages, first
+    )
+    return averages, jnp.bool_(True)
+
+  def move(averages, outputs):
+    now = lax.stop_gradient(outputs.extras['domains'])
+    return jax.tree.map(lambda w, c: w + tau * (c - w), averages, now)
+
+  def loss(variables, state, ctx: StepCtx) -> tuple[Array, Metrics]:
+    del variables
+    modalities = ctx.batch.modalities
+    own = modalities if len(domains) > 1 else jnp.zeros_like(modalities)
+    members = ctx.batch.valid & (own == jnp.arange(len(domains))[:, None])
+    shifted = ctx.outputs.extras['shifted']
+    da = discrepancy.alignment(ctx.outputs.feature, shifted, members)
+    averages = move(state[0], ctx.outputs)
+    dd = _distillation(ctx, averages, domains, own, members)
+    metrics = {'alignment': da, 'distillation': dd}
+    return alignment * da + distillation * dd, metrics
+
+  def observe(state, ctx: StepCtx):
+    averages, started = state
+    return move(averages, ctx.outputs), started
+
+  return Component(
+    'dns', term=LocalTerm(init=init, open=open_, loss=loss, observe=observe)
+  )
+
+
+def _kernels(variables, variant: str) -> dict[str, Array]:
+  """Returns the kernels of a variant's classifiers."""
+  names = {d: f'params/domain_{d}/kernel' for d in DOMAINS[variant]}
+  absent = set(names.values()) - variables.keys()
+  if absent:
+    raise errors.ConfigError(
+      f'a network without {min(absent)}',
+      'model.name',
+      f'use the network of DNS in its variant {variant!r}',
+    )
+  return {domain: variables[name] for domain, name in names.items()}
+
+
+def _distillation(ctx: StepCtx, averages, domains, own, members) -> Array:
+  """Returns L_dd.
+
+  Args:
+    ctx: of the step.
+    averages: kernels W by domain.
+    domains: their names, in order.
+    own: which of them each image is of, int32 `[B]`.
+    members: real images of each domain, bool `[M, B]`.
+  """
+
+  def score(x, kernels, domain):
+    every = jnp.stack([x @ kernels[name] for name in domains])
+    picked = every[domain, jnp.arange(len(x))]
+    return head.mask_identities(picked, ctx.work.num_identities)
+
+  z, shifted = ctx.outputs.embedding, ctx.outputs.extras['shifted']
+  pairs = ((z, z), (shifted, shifted))
+  if len(domains) == 1:
+    pairs = ((z, shifted), (shifted, z))
+  halves = [
+    discrepancy.distillation(
+      score(taught, ctx.outputs.extras['domains'], own),
+      score(teacher, averages, len(domains) - 1 - own),
+      ctx.batch.labels,
+      members,
+    )
+    for taught, teacher in pairs
+  ]
+  return halves[0] + halves[1]

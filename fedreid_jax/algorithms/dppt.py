@@ -1,0 +1,151 @@
+"""DPPT: a memory of identities that rectifies where features go.
+
+Jiang et al., "From laboratory to real world: a new benchmark towards
+privacy-preserved visible-infrared person re-identification" (L2RW), section
+3.3. Labels are global: every client's identity `i` is the same person.
+
+In a round client m keeps the feature z of every image it trains on, as it was
+when the image was seen. For an identity i with mean c_i of its features
+
+  c^_i^m = mean of the K features nearest to c_i     (eq. 3-4; fewer: c_i)
+  c_i^g  = mean of c^_i^m over the clients that have i               (eq. 5)
+  L      = L_ori + lam mean_i (1 - cos(z_i, c^g_{y_i}))            (eq. 6-7)
+
+with the server's centres of the last round, constants. An identity without a
+centre is left out of the loss, and so is every identity in the first round.
+
+Deviations from the paper: none in the default. Its cosine needs no lengths, so
+`norm` matters to what is averaged and to the losses 'edu' and 'mixed' of table
+3: between unit vectors these are at most 4/D, next to nothing; the rows of that
+table are thought to be of features as they are (`norm=False`). Where only some
+clients take part in a round, the mean of eq. 5 is over those whose upload
+arrived, and an identity none of them has keeps its centre.
+
+Deviations from the released code: there the memory holds features as they are;
+K is 5 (cameras) or 3 (entities), not 4; an identity a client lacks enters its
+mean as a vector of zeros, which eq. 5 leaves out; the loss is 'mixed'; and
+entities never update the server's centres, which stay zeros (`target='zeros'`:
+the angle is then constant, and 'edu' a penalty on the length of features).
+"""
+
+from fedreid_jax import errors
+from fedreid_jax.core import memory
+from fedreid_jax.core.component import (
+  Component,
+  LocalTerm,
+  Population,
+  ServerStep,
+  StepCtx,
+)
+from fedreid_jax.core.types import Array, Metrics
+from fedreid_jax.losses import identity, rectification, similarity
+
+TARGETS = ('global', 'zeros')
+
+
+def make(
+  *,
+  lam: float = 1.0,
+  k: int = 4,
+  loss: str = 'cos',
+  norm: bool = True,
+  target: str = 'global',
+) -> Component:
+  """Builds the component.
+
+  Args:
+    lam: weight of the rectification loss.
+    k: features of a client's centre.
+    loss: one of `rectification.KINDS`.
+    norm: scale features to length one first.
+    target: 'global' centres, or 'zeros' as released for entities.
+
+  A client remembers every image of its round while it trains, 4 D bytes each.
+
+  Raises:
+    ConfigError: for an unknown choice or a number out of range.
+  """
+  for field, value, choices in (
+    ('loss', loss, rectification.KINDS),
+    ('target', target, TARGETS),
+  ):
+    if value not in choices:
+      raise errors.ConfigError(
+        f'unknown {field} {value!r}', f'dppt.{field}', f'one of {choices}'
+      )
+  if lam < 0 or k < 1:
+    raise errors.ConfigError(
+      'lam must be at least 0, k at least 1', 'dppt', 'change it'
+    )
+
+  def represent(embedding: Array) -> Array:
+    return similarity.unit(embedding) if norm else embedding
+
+  def bank(broadcast) -> memory.Centres:
+    return broadcast.extras['dppt']
+
+  def term(variables, state, ctx: StepCtx) -> tuple[Array, Metrics]:
+    del variables, state
+    known, batch = bank(ctx.broadcast), ctx.batch
+    value = rectification.rectification(
+      represent(ctx.outputs.embedding),
+      batch.labels,
+      batch.valid,
+      known.features,
+      known.present,
+      loss,
+    )
+    share = identity.masked_mean(
+      known.present[batch.labels].astype(value.dtype), batch.valid
+    )
+    return lam * value, {'rectification': value, 'known': share}
+
+  def observe(state: memory.Memory, ctx: StepCtx) -> memory.Memory:
+    z = represent(ctx.outputs.embedding)
+    return memory.insert(state, z, ctx.batch.labels, ctx.batch.valid)
+
+  def finish(state: memory.Memory, ctx):
+    return (), memory.centres(state, len(bank(ctx.broadcast).present), k)
+
+  def collect(slot: memory.Centres, uploads, arrived) -> memory.Centres:
+    new = memory.merge(slot, uploads.extras['dppt'], arrived)
+    if target == 'zeros':
+      return memory.Centres(slot.features, new.present)
+    return new
+
+  return Component(
+    'dppt',
+    term=LocalTerm(
+      open=lambda slot, ctx: memory.empty(
+        ctx.num_images, bank(ctx.broadcast).features.shape[1]
+      ),
+      loss=term,
+      observe=observe,
+      finish=finish,
+    ),
+    server_step=ServerStep(
+      init=lambda ctx: memory.no_centres(
+        ctx.outputs.logits.shape[1], ctx.outputs.embedding.shape[1]
+      ),
+      collect=collect,
+      broadcast=lambda slot: slot,
+    ),
+    check=check,
+  )
+
+
+def check(people: Population) -> None:
+  """Refuses clients of different label spaces.
+
+  Raises:
+    DataError: naming two clients whose numbers of identities differ.
+  """
+  first = people.clients[0]
+  for client in people.clients:
+    if client.num_identities != first.num_identities:
+      raise errors.DataError(
+        f'{client.num_identities} identities where {first.name} has '
+        f'{first.num_identities}: the same number must be the same person',
+        f'client {client.name}',
+        "number all clients' identities together, as data.scenario 'ci', 'ei'",
+      )

@@ -1,0 +1,105 @@
+"""A local expert teaches the client's model: Wu and Gong's FedReID.
+
+Decentralised learning from independent multi-domain labels for person
+re-identification, AAAI 2021, section 3. In round k the client's model starts
+from the server's embedding and the client's own head (eq. 7), the expert from
+the client's *model* at the end of its last round (eq. 10); in the first round
+both start alike. Of every batch two augmentations x, x' are drawn, d are the
+client model's scores of x and d' the expert's of x'; with T = 3
+
+  L = CE(d, y) + CE(d', y)
+      + T^2 mean_n sum_z Q_z log(Q_z / P_z),  P = softmax(d/T), Q =
+      softmax(d'/T),
+
+where the last term has a gradient with respect to the client's model only. Both
+are trained by the client's optimiser; the expert is thrown away after the
+round. Compose with 'uniform' and a `fedpav.shared` that keeps the head at home.
+
+With `frozen` the teacher is the model the client first started from, in
+evaluation mode: the variant "supervised with local data and distillation"
+(table 6), whose start is a trained federation (`start_from`).
+
+Deviations from the paper: none is known. Deviations from the released code of
+the same group's later work: the expert starts from the client's model, not from
+a mixture with the server's, and no 1e-7 is added to Q.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from fedreid_jax.core import partition
+from fedreid_jax.core.component import (
+  Component,
+  LocalTerm,
+  OpenCtx,
+  StepCtx,
+)
+from fedreid_jax.losses import distill
+
+
+def make(temperature: float = 3.0, frozen: bool = False) -> Component:
+  """Builds the component.
+
+  Args:
+    temperature: T.
+    frozen: do not train the expert.
+  """
+
+  def begin(slot, ctx: OpenCtx):
+    """Starts from the last own model, or from what the client starts from."""
+    last, has_last = slot
+    expert = jax.tree.map(
+      lambda old, new: jnp.where(has_last, old, new), last, ctx.variables
+    )
+    params, _ = partition.trainable(expert)
+    return expert, () if frozen else ctx.optimizer.init(params)
+
+  def before(state, ctx: StepCtx):
+    expert, opt_state = state
+    images = ctx.view(jax.random.fold_in(ctx.key, 0))
+    if frozen:
+      outputs, _ = ctx.model.apply(
+        expert, images, train=False, modalities=ctx.batch.modalities
+      )
+      return state, outputs.logits
+    params, buffers = partition.trainable(expert)
+
+    def loss(params):
+      outputs, updated = ctx.model.apply(
+        {**params, **buffers},
+        images,
+        train=True,
+        key=jax.random.fold_in(ctx.key, 1),
+        mask=ctx.batch.valid,
+        num_identities=ctx.work.num_identities,
+        modalities=ctx.batch.modalities,
+        labels=ctx.batch.labels,
+      )
+      total, _ = ctx.objective(outputs, ctx.batch)
+      return total, (outputs.logits, updated)
+
+    grads, (logits, buffers) = jax.grad(loss, has_aux=True)(params)
+    params, opt_state = ctx.optimizer.update(grads, opt_state, params, ctx.lr)
+    return ({**params, **buffers}, opt_state), logits
+
+  def loss(variables, state, ctx: StepCtx):
+    del variables, state
+    divergence = distill.divergence(
+      ctx.outputs.logits, ctx.note, ctx.batch.valid, temperature
+    )
+    return divergence, {'divergence': divergence}
+
+  def finish(state, ctx):
+    own = state[0] if frozen else ctx.variables
+    return (own, jnp.bool_(True)), ()
+
+  return Component(
+    'expert',
+    term=LocalTerm(
+      init=lambda key, variables: (variables, jnp.bool_(False)),
+      open=begin,
+      before=before,
+      loss=loss,
+      finish=finish,
+    ),
+  )

@@ -1,0 +1,57 @@
+"""White noise on the model: what Wu and Gong call privacy protection.
+
+Decentralised learning from independent multi-domain labels for person
+re-identification, AAAI 2021, eq. 14 and 15. After the reduction ('single')
+
+  theta <- theta + beta N(0, 1),
+
+and, if `double`, independent noise of the same size on every download as well.
+
+Nothing is clipped before noise is added, so it carries no (epsilon, delta)
+guarantee of differential privacy, whatever beta; a run says so.
+
+Deviations from the paper: it does not say whether running statistics get noise;
+by default they do not, a variance must not fall below zero. Deviations from the
+released code of the same group's later work: there every entry of the state
+gets noise (`buffers`).
+"""
+
+from fedreid_jax.core import noise
+from fedreid_jax.core.component import (
+  Channel,
+  Component,
+  ServerCtx,
+  ServerStep,
+)
+
+NOTICE = (
+  'noise is added without clipping: it carries no (epsilon, delta) guarantee '
+  'of differential privacy'
+)
+
+
+def make(
+  beta: float = 5e-4, double: bool = False, buffers: bool = False
+) -> Component:
+  """Builds the component.
+
+  Args:
+    beta: standard deviation.
+    double: on every download too.
+    buffers: on running statistics too.
+  """
+
+  def apply(server, ctx: ServerCtx):
+    noisy = noise.gaussian(ctx.key, server.shared, beta, buffers)
+    return server.replace(shared=noisy)
+
+  def down(broadcast, key):
+    noisy = noise.gaussian(key, broadcast.shared, beta, buffers)
+    return broadcast.replace(shared=noisy)
+
+  return Component(
+    'noise',
+    channel=Channel(down=down) if double else None,
+    server_step=ServerStep(apply=apply),
+    notice=NOTICE,
+  )

@@ -1,0 +1,172 @@
+"""Rows of a client's images that make up its batches, drawn with NumPy."""
+
+import numpy as np
+
+from fedreid_jax import errors
+from fedreid_jax.core.types import ClientData, Plan
+
+
+def uniform(
+  rng: np.random.Generator, num: int, steps: int, batch: int, drop_last: bool
+) -> Plan:
+  """Shuffles `num` images anew every epoch until `steps` batches are full."""
+  per_epoch = num // batch if drop_last else -(-num // batch)
+  per_epoch = max(per_epoch, 1)
+  rows = np.full((steps, batch), -1, np.int32)
+  for first in range(0, steps, per_epoch):
+    order = np.full(per_epoch * batch, -1, np.int32)
+    shuffled = rng.permutation(num)[: order.size]
+    order[: shuffled.size] = shuffled
+    size = min(per_epoch, steps - first)
+    rows[first : first + size] = order.reshape(per_epoch, batch)[:size]
+  return Plan(np.maximum(rows, 0), rows >= 0)
+
+
+def pk(
+  rng: np.random.Generator,
+  client: ClientData,
+  steps: int,
+  batch: int,
+  identities: int,
+  cross_camera: bool,
+) -> Plan:
+  """Draws P identities and K images of each.
+
+  Identities come from a shuffled list that starts anew when fewer than P are
+  left of it. Images of one draw differ while the client has enough of them.
+
+  Args:
+    rng: of this client and round.
+    client: labels and cameras of its images.
+    steps: batches to draw.
+    batch: B, a multiple of P.
+    identities: P; a client with fewer leaves the rest of the batch padded.
+    cross_camera: take one random image of an identity, the others from other
+      cameras while there are any.
+  """
+  images = batch // identities
+  present = np.unique(client.labels)
+  pools = {label: np.flatnonzero(client.labels == label) for label in present}
+  rows = np.full((steps, identities, images), -1, np.int32)
+  size = min(identities, len(present))
+  order = np.empty(0, present.dtype)
+  for step in range(steps):
+    if len(order) < size:
+      order = rng.permutation(present)
+    chosen, order = order[:size], order[size:]
+    for place, label in enumerate(chosen):
+      pool = pools[label]
+      anchor = rng.choice(pool)
+      others = pool[pool != anchor]
+      if cross_camera:
+        away = pool[client.cameras[pool] != client.cameras[anchor]]
+        others = away if len(away) else others
+      others = others if len(others) else pool
+      more = rng.choice(others, images - 1, replace=len(others) < images - 1)
+      rows[step, place] = [anchor, *more]
+  rows = rows.reshape(steps, batch)
+  return Plan(np.maximum(rows, 0), rows >= 0)
+
+
+def pk_replace(
+  rng: np.random.Generator,
+  client: ClientData,
+  steps: int,
+  batch: int,
+  identities: int,
+) -> Plan:
+  """Draws P identities for each batch, and K images of each with replacement.
+
+  L2RW's sampler of clients that do not know modalities.
+
+  Args:
+    rng: of this client and round.
+    client: labels of its images.
+    steps: batches to draw.
+    batch: B, a multiple of P.
+    identities: P; a client with fewer leaves the rest of the batch padded.
+  """
+  chosen = _identities(rng, np.unique(client.labels), steps, identities)
+  every = np.arange(client.num_images)
+  rows = _images(rng, client.labels, every, chosen, batch // identities)
+  rows = rows.reshape(steps, batch)
+  return Plan(np.maximum(rows, 0), rows >= 0)
+
+
+def pk_by_modality(
+  rng: np.random.Generator,
+  client: ClientData,
+  steps: int,
+  batch: int,
+  identities: int,
+  parts: tuple[int, ...],
+) -> Plan:
+  """Draws P identities for each batch, and images of both modalities of each.
+
+  Identities of one modality only are never drawn. Images are drawn with
+  replacement; each part of a batch has the same identities in the same order.
+
+  Args:
+    rng: of this client and round.
+    client: labels and modalities of its images.
+    steps: batches to draw.
+    batch: B, a multiple of P times the number of parts.
+    identities: P; a client with fewer leaves the rest of each part padded.
+    parts: modality of each part; one that comes again has the same images.
+
+  Raises:
+    DataError: for a client that has no identity in both modalities.
+  """
+  chosen = _identities(rng, in_both(client), steps, identities)
+  num = batch // (len(parts) * identities)
+  drawn = [
+    _images(
+      rng,
+      client.labels,
+      np.flatnonzero(client.modalities == modality),
+      chosen,
+      num,
+    )
+    for modality in (0, 1)
+  ]
+  rows = np.stack([drawn[modality] for modality in parts], axis=1)
+  rows = rows.reshape(steps, batch)
+  return Plan(np.maximum(rows, 0), rows >= 0)
+
+
+def in_both(client: ClientData) -> np.ndarray:
+  """Returns the identities with visible and infrared images, sorted.
+
+  Raises:
+    DataError: for a client that has none.
+  """
+  visible, infrared = (
+    np.unique(client.labels[client.modalities == m]) for m in (0, 1)
+  )
+  both = np.intersect1d(visible, infrared)
+  if not len(both):
+    raise errors.DataError(
+      f'{len(visible)} visible and {len(infrared)} infrared identities, '
+      'none of them the same',
+      f'client {client.name}',
+      "give it both modalities, or set local.sampler='pk_replace'",
+    )
+  return both
+
+
+def _identities(rng, present: np.ndarray, steps: int, num: int) -> np.ndarray:
+  """Draws identities of each batch without replacement, -1 for none, [S, P]."""
+  order = rng.random((steps, len(present))).argsort(axis=1)[:, :num]
+  chosen = np.full((steps, num), -1)
+  chosen[:, : order.shape[1]] = present[order]
+  return chosen
+
+
+def _images(rng, labels, rows, chosen: np.ndarray, num: int) -> np.ndarray:
+  """Draws rows of each identity with replacement, -1 for none, [S, P, K]."""
+  pool = rows[np.argsort(labels[rows], kind='stable')]
+  first = np.searchsorted(labels[pool], chosen)[..., None]
+  last = np.searchsorted(labels[pool], chosen, side='right')[..., None]
+  size = (*chosen.shape, num)
+  drawn = pool[first + rng.integers(0, np.maximum(last - first, 1), size)]
+  return np.where(last > first, drawn, -1).astype(np.int32)

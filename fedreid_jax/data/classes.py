@@ -1,0 +1,65 @@
+"""Tests of classification: other images of the classes that are learned."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedreid_jax import errors
+from fedreid_jax.core.types import ClientData
+from fedreid_jax.data.federation import Images, Target, Trial, World
+from fedreid_jax.evaluation import classification
+
+
+def make_target(images: Images, learned: np.ndarray) -> Target:
+  """Makes a test of images under the labels that clients learn.
+
+  Args:
+    images: to test on.
+    learned: identities of the training images, in any order and number.
+
+  Raises:
+    DataError: without test images, or for one of a class nobody learns.
+  """
+  people = images.identities
+  if not len(people):
+    raise errors.DataError('no test images', images.name, 'make it a source')
+  unknown = np.setdiff1d(people, learned)
+  if len(unknown):
+    raise errors.DataError(
+      f'classes {unknown[:5].tolist()} are tested and not trained',
+      images.name,
+      'test fewer, or train more',
+    )
+  labels = np.searchsorted(np.unique(learned), people).astype(np.int32)
+  rows = np.arange(len(people))
+  return Target(
+    images.name,
+    images._replace(identities=labels),
+    (Trial(rows, rows[:0]),),
+    classification.PROTOCOL,
+  )
+
+
+def check_clients(world: World, clients: Sequence[ClientData]) -> None:
+  """Refuses clients that do not number the classes as the targets do.
+
+  Raises:
+    ConfigError: for another domain than the one that is tested on, or a
+      scenario in which clients number classes of their own.
+  """
+  learned = [domain.name for domain in world.sources]
+  tested = {target.name for target in world.targets}
+  if len(learned) > 1 or tested - set(learned):
+    raise errors.ConfigError(
+      f'{learned} are trained on and {sorted(tested)} tested on',
+      'data.sources',
+      'classification is of one domain',
+    )
+  total = len(np.unique(world.sources[0].identities))
+  own = {client.num_identities for client in clients}
+  if own != {total}:
+    raise errors.ConfigError(
+      f'clients number {sorted(own)} classes of {total}',
+      'data.scenario',
+      "classification needs 'iid', 'dirichlet' or 'centralised'",
+    )

@@ -1,0 +1,200 @@
+"""What training does to the colours of an image, and how often.
+
+Channel exchange copies one channel of a normalised image, or its luminance, to
+all three (Ye et al., "Channel augmented joint learning for visible-infrared
+recognition"; L2RW's channel augmentation). A law is the probabilities of five
+outcomes: as it is, red, green, blue or luminance in all channels.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedreid_jax import errors
+from fedreid_jax.core.types import Array
+
+LUMINANCE = (0.2989, 0.5870, 0.1140)
+# Shares of red, green, blue and luminance. CAJ's infrared images: each channel
+# a quarter, luminance half of the last quarter, nothing the other half.
+KINDS = {
+  'exchange': (1, 1, 1, 1),
+  'copy': (1, 1, 1, 0),
+  'gray': (0, 0, 0, 1),
+  'adapt': (2, 2, 2, 1),
+}
+# How often channels of infrared images are exchanged: as those of the others;
+# by CAJ's law; never, but hues are rotated (DNS).
+INFRARED = {'same': None, 'adapt': 7 / 8, 'hue': 0.0}
+DEFAULTS = {
+  'gray': 0.0,
+  'channel': 0.0,
+  'channel_kinds': 'exchange',
+  'infrared': 'same',
+  'copies': '',
+}
+VISIBLE, OTHER, COPY = range(3)  # groups of images; the first two modalities
+
+# `[outcome, channel taken, channel written]`.
+_MIXES = np.stack(
+  [
+    np.eye(3),
+    *np.repeat(np.eye(3)[:, :, None], 3, axis=2),
+    np.repeat(np.array(LUMINANCE)[:, None], 3, axis=1),
+  ]
+).astype(np.float32)
+
+
+class Colours(NamedTuple):
+  """What a training view does to colours.
+
+  Attributes:
+    groups: `(B, modalities [B] or None) -> int32 [B]`, visible, infrared or a
+      copy.
+    before: `(key, image, group) -> image`, before normalisation.
+    after: `(key, image, group) -> image`, after it and after erasing.
+  """
+
+  groups: Callable[..., Array]
+  before: Callable[..., Array]
+  after: Callable[..., Array]
+
+
+def make(config: Mapping[str, Any], channels: int) -> Colours:
+  """Builds what a configuration asks for; what it leaves out costs nothing.
+
+  Args:
+    config: fields `gray` (probability of luminance before normalisation),
+      `channel` (probability of an exchange of channels), `channel_kinds` (what
+      it does, of `KINDS`), `infrared` (what infrared images get instead, of
+      `INFRARED`), `copies` (the kind of exchange that every image in the second
+      third of a batch gets, the copies of the sampler 'pk_caj'; '' where there
+      are none).
+    channels: of the images.
+
+  Raises:
+    ConfigError: for an unknown kind, or images that have no colours.
+  """
+  gray, infrared, copies = (config[n] for n in ('gray', 'infrared', 'copies'))
+  if infrared not in INFRARED:
+    raise errors.ConfigError(
+      f'unknown infrared {infrared!r}',
+      'augment.infrared',
+      f'one of {", ".join(INFRARED)}',
+    )
+  visible = law(config['channel_kinds'], config['channel'])
+  share = INFRARED[infrared]
+  laws = np.array(
+    [
+      visible,
+      visible if share is None else law('adapt', share),
+      law(copies, 1.0) if copies else visible,
+    ],
+    np.float32,
+  )
+  turns, exchanges = infrared == 'hue', bool((laws[:, 0] < 1).any())
+  if channels != 3 and (gray or turns or exchanges):
+    raise errors.ConfigError(
+      f'changes of colour for images of {channels} channels',
+      'augment',
+      "leave them out, or set data.channels='rgb'",
+    )
+
+  def groups(size, modalities):
+    if modalities is None:
+      modalities = jnp.full(size, VISIBLE, jnp.int32)
+    copied = bool(copies) & (jnp.arange(size) * 3 // size == 1)
+    return jnp.where(copied, COPY, modalities)
+
+  def before(key, image, group):
+    if not (turns or gray):
+      return image
+    hue_key, gray_key = jax.random.split(key)
+    image = image.astype(jnp.float32)
+    if turns:
+      turned = rotate_hue(image, jax.random.uniform(hue_key))
+      image = jnp.where(group == OTHER, turned, image)
+    if gray:
+      happens = jax.random.bernoulli(gray_key, gray)
+      image = jnp.where(happens, luminance(image), image)
+    return image
+
+  def after(key, image, group):
+    if not exchanges:
+      return image
+    return exchange(key, image, jnp.asarray(laws)[group])
+
+  return Colours(groups, before, after)
+
+
+def law(kind: str, probability: float) -> tuple[float, ...]:
+  """Returns the probabilities of the five outcomes.
+
+  Args:
+    kind: one of `KINDS`.
+    probability: that the image is changed at all.
+
+  Raises:
+    ConfigError: for an unknown kind.
+  """
+  if kind not in KINDS:
+    raise errors.ConfigError(
+      f'unknown kind {kind!r}', 'augment', f'one of {", ".join(KINDS)}'
+    )
+  shares = KINDS[kind]
+  rest = (probability * share / sum(shares) for share in shares)
+  return 1.0 - probability, *rest
+
+
+def exchange(key: Array, image: Array, chances: Array) -> Array:
+  """Draws one of the five outcomes for `[H, W, 3]`.
+
+  Args:
+    key: of the image.
+    image: normalised; a copied channel keeps its own mean and deviation.
+    chances: probabilities of the outcomes, `[5]`.
+  """
+  return _mixed(
+    image, jnp.asarray(_MIXES)[jax.random.choice(key, 5, p=chances)]
+  )
+
+
+def luminance(image: Array) -> Array:
+  """Writes the luminance of `[H, W, 3]` to all three channels."""
+  return _mixed(image, jnp.asarray(_MIXES[-1]))
+
+
+def _mixed(image: Array, mix: Array) -> Array:
+  # Not a matrix product, which would round a channel that is only copied.
+  red, green, blue = (image[..., k, None] * mix[k] for k in range(3))
+  return red + green + blue
+
+
+def rotate_hue(image: Array, turn: Array | float) -> Array:
+  """Turns the hue of `[H, W, 3]`, saturation and value as they were.
+
+  Args:
+    image: not negative, of any scale.
+    turn: share of the whole circle of hues.
+  """
+  red, green, blue = (image[..., k] for k in range(3))
+  value, lowest = image.max(axis=-1), image.min(axis=-1)
+  chroma = value - lowest
+  width = jnp.where(chroma > 0, chroma, 1.0)
+  hue = jnp.where(
+    value == red,
+    (green - blue) / width,
+    jnp.where(
+      value == green,
+      (blue - red) / width + 2.0,
+      (red - green) / width + 4.0,
+    ),
+  )
+
+  def channel(offset):
+    place = (offset + hue + 6.0 * turn) % 6.0
+    return value - chroma * jnp.clip(jnp.minimum(place, 4.0 - place), 0.0, 1.0)
+
+  return jnp.stack([channel(5.0), channel(3.0), channel(1.0)], axis=-1)

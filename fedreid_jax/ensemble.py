@@ -1,0 +1,71 @@
+"""Ensembles of models that were trained apart.
+
+Wu & Gong, Decentralised learning from independent multi-domain labels for
+person re-identification, AAAI 2021, table 3: the features of all models in a
+row, `f(x) = [f_1(x), ..., f_N(x)]`, or one model with the mean of their
+parameters and running statistics, `w = (1/N) sum_k w_k`. The paper does not say
+whether features are scaled before they are joined; here each has unit length,
+so that none outweighs the others, unless `evaluation.ensemble_norm` is off.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedreid_jax import errors
+from fedreid_jax.core.types import Flat
+
+
+def make(
+  models: dict[str, Flat], kinds: Sequence[str]
+) -> dict[str, list[Flat]]:
+  """Returns the members of each ensemble of the clients' models.
+
+  Args:
+    models: variables by name; those of clients are 'client:NAME'.
+    kinds: 'concat', of all clients' models, or 'average', of one new model.
+
+  Raises:
+    ConfigError: for fewer than two models of clients.
+  """
+  if not kinds:
+    return {}
+  members = [m for name, m in models.items() if name.startswith('client:')]
+  if len(members) < 2:
+    raise errors.ConfigError(
+      f"an ensemble of {len(members)} clients' models",
+      'evaluation.ensemble',
+      "take a run of 'standalone' or 'local_models' with several clients",
+    )
+  every = {'concat': members, 'average': [average(members)]}
+  return {kind: every[kind] for kind in kinds}
+
+
+def average(models: Sequence[Flat]) -> Flat:
+  """Returns the mean of every leaf, running statistics included."""
+  return {
+    name: np.mean([np.asarray(m[name]) for m in models], axis=0)
+    for name in models[0]
+  }
+
+
+def join(features: Sequence[np.ndarray], norm: bool) -> np.ndarray:
+  """Puts the features of several models in a row.
+
+  Args:
+    features: float32 `[M, D]` of each; those of a single one stay as they are.
+    norm: scale each model's to unit length first; zeros stay zeros.
+
+  Returns:
+    float32 `[M, N D]`.
+  """
+  if len(features) == 1:
+    return features[0]
+  if norm:
+    features = [_unit(own) for own in features]
+  return np.concatenate(features, axis=1)
+
+
+def _unit(features: np.ndarray) -> np.ndarray:
+  length = np.linalg.norm(features, axis=1, keepdims=True)
+  return features / np.maximum(length, np.finfo(features.dtype).tiny)

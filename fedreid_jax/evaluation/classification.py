@@ -1,0 +1,53 @@
+"""Accuracy of class scores, for federations whose classes all clients share."""
+
+from typing import Any
+
+import numpy as np
+
+from fedreid_jax import errors
+
+PROTOCOL = 'accuracy'
+
+
+def evaluate_classification(logits: Any, labels: Any) -> dict[str, float | int]:
+  """Counts the images whose own class scores highest.
+
+  Args:
+    logits: `[M, C]`, a column a real class, none of them padding.
+    labels: class of each image, int `[M]`.
+
+  Returns:
+    `accuracy` in percent; `queries`, which is M, and `gallery` and
+    `invalid_queries`, which are 0; and `ties`, images with several highest
+    scores, of which the first column counts.
+
+  Raises:
+    DataError: no images, logits and labels that do not fit, a label without a
+      column, or NaN logits.
+  """
+  logits, labels = np.asarray(logits), np.asarray(labels)
+  if logits.ndim != 2 or labels.shape != logits.shape[:1] or not labels.size:
+    raise errors.DataError(
+      f'logits of shape {logits.shape} for labels of shape {labels.shape}',
+      'evaluation',
+      'give one row of logits per label',
+    )
+  if labels.min() < 0 or labels.max() >= logits.shape[1]:
+    raise errors.DataError(
+      f'classes {labels.min()} to {labels.max()} of {logits.shape[1]}',
+      'evaluation',
+      'test a model of these classes',
+    )
+  if np.isnan(logits).any():
+    raise errors.DataError(
+      'NaN logits', 'evaluation', 'the model has diverged; lower optim.lr'
+    )
+  highest = logits == logits.max(axis=1, keepdims=True)
+  right = logits.argmax(axis=1) == labels
+  return {
+    'accuracy': 100.0 * float(right.mean()),
+    'queries': len(labels),
+    'gallery': 0,
+    'invalid_queries': 0,
+    'ties': int((highest.sum(axis=1) > 1).sum()),
+  }

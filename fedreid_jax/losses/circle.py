@@ -1,0 +1,55 @@
+"""Circle loss between the images of a batch."""
+
+import jax
+import jax.numpy as jnp
+
+from fedreid_jax.core.types import Array
+from fedreid_jax.losses import similarity
+
+# Finite: the gradient of a logsumexp over nothing but -inf is nan.
+NOTHING = -1e9
+
+
+def _logsumexp(values: Array, chosen: Array) -> Array:
+  return jax.nn.logsumexp(jnp.where(chosen, values, NOTHING), axis=1)
+
+
+def circle(
+  features: Array,
+  labels: Array,
+  valid: Array,
+  margin: float = 0.45,
+  gamma: float = 64.0,
+) -> Array:
+  """Circle loss over pairs, divided by the batch once more.
+
+  Sun et al., "Circle loss: a unified perspective of pair similarity
+  optimization", as L2RW trains with it. With s_ij the cosine of two images, m
+  the margin, positives those of the anchor's identity but itself,
+
+    1/B mean_i softplus(lse_p[gamma [1+m-s]_+ (1-m-s)]
+                        + lse_n[gamma [s+m]_+ (s-m)]),
+
+  where the factors in `[.]_+` are constants. The outer 1/B is in the published
+  code and not in the papers; `B` counts the valid rows. An anchor without a
+  positive or without a negative adds 0, the limit of the formula, and counts.
+
+  Args:
+    features: of any length, `[B, D]`.
+    labels: int32 `[B]`.
+    valid: real rows, bool `[B]`.
+    margin: `m`.
+    gamma: scale of the similarities.
+  """
+  s = similarity.pairwise_cosine(features)
+  constant = jax.lax.stop_gradient(s)
+  real = valid[:, None] & valid[None]
+  same = labels[:, None] == labels[None]
+  positive = same & real & ~jnp.eye(len(labels), dtype=bool)
+  negative = ~same & real
+  pull = gamma * jnp.maximum(1 + margin - constant, 0.0) * (1 - margin - s)
+  push = gamma * jnp.maximum(constant + margin, 0.0) * (s - margin)
+  total = _logsumexp(pull, positive) + _logsumexp(push, negative)
+  counts = positive.any(axis=1) & negative.any(axis=1)
+  num = jnp.maximum(valid.sum(), 1).astype(jnp.float32)
+  return jnp.where(counts, jax.nn.softplus(total), 0.0).sum() / (num * num)

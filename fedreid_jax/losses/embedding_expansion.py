@@ -1,0 +1,90 @@
+"""Losses that pull apart and hold together DEEN's expanded embeddings.
+
+Zhang and Wang, DEEN, section 3.3: centre-guided pair mining (CPM) and the
+orthogonality of the branches.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from fedreid_jax.core.types import Array
+from fedreid_jax.losses import identity, metric
+
+
+def orthogonality(first: Array, second: Array, valid: Array) -> Array:
+  """Returns the mean inner product of the two branches, over three (eq. 6).
+
+  Over three, because the released code divides by the tripled batch.
+
+  Args:
+    first: features `[B, D]` of one branch.
+    second: of the other.
+    valid: real rows, bool `[B]`.
+  """
+  return identity.masked_mean((first * second).sum(axis=1), valid) / 3
+
+
+def centre_pair_mining(
+  original: Array,
+  branch: Array,
+  labels: Array,
+  modalities: Array,
+  valid: Array,
+  margin: float = 0.2,
+) -> Array:
+  """Centre-guided pair mining, an expansion at a time (eq. 3 to 5).
+
+  With `v, r` the mean features of an identity's visible and infrared images,
+  `v', r'` those of their expansions, and `d` Euclidean, it is
+  `(l(r, v; v') + l(v, r; r')) / 2`, where
+
+    l(x, y; y') = mean_id { [d(x, y') - sg d(y, y') + m]_+
+      + [d(x, y') - min_other d(y', y'_other) + m]_+ / 2
+      + [d(x, y') - min_other d(y, y_other) + m]_+ / 2 }.
+
+  The mean and the minima are over identities with images of both modalities.
+
+  Args:
+    original: features `[B, D]`.
+    branch: those of an expansion, `[B, D]`.
+    labels: int32 `[B]`.
+    modalities: 0 visible, 1 infrared, int32 `[B]`.
+    valid: real rows, bool `[B]`.
+    margin: `m`.
+  """
+  same = (labels[:, None] == labels[None]) & valid[:, None] & valid[None]
+  visible = same & (modalities == 0)
+  infrared = same & (modalities == 1)
+  both = visible.any(axis=1) & infrared.any(axis=1)
+  # Every row knows its identity's means; the first row speaks for them all.
+  first = both & (same.argmax(axis=1) == jnp.arange(labels.size))
+  others = ~same & first[None]
+  stacked = jnp.concatenate([original, branch], axis=1)
+  stacked = jnp.where(valid[:, None], stacked, 0.0)
+  v, v_branch = jnp.split(_means(visible, stacked), 2, axis=1)
+  r, r_branch = jnp.split(_means(infrared, stacked), 2, axis=1)
+
+  def mined(x, y, y_branch):
+    across = _distance(x, y_branch)
+    within = jax.lax.stop_gradient(_distance(y, y_branch))
+    loss = identity.masked_mean(_hinge(across - within + margin), first)
+    for centres in (y_branch, y):
+      far = jnp.where(others, metric.pairwise_distance(centres), metric.FAR)
+      hinge = _hinge(across - far.min(axis=1) + margin)
+      loss = loss + identity.masked_mean(hinge, first) / 2
+    return loss
+
+  return (mined(r, v, v_branch) + mined(v, r, r_branch)) / 2
+
+
+def _means(members: Array, features: Array) -> Array:
+  share = members / jnp.maximum(members.sum(axis=1, keepdims=True), 1)
+  return jnp.matmul(share, features, precision=jax.lax.Precision.HIGHEST)
+
+
+def _distance(x: Array, y: Array) -> Array:
+  return jnp.sqrt(jnp.maximum(jnp.square(x - y).sum(axis=1), 1e-12))
+
+
+def _hinge(x: Array) -> Array:
+  return jnp.maximum(x, 0.0)

@@ -1,0 +1,41 @@
+"""Distance of features from remembered centres of their identities."""
+
+import jax
+import jax.numpy as jnp
+
+from fedreid_jax.core.types import Array
+from fedreid_jax.losses import identity, similarity
+
+KINDS = ('cos', 'edu', 'mixed')
+
+
+def rectification(
+  features: Array,
+  labels: Array,
+  valid: Array,
+  centres: Array,
+  present: Array,
+  kind: str = 'cos',
+) -> Array:
+  """Mean distance of images from the centres of their identities.
+
+  Jiang et al., L2RW, eq. 6. `cos` is `1 - cos(z_i, c_{y_i})`, `edu` is
+  `|z_i - c_{y_i}|^2 / D`, `mixed` is half of each (table 3). Images whose
+  identity has no centre are left out; 0 when that leaves none. A centre of
+  zeros is at an angle of `cos = 0`.
+
+  Args:
+    features: `z`, `[B, D]`; their length matters to `edu` only.
+    labels: int32 `[B]`.
+    valid: real rows, bool `[B]`.
+    centres: `c`, constants, `[C, D]`.
+    present: which identities have a centre, bool `[C]`.
+    kind: one of `KINDS`.
+  """
+  target = jax.lax.stop_gradient(centres)[labels]
+  angle = 1.0 - (similarity.unit(features) * similarity.unit(target)).sum(
+    axis=1
+  )
+  square = jnp.square(features - target).mean(axis=1)
+  each = {'cos': angle, 'edu': square, 'mixed': 0.5 * (angle + square)}[kind]
+  return identity.masked_mean(each, valid & present[labels])

@@ -1,0 +1,21 @@
+"""Angles between features."""
+
+import jax
+import jax.numpy as jnp
+
+from fedreid_jax.core.types import Array
+
+
+def unit(x: Array) -> Array:
+  """Scales rows `[B, D]` to length one, in float32; a row of zeros stays."""
+  x = x.astype(jnp.float32)
+  square = (x * x).sum(axis=1, keepdims=True)
+  return x * jax.lax.rsqrt(jnp.maximum(square, 1e-24))
+
+
+def pairwise_cosine(x: Array) -> Array:
+  """Cosines `[B, B]` of the angles between rows `[B, D]`."""
+  x = unit(x)
+  # A scale of 64 in an exponent leaves no digit to the short floats some
+  # accelerators take by default.
+  return jnp.matmul(x, x.T, precision=jax.lax.Precision.HIGHEST)

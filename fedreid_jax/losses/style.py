@@ -1,0 +1,125 @@
+"""Dual causality losses of style normalisation and restitution (SNR).
+
+Jin et al., "Style normalization and restitution for generalizable person
+re-identification", CVPR 2020: what is restored to style-normalised features
+must make them more discriminative, what is left out less so.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from fedreid_jax.core.types import Array
+from fedreid_jax.losses import identity
+
+SHORT = 1e-12  # a vector of no greater squared length has no direction
+
+
+def draw_triplets(
+  key: Array, labels: Array, valid: Array
+) -> tuple[Array, Array, Array]:
+  """Draws a positive and a negative at random for every anchor.
+
+  Args:
+    key: typed PRNG key.
+    labels: int32 `[B]`.
+    valid: real rows, bool `[B]`.
+
+  Returns:
+    Rows of the positives, other than the anchors, and of the negatives, int32
+    `[B]`, and which anchors have both, bool `[B]`.
+  """
+  size = labels.shape[0]
+  same = labels[:, None] == labels[None]
+  real = valid[:, None] & valid[None]
+  positive = same & real & ~jnp.eye(size, dtype=bool)
+  negative = ~same & real
+  lots = jax.random.uniform(key, (2, size, size))
+  return (
+    jnp.where(positive, lots[0], -1.0).argmax(axis=1),
+    jnp.where(negative, lots[1], -1.0).argmax(axis=1),
+    positive.any(axis=1) & negative.any(axis=1),
+  )
+
+
+def distance(
+  key: Array,
+  normalised: Array,
+  enhanced: Array,
+  contaminated: Array,
+  labels: Array,
+  valid: Array,
+  scale: float = 0.5,
+) -> Array:
+  """Compares distances within triplets before and after restitution.
+
+  With d = 1/2 - scale cos, a positive p and a negative n of each anchor a, and
+  s = softplus, the mean over the anchors that have both of
+
+    s(d+(a,p) - d(a,p)) + s(d(a,n) - d+(a,n))
+    + s(d(a,p) - d-(a,p)) + s(d-(a,n) - d(a,n)),
+
+  d of the normalised features, d+ of the enhanced, d- of the contaminated. The
+  cosine with a vector of no length is 0, and has no gradient.
+
+  Args:
+    key: typed PRNG key of the triplets.
+    normalised: `[B, D]`.
+    enhanced: `[B, D]`.
+    contaminated: `[B, D]`.
+    labels: int32 `[B]`.
+    valid: real rows, bool `[B]`.
+    scale: of the cosine; with 1/2, d is between 0 and 1.
+  """
+  positive, negative, counts = draw_triplets(key, labels, valid)
+
+  def apart(features):
+    unit = _direction(features)
+    p, n = ((unit * unit[rows]).sum(axis=1) for rows in (positive, negative))
+    return 0.5 - scale * p, 0.5 - scale * n
+
+  p, n = apart(normalised)
+  enhanced_p, enhanced_n = apart(enhanced)
+  contaminated_p, contaminated_n = apart(contaminated)
+  losses = (
+    jax.nn.softplus(enhanced_p - p)
+    + jax.nn.softplus(n - enhanced_n)
+    + jax.nn.softplus(p - contaminated_p)
+    + jax.nn.softplus(contaminated_n - n)
+  )
+  return identity.masked_mean(losses, counts)
+
+
+def _direction(features):
+  square = (features * features).sum(axis=1, keepdims=True)
+  long = square > SHORT
+  # The inner selection keeps an infinite derivative out of the gradient.
+  inverse = jax.lax.rsqrt(jnp.where(long, square, 1.0))
+  return jnp.where(long, features * inverse, 0.0)
+
+
+def mean_entropy(logits: Array, valid: Array) -> Array:
+  """Returns the mean entropy, in nats, of the softmax of `[B, C]`.
+
+  Args:
+    logits: scores; columns of absent identities hold a large negative.
+    valid: real rows, bool `[B]`.
+  """
+  log_p = jax.nn.log_softmax(logits)
+  return identity.masked_mean(-(jnp.exp(log_p) * log_p).sum(axis=1), valid)
+
+
+def entropy(logits: Array, valid: Array) -> Array:
+  """Compares a classifier's uncertainty before and after restitution.
+
+  `softplus(H+ - H) + softplus(H - H-)`, H the mean entropy of the batch (Jin
+  et al., "Style normalization and restitution for domain generalization and
+  adaptation", IEEE Transactions on Multimedia 2021).
+
+  Args:
+    logits: of normalised, enhanced and contaminated features, `[3, B, C]`.
+    valid: real rows, bool `[B]`.
+  """
+  normalised, enhanced, contaminated = (mean_entropy(x, valid) for x in logits)
+  return jax.nn.softplus(enhanced - normalised) + jax.nn.softplus(
+    normalised - contaminated
+  )

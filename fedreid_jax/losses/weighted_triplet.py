@@ -1,0 +1,54 @@
+"""Triplet loss without a margin over softly chosen images of a batch."""
+
+import jax
+import jax.numpy as jnp
+
+from fedreid_jax.core.types import Array
+from fedreid_jax.losses import identity, metric
+
+# Beyond it the exponential of a float32 overflows.
+LARGEST = 88.0
+
+
+def _soft_mean(distance: Array, chosen: Array, sign: float) -> Array:
+  """Means of distances weighed by `softmax(sign * distance)`, `[B]`."""
+  weights = jax.nn.softmax(
+    jnp.where(chosen, sign * distance, -metric.FAR), axis=1
+  )
+  return jnp.where(chosen, weights * distance, 0.0).sum(axis=1)
+
+
+def weighted_triplet(
+  features: Array, labels: Array, valid: Array, squared: bool = False
+) -> Array:
+  """Weighted regularisation triplet loss, `mean_i log(1 + exp(d+ - d-))`.
+
+  Ye et al., "Deep learning for person re-identification: a survey and outlook"
+  (AGW). `d+` is the mean distance to the anchor's identity (itself, at
+  distance 0, included) with weights softmax(d), `d-` that to the others with
+  weights softmax(-d). Distances are Euclidean, neither squared nor normalised.
+  Anchors without a negative in the batch do not count.
+
+  The weights are a softmax over the chosen images alone: the public code adds
+  1e-6 to a sum of exponentials that are not shifted, so that the weights of
+  negatives vanish at distances above some 15.
+
+  Args:
+    features: `[B, D]`.
+    labels: int32 `[B]`.
+    valid: real rows, bool `[B]`.
+    squared: with `g = d+ - d-`, take `log(1 + exp(sign(g) min(g^2, 88)))` (Ye
+      et al., "Channel augmented joint learning for visible-infrared
+      recognition").
+  """
+  own = jnp.eye(len(labels), dtype=bool)
+  distance = jnp.where(own, 0.0, metric.pairwise_distance(features))
+  real = valid[:, None] & valid[None]
+  same = labels[:, None] == labels[None]
+  negative = ~same & real
+  gap = _soft_mean(distance, same & real, 1.0)
+  gap = gap - _soft_mean(distance, negative, -1.0)
+  if squared:
+    sign = jnp.where(gap > 0, 1.0, -1.0)
+    gap = sign * jnp.minimum(gap * gap, LARGEST)
+  return identity.masked_mean(jax.nn.softplus(gap), negative.any(axis=1))

@@ -1,0 +1,186 @@
+"""DEEN: a two-stream ResNet that makes two more embeddings of every image.
+
+Zhang and Wang, "Diverse embedding expansion network and low-light cross-
+modality benchmark for visible-infrared person re-identification" (CVPR 2023).
+Blocks of multi-stage feature aggregation (MFA) follow the first three stages;
+diverse embedding expansion (DEE) precedes the last.
+"""
+
+import functools
+from typing import Any
+
+import jax.numpy as jnp
+from flax import linen as nn
+
+from fedreid_jax.models import conv, norm, resnet
+
+DILATIONS = (1, 2, 3)
+NUM_BRANCHES = 2
+DROPOUT = 0.01
+
+# What PyTorch gives a convolution unless told otherwise.
+uniform = nn.initializers.variance_scaling(1 / 3, 'fan_in', 'uniform')
+kaiming_fan_in = nn.initializers.variance_scaling(2.0, 'fan_in', 'normal')
+
+
+class ChannelNonLocal(nn.Module):
+  """Adds to a map what channels of the map before the stage say of it.
+
+  With `n` its positions, `theta` and `phi` pointwise maps to the `d` channels
+  of the earlier one: `x + BN(W(g a^T))`, `a = theta^T phi / d`, `[d, d]`.
+
+  Attributes:
+    stride: of the stage between the two maps.
+    dtype: what it computes in.
+  """
+
+  stride: int
+  dtype: Any = jnp.float32
+
+  @nn.compact
+  def __call__(self, x, earlier, *, train: bool, mask=None):
+    """Maps `[B, h, w, D]`, given `[B, H, W, d]`, to the same shape."""
+    channels = earlier.shape[-1]
+    pointwise = functools.partial(_pointwise, dtype=self.dtype)
+    theta = _flat(pointwise(channels, name='theta')(x))
+    phi = _flat(pointwise(channels, stride=self.stride, name='phi')(earlier))
+    # Released with the stride in the last convolution instead: the same
+    # numbers, since nothing in between looks at another position.
+    g = pointwise(channels, stride=self.stride, name='g')(earlier)
+    attention = jnp.einsum('bnc,bnd->bcd', theta, phi) / channels
+    y = jnp.einsum('bhwd,bcd->bhwc', g, attention)
+    y = pointwise(x.shape[-1], name='out')(y)
+    return x + _silent_norm(self.dtype)(y, train=train, mask=mask)
+
+
+class PositionNonLocal(nn.Module):
+  """Adds to a map what positions of the map before the stage say of it.
+
+  `x + BN(W(a g))`, `a = theta phi^T / N` over the `N` earlier positions. There
+  is no softmax, so that `(theta phi^T) g = theta (phi^T g)`, and the matrix of
+  all pairs of positions is never made.
+
+  Attributes:
+    dtype: what it computes in.
+  """
+
+  dtype: Any = jnp.float32
+
+  @nn.compact
+  def __call__(self, x, earlier, *, train: bool, mask=None):
+    """Maps `[B, h, w, D]`, given `[B, H, W, d]`, to the same shape."""
+    channels = max(earlier.shape[-1] // 2, 1)
+    pointwise = functools.partial(_pointwise, dtype=self.dtype)
+    theta = pointwise(channels, name='theta')(x)
+    phi = _flat(pointwise(channels, name='phi')(earlier))
+    g = _flat(pointwise(channels, name='g')(earlier))
+    context = jnp.einsum('bnc,bnd->bcd', phi, g) / phi.shape[1]
+    y = jnp.einsum('bhwc,bcd->bhwd', theta, context)
+    y = pointwise(x.shape[-1], name='out')(y)
+    return x + _silent_norm(self.dtype)(y, train=train, mask=mask)
+
+
+class Expansion(nn.Module):
+  """Diverse embedding expansion: two more maps of every map.
+
+  Each is the mean of three dilated 3x3 convolutions to a quarter of the
+  channels, ReLU, and a pointwise convolution back.
+
+  Attributes:
+    dtype: what it computes in.
+  """
+
+  dtype: Any = jnp.float32
+
+  @nn.compact
+  def __call__(self, x):
+    """Maps `[B, h, w, D]` to `[3 B, h, w, D]`, the given maps first."""
+    channels = x.shape[-1]
+    maps = [x]
+    for branch in range(1, NUM_BRANCHES + 1):
+      squeezed = [
+        conv.Conv(
+          max(channels // 4, 1),
+          (3, 3),
+          padding=dilation,
+          dilation=dilation,
+          dtype=self.dtype,
+          kernel_init=kaiming_fan_in,
+          name=f'squeeze{branch}_{dilation}',
+        )(x)
+        for dilation in DILATIONS
+      ]
+      y = norm.relu(sum(squeezed) / len(squeezed))
+      expand = _pointwise(
+        channels, dtype=self.dtype, init=kaiming_fan_in, name=f'expand{branch}'
+      )
+      maps.append(expand(y))
+    return jnp.concatenate(maps)
+
+
+class DEEN(resnet.ResNet):
+  """A ResNet that in training also returns two expansions of every image."""
+
+  private: int = 1
+
+  @nn.compact
+  def __call__(
+    self, x, *, train: bool, mask=None, modalities=None, labels=None
+  ):
+    """Maps `[B, H, W, ch]` to (`[R B, h, w, D]`, extras), R 3 in training.
+
+    Args:
+      x: images.
+      train: use batch statistics, expand; needs the key `dropout`.
+      mask: real images, bool `[B]`, or None.
+      modalities: 0 visible, 1 infrared, int32 `[B]`.
+      labels: not used.
+    """
+    del labels
+    extras: dict = {}
+
+    def part(number, x, mask):
+      run = functools.partial(self.part, number, train=train, extras=extras)
+      return resnet.by_modality(run, x, mask, modalities, number < self.private)
+
+    x = part(0, x, mask)
+    for stage in (1, 2, 3):
+      earlier, x = x, part(stage, x, mask)
+      across_channels = ChannelNonLocal(
+        1 if stage == 1 else 2, self.dtype, name=f'mfa{stage}_channel'
+      )
+      across_positions = PositionNonLocal(
+        self.dtype, name=f'mfa{stage}_position'
+      )
+      x = across_channels(x, earlier, train=train, mask=mask)
+      x = across_positions(x, earlier, train=train, mask=mask)
+    # Called in evaluation too, so that its parameters exist however the
+    # network is initialised; what is not used is not compiled.
+    every = Expansion(self.dtype, name='dee')(x)
+    if train:
+      x = nn.Dropout(DROPOUT, deterministic=False)(every)
+      mask = None if mask is None else jnp.tile(mask, 1 + NUM_BRANCHES)
+    return part(4, x, mask), extras
+
+
+def _pointwise(features, *, dtype, name, stride=1, init=uniform) -> conv.Conv:
+  return conv.Conv(
+    features,
+    (1, 1),
+    stride,
+    use_bias=True,
+    dtype=dtype,
+    kernel_init=init,
+    name=name,
+  )
+
+
+def _silent_norm(dtype) -> norm.BatchNorm:
+  # Of scale zero, so that a pretrained trunk starts undisturbed.
+  return norm.BatchNorm(
+    dtype=dtype, scale_init=nn.initializers.zeros, name='bn'
+  )
+
+
+def _flat(maps):
+  return maps.reshape(maps.shape[0], -1, maps.shape[-1])

@@ -1,0 +1,185 @@
+"""DNS: shifts of the feature space, and classifiers of each domain.
+
+Jiang et al., "Domain shifting: a generalized solution for heterogeneous
+cross-modality person re-identification", ECCV 2024. A heterogeneous space
+shift (HSS) gates the maps of the last two stages; in training a common space
+shift (CSS) makes a second feature of every image, and each domain has a
+classifier of its own. What trains them is `algorithms.dns`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from fedreid_jax.core import types
+from fedreid_jax.models import conv, norm
+
+# Parts each modality has of its own: the stem and two stages.
+PRIVATE = 3
+DOMAINS = {'two_stream': ('visible', 'infrared'), 'one_stream': ('common',)}
+REDUCTION, SMALLEST = 32, 8
+# What PyTorch gives a layer nobody initialises, as the authors' are.
+uniform = nn.initializers.variance_scaling(1 / 3, 'fan_in', 'uniform')
+
+
+class HeterogeneousShift(nn.Module):
+  """Gates maps by coordinate attention to shifted maps (HSS).
+
+  The shift of a channel is the outer product of the softmax over rows of their
+  maxima and the softmax over columns of theirs. The attention (Hou et al.,
+  "Coordinate attention for efficient mobile network design") sees the shifted
+  maps, the gates act on the maps themselves.
+
+  Attributes:
+    dtype: what it computes in.
+  """
+
+  dtype: Any = jnp.float32
+
+  @nn.compact
+  def __call__(self, x, *, train: bool, mask=None):
+    """Maps `[B, h, w, D]` to the same shape and its average `[B, D]`."""
+    h, w, channels = x.shape[1:]
+    # Softmaxes sum to one, so of the outer product only a factor over the
+    # other side's length is left in an average along one side.
+    pooled = [
+      x.mean(other) + _softmax(x.max(other)) / length
+      for other, length in ((2, w), (1, h))
+    ]
+    y = jnp.concatenate(pooled, axis=1)[:, :, None]
+    y = self._conv(max(SMALLEST, channels // REDUCTION), 'reduce')(y)
+    bn = norm.BatchNorm(dtype=self.dtype, name='bn')
+    y = nn.hard_swish(bn(y, train=train, mask=mask))
+    rows = nn.sigmoid(self._conv(channels, 'rows')(y[:, :h]))
+    columns = nn.sigmoid(self._conv(channels, 'columns')(y[:, h:]))
+    x = x * columns.swapaxes(1, 2) * rows
+    return x, {'average': x.mean((1, 2), dtype=jnp.float32)}
+
+  def _conv(self, features: int, name: str):
+    return conv.Conv(
+      features, (1, 1), dtype=self.dtype, kernel_init=uniform, name=name
+    )
+
+
+def _softmax(x):
+  return jax.nn.softmax(x.astype(jnp.float32), axis=1)
+
+
+class CommonShift(nn.Module):
+  """Makes the shifted feature `MLP(g + softmax(g))` of an average `g` (CSS).
+
+  Attributes:
+    dropout: rate after both layers.
+    expansion: width of the hidden layer over that of the feature.
+  """
+
+  dropout: float
+  expansion: int = 4
+
+  @nn.compact
+  def __call__(self, x, *, train: bool):
+    """Maps `[B, D]` to `[B, D]`.
+
+    Training without a key `dropout` is training without dropout.
+    """
+    dimension = x.shape[-1]
+    deterministic = not (train and self.has_rng('dropout'))
+    x = nn.LayerNorm(epsilon=1e-5, name='norm')(x + _softmax(x))
+    for name, features in (
+      ('hidden', self.expansion * dimension),
+      ('shifted', dimension),
+    ):
+      x = nn.Dense(features, kernel_init=uniform, name=name)(x)
+      if name == 'hidden':
+        x = nn.gelu(x, approximate=False)
+      x = nn.Dropout(self.dropout, deterministic=deterministic)(x)
+    return x
+
+
+class DomainClassifier(nn.Module):
+  """A linear classifier that hands out its kernel.
+
+  Its scores are taken twice: with the kernel, and with the moving average a
+  client keeps of it.
+
+  Attributes:
+    num_classes: identities, padding included.
+  """
+
+  num_classes: int
+
+  @nn.compact
+  def __call__(self, embedding):
+    """Returns the kernel `[D, C]` for embeddings `[B, D]`."""
+    shape = (embedding.shape[-1], self.num_classes)
+    return self.param('kernel', uniform, shape)
+
+
+class DNS(nn.Module):
+  """Adds what only training needs to a network with shifted maps.
+
+  Attributes:
+    network: a `reid.ReIDNet` of a `resnet.ResNet(insert=insert(...))`, pooled
+      by `gem`, with `PRIVATE` private parts if there are two streams; its
+      leaves keep their names.
+    num_classes: identities of the classifiers, padding included.
+    domains: one of `DOMAINS`; leaves are `params/domain_visible/kernel`.
+    dropout: of the common space shift.
+  """
+
+  network: nn.Module
+  num_classes: int
+  domains: tuple[str, ...] = DOMAINS['two_stream']
+  dropout: float = 0.01
+
+  def setup(self):
+    """Builds the common space shift and the classifiers."""
+    nn.share_scope(self, self.network)
+    self.css = CommonShift(self.dropout)
+    self.domain = {d: DomainClassifier(self.num_classes) for d in self.domains}
+
+  def __call__(self, images, *, train: bool, **inputs) -> types.Outputs:
+    """Runs the network.
+
+    Args:
+      images: float `[B, H, W, ch]`.
+      train: use batch statistics and dropout.
+      **inputs: those of `reid.ReIDNet`.
+
+    Returns:
+      Outputs of the network. In training extras are `shifted`, the features
+      `[B, D]` in the common space, and `domains`, kernels `[D, C]` by name.
+    """
+    outputs = self.network(images, train=train, **inputs)
+    if not (train or self.is_initializing()):
+      return outputs._replace(extras={})
+    return outputs._replace(
+      extras={
+        'shifted': self.css(outputs.extras['average'], train=train),
+        'domains': {
+          name: classifier(outputs.embedding)
+          for name, classifier in self.domain.items()
+        },
+      }
+    )
+
+  def classify(self, embedding, num_identities=None):
+    """Scores embeddings `[B, D]` against the identities, `[B, C]`."""
+    return self.network.classify(embedding, num_identities)
+
+
+def insert(
+  dtype: Any = jnp.float32,
+) -> Callable[[int, int, int, int], HeterogeneousShift | None]:
+  """Returns the rule for `resnet.ResNet(insert=)`: after stages 3 and 4."""
+
+  def rule(stage: int, block: int, num_blocks: int, channels: int):
+    del channels
+    if stage < PRIVATE or block < num_blocks - 1:
+      return None
+    return HeterogeneousShift(dtype, name=f'hss_{stage}')
+
+  return rule

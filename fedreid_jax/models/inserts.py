@@ -1,0 +1,40 @@
+"""Modules that a published network puts between the blocks of a backbone."""
+
+from collections.abc import Callable
+
+from flax import linen as nn
+
+# `(stage from 1, block from 0, blocks of the stage, channels) -> module` or
+# None; called as `module(x, train=, mask=)`, it returns maps or (maps, extras).
+Rule = Callable[[int, int, int, int], nn.Module | None]
+
+
+def after(
+  rule: Rule | None,
+  place: tuple[int, int, int],
+  x,
+  train: bool,
+  mask,
+  extras: dict,
+):
+  """Applies what a rule puts after a block, within a compact module.
+
+  Args:
+    rule: or None for nothing.
+    place: stage from 1, block from 0, blocks of the stage.
+    x: maps `[B, h, w, D]`.
+    train: use batch statistics.
+    mask: real images, bool `[B]`, or None.
+    extras: what the module adds is put in here.
+
+  Returns:
+    Maps `[B, h, w, D]`.
+  """
+  module = rule(*place, x.shape[-1]) if rule else None
+  if module is None:
+    return x
+  made = module(x, train=train, mask=mask)
+  if isinstance(made, tuple):
+    made, more = made
+    extras |= more
+  return made

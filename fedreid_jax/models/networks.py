@@ -1,0 +1,137 @@
+"""The network a configuration describes."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from flax import linen as nn
+
+from fedreid_jax import errors
+from fedreid_jax.models import (
+  alignment,
+  cifar,
+  convnet,
+  deen,
+  dns,
+  head,
+  non_local,
+  pool,
+  reid,
+  resnet,
+  style,
+)
+
+DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
+NAMES = (*resnet.DEPTHS, 'resnet32', 'convnet')
+
+
+class Variant(NamedTuple):
+  """What a published network changes about a backbone.
+
+  Attributes:
+    insert: `(dtype, num_classes) -> rule of modules put after blocks`.
+    backbone: class in place of `resnet.ResNet`, or None.
+    resnet_only: it needs the stages of a ResNet.
+  """
+
+  insert: Callable[..., Any] | None = None
+  backbone: type[resnet.ResNet] | None = None
+  resnet_only: bool = True
+
+
+VARIANTS: dict[str, Variant] = {
+  'plain': Variant(resnet_only=False),
+  'snr': Variant(
+    lambda dtype, num_classes: style.after_stages(), resnet_only=False
+  ),
+  'snr_entropy': Variant(
+    lambda dtype, num_classes: style.after_stages(num_classes),
+    resnet_only=False,
+  ),
+  'agw': Variant(lambda dtype, num_classes: non_local.insert(dtype=dtype)),
+  'dns': Variant(lambda dtype, num_classes: dns.insert(dtype)),
+  'deen': Variant(backbone=deen.DEEN),
+  'lba': Variant(backbone=alignment.CMAlign),
+}
+
+
+def build(config: Any, num_classes: int) -> nn.Module:
+  """Builds the network a configuration describes.
+
+  Args:
+    config: `config.model`.
+    num_classes: identities of the classifier, padded to the largest client.
+
+  Raises:
+    ConfigError: an unknown name, variant, pool, neck, dtype or stride, a
+      variant of a network that has none, or no channels.
+  """
+  for field, choices in (
+    ('name', NAMES),
+    ('variant', VARIANTS),
+    ('pool', pool.POOLS),
+    ('neck', head.NECKS),
+    ('dtype', DTYPES),
+    ('last_stride', (1, 2)),
+  ):
+    if config[field] not in choices:
+      raise errors.ConfigError(
+        f'unknown {field} {config[field]!r}',
+        f'model.{field}',
+        f'choose from {", ".join(map(str, choices))}',
+      )
+  network = reid.ReIDNet(
+    _backbone(config, num_classes),
+    num_classes,
+    config.pool,
+    config.neck,
+    config.bottleneck,
+    config.dropout,
+    config.classifier_bias,
+  )
+  if config.variant == 'dns':
+    streams = 'two_stream' if config.private else 'one_stream'
+    return dns.DNS(network, num_classes, dns.DOMAINS[streams])
+  return network
+
+
+def _backbone(config: Any, num_classes: int) -> nn.Module:
+  variant, dtype = VARIANTS[config.variant], DTYPES[config.dtype]
+  if config.name not in resnet.DEPTHS and (
+    variant.resnet_only or config.private
+  ):
+    raise errors.ConfigError(
+      f'{config.name} has no private parts and no variant {config.variant!r}',
+      'model.name',
+      f'one of {", ".join(resnet.DEPTHS)}',
+    )
+  insert = variant.insert(dtype, num_classes) if variant.insert else None
+  channels: tuple[int, ...]
+  if config.name == 'convnet':
+    backbone = convnet.ConvNet(tuple(config.features), dtype, insert)
+    channels = backbone.features
+  elif config.name == 'resnet32':
+    if insert:
+      raise errors.ConfigError(
+        'resnet32 has no variants', 'model.variant', "set it to 'plain'"
+      )
+    backbone, channels = cifar.CifarResNet(dtype=dtype), (1,)
+  else:
+    make = variant.backbone or resnet.ResNet
+    backbone = make(
+      config.name,
+      config.width,
+      config.small_stem,
+      config.last_stride,
+      dtype,
+      config.private,
+      insert,
+    )
+    channels = (backbone.base,)
+  if not channels or min(channels) < 1:
+    raise errors.ConfigError(
+      f'{config.name} with channels {channels}',
+      'model.width, model.features',
+      'give every layer at least one channel',
+    )
+  return backbone

@@ -1,0 +1,162 @@
+"""A run as it was left: its model, its images, and the features of both."""
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+
+from fedreid_jax import assemble, checkpoint, errors
+from fedreid_jax.core import mapping, moments, types
+from fedreid_jax.core.types import ClientData
+from fedreid_jax.data import augment, load
+from fedreid_jax.data.augment import Views
+from fedreid_jax.data.federation import Federation, Target
+from fedreid_jax.evaluation import features
+from fedreid_jax.models import functional, networks
+
+
+class Trained(NamedTuple):
+  """One model of a run, and what it was trained and tested on.
+
+  Attributes:
+    config: of the run.
+    step: rounds of training.
+    name: of the model: 'global', 'cluster:GROUP' or 'client:NAME'.
+    model: the network.
+    variables: of the model; leaves that never travelled are initial values,
+      only identity scores depend on them.
+    federation: images.
+    views: of images.
+    slots: what components of the server keep, by name, where it is one array.
+  """
+
+  config: Any
+  step: int
+  name: str
+  model: types.Model
+  variables: types.Flat
+  federation: Federation
+  views: Views
+  slots: dict[str, np.ndarray]
+
+  def features(
+    self, images: np.ndarray, which: str = '', flip: bool = False
+  ) -> np.ndarray:
+    """Returns features of images, float32 `[M, D]`.
+
+    Args:
+      images: uint8 `[M, H, W, ch]`.
+      which: 'feature' or 'embedding', '' for what the run ranks by.
+      flip: average with the feature of the mirror image.
+    """
+    extract = features.make_extractor(
+      self.model,
+      self.views.test,
+      mapping.make_mesh(self.config.execution.devices or None),
+      batch=self.config.evaluation.batch,
+      flip=flip,
+      feature=which or self.config.evaluation.feature,
+    )
+    return extract(self.variables, images)
+
+  def ranked(self, images: np.ndarray) -> np.ndarray:
+    """Returns the features that the run's evaluation ranks, `[M, D]`."""
+    return self.features(images, flip=self.config.evaluation.flip)
+
+  def moments(self, client: ClientData) -> moments.Moments:
+    """Returns the moments of a client's pooled features, by identity."""
+    found = self.features(client.images(), 'feature')
+    valid = jnp.ones(len(found), bool)
+    none = moments.zeros(client.num_identities, found.shape[1])
+    return moments.merge(none, jnp.asarray(found), client.labels, valid)
+
+  def client(self, name: str) -> ClientData:
+    """Returns a client, the first if the name is ''."""
+    return _named(self.federation.clients, name, 'client', '--source')
+
+  def target(self, name: str) -> Target:
+    """Returns a retrieval test, the first if the name is ''."""
+    return _named(self.federation.targets, name, 'target', '--target')
+
+
+def _named(found: Sequence[Any], name: str, kind: str, flag: str) -> Any:
+  for one in found:
+    if name in ('', one.name):
+      return one
+  names = ', '.join(one.name for one in found) or 'none'
+  raise errors.ConfigError(f'no {kind} {name!r}', flag, f'there are {names}')
+
+
+def load_run(
+  config, workdir: Path, which: str = 'latest', name: str = ''
+) -> Trained:
+  """Loads a model of a run.
+
+  Args:
+    config: of the run, validated.
+    workdir: of the run.
+    which: checkpoint, 'latest', 'best' or a step.
+    name: of the model, '' for the server's (the first, if it keeps several).
+
+  Raises:
+    IntegrityError: when there is no such checkpoint, or it does not verify or
+      fit the model.
+    ConfigError: for a model the run does not have.
+  """
+  with contextlib.closing(
+    checkpoint.Checkpoints(workdir, read_only=True)
+  ) as saved:
+    step = saved.find(which)
+    shared, personal, groups, host = saved.restore_models(step)
+  models = assemble.named_models(shared, personal, groups, host['clients'])
+  name = name or next(iter(models))
+  if name not in models:
+    raise errors.ConfigError(
+      f'no model {name!r}', '--model', f'there are {", ".join(models)}'
+    )
+  federation = load.load(config.data)
+  kernel = models[name].get('params/classifier/kernel')
+  model = functional.wrap(
+    networks.build(config.model, 1 if kernel is None else kernel.shape[-1]),
+    federation.image_shape,
+  )
+  variables = jax.jit(model.init)(jax.random.key(config.seed))
+  return Trained(
+    config,
+    step,
+    name,
+    model,
+    _fill(variables, models[name]),
+    federation,
+    augment.make(config.augment, federation.mean, federation.std),
+    _slots(workdir / 'checkpoints' / str(step) / 'server'),
+  )
+
+
+def _fill(variables: types.Flat, saved: types.Flat) -> types.Flat:
+  for leaf, value in saved.items():
+    there = variables.get(leaf)
+    if there is None or there.shape != value.shape:
+      raise errors.IntegrityError(
+        f'checkpoint of another model: {leaf} is {list(value.shape)}',
+        'checkpoint',
+        'use the configuration it was made with',
+      )
+  return {**variables, **saved}
+
+
+def _slots(folder: Path) -> dict[str, np.ndarray]:
+  with ocp.StandardCheckpointer() as reader:
+    meta = reader.metadata(folder).item_metadata.tree  # pyright: ignore
+    like = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), meta)
+    kept = reader.restore(folder, like)
+  return {
+    name.removeprefix('slots.'): leaf
+    for name, leaf in kept.items()
+    if name.startswith('slots.')
+  }

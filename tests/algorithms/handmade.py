@@ -1,0 +1,193 @@
+"""A linear network, uploads and contexts made by hand, shared by tests."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedreid_jax.core import aggregate, client, compose, optim, partition, types
+from fedreid_jax.core.component import ServerCtx
+from fedreid_jax.models import head
+
+KERNEL = 'params/backbone/kernel'
+HEAD = 'params/classifier/kernel'
+MEAN = 'batch_stats/neck/mean'
+
+
+def variables(kernel=0.0, scores=0.0, mean=0.0):
+  """Variables of the linear network: 3 pixels, 2 features, 3 identities."""
+  filled = {
+    KERNEL: (kernel, (3, 2)),
+    HEAD: (scores, (2, 3)),
+    MEAN: (mean, (2,)),
+  }
+  return {
+    name: jnp.broadcast_to(jnp.asarray(value, jnp.float32), shape)
+    for name, (value, shape) in filled.items()
+  }
+
+
+def _apply(variables, images, *, train, num_identities=None, mask=None, **_):
+  """Subtracts the running mean in evaluation, updates it in training."""
+  feature = images.reshape(images.shape[0], -1)
+  embedding = feature @ variables[KERNEL]
+  _, buffers = partition.trainable(variables)
+  if train:
+    batch = embedding.mean(
+      axis=0, where=None if mask is None else mask[:, None]
+    )
+    buffers = {**buffers, MEAN: 0.9 * variables[MEAN] + 0.1 * batch}
+  else:
+    embedding = embedding - variables[MEAN]
+  logits = head.mask_identities(embedding @ variables[HEAD], num_identities)
+  return types.Outputs(feature, embedding, logits), buffers
+
+
+LINEAR = types.Model(
+  init=lambda key: variables(),
+  apply=_apply,
+  classify=lambda own, x, num=None: head.mask_identities(x @ own[HEAD], num),
+)
+
+
+def view(images):
+  """Stored pixels, an image of three, as tenths."""
+  return images.astype(jnp.float32) / 10.0
+
+
+def pixels(rows):
+  """Stored images `[M, 1, 1, 3]`."""
+  return np.asarray(rows, np.uint8).reshape(-1, 1, 1, 3)
+
+
+def context(kind, **fields):
+  """A context of which only some fields are given, None for the others."""
+  return kind(**(dict.fromkeys(kind._fields) | fields))
+
+
+def uploads(shared, sizes=None, steps=None, index=None, **extras):
+  """Uploads `[K]` of leaves `[K, ...]`, one image and one step each."""
+  shared = {n: jnp.asarray(x, jnp.float32) for n, x in shared.items()}
+  num = len(next(iter(shared.values())))
+  return types.Upload(
+    index=jnp.arange(num) if index is None else jnp.asarray(index),
+    shared=shared,
+    num_examples=jnp.asarray(np.ones(num) if sizes is None else sizes, 'f4'),
+    num_steps=jnp.asarray(np.ones(num) if steps is None else steps, 'i4'),
+    healthy=jnp.ones(num, bool),
+    extras={n: jnp.asarray(x, jnp.float32) for n, x in extras.items()},
+  )
+
+
+def same_uploads(one, num, **fields):
+  """`num` uploads of the same leaves."""
+  shared = {n: jnp.stack([x] * num) for n, x in one.items()}
+  return uploads(shared, **fields)
+
+
+def algorithm(components):
+  """Composes components over the linear network and plain SGD."""
+  settings = client.Settings(
+    model=LINEAR,
+    objective=lambda outputs, batch: (outputs.logits.sum(), {}),
+    optimizer=optim.sgd(0.0, False, 0.0),
+    schedule=lambda round_: jnp.float32(0.1),
+    train_view=lambda key, images, modalities=None: view(images),
+    test_view=view,
+    outputs=types.Outputs(*[None] * 3),
+    image_shape=(2, 1, 1, 3),
+    num_steps=1,
+    seed=jax.random.key(0),
+    shared=compose.shared_leaves(components),
+  )
+  return compose.compose(
+    components, settings, bn_buffers='average', ordered=True
+  )
+
+
+def serve(components, server, *rounds, clients=None, public=None, first=0):
+  """Rounds of the server, each given its uploads.
+
+  Args:
+    components: of the method.
+    server: variables before the first round.
+    *rounds: uploads of each round.
+    clients: N, by default as many as there are uploads.
+    public: stored images.
+    first: number of the first round.
+
+  Returns:
+    (server state on the host, log of the last round).
+  """
+  made = algorithm(components)
+  state = made.init_server(server, clients or len(rounds[0].num_steps), public)
+  run, log = jax.jit(made.aggregate), {}
+  for round_, sent in enumerate(rounds, start=first):
+    drawn = jnp.arange(len(sent.num_steps))
+    state, log = run(state, sent, drawn, round_, public)
+  return jax.device_get((state, log))
+
+
+def rows_of_subsets(component, sent, server):
+  """Weights of one group for every set of uploads that may have arrived.
+
+  Returns:
+    (subsets bool `[R, K]`, weights `[R, K]` or a dict of them by leaf).
+  """
+  num = len(sent.num_steps)
+  subsets = np.array([*itertools.product([False, True], repeat=num)][1:])
+  previous = {n: x[None] for n, x in server.items()}
+
+  def one(arrived):
+    ctx = context(ServerCtx, uploads=sent, arrived=arrived, previous=previous)
+    if component.weights is None:
+      return aggregate.by_size(sent, arrived[None])[0]
+    rows = component.weights(ctx, arrived[None])
+    return jax.tree.map(lambda row: row[0], rows)
+
+  return subsets, jax.device_get(jax.jit(jax.vmap(one))(subsets))
+
+
+def equal_clients(components, **fields):
+  """Three clients of different sizes that send the same leaves.
+
+  Returns:
+    (the leaves, the server's model of group 0 after them, log).
+  """
+  rng = np.random.default_rng(3)
+  everything = {
+    n: jnp.asarray(rng.standard_normal(x.shape), jnp.float32)
+    for n, x in variables().items()
+  }
+  sent, _ = partition.split(everything, compose.shared_leaves(components))
+  server, log = serve(
+    components,
+    variables(kernel=7.0, scores=7.0, mean=7.0),
+    same_uploads(sent, 3, sizes=(1, 5, 2), **fields),
+    public=pixels(np.eye(3) * 10),
+  )
+  group = log['groups'][0]
+  return sent, {n: x[group] for n, x in server.shared.items()}, log
+
+
+def work(**fields):
+  """An order for one client, one step of no images unless told otherwise."""
+  names = types.Work.__dataclass_fields__
+  numbers = dict.fromkeys(names, 0) | {'num_steps': 1, 'num_identities': 3}
+  return types.Work(
+    **{n: jnp.asarray(x) for n, x in (numbers | fields).items()}
+  )
+
+
+def broadcast(shared, **extras):
+  """What the server sends in round 0."""
+  return types.Broadcast(shared, extras, jnp.int32(0))
+
+
+def batch(rows, valid=None):
+  """A batch of viewed images, label 0."""
+  images = view(pixels(rows))
+  column = jnp.zeros(len(images), jnp.int32)
+  valid = column == 0 if valid is None else jnp.asarray(valid)
+  return types.Batch(images, column, column, column, valid)

@@ -1,0 +1,174 @@
+import handmade
+import jax
+import numpy as np
+import pytest
+import toy
+
+from fedreid_jax import errors
+from fedreid_jax.algorithms import cc, cdw, fedpav, kd
+from fedreid_jax.core.component import Component, Population
+
+KERNEL, MEAN = handmade.KERNEL, handmade.MEAN
+FEDPAV = fedpav.make()
+# Two images that show the first and the second row of a kernel.
+PUBLIC = handmade.pixels([[10, 0, 0], [0, 10, 0]])
+# By all features the first two are alike, and the last two; by their mean the
+# first and the third, and the other two.
+PLANTED = np.array(
+  [
+    [[1.2, 0], [0, 1], [1, 1]],
+    [[1, 0], [0, 1.2], [2, 2]],
+    [[0, 1], [1.2, 0], [3, 3]],
+    [[0, 1.2], [1, 0], [4, 4]],
+  ]
+)
+SIZES = [1, 3, 2, 6]
+
+
+def uploads(index=(0, 1, 2, 3), kernels=PLANTED, **extras):
+  shared = {KERNEL: kernels, MEAN: np.zeros((len(kernels), 2))}
+  return handmade.uploads(shared, SIZES, index=index, **extras)
+
+
+def serve(*rounds, clients, more=(), **arguments):
+  return handmade.serve(
+    (FEDPAV, cc.make(images=2, **arguments), *more),
+    handmade.variables(9.0),
+    *rounds,
+    clients=clients,
+    public=PUBLIC,
+  )
+
+
+def pair(i, j, weights=SIZES):
+  return np.average(PLANTED[[i, j]], axis=0, weights=[weights[i], weights[j]])
+
+
+@pytest.mark.parametrize(
+  'represent, pairs',
+  [('flatten', ((0, 1), (2, 3))), ('mean', ((0, 2), (1, 3)))],
+)
+def test_planted_pairs_share_the_mean_of_the_two(represent, pairs):
+  server, log = serve(uploads(), clients=4, represent=represent)
+  groups = server.groups
+  np.testing.assert_array_equal(groups, log['groups'])
+  assert len(set(groups.tolist())) == 2
+  for i, j in pairs:
+    assert groups[i] == groups[j]
+    np.testing.assert_allclose(
+      server.shared[KERNEL][groups[i]], pair(i, j), rtol=1e-6
+    )
+
+
+def test_equal_clients_are_one_group_and_come_back():
+  sent, got, log = handmade.equal_clients((FEDPAV, cc.make(images=3)))
+  assert len(set(log['groups'].tolist())) == 1
+  toy.assert_close_trees(got, sent, 1e-6)
+
+
+def test_with_cdw_distances_weigh_within_a_group():
+  worth = [0.1, 0.3, 0.2, 0.2]
+  server, _ = serve(uploads(cdw=worth), clients=4, more=(cdw.make(),))
+  for i, j in ((0, 1), (2, 3)):
+    np.testing.assert_allclose(
+      server.shared[KERNEL][server.groups[i]], pair(i, j, worth), rtol=1e-6
+    )
+
+
+def test_who_was_not_drawn_keeps_the_model_of_its_group():
+  """Four of six clients a round; the second round draws other ones."""
+  index = (0, 2, 3, 5)
+  one, _ = serve(uploads(index), clients=6)
+  np.testing.assert_array_equal(one.groups[[1, 4]], 0)
+  np.testing.assert_array_equal(one.shared[KERNEL][0], 9.0)
+  assert 0 not in one.groups[list(index)]
+  two, _ = serve(uploads(index), uploads((0, 1, 4, 5)), clients=6)
+  for k in (2, 3):  # of both first groups one client is absent
+    assert two.groups[k] == one.groups[k]
+    np.testing.assert_array_equal(
+      two.shared[KERNEL][two.groups[k]], one.shared[KERNEL][one.groups[k]]
+    )
+  assert not set(two.groups[[0, 1, 4, 5]]) & set(two.groups[[2, 3]])
+
+
+def test_a_lost_upload_leaves_its_client_where_it_was():
+  kernels = PLANTED.copy()
+  kernels[1] = np.nan
+  server, log = serve(uploads(), uploads(kernels=kernels), clients=4)
+  first, _ = serve(uploads(), clients=4)
+  assert log['arrived'].tolist() == [True, False, True, True]
+  group = server.groups[1]
+  assert group == first.groups[1] and (server.groups == group).sum() == 1
+  np.testing.assert_allclose(
+    server.shared[KERNEL][group], pair(0, 1), rtol=1e-6
+  )
+  assert np.isfinite(server.shared[KERNEL]).all()
+
+
+def test_numbers_of_groups_never_collide_with_those_of_absent_clients():
+  """Random groups, cohorts and partitions of six clients, four drawn."""
+  rng, cases, num, drawn = np.random.default_rng(0), 300, 6, 4
+  groups = rng.integers(0, num, (cases, num)).astype('i4')
+  index = np.sort(
+    rng.permuted(np.tile(np.arange(num), (cases, 1)), axis=1)[:, :drawn]
+  )
+  arrived = rng.random((cases, drawn)) < 0.8
+  wanted = rng.integers(0, drawn, (cases, drawn))
+  clusters = np.tile(np.arange(drawn), (cases, 1))
+  for case in range(cases):
+    for i in np.flatnonzero(arrived[case]):
+      alike = arrived[case] & (wanted[case] == wanted[case, i])
+      clusters[case, i] = np.flatnonzero(alike)[0]
+  numbered = jax.jit(jax.vmap(cc._free_groups))(
+    groups, index, arrived, clusters
+  )
+  numbered = np.asarray(numbered)
+  assert numbered.dtype == np.int32
+  for case in range(cases):
+    here, new = arrived[case], numbered[case]
+    absent = np.setdiff1d(np.arange(num), index[case][here])
+    assert not set(new[here]) & set(groups[case][absent])
+    assert ((new >= 0) & (new < num)).all()
+    np.testing.assert_array_equal(new[~here], groups[case][index[case][~here]])
+    same = clusters[case][here][:, None] == clusters[case][here]
+    np.testing.assert_array_equal(new[here][:, None] == new[here], same)
+
+
+def test_public_images_and_three_clients_are_needed(clients):
+  check = cc.make(images=8).check
+  check(Population(clients, 8, 3))
+  with pytest.raises(errors.ConfigError, match='fraction'):
+    check(Population(clients, 8, 2))
+  with pytest.raises(errors.ConfigError, match='data.public'):
+    check(Population(clients, 0, 3))
+  with pytest.raises(errors.DataError, match='7 public images.*cc.images'):
+    check(Population(clients, 7, 3))
+
+
+def test_unknown_representation():
+  with pytest.raises(errors.ConfigError, match='cc.represent'):
+    cc.make(represent='median')
+
+
+def test_what_needs_one_model_is_refused():
+  with pytest.raises(errors.ConfigError, match="'kd' needs one model.*'cc'"):
+    handmade.algorithm((FEDPAV, cc.make(), kd.make()))
+
+
+def test_two_groupings_are_refused():
+  def alone(server, ctx):
+    return ctx.uploads.index
+
+  other = Component('alone', grouping=alone)
+  with pytest.raises(errors.ConfigError, match="'cc' and 'alone'"):
+    handmade.algorithm((FEDPAV, cc.make(), other))
+
+
+def test_both_views_of_the_planted_pairs():
+  """The example is what it says: cosines worked out directly."""
+  rows = PLANTED[:, :2].reshape(4, 4)
+  means = PLANTED[:, :2].mean(axis=1)
+  for vectors, partner in ((rows, [1, 0, 3, 2]), (means, [2, 3, 0, 1])):
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    cosines = unit @ unit.T - 2 * np.eye(4)
+    assert cosines.argmax(axis=1).tolist() == partner

@@ -1,0 +1,116 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedreid_jax import algorithms, errors
+from fedreid_jax.core import component, compose, types
+from fedreid_jax.losses import embedding_expansion, identity, metric
+from fedreid_jax.models import deen, functional, reid, resnet
+
+
+def term(**arguments):
+  (made,) = compose.load(('deen',), {'deen': arguments}, algorithms)
+  return made.term.loss
+
+
+def context(copies=3, valid=(True,) * 6):
+  """Three identities, an image of either modality, copies of their features."""
+  rng = np.random.default_rng(0)
+  size = len(valid)
+
+  def normal(columns):
+    shape = (copies * size, columns)
+    return jnp.asarray(rng.normal(size=shape), jnp.float32)
+
+  every = types.Outputs(normal(5), normal(5), normal(3))
+  own = types.Outputs(*(x[:size] for x in every[:3]), {'copies': every})
+  labels = jnp.arange(size) // 2
+  batch = types.Batch(
+    jnp.zeros((size, 1)),
+    labels,
+    labels,
+    jnp.arange(size) % 2,
+    jnp.asarray(valid),
+  )
+  empty = dict.fromkeys(component.StepCtx._fields)
+  return component.StepCtx(**(empty | {'batch': batch, 'outputs': own}))
+
+
+def test_the_loss_is_the_sum_of_its_parts():
+  ctx = context()
+  every, batch = ctx.outputs.extras['copies'], ctx.batch
+  labels, valid = jnp.tile(batch.labels, 3), jnp.tile(batch.valid, 3)
+  f, f1, f2 = jnp.split(every.feature, 3)
+  where = batch.labels, batch.modalities, batch.valid
+  expected = (
+    identity.cross_entropy(every.logits, labels, valid)
+    + metric.hard_triplet(every.feature, labels, valid, 0.3)
+    + 0.8 * embedding_expansion.centre_pair_mining(f, f1, *where)
+    + 0.8 * embedding_expansion.centre_pair_mining(f, f2, *where)
+    + 0.01 * embedding_expansion.orthogonality(f1, f2, batch.valid)
+  )
+  loss, metrics = term()({}, (), ctx)
+  np.testing.assert_allclose(loss, expected, rtol=1e-6)
+  assert set(metrics) == {'identity', 'triplet', 'cpm', 'ort'}
+  plain, _ = term(lam_cpm=0.0, lam_ort=0.0)({}, (), ctx)
+  np.testing.assert_allclose(
+    plain, metrics['identity'] + metrics['triplet'], rtol=1e-6
+  )
+
+
+def test_padded_images_change_nothing():
+  ctx = context(valid=(True, True, True, True, False, False))
+  every = ctx.outputs.extras['copies']
+  padded = jnp.tile(~ctx.batch.valid, 3)[:, None]
+  other = types.Outputs(*(jnp.where(padded, 9.0, leaf) for leaf in every[:3]))
+  poisoned = ctx._replace(
+    outputs=ctx.outputs._replace(extras={'copies': other})
+  )
+  loss = jax.jit(lambda c: term()({}, (), ctx._replace(outputs=c))[0])
+  np.testing.assert_array_equal(loss(ctx.outputs), loss(poisoned.outputs))
+
+
+@pytest.mark.parametrize('copies', [1, 2])
+def test_a_network_of_another_number_of_copies(copies):
+  with pytest.raises(errors.ConfigError, match='no two expansions'):
+    term()({}, (), context(copies))
+
+
+def test_a_network_without_copies():
+  ctx = context()
+  ctx = ctx._replace(outputs=ctx.outputs._replace(extras={}))
+  with pytest.raises(errors.ConfigError, match='network deen'):
+    term()({}, (), ctx)
+
+
+def test_a_negative_weight():
+  with pytest.raises(errors.ConfigError, match='below 0'):
+    term(lam_cpm=-1.0)
+
+
+def test_it_reads_what_its_network_says(monkeypatch):
+  """Of the real network, by shapes alone: what it says is what is read."""
+  monkeypatch.setitem(resnet.DEPTHS, 'resnet18', (False, (1, 1, 1, 1)))
+  network = deen.DEEN('resnet18', 1 / 16, small_stem=True, last_stride=1)
+  model = functional.wrap(reid.ReIDNet(network, 3, 'gap'), (16, 8, 3))
+  ctx = context()
+
+  def loss(variables, key):
+    outputs, buffers = model.apply(
+      variables,
+      jnp.zeros((6, 16, 8, 3)),
+      train=True,
+      key=key,
+      mask=ctx.batch.valid,
+      modalities=ctx.batch.modalities,
+      labels=ctx.batch.labels,
+    )
+    return *term()(variables, (), ctx._replace(outputs=outputs)), buffers
+
+  key = jax.random.key(0)
+  variables = jax.eval_shape(model.init, key)
+  total, metrics, buffers = jax.eval_shape(loss, variables, key)
+  assert total.shape == () and total.dtype == jnp.float32
+  assert all(metric.shape == () for metric in metrics.values())
+  assert 'batch_stats/backbone/infrared_bn1/mean' in buffers

@@ -1,0 +1,97 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedreid_jax import algorithms, errors
+from fedreid_jax.core import component, compose, types
+from fedreid_jax.losses import dense_triplet, identity
+from fedreid_jax.models import alignment, functional, reid, resnet
+
+
+def term(**arguments):
+  (made,) = compose.load(('lba',), {'lba': arguments}, algorithms)
+  return made.term.loss
+
+
+def context():
+  """Four images, one padded, one without a partner of the same person."""
+  rng = np.random.default_rng(0)
+
+  def draw(*shape):
+    return jnp.asarray(rng.uniform(size=shape), jnp.float32)
+
+  has_positive = jnp.array([True, False, True, True])
+  extras = {
+    level: alignment.Alignment(
+      draw(4, 6), draw(4, 6), draw(4, 6), has_positive, jnp.ones(4, bool)
+    )
+    for level in alignment.LEVELS
+  }
+  every = types.Outputs(draw(12, 5), draw(12, 5), draw(12, 3))
+  own = types.Outputs(*(x[:4] for x in every[:3]), extras | {'copies': every})
+  labels = jnp.array([0, 1, 2, 0])
+  valid = jnp.array([True, True, True, False])
+  batch = types.Batch(jnp.zeros((4, 1)), labels, labels, labels % 2, valid)
+  empty = dict.fromkeys(component.StepCtx._fields)
+  return component.StepCtx(**(empty | {'batch': batch, 'outputs': own}))
+
+
+def test_the_loss_is_the_sum_of_its_parts():
+  """Of the four images the first and the third count."""
+  ctx = context()
+  extras, labels = ctx.outputs.extras, ctx.batch.labels
+  counts = jnp.array([True, False, True, False])
+  logits = extras['copies'].logits
+  entropy = sum(
+    identity.cross_entropy(part, labels, counts)
+    for part in (logits[4:8], logits[8:])
+  )
+  dense = sum(
+    dense_triplet.dense_triplet(*extras[level][:3], counts, 0.3)
+    for level in ('layer3', 'layer4')
+  )
+  loss, metrics = term()({}, (), ctx)
+  np.testing.assert_allclose(loss, entropy + 0.5 * dense, rtol=1e-6)
+  np.testing.assert_allclose(metrics['dense'], dense, rtol=1e-6)
+  loss, _ = term(lam=0.0)({}, (), ctx)
+  np.testing.assert_allclose(loss, entropy, rtol=1e-6)
+
+
+def test_a_network_that_does_not_align():
+  ctx = context()
+  ctx = ctx._replace(outputs=ctx.outputs._replace(extras={}))
+  with pytest.raises(errors.ConfigError, match='network lba'):
+    term()({}, (), ctx)
+
+
+def test_a_negative_weight():
+  with pytest.raises(errors.ConfigError, match='below 0'):
+    term(margin=-1.0)
+
+
+def test_it_reads_what_its_network_says(monkeypatch):
+  """Of the real network, by shapes alone: what it says is what is read."""
+  monkeypatch.setitem(resnet.DEPTHS, 'resnet18', (False, (1, 1, 1, 1)))
+  network = alignment.CMAlign('resnet18', 1 / 16, True, 1)
+  model = functional.wrap(reid.ReIDNet(network, 3, 'gem'), (16, 8, 3))
+  ctx = context()
+
+  def loss(variables, key):
+    outputs, buffers = model.apply(
+      variables,
+      jnp.zeros((4, 16, 8, 3)),
+      train=True,
+      key=key,
+      mask=ctx.batch.valid,
+      modalities=ctx.batch.modalities,
+      labels=ctx.batch.labels,
+    )
+    return *term()(variables, (), ctx._replace(outputs=outputs)), buffers
+
+  key = jax.random.key(0)
+  variables = jax.eval_shape(model.init, key)
+  total, metrics, buffers = jax.eval_shape(loss, variables, key)
+  assert total.shape == () and total.dtype == jnp.float32
+  assert all(metric.shape == () for metric in metrics.values())
+  assert 'batch_stats/backbone/infrared_bn1/mean' in buffers

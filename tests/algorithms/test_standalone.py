@@ -1,0 +1,55 @@
+import numpy as np
+import pytest
+import toy
+
+from fedreid_jax import algorithms, assemble
+from fedreid_jax.core import compose
+
+KERNEL = 'params/backbone/conv1/kernel'
+
+
+@pytest.fixture(scope='module')
+def runs(clients):
+  """Two clients beside each other, then the second alone."""
+  config, ends = toy.toy_config(), []
+  for those in (clients[1:3], clients[2:3]):
+    made = compose.load(('standalone',), {}, algorithms)
+    executor, variables, _ = toy.build(config, those, made)
+    _, start = executor.init(variables)
+    ends.append((start, *toy.run(executor, variables, 2)))
+  return ends
+
+
+def test_a_client_learns_what_it_learns_alone(runs):
+  (_, _, both, _), (_, _, alone, _) = runs
+  assert KERNEL in both.personal
+  for name, leaf in alone.personal.items():
+    np.testing.assert_array_equal(both.personal[name][1], leaf[0])
+    if 'mean' in name or name == KERNEL:
+      assert (both.personal[name][0] != leaf[0]).any()
+
+
+def test_every_round_goes_on_from_the_clients_own_model(runs):
+  start, server, end, logs = runs[0]
+  assert (
+    (start.personal[KERNEL] != end.personal[KERNEL])
+    .any(axis=(1, 2, 3, 4))
+    .all()
+  )
+  assert logs[1]['metrics']['loss'] < logs[0]['metrics']['loss']
+  assert server.shared == {}
+
+
+def test_nothing_travels(runs):
+  for log in runs[0][3]:
+    assert log['up'] == log['down'] == {}
+
+
+def test_models_are_the_clients(runs):
+  _, server, end, _ = runs[0]
+  models = assemble.named_models(
+    server.shared, end.personal, server.groups, ['birch', 'cedar']
+  )
+  assert list(models) == ['client:birch', 'client:cedar']
+  for k, own in enumerate(models.values()):
+    np.testing.assert_array_equal(own[KERNEL], end.personal[KERNEL][k])

@@ -1,0 +1,70 @@
+"""The whole local round against a plain loop over batches."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import toy
+
+from fedreid_jax import algorithms
+from fedreid_jax.core import compose, keys
+from fedreid_jax.core.keys import Stream
+from fedreid_jax.data import augment, sampler
+
+MOMENTUM, DECAY, LR = 0.9, 0.01, (0.05, 0.01)
+
+
+def factor(name):
+  return 0.5 if name.startswith('params/classifier') else 1.0
+
+
+def test_two_rounds_of_one_client_are_pytorchs_sgd(clients):
+  """Coupled weight decay, Nesterov's momentum anew each round, rate last."""
+  config, client = toy.toy_config(), clients[0]
+  config.local.epochs = 2
+  config.optim.weight_decay = DECAY
+  config.optim.lr_multipliers = (('params/classifier', 0.5),)
+  config.optim.schedule, config.optim.milestones = 'step', (1,)
+  config.optim.lr, config.optim.gamma = LR[0], LR[1] / LR[0]
+  components = compose.load(('fedpav',), {}, algorithms)
+  executor, variables, model = toy.build(config, (client,), components)
+  server, states, _ = toy.run(executor, variables, 2)
+
+  seed, uid = jax.random.key(config.seed), keys.client_uid(client.name)
+  views = augment.make(config.augment, config.data.mean, config.data.std)
+  planner, _, _ = sampler.make(config.local, (client,), config.seed)
+
+  @jax.jit
+  def gradient(params, buffers, images, labels):
+    def entropy(params):
+      outputs, updated = model.apply({**params, **buffers}, images, train=True)
+      scores = outputs.logits
+      right = scores[jnp.arange(len(labels)), labels]
+      return (jax.nn.logsumexp(scores, axis=1) - right).mean(), updated
+
+    return jax.grad(entropy, has_aux=True)(params)
+
+  own = jax.jit(model.init)(keys.client(seed, Stream.CLASSIFIER, 0, uid))
+  own = {n: own[n] if 'classifier' in n else x for n, x in variables.items()}
+  params = {n: np.asarray(x) for n, x in own.items() if n[:7] == 'params/'}
+  buffers = {n: x for n, x in own.items() if n not in params}
+  num_steps = 0
+  for round_ in range(2):
+    moment = dict.fromkeys(params, np.float32(0.0))
+    rows, valid = planner(round_, 0)
+    assert valid.all()
+    for step, chosen in enumerate(rows):
+      base = keys.client(seed, Stream.AUGMENT, round_, uid)
+      images = client.images()[chosen]
+      images = views.train(jax.random.fold_in(base, step), images)
+      grads, buffers = gradient(params, buffers, images, client.labels[chosen])
+      for name, grad in grads.items():
+        g = np.asarray(grad) + np.float32(DECAY) * params[name]
+        moment[name] = np.float32(MOMENTUM) * moment[name] + g
+        move = g + np.float32(MOMENTUM) * moment[name]
+        rate = np.float32(LR[round_] * factor(name))
+        params[name] = params[name] - rate * move
+      num_steps += 1
+  assert num_steps == 2 * 2 * (9 // 4)
+  found = {n: x[0] for n, x in (server.shared | states.personal).items()}
+  assert found.keys() == own.keys()
+  toy.assert_close_trees(found, {**params, **buffers}, 1e-5)

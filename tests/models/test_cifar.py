@@ -1,0 +1,106 @@
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedreid_jax.models import cifar, reid
+
+
+def images(num=4, size=8):
+  values = np.random.default_rng(0).standard_normal((num, size, size, 3))
+  return jnp.asarray(values, jnp.float32)
+
+
+def network(**changes):
+  backbone = cifar.CifarResNet(**({'features': (3, 4, 6)} | changes))
+  return reid.ReIDNet(backbone, 10, neck_kind='none', classifier_bias=True)
+
+
+def count(tree):
+  return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
+
+
+def test_resnet32_has_464_154_parameters():
+  """Counted from the table of He et al.: 31 convolutions and a linear layer.
+
+  A convolution has 9 d d' weights and its normalisation 2 d'; option A
+  shortcuts have none.
+  """
+  channels = [3] + [16] * 11 + [32] * 10 + [64] * 10
+  assert len(channels) - 1 + 1 == 32
+  expected = sum(
+    9 * before + 2
+    for before, after in zip(channels, channels[1:], strict=False)
+    for _ in range(after)
+  )
+  model = reid.ReIDNet(
+    cifar.CifarResNet(), 10, neck_kind='none', classifier_bias=True
+  )
+  params = jax.eval_shape(
+    lambda key: model.init(key, images(2, 32), train=False), jax.random.key(0)
+  )['params']
+  assert count(params['backbone']) == expected == 463_504
+  assert count(params['classifier']) == 64 * 10 + 10
+  assert count(params) == 464_154
+
+
+def test_stages_halve_the_map():
+  backbone = cifar.CifarResNet()
+  (maps, extras), _ = jax.eval_shape(
+    lambda key: backbone.init_with_output(key, images(2, 32), train=False),
+    jax.random.key(0),
+  )
+  assert maps.shape == (2, 8, 8, 64)
+  assert extras == {}
+
+
+def test_a_shortcut_subsamples_and_leaves_new_channels_zero():
+  """A block whose convolutions are zero is its shortcut."""
+  block = cifar.Block(5, 2, jnp.float32)
+  x = images(2, 6)
+  variables = block.init(jax.random.key(0), x, train=False)
+  params = jax.tree.map(jnp.zeros_like, variables['params'])
+  found = block.apply(variables | {'params': params}, x, train=False)
+  expected = np.zeros((2, 3, 3, 5), np.float32)
+  expected[..., :3] = np.maximum(np.asarray(x)[:, ::2, ::2], 0)
+  np.testing.assert_array_equal(found, expected)
+
+
+def test_padded_samples_change_no_bit_whatever_they_hold():
+  model = network(features=(3, 4), blocks=1)
+  variables = model.init(jax.random.key(0), images(), train=False)
+  mask = jnp.asarray([True, True, True, False])
+
+  @jax.jit
+  def step(batch):
+    def loss(params):
+      outputs, updated = model.apply(
+        variables | {'params': params},
+        batch,
+        train=True,
+        mask=mask,
+        mutable=['batch_stats'],
+      )
+      real = jnp.where(mask[:, None], outputs.logits, 0)
+      return jnp.square(real - 1).sum(), updated
+
+    return jax.value_and_grad(loss, has_aux=True)(variables['params'])
+
+  clean = step(images())
+  for poison in (jnp.nan, 7.0):
+    poisoned = step(images().at[3].set(poison))
+    jax.tree.map(np.testing.assert_array_equal, clean, poisoned)
+  for leaf in jax.tree.leaves(clean):
+    assert np.isfinite(leaf).all()
+
+
+@pytest.mark.parametrize('blocks, layers', [(1, 8), (3, 20)])
+def test_depth_is_six_times_the_blocks_and_two(blocks, layers):
+  params = jax.eval_shape(
+    lambda key: network(blocks=blocks).init(key, images(), train=False),
+    jax.random.key(0),
+  )['params']
+  kernels = [leaf for leaf in jax.tree.leaves(params) if leaf.ndim > 1]
+  assert len(kernels) == layers

@@ -1,0 +1,254 @@
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import traverse_util
+
+from fedreid_jax.losses import style as style_loss
+from fedreid_jax.models import reid, resnet, style
+
+
+def maps(seed=0, size=(3, 4, 2, 32)):
+  values = np.random.default_rng(seed).normal(0.5, 1.0, size)
+  return jnp.asarray(np.maximum(values, 0), jnp.float32)
+
+
+def init(module, x, seed=0):
+  return jax.jit(lambda: module.init(jax.random.key(seed), x, train=False))()
+
+
+def trained(seed=1, num_classes=None):
+  """A module and parameters as training might leave them."""
+  module = style.SNR(2, num_classes)
+  variables = init(module, maps(), seed)
+  rng = np.random.default_rng(seed)
+  return module, jax.tree.map(
+    lambda x: x + jnp.asarray(rng.normal(0, 0.3, x.shape), x.dtype), variables
+  )
+
+
+def by_definition(variables, x):
+  """All maps formed one by one, (F~+, averages of F~, F~+ and F~-)."""
+  p = variables['params']
+  mean = x.mean((1, 2), keepdims=True)
+  var = x.var((1, 2), keepdims=True)
+  normalised = (x - mean) / jnp.sqrt(var + 1e-5) * p['scale'] + p['bias']
+  residual = x - normalised
+  hidden = residual.mean((1, 2)) @ p['reduce']['kernel'] + p['reduce']['bias']
+  hidden = jnp.maximum(hidden, 0)
+  gate = hidden @ p['expand']['kernel'] + p['expand']['bias']
+  gate = (1 / (1 + jnp.exp(-gate)))[:, None, None]
+  plus = normalised + gate * residual
+  minus = normalised + (1 - gate) * residual
+  return plus, [f.mean((1, 2)) for f in (normalised, plus, minus)]
+
+
+def test_equals_the_definition():
+  module, variables = trained()
+  found, extras = module.apply(variables, maps(), train=True)
+  expected, averages = by_definition(variables, maps())
+  np.testing.assert_allclose(found, expected, atol=2e-5)
+  assert set(extras) == {'snr_2'}
+  assert extras['snr_2'].logits is None
+  for average, wanted in zip(extras['snr_2'][:3], averages, strict=True):
+    np.testing.assert_allclose(average, wanted, atol=2e-5)
+
+
+def test_gradient_equals_that_of_the_definition():
+  module, variables = trained()
+  weights = jnp.asarray(np.random.default_rng(5).normal(size=(3, 3, 32)))
+
+  def ours(variables, x):
+    found, extras = module.apply(variables, x, train=True)
+    averages = jnp.stack(extras['snr_2'][:3])
+    return jnp.sin(found).sum() + (weights * jnp.sin(averages)).sum()
+
+  def theirs(variables, x):
+    found, averages = by_definition(variables, x)
+    averages = jnp.stack(averages)
+    return jnp.sin(found).sum() + (weights * jnp.sin(averages)).sum()
+
+  found = jax.jit(jax.grad(ours, (0, 1)))(variables, maps())
+  expected = jax.jit(jax.grad(theirs, (0, 1)))(variables, maps())
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4 * abs(b).max()),
+    found,
+    expected,
+  )
+
+
+@pytest.mark.parametrize('affine', ['initial', 'trained'])
+def test_an_open_gate_is_the_identity_and_a_closed_one_normalises(affine):
+  module, variables = trained()
+  if affine == 'initial':
+    variables = init(module, maps())
+  params = variables['params']
+
+  def run(bias):
+    expand = {'kernel': params['expand']['kernel'], 'bias': jnp.full(32, bias)}
+    found, extras = module.apply(
+      {'params': params | {'expand': expand}}, maps(), train=True
+    )
+    return found, extras['snr_2']
+
+  opened, averages = run(1e3)
+  np.testing.assert_array_equal(opened, maps())
+  np.testing.assert_array_equal(averages.contaminated, averages.normalised)
+  closed, averages = run(-1e3)
+  x = np.asarray(maps(), np.float64)
+  x = (x - x.mean((1, 2), keepdims=True)) / np.sqrt(
+    x.var((1, 2), keepdims=True) + 1e-5
+  )
+  expected = x * params['scale'] + params['bias']
+  np.testing.assert_allclose(closed, expected, atol=1e-5)
+  np.testing.assert_array_equal(averages.enhanced, averages.normalised)
+
+
+def test_at_first_normalised_averages_have_no_direction():
+  """Their cosines count as 0, not as that of rounding errors."""
+  module = style.SNR(1)
+  variables = init(module, maps())
+  _, extras = module.apply(variables, maps(), train=True)
+  np.testing.assert_array_equal(extras['snr_1'].normalised, 0)
+
+  def loss(params):
+    _, extras = module.apply({'params': params}, maps(), train=True)
+    return style_loss.distance(
+      jax.random.key(0),
+      *extras['snr_1'][:3],
+      jnp.asarray([0, 0, 1]),
+      jnp.ones(3, bool),
+    )
+
+  value, gradient = jax.jit(jax.value_and_grad(loss))(variables['params'])
+  assert 0 < value < 8 * np.log(2)
+  for leaf in jax.tree.leaves(gradient):
+    assert np.isfinite(leaf).all()
+    assert abs(leaf).max() < 10
+
+
+@pytest.mark.parametrize('level', [0.0, 4.0])
+def test_maps_without_contrast_stay_finite(level):
+  module, variables = trained()
+
+  def total(x):
+    found, extras = module.apply(variables, x, train=True)
+    return found.sum() + sum(f.sum() for f in extras['snr_2'][:3])
+
+  flat = jnp.full((2, 3, 3, 32), level)
+  value, gradient = jax.jit(jax.value_and_grad(total))(flat)
+  assert np.isfinite(value)
+  assert np.isfinite(gradient).all()
+
+
+def test_an_image_is_normalised_alone_in_training_and_in_a_test():
+  module, variables = trained(num_classes=4)
+  together, extras = module.apply(variables, maps(), train=True)
+  alone, own = module.apply(variables, maps()[1:2], train=False)
+  np.testing.assert_allclose(together[1:2], alone, atol=1e-6)
+  assert extras['snr_2'].logits.shape == (3, 3, 4)
+  np.testing.assert_allclose(
+    extras['snr_2'].logits[:, 1:2], own['snr_2'].logits, atol=1e-5
+  )
+
+
+def test_half_precision_keeps_its_type_and_exact_averages():
+  module, variables = trained()
+  half, extras = module.apply(
+    variables, maps().astype(jnp.bfloat16), train=True
+  )
+  assert half.dtype == jnp.bfloat16
+  exact, _ = module.apply(variables, maps(), train=True)
+  np.testing.assert_allclose(half.astype(jnp.float32), exact, atol=0.1)
+  assert all(f.dtype == jnp.float32 for f in extras['snr_2'][:3])
+
+
+def test_resnet50_with_modules_has_three_percent_more_parameters():
+  """2 D of the affine, D^2/16 + D/16 and D^2/16 + D of the gate."""
+  backbone = resnet.ResNet('resnet50', insert=style.after_stages())
+  shapes = jax.eval_shape(
+    lambda key: backbone.init(key, jnp.zeros((2, 64, 32, 3)), train=False),
+    jax.random.key(0),
+  )
+  flat = traverse_util.flatten_dict(shapes['params'], sep='/')
+  own = {n: math.prod(v.shape) for n, v in flat.items() if n[:4] == 'snr_'}
+  assert {name.split('/')[0] for name in own} == {
+    f'snr_{stage}' for stage in (1, 2, 3, 4)
+  }
+  expected = sum(
+    2 * d + d * d // 16 + d // 16 + d * d // 16 + d
+    for d in (256, 512, 1024, 2048)
+  )
+  assert sum(own.values()) == expected == 708_080
+  total = sum(math.prod(v.shape) for v in flat.values())
+  assert total == 23_508_032 + expected
+
+
+def test_only_the_last_block_of_a_stage_has_a_module():
+  insert = style.after_stages()
+  assert insert(3, 0, 2, 8) is None
+  module = insert(3, 1, 2, 8)
+  assert isinstance(module, style.SNR)
+  assert module.name == 'snr_3'
+  assert insert(1, 0, 1, 8) is not None
+
+
+@pytest.fixture
+def network(monkeypatch):
+  """A ResNet of one tiny stage, with its module and classifier."""
+  monkeypatch.setitem(resnet.DEPTHS, 'resnet18', (False, (1,)))
+  backbone = resnet.ResNet(
+    'resnet18', 0.0625, True, insert=style.after_stages(5)
+  )
+  return reid.ReIDNet(backbone, 5)
+
+
+def images():
+  values = np.random.default_rng(0).standard_normal((6, 8, 8, 3))
+  return jnp.asarray(values, jnp.float32)
+
+
+def test_padded_samples_change_no_bit_in_a_network(network):
+  variables = init(network, images())
+  labels = jnp.asarray([0, 1, 0, 1, 2, 0])
+  mask = jnp.arange(6) < 5
+
+  @jax.jit
+  def step(batch):
+    def loss(params):
+      outputs, updated = network.apply(
+        variables | {'params': params},
+        batch,
+        train=True,
+        mask=mask,
+        mutable=['batch_stats'],
+      )
+      total = jnp.where(mask[:, None], outputs.logits, 0).sum()
+      features = outputs.extras['snr_1']
+      key = jax.random.key(1)
+      total += style_loss.distance(key, *features[:3], labels, mask)
+      total += style_loss.entropy(features.logits, mask)
+      return total, updated
+
+    return jax.value_and_grad(loss, has_aux=True)(variables['params'])
+
+  clean = step(images())
+  for poison in (jnp.nan, 7.0):
+    poisoned = step(images().at[5].set(poison))
+    jax.tree.map(np.testing.assert_array_equal, clean, poisoned)
+  for leaf in jax.tree.leaves(clean):
+    assert np.isfinite(leaf).all()
+
+
+def test_a_test_does_not_pay_for_the_extras(network):
+  variables = init(network, images())
+
+  def flops(read):
+    run = jax.jit(lambda v, x: read(network.apply(v, x, train=False)))
+    return run.lower(variables, images()).compile().cost_analysis()['flops']
+
+  embedding = flops(lambda outputs: outputs.embedding)
+  logits = flops(lambda o: (o.embedding, o.extras['snr_1'].logits))
+  assert logits - embedding >= 2 * 3 * 6 * 4 * 5

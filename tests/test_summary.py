@@ -1,0 +1,86 @@
+import numpy as np
+import pytest
+
+from fedreid_jax import summary
+
+
+def entry(round_, rank1, target='mall', model='global', **metrics):
+  return {
+    'round': round_,
+    'target': target,
+    'model': model,
+    'metrics': {'rank1': rank1, **metrics},
+  }
+
+
+def of_kind(found, kind):
+  return {(e['target'], e['model']): e for e in found if e['kind'] == kind}
+
+
+def test_best_three_are_by_the_mean_rank1_over_targets():
+  """Round 4 is best on one target, yet not among the three on both."""
+  mall = {1: 10, 2: 30, 3: 40, 4: 90, 5: 20}
+  park = {1: 90, 2: 80, 3: 60, 4: 0, 5: 70}  # means 50, 55, 50, 45, 45
+  entries = [entry(r, x, 'mall', mAP=r) for r, x in mall.items()]
+  entries += [entry(r, x, 'park', mAP=10.0 * r) for r, x in park.items()]
+  found = summary.summarise(entries)
+  best = of_kind(found, 'best_three')
+  assert [e['rounds'] for e in best.values()] == [[1, 2, 3]] * 2
+  assert best['mall', 'global']['metrics'] == pytest.approx(
+    {'rank1': 80 / 3, 'mAP': 2}
+  )
+  assert best['park', 'global']['metrics'] == pytest.approx(
+    {'rank1': 230 / 3, 'mAP': 20}
+  )
+  last = of_kind(found, 'last')
+  assert [e['rounds'] for e in last.values()] == [[5]] * 2
+  assert last['mall', 'global']['metrics'] == {'rank1': 20, 'mAP': 5}
+  assert len(found) == 4
+
+
+def test_of_equal_rounds_the_earlier_count():
+  found = summary.summarise([entry(r, 7) for r in (9, 3, 6, 1)])
+  best = of_kind(found, 'best_three')['mall', 'global']
+  assert best['rounds'] == [1, 3, 6]
+
+
+def test_fewer_than_three_rounds_are_all_averaged():
+  found = summary.summarise([entry(5, 10.0), entry(10, 20.0)])
+  best = of_kind(found, 'best_three')['mall', 'global']
+  assert best['rounds'] == [5, 10] and best['metrics']['rank1'] == 15
+  assert of_kind(found, 'last')['mall', 'global']['metrics']['rank1'] == 20
+
+
+def test_only_the_global_model_has_a_best_three():
+  entries = [
+    entry(r, 10 * r, model=m)
+    for r in (1, 2, 3, 4)
+    for m in ('global', 'client:ash')
+  ]
+  found = summary.summarise(entries)
+  assert [*of_kind(found, 'best_three')] == [('mall', 'global')]
+  assert {m for _, m in of_kind(found, 'last')} == {'global', 'client:ash'}
+  alone = summary.summarise([e for e in entries if e['model'] != 'global'])
+  assert [e['kind'] for e in alone] == ['last']
+
+
+def test_other_models_do_not_choose_the_rounds():
+  entries = [entry(r, 10 - r) for r in (1, 2, 3, 4)]
+  entries += [entry(4, 100, model='cluster:1')]
+  best = of_kind(summary.summarise(entries), 'best_three')
+  assert best['mall', 'global']['rounds'] == [1, 2, 3]
+
+
+def test_before_training_counts_only_while_there_is_nothing_else():
+  assert summary.summarise([]) == []
+  (first, best) = summary.summarise([entry(0, 99.0)])
+  assert first['rounds'] == best['rounds'] == [0]
+  found = summary.summarise([entry(0, 99.0), entry(5, 1.0)])
+  assert {tuple(e['rounds']) for e in found} == {(5,)}
+
+
+def test_spreads_over_trials_are_not_averaged():
+  entries = [entry(1, 10.0, rank1_std=3.0), entry(2, 20.0, rank1_std=4.0)]
+  for element in summary.summarise(entries):
+    assert element['metrics'].keys() == {'rank1'}
+    assert np.isfinite(element['metrics']['rank1'])
