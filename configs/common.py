@@ -5,7 +5,6 @@ presets. `--config=FILE:PRESET,key=value,...` picks one and changes fields.
 """
 
 import ast
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -140,6 +139,7 @@ def default() -> Any:
   c.evaluation.rerank = False  # k-reciprocal re-ranking
   c.evaluation.metric = 'euclidean'  # euclidean|cosine
   c.evaluation.feature = 'embedding'  # or 'feature', before the neck
+  c.evaluation.before_neck = False  # rank the feature before the neck as well
   c.evaluation.flip = False  # average with the mirror image's feature
   c.evaluation.ranks = (1, 5, 10)  # of the match curve
   c.evaluation.batch = 128  # images of a device at a time
@@ -256,6 +256,23 @@ def flatten(config: Any, prefix: str = '') -> dict[str, Any]:
   return flat
 
 
+def split(text: str, mark: str) -> list[str]:
+  """Splits text at marks that are outside brackets and quotes."""
+  parts, depth, quote = [''], 0, ''
+  for letter in text:
+    if quote:
+      quote = '' if letter == quote else quote
+    elif letter in '\'"':
+      quote = letter
+    else:
+      depth += (letter in '([{') - (letter in ')]}')
+    if letter == mark and not depth and not quote:
+      parts.append('')
+    else:
+      parts[-1] += letter
+  return parts
+
+
 Preset = Callable[[Any], None]
 
 
@@ -270,8 +287,7 @@ def recipe(arg: str | None, config: Any, presets: Mapping[str, Preset]) -> Any:
   Raises:
     ConfigError: for an unknown preset or field.
   """
-  # Commas within brackets belong to a value.
-  name, *pairs = re.split(r',(?![^(\[]*[)\]])', arg or 'synthetic')
+  name, *pairs = split(arg or 'synthetic', ',')
   if name not in presets:
     raise errors.ConfigError(
       f'unknown preset {name!r}', '--config', f'one of {", ".join(presets)}'
@@ -293,7 +309,7 @@ def take_argument(arg: str | None, name: str, default: str):
   """
   kept, value = [], default
   # Fields of the same name have a dot: `noise.beta=` is no `noise=`.
-  for part in re.split(r',(?![^(\[]*[)\]])', arg) if arg else []:
+  for part in split(arg, ',') if arg else []:
     if part.startswith(f'{name}='):
       value = part.partition('=')[2]
     else:

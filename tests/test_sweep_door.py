@@ -40,7 +40,7 @@ def test_text_of_a_grid():
     'rounds': ['10'],
     'data.targets': ['("a","b")', '()'],
   }
-  assert grid.split('a,(b,(c,d)),[e,f],"g,(",h', ',') == [
+  assert common.split('a,(b,(c,d)),[e,f],"g,(",h', ',') == [
     'a',
     '(b,(c,d))',
     '[e,f]',

@@ -51,7 +51,7 @@ def of_sweep(sweep: Sweep) -> list[Point]:
   makes: dict[str, Callable[[], Any]] = {}
   for spec in sweep.recipes:
     file, _, own = spec.partition(':')
-    label = ' '.join((Path(file).stem, *filter(None, split(own, ','))))
+    label = ' '.join((Path(file).stem, *filter(None, common.split(own, ','))))
     if label in makes:
       raise errors.ConfigError(f'{label} twice', 'recipes', 'name each once')
     makes[label] = functools.partial(load.recipe, spec, sweep.arg)
@@ -125,10 +125,10 @@ def parse(text: str) -> dict[str, list[str]]:
     ConfigError: for a key without values, or twice.
   """
   grid: dict[str, list[str]] = {}
-  for part in filter(None, split(text, ';')):
+  for part in filter(None, common.split(text, ';')):
     key, _, values = part.partition('=')
     key = key.strip()
-    grid_values = [value.strip() for value in split(values, ',')]
+    grid_values = [value.strip() for value in common.split(values, ',')]
     if not key or key in grid or '' in grid_values:
       raise errors.ConfigError(
         f'{part!r}',
@@ -149,20 +149,3 @@ def seeds(text: str) -> list[int]:
     return [int(part) for part in text.split(',')]
   except ValueError as error:
     raise errors.ConfigError(f'{text!r}', '--seeds', 'write 0,1,2') from error
-
-
-def split(text: str, mark: str) -> list[str]:
-  """Splits text at marks that are outside brackets and quotes."""
-  parts, depth, quote = [''], 0, ''
-  for letter in text:
-    if quote:
-      quote = '' if letter == quote else quote
-    elif letter in '\'"':
-      quote = letter
-    else:
-      depth += (letter in '([{') - (letter in ')]}')
-    if letter == mark and not depth and not quote:
-      parts.append('')
-    else:
-      parts[-1] += letter
-  return parts

@@ -1,0 +1,18 @@
+"""AGW (Ye et al., TPAMI 2022) on shared entities: non-local blocks.
+
+  python -m launchers.main --config=configs/agw.py[:smoke]
+  python -m launchers.main --config=configs/agw.py:paper,data.root=DIR \
+    --config.model.pretrained=resnet50.safetensors
+
+Table rows: L2RW table 2, ES; one client with the images of two entities, tested
+on the third. Numbers are in configs/tables/p3_numbers.py and docs/results.md.
+"""
+
+from configs import common, infrared
+
+
+def get_config(arg: str | None = None):
+  """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
+  c = infrared.shared('agw', 'agw', 1)
+  c.loss.weighted_triplet = 1.0
+  return common.recipe(arg, c, infrared.PRESETS)

@@ -1,0 +1,22 @@
+"""CAJ (Ye et al., ICCV 2021) on shared entities: AGW, channels exchanged.
+
+`loss.weighted_squared=True` is its own form of the triplet loss.
+
+  python -m launchers.main --config=configs/caj.py[:smoke]
+  python -m launchers.main --config=configs/caj.py:paper,data.root=DIR \
+    --config.model.pretrained=resnet50.safetensors
+
+Table rows: L2RW table 2, ES; one client with the images of two entities, tested
+on the third. Numbers are in configs/tables/p3_numbers.py and docs/results.md.
+"""
+
+from configs import common, infrared
+
+
+def get_config(arg: str | None = None):
+  """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
+  c = infrared.shared('caj', 'agw', 1)
+  c.loss.weighted_triplet = 1.0
+  c.local.sampler, c.local.batch = 'pk_caj', 96
+  c.augment.erase, c.augment.infrared, c.augment.copies = 0.5, 'adapt', 'copy'
+  return common.recipe(arg, c, infrared.PRESETS)

@@ -1,0 +1,23 @@
+"""DEEN (Zhang & Wang, CVPR 2023) on shared entities: diverse embeddings.
+
+  python -m launchers.main --config=configs/deen.py[:smoke]
+  python -m launchers.main --config=configs/deen.py:paper,data.root=DIR \
+    --config.model.pretrained=resnet50.safetensors
+
+Table rows: L2RW table 2, ES; one client with the images of two entities, tested
+on the third. Numbers are in configs/tables/p3_numbers.py and docs/results.md.
+"""
+
+from configs import common, infrared
+
+
+def get_config(arg: str | None = None):
+  """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
+  c = infrared.shared('deen', 'deen', 1)
+  c.components = ('fedavg', 'deen')
+  c.model.pool = 'gap'
+  c.loss.identity = 0.0  # the component is the whole loss
+  c.local.batch, c.local.identities = 48, 6
+  c.augment.gray, c.augment.erase, c.augment.erase_tries = 0.5, 0.5, 20
+  c.augment.erase_area = (0.2, 0.8)
+  return common.recipe(arg, c, infrared.presets(data__height__paper=384))

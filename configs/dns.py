@@ -1,0 +1,24 @@
+"""DNS (Jiang et al., ECCV 2024) on shared entities: shifts of the space.
+
+  python -m launchers.main --config=configs/dns.py[:smoke]
+  python -m launchers.main --config=configs/dns.py:paper,data.root=DIR \
+    --config.model.pretrained=resnet50.safetensors
+
+Table rows: L2RW table 2, ES; one client with the images of two entities, tested
+on the third. Numbers are in configs/tables/p3_numbers.py and docs/results.md.
+"""
+
+from configs import common, infrared
+
+
+def get_config(arg: str | None = None):
+  """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
+  c = infrared.shared('dns', 'dns', 3)
+  c.components = ('fedavg', 'dns')
+  c.loss.circle = 1.0
+  c.local.batch, c.local.identities = 48, 6
+  c.optim.lr, c.optim.lr_multipliers = 0.2, infrared.DNS_RATES
+  c.optim.schedule, c.optim.warmup, c.optim.ramp = 'linear', 0, True
+  c.augment.erase, c.augment.infrared = 0.5, 'hue'
+  c.augment.channel, c.augment.channel_kinds = 2 / 3, 'copy'
+  return common.recipe(arg, c, infrared.PRESETS)

@@ -1,0 +1,59 @@
+"""L2RW and its method DPPT: visible-infrared, a client a camera or an entity.
+
+  python -m launchers.main --config=configs/dppt.py[:smoke]
+  python -m launchers.main --config=configs/dppt.py:synthetic,server=fedprox
+  python -m launchers.main --config=configs/dppt.py:synthetic,local=agw
+  python -m launchers.main --config=configs/dppt.py:synthetic,protocol=ei
+  python -m launchers.main --config=configs/dppt.py:paper,data.root=DIR \
+    --config.model.pretrained=resnet50.safetensors
+
+`server=fedavg|fedprox|fednova|moon` and `local=base|ca|agw|dns|dppt` are rows
+of table 1, `protocol=ci|ei` camera or entity independence (table 2). Published
+numbers are in configs/tables/p3_numbers.py, measured ones in docs/results.md.
+"""
+
+from configs import common, infrared
+from fedreid_jax import errors
+
+SERVERS = ('fedavg', 'fedprox', 'fednova', 'moon')
+LOCALS = ('base', 'ca', 'agw', 'dns', 'dppt')
+PROTOCOLS = ('ci', 'ei')
+
+
+def get_config(arg: str | None = None):
+  """Returns the recipe; `arg` is `PRESET[,server=...][,local=...][,...]`."""
+  chosen = {}
+  for name, choices in (
+    ('server', SERVERS),
+    ('local', LOCALS),
+    ('protocol', PROTOCOLS),
+  ):
+    default = 'dppt' if name == 'local' else choices[0]
+    arg, chosen[name] = common.take_argument(arg, name, default)
+    if chosen[name] not in choices:
+      raise errors.ConfigError(
+        f'unknown {name} {chosen[name]!r}',
+        '--config',
+        f'one of {", ".join(choices)}',
+      )
+  return common.recipe(arg, base(**chosen), infrared.PRESETS)
+
+
+def base(server: str, local: str, protocol: str):
+  """Returns the recipe before its presets."""
+  components = ('fedavg',) if server == 'fedavg' else ('fedavg', server)
+  if local in ('dppt', 'dns'):
+    components += (local,)
+  c = infrared.federated('dppt', components)
+  c.data.scenario = protocol
+  if local in ('ca', 'dppt'):
+    c.augment.channel = 0.5 if protocol == 'ci' else 1.0
+  elif local == 'agw':
+    c.model.variant = 'agw'
+    c.loss.circle, c.loss.weighted_triplet = 0.0, 1.0
+  elif local == 'dns':
+    c.model.variant, c.dns.variant = 'dns', 'one_stream'
+    c.optim.lr_multipliers = infrared.DNS_RATES
+    c.augment.erase = 0.5
+    c.augment.channel, c.augment.channel_kinds = 2 / 3, 'copy'
+  return c

@@ -1,0 +1,20 @@
+"""Baseline (ERM) of shared entities: one stream, cross-entropy and circle loss.
+
+`erm`'s released code has cross-entropy only: `loss.circle=0.0`.
+
+  python -m launchers.main --config=configs/erm.py[:smoke]
+  python -m launchers.main --config=configs/erm.py:paper,data.root=DIR \
+    --config.model.pretrained=resnet50.safetensors
+
+Table rows: L2RW table 2, ES; one client with the images of two entities, tested
+on the third. Numbers are in configs/tables/p3_numbers.py and docs/results.md.
+"""
+
+from configs import common, infrared
+
+
+def get_config(arg: str | None = None):
+  """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
+  c = infrared.shared('erm', 'plain', 0)
+  c.loss.circle = 1.0
+  return common.recipe(arg, c, infrared.PRESETS)

@@ -1,0 +1,148 @@
+"""Visible-infrared settings of L2RW: worlds, rates, and the paper's stacks.
+
+No recipe of its own: `dppt.py` and the networks of shared entities start here.
+"""
+
+from configs import common
+
+# DNS: the last stages learn faster than the first.
+DNS_RATES = (
+  (r'params/backbone/layer3_', 0.2),
+  (r'params/backbone/layer4_', 0.25),
+  (r'params/(backbone|css)/', 0.1),
+)
+
+
+def federated(name: str, components: tuple[str, ...]):
+  """Returns L2RW's setting for cameras (CI) and entities (EI) on their own.
+
+  One stream, GeM, BNNeck, cross-entropy and circle loss; identities 8 by 8 with
+  replacement, optimisers that keep their momentum, a rate that moves within
+  the round (section 4.1).
+  """
+  c = common.default()
+  c.name, c.components = name, components
+  _network(c)
+  c.loss.circle = 1.0
+  c.local.sampler, c.local.batch, c.local.identities = 'pk_replace', 64, 8
+  c.optim.lr = 0.2
+  c.optim.schedule, c.optim.ramp = 'linear', True
+  c.optim.reset_each_round = 'fednova' in components
+  return c
+
+
+def shared(name: str, variant: str, private: int):
+  """Returns the setting of entities that share their images (ES).
+
+  Two streams where the network has them, identities 8 by 4 visible and 4
+  infrared, a warm-up of ten epochs and steps (section 4.1).
+  """
+  c = common.default()
+  c.name, c.components = name, ('fedavg',)
+  _network(c)
+  c.model.variant, c.model.private = variant, private
+  c.data.scenario = 'es'
+  c.local.sampler, c.local.batch, c.local.identities = 'pk_modality', 64, 8
+  c.optim.lr, c.optim.warmup = 0.1, 10
+  c.optim.schedule, c.optim.milestones = 'step', (20, 50)
+  c.optim.reset_each_round = False
+  return c
+
+
+def _network(c) -> None:
+  c.model.name, c.model.pool, c.model.neck = 'resnet50', 'gem', 'bnneck'
+  c.optim.lr_multipliers = (('params/backbone/', 0.1),)
+  c.evaluation.metric, c.evaluation.before_neck = 'cosine', True
+
+
+def ramp(c, rounds: int) -> None:
+  """Sets rounds, and the rate's rise to round 16 of 50 and fall to zero."""
+  c.rounds = rounds
+  peak = 16.0 if rounds >= 30 else rounds / 3.0
+  c.optim.points = ((0.0, 1e-4), (peak, 1.0), (float(rounds), 0.0))
+
+
+def small(c) -> None:
+  """What both small worlds share: pictures and networks."""
+  c.data.height, c.data.width = 48, 24
+  c.data.identities, c.data.shots = 24, 3
+  c.data.target_identities, c.data.target_shots = 24, 2
+  c.model.name, c.model.width = 'resnet18', 0.25
+  c.augment.pad = 3
+  c.optim.lr = 0.05
+  c.evaluation.every = 4
+
+
+def synthetic(c) -> None:
+  """The synthetic world: one domain's cameras, or two domains and a third."""
+  small(c)
+  if c.data.scenario == 'ci':
+    c.data.sources = ('plaza:cameras=4,infrared=2',)
+    c.data.targets = c.data.sources
+    c.data.allow_overlap = True  # other persons of the same domain
+  else:
+    c.data.sources = (
+      'plaza:cameras=4,infrared=2',
+      'campus:cameras=2,infrared=2',
+    )
+    c.data.targets = ('station:cameras=4,infrared=2',)
+  _rounds(c, 12)
+
+
+def smoke(c) -> None:
+  """The same in seconds."""
+  synthetic(c)
+  c.data.height, c.data.width = 32, 16
+  c.data.identities, c.data.target_identities = 8, 8
+  c.model.width = 0.125
+  c.evaluation.every = 2
+  _rounds(c, 2)
+
+
+def _rounds(c, rounds: int) -> None:
+  if c.optim.schedule == 'linear':
+    ramp(c, rounds)
+  else:
+    c.rounds, c.optim.warmup = rounds, max(1, rounds // 4)
+    c.optim.milestones = (max(1, 2 * rounds // 3),)
+
+
+def paper(c) -> None:
+  """The published setting; SYSU-MM01 by camera, or RegDB and LLCM to it."""
+  c.data.world = 'datasets'
+  c.data.height, c.data.width = 288, 144
+  if c.data.scenario == 'ci':
+    c.data.sources = c.data.targets = ('sysu-mm01',)
+    c.data.allow_overlap = True  # other persons of the same data set
+  else:
+    c.data.sources, c.data.targets = ('llcm', 'regdb'), ('sysu-mm01',)
+  c.augment.pad = 10
+  c.evaluation.ranks = (1, 5, 10, 20)
+  if c.optim.schedule == 'linear':
+    ramp(c, 50 if c.data.scenario == 'ci' else 30)
+  else:
+    c.rounds = 30
+
+
+PRESETS = {'synthetic': synthetic, 'smoke': smoke, 'paper': paper}
+
+
+def presets(**fields):
+  """Returns the presets with fields that a recipe never changes.
+
+  Args:
+    fields: values by the name of a field, `__` for its dot; those that end in
+      `__paper` are of the preset `paper` only.
+  """
+
+  def fixed(name, preset):
+    def change(c) -> None:
+      preset(c)
+      for field, value in fields.items():
+        key, own, _ = field.partition('__paper')
+        if not own or name == 'paper':
+          c.update_from_flattened_dict({key.replace('__', '.'): value})
+
+    return change
+
+  return {name: fixed(name, preset) for name, preset in PRESETS.items()}

@@ -1,0 +1,20 @@
+"""LBA (Park et al., ICCV 2021) on shared entities: dense cross-modal alignment.
+
+  python -m launchers.main --config=configs/lba.py[:smoke]
+  python -m launchers.main --config=configs/lba.py:paper,data.root=DIR \
+    --config.model.pretrained=resnet50.safetensors
+
+Table rows: L2RW table 2, ES; one client with the images of two entities, tested
+on the third. Numbers are in configs/tables/p3_numbers.py and docs/results.md.
+"""
+
+from configs import common, infrared
+
+
+def get_config(arg: str | None = None):
+  """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
+  c = infrared.shared('lba', 'lba', 1)
+  c.components = ('fedavg', 'lba')
+  c.loss.triplet, c.loss.margin, c.loss.triplet_on = 1.0, 0.3, 'feature'
+  c.evaluation.feature, c.evaluation.before_neck = 'feature', False
+  return common.recipe(arg, c, infrared.presets(augment__pad=0))
