@@ -1,0 +1,162 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import toy
+
+from fedreid_jax import algorithms
+from fedreid_jax.core import component, compose
+from fedreid_jax.losses import distill
+
+SHARED = r'(?!\w+/neck/|params/(.+/)?classifier/)'
+VALID = jnp.array([True, True, False])
+
+
+def logits(seed, padded=True):
+  values = np.random.default_rng(seed).standard_normal((3, 5)).astype('f4')
+  if padded:
+    values[:, 4] = -1e9
+  return jnp.asarray(values)
+
+
+def components(**arguments):
+  given = {'fedpav': {'shared': SHARED}, 'expert': arguments}
+  return compose.load(('fedpav', 'uniform', 'expert'), given, algorithms)
+
+
+def run(config, clients, rounds, **arguments):
+  config.model.neck, config.model.bottleneck = 'mapping', 6
+  executor, variables, _ = toy.build(config, clients, components(**arguments))
+  return toy.run(executor, variables, rounds)
+
+
+def test_divergence_by_hand():
+  s, t, temperature = logits(0), logits(1), 3.0
+  p = np.exp(np.asarray(s[:2, :4], 'f8') / temperature)
+  q = np.exp(np.asarray(t[:2, :4], 'f8') / temperature)
+  p, q = (x / x.sum(axis=1, keepdims=True) for x in (p, q))
+  expected = temperature**2 * (q * np.log(q / p)).sum(axis=1).mean()
+  found = distill.divergence(s, t, VALID, temperature)
+  np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_divergence_of_equal_scores_is_zero():
+  found = distill.divergence(logits(0), logits(0), VALID, 3.0)
+  np.testing.assert_allclose(found, 0.0, atol=1e-6)
+
+
+def test_divergence_has_no_gradient_with_respect_to_the_expert():
+  gradient = jax.grad(distill.divergence, argnums=1)(
+    logits(0), logits(1), VALID, 3.0
+  )
+  assert not np.any(gradient)
+
+
+def test_temperature_keeps_the_order_of_the_gradient():
+  """Hinton et al.: times T^2, gradients are of one size for any large T."""
+  sizes = [
+    np.linalg.norm(
+      jax.grad(distill.divergence)(
+        logits(0, False), logits(1, False), VALID, temperature
+      )
+    )
+    for temperature in (10.0, 100.0)
+  ]
+  assert 0.8 < sizes[1] / sizes[0] < 1.25
+
+
+def test_expert_starts_from_the_last_result_of_the_client():
+  term = components()[-1].term
+  old, new = {'params/w': jnp.zeros(2)}, {'params/w': jnp.ones(2)}
+  ctx = component.OpenCtx(None, new, type('O', (), {'init': lambda p: p}), 0)
+  for seen, expected in ((False, 1.0), (True, 0.0)):
+    expert, _ = term.open((old, jnp.bool_(seen)), ctx)
+    np.testing.assert_array_equal(expert['params/w'], expected)
+
+
+def test_what_stays_is_the_model_of_the_client_not_the_expert(config, clients):
+  server, states, logs = run(config, clients[:1], 2)
+  kept, seen = states.slots['expert']
+  assert seen.all()
+  # Alone, the client's model is the server's, and its head is its own.
+  for name, leaf in server.shared.items():
+    np.testing.assert_array_equal(kept[name], leaf)
+  for name, leaf in states.personal.items():
+    np.testing.assert_array_equal(kept[name], leaf)
+  assert logs[1]['metrics']['expert_divergence'] > 0
+
+
+def test_heads_of_the_others_do_not_change(config, clients):
+  config.fraction = 0.5
+  config.model.neck, config.model.bottleneck = 'mapping', 6
+  executor, variables, _ = toy.build(config, clients, components())
+  server, states = executor.init(variables)
+  before = jax.tree.map(np.copy, states.personal)
+  _, log = executor.round(server, states, 0)
+  away = np.setdiff1d(np.arange(len(clients)), log['clients'])
+  assert len(away) == 2
+  for name, leaf in states.personal.items():
+    np.testing.assert_array_equal(leaf[away], before[name][away])
+  assert any('classifier' in name for name in before)
+  assert any('neck' in name for name in before)
+  assert not any('backbone' in name for name in before)
+
+
+def test_frozen_teacher_is_the_first_start(config, clients):
+  _, states, _ = run(config, clients[:1], 2, frozen=True)
+  config.model.neck, config.model.bottleneck = 'mapping', 6
+  executor, variables, _ = toy.build(
+    config, clients[:1], components(frozen=True)
+  )
+  _, fresh = executor.init(variables)
+  kept, _ = states.slots['expert']
+  for name, leaf in fresh.personal.items():
+    np.testing.assert_array_equal(kept[name], leaf)
+  for name in set(kept) - set(fresh.personal):
+    np.testing.assert_array_equal(kept[name][0], variables[name])
+
+
+@pytest.mark.parametrize('double', [False, True])
+def test_noise_is_a_function_of_seed_and_round(config, clients, double):
+  """The second round again, from the states after the first."""
+
+  def build():
+    parts = compose.load(
+      ('fedpav', 'noise'),
+      {'noise': {'beta': 0.1, 'double': double}},
+      algorithms,
+    )
+    return toy.build(config, clients[:2], parts)
+
+  executor, variables, _ = build()
+  server, states = executor.init(variables)
+  server, _ = executor.round(server, states, 0)
+  saved = jax.device_get(server), jax.tree.map(np.copy, states)
+  first, _ = executor.round(server, states, 1)
+  other, _, _ = build()
+  again, _ = other.round(other.put_server(saved[0]), saved[1], 1)
+  toy.assert_equal_trees(jax.device_get(first), jax.device_get(again))
+
+
+def test_noise_is_on_parameters_only_and_says_what_it_is_not(config, clients):
+  config.optim.lr = 0.0
+  parts = compose.load(
+    ('fedpav', 'noise'), {'noise': {'beta': 0.1}}, algorithms
+  )
+  assert 'no (epsilon, delta) guarantee' in parts[-1].notice
+  executor, variables, _ = toy.build(config, clients[:1], parts)
+  assert executor.notices == [parts[-1].notice]
+  server, _, _ = toy.run(executor, variables, 1)
+  moved = np.concatenate(
+    [
+      (server.shared[n][0] - variables[n]).ravel()
+      for n in server.shared
+      if n.startswith('params/')
+    ]
+  )
+  assert 0.09 < moved.std() < 0.11
+  plain, variables, _ = toy.build(config, clients[:1], parts[:1])
+  without, _, _ = toy.run(plain, variables, 1)
+  for name, leaf in server.shared.items():
+    if name.startswith('batch_stats/'):
+      np.testing.assert_array_equal(leaf, without.shared[name])
