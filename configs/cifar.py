@@ -10,7 +10,8 @@ all classes. `method=`
   centralised  all images at one client, which keeps its momentum
 
   python -m launchers.main --config=configs/cifar.py[:smoke]
-  python -m launchers.main --config=configs/cifar.py:method=fedreid,fraction=0.5
+  python -m launchers.main \
+    --config=configs/cifar.py:synthetic,method=fedreid,fraction=0.5
   python -m launchers.main --config=configs/cifar.py:paper,data.root=DIR
 
 Top-1 of table 2, CIFAR-10, share of clients 0.5 and 1: FedSGD - and 90.72,

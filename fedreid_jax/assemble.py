@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedreid_jax import algorithms, errors, evaluator
+from fedreid_jax import algorithms, checkpoint, errors, evaluator
 from fedreid_jax.core import (
   client,
   cohort,
@@ -235,19 +235,7 @@ def evaluate_only(
     networks.build(config.model, columns), federation.image_shape
   )
   variables = jax.jit(model.init)(jax.random.key(config.seed))
-  different = [
-    f'{n} is {list(x.shape)}, not {list(variables[n].shape)}'
-    if n in variables
-    else f'{n} is not in the model'
-    for n, x in any_model.items()
-    if n not in variables or x.shape != variables[n].shape
-  ]
-  if different:
-    raise errors.IntegrityError(
-      'checkpoint of another model: ' + '; '.join(different[:5]),
-      'checkpoint',
-      'use the configuration it was made with',
-    )
+  checkpoint.check_fits(any_model, variables)
   _check_classifier(federation, any_model)
   views = augment.make(config.augment, federation.mean, federation.std)
   mesh = mapping.make_mesh(config.execution.devices or None)

@@ -137,7 +137,8 @@ class Checkpoints:
       server: on devices or on the host.
       clients: on the host.
       host: anything JSON.
-      score: mAP of the evaluation of this step, if there was one.
+      score: of the evaluation of this step, if there was one; called 'mAP' on
+        disk whatever it is.
 
     Raises:
       ResourceError: when the disk does not take it.
@@ -212,7 +213,7 @@ class Checkpoints:
     return sorted((int(n) for n in names if n.isdigit()), reverse=True)
 
   def best(self) -> int | None:
-    """Returns the step with the highest mAP, None if none was evaluated."""
+    """Returns the step with the highest score, None if none was evaluated."""
     return self._open.best_step()
 
   def find(self, which: str) -> int:
@@ -241,27 +242,31 @@ class Checkpoints:
     return step
 
   def restore_models(
-    self, step: int
+    self, step: int, personal: bool = False
   ) -> tuple[types.Flat, types.Flat, np.ndarray, dict[str, Any]]:
     """Restores what models are made of, and nothing else.
 
+    Args:
+      step: that verifies.
+      personal: read the leaves that stay also where others travel.
+
     Returns:
       (leaves that travel `[G, ...]`, leaves that stay `[N, ...]`, group of
-      every client `[N]`, the JSON part). Leaves that stay are only read, and
-      otherwise {}, where nothing travels.
+      every client `[N]`, the JSON part). Leaves that were not read are {}.
     """
-    travels = (self._root / str(step) / 'model').is_dir()
-    item = 'model' if travels else 'clients'
-    found = self._read(step, ['server', item])
-    groups = found['server']['groups']
-    if travels:
-      return partition.flatten(found['model']), {}, groups, found['host']
+    folder = self._root / str(step)
+    travels = (folder / 'model').is_dir()
+    items = ['model' if travels else 'clients']
+    if travels and personal and (folder / 'clients').is_dir():
+      items.append('clients')
+    found = self._read(step, ['server', *items])
     stays = {
       name.removeprefix(PERSONAL).replace('.', '/'): leaf
-      for name, leaf in found['clients'].items()
+      for name, leaf in found.get('clients', {}).items()
       if name.startswith(PERSONAL)
     }
-    return {}, stays, groups, found['host']
+    shared = partition.flatten(found.get('model', {}))
+    return shared, stays, found['server']['groups'], found['host']
 
   def verify(self, step: int) -> str | None:
     """Returns what is wrong with a step, None if nothing."""
@@ -333,6 +338,27 @@ class Checkpoints:
 
   def _manifest(self, step: int) -> Path:
     return self._root / f'manifest-{step}.json'
+
+
+def check_fits(found: types.Flat, model: types.Flat) -> None:
+  """Refuses leaves of another model; some may be missing.
+
+  Raises:
+    IntegrityError: naming the leaves that differ.
+  """
+  different = [
+    f'{n} is {list(x.shape)}, not {list(model[n].shape)}'
+    if n in model
+    else f'{n} is not in the model'
+    for n, x in found.items()
+    if n not in model or x.shape != model[n].shape
+  ]
+  if different:
+    raise errors.IntegrityError(
+      'checkpoint of another model: ' + '; '.join(different[:5]),
+      'checkpoint',
+      'use the configuration it was made with',
+    )
 
 
 def _map(metrics) -> float:

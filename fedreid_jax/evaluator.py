@@ -36,6 +36,9 @@ def make(
     model: the network.
     views: of images; the test view is used.
     mesh: devices.
+
+  With `config.before_neck` an entry's metrics have those of the feature before
+  the neck as well, `NAME_before_neck`.
   """
   extractor = functools.partial(
     features.make_extractor,
@@ -45,13 +48,13 @@ def make(
     batch=config.batch,
     flip=config.flip,
   )
-  embed, classify = (
-    extractor(feature=config.feature),
-    extractor(feature='logits'),
+  embed, embed_before, classify = (
+    extractor(feature=feature)
+    for feature in (config.feature, 'feature', 'logits')
   )
 
   def one(members: list[types.Flat], target: Target) -> Entry:
-    images = target.images.images()
+    images, modalities = target.images.images(), target.images.modalities
     if target.protocol == classification.PROTOCOL:
       if len(members) > 1:
         raise errors.ConfigError(
@@ -59,9 +62,17 @@ def make(
           'evaluation.ensemble',
           "classify with 'average'",
         )
-      return _classified(target, classify(members[0], images))
-    found = [embed(variables, images) for variables in members]
-    return _ranked(config, target, ensemble.join(found, config.ensemble_norm))
+      return _classified(target, classify(members[0], images, modalities))
+
+    def ranked(extract) -> Entry:
+      found = [extract(variables, images, modalities) for variables in members]
+      return _ranked(config, target, ensemble.join(found, config.ensemble_norm))
+
+    entry = ranked(embed)
+    if config.before_neck:
+      for name, value in ranked(embed_before)['metrics'].items():
+        entry['metrics'][f'{name}_before_neck'] = value
+    return entry
 
   def evaluate(models: dict[str, types.Flat]) -> list[Entry]:
     members = {name: [variables] for name, variables in models.items()}

@@ -218,7 +218,11 @@ class _Run:
     for entry in entries:
       entry['round'] = self.done
       self.record.event(self.done, 'eval', {**entry, **entry['metrics']})
-      shown = '  '.join(f'{k} {v:.2f}' for k, v in entry['metrics'].items())
+      shown = '  '.join(
+        f'{k} {v:.2f}'
+        for k, v in entry['metrics'].items()
+        if not k.endswith(recorder.APART)
+      )
       self.record.say(f'{"":>6}{entry["target"]} {entry["model"]}: {shown}')
     self.evaluation += entries
     self.record.results(self._results())

@@ -19,7 +19,6 @@ averaging hides. It keeps the best image of both resolutions, whose losses do
 not compare; here it is the best of the last.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -185,18 +184,20 @@ def make_step(
   loss: Loss,
   optimizer: optax.GradientTransformation,
   limits: tuple[Array, Array],
-) -> Callable[[State, Array], State]:
-  """Builds one compiled step, `(state, key) -> state`.
+  key: Array,
+) -> Callable[[State, int], State]:
+  """Builds one compiled step, `(state, number of the step) -> state`.
 
   Args:
     loss: objective.
     optimizer: of the images.
     limits: lowest and highest value of each channel, `[ch]`.
+    key: of all steps.
   """
 
   @jax.jit
-  def step(state, key):
-    roll_key, flip_key = jax.random.split(key)
+  def step(state, number):
+    roll_key, flip_key = jax.random.split(jax.random.fold_in(key, number))
     reach = round(JITTER * state.images.shape[1])
     roll = jax.random.randint(roll_key, (2,), -reach, reach + 1)
     mirror = jax.random.bernoulli(flip_key)
@@ -248,12 +249,9 @@ def restore(
       search.lr / (warmup + 1), search.lr, warmup, steps
     )
     optimizer = optax.adam(rate, *BETAS)
-    step = make_step(loss, optimizer, limits)
+    step = make_step(loss, optimizer, limits, jax.random.fold_in(key, stage))
     state = State(images, optimizer.init(images), images, jnp.float32(jnp.inf))
-    of_step = functools.partial(
-      jax.random.fold_in, jax.random.fold_in(key, stage)
-    )
     for number in range(steps):
-      state = step(state, of_step(number))
+      state = step(state, number)
     images = jax.image.resize(state.best, tuple(shape), 'nearest')
   return images, noise

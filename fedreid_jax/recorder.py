@@ -16,6 +16,7 @@ from rich import console, progress, table
 from fedreid_jax import errors
 
 COMPILE_EVENT = '/jax/core/compile/backend_compile_duration'
+APART = ('_std', '_before_neck')  # metrics that have no column of their own
 PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
 
 
@@ -167,7 +168,7 @@ class Recorder:
 
   def evaluations(self, method: str, entries: list[dict[str, Any]]) -> None:
     """Prints evaluation entries as a table, by target and round."""
-    metrics = [m for m in entries[0]['metrics'] if not m.endswith('_std')]
+    metrics = [m for m in entries[0]['metrics'] if not m.endswith(APART)]
     facts = ('target', 'protocol', 'direction', 'model', 'round')
     counts = ('queries', 'gallery', 'invalid_queries')
     distance = entries[0]['distance']

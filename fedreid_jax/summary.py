@@ -1,9 +1,10 @@
 """The papers' figures of a run: its last round, and its three best.
 
 FedReIDBench reports the mean over the three rounds with the best global model.
-As there, the three are those with the largest mean rank-1 over all targets (of
-classification, accuracy), and every figure is averaged over the same three. That chooses rounds by test
-results: the last round is the figure to trust, and both are labelled.
+As there, the three are those with the largest mean rank-1 over all targets
+(where classes are tested, accuracy), and every figure is averaged over the same
+three. That chooses rounds by test results: the last round is the figure to
+trust, and both are labelled.
 """
 
 from collections import defaultdict

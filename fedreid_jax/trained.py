@@ -1,7 +1,8 @@
-"""A run as it was left: its model, its images, and the features of both."""
+"""A run as it was left: one of its models, and its images."""
 
 import contextlib
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from fedreid_jax.core.types import ClientData
 from fedreid_jax.data import augment, load
 from fedreid_jax.data.augment import Views
 from fedreid_jax.data.federation import Federation, Target
-from fedreid_jax.evaluation import features
+from fedreid_jax.evaluation import classification, features
 from fedreid_jax.models import functional, networks
 
 
@@ -32,7 +33,9 @@ class Trained(NamedTuple):
       only identity scores depend on them.
     federation: images.
     views: of images.
-    slots: what components of the server keep, by name, where it is one array.
+    extractor: `(feature=, flip=)`, of `features.make_extractor`.
+    slots: what components of the server keep, by the names of the components,
+      as far as that is an array each.
   """
 
   config: Any
@@ -42,46 +45,53 @@ class Trained(NamedTuple):
   variables: types.Flat
   federation: Federation
   views: Views
+  extractor: Callable[..., Callable[[types.Flat, np.ndarray], np.ndarray]]
   slots: dict[str, np.ndarray]
 
-  def features(
-    self, images: np.ndarray, which: str = '', flip: bool = False
-  ) -> np.ndarray:
+  def features(self, images: np.ndarray, which: str) -> np.ndarray:
     """Returns features of images, float32 `[M, D]`.
 
     Args:
       images: uint8 `[M, H, W, ch]`.
-      which: 'feature' or 'embedding', '' for what the run ranks by.
-      flip: average with the feature of the mirror image.
+      which: 'feature' before the neck or 'embedding' after it.
     """
-    extract = features.make_extractor(
-      self.model,
-      self.views.test,
-      mapping.make_mesh(self.config.execution.devices or None),
-      batch=self.config.evaluation.batch,
-      flip=flip,
-      feature=which or self.config.evaluation.feature,
-    )
-    return extract(self.variables, images)
+    return self.extractor(feature=which, flip=False)(self.variables, images)
 
   def ranked(self, images: np.ndarray) -> np.ndarray:
     """Returns the features that the run's evaluation ranks, `[M, D]`."""
-    return self.features(images, flip=self.config.evaluation.flip)
+    config = self.config.evaluation
+    extract = self.extractor(feature=config.feature, flip=config.flip)
+    return extract(self.variables, images)
 
   def moments(self, client: ClientData) -> moments.Moments:
     """Returns the moments of a client's pooled features, by identity."""
     found = self.features(client.images(), 'feature')
-    valid = jnp.ones(len(found), bool)
     none = moments.zeros(client.num_identities, found.shape[1])
-    return moments.merge(none, jnp.asarray(found), client.labels, valid)
+    labels = jnp.asarray(client.labels)
+    return moments.merge(none, jnp.asarray(found), labels, labels >= 0)
 
   def client(self, name: str) -> ClientData:
-    """Returns a client, the first if the name is ''."""
+    """Returns a client, the first if the name is ''.
+
+    Raises:
+      ConfigError: when there is none.
+    """
     return _named(self.federation.clients, name, 'client', '--source')
 
   def target(self, name: str) -> Target:
-    """Returns a retrieval test, the first if the name is ''."""
-    return _named(self.federation.targets, name, 'target', '--target')
+    """Returns a retrieval test, the first if the name is ''.
+
+    Raises:
+      ConfigError: when there is none.
+    """
+    target = _named(self.federation.targets, name, 'target', '--target')
+    if target.protocol == classification.PROTOCOL:
+      raise errors.ConfigError(
+        f'{target.name} is a test of classification, nothing is ranked',
+        '--target',
+        'give a run with retrieval tests',
+      )
+    return target
 
 
 def _named(found: Sequence[Any], name: str, kind: str, flag: str) -> Any:
@@ -101,16 +111,19 @@ def load_run(
     config: of the run, validated.
     workdir: of the run.
     which: checkpoint, 'latest', 'best' or a step.
-    name: of the model, '' for the server's (the first, if it keeps several).
+    name: of the model, '' for the server's (the first where there are several).
 
   Raises:
     IntegrityError: when there is no such checkpoint, or it does not verify or
       fit the model.
-    ConfigError: for a model the run does not have.
+    ConfigError: for a model the run does not have, or no name of a step.
   """
-  with contextlib.closing(
-    checkpoint.Checkpoints(workdir, read_only=True)
-  ) as saved:
+  if which not in ('latest', 'best') and not which.isdecimal():
+    raise errors.ConfigError(
+      f'unknown checkpoint {which!r}', '--checkpoint', 'latest, best or N'
+    )
+  saved = checkpoint.Checkpoints(workdir, read_only=True)
+  with contextlib.closing(saved):
     step = saved.find(which)
     shared, personal, groups, host = saved.restore_models(step)
   models = assemble.named_models(shared, personal, groups, host['clients'])
@@ -126,28 +139,26 @@ def load_run(
     federation.image_shape,
   )
   variables = jax.jit(model.init)(jax.random.key(config.seed))
-  return Trained(
-    config,
-    step,
-    name,
+  checkpoint.check_fits(models[name], variables)
+  views = augment.make(config.augment, federation.mean, federation.std)
+  extractor = functools.partial(
+    features.make_extractor,
     model,
-    _fill(variables, models[name]),
-    federation,
-    augment.make(config.augment, federation.mean, federation.std),
-    _slots(workdir / 'checkpoints' / str(step) / 'server'),
+    views.test,
+    mapping.make_mesh(config.execution.devices or None),
+    batch=config.evaluation.batch,
   )
-
-
-def _fill(variables: types.Flat, saved: types.Flat) -> types.Flat:
-  for leaf, value in saved.items():
-    there = variables.get(leaf)
-    if there is None or there.shape != value.shape:
-      raise errors.IntegrityError(
-        f'checkpoint of another model: {leaf} is {list(value.shape)}',
-        'checkpoint',
-        'use the configuration it was made with',
-      )
-  return {**variables, **saved}
+  return Trained(
+    config=config,
+    step=step,
+    name=name,
+    model=model,
+    variables={**variables, **models[name]},
+    federation=federation,
+    views=views,
+    extractor=functools.cache(extractor),
+    slots=_slots(workdir / 'checkpoints' / str(step) / 'server'),
+  )
 
 
 def _slots(folder: Path) -> dict[str, np.ndarray]:

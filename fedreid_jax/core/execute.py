@@ -87,13 +87,19 @@ class Executor:
       algorithm, mesh, options.width, options.ordered
     )
 
-  def init(self, variables: types.Flat, pretrained: Sequence[str] = ()):
+  def init(
+    self,
+    variables: types.Flat,
+    pretrained: Sequence[str] = (),
+    own: Sequence[types.Flat] | None = None,
+  ):
     """Returns (server state on devices, client states on the host `[N]`).
 
     Args:
       variables: of the model before round 0.
       pretrained: names of leaves that come from a file: what never travels
         starts from them too, not from random numbers of its client.
+      own: instead, the variables that each client starts from.
     """
     init_server = jax.jit(
       self._algorithm.init_server, static_argnums=1, out_shardings=self._whole
@@ -101,9 +107,10 @@ class Executor:
     server = init_server(variables, len(self._clients), self._public)
     one = jax.jit(self._algorithm.init_client)
     loaded = {name: variables[name] for name in pretrained}
+    known = own or [loaded] * len(self._clients)
     states = [
-      jax.device_get(one(np.uint32(keys.client_uid(c.name)), loaded))
-      for c in self._clients
+      jax.device_get(one(np.uint32(keys.client_uid(c.name)), leaves))
+      for c, leaves in zip(self._clients, known, strict=True)
     ]
     return server, jax.tree.map(lambda *rows: np.stack(rows), *states)
 

@@ -19,8 +19,9 @@ def make_extractor(
   batch: int,
   flip: bool,
   feature: str,
-) -> Callable[[Flat, np.ndarray], np.ndarray]:
-  """Builds `(variables, uint8 images [M, H, W, ch]) -> float32 [M, D]`.
+) -> Callable[..., np.ndarray]:
+  """Builds `(variables, uint8 images [M, H, W, ch], modalities [M] or None) ->
+  float32 [M, D]`; without modalities all images are visible.
 
   Every device always sees `batch` images, so the features are the same bits on
   any number of devices.
@@ -36,9 +37,11 @@ def make_extractor(
   axis = mesh.axis_names[0]
   split, whole = NamedSharding(mesh, P(axis)), NamedSharding(mesh, P())
 
-  def one(variables, images):
+  def one(variables, images, modalities):
     def embed(x):
-      outputs, _ = model.apply(variables, view(x), train=False)
+      outputs, _ = model.apply(
+        variables, view(x), train=False, modalities=modalities
+      )
       return getattr(outputs, feature)
 
     if not flip:
@@ -49,7 +52,7 @@ def make_extractor(
     jax.shard_map(
       one,
       mesh=mesh,
-      in_specs=(P(), P(axis)),
+      in_specs=(P(), P(axis), P(axis)),
       out_specs=P(axis),
       check_vma=False,
     ),
@@ -57,16 +60,23 @@ def make_extractor(
   )
   chunk = batch * mesh.devices.size
 
-  def run(variables: Flat, images: np.ndarray) -> np.ndarray:
+  def put(part: np.ndarray):
+    size = len(part)
+    part = np.pad(part, [(0, chunk - size)] + [(0, 0)] * (part.ndim - 1))
+    return jax.make_array_from_callback(
+      part.shape, split, lambda index: part[index]
+    )
+
+  def run(
+    variables: Flat, images: np.ndarray, modalities: np.ndarray | None = None
+  ) -> np.ndarray:
+    if modalities is None:
+      modalities = np.zeros(len(images), np.int32)
     parts = []
     for first in range(0, len(images), chunk):
       part = np.asarray(images[first : first + chunk])
-      size = len(part)
-      part = np.pad(part, [(0, chunk - size)] + [(0, 0)] * (part.ndim - 1))
-      on_devices = jax.make_array_from_callback(
-        part.shape, split, lambda index, part=part: part[index]
-      )
-      parts.append((extract(variables, on_devices), size))
+      kinds = modalities[first : first + chunk]
+      parts.append((extract(variables, put(part), put(kinds)), len(part)))
     return np.concatenate([np.asarray(f)[:size] for f, size in parts])
 
   return run

@@ -60,3 +60,26 @@ def test_feature_before_the_neck_is_another(network):
   before = extract(network, feature='feature')(images(4))
   assert (before >= 0).all()
   assert (before != extract(network)(images(4))).any()
+
+
+def test_each_modality_has_its_own_stem():
+  config = toy.toy_config()
+  config.model.name, config.model.width = 'resnet18', 1 / 32
+  config.model.small_stem, config.model.private = True, 1
+  model = functional.wrap(networks.build(config.model, 3), toy.IMAGE_SHAPE)
+  variables = model.init(jax.random.key(0))
+  views = augment.make(config.augment, (0.5,), (0.25,))
+  run = features.make_extractor(
+    model,
+    views.test,
+    mapping.make_mesh(1),
+    batch=4,
+    flip=False,
+    feature='feature',
+  )
+  pixels = images(4)
+  visible = run(variables, pixels)
+  kinds = np.array([0, 1, 0, 1], np.int32)
+  both = run(variables, pixels, kinds)
+  np.testing.assert_array_equal(both[kinds == 0], visible[kinds == 0])
+  assert (both[kinds == 1] != visible[kinds == 1]).any(axis=1).all()

@@ -1,0 +1,146 @@
+"""What pictures share: Matplotlib where it is installed, colours, photographs.
+
+Figures are made without `pyplot`: no window system, no state, any thread.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedreid_jax import errors
+
+# Okabe and Ito, "Color universal design": told apart with any colour vision.
+COLOURS = (
+  '#0072B2',
+  '#E69F00',
+  '#009E73',
+  '#CC79A7',
+  '#D55E00',
+  '#56B4E9',
+  '#000000',
+  '#B3A800',
+)
+RIGHT, WRONG = '#009E73', '#D55E00'
+FORMATS = ('png', 'pdf', 'svg')
+PHOTO = 1.0  # height of a photograph, inches
+MISSING = "pip install 'fedreid_jax[viz]'"
+
+
+class Photo(NamedTuple):
+  """A photograph on a sheet.
+
+  Attributes:
+    image: uint8 `[H, W, ch]`.
+    right: whether it is a right answer, framed so; None for no frame.
+    caption: below it.
+  """
+
+  image: np.ndarray
+  right: bool | None = None
+  caption: str = ''
+
+
+def check(path: Path) -> None:
+  """Refuses a picture that could not be written in the end.
+
+  Raises:
+    ConfigError: without Matplotlib, or for an unknown format.
+  """
+  if path.suffix.removeprefix('.') not in FORMATS:
+    raise errors.ConfigError(
+      f'no format {path.suffix!r}', str(path), f'one of {", ".join(FORMATS)}'
+    )
+  new(1, 1)
+
+
+def new(width: float, height: float) -> Any:
+  """Returns an empty figure, `width` by `height` inches.
+
+  Raises:
+    ConfigError: without Matplotlib.
+  """
+  try:
+    from matplotlib import figure
+  except ImportError as error:
+    raise errors.ConfigError(
+      'Matplotlib is not installed', 'pictures', MISSING
+    ) from error
+  return figure.Figure((width, height), layout='constrained')
+
+
+def save(figure: Any, path: Path) -> None:
+  """Writes a figure whole or not at all; the same figure, the same bytes."""
+  kind = path.suffix.removeprefix('.')
+  partial = path.with_name(path.name + '.partial')
+  # Without the date that two of the formats carry.
+  dated = {'pdf': 'CreationDate', 'svg': 'Date'}
+  metadata = {dated[kind]: None} if kind in dated else {}
+  figure.savefig(partial, format=kind, dpi=150, metadata=metadata)
+  os.replace(partial, path)
+
+
+def plain(axes: Any) -> None:
+  """Takes away the upper and right border and adds a faint grid."""
+  axes.spines[['top', 'right']].set_visible(False)
+  axes.grid(color='0.9')
+  axes.set_axisbelow(True)
+
+
+def sheet(
+  rows: Sequence[Sequence[Photo | None]],
+  titles: Sequence[str],
+  title: str,
+  gaps: Sequence[int] = (),
+) -> Any:
+  """Lays photographs out in rows, right answers framed whole, wrong dashed.
+
+  Args:
+    rows: of photographs, None for an empty place.
+    titles: above the columns.
+    title: of the figure.
+    gaps: columns with room before them.
+  """
+  height, width = next(p.image.shape for p in rows[0] if p)[:2]
+  wide = PHOTO * max(width / height, 0.45)
+  widths = [1.0] * len(titles)
+  for column in gaps:
+    widths[column] = 1.3
+  figure = new(
+    wide * sum(widths) * 1.25 + 0.3, len(rows) * (PHOTO + 0.22) + 0.75
+  )
+  figure.suptitle(title, fontsize=10)
+  places = figure.subplots(
+    len(rows), len(titles), squeeze=False, width_ratios=widths
+  )
+  for axes, name in zip(places[0], titles, strict=True):
+    axes.set_title(name, fontsize=8)
+  for line, photos in zip(places, rows, strict=True):
+    for column, (axes, photo) in enumerate(zip(line, photos, strict=True)):
+      _show(axes, photo, 'E' if column in gaps else 'C')
+  return figure
+
+
+def _show(axes: Any, photo: Photo | None, anchor: str) -> None:
+  axes.set_xticks([])
+  axes.set_yticks([])
+  axes.set_anchor(anchor)
+  axes.spines[:].set_visible(photo is not None and photo.right is not None)
+  if photo is None:
+    return
+  grey = photo.image.shape[2] == 1
+  axes.imshow(
+    photo.image[..., 0] if grey else photo.image,
+    cmap='gray' if grey else None,
+    vmin=0,
+    vmax=255,
+    interpolation='nearest',
+  )
+  axes.set_xlabel(photo.caption, fontsize=7, labelpad=2)
+  if photo.right is not None:
+    axes.spines[:].set_color(RIGHT if photo.right else WRONG)
+    axes.spines[:].set_linewidth(2.5)
+    axes.spines[:].set_capstyle('butt')  # longer ends would close the gaps
+    axes.spines[:].set_linestyle('-' if photo.right else (0, (2, 1)))

@@ -1,0 +1,58 @@
+"""Cumulative match curves: how often a right answer is among the first k."""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fedreid_jax import evaluator
+from fedreid_jax.core import mapping
+from fedreid_jax.figures import canvas
+from fedreid_jax.trained import Trained
+
+RANKS = tuple(range(1, 21))
+
+
+def curve(run: Trained, target: str = '') -> np.ndarray:
+  """Returns the match rate at each of `RANKS`, percent, under the protocol."""
+  config = copy.deepcopy(run.config.evaluation)
+  config.ranks = RANKS
+  evaluate = evaluator.make(
+    config,
+    (run.target(target),),
+    run.model,
+    run.views,
+    mapping.make_mesh(run.config.execution.devices or None),
+  )
+  metrics = evaluate({run.name: run.variables})[0]['metrics']
+  return np.asarray([metrics[f'rank{rank}'] for rank in RANKS])
+
+
+def draw(runs: Sequence[tuple[str, Trained]], target: str = '') -> Any:
+  """Draws a line a run.
+
+  Args:
+    runs: (label, run).
+    target: to rank, '' for the first of each run.
+  """
+  figure = canvas.new(5.2, 3.8)
+  axes = figure.subplots()
+  for k, (label, run) in enumerate(runs):
+    name = run.target(target).name
+    values = curve(run, target)
+    axes.plot(
+      RANKS,
+      values,
+      label=f'{label}, {name}: {values[0]:.1f} at rank 1',
+      color=canvas.COLOURS[k % len(canvas.COLOURS)],
+      marker='osD^vPX*'[k % 8],
+      markersize=4,
+    )
+  canvas.plain(axes)
+  axes.set_xlabel('rank')
+  axes.set_ylabel('queries with a right answer, %')
+  axes.set_xticks([1, 5, 10, 15, 20])
+  axes.set_ylim(top=101)
+  axes.legend(fontsize=8, loc='lower right')
+  return figure

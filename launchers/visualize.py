@@ -1,0 +1,100 @@
+"""Draw a picture of runs: `python -m launchers.visualize --workdir=DIR --what=`.
+
+  tsne       features of domains, and what DFH hallucinates of them
+  ranked     queries and the ten images nearest to each
+  cmc        cumulative match curves, a line a run
+  curves     figures of merit over the rounds, a line a run
+  distances  within and between identities, a panel a run
+
+Several runs are given as `--workdir=DIR,DIR`. The picture is WORKDIR/WHAT.png
+of the first, or `--out=FILE.png` (.pdf, .svg). Needs fedreid_jax[viz].
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from absl import flags
+
+from fedreid_jax import errors
+from launchers import run
+
+ONE = ('tsne', 'ranked')  # pictures of one run
+WHAT = (*ONE, 'cmc', 'curves', 'distances')
+_WHAT = flags.DEFINE_enum('what', None, WHAT, 'Which picture.')
+_TARGET = flags.DEFINE_string('target', '', 'Test to show (default: first).')
+_MODEL = flags.DEFINE_string(
+  'model', '', "Whose: 'cluster:I', 'client:NAME' (default: the server's)."
+)
+_CHECKPOINT = flags.DEFINE_string(
+  'checkpoint', 'latest', "Which step: 'latest', 'best' or its number."
+)
+_SEED = flags.DEFINE_integer('seed', 0, 'Of whatever is drawn at random.')
+_OUT = flags.DEFINE_string('out', '', 'The file to write.')
+_SET = flags.DEFINE_multi_string(
+  'set', [], 'KEY=VALUE, a field of the configuration to change.'
+)
+
+
+def main(argv: list[str]) -> None:
+  """Writes a picture."""
+
+  def body():
+    if _WHAT.value is None:
+      raise errors.ConfigError(
+        'no picture', '--what', f'one of {", ".join(WHAT)}'
+      )
+    run.given_workdir()  # or an error
+    folders = [
+      Path(name).expanduser().absolute()
+      for name in run.FLAGS.workdir.split(',')
+    ]
+    if _WHAT.value in ONE and len(folders) > 1:
+      raise errors.ConfigError(
+        f'{len(folders)} runs', '--workdir', f'{_WHAT.value} shows one'
+      )
+    configs = [run.saved_config(folder, _SET.value) for folder in folders]
+    out = Path(_OUT.value or folders[0] / f'{_WHAT.value}.png').expanduser()
+    from fedreid_jax.figures import canvas
+
+    canvas.check(out)
+    canvas.save(_figure(folders, configs, _labels(folders, configs)), out)
+    print(out)
+
+  run.guarded(argv, body)
+
+
+def _figure(folders: Sequence[Path], configs: Sequence, labels: list[str]):
+  from fedreid_jax import recorder, trained
+  from fedreid_jax.figures import cmc, curves, distances, ranked, tsne
+
+  target, seed = _TARGET.value, _SEED.value
+  if _WHAT.value == 'curves':
+    results = [recorder.read_object(f / 'results.json') for f in folders]
+    return curves.draw(list(zip(labels, results, strict=True)), target)
+  runs = [
+    trained.load_run(config, folder, _CHECKPOINT.value, _MODEL.value)
+    for config, folder in zip(configs, folders, strict=True)
+  ]
+  if _WHAT.value == 'tsne':
+    return tsne.draw(runs[0], labels[0], seed)
+  if _WHAT.value == 'ranked':
+    return ranked.draw(runs[0], labels[0], target, seed=seed)
+  named = list(zip(labels, runs, strict=True))
+  if _WHAT.value == 'cmc':
+    return cmc.draw(named, target)
+  return distances.draw(named, target, seed)
+
+
+def _labels(folders: Sequence[Path], configs: Sequence) -> list[str]:
+  """Returns the names of recipes, with what tells equal ones apart."""
+  names = [config.name for config in configs]
+  if len(set(names)) == len(names):
+    return names
+  seeds = [f'{config.name}, seed {config.seed}' for config in configs]
+  if len(set(seeds)) == len(seeds):
+    return seeds
+  return [f'{n} ({f.name})' for n, f in zip(names, folders, strict=True)]
+
+
+if __name__ == '__main__':
+  run.start(main)
