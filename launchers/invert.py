@@ -1,7 +1,6 @@
-"""Restore images from a run's model: `python -m launchers.invert --workdir=DIR`.
+"""Restore images from a model: `python -m launchers.invert --workdir=DIR`.
 
-DeepInversion of the model and the mean feature of every identity of one client,
-as in figure 5 of DFH. Writes `inversion.png`, restored images beside the real
+DeepInversion of the model and the mean feature of each identity of a client, as in figure 5 of DFH. Writes `inversion.png`, restored images beside the real
 ones that are nearest, and `inversion.json`: losses, and how often the nearest
 real image shows the right person. Give another run as the judge of that:
 
@@ -13,6 +12,7 @@ fedreid_jax[viz].
 
 import time
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
@@ -28,7 +28,10 @@ _STEPS = flags.DEFINE_list(
   'steps', ['2000', '1000'], 'At half the resolution, and at the full one.'
 )
 _SCALE = flags.DEFINE_float(
-  'scale', 30.0, 'Length of features in the cross-entropy; 0: as they are.'
+  'scale',
+  30.0,
+  'Length of features in the cross-entropy; 0: as they are.',
+  lower_bound=0,
 )
 _STATISTICS = flags.DEFINE_float(
   'statistics', 0.05, 'Weight of the batch statistics.', lower_bound=0
@@ -47,76 +50,80 @@ def main(argv: list[str]) -> None:
 
   def body():
     workdir = run.given_workdir()
-    config = run.saved_config(workdir, [])
     judged_by = Path(_JUDGE.value or workdir).expanduser().absolute()
-    judge_config = run.saved_config(judged_by, [])
-    steps = _steps()
-    from fedreid_jax import inversion, recorder, restoration, trained
+    config, judge_config = (
+      run.saved_config(folder, []) for folder in (workdir, judged_by)
+    )
+    search, weights = _settings()
+    from fedreid_jax import recorder, restoration, trained
     from fedreid_jax.figures import canvas, restored
 
     picture = workdir / 'inversion.png'
     canvas.check(picture)
-    attacked = trained.load_run(
+    attacked = judge = trained.load_run(
       config, workdir, _CHECKPOINT.value, _MODEL.value
     )
-    judge = trained.load_run(judge_config, judged_by)
+    if judged_by != workdir:
+      judge = trained.load_run(judge_config, judged_by)
     client = attacked.client(_SOURCE.value)
     start = time.perf_counter()
-    weights = inversion.Weights(
-      statistics=_STATISTICS.value, scale=_SCALE.value
-    )
-    search = inversion.Search(steps, seed=_SEED.value)
     found = restoration.restore(
       attacked, client, _IDENTITIES.value, weights, search
     )
     seconds = time.perf_counter() - start
     verdict = restoration.judge(found, client, judge)
-    independent = not restoration.same_model(attacked, judge)
-    recorder.write_json(
-      workdir / 'inversion.json',
-      {
-        'source': client.name,
-        'model': attacked.name,
-        'step': attacked.step,
-        'identities': len(found.labels),
-        'judge': {
-          'workdir': str(judged_by),
-          'model': judge.name,
-          'independent': independent,
-        },
-        'rank1': verdict.rank1,
-        'losses': found.losses,
-        'weights': weights._asdict(),
-        'search': search._asdict(),
-        'seconds': seconds,
+    described = {
+      'source': client.name,
+      'model': attacked.name,
+      'step': attacked.step,
+      'identities': len(found.labels),
+      'judge': {
+        'workdir': str(judged_by),
+        'model': judge.name,
+        'independent': not restoration.same_model(attacked, judge),
       },
-    )
-    rank1, chance = verdict.rank1['restored'], verdict.rank1['chance']
-    whose = 'another model' if independent else 'the same model'
-    title = (
-      f'{config.name}, {client.name}: rank-1 {rank1:.1f} %, '
-      f'chance {chance:.1f} %, judged by {whose}'
-    )
+      'rank1': verdict.rank1,
+      'losses': found.losses,
+      'weights': weights._asdict(),
+      'search': search._asdict(),
+      'seconds': seconds,
+    }
+    recorder.write_json(workdir / 'inversion.json', described)
+    title = f'{config.name}, {_say(described)}'
     canvas.save(restored.draw(found, verdict, client, title), picture)
-    print(title)
-    for when, parts in found.losses.items():
-      print(f'{when:>6} ', *(f'{n} {v:.4g}' for n, v in parts.items()))
-    print('rank-1 ', *(f'{n} {v:.2f}' for n, v in verdict.rank1.items()))
     print(picture)
 
   run.guarded(argv, body)
 
 
-def _steps() -> tuple[int, int]:
-  given = _STEPS.value
-  if len(given) != 2 or not all(n.isdecimal() for n in given):
+def _say(described: dict[str, Any]) -> str:
+  """Prints what was found and returns it in a line."""
+  rank1 = described['rank1']
+  for when, parts in described['losses'].items():
+    print(f'{when:>6} ', *(f'{n} {v:.4g}' for n, v in parts.items()))
+  print('rank-1 ', *(f'{n} {v:.2f}' for n, v in rank1.items()))
+  judge = 'another' if described['judge']['independent'] else 'the same'
+  return (
+    f'{described["source"]}: rank-1 {rank1["restored"]:.1f} %, chance '
+    f'{rank1["chance"]:.1f} %, judged by {judge} model'
+  )
+
+
+def _settings():
+  """Returns how to search, and the weights of the objective."""
+  steps = _STEPS.value
+  if len(steps) != 2 or not all(n.isdecimal() for n in steps):
     raise errors.ConfigError(
-      f'{",".join(given)!r} are no two numbers', '--steps', 'give HALF,FULL'
+      f'{",".join(steps)!r} are no two numbers', '--steps', 'give HALF,FULL'
     )
-  half, full = map(int, given)
-  if not half + full:
+  if not any(map(int, steps)):
     raise errors.ConfigError('no steps', '--steps', 'give HALF,FULL')
-  return half, full
+  from fedreid_jax import inversion
+
+  return (
+    inversion.Search((int(steps[0]), int(steps[1])), seed=_SEED.value),
+    inversion.Weights(statistics=_STATISTICS.value, scale=_SCALE.value),
+  )
 
 
 if __name__ == '__main__':

@@ -1,4 +1,4 @@
-"""Draw a picture of runs: `python -m launchers.visualize --workdir=DIR --what=`.
+"""Draw runs: `python -m launchers.visualize --workdir=DIR --what=PICTURE`.
 
   tsne       features of domains, and what DFH hallucinates of them
   ranked     queries and the ten images nearest to each
@@ -57,7 +57,7 @@ def main(argv: list[str]) -> None:
     from fedreid_jax.figures import canvas
 
     canvas.check(out)
-    canvas.save(_figure(folders, configs, _labels(folders, configs)), out)
+    canvas.save(_figure(folders, configs, canvas.labels(configs, folders)), out)
     print(out)
 
   run.guarded(argv, body)
@@ -83,17 +83,6 @@ def _figure(folders: Sequence[Path], configs: Sequence, labels: list[str]):
   if _WHAT.value == 'cmc':
     return cmc.draw(named, target)
   return distances.draw(named, target, seed)
-
-
-def _labels(folders: Sequence[Path], configs: Sequence) -> list[str]:
-  """Returns the names of recipes, with what tells equal ones apart."""
-  names = [config.name for config in configs]
-  if len(set(names)) == len(names):
-    return names
-  seeds = [f'{config.name}, seed {config.seed}' for config in configs]
-  if len(set(seeds)) == len(seeds):
-    return seeds
-  return [f'{n} ({f.name})' for n, f in zip(names, folders, strict=True)]
 
 
 if __name__ == '__main__':

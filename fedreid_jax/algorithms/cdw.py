@@ -29,7 +29,7 @@ from fedreid_jax.core.component import (
   Population,
   ServerStep,
 )
-from fedreid_jax.losses import identity, metric
+from fedreid_jax.losses import identity, similarity
 
 BATCHES = ('local', 'shared')
 
@@ -66,7 +66,7 @@ def make(batch: str = 'local', images: int = 32) -> Component:
       real = jnp.arange(outputs.logits.shape[1]) < ctx.work.num_identities
       return jnp.where(real, outputs.logits, 0.0)
 
-    near = metric.cosine(scores(ctx.start), scores(ctx.variables))
+    near = similarity.cosine(scores(ctx.start), scores(ctx.variables))
     return state, identity.masked_mean(jnp.maximum(1.0 - near, 0.0), valid)
 
   def check(people: Population):

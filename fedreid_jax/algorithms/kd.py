@@ -31,7 +31,7 @@ from fedreid_jax.core.component import (
   ServerStep,
 )
 from fedreid_jax.core.types import Array, Flat
-from fedreid_jax.losses import distill
+from fedreid_jax.losses import distill, similarity
 
 HEAD = 'params/classifier/'  # gets no gradient, so it gets no weight decay
 
@@ -122,7 +122,7 @@ def _teach(ctx: ServerCtx, images: Array, normalise: str) -> Array:
     outputs, _ = ctx.model.apply(ctx.complete(shared), images, train=False)
     feature = outputs.embedding
     if normalise != 'none':
-      feature = distill.unit(feature)
+      feature = similarity.unit(feature)
     return jnp.where(counts, feature, 0.0)
 
   features = jax.lax.map(one, (ctx.uploads.shared, ctx.arrived))

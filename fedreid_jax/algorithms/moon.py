@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from fedreid_jax.core.component import Component, LocalTerm, StepCtx
-from fedreid_jax.losses import identity, metric
+from fedreid_jax.losses import identity, similarity
 
 
 def make(mu: float = 1.0, temperature: float = 0.5) -> Component:
@@ -42,8 +42,8 @@ def make(mu: float = 1.0, temperature: float = 0.5) -> Component:
       return outputs.embedding
 
     z = ctx.outputs.embedding
-    near = metric.cosine(z, embed({**variables, **ctx.broadcast.shared}))
-    far = metric.cosine(z, embed(past))
+    near = similarity.cosine(z, embed({**variables, **ctx.broadcast.shared}))
+    far = similarity.cosine(z, embed(past))
     each = jax.nn.softplus((far - near) / temperature)
     contrast = identity.masked_mean(each, ctx.batch.valid)
     contrast = jnp.where(has_past, contrast, 0.0)

@@ -82,6 +82,21 @@ def save(figure: Any, path: Path) -> None:
   os.replace(partial, path)
 
 
+def labels(configs: Sequence[Any], folders: Sequence[Path]) -> list[str]:
+  """Returns the names of runs' recipes, with what tells equal ones apart.
+
+  Args:
+    configs: of the runs.
+    folders: their work directories.
+  """
+  names = [config.name for config in configs]
+  seeds = [f'{config.name}, seed {config.seed}' for config in configs]
+  for found in (names, seeds):
+    if len(set(found)) == len(found):
+      return found
+  return [f'{n} ({f.name})' for n, f in zip(names, folders, strict=True)]
+
+
 def plain(axes: Any) -> None:
   """Takes away the upper and right border and adds a faint grid."""
   axes.spines[['top', 'right']].set_visible(False)

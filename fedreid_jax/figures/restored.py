@@ -1,4 +1,4 @@
-"""Restored images, each beside the real images that are nearest (DFH, fig. 5)."""
+"""Restored images, each beside the nearest real ones (DFH, figure 5)."""
 
 from typing import Any
 

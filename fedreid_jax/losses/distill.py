@@ -4,15 +4,9 @@ import jax
 import jax.numpy as jnp
 
 from fedreid_jax.core.types import Array
-from fedreid_jax.losses import identity
+from fedreid_jax.losses import identity, similarity
 
 NORMALISE = ('teacher_only', 'both', 'none')
-
-
-def unit(features: Array) -> Array:
-  """Scales rows `[B, D]` to length one."""
-  square = (features * features).sum(axis=-1, keepdims=True)
-  return features / jnp.sqrt(jnp.maximum(square, 1e-12))
 
 
 def feature_mse(
@@ -29,7 +23,7 @@ def feature_mse(
     normalise: with 'both' the student's rows get unit length too.
   """
   if normalise == 'both':
-    student = unit(student)
+    student = similarity.unit(student)
   return identity.masked_mean(((student - teacher) ** 2).mean(axis=1), valid)
 
 

@@ -19,12 +19,6 @@ def pairwise_distance(x: Array) -> Array:
   return jnp.sqrt(jnp.maximum(squared, 1e-12))
 
 
-def cosine(x: Array, y: Array) -> Array:
-  """Cosines `[B]` of rows `[B, D]`, 0 and with a finite gradient at zero."""
-  size = jnp.sqrt(jnp.maximum((x * x).sum(-1) * (y * y).sum(-1), 1e-16))
-  return (x * y).sum(-1) / size
-
-
 def hard_triplet(
   features: Array, labels: Array, valid: Array, margin: float
 ) -> Array:

@@ -13,6 +13,12 @@ def unit(x: Array) -> Array:
   return x * jax.lax.rsqrt(jnp.maximum(square, 1e-24))
 
 
+def cosine(x: Array, y: Array) -> Array:
+  """Cosines `[B]` of rows `[B, D]`, 0 and with a finite gradient at zero."""
+  size = jnp.sqrt(jnp.maximum((x * x).sum(-1) * (y * y).sum(-1), 1e-16))
+  return (x * y).sum(-1) / size
+
+
 def pairwise_cosine(x: Array) -> Array:
   """Cosines `[B, B]` of the angles between rows `[B, D]`."""
   x = unit(x)

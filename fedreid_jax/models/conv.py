@@ -23,6 +23,8 @@ Pads = tuple[tuple[int, int], tuple[int, int]]
 # Below it the transforms cost more than the products they save.
 WINOGRAD_CHANNELS = 32
 
+# What PyTorch gives a layer nobody initialises.
+uniform = nn.initializers.variance_scaling(1 / 3, 'fan_in', 'uniform')
 kaiming_normal = nn.initializers.variance_scaling(2.0, 'fan_out', 'normal')
 
 

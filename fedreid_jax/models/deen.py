@@ -18,8 +18,6 @@ DILATIONS = (1, 2, 3)
 NUM_BRANCHES = 2
 DROPOUT = 0.01
 
-# What PyTorch gives a convolution unless told otherwise.
-uniform = nn.initializers.variance_scaling(1 / 3, 'fan_in', 'uniform')
 kaiming_fan_in = nn.initializers.variance_scaling(2.0, 'fan_in', 'normal')
 
 
@@ -163,7 +161,9 @@ class DEEN(resnet.ResNet):
     return part(4, x, mask), extras
 
 
-def _pointwise(features, *, dtype, name, stride=1, init=uniform) -> conv.Conv:
+def _pointwise(
+  features, *, dtype, name, stride=1, init=conv.uniform
+) -> conv.Conv:
   return conv.Conv(
     features,
     (1, 1),

@@ -21,8 +21,6 @@ from fedreid_jax.models import conv, norm
 PRIVATE = 3
 DOMAINS = {'two_stream': ('visible', 'infrared'), 'one_stream': ('common',)}
 REDUCTION, SMALLEST = 32, 8
-# What PyTorch gives a layer nobody initialises, as the authors' are.
-uniform = nn.initializers.variance_scaling(1 / 3, 'fan_in', 'uniform')
 
 
 class HeterogeneousShift(nn.Module):
@@ -60,7 +58,7 @@ class HeterogeneousShift(nn.Module):
 
   def _conv(self, features: int, name: str):
     return conv.Conv(
-      features, (1, 1), dtype=self.dtype, kernel_init=uniform, name=name
+      features, (1, 1), dtype=self.dtype, kernel_init=conv.uniform, name=name
     )
 
 
@@ -92,7 +90,7 @@ class CommonShift(nn.Module):
       ('hidden', self.expansion * dimension),
       ('shifted', dimension),
     ):
-      x = nn.Dense(features, kernel_init=uniform, name=name)(x)
+      x = nn.Dense(features, kernel_init=conv.uniform, name=name)(x)
       if name == 'hidden':
         x = nn.gelu(x, approximate=False)
       x = nn.Dropout(self.dropout, deterministic=deterministic)(x)
@@ -115,7 +113,7 @@ class DomainClassifier(nn.Module):
   def __call__(self, embedding):
     """Returns the kernel `[D, C]` for embeddings `[B, D]`."""
     shape = (embedding.shape[-1], self.num_classes)
-    return self.param('kernel', uniform, shape)
+    return self.param('kernel', conv.uniform, shape)
 
 
 class DNS(nn.Module):

@@ -16,10 +16,6 @@ from fedreid_jax.models import conv, norm
 # How many of the last blocks of a stage are followed by a non-local one.
 LAST_BLOCKS = {2: 2, 3: 3}
 
-# Uniform within one over the root of the inputs, PyTorch's own: the result is
-# a product of three projections, and He et al.'s would make it huge.
-_narrow = nn.initializers.variance_scaling(1 / 3, 'fan_in', 'uniform')
-
 
 class NonLocal(nn.Module):
   """Computes `x + BN(W y)` with `y_i = 1/P sum_j (theta(x_i).phi(x_j)) g(x_j)`.
@@ -52,7 +48,7 @@ class NonLocal(nn.Module):
         (1, 1),
         use_bias=True,
         dtype=self.dtype,
-        kernel_init=_narrow,
+        kernel_init=conv.uniform,
         name=name,
       )(x)
 

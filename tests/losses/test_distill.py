@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedreid_jax.losses import distill
+from fedreid_jax.losses import distill, similarity
 
 ALL = jnp.ones(2, bool)
 
@@ -42,7 +42,7 @@ def test_the_mean_teacher_has_no_loss_under_every_rule(normalise):
   if normalise == 'both':
     teachers = teachers[:1] * jnp.array([1.0, 2.0, 0.5])[:, None, None]
   if normalise != 'none':
-    teachers = distill.unit(teachers)
+    teachers = similarity.unit(teachers)
   teacher = teachers.mean(axis=0)
   loss = distill.feature_mse(teacher, teacher, ALL, normalise)
   np.testing.assert_allclose(loss, 0.0, atol=1e-13)
@@ -50,7 +50,7 @@ def test_the_mean_teacher_has_no_loss_under_every_rule(normalise):
 
 
 def test_length_of_the_student_matters_unless_both_are_normalised():
-  teacher = distill.unit(jnp.array([[1.0, 2.0], [3.0, -1.0]]))
+  teacher = similarity.unit(jnp.array([[1.0, 2.0], [3.0, -1.0]]))
   losses = {
     rule: [
       float(distill.feature_mse(x * teacher, teacher, ALL, rule))
@@ -65,7 +65,7 @@ def test_length_of_the_student_matters_unless_both_are_normalised():
 
 def test_units_and_a_zero_row_have_finite_gradients():
   rows = jnp.array([[3.0, 4.0], [0.0, 0.0]])
-  np.testing.assert_allclose(distill.unit(rows), [[0.6, 0.8], [0.0, 0.0]])
+  np.testing.assert_allclose(similarity.unit(rows), [[0.6, 0.8], [0.0, 0.0]])
 
   def loss(x):
     return distill.feature_mse(x, jnp.ones((2, 2)), ALL, 'both')

@@ -1,0 +1,110 @@
+"""Features of a run's domains, and features hallucinated of them."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedreid_jax.core import moments
+from fedreid_jax.losses import hallucination
+from fedreid_jax.trained import Trained
+
+SAMPLE = 120  # images of a domain
+DRAWS = 30  # of statistics, each for an equal share of the images
+NOVEL = 'a new domain'
+
+
+class Cloud(NamedTuple):
+  """Features of one domain.
+
+  Attributes:
+    domain: its name.
+    features: `[M, D]`.
+    modalities: 0 visible, 1 infrared, `[M]`.
+  """
+
+  domain: str
+  features: np.ndarray
+  modalities: np.ndarray
+
+
+def real(run: Trained, seed: int) -> list[Cloud]:
+  """Returns features of some images of every client and target."""
+  federation = run.federation
+  clouds = {}
+  tests = [t.images for t in federation.targets]
+  for domain in (*federation.clients, *tests):
+    if domain.name in clouds:  # a domain that is trained and tested on
+      continue
+    rows = _sample(len(domain.modalities), seed)
+    found = run.features(domain.images()[rows], 'feature')
+    clouds[domain.name] = Cloud(domain.name, found, domain.modalities[rows])
+  return list(clouds.values())
+
+
+def _sample(num: int, seed: int) -> np.ndarray:
+  rows = np.random.default_rng(seed).permutation(num)[:SAMPLE]
+  return np.sort(rows)
+
+
+def hallucinated(run: Trained, seed: int) -> list[Cloud]:
+  """Returns what the first client hallucinates: other domains, then a new one.
+
+  The statistics are those that the server kept, or, where the configuration
+  has other clients than they are of, those of the images under the model.
+
+  Args:
+    run: of a method with the component 'dfh'.
+    seed: of images and draws.
+  """
+  clients, config = run.federation.clients, run.config.dfh
+  own, num = clients[0], len(clients)
+  rows = _sample(own.num_images, seed)
+  feature, embedding = (
+    jnp.asarray(run.features(own.images()[rows], which))
+    for which in ('feature', 'embedding')
+  )
+  alpha = jnp.broadcast_to(jnp.asarray(config.alpha, jnp.float32), (num,))
+  every, novel = [], []
+  dfs = statistics(run)
+  key = jax.random.key(seed)
+  for number, part in enumerate(np.array_split(np.arange(len(rows)), DRAWS)):
+    draw_key, novel_key = jax.random.split(jax.random.fold_in(key, number))
+    means, variances, _ = hallucination.draw(
+      draw_key, dfs, config.negative_variance
+    )
+    every.append(hallucination.per_domain(means, variances, embedding[part]))
+    if config.novel != 'none':
+      novel.append(
+        hallucination.novel_domain(
+          novel_key,
+          config.novel,
+          means,
+          variances,
+          feature[part],
+          embedding[part],
+          jnp.int32(0),
+          alpha,
+          config.mix_weights,
+        )
+      )
+  found = np.concatenate(every, axis=1)
+  clouds = [
+    Cloud(client.name, found[k], own.modalities[rows])
+    for k, client in enumerate(clients)
+    if k
+  ]
+  if novel:
+    made = np.concatenate(novel)
+    clouds.append(Cloud(NOVEL, made, own.modalities[rows]))
+  return clouds
+
+
+def statistics(run: Trained) -> jax.Array:
+  """Returns the DFS of every client, `[N, 4, D]`."""
+  kept = run.slots.get('dfh')
+  clients = run.federation.clients
+  if kept is not None and len(kept) == len(clients):
+    return jnp.asarray(kept)
+  return jnp.stack([moments.statistics(run.moments(c)) for c in clients])
