@@ -7,9 +7,9 @@ from fedreid_jax.core.types import Array
 
 
 def unit(x: Array) -> Array:
-  """Scales rows `[B, D]` to length one, in float32; a row of zeros stays."""
+  """Scales rows `[..., D]` to length one, in float32; a row of zeros stays."""
   x = x.astype(jnp.float32)
-  square = (x * x).sum(axis=1, keepdims=True)
+  square = (x * x).sum(axis=-1, keepdims=True)
   return x * jax.lax.rsqrt(jnp.maximum(square, 1e-24))
 
 
