@@ -8,11 +8,11 @@ Table rows: L2RW table 2, ES; one client with the images of two entities, tested
 on the third. Numbers are in configs/tables/p3_numbers.py and docs/results.md.
 """
 
-from configs import common, infrared
+from configs import arguments, infrared
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
   c = infrared.shared('agw', 'agw', 1)
   c.loss.weighted_triplet = 1.0
-  return common.recipe(arg, c, infrared.PRESETS)
+  return arguments.recipe(arg, c, infrared.PRESETS)

@@ -10,7 +10,7 @@ Table rows: L2RW table 2, ES; one client with the images of two entities, tested
 on the third. Numbers are in configs/tables/p3_numbers.py and docs/results.md.
 """
 
-from configs import common, infrared
+from configs import arguments, infrared
 
 
 def get_config(arg: str | None = None):
@@ -19,4 +19,4 @@ def get_config(arg: str | None = None):
   c.loss.weighted_triplet = 1.0
   c.local.sampler, c.local.batch = 'pk_caj', 96
   c.augment.erase, c.augment.infrared, c.augment.copies = 0.5, 'adapt', 'copy'
-  return common.recipe(arg, c, infrared.PRESETS)
+  return arguments.recipe(arg, c, infrared.PRESETS)

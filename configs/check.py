@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from configs import common
+from configs import arguments, common
 from fedreid_jax import errors
 
 NATURAL = (0, math.inf)
@@ -167,7 +167,7 @@ def validate(config: Any) -> Any:
   Raises:
     ConfigError: naming the field, what it holds and what it may hold.
   """
-  found, known = common.flatten(config), common.flatten(common.default())
+  found, known = arguments.flatten(config), arguments.flatten(common.default())
   for name in sorted(found.keys() | known.keys()):
     if name not in known:
       near = [k for k in known if k.split('.')[-1] == name.split('.')[-1]]

@@ -8,7 +8,7 @@ Table rows: L2RW table 2, ES; one client with the images of two entities, tested
 on the third. Numbers are in configs/tables/p3_numbers.py and docs/results.md.
 """
 
-from configs import common, infrared
+from configs import arguments, infrared
 
 
 def get_config(arg: str | None = None):
@@ -20,4 +20,4 @@ def get_config(arg: str | None = None):
   c.local.batch, c.local.identities = 48, 6
   c.augment.gray, c.augment.erase, c.augment.erase_tries = 0.5, 0.5, 20
   c.augment.erase_area = (0.2, 0.8)
-  return common.recipe(arg, c, infrared.presets(data__height__paper=384))
+  return arguments.recipe(arg, c, infrared.presets(data__height__paper=384))

@@ -14,12 +14,12 @@ CUHK03 31.3 / 56.5 (FedPav 25.4 / 49.4); on CUHK02 71.7 / 69.5 (62.6 / 59.8); on
 CUHK03 27.2 / 30.5 (22.5 / 24.3). What was measured here is in docs/results.md.
 """
 
-from configs import common
+from configs import arguments, common
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
-  return common.recipe(arg, base(), PRESETS)
+  return arguments.recipe(arg, base(), PRESETS)
 
 
 def base():

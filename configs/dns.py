@@ -8,7 +8,7 @@ Table rows: L2RW table 2, ES; one client with the images of two entities, tested
 on the third. Numbers are in configs/tables/p3_numbers.py and docs/results.md.
 """
 
-from configs import common, infrared
+from configs import arguments, infrared
 
 
 def get_config(arg: str | None = None):
@@ -21,4 +21,4 @@ def get_config(arg: str | None = None):
   c.optim.schedule, c.optim.warmup, c.optim.ramp = 'linear', 0, True
   c.augment.erase, c.augment.infrared = 0.5, 'hue'
   c.augment.channel, c.augment.channel_kinds = 2 / 3, 'copy'
-  return common.recipe(arg, c, infrared.PRESETS)
+  return arguments.recipe(arg, c, infrared.PRESETS)

@@ -12,7 +12,7 @@ of table 1, `protocol=ci|ei` camera or entity independence (table 2). Published
 numbers are in configs/tables/p3_numbers.py, measured ones in docs/results.md.
 """
 
-from configs import common, infrared
+from configs import arguments, infrared
 from fedreid_jax import errors
 
 SERVERS = ('fedavg', 'fedprox', 'fednova', 'moon')
@@ -29,14 +29,14 @@ def get_config(arg: str | None = None):
     ('protocol', PROTOCOLS),
   ):
     default = 'dppt' if name == 'local' else choices[0]
-    arg, chosen[name] = common.take_argument(arg, name, default)
+    arg, chosen[name] = arguments.take_argument(arg, name, default)
     if chosen[name] not in choices:
       raise errors.ConfigError(
         f'unknown {name} {chosen[name]!r}',
         '--config',
         f'one of {", ".join(choices)}',
       )
-  return common.recipe(arg, base(**chosen), infrared.PRESETS)
+  return arguments.recipe(arg, base(**chosen), infrared.PRESETS)
 
 
 def base(server: str, local: str, protocol: str):

@@ -7,11 +7,11 @@ Gong) or 'global'. Table rows: DFH table 1, Wu & Gong table 2, L2RW table 1.
   python -m launchers.main --config=configs/fedavg.py:folder,data.root=DIR
 """
 
-from configs import common, fedpav
+from configs import arguments, fedpav
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
   config = fedpav.base('fedavg', ('fedavg',))
   config.data.labels = 'concat'
-  return common.recipe(arg, config, fedpav.PRESETS)
+  return arguments.recipe(arg, config, fedpav.PRESETS)

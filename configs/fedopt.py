@@ -8,10 +8,10 @@ it.
   python -m launchers.main --config=configs/fedopt.py:folder,data.root=DIR
 """
 
-from configs import common, fedpav
+from configs import arguments, fedpav
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
   base = fedpav.base('fedopt', ('fedpav', 'fedopt'))
-  return common.recipe(arg, base, fedpav.PRESETS)
+  return arguments.recipe(arg, base, fedpav.PRESETS)

@@ -14,12 +14,12 @@ of 32, one local epoch, 300 rounds, rate 0.05 (backbone a tenth), constant.
 Published in figures only; what was measured here is in docs/results.md.
 """
 
-from configs import common
+from configs import arguments, common
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
-  return common.recipe(arg, base('fedpav', ('fedpav',)), PRESETS)
+  return arguments.recipe(arg, base('fedpav', ('fedpav',)), PRESETS)
 
 
 def base(name: str, components: tuple[str, ...]):

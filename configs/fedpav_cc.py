@@ -8,10 +8,10 @@ A run leaves one model a cluster; `clusters` in results.json says who shares it.
     --config.data.public=NAME
 """
 
-from configs import common, fedpav
+from configs import arguments, fedpav
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
   base = fedpav.base('fedpav_cc', ('fedpav', 'cc'))
-  return common.recipe(arg, base, fedpav.WITH_PUBLIC)
+  return arguments.recipe(arg, base, fedpav.WITH_PUBLIC)

@@ -7,10 +7,10 @@ Table rows: journal version, tables 4 and 5.
     --config.data.root=DIR --config.data.public=NAME
 """
 
-from configs import common, fedpav
+from configs import arguments, fedpav
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
   base = fedpav.base('fedpav_cc_cdw', ('fedpav', 'cc', 'cdw'))
-  return common.recipe(arg, base, fedpav.WITH_PUBLIC)
+  return arguments.recipe(arg, base, fedpav.WITH_PUBLIC)

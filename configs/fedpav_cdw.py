@@ -7,10 +7,10 @@ against standalone).
   python -m launchers.main --config=configs/fedpav_cdw.py:folder,data.root=DIR
 """
 
-from configs import common, fedpav
+from configs import arguments, fedpav
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
   base = fedpav.base('fedpav_cdw', ('fedpav', 'cdw'))
-  return common.recipe(arg, base, fedpav.PRESETS)
+  return arguments.recipe(arg, base, fedpav.PRESETS)

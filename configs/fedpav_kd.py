@@ -9,10 +9,10 @@ public set is CUHK02 there; here a synthetic domain, or `data.public`.
     --config.data.public=NAME
 """
 
-from configs import common, fedpav
+from configs import arguments, fedpav
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
   base = fedpav.base('fedpav_kd', ('fedpav', 'kd'))
-  return common.recipe(arg, base, fedpav.WITH_PUBLIC)
+  return arguments.recipe(arg, base, fedpav.WITH_PUBLIC)

@@ -7,10 +7,10 @@ Table rows: ACM MM 2020, figures 8, 13, 14; journal version, figure 4, table 5.
     --config.data.root=DIR --config.data.public=NAME
 """
 
-from configs import common, fedpav
+from configs import arguments, fedpav
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
   base = fedpav.base('fedpav_kd_cdw', ('fedpav', 'cdw', 'kd'))
-  return common.recipe(arg, base, fedpav.WITH_PUBLIC)
+  return arguments.recipe(arg, base, fedpav.WITH_PUBLIC)

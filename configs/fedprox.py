@@ -7,10 +7,10 @@ standalone). mu is not published: 0.01 is an assumption.
   python -m launchers.main --config=configs/fedprox.py:folder,data.root=DIR
 """
 
-from configs import common, fedpav
+from configs import arguments, fedpav
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
   base = fedpav.base('fedprox', ('fedpav', 'fedprox'))
-  return common.recipe(arg, base, fedpav.PRESETS)
+  return arguments.recipe(arg, base, fedpav.PRESETS)

@@ -22,7 +22,7 @@ MSMT17: VIPeR 46.2 rank-1, iLIDS 69.7. What was measured here is in
 docs/results.md.
 """
 
-from configs import common, fedpav
+from configs import arguments, fedpav
 from fedreid_jax import errors
 
 VARIANTS = {
@@ -35,8 +35,8 @@ NOISE = ('none', 'single', 'double')
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,variant=...][,noise=...][,...]`."""
-  arg, variant = common.take_argument(arg, 'variant', 'distilled')
-  arg, noise = common.take_argument(arg, 'noise', 'none')
+  arg, variant = arguments.take_argument(arg, 'variant', 'distilled')
+  arg, noise = arguments.take_argument(arg, 'noise', 'none')
   for name, value, choices in (
     ('variant', variant, tuple(VARIANTS)),
     ('noise', noise, NOISE),
@@ -54,7 +54,7 @@ def get_config(arg: str | None = None):
   if noise != 'none':
     config.components = (*config.components, 'noise')
     config.noise.double = noise == 'double'
-  return common.recipe(arg, config, PRESETS)
+  return arguments.recipe(arg, config, PRESETS)
 
 
 def paper(c) -> None:

@@ -9,7 +9,7 @@ adds up the gradient of all its images and the server takes one step a round:
 Table rows: Wu & Gong table 2 (FedSGD), which equals FedAVG at S=1 there.
 """
 
-from configs import common, fedpav
+from configs import arguments, fedpav
 from fedreid_jax import errors
 
 VARIANTS = ('p4', 'strict')
@@ -17,7 +17,7 @@ VARIANTS = ('p4', 'strict')
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,variant=strict][,key=value...]`."""
-  arg, variant = common.take_argument(arg, 'variant', VARIANTS[0])
+  arg, variant = arguments.take_argument(arg, 'variant', VARIANTS[0])
   if variant not in VARIANTS:
     raise errors.ConfigError(
       f'unknown variant {variant!r}', '--config', f'one of {VARIANTS}'
@@ -27,4 +27,4 @@ def get_config(arg: str | None = None):
   if variant == 'strict':
     config.local.accumulate, config.local.drop_last = True, False
     config.optim.momentum, config.optim.nesterov = 0.0, False
-  return common.recipe(arg, config, fedpav.PRESETS)
+  return arguments.recipe(arg, config, fedpav.PRESETS)

@@ -8,7 +8,7 @@ Table rows: L2RW table 2, ES; one client with the images of two entities, tested
 on the third. Numbers are in configs/tables/p3_numbers.py and docs/results.md.
 """
 
-from configs import common, infrared
+from configs import arguments, infrared
 
 
 def get_config(arg: str | None = None):
@@ -17,4 +17,4 @@ def get_config(arg: str | None = None):
   c.components = ('fedavg', 'lba')
   c.loss.triplet, c.loss.margin, c.loss.triplet_on = 1.0, 0.3, 'feature'
   c.evaluation.feature, c.evaluation.before_neck = 'feature', False
-  return common.recipe(arg, c, infrared.presets(augment__pad=0))
+  return arguments.recipe(arg, c, infrared.presets(augment__pad=0))

@@ -6,10 +6,10 @@ Table rows: L2RW table 1 compares with it, there with a classifier that travels.
   python -m launchers.main --config=configs/moon.py:folder,data.root=DIR
 """
 
-from configs import common, fedpav
+from configs import arguments, fedpav
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
   base = fedpav.base('moon', ('fedpav', 'moon'))
-  return common.recipe(arg, base, fedpav.PRESETS)
+  return arguments.recipe(arg, base, fedpav.PRESETS)

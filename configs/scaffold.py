@@ -6,10 +6,10 @@ In none of the papers' tables; users of a federated library expect it.
   python -m launchers.main --config=configs/scaffold.py:folder,data.root=DIR
 """
 
-from configs import common, fedpav
+from configs import arguments, fedpav
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
   base = fedpav.base('scaffold', ('fedpav', 'scaffold'))
-  return common.recipe(arg, base, fedpav.PRESETS)
+  return arguments.recipe(arg, base, fedpav.PRESETS)

@@ -11,7 +11,7 @@ configs/tables. `paper` is DFH's setting; what was measured here is in
 docs/results.md.
 """
 
-from configs import common, dfh
+from configs import arguments, dfh
 from fedreid_jax import errors
 
 LOSSES = {'distance': 'snr', 'entropy': 'snr_entropy'}
@@ -19,9 +19,9 @@ LOSSES = {'distance': 'snr', 'entropy': 'snr_entropy'}
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,loss=entropy][,key=value...]`."""
-  arg, loss = common.take_argument(arg, 'loss', 'distance')
+  arg, loss = arguments.take_argument(arg, 'loss', 'distance')
   config = base('snr', ('fedpav', 'snr'), loss)
-  return common.recipe(arg, config, dfh.PRESETS)
+  return arguments.recipe(arg, config, dfh.PRESETS)
 
 
 def base(name: str, components: tuple[str, ...], loss: str):

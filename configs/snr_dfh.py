@@ -7,11 +7,11 @@ Table rows: DFH table 1, SNR + DFH, in configs/tables. The loss of SNR is on the
 original batch only. What was measured here is in docs/results.md.
 """
 
-from configs import common, dfh, snr
+from configs import arguments, dfh, snr
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,loss=entropy][,key=value...]`."""
-  arg, loss = common.take_argument(arg, 'loss', 'distance')
+  arg, loss = arguments.take_argument(arg, 'loss', 'distance')
   config = snr.base('snr_dfh', ('fedpav', 'snr', 'dfh'), loss)
-  return common.recipe(arg, config, dfh.PRESETS)
+  return arguments.recipe(arg, config, dfh.PRESETS)

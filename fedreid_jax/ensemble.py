@@ -35,7 +35,7 @@ def make(
     raise errors.ConfigError(
       f"an ensemble of {len(members)} clients' models",
       'evaluation.ensemble',
-      "take a run of 'standalone' or 'local_models' with several clients",
+      "take a run of several clients in which nothing travels: 'standalone'",
     )
   every = {'concat': members, 'average': [average(members)]}
   return {kind: every[kind] for kind in kinds}

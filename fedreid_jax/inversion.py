@@ -102,12 +102,12 @@ def watch(
 
 def variation(images: Array) -> Array:
   """Sums the norms of four maps of differences between neighbours."""
-  across, down = slice(None, -1), slice(1, None)
+  early, late = slice(None, -1), slice(1, None)
   return (
-    _norm(images[:, :, down] - images[:, :, across])
-    + _norm(images[:, down] - images[:, across])
-    + _norm(images[:, down, down] - images[:, across, across])
-    + _norm(images[:, down, across] - images[:, across, down])
+    _norm(images[:, :, late] - images[:, :, early])
+    + _norm(images[:, late] - images[:, early])
+    + _norm(images[:, late, late] - images[:, early, early])
+    + _norm(images[:, late, early] - images[:, early, late])
   )
 
 
@@ -119,8 +119,8 @@ def _norm(x: Array, axis=None) -> Array:
 def make_loss(
   model: types.Model,
   variables: Flat,
-  means: Array,
-  labels: Array,
+  means: types.Leaf,
+  labels: types.Leaf,
   weights: Weights,
 ) -> Loss:
   """Builds the objective `(images [B, H, W, ch]) -> (loss, its parts)`.

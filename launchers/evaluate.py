@@ -5,10 +5,16 @@ changes fields of it, so a model can be ranked on any target:
 
   python -m launchers.evaluate --workdir=DIR --checkpoint=best \
     --set='data.targets=("park",)' --set=evaluation.metric=cosine
+
+Of a run with a model a client, `configs/standalone.py` for example, ensembles
+can be ranked beside them, their features in a row or their parameters' mean:
+
+  python -m launchers.evaluate --workdir=DIR --ensemble=concat,average
 """
 
 from absl import flags
 
+from configs import check
 from fedreid_jax import errors
 from launchers import run
 
@@ -18,6 +24,9 @@ _CHECKPOINT = flags.DEFINE_string(
 _SET = flags.DEFINE_multi_string(
   'set', [], 'KEY=VALUE, a field of the configuration to change.'
 )
+_ENSEMBLE = flags.DEFINE_list(
+  'ensemble', [], "Of the clients' models, too: concat, average or both."
+)
 
 
 def main(argv: list[str]) -> None:
@@ -26,6 +35,9 @@ def main(argv: list[str]) -> None:
   def body():
     workdir = run.given_workdir()
     chosen = run.saved_config(workdir, _SET.value)
+    if _ENSEMBLE.value:
+      chosen.evaluation.ensemble = tuple(_ENSEMBLE.value)
+      check.validate(chosen)
     which = _CHECKPOINT.value
     if which not in ('latest', 'best') and not which.isdigit():
       raise errors.ConfigError(

@@ -1,8 +1,9 @@
 """Restore images from a model: `python -m launchers.invert --workdir=DIR`.
 
-DeepInversion of the model and the mean feature of each identity of a client, as in figure 5 of DFH. Writes `inversion.png`, restored images beside the real
-ones that are nearest, and `inversion.json`: losses, and how often the nearest
-real image shows the right person. Give another run as the judge of that:
+DeepInversion of the model and the mean feature of each identity of a client, as
+in figure 5 of DFH. Writes `inversion.png`, restored images beside the real ones
+that are nearest, and `inversion.json`: losses, and how often the nearest real
+image shows the right person. Give another run as the judge of that:
 
   python -m launchers.invert --workdir=DIR --judge=DIR2 --source=plaza
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from configs import check, common
+from configs import arguments, check, common
 from fedreid_jax import errors
 
 FLAGS = flags.FLAGS
@@ -83,7 +83,7 @@ def saved_config(folder: Path, changes: list[str]):
     raise errors.IntegrityError(
       'no configuration', str(path), 'give the --workdir of a run'
     )
-  return check.validate(common.from_json(saved, changes))
+  return check.validate(arguments.from_json(saved, changes))
 
 
 def given_workdir() -> Path:

@@ -3,7 +3,7 @@ import inspect
 import pytest
 from ml_collections import ConfigDict
 
-from configs import check, common, dfh, fedpav
+from configs import arguments, check, common, dfh, fedpav
 from fedreid_jax import errors
 
 RECIPES = {'dfh': dfh, 'fedpav': fedpav}
@@ -27,7 +27,7 @@ def test_defaults_of_dfh_are_the_papers():
 def test_every_field_has_a_comment():
   lines = inspect.getsource(common.default).splitlines()
   fields = [x for x in lines if x.startswith('  c.') and 'ConfigDict' not in x]
-  assert len(fields) == len(common.flatten(common.default()))
+  assert len(fields) == len(arguments.flatten(common.default()))
   assert not [x for x in fields if '  # ' not in x]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from configs import common
+from configs import arguments, common
 from configs.sweeps import grid, load
 from fedreid_jax import errors
 
@@ -40,7 +40,7 @@ def test_text_of_a_grid():
     'rounds': ['10'],
     'data.targets': ['("a","b")', '()'],
   }
-  assert common.split('a,(b,(c,d)),[e,f],"g,(",h', ',') == [
+  assert arguments.split('a,(b,(c,d)),[e,f],"g,(",h', ',') == [
     'a',
     '(b,(c,d))',
     '[e,f]',
@@ -148,7 +148,7 @@ def test_every_sweep_of_the_papers(path):
   assert sweep.about and sweep.seeds == (0, 1, 2)
   doc = path.read_text()
   assert f'--sweep=configs/sweeps/{path.name}' in doc
-  known = set(common.flatten(common.default()))
+  known = set(arguments.flatten(common.default()))
   written = [r for r in sweep.recipes if (ROOT / r.partition(':')[0]).exists()]
   if len(written) == len(sweep.recipes):
     for point in grid.of_sweep(sweep):

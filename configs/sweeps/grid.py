@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from configs import check, common
+from configs import arguments, check
 from configs.sweeps import load
 from fedreid_jax import errors
 
@@ -51,7 +51,9 @@ def of_sweep(sweep: Sweep) -> list[Point]:
   makes: dict[str, Callable[[], Any]] = {}
   for spec in sweep.recipes:
     file, _, own = spec.partition(':')
-    label = ' '.join((Path(file).stem, *filter(None, common.split(own, ','))))
+    label = ' '.join(
+      (Path(file).stem, *filter(None, arguments.split(own, ',')))
+    )
     if label in makes:
       raise errors.ConfigError(f'{label} twice', 'recipes', 'name each once')
     makes[label] = functools.partial(load.recipe, spec, sweep.arg)
@@ -78,7 +80,7 @@ def cells(
     makes.items(), list(points(grid)), seeds
   ):
     pairs = [f'{key}={value}' for key, value in facts.items()]
-    config = common.change(make(), [*pairs, f'seed={seed}'])
+    config = arguments.change(make(), [*pairs, f'seed={seed}'])
     label = ' '.join((name, *pairs))
     found.append(Point(label, facts, check.validate(config)))
   return found
@@ -125,10 +127,10 @@ def parse(text: str) -> dict[str, list[str]]:
     ConfigError: for a key without values, or twice.
   """
   grid: dict[str, list[str]] = {}
-  for part in filter(None, common.split(text, ';')):
+  for part in filter(None, arguments.split(text, ';')):
     key, _, values = part.partition('=')
     key = key.strip()
-    grid_values = [value.strip() for value in common.split(values, ',')]
+    grid_values = [value.strip() for value in arguments.split(values, ',')]
     if not key or key in grid or '' in grid_values:
       raise errors.ConfigError(
         f'{part!r}',

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from configs import check, common
+from configs import arguments, check
 from configs.sweeps import grid, load
 from fedreid_jax import errors
 from fedreid_jax.study_table import Line
@@ -107,7 +107,7 @@ def runs(
   for each in _of(row.each, preset) or ((),):
     config = load.recipe(row.recipe, table.presets.get(preset, preset))
     own = (*_of(table.setting, preset), *_of(row.changes, preset), *each, *more)
-    configs.append(check.validate(common.change(config, own)))
+    configs.append(check.validate(arguments.change(config, own)))
   return configs
 
 

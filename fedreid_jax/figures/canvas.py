@@ -13,6 +13,7 @@ import numpy as np
 from fedreid_jax import errors
 
 # Okabe and Ito, "Color universal design": told apart with any colour vision.
+# Their yellow is darkened for points on white.
 COLOURS = (
   '#0072B2',
   '#E69F00',
@@ -20,8 +21,8 @@ COLOURS = (
   '#CC79A7',
   '#D55E00',
   '#56B4E9',
-  '#000000',
   '#B3A800',
+  '#000000',
 )
 RIGHT, WRONG = '#009E73', '#D55E00'
 FORMATS = ('png', 'pdf', 'svg')

@@ -48,7 +48,7 @@ def draw(run: Trained, target: str, num: int, seed: int) -> list[Ranked]:
   chosen = []
   for place in np.random.default_rng(seed).permutation(len(trial.query)):
     right, dropped = indexed.split(
-      labels.query_ids[place], labels.query_cameras[place]
+      int(labels.query_ids[place]), int(labels.query_cameras[place])
     )
     if right.size and len(chosen) < num:
       chosen.append((place, right, dropped))

@@ -21,7 +21,7 @@ PERPLEXITY = 30
 
 
 def embed(found: Sequence[Cloud], seed: int) -> list[np.ndarray]:
-  """Maps features of several clouds together to the plane by t-SNE, `[M, 2]` each.
+  """Maps features of several clouds to one plane by t-SNE, `[M, 2]` each.
 
   Raises:
     ConfigError: without scikit-learn.

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import toy
 
-from configs import common, fedavg, fedsgd
+from configs import arguments, fedavg, fedsgd
 from fedreid_jax import algorithms
 from fedreid_jax.core import compose, keys
 from fedreid_jax.core.keys import Stream
@@ -67,8 +67,8 @@ def test_one_round_is_one_step_of_the_gradient_of_all_images(clients):
 
 
 def test_the_variant_of_wu_and_gong_is_fedavg():
-  ours = common.flatten(fedsgd.get_config())
-  theirs = common.flatten(fedavg.get_config('synthetic,data.labels=max'))
+  ours = arguments.flatten(fedsgd.get_config())
+  theirs = arguments.flatten(fedavg.get_config('synthetic,data.labels=max'))
   assert ours.pop('name') != theirs.pop('name')
   assert ours == theirs
   assert (ours['fraction'], ours['local.epochs']) == (1.0, 1)
