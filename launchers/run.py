@@ -158,7 +158,11 @@ def _resolved(arg: str) -> str:
     if (installed / Path(file).name).exists():
       return f'{name}={installed / Path(file).name}{colon}{preset}'
   if not Path(file).is_file():
-    known = sorted(p.stem for p in installed.glob('[a-z]*.py'))
+    known = sorted(
+      path.stem
+      for path in installed.glob('[a-z]*.py')
+      if 'def get_config' in path.read_text()
+    )
     raise errors.ConfigError(
       f'no file {file}', '--config', f'recipes are {", ".join(known)}'
     )
