@@ -10,6 +10,7 @@ import toy
 from fedreid_jax import algorithms, checkpoint
 from fedreid_jax.core import compose
 from fedreid_jax.core.component import Component
+from fedreid_jax.models import resnet
 
 NAMES = compose.available(algorithms)
 # What a component that works on a network of its own needs.
@@ -19,6 +20,14 @@ NETWORKS = {
   'lba': {'variant': 'lba', 'private': 1, 'neck': 'bnneck', 'pool': 'gem'},
   'dns': {'variant': 'dns', 'private': 3, 'neck': 'bnneck', 'pool': 'gem'},
 }
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _shallow():
+  """A block a stage: what is promised does not depend on the depth."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setitem(resnet.DEPTHS, 'resnet18', (False, (1, 1, 1, 1)))
+    yield
 
 
 def config_of(name):
@@ -87,7 +96,9 @@ def test_finite(finished):
 def test_placements_agree(finished, clients):
   """Clients at once on two devices give what one after another gives."""
   config = config_of(finished[0])
-  config.fraction, config.optim.lr = 0.75, 0.005
+  # Networks with mined negatives amplify the last bit.
+  config.fraction = 0.75
+  config.optim.lr = 0.0005 if finished[0] in NETWORKS else 0.005
   ends = []
   for devices, width in ((1, 1), (2, 0)):
     config.execution.deterministic = width == 1
