@@ -18,6 +18,7 @@ from absl import app, flags
 from rich import console, table
 
 from benchmarks import turns
+from fedreid_jax.data import cache
 
 FAMILY = (
   'fedpav',
@@ -79,10 +80,12 @@ def main(argv: list[str]) -> None:
     name, _, arg = _WORKER.value.partition('|')
     worker(name, arg)
     return
-  cores = {
-    'JAX_NUM_CPU_DEVICES': str(os.cpu_count())
-  }  # as the launchers set it
-  contenders = {f'{name}|{_ARG.value}': cores for name in _RECIPES.value}
+  shared = {
+    # As the launchers set them.
+    'JAX_NUM_CPU_DEVICES': str(os.cpu_count()),
+    'JAX_COMPILATION_CACHE_DIR': str(cache.cache_dir() / 'xla'),
+  }
+  contenders = {f'{name}|{_ARG.value}': shared for name in _RECIPES.value}
   lines = turns.compete(
     'benchmarks.overhead', contenders, _ROUNDS.value, WARM_UP
   )
