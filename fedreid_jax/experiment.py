@@ -13,7 +13,14 @@ import jax
 import numpy as np
 from flax import traverse_util
 
-from fedreid_jax import assemble, checkpoint, errors, recorder, summary
+from fedreid_jax import (
+  assemble,
+  checkpoint,
+  errors,
+  recorder,
+  start,
+  summary,
+)
 from fedreid_jax.core import types
 
 MAX_BAD_ROUNDS = 3  # in a row, each with an update that was not finite
@@ -115,6 +122,10 @@ class _Run:
     self._resume()
     self.clock.lap('setup')
     if self.fresh:
+      if config.start_from:
+        self.server, self.clients = start.states(
+          self.setup, self.server, config.start_from
+        )
       self.server = self.setup.executor.prepare(self.server, self.clients)
       self.clock.lap('train')
       self._save(self._evaluate())

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
@@ -67,8 +66,8 @@ class Trained(NamedTuple):
     """Returns the moments of a client's pooled features, by identity."""
     found = self.features(client.images(), 'feature')
     none = moments.zeros(client.num_identities, found.shape[1])
-    labels = jnp.asarray(client.labels)
-    return moments.merge(none, jnp.asarray(found), labels, labels >= 0)
+    real = np.ones(len(found), bool)
+    return jax.jit(moments.merge)(none, found, client.labels, real)
 
   def client(self, name: str) -> ClientData:
     """Returns a client, the first if the name is ''.

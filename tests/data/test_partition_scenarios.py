@@ -5,7 +5,7 @@ import pytest
 
 from configs import common
 from fedreid_jax import errors
-from fedreid_jax.data import classes, dealing, federation, load, scenario
+from fedreid_jax.data import classes, federation, load, scenario
 
 
 def domain(labels, name='d'):
@@ -95,11 +95,6 @@ def test_what_cannot_be_dealt(name):
     scenario.make_clients([domain([0] * 9), domain([0] * 9, 'e')], name, 0)
 
 
-def test_other_deals_ignore_the_number_of_clients():
-  shares = dealing.Shares(0, num_clients=3)
-  assert len(dealing.whole(domain([1, 2]), shares)) == 1
-
-
 def test_labels_of_a_classification_test_are_those_of_training():
   target = classes.make_target(domain([9, 40, 40]), np.array([40, 7, 9, 7]))
   assert target.images.identities.tolist() == [1, 2, 2]
@@ -126,7 +121,7 @@ def synthetic(**changes):
 def test_synthetic_tests_show_the_shots_after_the_training_shots():
   found = load.load(synthetic())
   (target,) = found.targets
-  assert len(found.clients) == 4
+  (alone,) = load.load(synthetic(), clients=False).targets
   # The same world with all shots as training images.
   (everything,) = load.load(
     synthetic(scenario='centralised', shots=6, targets=())
@@ -134,17 +129,12 @@ def test_synthetic_tests_show_the_shots_after_the_training_shots():
   every = everything.images().reshape(3, 2, 6, 16, 8, 3)
   tested = target.images.images().reshape(3, 2, 2, 16, 8, 3)
   np.testing.assert_array_equal(tested, every[:, :, 4:])
+  np.testing.assert_array_equal(alone.images.images(), target.images.images())
   assert target.images.identities.tolist() == [0] * 4 + [1] * 4 + [2] * 4
   trained = np.concatenate([c.images() for c in found.clients])
   assert len(trained) == 3 * 2 * 4
   seen = {image.tobytes() for image in trained}
   assert not seen & {image.tobytes() for image in target.images.images()}
-
-
-def test_a_test_can_be_read_without_the_clients():
-  (alone,) = load.load(synthetic(), clients=False).targets
-  (target,) = load.load(synthetic()).targets
-  np.testing.assert_array_equal(alone.images.images(), target.images.images())
 
 
 def test_options_of_a_synthetic_test():

@@ -22,16 +22,6 @@ def test_accuracy_of_four_images():
   }
 
 
-def test_accuracy_is_that_of_scikit_learn():
-  metrics = pytest.importorskip('sklearn.metrics')
-  rng = np.random.default_rng(0)
-  logits = rng.normal(size=(97, 5)).astype(np.float32)
-  labels = rng.integers(0, 5, 97)
-  found = classification.evaluate_classification(logits, labels)
-  expected = metrics.accuracy_score(labels, logits.argmax(axis=1))
-  assert found['accuracy'] == pytest.approx(100 * expected)
-
-
 @pytest.mark.parametrize(
   'logits, labels, message',
   [
