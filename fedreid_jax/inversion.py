@@ -184,19 +184,17 @@ def make_step(
   loss: Loss,
   optimizer: optax.GradientTransformation,
   limits: tuple[Array, Array],
-  key: Array,
-) -> Callable[[State, int], State]:
-  """Builds one compiled step, `(state, number of the step) -> state`.
+) -> Callable[[State, Array, int], State]:
+  """Builds a compiled step, `(state, key of all steps, number) -> state`.
 
   Args:
     loss: objective.
     optimizer: of the images.
     limits: lowest and highest value of each channel, `[ch]`.
-    key: of all steps.
   """
 
   @jax.jit
-  def step(state, number):
+  def step(state, key, number):
     roll_key, flip_key = jax.random.split(jax.random.fold_in(key, number))
     reach = round(JITTER * state.images.shape[1])
     roll = jax.random.randint(roll_key, (2,), -reach, reach + 1)
@@ -249,9 +247,10 @@ def restore(
       search.lr / (warmup + 1), search.lr, warmup, steps
     )
     optimizer = optax.adam(rate, *BETAS)
-    step = make_step(loss, optimizer, limits, jax.random.fold_in(key, stage))
+    step = make_step(loss, optimizer, limits)
+    own_key = jax.random.fold_in(key, stage)
     state = State(images, optimizer.init(images), images, jnp.float32(jnp.inf))
     for number in range(steps):
-      state = step(state, number)
+      state = step(state, own_key, number)
     images = jax.image.resize(state.best, tuple(shape), 'nearest')
   return images, noise

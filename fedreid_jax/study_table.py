@@ -9,7 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-COMPARED = ('rank1', 'mAP')  # metrics with a difference to the baseline
+COMPARED = (
+  'rank1',
+  'mAP',
+  'accuracy',
+)  # metrics with a difference to the baseline
 SUFFIXES = (' std', ' published', ' - baseline', ' - baseline published')
 
 

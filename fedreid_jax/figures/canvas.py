@@ -74,12 +74,15 @@ def new(width: float, height: float) -> Any:
 
 def save(figure: Any, path: Path) -> None:
   """Writes a figure whole or not at all; the same figure, the same bytes."""
+  import matplotlib
+
   kind = path.suffix.removeprefix('.')
   partial = path.with_name(path.name + '.partial')
-  # Without the date that two of the formats carry.
+  # Without the date that two of the formats carry, and random names in one.
   dated = {'pdf': 'CreationDate', 'svg': 'Date'}
   metadata = {dated[kind]: None} if kind in dated else {}
-  figure.savefig(partial, format=kind, dpi=150, metadata=metadata)
+  with matplotlib.rc_context({'svg.hashsalt': 'fedreid_jax'}):
+    figure.savefig(partial, format=kind, dpi=150, metadata=metadata)
   os.replace(partial, path)
 
 

@@ -11,7 +11,6 @@ from fedreid_jax.losses import hallucination
 from fedreid_jax.trained import Trained
 
 SAMPLE = 120  # images of a domain
-DRAWS = 30  # of statistics, each for an equal share of the images
 NOVEL = 'a new domain'
 
 
@@ -51,8 +50,9 @@ def _sample(num: int, seed: int) -> np.ndarray:
 def hallucinated(run: Trained, seed: int) -> list[Cloud]:
   """Returns what the first client hallucinates: other domains, then a new one.
 
-  The statistics are those that the server kept, or, where the configuration
-  has other clients than they are of, those of the images under the model.
+  Each image is a step of its own: statistics are drawn anew. They are drawn
+  from those that the server kept, or, where the configuration has other
+  clients than these are of, from those of the images under the model.
 
   Args:
     run: of a method with the component 'dfh'.
@@ -61,44 +61,42 @@ def hallucinated(run: Trained, seed: int) -> list[Cloud]:
   clients, config = run.federation.clients, run.config.dfh
   own, num = clients[0], len(clients)
   rows = _sample(own.num_images, seed)
-  feature, embedding = (
-    jnp.asarray(run.features(own.images()[rows], which))
-    for which in ('feature', 'embedding')
-  )
   alpha = jnp.broadcast_to(jnp.asarray(config.alpha, jnp.float32), (num,))
-  every, novel = [], []
   dfs = statistics(run)
-  key = jax.random.key(seed)
-  for number, part in enumerate(np.array_split(np.arange(len(rows)), DRAWS)):
-    draw_key, novel_key = jax.random.split(jax.random.fold_in(key, number))
+
+  def one(key, feature, embedding):
+    draw_key, novel_key = jax.random.split(key)
     means, variances, _ = hallucination.draw(
       draw_key, dfs, config.negative_variance
     )
-    every.append(hallucination.per_domain(means, variances, embedding[part]))
-    if config.novel != 'none':
-      novel.append(
-        hallucination.novel_domain(
-          novel_key,
-          config.novel,
-          means,
-          variances,
-          feature[part],
-          embedding[part],
-          jnp.int32(0),
-          alpha,
-          config.mix_weights,
-        )
-      )
-  found = np.concatenate(every, axis=1)
-  clouds = [
-    Cloud(client.name, found[k], own.modalities[rows])
-    for k, client in enumerate(clients)
-    if k
+    every = hallucination.per_domain(means, variances, embedding)
+    if config.novel == 'none':
+      return every
+    novel = hallucination.novel_domain(
+      novel_key,
+      config.novel,
+      means,
+      variances,
+      feature,
+      embedding,
+      jnp.int32(0),
+      alpha,
+      config.mix_weights,
+    )
+    return jnp.concatenate([every, novel[None]])
+
+  found = jax.jit(jax.vmap(one, out_axes=1))(
+    jax.random.split(jax.random.key(seed), len(rows)),
+    *(
+      run.features(own.images()[rows], which)[:, None]
+      for which in ('feature', 'embedding')
+    ),
+  )
+  names = [client.name for client in clients] + [NOVEL]
+  return [
+    Cloud(name, np.asarray(features[:, 0]), own.modalities[rows])
+    for name, features in zip(names[1:], found[1:], strict=False)
   ]
-  if novel:
-    made = np.concatenate(novel)
-    clouds.append(Cloud(NOVEL, made, own.modalities[rows]))
-  return clouds
 
 
 def statistics(run: Trained) -> jax.Array:
@@ -107,4 +105,5 @@ def statistics(run: Trained) -> jax.Array:
   clients = run.federation.clients
   if kept is not None and len(kept) == len(clients):
     return jnp.asarray(kept)
-  return jnp.stack([moments.statistics(run.moments(c)) for c in clients])
+  every = [jax.jit(moments.statistics)(run.moments(c)) for c in clients]
+  return jnp.stack(every)

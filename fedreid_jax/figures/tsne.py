@@ -27,6 +27,7 @@ def embed(found: Sequence[Cloud], seed: int) -> list[np.ndarray]:
     ConfigError: without scikit-learn.
   """
   try:
+    import threadpoolctl  # scikit-learn needs it too
     from sklearn import manifold
   except ImportError as error:
     raise errors.ConfigError(
@@ -38,7 +39,8 @@ def embed(found: Sequence[Cloud], seed: int) -> list[np.ndarray]:
     init='pca',
     random_state=seed,
   )
-  places = mapper.fit_transform(points)
+  with threadpoolctl.threadpool_limits(1):  # several add up in any order
+    places = mapper.fit_transform(points)
   return np.split(places, np.cumsum([len(c.features) for c in found])[:-1])
 
 
