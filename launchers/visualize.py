@@ -21,7 +21,9 @@ from launchers import run
 ONE = ('tsne', 'ranked')  # pictures of one run
 WHAT = (*ONE, 'cmc', 'curves', 'distances')
 _WHAT = flags.DEFINE_enum('what', None, WHAT, 'Which picture.')
-_TARGET = flags.DEFINE_string('target', '', 'Test to show (default: first).')
+_TARGET = flags.DEFINE_string(
+  'target', '', 'Test to show (default: the first; curves: the mean).'
+)
 _MODEL = flags.DEFINE_string(
   'model', '', "Whose: 'cluster:I', 'client:NAME' (default: the server's)."
 )

@@ -1,0 +1,73 @@
+"""A run that was never trained: what pictures and attacks are tested on."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import toy
+
+from fedreid_jax import trained
+from fedreid_jax.core import mapping
+from fedreid_jax.data import augment, federation
+from fedreid_jax.evaluation import features
+from fedreid_jax.models import functional, networks
+
+
+@functools.cache
+def network():
+  """Returns (model, variables), running statistics other than 0 and 1."""
+  model = functional.wrap(
+    networks.build(toy.toy_config().model, 3), toy.IMAGE_SHAPE
+  )
+  variables = jax.jit(model.init)(jax.random.key(0))
+  rng = np.random.default_rng(0)
+  for name, leaf in variables.items():
+    kind = name.rpartition('/')[2]
+    if kind in ('mean', 'var'):
+      values = 0.2 * rng.normal(size=leaf.shape) + (kind == 'var')
+      variables[name] = jnp.asarray(values, jnp.float32)
+  return model, variables
+
+
+def toy_run(components=('fedpav', 'dfh'), infrared=False) -> trained.Trained:
+  """Returns a run of two clients and one target.
+
+  Args:
+    components: of its method.
+    infrared: whether every second image is.
+  """
+  config = toy.toy_config()
+  config.name, config.components = 'toy', components
+  config.evaluation.batch = 8
+  clients = tuple(toy.toy_client(name, toy.SIZES[name]) for name in toy.SIZES)
+  other = toy.toy_client('target', 24, 5)
+  if infrared:
+    clients = tuple(c._replace(modalities=c.cameras) for c in clients)
+  target = federation.Images(
+    'target', other.images, other.labels, other.cameras, other.modalities
+  )
+  images = federation.Federation(
+    clients,
+    (federation.split_target(target, np.arange(24) < 8),),
+    toy.IMAGE_SHAPE,
+    (0.5,),
+    (0.25,),
+    'toy',
+  )
+  model, variables = network()
+  views = augment.make(config.augment, images.mean, images.std)
+  extractor = functools.partial(
+    features.make_extractor, model, views.test, mapping.make_mesh(1), batch=8
+  )
+  return trained.Trained(
+    config=config,
+    step=1,
+    name='global',
+    model=model,
+    variables=variables,
+    federation=images,
+    views=views,
+    extractor=functools.cache(extractor),
+    slots={},
+  )
