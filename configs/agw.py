@@ -15,4 +15,5 @@ def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
   c = infrared.shared('agw', 'agw', 1)
   c.loss.weighted_triplet = 1.0
+  infrared.freeze_bias(c)
   return arguments.recipe(arg, c, infrared.PRESETS)

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from configs import arguments, common
+from configs import arguments, common, methods
 from fedreid_jax import errors
 
 NATURAL = (0, math.inf)
@@ -276,10 +276,6 @@ def _check_patterns(c: Any) -> None:
 def _check_together(c: Any) -> None:
   """Checks fields that depend on each other."""
   channels = 3 if c.data.channels == 'rgb' else 1
-  parts, momentum = (
-    c.components,
-    c.optim.momentum if c.optim.name == 'sgd' else 0,
-  )
   classifies = c.data.task == 'classification'
   deterministic = c.execution.deterministic and c.execution.width != 1
   rules: tuple[tuple[Any, str, str, str], ...] = (
@@ -311,42 +307,6 @@ def _check_together(c: Any) -> None:
       'give at least two (round, factor)',
     ),
     (
-      c.local.accumulate and (momentum > 0 or c.optim.name != 'sgd'),
-      'local.accumulate',
-      'a single step a round has no momentum',
-      'set optim.name=sgd and optim.momentum=0.0',
-    ),
-    (
-      bool(c.augment.copies) != (c.local.sampler == 'pk_caj'),
-      'augment.copies',
-      f'{c.augment.copies!r} with sampler {c.local.sampler}',
-      'pk_caj repeats the visible images, and only copies changes them',
-    ),
-    (
-      {'fednova', 'scaffold'} & {*parts} and c.optim.name != 'sgd',
-      'optim.name',
-      f'fednova and scaffold are defined for SGD, not {c.optim.name}',
-      'set it to sgd',
-    ),
-    (
-      {'fednova', 'scaffold'} & {*parts} and c.local.accumulate,
-      'local.accumulate',
-      'fednova and scaffold count local steps, and there is one',
-      'set it to False',
-    ),
-    (
-      {'fednova', 'scaffold'} & {*parts} and not c.optim.reset_each_round,
-      'optim.reset_each_round',
-      'fednova and scaffold need momentum to start at zero in every round',
-      'set it to True',
-    ),
-    (
-      {'fednova', 'fedprox'} <= {*parts} and c.fednova.mu != c.fedprox.mu,
-      'fednova.mu',
-      f'{c.fednova.mu}, but the proximal weight is {c.fedprox.mu}',
-      'set it to fedprox.mu',
-    ),
-    (
       classifies and c.data.world == 'folder',
       'data.task',
       'a folder has no test images of the classes it trains on',
@@ -371,6 +331,6 @@ def _check_together(c: Any) -> None:
       'ranks from 1 up',
     ),
   )
-  for wrong, where, what, fix in rules:
+  for wrong, where, what, fix in (*rules, *methods.rules(c)):
     if wrong:
       raise errors.ConfigError(what, where, fix)

@@ -280,7 +280,6 @@ def nine(c: Any) -> None:
   """Nine synthetic clients whose sizes fall as FedReIDBench's do, 131 to 1.
 
   Each is ranked on other persons of its own domain; nobody has seen the mall.
-  Everybody may look at the depot.
   """
   synthetic(c)
   c.data.height, c.data.width = 48, 24
@@ -299,4 +298,3 @@ def nine(c: Any) -> None:
   c.data.targets = (*names, 'mall')
   c.data.target_identities = 30
   c.data.allow_overlap = True
-  c.data.public = 'depot:identities=24,shots=2'

@@ -20,4 +20,5 @@ def get_config(arg: str | None = None):
   c.local.batch, c.local.identities = 48, 6
   c.augment.gray, c.augment.erase, c.augment.erase_tries = 0.5, 0.5, 20
   c.augment.erase_area = (0.2, 0.8)
+  infrared.freeze_bias(c)
   return arguments.recipe(arg, c, infrared.presets(data__height__paper=384))

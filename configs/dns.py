@@ -21,4 +21,5 @@ def get_config(arg: str | None = None):
   c.optim.schedule, c.optim.warmup, c.optim.ramp = 'linear', 0, True
   c.augment.erase, c.augment.infrared = 0.5, 'hue'
   c.augment.channel, c.augment.channel_kinds = 2 / 3, 'copy'
+  infrared.freeze_bias(c)
   return arguments.recipe(arg, c, infrared.PRESETS)

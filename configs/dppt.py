@@ -51,6 +51,7 @@ def base(server: str, local: str, protocol: str):
   elif local == 'agw':
     c.model.variant = 'agw'
     c.loss.circle, c.loss.weighted_triplet = 0.0, 1.0
+    infrared.freeze_bias(c)
   elif local == 'dns':
     c.model.variant, c.dns.variant = 'dns', 'one_stream'
     c.optim.lr_multipliers = infrared.DNS_RATES

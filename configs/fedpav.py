@@ -58,7 +58,6 @@ def paper(c) -> None:
   )
   c.data.targets = c.data.sources
   c.data.allow_overlap = True  # other persons of the same data sets
-  c.data.public = 'cuhk02:split=public'
   c.data.height, c.data.width = 256, 128
   c.model.name, c.model.last_stride = 'resnet50', 2
   c.model.neck, c.model.classifier_bias = 'bottleneck', True
@@ -71,10 +70,10 @@ def paper(c) -> None:
     c.components = (*c.components, 'local_models')
 
 
-def _public(preset):
+def _public(preset, name: str):
   def change(c) -> None:
     preset(c)
-    c.data.public = 'park'
+    c.data.public = name
 
   return change
 
@@ -88,6 +87,8 @@ PRESETS = {
 }
 # Of methods that need images everybody may see.
 WITH_PUBLIC = PRESETS | {
-  'synthetic': _public(common.synthetic),
-  'smoke': _public(common.smoke),
+  'synthetic': _public(common.synthetic, 'park'),
+  'smoke': _public(common.smoke, 'park'),
+  'nine': _public(nine, 'depot:identities=24,shots=2'),
+  'paper': _public(paper, 'cuhk02:split=public'),
 }

@@ -49,6 +49,14 @@ def shared(name: str, variant: str, private: int):
   return c
 
 
+def freeze_bias(c) -> None:
+  """Keeps the BNNeck's bias at zero, as the networks of ES and AGW* do."""
+  c.optim.lr_multipliers = (
+    ('params/neck/bn/bias', 0.0),
+    *c.optim.lr_multipliers,
+  )
+
+
 def _network(c) -> None:
   c.model.name, c.model.pool, c.model.neck = 'resnet50', 'gem', 'bnneck'
   c.optim.lr_multipliers = (('params/backbone/', 0.1),)

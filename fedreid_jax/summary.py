@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 BEST = 3
+FIRST = ('rank1', 'accuracy', 'mAP')  # what rounds are judged by
+JUDGES = ('market1501', 'dukemtmc', 'cuhk03-np', 'msmt17')
 
 Entry = dict[str, Any]
 
@@ -42,11 +44,13 @@ def summarise(evaluation: list[Entry]) -> list[Entry]:
 
 
 def _best_rounds(entries: list[Entry]) -> list[int]:
+  judged = any(entry['target'] in JUDGES for entry in entries)
   by_round: dict[int, list[float]] = defaultdict(list)
   for entry in entries:
     found = entry['metrics']
-    first = found['rank1'] if 'rank1' in found else found['accuracy']
-    by_round[entry['round']].append(first)
+    value = next((found[n] for n in FIRST if n in found), None)
+    if value is not None and (entry['target'] in JUDGES or not judged):
+      by_round[entry['round']].append(value)
   means = {r: float(np.mean(values)) for r, values in by_round.items()}
   return sorted(sorted(means, key=lambda r: (-means[r], r))[:BEST])
 

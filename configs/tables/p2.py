@@ -50,7 +50,10 @@ RECIPES = {
 }
 UNSEEN = {
   ALL: ('data.allow_overlap=False',),
-  'paper': ('data.targets=("caviar4reid", "grid")',),
+  'paper': (
+    'data.targets=("caviar4reid", "grid")',
+    'evaluation.protocol=""',
+  ),
   'synthetic': ('data.targets=("mall", "garden")',),
 }
 

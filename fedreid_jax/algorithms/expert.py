@@ -59,7 +59,11 @@ def make(temperature: float = 3.0, frozen: bool = False) -> Component:
     images = ctx.view(jax.random.fold_in(ctx.key, 0))
     if frozen:
       outputs, _ = ctx.model.apply(
-        expert, images, train=False, modalities=ctx.batch.modalities
+        expert,
+        images,
+        train=False,
+        num_identities=ctx.work.num_identities,
+        modalities=ctx.batch.modalities,
       )
       return state, outputs.logits
     params, buffers = partition.trainable(expert)

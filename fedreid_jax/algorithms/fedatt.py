@@ -47,9 +47,7 @@ def make(epsilon: float = 1.2, noise_scale: float = 0.0) -> Component:
     return {n: attended(n) for n in params} | dict.fromkeys(buffers, plain)
 
   def perturb(server, ctx: ServerCtx):
-    return server.replace(
-      shared=noise.gaussian(ctx.key, server.shared, noise_scale)
-    )
+    return noise.on_updated(server, ctx, noise_scale)
 
   return Component(
     'fedatt',

@@ -13,9 +13,10 @@ and tau = sum_k p_k tau_k, tau_k steps, where a proximal term is added
 It needs a zero momentum buffer at the start of every round, and |a|_1 is
 defined for SGD only: both are checked. Running statistics are averaged by size.
 
-Deviations from the paper: none. Deviations from the released code: for Nesterov
-momentum it counts as for heavy ball (281.8 instead of 290.6 after 37 steps of
-0.9); here the recursion is Nesterov's own.
+With `mu` the rate in |a| is that at the beginning of the round, without the
+multipliers of leaves. Deviations from the paper: none. Deviations from the
+released code: for Nesterov momentum it counts as for heavy ball (281.8 instead
+of 290.6 after 37 steps of 0.9); here the recursion is Nesterov's own.
 """
 
 import jax.numpy as jnp

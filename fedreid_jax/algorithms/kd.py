@@ -19,6 +19,8 @@ and leaves the teachers in training mode. As there, teachers' features have unit
 length and the student's do not (`normalise='teacher_only'`).
 """
 
+import re
+
 import jax
 import jax.numpy as jnp
 
@@ -33,7 +35,8 @@ from fedreid_jax.core.component import (
 from fedreid_jax.core.types import Array, Flat
 from fedreid_jax.losses import distill, similarity
 
-HEAD = 'params/classifier/'  # gets no gradient, so it gets no weight decay
+# Get no gradient from a feature, so no weight decay.
+HEAD = re.compile(r'params/((.+/)?classifier/|css/|domain_)')
 
 
 def make(
@@ -83,7 +86,7 @@ def make(
     order = jax.random.permutation(order_key, num)
     order = jnp.pad(order, (0, steps * batch - num)).reshape(steps, batch)
     params, buffers = partition.trainable(model)
-    head = {n: x for n, x in params.items() if n.startswith(HEAD)}
+    head = {n: x for n, x in params.items() if HEAD.match(n)}
     params = {n: x for n, x in params.items() if n not in head}
 
     def step(i, carry):

@@ -42,8 +42,7 @@ def make(
   """
 
   def apply(server, ctx: ServerCtx):
-    noisy = noise.gaussian(ctx.key, server.shared, beta, buffers)
-    return server.replace(shared=noisy)
+    return noise.on_updated(server, ctx, beta, buffers)
 
   def down(broadcast, key):
     noisy = noise.gaussian(key, broadcast.shared, beta, buffers)

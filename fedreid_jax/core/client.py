@@ -310,7 +310,6 @@ def _make_step(settings: Settings, terms: dict[str, component.LocalTerm]):
       view=lambda view_key: settings.train_view(
         view_key, table.images[rows], table.modalities[rows]
       ),
-      plain=lambda: settings.test_view(table.images[rows]),
       step=step,
       lr=settings.schedule(broadcast.round + within),
       classify=None,  # pyright: ignore[reportArgumentType] (set for a term)

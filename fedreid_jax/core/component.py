@@ -25,7 +25,6 @@ class StepCtx(NamedTuple):
     model: the network.
     objective: `(Outputs, Batch) -> (loss, metrics)`, the plain re-ID loss.
     view: `(key) -> images`, another augmentation of the same photographs.
-    plain: `() -> images`, the same photographs under the test transform.
     step: index within the round, int32.
     lr: learning rate of the step, float32.
     classify: `(embedding [B, D]) -> logits [B, C]` with the model being
@@ -43,7 +42,6 @@ class StepCtx(NamedTuple):
   model: types.Model
   objective: Callable[..., tuple[Array, Metrics]]
   view: Callable[[Array], Array]
-  plain: Callable[[], Array]
   step: Array
   lr: Array
   classify: Callable[[Array], Array]
@@ -123,7 +121,8 @@ class ServerCtx(NamedTuple):
   Attributes:
     uploads: of all places, `[K, ...]`, in canonical order.
     arrived: which of them are real and finite, bool `[K]`.
-    previous: the server's models before the reduction, `[G, ...]`.
+    previous: the server's models before the reduction, `[G, ...]`; of groups
+      made this round, the mean of what their members started from.
     public: images everybody may see, uint8 `[M, H, W, ch]`, or None.
     model: the network.
     train_view: `(key, uint8 images) -> float32 images`.

@@ -229,11 +229,16 @@ def _make_round(
     previous = server.shared
     num_clients = server.groups.shape[0]
     num_groups = num_clients if group else 1
-    groups = server.groups[jnp.maximum(uploads.index, 0)]
+    groups = old = server.groups[jnp.maximum(uploads.index, 0)]
     if group and group.grouping:
       groups = group.grouping(server, ctx(group.name))
     members = (groups[None] == jnp.arange(num_groups)[:, None]) & here[None]
     sizes = aggregate.by_size(uploads, members)
+    if group:
+      # A group is new: what it moves from is what its members started from.
+      starts = {n: x[old] for n, x in previous.items()}
+      by_size = dict.fromkeys(previous, sizes)
+      previous = aggregate.reduce(previous, starts, by_size, ordered)
     weights, fell_back = sizes, jnp.bool_(False)
     if weigh and weigh.weights:
       weights = weigh.weights(ctx(weigh.name), members)

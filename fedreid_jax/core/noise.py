@@ -4,7 +4,10 @@ Noise that is added without clipping what it is added to carries no
 (epsilon, delta) guarantee of differential privacy.
 """
 
+from typing import Any
+
 import jax
+import jax.numpy as jnp
 
 from fedreid_jax.core import partition
 from fedreid_jax.core.types import Array, Flat
@@ -31,3 +34,30 @@ def gaussian(
     for place, name in enumerate(sorted(chosen))
   }
   return {**leaves, **noisy}
+
+
+def on_updated(server: Any, ctx: Any, scale: float, buffers: bool = False):
+  """Adds noise to the models that some client's upload went into.
+
+  Args:
+    server: `ServerState` after the reduction.
+    ctx: `ServerCtx`.
+    scale: standard deviation.
+    buffers: running statistics too.
+
+  Returns:
+    ServerState.
+  """
+  groups = server.groups[jnp.maximum(ctx.uploads.index, 0)]
+  num_groups = next(iter(server.shared.values())).shape[0]
+  own = groups[None] == jnp.arange(num_groups)[:, None]
+  updated = (own & ctx.arrived[None]).any(axis=1)
+  noisy = gaussian(ctx.key, server.shared, scale, buffers)
+  return server.replace(
+    shared={
+      name: jnp.where(
+        updated.reshape((-1,) + (1,) * (old.ndim - 1)), noisy[name], old
+      )
+      for name, old in server.shared.items()
+    }
+  )
