@@ -1,7 +1,7 @@
 """What a method costs over FedPav: seconds and memory of a round, in turn.
 
-  python -m benchmarks.overhead [--recipes=fedpav,fedprox,moon] [--rounds=10]
-    [--arg='synthetic,data.shots=4']
+  python -m benchmarks.overhead [--rounds=10]
+    [--recipes='fedpav;fedprox;moon:moon.mu=5.0'] [--arg='synthetic,seed=1']
 
 Every recipe lives in a process of its own and runs one round when told to, so
 the rounds of all interleave. Memory is the peak of the process, images and
@@ -35,7 +35,11 @@ FAMILY = (
   'fedpav_cc',
   'fedpav_cc_cdw',
 )
-_RECIPES = flags.DEFINE_list('recipes', list(FAMILY), 'The first is the base.')
+_RECIPES = flags.DEFINE_string(
+  'recipes',
+  ';'.join(FAMILY),
+  'NAME[:key=value,...] of each, the first is the base.',
+)
 _ARG = flags.DEFINE_string(
   'arg', 'synthetic,data.public=park', 'Preset and changes of every recipe.'
 )
@@ -52,7 +56,9 @@ def worker(name: str, arg: str) -> None:
   from configs import check
   from fedreid_jax import assemble
 
+  name, _, own = name.partition(':')
   recipe = importlib.import_module(f'configs.{name}')
+  arg = f'{arg},{own}' if own else arg
   setup = assemble.build(check.validate(recipe.get_config(arg)))
   executor = setup.executor
   server, states = executor.init(setup.variables, setup.pretrained)
@@ -85,7 +91,9 @@ def main(argv: list[str]) -> None:
     'JAX_NUM_CPU_DEVICES': str(os.cpu_count()),
     'JAX_COMPILATION_CACHE_DIR': str(cache.cache_dir() / 'xla'),
   }
-  contenders = {f'{name}|{_ARG.value}': shared for name in _RECIPES.value}
+  contenders = {
+    f'{name}|{_ARG.value}': shared for name in _RECIPES.value.split(';')
+  }
   lines = turns.compete(
     'benchmarks.overhead', contenders, _ROUNDS.value, WARM_UP
   )
@@ -93,7 +101,7 @@ def main(argv: list[str]) -> None:
     name.partition('|')[0]: np.asarray([line.split() for line in rows], float)
     for name, rows in lines.items()
   }
-  base = found[_RECIPES.value[0]]
+  base = next(iter(found.values()))
   out = table.Table(title=f'a round, {_ARG.value}, {_ROUNDS.value} each')
   for column in ('recipe', 's, median', 'over the base', 'MiB', 'MB sent'):
     out.add_column(column, justify='left' if column == 'recipe' else 'right')
