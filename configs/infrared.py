@@ -73,12 +73,18 @@ def ramp(c, rounds: int) -> None:
 def small(c) -> None:
   """What both small worlds share: pictures and networks."""
   c.data.height, c.data.width = 48, 24
-  c.data.identities, c.data.shots = 24, 3
+  c.data.identities, c.data.shots = 32, 4
   c.data.target_identities, c.data.target_shots = 24, 2
   c.model.name, c.model.width = 'resnet18', 0.25
   c.augment.pad = 3
   c.optim.lr = 0.05
-  c.evaluation.every = 4
+  # A trunk that starts from nothing must not learn slower than the head.
+  c.optim.lr_multipliers = tuple(
+    (leaves, factor)
+    for leaves, factor in c.optim.lr_multipliers
+    if factor == 0.0
+  )
+  c.evaluation.every = 10
 
 
 def synthetic(c) -> None:
@@ -94,7 +100,7 @@ def synthetic(c) -> None:
       'campus:cameras=2,infrared=2',
     )
     c.data.targets = ('station:cameras=4,infrared=2',)
-  _rounds(c, 12)
+  _rounds(c, 30)
 
 
 def smoke(c) -> None:
