@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -140,11 +142,39 @@ def test_noise_is_on_parameters_only_and_says_what_it_is_not():
   assert 'no (epsilon, delta) guarantee' in part.notice
   assert part.channel is None
   leaves = {
-    'params/w': jnp.zeros((1, 200, 50)),
-    'batch_stats/bn/var': jnp.ones((1, 3)),
+    'params/w': jnp.zeros((2, 200, 50)),
+    'batch_stats/bn/var': jnp.ones((2, 3)),
   }
-  server = types.ServerState(leaves, jnp.zeros(1, jnp.int32), {})
-  ctx = type('C', (), {'key': jax.random.key(0)})
+  server = types.ServerState(leaves, jnp.array([0, 1]), {})
+  ctx = SimpleNamespace(
+    key=jax.random.key(0),
+    uploads=SimpleNamespace(index=jnp.array([0, 1])),
+    arrived=jnp.array([True, False]),
+  )
   noisy = part.server_step.apply(server, ctx).shared
-  assert 0.098 < np.std(noisy['params/w']) < 0.102
+  assert 0.098 < np.std(noisy['params/w'][0]) < 0.102
+  # Nobody's upload went into the second model.
+  np.testing.assert_array_equal(noisy['params/w'][1], 0.0)
   np.testing.assert_array_equal(noisy['batch_stats/bn/var'], 1.0)
+
+
+def test_frozen_teacher_equal_to_the_student_teaches_nothing():
+  """Of a client with fewer identities than the largest, too."""
+  term = components(frozen=True)[-1].term
+
+  def apply(variables, images, **given):
+    real = jnp.arange(5) < given['num_identities']
+    return types.Outputs(None, None, jnp.where(real, 0.5 * images, -1e9)), {}
+
+  images = logits(0, padded=False)
+  ctx = SimpleNamespace(
+    model=types.Model(None, apply, None),
+    view=lambda key: images,
+    key=jax.random.key(0),
+    work=SimpleNamespace(num_identities=3),
+    batch=SimpleNamespace(valid=VALID, modalities=None),
+    outputs=apply({}, images, num_identities=3)[0],
+  )
+  _, ctx.note = term.before(({}, ()), ctx)
+  value, _ = term.loss({}, None, ctx)
+  np.testing.assert_allclose(value, 0.0, atol=1e-6)
