@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import jax
 import pytest
 
 from configs import check
@@ -51,6 +52,7 @@ def test_end_to_end(recipe, arg, tmp_path):
   preset = 'smoke,data.target_identities=12' + (f',{arg}' if arg else '')
   config = config_of(recipe, preset)
   results = experiment.train(config, tmp_path)
+  jax.clear_caches()  # else every recipe's programs stay in memory
   assert results['rounds'] == config.rounds
   assert {e['round'] for e in results['evaluation']} == {0, config.rounds}
   for entry in results['summary']:
