@@ -1,11 +1,13 @@
 import handmade
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import toy
 
 from fedreid_jax import errors
 from fedreid_jax.algorithms import cc, cdw, fedpav, kd
+from fedreid_jax.core import aggregate
 from fedreid_jax.core.component import Component, Population
 
 KERNEL, MEAN = handmade.KERNEL, handmade.MEAN
@@ -172,3 +174,34 @@ def test_both_views_of_the_planted_pairs():
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     cosines = unit @ unit.T - 2 * np.eye(4)
     assert cosines.argmax(axis=1).tolist() == partner
+
+
+def test_a_new_group_moves_from_what_its_members_started_from():
+  """Not from the old model of the number the group is given."""
+
+  def grouping(server, ctx):
+    del server
+    return jnp.where(ctx.round == 0, 0, 1) + 0 * ctx.uploads.index
+
+  def half(ctx, members):
+    return 0.5 * aggregate.by_size(ctx.uploads, members)
+
+  start = handmade.variables(0.0)
+  rounds = [
+    handmade.same_uploads(
+      {n: jnp.full_like(start[n], value) for n in (KERNEL, MEAN)}, 2
+    )
+    for value in (8.0, 2.0)
+  ]
+  server, _ = handmade.serve(
+    (
+      FEDPAV,
+      Component('moving', grouping=grouping),
+      Component('half', weights=half),
+    ),
+    start,
+    *rounds,
+  )
+  # Round 0: half way from 0 to 8. Round 1, as group 1: half way from 4 to 2.
+  np.testing.assert_allclose(server.shared[KERNEL][1], 3.0)
+  assert server.groups.tolist() == [1, 1]
