@@ -49,7 +49,16 @@ def recipe(name):
   return compose.load(('fedpav', name), {}, algorithms)
 
 
-@pytest.fixture(scope='module', params=NAMES)
+# Compiling a ResNet several times over takes longer than the default run allows.
+PARAMS = [
+  pytest.param(name, marks=pytest.mark.slow)
+  if 'private' in NETWORKS.get(name, {})
+  else name
+  for name in NAMES
+]
+
+
+@pytest.fixture(scope='module', params=PARAMS)
 def finished(request, clients):
   """Two rounds of a method on three of four clients."""
   config = config_of(request.param)
