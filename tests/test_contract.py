@@ -49,7 +49,7 @@ def recipe(name):
   return compose.load(('fedpav', name), {}, algorithms)
 
 
-# Compiling a ResNet several times over takes longer than the default run allows.
+# Compiling a ResNet several times takes longer than the default run allows.
 PARAMS = [
   pytest.param(name, marks=pytest.mark.slow)
   if 'private' in NETWORKS.get(name, {})
