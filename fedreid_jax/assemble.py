@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from fedreid_jax import algorithms, checkpoint, errors, evaluator
 from fedreid_jax.core import (
@@ -216,6 +217,48 @@ def named_models(
   }
 
 
+class Restored(NamedTuple):
+  """The network of a checkpoint.
+
+  Attributes:
+    model: the network.
+    variables: initial ones, for what never travelled.
+    views: of images.
+    mesh: devices.
+  """
+
+  model: types.Model
+  variables: types.Flat
+  views: augment.Views
+  mesh: Mesh
+
+
+def restored(config, federation: Federation, leaves: types.Flat) -> Restored:
+  """Builds the network that leaves of a checkpoint belong to.
+
+  Args:
+    config: all of it.
+    federation: images.
+    leaves: of one model, what never travelled may be missing.
+
+  Raises:
+    IntegrityError: when they do not fit the configured network.
+  """
+  kernel = leaves.get('params/classifier/kernel')
+  columns = 1 if kernel is None else kernel.shape[-1]
+  model = functional.wrap(
+    networks.build(config.model, columns), federation.image_shape
+  )
+  variables = jax.jit(model.init)(jax.random.key(config.seed))
+  checkpoint.check_fits(leaves, variables)
+  return Restored(
+    model,
+    variables,
+    augment.make(config.augment, federation.mean, federation.std),
+    mapping.make_mesh(config.execution.devices or None),
+  )
+
+
 def evaluate_only(
   config, models: dict[str, types.Flat]
 ) -> list[dict[str, Any]]:
@@ -229,16 +272,8 @@ def evaluate_only(
   """
   federation = load.load(config.data, clients=False)
   any_model = next(iter(models.values()))
-  kernel = any_model.get('params/classifier/kernel')
-  columns = 1 if kernel is None else kernel.shape[-1]
-  model = functional.wrap(
-    networks.build(config.model, columns), federation.image_shape
-  )
-  variables = jax.jit(model.init)(jax.random.key(config.seed))
-  checkpoint.check_fits(any_model, variables)
+  model, variables, views, mesh = restored(config, federation, any_model)
   _check_classifier(federation, any_model)
-  views = augment.make(config.augment, federation.mean, federation.std)
-  mesh = mapping.make_mesh(config.execution.devices or None)
   evaluate = evaluator.make(
     config.evaluation, federation.targets, model, views, mesh
   )

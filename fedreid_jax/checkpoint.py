@@ -1,4 +1,4 @@
-"""Checkpoints that are right or refused: Orbax, a digest, a lock.
+"""Checkpoints that are right or refused: Orbax and a digest.
 
 Orbax writes a step aside and renames it, but has no checksum of its payload: a
 flipped bit restores as wrong weights without an error. After every save the
@@ -7,7 +7,6 @@ a manifest, or with a file that differs, does not exist for a resume, which
 walks back to the newest step that verifies.
 """
 
-import fcntl
 import hashlib
 import json
 import shutil
@@ -24,40 +23,8 @@ from fedreid_jax.core import partition, types
 from fedreid_jax.core.types import ClientState, ServerState, Tree
 
 KEPT = 2  # newest steps kept, beside the best
-
-
-def lock(workdir: Path):
-  """Makes and locks a work directory for this process.
-
-  Returns:
-    An open file; the lock lasts until it is closed or the process dies.
-
-  Raises:
-    ResourceError: when the directory cannot be made or written.
-    LockedError: when another process holds it.
-  """
-  try:
-    workdir.mkdir(parents=True, exist_ok=True)
-    file = (workdir / '.lock').open('a')
-  except OSError as error:
-    raise errors.ResourceError(
-      f'cannot write: {error.strerror}',
-      str(workdir),
-      'choose another --workdir',
-    ) from error
-  try:
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except OSError as error:
-    file.close()
-    raise errors.LockedError(
-      'another run is using it',
-      str(workdir),
-      'wait, or choose another --workdir',
-    ) from error
-  return file
-
-
 PERSONAL = 'personal.'  # what names of leaves that stay begin with
+SLOTS = 'slots.'  # likewise of what the server's components keep
 
 
 def _named(tree: Tree) -> dict[str, np.ndarray]:
@@ -220,8 +187,13 @@ class Checkpoints:
     """Returns the step 'latest', 'best' or a number stands for.
 
     Raises:
+      ConfigError: when it is none of them.
       IntegrityError: when it is not there or does not verify.
     """
+    if which not in ('latest', 'best') and not which.isdecimal():
+      raise errors.ConfigError(
+        f'unknown checkpoint {which!r}', '--checkpoint', 'latest, best or N'
+      )
     steps = [s for s in self.steps() if self.verify(s) is None]
     step = None
     if which == 'latest':
@@ -267,6 +239,17 @@ class Checkpoints:
     }
     shared = partition.flatten(found.get('model', {}))
     return shared, stays, found['server']['groups'], found['host']
+
+  def restore_slots(self, step: int) -> dict[str, np.ndarray]:
+    """Restores what the server's components keep, by their names.
+
+    Only what is one array each; other slots have paths for names.
+    """
+    return {
+      name.removeprefix(SLOTS): leaf
+      for name, leaf in self._read(step, ['server'])['server'].items()
+      if name.startswith(SLOTS)
+    }
 
   def verify(self, step: int) -> str | None:
     """Returns what is wrong with a step, None if nothing."""

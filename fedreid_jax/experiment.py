@@ -17,6 +17,7 @@ from fedreid_jax import (
   assemble,
   checkpoint,
   errors,
+  lock,
   recorder,
   start,
   summary,
@@ -43,7 +44,7 @@ def train(config, workdir: Path, restart: bool = False) -> dict[str, Any]:
   """
   with contextlib.ExitStack() as stack:
     if jax.process_index() == 0:
-      stack.enter_context(checkpoint.lock(workdir))
+      stack.enter_context(lock.lock(workdir))
       if restart:
         _clear(workdir)
       check_same_config(workdir / 'config.json', _resolved(config))

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax.extend import core
 from jax.interpreters import partial_eval
 
+from fedreid_jax import errors
 from fedreid_jax.core import partition, types
 
 # Leaves of the parts an image of the visible spectrum does not pass through.
@@ -47,7 +48,7 @@ def count(
     classifier: count what identity scores take, not only the embedding.
 
   Raises:
-    NotImplementedError: for a network with a loop of unknown length.
+    ConfigError: for a network with a loop of unknown length.
   """
   variables = jax.eval_shape(model.init, jax.random.key(0))
   images = jax.ShapeDtypeStruct((1, *image_shape), jnp.float32)
@@ -96,7 +97,11 @@ def _equation(equation, inputs: list[bool]) -> tuple[int, list[bool]]:
   """Returns the same of one equation."""
   name, params = equation.primitive.name, equation.params
   if name in ('while', 'cond'):
-    raise NotImplementedError(f'how often the body of a {name} runs is unknown')
+    raise errors.ConfigError(
+      f'how often the body of a {name} runs is unknown',
+      'model',
+      'count a network whose loops have a fixed length',
+    )
   inner = params.get('jaxpr', params.get('call_jaxpr'))
   if inner is not None:
     inner = getattr(inner, 'jaxpr', inner)

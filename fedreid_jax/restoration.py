@@ -125,7 +125,7 @@ def judge(restored: Restored, client: ClientData, run: Trained) -> Verdict:
       'give a run on images of the same size',
     )
   images, labels = client.images(), client.labels
-  gallery = run.ranked(images)
+  gallery = run.ranked(images, client.modalities)
 
   def ask(queries, asked, seen):
     blocks = distance_lib.squared_blocks(

@@ -8,16 +8,14 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
 
 from fedreid_jax import assemble, checkpoint, errors
-from fedreid_jax.core import mapping, moments, types
+from fedreid_jax.core import moments, types
 from fedreid_jax.core.types import ClientData
-from fedreid_jax.data import augment, load
+from fedreid_jax.data import load
 from fedreid_jax.data.augment import Views
 from fedreid_jax.data.federation import Federation, Target
 from fedreid_jax.evaluation import classification, features
-from fedreid_jax.models import functional, networks
 
 
 class Trained(NamedTuple):
@@ -47,24 +45,30 @@ class Trained(NamedTuple):
   extractor: Callable[..., Callable[[types.Flat, np.ndarray], np.ndarray]]
   slots: dict[str, np.ndarray]
 
-  def features(self, images: np.ndarray, which: str) -> np.ndarray:
+  def features(
+    self, images: np.ndarray, which: str, modalities: np.ndarray | None = None
+  ) -> np.ndarray:
     """Returns features of images, float32 `[M, D]`.
 
     Args:
       images: uint8 `[M, H, W, ch]`.
       which: 'feature' before the neck or 'embedding' after it.
+      modalities: `[M]`, 0 visible and 1 infrared; without, all are visible.
     """
-    return self.extractor(feature=which, flip=False)(self.variables, images)
+    extract = self.extractor(feature=which, flip=False)
+    return extract(self.variables, images, modalities)
 
-  def ranked(self, images: np.ndarray) -> np.ndarray:
+  def ranked(
+    self, images: np.ndarray, modalities: np.ndarray | None = None
+  ) -> np.ndarray:
     """Returns the features that the run's evaluation ranks, `[M, D]`."""
     config = self.config.evaluation
     extract = self.extractor(feature=config.feature, flip=config.flip)
-    return extract(self.variables, images)
+    return extract(self.variables, images, modalities)
 
   def moments(self, client: ClientData) -> moments.Moments:
     """Returns the moments of a client's pooled features, by identity."""
-    found = self.features(client.images(), 'feature')
+    found = self.features(client.images(), 'feature', client.modalities)
     none = moments.zeros(client.num_identities, found.shape[1])
     real = np.ones(len(found), bool)
     return jax.jit(moments.merge)(none, found, client.labels, real)
@@ -115,16 +119,13 @@ def load_run(
   Raises:
     IntegrityError: when there is no such checkpoint, or it does not verify or
       fit the model.
-    ConfigError: for a model the run does not have, or no name of a step.
+    ConfigError: for a model the run does not have.
   """
-  if which not in ('latest', 'best') and not which.isdecimal():
-    raise errors.ConfigError(
-      f'unknown checkpoint {which!r}', '--checkpoint', 'latest, best or N'
-    )
   saved = checkpoint.Checkpoints(workdir, read_only=True)
   with contextlib.closing(saved):
     step = saved.find(which)
     shared, personal, groups, host = saved.restore_models(step)
+    slots = saved.restore_slots(step)
   models = assemble.named_models(shared, personal, groups, host['clients'])
   name = name or next(iter(models))
   if name not in models:
@@ -132,19 +133,14 @@ def load_run(
       f'no model {name!r}', '--model', f'there are {", ".join(models)}'
     )
   federation = load.load(config.data)
-  kernel = models[name].get('params/classifier/kernel')
-  model = functional.wrap(
-    networks.build(config.model, 1 if kernel is None else kernel.shape[-1]),
-    federation.image_shape,
+  model, variables, views, mesh = assemble.restored(
+    config, federation, models[name]
   )
-  variables = jax.jit(model.init)(jax.random.key(config.seed))
-  checkpoint.check_fits(models[name], variables)
-  views = augment.make(config.augment, federation.mean, federation.std)
   extractor = functools.partial(
     features.make_extractor,
     model,
     views.test,
-    mapping.make_mesh(config.execution.devices or None),
+    mesh,
     batch=config.evaluation.batch,
   )
   return Trained(
@@ -156,17 +152,5 @@ def load_run(
     federation=federation,
     views=views,
     extractor=functools.cache(extractor),
-    slots=_slots(workdir / 'checkpoints' / str(step) / 'server'),
+    slots=slots,
   )
-
-
-def _slots(folder: Path) -> dict[str, np.ndarray]:
-  with ocp.StandardCheckpointer() as reader:
-    meta = reader.metadata(folder).item_metadata.tree  # pyright: ignore
-    like = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), meta)
-    kept = reader.restore(folder, like)
-  return {
-    name.removeprefix('slots.'): leaf
-    for name, leaf in kept.items()
-    if name.startswith('slots.')
-  }

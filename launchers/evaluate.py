@@ -15,7 +15,6 @@ can be ranked beside them, their features in a row or their parameters' mean:
 from absl import flags
 
 from configs import check
-from fedreid_jax import errors
 from launchers import run
 
 _CHECKPOINT = flags.DEFINE_string(
@@ -38,14 +37,9 @@ def main(argv: list[str]) -> None:
     if _ENSEMBLE.value:
       chosen.evaluation.ensemble = tuple(_ENSEMBLE.value)
       check.validate(chosen)
-    which = _CHECKPOINT.value
-    if which not in ('latest', 'best') and not which.isdigit():
-      raise errors.ConfigError(
-        f'unknown checkpoint {which!r}', '--checkpoint', 'latest, best or N'
-      )
     from fedreid_jax import experiment  # imports JAX: after cheap checks
 
-    experiment.evaluate(chosen, workdir, which)
+    experiment.evaluate(chosen, workdir, _CHECKPOINT.value)
 
   run.guarded(argv, body)
 

@@ -1,5 +1,4 @@
 import json
-import multiprocessing
 import os
 
 import jax
@@ -161,32 +160,10 @@ def test_model_alone_is_an_ordinary_tree(saved, tmp_path):
   assert tree['params']['a']['kernel'].shape == (1, 4, 2)
 
 
-def _try_lock(path, queue):
-  try:
-    checkpoint.lock(path)
-    queue.put('free')
-  except errors.LockedError as error:
-    queue.put(error.exit_code)
-
-
-def test_lock_is_exclusive_and_dies_with_its_holder(tmp_path):
-  context = multiprocessing.get_context('spawn')
-  queue = context.Queue()
-  held = checkpoint.lock(tmp_path)
-  for expected in (7, 'free'):
-    other = context.Process(target=_try_lock, args=(tmp_path, queue))
-    other.start()
-    assert queue.get(timeout=60) == expected
-    other.join()
-    held.close()
-
-
-@pytest.mark.parametrize('where', ['/proc/none', '/dev/null/x'])
-def test_workdir_that_cannot_be_made(where):
-  from pathlib import Path
-
-  with pytest.raises(errors.ResourceError, match='cannot write'):
-    checkpoint.lock(Path(where))
+def test_what_components_of_the_server_keep_alone(saved):
+  kept = saved.restore_slots(4)
+  assert list(kept) == ['dfh']
+  assert kept['dfh'].shape == (3, 4, 2)
 
 
 def test_manifest_names_every_file(saved, tmp_path):

@@ -15,10 +15,7 @@ from fedreid_jax.evaluation import evaluate_retrieval
 from fedreid_jax.models import functional, networks
 
 ROOT = Path(__file__).parent.parent
-SHOWN = toy.toy_client('target', 24, 5)
-IMAGES = federation.Images(
-  'target', SHOWN.images, SHOWN.labels, SHOWN.cameras, SHOWN.modalities
-)
+IMAGES = toy.toy_images('target', 24, 5)
 TARGET = federation.split_target(IMAGES, np.arange(24) < 8)
 
 

@@ -7,24 +7,12 @@ import toy
 
 from fedreid_jax import assemble, errors, experiment
 from fedreid_jax.core import execute
-from fedreid_jax.data import federation
 
 
 @pytest.fixture
 def world(clients, monkeypatch):
   """The toy clients and one toy target, instead of a rendered world."""
-  other = toy.toy_client('target', 24, 5)
-  target = federation.Images(
-    'target', other.images, other.labels, other.cameras, other.modalities
-  )
-  built = federation.Federation(
-    clients,
-    (federation.split_target(target, np.arange(24) < 8),),
-    toy.IMAGE_SHAPE,
-    (0.5,),
-    (0.25,),
-    'toy',
-  )
+  built = toy.toy_federation(clients)
   monkeypatch.setattr(assemble.load, 'load', lambda config: built)
   return built
 

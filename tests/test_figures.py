@@ -243,3 +243,24 @@ def test_restored_sheet(run, tmp_path):
   assert len(figure.axes) == 2 * 10  # two rows of two, the last place empty
   assert sum(bool(axes.get_images()) for axes in figure.axes) == 15
   written(figure, tmp_path / 'restored.png')
+
+
+@pytest.mark.parametrize('picture', ['ranked', 'tsne'])
+def test_a_picture_says_which_images_are_infrared(picture):
+  infrared, told = toy_run.toy_run(infrared=True), []
+
+  def recording(**kind):
+    extract = infrared.extractor(**kind)
+
+    def call(variables, images, modalities=None):
+      told.append(modalities)
+      return extract(variables, images, modalities)
+
+    return call
+
+  run = infrared._replace(extractor=recording)
+  if picture == 'ranked':
+    lists.draw(run, '', 2, 0)
+  else:
+    clouds.real(run, 0)
+  assert told and all(kinds is not None for kinds in told)

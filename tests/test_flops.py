@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 from flax import linen as nn
 
-from fedreid_jax import flops
+from fedreid_jax import errors, flops
 from fedreid_jax.core import types
 from fedreid_jax.models import dns, functional, non_local, reid, resnet
 
@@ -117,7 +117,7 @@ def test_loops_and_what_the_embedding_does_not_need():
 
 def test_a_loop_of_unknown_length_is_refused():
   model = functional.wrap(Loop(length=None), (2, 1, 3))
-  with pytest.raises(NotImplementedError, match='while'):
+  with pytest.raises(errors.ConfigError, match='while'):
     flops.count(model, (2, 1, 3))
 
 

@@ -1,11 +1,13 @@
 """A tiny federation and what runs it, shared by tests."""
 
+import math
+
 import jax
 import numpy as np
 
 from configs import common
 from fedreid_jax import assemble
-from fedreid_jax.core import mapping, types
+from fedreid_jax.core import component, mapping, types
 from fedreid_jax.data import augment, federation
 from fedreid_jax.models import functional, networks
 
@@ -29,12 +31,40 @@ def toy_client(name: str, num: int, identities: int = 3) -> types.ClientData:
   )
 
 
+def toy_images(name: str, num: int, identities: int = 3) -> federation.Images:
+  """Images that are no client's."""
+  client = toy_client(name, num, identities)
+  return federation.Images(
+    name, client.images, client.labels, client.cameras, client.modalities
+  )
+
+
 def toy_public() -> federation.Images:
   """Forty images everybody may see."""
-  client = toy_client('public', 40)
-  return federation.Images(
-    'public', client.images, client.labels, client.cameras, client.modalities
+  return toy_images('public', 40)
+
+
+def toy_federation(clients) -> federation.Federation:
+  """Clients and one target, whose first eight images are queries."""
+  target = toy_images('target', 24, 5)
+  return federation.Federation(
+    clients,
+    (federation.split_target(target, np.arange(24) < 8),),
+    IMAGE_SHAPE,
+    (0.5,),
+    (0.25,),
+    'toy',
   )
+
+
+def step(**parts) -> component.StepCtx:
+  """What a term of the loss sees, the rest missing."""
+  return component.StepCtx(**(dict.fromkeys(component.StepCtx._fields) | parts))
+
+
+def num_parameters(tree) -> int:
+  """Numbers in the leaves of a tree, of arrays or of shapes."""
+  return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
 
 
 def toy_config():

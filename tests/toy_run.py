@@ -9,7 +9,7 @@ import toy
 
 from fedreid_jax import trained
 from fedreid_jax.core import mapping
-from fedreid_jax.data import augment, federation
+from fedreid_jax.data import augment
 from fedreid_jax.evaluation import features
 from fedreid_jax.models import functional, networks
 
@@ -41,20 +41,9 @@ def toy_run(components=('fedpav', 'dfh'), infrared=False) -> trained.Trained:
   config.name, config.components = 'toy', components
   config.evaluation.batch = 8
   clients = tuple(toy.toy_client(name, toy.SIZES[name]) for name in toy.SIZES)
-  other = toy.toy_client('target', 24, 5)
   if infrared:
     clients = tuple(c._replace(modalities=c.cameras) for c in clients)
-  target = federation.Images(
-    'target', other.images, other.labels, other.cameras, other.modalities
-  )
-  images = federation.Federation(
-    clients,
-    (federation.split_target(target, np.arange(24) < 8),),
-    toy.IMAGE_SHAPE,
-    (0.5,),
-    (0.25,),
-    'toy',
-  )
+  images = toy.toy_federation(clients)
   model, variables = network()
   views = augment.make(config.augment, images.mean, images.std)
   extractor = functools.partial(

@@ -37,8 +37,9 @@ def real(run: Trained, seed: int) -> list[Cloud]:
     if domain.name in clouds:  # a domain that is trained and tested on
       continue
     rows = _sample(len(domain.modalities), seed)
-    found = run.features(domain.images()[rows], 'feature')
-    clouds[domain.name] = Cloud(domain.name, found, domain.modalities[rows])
+    kinds = domain.modalities[rows]
+    found = run.features(domain.images()[rows], 'feature', kinds)
+    clouds[domain.name] = Cloud(domain.name, found, kinds)
   return list(clouds.values())
 
 
@@ -88,7 +89,7 @@ def hallucinated(run: Trained, seed: int) -> list[Cloud]:
   found = jax.jit(jax.vmap(one, out_axes=1))(
     jax.random.split(jax.random.key(seed), len(rows)),
     *(
-      run.features(own.images()[rows], which)[:, None]
+      run.features(own.images()[rows], which, own.modalities[rows])[:, None]
       for which in ('feature', 'embedding')
     ),
   )

@@ -53,7 +53,7 @@ def draw(run: Trained, target: str, num: int, seed: int) -> list[Ranked]:
     if right.size and len(chosen) < num:
       chosen.append((place, right, dropped))
   chosen.sort(key=lambda c: c[0])
-  features = run.ranked(own.images())
+  features = run.ranked(own.images(), own.modalities)
   queries = trial.query[[place for place, _, _ in chosen]]
   blocks = distance_lib.squared_blocks(
     features[queries], features[trial.gallery], config.metric

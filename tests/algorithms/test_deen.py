@@ -2,9 +2,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import toy
 
 from fedreid_jax import algorithms, errors
-from fedreid_jax.core import component, compose, types
+from fedreid_jax.core import compose, types
 from fedreid_jax.losses import embedding_expansion, identity, metric
 from fedreid_jax.models import deen, functional, reid, resnet
 
@@ -33,8 +34,7 @@ def context(copies=3, valid=(True,) * 6):
     jnp.arange(size) % 2,
     jnp.asarray(valid),
   )
-  empty = dict.fromkeys(component.StepCtx._fields)
-  return component.StepCtx(**(empty | {'batch': batch, 'outputs': own}))
+  return toy.step(batch=batch, outputs=own)
 
 
 def test_the_loss_is_the_sum_of_its_parts():

@@ -2,9 +2,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import toy
 
 from fedreid_jax import algorithms, errors
-from fedreid_jax.core import component, compose, types
+from fedreid_jax.core import compose, types
 from fedreid_jax.losses import dense_triplet, identity
 from fedreid_jax.models import alignment, functional, reid, resnet
 
@@ -33,8 +34,7 @@ def context():
   labels = jnp.array([0, 1, 2, 0])
   valid = jnp.array([True, True, True, False])
   batch = types.Batch(jnp.zeros((4, 1)), labels, labels, labels % 2, valid)
-  empty = dict.fromkeys(component.StepCtx._fields)
-  return component.StepCtx(**(empty | {'batch': batch, 'outputs': own}))
+  return toy.step(batch=batch, outputs=own)
 
 
 def test_the_loss_is_the_sum_of_its_parts():

@@ -5,7 +5,7 @@ import toy
 
 from fedreid_jax import errors, evaluator, summary
 from fedreid_jax.core import mapping
-from fedreid_jax.data import augment, classes, federation
+from fedreid_jax.data import augment, classes
 from fedreid_jax.evaluation import classification, features
 from fedreid_jax.models import functional, networks
 
@@ -45,11 +45,8 @@ def parts():
   model = functional.wrap(networks.build(config.model, 3), toy.IMAGE_SHAPE)
   variables = jax.jit(model.init)(jax.random.key(0))
   views = augment.make(config.augment, (0.5,), (0.25,))
-  client = toy.toy_client('ash', 23)
-  images = federation.Images(
-    'ash', client.images, client.labels, client.cameras, client.modalities
-  )
-  return model, variables, views, classes.make_target(images, client.labels)
+  images = toy.toy_images('ash', 23)
+  return model, variables, views, classes.make_target(images, images.identities)
 
 
 def test_logits_are_the_models_whatever_the_batch(parts):

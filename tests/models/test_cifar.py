@@ -1,9 +1,8 @@
-import math
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import toy
 
 from fedreid_jax.models import cifar, reid
 
@@ -16,10 +15,6 @@ def images(num=4, size=8):
 def network(**changes):
   backbone = cifar.CifarResNet(**({'features': (3, 4, 6)} | changes))
   return reid.ReIDNet(backbone, 10, neck_kind='none', classifier_bias=True)
-
-
-def count(tree):
-  return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
 
 
 def test_resnet32_has_464_154_parameters():
@@ -41,9 +36,9 @@ def test_resnet32_has_464_154_parameters():
   params = jax.eval_shape(
     lambda key: model.init(key, images(2, 32), train=False), jax.random.key(0)
   )['params']
-  assert count(params['backbone']) == expected == 463_504
-  assert count(params['classifier']) == 64 * 10 + 10
-  assert count(params) == 464_154
+  assert toy.num_parameters(params['backbone']) == expected == 463_504
+  assert toy.num_parameters(params['classifier']) == 64 * 10 + 10
+  assert toy.num_parameters(params) == 464_154
 
 
 def test_stages_halve_the_map():

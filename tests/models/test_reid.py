@@ -1,10 +1,9 @@
-import math
-
 import jax
 import jax.numpy as jnp
 import ml_collections
 import numpy as np
 import pytest
+import toy
 from flax import traverse_util
 
 from fedreid_jax import errors
@@ -54,10 +53,6 @@ def shapes_of(model, size=(8, 8, 3)):
   )
 
 
-def count(tree):
-  return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
-
-
 @pytest.mark.parametrize(
   'name, trunk, features',
   [
@@ -70,7 +65,7 @@ def count(tree):
 def test_parameter_counts_are_those_of_torchvision(name, trunk, features):
   model = make(name=name, width=1.0, small_stem=False)
   variables = shapes_of(model, (64, 32, 3))
-  assert count(variables['params']['backbone']) == trunk
+  assert toy.num_parameters(variables['params']['backbone']) == trunk
   outputs = jax.eval_shape(
     lambda v: model.apply(v, jnp.zeros((2, 64, 32, 3)), train=False), variables
   )
@@ -83,8 +78,8 @@ def test_stack_a_shares_24_56_million_parameters():
   )
   model = model.clone(backbone=resnet.ResNet('resnet50'))
   params = shapes_of(model, (64, 32, 3))['params']
-  assert count(params['neck']) == 1_050_112
-  shared = count(params) - count(params['classifier'])
+  assert toy.num_parameters(params['neck']) == 1_050_112
+  shared = toy.num_parameters(params) - toy.num_parameters(params['classifier'])
   assert shared == 23_508_032 + 1_050_112 == 24_558_144
 
 
