@@ -20,6 +20,7 @@ RANGES: Mapping[str, tuple[float, float]] = {
   'data.identities': (1, math.inf),
   'data.cameras': NATURAL,
   'data.infrared': NATURAL,
+  'data.infrared_shared': (0, 1),
   'data.shots': (1, math.inf),
   'data.target_identities': (1, math.inf),
   'data.target_shots': (2, math.inf),

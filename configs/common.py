@@ -52,6 +52,8 @@ def default() -> Any:
   c.data.identities = 48  # synthetic: identities of a source domain
   c.data.cameras = 4  # synthetic: visible cameras of every domain
   c.data.infrared = 0  # synthetic: infrared cameras of every domain
+  c.data.infrared_shared = 0.0  # synthetic: 0 to 1, how much of what garments
+  # reflect of the infrared is their brightness; the rest is drawn apart
   c.data.shots = 4  # synthetic: images of an identity from a camera
   c.data.target_identities = 60  # synthetic: identities of a target domain
   c.data.direction = 'infrared-visible'  # query, then gallery

@@ -24,6 +24,7 @@ FIELDS = (
   'identities',
   'cameras',
   'infrared',
+  'infrared_shared',
   'shots',
   'target_identities',
   'target_shots',
@@ -180,6 +181,7 @@ def _images(config, domain: Domain, first: int) -> Images:
           seed=config.world_seed,
           modality=modality,
           first_identity=first,
+          shared=config.infrared_shared,
         ).images
         for modality, cameras in kinds
         if cameras

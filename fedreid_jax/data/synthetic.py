@@ -5,8 +5,8 @@ a person keeps build, skin, hair, garments, textures, shoes, bag and hat; a
 camera has a viewpoint, colour cast, exposure, sharpness, noise and scenery; a
 shot has a pose, a crop error, light and perhaps something in the way; a domain
 gives its people one fashion and its cameras one place. In the infrared
-colour is gone, and garments have reflectances drawn apart from it, while
-shapes and textures stay. `docs/synthetic.png` shows it.
+colour is gone, and garments have reflectances drawn apart from it, or partly
+their brightness, while shapes and textures stay. `docs/synthetic.png` shows it.
 
 How hard it is, 2026-11-21, seed 0, 64x32: 48 identities x 4 cameras x 3 shots
 a training domain; 60 other identities of the mall, 4 cameras, 2 shots, one the
@@ -73,6 +73,7 @@ def render(
   height: int,
   width: int,
   modality: Array,
+  shared: Array | float = 0.0,
 ) -> Array:
   """Renders one image of the world `key`.
 
@@ -85,18 +86,21 @@ def render(
     height: H, pixels.
     width: W, pixels.
     modality: int scalar, 0 visible, 1 infrared.
+    shared: as in `generate`.
 
   Returns:
     image: uint8 `[H, W, 3]`.
   """
-  scene = _sample(key, domain, identity, camera, shot, modality=modality)
+  scene = _sample(
+    key, domain, identity, camera, shot, modality=modality, shared=shared
+  )
   return _photograph(scene, height=height, width=width)
 
 
-def _sample(key, domain, identity, camera, shot, *, modality):
+def _sample(key, domain, identity, camera, shot, *, modality, shared):
   place = world.sample_domain(key, domain)
   return (
-    world.sample_identity(key, place, domain, identity),
+    world.sample_identity(key, place, shared, domain, identity),
     world.sample_camera(key, place, modality, domain, camera),
     world.sample_shot(key, place, modality, domain, identity, camera, shot),
     modality == 1,
@@ -110,9 +114,10 @@ def _photograph(scene, *, height, width):
 # Two programs: in one, the compiler fuses the draws into the pixels and draws
 # random numbers again for each of them.
 @jax.jit
-def _sample_batch(seed, modality, *ids):
+def _sample_batch(seed, modality, shared, *ids):
   key = jax.random.key(seed)
-  return jax.vmap(lambda *row: _sample(key, *row, modality=modality))(*ids)
+  sample = functools.partial(_sample, key, modality=modality, shared=shared)
+  return jax.vmap(sample)(*ids)
 
 
 @functools.partial(jax.jit, static_argnames=('height', 'width'))
@@ -133,6 +138,7 @@ def generate(
   seed: int = 0,
   modality: str = 'visible',
   first_identity: int = 0,
+  shared: float = 0.0,
 ) -> Sample:
   """Renders every identity before every camera, `shots` times each.
 
@@ -150,12 +156,15 @@ def generate(
     modality: 'visible' or 'infrared'; an infrared camera is another device
       than the visible one of its number, and its shots are other moments.
     first_identity: number of the first identity.
+    shared: how much of what garments reflect of the infrared is their
+      brightness, 0 (nothing, drawn apart) to 1.
 
   Returns:
     sample: the images and their labels.
 
   Raises:
-    ConfigError: for a count below one, a negative number or another modality.
+    ConfigError: for a count below one, a negative number, another modality or
+      a share outside 0 to 1.
   """
   _check(
     1,
@@ -166,6 +175,8 @@ def generate(
     width=width,
   )
   _check(0, domain=domain, seed=seed, first_identity=first_identity)
+  if not 0 <= shared <= 1:
+    raise errors.ConfigError(f'shared={shared!r}', _WHERE, 'from 0 to 1')
   if modality not in MODALITIES:
     raise errors.ConfigError(
       f'modality={modality!r}', _WHERE, f'one of {", ".join(MODALITIES)}'
@@ -176,7 +187,8 @@ def generate(
   )
   person = person + np.int32(first_identity)
   ids = np.stack([np.full_like(person, domain), person, camera, shot])
-  which = np.uint32(seed), np.int32(MODALITIES.index(modality))
+  kind = np.int32(MODALITIES.index(modality))
+  which = np.uint32(seed), kind, np.float32(shared)
   images = np.empty((len(person), height, width, 3), np.uint8)
   for start in range(0, len(person), _BATCH):
     rows = ids[:, start : start + _BATCH]

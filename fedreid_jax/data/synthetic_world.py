@@ -5,8 +5,9 @@ its own stream constant and its ids into the key, then draws a fixed number of
 uniforms. Adding identities, cameras or shots changes none that exists.
 
 Lengths are in body heights, angles in radians, colours are reflectances in
-[0, 1] with four channels: red, green, blue and near infrared. The infrared
-channel is drawn on its own, so visible colour says nothing about it.
+[0, 1] with four channels: red, green, blue and near infrared. What garments
+reflect of the infrared is drawn on its own, so visible colour says nothing about
+it, or shares some of their brightness, as much as the world is told.
 """
 
 from typing import NamedTuple
@@ -48,6 +49,7 @@ _ARCHETYPES = (
 )
 
 DOMAIN, IDENTITY, CAMERA, SHOT = range(4)  # streams of the root key
+LUMINANCE = (0.299, 0.587, 0.114)  # of red, green and blue
 COLOURS = 9  # a domain's fashion: colours its garments are made of
 
 # Rows of a material table.
@@ -192,7 +194,7 @@ def sample_domain(key: Array, domain: Array) -> Domain:
   )
 
 
-def _wardrobe(domain: Domain, draws: Array) -> Array:
+def _wardrobe(domain: Domain, shared: Array, draws: Array) -> Array:
   """Dresses a person from the domain's palette: `[10, 4]`, SKIN .. HAT."""
   pick, jitter, infrared = draws[:10], draws[10:20] - 0.5, draws[20:30]
   colours = domain.palette[(pick * COLOURS).astype(jnp.int32)]
@@ -200,7 +202,8 @@ def _wardrobe(domain: Domain, draws: Array) -> Array:
   hair = _rgb(0.08, 0.4 * pick[HAIR], 0.04 + 0.5 * pick[HAIR] ** 3)
   colours = colours.at[SKIN].set(skin).at[HAIR].set(hair)
   colours = jnp.clip(colours * (1 + 0.25 * jitter[:, None]), 0.02, 0.97)
-  infrared = _between(infrared, 0.15, 0.9)
+  own = _between(infrared, 0.15, 0.9)
+  infrared = shared * (colours @ jnp.array(LUMINANCE)) + (1 - shared) * own
   # A texture must show in the infrared too, whichever way its contrast goes.
   for base, accent in ((UPPER, UPPER_ACCENT), (LOWER, LOWER_ACCENT)):
     away = 0.25 + 0.2 * pick[accent]
@@ -210,8 +213,13 @@ def _wardrobe(domain: Domain, draws: Array) -> Array:
   return jnp.concatenate([colours, infrared[:, None]], axis=1)
 
 
-def sample_identity(key: Array, domain: Domain, *ids: Array | int) -> Identity:
-  """Draws a person of a domain; `ids` are the domain and the identity."""
+def sample_identity(
+  key: Array, domain: Domain, shared: Array, *ids: Array | int
+) -> Identity:
+  """Draws a person of a domain; `ids` are the domain and the identity.
+
+  `shared` is how much of what garments reflect of the infrared is brightness.
+  """
   draws = _draws(key, 56, IDENTITY, *ids)
   d = draws[30:]
   winter = domain.season
@@ -219,7 +227,7 @@ def sample_identity(key: Array, domain: Domain, *ids: Array | int) -> Identity:
   skirt = d[12] < 0.18
   bag = jnp.searchsorted(jnp.array([0.40, 0.65, 0.85]), d[15])
   return Identity(
-    materials=_wardrobe(domain, draws[:30]),
+    materials=_wardrobe(domain, shared, draws[:30]),
     height=_between(d[0], 0.93, 1.03),
     build=_between(d[1], 0.82, 1.22),
     shoulders=_between(d[2], 0.92, 1.10),

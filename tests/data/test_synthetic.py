@@ -20,11 +20,12 @@ def generate(domain=0, identities=3, cameras=2, shots=2, **kwargs):
   )
 
 
-def sample(first=0):
+def sample(first=0, shared=0.0):
   """Parameters of the first shot of as many identities as a batch holds."""
   zero = jnp.zeros(BATCH, jnp.int32)
   ids = zero + 1, zero + first + jnp.arange(BATCH), zero, zero
-  return synthetic._sample_batch(jnp.uint32(0), jnp.int32(0), *ids)
+  which = jnp.uint32(0), jnp.int32(0), jnp.float32(shared)
+  return synthetic._sample_batch(*which, *ids)
 
 
 @pytest.fixture(scope='module')
@@ -104,6 +105,18 @@ def test_infrared_is_grey_and_another_moment():
   assert np.abs(visible.mean(-1) - infrared[..., 0]).mean() > 10
 
 
+def test_sharing_changes_no_visible_image():
+  np.testing.assert_array_equal(
+    generate(1, shared=0.7).images, generate(1).images
+  )
+  infrared = [
+    generate(1, shared=s, modality='infrared').images for s in (0.0, 0.7)
+  ]
+  assert (infrared[0] != infrared[1]).mean() > 0.1
+  with pytest.raises(errors.ConfigError, match='shared'):
+    generate(1, shared=1.5)
+
+
 def test_infrared_sees_no_visible_colour(scenes):
   person, camera, shot, _ = scenes
   dyed = person._replace(
@@ -116,14 +129,23 @@ def test_infrared_sees_no_visible_colour(scenes):
   assert (photograph((dyed, camera, shot)) != photograph(scenes)).mean() > 0.1
 
 
-def test_infrared_reflectance_is_drawn_apart_from_colour():
-  materials = np.concatenate(
-    [sample(first)[0].materials for first in range(0, 6 * BATCH, BATCH)]
+def wardrobes(shared):
+  return np.concatenate(
+    [sample(first, shared)[0].materials for first in range(0, 6 * BATCH, BATCH)]
   )
+
+
+@pytest.mark.parametrize(
+  'shared, low, high',
+  [(0.0, -0.2, 0.2), (0.5, 0.5, 0.9), (1.0, 0.99, 1.01)],
+)
+def test_infrared_reflectance_is_brightness_as_far_as_told(shared, low, high):
+  """Near 0: four standard errors of 384 pairs."""
+  materials = wardrobes(shared)
   for garment in (world.UPPER, world.LOWER, world.BAG):
-    bright = materials[:, garment, :3].mean(-1)
+    bright = materials[:, garment, :3] @ np.array(world.LUMINANCE)
     r = np.corrcoef(bright, materials[:, garment, 3])[0, 1]
-    assert abs(r) < 0.2  # four standard errors of 384 pairs
+    assert low < r < high
   gap = materials[:, world.UPPER, 3] - materials[:, world.UPPER_ACCENT, 3]
   assert np.abs(gap).min() > 0.2  # a texture shows in infrared too
 
