@@ -6,8 +6,8 @@ uniforms. Adding identities, cameras or shots changes none that exists.
 
 Lengths are in body heights, angles in radians, colours are reflectances in
 [0, 1] with four channels: red, green, blue and near infrared. What garments
-reflect of the infrared is drawn on its own, so visible colour says nothing about
-it, or shares some of their brightness, as much as the world is told.
+reflect of the infrared is drawn on its own, so visible colour says nothing
+about it, or shares some of their brightness, as much as the world is told.
 """
 
 from typing import NamedTuple

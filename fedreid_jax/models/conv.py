@@ -3,8 +3,9 @@
 Inside a `while` or `scan` XLA's CPU backend runs the kernel gradient that
 autodiff writes (`f01b_i01o->01bf`) naively, 20 to 40 times slower than
 outside. Here, on a CPU, both gradients are written as `b01f_01io->b01f` with
-explicit transposes, 1x1 convolutions are matrix products, and wide 3x3 ones
-train by Winograd's method. Elsewhere XLA's own convolution is used.
+explicit transposes, 1x1 convolutions and those of maps smaller than the kernel
+(which run naively, too) are matrix products, and wide 3x3 ones train by
+Winograd's method. Elsewhere XLA's own convolution is used.
 """
 
 import functools
@@ -143,11 +144,40 @@ def pointwise(x, kernel, stride: int) -> Array:
   return y.reshape(*x.shape[:3], -1)
 
 
+def unfolded(x, kernel, stride: int, pads: Pads, dilation: int) -> Array:
+  """Convolves as one matrix product of what every output position sees."""
+  kh, kw, ci, co = kernel.shape
+  x = jnp.pad(x, ((0, 0), *pads, (0, 0)))
+  h, w = (
+    (x.shape[1 + axis] - (kernel.shape[axis] - 1) * dilation - 1) // stride + 1
+    for axis in (0, 1)
+  )
+
+  def seen(row, column):
+    i, j = row * dilation, column * dilation
+    rows = slice(i, i + (h - 1) * stride + 1, stride)
+    return x[:, rows, j : j + (w - 1) * stride + 1 : stride]
+
+  taps = [seen(row, column) for row in range(kh) for column in range(kw)]
+  columns = jnp.concatenate(taps, axis=-1).reshape(-1, kh * kw * ci)
+  return (columns @ kernel.reshape(-1, co)).reshape(-1, h, w, co)
+
+
+def _is_tiny(x, kernel, stride: int) -> bool:
+  """Returns whether what goes in or comes out is smaller than the kernel."""
+  return any(
+    -(-extent // stride) < size
+    for extent, size in zip(x.shape[1:3], kernel.shape[:2], strict=True)
+  )
+
+
 def on_cpu(x, kernel, stride: int, padding: int, dilation: int) -> Array:
   """Convolves by whichever of the above trains fastest on a CPU."""
   size = kernel.shape[:2]
   if size == (1, 1) and padding == 0:
     return pointwise(x, kernel, stride)
+  if _is_tiny(x, kernel, stride):
+    return unfolded(x, kernel, stride, both(padding), dilation)
   if (
     (*size, stride, padding, dilation) == (3, 3, 1, 1, 1)
     and x.dtype == jnp.float32

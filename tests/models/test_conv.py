@@ -58,6 +58,12 @@ def compare(ours, oracle, x, kernel, tolerance=2e-5):
     (3, 2, 2, 2, (2, 7, 6, 3)),
     (7, 2, 3, 1, (2, 9, 8, 3)),
     (7, 1, 3, 1, (1, 8, 7, 1)),
+    (7, 2, 3, 1, (2, 16, 16, 3)),
+    (3, 1, 1, 1, (2, 4, 2, 3)),
+    (3, 2, 1, 1, (2, 7, 4, 3)),
+    (3, 2, 0, 1, (2, 5, 6, 3)),
+    (3, 1, 2, 2, (2, 2, 1, 3)),
+    (2, 2, 0, 1, (2, 3, 2, 3)),
   ],
 )
 def test_cpu_convolution_equals_the_plain_one(
@@ -72,6 +78,27 @@ def test_cpu_convolution_equals_the_plain_one(
     return conv.plain(x, kernel, stride, ((padding,) * 2,) * 2, dilation)
 
   compare(ours, oracle, x, kernel)
+
+
+@pytest.mark.parametrize(
+  'stride, shape, products',
+  [
+    (1, (4, 2), True),
+    (2, (8, 4), True),
+    (2, (8, 6), False),
+    (1, (3, 3), False),
+  ],
+)
+def test_maps_smaller_than_the_kernel_are_matrix_products(
+  stride, shape, products
+):
+  """XLA's CPU backend runs those convolutions naively, the gradients too."""
+  program = jax.make_jaxpr(
+    lambda x, k: jax.grad(
+      lambda *a: conv.on_cpu(*a, stride, 1, 1).sum(), (0, 1)
+    )(x, k)
+  )(draw(0, 2, *shape, 5), draw(1, 3, 3, 5, 5))
+  assert ('conv_general_dilated' not in str(program)) == products
 
 
 @pytest.mark.parametrize('height', [4, 8])
