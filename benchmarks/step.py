@@ -1,0 +1,101 @@
+"""Images a second of one training step of a network, on one device.
+
+  python -m benchmarks.step [--batch=64] [--steps=20]
+    [--arg='synthetic,data.height=64'] [--models='NAME:key=value;NAME']
+
+A step is the gradient of cross-entropy and a plain descent, several of them in
+one loop as in a client's update; networks take turns. FLOPs are two for each
+multiply-add, backward twice forward.
+"""
+
+import time
+
+import numpy as np
+from absl import app, flags
+from rich import console, table
+
+_MODELS = flags.DEFINE_string(
+  'models', 'convnet', 'NAME[:key=value,...] of each, separated by `;`.'
+)
+_ARG = flags.DEFINE_string('arg', 'synthetic', 'Preset and changes of fedpav.')
+_BATCH = flags.DEFINE_integer('batch', 64, 'Images of a step.')
+_STEPS = flags.DEFINE_integer('steps', 20, 'Of a loop.')
+_TURNS = flags.DEFINE_integer(
+  'turns', 5, 'Loops of each, after one to compile.'
+)
+
+IDENTITIES = 32
+
+
+def prepare(spec: str, arg: str, batch: int, steps: int):
+  """Returns (what runs a loop, multiply-adds of an image)."""
+  import jax
+  import jax.numpy as jnp
+
+  from configs import check, fedpav
+  from fedreid_jax import flops
+  from fedreid_jax.core import partition
+  from fedreid_jax.losses import identity
+  from fedreid_jax.models import functional, networks
+
+  name, _, own = spec.partition(':')
+  fields = [arg, f'model.name={name}', *filter(None, [own])]
+  config = check.validate(fedpav.get_config(','.join(fields)))
+  shape = config.data.height, config.data.width, 3
+  model = functional.wrap(networks.build(config.model, IDENTITIES), shape)
+  params, rest = partition.trainable(jax.jit(model.init)(jax.random.key(0)))
+  labels = jnp.arange(batch) % IDENTITIES
+  images = jax.random.normal(jax.random.key(1), (steps, batch, *shape))
+
+  def loss(params, x):
+    outputs, _ = model.apply({**params, **rest}, x, train=True)
+    return identity.cross_entropy(outputs.logits, labels, jnp.ones(batch, bool))
+
+  @jax.jit
+  def loop(params, images):
+    def step(params, x):
+      slope = jax.grad(loss)(params, x)
+      return jax.tree.map(lambda p, d: p - 1e-3 * d, params, slope), ()
+
+    return jax.lax.scan(step, params, images)[0]
+
+  cost = flops.count(model, shape, classifier=True)
+  return lambda: jax.block_until_ready(loop(params, images)), cost
+
+
+def main(argv: list[str]) -> None:
+  """Prints images a second of each network."""
+  del argv
+  import jax
+
+  jax.config.update('jax_num_cpu_devices', 1)
+  batch, steps = _BATCH.value, _STEPS.value
+  runs = {
+    spec: prepare(spec, _ARG.value, batch, steps)
+    for spec in _MODELS.value.split(';')
+  }
+  seconds: dict[str, list[float]] = {spec: [] for spec in runs}
+  for turn in range(_TURNS.value + 1):
+    for spec, (run, _) in runs.items():
+      start = time.perf_counter()
+      run()
+      if turn:
+        seconds[spec].append((time.perf_counter() - start) / steps)
+  out = table.Table(title=f'a training step, {_ARG.value}, batch {batch}')
+  for column in ('network', 'M multiply-adds', 'ms', 'images/s', 'GFLOP/s'):
+    out.add_column(column, justify='left' if column == 'network' else 'right')
+  for spec, (_, cost) in runs.items():
+    took = float(np.median(seconds[spec]))
+    rate = batch / took
+    out.add_row(
+      spec,
+      f'{cost.multiply_adds / 1e6:.1f}',
+      f'{1e3 * took:.1f}',
+      f'{rate:.0f}',
+      f'{6e-9 * cost.multiply_adds * rate:.0f}',
+    )
+  console.Console(width=110).print(out)
+
+
+if __name__ == '__main__':
+  app.run(main)
