@@ -104,6 +104,7 @@ def synthetic(c) -> None:
       'campus:cameras=2,infrared=2',
     )
     c.data.targets = ('station:cameras=4,infrared=2',)
+    c.local.epochs = 2  # a client has several cameras, and more steps an epoch
   _rounds(c, 20)
 
 

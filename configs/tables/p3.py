@@ -16,7 +16,7 @@ from configs.tables.p3_numbers import METRICS, TABLE1, TABLE2, TABLE3
 DATA = {
   'S': ('sysu-mm01', 'plaza:cameras=4,infrared=2'),
   'R': ('regdb', 'campus:cameras=1,infrared=1'),
-  'L': ('llcm', 'station:cameras=5,infrared=4'),
+  'L': ('llcm', 'station:cameras=3,infrared=3'),
 }
 TRIALS = tuple(f'regdb:trial={trial}' for trial in range(1, 11))
 RECIPES: dict[str, tuple[str, ...]] = {  # and what is changed in it
