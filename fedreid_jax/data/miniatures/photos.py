@@ -9,6 +9,7 @@ from PIL import Image
 from fedreid_jax.data import synthetic
 
 QUALITY = 95  # of JPEG files; other formats lose nothing
+SHARED = 0.8  # of the infrared is brightness, as in the small worlds of configs
 
 
 class Photos(NamedTuple):
@@ -66,6 +67,7 @@ def render(
       width=width,
       seed=seed,
       modality=modality,
+      shared=SHARED,
     ).images.reshape(identities, cameras, shots, height, width, 3)
     for modality in synthetic.MODALITIES
   ]
