@@ -14,6 +14,7 @@ import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.core.types import Flat
+from fedreid_jax.losses import similarity
 
 
 def make(
@@ -62,10 +63,5 @@ def join(features: Sequence[np.ndarray], norm: bool) -> np.ndarray:
   if len(features) == 1:
     return features[0]
   if norm:
-    features = [_unit(own) for own in features]
+    features = [np.asarray(similarity.unit(own)) for own in features]
   return np.concatenate(features, axis=1)
-
-
-def _unit(features: np.ndarray) -> np.ndarray:
-  length = np.linalg.norm(features, axis=1, keepdims=True)
-  return features / np.maximum(length, np.finfo(features.dtype).tiny)
