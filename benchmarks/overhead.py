@@ -63,7 +63,7 @@ def worker(name: str, arg: str) -> None:
   setup = assemble.build(check.validate(recipe.get_config(arg)))
   executor = setup.executor
   server, states = executor.init(setup.variables, setup.pretrained)
-  server = executor.prepare(server, states)
+  server, _ = executor.prepare(server, states)
   number = 0
 
   def once() -> str:
@@ -76,7 +76,7 @@ def worker(name: str, arg: str) -> None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
     sent = sum(log['up'].values()) + sum(log['down'].values())
     start = time.perf_counter()
-    server = executor.prepare(server, states)
+    server, _ = executor.prepare(server, states)
     jax.block_until_ready(server)
     survey = time.perf_counter() - start
     return f'{seconds} {peak} {sent / 1e6} {survey}'

@@ -5,6 +5,7 @@ import copy
 import json
 import shutil
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,7 @@ class _Run:
     )
     self.names = [c.name for c in self.setup.federation.clients]
     self.evaluation: list[dict[str, Any]] = []
-    self.bytes: dict[str, dict[str, int]] = {'up': {}, 'down': {}}
+    self.bytes = {'up': Counter(), 'down': Counter()}
     self.images = self.bad_rounds = self.done = 0
     self.fresh = True
     self._describe(workdir)
@@ -127,7 +128,8 @@ class _Run:
         self.server, self.clients = start.states(
           self.setup, self.server, config.start_from
         )
-      self.server = self.setup.executor.prepare(self.server, self.clients)
+      self.server, log = self.setup.executor.prepare(self.server, self.clients)
+      self._count(log)
       self.clock.lap('train')
       self._save(self._evaluate())
     while self.done < config.rounds:
@@ -156,7 +158,8 @@ class _Run:
     )
     self.server = self.setup.executor.put_server(server)
     self.done = step
-    self.evaluation, self.bytes = host['evaluation'], host['bytes']
+    self.evaluation = host['evaluation']
+    self.bytes = {way: Counter(sent) for way, sent in host['bytes'].items()}
     self.images, self.bad_rounds = host['images'], host['bad_rounds']
     self.clock.seconds = host['seconds']
     self.record.say(f'resumed after round {step}')
@@ -174,6 +177,10 @@ class _Run:
     }
     self.saved.save(self.done, self.server, self.clients, host, score)
 
+  def _count(self, log: dict[str, Any]) -> None:
+    for way, sent in self.bytes.items():
+      sent.update(log[way])
+
   def _round(self) -> None:
     lr = float(self.setup.schedule(self.done))
     self.server, log = self.setup.executor.round(
@@ -183,9 +190,7 @@ class _Run:
     seconds = self.clock.lap('train')
     self.done += 1
     self.images += log['images']
-    for way, sent in self.bytes.items():
-      for what, size in log[way].items():
-        sent[what] = sent.get(what, 0) + size
+    self._count(log)
     names = self.names
     lost = [names[k] for k in log['clients'][~log['arrived']]]
     values = log['metrics'] | {

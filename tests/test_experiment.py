@@ -48,7 +48,13 @@ def test_files_of_a_run(world, small, tmp_path):
   assert json.loads((tmp_path / 'config.json').read_text())['name'] == 'toy'
   described = json.loads((tmp_path / 'run.json').read_text())
   assert described['data_digest'] == 'toy' and described['versions']['jax']
-  assert results['communication_bytes']['up'] > 0
+  sent = results['communication']
+  assert results['communication_bytes'] == {
+    way: sum(sent[way].values()) for way in ('up', 'down')
+  }
+  # The statistics of DFH go up once more than they come down, the model less.
+  for what, ups, downs in (('dfh', 5, 4 * 4), ('model', 4, 5)):
+    assert sent['up'][what] * downs == sent['down'][what] * ups
   assert set(results['seconds']) == {
     'setup',
     'compile',

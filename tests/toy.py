@@ -124,7 +124,7 @@ def build(config, clients, components, devices: int = 1, traces=None):
 def run(executor, variables, rounds: int):
   """Runs some rounds; returns (server on the host, client states, logs)."""
   server, states = executor.init(variables)
-  server = executor.prepare(server, states)
+  server, _ = executor.prepare(server, states)
   logs = []
   for round_ in range(rounds):
     server, log = executor.round(server, states, round_)

@@ -6,6 +6,7 @@ one computes. Per-client state stays on the host and only the cohort's rows
 travel: device memory does not grow with the number of clients.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -129,22 +130,32 @@ class Executor:
     """Puts a server state from the host on every device."""
     return self._put(server, self._whole)
 
-  def prepare(self, server: types.ServerState, states: types.ClientState):
+  def prepare(
+    self, server: types.ServerState, states: types.ClientState
+  ) -> tuple[types.ServerState, dict[str, Counter]]:
     """Surveys every client before round 0, if the method asks for it.
 
+    Args:
+      server: donated if there is a survey.
+      states: client states on the host, updated in place.
+
     Returns:
-      The server with what it collected; `states` is updated in place.
+      (server with what it collected, log); the log has `up` and `down` as that
+      of a round: the model goes down, statistics come up.
     """
+    log = {'up': Counter(), 'down': Counter()}
     if not self._algorithm.prepares:
-      return server
+      return server, log
     everyone = np.arange(len(self._clients))
     for first in range(0, len(everyone), self._cohort_size):
       members = everyone[first : first + self._cohort_size]
       seats, work = self._orders(members, server, 0)
       (uploads, rows), _ = self._local(server, states, seats, work, 0, False)
+      for way, sent in self._wire(server, uploads, members, False).items():
+        log[way].update(sent)
       server = self._run.collect(server, uploads)
       _keep(states, self._get(rows), seats, seats >= 0)
-    return server
+    return server, log
 
   def round(
     self, server: types.ServerState, states: types.ClientState, round_: int
@@ -171,7 +182,7 @@ class Executor:
     (uploads, rows), sums = self._local(
       server, states, seats, work, round_, True
     )
-    log = self._wire(server, uploads, len(drawn))
+    log = self._wire(server, uploads, drawn, True)
     ranks = self._put(rank[seats], self._split)
     server, said = self._run.aggregate(
       server, uploads, ranks, np.int32(round_), self._public
@@ -270,20 +281,24 @@ class Executor:
       segment = work.replace(first_row=slot * length, num_images=left)
       yield self._shelf.segment(busy, rows), self._put(segment, self._split)
 
-  def _wire(self, server, uploads, num_clients: int) -> dict[str, Any]:
-    """Returns the bytes of a round, by what travels, of all its clients."""
+  def _wire(self, server, uploads, members, trains: bool) -> dict[str, Any]:
+    """Returns the bytes of a round, by what travels, of all its clients.
+
+    Without training the model comes down and nothing else, and stays there.
+    """
 
     def size(tree, share: int = 1) -> int:
       sizes = [x.size * x.dtype.itemsize for x in jax.tree.leaves(tree)]
-      return num_clients * sum(sizes) // share
+      return len(members) * sum(sizes) // share
 
     places = uploads.index.shape[0]
-    sent = jax.eval_shape(self._algorithm.extras, server)
-    up = {n: size(x, places) for n, x in uploads.extras.items()}
-    down = {n: size(x) for n, x in sent.items()}
     groups = len(self._clients) if self._algorithm.grouped else 1
-    up['model'] = size(uploads.shared, places)
-    down['model'] = size(server.shared, groups)
+    up = {n: size(x, places) for n, x in uploads.extras.items()}
+    down = {'model': size(server.shared, groups)}
+    if trains:
+      sent = jax.eval_shape(self._algorithm.extras, server)
+      down |= {n: size(x) for n, x in sent.items()}
+      up['model'] = size(uploads.shared, places)
     return {
       'up': {n: x for n, x in up.items() if x},
       'down': {n: x for n, x in down.items() if x},

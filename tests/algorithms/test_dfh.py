@@ -31,7 +31,10 @@ def test_every_client_prepares_and_the_server_keeps_all(config, clients):
   executor, variables, _ = toy.build(config, clients, components())
   server, states = executor.init(variables)
   assert not np.asarray(server.slots['dfh']).any()
-  server = executor.prepare(server, states)
+  server, log = executor.prepare(server, states)
+  assert log['up'] == {'dfh': 4 * server.slots['dfh'][0].nbytes}
+  model = sum(leaf.nbytes for leaf in server.shared.values())
+  assert log['down'] == {'model': 4 * model}
   first = np.asarray(server.slots['dfh']).copy()
   assert (np.abs(first).reshape(4, -1).max(axis=1) > 0).all()
   server, log = executor.round(server, states, 0)
@@ -44,7 +47,7 @@ def test_statistics_are_those_of_the_clients_own_model(config, clients):
   """One client, no training: DFS of the initial model, recomputed in NumPy."""
   executor, variables, model = toy.build(config, clients[:1], components())
   server, states = executor.init(variables)
-  server = executor.prepare(server, states)
+  server, _ = executor.prepare(server, states)
   images = (clients[0].images().astype(np.float32) / 255 - 0.5) / 0.25
   outputs, _ = model.apply(variables, images, train=False)
   features, labels = np.asarray(outputs.feature), clients[0].labels

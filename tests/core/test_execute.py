@@ -62,7 +62,7 @@ def test_one_trace_with_changing_cohorts_and_ragged_clients(config, clients):
     config, clients, components(('fedpav', 'dfh')), traces=traces
   )
   server, states = executor.init(variables)
-  server = executor.prepare(server, states)
+  server, _ = executor.prepare(server, states)
   server, _ = executor.round(server, states, 0)
   first = len(traces)
   seen = set()
