@@ -137,7 +137,7 @@ def default() -> Any:
   c.evaluation.rerank = False  # k-reciprocal re-ranking
   c.evaluation.metric = 'euclidean'  # euclidean|cosine
   c.evaluation.feature = 'embedding'  # or 'feature', before the neck
-  c.evaluation.before_neck = False  # rank the feature before the neck as well
+  c.evaluation.both_sides = False  # of the neck: rank the other feature as well
   c.evaluation.flip = False  # average with the mirror image's feature
   c.evaluation.ranks = (1, 5, 10)  # of the match curve
   c.evaluation.batch = 128  # images of a device at a time

@@ -7,9 +7,12 @@
   python -m launchers.main --config=configs/dppt.py:paper,data.root=DIR \
     --config.model.pretrained=resnet50.safetensors
 
-`server=fedavg|fedprox|fednova|moon` and `local=base|ca|agw|dns|dppt` are rows
-of table 1, `protocol=ci|ei` camera or entity independence (table 2). Published
-numbers are in configs/tables/p3_numbers.py, measured ones in docs/results.md.
+`server=fedavg|fedprox|fednova|moon` and `local=base|agw|dns|dppt` are rows of
+table 1, `local=ca` (channel exchange alone) is one of tables 2 and 3,
+`protocol=ci|ei` camera or entity independence (table 2). The paper does not
+print how AGW* and DNS* were changed for clients of one camera: one stream is
+assumed. Published numbers are in configs/tables/p3_numbers.py, measured ones in
+docs/results.md.
 """
 
 from configs import arguments, infrared

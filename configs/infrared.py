@@ -60,7 +60,7 @@ def freeze_bias(c) -> None:
 def _network(c) -> None:
   c.model.name, c.model.pool, c.model.neck = 'resnet50', 'gem', 'bnneck'
   c.optim.lr_multipliers = (('params/backbone/', 0.1),)
-  c.evaluation.metric, c.evaluation.before_neck = 'cosine', True
+  c.evaluation.metric, c.evaluation.both_sides = 'cosine', True
 
 
 def ramp(c, rounds: int) -> None:

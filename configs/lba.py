@@ -16,6 +16,6 @@ def get_config(arg: str | None = None):
   c = infrared.shared('lba', 'lba', 1)
   c.components = ('fedavg', 'lba')
   c.loss.triplet, c.loss.margin, c.loss.triplet_on = 1.0, 0.3, 'feature'
-  c.evaluation.feature, c.evaluation.before_neck = 'feature', False
+  c.evaluation.feature = 'feature'
   infrared.freeze_bias(c)
   return arguments.recipe(arg, c, infrared.presets(augment__pad=0))

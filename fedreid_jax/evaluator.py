@@ -16,6 +16,11 @@ from fedreid_jax.evaluation import (
   trials,
 )
 
+# Feature to that on the other side of the neck, and what its metrics end with.
+OTHER_SIDE = {
+  'embedding': ('feature', '_before_neck'),
+  'feature': ('embedding', '_after_neck'),
+}
 COUNTS = ('queries', 'gallery', 'invalid_queries', 'ties')
 
 Entry = dict[str, Any]
@@ -37,8 +42,8 @@ def make(
     views: of images; the test view is used.
     mesh: devices.
 
-  With `config.before_neck` an entry's metrics have those of the feature before
-  the neck as well, `NAME_before_neck`.
+  With `config.both_sides` an entry's metrics have those of the feature on the
+  other side of the neck as well, `NAME_before_neck` or `NAME_after_neck`.
   """
   extractor = functools.partial(
     features.make_extractor,
@@ -48,9 +53,9 @@ def make(
     batch=config.batch,
     flip=config.flip,
   )
-  embed, embed_before, classify = (
-    extractor(feature=feature)
-    for feature in (config.feature, 'feature', 'logits')
+  other, side = OTHER_SIDE[config.feature]
+  embed, embed_other, classify = (
+    extractor(feature=feature) for feature in (config.feature, other, 'logits')
   )
 
   def one(members: list[types.Flat], target: Target) -> Entry:
@@ -69,9 +74,9 @@ def make(
       return _ranked(config, target, ensemble.join(found, config.ensemble_norm))
 
     entry = ranked(embed)
-    if config.before_neck:
-      for name, value in ranked(embed_before)['metrics'].items():
-        entry['metrics'][f'{name}_before_neck'] = value
+    if config.both_sides:
+      for name, value in ranked(embed_other)['metrics'].items():
+        entry['metrics'][name + side] = value
     return entry
 
   def evaluate(models: dict[str, types.Flat]) -> list[Entry]:

@@ -126,7 +126,7 @@ class _Run:
     if self.fresh:
       if config.start_from:
         self.server, self.clients = start.states(
-          self.setup, self.server, config.start_from
+          self.setup, self.server, config.start_from, config.data.targets
         )
       self.server, log = self.setup.executor.prepare(self.server, self.clients)
       self._count(log)

@@ -16,7 +16,8 @@ from rich import console, progress, table
 from fedreid_jax import errors
 
 COMPILE_EVENT = '/jax/core/compile/backend_compile_duration'
-APART = ('_std', '_before_neck')  # metrics that have no column of their own
+# Metrics that have no column of their own end so.
+APART = ('_std', '_before_neck', '_after_neck')
 PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
 
 

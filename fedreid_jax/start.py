@@ -5,6 +5,7 @@ finished federation and the client's own head.
 """
 
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ import numpy as np
 from fedreid_jax import checkpoint, errors, recorder
 from fedreid_jax.core import types
 from fedreid_jax.core.types import ClientState, Flat, ServerState
+from fedreid_jax.data import published
 
 
 def states(
-  setup: Any, server: ServerState, folder: str
+  setup: Any, server: ServerState, folder: str, targets: Sequence[str]
 ) -> tuple[ServerState, ClientState]:
   """Returns the states before round 0, from another run's last checkpoint.
 
@@ -28,11 +30,12 @@ def states(
     setup: `assemble.Setup` of this run.
     server: its state as it would start otherwise.
     folder: work directory of the other run.
+    targets: `data.targets` of this run.
 
   Raises:
     IntegrityError: no checkpoint that verifies, or one of another model.
-    ConfigError: the other run has no such client, no one model of a server, or
-      the client had other identities.
+    ConfigError: the other run has no such client, no one model of a server, the
+      client had other identities, or there is a target it learned from.
   """
   workdir = Path(folder).expanduser()
   saved = checkpoint.Checkpoints(workdir, read_only=True)
@@ -43,6 +46,8 @@ def states(
   checkpoint.check_fits(
     {n: x[0] for n, x in (shared | personal).items()}, setup.variables
   )
+  if host['world'] == 'datasets':
+    published.check_trials(host['sources'], targets)
   started = _of_server(server.shared, shared, groups, folder)
   described = recorder.read_object(workdir / 'run.json')['clients']
   identities = {client['client']: client['identities'] for client in described}

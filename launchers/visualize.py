@@ -5,6 +5,7 @@
   cmc        cumulative match curves, a line a run
   curves     figures of merit over the rounds, a line a run
   distances  within and between identities, a panel a run
+  persons    some persons' features in both modalities, a panel a run
 
 Several runs are given as `--workdir=DIR,DIR`. The picture is WORKDIR/WHAT.png
 of the first, or `--out=FILE.png` (.pdf, .svg). Needs fedreid_jax[viz].
@@ -19,7 +20,7 @@ from fedreid_jax import errors
 from launchers import run
 
 ONE = ('tsne', 'ranked')  # pictures of one run
-WHAT = (*ONE, 'cmc', 'curves', 'distances')
+WHAT = (*ONE, 'cmc', 'curves', 'distances', 'persons')
 _WHAT = flags.DEFINE_enum('what', None, WHAT, 'Which picture.')
 _TARGET = flags.DEFINE_string(
   'target', '', 'Test to show (default: the first; curves: the mean).'
@@ -67,7 +68,14 @@ def main(argv: list[str]) -> None:
 
 def _figure(folders: Sequence[Path], configs: Sequence, labels: list[str]):
   from fedreid_jax import recorder, trained
-  from fedreid_jax.figures import cmc, curves, distances, ranked, tsne
+  from fedreid_jax.figures import (
+    cmc,
+    curves,
+    distances,
+    persons,
+    ranked,
+    tsne,
+  )
 
   target, seed = _TARGET.value, _SEED.value
   if _WHAT.value == 'curves':
@@ -84,7 +92,8 @@ def _figure(folders: Sequence[Path], configs: Sequence, labels: list[str]):
   named = list(zip(labels, runs, strict=True))
   if _WHAT.value == 'cmc':
     return cmc.draw(named, target)
-  return distances.draw(named, target, seed)
+  picture = persons if _WHAT.value == 'persons' else distances
+  return picture.draw(named, target, seed)
 
 
 if __name__ == '__main__':

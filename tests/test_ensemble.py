@@ -30,6 +30,31 @@ def test_features_in_a_row_have_unit_parts():
   assert ensemble.join([first], norm=True) is first
 
 
+@pytest.mark.parametrize('side', ['before', 'after'])
+def test_both_sides_of_the_neck_are_ranked(side):
+  config = toy.toy_config()
+  model = functional.wrap(networks.build(config.model, 3), toy.IMAGE_SHAPE)
+  variables = jax.jit(model.init)(jax.random.key(0))
+  # A neck that keeps one number: what it ranks differs from its input.
+  variables['batch_stats/neck/bn/var'] = (
+    variables['batch_stats/neck/bn/var'].at[1:].set(1e12)
+  )
+  views = augment.make(config.augment, (0.5,), (0.25,))
+
+  def ranked(**changes):
+    config.evaluation.update(changes)
+    run = evaluator.make(
+      config.evaluation, (TARGET,), model, views, mapping.make_mesh(1)
+    )
+    return run({'global': variables})[0]['metrics']
+
+  own, other = ('embedding', 'feature')[:: 1 if side == 'before' else -1]
+  alone = ranked(feature=other, both_sides=False)
+  both = ranked(feature=own, both_sides=True)
+  assert {n: both[f'{n}_{side}_neck'] for n in alone} == alone
+  assert both['mAP'] != alone['mAP']
+
+
 def test_the_mean_model_has_the_mean_of_every_leaf():
   one = {'params/a': np.float32([1, 2]), 'batch_stats/a': np.float32(4)}
   two = {'params/a': np.float32([3, 6]), 'batch_stats/a': np.float32(8)}

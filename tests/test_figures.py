@@ -17,6 +17,7 @@ from fedreid_jax.figures import (
   curves,
   distances,
   lists,
+  persons,
   ranked,
   restored,
   tsne,
@@ -264,3 +265,18 @@ def test_a_picture_says_which_images_are_infrared(picture):
   else:
     clouds.real(run, 0)
   assert told and all(kinds is not None for kinds in told)
+
+
+def test_persons_are_the_same_whatever_the_run(tmp_path):
+  own = toy_run.toy_run(infrared=True)
+  images = own.target('').images
+  found = persons.of(own, seed=1)
+  assert [c.domain for c in found] == [f'person {k}' for k in range(5)]
+  assert sum(len(c.modalities) for c in found) == len(images.identities)
+  features = own.ranked(images.images(), images.modalities)
+  np.testing.assert_allclose(
+    found[2].features, features[images.identities == 2], atol=1e-6
+  )
+  picture = persons.draw([('a', own), ('b', own)], seed=1)
+  pixels = written(picture, tmp_path / 'persons.png')
+  assert len(picture.axes) == 2 and pixels.shape[1] > 700

@@ -5,9 +5,17 @@ import jax.numpy as jnp
 import pytest
 from flax import linen as nn
 
+from configs import deen, lba
 from fedreid_jax import errors, flops
 from fedreid_jax.core import types
-from fedreid_jax.models import dns, functional, non_local, reid, resnet
+from fedreid_jax.models import (
+  dns,
+  functional,
+  networks,
+  non_local,
+  reid,
+  resnet,
+)
 
 SHAPE, IDENTITIES = (288, 144, 3), 395
 
@@ -87,6 +95,20 @@ def test_dns_costs_what_the_paper_says():
   assert two.parameters - one.parameters == 9_536 + 215_808 + 1_219_584
   assert two.multiply_adds == one.multiply_adds
   assert two.multiply_adds == pytest.approx(5.18e9, rel=0.01)
+
+
+@pytest.mark.parametrize(
+  'recipe, parameters, billions',
+  [(lba, 23_521_664, 5.13), (deen, 26_546_720, 8.81)],
+)
+def test_lba_and_deen_cost_what_the_results_say(recipe, parameters, billions):
+  """DEEN's branches are for training: at test time its own feature is taken."""
+  c = recipe.get_config('paper')
+  shape = (c.data.height, c.data.width, 3)
+  model = functional.wrap(networks.build(c.model, IDENTITIES), shape)
+  found = flops.count(model, shape)
+  assert found.parameters == parameters
+  assert found.multiply_adds == pytest.approx(1e9 * billions, rel=1e-3)
 
 
 class Loop(nn.Module):

@@ -18,7 +18,12 @@ RECIPES = sorted(
 PRESETS = ('synthetic', 'smoke', 'paper')
 # Recipes with choices of their own.
 VARIANTS = {
-  'dppt': ('local=dns,server=fedprox', 'local=agw,server=moon', 'protocol=ei'),
+  'dppt': (
+    'local=dns,server=fedprox',
+    'local=agw,server=moon',
+    'local=base,server=fednova',
+    'local=ca,protocol=ei',
+  ),
   'fedreid': ('noise=double', 'variant=plain'),
   'fedsgd': ('variant=strict',),
   'snr': ('loss=entropy',),

@@ -23,7 +23,7 @@ def build(config, clients, monkeypatch):
   return one
 
 
-def left_by(workdir, setup, server, states):
+def left_by(workdir, setup, server, states, sources=()):
   """Saves a run as if training had moved every leaf by a number of its own."""
   rng = np.random.default_rng(0)
 
@@ -35,7 +35,11 @@ def left_by(workdir, setup, server, states):
   clients = setup.federation.clients
   workdir.mkdir(exist_ok=True)
   saved = checkpoint.Checkpoints(workdir)
-  host = {'clients': [c.name for c in clients]}
+  host = {
+    'clients': [c.name for c in clients],
+    'world': 'datasets' if sources else 'synthetic',
+    'sources': sources,
+  }
   saved.save(3, jax.device_get(server), states, host, None)
   saved.close()
   table = [{'client': c.name, 'identities': c.num_identities} for c in clients]
@@ -46,7 +50,7 @@ def left_by(workdir, setup, server, states):
 def test_what_travels_and_what_stays_start_where_they_ended(build, tmp_path):
   setup, server, states = build('fedpav', 'moon')
   shared, personal = left_by(tmp_path, setup, server, states)
-  again, began = start.states(setup, server, str(tmp_path))
+  again, began = start.states(setup, server, str(tmp_path), ())
   toy.assert_equal_trees(jax.device_get(again.shared), shared)
   toy.assert_equal_trees(began.personal, personal)
   # A method's memory is of the model it starts from too.
@@ -64,7 +68,7 @@ def test_standalone_starts_from_the_federation_and_its_own_head(
 ):
   shared, personal = left_by(tmp_path, *build('fedpav'))
   setup, server, _ = build('standalone')
-  server, began = start.states(setup, server, str(tmp_path))
+  server, began = start.states(setup, server, str(tmp_path), ())
   assert server.shared == {}
   for name, leaf in shared.items():
     for k in range(4):
@@ -76,14 +80,14 @@ def test_standalone_starts_from_the_federation_and_its_own_head(
 def test_standalone_goes_on_where_standalone_ended(build, tmp_path):
   setup, server, states = build('standalone')
   _, personal = left_by(tmp_path, setup, server, states)
-  _, began = start.states(setup, server, str(tmp_path))
+  _, began = start.states(setup, server, str(tmp_path), ())
   toy.assert_equal_trees(began.personal, personal)
 
 
 def test_fewer_clients_are_found_by_name(build, clients, tmp_path):
   _, personal = left_by(tmp_path, *build('standalone'))
   setup, server, _ = build('standalone', chosen=clients[1::2])
-  _, began = start.states(setup, server, str(tmp_path))
+  _, began = start.states(setup, server, str(tmp_path), ())
   for name, leaf in personal.items():
     np.testing.assert_array_equal(began.personal[name], leaf[1::2])
 
@@ -92,7 +96,7 @@ def test_new_clients_may_start_where_nothing_stays(build, clients, tmp_path):
   shared, _ = left_by(tmp_path, *build('fedavg'))
   other = toy.toy_client('elm', 8)
   setup, server, _ = build('fedavg', chosen=(other,))
-  server, began = start.states(setup, server, str(tmp_path))
+  server, began = start.states(setup, server, str(tmp_path), ())
   toy.assert_equal_trees(jax.device_get(server.shared), shared)
   assert began.personal == {}
 
@@ -102,7 +106,7 @@ def refused(
 ):
   setup, server, _ = build(*components, **k)
   with pytest.raises(error, match=message):
-    start.states(setup, server, str(tmp_path))
+    start.states(setup, server, str(tmp_path), ())
 
 
 def test_clients_that_were_not_there(build, clients, tmp_path):
@@ -145,6 +149,16 @@ def test_several_models_of_a_server_are_no_start_of_one(
   shared, _ = left_by(tmp_path, setup, clustered, states)
   refused(build, tmp_path, '2 models', 'fedpav')
   setup, server, _ = build('standalone')
-  _, began = start.states(setup, server, str(tmp_path))
+  _, began = start.states(setup, server, str(tmp_path), ())
   for name, leaf in shared.items():
     np.testing.assert_array_equal(began.personal[name], leaf[[0, 0, 1, 1]])
+
+
+def test_another_trial_of_regdb_is_refused(build, tmp_path):
+  """Its test persons are those the first run learned from."""
+  setup, server, states = build('fedpav')
+  left_by(tmp_path, setup, server, states, sources=('regdb:trial=1',))
+  own = str(tmp_path), ('regdb:trial=1',)
+  start.states(setup, server, *own)
+  with pytest.raises(errors.ConfigError, match='trial'):
+    start.states(setup, server, str(tmp_path), ('regdb:trial=2',))

@@ -40,7 +40,7 @@ def load(config, clients: bool = True) -> World:
       model was not trained for.
     DataError: for anything on disk that is not as published.
   """
-  _check_trials(config.sources, config.targets)
+  check_trials(config.sources, config.targets)
   if clients and not config.sources:
     raise errors.ConfigError(
       'no data set to learn from', 'data.sources', 'name at least one'
@@ -87,8 +87,16 @@ def _check_disjoint(source: str, own: Prepared, target: str, other: Prepared):
     )
 
 
-def _check_trials(sources: Sequence[str], targets: Sequence[str]) -> None:
-  """Refuses a RegDB trial whose test identities the model was trained on."""
+def check_trials(sources: Sequence[str], targets: Sequence[str]) -> None:
+  """Refuses a RegDB trial whose test identities the model was trained on.
+
+  Args:
+    sources: data sets the model learned from, as in `data.sources`.
+    targets: data sets it is to be tested on.
+
+  Raises:
+    ConfigError: for another trial of RegDB than that it learned from.
+  """
   trained = [registry.parse(s)[1] for s in sources if s.startswith('regdb')]
   for spec in targets:
     dataset, options = registry.parse(spec)

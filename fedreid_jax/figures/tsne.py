@@ -67,14 +67,14 @@ def draw(run: Trained, label: str, seed: int = 0) -> Any:
   panels[0].set_title(f'{label}: features', fontsize=10)
   for cloud, where in zip(shown, places, strict=False):
     for panel, alpha in zip(panels, (0.8, 0.15), strict=False):
-      _scatter(panel, cloud, where, style[cloud.domain], alpha)
+      scatter(panel, cloud, where, style[cloud.domain], alpha)
   if made:
     own = run.federation.clients[0].name
     panels[1].set_title(
       f'hallucinated from {own}; faint: features', fontsize=10
     )
     for cloud, where in zip(made, places[len(shown) :], strict=True):
-      _scatter(panels[1], cloud, where, style[cloud.domain], 0.9)
+      scatter(panels[1], cloud, where, style[cloud.domain], 0.9)
   for panel in panels:
     panel.set_xticks([])
     panel.set_yticks([])
@@ -82,7 +82,7 @@ def draw(run: Trained, label: str, seed: int = 0) -> Any:
   return figure
 
 
-def _scatter(axes, cloud: Cloud, where, style, alpha: float) -> None:
+def scatter(axes, cloud: Cloud, where, style, alpha: float) -> None:
   """Draws a cloud; it has a line in the legend unless it is faint."""
   colour, full = style
   kinds = np.unique(cloud.modalities)

@@ -153,6 +153,30 @@ def test_persistent_optimiser_state_is_kept_and_reset_is_not(config, clients):
   assert max(np.abs(x).max() for x in jax.tree.leaves(kept.opt_state)) > 0
 
 
+def test_a_round_begins_with_the_momentum_that_was_kept(config, clients):
+  """Without a gradient the first step of round 2 is the momentum alone."""
+  config.optim.reset_each_round = False
+  config.optim.weight_decay, config.optim.nesterov = 0.0, False
+  config.loss.identity, config.local.steps = 0.0, 1
+  executor, variables, _ = toy.build(
+    config, clients[:1], components(('fedpav',))
+  )
+  server, states = executor.init(variables)
+  trace = states.opt_state[1].trace
+  assert all(not x.any() for x in trace.values())
+  for leaf in trace.values():
+    leaf[:] = 2.0
+  before = {n: np.array(x) for n, x in server.shared.items()}
+  server, _ = executor.round(server, states, 0)
+  moved = config.optim.lr * config.optim.momentum * 2.0
+  for name in trace.keys() & before.keys():
+    np.testing.assert_allclose(
+      server.shared[name], before[name] - moved, rtol=1e-5, atol=1e-6
+    )
+  for leaf in states.opt_state[1].trace.values():
+    np.testing.assert_allclose(leaf, 2.0 * config.optim.momentum, rtol=1e-6)
+
+
 def test_padding_of_a_batch_never_matters(config, clients):
   """What a padded row of a batch points at changes no bit."""
   config.local.drop_last = False

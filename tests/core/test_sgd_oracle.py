@@ -13,6 +13,30 @@ from fedreid_jax.data import augment, sampler
 MOMENTUM, DECAY, LR = 0.9, 0.01, (0.05, 0.01)
 
 
+def test_the_rate_may_move_within_a_round(clients):
+  """The gradient of weight decay alone: every step scales by 1 - lr wd.
+
+  Rates of round r with n steps are those at r, r + 1/n, ..., r + (n - 1)/n.
+  """
+  config, client = toy.toy_config(), clients[0]
+  config.loss.identity, config.local.epochs = 0.0, 2
+  config.optim.lr, config.optim.weight_decay = 0.4, 0.5
+  config.optim.momentum, config.optim.nesterov = 0.0, False
+  config.optim.schedule, config.optim.ramp = 'linear', True
+  config.optim.points = ((0.0, 0.0), (1.0, 1.0), (2.0, 0.5))
+  components = compose.load(('fedpav',), {}, algorithms)
+  executor, variables, _ = toy.build(config, (client,), components)
+  server, _, _ = toy.run(executor, variables, 2)
+  _, (steps, _), _ = sampler.make(config.local, (client,), config.seed)
+  rates = [b / steps for b in range(steps)]
+  rates += [1 - 0.5 * b / steps for b in range(steps)]
+  left = np.prod([1 - 0.4 * rate * 0.5 for rate in rates])
+  name = next(n for n in server.shared if n.endswith('kernel'))
+  np.testing.assert_allclose(
+    server.shared[name][0], left * variables[name], rtol=1e-5
+  )
+
+
 def factor(name):
   return 0.5 if name.startswith('params/classifier') else 1.0
 

@@ -137,3 +137,11 @@ def test_camera_clients_of_visible_infrared(minis):
   assert len({c.num_identities for c in out.clients}) == 1
   infrared = {c.name for c in out.clients if c.modalities.all()}
   assert infrared == {'sysu-mm01.camera3', 'sysu-mm01.camera6'}
+
+
+def test_cameras_of_llcm_see_both_modalities_but_one(minis):
+  out = read(config(minis('llcm'), sources=('llcm',), scenario='ci'))
+  kinds = {c.name: set(c.modalities.tolist()) for c in out.clients}
+  assert len(kinds) == 9
+  assert kinds.pop('llcm.camera3') == {0}
+  assert all(own == {0, 1} for own in kinds.values())

@@ -1,0 +1,94 @@
+"""Some persons of a test in the plane (L2RW, figure 3).
+
+Points are the features that are ranked, a colour a person and a marker a
+modality; runs stand side by side and show the same images. What separates
+persons and joins modalities is what retrieval needs.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fedreid_jax.figures import canvas, tsne
+from fedreid_jax.figures.clouds import Cloud
+from fedreid_jax.trained import Trained
+
+PERSONS = 8  # as many as there are colours
+IMAGES = 24  # at most, of a person and modality
+
+
+def of(run: Trained, target: str = '', seed: int = 0) -> list[Cloud]:
+  """Returns the ranked features of some persons of a test, a cloud each.
+
+  Args:
+    run: with the model.
+    target: test, '' for the first.
+    seed: of the draw of persons and images.
+  """
+  own = run.target(target).images
+  rng = np.random.default_rng(seed)
+  everyone = np.unique(own.identities)
+  chosen = []
+  for person in np.sort(rng.permutation(everyone)[:PERSONS]):
+    for kind in np.unique(own.modalities):
+      rows = (own.identities == person) & (own.modalities == kind)
+      drawn = rng.permutation(np.flatnonzero(rows))[:IMAGES]
+      chosen += [(int(row), int(person)) for row in np.sort(drawn)]
+  rows, owners = np.asarray(chosen).T
+  features = run.ranked(own.images()[rows], own.modalities[rows])
+  return [
+    Cloud(
+      f'person {person}',
+      features[owners == person],
+      own.modalities[rows[owners == person]],
+    )
+    for person in np.unique(owners)
+  ]
+
+
+def draw(
+  runs: Sequence[tuple[str, Trained]], target: str = '', seed: int = 0
+) -> Any:
+  """Draws a panel a run.
+
+  Args:
+    runs: (label, run).
+    target: test, '' for the first of each run.
+    seed: of persons, images and t-SNE.
+  """
+  figure = canvas.new(4.2 * len(runs) + 0.4, 4.4)
+  panels = figure.subplots(1, len(runs), squeeze=False)[0]
+  for axes, (label, run) in zip(panels, runs, strict=True):
+    shown = of(run, target, seed)
+    for k, (cloud, where) in enumerate(
+      zip(shown, tsne.embed(shown, seed), strict=True)
+    ):
+      style = canvas.COLOURS[k % len(canvas.COLOURS)], True
+      tsne.scatter(axes, cloud, where, style, 0.8)
+    axes.set_title(f'{label}: persons of {run.target(target).name}', fontsize=9)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    _legend(axes, np.concatenate([c.modalities for c in shown]))
+  return figure
+
+
+def _legend(axes, modalities: np.ndarray) -> None:
+  """Says which marker is which modality; colours need no names."""
+  kinds = np.unique(modalities)
+  if len(kinds) < 2:
+    return
+  marks = [
+    axes.scatter([], [], s=24, color='grey', marker=tsne.MARKERS[kind])
+    for kind in kinds
+  ]
+  names = ['visible', 'infrared']
+  axes.legend(
+    marks,
+    [names[kind] for kind in kinds],
+    fontsize=8,
+    loc='upper center',
+    bbox_to_anchor=(0.5, 0),
+    ncols=2,
+    frameon=False,
+  )

@@ -1,0 +1,121 @@
+"""The settings of L2RW (section 4.1), read off the recipes by hand."""
+
+import pytest
+
+from configs import agw, caj, check, deen, dns, dppt, erm, lba
+from configs.tables import declare, p3
+
+TRUNK = ('params/backbone/', 0.1)
+FROZEN = ('params/neck/bn/bias', 0.0)
+
+
+@pytest.mark.parametrize(
+  'protocol, rounds, share', [('ci', 50, 0.5), ('ei', 30, 1.0)]
+)
+def test_dppt(protocol, rounds, share):
+  c = check.validate(dppt.get_config(f'paper,protocol={protocol}'))
+  assert c.components == ('fedavg', 'dppt')
+  assert (c.model.name, c.model.pool, c.model.neck) == (
+    'resnet50',
+    'gem',
+    'bnneck',
+  )
+  assert (c.data.height, c.data.width, c.augment.pad) == (288, 144, 10)
+  assert (c.local.sampler, c.local.batch, c.local.identities) == (
+    'pk_replace',
+    64,
+    8,
+  )
+  assert (c.loss.identity, c.loss.circle) == (1.0, 1.0)
+  assert (c.loss.circle_margin, c.loss.circle_gamma) == (0.45, 64.0)
+  assert (c.dppt.lam, c.dppt.k, c.dppt.loss, c.dppt.norm) == (
+    1.0,
+    4,
+    'cos',
+    True,
+  )
+  assert c.dppt.target == 'global'
+  assert (c.augment.channel, c.rounds) == (share, rounds)
+  o = c.optim
+  assert (o.lr, o.momentum, o.weight_decay, o.nesterov) == (
+    0.2,
+    0.9,
+    5e-4,
+    True,
+  )
+  assert (o.schedule, o.ramp, o.reset_each_round) == ('linear', True, False)
+  assert o.points == ((0.0, 1e-4), (16.0, 1.0), (float(rounds), 0.0))
+  assert o.lr_multipliers == (TRUNK,)
+  assert c.data.allow_overlap == (protocol == 'ci')
+  assert c.evaluation.feature == 'embedding' and c.evaluation.both_sides
+
+
+def test_servers_and_locals_of_table_1():
+  def made(arg):
+    return check.validate(dppt.get_config(f'paper,{arg}'))
+
+  nova = made('server=fednova,local=base')
+  assert (
+    nova.components == ('fedavg', 'fednova') and nova.optim.reset_each_round
+  )
+  assert made('local=base').augment.channel == 0.0
+  assert made('local=ca').components == ('fedavg',)
+  assert made('local=ca').augment.channel == 0.5
+  own = made('server=moon,local=agw')
+  assert own.components == ('fedavg', 'moon') and own.model.variant == 'agw'
+  assert (own.loss.circle, own.loss.weighted_triplet) == (0.0, 1.0)
+  assert own.optim.lr_multipliers == (FROZEN, TRUNK) and own.model.private == 0
+  own = made('server=fedprox,local=dns')
+  assert own.components == ('fedavg', 'fedprox', 'dns')
+  assert (own.dns.variant, own.model.private) == ('one_stream', 0)
+  assert own.augment.channel == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+  'recipe, size, batch, identities, lr, private',
+  [
+    (erm, (288, 144), 64, 8, 0.1, 0),
+    (lba, (288, 144), 64, 8, 0.1, 1),
+    (agw, (288, 144), 64, 8, 0.1, 1),
+    (caj, (288, 144), 96, 8, 0.1, 1),
+    (deen, (384, 144), 48, 6, 0.1, 1),
+    (dns, (288, 144), 48, 6, 0.2, 3),
+  ],
+)
+def test_shared_entities(recipe, size, batch, identities, lr, private):
+  c = check.validate(recipe.get_config('paper'))
+  assert (c.data.height, c.data.width) == size
+  assert (c.local.batch, c.local.identities) == (batch, identities)
+  assert (c.optim.lr, c.model.private) == (lr, private)
+  assert (c.data.scenario, c.rounds, c.optim.reset_each_round) == (
+    'es',
+    30,
+    False,
+  )
+  assert c.optim.lr_multipliers[-1] == TRUNK or recipe is dns
+  assert (FROZEN in c.optim.lr_multipliers) == (recipe is not erm)
+  if recipe is dns:
+    assert c.optim.points == ((0.0, 1e-4), (16.0, 1.0), (30.0, 0.0))
+  else:
+    assert (c.optim.schedule, c.optim.warmup, c.optim.milestones) == (
+      'step',
+      10,
+      (20, 50),
+    )
+  assert c.evaluation.feature == ('feature' if recipe is lba else 'embedding')
+  assert c.evaluation.both_sides
+  assert c.augment.pad == (0 if recipe is lba else 10)
+
+
+@pytest.mark.parametrize('preset', ['synthetic', 'paper'])
+def test_rows_of_table_2_train_alike(preset):
+  """Shared and independent entities differ in what is shared only."""
+  (table,) = (t for t in p3.TABLES if t.id == 'p3/table2')
+  facts = set()
+  for row in table.rows:
+    for c in declare.runs(row, table, preset):
+      assert c.data.scenario == row.label[:2].lower()
+      facts.add((c.rounds, c.local.epochs, c.data.allow_overlap))
+      if row.label.startswith('EI'):
+        assert c.augment.channel == (0.0 if row.label == 'EI B' else 1.0)
+  assert len(facts) == 1 and not facts.pop()[2]
