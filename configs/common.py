@@ -203,8 +203,8 @@ def default() -> Any:
 
   c.snr = ConfigDict()
   c.snr.loss = 'distance'  # or 'entropy', with model.variant=snr_entropy
-  c.snr.dist_scale = 0.5  # distance: factor of 1 - cos
-  c.snr.weights = ()  # of each stage; () the published ones
+  c.snr.dist_scale = 0.5  # distance is 0.5 minus this times the cosine
+  c.snr.weights = ()  # of each stage; () those of algorithms/snr.py
   c.snr.identity_weights = (0.0, 0.0, 0.01, 0.0)  # entropy: cross-entropy
 
   c.dppt = ConfigDict()

@@ -6,7 +6,7 @@ the client's own last model. `variant=`
   distilled    the paper's (default)
   plain        without the expert
   supervised   local training under the frozen model of a finished run:
-               variant=supervised,start_from=WORKDIR (table 6)
+               synthetic,variant=supervised,start_from=WORKDIR (table 6)
 
   python -m launchers.main --config=configs/fedreid.py[:smoke|nine]
   python -m launchers.main --config=configs/fedreid.py:folder,data.root=DIR

@@ -16,7 +16,9 @@ the differences between neighbours in four directions. The network is frozen.
 Images are first restored at half the resolution, from noise averaged over 2x2
 pixels, and enlarged. The published code carries on the noise that this
 averaging hides. It keeps the best image of both resolutions, whose losses do
-not compare; here it is the best of the last.
+not compare; here it is the best of the last. By default features and mean
+features are scaled to one length in the cross-entropy (`Weights.scale`), which
+otherwise saturates; 0 is the published form.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,7 +42,7 @@ Loss = Callable[[Array], tuple[Array, dict[str, Array]]]
 
 
 class Weights(NamedTuple):
-  """Weights of the objective, as published.
+  """Weights of the objective, as published but for the scale.
 
   Attributes:
     variation: of the differences between neighbours, `a_tv`.

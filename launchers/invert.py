@@ -81,7 +81,7 @@ def main(argv: list[str]) -> None:
       'judge': {
         'workdir': str(judged_by),
         'model': judge.name,
-        'independent': not restoration.same_model(attacked, judge),
+        'other_model': not restoration.same_model(attacked, judge),
       },
       'rank1': verdict.rank1,
       'losses': found.losses,
@@ -103,7 +103,7 @@ def _say(described: dict[str, Any]) -> str:
   for when, parts in described['losses'].items():
     print(f'{when:>6} ', *(f'{n} {v:.4g}' for n, v in parts.items()))
   print('rank-1 ', *(f'{n} {v:.2f}' for n, v in rank1.items()))
-  judge = 'another' if described['judge']['independent'] else 'the same'
+  judge = 'another' if described['judge']['other_model'] else 'the same'
   return (
     f'{described["source"]}: rank-1 {rank1["restored"]:.1f} %, chance '
     f'{rank1["chance"]:.1f} %, judged by {judge} model'

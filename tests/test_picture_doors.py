@@ -107,7 +107,7 @@ def test_inversion_leaves_a_picture_and_numbers(finished):
     assert image.size[0] > 500
   found = json.loads((workdir / 'inversion.json').read_text())
   assert found['source'] == 'plaza' and found['identities'] == 2
-  assert found['judge']['independent'] is False
+  assert found['judge']['other_model'] is False
   assert found['rank1']['chance'] == 25
   assert found['losses']['after']['loss'] < found['losses']['before']['loss']
   assert f'restored {found["rank1"]["restored"]:.2f}' in text

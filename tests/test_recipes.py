@@ -53,12 +53,14 @@ def test_docstring_has_its_command(recipe):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('recipe, arg', CALLS)
-def test_end_to_end(recipe, arg, tmp_path):
+def test_end_to_end(recipe, arg, tmp_path, capsys):
   preset = 'smoke,data.target_identities=12' + (f',{arg}' if arg else '')
   config = config_of(recipe, preset)
   results = experiment.train(config, tmp_path)
   jax.clear_caches()  # else every recipe's programs stay in memory
   assert results['rounds'] == config.rounds
+  warned = 'no (epsilon, delta) guarantee' in capsys.readouterr().out
+  assert warned == ('noise' in config.components)
   assert {e['round'] for e in results['evaluation']} == {0, config.rounds}
   for entry in results['summary']:
     assert all(0 <= v <= 100 for v in entry['metrics'].values())

@@ -162,3 +162,26 @@ def test_another_trial_of_regdb_is_refused(build, tmp_path):
   start.states(setup, server, *own)
   with pytest.raises(errors.ConfigError, match='trial'):
     start.states(setup, server, str(tmp_path), ('regdb:trial=2',))
+
+
+def test_a_frozen_teacher_is_the_federation_with_the_own_head(
+  build, config, tmp_path
+):
+  """Wu and Gong's supervised variant: two rounds leave the teacher alone."""
+  shared, personal = left_by(tmp_path, *build('fedpav', 'uniform', 'expert'))
+  config.expert.frozen, config.optim.reset_each_round = True, False
+  setup, server, _ = build('standalone', 'expert')
+  server, began = start.states(setup, server, str(tmp_path), ())
+  for round_ in range(2):
+    server, _ = setup.executor.round(server, began, round_)
+  teacher, kept = began.slots['expert']
+  assert kept.all()
+  for k in range(4):
+    for name, leaf in shared.items():
+      np.testing.assert_array_equal(teacher[name][k], leaf[0])
+    for name, leaf in personal.items():
+      np.testing.assert_array_equal(teacher[name][k], leaf[k])
+  moved = [
+    (began.personal[n] != teacher[n]).any() for n in teacher if 'params' in n
+  ]
+  assert all(moved)

@@ -13,6 +13,11 @@ the normalised features of the batch, hallucinates
   F_k = M_k + sqrt(V_k) b for k != i                (feature, eq. 3.2)
   F_nov = sum_k w_k M_k + sqrt(sum_k w_k V_k) b     (domain), w ~ Dir(alpha).
 
+Its ablations make F_nov of features instead (table 2): Dirichlet-MixUp is
+sum_k w_k F_k, w ~ Dir(alpha), with F_i the images' own features, not
+hallucinated ones; Feature-MixUp is u F_a + (1 - u) F_b, u uniform on [0, 1]
+(Beta(1, 1)), of two different domains a, b, all hallucinated.
+
   L = L_ori + lam [ L_tri(F_nov) + 1/(N-1) sum_{k != i} L_tri(F_k) ] (eq. 3.6)
 
 Deviations from the paper: V_k is drawn from a normal law with mass below zero,

@@ -19,9 +19,13 @@ With `frozen` the teacher is the model the client first started from, in
 evaluation mode: the variant "supervised with local data and distillation"
 (table 6), whose start is a trained federation (`start_from`).
 
-Deviations from the paper: none is known. Deviations from the released code of
-the same group's later work: the expert starts from the client's model, not from
-a mixture with the server's, and no 1e-7 is added to Q.
+Deviations from the paper: where a share of the clients takes part, the others
+do not train (the paper trains all and then selects), so an expert may start
+from a model some rounds old; the rate of dropout is not printed, it is
+`model.dropout`. Deviations from the released code of the same group's later
+work: there the client starts from a mixture with the server's model and its
+teacher is a copy of the server's on the same augmentation, and 1e-7 is added to
+Q.
 """
 
 import jax

@@ -53,4 +53,5 @@ def make(epsilon: float = 1.2, noise_scale: float = 0.0) -> Component:
     'fedatt',
     weights=weights,
     server_step=ServerStep(apply=perturb) if noise_scale else None,
+    notice=noise.NOTICE if noise_scale else '',
   )

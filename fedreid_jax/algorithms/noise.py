@@ -24,11 +24,6 @@ from fedreid_jax.core.component import (
   ServerStep,
 )
 
-NOTICE = (
-  'noise is added without clipping: it carries no (epsilon, delta) guarantee '
-  'of differential privacy'
-)
-
 
 def make(
   beta: float = 5e-4, double: bool = False, buffers: bool = False
@@ -52,5 +47,5 @@ def make(
     'noise',
     channel=Channel(down=down) if double else None,
     server_step=ServerStep(apply=apply),
-    notice=NOTICE,
+    notice=noise.NOTICE,
   )

@@ -12,6 +12,11 @@ import jax.numpy as jnp
 from fedreid_jax.core import partition
 from fedreid_jax.core.types import Array, Flat
 
+NOTICE = (
+  'noise is added without clipping: it carries no (epsilon, delta) guarantee '
+  'of differential privacy'
+)
+
 
 def gaussian(
   key: Array, leaves: Flat, scale: float, buffers: bool = False

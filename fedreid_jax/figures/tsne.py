@@ -3,7 +3,9 @@
 Points are features before the neck, where domains differ. Of a method that
 hallucinates a second panel shows, in the same plane, what the first client
 makes of its images: features of every other client's domain, and of a domain
-nobody has.
+nobody has. The paper shows three identities of a domain; here are images of
+all, and every image has draws of its own, where training draws once a batch:
+the cloud is wider than one batch's.
 """
 
 from collections.abc import Sequence

@@ -1,10 +1,14 @@
+from types import SimpleNamespace
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import toy
 
 from fedreid_jax import algorithms, errors
-from fedreid_jax.core import compose
+from fedreid_jax.core import compose, types
+from fedreid_jax.losses import hallucination, metric
 
 
 def components(**arguments):
@@ -83,6 +87,47 @@ def test_every_variant_trains_and_differs(config, clients, arguments):
   if arguments != {'negative_variance': 'resample'}:
     name = 'params/backbone/conv1/kernel'
     assert (server.shared[name] != plain.shared[name]).any()
+
+
+@pytest.mark.parametrize('num', [2, 3])
+@pytest.mark.parametrize('novel', ['dirichlet', 'none'])
+def test_the_loss_is_that_of_equation_3_6(num, novel):
+  """lam [L_nov + mean of the other domains'], no gradient to statistics."""
+  rng = np.random.default_rng(num)
+  own, lam, margin = 1, 4.0, 0.3
+  features = jnp.asarray(rng.normal(size=(6, 5)), jnp.float32)
+  dfs = jnp.asarray(rng.uniform(0.5, 1.0, (num, 4, 5)), jnp.float32)
+  labels, valid = jnp.array([0, 0, 1, 1, 2, 2]), jnp.ones(6, bool)
+  ctx = toy.step(
+    batch=SimpleNamespace(labels=labels, valid=valid),
+    outputs=types.Outputs(features, features, None),
+    work=SimpleNamespace(index=jnp.int32(own)),
+    key=jax.random.key(7),
+  )
+  (made,) = compose.load(
+    ('dfh',), {'dfh': dict(lam=lam, margin=margin, novel=novel)}, algorithms
+  )
+
+  def loss(dfs):
+    broadcast = SimpleNamespace(extras={'dfh': dfs})
+    return made.term.loss({}, (), ctx._replace(broadcast=broadcast))[0]
+
+  draw_key, novel_key = jax.random.split(ctx.key)
+  means, variances, _ = hallucination.draw(draw_key, dfs, 'clamp')
+
+  def triplet(mean, variance):
+    return metric.hard_triplet(
+      mean + jnp.sqrt(variance) * features, labels, valid, margin
+    )
+
+  expected = sum(
+    triplet(means[k], variances[k]) for k in range(num) if k != own
+  ) / (num - 1)
+  if novel == 'dirichlet':
+    w = jax.random.dirichlet(novel_key, jnp.ones(num))
+    expected += triplet(w @ means, w @ variances)
+  np.testing.assert_allclose(loss(dfs), lam * expected, rtol=1e-5)
+  assert not np.any(jax.grad(loss)(dfs))
 
 
 def test_one_client_has_no_other_domain(config, clients):

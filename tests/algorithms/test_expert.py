@@ -5,11 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import toy
 
+from configs import fedreid
 from fedreid_jax import algorithms
-from fedreid_jax.core import component, compose, types
-from fedreid_jax.losses import distill
+from fedreid_jax.core import component, compose, optim, types
+from fedreid_jax.losses import distill, identity
 
-SHARED = r'(?!\w+/neck/|params/(.+/)?classifier/)'
+SHARED = fedreid.get_config().fedpav.shared
 VALID = jnp.array([True, True, False])
 
 
@@ -73,6 +74,65 @@ def test_expert_starts_from_the_last_result_of_the_client():
   for seen, expected in ((False, 1.0), (True, 0.0)):
     expert, _ = term.open((old, jnp.bool_(seen)), ctx)
     np.testing.assert_array_equal(expert['params/w'], expected)
+
+
+def test_the_expert_learns_from_an_augmentation_of_its_own():
+  """One step of the client's optimiser on cross-entropy of the second view."""
+  rng = np.random.default_rng(0)
+  images, other = (
+    jnp.asarray(rng.normal(size=(3, 4)), jnp.float32) for _ in '12'
+  )
+  labels = jnp.array([0, 1, 0])
+  seen = []
+
+  def view(key):
+    seen.append(key)
+    return other
+
+  def apply(variables, x, **_):
+    scores = x @ variables['params/w']
+    return types.Outputs(x, x, scores), {'batch_stats/n': jnp.float32(1.0)}
+
+  def objective(outputs, batch):
+    return identity.cross_entropy(outputs.logits, batch.labels, batch.valid), {}
+
+  rule = optim.make(toy.toy_config().optim)
+  weights = {'params/w': jnp.asarray(rng.normal(size=(4, 2)), jnp.float32)}
+  expert = {**weights, 'batch_stats/n': jnp.float32(0.0)}
+  ctx = toy.step(
+    batch=types.Batch(images, labels, labels, 0 * labels, VALID),
+    work=SimpleNamespace(num_identities=2),
+    model=SimpleNamespace(apply=apply),
+    objective=objective,
+    view=view,
+    optimizer=rule,
+    lr=0.1,
+    key=jax.random.key(3),
+  )
+  term = components()[-1].term
+  state = rule.init(weights)
+  (trained, _), scores = term.before((expert, state), ctx)
+
+  def entropy(weights):
+    return identity.cross_entropy(other @ weights['params/w'], labels, VALID)
+
+  wanted, _ = rule.update(jax.grad(entropy)(weights), state, weights, 0.1)
+  np.testing.assert_allclose(trained['params/w'], wanted['params/w'], rtol=1e-6)
+  np.testing.assert_allclose(scores, other @ weights['params/w'], rtol=1e-6)
+  assert trained['batch_stats/n'] == 1.0 and len(seen) == 1
+
+
+def test_the_published_setting():
+  c = fedreid.get_config('paper')
+  assert c.components == ('fedpav', 'uniform', 'expert')
+  assert (c.rounds, c.local.batch, c.local.epochs) == (100, 32, 1)
+  assert (c.expert.temperature, c.model.bottleneck) == (3.0, 512)
+  assert (c.model.name, c.model.last_stride) == ('resnet50', 2)
+  assert (c.optim.lr, c.optim.nesterov) == (0.1, True)
+  assert c.optim.lr_multipliers == (('params/backbone/', 0.1),)
+  assert (c.optim.milestones, c.optim.gamma) == ((40, 80), 0.1)
+  assert (c.evaluation.feature, c.evaluation.flip) == ('feature', True)
+  assert c.evaluation.metric == 'euclidean'
 
 
 def test_what_stays_is_the_model_of_the_client_not_the_expert(config, clients):

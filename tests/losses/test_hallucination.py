@@ -101,3 +101,42 @@ def test_feature_mixup_stays_between_two_domains(mix):
       for a, b in ((0, 1), (0, 2), (1, 2))
     ]
     assert any(between)
+
+
+def shares(out, every):
+  """Weights of the domains in each image's features, by least squares."""
+  found = [
+    np.linalg.lstsq(every[:, row].T, out[row], rcond=None)
+    for row in range(len(out))
+  ]
+  assert (
+    max(
+      np.abs(every[:, r].T @ f[0] - out[r]).max() for r, f in enumerate(found)
+    )
+    < 1e-3
+  )
+  return np.asarray([weights for weights, *_ in found])
+
+
+@pytest.mark.parametrize('kind', ['dirichlet_mixup', 'feature_mixup'])
+@pytest.mark.parametrize('mix', hallucination.MIX)
+def test_mixup_weights(kind, mix):
+  """Of the batch or of an image; Feature-MixUp's are of two other domains."""
+  drawn = []
+  for seed in range(40):
+    out, every = novel(kind, mix=mix, key=jax.random.key(seed))
+    if kind == 'dirichlet_mixup':
+      every = every.copy()
+      every[1] = 10 + np.asarray(batch())
+    weights = shares(out, every)
+    np.testing.assert_allclose(weights.sum(axis=1), 1.0, atol=1e-3)
+    assert (np.ptp(weights, axis=0).max() < 1e-3) == (mix == 'batch')
+    used = (np.abs(weights) > 1e-3).sum(axis=1)
+    if kind == 'feature_mixup':
+      assert used.max() == 2
+    drawn.append(weights[0])
+  drawn = np.asarray(drawn)
+  assert drawn.min() > -1e-3
+  # Both laws are flat: no domain is favoured, and shares reach to both ends.
+  np.testing.assert_allclose(drawn.mean(axis=0), 1 / 3, atol=0.15)
+  assert drawn.max() > 0.8
