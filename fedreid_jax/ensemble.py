@@ -10,6 +10,7 @@ so that none outweighs the others, unless `evaluation.ensemble_norm` is off.
 
 from collections.abc import Sequence
 
+import jax.numpy as jnp
 import numpy as np
 
 from fedreid_jax import errors
@@ -63,5 +64,5 @@ def join(features: Sequence[np.ndarray], norm: bool) -> np.ndarray:
   if len(features) == 1:
     return features[0]
   if norm:
-    features = [np.asarray(similarity.unit(own)) for own in features]
+    features = [np.asarray(similarity.unit(jnp.asarray(x))) for x in features]
   return np.concatenate(features, axis=1)

@@ -42,7 +42,7 @@ class Trained(NamedTuple):
   variables: types.Flat
   federation: Federation
   views: Views
-  extractor: Callable[..., Callable[[types.Flat, np.ndarray], np.ndarray]]
+  extractor: Callable[..., Callable[..., np.ndarray]]
   slots: dict[str, np.ndarray]
 
   def features(
