@@ -21,4 +21,12 @@ def get_config(arg: str | None = None):
   c.augment.gray, c.augment.erase, c.augment.erase_tries = 0.5, 0.5, 20
   c.augment.erase_area = (0.2, 0.8)
   infrared.freeze_bias(c)
-  return arguments.recipe(arg, c, infrared.presets(data__height__paper=384))
+  return arguments.recipe(
+    arg,
+    c,
+    infrared.presets(
+      data__height__paper=384,
+      # From random numbers a higher rate draws all features to one point.
+      optim__lr__synthetic=0.01,
+    ),
+  )

@@ -151,16 +151,17 @@ def presets(**fields):
 
   Args:
     fields: values by the name of a field, `__` for its dot; those that end in
-      `__paper` are of the preset `paper` only.
+      `__PRESET` are of that preset only.
   """
 
   def fixed(name, preset):
     def change(c) -> None:
       preset(c)
       for field, value in fields.items():
-        key, own, _ = field.partition('__paper')
-        if not own or name == 'paper':
-          c.update_from_flattened_dict({key.replace('__', '.'): value})
+        parts = field.split('__')
+        only = parts.pop() if parts[-1] in PRESETS else name
+        if only == name:
+          c.update_from_flattened_dict({'.'.join(parts): value})
 
     return change
 
