@@ -16,9 +16,8 @@ import time
 
 import numpy as np
 from absl import app, flags
-from rich import console, table
 
-from benchmarks import turns
+from benchmarks import show, turns
 from fedreid_jax.data import cache
 
 FAMILY = (
@@ -107,21 +106,19 @@ def main(argv: list[str]) -> None:
     for name, rows in lines.items()
   }
   base = next(iter(found.values()))
-  out = table.Table(title=f'a round, {_ARG.value}, {_ROUNDS.value} each')
   columns = 'recipe', 's, median', 'over the base', 'MiB', 'MB sent', 'pass, s'
-  for column in columns:
-    out.add_column(column, justify='left' if column == 'recipe' else 'right')
-  for name, rows in found.items():
-    ratio = np.median(rows[:, 0] / base[:, 0])
-    out.add_row(
+  shown = [
+    (
       name,
       f'{np.median(rows[:, 0]):.3f}',
-      f'{100 * (ratio - 1):+.1f} %',
+      f'{100 * (np.median(rows[:, 0] / base[:, 0]) - 1):+.1f} %',
       f'{rows[-1, 1]:.0f} ({rows[-1, 1] - base[-1, 1]:+.0f})',
       f'{rows[-1, 2]:.1f}',
       f'{np.median(rows[:, 3]):.3f}',
     )
-  console.Console(width=110).print(out)
+    for name, rows in found.items()
+  ]
+  show.rows(f'a round, {_ARG.value}, {_ROUNDS.value} each', columns, shown)
 
 
 if __name__ == '__main__':

@@ -13,9 +13,8 @@ import os
 
 import numpy as np
 from absl import app, flags
-from rich import console, table
 
-from benchmarks import turns
+from benchmarks import show, turns
 
 _ROUNDS = flags.DEFINE_integer('rounds', 15, 'Counted rounds of each.')
 _WORKER = flags.DEFINE_string('worker', '', 'Internal: which contender to be.')
@@ -131,14 +130,13 @@ def main(argv: list[str]) -> None:
     name: [float(line) for line in found] for name, found in lines.items()
   }
   ours = np.asarray(speeds[names[0]])
-  out = table.Table(title=f'FedPav rounds, images/s, {_ROUNDS.value} each')
-  for column in ('program', 'min', 'median', 'max', 'ours / it, median'):
-    out.add_column(column, justify='left' if column == 'program' else 'right')
+  rows = []
   for name in names:
     values = np.asarray(speeds[name])
     row = [f'{f(values):.0f}' for f in (np.min, np.median, np.max)]
-    out.add_row(name, *row, f'{np.median(ours / values):.2f}')
-  console.Console(width=110).print(out)
+    rows.append((name, *row, f'{np.median(ours / values):.2f}'))
+  columns = 'program', 'min', 'median', 'max', 'ours / it, median'
+  show.rows(f'FedPav rounds, images/s, {_ROUNDS.value} each', columns, rows)
 
 
 if __name__ == '__main__':

@@ -12,7 +12,8 @@ import time
 
 import numpy as np
 from absl import app, flags
-from rich import console, table
+
+from benchmarks import show
 
 _MODELS = flags.DEFINE_string(
   'models', 'convnet', 'NAME[:key=value,...] of each, separated by `;`.'
@@ -81,20 +82,21 @@ def main(argv: list[str]) -> None:
       run()
       if turn:
         seconds[spec].append((time.perf_counter() - start) / steps)
-  out = table.Table(title=f'a training step, {_ARG.value}, batch {batch}')
-  for column in ('network', 'M multiply-adds', 'ms', 'images/s', 'GFLOP/s'):
-    out.add_column(column, justify='left' if column == 'network' else 'right')
+  rows = []
   for spec, (_, cost) in runs.items():
     took = float(np.median(seconds[spec]))
     rate = batch / took
-    out.add_row(
-      spec,
-      f'{cost.multiply_adds / 1e6:.1f}',
-      f'{1e3 * took:.1f}',
-      f'{rate:.0f}',
-      f'{6e-9 * cost.multiply_adds * rate:.0f}',
+    rows.append(
+      (
+        spec,
+        f'{cost.multiply_adds / 1e6:.1f}',
+        f'{1e3 * took:.1f}',
+        f'{rate:.0f}',
+        f'{6e-9 * cost.multiply_adds * rate:.0f}',
+      )
     )
-  console.Console(width=110).print(out)
+  columns = 'network', 'M multiply-adds', 'ms', 'images/s', 'GFLOP/s'
+  show.rows(f'a training step, {_ARG.value}, batch {batch}', columns, rows)
 
 
 if __name__ == '__main__':

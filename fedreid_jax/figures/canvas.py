@@ -72,6 +72,12 @@ def new(width: float, height: float) -> Any:
   return figure.Figure((width, height), layout='constrained')
 
 
+def row(num: int, width: float, height: float) -> tuple[Any, Any]:
+  """Returns (figure, its panels), `num` side by side, sizes in inches."""
+  figure = new(width * num + 0.4, height)
+  return figure, figure.subplots(1, num, squeeze=False)[0]
+
+
 def save(figure: Any, path: Path) -> None:
   """Writes a figure whole or not at all; the same figure, the same bytes."""
   import matplotlib

@@ -57,9 +57,8 @@ def draw(runs: Sequence[tuple[str, dict[str, Any]]], target: str = '') -> Any:
   }
   shown = [metric for metric, lines in curves.items() if any(lines.values())]
   where = target or ('mean of ' if len(names) > 1 else '') + ', '.join(names)
-  figure = canvas.new(4.2 * len(shown) + 0.4, 3.4)
+  figure, places = canvas.row(len(shown), 4.2, 3.4)
   figure.suptitle(f'Test on {where}', fontsize=10)
-  places = figure.subplots(1, len(shown), squeeze=False)[0]
   for axes, metric in zip(places, shown, strict=True):
     for k, (label, line) in enumerate(curves[metric].items()):
       axes.plot(

@@ -40,8 +40,7 @@ def draw(
     target: test, '' for the first of each run.
     seed: of the draw of queries.
   """
-  figure = canvas.new(4.2 * len(runs) + 0.4, 3.6)
-  places = figure.subplots(1, len(runs), squeeze=False)[0]
+  figure, places = canvas.row(len(runs), 4.2, 3.6)
   for axes, (label, run) in zip(places, runs, strict=True):
     within, between = split(run, target, seed)
     edges = np.linspace(0, max(within.max(), between.max()), BINS + 1)

@@ -57,8 +57,7 @@ def draw(
     target: test, '' for the first of each run.
     seed: of persons, images and t-SNE.
   """
-  figure = canvas.new(4.2 * len(runs) + 0.4, 4.4)
-  panels = figure.subplots(1, len(runs), squeeze=False)[0]
+  figure, panels = canvas.row(len(runs), 4.2, 4.4)
   for axes, (label, run) in zip(panels, runs, strict=True):
     shown = of(run, target, seed)
     for k, (cloud, where) in enumerate(

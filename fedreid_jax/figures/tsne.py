@@ -64,8 +64,7 @@ def draw(run: Trained, label: str, seed: int = 0) -> Any:
   style = {
     cloud.domain: styles[k % len(styles)] for k, cloud in enumerate(shown)
   } | {clouds.NOVEL: ('black', True)}
-  figure = canvas.new(4.6 * (1 + bool(made)) + 0.4, 4.8)
-  panels = figure.subplots(1, 1 + bool(made), squeeze=False)[0]
+  figure, panels = canvas.row(1 + bool(made), 4.6, 4.8)
   panels[0].set_title(f'{label}: features', fontsize=10)
   for cloud, where in zip(shown, places, strict=False):
     for panel, alpha in zip(panels, (0.8, 0.15), strict=False):
