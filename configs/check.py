@@ -159,6 +159,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
   'loss.triplet_on': ('embedding', 'feature'),
   'evaluation.metric': ('euclidean', 'cosine'),
   'evaluation.feature': ('embedding', 'feature'),
+  'evaluation.batch_stats': ('running', 'source'),
 }
 
 
@@ -220,7 +221,7 @@ ELEMENTS: Mapping[str, tuple[type, ...]] = {
   'data.std': (float,),
   'model.features': (int,),
   'optim.lr_multipliers': (str, float),
-  'optim.milestones': (int,),
+  'optim.milestones': (float,),
   'optim.points': (float, float),
   'augment.erase_fill': (float,),
   'augment.erase_area': (float,),

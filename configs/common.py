@@ -99,7 +99,8 @@ def default() -> Any:
   c.optim.weight_decay = 5e-4  # added to the gradient of every trainable leaf
   c.optim.lr_multipliers = ()  # ((regular expression of leaves, factor), ...)
   c.optim.schedule = 'constant'  # by global round: constant|step|linear|cosine
-  c.optim.milestones = ()  # step: rounds at which the rate falls
+  c.optim.milestones = ()  # step: rounds at which the rate falls; below 1, the
+  # share of the rounds after which it does
   c.optim.gamma = 0.1  # step: factor
   c.optim.points = ()  # linear: ((round, factor), ...)
   c.optim.warmup = 0  # rounds of linear rise
@@ -138,6 +139,8 @@ def default() -> Any:
   c.evaluation.metric = 'euclidean'  # euclidean|cosine
   c.evaluation.feature = 'embedding'  # or 'feature', before the neck
   c.evaluation.both_sides = False  # of the neck: rank the other feature as well
+  c.evaluation.batch_stats = 'running'  # or 'source': re-estimated at the
+  # tested weights on the clients' own images
   c.evaluation.flip = False  # average with the mirror image's feature
   c.evaluation.ranks = (1, 5, 10)  # of the match curve
   c.evaluation.batch = 128  # images of a device at a time
@@ -234,13 +237,21 @@ def default() -> Any:
   c.dfh.lam = 5.0  # weight of the hallucinated losses
   c.dfh.alpha = (1.0,)  # of the Dirichlet law: one, or one a domain
   c.dfh.margin = 0.5  # of the triplet loss on hallucinated features
+  c.dfh.space = 'b'  # features are embeddings; 'f' pooled ones, model.neck=none
   c.dfh.novel = 'dirichlet'  # dirichlet_mixup|feature_mixup|none
   c.dfh.loss = 'triplet'  # or 'identity'
   c.dfh.resample = 'step'  # or 'round'
   c.dfh.negative_variance = 'clamp'  # abs|resample|mean
   c.dfh.mix_weights = 'batch'  # or 'sample'
+  c.dfh.mix_own = 'raw'  # own domain in a mixup; or 'hallucinated'
   c.dfh.min_identities = 2  # refuse a client with fewer
   return c.lock()
+
+
+def _halved(c: Any, lr: float) -> None:
+  """Halves the rate after half and three quarters of the run, as DFH does."""
+  c.optim.lr, c.optim.schedule = lr, 'step'
+  c.optim.milestones, c.optim.gamma = (0.5, 0.75), 0.5
 
 
 def synthetic(c: Any) -> None:
@@ -251,6 +262,7 @@ def synthetic(c: Any) -> None:
   c.data.height, c.data.width = 64, 32
   c.model.name = 'convnet'
   c.augment.pad = 4
+  _halved(c, 0.05)
 
 
 def smoke(c: Any) -> None:
@@ -276,6 +288,7 @@ def folder(c: Any) -> None:
   c.data.mean, c.data.std = (0.0,), (1.0,)
   c.model.name = 'convnet'
   c.augment.pad, c.augment.flip = 3, 0.0
+  _halved(c, 0.05)
 
 
 def nine(c: Any) -> None:
@@ -284,6 +297,7 @@ def nine(c: Any) -> None:
   Each is ranked on other persons of its own domain; nobody has seen the mall.
   """
   synthetic(c)
+  c.optim.lr, c.optim.schedule = 0.05, 'constant'  # as the papers' clients
   c.data.height, c.data.width = 48, 24
   c.data.sources = (
     'plaza:identities=82',

@@ -1,10 +1,12 @@
 """DFH: federated domain generalisation by feature hallucination.
 
 Local loss: cross-entropy and hard triplet of margin 0.5 on the normalised
-feature, plus both on hallucinated features with weight 5. SGD, momentum 0.9,
-weight decay 5e-4, PK batches, statistics shared after every round.
+feature, plus the triplet loss on hallucinated features with weight 5. SGD,
+momentum 0.9, weight decay 5e-4, PK batches, statistics shared after every
+round.
 
   python -m launchers.main --config=configs/dfh.py[:smoke]
+  python -m launchers.main --config=configs/dfh.py:synthetic,space=f
   python -m launchers.main --config=configs/dfh.py:folder,data.root=DIR
   python -m launchers.main --config=configs/dfh.py:paper,data.root=DIR \
     --config.model.pretrained=resnet50.safetensors
@@ -18,8 +20,18 @@ from configs import arguments, common
 
 
 def get_config(arg: str | None = None):
-  """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
-  return arguments.recipe(arg, base(), PRESETS)
+  """Returns the recipe; `arg` is `PRESET[,space=f][,key=value...]`."""
+  arg, space = arguments.take_argument(arg, 'space', 'b')
+  config = base()
+  in_space(config, space)
+  return arguments.recipe(arg, config, PRESETS)
+
+
+def in_space(config, space: str) -> None:
+  """Puts everything into one space: 'f' before the neck, which then is none."""
+  config.dfh.space = space
+  if space == 'f':
+    config.model.neck = 'none'
 
 
 def base():

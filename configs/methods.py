@@ -32,6 +32,12 @@ def rules(c: Any) -> Iterator[Rule]:
     'pk_caj repeats the visible images, and only copies changes them',
   )
   yield (
+    min((*c.optim.milestones, 0)) < 0,
+    'optim.milestones',
+    f'{c.optim.milestones}',
+    'rounds, or shares of the run, from 0 up',
+  )
+  yield (
     any(a[0] >= b[0] for a, b in pairwise(c.optim.points)),
     'optim.points',
     'rounds do not rise',
@@ -107,6 +113,14 @@ def _sharing(c: Any, parts: set[str]) -> Iterator[Rule]:
     'model.private',
     'public images have no modality',
     'use one stream with kd, cc and cdw.batch=shared',
+  )
+  pooled = c.dfh.space == 'f'
+  yield (
+    'dfh' in parts and pooled != (c.model.neck == 'none'),
+    'dfh.space',
+    f'{c.dfh.space!r} with neck {c.model.neck!r}: statistics, classifier and '
+    'retrieval would be of different features',
+    "set model.neck='none'" if pooled else "set it to 'f', or choose a neck",
   )
   yield (
     'standalone' in parts and parts - ALONE,

@@ -11,7 +11,9 @@ from configs import arguments, dfh, snr
 
 
 def get_config(arg: str | None = None):
-  """Returns the recipe; `arg` is `PRESET[,loss=entropy][,key=value...]`."""
+  """Returns the recipe; `arg` is `PRESET[,loss=entropy][,space=f][,...]`."""
   arg, loss = arguments.take_argument(arg, 'loss', 'distance')
+  arg, space = arguments.take_argument(arg, 'space', 'b')
   config = snr.base('snr_dfh', ('fedpav', 'snr', 'dfh'), loss)
+  dfh.in_space(config, space)
   return arguments.recipe(arg, config, dfh.PRESETS)

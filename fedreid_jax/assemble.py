@@ -1,6 +1,7 @@
 """config -> data, model, algorithm, executor and evaluators."""
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -9,7 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from fedreid_jax import algorithms, checkpoint, errors, evaluator
+from fedreid_jax import (
+  algorithms,
+  checkpoint,
+  errors,
+  evaluator,
+  source_stats,
+)
 from fedreid_jax.core import (
   client,
   cohort,
@@ -39,7 +46,8 @@ class Setup(NamedTuple):
     pretrained: names of those that come from a file.
     executor: runs rounds.
     schedule: learning rate of a round.
-    evaluate: `({name: variables of a model}) -> entries`.
+    evaluate: `({name: variables of a model}, source) -> entries`, see
+      `evaluator.make`.
   """
 
   federation: Federation
@@ -57,11 +65,7 @@ def build(config) -> Setup:
   model = functional.wrap(
     networks.build(config.model, columns), federation.image_shape
   )
-  components = compose.load(
-    config.components,
-    {n: config[n].to_dict() for n in config.components if n in config},
-    algorithms,
-  )
+  components = load_components(config)
   views = augment.make(config.augment, federation.mean, federation.std)
   mesh = mapping.make_mesh(_num_devices(config, len(federation.clients)))
   variables = jax.jit(model.init)(jax.random.key(config.seed))
@@ -83,6 +87,12 @@ def build(config) -> Setup:
     optim.schedule(config.optim, config.rounds),
     evaluator.make(config.evaluation, federation.targets, model, views, mesh),
   )
+
+
+def load_components(config) -> tuple:
+  """Returns the components of a configuration's method, in order."""
+  arguments = {n: config[n].to_dict() for n in config.components if n in config}
+  return compose.load(config.components, arguments, algorithms)
 
 
 def _check_classifier(federation: Federation, leaves: types.Flat) -> None:
@@ -260,21 +270,43 @@ def restored(config, federation: Federation, leaves: types.Flat) -> Restored:
 
 
 def evaluate_only(
-  config, models: dict[str, types.Flat]
+  config,
+  models: dict[str, types.Flat],
+  groups: np.ndarray,
+  names: Sequence[str],
 ) -> list[dict[str, Any]]:
   """Tests models from a checkpoint on the targets of a configuration.
 
-  No client's images are read.
+  Clients' images are read for `evaluation.batch_stats='source'` only.
 
   Args:
     config: all of it.
     models: variables by name, what never travelled may be missing.
+    groups: group of every client of the run, int32 `[N]`.
+    names: of these clients, `N`.
+
+  Raises:
+    DataError: when the clients of the configuration are not those of the run.
   """
-  federation = load.load(config.data, clients=False)
+  from_source = config.evaluation.batch_stats == 'source'
+  federation = load.load(config.data, clients=from_source)
   any_model = next(iter(models.values()))
   model, variables, views, mesh = restored(config, federation, any_model)
   _check_classifier(federation, any_model)
   evaluate = evaluator.make(
     config.evaluation, federation.targets, model, views, mesh
   )
-  return evaluate({n: {**variables, **own} for n, own in models.items()})
+  models = {n: {**variables, **own} for n, own in models.items()}
+  if not from_source:
+    return evaluate(models)
+  if [c.name for c in federation.clients] != list(names):
+    raise errors.DataError(
+      f'clients {", ".join(c.name for c in federation.clients)} where the run '
+      f'has {", ".join(names)}',
+      'evaluation.batch_stats',
+      "set it to 'running', or give the data of the run",
+    )
+  components = load_components(config)
+  executor = make_executor(config, federation, model, components, views, mesh)
+  sent = {'up': Counter(), 'down': Counter()}
+  return evaluate(models, source_stats.make(executor, groups, names, sent))

@@ -5,7 +5,9 @@ person re-identification, AAAI 2021, table 3: the features of all models in a
 row, `f(x) = [f_1(x), ..., f_N(x)]`, or one model with the mean of their
 parameters and running statistics, `w = (1/N) sum_k w_k`. The paper does not say
 whether features are scaled before they are joined; here each has unit length,
-so that none outweighs the others, unless `evaluation.ensemble_norm` is off.
+so that none outweighs the others, unless `evaluation.ensemble_norm` is off. The
+mean of running moments is not the moments of the mean model; with
+`evaluation.batch_stats='source'` they are re-estimated on all clients' images.
 """
 
 from collections.abc import Sequence

@@ -26,10 +26,12 @@ COUNTS = ('queries', 'gallery', 'invalid_queries', 'ties')
 Entry = dict[str, Any]
 
 
-def make(
-  config, targets, model, views, mesh
-) -> Callable[[dict[str, types.Flat]], list[Entry]]:
-  """Builds `({name: variables}) -> entries`, one a model and target.
+def make(config, targets, model, views, mesh) -> Callable[..., list[Entry]]:
+  """Builds `({name: variables}, source) -> entries`, one a model and target.
+
+  `source` maps models to models, before they are tested; it re-estimates their
+  moments of batch normalisation (`source_stats`) and is left out to test with
+  the running ones.
 
   An entry is one element of `evaluation` in results.json, without its round. A
   client's own model is tested on its own domain where that is a target (and on
@@ -79,9 +81,14 @@ def make(
         entry['metrics'][name + side] = value
     return entry
 
-  def evaluate(models: dict[str, types.Flat]) -> list[Entry]:
+  def evaluate(
+    models: dict[str, types.Flat], source=lambda models: models
+  ) -> list[Entry]:
+    models = source(models)
     members = {name: [variables] for name, variables in models.items()}
-    members |= ensemble.make(models, config.ensemble)
+    for kind, own in ensemble.make(models, config.ensemble).items():
+      # Averaged parameters have moments of their own.
+      members[kind] = own if len(own) > 1 else [source({kind: own[0]})[kind]]
     return [
       {'model': name} | one(own, target)
       for name, own in members.items()

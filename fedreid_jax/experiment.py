@@ -20,6 +20,7 @@ from fedreid_jax import (
   errors,
   lock,
   recorder,
+  source_stats,
   start,
   summary,
 )
@@ -74,6 +75,7 @@ class _Run:
     self.bytes = {'up': Counter(), 'down': Counter()}
     self.images = self.bad_rounds = self.done = 0
     self.fresh = True
+    self.warned: set[str] = set()
     self._describe(workdir)
 
   def _describe(self, workdir: Path) -> None:
@@ -214,6 +216,10 @@ class _Run:
       self.record.say(
         f'round {self.done}: weights are zero or not finite, by size instead'
       )
+    for text in self.setup.executor.warnings(log['metrics']):
+      if text not in self.warned:
+        self.warned.add(text)
+        self.record.say(f'warning: round {self.done}: {text}')
     self.bad_rounds = self.bad_rounds + 1 if lost else 0
     if lost:
       self.record.say(
@@ -230,7 +236,7 @@ class _Run:
 
   def _evaluate(self) -> float | None:
     """Evaluates, records and returns the mean score over targets, if any."""
-    entries = self.setup.evaluate(self._models())
+    entries = self.setup.evaluate(self._models(), *self._source())
     self.clock.lap('eval')
     for entry in entries:
       entry['round'] = self.done
@@ -248,6 +254,14 @@ class _Run:
     served = [e for e in entries if not e['model'].startswith('client:')]
     scores = [summary.score(e['metrics']) for e in served or entries]
     return float(np.mean(scores))
+
+  def _source(self) -> tuple:
+    """Returns how to re-estimate moments before a test, if that is asked."""
+    if self.config.evaluation.batch_stats == 'running':
+      return ()
+    groups = np.asarray(self.server.groups)
+    executor = self.setup.executor
+    return (source_stats.make(executor, groups, self.names, self.bytes),)
 
   def _clusters(self) -> dict[str, list[str]]:
     """Returns the clients of each of the server's models."""
@@ -328,7 +342,7 @@ def evaluate(config, workdir: Path, which: str) -> list[dict[str, Any]]:
     config = copy.deepcopy(config)
     config.data.sources = tuple(host['sources'])
   models = assemble.named_models(shared, personal, groups, host['clients'])
-  entries = assemble.evaluate_only(config, models)
+  entries = assemble.evaluate_only(config, models, groups, host['clients'])
   for entry in entries:
     entry['round'] = step
   if jax.process_index() == 0:

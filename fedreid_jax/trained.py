@@ -66,9 +66,16 @@ class Trained(NamedTuple):
     extract = self.extractor(feature=config.feature, flip=config.flip)
     return extract(self.variables, images, modalities)
 
-  def moments(self, client: ClientData) -> moments.Moments:
-    """Returns the moments of a client's pooled features, by identity."""
-    found = self.features(client.images(), 'feature', client.modalities)
+  def moments(
+    self, client: ClientData, which: str = 'feature'
+  ) -> moments.Moments:
+    """Returns the moments of a client's features, by identity.
+
+    Args:
+      client: whose images.
+      which: 'feature' before the neck or 'embedding' after it.
+    """
+    found = self.features(client.images(), which, client.modalities)
     none = moments.zeros(client.num_identities, found.shape[1])
     real = np.ones(len(found), bool)
     return jax.jit(moments.merge)(none, found, client.labels, real)

@@ -189,7 +189,7 @@ def test_clouds_of_every_domain(run):
 
 def test_statistics_come_from_the_server_or_the_images(run):
   client = run.client('birch')
-  features = run.features(client.images(), 'feature')
+  features = run.features(client.images(), 'embedding')
   means = np.stack([features[client.labels == k].mean(0) for k in range(3)])
   found = clouds.statistics(run)
   assert found.shape == (4, 4, 8)
@@ -205,7 +205,7 @@ def test_statistics_come_from_the_server_or_the_images(run):
 
 
 def test_hallucinated_features_have_the_statistics(run):
-  """Without spread every domain's features are its mean plus b."""
+  """Without spread a domain's features are its mean plus normalised ones."""
   dfs = np.zeros((4, 4, 8), np.float32)
   dfs[:, 0] = np.arange(4)[:, None]
   dfs[:, 2] = 1
@@ -216,7 +216,8 @@ def test_hallucinated_features_have_the_statistics(run):
     'dogwood',
     'a new domain',
   ]
-  b = run.features(run.client('ash').images(), 'embedding')
+  own = run.features(run.client('ash').images(), 'embedding')
+  b = (own - own.mean(0)) / np.sqrt(own.var(0) + 1e-5)
   for mean, cloud in enumerate(found[:3], 1):
     np.testing.assert_allclose(cloud.features, mean + b, atol=1e-5)
   shift = found[3].features - b

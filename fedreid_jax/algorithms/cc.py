@@ -9,7 +9,9 @@ distance (`clustering.finch`) splits the cohort S into clusters c:
 
 from which the clients of c start their next round. A client that was not drawn,
 or whose upload is lost, keeps the model of its last cluster. With 'cdw' the
-weights within a cluster are cosine distances.
+weights within a cluster are cosine distances. The models are in evaluation mode
+with the moments of batch normalisation of X itself: the running moments of a
+trained model are delayed, and clients would differ by the delay.
 
 Deviations from the paper: it does not say how a batch of features becomes one
 vector; here they are put one after another (`represent='mean'` averages them).
@@ -50,7 +52,7 @@ def make(images: int = 32, represent: str = 'flatten') -> Component:
     batch = ctx.test_view(ctx.public[:images])
 
     def vector(shared):
-      outputs, _ = ctx.model.apply(ctx.complete(shared), batch, train=False)
+      outputs, _ = ctx.model.measure(ctx.complete(shared), batch)
       if represent == 'mean':
         return outputs.embedding.mean(axis=0)
       return outputs.embedding.reshape(-1)

@@ -8,19 +8,23 @@ received and g' by the model it trained, both with the classifier of their time,
   w = sum_{k in S} (d_k / sum_{j in S} d_j) w_k.
 
 The batch is the round's first, of the client's own images (`batch='local'`), or
-the first public ones (`batch='shared'`, the journal's algorithms).
+the first public ones (`batch='shared'`, the journal's algorithms). Both models
+are in evaluation mode, but normalise with the moments of that batch: running
+moments belong to neither, those of the received model being an average and
+those of the trained one delayed, and their errors would enter d. A batch of one
+image has no moments; there the running ones are used.
 
 Deviations from the paper: the conference's Algorithm 3 divides by sum 1/m_k, so
 that weights do not sum to one; the journal's equation and the released code do
 not. Deviations from the released code: it takes an augmented batch and both
-models as they are, in training mode, where dropout adds to d; here the test
-transform and evaluation mode. If no model changed, weights are by size.
+models in training mode, where dropout adds to d; here the test transform and no
+dropout. If no model changed, weights are by size.
 """
 
 import jax.numpy as jnp
 
 from fedreid_jax import errors
-from fedreid_jax.core import aggregate
+from fedreid_jax.core import aggregate, batch_stats
 from fedreid_jax.core.component import (
   Component,
   FinishCtx,
@@ -60,11 +64,16 @@ def make(batch: str = 'local', images: int = 32) -> Component:
       sent, valid, modalities = own.images, own.valid, own.modalities
 
     def scores(variables):
-      outputs, _ = ctx.model.apply(
+      measured, _ = ctx.model.measure(
+        variables, sent, mask=valid, modalities=modalities
+      )
+      running, _ = ctx.model.apply(
         variables, sent, train=False, modalities=modalities
       )
-      real = jnp.arange(outputs.logits.shape[1]) < ctx.work.num_identities
-      return jnp.where(real, outputs.logits, 0.0)
+      several = valid.sum() >= batch_stats.FEWEST_IMAGES
+      logits = jnp.where(several, measured.logits, running.logits)
+      real = jnp.arange(logits.shape[1]) < ctx.work.num_identities
+      return jnp.where(real, logits, 0.0)
 
     near = similarity.cosine(scores(ctx.start), scores(ctx.variables))
     return state, identity.masked_mean(jnp.maximum(1.0 - near, 0.0), valid)

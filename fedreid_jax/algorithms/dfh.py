@@ -1,32 +1,48 @@
 """DFH: domain feature hallucination from statistics instead of images.
 
-The domain feature statistics (DFS) of client i, over identities j whose pooled
-pre-neck features have mean mu_ij and biased variance s_ij (eq. 3.1):
+Yang, Zhong, Luo, Li and Sebe, "Federated and Generalized Person
+Re-identification through Domain and Feature Hallucinating". The domain feature
+statistics (DFS) of client i, over identities j whose features F have mean mu_ij
+and biased variance s_ij (eq. 3.1):
 
   m_i = mean_j mu_ij, v_i = var_j mu_ij, p_i = mean_j s_ij, q_i = var_j s_ij.
 
-They travel up with the model after local training (and once before round 0)
-and down to everyone. Each step draws, for every domain k, a mean
-M_k = m_k + sqrt(v_k) e1 and a variance V_k = p_k + sqrt(q_k) e2, and, with b
-the normalised features of the batch, hallucinates
+A client sends them after local training (and once before round 0), and the
+server sends all of them to every client. Each step draws, for every domain k, a
+mean M_k = m_k + sqrt(v_k) e1 and a variance V_k = p_k + sqrt(q_k) e2, and, with
+b = BN(F_i) the features of the batch, normalised by the batch's own moments,
+hallucinates
 
   F_k = M_k + sqrt(V_k) b for k != i                (feature, eq. 3.2)
   F_nov = sum_k w_k M_k + sqrt(sum_k w_k V_k) b     (domain), w ~ Dir(alpha).
 
 Its ablations make F_nov of features instead (table 2): Dirichlet-MixUp is
-sum_k w_k F_k, w ~ Dir(alpha), with F_i the images' own features, not
-hallucinated ones; Feature-MixUp is u F_a + (1 - u) F_b, u uniform on [0, 1]
-(Beta(1, 1)), of two different domains a, b, all hallucinated.
+sum_k w_k F_k, w ~ Dir(alpha); Feature-MixUp is u F_a + (1 - u) F_b, u uniform
+on [0, 1] (Beta(1, 1)), of two different domains a and b. In both F_i are the
+images' own features (`mix_own='raw'`) or hallucinated like the others'.
 
   L = L_ori + lam [ L_tri(F_nov) + 1/(N-1) sum_{k != i} L_tri(F_k) ] (eq. 3.6)
 
-Deviations from the paper: V_k is drawn from a normal law with mass below zero,
-of which the paper says nothing; draws are clamped at 1e-6 before mixing
-(`negative_variance`), and the clamped share is a metric. DFS and weights are
-drawn at every step, as its introduction says; its Algorithm 1 draws once a
-round (`resample='round'`), and there from client i where k is meant. Weights of
-the mean are images (eq. 3.7), not identities (section 3). There is no released
-code of the method.
+The statistics are measured on the client's trained model in evaluation mode,
+with moments of batch normalisation that are re-estimated at its weights on the
+same images (`core.batch_stats`). The running moments follow the weights with a
+delay; statistics measured with them come out too large, make weights grow and
+become larger again. `sigma_ratio` is the root mean square of sqrt(p_i) over
+that of the batch's standard deviation; it is below 1 unless statistics are
+measured in another mode than they are used in.
+
+Deviations from the paper: it does not say whether F is the pooled feature or
+its normalisation, which its group's code calls by the same name, pool5. Both
+readings are implemented, each with the classifier, the triplet loss, the
+statistics, the hallucinated features of table 5 and retrieval in one space:
+`space='b'`, F is the embedding after the neck, and `space='f'`, F is the pooled
+feature of a network without a neck. V_k is drawn from a normal law with mass
+below zero, of which the paper says nothing; draws are clamped at 1e-6 before
+mixing (`negative_variance`), and their share is a metric, apart from the share
+of channels that are dead. DFS and weights are drawn at every step, as its
+introduction says; its Algorithm 1 draws once a round (`resample='round'`), and
+there from client i where k is meant. Weights of the mean are images (eq. 3.7),
+not identities (section 3). There is no released code of the method.
 """
 
 import jax
@@ -42,11 +58,14 @@ from fedreid_jax.core.component import (
   StepCtx,
   Survey,
 )
-from fedreid_jax.core.types import Array, Metrics
+from fedreid_jax.core.types import Array, Metrics, Outputs
 from fedreid_jax.losses import hallucination, identity, metric
+from fedreid_jax.models import norm
 
 LOSSES = ('triplet', 'identity')
 RESAMPLE = ('step', 'round')
+# The field of `Outputs` that is F in each reading of the paper.
+SPACES = {'b': 'embedding', 'f': 'feature'}
 
 
 def make(
@@ -54,11 +73,13 @@ def make(
   lam: float = 5.0,
   alpha: tuple[float, ...] = (1.0,),
   margin: float = 0.5,
+  space: str = 'b',
   novel: str = 'dirichlet',
   loss: str = 'triplet',
   resample: str = 'step',
   negative_variance: str = 'clamp',
   mix_weights: str = 'batch',
+  mix_own: str = 'raw',
   min_identities: int = 2,
 ) -> Component:
   """Builds the component.
@@ -68,11 +89,14 @@ def make(
     alpha: concentration of the Dirichlet law, one for all domains or one each,
       in the order of the clients' names.
     margin: of the triplet loss.
+    space: F is the embedding ('b') or the pooled feature ('f'); 'f' needs a
+      network without a neck, so that classifier and retrieval use it too.
     novel: how the novel domain is made; 'none' leaves its term out.
     loss: on hallucinated features, 'triplet' or 'identity' (table 5).
     resample: draw statistics and weights every 'step' or every 'round'.
-    negative_variance: what to do with a draw below zero.
+    negative_variance: treatment of a variance drawn below zero.
     mix_weights: mixup weights per 'batch' or 'sample'.
+    mix_own: features of the own domain in a mixup, 'raw' or 'hallucinated'.
     min_identities: a client with fewer is refused; the statistics of one
       identity are that identity's mean feature itself.
 
@@ -80,11 +104,13 @@ def make(
     ConfigError: for an unknown choice or a number out of range.
   """
   for field, value, choices in (
+    ('space', space, tuple(SPACES)),
     ('novel', novel, hallucination.NOVEL),
     ('loss', loss, LOSSES),
     ('resample', resample, RESAMPLE),
     ('negative_variance', negative_variance, hallucination.NEGATIVE),
     ('mix_weights', mix_weights, hallucination.MIX),
+    ('mix_own', mix_own, hallucination.OWN),
   ):
     if value not in choices:
       raise errors.ConfigError(
@@ -95,6 +121,9 @@ def make(
       'lam and margin must be at least 0, alpha above 0', 'dfh', 'change it'
     )
 
+  def represent(outputs: Outputs) -> Array:
+    return getattr(outputs, SPACES[space])
+
   def init(ctx):
     if len(alpha) not in (1, ctx.num_clients):
       raise errors.ConfigError(
@@ -102,7 +131,7 @@ def make(
         'dfh.alpha',
         'give one, or one for each client',
       )
-    return jnp.zeros((ctx.num_clients, 4, ctx.outputs.feature.shape[1]))
+    return jnp.zeros((ctx.num_clients, 4, represent(ctx.outputs).shape[1]))
 
   def collect(slot, uploads, arrived):
     rows = jnp.where(arrived, uploads.index, slot.shape[0])
@@ -121,27 +150,35 @@ def make(
     num = dfs.shape[0]
     key = ctx.key if resample == 'step' else ctx.round_key
     draw_key, novel_key = jax.random.split(key)
-    means, variances, below = hallucination.draw(
-      draw_key, dfs, negative_variance
+    drawn = hallucination.draw(draw_key, dfs, negative_variance)
+    feature = represent(ctx.outputs)
+    dim = feature.shape[1]
+    normalised, _, variance = norm.standardize(
+      feature, jnp.ones(dim), jnp.zeros(dim), ctx.batch.valid
     )
-    feature, embedding = ctx.outputs.feature, ctx.outputs.embedding
-    every = hallucination.per_domain(means, variances, embedding)
+    every = hallucination.per_domain(drawn.means, drawn.variances, normalised)
     each = jax.vmap(lambda f: on_hallucinated(f, ctx))(every)
     others = jnp.arange(num) != ctx.work.index
     known = jnp.where(others, each, 0.0).sum() / max(num - 1, 1)
     total = known
-    metrics = {'known': known, 'clamped': below}
+    within = dfs[ctx.work.index, 2].mean()
+    metrics = {
+      'known': known,
+      'dead': drawn.dead,
+      'negative': drawn.negative,
+      'sigma_ratio': jnp.sqrt(within / jnp.maximum(variance.mean(), 1e-12)),
+    }
     if novel != 'none':
       features = hallucination.novel_domain(
         novel_key,
         novel,
-        means,
-        variances,
+        drawn,
         feature,
-        embedding,
+        normalised,
         ctx.work.index,
         jnp.broadcast_to(jnp.asarray(alpha, jnp.float32), (num,)),
         mix_weights,
+        mix_own,
       )
       metrics['novel'] = on_hallucinated(features, ctx)
       total = total + metrics['novel']
@@ -159,10 +196,10 @@ def make(
 
   survey = Survey(
     init=lambda outputs: moments.zeros(
-      outputs.logits.shape[1], outputs.feature.shape[1]
+      outputs.logits.shape[1], represent(outputs).shape[1]
     ),
     update=lambda seen, outputs, batch: moments.merge(
-      seen, outputs.feature, batch.labels, batch.valid
+      seen, represent(outputs), batch.labels, batch.valid
     ),
   )
   return Component(
@@ -177,4 +214,15 @@ def make(
       init=init, collect=collect, broadcast=lambda slot: slot
     ),
     check=check,
+    warn=_warn,
+  )
+
+
+def _warn(metrics: dict[str, float]) -> str:
+  """Returns a warning if statistics are larger than what they are of."""
+  if metrics['sigma_ratio'] <= 1.0:
+    return ''
+  return (
+    'the shared standard deviations within identities are larger than those of '
+    'the batches (dfh_sigma_ratio is above 1); lower optim.lr or dfh.lam'
   )

@@ -15,9 +15,11 @@ where the last term has a gradient with respect to the client's model only. Both
 are trained by the client's optimiser; the expert is thrown away after the
 round. Compose with 'uniform' and a `fedpav.shared` that keeps the head at home.
 
-With `frozen` the teacher is the model the client first started from, in
-evaluation mode: the variant "supervised with local data and distillation"
-(table 6), whose start is a trained federation (`start_from`).
+With `frozen` the teacher is the model the client first started from, without
+dropout: the variant "supervised with local data and distillation" (table 6),
+whose start is a trained federation (`start_from`). Like the trained expert it
+normalises with the moments of the batch; its running ones are an average over
+clients.
 
 Deviations from the paper: where a share of the clients takes part, the others
 do not train (the paper trains all and then selects), so an expert may start
@@ -62,10 +64,10 @@ def make(temperature: float = 3.0, frozen: bool = False) -> Component:
     expert, opt_state = state
     images = ctx.view(jax.random.fold_in(ctx.key, 0))
     if frozen:
-      outputs, _ = ctx.model.apply(
+      outputs, _ = ctx.model.measure(
         expert,
         images,
-        train=False,
+        mask=ctx.batch.valid,
         num_identities=ctx.work.num_identities,
         modalities=ctx.batch.modalities,
       )

@@ -8,9 +8,11 @@ models of the round,
   L = mean_{batch, dimensions} (f_w(x) - (1/K) sum_{k in S} f_{w_k}(x))^2,
 
 all on the same augmented batch, with a new SGD (Nesterov) every time. The last
-batch is kept though it is not full. Teachers are in evaluation mode and frozen;
-the student is in training mode without dropout, so its running statistics
-become those of the public images.
+batch is kept though it is not full. Teachers are frozen. Teachers and student
+normalise with the moments of the batch and have no dropout; the student's
+running statistics become those of the public images. (The running statistics of
+a teacher are delayed and of other images: features made with them are not those
+that the teacher was trained to make.)
 
 Deviations from the paper: none that is known; the conference lets clients send
 features, the journal computes them at the server from the models, which is the
@@ -73,7 +75,7 @@ def make(
     outputs, updated = ctx.model.apply(
       variables, images, train=True, mask=valid
     )
-    target = _teach(ctx, images, normalise)
+    target = _teach(ctx, images, valid, normalise)
     loss = distill.feature_mse(outputs.embedding, target, valid, normalise)
     return loss, {n: updated[n] for n in buffers}
 
@@ -117,12 +119,14 @@ def make(
   )
 
 
-def _teach(ctx: ServerCtx, images: Array, normalise: str) -> Array:
+def _teach(
+  ctx: ServerCtx, images: Array, valid: Array, normalise: str
+) -> Array:
   """Returns the mean feature of the clients' models, frozen, `[B, D]`."""
 
   def one(client):
     shared, counts = client
-    outputs, _ = ctx.model.apply(ctx.complete(shared), images, train=False)
+    outputs, _ = ctx.model.measure(ctx.complete(shared), images, mask=valid)
     feature = outputs.embedding
     if normalise != 'none':
       feature = similarity.unit(feature)

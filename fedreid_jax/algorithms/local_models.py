@@ -7,6 +7,10 @@ classifier, the state kept at client k is
 
   (w_k, v_k) at the end of its last participation, and whether there was one.
 
+Its running moments of batch normalisation follow its weights with a delay; the
+paper tests with them (`evaluation.batch_stats='running'`), 'source' tests with
+moments re-estimated on the client's own images.
+
 Nothing of the training changes; a copy of the model a client costs host memory
 and goes into checkpoints.
 

@@ -2,16 +2,20 @@
 
 Li et al., Model-contrastive federated learning, CVPR 2021, eq. 3. With z the
 feature of a batch, z_g that of the server's model and z_p that of this client's
-model at the end of its last participation, both frozen and in evaluation mode,
+model at the end of its last participation, both frozen,
 
   l = -log [ e^{cos(z, z_g) / T} / (e^{cos(z, z_g) / T} + e^{cos(z, z_p) / T}) ]
 
 and the local loss is L + mu mean_batch l. A client that takes part for the
-first time has no past and l = 0. A client keeps a copy of its whole model.
+first time has no past and l = 0. A client keeps a copy of its whole model. All
+three networks normalise with the moments of the batch, so that at the first
+step of a round z and z_g are equal: running moments are averages or delayed,
+and cosines with features made with them would measure that.
 
 Deviations from the paper: z is the embedding that is ranked, not the output of
 a projection head made for the purpose (as later re-identification code does
-it). Deviations from the released code: none.
+it). Deviations from the released code: it has both frozen networks in
+evaluation mode, with their running moments.
 """
 
 import jax
@@ -33,10 +37,10 @@ def make(mu: float = 1.0, temperature: float = 0.5) -> Component:
     past, has_past = state
 
     def embed(own):
-      outputs, _ = ctx.model.apply(
+      outputs, _ = ctx.model.measure(
         jax.lax.stop_gradient(own),
         ctx.batch.images,
-        train=False,
+        mask=ctx.batch.valid,
         modalities=ctx.batch.modalities,
       )
       return outputs.embedding

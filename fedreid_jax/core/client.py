@@ -1,10 +1,12 @@
 """The local round of one client: the only training loop of the package.
 
-Four pure functions over ONE client, with no leading axis anywhere: `begin`
-opens the round, `train` takes the steps whose images are in the table it is
-given, `survey` folds over the client's images, `end` closes the round. A
+Pure functions over ONE client, with no leading axis anywhere: `begin` opens the
+round, `train` takes the steps whose images are in the table it is given,
+`measure` re-estimates the moments of batch normalisation of the trained model,
+`survey` folds over the client's images with them, `end` closes the round. A
 client whose images all fit on the device runs them in one program; otherwise
-`train` and `survey` are called once a segment, with the same results.
+`train`, `measure` and `survey` are called once a segment, with the same
+results.
 
 The loops have a dynamic number of steps. Run one client after another they
 cost each client its own steps; vmapped, JAX selects on the whole carry, so a
@@ -19,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from fedreid_jax.core import component, keys, partition, types
+from fedreid_jax.core import batch_stats, component, keys, partition, types
 from fedreid_jax.core.keys import Stream
 from fedreid_jax.core.optim import Optimizer
 from fedreid_jax.core.types import Array, Flat, Metrics, Tree
@@ -43,7 +45,7 @@ class Settings(NamedTuple):
     persistent: keep the optimiser state from round to round.
     ramp: let the schedule move within the round.
     masked: some batches have padded rows.
-    survey_batch: images of one survey step.
+    survey_batch: images of one step of a pass over all images.
     accumulate: add up the gradients of a round and step once, at its end.
   """
 
@@ -69,26 +71,32 @@ class Settings(NamedTuple):
 class Carry:
   """One client in the middle of its round.
 
-  `first` is the first batch, not augmented, when a term looks at it in the
-  end; `sums` (gradients so far, images they are of) when they are accumulated.
+  `moments` are those of the trained model on the client's images when a term
+  surveys them; `first` is the first batch, not augmented, when a term looks at
+  it in the end; `sums` (gradients so far, images they are of) when they are
+  accumulated.
   """
 
   params: Flat
   buffers: Flat
   opt_state: Tree
   states: dict[str, Tree]
+  moments: batch_stats.Layers
   surveyed: dict[str, Tree]
   first: Tree
   sums: Tree
 
 
 class Program(NamedTuple):
-  """The local round as four pure functions.
+  """The local round as pure functions.
 
   Attributes:
     begin: `(Broadcast, ClientState, Work) -> Carry`.
     train: `(Broadcast, Table, Carry, Work) -> (Carry, sums of metrics)`.
-    survey: `(Table, Carry, Work) -> Carry`.
+    moments: `(variables) -> moments` of no images, by layer.
+    measure: `(Table, variables, moments, Work) -> moments` with those of the
+      images in the table.
+    survey: `(Table, Carry, Work) -> Carry`, once all images are measured.
     end: `(Broadcast, ClientState, Carry, Work, trained=True) -> (Upload,
       ClientState)`; before round 0 nothing was trained, and only terms that
       prepare have their say.
@@ -97,6 +105,8 @@ class Program(NamedTuple):
 
   begin: Callable[..., Carry]
   train: Callable[..., tuple[Carry, Metrics]]
+  moments: Callable[[Flat], batch_stats.Layers]
+  measure: Callable[..., batch_stats.Layers]
   survey: Callable[..., Carry]
   end: Callable[..., tuple[types.Upload, types.ClientState]]
   surveys: bool
@@ -150,7 +160,10 @@ def make(
     sums: Tree = ()
     if settings.accumulate:
       sums = jax.tree.map(jnp.zeros_like, params), jnp.float32(0.0)
-    return Carry(params, buffers, opt_state, states, surveyed, first, sums)
+    layers = moments(variables) if folds else {}
+    return Carry(
+      params, buffers, opt_state, states, layers, surveyed, first, sums
+    )
 
   def train(broadcast, table, carry, work):
     step = functools.partial(one_step, receive(broadcast, work), table, work)
@@ -174,15 +187,51 @@ def make(
     num_steps = jnp.clip(left, 0, work.rows.shape[0])
     return jax.lax.fori_loop(0, num_steps, body, (carry, zeros))
 
-  def survey(table, carry, work):
-    variables = {**carry.params, **carry.buffers}
-    size = settings.survey_batch
+  def over_images(table, work, body, start):
+    """Folds `(value, test batch) -> value` over the images of a pass."""
 
-    def body(i, surveyed):
-      offset = i * size + jnp.arange(size)
-      valid = offset < work.num_images
-      rows = jnp.where(valid, work.first_row + offset, 0)
-      batch = _gather(table, rows, valid, settings.test_view)
+    def one(i, value):
+      # With the barrier no pass looks constant to XLA, which would hoist one of
+      # a single batch out of the loop and add its images in another order.
+      rows, valid, _ = jax.lax.optimization_barrier(
+        (work.pass_rows[i], work.pass_valid[i], i)
+      )
+      return body(value, _gather(table, rows, valid, settings.test_view))
+
+    num = work.pass_valid.any(axis=1).sum(dtype=jnp.int32)
+    return jax.lax.fori_loop(0, num, one, start)
+
+  def measured(variables, batch, num_identities=None):
+    return settings.model.measure(
+      variables,
+      batch.images,
+      mask=batch.valid,
+      num_identities=num_identities,
+      modalities=batch.modalities,
+    )
+
+  def moments(variables):
+    column = jnp.zeros(settings.survey_batch, jnp.int32)
+    images = jnp.zeros((len(column), *settings.image_shape[1:]))
+    batch = types.Batch(images, column, column, column, column == 0)
+    return batch_stats.zeros(lambda: measured(variables, batch))
+
+  def measure(table, variables, layers, work):
+    return over_images(
+      table,
+      work,
+      lambda layers, batch: batch_stats.merge(
+        layers, measured(variables, batch, work.num_identities)[1]
+      ),
+      layers,
+    )
+
+  def survey(table, carry, work):
+    variables = batch_stats.install(
+      {**carry.params, **carry.buffers}, carry.moments
+    )
+
+    def body(surveyed, batch):
       outputs, _ = settings.model.apply(
         variables,
         batch.images,
@@ -194,9 +243,9 @@ def make(
         n: f.update(surveyed[n], outputs, batch) for n, f in folds.items()
       }
 
-    num_chunks = (work.num_images + size - 1) // size
-    surveyed = jax.lax.fori_loop(0, num_chunks, body, carry.surveyed)
-    return carry.replace(surveyed=surveyed)
+    return carry.replace(
+      surveyed=over_images(table, work, body, carry.surveyed)
+    )
 
   def end(broadcast, state, carry, work, trained=True):
     received = receive(broadcast, work)
@@ -237,7 +286,7 @@ def make(
         upload = channel.up(upload, received, up_key)
     return upload, stays
 
-  return Program(begin, train, survey, end, bool(folds))
+  return Program(begin, train, moments, measure, survey, end, bool(folds))
 
 
 def _gather(table, rows, valid, view) -> types.Batch:

@@ -74,12 +74,36 @@ def seat(placement: Placement, members: np.ndarray, slots: int) -> np.ndarray:
   return seats.reshape(-1)
 
 
+def pass_plan(client: ClientData, seed: int, batch: int) -> Plan:
+  """Returns the batches of a pass over all of a client's images, `[P, B]`.
+
+  The order is one random permutation for the whole run, so that every batch is
+  a sample of the client's images whatever their order on disk, and batches
+  differ in size by one image at most: none is too small to have moments.
+
+  Args:
+    client: whose images.
+    seed: of the run.
+    batch: `B`, the most images of a batch.
+  """
+  num = client.num_images
+  rng = keys.host(seed, keys.Stream.PASS, 0, keys.client_uid(client.name))
+  parts = np.array_split(rng.permutation(num), -(-num // batch))
+  rows = np.zeros((len(parts), batch), np.int32)
+  valid = np.zeros((len(parts), batch), bool)
+  for i, part in enumerate(parts):
+    rows[i, : len(part)], valid[i, : len(part)] = part, True
+  return Plan(rows, valid)
+
+
 def work(
   clients: Sequence[ClientData],
   placement: Placement,
   seats: np.ndarray,
   planner: Planner,
   shape: tuple[int, int],
+  passes: Callable[[int], Plan],
+  pass_shape: tuple[int, int],
   groups: np.ndarray,
   round_: int,
 ) -> types.Work:
@@ -91,12 +115,16 @@ def work(
     seats: client of each place, -1 where empty.
     planner: `(round, client) -> Plan`.
     shape: `(S, B)` of the longest plan of the run.
+    passes: `(client) -> Plan` of a pass over its images.
+    pass_shape: `(P, B')` of the longest pass.
     groups: group of every client, `[N]`.
     round_: global round.
   """
   size = len(seats)
   rows = np.zeros((size, *shape), np.int32)
   valid = np.zeros((size, *shape), bool)
+  pass_rows = np.zeros((size, *pass_shape), np.int32)
+  pass_valid = np.zeros((size, *pass_shape), bool)
   num_steps = np.zeros(size, np.int32)
   here = seats >= 0
   for place_, k in enumerate(seats):
@@ -107,6 +135,9 @@ def work(
     num_steps[place_] = steps
     rows[place_, :steps] = plan.rows + placement.first_row[k]
     valid[place_, :steps] = plan.valid
+    plan = passes(k)
+    pass_rows[place_, : len(plan.rows)] = plan.rows + placement.first_row[k]
+    pass_valid[place_, : len(plan.rows)] = plan.valid
 
   def column(values, dtype) -> np.ndarray:
     return np.where(here, np.asarray(values)[seats], 0).astype(dtype)
@@ -122,6 +153,6 @@ def work(
     first_step=np.zeros(size, np.int32),
     rows=rows,
     valid=valid,
-    first_row=column(placement.first_row, np.int32),
-    num_images=column(images, np.int32),
+    pass_rows=pass_rows,
+    pass_valid=pass_valid,
   )

@@ -146,7 +146,11 @@ class ServerCtx(NamedTuple):
 
 
 class Survey(NamedTuple):
-  """A fold over all of a client's images, evaluation mode, test transform.
+  """A fold over all of a client's images after training, test transform.
+
+  Features are those of the trained model in evaluation mode with moments of
+  batch normalisation that are re-estimated at its weights on the same images
+  (`core.batch_stats`): the running ones follow a moving model with a delay.
 
   Attributes:
     init: `(Outputs of shapes) -> accumulator`.
@@ -271,6 +275,8 @@ class Component(NamedTuple):
     check: `(Population) -> None`, raises an error for clients or public images
       the method cannot work with; not a slot, called once before anything is
       compiled.
+    warn: `(metrics of a round, without the component's prefix) -> text`, empty
+      unless something is wrong; a run prints the text once.
   """
 
   name: str
@@ -282,3 +288,4 @@ class Component(NamedTuple):
   server_step: ServerStep | None = None
   notice: str = ''
   check: Callable[[Population], None] | None = None
+  warn: Callable[[dict[str, float]], str] | None = None

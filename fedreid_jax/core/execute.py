@@ -6,6 +6,7 @@ one computes. Per-client state stays on the host and only the cohort's rows
 travel: device memory does not grow with the number of clients.
 """
 
+import functools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from fedreid_jax.core import cohort, keys, mapping, tables, types
+from fedreid_jax.core.batch_stats import Layers
 from fedreid_jax.core.compose import Algorithm
 from fedreid_jax.core.types import ClientData, Tree
 
@@ -31,7 +33,7 @@ class Options(NamedTuple):
     ordered: reduce in canonical client order.
     budget: bytes of images a device may hold, 0 for no limit.
     plan_shape: `(S, B)` of the longest plan of the run.
-    survey_batch: images of one survey step.
+    survey_batch: images of one step of a pass over all images.
   """
 
   seed: int
@@ -84,6 +86,12 @@ class Executor:
     size = self._homes.rows * self._shelf.image_bytes
     resident = not options.budget or size <= options.budget
     self._table = self._shelf.resident() if resident else None
+    batch = options.survey_batch
+    self._passes = functools.cache(
+      lambda k: cohort.pass_plan(clients[k], options.seed, batch)
+    )
+    most = max(client.num_images for client in clients)
+    self._pass_shape = -(-most // batch), batch
     self._run = mapping.compile_rounds(
       algorithm, mesh, options.width, options.ordered
     )
@@ -126,6 +134,20 @@ class Executor:
     components = self._algorithm.components
     return [component.notice for component in components if component.notice]
 
+  def warnings(self, metrics: dict[str, float]) -> list[str]:
+    """Returns the texts of components that find a round's metrics wrong."""
+    texts = []
+    for component in self._algorithm.components:
+      prefix = f'{component.name}_'
+      own = {
+        name.removeprefix(prefix): value
+        for name, value in metrics.items()
+        if name.startswith(prefix)
+      }
+      if component.warn and own:
+        texts.append(component.warn(own))
+    return [text for text in texts if text]
+
   def put_server(self, server: types.ServerState) -> types.ServerState:
     """Puts a server state from the host on every device."""
     return self._put(server, self._whole)
@@ -146,10 +168,8 @@ class Executor:
     log = {'up': Counter(), 'down': Counter()}
     if not self._algorithm.prepares:
       return server, log
-    everyone = np.arange(len(self._clients))
-    for first in range(0, len(everyone), self._cohort_size):
-      members = everyone[first : first + self._cohort_size]
-      seats, work = self._orders(members, server, 0)
+    for members in self._everyone():
+      seats, work = self._orders(members, server.groups, 0)
       (uploads, rows), _ = self._local(server, states, seats, work, 0, False)
       for way, sent in self._wire(server, uploads, members, False).items():
         log[way].update(sent)
@@ -178,7 +198,7 @@ class Executor:
     drawn = self._draw(round_)
     rank = np.zeros(len(self._clients), np.int32)
     rank[drawn] = np.arange(len(drawn))
-    seats, work = self._orders(drawn, server, round_)
+    seats, work = self._orders(drawn, server.groups, round_)
     (uploads, rows), sums = self._local(
       server, states, seats, work, round_, True
     )
@@ -201,13 +221,47 @@ class Executor:
     log |= said | {'clients': clients, 'images': int(work.valid.sum())}
     return server, log
 
+  def moments(
+    self, models: types.Flat, groups: np.ndarray, own: types.Flat
+  ) -> Layers:
+    """Measures moments of batch normalisation on the images of every client.
+
+    Args:
+      models: leaves of models, `[G, ...]`.
+      groups: which of them each client measures, int32 `[N]`.
+      own: leaves that differ from client to client, on the host, `[N, ...]`.
+
+    Returns:
+      Moments by layer (`core.batch_stats`), on the host, `[N, ...]`.
+    """
+    models = self._put(models, self._whole)
+    nothing = jax.device_get(self._run.no_moments(models, own))
+    num = len(self._clients)
+    every = jax.tree.map(lambda x: np.stack([x] * num), nothing)
+    for members in self._everyone():
+      seats, work = self._orders(members, groups, 0)
+      safe = np.where(seats >= 0, seats, 0)
+      start = jax.tree.map(lambda x: np.stack([x] * len(seats)), nothing)  # noqa: B023
+      mine = self._put({n: x[safe] for n, x in own.items()}, self._split)
+      found = self._put(start, self._split)
+      for table, part in self._passing(seats, work):
+        found = self._run.moments(models, table, (mine, found), part)
+      _keep(every, self._get(found), seats, seats >= 0)
+    return every
+
+  def _everyone(self) -> Iterator[np.ndarray]:
+    """Yields all clients, as many at a time as take part in a round."""
+    everyone = np.arange(len(self._clients))
+    for first in range(0, len(everyone), self._cohort_size):
+      yield everyone[first : first + self._cohort_size]
+
   def _draw(self, round_: int) -> np.ndarray:
     options = self._options
     return cohort.draw(
       options.seed, round_, len(self._clients), options.fraction
     )
 
-  def _orders(self, members, server, round_: int):
+  def _orders(self, members, groups, round_: int):
     seats = cohort.seat(self._homes, members, self._slots)
     return seats, cohort.work(
       self._clients,
@@ -215,7 +269,9 @@ class Executor:
       seats,
       self._planner,
       self._options.plan_shape,
-      np.asarray(server.groups),
+      self._passes,
+      self._pass_shape,
+      np.asarray(groups),
       round_,
     )
 
@@ -235,51 +291,59 @@ class Executor:
         carry, more = self._run.train(server, number, table, carry, segment)
         sums = jax.tree.map(jax.numpy.add, sums, more) if sums else more
     if self._algorithm.program.surveys:
-      for table, segment in self._surveying(seats, work):
-        carry = self._run.survey(server, number, table, carry, segment)
+      for read in (self._run.measure, self._run.survey):
+        for table, segment in self._passing(seats, work):
+          carry = read(server, number, table, carry, segment)
     end = self._run.end if trains else self._run.end_untrained
     return end(server, number, (), (carry, tree), orders), sums
 
-  def _segment_steps(self) -> int:
-    """Returns the training steps of a segment; two segments fit the budget."""
-    steps, batch = self._options.plan_shape
-    step = self._slots * batch * self._shelf.image_bytes
-    return int(np.clip(self._options.budget // (2 * step), 1, steps))
-
   def _training(self, seats, work) -> Iterator[tuple[types.Table, types.Work]]:
     """Yields the images and orders of each segment of steps."""
-    length, batch = self._segment_steps(), self._options.plan_shape[1]
-    own = work.rows - work.first_row[:, None, None]
-    for first in range(0, int(work.num_steps.max()), length):
-      rows = np.zeros((len(seats), length, batch), np.int32)
-      valid = np.zeros(rows.shape, bool)
-      here = slice(first, first + length)
-      size = own[:, here].shape[1]
-      rows[:, :size] = np.maximum(own[:, here], 0)
-      valid[:, :size] = work.valid[:, here]
-      busy = np.where(work.num_steps > first, seats, -1)
-      table = self._shelf.segment(busy, rows.reshape(len(seats), -1))
-      at = np.arange(rows.size, dtype=np.int32).reshape(rows.shape)
-      segment = work.replace(
-        rows=at % (self._slots * length * batch),
-        valid=valid,
-        first_step=np.full(len(seats), first, np.int32),
-      )
+    for first, table, rows, valid in self._segments(
+      seats, work.rows, work.valid
+    ):
+      start = np.full(len(seats), first, np.int32)
+      segment = work.replace(rows=rows, valid=valid, first_step=start)
       yield table, self._put(segment, self._split)
 
-  def _surveying(self, seats, work) -> Iterator[tuple[types.Table, types.Work]]:
-    """Yields the images and orders of each segment of a survey."""
-    chunk = self._options.survey_batch
-    length = self._segment_steps() * self._options.plan_shape[1]
-    length = -(-length // chunk) * chunk
-    slot = np.arange(len(seats), dtype=np.int32) % self._slots
-    for first in range(0, int(work.num_images.max()), length):
-      left = np.clip(work.num_images - first, 0, length).astype(np.int32)
-      last = np.maximum(work.num_images - 1, 0)
-      rows = np.minimum(first + np.arange(length)[None], last[:, None])
-      busy = np.where(left > 0, seats, -1)
-      segment = work.replace(first_row=slot * length, num_images=left)
-      yield self._shelf.segment(busy, rows), self._put(segment, self._split)
+  def _passing(self, seats, work) -> Iterator[tuple[types.Table, types.Work]]:
+    """Yields the images and orders of each segment of a pass."""
+    if self._table is not None:
+      yield self._table, self._put(work, self._split)
+      return
+    for _, table, rows, valid in self._segments(
+      seats, work.pass_rows, work.pass_valid
+    ):
+      segment = work.replace(pass_rows=rows, pass_valid=valid)
+      yield table, self._put(segment, self._split)
+
+  def _segments(self, seats, rows: np.ndarray, valid: np.ndarray):
+    """Cuts batches into segments, two of which fit the budget.
+
+    Args:
+      seats: client of each place, -1 where empty, `[places]`.
+      rows: of the resident table, int32 `[places, S, B]`.
+      valid: real rows, bool `[places, S, B]`; the batches of a client that has
+        fewer than `S` are at the front.
+
+    Yields:
+      (first batch, table of the images, rows of that table, valid).
+    """
+    steps, batch = rows.shape[1:]
+    step = self._slots * batch * self._shelf.image_bytes
+    length = int(np.clip(self._options.budget // (2 * step), 1, steps))
+    first_row = self._homes.first_row[np.maximum(seats, 0)]
+    own = np.maximum(rows - first_row[:, None, None], 0)
+    for first in range(0, int(valid.any(axis=2).sum(axis=1).max()), length):
+      cut = np.zeros((len(seats), length, batch), np.int32)
+      real = np.zeros(cut.shape, bool)
+      here = slice(first, first + length)
+      size = own[:, here].shape[1]
+      cut[:, :size], real[:, :size] = own[:, here], valid[:, here]
+      busy = np.where(real.any(axis=(1, 2)), seats, -1)
+      table = self._shelf.segment(busy, cut.reshape(len(seats), -1))
+      at = np.arange(cut.size, dtype=np.int32).reshape(cut.shape)
+      yield first, table, at % (self._slots * length * batch), real
 
   def _wire(self, server, uploads, members, trains: bool) -> dict[str, Any]:
     """Returns the bytes of a round, by what travels, of all its clients.

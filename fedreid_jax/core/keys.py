@@ -28,6 +28,7 @@ class Stream(enum.IntEnum):
   UP = 7
   DOWN = 8
   SERVER = 9
+  PASS = 10
 
 
 def client_uid(name: str) -> int:

@@ -62,28 +62,35 @@ def over_clients(fn: Callable, mesh: Mesh, width: int) -> Callable:
 class Compiled(NamedTuple):
   """Jitted functions over all places.
 
-  The first seven take `(server, round, table, tree, work)`; `train`, `survey`
-  and `whole` consume their tree.
+  Those of a round take `(server, round, table, tree, work)`; `train`,
+  `measure`, `survey` and `whole` consume their tree.
 
   Attributes:
     begin: tree is the client states; returns carries.
     train: tree is the carries; returns (carries, sums of metrics).
+    measure: tree is the carries; returns carries.
     survey: tree is the carries; returns carries.
     end: tree is (carries, client states); returns (uploads, states).
     end_untrained: the same before round 0.
-    whole: the four at once, from states to ((uploads, states), sums).
+    whole: all at once, from states to ((uploads, states), sums).
     prepare: the same without training.
+    moments: `(models [G, ...], table, (own, moments), work) -> moments` of
+      every client's images at its group's model with the client's own leaves.
+    no_moments: `(models [G, ...], own) -> moments` of no images, of one client.
     aggregate: `(server, uploads, drawn, round, public) -> (server, log)`.
     collect: `(server, uploads) -> server`.
   """
 
   begin: Callable
   train: Callable
+  measure: Callable
   survey: Callable
   end: Callable
   end_untrained: Callable
   whole: Callable
   prepare: Callable
+  moments: Callable
+  no_moments: Callable
   aggregate: Callable
   collect: Callable
 
@@ -102,10 +109,12 @@ def compile_rounds(
   """
   program = algorithm.program
 
+  def of_group(models, work):
+    return {name: leaf[work.group] for name, leaf in models.items()}
+
   def broadcast(replicated, work):
     shared, extras, round_ = replicated
-    own = {name: leaf[work.group] for name, leaf in shared.items()}
-    return types.Broadcast(own, extras, round_)
+    return types.Broadcast(of_group(shared, work), extras, round_)
 
   def begin(replicated, _, client):
     state, work = client
@@ -114,6 +123,12 @@ def compile_rounds(
   def train(replicated, table, client):
     carry, work = client
     return program.train(broadcast(replicated, work), table, carry, work)
+
+  def measure(_, table, client):
+    carry, work = client
+    variables = {**carry.params, **carry.buffers}
+    found = program.measure(table, variables, carry.moments, work)
+    return carry.replace(moments=found)
 
   def survey(_, table, client):
     carry, work = client
@@ -130,8 +145,18 @@ def compile_rounds(
     if trains:
       carry, sums = train(replicated, table, (carry, work))
     if program.surveys:
+      carry = measure(replicated, table, (carry, work))
       carry = survey(replicated, table, (carry, work))
     return end(replicated, table, ((carry, state), work), trains), sums
+
+  def moments(models, table, client):
+    (own, found), work = client
+    variables = of_group(models, work) | own
+    return program.measure(table, variables, found, work)
+
+  def no_moments(models, own):
+    one = {name: leaf[0] for name, leaf in {**models, **own}.items()}
+    return program.moments(one)
 
   def mapped(fn, donate=()):
     over = over_clients(fn, mesh, width)
@@ -141,6 +166,9 @@ def compile_rounds(
       return over(replicated, table, (tree, work))
 
     return jax.jit(run, donate_argnums=donate)
+
+  def over_images(models, table, tree, work):
+    return over_clients(moments, mesh, width)(models, table, (tree, work))
 
   replicated = NamedSharding(mesh, P())
 
@@ -166,11 +194,14 @@ def compile_rounds(
   return Compiled(
     begin=mapped(begin),
     train=mapped(train, donate=3),
+    measure=mapped(measure, donate=3),
     survey=mapped(survey, donate=3),
     end=mapped(end),
     end_untrained=mapped(functools.partial(end, trained=False)),
     whole=mapped(whole, donate=3),
     prepare=mapped(functools.partial(whole, trains=False)),
+    moments=jax.jit(over_images),
+    no_moments=jax.jit(no_moments),
     aggregate=on_server(aggregate),
     collect=on_server(collect),
   )

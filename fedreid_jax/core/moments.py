@@ -9,7 +9,7 @@ from fedreid_jax.core.types import Array
 
 @struct.dataclass
 class Moments:
-  """Per-identity moments of pooled features, merged batch by batch.
+  """Per-identity moments of features, merged batch by batch.
 
   Attributes:
     count: images of each identity, `[C]`.

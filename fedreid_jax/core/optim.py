@@ -6,6 +6,7 @@ learning rate multiplies last, so changing it does not rescale the momentum.
 """
 
 import functools
+import math
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -130,10 +131,12 @@ def schedule(config, rounds: int) -> Callable[[Array], Array]:
   """Builds the learning rate as a function of the global round.
 
   Args:
-    config: fields `lr`, `schedule`, `milestones` (rounds), `gamma`, `points`
-      (pairs of a round and a factor of `lr`, for `linear`), `warmup` (rounds
-      of linear rise from zero, before any schedule).
-    rounds: length of the run, where `cosine` reaches zero.
+    config: fields `lr`, `schedule`, `milestones` (rounds, or shares of the run
+      below 1), `gamma`, `points` (pairs of a round and a factor of `lr`, for
+      `linear`), `warmup` (rounds of linear rise from zero, before any
+      schedule).
+    rounds: length of the run, of which milestones below 1 are shares and where
+      `cosine` reaches zero.
 
   Returns:
     `(round) -> lr`; the round may have a fraction, how far a client is in it.
@@ -142,7 +145,11 @@ def schedule(config, rounds: int) -> Callable[[Array], Array]:
     shape = optax.constant_schedule(1.0)
   elif config.schedule == 'step':
     shape = optax.piecewise_constant_schedule(
-      1.0, {int(m): config.gamma for m in config.milestones}
+      1.0,
+      {
+        int(m) if m >= 1 else math.ceil(m * rounds): config.gamma
+        for m in config.milestones
+      },
     )
   elif config.schedule == 'linear':
     points = jnp.asarray(config.points, jnp.float32)

@@ -51,11 +51,16 @@ class Model(NamedTuple):
     apply: `(variables, images [B, H, W, ch], train=, key=, mask=,
       num_identities=, modalities=, labels=) -> (Outputs, buffers)`; buffers
       are the new running statistics, the given ones when `train` is false.
+    measure: `(variables, images [B, H, W, ch], mask=, num_identities=,
+      modalities=) -> (Outputs, moments by layer)`; evaluation mode, but every
+      batch normalisation uses the moments of these images
+      (`core.batch_stats`).
     classify: `(variables, embedding [B, D], num_identities) -> logits [B, C]`.
   """
 
   init: Callable[..., Flat]
   apply: Callable[..., tuple[Outputs, Flat]]
+  measure: Callable[..., tuple[Outputs, dict[str, Any]]]
   classify: Callable[..., Array]
 
 
@@ -127,8 +132,9 @@ class Work:
     first_step: how many of them came before this table, int32.
     rows: rows of the table in each batch from there on, int32 `[S, B]`.
     valid: which of them are real, bool `[S, B]`.
-    first_row: where its images start in the table of a survey, int32.
-    num_images: how many of them are there, int32.
+    pass_rows: rows of the table in each batch of a pass over all of its images,
+      in mixed order, int32 `[P, B']`.
+    pass_valid: which of them are real, bool `[P, B']`.
   """
 
   index: Leaf
@@ -140,8 +146,8 @@ class Work:
   first_step: Leaf
   rows: Leaf
   valid: Leaf
-  first_row: Leaf
-  num_images: Leaf
+  pass_rows: Leaf
+  pass_valid: Leaf
 
 
 @struct.dataclass

@@ -6,8 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedreid_jax.algorithms import dfh
 from fedreid_jax.core import moments
 from fedreid_jax.losses import hallucination
+from fedreid_jax.models import norm
 from fedreid_jax.trained import Trained
 
 SAMPLE = 120  # images of a domain
@@ -28,6 +30,13 @@ class Cloud(NamedTuple):
   modalities: np.ndarray
 
 
+def space(run: Trained) -> str:
+  """Returns the features to show, those of DFH's statistics if there are."""
+  if 'dfh' in run.config.components:
+    return dfh.SPACES[run.config.dfh.space]
+  return 'feature'
+
+
 def real(run: Trained, seed: int) -> list[Cloud]:
   """Returns features of some images of every client and target."""
   federation = run.federation
@@ -38,7 +47,7 @@ def real(run: Trained, seed: int) -> list[Cloud]:
       continue
     rows = _sample(len(domain.modalities), seed)
     kinds = domain.modalities[rows]
-    found = run.features(domain.images()[rows], 'feature', kinds)
+    found = run.features(domain.images()[rows], space(run), kinds)
     clouds[domain.name] = Cloud(domain.name, found, kinds)
   return list(clouds.values())
 
@@ -51,7 +60,7 @@ def _sample(num: int, seed: int) -> np.ndarray:
 def hallucinated(run: Trained, seed: int) -> list[Cloud]:
   """Returns what the first client hallucinates: other domains, then a new one.
 
-  Each image is a step of its own: statistics are drawn anew. They are drawn
+  Statistics are drawn anew for each image. They are drawn
   from those that the server kept, or, where the configuration has other
   clients than these are of, from those of the images under the model.
 
@@ -65,33 +74,35 @@ def hallucinated(run: Trained, seed: int) -> list[Cloud]:
   alpha = jnp.broadcast_to(jnp.asarray(config.alpha, jnp.float32), (num,))
   dfs = statistics(run)
 
-  def one(key, feature, embedding):
+  feature = run.features(own.images()[rows], space(run), own.modalities[rows])
+  dim = feature.shape[1]
+  normalised, *_ = norm.standardize(
+    jnp.asarray(feature), jnp.ones(dim), jnp.zeros(dim), None
+  )
+
+  def one(key, feature, normalised):
     draw_key, novel_key = jax.random.split(key)
-    means, variances, _ = hallucination.draw(
-      draw_key, dfs, config.negative_variance
-    )
-    every = hallucination.per_domain(means, variances, embedding)
+    drawn = hallucination.draw(draw_key, dfs, config.negative_variance)
+    every = hallucination.per_domain(drawn.means, drawn.variances, normalised)
     if config.novel == 'none':
       return every
     novel = hallucination.novel_domain(
       novel_key,
       config.novel,
-      means,
-      variances,
+      drawn,
       feature,
-      embedding,
+      normalised,
       jnp.int32(0),
       alpha,
       config.mix_weights,
+      config.mix_own,
     )
     return jnp.concatenate([every, novel[None]])
 
   found = jax.jit(jax.vmap(one, out_axes=1))(
     jax.random.split(jax.random.key(seed), len(rows)),
-    *(
-      run.features(own.images()[rows], which, own.modalities[rows])[:, None]
-      for which in ('feature', 'embedding')
-    ),
+    feature[:, None],
+    normalised[:, None],
   )
   names = [client.name for client in clients] + [NOVEL]
   return [
@@ -106,5 +117,7 @@ def statistics(run: Trained) -> jax.Array:
   clients = run.federation.clients
   if kept is not None and len(kept) == len(clients):
     return jnp.asarray(kept)
-  every = [jax.jit(moments.statistics)(run.moments(c)) for c in clients]
+  every = [
+    jax.jit(moments.statistics)(run.moments(c, space(run))) for c in clients
+  ]
   return jnp.stack(every)

@@ -1,7 +1,9 @@
 """Features of domains a client has never seen, from their statistics.
 
-Rui et al., DFH, section 3.2, and the mixups of its ablation (table 2).
+Yang et al., DFH, section 3.2, and the mixups of its ablation (table 2).
 """
+
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,34 +13,54 @@ from fedreid_jax.core.types import Array
 NOVEL = ('dirichlet', 'dirichlet_mixup', 'feature_mixup', 'none')
 NEGATIVE = ('clamp', 'abs', 'resample', 'mean')
 MIX = ('batch', 'sample')
+OWN = ('raw', 'hallucinated')
 FLOOR = 1e-6
 
 
-def per_domain(means: Array, variances: Array, embedding: Array) -> Array:
-  """Returns every `F_k = M_k + sqrt(V_k) b`, `[N, B, D]` (DFH eq. 3.2)."""
-  return means[:, None] + jnp.sqrt(variances)[:, None] * embedding[None]
+class Drawn(NamedTuple):
+  """Statistics drawn for every domain.
+
+  Attributes:
+    means: `M_k`, `[N, D]`.
+    variances: `V_k`, at least 1e-6, `[N, D]`.
+    dead: share of the variances that belong to a channel whose mean variance is
+      below 1e-6: within an identity it does not vary at all.
+    negative: share of the variances that belong to other channels and were
+      drawn below 1e-6.
+  """
+
+  means: Array
+  variances: Array
+  dead: Array
+  negative: Array
 
 
-def draw(
-  key: Array, dfs: Array, negative_variance: str
-) -> tuple[Array, Array, Array]:
+def per_domain(means: Array, variances: Array, normalised: Array) -> Array:
+  """Returns every `F_k = M_k + sqrt(V_k) b`, `[N, B, D]` (DFH eq. 3.2).
+
+  Args:
+    means: of the domains, `[N, D]`.
+    variances: `[N, D]`.
+    normalised: `b`, `[B, D]`.
+  """
+  return means[:, None] + jnp.sqrt(variances)[:, None] * normalised[None]
+
+
+def draw(key: Array, dfs: Array, negative_variance: str) -> Drawn:
   """Draws a mean and a variance for every domain.
 
   Args:
     key: PRNG key.
-    dfs: `[N, 4, D]`.
-    negative_variance: what to do with a draw below zero, `NEGATIVE`.
-
-  Returns:
-    (means `[N, D]`, variances `[N, D]` of at least 1e-6, share of the drawn
-    variances that were below).
+    dfs: `[N, 4, D]`, rows m, v, p, q.
+    negative_variance: treatment of a variance drawn below zero, `NEGATIVE`.
   """
   m, v, p, q = jnp.moveaxis(dfs, 1, 0)
   key_m, key_v = jax.random.split(key)
   means = m + jnp.sqrt(v) * jax.random.normal(key_m, m.shape)
   scale = jnp.sqrt(q)
   raw = p + scale * jax.random.normal(key_v, p.shape)
-  below = (raw < FLOOR).mean()
+  dead = p < FLOOR
+  negative = (raw < FLOOR) & ~dead
   if negative_variance == 'abs':
     raw = jnp.abs(raw)
   elif negative_variance == 'mean':
@@ -47,19 +69,20 @@ def draw(
     lowest = -p / jnp.where(scale > 0, scale, 1.0)
     above = jax.random.truncated_normal(key_v, lowest, jnp.inf, p.shape)
     raw = p + scale * above
-  return means, jnp.maximum(raw, FLOOR), below
+  variances = jnp.maximum(raw, FLOOR)
+  return Drawn(means, variances, dead.mean(), negative.mean())
 
 
 def novel_domain(
   key: Array,
   novel: str,
-  means: Array,
-  variances: Array,
+  drawn: Drawn,
   feature: Array,
-  embedding: Array,
+  normalised: Array,
   own: Array,
   alpha: Array,
   mix_weights: str,
+  mix_own: str,
 ) -> Array:
   """Hallucinates the features of a domain that no client has, `[B, D]`.
 
@@ -67,24 +90,24 @@ def novel_domain(
     key: PRNG key.
     novel: `dirichlet` is DFH's domain hallucination, the mixups are its
       ablations (DFH table 2).
-    means: of the domains, `[N, D]`.
-    variances: `[N, D]`.
-    feature: the batch's own pooled features, `[B, D]`.
-    embedding: normalised features `b`, `[B, D]`.
+    drawn: statistics of the domains.
+    feature: the batch's own features `F_i`, `[B, D]`.
+    normalised: normalised features `b`, `[B, D]`.
     own: index of the client's own domain, int32.
     alpha: concentration of the Dirichlet law, `[N]`.
-    mix_weights: draw weights per `batch` or per `sample` (mixup only).
+    mix_weights: draw weights per `batch` or per `sample` (mixups only).
+    mix_own: features of the own domain in a mixup, `OWN`.
   """
-  num = means.shape[0]
+  num = drawn.means.shape[0]
   if novel == 'dirichlet':
     w = jax.random.dirichlet(key, alpha)
-    return w @ means + jnp.sqrt(w @ variances) * embedding
-  every = per_domain(means, variances, embedding)
-  rows = (embedding.shape[0],) if mix_weights == 'sample' else ()
+    return w @ drawn.means + jnp.sqrt(w @ drawn.variances) * normalised
+  every = per_domain(drawn.means, drawn.variances, normalised)
+  if mix_own == 'raw':
+    here = (jnp.arange(num) == own)[:, None, None]
+    every = jnp.where(here, feature[None], every)
+  rows = (feature.shape[0],) if mix_weights == 'sample' else ()
   if novel == 'dirichlet_mixup':
-    every = jnp.where(
-      (jnp.arange(num) == own)[:, None, None], feature[None], every
-    )
     w = jax.random.dirichlet(key, alpha, rows)
     return jnp.einsum('...n,n...d->...d' if rows else 'n,nbd->bd', w, every)
   pair_key, key = jax.random.split(key)

@@ -10,13 +10,20 @@ FAR = 1e9
 
 
 def pairwise_distance(x: Array) -> Array:
-  """Euclidean distances `[B, B]` of rows `[B, D]`, gradients finite at zero."""
+  """Euclidean distances `[B, B]` of rows `[B, D]`, gradients finite at zero.
+
+  Rows are centred first: distances do not depend on a common mean, but in
+  float32 the squares of a large one leave no digit to them. The distance of a
+  row to itself is zero exactly.
+  """
+  x = x - jax.lax.stop_gradient(x.mean(axis=0))
   square = (x * x).sum(axis=1)
   # Squares of nearly equal size cancel: the product may not be rounded to the
   # short floats some accelerators take by default.
   products = jnp.matmul(x, x.T, precision=jax.lax.Precision.HIGHEST)
   squared = square[:, None] + square[None] - 2.0 * products
-  return jnp.sqrt(jnp.maximum(squared, 1e-12))
+  distance = jnp.sqrt(jnp.maximum(squared, 1e-12))
+  return jnp.where(jnp.eye(len(x), dtype=bool), 0.0, distance)
 
 
 def hard_triplet(

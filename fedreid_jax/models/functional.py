@@ -50,6 +50,22 @@ def wrap(module: nn.Module, image_shape: tuple[int, int, int]) -> types.Model:
     )
     return outputs, buffers | partition.flatten(updated)
 
+  def measure(
+    variables, images, *, mask=None, num_identities=None, modalities=None
+  ):
+    outputs, found = module.apply(
+      partition.unflatten(variables),
+      images,
+      train=False,
+      num_identities=num_identities,
+      mask=mask,
+      modalities=modalities,
+      mutable=['moments'],
+    )
+    # 'moments/LAYER/batch' of every normalisation layer.
+    layers = partition.flatten(found['moments']) if found else {}
+    return outputs, {n.removesuffix('/batch'): x for n, x in layers.items()}
+
   def classify(variables, embedding, num_identities=None) -> Any:
     return module.apply(
       partition.unflatten(variables),
@@ -58,4 +74,4 @@ def wrap(module: nn.Module, image_shape: tuple[int, int, int]) -> types.Model:
       method='classify',
     )
 
-  return types.Model(init, apply, classify)
+  return types.Model(init, apply, measure, classify)

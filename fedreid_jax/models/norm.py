@@ -8,6 +8,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax import lax
 
+from fedreid_jax.core.batch_stats import BatchMoments
+
 EPSILON = 1e-5
 MOMENTUM = 0.9
 
@@ -43,9 +45,11 @@ def moments(x, mask=None):
     mean = x.mean(axes)
     return mean, jnp.square(x - mean).mean(axes)
   real = per_sample(mask, x.ndim)
-  count = _count(x, mask)
-  mean = jnp.where(real, x, 0).sum(axes) / count
-  return mean, jnp.where(real, jnp.square(x - mean), 0).sum(axes) / count
+  # Times the inverse, not divided: XLA makes that change in some programs and
+  # not in others, and on other numbers of devices the last bit would differ.
+  share = 1.0 / _count(x, mask)
+  mean = jnp.where(real, x, 0).sum(axes) * share
+  return mean, jnp.where(real, jnp.square(x - mean), 0).sum(axes) * share
 
 
 def _count(x, mask):
@@ -118,6 +122,9 @@ class BatchNorm(nn.Module):
   def __call__(self, x, *, train: bool, mask=None):
     """Maps `[B, ..., D]` to the same shape.
 
+    Where the collection `moments` is mutable, the batch's statistics are used
+    and stored there, whatever `train` says, and the running ones stay.
+
     Args:
       x: float `[B, ..., D]`.
       train: use the batch's statistics and update the running ones.
@@ -130,14 +137,21 @@ class BatchNorm(nn.Module):
     if self.affine:
       scale = self.param('scale', self.scale_init, shape)
       bias = self.param('bias', nn.initializers.zeros, shape)
-    if not train:
+    measuring = not self.is_initializing() and self.is_mutable_collection(
+      'moments'
+    )
+    if not (train or measuring):
       factor = lax.rsqrt(var.value + EPSILON) * scale
       y = (x.astype(jnp.float32) - mean.value) * factor + bias
       return y.astype(self.dtype)
     y, batch_mean, batch_var = standardize(
       x.astype(self.dtype), scale, bias, mask
     )
-    if not self.is_initializing():
+    if measuring:
+      images = jnp.float32(x.shape[0]) if mask is None else mask.sum()
+      found = BatchMoments(images.astype(jnp.float32), batch_mean, batch_var)
+      self.put_variable('moments', 'batch', found)
+    elif not self.is_initializing():
       mean.value = MOMENTUM * mean.value + (1 - MOMENTUM) * batch_mean
       var.value = MOMENTUM * var.value + (1 - MOMENTUM) * batch_var
     return y

@@ -6,7 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedreid_jax.core import aggregate, client, compose, optim, partition, types
+from fedreid_jax.core import (
+  aggregate,
+  client,
+  compose,
+  optim,
+  partition,
+  types,
+)
 from fedreid_jax.core.component import ServerCtx
 from fedreid_jax.models import head
 
@@ -28,6 +35,14 @@ def variables(kernel=0.0, scores=0.0, mean=0.0):
   }
 
 
+def _measure(variables, images, *, mask=None, num_identities=None, **_):
+  """Subtracts nothing, as in training; no layer has moments."""
+  outputs, _ = _apply(
+    variables, images, train=True, num_identities=num_identities, mask=mask
+  )
+  return outputs, {}
+
+
 def _apply(variables, images, *, train, num_identities=None, mask=None, **_):
   """Subtracts the running mean in evaluation, updates it in training."""
   feature = images.reshape(images.shape[0], -1)
@@ -47,6 +62,7 @@ def _apply(variables, images, *, train, num_identities=None, mask=None, **_):
 LINEAR = types.Model(
   init=lambda key: variables(),
   apply=_apply,
+  measure=_measure,
   classify=lambda own, x, num=None: head.mask_identities(x @ own[HEAD], num),
 )
 

@@ -71,22 +71,17 @@ def test_padded_rows_and_identities_do_not_count():
   assert distance(other) != pytest.approx(distance(TURNED), rel=0.01)
 
 
-def test_evaluation_mode_and_no_random_numbers():
-  """The running mean, subtracted in evaluation, counts; a key does not."""
-  shown = []
-
-  def apply(variables, images, *, train, **rest):
-    shown.append(train)
-    return handmade.LINEAR.apply(variables, images, train=train, **rest)
-
-  model = handmade.LINEAR._replace(apply=apply)
-  once = distance(TURNED, key=1, model=model)
-  assert once == distance(TURNED, key=2, model=model)
-  assert set(shown) == {False}
+def test_moments_are_those_of_the_batch_unless_it_is_one_image():
+  """Another running mean counts for a single real image only."""
   moved = {**START, handmade.MEAN: jnp.array([0.0, 1.0])}
-  # (1, 0) becomes (1, -1), (0, 2) is (0, 1), (1, 1) is (1, 0)
-  expected = 2 * (1 - np.sqrt(0.5)) / 3
-  np.testing.assert_allclose(distance(moved), expected, rtol=1e-5)
+  assert distance(moved) == distance(moved, valid=[True, True, False]) == 0.0
+  # (1, 0) becomes (1, -1)
+  alone = distance(moved, valid=[True, False, False])
+  np.testing.assert_allclose(alone, 1 - np.sqrt(0.5), rtol=1e-5)
+
+
+def test_no_random_numbers():
+  assert distance(TURNED, key=1) == distance(TURNED, key=2)
 
 
 def test_no_scores_at_all_are_finite():

@@ -49,12 +49,13 @@ def test_every_client_prepares_and_the_server_keeps_all(config, clients):
 
 def test_statistics_are_those_of_the_clients_own_model(config, clients):
   """One client, no training: DFS of the initial model, recomputed in NumPy."""
+  images = (clients[0].images().astype(np.float32) / 255 - 0.5) / 0.25
+  config.local.survey_batch = 16  # all nine at once, as NumPy has them
   executor, variables, model = toy.build(config, clients[:1], components())
   server, states = executor.init(variables)
   server, _ = executor.prepare(server, states)
-  images = (clients[0].images().astype(np.float32) / 255 - 0.5) / 0.25
-  outputs, _ = model.apply(variables, images, train=False)
-  features, labels = np.asarray(outputs.feature), clients[0].labels
+  outputs, _ = model.measure(variables, images)
+  features, labels = np.asarray(outputs.embedding), clients[0].labels
   groups = [features[labels == k] for k in range(3)]
   mu = np.array([g.mean(0) for g in groups])
   var = np.array([g.var(0) for g in groups])
@@ -73,6 +74,7 @@ def test_statistics_are_those_of_the_clients_own_model(config, clients):
     {'loss': 'identity'},
     {'resample': 'round'},
     {'negative_variance': 'resample'},
+    {'novel': 'feature_mixup', 'mix_own': 'hallucinated'},
     {'alpha': (1.0, 2.0, 1.0, 1.0)},
   ],
   ids=str,
@@ -91,21 +93,30 @@ def test_every_variant_trains_and_differs(config, clients, arguments):
 
 @pytest.mark.parametrize('num', [2, 3])
 @pytest.mark.parametrize('novel', ['dirichlet', 'none'])
-def test_the_loss_is_that_of_equation_3_6(num, novel):
-  """lam [L_nov + mean of the other domains'], no gradient to statistics."""
+@pytest.mark.parametrize('space', ['b', 'f'])
+def test_the_loss_is_that_of_equation_3_6(num, novel, space):
+  """lam [L_nov + mean of the other domains'], no gradient to statistics.
+
+  Feature and embedding differ, and neither is normalised.
+  """
   rng = np.random.default_rng(num)
   own, lam, margin = 1, 4.0, 0.3
-  features = jnp.asarray(rng.normal(size=(6, 5)), jnp.float32)
+  feature = jnp.asarray(3 + 2 * rng.normal(size=(6, 5)), jnp.float32)
+  embedding = jnp.asarray(-1 + 5 * rng.normal(size=(6, 5)), jnp.float32)
+  whole = np.asarray(embedding if space == 'b' else feature)
+  features = (whole - whole.mean(0)) / np.sqrt(whole.var(0) + 1e-5)
   dfs = jnp.asarray(rng.uniform(0.5, 1.0, (num, 4, 5)), jnp.float32)
   labels, valid = jnp.array([0, 0, 1, 1, 2, 2]), jnp.ones(6, bool)
   ctx = toy.step(
     batch=SimpleNamespace(labels=labels, valid=valid),
-    outputs=types.Outputs(features, features, None),
+    outputs=types.Outputs(feature, embedding, None),
     work=SimpleNamespace(index=jnp.int32(own)),
     key=jax.random.key(7),
   )
   (made,) = compose.load(
-    ('dfh',), {'dfh': dict(lam=lam, margin=margin, novel=novel)}, algorithms
+    ('dfh',),
+    {'dfh': dict(lam=lam, margin=margin, novel=novel, space=space)},
+    algorithms,
   )
 
   def loss(dfs):
@@ -113,7 +124,7 @@ def test_the_loss_is_that_of_equation_3_6(num, novel):
     return made.term.loss({}, (), ctx._replace(broadcast=broadcast))[0]
 
   draw_key, novel_key = jax.random.split(ctx.key)
-  means, variances, _ = hallucination.draw(draw_key, dfs, 'clamp')
+  means, variances, *_ = hallucination.draw(draw_key, dfs, 'clamp')
 
   def triplet(mean, variance):
     return metric.hard_triplet(
@@ -175,3 +186,50 @@ def test_alpha_for_another_number_of_clients(config, clients):
   )
   with pytest.raises(errors.ConfigError, match='2 values of alpha for 4'):
     executor.init(variables)
+
+
+def test_statistics_after_training_are_not_larger_than_the_features(config):
+  """Within identities of equal size the variance is at most that of all.
+
+  With the running moments, which are delayed, it is not.
+  """
+  config.optim.lr, config.local.epochs = 0.2, 4
+  config.local.survey_batch = 16
+  clients = (toy.toy_client('elm', 15),)
+  executor, variables, model = toy.build(config, clients, components())
+  server, states, _ = toy.run(executor, variables, 3)
+  trained = {n: x[0] for n, x in (server.shared | states.personal).items()}
+  images = (clients[0].images().astype(np.float32) / 255 - 0.5) / 0.25
+
+  def within(features):
+    groups = [features[clients[0].labels == k] for k in range(3)]
+    return np.mean([g.var(0) for g in groups], axis=0)
+
+  measured, _ = model.measure(trained, images)
+  batch = np.asarray(measured.embedding)
+  np.testing.assert_allclose(
+    server.slots['dfh'][0, 2], within(batch), rtol=1e-3, atol=1e-5
+  )
+  assert (server.slots['dfh'][0, 2] <= batch.var(0) + 1e-6).all()
+  delayed, _ = model.apply(trained, images, train=False)
+  stale = within(np.asarray(delayed.embedding))
+  assert (stale > batch.var(0)).any()
+
+
+@pytest.mark.parametrize('space', ['b', 'f'])
+def test_space_and_neck_go_together(config, space):
+  from configs import check
+
+  config.components = ('fedpav', 'dfh')
+  config.dfh.space = space
+  config.model.neck = 'none' if space == 'f' else 'bn'
+  check.validate(config)
+  config.model.neck = 'bn' if space == 'f' else 'none'
+  with pytest.raises(errors.ConfigError, match='dfh.space'):
+    check.validate(config)
+
+
+def test_statistics_that_are_too_large_are_worth_a_warning():
+  (made,) = compose.load(('dfh',), {}, algorithms)
+  assert made.warn({'sigma_ratio': 0.99}) == ''
+  assert 'dfh_sigma_ratio' in made.warn({'sigma_ratio': 1.01})

@@ -228,7 +228,7 @@ def test_frozen_teacher_equal_to_the_student_teaches_nothing():
 
   images = logits(0, padded=False)
   ctx = SimpleNamespace(
-    model=types.Model(None, apply, None),
+    model=types.Model(None, None, apply, None),
     view=lambda key: images,
     key=jax.random.key(0),
     work=SimpleNamespace(num_identities=3),

@@ -80,15 +80,15 @@ def test_the_end_of_a_participation_is_the_past_of_the_next():
   assert past is ended and has_past and extras == ()
 
 
-def test_references_are_frozen_and_in_evaluation_mode():
-  """A running mean is subtracted in evaluation only, and gets no gradient."""
+def test_references_are_frozen_and_use_the_moments_of_the_batch():
+  """Padded images have no part in the moments."""
   past, shown = model([0, 5]), []
 
-  def apply(variables, images, *, train, **rest):
-    shown.append(train)
-    return handmade.LINEAR.apply(variables, images, train=train, **rest)
+  def measure(variables, images, *, mask, **rest):
+    shown.append(mask.tolist())
+    return handmade.LINEAR.measure(variables, images, mask=mask, **rest)
 
-  network = handmade.LINEAR._replace(apply=apply)
+  network = handmade.LINEAR._replace(apply=None, measure=measure)
 
   def loss(variables, past):
     ctx = handmade.context(
@@ -101,7 +101,7 @@ def test_references_are_frozen_and_in_evaluation_mode():
     return moon.make().term.loss(variables, (past, True), ctx)[0]
 
   grads = jax.grad(loss, argnums=(0, 1))(model([3, 4]), past)
-  assert shown == [False, False]
+  assert shown == [[True], [True]]
   assert not any(g.any() for g in jax.tree.leaves(grads))
 
 

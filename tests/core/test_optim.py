@@ -56,6 +56,9 @@ def test_multipliers_are_by_name_and_first_match():
   [
     ({}, 7, 0.05),
     ({'schedule': 'step', 'milestones': (20, 30), 'gamma': 0.5}, 19, 0.05),
+    ({'schedule': 'step', 'milestones': (0.5, 0.75), 'gamma': 0.5}, 24, 0.05),
+    ({'schedule': 'step', 'milestones': (0.5, 0.75), 'gamma': 0.5}, 25, 0.025),
+    ({'schedule': 'step', 'milestones': (0.5, 0.75), 'gamma': 0.5}, 38, 0.0125),
     ({'schedule': 'step', 'milestones': (20, 30), 'gamma': 0.5}, 20, 0.025),
     ({'schedule': 'step', 'milestones': (20, 30), 'gamma': 0.5}, 39, 0.0125),
     ({'schedule': 'cosine'}, 25, 0.025),

@@ -35,19 +35,27 @@ def test_distances_do_not_depend_on_the_mean():
   np.testing.assert_allclose(
     metric.pairwise_distance(near[0]),
     metric.pairwise_distance(far[0]),
-    atol=5e-3,
+    atol=1e-5,
   )
 
 
 @pytest.mark.parametrize('rule', hallucination.NEGATIVE)
 def test_draws_are_positive_and_finite_when_variance_would_be_negative(rule):
-  means, variances, below = hallucination.draw(
-    KEY, dfs(mean_variance=0.0, spread=4.0), rule
-  )
-  assert np.isfinite(means).all()
-  assert (np.asarray(variances) >= hallucination.FLOOR).all()
-  assert np.isfinite(variances).all()
-  assert 0.2 < float(below) < 0.8
+  drawn = hallucination.draw(KEY, dfs(mean_variance=0.01, spread=4.0), rule)
+  assert np.isfinite(drawn.means).all()
+  assert (np.asarray(drawn.variances) >= hallucination.FLOOR).all()
+  assert np.isfinite(drawn.variances).all()
+  assert 0.2 < float(drawn.negative) < 0.8
+  assert drawn.dead == 0
+
+
+def test_dead_channels_are_counted_apart_from_negative_draws():
+  """Of three domains one has two dead channels of five, none is negative."""
+  dead = dfs().at[1, 2:, :2].set(0.0)
+  drawn = hallucination.draw(KEY, dead, 'clamp')
+  np.testing.assert_allclose(drawn.dead, 2 / 15, rtol=1e-6)
+  assert drawn.negative == 0
+  np.testing.assert_allclose(drawn.variances[1, :2], hallucination.FLOOR)
 
 
 def test_draws_have_the_moments_they_are_given():
@@ -61,15 +69,18 @@ def test_draws_have_the_moments_they_are_given():
   np.testing.assert_allclose(variances.var(0), 0.01, atol=0.002)
 
 
-def novel(name, alpha=(1.0, 1.0, 1.0), mix='batch', key=KEY):
+def novel(
+  name, alpha=(1.0, 1.0, 1.0), mix='batch', key=KEY, own='hallucinated'
+):
   b = batch()
-  means, variances, _ = hallucination.draw(KEY, dfs(), 'clamp')
+  drawn = hallucination.draw(KEY, dfs(), 'clamp')
   out = hallucination.novel_domain(
-    key, name, means, variances, 10 + b, b, jnp.int32(1), jnp.array(alpha), mix
+    key, name, drawn, 10 + b, b, jnp.int32(1), jnp.array(alpha), mix, own
   )
-  return np.asarray(out), np.asarray(
-    hallucination.per_domain(means, variances, b)
-  )
+  every = hallucination.per_domain(drawn.means, drawn.variances, b)
+  if own == 'raw':
+    every = every.at[1].set(10 + b)
+  return np.asarray(out), np.asarray(every)
 
 
 def test_dirichlet_of_one_heavy_domain_is_that_domain():
@@ -87,7 +98,7 @@ def test_dirichlet_mixes_variances_not_features():
 
 @pytest.mark.parametrize('mix', hallucination.MIX)
 def test_dirichlet_mixup_uses_the_own_raw_feature(mix):
-  out, _ = novel('dirichlet_mixup', alpha=(1e-4, 1e4, 1e-4), mix=mix)
+  out, _ = novel('dirichlet_mixup', (1e-4, 1e4, 1e-4), mix, own='raw')
   np.testing.assert_allclose(out, 10 + batch(), rtol=1e-3)
 
 
@@ -120,14 +131,12 @@ def shares(out, every):
 
 @pytest.mark.parametrize('kind', ['dirichlet_mixup', 'feature_mixup'])
 @pytest.mark.parametrize('mix', hallucination.MIX)
-def test_mixup_weights(kind, mix):
+@pytest.mark.parametrize('own', hallucination.OWN)
+def test_mixup_weights(kind, mix, own):
   """Of the batch or of an image; Feature-MixUp's are of two other domains."""
   drawn = []
   for seed in range(40):
-    out, every = novel(kind, mix=mix, key=jax.random.key(seed))
-    if kind == 'dirichlet_mixup':
-      every = every.copy()
-      every[1] = 10 + np.asarray(batch())
+    out, every = novel(kind, mix=mix, key=jax.random.key(seed), own=own)
     weights = shares(out, every)
     np.testing.assert_allclose(weights.sum(axis=1), 1.0, atol=1e-3)
     assert (np.ptp(weights, axis=0).max() < 1e-3) == (mix == 'batch')
