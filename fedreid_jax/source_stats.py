@@ -3,15 +3,16 @@
 After an average of models the running moments belong to none of them, and those
 of a client's own model follow its weights with a delay. With
 `evaluation.batch_stats='source'` every client measures the moments of its own
-images at the frozen weights (`core.batch_stats`) and returns the count, mean and
-variance of every layer; those of all clients of a model are merged by images,
-with the variance between clients. A client's own model gets those of its own
+images at the frozen weights (`core.batch_stats`) and returns the count, mean
+and variance of every layer; those of all clients of a model are merged by
+images, with the variance between clients. A client's own model gets those of its own
 images. No image of a target is used.
 
 This is not in the papers, which test with running moments; it is a second
 protocol, reported beside theirs.
 """
 
+import operator
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -41,21 +42,20 @@ def make(
     names: of the clients, `N`; model 'client:NAME' is of one.
     sent: bytes by direction, `up` and `down`, counted as 'batch_stats'.
   """
+  num = len(names)
   own = {f'client:{name}': k for k, name in enumerate(names)}
 
   def measure(models: Flat, chosen: np.ndarray, private: Flat):
     layers = executor.moments(models, chosen, private)
     received = sum(x[0].nbytes for x in (models or private).values())
     returned = sum(x.nbytes for x in jax.tree.leaves(layers))
-    sent['down']['batch_stats'] += received * len(names)
+    sent['down']['batch_stats'] += received * num
     sent['up']['batch_stats'] += returned
-    return [
-      jax.tree.map(lambda x, k=k: x[k], layers) for k in range(len(names))
-    ]
+    return [jax.tree.map(operator.itemgetter(k), layers) for k in range(num)]
 
   def one(name: str, variables: Flat) -> Flat:
     whole = {n: np.asarray(x)[None] for n, x in variables.items()}
-    parts = measure(whole, np.zeros(len(names), np.int32), {})
+    parts = measure(whole, np.zeros(num, np.int32), {})
     if name.startswith('cluster:'):
       group = int(name.removeprefix('cluster:'))
       parts = [x for k, x in enumerate(parts) if groups[k] == group]
@@ -64,13 +64,11 @@ def make(
   def private(models: Models) -> Models:
     """Measures every client's own model on its own images, all at once."""
     some = next(iter(models.values()))
-    rows = {
-      n: np.zeros((len(names), *x.shape), x.dtype) for n, x in some.items()
-    }
+    rows = {n: np.zeros((num, *x.shape), x.dtype) for n, x in some.items()}
     for name, variables in models.items():
       for leaf, value in variables.items():
         rows[leaf][own[name]] = value
-    parts = measure({}, np.zeros(len(names), np.int32), rows)
+    parts = measure({}, np.zeros(num, np.int32), rows)
     return {
       name: batch_stats.install(variables, parts[own[name]])
       for name, variables in models.items()

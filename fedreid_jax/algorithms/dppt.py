@@ -11,10 +11,10 @@ when the image was seen. For an identity i with mean c_i of its features
   c_i^g  = mean of c^_i^m over the clients that have i               (eq. 5)
   L      = L_ori + lam mean_i (1 - cos(z_i, c^g_{y_i}))            (eq. 6-7)
 
-with the server's centres of the last round, constants. The features are those of
-the training batches, normalised by the batches' own moments like those that the
-loss compares with the centres. An identity without a
-centre is left out of the loss, and so is every identity in the first round.
+with the server's centres of the last round, constants. The features are those
+of the training batches, normalised by the batches' own moments like those that
+the loss compares with the centres. An identity without a centre is left out of
+the loss, and so is every identity in the first round.
 
 Deviations from the paper: none in the default. Its cosine needs no lengths, so
 `norm` matters to what is averaged and to the losses 'edu' and 'mixed' of table
