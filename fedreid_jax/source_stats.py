@@ -5,8 +5,8 @@ of a client's own model follow its weights with a delay. With
 `evaluation.batch_stats='source'` every client measures the moments of its own
 images at the frozen weights (`core.batch_stats`) and returns the count, mean
 and variance of every layer; those of all clients of a model are merged by
-images, with the variance between clients. A client's own model gets those of its own
-images. No image of a target is used.
+images, with the variance between clients. A client's own model gets those of
+its own images. No image of a target is used.
 
 This is not in the papers, which test with running moments; it is a second
 protocol, reported beside theirs.
