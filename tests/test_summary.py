@@ -38,6 +38,31 @@ def test_best_three_are_by_the_mean_rank1_over_targets():
   assert len(found) == 4
 
 
+def test_where_large_sets_are_tested_they_alone_choose_the_rounds():
+  """As the papers do; the small ones would choose others."""
+  large = {'market1501': (50, 60, 10, 40), 'msmt17': (10, 20, 70, 0)}
+  small = {'viper': (0, 0, 0, 99), 'grid': (0, 0, 0, 99)}
+  entries = [
+    entry(round_, rank1, target)
+    for target, found in (large | small).items()
+    for round_, rank1 in enumerate(found, start=1)
+  ]  # means of the large: 30, 40, 40, 20; of all four: 15, 20, 20, 59.5
+  best = of_kind(summary.summarise(entries), 'best_three')
+  assert {tuple(e['rounds']) for e in best.values()} == {(1, 2, 3)}
+  assert best['viper', 'global']['metrics']['rank1'] == 0
+  assert best['msmt17', 'global']['metrics']['rank1'] == pytest.approx(100 / 3)
+
+
+@pytest.mark.parametrize(
+  'large', ['market1501', 'dukemtmc', 'cuhk03-np', 'msmt17']
+)
+def test_each_of_the_four_large_sets_is_a_judge(large):
+  entries = [entry(r, r, large) for r in (1, 2, 3, 4)]
+  entries += [entry(r, 50 - 10 * r, 'grid') for r in (1, 2, 3, 4)]
+  best = of_kind(summary.summarise(entries), 'best_three')
+  assert best['grid', 'global']['rounds'] == [2, 3, 4]
+
+
 def test_of_equal_rounds_the_earlier_count():
   found = summary.summarise([entry(r, 7) for r in (9, 3, 6, 1)])
   best = of_kind(found, 'best_three')['mall', 'global']
