@@ -18,6 +18,7 @@ def get_config(arg: str | None = None):
   c = infrared.shared('caj', 'agw', 1)
   c.loss.weighted_triplet = 1.0
   c.local.sampler, c.local.batch = 'pk_caj', 96
-  c.augment.erase, c.augment.infrared, c.augment.copies = 0.5, 'adapt', 'copy'
+  infrared.erase(c)
+  c.augment.infrared, c.augment.copies = 'adapt', 'copy'
   infrared.freeze_bias(c)
   return arguments.recipe(arg, c, infrared.PRESETS)

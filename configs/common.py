@@ -216,6 +216,7 @@ def default() -> Any:
   c.dppt.loss = 'cos'  # cos|edu|mixed
   c.dppt.norm = True  # remember features of unit length
   c.dppt.target = 'global'  # or 'zeros', what the released EI code does
+  c.dppt.absent = 'skip'  # identities a client lacks; 'zeros' as released
 
   c.dns = ConfigDict()
   c.dns.variant = 'two_stream'  # or 'one_stream'

@@ -18,8 +18,9 @@ def get_config(arg: str | None = None):
   c.model.pool = 'gap'
   c.loss.identity = 0.0  # the component is the whole loss
   c.local.batch, c.local.identities = 48, 6
-  c.augment.gray, c.augment.erase, c.augment.erase_tries = 0.5, 0.5, 20
-  c.augment.erase_area = (0.2, 0.8)
+  infrared.erase(c)
+  c.augment.gray, c.augment.erase_area = 0.5, (0.2, 0.8)
+  c.augment.erase_fill = c.data.mean  # after normalisation, as released
   infrared.freeze_bias(c)
   return arguments.recipe(
     arg,

@@ -1,5 +1,7 @@
 """DNS (Jiang et al., ECCV 2024) on shared entities: shifts of the space.
 
+As in its released code the bias of the neck is trained.
+
   python -m launchers.main --config=configs/dns.py[:smoke]
   python -m launchers.main --config=configs/dns.py:paper,data.root=DIR \
     --config.model.pretrained=resnet50.safetensors
@@ -19,7 +21,7 @@ def get_config(arg: str | None = None):
   c.local.batch, c.local.identities = 48, 6
   c.optim.lr, c.optim.lr_multipliers = 0.2, infrared.DNS_RATES
   c.optim.schedule, c.optim.warmup, c.optim.ramp = 'linear', 0, True
-  c.augment.erase, c.augment.infrared = 0.5, 'hue'
+  infrared.erase(c)
+  c.augment.infrared = 'hue'
   c.augment.channel, c.augment.channel_kinds = 2 / 3, 'copy'
-  infrared.freeze_bias(c)
   return arguments.recipe(arg, c, infrared.PRESETS)

@@ -9,10 +9,13 @@
 
 `server=fedavg|fedprox|fednova|moon` and `local=base|agw|dns|dppt` are rows of
 table 1, `local=ca` (channel exchange alone) is one of tables 2 and 3,
-`protocol=ci|ei` camera or entity independence (table 2). The paper does not
-print how AGW* and DNS* were changed for clients of one camera: one stream is
-assumed. Published numbers are in configs/tables/p3_numbers.py, measured ones in
-docs/results.md.
+`protocol=ci|ei` camera or entity independence (table 2). Clients of FedNova
+forget their momentum when a round begins, as its weights demand; those of the
+other servers keep it. The paper does not print how AGW* and DNS* were changed
+for clients of one camera: one stream is assumed. The loss of the released code
+is `dppt.loss=mixed,dppt.norm=False` with `dppt.absent=zeros,dppt.k=5` for
+cameras and `dppt.target=zeros,dppt.k=3` for entities. Published numbers are in
+configs/tables/p3_numbers.py, measured ones in docs/results.md.
 """
 
 from configs import arguments, infrared
@@ -58,6 +61,6 @@ def base(server: str, local: str, protocol: str):
   elif local == 'dns':
     c.model.variant, c.dns.variant = 'dns', 'one_stream'
     c.optim.lr_multipliers = infrared.DNS_RATES
-    c.augment.erase = 0.5
+    infrared.erase(c)
     c.augment.channel, c.augment.channel_kinds = 2 / 3, 'copy'
   return c

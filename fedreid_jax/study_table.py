@@ -25,7 +25,7 @@ class Line(NamedTuple):
     facts: what the label stands for, a column each.
     target: that was ranked.
     model: 'global', 'client:NAME' or 'cluster:I'.
-    kind: 'last' round, or mean of the 'best_three'.
+    kind: 'last' round, 'best' one, or mean of the 'best_three'.
     samples: how many runs.
     numbers: percent: the mean of each metric and, under its name and one of
       `SUFFIXES`, what else is known of it.

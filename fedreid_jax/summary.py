@@ -1,10 +1,12 @@
-"""The papers' figures of a run: its last round, and its three best.
+"""The papers' figures of a run: its last round, and its best ones.
 
-FedReIDBench reports the mean over the three rounds with the best global model.
-As there, the three are those with the largest mean rank-1 over all targets
-(where classes are tested, accuracy), and every figure is averaged over the same
-three. That chooses rounds by test results: the last round is the figure to
-trust, and both are labelled.
+FedReIDBench reports the mean over the three rounds with the best global model
+('best_three'); the figures of L2RW's entities are those of the best round
+('best'). As there, the rounds are those with the largest mean rank-1 over all
+targets, or over the benchmark's four large sets (`JUDGES`) where any of them is
+a target; where classes are tested, with the largest accuracy. Every figure is
+of the same rounds. That chooses rounds by test results: the last round is the
+figure to trust, and all are labelled.
 """
 
 from collections import defaultdict
@@ -12,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-BEST = 3
+BEST = {'best_three': 3, 'best': 1}  # rounds of each kind
 FIRST = ('rank1', 'accuracy', 'mAP')  # what rounds are judged by
 JUDGES = ('market1501', 'dukemtmc', 'cuhk03-np', 'msmt17')
 
@@ -25,7 +27,7 @@ def score(metrics: dict[str, float]) -> float:
 
 
 def summarise(evaluation: list[Entry]) -> list[Entry]:
-  """Returns one element a target, model and kind, 'last' or 'best_three'.
+  """Returns one element a target, model and kind: 'last' or one of BEST.
 
   Args:
     evaluation: as in results.json; what was measured before training counts
@@ -36,14 +38,15 @@ def summarise(evaluation: list[Entry]) -> list[Entry]:
     return []
   last = max(e['round'] for e in after)
   found = _mean_over(after, [last], 'last')
-  best = _best_rounds([e for e in after if e['model'] == 'global'])
-  if best:
-    served = [e for e in after if e['model'] == 'global']
-    found += _mean_over(served, best, 'best_three')
+  served = [e for e in after if e['model'] == 'global']
+  for kind, number in BEST.items():
+    best = _best_rounds(served, number)
+    if best:
+      found += _mean_over(served, best, kind)
   return found
 
 
-def _best_rounds(entries: list[Entry]) -> list[int]:
+def _best_rounds(entries: list[Entry], number: int) -> list[int]:
   judged = any(entry['target'] in JUDGES for entry in entries)
   by_round: dict[int, list[float]] = defaultdict(list)
   for entry in entries:
@@ -52,7 +55,7 @@ def _best_rounds(entries: list[Entry]) -> list[int]:
     if value is not None and (entry['target'] in JUDGES or not judged):
       by_round[entry['round']].append(value)
   means = {r: float(np.mean(values)) for r, values in by_round.items()}
-  return sorted(sorted(means, key=lambda r: (-means[r], r))[:BEST])
+  return sorted(sorted(means, key=lambda r: (-means[r], r))[:number])
 
 
 def _mean_over(entries: list[Entry], rounds: list[int], kind: str):

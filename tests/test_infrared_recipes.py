@@ -2,11 +2,13 @@
 
 import pytest
 
-from configs import agw, caj, check, deen, dns, dppt, erm, lba
+from configs import agw, caj, check, deen, dns, dppt, erm, infrared, lba
 from configs.tables import declare, p3
 
 TRUNK = ('params/backbone/', 0.1)
 FROZEN = ('params/neck/bn/bias', 0.0)
+CIFAR = (0.4914, 0.4822, 0.4465)  # means, as the eraser of CAJ and DNS has them
+IMAGENET = (0.485, 0.456, 0.406)
 
 
 @pytest.mark.parametrize(
@@ -68,6 +70,7 @@ def test_servers_and_locals_of_table_1():
   own = made('server=fedprox,local=dns')
   assert own.components == ('fedavg', 'fedprox', 'dns')
   assert (own.dns.variant, own.model.private) == ('one_stream', 0)
+  assert own.optim.lr_multipliers == infrared.DNS_RATES
   assert own.augment.channel == pytest.approx(2 / 3)
 
 
@@ -93,7 +96,7 @@ def test_shared_entities(recipe, size, batch, identities, lr, private):
     False,
   )
   assert c.optim.lr_multipliers[-1] == TRUNK or recipe is dns
-  assert (FROZEN in c.optim.lr_multipliers) == (recipe is not erm)
+  assert (FROZEN in c.optim.lr_multipliers) == (recipe not in (erm, dns))
   if recipe is dns:
     assert c.optim.points == ((0.0, 1e-4), (16.0, 1.0), (30.0, 0.0))
   else:
@@ -105,6 +108,95 @@ def test_shared_entities(recipe, size, batch, identities, lr, private):
   assert c.evaluation.feature == ('feature' if recipe is lba else 'embedding')
   assert c.evaluation.both_sides
   assert c.augment.pad == (0 if recipe is lba else 10)
+
+
+@pytest.mark.parametrize(
+  'recipe, argument, area, fill',
+  [
+    (caj, '', (0.02, 0.4), CIFAR),
+    (dns, '', (0.02, 0.4), CIFAR),
+    (dppt, ',local=dns', (0.02, 0.4), CIFAR),
+    (deen, '', (0.2, 0.8), IMAGENET),
+  ],
+)
+def test_erased_rectangles_are_filled_as_in_the_authors_code(
+  recipe, argument, area, fill
+):
+  """ChannelRandomErasing, after Normalize, tries a hundred rectangles."""
+  a = check.validate(recipe.get_config(f'paper{argument}')).augment
+  assert (a.erase, a.erase_area, a.erase_tries) == (0.5, area, 100)
+  assert a.erase_fill == fill
+
+
+@pytest.mark.parametrize('recipe', [agw, erm, lba])
+def test_others_erase_nothing(recipe):
+  assert recipe.get_config('paper').augment.erase == 0
+
+
+@pytest.mark.parametrize('local', ['base', 'ca', 'dppt', 'dns', 'agw'])
+def test_the_synthetic_world_by_camera_is_large_enough_to_tell(local):
+  """At 48 persons and 240 steps channel exchange and base were alike."""
+  c = check.validate(dppt.get_config(f'synthetic,local={local}'))
+  assert (c.data.height, c.data.width, c.local.steps) == (32, 16, 0)
+  assert c.data.identities >= 240 and ':identities=' not in c.data.sources[0]
+  images = c.data.identities * c.data.shots  # of a camera, which is a client
+  steps = images // c.local.batch * c.local.epochs * c.rounds
+  assert steps >= 1000
+
+
+@pytest.mark.parametrize('preset', ['synthetic', 'paper'])
+def test_best_rounds_of_entities_are_chosen_among_all(preset):
+  for c in (
+    dppt.get_config(f'{preset},protocol=ei'),
+    dns.get_config(preset),
+    erm.get_config(preset),
+  ):
+    assert c.evaluation.every == 1
+  assert dppt.get_config(preset).evaluation.every > 1
+
+
+@pytest.mark.parametrize('preset', ['synthetic', 'paper'])
+def test_rows_as_released(preset):
+  """They differ from the paper's rows by nothing but the memory's loss."""
+  for id, paper, label, k in (
+    ('p3/table2', 'EI DPPT', 'EI DPPT, as released', 3),
+    ('p3/table3', 'B+CA+mrb cos', 'B+CA+mrb, as released', 5),
+  ):
+    (table,) = (t for t in p3.TABLES if t.id == id)
+    rows = [row for row in table.rows if row.label == label]
+    own = [row for row in table.rows if row.label == paper]
+    assert rows
+    assert [r.published for r in rows] == [r.published for r in own]
+    for released, printed in zip(rows, own, strict=True):
+      c = declare.runs(released, table, preset)[0]
+      other = declare.runs(printed, table, preset)[0]
+      d = c.dppt
+      assert (d.k, d.loss, d.norm, d.lam) == (k, 'mixed', False, 1.0)
+      ei = c.data.scenario == 'ei'
+      expected = ('zeros', 'skip') if ei else ('global', 'zeros')
+      assert (d.target, d.absent) == expected
+      with other.unlocked():
+        other.dppt = d
+      assert other.to_json_best_effort() == c.to_json_best_effort()
+
+
+def test_channel_exchange_is_always_beside_base_and_dppt():
+  """Table 1 prints no row of it; the gain of DPPT is mostly this."""
+  for table in p3.TABLES[:3]:
+    for row in table.rows:
+      if 'DPPT' in row.label or 'mrb' in row.label:
+        fixed = {'p3/table2': 'EI B+CA', 'p3/table3': 'B+CA'}
+        label = fixed.get(table.id, row.label.replace('DPPT', 'CA'))
+        (beside,) = (
+          other
+          for other in table.rows
+          if other.label == label
+          and other.changes.get('synthetic') == row.changes.get('synthetic')
+        )
+        for preset in ('synthetic', 'paper'):
+          c = declare.runs(beside, table, preset)[0]
+          assert c.augment.channel == (1.0 if c.data.scenario == 'ei' else 0.5)
+          assert 'dppt' not in c.components
 
 
 @pytest.mark.parametrize('preset', ['synthetic', 'paper'])

@@ -35,13 +35,43 @@ def test_best_three_are_by_the_mean_rank1_over_targets():
   last = of_kind(found, 'last')
   assert [e['rounds'] for e in last.values()] == [[5]] * 2
   assert last['mall', 'global']['metrics'] == {'rank1': 20, 'mAP': 5}
-  assert len(found) == 4
+  (one, other) = of_kind(found, 'best').values()
+  assert one['rounds'] == other['rounds'] == [2]
+  assert one['metrics'] == {'rank1': 30, 'mAP': 2}
+  assert other['metrics'] == {'rank1': 80, 'mAP': 20}
+  assert len(found) == 6
+
+
+def test_where_large_sets_are_tested_they_alone_choose_the_rounds():
+  """As the papers do; the small ones would choose others."""
+  large = {'market1501': (50, 60, 10, 40), 'msmt17': (10, 20, 70, 0)}
+  small = {'viper': (0, 0, 0, 99), 'grid': (0, 0, 0, 99)}
+  entries = [
+    entry(round_, rank1, target)
+    for target, found in (large | small).items()
+    for round_, rank1 in enumerate(found, start=1)
+  ]  # means of the large: 30, 40, 40, 20; of all four: 15, 20, 20, 59.5
+  best = of_kind(summary.summarise(entries), 'best_three')
+  assert {tuple(e['rounds']) for e in best.values()} == {(1, 2, 3)}
+  assert best['viper', 'global']['metrics']['rank1'] == 0
+  assert best['msmt17', 'global']['metrics']['rank1'] == pytest.approx(100 / 3)
+
+
+@pytest.mark.parametrize(
+  'large', ['market1501', 'dukemtmc', 'cuhk03-np', 'msmt17']
+)
+def test_each_of_the_four_large_sets_is_a_judge(large):
+  entries = [entry(r, r, large) for r in (1, 2, 3, 4)]
+  entries += [entry(r, 50 - 10 * r, 'grid') for r in (1, 2, 3, 4)]
+  best = of_kind(summary.summarise(entries), 'best_three')
+  assert best['grid', 'global']['rounds'] == [2, 3, 4]
 
 
 def test_of_equal_rounds_the_earlier_count():
   found = summary.summarise([entry(r, 7) for r in (9, 3, 6, 1)])
   best = of_kind(found, 'best_three')['mall', 'global']
   assert best['rounds'] == [1, 3, 6]
+  assert of_kind(found, 'best')['mall', 'global']['rounds'] == [1]
 
 
 def test_fewer_than_three_rounds_are_all_averaged():
@@ -51,7 +81,7 @@ def test_fewer_than_three_rounds_are_all_averaged():
   assert of_kind(found, 'last')['mall', 'global']['metrics']['rank1'] == 20
 
 
-def test_only_the_global_model_has_a_best_three():
+def test_only_the_global_model_has_best_rounds():
   entries = [
     entry(r, 10 * r, model=m)
     for r in (1, 2, 3, 4)
@@ -59,6 +89,7 @@ def test_only_the_global_model_has_a_best_three():
   ]
   found = summary.summarise(entries)
   assert [*of_kind(found, 'best_three')] == [('mall', 'global')]
+  assert [*of_kind(found, 'best')] == [('mall', 'global')]
   assert {m for _, m in of_kind(found, 'last')} == {'global', 'client:ash'}
   alone = summary.summarise([e for e in entries if e['model'] != 'global'])
   assert [e['kind'] for e in alone] == ['last']
@@ -73,8 +104,8 @@ def test_other_models_do_not_choose_the_rounds():
 
 def test_before_training_counts_only_while_there_is_nothing_else():
   assert summary.summarise([]) == []
-  (first, best) = summary.summarise([entry(0, 99.0)])
-  assert first['rounds'] == best['rounds'] == [0]
+  found = summary.summarise([entry(0, 99.0)])
+  assert [e['rounds'] for e in found] == [[0]] * 3
   found = summary.summarise([entry(0, 99.0), entry(5, 1.0)])
   assert {tuple(e['rounds']) for e in found} == {(5,)}
 

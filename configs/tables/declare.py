@@ -52,8 +52,8 @@ class Table:
     title: what it compares.
     rows: in the paper's order.
     setting: changes of every row, before its own.
-    kind: which figure of a global model the paper gives, 'last' or
-      'best_three'; of others it is the last round's.
+    kind: which figure of a global model the paper gives, 'last', 'best' (one
+      round) or 'best_three'; of others it is the last round's.
     baseline: label that the others are compared with, '' for none.
     presets: of the recipes, where they are not called as the table's.
     note: what a reader has to know to compare.

@@ -23,11 +23,14 @@ table are thought to be of features as they are (`norm=False`). Where only some
 clients take part in a round, the mean of eq. 5 is over those whose upload
 arrived, and an identity none of them has keeps its centre.
 
-Deviations from the released code: there the memory holds features as they are;
-K is 5 (cameras) or 3 (entities), not 4; an identity a client lacks enters its
-mean as a vector of zeros, which eq. 5 leaves out; the loss is 'mixed'; and
-entities never update the server's centres, which stay zeros (`target='zeros'`:
-the angle is then constant, and 'edu' a penalty on the length of features).
+Deviations from the released code: there the memory holds features as they are
+(`norm=False`), K is 5 for cameras and 3 for entities (`k`), the loss is 'mixed'
+(`loss`), and an identity that a client lacks enters the mean of eq. 5 as a
+vector of zeros (`absent='zeros'`), which draws centres of rare identities to
+the origin: the angle does not see it, the squared distance does. These four
+together are the released loss of cameras. Entities never update the server's
+centres there, which stay zeros (`target='zeros'`): the angle is then the
+constant 1, and what is left is half the mean square of the features.
 """
 
 from fedreid_jax import errors
@@ -43,6 +46,7 @@ from fedreid_jax.core.types import Array, Metrics
 from fedreid_jax.losses import identity, rectification, similarity
 
 TARGETS = ('global', 'zeros')
+ABSENT = ('skip', 'zeros')
 
 
 def make(
@@ -52,6 +56,7 @@ def make(
   loss: str = 'cos',
   norm: bool = True,
   target: str = 'global',
+  absent: str = 'skip',
 ) -> Component:
   """Builds the component.
 
@@ -61,6 +66,8 @@ def make(
     loss: one of `rectification.KINDS`.
     norm: scale features to length one first.
     target: 'global' centres, or 'zeros' as released for entities.
+    absent: centres of identities that a client lacks: 'skip' them in the mean
+      of eq. 5, or count them as 'zeros' as released.
 
   A client remembers every image of its round while it trains, 4 D bytes each.
 
@@ -70,6 +77,7 @@ def make(
   for field, value, choices in (
     ('loss', loss, rectification.KINDS),
     ('target', target, TARGETS),
+    ('absent', absent, ABSENT),
   ):
     if value not in choices:
       raise errors.ConfigError(
@@ -110,7 +118,8 @@ def make(
     return (), memory.centres(state, len(bank(ctx.broadcast).present), k)
 
   def collect(slot: memory.Centres, uploads, arrived) -> memory.Centres:
-    new = memory.merge(slot, uploads.extras['dppt'], arrived)
+    sent = uploads.extras['dppt']
+    new = memory.merge(slot, sent, arrived, count_absent=absent == 'zeros')
     if target == 'zeros':
       return memory.Centres(slot.features, new.present)
     return new

@@ -108,7 +108,9 @@ def centres(memory: Memory, num_identities: int, k: int) -> Centres:
   return Centres(near, count > 0)
 
 
-def merge(old: Centres, uploads: Centres, arrived: Array) -> Centres:
+def merge(
+  old: Centres, uploads: Centres, arrived: Array, count_absent: bool = False
+) -> Centres:
   """Averages an identity's centres over the clients that have one.
 
   Jiang et al., L2RW, eq. 5, over the uploads that arrived; an identity that
@@ -118,6 +120,8 @@ def merge(old: Centres, uploads: Centres, arrived: Array) -> Centres:
     old: the server's.
     uploads: `[K, C, D]` and `[K, C]`, in canonical order.
     arrived: bool `[K]`.
+    count_absent: a client without the identity counts as one whose centre is
+      zero, as in the released code; the paper leaves it out.
   """
   present = uploads.present & arrived[:, None]
 
@@ -130,8 +134,10 @@ def merge(old: Centres, uploads: Centres, arrived: Array) -> Centres:
     add, jnp.zeros_like(old.features), (uploads.features, present)
   )
   num = present.sum(axis=0)
-  mean = total / jnp.maximum(num, 1)[:, None]
   fresh = num > 0
+  if count_absent:
+    num = jnp.full_like(num, arrived.sum())
+  mean = total / jnp.maximum(num, 1)[:, None]
   return Centres(
     jnp.where(fresh[:, None], mean, old.features), fresh | old.present
   )

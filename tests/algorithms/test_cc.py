@@ -15,7 +15,8 @@ FEDPAV = fedpav.make()
 # Two images that show the first and the second row of a kernel.
 PUBLIC = handmade.pixels([[10, 0, 0], [0, 10, 0]])
 # By all features the first two are alike, and the last two; by their mean the
-# first and the third, and the other two.
+# first and the third, and the other two. In another view of the images, whose
+# rows are others, it is not so.
 PLANTED = np.array(
   [
     [[1.2, 0], [0, 1], [1, 1]],
@@ -30,6 +31,16 @@ SIZES = [1, 3, 2, 6]
 def uploads(index=(0, 1, 2, 3), kernels=PLANTED, **extras):
   shared = {KERNEL: kernels, MEAN: np.zeros((len(kernels), 2))}
   return handmade.uploads(shared, SIZES, index=index, **extras)
+
+
+def shifted():
+  """The same clients in evaluation; in training the outer two are alike.
+
+  Kernels with an offset that running means take away again.
+  """
+  offsets = np.array([[5.0, 0], [0, 5], [0, 5], [5, 0]])
+  shared = {KERNEL: PLANTED + offsets[:, None], MEAN: offsets}
+  return handmade.uploads(shared, SIZES)
 
 
 def serve(*rounds, clients, more=(), **arguments):
@@ -60,6 +71,16 @@ def test_planted_pairs_share_the_mean_of_the_two(represent, pairs):
     np.testing.assert_allclose(
       server.shared[KERNEL][groups[i]], pair(i, j), rtol=1e-6
     )
+
+
+@pytest.mark.parametrize(
+  'represent, pairs',
+  [('flatten', ((0, 1), (2, 3))), ('mean', ((0, 2), (1, 3)))],
+)
+def test_running_means_count(represent, pairs):
+  server, _ = serve(shifted(), clients=4, represent=represent)
+  assert len(set(server.groups.tolist())) == 2
+  assert all(server.groups[i] == server.groups[j] for i, j in pairs)
 
 
 def test_equal_clients_are_one_group_and_come_back():
@@ -170,7 +191,11 @@ def test_both_views_of_the_planted_pairs():
   """The example is what it says: cosines worked out directly."""
   rows = PLANTED[:, :2].reshape(4, 4)
   means = PLANTED[:, :2].mean(axis=1)
-  for vectors, partner in ((rows, [1, 0, 3, 2]), (means, [2, 3, 0, 1])):
+  training = np.asarray(shifted().shared[KERNEL])[:, :2]
+  views = [(rows, [1, 0, 3, 2]), (means, [2, 3, 0, 1])]
+  views += [(training.reshape(4, 4), [3, 2, 1, 0])]
+  views += [(training.mean(axis=1), [3, 2, 1, 0])]
+  for vectors, partner in views:
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     cosines = unit @ unit.T - 2 * np.eye(4)
     assert cosines.argmax(axis=1).tolist() == partner

@@ -55,11 +55,19 @@ def features(config, clients, model, variables):
   return kept
 
 
-@pytest.mark.parametrize('norm, k', [(True, 2), (False, 100)])
-def test_the_server_has_the_mean_of_clients_centres(config, clients, norm, k):
-  """The released idea with lists: mean, K nearest, mean over clients."""
+@pytest.mark.parametrize(
+  'norm, k, absent',
+  [(True, 2, 'skip'), (False, 100, 'skip'), (False, 5, 'zeros')],
+)
+def test_the_server_has_the_mean_of_clients_centres(
+  config, clients, norm, k, absent
+):
+  """The released idea with lists: mean, K nearest, mean over clients.
+
+  No identity is at all three clients.
+  """
   executor, variables, model = toy.build(
-    still(config), clients, components(norm=norm, k=k)
+    still(config), clients, components(norm=norm, k=k, absent=absent)
   )
   server, _, _ = toy.run(executor, variables, 1)
   centres: dict[int, list] = {}
@@ -73,8 +81,10 @@ def test_the_server_has_the_mean_of_clients_centres(config, clients, norm, k):
   found = server.slots['dppt']
   assert found.present.all()
   for label in range(5):
+    assert len(centres[label]) < 3
+    num = 3 if absent == 'zeros' else len(centres[label])
     np.testing.assert_allclose(
-      found.features[label], np.mean(centres[label], axis=0), atol=1e-4
+      found.features[label], np.sum(centres[label], axis=0) / num, atol=1e-4
     )
 
 
@@ -141,6 +151,7 @@ def test_clients_of_different_label_spaces_are_refused(config, clients):
   [
     ({'loss': 'cosine'}, 'loss'),
     ({'target': 'local'}, 'target'),
+    ({'absent': 'mean'}, 'absent'),
     ({'lam': -1.0}, 'lam'),
     ({'k': 0}, 'k at least'),
   ],

@@ -54,22 +54,24 @@ def test_an_epoch_by_hand(normalise):
   """Three steps of Nesterov with decay, the last of one image.
 
   Teachers use the moments of the batch, not their running mean, and count
-  alike, whatever their size.
+  alike, whatever their size. They see the student's own view of each batch, a
+  new one every step.
   """
   sent, round_, decay = different(), 2, 0.2
   found = serve(sent, first=round_, normalise=normalise, weight_decay=decay)
   base = keys.key(jax.random.key(0), keys.Stream.SERVER, round_)
   own = jax.random.fold_in(base, keys.component_uid('kd'))
-  order = jax.random.permutation(jax.random.split(own)[0], 5)
-  photos = PUBLIC.reshape(5, 3) / np.float32(10)
+  order_key, view_key = jax.random.split(own)
+  order = jax.random.permutation(order_key, 5)
 
   share = np.array([1, 2, 3]) / 6
   kernel, mean, scores = (
     np.tensordot(share, sent.shared[n], 1) for n in (KERNEL, MEAN, HEAD)
   )
   moment = 0.0
-  for rows in (order[:2], order[2:4], order[4:]):
-    x = photos[rows]
+  for i, rows in enumerate((order[:2], order[2:4], order[4:])):
+    seen = handmade.train_view(jax.random.fold_in(view_key, i), PUBLIC[rows])
+    x = np.asarray(seen).reshape(-1, 3)
     taught = [x @ w for w in sent.shared[KERNEL]]
     if normalise != 'none':
       taught = [unit(t) for t in taught]

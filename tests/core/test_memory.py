@@ -128,6 +128,17 @@ def test_the_server_averages_over_clients_that_have_an_identity():
   assert found.present.tolist() == [True, True, False]
 
 
+def test_absent_identities_may_count_as_zeros():
+  """Of three uploads two arrived: a sum is halved, whoever lacks a centre."""
+  uploads = stacked(
+    centres(1.0, 2.0, None), centres(3.0, None, None), centres(9.0, 9.0, 9.0)
+  )
+  arrived = jnp.array([True, True, False])
+  found = memory.merge(centres(7.0, None, 8.0), uploads, arrived, True)
+  assert found.features.ravel().tolist() == [2.0, 1.0, 8.0]
+  assert found.present.tolist() == [True, True, True]
+
+
 def test_only_uploads_that_arrived_count_and_old_centres_stay():
   uploads = stacked(
     centres(1.0, 2.0, None, None), centres(jnp.nan, 5.0, 6.0, None)
