@@ -16,6 +16,7 @@ RANGES: Mapping[str, tuple[float, float]] = {
   'checkpoint_every': (1, math.inf),
   'data.height': (8, 4096),
   'data.width': (8, 4096),
+  'data.max_pixels': (64, 89_478_485),  # what Pillow opens
   'data.world_seed': (0, 2**31 - 1),
   'data.identities': (1, math.inf),
   'data.cameras': NATURAL,
@@ -119,6 +120,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
   'data.gallery_sampling': ('agw', 'official'),
   'data.channels': ('rgb', 'grey'),
   'data.on_bad_image': ('error', 'skip'),
+  'data.resample': ('bicubic', 'bilinear', 'lanczos'),
   'model.name': (
     'resnet18',
     'resnet34',

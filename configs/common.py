@@ -46,8 +46,12 @@ def default() -> Any:
   c.data.invert = False  # folder: dark strokes on white become light on black
   c.data.mean = (0.485, 0.456, 0.406)  # of normalised images, a channel each
   c.data.std = (0.229, 0.224, 0.225)  # likewise
-  c.data.on_bad_image = 'error'  # folder: 'error' or 'skip' unreadable files
-  c.data.allow_overlap = False  # let a domain be source and target
+  c.data.on_bad_image = 'error'  # 'error' or 'skip' unreadable files
+  c.data.resample = 'bicubic'  # bicubic|bilinear|lanczos, of the resizing
+  c.data.max_pixels = 40_000_000  # of a file; a larger one is not decoded
+  c.data.fast_decode = False  # JPEG at a fraction of its size; other pixels
+  c.data.allow_overlap = False  # let a domain, or equal files, be both source
+  # and target
   c.data.world_seed = 0  # which synthetic world, which random splits
   c.data.identities = 48  # synthetic: identities of a source domain
   c.data.cameras = 4  # synthetic: visible cameras of every domain

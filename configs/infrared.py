@@ -145,6 +145,7 @@ def paper(c) -> None:
   """The published setting; SYSU-MM01 by camera, or RegDB and LLCM to it."""
   c.data.world = 'datasets'
   c.data.height, c.data.width = 288, 144
+  c.data.resample = 'lanczos'
   if c.data.scenario == 'ci':
     c.data.sources = c.data.targets = ('sysu-mm01',)
     c.data.allow_overlap = True  # other persons of the same data set

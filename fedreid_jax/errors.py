@@ -5,6 +5,18 @@ traceback is shown only with `--debug`.
 """
 
 
+def printable(text: str) -> str:
+  """Returns a text that cannot steer a terminal, on one line.
+
+  Names of files and bytes of their headers are in messages, and an escape
+  sequence in them could hide or forge lines; it is shown as Python writes it.
+  """
+  text = text.replace('\n', ' ')
+  return ''.join(
+    c if c.isprintable() else c.encode('unicode_escape').decode() for c in text
+  )
+
+
 class FedReIDError(Exception):
   """Base of every error with a documented exit code.
 
@@ -20,7 +32,7 @@ class FedReIDError(Exception):
 
   def line(self) -> str:
     """Returns the one line shown to the user."""
-    return f'error[{self.exit_code}]: {self}'.replace('\n', ' ')
+    return printable(f'error[{self.exit_code}]: {self}')
 
 
 class ConfigError(FedReIDError):

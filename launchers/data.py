@@ -24,7 +24,16 @@ _OUT = flags.DEFINE_string('out', None, 'Folder or file to write.')
 _HEIGHT = flags.DEFINE_integer('height', None, 'Of images, pixels.', 8, 4096)
 _WIDTH = flags.DEFINE_integer('width', None, 'Of images, pixels.', 8, 4096)
 _RESAMPLE = flags.DEFINE_enum(
-  'resample', 'bicubic', ['bicubic', 'bilinear', 'lanczos'], 'prepare: how.'
+  'resample',
+  'bicubic',
+  ['bicubic', 'bilinear', 'lanczos'],
+  'prepare: as data.resample of the runs; another way is decoded again.',
+)
+_MAX_PIXELS = flags.DEFINE_integer(
+  'max_pixels', 40_000_000, 'prepare: of a file.', 64, 89_478_485
+)
+_FAST_DECODE = flags.DEFINE_bool(
+  'fast_decode', False, 'prepare: JPEG at a fraction of its size.'
 )
 _ON_BAD_IMAGE = flags.DEFINE_enum(
   'on_bad_image', 'error', ['error', 'skip'], 'prepare: unreadable images.'
@@ -51,6 +60,7 @@ def prepare() -> None:
   """Writes a data set as ArrayRecord files and as pixels."""
   from rich import console, progress
 
+  from fedreid_jax.data import builder
   from fedreid_jax.data import prepare as preparing
   from fedreid_jax.data.datasets import registry
   from fedreid_jax.data.decoder import Decoder
@@ -59,17 +69,21 @@ def prepare() -> None:
   decoder = Decoder(
     _HEIGHT.value or 256,
     _WIDTH.value or 128,
-    resample=_RESAMPLE.value,
     on_bad_image=_ON_BAD_IMAGE.value,
+    resample=_RESAMPLE.value,
+    max_pixels=_MAX_PIXELS.value,
+    fast=_FAST_DECODE.value,
   )
   dataset, options = registry.parse(spec)
-  total = len(registry.read(dataset, root, **options))
+  source = registry.locate(dataset, root, '--root')
+  total = len(registry.read(dataset, source, **options))
+  builder.modules()  # while it is imported the bar's thread can import nothing
   screen = console.Console(stderr=True)
   with progress.Progress(console=screen, transient=True) as bar:
     write = bar.add_task('writing', total=total)
     decode = bar.add_task('decoding', total=total)
     done = preparing.prepare(
-      root,
+      source,
       spec,
       out,
       decoder,
@@ -90,7 +104,8 @@ def doctor() -> None:
 
   root = _required(_ROOT)
   dataset, options = registry.parse(_required(_DATASET))
-  report = doctors.examine(dataset, root, options, _DEEP.value)
+  folder = registry.locate(dataset, root, '--root')
+  report = doctors.examine(dataset, folder, options, _DEEP.value)
   chosen = ', '.join(f'{key}={value}' for key, value in options.items())
   shown = table.Table(
     'split',
@@ -112,8 +127,9 @@ def doctor() -> None:
   screen.print(shown)
   for finding in report.findings:
     kind = 'error' if finding.is_error else 'warning'
-    screen.print(f'{kind}: {finding.what}', markup=False, highlight=False)
-  doctors.check(report, root)
+    line = errors.printable(f'{kind}: {finding.what}')
+    screen.print(line, markup=False, highlight=False)
+  doctors.check(report, folder)
   print(f'{len(report.findings)} warnings, no errors')
 
 

@@ -28,6 +28,8 @@ from fedreid_jax.data.datasets.records import (
 )
 
 VERSION = '1.0.0'
+# By `Record.name`, SHA-256 of what was read and of what was written.
+Hashes = dict[str, tuple[str, str]]
 
 
 def modules() -> Any:
@@ -71,7 +73,7 @@ def _config(options: Mapping[str, Any]) -> str:
 def make(
   dataset: Dataset,
   options: Mapping[str, Any],
-  hashes: dict[str, str],
+  hashes: Hashes,
   advance: Advance | None = None,
 ) -> type:
   """Returns the builder class of a data set.
@@ -79,7 +81,7 @@ def make(
   Args:
     dataset: which.
     options: all of them.
-    hashes: filled with the SHA-256 of every image, by `Record.name`.
+    hashes: filled for every image.
     advance: told how many more images are done.
 
   Raises:
@@ -88,7 +90,7 @@ def make(
   tfds = modules()
 
   def split_generators(self, dl_manager):
-    root = registry.locate(dataset, str(dl_manager.manual_dir))
+    root = Path(dl_manager.manual_dir)
     records = registry.read(dataset, root, **options)
     read = source.open_source(root, dataset, records)
     splits: dict[str, list[Record]] = {}
@@ -145,11 +147,15 @@ def _examples(
       raise errors.DataError(
         f'{record.name} cannot be read: {error}', dataset.title, 'mend it'
       ) from error
-    hashes[record.name] = decoder.content_hash(data)
+    written = decoder.colour_file(data)
+    hashes[record.name] = (
+      decoder.content_hash(data),
+      decoder.content_hash(written),
+    )
     yield (
       row,
       {
-        'image': decoder.colour_file(data),
+        'image': written,
         'person': record.person,
         'camera': record.camera,
         'modality': record.modality,
@@ -166,8 +172,8 @@ def build(
   out: Path,
   options: Mapping[str, Any],
   advance: Advance | None = None,
-) -> dict[str, str]:
-  """Writes a data set under `out`; returns the SHA-256 of its images by name.
+) -> Hashes:
+  """Writes a data set under `out`; returns the hashes of its images.
 
   Raises:
     ConfigError: when tensorflow-datasets is not installed.
@@ -177,7 +183,7 @@ def build(
   for leftover in target.parent.glob(f'incomplete.*_{VERSION}'):
     shutil.rmtree(leftover, ignore_errors=True)
   tfds = modules()
-  hashes: dict[str, str] = {}
+  hashes: Hashes = {}
   cls = make(dataset, options, hashes, advance)
   builder = cls(data_dir=str(out), file_format='array_record')
   tfds.disable_progress_bar()

@@ -2,16 +2,16 @@
 
 The array is kept under a digest of what it was made from: every file's name,
 size and time of change, and the settings of the decoder. Its manifest holds the
-SHA-256 of every file read. A folder has a manifest or is not there: what an
-interrupted run leaves is thrown away by the next one.
+SHA-256 of every file read and of the array. A folder is whole or not there:
+what an interrupted run leaves is thrown away by the next one, and so is, with a
+line that says so, what is not as it was written any more.
 """
 
 import contextlib
 import fcntl
-import hashlib
-import json
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from pathlib import Path
@@ -21,6 +21,7 @@ import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.data import decoder as decoding
+from fedreid_jax.data import seal
 from fedreid_jax.data.decoder import Decoder
 
 SHOWN = 20  # names of bad files in a message
@@ -50,14 +51,9 @@ def stat(root: Path, files: Sequence[str]) -> list[tuple[int, int]]:
   return [(s.st_size, s.st_mtime_ns) for s in stats]
 
 
-def digest(*parts: Any) -> str:
-  """Returns the SHA-256 of anything JSON can write."""
-  return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-
-
 def build(
   root: Path, files: Sequence[str], decoder: Decoder
-) -> tuple[np.ndarray, np.ndarray, str]:
+) -> tuple[np.ndarray, dict[str, Any], str]:
   """Returns the decoded images of files under a folder.
 
   Args:
@@ -66,19 +62,18 @@ def build(
     decoder: how to decode.
 
   Returns:
-    (memory-mapped uint8 `[M, H, W, ch]`, positions of the files that could be
-    read, digest).
+    (memory-mapped uint8 `[M, H, W, ch]`, manifest as of `ensure`, digest).
 
   Raises:
     DataError: naming the files that cannot be decoded.
   """
   listing = [[n, *s] for n, s in zip(files, stat(root, files), strict=True)]
-  made_of = digest(listing, decoder._asdict())
+  made_of = seal.digest(listing, decoder._asdict())
   folder = cache_dir() / 'images' / made_of[:24]
   images, manifest = ensure(
     folder, files, lambda k: (root / files[k]).read_bytes(), decoder, str(root)
   )
-  return images, np.asarray(manifest['kept'], np.int64), made_of
+  return images, manifest, made_of
 
 
 def ensure(
@@ -91,6 +86,9 @@ def ensure(
 ) -> tuple[np.ndarray, dict[str, Any]]:
   """Opens the array of a folder, after decoding it if it is not there.
 
+  One that is damaged is decoded again. A line on stderr says so, and another
+  one how many images are left out.
+
   Args:
     folder: that has, or will have, `images.npy` and `manifest.json`.
     names: of the images, for the manifest and messages.
@@ -101,19 +99,55 @@ def ensure(
 
   Returns:
     (memory-mapped uint8 `[M, H, W, ch]`, manifest with `kept`, the positions
-    that could be read, `sha256` by name, `decoder`).
+    that could be read, `sha256`, of the files they came from, `left_out`, names
+    of the others and why, `decoder`, `array`, the hash of images.npy).
 
   Raises:
     DataError: naming the images that cannot be decoded.
   """
-  if not (folder / 'manifest.json').exists():
+  found = _open(folder)
+  if isinstance(found, str):
     folder.parent.mkdir(parents=True, exist_ok=True)
     with exclusive(folder):
-      if not (folder / 'manifest.json').exists():
+      found = _open(folder)
+      if isinstance(found, str):
+        if found:
+          _say(f'{folder} is damaged ({found}) and made again')
         _write(folder, names, read, decoder, where, advance)
-  manifest = json.loads((folder / 'manifest.json').read_text())
-  images = np.load(folder / 'images.npy', mmap_mode='r', allow_pickle=False)
-  return images, manifest
+        found = _open(folder)
+  if isinstance(found, str):
+    raise errors.ResourceError(
+      f'what was written is not read back: {found}',
+      str(folder),
+      'check the disk',
+    )
+  left_out = found[1]['left_out']
+  if left_out:
+    _say(
+      f'{len(left_out)} of {len(names)} images of {where} cannot be read and '
+      'are left out: ' + '; '.join(left_out[:SHOWN])
+    )
+  return found
+
+
+def _say(what: str) -> None:
+  print(errors.printable(f'note: {what}'), file=sys.stderr)
+
+
+def _open(folder: Path) -> tuple[np.ndarray, dict[str, Any]] | str:
+  """Returns array and manifest, or why they cannot be used, '' for none."""
+  if not folder.is_dir():
+    return ''
+  try:
+    manifest = seal.read(folder / 'manifest.json')
+    seal.check(folder / 'images.npy', manifest['array'])
+    images = np.load(folder / 'images.npy', mmap_mode='r', allow_pickle=False)
+  except FileNotFoundError as error:
+    return f'no {Path(error.filename).name}'
+  except ValueError as error:
+    return str(error)
+  # Its name is a digest of what it was made from.
+  return (images, manifest) if manifest['folder'] == folder.name else 'renamed'
 
 
 @contextlib.contextmanager
@@ -152,9 +186,12 @@ def _write(folder, names, read, decoder, where, advance) -> None:
     manifest = {
       'kept': kept,
       'sha256': {names[k]: hashes[k] for k in kept},
+      'left_out': sorted(bad),
       'decoder': decoder._asdict(),
+      'array': seal.add(part / 'images.npy'),
+      'folder': folder.name,
     }
-    (part / 'manifest.json').write_text(json.dumps(manifest))
+    seal.write(part / 'manifest.json', manifest)
     part.rename(folder)
   finally:
     shutil.rmtree(part, ignore_errors=True)

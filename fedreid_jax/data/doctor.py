@@ -3,6 +3,7 @@
 import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedreid_jax import errors
@@ -37,7 +38,7 @@ class Report(NamedTuple):
 
 def examine(
   dataset: Dataset,
-  root: str | os.PathLike,
+  folder: Path,
   options: Mapping[str, Any],
   deep: bool = False,
 ) -> Report:
@@ -45,7 +46,7 @@ def examine(
 
   Args:
     dataset: which.
-    root: its folder, or the one above.
+    folder: of its archive, as `registry.locate` returns it.
     options: all of them.
     deep: decode every image and compare their contents.
 
@@ -53,7 +54,6 @@ def examine(
     ConfigError: for an unknown option or value.
     DataError: when the folder cannot be read at all.
   """
-  folder = registry.locate(dataset, root, '--root')
   records = registry.read(dataset, folder, **options)
   splits: dict[str, list[Record]] = defaultdict(list)
   for record in records:

@@ -1,6 +1,6 @@
 """Images by domain, and what is trained and tested on them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -180,6 +180,35 @@ def check_disjoint(sources: Sequence[str], targets: Sequence[str]) -> None:
       f'{both} are trained and tested on',
       'data.targets',
       'drop them from data.sources or set data.allow_overlap',
+    )
+
+
+def check_no_copies(
+  sources: Mapping[str, Iterable[str]], targets: Mapping[str, Iterable[str]]
+) -> None:
+  """Refuses to test on files that are trained on, whatever they are called.
+
+  Args:
+    sources: SHA-256 of the files to learn from, by domain.
+    targets: of those to test on.
+
+  Raises:
+    DataError: counting them for every two domains that share any.
+  """
+  known = {name: set(files) for name, files in sources.items()}
+  shared = []
+  for target, files in targets.items():
+    own = set(files)
+    shared += [
+      f'{len(own & theirs)} of {len(own)} files of {target} are in {source} too'
+      for source, theirs in known.items()
+      if own & theirs
+    ]
+  if shared:
+    raise errors.DataError(
+      'trained and tested on: ' + ', '.join(shared),
+      'data.targets',
+      'remove the copies, or set data.allow_overlap',
     )
 
 

@@ -44,15 +44,43 @@ def list_files(root: Path, below: str = '') -> list[str]:
 
   Raises:
     DataError: for a link that leads out of the root or to a folder, a file that
-      is no regular one, a name that is not UTF-8, or two names that differ in
-      case or Unicode form only.
+      is no regular one, a name that is no plain text, or two names that differ
+      in case or Unicode form only.
   """
   root = root.resolve()
   found: list[str] = []
   _walk(root, below, found)
   found.sort()
+  _check_unlike(found, root)
+  return found
+
+
+def list_folders(root: Path) -> list[str]:
+  """Returns the folders in a folder, sorted, but for hidden ones.
+
+  Raises:
+    DataError: for a link that leads out of the root or to another folder, a
+      name that is no plain text, or two names that differ in case or Unicode
+      form only.
+  """
+  root = root.resolve()
+  found = []
+  with os.scandir(root) as entries:
+    for entry in entries:
+      if entry.name.startswith('.') or not entry.is_dir():
+        continue
+      _check_name(entry.name, root)
+      if entry.is_symlink():
+        _check_link(root, entry.name)
+      found.append(entry.name)
+  found.sort()
+  _check_unlike(found, root)
+  return found
+
+
+def _check_unlike(names: list[str], root: Path) -> None:
   folded: dict[str, str] = {}
-  for name in found:
+  for name in names:
     plain = unicodedata.normalize('NFC', name).casefold()
     if folded.setdefault(plain, name) != name:
       raise errors.DataError(
@@ -60,7 +88,6 @@ def list_files(root: Path, below: str = '') -> list[str]:
         str(root),
         'rename one',
       )
-  return found
 
 
 def _walk(root: Path, below: str, found: list[str]) -> None:
@@ -86,8 +113,12 @@ def _check_name(name: str, root: Path) -> None:
   except UnicodeEncodeError:
     shown = name.encode(errors='surrogateescape')
     raise errors.DataError(
-      f'{shown!r} is not UTF-8', str(root), 'rename the file'
+      f'{shown!r} is not UTF-8', str(root), 'rename it'
     ) from None
+  if any(unicodedata.category(c) == 'Cc' for c in name):
+    raise errors.DataError(
+      f'{name!r} has control characters', str(root), 'rename it'
+    )
 
 
 def _check_link(root: Path, name: str) -> None:
@@ -100,9 +131,9 @@ def _check_link(root: Path, name: str) -> None:
     ) from None
   if not target.is_relative_to(root):
     raise errors.DataError(
-      'link leads out of the folder', str(path), 'copy the file instead'
+      'link leads out of the folder', str(path), 'put a copy in its place'
     )
   if target.is_dir():
     raise errors.DataError(
-      'link to a folder', str(path), 'copy the folder instead'
+      'link to a folder', str(path), 'put a copy in its place'
     )

@@ -7,6 +7,7 @@ other file must be an image.
 
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,16 +25,29 @@ def _group(pattern: str, name: str, field: str, where: Path) -> str:
   return match.group(1)
 
 
-def read_domain(root: Path, name: str, config) -> tuple[Images, list[str], str]:
+class Domain(NamedTuple):
+  """One folder of images.
+
+  Attributes:
+    images: of it.
+    cameras: name of each camera number.
+    files: SHA-256 of each image's file.
+    digest: of what the images were made from.
+  """
+
+  images: Images
+  cameras: list[str]
+  files: list[str]
+  digest: str
+
+
+def read_domain(root: Path, name: str, config) -> Domain:
   """Reads one domain.
 
   Args:
     root: folder of all domains.
     name: folder of this one.
     config: `config.data`.
-
-  Returns:
-    (images, name of each camera number, digest).
 
   Raises:
     DataError: for an empty domain, an unparsable name, an unreadable image.
@@ -51,14 +65,15 @@ def read_domain(root: Path, name: str, config) -> tuple[Images, list[str], str]:
     _group(config.camera_pattern, f, 'data.camera_pattern', folder)
     for f in names
   ]
-  images, kept, digest = cache.build(folder, names, wanted)
+  images, manifest, digest = cache.build(folder, names, wanted)
+  kept = np.asarray(manifest['kept'], np.int64)
   if not len(kept):
     raise errors.DataError('no readable image', str(folder), 'mend the files')
   identities = np.unique(np.asarray(identity)[kept], return_inverse=True)[1]
   cameras_by_name, cameras = np.unique(
     np.asarray(camera)[kept], return_inverse=True
   )
-  return (
+  return Domain(
     Images(
       name,
       lambda: images,
@@ -67,6 +82,7 @@ def read_domain(root: Path, name: str, config) -> tuple[Images, list[str], str]:
       np.zeros(len(kept), np.int32),
     ),
     cameras_by_name.tolist(),
+    [*manifest['sha256'].values()],
     digest,
   )
 
@@ -84,9 +100,7 @@ def load(config, clients: bool = True) -> World:
     ConfigError: for an unknown query rule.
   """
   root = files.check_root(config.root)
-  present = sorted(
-    p.name for p in root.iterdir() if p.is_dir() and p.name[0] != '.'
-  )
+  present = files.list_folders(root)
   if not present:
     raise errors.DataError(
       'no domain folders', str(root), 'the layout is domain/identity/image'
@@ -105,14 +119,18 @@ def load(config, clients: bool = True) -> World:
     federation.check_disjoint(sources, targets)
   wanted = {*sources, *targets, *public} if clients else {*targets}
   read = {n: read_domain(root, n, config) for n in sorted(wanted)}
+  if clients and not config.allow_overlap:
+    federation.check_no_copies(
+      {n: read[n].files for n in sources}, {n: read[n].files for n in targets}
+    )
   tests = []
   for name in targets:
-    images, cameras, _ = read[name]
+    images, cameras, *_ = read[name]
     query = federation.rows_of_query(config.query, images, cameras)
     tests.append(federation.split_target(images, query))
   return World(
-    tuple(read[n][0] for n in sources) if clients else (),
+    tuple(read[n].images for n in sources) if clients else (),
     tuple(tests),
-    ':'.join(read[n][2][:16] for n in sorted(read)),
-    read[public[0]][0] if public else None,
+    ':'.join(read[n].digest[:16] for n in sorted(read)),
+    read[public[0]].images if public else None,
   )

@@ -1,7 +1,6 @@
 """A published data set written once, for every later run to open."""
 
 import hashlib
-import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedreid_jax import errors
-from fedreid_jax.data import builder, cache, prepared
+from fedreid_jax.data import builder, cache, prepared, seal
 from fedreid_jax.data.cache import Advance
 from fedreid_jax.data.datasets import registry
 from fedreid_jax.data.decoder import Decoder
@@ -17,7 +16,7 @@ from fedreid_jax.data.prepared import Prepared
 
 
 def prepare(
-  root: str | os.PathLike,
+  source: Path,
   spec: str,
   out: str | os.PathLike,
   decoder: Decoder,
@@ -30,7 +29,7 @@ def prepare(
   A second call does what is left: nothing when the first one ended.
 
   Args:
-    root: its official folder, or the one above.
+    source: its official folder, as `registry.locate` returns it.
     spec: `NAME[:option=value,...]`.
     out: folder to write to.
     decoder: how to decode.
@@ -46,7 +45,6 @@ def prepare(
       cannot be decoded, and files that changed since they were prepared.
   """
   dataset, options = registry.parse(spec)
-  source = registry.locate(dataset, root, '--root')
   base = Path(out).expanduser().absolute()
   built = builder.folder(base, dataset, options)
   built.parent.mkdir(parents=True, exist_ok=True)
@@ -66,20 +64,22 @@ def _build(dataset, source, base, options, advance) -> None:
   hashes = builder.build(dataset, source, base, options, advance)
   built = builder.folder(base, dataset, options)
   recorded = {
-    path: [*stats[path], hashes.get(path) or _sha256(source / path)]
+    path: [
+      *stats[path],
+      hashes[path][0] if path in hashes else _sha256(source / path),
+    ]
     for path in paths
   }
-  text = json.dumps(
+  # Last, and in one step: without it the data set counts as not built.
+  seal.write(
+    built / prepared.SOURCES,
     {
-      'digest': cache.digest(records, hashes),
+      'digest': seal.digest(records, hashes),
       'records': records,
       'files': recorded,
-    }
+      'hashes': [hashes[record.name] for record in records],
+    },
   )
-  # Last, and in one step: without it the data set counts as not built.
-  part = built / f'{prepared.SOURCES}.part'
-  part.write_text(text)
-  part.replace(built / prepared.SOURCES)
 
 
 def _sha256(path: Path) -> str:
@@ -88,7 +88,7 @@ def _sha256(path: Path) -> str:
 
 
 def _check_unchanged(source: Path, built: Path, verify: bool) -> None:
-  recorded = json.loads((built / prepared.SOURCES).read_text())['files']
+  recorded = prepared.read_sources(built)['files']
   wrong = changed(source, recorded, verify)
   if wrong:
     raise errors.DataError(

@@ -5,20 +5,20 @@ give the same arrays in the same order: by path, then part.
 """
 
 import functools
-import json
 import os
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedreid_jax import errors
-from fedreid_jax.data import builder, cache, files
+from fedreid_jax.data import builder, cache, files, seal
 from fedreid_jax.data.cache import Advance
 from fedreid_jax.data.datasets import registry, source
 from fedreid_jax.data.datasets.records import Dataset, Record
-from fedreid_jax.data.decoder import Decoder
+from fedreid_jax.data.decoder import Decoder, content_hash
 
 SOURCES = 'sources.json'  # in a built data set: what it was made from
 
@@ -35,6 +35,7 @@ class Prepared(NamedTuple):
     modalities: 0 visible, 1 infrared, int32 `[M]`.
     splits: as in `Record.split`, str `[M]`.
     names: path and part of each image, `M` of them, unique.
+    files: SHA-256 of the file or pixels of each image, str `[M]`.
     digest: hash of what the images were made from.
   """
 
@@ -46,6 +47,7 @@ class Prepared(NamedTuple):
   modalities: np.ndarray
   splits: np.ndarray
   names: tuple[str, ...]
+  files: np.ndarray
   digest: str
 
   def rows(self, *splits: str) -> np.ndarray:
@@ -87,7 +89,7 @@ def open_prepared(
   records = registry.read(dataset, folder, **options)
   paths = sorted({record.path for record in records})
   listing = list(zip(paths, cache.stat(folder, paths), strict=True))
-  made_of = cache.digest(listing, records, decoder._asdict())
+  made_of = seal.digest(listing, records, decoder._asdict())
   read = source.open_source(folder, dataset, records)
   images, manifest = cache.ensure(
     cache.cache_dir() / 'images' / made_of[:24],
@@ -97,20 +99,47 @@ def open_prepared(
     str(folder),
     advance,
   )
-  return _join(dataset, options, images, records, manifest['kept'], made_of)
+  kept = manifest['kept']
+  hashes = {k: manifest['sha256'][records[k].name] for k in kept}
+  return _join(dataset, options, images, records, kept, hashes, made_of)
+
+
+def read_sources(built: Path) -> dict[str, Any]:
+  """Returns what a built data set was made from.
+
+  Returns:
+    `digest`, `records`, `files`: (size, time of change, SHA-256) by path, and
+    `hashes`: SHA-256 of what was read and of what was written for each record.
+
+  Raises:
+    IntegrityError: when the file that says so is damaged.
+  """
+  try:
+    return seal.read(built / SOURCES)
+  except ValueError as error:
+    raise _damaged(str(error), built) from error
+
+
+def _damaged(what: str, built: Path) -> errors.IntegrityError:
+  return errors.IntegrityError(
+    what, str(built), 'remove the folder and prepare again'
+  )
 
 
 def _open_built(base, dataset, options, decoder, advance) -> Prepared:
   """Opens the arrays beside a built data set."""
   built = builder.folder(base, dataset, options)
-  sources = json.loads((built / SOURCES).read_text())
+  sources = read_sources(built)
   records = [
     Record(path, person, camera, modality, split, tuple(part))
     for path, person, camera, modality, split, part in sources['records']
   ]
-  made_of = cache.digest(sources['digest'], decoder._asdict())
+  made_of = seal.digest(sources['digest'], decoder._asdict())
   lock = threading.Lock()
-  reader = functools.cache(lambda: _reader(base, dataset, options, records))
+  read_from, written = zip(*sources['hashes'], strict=True)
+  reader = functools.cache(
+    lambda: _reader(base, dataset, options, records, written)
+  )
 
   def image(k: int) -> bytes:
     with lock:  # a twentieth of the time of decoding
@@ -124,12 +153,27 @@ def _open_built(base, dataset, options, decoder, advance) -> Prepared:
     str(base),
     advance,
   )
-  return _join(dataset, options, images, records, manifest['kept'], made_of)
+  return _join(
+    dataset, options, images, records, manifest['kept'], read_from, made_of
+  )
 
 
-def _reader(base, dataset, options, records: Sequence[Record]):
-  """Returns `(k) -> file` of the records of a built data set."""
-  splits = builder.open_splits(base, dataset, options)
+def _reader(
+  base, dataset, options, records: Sequence[Record], written: Sequence[str]
+):
+  """Returns `(k) -> file` of the records of a built data set.
+
+  Raises:
+    IntegrityError: as does what is returned, for files that are damaged.
+  """
+  built = builder.folder(base, dataset, options)
+  # What the libraries raise of damaged files has no common class.
+  try:
+    splits = builder.open_splits(base, dataset, options)
+  except errors.FedReIDError:
+    raise
+  except Exception as error:
+    raise _damaged(str(error), built) from error
   place, sizes = [], dict.fromkeys(splits, 0)
   for record in records:
     split = builder.split_name(record.split)
@@ -138,18 +182,21 @@ def _reader(base, dataset, options, records: Sequence[Record]):
 
   def read(k: int) -> bytes:
     split, row = place[k]
-    example = splits[split][row]
+    try:
+      example = splits[split][row]
+      image = example['image']
+    except Exception as error:
+      raise _damaged(str(error), built) from error
     name = example['name']
-    if (name.decode() if isinstance(name, bytes) else name) != records[k].name:
-      raise errors.DataError(
-        f'{name!r} is not where it was written', str(base), 'prepare again'
-      )
-    return example['image']
+    name = name.decode() if isinstance(name, bytes) else name
+    if name != records[k].name or content_hash(image) != written[k]:
+      raise _damaged(f'{records[k].name} is not as it was written', built)
+    return image
 
   return read
 
 
-def _join(dataset, options, images, records, kept, made_of) -> Prepared:
+def _join(dataset, options, images, records, kept, hashes, made_of) -> Prepared:
   own = [records[k] for k in kept]
   people, cameras, modalities = (
     np.asarray([getattr(r, field) for r in own], np.int32)
@@ -164,5 +211,6 @@ def _join(dataset, options, images, records, kept, made_of) -> Prepared:
     modalities,
     np.asarray([r.split for r in own]),
     tuple(r.name for r in own),
+    np.asarray([hashes[k] for k in kept]),
     made_of,
   )

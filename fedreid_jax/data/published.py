@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedreid_jax import errors
-from fedreid_jax.data import classes, decoder, prepared
+from fedreid_jax.data import classes, decoder, federation, prepared
 from fedreid_jax.data.datasets import registry, sysu_mm01
 from fedreid_jax.data.federation import Images, Target, Trial, World
 from fedreid_jax.data.prepared import Prepared
@@ -56,6 +56,10 @@ def load(config, clients: bool = True) -> World:
     for source in config.sources:
       for target in config.targets:
         _check_disjoint(source, opened[source], target, opened[target])
+    federation.check_no_copies(
+      {s: _files(opened[s], LEARN) for s in config.sources},
+      {t: _files(opened[t], TEST) for t in config.targets},
+    )
   return World(
     tuple(_source(spec, opened[spec]) for spec in config.sources)
     if clients
@@ -69,6 +73,10 @@ def load(config, clients: bool = True) -> World:
 def _everything(spec: str, own: Prepared) -> Images:
   """Returns all images of a data set, whatever their split."""
   return _images(spec.partition(':')[0], own, np.arange(len(own.people)))
+
+
+def _files(own: Prepared, splits: Sequence[str]) -> list[str]:
+  return own.files[own.rows(*splits)].tolist()
 
 
 def _check_disjoint(source: str, own: Prepared, target: str, other: Prepared):

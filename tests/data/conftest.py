@@ -9,7 +9,7 @@ from fedreid_jax.data.miniatures import photos, write
 
 @pytest.fixture(scope='session')
 def pictures():
-  """Ten persons, nine cameras, two shots, both modalities, 32x16 pixels."""
+  """Ten persons, 15 cameras, two shots, both modalities, 32x16 pixels."""
   return photos.render(10, height=32, width=16)
 
 

@@ -2,6 +2,7 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 import time
 from concurrent import futures
 
@@ -10,7 +11,7 @@ import pytest
 from PIL import Image
 
 from fedreid_jax import errors
-from fedreid_jax.data import cache, decoder
+from fedreid_jax.data import cache, decoder, seal
 from fedreid_jax.data.decoder import Decoder
 
 NAMES = [f'{k:02d}.png' for k in range(10)]
@@ -33,11 +34,11 @@ def folders():
 
 
 def test_images_are_those_of_the_files_in_the_order_asked_for(root):
-  images, kept, digest = cache.build(root, NAMES[::-1], SMALL)
+  images, manifest, digest = cache.build(root, NAMES[::-1], SMALL)
   assert images.shape == (10, 4, 3, 3) and images.dtype == np.uint8
   assert isinstance(images, np.memmap)
   assert images[:, 0, 0, 0].tolist() == [*range(9, -1, -1)]
-  assert kept.tolist() == [*range(10)]
+  assert manifest['kept'] == [*range(10)]
   (folder,) = folders()
   assert digest.startswith(folder)
 
@@ -46,7 +47,7 @@ def test_manifest_holds_the_hash_of_every_file(root):
   cache.build(root, NAMES, SMALL)
   (folder,) = folders()
   path = cache.cache_dir() / 'images' / folder / 'manifest.json'
-  manifest = json.loads(path.read_text())
+  manifest = json.loads(path.read_text())['content']
   assert manifest['sha256']['03.png'] == (
     hashlib.sha256((root / '03.png').read_bytes()).hexdigest()
   )
@@ -79,17 +80,22 @@ def test_bad_images_are_all_named(root):
   assert line.startswith(
     'error[3]: 2 of 10 images cannot be read: 02.png (empty'
   )
-  assert '05.png (cannot identify' in line and str(root) in line
+  assert '05.png (no JPEG, PNG, WEBP' in line and str(root) in line
   assert folders() == []
 
 
-def test_bad_images_may_be_left_out(root):
+def test_bad_images_may_be_left_out_and_are_named_every_time(root, capsys):
   (root / '02.png').write_bytes(b'')
-  images, kept, _ = cache.build(
-    root, NAMES, SMALL._replace(on_bad_image='skip')
-  )
-  assert kept.tolist() == [0, 1, *range(3, 10)]
-  assert images[:, 0, 0, 0].tolist() == kept.tolist()
+  for _ in range(2):
+    images, manifest, _ = cache.build(
+      root, NAMES, SMALL._replace(on_bad_image='skip')
+    )
+    assert manifest['kept'] == [0, 1, *range(3, 10)]
+    assert images[:, 0, 0, 0].tolist() == manifest['kept']
+    assert capsys.readouterr().err == (
+      f'note: 1 of 10 images of {root} cannot be read and are left out: '
+      '02.png (empty file)\n'
+    )
 
 
 def test_removed_file_is_named(root):
@@ -99,16 +105,86 @@ def test_removed_file_is_named(root):
   assert caught.value.where.endswith('04.png')
 
 
-def test_what_a_killed_run_left_is_thrown_away(root):
-  cache.build(root, NAMES, SMALL)
-  (folder,) = folders()
-  path = cache.cache_dir() / 'images' / folder
-  (path / 'manifest.json').unlink()  # as if it never got so far
-  (path / 'images.npy').write_bytes(b'half')
-  path.with_name(folder + '.part').mkdir()
+def test_what_a_killed_run_left_is_thrown_away(root, capsys):
+  images, _, digest = cache.build(root, NAMES, SMALL)
+  path = cache.cache_dir() / 'images' / digest[:24]
+  path.rename(path.with_name(path.name + '.part'))  # it never got further
   images, _, _ = cache.build(root, NAMES, SMALL)
   assert images[9, 0, 0, 0] == 9
-  assert folders() == [folder]
+  assert folders() == [path.name]
+  assert capsys.readouterr().err == ''
+
+
+def flip(path):
+  data = bytearray(path.read_bytes())
+  data[len(data) * 3 // 4] ^= 1
+  path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+  ('damage', 'said'),
+  [
+    (lambda f: flip(f / 'images.npy'), 'images.npy is not as it was written'),
+    (lambda f: os.truncate(f / 'images.npy', 300), 'images.npy is not as'),
+    (lambda f: (f / 'images.npy').unlink(), 'no images.npy'),
+    (lambda f: flip(f / 'manifest.json'), 'manifest.json is not as it was'),
+    (lambda f: (f / 'manifest.json').write_text(''), 'manifest.json is not'),
+    (lambda f: (f / 'manifest.json').write_text('null'), 'manifest.json is'),
+    (lambda f: (f / 'manifest.json').write_bytes(b'\xff'), 'manifest.json is'),
+    (lambda f: (f / 'manifest.json').unlink(), 'no manifest.json'),
+  ],
+)
+def test_a_damaged_array_is_made_again(root, capsys, damage, said):
+  before, manifest, digest = cache.build(root, NAMES, SMALL)
+  before = np.array(before)
+  folder = cache.cache_dir() / 'images' / digest[:24]
+  damage(folder)
+  images, again, _ = cache.build(root, NAMES, SMALL)
+  np.testing.assert_array_equal(images, before)
+  assert again == manifest
+  (line,) = capsys.readouterr().err.splitlines()
+  assert line.startswith(f'note: {folder} is damaged ({said}')
+  cache.build(root, NAMES, SMALL)
+  assert capsys.readouterr().err == ''
+
+
+def test_an_array_under_the_name_of_another_is_made_again(root, capsys):
+  one = cache.build(root, NAMES, SMALL)[2]
+  two = cache.build(root, NAMES[::-1], SMALL)[2]
+  base = cache.cache_dir() / 'images'
+  shutil.rmtree(base / two[:24])
+  (base / one[:24]).rename(base / two[:24])
+  images, _, _ = cache.build(root, NAMES[::-1], SMALL)
+  assert images[:, 0, 0, 0].tolist() == [*range(9, -1, -1)]
+  assert 'is damaged (renamed)' in capsys.readouterr().err
+
+
+def test_the_array_is_read_again_only_when_it_looks_changed(
+  root, monkeypatch, capsys
+):
+  digest = cache.build(root, NAMES, SMALL)[2]
+  array = cache.cache_dir() / 'images' / digest[:24] / 'images.npy'
+  read = []
+  sha256 = seal._sha256
+  monkeypatch.setattr(seal, '_sha256', lambda p: read.append(p) or sha256(p))
+  cache.build(root, NAMES, SMALL)
+  assert not read
+  os.utime(array, ns=(0, 1))
+  for _ in range(2):
+    cache.build(root, NAMES, SMALL)
+    assert read == [array]
+  assert capsys.readouterr().err == ''
+
+
+def test_chunks_are_hashed_in_order(tmp_path, monkeypatch):
+  monkeypatch.setattr(seal, '_CHUNK', 4)
+  (tmp_path / 'a').write_bytes(b'abcdefgh12')
+  (tmp_path / 'b').write_bytes(b'efghabcd12')
+  one = b''.join(
+    hashlib.sha256(part).digest() for part in (b'abcd', b'efgh', b'12')
+  )
+  assert seal.add(tmp_path / 'a') == hashlib.sha256(one).hexdigest()
+  assert seal.add(tmp_path / 'b') != seal.add(tmp_path / 'a')
 
 
 def test_interrupted_call_leaves_nothing(root):

@@ -1,11 +1,15 @@
 """The command line of the data sets."""
 
 import os
+import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
+from fedreid_jax.data import decoder, prepared
+from fedreid_jax.data.datasets import registry
 from launchers import data
 
 
@@ -54,7 +58,7 @@ def test_doctor(mini_copy, tmp_path):
 def door(tmp_path, monkeypatch, capsys):
   """`(*arguments) -> (exit code, stdout, stderr)`, in this process."""
   flags = data.flags.FLAGS
-  names = ('dataset', 'root', 'out', 'height', 'width', 'identities')
+  names = ('dataset', 'root', 'out', 'height', 'width', 'identities', 'deep')
   monkeypatch.setenv('JAX_COMPILATION_CACHE_DIR', 'as the tests have it')
   monkeypatch.chdir(tmp_path)
 
@@ -88,6 +92,26 @@ def door(tmp_path, monkeypatch, capsys):
 def test_mistakes(door, arguments, message):
   code, _, err = door(*arguments)
   assert code in (2, 3) and message in err
+
+
+@pytest.mark.parametrize(
+  'name', ['market1501', 'msmt17', 'cuhk01', 'viper', 'grid']
+)
+def test_an_archive_in_a_folder_of_the_sets_name(door, minis, tmp_path, name):
+  inner = tmp_path / 'root' / name / registry.get(name).folders[0]
+  shutil.copytree(minis(name), inner)
+  where = (f'--dataset={name}', f'--root={tmp_path / "root"}')
+  code, out, err = door('doctor', *where)
+  assert (code, err) == (0, ''), out
+  size = ('--height=16', '--width=8')
+  assert door('prepare', *where, f'--out={tmp_path / "out"}', *size)[0] == 0
+  images = [
+    prepared.open_prepared(root, name, decoder.Decoder(16, 8))
+    for root in (tmp_path / 'root', tmp_path / 'out', minis(name))
+  ]
+  for one in images:
+    assert one.names == images[2].names
+    np.testing.assert_array_equal(one.images, images[2].images)
 
 
 def test_list_names_everything(tmp_path):

@@ -1,23 +1,25 @@
 """Every reader, on a miniature in the official layout."""
 
 import collections
+import json
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from fedreid_jax import errors
-from fedreid_jax.data.datasets import registry, source, sysu_mm01
+from fedreid_jax.data.datasets import cuhk03, registry, source, sysu_mm01
 from fedreid_jax.data.decoder import Decoder, decode
 
 FULL = Decoder(32, 16)
-# What ten persons, of nine cameras and two shots, come to.
+# What ten persons, of 15 cameras and two shots, come to.
 IMAGES = {
   'market1501': dict(train=60, query=24, gallery=26),
   'market1501:junk=true': dict(train=60, query=24, gallery=28),
   'dukemtmc': dict(train=80, query=32, gallery=32),
-  'msmt17': dict(train=90, query=45, gallery=45),
-  'msmt17:val=val': dict(train=85, val=5, query=45, gallery=45),
-  'msmt17:val=drop': dict(train=85, query=45, gallery=45),
+  'msmt17': dict(train=150, query=75, gallery=75),
+  'msmt17:val=val': dict(train=145, val=5, query=75, gallery=75),
+  'msmt17:val=drop': dict(train=145, query=75, gallery=75),
   'cuhk03-np': dict(train=20, query=10, gallery=10),
   'cuhk03-np:boxes=labeled': dict(train=20, query=10, gallery=10),
   'cuhk03': {'train': 20, 'query+gallery': 20},
@@ -170,6 +172,111 @@ def test_new_protocol_may_come_as_folders_of_images(tmp_path, pictures):
   ]
 
 
+def extract(release, root):
+  """Writes what torchreid makes of a release; returns records by spec."""
+  found = {}
+  for protocol, name in (('classic', 'cuhk03'), ('new', 'cuhk03-np')):
+    for boxes in cuhk03.BOXES:
+      splits = []
+      for trial in range(20 if protocol == 'classic' else 1):
+        options = {'trial': trial} if protocol == 'classic' else {}
+        records = registry.read(
+          registry.get(name), release, boxes=boxes, **options
+        )
+        found[name, boxes, trial] = records
+        split = {'train': [], 'query': [], 'gallery': [], 'num_train_pids': 5}
+        labels = {}
+        for record in records:
+          _, pair, person, image = record.part
+          file = f'{pair}_{person:03d}_{record.camera}_{image:02d}.png'
+          path = root / f'images_{boxes}' / file
+          if not path.exists():
+            pixels = cuhk03.extract(release)(record)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(path)
+          for side in record.split.split('+'):
+            # Training persons are counted from 0, as are those of the tests.
+            label = labels.setdefault((side, record.person), len(labels))
+            split[side].append([f'/home/them/x/{file}', label, record.camera])
+        splits.append(split)
+      (root / f'splits_{protocol}_{boxes}.json').write_text(json.dumps(splits))
+  return found
+
+
+def test_cuhk03_as_torchreid_extracts_it_is_the_release(minis, tmp_path):
+  release = minis('cuhk03')
+  found = extract(release, tmp_path)
+  for (name, boxes, trial), records in found.items():
+    options = {'trial': trial} if name == 'cuhk03' else {}
+    dataset = registry.get(name)
+    theirs = registry.read(dataset, tmp_path, boxes=boxes, **options)
+    assert len(theirs) == len(records)
+    by_file = {}
+    for record in theirs:
+      pair, person, _, image = record.path[:-4].rpartition('/')[2].split('_')
+      by_file[int(pair), int(person), int(image)] = record
+    people = {}
+    for record in records:
+      other = by_file[record.part[1:]]
+      assert other.camera == record.camera and other.split == record.split
+      assert people.setdefault(other.person, record.person) == record.person
+    assert len(people) == len(set(people.values()))
+  dataset = registry.get('cuhk03')
+  for root in (release, tmp_path):
+    records = registry.read(dataset, root, query='last', trial=4)
+    counts = collections.Counter(r.split for r in records)
+    assert counts == {'train': 20, 'query': 10, 'gallery': 10}
+  record = theirs[0]
+  image = source.open_source(tmp_path, dataset, theirs)(record)
+  part = (1, *map(int, record.path[:-4].rpartition('/')[2].split('_')))
+  same = record._replace(part=(*part[:3], part[4]))
+  assert record.path.startswith('images_labeled/')
+  np.testing.assert_array_equal(
+    decode(image, FULL), decode(cuhk03.extract(release)(same), FULL)
+  )
+
+
+@pytest.mark.parametrize(
+  ('damage', 'said'),
+  [
+    (lambda f: f.unlink(), 'no file splits_new_detected.json'),
+    (lambda f: f.write_text('[]'), 'no list of splits: list index'),
+    (lambda f: f.write_text('[{"train": [["a.png", 1]]}]'), 'no list of spl'),
+    (lambda f: f.write_bytes(b'\xff'), 'no list of splits'),
+    (
+      lambda f: f.write_text(
+        '[{"train": [["a.png", 1, 2]], "query": [], "gallery": []}]'
+      ),
+      "'a.png' does not match",
+    ),
+    (
+      lambda f: f.write_text(
+        '[{"train": [["9_009_1_01.png", 1, 2]], "query": [], "gallery": []}]'
+      ),
+      '1 listed files are missing: images_detected/9_009_1_01.png',
+    ),
+    (
+      lambda f: f.write_text(
+        '[{"train": [["1_001_1_01.png", 1, 2]],'
+        ' "query": [["1_001_1_01.png", 1, 2]], "gallery": []}]'
+      ),
+      '1_001_1_01.png is in train+query',
+    ),
+  ],
+)
+def test_damaged_lists_of_cuhk03_are_named(minis, tmp_path, damage, said):
+  extract(minis('cuhk03'), tmp_path)
+  damage(tmp_path / 'splits_new_detected.json')
+  assert said in failure('cuhk03-np', tmp_path)
+
+
+def test_msmt17_has_two_digits_of_cameras(minis):
+  records = registry.read(registry.get('msmt17'), minis('msmt17'))
+  for split in ('train', 'query', 'gallery'):
+    cameras = {r.camera for r in records if r.split == split}
+    assert cameras == set(range(1, 16))
+
+
 def test_msmt17_version_2_has_other_folders(mini_copy):
   root = mini_copy('msmt17')
   (root / 'train').rename(root / 'mask_train_v2')
@@ -204,7 +311,9 @@ def test_what_is_missing_is_named(mini_copy, tmp_path):
   assert f'no images — {root}/query' in failure('market1501', root)
   assert 'neither train and test nor' in failure('msmt17', root)
   for name in ('cuhk03', 'cuhk03-np'):
-    assert 'no file cuhk-03.mat' in failure(name, root)
+    assert 'accepted are cuhk03_release/cuhk-03.mat, images_' in failure(
+      name, root
+    )
   assert 'no file exp/train_id.txt' in failure('sysu-mm01', root)
   assert 'no file manifest.csv' in failure('csv', root)
   assert 'no file data_batch_1' in failure('cifar10', root)

@@ -83,3 +83,16 @@ def test_pipes_and_names_that_are_no_text(tmp_path):
     pass
   with pytest.raises(errors.DataError, match=r'xff.* is not UTF-8'):
     files.list_files(tmp_path)
+  os.unlink(os.fsencode(tmp_path) + b'/\xff.jpg')
+  (tmp_path / 'a\x1b]0;b.jpg').touch()
+  with pytest.raises(errors.DataError, match='has control characters'):
+    files.list_files(tmp_path)
+
+
+def test_names_in_any_script_are_fine(tmp_path):
+  names = ['a\u00a0b', 'é', '人\u3000物', '👩\u200d🔬']
+  for name in names:
+    (tmp_path / name).mkdir()
+  (tmp_path / 'file').touch()
+  (tmp_path / '.hidden').mkdir()
+  assert files.list_folders(tmp_path) == sorted(names)

@@ -1,51 +1,35 @@
-import types
+import os
+import shutil
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from configs import common
 from fedreid_jax import errors
 from fedreid_jax.data import load
 
 
 def config(root, **changes):
-  fields = dict(
-    world='folder',
-    scenario='by_dataset',
-    world_seed=0,
-    root=str(root),
-    sources=(),
-    targets=(),
-    public='',
-    labels='',
-    task='retrieval',
-    num_clients=2,
-    concentration=0.5,
-    query='first',
-    identity_pattern=r'^([^/]+)/',
-    camera_pattern=r'_(\d+)\.[^.]+$',
-    height=4,
-    width=3,
-    channels='rgb',
-    invert=False,
-    mean=(0.5,) * 3,
-    std=(0.2,) * 3,
-    on_bad_image='error',
-    allow_overlap=False,
-  )
-  return types.SimpleNamespace(**{**fields, **changes})
+  data = common.default().data
+  data.world, data.root, data.query = 'folder', str(root), 'first'
+  data.height, data.width = 4, 3
+  data.update(changes)
+  return data
 
 
 @pytest.fixture
 def root(tmp_path):
-  """Two domains; identities 5, 12, 900; pixel value = identity + camera."""
+  """Two domains; identities 5, 12, 900; red = identity + camera."""
   for domain in ('north', 'south'):
     for person in (5, 12, 900):
       for camera in (1, 2):
         path = tmp_path / 'data' / domain / str(person) / f'x_{camera}.png'
         path.parent.mkdir(parents=True, exist_ok=True)
         value = person % 100 + camera
-        Image.new('RGB', (3, 4), (value, 0, 0)).save(path)
+        Image.new('RGB', (3, 4), (value, len(domain), ord(domain[0]))).save(
+          path
+        )
   return tmp_path / 'data'
 
 
@@ -141,6 +125,40 @@ def test_unreadable_images_stop_or_are_left_out(root):
     path.write_bytes(b'')
   line = failure(root, on_bad_image='skip').line()
   assert 'no readable image' in line
+
+
+def test_a_copied_domain_is_refused_and_counted(root):
+  shutil.copytree(root / 'north', root / 'east')
+  (root / 'east/5/x_1.png').rename(root / 'east/5/other_1.png')
+  Image.new('RGB', (3, 4), (77, 0, 0)).save(root / 'east/5/x_2.png')
+  both = dict(sources=('north', 'south'), targets=('east',))
+  assert failure(root, **both).line() == (
+    'error[3]: trained and tested on: 5 of 6 files of east are in north too — '
+    'data.targets — remove the copies, or set data.allow_overlap'
+  )
+  assert load.load(config(root, **both, allow_overlap=True)).targets
+  assert load.load(config(root, **both), clients=False).targets
+  (world,) = load.load(
+    config(root, sources=('south',), targets=('east',))
+  ).clients
+  assert world.num_images == 6
+
+
+def test_domains_that_are_links_or_have_no_plain_name(root, tmp_path):
+  (tmp_path / 'elsewhere').mkdir()
+  for target, what in (
+    (tmp_path / 'elsewhere', 'link leads out of the folder'),
+    (root / 'north', 'link to a folder'),
+  ):
+    (root / 'west').symlink_to(target)
+    assert f'{what} — {root}/west' in failure(root).line()
+    (root / 'west').unlink()
+  (root / 'ev\x1b[31mil').mkdir()
+  line = failure(root).line()
+  assert line.isprintable() and r"'ev\x1b[31mil' has control" in line
+  (root / 'ev\x1b[31mil').rmdir()
+  os.mkdir(os.fsencode(root) + b'/\xff')
+  assert r"b'\xff' is not UTF-8" in failure(root).line()
 
 
 def test_a_domain_may_be_both_when_allowed(root):

@@ -6,9 +6,9 @@ from fedreid_jax.data.miniatures import photos, write
 
 
 def test_photos_are_of_different_people_and_moments(pictures):
-  assert pictures.visible.shape == (10, 9, 2, 32, 16, 3)
-  flat = pictures.visible.reshape(180, -1)
-  assert len(np.unique(flat, axis=0)) == 180
+  assert pictures.visible.shape == (10, 15, 2, 32, 16, 3)
+  flat = pictures.visible.reshape(300, -1)
+  assert len(np.unique(flat, axis=0)) == 300
   # Infrared has no colour.
   assert (np.ptp(pictures.infrared, axis=-1) == 0).all()
   assert not (pictures.visible == pictures.infrared).all()
@@ -17,14 +17,14 @@ def test_photos_are_of_different_people_and_moments(pictures):
 def test_halves(pictures):
   train, test = pictures.halves()
   assert ([*train], [*test]) == ([*range(5)], [*range(5, 10)])
-  assert [*pictures.cameras(15)] == [*range(9)]
+  assert [*pictures.cameras(20)] == [*range(15)]
 
 
 def test_messages(pictures, tmp_path):
   with pytest.raises(errors.ConfigError, match="unknown data set 'market'"):
     write.write('market', tmp_path, pictures)
   few = photos.Photos(pictures.visible[:5], pictures.infrared[:5])
-  with pytest.raises(errors.ConfigError, match='5 persons, 9 cameras'):
+  with pytest.raises(errors.ConfigError, match='5 persons, 15 cameras'):
     write.write('viper', tmp_path / 'a', few)
   (tmp_path / 'file').touch()
   for root in (tmp_path, tmp_path / 'file'):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedreid_jax import errors
-from fedreid_jax.data import builder, cache, prepare, prepared
+from fedreid_jax.data import builder, cache, prepare, prepared, seal
 from fedreid_jax.data.datasets import registry, source
 from fedreid_jax.data.decoder import Decoder, decode
 
@@ -156,10 +157,10 @@ def test_interrupted_prepare_is_finished_by_the_next(
 def test_killed_prepare_is_finished_by_the_next(minis, tmp_path):
   out, root = tmp_path / 'out', minis('regdb')
   code = (
-    'import sys, time; from fedreid_jax.data import prepare; '
+    'import pathlib, sys, time; from fedreid_jax.data import prepare; '
     'from fedreid_jax.data.decoder import Decoder; '
-    'prepare.prepare(*sys.argv[1:3], sys.argv[3], Decoder(16, 8), '
-    'on_build=lambda n: (print("on", file=sys.stderr), time.sleep(0.05)))'
+    'prepare.prepare(pathlib.Path(sys.argv[1]), *sys.argv[2:4], Decoder(16, 8),'
+    ' on_build=lambda n: (print("on", file=sys.stderr), time.sleep(0.05)))'
   )
   child = subprocess.Popen(
     [sys.executable, '-c', code, str(root), 'regdb', str(out)],
@@ -211,3 +212,44 @@ def test_cache_is_outside_the_official_folder(minis):
   prepared.open_prepared(minis('viper'), 'viper', SMALL)
   assert sorted(minis('viper').rglob('*')) == before
   assert list(cache.cache_dir().rglob('images.npy'))
+
+
+def overwrite(path, share, data=b'damage' * 20):
+  with open(path, 'r+b') as file:
+    file.seek(int(path.stat().st_size * share))
+    file.write(data)
+
+
+def test_damaged_files_of_a_prepared_set_are_named(minis, tmp_path):
+  def failure():
+    images = built.with_name(f'{built.name}-images')
+    shutil.rmtree(images, ignore_errors=True)
+    with pytest.raises(errors.IntegrityError) as caught:
+      prepared.open_prepared(tmp_path / 'out', 'viper', SMALL)
+    assert caught.value.line().endswith(
+      f'{built} — remove the folder and prepare again'
+    )
+    return caught.value.what
+
+  made = prepare.prepare(minis('viper'), 'viper', tmp_path / 'out', SMALL)
+  built = builder.folder(tmp_path / 'out', made.dataset, made.options)
+  (record,) = built.glob('*.array_record*')
+  whole = record.read_bytes()
+  overwrite(record, 0.1)
+  assert 'hash mismatch' in failure()
+  record.write_bytes(whole[:100])
+  assert 'at least 64KB' in failure()
+  record.write_bytes(whole)
+  sources = seal.read(built / prepared.SOURCES)
+  sources['hashes'][3][1] = sources['hashes'][2][1]
+  seal.write(built / prepared.SOURCES, sources)
+  assert failure() == f'{made.names[3]} is not as it was written'
+  overwrite(built / prepared.SOURCES, 0.5)
+  assert failure() == 'sources.json is not as it was written'
+
+
+def test_a_file_has_one_hash_however_it_is_read(minis, tmp_path):
+  root = minis('cuhk03')  # arrays, written as PNG files
+  made = prepare.prepare(root, 'cuhk03', tmp_path / 'out', SMALL)
+  direct = prepared.open_prepared(root, 'cuhk03', SMALL)
+  np.testing.assert_array_equal(made.files, direct.files)

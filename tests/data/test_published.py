@@ -1,6 +1,7 @@
 """Every published data set, from a miniature on disk to clients and tests."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -145,3 +146,21 @@ def test_cameras_of_llcm_see_both_modalities_but_one(minis):
   assert len(kinds) == 9
   assert kinds.pop('llcm.camera3') == {0}
   assert all(own == {0, 1} for own in kinds.values())
+
+
+def test_a_file_of_one_set_among_the_tests_of_another_is_refused(
+  minis, tmp_path
+):
+  for name in ('market1501', 'viper'):
+    shutil.copytree(minis(name), tmp_path / name)
+  train = sorted((tmp_path / 'market1501/bounding_box_train').iterdir())
+  query = sorted((tmp_path / 'market1501/query').iterdir())
+  gallery = sorted((tmp_path / 'viper/cam_b').iterdir())
+  both = {'sources': ('market1501',), 'targets': ('viper',)}
+  shutil.copyfile(query[0], gallery[0])  # nobody trains on it
+  assert read(config(tmp_path, **both)).clients
+  shutil.copyfile(train[0], gallery[1])
+  with pytest.raises(errors.DataError) as caught:
+    read(config(tmp_path, **both))
+  assert '1 of 20 files of viper are in market1501 too' in caught.value.line()
+  assert read(config(tmp_path, **both, allow_overlap=True)).clients

@@ -5,7 +5,8 @@ cameras, each a table of persons by ten images, 1 to 5 of one camera and 6 to 10
 of the other; once with detected boxes, once with boxes drawn by hand. The
 classic protocol tests on 100 persons of one of 20 lists. The new one splits by
 `cuhk03_new_protocol_config_detected.mat` (or `_labeled`), or comes as folders
-of images like those of Market-1501.
+of images like those of Market-1501. Both are also read as torchreid extracts
+them.
 """
 
 import threading
@@ -15,11 +16,16 @@ from typing import Any
 import numpy as np
 
 from fedreid_jax import errors
+from fedreid_jax.data.datasets import cuhk03_extracted as extracted
 from fedreid_jax.data.datasets import layout
 from fedreid_jax.data.datasets.records import Count, Dataset, Extract, Record
 
 BOXES = ('detected', 'labeled')
-NAME = r'(\d+)_(\d+)_(\d+)_(\d+)\.png'  # pair, person, camera, image
+FILES = ('cuhk03_release/cuhk-03.mat', 'cuhk-03.mat')
+ACCEPTED = (
+  f'accepted are {FILES[0]}, images_detected with splits_*.json as torchreid '
+  'writes them, or, new protocol, detected/bounding_box_train'
+)
 
 
 def open_container(root: Path) -> tuple[str, Any]:
@@ -37,11 +43,11 @@ def open_container(root: Path) -> tuple[str, Any]:
       str(error),
       "pip install 'fedreid_jax[datasets]'",
     ) from error
-  for name in ('cuhk03_release/cuhk-03.mat', 'cuhk-03.mat'):
+  for name in FILES:
     if (root / name).is_file():
       break
   else:
-    raise errors.DataError('no file cuhk-03.mat', str(root), layout.HELP)
+    raise errors.DataError('no CUHK03 in a known form', str(root), ACCEPTED)
   try:
     return name, h5py.File(root / name, 'r')
   except OSError as error:
@@ -69,6 +75,9 @@ def read_classic(
   root: Path, boxes: str, trial: int, query: str
 ) -> list[Record]:
   """Reads a classic split; `query` is 'all' or the 'last' of each camera."""
+  if _is_extracted(root, boxes):
+    records = extracted.read(root, boxes, 'classic', trial)
+    return records if query == 'all' else _last_asks(records)
   name, mat = open_container(root)
   with mat:
     listed = mat[mat['testsets'][()].ravel()[trial]][()].T
@@ -93,13 +102,19 @@ def read_classic(
   return records if query == 'all' else _last_asks(records)
 
 
+def _is_extracted(root: Path, boxes: str) -> bool:
+  has_release = any((root / name).is_file() for name in FILES)
+  return not has_release and extracted.is_here(root, boxes)
+
+
 def _last_asks(records: list[Record]) -> list[Record]:
-  last = {(r.person, r.camera): r.part for r in records if r.split != 'train'}
+  records = sorted(records, key=lambda r: (r.path, r.part))
+  last = {(r.person, r.camera): r.name for r in records if r.split != 'train'}
   return [
     r
     if r.split == 'train'
     else r._replace(
-      split='query' if last[r.person, r.camera] == r.part else 'gallery'
+      split='query' if last[r.person, r.camera] == r.name else 'gallery'
     )
     for r in records
   ]
@@ -118,6 +133,8 @@ def read_new(root: Path, boxes: str) -> list[Record]:
         root, f'{boxes}/{folder}', r'(\d+)_c(\d+).*\.png', split, range(1, 3)
       )
     ]
+  if _is_extracted(root, boxes):
+    return extracted.read(root, boxes, 'new', 0)
   container, mat = open_container(root)
   mat.close()
   config = f'cuhk03_new_protocol_config_{boxes}.mat'
@@ -131,7 +148,9 @@ def read_new(root: Path, boxes: str) -> list[Record]:
         f'{split}_idx does not fit filelist', config, 'unpack it again'
       )
     for row in rows.tolist():
-      pair, person, camera, image = layout.parse(NAME, names[row][0], root)
+      pair, person, camera, image = layout.parse(
+        extracted.NAME, names[row][0], root
+      )
       part = BOXES.index(boxes), pair, person, image
       records.append(
         Record(container, int(labels[row]), camera, 0, split, part)

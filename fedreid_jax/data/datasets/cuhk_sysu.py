@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from fedreid_jax import errors
+from fedreid_jax.data import decoder
 from fedreid_jax.data.datasets import layout
 from fedreid_jax.data.datasets.records import Count, Dataset, Extract, Record
 
@@ -23,7 +23,7 @@ def extract(root: Path) -> Extract:
 
   def one(record: Record) -> np.ndarray:
     left, top, width, height = record.part
-    with Image.open(root / record.path) as scene:
+    with decoder.open_image(root / record.path) as scene:
       box = left, top, left + width, top + height
       return np.asarray(scene.crop(box).convert('RGB'))
 

@@ -124,31 +124,34 @@ def locate(
 ) -> Path:
   """Returns the folder of a data set: the root, or one of its name in it.
 
+  A folder of the data set's name may itself hold the one its archive unpacks
+  to: `ROOT/market1501/Market-1501-v15.09.15`. Everything else that takes a
+  folder takes what this returns.
+
   Raises:
     DataError: when there is no such folder, or it is an archive.
   """
   path = files.check_root(root, where)
-  for name in (*dataset.folders, dataset.name):
-    if (path / name).is_dir():
-      return path / name
+  for _ in range(2):
+    for name in (*dataset.folders, dataset.name):
+      if (path / name).is_dir():
+        path = path / name
+        break
   return path
 
 
-def read(
-  dataset: Dataset, root: str | os.PathLike, **options: Any
-) -> list[Record]:
+def read(dataset: Dataset, folder: Path, **options: Any) -> list[Record]:
   """Reads a data set, sorted by path and part.
 
   Args:
     dataset: which.
-    root: its folder, or the one above.
+    folder: of its archive, as `locate` returns it.
     **options: as in `Dataset.options`.
 
   Raises:
     ConfigError: for an unknown option or value.
     DataError: for anything in the folder that is not as published.
   """
-  folder = locate(dataset, root)
   chosen = check_options(dataset, options)
   records = sorted(
     dataset.read(folder, **chosen), key=lambda r: (r.path, r.part)

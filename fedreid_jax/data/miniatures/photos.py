@@ -46,7 +46,7 @@ class Photos(NamedTuple):
 def render(
   identities: int,
   *,
-  cameras: int = 9,
+  cameras: int = 15,
   shots: int = 2,
   height: int = 128,
   width: int = 64,

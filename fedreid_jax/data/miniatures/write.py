@@ -9,6 +9,7 @@ from fedreid_jax.data.miniatures import containers, infrared, large, small
 from fedreid_jax.data.miniatures.photos import Photos
 
 FEWEST = 6  # persons: five pairs of cameras, two halves of two and a stranger
+CAMERAS = 15  # of MSMT17, which has the most
 WRITERS = {
   'market1501': large.write_market1501,
   'dukemtmc': large.write_dukemtmc,
@@ -53,7 +54,7 @@ def write(name: str, root: str | os.PathLike, photos: Photos) -> None:
   Args:
     name: of the data set.
     root: folder that is empty or not there yet.
-    photos: at least `FEWEST` persons before nine cameras, twice each.
+    photos: at least `FEWEST` persons before `CAMERAS` cameras, twice each.
 
   Raises:
     ConfigError: for an unknown data set, or too few photos.
@@ -61,11 +62,11 @@ def write(name: str, root: str | os.PathLike, photos: Photos) -> None:
   """
   registry.get(name)
   persons, cameras, shots = photos.visible.shape[:3]
-  if persons < FEWEST or cameras < 9 or shots < 2:
+  if persons < FEWEST or cameras < CAMERAS or shots < 2:
     raise errors.ConfigError(
       f'{persons} persons, {cameras} cameras, {shots} shots',
       'miniature',
-      f'render at least {FEWEST}, 9 and 2',
+      f'render at least {FEWEST}, {CAMERAS} and 2',
     )
   path = check_empty(root)
   path.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,94 @@
+"""Whether files written earlier are still as they were written.
+
+A JSON file holds a hash of itself; a large file is hashed in chunks by several
+threads, and its hash kept elsewhere. Since reading it takes time, its size,
+time of change and inode are noted beside it once it has matched, and while they
+stay it is not read again. What this cannot see is a disk that returns other
+bytes than were written to it.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+from concurrent import futures
+from pathlib import Path
+from typing import Any
+
+_CHUNK = 1 << 24  # bytes a thread hashes at a time
+
+
+def digest(*parts: Any) -> str:
+  """Returns the SHA-256 of anything JSON can write."""
+  return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def write(path: Path, content: dict[str, Any]) -> None:
+  """Writes an object as JSON with its own hash, whole or not at all."""
+  part = path.with_name(path.name + '.part')
+  part.write_text(json.dumps({'seal': digest(content), 'content': content}))
+  part.replace(path)
+
+
+def read(path: Path) -> dict[str, Any]:
+  """Returns the object of a file that `write` wrote.
+
+  Raises:
+    ValueError: when it is not as it was written.
+    OSError: when it cannot be read.
+  """
+  try:
+    found = json.loads(path.read_bytes())
+    if digest(found['content']) == found['seal']:
+      return found['content']
+  except (ValueError, TypeError, LookupError):
+    pass
+  raise ValueError(f'{path.name} is not as it was written')
+
+
+def _sha256(path: Path) -> str:
+  def one(start: int) -> bytes:
+    with open(path, 'rb') as file:
+      file.seek(start)
+      return hashlib.sha256(file.read(_CHUNK)).digest()
+
+  with futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    chunks = pool.map(one, range(0, path.stat().st_size, _CHUNK))
+    return hashlib.sha256(b''.join(chunks)).hexdigest()
+
+
+def add(path: Path) -> str:
+  """Returns the hash of a file: the SHA-256 of those of its chunks."""
+  sha = _sha256(path)
+  _stamp(path).write_text(json.dumps(_looks(path, sha)))
+  return sha
+
+
+def check(path: Path, sha: str) -> None:
+  """Checks that a file has a hash, reading it only if it may have changed.
+
+  Args:
+    path: of the file.
+    sha: what `add` returned.
+
+  Raises:
+    ValueError: when it has another.
+    OSError: when it cannot be read.
+  """
+  looks = _looks(path, sha)
+  with contextlib.suppress(OSError, ValueError):
+    if json.loads(_stamp(path).read_bytes()) == looks:
+      return
+  if _sha256(path) != sha:
+    raise ValueError(f'{path.name} is not as it was written')
+  with contextlib.suppress(OSError):  # in a folder that others own
+    _stamp(path).write_text(json.dumps(looks))
+
+
+def _stamp(path: Path) -> Path:
+  return path.with_name(path.name + '.verified')
+
+
+def _looks(path: Path, sha: str) -> list[Any]:
+  status = path.stat()
+  return [status.st_size, status.st_mtime_ns, status.st_ino, sha]
