@@ -96,7 +96,7 @@ def default() -> Any:
   c.optim.lr = 0.05  # before schedule and multipliers
   c.optim.momentum = 0.9  # sgd
   c.optim.nesterov = True  # sgd
-  c.optim.weight_decay = 5e-4  # added to the gradient of every trainable leaf
+  c.optim.weight_decay = 5e-4  # added to the gradient of leaves that have one
   c.optim.lr_multipliers = ()  # ((regular expression of leaves, factor), ...)
   c.optim.schedule = 'constant'  # by global round: constant|step|linear|cosine
   c.optim.milestones = ()  # step: rounds at which the rate falls
