@@ -165,6 +165,7 @@ def default() -> Any:
   c.fedatt.noise_scale = 0.0  # standard deviation added to every parameter
 
   c.scaffold = ConfigDict()
+  c.scaffold.weights = 'size'  # of clients, control and model; 'uniform'
 
   c.fedopt = ConfigDict()
   c.fedopt.name = 'adam'  # server optimiser: sgd|adam|yogi|adagrad
