@@ -110,7 +110,8 @@ class _Run:
         described,
         recorder.environment() | {'data_digest': digest, 'clients': table},
       )
-    for notice in self.setup.executor.notices:
+    notices = self.setup.federation.notices
+    for notice in (*notices, *self.setup.executor.notices):
       self.record.say(f'note: {notice}')
     self.record.table(
       'Clients',
