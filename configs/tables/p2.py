@@ -9,6 +9,7 @@ from configs.sweeps import p1_batch, p1_epochs
 from configs.tables import p1
 from configs.tables.declare import ALL, CURVE, Row, of_sweep, read
 from configs.tables.fedreidbench import (
+  KD_CONTROL,
   METRICS,
   SETS,
   nine,
@@ -106,6 +107,7 @@ TABLES = (
     [
       row('Benchmark', 'fedpav'),
       row('KD', 'fedpav_kd'),
+      KD_CONTROL,
       row('KD & CDW', 'fedpav_kd_cdw'),
     ],
     note=CURVE,
