@@ -1,10 +1,19 @@
-"""The papers' figures of a run: its last round, and its three best.
+"""The papers' figures of a run: its last round, and its best rounds.
 
-FedReIDBench reports the mean over the three rounds with the best global model.
-As there, the three are those with the largest mean rank-1 over all targets
-(where classes are tested, accuracy), and every figure is averaged over the same
-three. That chooses rounds by test results: the last round is the figure to
-trust, and both are labelled.
+FedReIDBench reports the mean over the three rounds with the best global model
+(journal version, section 4.2.2) and returns the best of each client's models
+(Algorithm 1, line 8). So there are
+
+  last        every model in the last evaluated round;
+  best_three  the global model: the mean over the three rounds with the largest
+              mean rank-1 over all targets, or over the benchmark's four large
+              sets (`JUDGES`) where any of them is among the targets;
+  best        a client's own model (federated or alone), target by target: the
+              round in which it has the largest rank-1 there.
+
+Where classes are tested, accuracy takes the place of rank-1. `best_three` and
+`best` choose rounds by test results, the more so the more often a run is
+evaluated: the last round is the figure to trust, and all are labelled.
 """
 
 from collections import defaultdict
@@ -25,11 +34,15 @@ def score(metrics: dict[str, float]) -> float:
 
 
 def summarise(evaluation: list[Entry]) -> list[Entry]:
-  """Returns one element a target, model and kind, 'last' or 'best_three'.
+  """Returns one element a target, model and kind.
 
   Args:
     evaluation: as in results.json; what was measured before training counts
       only while there is nothing else.
+
+  Returns:
+    Elements with `target`, `model`, `kind` ('last', 'best_three' or 'best'),
+    the `rounds` that were averaged, and `metrics`.
   """
   after = [e for e in evaluation if e['round'] > 0] or evaluation
   if not after:
@@ -40,17 +53,32 @@ def summarise(evaluation: list[Entry]) -> list[Entry]:
   if best:
     served = [e for e in after if e['model'] == 'global']
     found += _mean_over(served, best, 'best_three')
+  return found + _best_of_clients(after)
+
+
+def _best_of_clients(entries: list[Entry]) -> list[Entry]:
+  """Returns the best round of each client's own model on each target."""
+  own: dict[tuple[str, str], list[Entry]] = defaultdict(list)
+  for entry in entries:
+    if entry['model'].startswith('client:'):
+      own[entry['target'], entry['model']].append(entry)
+  found = []
+  for _, rounds in sorted(own.items()):
+    best = max(rounds, key=lambda e: (_judged_by(e['metrics']), -e['round']))
+    found += _mean_over([best], [best['round']], 'best')
   return found
+
+
+def _judged_by(metrics: dict[str, float]) -> float:
+  return next(metrics[name] for name in FIRST if name in metrics)
 
 
 def _best_rounds(entries: list[Entry]) -> list[int]:
   judged = any(entry['target'] in JUDGES for entry in entries)
   by_round: dict[int, list[float]] = defaultdict(list)
   for entry in entries:
-    found = entry['metrics']
-    value = next((found[n] for n in FIRST if n in found), None)
-    if value is not None and (entry['target'] in JUDGES or not judged):
-      by_round[entry['round']].append(value)
+    if entry['target'] in JUDGES or not judged:
+      by_round[entry['round']].append(_judged_by(entry['metrics']))
   means = {r: float(np.mean(values)) for r, values in by_round.items()}
   return sorted(sorted(means, key=lambda r: (-means[r], r))[:BEST])
 

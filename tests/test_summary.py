@@ -61,7 +61,38 @@ def test_only_the_global_model_has_a_best_three():
   assert [*of_kind(found, 'best_three')] == [('mall', 'global')]
   assert {m for _, m in of_kind(found, 'last')} == {'global', 'client:ash'}
   alone = summary.summarise([e for e in entries if e['model'] != 'global'])
-  assert [e['kind'] for e in alone] == ['last']
+  assert [e['kind'] for e in alone] == ['last', 'best']
+
+
+def test_best_round_of_a_client_is_its_own_on_each_target():
+  """Of equal rounds the earlier, of rank-1, with all figures of that round."""
+  scores = {1: (50, 70), 2: (60, 10), 3: (60, 20), 4: (0, 69)}
+  entries = [
+    entry(r, x, target, 'client:ash', mAP=100 - r)
+    for r, both in scores.items()
+    for target, x in zip(('mall', 'park'), both, strict=True)
+  ]
+  entries += [entry(r, 99 - r, model='global') for r in scores]
+  found = of_kind(summary.summarise(entries), 'best')
+  assert {key: e['rounds'] for key, e in found.items()} == {
+    ('mall', 'client:ash'): [2],
+    ('park', 'client:ash'): [1],
+  }
+  metrics = {'rank1': 60.0, 'mAP': 98.0}
+  assert found['mall', 'client:ash']['metrics'] == metrics
+
+
+def test_the_benchmarks_large_sets_choose_the_rounds():
+  """Where one is a target, the small sets have no say."""
+  large = {1: 10, 2: 30, 3: 40, 4: 90}
+  small = {1: 100, 2: 0, 3: 0, 4: 0}
+  entries = [entry(r, x, 'market1501') for r, x in large.items()]
+  entries += [entry(r, x, 'viper') for r, x in small.items()]
+  best = of_kind(summary.summarise(entries), 'best_three')
+  assert {key: e['rounds'] for key, e in best.items()} == {
+    ('market1501', 'global'): [2, 3, 4],
+    ('viper', 'global'): [2, 3, 4],
+  }
 
 
 def test_other_models_do_not_choose_the_rounds():
