@@ -158,6 +158,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     'cuhk_sysu',
   ),
   'optim.schedule': ('constant', 'step', 'linear', 'cosine'),
+  'scaffold.weights': ('size', 'uniform'),
   'loss.triplet_on': ('embedding', 'feature'),
   'evaluation.metric': ('euclidean', 'cosine'),
   'evaluation.feature': ('embedding', 'feature'),

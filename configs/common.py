@@ -100,7 +100,7 @@ def default() -> Any:
   c.optim.lr = 0.05  # before schedule and multipliers
   c.optim.momentum = 0.9  # sgd
   c.optim.nesterov = True  # sgd
-  c.optim.weight_decay = 5e-4  # added to the gradient of every trainable leaf
+  c.optim.weight_decay = 5e-4  # added to the gradient of leaves that have one
   c.optim.lr_multipliers = ()  # ((regular expression of leaves, factor), ...)
   c.optim.schedule = 'constant'  # by global round: constant|step|linear|cosine
   c.optim.milestones = ()  # step: rounds at which the rate falls; below 1, the
@@ -172,6 +172,7 @@ def default() -> Any:
   c.fedatt.noise_scale = 0.0  # standard deviation added to every parameter
 
   c.scaffold = ConfigDict()
+  c.scaffold.weights = 'size'  # of clients, control and model; 'uniform'
 
   c.fedopt = ConfigDict()
   c.fedopt.name = 'adam'  # server optimiser: sgd|adam|yogi|adagrad
@@ -319,3 +320,6 @@ def nine(c: Any) -> None:
   c.data.targets = (*names, 'mall')
   c.data.target_identities = 30
   c.data.allow_overlap = True
+  # Figures of best rounds need rounds to choose from: ten, as an evaluation of
+  # these targets costs half a round of training.
+  c.evaluation.every = 2

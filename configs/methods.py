@@ -73,6 +73,12 @@ def _optimisation(c: Any, parts: set[str]) -> Iterator[Rule]:
     'set it to sgd',
   )
   yield (
+    {'uniform', 'scaffold'} <= parts,
+    'scaffold.weights',
+    "'uniform' weights the model only, and the control would go by size",
+    "leave 'uniform' out and set it to uniform",
+  )
+  yield (
     {'fednova', 'fedprox'} <= parts and c.fednova.mu != c.fedprox.mu,
     'fednova.mu',
     f'{c.fednova.mu}, but the proximal weight is {c.fedprox.mu}',

@@ -112,7 +112,8 @@ class _Run:
         described,
         recorder.environment() | {'data_digest': digest, 'clients': table},
       )
-    for notice in self.setup.executor.notices:
+    notices = self.setup.federation.notices
+    for notice in (*notices, *self.setup.executor.notices):
       self.record.say(f'note: {notice}')
     self.record.table(
       'Clients',
@@ -311,13 +312,23 @@ class _Run:
     }
 
   def _summary(self) -> None:
-    """Prints the last round beside the model the run started from."""
+    """Prints the first model, the last round, and the labelled best rounds."""
     self.record.results(self._results())
     entries = [
       e for e in self.evaluation if e['round'] in (0, self.config.rounds)
     ]
     if not entries:
       return
+    known = {(e['target'], e['model'], e['round']): e for e in self.evaluation}
+    for best in summary.summarise(self.evaluation):
+      if best['kind'] != 'last':
+        target, model, rounds = (best[k] for k in ('target', 'model', 'rounds'))
+        shown = {
+          'model': f'{model}, {best["kind"]}',
+          'round': ', '.join(map(str, rounds)),
+          'metrics': best['metrics'],
+        }
+        entries.append(known[target, model, rounds[-1]] | shown)
     self.record.evaluations('+'.join(self.config.components), entries)
 
 

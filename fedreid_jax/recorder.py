@@ -157,6 +157,9 @@ class Recorder:
       f'{values["images_per_second"]:7.0f} images/s  lr {values["lr"]:.4g}  '
       f'{megabytes:.1f} MB  {losses}'
     )
+    if 'clusters' in values:
+      clusters = (' + '.join(names) for names in values['clusters'].values())
+      self.say(f'{"":>6}clusters: {" | ".join(clusters)}')
 
   def table(self, title: str, columns: list[str], rows: list[list[str]]):
     """Prints a table."""
@@ -168,7 +171,7 @@ class Recorder:
     self._console.print(out)
 
   def evaluations(self, method: str, entries: list[dict[str, Any]]) -> None:
-    """Prints evaluation entries as a table, by target and round."""
+    """Prints evaluation entries as a table, by target, else in their order."""
     metrics = [m for m in entries[0]['metrics'] if not m.endswith(APART)]
     facts = ('target', 'protocol', 'direction', 'model', 'round')
     counts = ('queries', 'gallery', 'invalid_queries')
@@ -181,7 +184,7 @@ class Recorder:
         [str(e[f]) for f in facts]
         + [_percent(e['metrics'], m) for m in metrics]
         + [str(e[c]) for c in counts]
-        for e in sorted(entries, key=lambda e: (e['target'], e['round']))
+        for e in sorted(entries, key=lambda e: e['target'])
       ],
     )
 

@@ -25,7 +25,7 @@ class Line(NamedTuple):
     facts: what the label stands for, a column each.
     target: that was ranked.
     model: 'global', 'client:NAME' or 'cluster:I'.
-    kind: 'last' round, 'best' one, or mean of the 'best_three'.
+    kind: 'last' round, 'best' one, or mean of the 'best_three', see `summary`.
     samples: how many runs.
     numbers: percent: the mean of each metric and, under its name and one of
       `SUFFIXES`, what else is known of it.
@@ -87,13 +87,20 @@ def compare(lines: Sequence[Line], baseline: Sequence[Line]) -> list[Line]:
 
   A model is compared with the baseline's of the same name, or, where it has
   none, with that of the target's own client: a federated model with what the
-  client reaches alone.
+  client reaches alone. Best rounds are compared with best rounds, where the
+  baseline has any.
   """
   known = {(b.target, b.model, b.kind): b.numbers for b in baseline}
   compared = []
   for line in lines:
     own = f'client:{line.target}'
-    keys = ((line.model, line.kind), (line.model, 'last'), (own, 'last'))
+    kind = 'last' if line.kind == 'last' else 'best'
+    keys = (
+      (line.model, line.kind),
+      (line.model, 'last'),
+      (own, kind),
+      (own, 'last'),
+    )
     found = [known[line.target, *k] for k in keys if (line.target, *k) in known]
     reference = {} if line in baseline or not found else found[0]
     more = {

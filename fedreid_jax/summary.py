@@ -1,12 +1,21 @@
-"""The papers' figures of a run: its last round, and its best ones.
+"""The papers' figures of a run: its last round, and its best rounds.
 
 FedReIDBench reports the mean over the three rounds with the best global model
-('best_three'); the figures of L2RW's entities are those of the best round
-('best'). As there, the rounds are those with the largest mean rank-1 over all
-targets, or over the benchmark's four large sets (`JUDGES`) where any of them is
-a target; where classes are tested, with the largest accuracy. Every figure is
-of the same rounds. That chooses rounds by test results: the last round is the
-figure to trust, and all are labelled.
+(journal version, section 4.2.2) and returns the best of each client's models
+(Algorithm 1, line 8); L2RW's figures of entities are those of the best round.
+So there are
+
+  last        every model in the last evaluated round;
+  best_three  the global model: the mean over the three rounds with the largest
+              mean rank-1 over all targets, or over the benchmark's four large
+              sets (`JUDGES`) where any of them is among the targets;
+  best        the global model in the first of these rounds; a client's own
+              model (federated or alone), target by target, in the round in
+              which it has the largest rank-1 there.
+
+Where classes are tested, accuracy takes the place of rank-1. `best_three` and
+`best` choose rounds by test results, the more so the more often a run is
+evaluated: the last round is the figure to trust, and all are labelled.
 """
 
 from collections import defaultdict
@@ -32,6 +41,10 @@ def summarise(evaluation: list[Entry]) -> list[Entry]:
   Args:
     evaluation: as in results.json; what was measured before training counts
       only while there is nothing else.
+
+  Returns:
+    Elements with `target`, `model`, `kind` ('last', 'best_three' or 'best'),
+    the `rounds` that were averaged, and `metrics`.
   """
   after = [e for e in evaluation if e['round'] > 0] or evaluation
   if not after:
@@ -43,17 +56,32 @@ def summarise(evaluation: list[Entry]) -> list[Entry]:
     best = _best_rounds(served, number)
     if best:
       found += _mean_over(served, best, kind)
+  return found + _best_of_clients(after)
+
+
+def _best_of_clients(entries: list[Entry]) -> list[Entry]:
+  """Returns the best round of each client's own model on each target."""
+  own: dict[tuple[str, str], list[Entry]] = defaultdict(list)
+  for entry in entries:
+    if entry['model'].startswith('client:'):
+      own[entry['target'], entry['model']].append(entry)
+  found = []
+  for _, rounds in sorted(own.items()):
+    best = max(rounds, key=lambda e: (_judged_by(e['metrics']), -e['round']))
+    found += _mean_over([best], [best['round']], 'best')
   return found
+
+
+def _judged_by(metrics: dict[str, float]) -> float:
+  return next(metrics[name] for name in FIRST if name in metrics)
 
 
 def _best_rounds(entries: list[Entry], number: int) -> list[int]:
   judged = any(entry['target'] in JUDGES for entry in entries)
   by_round: dict[int, list[float]] = defaultdict(list)
   for entry in entries:
-    found = entry['metrics']
-    value = next((found[n] for n in FIRST if n in found), None)
-    if value is not None and (entry['target'] in JUDGES or not judged):
-      by_round[entry['round']].append(value)
+    if entry['target'] in JUDGES or not judged:
+      by_round[entry['round']].append(_judged_by(entry['metrics']))
   means = {r: float(np.mean(values)) for r, values in by_round.items()}
   return sorted(sorted(means, key=lambda r: (-means[r], r))[:number])
 

@@ -87,6 +87,29 @@ def test_local_models_are_evaluated_beside_the_global_one(
   )
 
 
+def test_console_labels_best_rounds_and_names_clusters(
+  world, small, tmp_path, capsys, monkeypatch
+):
+  public = world._replace(public=toy.toy_public(), notices=('two of them',))
+  monkeypatch.setattr(assemble.load, 'load', lambda config: public)
+  small.components, small.rounds = ('fedpav', 'cc', 'local_models'), 2
+  small.evaluation.every = 1
+  results = experiment.train(small, tmp_path)
+  printed = capsys.readouterr().out
+  assert 'note: two of them' in printed
+  for client in world.clients:
+    (best,) = (
+      e
+      for e in results['summary']
+      if e['model'] == f'client:{client.name}' and e['kind'] == 'best'
+    )
+    (row,) = (x for x in printed.splitlines() if f'{client.name}, best' in x)
+    shown = f'{best["rounds"][0]} │'
+    assert shown in row and f'{best["metrics"]["rank1"]:.2f}' in row
+  clusters = [' + '.join(names) for names in results['clusters'].values()]
+  assert f'clusters: {" | ".join(clusters)}\n' in printed
+
+
 def test_finished_run_again_prints_and_trains_nothing(
   world, small, tmp_path, monkeypatch
 ):

@@ -196,6 +196,16 @@ def test_a_model_is_compared_with_its_namesake_first():
   assert line.numbers['rank1 - baseline'] == 5.0
   best = lines(entry(kind='best_three', rank1=15.0))
   assert study_table.compare(best, both)[0].numbers['rank1 - baseline'] == 5.0
+  # Alone there is no global model: best rounds against the client's best.
+  alone = lines(
+    entry(model='client:mall', rank1=20.0),
+    entry(model='client:mall', kind='best', rank1=22.0),
+  )
+  for one in (best, lines(entry(model='client:mall', kind='best', rank1=15.0))):
+    found = study_table.compare(one, alone)[0].numbers
+    assert found['rank1 - baseline'] == -7.0
+  (line,) = study_table.compare(lines(entry(rank1=15.0)), alone)
+  assert line.numbers['rank1 - baseline'] == -5.0
 
 
 def test_baseline_of_another_study(cells, tmp_path, trainer):

@@ -81,7 +81,7 @@ def test_fewer_than_three_rounds_are_all_averaged():
   assert of_kind(found, 'last')['mall', 'global']['metrics']['rank1'] == 20
 
 
-def test_only_the_global_model_has_best_rounds():
+def test_only_the_global_model_has_a_best_three():
   entries = [
     entry(r, 10 * r, model=m)
     for r in (1, 2, 3, 4)
@@ -89,10 +89,29 @@ def test_only_the_global_model_has_best_rounds():
   ]
   found = summary.summarise(entries)
   assert [*of_kind(found, 'best_three')] == [('mall', 'global')]
-  assert [*of_kind(found, 'best')] == [('mall', 'global')]
+  assert {m for _, m in of_kind(found, 'best')} == {'global', 'client:ash'}
   assert {m for _, m in of_kind(found, 'last')} == {'global', 'client:ash'}
   alone = summary.summarise([e for e in entries if e['model'] != 'global'])
-  assert [e['kind'] for e in alone] == ['last']
+  assert [e['kind'] for e in alone] == ['last', 'best']
+
+
+def test_best_round_of_a_client_is_its_own_on_each_target():
+  """Of equal rounds the earlier, of rank-1, with all figures of that round."""
+  scores = {1: (50, 70), 2: (60, 10), 3: (60, 20), 4: (0, 69)}
+  entries = [
+    entry(r, x, target, 'client:ash', mAP=100 - r)
+    for r, both in scores.items()
+    for target, x in zip(('mall', 'park'), both, strict=True)
+  ]
+  entries += [entry(r, 99 - r, 'mall', 'global') for r in scores]
+  found = of_kind(summary.summarise(entries), 'best')
+  assert found.pop(('mall', 'global'))['rounds'] == [1]
+  assert {key: e['rounds'] for key, e in found.items()} == {
+    ('mall', 'client:ash'): [2],
+    ('park', 'client:ash'): [1],
+  }
+  metrics = {'rank1': 60.0, 'mAP': 98.0}
+  assert found['mall', 'client:ash']['metrics'] == metrics
 
 
 def test_other_models_do_not_choose_the_rounds():

@@ -139,20 +139,24 @@ def test_published_numbers_are_shown_beside_published_data_only():
     line('Global', 'viper', kind='best_three', rank1=50.0),
     line('Global', 'viper', rank1=49.0),
     line('Local', 'viper', 'client:viper', rank1=51.0),
+    line('Local', 'viper', 'client:viper', 'best', rank1=53.0),
     line('Local', 'viper', 'client:grid', rank1=1.0),
     line('Local', 'viper', rank1=1.0),
+    line('Local', 'viper', kind='best_three', rank1=1.0),
   ]
-  best, last, local = declare.adorn(table, 'paper', lines)
+  best, last, local, best_local = declare.adorn(table, 'paper', lines)
   assert best.numbers == {'rank1': 50.0, 'rank1 published': 48.1}
   assert last.numbers == {'rank1': 49.0}
-  assert local.model == 'client:viper'
-  assert local.numbers['rank1 published'] == 52.0
+  assert local.model == best_local.model == 'client:viper'
+  assert local.numbers == {'rank1': 51.0}
+  assert best_local.numbers == {'rank1': 53.0, 'rank1 published': 52.0}
   plain = declare.adorn(table, 'synthetic', lines)
-  assert [set(one.numbers) for one in plain] == [{'rank1'}] * 3
+  assert [set(one.numbers) for one in plain] == [{'rank1'}] * 4
 
 
 def test_best_rounds_are_shown_where_the_paper_has_them():
-  lines = [line('DFH', 'cuhk02', kind=kind) for kind in ('last', 'best_three')]
+  kinds = ('last', 'best_three', 'best')
+  lines = [line('DFH', 'cuhk02', kind=kind) for kind in kinds]
   kept = declare.adorn(BY_ID['p0/table1'], 'paper', lines)
   assert [one.kind for one in kept] == ['last']
   assert kept[0].numbers == {'mAP published': 71.7, 'rank1 published': 69.5}

@@ -53,7 +53,8 @@ class Table:
     rows: in the paper's order.
     setting: changes of every row, before its own.
     kind: which figure of a global model the paper gives, 'last', 'best' (one
-      round) or 'best_three'; of others it is the last round's.
+      round) or 'best_three'; with the latter two, of a client's own model it is
+      its 'best' round's. The last round's is always beside it.
     baseline: label that the others are compared with, '' for none.
     presets: of the recipes, where they are not called as the table's.
     note: what a reader has to know to compare.
@@ -125,18 +126,22 @@ def adorn(table: Table, preset: str, lines: Sequence[Line]) -> list[Line]:
   """
   kept = []
   for line in lines:
-    if line.kind not in ('last', table.kind):
-      continue
     rows = [r for r in table.rows if r.label == line.label and _is_of(r, line)]
     numbers = dict(line.numbers)
     for row in rows:
-      kind = table.kind if row.model == 'global' else 'last'
-      if preset == 'paper' and line.kind == kind:
+      if preset == 'paper' and line.kind == _kind(row, table):
         found = row.published.get(line.target, {})
         numbers |= {f'{name} published': x for name, x in found.items()}
-    if rows:
+    if line.kind in {'last', *(_kind(row, table) for row in rows)} and rows:
       kept.append(line._replace(numbers=numbers))
   return kept
+
+
+def _kind(row: Row, table: Table) -> str:
+  """Returns which figure of a row the paper gives."""
+  if row.model == 'local' and table.kind == 'best_three':
+    return 'best'
+  return table.kind if row.model == 'global' else 'last'
 
 
 def _is_of(row: Row, line: Line) -> bool:

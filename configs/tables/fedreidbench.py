@@ -52,6 +52,11 @@ def standalone(published: Scores) -> Row:
   return row('Standalone', 'standalone', published, model='local')
 
 
+# Not in the papers: the server's model sees the public images, which renew its
+# running statistics, and learns nothing from them.
+KD_CONTROL = row('KD, rate 0', 'fedpav_kd', None, 'kd.lr=0.0')
+
+
 def one_set(id: str, scored: Mapping[str, Scores]) -> Table:
   """Returns the table of one data set in many hands, or in one.
 

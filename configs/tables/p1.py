@@ -9,7 +9,14 @@ data sets.
 
 from configs.sweeps import p1_batch, p1_epochs
 from configs.tables.declare import CURVE, Table, of_sweep, read
-from configs.tables.fedreidbench import METRICS, nine, one_set, row, standalone
+from configs.tables.fedreidbench import (
+  KD_CONTROL,
+  METRICS,
+  nine,
+  one_set,
+  row,
+  standalone,
+)
 
 TABLE2 = {
   'market1501': """
@@ -144,7 +151,7 @@ TABLES = (
   nine(
     'p1/figure7',
     'convergence with distillation, every 10 rounds',
-    [row('FedPav', 'fedpav'), row('KD', 'fedpav_kd')],
+    [row('FedPav', 'fedpav'), row('KD', 'fedpav_kd'), KD_CONTROL],
     note=CURVE,
   ),
   nine(

@@ -96,7 +96,11 @@ def make(
     averages = move(state[0], ctx.outputs)
     dd = _distillation(ctx, averages, domains, own, members)
     metrics = {'alignment': da, 'distillation': dd}
-    return alignment * da + distillation * dd, metrics
+    total = jnp.float32(0.0)
+    for weight, part in ((alignment, da), (distillation, dd)):
+      if weight:
+        total += weight * part
+    return total, metrics
 
   def observe(state, ctx: StepCtx):
     averages, started = state

@@ -88,7 +88,7 @@ def make(temperature: float = 3.0, frozen: bool = False) -> Component:
       total, _ = ctx.objective(outputs, ctx.batch)
       return total, (outputs.logits, updated)
 
-    grads, (logits, buffers) = jax.grad(loss, has_aux=True)(params)
+    grads, (logits, buffers) = ctx.optimizer.grad(loss)(params)
     params, opt_state = ctx.optimizer.update(grads, opt_state, params, ctx.lr)
     return ({**params, **buffers}, opt_state), logits
 

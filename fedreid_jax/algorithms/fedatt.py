@@ -6,8 +6,9 @@ IJCNN 2019, eq. 5-7. For every leaf l and client k of the cohort,
   s_k = |w^l - w_k^l|_2,  alpha = softmax_k(s),
   w^l <- w^l - epsilon sum_k alpha_k (w^l - w_k^l) + noise N(0, 1).
 
-A larger distance gives more attention, as published. For large leaves the
-softmax of plain norms has one winner; the log has the mean entropy over leaves.
+A larger distance gives more attention, as published. The softmax is of plain
+norms: it has one winner where distances differ by several units, and is next to
+uniform where they are all small; the log has its mean entropy over leaves.
 
 Deviations from the paper: none. Deviations from the released code: the norm is
 that of the flattened leaf; the code takes the spectral norm of matrices and has

@@ -12,7 +12,9 @@ the reduction's model of the round, D = w' - w^t, m <- b1 m + (1 - b1) D and
 `sgd` is FedAvgM (Hsu et al., 2019): m <- b1 m + D, w = w^t + lr m; rate 1 and
 momentum 0 is FedAvg. Running statistics are those of the reduction.
 
-Deviations from the paper: none. Deviations from released code: none is known;
+Deviations from the paper: w' is the reduction's, by size unless another rule
+is composed; the paper's D is the uniform mean of the clients' (compose with
+'uniform'). Deviations from released code: none is known;
 like the paper, and unlike optimisers elsewhere, moments are not corrected for
 their start.
 """

@@ -5,22 +5,29 @@ learning, ICML 2020, Algorithm 1, option II. With control variates c at the
 server and c_k at client k, zero at first, every local gradient gets c - c_k
 added, as the linear term <c - c_k, w> of the loss. After the round
 
-  c_k' = c_k - c + (w^t - w_k) / (eta |a|_1),  c' = c + (1/N) sum_S (c_k' - c_k)
+  c_k' = c_k - c + (w^t - w_k) / (eta |a|_1),
+  c' = c + sum_{k in S} p_k (c_k' - c_k),  p_k = n_k / sum_{j=1}^N n_j,
 
-over the trainable leaves that travel.
+over the trainable leaves that travel. The sum of sizes is over all N clients,
+the expected size of a cohort times N / |S|. So c = sum_k p_k c_k at any time,
+whoever takes part, and where the controls are the gradients at w no client
+moves if sum_k p_k grad F_k(w) = 0: the fixed point is the optimum of the
+objective that weights clients by size, as the mean of models does.
 
-Deviations from the paper: it divides by the number of steps, which is |a|_1 of
-SGD without momentum; with momentum a gradient counts `optim.accumulated` times.
-Weights are by size; compose with 'uniform' for the paper's. The server's own
-step is 1; compose with 'fedopt' for another. With `optim.ramp` eta is the rate
-at the beginning of the round. There is no released code of the authors.
+Deviations from the paper: there p_k = 1/N, and the cohort's models count alike;
+`weights='uniform'` gives both. It divides by the number of steps, which is
+|a|_1 of SGD without momentum; with momentum a gradient counts
+`optim.accumulated` times. The correction is a gradient of every leaf that
+travels, so all of these have weight decay. The server's own step is 1; compose
+with 'fedopt' for another. With `optim.ramp` eta is the rate at the beginning of
+the round. There is no released code of the authors.
 """
 
 import jax
 import jax.numpy as jnp
 
 from fedreid_jax import errors
-from fedreid_jax.core import partition
+from fedreid_jax.core import aggregate, partition
 from fedreid_jax.core.component import (
   Component,
   FinishCtx,
@@ -30,9 +37,24 @@ from fedreid_jax.core.component import (
   StepCtx,
 )
 
+WEIGHTS = ('size', 'uniform')
 
-def make() -> Component:
-  """Builds the component."""
+
+def make(weights: str = 'size') -> Component:
+  """Builds the component.
+
+  Args:
+    weights: of clients, in the control and in the model: by 'size' (the model
+      by whatever rule is composed with it), or 'uniform'.
+
+  Raises:
+    ConfigError: for an unknown choice.
+  """
+  if weights not in WEIGHTS:
+    raise errors.ConfigError(
+      f'unknown choice {weights!r}', 'scaffold.weights', f'one of {WEIGHTS}'
+    )
+  uniform = weights == 'uniform'
 
   def init(key, variables):
     del key
@@ -65,20 +87,27 @@ def make() -> Component:
   def begin(ctx: InitCtx):
     params, _ = partition.trainable(ctx.shared)
     slot = {n: jnp.zeros_like(x) for n, x in params.items()}
-    return slot, jnp.float32(ctx.num_clients)
+    counts = jnp.ones_like(ctx.sizes) if uniform else ctx.sizes
+    return slot, counts / counts.sum()
 
   def collect(slot, uploads, arrived):
-    control, num_clients = slot
+    control, shares = slot
+    share = jnp.where(arrived, shares[jnp.maximum(uploads.index, 0)], 0.0)
 
     def moved(c, changes):
-      here = arrived.reshape((-1,) + (1,) * (changes.ndim - 1))
-      return c + jnp.where(here, changes, 0.0).sum(axis=0) / num_clients
+      wide = (-1,) + (1,) * c.ndim
+      changes = jnp.where(arrived.reshape(wide), changes, 0.0)
+      return c + (share.reshape(wide) * changes).sum(axis=0)
 
     change = uploads.extras['scaffold']
-    return {n: moved(c, change[n]) for n, c in control.items()}, num_clients
+    return {n: moved(c, change[n]) for n, c in control.items()}, shares
+
+  def alike(ctx, members):
+    return aggregate.uniform(ctx.uploads, members)
 
   return Component(
     'scaffold',
+    weights=alike if uniform else None,
     term=LocalTerm(init=init, loss=loss, finish=finish),
     server_step=ServerStep(
       init=begin,

@@ -102,9 +102,11 @@ def make(
         value = style.entropy(logits, valid)
         entropy = identity.cross_entropy(logits[1], labels, valid)
         supervised = _last(identity_weights, len(stages), 'identity_weights')
-        total += supervised[i] * entropy
+        if supervised[i]:
+          total += supervised[i] * entropy
       metrics[f'stage{i + 1}'] = value
-      total += causal[i] * value
+      if causal[i]:  # else its classifier would have a gradient, of zeros
+        total += causal[i] * value
     return total, metrics
 
   return Component('snr', term=LocalTerm(loss=term))

@@ -384,9 +384,8 @@ def _make_step(settings: Settings, terms: dict[str, component.LocalTerm]):
         states[name], notes[name] = term.before(states[name], own)
     carry = carry.replace(states=states)
     ctx = ctx._replace(batch=batch, note=notes)
-    grads, (outputs, buffers, metrics) = jax.grad(loss, has_aux=True)(
-      carry.params, carry, ctx
-    )
+    gradient = settings.optimizer.grad(loss)
+    grads, (outputs, buffers, metrics) = gradient(carry.params, carry, ctx)
     carry = _update(settings, carry, grads, ctx)
     states = dict(carry.states)
     for name, term in terms.items():

@@ -103,6 +103,7 @@ class InitCtx(NamedTuple):
   Attributes:
     key: this step's own key.
     num_clients: `N`.
+    sizes: images of each client in canonical order, float32 `[N]`.
     outputs: shapes of what the model says about a batch.
     shared: the leaves that travel, of one model.
     public: images everybody may see, uint8 `[M, H, W, ch]`, or None.
@@ -110,6 +111,7 @@ class InitCtx(NamedTuple):
 
   key: Array
   num_clients: int
+  sizes: Array
   outputs: types.Outputs
   shared: Flat
   public: Array | None

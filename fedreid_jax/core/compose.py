@@ -25,7 +25,8 @@ class Algorithm(NamedTuple):
     shared: regular expression of the leaves that travel.
     program: the local round of one client.
     grouped: whether the server keeps several models.
-    init_server: `(variables, num_clients, public) -> ServerState`.
+    init_server: `(variables, sizes, public) -> ServerState`; sizes are images
+      of each client, float32 `[N]`.
     init_client: `(uid, pretrained leaves) -> ClientState` of one client.
     extras: `(ServerState) -> extras` broadcast to every client.
     collect: `(ServerState, uploads) -> ServerState`, after the preparation.
@@ -126,7 +127,8 @@ def compose(
   if group:
     _check_models(group.name, steps)
 
-  def init_server(variables: Flat, num_clients: int, public: Array | None):
+  def init_server(variables: Flat, sizes: Array, public: Array | None):
+    num_clients = sizes.shape[0]
     leaves, _ = partition.split(variables, settings.shared)
     num_groups = num_clients if group else 1
     shared = {
@@ -137,7 +139,7 @@ def compose(
     for name, step in steps.items():
       key = jax.random.fold_in(base, keys.component_uid(name))
       slots[name] = step.init(
-        InitCtx(key, num_clients, settings.outputs, leaves, public)
+        InitCtx(key, num_clients, sizes, settings.outputs, leaves, public)
       )
     return types.ServerState(shared, jnp.zeros(num_clients, jnp.int32), slots)
 

@@ -111,9 +111,10 @@ class Executor:
       own: instead, the variables that each client starts from.
     """
     init_server = jax.jit(
-      self._algorithm.init_server, static_argnums=1, out_shardings=self._whole
+      self._algorithm.init_server, out_shardings=self._whole
     )
-    server = init_server(variables, len(self._clients), self._public)
+    sizes = np.asarray([c.num_images for c in self._clients], np.float32)
+    server = init_server(variables, sizes, self._public)
     one = jax.jit(self._algorithm.init_client)
     loaded = {name: variables[name] for name in pretrained}
     known = own or [loaded] * len(self._clients)

@@ -1,8 +1,12 @@
 """Optimiser and learning rate from a configuration.
 
 SGD has PyTorch's semantics, which the papers' numbers rest on: weight decay is
-added to the gradient before momentum and on every trainable leaf, and the
-learning rate multiplies last, so changing it does not rescale the momentum.
+added to the gradient before momentum, and the learning rate multiplies last, so
+changing it does not rescale the momentum. Every leaf that the loss depends on
+decays, even while its gradient is zero. A leaf that the loss does not depend on
+has no gradient at all (`grad is None` in PyTorch), does not decay and does not
+move. Which leaves those are is read off the loss when it is differentiated, so
+a step costs nothing for it.
 """
 
 import functools
@@ -27,6 +31,8 @@ class Optimizer(NamedTuple):
 
   Attributes:
     init: `(params) -> state`.
+    grad: `(loss) -> gradient`, as `jax.grad(loss, has_aux=True)` by its first
+      argument, with the weight decay of the leaves the loss depends on.
     update: `(grads, state, params, lr) -> (params, state)`.
     factor: `(name of a leaf) -> multiplier of its learning rate`.
     accumulated: `(steps, decay) -> |a|_1`, see `accumulated`; None where an
@@ -34,6 +40,7 @@ class Optimizer(NamedTuple):
   """
 
   init: Callable[[Flat], Tree]
+  grad: Callable[[Callable[..., tuple[Array, Any]]], Callable[..., Any]]
   update: Callable[..., tuple[Flat, Tree]]
   factor: Callable[[str], float]
   accumulated: Callable[..., Array] | None
@@ -79,20 +86,55 @@ def sgd(
 
 
 def _optimizer(core, weight_decay, lr_multipliers, accumulated_) -> Optimizer:
-  transform = optax.chain(optax.add_decayed_weights(weight_decay), core)
+  decaying = _decaying(weight_decay)
   rules = [(re.compile(p), float(f)) for p, f in lr_multipliers]
 
   def factor(name: str) -> float:
     return next((f for rule, f in rules if rule.match(name)), 1.0)
 
+  def grad(loss):
+    def decayed(params, *args):
+      return loss(decaying(params), *args)
+
+    return jax.grad(decayed, has_aux=True)
+
   def update(grads, state, params, lr):
     steps: Any
-    steps, state = transform.update(grads, state, params)
+    steps, state = core.update(grads, state, params)
     return {
       name: params[name] - (lr * factor(name)) * steps[name] for name in params
     }, state
 
-  return Optimizer(transform.init, update, factor, accumulated_)
+  return Optimizer(core.init, grad, update, factor, accumulated_)
+
+
+def _decaying(weight_decay: float) -> Callable[[Flat], Flat]:
+  """Returns the identity of parameters, whose gradient has their decay.
+
+  JAX tells a gradient that is absent (a symbolic zero) from one that is zero.
+  """
+
+  @jax.custom_vjp
+  def same(params):
+    return params
+
+  def forward(params):
+    values = {name: leaf.value for name, leaf in params.items()}
+    return values, values
+
+  def backward(params, cotangents):
+    absent = jax.custom_derivatives.SymbolicZero
+    return (
+      {
+        name: jnp.zeros_like(params[name])
+        if isinstance(cotangent, absent)
+        else cotangent + weight_decay * params[name]
+        for name, cotangent in cotangents.items()
+      },
+    )
+
+  same.defvjp(forward, backward, symbolic_zeros=True)
+  return same
 
 
 def accumulated(

@@ -77,12 +77,14 @@ class World(NamedTuple):
     targets: domains to test on.
     digest: hash of what the images were made from.
     public: images everybody may see, or None.
+    notices: what a user of these domains together must know.
   """
 
   sources: tuple[Images, ...]
   targets: tuple[Target, ...]
   digest: str
   public: Images | None = None
+  notices: tuple[str, ...] = ()
 
 
 class Federation(NamedTuple):
@@ -96,6 +98,7 @@ class Federation(NamedTuple):
     std: per channel.
     digest: hash of what the images were made from.
     public: images everybody may see, or None; their identities are not used.
+    notices: what a user of these domains together must know.
   """
 
   clients: tuple[ClientData, ...]
@@ -105,6 +108,7 @@ class Federation(NamedTuple):
   std: tuple[float, ...]
   digest: str
   public: Images | None = None
+  notices: tuple[str, ...] = ()
 
 
 def rows_of_query(rule: str, domain: Images, cameras: Sequence[str]):

@@ -55,4 +55,5 @@ def load(config, clients: bool = True) -> Federation:
     tuple(config.std),
     world.digest,
     world.public,
+    world.notices,
   )

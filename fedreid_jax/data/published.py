@@ -67,6 +67,19 @@ def load(config, clients: bool = True) -> World:
     tuple(_target(spec, opened[spec], config) for spec in config.targets),
     ':'.join(opened[spec].digest[:16] for spec in sorted(opened)),
     _everything(public, opened[public]) if public else None,
+    _shown_twice(config) if clients else (),
+  )
+
+
+def _shown_twice(config) -> tuple[str, ...]:
+  """Names pairs of data sets that are learned from and tested on alike."""
+  learned = dict.fromkeys(config.sources, 'trained on')
+  learned |= dict.fromkeys([config.public] if config.public else [], 'public')
+  return tuple(
+    f'{source} ({role}) and {target} (tested on) show the same persons'
+    for source, role in learned.items()
+    for target in config.targets
+    if {s.partition(':')[0] for s in (source, target)} in OVERLAPS
   )
 
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import jax.numpy as jnp
+
 from fedreid_jax.core.types import Array, Batch, Metrics, Outputs
 from fedreid_jax.losses import circle, identity, metric, weighted_triplet
 
@@ -21,7 +23,11 @@ def make(config) -> Callable[[Outputs, Batch], tuple[Array, Metrics]]:
     entropy = identity.cross_entropy(
       logits, labels, valid, config.label_smoothing
     )
-    loss = config.identity * entropy
+    # A part of weight zero is no part of the loss: leaves that only it would
+    # reach have no gradient, and so no weight decay.
+    loss = jnp.float32(0.0)
+    if config.identity:
+      loss = config.identity * entropy
     metrics = {
       'identity': entropy,
       'accuracy': 100.0 * identity.accuracy(logits, labels, valid),

@@ -135,7 +135,7 @@ def serve(components, server, *rounds, clients=None, public=None, first=0):
     components: of the method.
     server: variables before the first round.
     *rounds: uploads of each round.
-    clients: N, by default as many as there are uploads.
+    clients: N, by default as many as there are uploads; of one image each.
     public: stored images.
     first: number of the first round.
 
@@ -143,7 +143,8 @@ def serve(components, server, *rounds, clients=None, public=None, first=0):
     (server state on the host, log of the last round).
   """
   made = algorithm(components)
-  state = made.init_server(server, clients or len(rounds[0].num_steps), public)
+  sizes = jnp.ones(clients or len(rounds[0].num_steps))
+  state = made.init_server(server, sizes, public)
   run, log = jax.jit(made.aggregate), {}
   for round_, sent in enumerate(rounds, start=first):
     drawn = jnp.arange(len(sent.num_steps))

@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 import toy
 
-from fedreid_jax import algorithms, errors
+from fedreid_jax import algorithms, assemble, errors
 from fedreid_jax.algorithms import scaffold
-from fedreid_jax.core import compose, optim
-from fedreid_jax.core.component import FinishCtx, StepCtx
+from fedreid_jax.core import component, compose, mapping, optim, types
+from fedreid_jax.core.component import FinishCtx, InitCtx, StepCtx
+from fedreid_jax.data import augment, federation
 
 KERNEL, HEAD, MEAN = handmade.KERNEL, handmade.HEAD, handmade.MEAN
 
@@ -70,16 +71,24 @@ def test_only_sgd_can_be_counted():
     finish(optim.sgd(0.0, False, 0.0)._replace(accumulated=None))
 
 
-def test_the_server_adds_what_arrived_over_all_clients():
-  slot = {KERNEL: jnp.ones((3, 2))}, jnp.float32(8.0)
-  changes = jnp.broadcast_to(
-    jnp.array([2.0, jnp.nan, 4.0])[:, None, None], (3, 3, 2)
+@pytest.mark.parametrize(
+  'weights, first, third', [('size', 1 / 8, 5 / 8), ('uniform', 1 / 4, 1 / 4)]
+)
+def test_the_server_adds_what_arrived(weights, first, third):
+  """Of four clients three are drawn, the second is lost, in another order."""
+  step = scaffold.make(weights).server_step
+  shared = {KERNEL: jnp.ones((3, 2))}
+  sizes = jnp.array([5.0, 1.0, 1.0, 1.0])
+  slot = step.init(
+    handmade.context(InitCtx, shared=shared, sizes=sizes, num_clients=4)
   )
-  sent = handmade.uploads({KERNEL: changes})
+  assert not slot[0][KERNEL].any()
+  changes = jnp.array([2.0, jnp.nan, 4.0])[:, None, None] * jnp.ones((3, 3, 2))
+  sent = handmade.uploads({KERNEL: changes}, index=[1, 3, 0])
   sent = sent.replace(extras={'scaffold': {KERNEL: changes}})
-  step = scaffold.make().server_step
   (control, _) = step.collect(slot, sent, jnp.array([True, False, True]))
-  np.testing.assert_allclose(control[KERNEL], 1 + (2 + 4) / 8)
+  expected = 2 * first + 4 * third
+  np.testing.assert_allclose(control[KERNEL], expected, rtol=1e-6)
 
 
 @pytest.fixture(scope='module')
@@ -109,13 +118,107 @@ def test_controls_start_at_zero_and_the_first_round_is_fedpav(rounds):
   assert (plain[2][0].shared[name] != corrected[2][0].shared[name]).any()
 
 
-def test_the_servers_control_is_the_mean_of_all_clients(rounds):
+def test_the_servers_control_is_the_mean_by_size(rounds, clients):
+  sizes = [client.num_images for client in clients[:3]]
   for server, states in rounds[1][1:]:
     control, _ = server.slots['scaffold']
     own = states.slots['scaffold']
     for name, leaf in control.items():
       assert np.abs(leaf).max() > 0
+      mean = np.average(own[name], axis=0, weights=sizes)
       np.testing.assert_allclose(
-        own[name].mean(axis=0), leaf, atol=1e-5 * np.abs(own[name]).max()
+        mean, leaf, atol=1e-5 * np.abs(own[name]).max()
       )
     assert not own['params/classifier/kernel'].any()
+
+
+WEIGHT = 'params/w'
+QUADRATICS = ((1, 10, 3), (4, 20, 1), (15, 90, 2))  # images, centre, curvature
+
+
+def quadratic(variables, state, ctx: StepCtx):
+  """Curvature / 2 (w - centre)^2; images hold the centre, cameras the other."""
+  del state
+  centre = ctx.batch.images[:, 0, 0, 0]
+  gap = 0.5 * ctx.batch.cameras * (variables[WEIGHT] - centre) ** 2
+  return gap.mean(), {}
+
+
+def ends_at(names, fraction=1.0, rounds=60, **arguments):
+  """The server's weight after rounds of five steps on `QUADRATICS`."""
+
+  def apply(variables, images, **_):
+    column = jnp.zeros((len(images), 1))
+    return types.Outputs(column, column, column), {}
+
+  config = toy.toy_config()
+  config.loss.identity, config.optim.weight_decay = 0.0, 0.0
+  config.optim.lr, config.optim.momentum = 0.1, 0.0
+  config.optim.nesterov, config.fraction = False, fraction
+  config.local.batch, config.local.steps = 1, 5
+  config.augment.pad, config.augment.flip = 0, 0.0
+  clients = tuple(
+    types.ClientData(
+      f'client{k}',
+      lambda size=size, centre=centre: np.full((size, 1, 1, 1), centre, 'u1'),
+      np.zeros(size, np.int32),
+      np.full(size, curvature, np.int32),
+      np.zeros(size, np.int32),
+      1,
+    )
+    for k, (size, centre, curvature) in enumerate(QUADRATICS)
+  )
+  views = augment.make(config.augment, (0.0,), (1 / 255,))
+  shape = (1, 1, 1)
+  everything = federation.Federation(
+    clients, (), shape, (0.0,), (1 / 255,), 'quadratics'
+  )
+  start = {WEIGHT: jnp.float32(50.0)}
+  model = types.Model(lambda key: start, apply, lambda own, x, num=None: x)
+  term = component.LocalTerm(loss=quadratic)
+  executor = assemble.make_executor(
+    config,
+    everything,
+    model,
+    (
+      component.Component('quadratic', term=term),
+      *compose.load(names, {'scaffold': arguments}, algorithms),
+    ),
+    views,
+    mapping.make_mesh(1),
+  )
+  server, _, _ = toy.run(executor, start, rounds)
+  return float(server.shared[WEIGHT][0])
+
+
+def optimum(weighted):
+  sizes, centres, curvatures = np.array(QUADRATICS, float).T
+  share = curvatures * (sizes if weighted else 1.0)
+  return np.average(centres, weights=share)
+
+
+def test_the_fixed_point_is_the_optimum_by_size():
+  """Three clients whose sizes, centres and curvatures differ."""
+  found = ends_at(('fedavg', 'scaffold'))
+  np.testing.assert_allclose(found, optimum(weighted=True), rtol=1e-4)
+  # Local steps of clients that curve differently pull plain averaging away.
+  plain = ends_at(('fedavg',))
+  assert abs(plain - optimum(weighted=True)) > 0.1
+
+
+def test_the_fixed_point_of_the_papers_pair_is_the_uniform_optimum():
+  found = ends_at(('fedavg', 'scaffold'), weights='uniform')
+  np.testing.assert_allclose(found, optimum(weighted=False), rtol=1e-4)
+
+
+@pytest.mark.parametrize('weights', scaffold.WEIGHTS)
+def test_a_cohort_does_not_move_the_fixed_point(weights):
+  """Two of three clients a round: the control stays the mean over all."""
+  found = ends_at(('fedavg', 'scaffold'), 0.5, rounds=300, weights=weights)
+  expected = optimum(weighted=weights == 'size')
+  np.testing.assert_allclose(found, expected, rtol=1e-3)
+
+
+def test_unknown_weights():
+  with pytest.raises(errors.ConfigError, match='scaffold.weights.*uniform'):
+    scaffold.make('sizes')

@@ -1,3 +1,4 @@
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -20,12 +21,42 @@ def test_three_steps_of_nesterov_with_coupled_decay():
   params = {'params/w': jnp.array([1.0])}
   state = rule.init(params)
   p, m = 1.0, 0.0
+  gradient = rule.grad(lambda own, g: ((g * own['params/w']).sum(), g))
   for lr, g in ((0.1, 2.0), (0.1, -1.0), (0.01, 0.5)):
-    params, state = rule.update({'params/w': jnp.array([g])}, state, params, lr)
+    grads, aux = gradient(params, g)
+    assert aux == g
+    params, state = rule.update(grads, state, params, lr)
     g = g + 0.1 * p
     m = 0.9 * m + g
     p = p - lr * (g + 0.9 * m)
     np.testing.assert_allclose(params['params/w'], [p], rtol=1e-6)
+
+
+@pytest.mark.parametrize('name', optim.OPTIMIZERS)
+def test_only_leaves_the_loss_depends_on_decay(name):
+  """A gradient of zero decays, an absent one does not (PyTorch's None)."""
+  rule = optim.make(settings(name=name, weight_decay=0.5))
+  start = {
+    f'params/{n}': jnp.array([2.0]) for n in ('used', 'zero', 'cut', 'no')
+  }
+
+  def loss(own):
+    cut = jax.lax.stop_gradient(own['params/cut'])
+    total = own['params/used'] * cut + 0.0 * own['params/zero']
+    return total.sum(), own['params/no']
+
+  def step(_, carry):
+    params, state = carry
+    grads, _ = rule.grad(loss)(params)
+    return rule.update(grads, state, params, 0.1)
+
+  run = jax.jit(lambda p: jax.lax.fori_loop(0, 2, step, (p, rule.init(p)))[0])
+  end = run(start)
+  moved = {n.removeprefix('params/') for n in end if end[n] != start[n]}
+  assert moved == {'used', 'zero'}
+  grads, _ = rule.grad(loss)(start)
+  expected = {'used': 2.0 + 1.0, 'zero': 1.0, 'cut': 0.0, 'no': 0.0}
+  assert {n.removeprefix('params/'): g for n, g in grads.items()} == expected
 
 
 def test_heavy_ball():

@@ -19,7 +19,8 @@ def test_the_rate_may_move_within_a_round(clients):
   Rates of round r with n steps are those at r, r + 1/n, ..., r + (n - 1)/n.
   """
   config, client = toy.toy_config(), clients[0]
-  config.loss.identity, config.local.epochs = 0.0, 2
+  # Too small to move a weight, but a leaf without any gradient does not decay.
+  config.loss.identity, config.local.epochs = 1e-30, 2
   config.optim.lr, config.optim.weight_decay = 0.4, 0.5
   config.optim.momentum, config.optim.nesterov = 0.0, False
   config.optim.schedule, config.optim.ramp = 'linear', True

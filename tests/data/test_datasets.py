@@ -39,8 +39,11 @@ IMAGES = {
   'ilids-vid': dict(train=20, query=10, gallery=10),
   'ilids-vid:frames=images,trial=9': dict(train=10, query=5, gallery=5),
   'caviar4reid': dict(images=38),
+  # Nine persons of both views; the last has one.
+  'caviar4reid:split=views,trial=7': dict(train=2, query=18, gallery=18),
   'grid': dict(images=18, distractor=3),
   'grid:split=official,trial=3': dict(train=8, query=5, gallery=8),
+  'grid:split=views': dict(query=9, gallery=12),
   'cuhk-sysu': dict(train=15, query=5, gallery=10),
   'sysu-mm01': dict(train=60, query=20, gallery=40),
   'sysu-mm01:val=val': dict(train=48, val=12, query=20, gallery=40),

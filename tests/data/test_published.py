@@ -132,6 +132,33 @@ def test_source_that_is_target_and_sets_without_a_side(minis):
     read(config(minis('viper'), sources=('viper',)))
 
 
+def test_data_sets_that_show_the_same_persons_are_named(minis, tmp_path):
+  """CUHK02 contains CUHK01: learned without labels, or on purpose."""
+  for name in ('cuhk01', 'cuhk02', 'viper'):
+    (tmp_path / name).symlink_to(minis(name))
+  half, spec = 'cuhk01:split=half', 'cuhk02:split=public'
+  out = read(config(tmp_path, sources=('viper:split=half',), targets=(half,)))
+  assert not out.notices
+  out = read(
+    config(
+      tmp_path,
+      sources=('viper:split=half', half),
+      targets=(half, 'viper:split=half'),
+      public=spec,
+      allow_overlap=True,
+    )
+  )
+  told = f'{spec} (public) and {half} (tested on) show the same persons'
+  assert out.notices == (told,)
+  swapped = {'sources': ('cuhk02',), 'targets': (half,)}
+  out = read(config(tmp_path, **swapped, allow_overlap=True))
+  assert out.notices == (
+    told.replace(f'{spec} (public)', 'cuhk02 (trained on)'),
+  )
+  with pytest.raises(errors.DataError, match='same persons'):
+    read(config(tmp_path, **swapped))
+
+
 def test_camera_clients_of_visible_infrared(minis):
   out = read(config(minis('sysu-mm01'), sources=('sysu-mm01',), scenario='ci'))
   assert len(out.clients) == 6

@@ -2,29 +2,54 @@
 
 `0001001.jpg` is person and image. Of 72 persons, 50 have ten images of each
 camera, one camera after the other, and 22 have ten images of one.
+
+FedReIDBench's journal version (section 5.4, table 5) draws 36 persons seen in
+both views and ranks all images of one view for all of the other: `split=views`,
+drawn with a seed of ours, since theirs is not printed. The others are 'train'.
 """
 
 from pathlib import Path
+
+import numpy as np
 
 from fedreid_jax.data.datasets import layout
 from fedreid_jax.data.datasets.records import Count, Dataset, Record
 
 PER_CAMERA = 10
+TESTED = 36  # persons of `split=views`, fewer where fewer have both views
+SIDES = {1: 'query', 2: 'gallery'}
 
 
-def read(root: Path) -> list[Record]:
-  """Reads the data set."""
+def read(root: Path, split: str, trial: int) -> list[Record]:
+  """Reads the data set; `split` is 'images' or 'views', drawn by `trial`."""
   records = []
   for name in layout.images(root):
     person, image = layout.parse(r'(\d{4})(\d{3})\.jpg', name, root)
     camera = 1 if image <= PER_CAMERA else 2
     records.append(Record(name, person, camera, 0, 'images'))
-  return records
+  if split == 'images':
+    return records
+  first, second = (
+    {r.person for r in records if r.camera == camera} for camera in SIDES
+  )
+  rng = np.random.default_rng([trial, 0])
+  tested = set(rng.permutation(sorted(first & second))[:TESTED].tolist())
+  return [
+    r._replace(split=SIDES[r.camera] if r.person in tested else 'train')
+    for r in records
+  ]
 
 
-def expected() -> dict[str, Count]:
+def expected(split: str, trial: int) -> dict[str, Count]:
   """Returns the published counts."""
-  return {'images': Count(1220, 72, 2)}
+  del trial
+  if split == 'images':
+    return {'images': Count(1220, 72, 2)}
+  return {
+    'train': Count(500, 36, 2),
+    'query': Count(360, 36, 1),
+    'gallery': Count(360, 36, 1),
+  }
 
 
 DATASET = Dataset(
@@ -35,5 +60,6 @@ DATASET = Dataset(
   protocol='single_shot',
   page='the CAVIAR4REID page of L. Bazzani (University of Verona)',
   folders=('CAVIAR4REID', 'CAVIARa'),
+  options={'split': ('images', 'views'), 'trial': tuple(range(10))},
   note='22 of 72 persons are seen by one camera only',
 )

@@ -3,6 +3,11 @@
 `probe/0001_1_25004_107_32_106_221.jpeg` and `gallery/...` are person, camera;
 person 0 is in every gallery. `features_and_partitions.mat` holds ten published
 halves of the persons.
+
+FedReIDBench's journal version (section 5.4, table 5) learns nothing from it and
+tests on all 250 persons, one view against the other: `split=views`. It does not
+say whether the strangers are ranked, too; here they are, as in all other tests
+of this data set.
 """
 
 from pathlib import Path
@@ -16,7 +21,7 @@ PARTITIONS = 'features_and_partitions.mat'
 
 
 def read(root: Path, split: str, trial: int) -> list[Record]:
-  """Reads the data set; `split` is 'images' or 'official'."""
+  """Reads the data set; `split` is 'images', 'official' or 'views'."""
   sides = {
     side: layout.from_names(root, folder, PATTERN, 'images', range(1, 9))
     for side, folder in (('query', 'probe'), ('gallery', 'gallery'))
@@ -27,7 +32,7 @@ def read(root: Path, split: str, trial: int) -> list[Record]:
       for records in sides.values()
       for r in records
     ]
-  train = _train_people(root, trial)
+  train = _train_people(root, trial) if split == 'official' else ()
   return [
     r._replace(split='train' if r.person in train else side)
     for side, records in sides.items()
@@ -51,6 +56,8 @@ def expected(split: str, trial: int) -> dict[str, Count]:
   del trial
   if split == 'images':
     return {'images': Count(500, 250, None), 'distractor': Count(775, 1, None)}
+  if split == 'views':
+    return {'query': Count(250, 250, None), 'gallery': Count(1025, 251, None)}
   return {
     'train': Count(250, 125, None),
     'query': Count(125, 125, None),
@@ -66,6 +73,6 @@ DATASET = Dataset(
   protocol='single_shot',
   page='the QMUL underGround Re-IDentification page of C. C. Loy',
   folders=('underground_reid', 'GRID'),
-  options={'split': ('images', 'official'), 'trial': tuple(range(10))},
+  options={'split': ('images', 'official', 'views'), 'trial': tuple(range(10))},
   note='person 0 are 775 strangers that every gallery holds',
 )
