@@ -1,4 +1,5 @@
 import json
+import shutil
 import signal
 
 import numpy as np
@@ -194,3 +195,46 @@ def test_diverging_run_ends_with_code_5(world, small, tmp_path):
   small.optim.lr = 1e30
   with pytest.raises(errors.DivergedError):
     experiment.train(small, tmp_path)
+
+
+def test_a_start_that_fails_leaves_nothing(world, small, tmp_path, monkeypatch):
+  small.start_from = str(tmp_path / 'none')
+  with pytest.raises(errors.IntegrityError, match='no checkpoint'):
+    experiment.train(small, tmp_path / 'new' / 'run')
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_a_restart_that_fails_keeps_the_run(
+  world, small, tmp_path, monkeypatch
+):
+  small.rounds = 1
+  experiment.train(small, tmp_path)
+
+  def fail(config):
+    raise errors.DataError('bad')
+
+  before = sorted(p for p in tmp_path.rglob('*'))
+  with monkeypatch.context() as patch:
+    patch.setattr(assemble.load, 'load', fail)
+    with pytest.raises(errors.DataError, match='bad'):
+      experiment.train(small, tmp_path, restart=True)
+  assert sorted(p for p in tmp_path.rglob('*')) == before
+  assert experiment.train(small, tmp_path)['rounds'] == 1
+
+
+def test_a_run_whose_folder_was_replaced_stops(
+  world, small, tmp_path, monkeypatch
+):
+  ordinary = execute.Executor.round
+  workdir = tmp_path / 'w'
+
+  def replaced(self, server, states, round_):
+    shutil.rmtree(workdir)
+    workdir.mkdir()
+    return ordinary(self, server, states, round_)
+
+  monkeypatch.setattr(execute.Executor, 'round', replaced)
+  with pytest.raises(errors.LockedError, match='replaced') as info:
+    experiment.train(small, workdir)
+  assert info.value.exit_code == 7
+  assert list(workdir.iterdir()) == []
