@@ -1,7 +1,8 @@
 """What stands after the colon of `--config`, and fields by their names."""
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+import difflib
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import ml_collections
@@ -16,11 +17,33 @@ def flatten(config: Any, prefix: str = '') -> dict[str, Any]:
   """Returns `{'data.height': 64, ...}`."""
   flat: dict[str, Any] = {}
   for key, value in config.items():
-    if isinstance(value, ConfigDict):
+    if isinstance(value, ConfigDict | dict):
       flat |= flatten(value, f'{prefix}{key}.')
     else:
       flat[prefix + key] = value
   return flat
+
+
+def hint(name: str, known: Collection[str]) -> str:
+  """Returns what to do about a field there is not.
+
+  Args:
+    name: 'section.field', misspelt.
+    known: full names of all fields.
+  """
+  section, _, last = name.rpartition('.')
+  initials = ''.join(word[:1] for word in last.split('_'))
+  words = {k: k.rpartition('.')[2] for k in known}
+  own = {n: k for k, n in words.items() if k.rpartition('.')[0] == section}
+  near = (
+    [k for k, n in words.items() if n == last],
+    [own[n] for n in own if n == initials],
+    [own[n] for n in difflib.get_close_matches(last, own, 1)],
+    difflib.get_close_matches(name, words, 1),
+    [k for k, n in words.items() if n == initials],
+  )
+  found = ' or '.join(next(filter(None, near), []))
+  return f'did you mean {found}?' if found else 'see configs/common.py'
 
 
 def split(text: str, mark: str) -> list[str]:
@@ -84,24 +107,37 @@ def take_argument(arg: str | None, name: str, default: str):
   return ','.join(kept) or None, value
 
 
-def from_json(saved: dict[str, Any], changes: Sequence[str]) -> Any:
+def from_json(saved: dict[str, Any], changes: Sequence[str], where: str) -> Any:
   """Returns the configuration of a saved run, with fields changed.
 
   Args:
     saved: what config.json holds.
     changes: KEY=VALUE pairs.
+    where: that file.
+
+  Raises:
+    IntegrityError: for a field that is missing or not known.
+    ConfigError: for a change of a field that does not exist, or another type.
   """
   config = common.default()
-  flat = flatten(ConfigDict(saved))
-  for key in flat.keys() & flatten(config).keys():
-    _set(config, key, _tuples(flat[key]))
+  flat, known = flatten(saved), flatten(config)
+  for what, keys in (
+    ('has no', known.keys() - flat.keys()),
+    ('has an unknown', flat.keys() - known.keys()),
+  ):
+    if keys:
+      raise errors.IntegrityError(
+        f'{what} {min(keys)}', where, 'restore it from a copy, or give --config'
+      )
+  for key, value in flat.items():
+    _set(config, key, _tuples(value))
   return change(config, changes)
 
 
 def _set(config: Any, key: str, value: Any) -> None:
   try:
     config.update_from_flattened_dict({key: value})
-  except (TypeError, ValueError) as error:
+  except (TypeError, ValueError, OverflowError) as error:
     raise errors.ConfigError(f'{value!r}: {error}', key, 'mend it') from error
 
 
@@ -117,9 +153,13 @@ def change(config: Any, pairs: Sequence[str]) -> Any:
   """
   for pair in pairs:
     key, sign, text = pair.partition('=')
-    if not sign or key not in flatten(config):
+    if not sign:
       raise errors.ConfigError(
-        f'unknown field {key!r}', '--config', 'PRESET,key=value,...'
+        f'no field and value {key!r}', '--config', 'PRESET,key=value,...'
+      )
+    if key not in flatten(config):
+      raise errors.ConfigError(
+        f'unknown field {key!r}', '--config', hint(key, flatten(config))
       )
     try:
       value = ast.literal_eval(text)

@@ -9,6 +9,7 @@ from configs import arguments, common, methods
 from fedreid_jax import errors
 
 NATURAL = (0, math.inf)
+INT32, FLOAT32 = 2**31 - 1, 3.4e38  # the largest numbers of a device
 RANGES: Mapping[str, tuple[float, float]] = {
   'seed': (0, 2**31 - 1),
   'rounds': (1, math.inf),
@@ -175,14 +176,13 @@ def validate(config: Any) -> Any:
   found, known = arguments.flatten(config), arguments.flatten(common.default())
   for name in sorted(found.keys() | known.keys()):
     if name not in known:
-      near = [k for k in known if k.split('.')[-1] == name.split('.')[-1]]
-      hint = f'did you mean {near[0]}?' if near else 'see configs/common.py'
+      hint = arguments.hint(name, known)
       raise errors.ConfigError('unknown field', name, hint)
     if name not in found:
       raise errors.ConfigError('field is missing', name, 'start from default()')
     _check_type(name, found[name], known[name])
   for name, (low, high) in RANGES.items():
-    if not low <= found[name] <= high or not math.isfinite(found[name]):
+    if not low <= found[name] <= high:
       raise errors.ConfigError(
         f'{found[name]} is out of range', name, f'between {low} and {high}'
       )
@@ -212,8 +212,20 @@ def _check_type(name: str, value: Any, like: Any) -> None:
     elements: Any = value
     for element in elements:
       _check_element(name, element)
-  elif isinstance(value, float) and not math.isfinite(value):
-    raise errors.ConfigError(f'{value} is not finite', name, 'give a number')
+  else:
+    _check_number(name, value)
+
+
+def _check_number(name: str, value: Any) -> None:
+  """Refuses numbers that what computes with them cannot hold."""
+  if isinstance(value, int) and abs(value) > INT32:
+    raise errors.ConfigError(
+      'a whole number of more than 32 bits', name, f'at most {INT32}'
+    )
+  if isinstance(value, float) and not abs(value) <= FLOAT32:
+    raise errors.ConfigError(
+      f'{value} is not finite in float32', name, 'give a smaller number'
+    )
 
 
 ELEMENTS: Mapping[str, tuple[type, ...]] = {
@@ -250,8 +262,7 @@ def _check_element(name: str, element: Any) -> None:
       raise errors.ConfigError(
         f'{part!r} is {type(part).__name__}', name, f'give {kind.__name__}'
       )
-    if isinstance(part, float) and not math.isfinite(part):
-      raise errors.ConfigError(f'{part} is not finite', name, 'give a number')
+    _check_number(name, part)
     if kind is int and part < 0:
       raise errors.ConfigError(f'{part} is below 0', name, 'give more')
 

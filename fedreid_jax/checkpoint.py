@@ -2,9 +2,10 @@
 
 Orbax writes a step aside and renames it, but has no checksum of its payload: a
 flipped bit restores as wrong weights without an error. After every save the
-SHA-256 of each file of the step goes into `manifest-STEP.json`; a step without
-a manifest, or with a file that differs, does not exist for a resume, which
-walks back to the newest step that verifies.
+SHA-256 of each file of the step goes into `manifest-STEP.json`; one of these
+files says which step and which configuration it is of. A step without a
+manifest, with a file that differs, or of another number or configuration does
+not exist for a resume, which walks back to the newest step that verifies.
 """
 
 import hashlib
@@ -22,6 +23,7 @@ from fedreid_jax import errors, recorder
 from fedreid_jax.core import partition, types
 from fedreid_jax.core.types import ClientState, ServerState, Tree
 
+FOLDER = 'checkpoints'  # of a work directory
 KEPT = 2  # newest steps kept, beside the best
 PERSONAL = 'personal.'  # what names of leaves that stay begin with
 SLOTS = 'slots.'  # likewise of what the server's components keep
@@ -52,14 +54,31 @@ def _rebuild(like: Tree, named: dict[str, np.ndarray]) -> Tree:
   return jax.tree.unflatten(structure, [np.array(named[n]) for n in names])
 
 
+def files(workdir: Path) -> list[Path]:
+  """Returns what there is of steps, whole or not, and of their manifests."""
+  return [*(workdir / FOLDER).glob('[0-9]*'), *manifests(workdir)]
+
+
+def manifests(workdir: Path) -> list[Path]:
+  """Returns the manifests of the steps that were saved to the end."""
+  return [*(workdir / FOLDER).glob('manifest-*.json')]
+
+
 class Checkpoints:
   """The saved steps of one work directory."""
 
-  def __init__(self, workdir: Path, read_only: bool = False):
-    """Opens `workdir/checkpoints`, made if it is not there."""
-    self._root = (workdir / 'checkpoints').resolve()
-    if not read_only:
-      self._root.mkdir(parents=True, exist_ok=True)
+  def __init__(
+    self, workdir: Path, config: str | None = None, read_only: bool = False
+  ):
+    """Opens `workdir/checkpoints`; the first save makes it.
+
+    Args:
+      workdir: of a run.
+      config: digest of its configuration; steps of another do not verify.
+      read_only: nothing will be saved or deleted.
+    """
+    self._workdir, self._config = workdir, config
+    self._root = (workdir / FOLDER).resolve()
     self._options = ocp.CheckpointManagerOptions(
       best_fn=_map,
       read_only=read_only,
@@ -80,6 +99,8 @@ class Checkpoints:
   @property
   def _open(self) -> ocp.CheckpointManager:
     if self._manager is None:
+      if not self._options.read_only:
+        self._root.mkdir(parents=True, exist_ok=True)
       self._manager = ocp.CheckpointManager(self._root, options=self._options)
     return self._manager
 
@@ -115,7 +136,8 @@ class Checkpoints:
       for name, item in _items(server, clients).items()
       if item
     }
-    items['host'] = ocp.args.JsonSave(host)  # pyright: ignore[reportCallIssue]
+    described = {'step': step, 'config': self._config, 'run': host}
+    items['host'] = ocp.args.JsonSave(described)  # pyright: ignore[reportCallIssue]
     try:
       taken = self._open.save(
         step,
@@ -125,12 +147,14 @@ class Checkpoints:
       self._open.wait_until_finished()
       if not taken:  # Orbax says so of a step it already has, and no more
         raise errors.IntegrityError(
-          f'step {step} exists', str(self._root), 'start again with --restart'
+          f'step {step} was saved by another process',
+          str(self._root),
+          'end every run that uses it, then start one of them again',
         )
       if jax.process_index() == 0:
         files = _digests(self._root / str(step))
         recorder.write_json(self._manifest(step), files)
-        for stale in self._root.glob('manifest-*.json'):
+        for stale in manifests(self._workdir):
           if not (self._root / stale.stem.removeprefix('manifest-')).exists():
             stale.unlink()
     except OSError as error:
@@ -145,7 +169,8 @@ class Checkpoints:
       say: told about every step that is passed over.
 
     Raises:
-      IntegrityError: when there are steps and none of them verifies.
+      IntegrityError: when steps were saved and none of them verifies; then
+        nothing is removed.
     """
     damaged = []
     for step in self.steps():
@@ -155,11 +180,12 @@ class Checkpoints:
         return step
       damaged.append((step, trouble))
       say(f'checkpoint {step} passed over: {trouble}')
-    complete = [step for step, _ in damaged if self._manifest(step).exists()]
-    if complete:
-      step, trouble = damaged[0]
+    # Of a first save that was cut short, step 0 is all there is. Later ones
+    # have older steps beside them until they are whole.
+    if manifests(self._workdir) or any(step for step, _ in damaged):
+      what = [f'{step}: {trouble}' for step, trouble in damaged[:1]]
       raise errors.IntegrityError(
-        f'no checkpoint verifies; {step}: {trouble}',
+        '; '.join(['no checkpoint verifies', *what]),
         str(self._root),
         'restore the files from a copy, or start again with --restart',
       )
@@ -266,7 +292,15 @@ class Checkpoints:
         return f'{name} is missing'
       if found[name] != expected.get(name):
         return f'{name} was changed'
+    described = self._described(step)
+    if described.get('step') != step:
+      return f'it is step {described.get("step")}, renamed'
+    if self._config not in (None, described.get('config')):
+      return 'it is of another configuration'
     return None
+
+  def _described(self, step: int) -> dict[str, Any]:
+    return json.loads((self._root / str(step) / 'host/metadata').read_text())
 
   def restore(
     self, step: int, server: ServerState, clients: ClientState
@@ -314,7 +348,7 @@ class Checkpoints:
         meta = standard.metadata(item).item_metadata.tree  # pyright: ignore
         like = jax.tree.map(lambda m: np.zeros(m.shape, m.dtype), meta)
         found[name] = standard.restore(item, like)
-      found['host'] = json.loads((folder / 'host' / 'metadata').read_text())
+      found['host'] = self._described(step)['run']
     finally:
       standard.close()
     return found

@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import json
-import shutil
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -12,14 +11,16 @@ from typing import Any
 
 import jax
 import numpy as np
-from flax import traverse_util
+from jax.experimental import multihost_utils
 
 from fedreid_jax import (
   assemble,
   checkpoint,
+  divergence,
   errors,
   lock,
   recorder,
+  run_files,
   source_stats,
   start,
   summary,
@@ -44,27 +45,32 @@ def train(config, workdir: Path, restart: bool = False) -> dict[str, Any]:
     FedReIDError: for every failure with a documented exit code.
     SystemExit: with 128 + signal after a clean save.
   """
+  resolved, held = _resolved(config), None
   with contextlib.ExitStack() as stack:
     if jax.process_index() == 0:
-      stack.enter_context(lock.lock(workdir))
-      if restart:
-        _clear(workdir)
-      check_same_config(workdir / 'config.json', _resolved(config))
+      held = stack.enter_context(lock.Lock(workdir))
+      if not restart:
+        run_files.check(workdir, resolved)
     record = stack.enter_context(recorder.Recorder(workdir, config.rounds))
-    saved = stack.enter_context(
-      contextlib.closing(checkpoint.Checkpoints(workdir))
-    )
+    saved = checkpoint.Checkpoints(workdir, run_files.digest(resolved))
+    stack.callback(saved.close)
     caught = stack.enter_context(_signals())
-    run = _Run(config, workdir, record, saved)
+    run = _Run(config, record, saved, held)
     stack.callback(run.clock.close)
+    if held:
+      stack.enter_context(run_files.begun(workdir, restart, held.check))
+    if jax.process_count() > 1:  # what was thrown away must not be read
+      multihost_utils.sync_global_devices('work directory')
+    run.describe(workdir)
     return run.all(caught)
 
 
 class _Run:
   """One process's view of a run: its parts and what it has measured."""
 
-  def __init__(self, config, workdir, record, saved):
+  def __init__(self, config, record, saved, held: lock.Lock | None):
     self.config, self.record, self.saved = config, record, saved
+    self.held = held
     self.clock = recorder.Clock()
     self.setup = assemble.build(config)
     self.server, self.clients = self.setup.executor.init(
@@ -72,19 +78,20 @@ class _Run:
     )
     self.names = [c.name for c in self.setup.federation.clients]
     self.evaluation: list[dict[str, Any]] = []
+    self.course = divergence.Course()
+    self.warnings: list[dict[str, Any]] = []
     self.bytes = {'up': Counter(), 'down': Counter()}
     self.images = self.bad_rounds = self.done = 0
     self.fresh = True
     self.warned: set[str] = set()
-    self._describe(workdir)
 
-  def _describe(self, workdir: Path) -> None:
+  def describe(self, workdir: Path) -> None:
     """Writes config.json and run.json, and prints the clients."""
     digest = self.setup.federation.digest
-    described = workdir / 'run.json'
+    described = workdir / run_files.DESCRIBED
     if described.exists():
-      before = recorder.read_object(described)
-      if before.get('data_digest') != digest:
+      before = recorder.read_object(described, 'data_digest')
+      if before['data_digest'] != digest:
         raise errors.DataError(
           'the images changed since this run began',
           str(workdir),
@@ -103,7 +110,8 @@ class _Run:
       for c in clients
     ]
     if jax.process_index() == 0:
-      recorder.write_json(workdir / 'config.json', _resolved(self.config))
+      config = workdir / run_files.CONFIG
+      recorder.write_json(config, _resolved(self.config))
       for target in self.setup.federation.targets:
         if target.splits:
           path = workdir / f'splits-{target.name}.json'
@@ -165,6 +173,8 @@ class _Run:
     self.bytes = {way: Counter(sent) for way, sent in host['bytes'].items()}
     self.images, self.bad_rounds = host['images'], host['bad_rounds']
     self.clock.seconds = host['seconds']
+    self.course = divergence.Course(**host['course'])
+    self.warnings = host['warnings']
     self.record.say(f'resumed after round {step}')
 
   def _save(self, score: float | None) -> None:
@@ -177,8 +187,15 @@ class _Run:
       'images': self.images,
       'bad_rounds': self.bad_rounds,
       'seconds': self.clock.seconds,
+      'course': self.course._asdict(),
+      'warnings': self.warnings,
     }
+    self._check_lock()
     self.saved.save(self.done, self.server, self.clients, host, score)
+
+  def _check_lock(self) -> None:
+    if self.held:
+      self.held.check()
 
   def _count(self, log: dict[str, Any]) -> None:
     for way, sent in self.bytes.items():
@@ -191,6 +208,7 @@ class _Run:
     )
     jax.block_until_ready(self.server)
     seconds = self.clock.lap('train')
+    self._check_lock()
     self.done += 1
     self.images += log['images']
     self._count(log)
@@ -232,8 +250,34 @@ class _Run:
         f'{self.bad_rounds} rounds in a row with an update that is not finite '
         f'({", ".join(lost)})',
         f'round {self.done}',
-        'lower optim.lr',
+        divergence.to_lower(self.config),
       )
+    if log['metrics']:
+      self._follow(log)
+
+  def _follow(self, log: dict[str, Any]) -> None:
+    """Warns once of a model that came apart, and stops one beyond repair."""
+    everyone = self.setup.federation.clients
+    here = [everyone[k] for k in log['clients'][log['arrived']]]
+    guessed = sum(c.num_images / c.num_identities for c in here)
+    self.course, found = divergence.follow(
+      self.course,
+      log['metrics']['loss'],
+      log['median_loss'],
+      log['metrics']['accuracy'],
+      100.0 * guessed / sum(c.num_images for c in here),
+    )
+    if found is None:
+      return
+    where, fix = f'round {self.done}', divergence.to_lower(self.config)
+    warning = {'warning': found.what, 'fix': fix}
+    self.record.event(self.done, 'warning', warning)
+    self.warnings.append({'round': self.done, **warning})
+    if found.fatal:
+      # The round does not count: a resumed run does it again.
+      self.record.results(self._results() | {'rounds': self.done - 1})
+      raise errors.DivergedError(found.what, where, fix)
+    self.record.say(f'warning: {found.what} — {where} — {fix}')
 
   def _evaluate(self) -> float | None:
     """Evaluates, records and returns the mean score over targets, if any."""
@@ -308,6 +352,7 @@ class _Run:
       },
       'communication': self.bytes,
       'evaluation': self.evaluation,
+      'warnings': self.warnings,
       'summary': summary.summarise(self.evaluation),
     }
 
@@ -344,8 +389,7 @@ def evaluate(config, workdir: Path, which: str) -> list[dict[str, Any]]:
     IntegrityError: when there is no such checkpoint, or it does not verify or
       fit the model.
   """
-  saved = checkpoint.Checkpoints(workdir, read_only=True)
-  with contextlib.closing(saved):
+  with run_files.checkpoints_of(workdir) as saved:
     step = saved.find(which)
     shared, personal, groups, host = saved.restore_models(step)
   if host['world'] == config.data.world:
@@ -385,33 +429,3 @@ def _signals() -> Iterator[dict[str, int]]:
 
 def _resolved(config) -> dict[str, Any]:
   return json.loads(config.to_json_best_effort())
-
-
-def _clear(workdir: Path) -> None:
-  for pattern in ('*.json', 'metrics.jsonl'):
-    for path in workdir.glob(pattern):
-      path.unlink()
-  shutil.rmtree(workdir / 'checkpoints', ignore_errors=True)
-
-
-def check_same_config(path: Path, resolved: dict[str, Any]) -> None:
-  """Refuses a work directory that another configuration wrote.
-
-  Raises:
-    ConfigError: naming the fields that differ.
-  """
-  if not path.exists():
-    return
-  before = traverse_util.flatten_dict(recorder.read_object(path), sep='.')
-  now = traverse_util.flatten_dict(resolved, sep='.')
-  differ = [
-    f'{key}: {before.get(key)!r} there, {now.get(key)!r} asked'
-    for key in sorted(before.keys() | now.keys())
-    if before.get(key) != now.get(key)
-  ]
-  if differ:
-    raise errors.ConfigError(
-      'another configuration wrote it: ' + '; '.join(differ[:5]),
-      str(path.parent),
-      'choose another --workdir or start again with --restart',
-    )

@@ -1,37 +1,91 @@
-"""One process at a time in a work directory."""
+"""One process at a time in a work directory.
 
+The lock is on the folder itself: a lock file could be deleted by hand, and a
+second run would lock a new one. Only where a file system does not lock folders
+(NFS, for example) it is on a file in it, `.lock`.
+"""
+
+import contextlib
+import errno
 import fcntl
+import os
 from pathlib import Path
 
 from fedreid_jax import errors
 
 
-def lock(workdir: Path):
-  """Makes and locks a work directory for this process.
+class Lock(contextlib.ExitStack):
+  """A locked work directory, until it is closed or the process dies.
 
-  Returns:
-    An open file; the lock lasts until it is closed or the process dies.
-
-  Raises:
-    ResourceError: when the directory cannot be made or written.
-    LockedError: when another process holds it.
+  Folders that were made for it are removed at the end if they are empty.
   """
-  try:
-    workdir.mkdir(parents=True, exist_ok=True)
-    file = (workdir / '.lock').open('a')
-  except OSError as error:
-    raise errors.ResourceError(
-      f'cannot write: {error.strerror}',
-      str(workdir),
-      'choose another --workdir',
-    ) from error
-  try:
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except OSError as error:
-    file.close()
-    raise errors.LockedError(
-      'another run is using it',
-      str(workdir),
-      'wait, or choose another --workdir',
-    ) from error
-  return file
+
+  def __init__(self, workdir: Path):
+    """Makes and locks a work directory.
+
+    Raises:
+      ResourceError: when the directory cannot be made or written.
+      LockedError: when another process holds it.
+    """
+    super().__init__()
+    made = [p for p in (workdir, *workdir.parents) if not p.exists()]
+    try:
+      workdir.mkdir(parents=True, exist_ok=True)
+      self.callback(_remove_empty, made, os.stat(workdir))
+      if not os.access(workdir, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+      if not self._take(workdir, os.O_RDONLY):
+        self._take(workdir / '.lock', os.O_RDWR | os.O_CREAT)
+        self.callback(self._path.unlink, missing_ok=True)
+    except BlockingIOError as error:
+      self.close()
+      raise errors.LockedError(
+        'another run is using it',
+        str(workdir),
+        'wait, or choose another --workdir',
+      ) from error
+    except OSError as error:
+      self.close()
+      raise errors.ResourceError(
+        f'cannot write: {error.strerror}',
+        str(workdir),
+        'choose another --workdir',
+      ) from error
+
+  def _take(self, path: Path, how: int) -> bool:
+    """Locks a file, or a folder; returns False if folders cannot be locked."""
+    file = os.open(path, how, 0o644)
+    self.callback(os.close, file)
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+      if isinstance(error, BlockingIOError) or not path.is_dir():
+        raise
+      return False
+    self._path, self._file = path, file
+    return True
+
+  def check(self) -> None:
+    """Makes sure that others who look at the path find this lock.
+
+    Raises:
+      LockedError: when what was locked was moved, deleted or replaced.
+    """
+    try:
+      there = os.path.samestat(os.stat(self._path), os.fstat(self._file))
+    except FileNotFoundError:
+      there = False
+    if not there:
+      raise errors.LockedError(
+        'it was moved, deleted or replaced during this run',
+        str(self._path),
+        'end every run that uses it, then start one of them again',
+      )
+
+
+def _remove_empty(made: list[Path], before: os.stat_result) -> None:
+  """Removes folders from the inside out, up to one that holds anything."""
+  with contextlib.suppress(OSError):
+    if made and os.path.samestat(os.stat(made[0]), before):
+      for folder in made:
+        folder.rmdir()

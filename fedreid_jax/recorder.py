@@ -16,6 +16,7 @@ from rich import console, progress, table
 from fedreid_jax import errors
 
 COMPILE_EVENT = '/jax/core/compile/backend_compile_duration'
+METRICS, RESULTS = 'metrics.jsonl', 'results.json'
 # Metrics that have no column of their own end so.
 APART = ('_std', '_before_neck', '_after_neck')
 PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
@@ -33,15 +34,19 @@ def write_json(path: Path, value: Any) -> None:
   write_text(path, json.dumps(value, indent=2, sort_keys=True) + '\n')
 
 
-def read_object(path: Path) -> dict[str, Any]:
+def read_object(path: Path, *wanted: str) -> dict[str, Any]:
   """Returns the object a JSON file of a run holds.
+
+  Args:
+    path: of the file.
+    *wanted: keys it must have.
 
   Raises:
     IntegrityError: when the file is damaged.
   """
   try:
     value = json.loads(path.read_text())
-  except (OSError, ValueError) as error:
+  except (OSError, ValueError, RecursionError) as error:
     raise errors.IntegrityError(
       f'cannot be read: {error}', str(path), 'start again with --restart'
     ) from error
@@ -49,7 +54,34 @@ def read_object(path: Path) -> dict[str, Any]:
     raise errors.IntegrityError(
       'is no JSON object', str(path), 'start again with --restart'
     )
+  for key in wanted:
+    if key not in value:
+      raise errors.IntegrityError(
+        f'has no {key}', str(path), 'start again with --restart'
+      )
   return value
+
+
+def read_lines(path: Path) -> list[tuple[str, int | None]]:
+  """Returns the lines of a metrics.jsonl, none where there is no file.
+
+  Returns:
+    (line, round it is of); None for a line that cannot be read. What follows
+    the last end of a line was cut short, and is left out.
+  """
+  if not path.exists():
+    return []
+  *lines, _ = path.read_bytes().split(b'\n')
+  return [(line.decode(errors='replace'), _round_of(line)) for line in lines]
+
+
+def _round_of(line: bytes) -> int | None:
+  try:
+    value = json.loads(line.decode())
+  except (ValueError, RecursionError):
+    return None
+  round_ = value.get('round') if isinstance(value, dict) else None
+  return round_ if type(round_) is int else None
 
 
 def environment() -> dict[str, Any]:
@@ -84,8 +116,8 @@ class Recorder:
 
   def __init__(self, workdir: Path, total_rounds: int):
     """Opens the record of a run in a directory that exists."""
-    self._path = workdir / 'metrics.jsonl'
-    self._results = workdir / 'results.json'
+    self._path = workdir / METRICS
+    self._results = workdir / RESULTS
     self._writes = jax.process_index() == 0
     width = None if sys.stdout.isatty() else 140
     self._console = console.Console(
@@ -111,18 +143,17 @@ class Recorder:
     self._bar.stop()
 
   def rewind(self, round_: int) -> None:
-    """Drops lines of rounds after `round_`, and a torn last line."""
+    """Drops lines of rounds after `round_`, and those that cannot be read."""
     self._bar.update(self._task, completed=round_)
     if not self._writes or not self._path.exists():
       return
     kept = []
-    for line in self._path.read_text().splitlines():
-      try:
-        if json.loads(line)['round'] <= round_:
-          kept.append(line)
-      except ValueError:
-        break
-    write_text(self._path, ''.join(line + '\n' for line in kept))
+    for number, (line, found) in enumerate(read_lines(self._path), 1):
+      if found is None:
+        self.say(f'{self._path.name}: line {number} cannot be read, left out')
+      elif found <= round_:
+        kept.append(line + '\n')
+    write_text(self._path, ''.join(kept))
 
   def event(self, round_: int, event: str, values: dict[str, Any]) -> None:
     """Appends one JSON object to metrics.jsonl."""

@@ -4,14 +4,13 @@ Wu & Gong (AAAI 2021, table 6) train each client on, alone, from the model of a
 finished federation and the client's own head.
 """
 
-import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedreid_jax import checkpoint, errors, recorder
+from fedreid_jax import checkpoint, errors, recorder, run_files
 from fedreid_jax.core import types
 from fedreid_jax.core.types import ClientState, Flat, ServerState
 from fedreid_jax.data import published
@@ -38,8 +37,7 @@ def states(
       client had other identities, or there is a target it learned from.
   """
   workdir = Path(folder).expanduser()
-  saved = checkpoint.Checkpoints(workdir, read_only=True)
-  with contextlib.closing(saved):
+  with run_files.checkpoints_of(workdir) as saved:
     shared, personal, groups, host = saved.restore_models(
       saved.find('latest'), personal=True
     )
@@ -49,7 +47,8 @@ def states(
   if host['world'] == 'datasets':
     published.check_trials(host['sources'], targets)
   started = _of_server(server.shared, shared, groups, folder)
-  described = recorder.read_object(workdir / 'run.json')['clients']
+  described = workdir / run_files.DESCRIBED
+  described = recorder.read_object(described, 'clients')['clients']
   identities = {client['client']: client['identities'] for client in described}
   own = []
   for client in setup.federation.clients:

@@ -1,6 +1,5 @@
 """A run as it was left: one of its models, and its images."""
 
-import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedreid_jax import assemble, checkpoint, errors
+from fedreid_jax import assemble, errors, run_files
 from fedreid_jax.core import moments, types
 from fedreid_jax.core.types import ClientData
 from fedreid_jax.data import load
@@ -128,8 +127,7 @@ def load_run(
       fit the model.
     ConfigError: for a model the run does not have.
   """
-  saved = checkpoint.Checkpoints(workdir, read_only=True)
-  with contextlib.closing(saved):
+  with run_files.checkpoints_of(workdir) as saved:
     step = saved.find(which)
     shared, personal, groups, host = saved.restore_models(step)
     slots = saved.restore_slots(step)

@@ -13,12 +13,23 @@ from absl import app, flags, logging
 from ml_collections import config_flags
 
 from configs import arguments, check, common
+from configs.sweeps import load
 from fedreid_jax import errors
+from launchers import command_line
+
+
+class _Recipe(flags.ArgumentParser):
+  """Reads a recipe as sweeps do; what goes wrong is one line."""
+
+  def parse(self, path: str):
+    return load.recipe(path, '').lock()
+
 
 FLAGS = flags.FLAGS
 _CONFIG = config_flags.DEFINE_config_file(
   'config', None, 'Recipe: FILE[:PRESET[,key=value...]].'
 )
+FLAGS['config'].parser = _Recipe()
 _WORKDIR = flags.DEFINE_string(
   'workdir', None, 'Where the run is kept (default: a folder under runs/).'
 )
@@ -75,7 +86,7 @@ def saved_config(folder: Path, changes: list[str]):
     return config()
   try:
     saved = json.loads(path.read_text())
-  except (OSError, ValueError) as error:
+  except (OSError, ValueError, RecursionError) as error:
     raise errors.IntegrityError(
       'no readable configuration', str(path), 'give the --workdir of a run'
     ) from error
@@ -83,7 +94,7 @@ def saved_config(folder: Path, changes: list[str]):
     raise errors.IntegrityError(
       'no configuration', str(path), 'give the --workdir of a run'
     )
-  return check.validate(arguments.from_json(saved, changes))
+  return check.validate(arguments.from_json(saved, changes, str(path)))
 
 
 def given_workdir() -> Path:
@@ -112,17 +123,7 @@ def _parse(argv: list[str]) -> list[str]:
   parsed: list[str] = []
 
   def parse():
-    seen: dict[str, str] = {}
-    for arg in argv[1:]:
-      name, sign, value = arg.partition('=')
-      if sign and name.startswith('--') and name != '--set':
-        if name in seen:
-          raise errors.ConfigError(
-            f'{name} twice: {seen[name]!r} and {value!r}',
-            'command line',
-            'give it once',
-          )
-        seen[name] = value
+    command_line.check(argv[1:], FLAGS, arguments.flatten(common.default()))
     try:
       parsed.extend(FLAGS([_resolved(arg) for arg in argv]))
     except errors.FedReIDError:

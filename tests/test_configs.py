@@ -1,9 +1,11 @@
 import inspect
+import json
 
 import pytest
 from ml_collections import ConfigDict
 
 from configs import arguments, check, common, dfh, fedpav
+from configs.sweeps import load
 from fedreid_jax import errors
 
 RECIPES = {'dfh': dfh, 'fedpav': fedpav}
@@ -42,8 +44,9 @@ def test_pairs_after_the_preset_change_fields():
   'arg, message',
   [
     ('papr', 'unknown preset'),
-    ('smoke,rouns=3', 'unknown field'),
-    ('smoke,rounds', 'unknown field'),
+    ('smoke,rouns=3', 'unknown field.*mean rounds'),
+    ('smoke,optim.learing_rate=3', 'mean optim.lr\\?'),
+    ('smoke,rounds', "no field and value 'rounds'"),
     ('smoke,rounds=many', 'rounds'),
   ],
 )
@@ -66,6 +69,11 @@ def broken(**changes):
     ('optim__lr', float('nan'), 'not finite'),
     ('optim__lr', float('inf'), 'not finite'),
     ('optim__lr', -1.0, 'out of range'),
+    ('optim__lr', 1e39, 'not finite'),
+    ('rounds', 10**20, '32 bits'),
+    ('rounds', 2**31, '32 bits'),
+    pytest.param('rounds', 10**5000, '32 bits', id='no text'),
+    ('model__features', (10**20,), '32 bits'),
     ('rounds', 0, 'out of range'),
     ('rounds', -3, 'out of range'),
     ('rounds', True, 'bool'),
@@ -106,7 +114,8 @@ def test_unknown_field_in_a_file_names_the_near_one():
   config = dfh.get_config('smoke')
   with config.unlocked():
     config.optim.momentun = 0.5
-  with pytest.raises(errors.ConfigError, match='optim.momentun'):
+  message = 'optim.momentun.*mean optim.momentum'
+  with pytest.raises(errors.ConfigError, match=message):
     check.validate(config)
 
 
@@ -122,3 +131,47 @@ def test_a_misspelt_field_cannot_be_set():
   config = dfh.get_config('smoke')
   with pytest.raises(AttributeError, match='learing_rate'):
     config.optim.learing_rate = 1.0
+
+
+def saved(**sections):
+  return json.loads(dfh.get_config('smoke').to_json_best_effort()) | sections
+
+
+def test_a_saved_configuration_is_read_with_changes():
+  config = arguments.from_json(saved(), ['rounds=7'], 'config.json')
+  assert config.rounds == 7 and config.components == ('fedpav', 'dfh')
+  config.rounds = 2
+  assert config == dfh.get_config('smoke')
+
+
+@pytest.mark.parametrize(
+  'sections, message',
+  [
+    ({'optim': {'lr': 0.1}}, 'has no optim.gamma'),
+    ({'optim': None}, 'has no optim.gamma'),
+    ({'roundz': 3}, 'has an unknown roundz'),
+  ],
+)
+def test_a_saved_configuration_is_whole_or_refused(sections, message):
+  with pytest.raises(errors.IntegrityError, match=message) as info:
+    arguments.from_json(saved(**sections), [], 'w/config.json')
+  assert info.value.exit_code == 4 and info.value.where == 'w/config.json'
+
+
+@pytest.mark.parametrize(
+  'body, message',
+  [
+    ('def get_config(arg=None): return 3', 'returns int, not a ConfigDict'),
+    ('def get_config(arg=None): return {}', 'returns dict'),
+    ('def get_config(arg=None): pass', 'returns NoneType'),
+    ('def get_config(): return 3', 'TypeError'),
+    ('get_config = 3', 'TypeError'),
+    ('x = 3', "no attribute 'get_config'"),
+    ('x = (', 'SyntaxError'),
+  ],
+)
+def test_a_recipe_that_is_none(tmp_path, body, message):
+  path = tmp_path / 'recipe.py'
+  path.write_text(body)
+  with pytest.raises(errors.ConfigError, match=message):
+    load.recipe(f'{path}:smoke', '')

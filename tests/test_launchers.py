@@ -167,7 +167,11 @@ def test_two_processes_are_one_run(tree, tmp_path):
     (('--config=configs/none.py',), 2, 'recipes are'),
     (('--config=configs/dfh.py:papr',), 2, 'unknown preset'),
     (('--config=configs/dfh.py:smoke', 'config.lr=5'), 2, 'stray argument'),
-    (('--config=configs/dfh.py', '--config.optim.betta=1'), 2, 'betta'),
+    (
+      ('--config=configs/dfh.py', '--config.optim.learing_rate', '1'),
+      2,
+      'did you mean optim.lr?',
+    ),
     (('--config=configs/dfh.py', '--config.rounds=x'), 2, 'rounds'),
     (('--config=configs/dfh.py', '--config.optim.lr=nan'), 2, 'not finite'),
     (('--config=configs/dfh.py', '--roundz=3'), 2, 'roundz'),
@@ -176,6 +180,12 @@ def test_two_processes_are_one_run(tree, tmp_path):
       2,
       "'1' and '2'",
     ),
+    (
+      ('--config', 'configs/dfh.py', '--config.seed', '1', '-config.seed', '2'),
+      2,
+      "'1' and '2'",
+    ),
+    (('--config=configs/methods.py',), 2, "no attribute 'get_config'"),
     (('--config=configs/dfh.py:folder',), 3, 'no folder given'),
     (
       ('--config=configs/dfh.py:smoke', '--distributed=nowhere'),

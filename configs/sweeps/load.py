@@ -6,6 +6,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ml_collections import ConfigDict
+
 from configs import common
 from fedreid_jax import errors
 
@@ -48,7 +50,16 @@ def recipe(spec: str, arg: str) -> Any:
     arg: `PRESET[,key=value...]`, given to the recipe before what `spec` adds.
 
   Raises:
-    ConfigError: for a file, preset or field there is not.
+    ConfigError: for a file, preset or field there is not, and for what is no
+      configuration.
   """
   file, _, own = spec.partition(':')
-  return call(file, 'get_config', ','.join(filter(None, (arg, own))))
+  args = filter(None, (arg, own))
+  config = call(file, 'get_config', *filter(None, [','.join(args)]))
+  if not isinstance(config, ConfigDict):
+    raise errors.ConfigError(
+      f'get_config() returns {type(config).__name__}, not a ConfigDict',
+      file,
+      'start from configs.common.default() and return it',
+    )
+  return config
