@@ -1,3 +1,4 @@
+import importlib
 import inspect
 
 import pytest
@@ -122,3 +123,19 @@ def test_a_misspelt_field_cannot_be_set():
   config = dfh.get_config('smoke')
   with pytest.raises(AttributeError, match='learing_rate'):
     config.optim.learing_rate = 1.0
+
+
+@pytest.mark.parametrize(
+  'name, arg',
+  [
+    ('dfh', 'paper'),
+    ('caj', 'paper'),
+    ('deen', 'paper'),
+    ('dns', 'paper'),
+    ('dppt', 'paper,local=dns'),
+  ],
+)
+def test_recipes_erase_as_their_papers_code_does(name, arg):
+  recipe = importlib.import_module(f'configs.{name}')
+  augment = recipe.get_config(arg).augment
+  assert (augment.erase, augment.erase_tries) == (0.5, 100)
