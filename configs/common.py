@@ -85,7 +85,8 @@ def default() -> Any:
   c.model.pretrained = ''  # torchvision weights as .safetensors
 
   c.local = ConfigDict()
-  c.local.sampler = 'uniform'  # shuffle; pk, pk_replace|pk_modality|pk_caj
+  c.local.sampler = 'uniform'  # shuffle; pk, pk_replace|pk_torchreid, with
+  # infrared images pk_modality|pk_caj
   c.local.batch = 32  # images of a step
   c.local.epochs = 1  # passes over a client's images a round
   c.local.steps = 0  # above 0: steps a round, whatever the client's size

@@ -62,6 +62,7 @@ def paper(c) -> None:
   c.optim.schedule, c.optim.milestones, c.optim.gamma = 'step', (20, 30), 0.5
   c.augment.pad, c.augment.erase = 10, 0.5
   c.augment.erase_fill = (0.485, 0.456, 0.406)
+  c.augment.erase_tries = 100
 
 
 PRESETS = {

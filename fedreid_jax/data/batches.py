@@ -68,6 +68,63 @@ def pk(
   return Plan(np.maximum(rows, 0), rows >= 0)
 
 
+def groups_of(client: ClientData, images: int) -> int:
+  """Returns how many groups of K images `pk_torchreid` cuts in an epoch."""
+  sizes = np.unique(client.labels, return_counts=True)[1]
+  return int(np.maximum(sizes // images, 1).sum())
+
+
+def pk_torchreid(
+  rng: np.random.Generator,
+  client: ClientData,
+  steps: int,
+  batch: int,
+  identities: int,
+  epochs: int = 0,
+) -> Plan:
+  """Draws P identities and K images of each, an image at most once an epoch.
+
+  The `RandomIdentitySampler` of torchreid: the images of each identity are
+  shuffled and cut into groups of K, what is left over is not shown, and an
+  identity with fewer has one group drawn with replacement. A batch takes one
+  group of each of P identities that have any; the epoch ends when fewer than P
+  have, so that the number of its batches is random. torchreid shows nothing of
+  a data set of fewer than P identities; here the rest of a batch is padded.
+
+  Args:
+    rng: of this client and round.
+    client: labels of its images.
+    steps: batches to draw at most.
+    batch: B, a multiple of P.
+    identities: P; a client with fewer leaves the rest of the batch padded.
+    epochs: after which to stop, 0 for as many as `steps` need.
+  """
+  images = batch // identities
+  present = np.unique(client.labels)
+  pools = [np.flatnonzero(client.labels == label) for label in present]
+  size = min(identities, len(present))
+  drawn: list[np.ndarray] = []
+  epoch = 0
+  while len(drawn) < steps and not 0 < epochs <= epoch:
+    groups = [_groups(rng, pool, images) for pool in pools]
+    while len(left := [k for k, own in enumerate(groups) if own]) >= size:
+      chosen = rng.choice(left, size, replace=False)
+      drawn.append(np.stack([groups[k].pop() for k in chosen]))
+    epoch += 1
+  rows = np.full((min(steps, len(drawn)), identities, images), -1, np.int32)
+  rows[:, :size] = drawn[: len(rows)]
+  rows = rows.reshape(len(rows), batch)
+  return Plan(np.maximum(rows, 0), rows >= 0)
+
+
+def _groups(rng, pool: np.ndarray, images: int) -> list[np.ndarray]:
+  """Cuts shuffled rows into groups of K."""
+  if len(pool) < images:
+    return [rng.choice(pool, images)]
+  shuffled = rng.permutation(pool)[: len(pool) // images * images]
+  return list(shuffled.reshape(-1, images))
+
+
 def pk_replace(
   rng: np.random.Generator,
   client: ClientData,

@@ -3,7 +3,8 @@
 `uniform` shuffles a client's images once an epoch. `pk` draws P identities and
 K images of each, what a triplet loss needs; `pk_replace` does so afresh for
 every batch, and `pk_modality` and `pk_caj` draw as many infrared images as
-visible ones.
+visible ones. These show every identity equally often. `pk_torchreid` shows an
+image once an epoch at most, and so identities as often as they have images.
 """
 
 import functools
@@ -25,8 +26,8 @@ class Sampler(NamedTuple):
   """A way to make batches.
 
   Attributes:
-    epoch: `(client) -> batches of an epoch`.
-    plan: `(rng, client, steps) -> Plan`.
+    epoch: `(client) -> batches of an epoch`, of the longest one.
+    plan: `(rng, client, steps) -> Plan`, of as many steps or fewer.
     padded: `(client) -> bool`, whether a batch can have padded rows.
   """
 
@@ -105,6 +106,26 @@ def _pk(config) -> Sampler:
   )
 
 
+def _pk_torchreid(config) -> Sampler:
+  images = config.batch // config.identities
+
+  def size(client: ClientData) -> int:
+    return min(config.identities, len(np.unique(client.labels)))
+
+  return Sampler(
+    lambda client: batches.groups_of(client, images) // size(client),
+    lambda rng, client, steps: batches.pk_torchreid(
+      rng,
+      client,
+      steps,
+      config.batch,
+      config.identities,
+      0 if config.steps else config.epochs,
+    ),
+    lambda client: size(client) < config.identities,
+  )
+
+
 def _by_modality(config) -> Sampler:
   parts = PARTS[config.sampler]
   if config.batch % (len(parts) * config.identities):
@@ -132,6 +153,7 @@ SAMPLERS = {
   'uniform': _uniform,
   'pk': _pk,
   'pk_replace': _pk,
+  'pk_torchreid': _pk_torchreid,
   'pk_modality': _by_modality,
   'pk_caj': _by_modality,
 }

@@ -1,3 +1,5 @@
+import random
+
 import numpy as np
 import pytest
 import toy
@@ -142,6 +144,114 @@ def test_pk_replace_with_too_few_identities_leaves_rows_padded():
   assert masked
   valid = plan(0, 0).valid
   assert valid[:, :2].all() and not valid[:, 2:].any()
+
+
+def uneven(sizes, name='uneven'):
+  """A client whose identities have so many images."""
+  labels = np.repeat(np.arange(len(sizes)), sizes).astype(np.int32)
+  labels = np.random.default_rng(0).permutation(labels)
+  client = toy.toy_client(name, len(labels), identities=len(sizes))
+  return client._replace(labels=labels)
+
+
+def random_identity_sampler(labels, batch, num_instances):
+  """One epoch as torchreid's documentation and code describe it, in Python."""
+  shown = {}
+  for index, person in enumerate(labels):
+    shown.setdefault(person, []).append(index)
+  lists = {}
+  for person, own in shown.items():
+    if len(own) < num_instances:
+      own = random.choices(own, k=num_instances)
+    random.shuffle(own)
+    whole = len(own) - len(own) % num_instances
+    lists[person] = [
+      own[k : k + num_instances] for k in range(0, whole, num_instances)
+    ]
+  batches, available = [], list(lists)
+  while len(available) >= batch // num_instances:
+    rows = []
+    for person in random.sample(available, batch // num_instances):
+      rows += lists[person].pop(0)
+      if not lists[person]:
+        available.remove(person)
+    batches.append(rows)
+  return batches
+
+
+def test_pk_torchreid_ends_an_epoch_when_fewer_than_p_have_images_left():
+  client = uneven([1, 2, 3, 4, 7, 9, 12, 30])
+  config = settings(sampler='pk_torchreid', batch=9, identities=3)
+  plan, (longest, _), masked = sampler.make(config, (client,), 0)
+  assert not masked
+  # 1, 1, 1, 1, 2, 3, 4 and 10 groups of three.
+  assert longest == 23 // 3
+  for round_ in range(50):
+    groups = {
+      k: max(n // 3, 1) for k, n in enumerate([1, 2, 3, 4, 7, 9, 12, 30])
+    }
+    rows = plan(round_, 0).rows
+    for row in rows:
+      labels = client.labels[row].reshape(3, 3)
+      assert (labels == labels[:, :1]).all()
+      assert len(set(labels[:, 0])) == 3
+      assert sum(n > 0 for n in groups.values()) >= 3
+      for label in labels[:, 0]:
+        groups[label] -= 1
+    assert min(groups.values()) >= 0
+    assert sum(n > 0 for n in groups.values()) < 3
+    times = np.bincount(rows.ravel(), minlength=client.num_images)
+    assert times[client.labels >= 2].max() == 1
+
+
+def test_pk_torchreid_is_distributed_as_the_original():
+  sizes = [1, 2, 3, 4, 7, 9, 12, 30, 5, 5, 8, 16]
+  client = uneven(sizes)
+  config = settings(sampler='pk_torchreid', batch=16, identities=4)
+  plan, _, _ = sampler.make(config, (client,), 0)
+  random.seed(0)
+  ours, theirs = np.zeros((2, 1000, client.num_images))
+  for epoch in range(1000):
+    rows = plan(epoch, 0).rows
+    np.add.at(ours[epoch], rows.ravel(), 1)
+    for row in random_identity_sampler(client.labels.tolist(), 16, 4):
+      np.add.at(theirs[epoch], row, 1)
+  # Batches of an epoch, then how often each identity's images are shown.
+  for one, two in (
+    (ours.sum(1), theirs.sum(1)),
+    *(
+      (ours[:, client.labels == k].sum(1), theirs[:, client.labels == k].sum(1))
+      for k in range(len(sizes))
+    ),
+  ):
+    error = np.hypot(one.std(), two.std()) / np.sqrt(1000)
+    assert abs(one.mean() - two.mean()) <= 4.5 * error
+  assert 0.5 < (ours > 0).mean() < 0.9
+
+
+def test_pk_torchreid_draws_epochs_for_fixed_steps():
+  client = uneven([4, 4, 4])
+  config = settings(sampler='pk_torchreid', batch=8, identities=2)
+  rows = sampler.make(config, (client,), 0)[0](0, 0).rows
+  assert len(rows) == 1  # of three groups a batch takes two
+  for steps in (1, 5):
+    config = settings(
+      sampler='pk_torchreid', batch=8, identities=2, steps=steps
+    )
+    plan, shape, _ = sampler.make(config, (client,), 0)
+    assert shape == (steps, 8) and plan(0, 0).rows.shape == (steps, 8)
+  config = settings(sampler='pk_torchreid', batch=8, identities=2, epochs=3)
+  assert len(sampler.make(config, (client,), 0)[0](0, 0).rows) == 3
+
+
+def test_pk_torchreid_with_too_few_identities_leaves_rows_padded():
+  client = uneven([5, 5])
+  config = settings(sampler='pk_torchreid', batch=12, identities=6)
+  plan, shape, masked = sampler.make(config, (client,), 0)
+  assert masked and shape == (2, 12)
+  rows, valid = plan(0, 0)
+  assert rows.shape == (2, 12)
+  assert valid[:, :4].all() and not valid[:, 4:].any()
 
 
 @pytest.mark.parametrize(
