@@ -83,7 +83,6 @@ class _Run:
     self.bytes = {'up': Counter(), 'down': Counter()}
     self.images = self.bad_rounds = self.done = 0
     self.fresh = True
-    self.warned: set[str] = set()
 
   def describe(self, workdir: Path) -> None:
     """Writes config.json and run.json, and prints the clients."""
@@ -235,10 +234,9 @@ class _Run:
       self.record.say(
         f'round {self.done}: weights are zero or not finite, by size instead'
       )
-    for text in self.setup.executor.warnings(log['metrics']):
-      if text not in self.warned:
-        self.warned.add(text)
-        self.record.say(f'warning: round {self.done}: {text}')
+    for what in self.setup.executor.warnings(log['metrics']):
+      if what not in [warning['warning'] for warning in self.warnings]:
+        self._warn(what)
     self.bad_rounds = self.bad_rounds + 1 if lost else 0
     if lost:
       self.record.say(
@@ -269,15 +267,20 @@ class _Run:
     )
     if found is None:
       return
-    where, fix = f'round {self.done}', divergence.to_lower(self.config)
-    warning = {'warning': found.what, 'fix': fix}
-    self.record.event(self.done, 'warning', warning)
-    self.warnings.append({'round': self.done, **warning})
+    fix = self._warn(found.what)
     if found.fatal:
       # The round does not count: a resumed run does it again.
       self.record.results(self._results() | {'rounds': self.done - 1})
-      raise errors.DivergedError(found.what, where, fix)
-    self.record.say(f'warning: {found.what} — {where} — {fix}')
+      raise errors.DivergedError(found.what, f'round {self.done}', fix)
+
+  def _warn(self, what: str) -> str:
+    """Prints and records a warning; returns the fields to lower."""
+    fix = divergence.to_lower(self.config)
+    warning = {'warning': what, 'fix': fix}
+    self.record.event(self.done, 'warning', warning)
+    self.warnings.append({'round': self.done, **warning})
+    self.record.say(f'warning: {what} — round {self.done} — {fix}')
+    return fix
 
   def _evaluate(self) -> float | None:
     """Evaluates, records and returns the mean score over targets, if any."""

@@ -134,7 +134,6 @@ def test_a_misspelt_field_cannot_be_set():
     config.optim.learing_rate = 1.0
 
 
-<<<<<<< HEAD
 def saved(**sections):
   return json.loads(dfh.get_config('smoke').to_json_best_effort()) | sections
 
@@ -177,7 +176,8 @@ def test_a_recipe_that_is_none(tmp_path, body, message):
   path.write_text(body)
   with pytest.raises(errors.ConfigError, match=message):
     load.recipe(f'{path}:smoke', '')
-=======
+
+
 @pytest.mark.parametrize(
   'name, arg',
   [
@@ -192,4 +192,3 @@ def test_recipes_erase_as_their_papers_code_does(name, arg):
   recipe = importlib.import_module(f'configs.{name}')
   augment = recipe.get_config(arg).augment
   assert (augment.erase, augment.erase_tries) == (0.5, 100)
->>>>>>> wt-data

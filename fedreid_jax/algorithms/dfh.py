@@ -224,5 +224,5 @@ def _warn(metrics: dict[str, float]) -> str:
     return ''
   return (
     'the shared standard deviations within identities are larger than those of '
-    'the batches (dfh_sigma_ratio is above 1); lower optim.lr or dfh.lam'
+    'the batches (dfh_sigma_ratio is above 1)'
   )
