@@ -1,9 +1,9 @@
-"""Omniglot's sources with every fifth character held out, to choose settings on.
+"""Omniglot's sources, every fifth character held out to choose settings on.
 
   python -m benchmarks.omniglot_heldout images_background_small1 OUT
 
-Writes `OUT/ALPHABET/CHARACTER/*.png` and `OUT/ALPHABET_held/CHARACTER/*.png` for
-every alphabet but Greek, the preset's target, which nothing is chosen on.
+Writes `OUT/ALPHABET/CHARACTER/*.png` and `OUT/ALPHABET_held/CHARACTER/*.png`
+for every alphabet but Greek, the preset's target, which nothing is chosen on.
 """
 
 import shutil

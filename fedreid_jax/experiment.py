@@ -267,19 +267,20 @@ class _Run:
     )
     if found is None:
       return
-    fix = self._warn(found.what)
+    fix = self._warn(found.what, shown=not found.fatal)
     if found.fatal:
       # The round does not count: a resumed run does it again.
       self.record.results(self._results() | {'rounds': self.done - 1})
       raise errors.DivergedError(found.what, f'round {self.done}', fix)
 
-  def _warn(self, what: str) -> str:
-    """Prints and records a warning; returns the fields to lower."""
+  def _warn(self, what: str, shown: bool = True) -> str:
+    """Records and, unless an error follows, prints; returns what to lower."""
     fix = divergence.to_lower(self.config)
     warning = {'warning': what, 'fix': fix}
     self.record.event(self.done, 'warning', warning)
     self.warnings.append({'round': self.done, **warning})
-    self.record.say(f'warning: {what} — round {self.done} — {fix}')
+    if shown:
+      self.record.say(f'warning: {what} — round {self.done} — {fix}')
     return fix
 
   def _evaluate(self) -> float | None:
