@@ -228,6 +228,11 @@ def exploding(monkeypatch, factors, stop_after=None):
   monkeypatch.setattr(execute.Executor, 'round', round_)
 
 
+def explosions(warnings):
+  """Leaves out what DFH says of so small batches."""
+  return [x for x in warnings if x['warning'].startswith('the loss is')]
+
+
 @pytest.mark.parametrize('stop_after', [None, 2, 3])
 def test_a_finite_explosion_is_said_once(
   world, small, tmp_path, monkeypatch, capsys, stop_after
@@ -240,8 +245,8 @@ def test_a_finite_explosion_is_said_once(
   said = capsys.readouterr().out
   assert said.count('warning: the loss is') == 1
   assert '— round 3 — lower optim.lr, dfh.lam' in said
-  (line,) = lines_of(tmp_path, 'warning')
-  (warning,) = results['warnings']
+  (line,) = explosions(lines_of(tmp_path, 'warning'))
+  (warning,) = explosions(results['warnings'])
   assert line['round'] == 3 and warning['fix'] == 'lower optim.lr, dfh.lam'
   assert line == warning | {'event': 'warning'}
   assert json.loads((tmp_path / 'results.json').read_text()) == results
@@ -253,10 +258,10 @@ def test_a_loss_beyond_repair_ends_the_run(world, small, tmp_path, monkeypatch):
     with pytest.raises(errors.DivergedError, match='times.*dfh.lam') as info:
       experiment.train(small, tmp_path)
     assert info.value.exit_code == 5
-    (line,) = lines_of(tmp_path, 'warning')
+    (line,) = explosions(lines_of(tmp_path, 'warning'))
     results = json.loads((tmp_path / 'results.json').read_text())
     assert line['round'] == 4 and results['rounds'] == 3
-    assert results['warnings'] == [
+    assert explosions(results['warnings']) == [
       {k: v for k, v in line.items() if k != 'event'}
     ]
 
