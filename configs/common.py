@@ -244,7 +244,7 @@ def default() -> Any:
   c.dfh.lam = 5.0  # weight of the hallucinated losses
   c.dfh.alpha = (1.0,)  # of the Dirichlet law: one, or one a domain
   c.dfh.margin = 0.5  # of the triplet loss on hallucinated features
-  c.dfh.space = 'b'  # features are embeddings; 'f' pooled ones, model.neck=none
+  c.dfh.space = 'f'  # pooled features, model.neck=none; or 'b', embeddings
   c.dfh.novel = 'dirichlet'  # dirichlet_mixup|feature_mixup|none
   c.dfh.loss = 'triplet'  # or 'identity'
   c.dfh.resample = 'step'  # or 'round'

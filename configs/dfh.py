@@ -1,12 +1,12 @@
 """DFH: federated domain generalisation by feature hallucination.
 
-Local loss: cross-entropy and hard triplet of margin 0.5 on the normalised
-feature, plus the triplet loss on hallucinated features with weight 5. SGD,
-momentum 0.9, weight decay 5e-4, PK batches, statistics shared after every
-round.
+Local loss: cross-entropy and hard triplet of margin 0.5 on the pooled feature
+(`space=b`: on its normalisation, which the network then ranks), plus the triplet
+loss on hallucinated features with weight 5. SGD, momentum 0.9, weight decay
+5e-4, PK batches, statistics shared after every round.
 
   python -m launchers.main --config=configs/dfh.py[:smoke]
-  python -m launchers.main --config=configs/dfh.py:synthetic,space=f
+  python -m launchers.main --config=configs/dfh.py:synthetic,space=b
   python -m launchers.main --config=configs/dfh.py:folder,data.root=DIR
   python -m launchers.main --config=configs/dfh.py:paper,data.root=DIR \
     --config.model.pretrained=resnet50.safetensors
@@ -20,25 +20,23 @@ from configs import arguments, common
 
 
 def get_config(arg: str | None = None):
-  """Returns the recipe; `arg` is `PRESET[,space=f][,key=value...]`."""
-  arg, space = arguments.take_argument(arg, 'space', 'b')
-  config = base()
-  in_space(config, space)
-  return arguments.recipe(arg, config, PRESETS)
+  """Returns the recipe; `arg` is `PRESET[,space=b][,key=value...]`."""
+  arg, space = arguments.take_argument(arg, 'space', 'f')
+  return arguments.recipe(arg, base(space), PRESETS)
 
 
-def in_space(config, space: str) -> None:
-  """Puts everything into one space: 'f' before the neck, which then is none."""
-  config.dfh.space = space
-  if space == 'f':
-    config.model.neck = 'none'
+def base(space: str):
+  """Returns the recipe before its presets.
 
-
-def base():
-  """Returns the recipe before its presets."""
+  Args:
+    space: of all losses, statistics and retrieval: 'f', the pooled feature of a
+      network without a neck, or 'b', the normalised one.
+  """
   config = common.default()
   config.name = 'dfh'
   config.components = ('fedpav', 'dfh')
+  config.dfh.space = space
+  config.model.neck = 'bn' if space == 'b' else 'none'
   config.loss.triplet = 1.0
   config.local.sampler = 'pk'
   config.local.batch, config.local.identities = 32, 8

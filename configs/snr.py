@@ -18,19 +18,31 @@ LOSSES = {'distance': 'snr', 'entropy': 'snr_entropy'}
 
 
 def get_config(arg: str | None = None):
-  """Returns the recipe; `arg` is `PRESET[,loss=entropy][,key=value...]`."""
+  """Returns the recipe.
+
+  Args:
+    arg: `PRESET[,loss=entropy][,space=b][,key=value...]`.
+  """
   arg, loss = arguments.take_argument(arg, 'loss', 'distance')
-  config = base('snr', ('fedpav', 'snr'), loss)
+  arg, space = arguments.take_argument(arg, 'space', 'f')
+  config = base('snr', ('fedpav', 'snr'), loss, space)
   return arguments.recipe(arg, config, dfh.PRESETS)
 
 
-def base(name: str, components: tuple[str, ...], loss: str):
-  """Returns a recipe with SNR's modules before its presets."""
+def base(name: str, components: tuple[str, ...], loss: str, space: str):
+  """Returns a recipe with SNR's modules before its presets.
+
+  Args:
+    name: of the recipe.
+    components: of the method.
+    loss: one of `LOSSES`.
+    space: see `dfh.base`.
+  """
   if loss not in LOSSES:
     raise errors.ConfigError(
       f'unknown loss {loss!r}', '--config', f'one of {", ".join(LOSSES)}'
     )
-  config = dfh.base()
+  config = dfh.base(space)
   config.name, config.components = name, components
   config.model.variant, config.snr.loss = LOSSES[loss], loss
   return config

@@ -11,9 +11,8 @@ from configs import arguments, dfh, snr
 
 
 def get_config(arg: str | None = None):
-  """Returns the recipe; `arg` is `PRESET[,loss=entropy][,space=f][,...]`."""
+  """Returns the recipe; `arg` is `PRESET[,loss=entropy][,space=b][,...]`."""
   arg, loss = arguments.take_argument(arg, 'loss', 'distance')
-  arg, space = arguments.take_argument(arg, 'space', 'b')
-  config = snr.base('snr_dfh', ('fedpav', 'snr', 'dfh'), loss)
-  dfh.in_space(config, space)
+  arg, space = arguments.take_argument(arg, 'space', 'f')
+  config = snr.base('snr_dfh', ('fedpav', 'snr', 'dfh'), loss, space)
   return arguments.recipe(arg, config, dfh.PRESETS)

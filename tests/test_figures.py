@@ -189,7 +189,7 @@ def test_clouds_of_every_domain(run):
 
 def test_statistics_come_from_the_server_or_the_images(run):
   client = run.client('birch')
-  features = run.features(client.images(), 'embedding')
+  features = run.features(client.images(), 'feature')
   means = np.stack([features[client.labels == k].mean(0) for k in range(3)])
   found = clouds.statistics(run)
   assert found.shape == (4, 4, 8)
@@ -216,7 +216,7 @@ def test_hallucinated_features_have_the_statistics(run):
     'dogwood',
     'a new domain',
   ]
-  own = run.features(run.client('ash').images(), 'embedding')
+  own = run.features(run.client('ash').images(), 'feature')
   b = (own - own.mean(0)) / np.sqrt(own.var(0) + 1e-5)
   for mean, cloud in enumerate(found[:3], 1):
     np.testing.assert_allclose(cloud.features, mean + b, atol=1e-5)

@@ -9,7 +9,7 @@ from configs.tables.declare import ALL, CURVE, Row, Table, of_sweep, read
 
 # What all runs of the paper share (section 4.1), whatever their recipe.
 LOCAL = (
-  'model.neck=bn',
+  'model.neck=none',  # all in the space of the pooled feature
   'evaluation.feature=embedding',
   'loss.triplet=1.0',
   'loss.margin=0.5',

@@ -35,11 +35,11 @@ Deviations from the paper: it does not say whether F is the pooled feature or
 its normalisation, which its group's code calls by the same name, pool5. Both
 readings are implemented, each with the classifier, the triplet loss, the
 statistics, the hallucinated features of table 5 and retrieval in one space:
-`space='b'`, F is the embedding after the neck, and `space='f'`, F is the pooled
-feature of a network without a neck. V_k is drawn from a normal law with mass
-below zero, of which the paper says nothing; draws are clamped at 1e-6 before
-mixing (`negative_variance`), and their share is a metric, apart from the share
-of channels that are dead. DFS and weights are drawn at every step, as its
+`space='f'`, F is the pooled feature of a network without a neck, and
+`space='b'`, F is the embedding after the neck. V_k is drawn from a normal law
+with mass below zero, of which the paper says nothing; draws are clamped at 1e-6
+before mixing (`negative_variance`), and their share is a metric, apart from the
+share of channels that are dead. DFS and weights are drawn at every step, as its
 introduction says; its Algorithm 1 draws once a round (`resample='round'`), and
 there from client i where k is meant. Weights of the mean are images (eq. 3.7),
 not identities (section 3). There is no released code of the method.
@@ -73,7 +73,7 @@ def make(
   lam: float = 5.0,
   alpha: tuple[float, ...] = (1.0,),
   margin: float = 0.5,
-  space: str = 'b',
+  space: str = 'f',
   novel: str = 'dirichlet',
   loss: str = 'triplet',
   resample: str = 'step',
@@ -89,7 +89,7 @@ def make(
     alpha: concentration of the Dirichlet law, one for all domains or one each,
       in the order of the clients' names.
     margin: of the triplet loss.
-    space: F is the embedding ('b') or the pooled feature ('f'); 'f' needs a
+    space: F is the pooled feature ('f') or the embedding ('b'); 'f' needs a
       network without a neck, so that classifier and retrieval use it too.
     novel: how the novel domain is made; 'none' leaves its term out.
     loss: on hallucinated features, 'triplet' or 'identity' (table 5).

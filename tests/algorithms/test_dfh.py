@@ -12,6 +12,7 @@ from fedreid_jax.losses import hallucination, metric
 
 
 def components(**arguments):
+  arguments = {'space': 'b'} | arguments  # the toy network has a neck
   return compose.load(('fedpav', 'dfh'), {'dfh': arguments}, algorithms)
 
 
