@@ -1,9 +1,9 @@
 """DFH: federated domain generalisation by feature hallucination.
 
 Local loss: cross-entropy and hard triplet of margin 0.5 on the pooled feature
-(`space=b`: on its normalisation, which the network then ranks), plus the triplet
-loss on hallucinated features with weight 5. SGD, momentum 0.9, weight decay
-5e-4, PK batches, statistics shared after every round.
+(`space=b`: on its normalisation, which the network then ranks), plus the
+triplet loss on hallucinated features with weight 5. SGD, momentum 0.9, weight
+decay 5e-4, PK batches, statistics shared after every round.
 
   python -m launchers.main --config=configs/dfh.py[:smoke]
   python -m launchers.main --config=configs/dfh.py:synthetic,space=b
