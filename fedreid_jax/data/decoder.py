@@ -131,8 +131,8 @@ def _check_header(image: Image.Image, max_pixels: int) -> None:
     raise ValueError(size)
   # Pillow calls some files of 16 bits RGB; how they are stored gives them away.
   stored = ''
-  if image.format in ('PNG', 'TIFF') and image.tile:
-    stored = image.tile[0].args
+  if image.format in ('PNG', 'TIFF') and (tiles := getattr(image, 'tile', ())):
+    stored = tiles[0].args
     stored = stored if isinstance(stored, str) else stored[0]
   if image.mode.startswith(('I', 'F')) or ';16' in stored:
     raise ValueError(f'mode {stored or image.mode}, not 8 bits a channel')
