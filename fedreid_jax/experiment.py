@@ -16,6 +16,7 @@ from jax.experimental import multihost_utils
 from fedreid_jax import (
   assemble,
   checkpoint,
+  divergence,
   errors,
   lock,
   recorder,
@@ -77,10 +78,11 @@ class _Run:
     )
     self.names = [c.name for c in self.setup.federation.clients]
     self.evaluation: list[dict[str, Any]] = []
+    self.course = divergence.Course()
+    self.warnings: list[dict[str, Any]] = []
     self.bytes = {'up': Counter(), 'down': Counter()}
     self.images = self.bad_rounds = self.done = 0
     self.fresh = True
-    self.warned: set[str] = set()
 
   def describe(self, workdir: Path) -> None:
     """Writes config.json and run.json, and prints the clients."""
@@ -170,6 +172,8 @@ class _Run:
     self.bytes = {way: Counter(sent) for way, sent in host['bytes'].items()}
     self.images, self.bad_rounds = host['images'], host['bad_rounds']
     self.clock.seconds = host['seconds']
+    self.course = divergence.Course(**host['course'])
+    self.warnings = host['warnings']
     self.record.say(f'resumed after round {step}')
 
   def _save(self, score: float | None) -> None:
@@ -182,6 +186,8 @@ class _Run:
       'images': self.images,
       'bad_rounds': self.bad_rounds,
       'seconds': self.clock.seconds,
+      'course': self.course._asdict(),
+      'warnings': self.warnings,
     }
     self._check_lock()
     self.saved.save(self.done, self.server, self.clients, host, score)
@@ -229,9 +235,7 @@ class _Run:
         f'round {self.done}: weights are zero or not finite, by size instead'
       )
     for text in self.setup.executor.warnings(log['metrics']):
-      if text not in self.warned:
-        self.warned.add(text)
-        self.record.say(f'warning: round {self.done}: {text}')
+      self._warn(text)
     self.bad_rounds = self.bad_rounds + 1 if lost else 0
     if lost:
       self.record.say(
@@ -243,8 +247,40 @@ class _Run:
         f'{self.bad_rounds} rounds in a row with an update that is not finite '
         f'({", ".join(lost)})',
         f'round {self.done}',
-        'lower optim.lr',
+        divergence.to_lower(self.config),
       )
+    if log['metrics']:
+      self._follow(log)
+
+  def _follow(self, log: dict[str, Any]) -> None:
+    """Warns once of a model that came apart, and stops one beyond repair."""
+    everyone = self.setup.federation.clients
+    here = [everyone[k] for k in log['clients'][log['arrived']]]
+    guessed = sum(c.num_images / c.num_identities for c in here)
+    self.course, found = divergence.follow(
+      self.course,
+      log['metrics']['loss'],
+      log['median_loss'],
+      log['metrics']['accuracy'],
+      100.0 * guessed / sum(c.num_images for c in here),
+    )
+    if found is None:
+      return
+    fix = divergence.to_lower(self.config)
+    self._warn(f'{found.what} — {fix}', silent=found.fatal)
+    if found.fatal:
+      # The round does not count: a resumed run does it again.
+      self.record.results(self._results() | {'rounds': self.done - 1})
+      raise errors.DivergedError(found.what, f'round {self.done}', fix)
+
+  def _warn(self, text: str, silent: bool = False) -> None:
+    """Records a warning and says it, once in a run."""
+    if text in [warning['warning'] for warning in self.warnings]:
+      return
+    self.warnings.append({'round': self.done, 'warning': text})
+    self.record.event(self.done, 'warning', {'warning': text})
+    if not silent:
+      self.record.say(f'warning: round {self.done}: {text}')
 
   def _evaluate(self) -> float | None:
     """Evaluates, records and returns the mean score over targets, if any."""
@@ -319,6 +355,7 @@ class _Run:
       },
       'communication': self.bytes,
       'evaluation': self.evaluation,
+      'warnings': self.warnings,
       'summary': summary.summarise(self.evaluation),
     }
 

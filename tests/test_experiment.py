@@ -197,6 +197,73 @@ def test_diverging_run_ends_with_code_5(world, small, tmp_path):
     experiment.train(small, tmp_path)
 
 
+def lines_of(workdir, event):
+  lines = (workdir / 'metrics.jsonl').read_text().splitlines()
+  return [x for x in map(json.loads, lines) if x['event'] == event]
+
+
+def test_rounds_nobody_arrived_in_have_no_loss(
+  world, small, tmp_path, monkeypatch, capsys
+):
+  small.optim.lr = 1e30
+  with pytest.raises(errors.DivergedError):
+    experiment.train(small, tmp_path)
+  rounds = lines_of(tmp_path, 'train')
+  assert len(rounds) == 3
+  assert all(len(x['excluded']) == 4 and 'loss' not in x for x in rounds)
+  assert ' loss ' not in capsys.readouterr().out
+
+
+def exploding(monkeypatch, factors, stop_after=None):
+  """Multiplies the loss that rounds report."""
+  ordinary = execute.Executor.round
+
+  def round_(self, server, states, number):
+    server, log = ordinary(self, server, states, number)
+    log['metrics']['loss'] *= factors[number]
+    if number + 1 == stop_after:
+      signal.raise_signal(signal.SIGTERM)
+    return server, log
+
+  monkeypatch.setattr(execute.Executor, 'round', round_)
+
+
+@pytest.mark.parametrize('stop_after', [None, 2, 3])
+def test_a_finite_explosion_is_said_once(
+  world, small, tmp_path, monkeypatch, capsys, stop_after
+):
+  small.components = ('fedpav', 'moon')
+  exploding(monkeypatch, (1, 1, 300, 300), stop_after)
+  if stop_after:
+    with pytest.raises(SystemExit):
+      experiment.train(small, tmp_path)
+  results = experiment.train(small, tmp_path)
+  said = capsys.readouterr().out
+  assert said.count('warning: round 3: the loss is') == 1
+  assert said.count('the loss is') == 1
+  (line,) = lines_of(tmp_path, 'warning')
+  (warning,) = results['warnings']
+  assert line['round'] == 3
+  assert warning['warning'].endswith(' — lower optim.lr, moon.mu')
+  assert line == warning | {'event': 'warning'}
+  assert json.loads((tmp_path / 'results.json').read_text()) == results
+
+
+def test_a_loss_beyond_repair_ends_the_run(world, small, tmp_path, monkeypatch):
+  small.components = ('fedpav', 'moon')
+  exploding(monkeypatch, (1, 1, 1, 30_000))
+  for _ in range(2):  # and again, from the checkpoint before it
+    with pytest.raises(errors.DivergedError, match='times.*moon.mu') as info:
+      experiment.train(small, tmp_path)
+    assert info.value.exit_code == 5
+    (line,) = lines_of(tmp_path, 'warning')
+    results = json.loads((tmp_path / 'results.json').read_text())
+    assert line['round'] == 4 and results['rounds'] == 3
+    assert results['warnings'] == [
+      {k: v for k, v in line.items() if k != 'event'}
+    ]
+
+
 def test_a_start_that_fails_leaves_nothing(world, small, tmp_path, monkeypatch):
   small.start_from = str(tmp_path / 'none')
   with pytest.raises(errors.IntegrityError, match='no checkpoint'):

@@ -193,8 +193,9 @@ class Executor:
       (server, log); the log has, in canonical order of the cohort, `clients`,
       `arrived`, `groups`, `weights` (or their `entropy`), then `fell_back`
       (whether weights were replaced by sizes), `metrics` (means over all
-      steps), `images`, and `up` and `down`, the bytes of the whole cohort by
-      what travels.
+      steps), `median_loss` (over clients, of their means), both only where
+      an upload arrived, `images`, and `up` and `down`, the bytes of the whole
+      cohort by what travels.
     """
     drawn = self._draw(round_)
     rank = np.zeros(len(self._clients), np.int32)
@@ -215,10 +216,7 @@ class Executor:
     clients = np.sort(drawn)
     arrived = np.isin(seats, clients[said['arrived']])
     _keep(states, self._get(rows), seats, arrived)
-    steps = max(int(work.num_steps[arrived].sum()), 1)
-    log['metrics'] = {
-      k: float(v[arrived].sum() / steps) for k, v in self._get(sums).items()
-    }
+    log |= _measured(self._get(sums), work.num_steps, arrived)
     log |= said | {'clients': clients, 'images': int(work.valid.sum())}
     return server, log
 
@@ -383,6 +381,20 @@ class Executor:
     if jax.process_count() == 1:
       return jax.device_get(tree)
     return multihost_utils.process_allgather(tree, tiled=True)
+
+
+def _measured(sums, num_steps: np.ndarray, arrived: np.ndarray):
+  """Returns the part of a round's log that says what training measured."""
+  if not arrived.any():  # there is no mean of nothing
+    return {'metrics': {}}
+  steps = num_steps[arrived]
+  means = sums['loss'][arrived] / np.maximum(steps, 1)
+  return {
+    'metrics': {
+      k: float(v[arrived].sum() / max(steps.sum(), 1)) for k, v in sums.items()
+    },
+    'median_loss': float(np.median(means)),
+  }
 
 
 def _keep(states, rows, seats: np.ndarray, arrived: np.ndarray) -> None:
