@@ -139,7 +139,7 @@ def adorn(table: Table, preset: str, lines: Sequence[Line]) -> list[Line]:
 
 def _kind(row: Row, table: Table) -> str:
   """Returns which figure of a row the paper gives."""
-  if row.model == 'local' and table.kind == 'best_three':
+  if row.model == 'local' and table.kind != 'last':
     return 'best'
   return table.kind if row.model == 'global' else 'last'
 

@@ -17,9 +17,8 @@ that the teacher was trained to make.)
 Deviations from the paper: none that is known; the conference lets clients send
 features, the journal computes them at the server from the models, which is the
 same. Deviations from the released code: it distils every ten rounds (`every`),
-leaves the teachers in training mode, and the student's dropout (0.5) on. As
-there, teachers' features have unit length and the student's do not
-(`normalise='teacher_only'`).
+and leaves the dropout (0.5) of teachers and student on. As there, teachers'
+features have unit length and the student's do not (`normalise='teacher_only'`).
 
 The student's running statistics follow the public images whatever it learns:
 `lr=0` is the control that leaves the weights alone and keeps that effect.

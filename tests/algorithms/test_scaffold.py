@@ -174,7 +174,12 @@ def ends_at(names, fraction=1.0, rounds=60, **arguments):
     clients, (), shape, (0.0,), (1 / 255,), 'quadratics'
   )
   start = {WEIGHT: jnp.float32(50.0)}
-  model = types.Model(lambda key: start, apply, lambda own, x, num=None: x)
+  model = types.Model(
+    init=lambda key: start,
+    apply=apply,
+    measure=apply,
+    classify=lambda own, x, num=None: x,
+  )
   term = component.LocalTerm(loss=quadratic)
   executor = assemble.make_executor(
     config,
