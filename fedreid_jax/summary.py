@@ -9,9 +9,9 @@ So there are
   best_three  the global model: the mean over the three rounds with the largest
               mean rank-1 over all targets, or over the benchmark's four large
               sets (`JUDGES`) where any of them is among the targets;
-  best        the global model in the best of these rounds; a client's own
-              model (federated or alone), target by target, in the round in
-              which it has the largest rank-1 there.
+  best        the global model in the best round by the same mean; a client's
+              own model (federated or alone), target by target, in the round
+              in which it has the largest rank-1 there.
 
 Where classes are tested, accuracy takes the place of rank-1. `best_three` and
 `best` choose rounds by test results, the more so the more often a run is
