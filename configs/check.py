@@ -1,12 +1,12 @@
 """What a configuration may hold: names, types, ranges, and fields together."""
 
 import math
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from configs import arguments, common, methods
 from fedreid_jax import errors
+from fedreid_jax.patterns import Pattern
 
 NATURAL = (0, math.inf)
 INT32, FLOAT32 = 2**31 - 1, 3.4e38  # the largest numbers of a device
@@ -284,13 +284,7 @@ def _check_patterns(c: Any) -> None:
     for pattern, _ in c.optim.lr_multipliers
   ]
   for name, pattern, groups in patterns:
-    try:
-      found = re.compile(pattern).groups
-    except re.error as error:
-      raise errors.ConfigError(
-        f'{pattern!r}: {error}', name, 'mend the regular expression'
-      ) from error
-    if found < groups:
+    if Pattern(pattern, name).groups < groups:
       raise errors.ConfigError(
         f'{pattern!r} has no group', name, 'put brackets round what counts'
       )

@@ -1,9 +1,10 @@
 """Which components and fields of a configuration go together."""
 
-import re
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
+
+from fedreid_jax import patterns
 
 Rule = tuple[Any, str, str, str]
 
@@ -104,7 +105,9 @@ def _sharing(c: Any, parts: set[str]) -> Iterator[Rule]:
     'dppt needs one number a person at all clients',
     "set data.scenario to 'ci' or 'ei', or data.labels to 'global'",
   )
-  at_home = 'fedpav' in parts and not re.match(c.fedpav.shared, NECK)
+  at_home = 'fedpav' in parts and not patterns.Pattern(
+    c.fedpav.shared, 'fedpav.shared'
+  ).match(NECK)
   yield (
     parts & SERVER_SIDE
     and at_home

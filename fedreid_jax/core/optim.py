@@ -11,7 +11,6 @@ a step costs nothing for it.
 
 import functools
 import math
-import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -19,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedreid_jax import errors
+from fedreid_jax import errors, patterns
 from fedreid_jax.core.types import Array, Flat, Tree
 
 SCHEDULES = ('constant', 'step', 'linear', 'cosine')
@@ -87,7 +86,10 @@ def sgd(
 
 def _optimizer(core, weight_decay, lr_multipliers, accumulated_) -> Optimizer:
   decaying = _decaying(weight_decay)
-  rules = [(re.compile(p), float(f)) for p, f in lr_multipliers]
+  rules = [
+    (patterns.Pattern(p, 'optim.lr_multipliers'), float(f))
+    for p, f in lr_multipliers
+  ]
 
   def factor(name: str) -> float:
     return next((f for rule, f in rules if rule.match(name)), 1.0)

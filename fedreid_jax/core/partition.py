@@ -1,9 +1,8 @@
 """Flat dicts of variables: what travels, what stays, what is trained."""
 
-import re
-
 from flax import traverse_util
 
+from fedreid_jax import patterns
 from fedreid_jax.core.types import Flat, Tree
 
 
@@ -19,7 +18,7 @@ def unflatten(flat: Flat) -> Tree:
 
 def split(flat: Flat, pattern: str) -> tuple[Flat, Flat]:
   """Returns (leaves whose name matches from its start, the other leaves)."""
-  matches = re.compile(pattern).match
+  matches = patterns.Pattern(pattern, 'fedpav.shared').match
   chosen = {name: leaf for name, leaf in flat.items() if matches(name)}
   return chosen, {n: leaf for n, leaf in flat.items() if n not in chosen}
 

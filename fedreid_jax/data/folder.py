@@ -5,24 +5,31 @@ expressions with one group. Hidden files and Thumbs.db are passed over; any
 other file must be an image.
 """
 
-import re
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from fedreid_jax import errors
+from fedreid_jax import errors, patterns
 from fedreid_jax.data import cache, decoder, federation, files
 from fedreid_jax.data.federation import Images, World
 
 
-def _group(pattern: str, name: str, field: str, where: Path) -> str:
-  match = re.search(pattern, name)
-  if match is None or not match.groups():
-    raise errors.DataError(
-      f'{name!r} does not match {pattern!r}', str(where), f'change {field}'
-    )
-  return match.group(1)
+def _groups(config, field: str, names: list[str], where: Path) -> list[str]:
+  """Returns the group of a pattern in each name."""
+  written = getattr(config, field)
+  pattern = patterns.Pattern(written, f'data.{field}')
+  found = []
+  for name in names:
+    match = pattern.search(name)
+    if match is None or not match.groups():
+      raise errors.DataError(
+        f'{name!r} does not match {written!r}',
+        str(where),
+        f'change data.{field}',
+      )
+    found.append(match.group(1))
+  return found
 
 
 class Domain(NamedTuple):
@@ -57,14 +64,8 @@ def read_domain(root: Path, name: str, config) -> Domain:
   if not names:
     raise errors.DataError('no images', str(folder), 'remove the domain')
   wanted = decoder.of(config)
-  identity = [
-    _group(config.identity_pattern, f, 'data.identity_pattern', folder)
-    for f in names
-  ]
-  camera = [
-    _group(config.camera_pattern, f, 'data.camera_pattern', folder)
-    for f in names
-  ]
+  identity = _groups(config, 'identity_pattern', names, folder)
+  camera = _groups(config, 'camera_pattern', names, folder)
   images, manifest, digest = cache.build(folder, names, wanted)
   kept = np.asarray(manifest['kept'], np.int64)
   if not len(kept):
