@@ -6,7 +6,9 @@ of a client's own model follow its weights with a delay. With
 images at the frozen weights (`core.batch_stats`) and returns the count, mean
 and variance of every layer; those of all clients of a model are merged by
 images, with the variance between clients. A client's own model gets those of
-its own images. No image of a target is used.
+its own images. Images are augmented as in training, because the weights are
+fitted to the moments of such images: those of plain images differ (a crop of a
+padded image has a black border). No image of a target is used.
 
 This is not in the papers, which test with running moments; it is a second
 protocol, reported beside theirs.

@@ -16,6 +16,7 @@ NAMES = list(toy.SIZES)
 def built(config, clients):
   """Executor, variables and network of four clients, images in one batch."""
   config.local.survey_batch = 16
+  config.augment.pad, config.augment.flip = 0, 0.0
   fedpav = compose.load(('fedpav',), {}, algorithms)
   executor, variables, model = toy.build(config, clients, fedpav)
   return executor, jax.device_get(variables), model

@@ -94,8 +94,8 @@ class Program(NamedTuple):
     begin: `(Broadcast, ClientState, Work) -> Carry`.
     train: `(Broadcast, Table, Carry, Work) -> (Carry, sums of metrics)`.
     moments: `(variables) -> moments` of no images, by layer.
-    measure: `(Table, variables, moments, Work) -> moments` with those of the
-      images in the table.
+    measure: `(Table, variables, moments, Work, augment=False) -> moments` with
+      those of the images in the table, augmented as in training or not.
     survey: `(Table, Carry, Work) -> Carry`, once all images are measured.
     end: `(Broadcast, ClientState, Carry, Work, trained=True) -> (Upload,
       ClientState)`; before round 0 nothing was trained, and only terms that
@@ -187,8 +187,9 @@ def make(
     num_steps = jnp.clip(left, 0, work.rows.shape[0])
     return jax.lax.fori_loop(0, num_steps, body, (carry, zeros))
 
-  def over_images(table, work, body, start):
-    """Folds `(value, test batch) -> value` over the images of a pass."""
+  def over_images(table, work, body, start, augment=False):
+    """Folds `(value, batch) -> value` over the images of a pass."""
+    base = keys.client(settings.seed, Stream.PASS, 0, work.uid)
 
     def one(i, value):
       # With the barrier no pass looks constant to XLA, which would hoist one of
@@ -196,7 +197,14 @@ def make(
       rows, valid, _ = jax.lax.optimization_barrier(
         (work.pass_rows[i], work.pass_valid[i], i)
       )
-      return body(value, _gather(table, rows, valid, settings.test_view))
+      view = settings.test_view
+      if augment:
+        view = functools.partial(
+          settings.train_view,
+          jax.random.fold_in(base, work.first_step + i),
+          modalities=table.modalities[rows],
+        )
+      return body(value, _gather(table, rows, valid, view))
 
     num = work.pass_valid.any(axis=1).sum(dtype=jnp.int32)
     return jax.lax.fori_loop(0, num, one, start)
@@ -216,7 +224,7 @@ def make(
     batch = types.Batch(images, column, column, column, column == 0)
     return batch_stats.zeros(lambda: measured(variables, batch))
 
-  def measure(table, variables, layers, work):
+  def measure(table, variables, layers, work, augment=False):
     return over_images(
       table,
       work,
@@ -224,6 +232,7 @@ def make(
         layers, measured(variables, batch, work.num_identities)[1]
       ),
       layers,
+      augment,
     )
 
   def survey(table, carry, work):

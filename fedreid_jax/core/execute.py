@@ -225,6 +225,9 @@ class Executor:
   ) -> Layers:
     """Measures moments of batch normalisation on the images of every client.
 
+    Images are augmented as in training, from which running moments come too:
+    the weights are fitted to the moments of such images.
+
     Args:
       models: leaves of models, `[G, ...]`.
       groups: which of them each client measures, int32 `[N]`.
@@ -310,10 +313,11 @@ class Executor:
     if self._table is not None:
       yield self._table, self._put(work, self._split)
       return
-    for _, table, rows, valid in self._segments(
+    for first, table, rows, valid in self._segments(
       seats, work.pass_rows, work.pass_valid
     ):
-      segment = work.replace(pass_rows=rows, pass_valid=valid)
+      start = np.full(len(seats), first, np.int32)
+      segment = work.replace(pass_rows=rows, pass_valid=valid, first_step=start)
       yield table, self._put(segment, self._split)
 
   def _segments(self, seats, rows: np.ndarray, valid: np.ndarray):

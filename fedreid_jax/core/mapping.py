@@ -75,7 +75,7 @@ class Compiled(NamedTuple):
     whole: all at once, from states to ((uploads, states), sums).
     prepare: the same without training.
     moments: `(models [G, ...], table, (own, moments), work) -> moments` of
-      every client's images at its group's model with the client's own leaves.
+      every client's augmented images at its group's model with its own leaves.
     no_moments: `(models [G, ...], own) -> moments` of no images, of one client.
     aggregate: `(server, uploads, drawn, round, public) -> (server, log)`.
     collect: `(server, uploads) -> server`.
@@ -152,7 +152,7 @@ def compile_rounds(
   def moments(models, table, client):
     (own, found), work = client
     variables = of_group(models, work) | own
-    return program.measure(table, variables, found, work)
+    return program.measure(table, variables, found, work, augment=True)
 
   def no_moments(models, own):
     one = {name: leaf[0] for name, leaf in {**models, **own}.items()}

@@ -129,7 +129,8 @@ class Work:
     num_examples: images it trains on, its weight in a mean, float32.
     num_identities: how many of the `C` columns are its own, int32.
     num_steps: local steps of the whole round, int32.
-    first_step: how many of them came before this table, int32.
+    first_step: how many of them, or of the batches of a pass, came before this
+      table, int32.
     rows: rows of the table in each batch from there on, int32 `[S, B]`.
     valid: which of them are real, bool `[S, B]`.
     pass_rows: rows of the table in each batch of a pass over all of its images,

@@ -112,6 +112,7 @@ def test_a_pass_has_every_image_once_in_even_mixed_batches():
 def test_moments_of_clients_are_those_of_their_images(config, clients):
   """At one model of all, at one a client, and in segments."""
   config.local.survey_batch = 16
+  config.augment.pad, config.augment.flip = 0, 0.0
   fedpav = compose.load(('fedpav',), {}, algorithms)
   executor, variables, model = toy.build(config, clients, fedpav)
   found = executor.moments(
@@ -134,6 +135,10 @@ def test_moments_of_clients_are_those_of_their_images(config, clients):
           layers[name],
           moments,
         )
+  config.local.survey_batch, config.augment.pad = 4, 2
+  whole, *_ = toy.build(config, clients, fedpav)
+  each = whole.moments({}, np.zeros(4, int), own)
+  assert (each['neck/bn'].mean != found['neck/bn'].mean).any()
   config.execution.image_budget_mb = 700 / 2**20
   cut, *_ = toy.build(config, clients, fedpav)
   toy.assert_equal_trees(each, cut.moments({}, np.zeros(4, int), own))
