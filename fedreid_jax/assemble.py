@@ -1,8 +1,10 @@
 """config -> data, model, algorithm, executor and evaluators."""
 
 import functools
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -11,7 +13,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedreid_jax import (
+  agreement,
   algorithms,
+  budget,
   checkpoint,
   errors,
   evaluator,
@@ -61,6 +65,7 @@ class Setup(NamedTuple):
 def build(config) -> Setup:
   """Builds all parts of a run; nothing is compiled for training yet."""
   federation = load.load(config.data)
+  agreement.require('data', lambda: _facts(config, federation))
   columns = max(c.num_identities for c in federation.clients)
   model = functional.wrap(
     networks.build(config.model, columns), federation.image_shape
@@ -68,6 +73,7 @@ def build(config) -> Setup:
   components = load_components(config)
   views = augment.make(config.augment, federation.mean, federation.std)
   mesh = mapping.make_mesh(_num_devices(config, len(federation.clients)))
+  agreement.connect(mesh)
   variables = jax.jit(model.init)(jax.random.key(config.seed))
   loaded: list[str] = []
   if config.model.pretrained:
@@ -93,6 +99,18 @@ def load_components(config) -> tuple:
   """Returns the components of a configuration's method, in order."""
   arguments = {n: config[n].to_dict() for n in config.components if n in config}
   return compose.load(config.components, arguments, algorithms)
+
+
+def _facts(config, federation: Federation) -> dict[str, str]:
+  """Returns digests of all that a run reads: images, labels and weights."""
+  facts = {'digest of the images': federation.digest}
+  for one in federation.clients:
+    labels = hashlib.sha256(one.labels.tobytes() + one.cameras.tobytes())
+    facts[f'labels of {one.name}'] = labels.hexdigest()
+  weights = Path(config.model.pretrained)
+  if weights.is_file():
+    facts['model.pretrained'] = hashlib.sha256(weights.read_bytes()).hexdigest()
+  return facts
 
 
 def _check_classifier(federation: Federation, leaves: types.Flat) -> None:
@@ -149,6 +167,9 @@ def make_executor(
     (local.batch, *federation.image_shape), jnp.float32
   )
   forward = functools.partial(model.apply, train=False)
+  variables = jax.eval_shape(model.init, seed)
+  each = budget.cost(forward, variables, federation.image_shape)
+  budget.check(config, shape, people.cohort, each, len(mesh.local_devices))
   deterministic = config.execution.deterministic
   settings = client.Settings(
     model=model,
@@ -157,9 +178,7 @@ def make_executor(
     schedule=optim.schedule(config.optim, config.rounds),
     train_view=views.train,
     test_view=views.test,
-    outputs=jax.eval_shape(forward, jax.eval_shape(model.init, seed), images)[
-      0
-    ],
+    outputs=jax.eval_shape(forward, variables, images)[0],
     image_shape=images.shape,
     num_steps=shape[0],
     seed=seed,
@@ -173,6 +192,8 @@ def make_executor(
   algorithm = compose.compose(
     components, settings, bn_buffers=config.bn_buffers, ordered=deterministic
   )
+  if algorithm.program.surveys:
+    budget.check_survey(local.survey_batch, each)
   options = execute.Options(
     seed=config.seed,
     fraction=config.fraction,

@@ -138,6 +138,7 @@ class Checkpoints:
     }
     described = {'step': step, 'config': self._config, 'run': host}
     items['host'] = ocp.args.JsonSave(described)  # pyright: ignore[reportCallIssue]
+    self._check_room(server, clients)
     try:
       taken = self._open.save(
         step,
@@ -157,10 +158,28 @@ class Checkpoints:
         for stale in manifests(self._workdir):
           if not (self._root / stale.stem.removeprefix('manifest-')).exists():
             stale.unlink()
-    except OSError as error:
+    except (OSError, ValueError) as error:  # TensorStore's are the latter
+      reason = errors.disk_is_full(error)
+      if not (reason or isinstance(error, OSError)):
+        raise
+      for partial in self._root.glob(f'{step}.orbax-checkpoint-tmp*'):
+        shutil.rmtree(partial, ignore_errors=True)
       raise errors.ResourceError(
-        f'checkpoint not written: {error}', str(self._root), 'make room'
+        f'checkpoint not written: {reason or error}',
+        str(self._root),
+        'make room, the same command resumes',
       ) from error
+
+  def _check_room(self, server: ServerState, clients: ClientState) -> None:
+    """Refuses a save the disk cannot hold before a part of it is written."""
+    needed = sum(x.nbytes for x in jax.tree.leaves((server, clients)))
+    free = shutil.disk_usage(self._workdir).free
+    if needed > free:
+      raise errors.ResourceError(
+        f'checkpoint not written: it has {needed:,} bytes, {free:,} are free',
+        str(self._root),
+        'make room, the same command resumes',
+      )
 
   def latest(self, say=print) -> int | None:
     """Returns the newest step that verifies, removing newer ones that do not.

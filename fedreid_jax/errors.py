@@ -4,6 +4,14 @@
 traceback is shown only with `--debug`.
 """
 
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+REPORT = 'run again with --debug and report it'
+_DISK = re.compile('no space left|quota exceeded|file too large', re.IGNORECASE)
+
 
 def printable(text: str) -> str:
   """Returns a text that cannot steer a terminal, on one line.
@@ -65,7 +73,36 @@ class ResourceError(FedReIDError):
   exit_code = 6
 
 
+class InternalError(FedReIDError):
+  """An error of the program itself; none of its user's doing is known."""
+
+  exit_code = 70
+
+
 class LockedError(FedReIDError):
   """A work directory that another run holds."""
 
   exit_code = 7
+
+
+@contextlib.contextmanager
+def on_disk(path: Path) -> Iterator[None]:
+  """Says of writes that fail where they went; libraries often do not.
+
+  Raises:
+    ResourceError: naming the path.
+  """
+  try:
+    yield
+  except OSError as error:
+    raise ResourceError(
+      f'cannot be written: {error.strerror or error}',
+      str(error.filename or path),
+      'make room, or choose another place',
+    ) from error
+
+
+def disk_is_full(error: BaseException) -> str | None:
+  """Returns which limit of a disk an exception names, in whatever words."""
+  found = _DISK.search(str(error))
+  return found[0].lower() if found else None

@@ -3,9 +3,8 @@
 import contextlib
 import copy
 import json
-import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,9 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from configs import arguments
 from fedreid_jax import (
+  agreement,
   assemble,
   checkpoint,
   divergence,
@@ -21,6 +22,7 @@ from fedreid_jax import (
   lock,
   recorder,
   run_files,
+  signals,
   source_stats,
   start,
   summary,
@@ -45,6 +47,14 @@ def train(config, workdir: Path, restart: bool = False) -> dict[str, Any]:
     FedReIDError: for every failure with a documented exit code.
     SystemExit: with 128 + signal after a clean save.
   """
+  agreement.require(
+    'configuration or code',
+    lambda: (
+      arguments.flatten(config)
+      | {'--workdir': str(workdir), '--restart': restart}
+      | agreement.code()
+    ),
+  )
   resolved, held = _resolved(config), None
   with contextlib.ExitStack() as stack:
     if jax.process_index() == 0:
@@ -54,7 +64,6 @@ def train(config, workdir: Path, restart: bool = False) -> dict[str, Any]:
     record = stack.enter_context(recorder.Recorder(workdir, config.rounds))
     saved = checkpoint.Checkpoints(workdir, run_files.digest(resolved))
     stack.callback(saved.close)
-    caught = stack.enter_context(_signals())
     run = _Run(config, record, saved, held)
     stack.callback(run.clock.close)
     if held:
@@ -62,7 +71,7 @@ def train(config, workdir: Path, restart: bool = False) -> dict[str, Any]:
     if jax.process_count() > 1:  # what was thrown away must not be read
       multihost_utils.sync_global_devices('work directory')
     run.describe(workdir)
-    return run.all(caught)
+    return run.all()
 
 
 class _Run:
@@ -128,7 +137,7 @@ class _Run:
       [[str(v) for v in row.values()] for row in table],
     )
 
-  def all(self, caught: dict[str, int]) -> dict[str, Any]:
+  def all(self) -> dict[str, Any]:
     """Runs every round that is left and returns the results."""
     config = self.config
     self._resume()
@@ -142,20 +151,27 @@ class _Run:
       self._count(log)
       self.clock.lap('train')
       self._save(self._evaluate())
-    while self.done < config.rounds:
-      self._round()
-      last = self.done == config.rounds
-      score = None
-      if last or self.done % config.evaluation.every == 0:
-        score = self._evaluate()
-      due = last or score is not None
-      if due or caught or self.done % config.checkpoint_every == 0:
-        self._save(score)
-      if caught:
-        self.record.say(f'saved after round {self.done}, stopped by a signal')
-        raise SystemExit(128 + caught['number'])
+    with signals.deferred() as caught:
+      while self.done < config.rounds:
+        self._round()
+        self._after_round(caught)
     self._summary()
     return self._results()
+
+  def _after_round(self, caught: Callable[[], int]) -> None:
+    """Evaluates and saves if that is due, and ends if a signal asked for it."""
+    config = self.config
+    last = self.done == config.rounds
+    score = None
+    if last or self.done % config.evaluation.every == 0:
+      score = self._evaluate()
+    signal = agreement.largest(caught())
+    due = last or score is not None
+    if due or signal or self.done % config.checkpoint_every == 0:
+      self._save(score)
+    if signal:
+      self.record.say(f'saved after round {self.done}, stopped by a signal')
+      raise SystemExit(128 + signal)
 
   def _resume(self) -> None:
     step = self.saved.latest(self.record.say)
@@ -410,25 +426,6 @@ def evaluate(config, workdir: Path, which: str) -> list[dict[str, Any]]:
     record = recorder.Recorder(workdir, config.rounds)
     record.evaluations('+'.join(config.components), entries)
   return entries
-
-
-@contextlib.contextmanager
-def _signals() -> Iterator[dict[str, int]]:
-  """Lets a round finish before SIGTERM or SIGINT takes effect."""
-  caught: dict[str, int] = {}
-
-  def note(number, frame):
-    del frame
-    if caught:
-      raise SystemExit(128 + number)
-    caught['number'] = number
-
-  old = {s: signal.signal(s, note) for s in (signal.SIGTERM, signal.SIGINT)}
-  try:
-    yield caught
-  finally:
-    for number, handler in old.items():
-      signal.signal(number, handler)
 
 
 def _resolved(config) -> dict[str, Any]:

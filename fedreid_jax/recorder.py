@@ -25,8 +25,12 @@ PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
 def write_text(path: Path, text: str) -> None:
   """Writes a file whole or not at all."""
   partial = path.with_name(path.name + '.partial')
-  partial.write_text(text)
-  os.replace(partial, path)
+  try:
+    with errors.on_disk(path):
+      partial.write_text(text)
+      os.replace(partial, path)
+  finally:
+    partial.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -159,7 +163,7 @@ class Recorder:
     """Appends one JSON object to metrics.jsonl."""
     if self._writes:
       line = {'round': round_, 'event': event} | values
-      with self._path.open('a') as file:
+      with errors.on_disk(self._path), self._path.open('a') as file:
         file.write(json.dumps(line) + '\n')
 
   def results(self, values: dict[str, Any]) -> None:

@@ -5,17 +5,17 @@ import hashlib
 import json
 import os
 import sys
-import traceback
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from absl import app, flags, logging
+from absl import app, flags
 from ml_collections import config_flags
 
 from configs import arguments, check, common
 from configs.sweeps import load
-from fedreid_jax import errors
-from launchers import command_line
+from fedreid_jax import errors, signals
+from launchers import command_line, ending, streams
 
 
 class _Recipe(flags.ArgumentParser):
@@ -40,10 +40,18 @@ _DISTRIBUTED = flags.DEFINE_string(
   'One run over several processes: off, auto (a cluster that JAX detects), or '
   'HOST:PORT,NUM_PROCESSES,PROCESS_ID.',
 )
+_RENDEZVOUS = flags.DEFINE_integer(
+  'rendezvous_s', 600, 'Seconds that processes wait for each other at first.', 1
+)
+_HEARTBEAT = flags.DEFINE_integer(
+  'heartbeat_s', 30, 'Seconds until a silent process is lost.', 1
+)
 
 
 def start(main: Callable[[list[str]], None]) -> None:
   """Parses the command line and runs a door."""
+  signals.listen()
+  streams.open_all()
   app.run(main, argv=sys.argv, flags_parser=_parse)
 
 
@@ -57,12 +65,15 @@ def guarded(
       raise errors.ConfigError(
         f'stray argument {argv[1]!r}', 'command line', 'flags begin with --'
       )
-    logging.set_verbosity(logging.ERROR)
     if with_jax:
       _prepare_jax()
     body()
+    if _DISTRIBUTED.value != 'off':
+      from fedreid_jax import peers
 
-  _exit_on_error(run, _DEBUG.value)
+      peers.leave()
+
+  ending.exit_on_error(run, _DEBUG.value)
 
 
 def config():
@@ -135,7 +146,7 @@ def _parse(argv: list[str]) -> list[str]:
         'see --helpfull and configs/common.py',
       ) from error
 
-  _exit_on_error(parse, '--debug' in argv)
+  ending.exit_on_error(parse, '--debug' in argv)
   return parsed
 
 
@@ -170,39 +181,15 @@ def _resolved(arg: str) -> str:
   return arg
 
 
-def _exit_on_error(body: Callable[[], None], debug: bool) -> None:
-  try:
-    body()
-  except errors.FedReIDError as error:
-    failure = error
-  except MemoryError:
-    failure = errors.ResourceError('out of memory', '', 'use a smaller batch')
-  except OSError as error:
-    failure = errors.ResourceError(
-      error.strerror or str(error), str(error.filename or ''), 'check the disk'
-    )
-  except RuntimeError as error:
-    if 'RESOURCE_EXHAUSTED' not in str(error):
-      raise
-    failure = errors.ResourceError(
-      str(error).splitlines()[0],
-      'device',
-      'lower local.batch or set execution.image_budget_mb',
-    )
-  else:
-    return
-  if debug:
-    traceback.print_exc()
-  print(failure.line(), file=sys.stderr)
-  sys.exit(failure.exit_code)
-
-
 def _prepare_jax() -> None:
   """Sets the compile cache, and joins the other processes if asked to."""
   import jax
 
   from fedreid_jax.data import cache
 
+  # A cache that cannot be used costs time, not results: a line for every
+  # program would hide what matters.
+  warnings.filterwarnings('ignore', 'Error .*persistent compilation cache')
   if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
     jax.config.update(
       'jax_compilation_cache_dir', str(cache.cache_dir() / 'xla')
@@ -212,18 +199,7 @@ def _prepare_jax() -> None:
     # A client at a time leaves cores idle between its small operations: as
     # many at once as there are cores, with the same bits.
     jax.config.update('jax_num_cpu_devices', os.cpu_count() or 1)
-  mode = _DISTRIBUTED.value
-  if mode == 'off':
-    return
-  try:
-    if mode == 'auto':
-      jax.distributed.initialize()
-    else:
-      address, processes, process = mode.split(',')
-      jax.distributed.initialize(address, int(processes), int(process))
-  except (ValueError, RuntimeError) as error:
-    raise errors.ConfigError(
-      f'{mode!r}: {str(error).splitlines()[0]}',
-      '--distributed',
-      'off, auto on a cluster that JAX detects, or HOST:PORT,N,ID',
-    ) from error
+  if _DISTRIBUTED.value != 'off':
+    from fedreid_jax import peers
+
+    peers.join(_DISTRIBUTED.value, _RENDEZVOUS.value, _HEARTBEAT.value)

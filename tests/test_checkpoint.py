@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -172,3 +173,40 @@ def test_manifest_names_every_file(saved, tmp_path):
   )
   assert len(manifest) == len(files_of(tmp_path, 4))
   assert os.path.join('host', 'metadata') in manifest
+
+
+def test_a_save_the_disk_cannot_hold_is_not_begun(saved, monkeypatch):
+  needed = sum(x.nbytes for x in jax.tree.leaves(states()))
+  usage = shutil.disk_usage('/')
+  monkeypatch.setattr(
+    shutil, 'disk_usage', lambda _: usage._replace(free=needed - 1)
+  )
+  with pytest.raises(errors.ResourceError, match=f'{needed - 1} are free'):
+    saved.save(5, *states(), {}, None)
+  assert saved.steps() == [4, 3, 2]
+  monkeypatch.setattr(
+    shutil, 'disk_usage', lambda _: usage._replace(free=needed)
+  )
+  saved.save(5, *states(), {}, None)
+  assert saved.steps()[0] == 5
+
+
+@pytest.mark.parametrize(
+  'words, kind',
+  [
+    ('RESOURCE_EXHAUSTED: Error writing: No space left', errors.ResourceError),
+    ('a tree of another kind', ValueError),
+  ],
+)
+def test_a_disk_that_fills_up_meanwhile(saved, monkeypatch, words, kind):
+  partial = saved._root / '5.orbax-checkpoint-tmp'
+
+  def save(*_, **__):
+    partial.mkdir()
+    raise ValueError(words)
+
+  monkeypatch.setattr(saved._open, 'save', save)
+  with pytest.raises(kind):
+    saved.save(5, *states(), {}, None)
+  assert partial.exists() == (kind is ValueError)
+  assert saved.latest() == 4

@@ -1,4 +1,44 @@
-from fedreid_jax import errors
+"""Messages are one line, and say where a write failed."""
+
+import errno
+
+import pytest
+
+from fedreid_jax import errors, recorder
+
+FULL = 'cannot be written: No space left on device'
+
+
+def test_a_write_without_a_name_gets_one(tmp_path):
+  with pytest.raises(errors.ResourceError) as info:
+    with errors.on_disk(tmp_path):
+      raise OSError(errno.ENOSPC, 'No space left on device')
+  assert (info.value.what, info.value.where) == (FULL, str(tmp_path))
+
+
+@pytest.mark.parametrize(
+  'words, found',
+  [
+    ('RESOURCE_EXHAUSTED: [OS error 28: No space left on device]', True),
+    ('[Errno 27] File too large', True),
+    ('Disk quota exceeded', True),
+    ('RESOURCE_EXHAUSTED: Out of memory', False),
+  ],
+)
+def test_a_full_disk_by_its_words(words, found):
+  assert bool(errors.disk_is_full(ValueError(words))) == found
+
+
+def test_the_record_of_a_run(tmp_path):
+  (tmp_path / 'metrics.jsonl').symlink_to('/dev/full')
+  with pytest.raises(errors.ResourceError) as info:
+    recorder.Recorder(tmp_path, 1).event(1, 'train', {})
+  assert info.value.what == FULL
+  assert info.value.where == str(tmp_path / 'metrics.jsonl')
+  (tmp_path / 'results.json.partial').symlink_to('/dev/full')
+  with pytest.raises(errors.ResourceError, match='results.json'):
+    recorder.write_json(tmp_path / 'results.json', {'a': 1})
+  assert [p.name for p in tmp_path.iterdir()] == ['metrics.jsonl']
 
 
 def test_a_message_is_one_line_that_cannot_steer_a_terminal():

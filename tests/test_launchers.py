@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -141,23 +142,112 @@ def test_kill_at_any_moment_then_the_same_numbers(tree, tmp_path, kills):
   assert metrics_of(tmp_path / 'cut') == metrics_of(tmp_path / 'whole')
 
 
-def test_two_processes_are_one_run(tree, tmp_path):
-  flags = folder_flags(tree, tmp_path / 'one')
-  assert finish(launch(*flags, JAX_NUM_CPU_DEVICES='2'))[0] == 0
+def launch_two(flags, *others):
+  """Starts both processes of a run, the second with more flags."""
   with socket.socket() as probe:
     probe.bind(('127.0.0.1', 0))
     port = probe.getsockname()[1]
-  both = [
-    launch(
-      *folder_flags(tree, tmp_path / 'two'),
-      f'--distributed=127.0.0.1:{port},2,{number}',
-    )
-    for number in range(2)
+  return [
+    launch(*flags, *more, f'--distributed=127.0.0.1:{port},2,{number}')
+    for number, more in enumerate(((), others))
   ]
+
+
+def test_two_processes_are_one_run(tree, tmp_path):
+  flags = folder_flags(tree, tmp_path / 'one')
+  assert finish(launch(*flags, JAX_NUM_CPU_DEVICES='2'))[0] == 0
+  both = launch_two(folder_flags(tree, tmp_path / 'two'))
   ends = [finish(process) for process in both]
   assert [code for code, _, _ in ends] == [0, 0], ends
   assert metrics_of(tmp_path / 'two') == metrics_of(tmp_path / 'one')
   assert 'round' not in ends[1][1]
+
+
+@pytest.mark.slow
+def test_two_processes_that_differ_are_refused(tree, tmp_path):
+  both = launch_two(folder_flags(tree, tmp_path / 'w'), '--config.seed=3')
+  for code, _, err in map(finish, both):
+    assert code == 2, err
+    assert len(err.splitlines()) == 1
+    assert 'seed is 0 in process 0, 3 in 1' in err
+  assert not (tmp_path / 'w').exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('victim', [0, 1])
+@pytest.mark.parametrize('number', [signal.SIGKILL, signal.SIGSTOP])
+def test_the_loss_of_a_process_ends_the_other(tree, tmp_path, victim, number):
+  endless = folder_flags(
+    tree, tmp_path, rounds=10**6, checkpoint_every=10**6, **NO_EVALUATION
+  )
+  both = launch_two((*endless, '--heartbeat_s=10'))
+  wait_for_rounds(tmp_path, both)
+  both[victim].send_signal(number)
+  code, _, err = finish(both[1 - victim])
+  assert code == 6, err
+  line = err.splitlines()[-1]
+  assert line.startswith('error[6]: another process of this run was lost')
+  assert 'Traceback' not in err and 'coordination' not in err
+  both[victim].kill()
+  finish(both[victim])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('victim', [0, 1])
+def test_a_signal_to_one_process_stops_both_after_a_save(
+  tree, tmp_path, victim
+):
+  endless = folder_flags(
+    tree, tmp_path, rounds=10**6, checkpoint_every=10**6, **NO_EVALUATION
+  )
+  both = launch_two(endless)
+  wait_for_rounds(tmp_path, both)
+  both[victim].send_signal(signal.SIGTERM)
+  ends = [finish(process) for process in both]
+  assert [code for code, _, _ in ends] == [143, 143], ends
+  saved = ends[0][1].rpartition('saved after round ')[2].partition(',')[0]
+  assert (tmp_path / 'checkpoints' / saved).is_dir()
+
+
+NO_EVALUATION = {'evaluation.every': 10**6}
+
+
+def wait_for_rounds(workdir, processes):
+  lines = workdir / 'metrics.jsonl'
+  while not (lines.exists() and '"train"' in lines.read_text()):
+    assert all(process.poll() is None for process in processes)
+    time.sleep(0.05)
+
+
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_during_imports_ends_it_at_once(number, tmp_path):
+  process = launch(f'--config=configs/dfh.py:{TINY}', f'--workdir={tmp_path}')
+  maps = Path(f'/proc/{process.pid}/maps')
+  while 'jaxlib' not in maps.read_text():
+    time.sleep(0.01)
+  process.send_signal(number)
+  code, out, err = finish(process)
+  assert (code, out) == (128 + number, '')
+  assert err == f'stopped by {number.name}\n'
+
+
+def test_a_reader_that_leaves_is_no_error():
+  process = launch('list', door='data')
+  assert process.stdout
+  process.stdout.close()
+  assert (process.wait(240), process.stderr and process.stderr.read()) == (
+    0,
+    '',
+  )
+  process.stderr.close()
+
+
+def test_a_disk_that_takes_no_more_is_one_line(tree, tmp_path):
+  process = launch(*folder_flags(tree, tmp_path / 'w'))
+  resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (4096, 4096))
+  code, _, err = finish(process)
+  assert code == 6 and len(err.splitlines()) == 1, err
+  assert 'File too large' in err and 'config.json' in err
 
 
 @pytest.mark.parametrize(
@@ -203,6 +293,11 @@ def test_two_processes_are_one_run(tree, tmp_path):
       'does not exist',
     ),
     (('--config=configs/dfh.py:smoke', '--workdir=/dev/null/x'), 6, 'write'),
+    (
+      (f'--config=configs/dfh.py:{TINY},local.steps=2000000000',),
+      6,
+      'local.steps',
+    ),
   ],
   ids=lambda v: '' if isinstance(v, int) else str(v)[:40],
 )

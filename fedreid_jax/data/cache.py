@@ -201,7 +201,7 @@ def _reserve(path: Path, shape: tuple[int, ...]) -> np.memmap:
   array = np.lib.format.open_memmap(path, 'w+', np.uint8, shape)
   if hasattr(os, 'posix_fallocate') and array.nbytes:
     # A full disk must be an error here, not a bus error at some later store.
-    with open(path, 'r+b') as file:
+    with errors.on_disk(path), open(path, 'r+b') as file:
       os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
   return array
 

@@ -1,0 +1,67 @@
+"""Aborts of native code as one line and an exit code.
+
+JAX's coordination service ends a process whose peers are lost, or do not come,
+by `abort()`: no Python exception, status 134, a stack trace. A handler of
+SIGABRT runs before that and ends the process in the way of every other error;
+the service's own account of it is kept off the screen, other messages of native
+code pass.
+"""
+
+import ctypes
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Callable
+
+from fedreid_jax import errors
+
+# A line of the service's log; what follows it in a dying process belongs to it.
+_SERVICE = re.compile(rb'[EF]\d{4} .*(coordination_service|client\.h:)')
+_DRAIN_S = 0.3  # the screen gets what was written before the abort
+
+
+class Aborts:
+  """Takes the aborts and the native messages of this process, until it ends."""
+
+  def __init__(self, error: Callable[[], errors.FedReIDError]):
+    """Starts.
+
+    Args:
+      error: what to say of an abort by the coordination service.
+    """
+    self._error = error
+    self._by_service = False
+    self._screen = os.dup(2)
+    read, write = os.pipe()
+    os.dup2(write, 2)
+    os.close(write)
+    sys.stderr = open(self._screen, 'w', buffering=1, closefd=False)
+    self._reader = threading.Thread(target=self._copy, args=(read,))
+    self._reader.daemon = True
+    self._reader.start()
+    # Kept: C holds no reference to it.
+    self._handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(self._on_abort)
+    ctypes.CDLL(None).signal(signal.SIGABRT, self._handler)
+
+  def drain(self) -> None:
+    """Brings what native code has written to the screen."""
+    os.dup2(self._screen, 2)  # the reader now finds the end of the pipe
+    self._reader.join(_DRAIN_S)
+
+  def _copy(self, read: int) -> None:
+    with open(read, 'rb') as lines:
+      for line in lines:
+        self._by_service |= bool(_SERVICE.match(line))
+        if not self._by_service:
+          os.write(self._screen, line)
+
+  def _on_abort(self, number: int) -> None:
+    del number
+    self.drain()
+    error = self._error()
+    if not self._by_service:
+      error = errors.InternalError('native code aborted', '', errors.REPORT)
+    os.write(self._screen, f'{error.line()}\n'.encode())
+    os._exit(error.exit_code)

@@ -1,0 +1,138 @@
+"""Whether a run can fit in memory, asked before any of it is reserved.
+
+A batch or a plan that cannot fit otherwise ends in an allocation that fails,
+or, where memory is promised beyond what there is, in a process that the system
+kills without a word. The needs are lower bounds and the limit is all the memory
+there is, so nothing that can run is refused.
+"""
+
+import math
+import os
+import resource
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedreid_jax import errors
+
+# What a step keeps for its backward pass: the results of these.
+_KEPT = ('conv_general_dilated', 'dot_general')
+_CGROUPS = (
+  '/sys/fs/cgroup/memory.max',
+  '/sys/fs/cgroup/memory/memory.limit_in_bytes',
+)
+
+
+class Cost(NamedTuple):
+  """Bytes of a forward pass, of one image.
+
+  Attributes:
+    image: of the image, float32.
+    kept: of all results of convolutions and products.
+    largest: of the largest of them.
+  """
+
+  image: int
+  kept: int
+  largest: int
+
+
+def host_memory() -> int:
+  """Returns the bytes this process can use at most."""
+  limits = [os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')]
+  space = resource.getrlimit(resource.RLIMIT_AS)[0]
+  if space != resource.RLIM_INFINITY:
+    limits.append(space)
+  for path in map(Path, _CGROUPS):
+    if path.is_file() and path.read_text().strip().isdecimal():
+      limits.append(int(path.read_text()))
+  return min(limits)
+
+
+def device_memory() -> int:
+  """Returns the bytes of a device, those of the host if it is its own."""
+  stats = jax.local_devices()[0].memory_stats()
+  return (stats or {}).get('bytes_limit') or host_memory()
+
+
+def cost(
+  forward: Callable[..., Any], variables, shape: tuple[int, ...]
+) -> Cost:
+  """Returns the bytes of a forward pass, of one image.
+
+  Args:
+    forward: `(variables, images [2, H, W, ch])`; traced, not run.
+    variables: arrays or their shapes.
+    shape: of an image.
+  """
+  images = jax.ShapeDtypeStruct((2, *shape), np.float32)
+  sizes = list(_sizes(jax.make_jaxpr(forward)(variables, images).jaxpr))
+  return Cost(4 * math.prod(shape), sum(sizes) // 2, max(sizes) // 2)
+
+
+def _sizes(jaxpr):
+  for equation in jaxpr.eqns:
+    if equation.primitive.name in _KEPT:
+      yield sum(v.aval.size * v.aval.dtype.itemsize for v in equation.outvars)
+    for inner in equation.params.values():
+      inner = getattr(inner, 'jaxpr', inner)
+      if hasattr(inner, 'eqns'):
+        yield from _sizes(inner)
+
+
+def check(
+  config, plan_shape: tuple[int, int], members: int, each: Cost, devices: int
+) -> None:
+  """Refuses batches and plans that no memory here can hold.
+
+  Args:
+    config: all of it.
+    plan_shape: `(S, B)`, steps and images of the longest round of a client.
+    members: clients of a round.
+    each: bytes of an image.
+    devices: of this process.
+
+  Raises:
+    ResourceError: naming the field to lower.
+  """
+  steps, batch = plan_shape
+  lanes = min(config.execution.width or members, -(-members // devices))
+  step = batch * lanes * (each.image + each.kept)
+  _require('local.batch', batch, step, device_memory())
+  seen = config.evaluation.batch
+  _require('evaluation.batch', seen, _forward(seen, each), device_memory())
+  field, length = 'local.epochs', config.local.epochs
+  if config.local.steps:
+    field, length = 'local.steps', config.local.steps
+  plan = members * steps * batch * 5  # an int32 and a bool of every place
+  _require(field, length, plan, host_memory())
+
+
+def check_survey(batch: int, each: Cost) -> None:
+  """Refuses a `local.survey_batch` that no memory here can hold.
+
+  Args:
+    batch: images of a step of a survey.
+    each: bytes of an image.
+
+  Raises:
+    ResourceError: naming the field.
+  """
+  _require('local.survey_batch', batch, _forward(batch, each), device_memory())
+
+
+def _forward(batch: int, each: Cost) -> int:
+  return batch * (each.image + each.largest)
+
+
+def _require(field: str, value: int, needed: int, limit: int) -> None:
+  if needed > limit:
+    raise errors.ResourceError(
+      f'{value} needs {needed / 1e9:.3g} GB or more of memory, there are '
+      f'{limit / 1e9:.3g}',
+      field,
+      'lower it',
+    )

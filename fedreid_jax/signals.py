@@ -1,0 +1,100 @@
+"""SIGTERM and SIGINT: a round that runs is finished, all else ends at once.
+
+Python calls a handler between two instructions of its main thread, which may
+compile, wait for another process or read images for minutes. So the number of
+a signal also wakes a thread, through the descriptor of `signal.set_wakeup_fd`;
+whichever comes first, handler or thread, acts on it.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+STOPS = (signal.SIGTERM, signal.SIGINT)
+_SHOW_CURSOR = b'\n\x1b[?25h'  # a progress bar hides it
+
+
+class _Listener:
+  """Hears the signals of this process until it is closed."""
+
+  def __init__(self):
+    self.rounds = False  # whether a first signal waits for the end of a round
+    self.noted = 0  # that signal
+    self._lock = threading.RLock()  # a handler may interrupt a handler
+    self._read, self._write = os.pipe()
+    os.set_blocking(self._read, False)
+    os.set_blocking(self._write, False)
+    self._old = {s: signal.signal(s, lambda *_: self._act()) for s in STOPS}
+    self._wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+    self._thread = threading.Thread(target=self._wait, daemon=True)
+    self._thread.start()
+
+  def close(self) -> None:
+    """Gives the signals back to those who had them."""
+    signal.set_wakeup_fd(self._wakeup)
+    for number, handler in self._old.items():
+      signal.signal(number, handler)
+    os.close(self._write)
+    self._thread.join()
+    os.close(self._read)
+
+  def _wait(self) -> None:
+    while select.select([self._read], [], [])[0] and self._act():
+      pass
+
+  def _act(self) -> bool:
+    """Acts on what has arrived; returns whether more can."""
+    with self._lock, contextlib.suppress(BlockingIOError):
+      numbers = os.read(self._read, 64)
+      for number in filter(STOPS.__contains__, numbers):
+        if not self.rounds or self.noted:
+          _end(number)
+        self.noted = number
+      return bool(numbers)
+    return True
+
+
+def _end(number: int) -> None:
+  """Ends the process, whatever its other threads are in."""
+  line = f'stopped by {signal.Signals(number).name}\n'.encode()
+  with contextlib.suppress(OSError, ValueError, AttributeError):
+    if os.isatty(1):
+      os.write(1, _SHOW_CURSOR)
+    os.write(sys.stderr.fileno(), line)  # of Python: aborts.py moves it off 2
+  os._exit(128 + number)
+
+
+_listener: _Listener | None = None
+
+
+def listen() -> None:
+  """From now on a signal ends the process with 128 + its number, at once."""
+  global _listener
+  if _listener is None:
+    _listener = _Listener()
+
+
+@contextlib.contextmanager
+def deferred() -> Iterator[Callable[[], int]]:
+  """Lets rounds finish: only a second signal ends the process at once.
+
+  Yields:
+    Function that returns the number of the first signal, 0 before it.
+
+  Raises:
+    SystemExit: with 128 + the signal that came after the caller last asked.
+  """
+  listener = _listener or _Listener()
+  listener.rounds = True
+  try:
+    yield lambda: listener.noted
+    if listener.noted:
+      raise SystemExit(128 + listener.noted)
+  finally:
+    listener.rounds = False
+    if listener is not _listener:
+      listener.close()
