@@ -140,7 +140,7 @@ def test_leaves_that_travel_and_that_stay_are_all_there_are(config, clients):
   )
   server, states, _ = toy.run(executor, variables, 2)
   shared = {n: x[0] for n, x in server.shared.items()}
-  own = {n: x[0] for n, x in states.opt_state[1].trace.items()}
+  own = {n: x[0] for n, x in states.opt_state.trace.items()}
   assert set(own) == {n for n in variables if n.startswith('params/')}
   assert set(shared) | set(states.personal) == set(variables)
 
@@ -162,7 +162,7 @@ def test_a_round_begins_with_the_momentum_that_was_kept(config, clients):
     config, clients[:1], components(('fedpav',))
   )
   server, states = executor.init(variables)
-  trace = states.opt_state[1].trace
+  trace = states.opt_state.trace
   assert all(not x.any() for x in trace.values())
   for leaf in trace.values():
     leaf[:] = 2.0
@@ -173,7 +173,7 @@ def test_a_round_begins_with_the_momentum_that_was_kept(config, clients):
     np.testing.assert_allclose(
       server.shared[name], before[name] - moved, rtol=1e-5, atol=1e-6
     )
-  for leaf in states.opt_state[1].trace.values():
+  for leaf in states.opt_state.trace.values():
     np.testing.assert_allclose(leaf, 2.0 * config.optim.momentum, rtol=1e-6)
 
 
