@@ -97,9 +97,11 @@ def test_a_classifier_that_stays_at_home_classifies_nothing(tiny):
   tiny.components = ('standalone',)
   setup = assemble.build(tiny)
   without = {n: x for n, x in setup.variables.items() if 'classifier' not in n}
+  names = [c.name for c in setup.federation.clients]
+  run = np.zeros(len(names), np.int32), names
   with pytest.raises(errors.ConfigError, match='stays at the clients'):
-    assemble.evaluate_only(tiny, {'global': jax.device_get(without)})
+    assemble.evaluate_only(tiny, {'global': jax.device_get(without)}, *run)
   (entry,) = assemble.evaluate_only(
-    tiny, {'global': jax.tree.map(np.asarray, setup.variables)}
+    tiny, {'global': jax.tree.map(np.asarray, setup.variables)}, *run
   )
   assert entry['metrics'].keys() == {'accuracy'}

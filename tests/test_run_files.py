@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 import toy
 
@@ -14,7 +15,7 @@ CONFIG = {'rounds': 3, 'optim': {'lr': 0.1}}
 
 def save(workdir, step, config=CONFIG):
   kept = checkpoint.Checkpoints(workdir, run_files.digest(config))
-  server = types.ServerState({'params/a': [[1.0]]}, [0], {})
+  server = types.ServerState({'params/a': np.ones((1, 1))}, np.zeros(1), {})
   kept.save(step, server, types.ClientState({}, {}, ()), {}, None)
   kept.close()
 

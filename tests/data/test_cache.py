@@ -207,7 +207,7 @@ def test_full_disk_is_an_error_not_a_crash(root, monkeypatch):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
   monkeypatch.setattr(os, 'posix_fallocate', full)
-  with pytest.raises(OSError, match='No space left'):
+  with pytest.raises(errors.ResourceError, match='No space left'):
     cache.build(root, NAMES, SMALL)
   assert folders() == []
 

@@ -55,12 +55,14 @@ def test_doctor(mini_copy, tmp_path):
 
 
 @pytest.fixture
-def door(tmp_path, monkeypatch, capsys):
+def door(tmp_path, monkeypatch, capfd):
   """`(*arguments) -> (exit code, stdout, stderr)`, in this process."""
   flags = data.flags.FLAGS
   names = ('dataset', 'root', 'out', 'height', 'width', 'identities', 'deep')
   monkeypatch.setenv('JAX_COMPILATION_CACHE_DIR', 'as the tests have it')
   monkeypatch.chdir(tmp_path)
+  for name in ('stdout', 'stderr'):  # a door opens its own
+    monkeypatch.setattr(sys, name, getattr(sys, name))
 
   def one(*arguments):
     monkeypatch.setattr(sys, 'argv', ['data', *arguments])
@@ -69,7 +71,7 @@ def door(tmp_path, monkeypatch, capsys):
       flags[name].unparse()
     with pytest.raises(SystemExit) as caught:
       data.run.start(data.main)
-    return (caught.value.code or 0, *capsys.readouterr())
+    return (caught.value.code or 0, *capfd.readouterr())
 
   yield one
   flags.unparse_flags()
