@@ -37,6 +37,7 @@ def finished(tmp_path_factory):
   """(configuration, work directory) of a run of four identities a domain."""
   config = toy.toy_config()
   config.name, config.components = 'dfh', ('fedpav', 'dfh')
+  config.dfh.space = 'b'  # the toy network has a neck
   config.data.sources, config.data.targets = ('plaza', 'campus'), ('mall',)
   config.data.height, config.data.width = 16, 8
   config.data.identities = config.data.target_identities = 4

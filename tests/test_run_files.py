@@ -159,6 +159,7 @@ def test_a_renamed_step_is_not_believed(workdir):
 
 
 def test_a_step_of_another_configuration_is_not_believed(workdir, tmp_path):
+  (tmp_path / 'other').mkdir()
   save(tmp_path / 'other', 5, CONFIG | {'rounds': 4})
   for name in ('5', 'manifest-5.json'):
     (tmp_path / 'other/checkpoints' / name).rename(
