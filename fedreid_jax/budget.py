@@ -70,7 +70,7 @@ def cost(
   """
   images = jax.ShapeDtypeStruct((2, *shape), np.float32)
   sizes = list(_sizes(jax.make_jaxpr(forward)(variables, images).jaxpr))
-  return Cost(4 * math.prod(shape), sum(sizes) // 2, max(sizes) // 2)
+  return Cost(4 * math.prod(shape), sum(sizes) // 2, max(sizes, default=0) // 2)
 
 
 def _sizes(jaxpr):
