@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
 
 from configs import arguments
 from fedreid_jax import (
@@ -68,8 +67,7 @@ def train(config, workdir: Path, restart: bool = False) -> dict[str, Any]:
     stack.callback(run.clock.close)
     if held:
       stack.enter_context(run_files.begun(workdir, restart, held.check))
-    if jax.process_count() > 1:  # what was thrown away must not be read
-      multihost_utils.sync_global_devices('work directory')
+    agreement.largest(0)  # nobody reads what another throws away
     run.describe(workdir)
     return run.all()
 
