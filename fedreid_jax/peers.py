@@ -11,7 +11,7 @@ import os
 import re
 import socket
 import time
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 from jax._src import distributed
@@ -139,7 +139,7 @@ def abandon(code: int) -> NoReturn:
   os._exit(code)
 
 
-def client():
+def client() -> tuple[Any, int, int]:
   """Returns (the coordination service, number of this process, how many)."""
   state = distributed.global_state
   return state.client, state.process_id, state.num_processes
