@@ -95,6 +95,6 @@ def deferred() -> Iterator[Callable[[], int]]:
     if listener.noted:
       raise SystemExit(128 + listener.noted)
   finally:
-    listener.rounds = False
+    listener.rounds, listener.noted = False, 0
     if listener is not _listener:
       listener.close()

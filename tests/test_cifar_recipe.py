@@ -66,6 +66,7 @@ def tiny():
   return check.validate(config)
 
 
+@pytest.mark.slow
 def test_a_run_reports_accuracy_and_is_judged_by_it(tiny, tmp_path, capsys):
   results = experiment.train(tiny, tmp_path)
   entries = results['evaluation']

@@ -102,6 +102,7 @@ def test_finite(finished):
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(tree))
 
 
+@pytest.mark.slow
 def test_placements_agree(finished, clients):
   """Clients at once on two devices give what one after another gives."""
   config = config_of(finished[0])

@@ -83,7 +83,9 @@ def metrics_of(workdir):
   return [(e['round'], e['metrics']) for e in results['evaluation']]
 
 
-@pytest.mark.parametrize('recipe', ['fedpav', 'dfh'])
+@pytest.mark.parametrize(
+  'recipe', [pytest.param('fedpav', marks=pytest.mark.slow), 'dfh']
+)
 def test_synthetic_recipe_end_to_end(recipe, tmp_path):
   flags = f'--config=configs/{recipe}.py:{TINY}', f'--workdir={tmp_path}'
   code, out, err = finish(launch(*flags))
@@ -92,6 +94,7 @@ def test_synthetic_recipe_end_to_end(recipe, tmp_path):
   assert [r for r, _ in metrics_of(tmp_path)] == [0, 2]
 
 
+@pytest.mark.slow
 def test_folder_recipe_then_evaluate_its_checkpoints(tree, tmp_path):
   code, out, err = finish(launch(*folder_flags(tree, tmp_path)))
   assert code == 0, err
@@ -118,7 +121,8 @@ def test_folder_recipe_then_evaluate_its_checkpoints(tree, tmp_path):
   assert code == 4 and err.startswith('error[4]: no checkpoint 77')
 
 
-@pytest.mark.parametrize('kills', [2, pytest.param(12, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize('kills', [2, 12])
 def test_kill_at_any_moment_then_the_same_numbers(tree, tmp_path, kills):
   whole = folder_flags(tree, tmp_path / 'whole', rounds=4 + kills)
   assert finish(launch(*whole))[0] == 0
@@ -315,7 +319,7 @@ def test_one_line_and_a_code(flags, code, message, tmp_path):
 def test_locked_workdir(tree, tmp_path):
   from fedreid_jax import lock
 
-  held = lock.lock(tmp_path)
+  held = lock.Lock(tmp_path)
   code, _, err = finish(launch(*folder_flags(tree, tmp_path)))
   assert code == 7 and err.startswith('error[7]: another run')
   held.close()

@@ -79,3 +79,15 @@ def test_a_late_signal_is_not_forgotten_and_handlers_come_back():
     signal.raise_signal(signal.SIGTERM)
   assert info.value.code == 143
   assert [signal.getsignal(number) for number in signals.STOPS] == before
+
+
+def test_a_signal_ends_one_block_and_not_the_next(monkeypatch):
+  listener = signals._Listener()
+  monkeypatch.setattr(signals, '_listener', listener)
+  try:
+    with pytest.raises(SystemExit), signals.deferred():
+      signal.raise_signal(signal.SIGTERM)
+    with signals.deferred() as caught:
+      assert caught() == 0
+  finally:
+    listener.close()

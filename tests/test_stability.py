@@ -10,25 +10,27 @@ import test_recipes
 from configs import check, dfh
 from fedreid_jax import assemble, experiment
 
-# Small enough for seconds, long enough to learn: some 60 steps a client.
-LONGER = 'smoke,data.identities=8,data.target_identities=8,evaluation.every=99'
-ROUNDS, EPOCHS = 10, 3
+# The presets' rounds and schedules on persons few enough for seconds.
+SMALL = ','.join(
+  (
+    'synthetic,data.height=32,data.width=16,data.shots=2,data.identities=8',
+    'data.target_identities=8,model.features=(16,32),model.width=0.125',
+    'local.epochs=3,evaluation.every=99',
+  )
+)
 NOT_LOSSES = {'round', 'event', 'clients', 'excluded', 'weights', 'clusters'}
-# Recipes that learn so small a world within so few steps.
-RECIPES = ('dfh', 'snr_dfh', 'fedpav', 'fedprox', 'fedopt', 'moon')
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('recipe', RECIPES)
-def test_twice_the_rate_trains(recipe, tmp_path):
-  config = test_recipes.config_of(recipe, LONGER)
-  config.rounds, config.local.epochs = ROUNDS, EPOCHS
+@pytest.mark.parametrize('recipe, arg', test_recipes.CALLS)
+def test_twice_the_rate_trains(recipe, arg, tmp_path):
+  config = test_recipes.config_of(recipe, SMALL + (f',{arg}' if arg else ''))
   config.optim.lr *= 2
   experiment.train(check.validate(config), tmp_path)
   jax.clear_caches()
   lines = (tmp_path / 'metrics.jsonl').read_text().splitlines()
   history = [e for e in map(json.loads, lines) if e['event'] == 'train']
-  assert len(history) == ROUNDS
+  assert len(history) == config.rounds
   assert history[-1]['accuracy'] > 50
   for name in history[0].keys() - NOT_LOSSES:
     values = [abs(e[name]) for e in history]

@@ -155,6 +155,7 @@ def test_every_sweep_of_the_papers(path):
       assert set(point.facts) <= known
 
 
+@pytest.mark.slow
 def test_a_grid_trains_and_ends_with_one_table(tmp_path):
   code, out, err = launch(
     f'--config=configs/fedpav.py:{TINY},data.target_identities=4',

@@ -58,6 +58,7 @@ def test_cross_entropy_moves_everything(clients):
   assert not unmoved(clients, ('fedavg',), **changes)
 
 
+@pytest.mark.slow
 def test_stage_classifiers_of_snr(clients):
   """Those of a stage without a loss, and all beside the other form of it."""
   first, second = (f'params/backbone/snr_{k}/classifier/kernel' for k in (1, 2))

@@ -71,12 +71,12 @@ def test_statistics_are_those_of_the_clients_own_model(config, clients):
   [
     {'novel': 'none'},
     {'novel': 'dirichlet_mixup', 'mix_weights': 'sample'},
-    {'novel': 'feature_mixup'},
-    {'loss': 'identity'},
-    {'resample': 'round'},
-    {'negative_variance': 'resample'},
+    pytest.param({'novel': 'feature_mixup'}, marks=pytest.mark.slow),
+    pytest.param({'loss': 'identity'}, marks=pytest.mark.slow),
+    pytest.param({'resample': 'round'}, marks=pytest.mark.slow),
+    pytest.param({'negative_variance': 'resample'}, marks=pytest.mark.slow),
     {'novel': 'feature_mixup', 'mix_own': 'hallucinated'},
-    {'alpha': (1.0, 2.0, 1.0, 1.0)},
+    pytest.param({'alpha': (1.0, 2.0, 1.0, 1.0)}, marks=pytest.mark.slow),
   ],
   ids=str,
 )

@@ -130,6 +130,7 @@ def run(config, clients, chosen, variant):
   return variables, server, states, logs[0]['metrics']
 
 
+@pytest.mark.slow
 def test_modules_are_trained_and_travel_also_with_dfh(config, clients):
   chosen = components('dfh')
   variables, server, _, metrics = run(config, clients, chosen, 'snr')

@@ -7,6 +7,7 @@ from fedreid_jax import algorithms
 from fedreid_jax.core import compose
 from fedreid_jax.core.component import Component, LocalTerm
 
+# Tests of equal bits are slow ones: the fast run compiles with less care.
 RECIPES = [('fedpav',), ('fedpav', 'dfh')]
 
 
@@ -21,6 +22,7 @@ def result(config, clients, names, devices=1, rounds=2, **arguments):
   return toy.run(executor, variables, rounds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('names', RECIPES, ids='+'.join)
 def test_any_number_of_devices_gives_the_same_bits(config, clients, names):
   one = result(config, clients, names, devices=1)
@@ -30,7 +32,11 @@ def test_any_number_of_devices_gives_the_same_bits(config, clients, names):
     toy.assert_equal_trees(one[1], many[1])
 
 
-@pytest.mark.parametrize('names', RECIPES, ids='+'.join)
+@pytest.mark.parametrize(
+  'names',
+  [RECIPES[0], pytest.param(RECIPES[1], marks=pytest.mark.slow)],
+  ids='+'.join,
+)
 def test_placements_agree(config, clients, names):
   config.optim.lr = 0.01
   mild = {'dfh': {'lam': 1.0}}
@@ -42,6 +48,7 @@ def test_placements_agree(config, clients, names):
     toy.assert_close_trees(one[0], other[0], 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('names', RECIPES, ids='+'.join)
 @pytest.mark.parametrize('devices', [1, 2])
 def test_segments_give_the_bits_of_resident_images(

@@ -142,6 +142,7 @@ def test_pickles_and_absent_files_are_refused(tmp_path):
     pretrained.load(tmp_path / 'absent.safetensors', {})
 
 
+@pytest.mark.slow
 def test_resnet50_answers_as_pytorch_does(tmp_path):
   """Oracle: `benchmarks/golden_resnet.py`, the same weights in PyTorch."""
   recipe = runpy.run_path(str(ROOT / 'benchmarks' / 'golden_resnet.py'))
