@@ -1,41 +1,11 @@
-"""Recipes have a margin: they train at twice their rate, and on other bits."""
-
-import json
+"""The default recipe has a margin: other bits give the same result."""
 
 import jax
 import numpy as np
 import pytest
-import test_recipes
 
 from configs import check, dfh
-from fedreid_jax import assemble, experiment
-
-# The presets' rounds and schedules on persons few enough for seconds.
-SMALL = ','.join(
-  (
-    'synthetic,data.height=32,data.width=16,data.shots=2,data.identities=8',
-    'data.target_identities=8,model.features=(16,32),model.width=0.125',
-    'local.epochs=3,evaluation.every=99',
-  )
-)
-NOT_LOSSES = {'round', 'event', 'clients', 'excluded', 'weights', 'clusters'}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('recipe, arg', test_recipes.CALLS)
-def test_twice_the_rate_trains(recipe, arg, tmp_path):
-  config = test_recipes.config_of(recipe, SMALL + (f',{arg}' if arg else ''))
-  config.optim.lr *= 2
-  experiment.train(check.validate(config), tmp_path)
-  jax.clear_caches()
-  lines = (tmp_path / 'metrics.jsonl').read_text().splitlines()
-  history = [e for e in map(json.loads, lines) if e['event'] == 'train']
-  assert len(history) == config.rounds
-  assert history[-1]['accuracy'] > 50
-  for name in history[0].keys() - NOT_LOSSES:
-    values = [abs(e[name]) for e in history]
-    first = next((v for v in values if v > 0), 0.0)
-    assert max(values) <= 100 * max(first, 0.01), name
+from fedreid_jax import assemble
 
 
 def final_map(seed: int, noise: float) -> float:

@@ -1,0 +1,110 @@
+"""Final metrics and models of the recipes, to compare two commits bit by bit.
+
+  python -m benchmarks.golden --write=FILE [--recipes=dfh,fedpav]
+  python -m benchmarks.golden --compare=FILE [--recipes=dfh,fedpav]
+
+Trains the preset `smoke` of every recipe, in one process and on one device, and
+records the metrics of the last evaluation and a SHA-256 of every final model.
+`--compare` prints the recipes whose records differ and ends with code 1 if
+there are any. Types of CPU differ in the last bits: write and compare on one
+machine.
+"""
+
+import hashlib
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault('JAX_NUM_CPU_DEVICES', '1')
+
+import jax
+import numpy as np
+from absl import app, flags
+
+from configs import check
+from configs.sweeps import load
+from fedreid_jax import assemble, experiment, run_files
+from fedreid_jax.data import cache
+
+FOLDER = Path(check.__file__).parent
+_WRITE = flags.DEFINE_string('write', None, 'File to write.')
+_COMPARE = flags.DEFINE_string('compare', None, 'File to compare with.')
+_RECIPES = flags.DEFINE_list('recipes', None, 'Names; all recipes without.')
+
+
+def recipes() -> list[str]:
+  """Returns the names of all recipes."""
+  return sorted(
+    path.stem
+    for path in FOLDER.glob('[a-z]*.py')
+    if 'def get_config' in path.read_text()
+  )
+
+
+def digest(variables: dict[str, Any]) -> str:
+  """Returns the SHA-256 of names, shapes, types and bits of a flat dict."""
+  found = hashlib.sha256()
+  for name, value in sorted(variables.items()):
+    value = np.asarray(value)
+    found.update(f'{name} {value.dtype} {value.shape}\n'.encode())
+    found.update(value.tobytes())
+  return found.hexdigest()
+
+
+def record(recipe: str) -> dict[str, Any]:
+  """Trains a recipe's smoke preset; returns its metrics and model digests."""
+  config = check.validate(load.recipe(str(FOLDER / f'{recipe}.py'), 'smoke'))
+  with tempfile.TemporaryDirectory() as folder:
+    results = experiment.train(config, Path(folder))
+    with run_files.checkpoints_of(Path(folder)) as saved:
+      step = saved.find('latest')
+      shared, personal, groups, host = saved.restore_models(step)
+  models = assemble.named_models(shared, personal, groups, host['clients'])
+  jax.clear_caches()  # otherwise the programs of all recipes stay in memory
+  last = [
+    {'target': e['target'], 'model': e['model'], **e['metrics']}
+    for e in results['evaluation']
+    if e['round'] == results['rounds']
+  ]
+  digests = {name: digest(variables) for name, variables in models.items()}
+  return {'metrics': last, 'models': digests}
+
+
+def differing(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+  """Returns a line for every recipe whose records are not equal.
+
+  Args:
+    before: records by recipe, of another commit.
+    now: records by recipe; recipes that were not trained now are ignored.
+  """
+  lines = []
+  for recipe, record_ in now.items():
+    other = before.get(recipe)
+    parts = [k for k in record_ if other and other[k] != record_[k]]
+    if other is None:
+      lines.append(f'{recipe}: not recorded before')
+    elif parts:
+      lines.append(f'{recipe}: {" and ".join(parts)} differ')
+  return lines
+
+
+def main(argv: list[str]) -> None:
+  """Writes the records, or compares them with those of a file."""
+  del argv
+  if bool(_WRITE.value) == bool(_COMPARE.value):
+    raise app.UsageError('give --write=FILE or --compare=FILE')
+  jax.config.update('jax_compilation_cache_dir', str(cache.cache_dir() / 'xla'))
+  now = {recipe: record(recipe) for recipe in _RECIPES.value or recipes()}
+  if _WRITE.value:
+    Path(_WRITE.value).write_text(json.dumps(now, indent=2) + '\n')
+    return
+  lines = differing(json.loads(Path(_COMPARE.value).read_text()), now)
+  print('\n'.join(lines) or f'{len(now)} recipes are equal to the bit')
+  sys.exit(bool(lines))
+
+
+if __name__ == '__main__':
+  app.run(main, argv=sys.argv)
