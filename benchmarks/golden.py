@@ -94,16 +94,17 @@ def differing(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 def main(argv: list[str]) -> None:
   """Writes the records, or compares them with those of a file."""
   del argv
-  if bool(_WRITE.value) == bool(_COMPARE.value):
+  write, compare = _WRITE.value, _COMPARE.value
+  if bool(write) == bool(compare):
     raise app.UsageError('give --write=FILE or --compare=FILE')
   jax.config.update('jax_compilation_cache_dir', str(cache.cache_dir() / 'xla'))
   now = {recipe: record(recipe) for recipe in _RECIPES.value or recipes()}
-  if _WRITE.value:
-    Path(_WRITE.value).write_text(json.dumps(now, indent=2) + '\n')
-    return
-  lines = differing(json.loads(Path(_COMPARE.value).read_text()), now)
-  print('\n'.join(lines) or f'{len(now)} recipes are equal to the bit')
-  sys.exit(bool(lines))
+  if write:
+    Path(write).write_text(json.dumps(now, indent=2) + '\n')
+  if compare:
+    lines = differing(json.loads(Path(compare).read_text()), now)
+    print('\n'.join(lines) or f'{len(now)} recipes are equal to the bit')
+    sys.exit(bool(lines))
 
 
 if __name__ == '__main__':

@@ -7,10 +7,18 @@ import pytest
 from configs import check, dfh
 from fedreid_jax import assemble
 
+# Several domains that no client has: one alone moves by 9 mAP between seeds.
+TARGETS = ('mall', 'garden', 'harbour', 'alley')
+
 
 def final_map(seed: int, noise: float) -> float:
-  """Returns the last mAP of the default run from perturbed first weights."""
-  config = check.validate(dfh.get_config(f'synthetic,seed={seed}'))
+  """Returns the last mAP of the default run from perturbed first weights.
+
+  It is the mean over `TARGETS`.
+  """
+  config = dfh.get_config(f'synthetic,seed={seed}')
+  config.data.targets = TARGETS
+  config = check.validate(config)
   setup = assemble.build(config)
   rng = np.random.default_rng(seed)
   variables = {
@@ -31,8 +39,9 @@ def final_map(seed: int, noise: float) -> float:
     np.asarray(server.groups),
     names,
   )
-  (entry,) = setup.evaluate(models)
-  return entry['metrics']['mAP']
+  entries = setup.evaluate(models)
+  assert len(entries) == len(TARGETS)
+  return float(np.mean([entry['metrics']['mAP'] for entry in entries]))
 
 
 @pytest.mark.slow
