@@ -45,12 +45,10 @@ def final_map(seed: int, noise: float) -> float:
 
 
 @pytest.mark.slow
-def test_other_bits_give_the_same_result():
+@pytest.mark.parametrize('seed', [0, 1, 2])
+def test_other_bits_give_the_same_result(seed):
   """Types of CPU differ in the last bits of a float; 1e-6 is far more."""
-  found = np.array(
-    [[final_map(seed, noise) for noise in (0.0, 1e-6)] for seed in range(3)]
-  )
+  plain, other = final_map(seed, 0.0), final_map(seed, 1e-6)
   jax.clear_caches()
-  assert found.min() > 30
-  plain, other = found.mean(axis=0)
+  assert plain > 30
   assert abs(plain - other) < 10

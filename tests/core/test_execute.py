@@ -7,7 +7,7 @@ from fedreid_jax import algorithms
 from fedreid_jax.core import compose
 from fedreid_jax.core.component import Component, LocalTerm
 
-# Tests of equal bits are slow ones: the fast run compiles with less care.
+# Tests of equal bits are slow ones, see conftest.py.
 RECIPES = [('fedpav',), ('fedpav', 'dfh')]
 
 
