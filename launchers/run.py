@@ -170,13 +170,8 @@ def _resolved(arg: str) -> str:
     if (installed / Path(file).name).exists():
       return f'{name}={installed / Path(file).name}{colon}{preset}'
   if not Path(file).is_file():
-    known = sorted(
-      path.stem
-      for path in installed.glob('[a-z]*.py')
-      if 'def get_config' in path.read_text()
-    )
     raise errors.ConfigError(
-      f'no file {file}', '--config', f'recipes are {", ".join(known)}'
+      f'no file {file}', '--config', f'recipes are {", ".join(load.names())}'
     )
   return arg
 

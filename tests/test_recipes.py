@@ -11,11 +11,7 @@ from configs.sweeps import load
 from fedreid_jax import experiment
 
 CONFIGS = Path(check.__file__).parent
-RECIPES = sorted(
-  path.stem
-  for path in CONFIGS.glob('[a-z]*.py')
-  if 'def get_config' in path.read_text()
-)
+RECIPES = load.names()
 PRESETS = ('synthetic', 'smoke', 'paper')
 # Recipes with choices of their own.
 VARIANTS = {

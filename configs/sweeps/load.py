@@ -26,6 +26,15 @@ def _load(file: str) -> ModuleType:
   return module
 
 
+def names() -> list[str]:
+  """Returns the names of the recipes, sorted."""
+  return sorted(
+    path.stem
+    for path in Path(common.__file__).parent.glob('[a-z]*.py')
+    if 'def get_config' in path.read_text()
+  )
+
+
 def call(file: str, function: str, *args: Any) -> Any:
   """Calls a function of a recipe or sweep, found here or beside the package.
 
