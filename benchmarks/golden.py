@@ -26,22 +26,13 @@ from absl import app, flags
 
 from configs import check
 from configs.sweeps import load
-from fedreid_jax import assemble, experiment, run_files
+from fedreid_jax import experiment, run_files, trained
 from fedreid_jax.data import cache
 
 FOLDER = Path(check.__file__).parent
 _WRITE = flags.DEFINE_string('write', None, 'File to write.')
 _COMPARE = flags.DEFINE_string('compare', None, 'File to compare with.')
 _RECIPES = flags.DEFINE_list('recipes', None, 'Names; all recipes without.')
-
-
-def recipes() -> list[str]:
-  """Returns the names of all recipes."""
-  return sorted(
-    path.stem
-    for path in FOLDER.glob('[a-z]*.py')
-    if 'def get_config' in path.read_text()
-  )
 
 
 def digest(variables: dict[str, Any]) -> str:
@@ -60,9 +51,7 @@ def record(recipe: str) -> dict[str, Any]:
   with tempfile.TemporaryDirectory() as folder:
     results = experiment.train(config, Path(folder))
     with run_files.checkpoints_of(Path(folder)) as saved:
-      step = saved.find('latest')
-      shared, personal, groups, host = saved.restore_models(step)
-  models = assemble.named_models(shared, personal, groups, host['clients'])
+      models = trained.restore(saved, 'latest').models
   jax.clear_caches()  # otherwise the programs of all recipes stay in memory
   last = [
     {'target': e['target'], 'model': e['model'], **e['metrics']}
@@ -98,7 +87,7 @@ def main(argv: list[str]) -> None:
   if bool(write) == bool(compare):
     raise app.UsageError('give --write=FILE or --compare=FILE')
   jax.config.update('jax_compilation_cache_dir', str(cache.cache_dir() / 'xla'))
-  now = {recipe: record(recipe) for recipe in _RECIPES.value or recipes()}
+  now = {recipe: record(recipe) for recipe in _RECIPES.value or load.names()}
   if write:
     Path(write).write_text(json.dumps(now, indent=2) + '\n')
   if compare:

@@ -1,7 +1,6 @@
 """The round loop: train, evaluate, record, save, resume."""
 
 import contextlib
-import copy
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -393,37 +392,6 @@ class _Run:
         }
         entries.append(known[target, model, rounds[-1]] | shown)
     self.record.evaluations('+'.join(self.config.components), entries)
-
-
-def evaluate(config, workdir: Path, which: str) -> list[dict[str, Any]]:
-  """Evaluates a checkpoint, prints it and writes `evaluation-STEP.json`.
-
-  Args:
-    config: validated `ConfigDict`; its targets are ranked.
-    workdir: of a run.
-    which: 'latest', 'best' or a step.
-
-  Raises:
-    IntegrityError: when there is no such checkpoint, or it does not verify or
-      fit the model.
-  """
-  with run_files.checkpoints_of(workdir) as saved:
-    step = saved.find(which)
-    shared, personal, groups, host = saved.restore_models(step)
-  if host['world'] == config.data.world:
-    # What the model was trained on decides what it may be tested on.
-    config = copy.deepcopy(config)
-    config.data.sources = tuple(host['sources'])
-  models = assemble.named_models(shared, personal, groups, host['clients'])
-  entries = assemble.evaluate_only(config, models, groups, host['clients'])
-  for entry in entries:
-    entry['round'] = step
-  if jax.process_index() == 0:
-    recorder.write_json(workdir / f'evaluation-{step}.json', entries)
-  if entries:
-    record = recorder.Recorder(workdir, config.rounds)
-    record.evaluations('+'.join(config.components), entries)
-  return entries
 
 
 def _resolved(config) -> dict[str, Any]:

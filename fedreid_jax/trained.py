@@ -1,5 +1,6 @@
-"""A run as it was left: one of its models, and its images."""
+"""A run as it was left: its models, and one of them with its images."""
 
+import copy
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedreid_jax import assemble, errors, run_files
+from fedreid_jax import assemble, checkpoint, errors, recorder, run_files
 from fedreid_jax.core import moments, types
 from fedreid_jax.core.types import ClientData
 from fedreid_jax.data import load
@@ -111,6 +112,38 @@ def _named(found: Sequence[Any], name: str, kind: str, flag: str) -> Any:
   raise errors.ConfigError(f'no {kind} {name!r}', flag, f'there are {names}')
 
 
+class Restored(NamedTuple):
+  """What a checkpoint holds of a run's models.
+
+  Attributes:
+    step: rounds of training.
+    models: variables by the names of `assemble.named_models`.
+    groups: group of every client, int32 `[N]`.
+    host: what the run keeps beside its arrays.
+  """
+
+  step: int
+  models: dict[str, types.Flat]
+  groups: np.ndarray
+  host: dict[str, Any]
+
+
+def restore(saved: checkpoint.Checkpoints, which: str) -> Restored:
+  """Restores the models of a run.
+
+  Args:
+    saved: its checkpoints.
+    which: 'latest', 'best' or a step.
+
+  Raises:
+    IntegrityError: when there is no such checkpoint, or it does not verify.
+  """
+  step = saved.find(which)
+  shared, personal, groups, host = saved.restore_models(step)
+  models = assemble.named_models(shared, personal, groups, host['clients'])
+  return Restored(step, models, groups, host)
+
+
 def load_run(
   config, workdir: Path, which: str = 'latest', name: str = ''
 ) -> Trained:
@@ -128,10 +161,8 @@ def load_run(
     ConfigError: for a model the run does not have.
   """
   with run_files.checkpoints_of(workdir) as saved:
-    step = saved.find(which)
-    shared, personal, groups, host = saved.restore_models(step)
+    step, models, _, _ = restore(saved, which)
     slots = saved.restore_slots(step)
-  models = assemble.named_models(shared, personal, groups, host['clients'])
   name = name or next(iter(models))
   if name not in models:
     raise errors.ConfigError(
@@ -159,3 +190,32 @@ def load_run(
     extractor=functools.cache(extractor),
     slots=slots,
   )
+
+
+def evaluate(config, workdir: Path, which: str) -> list[dict[str, Any]]:
+  """Evaluates a checkpoint, prints it and writes `evaluation-STEP.json`.
+
+  Args:
+    config: validated `ConfigDict`; its targets are ranked.
+    workdir: of a run.
+    which: 'latest', 'best' or a step.
+
+  Raises:
+    IntegrityError: when there is no such checkpoint, or it does not verify or
+      fit the model.
+  """
+  with run_files.checkpoints_of(workdir) as saved:
+    step, models, groups, host = restore(saved, which)
+  if host['world'] == config.data.world:
+    # What the model was trained on decides what it may be tested on.
+    config = copy.deepcopy(config)
+    config.data.sources = tuple(host['sources'])
+  entries = assemble.evaluate_only(config, models, groups, host['clients'])
+  for entry in entries:
+    entry['round'] = step
+  if jax.process_index() == 0:
+    recorder.write_json(workdir / f'evaluation-{step}.json', entries)
+  if entries:
+    record = recorder.Recorder(workdir, config.rounds)
+    record.evaluations('+'.join(config.components), entries)
+  return entries

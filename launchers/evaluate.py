@@ -37,9 +37,9 @@ def main(argv: list[str]) -> None:
     if _ENSEMBLE.value:
       chosen.evaluation.ensemble = tuple(_ENSEMBLE.value)
       check.validate(chosen)
-    from fedreid_jax import experiment  # imports JAX: after cheap checks
+    from fedreid_jax import trained  # imports JAX: after cheap checks
 
-    experiment.evaluate(chosen, workdir, _CHECKPOINT.value)
+    trained.evaluate(chosen, workdir, _CHECKPOINT.value)
 
   run.guarded(argv, body)
 

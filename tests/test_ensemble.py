@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 import toy
 
-from fedreid_jax import assemble, ensemble, errors, evaluator, experiment
+from fedreid_jax import (
+  assemble,
+  ensemble,
+  errors,
+  evaluator,
+  experiment,
+  trained,
+)
 from fedreid_jax.core import mapping
 from fedreid_jax.data import augment, classes, federation
 from fedreid_jax.evaluation import evaluate_retrieval
@@ -141,13 +148,13 @@ def test_ensembles_of_a_standalone_run(clients, config, tmp_path, monkeypatch):
   monkeypatch.setattr(assemble.load, 'load', lambda config, clients=True: built)
   config.name, config.rounds, config.execution.devices = 'toy', 1, 1
   config.components = ('standalone',)
-  trained = experiment.train(config, tmp_path)
+  results = experiment.train(config, tmp_path)
   config.evaluation.ensemble = ('concat', 'average')
-  found = experiment.evaluate(config, tmp_path, 'latest')
+  found = trained.evaluate(config, tmp_path, 'latest')
   names = [f'client:{c.name}' for c in clients]
   assert [e['model'] for e in found] == [*names, 'concat', 'average']
   assert {e['target'] for e in found} == {'target'}
-  last = [e for e in trained['evaluation'] if e['round'] == 1]
+  last = [e for e in results['evaluation'] if e['round'] == 1]
   assert [e['metrics'] for e in found[:4]] == [e['metrics'] for e in last]
   assert json.loads((tmp_path / 'evaluation-1.json').read_text()) == found
   door = subprocess.run(
