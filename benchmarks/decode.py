@@ -14,8 +14,9 @@ from absl import app, flags
 from PIL import Image
 from rich import console, table
 
-from fedreid_jax.data import cache, synthetic
+from fedreid_jax.data import cache
 from fedreid_jax.data.decoder import Decoder
+from fedreid_jax.data.synthetic import photographs
 
 _IMAGES = flags.DEFINE_integer('images', 12936, 'How many images.', 1)
 _DIFFERENT = 256  # rendered; the files repeat them
@@ -23,7 +24,7 @@ _DIFFERENT = 256  # rendered; the files repeat them
 
 def write(folder: Path, num_images: int) -> list[str]:
   """Writes JPEG files of 128x64 pixels and returns their names."""
-  sample = synthetic.generate(0, 16, 4, 4, height=128, width=64)
+  sample = photographs.generate(0, 16, 4, 4, height=128, width=64)
   names = [f'{k:06d}.jpg' for k in range(num_images)]
   for name, pixels in zip(names, sample.images, strict=False):
     Image.fromarray(pixels).save(folder / name, quality=90)

@@ -24,12 +24,11 @@ import jax
 import numpy as np
 from absl import app, flags
 
-from configs import check
-from configs.sweeps import load
-from fedreid_jax import experiment, run_files, trained
+from fedreid_jax.config import recipes, validation
 from fedreid_jax.data import cache
+from fedreid_jax.training import loop, run_files, snapshot
 
-FOLDER = Path(check.__file__).parent
+FOLDER = Path(validation.__file__).parent
 _WRITE = flags.DEFINE_string('write', None, 'File to write.')
 _COMPARE = flags.DEFINE_string('compare', None, 'File to compare with.')
 _RECIPES = flags.DEFINE_list('recipes', None, 'Names; all recipes without.')
@@ -47,11 +46,13 @@ def digest(variables: dict[str, Any]) -> str:
 
 def record(recipe: str) -> dict[str, Any]:
   """Trains a recipe's smoke preset; returns its metrics and model digests."""
-  config = check.validate(load.recipe(str(FOLDER / f'{recipe}.py'), 'smoke'))
+  config = validation.validate(
+    recipes.recipe(str(FOLDER / f'{recipe}.py'), 'smoke')
+  )
   with tempfile.TemporaryDirectory() as folder:
-    results = experiment.train(config, Path(folder))
+    results = loop.train(config, Path(folder))
     with run_files.checkpoints_of(Path(folder)) as saved:
-      models = trained.restore(saved, 'latest').models
+      models = snapshot.restore(saved, 'latest').models
   jax.clear_caches()  # otherwise the programs of all recipes stay in memory
   last = [
     {'target': e['target'], 'model': e['model'], **e['metrics']}
@@ -87,7 +88,7 @@ def main(argv: list[str]) -> None:
   if bool(write) == bool(compare):
     raise app.UsageError('give --write=FILE or --compare=FILE')
   jax.config.update('jax_compilation_cache_dir', str(cache.cache_dir() / 'xla'))
-  now = {recipe: record(recipe) for recipe in _RECIPES.value or load.names()}
+  now = {recipe: record(recipe) for recipe in _RECIPES.value or recipes.names()}
   if write:
     Path(write).write_text(json.dumps(now, indent=2) + '\n')
   if compare:

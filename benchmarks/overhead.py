@@ -53,13 +53,13 @@ def worker(name: str, arg: str) -> None:
   """Serves as one recipe."""
   import jax
 
-  from configs import check
-  from fedreid_jax import assemble
+  from fedreid_jax.config import validation
+  from fedreid_jax.training import build
 
   name, _, own = name.partition(':')
   recipe = importlib.import_module(f'configs.{name}')
   arg = f'{arg},{own}' if own else arg
-  setup = assemble.build(check.validate(recipe.get_config(arg)))
+  setup = build.build(validation.validate(recipe.get_config(arg)))
   executor = setup.executor
   server, states = executor.init(setup.variables, setup.pretrained)
   server, _ = executor.prepare(server, states)

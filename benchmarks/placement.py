@@ -39,15 +39,16 @@ def measure(width: int, devices: int, dtype: str) -> dict[str, float]:
   """Returns images per second and peak memory of one cell."""
   import jax
 
-  from configs import common
-  from fedreid_jax import algorithms, assemble
-  from fedreid_jax.core import compose, mapping
+  from fedreid_jax import algorithms
+  from fedreid_jax.config import schema
+  from fedreid_jax.core import compose, placement
   from fedreid_jax.core.types import ClientData
   from fedreid_jax.data import augment
   from fedreid_jax.data.federation import Federation
   from fedreid_jax.models import functional, networks
+  from fedreid_jax.training import build
 
-  config = common.default()
+  config = schema.default()
   config.model.name, config.model.dtype = _MODEL.value, dtype
   config.local.batch = _BATCH.value
   config.execution.deterministic = False
@@ -63,13 +64,13 @@ def measure(width: int, devices: int, dtype: str) -> dict[str, float]:
   )
   mean, std = config.data.mean, config.data.std
   model = functional.wrap(networks.build(config.model, NUM_IDENTITIES), shape)
-  executor = assemble.make_executor(
+  executor = build.make_executor(
     config,
     Federation(clients, (), shape, mean, std, 'made up'),
     model,
     compose.load(('fedpav',), {}, algorithms),
     augment.make(config.augment, mean, std),
-    mapping.make_mesh(devices),
+    placement.make_mesh(devices),
   )
   server, states = executor.init(jax.jit(model.init)(jax.random.key(0)))
   speeds = []

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from absl import app, flags
 
-from fedreid_jax.evaluation import distance as distance_lib
+from fedreid_jax.evaluation import distances as distance_lib
 from fedreid_jax.evaluation import gallery as gallery_lib
 from fedreid_jax.evaluation import protocols, ranking
 

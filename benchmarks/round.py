@@ -51,16 +51,17 @@ def engine_round():
 
   import jax
 
-  from configs import common
-  from fedreid_jax import algorithms, assemble
-  from fedreid_jax.core import compose, mapping
+  from fedreid_jax import algorithms
+  from fedreid_jax.config import schema
+  from fedreid_jax.core import compose, placement
   from fedreid_jax.core.types import ClientData
   from fedreid_jax.data import augment
   from fedreid_jax.data.federation import Federation
   from fedreid_jax.models import functional, networks
+  from fedreid_jax.training import build
 
-  config = common.default()
-  common.folder(config)
+  config = schema.default()
+  schema.folder(config)
   clients = tuple(
     ClientData(
       name,
@@ -75,13 +76,13 @@ def engine_round():
   shape = (32, 32, 1)
   federation = Federation(clients, (), shape, (0.0,), (1.0,), 'made up')
   model = functional.wrap(networks.build(config.model, 40), shape)
-  executor = assemble.make_executor(
+  executor = build.make_executor(
     config,
     federation,
     model,
     compose.load(('fedpav',), {}, algorithms),
     augment.make(config.augment, (0.0,), (1.0,)),
-    mapping.make_mesh(),
+    placement.make_mesh(),
   )
   variables = jax.jit(model.init)(jax.random.key(0))
   server, states = executor.init(variables)

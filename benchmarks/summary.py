@@ -3,7 +3,7 @@
   python -m benchmarks.summary WORKDIR [WORKDIR ...]
 
 Runs of one configuration but for the seed make the samples of a row. There is a
-row a target, model and kind of figure (`fedreid_jax.summary`: 'last',
+row a target, model and kind of figure (`fedreid_jax.training.summary`: 'last',
 'best_three', 'best'). Where clients' own models were evaluated there are also
 rows `mean over N`: of the clients' own models, each on its client's domain, and
 of the global model on the same domains.

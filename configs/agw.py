@@ -5,10 +5,11 @@
     --config.model.pretrained=resnet50.safetensors
 
 Table rows: L2RW table 2, ES; one client with the images of two entities, tested
-on the third. Numbers are in configs/tables/p3_numbers.py and docs/results.md.
+on the third. Published numbers: `fedreid_jax/config/tables/l2rw_numbers.py`,
+measured ones in docs/results.md.
 """
 
-from configs import arguments, infrared
+from fedreid_jax.config import infrared, parsing
 
 
 def get_config(arg: str | None = None):
@@ -16,4 +17,4 @@ def get_config(arg: str | None = None):
   c = infrared.shared('agw', 'agw', 1)
   c.loss.weighted_triplet = 1.0
   infrared.freeze_bias(c)
-  return arguments.recipe(arg, c, infrared.PRESETS)
+  return parsing.recipe(arg, c, infrared.PRESETS)

@@ -7,7 +7,8 @@ allowed. The classifier has the identities of all domains.
   python -m launchers.main --config=configs/centralised.py:folder,data.root=DIR
 """
 
-from configs import arguments, fedpav, standalone
+from configs import fedpav, standalone
+from fedreid_jax.config import parsing
 
 
 def get_config(arg: str | None = None):
@@ -15,4 +16,4 @@ def get_config(arg: str | None = None):
   config = fedpav.base('centralised', ('fedpav',))
   config.data.scenario = 'centralised'
   config.optim.reset_each_round = False
-  return arguments.recipe(arg, config, standalone.PRESETS)
+  return parsing.recipe(arg, config, standalone.PRESETS)

@@ -23,8 +23,9 @@ rounds of its re-identification, and the rate and data augmentation usual for
 this network. `data.scenario=dirichlet` deals classes unevenly.
 """
 
-from configs import arguments, fedpav
+from configs import fedpav
 from fedreid_jax import errors
+from fedreid_jax.config import parsing
 
 METHODS = {
   'fedsgd': ('fedavg',),
@@ -37,7 +38,7 @@ METHODS = {
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,method=fedatt][,key=value...]`."""
-  arg, method = arguments.take_argument(arg, 'method', 'fedavg')
+  arg, method = parsing.take_argument(arg, 'method', 'fedavg')
   if method not in METHODS:
     raise errors.ConfigError(
       f'unknown method {method!r}', '--config', f'one of {", ".join(METHODS)}'
@@ -52,7 +53,7 @@ def get_config(arg: str | None = None):
   config.model.neck, config.model.classifier_bias = 'none', True
   config.local.epochs = 1 if method == 'fedsgd' else 5
   config.optim.lr, config.optim.schedule = 0.1, 'step'
-  return arguments.recipe(arg, config, PRESETS)
+  return parsing.recipe(arg, config, PRESETS)
 
 
 def synthetic(c) -> None:

@@ -16,13 +16,13 @@ CUHK03 31.3 / 56.5 (FedPav 25.4 / 49.4); on CUHK02 71.7 / 69.5 (62.6 / 59.8); on
 CUHK03 27.2 / 30.5 (22.5 / 24.3). What was measured here is in docs/results.md.
 """
 
-from configs import arguments, common
+from fedreid_jax.config import parsing, schema
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,space=b][,key=value...]`."""
-  arg, space = arguments.take_argument(arg, 'space', 'f')
-  return arguments.recipe(arg, base(space), PRESETS)
+  arg, space = parsing.take_argument(arg, 'space', 'f')
+  return parsing.recipe(arg, base(space), PRESETS)
 
 
 def base(space: str):
@@ -32,7 +32,7 @@ def base(space: str):
     space: of all losses, statistics and retrieval: 'f', the pooled feature of a
       network without a neck, or 'b', the normalised one.
   """
-  config = common.default()
+  config = schema.default()
   config.name = 'dfh'
   config.components = ('fedpav', 'dfh')
   config.dfh.space = space
@@ -64,9 +64,9 @@ def paper(c) -> None:
 
 
 PRESETS = {
-  'synthetic': common.synthetic,
-  'smoke': common.smoke,
-  'folder': common.folder,
-  'nine': common.nine,
+  'synthetic': schema.synthetic,
+  'smoke': schema.smoke,
+  'folder': schema.folder,
+  'nine': schema.nine,
   'paper': paper,
 }

@@ -7,10 +7,11 @@ As in its released code the bias of the neck is trained.
     --config.model.pretrained=resnet50.safetensors
 
 Table rows: L2RW table 2, ES; one client with the images of two entities, tested
-on the third. Numbers are in configs/tables/p3_numbers.py and docs/results.md.
+on the third. Published numbers: `fedreid_jax/config/tables/l2rw_numbers.py`,
+measured ones in docs/results.md.
 """
 
-from configs import arguments, infrared
+from fedreid_jax.config import infrared, parsing
 
 
 def get_config(arg: str | None = None):
@@ -24,4 +25,4 @@ def get_config(arg: str | None = None):
   infrared.erase(c)
   c.augment.infrared = 'hue'
   c.augment.channel, c.augment.channel_kinds = 2 / 3, 'copy'
-  return arguments.recipe(arg, c, infrared.PRESETS)
+  return parsing.recipe(arg, c, infrared.PRESETS)

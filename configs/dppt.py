@@ -15,11 +15,11 @@ other servers keep it. The paper does not print how AGW* and DNS* were changed
 for clients of one camera: one stream is assumed. The loss of the released code
 is `dppt.loss=mixed,dppt.norm=False` with `dppt.absent=zeros,dppt.k=5` for
 cameras and `dppt.target=zeros,dppt.k=3` for entities. Published numbers are in
-configs/tables/p3_numbers.py, measured ones in docs/results.md.
+fedreid_jax/config/tables/l2rw_numbers.py, measured ones in docs/results.md.
 """
 
-from configs import arguments, infrared
 from fedreid_jax import errors
+from fedreid_jax.config import infrared, parsing
 
 SERVERS = ('fedavg', 'fedprox', 'fednova', 'moon')
 LOCALS = ('base', 'ca', 'agw', 'dns', 'dppt')
@@ -35,14 +35,14 @@ def get_config(arg: str | None = None):
     ('protocol', PROTOCOLS),
   ):
     default = 'dppt' if name == 'local' else choices[0]
-    arg, chosen[name] = arguments.take_argument(arg, name, default)
+    arg, chosen[name] = parsing.take_argument(arg, name, default)
     if chosen[name] not in choices:
       raise errors.ConfigError(
         f'unknown {name} {chosen[name]!r}',
         '--config',
         f'one of {", ".join(choices)}',
       )
-  return arguments.recipe(arg, base(**chosen), infrared.PRESETS)
+  return parsing.recipe(arg, base(**chosen), infrared.PRESETS)
 
 
 def base(server: str, local: str, protocol: str):

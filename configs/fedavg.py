@@ -7,11 +7,12 @@ Gong) or 'global'. Table rows: DFH table 1, Wu & Gong table 2, L2RW table 1.
   python -m launchers.main --config=configs/fedavg.py:folder,data.root=DIR
 """
 
-from configs import arguments, fedpav
+from configs import fedpav
+from fedreid_jax.config import parsing
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
   config = fedpav.base('fedavg', ('fedavg',))
   config.data.labels = 'concat'
-  return arguments.recipe(arg, config, fedpav.PRESETS)
+  return parsing.recipe(arg, config, fedpav.PRESETS)

@@ -7,10 +7,11 @@ standalone).
   python -m launchers.main --config=configs/fednova.py:folder,data.root=DIR
 """
 
-from configs import arguments, fedpav
+from configs import fedpav
+from fedreid_jax.config import parsing
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
   base = fedpav.base('fednova', ('fedpav', 'fednova'))
-  return arguments.recipe(arg, base, fedpav.PRESETS)
+  return parsing.recipe(arg, base, fedpav.PRESETS)

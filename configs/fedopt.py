@@ -8,10 +8,11 @@ it.
   python -m launchers.main --config=configs/fedopt.py:folder,data.root=DIR
 """
 
-from configs import arguments, fedpav
+from configs import fedpav
+from fedreid_jax.config import parsing
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
   base = fedpav.base('fedopt', ('fedpav', 'fedopt'))
-  return arguments.recipe(arg, base, fedpav.PRESETS)
+  return parsing.recipe(arg, base, fedpav.PRESETS)

@@ -12,18 +12,18 @@ Every recipe of the federated family starts from here.
 3.5 and table 3, figures 2 and 4): ResNet-50 with a bottleneck of 512, batches
 of 32, one local epoch, 300 rounds, rate 0.05 (backbone a tenth), constant.
 Published rank-1 of the global / local model (journal version, table 3; the
-conference's tables 3 to 8 are in configs/tables/p1.py): MSMT17 41.0 / 48.3,
-DukeMTMC 74.3 / 78.1, Market-1501 83.4 / 83.6, CUHK03-NP 31.7 / 39.5, PRID2011
-37.7 / 50.7, CUHK01 73.4 / 80.7, VIPeR 48.1 / 52.0, 3DPeS 69.2 / 80.6, i-LIDS
-79.9 / 84.7. What was measured here is in docs/results.md.
+conference's tables 3 to 8 are in `fedreid_jax/config/tables/fedreidbench.py`):
+MSMT17 41.0 / 48.3, DukeMTMC 74.3 / 78.1, Market-1501 83.4 / 83.6, CUHK03-NP
+31.7 / 39.5, PRID2011 37.7 / 50.7, CUHK01 73.4 / 80.7, VIPeR 48.1 / 52.0,
+3DPeS 69.2 / 80.6, i-LIDS 79.9 / 84.7. What was measured here is in docs/results.md.
 """
 
-from configs import arguments, common
+from fedreid_jax.config import parsing, schema
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
-  return arguments.recipe(arg, base('fedpav', ('fedpav',)), PRESETS)
+  return parsing.recipe(arg, base('fedpav', ('fedpav',)), PRESETS)
 
 
 def base(name: str, components: tuple[str, ...]):
@@ -33,7 +33,7 @@ def base(name: str, components: tuple[str, ...]):
     name: of the recipe.
     components: of the method.
   """
-  config = common.default()
+  config = schema.default()
   config.name = name
   config.components = components
   return config
@@ -41,7 +41,7 @@ def base(name: str, components: tuple[str, ...]):
 
 def nine(c) -> None:
   """The nine synthetic clients; local models are evaluated too."""
-  common.nine(c)
+  schema.nine(c)
   if 'standalone' not in c.components and c.data.scenario != 'centralised':
     c.components = (*c.components, 'local_models')
 
@@ -83,16 +83,16 @@ def _public(preset, name: str):
 
 
 PRESETS = {
-  'synthetic': common.synthetic,
-  'smoke': common.smoke,
-  'folder': common.folder,
+  'synthetic': schema.synthetic,
+  'smoke': schema.smoke,
+  'folder': schema.folder,
   'nine': nine,
   'paper': paper,
 }
 # Of methods that need images everybody may see.
 WITH_PUBLIC = PRESETS | {
-  'synthetic': _public(common.synthetic, 'park'),
-  'smoke': _public(common.smoke, 'park'),
+  'synthetic': _public(schema.synthetic, 'park'),
+  'smoke': _public(schema.smoke, 'park'),
   'nine': _public(nine, 'depot:identities=24,shots=2'),
   'paper': _public(paper, 'cuhk02:split=public'),
 }

@@ -8,10 +8,11 @@ A run leaves one model a cluster; `clusters` in results.json says who shares it.
     --config.data.public=NAME
 """
 
-from configs import arguments, fedpav
+from configs import fedpav
+from fedreid_jax.config import parsing
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
   base = fedpav.base('fedpav_cc', ('fedpav', 'cc'))
-  return arguments.recipe(arg, base, fedpav.WITH_PUBLIC)
+  return parsing.recipe(arg, base, fedpav.WITH_PUBLIC)

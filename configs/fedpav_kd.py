@@ -8,10 +8,11 @@ public set is CUHK02 there; here a synthetic domain, or `data.public`.
     --config.data.public=NAME
 """
 
-from configs import arguments, fedpav
+from configs import fedpav
+from fedreid_jax.config import parsing
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
   base = fedpav.base('fedpav_kd', ('fedpav', 'kd'))
-  return arguments.recipe(arg, base, fedpav.WITH_PUBLIC)
+  return parsing.recipe(arg, base, fedpav.WITH_PUBLIC)

@@ -7,10 +7,11 @@ Table rows: ACM MM 2020, figures 8, 13, 14; journal version, figure 4, table 5.
     --config.data.root=DIR --config.data.public=NAME
 """
 
-from configs import arguments, fedpav
+from configs import fedpav
+from fedreid_jax.config import parsing
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
   base = fedpav.base('fedpav_kd_cdw', ('fedpav', 'cdw', 'kd'))
-  return arguments.recipe(arg, base, fedpav.WITH_PUBLIC)
+  return parsing.recipe(arg, base, fedpav.WITH_PUBLIC)

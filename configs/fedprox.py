@@ -7,10 +7,11 @@ standalone). mu is not published: 0.01 is an assumption.
   python -m launchers.main --config=configs/fedprox.py:folder,data.root=DIR
 """
 
-from configs import arguments, fedpav
+from configs import fedpav
+from fedreid_jax.config import parsing
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
   base = fedpav.base('fedprox', ('fedpav', 'fedprox'))
-  return arguments.recipe(arg, base, fedpav.PRESETS)
+  return parsing.recipe(arg, base, fedpav.PRESETS)

@@ -26,8 +26,9 @@ MSMT17: VIPeR 46.2 rank-1, iLIDS 69.7. What was measured here is in
 docs/results.md.
 """
 
-from configs import arguments, fedpav
+from configs import fedpav
 from fedreid_jax import errors
+from fedreid_jax.config import parsing
 
 VARIANTS = {
   'distilled': ('fedpav', 'uniform', 'expert'),
@@ -39,8 +40,8 @@ NOISE = ('none', 'single', 'double')
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,variant=...][,noise=...][,...]`."""
-  arg, variant = arguments.take_argument(arg, 'variant', 'distilled')
-  arg, noise = arguments.take_argument(arg, 'noise', 'none')
+  arg, variant = parsing.take_argument(arg, 'variant', 'distilled')
+  arg, noise = parsing.take_argument(arg, 'noise', 'none')
   for name, value, choices in (
     ('variant', variant, tuple(VARIANTS)),
     ('noise', noise, NOISE),
@@ -59,7 +60,7 @@ def get_config(arg: str | None = None):
   if noise != 'none':
     config.components = (*config.components, 'noise')
     config.noise.double = noise == 'double'
-  return arguments.recipe(arg, config, PRESETS)
+  return parsing.recipe(arg, config, PRESETS)
 
 
 def paper(c) -> None:

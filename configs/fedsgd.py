@@ -9,15 +9,16 @@ adds up the gradient of all its images and the server takes one step a round:
 Table rows: Wu & Gong table 2 (FedSGD), which equals FedAVG at S=1 there.
 """
 
-from configs import arguments, fedpav
+from configs import fedpav
 from fedreid_jax import errors
+from fedreid_jax.config import parsing
 
 VARIANTS = ('p4', 'strict')
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,variant=strict][,key=value...]`."""
-  arg, variant = arguments.take_argument(arg, 'variant', VARIANTS[0])
+  arg, variant = parsing.take_argument(arg, 'variant', VARIANTS[0])
   if variant not in VARIANTS:
     raise errors.ConfigError(
       f'unknown variant {variant!r}', '--config', f'one of {VARIANTS}'
@@ -27,4 +28,4 @@ def get_config(arg: str | None = None):
   if variant == 'strict':
     config.local.accumulate, config.local.drop_last = True, False
     config.optim.momentum, config.optim.nesterov = 0.0, False
-  return arguments.recipe(arg, config, fedpav.PRESETS)
+  return parsing.recipe(arg, config, fedpav.PRESETS)

@@ -6,10 +6,11 @@ Table rows: L2RW table 1 compares with it, there with a classifier that travels.
   python -m launchers.main --config=configs/moon.py:folder,data.root=DIR
 """
 
-from configs import arguments, fedpav
+from configs import fedpav
+from fedreid_jax.config import parsing
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
   base = fedpav.base('moon', ('fedpav', 'moon'))
-  return arguments.recipe(arg, base, fedpav.PRESETS)
+  return parsing.recipe(arg, base, fedpav.PRESETS)

@@ -6,10 +6,11 @@ In none of the papers' tables; users of a federated library expect it.
   python -m launchers.main --config=configs/scaffold.py:folder,data.root=DIR
 """
 
-from configs import arguments, fedpav
+from configs import fedpav
+from fedreid_jax.config import parsing
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
   base = fedpav.base('scaffold', ('fedpav', 'scaffold'))
-  return arguments.recipe(arg, base, fedpav.PRESETS)
+  return parsing.recipe(arg, base, fedpav.PRESETS)

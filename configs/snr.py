@@ -11,8 +11,9 @@ configs/tables. `paper` is DFH's setting; what was measured here is in
 docs/results.md.
 """
 
-from configs import arguments, dfh
+from configs import dfh
 from fedreid_jax import errors
+from fedreid_jax.config import parsing
 
 LOSSES = {'distance': 'snr', 'entropy': 'snr_entropy'}
 
@@ -23,10 +24,10 @@ def get_config(arg: str | None = None):
   Args:
     arg: `PRESET[,loss=entropy][,space=b][,key=value...]`.
   """
-  arg, loss = arguments.take_argument(arg, 'loss', 'distance')
-  arg, space = arguments.take_argument(arg, 'space', 'f')
+  arg, loss = parsing.take_argument(arg, 'loss', 'distance')
+  arg, space = parsing.take_argument(arg, 'space', 'f')
   config = base('snr', ('fedpav', 'snr'), loss, space)
-  return arguments.recipe(arg, config, dfh.PRESETS)
+  return parsing.recipe(arg, config, dfh.PRESETS)
 
 
 def base(name: str, components: tuple[str, ...], loss: str, space: str):

@@ -7,12 +7,13 @@ Table rows: DFH table 1, SNR + DFH, in configs/tables. The loss of SNR is on the
 original batch only. What was measured here is in docs/results.md.
 """
 
-from configs import arguments, dfh, snr
+from configs import dfh, snr
+from fedreid_jax.config import parsing
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,loss=entropy][,space=b][,...]`."""
-  arg, loss = arguments.take_argument(arg, 'loss', 'distance')
-  arg, space = arguments.take_argument(arg, 'space', 'f')
+  arg, loss = parsing.take_argument(arg, 'loss', 'distance')
+  arg, space = parsing.take_argument(arg, 'space', 'f')
   config = snr.base('snr_dfh', ('fedpav', 'snr', 'dfh'), loss, space)
-  return arguments.recipe(arg, config, dfh.PRESETS)
+  return parsing.recipe(arg, config, dfh.PRESETS)

@@ -7,14 +7,15 @@ momentum; `paper` is 100 epochs with the rate falling every 40.
   python -m launchers.main --config=configs/standalone.py:folder,data.root=DIR
 """
 
-from configs import arguments, fedpav
+from configs import fedpav
+from fedreid_jax.config import parsing
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
   config = fedpav.base('standalone', ('standalone',))
   config.optim.reset_each_round = False
-  return arguments.recipe(arg, config, PRESETS)
+  return parsing.recipe(arg, config, PRESETS)
 
 
 def paper(c) -> None:

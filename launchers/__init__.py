@@ -1,8 +1,8 @@
-"""Command-line doors: `python -m launchers.NAME`."""
+"""Commands of a checkout: `python -m launchers.NAME`."""
 
 import sys
 
-from fedreid_jax import signals
+from fedreid_jax.training import signals
 
-if sys.argv[0] == '-m':  # Python still looks for the door, and so imports this
+if sys.argv[0] == '-m':  # Python is still searching for the module to run
   signals.listen()

@@ -1,48 +1,6 @@
-"""Evaluate a checkpoint: `python -m launchers.evaluate --workdir=DIR`.
+"""`python -m launchers.evaluate` is `fedreid evaluate`."""
 
-The run's own configuration is read from its work directory; `--set=KEY=VALUE`
-changes fields of it, so a model can be ranked on any target:
-
-  python -m launchers.evaluate --workdir=DIR --checkpoint=best \
-    --set='data.targets=("park",)' --set=evaluation.metric=cosine
-
-Of a run with a model a client, `configs/standalone.py` for example, ensembles
-can be ranked beside them, their features in a row or their parameters' mean:
-
-  python -m launchers.evaluate --workdir=DIR --ensemble=concat,average
-"""
-
-from absl import flags
-
-from configs import check
-from launchers import run
-
-_CHECKPOINT = flags.DEFINE_string(
-  'checkpoint', 'latest', "Which step: 'latest', 'best' or its number."
-)
-_SET = flags.DEFINE_multi_string(
-  'set', [], 'KEY=VALUE, a field of the configuration to change.'
-)
-_ENSEMBLE = flags.DEFINE_list(
-  'ensemble', [], "Of the clients' models, too: concat, average or both."
-)
-
-
-def main(argv: list[str]) -> None:
-  """Prints and writes `evaluation-STEP.json` in the work directory."""
-
-  def body():
-    workdir = run.given_workdir()
-    chosen = run.saved_config(workdir, _SET.value)
-    if _ENSEMBLE.value:
-      chosen.evaluation.ensemble = tuple(_ENSEMBLE.value)
-      check.validate(chosen)
-    from fedreid_jax import trained  # imports JAX: after cheap checks
-
-    trained.evaluate(chosen, workdir, _CHECKPOINT.value)
-
-  run.guarded(argv, body)
-
+from fedreid_jax.cli import program
 
 if __name__ == '__main__':
-  run.start(main)
+  program.run('evaluate', 'python -m launchers.evaluate')

@@ -1,25 +1,6 @@
-"""Train or resume: `python -m launchers.main --config=FILE[:PRESET]`."""
+"""`python -m launchers.main` is `fedreid train`."""
 
-from absl import flags
-
-from launchers import run
-
-_RESTART = flags.DEFINE_bool(
-  'restart', False, 'Throw away what an earlier run left in the work directory.'
-)
-
-
-def main(argv: list[str]) -> None:
-  """Runs the configured experiment in its work directory."""
-
-  def body():
-    chosen, workdir = run.config(), run.workdir()
-    from fedreid_jax import experiment  # imports JAX: after cheap checks
-
-    experiment.train(chosen, workdir, _RESTART.value)
-
-  run.guarded(argv, body)
-
+from fedreid_jax.cli import program
 
 if __name__ == '__main__':
-  run.start(main)
+  program.run('train', 'python -m launchers.main')

@@ -4,7 +4,8 @@ import errno
 
 import pytest
 
-from fedreid_jax import errors, recorder
+from fedreid_jax import errors
+from fedreid_jax.training import recorder
 
 FULL = 'cannot be written: No space left on device'
 

@@ -5,11 +5,11 @@ import math
 import jax
 import numpy as np
 
-from configs import common
-from fedreid_jax import assemble
-from fedreid_jax.core import component, mapping, types
+from fedreid_jax.config import schema
+from fedreid_jax.core import component, placement, types
 from fedreid_jax.data import augment, federation
 from fedreid_jax.models import functional, networks
+from fedreid_jax.training import build
 
 IMAGE_SHAPE = (8, 8, 1)
 SIZES = {'ash': 9, 'birch': 14, 'cedar': 5, 'dogwood': 11}
@@ -69,7 +69,7 @@ def num_parameters(tree) -> int:
 
 def toy_config():
   """A configuration of a tiny convnet on 8x8 images."""
-  config = common.default()
+  config = schema.default()
   config.model.name = 'convnet'
   config.model.features = (4, 8)
   config.local.batch, config.local.survey_batch = 4, 4
@@ -80,7 +80,7 @@ def toy_config():
   return config
 
 
-def build(config, clients, components, devices: int = 1, traces=None):
+def make_executor(config, clients, components, devices: int = 1, traces=None):
   """Builds (executor, variables, model) of a toy federation.
 
   Args:
@@ -110,13 +110,13 @@ def build(config, clients, components, devices: int = 1, traces=None):
     'toy',
     toy_public(),
   )
-  executor = assemble.make_executor(
+  executor = build.make_executor(
     config,
     everything,
     model,
     components,
     views._replace(train=train_view),
-    mapping.make_mesh(devices),
+    placement.make_mesh(devices),
   )
   return executor, jax.jit(model.init)(jax.random.key(config.seed)), model
 

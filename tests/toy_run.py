@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import toy
 
-from fedreid_jax import trained
-from fedreid_jax.core import mapping
+from fedreid_jax.core import placement
 from fedreid_jax.data import augment
 from fedreid_jax.evaluation import features
 from fedreid_jax.models import functional, networks
+from fedreid_jax.training import snapshot
 
 
 @functools.cache
@@ -30,7 +30,7 @@ def network():
   return model, variables
 
 
-def toy_run(components=('fedpav', 'dfh'), infrared=False) -> trained.Trained:
+def toy_run(components=('fedpav', 'dfh'), infrared=False) -> snapshot.Trained:
   """Returns a run of two clients and one target.
 
   Args:
@@ -47,9 +47,9 @@ def toy_run(components=('fedpav', 'dfh'), infrared=False) -> trained.Trained:
   model, variables = network()
   views = augment.make(config.augment, images.mean, images.std)
   extractor = functools.partial(
-    features.make_extractor, model, views.test, mapping.make_mesh(1), batch=8
+    features.make_extractor, model, views.test, placement.make_mesh(1), batch=8
   )
-  return trained.Trained(
+  return snapshot.Trained(
     config=config,
     step=1,
     name='global',

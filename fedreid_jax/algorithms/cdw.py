@@ -24,7 +24,7 @@ dropout. If no model changed, weights are by size.
 import jax.numpy as jnp
 
 from fedreid_jax import errors
-from fedreid_jax.core import aggregate, batch_stats
+from fedreid_jax.core import aggregation, batch_stats
 from fedreid_jax.core.component import (
   Component,
   FinishCtx,
@@ -89,7 +89,7 @@ def make(batch: str = 'local', images: int = 32) -> Component:
   return Component(
     'cdw',
     term=LocalTerm(finish=finish, first_batch=not shared),
-    weights=lambda ctx, members: aggregate.normalise(
+    weights=lambda ctx, members: aggregation.normalise(
       ctx.uploads.extras['cdw'], members
     ),
     server_step=ServerStep(init=init, broadcast=lambda slot: slot)

@@ -50,7 +50,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedreid_jax import errors
-from fedreid_jax.core import moments
+from fedreid_jax.algorithms.statistics import moments
 from fedreid_jax.core.component import (
   Component,
   LocalTerm,

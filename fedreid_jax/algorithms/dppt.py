@@ -34,7 +34,7 @@ constant 1, and what is left is half the mean square of the features.
 """
 
 from fedreid_jax import errors
-from fedreid_jax.core import memory
+from fedreid_jax.algorithms.statistics import prototypes
 from fedreid_jax.core.component import (
   Component,
   LocalTerm,
@@ -91,7 +91,7 @@ def make(
   def represent(embedding: Array) -> Array:
     return similarity.unit(embedding) if norm else embedding
 
-  def bank(broadcast) -> memory.Centres:
+  def bank(broadcast) -> prototypes.Centres:
     return broadcast.extras['dppt']
 
   def term(variables, state, ctx: StepCtx) -> tuple[Array, Metrics]:
@@ -110,24 +110,24 @@ def make(
     )
     return lam * value, {'rectification': value, 'known': share}
 
-  def observe(state: memory.Memory, ctx: StepCtx) -> memory.Memory:
+  def observe(state: prototypes.Memory, ctx: StepCtx) -> prototypes.Memory:
     z = represent(ctx.outputs.embedding)
-    return memory.insert(state, z, ctx.batch.labels, ctx.batch.valid)
+    return prototypes.insert(state, z, ctx.batch.labels, ctx.batch.valid)
 
-  def finish(state: memory.Memory, ctx):
-    return (), memory.centres(state, len(bank(ctx.broadcast).present), k)
+  def finish(state: prototypes.Memory, ctx):
+    return (), prototypes.centres(state, len(bank(ctx.broadcast).present), k)
 
-  def collect(slot: memory.Centres, uploads, arrived) -> memory.Centres:
+  def collect(slot: prototypes.Centres, uploads, arrived) -> prototypes.Centres:
     sent = uploads.extras['dppt']
-    new = memory.merge(slot, sent, arrived, count_absent=absent == 'zeros')
+    new = prototypes.merge(slot, sent, arrived, count_absent=absent == 'zeros')
     if target == 'zeros':
-      return memory.Centres(slot.features, new.present)
+      return prototypes.Centres(slot.features, new.present)
     return new
 
   return Component(
     'dppt',
     term=LocalTerm(
-      open=lambda slot, ctx: memory.empty(
+      open=lambda slot, ctx: prototypes.empty(
         ctx.num_images, bank(ctx.broadcast).features.shape[1]
       ),
       loss=term,
@@ -135,7 +135,7 @@ def make(
       finish=finish,
     ),
     server_step=ServerStep(
-      init=lambda ctx: memory.no_centres(
+      init=lambda ctx: prototypes.no_centres(
         ctx.outputs.logits.shape[1], ctx.outputs.embedding.shape[1]
       ),
       collect=collect,

@@ -33,7 +33,7 @@ Q.
 import jax
 import jax.numpy as jnp
 
-from fedreid_jax.core import partition
+from fedreid_jax.core import param_filter
 from fedreid_jax.core.component import (
   Component,
   LocalTerm,
@@ -57,7 +57,7 @@ def make(temperature: float = 3.0, frozen: bool = False) -> Component:
     expert = jax.tree.map(
       lambda old, new: jnp.where(has_last, old, new), last, ctx.variables
     )
-    params, _ = partition.trainable(expert)
+    params, _ = param_filter.trainable(expert)
     return expert, () if frozen else ctx.optimizer.init(params)
 
   def before(state, ctx: StepCtx):
@@ -72,7 +72,7 @@ def make(temperature: float = 3.0, frozen: bool = False) -> Component:
         modalities=ctx.batch.modalities,
       )
       return state, outputs.logits
-    params, buffers = partition.trainable(expert)
+    params, buffers = param_filter.trainable(expert)
 
     def loss(params):
       outputs, updated = ctx.model.apply(

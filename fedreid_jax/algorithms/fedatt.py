@@ -19,7 +19,8 @@ Noise is off by default, as in Wu & Gong's comparison.
 import jax
 import jax.numpy as jnp
 
-from fedreid_jax.core import aggregate, noise, partition
+from fedreid_jax.algorithms.statistics import white_noise
+from fedreid_jax.core import aggregation, param_filter
 from fedreid_jax.core.component import Component, ServerCtx, ServerStep
 
 
@@ -32,8 +33,8 @@ def make(epsilon: float = 1.2, noise_scale: float = 0.0) -> Component:
   """
 
   def weights(ctx: ServerCtx, members):
-    plain = aggregate.uniform(ctx.uploads, members)
-    params, buffers = partition.trainable(ctx.previous)
+    plain = aggregation.uniform(ctx.uploads, members)
+    params, buffers = param_filter.trainable(ctx.previous)
 
     def attended(name):
       local = ctx.uploads.shared[name]
@@ -48,11 +49,11 @@ def make(epsilon: float = 1.2, noise_scale: float = 0.0) -> Component:
     return {n: attended(n) for n in params} | dict.fromkeys(buffers, plain)
 
   def perturb(server, ctx: ServerCtx):
-    return noise.on_updated(server, ctx, noise_scale)
+    return white_noise.on_updated(server, ctx, noise_scale)
 
   return Component(
     'fedatt',
     weights=weights,
     server_step=ServerStep(apply=perturb) if noise_scale else None,
-    notice=noise.NOTICE if noise_scale else '',
+    notice=white_noise.NOTICE if noise_scale else '',
   )

@@ -22,7 +22,7 @@ of 290.6 after 37 steps of 0.9); here the recursion is Nesterov's own.
 import jax.numpy as jnp
 
 from fedreid_jax import errors
-from fedreid_jax.core import aggregate, partition
+from fedreid_jax.core import aggregation, param_filter
 from fedreid_jax.core.component import Component, LocalTerm, ServerCtx
 
 
@@ -41,11 +41,11 @@ def make(mu: float = 0.0) -> Component:
     return state, ctx.optimizer.accumulated(ctx.work.num_steps, ctx.lr * mu)
 
   def weights(ctx: ServerCtx, members):
-    share = aggregate.by_size(ctx.uploads, members)
+    share = aggregation.by_size(ctx.uploads, members)
     counts = jnp.where(ctx.arrived, ctx.uploads.extras['fednova'], 1.0)
     worth = ctx.uploads.num_steps if mu else counts
     tau = (share * worth).sum(axis=1, keepdims=True)
-    params, _ = partition.trainable(ctx.previous)
+    params, _ = param_filter.trainable(ctx.previous)
     return dict.fromkeys(params, tau * share / counts)
 
   return Component('fednova', term=LocalTerm(finish=finish), weights=weights)

@@ -22,7 +22,7 @@ their start.
 import jax.numpy as jnp
 
 from fedreid_jax import errors
-from fedreid_jax.core import partition
+from fedreid_jax.core import param_filter
 from fedreid_jax.core.component import (
   Component,
   InitCtx,
@@ -67,12 +67,12 @@ def make(
     return beta2 * v + (1 - beta2) * square
 
   def init(ctx: InitCtx):
-    params, _ = partition.trainable(ctx.shared)
+    params, _ = param_filter.trainable(ctx.shared)
     zeros = {n: jnp.zeros_like(x)[None] for n, x in params.items()}
     return zeros, {n: x + tau**2 for n, x in zeros.items()}
 
   def apply(server, ctx: ServerCtx):
-    before, _ = partition.trainable(ctx.previous)
+    before, _ = param_filter.trainable(ctx.previous)
     moved = {n: server.shared[n] - x for n, x in before.items()}
     m, v = server.slots['fedopt']
     weight = 1.0 if name == 'sgd' else 1 - momentum

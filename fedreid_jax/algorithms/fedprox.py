@@ -17,7 +17,7 @@ to plain SGD. The re-identification papers that compare with FedProx give no mu:
 import jax
 import jax.numpy as jnp
 
-from fedreid_jax.core import partition
+from fedreid_jax.core import param_filter
 from fedreid_jax.core.component import Component, LocalTerm, StepCtx
 
 
@@ -30,7 +30,7 @@ def make(mu: float = 0.01) -> Component:
 
   def loss(variables, state, ctx: StepCtx):
     del state
-    anchor, _ = partition.trainable(ctx.broadcast.shared)
+    anchor, _ = param_filter.trainable(ctx.broadcast.shared)
     distance = jnp.float32(0.0)
     for name, start in anchor.items():
       moved = variables[name] - jax.lax.stop_gradient(start)

@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 
 from fedreid_jax import errors
-from fedreid_jax.core import optim, partition
+from fedreid_jax.core import optimizers, param_filter
 from fedreid_jax.core.component import (
   Component,
   Population,
@@ -66,7 +66,7 @@ def make(
       'kd.normalise',
       f'one of {", ".join(distill.NORMALISE)}',
     )
-  optimizer = optim.sgd(momentum, True, weight_decay)
+  optimizer = optimizers.sgd(momentum, True, weight_decay)
 
   def student_loss(params: Flat, buffers: Flat, ctx, images, valid):
     variables = ctx.complete({**params, **buffers})
@@ -87,7 +87,7 @@ def make(
     order_key, view_key = jax.random.split(ctx.key)
     order = jax.random.permutation(order_key, num)
     order = jnp.pad(order, (0, steps * batch - num)).reshape(steps, batch)
-    params, buffers = partition.trainable(model)
+    params, buffers = param_filter.trainable(model)
 
     def step(i, carry):
       params, buffers, state = carry

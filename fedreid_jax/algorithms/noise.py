@@ -16,7 +16,7 @@ released code of the same group's later work: there every entry of the state
 gets noise (`buffers`).
 """
 
-from fedreid_jax.core import noise
+from fedreid_jax.algorithms.statistics import white_noise
 from fedreid_jax.core.component import (
   Channel,
   Component,
@@ -37,15 +37,15 @@ def make(
   """
 
   def apply(server, ctx: ServerCtx):
-    return noise.on_updated(server, ctx, beta, buffers)
+    return white_noise.on_updated(server, ctx, beta, buffers)
 
   def down(broadcast, key):
-    noisy = noise.gaussian(key, broadcast.shared, beta, buffers)
+    noisy = white_noise.gaussian(key, broadcast.shared, beta, buffers)
     return broadcast.replace(shared=noisy)
 
   return Component(
     'noise',
     channel=Channel(down=down) if double else None,
     server_step=ServerStep(apply=apply),
-    notice=noise.NOTICE,
+    notice=white_noise.NOTICE,
   )

@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 
 from fedreid_jax import errors
-from fedreid_jax.core import aggregate, partition
+from fedreid_jax.core import aggregation, param_filter
 from fedreid_jax.core.component import (
   Component,
   FinishCtx,
@@ -58,7 +58,7 @@ def make(weights: str = 'size') -> Component:
 
   def init(key, variables):
     del key
-    params, _ = partition.trainable(variables)
+    params, _ = param_filter.trainable(variables)
     return {n: jnp.zeros_like(x) for n, x in params.items()}
 
   def loss(variables, state, ctx: StepCtx):
@@ -85,7 +85,7 @@ def make(weights: str = 'size') -> Component:
     return {**state, **own}, change
 
   def begin(ctx: InitCtx):
-    params, _ = partition.trainable(ctx.shared)
+    params, _ = param_filter.trainable(ctx.shared)
     slot = {n: jnp.zeros_like(x) for n, x in params.items()}
     counts = jnp.ones_like(ctx.sizes) if uniform else ctx.sizes
     return slot, counts / counts.sum()
@@ -103,7 +103,7 @@ def make(weights: str = 'size') -> Component:
     return {n: moved(c, change[n]) for n, c in control.items()}, shares
 
   def alike(ctx, members):
-    return aggregate.uniform(ctx.uploads, members)
+    return aggregation.uniform(ctx.uploads, members)
 
   return Component(
     'scaffold',

@@ -8,7 +8,7 @@ person re-identification, AAAI 2021, and SCAFFOLD average over the cohort S
 Deviations from the paper: none. Deviations from released code: none.
 """
 
-from fedreid_jax.core import aggregate
+from fedreid_jax.core import aggregation
 from fedreid_jax.core.component import Component
 
 
@@ -16,5 +16,5 @@ def make() -> Component:
   """Builds the component."""
   return Component(
     'uniform',
-    weights=lambda ctx, members: aggregate.uniform(ctx.uploads, members),
+    weights=lambda ctx, members: aggregation.uniform(ctx.uploads, members),
   )

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedreid_jax.core import keys, types
+from fedreid_jax.core import prng, types
 from fedreid_jax.core.types import ClientData, Plan
 
 Planner = Callable[[int, int], Plan]
@@ -50,7 +50,7 @@ def draw(seed: int, round_: int, num_clients: int, fraction: float):
   `ceil(fraction * N)` of them, without replacement (Wu & Gong, section 3).
   """
   size = max(1, math.ceil(fraction * num_clients - 1e-9))
-  rng = keys.host(seed, keys.Stream.COHORT, round_, 0)
+  rng = prng.host(seed, prng.Stream.COHORT, round_, 0)
   return rng.permutation(num_clients)[:size].astype(np.int32)
 
 
@@ -87,7 +87,7 @@ def pass_plan(client: ClientData, seed: int, batch: int) -> Plan:
     batch: `B`, the most images of a batch.
   """
   num = client.num_images
-  rng = keys.host(seed, keys.Stream.PASS, 0, keys.client_uid(client.name))
+  rng = prng.host(seed, prng.Stream.PASS, 0, prng.client_uid(client.name))
   parts = np.array_split(rng.permutation(num), -(-num // batch))
   rows = np.zeros((len(parts), batch), np.int32)
   valid = np.zeros((len(parts), batch), bool)
@@ -145,7 +145,7 @@ def work(
   images = [c.num_images for c in clients]
   return types.Work(
     index=seats.astype(np.int32),
-    uid=column([keys.client_uid(c.name) for c in clients], np.uint32),
+    uid=column([prng.client_uid(c.name) for c in clients], np.uint32),
     group=column(groups, np.int32),
     num_examples=column(images, np.float32),
     num_identities=column([c.num_identities for c in clients], np.int32),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from fedreid_jax import errors
-from fedreid_jax.core import optim, types
+from fedreid_jax.core import optimizers, types
 from fedreid_jax.core.types import Array, Flat, Metrics, Tree
 
 
@@ -45,7 +45,7 @@ class StepCtx(NamedTuple):
   step: Array
   lr: Array
   classify: Callable[[Array], Array]
-  optimizer: optim.Optimizer
+  optimizer: optimizers.Optimizer
   key: Array
   round_key: Array
   note: Tree
@@ -63,7 +63,7 @@ class OpenCtx(NamedTuple):
 
   broadcast: types.Broadcast
   variables: Flat
-  optimizer: optim.Optimizer
+  optimizer: optimizers.Optimizer
   num_images: int
 
 
@@ -91,7 +91,7 @@ class FinishCtx(NamedTuple):
   surveyed: Tree
   first_batch: types.Batch | None
   model: types.Model
-  optimizer: optim.Optimizer
+  optimizer: optimizers.Optimizer
   lr: Array
   test_view: Callable[[Array], Array]
   key: Array

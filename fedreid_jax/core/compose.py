@@ -9,9 +9,15 @@ import jax
 import jax.numpy as jnp
 
 from fedreid_jax import errors
-from fedreid_jax.core import aggregate, client, keys, partition, types
+from fedreid_jax.core import (
+  aggregation,
+  local_training,
+  param_filter,
+  prng,
+  types,
+)
 from fedreid_jax.core.component import Component, InitCtx, ServerCtx
-from fedreid_jax.core.keys import Stream
+from fedreid_jax.core.prng import Stream
 from fedreid_jax.core.types import Array, Flat, Tree
 
 EXCLUSIVE = ('shared', 'grouping', 'weights')
@@ -37,7 +43,7 @@ class Algorithm(NamedTuple):
 
   components: tuple[Component, ...]
   shared: str
-  program: client.Program
+  program: local_training.Program
   grouped: bool
   init_server: Callable[..., types.ServerState]
   init_client: Callable[[Array, Flat], types.ClientState]
@@ -49,7 +55,9 @@ class Algorithm(NamedTuple):
 
 def available(package) -> list[str]:
   """Returns the names of the modules of a package, sorted."""
-  return sorted(m.name for m in pkgutil.iter_modules(package.__path__))
+  return sorted(
+    m.name for m in pkgutil.iter_modules(package.__path__) if not m.ispkg
+  )
 
 
 def load(names: Sequence[str], arguments: dict, package) -> tuple:
@@ -104,7 +112,7 @@ def shared_leaves(components: tuple[Component, ...]) -> str:
 
 def compose(
   components: tuple[Component, ...],
-  settings: client.Settings,
+  settings: local_training.Settings,
   *,
   bn_buffers: str,
   ordered: bool,
@@ -129,31 +137,31 @@ def compose(
 
   def init_server(variables: Flat, sizes: Array, public: Array | None):
     num_clients = sizes.shape[0]
-    leaves, _ = partition.split(variables, settings.shared)
+    leaves, _ = param_filter.split(variables, settings.shared)
     num_groups = num_clients if group else 1
     shared = {
       n: jnp.broadcast_to(x, (num_groups, *x.shape)) for n, x in leaves.items()
     }
-    base = keys.key(settings.seed, Stream.SERVER)
+    base = prng.key(settings.seed, Stream.SERVER)
     slots = {}
     for name, step in steps.items():
-      key = jax.random.fold_in(base, keys.component_uid(name))
+      key = jax.random.fold_in(base, prng.component_uid(name))
       slots[name] = step.init(
         InitCtx(key, num_clients, sizes, settings.outputs, leaves, public)
       )
     return types.ServerState(shared, jnp.zeros(num_clients, jnp.int32), slots)
 
   def init_client(uid: Array, pretrained: Flat):
-    key = keys.client(settings.seed, Stream.CLASSIFIER, 0, uid)
+    key = prng.client(settings.seed, Stream.CLASSIFIER, 0, uid)
     variables = settings.model.init(key) | pretrained
-    _, personal = partition.split(variables, settings.shared)
+    _, personal = param_filter.split(variables, settings.shared)
     slots = {
       name: term.init(
-        jax.random.fold_in(key, keys.component_uid(name)), variables
+        jax.random.fold_in(key, prng.component_uid(name)), variables
       )
       for name, term in terms.items()
     }
-    params, _ = partition.trainable(variables)
+    params, _ = param_filter.trainable(variables)
     state = settings.optimizer.init(params) if settings.persistent else ()
     return types.ClientState(personal, slots, state)
 
@@ -167,7 +175,7 @@ def compose(
   preparing = {name for name, term in terms.items() if term.prepare}
 
   def collect(server: Any, uploads: types.Upload, trained: bool = False):
-    here = aggregate.arrived(uploads)
+    here = aggregation.arrived(uploads)
     slots = dict(server.slots)
     for name, step in steps.items():
       if step.collect and (trained or name in preparing):
@@ -177,7 +185,7 @@ def compose(
   return Algorithm(
     components=components,
     shared=settings.shared,
-    program=client.make(settings, components),
+    program=local_training.make(settings, components),
     grouped=group is not None,
     init_server=init_server,
     init_client=init_client,
@@ -200,7 +208,7 @@ def _check_models(grouping: str, steps) -> None:
 
 
 def _make_round(
-  components, settings: client.Settings, bn_buffers, ordered, collect
+  components, settings: local_training.Settings, bn_buffers, ordered, collect
 ):
   """Returns `Algorithm.aggregate`, the server's side of a round."""
   weigh, group = owner(components, 'weights'), owner(components, 'grouping')
@@ -211,8 +219,8 @@ def _make_round(
     return zeros | shared
 
   def run(server: Any, uploads, drawn, round_, public):
-    here = aggregate.arrived(uploads)
-    base = keys.key(settings.seed, Stream.SERVER, round_)
+    here = aggregation.arrived(uploads)
+    base = prng.key(settings.seed, Stream.SERVER, round_)
 
     def ctx(name: str) -> ServerCtx:
       return ServerCtx(
@@ -225,7 +233,7 @@ def _make_round(
         test_view=settings.test_view,
         complete=complete,
         round=round_,
-        key=jax.random.fold_in(base, keys.component_uid(name)),
+        key=jax.random.fold_in(base, prng.component_uid(name)),
       )
 
     previous = server.shared
@@ -235,20 +243,20 @@ def _make_round(
     if group and group.grouping:
       groups = group.grouping(server, ctx(group.name))
     members = (groups[None] == jnp.arange(num_groups)[:, None]) & here[None]
-    sizes = aggregate.by_size(uploads, members)
+    sizes = aggregation.by_size(uploads, members)
     if group:
       # A group is new: what it moves from is what its members started from.
       starts = {n: x[old] for n, x in previous.items()}
       by_size = dict.fromkeys(previous, sizes)
-      previous = aggregate.reduce(previous, starts, by_size, ordered)
+      previous = aggregation.reduce(previous, starts, by_size, ordered)
     weights, fell_back = sizes, jnp.bool_(False)
     if weigh and weigh.weights:
       weights = weigh.weights(ctx(weigh.name), members)
-      weights, fell_back = aggregate.usable(weights, members, sizes)
-    by_leaf = aggregate.leaf_weights(
+      weights, fell_back = aggregation.usable(weights, members, sizes)
+    by_leaf = aggregation.leaf_weights(
       weights, sizes, previous, _first(drawn, members), bn_buffers
     )
-    shared = aggregate.reduce(previous, uploads.shared, by_leaf, ordered)
+    shared = aggregation.reduce(previous, uploads.shared, by_leaf, ordered)
     there = jnp.where(here, uploads.index, num_clients)
     server = server.replace(
       shared=shared, groups=server.groups.at[there].set(groups, mode='drop')
@@ -259,7 +267,7 @@ def _make_round(
       if step and step.apply:
         server = step.apply(server, ctx(component.name))
     log = {'arrived': here, 'groups': groups, 'fell_back': fell_back}
-    return server, log | aggregate.described(weights)
+    return server, log | aggregation.described(weights)
 
   return run
 

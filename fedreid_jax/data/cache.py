@@ -21,7 +21,7 @@ import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.data import decoder as decoding
-from fedreid_jax.data import seal
+from fedreid_jax.data import integrity
 from fedreid_jax.data.decoder import Decoder
 
 SHOWN = 20  # names of bad files in a message
@@ -68,7 +68,7 @@ def build(
     DataError: naming the files that cannot be decoded.
   """
   listing = [[n, *s] for n, s in zip(files, stat(root, files), strict=True)]
-  made_of = seal.digest(listing, decoder._asdict())
+  made_of = integrity.digest(listing, decoder._asdict())
   folder = cache_dir() / 'images' / made_of[:24]
   images, manifest = ensure(
     folder, files, lambda k: (root / files[k]).read_bytes(), decoder, str(root)
@@ -139,8 +139,8 @@ def _open(folder: Path) -> tuple[np.ndarray, dict[str, Any]] | str:
   if not folder.is_dir():
     return ''
   try:
-    manifest = seal.read(folder / 'manifest.json')
-    seal.check(folder / 'images.npy', manifest['array'])
+    manifest = integrity.read(folder / 'manifest.json')
+    integrity.check(folder / 'images.npy', manifest['array'])
     images = np.load(folder / 'images.npy', mmap_mode='r', allow_pickle=False)
   except FileNotFoundError as error:
     return f'no {Path(error.filename).name}'
@@ -188,10 +188,10 @@ def _write(folder, names, read, decoder, where, advance) -> None:
       'sha256': {names[k]: hashes[k] for k in kept},
       'left_out': sorted(bad),
       'decoder': decoder._asdict(),
-      'array': seal.add(part / 'images.npy'),
+      'array': integrity.add(part / 'images.npy'),
       'folder': folder.name,
     }
-    seal.write(part / 'manifest.json', manifest)
+    integrity.write(part / 'manifest.json', manifest)
     part.rename(folder)
   finally:
     shutil.rmtree(part, ignore_errors=True)

@@ -1,19 +1,19 @@
 """`config.data` -> the federation of a run."""
 
 from fedreid_jax.data import (
-  classes,
+  benchmark_source,
+  classification_task,
+  client_split,
   federation,
-  folder,
-  published,
-  rendered,
-  scenario,
+  folder_source,
+  synthetic_source,
 )
 from fedreid_jax.data.federation import Federation
 
 WORLDS = {
-  'synthetic': rendered.load,
-  'folder': folder.load,
-  'datasets': published.load,
+  'synthetic': synthetic_source.load,
+  'folder': folder_source.load,
+  'datasets': benchmark_source.load,
 }
 
 
@@ -37,7 +37,7 @@ def load(config, clients: bool = True) -> Federation:
   channels = 3 if config.channels == 'rgb' else 1
   people = ()
   if clients:
-    people = scenario.make_clients(
+    people = client_split.make_clients(
       world.sources,
       config.scenario,
       config.world_seed,
@@ -46,7 +46,7 @@ def load(config, clients: bool = True) -> Federation:
       config.concentration,
     )
     if config.task == 'classification':
-      classes.check_clients(world, people)
+      classification_task.check_clients(world, people)
   return Federation(
     people,
     world.targets,

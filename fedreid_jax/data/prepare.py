@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedreid_jax import errors
-from fedreid_jax.data import builder, cache, prepared, seal
+from fedreid_jax.data import builder, cache, integrity, prepared
 from fedreid_jax.data.cache import Advance
 from fedreid_jax.data.datasets import registry
 from fedreid_jax.data.decoder import Decoder
@@ -71,10 +71,10 @@ def _build(dataset, source, base, options, advance) -> None:
     for path in paths
   }
   # Last, and in one step: without it the data set counts as not built.
-  seal.write(
+  integrity.write(
     built / prepared.SOURCES,
     {
-      'digest': seal.digest(records, hashes),
+      'digest': integrity.digest(records, hashes),
       'records': records,
       'files': recorded,
       'hashes': [hashes[record.name] for record in records],

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedreid_jax import errors
-from fedreid_jax.data import builder, cache, files, seal
+from fedreid_jax.data import builder, cache, files, integrity
 from fedreid_jax.data.cache import Advance
 from fedreid_jax.data.datasets import registry, source
 from fedreid_jax.data.datasets.records import Dataset, Record
@@ -89,7 +89,7 @@ def open_prepared(
   records = registry.read(dataset, folder, **options)
   paths = sorted({record.path for record in records})
   listing = list(zip(paths, cache.stat(folder, paths), strict=True))
-  made_of = seal.digest(listing, records, decoder._asdict())
+  made_of = integrity.digest(listing, records, decoder._asdict())
   read = source.open_source(folder, dataset, records)
   images, manifest = cache.ensure(
     cache.cache_dir() / 'images' / made_of[:24],
@@ -115,7 +115,7 @@ def read_sources(built: Path) -> dict[str, Any]:
     IntegrityError: when the file that says so is damaged.
   """
   try:
-    return seal.read(built / SOURCES)
+    return integrity.read(built / SOURCES)
   except ValueError as error:
     raise _damaged(str(error), built) from error
 
@@ -134,7 +134,7 @@ def _open_built(base, dataset, options, decoder, advance) -> Prepared:
     Record(path, person, camera, modality, split, tuple(part))
     for path, person, camera, modality, split, part in sources['records']
   ]
-  made_of = seal.digest(sources['digest'], decoder._asdict())
+  made_of = integrity.digest(sources['digest'], decoder._asdict())
   lock = threading.Lock()
   read_from, written = zip(*sources['hashes'], strict=True)
   reader = functools.cache(

@@ -19,7 +19,7 @@ import numpy as np
 from scipy import sparse
 
 from fedreid_jax import errors
-from fedreid_jax.evaluation import distance as distance_lib
+from fedreid_jax.evaluation import distances as distance_lib
 
 
 class Rerank(NamedTuple):

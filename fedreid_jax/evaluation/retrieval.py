@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedreid_jax import errors
-from fedreid_jax.evaluation import distance as distance_lib
+from fedreid_jax.evaluation import distances as distance_lib
 from fedreid_jax.evaluation import gallery as gallery_lib
 from fedreid_jax.evaluation import ranking
 from fedreid_jax.evaluation import rerank as rerank_lib

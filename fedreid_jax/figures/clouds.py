@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedreid_jax.algorithms import dfh
-from fedreid_jax.core import moments
+from fedreid_jax.algorithms.statistics import moments
 from fedreid_jax.losses import hallucination
 from fedreid_jax.models import norm
-from fedreid_jax.trained import Trained
+from fedreid_jax.training.snapshot import Trained
 
 SAMPLE = 120  # images of a domain
 NOVEL = 'a new domain'

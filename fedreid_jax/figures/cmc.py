@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from fedreid_jax import evaluator
-from fedreid_jax.core import mapping
+from fedreid_jax.core import placement
+from fedreid_jax.evaluation import evaluator
 from fedreid_jax.figures import canvas
-from fedreid_jax.trained import Trained
+from fedreid_jax.training.snapshot import Trained
 
 RANKS = tuple(range(1, 21))
 
@@ -23,7 +23,7 @@ def curve(run: Trained, target: str = '') -> np.ndarray:
     (run.target(target),),
     run.model,
     run.views,
-    mapping.make_mesh(run.config.execution.devices or None),
+    placement.make_mesh(run.config.execution.devices or None),
   )
   metrics = evaluate({run.name: run.variables})[0]['metrics']
   return np.asarray([metrics[f'rank{rank}'] for rank in RANKS])

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedreid_jax.figures import canvas, lists
-from fedreid_jax.trained import Trained
+from fedreid_jax.training.snapshot import Trained
 
 BINS = 60
 QUERIES = 500  # at most; their pairs with the gallery are counted

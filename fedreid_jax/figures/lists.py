@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedreid_jax.evaluation import distance as distance_lib
+from fedreid_jax.evaluation import distances as distance_lib
 from fedreid_jax.evaluation import gallery, protocols
-from fedreid_jax.trained import Trained
+from fedreid_jax.training.snapshot import Trained
 
 
 class Ranked(NamedTuple):

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedreid_jax.figures import canvas, tsne
 from fedreid_jax.figures.clouds import Cloud
-from fedreid_jax.trained import Trained
+from fedreid_jax.training.snapshot import Trained
 
 PERSONS = 8  # as many as there are colours
 IMAGES = 24  # at most, of a person and modality

@@ -4,7 +4,7 @@ from typing import Any
 
 from fedreid_jax.figures import canvas, lists
 from fedreid_jax.figures.canvas import Photo
-from fedreid_jax.trained import Trained
+from fedreid_jax.training.snapshot import Trained
 
 SHOWN = 10
 

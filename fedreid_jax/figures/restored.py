@@ -7,7 +7,7 @@ import numpy as np
 from fedreid_jax.core.types import ClientData
 from fedreid_jax.figures import canvas
 from fedreid_jax.figures.canvas import Photo
-from fedreid_jax.restoration import Restored, Verdict
+from fedreid_jax.privacy.reconstruction import Restored, Verdict
 
 NEAREST = 3
 SHOWN = 16  # identities

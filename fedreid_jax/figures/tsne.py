@@ -16,7 +16,7 @@ import numpy as np
 from fedreid_jax import errors
 from fedreid_jax.figures import canvas, clouds
 from fedreid_jax.figures.clouds import Cloud
-from fedreid_jax.trained import Trained
+from fedreid_jax.training.snapshot import Trained
 
 MARKERS = ('o', '^')  # visible, infrared
 PERPLEXITY = 30

@@ -5,7 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 from flax import linen as nn
 
-from fedreid_jax.models import conv, inserts, norm, pool
+from fedreid_jax.models import conv, norm, pool, stage_plugins
 
 
 class ConvNet(nn.Module):
@@ -19,7 +19,7 @@ class ConvNet(nn.Module):
 
   features: tuple[int, ...] = (32, 64, 128, 128)
   dtype: Any = jnp.float32
-  insert: inserts.Rule | None = None
+  insert: stage_plugins.Rule | None = None
 
   @nn.compact
   def __call__(
@@ -35,5 +35,5 @@ class ConvNet(nn.Module):
       bn = norm.BatchNorm(dtype=self.dtype, name=f'bn{i}')
       # ReLU and maximum commute, and after the pooling there is less to do.
       x = norm.relu(pool.max_pool_2x2(bn(x, train=train, mask=mask)))
-      x = inserts.after(self.insert, (i, 0, 1), x, train, mask, extras)
+      x = stage_plugins.after(self.insert, (i, 0, 1), x, train, mask, extras)
     return x, extras

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from fedreid_jax.core import partition, types
+from fedreid_jax.core import param_filter, types
 
 
 def wrap(module: nn.Module, image_shape: tuple[int, int, int]) -> types.Model:
@@ -23,7 +23,7 @@ def wrap(module: nn.Module, image_shape: tuple[int, int, int]) -> types.Model:
     params_key, dropout_key = jax.random.split(key)
     rngs = {'params': params_key, 'dropout': dropout_key}
     images = jnp.zeros((2, *image_shape), jnp.float32)
-    return partition.flatten(module.init(rngs, images, train=False))
+    return param_filter.flatten(module.init(rngs, images, train=False))
 
   def apply(
     variables,
@@ -36,9 +36,9 @@ def wrap(module: nn.Module, image_shape: tuple[int, int, int]) -> types.Model:
     modalities=None,
     labels=None,
   ):
-    _, buffers = partition.trainable(variables)
+    _, buffers = param_filter.trainable(variables)
     outputs, updated = module.apply(
-      partition.unflatten(variables),
+      param_filter.unflatten(variables),
       images,
       train=train,
       num_identities=num_identities,
@@ -48,13 +48,13 @@ def wrap(module: nn.Module, image_shape: tuple[int, int, int]) -> types.Model:
       rngs={} if key is None else {'dropout': key},
       mutable=['batch_stats'] if train else [],
     )
-    return outputs, buffers | partition.flatten(updated)
+    return outputs, buffers | param_filter.flatten(updated)
 
   def measure(
     variables, images, *, mask=None, num_identities=None, modalities=None
   ):
     outputs, found = module.apply(
-      partition.unflatten(variables),
+      param_filter.unflatten(variables),
       images,
       train=False,
       num_identities=num_identities,
@@ -63,12 +63,12 @@ def wrap(module: nn.Module, image_shape: tuple[int, int, int]) -> types.Model:
       mutable=['moments'],
     )
     # 'moments/LAYER/batch' of every normalisation layer.
-    layers = partition.flatten(found['moments']) if found else {}
+    layers = param_filter.flatten(found['moments']) if found else {}
     return outputs, {n.removesuffix('/batch'): x for n, x in layers.items()}
 
   def classify(variables, embedding, num_identities=None) -> Any:
     return module.apply(
-      partition.unflatten(variables),
+      param_filter.unflatten(variables),
       embedding,
       num_identities,
       method='classify',

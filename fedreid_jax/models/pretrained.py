@@ -13,7 +13,7 @@ import numpy as np
 import safetensors
 
 from fedreid_jax import errors
-from fedreid_jax.core import partition
+from fedreid_jax.core import param_filter
 from fedreid_jax.core.types import Tree
 
 _LEAVES = {
@@ -45,7 +45,7 @@ def load(path: str | Path, variables: Tree) -> Tree:
       that is missing, unknown, of another shape or type, or not finite.
   """
   path = Path(path)
-  flat = partition.flatten(variables)
+  flat = param_filter.flatten(variables)
   wanted: dict[str, list[str]] = {}
   for leaf in filter(covers, flat):
     wanted.setdefault(name(leaf), []).append(leaf)
@@ -60,7 +60,7 @@ def load(path: str | Path, variables: Tree) -> Tree:
     raise errors.IntegrityError(
       f'unreadable weights: {error}', str(path), 'fetch the file again'
     ) from error
-  return partition.unflatten(flat)
+  return param_filter.unflatten(flat)
 
 
 def covers(leaf: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 from flax import linen as nn
 
-from fedreid_jax.models import conv, inserts, norm
+from fedreid_jax.models import conv, norm, stage_plugins
 
 # Whether blocks are bottlenecks, and how many each stage has.
 DEPTHS = {
@@ -90,7 +90,7 @@ class ResNet(nn.Module):
   last_stride: int = 2
   dtype: Any = jnp.float32
   private: int = 0
-  insert: inserts.Rule | None = None
+  insert: stage_plugins.Rule | None = None
 
   @property
   def base(self) -> int:
@@ -132,7 +132,7 @@ class ResNet(nn.Module):
         name=f'{prefix}layer{part}_{i}',
       )(x, train=train, mask=mask)
       place = part, i, depths[part - 1]
-      x = inserts.after(self.insert, place, x, train, mask, extras)
+      x = stage_plugins.after(self.insert, place, x, train, mask, extras)
     return x
 
   def _stem(self, x, train: bool, mask, prefix: str):

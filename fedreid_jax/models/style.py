@@ -12,7 +12,7 @@ from flax import linen as nn
 from jax import lax
 
 from fedreid_jax.core.types import Array
-from fedreid_jax.models import conv, head, inserts, norm
+from fedreid_jax.models import conv, head, norm, stage_plugins
 
 REDUCTION = 16
 
@@ -94,7 +94,7 @@ class SNR(nn.Module):
     return nn.sigmoid(gate(norm.relu(hidden)))
 
 
-def after_stages(num_classes: int | None = None) -> inserts.Rule:
+def after_stages(num_classes: int | None = None) -> stage_plugins.Rule:
   """Returns an `insert` for a backbone: an SNR `snr_STAGE` ends every stage.
 
   Args:

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedreid_jax.core import (
-  aggregate,
-  client,
+  aggregation,
   compose,
-  optim,
-  partition,
+  local_training,
+  optimizers,
+  param_filter,
   types,
 )
 from fedreid_jax.core.component import ServerCtx
@@ -47,7 +47,7 @@ def _apply(variables, images, *, train, num_identities=None, mask=None, **_):
   """Subtracts the running mean in evaluation, updates it in training."""
   feature = images.reshape(images.shape[0], -1)
   embedding = feature @ variables[KERNEL]
-  _, buffers = partition.trainable(variables)
+  _, buffers = param_filter.trainable(variables)
   if train:
     batch = embedding.mean(
       axis=0, where=None if mask is None else mask[:, None]
@@ -110,10 +110,10 @@ def same_uploads(one, num, **fields):
 
 def algorithm(components):
   """Composes components over the linear network and plain SGD."""
-  settings = client.Settings(
+  settings = local_training.Settings(
     model=LINEAR,
     objective=lambda outputs, batch: (outputs.logits.sum(), {}),
-    optimizer=optim.sgd(0.0, False, 0.0),
+    optimizer=optimizers.sgd(0.0, False, 0.0),
     schedule=lambda round_: jnp.float32(0.1),
     train_view=train_view,
     test_view=view,
@@ -165,7 +165,7 @@ def rows_of_subsets(component, sent, server):
   def one(arrived):
     ctx = context(ServerCtx, uploads=sent, arrived=arrived, previous=previous)
     if component.weights is None:
-      return aggregate.by_size(sent, arrived[None])[0]
+      return aggregation.by_size(sent, arrived[None])[0]
     rows = component.weights(ctx, arrived[None])
     return jax.tree.map(lambda row: row[0], rows)
 
@@ -183,7 +183,7 @@ def equal_clients(components, **fields):
     n: jnp.asarray(rng.standard_normal(x.shape), jnp.float32)
     for n, x in variables().items()
   }
-  sent, _ = partition.split(everything, compose.shared_leaves(components))
+  sent, _ = param_filter.split(everything, compose.shared_leaves(components))
   server, log = serve(
     components,
     variables(kernel=7.0, scores=7.0, mean=7.0),

@@ -7,7 +7,7 @@ import toy
 
 from fedreid_jax import errors
 from fedreid_jax.algorithms import cc, cdw, fedpav, kd
-from fedreid_jax.core import aggregate
+from fedreid_jax.core import aggregation
 from fedreid_jax.core.component import Component, Population
 
 KERNEL, MEAN = handmade.KERNEL, handmade.MEAN
@@ -192,7 +192,7 @@ def test_a_new_group_moves_from_what_its_members_started_from():
     return jnp.where(ctx.round == 0, 0, 1) + 0 * ctx.uploads.index
 
   def half(ctx, members):
-    return 0.5 * aggregate.by_size(ctx.uploads, members)
+    return 0.5 * aggregation.by_size(ctx.uploads, members)
 
   start = handmade.variables(0.0)
   rounds = [

@@ -17,13 +17,15 @@ def components(**arguments):
 
 
 def run(config, clients, rounds=2, **arguments):
-  executor, variables, _ = toy.build(config, clients, components(**arguments))
+  executor, variables, _ = toy.make_executor(
+    config, clients, components(**arguments)
+  )
   return toy.run(executor, variables, rounds)
 
 
 def test_without_weight_it_is_fedpav(config, clients):
   dfh, states, _ = run(config, clients, lam=0.0)
-  executor, variables, _ = toy.build(
+  executor, variables, _ = toy.make_executor(
     config, clients, compose.load(('fedpav',), {}, algorithms)
   )
   fedpav, plain, _ = toy.run(executor, variables, 2)
@@ -33,7 +35,7 @@ def test_without_weight_it_is_fedpav(config, clients):
 
 def test_every_client_prepares_and_the_server_keeps_all(config, clients):
   config.fraction = 0.5
-  executor, variables, _ = toy.build(config, clients, components())
+  executor, variables, _ = toy.make_executor(config, clients, components())
   server, states = executor.init(variables)
   assert not np.asarray(server.slots['dfh']).any()
   server, log = executor.prepare(server, states)
@@ -52,7 +54,9 @@ def test_statistics_are_those_of_the_clients_own_model(config, clients):
   """One client, no training: DFS of the initial model, recomputed in NumPy."""
   images = (clients[0].images().astype(np.float32) / 255 - 0.5) / 0.25
   config.local.survey_batch = 16  # all nine at once, as NumPy has them
-  executor, variables, model = toy.build(config, clients[:1], components())
+  executor, variables, model = toy.make_executor(
+    config, clients[:1], components()
+  )
   server, states = executor.init(variables)
   server, _ = executor.prepare(server, states)
   outputs, _ = model.measure(variables, images)
@@ -149,7 +153,7 @@ def test_one_client_has_no_other_domain(config, clients):
 
 def test_statistics_are_counted_as_traffic(config, clients):
   _, _, with_dfs = run(config, clients, 1)
-  executor, variables, _ = toy.build(
+  executor, variables, _ = toy.make_executor(
     config, clients, compose.load(('fedpav',), {}, algorithms)
   )
   _, _, without = toy.run(executor, variables, 1)
@@ -176,13 +180,13 @@ def test_bad_arguments(arguments, message):
 def test_a_client_of_one_identity_is_refused_unless_allowed(config):
   clients = (toy.toy_client('lone', 5, identities=1),)
   with pytest.raises(errors.DataError, match='client lone'):
-    toy.build(config, clients, components())
+    toy.make_executor(config, clients, components())
   server, _, _ = run(config, clients, 1, min_identities=1)
   assert all(np.isfinite(x).all() for x in jax.tree.leaves(server))
 
 
 def test_alpha_for_another_number_of_clients(config, clients):
-  executor, variables, _ = toy.build(
+  executor, variables, _ = toy.make_executor(
     config, clients, components(alpha=(1.0, 2.0))
   )
   with pytest.raises(errors.ConfigError, match='2 values of alpha for 4'):
@@ -197,7 +201,7 @@ def test_statistics_after_training_are_not_larger_than_the_features(config):
   config.optim.lr, config.local.epochs = 0.2, 4
   config.local.survey_batch = 16
   clients = (toy.toy_client('elm', 15),)
-  executor, variables, model = toy.build(config, clients, components())
+  executor, variables, model = toy.make_executor(config, clients, components())
   server, states, _ = toy.run(executor, variables, 3)
   trained = {n: x[0] for n, x in (server.shared | states.personal).items()}
   images = (clients[0].images().astype(np.float32) / 255 - 0.5) / 0.25
@@ -219,15 +223,15 @@ def test_statistics_after_training_are_not_larger_than_the_features(config):
 
 @pytest.mark.parametrize('space', ['b', 'f'])
 def test_space_and_neck_go_together(config, space):
-  from configs import check
+  from fedreid_jax.config import validation
 
   config.components = ('fedpav', 'dfh')
   config.dfh.space = space
   config.model.neck = 'none' if space == 'f' else 'bn'
-  check.validate(config)
+  validation.validate(config)
   config.model.neck = 'bn' if space == 'f' else 'none'
   with pytest.raises(errors.ConfigError, match='dfh.space'):
-    check.validate(config)
+    validation.validate(config)
 
 
 def test_statistics_that_are_too_large_are_worth_a_warning():

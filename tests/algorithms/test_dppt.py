@@ -5,7 +5,7 @@ import toy
 
 from fedreid_jax import algorithms, errors
 from fedreid_jax.core import compose
-from fedreid_jax.data import sampler
+from fedreid_jax.data import sampling
 
 
 @pytest.fixture
@@ -22,12 +22,14 @@ def components(**arguments):
 
 
 def run(config, clients, rounds=1, **arguments):
-  executor, variables, _ = toy.build(config, clients, components(**arguments))
+  executor, variables, _ = toy.make_executor(
+    config, clients, components(**arguments)
+  )
   return toy.run(executor, variables, rounds)
 
 
 def fedavg(config, clients, rounds):
-  executor, variables, _ = toy.build(
+  executor, variables, _ = toy.make_executor(
     config, clients, compose.load(('fedavg',), {}, algorithms)
   )
   return toy.run(executor, variables, rounds)[0]
@@ -42,7 +44,7 @@ def still(config):
 
 def features(config, clients, model, variables):
   """Lists of the features of every client's round, by identity."""
-  planner, _, _ = sampler.make(config.local, clients, config.seed)
+  planner, _, _ = sampling.make(config.local, clients, config.seed)
   kept = []
   for k, client in enumerate(clients):
     images = (client.images().astype(np.float32) / 255 - 0.5) / 0.25
@@ -66,7 +68,7 @@ def test_the_server_has_the_mean_of_clients_centres(
 
   No identity is at all three clients.
   """
-  executor, variables, model = toy.build(
+  executor, variables, model = toy.make_executor(
     still(config), clients, components(norm=norm, k=k, absent=absent)
   )
   server, _, _ = toy.run(executor, variables, 1)
@@ -107,7 +109,7 @@ def test_later_rounds_pull_features_to_the_centres(config, clients):
 
 def test_an_identity_nobody_brings_keeps_its_centre(config, clients):
   config.fraction = 0.3
-  executor, variables, _ = toy.build(config, clients, components())
+  executor, variables, _ = toy.make_executor(config, clients, components())
   server, states = executor.init(variables)
   known = np.zeros(5, bool)
   for round_ in range(4):
@@ -140,7 +142,7 @@ def test_centres_are_counted_as_traffic(config, clients):
 def test_clients_of_different_label_spaces_are_refused(config, clients):
   other = clients[1]._replace(num_identities=6)
   with pytest.raises(errors.DataError, match='client birch'):
-    toy.build(
+    toy.make_executor(
       config,
       (clients[0], other),
       compose.load(('fedpav', 'dppt'), {}, algorithms),

@@ -7,7 +7,7 @@ import toy
 
 from configs import fedreid
 from fedreid_jax import algorithms
-from fedreid_jax.core import component, compose, optim, types
+from fedreid_jax.core import component, compose, optimizers, types
 from fedreid_jax.losses import distill, identity
 
 SHARED = fedreid.get_config().fedpav.shared
@@ -28,7 +28,9 @@ def components(**arguments):
 
 def run(config, clients, rounds, **arguments):
   config.model.neck, config.model.bottleneck = 'mapping', 6
-  executor, variables, _ = toy.build(config, clients, components(**arguments))
+  executor, variables, _ = toy.make_executor(
+    config, clients, components(**arguments)
+  )
   return toy.run(executor, variables, rounds)
 
 
@@ -96,7 +98,7 @@ def test_the_expert_learns_from_an_augmentation_of_its_own():
   def objective(outputs, batch):
     return identity.cross_entropy(outputs.logits, batch.labels, batch.valid), {}
 
-  rule = optim.make(toy.toy_config().optim)
+  rule = optimizers.make(toy.toy_config().optim)
   weights = {'params/w': jnp.asarray(rng.normal(size=(4, 2)), jnp.float32)}
   expert = {**weights, 'batch_stats/n': jnp.float32(0.0)}
   ctx = toy.step(
@@ -152,7 +154,7 @@ def test_what_stays_is_the_model_of_the_client_not_the_expert(config, clients):
 def test_heads_of_the_others_do_not_change(config, clients):
   config.fraction = 0.5
   config.model.neck, config.model.bottleneck = 'mapping', 6
-  executor, variables, _ = toy.build(config, clients, components())
+  executor, variables, _ = toy.make_executor(config, clients, components())
   server, states = executor.init(variables)
   before = jax.tree.map(np.copy, states.personal)
   _, log = executor.round(server, states, 0)
@@ -187,7 +189,7 @@ def test_noise_is_a_function_of_seed_and_round(config, clients):
       {'noise': {'beta': 0.1, 'double': True}},
       algorithms,
     )
-    return toy.build(config, clients[:2], parts)
+    return toy.make_executor(config, clients[:2], parts)
 
   executor, variables, _ = build()
   server, states = executor.init(variables)

@@ -7,7 +7,7 @@ import toy
 from fedreid_jax import errors
 from fedreid_jax.algorithms import cdw, fedavg, fedpav, uniform
 from fedreid_jax.core.component import Component, Population
-from fedreid_jax.data import federation, scenario
+from fedreid_jax.data import client_split, federation
 
 FEDAVG = (fedavg.make(),)
 UNIFORM = (fedavg.make(), uniform.make())
@@ -91,8 +91,8 @@ def test_order_of_the_domains_changes_no_bit(config):
     )
   ends = []
   for order in (domains, domains[::-1]):
-    clients = scenario.make_clients(order, 'by_dataset', 0, 'concat')
-    executor, variables, _ = toy.build(config, clients, FEDAVG)
+    clients = client_split.make_clients(order, 'by_dataset', 0, 'concat')
+    executor, variables, _ = toy.make_executor(config, clients, FEDAVG)
     ends.append(toy.run(executor, variables, 1)[:2])
   toy.assert_equal_trees(*ends)
 
@@ -107,7 +107,7 @@ def test_one_label_space_is_needed(labels):
     )
 
   domains = [domain('a', [0, 1]), domain('b', [4, 5, 6])]
-  clients = scenario.make_clients(domains, 'by_dataset', 0, labels)
+  clients = client_split.make_clients(domains, 'by_dataset', 0, labels)
   check = fedavg.make().check
   if labels:
     check(Population(clients, 0, 2))

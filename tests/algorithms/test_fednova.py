@@ -6,7 +6,7 @@ import toy
 
 from fedreid_jax import errors
 from fedreid_jax.algorithms import fednova, fedpav
-from fedreid_jax.core import optim
+from fedreid_jax.core import optimizers
 from fedreid_jax.core.component import FinishCtx
 
 KERNEL, MEAN = handmade.KERNEL, handmade.MEAN
@@ -77,14 +77,18 @@ def finish(optimizer, mu, num_steps=4, lr=0.5):
 
 
 def test_a_client_sends_how_often_its_gradients_count():
-  assert finish(optim.sgd(0.0, False, 0.0), 0.0) == 4
+  assert finish(optimizers.sgd(0.0, False, 0.0), 0.0) == 4
   # heavy ball of 0.5: 1 + 1.5 + 1.75 + 1.875
-  np.testing.assert_allclose(finish(optim.sgd(0.5, False, 0.0), 0.0), 6.125)
+  np.testing.assert_allclose(
+    finish(optimizers.sgd(0.5, False, 0.0), 0.0), 6.125
+  )
   # a <- (1 - lr mu) a + 1: 1, 1.9, 2.71, 3.439
-  np.testing.assert_allclose(finish(optim.sgd(0.0, False, 0.0), 0.2), 3.439)
+  np.testing.assert_allclose(
+    finish(optimizers.sgd(0.0, False, 0.0), 0.2), 3.439
+  )
 
 
 def test_only_sgd_can_be_counted():
-  adam = optim.sgd(0.0, False, 0.0)._replace(accumulated=None)
+  adam = optimizers.sgd(0.0, False, 0.0)._replace(accumulated=None)
   with pytest.raises(errors.ConfigError, match='optim.name'):
     finish(adam, 0.0)

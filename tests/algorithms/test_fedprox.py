@@ -46,7 +46,7 @@ def test_without_weight_it_is_fedpav(config, clients):
   ends = []
   for names in (('fedpav',), ('fedpav', 'fedprox')):
     made = compose.load(names, {'fedprox': {'mu': 0.0}}, algorithms)
-    executor, variables, _ = toy.build(config, clients[:2], made)
+    executor, variables, _ = toy.make_executor(config, clients[:2], made)
     ends.append(toy.run(executor, variables, 2))
   toy.assert_close_trees(ends[0][0].shared, ends[1][0].shared, 1e-6)
   toy.assert_close_trees(ends[0][1].personal, ends[1][1].personal, 1e-6)

@@ -5,11 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import toy
 
-from configs import arguments, fedavg, fedsgd
+from configs import fedavg, fedsgd
 from fedreid_jax import algorithms
-from fedreid_jax.core import compose, keys
-from fedreid_jax.core.keys import Stream
-from fedreid_jax.data import augment, sampler
+from fedreid_jax.config import parsing
+from fedreid_jax.core import compose, prng
+from fedreid_jax.core.prng import Stream
+from fedreid_jax.data import augment, sampling
 
 
 def test_one_round_is_one_step_of_the_gradient_of_all_images(clients):
@@ -19,12 +20,12 @@ def test_one_round_is_one_step_of_the_gradient_of_all_images(clients):
   config.optim.momentum, config.optim.nesterov = 0.0, False
   config.optim.weight_decay = 0.1
   components = compose.load(('fedavg',), {}, algorithms)
-  executor, variables, model = toy.build(config, clients, components)
+  executor, variables, model = toy.make_executor(config, clients, components)
   server, _, logs = toy.run(executor, variables, 1)
   assert logs[0]['metrics']['loss'] > 0
 
   views = augment.make(config.augment, config.data.mean, config.data.std)
-  planner, _, _ = sampler.make(config.local, clients, config.seed)
+  planner, _, _ = sampling.make(config.local, clients, config.seed)
   start = {n: x for n, x in variables.items() if n.startswith('params/')}
 
   @jax.jit
@@ -41,8 +42,8 @@ def test_one_round_is_one_step_of_the_gradient_of_all_images(clients):
   mean = {n: np.zeros(x.shape) for n, x in variables.items()}
   images = sum(c.num_images for c in clients)
   for k, client in enumerate(clients):
-    uid = keys.client_uid(client.name)
-    base = keys.client(jax.random.key(config.seed), Stream.AUGMENT, 0, uid)
+    uid = prng.client_uid(client.name)
+    base = prng.client(jax.random.key(config.seed), Stream.AUGMENT, 0, uid)
     buffers = {n: x for n, x in variables.items() if n not in start}
     rows, valid = planner(0, k)
     assert valid.sum() == client.num_images and not valid.all()
@@ -67,8 +68,8 @@ def test_one_round_is_one_step_of_the_gradient_of_all_images(clients):
 
 
 def test_the_variant_of_wu_and_gong_is_fedavg():
-  ours = arguments.flatten(fedsgd.get_config())
-  theirs = arguments.flatten(fedavg.get_config('synthetic,data.labels=max'))
+  ours = parsing.flatten(fedsgd.get_config())
+  theirs = parsing.flatten(fedavg.get_config('synthetic,data.labels=max'))
   assert ours.pop('name') != theirs.pop('name')
   assert ours == theirs
   assert (ours['fraction'], ours['local.epochs']) == (1.0, 1)

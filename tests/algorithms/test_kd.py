@@ -7,7 +7,7 @@ import toy
 
 from fedreid_jax import errors
 from fedreid_jax.algorithms import fedavg, fedpav, kd
-from fedreid_jax.core import keys
+from fedreid_jax.core import prng
 from fedreid_jax.core.component import Population
 
 KERNEL, HEAD, MEAN = handmade.KERNEL, handmade.HEAD, handmade.MEAN
@@ -59,8 +59,8 @@ def test_an_epoch_by_hand(normalise):
   """
   sent, round_, decay = different(), 2, 0.2
   found = serve(sent, first=round_, normalise=normalise, weight_decay=decay)
-  base = keys.key(jax.random.key(0), keys.Stream.SERVER, round_)
-  own = jax.random.fold_in(base, keys.component_uid('kd'))
+  base = prng.key(jax.random.key(0), prng.Stream.SERVER, round_)
+  own = jax.random.fold_in(base, prng.component_uid('kd'))
   order_key, view_key = jax.random.split(own)
   order = jax.random.permutation(order_key, 5)
 

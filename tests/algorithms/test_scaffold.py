@@ -5,11 +5,12 @@ import numpy as np
 import pytest
 import toy
 
-from fedreid_jax import algorithms, assemble, errors
+from fedreid_jax import algorithms, errors
 from fedreid_jax.algorithms import scaffold
-from fedreid_jax.core import component, compose, mapping, optim, types
+from fedreid_jax.core import component, compose, optimizers, placement, types
 from fedreid_jax.core.component import FinishCtx, InitCtx, StepCtx
 from fedreid_jax.data import augment, federation
+from fedreid_jax.training import build
 
 KERNEL, HEAD, MEAN = handmade.KERNEL, handmade.HEAD, handmade.MEAN
 
@@ -50,10 +51,10 @@ def finish(optimizer, num_steps=3):
 @pytest.mark.parametrize(
   'optimizer, gradient',
   [
-    (optim.sgd(0.0, False, 0.0), 0.6 / 0.3),
+    (optimizers.sgd(0.0, False, 0.0), 0.6 / 0.3),
     # heavy ball of 0.5: three gradients count 1 + 1.5 + 1.75 times
-    (optim.sgd(0.5, False, 0.0), 0.6 / 0.425),
-    (optim.sgd(0.0, False, 0.0, (('params/backbone', 2.0),)), 0.6 / 0.6),
+    (optimizers.sgd(0.5, False, 0.0), 0.6 / 0.425),
+    (optimizers.sgd(0.0, False, 0.0, (('params/backbone', 2.0),)), 0.6 / 0.6),
   ],
   ids=['plain', 'momentum', 'multiplier'],
 )
@@ -68,7 +69,7 @@ def test_worked_control(optimizer, gradient):
 
 def test_only_sgd_can_be_counted():
   with pytest.raises(errors.ConfigError, match='optim.name'):
-    finish(optim.sgd(0.0, False, 0.0)._replace(accumulated=None))
+    finish(optimizers.sgd(0.0, False, 0.0)._replace(accumulated=None))
 
 
 @pytest.mark.parametrize(
@@ -98,7 +99,7 @@ def rounds(clients):
   config.local.steps = 3
   for names in (('fedpav',), ('fedpav', 'scaffold')):
     made = compose.load(names, {}, algorithms)
-    executor, variables, _ = toy.build(config, clients[:3], made)
+    executor, variables, _ = toy.make_executor(config, clients[:3], made)
     server, states = executor.init(variables)
     found = [jax.device_get((server, jax.tree.map(np.copy, states)))]
     for round_ in range(2):
@@ -181,7 +182,7 @@ def ends_at(names, fraction=1.0, rounds=60, **arguments):
     classify=lambda own, x, num=None: x,
   )
   term = component.LocalTerm(loss=quadratic)
-  executor = assemble.make_executor(
+  executor = build.make_executor(
     config,
     everything,
     model,
@@ -190,7 +191,7 @@ def ends_at(names, fraction=1.0, rounds=60, **arguments):
       *compose.load(names, {'scaffold': arguments}, algorithms),
     ),
     views,
-    mapping.make_mesh(1),
+    placement.make_mesh(1),
   )
   server, _, _ = toy.run(executor, start, rounds)
   return float(server.shared[WEIGHT][0])

@@ -123,7 +123,7 @@ def test_a_network_that_does_not_fit_is_refused(num, arguments, message):
 def run(config, clients, chosen, variant):
   """One round; returns (variables before it, server, states, metrics)."""
   config.model.variant, config.local.sampler = variant, 'pk'
-  executor, variables, _ = toy.build(config, clients[:2], chosen)
+  executor, variables, _ = toy.make_executor(config, clients[:2], chosen)
   server, states, logs = toy.run(executor, variables, 1)
   for tree in (server, states):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(tree))
@@ -160,6 +160,6 @@ def test_classifiers_are_trained_and_stay(config, clients):
 
 
 def test_a_network_without_modules_is_refused(config, clients):
-  executor, variables, _ = toy.build(config, clients[:1], components())
+  executor, variables, _ = toy.make_executor(config, clients[:1], components())
   with pytest.raises(errors.ConfigError, match='model.variant'):
     toy.run(executor, variables, 1)

@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 import toy
 
-from fedreid_jax import algorithms, assemble
+from fedreid_jax import algorithms
 from fedreid_jax.core import compose
+from fedreid_jax.training import build
 
 KERNEL = 'params/backbone/conv1/kernel'
 
@@ -14,7 +15,7 @@ def runs(clients):
   config, ends = toy.toy_config(), []
   for those in (clients[1:3], clients[2:3]):
     made = compose.load(('standalone',), {}, algorithms)
-    executor, variables, _ = toy.build(config, those, made)
+    executor, variables, _ = toy.make_executor(config, those, made)
     _, start = executor.init(variables)
     ends.append((start, *toy.run(executor, variables, 2)))
   return ends
@@ -47,7 +48,7 @@ def test_nothing_travels(runs):
 
 def test_models_are_the_clients(runs):
   _, server, end, _ = runs[0]
-  models = assemble.named_models(
+  models = build.named_models(
     server.shared, end.personal, server.groups, ['birch', 'cedar']
   )
   assert list(models) == ['client:birch', 'client:cedar']

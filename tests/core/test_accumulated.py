@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedreid_jax.core import optim
+from fedreid_jax.core import optimizers
 
 
 def count(num_steps, momentum, nesterov, decay=0.0):
-  return optim.accumulated(
+  return optimizers.accumulated(
     num_steps, decay, momentum=momentum, nesterov=nesterov
   )
 
@@ -50,7 +50,7 @@ def test_proximal_term_without_momentum(decay):
 def test_it_is_what_the_optimiser_does_near_an_anchor(nesterov):
   """SGD on a constant gradient plus mu (w - w^t), 9 steps from w^t = 0."""
   lr, mu, momentum = 0.1, 0.4, 0.8
-  rule = optim.sgd(momentum, nesterov, 0.0)
+  rule = optimizers.sgd(momentum, nesterov, 0.0)
   params = {'params/w': jnp.zeros(1)}
   state = rule.init(params)
   for _ in range(9):

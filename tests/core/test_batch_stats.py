@@ -114,7 +114,7 @@ def test_moments_of_clients_are_those_of_their_images(config, clients):
   config.local.survey_batch = 16
   config.augment.pad, config.augment.flip = 0, 0.0
   fedpav = compose.load(('fedpav',), {}, algorithms)
-  executor, variables, model = toy.build(config, clients, fedpav)
+  executor, variables, model = toy.make_executor(config, clients, fedpav)
   found = executor.moments(
     {n: np.asarray(x)[None] for n, x in variables.items()}, np.zeros(4, int), {}
   )
@@ -136,9 +136,9 @@ def test_moments_of_clients_are_those_of_their_images(config, clients):
           moments,
         )
   config.local.survey_batch, config.augment.pad = 4, 2
-  whole, *_ = toy.build(config, clients, fedpav)
+  whole, *_ = toy.make_executor(config, clients, fedpav)
   each = whole.moments({}, np.zeros(4, int), own)
   assert (each['neck/bn'].mean != found['neck/bn'].mean).any()
   config.execution.image_budget_mb = 700 / 2**20
-  cut, *_ = toy.build(config, clients, fedpav)
+  cut, *_ = toy.make_executor(config, clients, fedpav)
   toy.assert_equal_trees(each, cut.moments({}, np.zeros(4, int), own))

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fedreid_jax.core import cohort, keys
+from fedreid_jax.core import cohort, prng
 
 
 def test_draw_is_a_function_of_seed_and_round():
@@ -46,22 +46,22 @@ def test_seat_keeps_canonical_order_and_marks_empty_places(clients):
 
 
 def test_uid_depends_on_the_name_only():
-  assert keys.client_uid('Market') == keys.client_uid('Market')
-  assert keys.client_uid('Market') != keys.client_uid('Duke')
-  assert 0 <= keys.client_uid('Market') < 2**31
+  assert prng.client_uid('Market') == prng.client_uid('Market')
+  assert prng.client_uid('Market') != prng.client_uid('Duke')
+  assert 0 <= prng.client_uid('Market') < 2**31
 
 
 def test_host_generator_differs_by_each_argument():
-  base = keys.host(0, keys.Stream.SAMPLER, 1, 2).integers(1 << 30)
+  base = prng.host(0, prng.Stream.SAMPLER, 1, 2).integers(1 << 30)
   others = [
-    keys.host(1, keys.Stream.SAMPLER, 1, 2),
-    keys.host(0, keys.Stream.COHORT, 1, 2),
-    keys.host(0, keys.Stream.SAMPLER, 2, 2),
-    keys.host(0, keys.Stream.SAMPLER, 1, 3),
+    prng.host(1, prng.Stream.SAMPLER, 1, 2),
+    prng.host(0, prng.Stream.COHORT, 1, 2),
+    prng.host(0, prng.Stream.SAMPLER, 2, 2),
+    prng.host(0, prng.Stream.SAMPLER, 1, 3),
   ]
   assert base not in [o.integers(1 << 30) for o in others]
 
 
 def test_streams_are_unique():
-  values = [int(s) for s in keys.Stream]
+  values = [int(s) for s in prng.Stream]
   assert len(values) == len(set(values))

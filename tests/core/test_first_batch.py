@@ -39,7 +39,7 @@ def test_it_is_the_first_of_the_round_not_augmented(config, clients, budget):
   config.local.epochs = 2
   config.execution.image_budget_mb = budget
   components = (*compose.load(('fedpav',), {}, algorithms), witness())
-  executor, variables, _ = toy.build(config, clients, components)
+  executor, variables, _ = toy.make_executor(config, clients, components)
   _, states, _ = toy.run(executor, variables, 2)
   for k, client in enumerate(clients):
     images, labels, valid = (leaf[k] for leaf in states.slots['witness'])

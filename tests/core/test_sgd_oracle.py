@@ -6,9 +6,9 @@ import numpy as np
 import toy
 
 from fedreid_jax import algorithms
-from fedreid_jax.core import compose, keys
-from fedreid_jax.core.keys import Stream
-from fedreid_jax.data import augment, sampler
+from fedreid_jax.core import compose, prng
+from fedreid_jax.core.prng import Stream
+from fedreid_jax.data import augment, sampling
 
 MOMENTUM, DECAY, LR = 0.9, 0.01, (0.05, 0.01)
 
@@ -26,9 +26,9 @@ def test_the_rate_may_move_within_a_round(clients):
   config.optim.schedule, config.optim.ramp = 'linear', True
   config.optim.points = ((0.0, 0.0), (1.0, 1.0), (2.0, 0.5))
   components = compose.load(('fedpav',), {}, algorithms)
-  executor, variables, _ = toy.build(config, (client,), components)
+  executor, variables, _ = toy.make_executor(config, (client,), components)
   server, _, _ = toy.run(executor, variables, 2)
-  _, (steps, _), _ = sampler.make(config.local, (client,), config.seed)
+  _, (steps, _), _ = sampling.make(config.local, (client,), config.seed)
   rates = [b / steps for b in range(steps)]
   rates += [1 - 0.5 * b / steps for b in range(steps)]
   left = np.prod([1 - 0.4 * rate * 0.5 for rate in rates])
@@ -51,12 +51,12 @@ def test_two_rounds_of_one_client_are_pytorchs_sgd(clients):
   config.optim.schedule, config.optim.milestones = 'step', (1,)
   config.optim.lr, config.optim.gamma = LR[0], LR[1] / LR[0]
   components = compose.load(('fedpav',), {}, algorithms)
-  executor, variables, model = toy.build(config, (client,), components)
+  executor, variables, model = toy.make_executor(config, (client,), components)
   server, states, _ = toy.run(executor, variables, 2)
 
-  seed, uid = jax.random.key(config.seed), keys.client_uid(client.name)
+  seed, uid = jax.random.key(config.seed), prng.client_uid(client.name)
   views = augment.make(config.augment, config.data.mean, config.data.std)
-  planner, _, _ = sampler.make(config.local, (client,), config.seed)
+  planner, _, _ = sampling.make(config.local, (client,), config.seed)
 
   @jax.jit
   def gradient(params, buffers, images, labels):
@@ -68,7 +68,7 @@ def test_two_rounds_of_one_client_are_pytorchs_sgd(clients):
 
     return jax.grad(entropy, has_aux=True)(params)
 
-  own = jax.jit(model.init)(keys.client(seed, Stream.CLASSIFIER, 0, uid))
+  own = jax.jit(model.init)(prng.client(seed, Stream.CLASSIFIER, 0, uid))
   own = {n: own[n] if 'classifier' in n else x for n, x in variables.items()}
   params = {n: np.asarray(x) for n, x in own.items() if n[:7] == 'params/'}
   buffers = {n: x for n, x in own.items() if n not in params}
@@ -78,7 +78,7 @@ def test_two_rounds_of_one_client_are_pytorchs_sgd(clients):
     rows, valid = planner(round_, 0)
     assert valid.all()
     for step, chosen in enumerate(rows):
-      base = keys.client(seed, Stream.AUGMENT, round_, uid)
+      base = prng.client(seed, Stream.AUGMENT, round_, uid)
       images = client.images()[chosen]
       images = views.train(jax.random.fold_in(base, step), images)
       grads, buffers = gradient(params, buffers, images, client.labels[chosen])

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from fedreid_jax import errors
-from fedreid_jax.data import cache, decoder, seal
+from fedreid_jax.data import cache, decoder, integrity
 from fedreid_jax.data.decoder import Decoder
 
 NAMES = [f'{k:02d}.png' for k in range(10)]
@@ -165,8 +165,10 @@ def test_the_array_is_read_again_only_when_it_looks_changed(
   digest = cache.build(root, NAMES, SMALL)[2]
   array = cache.cache_dir() / 'images' / digest[:24] / 'images.npy'
   read = []
-  sha256 = seal._sha256
-  monkeypatch.setattr(seal, '_sha256', lambda p: read.append(p) or sha256(p))
+  sha256 = integrity._sha256
+  monkeypatch.setattr(
+    integrity, '_sha256', lambda p: read.append(p) or sha256(p)
+  )
   cache.build(root, NAMES, SMALL)
   assert not read
   os.utime(array, ns=(0, 1))
@@ -177,14 +179,14 @@ def test_the_array_is_read_again_only_when_it_looks_changed(
 
 
 def test_chunks_are_hashed_in_order(tmp_path, monkeypatch):
-  monkeypatch.setattr(seal, '_CHUNK', 4)
+  monkeypatch.setattr(integrity, '_CHUNK', 4)
   (tmp_path / 'a').write_bytes(b'abcdefgh12')
   (tmp_path / 'b').write_bytes(b'efghabcd12')
   one = b''.join(
     hashlib.sha256(part).digest() for part in (b'abcd', b'efgh', b'12')
   )
-  assert seal.add(tmp_path / 'a') == hashlib.sha256(one).hexdigest()
-  assert seal.add(tmp_path / 'b') != seal.add(tmp_path / 'a')
+  assert integrity.add(tmp_path / 'a') == hashlib.sha256(one).hexdigest()
+  assert integrity.add(tmp_path / 'b') != integrity.add(tmp_path / 'a')
 
 
 def test_interrupted_call_leaves_nothing(root):

@@ -158,7 +158,7 @@ def test_trials_differ_and_are_the_same_every_time(read):
 
 
 def test_new_protocol_may_come_as_folders_of_images(tmp_path, pictures):
-  from fedreid_jax.data.miniatures import photos
+  from fedreid_jax.data.fixtures import photos
 
   for folder, person in (
     ('bounding_box_train', 1),

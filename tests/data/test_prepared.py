@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedreid_jax import errors
-from fedreid_jax.data import builder, cache, prepare, prepared, seal
+from fedreid_jax.data import builder, cache, integrity, prepare, prepared
 from fedreid_jax.data.datasets import registry, source
 from fedreid_jax.data.decoder import Decoder, decode
 
@@ -240,9 +240,9 @@ def test_damaged_files_of_a_prepared_set_are_named(minis, tmp_path):
   record.write_bytes(whole[:100])
   assert 'at least 64KB' in failure()
   record.write_bytes(whole)
-  sources = seal.read(built / prepared.SOURCES)
+  sources = integrity.read(built / prepared.SOURCES)
   sources['hashes'][3][1] = sources['hashes'][2][1]
-  seal.write(built / prepared.SOURCES, sources)
+  integrity.write(built / prepared.SOURCES, sources)
   assert failure() == f'{made.names[3]} is not as it was written'
   overwrite(built / prepared.SOURCES, 0.5)
   assert failure() == 'sources.json is not as it was written'

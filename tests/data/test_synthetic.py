@@ -7,15 +7,15 @@ import pytest
 from PIL import Image
 
 from fedreid_jax import errors
-from fedreid_jax.data import synthetic, synthetic_body
-from fedreid_jax.data import synthetic_world as world
+from fedreid_jax.data.synthetic import appearance as world
+from fedreid_jax.data.synthetic import body, photographs
 
 SIZE = dict(height=16, width=8)  # one size: one compilation for the file
-BATCH = synthetic._BATCH
+BATCH = photographs._BATCH
 
 
 def generate(domain=0, identities=3, cameras=2, shots=2, **kwargs):
-  return synthetic.generate(
+  return photographs.generate(
     domain, identities, cameras, shots, **SIZE, **kwargs
   )
 
@@ -25,7 +25,7 @@ def sample(first=0, shared=0.0):
   zero = jnp.zeros(BATCH, jnp.int32)
   ids = zero + 1, zero + first + jnp.arange(BATCH), zero, zero
   which = jnp.uint32(0), jnp.int32(0), jnp.float32(shared)
-  return synthetic._sample_batch(*which, *ids)
+  return photographs._sample_batch(*which, *ids)
 
 
 @pytest.fixture(scope='module')
@@ -35,7 +35,7 @@ def scenes():
 
 def photograph(scenes, infrared=False):
   scenes = (*scenes[:3], jnp.full(BATCH, infrared))
-  return np.asarray(synthetic._photograph_batch(scenes, **SIZE))
+  return np.asarray(photographs._photograph_batch(scenes, **SIZE))
 
 
 def test_order_shape_and_type():
@@ -70,15 +70,15 @@ def test_every_image_is_another():
 
 def test_compiles_once_whatever_the_counts():
   generate()
-  before = synthetic._photograph_batch._cache_size()
+  before = photographs._photograph_batch._cache_size()
   for counts in ((1, 1, 1), (5, 3, 1), (9, 4, 2)):
     generate(3, *counts, modality='infrared')
-  assert synthetic._photograph_batch._cache_size() == before
+  assert photographs._photograph_batch._cache_size() == before
 
 
 def test_render_is_traceable_in_everything():
   def one(seed, *ids):
-    return synthetic.render(
+    return photographs.render(
       jax.random.key(seed), *ids[:4], **SIZE, modality=ids[4]
     )
 
@@ -89,7 +89,7 @@ def test_render_is_traceable_in_everything():
 @pytest.mark.slow
 def test_render_is_the_image_that_generate_makes():
   ids = (jnp.int32(i) for i in (4, 1, 1, 0))
-  image = synthetic.render(
+  image = photographs.render(
     jax.random.key(0), *ids, **SIZE, modality=jnp.int32(0)
   )
   expected = generate(4, 2, 2, 1).images[3]
@@ -153,7 +153,7 @@ def test_infrared_reflectance_is_brightness_as_far_as_told(shared, low, high):
 def test_a_print_is_seen_from_the_front_only(scenes):
   person, camera, shot, _ = scenes
   person = person._replace(
-    upper_texture=jnp.full(BATCH, synthetic_body.PRINT, jnp.int32),
+    upper_texture=jnp.full(BATCH, body.PRINT, jnp.int32),
     print_size=jnp.full(BATCH, 0.5, jnp.float32),
   )
   other = person._replace(
@@ -174,7 +174,7 @@ def test_domains_look_different():
   looks = np.stack(
     [
       generate(d, 32, 4, 1).images.reshape(2, -1, 3).mean(1)
-      for d in range(len(synthetic.DOMAIN_NAMES))
+      for d in range(len(photographs.DOMAIN_NAMES))
     ]
   )
   within = np.linalg.norm(looks[:, 0] - looks[:, 1], axis=-1)
@@ -208,7 +208,7 @@ def test_arguments_that_make_no_world(arguments):
 
 def test_contact_sheet_is_a_picture(tmp_path):
   path = tmp_path / 'sheet.png'
-  synthetic.contact_sheet(path, domains=2, identities=2, cameras=2, **SIZE)
+  photographs.contact_sheet(path, domains=2, identities=2, cameras=2, **SIZE)
   with Image.open(path) as sheet:
     assert sheet.format == 'PNG'
     assert sheet.height >= 3 * 16 and sheet.width >= 4 * 8
@@ -217,7 +217,7 @@ def test_contact_sheet_is_a_picture(tmp_path):
 
 def test_contact_sheet_that_cannot_be_written(tmp_path):
   with pytest.raises(errors.ResourceError, match='sheet.png'):
-    synthetic.contact_sheet(
+    photographs.contact_sheet(
       tmp_path / 'missing' / 'sheet.png',
       domains=1,
       identities=1,

@@ -3,11 +3,12 @@ import numpy as np
 import pytest
 import toy
 
-from fedreid_jax import errors, evaluator, summary
-from fedreid_jax.core import mapping
-from fedreid_jax.data import augment, classes
-from fedreid_jax.evaluation import classification, features
+from fedreid_jax import errors
+from fedreid_jax.core import placement
+from fedreid_jax.data import augment, classification_task
+from fedreid_jax.evaluation import classification, evaluator, features
 from fedreid_jax.models import functional, networks
+from fedreid_jax.training import summary
 
 
 def test_accuracy_of_four_images():
@@ -46,7 +47,12 @@ def parts():
   variables = jax.jit(model.init)(jax.random.key(0))
   views = augment.make(config.augment, (0.5,), (0.25,))
   images = toy.toy_images('ash', 23)
-  return model, variables, views, classes.make_target(images, images.identities)
+  return (
+    model,
+    variables,
+    views,
+    classification_task.make_target(images, images.identities),
+  )
 
 
 def test_logits_are_the_models_whatever_the_batch(parts):
@@ -57,7 +63,7 @@ def test_logits_are_the_models_whatever_the_batch(parts):
     found = features.make_extractor(
       model,
       views.test,
-      mapping.make_mesh(devices),
+      placement.make_mesh(devices),
       batch=batch,
       flip=False,
       feature='logits',
@@ -70,7 +76,7 @@ def test_entry_of_a_classification_test(parts, model_name):
   model, variables, views, target = parts
   config = toy.toy_config().evaluation
   evaluate = evaluator.make(
-    config, (target,), model, views, mapping.make_mesh(1)
+    config, (target,), model, views, placement.make_mesh(1)
   )
   (entry,) = evaluate({model_name: variables})
   pixels = views.test(target.images.images())

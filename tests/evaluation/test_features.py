@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import toy
 
-from fedreid_jax.core import mapping
+from fedreid_jax.core import placement
 from fedreid_jax.data import augment
 from fedreid_jax.evaluation import features
 from fedreid_jax.models import functional, networks
@@ -27,7 +27,7 @@ def extract(network, devices=1, batch=4, flip=False, feature='embedding'):
   run = features.make_extractor(
     model,
     view,
-    mapping.make_mesh(devices),
+    placement.make_mesh(devices),
     batch=batch,
     flip=flip,
     feature=feature,
@@ -72,7 +72,7 @@ def test_each_modality_has_its_own_stem():
   run = features.make_extractor(
     model,
     views.test,
-    mapping.make_mesh(1),
+    placement.make_mesh(1),
     batch=4,
     flip=False,
     feature='feature',

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedreid_jax import errors
-from fedreid_jax.evaluation import distance as distance_lib
+from fedreid_jax.evaluation import distances as distance_lib
 from fedreid_jax.evaluation import evaluate_retrieval, rerank
 
 

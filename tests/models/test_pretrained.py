@@ -10,7 +10,7 @@ import pytest
 from safetensors import numpy as safetensors_numpy
 
 from fedreid_jax import errors
-from fedreid_jax.core import partition
+from fedreid_jax.core import param_filter
 from fedreid_jax.models import pretrained, reid, resnet
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +34,7 @@ def tensors_of(variables):
   """Random tensors, named and laid out as torchvision does."""
   rng = np.random.default_rng(0)
   tensors = {}
-  for leaf, value in partition.flatten(variables).items():
+  for leaf, value in param_filter.flatten(variables).items():
     if '/backbone/' in leaf:
       shape = value.shape
       if value.ndim == 4:

@@ -1,0 +1,1 @@
+"""Statistics of features that several methods share."""

@@ -1,0 +1,1 @@
+"""Commands: `fedreid COMMAND` and `python -m launchers.NAME`."""

@@ -1,0 +1,200 @@
+"""Data sets: `python -m launchers.data COMMAND --flags`.
+
+  prepare --dataset=NAME --root=DIR --out=DIR    write ArrayRecord and pixels
+  doctor  --dataset=NAME --root=DIR [--deep]     say what is wrong with a folder
+  synth   --dataset=NAME --root=DIR              write a miniature
+  sheet   --out=FILE.png                         picture the synthetic world
+  list                                           name all data sets
+
+NAME may carry options: `msmt17:val=drop`, `regdb:trial=3`.
+"""
+
+from collections.abc import Callable
+
+from absl import flags
+
+from fedreid_jax import errors
+from fedreid_jax.cli import run
+
+_DATASET = flags.DEFINE_string(
+  'dataset', None, 'NAME[:option=value,...]; `list` names them.'
+)
+_ROOT = flags.DEFINE_string('root', None, 'Folder of the unpacked archive.')
+_OUT = flags.DEFINE_string('out', None, 'Folder or file to write.')
+_HEIGHT = flags.DEFINE_integer('height', None, 'Of images, pixels.', 8, 4096)
+_WIDTH = flags.DEFINE_integer('width', None, 'Of images, pixels.', 8, 4096)
+_RESAMPLE = flags.DEFINE_enum(
+  'resample',
+  'bicubic',
+  ['bicubic', 'bilinear', 'lanczos'],
+  'prepare: as data.resample of the runs; another way is decoded again.',
+)
+_MAX_PIXELS = flags.DEFINE_integer(
+  'max_pixels', 40_000_000, 'prepare: of a file.', 64, 89_478_485
+)
+_FAST_DECODE = flags.DEFINE_bool(
+  'fast_decode', False, 'prepare: JPEG at a fraction of its size.'
+)
+_ON_BAD_IMAGE = flags.DEFINE_enum(
+  'on_bad_image', 'error', ['error', 'skip'], 'prepare: unreadable images.'
+)
+_DEEP = flags.DEFINE_bool('deep', False, 'doctor: decode every image.')
+_VERIFY = flags.DEFINE_bool(
+  'verify', False, 'prepare: compare SHA-256 with what was prepared before.'
+)
+_IDENTITIES = flags.DEFINE_integer(
+  'identities', 16, 'synth: how many persons.', 6, 2000
+)
+_SEED = flags.DEFINE_integer('seed', 0, 'synth, sheet: which world.', 0)
+
+
+def _required(flag: flags.FlagHolder[str | None]) -> str:
+  if not flag.value:
+    raise errors.ConfigError(
+      f'no --{flag.name}', 'command line', f'give --{flag.name}='
+    )
+  return flag.value
+
+
+def prepare() -> None:
+  """Writes a data set as ArrayRecord files and as pixels."""
+  from rich import console, progress
+
+  from fedreid_jax.data import builder
+  from fedreid_jax.data import prepare as preparing
+  from fedreid_jax.data.datasets import registry
+  from fedreid_jax.data.decoder import Decoder
+
+  spec, root, out = _required(_DATASET), _required(_ROOT), _required(_OUT)
+  decoder = Decoder(
+    _HEIGHT.value or 256,
+    _WIDTH.value or 128,
+    on_bad_image=_ON_BAD_IMAGE.value,
+    resample=_RESAMPLE.value,
+    max_pixels=_MAX_PIXELS.value,
+    fast=_FAST_DECODE.value,
+  )
+  dataset, options = registry.parse(spec)
+  source = registry.locate(dataset, root, '--root')
+  total = len(registry.read(dataset, source, **options))
+  builder.modules()  # while it is imported the bar's thread can import nothing
+  screen = console.Console(stderr=True)
+  with progress.Progress(console=screen, transient=True) as bar:
+    write = bar.add_task('writing', total=total)
+    decode = bar.add_task('decoding', total=total)
+    done = preparing.prepare(
+      source,
+      spec,
+      out,
+      decoder,
+      _VERIFY.value,
+      lambda more: bar.advance(write, more),
+      lambda more: bar.advance(decode, more),
+    )
+  shape = 'x'.join(str(size) for size in done.images.shape)
+  print(f'{dataset.title}: {shape} uint8 in {out}, digest {done.digest[:16]}')
+
+
+def doctor() -> None:
+  """Prints what a folder holds and what is wrong with it."""
+  from rich import console, table
+
+  from fedreid_jax.data import doctor as doctors
+  from fedreid_jax.data.datasets import registry
+
+  root = _required(_ROOT)
+  dataset, options = registry.parse(_required(_DATASET))
+  folder = registry.locate(dataset, root, '--root')
+  report = doctors.examine(dataset, folder, options, _DEEP.value)
+  chosen = ', '.join(f'{key}={value}' for key, value in options.items())
+  shown = table.Table(
+    'split',
+    'images',
+    'identities',
+    'cameras',
+    title=f'{dataset.title}: found / published',
+    caption=chosen,
+  )
+  for row in report.rows:
+    published = row.expected or (None,) * 3
+    pairs = zip(row.found, published, strict=True)
+    cells = (
+      f'{is_:,} / ' + ('?' if should is None else f'{should:,}')
+      for is_, should in pairs
+    )
+    shown.add_row(row.split, *cells)
+  screen = console.Console()
+  screen.print(shown)
+  for finding in report.findings:
+    kind = 'error' if finding.is_error else 'warning'
+    line = errors.printable(f'{kind}: {finding.what}')
+    screen.print(line, markup=False, highlight=False)
+  doctors.check(report, folder)
+  print(f'{len(report.findings)} warnings, no errors')
+
+
+def synth() -> None:
+  """Writes a miniature of a data set, in its official layout."""
+  from fedreid_jax.data.datasets import registry
+  from fedreid_jax.data.fixtures import photos, write
+
+  root = _required(_ROOT)
+  dataset, _ = registry.parse(_required(_DATASET))
+  write.check_empty(root)  # before half a minute of rendering
+  pictures = photos.render(
+    _IDENTITIES.value,
+    height=_HEIGHT.value or 128,
+    width=_WIDTH.value or 64,
+    seed=_SEED.value,
+  )
+  write.write(dataset.name, root, pictures)
+  print(f'a miniature of {dataset.title} in {root}')
+
+
+def sheet() -> None:
+  """Writes a contact sheet of the synthetic world."""
+  from fedreid_jax.data.synthetic import photographs
+
+  size = {}
+  if _HEIGHT.value:
+    size['height'] = _HEIGHT.value
+  if _WIDTH.value:
+    size['width'] = _WIDTH.value
+  photographs.contact_sheet(_required(_OUT), seed=_SEED.value, **size)
+  print(f'the synthetic world in {_OUT.value}')
+
+
+def list_all() -> None:
+  """Prints the names, options and notes of all data sets."""
+  from fedreid_jax.data.datasets import registry
+
+  for dataset in registry.DATASETS.values():
+    print(f'{dataset.name}: {dataset.title}; {dataset.protocol}')
+    for option, choices in dataset.options.items():
+      print(f'    {option}={"|".join(str(choice) for choice in choices)}')
+    if dataset.note:
+      print(f'    {dataset.note}')
+
+
+COMMANDS: dict[str, Callable[[], None]] = {
+  'prepare': prepare,
+  'doctor': doctor,
+  'synth': synth,
+  'sheet': sheet,
+  'list': list_all,
+}
+
+
+def main(argv: list[str]) -> None:
+  """Runs the command named first."""
+
+  def body():
+    if len(argv) < 2 or argv[1] not in COMMANDS:
+      given = repr(argv[1]) if len(argv) > 1 else 'nothing'
+      raise errors.ConfigError(
+        f'{given} is no command', 'command line', ', '.join(COMMANDS)
+      )
+    COMMANDS[argv[1]]()
+
+  renders = len(argv) > 1 and argv[1] in ('synth', 'sheet')
+  run.guarded(argv[:1] + argv[2:], body, with_jax=renders)

@@ -1,0 +1,72 @@
+"""How a door ends: done, or one line on stderr and a documented code."""
+
+import logging as standard_logging
+import os
+import re
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+
+from absl import logging
+
+from fedreid_jax import errors
+
+_MEMORY = re.compile(
+  r'RESOURCE_EXHAUSTED|out of memory|OUT_OF_MEMORY|std::bad_alloc'
+  r'|Unable to allocate|ALLOC_FAILED',
+  re.IGNORECASE,
+)
+LOWER = 'lower local.batch or set execution.image_budget_mb'
+
+
+def quiet() -> None:
+  """Leaves to the one line what libraries say of an error on their way."""
+  logging.set_verbosity(logging.FATAL)
+  standard_logging.getLogger('asyncio').setLevel(standard_logging.CRITICAL)
+  sys.unraisablehook = lambda _: None
+  threading.excepthook = lambda _: None
+
+
+def exit_on_error(body: Callable[[], None], debug: bool) -> None:
+  """Runs a door's body; a failure is one line and a documented exit code."""
+  if not debug:
+    quiet()
+  try:
+    body()
+    sys.stdout.flush()
+  except Exception as error:
+    if debug:
+      traceback.print_exc()
+    _leave(explain(error))
+
+
+def _leave(failure: errors.FedReIDError) -> None:
+  print(failure.line(), file=sys.stderr, flush=True)
+  peers = sys.modules.get('fedreid_jax.training.peers')
+  if peers is not None and peers.joined():
+    peers.abandon(failure.exit_code)
+  sys.exit(failure.exit_code)
+
+
+def explain(error: Exception) -> errors.FedReIDError:
+  """Returns any exception as one with a documented code."""
+  if isinstance(error, errors.FedReIDError):
+    return error
+  text = str(error)
+  short = (text.splitlines() or [''])[0][:300]
+  peers = sys.modules.get('fedreid_jax.training.peers')
+  if peers is not None and peers.is_loss(error):
+    return peers.lost()
+  if isinstance(error, OSError) or errors.disk_is_full(error):
+    where = getattr(error, 'filename', None) or 'disk'
+    reason = getattr(error, 'strerror', None) or short
+    return errors.ResourceError(reason, str(where), 'check the disk')
+  if isinstance(error, MemoryError) or _MEMORY.search(text):
+    return errors.ResourceError(short or 'out of memory', 'memory', LOWER)
+  frame = traceback.extract_tb(error.__traceback__)[-1]
+  return errors.InternalError(
+    f'{type(error).__name__}: {short}',
+    f'{os.path.basename(frame.filename)}:{frame.lineno}',
+    errors.REPORT,
+  )

@@ -1,0 +1,67 @@
+"""The program `fedreid`: `fedreid COMMAND [RECIPE] --flags`."""
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from fedreid_jax.training import signals
+
+COMMANDS = {
+  'train': 'train or resume a run',
+  'evaluate': 'evaluate a checkpoint',
+  'data': 'check, prepare or imitate a data set',
+  'sweep': 'run a grid of configurations',
+  'table': 'run a table of a paper',
+  'visualize': 'draw runs',
+  'invert': 'reconstruct images from a model',
+}
+WITH_RECIPE = ('train', 'sweep')  # commands whose first argument may be one
+
+
+def main() -> None:
+  """Runs the command that the first argument names."""
+  command = sys.argv[1] if len(sys.argv) > 1 else ''
+  if command in ('', 'help', '-h', '--help', '--version'):
+    print(_version() if command == '--version' else _usage())
+    return
+  if command not in COMMANDS:
+    line = f'unknown command {command!r} — command line — one of '
+    print(f'error[2]: {line}{", ".join(COMMANDS)}', file=sys.stderr)
+    sys.exit(2)
+  arguments = sys.argv[2:]
+  if command in WITH_RECIPE and arguments and not arguments[0].startswith('-'):
+    arguments[0] = f'--config={arguments[0]}'
+  run(command, f'fedreid {command}', arguments)
+
+
+def run(
+  command: str, name: str, arguments: Sequence[str] | None = None
+) -> None:
+  """Runs a command.
+
+  Args:
+    command: one of `COMMANDS`.
+    name: of the program in its help.
+    arguments: of the command; None for those of this process.
+  """
+  signals.listen()
+  module = importlib.import_module(f'fedreid_jax.cli.{command}')
+  from fedreid_jax.cli import run as running
+
+  sys.argv = [name, *(sys.argv[1:] if arguments is None else arguments)]
+  running.start(module)
+
+
+def _usage() -> str:
+  lines = [f'  {name:<10} {text}' for name, text in COMMANDS.items()]
+  return (
+    'usage: fedreid COMMAND [RECIPE[:PRESET,key=value,...]] [--flags]\n\n'
+    + '\n'.join(lines)
+    + '\n\nfedreid COMMAND --help lists the flags of a command.'
+  )
+
+
+def _version() -> str:
+  import fedreid_jax
+
+  return fedreid_jax.__version__

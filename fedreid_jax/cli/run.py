@@ -1,0 +1,206 @@
+"""What the doors share: flags, one-line errors, devices, the compile cache."""
+
+import ast
+import hashlib
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+from absl import app, flags
+from ml_collections import config_flags
+
+from fedreid_jax import errors
+from fedreid_jax.cli import command_line, failures, streams
+from fedreid_jax.config import parsing, recipes, schema, validation
+
+
+class _Recipe(flags.ArgumentParser):
+  """Reads a recipe as sweeps do; what goes wrong is one line."""
+
+  def parse(self, path: str):
+    return recipes.recipe(path, '').lock()
+
+
+FLAGS = flags.FLAGS
+_CONFIG = config_flags.DEFINE_config_file(
+  'config', None, 'Recipe: FILE[:PRESET[,key=value...]].'
+)
+FLAGS['config'].parser = _Recipe()
+_WORKDIR = flags.DEFINE_string(
+  'workdir', None, 'Where the run is kept (default: a folder under runs/).'
+)
+_DEBUG = flags.DEFINE_bool('debug', False, 'Show tracebacks.')
+_DISTRIBUTED = flags.DEFINE_string(
+  'distributed',
+  'off',
+  'One run over several processes: off, auto (a cluster that JAX detects), or '
+  'HOST:PORT,NUM_PROCESSES,PROCESS_ID.',
+)
+_RENDEZVOUS = flags.DEFINE_integer(
+  'rendezvous_s', 600, 'Seconds that processes wait for each other at first.', 1
+)
+_HEARTBEAT = flags.DEFINE_integer(
+  'heartbeat_s', 30, 'Seconds until a silent process is lost.', 1
+)
+
+
+def start(command: ModuleType) -> None:
+  """Parses the command line and runs a command.
+
+  Args:
+    command: module with `main(argv)` and flags of its own.
+  """
+  streams.open_all()
+  # absl shows in --help the flags and the docstring of the main module.
+  sys.modules['__main__'].__doc__ = command.__doc__
+  for flag in FLAGS.get_key_flags_for_module(command.__name__):
+    FLAGS.register_key_flag_for_module(sys.argv[0], flag)
+  app.run(command.main, argv=sys.argv, flags_parser=_parse)
+
+
+def guarded(
+  argv: list[str], body: Callable[[], None], with_jax: bool = True
+) -> None:
+  """Runs a door's body; a failure is one line and a documented exit code."""
+
+  def run():
+    if len(argv) > 1:
+      raise errors.ConfigError(
+        f'stray argument {argv[1]!r}', 'command line', 'flags begin with --'
+      )
+    if with_jax:
+      _prepare_jax()
+    body()
+    if _DISTRIBUTED.value != 'off':
+      from fedreid_jax.training import peers
+
+      peers.leave()
+
+  failures.exit_on_error(run, _DEBUG.value)
+
+
+def config():
+  """Returns the validated configuration of the command line."""
+  if _CONFIG.value is None:
+    raise errors.ConfigError(
+      'no configuration', 'command line', 'give --config=configs/dfh.py'
+    )
+  return validation.validate(_CONFIG.value)
+
+
+def saved_config(folder: Path, changes: list[str]):
+  """Returns the configuration of a run, read from JSON and never executed.
+
+  Args:
+    folder: work directory of the run.
+    changes: KEY=VALUE, fields to change.
+  """
+  path = folder / 'config.json'
+  if _CONFIG.value is not None:
+    return config()
+  try:
+    saved = json.loads(path.read_text())
+  except (OSError, ValueError, RecursionError) as error:
+    raise errors.IntegrityError(
+      'no readable configuration', str(path), 'give the --workdir of a run'
+    ) from error
+  if not isinstance(saved, dict):
+    raise errors.IntegrityError(
+      'no configuration', str(path), 'give the --workdir of a run'
+    )
+  return validation.validate(parsing.from_json(saved, changes, str(path)))
+
+
+def given_workdir() -> Path:
+  """Returns the work directory, which must have been given."""
+  if not _WORKDIR.value:
+    raise errors.ConfigError(
+      'no work directory', 'command line', 'give the --workdir of a run'
+    )
+  return workdir()
+
+
+def workdir() -> Path:
+  """Returns the absolute work directory; by default named after the config."""
+  if _WORKDIR.value:
+    if '\0' in _WORKDIR.value or len(_WORKDIR.value) > 1000:
+      raise errors.ConfigError('not a path', '--workdir', 'give a shorter one')
+    return Path(_WORKDIR.value).expanduser().absolute()
+  chosen = config()
+  digest = hashlib.sha256(chosen.to_json_best_effort().encode()).hexdigest()
+  return Path(
+    'runs', f'{chosen.name}-seed{chosen.seed}-{digest[:8]}'
+  ).absolute()
+
+
+def _parse(argv: list[str]) -> list[str]:
+  parsed: list[str] = []
+
+  def parse():
+    command_line.check(argv[1:], FLAGS, parsing.flatten(schema.default()))
+    try:
+      parsed.extend(FLAGS([_resolved(arg) for arg in argv]))
+    except errors.FedReIDError:
+      raise
+    except Exception as error:  # a configuration file is code: anything goes
+      raise errors.ConfigError(
+        _unquoted(str(error)) or type(error).__name__,
+        'command line',
+        'see --helpfull and fedreid_jax/config/schema.py',
+      ) from error
+
+  failures.exit_on_error(parse, '--debug' in argv)
+  return parsed
+
+
+def _unquoted(text: str) -> str:
+  """Undoes the quotes a KeyError puts round its message."""
+  try:
+    plain = ast.literal_eval(text)
+  except (ValueError, SyntaxError):
+    return text
+  return plain if isinstance(plain, str) else text
+
+
+def _resolved(arg: str) -> str:
+  """Finds `configs/NAME.py` beside the package when it is not here."""
+  name, sign, value = arg.partition('=')
+  if name.lstrip('-') != 'config' or not sign:
+    return arg
+  file, colon, preset = value.partition(':')
+  found = recipes.find(file)
+  if found:
+    return f'{name}={found}{colon}{preset}'
+  if not Path(file).is_file():
+    raise errors.ConfigError(
+      f'no file {file}', '--config', f'recipes are {", ".join(recipes.names())}'
+    )
+  return arg
+
+
+def _prepare_jax() -> None:
+  """Sets the compile cache, and joins the other processes if asked to."""
+  import jax
+
+  from fedreid_jax.data import cache
+
+  # A cache that cannot be used costs time, not results: a line for every
+  # program would hide what matters.
+  warnings.filterwarnings('ignore', 'Error .*persistent compilation cache')
+  if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
+    jax.config.update(
+      'jax_compilation_cache_dir', str(cache.cache_dir() / 'xla')
+    )
+    jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
+  if 'JAX_NUM_CPU_DEVICES' not in os.environ:
+    # A client at a time leaves cores idle between its small operations: as
+    # many at once as there are cores, with the same bits.
+    jax.config.update('jax_num_cpu_devices', os.cpu_count() or 1)
+  if _DISTRIBUTED.value != 'off':
+    from fedreid_jax.training import peers
+
+    peers.join(_DISTRIBUTED.value, _RENDEZVOUS.value, _HEARTBEAT.value)

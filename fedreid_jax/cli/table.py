@@ -1,0 +1,123 @@
+"""Run a table of a paper: `python -m launchers.table --table=l2rw/table1`.
+
+  python -m launchers.table --list                       # all tables and rows
+  python -m launchers.table --table=dfh/table1 --preset=smoke
+  python -m launchers.table --table=dfh/table1 --only=DFH --seeds=0,1,2
+  python -m launchers.table --table=dfh/table1 --preset=paper --root=DIR \
+    --set=model.pretrained=resnet50.safetensors
+
+The preset `synthetic` (the default; `smoke` is the same in little) is the table
+on built-in images. Only `paper` runs on the published data, and only there are
+the published numbers shown, beside the measured ones. Runs are kept under the
+work directory by configuration, so tables share them; the same command resumes.
+"""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from fedreid_jax import errors
+from fedreid_jax.cli import run
+from fedreid_jax.config import grid
+from fedreid_jax.config.tables import (
+  declare,
+  dfh,
+  fedreid,
+  fedreidbench,
+  fedreidbench_journal,
+  l2rw,
+)
+
+_TABLE = flags.DEFINE_string('table', None, 'Which; --list names them.')
+_LIST = flags.DEFINE_bool('list', False, 'Name tables, rows and commands.')
+_PRESET = flags.DEFINE_enum(
+  'preset', 'synthetic', list(declare.PRESETS), 'On which data.'
+)
+_ONLY = flags.DEFINE_string('only', '', 'A label, or rows whose label has it.')
+_SEEDS = flags.DEFINE_string('seeds', '0', 'Seeds of every row: 0,1,2.')
+_SHARD = flags.DEFINE_string('shard', '', 'I/N: run every N-th run from I.')
+_ROOT = flags.DEFINE_string('root', None, 'paper: folder of the data sets.')
+_SET = flags.DEFINE_multi_string(
+  'set', [], 'KEY=VALUE, a field to change in every row.'
+)
+TABLES = {
+  table.id: table
+  for paper in (dfh, fedreidbench, fedreidbench_journal, l2rw, fedreid)
+  for table in paper.TABLES
+}
+
+
+def _list() -> None:
+  for table in TABLES.values():
+    if _TABLE.value not in (None, table.id):
+      continue
+    print(f'{table.id}  {table.title}')
+    for label in dict.fromkeys(row.label for row in table.rows):
+      command = shlex.join(
+        [f'--table={table.id}', f'--preset={_PRESET.value}', f'--only={label}']
+      )
+      print(f'  {label:<24} python -m launchers.table {command}')
+
+
+def _title(table: declare.Table) -> str:
+  notes = [table.note]
+  if _PRESET.value != 'paper':
+    notes.append(
+      'On built-in images: published numbers would be of other data.'
+    )
+  return f'{table.id}: {table.title}\n\n{" ".join(filter(None, notes))}'.strip()
+
+
+def _rows(table: declare.Table) -> list[tuple[str, Any]]:
+  """Returns label and configuration of every run, all of them valid."""
+  root = [f'data.root={_ROOT.value!r}'] if _ROOT.value else []
+  found = []
+  for row in declare.chosen(table, _ONLY.value):
+    for seed in grid.seeds(_SEEDS.value):
+      changes = [*root, *_SET.value, f'seed={seed}']
+      for config in declare.runs(row, table, _PRESET.value, changes):
+        if config.data.world == 'datasets' and not config.data.root:
+          raise errors.ConfigError(
+            'no folder of the data sets', '--root', 'see docs/datasets.md'
+          )
+        found.append((row.label, config))
+  return found
+
+
+def main(argv: list[str]) -> None:
+  """Runs the rows of a table and prints it."""
+
+  def body():
+    if _LIST.value:
+      return _list()
+    if run.FLAGS.config:
+      raise errors.ConfigError(
+        'a table has its own recipes', '--config', 'use --set=KEY=VALUE'
+      )
+    if _TABLE.value not in TABLES:
+      raise errors.ConfigError(
+        f'no table {_TABLE.value!r}', '--table', '--list names them'
+      )
+    table = TABLES[_TABLE.value]
+    rows = _rows(table)
+    folder = Path('runs', 'tables').absolute()
+    if run.FLAGS.workdir:
+      folder = run.workdir()
+    words = '-'.join(filter(None, (table.id, _PRESET.value, _ONLY.value)))
+    from fedreid_jax.sweeps import runner
+    from fedreid_jax.training import loop
+
+    runner.run(
+      [runner.make_cell(label, config, folder, {}) for label, config in rows],
+      folder / re.sub(r'[^\w/.+-]+', '_', words),
+      loop.train,
+      title=_title(table),
+      shard=_SHARD.value,
+      baseline=table.baseline,
+      adorn=lambda lines: declare.adorn(table, _PRESET.value, lines),
+    )
+
+  run.guarded(argv, body, with_jax=not _LIST.value)

@@ -1,0 +1,96 @@
+"""Draw runs: `python -m launchers.visualize --workdir=DIR --what=PICTURE`.
+
+  tsne       features of domains, and what DFH hallucinates of them
+  ranked     queries and the ten images nearest to each
+  cmc        cumulative match curves, a line a run
+  curves     figures of merit over the rounds, a line a run
+  distances  within and between identities, a panel a run
+  persons    some persons' features in both modalities, a panel a run
+
+Several runs are given as `--workdir=DIR,DIR`. The picture is WORKDIR/WHAT.png
+of the first, or `--out=FILE.png` (.pdf, .svg). Needs fedreid_jax[viz].
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from absl import flags
+
+from fedreid_jax import errors
+from fedreid_jax.cli import run
+
+ONE = ('tsne', 'ranked')  # pictures of one run
+WHAT = (*ONE, 'cmc', 'curves', 'distances', 'persons')
+_WHAT = flags.DEFINE_enum('what', None, WHAT, 'Which picture.')
+_TARGET = flags.DEFINE_string(
+  'target', '', 'Test to show (default: the first; curves: the mean).'
+)
+_MODEL = flags.DEFINE_string(
+  'model', '', "Whose: 'cluster:I', 'client:NAME' (default: the server's)."
+)
+_CHECKPOINT = flags.DEFINE_string(
+  'checkpoint', 'latest', "Which step: 'latest', 'best' or its number."
+)
+_SEED = flags.DEFINE_integer('seed', 0, 'Of whatever is drawn at random.')
+_OUT = flags.DEFINE_string('out', '', 'The file to write.')
+_SET = flags.DEFINE_multi_string(
+  'set', [], 'KEY=VALUE, a field of the configuration to change.'
+)
+
+
+def main(argv: list[str]) -> None:
+  """Writes a picture."""
+
+  def body():
+    if _WHAT.value is None:
+      raise errors.ConfigError(
+        'no picture', '--what', f'one of {", ".join(WHAT)}'
+      )
+    run.given_workdir()  # or an error
+    folders = [
+      Path(name).expanduser().absolute()
+      for name in run.FLAGS.workdir.split(',')
+    ]
+    if _WHAT.value in ONE and len(folders) > 1:
+      raise errors.ConfigError(
+        f'{len(folders)} runs', '--workdir', f'{_WHAT.value} shows one'
+      )
+    configs = [run.saved_config(folder, _SET.value) for folder in folders]
+    out = Path(_OUT.value or folders[0] / f'{_WHAT.value}.png').expanduser()
+    from fedreid_jax.figures import canvas
+
+    canvas.check(out)
+    canvas.save(_figure(folders, configs, canvas.labels(configs, folders)), out)
+    print(out)
+
+  run.guarded(argv, body)
+
+
+def _figure(folders: Sequence[Path], configs: Sequence, labels: list[str]):
+  from fedreid_jax.figures import (
+    cmc,
+    curves,
+    distances,
+    persons,
+    ranked,
+    tsne,
+  )
+  from fedreid_jax.training import recorder, snapshot
+
+  target, seed = _TARGET.value, _SEED.value
+  if _WHAT.value == 'curves':
+    results = [recorder.read_object(f / 'results.json') for f in folders]
+    return curves.draw(list(zip(labels, results, strict=True)), target)
+  runs = [
+    snapshot.load_run(config, folder, _CHECKPOINT.value, _MODEL.value)
+    for config, folder in zip(configs, folders, strict=True)
+  ]
+  if _WHAT.value == 'tsne':
+    return tsne.draw(runs[0], labels[0], seed)
+  if _WHAT.value == 'ranked':
+    return ranked.draw(runs[0], labels[0], target, seed=seed)
+  named = list(zip(labels, runs, strict=True))
+  if _WHAT.value == 'cmc':
+    return cmc.draw(named, target)
+  picture = persons if _WHAT.value == 'persons' else distances
+  return picture.draw(named, target, seed)

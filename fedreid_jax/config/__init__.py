@@ -1,0 +1,1 @@
+"""Configurations: fields, presets, checks, and what the papers compare."""

@@ -1,0 +1,150 @@
+"""Recipes times a grid of fields times seeds, as validated configurations."""
+
+import ast
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedreid_jax import errors
+from fedreid_jax.config import parsing, recipes, validation
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+  """What `get_sweep()` of a sweep file returns.
+
+  Attributes:
+    about: title of its table.
+    recipes: `FILE[:key=value,...]`, what the recipe is given after its preset.
+    grid: field, or several joined by `+`, to its values (tuples for several).
+    arg: `PRESET[,key=value...]` of every recipe.
+    seeds: of every cell.
+    baseline: label or work directory the others are compared with.
+  """
+
+  about: str
+  recipes: Sequence[str]
+  grid: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
+  arg: str = 'synthetic'
+  seeds: Sequence[int] = (0, 1, 2)
+  baseline: str = ''
+
+
+class Point(NamedTuple):
+  """One cell of a sweep: its label, the grid's fields as text, its config."""
+
+  label: str
+  facts: dict[str, str]
+  config: Any
+
+
+def of_sweep(sweep: Sweep) -> list[Point]:
+  """Returns the cells of a sweep, all of them valid.
+
+  Raises:
+    ConfigError: for the first that is not.
+  """
+  makes: dict[str, Callable[[], Any]] = {}
+  for spec in sweep.recipes:
+    file, _, own = spec.partition(':')
+    label = ' '.join((Path(file).stem, *filter(None, parsing.split(own, ','))))
+    if label in makes:
+      raise errors.ConfigError(f'{label} twice', 'recipes', 'name each once')
+    makes[label] = functools.partial(recipes.recipe, spec, sweep.arg)
+  return cells(makes, sweep.grid, sweep.seeds)
+
+
+def cells(
+  makes: Mapping[str, Callable[[], Any]],
+  grid: Mapping[str, Sequence[Any]],
+  seeds: Sequence[int],
+) -> list[Point]:
+  """Returns every configuration times every point of a grid times every seed.
+
+  Args:
+    makes: label to what returns a fresh configuration.
+    grid: as in `Sweep`.
+    seeds: of every cell.
+
+  Raises:
+    ConfigError: for the first cell that is not valid.
+  """
+  found = []
+  for (name, make), facts, seed in itertools.product(
+    makes.items(), list(points(grid)), seeds
+  ):
+    pairs = [f'{key}={value}' for key, value in facts.items()]
+    config = parsing.change(make(), [*pairs, f'seed={seed}'])
+    label = ' '.join((name, *pairs))
+    found.append(Point(label, facts, validation.validate(config)))
+  return found
+
+
+def points(grid: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, str]]:
+  """Yields the field values of every point of a grid, as text.
+
+  Raises:
+    ConfigError: for fields that are swept together and a value of another
+      length, and for the seed, which is no field of a grid.
+  """
+  axes = [[_together(key, v) for v in values] for key, values in grid.items()]
+  for point in itertools.product(*axes):
+    facts = dict(pair for pairs in point for pair in pairs)
+    if len(facts) < sum(map(len, point)) or 'seed' in facts:
+      raise errors.ConfigError(
+        f'a field twice in {", ".join(grid)}, or the seed',
+        'grid',
+        'name each field once, and give --seeds',
+      )
+    yield facts
+
+
+def _together(key: str, value: Any) -> list[tuple[str, str]]:
+  """Returns (field, text) pairs of `a+b` and `(1, 2)`."""
+  fields = key.split('+')
+  if len(fields) == 1:
+    return [(key, value if isinstance(value, str) else repr(value))]
+  try:
+    parts = ast.literal_eval(value) if isinstance(value, str) else value
+    pairs = list(zip(fields, parts, strict=True))
+  except (ValueError, SyntaxError, TypeError) as error:
+    raise errors.ConfigError(
+      f'{value!r} for {len(fields)} fields', key, 'write (1,300),(5,60)'
+    ) from error
+  return [pair for k, v in pairs for pair in _together(k, v)]
+
+
+def parse(text: str) -> dict[str, list[str]]:
+  """Returns the grid of `KEY=VALUE,VALUE;KEY=VALUE`, values as text.
+
+  Raises:
+    ConfigError: for a key without values, or twice.
+  """
+  grid: dict[str, list[str]] = {}
+  for part in filter(None, parsing.split(text, ';')):
+    key, _, values = part.partition('=')
+    key = key.strip()
+    grid_values = [value.strip() for value in parsing.split(values, ',')]
+    if not key or key in grid or '' in grid_values:
+      raise errors.ConfigError(
+        f'{part!r}',
+        '--grid',
+        "write 'key=value,value;key=value', each key once",
+      )
+    grid[key] = grid_values
+  return grid
+
+
+def seeds(text: str) -> list[int]:
+  """Returns the seeds of `0,1,2`.
+
+  Raises:
+    ConfigError: for what is no number.
+  """
+  try:
+    return [int(part) for part in text.split(',')]
+  except ValueError as error:
+    raise errors.ConfigError(f'{text!r}', '--seeds', 'write 0,1,2') from error

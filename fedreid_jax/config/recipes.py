@@ -1,0 +1,94 @@
+"""Recipes and sweeps from their files."""
+
+import functools
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ml_collections import ConfigDict
+
+import fedreid_jax
+from fedreid_jax import errors
+
+SWEEPS = Path(__file__).parent / 'sweeps'
+
+
+def folder() -> Path:
+  """Returns the folder of the recipes: in the package, or in its checkout."""
+  package = Path(fedreid_jax.__file__).parent
+  installed = package / 'recipes'
+  return installed if installed.is_dir() else package.parent / 'configs'
+
+
+def find(file: str) -> Path | None:
+  """Returns the path of a recipe or sweep, or None.
+
+  Args:
+    file: a path, 'configs/NAME.py' or 'NAME' of a recipe, or 'NAME' of a sweep.
+  """
+  path = Path(file)
+  named = path.parent in (Path(), Path('configs'))
+  places = [path] if path.suffix == '.py' else []
+  if named:
+    places.append(folder() / f'{path.stem}.py')
+    if not path.suffix:
+      places.append(SWEEPS / f'{path.stem}.py')
+  return next((place for place in places if place.is_file()), None)
+
+
+@functools.cache
+def _load(file: str) -> ModuleType:
+  path = find(file)
+  spec = path and importlib.util.spec_from_file_location(path.stem, path)
+  if not spec or not spec.loader:
+    raise errors.ConfigError(
+      f'no file {file!r}', 'recipe or sweep', 'name a Python file'
+    )
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
+
+
+def names() -> list[str]:
+  """Returns the names of the recipes, sorted."""
+  return sorted(path.stem for path in folder().glob('[a-z]*.py'))
+
+
+def call(file: str, function: str, *args: Any) -> Any:
+  """Calls a function of a recipe or sweep, found here or beside the package.
+
+  Raises:
+    ConfigError: when there is no such file, or it does not run.
+  """
+  try:
+    return getattr(_load(file), function)(*args)
+  except errors.FedReIDError:
+    raise
+  except Exception as error:  # a configuration file is code: anything goes
+    raise errors.ConfigError(
+      f'{type(error).__name__}: {error}', file, 'mend the file'
+    ) from error
+
+
+def recipe(spec: str, arg: str) -> Any:
+  """Returns the configuration of a recipe, not yet validated.
+
+  Args:
+    spec: `FILE[:key=value,...]`.
+    arg: `PRESET[,key=value...]`, given to the recipe before what `spec` adds.
+
+  Raises:
+    ConfigError: for a file, preset or field there is not, and for what is no
+      configuration.
+  """
+  file, _, own = spec.partition(':')
+  args = filter(None, (arg, own))
+  config = call(file, 'get_config', *filter(None, [','.join(args)]))
+  if not isinstance(config, ConfigDict):
+    raise errors.ConfigError(
+      f'get_config() returns {type(config).__name__}, not a ConfigDict',
+      file,
+      'start from fedreid_jax.config.schema.default() and return it',
+    )
+  return config

@@ -1,0 +1,92 @@
+"""What the tables of both FedReIDBench papers share: nine clients, rows."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedreid_jax.config.tables.declare import ALL, Row, Table
+
+# Targets in the papers' order; their iLIDS-VID is QMUL i-LIDS by its counts.
+SETS = (
+  'msmt17',
+  'dukemtmc',
+  'market1501',
+  'cuhk03-np',
+  'prid2011',
+  'cuhk01',
+  'viper',
+  '3dpes',
+  'qmul-ilids',
+)
+METRICS = ('rank1', 'rank5', 'rank10', 'mAP')
+# The recipes' own `paper` and `nine` are the nine clients.
+PRESETS = {'synthetic': 'nine', 'smoke': 'nine'}
+SMOKE = (
+  'rounds=2',
+  'data.height=32',
+  'data.width=16',
+  'data.target_identities=12',
+  'model.features=(16, 32)',
+  'evaluation.every=2',
+)
+
+Scores = Mapping[str, Mapping[str, float]]
+
+
+def nine(id: str, title: str, rows: Sequence[Row], **more: Any) -> Table:
+  """Returns a table of the nine clients; more are fields of `Table`."""
+  more = {'kind': 'best_three', 'presets': PRESETS} | more
+  return Table(id, title, rows, {'smoke': SMOKE}, **more)
+
+
+def row(
+  label: str, recipe: str, published: Scores | None = None, *pairs: str, **more
+) -> Row:
+  """Returns a row: its label, recipe, scores by target, and changes."""
+  return Row(
+    label, f'configs/{recipe}.py', {ALL: pairs}, published or {}, **more
+  )
+
+
+def standalone(published: Scores) -> Row:
+  """Returns the row of clients that learn alone."""
+  return row('Standalone', 'standalone', published, model='local')
+
+
+# Not in the papers: the server's model sees the public images, which renew its
+# running statistics, and learns nothing from them.
+KD_CONTROL = row('KD, rate 0', 'fedpav_kd', None, 'kd.lr=0.0')
+
+
+def one_set(id: str, scored: Mapping[str, Scores]) -> Table:
+  """Returns the table of one data set in many hands, or in one.
+
+  Args:
+    id: of the table.
+    scored: published, by target, scenario and metric.
+  """
+  stand_in = {'market1501': 'station:cameras=6', 'cuhk03-np': 'mall:cameras=2'}
+  rows = []
+  for target, scenarios in scored.items():
+    domains = {'paper': (target,), 'synthetic': (stand_in[target],)}
+    own = {
+      preset: (f'data.sources={name!r}', f'data.targets={name!r}')
+      for preset, name in domains.items()
+    }
+    for scenario, scores in scenarios.items():
+      recipe = 'centralised' if scenario == 'centralised' else 'fedpav'
+      rows.append(
+        Row(
+          scenario,
+          f'configs/{recipe}.py',
+          {ALL: (f'data.scenario={scenario}',), **own},
+          {target: scores},
+        )
+      )
+  other = 'data.allow_overlap=True'  # other persons of the same domain
+  return Table(
+    id,
+    'one data set by camera, by identity, in one place',
+    rows,
+    {ALL: (other, 'components=("fedpav",)')},
+    kind='best_three',
+  )

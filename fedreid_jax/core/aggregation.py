@@ -1,0 +1,169 @@
+"""Server reductions: who counts, how much, and the weighted mean.
+
+A weight row that sums to one gives a plain weighted mean of the uploads. Where
+a rule's weights sum to less or more (normalised averaging), the rest is taken
+from the server's own model, which is the update in difference form.
+"""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from fedreid_jax.core import param_filter, types
+from fedreid_jax.core.types import Array, Flat
+
+BUFFER_POLICIES = ('average', 'first_client', 'keep_server')
+
+
+def arrived(uploads: types.Upload) -> Array:
+  """Returns which uploads are real and finite in every leaf, bool `[K]`.
+
+  What stays at the client counts as well: one that is not finite would be
+  broken in every later round.
+  """
+  real = (uploads.index >= 0) & uploads.healthy
+  for leaf in jax.tree.leaves((uploads.shared, uploads.extras)):
+    finite = jnp.isfinite(leaf).reshape(leaf.shape[0], -1).all(axis=1)
+    real &= finite
+  return real
+
+
+def normalise(raw: Array, members: Array) -> Array:
+  """Scales the members' weights of each group to sum to one.
+
+  Args:
+    raw: non-negative weights `[K]`.
+    members: which uploads make up each group, bool `[G, K]`.
+
+  Returns:
+    float32 `[G, K]`; the row of an empty group is zero, and that of a group
+    whose weights sum to zero is nan, for `usable` to replace.
+  """
+  rows = jnp.where(members, raw, 0.0)
+  scaled = rows / rows.sum(axis=1, keepdims=True)
+  return jnp.where(members, scaled, 0.0)
+
+
+def by_size(uploads: types.Upload, members: Array) -> Array:
+  """Weights each upload by its number of images, `[G, K]`."""
+  return normalise(uploads.num_examples, members)
+
+
+def uniform(uploads: types.Upload, members: Array) -> Array:
+  """Weights all uploads of a group alike, `[G, K]`."""
+  return normalise(jnp.ones_like(uploads.num_examples), members)
+
+
+def usable(
+  weights: Array | dict[str, Array], members: Array, sizes: Array
+) -> tuple[Array | dict[str, Array], Array]:
+  """Replaces rows that are all zero or not finite by weights by size.
+
+  Returns:
+    (weights, whether any group's row was replaced).
+  """
+
+  def wrong(rows):
+    finite = jnp.isfinite(rows).all(axis=1)
+    return ~(finite & (rows != 0).any(axis=1)) & members.any(axis=1)
+
+  bad = functools.reduce(
+    jnp.logical_or, [wrong(rows) for rows in jax.tree.leaves(weights)]
+  )
+  mended = jax.tree.map(
+    lambda rows: jnp.where(bad[:, None], sizes, rows), weights
+  )
+  return mended, bad.any()
+
+
+def leaf_weights(
+  weights: Array | dict[str, Array],
+  sizes: Array,
+  shared: Flat,
+  first: Array,
+  policy: str,
+) -> dict[str, Array]:
+  """Returns the weights `[G, K]` of every leaf, buffers by their policy.
+
+  Args:
+    weights: one for all leaves, or by leaf (absent leaves go by size).
+    sizes: weights by size.
+    shared: the leaves.
+    first: one-hot weights of the first client drawn in each group.
+    policy: one of `BUFFER_POLICIES`; running statistics only.
+  """
+  by_leaf = (
+    weights if isinstance(weights, dict) else dict.fromkeys(shared, weights)
+  )
+  by_leaf = {name: by_leaf.get(name, sizes) for name in shared}
+  if policy != 'average':
+    override = first if policy == 'first_client' else jnp.zeros_like(sizes)
+    _, buffers = param_filter.trainable(shared)
+    by_leaf |= dict.fromkeys(buffers, override)
+  return by_leaf
+
+
+def described(weights: Array | dict[str, Array]) -> dict[str, Array]:
+  """Returns what a log says of weights: `weights [K]`, or their `entropy`.
+
+  Weights of every leaf are summed up by the mean over leaves of the entropy of
+  their distribution, in nats: 0 when one client has all of it.
+  """
+  if not isinstance(weights, dict):
+    return {'weights': weights.sum(axis=0)}
+
+  def entropy(rows):
+    share = jnp.abs(rows) / jnp.maximum(jnp.abs(rows).sum(), 1e-12)
+    return -jnp.where(share > 0, share * jnp.log(share), 0.0).sum()
+
+  every = jnp.stack([entropy(rows) for rows in weights.values()])
+  return {'entropy': every.mean()}
+
+
+def reduce(
+  server: Flat, values: Flat, weights: dict[str, Array], ordered: bool
+) -> Flat:
+  """Returns the new models of all groups.
+
+  Args:
+    server: current leaves `[G, ...]`.
+    values: uploaded leaves `[K, ...]`, in canonical order.
+    weights: by leaf, `[G, K]`; rows of zeros leave a group as it is.
+    ordered: add one client after another, the same bits on any number of
+      devices; otherwise one contraction, free to sum in any order.
+  """
+  total: Callable[..., Array] = _ordered_sum if ordered else _contraction
+
+  def one(name: str) -> Array:
+    weight, old = weights[name], server[name]
+    wide = (-1,) + (1,) * (old.ndim - 1)
+    rest = 1.0 - weight.sum(axis=1)
+    rest = jnp.where(jnp.abs(rest) < 1e-6, 0.0, rest).reshape(wide)
+    mean = total(weight, values[name])
+    return jnp.where(rest == 0.0, mean, mean + rest * old).astype(old.dtype)
+
+  return {name: one(name) for name in server}
+
+
+def _ordered_sum(weight: Array, value: Array) -> Array:
+  num_groups = weight.shape[0]
+  wide = (num_groups,) + (1,) * (value.ndim - 1)
+
+  def add(total, row):
+    w, v = row
+    w = w.reshape(wide)
+    return total + jnp.where(w == 0.0, 0.0, w * v[None]), None
+
+  zero = jnp.zeros((num_groups, *value.shape[1:]), jnp.float32)
+  return jax.lax.scan(add, zero, (weight.T, value))[0]
+
+
+def _contraction(weight: Array, value: Array) -> Array:
+  finite = jnp.where(
+    (weight != 0.0).any(axis=0).reshape((-1,) + (1,) * (value.ndim - 1)),
+    value,
+    0.0,
+  )
+  return jnp.tensordot(weight, finite, axes=1)

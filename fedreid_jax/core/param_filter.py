@@ -1,0 +1,33 @@
+"""Flat dicts of variables: what travels, what stays, what is trained."""
+
+from flax import traverse_util
+
+from fedreid_jax.core import patterns
+from fedreid_jax.core.types import Flat, Tree
+
+
+def flatten(tree: Tree) -> Flat:
+  """Returns `{'params/a/b': leaf}` of a nested dict of variables."""
+  return traverse_util.flatten_dict(tree, sep='/')
+
+
+def unflatten(flat: Flat) -> Tree:
+  """Returns the nested dict of a flat one."""
+  return traverse_util.unflatten_dict(flat, sep='/')
+
+
+def split(flat: Flat, pattern: str) -> tuple[Flat, Flat]:
+  """Returns (leaves whose name matches from its start, the other leaves)."""
+  matches = patterns.Pattern(pattern, 'fedpav.shared').match
+  chosen = {name: leaf for name, leaf in flat.items() if matches(name)}
+  return chosen, {n: leaf for n, leaf in flat.items() if n not in chosen}
+
+
+def trainable(flat: Flat) -> tuple[Flat, Flat]:
+  """Returns (parameters, buffers); buffers are running statistics."""
+  return split(flat, 'params/')
+
+
+def num_bytes(tree: Flat) -> int:
+  """Returns the size of the leaves of a flat dict in bytes."""
+  return sum(leaf.size * leaf.dtype.itemsize for leaf in tree.values())

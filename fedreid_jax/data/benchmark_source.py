@@ -1,0 +1,267 @@
+"""Published data sets as domains to learn from and to test on."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedreid_jax import errors
+from fedreid_jax.data import classification_task, decoder, federation, prepared
+from fedreid_jax.data.datasets import registry, sysu_mm01
+from fedreid_jax.data.federation import Images, Target, Trial, World
+from fedreid_jax.data.prepared import Prepared
+from fedreid_jax.evaluation import (
+  classification,
+  gallery_sampling,
+  half_splits,
+  trials,
+)
+
+DIRECTIONS = ('infrared-visible', 'visible-infrared')
+LEARN = ('train', 'val', 'public')
+TEST = ('query', 'gallery', 'query+gallery', 'images', 'distractor')
+# Sets tested from one view to the other: the folder their queries are from.
+QUERY_FOLDER = {'prid2011': 'cam_a', 'viper': 'cam_a', 'grid': 'probe'}
+# Sets that show the same persons under other numbers.
+OVERLAPS = ({'cuhk01', 'cuhk02'}, {'cuhk03', 'cuhk03-np'})
+# Test identities of a draw, where it is not half of them.
+TESTED = {'prid2011': 100, 'grid': 125}
+
+
+def load(config, clients: bool = True) -> World:
+  """Opens the data sets a configuration names.
+
+  Args:
+    config: `config.data`: `root` (the folder of one data set, or of all of
+      them), `sources`, `targets` and `public` (`NAME[:option=value,...]`).
+    clients: open the sources too, not only the targets.
+
+  Raises:
+    ConfigError: for an unknown data set or option, or a RegDB trial that the
+      model was not trained for.
+    DataError: for anything on disk that is not as published.
+  """
+  check_trials(config.sources, config.targets)
+  if clients and not config.sources:
+    raise errors.ConfigError(
+      'no data set to learn from', 'data.sources', 'name at least one'
+    )
+  wanted = decoder.of(config)
+  opened: dict[str, Prepared] = {}
+  public = config.public if clients else ''
+  specs = {*config.targets, *(config.sources if clients else ())}
+  specs |= {public} - {''}
+  for spec in sorted(specs):
+    opened[spec] = prepared.open_prepared(config.root, spec, wanted)
+  if clients and not config.allow_overlap:
+    for source in config.sources:
+      for target in config.targets:
+        _check_disjoint(source, opened[source], target, opened[target])
+    federation.check_no_copies(
+      {s: _files(opened[s], LEARN) for s in config.sources},
+      {t: _files(opened[t], TEST) for t in config.targets},
+    )
+  return World(
+    tuple(_source(spec, opened[spec]) for spec in config.sources)
+    if clients
+    else (),
+    tuple(_target(spec, opened[spec], config) for spec in config.targets),
+    ':'.join(opened[spec].digest[:16] for spec in sorted(opened)),
+    _everything(public, opened[public]) if public else None,
+    _shown_twice(config) if clients else (),
+  )
+
+
+def _shown_twice(config) -> tuple[str, ...]:
+  """Names pairs of data sets that are learned from and tested on alike."""
+  learned = dict.fromkeys(config.sources, 'trained on')
+  learned |= dict.fromkeys([config.public] if config.public else [], 'public')
+  return tuple(
+    f'{source} ({role}) and {target} (tested on) show the same persons'
+    for source, role in learned.items()
+    for target in config.targets
+    if {s.partition(':')[0] for s in (source, target)} in OVERLAPS
+  )
+
+
+def _everything(spec: str, own: Prepared) -> Images:
+  """Returns all images of a data set, whatever their split."""
+  return _images(spec.partition(':')[0], own, np.arange(len(own.people)))
+
+
+def _files(own: Prepared, splits: Sequence[str]) -> list[str]:
+  return own.files[own.rows(*splits)].tolist()
+
+
+def _check_disjoint(source: str, own: Prepared, target: str, other: Prepared):
+  """Refuses to rank persons that are learned from."""
+  names = {own.dataset.name, other.dataset.name}
+  shared: set[int] = set()
+  if own.dataset.name == other.dataset.name:
+    learned = set(own.people[own.rows(*LEARN)].tolist())
+    shared = learned & set(other.people[other.rows(*TEST)].tolist())
+  if names in OVERLAPS or shared - {-1, 0}:
+    raise errors.DataError(
+      f'{source} and {target} show the same persons, who are trained and '
+      'tested on',
+      'data.targets',
+      'choose another split, or set data.allow_overlap',
+    )
+
+
+def check_trials(sources: Sequence[str], targets: Sequence[str]) -> None:
+  """Refuses a RegDB trial whose test identities the model was trained on.
+
+  Args:
+    sources: data sets the model learned from, as in `data.sources`.
+    targets: data sets it is to be tested on.
+
+  Raises:
+    ConfigError: for another trial of RegDB than that it learned from.
+  """
+  trained = [registry.parse(s)[1] for s in sources if s.startswith('regdb')]
+  for spec in targets:
+    dataset, options = registry.parse(spec)
+    for own in trained if dataset.name == 'regdb' else ():
+      trials.check_regdb_trial(options['trial'], own['trial'])
+
+
+def _images(name: str, own: Prepared, rows: np.ndarray) -> Images:
+  return Images(
+    name,
+    lambda: own.images[rows],
+    own.people[rows],
+    own.cameras[rows],
+    own.modalities[rows],
+  )
+
+
+def _source(spec: str, own: Prepared) -> Images:
+  rows = own.rows(*LEARN)
+  if not len(rows):
+    raise errors.DataError(
+      f'{spec} has no fixed training images', 'data.sources', _no_train(own)
+    )
+  return _images(spec.partition(':')[0], own, rows)
+
+
+def _no_train(own: Prepared) -> str:
+  if 'split' in own.options:
+    return f"give '{own.dataset.name}:split=half', or make it a target"
+  return 'make it a target'
+
+
+def _target(spec: str, own: Prepared, config) -> Target:
+  name, protocol = spec.partition(':')[0], own.dataset.protocol
+  ranked = config.task == 'retrieval'
+  if ranked == (protocol == classification.PROTOCOL):
+    raise errors.ConfigError(
+      f'{name} is no {config.task} test', 'data.task', 'set it to the other'
+    )
+  if not ranked:
+    images = _images(name, own, own.rows('test'))
+    return classification_task.make_target(images, own.people[own.rows(*LEARN)])
+  test = own.rows(*TEST)
+  images = _images(name, own, test)
+  splits = own.splits[test]
+  is_query = np.isin(splits, ('query', 'query+gallery'))
+  is_gallery = np.isin(splits, ('gallery', 'query+gallery'))
+  if (splits == 'images').any():
+    return _halves(name, own, images, splits, config.world_seed)
+  if not is_query.any():
+    raise errors.DataError(
+      f'{spec} has no test images', 'data.targets', 'make it a source'
+    )
+  query, gallery = np.flatnonzero(is_query), np.flatnonzero(is_gallery)
+  if protocol not in ('sysu', 'llcm'):
+    direction = own.options.get('direction', 'all')
+    if direction not in ('all', config.direction):
+      raise errors.ConfigError(
+        f'{spec} is {direction}, data.direction is {config.direction}',
+        'data.targets',
+        f'give {name}:direction={config.direction}',
+      )
+    return Target(name, images, (Trial(query, gallery),), protocol, direction)
+  names = np.asarray([own.names[row].rpartition('/')[2] for row in test])
+  return _sampled(name, images, names, protocol, config)
+
+
+def _halves(name, own, images: Images, splits, seed: int) -> Target:
+  """Ten random halves, a query and a gallery image for each identity."""
+  people, counts = np.unique(images.identities, return_counts=True)
+  single = np.isin(images.identities, people[counts < 2])
+  rows = np.flatnonzero(~single | (splits == 'distractor'))
+  kept = images.take(rows)
+  test = own.rows('images', 'distractor')[rows]
+  names = [own.names[k] for k in test]
+  folder = QUERY_FOLDER.get(name)
+  views = kept.cameras
+  if folder:
+    views = np.asarray([1 if f'{folder}/' in path else 2 for path in names])
+  drawn = half_splits.draw(
+    kept.identities,
+    views,
+    np.flatnonzero(splits[rows] == 'distractor'),
+    num_test=TESTED.get(name)
+    if len(people) > 2 * TESTED.get(name, 0)
+    else None,
+    query_camera=1 if folder else None,
+    seed=seed,
+  )
+  return Target(
+    name,
+    kept,
+    tuple(Trial(split.query, split.gallery) for split in drawn),
+    own.dataset.protocol,
+    splits=half_splits.described(drawn, names, seed),
+  )
+
+
+def _sampled(
+  name: str, images: Images, names: np.ndarray, protocol: str, config
+) -> Target:
+  """Ten trials of one modality against a gallery drawn from the other."""
+  if config.search == 'indoor' and config.direction != DIRECTIONS[0]:
+    raise errors.ConfigError(
+      'indoor search ranks visible images', 'data.search', "set it to 'all'"
+    )
+  infrared = images.modalities == 1
+  ask = infrared if config.direction == DIRECTIONS[0] else ~infrared
+  query, pool = np.flatnonzero(ask), np.flatnonzero(~ask)
+  people, cameras, names = (
+    column[pool] for column in (images.identities, images.cameras, names)
+  )
+  official = protocol == 'sysu' and config.gallery_sampling == 'official'
+  permutations = {}
+  if official and config.direction == DIRECTIONS[0]:
+    root = registry.locate(sysu_mm01.DATASET, config.root)
+    permutations = sysu_mm01.permutations(root)
+  drawn = []
+  for trial in range(config.trials):
+    if protocol == 'llcm':
+      side = config.direction.partition('-')[2]
+      rows = gallery_sampling.llcm_gallery(people, cameras, names, trial, side)
+    elif config.direction != DIRECTIONS[0]:
+      rows = gallery_sampling.sample_per_camera(
+        people,
+        cameras,
+        names,
+        gallery_sampling.SYSU_QUERY_CAMERAS,
+        trial,
+        config.shots_per_camera,
+      )
+    elif official:
+      rows = gallery_sampling.sysu_official_gallery(
+        people,
+        cameras,
+        names,
+        permutations,
+        trial,
+        config.search,
+        config.shots_per_camera,
+      )
+    else:
+      rows = gallery_sampling.sysu_agw_gallery(
+        people, cameras, names, trial, config.search, config.shots_per_camera
+      )
+    drawn.append(Trial(query, pool[rows]))
+  return Target(name, images, tuple(drawn), protocol, config.direction)

@@ -1,0 +1,154 @@
+"""Domains -> clients: who holds which images, under which labels.
+
+The published settings of federated re-identification differ in two things
+only: how images are dealt out (a client per data set, camera, group of
+identities, or one for all) and whose identities a client's labels number (its
+own, its data set's, or everybody's).
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedreid_jax import errors
+from fedreid_jax.core import prng
+from fedreid_jax.core.types import ClientData
+from fedreid_jax.data import partition
+from fedreid_jax.data.federation import Images
+
+# How each domain is dealt out, and whether all domains then become one client.
+SCENARIOS: dict[str, tuple[partition.Deal, bool, str]] = {
+  'by_dataset': (partition.whole, False, 'own'),
+  'by_camera': (partition.by_camera, False, 'own'),
+  'by_identity': (partition.by_identity, False, 'own'),
+  'centralised': (partition.whole, True, 'all'),
+  'standalone': (partition.whole, False, 'own'),
+  # One domain whose classes every client may have.
+  'iid': (partition.iid, False, 'domain'),
+  'dirichlet': (partition.dirichlet, False, 'domain'),
+  # Visible-infrared: one camera or one entity a client, entities merged.
+  'ci': (partition.by_camera, False, 'domain'),
+  'ei': (partition.whole, False, 'all'),
+  'es': (partition.whole, True, 'all'),
+}
+OF_ONE_DOMAIN = ('standalone', 'iid', 'dirichlet')
+
+
+LABELS = ('', 'concat', 'max', 'global')
+
+
+def make_clients(
+  domains: Sequence[Images],
+  scenario: str,
+  seed: int,
+  labels: str = '',
+  num_clients: int = 4,
+  concentration: float = 0.5,
+) -> tuple[ClientData, ...]:
+  """Deals the images of domains to clients, sorted by name.
+
+  Labels are dense in a label space: the client's own identities, all of its
+  domain's ('ci', 'iid', 'dirichlet': the identities its clients share), or
+  those of all domains one after another ('ei', 'es', 'centralised').
+
+  Args:
+    domains: to learn from; identities are unique within each.
+    scenario: one of `SCENARIOS`.
+    seed: of the deals that are random.
+    labels: the scenario's own label space if '', else one of a classifier
+      that travels: 'concat' numbers the clients' identities one after another,
+      'max' has as many columns as the largest client and lets identities of
+      different clients share one, 'global' numbers the persons of all domains.
+    num_clients: of 'iid' and 'dirichlet'.
+    concentration: of 'dirichlet'.
+
+  Raises:
+    DataError: for a domain without images, names that are not unique or
+      collide, several domains where the scenario is of one, or a domain too
+      small to be dealt.
+  """
+  deal, merge, space = SCENARIOS[scenario]
+  shares = partition.Shares(seed, num_clients, concentration)
+  if labels:
+    space = 'all' if labels == 'global' else 'own'
+  domains = sorted(domains, key=lambda d: d.name)
+  for domain in domains:
+    if not len(domain.identities):
+      raise errors.DataError('no images', domain.name, 'remove the client')
+  if scenario in OF_ONE_DOMAIN and len(domains) > 1:
+    raise errors.DataError(
+      f'{scenario} training of {len(domains)} domains',
+      'data.sources',
+      'name one of them',
+    )
+  sizes = [len(np.unique(d.identities)) for d in domains]
+  clients, first = [], 0
+  for domain, size in zip(domains, sizes, strict=True):
+    dense = np.unique(domain.identities, return_inverse=True)[1]
+    dense = dense.astype(np.int32)
+    if space == 'all':
+      dense = dense + np.int32(first)
+    columns = {'own': 0, 'domain': size, 'all': sum(sizes)}[space]
+    first += size
+    numbered = domain._replace(identities=dense)
+    clients += [_client(part, columns) for part in deal(numbered, shares)]
+  if merge:
+    clients = [_merged(clients)]
+  clients.sort(key=lambda c: c.name)
+  _check_names([c.name for c in clients])
+  if labels in ('concat', 'max'):
+    clients = _one_space(clients, labels)
+  return tuple(clients)
+
+
+def _one_space(clients: Sequence[ClientData], labels: str) -> list[ClientData]:
+  """Gives clients that number their own identities one label space."""
+  sizes = [c.num_identities for c in clients]
+  concat = labels == 'concat'
+  first = np.cumsum([0, *sizes[:-1]]) if concat else np.zeros(len(sizes), int)
+  columns = sum(sizes) if concat else max(sizes)
+  return [
+    c._replace(labels=c.labels + np.int32(offset), num_identities=columns)
+    for c, offset in zip(clients, first, strict=True)
+  ]
+
+
+def _client(part: Images, columns: int) -> ClientData:
+  labels = part.identities
+  if not columns:
+    labels = np.unique(labels, return_inverse=True)[1]
+    columns = int(labels.max()) + 1
+  return ClientData(
+    part.name,
+    part.images,
+    labels.astype(np.int32),
+    part.cameras.astype(np.int32),
+    part.modalities.astype(np.int32),
+    columns,
+  )
+
+
+def _merged(clients: Sequence[ClientData]) -> ClientData:
+  """Joins clients of one label space; their cameras stay apart."""
+  stride = 1 + max(int(c.cameras.max()) for c in clients)
+  return ClientData(
+    '+'.join(c.name for c in clients),
+    lambda: np.concatenate([c.images() for c in clients]),
+    np.concatenate([c.labels for c in clients]),
+    np.concatenate(
+      [c.cameras + np.int32(k * stride) for k, c in enumerate(clients)]
+    ),
+    np.concatenate([c.modalities for c in clients]),
+    clients[0].num_identities,
+  )
+
+
+def _check_names(names: list[str]) -> None:
+  uids = [prng.client_uid(name) for name in names]
+  twice = sorted(
+    {n for n, u in zip(names, uids, strict=True) if uids.count(u) > 1}
+  )
+  if twice:
+    raise errors.DataError(
+      f'client names are not unique: {twice}', 'data.sources', 'name each once'
+    )

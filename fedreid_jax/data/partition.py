@@ -1,0 +1,131 @@
+"""How the images of a domain are dealt to clients.
+
+A deal is a pure function of the domain, the seed and the domain's name; no
+image is at two clients.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from fedreid_jax import errors
+from fedreid_jax.core import prng
+from fedreid_jax.data.federation import Images
+
+
+class Shares(NamedTuple):
+  """What a deal depends on besides the domain.
+
+  Attributes:
+    seed: of whatever is random.
+    num_clients: `N` of 'iid' and 'dirichlet'.
+    concentration: of the Dirichlet law; above 10 nearly even, below 0.1 nearly
+      a class a client.
+  """
+
+  seed: int
+  num_clients: int = 4
+  concentration: float = 0.5
+
+
+Deal = Callable[[Images, Shares], list[Images]]
+
+
+def whole(domain: Images, shares: Shares) -> list[Images]:
+  """Gives one client all images."""
+  del shares
+  return [domain]
+
+
+def by_camera(domain: Images, shares: Shares) -> list[Images]:
+  """Gives every camera's images to a client."""
+  del shares
+  return [
+    domain.take(np.flatnonzero(domain.cameras == camera))._replace(
+      name=f'{domain.name}.camera{camera}'
+    )
+    for camera in np.unique(domain.cameras)
+  ]
+
+
+def by_identity(domain: Images, shares: Shares) -> list[Images]:
+  """Deals equal numbers of identities to as many clients as cameras.
+
+  Raises:
+    DataError: when there are fewer identities than cameras.
+  """
+  people = np.unique(domain.identities)
+  clients = len(np.unique(domain.cameras))
+  share = len(people) // clients
+  if not share:
+    raise errors.DataError(
+      f'{len(people)} identities for {clients} clients',
+      domain.name,
+      'use another data.scenario',
+    )
+  order = _generator(domain, shares).permutation(people)
+  rows = [
+    np.flatnonzero(
+      np.isin(domain.identities, order[k * share : (k + 1) * share])
+    )
+    for k in range(clients)
+  ]
+  return _parts(domain, rows)
+
+
+def iid(domain: Images, shares: Shares) -> list[Images]:
+  """Deals images at random; sizes differ by one at most.
+
+  Raises:
+    DataError: when there are fewer images than clients.
+  """
+  _check_enough(domain, shares)
+  order = _generator(domain, shares).permutation(len(domain.identities))
+  return _parts(domain, np.array_split(order, shares.num_clients))
+
+
+def dirichlet(domain: Images, shares: Shares) -> list[Images]:
+  """Deals each class by weights of its own, `p ~ Dir(concentration)` over N.
+
+  Yurochkin et al., Bayesian nonparametric federated learning of neural
+  networks, ICML 2019, section 4. The images of a class, shuffled, are cut where
+  the cumulative weights say. A client that is left without any gets the last
+  image of the largest client (of equal ones the first), so none is empty.
+
+  Raises:
+    DataError: when there are fewer images than clients.
+  """
+  _check_enough(domain, shares)
+  rng, num = _generator(domain, shares), shares.num_clients
+  rows: list[list[int]] = [[] for _ in range(num)]
+  for label in np.unique(domain.identities):
+    order = rng.permutation(np.flatnonzero(domain.identities == label))
+    weights = rng.dirichlet(np.full(num, shares.concentration))
+    cuts = np.rint(np.cumsum(weights)[:-1] * len(order)).astype(int)
+    for own, more in zip(rows, np.split(order, cuts), strict=True):
+      own.extend(more.tolist())
+  while not all(rows):
+    min(rows, key=len).append(max(rows, key=len).pop())
+  return _parts(domain, rows)
+
+
+def _generator(domain: Images, shares: Shares) -> np.random.Generator:
+  return np.random.default_rng([shares.seed, prng.client_uid(domain.name)])
+
+
+def _parts(domain: Images, rows) -> list[Images]:
+  """Returns the images of each client, in the order of the domain."""
+  return [
+    domain.take(np.sort(own))._replace(name=f'{domain.name}.part{k}')
+    for k, own in enumerate(rows)
+  ]
+
+
+def _check_enough(domain: Images, shares: Shares) -> None:
+  if len(domain.identities) < shares.num_clients:
+    raise errors.DataError(
+      f'{len(domain.identities)} images for {shares.num_clients} clients',
+      domain.name,
+      'lower data.num_clients',
+    )

@@ -1,0 +1,159 @@
+"""Which images make a batch: pure functions of (seed, round, client).
+
+`uniform` shuffles a client's images once an epoch. `pk` draws P identities and
+K images of each, what a triplet loss needs; `pk_replace` does so afresh for
+every batch, and `pk_modality` and `pk_caj` draw as many infrared images as
+visible ones. These show every identity equally often. `pk_torchreid` shows an
+image once an epoch at most, and so identities as often as they have images.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fedreid_jax import errors
+from fedreid_jax.core import cohort, prng
+from fedreid_jax.core.types import ClientData, Plan
+from fedreid_jax.data import batches
+
+# Parts of a batch by modality: 0 visible, 1 infrared, the first 0 shown again.
+PARTS = {'pk_modality': (0, 1), 'pk_caj': (0, 0, 1)}
+
+
+class Sampler(NamedTuple):
+  """A way to make batches.
+
+  Attributes:
+    epoch: `(client) -> batches of an epoch`, of the longest one.
+    plan: `(rng, client, steps) -> Plan`, of as many steps or fewer.
+    padded: `(client) -> bool`, whether a batch can have padded rows.
+  """
+
+  epoch: Callable[[ClientData], int]
+  plan: Callable[[np.random.Generator, ClientData, int], Plan]
+  padded: Callable[[ClientData], bool]
+
+
+def make(
+  config, clients: Sequence[ClientData], seed: int
+) -> tuple[cohort.Planner, tuple[int, int], bool]:
+  """Builds the planner of a federation from `config.local`.
+
+  Args:
+    config: fields `sampler` (one of `SAMPLERS`), `batch`, `epochs`, `steps`
+      (above 0: a fixed number of steps instead of epochs), `identities` (P; K
+      is batch / P), `cross_camera` (pk: prefer images of other cameras),
+      `drop_last` (uniform: leave out a last batch that is not full, unless it
+      is the only one).
+    clients: in canonical order.
+    seed: of the run.
+
+  Returns:
+    (`(round, client) -> Plan`, `(S, B)` of the longest plan, whether any batch
+    of any round can have padded rows).
+
+  Raises:
+    ConfigError: for a batch that parts and identities do not divide.
+    DataError: for a client without the modalities a sampler needs.
+  """
+  sampler = SAMPLERS[config.sampler](config)
+
+  def num_steps(client: ClientData) -> int:
+    return config.steps or config.epochs * sampler.epoch(client)
+
+  def planner(round_: int, k: int) -> Plan:
+    client = clients[k]
+    uid = prng.client_uid(client.name)
+    rng = prng.host(seed, prng.Stream.SAMPLER, round_, uid)
+    return sampler.plan(rng, client, num_steps(client))
+
+  padded = [sampler.padded(client) for client in clients]
+  return planner, (max(map(num_steps, clients)), config.batch), any(padded)
+
+
+def _uniform(config) -> Sampler:
+  batch, drop_last = config.batch, config.drop_last
+
+  def epoch(client: ClientData) -> int:
+    num = client.num_images
+    return max(num // batch if drop_last else -(-num // batch), 1)
+
+  def padded(client: ClientData) -> bool:
+    ragged = client.num_images % batch and not drop_last
+    return client.num_images < batch or bool(ragged)
+
+  return Sampler(
+    epoch,
+    lambda rng, client, steps: batches.uniform(
+      rng, client.num_images, steps, batch, drop_last
+    ),
+    padded,
+  )
+
+
+def _pk(config) -> Sampler:
+  draw = batches.pk_replace
+  if config.sampler == 'pk':
+    draw = functools.partial(batches.pk, cross_camera=config.cross_camera)
+  return Sampler(
+    lambda client: client.num_images // config.batch + 1,
+    lambda rng, client, steps: draw(
+      rng, client, steps, config.batch, config.identities
+    ),
+    lambda client: len(np.unique(client.labels)) < config.identities,
+  )
+
+
+def _pk_torchreid(config) -> Sampler:
+  images = config.batch // config.identities
+
+  def size(client: ClientData) -> int:
+    return min(config.identities, len(np.unique(client.labels)))
+
+  return Sampler(
+    lambda client: batches.groups_of(client, images) // size(client),
+    lambda rng, client, steps: batches.pk_torchreid(
+      rng,
+      client,
+      steps,
+      config.batch,
+      config.identities,
+      0 if config.steps else config.epochs,
+    ),
+    lambda client: size(client) < config.identities,
+  )
+
+
+def _by_modality(config) -> Sampler:
+  parts = PARTS[config.sampler]
+  if config.batch % (len(parts) * config.identities):
+    raise errors.ConfigError(
+      f'{config.batch} images for {config.identities} identities in '
+      f'{len(parts)} parts',
+      'local.batch',
+      f'a multiple of {len(parts) * config.identities}',
+    )
+
+  def epoch(client: ClientData) -> int:
+    most = max(np.bincount(client.modalities, minlength=2))
+    return int(most) // (config.batch // len(parts)) + 1
+
+  return Sampler(
+    epoch,
+    lambda rng, client, steps: batches.pk_by_modality(
+      rng, client, steps, config.batch, config.identities, parts
+    ),
+    lambda client: len(batches.in_both(client)) < config.identities,
+  )
+
+
+SAMPLERS = {
+  'uniform': _uniform,
+  'pk': _pk,
+  'pk_replace': _pk,
+  'pk_torchreid': _pk_torchreid,
+  'pk_modality': _by_modality,
+  'pk_caj': _by_modality,
+}

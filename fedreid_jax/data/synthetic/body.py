@@ -1,0 +1,227 @@
+"""Draws the parts of a pedestrian: limbs, trunk, head, hair and bags.
+
+A body is a skeleton of joints in three dimensions, turned by the walking
+direction and projected on the image. A point of the torso knows the angle
+around the body it shows, so a print is seen only from the front and a backpack
+only from behind. What is near is laid before what it hides.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from fedreid_jax.core.types import Array
+from fedreid_jax.data.synthetic import appearance as world
+from fedreid_jax.data.synthetic import shapes
+
+# Kinds of texture; a block is a yoke over the chest, a print is on it.
+PLAIN, STRIPES, COLUMNS, CHECKS, BLOCK, PRINT = range(6)
+NO_BAG, BACKPACK, SHOULDER_BAG, HAND_BAG = range(4)
+NO_HAT, CAP, BEANIE = range(3)
+
+
+class Pose(NamedTuple):
+  """How a body stands before the camera.
+
+  Attributes:
+    cos: of the direction walked, an angle that is 0 towards the camera.
+    sin: of the same.
+    phase: of the gait.
+    tilt: elevation of the camera, which lowers what is nearer.
+  """
+
+  cos: Array
+  sin: Array
+  phase: Array
+  tilt: Array
+
+  def project(self, across, ahead, height):
+    """Image place of a joint right of, ahead of and down the body's axis."""
+    depth = ahead * self.cos - across * self.sin
+    return across * self.cos + ahead * self.sin, height + self.tilt * depth
+
+
+def _texture(kind, frequency, angle, y, pixel):
+  """Share of the accent colour at an angle and a height of a garment."""
+  rows = shapes.wave(y * frequency, 1 / frequency, pixel)
+  columns = shapes.wave(angle * (frequency * 0.1), 1 / frequency, pixel)
+  block = jnp.where(y < 0.30, 1.0, 0.0)
+  return jnp.select(
+    [kind == STRIPES, kind == COLUMNS, kind == CHECKS, kind == BLOCK],
+    [rows, columns, rows * columns, block],
+    0.0,
+  )
+
+
+def arm(canvas, person, pose, x, y, side, shade):
+  """Lays an arm: `side` is +1 for the near one, -1 for the far one."""
+  across = _side(person, pose, side) * 0.098 * person.shoulders
+  swing = _swing(person, pose, side)
+  shoulder = pose.project(across, 0.0, 0.195)
+  elbow = pose.project(across * 1.12, -0.55 * swing, 0.345)
+  hand = pose.project(across * 1.12, -1.1 * swing + 0.02, 0.485)
+  thick = 0.025 * person.build
+  upper, along = shapes.capsule(x, y, shoulder, elbow, 1.2 * thick, thick)
+  fore, beyond = shapes.capsule(x, y, elbow, hand, thick, 0.019)
+  place = jnp.where(upper < fore, 0.5 * along, 0.5 + 0.5 * beyond)
+  # At the wrist a long sleeve ends and the hand begins.
+  sleeve = jnp.clip((0.93 * person.sleeve - place) * 30, 0, 1)
+  rings = jnp.where(person.upper_texture == STRIPES, STRIPES, PLAIN)
+  pattern = _texture(rings, person.frequency, 0.0, y, canvas.pixel)
+  canvas.lay(
+    canvas.cover(jnp.minimum(upper, fore)),
+    *shapes.blend(world.UPPER, world.UPPER_ACCENT, pattern, sleeve * shade),
+    (world.SKIN, (1 - sleeve) * shade),
+  )
+
+
+def leg(canvas, person, pose, x, y, side, shade):
+  """Lays a leg and its shoe: `side` is +1 the near one, -1 the far one."""
+  across = _side(person, pose, side) * 0.045
+  swing = _swing(person, pose, side)
+  hip = pose.project(across, 0.0, 0.52)
+  knee = pose.project(across, 0.75 * swing + 0.015, 0.725)
+  ankle = pose.project(across, swing - 0.01, 0.945)
+  toe = pose.project(1.2 * across, swing + 0.065, 0.962)
+  thick = 0.038 * person.build
+  thigh, _ = shapes.capsule(x, y, hip, knee, 1.35 * thick, thick)
+  shin, _ = shapes.capsule(x, y, knee, ankle, thick, 0.65 * thick)
+  shoe, _ = shapes.capsule(x, y, ankle, toe, 0.026, 0.020)
+  clothed = jnp.clip((person.leg - y) * 60, 0, 1) * (1 - person.skirt)
+  pattern = _texture(
+    person.lower_texture, 1.3 * person.frequency, x * 10, y, canvas.pixel
+  )
+  canvas.lay(canvas.cover(shoe), (world.SHOE, shade))
+  canvas.lay(
+    canvas.cover(jnp.minimum(thigh, shin)),
+    *shapes.blend(world.LOWER, world.LOWER_ACCENT, pattern, clothed * shade),
+    (world.SKIN, (1 - clothed) * shade),
+  )
+
+
+def _side(person, pose, side):
+  return person.build * side * jnp.where(pose.sin < 0, 1.0, -1.0)
+
+
+def _swing(person, pose, side):
+  return person.stride * jnp.sin(pose.phase) * side
+
+
+def trunk(canvas, person, pose, x, y, light, folds):
+  """Lays the torso with its print and opening, the neck, hips or skirt."""
+  knots = jnp.array([0.14, 0.165, 0.19, 0.30, 0.38, 0.50, 0.70])
+  wide = jnp.array([0.034, 0.055, 0.100, 0.094, 0.083, 0.090, 0.094])
+  deep = jnp.array([0.034, 0.045, 0.055, 0.064, 0.060, 0.066, 0.070])
+  # The profile of a body is one number a row.
+  wide = jnp.interp(y[:, 0], knots, wide)[:, None] * person.shoulders
+  deep = jnp.interp(y[:, 0], knots, deep)[:, None]
+  half = jnp.hypot(wide * pose.cos, deep * pose.sin) * person.build
+  aside = jnp.clip(x / half, -1, 1)
+  # Angle of this point around the body, 0 at the chest, in [-pi, pi].
+  angle = jnp.arctan2(aside, jnp.sqrt(1.0001 - aside * aside))
+  angle = angle - jnp.arctan2(pose.sin, pose.cos)
+  angle = angle - 2 * jnp.pi * jnp.round(angle / (2 * jnp.pi))
+  shade = (0.86 + 0.22 * light * aside) * folds
+  pattern = _texture(
+    person.upper_texture, person.frequency, angle, y, canvas.pixel
+  )
+  size = 0.1 * person.print_size
+  motif = shapes.ellipse(angle * 0.1, y, (0.0, 0.29), size, 0.055)
+  printed = jnp.where(person.upper_texture == PRINT, canvas.cover(motif), 0.0)
+  pattern = jnp.maximum(pattern, printed)
+  opening = canvas.cover((jnp.abs(angle) - person.opening) * half)
+  inner = jnp.where(person.opening > 0, opening, 0.0)
+  torso = jnp.maximum(0.15 - y, y - person.hem)
+  canvas.lay(
+    canvas.cover(jnp.maximum(jnp.abs(x) - half, torso)),
+    *shapes.blend(
+      world.UPPER, world.UPPER_ACCENT, pattern, shade * (1 - inner)
+    ),
+    (world.INNER, shade * inner),
+  )
+  neck, _ = shapes.capsule(x, y, (0.0, 0.12), (0.0, 0.175), 0.030, 0.034)
+  canvas.lay(canvas.cover(neck), (world.SKIN, 0.78))
+  flare = 1 + 0.9 * person.skirt * jnp.clip(y - 0.5, 0, 0.3)
+  end = jnp.where(person.skirt > 0, person.leg, 0.57)
+  hips = jnp.maximum(0.46 - y, y - end)
+  pattern = _texture(
+    person.lower_texture, 1.3 * person.frequency, angle, y, canvas.pixel
+  )
+  canvas.lay(
+    canvas.cover(jnp.maximum(jnp.abs(x) - half * flare, hips)),
+    *shapes.blend(world.LOWER, world.LOWER_ACCENT, pattern, shade),
+  )
+
+
+def head(canvas, person, pose, x, y, light):
+  """Lays hat, hair and face."""
+  cos, sin, _, tilt = pose
+  nod = 0.012 * sin
+  centre = (nod, 0.075 + 0.05 * tilt)
+  wide = jnp.hypot(0.047 * cos, 0.056 * sin)
+  skull = shapes.ellipse(x, y, centre, wide, 0.066)
+  aside = jnp.clip((x - nod) / wide, -1, 1)
+  # How far a point of the head looks ahead: 1 the nose, -1 the nape.
+  ahead = cos * jnp.sqrt(1.0001 - aside * aside) + sin * aside
+  line = 0.045 + 0.09 * jnp.clip(0.45 - ahead, 0, 1)
+  shade = 0.9 + 0.15 * light * aside
+  brim = (0.085 * sin, 0.040 + 0.055 * cos * tilt + 0.012 * cos)
+  peak, _ = shapes.capsule(x, y, (0.0, 0.035), brim, 0.018, 0.010)
+  crown = jnp.maximum(skull - 0.008, y - 0.048)
+  hat = jnp.where(person.hat == CAP, jnp.minimum(crown, peak), crown)
+  canvas.lay(
+    canvas.cover(hat) * jnp.where(person.hat != NO_HAT, 1.0, 0.0),
+    (world.HAT, shade),
+  )
+  hairy = jnp.where(person.hair > 0, canvas.cover(y - line), 0.0)
+  canvas.lay(
+    canvas.cover(skull - 0.004 * hairy),
+    (world.HAIR, hairy * shade),
+    (world.SKIN, (1 - hairy) * shade),
+  )
+
+
+def mane(canvas, person, pose, x, y, near):
+  """Lays long hair if it falls on this side: `near` for the camera's side."""
+  wide = jnp.hypot(0.050 * pose.cos, 0.040 * pose.sin)
+  back = -0.026 * pose.sin
+  fall, _ = shapes.capsule(
+    x, y, (back, 0.06), (back, 0.03 + person.hair), wide, wide * 0.9
+  )
+  shown = (person.hair > 0.10) & ((pose.cos < 0) == near)
+  canvas.lay(jnp.where(shown, canvas.cover(fall), 0.0), (world.HAIR, 0.85))
+
+
+def bag(canvas, person, pose, x, y, near):
+  """Lays the bag if it hangs on this side: `near` for the camera's side."""
+  cos, sin = pose.cos, pose.sin
+  size, is_pack = person.bag_size, person.bag == BACKPACK
+  pack = jnp.maximum(
+    jnp.abs(x + 0.085 * sin) - jnp.hypot(0.080 * cos, 0.050 * sin) * size,
+    jnp.abs(y - 0.29) - 0.095 * size,
+  )
+  low = jnp.where(person.bag == HAND_BAG, 0.56, 0.47)
+  side = 0.125 * person.build * person.bag_side
+  hang = jnp.maximum(
+    jnp.abs(x - side * cos) - jnp.hypot(0.028 * cos, 0.070 * sin) * size,
+    jnp.abs(y - low) - 0.055 * size,
+  )
+  # Seen from straight ahead a bag at the side is still before the legs.
+  ahead = jnp.where(is_pack, -cos, 0.12 - side * sin)
+  shown = (person.bag != NO_BAG) & ((ahead > 0) == near)
+  cover = canvas.cover(jnp.where(is_pack, pack, hang) - 0.006)
+  rim = 0.85 + 0.2 * shapes.wave(y * 8.0, 0.125, canvas.pixel)
+  canvas.lay(jnp.where(shown, cover, 0.0), (world.BAG, rim))
+
+
+def straps(canvas, person, pose, x, y):
+  """Lays what a bag hangs by: two straps on the chest, or one across it."""
+  half = jnp.hypot(0.06 * pose.cos, 0.02 * pose.sin)
+  pair = jnp.maximum(jnp.abs(jnp.abs(x) - half), y - 0.33)
+  down = 0.45 + 5 * x * jnp.sign(pose.cos) * person.bag_side
+  slung = jnp.abs(y - 0.17 - 0.28 * down) * 0.6
+  slung = jnp.maximum(slung, jnp.abs(x) - 0.10)
+  is_pack = person.bag == BACKPACK
+  strap = jnp.maximum(jnp.where(is_pack, pair, slung) - 0.009, 0.165 - y)
+  worn = (is_pack & (pose.cos > 0)) | (person.bag == SHOULDER_BAG)
+  canvas.lay(jnp.where(worn, canvas.cover(strap), 0.0), (world.BAG, 0.8))

@@ -1,0 +1,202 @@
+"""The built-in synthetic world as domains to learn from and to test on.
+
+A domain is `NAME[:option=value,...]`; the options are `identities`, `cameras`,
+`infrared` (cameras) and `shots`, and the configuration has their defaults. A
+retrieval test shows identities nobody learns. A classification test shows later
+shots of those that are learned.
+"""
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+
+from fedreid_jax import errors
+from fedreid_jax.data import classification_task, federation
+from fedreid_jax.data.federation import Images, Target, World
+from fedreid_jax.data.synthetic import photographs
+
+# What the images are a function of, beside the sources.
+FIELDS = (
+  'world',
+  'task',
+  'targets',
+  'public',
+  'identities',
+  'cameras',
+  'infrared',
+  'infrared_shared',
+  'shots',
+  'target_identities',
+  'target_shots',
+  'direction',
+  'world_seed',
+)
+
+
+class Domain(NamedTuple):
+  """What is rendered of a domain.
+
+  Attributes:
+    name: of the domain.
+    identities: how many persons.
+    cameras: visible cameras.
+    infrared: infrared cameras, numbered after the visible ones.
+    shots: images of a person from a camera.
+  """
+
+  name: str
+  identities: int
+  cameras: int
+  infrared: int
+  shots: int
+
+
+def load(config, clients: bool = True) -> World:
+  """Renders what a configuration asks for, each domain when it is needed.
+
+  Args:
+    config: `config.data`.
+    clients: offer the sources too, not only the targets.
+
+  Raises:
+    ConfigError: for an unknown domain or option.
+    DataError: for a domain that is source and target.
+  """
+  usual = Domain(
+    '', config.identities, config.cameras, config.infrared, config.shots
+  )
+  public = [_parse(spec, usual) for spec in (config.public,) if spec]
+  specs = tuple(config.sources)
+  if not specs:
+    taken = [s.partition(':')[0] for s in (*config.targets, config.public)]
+    specs = tuple(n for n in photographs.DOMAIN_NAMES if n not in taken)
+  sources = [_parse(spec, usual) for spec in specs]
+  learned: dict[str, Domain] = {d.name: d for d in sources}
+  if config.task == 'classification':
+    targets = [_later_shots(config, s, learned) for s in config.targets]
+  else:
+    targets = [_strangers(config, s, usual, learned) for s in config.targets]
+    if not config.allow_overlap:
+      federation.check_disjoint([*learned], [t.name for t in targets])
+  return World(
+    tuple(_images(config, d, 0) for d in sources) if clients else (),
+    tuple(targets),
+    ','.join(map(str, (*specs, *(config[f] for f in FIELDS)))),
+    _images(config, public[0], 0) if public and clients else None,
+  )
+
+
+def _strangers(config, spec: str, usual: Domain, learned) -> Target:
+  """Asks for first shots, or for all images of one modality in the other.
+
+  The identities are new, also where a source is the target.
+  """
+  usual = usual._replace(
+    identities=config.target_identities, shots=config.target_shots
+  )
+  domain = _parse(spec, usual, fewest=2)
+  own = learned.get(domain.name)
+  first = max(config.identities, own.identities if own else 0)
+  images = _images(config, domain, first)
+  if domain.infrared and domain.cameras:
+    infrared = images.modalities == 1
+    asks = config.direction == 'infrared-visible'
+    query = infrared if asks else ~infrared
+    made = federation.split_target(images, query)
+    return made._replace(direction=config.direction)
+  shot = np.arange(len(images.identities)) % domain.shots
+  return federation.split_target(images, shot == 0)
+
+
+def _later_shots(config, spec: str, learned) -> Target:
+  """Tests the shots of a source that come after those it trains on."""
+  name = spec.partition(':')[0]
+  if name not in learned:
+    raise errors.ConfigError(
+      f'nobody learns the classes of {name!r}',
+      'data.targets',
+      f'one of {", ".join(learned)}',
+    )
+  own = learned[name]
+  domain = _parse(spec, own._replace(shots=config.target_shots))
+  shots = own.shots + domain.shots
+  images = _images(config, domain._replace(shots=shots), 0)
+  later = np.arange(len(images.identities)) % shots >= own.shots
+  return classification_task.make_target(
+    images.take(np.flatnonzero(later)), np.arange(own.identities)
+  )
+
+
+def _parse(spec: str, usual: Domain, fewest: int = 1) -> Domain:
+  """Reads a domain; what it does not say is as usual."""
+  name, _, rest = spec.partition(':')
+  if name not in photographs.DOMAIN_NAMES:
+    raise errors.ConfigError(
+      f'no domain {name!r}',
+      'data.sources',
+      f'one of {", ".join(photographs.DOMAIN_NAMES)}',
+    )
+  domain = usual._replace(name=name)
+  for part in filter(None, rest.split(',')):
+    option, _, value = part.partition('=')
+    if option not in Domain._fields[1:] or not value.isdecimal():
+      raise errors.ConfigError(
+        f'{part!r} of {spec!r}',
+        'data.sources',
+        f'NAME:option=number, options {", ".join(Domain._fields[1:])}',
+      )
+    domain = domain._replace(**{option: int(value)})
+  if domain.identities < 1 or domain.shots < fewest:
+    raise errors.ConfigError(
+      f'too few identities or shots in {spec!r}', 'data.sources', 'ask for more'
+    )
+  if domain.cameras + domain.infrared < 1:
+    raise errors.ConfigError(
+      f'no camera in {spec!r}', 'data.sources', 'set cameras or infrared'
+    )
+  return domain
+
+
+def _images(config, domain: Domain, first: int) -> Images:
+  """Returns the visible images of a domain, then the infrared ones.
+
+  Args:
+    config: `config.data`.
+    domain: what to render.
+    first: number of the first identity.
+  """
+  kinds = (('visible', domain.cameras), ('infrared', domain.infrared))
+
+  @functools.cache
+  def images() -> np.ndarray:
+    rgb = np.concatenate(
+      [
+        photographs.generate(
+          photographs.DOMAIN_NAMES.index(domain.name),
+          domain.identities,
+          cameras,
+          domain.shots,
+          height=config.height,
+          width=config.width,
+          seed=config.world_seed,
+          modality=modality,
+          first_identity=first,
+          shared=config.infrared_shared,
+        ).images
+        for modality, cameras in kinds
+        if cameras
+      ]
+    )
+    return rgb if config.channels == 'rgb' else rgb[..., 1:2]
+
+  columns = []
+  for modality, (_, cameras) in enumerate(kinds):
+    size = domain.identities, cameras, domain.shots
+    person, camera, _ = (axis.reshape(-1) for axis in np.indices(size))
+    camera = camera + modality * domain.cameras
+    columns.append((person, camera, np.full_like(person, modality)))
+  person, camera, kind = (
+    np.concatenate(c).astype(np.int32) for c in zip(*columns, strict=True)
+  )
+  return Images(domain.name, images, person, camera, kind)

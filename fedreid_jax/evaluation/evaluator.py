@@ -1,0 +1,154 @@
+"""Models of a run -> elements of `evaluation` in results.json."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fedreid_jax import errors
+from fedreid_jax.core import types
+from fedreid_jax.data.federation import Target
+from fedreid_jax.evaluation import (
+  classification,
+  ensembles,
+  evaluate_retrieval,
+  features,
+  trials,
+)
+
+# Feature to that on the other side of the neck, and what its metrics end with.
+OTHER_SIDE = {
+  'embedding': ('feature', '_before_neck'),
+  'feature': ('embedding', '_after_neck'),
+}
+COUNTS = ('queries', 'gallery', 'invalid_queries', 'ties')
+
+Entry = dict[str, Any]
+
+
+def make(config, targets, model, views, mesh) -> Callable[..., list[Entry]]:
+  """Builds `({name: variables}, source) -> entries`, one a model and target.
+
+  `source` maps models to models, before they are tested; it re-estimates their
+  moments of batch normalisation (`source_stats`) and is left out to test with
+  the running ones.
+
+  An entry is one element of `evaluation` in results.json, without its round. A
+  client's own model is tested on its own domain where that is a target (and on
+  all targets where it is not), an ensemble of them on all targets.
+
+  Args:
+    config: `config.evaluation`.
+    targets: tests, of retrieval or of classification.
+    model: the network.
+    views: of images; the test view is used.
+    mesh: devices.
+
+  With `config.both_sides` an entry's metrics have those of the feature on the
+  other side of the neck as well, `NAME_before_neck` or `NAME_after_neck`.
+  """
+  extractor = functools.partial(
+    features.make_extractor,
+    model,
+    views.test,
+    mesh,
+    batch=config.batch,
+    flip=config.flip,
+  )
+  other, side = OTHER_SIDE[config.feature]
+  embed, embed_other, classify = (
+    extractor(feature=feature) for feature in (config.feature, other, 'logits')
+  )
+
+  def one(members: list[types.Flat], target: Target) -> Entry:
+    images, modalities = target.images.images(), target.images.modalities
+    if target.protocol == classification.PROTOCOL:
+      if len(members) > 1:
+        raise errors.ConfigError(
+          'features in a row have no classifier',
+          'evaluation.ensemble',
+          "classify with 'average'",
+        )
+      return _classified(target, classify(members[0], images, modalities))
+
+    def ranked(extract) -> Entry:
+      found = [extract(variables, images, modalities) for variables in members]
+      return _ranked(
+        config, target, ensembles.join(found, config.ensemble_norm)
+      )
+
+    entry = ranked(embed)
+    if config.both_sides:
+      for name, value in ranked(embed_other)['metrics'].items():
+        entry['metrics'][name + side] = value
+    return entry
+
+  def evaluate(
+    models: dict[str, types.Flat], source=lambda models: models
+  ) -> list[Entry]:
+    models = source(models)
+    members = {name: [variables] for name, variables in models.items()}
+    for kind, own in ensembles.make(models, config.ensemble).items():
+      # Averaged parameters have moments of their own.
+      members[kind] = own if len(own) > 1 else [source({kind: own[0]})[kind]]
+    return [
+      {'model': name} | one(own, target)
+      for name, own in members.items()
+      for target in _own(name, targets)
+    ]
+
+  return evaluate
+
+
+def _ranked(config, target: Target, found: np.ndarray) -> Entry:
+  """Ranks the features `[M, D]` of a target's images, trial by trial."""
+  own = target.images
+  protocol = config.protocol or target.protocol or 'market'
+  results = [
+    evaluate_retrieval(
+      found[trial.query],
+      found[trial.gallery],
+      own.identities[trial.query],
+      own.identities[trial.gallery],
+      own.cameras[trial.query],
+      own.cameras[trial.gallery],
+      metric=config.metric,
+      protocol=protocol,
+      ranks=tuple(config.ranks),
+      rerank=config.rerank,
+    )
+    for trial in target.trials
+  ]
+  summary = results[0] if len(results) == 1 else trials.summarise(results)
+  counts = {k: max(r[k] for r in results) for k in COUNTS}
+  distance = config.metric + ('+rerank' if config.rerank else '')
+  return _entry(target, protocol, distance, summary, counts)
+
+
+def _classified(target: Target, logits: np.ndarray) -> Entry:
+  """Compares the classes that score highest with those that are shown."""
+  found = classification.evaluate_classification(
+    logits, target.images.identities
+  )
+  counts = {k: found[k] for k in COUNTS}
+  return _entry(target, target.protocol, '', found, counts)
+
+
+def _entry(
+  target: Target, protocol: str, distance: str, found, counts
+) -> Entry:
+  return {
+    'target': target.name,
+    'protocol': protocol,
+    'direction': target.direction,
+    'distance': distance,
+    'trials': len(target.trials),
+    'metrics': {k: v for k, v in found.items() if k not in (*COUNTS, 'trials')},
+  } | counts
+
+
+def _own(model: str, targets):
+  """Returns the targets a model is tested on, one of a client's by name."""
+  domain = model.removeprefix('client:').partition('.')[0]
+  return [t for t in targets if t.name == domain] or targets

@@ -1,0 +1,125 @@
+"""Parameters and multiply-adds of a network, from its program alone.
+
+Nothing is computed: the program of an embedding at test time is traced for
+abstract values, what the embedding does not need is left out of it, and the
+products of its convolutions and matrices are added up.
+"""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core
+from jax.interpreters import partial_eval
+
+from fedreid_jax import errors
+from fedreid_jax.core import param_filter, types
+
+# Leaves of the parts an image of the visible spectrum does not pass through.
+OTHER_MODALITY = '/infrared_'
+
+
+class Cost(NamedTuple):
+  """What a network takes.
+
+  Attributes:
+    parameters: trained numbers the output depends on, those of both
+      modalities where they differ.
+    multiply_adds: of convolutions and matrix products, for one image, which
+      passes through the parts of its own modality.
+  """
+
+  parameters: int
+  multiply_adds: int
+
+
+def count(
+  model: types.Model,
+  image_shape: tuple[int, int, int],
+  *,
+  classifier: bool = False,
+) -> Cost:
+  """Counts what a network takes at test time.
+
+  Args:
+    model: the network.
+    image_shape: `(H, W, ch)`.
+    classifier: count what identity scores take, not only the embedding.
+
+  Raises:
+    ConfigError: for a network with a loop of unknown length.
+  """
+  variables = jax.eval_shape(model.init, jax.random.key(0))
+  images = jax.ShapeDtypeStruct((1, *image_shape), jnp.float32)
+
+  def output(variables, images):
+    outputs, _ = model.apply(variables, images, train=False)
+    return outputs.logits if classifier else outputs.embedding
+
+  program = jax.make_jaxpr(output)(variables, images).jaxpr
+  needed, used = partial_eval.dce_jaxpr(program, [True])
+  # A flat dict is traced in the order of its sorted names.
+  names = zip(sorted(variables), used[:-1], strict=True)
+  leaves = [name for name, is_used in names if is_used]
+  params, _ = param_filter.trainable({n: variables[n] for n in leaves})
+  other = [OTHER_MODALITY in n for n in leaves] + [False] * used[-1]
+  return Cost(
+    sum(leaf.size for leaf in params.values()), _walk(needed, other)[0]
+  )
+
+
+def _walk(program: core.Jaxpr, other: list[bool]) -> tuple[int, list[bool]]:
+  """Returns multiply-adds and which results are of the other modality.
+
+  Args:
+    program: equations.
+    other: which of its inputs are of the other modality. So is what is made of
+      one, but not a selection that has any other case.
+  """
+  marked = {v for v, mark in zip(program.invars, other, strict=True) if mark}
+
+  def marks(atoms):
+    return [isinstance(a, core.Var) and a in marked for a in atoms]
+
+  total = 0
+  for equation in program.eqns:
+    inputs = marks(equation.invars)
+    products, outputs = _equation(equation, inputs)
+    total += products
+    marked |= {
+      v for v, mark in zip(equation.outvars, outputs, strict=True) if mark
+    }
+  return total, marks(program.outvars)
+
+
+def _equation(equation, inputs: list[bool]) -> tuple[int, list[bool]]:
+  """Returns the same of one equation."""
+  name, params = equation.primitive.name, equation.params
+  if name in ('while', 'cond'):
+    raise errors.ConfigError(
+      f'how often the body of a {name} runs is unknown',
+      'model',
+      'count a network whose loops have a fixed length',
+    )
+  inner = params.get('jaxpr', params.get('call_jaxpr'))
+  if inner is not None:
+    inner = getattr(inner, 'jaxpr', inner)
+    products, outputs = _walk(inner, inputs)
+    return products * params.get('length', 1), outputs
+  other = all(inputs[1:]) if name == 'select_n' else any(inputs)
+  products = 0 if other else _products(equation)
+  return products, [other] * len(equation.outvars)
+
+
+def _products(equation) -> int:
+  """Returns multiply-adds of a primitive, taps on the padding included."""
+  name, params = equation.primitive.name, equation.params
+  if name == 'conv_general_dilated':
+    taps = params['dimension_numbers'].rhs_spec[1:]
+  elif name == 'dot_general':
+    (_, taps), _ = params['dimension_numbers']
+  else:
+    return 0
+  right, out = equation.invars[1].aval, equation.outvars[0].aval
+  return out.size * math.prod(right.shape[axis] for axis in taps)

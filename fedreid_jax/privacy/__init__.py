@@ -1,0 +1,1 @@
+"""What a model and its statistics give away."""

@@ -1,0 +1,182 @@
+"""A study: many runs one after another, and one table of them all."""
+
+import contextlib
+import hashlib
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from fedreid_jax import errors
+from fedreid_jax.sweeps import report
+from fedreid_jax.sweeps.report import Line
+from fedreid_jax.training import recorder
+
+Train = Callable[[Any, Path], Any]
+ERROR = 'error.txt'  # in the work directory of a cell that failed
+
+
+class Cell(NamedTuple):
+  """One run of a study.
+
+  Attributes:
+    label: cells of one label, seeds for example, are samples of one row.
+    config: validated `ConfigDict`.
+    workdir: of the run; cells that name the same are the same run.
+    facts: what the label stands for, a column each.
+  """
+
+  label: str
+  config: Any
+  workdir: Path
+  facts: Mapping[str, str]
+
+
+def make_cell(
+  label: str, config, folder: Path, facts: Mapping[str, str]
+) -> Cell:
+  """Returns a cell whose work directory is named after its configuration."""
+  digest = hashlib.sha256(config.to_json_best_effort().encode()).hexdigest()
+  short = [key.rpartition('.')[2] + value for key, value in facts.items()]
+  words = '-'.join((config.name, *short, f'seed{config.seed}'))
+  name = re.sub(r'[^\w.-]+', '_', words)[:80]
+  return Cell(label, config, folder / f'{name}-{digest[:8]}', facts)
+
+
+def take_shard(cells: Sequence[Cell], shard: str) -> list[Cell]:
+  """Returns the runs of shard 'I/N', every N-th; all of them if it is ''.
+
+  Raises:
+    ConfigError: when it is none.
+  """
+  runs = list({cell.workdir: cell for cell in cells}.values())
+  match = re.fullmatch(r'(\d+)/(\d+)', shard or '0/1')
+  if not match or int(match[1]) >= int(match[2]):
+    raise errors.ConfigError(f'no shard {shard!r}', '--shard', 'I/N, I below N')
+  return runs[int(match[1]) :: int(match[2])]
+
+
+def run(
+  cells: Sequence[Cell],
+  table: Path,
+  train: Train,
+  *,
+  title: str,
+  shard: str = '',
+  baseline: str = '',
+  adorn: Callable[[list[Line]], list[Line]] = list,
+) -> None:
+  """Runs cells one after another and keeps one table of those that are done.
+
+  A cell that ends with an error is recorded, and the next goes on. Finished
+  cells are not run again.
+
+  Args:
+    cells: of the table.
+    table: path without suffix; `.csv` and `.md` are written after every cell.
+    train: `experiment.train`: makes or resumes the run of a work directory.
+    title: above the table.
+    shard: 'I/N' to run every N-th cell only; the table has all of them.
+    baseline: label or work directory to compare with, '' for none.
+    adorn: what a table chooses and adds before it is written.
+
+  Raises:
+    ConfigError: before the first run, for a shard or baseline there is not.
+    FedReIDError: after the last run, that of the first that failed.
+  """
+  if jax.process_count() > 1:
+    raise errors.ConfigError(
+      'a study over several processes', '--distributed', 'use --shard=I/N'
+    )
+  runs = take_shard(cells, shard)
+  other = []
+  if baseline and baseline not in {cell.label for cell in cells}:
+    other = report.summarise([_run_of(baseline)])
+
+  def write() -> str:
+    lines = collect(cells)
+    reference = other or [line for line in lines if line.label == baseline]
+    lines = adorn(report.compare(lines, reference))
+    return report.write(table, title, lines, _unfinished(cells))
+
+  table.parent.mkdir(parents=True, exist_ok=True)
+  text = write()
+  failed: list[tuple[Cell, errors.FedReIDError]] = []
+  for number, cell in enumerate(runs, 1):
+    if results(cell) is not None:
+      continue
+    seed = cell.config.seed
+    print(f'[{number}/{len(runs)}] {cell.label}, seed {seed}: {cell.workdir}')
+    error = _attempt(cell, train)
+    if error:
+      failed.append((cell, error))
+    jax.clear_caches()  # the programs of a cell are of no use to the next
+    text = write()
+  print(text)
+  for cell, error in failed:
+    raise type(error)(
+      f'{len(failed)} of {len(runs)} runs failed, the first of them '
+      f'{cell.label}: {error.what}',
+      error.where,
+      error.fix,
+    ) from error
+
+
+def collect(cells: Iterable[Cell]) -> list[Line]:
+  """Returns mean and spread of the cells that are done, label by label."""
+  once = {(cell.label, cell.workdir): cell for cell in cells}
+  found = [(c.label, c.facts, results(c)) for c in once.values()]
+  return report.summarise(
+    [(label, facts, done) for label, facts, done in found if done]
+  )
+
+
+def results(cell: Cell) -> dict[str, Any] | None:
+  """Returns what a finished run left; None while there is more to do."""
+  try:
+    found = recorder.read_object(cell.workdir / 'results.json')
+  except errors.IntegrityError:  # not there, or for the run to write again
+    return None
+  done = found.get('rounds') == cell.config.rounds and 'summary' in found
+  return found if done else None
+
+
+def _attempt(cell: Cell, train: Train) -> errors.FedReIDError | None:
+  """Runs a cell; an error is noted in its work directory and returned."""
+  note = cell.workdir / ERROR
+  with contextlib.suppress(OSError):
+    note.unlink()
+  try:
+    train(cell.config, cell.workdir)
+  except errors.FedReIDError as error:
+    print(error.line(), file=sys.stderr)
+    with contextlib.suppress(OSError):  # the folder may be what is wrong
+      note.parent.mkdir(parents=True, exist_ok=True)
+      note.write_text(error.line())
+    return error
+  return None
+
+
+def _unfinished(cells: Iterable[Cell]) -> list[dict[str, str]]:
+  """Returns a row for each cell that is not done: what stopped it if known."""
+  rows = []
+  for cell in cells:
+    if results(cell) is None:
+      note = cell.workdir / ERROR
+      error = note.read_text() if note.is_file() else ''
+      own = {'label': cell.label, 'seed': str(cell.config.seed)}
+      rows.append({**own, **cell.facts, 'error': error})
+  return rows
+
+
+def _run_of(folder: str) -> tuple[str, Mapping[str, str], dict[str, Any]]:
+  path = Path(folder).expanduser() / 'results.json'
+  found = recorder.read_object(path) if path.is_file() else {}
+  if 'summary' not in found:
+    raise errors.ConfigError(
+      f'no label and no run {folder!r}', '--baseline', 'name one of them'
+    )
+  return folder, {}, found

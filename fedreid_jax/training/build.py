@@ -1,0 +1,326 @@
+"""config -> data, model, algorithm, executor and evaluators."""
+
+import functools
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from fedreid_jax import algorithms, errors
+from fedreid_jax.core import (
+  cohort,
+  compose,
+  local_training,
+  optimizers,
+  param_filter,
+  placement,
+  simulation,
+  types,
+)
+from fedreid_jax.core.component import Population
+from fedreid_jax.data import augment, load, sampling
+from fedreid_jax.data.federation import Federation
+from fedreid_jax.evaluation import classification, evaluator
+from fedreid_jax.losses import objective
+from fedreid_jax.models import functional, networks
+from fedreid_jax.training import agreement, budget, checkpoint, source_stats
+
+CLASSIFIER = r'params/(.+/)?classifier/'
+
+
+class Setup(NamedTuple):
+  """Everything a configuration describes, ready to run.
+
+  Attributes:
+    federation: images.
+    variables: of the model before round 0.
+    pretrained: names of those that come from a file.
+    executor: runs rounds.
+    schedule: learning rate of a round.
+    evaluate: `({name: variables of a model}, source) -> entries`, see
+      `evaluator.make`.
+  """
+
+  federation: Federation
+  variables: types.Flat
+  pretrained: tuple[str, ...]
+  executor: simulation.Executor
+  schedule: Callable[..., types.Array]
+  evaluate: Callable[..., list[dict[str, Any]]]
+
+
+def build(config) -> Setup:
+  """Builds all parts of a run; nothing is compiled for training yet."""
+  federation = load.load(config.data)
+  agreement.require('data', lambda: _facts(config, federation))
+  columns = max(c.num_identities for c in federation.clients)
+  model = functional.wrap(
+    networks.build(config.model, columns), federation.image_shape
+  )
+  components = load_components(config)
+  views = augment.make(config.augment, federation.mean, federation.std)
+  mesh = placement.make_mesh(_num_devices(config, len(federation.clients)))
+  agreement.connect(mesh)
+  variables = jax.jit(model.init)(jax.random.key(config.seed))
+  loaded: list[str] = []
+  if config.model.pretrained:
+    from fedreid_jax.models import pretrained
+
+    nested = param_filter.unflatten(jax.device_get(variables))
+    nested = pretrained.load(config.model.pretrained, nested)
+    variables = param_filter.flatten(nested)
+    loaded = [name for name in variables if pretrained.covers(name)]
+  shared, _ = param_filter.split(variables, compose.shared_leaves(components))
+  _check_classifier(federation, shared or variables)
+  return Setup(
+    federation,
+    variables,
+    tuple(loaded),
+    make_executor(config, federation, model, components, views, mesh),
+    optimizers.schedule(config.optim, config.rounds),
+    evaluator.make(config.evaluation, federation.targets, model, views, mesh),
+  )
+
+
+def load_components(config) -> tuple:
+  """Returns the components of a configuration's method, in order."""
+  arguments = {n: config[n].to_dict() for n in config.components if n in config}
+  return compose.load(config.components, arguments, algorithms)
+
+
+def _facts(config, federation: Federation) -> dict[str, str]:
+  """Returns digests of all that a run reads: images, labels and weights."""
+  facts = {'digest of the images': federation.digest}
+  for one in federation.clients:
+    labels = hashlib.sha256(one.labels.tobytes() + one.cameras.tobytes())
+    facts[f'labels of {one.name}'] = labels.hexdigest()
+  weights = Path(config.model.pretrained)
+  if weights.is_file():
+    facts['model.pretrained'] = hashlib.sha256(weights.read_bytes()).hexdigest()
+  return facts
+
+
+def _check_classifier(federation: Federation, leaves: types.Flat) -> None:
+  """Refuses to classify with a model that lacks the clients' classifier."""
+  classifies = classification.PROTOCOL in [
+    target.protocol for target in federation.targets
+  ]
+  if classifies and not param_filter.split(leaves, CLASSIFIER)[0]:
+    raise errors.ConfigError(
+      'the model that is tested has no classifier, it stays at the clients',
+      'components',
+      "classify with 'fedavg' or 'standalone'",
+    )
+
+
+def _num_devices(config, num_clients: int) -> int:
+  """Returns the devices of a run: no more than clients, if one process."""
+  wanted, present = config.execution.devices, jax.device_count()
+  if wanted > present:
+    raise errors.ConfigError(
+      f'{wanted} devices of {present}', 'execution.devices', 'ask for fewer'
+    )
+  if wanted or jax.process_count() > 1:
+    return wanted or present
+  return min(present, num_clients)
+
+
+def make_executor(
+  config, federation: Federation, model, components, views, mesh
+) -> simulation.Executor:
+  """Builds what runs the rounds of a federation.
+
+  Args:
+    config: all of it.
+    federation: images.
+    model: the network.
+    components: of the method.
+    views: of images, for training and test.
+    mesh: devices.
+  """
+  clients, local = federation.clients, config.local
+  public = federation.public
+  people = Population(
+    clients,
+    0 if public is None else len(public.identities),
+    len(cohort.draw(config.seed, 0, len(clients), config.fraction)),
+  )
+  for component in components:
+    if component.check:
+      component.check(people)
+  planner, shape, masked = sampling.make(local, clients, config.seed)
+  seed = jax.random.key(config.seed)
+  images = jax.ShapeDtypeStruct(
+    (local.batch, *federation.image_shape), jnp.float32
+  )
+  forward = functools.partial(model.apply, train=False)
+  variables = jax.eval_shape(model.init, seed)
+  each = budget.cost(forward, variables, federation.image_shape)
+  budget.check(config, shape, people.cohort, each, len(mesh.local_devices))
+  deterministic = config.execution.deterministic
+  settings = local_training.Settings(
+    model=model,
+    objective=objective.make(config.loss),
+    optimizer=optimizers.make(config.optim),
+    schedule=optimizers.schedule(config.optim, config.rounds),
+    train_view=views.train,
+    test_view=views.test,
+    outputs=jax.eval_shape(forward, variables, images)[0],
+    image_shape=images.shape,
+    num_steps=shape[0],
+    seed=seed,
+    shared=compose.shared_leaves(components),
+    persistent=not config.optim.reset_each_round,
+    ramp=config.optim.ramp,
+    masked=masked,
+    survey_batch=local.survey_batch,
+    accumulate=local.accumulate,
+  )
+  algorithm = compose.compose(
+    components, settings, bn_buffers=config.bn_buffers, ordered=deterministic
+  )
+  if algorithm.program.surveys:
+    budget.check_survey(local.survey_batch, each)
+  options = simulation.Options(
+    seed=config.seed,
+    fraction=config.fraction,
+    width=config.execution.width,
+    ordered=deterministic,
+    budget=int(config.execution.image_budget_mb * 2**20),
+    plan_shape=shape,
+    survey_batch=local.survey_batch,
+  )
+  return simulation.Executor(
+    algorithm,
+    clients,
+    planner,
+    federation.image_shape,
+    options,
+    mesh,
+    None if public is None else public.images(),
+  )
+
+
+def named_models(
+  shared: types.Flat,
+  personal: types.Flat,
+  groups: np.ndarray,
+  names: Sequence[str],
+) -> dict[str, types.Flat]:
+  """Returns the variables of each model of a run by its name.
+
+  One model is 'global', several are 'cluster:GROUP'; where nothing travels
+  every client has its own, 'client:NAME'.
+
+  Args:
+    shared: leaves that travel, `[G, ...]`.
+    personal: leaves that stay, `[N, ...]`; those beside a model of the server
+      are of any client: only identity scores depend on them.
+    groups: group of every client, int32 `[N]`.
+    names: of the clients, `N`.
+  """
+  if not shared:
+    return {
+      f'client:{name}': {n: x[k] for n, x in personal.items()}
+      for k, name in enumerate(names)
+    }
+  several = next(iter(shared.values())).shape[0] > 1
+  own = {n: x[0] for n, x in personal.items()}
+  return {
+    f'cluster:{group}' if several else 'global': {
+      n: leaf[group] for n, leaf in shared.items()
+    }
+    | own
+    for group in np.unique(groups)
+  }
+
+
+class Restored(NamedTuple):
+  """The network of a checkpoint.
+
+  Attributes:
+    model: the network.
+    variables: initial ones, for what never travelled.
+    views: of images.
+    mesh: devices.
+  """
+
+  model: types.Model
+  variables: types.Flat
+  views: augment.Views
+  mesh: Mesh
+
+
+def restored(config, federation: Federation, leaves: types.Flat) -> Restored:
+  """Builds the network that leaves of a checkpoint belong to.
+
+  Args:
+    config: all of it.
+    federation: images.
+    leaves: of one model, what never travelled may be missing.
+
+  Raises:
+    IntegrityError: when they do not fit the configured network.
+  """
+  kernel = leaves.get('params/classifier/kernel')
+  columns = 1 if kernel is None else kernel.shape[-1]
+  model = functional.wrap(
+    networks.build(config.model, columns), federation.image_shape
+  )
+  variables = jax.jit(model.init)(jax.random.key(config.seed))
+  checkpoint.check_fits(leaves, variables)
+  return Restored(
+    model,
+    variables,
+    augment.make(config.augment, federation.mean, federation.std),
+    placement.make_mesh(config.execution.devices or None),
+  )
+
+
+def evaluate_only(
+  config,
+  models: dict[str, types.Flat],
+  groups: np.ndarray,
+  names: Sequence[str],
+) -> list[dict[str, Any]]:
+  """Tests models from a checkpoint on the targets of a configuration.
+
+  Clients' images are read for `evaluation.batch_stats='source'` only.
+
+  Args:
+    config: all of it.
+    models: variables by name, what never travelled may be missing.
+    groups: group of every client of the run, int32 `[N]`.
+    names: of these clients, `N`.
+
+  Raises:
+    DataError: when the clients of the configuration are not those of the run.
+  """
+  from_source = config.evaluation.batch_stats == 'source'
+  federation = load.load(config.data, clients=from_source)
+  any_model = next(iter(models.values()))
+  model, variables, views, mesh = restored(config, federation, any_model)
+  _check_classifier(federation, any_model)
+  evaluate = evaluator.make(
+    config.evaluation, federation.targets, model, views, mesh
+  )
+  models = {n: {**variables, **own} for n, own in models.items()}
+  if not from_source:
+    return evaluate(models)
+  if [c.name for c in federation.clients] != list(names):
+    raise errors.DataError(
+      f'clients {", ".join(c.name for c in federation.clients)} where the run '
+      f'has {", ".join(names)}',
+      'evaluation.batch_stats',
+      "set it to 'running', or give the data of the run",
+    )
+  components = load_components(config)
+  executor = make_executor(config, federation, model, components, views, mesh)
+  sent = {'up': Counter(), 'down': Counter()}
+  return evaluate(models, source_stats.make(executor, groups, names, sent))

@@ -1,0 +1,223 @@
+"""A run as it was left: its models, and one of them with its images."""
+
+import copy
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedreid_jax import errors
+from fedreid_jax.algorithms.statistics import moments
+from fedreid_jax.core import types
+from fedreid_jax.core.types import ClientData
+from fedreid_jax.data import load
+from fedreid_jax.data.augment import Views
+from fedreid_jax.data.federation import Federation, Target
+from fedreid_jax.evaluation import classification, features
+from fedreid_jax.training import build, checkpoint, recorder, run_files
+
+
+class Trained(NamedTuple):
+  """One model of a run, and what it was trained and tested on.
+
+  Attributes:
+    config: of the run.
+    step: rounds of training.
+    name: of the model: 'global', 'cluster:GROUP' or 'client:NAME'.
+    model: the network.
+    variables: of the model; leaves that never travelled are initial values,
+      only identity scores depend on them.
+    federation: images.
+    views: of images.
+    extractor: `(feature=, flip=)`, of `features.make_extractor`.
+    slots: what components of the server keep, by the names of the components,
+      as far as that is an array each.
+  """
+
+  config: Any
+  step: int
+  name: str
+  model: types.Model
+  variables: types.Flat
+  federation: Federation
+  views: Views
+  extractor: Callable[..., Callable[..., np.ndarray]]
+  slots: dict[str, np.ndarray]
+
+  def features(
+    self, images: np.ndarray, which: str, modalities: np.ndarray | None = None
+  ) -> np.ndarray:
+    """Returns features of images, float32 `[M, D]`.
+
+    Args:
+      images: uint8 `[M, H, W, ch]`.
+      which: 'feature' before the neck or 'embedding' after it.
+      modalities: `[M]`, 0 visible and 1 infrared; without, all are visible.
+    """
+    extract = self.extractor(feature=which, flip=False)
+    return extract(self.variables, images, modalities)
+
+  def ranked(
+    self, images: np.ndarray, modalities: np.ndarray | None = None
+  ) -> np.ndarray:
+    """Returns the features that the run's evaluation ranks, `[M, D]`."""
+    config = self.config.evaluation
+    extract = self.extractor(feature=config.feature, flip=config.flip)
+    return extract(self.variables, images, modalities)
+
+  def moments(
+    self, client: ClientData, which: str = 'feature'
+  ) -> moments.Moments:
+    """Returns the moments of a client's features, by identity.
+
+    Args:
+      client: whose images.
+      which: 'feature' before the neck or 'embedding' after it.
+    """
+    found = self.features(client.images(), which, client.modalities)
+    none = moments.zeros(client.num_identities, found.shape[1])
+    real = np.ones(len(found), bool)
+    return jax.jit(moments.merge)(none, found, client.labels, real)
+
+  def client(self, name: str) -> ClientData:
+    """Returns a client, the first if the name is ''.
+
+    Raises:
+      ConfigError: when there is none.
+    """
+    return _named(self.federation.clients, name, 'client', '--source')
+
+  def target(self, name: str) -> Target:
+    """Returns a retrieval test, the first if the name is ''.
+
+    Raises:
+      ConfigError: when there is none.
+    """
+    target = _named(self.federation.targets, name, 'target', '--target')
+    if target.protocol == classification.PROTOCOL:
+      raise errors.ConfigError(
+        f'{target.name} is a test of classification, nothing is ranked',
+        '--target',
+        'give a run with retrieval tests',
+      )
+    return target
+
+
+def _named(found: Sequence[Any], name: str, kind: str, flag: str) -> Any:
+  for one in found:
+    if name in ('', one.name):
+      return one
+  names = ', '.join(one.name for one in found) or 'none'
+  raise errors.ConfigError(f'no {kind} {name!r}', flag, f'there are {names}')
+
+
+class Restored(NamedTuple):
+  """What a checkpoint holds of a run's models.
+
+  Attributes:
+    step: rounds of training.
+    models: variables by the names of `assemble.named_models`.
+    groups: group of every client, int32 `[N]`.
+    host: what the run keeps beside its arrays.
+  """
+
+  step: int
+  models: dict[str, types.Flat]
+  groups: np.ndarray
+  host: dict[str, Any]
+
+
+def restore(saved: checkpoint.Checkpoints, which: str) -> Restored:
+  """Restores the models of a run.
+
+  Args:
+    saved: its checkpoints.
+    which: 'latest', 'best' or a step.
+
+  Raises:
+    IntegrityError: when there is no such checkpoint, or it does not verify.
+  """
+  step = saved.find(which)
+  shared, personal, groups, host = saved.restore_models(step)
+  models = build.named_models(shared, personal, groups, host['clients'])
+  return Restored(step, models, groups, host)
+
+
+def load_run(
+  config, workdir: Path, which: str = 'latest', name: str = ''
+) -> Trained:
+  """Loads a model of a run.
+
+  Args:
+    config: of the run, validated.
+    workdir: of the run.
+    which: checkpoint, 'latest', 'best' or a step.
+    name: of the model, '' for the server's (the first where there are several).
+
+  Raises:
+    IntegrityError: when there is no such checkpoint, or it does not verify or
+      fit the model.
+    ConfigError: for a model the run does not have.
+  """
+  with run_files.checkpoints_of(workdir) as saved:
+    step, models, _, _ = restore(saved, which)
+    slots = saved.restore_slots(step)
+  name = name or next(iter(models))
+  if name not in models:
+    raise errors.ConfigError(
+      f'no model {name!r}', '--model', f'there are {", ".join(models)}'
+    )
+  federation = load.load(config.data)
+  model, variables, views, mesh = build.restored(
+    config, federation, models[name]
+  )
+  extractor = functools.partial(
+    features.make_extractor,
+    model,
+    views.test,
+    mesh,
+    batch=config.evaluation.batch,
+  )
+  return Trained(
+    config=config,
+    step=step,
+    name=name,
+    model=model,
+    variables={**variables, **models[name]},
+    federation=federation,
+    views=views,
+    extractor=functools.cache(extractor),
+    slots=slots,
+  )
+
+
+def evaluate(config, workdir: Path, which: str) -> list[dict[str, Any]]:
+  """Evaluates a checkpoint, prints it and writes `evaluation-STEP.json`.
+
+  Args:
+    config: validated `ConfigDict`; its targets are ranked.
+    workdir: of a run.
+    which: 'latest', 'best' or a step.
+
+  Raises:
+    IntegrityError: when there is no such checkpoint, or it does not verify or
+      fit the model.
+  """
+  with run_files.checkpoints_of(workdir) as saved:
+    step, models, groups, host = restore(saved, which)
+  if host['world'] == config.data.world:
+    # What the model was trained on decides what it may be tested on.
+    config = copy.deepcopy(config)
+    config.data.sources = tuple(host['sources'])
+  entries = build.evaluate_only(config, models, groups, host['clients'])
+  for entry in entries:
+    entry['round'] = step
+  if jax.process_index() == 0:
+    recorder.write_json(workdir / f'evaluation-{step}.json', entries)
+  if entries:
+    record = recorder.Recorder(workdir, config.rounds)
+    record.evaluations('+'.join(config.components), entries)
+  return entries

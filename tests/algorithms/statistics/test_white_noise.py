@@ -1,0 +1,52 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import toy
+
+from fedreid_jax.algorithms.statistics import white_noise
+
+KEY = jax.random.key(5)
+LEAVES = {
+  'params/b': jnp.full((1, 100, 50), 3.0),
+  'params/a': jnp.zeros(5000),
+  'batch_stats/var': jnp.ones(20),
+}
+
+
+def added(key=KEY, **arguments):
+  noisy = white_noise.gaussian(key, LEAVES, 0.5, **arguments)
+  assert noisy.keys() == LEAVES.keys()
+  return {n: np.asarray(noisy[n] - x).ravel() for n, x in LEAVES.items()}
+
+
+def test_a_key_gives_the_same_bits_and_another_others():
+  toy.assert_equal_trees(added(), added())
+  other = added(jax.random.key(6))
+  assert (added()['params/a'] != other['params/a']).mean() > 0.99
+
+
+def test_deviation_is_the_scale_and_leaves_are_independent():
+  found = added()
+  a, b = found['params/a'], found['params/b']
+  for leaf in (a, b):
+    assert abs(leaf.mean()) < 5 * 0.5 / np.sqrt(5000)
+    np.testing.assert_allclose(leaf.std(), 0.5, rtol=0.05)
+  assert abs(np.corrcoef(a, b)[0, 1]) < 0.06
+
+
+def test_order_of_the_leaves_does_not_matter():
+  backwards = dict(reversed(LEAVES.items()))
+  toy.assert_equal_trees(
+    white_noise.gaussian(KEY, LEAVES, 0.5),
+    white_noise.gaussian(KEY, backwards, 0.5),
+  )
+
+
+@pytest.mark.parametrize('buffers', [False, True])
+def test_running_statistics_only_if_asked(buffers):
+  assert added(buffers=buffers)['batch_stats/var'].any() == buffers
+
+
+def test_no_scale_is_no_noise():
+  toy.assert_equal_trees(white_noise.gaussian(KEY, LEAVES, 0.0), LEAVES)

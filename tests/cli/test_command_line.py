@@ -1,0 +1,80 @@
+import pytest
+from absl import flags
+
+from fedreid_jax import errors
+from fedreid_jax.cli import command_line
+from fedreid_jax.config import parsing, schema
+
+FIELDS = parsing.flatten(schema.default())
+
+
+@pytest.fixture(scope='module')
+def known():
+  values = flags.FlagValues()
+  flags.DEFINE_string('config', None, '', flag_values=values)
+  flags.DEFINE_string('workdir', None, '', flag_values=values)
+  flags.DEFINE_bool('debug', False, '', flag_values=values)
+  flags.DEFINE_multi_string('set', [], '', flag_values=values)
+  return values
+
+
+@pytest.mark.parametrize(
+  'line, values',
+  [
+    ('--config.seed 1 --config.seed 2', "'1' and '2'"),
+    ('--config.seed=1 --config.seed 2', "'1' and '2'"),
+    ('--config.seed 1 -config.seed=2', "'1' and '2'"),
+    ('--config.optim.lr -1 --config.optim.lr 2', "'-1' and '2'"),
+    ('--workdir a --debug --workdir b', "'a' and 'b'"),
+    ('--config f.py --config=f.py', "'f.py' and 'f.py'"),
+    ('--debug --nodebug', "'true' and 'false'"),
+    ('--config.data.invert --noconfig.data.invert', "'true' and 'false'"),
+    ('--config.data.invert --config.data.invert=False', "'true' and 'False'"),
+    ('--unknown 1 --unknown 2', "'1' and '2'"),
+  ],
+)
+def test_a_flag_twice_in_any_form(known, line, values):
+  with pytest.raises(errors.ConfigError, match=f'twice: {values}'):
+    command_line.check(line.split(), known, FIELDS)
+
+
+@pytest.mark.parametrize(
+  'line',
+  [
+    '--config.seed 1 --config.rounds 1',
+    '--set a=1 --set a=2 --set=b=3',
+    '--workdir --config.seed --config.seed 1',  # a value that looks like one
+    '--config.data.invert --config.seed 1 --debug --workdir x',
+    '--config.optim.lr -1 --config.optim.momentum -1',
+    '--config=f.py:smoke,seed=1 --config.seed=2 stray',
+    '--config.optim={}',
+    '--workdir',
+  ],
+)
+def test_lines_that_say_nothing_twice(known, line):
+  command_line.check(line.split(), known, FIELDS)
+
+
+@pytest.mark.parametrize(
+  'flag, field',
+  [
+    ('--config.optim.learing_rate=1', 'optim.lr'),
+    ('--config.optim.learing_rate 1', 'optim.lr'),
+    ('--config.optim.momentun=1', 'optim.momentum'),
+    ('--config.roundz=1', 'rounds'),
+    ('--config.lr=1', 'fedopt.lr or kd.lr or optim.lr'),
+    ('--config.model.momentum=1', 'fedopt.momentum or .* optim.momentum'),
+    ('--config.optm.nesterow=1', 'optim.nesterov'),
+    ('--noconfig.data.invrt', 'data.invert'),
+    ('--config.model.features[0]=1', 'model.features'),
+  ],
+)
+def test_a_misspelt_field_gets_the_nearest(known, flag, field):
+  with pytest.raises(errors.ConfigError, match=f'mean {field}\\?') as info:
+    command_line.check(flag.split(), known, FIELDS)
+  assert info.value.exit_code == 2 and info.value.where.startswith('--')
+
+
+def test_a_field_that_is_near_nothing(known):
+  with pytest.raises(errors.ConfigError, match="'zzz.qqq'.*schema.py"):
+    command_line.check(['--config.zzz.qqq=1'], known, FIELDS)

@@ -1,0 +1,135 @@
+"""The command line of the data sets."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from fedreid_jax.cli import data
+from fedreid_jax.data import decoder, prepared
+from fedreid_jax.data.datasets import registry
+
+
+def run(tmp_path, *arguments):
+  done = subprocess.run(
+    [sys.executable, '-m', 'launchers.data', *arguments],
+    capture_output=True,
+    text=True,
+    env={**os.environ, 'XDG_CACHE_HOME': str(tmp_path), 'COLUMNS': '100'},
+  )
+  assert 'Traceback' not in done.stderr
+  return done.returncode, done.stdout, done.stderr
+
+
+def test_prepare_twice(minis, tmp_path):
+  arguments = (
+    'prepare',
+    '--dataset=market1501',
+    f'--root={minis("market1501")}',
+    f'--out={tmp_path / "out"}',
+    '--height=32',
+    '--width=16',
+  )
+  first, second = run(tmp_path, *arguments), run(tmp_path, *arguments)
+  assert first == second
+  assert first[0] == 0
+  assert 'Market-1501: 110x32x16x3 uint8 in' in first[1]
+
+
+def test_doctor(mini_copy, tmp_path):
+  root = mini_copy('regdb')
+  where = ('doctor', '--dataset=regdb:trial=2', f'--root={root}')
+  code, out, _ = run(tmp_path, *where)
+  assert code == 0
+  assert 'RegDB: found / published' in out
+  assert '100 / 4,120' in out and 'trial=2' in out
+  assert 'warning: train has 5 identities, published are 206' in out
+  (root / 'Visible/1/person_v_00000_1.bmp').write_bytes(b'')
+  code, out, err = run(tmp_path, *where, '--deep')
+  assert code == 3
+  assert 'error: unreadable files, 1: Visible/1/person_v_00000_1.bmp' in out
+  assert err.startswith('error[3]: 2 errors, first: unreadable files')
+
+
+@pytest.fixture
+def door(tmp_path, monkeypatch, capfd):
+  """`(*arguments) -> (exit code, stdout, stderr)`, in this process."""
+  flags = data.flags.FLAGS
+  names = ('dataset', 'root', 'out', 'height', 'width', 'identities', 'deep')
+  monkeypatch.setenv('JAX_COMPILATION_CACHE_DIR', 'as the tests have it')
+  monkeypatch.chdir(tmp_path)
+  for name in ('stdout', 'stderr'):  # a door opens its own
+    monkeypatch.setattr(sys, name, getattr(sys, name))
+
+  def one(*arguments):
+    monkeypatch.setattr(sys, 'argv', ['data', *arguments])
+    flags.unparse_flags()
+    for name in names:
+      flags[name].unparse()
+    with pytest.raises(SystemExit) as caught:
+      data.run.start(data)
+    return (caught.value.code or 0, *capfd.readouterr())
+
+  yield one
+  flags.unparse_flags()
+  for name in names:
+    flags[name].unparse()
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'message'),
+  [
+    ((), 'error[2]: nothing is no command — command line — prepare, doctor'),
+    (('cure',), "error[2]: 'cure' is no command"),
+    (('doctor', '--dataset=viper'), 'error[2]: no --root — command line'),
+    (('doctor', '--root=x', '--dataset=x'), "error[2]: unknown data set 'x'"),
+    (('doctor', '--root=x', '--dataset=viper'), 'error[3]: x does not exist'),
+    (('synth', 'viper'), "error[2]: stray argument 'viper'"),
+    (('synth', '--identities=5'), 'identities'),
+  ],
+)
+def test_mistakes(door, arguments, message):
+  code, _, err = door(*arguments)
+  assert code in (2, 3) and message in err
+
+
+@pytest.mark.parametrize(
+  'name', ['market1501', 'msmt17', 'cuhk01', 'viper', 'grid']
+)
+def test_an_archive_in_a_folder_of_the_sets_name(door, minis, tmp_path, name):
+  inner = tmp_path / 'root' / name / registry.get(name).folders[0]
+  shutil.copytree(minis(name), inner)
+  where = (f'--dataset={name}', f'--root={tmp_path / "root"}')
+  code, out, err = door('doctor', *where)
+  assert (code, err) == (0, ''), out
+  size = ('--height=16', '--width=8')
+  assert door('prepare', *where, f'--out={tmp_path / "out"}', *size)[0] == 0
+  images = [
+    prepared.open_prepared(root, name, decoder.Decoder(16, 8))
+    for root in (tmp_path / 'root', tmp_path / 'out', minis(name))
+  ]
+  for one in images:
+    assert one.names == images[2].names
+    np.testing.assert_array_equal(one.images, images[2].images)
+
+
+def test_list_names_everything(tmp_path):
+  code, out, _ = run(tmp_path, 'list')
+  assert code == 0
+  assert 'msmt17: MSMT17; market' in out and 'val=train|val|drop' in out
+
+
+def test_synth_and_sheet(door, tmp_path):
+  size = ('--height=32', '--width=16')
+  root = tmp_path / 'mini'
+  arguments = ('synth', '--dataset=grid', f'--root={root}', '--identities=6')
+  code, out, _ = door(*arguments, *size)
+  assert (code, out) == (0, f'a miniature of QMUL GRID in {root}\n')
+  assert len(list((root / 'probe').iterdir())) == 5
+  code, _, err = door(*arguments, *size)
+  assert code == 6 and 'not empty' in err
+  code, _, _ = door('sheet', f'--out={tmp_path / "a.png"}', *size)
+  assert code == 0 and (tmp_path / 'a.png').stat().st_size > 1000

@@ -1,0 +1,110 @@
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from configs import cifar
+from fedreid_jax import errors
+from fedreid_jax.config import validation
+from fedreid_jax.training import build, loop, snapshot
+
+
+@pytest.mark.parametrize('preset', cifar.PRESETS)
+@pytest.mark.parametrize('method', cifar.METHODS)
+def test_every_method_with_every_preset_is_valid(method, preset):
+  config = validation.validate(cifar.get_config(f'method={method},{preset}'))
+  assert config.name == f'cifar_{method}'
+  assert config.components == cifar.METHODS[method]
+  assert config.local.epochs == (1 if method == 'fedsgd' else 5)
+  alone = method == 'centralised'
+  assert config.data.scenario == ('centralised' if alone else 'iid')
+  assert config.optim.reset_each_round != alone
+
+
+def test_the_published_setting_and_what_it_leaves_open():
+  config = cifar.get_config('paper,method=fedreid,fraction=0.5')
+  assert config.fraction == 0.5 and config.model.name == 'resnet32'
+  assert config.components == ('fedavg', 'uniform', 'expert')
+  assert (config.rounds, config.local.batch, config.data.num_clients) == (
+    100,
+    32,
+    4,
+  )
+  assert config.optim.lr == 0.1 and config.optim.milestones == (40, 80)
+  assert config.optim.nesterov and config.optim.momentum == 0.9
+  assert config.optim.weight_decay == 5e-4 and config.optim.gamma == 0.1
+  assert (config.augment.pad, config.augment.flip) == (4, 0.5)
+
+
+def test_arguments_there_are_not():
+  with pytest.raises(errors.ConfigError, match="unknown method 'fedprox'"):
+    cifar.get_config('smoke,method=fedprox')
+
+
+@pytest.mark.parametrize(
+  'pairs, message',
+  [
+    ('data.world=folder', 'a folder has no test images'),
+    ('data.labels=max', 'lets clients number their own'),
+    ('data.num_clients=0', 'out of range'),
+    ('data.concentration=0.0', 'out of range'),
+    ('data.task=ranking', 'unknown choice'),
+    ('evaluation.ensemble=("median",)', 'unknown choice'),
+  ],
+)
+def test_settings_that_cannot_be_classified(pairs, message):
+  with pytest.raises(errors.ConfigError, match=message):
+    validation.validate(cifar.get_config(f'smoke,{pairs}'))
+
+
+@pytest.fixture
+def tiny():
+  config = cifar.get_config(
+    'smoke,model.features=(4,8),data.identities=3,data.cameras=2,'
+    'data.scenario=dirichlet,data.num_clients=3,local.epochs=1,'
+    'data.height=16,data.width=8,evaluation.every=1,execution.devices=1'
+  )
+  return validation.validate(config)
+
+
+@pytest.mark.slow
+def test_a_run_reports_accuracy_and_is_judged_by_it(tiny, tmp_path, capsys):
+  results = loop.train(tiny, tmp_path)
+  entries = results['evaluation']
+  assert [e['round'] for e in entries] == [0, 1, 2]
+  for entry in entries:
+    assert entry['metrics'].keys() == {'accuracy'}
+    # 3 persons, 2 cameras, 2 later shots.
+    assert (entry['queries'], entry['gallery']) == (12, 0)
+    right = entry['metrics']['accuracy'] * 12 / 100
+    assert right == pytest.approx(round(right))
+  kinds = {e['kind'] for e in results['summary']}
+  assert kinds == {'last', 'best_three', 'best'}
+  printed = capsys.readouterr().out
+  assert 'unseen images, %' in printed and 'distance' not in printed
+  clients = json.loads((tmp_path / 'run.json').read_text())['clients']
+  assert sum(c['images'] for c in clients) == 3 * 2 * 4
+  assert {c['identities'] for c in clients} == {3}
+  found = snapshot.evaluate(tiny, tmp_path, 'latest')
+  assert found[0]['metrics'] == entries[-1]['metrics']
+  highest = max(e['metrics']['accuracy'] for e in entries)
+  (best,) = snapshot.evaluate(tiny, tmp_path, 'best')
+  assert best['metrics']['accuracy'] == highest
+
+
+def test_a_classifier_that_stays_at_home_classifies_nothing(tiny):
+  tiny.components = ('fedpav',)
+  with pytest.raises(errors.ConfigError, match='stays at the clients'):
+    build.build(tiny)
+  tiny.components = ('standalone',)
+  setup = build.build(tiny)
+  without = {n: x for n, x in setup.variables.items() if 'classifier' not in n}
+  names = [c.name for c in setup.federation.clients]
+  run = np.zeros(len(names), np.int32), names
+  with pytest.raises(errors.ConfigError, match='stays at the clients'):
+    build.evaluate_only(tiny, {'global': jax.device_get(without)}, *run)
+  (entry,) = build.evaluate_only(
+    tiny, {'global': jax.tree.map(np.asarray, setup.variables)}, *run
+  )
+  assert entry['metrics'].keys() == {'accuracy'}

@@ -1,0 +1,194 @@
+import importlib
+import inspect
+import json
+
+import pytest
+from ml_collections import ConfigDict
+
+from configs import dfh, fedpav
+from fedreid_jax import errors
+from fedreid_jax.config import parsing, recipes, schema, validation
+
+RECIPES = {'dfh': dfh, 'fedpav': fedpav}
+
+
+@pytest.mark.parametrize('name', RECIPES)
+@pytest.mark.parametrize('preset', dfh.PRESETS)
+def test_every_preset_of_every_recipe_is_valid(name, preset):
+  config = RECIPES[name].get_config(preset)
+  assert validation.validate(config).name == name
+
+
+def test_defaults_of_dfh_are_the_papers():
+  config = dfh.get_config()
+  assert config.dfh.lam == 5.0 and config.dfh.alpha == (1.0,)
+  assert config.loss.margin == 0.5 == config.dfh.margin
+  assert config.optim.momentum == 0.9 and config.optim.weight_decay == 5e-4
+  assert config.components == ('fedpav', 'dfh')
+
+
+def test_every_field_has_a_comment():
+  lines = inspect.getsource(schema.default).splitlines()
+  fields = [x for x in lines if x.startswith('  c.') and 'ConfigDict' not in x]
+  assert len(fields) == len(parsing.flatten(schema.default()))
+  assert not [x for x in fields if '  # ' not in x]
+
+
+def test_pairs_after_the_preset_change_fields():
+  config = dfh.get_config(
+    'smoke,rounds=7,data.targets=("park",),seed=3,dfh.alpha=(1.0,2.0)'
+  )
+  assert (config.rounds, config.data.targets, config.seed) == (7, ('park',), 3)
+
+
+@pytest.mark.parametrize(
+  'arg, message',
+  [
+    ('papr', 'unknown preset'),
+    ('smoke,rouns=3', 'unknown field.*mean rounds'),
+    ('smoke,optim.learing_rate=3', 'mean optim.lr\\?'),
+    ('smoke,rounds', "no field and value 'rounds'"),
+    ('smoke,rounds=many', 'rounds'),
+  ],
+)
+def test_bad_arguments_of_a_recipe(arg, message):
+  with pytest.raises(errors.ConfigError, match=message):
+    dfh.get_config(arg)
+
+
+def broken(**changes):
+  config = dfh.get_config('smoke')
+  with config.unlocked(), config.ignore_type():
+    for key, value in changes.items():
+      config.update_from_flattened_dict({key.replace('__', '.'): value})
+  return config
+
+
+@pytest.mark.parametrize(
+  'field, value, message',
+  [
+    ('optim__lr', float('nan'), 'not finite'),
+    ('optim__lr', float('inf'), 'not finite'),
+    ('optim__lr', -1.0, 'out of range'),
+    ('optim__lr', 1e39, 'not finite'),
+    ('rounds', 10**20, '32 bits'),
+    ('rounds', 2**31, '32 bits'),
+    pytest.param('rounds', 10**5000, '32 bits', id='no text'),
+    ('model__features', (10**20,), '32 bits'),
+    ('rounds', 0, 'out of range'),
+    ('rounds', -3, 'out of range'),
+    ('rounds', True, 'bool'),
+    ('rounds', '3', 'str'),
+    ('rounds', None, 'NoneType'),
+    ('fraction', 0.0, 'out of range'),
+    ('fraction', 1.5, 'out of range'),
+    ('optim__momentum', 1.0, 'out of range'),
+    ('augment__flip', 1.1, 'out of range'),
+    ('loss__margin', -0.1, 'out of range'),
+    ('model__name', 'resnet5', 'unknown choice'),
+    ('bn_buffers', 'avg', 'unknown choice'),
+    ('name', '', 'name'),
+    ('name', '../x', 'name'),
+    ('components', (), 'no component'),
+    ('components', ('fedpav', 'uniform', 'scaffold'), 'would go by size'),
+    ('local__batch', 30, 'multiple'),
+    ('execution__width', 4, 'deterministic'),
+    ('data__std', (0.0, 1.0, 1.0), 'std'),
+    ('data__mean', (0.0,), 'means'),
+    ('evaluation__ranks', (), 'ranks'),
+    ('data__mean', (float('nan'),) * 3, 'not finite'),
+    ('optim__points', (1, 2), 'parts'),
+    ('optim__milestones', ('a',), 'str'),
+    ('optim__lr_multipliers', (('(', 1.0),), 'regular expression'),
+    ('data__identity_pattern', 'p.*', 'no group'),
+    ('model__features', ('a',), 'str'),
+    ('evaluation__ranks', ('a',), 'str'),
+    ('dfh__alpha', (1.0, 'x'), 'str'),
+  ],
+)
+def test_values_that_cannot_run(field, value, message):
+  with pytest.raises(errors.ConfigError, match=message):
+    validation.validate(broken(**{field: value}))
+
+
+def test_unknown_field_in_a_file_names_the_near_one():
+  config = dfh.get_config('smoke')
+  with config.unlocked():
+    config.optim.momentun = 0.5
+  message = 'optim.momentun.*mean optim.momentum'
+  with pytest.raises(errors.ConfigError, match=message):
+    validation.validate(config)
+
+
+def test_sub_configuration_replaced_without_its_fields():
+  config = dfh.get_config('smoke')
+  with config.unlocked():
+    config.optim = ConfigDict({'lr': 0.1})
+  with pytest.raises(errors.ConfigError, match='missing.*optim.gamma'):
+    validation.validate(config)
+
+
+def test_a_misspelt_field_cannot_be_set():
+  config = dfh.get_config('smoke')
+  with pytest.raises(AttributeError, match='learing_rate'):
+    config.optim.learing_rate = 1.0
+
+
+def saved(**sections):
+  return json.loads(dfh.get_config('smoke').to_json_best_effort()) | sections
+
+
+def test_a_saved_configuration_is_read_with_changes():
+  config = parsing.from_json(saved(), ['rounds=7'], 'config.json')
+  assert config.rounds == 7 and config.components == ('fedpav', 'dfh')
+  config.rounds = 2
+  assert config == dfh.get_config('smoke')
+
+
+@pytest.mark.parametrize(
+  'sections, message',
+  [
+    ({'optim': {'lr': 0.1}}, 'has no optim.gamma'),
+    ({'optim': None}, 'has no optim.gamma'),
+    ({'roundz': 3}, 'has an unknown roundz'),
+  ],
+)
+def test_a_saved_configuration_is_whole_or_refused(sections, message):
+  with pytest.raises(errors.IntegrityError, match=message) as info:
+    parsing.from_json(saved(**sections), [], 'w/config.json')
+  assert info.value.exit_code == 4 and info.value.where == 'w/config.json'
+
+
+@pytest.mark.parametrize(
+  'body, message',
+  [
+    ('def get_config(arg=None): return 3', 'returns int, not a ConfigDict'),
+    ('def get_config(arg=None): return {}', 'returns dict'),
+    ('def get_config(arg=None): pass', 'returns NoneType'),
+    ('def get_config(): return 3', 'TypeError'),
+    ('get_config = 3', 'TypeError'),
+    ('x = 3', "no attribute 'get_config'"),
+    ('x = (', 'SyntaxError'),
+  ],
+)
+def test_a_recipe_that_is_none(tmp_path, body, message):
+  path = tmp_path / 'recipe.py'
+  path.write_text(body)
+  with pytest.raises(errors.ConfigError, match=message):
+    recipes.recipe(f'{path}:smoke', '')
+
+
+@pytest.mark.parametrize(
+  'name, arg',
+  [
+    ('dfh', 'paper'),
+    ('caj', 'paper'),
+    ('deen', 'paper'),
+    ('dns', 'paper'),
+    ('dppt', 'paper,local=dns'),
+  ],
+)
+def test_recipes_erase_as_their_papers_code_does(name, arg):
+  recipe = importlib.import_module(f'configs.{name}')
+  augment = recipe.get_config(arg).augment
+  assert (augment.erase, augment.erase_tries) == (0.5, 100)

@@ -1,0 +1,33 @@
+"""Miniatures of every data set, rendered and written once a session."""
+
+import shutil
+
+import pytest
+
+from fedreid_jax.data.fixtures import photos, write
+
+
+@pytest.fixture(scope='session')
+def pictures():
+  """Ten persons, 15 cameras, two shots, both modalities, 32x16 pixels."""
+  return photos.render(10, height=32, width=16)
+
+
+@pytest.fixture(scope='session')
+def minis(pictures, tmp_path_factory):
+  """`(name) -> root` of a miniature that nobody may change."""
+  base = tmp_path_factory.mktemp('minis')
+
+  def one(name):
+    root = base / name
+    if not root.exists():
+      write.write(name, root, pictures)
+    return root
+
+  return one
+
+
+@pytest.fixture
+def mini_copy(minis, tmp_path):
+  """`(name) -> root` of a miniature of the test's own."""
+  return lambda name: shutil.copytree(minis(name), tmp_path / name)

@@ -1,0 +1,208 @@
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import toy
+import toy_run
+
+from fedreid_jax import errors
+from fedreid_jax.privacy import inversion, reconstruction
+from fedreid_jax.privacy.inversion import Search, Weights
+
+LIMITS = jnp.asarray([-2.0]), jnp.asarray([2.0])
+SHAPE = (3, *toy.IMAGE_SHAPE)
+
+
+@pytest.fixture(scope='module')
+def network():
+  return toy_run.network()
+
+
+@pytest.fixture(scope='module')
+def means():
+  rng = np.random.default_rng(1)
+  return rng.uniform(0, 1, (3, 8)).astype(np.float32)
+
+
+def images(num=3, seed=2):
+  rng = np.random.default_rng(seed)
+  return rng.normal(size=(num, *toy.IMAGE_SHAPE)).astype(np.float32)
+
+
+def watch(model, variables, x):
+  return jax.jit(functools.partial(inversion.watch, model))(variables, x)
+
+
+def by_hand(x, kernel):
+  """The 3x3 convolution of one input channel, in NumPy."""
+  padded = np.pad(x[..., 0], ((0, 0), (1, 1), (1, 1)))
+  height, width = x.shape[1:3]
+  return sum(
+    padded[:, i : i + height, j : j + width, None] * kernel[i, j, 0]
+    for i in range(3)
+    for j in range(3)
+  )
+
+
+def test_statistics_are_those_of_what_a_layer_normalises(network):
+  model, variables = network
+  outputs, seen = watch(model, variables, images())
+  assert list(seen) == ['backbone/bn1', 'backbone/bn2']  # not the neck's
+  kernel = np.asarray(variables['params/backbone/conv1/kernel'])
+  maps = by_hand(images(), kernel).reshape(-1, 4)
+  np.testing.assert_allclose(seen['backbone/bn1'][0], maps.mean(0), atol=1e-5)
+  np.testing.assert_allclose(seen['backbone/bn1'][1], maps.var(0), rtol=1e-4)
+  apply = functools.partial(model.apply, train=False)
+  plain, _ = jax.jit(apply)(variables, images())
+  np.testing.assert_array_equal(outputs.feature, plain.feature)
+
+
+def test_variation_of_four_pixels():
+  x = np.asarray([[1.0, 2.0], [4.0, 9.0]]).reshape(1, 2, 2, 1)
+  sideways, down = np.hypot(1, 5), np.hypot(3, 7)
+  expected = sideways + down + 8 + 2  # 9 - 1 and 4 - 2
+  both = jax.jit(jax.value_and_grad(inversion.variation))
+  np.testing.assert_allclose(both(x)[0], expected, rtol=1e-6)
+  np.testing.assert_array_equal(both(np.ones((1, 2, 2, 1)))[1], 0)
+
+
+@pytest.mark.parametrize('scale', [0.0, 30.0])
+def test_objective_by_hand(network, means, scale):
+  model, variables = network
+  weights = Weights(0.3, 0.2, 0.1, 10.0, scale)
+  labels = np.asarray([2, 0, 1])
+  loss = inversion.make_loss(model, variables, means, labels, weights)
+  total, parts = jax.jit(loss)(images())
+  outputs, seen = watch(model, variables, images())
+  feature, rows = np.asarray(outputs.feature), means
+  if scale:
+    feature = scale * feature / np.linalg.norm(feature, axis=1)[:, None]
+    rows = rows / np.linalg.norm(rows, axis=1)[:, None]
+  odds = np.exp(feature @ rows.T)
+  picked = odds[np.arange(3), labels] / odds.sum(1)
+  gap = 0.0
+  for name, factor in (('backbone/bn1', 10), ('backbone/bn2', 1)):
+    for k, kind in enumerate(('mean', 'var')):
+      running = variables[f'batch_stats/{name}/{kind}']
+      gap += factor * np.linalg.norm(seen[name][k] - running)
+  expected = {
+    'identity': -np.log(picked).mean(),
+    'variation': float(jax.jit(inversion.variation)(images())),
+    'size': np.linalg.norm(images().reshape(3, -1), axis=1).mean(),
+    'statistics': gap,
+  }
+  for name, value in expected.items():
+    np.testing.assert_allclose(parts[name], value, rtol=1e-4, err_msg=name)
+  whole = np.dot([1, 0.3, 0.2, 0.1], list(expected.values()))
+  np.testing.assert_allclose(total, whole, rtol=1e-4)
+
+
+@pytest.fixture(scope='module')
+def loss(network, means):
+  return inversion.make_loss(*network, means, np.arange(3), Weights())
+
+
+def test_the_loss_falls_and_the_seed_decides(loss):
+  search = Search((20, 20))
+  found, noise = inversion.restore(loss, SHAPE, LIMITS, search)
+  assert found.shape == noise.shape == SHAPE
+  value = jax.jit(loss)
+  assert float(value(found)[0]) < 0.7 * float(value(noise)[0])
+  assert float(abs(found).max()) <= 2
+  again, _ = inversion.restore(loss, SHAPE, LIMITS, search)
+  np.testing.assert_array_equal(found, again)
+  other, _ = inversion.restore(loss, SHAPE, LIMITS, search._replace(seed=1))
+  assert not np.array_equal(found, other)
+
+
+def test_half_the_resolution_has_pixels_of_two_by_two(loss):
+  found, noise = inversion.restore(loss, SHAPE, LIMITS, Search((3, 0)))
+  blocks = np.asarray(found).reshape(3, 4, 2, 4, 2)
+  np.testing.assert_array_equal(blocks, blocks[:, :, :1, :, :1] + 0 * blocks)
+  assert not np.array_equal(found, noise)
+
+
+def test_odd_sizes(network, means):
+  loss = inversion.make_loss(*network, means, np.arange(3), Weights())
+  found, _ = inversion.restore(loss, (3, 9, 11, 1), LIMITS, Search((1, 0)))
+  assert found.shape == (3, 9, 11, 1)
+
+
+def test_the_best_is_kept():
+  """Of a loss that only rises with every step the first image is the best."""
+
+  def up(x):
+    return -x.sum(), {}
+
+  def uphill(x):  # the gradient lies: it leads away from the least loss
+    return jax.lax.stop_gradient(2 * x.sum()) - x.sum(), {}
+
+  wide = jnp.asarray([-99.0]), jnp.asarray([99.0])
+  down, noise = inversion.restore(uphill, (1, 4, 4, 1), wide, Search((0, 5)))
+  np.testing.assert_array_equal(down, noise)
+  rise, _ = inversion.restore(up, (1, 4, 4, 1), wide, Search((0, 5)))
+  assert (rise > noise).all()
+
+
+@pytest.fixture(scope='module')
+def run():
+  return toy_run.toy_run()
+
+
+def test_restored_images_of_a_run(run):
+  client = run.client('birch')
+  found = reconstruction.restore(run, client, 2, Weights(), Search((0, 8)))
+  assert found.photos.shape == (2, *toy.IMAGE_SHAPE)
+  assert found.photos.dtype == np.uint8
+  np.testing.assert_array_equal(found.labels, [0, 1])
+  assert found.losses['after']['loss'] < found.losses['before']['loss']
+
+
+def test_identities_a_client_does_not_have_are_left_out(run):
+  client = run.client('birch')
+  client = client._replace(labels=client.labels + 2, num_identities=9)
+  found = reconstruction.restore(run, client, 99, Weights(), Search((0, 1)))
+  np.testing.assert_array_equal(found.labels, [2, 3, 4])
+
+
+def test_real_images_are_found_and_noise_is_not(run):
+  client = run.client('birch')  # identities by turns, 5, 5 and 4 images
+  rows = np.asarray([3, 4, 5])
+  photos = client.images()[rows]
+  black = np.zeros_like(photos)
+  real = reconstruction.Restored(np.arange(3), photos, black, {})
+  verdict = reconstruction.judge(real, client, run)
+  np.testing.assert_array_equal(verdict.nearest[:, 0], rows)
+  assert verdict.nearest.shape == (3, 14)
+  assert verdict.rank1['restored'] == 100
+  np.testing.assert_allclose(verdict.rank1['chance'], 100 / 3)
+  np.testing.assert_allclose(verdict.rank1['noise'], 100 / 3)  # all alike
+  features = run.ranked(client.images())
+  gaps = np.linalg.norm(features[:3, None] - features[None, 3:], axis=2)
+  right = client.labels[3:][gaps.argmin(1)] == [0, 1, 2]
+  np.testing.assert_allclose(verdict.rank1['real'], 100 * right.mean())
+
+
+def test_a_judge_of_other_images_is_refused(run):
+  found = reconstruction.Restored(
+    np.arange(1), np.zeros((1, 8, 4, 1), np.uint8), np.zeros(1), {}
+  )
+  with pytest.raises(errors.ConfigError, match='same size'):
+    reconstruction.judge(found, run.client(''), run)
+
+
+def test_same_model(run):
+  assert reconstruction.same_model(run, run)
+  moved = {n: np.asarray(x) + 1 for n, x in run.variables.items()}
+  assert not reconstruction.same_model(run, run._replace(variables=moved))
+
+
+def test_pooling_of_one_resolution_is_refused(run):
+  config = run.config.copy_and_resolve_references()
+  config.model.pool = 'flatten'
+  with pytest.raises(errors.ConfigError, match='one resolution'):
+    reconstruction.restore(
+      run._replace(config=config), run.client(''), 2, Weights(), Search((1, 1))
+    )

@@ -1,0 +1,84 @@
+"""Processes that differ are refused by each of them, with the reason."""
+
+import json
+import threading
+
+import pytest
+
+from fedreid_jax import errors
+from fedreid_jax.training import agreement, peers
+
+
+class Service:
+  """Keys and values of a coordination service, shared by threads."""
+
+  def __init__(self):
+    self.values, self.came = {}, threading.Condition()
+
+  def key_value_set(self, key, value):
+    with self.came:
+      self.values[key] = value
+      self.came.notify_all()
+
+  def blocking_key_value_get(self, key, timeout_in_ms):
+    with self.came:
+      if not self.came.wait_for(
+        lambda: key in self.values, timeout_in_ms / 1000
+      ):
+        raise RuntimeError('DEADLINE_EXCEEDED')
+      return self.values[key]
+
+
+@pytest.fixture
+def two(monkeypatch):
+  """Returns `(own facts, other's facts) -> None`, of process 0 of two."""
+  service, left = Service(), []
+  monkeypatch.setattr(peers, 'joined', lambda: True)
+  monkeypatch.setattr(peers, 'client', lambda: (service, 0, 2))
+  monkeypatch.setattr(peers, 'leave', lambda: left.append(True))
+  monkeypatch.setattr(peers, 'rendezvous_s', lambda: 0.2)
+
+  def require(own, other):
+    monkeypatch.setattr(agreement, '_calls', iter([7]))
+    if other is not None:
+      service.key_value_set('fedreid/7/1', json.dumps(other))
+    agreement.require('data', lambda: own)
+
+  require.left = left
+  return require
+
+
+def test_alone_nothing_is_asked():
+  agreement.require('data', lambda: pytest.fail('not needed'))
+  assert agreement.largest(3) == 3
+
+
+def test_the_same_facts(two):
+  two({'a': 1, 'b': (1, 2)}, {'b': [1, 2], 'a': 1})
+  assert not two.left
+
+
+def test_other_facts_are_named_and_all_leave_together(two):
+  with pytest.raises(errors.ConfigError) as info:
+    two({'seed': 0, 'lr': 0.1, 'x': 1}, {'seed': 3, 'lr': 0.1, 'y': 2})
+  assert 'seed is 0 in process 0, 3 in 1' in info.value.what
+  assert 'x is 1 in process 0, None in 1' in info.value.what
+  assert 'lr' not in info.value.what
+  assert two.left
+
+
+def test_a_process_that_does_not_come(two):
+  with pytest.raises(errors.ResourceError, match='process 1 of 2'):
+    two({'a': 1}, None)
+
+
+def test_the_third_process_is_compared_too():
+  facts = [{'a': 1}, {'a': 1}, {'a': 2}]
+  assert agreement.differences(facts) == ['a is 1 in process 0, 2 in 2']
+
+
+def test_code_is_every_source_file_and_version():
+  code = agreement.code()
+  assert 'version of jax' in code
+  assert {'fedreid_jax/core/simulation.py', 'configs/dfh.py'} <= code.keys()
+  assert len(set(code.values())) > 50  # digests, not names

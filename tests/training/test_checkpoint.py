@@ -1,0 +1,213 @@
+import json
+import os
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedreid_jax import errors
+from fedreid_jax.core import types
+from fedreid_jax.training import checkpoint
+
+
+def states(value=1.0, num=3):
+  server = types.ServerState(
+    {
+      'params/a/kernel': jnp.full((1, 4, 2), value),
+      'batch_stats/a/mean': jnp.full((1, 2), value),
+    },
+    jnp.zeros(num, jnp.int32),
+    {'dfh': jnp.full((num, 4, 2), value)},
+  )
+  clients = types.ClientState(
+    {'params/classifier/kernel': np.full((num, 2, 5), value, np.float32)},
+    {'dfh': ()},
+    (),
+  )
+  return server, clients
+
+
+@pytest.fixture
+def saved(tmp_path):
+  """Three steps, the second the best."""
+  kept = checkpoint.Checkpoints(tmp_path)
+  for step, score in ((1, 10.0), (2, 50.0), (3, None), (4, 20.0)):
+    kept.save(step, *states(float(step)), {'step': step}, score)
+  yield kept
+  kept.close()
+
+
+def test_steps_without_an_evaluation_do_not_pile_up(tmp_path):
+  kept = checkpoint.Checkpoints(tmp_path)
+  for step in range(1, 8):
+    score = 10.0 if step == 3 else None
+    kept.save(step, *states(float(step)), {}, score)
+  assert kept.steps() == [7, 6, 3]
+  (tmp_path / 'checkpoints' / 'manifest-7.json').write_text('null')
+  assert kept.verify(7) == 'its manifest is damaged'
+  kept.close()
+
+
+def restore(kept, step):
+  return kept.restore(step, *states(0.0))
+
+
+def test_two_newest_and_the_best_are_kept(saved, tmp_path):
+  assert saved.steps() == [4, 3, 2]
+  assert saved.best() == 2
+  manifests = sorted(p.name for p in (tmp_path / 'checkpoints').glob('*.json'))
+  assert manifests == [f'manifest-{s}.json' for s in (2, 3, 4)]
+
+
+def test_restore_gives_back_every_leaf(saved):
+  server, clients, host = restore(saved, 4)
+  want = states(4.0)
+  for a, b in zip(
+    jax.tree.leaves((server, clients)), jax.tree.leaves(want), strict=True
+  ):
+    np.testing.assert_array_equal(a, b)
+  assert host == {'step': 4}
+  clients.personal['params/classifier/kernel'][0] = 0  # writable
+
+
+def files_of(tmp_path, step):
+  folder = tmp_path / 'checkpoints' / str(step)
+  return sorted(p for p in folder.rglob('*') if p.is_file())
+
+
+def test_any_flipped_bit_is_refused(saved, tmp_path):
+  rng = np.random.default_rng(0)
+  for path in files_of(tmp_path, 4):
+    data = bytearray(path.read_bytes())
+    if not data:
+      continue
+    place = int(rng.integers(len(data)))
+    data[place] ^= 1 << int(rng.integers(8))
+    before = path.read_bytes()
+    path.write_bytes(data)
+    assert saved.verify(4) is not None
+    path.write_bytes(before)
+    assert saved.verify(4) is None
+
+
+@pytest.mark.parametrize('harm', ['truncate', 'delete', 'empty', 'extra'])
+def test_damage_walks_back_and_says_so(saved, tmp_path, harm):
+  path = max(files_of(tmp_path, 4), key=lambda p: p.stat().st_size)
+  if harm == 'truncate':
+    path.write_bytes(path.read_bytes()[:-1])
+  elif harm == 'delete':
+    path.unlink()
+  elif harm == 'empty':
+    path.write_bytes(b'')
+  else:
+    path.with_name('stray').write_bytes(b'x')
+  said = []
+  assert saved.latest(said.append) == 3
+  assert 'checkpoint 4 passed over' in said[0]
+  assert saved.steps() == [3, 2]
+  saved.save(4, *states(9.0), {}, None)
+  assert saved.latest() == 4
+
+
+def test_step_without_manifest_does_not_exist(saved, tmp_path):
+  (tmp_path / 'checkpoints' / 'manifest-4.json').unlink()
+  (tmp_path / 'checkpoints' / '10').mkdir()
+  (tmp_path / 'checkpoints' / '11.orbax-checkpoint-tmp').mkdir()
+  assert saved.latest(lambda _: None) == 3
+
+
+def test_all_steps_bad_is_an_error(saved, tmp_path):
+  for step in (2, 3, 4):
+    files_of(tmp_path, step)[0].write_bytes(b'?')
+  with pytest.raises(errors.IntegrityError, match='--restart') as info:
+    saved.latest(lambda _: None)
+  assert info.value.exit_code == 4
+
+
+def test_only_an_unfinished_first_step_is_a_fresh_start(tmp_path):
+  kept = checkpoint.Checkpoints(tmp_path)
+  kept.save(0, *states(), {}, None)
+  (tmp_path / 'checkpoints' / 'manifest-0.json').unlink()
+  assert kept.latest(lambda _: None) is None
+  assert kept.steps() == []
+  kept.close()
+
+
+def test_another_model_is_refused_by_leaf(saved):
+  server, clients = states(0.0)
+  server.shared['params/a/kernel'] = jnp.zeros((1, 4, 3))
+  with pytest.raises(errors.IntegrityError, match='model/params/a/kernel'):
+    saved.restore(4, server, clients)
+
+
+def test_another_type_is_refused(saved):
+  server, clients = states(0.0)
+  server.shared['params/a/kernel'] = jnp.zeros((1, 4, 2), jnp.int32)
+  with pytest.raises(errors.IntegrityError, match='float32.*int32'):
+    saved.restore(4, server, clients)
+
+
+def test_fewer_clients_are_refused(saved):
+  with pytest.raises(errors.IntegrityError, match='clients'):
+    saved.restore(4, *states(0.0, num=2))
+
+
+def test_model_alone_is_an_ordinary_tree(saved, tmp_path):
+  import orbax.checkpoint as ocp
+
+  folder = (tmp_path / 'checkpoints' / '4' / 'model').resolve()
+  tree = ocp.StandardCheckpointer().restore(folder)
+  assert tree['params']['a']['kernel'].shape == (1, 4, 2)
+
+
+def test_what_components_of_the_server_keep_alone(saved):
+  kept = saved.restore_slots(4)
+  assert list(kept) == ['dfh']
+  assert kept['dfh'].shape == (3, 4, 2)
+
+
+def test_manifest_names_every_file(saved, tmp_path):
+  manifest = json.loads(
+    (tmp_path / 'checkpoints' / 'manifest-4.json').read_text()
+  )
+  assert len(manifest) == len(files_of(tmp_path, 4))
+  assert os.path.join('host', 'metadata') in manifest
+
+
+def test_a_save_the_disk_cannot_hold_is_not_begun(saved, monkeypatch):
+  needed = sum(x.nbytes for x in jax.tree.leaves(states()))
+  usage = shutil.disk_usage('/')
+  monkeypatch.setattr(
+    shutil, 'disk_usage', lambda _: usage._replace(free=needed - 1)
+  )
+  with pytest.raises(errors.ResourceError, match=f'{needed - 1} are free'):
+    saved.save(5, *states(), {}, None)
+  assert saved.steps() == [4, 3, 2]
+  monkeypatch.setattr(
+    shutil, 'disk_usage', lambda _: usage._replace(free=needed)
+  )
+  saved.save(5, *states(), {}, None)
+  assert saved.steps()[0] == 5
+
+
+@pytest.mark.parametrize(
+  'words, kind',
+  [
+    ('RESOURCE_EXHAUSTED: Error writing: No space left', errors.ResourceError),
+    ('a tree of another kind', ValueError),
+  ],
+)
+def test_a_disk_that_fills_up_meanwhile(saved, monkeypatch, words, kind):
+  partial = saved._root / '5.orbax-checkpoint-tmp'
+
+  def save(*_, **__):
+    partial.mkdir()
+    raise ValueError(words)
+
+  monkeypatch.setattr(saved._open, 'save', save)
+  with pytest.raises(kind):
+    saved.save(5, *states(), {}, None)
+  assert partial.exists() == (kind is ValueError)
+  assert saved.latest() == 4

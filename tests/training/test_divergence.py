@@ -1,0 +1,89 @@
+import pytest
+import toy
+
+from fedreid_jax.config import parsing, schema
+from fedreid_jax.training import divergence
+
+
+def run(rounds, chance=2.0):
+  """Returns the (round, fatal) of what is found, and the last course."""
+  course, found = divergence.Course(), []
+  for number, (loss, accuracy) in enumerate(rounds, 1):
+    course, finding = divergence.follow(course, loss, loss, accuracy, chance)
+    if finding:
+      found.append((number, finding.fatal))
+  return found, course
+
+
+@pytest.mark.parametrize(
+  'losses, found',
+  [
+    ([2.0, 200.0], []),
+    ([2.0, 200.1], [(2, False)]),
+    ([2.0, 1.0, 150.0], []),  # of the first round, not of the best
+    ([2.0, 300.0, 400.0, 500.0], [(2, False)]),  # once
+    ([2.0, 300.0, 1.0, 300.0], [(2, False)]),
+    ([2.0, 20_000.0], [(2, False)]),
+    ([2.0, 20_001.0], [(2, True)]),
+    ([2.0, 300.0, 20_001.0], [(2, False), (3, True)]),
+    ([2.0, float('inf')], [(2, True)]),
+    ([0.0, 0.9], []),  # one identity: a first loss of nothing
+    ([0.0, 1.1], [(2, False)]),
+    ([17.0, 16_090.0], [(2, False)]),
+  ],
+)
+def test_loss_is_measured_by_the_first_round(losses, found):
+  assert run([(loss, 50.0) for loss in losses])[0] == found
+
+
+def test_the_first_round_counts_by_its_median():
+  # One client of many came apart within the round.
+  course, found = divergence.follow(divergence.Course(), 930.0, 3.0, 9.0, 2.0)
+  assert course.first == 3.0 and course.warned
+  assert found and not found.fatal
+  assert '930, 310 times' in found.what and '(3)' in found.what
+
+
+@pytest.mark.parametrize(
+  'accuracies, found',
+  [
+    ([20.0, 2.0, 2.0, 2.0, 2.0], []),
+    ([20.0, 2.0, 2.0, 2.0, 2.0, 2.0], [6]),
+    ([20.0, *[3.0] * 9], [6]),  # once
+    ([20.0, 2.0, 2.0, 2.0, 2.0, 4.1, 2.0, 2.0], []),  # not in a row
+    ([*[2.0] * 9], []),  # it never learned
+    ([11.7, *[2.0] * 9], []),
+    ([11.9, *[2.0] * 9], [6]),
+  ],
+)
+def test_accuracy_back_at_chance(accuracies, found):
+  got, _ = run([(1.0, accuracy) for accuracy in accuracies])
+  assert got == [(number, False) for number in found]
+
+
+def test_one_identity_is_never_at_chance():
+  assert run([(1.0, 100.0)] * 9, chance=100.0)[0] == []
+
+
+def test_a_course_from_a_checkpoint_goes_on():
+  rounds = [(1.0, 20.0), *[(1.0, 2.0)] * 4]
+  _, course = run(rounds)
+  again = divergence.Course(**course._asdict())
+  _, found = divergence.follow(again, 1.0, 1.0, 2.0, 2.0)
+  assert found and 'chance' in found.what and not found.fatal
+
+
+def test_fields_to_lower_are_those_in_use():
+  config = toy.toy_config()
+  config.components = ('fedpav', 'dfh')
+  assert divergence.to_lower(config) == 'lower optim.lr, dfh.lam'
+  config.loss.triplet, config.dfh.lam = 1.0, 0.0
+  assert divergence.to_lower(config) == 'lower optim.lr, loss.triplet'
+  config.components = ('fedpav',)
+  config.loss.triplet = 0.0
+  assert divergence.to_lower(config) == 'lower optim.lr'
+
+
+def test_every_strength_is_a_field():
+  fields = parsing.flatten(schema.default())
+  assert all(isinstance(fields[name], float) for name in divergence.STRENGTHS)

@@ -1,0 +1,310 @@
+import json
+import shutil
+import signal
+
+import numpy as np
+import pytest
+import toy
+
+from fedreid_jax import errors
+from fedreid_jax.core import simulation
+from fedreid_jax.training import build, loop
+
+
+@pytest.fixture
+def world(clients, monkeypatch):
+  """The toy clients and one toy target, instead of a rendered world."""
+  built = toy.toy_federation(clients)
+  monkeypatch.setattr(build.load, 'load', lambda config: built)
+  return built
+
+
+@pytest.fixture
+def small(config):
+  config.name, config.rounds, config.execution.devices = 'toy', 4, 1
+  config.components = ('fedpav', 'dfh')
+  config.checkpoint_every, config.evaluation.every = 1, 2
+  config.evaluation.batch = 8
+  return config
+
+
+def metrics_of(results):
+  return [(e['round'], e['metrics']) for e in results['evaluation']]
+
+
+def test_files_of_a_run(world, small, tmp_path):
+  results = loop.train(small, tmp_path)
+  assert json.loads((tmp_path / 'results.json').read_text()) == results
+  assert [e['round'] for e in results['evaluation']] == [0, 2, 4]
+  entry = results['evaluation'][-1]
+  assert entry['model'] == 'global' and entry['target'] == 'target'
+  assert set(entry['metrics']) == {'mAP', 'mINP', 'rank1', 'rank5', 'rank10'}
+  assert all(0 <= v <= 100 for v in entry['metrics'].values())
+  assert (entry['queries'], entry['gallery']) == (8, 16)
+  lines = [
+    json.loads(x) for x in (tmp_path / 'metrics.jsonl').read_text().splitlines()
+  ]
+  rounds = [x['round'] for x in lines if x['event'] == 'train']
+  assert rounds == [1, 2, 3, 4]
+  assert {'loss', 'lr', 'seconds', 'bytes_up'} <= set(lines[1])
+  assert json.loads((tmp_path / 'config.json').read_text())['name'] == 'toy'
+  described = json.loads((tmp_path / 'run.json').read_text())
+  assert described['data_digest'] == 'toy' and described['versions']['jax']
+  sent = results['communication']
+  assert results['communication_bytes'] == {
+    way: sum(sent[way].values()) for way in ('up', 'down')
+  }
+  # The statistics of DFH go up once more than they come down, the model less.
+  for what, ups, downs in (('dfh', 5, 4 * 4), ('model', 4, 5)):
+    assert sent['up'][what] * downs == sent['down'][what] * ups
+  assert set(results['seconds']) == {
+    'setup',
+    'compile',
+    'train',
+    'eval',
+    'total',
+  }
+
+
+def test_local_models_are_evaluated_beside_the_global_one(
+  world, small, tmp_path
+):
+  small.components, small.rounds = ('fedpav', 'local_models'), 2
+  results = loop.train(small, tmp_path)
+  models = [e['model'] for e in results['evaluation'] if e['round'] == 2]
+  names = [f'client:{c.name}' for c in world.clients]
+  assert models == ['global', *names]
+  assert [e['model'] for e in results['evaluation'] if not e['round']] == [
+    'global'
+  ]
+  values = {str(e['metrics']) for e in results['evaluation']}
+  assert len(values) > 3
+  small.rounds, small.components = 2, ('fedpav',)
+  plain = loop.train(small, tmp_path / 'plain')
+  last = plain['evaluation'][-1]['metrics']
+  assert last == next(
+    e['metrics']
+    for e in results['evaluation']
+    if (e['model'], e['round']) == ('global', 2)
+  )
+
+
+def test_console_labels_best_rounds_and_names_clusters(
+  world, small, tmp_path, capsys, monkeypatch
+):
+  public = world._replace(public=toy.toy_public(), notices=('two of them',))
+  monkeypatch.setattr(build.load, 'load', lambda config: public)
+  small.components, small.rounds = ('fedpav', 'cc', 'local_models'), 2
+  small.evaluation.every = 1
+  results = loop.train(small, tmp_path)
+  printed = capsys.readouterr().out
+  assert 'note: two of them' in printed
+  for client in world.clients:
+    (best,) = (
+      e
+      for e in results['summary']
+      if e['model'] == f'client:{client.name}' and e['kind'] == 'best'
+    )
+    (row,) = (x for x in printed.splitlines() if f'{client.name}, best' in x)
+    shown = f'{best["rounds"][0]} │'
+    assert shown in row and f'{best["metrics"]["rank1"]:.2f}' in row
+  clusters = [' + '.join(names) for names in results['clusters'].values()]
+  assert f'clusters: {" | ".join(clusters)}\n' in printed
+
+
+def test_finished_run_again_prints_and_trains_nothing(
+  world, small, tmp_path, monkeypatch
+):
+  first = loop.train(small, tmp_path)
+  monkeypatch.setattr(
+    simulation.Executor, 'round', lambda *_: pytest.fail('trained again')
+  )
+  assert metrics_of(loop.train(small, tmp_path)) == metrics_of(first)
+
+
+@pytest.mark.parametrize('stop_after', [1, 3])
+def test_a_signal_saves_and_the_resumed_run_ends_the_same(
+  world, small, tmp_path, monkeypatch, stop_after
+):
+  whole = loop.train(small, tmp_path / 'whole')
+  ordinary = simulation.Executor.round
+
+  def interrupted(self, server, states, round_):
+    out = ordinary(self, server, states, round_)
+    if round_ + 1 == stop_after:
+      signal.raise_signal(signal.SIGTERM)
+    return out
+
+  monkeypatch.setattr(simulation.Executor, 'round', interrupted)
+  small.checkpoint_every = 100
+  with pytest.raises(SystemExit) as info:
+    loop.train(small, tmp_path / 'cut')
+  assert info.value.code == 128 + signal.SIGTERM
+  monkeypatch.setattr(simulation.Executor, 'round', ordinary)
+  resumed = loop.train(small, tmp_path / 'cut')
+  assert metrics_of(resumed) == metrics_of(whole)
+  lines = (tmp_path / 'cut' / 'metrics.jsonl').read_text().splitlines()
+  rounds = [json.loads(x) for x in lines]
+  assert [x['round'] for x in rounds if x['event'] == 'train'] == [1, 2, 3, 4]
+
+
+def test_torn_last_line_of_metrics_is_dropped(world, small, tmp_path):
+  loop.train(small, tmp_path)
+  path = tmp_path / 'metrics.jsonl'
+  before = path.read_text()
+  path.write_text(before + '{"round": 4, "ev')
+  loop.train(small, tmp_path)
+  assert path.read_text() == before
+
+
+def test_another_configuration_is_refused(world, small, tmp_path):
+  small.rounds = 1
+  loop.train(small, tmp_path)
+  small.optim.lr = 0.25
+  with pytest.raises(errors.ConfigError, match='optim.lr: 0.05 there, 0.25'):
+    loop.train(small, tmp_path)
+  assert loop.train(small, tmp_path, restart=True)['rounds'] == 1
+
+
+def test_changed_images_are_refused(world, small, tmp_path, monkeypatch):
+  small.rounds = 1
+  loop.train(small, tmp_path)
+  changed = world._replace(digest='other')
+  monkeypatch.setattr(build.load, 'load', lambda config: changed)
+  with pytest.raises(errors.DataError, match='changed since'):
+    loop.train(small, tmp_path)
+
+
+def test_three_bad_rounds_abort(world, small, tmp_path, monkeypatch):
+  ordinary = simulation.Executor.round
+
+  def bad(self, server, states, round_):
+    server, log = ordinary(self, server, states, round_)
+    log['arrived'] = np.array([True, round_ < 1, True, True])
+    return server, log
+
+  monkeypatch.setattr(simulation.Executor, 'round', bad)
+  with pytest.raises(errors.DivergedError, match='birch.*optim.lr') as info:
+    loop.train(small, tmp_path)
+  assert info.value.exit_code == 5
+  lines = (tmp_path / 'metrics.jsonl').read_text().splitlines()
+  excluded = [json.loads(x).get('excluded') for x in lines]
+  assert ['birch'] in excluded
+
+
+def test_diverging_run_ends_with_code_5(world, small, tmp_path):
+  small.optim.lr = 1e30
+  with pytest.raises(errors.DivergedError):
+    loop.train(small, tmp_path)
+
+
+def lines_of(workdir, event):
+  lines = (workdir / 'metrics.jsonl').read_text().splitlines()
+  return [x for x in map(json.loads, lines) if x['event'] == event]
+
+
+def test_rounds_nobody_arrived_in_have_no_loss(
+  world, small, tmp_path, monkeypatch, capsys
+):
+  small.optim.lr = 1e30
+  with pytest.raises(errors.DivergedError):
+    loop.train(small, tmp_path)
+  rounds = lines_of(tmp_path, 'train')
+  assert len(rounds) == 3
+  assert all(len(x['excluded']) == 4 and 'loss' not in x for x in rounds)
+  assert ' loss ' not in capsys.readouterr().out
+
+
+def exploding(monkeypatch, factors, stop_after=None):
+  """Multiplies the loss that rounds report."""
+  ordinary = simulation.Executor.round
+
+  def round_(self, server, states, number):
+    server, log = ordinary(self, server, states, number)
+    log['metrics']['loss'] *= factors[number]
+    if number + 1 == stop_after:
+      signal.raise_signal(signal.SIGTERM)
+    return server, log
+
+  monkeypatch.setattr(simulation.Executor, 'round', round_)
+
+
+def explosions(warnings):
+  """Leaves out what DFH says of so small batches."""
+  return [x for x in warnings if x['warning'].startswith('the loss is')]
+
+
+@pytest.mark.parametrize('stop_after', [None, 2, 3])
+def test_a_finite_explosion_is_said_once(
+  world, small, tmp_path, monkeypatch, capsys, stop_after
+):
+  exploding(monkeypatch, (1, 1, 300, 300), stop_after)
+  if stop_after:
+    with pytest.raises(SystemExit):
+      loop.train(small, tmp_path)
+  results = loop.train(small, tmp_path)
+  said = capsys.readouterr().out
+  assert said.count('warning: the loss is') == 1
+  assert '— round 3 — lower optim.lr, dfh.lam' in said
+  (line,) = explosions(lines_of(tmp_path, 'warning'))
+  (warning,) = explosions(results['warnings'])
+  assert line['round'] == 3 and warning['fix'] == 'lower optim.lr, dfh.lam'
+  assert line == warning | {'event': 'warning'}
+  assert json.loads((tmp_path / 'results.json').read_text()) == results
+
+
+def test_a_loss_beyond_repair_ends_the_run(world, small, tmp_path, monkeypatch):
+  exploding(monkeypatch, (1, 1, 1, 30_000))
+  for _ in range(2):  # and again, from the checkpoint before it
+    with pytest.raises(errors.DivergedError, match='times.*dfh.lam') as info:
+      loop.train(small, tmp_path)
+    assert info.value.exit_code == 5
+    (line,) = explosions(lines_of(tmp_path, 'warning'))
+    results = json.loads((tmp_path / 'results.json').read_text())
+    assert line['round'] == 4 and results['rounds'] == 3
+    assert explosions(results['warnings']) == [
+      {k: v for k, v in line.items() if k != 'event'}
+    ]
+
+
+def test_a_start_that_fails_leaves_nothing(world, small, tmp_path, monkeypatch):
+  small.start_from = str(tmp_path / 'none')
+  with pytest.raises(errors.IntegrityError, match='no checkpoint'):
+    loop.train(small, tmp_path / 'new' / 'run')
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_a_restart_that_fails_keeps_the_run(
+  world, small, tmp_path, monkeypatch
+):
+  small.rounds = 1
+  loop.train(small, tmp_path)
+
+  def fail(config):
+    raise errors.DataError('bad')
+
+  before = sorted(p for p in tmp_path.rglob('*'))
+  with monkeypatch.context() as patch:
+    patch.setattr(build.load, 'load', fail)
+    with pytest.raises(errors.DataError, match='bad'):
+      loop.train(small, tmp_path, restart=True)
+  assert sorted(p for p in tmp_path.rglob('*')) == before
+  assert loop.train(small, tmp_path)['rounds'] == 1
+
+
+def test_a_run_whose_folder_was_replaced_stops(
+  world, small, tmp_path, monkeypatch
+):
+  ordinary = simulation.Executor.round
+  workdir = tmp_path / 'w'
+
+  def replaced(self, server, states, round_):
+    shutil.rmtree(workdir)
+    workdir.mkdir()
+    return ordinary(self, server, states, round_)
+
+  monkeypatch.setattr(simulation.Executor, 'round', replaced)
+  with pytest.raises(errors.LockedError, match='replaced') as info:
+    loop.train(small, workdir)
+  assert info.value.exit_code == 7
+  assert list(workdir.iterdir()) == []

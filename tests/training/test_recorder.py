@@ -1,0 +1,44 @@
+import json
+
+import pytest
+
+from fedreid_jax import errors
+from fedreid_jax.training import recorder
+
+
+def written(tmp_path, capsys, lines, round_=5):
+  """Returns what is left of metrics.jsonl after a rewind, and what was said."""
+  path = tmp_path / 'metrics.jsonl'
+  path.write_bytes(lines)
+  recorder.Recorder(tmp_path, 9).rewind(round_)
+  return path.read_bytes(), capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+  'broken',
+  [
+    *(b'null', b'17', b'"x"', b'[]', b'{"rou', b'', b'{"round": true}'),
+    *(b'{"event": "train"}', b'{"round": "3"}', b'{"round": null}'),
+    *(b'\xff\xfe', b'{"round": 2, "x": "\xff"}', b'[' * 100_000),
+  ],
+)
+def test_a_broken_line_is_lost_alone_and_named(tmp_path, capsys, broken):
+  good = [b'{"round": %d}\n' % k for k in range(4)]
+  lines = [*good[:2], broken + b'\n', *good[2:]]
+  left, said = written(tmp_path, capsys, b''.join(lines))
+  assert left == b''.join(good)
+  assert said == 'metrics.jsonl: line 3 cannot be read, left out\n'
+
+
+def test_lost_rounds_and_a_torn_end_go_without_a_word(tmp_path, capsys):
+  lines = b'{"round": 5}\n{"round": 6}\n{"round": 5, "x": 1}\n{"round": 5}'
+  left, said = written(tmp_path, capsys, lines)
+  assert left == b'{"round": 5}\n{"round": 5, "x": 1}\n' and said == ''
+
+
+def test_keys_an_object_must_have(tmp_path):
+  path = tmp_path / 'run.json'
+  path.write_text(json.dumps({'clients': []}))
+  assert recorder.read_object(path, 'clients') == {'clients': []}
+  with pytest.raises(errors.IntegrityError, match='no data_digest.*run.json'):
+    recorder.read_object(path, 'clients', 'data_digest')

@@ -1,0 +1,237 @@
+"""A work directory as a run, a kill, or somebody left it."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import toy
+
+from fedreid_jax import errors
+from fedreid_jax.core import types
+from fedreid_jax.training import checkpoint, recorder, run_files
+
+CONFIG = {'rounds': 3, 'optim': {'lr': 0.1}}
+
+
+def save(workdir, step, config=CONFIG):
+  kept = checkpoint.Checkpoints(workdir, run_files.digest(config))
+  server = types.ServerState({'params/a': np.ones((1, 1))}, np.zeros(1), {})
+  kept.save(step, server, types.ClientState({}, {}, ()), {}, None)
+  kept.close()
+
+
+@pytest.fixture(scope='module')
+def left(tmp_path_factory):
+  """What a run leaves that was stopped after two rounds."""
+  workdir = tmp_path_factory.mktemp('run')
+  recorder.write_json(workdir / 'config.json', CONFIG)
+  recorder.write_json(workdir / 'run.json', {'data_digest': 'x'})
+  record = recorder.Recorder(workdir, 3)
+  for round_ in range(3):
+    record.event(round_, 'train', {})
+  record.results({'rounds': 2})
+  save(workdir, 2)
+  return workdir
+
+
+@pytest.fixture
+def workdir(left, tmp_path):
+  shutil.copytree(left, tmp_path / 'w')
+  return tmp_path / 'w'
+
+
+def everything(folder):
+  return {p: p.is_dir() or p.read_bytes() for p in folder.rglob('*')}
+
+
+def drop(workdir, *names):
+  for name in names:
+    path = workdir / name
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def test_a_run_that_was_left_in_order_is_resumed(workdir):
+  run_files.check(workdir, CONFIG)
+  with run_files.checkpoints_of(workdir) as saved:
+    assert saved.latest() == 2
+  run_files.check(workdir / 'new', CONFIG)
+
+
+@pytest.mark.parametrize(
+  'names, message',
+  [
+    (['checkpoints'], 'of 2 rounds'),
+    (['checkpoints/manifest-2.json'], 'of 2 rounds'),
+    (['checkpoints', 'results.json'], 'of 2 rounds'),
+    (['checkpoints', 'metrics.jsonl'], 'of 2 rounds'),
+    (['config.json'], 'config.json is missing'),
+    (['run.json'], 'run.json is missing'),
+    (['config.json', 'metrics.jsonl', 'results.json'], 'config.json is'),
+    (['run.json', 'metrics.jsonl', 'results.json'], 'run.json is'),
+    (['config.json', 'checkpoints'], 'config.json is missing'),
+  ],
+)
+def test_what_is_missing_is_named_and_nothing_is_deleted(
+  workdir, names, message
+):
+  drop(workdir, *names)
+  before = everything(workdir)
+  with pytest.raises(errors.IntegrityError, match=message) as info:
+    run_files.check(workdir, CONFIG)
+  assert info.value.exit_code == 4 and '--restart' in str(info.value)
+  assert everything(workdir) == before
+
+
+@pytest.mark.parametrize(
+  'names',
+  [
+    ['checkpoints/2'],
+    ['checkpoints/manifest-2.json', 'metrics.jsonl', 'results.json'],
+  ],
+)
+def test_no_whole_step_is_no_fresh_start(workdir, names):
+  drop(workdir, *names)
+  run_files.check(workdir, CONFIG)
+  before = everything(workdir)
+  kept = checkpoint.Checkpoints(workdir, run_files.digest(CONFIG))
+  with pytest.raises(errors.IntegrityError, match='no checkpoint verifies'):
+    kept.latest(lambda _: None)
+  assert everything(workdir) == before
+
+
+def test_a_kill_before_the_first_checkpoint_is_a_fresh_start(tmp_path):
+  workdir = tmp_path
+  record = recorder.Recorder(workdir, 3)
+
+  def resumes():
+    run_files.check(workdir, CONFIG)
+    kept = checkpoint.Checkpoints(workdir, run_files.digest(CONFIG))
+    assert kept.latest(lambda _: None) is None
+
+  for write in (
+    lambda: recorder.write_json(workdir / 'config.json', CONFIG),
+    lambda: recorder.write_json(workdir / 'run.json', {}),
+    lambda: record.event(0, 'eval', {}),
+    lambda: record.results({'rounds': 0}),
+    lambda: (workdir / 'checkpoints/0.orbax-checkpoint-tmp').mkdir(
+      parents=True
+    ),
+    lambda: (workdir / 'checkpoints/0').mkdir(),
+  ):
+    write()
+    resumes()
+
+
+def test_fields_that_are_missing_and_fields_that_differ(workdir):
+  path = workdir / 'config.json'
+  with pytest.raises(errors.ConfigError, match='optim.lr: 0.1 there, 0.5'):
+    run_files.check(workdir, CONFIG | {'optim': {'lr': 0.5}})
+  recorder.write_json(path, CONFIG | {'more': 1})
+  with pytest.raises(errors.ConfigError, match='more: 1 there, None asked'):
+    run_files.check(workdir, CONFIG)
+  recorder.write_json(path, {'rounds': 3, 'optim': {}})
+  with pytest.raises(errors.IntegrityError, match='has no optim.lr'):
+    run_files.check(workdir, CONFIG)
+
+
+@pytest.mark.parametrize(
+  'text', [b'null', b'3', b'\xff\xfe{}', b'{"rounds"', b'[' * 100_000]
+)
+def test_files_that_are_no_objects(workdir, text):
+  drop(workdir, 'checkpoints', 'metrics.jsonl')
+  for name in ('results.json', 'config.json'):
+    (workdir / name).write_bytes(text)
+    with pytest.raises(errors.IntegrityError, match=name):
+      run_files.check(workdir, CONFIG)
+    drop(workdir, name)
+    (workdir / 'run.json').unlink(missing_ok=True)
+
+
+def test_a_renamed_step_is_not_believed(workdir):
+  folder = workdir / 'checkpoints'
+  save(workdir, 3)
+  (folder / '3').rename(folder / '9')
+  (folder / 'manifest-3.json').rename(folder / 'manifest-9.json')
+  said = []
+  kept = checkpoint.Checkpoints(workdir, run_files.digest(CONFIG))
+  assert kept.latest(said.append) == 2
+  assert said == ['checkpoint 9 passed over: it is step 3, renamed']
+
+
+def test_a_step_of_another_configuration_is_not_believed(workdir, tmp_path):
+  (tmp_path / 'other').mkdir()
+  save(tmp_path / 'other', 5, CONFIG | {'rounds': 4})
+  for name in ('5', 'manifest-5.json'):
+    (tmp_path / 'other/checkpoints' / name).rename(
+      workdir / 'checkpoints' / name
+    )
+  with run_files.checkpoints_of(workdir) as saved:
+    assert saved.verify(5) == 'it is of another configuration'
+    assert saved.find('latest') == 2
+  recorder.write_json(workdir / 'config.json', CONFIG | {'rounds': 4})
+  with run_files.checkpoints_of(workdir) as saved:
+    assert saved.find('latest') == 5
+
+
+def fail(workdir, restart=False, check_lock=lambda: None, write=True):
+  with run_files.begun(workdir, restart, check_lock):
+    if write:
+      recorder.write_json(workdir / 'config.json', CONFIG)
+      recorder.write_json(workdir / 'splits-a.json', {})
+      (workdir / 'run.json.partial').touch()
+      (workdir / 'metrics.jsonl').touch()
+      (workdir / 'checkpoints/0.orbax-checkpoint-tmp').mkdir(parents=True)
+    raise errors.DataError('bad')
+
+
+def test_a_start_that_fails_leaves_what_was_there_before(tmp_path):
+  (tmp_path / 'mine.json').touch()
+  with pytest.raises(errors.DataError):
+    fail(tmp_path)
+  assert [p.name for p in tmp_path.iterdir()] == ['mine.json']
+
+
+def test_a_resume_that_fails_deletes_nothing(workdir):
+  before = everything(workdir)
+  with pytest.raises(errors.DataError):
+    fail(workdir, write=False)
+  assert everything(workdir) == before
+
+
+def test_a_restart_deletes_the_run_and_nothing_else(workdir):
+  for name in ('package.json', 'curves.png', 'evaluation-2.json'):
+    (workdir / name).touch()
+  with run_files.begun(workdir, True, lambda: None):
+    found = {p.name for p in workdir.iterdir()}
+  assert found == {'package.json', 'curves.png'}
+
+
+def test_a_run_that_saved_is_no_failed_start(tmp_path):
+  with pytest.raises(SystemExit):
+    with run_files.begun(tmp_path, False, lambda: None):
+      recorder.write_json(tmp_path / 'config.json', CONFIG)
+      save(tmp_path, 0)
+      raise SystemExit(143)
+  assert json.loads((tmp_path / 'config.json').read_text()) == CONFIG
+  assert checkpoint.Checkpoints(tmp_path).latest() == 0
+
+
+def test_files_of_another_run_are_not_cleared(tmp_path):
+  def lost():
+    raise errors.LockedError('lost')
+
+  with pytest.raises(errors.DataError):
+    fail(tmp_path, check_lock=lost)
+  assert (tmp_path / 'config.json').exists()
+
+
+def test_the_digest_is_of_what_the_file_holds(tmp_path):
+  config = toy.toy_config()
+  resolved = json.loads(config.to_json_best_effort())
+  recorder.write_json(tmp_path / 'config.json', resolved)
+  read = recorder.read_object(tmp_path / 'config.json')
+  assert run_files.digest(read) == run_files.digest(resolved)
+  config.optim.lr *= 2
+  changed = json.loads(config.to_json_best_effort())
+  assert run_files.digest(changed) != run_files.digest(resolved)

@@ -1,0 +1,98 @@
+from collections import Counter
+
+import jax
+import numpy as np
+import pytest
+import toy
+
+from fedreid_jax import algorithms
+from fedreid_jax.core import batch_stats, compose, placement
+from fedreid_jax.data import augment
+from fedreid_jax.evaluation import ensembles, evaluator
+from fedreid_jax.training import source_stats
+
+NAMES = list(toy.SIZES)
+
+
+@pytest.fixture
+def built(config, clients):
+  """Executor, variables and network of four clients, images in one batch."""
+  config.local.survey_batch = 16
+  config.augment.pad, config.augment.flip = 0, 0.0
+  fedpav = compose.load(('fedpav',), {}, algorithms)
+  executor, variables, model = toy.make_executor(config, clients, fedpav)
+  return executor, jax.device_get(variables), model
+
+
+def counted():
+  return {'up': Counter(), 'down': Counter()}
+
+
+def measured(model, variables, images):
+  views = (images.astype(np.float32) / 255 - 0.5) / 0.25
+  return model.measure(variables, views)[1]
+
+
+def is_of(model, variables, found, clients):
+  """Whether moments are those of the clients' images, each in one batch."""
+  layers = [measured(model, variables, c.images()) for c in clients]
+  expected = batch_stats.install(variables, batch_stats.pool(layers))
+  toy.assert_close_trees(found, jax.device_get(expected), 1e-4)
+
+
+def test_the_server_s_model_gets_moments_of_all_clients(built, clients):
+  executor, variables, model = built
+  sent = counted()
+  source = source_stats.make(executor, np.zeros(4, int), NAMES, sent)
+  found = source({'global': variables})['global']
+  is_of(model, variables, found, clients)
+  moments = 4 * (2 * (4 + 8 + 8) + 3)  # three layers: mean, variance, count
+  assert sent['up'] == {'batch_stats': 4 * moments}
+  whole = sum(x.nbytes for x in variables.values())
+  assert sent['down'] == {'batch_stats': 4 * whole}
+
+
+def test_a_cluster_gets_those_of_its_clients(built, clients):
+  executor, variables, model = built
+  groups = np.array([2, 0, 2, 0])
+  source = source_stats.make(executor, groups, NAMES, counted())
+  found = source({'cluster:0': variables, 'cluster:2': variables})
+  is_of(model, variables, found['cluster:0'], clients[1::2])
+  is_of(model, variables, found['cluster:2'], clients[::2])
+
+
+def test_a_client_s_own_model_gets_those_of_its_images(built, clients):
+  """Each at its own weights; a client without a model is left out."""
+  executor, variables, model = built
+  source = source_stats.make(executor, np.zeros(4, int), NAMES, counted())
+  other = {n: 1.5 * x for n, x in variables.items()}
+  found = source({'client:birch': variables, 'client:dogwood': other})
+  assert list(found) == ['client:birch', 'client:dogwood']
+  is_of(model, variables, found['client:birch'], clients[1:2])
+  is_of(model, other, found['client:dogwood'], clients[3:])
+
+
+def test_an_average_of_models_has_moments_of_its_own(config, built, clients):
+  executor, variables, model = built
+  config.evaluation.ensemble = ('average',)
+  config.evaluation.batch = 16
+  views = augment.make(config.augment, (0.5,), (0.25,))
+  evaluate = evaluator.make(
+    config.evaluation,
+    toy.toy_federation(clients).targets,
+    model,
+    views,
+    placement.make_mesh(1),
+  )
+  other = {n: 1.5 * x for n, x in variables.items()}
+  models = {'client:ash': variables, 'client:birch': other}
+  source = source_stats.make(executor, np.zeros(4, int), NAMES, counted())
+  mean = ensembles.average([variables, other])
+  scores = {}
+  for name, given in (('running', {}), ('source', {'source': source})):
+    entries = evaluate(models, **given)
+    scores[name] = {e['model']: e['metrics'] for e in entries}
+  config.evaluation.ensemble = ()
+  alone = evaluate({'average': source({'average': mean})['average']})
+  assert scores['source']['average'] == alone[0]['metrics']
+  assert scores['source']['average'] != scores['running']['average']

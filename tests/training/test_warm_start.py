@@ -1,0 +1,194 @@
+import jax
+import numpy as np
+import pytest
+import toy
+
+from fedreid_jax import errors
+from fedreid_jax.data import federation
+from fedreid_jax.training import build, checkpoint, recorder, warm_start
+
+
+@pytest.fixture
+def make_setup(config, clients, monkeypatch):
+  """Returns (setup, its first states) of components on some toy clients."""
+
+  def one(*components, chosen=clients):
+    built = federation.Federation(
+      chosen, (), toy.IMAGE_SHAPE, (0.5,), (0.25,), 'toy'
+    )
+    monkeypatch.setattr(build.load, 'load', lambda config: built)
+    config.components, config.execution.devices = components, 1
+    setup = build.build(config)
+    return setup, *setup.executor.init(setup.variables)
+
+  return one
+
+
+def left_by(workdir, setup, server, states, sources=()):
+  """Saves a run as if training had moved every leaf by a number of its own."""
+  rng = np.random.default_rng(0)
+
+  def move(leaf):
+    return np.asarray(leaf) + rng.normal(size=np.shape(leaf)).astype(np.float32)
+
+  server = server.replace(shared=jax.tree.map(move, server.shared))
+  states = states.replace(personal=jax.tree.map(move, states.personal))
+  clients = setup.federation.clients
+  workdir.mkdir(exist_ok=True)
+  saved = checkpoint.Checkpoints(workdir)
+  host = {
+    'clients': [c.name for c in clients],
+    'world': 'datasets' if sources else 'synthetic',
+    'sources': sources,
+  }
+  saved.save(3, jax.device_get(server), states, host, None)
+  saved.close()
+  table = [{'client': c.name, 'identities': c.num_identities} for c in clients]
+  recorder.write_json(workdir / 'run.json', {'clients': table})
+  return jax.device_get(server.shared), states.personal
+
+
+def test_what_travels_and_what_stays_start_where_they_ended(
+  make_setup, tmp_path
+):
+  setup, server, states = make_setup('fedpav', 'moon')
+  shared, personal = left_by(tmp_path, setup, server, states)
+  again, began = warm_start.states(setup, server, str(tmp_path), ())
+  toy.assert_equal_trees(jax.device_get(again.shared), shared)
+  toy.assert_equal_trees(began.personal, personal)
+  # A method's memory is of the model it starts from too.
+  remembered, has_trained = began.slots['moon']
+  assert not has_trained.any()
+  for name, leaf in personal.items():
+    np.testing.assert_array_equal(remembered[name], leaf)
+  for name, leaf in shared.items():
+    for k in range(4):
+      np.testing.assert_array_equal(remembered[name][k], leaf[0])
+
+
+def test_standalone_starts_from_the_federation_and_its_own_head(
+  make_setup, tmp_path
+):
+  shared, personal = left_by(tmp_path, *make_setup('fedpav'))
+  setup, server, _ = make_setup('standalone')
+  server, began = warm_start.states(setup, server, str(tmp_path), ())
+  assert server.shared == {}
+  for name, leaf in shared.items():
+    for k in range(4):
+      np.testing.assert_array_equal(began.personal[name][k], leaf[0])
+  for name, leaf in personal.items():
+    np.testing.assert_array_equal(began.personal[name], leaf)
+
+
+def test_standalone_goes_on_where_standalone_ended(make_setup, tmp_path):
+  setup, server, states = make_setup('standalone')
+  _, personal = left_by(tmp_path, setup, server, states)
+  _, began = warm_start.states(setup, server, str(tmp_path), ())
+  toy.assert_equal_trees(began.personal, personal)
+
+
+def test_fewer_clients_are_found_by_name(make_setup, clients, tmp_path):
+  _, personal = left_by(tmp_path, *make_setup('standalone'))
+  setup, server, _ = make_setup('standalone', chosen=clients[1::2])
+  _, began = warm_start.states(setup, server, str(tmp_path), ())
+  for name, leaf in personal.items():
+    np.testing.assert_array_equal(began.personal[name], leaf[1::2])
+
+
+def test_new_clients_may_start_where_nothing_stays(
+  make_setup, clients, tmp_path
+):
+  shared, _ = left_by(tmp_path, *make_setup('fedavg'))
+  other = toy.toy_client('elm', 8)
+  setup, server, _ = make_setup('fedavg', chosen=(other,))
+  server, began = warm_start.states(setup, server, str(tmp_path), ())
+  toy.assert_equal_trees(jax.device_get(server.shared), shared)
+  assert began.personal == {}
+
+
+def refused(
+  make_setup, tmp_path, message, *components, error=errors.ConfigError, **k
+):
+  setup, server, _ = make_setup(*components, **k)
+  with pytest.raises(error, match=message):
+    warm_start.states(setup, server, str(tmp_path), ())
+
+
+def test_clients_that_were_not_there(make_setup, clients, tmp_path):
+  left_by(tmp_path, *make_setup('fedpav'))
+  other = (*clients, toy.toy_client('elm', 8))
+  message = 'elm has no params/classifier/kernel there'
+  refused(make_setup, tmp_path, message, 'fedpav', chosen=other)
+  few = (toy.toy_client('ash', 9, 2), *clients[1:])
+  message = 'ash has 2 identities, had 3'
+  refused(make_setup, tmp_path, message, 'fedpav', chosen=few)
+
+
+def test_models_that_were_not_there(make_setup, clients, config, tmp_path):
+  refused(
+    make_setup, tmp_path, 'no checkpoint', 'fedpav', error=errors.IntegrityError
+  )
+  left_by(tmp_path, *make_setup('standalone'))
+  refused(make_setup, tmp_path, 'did not travel', 'fedpav')
+  wide = (*clients[:3], toy.toy_client('dogwood', 11, 5))
+  message = r'classifier/kernel is \[8, 3\], not \[8, 5\]'
+  refused(
+    make_setup,
+    tmp_path,
+    message,
+    'standalone',
+    chosen=wide,
+    error=errors.IntegrityError,
+  )
+
+
+def test_several_models_of_a_server_are_no_start_of_one(
+  make_setup, clients, tmp_path
+):
+  setup, server, states = make_setup('fedpav')
+  shared = {
+    name: np.repeat(np.asarray(leaf), 4, axis=0)
+    for name, leaf in server.shared.items()
+  }
+  clustered = server.replace(shared=shared, groups=np.arange(4) // 2)
+  shared, _ = left_by(tmp_path, setup, clustered, states)
+  refused(make_setup, tmp_path, '2 models', 'fedpav')
+  setup, server, _ = make_setup('standalone')
+  _, began = warm_start.states(setup, server, str(tmp_path), ())
+  for name, leaf in shared.items():
+    np.testing.assert_array_equal(began.personal[name], leaf[[0, 0, 1, 1]])
+
+
+def test_another_trial_of_regdb_is_refused(make_setup, tmp_path):
+  """Its test persons are those the first run learned from."""
+  setup, server, states = make_setup('fedpav')
+  left_by(tmp_path, setup, server, states, sources=('regdb:trial=1',))
+  own = str(tmp_path), ('regdb:trial=1',)
+  warm_start.states(setup, server, *own)
+  with pytest.raises(errors.ConfigError, match='trial'):
+    warm_start.states(setup, server, str(tmp_path), ('regdb:trial=2',))
+
+
+def test_a_frozen_teacher_is_the_federation_with_the_own_head(
+  make_setup, config, tmp_path
+):
+  """Wu and Gong's supervised variant: two rounds leave the teacher alone."""
+  shared, personal = left_by(
+    tmp_path, *make_setup('fedpav', 'uniform', 'expert')
+  )
+  config.expert.frozen, config.optim.reset_each_round = True, False
+  setup, server, _ = make_setup('standalone', 'expert')
+  server, began = warm_start.states(setup, server, str(tmp_path), ())
+  for round_ in range(2):
+    server, _ = setup.executor.round(server, began, round_)
+  teacher, kept = began.slots['expert']
+  assert kept.all()
+  for k in range(4):
+    for name, leaf in shared.items():
+      np.testing.assert_array_equal(teacher[name][k], leaf[0])
+    for name, leaf in personal.items():
+      np.testing.assert_array_equal(teacher[name][k], leaf[k])
+  moved = [
+    (began.personal[n] != teacher[n]).any() for n in teacher if 'params' in n
+  ]
+  assert all(moved)
