@@ -14,6 +14,6 @@ from fedreid_jax.config import parsing
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
   config = fedpav.base('centralised', ('fedpav',))
-  config.data.scenario = 'centralised'
+  config.data.client_split = 'centralised'
   config.optim.reset_each_round = False
   return parsing.recipe(arg, config, standalone.PRESETS)

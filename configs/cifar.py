@@ -20,7 +20,7 @@ centralised 93.58. The paper says ResNet-32 and five local epochs; it does not
 say how many clients there are, how images are dealt, the rate, batch or number
 of rounds. `paper` takes four clients of equal random shares, the batch and
 rounds of its re-identification, and the rate and data augmentation usual for
-this network. `data.scenario=dirichlet` deals classes unevenly.
+this network. `data.client_split=dirichlet` deals classes unevenly.
 """
 
 from configs import fedpav
@@ -31,7 +31,7 @@ METHODS = {
   'fedsgd': ('fedavg',),
   'fedavg': ('fedavg',),
   'fedatt': ('fedavg', 'fedatt'),
-  'fedreid': ('fedavg', 'uniform', 'expert'),
+  'fedreid': ('fedavg', 'uniform', 'local_expert'),
   'centralised': ('fedavg',),
 }
 
@@ -44,9 +44,9 @@ def get_config(arg: str | None = None):
       f'unknown method {method!r}', '--config', f'one of {", ".join(METHODS)}'
     )
   config = fedpav.base(f'cifar_{method}', METHODS[method])
-  config.data.task, config.data.scenario = 'classification', 'iid'
+  config.data.task, config.data.client_split = 'classification', 'iid'
   if method == 'centralised':
-    config.data.scenario = 'centralised'
+    config.data.client_split = 'centralised'
     config.optim.reset_each_round = False
   config.data.height = config.data.width = 32
   config.model.name = 'resnet32'
@@ -79,7 +79,7 @@ def smoke(c) -> None:
 
 def paper(c) -> None:
   """CIFAR-10 in four equal parts."""
-  c.data.world = 'datasets'
+  c.data.source = 'datasets'
   c.data.sources = c.data.targets = ('cifar10',)
   c.data.mean = (0.4914, 0.4822, 0.4465)  # of the training images
   c.data.std = (0.2470, 0.2435, 0.2616)

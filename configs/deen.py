@@ -20,7 +20,7 @@ def get_config(arg: str | None = None):
   c.loss.identity = 0.0  # the component is the whole loss
   c.local.batch, c.local.identities = 48, 6
   infrared.erase(c)
-  c.augment.gray, c.augment.erase_area = 0.5, (0.2, 0.8)
+  c.augment.grey, c.augment.erase_area = 0.5, (0.2, 0.8)
   c.augment.erase_fill = c.data.mean  # after normalisation, as released
   infrared.freeze_bias(c)
   return parsing.recipe(

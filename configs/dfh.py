@@ -49,7 +49,7 @@ def paper(c) -> None:
 
   The other rows: targets 'cuhk02' and 'cuhk03' with the rest as sources.
   """
-  c.data.world = 'datasets'
+  c.data.source = 'datasets'
   c.data.sources = ('msmt17', 'cuhk02', 'cuhk03')
   c.data.targets = ('market1501',)
   c.data.height, c.data.width = 256, 128

@@ -21,7 +21,11 @@ def get_config(arg: str | None = None):
   c.loss.circle = 1.0
   c.local.batch, c.local.identities = 48, 6
   c.optim.lr, c.optim.lr_multipliers = 0.2, infrared.DNS_RATES
-  c.optim.schedule, c.optim.warmup, c.optim.ramp = 'linear', 0, True
+  c.optim.schedule, c.optim.warmup, c.optim.schedule_per_step = (
+    'linear',
+    0,
+    True,
+  )
   infrared.erase(c)
   c.augment.infrared = 'hue'
   c.augment.channel, c.augment.channel_kinds = 2 / 3, 'copy'

@@ -23,7 +23,7 @@ from fedreid_jax.config import infrared, parsing
 
 SERVERS = ('fedavg', 'fedprox', 'fednova', 'moon')
 LOCALS = ('base', 'ca', 'agw', 'dns', 'dppt')
-PROTOCOLS = ('ci', 'ei')
+PROTOCOLS = {'ci': 'camera_independent', 'ei': 'entity_independent'}
 
 
 def get_config(arg: str | None = None):
@@ -34,7 +34,7 @@ def get_config(arg: str | None = None):
     ('local', LOCALS),
     ('protocol', PROTOCOLS),
   ):
-    default = 'dppt' if name == 'local' else choices[0]
+    default = 'dppt' if name == 'local' else next(iter(choices))
     arg, chosen[name] = parsing.take_argument(arg, name, default)
     if chosen[name] not in choices:
       raise errors.ConfigError(
@@ -51,7 +51,7 @@ def base(server: str, local: str, protocol: str):
   if local in ('dppt', 'dns'):
     components += (local,)
   c = infrared.federated('dppt', components)
-  c.data.scenario = protocol
+  c.data.client_split = PROTOCOLS[protocol]
   if local in ('ca', 'dppt'):
     c.augment.channel = 0.5 if protocol == 'ci' else 1.0
   elif local == 'agw':

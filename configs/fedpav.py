@@ -15,7 +15,7 @@ Published rank-1 of the global / local model (journal version, table 3; the
 conference's tables 3 to 8 are in `fedreid_jax/config/tables/fedreidbench.py`):
 MSMT17 41.0 / 48.3, DukeMTMC 74.3 / 78.1, Market-1501 83.4 / 83.6, CUHK03-NP
 31.7 / 39.5, PRID2011 37.7 / 50.7, CUHK01 73.4 / 80.7, VIPeR 48.1 / 52.0,
-3DPeS 69.2 / 80.6, i-LIDS 79.9 / 84.7. What was measured here is in docs/results.md.
+3DPeS 69.2 / 80.6, i-LIDS 79.9 / 84.7. Figures measured here: docs/results.md.
 """
 
 from fedreid_jax.config import parsing, schema
@@ -42,13 +42,13 @@ def base(name: str, components: tuple[str, ...]):
 def nine(c) -> None:
   """The nine synthetic clients; local models are evaluated too."""
   schema.nine(c)
-  if 'standalone' not in c.components and c.data.scenario != 'centralised':
+  if 'standalone' not in c.components and c.data.client_split != 'centralised':
     c.components = (*c.components, 'local_models')
 
 
 def paper(c) -> None:
   """The published setting: nine data sets, each client and target."""
-  c.data.world = 'datasets'
+  c.data.source = 'datasets'
   c.data.sources = (
     'msmt17',
     'dukemtmc',
@@ -70,7 +70,7 @@ def paper(c) -> None:
   c.augment.pad = 10
   c.evaluation.protocol = 'fedreid_legacy'
   c.evaluation.metric, c.evaluation.flip = 'cosine', True
-  if 'standalone' not in c.components and c.data.scenario != 'centralised':
+  if 'standalone' not in c.components and c.data.client_split != 'centralised':
     c.components = (*c.components, 'local_models')
 
 

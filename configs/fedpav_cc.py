@@ -14,5 +14,5 @@ from fedreid_jax.config import parsing
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
-  base = fedpav.base('fedpav_cc', ('fedpav', 'cc'))
+  base = fedpav.base('fedpav_cc', ('fedpav', 'client_clustering'))
   return parsing.recipe(arg, base, fedpav.WITH_PUBLIC)

@@ -13,5 +13,5 @@ from fedreid_jax.config import parsing
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
-  base = fedpav.base('fedpav_cc_cdw', ('fedpav', 'cc', 'cdw'))
+  base = fedpav.base('fedpav_cc_cdw', ('fedpav', 'client_clustering', 'cdw'))
   return parsing.recipe(arg, base, fedpav.WITH_PUBLIC)

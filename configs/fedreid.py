@@ -31,9 +31,9 @@ from fedreid_jax import errors
 from fedreid_jax.config import parsing
 
 VARIANTS = {
-  'distilled': ('fedpav', 'uniform', 'expert'),
+  'distilled': ('fedpav', 'uniform', 'local_expert'),
   'plain': ('fedpav', 'uniform'),
-  'supervised': ('standalone', 'expert'),
+  'supervised': ('standalone', 'local_expert'),
 }
 NOISE = ('none', 'single', 'double')
 
@@ -55,7 +55,7 @@ def get_config(arg: str | None = None):
   config.fedpav.shared = r'(?!\w+/neck/|params/(.+/)?classifier/)'
   config.model.neck, config.model.bottleneck = 'mapping', 128
   config.evaluation.feature = 'feature'
-  config.expert.frozen = variant == 'supervised'
+  config.local_expert.frozen = variant == 'supervised'
   config.optim.reset_each_round = variant != 'supervised'
   if noise != 'none':
     config.components = (*config.components, 'noise')
@@ -65,13 +65,13 @@ def get_config(arg: str | None = None):
 
 def paper(c) -> None:
   """The published setting: four data sets in, five small ones tested."""
-  c.data.world = 'datasets'
+  c.data.source = 'datasets'
   c.data.sources = ('dukemtmc', 'market1501', 'cuhk03-np', 'msmt17:val=drop')
   c.data.targets = ('viper', 'qmul-ilids', '3dpes', 'caviar4reid', 'grid')
   c.data.height, c.data.width = 256, 128
   c.model.name, c.model.last_stride = 'resnet50', 2
   c.model.bottleneck, c.model.classifier_bias = 512, True
-  if c.expert.frozen:  # a client is tested on its own data set
+  if c.local_expert.frozen:  # a client is tested on its own data set
     c.data.targets, c.data.allow_overlap = c.data.sources, True
   c.rounds, c.evaluation.every = 100, 10
   c.optim.lr, c.optim.lr_multipliers = 0.1, (('params/backbone/', 0.1),)

@@ -72,7 +72,7 @@ def toy_config():
   config = schema.default()
   config.model.name = 'convnet'
   config.model.features = (4, 8)
-  config.local.batch, config.local.survey_batch = 4, 4
+  config.local.batch, config.local.data_pass_batch = 4, 4
   config.local.identities = 2
   config.augment.pad = 1
   config.data.mean, config.data.std = (0.5,), (0.25,)

@@ -8,7 +8,7 @@ received and g' by the model it trained, both with the classifier of their time,
   w = sum_{k in S} (d_k / sum_{j in S} d_j) w_k.
 
 The batch is the round's first, of the client's own images (`batch='local'`), or
-the first public ones (`batch='shared'`, the journal's algorithms). Both models
+the first public ones (`batch='public'`, the journal's algorithms). Both models
 are in evaluation mode, but normalise with the moments of that batch: running
 moments belong to neither, those of the received model being an average and
 those of the trained one delayed, and their errors would enter d. A batch of one
@@ -35,15 +35,15 @@ from fedreid_jax.core.component import (
 )
 from fedreid_jax.losses import identity, similarity
 
-BATCHES = ('local', 'shared')
+BATCHES = ('local', 'public')
 
 
 def make(batch: str = 'local', images: int = 32) -> Component:
   """Builds the component.
 
   Args:
-    batch: 'local' or 'shared', what the distance is measured on.
-    images: public images, if shared.
+    batch: 'local' or 'public', what the distance is measured on.
+    images: public images, if public.
 
   Raises:
     ConfigError: for an unknown choice.
@@ -52,11 +52,11 @@ def make(batch: str = 'local', images: int = 32) -> Component:
     raise errors.ConfigError(
       f'unknown batch {batch!r}', 'cdw.batch', f'one of {", ".join(BATCHES)}'
     )
-  shared = batch == 'shared'
+  public = batch == 'public'
 
   def finish(state, ctx: FinishCtx):
     own = ctx.first_batch
-    if shared:
+    if public:
       sent = ctx.test_view(ctx.broadcast.extras['cdw'])
       valid, modalities = jnp.ones(sent.shape[0], bool), None
     else:
@@ -79,7 +79,7 @@ def make(batch: str = 'local', images: int = 32) -> Component:
     return state, identity.masked_mean(jnp.maximum(1.0 - near, 0.0), valid)
 
   def check(people: Population):
-    if shared:
+    if public:
       people.require_public(images, 'cdw.images')
 
   def init(ctx: InitCtx):
@@ -88,12 +88,12 @@ def make(batch: str = 'local', images: int = 32) -> Component:
 
   return Component(
     'cdw',
-    term=LocalTerm(finish=finish, first_batch=not shared),
+    term=LocalTerm(finish=finish, first_batch=not public),
     weights=lambda ctx, members: aggregation.normalise(
       ctx.uploads.extras['cdw'], members
     ),
     server_step=ServerStep(init=init, broadcast=lambda slot: slot)
-    if shared
+    if public
     else None,
     check=check,
   )

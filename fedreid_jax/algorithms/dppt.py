@@ -158,5 +158,5 @@ def check(people: Population) -> None:
         f'{client.num_identities} identities where {first.name} has '
         f'{first.num_identities}: the same number must be the same person',
         f'client {client.name}',
-        "number all clients' identities together, as data.scenario 'ci', 'ei'",
+        "number all clients' identities together, as data.client_split says",
       )

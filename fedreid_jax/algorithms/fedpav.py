@@ -12,7 +12,7 @@ Deviations from the paper: weights are renormalised over the cohort (the paper
 divides by the size of all data, which is the same at full participation).
 Deviations from the released code: running statistics are averaged like
 parameters by default; the code keeps those of the client drawn first, which is
-`config.bn_buffers = 'first_client'`.
+`config.batch_stats_rule = 'first_client'`.
 """
 
 from fedreid_jax.core.component import Component

@@ -13,7 +13,7 @@ guarantee of differential privacy, whatever beta; a run says so.
 Deviations from the paper: it does not say whether running statistics get noise;
 by default they do not, a variance must not fall below zero. Deviations from the
 released code of the same group's later work: there every entry of the state
-gets noise (`buffers`).
+gets noise (`batch_stats`).
 """
 
 from fedreid_jax.algorithms.statistics import white_noise
@@ -26,21 +26,21 @@ from fedreid_jax.core.component import (
 
 
 def make(
-  beta: float = 5e-4, double: bool = False, buffers: bool = False
+  beta: float = 5e-4, double: bool = False, batch_stats: bool = False
 ) -> Component:
   """Builds the component.
 
   Args:
     beta: standard deviation.
     double: on every download too.
-    buffers: on running statistics too.
+    batch_stats: on running statistics too.
   """
 
   def apply(server, ctx: ServerCtx):
-    return white_noise.on_updated(server, ctx, beta, buffers)
+    return white_noise.on_updated(server, ctx, beta, batch_stats)
 
   def down(broadcast, key):
-    noisy = white_noise.gaussian(key, broadcast.shared, beta, buffers)
+    noisy = white_noise.gaussian(key, broadcast.shared, beta, batch_stats)
     return broadcast.replace(shared=noisy)
 
   return Component(

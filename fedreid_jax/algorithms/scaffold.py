@@ -19,8 +19,8 @@ Deviations from the paper: there p_k = 1/N, and the cohort's models count alike;
 |a|_1 of SGD without momentum; with momentum a gradient counts
 `optim.accumulated` times. The correction is a gradient of every leaf that
 travels, so all of these have weight decay. The server's own step is 1; compose
-with 'fedopt' for another. With `optim.ramp` eta is the rate at the beginning of
-the round. There is no released code of the authors.
+with 'fedopt' for another. With `optim.schedule_per_step` eta is the rate at the
+beginning of the round. There is no released code of the authors.
 """
 
 import jax

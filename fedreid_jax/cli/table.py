@@ -79,7 +79,7 @@ def _rows(table: declare.Table) -> list[tuple[str, Any]]:
     for seed in grid.seeds(_SEEDS.value):
       changes = [*root, *_SET.value, f'seed={seed}']
       for config in declare.runs(row, table, _PRESET.value, changes):
-        if config.data.world == 'datasets' and not config.data.root:
+        if config.data.source == 'datasets' and not config.data.root:
           raise errors.ConfigError(
             'no folder of the data sets', '--root', 'see docs/datasets.md'
           )

@@ -26,7 +26,7 @@ def federated(name: str, components: tuple[str, ...]):
   c.loss.circle = 1.0
   c.local.sampler, c.local.batch, c.local.identities = 'pk_replace', 64, 8
   c.optim.lr = 0.2
-  c.optim.schedule, c.optim.ramp = 'linear', True
+  c.optim.schedule, c.optim.schedule_per_step = 'linear', True
   c.optim.reset_each_round = 'fednova' in components
   return c
 
@@ -40,8 +40,8 @@ def shared(name: str, variant: str, private: int):
   c = schema.default()
   c.name, c.components = name, ('fedavg',)
   _network(c)
-  c.model.variant, c.model.private = variant, private
-  c.data.scenario = 'es'
+  c.model.variant, c.model.modality_specific_stages = variant, private
+  c.data.client_split = 'entity_shared'
   c.local.sampler, c.local.batch, c.local.identities = 'pk_modality', 64, 8
   c.optim.lr, c.optim.warmup = 0.1, 10
   c.optim.schedule, c.optim.milestones = 'step', (20, 50)
@@ -70,10 +70,10 @@ def freeze_bias(c) -> None:
 def _network(c) -> None:
   c.model.name, c.model.pool, c.model.neck = 'resnet50', 'gem', 'bnneck'
   c.optim.lr_multipliers = (('params/backbone/', 0.1),)
-  c.evaluation.metric, c.evaluation.both_sides = 'cosine', True
+  c.evaluation.metric, c.evaluation.report_both_neck_features = 'cosine', True
 
 
-def ramp(c, rounds: int) -> None:
+def peak(c, rounds: int) -> None:
   """Sets rounds, and the rate's rise to round 16 of 50 and fall to zero."""
   c.rounds = rounds
   peak = 16.0 if rounds >= 30 else rounds / 3.0
@@ -87,7 +87,7 @@ def small(c) -> None:
   c.data.target_identities, c.data.target_shots = 40, 2
   # Of reflectances drawn apart, networks this small learn nothing that carries
   # over from one modality to the other.
-  c.data.infrared_shared = 0.8
+  c.data.brightness_correlation = 0.8
   c.local.epochs = 3
   c.model.name, c.model.width = 'resnet18', 0.25
   c.augment.pad = 3
@@ -104,7 +104,7 @@ def small(c) -> None:
 def synthetic(c) -> None:
   """The synthetic world: one domain's cameras, or two domains and a third."""
   small(c)
-  if c.data.scenario == 'ci':
+  if c.data.client_split == 'camera_independent':
     c.data.sources = ('plaza:cameras=4,infrared=2',)
     c.data.targets = c.data.sources
     c.data.allow_overlap = True  # other persons of the same domain
@@ -138,7 +138,7 @@ def smoke(c) -> None:
 
 def _rounds(c, rounds: int) -> None:
   if c.optim.schedule == 'linear':
-    ramp(c, rounds)
+    peak(c, rounds)
   else:
     c.rounds, c.optim.warmup = rounds, max(1, rounds // 4)
     c.optim.milestones = (max(1, 2 * rounds // 3),)
@@ -146,10 +146,10 @@ def _rounds(c, rounds: int) -> None:
 
 def paper(c) -> None:
   """The published setting; SYSU-MM01 by camera, or RegDB and LLCM to it."""
-  c.data.world = 'datasets'
+  c.data.source = 'datasets'
   c.data.height, c.data.width = 288, 144
   c.data.resample = 'lanczos'
-  if c.data.scenario == 'ci':
+  if c.data.client_split == 'camera_independent':
     c.data.sources = c.data.targets = ('sysu-mm01',)
     c.data.allow_overlap = True  # other persons of the same data set
   else:
@@ -157,10 +157,10 @@ def paper(c) -> None:
   c.augment.pad = 10
   c.evaluation.ranks = (1, 5, 10, 20)
   if c.optim.schedule == 'linear':
-    ramp(c, 50 if c.data.scenario == 'ci' else 30)
+    peak(c, 50 if c.data.client_split == 'camera_independent' else 30)
   else:
     c.rounds = 30
-  if c.data.scenario != 'ci':
+  if c.data.client_split != 'camera_independent':
     c.evaluation.every = 1  # the published figures are those of the best round
 
 

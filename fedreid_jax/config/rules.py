@@ -11,8 +11,16 @@ Rule = tuple[Any, str, str, str]
 OWN_LABELS = ('by_dataset', 'by_camera', 'by_identity')
 # Leaves of a head: if they stay at home, a client's features need them.
 NECK = 'params/neck/fc/kernel'
-SERVER_SIDE = {'kd', 'cc'}  # compute features of clients' models
-ALONE = {'standalone', 'expert', 'local_models', 'snr', 'dns', 'deen', 'lba'}
+SERVER_SIDE = {'kd', 'client_clustering'}  # compute features of clients' models
+ALONE = {
+  'standalone',
+  'local_expert',
+  'local_models',
+  'snr',
+  'dns',
+  'deen',
+  'lba',
+}
 
 
 def rules(c: Any) -> Iterator[Rule]:
@@ -90,8 +98,8 @@ def _optimisation(c: Any, parts: set[str]) -> Iterator[Rule]:
 def _sharing(c: Any, parts: set[str]) -> Iterator[Rule]:
   own = (
     not c.data.labels
-    and c.data.scenario in OWN_LABELS
-    and (len(c.data.sources) != 1 or c.data.scenario != 'by_dataset')
+    and c.data.client_split in OWN_LABELS
+    and (len(c.data.sources) != 1 or c.data.client_split != 'by_dataset')
   )
   yield (
     'fedavg' in parts and own,
@@ -103,7 +111,8 @@ def _sharing(c: Any, parts: set[str]) -> Iterator[Rule]:
     'dppt' in parts and (own or c.data.labels == 'max'),
     'data.labels',
     'dppt needs one number a person at all clients',
-    "set data.scenario to 'ci' or 'ei', or data.labels to 'global'",
+    "set data.client_split to 'camera_independent' or "
+    "'entity_independent', or data.labels to 'global'",
   )
   at_home = 'fedpav' in parts and not patterns.Pattern(
     c.fedpav.shared, 'fedpav.shared'
@@ -113,15 +122,15 @@ def _sharing(c: Any, parts: set[str]) -> Iterator[Rule]:
     and at_home
     and c.model.neck in ('bottleneck', 'mapping'),
     'fedpav.shared',
-    'kd and cc compare embeddings, whose layers do not travel',
+    'kd and client_clustering compare embeddings, whose layers do not travel',
     'share the neck',
   )
-  public = parts & SERVER_SIDE or ('cdw' in parts and c.cdw.batch == 'shared')
+  public = parts & SERVER_SIDE or ('cdw' in parts and c.cdw.batch == 'public')
   yield (
-    public and c.model.private > 0,
-    'model.private',
+    public and c.model.modality_specific_stages > 0,
+    'model.modality_specific_stages',
     'public images have no modality',
-    'use one stream with kd, cc and cdw.batch=shared',
+    'use one stream with kd, client_clustering and cdw.batch=public',
   )
   pooled = c.dfh.space == 'f'
   yield (
@@ -138,7 +147,7 @@ def _sharing(c: Any, parts: set[str]) -> Iterator[Rule]:
     'leave it out',
   )
   yield (
-    'expert' in parts and c.expert.frozen and not c.start_from,
+    'local_expert' in parts and c.local_expert.frozen and not c.start_from,
     'start_from',
     'a frozen expert that was never trained',
     'give the work directory of a finished run',

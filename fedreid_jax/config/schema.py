@@ -19,17 +19,17 @@ def default() -> Any:
   c.seed = 0  # of the run: models, batches, augmentation, cohorts
   c.rounds = 20  # communication rounds
   c.fraction = 1.0  # of clients that take part in a round, rounded up
-  c.bn_buffers = 'average'  # running statistics; first_client|keep_server
+  c.batch_stats_rule = 'average'  # running statistics; first_client|keep_server
   c.checkpoint_every = 5  # rounds; the last round and signals save too
   c.start_from = ''  # work directory of a run whose last models are the first
 
   c.data = ConfigDict()
-  c.data.world = 'synthetic'  # 'synthetic', 'folder' or 'datasets'
+  c.data.source = 'synthetic'  # 'synthetic', 'folder' or 'datasets'
   c.data.root = ''  # folder of domains; datasets: of one data set or of all
   c.data.task = 'retrieval'  # or 'classification', of classes clients share
-  c.data.scenario = 'by_dataset'  # by_camera|by_identity|centralised|standalone
-  # and, visible-infrared, ci (camera), ei (entity), es (entities merged), and
-  # iid|dirichlet: one domain dealt to num_clients
+  c.data.client_split = 'by_dataset'  # or by_camera|by_identity|centralised|
+  # standalone; visible-infrared: camera_independent|entity_independent|
+  # entity_shared; iid|dirichlet: one domain split over num_clients
   c.data.num_clients = 4  # iid, dirichlet
   c.data.concentration = 0.5  # dirichlet: of each class over the clients
   c.data.labels = ''  # of a classifier that travels: concat|max|global
@@ -56,7 +56,7 @@ def default() -> Any:
   c.data.identities = 48  # synthetic: identities of a source domain
   c.data.cameras = 4  # synthetic: visible cameras of every domain
   c.data.infrared = 0  # synthetic: infrared cameras of every domain
-  c.data.infrared_shared = 0.0  # synthetic: 0 to 1, how much of what garments
+  c.data.brightness_correlation = 0.0  # of 0 to 1: share of what garments
   # reflect of the infrared is their brightness; the rest is drawn apart
   c.data.shots = 4  # synthetic: images of an identity from a camera
   c.data.target_identities = 60  # synthetic: identities of a target domain
@@ -70,7 +70,7 @@ def default() -> Any:
   c.model = ConfigDict()
   c.model.name = 'resnet50'  # resnet18|34|50|101, resnet32 (CIFAR), convnet
   c.model.variant = 'plain'  # snr|snr_entropy|agw|dns|deen|lba
-  c.model.private = 0  # parts each modality has of its own: stem, then stages
+  c.model.modality_specific_stages = 0  # of a backbone: stem, then stages
   c.model.width = 1.0  # multiplies the channels of a ResNet
   c.model.small_stem = False  # 3x3 stem without pooling, for small images
   c.model.last_stride = 1  # of the last ResNet stage, 1 or 2
@@ -94,7 +94,7 @@ def default() -> Any:
   c.local.cross_camera = True  # pk: prefer images of other cameras
   c.local.drop_last = True  # leave out a batch that is not full, unless alone
   c.local.accumulate = False  # one step a round with the gradient of all images
-  c.local.survey_batch = 64  # images of a step of a survey
+  c.local.data_pass_batch = 64  # images of a step of a survey
 
   c.optim = ConfigDict()
   c.optim.name = 'sgd'  # sgd|adam
@@ -109,7 +109,7 @@ def default() -> Any:
   c.optim.gamma = 0.1  # step: factor
   c.optim.points = ()  # linear: ((round, factor), ...)
   c.optim.warmup = 0  # rounds of linear rise
-  c.optim.ramp = False  # let the schedule move within a round
+  c.optim.schedule_per_step = False  # let the schedule move within a round
   c.optim.reset_each_round = True  # forget momentum when a round begins
 
   c.loss = ConfigDict()
@@ -131,9 +131,9 @@ def default() -> Any:
   c.augment.erase_fill = ()  # after normalisation, one a channel; () zeros
   c.augment.erase_area = (0.02, 0.4)  # share of the image, smallest and largest
   c.augment.erase_tries = 1  # rectangles drawn until one fits
-  c.augment.gray = 0.0  # probability of no colour, before normalisation
+  c.augment.grey = 0.0  # probability of no colour, before normalisation
   c.augment.channel = 0.0  # probability that one channel replaces all
-  c.augment.channel_kinds = 'exchange'  # or luminance; copy (none)|gray|adapt
+  c.augment.channel_kinds = 'exchange'  # or luminance; copy (none)|grey|adapt
   c.augment.infrared = 'same'  # infrared images instead: adapt|hue
   c.augment.copies = ''  # pk_caj: what the second third of a batch gets
 
@@ -143,7 +143,7 @@ def default() -> Any:
   c.evaluation.rerank = False  # k-reciprocal re-ranking
   c.evaluation.metric = 'euclidean'  # euclidean|cosine
   c.evaluation.feature = 'embedding'  # or 'feature', before the neck
-  c.evaluation.both_sides = False  # of the neck: rank the other feature as well
+  c.evaluation.report_both_neck_features = False  # rank the other one, too
   c.evaluation.batch_stats = 'running'  # or 'source': re-estimated at the
   # tested weights on the clients' own images
   c.evaluation.flip = False  # average with the mirror image's feature
@@ -183,8 +183,8 @@ def default() -> Any:
   c.fedopt.tau = 1e-3  # adaptivity, added to the root of the second moment
 
   c.cdw = ConfigDict()
-  c.cdw.batch = 'local'  # images the distance is measured on; 'shared' (public)
-  c.cdw.images = 32  # shared: how many public images
+  c.cdw.batch = 'local'  # images the distance is measured on; 'public'
+  c.cdw.images = 32  # public: how many public images
 
   c.kd = ConfigDict()
   c.kd.every = 1  # rounds between distillations
@@ -194,21 +194,21 @@ def default() -> Any:
   c.kd.momentum = 0.9  # Nesterov
   c.kd.weight_decay = 5e-4  # of leaves that get a gradient
 
-  c.cc = ConfigDict()
-  c.cc.images = 32  # public images clients are compared on
-  c.cc.represent = 'flatten'  # or 'mean', a client as one vector
+  c.client_clustering = ConfigDict()
+  c.client_clustering.images = 32  # public images clients are compared on
+  c.client_clustering.represent = 'flatten'  # or 'mean', a client as one vector
 
   c.fedpav = ConfigDict()
   c.fedpav.shared = r'(?!params/(.+/)?classifier/)'  # leaves that travel
 
-  c.expert = ConfigDict()
-  c.expert.temperature = 3.0  # of the softmax of both
-  c.expert.frozen = False  # the model it starts from, never trained
+  c.local_expert = ConfigDict()
+  c.local_expert.temperature = 3.0  # of the softmax of both
+  c.local_expert.frozen = False  # the model it starts from, never trained
 
   c.noise = ConfigDict()
   c.noise.beta = 5e-4  # standard deviation; no guarantee of privacy
   c.noise.double = False  # on every download too
-  c.noise.buffers = False  # on running statistics too
+  c.noise.batch_stats = False  # on running statistics too
 
   c.snr = ConfigDict()
   c.snr.loss = 'distance'  # or 'entropy', with model.variant=snr_entropy
@@ -263,7 +263,7 @@ def _halved(c: Any, lr: float) -> None:
 
 def synthetic(c: Any) -> None:
   """The built-in world: three source domains, a fourth nobody trains on."""
-  c.data.world = 'synthetic'
+  c.data.source = 'synthetic'
   c.data.sources = ('plaza', 'campus', 'station')
   c.data.targets = ('mall',)
   c.data.height, c.data.width = 64, 32
@@ -285,7 +285,7 @@ def smoke(c: Any) -> None:
 
 def folder(c: Any) -> None:
   """A tree domain/identity/image; the defaults are Omniglot's."""
-  c.data.world = 'folder'
+  c.data.source = 'folder'
   c.data.sources = ()
   c.data.targets = ('Greek',)
   c.data.public = ''  # unlabelled images everybody may see: neither of those

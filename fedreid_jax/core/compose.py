@@ -114,7 +114,7 @@ def compose(
   components: tuple[Component, ...],
   settings: local_training.Settings,
   *,
-  bn_buffers: str,
+  batch_stats_rule: str,
   ordered: bool,
 ) -> Algorithm:
   """Composes components into an algorithm.
@@ -123,7 +123,7 @@ def compose(
     components: in the order of the configuration.
     settings: what the local loop is made of; `settings.shared` must be
       `shared_leaves(components)`.
-    bn_buffers: policy for running statistics, `aggregate.BUFFER_POLICIES`.
+    batch_stats_rule: for running statistics, `aggregation.BUFFER_POLICIES`.
     ordered: reduce in canonical client order (deterministic mode).
 
   Raises:
@@ -191,7 +191,9 @@ def compose(
     init_client=init_client,
     extras=extras,
     collect=collect,
-    aggregate=_make_round(components, settings, bn_buffers, ordered, collect),
+    aggregate=_make_round(
+      components, settings, batch_stats_rule, ordered, collect
+    ),
     prepares=bool(preparing),
   )
 
@@ -208,7 +210,11 @@ def _check_models(grouping: str, steps) -> None:
 
 
 def _make_round(
-  components, settings: local_training.Settings, bn_buffers, ordered, collect
+  components,
+  settings: local_training.Settings,
+  batch_stats_rule,
+  ordered,
+  collect,
 ):
   """Returns `Algorithm.aggregate`, the server's side of a round."""
   weigh, group = owner(components, 'weights'), owner(components, 'grouping')
@@ -254,7 +260,7 @@ def _make_round(
       weights = weigh.weights(ctx(weigh.name), members)
       weights, fell_back = aggregation.usable(weights, members, sizes)
     by_leaf = aggregation.leaf_weights(
-      weights, sizes, previous, _first(drawn, members), bn_buffers
+      weights, sizes, previous, _first(drawn, members), batch_stats_rule
     )
     shared = aggregation.reduce(previous, uploads.shared, by_leaf, ordered)
     there = jnp.where(here, uploads.index, num_clients)

@@ -43,9 +43,9 @@ class Settings(NamedTuple):
     seed: typed PRNG key of the run.
     shared: regular expression of the leaves that travel.
     persistent: keep the optimiser state from round to round.
-    ramp: let the schedule move within the round.
+    schedule_per_step: let the schedule move within the round.
     masked: some batches have padded rows.
-    survey_batch: images of one step of a pass over all images.
+    data_pass_batch: images of one step of a pass over all images.
     accumulate: add up the gradients of a round and step once, at its end.
   """
 
@@ -61,9 +61,9 @@ class Settings(NamedTuple):
   seed: Array
   shared: str
   persistent: bool = False
-  ramp: bool = False
+  schedule_per_step: bool = False
   masked: bool = True
-  survey_batch: int = 64
+  data_pass_batch: int = 64
   accumulate: bool = False
 
 
@@ -219,7 +219,7 @@ def make(
     )
 
   def moments(variables):
-    column = jnp.zeros(settings.survey_batch, jnp.int32)
+    column = jnp.zeros(settings.data_pass_batch, jnp.int32)
     images = jnp.zeros((len(column), *settings.image_shape[1:]))
     batch = types.Batch(images, column, column, column, column == 0)
     return batch_stats.zeros(lambda: measured(variables, batch))
@@ -357,7 +357,11 @@ def _make_step(settings: Settings, terms: dict[str, component.LocalTerm]):
   def one_step(broadcast, table, work, carry, i):
     step = work.first_step + i
     rows = work.rows[i]
-    within = step / jnp.maximum(work.num_steps, 1) if settings.ramp else 0.0
+    within = (
+      step / jnp.maximum(work.num_steps, 1)
+      if settings.schedule_per_step
+      else 0.0
+    )
     ctx = component.StepCtx(
       broadcast=broadcast,
       work=work,

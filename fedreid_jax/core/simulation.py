@@ -33,7 +33,7 @@ class Options(NamedTuple):
     ordered: reduce in canonical client order.
     budget: bytes of images a device may hold, 0 for no limit.
     plan_shape: `(S, B)` of the longest plan of the run.
-    survey_batch: images of one step of a pass over all images.
+    data_pass_batch: images of one step of a pass over all images.
   """
 
   seed: int
@@ -42,7 +42,7 @@ class Options(NamedTuple):
   ordered: bool
   budget: int
   plan_shape: tuple[int, int]
-  survey_batch: int
+  data_pass_batch: int
 
 
 class Executor:
@@ -88,7 +88,7 @@ class Executor:
     size = self._homes.rows * self._shelf.image_bytes
     resident = not options.budget or size <= options.budget
     self._table = self._shelf.resident() if resident else None
-    batch = options.survey_batch
+    batch = options.data_pass_batch
     self._passes = functools.cache(
       lambda k: cohort.pass_plan(clients[k], options.seed, batch)
     )

@@ -60,6 +60,6 @@ def check_clients(world: World, clients: Sequence[ClientData]) -> None:
   if own != {total}:
     raise errors.ConfigError(
       f'clients number {sorted(own)} classes of {total}',
-      'data.scenario',
+      'data.client_split',
       "classification needs 'iid', 'dirichlet' or 'centralised'",
     )

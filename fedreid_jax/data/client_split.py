@@ -17,7 +17,7 @@ from fedreid_jax.data import partition
 from fedreid_jax.data.federation import Images
 
 # How each domain is dealt out, and whether all domains then become one client.
-SCENARIOS: dict[str, tuple[partition.Deal, bool, str]] = {
+CLIENT_SPLITS: dict[str, tuple[partition.Deal, bool, str]] = {
   'by_dataset': (partition.whole, False, 'own'),
   'by_camera': (partition.by_camera, False, 'own'),
   'by_identity': (partition.by_identity, False, 'own'),
@@ -27,9 +27,9 @@ SCENARIOS: dict[str, tuple[partition.Deal, bool, str]] = {
   'iid': (partition.iid, False, 'domain'),
   'dirichlet': (partition.dirichlet, False, 'domain'),
   # Visible-infrared: one camera or one entity a client, entities merged.
-  'ci': (partition.by_camera, False, 'domain'),
-  'ei': (partition.whole, False, 'all'),
-  'es': (partition.whole, True, 'all'),
+  'camera_independent': (partition.by_camera, False, 'domain'),
+  'entity_independent': (partition.whole, False, 'all'),
+  'entity_shared': (partition.whole, True, 'all'),
 }
 OF_ONE_DOMAIN = ('standalone', 'iid', 'dirichlet')
 
@@ -39,7 +39,7 @@ LABELS = ('', 'concat', 'max', 'global')
 
 def make_clients(
   domains: Sequence[Images],
-  scenario: str,
+  split: str,
   seed: int,
   labels: str = '',
   num_clients: int = 4,
@@ -48,14 +48,15 @@ def make_clients(
   """Deals the images of domains to clients, sorted by name.
 
   Labels are dense in a label space: the client's own identities, all of its
-  domain's ('ci', 'iid', 'dirichlet': the identities its clients share), or
-  those of all domains one after another ('ei', 'es', 'centralised').
+  domain's ('camera_independent', 'iid', 'dirichlet': the identities its clients
+  have in common), or those of all domains one after another
+  ('entity_independent', 'entity_shared', 'centralised').
 
   Args:
     domains: to learn from; identities are unique within each.
-    scenario: one of `SCENARIOS`.
+    split: one of `CLIENT_SPLITS`.
     seed: of the deals that are random.
-    labels: the scenario's own label space if '', else one of a classifier
+    labels: the split's own label space if '', else one of a classifier
       that travels: 'concat' numbers the clients' identities one after another,
       'max' has as many columns as the largest client and lets identities of
       different clients share one, 'global' numbers the persons of all domains.
@@ -64,10 +65,10 @@ def make_clients(
 
   Raises:
     DataError: for a domain without images, names that are not unique or
-      collide, several domains where the scenario is of one, or a domain too
+      collide, several domains where the split is of one, or a domain too
       small to be dealt.
   """
-  deal, merge, space = SCENARIOS[scenario]
+  deal, merge, space = CLIENT_SPLITS[split]
   shares = partition.Shares(seed, num_clients, concentration)
   if labels:
     space = 'all' if labels == 'global' else 'own'
@@ -75,9 +76,9 @@ def make_clients(
   for domain in domains:
     if not len(domain.identities):
       raise errors.DataError('no images', domain.name, 'remove the client')
-  if scenario in OF_ONE_DOMAIN and len(domains) > 1:
+  if split in OF_ONE_DOMAIN and len(domains) > 1:
     raise errors.DataError(
-      f'{scenario} training of {len(domains)} domains',
+      f'{split} training of {len(domains)} domains',
       'data.sources',
       'name one of them',
     )

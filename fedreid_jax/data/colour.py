@@ -22,14 +22,14 @@ LUMINANCE = (0.2989, 0.5870, 0.1140)
 KINDS = {
   'exchange': (1, 1, 1, 1),
   'copy': (1, 1, 1, 0),
-  'gray': (0, 0, 0, 1),
+  'grey': (0, 0, 0, 1),
   'adapt': (2, 2, 2, 1),
 }
 # How often channels of infrared images are exchanged: as those of the others;
 # by CAJ's law; never, but hues are rotated (DNS).
 INFRARED = {'same': None, 'adapt': 7 / 8, 'hue': 0.0}
 DEFAULTS = {
-  'gray': 0.0,
+  'grey': 0.0,
   'channel': 0.0,
   'channel_kinds': 'exchange',
   'infrared': 'same',
@@ -66,7 +66,7 @@ def make(config: Mapping[str, Any], channels: int) -> Colours:
   """Builds what a configuration asks for; what it leaves out costs nothing.
 
   Args:
-    config: fields `gray` (probability of luminance before normalisation),
+    config: fields `grey` (probability of luminance before normalisation),
       `channel` (probability of an exchange of channels), `channel_kinds` (what
       it does, of `KINDS`), `infrared` (what infrared images get instead, of
       `INFRARED`), `copies` (the kind of exchange that every image in the second
@@ -77,7 +77,7 @@ def make(config: Mapping[str, Any], channels: int) -> Colours:
   Raises:
     ConfigError: for an unknown kind, or images that have no colours.
   """
-  gray, infrared, copies = (config[n] for n in ('gray', 'infrared', 'copies'))
+  grey, infrared, copies = (config[n] for n in ('grey', 'infrared', 'copies'))
   if infrared not in INFRARED:
     raise errors.ConfigError(
       f'unknown infrared {infrared!r}',
@@ -95,7 +95,7 @@ def make(config: Mapping[str, Any], channels: int) -> Colours:
     np.float32,
   )
   turns, exchanges = infrared == 'hue', bool((laws[:, 0] < 1).any())
-  if channels != 3 and (gray or turns or exchanges):
+  if channels != 3 and (grey or turns or exchanges):
     raise errors.ConfigError(
       f'changes of colour for images of {channels} channels',
       'augment',
@@ -109,15 +109,15 @@ def make(config: Mapping[str, Any], channels: int) -> Colours:
     return jnp.where(copied, COPY, modalities)
 
   def before(key, image, group):
-    if not (turns or gray):
+    if not (turns or grey):
       return image
-    hue_key, gray_key = jax.random.split(key)
+    hue_key, grey_key = jax.random.split(key)
     image = image.astype(jnp.float32)
     if turns:
       turned = rotate_hue(image, jax.random.uniform(hue_key))
       image = jnp.where(group == OTHER, turned, image)
-    if gray:
-      happens = jax.random.bernoulli(gray_key, gray)
+    if grey:
+      happens = jax.random.bernoulli(grey_key, grey)
       image = jnp.where(happens, luminance(image), image)
     return image
 

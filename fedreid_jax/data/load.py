@@ -33,13 +33,13 @@ def load(config, clients: bool = True) -> Federation:
     spec.partition(':')[0] for spec in (*config.sources, *config.targets)
   ]
   federation.check_public(config.public.partition(':')[0], named)
-  world = WORLDS[config.world](config, clients)
+  world = WORLDS[config.source](config, clients)
   channels = 3 if config.channels == 'rgb' else 1
   people = ()
   if clients:
     people = client_split.make_clients(
       world.sources,
-      config.scenario,
+      config.client_split,
       config.world_seed,
       config.labels,
       config.num_clients,

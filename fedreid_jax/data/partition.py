@@ -62,7 +62,7 @@ def by_identity(domain: Images, shares: Shares) -> list[Images]:
     raise errors.DataError(
       f'{len(people)} identities for {clients} clients',
       domain.name,
-      'use another data.scenario',
+      'use another data.client_split',
     )
   order = _generator(domain, shares).permutation(people)
   rows = [

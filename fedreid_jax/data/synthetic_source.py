@@ -18,14 +18,14 @@ from fedreid_jax.data.synthetic import photographs
 
 # What the images are a function of, beside the sources.
 FIELDS = (
-  'world',
+  'source',
   'task',
   'targets',
   'public',
   'identities',
   'cameras',
   'infrared',
-  'infrared_shared',
+  'brightness_correlation',
   'shots',
   'target_identities',
   'target_shots',
@@ -182,7 +182,7 @@ def _images(config, domain: Domain, first: int) -> Images:
           seed=config.world_seed,
           modality=modality,
           first_identity=first,
-          shared=config.infrared_shared,
+          shared=config.brightness_correlation,
         ).images
         for modality, cameras in kinds
         if cameras

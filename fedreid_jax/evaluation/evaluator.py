@@ -45,8 +45,8 @@ def make(config, targets, model, views, mesh) -> Callable[..., list[Entry]]:
     views: of images; the test view is used.
     mesh: devices.
 
-  With `config.both_sides` an entry's metrics have those of the feature on the
-  other side of the neck as well, `NAME_before_neck` or `NAME_after_neck`.
+  With `config.report_both_neck_features` an entry's metrics have those of the
+  feature on the other side of the neck: `NAME_before_neck`, `NAME_after_neck`.
   """
   extractor = functools.partial(
     features.make_extractor,
@@ -79,7 +79,7 @@ def make(config, targets, model, views, mesh) -> Callable[..., list[Entry]]:
       )
 
     entry = ranked(embed)
-    if config.both_sides:
+    if config.report_both_neck_features:
       for name, value in ranked(embed_other)['metrics'].items():
         entry['metrics'][name + side] = value
     return entry

@@ -90,7 +90,7 @@ def build(config: Any, num_classes: int) -> nn.Module:
     config.classifier_bias,
   )
   if config.variant == 'dns':
-    streams = 'two_stream' if config.private else 'one_stream'
+    streams = 'two_stream' if config.modality_specific_stages else 'one_stream'
     return dns.DNS(network, num_classes, dns.DOMAINS[streams])
   return network
 
@@ -98,10 +98,11 @@ def build(config: Any, num_classes: int) -> nn.Module:
 def _backbone(config: Any, num_classes: int) -> nn.Module:
   variant, dtype = VARIANTS[config.variant], DTYPES[config.dtype]
   if config.name not in resnet.DEPTHS and (
-    variant.resnet_only or config.private
+    variant.resnet_only or config.modality_specific_stages
   ):
     raise errors.ConfigError(
-      f'{config.name} has no private parts and no variant {config.variant!r}',
+      f'{config.name} has no modality-specific stages and no variant '
+      f'{config.variant!r}',
       'model.name',
       f'one of {", ".join(resnet.DEPTHS)}',
     )
@@ -124,7 +125,7 @@ def _backbone(config: Any, num_classes: int) -> nn.Module:
       config.small_stem,
       config.last_stride,
       dtype,
-      config.private,
+      config.modality_specific_stages,
       insert,
     )
     channels = (backbone.base,)

@@ -112,7 +112,7 @@ def check(
 
 
 def check_survey(batch: int, each: Cost) -> None:
-  """Refuses a `local.survey_batch` that no memory here can hold.
+  """Refuses a `local.data_pass_batch` that no memory here can hold.
 
   Args:
     batch: images of a step of a survey.
@@ -121,7 +121,9 @@ def check_survey(batch: int, each: Cost) -> None:
   Raises:
     ResourceError: naming the field.
   """
-  _require('local.survey_batch', batch, _forward(batch, each), device_memory())
+  _require(
+    'local.data_pass_batch', batch, _forward(batch, each), device_memory()
+  )
 
 
 def _forward(batch: int, each: Cost) -> int:

@@ -177,16 +177,19 @@ def make_executor(
     seed=seed,
     shared=compose.shared_leaves(components),
     persistent=not config.optim.reset_each_round,
-    ramp=config.optim.ramp,
+    schedule_per_step=config.optim.schedule_per_step,
     masked=masked,
-    survey_batch=local.survey_batch,
+    data_pass_batch=local.data_pass_batch,
     accumulate=local.accumulate,
   )
   algorithm = compose.compose(
-    components, settings, bn_buffers=config.bn_buffers, ordered=deterministic
+    components,
+    settings,
+    batch_stats_rule=config.batch_stats_rule,
+    ordered=deterministic,
   )
   if algorithm.program.surveys:
-    budget.check_survey(local.survey_batch, each)
+    budget.check_survey(local.data_pass_batch, each)
   options = simulation.Options(
     seed=config.seed,
     fraction=config.fraction,
@@ -194,7 +197,7 @@ def make_executor(
     ordered=deterministic,
     budget=int(config.execution.image_budget_mb * 2**20),
     plan_shape=shape,
-    survey_batch=local.survey_batch,
+    data_pass_batch=local.data_pass_batch,
   )
   return simulation.Executor(
     algorithm,

@@ -191,7 +191,7 @@ class _Run:
 
   def _save(self, score: float | None) -> None:
     host = {
-      'world': self.config.data.world,
+      'source': self.config.data.source,
       'sources': list(self.config.data.sources),
       'clients': self.names,
       'evaluation': self.evaluation,

@@ -208,7 +208,7 @@ def evaluate(config, workdir: Path, which: str) -> list[dict[str, Any]]:
   """
   with run_files.checkpoints_of(workdir) as saved:
     step, models, groups, host = restore(saved, which)
-  if host['world'] == config.data.world:
+  if host['source'] == config.data.source:
     # What the model was trained on decides what it may be tested on.
     config = copy.deepcopy(config)
     config.data.sources = tuple(host['sources'])

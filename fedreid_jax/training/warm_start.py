@@ -45,7 +45,7 @@ def states(
   checkpoint.check_fits(
     {n: x[0] for n, x in (shared | personal).items()}, setup.variables
   )
-  if host['world'] == 'datasets':
+  if host['source'] == 'datasets':
     benchmark_source.check_trials(host['sources'], targets)
   started = _of_server(server.shared, shared, groups, folder)
   described = workdir / run_files.DESCRIBED

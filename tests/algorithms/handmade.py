@@ -124,7 +124,7 @@ def algorithm(components):
     shared=compose.shared_leaves(components),
   )
   return compose.compose(
-    components, settings, bn_buffers='average', ordered=True
+    components, settings, batch_stats_rule='average', ordered=True
   )
 
 

@@ -136,7 +136,7 @@ def test_equal_clients_come_back_but_not_by_the_printed_weights():
 
 
 def test_public_images_may_take_the_place_of_the_clients_own():
-  component = cdw.make('shared', images=2)
+  component = cdw.make('public', images=2)
   public = handmade.pixels(ROWS)
   slot = component.server_step.init(
     handmade.context(InitCtx, public=jnp.asarray(public))
@@ -158,7 +158,7 @@ def test_public_images_may_take_the_place_of_the_clients_own():
 
 def test_public_images_must_be_there(clients):
   cdw.make().check(Population(clients, 0, 4))
-  check = cdw.make('shared', images=8).check
+  check = cdw.make('public', images=8).check
   check(Population(clients, 8, 4))
   with pytest.raises(errors.ConfigError, match='data.public'):
     check(Population(clients, 0, 4))

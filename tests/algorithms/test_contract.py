@@ -17,9 +17,19 @@ NAMES = compose.available(algorithms)
 # What a component that works on a network of its own needs.
 NETWORKS = {
   'snr': {'variant': 'snr'},
-  'deen': {'variant': 'deen', 'private': 1, 'neck': 'bnneck'},
-  'lba': {'variant': 'lba', 'private': 1, 'neck': 'bnneck', 'pool': 'gem'},
-  'dns': {'variant': 'dns', 'private': 3, 'neck': 'bnneck', 'pool': 'gem'},
+  'deen': {'variant': 'deen', 'modality_specific_stages': 1, 'neck': 'bnneck'},
+  'lba': {
+    'variant': 'lba',
+    'modality_specific_stages': 1,
+    'neck': 'bnneck',
+    'pool': 'gem',
+  },
+  'dns': {
+    'variant': 'dns',
+    'modality_specific_stages': 3,
+    'neck': 'bnneck',
+    'pool': 'gem',
+  },
 }
 
 
@@ -36,7 +46,7 @@ def config_of(name):
   config = toy.toy_config()
   for field, value in NETWORKS.get(name, {}).items():
     config.model[field] = value
-  if config.model.private:
+  if config.model.modality_specific_stages:
     config.model.name, config.model.width = 'resnet18', 1 / 32
     config.model.small_stem = True
   return config
@@ -53,7 +63,7 @@ def recipe(name):
 # Compiling a ResNet several times takes longer than the default run allows.
 PARAMS = [
   pytest.param(name, marks=pytest.mark.slow)
-  if 'private' in NETWORKS.get(name, {})
+  if 'modality_specific_stages' in NETWORKS.get(name, {})
   else name
   for name in NAMES
 ]

@@ -53,7 +53,7 @@ def test_every_client_prepares_and_the_server_keeps_all(config, clients):
 def test_statistics_are_those_of_the_clients_own_model(config, clients):
   """One client, no training: DFS of the initial model, recomputed in NumPy."""
   images = (clients[0].images().astype(np.float32) / 255 - 0.5) / 0.25
-  config.local.survey_batch = 16  # all nine at once, as NumPy has them
+  config.local.data_pass_batch = 16  # all nine at once, as NumPy has them
   executor, variables, model = toy.make_executor(
     config, clients[:1], components()
   )
@@ -199,7 +199,7 @@ def test_statistics_after_training_are_not_larger_than_the_features(config):
   With the running moments, which are delayed, it is not.
   """
   config.optim.lr, config.local.epochs = 0.2, 4
-  config.local.survey_batch = 16
+  config.local.data_pass_batch = 16
   clients = (toy.toy_client('elm', 15),)
   executor, variables, model = toy.make_executor(config, clients, components())
   server, states, _ = toy.run(executor, variables, 3)

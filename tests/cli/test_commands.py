@@ -65,7 +65,7 @@ def folder_flags(tree, workdir, recipe='dfh', **more):
     'model.features': '(4,8)',
     'local.batch': 4,
     'local.identities': 2,
-    'local.survey_batch': 4,
+    'local.data_pass_batch': 4,
     'evaluation.every': 2,
     'evaluation.batch': 8,
     'checkpoint_every': 1,

@@ -18,14 +18,14 @@ def test_every_method_with_every_preset_is_valid(method, preset):
   assert config.components == cifar.METHODS[method]
   assert config.local.epochs == (1 if method == 'fedsgd' else 5)
   alone = method == 'centralised'
-  assert config.data.scenario == ('centralised' if alone else 'iid')
+  assert config.data.client_split == ('centralised' if alone else 'iid')
   assert config.optim.reset_each_round != alone
 
 
 def test_the_published_setting_and_what_it_leaves_open():
   config = cifar.get_config('paper,method=fedreid,fraction=0.5')
   assert config.fraction == 0.5 and config.model.name == 'resnet32'
-  assert config.components == ('fedavg', 'uniform', 'expert')
+  assert config.components == ('fedavg', 'uniform', 'local_expert')
   assert (config.rounds, config.local.batch, config.data.num_clients) == (
     100,
     32,
@@ -45,7 +45,7 @@ def test_arguments_there_are_not():
 @pytest.mark.parametrize(
   'pairs, message',
   [
-    ('data.world=folder', 'a folder has no test images'),
+    ('data.source=folder', 'a folder has no test images'),
     ('data.labels=max', 'lets clients number their own'),
     ('data.num_clients=0', 'out of range'),
     ('data.concentration=0.0', 'out of range'),
@@ -62,7 +62,7 @@ def test_settings_that_cannot_be_classified(pairs, message):
 def tiny():
   config = cifar.get_config(
     'smoke,model.features=(4,8),data.identities=3,data.cameras=2,'
-    'data.scenario=dirichlet,data.num_clients=3,local.epochs=1,'
+    'data.client_split=dirichlet,data.num_clients=3,local.epochs=1,'
     'data.height=16,data.width=8,evaluation.every=1,execution.devices=1'
   )
   return validation.validate(config)

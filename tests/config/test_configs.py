@@ -86,7 +86,7 @@ def broken(**changes):
     ('augment__flip', 1.1, 'out of range'),
     ('loss__margin', -0.1, 'out of range'),
     ('model__name', 'resnet5', 'unknown choice'),
-    ('bn_buffers', 'avg', 'unknown choice'),
+    ('batch_stats_rule', 'avg', 'unknown choice'),
     ('name', '', 'name'),
     ('name', '../x', 'name'),
     ('components', (), 'no component'),

@@ -46,11 +46,18 @@ def test_dppt(protocol, rounds, share):
     5e-4,
     True,
   )
-  assert (o.schedule, o.ramp, o.reset_each_round) == ('linear', True, False)
+  assert (o.schedule, o.schedule_per_step, o.reset_each_round) == (
+    'linear',
+    True,
+    False,
+  )
   assert o.points == ((0.0, 1e-4), (16.0, 1.0), (float(rounds), 0.0))
   assert o.lr_multipliers == (TRUNK,)
   assert c.data.allow_overlap == (protocol == 'ci')
-  assert c.evaluation.feature == 'embedding' and c.evaluation.both_sides
+  assert (
+    c.evaluation.feature == 'embedding'
+    and c.evaluation.report_both_neck_features
+  )
 
 
 def test_servers_and_locals_of_table_1():
@@ -67,10 +74,16 @@ def test_servers_and_locals_of_table_1():
   own = made('server=moon,local=agw')
   assert own.components == ('fedavg', 'moon') and own.model.variant == 'agw'
   assert (own.loss.circle, own.loss.weighted_triplet) == (0.0, 1.0)
-  assert own.optim.lr_multipliers == (FROZEN, TRUNK) and own.model.private == 0
+  assert (
+    own.optim.lr_multipliers == (FROZEN, TRUNK)
+    and own.model.modality_specific_stages == 0
+  )
   own = made('server=fedprox,local=dns')
   assert own.components == ('fedavg', 'fedprox', 'dns')
-  assert (own.dns.variant, own.model.private) == ('one_stream', 0)
+  assert (own.dns.variant, own.model.modality_specific_stages) == (
+    'one_stream',
+    0,
+  )
   assert own.optim.lr_multipliers == infrared.DNS_RATES
   assert own.augment.channel == pytest.approx(2 / 3)
 
@@ -90,9 +103,9 @@ def test_shared_entities(recipe, size, batch, identities, lr, private):
   c = validation.validate(recipe.get_config('paper'))
   assert (c.data.height, c.data.width) == size
   assert (c.local.batch, c.local.identities) == (batch, identities)
-  assert (c.optim.lr, c.model.private) == (lr, private)
-  assert (c.data.scenario, c.rounds, c.optim.reset_each_round) == (
-    'es',
+  assert (c.optim.lr, c.model.modality_specific_stages) == (lr, private)
+  assert (c.data.client_split, c.rounds, c.optim.reset_each_round) == (
+    'entity_shared',
     30,
     False,
   )
@@ -107,7 +120,7 @@ def test_shared_entities(recipe, size, batch, identities, lr, private):
       (20, 50),
     )
   assert c.evaluation.feature == ('feature' if recipe is lba else 'embedding')
-  assert c.evaluation.both_sides
+  assert c.evaluation.report_both_neck_features
   assert c.augment.pad == (0 if recipe is lba else 10)
 
 
@@ -173,7 +186,7 @@ def test_rows_as_released(preset):
       other = declare.runs(printed, table, preset)[0]
       d = c.dppt
       assert (d.k, d.loss, d.norm, d.lam) == (k, 'mixed', False, 1.0)
-      ei = c.data.scenario == 'ei'
+      ei = c.data.client_split == 'entity_independent'
       expected = ('zeros', 'skip') if ei else ('global', 'zeros')
       assert (d.target, d.absent) == expected
       with other.unlocked():
@@ -196,7 +209,9 @@ def test_channel_exchange_is_always_beside_base_and_dppt():
         )
         for preset in ('synthetic', 'paper'):
           c = declare.runs(beside, table, preset)[0]
-          assert c.augment.channel == (1.0 if c.data.scenario == 'ei' else 0.5)
+          assert c.augment.channel == (
+            1.0 if c.data.client_split == 'entity_independent' else 0.5
+          )
           assert 'dppt' not in c.components
 
 
@@ -207,7 +222,10 @@ def test_rows_of_table_2_train_alike(preset):
   facts = set()
   for row in table.rows:
     for c in declare.runs(row, table, preset):
-      assert c.data.scenario == row.label[:2].lower()
+      assert (
+        c.data.client_split
+        == {'EI': 'entity_independent', 'ES': 'entity_shared'}[row.label[:2]]
+      )
       facts.add((c.rounds, c.local.epochs, c.data.allow_overlap))
       if row.label.startswith('EI'):
         assert c.augment.channel == (0.0 if row.label == 'EI B' else 1.0)

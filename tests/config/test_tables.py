@@ -67,7 +67,7 @@ def test_rows_are_valid_and_none_hides_another(table, preset):
     if not (ROOT / row.recipe.partition(':')[0]).exists():
       continue
     for config in declare.runs(row, table, preset):
-      assert config.data.world == (
+      assert config.data.source == (
         'datasets' if preset == 'paper' else 'synthetic'
       )
       assert config.data.targets

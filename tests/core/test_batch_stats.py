@@ -61,7 +61,12 @@ def test_one_image_has_no_moments(count, replaced):
   'fields',
   [
     {},
-    {'name': 'resnet18', 'width': 0.125, 'small_stem': True, 'private': 1},
+    {
+      'name': 'resnet18',
+      'width': 0.125,
+      'small_stem': True,
+      'modality_specific_stages': 1,
+    },
     {'neck': 'bottleneck', 'bottleneck': 6},
   ],
   ids=str,
@@ -111,7 +116,7 @@ def test_a_pass_has_every_image_once_in_even_mixed_batches():
 
 def test_moments_of_clients_are_those_of_their_images(config, clients):
   """At one model of all, at one a client, and in segments."""
-  config.local.survey_batch = 16
+  config.local.data_pass_batch = 16
   config.augment.pad, config.augment.flip = 0, 0.0
   fedpav = compose.load(('fedpav',), {}, algorithms)
   executor, variables, model = toy.make_executor(config, clients, fedpav)
@@ -135,7 +140,7 @@ def test_moments_of_clients_are_those_of_their_images(config, clients):
           layers[name],
           moments,
         )
-  config.local.survey_batch, config.augment.pad = 4, 2
+  config.local.data_pass_batch, config.augment.pad = 4, 2
   whole, *_ = toy.make_executor(config, clients, fedpav)
   each = whole.moments({}, np.zeros(4, int), own)
   assert (each['neck/bn'].mean != found['neck/bn'].mean).any()

@@ -23,7 +23,7 @@ def test_the_rate_may_move_within_a_round(clients):
   config.loss.identity, config.local.epochs = 1e-30, 2
   config.optim.lr, config.optim.weight_decay = 0.4, 0.5
   config.optim.momentum, config.optim.nesterov = 0.0, False
-  config.optim.schedule, config.optim.ramp = 'linear', True
+  config.optim.schedule, config.optim.schedule_per_step = 'linear', True
   config.optim.points = ((0.0, 0.0), (1.0, 1.0), (2.0, 0.5))
   components = compose.load(('fedpav',), {}, algorithms)
   executor, variables, _ = toy.make_executor(config, (client,), components)

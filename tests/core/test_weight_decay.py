@@ -90,6 +90,10 @@ DOMAINS = {f'params/domain_{d}/kernel' for d in ('visible', 'infrared')}
 )
 def test_heads_of_dns(clients, components, changes, expected, monkeypatch):
   monkeypatch.setitem(resnet.DEPTHS, 'resnet18', (False, (1, 1, 1, 1)))
-  own = {'model.variant': 'dns', 'model.private': 3, 'model.pool': 'gem'}
+  own = {
+    'model.variant': 'dns',
+    'model.modality_specific_stages': 3,
+    'model.pool': 'gem',
+  }
   found = unmoved(clients, components, **RESNET, **own, **changes)
   assert {n if 'css' not in n else 'css' for n in found} == {*expected}

@@ -117,7 +117,7 @@ def drawn(v, num=1500, modalities=None):
     ('exchange', 0.5, [0.5, 0.125, 0.125, 0.125, 0.125]),
     ('exchange', 1.0, [0, 0.25, 0.25, 0.25, 0.25]),
     ('copy', 2 / 3, [1 / 3, 2 / 9, 2 / 9, 2 / 9, 0]),
-    ('gray', 0.5, [0.5, 0, 0, 0, 0.5]),
+    ('grey', 0.5, [0.5, 0, 0, 0, 0.5]),
     ('adapt', 7 / 8, [1 / 8, 1 / 4, 1 / 4, 1 / 4, 1 / 8]),
   ],
 )
@@ -169,7 +169,7 @@ def test_the_second_third_of_a_batch_may_be_copies():
 def test_laws_change_no_other_random_number():
   images = photographs()
   with_law = views(
-    pad=2, flip=0.5, erase=0.5, channel=1.0, channel_kinds='gray'
+    pad=2, flip=0.5, erase=0.5, channel=1.0, channel_kinds='grey'
   )
   without = views(pad=2, flip=0.5, erase=0.5)
   np.testing.assert_allclose(
@@ -184,12 +184,12 @@ def test_gray_comes_before_normalisation():
   image = jnp.full((1, 1, 1, 3), jnp.array([100, 50, 200], jnp.uint8))
   gray = 0.2989 * 100 + 0.587 * 50 + 0.114 * 200
   np.testing.assert_allclose(
-    views(gray=1.0).train(KEY, image),
+    views(grey=1.0).train(KEY, image),
     views().test(jnp.full((1, 1, 1, 3), gray)),
     rtol=1e-5,
   )
   many = jnp.tile(image, (1000, 1, 1, 1))
-  away = views(gray=0.5).train(KEY, many) - views().test(many)
+  away = views(grey=0.5).train(KEY, many) - views().test(many)
   changed = np.abs(away).max(axis=(1, 2, 3)) > 0.01
   assert abs(changed.mean() - 0.5) < 0.06
 
@@ -243,7 +243,7 @@ def test_erased_areas_and_tries():
 @pytest.mark.parametrize(
   'changes, message',
   [
-    ({'channel_kinds': 'grey'}, 'grey'),
+    ({'channel_kinds': 'gray'}, 'gray'),
     ({'infrared': 'cold'}, 'infrared'),
     ({'copies': 'all'}, 'all'),
   ],

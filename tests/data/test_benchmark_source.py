@@ -17,7 +17,7 @@ HALVES = ('viper', 'prid2011', 'grid', 'qmul-ilids', '3dpes', 'caviar4reid')
 
 def config(root, **changes):
   data = schema.default().data
-  data.world, data.root = 'datasets', str(root)
+  data.source, data.root = 'datasets', str(root)
   data.height, data.width = 16, 8
   data.update(changes)
   return data
@@ -160,7 +160,13 @@ def test_data_sets_that_show_the_same_persons_are_named(minis, tmp_path):
 
 
 def test_camera_clients_of_visible_infrared(minis):
-  out = read(config(minis('sysu-mm01'), sources=('sysu-mm01',), scenario='ci'))
+  out = read(
+    config(
+      minis('sysu-mm01'),
+      sources=('sysu-mm01',),
+      client_split='camera_independent',
+    )
+  )
   assert len(out.clients) == 6
   assert len({c.num_identities for c in out.clients}) == 1
   infrared = {c.name for c in out.clients if c.modalities.all()}
@@ -168,7 +174,9 @@ def test_camera_clients_of_visible_infrared(minis):
 
 
 def test_cameras_of_llcm_see_both_modalities_but_one(minis):
-  out = read(config(minis('llcm'), sources=('llcm',), scenario='ci'))
+  out = read(
+    config(minis('llcm'), sources=('llcm',), client_split='camera_independent')
+  )
   kinds = {c.name: set(c.modalities.tolist()) for c in out.clients}
   assert len(kinds) == 9
   assert kinds.pop('llcm.camera3') == {0}

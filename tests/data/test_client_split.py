@@ -46,7 +46,7 @@ def test_by_camera_has_own_labels_and_all_images():
 
 
 def test_ci_shares_the_identities_of_the_data_set():
-  clients = make([domain('s', (1, 1, 2), (0, 1, 1))], 'ci')
+  clients = make([domain('s', (1, 1, 2), (0, 1, 1))], 'camera_independent')
   assert [c.num_identities for c in clients] == [2, 2]
   assert clients[0].labels.tolist() == [0]
   assert clients[1].labels.tolist() == [0, 1]
@@ -66,7 +66,7 @@ def test_by_identity_deals_751_identities_to_six_clients():
   assert (clients[0].images() != other[0].images()).any()
 
 
-@pytest.mark.parametrize('name', ['centralised', 'es'])
+@pytest.mark.parametrize('name', ['centralised', 'entity_shared'])
 def test_merged_clients_have_the_union_of_labels_and_cameras(name):
   (client,) = make([domain('b'), domain('a', (5, 900), (0, 3))], name)
   assert client.name == 'a+b'
@@ -77,7 +77,9 @@ def test_merged_clients_have_the_union_of_labels_and_cameras(name):
 
 
 def test_ei_offsets_labels_and_keeps_clients_apart():
-  clients = make([domain('b'), domain('a', (5, 900), (0, 0))], 'ei')
+  clients = make(
+    [domain('b'), domain('a', (5, 900), (0, 0))], 'entity_independent'
+  )
   assert [c.labels.tolist() for c in clients] == [[0, 1], [3, 3, 2, 2, 2]]
   assert [c.num_identities for c in clients] == [4, 4]
 
@@ -162,6 +164,9 @@ def test_label_spaces_of_cameras_that_see_the_same_people(
 
 
 @pytest.mark.parametrize('labels', client_split.LABELS)
-@pytest.mark.parametrize('name', ['by_dataset', 'by_camera', 'ci', 'ei'])
+@pytest.mark.parametrize(
+  'name',
+  ['by_dataset', 'by_camera', 'camera_independent', 'entity_independent'],
+)
 def test_order_of_the_domains_does_not_matter(name, labels):
   assert labelled(labels, name) == labelled(labels, name, order=-1)

@@ -12,7 +12,7 @@ from fedreid_jax.data import load
 
 def config(root, **changes):
   data = schema.default().data
-  data.world, data.root, data.query = 'folder', str(root), 'first'
+  data.source, data.root, data.query = 'folder', str(root), 'first'
   data.height, data.width = 4, 3
   data.update(changes)
   return data

@@ -111,7 +111,7 @@ def test_labels_of_a_classification_test_are_those_of_training():
 
 def synthetic(**changes):
   data = schema.default().data
-  data.task, data.scenario = 'classification', 'iid'
+  data.task, data.client_split = 'classification', 'iid'
   data.sources = data.targets = ('plaza',)
   data.height, data.width = 16, 8
   data.identities, data.cameras, data.shots = 3, 2, 4
@@ -126,7 +126,7 @@ def test_synthetic_tests_show_the_shots_after_the_training_shots():
   (alone,) = load.load(synthetic(), clients=False).targets
   # The same world with all shots as training images.
   (everything,) = load.load(
-    synthetic(scenario='centralised', shots=6, targets=())
+    synthetic(client_split='centralised', shots=6, targets=())
   ).clients
   every = everything.images().reshape(3, 2, 6, 16, 8, 3)
   tested = target.images.images().reshape(3, 2, 2, 16, 8, 3)
@@ -156,10 +156,10 @@ def test_options_of_a_synthetic_test():
       "nobody learns the classes of 'mall'",
     ),
     (
-      dict(sources=('plaza', 'mall'), scenario='by_dataset'),
+      dict(sources=('plaza', 'mall'), client_split='by_dataset'),
       'classification is of one domain',
     ),
-    (dict(scenario='by_identity'), r'clients number \[1\] classes of 3'),
+    (dict(client_split='by_identity'), r'clients number \[1\] classes of 3'),
   ],
 )
 def test_clients_that_cannot_classify(changes, message):
@@ -168,7 +168,7 @@ def test_clients_that_cannot_classify(changes, message):
 
 
 def published(root, **changes):
-  data = synthetic(world='datasets', root=str(root))
+  data = synthetic(source='datasets', root=str(root))
   data.sources = data.targets = ('cifar10',)
   data.update(changes)
   return data

@@ -50,8 +50,8 @@ def test_both_sides_of_the_neck_are_ranked(side):
     return run({'global': variables})[0]['metrics']
 
   own, other = ('embedding', 'feature')[:: 1 if side == 'before' else -1]
-  alone = ranked(feature=other, both_sides=False)
-  both = ranked(feature=own, both_sides=True)
+  alone = ranked(feature=other, report_both_neck_features=False)
+  both = ranked(feature=own, report_both_neck_features=True)
   assert {n: both[f'{n}_{side}_neck'] for n in alone} == alone
   assert both['mAP'] != alone['mAP']
 

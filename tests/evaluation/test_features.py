@@ -65,7 +65,7 @@ def test_feature_before_the_neck_is_another(network):
 def test_each_modality_has_its_own_stem():
   config = toy.toy_config()
   config.model.name, config.model.width = 'resnet18', 1 / 32
-  config.model.small_stem, config.model.private = True, 1
+  config.model.small_stem, config.model.modality_specific_stages = True, 1
   model = functional.wrap(networks.build(config.model, 3), toy.IMAGE_SHAPE)
   variables = model.init(jax.random.key(0))
   views = augment.make(config.augment, (0.5,), (0.25,))

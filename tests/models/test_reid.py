@@ -17,7 +17,7 @@ def make(num_classes=6, **changes):
     dict(
       name='convnet',
       variant='plain',
-      private=0,
+      modality_specific_stages=0,
       width=0.0625,
       small_stem=True,
       last_stride=1,

@@ -80,7 +80,7 @@ def test_evaluation_and_survey(config):
   config.evaluation.batch = 5209  # 192 bytes an image
   with pytest.raises(errors.ResourceError, match=r'evaluation\.batch'):
     check(config)
-  with pytest.raises(errors.ResourceError, match=r'local\.survey_batch'):
+  with pytest.raises(errors.ResourceError, match=r'local\.data_pass_batch'):
     budget.check_survey(10**15, EACH)
 
 

@@ -94,7 +94,10 @@ def test_console_labels_best_rounds_and_names_clusters(
 ):
   public = world._replace(public=toy.toy_public(), notices=('two of them',))
   monkeypatch.setattr(build.load, 'load', lambda config: public)
-  small.components, small.rounds = ('fedpav', 'cc', 'local_models'), 2
+  small.components, small.rounds = (
+    ('fedpav', 'client_clustering', 'local_models'),
+    2,
+  )
   small.evaluation.every = 1
   results = loop.train(small, tmp_path)
   printed = capsys.readouterr().out

@@ -17,7 +17,7 @@ NAMES = list(toy.SIZES)
 @pytest.fixture
 def built(config, clients):
   """Executor, variables and network of four clients, images in one batch."""
-  config.local.survey_batch = 16
+  config.local.data_pass_batch = 16
   config.augment.pad, config.augment.flip = 0, 0.0
   fedpav = compose.load(('fedpav',), {}, algorithms)
   executor, variables, model = toy.make_executor(config, clients, fedpav)

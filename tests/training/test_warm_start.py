@@ -38,7 +38,7 @@ def left_by(workdir, setup, server, states, sources=()):
   saved = checkpoint.Checkpoints(workdir)
   host = {
     'clients': [c.name for c in clients],
-    'world': 'datasets' if sources else 'synthetic',
+    'source': 'datasets' if sources else 'synthetic',
     'sources': sources,
   }
   saved.save(3, jax.device_get(server), states, host, None)
@@ -174,14 +174,14 @@ def test_a_frozen_teacher_is_the_federation_with_the_own_head(
 ):
   """Wu and Gong's supervised variant: two rounds leave the teacher alone."""
   shared, personal = left_by(
-    tmp_path, *make_setup('fedpav', 'uniform', 'expert')
+    tmp_path, *make_setup('fedpav', 'uniform', 'local_expert')
   )
-  config.expert.frozen, config.optim.reset_each_round = True, False
-  setup, server, _ = make_setup('standalone', 'expert')
+  config.local_expert.frozen, config.optim.reset_each_round = True, False
+  setup, server, _ = make_setup('standalone', 'local_expert')
   server, began = warm_start.states(setup, server, str(tmp_path), ())
   for round_ in range(2):
     server, _ = setup.executor.round(server, began, round_)
-  teacher, kept = began.slots['expert']
+  teacher, kept = began.slots['local_expert']
   assert kept.all()
   for k in range(4):
     for name, leaf in shared.items():

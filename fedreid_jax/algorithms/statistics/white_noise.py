@@ -19,7 +19,7 @@ NOTICE = (
 
 
 def gaussian(
-  key: Array, leaves: Flat, scale: float, buffers: bool = False
+  key: Array, leaves: Flat, scale: float, batch_stats: bool = False
 ) -> Flat:
   """Adds independent N(0, scale^2) to every element.
 
@@ -28,10 +28,10 @@ def gaussian(
     leaves: by name; a leaf's noise depends on the key and its name's place in
       sorted order.
     scale: standard deviation.
-    buffers: running statistics too; a variance may then fall below zero.
+    batch_stats: running statistics too; a variance may then fall below zero.
   """
   params, _ = param_filter.trainable(leaves)
-  chosen = leaves if buffers else params
+  chosen = leaves if batch_stats else params
   noisy = {
     name: leaves[name]
     + scale
@@ -41,14 +41,14 @@ def gaussian(
   return {**leaves, **noisy}
 
 
-def on_updated(server: Any, ctx: Any, scale: float, buffers: bool = False):
+def on_updated(server: Any, ctx: Any, scale: float, batch_stats: bool = False):
   """Adds noise to the models that some client's upload went into.
 
   Args:
     server: `ServerState` after the reduction.
     ctx: `ServerCtx`.
     scale: standard deviation.
-    buffers: running statistics too.
+    batch_stats: running statistics too.
 
   Returns:
     ServerState.
@@ -57,7 +57,7 @@ def on_updated(server: Any, ctx: Any, scale: float, buffers: bool = False):
   num_groups = next(iter(server.shared.values())).shape[0]
   own = groups[None] == jnp.arange(num_groups)[:, None]
   updated = (own & ctx.arrived[None]).any(axis=1)
-  noisy = gaussian(ctx.key, server.shared, scale, buffers)
+  noisy = gaussian(ctx.key, server.shared, scale, batch_stats)
   return server.replace(
     shared={
       name: jnp.where(

@@ -28,7 +28,7 @@ SETTING = {
   ALL: LOCAL,
   'synthetic': ('local.batch=32', 'local.identities=8'),
   'paper': (
-    'data.world=datasets',
+    'data.source=datasets',
     'data.allow_overlap=False',
     'data.public=""',
     'data.height=256',

@@ -78,7 +78,7 @@ def one_set(id: str, scored: Mapping[str, Scores]) -> Table:
         Row(
           scenario,
           f'configs/{recipe}.py',
-          {ALL: (f'data.scenario={scenario}',), **own},
+          {ALL: (f'data.client_split={scenario}',), **own},
           {target: scores},
         )
       )

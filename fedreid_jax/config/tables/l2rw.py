@@ -43,7 +43,7 @@ RECIPES: dict[str, tuple[str, ...]] = {  # and what is changed in it
   ),
   'B': ('dppt.py:local=base',),
   'B+CA': ('dppt.py:local=ca',),
-  'B+gray': ('dppt.py:local=ca', 'augment.channel_kinds=gray'),
+  'B+gray': ('dppt.py:local=ca', 'augment.channel_kinds=grey'),
   'B+CA+mrb cos': ('dppt.py',),
   'B+CA+mrb edu': ('dppt.py', 'dppt.loss=edu', 'dppt.norm=False'),
   'B+CA+mrb mixed': ('dppt.py', *RELEASED),

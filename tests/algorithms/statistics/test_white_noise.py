@@ -43,9 +43,9 @@ def test_order_of_the_leaves_does_not_matter():
   )
 
 
-@pytest.mark.parametrize('buffers', [False, True])
-def test_running_statistics_only_if_asked(buffers):
-  assert added(buffers=buffers)['batch_stats/var'].any() == buffers
+@pytest.mark.parametrize('batch_stats', [False, True])
+def test_running_statistics_only_if_asked(batch_stats):
+  assert added(batch_stats=batch_stats)['batch_stats/var'].any() == batch_stats
 
 
 def test_no_scale_is_no_noise():

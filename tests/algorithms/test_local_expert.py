@@ -22,8 +22,8 @@ def logits(seed, padded=True):
 
 
 def components(**arguments):
-  given = {'fedpav': {'shared': SHARED}, 'expert': arguments}
-  return compose.load(('fedpav', 'uniform', 'expert'), given, algorithms)
+  given = {'fedpav': {'shared': SHARED}, 'local_expert': arguments}
+  return compose.load(('fedpav', 'uniform', 'local_expert'), given, algorithms)
 
 
 def run(config, clients, rounds, **arguments):
@@ -128,9 +128,9 @@ def test_the_expert_learns_from_an_augmentation_of_its_own():
 
 def test_the_published_setting():
   c = fedreid.get_config('paper')
-  assert c.components == ('fedpav', 'uniform', 'expert')
+  assert c.components == ('fedpav', 'uniform', 'local_expert')
   assert (c.rounds, c.local.batch, c.local.epochs) == (100, 32, 1)
-  assert (c.expert.temperature, c.model.bottleneck) == (3.0, 512)
+  assert (c.local_expert.temperature, c.model.bottleneck) == (3.0, 512)
   assert (c.model.name, c.model.last_stride) == ('resnet50', 2)
   assert (c.optim.lr, c.optim.nesterov) == (0.1, True)
   assert c.optim.lr_multipliers == (('params/backbone/', 0.1),)
@@ -141,14 +141,14 @@ def test_the_published_setting():
 
 def test_what_stays_is_the_model_of_the_client_not_the_expert(config, clients):
   server, states, logs = run(config, clients[:1], 2)
-  kept, seen = states.slots['expert']
+  kept, seen = states.slots['local_expert']
   assert seen.all()
   # Alone, the client's model is the server's, and its head is its own.
   for name, leaf in server.shared.items():
     np.testing.assert_array_equal(kept[name], leaf)
   for name, leaf in states.personal.items():
     np.testing.assert_array_equal(kept[name], leaf)
-  assert logs[1]['metrics']['expert_divergence'] > 0
+  assert logs[1]['metrics']['local_expert_divergence'] > 0
 
 
 def test_heads_of_the_others_do_not_change(config, clients):

@@ -104,7 +104,7 @@ def make(temperature: float = 3.0, frozen: bool = False) -> Component:
     return (own, jnp.bool_(True)), ()
 
   return Component(
-    'expert',
+    'local_expert',
     term=LocalTerm(
       init=lambda key, variables: (variables, jnp.bool_(False)),
       open=begin,

@@ -6,7 +6,7 @@ import pytest
 import toy
 
 from fedreid_jax import errors
-from fedreid_jax.algorithms import cc, cdw, fedpav, kd
+from fedreid_jax.algorithms import cdw, client_clustering, fedpav, kd
 from fedreid_jax.core import aggregation
 from fedreid_jax.core.component import Component, Population
 
@@ -37,7 +37,7 @@ def uploads(index=(0, 1, 2, 3), kernels=PLANTED, **extras):
 
 def serve(*rounds, clients, more=(), **arguments):
   return handmade.serve(
-    (FEDPAV, cc.make(images=2, **arguments), *more),
+    (FEDPAV, client_clustering.make(images=2, **arguments), *more),
     handmade.variables(9.0),
     *rounds,
     clients=clients,
@@ -67,7 +67,9 @@ def test_planted_pairs_share_the_mean_of_the_two(represent, pairs):
 
 
 def test_equal_clients_are_one_group_and_come_back():
-  sent, got, log = handmade.equal_clients((FEDPAV, cc.make(images=3)))
+  sent, got, log = handmade.equal_clients(
+    (FEDPAV, client_clustering.make(images=3))
+  )
   assert len(set(log['groups'].tolist())) == 1
   toy.assert_close_trees(got, sent, 1e-6)
 
@@ -125,7 +127,7 @@ def test_numbers_of_groups_never_collide_with_those_of_absent_clients():
     for i in np.flatnonzero(arrived[case]):
       alike = arrived[case] & (wanted[case] == wanted[case, i])
       clusters[case, i] = np.flatnonzero(alike)[0]
-  numbered = jax.jit(jax.vmap(cc._free_groups))(
+  numbered = jax.jit(jax.vmap(client_clustering._free_groups))(
     groups, index, arrived, clusters
   )
   numbered = np.asarray(numbered)
@@ -141,24 +143,28 @@ def test_numbers_of_groups_never_collide_with_those_of_absent_clients():
 
 
 def test_public_images_and_three_clients_are_needed(clients):
-  check = cc.make(images=8).check
+  check = client_clustering.make(images=8).check
   check(Population(clients, 8, 3))
   with pytest.raises(errors.ConfigError, match='fraction'):
     check(Population(clients, 8, 2))
   with pytest.raises(errors.ConfigError, match='data.public'):
     check(Population(clients, 0, 3))
-  with pytest.raises(errors.DataError, match='7 public images.*cc.images'):
+  with pytest.raises(
+    errors.DataError, match='7 public images.*client_clustering.images'
+  ):
     check(Population(clients, 7, 3))
 
 
 def test_unknown_representation():
-  with pytest.raises(errors.ConfigError, match='cc.represent'):
-    cc.make(represent='median')
+  with pytest.raises(errors.ConfigError, match='client_clustering.represent'):
+    client_clustering.make(represent='median')
 
 
 def test_what_needs_one_model_is_refused():
-  with pytest.raises(errors.ConfigError, match="'kd' needs one model.*'cc'"):
-    handmade.algorithm((FEDPAV, cc.make(), kd.make()))
+  with pytest.raises(
+    errors.ConfigError, match="'kd' needs one model.*'client_clustering'"
+  ):
+    handmade.algorithm((FEDPAV, client_clustering.make(), kd.make()))
 
 
 def test_two_groupings_are_refused():
@@ -166,8 +172,10 @@ def test_two_groupings_are_refused():
     return ctx.uploads.index
 
   other = Component('alone', grouping=alone)
-  with pytest.raises(errors.ConfigError, match="'cc' and 'alone'"):
-    handmade.algorithm((FEDPAV, cc.make(), other))
+  with pytest.raises(
+    errors.ConfigError, match="'client_clustering' and 'alone'"
+  ):
+    handmade.algorithm((FEDPAV, client_clustering.make(), other))
 
 
 def test_both_views_of_the_planted_pairs():

@@ -43,7 +43,7 @@ def make(images: int = 32, represent: str = 'flatten') -> Component:
   if represent not in REPRESENT:
     raise errors.ConfigError(
       f'unknown choice {represent!r}',
-      'cc.represent',
+      'client_clustering.represent',
       f'one of {", ".join(REPRESENT)}',
     )
 
@@ -62,7 +62,7 @@ def make(images: int = 32, represent: str = 'flatten') -> Component:
     return _free_groups(server.groups, ctx.uploads.index, ctx.arrived, clusters)
 
   def check(people: Population):
-    people.require_public(images, 'cc.images')
+    people.require_public(images, 'client_clustering.images')
     if people.cohort < 3:
       raise errors.ConfigError(
         f'{people.cohort} clients a round cannot be split into clusters',
@@ -70,7 +70,7 @@ def make(images: int = 32, represent: str = 'flatten') -> Component:
         'let at least three take part',
       )
 
-  return Component('cc', grouping=grouping, check=check)
+  return Component('client_clustering', grouping=grouping, check=check)
 
 
 def _free_groups(groups, index, arrived, clusters):
