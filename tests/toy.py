@@ -1,12 +1,13 @@
 """A tiny federation and what runs it, shared by tests."""
 
+import dataclasses
 import math
 
 import jax
 import numpy as np
 
 from fedreid_jax.config import schema
-from fedreid_jax.core import component, placement, types
+from fedreid_jax.core import contexts, placement, types
 from fedreid_jax.data import augment, federation
 from fedreid_jax.models import functional, networks
 from fedreid_jax.training import build
@@ -57,9 +58,10 @@ def toy_federation(clients) -> federation.Federation:
   )
 
 
-def step(**parts) -> component.StepCtx:
-  """What a term of the loss sees, the rest missing."""
-  return component.StepCtx(**(dict.fromkeys(component.StepCtx._fields) | parts))
+def step(**parts) -> contexts.LossCtx:
+  """A context of a step with some of its fields, None for the others."""
+  names = [field.name for field in dataclasses.fields(contexts.LossCtx)]
+  return contexts.LossCtx(**(dict.fromkeys(names) | parts))
 
 
 def num_parameters(tree) -> int:

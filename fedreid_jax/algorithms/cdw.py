@@ -21,18 +21,26 @@ models in training mode, where dropout adds to d; here the test transform and no
 dropout. If no model changed, weights are by size.
 """
 
+import jax
 import jax.numpy as jnp
 
 from fedreid_jax import errors
 from fedreid_jax.core import aggregation, batch_stats
 from fedreid_jax.core.component import (
+  Aggregation,
+  ClientHooks,
   Component,
-  FinishCtx,
-  InitCtx,
-  LocalTerm,
-  Population,
-  ServerStep,
+  ComponentInfo,
+  Participants,
+  ServerHooks,
 )
+from fedreid_jax.core.contexts import (
+  RoundCtx,
+  RoundEndCtx,
+  ServerInitCtx,
+  StepCtx,
+)
+from fedreid_jax.core.types import Array, Batch, Flat
 from fedreid_jax.losses import identity, similarity
 
 BATCHES = ('local', 'public')
@@ -54,46 +62,65 @@ def make(batch: str = 'local', images: int = 32) -> Component:
     )
   public = batch == 'public'
 
-  def finish(state, ctx: FinishCtx):
-    own = ctx.first_batch
-    if public:
-      sent = ctx.test_view(ctx.broadcast.extras['cdw'])
-      valid, modalities = jnp.ones(sent.shape[0], bool), None
-    else:
-      assert own is not None
-      sent, valid, modalities = own.images, own.valid, own.modalities
+  def round_start(state: tuple[()], ctx: RoundCtx) -> Batch:
+    del state
+    column = jnp.zeros(ctx.batch_shape[0], jnp.int32)
+    photographs = jnp.zeros(ctx.batch_shape, jnp.uint8)
+    return Batch(photographs, column, column, column, column > 0)
 
-    def scores(variables):
+  def keep_first(first: Batch, ctx: StepCtx) -> tuple[Batch, tuple[()]]:
+    now = ctx.batch._replace(images=ctx.photographs)
+    first = jax.tree.map(
+      lambda new, old: jnp.where(ctx.step == 0, new, old), now, first
+    )
+    return first, ()
+
+  def distance(
+    ctx: RoundEndCtx, photographs: Array, valid: Array, modalities: Array | None
+  ) -> Array:
+    images = ctx.test_transform(photographs)
+
+    def scores(variables: Flat) -> Array:
       measured, _ = ctx.model.measure(
-        variables, sent, mask=valid, modalities=modalities
+        variables, images, mask=valid, modalities=modalities
       )
       running, _ = ctx.model.apply(
-        variables, sent, train=False, modalities=modalities
+        variables, images, train=False, modalities=modalities
       )
       several = valid.sum() >= batch_stats.FEWEST_IMAGES
       logits = jnp.where(several, measured.logits, running.logits)
-      real = jnp.arange(logits.shape[1]) < ctx.work.num_identities
+      real = jnp.arange(logits.shape[1]) < ctx.task.num_identities
       return jnp.where(real, logits, 0.0)
 
     near = similarity.cosine(scores(ctx.start), scores(ctx.variables))
-    return state, identity.masked_mean(jnp.maximum(1.0 - near, 0.0), valid)
+    return identity.masked_mean(jnp.maximum(1.0 - near, 0.0), valid)
 
-  def check(people: Population):
+  def of_own(first: Batch, ctx: RoundEndCtx) -> tuple[tuple[()], Array]:
+    sent = distance(ctx, first.images, first.valid, first.modalities)
+    return (), sent
+
+  def of_public(state: tuple[()], ctx: RoundEndCtx) -> tuple[tuple[()], Array]:
+    valid = jnp.ones(ctx.message.shape[0], bool)
+    return state, distance(ctx, ctx.message, valid, None)
+
+  def check(participants: Participants) -> None:
     if public:
-      people.require_public(images, 'cdw.images')
+      participants.require_public(images, 'cdw.images')
 
-  def init(ctx: InitCtx):
-    assert ctx.public is not None
+  def public_batch(ctx: ServerInitCtx) -> Array:
     return ctx.public[:images]
 
+  on_own = ClientHooks(
+    round_start=round_start, pre_step=keep_first, round_end=of_own
+  )
   return Component(
     'cdw',
-    term=LocalTerm(finish=finish, first_batch=not public),
-    weights=lambda ctx, members: aggregation.normalise(
-      ctx.uploads.extras['cdw'], members
-    ),
-    server_step=ServerStep(init=init, broadcast=lambda slot: slot)
+    client=ClientHooks(round_end=of_public) if public else on_own,
+    server=ServerHooks(init=public_batch, message=lambda state: state)
     if public
     else None,
-    check=check,
+    aggregation=Aggregation(
+      weights=lambda messages, ctx: aggregation.normalise(messages, ctx.members)
+    ),
+    info=ComponentInfo(check=check),
   )

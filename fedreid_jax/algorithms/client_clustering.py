@@ -25,7 +25,9 @@ import jax.numpy as jnp
 
 from fedreid_jax import errors
 from fedreid_jax.clustering import finch
-from fedreid_jax.core.component import Component, Population, ServerCtx
+from fedreid_jax.core.component import Component, ComponentInfo, Participants
+from fedreid_jax.core.contexts import ServerCtx
+from fedreid_jax.core.types import Array, Flat
 
 REPRESENT = ('flatten', 'mean')
 
@@ -47,30 +49,31 @@ def make(images: int = 32, represent: str = 'flatten') -> Component:
       f'one of {", ".join(REPRESENT)}',
     )
 
-  def grouping(server, ctx: ServerCtx):
-    assert ctx.public is not None
-    batch = ctx.test_view(ctx.public[:images])
+  def cluster(groups: Array, ctx: ServerCtx) -> Array:
+    batch = ctx.test_transform(ctx.public[:images])
 
-    def vector(shared):
+    def vector(shared: Flat) -> Array:
       outputs, _ = ctx.model.measure(ctx.complete(shared), batch)
       if represent == 'mean':
         return outputs.embedding.mean(axis=0)
       return outputs.embedding.reshape(-1)
 
-    vectors = jax.lax.map(vector, ctx.uploads.shared)
-    clusters = finch.first_neighbour_clusters(vectors, ctx.arrived)
-    return _free_groups(server.groups, ctx.uploads.index, ctx.arrived, clusters)
+    vectors = jax.lax.map(vector, ctx.uploaded)
+    clusters = finch.first_neighbour_clusters(vectors, ctx.valid)
+    return _free_groups(groups, ctx.index, ctx.valid, clusters)
 
-  def check(people: Population):
-    people.require_public(images, 'client_clustering.images')
-    if people.cohort < 3:
+  def check(participants: Participants) -> None:
+    participants.require_public(images, 'client_clustering.images')
+    if participants.cohort < 3:
       raise errors.ConfigError(
-        f'{people.cohort} clients a round cannot be split into clusters',
+        f'{participants.cohort} clients a round cannot be split into clusters',
         'fraction',
         'let at least three take part',
       )
 
-  return Component('client_clustering', grouping=grouping, check=check)
+  return Component(
+    'client_clustering', clustering=cluster, info=ComponentInfo(check=check)
+  )
 
 
 def _free_groups(groups, index, arrived, clusters):

@@ -28,8 +28,9 @@ all three before and after the neck.
 import jax.numpy as jnp
 
 from fedreid_jax import errors
-from fedreid_jax.core.component import Component, LocalTerm, StepCtx
-from fedreid_jax.core.types import Array, Metrics
+from fedreid_jax.core.component import ClientHooks, Component
+from fedreid_jax.core.contexts import LossCtx
+from fedreid_jax.core.types import Array, Flat, Metrics
 from fedreid_jax.losses import embedding_expansion, identity, metric
 
 
@@ -57,7 +58,9 @@ def make(
       'a weight or margin below 0', 'deen', 'give 0 or more'
     )
 
-  def term(variables, state, ctx: StepCtx) -> tuple[Array, Metrics]:
+  def expansion_loss(
+    variables: Flat, state: tuple[()], ctx: LossCtx
+  ) -> tuple[Array, Metrics]:
     del variables, state
     every = ctx.outputs.extras.get('copies')
     size = ctx.batch.labels.shape[0]
@@ -94,4 +97,4 @@ def make(
     )
     return loss, metrics
 
-  return Component('deen', term=LocalTerm(loss=term))
+  return Component('deen', client=ClientHooks(loss=expansion_loss))

@@ -52,13 +52,15 @@ import numpy as np
 from fedreid_jax import errors
 from fedreid_jax.algorithms.statistics import moments
 from fedreid_jax.core.component import (
+  ClientHooks,
   Component,
-  LocalTerm,
-  ServerStep,
-  StepCtx,
-  Survey,
+  ComponentInfo,
+  DataPass,
+  Participants,
+  ServerHooks,
 )
-from fedreid_jax.core.types import Array, Metrics, Outputs
+from fedreid_jax.core.contexts import LossCtx, ReceiveCtx, ServerInitCtx
+from fedreid_jax.core.types import Array, Flat, Metrics, Outputs
 from fedreid_jax.losses import hallucination, identity, metric
 from fedreid_jax.models import norm
 
@@ -124,7 +126,7 @@ def make(
   def represent(outputs: Outputs) -> Array:
     return getattr(outputs, SPACES[space])
 
-  def init(ctx):
+  def init(ctx: ServerInitCtx) -> Array:
     if len(alpha) not in (1, ctx.num_clients):
       raise errors.ConfigError(
         f'{len(alpha)} values of alpha for {ctx.num_clients} clients',
@@ -133,20 +135,24 @@ def make(
       )
     return jnp.zeros((ctx.num_clients, 4, represent(ctx.outputs).shape[1]))
 
-  def collect(slot, uploads, arrived):
-    rows = jnp.where(arrived, uploads.index, slot.shape[0])
-    return slot.at[rows].set(uploads.extras['dfh'], mode='drop')
+  def receive(
+    state: Array, messages: Array, valid: Array, ctx: ReceiveCtx
+  ) -> Array:
+    rows = jnp.where(valid, ctx.index, state.shape[0])
+    return state.at[rows].set(messages, mode='drop')
 
-  def on_hallucinated(features: Array, ctx: StepCtx) -> Array:
+  def on_hallucinated(features: Array, ctx: LossCtx) -> Array:
     labels, valid = ctx.batch.labels, ctx.batch.valid
     if loss == 'triplet':
       return metric.hard_triplet(features, labels, valid, margin)
     logits = ctx.classify(features)
     return identity.cross_entropy(logits, labels, valid)
 
-  def term(variables, state, ctx: StepCtx) -> tuple[Array, Metrics]:
+  def hallucinated_loss(
+    variables: Flat, state: tuple[()], ctx: LossCtx
+  ) -> tuple[Array, Metrics]:
     del variables, state
-    dfs = jax.lax.stop_gradient(ctx.broadcast.extras['dfh'])
+    dfs = jax.lax.stop_gradient(ctx.message)
     num = dfs.shape[0]
     key = ctx.key if resample == 'step' else ctx.round_key
     draw_key, novel_key = jax.random.split(key)
@@ -158,10 +164,10 @@ def make(
     )
     every = hallucination.per_domain(drawn.means, drawn.variances, normalised)
     each = jax.vmap(lambda f: on_hallucinated(f, ctx))(every)
-    others = jnp.arange(num) != ctx.work.index
+    others = jnp.arange(num) != ctx.task.index
     known = jnp.where(others, each, 0.0).sum() / max(num - 1, 1)
     total = known
-    within = dfs[ctx.work.index, 2].mean()
+    within = dfs[ctx.task.index, 2].mean()
     metrics = {
       'known': known,
       'dead': drawn.dead,
@@ -175,7 +181,7 @@ def make(
         drawn,
         feature,
         normalised,
-        ctx.work.index,
+        ctx.task.index,
         jnp.broadcast_to(jnp.asarray(alpha, jnp.float32), (num,)),
         mix_weights,
         mix_own,
@@ -184,8 +190,8 @@ def make(
       total = total + metrics['novel']
     return lam * total, metrics
 
-  def check(people):
-    for client in people.clients:
+  def check(participants: Participants) -> None:
+    for client in participants.clients:
       num = len(np.unique(client.labels))
       if num < min_identities:
         raise errors.DataError(
@@ -194,27 +200,24 @@ def make(
           'leave it out, or set dfh.min_identities',
         )
 
-  survey = Survey(
+  data_pass = DataPass(
     init=lambda outputs: moments.zeros(
       outputs.logits.shape[1], represent(outputs).shape[1]
     ),
     update=lambda seen, outputs, batch: moments.merge(
       seen, represent(outputs), batch.labels, batch.valid
     ),
+    before_first_round=True,
   )
   return Component(
     'dfh',
-    term=LocalTerm(
-      loss=term,
-      survey=survey,
-      finish=lambda state, ctx: (state, moments.statistics(ctx.surveyed)),
-      prepare=True,
+    client=ClientHooks(
+      loss=hallucinated_loss,
+      data_pass=data_pass,
+      round_end=lambda state, ctx: (state, moments.statistics(ctx.data_pass)),
     ),
-    server_step=ServerStep(
-      init=init, collect=collect, broadcast=lambda slot: slot
-    ),
-    check=check,
-    warn=_warn,
+    server=ServerHooks(init=init, receive=receive, message=lambda state: state),
+    info=ComponentInfo(check=check, warn=_warn),
   )
 
 

@@ -34,8 +34,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedreid_jax import errors
-from fedreid_jax.core.component import Component, LocalTerm, StepCtx
-from fedreid_jax.core.types import Array, Metrics
+from fedreid_jax.core.component import ClientHooks, Component
+from fedreid_jax.core.contexts import LossCtx, RoundCtx
+from fedreid_jax.core.types import Array, Flat, Metrics
 from fedreid_jax.losses import discrepancy
 from fedreid_jax.models import head
 from fedreid_jax.models.dns import DOMAINS
@@ -74,8 +75,8 @@ def make(
     del key
     return _kernels(variables, variant), jnp.bool_(False)
 
-  def open_(slot, ctx):
-    averages, started = slot
+  def round_start(state, ctx: RoundCtx):
+    averages, started = state
     first = _kernels(ctx.variables, variant)
     averages = jax.tree.map(
       lambda w, c: jnp.where(started, w, c), averages, first
@@ -86,7 +87,7 @@ def make(
     now = lax.stop_gradient(outputs.extras['domains'])
     return jax.tree.map(lambda w, c: w + tau * (c - w), averages, now)
 
-  def loss(variables, state, ctx: StepCtx) -> tuple[Array, Metrics]:
+  def loss(variables: Flat, state, ctx: LossCtx) -> tuple[Array, Metrics]:
     del variables
     modalities = ctx.batch.modalities
     own = modalities if len(domains) > 1 else jnp.zeros_like(modalities)
@@ -102,12 +103,15 @@ def make(
         total += weight * part
     return total, metrics
 
-  def observe(state, ctx: StepCtx):
+  def post_step(state, ctx: LossCtx):
     averages, started = state
     return move(averages, ctx.outputs), started
 
   return Component(
-    'dns', term=LocalTerm(init=init, open=open_, loss=loss, observe=observe)
+    'dns',
+    client=ClientHooks(
+      init=init, round_start=round_start, loss=loss, post_step=post_step
+    ),
   )
 
 
@@ -124,7 +128,7 @@ def _kernels(variables, variant: str) -> dict[str, Array]:
   return {domain: variables[name] for domain, name in names.items()}
 
 
-def _distillation(ctx: StepCtx, averages, domains, own, members) -> Array:
+def _distillation(ctx: LossCtx, averages, domains, own, members) -> Array:
   """Returns L_dd.
 
   Args:
@@ -138,7 +142,7 @@ def _distillation(ctx: StepCtx, averages, domains, own, members) -> Array:
   def score(x, kernels, domain):
     every = jnp.stack([x @ kernels[name] for name in domains])
     picked = every[domain, jnp.arange(len(x))]
-    return head.mask_identities(picked, ctx.work.num_identities)
+    return head.mask_identities(picked, ctx.task.num_identities)
 
   z, shifted = ctx.outputs.embedding, ctx.outputs.extras['shifted']
   pairs = ((z, z), (shifted, shifted))

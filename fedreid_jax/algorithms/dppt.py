@@ -36,13 +36,14 @@ constant 1, and what is left is half the mean square of the features.
 from fedreid_jax import errors
 from fedreid_jax.algorithms.statistics import prototypes
 from fedreid_jax.core.component import (
+  ClientHooks,
   Component,
-  LocalTerm,
-  Population,
-  ServerStep,
-  StepCtx,
+  ComponentInfo,
+  Participants,
+  ServerHooks,
 )
-from fedreid_jax.core.types import Array, Metrics
+from fedreid_jax.core.contexts import LossCtx, ReceiveCtx, RoundEndCtx
+from fedreid_jax.core.types import Array, Flat, Metrics
 from fedreid_jax.losses import identity, rectification, similarity
 
 TARGETS = ('global', 'zeros')
@@ -91,12 +92,11 @@ def make(
   def represent(embedding: Array) -> Array:
     return similarity.unit(embedding) if norm else embedding
 
-  def bank(broadcast) -> prototypes.Centres:
-    return broadcast.extras['dppt']
-
-  def term(variables, state, ctx: StepCtx) -> tuple[Array, Metrics]:
+  def rectify(
+    variables: Flat, state: prototypes.FeatureBank, ctx: LossCtx
+  ) -> tuple[Array, Metrics]:
     del variables, state
-    known, batch = bank(ctx.broadcast), ctx.batch
+    known, batch = ctx.message, ctx.batch
     value = rectification.rectification(
       represent(ctx.outputs.embedding),
       batch.labels,
@@ -110,49 +110,60 @@ def make(
     )
     return lam * value, {'rectification': value, 'known': share}
 
-  def observe(state: prototypes.Memory, ctx: StepCtx) -> prototypes.Memory:
+  def post_step(
+    state: prototypes.FeatureBank, ctx: LossCtx
+  ) -> prototypes.FeatureBank:
     z = represent(ctx.outputs.embedding)
     return prototypes.insert(state, z, ctx.batch.labels, ctx.batch.valid)
 
-  def finish(state: prototypes.Memory, ctx):
-    return (), prototypes.centres(state, len(bank(ctx.broadcast).present), k)
+  def round_end(
+    state: prototypes.FeatureBank, ctx: RoundEndCtx
+  ) -> tuple[tuple[()], prototypes.Prototypes]:
+    return (), prototypes.nearest_means(state, len(ctx.message.present), k)
 
-  def collect(slot: prototypes.Centres, uploads, arrived) -> prototypes.Centres:
-    sent = uploads.extras['dppt']
-    new = prototypes.merge(slot, sent, arrived, count_absent=absent == 'zeros')
+  def receive(
+    state: prototypes.Prototypes,
+    messages: prototypes.Prototypes,
+    valid: Array,
+    ctx: ReceiveCtx,
+  ) -> prototypes.Prototypes:
+    del ctx
+    new = prototypes.merge(
+      state, messages, valid, count_absent=absent == 'zeros'
+    )
     if target == 'zeros':
-      return prototypes.Centres(slot.features, new.present)
+      return prototypes.Prototypes(state.features, new.present)
     return new
 
   return Component(
     'dppt',
-    term=LocalTerm(
-      open=lambda slot, ctx: prototypes.empty(
-        ctx.num_images, bank(ctx.broadcast).features.shape[1]
+    client=ClientHooks(
+      round_start=lambda state, ctx: prototypes.empty(
+        ctx.max_images, ctx.message.features.shape[1]
       ),
-      loss=term,
-      observe=observe,
-      finish=finish,
+      loss=rectify,
+      post_step=post_step,
+      round_end=round_end,
     ),
-    server_step=ServerStep(
-      init=lambda ctx: prototypes.no_centres(
+    server=ServerHooks(
+      init=lambda ctx: prototypes.no_prototypes(
         ctx.outputs.logits.shape[1], ctx.outputs.embedding.shape[1]
       ),
-      collect=collect,
-      broadcast=lambda slot: slot,
+      receive=receive,
+      message=lambda state: state,
     ),
-    check=check,
+    info=ComponentInfo(check=check),
   )
 
 
-def check(people: Population) -> None:
+def check(participants: Participants) -> None:
   """Refuses clients of different label spaces.
 
   Raises:
     DataError: naming two clients whose numbers of identities differ.
   """
-  first = people.clients[0]
-  for client in people.clients:
+  first = participants.clients[0]
+  for client in participants.clients:
     if client.num_identities != first.num_identities:
       raise errors.DataError(
         f'{client.num_identities} identities where {first.name} has '

@@ -21,7 +21,14 @@ import jax.numpy as jnp
 
 from fedreid_jax.algorithms.statistics import white_noise
 from fedreid_jax.core import aggregation, param_filter
-from fedreid_jax.core.component import Component, ServerCtx, ServerStep
+from fedreid_jax.core.component import (
+  Aggregation,
+  Component,
+  ComponentInfo,
+  ServerHooks,
+)
+from fedreid_jax.core.contexts import AggregationCtx
+from fedreid_jax.core.types import Array, Flat
 
 
 def make(epsilon: float = 1.2, noise_scale: float = 0.0) -> Component:
@@ -32,12 +39,14 @@ def make(epsilon: float = 1.2, noise_scale: float = 0.0) -> Component:
     noise_scale: standard deviation of what is added to every parameter.
   """
 
-  def weights(ctx: ServerCtx, members):
-    plain = aggregation.uniform(ctx.uploads, members)
-    params, buffers = param_filter.trainable(ctx.previous)
+  def weights(messages: tuple[()], ctx: AggregationCtx) -> dict[str, Array]:
+    del messages
+    members = ctx.members
+    plain = aggregation.uniform(members)
+    params, running = param_filter.trainable(ctx.start)
 
-    def attended(name):
-      local = ctx.uploads.shared[name]
+    def attended(name: str) -> Array:
+      local = ctx.uploaded[name]
       gap = params[name][:, None] - local[None]
       gap = jnp.where(
         members.reshape(members.shape + (1,) * (local.ndim - 1)), gap, 0.0
@@ -46,14 +55,16 @@ def make(epsilon: float = 1.2, noise_scale: float = 0.0) -> Component:
       alpha = jax.nn.softmax(jnp.where(members, distance, -jnp.inf), axis=1)
       return epsilon * jnp.where(members, alpha, 0.0)
 
-    return {n: attended(n) for n in params} | dict.fromkeys(buffers, plain)
+    return {n: attended(n) for n in params} | dict.fromkeys(running, plain)
 
-  def perturb(server, ctx: ServerCtx):
-    return white_noise.on_updated(server, ctx, noise_scale)
+  def perturb(
+    state: tuple[()], models: Flat, ctx: AggregationCtx
+  ) -> tuple[tuple[()], Flat]:
+    return state, white_noise.on_updated(models, ctx, noise_scale)
 
   return Component(
     'fedatt',
-    weights=weights,
-    server_step=ServerStep(apply=perturb) if noise_scale else None,
-    notice=white_noise.NOTICE if noise_scale else '',
+    aggregation=Aggregation(weights),
+    server=ServerHooks(update=perturb) if noise_scale else None,
+    info=ComponentInfo(notice=white_noise.NOTICE if noise_scale else ''),
   )

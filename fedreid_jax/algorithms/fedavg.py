@@ -20,14 +20,14 @@ Deviations from released code: none is the reference.
 """
 
 from fedreid_jax import errors
-from fedreid_jax.core.component import Component, Population
+from fedreid_jax.core.component import Component, ComponentInfo, Participants
 
 
 def make() -> Component:
   """Builds the component."""
 
-  def check(people: Population):
-    spaces = {c.num_identities for c in people.clients}
+  def check(participants: Participants) -> None:
+    spaces = {c.num_identities for c in participants.clients}
     if len(spaces) > 1:
       raise errors.ConfigError(
         'a classifier travels, but clients number their identities differently',
@@ -35,4 +35,4 @@ def make() -> Component:
         "set it to 'concat', 'max' or 'global', or share with 'fedpav'",
       )
 
-  return Component('fedavg', shared='', check=check)
+  return Component('fedavg', shared='', info=ComponentInfo(check=check))

@@ -3,7 +3,7 @@
 Wang et al., Tackling the objective inconsistency problem in heterogeneous
 federated optimization, NeurIPS 2020, section 4. With the update
 D_k = w^t - w_k, p_k = n_k / sum n and |a_k|_1 how often the local gradients
-count in D_k (`optim.accumulated`),
+count in D_k (`optim.effective_steps`),
 
   w = w^t - tau sum_k p_k D_k / |a_k|_1,  tau = sum_k p_k |a_k|_1,
 
@@ -23,7 +23,9 @@ import jax.numpy as jnp
 
 from fedreid_jax import errors
 from fedreid_jax.core import aggregation, param_filter
-from fedreid_jax.core.component import Component, LocalTerm, ServerCtx
+from fedreid_jax.core.component import Aggregation, ClientHooks, Component
+from fedreid_jax.core.contexts import AggregationCtx, RoundEndCtx
+from fedreid_jax.core.types import Array
 
 
 def make(mu: float = 0.0) -> Component:
@@ -33,19 +35,23 @@ def make(mu: float = 0.0) -> Component:
     mu: weight of a proximal term in the local loss, 0 without one.
   """
 
-  def finish(state, ctx):
-    if ctx.optimizer.accumulated is None:
+  def round_end(state, ctx: RoundEndCtx):
+    if ctx.optimizer.effective_steps is None:
       raise errors.ConfigError(
         'FedNova is defined for SGD', 'optim.name', "set it to 'sgd'"
       )
-    return state, ctx.optimizer.accumulated(ctx.work.num_steps, ctx.lr * mu)
+    return state, ctx.optimizer.effective_steps(ctx.task.num_steps, ctx.lr * mu)
 
-  def weights(ctx: ServerCtx, members):
-    share = aggregation.by_size(ctx.uploads, members)
-    counts = jnp.where(ctx.arrived, ctx.uploads.extras['fednova'], 1.0)
-    worth = ctx.uploads.num_steps if mu else counts
+  def weights(messages: Array, ctx: AggregationCtx) -> dict[str, Array]:
+    share = aggregation.normalise(ctx.num_examples, ctx.members)
+    counts = jnp.where(ctx.valid, messages, 1.0)
+    worth = ctx.num_steps if mu else counts
     tau = (share * worth).sum(axis=1, keepdims=True)
-    params, _ = param_filter.trainable(ctx.previous)
+    params, _ = param_filter.trainable(ctx.start)
     return dict.fromkeys(params, tau * share / counts)
 
-  return Component('fednova', term=LocalTerm(finish=finish), weights=weights)
+  return Component(
+    'fednova',
+    client=ClientHooks(round_end=round_end),
+    aggregation=Aggregation(weights),
+  )

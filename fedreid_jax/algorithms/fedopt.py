@@ -23,13 +23,9 @@ import jax.numpy as jnp
 
 from fedreid_jax import errors
 from fedreid_jax.core import param_filter
-from fedreid_jax.core.component import (
-  Component,
-  InitCtx,
-  ServerCtx,
-  ServerStep,
-)
-from fedreid_jax.core.types import Array
+from fedreid_jax.core.component import Component, ComponentInfo, ServerHooks
+from fedreid_jax.core.contexts import AggregationCtx, ServerInitCtx
+from fedreid_jax.core.types import Array, Flat
 
 OPTIMIZERS = ('sgd', 'adam', 'yogi', 'adagrad')
 
@@ -66,15 +62,17 @@ def make(
       return v - (1 - beta2) * square * jnp.sign(v - square)
     return beta2 * v + (1 - beta2) * square
 
-  def init(ctx: InitCtx):
+  def init(ctx: ServerInitCtx) -> tuple[Flat, Flat]:
     params, _ = param_filter.trainable(ctx.shared)
     zeros = {n: jnp.zeros_like(x)[None] for n, x in params.items()}
     return zeros, {n: x + tau**2 for n, x in zeros.items()}
 
-  def apply(server, ctx: ServerCtx):
-    before, _ = param_filter.trainable(ctx.previous)
-    moved = {n: server.shared[n] - x for n, x in before.items()}
-    m, v = server.slots['fedopt']
+  def update(
+    state: tuple[Flat, Flat], models: Flat, ctx: AggregationCtx
+  ) -> tuple[tuple[Flat, Flat], Flat]:
+    before, _ = param_filter.trainable(ctx.start)
+    moved = {n: models[n] - x for n, x in before.items()}
+    m, v = state
     weight = 1.0 if name == 'sgd' else 1 - momentum
     m = {n: momentum * m[n] + weight * d for n, d in moved.items()}
     v = {n: second(v[n], d) for n, d in moved.items()}
@@ -82,11 +80,10 @@ def make(
       n: 1.0 if name == 'sgd' else jnp.sqrt(x) + tau for n, x in v.items()
     }
     after = {n: x + lr * m[n] / scale[n] for n, x in before.items()}
-    return server.replace(
-      shared={**server.shared, **after},
-      slots={**server.slots, 'fedopt': (m, v)},
-    )
+    return (m, v), {**models, **after}
 
   return Component(
-    'fedopt', server_step=ServerStep(init=init, apply=apply, one_model=True)
+    'fedopt',
+    server=ServerHooks(init=init, update=update),
+    info=ComponentInfo(conflicts=('clustering',)),
   )

@@ -18,7 +18,8 @@ import jax
 import jax.numpy as jnp
 
 from fedreid_jax.core import param_filter
-from fedreid_jax.core.component import Component, LocalTerm, StepCtx
+from fedreid_jax.core.component import ClientHooks, Component
+from fedreid_jax.core.contexts import LossCtx
 
 
 def make(mu: float = 0.01) -> Component:
@@ -28,13 +29,13 @@ def make(mu: float = 0.01) -> Component:
     mu: weight of the squared distance.
   """
 
-  def loss(variables, state, ctx: StepCtx):
+  def loss(variables, state, ctx: LossCtx):
     del state
-    anchor, _ = param_filter.trainable(ctx.broadcast.shared)
+    anchor, _ = param_filter.trainable(ctx.received)
     distance = jnp.float32(0.0)
     for name, start in anchor.items():
       moved = variables[name] - jax.lax.stop_gradient(start)
       distance += (moved**2).sum()
     return 0.5 * mu * distance, {'distance': distance}
 
-  return Component('fedprox', term=LocalTerm(loss=loss))
+  return Component('fedprox', client=ClientHooks(loss=loss))

@@ -31,10 +31,11 @@ from fedreid_jax import errors
 from fedreid_jax.core import optimizers, param_filter
 from fedreid_jax.core.component import (
   Component,
-  Population,
-  ServerCtx,
-  ServerStep,
+  ComponentInfo,
+  Participants,
+  ServerHooks,
 )
+from fedreid_jax.core.contexts import AggregationCtx, ServerCtx
 from fedreid_jax.core.types import Array, Flat
 from fedreid_jax.losses import distill, similarity
 
@@ -68,50 +69,57 @@ def make(
     )
   optimizer = optimizers.sgd(momentum, True, weight_decay)
 
-  def student_loss(params: Flat, buffers: Flat, ctx, images, valid):
-    variables = ctx.complete({**params, **buffers})
+  def student_loss(
+    params: Flat, running: Flat, ctx: ServerCtx, images: Array, valid: Array
+  ):
+    variables = ctx.complete({**params, **running})
     outputs, updated = ctx.model.apply(
       variables, images, train=True, mask=valid
     )
     target = _teach(ctx, images, valid, normalise)
     loss = distill.feature_mse(outputs.embedding, target, valid, normalise)
-    return loss, {n: updated[n] for n in buffers}
+    return loss, {n: updated[n] for n in running}
 
   gradient = optimizer.grad(student_loss)
 
   def distil(model: Flat, ctx: ServerCtx) -> Flat:
-    assert ctx.public is not None
     public = ctx.public
     num = public.shape[0]
     steps = -(-num // batch)
-    order_key, view_key = jax.random.split(ctx.key)
+    order_key, augment_key = jax.random.split(ctx.key)
     order = jax.random.permutation(order_key, num)
     order = jnp.pad(order, (0, steps * batch - num)).reshape(steps, batch)
-    params, buffers = param_filter.trainable(model)
+    params, running = param_filter.trainable(model)
 
     def step(i, carry):
-      params, buffers, state = carry
-      images = ctx.train_view(jax.random.fold_in(view_key, i), public[order[i]])
+      params, running, state = carry
+      images = ctx.train_transform(
+        jax.random.fold_in(augment_key, i), public[order[i]]
+      )
       valid = i * batch + jnp.arange(batch) < num
-      grads, buffers = gradient(params, buffers, ctx, images, valid)
+      grads, running = gradient(params, running, ctx, images, valid)
       params, state = optimizer.update(grads, state, params, lr)
-      return params, buffers, state
+      return params, running, state
 
-    start = params, buffers, optimizer.init(params)
-    params, buffers, _ = jax.lax.fori_loop(0, steps, step, start)
-    return {**params, **buffers}
+    start = params, running, optimizer.init(params)
+    params, running, _ = jax.lax.fori_loop(0, steps, step, start)
+    return {**params, **running}
 
-  def apply(server, ctx: ServerCtx):
-    model = {n: x[0] for n, x in server.shared.items()}
-    due = ((ctx.round + 1) % every == 0) & ctx.arrived.any()
+  def update(
+    state: tuple[()], models: Flat, ctx: AggregationCtx
+  ) -> tuple[tuple[()], Flat]:
+    model = {n: x[0] for n, x in models.items()}
+    due = ((ctx.round + 1) % every == 0) & ctx.valid.any()
     model = jax.lax.cond(due, lambda m: distil(m, ctx), lambda m: m, model)
-    return server.replace(shared={n: x[None] for n, x in model.items()})
+    return state, {n: x[None] for n, x in model.items()}
 
-  def check(people: Population):
-    people.require_public(batch, 'kd.batch')
+  def check(participants: Participants) -> None:
+    participants.require_public(batch, 'kd.batch')
 
   return Component(
-    'kd', server_step=ServerStep(apply=apply, one_model=True), check=check
+    'kd',
+    server=ServerHooks(update=update),
+    info=ComponentInfo(conflicts=('clustering',), check=check),
   )
 
 
@@ -120,7 +128,7 @@ def _teach(
 ) -> Array:
   """Returns the mean feature of the clients' models, frozen, `[B, D]`."""
 
-  def one(client):
+  def one(client: tuple[Flat, Array]) -> Array:
     shared, counts = client
     outputs, _ = ctx.model.measure(ctx.complete(shared), images, mask=valid)
     feature = outputs.embedding
@@ -128,6 +136,6 @@ def _teach(
       feature = similarity.unit(feature)
     return jnp.where(counts, feature, 0.0)
 
-  features = jax.lax.map(one, (ctx.uploads.shared, ctx.arrived))
-  mean = features.sum(axis=0) / jnp.maximum(ctx.arrived.sum(), 1)
+  features = jax.lax.map(one, (ctx.uploaded, ctx.valid))
+  mean = features.sum(axis=0) / jnp.maximum(ctx.valid.sum(), 1)
   return jax.lax.stop_gradient(mean)

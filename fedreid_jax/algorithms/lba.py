@@ -23,8 +23,9 @@ normalisation sees images and rebuilt maps together, there one after the other.
 import jax.numpy as jnp
 
 from fedreid_jax import errors
-from fedreid_jax.core.component import Component, LocalTerm, StepCtx
-from fedreid_jax.core.types import Array, Metrics
+from fedreid_jax.core.component import ClientHooks, Component
+from fedreid_jax.core.contexts import LossCtx
+from fedreid_jax.core.types import Array, Flat, Metrics
 from fedreid_jax.losses import dense_triplet, identity
 from fedreid_jax.models import alignment
 
@@ -45,7 +46,9 @@ def make(*, lam: float = 0.5, margin: float = 0.3) -> Component:
       'a weight or margin below 0', 'lba', 'give 0 or more'
     )
 
-  def term(variables, state, ctx: StepCtx) -> tuple[Array, Metrics]:
+  def alignment_loss(
+    variables: Flat, state: tuple[()], ctx: LossCtx
+  ) -> tuple[Array, Metrics]:
     del variables, state
     extras, batch = ctx.outputs.extras, ctx.batch
     if alignment.LEVELS[0] not in extras:
@@ -69,4 +72,4 @@ def make(*, lam: float = 0.5, margin: float = 0.3) -> Component:
       )
     return entropy + lam * dense, {'rebuilt': entropy, 'dense': dense}
 
-  return Component('lba', term=LocalTerm(loss=term))
+  return Component('lba', client=ClientHooks(loss=alignment_loss))

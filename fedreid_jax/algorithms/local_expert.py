@@ -34,12 +34,8 @@ import jax
 import jax.numpy as jnp
 
 from fedreid_jax.core import param_filter
-from fedreid_jax.core.component import (
-  Component,
-  LocalTerm,
-  OpenCtx,
-  StepCtx,
-)
+from fedreid_jax.core.component import ClientHooks, Component
+from fedreid_jax.core.contexts import LossCtx, RoundCtx, RoundEndCtx, StepCtx
 from fedreid_jax.losses import distill
 
 
@@ -51,65 +47,65 @@ def make(temperature: float = 3.0, frozen: bool = False) -> Component:
     frozen: do not train the expert.
   """
 
-  def begin(slot, ctx: OpenCtx):
+  def round_start(state, ctx: RoundCtx):
     """Starts from the last own model, or from what the client starts from."""
-    last, has_last = slot
+    last, has_last = state
     expert = jax.tree.map(
       lambda old, new: jnp.where(has_last, old, new), last, ctx.variables
     )
     params, _ = param_filter.trainable(expert)
     return expert, () if frozen else ctx.optimizer.init(params)
 
-  def before(state, ctx: StepCtx):
+  def pre_step(state, ctx: StepCtx):
     expert, opt_state = state
-    images = ctx.view(jax.random.fold_in(ctx.key, 0))
+    images = ctx.transform(jax.random.fold_in(ctx.key, 0))
     if frozen:
       outputs, _ = ctx.model.measure(
         expert,
         images,
         mask=ctx.batch.valid,
-        num_identities=ctx.work.num_identities,
+        num_identities=ctx.task.num_identities,
         modalities=ctx.batch.modalities,
       )
       return state, outputs.logits
-    params, buffers = param_filter.trainable(expert)
+    params, running = param_filter.trainable(expert)
 
     def loss(params):
       outputs, updated = ctx.model.apply(
-        {**params, **buffers},
+        {**params, **running},
         images,
         train=True,
         key=jax.random.fold_in(ctx.key, 1),
         mask=ctx.batch.valid,
-        num_identities=ctx.work.num_identities,
+        num_identities=ctx.task.num_identities,
         modalities=ctx.batch.modalities,
         labels=ctx.batch.labels,
       )
       total, _ = ctx.objective(outputs, ctx.batch)
       return total, (outputs.logits, updated)
 
-    grads, (logits, buffers) = ctx.optimizer.grad(loss)(params)
+    grads, (logits, running) = ctx.optimizer.grad(loss)(params)
     params, opt_state = ctx.optimizer.update(grads, opt_state, params, ctx.lr)
-    return ({**params, **buffers}, opt_state), logits
+    return ({**params, **running}, opt_state), logits
 
-  def loss(variables, state, ctx: StepCtx):
+  def loss(variables, state, ctx: LossCtx):
     del variables, state
     divergence = distill.divergence(
-      ctx.outputs.logits, ctx.note, ctx.batch.valid, temperature
+      ctx.outputs.logits, ctx.aux, ctx.batch.valid, temperature
     )
     return divergence, {'divergence': divergence}
 
-  def finish(state, ctx):
+  def round_end(state, ctx: RoundEndCtx):
     own = state[0] if frozen else ctx.variables
     return (own, jnp.bool_(True)), ()
 
   return Component(
     'local_expert',
-    term=LocalTerm(
+    client=ClientHooks(
       init=lambda key, variables: (variables, jnp.bool_(False)),
-      open=begin,
-      before=before,
+      round_start=round_start,
+      pre_step=pre_step,
       loss=loss,
-      finish=finish,
+      round_end=round_end,
     ),
   )

@@ -21,15 +21,16 @@ keeps, and is evaluated with, its last one.
 
 import jax.numpy as jnp
 
-from fedreid_jax.core.component import Component, LocalTerm
+from fedreid_jax.core.component import ClientHooks, Component
 
 
 def make() -> Component:
   """Builds the component."""
   return Component(
     'local_models',
-    term=LocalTerm(
+    client=ClientHooks(
       init=lambda key, variables: (variables, jnp.bool_(False)),
-      finish=lambda state, ctx: ((ctx.variables, jnp.bool_(True)), ()),
+      round_end=lambda state, ctx: ((ctx.variables, jnp.bool_(True)), ()),
+      models_to_evaluate=lambda state: state,
     ),
   )

@@ -21,7 +21,8 @@ evaluation mode, with their running moments.
 import jax
 import jax.numpy as jnp
 
-from fedreid_jax.core.component import Component, LocalTerm, StepCtx
+from fedreid_jax.core.component import ClientHooks, Component
+from fedreid_jax.core.contexts import LossCtx
 from fedreid_jax.losses import identity, similarity
 
 
@@ -33,7 +34,7 @@ def make(mu: float = 1.0, temperature: float = 0.5) -> Component:
     temperature: T.
   """
 
-  def loss(variables, state, ctx: StepCtx):
+  def loss(variables, state, ctx: LossCtx):
     past, has_past = state
 
     def embed(own):
@@ -46,7 +47,7 @@ def make(mu: float = 1.0, temperature: float = 0.5) -> Component:
       return outputs.embedding
 
     z = ctx.outputs.embedding
-    near = similarity.cosine(z, embed({**variables, **ctx.broadcast.shared}))
+    near = similarity.cosine(z, embed({**variables, **ctx.received}))
     far = similarity.cosine(z, embed(past))
     each = jax.nn.softplus((far - near) / temperature)
     contrast = identity.masked_mean(each, ctx.batch.valid)
@@ -55,9 +56,9 @@ def make(mu: float = 1.0, temperature: float = 0.5) -> Component:
 
   return Component(
     'moon',
-    term=LocalTerm(
+    client=ClientHooks(
       init=lambda key, variables: (variables, jnp.bool_(False)),
       loss=loss,
-      finish=lambda state, ctx: ((ctx.variables, jnp.bool_(True)), ()),
+      round_end=lambda state, ctx: ((ctx.variables, jnp.bool_(True)), ()),
     ),
   )

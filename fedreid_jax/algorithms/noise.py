@@ -16,13 +16,17 @@ released code of the same group's later work: there every entry of the state
 gets noise (`batch_stats`).
 """
 
+import dataclasses
+
 from fedreid_jax.algorithms.statistics import white_noise
 from fedreid_jax.core.component import (
-  Channel,
   Component,
-  ServerCtx,
-  ServerStep,
+  ComponentInfo,
+  ServerHooks,
+  Transport,
 )
+from fedreid_jax.core.contexts import AggregationCtx
+from fedreid_jax.core.types import Array, Broadcast, Flat
 
 
 def make(
@@ -36,16 +40,18 @@ def make(
     batch_stats: on running statistics too.
   """
 
-  def apply(server, ctx: ServerCtx):
-    return white_noise.on_updated(server, ctx, beta, batch_stats)
+  def update(
+    state: tuple[()], models: Flat, ctx: AggregationCtx
+  ) -> tuple[tuple[()], Flat]:
+    return state, white_noise.on_updated(models, ctx, beta, batch_stats)
 
-  def down(broadcast, key):
+  def down(broadcast: Broadcast, key: Array) -> Broadcast:
     noisy = white_noise.gaussian(key, broadcast.shared, beta, batch_stats)
-    return broadcast.replace(shared=noisy)
+    return dataclasses.replace(broadcast, shared=noisy)
 
   return Component(
     'noise',
-    channel=Channel(down=down) if double else None,
-    server_step=ServerStep(apply=apply),
-    notice=white_noise.NOTICE,
+    transport=Transport(down=down) if double else None,
+    server=ServerHooks(update=update),
+    info=ComponentInfo(notice=white_noise.NOTICE),
   )

@@ -17,7 +17,7 @@ objective that weights clients by size, as the mean of models does.
 Deviations from the paper: there p_k = 1/N, and the cohort's models count alike;
 `weights='uniform'` gives both. It divides by the number of steps, which is
 |a|_1 of SGD without momentum; with momentum a gradient counts
-`optim.accumulated` times. The correction is a gradient of every leaf that
+`optim.effective_steps` times. The correction is a gradient of every leaf that
 travels, so all of these have weight decay. The server's own step is 1; compose
 with 'fedopt' for another. With `optim.schedule_per_step` eta is the rate at the
 beginning of the round. There is no released code of the authors.
@@ -29,13 +29,19 @@ import jax.numpy as jnp
 from fedreid_jax import errors
 from fedreid_jax.core import aggregation, param_filter
 from fedreid_jax.core.component import (
+  Aggregation,
+  ClientHooks,
   Component,
-  FinishCtx,
-  InitCtx,
-  LocalTerm,
-  ServerStep,
-  StepCtx,
+  ComponentInfo,
+  ServerHooks,
 )
+from fedreid_jax.core.contexts import (
+  LossCtx,
+  ReceiveCtx,
+  RoundEndCtx,
+  ServerInitCtx,
+)
+from fedreid_jax.core.types import Array, Flat
 
 WEIGHTS = ('size', 'uniform')
 
@@ -56,26 +62,26 @@ def make(weights: str = 'size') -> Component:
     )
   uniform = weights == 'uniform'
 
-  def init(key, variables):
+  def init(key: Array, variables: Flat) -> Flat:
     del key
     params, _ = param_filter.trainable(variables)
     return {n: jnp.zeros_like(x) for n, x in params.items()}
 
-  def loss(variables, state, ctx: StepCtx):
-    control = ctx.broadcast.extras['scaffold']
+  def loss(variables: Flat, state: Flat, ctx: LossCtx):
+    control = ctx.message
     pull = sum(
       ((c - state[n]) * variables[n]).sum() for n, c in control.items()
     )
     # Only its gradient is wanted: the value would hide the loss.
     return pull - jax.lax.stop_gradient(pull), {}
 
-  def finish(state, ctx: FinishCtx):
-    if ctx.optimizer.accumulated is None:
+  def round_end(state: Flat, ctx: RoundEndCtx):
+    if ctx.optimizer.effective_steps is None:
       raise errors.ConfigError(
         'SCAFFOLD is defined for SGD', 'optim.name', "set it to 'sgd'"
       )
-    counts = ctx.optimizer.accumulated(ctx.work.num_steps)
-    control = ctx.broadcast.extras['scaffold']
+    counts = ctx.optimizer.effective_steps(ctx.task.num_steps)
+    control = ctx.message
     change = {}
     for name, c in control.items():
       rate = jnp.maximum(ctx.lr * ctx.optimizer.factor(name) * counts, 1e-12)
@@ -84,35 +90,36 @@ def make(weights: str = 'size') -> Component:
     own = {n: state[n] + d for n, d in change.items()}
     return {**state, **own}, change
 
-  def begin(ctx: InitCtx):
+  def init_server(ctx: ServerInitCtx) -> tuple[Flat, Array]:
     params, _ = param_filter.trainable(ctx.shared)
-    slot = {n: jnp.zeros_like(x) for n, x in params.items()}
+    control = {n: jnp.zeros_like(x) for n, x in params.items()}
     counts = jnp.ones_like(ctx.sizes) if uniform else ctx.sizes
-    return slot, counts / counts.sum()
+    return control, counts / counts.sum()
 
-  def collect(slot, uploads, arrived):
-    control, shares = slot
-    share = jnp.where(arrived, shares[jnp.maximum(uploads.index, 0)], 0.0)
+  def receive(
+    state: tuple[Flat, Array], messages: Flat, valid: Array, ctx: ReceiveCtx
+  ) -> tuple[Flat, Array]:
+    control, shares = state
+    share = jnp.where(valid, shares[jnp.maximum(ctx.index, 0)], 0.0)
 
-    def moved(c, changes):
+    def moved(c: Array, changes: Array) -> Array:
       wide = (-1,) + (1,) * c.ndim
-      changes = jnp.where(arrived.reshape(wide), changes, 0.0)
+      changes = jnp.where(valid.reshape(wide), changes, 0.0)
       return c + (share.reshape(wide) * changes).sum(axis=0)
 
-    change = uploads.extras['scaffold']
-    return {n: moved(c, change[n]) for n, c in control.items()}, shares
-
-  def alike(ctx, members):
-    return aggregation.uniform(ctx.uploads, members)
+    return {n: moved(c, messages[n]) for n, c in control.items()}, shares
 
   return Component(
     'scaffold',
-    weights=alike if uniform else None,
-    term=LocalTerm(init=init, loss=loss, finish=finish),
-    server_step=ServerStep(
-      init=begin,
-      collect=collect,
-      broadcast=lambda slot: slot[0],
-      one_model=True,
+    client=ClientHooks(init=init, loss=loss, round_end=round_end),
+    server=ServerHooks(
+      init=init_server, receive=receive, message=lambda state: state[0]
     ),
+    aggregation=Aggregation(
+      weights=lambda messages, ctx: aggregation.uniform(ctx.members)
+    )
+    if uniform
+    else None,
+    # The component 'uniform' would weight the model only.
+    info=ComponentInfo(conflicts=('clustering', 'uniform')),
   )

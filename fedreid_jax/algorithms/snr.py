@@ -39,8 +39,9 @@ import jax
 import jax.numpy as jnp
 
 from fedreid_jax import errors
-from fedreid_jax.core.component import Component, LocalTerm, StepCtx
-from fedreid_jax.core.types import Array, Metrics
+from fedreid_jax.core.component import ClientHooks, Component
+from fedreid_jax.core.contexts import LossCtx
+from fedreid_jax.core.types import Array, Flat, Metrics
 from fedreid_jax.losses import identity, style
 from fedreid_jax.models import head
 from fedreid_jax.models.style import StyleFeatures
@@ -81,7 +82,9 @@ def make(
       'weights and dist_scale must be at least 0', 'snr', 'change them'
     )
 
-  def term(variables, state, ctx: StepCtx) -> tuple[Array, Metrics]:
+  def style_loss(
+    variables: Flat, state: tuple[()], ctx: LossCtx
+  ) -> tuple[Array, Metrics]:
     del variables, state
     labels, valid = ctx.batch.labels, ctx.batch.valid
     stages = _stages(ctx.outputs.extras)
@@ -98,7 +101,7 @@ def make(
           "set it to 'snr_entropy'",
         )
       else:
-        logits = head.mask_identities(features.logits, ctx.work.num_identities)
+        logits = head.mask_identities(features.logits, ctx.task.num_identities)
         value = style.entropy(logits, valid)
         entropy = identity.cross_entropy(logits[1], labels, valid)
         supervised = _last(identity_weights, len(stages), 'identity_weights')
@@ -109,7 +112,7 @@ def make(
         total += causal[i] * value
     return total, metrics
 
-  return Component('snr', term=LocalTerm(loss=term))
+  return Component('snr', client=ClientHooks(loss=style_loss))
 
 
 def _stages(extras: dict[str, Any]) -> list[StyleFeatures]:

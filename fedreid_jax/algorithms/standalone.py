@@ -12,9 +12,23 @@ Deviations from the paper: none. Deviations from the released code: it trains
 one client a run; the numbers do not depend on it.
 """
 
-from fedreid_jax.core.component import Component
+from fedreid_jax.core.component import Component, ComponentInfo
+
+# They would have no effect where nothing is shared.
+WITHOUT_EFFECT = (
+  'server',
+  'transport',
+  'clustering',
+  'aggregation',
+  'fedprox',
+  'moon',
+)
 
 
 def make() -> Component:
   """Builds the component."""
-  return Component('standalone', shared=r'(?!)')
+  return Component(
+    'standalone',
+    shared=r'(?!)',
+    info=ComponentInfo(conflicts=WITHOUT_EFFECT),
+  )

@@ -9,12 +9,14 @@ Deviations from the paper: none. Deviations from released code: none.
 """
 
 from fedreid_jax.core import aggregation
-from fedreid_jax.core.component import Component
+from fedreid_jax.core.component import Aggregation, Component
 
 
 def make() -> Component:
   """Builds the component."""
   return Component(
     'uniform',
-    weights=lambda ctx, members: aggregation.uniform(ctx.uploads, members),
+    aggregation=Aggregation(
+      weights=lambda messages, ctx: aggregation.uniform(ctx.members)
+    ),
   )

@@ -94,7 +94,7 @@ def default() -> Any:
   c.local.cross_camera = True  # pk: prefer images of other cameras
   c.local.drop_last = True  # leave out a batch that is not full, unless alone
   c.local.accumulate = False  # one step a round with the gradient of all images
-  c.local.data_pass_batch = 64  # images of a step of a survey
+  c.local.data_pass_batch = 64  # images of a step of a data pass
 
   c.optim = ConfigDict()
   c.optim.name = 'sgd'  # sgd|adam

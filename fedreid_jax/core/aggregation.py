@@ -1,4 +1,4 @@
-"""Server reductions: who counts, how much, and the weighted mean.
+"""Server reductions: valid uploads, their weights, and the weighted mean.
 
 A weight row that sums to one gives a plain weighted mean of the uploads. Where
 a rule's weights sum to less or more (normalised averaging), the rest is taken
@@ -14,17 +14,17 @@ import jax.numpy as jnp
 from fedreid_jax.core import param_filter, types
 from fedreid_jax.core.types import Array, Flat
 
-BUFFER_POLICIES = ('average', 'first_client', 'keep_server')
+BATCH_STATS_RULES = ('average', 'first_client', 'keep_server')
 
 
-def arrived(uploads: types.Upload) -> Array:
+def valid_uploads(uploads: types.Upload) -> Array:
   """Returns which uploads are real and finite in every leaf, bool `[K]`.
 
-  What stays at the client counts as well: one that is not finite would be
-  broken in every later round.
+  The state that a client keeps counts as well: one that is not finite would
+  stay so in every later round.
   """
-  real = (uploads.index >= 0) & uploads.healthy
-  for leaf in jax.tree.leaves((uploads.shared, uploads.extras)):
+  real = (uploads.index >= 0) & uploads.finite
+  for leaf in jax.tree.leaves((uploads.shared, uploads.messages)):
     finite = jnp.isfinite(leaf).reshape(leaf.shape[0], -1).all(axis=1)
     real &= finite
   return real
@@ -46,14 +46,9 @@ def normalise(raw: Array, members: Array) -> Array:
   return jnp.where(members, scaled, 0.0)
 
 
-def by_size(uploads: types.Upload, members: Array) -> Array:
-  """Weights each upload by its number of images, `[G, K]`."""
-  return normalise(uploads.num_examples, members)
-
-
-def uniform(uploads: types.Upload, members: Array) -> Array:
+def uniform(members: Array) -> Array:
   """Weights all uploads of a group alike, `[G, K]`."""
-  return normalise(jnp.ones_like(uploads.num_examples), members)
+  return normalise(jnp.ones(members.shape[1], jnp.float32), members)
 
 
 def usable(
@@ -72,10 +67,10 @@ def usable(
   bad = functools.reduce(
     jnp.logical_or, [wrong(rows) for rows in jax.tree.leaves(weights)]
   )
-  mended = jax.tree.map(
+  replaced = jax.tree.map(
     lambda rows: jnp.where(bad[:, None], sizes, rows), weights
   )
-  return mended, bad.any()
+  return replaced, bad.any()
 
 
 def leaf_weights(
@@ -83,30 +78,30 @@ def leaf_weights(
   sizes: Array,
   shared: Flat,
   first: Array,
-  policy: str,
+  rule: str,
 ) -> dict[str, Array]:
-  """Returns the weights `[G, K]` of every leaf, buffers by their policy.
+  """Returns the weights of every leaf, `[G, K]`.
 
   Args:
     weights: one for all leaves, or by leaf (absent leaves go by size).
     sizes: weights by size.
     shared: the leaves.
     first: one-hot weights of the first client drawn in each group.
-    policy: one of `BUFFER_POLICIES`; running statistics only.
+    rule: of running statistics, one of `BATCH_STATS_RULES`.
   """
   by_leaf = (
     weights if isinstance(weights, dict) else dict.fromkeys(shared, weights)
   )
   by_leaf = {name: by_leaf.get(name, sizes) for name in shared}
-  if policy != 'average':
-    override = first if policy == 'first_client' else jnp.zeros_like(sizes)
-    _, buffers = param_filter.trainable(shared)
-    by_leaf |= dict.fromkeys(buffers, override)
+  if rule != 'average':
+    override = first if rule == 'first_client' else jnp.zeros_like(sizes)
+    _, running = param_filter.trainable(shared)
+    by_leaf |= dict.fromkeys(running, override)
   return by_leaf
 
 
-def described(weights: Array | dict[str, Array]) -> dict[str, Array]:
-  """Returns what a log says of weights: `weights [K]`, or their `entropy`.
+def summarise(weights: Array | dict[str, Array]) -> dict[str, Array]:
+  """Returns the entry of a log for weights: `weights [K]`, or their `entropy`.
 
   Weights of every leaf are summed up by the mean over leaves of the entropy of
   their distribution, in nats: 0 when one client has all of it.

@@ -1,11 +1,11 @@
-"""Who takes part in a round, where each client lives, and its orders.
+"""The cohort of a round, the lanes of its clients, and their tasks.
 
 All of it is a pure function of (seed, round, clients): nothing is stored.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,7 @@ Planner = Callable[[int, int], Plan]
 
 
 class Placement(NamedTuple):
-  """The home of every client.
+  """The device of every client.
 
   Attributes:
     device: device of each client, `[N]`.
@@ -32,7 +32,7 @@ class Placement(NamedTuple):
 
 
 def place(clients: Sequence[ClientData], num_devices: int) -> Placement:
-  """Spreads clients over devices, largest first onto the emptiest."""
+  """Assigns clients to devices, the largest first to the emptiest."""
   device = np.zeros(len(clients), np.int32)
   first_row = np.zeros(len(clients), np.int32)
   load = [0] * num_devices
@@ -44,8 +44,10 @@ def place(clients: Sequence[ClientData], num_devices: int) -> Placement:
   return Placement(device, first_row, max(load), num_devices)
 
 
-def draw(seed: int, round_: int, num_clients: int, fraction: float):
-  """Returns the clients of a round in the order they were drawn.
+def sample_cohort(
+  seed: int, round_: int, num_clients: int, fraction: float
+) -> np.ndarray:
+  """Returns the clients of a round in the order they were drawn, int32 `[K]`.
 
   `ceil(fraction * N)` of them, without replacement (Wu & Gong, section 3).
   """
@@ -54,24 +56,31 @@ def draw(seed: int, round_: int, num_clients: int, fraction: float):
   return rng.permutation(num_clients)[:size].astype(np.int32)
 
 
-def num_slots(placement: Placement, cohort_size: int) -> int:
-  """Returns the places for clients on each device, enough for any draw."""
-  homes = np.bincount(placement.device, minlength=placement.num_devices)
-  return int(min(cohort_size, homes.max()))
+def num_lanes(placement: Placement, cohort_size: int) -> int:
+  """Returns the lanes of each device, enough for any cohort."""
+  most = np.bincount(placement.device, minlength=placement.num_devices)
+  return int(min(cohort_size, most.max()))
 
 
-def seat(placement: Placement, members: np.ndarray, slots: int) -> np.ndarray:
-  """Returns the client in each place, -1 where empty, int32.
+def assign_lanes(
+  placement: Placement, members: np.ndarray, lanes: int
+) -> np.ndarray:
+  """Returns the client in each lane, -1 where empty, int32 `[devices * lanes]`.
 
-  Places are `[devices * slots]`; on a device clients sit in canonical order.
+  On a device clients are in canonical order.
+
+  Args:
+    placement: the device of every client.
+    members: the clients that take part, `[K]`.
+    lanes: of each device.
   """
-  seats = np.full((placement.num_devices, slots), -1, np.int32)
+  assigned = np.full((placement.num_devices, lanes), -1, np.int32)
   taken = [0] * placement.num_devices
   for k in sorted(members):
     d = placement.device[k]
-    seats[d, taken[d]] = k
+    assigned[d, taken[d]] = k
     taken[d] += 1
-  return seats.reshape(-1)
+  return assigned.reshape(-1)
 
 
 def pass_plan(client: ClientData, seed: int, batch: int) -> Plan:
@@ -96,23 +105,23 @@ def pass_plan(client: ClientData, seed: int, batch: int) -> Plan:
   return Plan(rows, valid)
 
 
-def work(
+def make_tasks(
   clients: Sequence[ClientData],
   placement: Placement,
-  seats: np.ndarray,
+  lanes: np.ndarray,
   planner: Planner,
   shape: tuple[int, int],
   passes: Callable[[int], Plan],
   pass_shape: tuple[int, int],
   groups: np.ndarray,
   round_: int,
-) -> types.Work:
-  """Returns the orders of all places, each field with a leading axis.
+) -> types.ClientTask:
+  """Returns the tasks of all lanes, each field with a leading axis.
 
   Args:
     clients: all of them, canonical order.
-    placement: where they live.
-    seats: client of each place, -1 where empty.
+    placement: the device of every client.
+    lanes: client of each lane, -1 where empty.
     planner: `(round, client) -> Plan`.
     shape: `(S, B)` of the longest plan of the run.
     passes: `(client) -> Plan` of a pass over its images.
@@ -120,31 +129,31 @@ def work(
     groups: group of every client, `[N]`.
     round_: global round.
   """
-  size = len(seats)
+  size = len(lanes)
   rows = np.zeros((size, *shape), np.int32)
   valid = np.zeros((size, *shape), bool)
   pass_rows = np.zeros((size, *pass_shape), np.int32)
   pass_valid = np.zeros((size, *pass_shape), bool)
   num_steps = np.zeros(size, np.int32)
-  here = seats >= 0
-  for place_, k in enumerate(seats):
+  here = lanes >= 0
+  for lane, k in enumerate(lanes):
     if k < 0:
       continue
     plan = planner(round_, k)
     steps = len(plan.rows)
-    num_steps[place_] = steps
-    rows[place_, :steps] = plan.rows + placement.first_row[k]
-    valid[place_, :steps] = plan.valid
+    num_steps[lane] = steps
+    rows[lane, :steps] = plan.rows + placement.first_row[k]
+    valid[lane, :steps] = plan.valid
     plan = passes(k)
-    pass_rows[place_, : len(plan.rows)] = plan.rows + placement.first_row[k]
-    pass_valid[place_, : len(plan.rows)] = plan.valid
+    pass_rows[lane, : len(plan.rows)] = plan.rows + placement.first_row[k]
+    pass_valid[lane, : len(plan.rows)] = plan.valid
 
-  def column(values, dtype) -> np.ndarray:
-    return np.where(here, np.asarray(values)[seats], 0).astype(dtype)
+  def column(values: Any, dtype: Any) -> np.ndarray:
+    return np.where(here, np.asarray(values)[lanes], 0).astype(dtype)
 
   images = [c.num_images for c in clients]
-  return types.Work(
-    index=seats.astype(np.int32),
+  return types.ClientTask(
+    index=lanes.astype(np.int32),
     uid=column([prng.client_uid(c.name) for c in clients], np.uint32),
     group=column(groups, np.int32),
     num_examples=column(images, np.float32),

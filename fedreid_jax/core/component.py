@@ -1,233 +1,245 @@
-"""The six slots of a federated method.
+"""Components: the contract between the engine and a paper's idea.
 
-A method is a composition of components, one paper's idea each; a component
-fills any of the slots `shared`, `term`, `channel`, `grouping`, `weights` and
-`server_step`. Client functions see ONE client: no leading axis anywhere.
+A federated method is a composition of components. A component fills hooks; the
+engine routes its state and its messages by its name, so a component neither
+writes its own name nor reads the state of another. Arguments are in the order
+(own state, what is given, context). Client hooks see ONE client: no array has a
+leading axis for clients.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from fedreid_jax import errors
-from fedreid_jax.core import optimizers, types
+from fedreid_jax.core import contexts, types
 from fedreid_jax.core.types import Array, Flat, Metrics, Tree
 
+# What a component keeps or sends is a pytree of its own choice.
+State = Any
+RoundState = Any
+Aux = Any
+Message = Any
 
-class StepCtx(NamedTuple):
-  """What a local term may look at in a step.
 
-  Attributes:
-    broadcast: what the server sent this round.
-    work: the client's order for the round.
-    batch: the augmented batch.
-    outputs: what the model being trained says about it, differentiated in
-      `loss`, as it was before the update in `observe`.
-    model: the network.
-    objective: `(Outputs, Batch) -> (loss, metrics)`, the plain re-ID loss.
-    view: `(key) -> images`, another augmentation of the same photographs.
-    step: index within the round, int32.
-    lr: learning rate of the step, float32.
-    classify: `(embedding [B, D]) -> logits [B, C]` with the model being
-      trained.
-    optimizer: of the client, for a network a term trains itself.
-    key: this term's own key for the step.
-    round_key: this term's own key for the round.
-    note: what the term's `before` left for the others of its functions.
+class InitClient(Protocol):
+  """State that a client keeps between rounds, before its first round."""
+
+  def __call__(self, key: Array, variables: Flat, /) -> State:
+    """Returns the state; the key is that of this component and client."""
+    ...
+
+
+class StartRound(Protocol):
+  """State of one round from the state that the client keeps."""
+
+  def __call__(self, state: State, ctx: contexts.RoundCtx, /) -> RoundState: ...
+
+
+class PreStep(Protocol):
+  """Work before the loss of a step, not differentiated."""
+
+  def __call__(
+    self, state: RoundState, ctx: contexts.StepCtx, /
+  ) -> tuple[RoundState, Aux]: ...
+
+
+class Loss(Protocol):
+  """An addition to the local loss.
+
+  It is differentiated with respect to the trainable leaves of `variables`.
   """
 
-  broadcast: types.Broadcast
-  work: types.Work
-  batch: types.Batch
-  outputs: types.Outputs
-  model: types.Model
-  objective: Callable[..., tuple[Array, Metrics]]
-  view: Callable[[Array], Array]
-  step: Array
-  lr: Array
-  classify: Callable[[Array], Array]
-  optimizer: optimizers.Optimizer
-  key: Array
-  round_key: Array
-  note: Tree
+  def __call__(
+    self, variables: Flat, state: RoundState, ctx: contexts.LossCtx, /
+  ) -> tuple[Any, Metrics]: ...
 
 
-class OpenCtx(NamedTuple):
-  """What a local term may look at when a client's round begins.
+class PostStep(Protocol):
+  """Work after the update of a step; the outputs are those before it."""
 
-  Attributes:
-    broadcast: what the server sent this round.
-    variables: all variables the client starts from.
-    optimizer: of the client.
-    num_images: the most a client sees in a round, repeats and padding counted.
-  """
-
-  broadcast: types.Broadcast
-  variables: Flat
-  optimizer: optimizers.Optimizer
-  num_images: int
+  def __call__(
+    self, state: RoundState, ctx: contexts.LossCtx, /
+  ) -> RoundState: ...
 
 
-class FinishCtx(NamedTuple):
-  """What a local term may look at when the client's round is over.
+class EndRound(Protocol):
+  """State to keep and message to send when the round is over."""
 
-  Attributes:
-    broadcast: what the server sent this round.
-    work: the client's order for the round.
-    start: all variables before training.
-    variables: all variables after it.
-    surveyed: the term's fold over all the client's images, if it asked.
-    first_batch: the round's first batch under the test transform, if it asked.
-    model: the network.
-    optimizer: of the client.
-    lr: learning rate at the beginning of the round.
-    test_view: `(uint8 images) -> float32 images`.
-    key: this term's own key for the round.
-  """
-
-  broadcast: types.Broadcast
-  work: types.Work
-  start: Flat
-  variables: Flat
-  surveyed: Tree
-  first_batch: types.Batch | None
-  model: types.Model
-  optimizer: optimizers.Optimizer
-  lr: Array
-  test_view: Callable[[Array], Array]
-  key: Array
+  def __call__(
+    self, state: RoundState, ctx: contexts.RoundEndCtx, /
+  ) -> tuple[State, Message]: ...
 
 
-class InitCtx(NamedTuple):
-  """What a server step may look at when a run begins.
-
-  Attributes:
-    key: this step's own key.
-    num_clients: `N`.
-    sizes: images of each client in canonical order, float32 `[N]`.
-    outputs: shapes of what the model says about a batch.
-    shared: the leaves that travel, of one model.
-    public: images everybody may see, uint8 `[M, H, W, ch]`, or None.
-  """
-
-  key: Array
-  num_clients: int
-  sizes: Array
-  outputs: types.Outputs
-  shared: Flat
-  public: Array | None
+def _no_state(key: Array, variables: Flat, /) -> State:
+  del key, variables
+  return ()
 
 
-class ServerCtx(NamedTuple):
-  """What the server's side of a method may look at in a round.
-
-  Attributes:
-    uploads: of all places, `[K, ...]`, in canonical order.
-    arrived: which of them are real and finite, bool `[K]`.
-    previous: the server's models before the reduction, `[G, ...]`; of groups
-      made this round, the mean of what their members started from.
-    public: images everybody may see, uint8 `[M, H, W, ch]`, or None.
-    model: the network.
-    train_view: `(key, uint8 images) -> float32 images`.
-    test_view: `(uint8 images) -> float32 images`.
-    complete: `(shared leaves) -> variables`, zeros for leaves that never
-      travel; features do not depend on them.
-    round: global round, int32.
-    key: this component's own key for the round.
-  """
-
-  uploads: types.Upload
-  arrived: Array
-  previous: Flat
-  public: Array | None
-  model: types.Model
-  train_view: Callable[..., Array]
-  test_view: Callable[[Array], Array]
-  complete: Callable[[Flat], Flat]
-  round: Array
-  key: Array
+def _same(state: State, ctx: contexts.RoundCtx, /) -> RoundState:
+  del ctx
+  return state
 
 
-class Survey(NamedTuple):
-  """A fold over all of a client's images after training, test transform.
+def _no_message(
+  state: RoundState, ctx: contexts.RoundEndCtx, /
+) -> tuple[State, Message]:
+  del ctx
+  return state, ()
 
-  Features are those of the trained model in evaluation mode with moments of
+
+class DataPass(NamedTuple):
+  """A fold over all images of a client after training, test transform.
+
+  Features are those of the trained model in evaluation mode, with moments of
   batch normalisation that are re-estimated at its weights on the same images
-  (`core.batch_stats`): the running ones follow a moving model with a delay.
+  (`core.batch_stats`): the running moments follow a moving model with a delay.
 
   Attributes:
     init: `(Outputs of shapes) -> accumulator`.
     update: `(accumulator, Outputs, Batch) -> accumulator`.
+    before_first_round: the pass and `round_end` also run before round 0,
+      without training.
   """
 
   init: Callable[[types.Outputs], Tree]
   update: Callable[[Tree, types.Outputs, types.Batch], Tree]
+  before_first_round: bool = False
 
 
-class LocalTerm(NamedTuple):
-  """An addition to the local loss with a state of its own.
+class ClientHooks(NamedTuple):
+  """The part of a component that runs at every client; all hooks add up.
 
   Attributes:
-    init: `(key, variables) -> slot`, kept at the client between rounds.
-    open: `(slot, OpenCtx) -> state`, the value of one round.
-    before: `(state, StepCtx) -> (state, note)`, once a step, before the loss;
-      the outputs are not there yet.
-    loss: `(variables, state, StepCtx) -> (loss, metrics)`, differentiated with
-      respect to the trainable leaves of `variables`.
-    observe: `(state, StepCtx) -> state`, once a step, after the update.
-    survey: fold over all images after training, or None.
-    finish: `(state, FinishCtx) -> (slot, extras)`; extras are uploaded.
-    prepare: survey and finish also run before round 0, without training.
-    first_batch: `finish` looks at the round's first batch.
+    init: `(key, variables) -> State`, kept at the client between rounds.
+    round_start: `(State, RoundCtx) -> RoundState`.
+    pre_step: `(RoundState, StepCtx) -> (RoundState, Aux)`; Aux reaches the
+      `loss` and `post_step` of this component as `ctx.aux`.
+    loss: `(variables, RoundState, LossCtx) -> (loss, metrics)`.
+    post_step: `(RoundState, LossCtx) -> RoundState`.
+    data_pass: a fold over all images after training; `round_end` has its
+      result as `ctx.data_pass`.
+    round_end: `(RoundState, RoundEndCtx) -> (State, Message)`.
+    models_to_evaluate: `(State) -> (variables, whether there are any)`, a model
+      of the client that is evaluated beside the server's.
   """
 
-  init: Callable[..., Tree] = lambda key, variables: ()
-  open: Callable[[Any, OpenCtx], Tree] = lambda slot, ctx: slot
-  before: Callable[..., tuple[Tree, Tree]] | None = None
-  loss: Callable[..., tuple[Any, Metrics]] | None = None
-  observe: Callable[..., Tree] | None = None
-  survey: Survey | None = None
-  finish: Callable[..., tuple[Tree, Tree]] = lambda state, ctx: (state, ())
-  prepare: bool = False
-  first_batch: bool = False
+  init: InitClient = _no_state
+  round_start: StartRound = _same
+  pre_step: PreStep | None = None
+  loss: Loss | None = None
+  post_step: PostStep | None = None
+  data_pass: DataPass | None = None
+  round_end: EndRound = _no_message
+  models_to_evaluate: Callable[[State], tuple[Flat, Array]] | None = None
 
 
-class ServerStep(NamedTuple):
-  """Work of the server after the reduction.
+class InitServer(Protocol):
+  """State of the server before round 0."""
 
-  Attributes:
-    init: `(InitCtx) -> slot`.
-    collect: `(slot, uploads [K], arrived bool [K]) -> slot`, after every round
-      and after the preparation.
-    apply: `(ServerState, ServerCtx) -> ServerState`.
-    broadcast: `(slot) -> extras` sent to every client.
-    one_model: it cannot work where the server keeps several models.
+  def __call__(self, ctx: contexts.ServerInitCtx, /) -> State: ...
+
+
+class Receive(Protocol):
+  """State after the messages of a round, which are of this component only.
+
+  Messages are stacked, `[K, ...]`; rows that are not valid must have no effect.
   """
 
-  init: Callable[[InitCtx], Tree] = lambda ctx: ()
-  collect: Callable[..., Tree] | None = None
-  apply: Callable[..., types.ServerState] | None = None
-  broadcast: Callable[[Tree], Tree] | None = None
-  one_model: bool = False
+  def __call__(
+    self,
+    state: State,
+    messages: Message,
+    valid: Array,
+    ctx: contexts.ReceiveCtx,
+    /,
+  ) -> State: ...
 
 
-class Channel(NamedTuple):
-  """What happens on the wire, both ends applied where the client is.
+class Update(Protocol):
+  """State and models `[G, ...]` after the aggregation of a round."""
+
+  def __call__(
+    self, state: State, models: Flat, ctx: contexts.AggregationCtx, /
+  ) -> tuple[State, Flat]: ...
+
+
+def _no_server_state(ctx: contexts.ServerInitCtx, /) -> State:
+  del ctx
+  return ()
+
+
+class ServerHooks(NamedTuple):
+  """The part of a component that runs at the server, in order.
 
   Attributes:
-    up: `(Upload, Broadcast, key) -> Upload`.
+    init: `(ServerInitCtx) -> State`.
+    receive: `(State, messages [K], valid bool [K], ReceiveCtx) -> State`, after
+      every round and after the data pass before round 0.
+    update: `(State, models [G, ...], AggregationCtx) -> (State, models)`.
+    message: `(State) -> Message`, broadcast to every client, where the hooks of
+      this component find it as `ctx.message`.
+  """
+
+  init: InitServer = _no_server_state
+  receive: Receive | None = None
+  update: Update | None = None
+  message: Callable[[State], Message] | None = None
+
+
+class Transport(NamedTuple):
+  """Changes on the wire; both ends are applied where the client is.
+
+  Attributes:
+    up: `(Upload, Broadcast as received, key) -> Upload`.
     down: `(Broadcast, key) -> Broadcast`.
   """
 
-  up: Callable[..., types.Upload] | None = None
-  down: Callable[..., types.Broadcast] | None = None
+  up: Callable[[types.Upload, types.Broadcast, Array], types.Upload] | None = (
+    None
+  )
+  down: Callable[[types.Broadcast, Array], types.Broadcast] | None = None
 
 
-class Population(NamedTuple):
-  """Who takes part, as a method's check sees it.
+class Cluster(Protocol):
+  """The server model, below `N`, that each client of the cohort shares."""
+
+  def __call__(self, groups: Array, ctx: contexts.ServerCtx, /) -> Array:
+    """Returns int32 `[K]` from the groups of all clients, int32 `[N]`."""
+    ...
+
+
+class Weigh(Protocol):
+  """Weights of the uploads in the model of each group.
+
+  One array float32 `[G, K]` for all leaves, or a dict of them by leaf (a leaf
+  that is absent goes by size). A row that sums to less than one leaves the rest
+  to the server's model; one that is all zero or not finite is replaced by
+  weights by number of images.
+  """
+
+  def __call__(
+    self, messages: Message, ctx: contexts.AggregationCtx, /
+  ) -> Array | dict[str, Array]:
+    """Returns the weights from the messages of this component, `[K, ...]`."""
+    ...
+
+
+class Aggregation(NamedTuple):
+  """How uploads become the model of each group.
+
+  Attributes:
+    weights: of the weighted mean.
+  """
+
+  weights: Weigh
+
+
+class Participants(NamedTuple):
+  """Who takes part, as the check of a component sees it.
 
   Attributes:
     clients: all of them.
-    num_public: public images, 0 without a public set.
+    num_public: images of the public set, 0 without one.
     cohort: clients of a round, `K`.
   """
 
@@ -248,7 +260,7 @@ class Population(NamedTuple):
     """
     if not self.num_public:
       raise errors.ConfigError(
-        'no public set', 'data.public', 'name a domain nobody trains on'
+        'no public set', 'data.public', 'name a held-out domain'
       )
     if self.num_public < wanted:
       raise errors.DataError(
@@ -258,36 +270,48 @@ class Population(NamedTuple):
       )
 
 
-class Component(NamedTuple):
-  """One paper's idea: which of the six slots it fills.
+class ComponentInfo(NamedTuple):
+  """Facts about a component that are not hooks.
 
   Attributes:
-    name: its key in `config.components`, slots and extras.
-    shared: regular expression of the leaves that travel; one owner.
-    term: added to the local loss.
-    channel: applied in the order of the configuration.
-    grouping: `(ServerState, ServerCtx) -> int32 [K]`, the group below `N` of
-      each upload; one owner.
-    weights: `(ServerCtx, members bool [G, K]) -> float32 [G, K]`, or a dict of
-      them by leaf; one owner. A row that sums to less than one leaves the rest
-      to the server's model; one that is all zero or not finite is replaced by
-      weights by size.
-    server_step: applied in the order of the configuration.
-    notice: what a user of it must know, printed when a run begins.
-    check: `(Population) -> None`, raises an error for clients or public images
-      the method cannot work with; not a slot, called once before anything is
-      compiled.
+    notice: text for the user, printed when a run begins.
+    requires: names of components, or of hooks ('transport', ...), one of which
+      another component of the method must be or fill.
+    conflicts: names of components, or of hooks, that no other component of the
+      method may be or fill.
+    check: `(Participants) -> None`; raises an error for clients or public
+      images that the method cannot work with, before anything is compiled.
     warn: `(metrics of a round, without the component's prefix) -> text`, empty
       unless something is wrong; a run prints the text once.
   """
 
+  notice: str = ''
+  requires: tuple[str, ...] = ()
+  conflicts: tuple[str, ...] = ()
+  check: Callable[[Participants], None] | None = None
+  warn: Callable[[dict[str, float]], str] | None = None
+
+
+class Component(NamedTuple):
+  """One paper's idea.
+
+  Attributes:
+    name: its key in `config.components`; routes states and messages.
+    shared: regular expression of the shared parameters; one owner.
+    client: hooks at every client; those of all components add up.
+    server: hooks at the server, in the order of the configuration.
+    transport: changes on the wire, in the order of the configuration.
+    clustering: which server model a client shares; one owner.
+    aggregation: how uploads become the model; one owner, by default the mean
+      weighted by number of images.
+    info: notice, requirements, conflicts and checks.
+  """
+
   name: str
   shared: str | None = None
-  term: LocalTerm | None = None
-  channel: Channel | None = None
-  grouping: Callable[..., Array] | None = None
-  weights: Callable[..., Array | dict[str, Array]] | None = None
-  server_step: ServerStep | None = None
-  notice: str = ''
-  check: Callable[[Population], None] | None = None
-  warn: Callable[[dict[str, float]], str] | None = None
+  client: ClientHooks | None = None
+  server: ServerHooks | None = None
+  transport: Transport | None = None
+  clustering: Cluster | None = None
+  aggregation: Aggregation | None = None
+  info: ComponentInfo = ComponentInfo()

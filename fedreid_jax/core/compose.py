@@ -1,8 +1,10 @@
-"""Components -> one algorithm: slot ownership, order, the server's round."""
+"""Composition of components: ownership of hooks, order, one algorithm."""
 
+import dataclasses
 import importlib
 import pkgutil
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
@@ -11,56 +13,66 @@ import jax.numpy as jnp
 from fedreid_jax import errors
 from fedreid_jax.core import (
   aggregation,
+  contexts,
   local_training,
   param_filter,
   prng,
+  server_round,
   types,
 )
-from fedreid_jax.core.component import Component, InitCtx, ServerCtx
+from fedreid_jax.core.component import Component
+from fedreid_jax.core.local_step import Settings
 from fedreid_jax.core.prng import Stream
 from fedreid_jax.core.types import Array, Flat, Tree
 
-EXCLUSIVE = ('shared', 'grouping', 'weights')
+# A method has at most one component that fills each of these.
+SINGLE_OWNER = ('shared', 'clustering', 'aggregation')
+HOOKS = (*SINGLE_OWNER, 'client', 'server', 'transport')
 
 
 class Algorithm(NamedTuple):
-  """A federated method, ready to be run by an executor.
+  """A federated method, ready to be simulated.
 
   Attributes:
-    components: what it is made of, in order.
-    shared: regular expression of the leaves that travel.
+    components: of the method, in order.
+    shared: regular expression of the shared parameters.
     program: the local round of one client.
-    grouped: whether the server keeps several models.
+    clustered: whether the server keeps several models.
     init_server: `(variables, sizes, public) -> ServerState`; sizes are images
       of each client, float32 `[N]`.
     init_client: `(uid, pretrained leaves) -> ClientState` of one client.
-    extras: `(ServerState) -> extras` broadcast to every client.
-    collect: `(ServerState, uploads) -> ServerState`, after the preparation.
+    messages: `(ServerState) -> messages` broadcast to every client, by name.
+    receive: `(ServerState, uploads) -> ServerState`, after the data pass before
+      round 0.
     aggregate: `(ServerState, uploads, drawn, round, public) -> (ServerState,
       log)`.
-    prepares: whether clients survey their images before round 0.
+    prepares: whether clients pass over their images before round 0.
   """
 
   components: tuple[Component, ...]
   shared: str
   program: local_training.Program
-  grouped: bool
+  clustered: bool
   init_server: Callable[..., types.ServerState]
   init_client: Callable[[Array, Flat], types.ClientState]
-  extras: Callable[[types.ServerState], dict[str, Tree]]
-  collect: Callable[..., types.ServerState]
-  aggregate: Callable[..., tuple[types.ServerState, dict[str, Array]]]
+  messages: Callable[[types.ServerState], dict[str, Tree]]
+  receive: Callable[..., types.ServerState]
+  aggregate: Callable[..., tuple[types.ServerState, server_round.Log]]
   prepares: bool
 
 
-def available(package) -> list[str]:
+def available(package: ModuleType) -> list[str]:
   """Returns the names of the modules of a package, sorted."""
   return sorted(
     m.name for m in pkgutil.iter_modules(package.__path__) if not m.ispkg
   )
 
 
-def load(names: Sequence[str], arguments: dict, package) -> tuple:
+def load(
+  names: Sequence[str],
+  arguments: dict[str, dict[str, Any]],
+  package: ModuleType,
+) -> tuple[Component, ...]:
   """Imports `package.NAME` and calls its `make(**arguments[NAME])`.
 
   Raises:
@@ -68,7 +80,7 @@ def load(names: Sequence[str], arguments: dict, package) -> tuple:
       twice, or arguments that `make` does not take.
   """
   choices = available(package)
-  built = []
+  built: list[Component] = []
   for name in names:
     where = 'components'
     if name not in choices:
@@ -84,35 +96,70 @@ def load(names: Sequence[str], arguments: dict, package) -> tuple:
   return tuple(built)
 
 
-def owner(components: tuple[Component, ...], slot: str) -> Component | None:
-  """Returns the one component that fills an exclusive slot, or None.
+def owner(components: Sequence[Component], hook: str) -> Component | None:
+  """Returns the component that fills a single-owner hook, or None.
 
   Raises:
-    ConfigError: naming both owners when two components fill it.
+    ConfigError: naming both when two components fill it.
   """
-  owners = [c for c in components if getattr(c, slot) is not None]
+  owners = [c for c in components if getattr(c, hook) is not None]
   if len(owners) > 1:
     raise errors.ConfigError(
-      f'{owners[0].name!r} and {owners[1].name!r} both own {slot!r}',
+      f'{owners[0].name!r} and {owners[1].name!r} both fill {hook!r}',
       'components',
       'keep one of them',
     )
   return owners[0] if owners else None
 
 
-def shared_leaves(components: tuple[Component, ...]) -> str:
-  """Returns the regular expression of the leaves that travel."""
+def shared_leaves(components: Sequence[Component]) -> str:
+  """Returns the regular expression of the shared parameters."""
   chosen = owner(components, 'shared')
   if chosen is None or chosen.shared is None:
     raise errors.ConfigError(
-      'no component says what is shared', 'components', "start with 'fedpav'"
+      'no component selects shared parameters',
+      'components',
+      "start with 'fedpav'",
     )
   return chosen.shared
 
 
+def check(components: Sequence[Component]) -> None:
+  """Checks ownership, requirements and conflicts of components.
+
+  Raises:
+    ConfigError: naming the components.
+  """
+  for hook in SINGLE_OWNER:
+    owner(components, hook)
+  for component in components:
+    others = [c for c in components if c is not component]
+    for name in component.info.conflicts:
+      found = next((c for c in others if _is(c, name)), None)
+      if found:
+        raise errors.ConfigError(
+          f'{component.name!r} cannot be composed with {found.name!r}',
+          'components',
+          'keep one of them',
+        )
+    wanted = component.info.requires
+    if wanted and not any(_is(c, name) for c in others for name in wanted):
+      raise errors.ConfigError(
+        f'{component.name!r} needs a component beside it',
+        'components',
+        f'one of {", ".join(wanted)}',
+      )
+
+
+def _is(component: Component, name: str) -> bool:
+  """Returns whether a component has a name or fills the hook of that name."""
+  filled = name in HOOKS and getattr(component, name) is not None
+  return filled or component.name == name
+
+
 def compose(
   components: tuple[Component, ...],
-  settings: local_training.Settings,
+  settings: Settings,
   *,
   batch_stats_rule: str,
   ordered: bool,
@@ -121,165 +168,93 @@ def compose(
 
   Args:
     components: in the order of the configuration.
-    settings: what the local loop is made of; `settings.shared` must be
+    settings: of the local round; `settings.shared` must be
       `shared_leaves(components)`.
-    batch_stats_rule: for running statistics, `aggregation.BUFFER_POLICIES`.
+    batch_stats_rule: for running statistics, `aggregation.BATCH_STATS_RULES`.
     ordered: reduce in canonical client order (deterministic mode).
 
   Raises:
-    ConfigError: for two owners of an exclusive slot.
+    ConfigError: for components that do not go together.
   """
-  group = owner(components, 'grouping')
-  steps = {c.name: c.server_step for c in components if c.server_step}
-  terms = {c.name: c.term for c in components if c.term}
-  if group:
-    _check_models(group.name, steps)
+  check(components)
+  clusterer = owner(components, 'clustering')
+  servers = {c.name: c.server for c in components if c.server}
+  hooks = {c.name: c.client for c in components if c.client}
+  early = [
+    c
+    for c in components
+    if c.client and c.client.data_pass and c.client.data_pass.before_first_round
+  ]
 
-  def init_server(variables: Flat, sizes: Array, public: Array | None):
+  def init_server(
+    variables: Flat, sizes: Array, public: Array
+  ) -> types.ServerState:
     num_clients = sizes.shape[0]
     leaves, _ = param_filter.split(variables, settings.shared)
-    num_groups = num_clients if group else 1
+    num_groups = num_clients if clusterer else 1
     shared = {
       n: jnp.broadcast_to(x, (num_groups, *x.shape)) for n, x in leaves.items()
     }
-    base = prng.key(settings.seed, Stream.SERVER)
-    slots = {}
-    for name, step in steps.items():
-      key = jax.random.fold_in(base, prng.component_uid(name))
-      slots[name] = step.init(
-        InitCtx(key, num_clients, sizes, settings.outputs, leaves, public)
+    base = prng.key(settings.seed, Stream.SERVER_INIT)
+    states = {
+      name: server.init(
+        contexts.ServerInitCtx(
+          key=jax.random.fold_in(base, prng.component_uid(name)),
+          num_clients=num_clients,
+          sizes=sizes,
+          outputs=settings.outputs,
+          shared=leaves,
+          public=public,
+        )
       )
-    return types.ServerState(shared, jnp.zeros(num_clients, jnp.int32), slots)
+      for name, server in servers.items()
+    }
+    return types.ServerState(shared, jnp.zeros(num_clients, jnp.int32), states)
 
-  def init_client(uid: Array, pretrained: Flat):
+  def init_client(uid: Array, pretrained: Flat) -> types.ClientState:
     key = prng.client(settings.seed, Stream.CLASSIFIER, 0, uid)
     variables = settings.model.init(key) | pretrained
     _, personal = param_filter.split(variables, settings.shared)
-    slots = {
-      name: term.init(
+    states = {
+      name: hook.init(
         jax.random.fold_in(key, prng.component_uid(name)), variables
       )
-      for name, term in terms.items()
+      for name, hook in hooks.items()
     }
     params, _ = param_filter.trainable(variables)
     state = settings.optimizer.init(params) if settings.persistent else ()
-    return types.ClientState(personal, slots, state)
+    return types.ClientState(personal, states, state)
 
-  def extras(server: types.ServerState):
+  def messages(server: types.ServerState) -> dict[str, Tree]:
     return {
-      name: step.broadcast(server.slots[name])
-      for name, step in steps.items()
-      if step.broadcast
+      name: hook.message(server.states[name])
+      for name, hook in servers.items()
+      if hook.message
     }
 
-  preparing = {name for name, term in terms.items() if term.prepare}
-
-  def collect(server: Any, uploads: types.Upload, trained: bool = False):
-    here = aggregation.arrived(uploads)
-    slots = dict(server.slots)
-    for name, step in steps.items():
-      if step.collect and (trained or name in preparing):
-        slots[name] = step.collect(slots[name], uploads, here)
-    return server.replace(slots=slots)
+  def receive(
+    server: types.ServerState, uploads: types.Upload
+  ) -> types.ServerState:
+    valid = aggregation.valid_uploads(uploads)
+    states = server_round.receive(early, server.states, uploads, valid)
+    return dataclasses.replace(server, states=states)
 
   return Algorithm(
     components=components,
     shared=settings.shared,
     program=local_training.make(settings, components),
-    grouped=group is not None,
+    clustered=clusterer is not None,
     init_server=init_server,
     init_client=init_client,
-    extras=extras,
-    collect=collect,
-    aggregate=_make_round(
-      components, settings, batch_stats_rule, ordered, collect
+    messages=messages,
+    receive=receive,
+    aggregate=server_round.make(
+      components,
+      settings,
+      clusterer,
+      owner(components, 'aggregation'),
+      batch_stats_rule,
+      ordered,
     ),
-    prepares=bool(preparing),
+    prepares=bool(early),
   )
-
-
-def _check_models(grouping: str, steps) -> None:
-  """Refuses server steps that need one model where there are several."""
-  for name, step in steps.items():
-    if step.one_model:
-      raise errors.ConfigError(
-        f'{name!r} needs one model at the server, {grouping!r} keeps several',
-        'components',
-        'keep one of them',
-      )
-
-
-def _make_round(
-  components,
-  settings: local_training.Settings,
-  batch_stats_rule,
-  ordered,
-  collect,
-):
-  """Returns `Algorithm.aggregate`, the server's side of a round."""
-  weigh, group = owner(components, 'weights'), owner(components, 'grouping')
-
-  def complete(shared: Flat) -> Flat:
-    shapes = jax.eval_shape(settings.model.init, settings.seed)
-    zeros = {n: jnp.zeros(x.shape, x.dtype) for n, x in shapes.items()}
-    return zeros | shared
-
-  def run(server: Any, uploads, drawn, round_, public):
-    here = aggregation.arrived(uploads)
-    base = prng.key(settings.seed, Stream.SERVER, round_)
-
-    def ctx(name: str) -> ServerCtx:
-      return ServerCtx(
-        uploads=uploads,
-        arrived=here,
-        previous=previous,
-        public=public,
-        model=settings.model,
-        train_view=settings.train_view,
-        test_view=settings.test_view,
-        complete=complete,
-        round=round_,
-        key=jax.random.fold_in(base, prng.component_uid(name)),
-      )
-
-    previous = server.shared
-    num_clients = server.groups.shape[0]
-    num_groups = num_clients if group else 1
-    groups = old = server.groups[jnp.maximum(uploads.index, 0)]
-    if group and group.grouping:
-      groups = group.grouping(server, ctx(group.name))
-    members = (groups[None] == jnp.arange(num_groups)[:, None]) & here[None]
-    sizes = aggregation.by_size(uploads, members)
-    if group:
-      # A group is new: what it moves from is what its members started from.
-      starts = {n: x[old] for n, x in previous.items()}
-      by_size = dict.fromkeys(previous, sizes)
-      previous = aggregation.reduce(previous, starts, by_size, ordered)
-    weights, fell_back = sizes, jnp.bool_(False)
-    if weigh and weigh.weights:
-      weights = weigh.weights(ctx(weigh.name), members)
-      weights, fell_back = aggregation.usable(weights, members, sizes)
-    by_leaf = aggregation.leaf_weights(
-      weights, sizes, previous, _first(drawn, members), batch_stats_rule
-    )
-    shared = aggregation.reduce(previous, uploads.shared, by_leaf, ordered)
-    there = jnp.where(here, uploads.index, num_clients)
-    server = server.replace(
-      shared=shared, groups=server.groups.at[there].set(groups, mode='drop')
-    )
-    server = collect(server, uploads, trained=True)
-    for component in components:
-      step = component.server_step
-      if step and step.apply:
-        server = step.apply(server, ctx(component.name))
-    log = {'arrived': here, 'groups': groups, 'fell_back': fell_back}
-    return server, log | aggregation.described(weights)
-
-  return run
-
-
-def _first(drawn: Array, members: Array) -> Array:
-  """One-hot `[G, K]` of the member drawn first in each group."""
-  order = jnp.where(members, drawn[None], jnp.iinfo(jnp.int32).max)
-  first = jnp.arange(drawn.shape[0])[None] == order.argmin(axis=1)[:, None]
-  return (first & members).astype(jnp.float32)

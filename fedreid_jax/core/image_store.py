@@ -1,10 +1,11 @@
-"""Client images onto devices: whole, or one segment of a round at a time.
+"""Client images on devices: all of them, or one segment of a round at a time.
 
-A process reads only the images of clients that live on its own devices.
+A process reads only the images of clients of its own devices.
 """
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,7 +17,7 @@ from fedreid_jax.core.types import ClientData, Table
 COLUMNS = ('labels', 'cameras', 'modalities')
 
 
-class Shelf:
+class ImageStore:
   """Images of all clients, put on devices on request."""
 
   def __init__(
@@ -26,7 +27,7 @@ class Shelf:
     sharding: NamedSharding,
     image_shape: tuple[int, int, int],
   ):
-    """Remembers where images go; reads none yet."""
+    """Records the placement; reads no image yet."""
     self._clients, self._placement = clients, placement
     self._sharding, self._image_shape = sharding, image_shape
     self._images = functools.cache(lambda k: self._clients[k].images())
@@ -38,43 +39,43 @@ class Shelf:
 
   def resident(self) -> Table:
     """Returns every client's images, `[devices * rows, ...]`."""
-    homes = self._placement
+    placement = self._placement
 
     def fill(device: int) -> Table:
-      block = self._empty(homes.rows)
-      for k in np.flatnonzero(homes.device == device):
-        self._copy(block, int(homes.first_row[k]), int(k), slice(None))
+      block = self._empty(placement.rows)
+      for k in np.flatnonzero(placement.device == device):
+        self._copy(block, int(placement.first_row[k]), int(k), slice(None))
       return block
 
-    table = self._on_devices(homes.rows, fill)
+    table = self._on_devices(placement.rows, fill)
     self._images.cache_clear()  # they are on the device now
     return table
 
-  def segment(self, seats: np.ndarray, rows: np.ndarray) -> Table:
-    """Returns the given images of each place's client, one after another.
+  def segment(self, lanes: np.ndarray, rows: np.ndarray) -> Table:
+    """Returns the given images of each lane's client, one after another.
 
     Args:
-      seats: client of each place, -1 where empty, `[places]`.
-      rows: which of its images, int32 `[places, R]`.
+      lanes: client of each lane, -1 where empty, `[lanes]`.
+      rows: of its images, int32 `[lanes, R]`.
     """
-    slots = len(seats) // self._placement.num_devices
+    per_device = len(lanes) // self._placement.num_devices
     width = rows.shape[1]
 
     def fill(device: int) -> Table:
-      block = self._empty(slots * width)
-      for slot in range(slots):
-        place = device * slots + slot
-        if seats[place] >= 0:
-          self._copy(block, slot * width, int(seats[place]), rows[place])
+      block = self._empty(per_device * width)
+      for i in range(per_device):
+        lane = device * per_device + i
+        if lanes[lane] >= 0:
+          self._copy(block, i * width, int(lanes[lane]), rows[lane])
       return block
 
-    return self._on_devices(slots * width, fill)
+    return self._on_devices(per_device * width, fill)
 
   def _empty(self, rows: int) -> Table:
     columns = {name: np.zeros(rows, np.int32) for name in COLUMNS}
     return Table(np.zeros((rows, *self._image_shape), np.uint8), **columns)
 
-  def _copy(self, block: Table, first: int, k: int, rows) -> None:
+  def _copy(self, block: Table, first: int, k: int, rows: Any) -> None:
     images = self._images(k)[rows]
     block.images[first : first + len(images)] = images
     for name in COLUMNS:

@@ -35,15 +35,15 @@ class Optimizer(NamedTuple):
       argument, with the weight decay of the leaves the loss depends on.
     update: `(grads, state, params, lr) -> (params, state)`.
     factor: `(name of a leaf) -> multiplier of its learning rate`.
-    accumulated: `(steps, decay) -> |a|_1`, see `accumulated`; None where an
-      update is no linear function of the gradients.
+    effective_steps: `(steps, decay) -> |a|_1`, see `effective_steps`; None
+      where an update is no linear function of the gradients.
   """
 
   init: Callable[[Flat], Tree]
   grad: Callable[[Callable[..., tuple[Array, Any]]], Callable[..., Any]]
   update: Callable[..., tuple[Flat, Tree]]
   factor: Callable[[str], float]
-  accumulated: Callable[..., Array] | None
+  effective_steps: Callable[..., Array] | None
 
 
 def make(config) -> Optimizer:
@@ -81,11 +81,11 @@ def sgd(
     optax.trace(momentum, nesterov=nesterov),
     weight_decay,
     lr_multipliers,
-    functools.partial(accumulated, momentum=momentum, nesterov=nesterov),
+    functools.partial(effective_steps, momentum=momentum, nesterov=nesterov),
   )
 
 
-def _optimizer(core, weight_decay, lr_multipliers, accumulated_) -> Optimizer:
+def _optimizer(core, weight_decay, lr_multipliers, effective_) -> Optimizer:
   decaying = _decaying(weight_decay)
   rules = [
     (patterns.Pattern(p, 'optim.lr_multipliers'), float(f))
@@ -108,7 +108,7 @@ def _optimizer(core, weight_decay, lr_multipliers, accumulated_) -> Optimizer:
       name: params[name] - (lr * factor(name)) * steps[name] for name in params
     }, state
 
-  return Optimizer(core.init, grad, update, factor, accumulated_)
+  return Optimizer(core.init, grad, update, factor, effective_)
 
 
 def _decaying(weight_decay: float) -> Callable[[Flat], Flat]:
@@ -140,7 +140,7 @@ def _decaying(weight_decay: float) -> Callable[[Flat], Flat]:
   return same
 
 
-def accumulated(
+def effective_steps(
   num_steps: Array,
   decay: Array | float = 0.0,
   *,

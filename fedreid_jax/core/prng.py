@@ -29,6 +29,7 @@ class Stream(enum.IntEnum):
   DOWN = 8
   SERVER = 9
   PASS = 10
+  SERVER_INIT = 11
 
 
 def client_uid(name: str) -> int:

@@ -1,4 +1,4 @@
-"""What crosses a border: host and device, client and server, engine and idea.
+"""Types that pass between host and device, client and server, and components.
 
 Shape letters, used in every docstring of the package:
 
@@ -8,9 +8,9 @@ Shape letters, used in every docstring of the package:
   Q query               P gallery
 
 Trees of variables are flat dicts, `{'params/classifier/kernel': array}`: a
-regular expression over the keys says what travels, and a method may give each
-leaf a weight of its own. Distances are not squared unless a name says so,
-angles are `1 - cos`, learning rates are per step.
+regular expression over the keys selects the shared parameters, and a method may
+give each leaf a weight of its own. Distances are not squared unless a name says
+so, angles are `1 - cos`, learning rates are per step.
 """
 
 from collections.abc import Callable
@@ -28,13 +28,13 @@ Metrics = dict[str, Array]
 
 
 class Outputs(NamedTuple):
-  """What a model says about a batch; float32 whatever it computes in.
+  """Model outputs for a batch, float32 whatever the model computes in.
 
   Attributes:
     feature: pooled backbone feature before the neck, `[B, D]`.
     embedding: feature after the neck, the one that is ranked, `[B, D]`.
     logits: identity scores, padded identities at a large negative, `[B, C]`.
-    extras: whatever a particular network adds, by name.
+    extras: outputs that only some networks have, by name.
   """
 
   feature: Array
@@ -49,8 +49,9 @@ class Model(NamedTuple):
   Attributes:
     init: `(key) -> variables`.
     apply: `(variables, images [B, H, W, ch], train=, key=, mask=,
-      num_identities=, modalities=, labels=) -> (Outputs, buffers)`; buffers
-      are the new running statistics, the given ones when `train` is false.
+      num_identities=, modalities=, labels=) -> (Outputs, batch_stats)`;
+      the latter are the new running statistics, the given ones when `train` is
+      false.
     measure: `(variables, images [B, H, W, ch], mask=, num_identities=,
       modalities=) -> (Outputs, moments by layer)`; evaluation mode, but every
       batch normalisation uses the moments of these images
@@ -90,7 +91,7 @@ class ClientData(NamedTuple):
 
 
 class Plan(NamedTuple):
-  """Which images make up the batches of one client's round.
+  """The images of the batches of one client's round.
 
   Attributes:
     rows: positions among the client's images, int32 `[S, B]`.
@@ -119,8 +120,8 @@ class Table:
 
 
 @struct.dataclass
-class Work:
-  """What one client is asked to do in one round.
+class ClientTask:
+  """The work of one client in one round.
 
   Attributes:
     index: place of the client in canonical order, -1 for padding, int32.
@@ -153,62 +154,68 @@ class Work:
 
 @struct.dataclass
 class Broadcast:
-  """What the server sends: shared leaves of one group, extras by component."""
+  """The server's message to a client.
+
+  Attributes:
+    shared: shared parameters of the client's group.
+    messages: of the components' server hooks, by name.
+    round: global round, int32.
+  """
 
   shared: Flat
-  extras: dict[str, Tree]
+  messages: dict[str, Tree]
   round: Array
 
 
 @struct.dataclass
 class Upload:
-  """What a client sends back; stacked to `[K, ...]` at the server.
+  """A client's message to the server; stacked to `[K, ...]` there.
 
   Attributes:
     index: the client's place in canonical order, -1 for padding, int32.
-    shared: values (not differences) of the leaves that travel.
+    shared: values (not differences) of the shared parameters.
     num_examples: float32.
     num_steps: int32.
-    healthy: what stays at the client is finite too, bool.
-    extras: statistics by component.
+    finite: whether all that the client keeps is finite, bool.
+    messages: of the components' client hooks, by name.
   """
 
   index: Array
   shared: Flat
   num_examples: Array
   num_steps: Array
-  healthy: Array
-  extras: dict[str, Tree]
+  finite: Array
+  messages: dict[str, Tree]
 
 
 @struct.dataclass
 class ClientState:
-  """What stays at a client between rounds; stacked to `[N, ...]` on the host.
+  """State of a client between rounds; stacked to `[N, ...]` on the host.
 
   Attributes:
-    personal: leaves that never travel.
-    slots: a component's own state, by name.
+    personal: leaves that are not shared.
+    states: of the components, by name.
     opt_state: optimiser state, empty when it is reset every round.
   """
 
   personal: Flat
-  slots: dict[str, Tree]
+  states: dict[str, Tree]
   opt_state: Tree
 
 
 @struct.dataclass
 class ServerState:
-  """What the server keeps.
+  """State of the server.
 
   Attributes:
-    shared: leaves that travel, one model a group, `[G, ...]`.
+    shared: shared parameters, one model a group, `[G, ...]`.
     groups: the group of every client, int32 `[N]`.
-    slots: a component's own state, by name.
+    states: of the components, by name.
   """
 
   shared: Flat
   groups: Array
-  slots: dict[str, Tree]
+  states: dict[str, Tree]
 
 
 class Batch(NamedTuple):

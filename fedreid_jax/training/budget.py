@@ -111,11 +111,11 @@ def check(
   _require(field, length, plan, host_memory())
 
 
-def check_survey(batch: int, each: Cost) -> None:
+def check_data_pass(batch: int, each: Cost) -> None:
   """Refuses a `local.data_pass_batch` that no memory here can hold.
 
   Args:
-    batch: images of a step of a survey.
+    batch: images of a step of a data pass.
     each: bytes of an image.
 
   Raises:

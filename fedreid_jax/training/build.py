@@ -16,14 +16,14 @@ from fedreid_jax import algorithms, errors
 from fedreid_jax.core import (
   cohort,
   compose,
-  local_training,
+  local_step,
   optimizers,
   param_filter,
   placement,
   simulation,
   types,
 )
-from fedreid_jax.core.component import Population
+from fedreid_jax.core.component import Participants
 from fedreid_jax.data import augment, load, sampling
 from fedreid_jax.data.federation import Federation
 from fedreid_jax.evaluation import classification, evaluator
@@ -50,7 +50,7 @@ class Setup(NamedTuple):
   federation: Federation
   variables: types.Flat
   pretrained: tuple[str, ...]
-  executor: simulation.Executor
+  executor: simulation.Simulation
   schedule: Callable[..., types.Array]
   evaluate: Callable[..., list[dict[str, Any]]]
 
@@ -133,7 +133,7 @@ def _num_devices(config, num_clients: int) -> int:
 
 def make_executor(
   config, federation: Federation, model, components, views, mesh
-) -> simulation.Executor:
+) -> simulation.Simulation:
   """Builds what runs the rounds of a federation.
 
   Args:
@@ -146,14 +146,14 @@ def make_executor(
   """
   clients, local = federation.clients, config.local
   public = federation.public
-  people = Population(
+  participants = Participants(
     clients,
     0 if public is None else len(public.identities),
-    len(cohort.draw(config.seed, 0, len(clients), config.fraction)),
+    len(cohort.sample_cohort(config.seed, 0, len(clients), config.fraction)),
   )
   for component in components:
-    if component.check:
-      component.check(people)
+    if component.info.check:
+      component.info.check(participants)
   planner, shape, masked = sampling.make(local, clients, config.seed)
   seed = jax.random.key(config.seed)
   images = jax.ShapeDtypeStruct(
@@ -162,15 +162,17 @@ def make_executor(
   forward = functools.partial(model.apply, train=False)
   variables = jax.eval_shape(model.init, seed)
   each = budget.cost(forward, variables, federation.image_shape)
-  budget.check(config, shape, people.cohort, each, len(mesh.local_devices))
+  budget.check(
+    config, shape, participants.cohort, each, len(mesh.local_devices)
+  )
   deterministic = config.execution.deterministic
-  settings = local_training.Settings(
+  settings = local_step.Settings(
     model=model,
     objective=objective.make(config.loss),
     optimizer=optimizers.make(config.optim),
     schedule=optimizers.schedule(config.optim, config.rounds),
-    train_view=views.train,
-    test_view=views.test,
+    train_transform=views.train,
+    test_transform=views.test,
     outputs=jax.eval_shape(forward, variables, images)[0],
     image_shape=images.shape,
     num_steps=shape[0],
@@ -188,8 +190,8 @@ def make_executor(
     batch_stats_rule=config.batch_stats_rule,
     ordered=deterministic,
   )
-  if algorithm.program.surveys:
-    budget.check_survey(local.data_pass_batch, each)
+  if algorithm.program.has_data_pass:
+    budget.check_data_pass(local.data_pass_batch, each)
   options = simulation.Options(
     seed=config.seed,
     fraction=config.fraction,
@@ -199,7 +201,7 @@ def make_executor(
     plan_shape=shape,
     data_pass_batch=local.data_pass_batch,
   )
-  return simulation.Executor(
+  return simulation.Simulation(
     algorithm,
     clients,
     planner,

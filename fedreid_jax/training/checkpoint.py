@@ -27,7 +27,7 @@ from fedreid_jax.training import recorder
 FOLDER = 'checkpoints'  # of a work directory
 KEPT = 2  # newest steps kept, beside the best
 PERSONAL = 'personal.'  # what names of leaves that stay begin with
-SLOTS = 'slots.'  # likewise of what the server's components keep
+STATES = 'states.'  # likewise of what the server's components keep
 
 
 def _named(tree: Tree) -> dict[str, np.ndarray]:
@@ -44,7 +44,7 @@ def _named(tree: Tree) -> dict[str, np.ndarray]:
 def _items(server: ServerState, clients: ClientState) -> dict[str, Tree]:
   return {
     'model': param_filter.unflatten(jax.device_get(server.shared)),
-    'server': _named({'groups': server.groups, 'slots': server.slots}),
+    'server': _named({'groups': server.groups, 'states': server.states}),
     'clients': _named(clients),
   }
 
@@ -292,9 +292,9 @@ class Checkpoints:
     Only what is one array each; other slots have paths for names.
     """
     return {
-      name.removeprefix(SLOTS): leaf
+      name.removeprefix(STATES): leaf
       for name, leaf in self._read(step, ['server'])['server'].items()
-      if name.startswith(SLOTS)
+      if name.startswith(STATES)
     }
 
   def verify(self, step: int) -> str | None:
@@ -345,7 +345,7 @@ class Checkpoints:
         'use the configuration it was made with',
       )
     rest = _rebuild(
-      {'groups': server.groups, 'slots': server.slots}, saved['server']
+      {'groups': server.groups, 'states': server.states}, saved['server']
     )
     shared = param_filter.flatten(saved.get('model', {}))
     return (

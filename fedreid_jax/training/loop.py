@@ -225,7 +225,7 @@ class _Run:
     self.images += log['images']
     self._count(log)
     names = self.names
-    lost = [names[k] for k in log['clients'][~log['arrived']]]
+    lost = [names[k] for k in log['clients'][~log['valid']]]
     values = log['metrics'] | {
       'seconds': seconds,
       'images': log['images'],
@@ -240,7 +240,7 @@ class _Run:
       values['weights'] = [float(w) for w in log['weights']]
     if 'entropy' in log:
       values['weights_entropy'] = log['entropy']
-    if self.setup.executor.grouped:
+    if self.setup.executor.clustered:
       values['clusters'] = self._clusters()
     self.record.round(self.done, self.config.rounds, values)
     if log['fell_back']:
@@ -269,7 +269,7 @@ class _Run:
   def _follow(self, log: dict[str, Any]) -> None:
     """Warns once of a model that came apart, and stops one beyond repair."""
     everyone = self.setup.federation.clients
-    here = [everyone[k] for k in log['clients'][log['arrived']]]
+    here = [everyone[k] for k in log['clients'][log['valid']]]
     guessed = sum(c.num_images / c.num_identities for c in here)
     self.course, found = divergence.follow(
       self.course,
@@ -342,20 +342,14 @@ class _Run:
       np.asarray(self.server.groups),
       self.names,
     )
-    kept = self.clients.slots.get('local_models')
-    if kept is not None:
-      variables, trained = kept
-      for k in np.flatnonzero(trained):
-        models[f'client:{self.names[k]}'] = {
-          n: x[k] for n, x in variables.items()
-        }
-    return models
+    own = self.setup.executor.models_to_evaluate(self.clients)
+    return models | {f'client:{self.names[k]}': x for k, x in own.items()}
 
   def _results(self) -> dict[str, Any]:
     seconds = self.clock.seconds
     busy = max(seconds['train'], 1e-9)
     clusters = {}
-    if self.setup.executor.grouped:
+    if self.setup.executor.clustered:
       clusters = {'clusters': self._clusters()}
     return clusters | {
       'method': '+'.join(self.config.components),

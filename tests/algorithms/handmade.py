@@ -1,5 +1,6 @@
 """A linear network, uploads and contexts made by hand, shared by tests."""
 
+import dataclasses
 import itertools
 
 import jax
@@ -9,12 +10,12 @@ import numpy as np
 from fedreid_jax.core import (
   aggregation,
   compose,
-  local_training,
+  local_step,
   optimizers,
   param_filter,
   types,
 )
-from fedreid_jax.core.component import ServerCtx
+from fedreid_jax.core.contexts import AggregationCtx
 from fedreid_jax.models import head
 
 KERNEL = 'params/backbone/kernel'
@@ -67,15 +68,15 @@ LINEAR = types.Model(
 )
 
 
-def view(images):
+def transform(images):
   """Stored pixels, an image of three, as tenths."""
   return images.astype(jnp.float32) / 10.0
 
 
-def train_view(key, images, modalities=None):
+def train_transform(key, images, modalities=None):
   """The same with the three pixels turned by one place or two, never none."""
   del modalities
-  return jnp.roll(view(images), jax.random.randint(key, (), 1, 3), axis=-1)
+  return jnp.roll(transform(images), jax.random.randint(key, (), 1, 3), axis=-1)
 
 
 def pixels(rows):
@@ -85,10 +86,11 @@ def pixels(rows):
 
 def context(kind, **fields):
   """A context of which only some fields are given, None for the others."""
-  return kind(**(dict.fromkeys(kind._fields) | fields))
+  names = [field.name for field in dataclasses.fields(kind)]
+  return kind(**(dict.fromkeys(names) | fields))
 
 
-def uploads(shared, sizes=None, steps=None, index=None, **extras):
+def uploads(shared, sizes=None, steps=None, index=None, **messages):
   """Uploads `[K]` of leaves `[K, ...]`, one image and one step each."""
   shared = {n: jnp.asarray(x, jnp.float32) for n, x in shared.items()}
   num = len(next(iter(shared.values())))
@@ -97,8 +99,8 @@ def uploads(shared, sizes=None, steps=None, index=None, **extras):
     shared=shared,
     num_examples=jnp.asarray(np.ones(num) if sizes is None else sizes, 'f4'),
     num_steps=jnp.asarray(np.ones(num) if steps is None else steps, 'i4'),
-    healthy=jnp.ones(num, bool),
-    extras={n: jnp.asarray(x, jnp.float32) for n, x in extras.items()},
+    finite=jnp.ones(num, bool),
+    messages={n: jnp.asarray(x, jnp.float32) for n, x in messages.items()},
   )
 
 
@@ -110,13 +112,13 @@ def same_uploads(one, num, **fields):
 
 def algorithm(components):
   """Composes components over the linear network and plain SGD."""
-  settings = local_training.Settings(
+  settings = local_step.Settings(
     model=LINEAR,
     objective=lambda outputs, batch: (outputs.logits.sum(), {}),
     optimizer=optimizers.sgd(0.0, False, 0.0),
     schedule=lambda round_: jnp.float32(0.1),
-    train_view=train_view,
-    test_view=view,
+    train_transform=train_transform,
+    test_transform=transform,
     outputs=types.Outputs(*[None] * 3),
     image_shape=(2, 1, 1, 3),
     num_steps=1,
@@ -144,6 +146,8 @@ def serve(components, server, *rounds, clients=None, public=None, first=0):
   """
   made = algorithm(components)
   sizes = jnp.ones(clients or len(rounds[0].num_steps))
+  if public is None:
+    public = jnp.zeros((0, 1, 1, 3), jnp.uint8)
   state = made.init_server(server, sizes, public)
   run, log = jax.jit(made.aggregate), {}
   for round_, sent in enumerate(rounds, start=first):
@@ -153,7 +157,7 @@ def serve(components, server, *rounds, clients=None, public=None, first=0):
 
 
 def rows_of_subsets(component, sent, server):
-  """Weights of one group for every set of uploads that may have arrived.
+  """Weights of one group for every set of uploads that may be valid.
 
   Returns:
     (subsets bool `[R, K]`, weights `[R, K]` or a dict of them by leaf).
@@ -162,11 +166,22 @@ def rows_of_subsets(component, sent, server):
   subsets = np.array([*itertools.product([False, True], repeat=num)][1:])
   previous = {n: x[None] for n, x in server.items()}
 
-  def one(arrived):
-    ctx = context(ServerCtx, uploads=sent, arrived=arrived, previous=previous)
-    if component.weights is None:
-      return aggregation.by_size(sent, arrived[None])[0]
-    rows = component.weights(ctx, arrived[None])
+  def one(valid):
+    members = valid[None]
+    ctx = context(
+      AggregationCtx,
+      index=sent.index,
+      valid=valid,
+      uploaded=sent.shared,
+      num_examples=sent.num_examples,
+      num_steps=sent.num_steps,
+      start=previous,
+      members=members,
+    )
+    if component.aggregation is None:
+      return aggregation.normalise(sent.num_examples, members)[0]
+    messages = sent.messages.get(component.name, ())
+    rows = component.aggregation.weights(messages, ctx)
     return jax.tree.map(lambda row: row[0], rows)
 
   return subsets, jax.device_get(jax.jit(jax.vmap(one))(subsets))
@@ -194,23 +209,23 @@ def equal_clients(components, **fields):
   return sent, {n: x[group] for n, x in server.shared.items()}, log
 
 
-def work(**fields):
-  """An order for one client, one step of no images unless told otherwise."""
-  names = types.Work.__dataclass_fields__
+def task(**fields):
+  """A task of one client, one step of no images unless told otherwise."""
+  names = types.ClientTask.__dataclass_fields__
   numbers = dict.fromkeys(names, 0) | {'num_steps': 1, 'num_identities': 3}
-  return types.Work(
+  return types.ClientTask(
     **{n: jnp.asarray(x) for n, x in (numbers | fields).items()}
   )
 
 
-def broadcast(shared, **extras):
+def broadcast(shared, **messages):
   """What the server sends in round 0."""
-  return types.Broadcast(shared, extras, jnp.int32(0))
+  return types.Broadcast(shared, messages, jnp.int32(0))
 
 
 def batch(rows, valid=None):
-  """A batch of viewed images, label 0."""
-  images = view(pixels(rows))
+  """A batch of transformed images, label 0."""
+  images = transform(pixels(rows))
   column = jnp.zeros(len(images), jnp.int32)
   valid = column == 0 if valid is None else jnp.asarray(valid)
   return types.Batch(images, column, column, column, valid)

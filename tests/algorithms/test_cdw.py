@@ -7,12 +7,9 @@ import toy
 
 from fedreid_jax import errors
 from fedreid_jax.algorithms import cdw, fednova, fedpav
-from fedreid_jax.core.component import (
-  Component,
-  FinishCtx,
-  InitCtx,
-  Population,
-)
+from fedreid_jax.core.component import Aggregation, Component, Participants
+from fedreid_jax.core.contexts import RoundEndCtx, ServerInitCtx
+from fedreid_jax.core.types import Batch
 
 FEDPAV = fedpav.make()
 SCORES = [[1, 0, 0], [0, 1, 0]]  # the scores of (x, y) are (x, y, 0)
@@ -27,16 +24,17 @@ def distance(
 ):
   """What a client sends that trained `start` to `end`."""
   ctx = handmade.context(
-    FinishCtx,
-    work=handmade.work(num_identities=identities),
+    RoundEndCtx,
+    task=handmade.task(num_identities=identities),
     start=start,
     variables=end,
-    first_batch=handmade.batch(rows, valid),
     model=model or handmade.LINEAR,
+    test_transform=handmade.transform,
     key=jax.random.key(key),
   )
-  slot, sent = cdw.make().term.finish((), ctx)
-  assert slot == ()
+  first = handmade.batch(rows, valid)._replace(images=handmade.pixels(rows))
+  state, sent = cdw.make().client.round_end(first, ctx)
+  assert state == ()
   return float(sent)
 
 
@@ -123,47 +121,76 @@ def test_equal_clients_come_back_but_not_by_the_printed_weights():
   sent, got, _ = handmade.equal_clients((FEDPAV, cdw.make()), cdw=worth)
   toy.assert_close_trees(got, sent, 1e-6)
 
-  def printed(ctx, members):
-    del ctx
-    return jnp.where(members, worth / (1 / worth).sum(), 0.0)
+  def printed(messages, ctx):
+    del messages
+    return jnp.where(ctx.members, worth / (1 / worth).sum(), 0.0)
 
   sent, got, log = handmade.equal_clients(
-    (FEDPAV, Component('printed', weights=printed))
+    (FEDPAV, Component('printed', aggregation=Aggregation(printed)))
   )
   assert not log['fell_back']
   for name, leaf in sent.items():
     assert np.abs(got[name] - leaf).min() > 0.5
 
 
+@pytest.mark.parametrize('budget', [0.0, 700 / 2**20], ids=['whole', 'cut'])
+def test_the_batch_is_the_first_of_the_round_not_augmented(
+  config, clients, budget
+):
+  """Whether a round's images come at once or segment by segment."""
+  config.local.epochs = 2
+  config.execution.image_budget_mb = budget
+  column = jnp.zeros(4, jnp.int32)
+  none = Batch(
+    jnp.zeros((4, *toy.IMAGE_SHAPE), 'u1'), *[column] * 3, column > 0
+  )
+  witness = cdw.make().client._replace(
+    init=lambda key, variables: none, round_end=lambda first, ctx: (first, ())
+  )
+  components = (FEDPAV, Component('witness', client=witness))
+  executor, variables, _ = toy.make_executor(config, clients, components)
+  _, states, _ = toy.run(executor, variables, 2)
+  for k, client in enumerate(clients):
+    found = jax.tree.map(lambda leaf, k=k: leaf[k], states.states['witness'])
+    plan = executor._planner(1, k)
+    assert len(plan.rows) > 1 and (plan.rows != plan.rows[0]).any()
+    rows = plan.rows[0]
+    np.testing.assert_array_equal(found.labels, client.labels[rows])
+    np.testing.assert_array_equal(found.valid, plan.valid[0])
+    np.testing.assert_array_equal(found.images, client.images()[rows])
+
+
 def test_public_images_may_take_the_place_of_the_clients_own():
   component = cdw.make('public', images=2)
   public = handmade.pixels(ROWS)
-  slot = component.server_step.init(
-    handmade.context(InitCtx, public=jnp.asarray(public))
+  slot = component.server.init(
+    handmade.context(ServerInitCtx, public=jnp.asarray(public))
   )
   np.testing.assert_array_equal(slot, public[:2])
-  sent = component.server_step.broadcast(slot)
+  sent = component.server.message(slot)
   ctx = handmade.context(
-    FinishCtx,
-    broadcast=handmade.broadcast({}, cdw=sent),
-    work=handmade.work(),
+    RoundEndCtx,
+    message=sent,
+    task=handmade.task(),
     start=START,
     variables=TURNED,
     model=handmade.LINEAR,
-    test_view=handmade.view,
+    test_transform=handmade.transform,
   )
-  np.testing.assert_allclose(component.term.finish((), ctx)[1], 0.2, rtol=1e-5)
-  assert not component.term.first_batch and cdw.make().term.first_batch
+  np.testing.assert_allclose(
+    component.client.round_end((), ctx)[1], 0.2, rtol=1e-5
+  )
+  assert component.client.pre_step is None and cdw.make().client.pre_step
 
 
 def test_public_images_must_be_there(clients):
-  cdw.make().check(Population(clients, 0, 4))
-  check = cdw.make('public', images=8).check
-  check(Population(clients, 8, 4))
+  cdw.make().info.check(Participants(clients, 0, 4))
+  check = cdw.make('public', images=8).info.check
+  check(Participants(clients, 8, 4))
   with pytest.raises(errors.ConfigError, match='data.public'):
-    check(Population(clients, 0, 4))
+    check(Participants(clients, 0, 4))
   with pytest.raises(errors.DataError, match='7 public images.*cdw.images'):
-    check(Population(clients, 7, 4))
+    check(Participants(clients, 7, 4))
 
 
 def test_unknown_batch():

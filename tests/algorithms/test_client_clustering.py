@@ -8,7 +8,7 @@ import toy
 from fedreid_jax import errors
 from fedreid_jax.algorithms import cdw, client_clustering, fedpav, kd
 from fedreid_jax.core import aggregation
-from fedreid_jax.core.component import Component, Population
+from fedreid_jax.core.component import Aggregation, Component, Participants
 
 KERNEL, MEAN = handmade.KERNEL, handmade.MEAN
 FEDPAV = fedpav.make()
@@ -104,7 +104,7 @@ def test_a_lost_upload_leaves_its_client_where_it_was():
   kernels[1] = np.nan
   server, log = serve(uploads(), uploads(kernels=kernels), clients=4)
   first, _ = serve(uploads(), clients=4)
-  assert log['arrived'].tolist() == [True, False, True, True]
+  assert log['valid'].tolist() == [True, False, True, True]
   group = server.groups[1]
   assert group == first.groups[1] and (server.groups == group).sum() == 1
   np.testing.assert_allclose(
@@ -143,16 +143,16 @@ def test_numbers_of_groups_never_collide_with_those_of_absent_clients():
 
 
 def test_public_images_and_three_clients_are_needed(clients):
-  check = client_clustering.make(images=8).check
-  check(Population(clients, 8, 3))
+  check = client_clustering.make(images=8).info.check
+  check(Participants(clients, 8, 3))
   with pytest.raises(errors.ConfigError, match='fraction'):
-    check(Population(clients, 8, 2))
+    check(Participants(clients, 8, 2))
   with pytest.raises(errors.ConfigError, match='data.public'):
-    check(Population(clients, 0, 3))
+    check(Participants(clients, 0, 3))
   with pytest.raises(
     errors.DataError, match='7 public images.*client_clustering.images'
   ):
-    check(Population(clients, 7, 3))
+    check(Participants(clients, 7, 3))
 
 
 def test_unknown_representation():
@@ -162,16 +162,16 @@ def test_unknown_representation():
 
 def test_what_needs_one_model_is_refused():
   with pytest.raises(
-    errors.ConfigError, match="'kd' needs one model.*'client_clustering'"
+    errors.ConfigError, match="'kd' cannot be composed with 'client_clustering'"
   ):
     handmade.algorithm((FEDPAV, client_clustering.make(), kd.make()))
 
 
 def test_two_groupings_are_refused():
-  def alone(server, ctx):
-    return ctx.uploads.index
+  def alone(groups, ctx):
+    return ctx.index
 
-  other = Component('alone', grouping=alone)
+  other = Component('alone', clustering=alone)
   with pytest.raises(
     errors.ConfigError, match="'client_clustering' and 'alone'"
   ):
@@ -195,12 +195,11 @@ def test_both_views_of_the_planted_pairs():
 def test_a_new_group_moves_from_what_its_members_started_from():
   """Not from the old model of the number the group is given."""
 
-  def grouping(server, ctx):
-    del server
-    return jnp.where(ctx.round == 0, 0, 1) + 0 * ctx.uploads.index
+  def cluster(groups, ctx):
+    return jnp.where(ctx.round == 0, 0, 1) + 0 * ctx.index
 
-  def half(ctx, members):
-    return 0.5 * aggregation.by_size(ctx.uploads, members)
+  def half(messages, ctx):
+    return 0.5 * aggregation.normalise(ctx.num_examples, ctx.members)
 
   start = handmade.variables(0.0)
   rounds = [
@@ -212,8 +211,8 @@ def test_a_new_group_moves_from_what_its_members_started_from():
   server, _ = handmade.serve(
     (
       FEDPAV,
-      Component('moving', grouping=grouping),
-      Component('half', weights=half),
+      Component('moving', clustering=cluster),
+      Component('half', aggregation=Aggregation(half)),
     ),
     start,
     *rounds,

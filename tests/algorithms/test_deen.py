@@ -1,3 +1,5 @@
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +14,7 @@ from fedreid_jax.models import deen, functional, reid, resnet
 
 def term(**arguments):
   (made,) = compose.load(('deen',), {'deen': arguments}, algorithms)
-  return made.term.loss
+  return made.client.loss
 
 
 def context(copies=3, valid=(True,) * 6):
@@ -64,10 +66,12 @@ def test_padded_images_change_nothing():
   every = ctx.outputs.extras['copies']
   padded = jnp.tile(~ctx.batch.valid, 3)[:, None]
   other = types.Outputs(*(jnp.where(padded, 9.0, leaf) for leaf in every[:3]))
-  poisoned = ctx._replace(
-    outputs=ctx.outputs._replace(extras={'copies': other})
+  poisoned = dataclasses.replace(
+    ctx, outputs=ctx.outputs._replace(extras={'copies': other})
   )
-  loss = jax.jit(lambda c: term()({}, (), ctx._replace(outputs=c))[0])
+  loss = jax.jit(
+    lambda c: term()({}, (), dataclasses.replace(ctx, outputs=c))[0]
+  )
   np.testing.assert_array_equal(loss(ctx.outputs), loss(poisoned.outputs))
 
 
@@ -79,7 +83,7 @@ def test_a_network_of_another_number_of_copies(copies):
 
 def test_a_network_without_copies():
   ctx = context()
-  ctx = ctx._replace(outputs=ctx.outputs._replace(extras={}))
+  ctx = dataclasses.replace(ctx, outputs=ctx.outputs._replace(extras={}))
   with pytest.raises(errors.ConfigError, match='network deen'):
     term()({}, (), ctx)
 
@@ -106,7 +110,9 @@ def test_it_reads_what_its_network_says(monkeypatch):
       modalities=ctx.batch.modalities,
       labels=ctx.batch.labels,
     )
-    return *term()(variables, (), ctx._replace(outputs=outputs)), buffers
+    return *term()(
+      variables, (), dataclasses.replace(ctx, outputs=outputs)
+    ), buffers
 
   key = jax.random.key(0)
   variables = jax.eval_shape(model.init, key)

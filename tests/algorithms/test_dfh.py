@@ -1,3 +1,4 @@
+import dataclasses
 from types import SimpleNamespace
 
 import jax
@@ -37,15 +38,15 @@ def test_every_client_prepares_and_the_server_keeps_all(config, clients):
   config.fraction = 0.5
   executor, variables, _ = toy.make_executor(config, clients, components())
   server, states = executor.init(variables)
-  assert not np.asarray(server.slots['dfh']).any()
+  assert not np.asarray(server.states['dfh']).any()
   server, log = executor.prepare(server, states)
-  assert log['up'] == {'dfh': 4 * server.slots['dfh'][0].nbytes}
+  assert log['up'] == {'dfh': 4 * server.states['dfh'][0].nbytes}
   model = sum(leaf.nbytes for leaf in server.shared.values())
   assert log['down'] == {'model': 4 * model}
-  first = np.asarray(server.slots['dfh']).copy()
+  first = np.asarray(server.states['dfh']).copy()
   assert (np.abs(first).reshape(4, -1).max(axis=1) > 0).all()
   server, log = executor.round(server, states, 0)
-  now = np.asarray(server.slots['dfh'])
+  now = np.asarray(server.states['dfh'])
   for k in range(4):
     assert (now[k] == first[k]).all() == (k not in log['clients'])
 
@@ -66,7 +67,7 @@ def test_statistics_are_those_of_the_clients_own_model(config, clients):
   var = np.array([g.var(0) for g in groups])
   expected = [mu.mean(0), mu.var(0), var.mean(0), var.var(0)]
   np.testing.assert_allclose(
-    server.slots['dfh'][0], expected, rtol=1e-3, atol=1e-5
+    server.states['dfh'][0], expected, rtol=1e-3, atol=1e-5
   )
 
 
@@ -115,7 +116,7 @@ def test_the_loss_is_that_of_equation_3_6(num, novel, space):
   ctx = toy.step(
     batch=SimpleNamespace(labels=labels, valid=valid),
     outputs=types.Outputs(feature, embedding, None),
-    work=SimpleNamespace(index=jnp.int32(own)),
+    task=SimpleNamespace(index=jnp.int32(own)),
     key=jax.random.key(7),
   )
   (made,) = compose.load(
@@ -125,8 +126,7 @@ def test_the_loss_is_that_of_equation_3_6(num, novel, space):
   )
 
   def loss(dfs):
-    broadcast = SimpleNamespace(extras={'dfh': dfs})
-    return made.term.loss({}, (), ctx._replace(broadcast=broadcast))[0]
+    return made.client.loss({}, (), dataclasses.replace(ctx, message=dfs))[0]
 
   draw_key, novel_key = jax.random.split(ctx.key)
   means, variances, *_ = hallucination.draw(draw_key, dfs, 'clamp')
@@ -213,9 +213,9 @@ def test_statistics_after_training_are_not_larger_than_the_features(config):
   measured, _ = model.measure(trained, images)
   batch = np.asarray(measured.embedding)
   np.testing.assert_allclose(
-    server.slots['dfh'][0, 2], within(batch), rtol=1e-3, atol=1e-5
+    server.states['dfh'][0, 2], within(batch), rtol=1e-3, atol=1e-5
   )
-  assert (server.slots['dfh'][0, 2] <= batch.var(0) + 1e-6).all()
+  assert (server.states['dfh'][0, 2] <= batch.var(0) + 1e-6).all()
   delayed, _ = model.apply(trained, images, train=False)
   stale = within(np.asarray(delayed.embedding))
   assert (stale > batch.var(0)).any()
@@ -236,5 +236,5 @@ def test_space_and_neck_go_together(config, space):
 
 def test_statistics_that_are_too_large_are_worth_a_warning():
   (made,) = compose.load(('dfh',), {}, algorithms)
-  assert made.warn({'sigma_ratio': 0.99}) == ''
-  assert 'dfh_sigma_ratio' in made.warn({'sigma_ratio': 1.01})
+  assert made.info.warn({'sigma_ratio': 0.99}) == ''
+  assert 'dfh_sigma_ratio' in made.info.warn({'sigma_ratio': 1.01})

@@ -1,5 +1,6 @@
 import types
 
+import handmade
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,8 +9,7 @@ import toy
 from flax import linen as nn
 
 from fedreid_jax import algorithms, errors
-from fedreid_jax.core import component as component_lib
-from fedreid_jax.core import compose
+from fedreid_jax.core import compose, contexts
 from fedreid_jax.losses import discrepancy
 from fedreid_jax.models import convnet, dns, networks, reid
 
@@ -22,7 +22,9 @@ LABELS = np.array([0, 1, 2, 1, 0, 2])
 
 def open_round(term, slot, variables):
   """The state of a round that starts from some variables."""
-  return term.open(slot, component_lib.OpenCtx(None, variables, None, 0))
+  return term.round_start(
+    slot, handmade.context(contexts.RoundCtx, variables=variables)
+  )
 
 
 def component(variant, **arguments):
@@ -66,7 +68,7 @@ def ctx(variant, seed=0, modalities=MODALITIES, valid=VALID):
       modalities=jnp.asarray(modalities),
       valid=jnp.asarray(valid),
     ),
-    work=types.SimpleNamespace(num_identities=C),
+    task=types.SimpleNamespace(num_identities=C),
   )
 
 
@@ -83,7 +85,7 @@ def evaluate(term, state, now):
     seen = types.SimpleNamespace(
       outputs=types.SimpleNamespace(**outputs),
       batch=types.SimpleNamespace(**batch),
-      work=now.work,
+      task=now.task,
     )
     return term.loss({}, state, seen)
 
@@ -101,13 +103,13 @@ def close(found, expected):
 @pytest.mark.parametrize('variant', VARIANTS)
 def test_averages_are_exact(variant):
   """W starts as the classifier first sent, and a round does not restart it."""
-  term = component(variant, tau=0.25).term
+  term = component(variant, tau=0.25).client
   state = opened(term, variant, seed=0)
   assert state[1]
   expected = kernels(variant, 0)
   close(state[0], expected)
   for seed in (0, 20, 30):
-    state = term.observe(state, ctx(variant, seed))
+    state = term.post_step(state, ctx(variant, seed))
     now = kernels(variant, seed)
     expected = {k: 0.75 * w + 0.25 * now[k] for k, w in expected.items()}
     close(state[0], expected)
@@ -137,7 +139,7 @@ def one_distillation(variant, x, by, classifiers, averages):
 @pytest.mark.parametrize('variant', VARIANTS)
 def test_loss_is_its_definition(variant):
   """The classifiers have moved from what was first sent, and W with them."""
-  term, now = component(variant, tau=0.25).term, ctx(variant, 20)
+  term, now = component(variant, tau=0.25).client, ctx(variant, 20)
   found, metrics = evaluate(term, opened(term, variant, 0), now)
   first, classifiers = kernels(variant, 0), kernels(variant, 20)
   averages = {k: 0.75 * w + 0.25 * classifiers[k] for k, w in first.items()}
@@ -160,12 +162,12 @@ def test_loss_is_its_definition(variant):
 @pytest.mark.parametrize('variant', VARIANTS)
 def test_what_is_trained_and_what_is_not(variant):
   """Classifiers and features are, W is not; padding has no gradient."""
-  term, now = component(variant).term, ctx(variant, 20)
+  term, now = component(variant).client, ctx(variant, 20)
   state = opened(term, variant, 0)
 
   def loss(averages, outputs):
     seen = types.SimpleNamespace(
-      outputs=types.SimpleNamespace(**outputs), batch=now.batch, work=now.work
+      outputs=types.SimpleNamespace(**outputs), batch=now.batch, task=now.task
     )
     return evaluate(term, (averages, state[1]), seen)[0]
 
@@ -180,7 +182,7 @@ def test_what_is_trained_and_what_is_not(variant):
 
 @pytest.mark.parametrize('modality', [0, 1])
 def test_one_modality_in_a_batch_has_only_its_own_terms(modality):
-  term = component('two_stream').term
+  term = component('two_stream').client
   state, there = opened(term, 'two_stream'), MODALITIES == modality
   now = ctx('two_stream', valid=there)
   found, metrics = evaluate(term, state, now)
@@ -197,7 +199,7 @@ def test_one_modality_in_a_batch_has_only_its_own_terms(modality):
 
 @pytest.mark.parametrize('variant', VARIANTS)
 def test_no_real_image_at_all_is_zero(variant):
-  term = component(variant).term
+  term = component(variant).client
   nobody = ctx(variant, valid=np.zeros(B, bool))
   found, _ = evaluate(term, opened(term, variant), nobody)
   assert found == 0
@@ -232,7 +234,7 @@ def test_it_trains_and_keeps_its_averages(config, clients, monkeypatch):
     np.isfinite(x).all() for x in jax.tree.leaves((server.shared, states))
   )
   assert logs[0]['metrics']['dns_alignment'] > 0
-  averages, started = states.slots['dns']
+  averages, started = states.states['dns']
   drawn = np.isin(np.arange(len(clients)), logs[0]['clients'])
   np.testing.assert_array_equal(started, drawn)
   for name, average in averages.items():
@@ -255,6 +257,6 @@ def test_bad_arguments(arguments, message):
 
 
 def test_another_network_is_refused():
-  term = component('two_stream').term
+  term = component('two_stream').client
   with pytest.raises(errors.ConfigError, match='domain_infrared'):
     term.init(jax.random.key(0), variables('one_stream'))

@@ -80,7 +80,7 @@ def test_the_server_has_the_mean_of_clients_centres(
         z = z / np.linalg.norm(z, axis=1, keepdims=True)
       away = np.linalg.norm(z - z.mean(axis=0), axis=1)
       centres.setdefault(label, []).append(z[np.argsort(away)[:k]].mean(axis=0))
-  found = server.slots['dppt']
+  found = server.states['dppt']
   assert found.present.all()
   for label in range(5):
     assert len(centres[label]) < 3
@@ -113,9 +113,9 @@ def test_an_identity_nobody_brings_keeps_its_centre(config, clients):
   server, states = executor.init(variables)
   known = np.zeros(5, bool)
   for round_ in range(4):
-    before = jax.device_get(server.slots['dppt'])
+    before = jax.device_get(server.states['dppt'])
     server, log = executor.round(server, states, round_)
-    after = jax.device_get(server.slots['dppt'])
+    after = jax.device_get(server.states['dppt'])
     brought = np.zeros(5, bool)
     for k in log['clients']:
       brought[clients[k].labels] = True
@@ -128,7 +128,7 @@ def test_an_identity_nobody_brings_keeps_its_centre(config, clients):
 def test_centres_of_zeros(config, clients):
   """The angle is then a constant 1: nothing but the metric differs."""
   server, _, logs = run(config, clients, 2, target='zeros')
-  assert not server.slots['dppt'].features.any()
+  assert not server.states['dppt'].features.any()
   assert logs[1]['metrics']['dppt_rectification'] == 1
   toy.assert_close_trees(server.shared, fedavg(config, clients, 2).shared, 1e-6)
 

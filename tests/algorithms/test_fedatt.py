@@ -82,7 +82,7 @@ def test_weights_of_whoever_arrived():
 
 def test_noise_is_off_by_default_and_never_on_running_means():
   kernels, means = [np.ones((3, 2))] * 2, [[1, 2], [3, 4]]
-  assert fedatt.make().server_step is None
+  assert fedatt.make().server is None
   plain, _ = serve(kernels, means=means)
   noisy, _ = serve(kernels, means=means, noise_scale=0.1)
   again, _ = serve(kernels, means=means, noise_scale=0.1)

@@ -6,7 +6,7 @@ import toy
 
 from fedreid_jax import errors
 from fedreid_jax.algorithms import cdw, fedavg, fedpav, uniform
-from fedreid_jax.core.component import Component, Population
+from fedreid_jax.core.component import Aggregation, Component, Participants
 from fedreid_jax.data import client_split, federation
 
 FEDAVG = (fedavg.make(),)
@@ -67,11 +67,11 @@ def test_weights_of_whoever_arrived_sum_to_one(component, worth):
 @pytest.mark.parametrize('raw', [[0.0, 0.0], [np.nan, 1.0], [np.inf, 1.0]])
 @pytest.mark.parametrize('by_leaf', [False, True])
 def test_useless_weights_become_sizes_and_the_log_says_so(raw, by_leaf):
-  def weights(ctx, members):
-    rows = jnp.where(members, jnp.array(raw), 0.0)
-    return dict.fromkeys(ctx.previous, rows) if by_leaf else rows
+  def weights(messages, ctx):
+    rows = jnp.where(ctx.members, jnp.array(raw), 0.0)
+    return dict.fromkeys(ctx.start, rows) if by_leaf else rows
 
-  broken = Component('broken', weights=weights)
+  broken = Component('broken', aggregation=Aggregation(weights))
   sent = scalars([4, 8], [0, 2], [0, 4], sizes=[1, 3])
   server, log = handmade.serve((*FEDAVG, broken), handmade.variables(9), sent)
   assert log['fell_back']
@@ -108,10 +108,10 @@ def test_one_label_space_is_needed(labels):
 
   domains = [domain('a', [0, 1]), domain('b', [4, 5, 6])]
   clients = client_split.make_clients(domains, 'by_dataset', 0, labels)
-  check = fedavg.make().check
+  check = fedavg.make().info.check
   if labels:
-    check(Population(clients, 0, 2))
+    check(Participants(clients, 0, 2))
     return
   with pytest.raises(errors.ConfigError, match='data.labels'):
-    check(Population(clients, 0, 2))
-  assert fedpav.make().check is None
+    check(Participants(clients, 0, 2))
+  assert fedpav.make().info.check is None

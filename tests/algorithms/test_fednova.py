@@ -7,7 +7,7 @@ import toy
 from fedreid_jax import errors
 from fedreid_jax.algorithms import fednova, fedpav
 from fedreid_jax.core import optimizers
-from fedreid_jax.core.component import FinishCtx
+from fedreid_jax.core.contexts import RoundEndCtx
 
 KERNEL, MEAN = handmade.KERNEL, handmade.MEAN
 FEDPAV = fedpav.make()
@@ -71,9 +71,9 @@ def test_weights_of_whoever_arrived():
 
 
 def finish(optimizer, mu, num_steps=4, lr=0.5):
-  work = handmade.work(num_steps=num_steps)
-  ctx = handmade.context(FinishCtx, optimizer=optimizer, work=work, lr=lr)
-  return fednova.make(mu).term.finish((), ctx)[1]
+  task = handmade.task(num_steps=num_steps)
+  ctx = handmade.context(RoundEndCtx, optimizer=optimizer, task=task, lr=lr)
+  return fednova.make(mu).client.round_end((), ctx)[1]
 
 
 def test_a_client_sends_how_often_its_gradients_count():
@@ -89,6 +89,6 @@ def test_a_client_sends_how_often_its_gradients_count():
 
 
 def test_only_sgd_can_be_counted():
-  adam = optimizers.sgd(0.0, False, 0.0)._replace(accumulated=None)
+  adam = optimizers.sgd(0.0, False, 0.0)._replace(effective_steps=None)
   with pytest.raises(errors.ConfigError, match='optim.name'):
     finish(adam, 0.0)

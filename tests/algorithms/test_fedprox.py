@@ -7,7 +7,7 @@ import toy
 from fedreid_jax import algorithms
 from fedreid_jax.algorithms import fedprox
 from fedreid_jax.core import compose
-from fedreid_jax.core.component import StepCtx
+from fedreid_jax.core.contexts import LossCtx
 
 KERNEL, HEAD, MEAN = handmade.KERNEL, handmade.HEAD, handmade.MEAN
 
@@ -17,8 +17,8 @@ def test_pull_is_towards_what_was_sent_and_on_trainable_leaves_only():
   own = handmade.variables(3.0, 5.0, 7.0)
   own[KERNEL] = own[KERNEL].at[0, 1].set(-1.0)
   sent = {n: handmade.variables(1.0, 0.0, 0.0)[n] for n in (KERNEL, MEAN)}
-  ctx = handmade.context(StepCtx, broadcast=handmade.broadcast(sent))
-  loss = fedprox.make(0.1).term.loss
+  ctx = handmade.context(LossCtx, received=sent)
+  loss = fedprox.make(0.1).client.loss
   (value, metrics), grads = jax.value_and_grad(
     lambda variables: loss(variables, (), ctx), has_aux=True
   )(own)
@@ -33,11 +33,11 @@ def test_pull_is_towards_what_was_sent_and_on_trainable_leaves_only():
 
 def test_no_gradient_reaches_the_anchor():
   own = handmade.variables(3.0)
-  loss = fedprox.make(1.0).term.loss
+  loss = fedprox.make(1.0).client.loss
 
   def of_anchor(anchor):
-    sent = handmade.broadcast({KERNEL: anchor})
-    return loss(own, (), handmade.context(StepCtx, broadcast=sent))[0]
+    ctx = handmade.context(LossCtx, received={KERNEL: anchor})
+    return loss(own, (), ctx)[0]
 
   assert not jax.grad(of_anchor)(jnp.ones((3, 2))).any()
 

@@ -8,7 +8,7 @@ import toy
 from fedreid_jax import errors
 from fedreid_jax.algorithms import fedavg, fedpav, kd
 from fedreid_jax.core import prng
-from fedreid_jax.core.component import Population
+from fedreid_jax.core.component import Participants
 
 KERNEL, HEAD, MEAN = handmade.KERNEL, handmade.HEAD, handmade.MEAN
 FEDAVG = fedavg.make()
@@ -70,7 +70,9 @@ def test_an_epoch_by_hand(normalise):
   )
   moment = 0.0
   for i, rows in enumerate((order[:2], order[2:4], order[4:])):
-    seen = handmade.train_view(jax.random.fold_in(view_key, i), PUBLIC[rows])
+    seen = handmade.train_transform(
+      jax.random.fold_in(view_key, i), PUBLIC[rows]
+    )
     x = np.asarray(seen).reshape(-1, 3)
     taught = [x @ w for w in sent.shared[KERNEL]]
     if normalise != 'none':
@@ -129,7 +131,7 @@ def test_a_lost_upload_teaches_nobody():
 
 
 def test_without_any_upload_the_server_keeps_its_model():
-  sent = different().replace(healthy=jnp.zeros(3, bool))
+  sent = different().replace(finite=jnp.zeros(3, bool))
   found = serve(sent)
   toy.assert_equal_trees(found, jax.device_get(handmade.variables(9.0)))
 
@@ -144,12 +146,12 @@ def test_features_do_not_depend_on_a_classifier_that_stays():
 
 
 def test_public_images_must_fill_a_batch(clients):
-  check = kd.make(batch=32).check
-  check(Population(clients, 32, 4))
+  check = kd.make(batch=32).info.check
+  check(Participants(clients, 32, 4))
   with pytest.raises(errors.ConfigError, match='data.public'):
-    check(Population(clients, 0, 4))
+    check(Participants(clients, 0, 4))
   with pytest.raises(errors.DataError, match='31 public images.*kd.batch'):
-    check(Population(clients, 31, 4))
+    check(Participants(clients, 31, 4))
 
 
 def test_unknown_rule():

@@ -1,3 +1,5 @@
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +14,7 @@ from fedreid_jax.models import alignment, functional, reid, resnet
 
 def term(**arguments):
   (made,) = compose.load(('lba',), {'lba': arguments}, algorithms)
-  return made.term.loss
+  return made.client.loss
 
 
 def context():
@@ -60,7 +62,7 @@ def test_the_loss_is_the_sum_of_its_parts():
 
 def test_a_network_that_does_not_align():
   ctx = context()
-  ctx = ctx._replace(outputs=ctx.outputs._replace(extras={}))
+  ctx = dataclasses.replace(ctx, outputs=ctx.outputs._replace(extras={}))
   with pytest.raises(errors.ConfigError, match='network lba'):
     term()({}, (), ctx)
 
@@ -87,7 +89,9 @@ def test_it_reads_what_its_network_says(monkeypatch):
       modalities=ctx.batch.modalities,
       labels=ctx.batch.labels,
     )
-    return *term()(variables, (), ctx._replace(outputs=outputs)), buffers
+    return *term()(
+      variables, (), dataclasses.replace(ctx, outputs=outputs)
+    ), buffers
 
   key = jax.random.key(0)
   variables = jax.eval_shape(model.init, key)

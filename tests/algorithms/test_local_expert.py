@@ -1,5 +1,7 @@
+import dataclasses
 from types import SimpleNamespace
 
+import handmade
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,8 @@ import toy
 
 from configs import fedreid
 from fedreid_jax import algorithms
-from fedreid_jax.core import component, compose, optimizers, types
+from fedreid_jax.core import compose, optimizers, types
+from fedreid_jax.core.contexts import AggregationCtx, RoundCtx
 from fedreid_jax.losses import distill, identity
 
 SHARED = fedreid.get_config().fedpav.shared
@@ -70,11 +73,12 @@ def test_temperature_keeps_the_order_of_the_gradient():
 
 
 def test_expert_starts_from_the_last_result_of_the_client():
-  term = components()[-1].term
+  term = components()[-1].client
   old, new = {'params/w': jnp.zeros(2)}, {'params/w': jnp.ones(2)}
-  ctx = component.OpenCtx(None, new, type('O', (), {'init': lambda p: p}), 0)
+  optimizer = SimpleNamespace(init=lambda params: params)
+  ctx = handmade.context(RoundCtx, variables=new, optimizer=optimizer)
   for seen, expected in ((False, 1.0), (True, 0.0)):
-    expert, _ = term.open((old, jnp.bool_(seen)), ctx)
+    expert, _ = term.round_start((old, jnp.bool_(seen)), ctx)
     np.testing.assert_array_equal(expert['params/w'], expected)
 
 
@@ -87,7 +91,7 @@ def test_the_expert_learns_from_an_augmentation_of_its_own():
   labels = jnp.array([0, 1, 0])
   seen = []
 
-  def view(key):
+  def transform(key):
     seen.append(key)
     return other
 
@@ -103,17 +107,17 @@ def test_the_expert_learns_from_an_augmentation_of_its_own():
   expert = {**weights, 'batch_stats/n': jnp.float32(0.0)}
   ctx = toy.step(
     batch=types.Batch(images, labels, labels, 0 * labels, VALID),
-    work=SimpleNamespace(num_identities=2),
+    task=SimpleNamespace(num_identities=2),
     model=SimpleNamespace(apply=apply),
     objective=objective,
-    view=view,
+    transform=transform,
     optimizer=rule,
     lr=0.1,
     key=jax.random.key(3),
   )
-  term = components()[-1].term
+  term = components()[-1].client
   state = rule.init(weights)
-  (trained, _), scores = term.before((expert, state), ctx)
+  (trained, _), scores = term.pre_step((expert, state), ctx)
 
   def entropy(weights):
     scores = other @ weights['params/w']
@@ -141,7 +145,7 @@ def test_the_published_setting():
 
 def test_what_stays_is_the_model_of_the_client_not_the_expert(config, clients):
   server, states, logs = run(config, clients[:1], 2)
-  kept, seen = states.slots['local_expert']
+  kept, seen = states.states['local_expert']
   assert seen.all()
   # Alone, the client's model is the server's, and its head is its own.
   for name, leaf in server.shared.items():
@@ -168,15 +172,15 @@ def test_heads_of_the_others_do_not_change(config, clients):
 
 
 def test_frozen_teacher_is_what_the_client_first_started_from():
-  term = components(frozen=True)[-1].term
+  term = components(frozen=True)[-1].client
   first = {'params/w': jnp.zeros(2)}
-  ctx = component.OpenCtx(None, first, None, 0)
-  state = term.open(({'params/w': jnp.ones(2)}, jnp.bool_(False)), ctx)
-  (kept, seen), _ = term.finish(state, None)
+  ctx = handmade.context(RoundCtx, variables=first)
+  state = term.round_start(({'params/w': jnp.ones(2)}, jnp.bool_(False)), ctx)
+  (kept, seen), _ = term.round_end(state, None)
   assert seen
   np.testing.assert_array_equal(kept['params/w'], 0.0)
-  later = ctx._replace(variables={'params/w': jnp.full(2, 5.0)})
-  teacher, _ = term.open((kept, seen), later)
+  later = dataclasses.replace(ctx, variables={'params/w': jnp.full(2, 5.0)})
+  teacher, _ = term.round_start((kept, seen), later)
   np.testing.assert_array_equal(teacher['params/w'], 0.0)
 
 
@@ -203,19 +207,18 @@ def test_noise_is_a_function_of_seed_and_round(config, clients):
 
 def test_noise_is_on_parameters_only_and_says_what_it_is_not():
   (part,) = compose.load(('noise',), {'noise': {'beta': 0.1}}, algorithms)
-  assert 'no (epsilon, delta) guarantee' in part.notice
-  assert part.channel is None
+  assert 'no (epsilon, delta) guarantee' in part.info.notice
+  assert part.transport is None
   leaves = {
     'params/w': jnp.zeros((2, 200, 50)),
     'batch_stats/bn/var': jnp.ones((2, 3)),
   }
-  server = types.ServerState(leaves, jnp.array([0, 1]), {})
-  ctx = SimpleNamespace(
+  ctx = handmade.context(
+    AggregationCtx,
     key=jax.random.key(0),
-    uploads=SimpleNamespace(index=jnp.array([0, 1])),
-    arrived=jnp.array([True, False]),
+    members=jnp.array([[True, False], [False, False]]),
   )
-  noisy = part.server_step.apply(server, ctx).shared
+  _, noisy = part.server.update((), leaves, ctx)
   assert 0.098 < np.std(noisy['params/w'][0]) < 0.102
   # Nobody's upload went into the second model.
   np.testing.assert_array_equal(noisy['params/w'][1], 0.0)
@@ -224,7 +227,7 @@ def test_noise_is_on_parameters_only_and_says_what_it_is_not():
 
 def test_frozen_teacher_equal_to_the_student_teaches_nothing():
   """Of a client with fewer identities than the largest, too."""
-  term = components(frozen=True)[-1].term
+  term = components(frozen=True)[-1].client
 
   def apply(variables, images, **given):
     real = jnp.arange(5) < given['num_identities']
@@ -233,12 +236,12 @@ def test_frozen_teacher_equal_to_the_student_teaches_nothing():
   images = logits(0, padded=False)
   ctx = SimpleNamespace(
     model=types.Model(None, None, apply, None),
-    view=lambda key: images,
+    transform=lambda key: images,
     key=jax.random.key(0),
-    work=SimpleNamespace(num_identities=3),
+    task=SimpleNamespace(num_identities=3),
     batch=SimpleNamespace(valid=VALID, modalities=None),
     outputs=apply({}, images, num_identities=3)[0],
   )
-  _, ctx.note = term.before(({}, ()), ctx)
+  _, ctx.aux = term.pre_step(({}, ()), ctx)
   value, _ = term.loss({}, None, ctx)
   np.testing.assert_allclose(value, 0.0, atol=1e-6)

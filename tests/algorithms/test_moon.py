@@ -6,7 +6,7 @@ import pytest
 
 from fedreid_jax.algorithms import moon
 from fedreid_jax.core import types
-from fedreid_jax.core.component import FinishCtx, StepCtx
+from fedreid_jax.core.contexts import LossCtx, RoundEndCtx
 
 # One image of pixel values (1, 0, 0) shows the first row of a kernel.
 IMAGE = [[10, 0, 0]]
@@ -21,14 +21,14 @@ def model(row):
 def contrast(z, sent, past, has_past=True, images=IMAGE, valid=None, **made):
   """(Loss, contrast) of a batch that the model in training sees as `z`."""
   ctx = handmade.context(
-    StepCtx,
+    LossCtx,
     model=handmade.LINEAR,
     batch=handmade.batch(images, valid),
     outputs=types.Outputs(None, jnp.asarray(z, jnp.float32), None),
-    broadcast=handmade.broadcast({handmade.KERNEL: sent[handmade.KERNEL]}),
+    received={handmade.KERNEL: sent[handmade.KERNEL]},
   )
   state = past, jnp.bool_(has_past)
-  loss, metrics = moon.make(**made).term.loss(model([9, 9]), state, ctx)
+  loss, metrics = moon.make(**made).client.loss(model([9, 9]), state, ctx)
   return float(loss), float(metrics['contrast'])
 
 
@@ -67,17 +67,17 @@ def test_padded_rows_do_not_count():
 def test_first_participation_has_no_past():
   component = moon.make()
   start = model([1, 2])
-  past, has_past = component.term.init(jax.random.key(0), start)
+  past, has_past = component.client.init(jax.random.key(0), start)
   assert contrast([[2, 0]], model([3, 4]), past, has_past) == (0.0, 0.0)
 
 
 def test_the_end_of_a_participation_is_the_past_of_the_next():
   ended = handmade.variables(1.0, 2.0, 3.0)
-  ctx = handmade.context(FinishCtx, variables=ended, start=model([1, 2]))
-  (past, has_past), extras = moon.make().term.finish(
+  ctx = handmade.context(RoundEndCtx, variables=ended, start=model([1, 2]))
+  (past, has_past), message = moon.make().client.round_end(
     (model([0, 0]), False), ctx
   )
-  assert past is ended and has_past and extras == ()
+  assert past is ended and has_past and message == ()
 
 
 def test_references_are_frozen_and_use_the_moments_of_the_batch():
@@ -92,13 +92,13 @@ def test_references_are_frozen_and_use_the_moments_of_the_batch():
 
   def loss(variables, past):
     ctx = handmade.context(
-      StepCtx,
+      LossCtx,
       model=network,
       batch=handmade.batch(IMAGE),
       outputs=types.Outputs(None, jnp.array([[2.0, 0.0]]), None),
-      broadcast=handmade.broadcast({}),
+      received={},
     )
-    return moon.make().term.loss(variables, (past, True), ctx)[0]
+    return moon.make().client.loss(variables, (past, True), ctx)[0]
 
   grads = jax.grad(loss, argnums=(0, 1))(model([3, 4]), past)
   assert shown == [[True], [True]]
@@ -110,16 +110,14 @@ def test_embedding_gets_the_gradient():
 
   def loss(z):
     ctx = handmade.context(
-      StepCtx,
+      LossCtx,
       model=handmade.LINEAR,
       batch=handmade.batch(IMAGE),
       outputs=types.Outputs(None, z, None),
-      broadcast=handmade.broadcast(
-        {handmade.KERNEL: model([0, 1])[handmade.KERNEL]}
-      ),
+      received={handmade.KERNEL: model([0, 1])[handmade.KERNEL]},
     )
     past = model([0, -1]), jnp.bool_(True)
-    return moon.make().term.loss(model([0, 1]), past, ctx)[0]
+    return moon.make().client.loss(model([0, 1]), past, ctx)[0]
 
   pull = jax.grad(loss)(jnp.array([[1.0, 0.0]]))
   # cosines of (1, 0) turn by z_g - z_p = (0, 2) over T, times the sigmoid 1/2

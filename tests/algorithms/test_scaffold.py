@@ -8,7 +8,12 @@ import toy
 from fedreid_jax import algorithms, errors
 from fedreid_jax.algorithms import scaffold
 from fedreid_jax.core import component, compose, optimizers, placement, types
-from fedreid_jax.core.component import FinishCtx, InitCtx, StepCtx
+from fedreid_jax.core.contexts import (
+  LossCtx,
+  ReceiveCtx,
+  RoundEndCtx,
+  ServerInitCtx,
+)
 from fedreid_jax.data import augment, federation
 from fedreid_jax.training import build
 
@@ -22,9 +27,8 @@ def controls(kernel, scores=0.0):
 
 def test_gradient_of_the_term_is_the_difference_of_the_controls():
   """What stays at the client has no control at the server and no pull."""
-  sent = handmade.broadcast({}, scaffold={KERNEL: controls(3.0)[KERNEL]})
-  ctx = handmade.context(StepCtx, broadcast=sent)
-  loss = scaffold.make().term.loss
+  ctx = handmade.context(LossCtx, message={KERNEL: controls(3.0)[KERNEL]})
+  loss = scaffold.make().client.loss
   own = handmade.variables(8.0, 9.0, 7.0)
   value, grads = jax.value_and_grad(
     lambda v: loss(v, controls(0.5, 4.0), ctx)[0]
@@ -37,15 +41,15 @@ def test_gradient_of_the_term_is_the_difference_of_the_controls():
 def finish(optimizer, num_steps=3):
   """A client with c_k = 0.25 and c = 0.5 that moved from 1 to 0.4 at 0.1."""
   ctx = handmade.context(
-    FinishCtx,
-    broadcast=handmade.broadcast({}, scaffold={KERNEL: controls(0.5)[KERNEL]}),
-    work=handmade.work(num_steps=num_steps),
+    RoundEndCtx,
+    message={KERNEL: controls(0.5)[KERNEL]},
+    task=handmade.task(num_steps=num_steps),
     start=handmade.variables(1.0, 1.0),
     variables=handmade.variables(0.4, 0.0),
     optimizer=optimizer,
     lr=jnp.float32(0.1),
   )
-  return scaffold.make().term.finish(controls(0.25), ctx)
+  return scaffold.make().client.round_end(controls(0.25), ctx)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +73,7 @@ def test_worked_control(optimizer, gradient):
 
 def test_only_sgd_can_be_counted():
   with pytest.raises(errors.ConfigError, match='optim.name'):
-    finish(optimizers.sgd(0.0, False, 0.0)._replace(accumulated=None))
+    finish(optimizers.sgd(0.0, False, 0.0)._replace(effective_steps=None))
 
 
 @pytest.mark.parametrize(
@@ -77,17 +81,20 @@ def test_only_sgd_can_be_counted():
 )
 def test_the_server_adds_what_arrived(weights, first, third):
   """Of four clients three are drawn, the second is lost, in another order."""
-  step = scaffold.make(weights).server_step
+  step = scaffold.make(weights).server
   shared = {KERNEL: jnp.ones((3, 2))}
   sizes = jnp.array([5.0, 1.0, 1.0, 1.0])
   slot = step.init(
-    handmade.context(InitCtx, shared=shared, sizes=sizes, num_clients=4)
+    handmade.context(ServerInitCtx, shared=shared, sizes=sizes, num_clients=4)
   )
   assert not slot[0][KERNEL].any()
   changes = jnp.array([2.0, jnp.nan, 4.0])[:, None, None] * jnp.ones((3, 3, 2))
-  sent = handmade.uploads({KERNEL: changes}, index=[1, 3, 0])
-  sent = sent.replace(extras={'scaffold': {KERNEL: changes}})
-  (control, _) = step.collect(slot, sent, jnp.array([True, False, True]))
+  (control, _) = step.receive(
+    slot,
+    {KERNEL: changes},
+    jnp.array([True, False, True]),
+    ReceiveCtx(jnp.array([1, 3, 0])),
+  )
   expected = 2 * first + 4 * third
   np.testing.assert_allclose(control[KERNEL], expected, rtol=1e-6)
 
@@ -112,7 +119,7 @@ def rounds(clients):
 def test_controls_start_at_zero_and_the_first_round_is_fedpav(rounds):
   plain, corrected = rounds
   start, states = corrected[0]
-  for leaf in jax.tree.leaves((start.slots['scaffold'][0], states.slots)):
+  for leaf in jax.tree.leaves((start.states['scaffold'][0], states.states)):
     assert not leaf.any()
   toy.assert_close_trees(plain[1][0].shared, corrected[1][0].shared, 1e-6)
   name = 'params/backbone/conv1/kernel'
@@ -122,8 +129,8 @@ def test_controls_start_at_zero_and_the_first_round_is_fedpav(rounds):
 def test_the_servers_control_is_the_mean_by_size(rounds, clients):
   sizes = [client.num_images for client in clients[:3]]
   for server, states in rounds[1][1:]:
-    control, _ = server.slots['scaffold']
-    own = states.slots['scaffold']
+    control, _ = server.states['scaffold']
+    own = states.states['scaffold']
     for name, leaf in control.items():
       assert np.abs(leaf).max() > 0
       mean = np.average(own[name], axis=0, weights=sizes)
@@ -137,7 +144,7 @@ WEIGHT = 'params/w'
 QUADRATICS = ((1, 10, 3), (4, 20, 1), (15, 90, 2))  # images, centre, curvature
 
 
-def quadratic(variables, state, ctx: StepCtx):
+def quadratic(variables, state, ctx: LossCtx):
   """Curvature / 2 (w - centre)^2; images hold the centre, cameras the other."""
   del state
   centre = ctx.batch.images[:, 0, 0, 0]
@@ -181,13 +188,13 @@ def ends_at(names, fraction=1.0, rounds=60, **arguments):
     measure=apply,
     classify=lambda own, x, num=None: x,
   )
-  term = component.LocalTerm(loss=quadratic)
+  term = component.ClientHooks(loss=quadratic)
   executor = build.make_executor(
     config,
     everything,
     model,
     (
-      component.Component('quadratic', term=term),
+      component.Component('quadratic', client=term),
       *compose.load(names, {'scaffold': arguments}, algorithms),
     ),
     views,

@@ -43,13 +43,13 @@ def context(stages, num_identities=3):
     batch=types.SimpleNamespace(
       labels=jnp.asarray(LABELS), valid=jnp.asarray(VALID)
     ),
-    work=types.SimpleNamespace(num_identities=num_identities),
+    task=types.SimpleNamespace(num_identities=num_identities),
     key=jax.random.key(7),
   )
 
 
 def loss(stages, **arguments):
-  term = components(**arguments)[-1].term
+  term = components(**arguments)[-1].client
   return jax.jit(lambda: term.loss({}, (), context(stages)))()
 
 

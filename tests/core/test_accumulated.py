@@ -9,7 +9,7 @@ from fedreid_jax.core import optimizers
 
 
 def count(num_steps, momentum, nesterov, decay=0.0):
-  return optimizers.accumulated(
+  return optimizers.effective_steps(
     num_steps, decay, momentum=momentum, nesterov=nesterov
   )
 
@@ -57,5 +57,5 @@ def test_it_is_what_the_optimiser_does_near_an_anchor(nesterov):
     grads = {'params/w': 3.0 + mu * params['params/w']}
     params, state = rule.update(grads, state, params, lr)
   moved = -params['params/w'] / (lr * 3.0)
-  found = rule.accumulated(9, lr * mu)
+  found = rule.effective_steps(9, lr * mu)
   np.testing.assert_allclose(found, moved[0], rtol=1e-5)

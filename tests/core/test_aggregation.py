@@ -25,9 +25,9 @@ def uploads(sizes, values=None):
 
 def mean(sizes, values, ordered=True, members=None):
   sent = uploads(sizes, values)
-  here = aggregation.arrived(sent)
+  here = aggregation.valid_uploads(sent)
   members = here[None] if members is None else members & here[None]
-  weights = aggregation.by_size(sent, members)
+  weights = aggregation.normalise(sent.num_examples, members)
   shape = (len(members), *sent.shared['params/w'].shape[1:])
   server = {'params/w': jnp.full(shape, 7.0)}
   out = aggregation.reduce(server, sent.shared, {'params/w': weights}, ordered)

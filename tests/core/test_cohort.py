@@ -5,10 +5,10 @@ from fedreid_jax.core import cohort, prng
 
 
 def test_draw_is_a_function_of_seed_and_round():
-  a = cohort.draw(1, 5, 10, 0.4)
-  np.testing.assert_array_equal(a, cohort.draw(1, 5, 10, 0.4))
+  a = cohort.sample_cohort(1, 5, 10, 0.4)
+  np.testing.assert_array_equal(a, cohort.sample_cohort(1, 5, 10, 0.4))
   assert len(a) == 4 == len(set(a))
-  others = [cohort.draw(1, r, 10, 0.4).tolist() for r in range(8)]
+  others = [cohort.sample_cohort(1, r, 10, 0.4).tolist() for r in range(8)]
   assert len({tuple(o) for o in others}) > 4
 
 
@@ -17,12 +17,12 @@ def test_draw_is_a_function_of_seed_and_round():
   [(9, 0.5, 5), (10, 0.3, 3), (4, 1.0, 4), (7, 1e-6, 1)],
 )
 def test_draw_rounds_up_and_is_never_empty(num, fraction, expected):
-  assert len(cohort.draw(0, 0, num, fraction)) == expected
+  assert len(cohort.sample_cohort(0, 0, num, fraction)) == expected
 
 
 def test_full_participation_ignores_the_seed():
   for seed in range(3):
-    assert sorted(cohort.draw(seed, 2, 5, 1.0)) == list(range(5))
+    assert sorted(cohort.sample_cohort(seed, 2, 5, 1.0)) == list(range(5))
 
 
 def test_place_balances_images_and_tables_do_not_overlap(clients):
@@ -37,8 +37,8 @@ def test_place_balances_images_and_tables_do_not_overlap(clients):
 
 def test_seat_keeps_canonical_order_and_marks_empty_places(clients):
   homes = cohort.place(clients, 2)
-  slots = cohort.num_slots(homes, 3)
-  seats = cohort.seat(homes, np.array([3, 0, 1]), slots)
+  slots = cohort.num_lanes(homes, 3)
+  seats = cohort.assign_lanes(homes, np.array([3, 0, 1]), slots)
   assert sorted(seats[seats >= 0]) == [0, 1, 3]
   for half in seats.reshape(2, slots):
     real = half[half >= 0]

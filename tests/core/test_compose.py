@@ -2,17 +2,48 @@ import pytest
 
 from fedreid_jax import algorithms, errors
 from fedreid_jax.core import compose
-from fedreid_jax.core.component import Component
+from fedreid_jax.core.component import (
+  Component,
+  ComponentInfo,
+  ServerHooks,
+  Transport,
+)
 
 
-def test_two_owners_of_an_exclusive_slot_are_named():
-  for slot in compose.EXCLUSIVE:
-    a = Component('a', **{slot: '.*'})
-    b = Component('b', **{slot: '.*'})
+def test_two_owners_of_a_single_owner_hook_are_named():
+  for hook in compose.SINGLE_OWNER:
+    a = Component('a', **{hook: '.*'})
+    b = Component('b', **{hook: '.*'})
     with pytest.raises(
-      errors.ConfigError, match=f"'a' and 'b' both own '{slot}'"
+      errors.ConfigError, match=f"'a' and 'b' both fill '{hook}'"
     ):
-      compose.owner((a, b), slot)
+      compose.check((a, b))
+
+
+@pytest.mark.parametrize('named', ['b', 'transport'])
+def test_conflicts_name_components_or_hooks(named):
+  a = Component('a', info=ComponentInfo(conflicts=(named,)))
+  b = Component('b', transport=Transport())
+  compose.check((a,))
+  compose.check((a, Component('c', server=ServerHooks())))
+  for parts in ((a, b), (b, a)):
+    with pytest.raises(
+      errors.ConfigError, match="'a' cannot be composed with 'b'"
+    ):
+      compose.check(parts)
+
+
+@pytest.mark.parametrize('named', ['b', 'transport'])
+def test_one_of_the_requirements_is_enough(named):
+  a = Component('a', info=ComponentInfo(requires=('other', named)))
+  compose.check((a, Component('b', transport=Transport())))
+  for parts in ((a,), (a, Component('c'))):
+    with pytest.raises(errors.ConfigError, match=f"'a' needs.*other, {named}"):
+      compose.check(parts)
+
+
+def test_a_component_has_no_conflict_with_itself():
+  compose.check((Component('a', info=ComponentInfo(conflicts=('a',))),))
 
 
 def test_nobody_says_what_is_shared():

@@ -5,7 +5,7 @@ import toy
 
 from fedreid_jax import algorithms
 from fedreid_jax.core import compose
-from fedreid_jax.core.component import Component, LocalTerm
+from fedreid_jax.core.component import ClientHooks, Component
 
 # Tests of equal bits are slow ones, see conftest.py.
 RECIPES = [('fedpav',), ('fedpav', 'dfh')]
@@ -108,14 +108,14 @@ def test_other_clients_do_not_depend_on_who_is_there(config, clients):
 def test_a_client_that_is_not_finite_is_left_out(config, clients):
   def poisoned(variables, state, ctx):
     del variables, state
-    bad = (ctx.work.index == 1) & (ctx.broadcast.round == 1)
+    bad = (ctx.task.index == 1) & (ctx.round == 1)
     return jax.numpy.where(bad, np.nan, 0.0) * ctx.outputs.logits.sum(), {}
 
   (fedpav,) = components(('fedpav',))
-  poison = Component('poison', term=LocalTerm(loss=poisoned))
+  poison = Component('poison', client=ClientHooks(loss=poisoned))
   executor, variables, _ = toy.make_executor(config, clients, (fedpav, poison))
   server, states, logs = toy.run(executor, variables, 3)
-  arrived = [log['arrived'].tolist() for log in logs]
+  arrived = [log['valid'].tolist() for log in logs]
   assert arrived == [[True] * 4, [True, False, True, True], [True] * 4]
   assert logs[1]['weights'][1] == 0
   np.testing.assert_allclose(logs[1]['weights'].sum(), 1, rtol=1e-6)
@@ -127,18 +127,18 @@ def test_a_client_that_is_not_finite_is_left_out(config, clients):
 def test_a_client_whose_classifier_alone_breaks_is_left_out(config, clients):
   def poisoned(variables, state, ctx):
     del state
-    bad = (ctx.work.index == 2) & (ctx.broadcast.round == 0)
+    bad = (ctx.task.index == 2) & (ctx.round == 0)
     kernel = variables['params/classifier/kernel']
     return jax.numpy.where(bad, np.inf, 0.0) * kernel.sum(), {}
 
-  poison = Component('poison', term=LocalTerm(loss=poisoned))
+  poison = Component('poison', client=ClientHooks(loss=poisoned))
   config.local.steps = 1
   executor, variables, _ = toy.make_executor(
     config, clients, (*components(('fedpav',)), poison)
   )
   _, states, logs = toy.run(executor, variables, 2)
-  assert logs[0]['arrived'].tolist() == [True, True, False, True]
-  assert logs[1]['arrived'].all()
+  assert logs[0]['valid'].tolist() == [True, True, False, True]
+  assert logs[1]['valid'].all()
   assert all(np.isfinite(x).all() for x in jax.tree.leaves(states))
 
 

@@ -57,7 +57,7 @@ def test_what_travels_and_what_stays_start_where_they_ended(
   toy.assert_equal_trees(jax.device_get(again.shared), shared)
   toy.assert_equal_trees(began.personal, personal)
   # A method's memory is of the model it starts from too.
-  remembered, has_trained = began.slots['moon']
+  remembered, has_trained = began.states['moon']
   assert not has_trained.any()
   for name, leaf in personal.items():
     np.testing.assert_array_equal(remembered[name], leaf)
@@ -181,7 +181,7 @@ def test_a_frozen_teacher_is_the_federation_with_the_own_head(
   server, began = warm_start.states(setup, server, str(tmp_path), ())
   for round_ in range(2):
     server, _ = setup.executor.round(server, began, round_)
-  teacher, kept = began.slots['local_expert']
+  teacher, kept = began.states['local_expert']
   assert kept.all()
   for k in range(4):
     for name, leaf in shared.items():

@@ -1,4 +1,4 @@
-"""Features remembered through a round, and the centres made of them.
+"""Feature bank of a round, and the prototypes of identities made of it.
 
 A client writes down the feature of every image it trains on, in the order it
 sees them: one log for all identities. The nearest features of a centre are
@@ -14,7 +14,7 @@ from fedreid_jax.core.types import Array
 
 
 @struct.dataclass
-class Memory:
+class FeatureBank:
   """Features of a round.
 
   Attributes:
@@ -29,7 +29,7 @@ class Memory:
 
 
 @struct.dataclass
-class Centres:
+class Prototypes:
   """One feature for each identity.
 
   Attributes:
@@ -41,9 +41,9 @@ class Centres:
   present: Array
 
 
-def empty(capacity: int, num_features: int) -> Memory:
-  """Returns a memory with room for `capacity` features."""
-  return Memory(
+def empty(capacity: int, num_features: int) -> FeatureBank:
+  """Returns a bank with room for `capacity` features."""
+  return FeatureBank(
     jnp.zeros((capacity, num_features), jnp.float32),
     jnp.full(capacity, -1, jnp.int32),
     jnp.int32(0),
@@ -51,79 +51,82 @@ def empty(capacity: int, num_features: int) -> Memory:
 
 
 def insert(
-  memory: Memory, features: Array, labels: Array, valid: Array
-) -> Memory:
+  bank: FeatureBank, features: Array, labels: Array, valid: Array
+) -> FeatureBank:
   """Adds a batch; what finds no room any more is not kept.
 
   Args:
-    memory: of `M` features.
+    bank: of `M` features.
     features: `[B, D]`.
     labels: int32 `[B]`.
     valid: real rows, bool `[B]`; others take no room.
   """
-  capacity = memory.labels.shape[0]
-  rows = jnp.where(valid, memory.num + jnp.cumsum(valid) - 1, capacity)
-  return Memory(
-    memory.features.at[rows].set(features, mode='drop'),
-    memory.labels.at[rows].set(labels, mode='drop'),
-    memory.num + valid.sum(dtype=jnp.int32),
+  capacity = bank.labels.shape[0]
+  rows = jnp.where(valid, bank.num + jnp.cumsum(valid) - 1, capacity)
+  return FeatureBank(
+    bank.features.at[rows].set(features, mode='drop'),
+    bank.labels.at[rows].set(labels, mode='drop'),
+    bank.num + valid.sum(dtype=jnp.int32),
   )
 
 
-def no_centres(num_identities: int, num_features: int) -> Centres:
+def no_prototypes(num_identities: int, num_features: int) -> Prototypes:
   """Returns the centres of no images."""
-  return Centres(
+  return Prototypes(
     jnp.zeros((num_identities, num_features), jnp.float32),
     jnp.zeros(num_identities, bool),
   )
 
 
-def centres(memory: Memory, num_identities: int, k: int) -> Centres:
+def nearest_means(bank: FeatureBank, num_identities: int, k: int) -> Prototypes:
   """Averages the `k` features of each identity nearest to their mean.
 
   Jiang et al., L2RW, eq. 3-4, distances Euclidean; an identity of fewer than
   `k` features is averaged whole. Of equally near ones the earliest count.
 
   Args:
-    memory: of a round.
+    bank: of a round.
     num_identities: `C`.
     k: features of a centre.
   """
-  real = memory.labels >= 0
-  slots = jnp.where(real, memory.labels, num_identities)
-  own = jnp.minimum(slots, num_identities - 1)
+  real = bank.labels >= 0
+  owners = jnp.where(real, bank.labels, num_identities)
+  own = jnp.minimum(owners, num_identities - 1)
 
-  # Rows sent to slot `C` are dropped: no copy of the memory is masked.
+  # Rows sent to slot `C` are dropped: no copy of the bank is masked.
   def total(values, chosen):
-    sent = jnp.where(chosen, slots, num_identities)
+    sent = jnp.where(chosen, owners, num_identities)
     return jax.ops.segment_sum(values, sent, num_identities)
 
-  count = total(jnp.ones_like(slots), real)
-  mean = total(memory.features, real) / jnp.maximum(count, 1)[:, None]
-  away = jnp.square(memory.features - mean[own]).sum(axis=1)
-  order = jnp.lexsort((away, slots))
-  place = jnp.zeros_like(slots).at[order].set(jnp.arange(len(slots)))
+  count = total(jnp.ones_like(owners), real)
+  mean = total(bank.features, real) / jnp.maximum(count, 1)[:, None]
+  away = jnp.square(bank.features - mean[own]).sum(axis=1)
+  order = jnp.lexsort((away, owners))
+  place = jnp.zeros_like(owners).at[order].set(jnp.arange(len(owners)))
   rank = place - (jnp.cumsum(count) - count)[own]
-  near = total(memory.features, rank < k) / jnp.clip(count, 1, k)[:, None]
-  return Centres(near, count > 0)
+  near = total(bank.features, rank < k) / jnp.clip(count, 1, k)[:, None]
+  return Prototypes(near, count > 0)
 
 
 def merge(
-  old: Centres, uploads: Centres, arrived: Array, count_absent: bool = False
-) -> Centres:
+  old: Prototypes,
+  messages: Prototypes,
+  valid: Array,
+  count_absent: bool = False,
+) -> Prototypes:
   """Averages an identity's centres over the clients that have one.
 
-  Jiang et al., L2RW, eq. 5, over the uploads that arrived; an identity that
+  Jiang et al., L2RW, eq. 5, over the valid uploads; an identity that
   none of them has keeps its old centre.
 
   Args:
     old: the server's.
-    uploads: `[K, C, D]` and `[K, C]`, in canonical order.
-    arrived: bool `[K]`.
+    messages: `[K, C, D]` and `[K, C]`, in canonical order.
+    valid: bool `[K]`.
     count_absent: a client without the identity counts as one whose centre is
       zero, as in the released code; the paper leaves it out.
   """
-  present = uploads.present & arrived[:, None]
+  present = messages.present & valid[:, None]
 
   # One after another: zeros for empty places then change no bit of the sum.
   def add(sum_, upload):
@@ -131,13 +134,13 @@ def merge(
     return sum_ + jnp.where(here[:, None], features, 0.0), None
 
   total, _ = jax.lax.scan(
-    add, jnp.zeros_like(old.features), (uploads.features, present)
+    add, jnp.zeros_like(old.features), (messages.features, present)
   )
   num = present.sum(axis=0)
   fresh = num > 0
   if count_absent:
-    num = jnp.full_like(num, arrived.sum())
+    num = jnp.full_like(num, valid.sum())
   mean = total / jnp.maximum(num, 1)[:, None]
-  return Centres(
+  return Prototypes(
     jnp.where(fresh[:, None], mean, old.features), fresh | old.present
   )

@@ -4,12 +4,11 @@ Noise that is added without clipping what it is added to carries no
 (epsilon, delta) guarantee of differential privacy.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
 from fedreid_jax.core import param_filter
+from fedreid_jax.core.contexts import AggregationCtx
 from fedreid_jax.core.types import Array, Flat
 
 NOTICE = (
@@ -41,28 +40,28 @@ def gaussian(
   return {**leaves, **noisy}
 
 
-def on_updated(server: Any, ctx: Any, scale: float, batch_stats: bool = False):
+def on_updated(
+  models: Flat,
+  ctx: AggregationCtx,
+  scale: float,
+  batch_stats: bool = False,
+) -> Flat:
   """Adds noise to the models that some client's upload went into.
 
   Args:
-    server: `ServerState` after the reduction.
-    ctx: `ServerCtx`.
+    models: after the aggregation, `[G, ...]`.
+    ctx: of the server's update.
     scale: standard deviation.
     batch_stats: running statistics too.
 
   Returns:
-    ServerState.
+    The models, `[G, ...]`.
   """
-  groups = server.groups[jnp.maximum(ctx.uploads.index, 0)]
-  num_groups = next(iter(server.shared.values())).shape[0]
-  own = groups[None] == jnp.arange(num_groups)[:, None]
-  updated = (own & ctx.arrived[None]).any(axis=1)
-  noisy = gaussian(ctx.key, server.shared, scale, batch_stats)
-  return server.replace(
-    shared={
-      name: jnp.where(
-        updated.reshape((-1,) + (1,) * (old.ndim - 1)), noisy[name], old
-      )
-      for name, old in server.shared.items()
-    }
-  )
+  updated = ctx.members.any(axis=1)
+  noisy = gaussian(ctx.key, models, scale, batch_stats)
+  return {
+    name: jnp.where(
+      updated.reshape((-1,) + (1,) * (old.ndim - 1)), noisy[name], old
+    )
+    for name, old in models.items()
+  }

@@ -50,7 +50,7 @@ def remember(steps, capacity=64):
   return jax.lax.scan(step, held, steps)[0]
 
 
-centres_of = jax.jit(prototypes.centres, static_argnums=1)
+centres_of = jax.jit(prototypes.nearest_means, static_argnums=1)
 
 
 @pytest.mark.parametrize('k', [1, 2, 4, 1000])
@@ -106,7 +106,7 @@ def test_what_finds_no_room_is_not_kept():
   assert held.num == 12 and held.labels.tolist() == labels.ravel()[:6].tolist()
 
 
-def test_an_empty_memory_has_no_centres():
+def test_an_empty_memory_has_no_prototypes():
   found = centres_of(prototypes.empty(5, 2), CLASSES, 4)
   assert not found.present.any() and not found.features.any()
 
@@ -114,7 +114,7 @@ def test_an_empty_memory_has_no_centres():
 def centres(*rows):
   """Centres of one feature; None where there is none."""
   present = jnp.array([x is not None for x in rows])
-  return prototypes.Centres(jnp.array([[x or 0.0] for x in rows]), present)
+  return prototypes.Prototypes(jnp.array([[x or 0.0] for x in rows]), present)
 
 
 def stacked(*clients):
@@ -124,7 +124,7 @@ def stacked(*clients):
 def test_the_server_averages_over_clients_that_have_an_identity():
   uploads = stacked(centres(1.0, 2.0, None), centres(3.0, None, None))
   found = prototypes.merge(
-    prototypes.no_centres(3, 1), uploads, jnp.array([True] * 2)
+    prototypes.no_prototypes(3, 1), uploads, jnp.array([True] * 2)
   )
   assert found.features.ravel().tolist() == [2.0, 2.0, 0.0]
   assert found.present.tolist() == [True, True, False]

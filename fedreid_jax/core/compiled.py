@@ -1,0 +1,212 @@
+"""The jitted functions of a simulation on a mesh."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from fedreid_jax.core import (
+  batch_stats,
+  local_step,
+  local_training,
+  placement,
+  types,
+)
+from fedreid_jax.core.compose import Algorithm
+from fedreid_jax.core.types import Array, Flat, Tree
+
+Replicated = tuple[Flat, dict[str, Tree], Array]
+
+
+class Compiled(NamedTuple):
+  """Jitted functions over all lanes.
+
+  Those of a round take `(server, round, table, tree, tasks)`; `train`,
+  `measure`, `data_pass` and `whole` consume their tree.
+
+  Attributes:
+    begin: tree is the client states; returns carries.
+    train: tree is the carries; returns (carries, sums of metrics).
+    measure: tree is the carries; returns carries.
+    data_pass: tree is the carries; returns carries.
+    end: tree is (carries, client states); returns (uploads, states).
+    end_untrained: the same before round 0.
+    whole: all at once, from states to ((uploads, states), sums).
+    prepare: the same without training.
+    moments: `(models [G, ...], table, (own, moments), tasks) -> moments` of
+      every client's augmented images at its group's model with its own leaves.
+    no_moments: `(models [G, ...], own) -> moments` of no images, of one client.
+    aggregate: `(server, uploads, drawn, round, public) -> (server, log)`.
+    receive: `(server, uploads) -> server`.
+  """
+
+  begin: Callable[..., Any]
+  train: Callable[..., Any]
+  measure: Callable[..., Any]
+  data_pass: Callable[..., Any]
+  end: Callable[..., Any]
+  end_untrained: Callable[..., Any]
+  whole: Callable[..., Any]
+  prepare: Callable[..., Any]
+  moments: Callable[..., batch_stats.Layers]
+  no_moments: Callable[..., batch_stats.Layers]
+  aggregate: Callable[..., Any]
+  receive: Callable[..., types.ServerState]
+
+
+def make(
+  algorithm: Algorithm, mesh: Mesh, width: int, ordered: bool
+) -> Compiled:
+  """Builds the compiled functions of an algorithm on a mesh.
+
+  Args:
+    algorithm: a federated method.
+    mesh: devices.
+    width: clients vmapped at a time on a device.
+    ordered: bring whole uploads to every device before they are reduced, so
+      that the sum is the same on any number of them.
+  """
+  of_client = _OfClient(algorithm.program)
+
+  def mapped(
+    fn: Callable[..., Any], donate: tuple[int, ...] = ()
+  ) -> Callable[..., Any]:
+    over = placement.over_clients(fn, mesh, width)
+
+    def run(
+      server: types.ServerState,
+      round_: Array,
+      table: Any,
+      tree: Any,
+      tasks: Any,
+    ) -> Any:
+      replicated = server.shared, algorithm.messages(server), round_
+      return over(replicated, table, (tree, tasks))
+
+    return jax.jit(run, donate_argnums=donate)
+
+  over_images = placement.over_clients(of_client.moments, mesh, width)
+
+  def moments(models: Flat, table: Any, tree: Any, tasks: Any) -> Any:
+    return over_images(models, table, (tree, tasks))
+
+  replicated = NamedSharding(mesh, P())
+  canonical = functools.partial(_canonical, mesh, ordered)
+
+  def aggregate(
+    server: types.ServerState,
+    uploads: types.Upload,
+    drawn: Array,
+    round_: Array,
+    public: Array,
+  ) -> Any:
+    uploads, drawn = canonical((uploads, drawn))
+    return algorithm.aggregate(server, uploads, drawn, round_, public)
+
+  def receive(
+    server: types.ServerState, uploads: types.Upload
+  ) -> types.ServerState:
+    return algorithm.receive(server, canonical((uploads,))[0])
+
+  on_server = functools.partial(
+    jax.jit, donate_argnums=0, out_shardings=replicated
+  )
+  end_untrained = functools.partial(of_client.end, trained=False)
+  return Compiled(
+    begin=mapped(of_client.begin),
+    train=mapped(of_client.train, donate=(3,)),
+    measure=mapped(of_client.measure, donate=(3,)),
+    data_pass=mapped(of_client.data_pass, donate=(3,)),
+    end=mapped(of_client.end),
+    end_untrained=mapped(end_untrained),
+    whole=mapped(of_client.whole, donate=(3,)),
+    prepare=mapped(functools.partial(of_client.whole, trains=False)),
+    moments=jax.jit(moments),
+    no_moments=jax.jit(of_client.no_moments),
+    aggregate=on_server(aggregate),
+    receive=on_server(receive),
+  )
+
+
+def _canonical(mesh: Mesh, ordered: bool, trees: tuple[Any, ...]) -> Any:
+  """Returns trees `[K, ...]` in canonical client order; uploads come first."""
+  if ordered:
+    replicated = NamedSharding(mesh, P())
+    trees = jax.lax.with_sharding_constraint(trees, replicated)
+  if mesh.devices.size == 1:
+    return trees
+  index = trees[0].index
+  order = jnp.argsort(jnp.where(index < 0, jnp.iinfo(index.dtype).max, index))
+  return jax.tree.map(lambda leaf: leaf[order], trees)
+
+
+def _of_group(models: Flat, task: types.ClientTask) -> Flat:
+  return {name: leaf[task.group] for name, leaf in models.items()}
+
+
+class _OfClient:
+  """The program of one client as functions `(replicated, table, client)`."""
+
+  def __init__(self, program: local_training.Program):
+    self._program = program
+
+  def _broadcast(
+    self, replicated: Replicated, task: types.ClientTask
+  ) -> types.Broadcast:
+    shared, messages, round_ = replicated
+    return types.Broadcast(_of_group(shared, task), messages, round_)
+
+  def begin(
+    self, replicated: Replicated, _: Any, client: Any
+  ) -> local_step.Carry:
+    state, task = client
+    sent = self._broadcast(replicated, task)
+    return self._program.begin(sent, state, task)
+
+  def train(self, replicated: Replicated, table: Any, client: Any) -> Any:
+    carry, task = client
+    sent = self._broadcast(replicated, task)
+    return self._program.train(sent, table, carry, task)
+
+  def measure(self, _: Any, table: Any, client: Any) -> local_step.Carry:
+    carry, task = client
+    variables = {**carry.params, **carry.batch_stats}
+    found = self._program.measure(table, variables, carry.moments, task)
+    return dataclasses.replace(carry, moments=found)
+
+  def data_pass(self, _: Any, table: Any, client: Any) -> local_step.Carry:
+    carry, task = client
+    return self._program.data_pass(table, carry, task)
+
+  def end(
+    self, replicated: Replicated, _: Any, client: Any, trained: bool = True
+  ) -> Any:
+    (carry, state), task = client
+    sent = self._broadcast(replicated, task)
+    return self._program.end(sent, state, carry, task, trained)
+
+  def whole(
+    self, replicated: Replicated, table: Any, client: Any, trains: bool = True
+  ) -> Any:
+    state, task = client
+    carry, sums = self.begin(replicated, table, client), {}
+    if trains:
+      carry, sums = self.train(replicated, table, (carry, task))
+    if self._program.has_data_pass:
+      carry = self.measure(replicated, table, (carry, task))
+      carry = self.data_pass(replicated, table, (carry, task))
+    return self.end(replicated, table, ((carry, state), task), trains), sums
+
+  def moments(self, models: Flat, table: Any, client: Any) -> Any:
+    (own, found), task = client
+    variables = _of_group(models, task) | own
+    return self._program.measure(table, variables, found, task, augment=True)
+
+  def no_moments(self, models: Flat, own: Flat) -> batch_stats.Layers:
+    one = {name: leaf[0] for name, leaf in {**models, **own}.items()}
+    return self._program.no_moments(one)

@@ -1,0 +1,144 @@
+"""Passes over all images of a client: moments of layers and data passes."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from fedreid_jax.core import batch_stats, local_step, prng, types
+from fedreid_jax.core.prng import Stream
+from fedreid_jax.core.types import Array, Flat
+
+_T = TypeVar('_T')
+
+
+def fold(
+  settings: local_step.Settings,
+  table: types.Table,
+  task: types.ClientTask,
+  body: Callable[[_T, types.Batch], _T],
+  start: _T,
+  augment: bool = False,
+) -> _T:
+  """Folds `(value, batch) -> value` over the images of a pass.
+
+  Args:
+    settings: of the local round.
+    table: images.
+    task: of the client; `pass_rows` are the batches.
+    body: of the fold.
+    start: first value.
+    augment: transform images as in training instead of as in a test.
+  """
+  base = prng.client(settings.seed, Stream.PASS, 0, task.uid)
+
+  def one(i: Array, value: _T) -> _T:
+    # With the barrier no pass looks constant to XLA, which would hoist one of
+    # a single batch out of the loop and add its images in another order.
+    rows, valid, _ = jax.lax.optimization_barrier(
+      (task.pass_rows[i], task.pass_valid[i], i)
+    )
+    transform: Callable[..., Array] = settings.test_transform
+    if augment:
+      transform = functools.partial(
+        settings.train_transform,
+        jax.random.fold_in(base, task.first_step + i),
+        modalities=table.modalities[rows],
+      )
+    return body(value, local_step.gather(table, rows, valid, transform))
+
+  num = task.pass_valid.any(axis=1).sum(dtype=jnp.int32)
+  return jax.lax.fori_loop(0, num, one, start)
+
+
+def _measured(
+  settings: local_step.Settings,
+  variables: Flat,
+  batch: types.Batch,
+  num_identities: Array | None = None,
+) -> tuple[types.Outputs, batch_stats.Layers]:
+  return settings.model.measure(
+    variables,
+    batch.images,
+    mask=batch.valid,
+    num_identities=num_identities,
+    modalities=batch.modalities,
+  )
+
+
+def no_moments(
+  settings: local_step.Settings, variables: Flat
+) -> batch_stats.Layers:
+  """Returns the moments of no images, by layer."""
+  column = jnp.zeros(settings.data_pass_batch, jnp.int32)
+  images = jnp.zeros((len(column), *settings.image_shape[1:]))
+  batch = types.Batch(images, column, column, column, column == 0)
+  return batch_stats.zeros(lambda: _measured(settings, variables, batch))
+
+
+def measure(
+  settings: local_step.Settings,
+  table: types.Table,
+  variables: Flat,
+  layers: batch_stats.Layers,
+  task: types.ClientTask,
+  augment: bool = False,
+) -> batch_stats.Layers:
+  """Adds to moments those of the images in the table, at frozen variables.
+
+  Args:
+    settings: of the local round.
+    table: images.
+    variables: of the model.
+    layers: moments so far.
+    task: of the client.
+    augment: transform images as in training.
+  """
+  return fold(
+    settings,
+    table,
+    task,
+    lambda layers, batch: batch_stats.merge(
+      layers, _measured(settings, variables, batch, task.num_identities)[1]
+    ),
+    layers,
+    augment,
+  )
+
+
+def run(
+  settings: local_step.Settings,
+  hooks: local_step.Hooks,
+  table: types.Table,
+  carry: local_step.Carry,
+  task: types.ClientTask,
+) -> local_step.Carry:
+  """Runs the components' passes over the images in the table.
+
+  Args:
+    settings: of the local round.
+    hooks: of the components, by name.
+    table: images.
+    carry: of the client, with the moments of all its images.
+    task: of the client.
+  """
+  passes = {n: h.data_pass for n, h in hooks.items() if h.data_pass}
+  variables = batch_stats.install(
+    {**carry.params, **carry.batch_stats}, carry.moments
+  )
+
+  def body(passed: dict[str, Any], batch: types.Batch) -> dict[str, Any]:
+    outputs, _ = settings.model.apply(
+      variables,
+      batch.images,
+      train=False,
+      num_identities=task.num_identities,
+      modalities=batch.modalities,
+    )
+    return {n: p.update(passed[n], outputs, batch) for n, p in passes.items()}
+
+  passed = fold(settings, table, task, body, carry.passed)
+  return dataclasses.replace(carry, passed=passed)

@@ -1,0 +1,74 @@
+"""The log of a round: metrics of training and bytes on the wire."""
+
+from collections.abc import Sized
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedreid_jax.core import types
+from fedreid_jax.core.compose import Algorithm
+from fedreid_jax.core.types import Tree
+
+Bytes = dict[str, dict[str, int]]
+
+
+def training(
+  sums: dict[str, np.ndarray], num_steps: np.ndarray, valid: np.ndarray
+) -> dict[str, Any]:
+  """Returns `metrics` and `median_loss` of the valid clients of a round.
+
+  Args:
+    sums: of metrics over a client's steps, float32 `[lanes]`.
+    num_steps: of each lane, int32 `[lanes]`.
+    valid: lanes whose upload counts, bool `[lanes]`.
+  """
+  if not valid.any():  # there is no mean of nothing
+    return {'metrics': {}}
+  steps = num_steps[valid]
+  means = sums['loss'][valid] / np.maximum(steps, 1)
+  return {
+    'metrics': {
+      k: float(v[valid].sum() / max(steps.sum(), 1)) for k, v in sums.items()
+    },
+    'median_loss': float(np.median(means)),
+  }
+
+
+def wire(
+  algorithm: Algorithm,
+  server: types.ServerState,
+  uploads: types.Upload,
+  members: Sized,
+  num_clients: int,
+  trains: bool,
+) -> Bytes:
+  """Returns the bytes `up` and `down` of all clients of a round, by content.
+
+  Without training the model comes down and nothing else, and stays there.
+
+  Args:
+    algorithm: a federated method.
+    server: its state.
+    uploads: `[lanes, ...]`.
+    members: the clients that take part.
+    num_clients: `N`.
+    trains: whether the clients train.
+  """
+
+  def size(tree: Tree, parts: int = 1) -> int:
+    sizes = [x.size * x.dtype.itemsize for x in jax.tree.leaves(tree)]
+    return len(members) * sum(sizes) // parts
+
+  lanes = uploads.index.shape[0]
+  groups = num_clients if algorithm.clustered else 1
+  up = {n: size(x, lanes) for n, x in uploads.messages.items()}
+  down = {'model': size(server.shared, groups)}
+  if trains:
+    sent = jax.eval_shape(algorithm.messages, server)
+    down |= {n: size(x) for n, x in sent.items()}
+    up['model'] = size(uploads.shared, lanes)
+  return {
+    'up': {n: x for n, x in up.items() if x},
+    'down': {n: x for n, x in down.items() if x},
+  }

@@ -1,0 +1,95 @@
+"""Images and tasks of a round, whole or cut into segments that fit a budget."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from fedreid_jax.core import cohort, types
+from fedreid_jax.core.image_store import ImageStore
+
+Part = tuple[types.Table, types.ClientTask]
+
+
+class Segments:
+  """Cuts the batches of all lanes into segments of steps."""
+
+  def __init__(
+    self,
+    store: ImageStore,
+    placement: cohort.Placement,
+    lanes_per_device: int,
+    budget: int,
+    put: Callable[[Any], Any],
+  ):
+    """Reads the images once if all of them fit.
+
+    Args:
+      store: of the clients' images.
+      placement: the device of every client.
+      lanes_per_device: of each device.
+      budget: bytes of images a device may hold, 0 for no limit.
+      put: shards a tree over lanes.
+    """
+    self._store, self._placement = store, placement
+    self._lanes, self._budget, self._put = lanes_per_device, budget, put
+    fits = not budget or placement.rows * store.image_bytes <= budget
+    self.resident = store.resident() if fits else None
+
+  def training(
+    self, lanes: np.ndarray, tasks: types.ClientTask
+  ) -> Iterator[Part]:
+    """Yields the images and tasks of each segment of local steps."""
+    for first, table, rows, valid in self._cut(lanes, tasks.rows, tasks.valid):
+      start = np.full(len(lanes), first, np.int32)
+      part = dataclasses.replace(
+        tasks, rows=rows, valid=valid, first_step=start
+      )
+      yield table, self._put(part)
+
+  def passing(
+    self, lanes: np.ndarray, tasks: types.ClientTask
+  ) -> Iterator[Part]:
+    """Yields the images and tasks of each segment of a data pass."""
+    if self.resident is not None:
+      yield self.resident, self._put(tasks)
+      return
+    for first, table, rows, valid in self._cut(
+      lanes, tasks.pass_rows, tasks.pass_valid
+    ):
+      start = np.full(len(lanes), first, np.int32)
+      part = dataclasses.replace(
+        tasks, pass_rows=rows, pass_valid=valid, first_step=start
+      )
+      yield table, self._put(part)
+
+  def _cut(
+    self, lanes: np.ndarray, rows: np.ndarray, valid: np.ndarray
+  ) -> Iterator[tuple[int, types.Table, np.ndarray, np.ndarray]]:
+    """Cuts batches into segments, two of which fit the budget.
+
+    Args:
+      lanes: client of each lane, -1 where empty, `[lanes]`.
+      rows: of the resident table, int32 `[lanes, S, B]`.
+      valid: real rows, bool `[lanes, S, B]`; the batches of a client that has
+        fewer than `S` are at the front.
+
+    Yields:
+      (first batch, table of the images, rows of that table, valid).
+    """
+    steps, batch = rows.shape[1:]
+    step = self._lanes * batch * self._store.image_bytes
+    length = int(np.clip(self._budget // (2 * step), 1, steps))
+    first_row = self._placement.first_row[np.maximum(lanes, 0)]
+    own = np.maximum(rows - first_row[:, None, None], 0)
+    for first in range(0, int(valid.any(axis=2).sum(axis=1).max()), length):
+      cut = np.zeros((len(lanes), length, batch), np.int32)
+      real = np.zeros(cut.shape, bool)
+      here = slice(first, first + length)
+      size = own[:, here].shape[1]
+      cut[:, :size], real[:, :size] = own[:, here], valid[:, here]
+      busy = np.where(real.any(axis=(1, 2)), lanes, -1)
+      table = self._store.segment(busy, cut.reshape(len(lanes), -1))
+      at = np.arange(cut.size, dtype=np.int32).reshape(cut.shape)
+      yield first, table, at % (self._lanes * length * batch), real
