@@ -65,3 +65,7 @@ def _version() -> str:
   import fedreid_jax
 
   return fedreid_jax.__version__
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,122 @@
+"""README and docs name only what there is."""
+
+import itertools
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax.numpy as jnp
+import ml_collections
+import pytest
+
+from fedreid_jax import algorithms
+from fedreid_jax.cli import program, table
+from fedreid_jax.config import recipes, schema
+from fedreid_jax.core import compose
+
+ROOT = Path(__file__).parents[1]
+# The changelog is left out: it has the names of earlier versions.
+DOCS = [
+  ROOT / 'README.md',
+  ROOT / 'CONTRIBUTING.md',
+  *sorted(set((ROOT / 'docs').glob('*.md')) - {ROOT / 'docs/CHANGELOG.md'}),
+]
+PRESETS = ('synthetic', 'smoke', 'nine', 'folder', 'paper')
+
+pytestmark = pytest.mark.parametrize('doc', DOCS, ids=lambda path: path.name)
+
+
+def expanded(text: str) -> list[str]:
+  """Returns the names that braces such as `a/{b,c}.py` stand for."""
+  parts = re.split(r'\{([^{}]*)\}', text)
+  choices = [
+    part.split(',') if k % 2 else [part] for k, part in enumerate(parts)
+  ]
+  return [''.join(chosen) for chosen in itertools.product(*choices)]
+
+
+def is_placeholder(name: str) -> bool:
+  return Path(name).stem.isupper()
+
+
+def test_files_exist(doc):
+  found = re.findall(r'[\w./-]*(?:\{[\w,]+\})?[\w./-]*\.py\b', doc.read_text())
+  named = [name for text in found for name in expanded(text) if '/' in name]
+  missing = [
+    name
+    for name in named
+    if not is_placeholder(name) and not (ROOT / name).is_file()
+  ]
+  assert not missing
+
+
+def test_links_lead_somewhere(doc):
+  links = re.findall(r'\]\(([^)#:]+)(?:#[^)]*)?\)', doc.read_text())
+  assert not [link for link in links if not (doc.parent / link).exists()]
+
+
+def test_recipes_and_presets_exist(doc):
+  text = doc.read_text()
+  found = re.findall(
+    r'configs/([\w{},]+)\.py((?:\[?:[\w|,=.]+)?)', text
+  ) + re.findall(r'fedreid (?:train|sweep) (\w+)((?::[\w|,=.]+)?)', text)
+  for names, rest in found:
+    first = re.split(r'[,\]]', rest.lstrip('[:'))[0]
+    presets = [] if '=' in first else [p for p in first.split('|') if p]
+    for name in expanded(names):
+      if name.isupper():
+        assert all(p in PRESETS or p.isupper() for p in presets), presets
+        continue
+      assert name in recipes.names(), name
+      for preset in presets:
+        if not preset.isupper():
+          recipes.recipe(f'configs/{name}.py', preset)
+
+
+def test_programs_commands_and_tables_exist(doc):
+  text = doc.read_text()
+  for package, module in re.findall(r'\b(launchers|benchmarks)\.(\w+)', text):
+    if not module.isupper():
+      assert (ROOT / package / f'{module}.py').is_file(), module
+  for command in re.findall(r'^ *`?fedreid ([a-z]\w*)', text, re.MULTILINE):
+    assert command in program.COMMANDS, command
+  for name in re.findall(r'--table=([\w/]+)', text):
+    assert name in table.TABLES, name
+
+
+def test_fields_exist(doc):
+  config = schema.default()
+  fields = {
+    section: set(config[section])
+    for section in config
+    if isinstance(config[section], ml_collections.ConfigDict)
+  }
+  found = re.findall(r'(?<![\w./])(\w+)\.([a-z]\w*)(?![\w(/])', doc.read_text())
+  wrong = [
+    f'{section}.{field}'
+    for section, field in found
+    if section in fields and field not in fields[section] | {'py', 'json'}
+  ]
+  assert not wrong
+
+
+def test_lists_are_complete(doc):
+  text = doc.read_text()
+  if doc.name == 'README.md':
+    assert not [n for n in recipes.names() if f'`{n}`' not in text]
+  if doc.name == 'algorithms.md':
+    names = compose.available(algorithms)
+    assert not [n for n in names if f'`{n}`' not in text]
+
+
+def test_the_example_of_a_component_is_one(doc):
+  if doc.name != 'algorithms.md':
+    pytest.skip('has no example of a component')
+  (code,) = re.findall(r'```python\n(.*?)```', doc.read_text(), re.DOTALL)
+  scope: dict = {}
+  exec(code, scope)
+  made = scope['make'](mu=0.1)
+  shared = {'params/kernel': jnp.zeros(2), 'batch_stats/mean': jnp.zeros(2)}
+  ctx = SimpleNamespace(broadcast=SimpleNamespace(shared=shared))
+  loss, _ = made.term.loss({'params/kernel': jnp.ones(2)}, (), ctx)
+  assert loss == pytest.approx(0.1)
