@@ -20,6 +20,7 @@ from fedreid_jax.training import (
   checkpoint,
   compile_cache,
   divergence,
+  library_logs,
   lock,
   recorder,
   run_files,
@@ -73,8 +74,10 @@ def train(
   """
   validation.validate(config)
   compile_cache.use()
-  with turns.taken(config):
-    return _train(config, Path(workdir).absolute(), restart, verbose)
+  with turns.taken(config), library_logs.muted():
+    return _train(
+      config, Path(workdir).expanduser().absolute(), restart, verbose
+    )
 
 
 def _train(config, workdir: Path, restart: bool, verbose: bool):

@@ -31,6 +31,7 @@ from fedreid_jax.training import (
   build,
   checkpoint,
   compile_cache,
+  library_logs,
   recorder,
   run_files,
   turns,
@@ -100,8 +101,10 @@ class Snapshot:
       raise errors.DataError('one path', str(images), 'give a list of paths')
     if not len(images):
       raise errors.DataError('no images', 'embed', 'give one or more')
+    if hasattr(images, 'dtype'):
+      images = np.asarray(images)
     kinds = _modalities(modalities, len(images))
-    batch = self.config.evaluation.batch if batch is None else batch
+    batch = int(self.config.evaluation.batch if batch is None else batch)
     if batch < 1:
       raise errors.ConfigError(f'batch {batch}', 'embed', 'use 1 or more')
     extract = self._extractor(batch)
@@ -358,10 +361,10 @@ def load(
     IntegrityError: when there is no such run or checkpoint, or it is damaged.
     ConfigError: for a model that the run does not have.
   """
-  folder = Path(workdir).absolute()
+  folder = Path(workdir).expanduser().absolute()
   config = config_lib.load_saved(folder)
   compile_cache.use()
-  with run_files.checkpoints_of(folder) as saved:
+  with library_logs.muted(), run_files.checkpoints_of(folder) as saved:
     step, models, _, _ = restore(saved, str(checkpoint))
   name = _name(models, model)
   network = build.restored(
@@ -414,11 +417,11 @@ def evaluate(
     ConfigError: for a field that does not exist, or a value that cannot be run.
     DataError: for images that cannot be evaluated.
   """
-  folder = Path(workdir).absolute()
+  folder = Path(workdir).expanduser().absolute()
   config = config_lib.load_saved(folder)
   config = config_lib.change(config, parsing.flatten(dict(overrides or {})))
   compile_cache.use()
-  with turns.taken(config):
+  with turns.taken(config), library_logs.muted():
     return evaluate_run(config, folder, str(checkpoint), verbose)
 
 
