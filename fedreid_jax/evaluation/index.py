@@ -14,7 +14,7 @@ class Gallery:
   """Feature vectors that can be searched.
 
   >>> import fedreid_jax as fr
-  >>> vectors = [[0.0, 1.0], [1.0, 0.0], [3.0, 0.0]]
+  >>> vectors = [[0.0, 3.0], [1.0, 0.0], [3.0, 0.0]]
   >>> gallery = fr.Gallery(vectors, ['ann', 'bob', 'bob'])
   >>> indices, distances, labels = gallery.search([[1.0, 0.0]], k=2)
   >>> indices.tolist(), distances.tolist(), labels.tolist()

@@ -47,7 +47,7 @@ class Snapshot:
   >>> import fedreid_jax as fr
   >>> model = fr.load('runs/first')
   >>> model.name, model.step, model.config.data.height
-  ('global', 2, 32)
+  ('global', 5, 32)
   >>> model.embed(['a.jpg', 'b.jpg']).shape
   (2, 32)
 
