@@ -1,3 +1,57 @@
-"""Federated person re-identification as pure functions over clients."""
+"""Federated person re-identification as pure functions over clients.
+
+`__all__` is the public API. Its names are imported when they are first used:
+`import fedreid_jax` imports no JAX and takes milliseconds.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+  from fedreid_jax import errors
+  from fedreid_jax.config.load import load_config
+  from fedreid_jax.evaluation.index import Gallery
+  from fedreid_jax.evaluation.ranking import evaluate_ranking
+  from fedreid_jax.evaluation.retrieval import evaluate_retrieval
+  from fedreid_jax.training.loop import train
+  from fedreid_jax.training.snapshot import Snapshot, evaluate, load
 
 __version__ = '0.2.0'
+
+__all__ = [
+  'Gallery',
+  'Snapshot',
+  'errors',
+  'evaluate',
+  'evaluate_ranking',
+  'evaluate_retrieval',
+  'load',
+  'load_config',
+  'train',
+]
+
+_MODULES = {
+  'Gallery': 'evaluation.index',
+  'Snapshot': 'training.snapshot',
+  'evaluate': 'training.snapshot',
+  'evaluate_ranking': 'evaluation.ranking',
+  'evaluate_retrieval': 'evaluation.retrieval',
+  'load': 'training.snapshot',
+  'load_config': 'config.load',
+  'train': 'training.loop',
+}
+
+
+def __getattr__(name: str) -> Any:
+  """Imports a public name when it is first used."""
+  if name == 'errors':
+    return importlib.import_module('fedreid_jax.errors')
+  if name not in _MODULES:
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+  module = importlib.import_module(f'fedreid_jax.{_MODULES[name]}')
+  value = globals()[name] = getattr(module, name)
+  return value
+
+
+def __dir__() -> list[str]:
+  return sorted({*globals(), *__all__})

@@ -1,7 +1,14 @@
 """Errors a user can act on: one line, what, where, what to do, an exit code.
 
 `error[CODE]: what — where — what to do` is what the launchers print; a
-traceback is shown only with `--debug`.
+traceback is shown only with `--debug`. In Python they are exceptions:
+
+>>> import fedreid_jax as fr
+>>> try:
+...   fr.load_config('dfh:smoke', rounds=0)
+... except fr.errors.ConfigError as error:
+...   print(error.line())
+error[2]: 0 is out of range — rounds — between 1 and inf
 """
 
 import contextlib

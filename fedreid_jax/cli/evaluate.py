@@ -39,6 +39,6 @@ def main(argv: list[str]) -> None:
       validation.validate(chosen)
     from fedreid_jax.training import snapshot
 
-    snapshot.evaluate(chosen, workdir, _CHECKPOINT.value)
+    snapshot.evaluate_run(chosen, workdir, _CHECKPOINT.value, verbose=True)
 
   run.guarded(argv, body)

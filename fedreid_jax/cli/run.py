@@ -2,10 +2,8 @@
 
 import ast
 import hashlib
-import json
 import os
 import sys
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -15,7 +13,7 @@ from ml_collections import config_flags
 
 from fedreid_jax import errors
 from fedreid_jax.cli import command_line, failures, streams
-from fedreid_jax.config import parsing, recipes, schema, validation
+from fedreid_jax.config import load, parsing, recipes, schema, validation
 
 
 class _Recipe(flags.ArgumentParser):
@@ -99,20 +97,9 @@ def saved_config(folder: Path, changes: list[str]):
     folder: work directory of the run.
     changes: KEY=VALUE, fields to change.
   """
-  path = folder / 'config.json'
   if _CONFIG.value is not None:
     return config()
-  try:
-    saved = json.loads(path.read_text())
-  except (OSError, ValueError, RecursionError) as error:
-    raise errors.IntegrityError(
-      'no readable configuration', str(path), 'give the --workdir of a run'
-    ) from error
-  if not isinstance(saved, dict):
-    raise errors.IntegrityError(
-      'no configuration', str(path), 'give the --workdir of a run'
-    )
-  return validation.validate(parsing.from_json(saved, changes, str(path)))
+  return load.load_saved(folder, changes)
 
 
 def given_workdir() -> Path:
@@ -186,16 +173,10 @@ def _prepare_jax() -> None:
   """Sets the compile cache, and joins the other processes if asked to."""
   import jax
 
-  from fedreid_jax.data import cache
+  from fedreid_jax.training import compile_cache
 
-  # A cache that cannot be used costs time, not results: a line for every
-  # program would hide what matters.
-  warnings.filterwarnings('ignore', 'Error .*persistent compilation cache')
-  if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
-    jax.config.update(
-      'jax_compilation_cache_dir', str(cache.cache_dir() / 'xla')
-    )
-    jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
+  compile_cache.ignore_errors()
+  compile_cache.use()
   if 'JAX_NUM_CPU_DEVICES' not in os.environ:
     # A client at a time leaves cores idle between its small operations: as
     # many at once as there are cores, with the same bits.

@@ -84,7 +84,7 @@ def main(argv: list[str]) -> None:
     runner.run(
       [runner.make_cell(p.label, p.config, folder, p.facts) for p in points],
       folder / 'table',
-      loop.train,
+      functools.partial(loop.train, verbose=True),
       title=sweep.about or points[0].config.name,
       shard=_SHARD.value,
       baseline=sweep.baseline,

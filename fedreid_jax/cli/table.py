@@ -12,6 +12,7 @@ the published numbers shown, beside the measured ones. Runs are kept under the
 work directory by configuration, so tables share them; the same command resumes.
 """
 
+import functools
 import re
 import shlex
 from pathlib import Path
@@ -113,7 +114,7 @@ def main(argv: list[str]) -> None:
     runner.run(
       [runner.make_cell(label, config, folder, {}) for label, config in rows],
       folder / re.sub(r'[^\w/.+-]+', '_', words),
-      loop.train,
+      functools.partial(loop.train, verbose=True),
       title=_title(table),
       shard=_SHARD.value,
       baseline=table.baseline,

@@ -16,6 +16,6 @@ def main(argv: list[str]) -> None:
     chosen, workdir = run.config(), run.workdir()
     from fedreid_jax.training import loop
 
-    loop.train(chosen, workdir, _RESTART.value)
+    loop.train(chosen, workdir, _RESTART.value, verbose=True)
 
   run.guarded(argv, body)

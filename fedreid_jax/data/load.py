@@ -34,7 +34,6 @@ def load(config, clients: bool = True) -> Federation:
   ]
   federation.check_public(config.public.partition(':')[0], named)
   world = WORLDS[config.source](config, clients)
-  channels = 3 if config.channels == 'rgb' else 1
   people = ()
   if clients:
     people = client_split.make_clients(
@@ -47,13 +46,27 @@ def load(config, clients: bool = True) -> Federation:
     )
     if config.task == 'classification':
       classification_task.check_clients(world, people)
+  return without_images(config)._replace(
+    clients=people,
+    targets=world.targets,
+    digest=world.digest,
+    public=world.public,
+    notices=world.notices,
+  )
+
+
+def without_images(config) -> Federation:
+  """Returns what a network must know of the images of a configuration.
+
+  Args:
+    config: `config.data`.
+  """
+  channels = 3 if config.channels == 'rgb' else 1
   return Federation(
-    people,
-    world.targets,
-    (config.height, config.width, channels),
-    tuple(config.mean),
-    tuple(config.std),
-    world.digest,
-    world.public,
-    world.notices,
+    clients=(),
+    targets=(),
+    image_shape=(config.height, config.width, channels),
+    mean=tuple(config.mean),
+    std=tuple(config.std),
+    digest='',
   )

@@ -171,6 +171,14 @@ def evaluate_ranking(
   Images at the same distance stand in gallery order. A CMC curve that is
   shorter than a rank keeps its last value.
 
+  >>> import fedreid_jax as fr
+  >>> distance = [[0.1, 0.7, 0.2], [0.3, 0.4, 0.9]]
+  >>> found = fr.evaluate_ranking(
+  ...   distance, [0, 1], [0, 1, 1], [0, 0], [1, 1, 1], ranks=(1, 2)
+  ... )
+  >>> found['rank1'], found['rank2'], round(found['mAP'], 1)
+  (50.0, 100.0, 79.2)
+
   Args:
     distance: distances, small is near, `[Q, P]`.
     query_ids: identity of each query, int `[Q]`.

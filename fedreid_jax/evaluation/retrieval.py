@@ -30,6 +30,13 @@ def evaluate_retrieval(
   Distances exist for `chunk` queries at a time; the result does not depend on
   it, bit for bit.
 
+  >>> import fedreid_jax as fr
+  >>> query, gallery = [[0.0, 1.0]], [[0.0, 0.9], [1.0, 0.0], [0.0, 0.8]]
+  >>> identities, cameras = ([0], [1, 0, 0]), ([0], [1, 1, 1])
+  >>> found = fr.evaluate_retrieval(query, gallery, *identities, *cameras)
+  >>> found['rank1'], found['rank5'], round(found['mAP'], 1)
+  (0.0, 100.0, 58.3)
+
   Args:
     query_features: `[Q, D]`, on the host or a device.
     gallery_features: `[P, D]`, on the host or a device.

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -11,40 +12,75 @@ import jax
 import numpy as np
 
 from fedreid_jax import errors
-from fedreid_jax.config import parsing
+from fedreid_jax.config import parsing, validation
 from fedreid_jax.core import types
 from fedreid_jax.training import (
   agreement,
   build,
   checkpoint,
+  compile_cache,
   divergence,
+  library_logs,
   lock,
   recorder,
   run_files,
   signals,
   source_stats,
   summary,
+  turns,
   warm_start,
 )
 
 MAX_BAD_ROUNDS = 3  # in a row, each with an update that was not finite
 
 
-def train(config, workdir: Path, restart: bool = False) -> dict[str, Any]:
-  """Runs or resumes an experiment in a work directory, which it locks.
+def train(
+  config,
+  workdir: str | os.PathLike[str],
+  restart: bool = False,
+  verbose: bool = False,
+) -> dict[str, Any]:
+  """Trains, or resumes, a run in a work directory, which it locks.
+
+  >>> import fedreid_jax as fr
+  >>> config = fr.load_config('dfh:smoke', rounds=1)
+  >>> results = fr.train(config, workdir='runs/one_round')
+  >>> results['rounds'], [entry['target'] for entry in results['summary']]
+  (1, ['mall', 'mall', 'mall'])
+
+  Several threads may train at once, each in a work directory of its own. Where
+  runs use several devices, they train one after another. Compiled programs are
+  kept in the user's cache directory, unless JAX already has one. Signals are
+  left to the caller: a run that is ended resumes from its last checkpoint.
 
   Args:
-    config: validated `ConfigDict`.
-    workdir: made if it is not there.
-    restart: throw away what an earlier run left there.
+    config: `ConfigDict`, of `load_config` for example.
+    workdir: directory of the run; it is made if it does not exist.
+    restart: delete an earlier run in this directory instead of resuming it.
+    verbose: print what the command prints.
 
   Returns:
-    What `results.json` holds.
+    The contents of `results.json`.
 
   Raises:
-    FedReIDError: for every failure with a documented exit code.
-    SystemExit: with 128 + signal after a clean save.
+    ConfigError: for a configuration that cannot be run, or another one than
+      that of the run in the directory.
+    DataError: for images or labels that cannot be trained on or evaluated.
+    IntegrityError: for a damaged run in the directory.
+    DivergedError: when the updates are no longer finite.
+    ResourceError: when memory, a device or the disk does not suffice.
+    LockedError: when another run uses the directory.
+    SystemExit: with 128 + signal after a clean save, in commands only.
   """
+  validation.validate(config)
+  compile_cache.use()
+  with turns.taken(config), library_logs.muted():
+    return _train(
+      config, Path(workdir).expanduser().absolute(), restart, verbose
+    )
+
+
+def _train(config, workdir: Path, restart: bool, verbose: bool):
   agreement.require(
     'configuration or code',
     lambda: (
@@ -59,7 +95,9 @@ def train(config, workdir: Path, restart: bool = False) -> dict[str, Any]:
       held = stack.enter_context(lock.Lock(workdir))
       if not restart:
         run_files.check(workdir, resolved)
-    record = stack.enter_context(recorder.Recorder(workdir, config.rounds))
+    record = stack.enter_context(
+      recorder.Recorder(workdir, config.rounds, verbose)
+    )
     saved = checkpoint.Checkpoints(workdir, run_files.digest(resolved))
     stack.callback(saved.close)
     run = _Run(config, record, saved, held)

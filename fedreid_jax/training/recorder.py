@@ -5,6 +5,7 @@ import os
 import platform
 import subprocess
 import sys
+import threading
 import time
 from importlib import metadata
 from pathlib import Path
@@ -118,14 +119,23 @@ class Recorder:
   Only the first process of a run writes.
   """
 
-  def __init__(self, workdir: Path, total_rounds: int):
-    """Opens the record of a run in a directory that exists."""
+  def __init__(self, workdir: Path, total_rounds: int, verbose: bool = True):
+    """Opens the record of a run in a directory that exists.
+
+    Args:
+      workdir: of the run.
+      total_rounds: of the run.
+      verbose: print lines and tables, and show a progress bar.
+    """
     self._path = workdir / METRICS
     self._results = workdir / RESULTS
     self._writes = jax.process_index() == 0
     width = None if sys.stdout.isatty() else 140
     self._console = console.Console(
-      quiet=not self._writes, highlight=False, emoji=False, width=width
+      quiet=not (self._writes and verbose),
+      highlight=False,
+      emoji=False,
+      width=width,
     )
     self._bar = progress.Progress(
       progress.TextColumn('{task.description}'),
@@ -135,7 +145,7 @@ class Recorder:
       progress.TimeRemainingColumn(),
       console=self._console,
       transient=True,
-      disable=not (self._writes and self._console.is_terminal),
+      disable=self._console.quiet or not self._console.is_terminal,
     )
     self._task = self._bar.add_task('rounds', total=total_rounds)
 
@@ -230,7 +240,11 @@ def _percent(metrics: dict[str, float], name: str) -> str:
 
 
 class Clock:
-  """Seconds of each phase of a run, compilation counted apart."""
+  """Seconds of each phase of a run, compilation counted apart.
+
+  Compilations of other threads, which may train runs of their own, do not
+  count.
+  """
 
   def __init__(self):
     """Starts with nothing spent."""
@@ -239,6 +253,7 @@ class Clock:
     )
     self._start = time.perf_counter()
     self._compiled = 0.0
+    self._thread = threading.get_ident()
     jax.monitoring.register_event_duration_secs_listener(self._on_duration)
 
   def close(self) -> None:
@@ -246,7 +261,7 @@ class Clock:
     jax.monitoring.unregister_event_duration_listener(self._on_duration)
 
   def _on_duration(self, event: str, duration_secs: float, **_) -> None:
-    if event == COMPILE_EVENT:
+    if event == COMPILE_EVENT and threading.get_ident() == self._thread:
       self._compiled += duration_secs
 
   def lap(self, phase: str) -> float:

@@ -82,13 +82,19 @@ def listen() -> None:
 def deferred() -> Iterator[Callable[[], int]]:
   """Lets rounds finish: only a second signal ends the process at once.
 
+  Without `listen` signals belong to the caller of this package, and nothing is
+  changed: any thread may train.
+
   Yields:
     Function that returns the number of the first signal, 0 before it.
 
   Raises:
     SystemExit: with 128 + the signal that came after the caller last asked.
   """
-  listener = _listener or _Listener()
+  listener = _listener
+  if listener is None:
+    yield lambda: 0
+    return
   listener.rounds = True
   try:
     yield lambda: listener.noted
@@ -96,5 +102,3 @@ def deferred() -> Iterator[Callable[[], int]]:
       raise SystemExit(128 + listener.noted)
   finally:
     listener.rounds, listener.noted = False, 0
-    if listener is not _listener:
-      listener.close()

@@ -1,8 +1,15 @@
-"""A run as it was left: its models, and one of them with its images."""
+"""A run as it was saved: its models, and one of them with its images.
+
+`load` and `evaluate` read the configuration of a run from its work directory,
+`load_run` and `evaluate_run` are given one.
+"""
 
 import copy
+import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,13 +18,143 @@ import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.algorithms.statistics import moments
-from fedreid_jax.core import types
+from fedreid_jax.config import load as config_lib
+from fedreid_jax.config import parsing
+from fedreid_jax.core import placement, types
 from fedreid_jax.core.types import ClientData
-from fedreid_jax.data import load
+from fedreid_jax.data import decoder
+from fedreid_jax.data import load as data_lib
 from fedreid_jax.data.augment import Views
 from fedreid_jax.data.federation import Federation, Target
 from fedreid_jax.evaluation import classification, features
-from fedreid_jax.training import build, checkpoint, recorder, run_files
+from fedreid_jax.training import (
+  build,
+  checkpoint,
+  compile_cache,
+  library_logs,
+  recorder,
+  run_files,
+  turns,
+)
+
+Images = np.ndarray | Sequence[str | os.PathLike[str]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Snapshot:
+  """A trained model, without the images it was trained and tested on.
+
+  >>> import fedreid_jax as fr
+  >>> model = fr.load('runs/first')
+  >>> model.name, model.step, model.config.data.height
+  ('global', 5, 32)
+  >>> model.embed(['a.jpg', 'b.jpg']).shape
+  (2, 32)
+
+  Attributes:
+    config: of the run.
+    variables: of the model, `{'params/...': array}`; leaves that were never
+      sent to the server are initial values, on which no embedding depends.
+    step: rounds of training.
+    name: of the model: 'global', 'cluster:GROUP' or 'client:NAME'.
+  """
+
+  config: Any
+  variables: types.Flat
+  step: int
+  name: str
+  _extractor: Callable[[int], Callable[..., np.ndarray]]
+
+  def embed(
+    self, images: Images, modalities: Any = None, batch: int | None = None
+  ) -> np.ndarray:
+    """Returns the features that the evaluation of the run ranks.
+
+    Files are decoded, and features are chosen and mirrored, as the
+    configuration says. Running statistics of batch normalisation are used, also
+    where the run is evaluated with those of its sources.
+
+    >>> import numpy as np
+    >>> import fedreid_jax as fr
+    >>> model = fr.load('runs/first')
+    >>> vectors = model.embed(np.zeros((3, 32, 16, 3), np.uint8))
+    >>> vectors.shape, vectors.dtype
+    ((3, 32), dtype('float32'))
+
+    Args:
+      images: paths of image files of any size, or pixels of the size of the
+        configuration, uint8 `[n, H, W, ch]`.
+      modalities: of the images, 0 visible and 1 infrared, `[n]`; without them
+        all are visible.
+      batch: images of a step, by default `evaluation.batch`, for which the
+        features have the bits of the evaluation.
+
+    Returns:
+      float32 `[n, D]`.
+
+    Raises:
+      DataError: for no images, files that cannot be read, pixels of another
+        shape, or modalities that do not fit.
+      ConfigError: for a batch below 1.
+    """
+    if isinstance(images, str | os.PathLike):
+      raise errors.DataError('one path', str(images), 'give a list of paths')
+    if not len(images):
+      raise errors.DataError('no images', 'embed', 'give one or more')
+    if hasattr(images, 'dtype'):
+      images = np.asarray(images)
+    kinds = _modalities(modalities, len(images))
+    batch = int(self.config.evaluation.batch if batch is None else batch)
+    if batch < 1:
+      raise errors.ConfigError(f'batch {batch}', 'embed', 'use 1 or more')
+    extract = self._extractor(batch)
+    if isinstance(images, np.ndarray):
+      self._check_pixels(images)
+      return extract(self.variables, images, kinds)
+    parts = [slice(k, k + batch) for k in range(0, len(images), batch)]
+    return np.concatenate(
+      [
+        extract(self.variables, self._decode(images[part]), kinds[part])
+        for part in parts
+      ]
+    )
+
+  def _check_pixels(self, images: np.ndarray) -> None:
+    shape = data_lib.without_images(self.config.data).image_shape
+    if images.dtype != np.uint8 or images.shape[1:] != shape:
+      raise errors.DataError(
+        f'pixels of shape {images.shape} and type {images.dtype}',
+        'embed',
+        f'give uint8 [n, {", ".join(map(str, shape))}], or paths of files',
+      )
+
+  def _decode(self, paths: Sequence[str | os.PathLike[str]]) -> np.ndarray:
+    how = decoder.of(self.config.data)
+
+    def one(path: str | os.PathLike[str]) -> np.ndarray:
+      try:
+        return decoder.decode(Path(path).read_bytes(), how)
+      except (ValueError, OSError) as error:
+        reason = getattr(error, 'strerror', None) or str(error)
+        raise errors.DataError(
+          f'cannot be read: {reason}', os.fspath(path), 'give an image file'
+        ) from error
+
+    with futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+      return np.stack(list(pool.map(one, paths)))
+
+
+def _modalities(values: Any, size: int) -> np.ndarray:
+  if values is None:
+    return np.zeros(size, np.int32)
+  values = np.asarray(values)
+  if values.shape != (size,) or not np.isin(values, (0, 1)).all():
+    raise errors.DataError(
+      f'modalities of shape {values.shape}',
+      'modalities',
+      f'give {size} numbers, 0 visible and 1 infrared',
+    )
+  return values.astype(np.int32)
 
 
 class Trained(NamedTuple):
@@ -165,12 +302,8 @@ def load_run(
   with run_files.checkpoints_of(workdir) as saved:
     step, models, _, _ = restore(saved, which)
     slots = saved.restore_slots(step)
-  name = name or next(iter(models))
-  if name not in models:
-    raise errors.ConfigError(
-      f'no model {name!r}', '--model', f'there are {", ".join(models)}'
-    )
-  federation = load.load(config.data)
+  name = _name(models, name)
+  federation = data_lib.load(config.data)
   model, variables, views, mesh = build.restored(
     config, federation, models[name]
   )
@@ -194,13 +327,114 @@ def load_run(
   )
 
 
-def evaluate(config, workdir: Path, which: str) -> list[dict[str, Any]]:
-  """Evaluates a checkpoint, prints it and writes `evaluation-STEP.json`.
+def _name(models: Mapping[str, Any], name: str) -> str:
+  """Returns the name of a model, of the first if it is ''."""
+  name = name or next(iter(models))
+  if name not in models:
+    raise errors.ConfigError(
+      f'no model {name!r}', '--model', f'there are {", ".join(models)}'
+    )
+  return name
+
+
+def load(
+  workdir: str | os.PathLike[str],
+  checkpoint: str | int = 'latest',
+  model: str = '',
+) -> Snapshot:
+  """Loads a model of a run; no images are needed.
+
+  >>> import fedreid_jax as fr
+  >>> fr.load('runs/first', checkpoint='best').name
+  'global'
+
+  Args:
+    workdir: of the run.
+    checkpoint: 'latest', 'best', or the number of a round that was saved.
+    model: its name, 'cluster:GROUP' or 'client:NAME' for example. By default
+      the model of the server, or the first where there are several.
+
+  Returns:
+    The model, on the first device.
+
+  Raises:
+    IntegrityError: when there is no such run or checkpoint, or it is damaged.
+    ConfigError: for a model that the run does not have.
+  """
+  folder = Path(workdir).expanduser().absolute()
+  config = config_lib.load_saved(folder)
+  compile_cache.use()
+  with library_logs.muted(), run_files.checkpoints_of(folder) as saved:
+    step, models, _, _ = restore(saved, str(checkpoint))
+  name = _name(models, model)
+  network = build.restored(
+    config, data_lib.without_images(config.data), models[name]
+  )
+  extractor = functools.partial(
+    features.make_extractor,
+    network.model,
+    network.views.test,
+    # Two threads must not start programs for several devices at once.
+    placement.make_mesh(1),
+    flip=config.evaluation.flip,
+    feature=config.evaluation.feature,
+  )
+  return Snapshot(
+    config=config,
+    variables={**network.variables, **models[name]},
+    step=step,
+    name=name,
+    _extractor=functools.cache(lambda batch: extractor(batch=batch)),
+  )
+
+
+def evaluate(
+  workdir: str | os.PathLike[str],
+  overrides: Mapping[str, Any] | None = None,
+  *,
+  checkpoint: str | int = 'latest',
+  verbose: bool = False,
+) -> list[dict[str, Any]]:
+  """Evaluates a checkpoint and writes `evaluation-STEP.json`.
+
+  >>> import fedreid_jax as fr
+  >>> (entry,) = fr.evaluate('runs/first', {'evaluation.metric': 'cosine'})
+  >>> entry['target'], entry['distance'], 0 < entry['metrics']['mAP'] <= 100
+  ('mall', 'cosine', True)
+
+  Args:
+    workdir: of a run.
+    overrides: new values of fields of its configuration by their full names,
+      `{'data.targets': ('park',)}` for example.
+    checkpoint: 'latest', 'best', or the number of a round that was saved.
+    verbose: print the entries as a table.
+
+  Returns:
+    An entry of each target and model, as in `results.json`.
+
+  Raises:
+    IntegrityError: when there is no such run or checkpoint, or it is damaged.
+    ConfigError: for a field that does not exist, or a value that cannot be run.
+    DataError: for images that cannot be evaluated.
+  """
+  folder = Path(workdir).expanduser().absolute()
+  config = config_lib.load_saved(folder)
+  config = config_lib.change(config, parsing.flatten(dict(overrides or {})))
+  compile_cache.use()
+  with turns.taken(config), library_logs.muted():
+    return evaluate_run(config, folder, str(checkpoint), verbose)
+
+
+def evaluate_run(
+  config, workdir: Path, which: str, verbose: bool = False
+) -> list[dict[str, Any]]:
+  """Evaluates a checkpoint and writes `evaluation-STEP.json`.
 
   Args:
     config: validated `ConfigDict`; its targets are ranked.
     workdir: of a run.
     which: 'latest', 'best' or a step.
+    verbose: print the entries as a table.
 
   Raises:
     IntegrityError: when there is no such checkpoint, or it does not verify or
@@ -218,6 +452,6 @@ def evaluate(config, workdir: Path, which: str) -> list[dict[str, Any]]:
   if jax.process_index() == 0:
     recorder.write_json(workdir / f'evaluation-{step}.json', entries)
   if entries:
-    record = recorder.Recorder(workdir, config.rounds)
+    record = recorder.Recorder(workdir, config.rounds, verbose)
     record.evaluations('+'.join(config.components), entries)
   return entries

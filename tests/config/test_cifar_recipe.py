@@ -86,10 +86,10 @@ def test_a_run_reports_accuracy_and_is_judged_by_it(tiny, tmp_path, capsys):
   clients = json.loads((tmp_path / 'run.json').read_text())['clients']
   assert sum(c['images'] for c in clients) == 3 * 2 * 4
   assert {c['identities'] for c in clients} == {3}
-  found = snapshot.evaluate(tiny, tmp_path, 'latest')
+  found = snapshot.evaluate_run(tiny, tmp_path, 'latest')
   assert found[0]['metrics'] == entries[-1]['metrics']
   highest = max(e['metrics']['accuracy'] for e in entries)
-  (best,) = snapshot.evaluate(tiny, tmp_path, 'best')
+  (best,) = snapshot.evaluate_run(tiny, tmp_path, 'best')
   assert best['metrics']['accuracy'] == highest
 
 

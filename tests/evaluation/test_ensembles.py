@@ -144,7 +144,7 @@ def test_ensembles_of_a_standalone_run(clients, config, tmp_path, monkeypatch):
   config.components = ('standalone',)
   results = loop.train(config, tmp_path)
   config.evaluation.ensemble = ('concat', 'average')
-  found = snapshot.evaluate(config, tmp_path, 'latest')
+  found = snapshot.evaluate_run(config, tmp_path, 'latest')
   names = [f'client:{c.name}' for c in clients]
   assert [e['model'] for e in found] == [*names, 'concat', 'average']
   assert {e['target'] for e in found} == {'target'}

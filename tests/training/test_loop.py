@@ -8,7 +8,7 @@ import toy
 
 from fedreid_jax import errors
 from fedreid_jax.core import simulation
-from fedreid_jax.training import build, loop
+from fedreid_jax.training import build, loop, signals
 
 
 @pytest.fixture
@@ -22,10 +22,19 @@ def world(clients, monkeypatch):
 @pytest.fixture
 def small(config):
   config.name, config.rounds, config.execution.devices = 'toy', 4, 1
-  config.components = ('fedpav', 'dfh')
+  config.components, config.dfh.space = ('fedpav', 'dfh'), 'b'
   config.checkpoint_every, config.evaluation.every = 1, 2
   config.evaluation.batch = 8
   return config
+
+
+@pytest.fixture(autouse=True)
+def _signals_of_a_command(monkeypatch):
+  """Lets runs end at a signal, as those of commands do."""
+  listener = signals._Listener()
+  monkeypatch.setattr(signals, '_listener', listener)
+  yield
+  listener.close()
 
 
 def metrics_of(results):
@@ -99,7 +108,7 @@ def test_console_labels_best_rounds_and_names_clusters(
     2,
   )
   small.evaluation.every = 1
-  results = loop.train(small, tmp_path)
+  results = loop.train(small, tmp_path, verbose=True)
   printed = capsys.readouterr().out
   assert 'note: two of them' in printed
   for client in world.clients:
@@ -211,7 +220,7 @@ def test_rounds_nobody_arrived_in_have_no_loss(
 ):
   small.optim.lr = 1e30
   with pytest.raises(errors.DivergedError):
-    loop.train(small, tmp_path)
+    loop.train(small, tmp_path, verbose=True)
   rounds = lines_of(tmp_path, 'train')
   assert len(rounds) == 3
   assert all(len(x['excluded']) == 4 and 'loss' not in x for x in rounds)
@@ -244,8 +253,8 @@ def test_a_finite_explosion_is_said_once(
   exploding(monkeypatch, (1, 1, 300, 300), stop_after)
   if stop_after:
     with pytest.raises(SystemExit):
-      loop.train(small, tmp_path)
-  results = loop.train(small, tmp_path)
+      loop.train(small, tmp_path, verbose=True)
+  results = loop.train(small, tmp_path, verbose=True)
   said = capsys.readouterr().out
   assert said.count('warning: the loss is') == 1
   assert '— round 3 — lower optim.lr, dfh.lam' in said

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent import futures
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,7 @@ while True:
 
 def test_a_round_is_finished_and_a_second_signal_ends_it():
   process = start(f"""
+signals.listen()
 with signals.deferred() as caught:
   print('up', flush=True)
   while not caught():
@@ -72,22 +74,49 @@ with signals.deferred() as caught:
   assert process.returncode == 130
 
 
-def test_a_late_signal_is_not_forgotten_and_handlers_come_back():
-  before = [signal.getsignal(number) for number in signals.STOPS]
+def handlers():
+  return [signal.getsignal(number) for number in signals.STOPS]
+
+
+@pytest.fixture
+def listener(monkeypatch):
+  """What a command starts."""
+  before = handlers()
+  one = signals._Listener()
+  monkeypatch.setattr(signals, '_listener', one)
+  yield one
+  one.close()
+  assert handlers() == before
+
+
+def test_a_late_signal_is_not_forgotten(listener):
   with pytest.raises(SystemExit) as info, signals.deferred() as caught:
     assert caught() == 0
     signal.raise_signal(signal.SIGTERM)
   assert info.value.code == 143
-  assert [signal.getsignal(number) for number in signals.STOPS] == before
 
 
-def test_a_signal_ends_one_block_and_not_the_next(monkeypatch):
-  listener = signals._Listener()
-  monkeypatch.setattr(signals, '_listener', listener)
-  try:
-    with pytest.raises(SystemExit), signals.deferred():
-      signal.raise_signal(signal.SIGTERM)
+def test_a_signal_ends_one_block_and_not_the_next(listener):
+  with pytest.raises(SystemExit), signals.deferred():
+    signal.raise_signal(signal.SIGTERM)
+  with signals.deferred() as caught:
+    assert caught() == 0
+
+
+def test_without_a_command_signals_belong_to_the_caller(monkeypatch):
+  monkeypatch.setattr(signals, '_listener', None)
+  before = handlers()
+  with pytest.raises(KeyboardInterrupt), signals.deferred() as caught:
+    assert handlers() == before and caught() == 0
+    signal.raise_signal(signal.SIGINT)
+
+
+def test_any_thread_may_defer(monkeypatch):
+  monkeypatch.setattr(signals, '_listener', None)
+
+  def defer():
     with signals.deferred() as caught:
-      assert caught() == 0
-  finally:
-    listener.close()
+      return caught()
+
+  with futures.ThreadPoolExecutor() as pool:
+    assert pool.submit(defer).result() == 0

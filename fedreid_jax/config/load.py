@@ -1,0 +1,109 @@
+"""Validated configurations: of a recipe, and of a run that was saved."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedreid_jax import errors
+from fedreid_jax.config import parsing, recipes, validation
+
+
+def load_config(
+  recipe: str | os.PathLike[str],
+  overrides: Mapping[str, Any] | None = None,
+  **fields: Any,
+) -> Any:
+  """Returns the configuration of a recipe with some fields changed.
+
+  >>> import fedreid_jax as fr
+  >>> config = fr.load_config('dfh:smoke', {'optim.lr': 0.02}, rounds=5)
+  >>> config.name, config.optim.lr, config.rounds
+  ('dfh', 0.02, 5)
+  >>> fr.load_config('dfh:smoke', round=5)
+  Traceback (most recent call last):
+  fedreid_jax.errors.ConfigError: unknown field — round — did you mean rounds?
+
+  Args:
+    recipe: `RECIPE[:PRESET[,key=value...]]`, as on the command line. RECIPE is
+      the name of a recipe of this package ('dfh') or the path of a Python file
+      with `get_config`, which is executed.
+    overrides: new values of fields by their full names, 'optim.lr' for example.
+    **fields: new values of fields without a section, `rounds` for example; a
+      mapping changes several fields of a section: `optim={'lr': 0.02}`.
+
+  Returns:
+    A validated `ConfigDict`. Its fields can be changed; it takes no new ones.
+
+  Raises:
+    ConfigError: for a recipe, preset or field that does not exist, or a value
+      that cannot be run.
+  """
+  path, colon, arguments = os.fspath(recipe).partition(':')
+  if recipes.find(path) is None:
+    raise errors.ConfigError(
+      f'no file {path}', 'recipe', f'recipes are {", ".join(recipes.names())}'
+    )
+  config = recipes.recipe(f'{path}{colon}{arguments}', '')
+  named = parsing.flatten(dict(overrides or {}))
+  own = parsing.flatten(fields)
+  for name in named.keys() & own.keys():
+    raise errors.ConfigError('two values', name, 'give one')
+  return change(config.lock(), named | own)
+
+
+def load_saved(workdir: Path, changes: Sequence[str] = ()) -> Any:
+  """Returns the configuration of a run, read from JSON and never executed.
+
+  Args:
+    workdir: of the run.
+    changes: KEY=VALUE, fields to change.
+
+  Raises:
+    IntegrityError: for a directory that is not of a run, or a damaged file.
+    ConfigError: for a change of a field that does not exist, or a value that
+      cannot be run.
+  """
+  path = workdir / 'config.json'
+  try:
+    saved = json.loads(path.read_text())
+  except (OSError, ValueError, RecursionError) as error:
+    raise errors.IntegrityError(
+      'no readable configuration', str(path), 'give the --workdir of a run'
+    ) from error
+  if not isinstance(saved, dict):
+    raise errors.IntegrityError(
+      'no configuration', str(path), 'give the --workdir of a run'
+    )
+  return validation.validate(parsing.from_json(saved, changes, str(path)))
+
+
+def change(config: Any, values: Mapping[str, Any]) -> Any:
+  """Sets fields of a configuration and validates it.
+
+  Args:
+    config: changed in place.
+    values: by full names of fields. Lists become tuples.
+
+  Raises:
+    ConfigError: for a field that does not exist, or a value that cannot be run.
+  """
+  known = parsing.flatten(config)
+  for name, value in values.items():
+    if name not in known:
+      hint = parsing.hint(name, known)
+      raise errors.ConfigError('unknown field', name, hint)
+    try:
+      config.update_from_flattened_dict({name: _as_tuple(value)})
+    except (TypeError, ValueError, OverflowError) as error:
+      raise errors.ConfigError(
+        f'{value!r}: {error}', name, 'give a value of its type'
+      ) from error
+  return validation.validate(config)
+
+
+def _as_tuple(value: Any) -> Any:
+  if isinstance(value, list | tuple):
+    return tuple(map(_as_tuple, value))
+  return value

@@ -1,0 +1,164 @@
+"""Exact nearest-neighbour search of feature vectors."""
+
+from typing import Any
+
+import numpy as np
+
+from fedreid_jax import errors
+from fedreid_jax.evaluation import distances
+
+MISSING = -1  # index and integer label of a neighbour that does not exist
+
+
+class Gallery:
+  """Feature vectors that can be searched.
+
+  >>> import fedreid_jax as fr
+  >>> vectors = [[0.0, 3.0], [1.0, 0.0], [3.0, 0.0]]
+  >>> gallery = fr.Gallery(vectors, ['ann', 'bob', 'bob'])
+  >>> indices, distances, labels = gallery.search([[1.0, 0.0]], k=2)
+  >>> indices.tolist(), distances.tolist(), labels.tolist()
+  ([[1, 2]], [[0.0, 2.0]], [['bob', 'bob']])
+
+  With cameras, the images of a query's own camera can be left out:
+
+  >>> gallery = fr.Gallery(vectors, [0, 1, 1], cameras=[0, 0, 1])
+  >>> gallery.search([[1.0, 0.0]], k=2, cameras=[0])[0].tolist()
+  [[2, -1]]
+
+  Attributes:
+    vectors: float32 `[P, D]`.
+    labels: `[P]`.
+    cameras: int `[P]`, or None.
+    metric: 'euclidean' or 'cosine'.
+  """
+
+  def __init__(
+    self,
+    vectors: Any,
+    labels: Any,
+    cameras: Any = None,
+    metric: str = 'euclidean',
+  ):
+    """Keeps the vectors of a gallery.
+
+    Args:
+      vectors: float32 `[P, D]`.
+      labels: of the vectors, integers or strings `[P]`.
+      cameras: of the vectors, integers `[P]`.
+      metric: 'euclidean', or 'cosine' for `1 - cos`.
+
+    Raises:
+      ConfigError: for an unknown metric.
+      DataError: for vectors that are empty or not finite, and for labels or
+        cameras that do not fit them.
+    """
+    if metric not in distances.METRICS:
+      raise errors.ConfigError(
+        f'unknown metric {metric!r}',
+        'metric',
+        f'choose one of {", ".join(distances.METRICS)}',
+      )
+    self.metric = metric
+    self.vectors = _vectors(vectors, 'vectors')
+    if not self.vectors.size:
+      raise errors.DataError('no vectors', 'vectors', 'give one or more')
+    size = len(self.vectors)
+    self.labels = np.asarray(labels)
+    if self.labels.shape != (size,) or self.labels.dtype.kind not in 'iuU':
+      raise errors.DataError(
+        f'labels of shape {self.labels.shape} and type {self.labels.dtype}',
+        'labels',
+        f'give {size} integers or strings',
+      )
+    self.cameras = None if cameras is None else _cameras(cameras, size)
+
+  def __len__(self) -> int:
+    return len(self.vectors)
+
+  def search(
+    self, queries: Any, k: int = 10, cameras: Any = None
+  ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Finds the nearest vectors of each query among all vectors.
+
+    Of vectors at equal distances those with lower indices come first. The
+    distances are those that the evaluation ranks (`evaluation.distances`): of
+    `distances.BLOCK` queries at a time, so that memory does not grow with the
+    number of queries. A Euclidean distance is the root of a float32 sum: near
+    zero, the error of its square is about 1e-6 of the squared norms.
+
+    Args:
+      queries: float32 `[Q, D]`.
+      k: number of neighbours.
+      cameras: of the queries, integers `[Q]`. With them, vectors of a query's
+        own camera are left out.
+
+    Returns:
+      (indices int `[Q, k]`, distances float32 `[Q, k]`, labels `[Q, k]`), the
+      nearest first. Where fewer than k vectors are searched, the index is -1,
+      the distance is infinite, and the label is -1 or ''.
+
+    Raises:
+      ConfigError: for k below 1.
+      DataError: for queries that are not finite or of another width, and for
+        cameras that do not fit the queries or are unknown for the gallery.
+    """
+    if k < 1:
+      raise errors.ConfigError(f'k {k}', 'k', 'use 1 or more')
+    queries = _vectors(queries, 'queries')
+    own = None
+    if cameras is not None:
+      if self.cameras is None:
+        raise errors.DataError(
+          'cameras of queries only', 'cameras', 'give those of the gallery, too'
+        )
+      own = _cameras(cameras, len(queries))
+    indices = np.full((len(queries), k), MISSING, np.int64)
+    found = np.full((len(queries), k), np.inf, np.float32)
+    row = 0
+    for block in distances.squared_blocks(queries, self.vectors, self.metric):
+      for line in block:
+        if own is not None:
+          line = np.where(self.cameras == own[row], np.inf, line)
+        nearest = _nearest(line, k)
+        indices[row, : len(nearest)] = nearest
+        found[row, : len(nearest)] = line[nearest]
+        row += 1
+    if self.metric == 'euclidean':
+      found = np.sqrt(found)
+    labels = self.labels[indices]
+    empty = MISSING if self.labels.dtype.kind in 'iu' else ''
+    return indices, found, np.where(indices == MISSING, empty, labels)
+
+
+def _nearest(line: np.ndarray, k: int) -> np.ndarray:
+  """Returns the indices of the k smallest finite values, ties by index."""
+  if k < len(line):
+    limit = np.partition(line, k - 1)[k - 1]
+    chosen = np.flatnonzero(line <= limit)
+  else:
+    chosen = np.arange(len(line))
+  chosen = chosen[np.isfinite(line[chosen])]
+  return chosen[np.argsort(line[chosen], kind='stable')][:k]
+
+
+def _vectors(values: Any, where: str) -> np.ndarray:
+  values = np.asarray(values, np.float32)
+  if values.ndim != 2 or not np.isfinite(values).all():
+    raise errors.DataError(
+      f'values of shape {values.shape}, or not finite',
+      where,
+      'give a matrix of finite numbers',
+    )
+  return values
+
+
+def _cameras(values: Any, size: int) -> np.ndarray:
+  values = np.asarray(values)
+  if values.shape != (size,) or values.dtype.kind not in 'iu':
+    raise errors.DataError(
+      f'cameras of shape {values.shape} and type {values.dtype}',
+      'cameras',
+      f'give {size} integers',
+    )
+  return values
