@@ -16,21 +16,33 @@ none for convolutions. Running statistics are averaged plainly, not attended.
 Noise is off by default, as in Wu & Gong's comparison.
 """
 
+import dataclasses
+from typing import Annotated
+
 import jax
 import jax.numpy as jnp
 
 from fedreid_jax.algorithms.statistics import white_noise
 from fedreid_jax.core import aggregation, param_filter
 from fedreid_jax.core.component import Component, ServerCtx, ServerStep
+from fedreid_jax.core.options import Checked, Range
 
 
-def make(epsilon: float = 1.2, noise_scale: float = 0.0) -> Component:
-  """Builds the component.
+@dataclasses.dataclass(frozen=True)
+class Options(Checked):
+  """Hyper-parameters of FedATT."""
 
-  Args:
-    epsilon: step towards the attended clients.
-    noise_scale: standard deviation of what is added to every parameter.
-  """
+  epsilon: Annotated[
+    float, Range(1e-6), 'step towards the attended clients'
+  ] = 1.2
+  noise_scale: Annotated[
+    float, Range(0), 'standard deviation of the noise on every parameter'
+  ] = 0.0
+
+
+def make(options: Options = Options()) -> Component:
+  """Builds the component."""
+  epsilon, noise_scale = options.epsilon, options.noise_scale
 
   def weights(ctx: ServerCtx, members):
     plain = aggregation.uniform(ctx.uploads, members)

@@ -16,6 +16,9 @@ released code of the same group's later work: there every entry of the state
 gets noise (`batch_stats`).
 """
 
+import dataclasses
+from typing import Annotated
+
 from fedreid_jax.algorithms.statistics import white_noise
 from fedreid_jax.core.component import (
   Channel,
@@ -23,18 +26,23 @@ from fedreid_jax.core.component import (
   ServerCtx,
   ServerStep,
 )
+from fedreid_jax.core.options import Checked, Range
 
 
-def make(
-  beta: float = 5e-4, double: bool = False, batch_stats: bool = False
-) -> Component:
-  """Builds the component.
+@dataclasses.dataclass(frozen=True)
+class Options(Checked):
+  """Hyper-parameters of white noise."""
 
-  Args:
-    beta: standard deviation.
-    double: on every download too.
-    batch_stats: on running statistics too.
-  """
+  beta: Annotated[
+    float, Range(0), 'standard deviation; no guarantee of privacy'
+  ] = 5e-4
+  double: Annotated[bool, 'on every download too'] = False
+  batch_stats: Annotated[bool, 'on running statistics too'] = False
+
+
+def make(options: Options = Options()) -> Component:
+  """Builds the component."""
+  beta, double, batch_stats = options.beta, options.double, options.batch_stats
 
   def apply(server, ctx: ServerCtx):
     return white_noise.on_updated(server, ctx, beta, batch_stats)

@@ -1,8 +1,8 @@
 """Components -> one algorithm: slot ownership, order, the server's round."""
 
 import importlib
-import pkgutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +13,7 @@ from fedreid_jax.core import (
   aggregation,
   local_training,
   param_filter,
+  plugins,
   prng,
   types,
 )
@@ -53,34 +54,34 @@ class Algorithm(NamedTuple):
   prepares: bool
 
 
-def available(package) -> list[str]:
-  """Returns the names of the modules of a package, sorted."""
-  return sorted(
-    m.name for m in pkgutil.iter_modules(package.__path__) if not m.ispkg
-  )
+def load(
+  names: Sequence[str],
+  arguments: Mapping[str, Mapping[str, Any]],
+  package: ModuleType,
+) -> tuple[Component, ...]:
+  """Imports components and calls their `make(Options(...))`.
 
-
-def load(names: Sequence[str], arguments: dict, package) -> tuple:
-  """Imports `package.NAME` and calls its `make(**arguments[NAME])`.
+  Args:
+    names: of modules of the package, and of plug-ins (`core.plugins`).
+    arguments: hyper-parameters by the name of a component's group.
+    package: of the built-in components.
 
   Raises:
-    ConfigError: for a name that is no module of the package, a name given
-      twice, or arguments that `make` does not take.
+    ConfigError: for a component that is not found or is given twice, or for
+      hyper-parameters that it does not have or cannot have.
   """
-  choices = available(package)
   built = []
   for name in names:
-    where = 'components'
-    if name not in choices:
-      raise errors.ConfigError(
-        f'unknown component {name!r}', where, f'one of {", ".join(choices)}'
-      )
     if name in names[: len(built)]:
       raise errors.ConfigError(
-        f'component {name!r} twice', where, 'name it once'
+        f'component {name!r} twice', 'components', 'name it once'
       )
-    module = importlib.import_module(f'{package.__name__}.{name}')
-    built.append(module.make(**arguments.get(name, {})))
+    module = importlib.import_module(plugins.module_of(name, package))
+    own = arguments.get(plugins.group_of(name), {})
+    if hasattr(module, 'Options'):
+      built.append(module.make(module.Options(**own)))
+    else:
+      built.append(module.make())
   return tuple(built)
 
 
@@ -123,7 +124,7 @@ def compose(
     components: in the order of the configuration.
     settings: what the local loop is made of; `settings.shared` must be
       `shared_leaves(components)`.
-    batch_stats_rule: for running statistics, `aggregation.BUFFER_POLICIES`.
+    batch_stats_rule: for running statistics, `aggregation.BatchStatsRule`.
     ordered: reduce in canonical client order (deterministic mode).
 
   Raises:
