@@ -151,7 +151,7 @@ def change(config: Any, pairs: Sequence[str], where: str = '--config') -> Any:
       )
     texts.append((key, text))
   for key, text in sorted(texts, key=lambda one: one[0] != 'components'):
-    known = schema.fields(schema.complete(config).components)
+    known = declarations(config)
     if key not in known:
       raise errors.ConfigError(
         f'unknown field {key!r}', where, hint(key, known)
@@ -169,6 +169,11 @@ def check(name: str, field: options.Field, value: Any) -> None:
   if new := renamed.value(name, value):
     raise errors.ConfigError(f'{value!r}', name, f'renamed to {new!r}')
   options.check(name, field, value)
+
+
+def declarations(config: Any) -> dict[str, options.Field]:
+  """Returns the declaration of every field that a configuration can have."""
+  return schema.fields(schema.components(schema.complete(config)))
 
 
 def _set(config: Any, name: str, field: options.Field, value: Any) -> None:
@@ -218,7 +223,7 @@ def from_json(saved: dict[str, Any], changes: Sequence[str], where: str) -> Any:
   config = schema.default()
   if 'components' in flat:
     _restore(config, 'components', flat, where)
-  known = schema.fields(schema.complete(config).components)
+  known = declarations(config)
   for what, keys in (
     ('has no', set() if old else known.keys() - flat.keys()),
     ('has an unknown', flat.keys() - known.keys()),
@@ -234,7 +239,7 @@ def from_json(saved: dict[str, Any], changes: Sequence[str], where: str) -> Any:
 
 def _restore(config: Any, name: str, flat: dict[str, Any], where: str) -> None:
   try:
-    _set(config, name, schema.fields(config.components)[name], flat[name])
+    _set(config, name, declarations(config)[name], flat[name])
   except errors.ConfigError as error:
     raise errors.IntegrityError(
       f'{error.where}: {error.what}', where, 'restore it from a copy'

@@ -12,7 +12,7 @@ from typing import Any
 import ml_collections
 
 from fedreid_jax import algorithms, errors
-from fedreid_jax.config import declared
+from fedreid_jax.config import declared, renamed
 from fedreid_jax.core import options, plugins
 
 ConfigDict = ml_collections.ConfigDict
@@ -24,17 +24,17 @@ CLASSES = (
 )
 
 
-def groups(components: Sequence[str] = ()) -> dict[str, Any]:
+def groups(names: Sequence[str] = ()) -> dict[str, Any]:
   """Returns the declaration of every group; '' is the top level.
 
   Args:
-    components: of a configuration; the plug-ins among them have groups, too.
-      Built-in components always have.
+    names: components of a configuration; the plug-ins among them have groups,
+      too. Built-in components always have.
 
   Raises:
     ConfigError: for a component there is not, and for two with one group.
   """
-  return _groups(tuple(c for c in components if c not in _built_in()))
+  return _groups(tuple(name for name in names if name not in _built_in()))
 
 
 @functools.cache
@@ -66,17 +66,31 @@ def _built_in() -> tuple[str, ...]:
   return tuple(plugins.available(algorithms))
 
 
-def fields(components: Sequence[str] = ()) -> dict[str, options.Field]:
+def fields(names: Sequence[str] = ()) -> dict[str, options.Field]:
   """Returns the declaration of every field by its full name, as 'optim.lr'.
 
   Args:
-    components: as for `groups`.
+    names: as for `groups`.
   """
   return {
     f'{group}.{field.name}' if group else field.name: field
-    for group, declaration in groups(components).items()
+    for group, declaration in groups(names).items()
     for field in options.fields(declaration)
   }
+
+
+def components(config: Any) -> tuple[str, ...]:
+  """Returns the names of a configuration's components.
+
+  Raises:
+    ConfigError: for a name of the first edition.
+  """
+  found = config.get('components', ())
+  if not isinstance(found, tuple):
+    return ()
+  if new := renamed.value('components', found):
+    raise errors.ConfigError(f'{found!r}', 'components', f'renamed to {new!r}')
+  return tuple(name for name in found if isinstance(name, str))
 
 
 def default() -> Any:
@@ -94,7 +108,7 @@ def complete(config: Any) -> Any:
   """
   missing = {
     name: declaration
-    for name, declaration in groups(config.components).items()
+    for name, declaration in groups(components(config)).items()
     if name not in config and name
   }
   with config.unlocked():

@@ -6,7 +6,7 @@ It imports no JAX, so that a wrong configuration is an error within a second.
 from typing import Any
 
 from fedreid_jax import errors
-from fedreid_jax.config import parsing, renamed, rules, schema
+from fedreid_jax.config import parsing, rules, schema
 
 
 def validate(config: Any) -> Any:
@@ -16,7 +16,7 @@ def validate(config: Any) -> Any:
     ConfigError: naming the field, what it holds and what it may hold.
   """
   found = parsing.flatten(config)
-  known = schema.fields(_components(config))
+  known = schema.fields(schema.components(config))
   for name in sorted(found.keys() | known.keys()):
     if name not in known:
       hint = parsing.hint(name, known)
@@ -28,16 +28,3 @@ def validate(config: Any) -> Any:
     if wrong:
       raise errors.ConfigError(what, where, fix)
   return config
-
-
-def _components(config: Any) -> tuple[str, ...]:
-  """Returns the components; what is none of them is refused later."""
-  components = config.get('components', ())
-  if not isinstance(components, tuple):
-    return ()
-  for name in components:
-    if new := renamed.COMPONENTS.get(name):
-      raise errors.ConfigError(
-        f'component {name!r}', 'components', f'renamed to {new!r}'
-      )
-  return tuple(name for name in components if isinstance(name, str))

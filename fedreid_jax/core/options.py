@@ -75,15 +75,14 @@ class Field(NamedTuple):
     """Returns the values that are allowed, as text for users."""
     element = self.element()
     if self.choices():
-      text = '|'.join(choice or "''" for choice in self.choices())
+      text = ', '.join(choice or "''" for choice in self.choices())
     elif _is_tuple(element):
       text = f'({", ".join(kind.__name__ for kind in _arguments(element))})'
     else:
       text = element.__name__
     if self.range:
-      low, high = self.range
-      end = '' if math.isinf(high) else f' to {high:g}'
-      text += f' {low:g}{end}' if end else f' from {low:g}'
+      low, high = (f'{end:.10g}' for end in self.range)
+      text += f' from {low}' if high == 'inf' else f', {low} to {high}'
     return f'tuple of {text}' if _is_tuple(self.kind) else text
 
 

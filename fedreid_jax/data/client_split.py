@@ -50,9 +50,9 @@ OF_ONE_DOMAIN = ('standalone', 'iid', 'dirichlet')
 
 def make_clients(
   domains: Sequence[Images],
-  split: str,
+  split: ClientSplit,
   seed: int,
-  labels: str = '',
+  labels: Labels = '',
   num_clients: int = 4,
   concentration: float = 0.5,
 ) -> tuple[ClientData, ...]:

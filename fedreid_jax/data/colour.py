@@ -30,13 +30,6 @@ KINDS = {
 # How often channels of infrared images are exchanged: as those of the others;
 # by CAJ's law; never, but hues are rotated (DNS).
 INFRARED = {'same': None, 'adapt': 7 / 8, 'hue': 0.0}
-DEFAULTS = {
-  'grey': 0.0,
-  'channel': 0.0,
-  'channel_kinds': 'exchange',
-  'infrared': 'same',
-  'copies': '',
-}
 VISIBLE, OTHER, COPY = range(3)  # groups of images; the first two modalities
 
 # `[outcome, channel taken, channel written]`.

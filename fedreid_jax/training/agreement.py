@@ -20,9 +20,9 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-import configs
 import fedreid_jax
 from fedreid_jax import errors
+from fedreid_jax.config import recipes
 from fedreid_jax.training import peers, recorder
 
 SHOWN = 3  # fields of a message
@@ -95,8 +95,8 @@ def code() -> dict[str, str]:
   found = {
     f'version of {name}': metadata.version(name) for name in recorder.PACKAGES
   }
-  for package in (fedreid_jax, configs):
-    root = Path(str(package.__file__)).parent
+  package = Path(str(fedreid_jax.__file__)).parent
+  for root in (package, recipes.folder()):
     for path in sorted(root.rglob('*.py')):
       digest = hashlib.sha256(path.read_bytes()).hexdigest()
       found[f'{root.name}/{path.relative_to(root).as_posix()}'] = digest[:16]

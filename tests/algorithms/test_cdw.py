@@ -136,7 +136,7 @@ def test_equal_clients_come_back_but_not_by_the_printed_weights():
 
 
 def test_public_images_may_take_the_place_of_the_clients_own():
-  component = cdw.make('public', images=2)
+  component = cdw.make(cdw.Options(batch='public', images=2))
   public = handmade.pixels(ROWS)
   slot = component.server_step.init(
     handmade.context(InitCtx, public=jnp.asarray(public))
@@ -158,7 +158,7 @@ def test_public_images_may_take_the_place_of_the_clients_own():
 
 def test_public_images_must_be_there(clients):
   cdw.make().check(Population(clients, 0, 4))
-  check = cdw.make('public', images=8).check
+  check = cdw.make(cdw.Options(batch='public', images=8)).check
   check(Population(clients, 8, 4))
   with pytest.raises(errors.ConfigError, match='data.public'):
     check(Population(clients, 0, 4))
@@ -168,7 +168,7 @@ def test_public_images_must_be_there(clients):
 
 def test_unknown_batch():
   with pytest.raises(errors.ConfigError, match='cdw.batch'):
-    cdw.make('lokal')
+    cdw.make(cdw.Options(batch='lokal'))
 
 
 def test_two_ways_to_weigh_are_refused():

@@ -28,7 +28,9 @@ def contrast(z, sent, past, has_past=True, images=IMAGE, valid=None, **made):
     broadcast=handmade.broadcast({handmade.KERNEL: sent[handmade.KERNEL]}),
   )
   state = past, jnp.bool_(has_past)
-  loss, metrics = moon.make(**made).term.loss(model([9, 9]), state, ctx)
+  loss, metrics = moon.make(moon.Options(**made)).term.loss(
+    model([9, 9]), state, ctx
+  )
   return float(loss), float(metrics['contrast'])
 
 

@@ -77,7 +77,7 @@ def test_only_sgd_can_be_counted():
 )
 def test_the_server_adds_what_arrived(weights, first, third):
   """Of four clients three are drawn, the second is lost, in another order."""
-  step = scaffold.make(weights).server_step
+  step = scaffold.make(scaffold.Options(weights=weights)).server_step
   shared = {KERNEL: jnp.ones((3, 2))}
   sizes = jnp.array([5.0, 1.0, 1.0, 1.0])
   slot = step.init(
@@ -227,4 +227,4 @@ def test_a_cohort_does_not_move_the_fixed_point(weights):
 
 def test_unknown_weights():
   with pytest.raises(errors.ConfigError, match='scaffold.weights.*uniform'):
-    scaffold.make('sizes')
+    scaffold.make(scaffold.Options(weights='sizes'))

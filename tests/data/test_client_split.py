@@ -1,3 +1,5 @@
+from typing import get_args
+
 import numpy as np
 import pytest
 
@@ -163,7 +165,7 @@ def test_label_spaces_of_cameras_that_see_the_same_people(
   assert {c[1] for c in clients.values()} == {columns}
 
 
-@pytest.mark.parametrize('labels', client_split.LABELS)
+@pytest.mark.parametrize('labels', get_args(client_split.Labels))
 @pytest.mark.parametrize(
   'name',
   ['by_dataset', 'by_camera', 'camera_independent', 'entity_independent'],
