@@ -21,7 +21,9 @@ from fedreid_jax.config import parsing, presets
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,space=b][,key=value...]`."""
-  given = parsing.argument(arg, presets.GENERALISED, space=('f', 'b'))
+  given = parsing.argument(
+    arg, presets.GENERALISED, space=parsing.choices('dfh.space')
+  )
   c = presets.base('dfh', ('fedpav', 'dfh'))
   c.local.sampler, c.local.batch, c.local.identities = 'pk', 32, 8
   given.apply_preset(c)

@@ -13,7 +13,10 @@ from fedreid_jax.config import parsing, presets
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,loss=entropy][,space=b][,...]`."""
   given = parsing.argument(
-    arg, presets.GENERALISED, loss=('distance', 'entropy'), space=('f', 'b')
+    arg,
+    presets.GENERALISED,
+    loss=parsing.choices('snr.loss'),
+    space=parsing.choices('dfh.space'),
   )
   c = presets.base('snr_dfh', ('fedpav', 'snr', 'dfh'))
   c.local.sampler, c.local.batch, c.local.identities = 'pk', 32, 8

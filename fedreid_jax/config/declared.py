@@ -137,7 +137,6 @@ def _defines(node: ast.stmt) -> list[str]:
   ]
 
 
-@functools.cache
 def _path(module: str) -> Path | None:
   """Returns the source of a module; its packages are not imported either."""
   name, *rest = module.split('.')

@@ -15,7 +15,7 @@ from fedreid_jax.core.options import Range, Regex
 from fedreid_jax.data.client_split import ClientSplit, Labels
 from fedreid_jax.data.colour import Infrared, Kind
 from fedreid_jax.data.datasets.regdb import Direction
-from fedreid_jax.data.decoder import Resample
+from fedreid_jax.data.decoder import MAX_PIXELS, Resample
 from fedreid_jax.data.sampling import SamplerName
 from fedreid_jax.evaluation.distances import Metric
 from fedreid_jax.evaluation.protocols import ProtocolName
@@ -123,7 +123,7 @@ class Data:
     int,
     Range(64, 89_478_485),  # Pillow opens no more.
     'of a file; a larger one is not decoded',
-  ] = 40_000_000
+  ] = MAX_PIXELS
   fast_decode: Annotated[
     bool, 'decode JPEG at a fraction of its size; pixels differ'
   ] = False

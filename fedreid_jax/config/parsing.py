@@ -129,6 +129,16 @@ def argument(
   return Argument(preset, chosen, presets[preset], pairs)
 
 
+def choices(field: str) -> tuple[str, ...]:
+  """Returns the choices of a field, the default first.
+
+  Args:
+    field: full name, of a built-in component or a group.
+  """
+  found = schema.fields()[field]
+  return tuple(dict.fromkeys((found.default, *found.choices())))
+
+
 def change(config: Any, pairs: Sequence[str], where: str = '--config') -> Any:
   """Sets fields from FIELD=VALUE pairs, values as Python literals or words.
 

@@ -68,8 +68,10 @@ def call(file: str, function: str, *args: Any) -> Any:
   except errors.FedReIDError:
     raise
   except Exception as error:  # a configuration file is code: anything goes
-    unknown = re.search(r'"(\w+)"', str(error))
-    new = unknown and renamed.field(unknown[1])
+    new = None
+    if isinstance(error, AttributeError | KeyError):
+      unknown = re.search(r'[\'"](\w+)[\'"]', str(error))
+      new = unknown and renamed.field(unknown[1])
     raise errors.ConfigError(
       f'{type(error).__name__}: {error}',
       file,
