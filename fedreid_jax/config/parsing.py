@@ -5,6 +5,7 @@ One parser reads the overrides of `--config.FIELD=VALUE`, of
 """
 
 import ast
+import contextlib
 import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_origin
@@ -200,6 +201,9 @@ def _value(text: str, kind: Any) -> Any:
   is_text = kind is str or get_origin(kind) is Literal
   if is_text and not isinstance(value, str):
     return text
+  if kind is float and isinstance(value, str):
+    with contextlib.suppress(ValueError):
+      return float(value)  # 'nan' and 'inf', which are refused as numbers
   if kind is bool and text.lower() in ('true', 'false'):
     return text.lower() == 'true'
   return value

@@ -53,8 +53,9 @@ def make_clients(
   split: ClientSplit,
   seed: int,
   labels: Labels = '',
-  num_clients: int = 4,
-  concentration: float = 0.5,
+  *,
+  num_clients: int,
+  concentration: float,
 ) -> tuple[ClientData, ...]:
   """Deals the images of domains to clients, sorted by name.
 

@@ -17,7 +17,7 @@ def rectification(
   valid: Array,
   centres: Array,
   present: Array,
-  kind: str = 'cos',
+  kind: Kind,
 ) -> Array:
   """Mean distance of images from the centres of their identities.
 

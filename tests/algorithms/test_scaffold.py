@@ -217,7 +217,7 @@ def test_the_fixed_point_of_the_papers_pair_is_the_uniform_optimum():
   np.testing.assert_allclose(found, optimum(weighted=False), rtol=1e-4)
 
 
-@pytest.mark.parametrize('weights', scaffold.WEIGHTS)
+@pytest.mark.parametrize('weights', ('size', 'uniform'))
 def test_a_cohort_does_not_move_the_fixed_point(weights):
   """Two of three clients a round: the control stays the mean over all."""
   found = ends_at(('fedavg', 'scaffold'), 0.5, rounds=300, weights=weights)
