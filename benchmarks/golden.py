@@ -28,7 +28,6 @@ from fedreid_jax.config import recipes, validation
 from fedreid_jax.data import cache
 from fedreid_jax.training import loop, run_files, snapshot
 
-FOLDER = Path(validation.__file__).parent
 _WRITE = flags.DEFINE_string('write', None, 'File to write.')
 _COMPARE = flags.DEFINE_string('compare', None, 'File to compare with.')
 _RECIPES = flags.DEFINE_list('recipes', None, 'Names; all recipes without.')
@@ -47,7 +46,7 @@ def digest(variables: dict[str, Any]) -> str:
 def record(recipe: str) -> dict[str, Any]:
   """Trains a recipe's smoke preset; returns its metrics and model digests."""
   config = validation.validate(
-    recipes.recipe(str(FOLDER / f'{recipe}.py'), 'smoke')
+    recipes.recipe(recipe, 'smoke')
   )
   with tempfile.TemporaryDirectory() as folder:
     results = loop.train(config, Path(folder))

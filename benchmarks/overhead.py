@@ -9,7 +9,6 @@ compiler included. Where a method passes over all images for statistics after
 training, that pass is part of a round, and shown alone as well.
 """
 
-import importlib
 import os
 import resource
 import time
@@ -53,13 +52,12 @@ def worker(name: str, arg: str) -> None:
   """Serves as one recipe."""
   import jax
 
-  from fedreid_jax.config import validation
+  from fedreid_jax.config import recipes, validation
   from fedreid_jax.training import build
 
   name, _, own = name.partition(':')
-  recipe = importlib.import_module(f'configs.{name}')
   arg = f'{arg},{own}' if own else arg
-  setup = build.build(validation.validate(recipe.get_config(arg)))
+  setup = build.build(validation.validate(recipes.recipe(name, arg)))
   executor = setup.executor
   server, states = executor.init(setup.variables, setup.pretrained)
   server, _ = executor.prepare(server, states)

@@ -52,7 +52,7 @@ def engine_round():
   import jax
 
   from fedreid_jax import algorithms
-  from fedreid_jax.config import schema
+  from fedreid_jax.config import presets, schema
   from fedreid_jax.core import compose, placement
   from fedreid_jax.core.types import ClientData
   from fedreid_jax.data import augment
@@ -61,7 +61,7 @@ def engine_round():
   from fedreid_jax.training import build
 
   config = schema.default()
-  schema.folder(config)
+  presets.folder(config)
   clients = tuple(
     ClientData(
       name,

@@ -33,15 +33,14 @@ def prepare(spec: str, arg: str, batch: int, steps: int):
   import jax
   import jax.numpy as jnp
 
-  from configs import fedpav
-  from fedreid_jax.config import validation
+  from fedreid_jax.config import recipes, validation
   from fedreid_jax.core import param_filter
   from fedreid_jax.losses import identity
   from fedreid_jax.models import flops, functional, networks
 
   name, _, own = spec.partition(':')
   fields = [arg, f'model.name={name}', *filter(None, [own])]
-  config = validation.validate(fedpav.get_config(','.join(fields)))
+  config = validation.validate(recipes.recipe('fedpav', ','.join(fields)))
   shape = config.data.height, config.data.width, 3
   model = functional.wrap(networks.build(config.model, IDENTITIES), shape)
   params, rest = param_filter.trainable(jax.jit(model.init)(jax.random.key(0)))

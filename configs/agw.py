@@ -14,7 +14,9 @@ from fedreid_jax.config import infrared, parsing
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
+  given = parsing.argument(arg, infrared.PRESETS)
   c = infrared.shared('agw', 'agw', 1)
+  given.apply_preset(c)
   c.loss.weighted_triplet = 1.0
   infrared.freeze_bias(c)
-  return parsing.recipe(arg, c, infrared.PRESETS)
+  return given.override(c)

@@ -16,10 +16,12 @@ from fedreid_jax.config import infrared, parsing
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
+  given = parsing.argument(arg, infrared.PRESETS)
   c = infrared.shared('caj', 'agw', 1)
+  given.apply_preset(c)
   c.loss.weighted_triplet = 1.0
   c.local.sampler, c.local.batch = 'pk_caj', 96
   infrared.erase(c)
   c.augment.infrared, c.augment.copies = 'adapt', 'copy'
   infrared.freeze_bias(c)
-  return parsing.recipe(arg, c, infrared.PRESETS)
+  return given.override(c)

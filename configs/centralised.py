@@ -7,13 +7,14 @@ allowed. The classifier has the identities of all domains.
   python -m launchers.main --config=configs/centralised.py:folder,data.root=DIR
 """
 
-from configs import fedpav, standalone
-from fedreid_jax.config import parsing
+from fedreid_jax.config import parsing, presets
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
-  config = fedpav.base('centralised', ('fedpav',))
-  config.data.client_split = 'centralised'
-  config.optim.reset_each_round = False
-  return parsing.recipe(arg, config, standalone.PRESETS)
+  given = parsing.argument(arg, presets.ALONE)
+  c = presets.base('centralised', ('fedpav',))
+  c.data.client_split = 'centralised'
+  given.apply_preset(c)
+  c.optim.reset_each_round = False
+  return given.override(c)

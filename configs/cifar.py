@@ -23,40 +23,33 @@ rounds of its re-identification, and the rate and data augmentation usual for
 this network. `data.client_split=dirichlet` deals classes unevenly.
 """
 
-from configs import fedpav
-from fedreid_jax import errors
-from fedreid_jax.config import parsing
-
-METHODS = {
-  'fedsgd': ('fedavg',),
-  'fedavg': ('fedavg',),
-  'fedatt': ('fedavg', 'fedatt'),
-  'fedreid': ('fedavg', 'uniform', 'local_expert'),
-  'centralised': ('fedavg',),
-}
+from fedreid_jax.config import parsing, presets
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,method=fedatt][,key=value...]`."""
-  arg, method = parsing.take_argument(arg, 'method', 'fedavg')
-  if method not in METHODS:
-    raise errors.ConfigError(
-      f'unknown method {method!r}', '--config', f'one of {", ".join(METHODS)}'
-    )
-  config = fedpav.base(f'cifar_{method}', METHODS[method])
-  config.data.task, config.data.client_split = 'classification', 'iid'
+  given = parsing.argument(
+    arg,
+    {'synthetic': _synthetic, 'smoke': _smoke, 'paper': _paper},
+    method=('fedavg', 'fedsgd', 'fedatt', 'fedreid', 'centralised'),
+  )
+  method = given.options['method']
+  added = {'fedatt': ('fedatt',), 'fedreid': ('uniform', 'local_expert')}
+  c = presets.base(f'cifar_{method}', ('fedavg', *added.get(method, ())))
+  c.model.name = 'resnet32'
+  c.data.height = c.data.width = 32
+  c.optim.lr, c.optim.schedule = 0.1, 'step'
+  given.apply_preset(c)
+  c.data.task, c.data.client_split = 'classification', 'iid'
   if method == 'centralised':
-    config.data.client_split = 'centralised'
-    config.optim.reset_each_round = False
-  config.data.height = config.data.width = 32
-  config.model.name = 'resnet32'
-  config.model.neck, config.model.classifier_bias = 'none', True
-  config.local.epochs = 1 if method == 'fedsgd' else 5
-  config.optim.lr, config.optim.schedule = 0.1, 'step'
-  return parsing.recipe(arg, config, PRESETS)
+    c.data.client_split = 'centralised'
+    c.optim.reset_each_round = False
+  c.model.neck, c.model.classifier_bias = 'none', True
+  c.local.epochs = 1 if method == 'fedsgd' else 5
+  return given.override(c)
 
 
-def synthetic(c) -> None:
+def _synthetic(c):
   """Twelve persons as classes, tested on photographs taken later."""
   c.data.sources = c.data.targets = ('plaza',)
   c.data.width = 16
@@ -67,9 +60,9 @@ def synthetic(c) -> None:
   c.augment.pad = 2
 
 
-def smoke(c) -> None:
+def _smoke(c):
   """The same in seconds: another network, few persons, two rounds."""
-  synthetic(c)
+  _synthetic(c)
   c.model.name, c.model.features = 'convnet', (16, 32)
   c.data.identities, c.data.shots, c.data.target_shots = 6, 4, 2
   c.local.batch = 8
@@ -77,13 +70,10 @@ def smoke(c) -> None:
   c.evaluation.every = 2
 
 
-def paper(c) -> None:
+def _paper(c):
   """CIFAR-10 in four equal parts."""
   c.data.source = 'datasets'
   c.data.sources = c.data.targets = ('cifar10',)
   c.data.mean = (0.4914, 0.4822, 0.4465)  # of the training images
   c.data.std = (0.2470, 0.2435, 0.2616)
   c.rounds, c.optim.milestones = 100, (40, 80)
-
-
-PRESETS = {'synthetic': synthetic, 'smoke': smoke, 'paper': paper}

@@ -14,7 +14,9 @@ from fedreid_jax.config import infrared, parsing
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
+  given = parsing.argument(arg, infrared.PRESETS)
   c = infrared.shared('deen', 'deen', 1)
+  given.apply_preset(c)
   c.components = ('fedavg', 'deen')
   c.model.pool = 'gap'
   c.loss.identity = 0.0  # the component is the whole loss
@@ -23,13 +25,10 @@ def get_config(arg: str | None = None):
   c.augment.grey, c.augment.erase_area = 0.5, (0.2, 0.8)
   c.augment.erase_fill = c.data.mean  # after normalisation, as released
   infrared.freeze_bias(c)
-  return parsing.recipe(
-    arg,
-    c,
-    infrared.presets(
-      data__height__paper=384,
-      # From random numbers a rate four times as high draws all features of a
-      # smaller world to one point.
-      optim__lr__synthetic=0.005,
-    ),
-  )
+  if given.preset == 'paper':
+    c.data.height = 384
+  if given.preset == 'synthetic':
+    # From random numbers a rate four times as high draws all features of few
+    # persons to one point.
+    c.optim.lr = 0.005
+  return given.override(c)

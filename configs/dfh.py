@@ -16,57 +16,19 @@ CUHK03 31.3 / 56.5 (FedPav 25.4 / 49.4); on CUHK02 71.7 / 69.5 (62.6 / 59.8); on
 CUHK03 27.2 / 30.5 (22.5 / 24.3). What was measured here is in docs/results.md.
 """
 
-from fedreid_jax.config import parsing, schema
+from fedreid_jax.config import parsing, presets
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,space=b][,key=value...]`."""
-  arg, space = parsing.take_argument(arg, 'space', 'f')
-  return parsing.recipe(arg, base(space), PRESETS)
-
-
-def base(space: str):
-  """Returns the recipe before its presets.
-
-  Args:
-    space: of all losses, statistics and retrieval: 'f', the pooled feature of a
-      network without a neck, or 'b', the normalised one.
-  """
-  config = schema.default()
-  config.name = 'dfh'
-  config.components = ('fedpav', 'dfh')
-  config.dfh.space = space
-  config.model.neck = 'bn' if space == 'b' else 'none'
-  config.loss.triplet = 1.0
-  config.local.sampler = 'pk'
-  config.local.batch, config.local.identities = 32, 8
-  config.optim.nesterov = False
-  return config
-
-
-def paper(c) -> None:
-  """DFH's published setting: three data sets in, Market-1501 out (table 1).
-
-  The other rows: targets 'cuhk02' and 'cuhk03' with the rest as sources.
-  """
-  c.data.source = 'datasets'
-  c.data.sources = ('msmt17', 'cuhk02', 'cuhk03')
-  c.data.targets = ('market1501',)
-  c.data.height, c.data.width = 256, 128
-  c.model.name = 'resnet50'
-  c.rounds = 40
-  c.local.batch, c.local.identities, c.local.steps = 64, 16, 200
-  c.optim.lr = 1e-3
-  c.optim.schedule, c.optim.milestones, c.optim.gamma = 'step', (20, 30), 0.5
-  c.augment.pad, c.augment.erase = 10, 0.5
-  c.augment.erase_fill = (0.485, 0.456, 0.406)
-  c.augment.erase_tries = 100
-
-
-PRESETS = {
-  'synthetic': schema.synthetic,
-  'smoke': schema.smoke,
-  'folder': schema.folder,
-  'nine': schema.nine,
-  'paper': paper,
-}
+  given = parsing.argument(
+    arg, presets.GENERALISED, space=parsing.choices('dfh.space')
+  )
+  c = presets.base('dfh', ('fedpav', 'dfh'))
+  c.local.sampler, c.local.batch, c.local.identities = 'pk', 32, 8
+  given.apply_preset(c)
+  c.dfh.space = given.options['space']
+  c.model.neck = 'bn' if c.dfh.space == 'b' else 'none'
+  c.loss.triplet = 1.0
+  c.optim.nesterov = False
+  return given.override(c)

@@ -16,17 +16,16 @@ from fedreid_jax.config import infrared, parsing
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
+  given = parsing.argument(arg, infrared.PRESETS)
   c = infrared.shared('dns', 'dns', 3)
+  c.optim.schedule, c.optim.schedule_per_step = 'linear', True
+  c.optim.lr, c.optim.warmup = 0.2, 0
+  given.apply_preset(c)
   c.components = ('fedavg', 'dns')
   c.loss.circle = 1.0
   c.local.batch, c.local.identities = 48, 6
-  c.optim.lr, c.optim.lr_multipliers = 0.2, infrared.DNS_RATES
-  c.optim.schedule, c.optim.warmup, c.optim.schedule_per_step = (
-    'linear',
-    0,
-    True,
-  )
+  infrared.dns_rates(c)
   infrared.erase(c)
   c.augment.infrared = 'hue'
   c.augment.channel, c.augment.channel_kinds = 2 / 3, 'copy'
-  return parsing.recipe(arg, c, infrared.PRESETS)
+  return given.override(c)

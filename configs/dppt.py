@@ -18,49 +18,38 @@ cameras and `dppt.target=zeros,dppt.k=3` for entities. Published numbers are in
 fedreid_jax/config/tables/l2rw_numbers.py, measured ones in docs/results.md.
 """
 
-from fedreid_jax import errors
 from fedreid_jax.config import infrared, parsing
-
-SERVERS = ('fedavg', 'fedprox', 'fednova', 'moon')
-LOCALS = ('base', 'ca', 'agw', 'dns', 'dppt')
-PROTOCOLS = {'ci': 'camera_independent', 'ei': 'entity_independent'}
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,server=...][,local=...][,...]`."""
-  chosen = {}
-  for name, choices in (
-    ('server', SERVERS),
-    ('local', LOCALS),
-    ('protocol', PROTOCOLS),
-  ):
-    default = 'dppt' if name == 'local' else next(iter(choices))
-    arg, chosen[name] = parsing.take_argument(arg, name, default)
-    if chosen[name] not in choices:
-      raise errors.ConfigError(
-        f'unknown {name} {chosen[name]!r}',
-        '--config',
-        f'one of {", ".join(choices)}',
-      )
-  return parsing.recipe(arg, base(**chosen), infrared.PRESETS)
-
-
-def base(server: str, local: str, protocol: str):
-  """Returns the recipe before its presets."""
+  given = parsing.argument(
+    arg,
+    infrared.PRESETS,
+    server=('fedavg', 'fedprox', 'fednova', 'moon'),
+    local=('dppt', 'base', 'ca', 'agw', 'dns'),
+    protocol=('ci', 'ei'),
+  )
+  server, local = given.options['server'], given.options['local']
+  cameras = given.options['protocol'] == 'ci'
   components = ('fedavg',) if server == 'fedavg' else ('fedavg', server)
   if local in ('dppt', 'dns'):
     components += (local,)
-  c = infrared.federated('dppt', components)
-  c.data.client_split = PROTOCOLS[protocol]
+  c = infrared.federated(
+    'dppt',
+    components,
+    'camera_independent' if cameras else 'entity_independent',
+  )
+  given.apply_preset(c)
   if local in ('ca', 'dppt'):
-    c.augment.channel = 0.5 if protocol == 'ci' else 1.0
+    c.augment.channel = 0.5 if cameras else 1.0
   elif local == 'agw':
     c.model.variant = 'agw'
     c.loss.circle, c.loss.weighted_triplet = 0.0, 1.0
     infrared.freeze_bias(c)
   elif local == 'dns':
     c.model.variant, c.dns.variant = 'dns', 'one_stream'
-    c.optim.lr_multipliers = infrared.DNS_RATES
+    infrared.dns_rates(c)
     infrared.erase(c)
     c.augment.channel, c.augment.channel_kinds = 2 / 3, 'copy'
-  return c
+  return given.override(c)

@@ -6,12 +6,13 @@ Table rows: Wu & Gong table 2, with the 'max' label space.
   python -m launchers.main --config=configs/fedatt.py:folder,data.root=DIR
 """
 
-from configs import fedpav
-from fedreid_jax.config import parsing
+from fedreid_jax.config import parsing, presets
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
-  config = fedpav.base('fedatt', ('fedavg', 'fedatt'))
-  config.data.labels = 'max'
-  return parsing.recipe(arg, config, fedpav.PRESETS)
+  given = parsing.argument(arg, presets.FEDERATED)
+  c = presets.base('fedatt', ('fedavg', 'fedatt'))
+  given.apply_preset(c)
+  c.data.labels = 'max'
+  return given.override(c)

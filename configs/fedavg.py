@@ -7,12 +7,13 @@ Gong) or 'global'. Table rows: DFH table 1, Wu & Gong table 2, L2RW table 1.
   python -m launchers.main --config=configs/fedavg.py:folder,data.root=DIR
 """
 
-from configs import fedpav
-from fedreid_jax.config import parsing
+from fedreid_jax.config import parsing, presets
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
-  config = fedpav.base('fedavg', ('fedavg',))
-  config.data.labels = 'concat'
-  return parsing.recipe(arg, config, fedpav.PRESETS)
+  given = parsing.argument(arg, presets.FEDERATED)
+  c = presets.base('fedavg', ('fedavg',))
+  given.apply_preset(c)
+  c.data.labels = 'concat'
+  return given.override(c)

@@ -7,11 +7,12 @@ standalone).
   python -m launchers.main --config=configs/fednova.py:folder,data.root=DIR
 """
 
-from configs import fedpav
-from fedreid_jax.config import parsing
+from fedreid_jax.config import parsing, presets
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
-  base = fedpav.base('fednova', ('fedpav', 'fednova'))
-  return parsing.recipe(arg, base, fedpav.PRESETS)
+  given = parsing.argument(arg, presets.FEDERATED)
+  c = presets.base('fednova', ('fedpav', 'fednova'))
+  given.apply_preset(c)
+  return given.override(c)

@@ -8,11 +8,12 @@ it.
   python -m launchers.main --config=configs/fedopt.py:folder,data.root=DIR
 """
 
-from configs import fedpav
-from fedreid_jax.config import parsing
+from fedreid_jax.config import parsing, presets
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
-  base = fedpav.base('fedopt', ('fedpav', 'fedopt'))
-  return parsing.recipe(arg, base, fedpav.PRESETS)
+  given = parsing.argument(arg, presets.FEDERATED)
+  c = presets.base('fedopt', ('fedpav', 'fedopt'))
+  given.apply_preset(c)
+  return given.override(c)

@@ -18,81 +18,12 @@ MSMT17 41.0 / 48.3, DukeMTMC 74.3 / 78.1, Market-1501 83.4 / 83.6, CUHK03-NP
 3DPeS 69.2 / 80.6, i-LIDS 79.9 / 84.7. Figures measured here: docs/results.md.
 """
 
-from fedreid_jax.config import parsing, schema
+from fedreid_jax.config import parsing, presets
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
-  return parsing.recipe(arg, base('fedpav', ('fedpav',)), PRESETS)
-
-
-def base(name: str, components: tuple[str, ...]):
-  """Returns a recipe of the family before its presets.
-
-  Args:
-    name: of the recipe.
-    components: of the method.
-  """
-  config = schema.default()
-  config.name = name
-  config.components = components
-  return config
-
-
-def nine(c) -> None:
-  """The nine synthetic clients; local models are evaluated too."""
-  schema.nine(c)
-  if 'standalone' not in c.components and c.data.client_split != 'centralised':
-    c.components = (*c.components, 'local_models')
-
-
-def paper(c) -> None:
-  """The published setting: nine data sets, each client and target."""
-  c.data.source = 'datasets'
-  c.data.sources = (
-    'msmt17',
-    'dukemtmc',
-    'market1501',
-    'cuhk03-np',
-    'prid2011:split=half',
-    'cuhk01:split=half',
-    'viper:split=half',
-    '3dpes:split=half',
-    'qmul-ilids:split=half',
-  )
-  c.data.targets = c.data.sources
-  c.data.allow_overlap = True  # other persons of the same data sets
-  c.data.height, c.data.width = 256, 128
-  c.model.name, c.model.last_stride = 'resnet50', 2
-  c.model.neck, c.model.classifier_bias = 'bottleneck', True
-  c.rounds, c.evaluation.every = 300, 10
-  c.optim.lr_multipliers = (('params/backbone/', 0.1),)
-  c.augment.pad = 10
-  c.evaluation.protocol = 'fedreid_legacy'
-  c.evaluation.metric, c.evaluation.flip = 'cosine', True
-  if 'standalone' not in c.components and c.data.client_split != 'centralised':
-    c.components = (*c.components, 'local_models')
-
-
-def _public(preset, name: str):
-  def change(c) -> None:
-    preset(c)
-    c.data.public = name
-
-  return change
-
-
-PRESETS = {
-  'synthetic': schema.synthetic,
-  'smoke': schema.smoke,
-  'folder': schema.folder,
-  'nine': nine,
-  'paper': paper,
-}
-# Of methods that need images everybody may see.
-WITH_PUBLIC = PRESETS | {
-  'synthetic': _public(schema.synthetic, 'park'),
-  'smoke': _public(schema.smoke, 'park'),
-  'nine': _public(nine, 'depot:identities=24,shots=2'),
-  'paper': _public(paper, 'cuhk02:split=public'),
-}
+  given = parsing.argument(arg, presets.FEDERATED)
+  c = presets.base('fedpav', ('fedpav',))
+  given.apply_preset(c)
+  return given.override(c)

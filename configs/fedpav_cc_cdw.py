@@ -7,11 +7,13 @@ Table rows: journal version, tables 4 and 5.
     --config.data.root=DIR --config.data.public=NAME
 """
 
-from configs import fedpav
-from fedreid_jax.config import parsing
+from fedreid_jax.config import parsing, presets
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
-  base = fedpav.base('fedpav_cc_cdw', ('fedpav', 'client_clustering', 'cdw'))
-  return parsing.recipe(arg, base, fedpav.WITH_PUBLIC)
+  given = parsing.argument(arg, presets.FEDERATED)
+  c = presets.base('fedpav_cc_cdw', ('fedpav', 'client_clustering', 'cdw'))
+  given.apply_preset(c)
+  c.data.public = presets.PUBLIC[given.preset]
+  return given.override(c)

@@ -7,11 +7,12 @@ against standalone).
   python -m launchers.main --config=configs/fedpav_cdw.py:folder,data.root=DIR
 """
 
-from configs import fedpav
-from fedreid_jax.config import parsing
+from fedreid_jax.config import parsing, presets
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
-  base = fedpav.base('fedpav_cdw', ('fedpav', 'cdw'))
-  return parsing.recipe(arg, base, fedpav.PRESETS)
+  given = parsing.argument(arg, presets.FEDERATED)
+  c = presets.base('fedpav_cdw', ('fedpav', 'cdw'))
+  given.apply_preset(c)
+  return given.override(c)

@@ -8,11 +8,13 @@ public set is CUHK02 there; here a synthetic domain, or `data.public`.
     --config.data.public=NAME
 """
 
-from configs import fedpav
-from fedreid_jax.config import parsing
+from fedreid_jax.config import parsing, presets
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
-  base = fedpav.base('fedpav_kd', ('fedpav', 'kd'))
-  return parsing.recipe(arg, base, fedpav.WITH_PUBLIC)
+  given = parsing.argument(arg, presets.FEDERATED)
+  c = presets.base('fedpav_kd', ('fedpav', 'kd'))
+  given.apply_preset(c)
+  c.data.public = presets.PUBLIC[given.preset]
+  return given.override(c)

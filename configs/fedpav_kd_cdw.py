@@ -7,11 +7,13 @@ Table rows: ACM MM 2020, figures 8, 13, 14; journal version, figure 4, table 5.
     --config.data.root=DIR --config.data.public=NAME
 """
 
-from configs import fedpav
-from fedreid_jax.config import parsing
+from fedreid_jax.config import parsing, presets
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
-  base = fedpav.base('fedpav_kd_cdw', ('fedpav', 'cdw', 'kd'))
-  return parsing.recipe(arg, base, fedpav.WITH_PUBLIC)
+  given = parsing.argument(arg, presets.FEDERATED)
+  c = presets.base('fedpav_kd_cdw', ('fedpav', 'cdw', 'kd'))
+  given.apply_preset(c)
+  c.data.public = presets.PUBLIC[given.preset]
+  return given.override(c)

@@ -7,11 +7,12 @@ standalone). mu is not published: 0.01 is an assumption.
   python -m launchers.main --config=configs/fedprox.py:folder,data.root=DIR
 """
 
-from configs import fedpav
-from fedreid_jax.config import parsing
+from fedreid_jax.config import parsing, presets
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
-  base = fedpav.base('fedprox', ('fedpav', 'fedprox'))
-  return parsing.recipe(arg, base, fedpav.PRESETS)
+  given = parsing.argument(arg, presets.FEDERATED)
+  c = presets.base('fedprox', ('fedpav', 'fedprox'))
+  given.apply_preset(c)
+  return given.override(c)

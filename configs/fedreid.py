@@ -26,51 +26,46 @@ MSMT17: VIPeR 46.2 rank-1, iLIDS 69.7. What was measured here is in
 docs/results.md.
 """
 
-from configs import fedpav
-from fedreid_jax import errors
-from fedreid_jax.config import parsing
-
-VARIANTS = {
-  'distilled': ('fedpav', 'uniform', 'local_expert'),
-  'plain': ('fedpav', 'uniform'),
-  'supervised': ('standalone', 'local_expert'),
-}
-NOISE = ('none', 'single', 'double')
+from fedreid_jax.config import parsing, presets
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,variant=...][,noise=...][,...]`."""
-  arg, variant = parsing.take_argument(arg, 'variant', 'distilled')
-  arg, noise = parsing.take_argument(arg, 'noise', 'none')
-  for name, value, choices in (
-    ('variant', variant, tuple(VARIANTS)),
-    ('noise', noise, NOISE),
-  ):
-    if value not in choices:
-      raise errors.ConfigError(
-        f'unknown {name} {value!r}', '--config', f'one of {", ".join(choices)}'
-      )
-  config = fedpav.base('fedreid', VARIANTS[variant])
-  # The whole mapping network is a head: it never leaves its client.
-  config.fedpav.shared = r'(?!\w+/neck/|params/(.+/)?classifier/)'
-  config.model.neck, config.model.bottleneck = 'mapping', 128
-  config.evaluation.feature = 'feature'
-  config.local_expert.frozen = variant == 'supervised'
-  config.optim.reset_each_round = variant != 'supervised'
+  given = parsing.argument(
+    arg,
+    {**presets.FEDERATED, 'paper': _paper},
+    variant=('distilled', 'plain', 'supervised'),
+    noise=('none', 'single', 'double'),
+  )
+  variant, noise = given.options['variant'], given.options['noise']
+  components = {
+    'distilled': ('fedpav', 'uniform', 'local_expert'),
+    'plain': ('fedpav', 'uniform'),
+    'supervised': ('standalone', 'local_expert'),
+  }[variant]
   if noise != 'none':
-    config.components = (*config.components, 'noise')
-    config.noise.double = noise == 'double'
-  return parsing.recipe(arg, config, PRESETS)
+    components = (*components, 'noise')
+  c = presets.base('fedreid', components)
+  c.local_expert.frozen = variant == 'supervised'
+  given.apply_preset(c)
+  # The whole mapping network is a head: it never leaves its client.
+  c.fedpav.shared = r'(?!\w+/neck/|params/(.+/)?classifier/)'
+  c.model.neck = 'mapping'
+  c.model.bottleneck = 512 if given.preset == 'paper' else 128
+  c.evaluation.feature = 'feature'
+  c.optim.reset_each_round = variant != 'supervised'
+  c.noise.double = noise == 'double'
+  return given.override(c)
 
 
-def paper(c) -> None:
+def _paper(c):
   """The published setting: four data sets in, five small ones tested."""
   c.data.source = 'datasets'
   c.data.sources = ('dukemtmc', 'market1501', 'cuhk03-np', 'msmt17:val=drop')
   c.data.targets = ('viper', 'qmul-ilids', '3dpes', 'caviar4reid', 'grid')
   c.data.height, c.data.width = 256, 128
   c.model.name, c.model.last_stride = 'resnet50', 2
-  c.model.bottleneck, c.model.classifier_bias = 512, True
+  c.model.classifier_bias = True
   if c.local_expert.frozen:  # a client is tested on its own data set
     c.data.targets, c.data.allow_overlap = c.data.sources, True
   c.rounds, c.evaluation.every = 100, 10
@@ -78,6 +73,3 @@ def paper(c) -> None:
   c.optim.schedule, c.optim.milestones = 'step', (40, 80)
   c.augment.pad = 10
   c.evaluation.flip = True
-
-
-PRESETS = fedpav.PRESETS | {'paper': paper}

@@ -9,23 +9,16 @@ adds up the gradient of all its images and the server takes one step a round:
 Table rows: Wu & Gong table 2 (FedSGD), which equals FedAVG at S=1 there.
 """
 
-from configs import fedpav
-from fedreid_jax import errors
-from fedreid_jax.config import parsing
-
-VARIANTS = ('p4', 'strict')
+from fedreid_jax.config import parsing, presets
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,variant=strict][,key=value...]`."""
-  arg, variant = parsing.take_argument(arg, 'variant', VARIANTS[0])
-  if variant not in VARIANTS:
-    raise errors.ConfigError(
-      f'unknown variant {variant!r}', '--config', f'one of {VARIANTS}'
-    )
-  config = fedpav.base('fedsgd', ('fedavg',))
-  config.data.labels = 'max'
-  if variant == 'strict':
-    config.local.accumulate, config.local.drop_last = True, False
-    config.optim.momentum, config.optim.nesterov = 0.0, False
-  return parsing.recipe(arg, config, fedpav.PRESETS)
+  given = parsing.argument(arg, presets.FEDERATED, variant=('p4', 'strict'))
+  c = presets.base('fedsgd', ('fedavg',))
+  given.apply_preset(c)
+  c.data.labels = 'max'
+  if given.options['variant'] == 'strict':
+    c.local.accumulate, c.local.drop_last = True, False
+    c.optim.momentum, c.optim.nesterov = 0.0, False
+  return given.override(c)

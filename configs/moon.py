@@ -6,11 +6,12 @@ Table rows: L2RW table 1 compares with it, there with a classifier that travels.
   python -m launchers.main --config=configs/moon.py:folder,data.root=DIR
 """
 
-from configs import fedpav
-from fedreid_jax.config import parsing
+from fedreid_jax.config import parsing, presets
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
-  base = fedpav.base('moon', ('fedpav', 'moon'))
-  return parsing.recipe(arg, base, fedpav.PRESETS)
+  given = parsing.argument(arg, presets.FEDERATED)
+  c = presets.base('moon', ('fedpav', 'moon'))
+  given.apply_preset(c)
+  return given.override(c)

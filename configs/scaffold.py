@@ -6,11 +6,12 @@ In none of the papers' tables; users of a federated library expect it.
   python -m launchers.main --config=configs/scaffold.py:folder,data.root=DIR
 """
 
-from configs import fedpav
-from fedreid_jax.config import parsing
+from fedreid_jax.config import parsing, presets
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,key=value...]`."""
-  base = fedpav.base('scaffold', ('fedpav', 'scaffold'))
-  return parsing.recipe(arg, base, fedpav.PRESETS)
+  given = parsing.argument(arg, presets.FEDERATED)
+  c = presets.base('scaffold', ('fedpav', 'scaffold'))
+  given.apply_preset(c)
+  return given.override(c)

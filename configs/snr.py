@@ -11,39 +11,24 @@ configs/tables. `paper` is DFH's setting; what was measured here is in
 docs/results.md.
 """
 
-from configs import dfh
-from fedreid_jax import errors
-from fedreid_jax.config import parsing
-
-LOSSES = {'distance': 'snr', 'entropy': 'snr_entropy'}
+from fedreid_jax.config import parsing, presets
 
 
 def get_config(arg: str | None = None):
-  """Returns the recipe.
-
-  Args:
-    arg: `PRESET[,loss=entropy][,space=b][,key=value...]`.
-  """
-  arg, loss = parsing.take_argument(arg, 'loss', 'distance')
-  arg, space = parsing.take_argument(arg, 'space', 'f')
-  config = base('snr', ('fedpav', 'snr'), loss, space)
-  return parsing.recipe(arg, config, dfh.PRESETS)
-
-
-def base(name: str, components: tuple[str, ...], loss: str, space: str):
-  """Returns a recipe with SNR's modules before its presets.
-
-  Args:
-    name: of the recipe.
-    components: of the method.
-    loss: one of `LOSSES`.
-    space: see `dfh.base`.
-  """
-  if loss not in LOSSES:
-    raise errors.ConfigError(
-      f'unknown loss {loss!r}', '--config', f'one of {", ".join(LOSSES)}'
-    )
-  config = dfh.base(space)
-  config.name, config.components = name, components
-  config.model.variant, config.snr.loss = LOSSES[loss], loss
-  return config
+  """Returns the recipe; `arg` is `PRESET[,loss=entropy][,space=b][,...]`."""
+  given = parsing.argument(
+    arg,
+    presets.GENERALISED,
+    loss=parsing.choices('snr.loss'),
+    space=parsing.choices('dfh.space'),
+  )
+  c = presets.base('snr', ('fedpav', 'snr'))
+  c.local.sampler, c.local.batch, c.local.identities = 'pk', 32, 8
+  given.apply_preset(c)
+  c.snr.loss = given.options['loss']
+  c.model.variant = 'snr_entropy' if c.snr.loss == 'entropy' else 'snr'
+  c.dfh.space = given.options['space']
+  c.model.neck = 'bn' if c.dfh.space == 'b' else 'none'
+  c.loss.triplet = 1.0
+  c.optim.nesterov = False
+  return given.override(c)

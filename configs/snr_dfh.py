@@ -7,13 +7,24 @@ Table rows: DFH table 1, SNR + DFH, in configs/tables. The loss of SNR is on the
 original batch only. What was measured here is in docs/results.md.
 """
 
-from configs import dfh, snr
-from fedreid_jax.config import parsing
+from fedreid_jax.config import parsing, presets
 
 
 def get_config(arg: str | None = None):
   """Returns the recipe; `arg` is `PRESET[,loss=entropy][,space=b][,...]`."""
-  arg, loss = parsing.take_argument(arg, 'loss', 'distance')
-  arg, space = parsing.take_argument(arg, 'space', 'f')
-  config = snr.base('snr_dfh', ('fedpav', 'snr', 'dfh'), loss, space)
-  return parsing.recipe(arg, config, dfh.PRESETS)
+  given = parsing.argument(
+    arg,
+    presets.GENERALISED,
+    loss=parsing.choices('snr.loss'),
+    space=parsing.choices('dfh.space'),
+  )
+  c = presets.base('snr_dfh', ('fedpav', 'snr', 'dfh'))
+  c.local.sampler, c.local.batch, c.local.identities = 'pk', 32, 8
+  given.apply_preset(c)
+  c.snr.loss = given.options['loss']
+  c.model.variant = 'snr_entropy' if c.snr.loss == 'entropy' else 'snr'
+  c.dfh.space = given.options['space']
+  c.model.neck = 'bn' if c.dfh.space == 'b' else 'none'
+  c.loss.triplet = 1.0
+  c.optim.nesterov = False
+  return given.override(c)

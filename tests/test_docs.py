@@ -12,7 +12,7 @@ import pytest
 from fedreid_jax import algorithms
 from fedreid_jax.cli import program, table
 from fedreid_jax.config import recipes, schema
-from fedreid_jax.core import compose
+from fedreid_jax.core import plugins
 
 ROOT = Path(__file__).parents[1]
 # The changelog is left out: it has the names of earlier versions.
@@ -105,7 +105,7 @@ def test_lists_are_complete(doc):
   if doc.name == 'README.md':
     assert not [n for n in recipes.names() if f'`{n}`' not in text]
   if doc.name == 'algorithms.md':
-    names = compose.available(algorithms)
+    names = plugins.available(algorithms)
     assert not [n for n in names if f'`{n}`' not in text]
 
 

@@ -1,1 +1,1 @@
-"""One idea a module; each `make(**arguments)` returns a Component."""
+"""One idea a module; each `make(options)` returns a Component."""

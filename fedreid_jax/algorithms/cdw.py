@@ -21,10 +21,12 @@ models in training mode, where dropout adds to d; here the test transform and no
 dropout. If no model changed, weights are by size.
 """
 
+import dataclasses
+from typing import Annotated, Literal
+
 import jax
 import jax.numpy as jnp
 
-from fedreid_jax import errors
 from fedreid_jax.core import aggregation, batch_stats
 from fedreid_jax.core.component import (
   Aggregation,
@@ -40,27 +42,24 @@ from fedreid_jax.core.contexts import (
   ServerInitCtx,
   StepCtx,
 )
+from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array, Batch, Flat
 from fedreid_jax.losses import identity, similarity
 
-BATCHES = ('local', 'public')
+
+@dataclasses.dataclass(frozen=True)
+class Options(Checked):
+  """Hyper-parameters of CDW."""
+
+  batch: Annotated[
+    Literal['local', 'public'], 'images on which the distance is measured'
+  ] = 'local'
+  images: Annotated[int, Range(1), 'public: number of public images'] = 32
 
 
-def make(batch: str = 'local', images: int = 32) -> Component:
-  """Builds the component.
-
-  Args:
-    batch: 'local' or 'public', what the distance is measured on.
-    images: public images, if public.
-
-  Raises:
-    ConfigError: for an unknown choice.
-  """
-  if batch not in BATCHES:
-    raise errors.ConfigError(
-      f'unknown batch {batch!r}', 'cdw.batch', f'one of {", ".join(BATCHES)}'
-    )
-  public = batch == 'public'
+def make(options: Options = Options()) -> Component:
+  """Builds the component."""
+  images, public = options.images, options.batch == 'public'
 
   def round_start(state: tuple[()], ctx: RoundCtx) -> Batch:
     del state

@@ -20,6 +20,9 @@ over S inside a cluster, where they would not sum to one. There is no released
 code of the clustering.
 """
 
+import dataclasses
+from typing import Annotated, Literal
+
 import jax
 import jax.numpy as jnp
 
@@ -27,27 +30,25 @@ from fedreid_jax import errors
 from fedreid_jax.clustering import finch
 from fedreid_jax.core.component import Component, ComponentInfo, Participants
 from fedreid_jax.core.contexts import ServerCtx
+from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array, Flat
 
-REPRESENT = ('flatten', 'mean')
+
+@dataclasses.dataclass(frozen=True)
+class Options(Checked):
+  """Hyper-parameters of client clustering."""
+
+  images: Annotated[
+    int, Range(1), 'public images on which clients are compared'
+  ] = 32
+  represent: Annotated[
+    Literal['flatten', 'mean'], "a client's features as one vector"
+  ] = 'flatten'
 
 
-def make(images: int = 32, represent: str = 'flatten') -> Component:
-  """Builds the component.
-
-  Args:
-    images: public images clients are compared on.
-    represent: 'flatten' all their features, or 'mean'.
-
-  Raises:
-    ConfigError: for an unknown choice.
-  """
-  if represent not in REPRESENT:
-    raise errors.ConfigError(
-      f'unknown choice {represent!r}',
-      'client_clustering.represent',
-      f'one of {", ".join(REPRESENT)}',
-    )
+def make(options: Options = Options()) -> Component:
+  """Builds the component."""
+  images, represent = options.images, options.represent
 
   def cluster(groups: Array, ctx: ServerCtx) -> Array:
     batch = ctx.test_transform(ctx.public[:images])

@@ -25,38 +25,42 @@ ranked is an image's own embedding, where it also adds up the similarities of
 all three before and after the neck.
 """
 
+import dataclasses
+from typing import Annotated
+
 import jax.numpy as jnp
 
 from fedreid_jax import errors
 from fedreid_jax.core.component import ClientHooks, Component
 from fedreid_jax.core.contexts import LossCtx
+from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array, Flat, Metrics
 from fedreid_jax.losses import embedding_expansion, identity, metric
 
 
-def make(
-  *,
-  lam_cpm: float = 0.8,
-  lam_ort: float = 0.01,
-  margin: float = 0.3,
-  cpm_margin: float = 0.2,
-) -> Component:
+@dataclasses.dataclass(frozen=True)
+class Options(Checked):
+  """Hyper-parameters of DEEN."""
+
+  lam_cpm: Annotated[float, Range(0), 'weight of centre-guided pair mining'] = (
+    0.8
+  )
+  lam_ort: Annotated[
+    float, Range(0), "weight of the branches' inner products"
+  ] = 0.01
+  margin: Annotated[float, Range(0), 'of the hard triplet loss'] = 0.3
+  cpm_margin: Annotated[float, Range(0), 'of centre-guided pair mining'] = 0.2
+
+
+def make(options: Options = Options()) -> Component:
   """Builds the component.
 
-  Args:
-    lam_cpm: weight of centre-guided pair mining.
-    lam_ort: weight of the branches' inner products.
-    margin: of the hard triplet loss.
-    cpm_margin: of centre-guided pair mining.
-
   Raises:
-    ConfigError: for a number below zero; with a network that does not make two
-      expansions, once it is traced.
+    ConfigError: once it is traced, for a network that does not make two
+      expansions.
   """
-  if min(lam_cpm, lam_ort, margin, cpm_margin) < 0:
-    raise errors.ConfigError(
-      'a weight or margin below 0', 'deen', 'give 0 or more'
-    )
+  lam_cpm, lam_ort, margin = options.lam_cpm, options.lam_ort, options.margin
+  cpm_margin = options.cpm_margin
 
   def expansion_loss(
     variables: Flat, state: tuple[()], ctx: LossCtx

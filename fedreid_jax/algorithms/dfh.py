@@ -45,6 +45,9 @@ there from client i where k is meant. Weights of the mean are images (eq. 3.7),
 not identities (section 3). There is no released code of the method.
 """
 
+import dataclasses
+from typing import Annotated, Literal
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -60,67 +63,79 @@ from fedreid_jax.core.component import (
   ServerHooks,
 )
 from fedreid_jax.core.contexts import LossCtx, ReceiveCtx, ServerInitCtx
+from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array, Flat, Metrics, Outputs
 from fedreid_jax.losses import hallucination, identity, metric
 from fedreid_jax.models import norm
 
-LOSSES = ('triplet', 'identity')
-RESAMPLE = ('step', 'round')
 # The field of `Outputs` that is F in each reading of the paper.
 SPACES = {'b': 'embedding', 'f': 'feature'}
 
 
-def make(
-  *,
-  lam: float = 5.0,
-  alpha: tuple[float, ...] = (1.0,),
-  margin: float = 0.5,
-  space: str = 'f',
-  novel: str = 'dirichlet',
-  loss: str = 'triplet',
-  resample: str = 'step',
-  negative_variance: str = 'clamp',
-  mix_weights: str = 'batch',
-  mix_own: str = 'raw',
-  min_identities: int = 2,
-) -> Component:
+@dataclasses.dataclass(frozen=True)
+class Options(Checked):
+  """Hyper-parameters of DFH."""
+
+  lam: Annotated[float, Range(0), 'weight of the hallucinated losses'] = 5.0
+  alpha: Annotated[
+    tuple[float, ...],
+    Range(1e-9),
+    'concentration of the Dirichlet law, one for all domains or one each, '
+    "in the order of the clients' names",
+  ] = (1.0,)
+  margin: Annotated[
+    float, Range(0), 'of the triplet loss on hallucinated features'
+  ] = 0.5
+  space: Annotated[
+    Literal['f', 'b'],
+    'features: pooled (f, with model.neck=none, so that classifier and '
+    'retrieval use them too) or embeddings (b)',
+  ] = 'f'
+  novel: Annotated[
+    hallucination.Novel,
+    'how the novel domain is made; none leaves its term out',
+  ] = 'dirichlet'
+  loss: Annotated[
+    Literal['triplet', 'identity'], 'on hallucinated features (table 5)'
+  ] = 'triplet'
+  resample: Annotated[
+    Literal['step', 'round'],
+    'draw statistics and weights every step or every round',
+  ] = 'step'
+  negative_variance: Annotated[
+    hallucination.Negative, 'treatment of a variance drawn below zero'
+  ] = 'clamp'
+  mix_weights: Annotated[
+    hallucination.Mix, 'mixup weights per batch or sample'
+  ] = 'batch'
+  mix_own: Annotated[
+    hallucination.Own, 'features of the own domain in a mixup'
+  ] = 'raw'
+  min_identities: Annotated[
+    int,
+    Range(1),
+    'a client with fewer is refused: the statistics of one identity are its '
+    'mean feature',
+  ] = 2
+
+
+def make(options: Options = Options()) -> Component:
   """Builds the component.
 
-  Args:
-    lam: weight of the hallucinated losses.
-    alpha: concentration of the Dirichlet law, one for all domains or one each,
-      in the order of the clients' names.
-    margin: of the triplet loss.
-    space: F is the pooled feature ('f') or the embedding ('b'); 'f' needs a
-      network without a neck, so that classifier and retrieval use it too.
-    novel: how the novel domain is made; 'none' leaves its term out.
-    loss: on hallucinated features, 'triplet' or 'identity' (table 5).
-    resample: draw statistics and weights every 'step' or every 'round'.
-    negative_variance: treatment of a variance drawn below zero.
-    mix_weights: mixup weights per 'batch' or 'sample'.
-    mix_own: features of the own domain in a mixup, 'raw' or 'hallucinated'.
-    min_identities: a client with fewer is refused; the statistics of one
-      identity are that identity's mean feature itself.
-
   Raises:
-    ConfigError: for an unknown choice or a number out of range.
+    ConfigError: for no `alpha`.
   """
-  for field, value, choices in (
-    ('space', space, tuple(SPACES)),
-    ('novel', novel, hallucination.NOVEL),
-    ('loss', loss, LOSSES),
-    ('resample', resample, RESAMPLE),
-    ('negative_variance', negative_variance, hallucination.NEGATIVE),
-    ('mix_weights', mix_weights, hallucination.MIX),
-    ('mix_own', mix_own, hallucination.OWN),
-  ):
-    if value not in choices:
-      raise errors.ConfigError(
-        f'unknown {field} {value!r}', f'dfh.{field}', f'one of {choices}'
-      )
-  if lam < 0 or margin < 0 or not alpha or min(alpha) <= 0:
+  lam, alpha, margin = options.lam, options.alpha, options.margin
+  space, novel, loss = options.space, options.novel, options.loss
+  resample, negative_variance, mix_weights = (
+    options.resample,
+    options.negative_variance,
+    options.mix_weights,
+  )
+  mix_own, min_identities = options.mix_own, options.min_identities
+  if not alpha:
     raise errors.ConfigError(
-      'lam and margin must be at least 0, alpha above 0', 'dfh', 'change it'
+      'no concentration', 'dfh.alpha', 'give one for all domains or one each'
     )
 
   def represent(outputs: Outputs) -> Array:

@@ -29,6 +29,9 @@ without a neck. Deviations from the released code: tau is 0.2, as in that of
 DNS; in that of L2RW it is 0, and W never moves.
 """
 
+import dataclasses
+from typing import Annotated
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -36,39 +39,42 @@ from jax import lax
 from fedreid_jax import errors
 from fedreid_jax.core.component import ClientHooks, Component
 from fedreid_jax.core.contexts import LossCtx, RoundCtx
+from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array, Flat, Metrics
 from fedreid_jax.losses import discrepancy
 from fedreid_jax.models import head
-from fedreid_jax.models.dns import DOMAINS
+from fedreid_jax.models.dns import DOMAINS, Streams
 
 
-def make(
-  *,
-  variant: str = 'two_stream',
-  tau: float = 0.2,
-  alignment: float = 0.2,
-  distillation: float = 1.0,
-) -> Component:
+@dataclasses.dataclass(frozen=True)
+class Options(Checked):
+  """Hyper-parameters of DNS."""
+
+  variant: Annotated[Streams, 'of the network'] = 'two_stream'
+  tau: Annotated[
+    float,
+    Range(0, 1),
+    'share of the domain classifiers in their moving averages, a step',
+  ] = 0.2
+  alignment: Annotated[
+    float, Range(0), 'weight of the distances between distributions, L_da'
+  ] = 0.2
+  distillation: Annotated[
+    float,
+    Range(0),
+    'weight of the distillation from the domain classifiers, L_dd',
+  ] = 1.0
+
+
+def make(options: Options = Options()) -> Component:
   """Builds the component.
 
-  Args:
-    variant: of the network, 'two_stream' or 'one_stream'.
-    tau: share of the classifiers in their moving averages, a step.
-    alignment: weight of L_da.
-    distillation: weight of L_dd.
-
   Raises:
-    ConfigError: for an unknown variant or a number out of range; when the run
-      begins, for a network without the variant's classifiers.
+    ConfigError: when the run begins, for a network without the variant's
+      classifiers.
   """
-  if variant not in DOMAINS:
-    raise errors.ConfigError(
-      f'unknown variant {variant!r}', 'dns.variant', f'one of {tuple(DOMAINS)}'
-    )
-  if not 0 <= tau <= 1 or min(alignment, distillation) < 0:
-    raise errors.ConfigError(
-      'tau must be in [0, 1], weights at least 0', 'dns', 'change it'
-    )
+  variant, tau, alignment = options.variant, options.tau, options.alignment
+  distillation = options.distillation
   domains = DOMAINS[variant]
 
   def init(key, variables):

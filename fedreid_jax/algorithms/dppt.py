@@ -33,6 +33,9 @@ centres there, which stay zeros (`target='zeros'`): the angle is then the
 constant 1, and what is left is half the mean square of the features.
 """
 
+import dataclasses
+from typing import Annotated, Literal
+
 from fedreid_jax import errors
 from fedreid_jax.algorithms.statistics import prototypes
 from fedreid_jax.core.component import (
@@ -43,51 +46,41 @@ from fedreid_jax.core.component import (
   ServerHooks,
 )
 from fedreid_jax.core.contexts import LossCtx, ReceiveCtx, RoundEndCtx
+from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array, Flat, Metrics
 from fedreid_jax.losses import identity, rectification, similarity
 
-TARGETS = ('global', 'zeros')
-ABSENT = ('skip', 'zeros')
+
+@dataclasses.dataclass(frozen=True)
+class Options(Checked):
+  """Hyper-parameters of DPPT."""
+
+  lam: Annotated[float, Range(0), 'weight of the rectification loss'] = 1.0
+  k: Annotated[
+    int, Range(1), "nearest features of an identity that make a client's centre"
+  ] = 4
+  loss: Annotated[rectification.Kind, 'distance of the rectification loss'] = (
+    'cos'
+  )
+  norm: Annotated[bool, 'scale features to length one first'] = True
+  target: Annotated[
+    Literal['global', 'zeros'],
+    'centres that features are drawn to; zeros as released for entities',
+  ] = 'global'
+  absent: Annotated[
+    Literal['skip', 'zeros'],
+    'centres of identities that a client lacks: skipped in the mean of eq. '
+    '5, or zeros as released',
+  ] = 'skip'
 
 
-def make(
-  *,
-  lam: float = 1.0,
-  k: int = 4,
-  loss: str = 'cos',
-  norm: bool = True,
-  target: str = 'global',
-  absent: str = 'skip',
-) -> Component:
+def make(options: Options = Options()) -> Component:
   """Builds the component.
 
-  Args:
-    lam: weight of the rectification loss.
-    k: features of a client's centre.
-    loss: one of `rectification.KINDS`.
-    norm: scale features to length one first.
-    target: 'global' centres, or 'zeros' as released for entities.
-    absent: centres of identities that a client lacks: 'skip' them in the mean
-      of eq. 5, or count them as 'zeros' as released.
-
   A client remembers every image of its round while it trains, 4 D bytes each.
-
-  Raises:
-    ConfigError: for an unknown choice or a number out of range.
   """
-  for field, value, choices in (
-    ('loss', loss, rectification.KINDS),
-    ('target', target, TARGETS),
-    ('absent', absent, ABSENT),
-  ):
-    if value not in choices:
-      raise errors.ConfigError(
-        f'unknown {field} {value!r}', f'dppt.{field}', f'one of {choices}'
-      )
-  if lam < 0 or k < 1:
-    raise errors.ConfigError(
-      'lam must be at least 0, k at least 1', 'dppt', 'change it'
-    )
+  lam, k, loss = options.lam, options.k, options.loss
+  norm, target, absent = options.norm, options.target, options.absent
 
   def represent(embedding: Array) -> Array:
     return similarity.unit(embedding) if norm else embedding

@@ -16,6 +16,9 @@ none for convolutions. Running statistics are averaged plainly, not attended.
 Noise is off by default, as in Wu & Gong's comparison.
 """
 
+import dataclasses
+from typing import Annotated
+
 import jax
 import jax.numpy as jnp
 
@@ -28,16 +31,25 @@ from fedreid_jax.core.component import (
   ServerHooks,
 )
 from fedreid_jax.core.contexts import AggregationCtx
+from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array, Flat
 
 
-def make(epsilon: float = 1.2, noise_scale: float = 0.0) -> Component:
-  """Builds the component.
+@dataclasses.dataclass(frozen=True)
+class Options(Checked):
+  """Hyper-parameters of FedATT."""
 
-  Args:
-    epsilon: step towards the attended clients.
-    noise_scale: standard deviation of what is added to every parameter.
-  """
+  epsilon: Annotated[
+    float, Range(1e-6), 'step towards the attended clients'
+  ] = 1.2
+  noise_scale: Annotated[
+    float, Range(0), 'standard deviation of the noise on every parameter'
+  ] = 0.0
+
+
+def make(options: Options = Options()) -> Component:
+  """Builds the component."""
+  epsilon, noise_scale = options.epsilon, options.noise_scale
 
   def weights(messages: tuple[()], ctx: AggregationCtx) -> dict[str, Array]:
     del messages

@@ -19,21 +19,33 @@ released code: for Nesterov momentum it counts as for heavy ball (281.8 instead
 of 290.6 after 37 steps of 0.9); here the recursion is Nesterov's own.
 """
 
+import dataclasses
+from typing import Annotated
+
 import jax.numpy as jnp
 
 from fedreid_jax import errors
 from fedreid_jax.core import aggregation, param_filter
 from fedreid_jax.core.component import Aggregation, ClientHooks, Component
 from fedreid_jax.core.contexts import AggregationCtx, RoundEndCtx
+from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array
 
 
-def make(mu: float = 0.0) -> Component:
-  """Builds the component.
+@dataclasses.dataclass(frozen=True)
+class Options(Checked):
+  """Hyper-parameters of FedNova."""
 
-  Args:
-    mu: weight of a proximal term in the local loss, 0 without one.
-  """
+  mu: Annotated[
+    float,
+    Range(0),
+    'weight of a proximal term; beside fedprox it is fedprox.mu',
+  ] = 0.0
+
+
+def make(options: Options = Options()) -> Component:
+  """Builds the component."""
+  mu = options.mu
 
   def round_end(state, ctx: RoundEndCtx):
     if ctx.optimizer.effective_steps is None:

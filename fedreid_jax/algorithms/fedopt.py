@@ -19,40 +19,45 @@ like the paper, and unlike optimisers elsewhere, moments are not corrected for
 their start.
 """
 
+import dataclasses
+from typing import Annotated, Literal
+
 import jax.numpy as jnp
 
-from fedreid_jax import errors
 from fedreid_jax.core import param_filter
 from fedreid_jax.core.component import Component, ComponentInfo, ServerHooks
 from fedreid_jax.core.contexts import AggregationCtx, ServerInitCtx
+from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array, Flat
 
-OPTIMIZERS = ('sgd', 'adam', 'yogi', 'adagrad')
+
+@dataclasses.dataclass(frozen=True)
+class Options(Checked):
+  """Hyper-parameters of FedOpt."""
+
+  name: Annotated[
+    Literal['sgd', 'adam', 'yogi', 'adagrad'], 'server optimiser'
+  ] = 'adam'
+  lr: Annotated[float, Range(0), 'of the server'] = 0.01
+  momentum: Annotated[
+    float,
+    Range(0, 0.9999),
+    'sgd: 0.9 is FedAvgM; adam, yogi: of the first moment',
+  ] = 0.9
+  beta2: Annotated[
+    float, Range(0, 0.999999), 'adam, yogi: of the second moment'
+  ] = 0.99
+  tau: Annotated[
+    float,
+    Range(1e-12),
+    'added to the root of the second moment, and its first value',
+  ] = 1e-3
 
 
-def make(
-  name: str = 'adam',
-  lr: float = 0.01,
-  momentum: float = 0.9,
-  beta2: float = 0.99,
-  tau: float = 1e-3,
-) -> Component:
-  """Builds the component.
-
-  Args:
-    name: one of `OPTIMIZERS`.
-    lr: of the server.
-    momentum: b1.
-    beta2: b2 of adam and yogi.
-    tau: what keeps the division finite, also the first root of v.
-
-  Raises:
-    ConfigError: for an unknown optimiser.
-  """
-  if name not in OPTIMIZERS:
-    raise errors.ConfigError(
-      f'unknown optimiser {name!r}', 'fedopt.name', f'one of {OPTIMIZERS}'
-    )
+def make(options: Options = Options()) -> Component:
+  """Builds the component."""
+  name, lr, momentum = options.name, options.lr, options.momentum
+  beta2, tau = options.beta2, options.tau
 
   def second(v: Array, update: Array) -> Array:
     square = update**2

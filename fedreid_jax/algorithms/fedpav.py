@@ -15,14 +15,25 @@ parameters by default; the code keeps those of the client drawn first, which is
 `config.batch_stats_rule = 'first_client'`.
 """
 
+import dataclasses
+from typing import Annotated
+
 from fedreid_jax.core.component import Component
+from fedreid_jax.core.options import Checked, Regex
 
 
-def make(shared: str = r'(?!params/(.+/)?classifier/)') -> Component:
-  """Builds the component.
+@dataclasses.dataclass(frozen=True)
+class Options(Checked):
+  """Hyper-parameters of FedPav."""
 
-  Args:
-    shared: regular expression of the leaves that travel, matched from the start
-      of the name.
-  """
-  return Component('fedpav', shared=shared)
+  shared: Annotated[
+    str,
+    Regex(),
+    'expression of the leaves that are sent, matched from the start of the '
+    'name',
+  ] = r'(?!params/(.+/)?classifier/)'
+
+
+def make(options: Options = Options()) -> Component:
+  """Builds the component."""
+  return Component('fedpav', shared=options.shared)

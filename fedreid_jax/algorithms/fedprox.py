@@ -14,20 +14,30 @@ to plain SGD. The re-identification papers that compare with FedProx give no mu:
 0.01 is an assumption.
 """
 
+import dataclasses
+from typing import Annotated
+
 import jax
 import jax.numpy as jnp
 
 from fedreid_jax.core import param_filter
 from fedreid_jax.core.component import ClientHooks, Component
 from fedreid_jax.core.contexts import LossCtx
+from fedreid_jax.core.options import Checked, Range
 
 
-def make(mu: float = 0.01) -> Component:
-  """Builds the component.
+@dataclasses.dataclass(frozen=True)
+class Options(Checked):
+  """Hyper-parameters of FedProx."""
 
-  Args:
-    mu: weight of the squared distance.
-  """
+  mu: Annotated[
+    float, Range(0), "weight of the squared distance to the server's model"
+  ] = 0.01
+
+
+def make(options: Options = Options()) -> Component:
+  """Builds the component."""
+  mu = options.mu
 
   def loss(variables, state, ctx: LossCtx):
     del state

@@ -24,10 +24,12 @@ The student's running statistics follow the public images whatever it learns:
 `lr=0` is the control that leaves the weights alone and keeps that effect.
 """
 
+import dataclasses
+from typing import Annotated
+
 import jax
 import jax.numpy as jnp
 
-from fedreid_jax import errors
 from fedreid_jax.core import optimizers, param_filter
 from fedreid_jax.core.component import (
   Component,
@@ -36,37 +38,35 @@ from fedreid_jax.core.component import (
   ServerHooks,
 )
 from fedreid_jax.core.contexts import AggregationCtx, ServerCtx
+from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array, Flat
 from fedreid_jax.losses import distill, similarity
 
 
-def make(
-  every: int = 1,
-  normalise: str = 'teacher_only',
-  lr: float = 5e-4,
-  batch: int = 32,
-  momentum: float = 0.9,
-  weight_decay: float = 5e-4,
-) -> Component:
-  """Builds the component.
+@dataclasses.dataclass(frozen=True)
+class Options(Checked):
+  """Hyper-parameters of server-side distillation."""
 
-  Args:
-    every: rounds between distillations.
-    normalise: which features have unit length, one of `distill.NORMALISE`.
-    lr: of the server.
-    batch: public images of a step.
-    momentum: Nesterov's.
-    weight_decay: of the leaves that get a gradient.
+  every: Annotated[int, Range(1), 'rounds between distillations'] = 1
+  normalise: Annotated[
+    distill.Normalise, 'features that are scaled to length one'
+  ] = 'teacher_only'
+  lr: Annotated[float, Range(0), 'of the server'] = 5e-4
+  batch: Annotated[int, Range(2), 'public images of a step'] = 32
+  momentum: Annotated[float, Range(0, 0.9999), 'Nesterov'] = 0.9
+  weight_decay: Annotated[
+    float, Range(0), 'of the leaves that get a gradient'
+  ] = 5e-4
 
-  Raises:
-    ConfigError: for an unknown choice.
-  """
-  if normalise not in distill.NORMALISE:
-    raise errors.ConfigError(
-      f'unknown choice {normalise!r}',
-      'kd.normalise',
-      f'one of {", ".join(distill.NORMALISE)}',
-    )
+
+def make(options: Options = Options()) -> Component:
+  """Builds the component."""
+  every, normalise, lr = options.every, options.normalise, options.lr
+  batch, momentum, weight_decay = (
+    options.batch,
+    options.momentum,
+    options.weight_decay,
+  )
   optimizer = optimizers.sgd(momentum, True, weight_decay)
 
   def student_loss(

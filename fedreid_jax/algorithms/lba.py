@@ -20,31 +20,35 @@ of the same person without replacement, here each image draws its own; batch
 normalisation sees images and rebuilt maps together, there one after the other.
 """
 
+import dataclasses
+from typing import Annotated
+
 import jax.numpy as jnp
 
 from fedreid_jax import errors
 from fedreid_jax.core.component import ClientHooks, Component
 from fedreid_jax.core.contexts import LossCtx
+from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array, Flat, Metrics
 from fedreid_jax.losses import dense_triplet, identity
 from fedreid_jax.models import alignment
 
 
-def make(*, lam: float = 0.5, margin: float = 0.3) -> Component:
+@dataclasses.dataclass(frozen=True)
+class Options(Checked):
+  """Hyper-parameters of LBA."""
+
+  lam: Annotated[float, Range(0), 'weight of the dense triplet loss'] = 0.5
+  margin: Annotated[float, Range(0), 'of the dense triplet loss'] = 0.3
+
+
+def make(options: Options = Options()) -> Component:
   """Builds the component.
 
-  Args:
-    lam: weight of the dense triplet loss.
-    margin: of the dense triplet loss.
-
   Raises:
-    ConfigError: for a number below zero; with a network that does not align,
-      once it is traced.
+    ConfigError: once it is traced, for a network that does not align.
   """
-  if min(lam, margin) < 0:
-    raise errors.ConfigError(
-      'a weight or margin below 0', 'lba', 'give 0 or more'
-    )
+  lam, margin = options.lam, options.margin
 
   def alignment_loss(
     variables: Flat, state: tuple[()], ctx: LossCtx

@@ -30,22 +30,34 @@ teacher is a copy of the server's on the same augmentation, and 1e-7 is added to
 Q.
 """
 
+import dataclasses
+from typing import Annotated
+
 import jax
 import jax.numpy as jnp
 
 from fedreid_jax.core import param_filter
 from fedreid_jax.core.component import ClientHooks, Component
 from fedreid_jax.core.contexts import LossCtx, RoundCtx, RoundEndCtx, StepCtx
+from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.losses import distill
 
 
-def make(temperature: float = 3.0, frozen: bool = False) -> Component:
-  """Builds the component.
+@dataclasses.dataclass(frozen=True)
+class Options(Checked):
+  """Hyper-parameters of the local expert."""
 
-  Args:
-    temperature: T.
-    frozen: do not train the expert.
-  """
+  temperature: Annotated[
+    float, Range(1e-6), 'of the softmax of both models'
+  ] = 3.0
+  frozen: Annotated[bool, 'keep the model it starts from, without training'] = (
+    False
+  )
+
+
+def make(options: Options = Options()) -> Component:
+  """Builds the component."""
+  temperature, frozen = options.temperature, options.frozen
 
   def round_start(state, ctx: RoundCtx):
     """Starts from the last own model, or from what the client starts from."""

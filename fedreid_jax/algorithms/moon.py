@@ -18,21 +18,29 @@ it). Deviations from the released code: it has both frozen networks in
 evaluation mode, with their running moments.
 """
 
+import dataclasses
+from typing import Annotated
+
 import jax
 import jax.numpy as jnp
 
 from fedreid_jax.core.component import ClientHooks, Component
 from fedreid_jax.core.contexts import LossCtx
+from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.losses import identity, similarity
 
 
-def make(mu: float = 1.0, temperature: float = 0.5) -> Component:
-  """Builds the component.
+@dataclasses.dataclass(frozen=True)
+class Options(Checked):
+  """Hyper-parameters of MOON."""
 
-  Args:
-    mu: weight of the contrastive loss.
-    temperature: T.
-  """
+  mu: Annotated[float, Range(0), 'weight of the contrastive loss'] = 1.0
+  temperature: Annotated[float, Range(1e-6), 'of its softmax'] = 0.5
+
+
+def make(options: Options = Options()) -> Component:
+  """Builds the component."""
+  mu, temperature = options.mu, options.temperature
 
   def loss(variables, state, ctx: LossCtx):
     past, has_past = state

@@ -17,6 +17,7 @@ gets noise (`batch_stats`).
 """
 
 import dataclasses
+from typing import Annotated
 
 from fedreid_jax.algorithms.statistics import white_noise
 from fedreid_jax.core.component import (
@@ -26,19 +27,24 @@ from fedreid_jax.core.component import (
   Transport,
 )
 from fedreid_jax.core.contexts import AggregationCtx
+from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array, Broadcast, Flat
 
 
-def make(
-  beta: float = 5e-4, double: bool = False, batch_stats: bool = False
-) -> Component:
-  """Builds the component.
+@dataclasses.dataclass(frozen=True)
+class Options(Checked):
+  """Hyper-parameters of white noise."""
 
-  Args:
-    beta: standard deviation.
-    double: on every download too.
-    batch_stats: on running statistics too.
-  """
+  beta: Annotated[
+    float, Range(0), 'standard deviation; no guarantee of privacy'
+  ] = 5e-4
+  double: Annotated[bool, 'on every download too'] = False
+  batch_stats: Annotated[bool, 'on running statistics too'] = False
+
+
+def make(options: Options = Options()) -> Component:
+  """Builds the component."""
+  beta, double, batch_stats = options.beta, options.double, options.batch_stats
 
   def update(
     state: tuple[()], models: Flat, ctx: AggregationCtx

@@ -23,6 +23,9 @@ with 'fedopt' for another. With `optim.schedule_per_step` eta is the rate at the
 beginning of the round. There is no released code of the authors.
 """
 
+import dataclasses
+from typing import Annotated, Literal
+
 import jax
 import jax.numpy as jnp
 
@@ -41,26 +44,24 @@ from fedreid_jax.core.contexts import (
   RoundEndCtx,
   ServerInitCtx,
 )
+from fedreid_jax.core.options import Checked
 from fedreid_jax.core.types import Array, Flat
 
-WEIGHTS = ('size', 'uniform')
+
+@dataclasses.dataclass(frozen=True)
+class Options(Checked):
+  """Hyper-parameters of SCAFFOLD."""
+
+  weights: Annotated[
+    Literal['size', 'uniform'],
+    'of clients, in the control and in the model; size leaves the model to '
+    'another rule',
+  ] = 'size'
 
 
-def make(weights: str = 'size') -> Component:
-  """Builds the component.
-
-  Args:
-    weights: of clients, in the control and in the model: by 'size' (the model
-      by whatever rule is composed with it), or 'uniform'.
-
-  Raises:
-    ConfigError: for an unknown choice.
-  """
-  if weights not in WEIGHTS:
-    raise errors.ConfigError(
-      f'unknown choice {weights!r}', 'scaffold.weights', f'one of {WEIGHTS}'
-    )
-  uniform = weights == 'uniform'
+def make(options: Options = Options()) -> Component:
+  """Builds the component."""
+  uniform = options.weights == 'uniform'
 
   def init(key: Array, variables: Flat) -> Flat:
     del key

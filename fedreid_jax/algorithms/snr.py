@@ -33,7 +33,8 @@ the first author of DFH has the entropy form with w = (1, 1, 1, 0), without the
 triplet loss.
 """
 
-from typing import Any
+import dataclasses
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -41,6 +42,7 @@ import jax.numpy as jnp
 from fedreid_jax import errors
 from fedreid_jax.core.component import ClientHooks, Component
 from fedreid_jax.core.contexts import LossCtx
+from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array, Flat, Metrics
 from fedreid_jax.losses import identity, style
 from fedreid_jax.models import head
@@ -52,35 +54,39 @@ WEIGHTS = {
 }
 
 
-def make(
-  *,
-  loss: str = 'distance',
-  weights: tuple[float, ...] = (),
-  dist_scale: float = 0.5,
-  identity_weights: tuple[float, ...] = (0.0, 0.0, 0.01, 0.0),
-) -> Component:
+@dataclasses.dataclass(frozen=True)
+class Options(Checked):
+  """Hyper-parameters of SNR."""
+
+  loss: Annotated[
+    Literal['distance', 'entropy'],
+    'within triplets, or of stage classifiers with model.variant=snr_entropy',
+  ] = 'distance'
+  weights: Annotated[
+    tuple[float, ...],
+    Range(0),
+    "of each stage's loss, a network of fewer stages takes the last; empty "
+    'means those of the original method',
+  ] = ()
+  dist_scale: Annotated[
+    float, Range(0), 'distance is 0.5 minus this times the cosine'
+  ] = 0.5
+  identity_weights: Annotated[
+    tuple[float, ...],
+    Range(0),
+    "entropy: weights of the stage classifiers' cross-entropy",
+  ] = (0.0, 0.0, 0.01, 0.0)
+
+
+def make(options: Options = Options()) -> Component:
   """Builds the component.
 
-  Args:
-    loss: 'distance' within triplets, or 'entropy' of stage classifiers.
-    weights: of the stages' losses, in order; a network of fewer stages takes
-      the last. () for those of the module's docstring.
-    dist_scale: of the cosine in a distance, `s`.
-    identity_weights: of the stage classifiers' cross-entropy, likewise.
-
   Raises:
-    ConfigError: for an unknown loss or a number out of range. When a step is
-      traced, for a network without the modules or their classifiers, or with
-      more stages than weights.
+    ConfigError: when a step is traced, for a network without the modules or
+      their classifiers, or with more stages than weights.
   """
-  if loss not in WEIGHTS:
-    raise errors.ConfigError(
-      f'unknown loss {loss!r}', 'snr.loss', f'one of {tuple(WEIGHTS)}'
-    )
-  if min((dist_scale, *weights, *identity_weights)) < 0:
-    raise errors.ConfigError(
-      'weights and dist_scale must be at least 0', 'snr', 'change them'
-    )
+  loss, weights, dist_scale = options.loss, options.weights, options.dist_scale
+  identity_weights = options.identity_weights
 
   def style_loss(
     variables: Flat, state: tuple[()], ctx: LossCtx

@@ -1,8 +1,8 @@
-"""Flags that would be taken in silence: given twice, or of no field."""
+"""Flags of fields, and flags that would be misread in silence."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from absl import flags
 
@@ -12,47 +12,76 @@ from fedreid_jax.config import parsing
 PREFIX = 'config.'  # of the flags of fields
 
 
-def check(
+class _Given(NamedTuple):
+  """A flag as it is given: its name, its value, and the words it took."""
+
+  name: str
+  value: str
+  words: tuple[str, ...]
+
+
+def read(
   args: Sequence[str], known: flags.FlagValues, fields: Mapping[str, Any]
-) -> None:
-  """Refuses a flag that is given twice, or that names a field there is not.
+) -> tuple[list[str], list[str]]:
+  """Separates the flags of fields from the others.
 
   Args:
     args: of the command line.
     known: flags, but those of fields, `--config.FIELD`.
-    fields: full names of the fields of a configuration, with their defaults.
+    fields: declarations of the fields of a configuration, by full name.
+
+  Returns:
+    The other arguments, and FIELD=VALUE of every flag of a field.
 
   Raises:
-    ConfigError: naming both values, or the nearest field.
+    ConfigError: for a flag that is given twice, naming both values, or for a
+      field that does not exist, naming the nearest one.
   """
 
   def is_boolean(name: str) -> bool:
     if name in known:
       return known[name].boolean
-    return isinstance(fields.get(name.removeprefix(PREFIX)), bool)
+    field = fields.get(name.removeprefix(PREFIX))
+    return field is not None and field.kind is bool
 
   seen: dict[str, str] = {}
-  sections = {field.rpartition('.')[0] for field in fields}
-  for name, value in _given(args, is_boolean):
+  rest, pairs = [], []
+  for name, value, words in _given(args, is_boolean):
     field = name.removeprefix(PREFIX)
-    if field != name and field not in {*fields, *sections}:
-      raise errors.ConfigError(
-        f'unknown field {field!r}', f'--{name}', parsing.hint(field, fields)
-      )
+    if name and field != name:
+      if field not in fields:
+        raise errors.ConfigError(
+          f'unknown field {field!r}', f'--{name}', parsing.hint(field, fields)
+        )
+      pairs.append(f'{field}={value}')
+    else:
+      rest += words
     if name in seen:
       raise errors.ConfigError(
         f'--{name} twice: {seen[name]!r} and {value!r}',
         'command line',
         'give it once',
       )
-    if not (name in known and isinstance(known[name], flags.MultiFlag)):
+    repeats = name in known and isinstance(known[name], flags.MultiFlag)
+    if name and not repeats:
       seen[name] = value
+  return rest, pairs
+
+
+def recipe(args: Sequence[str], known: flags.FlagValues) -> str | None:
+  """Returns the value of `--config`, before the other flags are read."""
+
+  def is_boolean(name: str) -> bool:
+    return name in known and known[name].boolean
+
+  given = [g.value for g in _given(args, is_boolean) if g.name == 'config']
+  return given[-1] if given else None
 
 
 def _given(
   args: Sequence[str], is_boolean: Callable[[str], bool]
-) -> Iterator[tuple[str, str]]:
-  """Yields name and value of every flag, read as absl reads them.
+) -> Iterator[_Given]:
+  """Yields every flag, read as absl reads them; the name of a word is ''.
 
   They are `--name=value`, `--name value`, and of what is true or false `--name`
   and `--noname`, with one dash or two.
@@ -61,7 +90,9 @@ def _given(
   for arg in left:
     match = re.match(r'--?([a-zA-Z][^=]*)(=?)(.*)', arg, re.DOTALL)
     if not match:
+      yield _Given('', '', (arg,))
       continue
+    words = (arg,)
     name, sign, value = match.groups()
     if not sign and is_boolean(name):
       value = 'true'
@@ -71,5 +102,7 @@ def _given(
     ):
       name, value = name[2:], 'false'
     elif not sign:
-      value = next(left, '')
-    yield name, value
+      more = next(left, None)
+      value = more or ''
+      words = (arg,) if more is None else (arg, more)
+    yield _Given(name, value, words)

@@ -15,28 +15,50 @@ from absl import flags
 
 from fedreid_jax import errors
 from fedreid_jax.cli import run
+from fedreid_jax.config import schema
+
+FIELDS = schema.fields()
+
+
+def _range(field: str) -> tuple[float, float]:
+  within = FIELDS[field].range
+  assert within is not None
+  return within.low, within.high
+
 
 _DATASET = flags.DEFINE_string(
   'dataset', None, 'NAME[:option=value,...]; `list` names them.'
 )
 _ROOT = flags.DEFINE_string('root', None, 'Folder of the unpacked archive.')
 _OUT = flags.DEFINE_string('out', None, 'Folder or file to write.')
-_HEIGHT = flags.DEFINE_integer('height', None, 'Of images, pixels.', 8, 4096)
-_WIDTH = flags.DEFINE_integer('width', None, 'Of images, pixels.', 8, 4096)
+_HEIGHT = flags.DEFINE_integer(
+  'height', None, 'Of images, pixels.', *_range('data.height')
+)
+_WIDTH = flags.DEFINE_integer(
+  'width', None, 'Of images, pixels.', *_range('data.width')
+)
 _RESAMPLE = flags.DEFINE_enum(
   'resample',
-  'bicubic',
-  ['bicubic', 'bilinear', 'lanczos'],
+  FIELDS['data.resample'].default,
+  list(FIELDS['data.resample'].choices()),
   'prepare: as data.resample of the runs; another way is decoded again.',
 )
 _MAX_PIXELS = flags.DEFINE_integer(
-  'max_pixels', 40_000_000, 'prepare: of a file.', 64, 89_478_485
+  'max_pixels',
+  FIELDS['data.max_pixels'].default,
+  'prepare: of a file.',
+  *_range('data.max_pixels'),
 )
 _FAST_DECODE = flags.DEFINE_bool(
-  'fast_decode', False, 'prepare: JPEG at a fraction of its size.'
+  'fast_decode',
+  FIELDS['data.fast_decode'].default,
+  'prepare: JPEG at a fraction of its size.',
 )
 _ON_BAD_IMAGE = flags.DEFINE_enum(
-  'on_bad_image', 'error', ['error', 'skip'], 'prepare: unreadable images.'
+  'on_bad_image',
+  FIELDS['data.on_bad_image'].default,
+  list(FIELDS['data.on_bad_image'].choices()),
+  'prepare: unreadable images.',
 )
 _DEEP = flags.DEFINE_bool('deep', False, 'doctor: decode every image.')
 _VERIFY = flags.DEFINE_bool(

@@ -1,33 +1,34 @@
 """What the doors share: flags, one-line errors, devices, the compile cache."""
 
-import ast
 import hashlib
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from absl import app, flags
-from ml_collections import config_flags
 
 from fedreid_jax import errors
 from fedreid_jax.cli import command_line, failures, streams
-from fedreid_jax.config import load, parsing, recipes, schema, validation
-
-
-class _Recipe(flags.ArgumentParser):
-  """Reads a recipe as sweeps do; what goes wrong is one line."""
-
-  def parse(self, path: str):
-    return recipes.recipe(path, '').lock()
-
+from fedreid_jax.config import (
+  load,
+  parsing,
+  recipes,
+  reference,
+  schema,
+  validation,
+)
 
 FLAGS = flags.FLAGS
-_CONFIG = config_flags.DEFINE_config_file(
-  'config', None, 'Recipe: FILE[:PRESET[,key=value...]].'
+HELP = {'--help', '-help', '-h', '-?', '--helpfull', '-helpfull'}
+_CONFIG = flags.DEFINE_string(
+  'config',
+  None,
+  'Recipe: FILE[:PRESET[,FIELD=VALUE...]]. --config.FIELD=VALUE changes a '
+  'field, and --help lists all of them.',
 )
-FLAGS['config'].parser = _Recipe()
 _WORKDIR = flags.DEFINE_string(
   'workdir', None, 'Where the run is kept (default: a folder under runs/).'
 )
@@ -46,6 +47,9 @@ _HEARTBEAT = flags.DEFINE_integer(
 )
 
 
+_given: list[Any] = []  # the configuration of the command line, if any
+
+
 def start(command: ModuleType) -> None:
   """Parses the command line and runs a command.
 
@@ -54,7 +58,10 @@ def start(command: ModuleType) -> None:
   """
   streams.open_all()
   # absl shows in --help the flags and the docstring of the main module.
-  sys.modules['__main__'].__doc__ = command.__doc__
+  about = command.__doc__ or ''
+  if HELP & {*sys.argv}:
+    about += f'\nFields, as --config.FIELD=VALUE:\n{reference.text()}'
+  sys.modules['__main__'].__doc__ = about
   for flag in FLAGS.get_key_flags_for_module(command.__name__):
     FLAGS.register_key_flag_for_module(sys.argv[0], flag)
   app.run(command.main, argv=sys.argv, flags_parser=_parse)
@@ -83,11 +90,11 @@ def guarded(
 
 def config():
   """Returns the validated configuration of the command line."""
-  if _CONFIG.value is None:
+  if not _given:
     raise errors.ConfigError(
       'no configuration', 'command line', 'give --config=configs/dfh.py'
     )
-  return validation.validate(_CONFIG.value)
+  return validation.validate(_given[0])
 
 
 def saved_config(folder: Path, changes: list[str]):
@@ -128,29 +135,28 @@ def _parse(argv: list[str]) -> list[str]:
   parsed: list[str] = []
 
   def parse():
-    command_line.check(argv[1:], FLAGS, parsing.flatten(schema.default()))
+    if HELP & {*argv}:
+      FLAGS(argv)
+    args = [_resolved(arg) for arg in argv[1:]]
+    spec = command_line.recipe(args, FLAGS)
+    config = recipes.recipe(spec) if spec else None
+    fields = schema.fields(schema.components(config) if spec else ())
+    rest, pairs = command_line.read(args, FLAGS, fields)
     try:
-      parsed.extend(FLAGS([_resolved(arg) for arg in argv]))
-    except errors.FedReIDError:
-      raise
-    except Exception as error:  # a configuration file is code: anything goes
+      parsed.extend(FLAGS([argv[0], *rest]))
+    except flags.Error as error:
       raise errors.ConfigError(
-        _unquoted(str(error)) or type(error).__name__,
-        'command line',
-        'see --helpfull and fedreid_jax/config/schema.py',
+        str(error), 'command line', 'see --help'
       ) from error
+    if pairs and not spec:
+      raise errors.ConfigError(
+        'a field of no configuration', f'--config.{pairs[0]}', 'give --config'
+      )
+    if spec:
+      _given[:] = [parsing.change(config, pairs)]
 
   failures.exit_on_error(parse, '--debug' in argv)
   return parsed
-
-
-def _unquoted(text: str) -> str:
-  """Undoes the quotes a KeyError puts round its message."""
-  try:
-    plain = ast.literal_eval(text)
-  except (ValueError, SyntaxError):
-    return text
-  return plain if isinstance(plain, str) else text
 
 
 def _resolved(arg: str) -> str:

@@ -22,7 +22,7 @@ from absl import flags
 
 from fedreid_jax import errors
 from fedreid_jax.cli import run
-from fedreid_jax.config import grid
+from fedreid_jax.config import grid, renamed
 from fedreid_jax.config.tables import (
   declare,
   dfh,
@@ -99,8 +99,11 @@ def main(argv: list[str]) -> None:
         'a table has its own recipes', '--config', 'use --set=KEY=VALUE'
       )
     if _TABLE.value not in TABLES:
+      new = renamed.table(_TABLE.value or '')
       raise errors.ConfigError(
-        f'no table {_TABLE.value!r}', '--table', '--list names them'
+        f'no table {_TABLE.value!r}',
+        '--table',
+        f'renamed to {new}' if new else '--list names them',
       )
     table = TABLES[_TABLE.value]
     rows = _rows(table)

@@ -1,11 +1,10 @@
-"""Visible-infrared settings of L2RW: worlds, rates, and the paper's stacks.
+"""Visible-infrared presets of L2RW, and the configurations they start from.
 
-No recipe of its own: `dppt.py` and the networks of shared entities start here.
+The recipe `dppt` and those of networks of shared entities start here.
 """
 
-from fedreid_jax.config import schema
+from fedreid_jax.config import presets
 
-# DNS: the last stages learn faster than the first.
 DNS_RATES = (
   (r'params/backbone/layer3_', 0.2),
   (r'params/backbone/layer4_', 0.25),
@@ -13,15 +12,15 @@ DNS_RATES = (
 )
 
 
-def federated(name: str, components: tuple[str, ...]):
+def federated(name: str, components: tuple[str, ...], client_split: str):
   """Returns L2RW's setting for cameras (CI) and entities (EI) on their own.
 
   One stream, GeM, BNNeck, cross-entropy and circle loss; identities 8 by 8 with
   replacement, optimisers that keep their momentum, a rate that moves within
   the round (section 4.1).
   """
-  c = schema.default()
-  c.name, c.components = name, components
+  c = presets.base(name, components)
+  c.data.client_split = client_split
   _network(c)
   c.loss.circle = 1.0
   c.local.sampler, c.local.batch, c.local.identities = 'pk_replace', 64, 8
@@ -31,16 +30,16 @@ def federated(name: str, components: tuple[str, ...]):
   return c
 
 
-def shared(name: str, variant: str, private: int):
+def shared(name: str, variant: str, modality_specific_stages: int):
   """Returns the setting of entities that share their images (ES).
 
   Two streams where the network has them, identities 8 by 4 visible and 4
   infrared, a warm-up of ten epochs and steps (section 4.1).
   """
-  c = schema.default()
-  c.name, c.components = name, ('fedavg',)
+  c = presets.base(name, ('fedavg',))
   _network(c)
-  c.model.variant, c.model.modality_specific_stages = variant, private
+  c.model.variant = variant
+  c.model.modality_specific_stages = modality_specific_stages
   c.data.client_split = 'entity_shared'
   c.local.sampler, c.local.batch, c.local.identities = 'pk_modality', 64, 8
   c.optim.lr, c.optim.warmup = 0.1, 10
@@ -67,6 +66,15 @@ def freeze_bias(c) -> None:
   )
 
 
+def dns_rates(c) -> None:
+  """Sets DNS's rates: the last stages learn faster than the first.
+
+  A trunk that starts from random numbers keeps the rate of the head.
+  """
+  if c.optim.lr_multipliers:
+    c.optim.lr_multipliers = DNS_RATES
+
+
 def _network(c) -> None:
   c.model.name, c.model.pool, c.model.neck = 'resnet50', 'gem', 'bnneck'
   c.optim.lr_multipliers = (('params/backbone/', 0.1),)
@@ -81,7 +89,7 @@ def peak(c, rounds: int) -> None:
 
 
 def small(c) -> None:
-  """What both small worlds share: pictures and networks."""
+  """Sets the images and the network of both small presets."""
   c.data.height, c.data.width = 64, 32
   c.data.identities, c.data.shots = 48, 4
   c.data.target_identities, c.data.target_shots = 40, 2
@@ -93,16 +101,12 @@ def small(c) -> None:
   c.augment.pad = 3
   c.optim.lr = 0.05
   # A trunk that starts from nothing must not learn slower than the head.
-  c.optim.lr_multipliers = tuple(
-    (leaves, factor)
-    for leaves, factor in c.optim.lr_multipliers
-    if factor == 0.0
-  )
+  c.optim.lr_multipliers = ()
   c.evaluation.every = 10
 
 
 def synthetic(c) -> None:
-  """The synthetic world: one domain's cameras, or two domains and a third."""
+  """Synthetic images: one domain's cameras, or two domains and a third."""
   small(c)
   if c.data.client_split == 'camera_independent':
     c.data.sources = ('plaza:cameras=4,infrared=2',)
@@ -165,25 +169,3 @@ def paper(c) -> None:
 
 
 PRESETS = {'synthetic': synthetic, 'smoke': smoke, 'paper': paper}
-
-
-def presets(**fields):
-  """Returns the presets with fields that a recipe never changes.
-
-  Args:
-    fields: values by the name of a field, `__` for its dot; those that end in
-      `__PRESET` are of that preset only.
-  """
-
-  def fixed(name, preset):
-    def change(c) -> None:
-      preset(c)
-      for field, value in fields.items():
-        parts = field.split('__')
-        only = parts.pop() if parts[-1] in PRESETS else name
-        if only == name:
-          c.update_from_flattened_dict({'.'.join(parts): value})
-
-    return change
-
-  return {name: fixed(name, preset) for name, preset in PRESETS.items()}

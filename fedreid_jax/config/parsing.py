@@ -1,16 +1,24 @@
-"""What stands after the colon of `--config`, and fields by their names."""
+"""Text that names presets and changes fields, and saved configurations.
+
+One parser reads the overrides of `--config.FIELD=VALUE`, of
+`--config=RECIPE:PRESET,FIELD=VALUE` and of `--set=FIELD=VALUE`.
+"""
 
 import ast
+import contextlib
 import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, NamedTuple, get_origin
 
 import ml_collections
 
 from fedreid_jax import errors
-from fedreid_jax.config import schema
+from fedreid_jax.config import renamed, schema
+from fedreid_jax.core import options
 
 ConfigDict = ml_collections.ConfigDict
+Preset = Callable[[Any], None]
+REFERENCE = 'see docs/options.md'
 
 
 def flatten(config: Any, prefix: str = '') -> dict[str, Any]:
@@ -28,9 +36,11 @@ def hint(name: str, known: Collection[str]) -> str:
   """Returns what to do about a field there is not.
 
   Args:
-    name: 'section.field', misspelt.
+    name: 'section.field', misspelt or of the first edition.
     known: full names of all fields.
   """
+  if new := renamed.FIELDS.get(name):
+    return f'renamed to {new}'
   section, _, last = name.rpartition('.')
   initials = ''.join(word[:1] for word in last.split('_'))
   words = {k: k.rpartition('.')[2] for k in known}
@@ -43,9 +53,7 @@ def hint(name: str, known: Collection[str]) -> str:
     [k for k, n in words.items() if n == initials],
   )
   found = ' or '.join(next(filter(None, near), []))
-  return (
-    f'did you mean {found}?' if found else 'see fedreid_jax/config/schema.py'
-  )
+  return f'did you mean {found}?' if found else REFERENCE
 
 
 def split(text: str, mark: str) -> list[str]:
@@ -65,107 +73,188 @@ def split(text: str, mark: str) -> list[str]:
   return parts
 
 
-Preset = Callable[[Any], None]
+class Argument(NamedTuple):
+  """The text after the colon of `--config`, read.
+
+  Attributes:
+    preset: name of the preset.
+    options: choices of the recipe itself, by name.
+    apply_preset: changes a configuration as the preset says.
+    pairs: FIELD=VALUE, which are set last.
+  """
+
+  preset: str
+  options: Mapping[str, str]
+  apply_preset: Preset
+  pairs: Sequence[str]
+
+  def override(self, config: Any) -> Any:
+    """Returns the configuration with the user's fields set.
+
+    Raises:
+      ConfigError: for an unknown field or a value that it cannot hold.
+    """
+    return change(config, self.pairs)
 
 
-def recipe(arg: str | None, config: Any, presets: Mapping[str, Preset]) -> Any:
-  """Applies `PRESET[,key=value...]` to a recipe's configuration.
+def argument(
+  text: str | None, presets: Mapping[str, Preset], **choices: Sequence[str]
+) -> Argument:
+  """Reads `PRESET[,OPTION=CHOICE...][,FIELD=VALUE...]`.
 
   Args:
-    arg: what stands after the colon of `--config`, None for 'synthetic'.
-    config: the recipe before its presets.
-    presets: what each changes.
+    text: after the colon of `--config`, None for the preset 'synthetic'.
+    presets: by name.
+    **choices: of the recipe's own options; the first is the default.
 
   Raises:
-    ConfigError: for an unknown preset or field.
+    ConfigError: for an unknown preset or choice.
   """
-  name, *pairs = split(arg or 'synthetic', ',')
-  if name not in presets:
-    raise errors.ConfigError(
-      f'unknown preset {name!r}', '--config', f'one of {", ".join(presets)}'
-    )
-  presets[name](config)
-  return change(config, pairs)
+  rest, chosen = [], {name: own[0] for name, own in choices.items()}
+  # Fields have a dot where an option has none: `noise.beta=` is no `noise=`.
+  for part in split(text, ',') if text else []:
+    name, sign, value = part.partition('=')
+    if sign and name in chosen:
+      chosen[name] = value
+    else:
+      rest.append(part)
+  preset, *pairs = rest or ['synthetic']
+  for name, value, own in (
+    ('preset', preset, presets),
+    *((name, value, choices[name]) for name, value in chosen.items()),
+  ):
+    if value not in own:
+      raise errors.ConfigError(
+        f'unknown {name} {value!r}', '--config', f'one of {", ".join(own)}'
+      )
+  return Argument(preset, chosen, presets[preset], pairs)
 
 
-def take_argument(arg: str | None, name: str, default: str):
-  """Takes a recipe's own argument out of `PRESET[,key=value...]`.
+def choices(field: str) -> tuple[str, ...]:
+  """Returns the choices of a field, the default first.
 
   Args:
-    arg: what stands after the colon of `--config`, or None.
-    name: of the argument.
-    default: its value where it is not given.
-
-  Returns:
-    (the rest, its value).
+    field: full name, of a built-in component or a group.
   """
-  kept, value = [], default
-  # Fields of the same name have a dot: `noise.beta=` is no `noise=`.
-  for part in split(arg, ',') if arg else []:
-    if part.startswith(f'{name}='):
-      value = part.partition('=')[2]
-    else:
-      kept.append(part)
-  return ','.join(kept) or None, value
+  found = schema.fields()[field]
+  return tuple(dict.fromkeys((found.default, *found.choices())))
+
+
+def change(config: Any, pairs: Sequence[str], where: str = '--config') -> Any:
+  """Sets fields from FIELD=VALUE pairs, values as Python literals or words.
+
+  Components are set first, so that fields of plug-ins can be set with them.
+
+  Args:
+    config: to change, and returned.
+    pairs: of text.
+    where: they come from, for messages.
+
+  Raises:
+    ConfigError: for an unknown field or a value that it cannot hold.
+  """
+  texts = []
+  for pair in pairs:
+    key, sign, text = pair.partition('=')
+    if not sign:
+      raise errors.ConfigError(
+        f'no field and value {key!r}', where, 'PRESET,key=value,...'
+      )
+    texts.append((key, text))
+  for key, text in sorted(texts, key=lambda one: one[0] != 'components'):
+    known = declarations(config)
+    if key not in known:
+      raise errors.ConfigError(
+        f'unknown field {key!r}', where, hint(key, known)
+      )
+    _set(config, key, known[key], _value(text, known[key].kind))
+  return schema.complete(config)
+
+
+def check(name: str, field: options.Field, value: Any) -> None:
+  """Refuses a value that a field cannot hold, or that has been renamed.
+
+  Raises:
+    ConfigError: naming the field.
+  """
+  if new := renamed.value(name, value):
+    raise errors.ConfigError(f'{value!r}', name, f'renamed to {new!r}')
+  options.check(name, field, value)
+
+
+def declarations(config: Any) -> dict[str, options.Field]:
+  """Returns the declaration of every field that a configuration can have."""
+  return schema.fields(schema.components(schema.complete(config)))
+
+
+def _set(config: Any, name: str, field: options.Field, value: Any) -> None:
+  check(name, field, value)
+  config.update_from_flattened_dict({name: value})
+
+
+def _value(text: str, kind: Any) -> Any:
+  """Returns text as a value for a field of a type."""
+  try:
+    value = _tuples(ast.literal_eval(text.strip()))
+  except (ValueError, SyntaxError, MemoryError, RecursionError):
+    value = text
+  is_text = kind is str or get_origin(kind) is Literal
+  if is_text and not isinstance(value, str):
+    return text
+  if kind is float and isinstance(value, str):
+    with contextlib.suppress(ValueError):
+      return float(value)  # 'nan' and 'inf', which are refused as numbers
+  if kind is bool and text.lower() in ('true', 'false'):
+    return text.lower() == 'true'
+  return value
+
+
+def _tuples(value: Any) -> Any:
+  if isinstance(value, list | tuple):
+    return tuple(map(_tuples, value))
+  return value
 
 
 def from_json(saved: dict[str, Any], changes: Sequence[str], where: str) -> Any:
   """Returns the configuration of a saved run, with fields changed.
 
+  Fields of a run of the first edition have the names of today afterwards, and
+  those that did not exist then have their defaults.
+
   Args:
     saved: what config.json holds.
-    changes: KEY=VALUE pairs.
+    changes: FIELD=VALUE pairs.
     where: that file.
 
   Raises:
-    IntegrityError: for a field that is missing or not known.
+    IntegrityError: for a field that is missing, not known, or cannot have the
+      value it has.
     ConfigError: for a change of a field that does not exist, or another type.
   """
+  flat = {name: _tuples(value) for name, value in flatten(saved).items()}
+  old = renamed.translate(flat)
+  flat = old or flat
   config = schema.default()
-  flat, known = flatten(saved), flatten(config)
+  if 'components' in flat:
+    _restore(config, 'components', flat, where)
+  known = declarations(config)
   for what, keys in (
-    ('has no', known.keys() - flat.keys()),
+    ('has no', set() if old else known.keys() - flat.keys()),
     ('has an unknown', flat.keys() - known.keys()),
   ):
     if keys:
       raise errors.IntegrityError(
         f'{what} {min(keys)}', where, 'restore it from a copy, or give --config'
       )
-  for key, value in flat.items():
-    _set(config, key, _tuples(value))
-  return change(config, changes)
+  for name in flat:
+    _restore(config, name, flat, where)
+  return change(config, changes, '--set')
 
 
-def _set(config: Any, key: str, value: Any) -> None:
+def _restore(config: Any, name: str, flat: dict[str, Any], where: str) -> None:
   try:
-    config.update_from_flattened_dict({key: value})
-  except (TypeError, ValueError, OverflowError) as error:
-    raise errors.ConfigError(f'{value!r}: {error}', key, 'mend it') from error
-
-
-def _tuples(value: Any) -> Any:
-  return tuple(map(_tuples, value)) if isinstance(value, list) else value
-
-
-def change(config: Any, pairs: Sequence[str]) -> Any:
-  """Sets fields from KEY=VALUE pairs, values as Python literals or words.
-
-  Raises:
-    ConfigError: for a field that does not exist or another type.
-  """
-  for pair in pairs:
-    key, sign, text = pair.partition('=')
-    if not sign:
-      raise errors.ConfigError(
-        f'no field and value {key!r}', '--config', 'PRESET,key=value,...'
-      )
-    if key not in flatten(config):
-      raise errors.ConfigError(
-        f'unknown field {key!r}', '--config', hint(key, flatten(config))
-      )
-    try:
-      value = ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-      value = text
-    _set(config, key, value)
-  return config
+    _set(config, name, declarations(config)[name], flat[name])
+  except errors.ConfigError as error:
+    raise errors.IntegrityError(
+      f'{error.where}: {error.what}', where, 'restore it from a copy'
+    ) from error

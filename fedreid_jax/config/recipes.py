@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -10,6 +11,7 @@ from ml_collections import ConfigDict
 
 import fedreid_jax
 from fedreid_jax import errors
+from fedreid_jax.config import renamed, schema
 
 SWEEPS = Path(__file__).parent / 'sweeps'
 
@@ -66,16 +68,22 @@ def call(file: str, function: str, *args: Any) -> Any:
   except errors.FedReIDError:
     raise
   except Exception as error:  # a configuration file is code: anything goes
+    new = None
+    if isinstance(error, AttributeError | KeyError):
+      unknown = re.search(r'[\'"](\w+)[\'"]', str(error))
+      new = unknown and renamed.field(unknown[1])
     raise errors.ConfigError(
-      f'{type(error).__name__}: {error}', file, 'mend the file'
+      f'{type(error).__name__}: {error}',
+      file,
+      f'renamed to {new}' if new else 'fix the file',
     ) from error
 
 
-def recipe(spec: str, arg: str) -> Any:
+def recipe(spec: str, arg: str = '') -> Any:
   """Returns the configuration of a recipe, not yet validated.
 
   Args:
-    spec: `FILE[:key=value,...]`.
+    spec: `FILE[:key=value,...]`, FILE being 'NAME' for a recipe of the package.
     arg: `PRESET[,key=value...]`, given to the recipe before what `spec` adds.
 
   Raises:
@@ -91,4 +99,4 @@ def recipe(spec: str, arg: str) -> Any:
       file,
       'start from fedreid_jax.config.schema.default() and return it',
     )
-  return config
+  return schema.complete(config)

@@ -1,32 +1,97 @@
-"""Which components and fields of a configuration go together."""
+"""Which fields and components of a configuration go together.
 
-from collections.abc import Iterator
+`COMPONENTS` has the rules of one component each; the others are of fields that
+every configuration has.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
-from fedreid_jax.core import patterns
+from fedreid_jax import algorithms
+from fedreid_jax.core import patterns, plugins
 
+# Whether it is broken, the field, what is wrong, what to do.
 Rule = tuple[Any, str, str, str]
 
 OWN_LABELS = ('by_dataset', 'by_camera', 'by_identity')
 # Leaves of a head: if they stay at home, a client's features need them.
 NECK = 'params/neck/fc/kernel'
-SERVER_SIDE = {'kd', 'client_clustering'}  # compute features of clients' models
-ALONE = {
-  'standalone',
-  'local_expert',
-  'local_models',
-  'snr',
-  'dns',
-  'deen',
-  'lba',
-}
 
 
 def rules(c: Any) -> Iterator[Rule]:
-  """Yields (whether it is broken, field, what, what to do)."""
-  yield from _optimisation(c, {*c.components})
-  yield from _sharing(c, {*c.components})
+  """Yields the rules of the fields, then those of the listed components."""
+  yield from _run(c)
+  yield from _data(c)
+  yield from _training(c)
+  yield from _evaluation(c)
+  for component in c.components:
+    if component in COMPONENTS:
+      yield from COMPONENTS[component](c)
+
+
+def _run(c: Any) -> Iterator[Rule]:
+  yield not c.name or '/' in c.name, 'name', repr(c.name), 'one plain word'
+  yield not c.components, 'components', 'no component', "start with 'fedpav'"
+  yield (
+    c.execution.deterministic and c.execution.width != 1,
+    'execution.width',
+    f'width {c.execution.width} changes bits',
+    'set execution.deterministic=False',
+  )
+
+
+def _data(c: Any) -> Iterator[Rule]:
+  channels = 3 if c.data.channels == 'rgb' else 1
+  classifies = c.data.task == 'classification'
+  yield (
+    len(c.data.mean) != channels or len(c.data.std) != channels,
+    'data.mean',
+    f'{len(c.data.mean)} means for {channels} channels',
+    'give one mean and one std a channel',
+  )
+  yield min((*c.data.std, 1)) <= 0, 'data.std', 'std of 0', 'above 0'
+  yield (
+    classifies and c.data.source == 'folder',
+    'data.task',
+    'a folder has no test images of the classes it trains on',
+    "classify with data.source 'datasets' or 'synthetic'",
+  )
+  yield (
+    classifies and c.data.labels in ('concat', 'max'),
+    'data.labels',
+    f'{c.data.labels!r} lets clients number their own classes',
+    "set it to ''",
+  )
+
+
+def _training(c: Any) -> Iterator[Rule]:
+  yield (
+    c.local.sampler != 'uniform' and c.local.batch % c.local.identities > 0,
+    'local.batch',
+    f'{c.local.batch} images for {c.local.identities} identities',
+    'a multiple of local.identities',
+  )
+  momentum = c.optim.momentum if c.optim.name == 'sgd' else 0
+  yield (
+    c.local.accumulate and (momentum > 0 or c.optim.name != 'sgd'),
+    'local.accumulate',
+    'a single step a round has no momentum',
+    'set optim.name=sgd and optim.momentum=0.0',
+  )
+  yield (
+    c.optim.schedule == 'linear' and len(c.optim.points) < 2,
+    'optim.points',
+    f'{len(c.optim.points)} points',
+    'give at least two (round, factor)',
+  )
+  yield (
+    any(a[0] >= b[0] for a, b in pairwise(c.optim.points)),
+    'optim.points',
+    'rounds do not rise',
+    'sort them',
+  )
   area = c.augment.erase_area
   yield (
     len(area) != 2 or not 0 < area[0] <= area[1] <= 1,
@@ -40,121 +105,160 @@ def rules(c: Any) -> Iterator[Rule]:
     f'{c.augment.copies!r} with sampler {c.local.sampler}',
     'pk_caj repeats the visible images, and only copies changes them',
   )
+
+
+def _evaluation(c: Any) -> Iterator[Rule]:
+  yield not c.evaluation.ranks, 'evaluation.ranks', 'no ranks', 'give (1,)'
   yield (
-    min((*c.optim.milestones, 0)) < 0,
-    'optim.milestones',
-    f'{c.optim.milestones}',
-    'rounds, or shares of the run, from 0 up',
-  )
-  yield (
-    any(a[0] >= b[0] for a, b in pairwise(c.optim.points)),
-    'optim.points',
-    'rounds do not rise',
-    'sort them',
+    c.evaluation.ensemble and 'standalone' not in c.components,
+    'evaluation.ensemble',
+    'ensembles are of models trained alone',
+    'use configs/standalone.py',
   )
 
 
-def _optimisation(c: Any, parts: set[str]) -> Iterator[Rule]:
-  counted = parts & {'fednova', 'scaffold'}
-  momentum = c.optim.momentum if c.optim.name == 'sgd' else 0
-  yield (
-    c.local.accumulate and (momentum > 0 or c.optim.name != 'sgd'),
-    'local.accumulate',
-    'a single step a round has no momentum',
-    'set optim.name=sgd and optim.momentum=0.0',
+def _own_labels(c: Any) -> bool:
+  """Returns whether clients number their own identities."""
+  return (
+    not c.data.labels
+    and c.data.client_split in OWN_LABELS
+    and (len(c.data.sources) != 1 or c.data.client_split != 'by_dataset')
   )
+
+
+def _counts_steps(component: str, c: Any) -> Iterator[Rule]:
+  """Yields the rules of a method that divides by the number of steps."""
   yield (
-    counted and c.local.accumulate,
+    c.local.accumulate,
     'local.accumulate',
-    'fednova and scaffold count local steps, and there is one',
+    f'{component} counts local steps, and there is one',
     'set it to False',
   )
   yield (
-    counted and not c.optim.reset_each_round,
+    not c.optim.reset_each_round,
     'optim.reset_each_round',
-    'fednova and scaffold need momentum to start at zero in every round',
+    f'{component} needs momentum to start at zero in every round',
     'set it to True',
   )
   yield (
-    counted and c.optim.name != 'sgd',
+    c.optim.name != 'sgd',
     'optim.name',
-    f'fednova and scaffold are defined for SGD, not {c.optim.name}',
+    f'{component} is defined for SGD, not {c.optim.name}',
     'set it to sgd',
   )
+
+
+def _needs_public(component: str, c: Any) -> Iterator[Rule]:
+  """Yields the rule of a method that compares models on public images."""
   yield (
-    {'uniform', 'scaffold'} <= parts,
-    'scaffold.weights',
-    "'uniform' weights the model only, and the control would go by size",
-    "leave 'uniform' out and set it to uniform",
+    c.model.modality_specific_stages > 0,
+    'model.modality_specific_stages',
+    'public images have no modality',
+    f'use one stream with {component}',
   )
+
+
+def _embeds_at_server(component: str, c: Any) -> Iterator[Rule]:
+  """Yields the rules of a server that embeds images with clients' models."""
+  stays = 'fedpav' in c.components and not patterns.Pattern(
+    c.fedpav.shared, 'fedpav.shared'
+  ).match(NECK)
   yield (
-    {'fednova', 'fedprox'} <= parts and c.fednova.mu != c.fedprox.mu,
+    stays and c.model.neck in ('bottleneck', 'mapping'),
+    'fedpav.shared',
+    f'{component} compares embeddings, whose layers are not sent',
+    'share the neck',
+  )
+  yield from _needs_public(component, c)
+
+
+def _cdw(c: Any) -> Iterator[Rule]:
+  if c.cdw.batch == 'public':
+    yield from _needs_public('cdw.batch=public', c)
+
+
+def _dfh(c: Any) -> Iterator[Rule]:
+  pooled = c.dfh.space == 'f'
+  yield (
+    pooled != (c.model.neck == 'none'),
+    'dfh.space',
+    f'{c.dfh.space!r} with neck {c.model.neck!r}: statistics, classifier and '
+    'retrieval would be of different features',
+    "set model.neck='none'" if pooled else "set it to 'f', or choose a neck",
+  )
+
+
+def _dppt(c: Any) -> Iterator[Rule]:
+  yield (
+    _own_labels(c) or c.data.labels == 'max',
+    'data.labels',
+    'dppt needs one number a person at all clients',
+    "set data.client_split to 'camera_independent' or "
+    "'entity_independent', or data.labels to 'global'",
+  )
+
+
+def _fedavg(c: Any) -> Iterator[Rule]:
+  yield (
+    _own_labels(c),
+    'data.labels',
+    'the classifier is sent, but clients number their own identities',
+    "set it to 'concat', 'max' or 'global', or share with 'fedpav'",
+  )
+
+
+def _fednova(c: Any) -> Iterator[Rule]:
+  yield from _counts_steps('fednova', c)
+  yield (
+    'fedprox' in c.components and c.fednova.mu != c.fedprox.mu,
     'fednova.mu',
     f'{c.fednova.mu}, but the proximal weight is {c.fedprox.mu}',
     'set it to fedprox.mu',
   )
 
 
-def _sharing(c: Any, parts: set[str]) -> Iterator[Rule]:
-  own = (
-    not c.data.labels
-    and c.data.client_split in OWN_LABELS
-    and (len(c.data.sources) != 1 or c.data.client_split != 'by_dataset')
-  )
+def _local_expert(c: Any) -> Iterator[Rule]:
   yield (
-    'fedavg' in parts and own,
-    'data.labels',
-    'a classifier travels, but clients number their own identities',
-    "set it to 'concat', 'max' or 'global', or share with 'fedpav'",
-  )
-  yield (
-    'dppt' in parts and (own or c.data.labels == 'max'),
-    'data.labels',
-    'dppt needs one number a person at all clients',
-    "set data.client_split to 'camera_independent' or "
-    "'entity_independent', or data.labels to 'global'",
-  )
-  at_home = 'fedpav' in parts and not patterns.Pattern(
-    c.fedpav.shared, 'fedpav.shared'
-  ).match(NECK)
-  yield (
-    parts & SERVER_SIDE
-    and at_home
-    and c.model.neck in ('bottleneck', 'mapping'),
-    'fedpav.shared',
-    'kd and client_clustering compare embeddings, whose layers do not travel',
-    'share the neck',
-  )
-  public = parts & SERVER_SIDE or ('cdw' in parts and c.cdw.batch == 'public')
-  yield (
-    public and c.model.modality_specific_stages > 0,
-    'model.modality_specific_stages',
-    'public images have no modality',
-    'use one stream with kd, client_clustering and cdw.batch=public',
-  )
-  pooled = c.dfh.space == 'f'
-  yield (
-    'dfh' in parts and pooled != (c.model.neck == 'none'),
-    'dfh.space',
-    f'{c.dfh.space!r} with neck {c.model.neck!r}: statistics, classifier and '
-    'retrieval would be of different features',
-    "set model.neck='none'" if pooled else "set it to 'f', or choose a neck",
-  )
-  yield (
-    'standalone' in parts and parts - ALONE,
-    'components',
-    f'nothing travels, so {", ".join(sorted(parts - ALONE))} has no effect',
-    'leave it out',
-  )
-  yield (
-    'local_expert' in parts and c.local_expert.frozen and not c.start_from,
+    c.local_expert.frozen and not c.start_from,
     'start_from',
     'a frozen expert that was never trained',
     'give the work directory of a finished run',
   )
+
+
+def _scaffold(c: Any) -> Iterator[Rule]:
+  yield from _counts_steps('scaffold', c)
   yield (
-    c.evaluation.ensemble and 'standalone' not in parts,
-    'evaluation.ensemble',
-    'ensembles are of models trained alone',
-    'use configs/standalone.py',
+    'uniform' in c.components,
+    'scaffold.weights',
+    "'uniform' weights the model only, and the control would go by size",
+    "leave 'uniform' out and set it to uniform",
   )
+
+
+def _standalone(c: Any) -> Iterator[Rule]:
+  local = {'local_expert', 'local_models', 'snr', 'dns', 'deen', 'lba'}
+  federated = {*plugins.available(algorithms)} - local - {'standalone'}
+  idle = federated & {*c.components}
+  yield (
+    idle,
+    'components',
+    f'nothing is sent, so {", ".join(sorted(idle))} has no effect',
+    'leave it out',
+  )
+
+
+COMPONENTS: Mapping[str, Callable[[Any], Iterator[Rule]]] = {
+  'cdw': _cdw,
+  'client_clustering': functools.partial(
+    _embeds_at_server, 'client_clustering'
+  ),
+  'dfh': _dfh,
+  'dppt': _dppt,
+  'fedavg': _fedavg,
+  'fednova': _fednova,
+  'kd': functools.partial(_embeds_at_server, 'kd'),
+  'local_expert': _local_expert,
+  'scaffold': _scaffold,
+  'standalone': _standalone,
+}

@@ -7,6 +7,7 @@ from the server's own model, which is the update in difference form.
 
 import functools
 from collections.abc import Callable
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 from fedreid_jax.core import param_filter, types
 from fedreid_jax.core.types import Array, Flat
 
-BATCH_STATS_RULES = ('average', 'first_client', 'keep_server')
+BatchStatsRule = Literal['average', 'first_client', 'keep_server']
 
 
 def valid_uploads(uploads: types.Upload) -> Array:
@@ -87,7 +88,7 @@ def leaf_weights(
     sizes: weights by size.
     shared: the leaves.
     first: one-hot weights of the first client drawn in each group.
-    rule: of running statistics, one of `BATCH_STATS_RULES`.
+    rule: of running statistics, one of `BatchStatsRule`.
   """
   by_leaf = (
     weights if isinstance(weights, dict) else dict.fromkeys(shared, weights)

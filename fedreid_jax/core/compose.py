@@ -2,8 +2,7 @@
 
 import dataclasses
 import importlib
-import pkgutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ from fedreid_jax.core import (
   contexts,
   local_training,
   param_filter,
+  plugins,
   prng,
   server_round,
   types,
@@ -61,38 +61,34 @@ class Algorithm(NamedTuple):
   prepares: bool
 
 
-def available(package: ModuleType) -> list[str]:
-  """Returns the names of the modules of a package, sorted."""
-  return sorted(
-    m.name for m in pkgutil.iter_modules(package.__path__) if not m.ispkg
-  )
-
-
 def load(
   names: Sequence[str],
-  arguments: dict[str, dict[str, Any]],
+  arguments: Mapping[str, Mapping[str, Any]],
   package: ModuleType,
 ) -> tuple[Component, ...]:
-  """Imports `package.NAME` and calls its `make(**arguments[NAME])`.
+  """Imports components and calls their `make(Options(...))`.
+
+  Args:
+    names: of modules of the package, and of plug-ins (`core.plugins`).
+    arguments: hyper-parameters by the name of a component's group.
+    package: of the built-in components.
 
   Raises:
-    ConfigError: for a name that is no module of the package, a name given
-      twice, or arguments that `make` does not take.
+    ConfigError: for a component that is not found or is given twice, or for
+      hyper-parameters that it does not have or cannot have.
   """
-  choices = available(package)
   built: list[Component] = []
   for name in names:
-    where = 'components'
-    if name not in choices:
-      raise errors.ConfigError(
-        f'unknown component {name!r}', where, f'one of {", ".join(choices)}'
-      )
     if name in names[: len(built)]:
       raise errors.ConfigError(
-        f'component {name!r} twice', where, 'name it once'
+        f'component {name!r} twice', 'components', 'name it once'
       )
-    module = importlib.import_module(f'{package.__name__}.{name}')
-    built.append(module.make(**arguments.get(name, {})))
+    module = importlib.import_module(plugins.module_of(name, package))
+    own = arguments.get(plugins.group_of(name), {})
+    if hasattr(module, 'Options'):
+      built.append(module.make(module.Options(**own)))
+    else:
+      built.append(module.make())
   return tuple(built)
 
 
@@ -170,7 +166,7 @@ def compose(
     components: in the order of the configuration.
     settings: of the local round; `settings.shared` must be
       `shared_leaves(components)`.
-    batch_stats_rule: for running statistics, `aggregation.BATCH_STATS_RULES`.
+    batch_stats_rule: for running statistics, `aggregation.BatchStatsRule`.
     ordered: reduce in canonical client order (deterministic mode).
 
   Raises:

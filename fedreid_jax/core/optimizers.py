@@ -12,7 +12,7 @@ a step costs nothing for it.
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +22,10 @@ from fedreid_jax import errors
 from fedreid_jax.core import patterns
 from fedreid_jax.core.types import Array, Flat, Tree
 
-SCHEDULES = ('constant', 'step', 'linear', 'cosine')
-OPTIMIZERS = ('sgd', 'adam')
+Schedule = Literal['constant', 'step', 'linear', 'cosine']
+OptimizerName = Literal['sgd', 'adam']
+SCHEDULES = get_args(Schedule)
+OPTIMIZERS = get_args(OptimizerName)
 
 
 class Optimizer(NamedTuple):

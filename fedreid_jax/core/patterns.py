@@ -34,7 +34,7 @@ class Pattern:
       self._compiled = regex.compile(pattern)
     except regex.error as error:
       raise errors.ConfigError(
-        f'{pattern!r}: {error}', field, 'mend the regular expression'
+        f'{pattern!r}: {error}', field, 'fix the regular expression'
       ) from error
     self.groups = self._compiled.groups
 

@@ -15,10 +15,7 @@ import jax.numpy as jnp
 from fedreid_jax.core.types import Array
 from fedreid_jax.data import colour
 
-ERASE_AREA = (0.02, 0.4)
 ERASE_ASPECT = (0.3, 1 / 0.3)
-# Of fields a configuration may leave out.
-DEFAULTS = {'erase_area': ERASE_AREA, 'erase_tries': 1} | colour.DEFAULTS
 
 
 class Views(NamedTuple):
@@ -40,16 +37,15 @@ def make(config, mean: tuple[float, ...], std: tuple[float, ...]) -> Views:
   Args:
     config: fields `pad` (pixels of zeros on every side before a random crop
       back to size), `flip` (probability), `erase` (probability), `erase_fill`
-      (one value a channel, () for zeros), and, of `DEFAULTS`, `erase_area`
-      (smallest and largest share of the image), `erase_tries` (rectangles
-      drawn until one fits) and those of `colour.make`.
+      (one value a channel, () for zeros), `erase_area` (smallest and largest
+      share of the image), `erase_tries` (rectangles drawn until one fits) and
+      those of `colour.make`.
     mean: per channel, of values in 0..1.
     std: per channel.
 
   Raises:
     ConfigError: for an unknown kind, or colours of images without them.
   """
-  config = DEFAULTS | dict(config)
   fill = jnp.asarray(config['erase_fill'] or 0.0, jnp.float32)
   colours = colour.make(config, len(mean))
 
@@ -97,9 +93,9 @@ def erase(
   key: Array,
   image: Array,
   probability: float,
-  fill: Array | float = 0.0,
-  area: tuple[float, float] = ERASE_AREA,
-  tries: int = 1,
+  fill: Array | float,
+  area: tuple[float, float],
+  tries: int,
 ) -> Array:
   """Fills one random rectangle of a normalised image.
 

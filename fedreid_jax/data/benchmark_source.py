@@ -6,7 +6,7 @@ import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.data import classification_task, decoder, federation, prepared
-from fedreid_jax.data.datasets import registry, sysu_mm01
+from fedreid_jax.data.datasets import regdb, registry, sysu_mm01
 from fedreid_jax.data.federation import Images, Target, Trial, World
 from fedreid_jax.data.prepared import Prepared
 from fedreid_jax.evaluation import (
@@ -16,7 +16,6 @@ from fedreid_jax.evaluation import (
   trials,
 )
 
-DIRECTIONS = ('infrared-visible', 'visible-infrared')
 LEARN = ('train', 'val', 'public')
 TEST = ('query', 'gallery', 'query+gallery', 'images', 'distractor')
 # Sets tested from one view to the other: the folder their queries are from.
@@ -220,19 +219,19 @@ def _sampled(
   name: str, images: Images, names: np.ndarray, protocol: str, config
 ) -> Target:
   """Ten trials of one modality against a gallery drawn from the other."""
-  if config.search == 'indoor' and config.direction != DIRECTIONS[0]:
+  if config.search == 'indoor' and config.direction != regdb.DIRECTIONS[0]:
     raise errors.ConfigError(
       'indoor search ranks visible images', 'data.search', "set it to 'all'"
     )
   infrared = images.modalities == 1
-  ask = infrared if config.direction == DIRECTIONS[0] else ~infrared
+  ask = infrared if config.direction == regdb.DIRECTIONS[0] else ~infrared
   query, pool = np.flatnonzero(ask), np.flatnonzero(~ask)
   people, cameras, names = (
     column[pool] for column in (images.identities, images.cameras, names)
   )
   official = protocol == 'sysu' and config.gallery_sampling == 'official'
   permutations = {}
-  if official and config.direction == DIRECTIONS[0]:
+  if official and config.direction == regdb.DIRECTIONS[0]:
     root = registry.locate(sysu_mm01.DATASET, config.root)
     permutations = sysu_mm01.permutations(root)
   drawn = []
@@ -240,7 +239,7 @@ def _sampled(
     if protocol == 'llcm':
       side = config.direction.partition('-')[2]
       rows = gallery_sampling.llcm_gallery(people, cameras, names, trial, side)
-    elif config.direction != DIRECTIONS[0]:
+    elif config.direction != regdb.DIRECTIONS[0]:
       rows = gallery_sampling.sample_per_camera(
         people,
         cameras,

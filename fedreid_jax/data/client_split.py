@@ -7,6 +7,7 @@ own, its data set's, or everybody's).
 """
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -16,8 +17,21 @@ from fedreid_jax.core.types import ClientData
 from fedreid_jax.data import partition
 from fedreid_jax.data.federation import Images
 
+ClientSplit = Literal[
+  'by_dataset',
+  'by_camera',
+  'by_identity',
+  'centralised',
+  'standalone',
+  'iid',
+  'dirichlet',
+  'camera_independent',
+  'entity_independent',
+  'entity_shared',
+]
+Labels = Literal['', 'concat', 'max', 'global']
 # How each domain is dealt out, and whether all domains then become one client.
-CLIENT_SPLITS: dict[str, tuple[partition.Deal, bool, str]] = {
+CLIENT_SPLITS: dict[ClientSplit, tuple[partition.Deal, bool, str]] = {
   'by_dataset': (partition.whole, False, 'own'),
   'by_camera': (partition.by_camera, False, 'own'),
   'by_identity': (partition.by_identity, False, 'own'),
@@ -34,16 +48,14 @@ CLIENT_SPLITS: dict[str, tuple[partition.Deal, bool, str]] = {
 OF_ONE_DOMAIN = ('standalone', 'iid', 'dirichlet')
 
 
-LABELS = ('', 'concat', 'max', 'global')
-
-
 def make_clients(
   domains: Sequence[Images],
-  split: str,
+  split: ClientSplit,
   seed: int,
-  labels: str = '',
-  num_clients: int = 4,
-  concentration: float = 0.5,
+  labels: Labels = '',
+  *,
+  num_clients: int,
+  concentration: float,
 ) -> tuple[ClientData, ...]:
   """Deals the images of domains to clients, sorted by name.
 

@@ -7,7 +7,7 @@ outcomes: as it is, red, green, blue or luminance in all channels.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,8 @@ from fedreid_jax import errors
 from fedreid_jax.core.types import Array
 
 LUMINANCE = (0.2989, 0.5870, 0.1140)
+Kind = Literal['exchange', 'copy', 'grey', 'adapt']
+Infrared = Literal['same', 'adapt', 'hue']
 # Shares of red, green, blue and luminance. CAJ's infrared images: each channel
 # a quarter, luminance half of the last quarter, nothing the other half.
 KINDS = {
@@ -28,13 +30,6 @@ KINDS = {
 # How often channels of infrared images are exchanged: as those of the others;
 # by CAJ's law; never, but hues are rotated (DNS).
 INFRARED = {'same': None, 'adapt': 7 / 8, 'hue': 0.0}
-DEFAULTS = {
-  'grey': 0.0,
-  'channel': 0.0,
-  'channel_kinds': 'exchange',
-  'infrared': 'same',
-  'copies': '',
-}
 VISIBLE, OTHER, COPY = range(3)  # groups of images; the first two modalities
 
 # `[outcome, channel taken, channel written]`.

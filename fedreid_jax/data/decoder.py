@@ -9,14 +9,15 @@ import hashlib
 import io
 import warnings
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 FORMATS = ('JPEG', 'PNG', 'WEBP', 'BMP', 'GIF', 'TIFF')
 MAX_PIXELS = 40_000_000
-RESAMPLE = ('bicubic', 'bilinear', 'lanczos')
+Resample = Literal['bicubic', 'bilinear', 'lanczos']
+RESAMPLE = get_args(Resample)
 
 # A file that matters is refused by name; Pillow's remarks name none.
 warnings.filterwarnings('ignore', module=r'PIL\.')

@@ -41,8 +41,8 @@ def load(config, clients: bool = True) -> Federation:
       config.client_split,
       config.world_seed,
       config.labels,
-      config.num_clients,
-      config.concentration,
+      num_clients=config.num_clients,
+      concentration=config.concentration,
     )
     if config.task == 'classification':
       classification_task.check_clients(world, people)

@@ -25,8 +25,8 @@ class Shares(NamedTuple):
   """
 
   seed: int
-  num_clients: int = 4
-  concentration: float = 0.5
+  num_clients: int
+  concentration: float
 
 
 Deal = Callable[[Images, Shares], list[Images]]

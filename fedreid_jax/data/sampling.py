@@ -9,7 +9,7 @@ image once an epoch at most, and so identities as often as they have images.
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -149,6 +149,9 @@ def _by_modality(config) -> Sampler:
   )
 
 
+SamplerName = Literal[
+  'uniform', 'pk', 'pk_replace', 'pk_torchreid', 'pk_modality', 'pk_caj'
+]
 SAMPLERS = {
   'uniform': _uniform,
   'pk': _pk,

@@ -3,7 +3,7 @@
 import collections
 import functools
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,8 @@ import numpy as np
 
 from fedreid_jax import errors
 
-METRICS = ('euclidean', 'cosine')
+Metric = Literal['euclidean', 'cosine']
+METRICS = get_args(Metric)
 
 # One compiled program of one shape: a product of another number of rows may
 # round differently.

@@ -5,7 +5,7 @@ precision and the CMC curve are computed from the list that is kept, and which
 queries the means run over. Everything else of an evaluation is shared.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from fedreid_jax import errors
 
@@ -41,6 +41,16 @@ class Protocol(NamedTuple):
   junk_identity: int = -1
 
 
+ProtocolName = Literal[
+  'market',
+  'fedreid_legacy',
+  'cuhk03_classic',
+  'single_shot',
+  'sysu',
+  'regdb',
+  'llcm',
+  'cuhk_sysu',
+]
 PROTOCOLS: dict[str, Protocol] = {
   # Market-1501, DukeMTMC-reID, MSMT17, CUHK03-NP and most of the field.
   'market': Protocol(),

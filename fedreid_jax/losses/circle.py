@@ -18,8 +18,8 @@ def circle(
   features: Array,
   labels: Array,
   valid: Array,
-  margin: float = 0.45,
-  gamma: float = 64.0,
+  margin: float,
+  gamma: float,
 ) -> Array:
   """Circle loss over pairs, divided by the batch once more.
 

@@ -1,12 +1,14 @@
 """Losses that make one network say what another says."""
 
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 
 from fedreid_jax.core.types import Array
 from fedreid_jax.losses import identity, similarity
 
-NORMALISE = ('teacher_only', 'both', 'none')
+Normalise = Literal['teacher_only', 'both', 'none']
 
 
 def feature_mse(

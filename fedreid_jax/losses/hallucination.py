@@ -3,17 +3,17 @@
 Yang et al., DFH, section 3.2, and the mixups of its ablation (table 2).
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from fedreid_jax.core.types import Array
 
-NOVEL = ('dirichlet', 'dirichlet_mixup', 'feature_mixup', 'none')
-NEGATIVE = ('clamp', 'abs', 'resample', 'mean')
-MIX = ('batch', 'sample')
-OWN = ('raw', 'hallucinated')
+Novel = Literal['dirichlet', 'dirichlet_mixup', 'feature_mixup', 'none']
+Negative = Literal['clamp', 'abs', 'resample', 'mean']
+Mix = Literal['batch', 'sample']
+Own = Literal['raw', 'hallucinated']
 FLOOR = 1e-6
 
 
@@ -52,7 +52,7 @@ def draw(key: Array, dfs: Array, negative_variance: str) -> Drawn:
   Args:
     key: PRNG key.
     dfs: `[N, 4, D]`, rows m, v, p, q.
-    negative_variance: treatment of a variance drawn below zero, `NEGATIVE`.
+    negative_variance: treatment of a variance drawn below zero, `Negative`.
   """
   m, v, p, q = jnp.moveaxis(dfs, 1, 0)
   key_m, key_v = jax.random.split(key)

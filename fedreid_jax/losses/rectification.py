@@ -1,12 +1,14 @@
 """Distance of features from remembered centres of their identities."""
 
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 
 from fedreid_jax.core.types import Array
 from fedreid_jax.losses import identity, similarity
 
-KINDS = ('cos', 'edu', 'mixed')
+Kind = Literal['cos', 'edu', 'mixed']
 
 
 def rectification(
@@ -15,7 +17,7 @@ def rectification(
   valid: Array,
   centres: Array,
   present: Array,
-  kind: str = 'cos',
+  kind: Kind,
 ) -> Array:
   """Mean distance of images from the centres of their identities.
 
@@ -30,7 +32,7 @@ def rectification(
     valid: real rows, bool `[B]`.
     centres: `c`, constants, `[C, D]`.
     present: which identities have a centre, bool `[C]`.
-    kind: one of `KINDS`.
+    kind: one of `Kind`.
   """
   target = jax.lax.stop_gradient(centres)[labels]
   angle = 1.0 - (similarity.unit(features) * similarity.unit(target)).sum(

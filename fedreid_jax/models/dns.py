@@ -8,7 +8,7 @@ classifier of its own. What trains them is `algorithms.dns`.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ from fedreid_jax.models import conv, norm
 
 # Parts each modality has of its own: the stem and two stages.
 PRIVATE = 3
+Streams = Literal['two_stream', 'one_stream']
 DOMAINS = {'two_stream': ('visible', 'infrared'), 'one_stream': ('common',)}
 REDUCTION, SMALLEST = 32, 8
 

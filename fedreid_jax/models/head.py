@@ -1,11 +1,13 @@
 """Necks, from pooled feature to embedding, and masks of padded identities."""
 
+from typing import Literal
+
 import jax.numpy as jnp
 from flax import linen as nn
 
 from fedreid_jax.models import conv, norm
 
-NECKS = ('bn', 'bnneck', 'bottleneck', 'mapping', 'none')
+NeckKind = Literal['none', 'bn', 'bnneck', 'bottleneck', 'mapping']
 # Finite: of an infinite logit a softmax has the gradient nan, not zero.
 PADDED_LOGIT = -1e9
 

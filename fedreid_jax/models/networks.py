@@ -1,7 +1,7 @@
 """The network a configuration describes."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -22,7 +22,13 @@ from fedreid_jax.models import (
 )
 
 DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
-NAMES = (*resnet.DEPTHS, 'resnet32', 'convnet')
+NetworkName = Literal[
+  'resnet18', 'resnet34', 'resnet50', 'resnet101', 'resnet32', 'convnet'
+]
+VariantName = Literal[
+  'plain', 'snr', 'snr_entropy', 'agw', 'dns', 'deen', 'lba'
+]
+DType = Literal['float32', 'bfloat16']
 
 
 class Variant(NamedTuple):
@@ -67,10 +73,10 @@ def build(config: Any, num_classes: int) -> nn.Module:
       variant of a network that has none, or no channels.
   """
   for field, choices in (
-    ('name', NAMES),
+    ('name', get_args(NetworkName)),
     ('variant', VARIANTS),
     ('pool', pool.POOLS),
-    ('neck', head.NECKS),
+    ('neck', get_args(head.NeckKind)),
     ('dtype', DTYPES),
     ('last_stride', (1, 2)),
   ):

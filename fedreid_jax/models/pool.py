@@ -1,5 +1,7 @@
 """Pooling over positions, and the max-pooling between two blocks."""
 
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -71,4 +73,5 @@ def flatten(maps):
   return maps.reshape(maps.shape[0], -1)
 
 
+Pool = Literal['gap', 'gem', 'flatten']
 POOLS = {'gap': average, 'gem': generalised_mean, 'flatten': flatten}

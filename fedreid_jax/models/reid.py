@@ -19,7 +19,7 @@ class ReIDNet(nn.Module):
       them in training; extras by name are passed on.
     num_classes: identities of the classifier, padding included.
     pooling: one of `pool.POOLS`.
-    neck_kind: one of `head.NECKS`.
+    neck_kind: one of `head.NeckKind`.
     bottleneck: features of the `bottleneck` neck.
     dropout: dropout rate of the `bottleneck` neck.
     classifier_bias: whether the classifier has a bias.

@@ -95,7 +95,8 @@ def code() -> dict[str, str]:
   found = {
     f'version of {name}': metadata.version(name) for name in recorder.PACKAGES
   }
-  for root in (Path(fedreid_jax.__file__).parent, recipes.folder()):
+  package = Path(str(fedreid_jax.__file__)).parent
+  for root in (package, recipes.folder()):
     for path in sorted(root.rglob('*.py')):
       digest = hashlib.sha256(path.read_bytes()).hexdigest()
       found[f'{root.name}/{path.relative_to(root).as_posix()}'] = digest[:16]

@@ -20,6 +20,7 @@ from fedreid_jax.core import (
   optimizers,
   param_filter,
   placement,
+  plugins,
   simulation,
   types,
 )
@@ -90,7 +91,8 @@ def build(config) -> Setup:
 
 def load_components(config) -> tuple:
   """Returns the components of a configuration's method, in order."""
-  arguments = {n: config[n].to_dict() for n in config.components if n in config}
+  groups = map(plugins.group_of, config.components)
+  arguments = {name: dict(config[name]) for name in groups if name in config}
   return compose.load(config.components, arguments, algorithms)
 
 

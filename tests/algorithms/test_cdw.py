@@ -161,7 +161,7 @@ def test_the_batch_is_the_first_of_the_round_not_augmented(
 
 
 def test_public_images_may_take_the_place_of_the_clients_own():
-  component = cdw.make('public', images=2)
+  component = cdw.make(cdw.Options(batch='public', images=2))
   public = handmade.pixels(ROWS)
   slot = component.server.init(
     handmade.context(ServerInitCtx, public=jnp.asarray(public))
@@ -185,7 +185,7 @@ def test_public_images_may_take_the_place_of_the_clients_own():
 
 def test_public_images_must_be_there(clients):
   cdw.make().info.check(Participants(clients, 0, 4))
-  check = cdw.make('public', images=8).info.check
+  check = cdw.make(cdw.Options(batch='public', images=8)).info.check
   check(Participants(clients, 8, 4))
   with pytest.raises(errors.ConfigError, match='data.public'):
     check(Participants(clients, 0, 4))
@@ -195,7 +195,7 @@ def test_public_images_must_be_there(clients):
 
 def test_unknown_batch():
   with pytest.raises(errors.ConfigError, match='cdw.batch'):
-    cdw.make('lokal')
+    cdw.make(cdw.Options(batch='lokal'))
 
 
 def test_two_ways_to_weigh_are_refused():

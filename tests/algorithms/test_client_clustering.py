@@ -37,7 +37,11 @@ def uploads(index=(0, 1, 2, 3), kernels=PLANTED, **extras):
 
 def serve(*rounds, clients, more=(), **arguments):
   return handmade.serve(
-    (FEDPAV, client_clustering.make(images=2, **arguments), *more),
+    (
+      FEDPAV,
+      client_clustering.make(client_clustering.Options(images=2, **arguments)),
+      *more,
+    ),
     handmade.variables(9.0),
     *rounds,
     clients=clients,
@@ -68,7 +72,7 @@ def test_planted_pairs_share_the_mean_of_the_two(represent, pairs):
 
 def test_equal_clients_are_one_group_and_come_back():
   sent, got, log = handmade.equal_clients(
-    (FEDPAV, client_clustering.make(images=3))
+    (FEDPAV, client_clustering.make(client_clustering.Options(images=3)))
   )
   assert len(set(log['groups'].tolist())) == 1
   toy.assert_close_trees(got, sent, 1e-6)
@@ -143,7 +147,7 @@ def test_numbers_of_groups_never_collide_with_those_of_absent_clients():
 
 
 def test_public_images_and_three_clients_are_needed(clients):
-  check = client_clustering.make(images=8).info.check
+  check = client_clustering.make(client_clustering.Options(images=8)).info.check
   check(Participants(clients, 8, 3))
   with pytest.raises(errors.ConfigError, match='fraction'):
     check(Participants(clients, 8, 2))
@@ -157,7 +161,7 @@ def test_public_images_and_three_clients_are_needed(clients):
 
 def test_unknown_representation():
   with pytest.raises(errors.ConfigError, match='client_clustering.represent'):
-    client_clustering.make(represent='median')
+    client_clustering.make(client_clustering.Options(represent='median'))
 
 
 def test_what_needs_one_model_is_refused():

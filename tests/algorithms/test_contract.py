@@ -8,12 +8,12 @@ import pytest
 import toy
 
 from fedreid_jax import algorithms
-from fedreid_jax.core import compose
+from fedreid_jax.core import compose, plugins
 from fedreid_jax.core.component import Component
 from fedreid_jax.models import resnet
 from fedreid_jax.training import checkpoint
 
-NAMES = compose.available(algorithms)
+NAMES = plugins.available(algorithms)
 # What a component that works on a network of its own needs.
 NETWORKS = {
   'snr': {'variant': 'snr'},

@@ -89,7 +89,7 @@ def test_a_network_without_copies():
 
 
 def test_a_negative_weight():
-  with pytest.raises(errors.ConfigError, match='below 0'):
+  with pytest.raises(errors.ConfigError, match='out of range'):
     term(lam_cpm=-1.0)
 
 

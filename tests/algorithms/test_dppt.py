@@ -156,7 +156,7 @@ def test_clients_of_different_label_spaces_are_refused(config, clients):
     ({'target': 'local'}, 'target'),
     ({'absent': 'mean'}, 'absent'),
     ({'lam': -1.0}, 'lam'),
-    ({'k': 0}, 'k at least'),
+    ({'k': 0}, 'out of range.*dppt.k'),
   ],
 )
 def test_bad_arguments(arguments, message):

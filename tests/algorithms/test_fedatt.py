@@ -18,7 +18,7 @@ def serve(kernels, server=0.0, sizes=None, means=None, **arguments):
     MEAN: jnp.asarray(means or [[0, 0]] * len(kernels), jnp.float32),
   }
   state, log = handmade.serve(
-    (FEDAVG, fedatt.make(**arguments)),
+    (FEDAVG, fedatt.make(fedatt.Options(**arguments))),
     handmade.variables(server),
     handmade.uploads(shared, sizes),
   )
@@ -53,7 +53,7 @@ def test_a_single_client_with_a_full_step_is_copied():
 
 
 def test_equal_clients_come_back():
-  components = FEDAVG, fedatt.make(epsilon=1.0)
+  components = FEDAVG, fedatt.make(fedatt.Options(epsilon=1.0))
   sent, got, _ = handmade.equal_clients(components)
   toy.assert_close_trees(got, sent, 1e-6)
 

@@ -91,7 +91,9 @@ def test_order_of_the_domains_changes_no_bit(config):
     )
   ends = []
   for order in (domains, domains[::-1]):
-    clients = client_split.make_clients(order, 'by_dataset', 0, 'concat')
+    clients = client_split.make_clients(
+      order, 'by_dataset', 0, 'concat', num_clients=4, concentration=0.5
+    )
     executor, variables, _ = toy.make_executor(config, clients, FEDAVG)
     ends.append(toy.run(executor, variables, 1)[:2])
   toy.assert_equal_trees(*ends)
@@ -107,7 +109,9 @@ def test_one_label_space_is_needed(labels):
     )
 
   domains = [domain('a', [0, 1]), domain('b', [4, 5, 6])]
-  clients = client_split.make_clients(domains, 'by_dataset', 0, labels)
+  clients = client_split.make_clients(
+    domains, 'by_dataset', 0, labels, num_clients=4, concentration=0.5
+  )
   check = fedavg.make().info.check
   if labels:
     check(Participants(clients, 0, 2))

@@ -36,7 +36,9 @@ def two(**fields):
 )
 def test_worked_numbers(mu, counts, expected):
   server, log = handmade.serve(
-    (FEDPAV, fednova.make(mu)), handmade.variables(10.0), two(fednova=counts)
+    (FEDPAV, fednova.make(fednova.Options(mu=mu))),
+    handmade.variables(10.0),
+    two(fednova=counts),
   )
   np.testing.assert_allclose(server.shared[KERNEL][0], expected, rtol=1e-6)
   np.testing.assert_allclose(server.shared[MEAN][0], 3.0)
@@ -71,9 +73,9 @@ def test_weights_of_whoever_arrived():
 
 
 def finish(optimizer, mu, num_steps=4, lr=0.5):
-  task = handmade.task(num_steps=num_steps)
-  ctx = handmade.context(RoundEndCtx, optimizer=optimizer, task=task, lr=lr)
-  return fednova.make(mu).client.round_end((), ctx)[1]
+  work = handmade.task(num_steps=num_steps)
+  ctx = handmade.context(RoundEndCtx, optimizer=optimizer, task=work, lr=lr)
+  return fednova.make(fednova.Options(mu=mu)).client.round_end((), ctx)[1]
 
 
 def test_a_client_sends_how_often_its_gradients_count():

@@ -5,9 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import toy
 
-from configs import fedavg, fedsgd
 from fedreid_jax import algorithms
-from fedreid_jax.config import parsing
+from fedreid_jax.config import parsing, recipes
 from fedreid_jax.core import compose, prng
 from fedreid_jax.core.prng import Stream
 from fedreid_jax.data import augment, sampling
@@ -68,8 +67,10 @@ def test_one_round_is_one_step_of_the_gradient_of_all_images(clients):
 
 
 def test_the_variant_of_wu_and_gong_is_fedavg():
-  ours = parsing.flatten(fedsgd.get_config())
-  theirs = parsing.flatten(fedavg.get_config('synthetic,data.labels=max'))
+  ours = parsing.flatten(recipes.recipe('fedsgd'))
+  theirs = parsing.flatten(
+    recipes.recipe('fedavg', 'synthetic,data.labels=max')
+  )
   assert ours.pop('name') != theirs.pop('name')
   assert ours == theirs
   assert (ours['fraction'], ours['local.epochs']) == (1.0, 1)

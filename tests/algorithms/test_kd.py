@@ -29,7 +29,7 @@ def uploads(kernels, means=None, sizes=None):
 
 def serve(*rounds, owner=FEDAVG, first=0, **arguments):
   """The server's one model after distilling, rate 0.1 unless told."""
-  made = kd.make(**{'batch': 2, 'lr': 0.1} | arguments)
+  made = kd.make(kd.Options(**{'batch': 2, 'lr': 0.1} | arguments))
   server, _ = handmade.serve(
     (owner, made), handmade.variables(9.0), *rounds, public=PUBLIC, first=first
   )
@@ -105,7 +105,9 @@ W = np.array([[1.0, 0], [0, 1], [0.6, 0.8]])  # unit features of single pixels
   ],
 )
 def test_a_student_that_is_the_mean_teacher_learns_nothing(normalise, kernels):
-  made = kd.make(normalise=normalise, batch=3, lr=1.0, weight_decay=0.0)
+  made = kd.make(
+    kd.Options(normalise=normalise, batch=3, lr=1.0, weight_decay=0.0)
+  )
   server, _ = handmade.serve(
     (FEDAVG, made), handmade.variables(9.0), uploads(kernels), public=PUBLIC[:3]
   )
@@ -146,7 +148,7 @@ def test_features_do_not_depend_on_a_classifier_that_stays():
 
 
 def test_public_images_must_fill_a_batch(clients):
-  check = kd.make(batch=32).info.check
+  check = kd.make(kd.Options(batch=32)).info.check
   check(Participants(clients, 32, 4))
   with pytest.raises(errors.ConfigError, match='data.public'):
     check(Participants(clients, 0, 4))
@@ -156,4 +158,4 @@ def test_public_images_must_fill_a_batch(clients):
 
 def test_unknown_rule():
   with pytest.raises(errors.ConfigError, match='kd.normalise.*teacher_only'):
-    kd.make(normalise='student')
+    kd.make(kd.Options(normalise='student'))

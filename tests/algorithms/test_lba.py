@@ -68,7 +68,7 @@ def test_a_network_that_does_not_align():
 
 
 def test_a_negative_weight():
-  with pytest.raises(errors.ConfigError, match='below 0'):
+  with pytest.raises(errors.ConfigError, match='out of range'):
     term(margin=-1.0)
 
 

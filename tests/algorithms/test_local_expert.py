@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import toy
 
-from configs import fedreid
 from fedreid_jax import algorithms
+from fedreid_jax.config import recipes
 from fedreid_jax.core import compose, optimizers, types
 from fedreid_jax.core.contexts import AggregationCtx, RoundCtx
 from fedreid_jax.losses import distill, identity
 
-SHARED = fedreid.get_config().fedpav.shared
+SHARED = recipes.recipe('fedreid').fedpav.shared
 VALID = jnp.array([True, True, False])
 
 
@@ -131,7 +131,7 @@ def test_the_expert_learns_from_an_augmentation_of_its_own():
 
 
 def test_the_published_setting():
-  c = fedreid.get_config('paper')
+  c = recipes.recipe('fedreid', 'paper')
   assert c.components == ('fedpav', 'uniform', 'local_expert')
   assert (c.rounds, c.local.batch, c.local.epochs) == (100, 32, 1)
   assert (c.local_expert.temperature, c.model.bottleneck) == (3.0, 512)

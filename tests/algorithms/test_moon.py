@@ -28,7 +28,9 @@ def contrast(z, sent, past, has_past=True, images=IMAGE, valid=None, **made):
     received={handmade.KERNEL: sent[handmade.KERNEL]},
   )
   state = past, jnp.bool_(has_past)
-  loss, metrics = moon.make(**made).client.loss(model([9, 9]), state, ctx)
+  loss, metrics = moon.make(moon.Options(**made)).client.loss(
+    model([9, 9]), state, ctx
+  )
   return float(loss), float(metrics['contrast'])
 
 

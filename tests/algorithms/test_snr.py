@@ -97,8 +97,8 @@ def test_entropy_form_leaves_out_padded_identities():
   'arguments, message',
   [
     ({'loss': 'cosine'}, 'distance'),
-    ({'weights': (0.1, -0.1)}, 'at least 0'),
-    ({'dist_scale': -0.5}, 'at least 0'),
+    ({'weights': (0.1, -0.1)}, 'out of range'),
+    ({'dist_scale': -0.5}, 'out of range'),
   ],
 )
 def test_bad_arguments(arguments, message):

@@ -3,9 +3,9 @@ from absl import flags
 
 from fedreid_jax import errors
 from fedreid_jax.cli import command_line
-from fedreid_jax.config import parsing, schema
+from fedreid_jax.config import schema
 
-FIELDS = parsing.flatten(schema.default())
+FIELDS = schema.fields()
 
 
 @pytest.fixture(scope='module')
@@ -35,7 +35,7 @@ def known():
 )
 def test_a_flag_twice_in_any_form(known, line, values):
   with pytest.raises(errors.ConfigError, match=f'twice: {values}'):
-    command_line.check(line.split(), known, FIELDS)
+    command_line.read(line.split(), known, FIELDS)
 
 
 @pytest.mark.parametrize(
@@ -47,12 +47,11 @@ def test_a_flag_twice_in_any_form(known, line, values):
     '--config.data.invert --config.seed 1 --debug --workdir x',
     '--config.optim.lr -1 --config.optim.momentum -1',
     '--config=f.py:smoke,seed=1 --config.seed=2 stray',
-    '--config.optim={}',
     '--workdir',
   ],
 )
 def test_lines_that_say_nothing_twice(known, line):
-  command_line.check(line.split(), known, FIELDS)
+  command_line.read(line.split(), known, FIELDS)
 
 
 @pytest.mark.parametrize(
@@ -62,8 +61,8 @@ def test_lines_that_say_nothing_twice(known, line):
     ('--config.optim.learing_rate 1', 'optim.lr'),
     ('--config.optim.momentun=1', 'optim.momentum'),
     ('--config.roundz=1', 'rounds'),
-    ('--config.lr=1', 'fedopt.lr or kd.lr or optim.lr'),
-    ('--config.model.momentum=1', 'fedopt.momentum or .* optim.momentum'),
+    ('--config.lr=1', 'optim.lr or fedopt.lr or kd.lr'),
+    ('--config.model.momentum=1', 'optim.momentum or .* kd.momentum'),
     ('--config.optm.nesterow=1', 'optim.nesterov'),
     ('--noconfig.data.invrt', 'data.invert'),
     ('--config.model.features[0]=1', 'model.features'),
@@ -71,10 +70,10 @@ def test_lines_that_say_nothing_twice(known, line):
 )
 def test_a_misspelt_field_gets_the_nearest(known, flag, field):
   with pytest.raises(errors.ConfigError, match=f'mean {field}\\?') as info:
-    command_line.check(flag.split(), known, FIELDS)
+    command_line.read(flag.split(), known, FIELDS)
   assert info.value.exit_code == 2 and info.value.where.startswith('--')
 
 
 def test_a_field_that_is_near_nothing(known):
-  with pytest.raises(errors.ConfigError, match="'zzz.qqq'.*schema.py"):
-    command_line.check(['--config.zzz.qqq=1'], known, FIELDS)
+  with pytest.raises(errors.ConfigError, match="'zzz.qqq'.*options.md"):
+    command_line.read(['--config.zzz.qqq=1'], known, FIELDS)

@@ -4,18 +4,27 @@ import jax
 import numpy as np
 import pytest
 
-from configs import cifar
 from fedreid_jax import errors
-from fedreid_jax.config import validation
+from fedreid_jax.config import recipes, validation
 from fedreid_jax.training import build, loop, snapshot
 
+METHODS = {
+  'fedsgd': ('fedavg',),
+  'fedavg': ('fedavg',),
+  'fedatt': ('fedavg', 'fedatt'),
+  'fedreid': ('fedavg', 'uniform', 'local_expert'),
+  'centralised': ('fedavg',),
+}
 
-@pytest.mark.parametrize('preset', cifar.PRESETS)
-@pytest.mark.parametrize('method', cifar.METHODS)
+
+@pytest.mark.parametrize('preset', ('synthetic', 'smoke', 'paper'))
+@pytest.mark.parametrize('method', METHODS)
 def test_every_method_with_every_preset_is_valid(method, preset):
-  config = validation.validate(cifar.get_config(f'method={method},{preset}'))
+  config = validation.validate(
+    recipes.recipe('cifar', f'method={method},{preset}')
+  )
   assert config.name == f'cifar_{method}'
-  assert config.components == cifar.METHODS[method]
+  assert config.components == METHODS[method]
   assert config.local.epochs == (1 if method == 'fedsgd' else 5)
   alone = method == 'centralised'
   assert config.data.client_split == ('centralised' if alone else 'iid')
@@ -23,7 +32,7 @@ def test_every_method_with_every_preset_is_valid(method, preset):
 
 
 def test_the_published_setting_and_what_it_leaves_open():
-  config = cifar.get_config('paper,method=fedreid,fraction=0.5')
+  config = recipes.recipe('cifar', 'paper,method=fedreid,fraction=0.5')
   assert config.fraction == 0.5 and config.model.name == 'resnet32'
   assert config.components == ('fedavg', 'uniform', 'local_expert')
   assert (config.rounds, config.local.batch, config.data.num_clients) == (
@@ -39,7 +48,7 @@ def test_the_published_setting_and_what_it_leaves_open():
 
 def test_arguments_there_are_not():
   with pytest.raises(errors.ConfigError, match="unknown method 'fedprox'"):
-    cifar.get_config('smoke,method=fedprox')
+    recipes.recipe('cifar', 'smoke,method=fedprox')
 
 
 @pytest.mark.parametrize(
@@ -55,15 +64,16 @@ def test_arguments_there_are_not():
 )
 def test_settings_that_cannot_be_classified(pairs, message):
   with pytest.raises(errors.ConfigError, match=message):
-    validation.validate(cifar.get_config(f'smoke,{pairs}'))
+    validation.validate(recipes.recipe('cifar', f'smoke,{pairs}'))
 
 
 @pytest.fixture
 def tiny():
-  config = cifar.get_config(
+  config = recipes.recipe(
+    'cifar',
     'smoke,model.features=(4,8),data.identities=3,data.cameras=2,'
     'data.client_split=dirichlet,data.num_clients=3,local.epochs=1,'
-    'data.height=16,data.width=8,evaluation.every=1,execution.devices=1'
+    'data.height=16,data.width=8,evaluation.every=1,execution.devices=1',
   )
   return validation.validate(config)
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from configs import agw, caj, deen, dns, dppt, erm, lba
-from fedreid_jax.config import infrared, validation
+from fedreid_jax.config import infrared, recipes, validation
 from fedreid_jax.config.tables import declare, l2rw
 
 TRUNK = ('params/backbone/', 0.1)
@@ -16,7 +15,7 @@ IMAGENET = (0.485, 0.456, 0.406)
   'protocol, rounds, share', [('ci', 50, 0.5), ('ei', 30, 1.0)]
 )
 def test_dppt(protocol, rounds, share):
-  c = validation.validate(dppt.get_config(f'paper,protocol={protocol}'))
+  c = validation.validate(recipes.recipe('dppt', f'paper,protocol={protocol}'))
   assert c.components == ('fedavg', 'dppt')
   assert (c.model.name, c.model.pool, c.model.neck) == (
     'resnet50',
@@ -62,7 +61,7 @@ def test_dppt(protocol, rounds, share):
 
 def test_servers_and_locals_of_table_1():
   def made(arg):
-    return validation.validate(dppt.get_config(f'paper,{arg}'))
+    return validation.validate(recipes.recipe('dppt', f'paper,{arg}'))
 
   nova = made('server=fednova,local=base')
   assert (
@@ -91,16 +90,16 @@ def test_servers_and_locals_of_table_1():
 @pytest.mark.parametrize(
   'recipe, size, batch, identities, lr, private',
   [
-    (erm, (288, 144), 64, 8, 0.1, 0),
-    (lba, (288, 144), 64, 8, 0.1, 1),
-    (agw, (288, 144), 64, 8, 0.1, 1),
-    (caj, (288, 144), 96, 8, 0.1, 1),
-    (deen, (384, 144), 48, 6, 0.1, 1),
-    (dns, (288, 144), 48, 6, 0.2, 3),
+    ('erm', (288, 144), 64, 8, 0.1, 0),
+    ('lba', (288, 144), 64, 8, 0.1, 1),
+    ('agw', (288, 144), 64, 8, 0.1, 1),
+    ('caj', (288, 144), 96, 8, 0.1, 1),
+    ('deen', (384, 144), 48, 6, 0.1, 1),
+    ('dns', (288, 144), 48, 6, 0.2, 3),
   ],
 )
 def test_shared_entities(recipe, size, batch, identities, lr, private):
-  c = validation.validate(recipe.get_config('paper'))
+  c = validation.validate(recipes.recipe(recipe, 'paper'))
   assert (c.data.height, c.data.width) == size
   assert (c.local.batch, c.local.identities) == (batch, identities)
   assert (c.optim.lr, c.model.modality_specific_stages) == (lr, private)
@@ -109,9 +108,9 @@ def test_shared_entities(recipe, size, batch, identities, lr, private):
     30,
     False,
   )
-  assert c.optim.lr_multipliers[-1] == TRUNK or recipe is dns
-  assert (FROZEN in c.optim.lr_multipliers) == (recipe not in (erm, dns))
-  if recipe is dns:
+  assert c.optim.lr_multipliers[-1] == TRUNK or recipe == 'dns'
+  assert (FROZEN in c.optim.lr_multipliers) == (recipe not in ('erm', 'dns'))
+  if recipe == 'dns':
     assert c.optim.points == ((0.0, 1e-4), (16.0, 1.0), (30.0, 0.0))
   else:
     assert (c.optim.schedule, c.optim.warmup, c.optim.milestones) == (
@@ -119,38 +118,38 @@ def test_shared_entities(recipe, size, batch, identities, lr, private):
       10,
       (20, 50),
     )
-  assert c.evaluation.feature == ('feature' if recipe is lba else 'embedding')
+  assert c.evaluation.feature == ('feature' if recipe == 'lba' else 'embedding')
   assert c.evaluation.report_both_neck_features
-  assert c.augment.pad == (0 if recipe is lba else 10)
+  assert c.augment.pad == (0 if recipe == 'lba' else 10)
 
 
 @pytest.mark.parametrize(
   'recipe, argument, area, fill',
   [
-    (caj, '', (0.02, 0.4), CIFAR),
-    (dns, '', (0.02, 0.4), CIFAR),
-    (dppt, ',local=dns', (0.02, 0.4), CIFAR),
-    (deen, '', (0.2, 0.8), IMAGENET),
+    ('caj', '', (0.02, 0.4), CIFAR),
+    ('dns', '', (0.02, 0.4), CIFAR),
+    ('dppt', ',local=dns', (0.02, 0.4), CIFAR),
+    ('deen', '', (0.2, 0.8), IMAGENET),
   ],
 )
 def test_erased_rectangles_are_filled_as_in_the_authors_code(
   recipe, argument, area, fill
 ):
   """ChannelRandomErasing, after Normalize, tries a hundred rectangles."""
-  a = validation.validate(recipe.get_config(f'paper{argument}')).augment
+  a = validation.validate(recipes.recipe(recipe, f'paper{argument}')).augment
   assert (a.erase, a.erase_area, a.erase_tries) == (0.5, area, 100)
   assert a.erase_fill == fill
 
 
-@pytest.mark.parametrize('recipe', [agw, erm, lba])
+@pytest.mark.parametrize('recipe', ['agw', 'erm', 'lba'])
 def test_others_erase_nothing(recipe):
-  assert recipe.get_config('paper').augment.erase == 0
+  assert recipes.recipe(recipe, 'paper').augment.erase == 0
 
 
 @pytest.mark.parametrize('local', ['base', 'ca', 'dppt', 'dns', 'agw'])
 def test_the_synthetic_world_by_camera_is_large_enough_to_tell(local):
   """At 48 persons and 240 steps channel exchange and base were alike."""
-  c = validation.validate(dppt.get_config(f'synthetic,local={local}'))
+  c = validation.validate(recipes.recipe('dppt', f'synthetic,local={local}'))
   assert (c.data.height, c.data.width, c.local.steps) == (32, 16, 0)
   assert c.data.identities >= 240 and ':identities=' not in c.data.sources[0]
   images = c.data.identities * c.data.shots  # of a camera, which is a client
@@ -161,12 +160,12 @@ def test_the_synthetic_world_by_camera_is_large_enough_to_tell(local):
 @pytest.mark.parametrize('preset', ['synthetic', 'paper'])
 def test_best_rounds_of_entities_are_chosen_among_all(preset):
   for c in (
-    dppt.get_config(f'{preset},protocol=ei'),
-    dns.get_config(preset),
-    erm.get_config(preset),
+    recipes.recipe('dppt', f'{preset},protocol=ei'),
+    recipes.recipe('dns', preset),
+    recipes.recipe('erm', preset),
   ):
     assert c.evaluation.every == 1
-  assert dppt.get_config(preset).evaluation.every > 1
+  assert recipes.recipe('dppt', preset).evaluation.every > 1
 
 
 @pytest.mark.parametrize('preset', ['synthetic', 'paper'])

@@ -4,18 +4,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from ml_collections import ConfigDict
 
 from fedreid_jax import errors
+from fedreid_jax.config import schema
 from fedreid_jax.data import augment, colour
 
+AREA = (0.02, 0.4)
 KEY = jax.random.key(0)
 
 
 def views(pad=0, flip=0.0, erase=0.0, **others):
-  config = ConfigDict(
-    {'pad': pad, 'flip': flip, 'erase': erase, 'erase_fill': ()} | others
-  )
+  config = schema.default().augment
+  config.update(pad=pad, flip=flip, erase=erase, **others)
   made = augment.make(config, (0.5, 0.25, 0.0), (0.5, 0.5, 1.0))
   return augment.Views(jax.jit(made.train), jax.jit(made.test))
 
@@ -75,7 +75,9 @@ def test_erase_is_one_rectangle_of_the_stated_area():
   image = jnp.ones((40, 20, 3))
   hit = 0
   for k in range(60):
-    out = np.asarray(augment.erase(jax.random.key(k), image, 1.0))[..., 0]
+    out = np.asarray(
+      augment.erase(jax.random.key(k), image, 1.0, 0.0, AREA, 1)
+    )[..., 0]
     gone = out == 0
     if not gone.any():
       continue
@@ -85,7 +87,7 @@ def test_erase_is_one_rectangle_of_the_stated_area():
     assert box.all() and box.sum() == gone.sum()
     assert 0.01 <= gone.mean() <= 0.45
   assert hit > 40
-  assert (augment.erase(KEY, image, 0.0) == 1).all()
+  assert (augment.erase(KEY, image, 0.0, 0.0, AREA, 1) == 1).all()
 
 
 def test_an_image_depends_on_its_place_and_not_on_the_others():
@@ -254,8 +256,7 @@ def test_unknown_kinds(changes, message):
 
 
 def test_colours_of_images_without_any():
-  config = ConfigDict(
-    {'pad': 0, 'flip': 0.0, 'erase': 0.0, 'erase_fill': (), 'channel': 0.5}
-  )
+  config = schema.default().augment
+  config.channel = 0.5
   with pytest.raises(errors.ConfigError, match='1 channels'):
     augment.make(config, (0.5,), (0.5,))

@@ -1,3 +1,5 @@
+from typing import get_args
+
 import numpy as np
 import pytest
 
@@ -17,7 +19,9 @@ def domain(name='d', identities=(7, 7, 3, 3, 3), cameras=(0, 1, 0, 0, 1)):
 
 
 def make(domains, name='by_dataset', seed=0):
-  return client_split.make_clients(domains, name, seed)
+  return client_split.make_clients(
+    domains, name, seed, num_clients=4, concentration=0.5
+  )
 
 
 def test_clients_are_sorted_and_labels_dense():
@@ -127,7 +131,9 @@ def test_target_splits_images():
 
 def labelled(labels, name='by_dataset', order=1):
   domains = [domain('b'), domain('a', (5, 900), (0, 1))][::order]
-  clients = client_split.make_clients(domains, name, 0, labels)
+  clients = client_split.make_clients(
+    domains, name, 0, labels, num_clients=4, concentration=0.5
+  )
   return {c.name: (c.labels.tolist(), c.num_identities) for c in clients}
 
 
@@ -163,7 +169,7 @@ def test_label_spaces_of_cameras_that_see_the_same_people(
   assert {c[1] for c in clients.values()} == {columns}
 
 
-@pytest.mark.parametrize('labels', client_split.LABELS)
+@pytest.mark.parametrize('labels', get_args(client_split.Labels))
 @pytest.mark.parametrize(
   'name',
   ['by_dataset', 'by_camera', 'camera_independent', 'entity_independent'],

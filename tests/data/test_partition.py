@@ -20,8 +20,13 @@ def domain(labels, name='d'):
   )
 
 
+SHARES = {'num_clients': 4, 'concentration': 0.5}
+
+
 def deal(name, labels, seed=0, **shares):
-  return client_split.make_clients([domain(labels)], name, seed, **shares)
+  return client_split.make_clients(
+    [domain(labels)], name, seed, **(SHARES | shares)
+  )
 
 
 def rows_of(clients):
@@ -49,7 +54,9 @@ def test_deals_depend_on_the_seed_and_the_domain_only(name):
   first = rows_of(deal(name, labels))
   assert first == rows_of(deal(name, labels))
   assert first != rows_of(deal(name, labels, seed=1))
-  other = client_split.make_clients([domain(labels, 'other')], name, 0)
+  other = client_split.make_clients(
+    [domain(labels, 'other')], name, 0, **SHARES
+  )
   assert first != rows_of(other)
 
 
@@ -92,7 +99,9 @@ def test_what_cannot_be_dealt(name):
   with pytest.raises(errors.DataError, match='3 images for 4 clients'):
     deal(name, [0, 1, 2])
   with pytest.raises(errors.DataError, match=f'{name} training of 2 domains'):
-    client_split.make_clients([domain([0] * 9), domain([0] * 9, 'e')], name, 0)
+    client_split.make_clients(
+      [domain([0] * 9), domain([0] * 9, 'e')], name, 0, **SHARES
+    )
 
 
 def test_labels_of_a_classification_test_are_those_of_training():

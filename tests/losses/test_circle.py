@@ -42,7 +42,7 @@ def loss(z, labels, valid=None, **options):
     jnp.asarray(z, jnp.float32),
     jnp.asarray(labels),
     jnp.asarray(valid),
-    **options,
+    **({'margin': 0.45, 'gamma': 64.0} | options),
   )
 
 

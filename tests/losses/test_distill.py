@@ -1,3 +1,5 @@
+from typing import get_args
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -34,7 +36,7 @@ def test_rows_that_are_not_real_do_not_count():
   assert distill.feature_mse(student, teacher, valid & False, 'both') == 0
 
 
-@pytest.mark.parametrize('normalise', distill.NORMALISE)
+@pytest.mark.parametrize('normalise', get_args(distill.Normalise))
 def test_the_mean_teacher_has_no_loss_under_every_rule(normalise):
   """With 'both' teachers must agree on a direction: a mean is shorter."""
   rng = np.random.default_rng(0)
@@ -56,7 +58,7 @@ def test_length_of_the_student_matters_unless_both_are_normalised():
       float(distill.feature_mse(x * teacher, teacher, ALL, rule))
       for x in (1.0, 5.0)
     ]
-    for rule in distill.NORMALISE
+    for rule in get_args(distill.Normalise)
   }
   np.testing.assert_allclose(losses['both'], 0.0, atol=1e-12)
   assert losses['none'] == losses['teacher_only']

@@ -1,3 +1,5 @@
+from typing import get_args
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -39,7 +41,7 @@ def test_distances_do_not_depend_on_the_mean():
   )
 
 
-@pytest.mark.parametrize('rule', hallucination.NEGATIVE)
+@pytest.mark.parametrize('rule', get_args(hallucination.Negative))
 def test_draws_are_positive_and_finite_when_variance_would_be_negative(rule):
   drawn = hallucination.draw(KEY, dfs(mean_variance=0.01, spread=4.0), rule)
   assert np.isfinite(drawn.means).all()
@@ -96,13 +98,13 @@ def test_dirichlet_mixes_variances_not_features():
   assert (spread >= lowest - 1e-5).all() and (spread <= highest + 1e-5).all()
 
 
-@pytest.mark.parametrize('mix', hallucination.MIX)
+@pytest.mark.parametrize('mix', get_args(hallucination.Mix))
 def test_dirichlet_mixup_uses_the_own_raw_feature(mix):
   out, _ = novel('dirichlet_mixup', (1e-4, 1e4, 1e-4), mix, own='raw')
   np.testing.assert_allclose(out, 10 + batch(), rtol=1e-3)
 
 
-@pytest.mark.parametrize('mix', hallucination.MIX)
+@pytest.mark.parametrize('mix', get_args(hallucination.Mix))
 def test_feature_mixup_stays_between_two_domains(mix):
   for seed in range(5):
     out, every = novel('feature_mixup', mix=mix, key=jax.random.key(seed))
@@ -130,8 +132,8 @@ def shares(out, every):
 
 
 @pytest.mark.parametrize('kind', ['dirichlet_mixup', 'feature_mixup'])
-@pytest.mark.parametrize('mix', hallucination.MIX)
-@pytest.mark.parametrize('own', hallucination.OWN)
+@pytest.mark.parametrize('mix', get_args(hallucination.Mix))
+@pytest.mark.parametrize('own', get_args(hallucination.Own))
 def test_mixup_weights(kind, mix, own):
   """Of the batch or of an image; Feature-MixUp's are of two other domains."""
   drawn = []

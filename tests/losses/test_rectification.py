@@ -1,3 +1,5 @@
+from typing import get_args
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -37,7 +39,7 @@ def test_lengths_of_centres_do_not_matter_to_the_angle():
   np.testing.assert_allclose(loss(), loss(centres=scaled), rtol=1e-5)
 
 
-@pytest.mark.parametrize('kind', rectification.KINDS)
+@pytest.mark.parametrize('kind', get_args(rectification.Kind))
 def test_without_any_centre_there_is_no_loss(kind):
   nobody = jnp.zeros(3, bool)
   value, gradient = jax.value_and_grad(loss)(
@@ -47,7 +49,7 @@ def test_without_any_centre_there_is_no_loss(kind):
 
 
 def test_centres_are_constants():
-  for kind in rectification.KINDS:
+  for kind in get_args(rectification.Kind):
     gradient = jax.grad(lambda c, kind=kind: loss(centres=c, kind=kind))(
       CENTRES
     )

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import pytest
 from flax import linen as nn
 
-from configs import deen, lba
 from fedreid_jax import errors
+from fedreid_jax.config import recipes
 from fedreid_jax.core import types
 from fedreid_jax.models import (
   dns,
@@ -100,11 +100,11 @@ def test_dns_costs_what_the_paper_says():
 
 @pytest.mark.parametrize(
   'recipe, parameters, billions',
-  [(lba, 23_521_664, 5.13), (deen, 26_546_720, 8.81)],
+  [('lba', 23_521_664, 5.13), ('deen', 26_546_720, 8.81)],
 )
 def test_lba_and_deen_cost_what_the_results_say(recipe, parameters, billions):
   """DEEN's branches are for training: at test time its own feature is taken."""
-  c = recipe.get_config('paper')
+  c = recipes.recipe(recipe, 'paper')
   shape = (c.data.height, c.data.width, 3)
   model = functional.wrap(networks.build(c.model, IDENTITIES), shape)
   found = flops.count(model, shape)

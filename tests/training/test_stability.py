@@ -4,8 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from configs import dfh
-from fedreid_jax.config import validation
+from fedreid_jax.config import recipes, validation
 from fedreid_jax.training import build
 
 # Several domains that no client has: one alone moves by 9 mAP between seeds.
@@ -17,7 +16,7 @@ def final_map(seed: int, noise: float) -> float:
 
   It is the mean over `TARGETS`.
   """
-  config = dfh.get_config(f'synthetic,seed={seed}')
+  config = recipes.recipe('dfh', f'synthetic,seed={seed}')
   config.data.targets = TARGETS
   config = validation.validate(config)
   setup = build.build(config)

@@ -6,6 +6,7 @@ is counted anew in every list.
 """
 
 from pathlib import Path
+from typing import Literal, get_args
 
 from fedreid_jax import errors
 from fedreid_jax.data.datasets import layout
@@ -17,7 +18,8 @@ from fedreid_jax.data.datasets.records import (
   Record,
 )
 
-DIRECTIONS = ('infrared-visible', 'visible-infrared')
+Direction = Literal['infrared-visible', 'visible-infrared']
+DIRECTIONS = get_args(Direction)
 
 
 def read(root: Path, trial: int, direction: str) -> list[Record]:

@@ -1,1 +1,0 @@
-"""What to run: `common.py` holds every field, one short file a recipe."""

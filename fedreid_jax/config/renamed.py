@@ -1,0 +1,95 @@
+"""Names of the first edition, and what they are called now.
+
+A field, value, component or table that has been renamed is an error that says
+so. Only the saved configuration of a run of the first edition is translated.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+FIELDS: Mapping[str, str] = {
+  'bn_buffers': 'batch_stats_rule',
+  'data.world': 'data.source',
+  'data.scenario': 'data.client_split',
+  'data.infrared_shared': 'data.brightness_correlation',
+  'model.private': 'model.modality_specific_stages',
+  'local.survey_batch': 'local.data_pass_batch',
+  'optim.ramp': 'optim.schedule_per_step',
+  'augment.gray': 'augment.grey',
+  'evaluation.both_sides': 'evaluation.report_both_neck_features',
+  'cc.images': 'client_clustering.images',
+  'cc.represent': 'client_clustering.represent',
+  'expert.temperature': 'local_expert.temperature',
+  'expert.frozen': 'local_expert.frozen',
+  'noise.buffers': 'noise.batch_stats',
+}
+VALUES: Mapping[str, Mapping[str, str]] = {
+  'data.client_split': {
+    'ci': 'camera_independent',
+    'ei': 'entity_independent',
+    'es': 'entity_shared',
+  },
+  'augment.channel_kinds': {'gray': 'grey'},
+  'augment.copies': {'gray': 'grey'},
+  'cdw.batch': {'shared': 'public'},
+}
+COMPONENTS: Mapping[str, str] = {
+  'cc': 'client_clustering',
+  'expert': 'local_expert',
+}
+TABLES: Mapping[str, str] = {
+  'p0': 'dfh',
+  'p1': 'fedreidbench',
+  'p2': 'fedreidbench_journal',
+  'p3': 'l2rw',
+  'p4': 'fedreid',
+}
+
+
+def value(field: str, old: Any) -> str | None:
+  """Returns the name that a value of a field has now, or None."""
+  if field == 'components' and isinstance(old, tuple):
+    new = (COMPONENTS.get(one) for one in old if isinstance(one, str))
+    return next(filter(None, new), None)
+  return VALUES.get(field, {}).get(old) if isinstance(old, str) else None
+
+
+def field(name: str) -> str | None:
+  """Returns the name that a field has now, or None.
+
+  Args:
+    name: full, or its last part, as far as that names one field.
+  """
+  last = {old.rpartition('.')[2]: new for old, new in FIELDS.items()}
+  return FIELDS.get(name) or COMPONENTS.get(name) or last.get(name)
+
+
+def table(name: str) -> str | None:
+  """Returns the id that a table has now, or None."""
+  paper, slash, rest = name.partition('/')
+  return f'{TABLES[paper]}{slash}{rest}' if paper in TABLES else None
+
+
+def translate(saved: Mapping[str, Any]) -> dict[str, Any] | None:
+  """Returns the fields of a saved run under their names of today.
+
+  Args:
+    saved: full name to value, tuples for lists.
+
+  Returns:
+    None unless the run is of the first edition.
+  """
+  if not saved.keys() & FIELDS.keys():
+    return None
+  found = {FIELDS.get(name, name): old for name, old in saved.items()}
+  for name, values in VALUES.items():
+    if isinstance(found.get(name), str):
+      found[name] = values.get(found[name], found[name])
+  if isinstance(found.get('components'), tuple):
+    found['components'] = tuple(
+      COMPONENTS.get(one, one) for one in found['components']
+    )
+  # Before it was a field, the space followed from the network's neck.
+  pooled = found.get('model.neck') == 'none'
+  found.setdefault('dfh.space', 'f' if pooled else 'b')
+  return found

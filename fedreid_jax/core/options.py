@@ -1,0 +1,226 @@
+"""Hyper-parameters: how they are declared, and the check of their values.
+
+A component declares its hyper-parameters in a frozen dataclass beside `make`:
+
+  @dataclasses.dataclass(frozen=True)
+  class Options(options.Checked):
+    '''Hyper-parameters of FedProx.'''
+
+    mu: Annotated[float, Range(0), 'weight of the proximal term'] = 0.01
+
+Types are `bool`, `int`, `float`, `str`, a `Literal` of strings, and tuples of
+them (`tuple[float, ...]`, `tuple[tuple[str, float], ...]`). In a tuple, a range
+holds for every number. This module imports no JAX, because configurations are
+checked before JAX is started.
+"""
+
+import dataclasses
+import functools
+import math
+import typing
+from typing import Annotated, Any, Literal, NamedTuple
+
+from fedreid_jax import errors
+from fedreid_jax.core.patterns import Pattern
+
+INT32, FLOAT32 = 2**31 - 1, 3.4e38  # the largest numbers of a device
+
+
+class Range(NamedTuple):
+  """The numbers a field may hold, both ends included."""
+
+  low: float
+  high: float = math.inf
+
+
+class Regex(NamedTuple):
+  """Marks the text of a field as a regular expression.
+
+  Attributes:
+    groups: least number of groups in it.
+  """
+
+  groups: int = 0
+
+
+class Field(NamedTuple):
+  """A hyper-parameter as it is declared.
+
+  Attributes:
+    name: within its group.
+    kind: its type, without what `Annotated` adds.
+    default: its value unless it is given.
+    meaning: one line for users.
+    range: of its numbers, or None.
+    regex: whether its text is a regular expression, or None.
+  """
+
+  name: str
+  kind: Any
+  default: Any
+  meaning: str
+  range: Range | None
+  regex: Regex | None
+
+  def element(self) -> Any:
+    """Returns the type of the elements of a tuple, else the field's type."""
+    return _arguments(self.kind)[0] if _is_tuple(self.kind) else self.kind
+
+  def choices(self) -> tuple[str, ...]:
+    """Returns the choices of a field or of its elements; () if it has none."""
+    kind = self.element()
+    return _arguments(kind) if typing.get_origin(kind) is Literal else ()
+
+  def allowed(self) -> str:
+    """Returns the values that are allowed, as text for users."""
+    element = self.element()
+    if self.choices():
+      text = ', '.join(choice or "''" for choice in self.choices())
+    elif _is_tuple(element):
+      text = f'({", ".join(kind.__name__ for kind in _arguments(element))})'
+    else:
+      text = element.__name__
+    if self.range:
+      low, high = (f'{end:.10g}' for end in self.range)
+      text += f' from {low}' if high == 'inf' else f', {low} to {high}'
+    return f'tuple of {text}' if _is_tuple(self.kind) else text
+
+
+class Checked:
+  """Base of declarations; refuses wrong values when an instance is made."""
+
+  def __post_init__(self) -> None:
+    group = type(self).__module__.rpartition('.')[2]
+    for field in fields(type(self)):
+      check(f'{group}.{field.name}', field, getattr(self, field.name))
+
+
+@functools.cache
+def fields(declaration: type) -> tuple[Field, ...]:
+  """Returns the fields of a declaration, in order.
+
+  Raises:
+    TypeError: for a field without a default, a meaning or a known type.
+  """
+  hints = typing.get_type_hints(declaration, include_extras=True)
+  return tuple(
+    _field(one, hints[one.name])
+    for one in dataclasses.fields(typing.cast(Any, declaration))
+  )
+
+
+def _field(one: dataclasses.Field, hint: Any) -> Field:
+  annotated = typing.get_origin(hint) is Annotated
+  kind, *extras = typing.get_args(hint) if annotated else (hint,)
+  meanings = [extra for extra in extras if isinstance(extra, str)]
+  if len(meanings) != 1 or one.default is dataclasses.MISSING:
+    raise TypeError(f'{one.name} needs a default and one line of meaning')
+  if not _known(kind):
+    raise TypeError(f'{one.name} has a type that no field can have: {kind}')
+  return Field(
+    one.name,
+    kind,
+    one.default,
+    meanings[0],
+    next((extra for extra in extras if isinstance(extra, Range)), None),
+    next((extra for extra in extras if isinstance(extra, Regex)), None),
+  )
+
+
+def check(where: str, field: Field, value: Any) -> None:
+  """Refuses a value that a field cannot hold.
+
+  Args:
+    where: full name of the field, for messages.
+    field: its declaration.
+    value: to check.
+
+  Raises:
+    ConfigError: naming the field, the value and what is allowed.
+  """
+  _check(where, field, field.kind, value)
+
+
+def _check(where: str, field: Field, kind: Any, value: Any) -> None:
+  if _is_tuple(kind):
+    if not isinstance(value, tuple):
+      _refuse_type(where, value, 'tuple')
+    kinds = _arguments(kind)
+    if kinds[-1] is Ellipsis:
+      kinds = kinds[:1] * len(value)
+    if len(kinds) != len(value):
+      raise errors.ConfigError(
+        f'{value!r} has not {len(kinds)} parts', where, field.allowed()
+      )
+    for part, own in zip(value, kinds, strict=True):
+      if _is_tuple(own) and not isinstance(part, tuple):
+        raise errors.ConfigError(
+          f'{part!r} has not {len(_arguments(own))} parts',
+          where,
+          f'give {field.allowed()}',
+        )
+      _check(where, field, own, part)
+  elif typing.get_origin(kind) is Literal:
+    _check_type(where, str, value)
+    choices = _arguments(kind)
+    if value not in choices:
+      raise errors.ConfigError(
+        f'unknown choice {value!r}',
+        where,
+        f'one of {", ".join(choice or repr(choice) for choice in choices)}',
+      )
+  else:
+    _check_type(where, kind, value)
+    if kind in (int, float):
+      _check_number(where, field.range, value)
+    elif field.regex and Pattern(value, where).groups < field.regex.groups:
+      raise errors.ConfigError(
+        f'{value!r} has no group', where, 'put brackets round what counts'
+      )
+
+
+def _check_type(where: str, kind: type, value: Any) -> None:
+  kinds = (float, int) if kind is float else (kind,)
+  is_bool = isinstance(value, bool) and kind is not bool
+  if is_bool or not isinstance(value, kinds):
+    _refuse_type(where, value, kind.__name__)
+
+
+def _refuse_type(where: str, value: Any, kind: str) -> typing.NoReturn:
+  raise errors.ConfigError(
+    f'{value!r} is {type(value).__name__}', where, f'give {kind}'
+  )
+
+
+def _check_number(where: str, within: Range | None, value: Any) -> None:
+  # Before the value is shown: Python does not write numbers of 5000 digits.
+  if isinstance(value, int) and abs(value) > INT32:
+    raise errors.ConfigError(
+      'a whole number of more than 32 bits', where, f'at most {INT32}'
+    )
+  if isinstance(value, float) and not abs(value) <= FLOAT32:
+    raise errors.ConfigError(
+      f'{value} is not finite in float32', where, 'give a smaller number'
+    )
+  if within and not within.low <= value <= within.high:
+    raise errors.ConfigError(
+      f'{value} is out of range',
+      where,
+      f'between {within.low:g} and {within.high:g}',
+    )
+
+
+def _arguments(kind: Any) -> tuple[Any, ...]:
+  return typing.get_args(kind)
+
+
+def _is_tuple(kind: Any) -> bool:
+  return typing.get_origin(kind) is tuple
+
+
+def _known(kind: Any) -> bool:
+  if _is_tuple(kind):
+    return all(one is Ellipsis or _known(one) for one in _arguments(kind))
+  if typing.get_origin(kind) is Literal:
+    return all(isinstance(choice, str) for choice in _arguments(kind))
+  return kind in (bool, int, float, str)

@@ -1,0 +1,112 @@
+"""Groups and fields, with those of plug-ins."""
+
+import sys
+
+import pytest
+
+from fedreid_jax import algorithms, errors
+from fedreid_jax.config import parsing, recipes, schema, validation
+from fedreid_jax.core import compose, options
+
+RULE = """
+import dataclasses
+from typing import Annotated
+
+import jax.numpy as jnp
+
+from fedreid_jax.core.component import Component
+from fedreid_jax.core.options import Checked, Range
+
+
+@dataclasses.dataclass(frozen=True)
+class Options(Checked):
+  lam: Annotated[float, Range(0), 'weight'] = 1.0
+
+
+def make(options: Options = Options()) -> Component:
+  return Component('my_rule', notice=f'lam is {options.lam}')
+"""
+
+
+@pytest.fixture
+def plugin(tmp_path, monkeypatch):
+  """Returns the name of a component outside the package."""
+  folder = tmp_path / 'somebodys'
+  folder.mkdir()
+  (folder / '__init__.py').write_text('')
+  (folder / 'my_rule.py').write_text(RULE)
+  (folder / 'fedprox.py').write_text(RULE)
+  monkeypatch.syspath_prepend(tmp_path)
+  yield 'somebodys.my_rule'
+  for name in [n for n in sys.modules if n.partition('.')[0] == 'somebodys']:
+    del sys.modules[name]
+
+
+def test_groups_are_of_all_built_in_components():
+  found = schema.groups()
+  assert {'', 'data', 'execution', 'dfh', 'snr'} <= found.keys()
+  assert 'uniform' not in found  # has no hyper-parameters
+  assert schema.default().dfh.lam == schema.fields()['dfh.lam'].default
+
+
+def test_a_listed_plug_in_has_a_group(plugin):
+  assert 'my_rule' not in schema.default()
+  pairs = f'my_rule.lam=2,components=("fedpav","{plugin}")'
+  config = validation.validate(recipes.recipe('dfh', f'smoke,{pairs}'))
+  assert config.my_rule.lam == 2.0
+  assert 'somebodys.my_rule' not in sys.modules
+  made = compose.load(
+    config.components, {'my_rule': dict(config.my_rule)}, algorithms
+  )
+  assert made[1].notice == 'lam is 2.0'
+
+
+@pytest.mark.parametrize(
+  'pair, message',
+  [
+    ('my_rule.lam=-1', 'out of range'),
+    ('my_rule.lan=1', 'mean my_rule.lam'),
+    ('my_rule.lam=x', 'give float'),
+  ],
+)
+def test_fields_of_a_plug_in_are_checked(plugin, pair, message):
+  with pytest.raises(errors.ConfigError, match=message):
+    recipes.recipe('dfh', f'smoke,components=("fedpav","{plugin}"),{pair}')
+
+
+def test_fields_of_a_plug_in_that_is_not_listed(plugin):
+  with pytest.raises(errors.ConfigError, match='unknown field'):
+    recipes.recipe('dfh', 'smoke,my_rule.lam=1')
+
+
+@pytest.mark.parametrize(
+  'component, message',
+  [
+    ('somebodys.nothing', 'no source file'),
+    ('somebodys.fedprox', "have the group 'fedprox'"),
+    ('dhf', 'one of .*dfh'),
+  ],
+)
+def test_components_that_are_none(plugin, component, message):
+  with pytest.raises(errors.ConfigError, match=message):
+    recipes.recipe('dfh', f'smoke,components=("fedpav","{component}")')
+
+
+def test_a_saved_run_with_a_plug_in(plugin):
+  pairs = f'my_rule.lam=2,components=("fedpav","{plugin}")'
+  config = recipes.recipe('dfh', f'smoke,{pairs}')
+  saved = config.to_dict()
+  again = parsing.from_json(saved, [], 'config.json')
+  assert again == config
+  del saved['my_rule']
+  with pytest.raises(errors.IntegrityError, match='has no my_rule.lam'):
+    parsing.from_json(saved, [], 'config.json')
+
+
+def test_fields_are_checked_in_python_too():
+  from fedreid_jax.algorithms import dfh
+
+  with pytest.raises(errors.ConfigError, match='out of range') as info:
+    dfh.Options(lam=-1.0)
+  assert info.value.where == 'dfh.lam'
+  assert isinstance(dfh.Options(), options.Checked)
