@@ -8,7 +8,7 @@ import pytest
 import toy
 
 from fedreid_jax import algorithms
-from fedreid_jax.core import plugins
+from fedreid_jax.core import compose, plugins
 from fedreid_jax.core.component import Component
 from fedreid_jax.models import resnet
 from fedreid_jax.training import checkpoint
