@@ -20,10 +20,10 @@ from fedreid_jax.config import schema
 FIELDS = schema.fields()
 
 
-def _range(field: str) -> tuple[float, float]:
+def _range(field: str) -> tuple[int, int]:
   within = FIELDS[field].range
   assert within is not None
-  return within.low, within.high
+  return int(within.low), int(within.high)
 
 
 _DATASET = flags.DEFINE_string(
@@ -39,24 +39,24 @@ _WIDTH = flags.DEFINE_integer(
 )
 _RESAMPLE = flags.DEFINE_enum(
   'resample',
-  FIELDS['data.resample'].default,
+  str(FIELDS['data.resample'].default),
   list(FIELDS['data.resample'].choices()),
   'prepare: as data.resample of the runs; another way is decoded again.',
 )
 _MAX_PIXELS = flags.DEFINE_integer(
   'max_pixels',
-  FIELDS['data.max_pixels'].default,
+  int(FIELDS['data.max_pixels'].default),
   'prepare: of a file.',
   *_range('data.max_pixels'),
 )
 _FAST_DECODE = flags.DEFINE_bool(
   'fast_decode',
-  FIELDS['data.fast_decode'].default,
+  bool(FIELDS['data.fast_decode'].default),
   'prepare: JPEG at a fraction of its size.',
 )
 _ON_BAD_IMAGE = flags.DEFINE_enum(
   'on_bad_image',
-  FIELDS['data.on_bad_image'].default,
+  str(FIELDS['data.on_bad_image'].default),
   list(FIELDS['data.on_bad_image'].choices()),
   'prepare: unreadable images.',
 )
