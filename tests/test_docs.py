@@ -115,8 +115,8 @@ def test_the_example_of_a_component_is_one(doc):
   (code,) = re.findall(r'```python\n(.*?)```', doc.read_text(), re.DOTALL)
   scope: dict = {}
   exec(code, scope)
-  made = scope['make'](mu=0.1)
+  made = scope['make'](scope['Options'](mu=0.1))
   shared = {'params/kernel': jnp.zeros(2), 'batch_stats/mean': jnp.zeros(2)}
-  ctx = SimpleNamespace(broadcast=SimpleNamespace(shared=shared))
-  loss, _ = made.term.loss({'params/kernel': jnp.ones(2)}, (), ctx)
+  ctx = SimpleNamespace(received=shared)
+  loss, _ = made.client.loss({'params/kernel': jnp.ones(2)}, (), ctx)
   assert loss == pytest.approx(0.1)

@@ -9,7 +9,6 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-import fedreid_jax
 from fedreid_jax import errors
 from fedreid_jax.config import renamed, schema
 
@@ -18,7 +17,7 @@ SWEEPS = Path(__file__).parent / 'sweeps'
 
 def folder() -> Path:
   """Returns the folder of the recipes: in the package, or in its checkout."""
-  package = Path(fedreid_jax.__file__).parent
+  package = Path(__file__).parents[1]
   installed = package / 'recipes'
   return installed if installed.is_dir() else package.parent / 'configs'
 

@@ -20,7 +20,6 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-import fedreid_jax
 from fedreid_jax import errors
 from fedreid_jax.config import recipes
 from fedreid_jax.training import peers, recorder
@@ -95,7 +94,7 @@ def code() -> dict[str, str]:
   found = {
     f'version of {name}': metadata.version(name) for name in recorder.PACKAGES
   }
-  package = Path(str(fedreid_jax.__file__)).parent
+  package = Path(__file__).parents[1]
   for root in (package, recipes.folder()):
     for path in sorted(root.rglob('*.py')):
       digest = hashlib.sha256(path.read_bytes()).hexdigest()
