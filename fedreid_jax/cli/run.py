@@ -153,7 +153,7 @@ def _parse(argv: list[str]) -> list[str]:
         'a field of no configuration', f'--config.{pairs[0]}', 'give --config'
       )
     if spec:
-      _given[:] = [parsing.change(config, pairs)]
+      _given[:] = [parsing.change(config, pairs).lock()]
 
   failures.exit_on_error(parse, '--debug' in argv)
   return parsed

@@ -24,7 +24,6 @@ FILES = [
 ]
 FIELDS = schema.fields()
 CHOICES = {frozenset(f.choices()) for f in FIELDS.values() if f.choices()}
-# Modalities in pairs are no choices of a field, but of a line of a file.
 LITERALS, LISTS = Counter(), []
 
 
