@@ -1,4 +1,4 @@
-"""Views of photographs, made on the device inside the compiled step.
+"""Transforms of photographs, made on the device inside the compiled step.
 
 Images arrive as uint8. The test view normalises; the training view pads and
 crops, mirrors, changes hues, normalises, erases a rectangle and exchanges
@@ -21,7 +21,7 @@ ERASE_ASPECT = (0.3, 1 / 0.3)
 DEFAULTS = {'erase_area': ERASE_AREA, 'erase_tries': 1} | colour.DEFAULTS
 
 
-class Views(NamedTuple):
+class Transforms(NamedTuple):
   """Pure functions from stored to normalised images.
 
   Attributes:
@@ -34,8 +34,8 @@ class Views(NamedTuple):
   test: Callable[[Array], Array]
 
 
-def make(config, mean: tuple[float, ...], std: tuple[float, ...]) -> Views:
-  """Builds both views from `config.augment`.
+def make(config, mean: tuple[float, ...], std: tuple[float, ...]) -> Transforms:
+  """Builds both transforms from `config.augment`.
 
   Args:
     config: fields `pad` (pixels of zeros on every side before a random crop
@@ -83,7 +83,7 @@ def make(config, mean: tuple[float, ...], std: tuple[float, ...]) -> Views:
     own = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(size))
     return jax.vmap(one)(own, images, colours.groups(size, modalities))
 
-  return Views(train, test)
+  return Transforms(train, test)
 
 
 def pad_and_crop(key: Array, image: Array, pad: int) -> Array:

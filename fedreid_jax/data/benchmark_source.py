@@ -7,7 +7,7 @@ import numpy as np
 from fedreid_jax import errors
 from fedreid_jax.data import classification_task, decoder, federation, prepared
 from fedreid_jax.data.datasets import registry, sysu_mm01
-from fedreid_jax.data.federation import Images, Target, Trial, World
+from fedreid_jax.data.federation import Images, Source, Target, Trial
 from fedreid_jax.data.prepared import Prepared
 from fedreid_jax.evaluation import (
   classification,
@@ -27,7 +27,7 @@ OVERLAPS = ({'cuhk01', 'cuhk02'}, {'cuhk03', 'cuhk03-np'})
 TESTED = {'prid2011': 100, 'grid': 125}
 
 
-def load(config, clients: bool = True) -> World:
+def load(config, clients: bool = True) -> Source:
   """Opens the data sets a configuration names.
 
   Args:
@@ -60,7 +60,7 @@ def load(config, clients: bool = True) -> World:
       {s: _files(opened[s], LEARN) for s in config.sources},
       {t: _files(opened[t], TEST) for t in config.targets},
     )
-  return World(
+  return Source(
     tuple(_source(spec, opened[spec]) for spec in config.sources)
     if clients
     else (),

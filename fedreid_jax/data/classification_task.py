@@ -6,7 +6,7 @@ import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.core.types import ClientData
-from fedreid_jax.data.federation import Images, Target, Trial, World
+from fedreid_jax.data.federation import Images, Source, Target, Trial
 from fedreid_jax.evaluation import classification
 
 
@@ -40,22 +40,22 @@ def make_target(images: Images, learned: np.ndarray) -> Target:
   )
 
 
-def check_clients(world: World, clients: Sequence[ClientData]) -> None:
+def check_clients(source: Source, clients: Sequence[ClientData]) -> None:
   """Refuses clients that do not number the classes as the targets do.
 
   Raises:
     ConfigError: for another domain than the one that is tested on, or a
       scenario in which clients number classes of their own.
   """
-  learned = [domain.name for domain in world.sources]
-  tested = {target.name for target in world.targets}
+  learned = [domain.name for domain in source.domains]
+  tested = {target.name for target in source.targets}
   if len(learned) > 1 or tested - set(learned):
     raise errors.ConfigError(
       f'{learned} are trained on and {sorted(tested)} tested on',
       'data.sources',
       'classification is of one domain',
     )
-  total = len(np.unique(world.sources[0].identities))
+  total = len(np.unique(source.domains[0].identities))
   own = {client.num_identities for client in clients}
   if own != {total}:
     raise errors.ConfigError(

@@ -17,7 +17,7 @@ from fedreid_jax.data import partition
 from fedreid_jax.data.federation import Images
 
 # How each domain is dealt out, and whether all domains then become one client.
-CLIENT_SPLITS: dict[str, tuple[partition.Deal, bool, str]] = {
+CLIENT_SPLITS: dict[str, tuple[partition.Partition, bool, str]] = {
   'by_dataset': (partition.whole, False, 'own'),
   'by_camera': (partition.by_camera, False, 'own'),
   'by_identity': (partition.by_identity, False, 'own'),
@@ -68,8 +68,8 @@ def make_clients(
       collide, several domains where the split is of one, or a domain too
       small to be dealt.
   """
-  deal, merge, space = CLIENT_SPLITS[split]
-  shares = partition.Shares(seed, num_clients, concentration)
+  divide, merge, space = CLIENT_SPLITS[split]
+  options = partition.Options(seed, num_clients, concentration)
   if labels:
     space = 'all' if labels == 'global' else 'own'
   domains = sorted(domains, key=lambda d: d.name)
@@ -92,7 +92,7 @@ def make_clients(
     columns = {'own': 0, 'domain': size, 'all': sum(sizes)}[space]
     first += size
     numbered = domain._replace(identities=dense)
-    clients += [_client(part, columns) for part in deal(numbered, shares)]
+    clients += [_client(part, columns) for part in divide(numbered, options)]
   if merge:
     clients = [_merged(clients)]
   clients.sort(key=lambda c: c.name)

@@ -140,7 +140,7 @@ def _lonely(records: Sequence[Record]) -> list[int]:
 
 
 def _answers(query: Record, cameras: set[int], protocol) -> set[int]:
-  hidden = {two for one, two in protocol.shared_places if one == query.camera}
+  hidden = {two for one, two in protocol.common_places if one == query.camera}
   if protocol.same_camera:
     hidden.add(query.camera)
   return cameras - hidden

@@ -69,18 +69,18 @@ class Target(NamedTuple):
   splits: Any = None
 
 
-class World(NamedTuple):
+class Source(NamedTuple):
   """What a source of images offers.
 
   Attributes:
-    sources: domains to learn from.
+    domains: to learn from.
     targets: domains to test on.
     digest: hash of what the images were made from.
     public: images everybody may see, or None.
     notices: what a user of these domains together must know.
   """
 
-  sources: tuple[Images, ...]
+  domains: tuple[Images, ...]
   targets: tuple[Target, ...]
   digest: str
   public: Images | None = None

@@ -13,7 +13,7 @@ import numpy as np
 from fedreid_jax import errors
 from fedreid_jax.core import patterns
 from fedreid_jax.data import cache, decoder, federation, files
-from fedreid_jax.data.federation import Images, World
+from fedreid_jax.data.federation import Images, Source
 
 
 def _groups(config, field: str, names: list[str], where: Path) -> list[str]:
@@ -89,7 +89,7 @@ def read_domain(root: Path, name: str, config) -> Domain:
   )
 
 
-def load(config, clients: bool = True) -> World:
+def load(config, clients: bool = True) -> Source:
   """Reads the domains of a folder.
 
   Args:
@@ -130,7 +130,7 @@ def load(config, clients: bool = True) -> World:
     images, cameras, *_ = read[name]
     query = federation.rows_of_query(config.query, images, cameras)
     tests.append(federation.split_target(images, query))
-  return World(
+  return Source(
     tuple(read[n].images for n in sources) if clients else (),
     tuple(tests),
     ':'.join(read[n].digest[:16] for n in sorted(read)),

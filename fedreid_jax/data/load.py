@@ -10,7 +10,7 @@ from fedreid_jax.data import (
 )
 from fedreid_jax.data.federation import Federation
 
-WORLDS = {
+SOURCES = {
   'synthetic': synthetic_source.load,
   'folder': folder_source.load,
   'datasets': benchmark_source.load,
@@ -33,12 +33,12 @@ def load(config, clients: bool = True) -> Federation:
     spec.partition(':')[0] for spec in (*config.sources, *config.targets)
   ]
   federation.check_public(config.public.partition(':')[0], named)
-  world = WORLDS[config.source](config, clients)
+  source = SOURCES[config.source](config, clients)
   channels = 3 if config.channels == 'rgb' else 1
   people = ()
   if clients:
     people = client_split.make_clients(
-      world.sources,
+      source.domains,
       config.client_split,
       config.world_seed,
       config.labels,
@@ -46,14 +46,14 @@ def load(config, clients: bool = True) -> Federation:
       config.concentration,
     )
     if config.task == 'classification':
-      classification_task.check_clients(world, people)
+      classification_task.check_clients(source, people)
   return Federation(
     people,
-    world.targets,
+    source.targets,
     (config.height, config.width, channels),
     tuple(config.mean),
     tuple(config.std),
-    world.digest,
-    world.public,
-    world.notices,
+    source.digest,
+    source.public,
+    source.notices,
   )

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.data import classification_task, federation
-from fedreid_jax.data.federation import Images, Target, World
+from fedreid_jax.data.federation import Images, Source, Target
 from fedreid_jax.data.synthetic import photographs
 
 # What the images are a function of, beside the sources.
@@ -52,7 +52,7 @@ class Domain(NamedTuple):
   shots: int
 
 
-def load(config, clients: bool = True) -> World:
+def load(config, clients: bool = True) -> Source:
   """Renders what a configuration asks for, each domain when it is needed.
 
   Args:
@@ -79,7 +79,7 @@ def load(config, clients: bool = True) -> World:
     targets = [_strangers(config, s, usual, learned) for s in config.targets]
     if not config.allow_overlap:
       federation.check_disjoint([*learned], [t.name for t in targets])
-  return World(
+  return Source(
     tuple(_images(config, d, 0) for d in sources) if clients else (),
     tuple(targets),
     ','.join(map(str, (*specs, *(config[f] for f in FIELDS)))),
@@ -182,7 +182,7 @@ def _images(config, domain: Domain, first: int) -> Images:
           seed=config.world_seed,
           modality=modality,
           first_identity=first,
-          shared=config.brightness_correlation,
+          brightness_correlation=config.brightness_correlation,
         ).images
         for modality, cameras in kinds
         if cameras

@@ -27,7 +27,9 @@ COUNTS = ('queries', 'gallery', 'invalid_queries', 'ties')
 Entry = dict[str, Any]
 
 
-def make(config, targets, model, views, mesh) -> Callable[..., list[Entry]]:
+def make(
+  config, targets, model, transforms, mesh
+) -> Callable[..., list[Entry]]:
   """Builds `({name: variables}, source) -> entries`, one a model and target.
 
   `source` maps models to models, before they are tested; it re-estimates their
@@ -42,7 +44,7 @@ def make(config, targets, model, views, mesh) -> Callable[..., list[Entry]]:
     config: `config.evaluation`.
     targets: tests, of retrieval or of classification.
     model: the network.
-    views: of images; the test view is used.
+    transforms: of images; the test view is used.
     mesh: devices.
 
   With `config.report_both_neck_features` an entry's metrics have those of the
@@ -51,7 +53,7 @@ def make(config, targets, model, views, mesh) -> Callable[..., list[Entry]]:
   extractor = functools.partial(
     features.make_extractor,
     model,
-    views.test,
+    transforms.test,
     mesh,
     batch=config.batch,
     flip=config.flip,

@@ -78,7 +78,7 @@ class Gallery:
   def _hidden_from(self, camera: int) -> np.ndarray:
     """Returns which images no query of a camera sees, bool `[P]`."""
     if camera not in self._hidden:
-      places = [g for q, g in self._protocol.shared_places if q == camera]
+      places = [g for q, g in self._protocol.common_places if q == camera]
       self._hidden[camera] = np.isin(self._cameras, places) | (
         self._ids == self._protocol.junk_identity
       )

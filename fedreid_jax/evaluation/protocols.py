@@ -19,7 +19,7 @@ class Protocol(NamedTuple):
   Attributes:
     same_camera: drop the gallery images of the query's identity that its own
       camera took.
-    shared_places: pairs (query camera, gallery camera): a query of the first
+    common_places: pairs (query camera, gallery camera): a query of the first
       sees no image of the second, whatever the identity.
     precision: average precision, 'standard' (mean of the precision at every
       hit) or 'trapezoid' (mean of the precision before and at every hit).
@@ -33,7 +33,7 @@ class Protocol(NamedTuple):
   """
 
   same_camera: bool = True
-  shared_places: tuple[tuple[int, int], ...] = ()
+  common_places: tuple[tuple[int, int], ...] = ()
   precision: str = 'standard'
   cmc: str = 'image'
   repeats: int = 1
@@ -55,7 +55,7 @@ PROTOCOLS: dict[str, Protocol] = {
   'single_shot': Protocol(same_camera=False),
   # SYSU-MM01 (Wu et al., ICCV 2017): cameras 2 and 3 watch the same place.
   'sysu': Protocol(
-    same_camera=False, shared_places=((3, 2), (2, 3)), cmc='identity'
+    same_camera=False, common_places=((3, 2), (2, 3)), cmc='identity'
   ),
   # RegDB: one camera per modality, so no camera rule.
   'regdb': Protocol(same_camera=False),

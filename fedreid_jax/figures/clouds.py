@@ -10,7 +10,7 @@ from fedreid_jax.algorithms import dfh
 from fedreid_jax.algorithms.statistics import moments
 from fedreid_jax.losses import hallucination
 from fedreid_jax.models import norm
-from fedreid_jax.training.snapshot import Trained
+from fedreid_jax.training.snapshot import Snapshot
 
 SAMPLE = 120  # images of a domain
 NOVEL = 'a new domain'
@@ -30,14 +30,14 @@ class Cloud(NamedTuple):
   modalities: np.ndarray
 
 
-def space(run: Trained) -> str:
+def space(run: Snapshot) -> str:
   """Returns the features to show, those of DFH's statistics if there are."""
   if 'dfh' in run.config.components:
     return dfh.SPACES[run.config.dfh.space]
   return 'feature'
 
 
-def real(run: Trained, seed: int) -> list[Cloud]:
+def real(run: Snapshot, seed: int) -> list[Cloud]:
   """Returns features of some images of every client and target."""
   federation = run.federation
   clouds = {}
@@ -57,7 +57,7 @@ def _sample(num: int, seed: int) -> np.ndarray:
   return np.sort(rows)
 
 
-def hallucinated(run: Trained, seed: int) -> list[Cloud]:
+def hallucinated(run: Snapshot, seed: int) -> list[Cloud]:
   """Returns what the first client hallucinates: other domains, then a new one.
 
   Statistics are drawn anew for each image. They are drawn
@@ -111,7 +111,7 @@ def hallucinated(run: Trained, seed: int) -> list[Cloud]:
   ]
 
 
-def statistics(run: Trained) -> jax.Array:
+def statistics(run: Snapshot) -> jax.Array:
   """Returns the DFS of every client, `[N, 4, D]`."""
   kept = run.slots.get('dfh')
   clients = run.federation.clients

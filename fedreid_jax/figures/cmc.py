@@ -9,12 +9,12 @@ import numpy as np
 from fedreid_jax.core import placement
 from fedreid_jax.evaluation import evaluator
 from fedreid_jax.figures import canvas
-from fedreid_jax.training.snapshot import Trained
+from fedreid_jax.training.snapshot import Snapshot
 
 RANKS = tuple(range(1, 21))
 
 
-def curve(run: Trained, target: str = '') -> np.ndarray:
+def curve(run: Snapshot, target: str = '') -> np.ndarray:
   """Returns the match rate at each of `RANKS`, percent, under the protocol."""
   config = copy.deepcopy(run.config.evaluation)
   config.ranks = RANKS
@@ -22,14 +22,14 @@ def curve(run: Trained, target: str = '') -> np.ndarray:
     config,
     (run.target(target),),
     run.model,
-    run.views,
+    run.transforms,
     placement.make_mesh(run.config.execution.devices or None),
   )
   metrics = evaluate({run.name: run.variables})[0]['metrics']
   return np.asarray([metrics[f'rank{rank}'] for rank in RANKS])
 
 
-def draw(runs: Sequence[tuple[str, Trained]], target: str = '') -> Any:
+def draw(runs: Sequence[tuple[str, Snapshot]], target: str = '') -> Any:
   """Draws a line a run.
 
   Args:

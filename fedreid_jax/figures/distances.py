@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 
 from fedreid_jax.figures import canvas, lists
-from fedreid_jax.training.snapshot import Trained
+from fedreid_jax.training.snapshot import Snapshot
 
 BINS = 60
 QUERIES = 500  # at most; their pairs with the gallery are counted
 
 
 def split(
-  run: Trained, target: str = '', seed: int = 0
+  run: Snapshot, target: str = '', seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns the distances of a test's pairs (within, between) identities.
 
@@ -31,7 +31,7 @@ def split(
 
 
 def draw(
-  runs: Sequence[tuple[str, Trained]], target: str = '', seed: int = 0
+  runs: Sequence[tuple[str, Snapshot]], target: str = '', seed: int = 0
 ) -> Any:
   """Draws a panel a run: both densities, their means and the gap.
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedreid_jax.evaluation import distances as distance_lib
 from fedreid_jax.evaluation import gallery, protocols
-from fedreid_jax.training.snapshot import Trained
+from fedreid_jax.training.snapshot import Snapshot
 
 
 class Ranked(NamedTuple):
@@ -25,7 +25,7 @@ class Ranked(NamedTuple):
   right: np.ndarray
 
 
-def draw(run: Trained, target: str, num: int, seed: int) -> list[Ranked]:
+def draw(run: Snapshot, target: str, num: int, seed: int) -> list[Ranked]:
   """Ranks the gallery of a test for some queries that have a right answer.
 
   Args:

@@ -12,13 +12,13 @@ import numpy as np
 
 from fedreid_jax.figures import canvas, tsne
 from fedreid_jax.figures.clouds import Cloud
-from fedreid_jax.training.snapshot import Trained
+from fedreid_jax.training.snapshot import Snapshot
 
 PERSONS = 8  # as many as there are colours
 IMAGES = 24  # at most, of a person and modality
 
 
-def of(run: Trained, target: str = '', seed: int = 0) -> list[Cloud]:
+def of(run: Snapshot, target: str = '', seed: int = 0) -> list[Cloud]:
   """Returns the ranked features of some persons of a test, a cloud each.
 
   Args:
@@ -48,7 +48,7 @@ def of(run: Trained, target: str = '', seed: int = 0) -> list[Cloud]:
 
 
 def draw(
-  runs: Sequence[tuple[str, Trained]], target: str = '', seed: int = 0
+  runs: Sequence[tuple[str, Snapshot]], target: str = '', seed: int = 0
 ) -> Any:
   """Draws a panel a run.
 

@@ -4,13 +4,13 @@ from typing import Any
 
 from fedreid_jax.figures import canvas, lists
 from fedreid_jax.figures.canvas import Photo
-from fedreid_jax.training.snapshot import Trained
+from fedreid_jax.training.snapshot import Snapshot
 
 SHOWN = 10
 
 
 def draw(
-  run: Trained, label: str, target: str = '', num: int = 8, seed: int = 0
+  run: Snapshot, label: str, target: str = '', num: int = 8, seed: int = 0
 ) -> Any:
   """Draws a row a query; what its protocol hides from it is left out.
 

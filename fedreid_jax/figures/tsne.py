@@ -16,7 +16,7 @@ import numpy as np
 from fedreid_jax import errors
 from fedreid_jax.figures import canvas, clouds
 from fedreid_jax.figures.clouds import Cloud
-from fedreid_jax.training.snapshot import Trained
+from fedreid_jax.training.snapshot import Snapshot
 
 MARKERS = ('o', '^')  # visible, infrared
 PERPLEXITY = 30
@@ -46,7 +46,7 @@ def embed(found: Sequence[Cloud], seed: int) -> list[np.ndarray]:
   return np.split(places, np.cumsum([len(c.features) for c in found])[:-1])
 
 
-def draw(run: Trained, label: str, seed: int = 0) -> Any:
+def draw(run: Snapshot, label: str, seed: int = 0) -> Any:
   """Draws the features of a run's domains.
 
   Args:

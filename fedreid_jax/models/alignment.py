@@ -44,7 +44,7 @@ class Alignment(NamedTuple):
 class CMAlign(resnet.ResNet):
   """A ResNet that in training also returns two reconstructions of an image."""
 
-  private: int = 1
+  modality_specific_stages: int = 1
 
   @nn.compact
   def __call__(
@@ -67,7 +67,9 @@ class CMAlign(resnet.ResNet):
 
     def part(number, x, mask):
       run = functools.partial(self.part, number, train=train, extras=extras)
-      return resnet.by_modality(run, x, mask, modalities, number < self.private)
+      return resnet.by_modality(
+        run, x, mask, modalities, number < self.modality_specific_stages
+      )
 
     for number in range(4):
       x = part(number, x, mask)

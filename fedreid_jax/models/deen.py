@@ -119,7 +119,7 @@ class Expansion(nn.Module):
 class DEEN(resnet.ResNet):
   """A ResNet that in training also returns two expansions of every image."""
 
-  private: int = 1
+  modality_specific_stages: int = 1
 
   @nn.compact
   def __call__(
@@ -139,7 +139,9 @@ class DEEN(resnet.ResNet):
 
     def part(number, x, mask):
       run = functools.partial(self.part, number, train=train, extras=extras)
-      return resnet.by_modality(run, x, mask, modalities, number < self.private)
+      return resnet.by_modality(
+        run, x, mask, modalities, number < self.modality_specific_stages
+      )
 
     x = part(0, x, mask)
     for stage in (1, 2, 3):

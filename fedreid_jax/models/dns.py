@@ -18,7 +18,7 @@ from fedreid_jax.core import types
 from fedreid_jax.models import conv, norm
 
 # Parts each modality has of its own: the stem and two stages.
-PRIVATE = 3
+MODALITY_SPECIFIC_STAGES = 3
 DOMAINS = {'two_stream': ('visible', 'infrared'), 'one_stream': ('common',)}
 REDUCTION, SMALLEST = 32, 8
 
@@ -121,7 +121,7 @@ class DNS(nn.Module):
 
   Attributes:
     network: a `reid.ReIDNet` of a `resnet.ResNet(insert=insert(...))`, pooled
-      by `gem`, with `PRIVATE` private parts if there are two streams; its
+      by `gem`, with `MODALITY_SPECIFIC_STAGES` private parts if there are two streams; its
       leaves keep their names.
     num_classes: identities of the classifiers, padding included.
     domains: one of `DOMAINS`; leaves are `params/domain_visible/kernel`.
@@ -176,7 +176,7 @@ def insert(
 
   def rule(stage: int, block: int, num_blocks: int, channels: int):
     del channels
-    if stage < PRIVATE or block < num_blocks - 1:
+    if stage < MODALITY_SPECIFIC_STAGES or block < num_blocks - 1:
       return None
     return HeterogeneousShift(dtype, name=f'hss_{stage}')
 

@@ -79,7 +79,7 @@ class ResNet(nn.Module):
     small_stem: a 3x3 stem of stride 1 without max-pooling, for small images.
     last_stride: stride of the last stage; 1 keeps a finer map.
     dtype: what it computes in.
-    private: how many parts, the stem first and then stages, each modality has
+    modality_specific_stages: how many parts, the stem first and then stages, each modality has
       of its own; those of the infrared are named `infrared_...`.
     insert: modules put after blocks, stages counted from 1.
   """
@@ -89,7 +89,7 @@ class ResNet(nn.Module):
   small_stem: bool = False
   last_stride: int = 2
   dtype: Any = jnp.float32
-  private: int = 0
+  modality_specific_stages: int = 0
   insert: stage_plugins.Rule | None = None
 
   @property
@@ -107,14 +107,16 @@ class ResNet(nn.Module):
       x: images.
       train: use batch statistics.
       mask: real images, bool `[B]`, or None.
-      modalities: 0 visible, 1 infrared, int32 `[B]`; needed by private parts.
+      modalities: 0 visible, 1 infrared, int32 `[B]`; needed by those parts.
       labels: not used.
     """
     del labels
     extras: dict = {}
     for part in range(1 + len(DEPTHS[self.depth][1])):
       run = functools.partial(self.part, part, train=train, extras=extras)
-      x = by_modality(run, x, mask, modalities, part < self.private)
+      x = by_modality(
+        run, x, mask, modalities, part < self.modality_specific_stages
+      )
     return x, extras
 
   def part(self, part: int, x, *, train: bool, mask, prefix: str, extras: dict):
@@ -152,17 +154,17 @@ class ResNet(nn.Module):
     return x
 
 
-def by_modality(run: Callable, x, mask, modalities, private: bool):
-  """Runs a part once, or once for each modality where it is private.
+def by_modality(run: Callable, x, mask, modalities, modality_specific: bool):
+  """Runs a part once, or once for each modality where it is modality-specific.
 
   Args:
     run: `(x, mask=, prefix=) -> x`.
     x: `[B, ...]`.
     mask: real images, bool `[B]`, or None.
     modalities: int32 `[B]`; None counts as visible.
-    private: whether each modality has parameters and statistics of its own.
+    modality_specific: whether each modality has parameters and statistics of its own.
   """
-  if not private:
+  if not modality_specific:
     return run(x, mask=mask, prefix='')
   if modalities is None:
     modalities = jnp.zeros(x.shape[0], jnp.int32)

@@ -1,4 +1,4 @@
-"""DeepInversion: photographs restored from a model, without any photograph.
+"""DeepInversion: photographs reconstructed from a model, without any photograph.
 
 Yin et al., "Dreaming to distill: data-free knowledge transfer via
 DeepInversion" (CVPR 2020), as DFH uses it to ask what shared feature statistics
@@ -13,7 +13,7 @@ the l-th batch normalisation, whose input x' gives the statistics mean_l and
 var_l, c_l 10 for the first and 1 for the others, and TV the sum of the norms of
 the differences between neighbours in four directions. The network is frozen.
 
-Images are first restored at half the resolution, from noise averaged over 2x2
+Images are first reconstructed at half the resolution, from noise averaged over 2x2
 pixels, and enlarged. The published code carries on the noise that this
 averaging hides. It keeps the best image of both resolutions, whose losses do
 not compare; here it is the best of the last. By default features and mean
@@ -219,7 +219,7 @@ def make_step(
   return step
 
 
-def restore(
+def reconstruct(
   loss: Loss,
   shape: Sequence[int],
   limits: tuple[Array, Array],
@@ -234,7 +234,7 @@ def restore(
     search: how.
 
   Returns:
-    (restored images, the noise they began as), float32 `[B, H, W, ch]`.
+    (reconstructed images, the noise they began as), float32 `[B, H, W, ch]`.
   """
   noise_key, key = jax.random.split(jax.random.key(search.seed))
   noise = jax.random.normal(noise_key, tuple(shape))

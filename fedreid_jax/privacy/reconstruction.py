@@ -1,4 +1,4 @@
-"""What a model gives away of a client: images restored, and who finds them.
+"""What a model gives away of a client: images reconstructed, and who finds them.
 
 The attack of DFH's section 4.5: whoever has the model and the mean feature of
 every identity restores images of these identities (`inversion`). How much they
@@ -18,11 +18,11 @@ from fedreid_jax.evaluation import distances as distance_lib
 from fedreid_jax.evaluation import evaluate_ranking
 from fedreid_jax.privacy import inversion
 from fedreid_jax.privacy.inversion import Search, Weights
-from fedreid_jax.training.snapshot import Trained
+from fedreid_jax.training.snapshot import Snapshot
 
 
-class Restored(NamedTuple):
-  """Images restored of a client.
+class Reconstructed(NamedTuple):
+  """Images reconstructed of a client.
 
   Attributes:
     labels: identity that each should show, in the client's labels, `[B]`.
@@ -44,9 +44,9 @@ class Verdict(NamedTuple):
   Attributes:
     rank1: percent of queries whose nearest image of the client shows the right
       person: of the 'restored' images, of the 'noise' they began as, of 'real'
-      images (one of each restored identity, absent where no identity has two),
+      images (one of each reconstructed identity, absent where no identity has two),
       and what to expect by 'chance'.
-    nearest: rows of the client's images, nearest to a restored one first,
+    nearest: rows of the client's images, nearest to a reconstructed one first,
       `[B, M]`.
   """
 
@@ -54,13 +54,13 @@ class Verdict(NamedTuple):
   nearest: np.ndarray
 
 
-def restore(
-  run: Trained,
+def reconstruct(
+  run: Snapshot,
   client: ClientData,
   num_identities: int,
   weights: Weights,
   search: Search,
-) -> Restored:
+) -> Reconstructed:
   """Restores an image of each of a client's first identities.
 
   Args:
@@ -90,7 +90,7 @@ def restore(
   )
   limits = -mean / std, (1.0 - mean) / std
   shape = num, *run.federation.image_shape
-  images, noise = inversion.restore(loss, shape, limits, search)
+  images, noise = inversion.reconstruct(loss, shape, limits, search)
 
   def photos(x):
     values = jnp.clip(jnp.round((x * std + mean) * 255.0), 0.0, 255.0)
@@ -102,23 +102,25 @@ def restore(
     losses[when] = {n: float(v) for n, v in {'loss': total, **parts}.items()}
   if not all(np.isfinite(v) for v in losses['after'].values()):
     raise errors.DivergedError(
-      'the loss of restored images is not finite', '--steps', 'try 0,N'
+      'the loss of reconstructed images is not finite', '--steps', 'try 0,N'
     )
-  return Restored(present[:num], photos(images), photos(noise), losses)
+  return Reconstructed(present[:num], photos(images), photos(noise), losses)
 
 
-def judge(restored: Restored, client: ClientData, run: Trained) -> Verdict:
-  """Asks a model whom restored images show.
+def judge(
+  reconstructed: Reconstructed, client: ClientData, run: Snapshot
+) -> Verdict:
+  """Asks a model whom reconstructed images show.
 
   Args:
-    restored: images of a client.
+    reconstructed: images of a client.
     client: whose.
     run: with the model that judges.
 
   Raises:
     ConfigError: when its images are of another size.
   """
-  theirs, ours = run.federation.image_shape, restored.photos.shape[1:]
+  theirs, ours = run.federation.image_shape, reconstructed.photos.shape[1:]
   if theirs != ours:
     raise errors.ConfigError(
       f'it sees images of {list(theirs)}, these are of {list(ours)}',
@@ -146,15 +148,17 @@ def judge(restored: Restored, client: ClientData, run: Trained) -> Verdict:
 
   everything = np.arange(len(labels))
   rank1, distance = ask(
-    run.ranked(restored.photos), restored.labels, everything
+    run.ranked(reconstructed.photos), reconstructed.labels, everything
   )
-  shares = [np.mean(labels == person) for person in restored.labels]
+  shares = [np.mean(labels == person) for person in reconstructed.labels]
   found = {
     'restored': rank1,
-    'noise': ask(run.ranked(restored.noise), restored.labels, everything)[0],
+    'noise': ask(
+      run.ranked(reconstructed.noise), reconstructed.labels, everything
+    )[0],
     'chance': 100.0 * float(np.mean(shares)),
   }
-  first = [np.flatnonzero(labels == person) for person in restored.labels]
+  first = [np.flatnonzero(labels == person) for person in reconstructed.labels]
   rows = np.asarray([own[0] for own in first if len(own) > 1], int)
   if len(rows):
     others = np.setdiff1d(everything, rows)
@@ -162,7 +166,7 @@ def judge(restored: Restored, client: ClientData, run: Trained) -> Verdict:
   return Verdict(found, np.argsort(distance, axis=1, kind='stable'))
 
 
-def same_model(one: Trained, other: Trained) -> bool:
+def same_model(one: Snapshot, other: Snapshot) -> bool:
   """Returns whether two runs have the same model, leaf by leaf."""
   a, b = one.variables, other.variables
   return a.keys() == b.keys() and all(

@@ -22,7 +22,7 @@ class Line(NamedTuple):
 
   Attributes:
     label: of the runs.
-    facts: what the label stands for, a column each.
+    factors: what the label stands for, a column each.
     target: that was ranked.
     model: 'global', 'client:NAME' or 'cluster:I'.
     kind: 'last' round, 'best' one, or mean of the 'best_three', see `summary`.
@@ -34,7 +34,7 @@ class Line(NamedTuple):
   """
 
   label: str
-  facts: Mapping[str, str]
+  factors: Mapping[str, str]
   target: str
   model: str
   kind: str
@@ -50,13 +50,13 @@ def summarise(
   """Returns mean and standard deviation (population) over the runs of a label.
 
   Args:
-    runs: (label, facts, results.json) of finished runs.
+    runs: (label, factors, results.json) of finished runs.
   """
   groups: dict[tuple[str, ...], list] = {}
-  for label, facts, results in runs:
+  for label, factors, results in runs:
     for entry in results['summary']:
       key = label, entry['target'], entry['model'], entry['kind']
-      groups.setdefault(key, []).append((facts, entry['metrics'], results))
+      groups.setdefault(key, []).append((factors, entry['metrics'], results))
   lines = []
   for (label, target, model, kind), samples in groups.items():
     numbers = {}
@@ -69,7 +69,7 @@ def summarise(
     lines.append(
       Line(
         label=label,
-        facts=samples[0][0],
+        factors=samples[0][0],
         target=target,
         model=model,
         kind=kind,
@@ -124,7 +124,7 @@ def write(
     path: of the table, without suffix.
     title: of the Markdown.
     lines: of the table.
-    unfinished: rows of runs that are not done: label, facts, seed and error.
+    unfinished: rows of runs that are not done: label, factors, seed and error.
 
   Returns:
     The Markdown.
@@ -132,8 +132,8 @@ def write(
   names = dict.fromkeys(name for line in lines for name in line.numbers)
   metrics = sorted({name.partition(' ')[0] for name in names}, key=_order)
   columns = [n + s for n in metrics for s in ('', *SUFFIXES) if n + s in names]
-  facts = dict.fromkeys(k for line in lines for k in line.facts)
-  first = ('label', *facts, 'target', 'model', 'kind', 'samples')
+  factors = dict.fromkeys(k for line in lines for k in line.factors)
+  first = ('label', *factors, 'target', 'model', 'kind', 'samples')
   out = io.StringIO()
   table = csv.DictWriter(
     out,
@@ -144,7 +144,7 @@ def write(
   table.writeheader()
   table.writerows(
     line._asdict()
-    | dict(line.facts)
+    | dict(line.factors)
     | {name: f'{value:.4f}' for name, value in line.numbers.items()}
     | {'MB': f'{line.megabytes:.3f}', 'seconds': f'{line.seconds:.1f}'}
     for line in lines

@@ -26,24 +26,24 @@ class Cell(NamedTuple):
     label: cells of one label, seeds for example, are samples of one row.
     config: validated `ConfigDict`.
     workdir: of the run; cells that name the same are the same run.
-    facts: what the label stands for, a column each.
+    factors: what the label stands for, a column each.
   """
 
   label: str
   config: Any
   workdir: Path
-  facts: Mapping[str, str]
+  factors: Mapping[str, str]
 
 
 def make_cell(
-  label: str, config, folder: Path, facts: Mapping[str, str]
+  label: str, config, folder: Path, factors: Mapping[str, str]
 ) -> Cell:
   """Returns a cell whose work directory is named after its configuration."""
   digest = hashlib.sha256(config.to_json_best_effort().encode()).hexdigest()
-  short = [key.rpartition('.')[2] + value for key, value in facts.items()]
+  short = [key.rpartition('.')[2] + value for key, value in factors.items()]
   words = '-'.join((config.name, *short, f'seed{config.seed}'))
   name = re.sub(r'[^\w.-]+', '_', words)[:80]
-  return Cell(label, config, folder / f'{name}-{digest[:8]}', facts)
+  return Cell(label, config, folder / f'{name}-{digest[:8]}', factors)
 
 
 def take_shard(cells: Sequence[Cell], shard: str) -> list[Cell]:
@@ -67,7 +67,7 @@ def run(
   title: str,
   shard: str = '',
   baseline: str = '',
-  adorn: Callable[[list[Line]], list[Line]] = list,
+  annotate: Callable[[list[Line]], list[Line]] = list,
 ) -> None:
   """Runs cells one after another and keeps one table of those that are done.
 
@@ -81,7 +81,7 @@ def run(
     title: above the table.
     shard: 'I/N' to run every N-th cell only; the table has all of them.
     baseline: label or work directory to compare with, '' for none.
-    adorn: what a table chooses and adds before it is written.
+    annotate: what a table chooses and adds before it is written.
 
   Raises:
     ConfigError: before the first run, for a shard or baseline there is not.
@@ -99,7 +99,7 @@ def run(
   def write() -> str:
     lines = collect(cells)
     reference = other or [line for line in lines if line.label == baseline]
-    lines = adorn(report.compare(lines, reference))
+    lines = annotate(report.compare(lines, reference))
     return report.write(table, title, lines, _unfinished(cells))
 
   table.parent.mkdir(parents=True, exist_ok=True)
@@ -128,9 +128,9 @@ def run(
 def collect(cells: Iterable[Cell]) -> list[Line]:
   """Returns mean and spread of the cells that are done, label by label."""
   once = {(cell.label, cell.workdir): cell for cell in cells}
-  found = [(c.label, c.facts, results(c)) for c in once.values()]
+  found = [(c.label, c.factors, results(c)) for c in once.values()]
   return report.summarise(
-    [(label, facts, done) for label, facts, done in found if done]
+    [(label, factors, done) for label, factors, done in found if done]
   )
 
 
@@ -168,7 +168,7 @@ def _unfinished(cells: Iterable[Cell]) -> list[dict[str, str]]:
       note = cell.workdir / ERROR
       error = note.read_text() if note.is_file() else ''
       own = {'label': cell.label, 'seed': str(cell.config.seed)}
-      rows.append({**own, **cell.facts, 'error': error})
+      rows.append({**own, **cell.factors, 'error': error})
   return rows
 
 

@@ -111,7 +111,7 @@ def check(
   _require(field, length, plan, host_memory())
 
 
-def check_survey(batch: int, each: Cost) -> None:
+def check_data_pass(batch: int, each: Cost) -> None:
   """Refuses a `local.data_pass_batch` that no memory here can hold.
 
   Args:

@@ -64,7 +64,7 @@ def build(config) -> Setup:
     networks.build(config.model, columns), federation.image_shape
   )
   components = load_components(config)
-  views = augment.make(config.augment, federation.mean, federation.std)
+  transforms = augment.make(config.augment, federation.mean, federation.std)
   mesh = placement.make_mesh(_num_devices(config, len(federation.clients)))
   agreement.connect(mesh)
   variables = jax.jit(model.init)(jax.random.key(config.seed))
@@ -82,9 +82,11 @@ def build(config) -> Setup:
     federation,
     variables,
     tuple(loaded),
-    make_executor(config, federation, model, components, views, mesh),
+    make_executor(config, federation, model, components, transforms, mesh),
     optimizers.schedule(config.optim, config.rounds),
-    evaluator.make(config.evaluation, federation.targets, model, views, mesh),
+    evaluator.make(
+      config.evaluation, federation.targets, model, transforms, mesh
+    ),
   )
 
 
@@ -132,7 +134,7 @@ def _num_devices(config, num_clients: int) -> int:
 
 
 def make_executor(
-  config, federation: Federation, model, components, views, mesh
+  config, federation: Federation, model, components, transforms, mesh
 ) -> simulation.Executor:
   """Builds what runs the rounds of a federation.
 
@@ -141,7 +143,7 @@ def make_executor(
     federation: images.
     model: the network.
     components: of the method.
-    views: of images, for training and test.
+    transforms: of images, for training and test.
     mesh: devices.
   """
   clients, local = federation.clients, config.local
@@ -169,8 +171,8 @@ def make_executor(
     objective=objective.make(config.loss),
     optimizer=optimizers.make(config.optim),
     schedule=optimizers.schedule(config.optim, config.rounds),
-    train_view=views.train,
-    test_view=views.test,
+    train_view=transforms.train,
+    test_view=transforms.test,
     outputs=jax.eval_shape(forward, variables, images)[0],
     image_shape=images.shape,
     num_steps=shape[0],
@@ -189,7 +191,7 @@ def make_executor(
     ordered=deterministic,
   )
   if algorithm.program.surveys:
-    budget.check_survey(local.data_pass_batch, each)
+    budget.check_data_pass(local.data_pass_batch, each)
   options = simulation.Options(
     seed=config.seed,
     fraction=config.fraction,
@@ -250,13 +252,13 @@ class Restored(NamedTuple):
   Attributes:
     model: the network.
     variables: initial ones, for what never travelled.
-    views: of images.
+    transforms: of images.
     mesh: devices.
   """
 
   model: types.Model
   variables: types.Flat
-  views: augment.Views
+  transforms: augment.Transforms
   mesh: Mesh
 
 
@@ -308,10 +310,10 @@ def evaluate_only(
   from_source = config.evaluation.batch_stats == 'source'
   federation = load.load(config.data, clients=from_source)
   any_model = next(iter(models.values()))
-  model, variables, views, mesh = restored(config, federation, any_model)
+  model, variables, transforms, mesh = restored(config, federation, any_model)
   _check_classifier(federation, any_model)
   evaluate = evaluator.make(
-    config.evaluation, federation.targets, model, views, mesh
+    config.evaluation, federation.targets, model, transforms, mesh
   )
   models = {n: {**variables, **own} for n, own in models.items()}
   if not from_source:
@@ -324,6 +326,8 @@ def evaluate_only(
       "set it to 'running', or give the data of the run",
     )
   components = load_components(config)
-  executor = make_executor(config, federation, model, components, views, mesh)
+  executor = make_executor(
+    config, federation, model, components, transforms, mesh
+  )
   sent = {'up': Counter(), 'down': Counter()}
   return evaluate(models, source_stats.make(executor, groups, names, sent))

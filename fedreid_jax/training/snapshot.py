@@ -14,13 +14,13 @@ from fedreid_jax.algorithms.statistics import moments
 from fedreid_jax.core import types
 from fedreid_jax.core.types import ClientData
 from fedreid_jax.data import load
-from fedreid_jax.data.augment import Views
+from fedreid_jax.data.augment import Transforms
 from fedreid_jax.data.federation import Federation, Target
 from fedreid_jax.evaluation import classification, features
 from fedreid_jax.training import build, checkpoint, recorder, run_files
 
 
-class Trained(NamedTuple):
+class Snapshot(NamedTuple):
   """One model of a run, and what it was trained and tested on.
 
   Attributes:
@@ -31,7 +31,7 @@ class Trained(NamedTuple):
     variables: of the model; leaves that never travelled are initial values,
       only identity scores depend on them.
     federation: images.
-    views: of images.
+    transforms: of images.
     extractor: `(feature=, flip=)`, of `features.make_extractor`.
     slots: what components of the server keep, by the names of the components,
       as far as that is an array each.
@@ -43,7 +43,7 @@ class Trained(NamedTuple):
   model: types.Model
   variables: types.Flat
   federation: Federation
-  views: Views
+  transforms: Transforms
   extractor: Callable[..., Callable[..., np.ndarray]]
   slots: dict[str, np.ndarray]
 
@@ -148,7 +148,7 @@ def restore(saved: checkpoint.Checkpoints, which: str) -> Restored:
 
 def load_run(
   config, workdir: Path, which: str = 'latest', name: str = ''
-) -> Trained:
+) -> Snapshot:
   """Loads a model of a run.
 
   Args:
@@ -171,24 +171,24 @@ def load_run(
       f'no model {name!r}', '--model', f'there are {", ".join(models)}'
     )
   federation = load.load(config.data)
-  model, variables, views, mesh = build.restored(
+  model, variables, transforms, mesh = build.restored(
     config, federation, models[name]
   )
   extractor = functools.partial(
     features.make_extractor,
     model,
-    views.test,
+    transforms.test,
     mesh,
     batch=config.evaluation.batch,
   )
-  return Trained(
+  return Snapshot(
     config=config,
     step=step,
     name=name,
     model=model,
     variables={**variables, **models[name]},
     federation=federation,
-    views=views,
+    transforms=transforms,
     extractor=functools.cache(extractor),
     slots=slots,
   )

@@ -7,8 +7,7 @@ import pytest
 from PIL import Image
 
 from fedreid_jax import errors
-from fedreid_jax.data.synthetic import appearance as world
-from fedreid_jax.data.synthetic import body, photographs
+from fedreid_jax.data.synthetic import appearance, body, photographs
 
 SIZE = dict(height=16, width=8)  # one size: one compilation for the file
 BATCH = photographs._BATCH
@@ -20,11 +19,11 @@ def generate(domain=0, identities=3, cameras=2, shots=2, **kwargs):
   )
 
 
-def sample(first=0, shared=0.0):
+def sample(first=0, brightness_correlation=0.0):
   """Parameters of the first shot of as many identities as a batch holds."""
   zero = jnp.zeros(BATCH, jnp.int32)
   ids = zero + 1, zero + first + jnp.arange(BATCH), zero, zero
-  which = jnp.uint32(0), jnp.int32(0), jnp.float32(shared)
+  which = jnp.uint32(0), jnp.int32(0), jnp.float32(brightness_correlation)
   return photographs._sample_batch(*which, *ids)
 
 
@@ -107,14 +106,15 @@ def test_infrared_is_grey_and_another_moment():
 
 def test_sharing_changes_no_visible_image():
   np.testing.assert_array_equal(
-    generate(1, shared=0.7).images, generate(1).images
+    generate(1, brightness_correlation=0.7).images, generate(1).images
   )
   infrared = [
-    generate(1, shared=s, modality='infrared').images for s in (0.0, 0.7)
+    generate(1, brightness_correlation=s, modality='infrared').images
+    for s in (0.0, 0.7)
   ]
   assert (infrared[0] != infrared[1]).mean() > 0.1
   with pytest.raises(errors.ConfigError, match='shared'):
-    generate(1, shared=1.5)
+    generate(1, brightness_correlation=1.5)
 
 
 def test_infrared_sees_no_visible_colour(scenes):
@@ -129,24 +129,31 @@ def test_infrared_sees_no_visible_colour(scenes):
   assert (photograph((dyed, camera, shot)) != photograph(scenes)).mean() > 0.1
 
 
-def wardrobes(shared):
+def wardrobes(brightness_correlation):
   return np.concatenate(
-    [sample(first, shared)[0].materials for first in range(0, 6 * BATCH, BATCH)]
+    [
+      sample(first, brightness_correlation)[0].materials
+      for first in range(0, 6 * BATCH, BATCH)
+    ]
   )
 
 
 @pytest.mark.parametrize(
-  'shared, low, high',
+  'brightness_correlation, low, high',
   [(0.0, -0.2, 0.2), (0.5, 0.5, 0.9), (1.0, 0.99, 1.01)],
 )
-def test_infrared_reflectance_is_brightness_as_far_as_told(shared, low, high):
+def test_infrared_reflectance_is_brightness_as_far_as_told(
+  brightness_correlation, low, high
+):
   """Near 0: four standard errors of 384 pairs."""
-  materials = wardrobes(shared)
-  for garment in (world.UPPER, world.LOWER, world.BAG):
-    bright = materials[:, garment, :3] @ np.array(world.LUMINANCE)
+  materials = wardrobes(brightness_correlation)
+  for garment in (appearance.UPPER, appearance.LOWER, appearance.BAG):
+    bright = materials[:, garment, :3] @ np.array(appearance.LUMINANCE)
     r = np.corrcoef(bright, materials[:, garment, 3])[0, 1]
     assert low < r < high
-  gap = materials[:, world.UPPER, 3] - materials[:, world.UPPER_ACCENT, 3]
+  gap = (
+    materials[:, appearance.UPPER, 3] - materials[:, appearance.UPPER_ACCENT, 3]
+  )
   assert np.abs(gap).min() > 0.2  # a texture shows in infrared too
 
 
@@ -157,7 +164,7 @@ def test_a_print_is_seen_from_the_front_only(scenes):
     print_size=jnp.full(BATCH, 0.5, jnp.float32),
   )
   other = person._replace(
-    materials=person.materials.at[:, world.UPPER_ACCENT].set(0.97)
+    materials=person.materials.at[:, appearance.UPPER_ACCENT].set(0.97)
   )
   shot = shot._replace(yaw=-camera.yaw, occluder=jnp.zeros(BATCH, jnp.int32))
 

@@ -120,7 +120,7 @@ def slow_evaluation(
       places = (query_cameras[q], gallery_cameras[g])
       if gallery_ids[g] == rules.junk_identity:
         continue
-      if places in rules.shared_places:
+      if places in rules.common_places:
         continue
       if rules.same_camera and same and camera:
         continue

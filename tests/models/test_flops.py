@@ -21,17 +21,17 @@ from fedreid_jax.models import (
 SHAPE, IDENTITIES = (288, 144, 3), 395
 
 
-def network(private=0, insert=None):
+def network(modality_specific_stages=0, insert=None):
   """ResNet-50 of last stride 1 with GeM and BNNeck, and the domain parts."""
   backbone = resnet.ResNet(
-    'resnet50', last_stride=1, private=private, insert=insert
+    'resnet50', last_stride=1, modality_specific_stages=modality_specific_stages, insert=insert
   )
   return reid.ReIDNet(backbone, IDENTITIES, 'gem', 'bnneck')
 
 
 def dns_network(variant):
-  private = dns.PRIVATE if variant == 'two_stream' else 0
-  inner = network(private, dns.insert())
+  specific = dns.MODALITY_SPECIFIC_STAGES if variant == 'two_stream' else 0
+  inner = network(specific, dns.insert())
   return dns.DNS(inner, IDENTITIES, dns.DOMAINS[variant])
 
 

@@ -111,7 +111,7 @@ def test_blocks_come_after_the_last_of_two_stages(depth, expected):
 def test_parameters_of_agw(private, expected):
   """23.55 million in L2RW's table 2, with a stem for each modality."""
   backbone = resnet.ResNet(
-    last_stride=1, private=private, insert=non_local.insert()
+    last_stride=1, modality_specific_stages=private, insert=non_local.insert()
   )
   model = reid.ReIDNet(backbone, 4, pooling='gem', neck_kind='bnneck')
   shapes = jax.eval_shape(

@@ -81,7 +81,7 @@ def test_evaluation_and_survey(config):
   with pytest.raises(errors.ResourceError, match=r'evaluation\.batch'):
     check(config)
   with pytest.raises(errors.ResourceError, match=r'local\.data_pass_batch'):
-    budget.check_survey(10**15, EACH)
+    budget.check_data_pass(10**15, EACH)
 
 
 def test_a_run_is_refused_before_it_compiles(config, clients):

@@ -194,7 +194,9 @@ def sample_domain(key: Array, domain: Array) -> Domain:
   )
 
 
-def _wardrobe(domain: Domain, shared: Array, draws: Array) -> Array:
+def _wardrobe(
+  domain: Domain, brightness_correlation: Array, draws: Array
+) -> Array:
   """Dresses a person from the domain's palette: `[10, 4]`, SKIN .. HAT."""
   pick, jitter, infrared = draws[:10], draws[10:20] - 0.5, draws[20:30]
   colours = domain.palette[(pick * COLOURS).astype(jnp.int32)]
@@ -203,7 +205,10 @@ def _wardrobe(domain: Domain, shared: Array, draws: Array) -> Array:
   colours = colours.at[SKIN].set(skin).at[HAIR].set(hair)
   colours = jnp.clip(colours * (1 + 0.25 * jitter[:, None]), 0.02, 0.97)
   own = _between(infrared, 0.15, 0.9)
-  infrared = shared * (colours @ jnp.array(LUMINANCE)) + (1 - shared) * own
+  infrared = (
+    brightness_correlation * (colours @ jnp.array(LUMINANCE))
+    + (1 - brightness_correlation) * own
+  )
   # A texture must show in the infrared too, whichever way its contrast goes.
   for base, accent in ((UPPER, UPPER_ACCENT), (LOWER, LOWER_ACCENT)):
     away = 0.25 + 0.2 * pick[accent]
@@ -214,7 +219,7 @@ def _wardrobe(domain: Domain, shared: Array, draws: Array) -> Array:
 
 
 def sample_identity(
-  key: Array, domain: Domain, shared: Array, *ids: Array | int
+  key: Array, domain: Domain, brightness_correlation: Array, *ids: Array | int
 ) -> Identity:
   """Draws a person of a domain; `ids` are the domain and the identity.
 
@@ -227,7 +232,7 @@ def sample_identity(
   skirt = d[12] < 0.18
   bag = jnp.searchsorted(jnp.array([0.40, 0.65, 0.85]), d[15])
   return Identity(
-    materials=_wardrobe(domain, shared, draws[:30]),
+    materials=_wardrobe(domain, brightness_correlation, draws[:30]),
     height=_between(d[0], 0.93, 1.03),
     build=_between(d[1], 0.82, 1.22),
     shoulders=_between(d[2], 0.92, 1.10),

@@ -3,8 +3,7 @@
 import jax.numpy as jnp
 
 from fedreid_jax.core.types import Array
-from fedreid_jax.data.synthetic import appearance as world
-from fedreid_jax.data.synthetic import body, shapes
+from fedreid_jax.data.synthetic import appearance, body, shapes
 
 
 def _grid(height, width):
@@ -34,7 +33,7 @@ def _occluder(canvas, shot, x, y):
   cover = canvas.cover(distance) * jnp.where(shot.occluder == 2, bars, 1.0)
   worn = jnp.where((y < 0.16) | (y > 0.52), 0.45, 0.9)
   shade = jnp.where(shot.occluder == 3, worn, 0.7 + 0.25 * y)
-  canvas.lay(cover, (world.OCCLUDER, shade))
+  canvas.lay(cover, (appearance.OCCLUDER, shade))
 
 
 def _scenery(canvas, camera, shot, x, y, feet):
@@ -54,7 +53,10 @@ def _scenery(canvas, camera, shot, x, y, feet):
   dark = 1 - 0.5 * jnp.clip(0.5 - shadow * 25, 0, 1)
   shade = dark * (0.8 + 0.35 * grain)
   canvas.lay(
-    ground, *shapes.blend(world.GROUND, world.GROUND_DETAIL, 0.7 * tiles, shade)
+    ground,
+    *shapes.blend(
+      appearance.GROUND, appearance.GROUND_DETAIL, 0.7 * tiles, shade
+    ),
   )
   leaves = shapes.cloud(u * 22, y * 22, camera.seed) * 0.6 + 0.4 * grain
   columns = shapes.wave(u / camera.pitch, camera.pitch, canvas.pixel)
@@ -67,7 +69,7 @@ def _scenery(canvas, camera, shot, x, y, feet):
   canvas.lay(
     1.0,
     *shapes.blend(
-      world.WALL, world.WALL_DETAIL, structure, 0.75 + 0.35 * grain
+      appearance.WALL, appearance.WALL_DETAIL, structure, 0.75 + 0.35 * grain
     ),
   )
 
@@ -144,9 +146,9 @@ def _develop(planes, camera, shot, infrared):
 
 
 def photograph(
-  person: world.Identity,
-  camera: world.Camera,
-  shot: world.Shot,
+  person: appearance.Identity,
+  camera: appearance.Camera,
+  shot: appearance.Shot,
   infrared: Array,
   *,
   height: int,

@@ -40,10 +40,9 @@ from PIL import Image, ImageDraw
 
 from fedreid_jax import errors
 from fedreid_jax.core.types import Array
-from fedreid_jax.data.synthetic import appearance as world
-from fedreid_jax.data.synthetic import imaging
+from fedreid_jax.data.synthetic import appearance, imaging
 
-DOMAIN_NAMES = world.DOMAIN_NAMES
+DOMAIN_NAMES = appearance.DOMAIN_NAMES
 MODALITIES = ('visible', 'infrared')
 _WHERE = 'synthetic.generate'
 _BATCH = 64  # images rendered at once: small enough to stay in cache
@@ -73,7 +72,7 @@ def render(
   height: int,
   width: int,
   modality: Array,
-  shared: Array | float = 0.0,
+  brightness_correlation: Array | float = 0.0,
 ) -> Array:
   """Renders one image of the world `key`.
 
@@ -86,23 +85,35 @@ def render(
     height: H, pixels.
     width: W, pixels.
     modality: int scalar, 0 visible, 1 infrared.
-    shared: as in `generate`.
+    brightness_correlation: as in `generate`.
 
   Returns:
     image: uint8 `[H, W, 3]`.
   """
   scene = _sample(
-    key, domain, identity, camera, shot, modality=modality, shared=shared
+    key,
+    domain,
+    identity,
+    camera,
+    shot,
+    modality=modality,
+    brightness_correlation=brightness_correlation,
   )
   return _photograph(scene, height=height, width=width)
 
 
-def _sample(key, domain, identity, camera, shot, *, modality, shared):
-  place = world.sample_domain(key, domain)
+def _sample(
+  key, domain, identity, camera, shot, *, modality, brightness_correlation
+):
+  place = appearance.sample_domain(key, domain)
   return (
-    world.sample_identity(key, place, shared, domain, identity),
-    world.sample_camera(key, place, modality, domain, camera),
-    world.sample_shot(key, place, modality, domain, identity, camera, shot),
+    appearance.sample_identity(
+      key, place, brightness_correlation, domain, identity
+    ),
+    appearance.sample_camera(key, place, modality, domain, camera),
+    appearance.sample_shot(
+      key, place, modality, domain, identity, camera, shot
+    ),
     modality == 1,
   )
 
@@ -114,9 +125,14 @@ def _photograph(scene, *, height, width):
 # Two programs: in one, the compiler fuses the draws into the pixels and draws
 # random numbers again for each of them.
 @jax.jit
-def _sample_batch(seed, modality, shared, *ids):
+def _sample_batch(seed, modality, brightness_correlation, *ids):
   key = jax.random.key(seed)
-  sample = functools.partial(_sample, key, modality=modality, shared=shared)
+  sample = functools.partial(
+    _sample,
+    key,
+    modality=modality,
+    brightness_correlation=brightness_correlation,
+  )
   return jax.vmap(sample)(*ids)
 
 
@@ -138,7 +154,7 @@ def generate(
   seed: int = 0,
   modality: str = 'visible',
   first_identity: int = 0,
-  shared: float = 0.0,
+  brightness_correlation: float = 0.0,
 ) -> Sample:
   """Renders every identity before every camera, `shots` times each.
 
@@ -156,7 +172,7 @@ def generate(
     modality: 'visible' or 'infrared'; an infrared camera is another device
       than the visible one of its number, and its shots are other moments.
     first_identity: number of the first identity.
-    shared: how much of what garments reflect of the infrared is their
+    brightness_correlation: how much of what garments reflect of the infrared is their
       brightness, 0 (nothing, drawn apart) to 1.
 
   Returns:
@@ -175,8 +191,12 @@ def generate(
     width=width,
   )
   _check(0, domain=domain, seed=seed, first_identity=first_identity)
-  if not 0 <= shared <= 1:
-    raise errors.ConfigError(f'shared={shared!r}', _WHERE, 'from 0 to 1')
+  if not 0 <= brightness_correlation <= 1:
+    raise errors.ConfigError(
+      f'brightness_correlation={brightness_correlation!r}',
+      _WHERE,
+      'from 0 to 1',
+    )
   if modality not in MODALITIES:
     raise errors.ConfigError(
       f'modality={modality!r}', _WHERE, f'one of {", ".join(MODALITIES)}'
@@ -188,7 +208,7 @@ def generate(
   person = person + np.int32(first_identity)
   ids = np.stack([np.full_like(person, domain), person, camera, shot])
   kind = np.int32(MODALITIES.index(modality))
-  which = np.uint32(seed), kind, np.float32(shared)
+  which = np.uint32(seed), kind, np.float32(brightness_correlation)
   images = np.empty((len(person), height, width, 3), np.uint8)
   for start in range(0, len(person), _BATCH):
     rows = ids[:, start : start + _BATCH]
