@@ -1,4 +1,4 @@
-"""Published data sets as domains to learn from and to test on."""
+"""Published data sets as domains for training and evaluation."""
 
 from collections.abc import Sequence
 
@@ -19,11 +19,11 @@ from fedreid_jax.evaluation import (
 DIRECTIONS = ('infrared-visible', 'visible-infrared')
 LEARN = ('train', 'val', 'public')
 TEST = ('query', 'gallery', 'query+gallery', 'images', 'distractor')
-# Sets tested from one view to the other: the folder their queries are from.
+# Data sets evaluated from one view to the other: the folder of the queries.
 QUERY_FOLDER = {'prid2011': 'cam_a', 'viper': 'cam_a', 'grid': 'probe'}
-# Sets that show the same persons under other numbers.
+# Data sets that show the same persons under different numbers.
 OVERLAPS = ({'cuhk01', 'cuhk02'}, {'cuhk03', 'cuhk03-np'})
-# Test identities of a draw, where it is not half of them.
+# Number of test identities of a draw, where it is not half of them.
 TESTED = {'prid2011': 100, 'grid': 125}
 
 
@@ -33,12 +33,12 @@ def load(config, clients: bool = True) -> Source:
   Args:
     config: `config.data`: `root` (the folder of one data set, or of all of
       them), `sources`, `targets` and `public` (`NAME[:option=value,...]`).
-    clients: open the sources too, not only the targets.
+    clients: whether to open the training domains, too.
 
   Raises:
     ConfigError: for an unknown data set or option, or a RegDB trial that the
       model was not trained for.
-    DataError: for anything on disk that is not as published.
+    DataError: for files that are not as published.
   """
   check_trials(config.sources, config.targets)
   if clients and not config.sources:
@@ -72,7 +72,7 @@ def load(config, clients: bool = True) -> Source:
 
 
 def _shown_twice(config) -> tuple[str, ...]:
-  """Names pairs of data sets that are learned from and tested on alike."""
+  """Names pairs of data sets that are trained on and show tested persons."""
   learned = dict.fromkeys(config.sources, 'trained on')
   learned |= dict.fromkeys([config.public] if config.public else [], 'public')
   return tuple(
@@ -84,7 +84,7 @@ def _shown_twice(config) -> tuple[str, ...]:
 
 
 def _everything(spec: str, own: Prepared) -> Images:
-  """Returns all images of a data set, whatever their split."""
+  """Returns all images of a data set of any split."""
   return _images(spec.partition(':')[0], own, np.arange(len(own.people)))
 
 
@@ -93,15 +93,15 @@ def _files(own: Prepared, splits: Sequence[str]) -> list[str]:
 
 
 def _check_disjoint(source: str, own: Prepared, target: str, other: Prepared):
-  """Refuses to rank persons that are learned from."""
+  """Refuses test persons that are also training persons."""
   names = {own.dataset.name, other.dataset.name}
-  shared: set[int] = set()
+  common: set[int] = set()
   if own.dataset.name == other.dataset.name:
     learned = set(own.people[own.rows(*LEARN)].tolist())
-    shared = learned & set(other.people[other.rows(*TEST)].tolist())
-  if names in OVERLAPS or shared - {-1, 0}:
+    common = learned & set(other.people[other.rows(*TEST)].tolist())
+  if names in OVERLAPS or common - {-1, 0}:
     raise errors.DataError(
-      f'{source} and {target} show the same persons, who are trained and '
+      f'{source} and {target} show the same persons, who are trained on and '
       'tested on',
       'data.targets',
       'choose another split, or set data.allow_overlap',
@@ -109,14 +109,14 @@ def _check_disjoint(source: str, own: Prepared, target: str, other: Prepared):
 
 
 def check_trials(sources: Sequence[str], targets: Sequence[str]) -> None:
-  """Refuses a RegDB trial whose test identities the model was trained on.
+  """Refuses a RegDB trial whose test identities were training identities.
 
   Args:
-    sources: data sets the model learned from, as in `data.sources`.
-    targets: data sets it is to be tested on.
+    sources: data sets the model was trained on, as in `data.sources`.
+    targets: data sets it is tested on.
 
   Raises:
-    ConfigError: for another trial of RegDB than that it learned from.
+    ConfigError: for a RegDB trial other than the one it was trained on.
   """
   trained = [registry.parse(s)[1] for s in sources if s.startswith('regdb')]
   for spec in targets:
@@ -186,7 +186,7 @@ def _target(spec: str, own: Prepared, config) -> Target:
 
 
 def _halves(name, own, images: Images, splits, seed: int) -> Target:
-  """Ten random halves, a query and a gallery image for each identity."""
+  """Returns ten random halves with one query and gallery image per identity."""
   people, counts = np.unique(images.identities, return_counts=True)
   single = np.isin(images.identities, people[counts < 2])
   rows = np.flatnonzero(~single | (splits == 'distractor'))
@@ -219,7 +219,7 @@ def _halves(name, own, images: Images, splits, seed: int) -> Target:
 def _sampled(
   name: str, images: Images, names: np.ndarray, protocol: str, config
 ) -> Target:
-  """Ten trials of one modality against a gallery drawn from the other."""
+  """Returns ten trials of one modality against a gallery of the other."""
   if config.search == 'indoor' and config.direction != DIRECTIONS[0]:
     raise errors.ConfigError(
       'indoor search ranks visible images', 'data.search', "set it to 'all'"

@@ -1,4 +1,4 @@
-"""`config.data` -> the federation of a run."""
+"""Loads the federation of a run from `config.data`."""
 
 from fedreid_jax.data import (
   benchmark_source,
@@ -18,16 +18,16 @@ SOURCES = {
 
 
 def load(config, clients: bool = True) -> Federation:
-  """Reads or renders the images a configuration asks for.
+  """Reads or renders the images of a configuration.
 
   Args:
     config: `config.data`.
-    clients: read the sources too, not only the targets.
+    clients: whether to read the training domains, too.
 
   Raises:
     DataError: for data that cannot be trained on.
     ConfigError: for an unknown domain, query rule or option, or clients that
-      cannot classify what the targets show.
+      cannot classify the classes of the targets.
   """
   named = [
     spec.partition(':')[0] for spec in (*config.sources, *config.targets)

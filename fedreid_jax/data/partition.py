@@ -1,7 +1,7 @@
-"""How the images of a domain are dealt to clients.
+"""Partitions of the images of a domain into clients.
 
-A deal is a pure function of the domain, the seed and the domain's name; no
-image is at two clients.
+A partition is a pure function of the domain, the seed and the domain's name.
+Every image belongs to at most one client.
 """
 
 from collections.abc import Callable
@@ -15,13 +15,13 @@ from fedreid_jax.data.federation import Images
 
 
 class Options(NamedTuple):
-  """What a deal depends on besides the domain.
+  """Parameters of a partition.
 
   Attributes:
-    seed: of whatever is random.
+    seed: of random partitions.
     num_clients: `N` of 'iid' and 'dirichlet'.
     concentration: of the Dirichlet law; above 10 nearly even, below 0.1 nearly
-      a class a client.
+      one class per client.
   """
 
   seed: int
@@ -33,13 +33,13 @@ Partition = Callable[[Images, Options], list[Images]]
 
 
 def whole(domain: Images, options: Options) -> list[Images]:
-  """Gives one client all images."""
+  """Keeps all images in one client."""
   del options
   return [domain]
 
 
 def by_camera(domain: Images, options: Options) -> list[Images]:
-  """Gives every camera's images to a client."""
+  """Makes one client per camera."""
   del options
   return [
     domain.take(np.flatnonzero(domain.cameras == camera))._replace(
@@ -50,7 +50,7 @@ def by_camera(domain: Images, options: Options) -> list[Images]:
 
 
 def by_identity(domain: Images, options: Options) -> list[Images]:
-  """Deals equal numbers of identities to as many clients as cameras.
+  """Assigns equal numbers of identities to as many clients as cameras.
 
   Raises:
     DataError: when there are fewer identities than cameras.
@@ -75,7 +75,7 @@ def by_identity(domain: Images, options: Options) -> list[Images]:
 
 
 def iid(domain: Images, options: Options) -> list[Images]:
-  """Deals images at random; sizes differ by one at most.
+  """Assigns images at random; sizes differ by one at most.
 
   Raises:
     DataError: when there are fewer images than clients.
@@ -86,12 +86,12 @@ def iid(domain: Images, options: Options) -> list[Images]:
 
 
 def dirichlet(domain: Images, options: Options) -> list[Images]:
-  """Deals each class by weights of its own, `p ~ Dir(concentration)` over N.
+  """Assigns each class by its own weights, `p ~ Dir(concentration)` over N.
 
   Yurochkin et al., Bayesian nonparametric federated learning of neural
-  networks, ICML 2019, section 4. The images of a class, shuffled, are cut where
-  the cumulative weights say. A client that is left without any gets the last
-  image of the largest client (of equal ones the first), so none is empty.
+  networks, ICML 2019, section 4. The shuffled images of a class are cut at the
+  cumulative weights. A client without any image gets the last image of the
+  largest client (of equal ones the first), so no client is empty.
 
   Raises:
     DataError: when there are fewer images than clients.

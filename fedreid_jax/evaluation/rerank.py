@@ -74,8 +74,8 @@ def _expanded(image, nearest, mutual, near, near_mutual):
   """Returns the expanded reciprocal neighbours of an image (equation 4)."""
   neighbours = nearest[image][mutual[image]]
   theirs, kept = near[neighbours], near_mutual[neighbours]
-  shared = np.count_nonzero(np.isin(theirs, neighbours) & kept, axis=1)
-  joins = shared > 2 / 3 * np.count_nonzero(kept, axis=1)
+  common = np.count_nonzero(np.isin(theirs, neighbours) & kept, axis=1)
+  joins = common > 2 / 3 * np.count_nonzero(kept, axis=1)
   return np.union1d(neighbours, theirs[joins][kept[joins]])
 
 

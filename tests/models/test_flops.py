@@ -24,7 +24,10 @@ SHAPE, IDENTITIES = (288, 144, 3), 395
 def network(modality_specific_stages=0, insert=None):
   """ResNet-50 of last stride 1 with GeM and BNNeck, and the domain parts."""
   backbone = resnet.ResNet(
-    'resnet50', last_stride=1, modality_specific_stages=modality_specific_stages, insert=insert
+    'resnet50',
+    last_stride=1,
+    modality_specific_stages=modality_specific_stages,
+    insert=insert,
   )
   return reid.ReIDNet(backbone, IDENTITIES, 'gem', 'bnneck')
 

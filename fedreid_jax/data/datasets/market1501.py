@@ -2,7 +2,7 @@
 
 `bounding_box_train`, `query` and `bounding_box_test` hold images named
 `0002_c1s1_000451_03.jpg`: person, camera, sequence, frame, box. Person -1 is
-junk, which no ranking sees; 0 is a distractor, a wrong answer to every query.
+junk, which is never ranked; 0 is a distractor, a wrong answer to every query.
 """
 
 from pathlib import Path

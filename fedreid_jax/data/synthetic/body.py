@@ -1,9 +1,9 @@
 """Draws the parts of a pedestrian: limbs, trunk, head, hair and bags.
 
-A body is a skeleton of joints in three dimensions, turned by the walking
-direction and projected on the image. A point of the torso knows the angle
-around the body it shows, so a print is seen only from the front and a backpack
-only from behind. What is near is laid before what it hides.
+A body is a skeleton of joints in three dimensions, rotated by the walking
+direction and projected on the image. Each point of the torso has an angle
+around the body, so a print is seen only from the front and a backpack only from
+behind. Near parts are drawn before the parts they hide.
 """
 
 from typing import NamedTuple
@@ -13,20 +13,20 @@ import jax.numpy as jnp
 from fedreid_jax.core.types import Array
 from fedreid_jax.data.synthetic import appearance, shapes
 
-# Kinds of texture; a block is a yoke over the chest, a print is on it.
+# Kinds of texture; a block is a yoke over the chest, a print is on the chest.
 PLAIN, STRIPES, COLUMNS, CHECKS, BLOCK, PRINT = range(6)
 NO_BAG, BACKPACK, SHOULDER_BAG, HAND_BAG = range(4)
 NO_HAT, CAP, BEANIE = range(3)
 
 
 class Pose(NamedTuple):
-  """How a body stands before the camera.
+  """Orientation of a body relative to the camera.
 
   Attributes:
-    cos: of the direction walked, an angle that is 0 towards the camera.
-    sin: of the same.
+    cos: of the walking direction, an angle that is 0 towards the camera.
+    sin: of the walking direction.
     phase: of the gait.
-    tilt: elevation of the camera, which lowers what is nearer.
+    tilt: elevation of the camera, which lowers near points in the image.
   """
 
   cos: Array
@@ -35,13 +35,13 @@ class Pose(NamedTuple):
   tilt: Array
 
   def project(self, across, ahead, height):
-    """Image place of a joint right of, ahead of and down the body's axis."""
+    """Projects a joint right of, ahead of and down the body's axis."""
     depth = ahead * self.cos - across * self.sin
     return across * self.cos + ahead * self.sin, height + self.tilt * depth
 
 
 def _texture(kind, frequency, angle, y, pixel):
-  """Share of the accent colour at an angle and a height of a garment."""
+  """Returns the fraction of the accent colour at an angle and a height."""
   rows = shapes.wave(y * frequency, 1 / frequency, pixel)
   columns = shapes.wave(angle * (frequency * 0.1), 1 / frequency, pixel)
   block = jnp.where(y < 0.30, 1.0, 0.0)
@@ -53,7 +53,7 @@ def _texture(kind, frequency, angle, y, pixel):
 
 
 def arm(canvas, person, pose, x, y, side, shade):
-  """Lays an arm: `side` is +1 for the near one, -1 for the far one."""
+  """Draws an arm: `side` is +1 for the near one, -1 for the far one."""
   across = _side(person, pose, side) * 0.098 * person.shoulders
   swing = _swing(person, pose, side)
   shoulder = pose.project(across, 0.0, 0.195)
@@ -63,7 +63,7 @@ def arm(canvas, person, pose, x, y, side, shade):
   upper, along = shapes.capsule(x, y, shoulder, elbow, 1.2 * thick, thick)
   fore, beyond = shapes.capsule(x, y, elbow, hand, thick, 0.019)
   place = jnp.where(upper < fore, 0.5 * along, 0.5 + 0.5 * beyond)
-  # At the wrist a long sleeve ends and the hand begins.
+  # A long sleeve ends at the wrist, where the hand begins.
   sleeve = jnp.clip((0.93 * person.sleeve - place) * 30, 0, 1)
   rings = jnp.where(person.upper_texture == STRIPES, STRIPES, PLAIN)
   pattern = _texture(rings, person.frequency, 0.0, y, canvas.pixel)
@@ -77,7 +77,7 @@ def arm(canvas, person, pose, x, y, side, shade):
 
 
 def leg(canvas, person, pose, x, y, side, shade):
-  """Lays a leg and its shoe: `side` is +1 the near one, -1 the far one."""
+  """Draws a leg and its shoe: `side` is +1 for near, -1 for far."""
   across = _side(person, pose, side) * 0.045
   swing = _swing(person, pose, side)
   hip = pose.project(across, 0.0, 0.52)
@@ -111,11 +111,11 @@ def _swing(person, pose, side):
 
 
 def trunk(canvas, person, pose, x, y, light, folds):
-  """Lays the torso with its print and opening, the neck, hips or skirt."""
+  """Draws the torso with its print and opening, the neck, hips or skirt."""
   knots = jnp.array([0.14, 0.165, 0.19, 0.30, 0.38, 0.50, 0.70])
   wide = jnp.array([0.034, 0.055, 0.100, 0.094, 0.083, 0.090, 0.094])
   deep = jnp.array([0.034, 0.045, 0.055, 0.064, 0.060, 0.066, 0.070])
-  # The profile of a body is one number a row.
+  # The profile of a body is one number per row.
   wide = jnp.interp(y[:, 0], knots, wide)[:, None] * person.shoulders
   deep = jnp.interp(y[:, 0], knots, deep)[:, None]
   half = jnp.hypot(wide * pose.cos, deep * pose.sin) * person.build
@@ -157,14 +157,14 @@ def trunk(canvas, person, pose, x, y, light, folds):
 
 
 def head(canvas, person, pose, x, y, light):
-  """Lays hat, hair and face."""
+  """Draws hat, hair and face."""
   cos, sin, _, tilt = pose
   nod = 0.012 * sin
   centre = (nod, 0.075 + 0.05 * tilt)
   wide = jnp.hypot(0.047 * cos, 0.056 * sin)
   skull = shapes.ellipse(x, y, centre, wide, 0.066)
   aside = jnp.clip((x - nod) / wide, -1, 1)
-  # How far a point of the head looks ahead: 1 the nose, -1 the nape.
+  # Direction of a point of the head: 1 for the nose, -1 for the nape.
   ahead = cos * jnp.sqrt(1.0001 - aside * aside) + sin * aside
   line = 0.045 + 0.09 * jnp.clip(0.45 - ahead, 0, 1)
   shade = 0.9 + 0.15 * light * aside
@@ -185,7 +185,7 @@ def head(canvas, person, pose, x, y, light):
 
 
 def mane(canvas, person, pose, x, y, near):
-  """Lays long hair if it falls on this side: `near` for the camera's side."""
+  """Draws long hair if it is on this side: `near` for the camera's side."""
   wide = jnp.hypot(0.050 * pose.cos, 0.040 * pose.sin)
   back = -0.026 * pose.sin
   fall, _ = shapes.capsule(
@@ -196,7 +196,7 @@ def mane(canvas, person, pose, x, y, near):
 
 
 def bag(canvas, person, pose, x, y, near):
-  """Lays the bag if it hangs on this side: `near` for the camera's side."""
+  """Draws the bag if it is on this side: `near` for the camera's side."""
   cos, sin = pose.cos, pose.sin
   size, is_pack = person.bag_size, person.bag == BACKPACK
   pack = jnp.maximum(
@@ -209,7 +209,7 @@ def bag(canvas, person, pose, x, y, near):
     jnp.abs(x - side * cos) - jnp.hypot(0.028 * cos, 0.070 * sin) * size,
     jnp.abs(y - low) - 0.055 * size,
   )
-  # Seen from straight ahead a bag at the side is still before the legs.
+  # Seen from straight ahead, a bag at the side is still in front of the legs.
   ahead = jnp.where(is_pack, -cos, 0.12 - side * sin)
   shown = (person.bag != NO_BAG) & ((ahead > 0) == near)
   cover = canvas.cover(jnp.where(is_pack, pack, hang) - 0.006)
@@ -218,7 +218,7 @@ def bag(canvas, person, pose, x, y, near):
 
 
 def straps(canvas, person, pose, x, y):
-  """Lays what a bag hangs by: two straps on the chest, or one across it."""
+  """Draws the straps of a bag: two on the chest, or one across it."""
   half = jnp.hypot(0.06 * pose.cos, 0.02 * pose.sin)
   pair = jnp.maximum(jnp.abs(jnp.abs(x) - half), y - 0.33)
   down = 0.45 + 5 * x * jnp.sign(pose.cos) * person.bag_side

@@ -1,4 +1,4 @@
-"""Photographs a pedestrian of the synthetic world: scene, light and sensor."""
+"""Renders synthetic images of pedestrians: scene, light and sensor."""
 
 import jax.numpy as jnp
 
@@ -7,14 +7,14 @@ from fedreid_jax.data.synthetic import appearance, body, shapes
 
 
 def _grid(height, width):
-  """Pixel centres in image heights: `[H, 1]` down, `[1, W]` from the middle."""
+  """Returns pixel centres in image heights: `[H, 1]`, `[1, W]` centred."""
   y = (jnp.arange(height, dtype=jnp.float32) + 0.5) / height
   x = (jnp.arange(width, dtype=jnp.float32) + 0.5 - width / 2) / height
   return y[:, None], x[None, :]
 
 
 def _occluder(canvas, shot, x, y):
-  """Lays what stands before the person: a post, a barrier, a passer-by."""
+  """Draws an occluder before the person: a post, a barrier, a passer-by."""
   place = shot.occluder_place - 0.5
   post = jnp.abs(x - 0.35 * place) - 0.028
   top = 0.62 + 0.25 * shot.occluder_place
@@ -37,7 +37,7 @@ def _occluder(canvas, shot, x, y):
 
 
 def _scenery(canvas, camera, shot, x, y, feet):
-  """Lays everything that is left: ground, shadow, wall or foliage."""
+  """Draws the background: ground, shadow, wall or foliage."""
   u = x + shot.drift
   low = jnp.clip(y - camera.horizon, 0.0, 2.0)
   ground = jnp.clip(0.5 + low / canvas.pixel, 0, 1)
@@ -79,13 +79,13 @@ def _picture(person, camera, shot, height, width, infrared):
   y, x = _grid(height, width)
   size = 0.93 * shot.scale * person.height
   lens = jnp.maximum(1 / height, 1 / camera.lines)
-  # The background stays where it is; the crop around the person jitters.
+  # The background is fixed; the crop around the person varies.
   by = (y - 0.035 - shot.top) / size
   bx = (x - shot.left) / size + shot.lean * (by - 0.5)
   canvas = shapes.Canvas(lens / size)
   theta = camera.yaw + shot.yaw
   pose = body.Pose(jnp.cos(theta), jnp.sin(theta), shot.phase, camera.elevation)
-  # Seen from above a head is larger than the feet.
+  # Seen from above, a head is larger than the feet.
   bx = bx / (1 + 0.5 * camera.elevation * (0.5 - by))
   folds = 0.86 + 0.28 * shapes.cloud(bx * 14, by * 9, shot.seed)
   part = canvas, person, pose, bx, by
@@ -110,17 +110,17 @@ def _picture(person, camera, shot, height, width, infrared):
   weights = jnp.stack(
     [jnp.broadcast_to(plane, (height, width)) for plane in canvas.planes]
   )
-  # A product, not a sum of planes: compilers do not fuse it, and fused into
-  # what follows every layer would be drawn again for each of its uses.
+  # A matrix product instead of a sum of planes: compilers do not fuse it. If it
+  # were fused with its consumers, every layer would be drawn for each of them.
   return jnp.einsum('mhw,mc->chw', weights, paint)
 
 
 def _develop(planes, camera, shot, infrared):
-  """Turns reflected light into what the sensor stores: uint8 `[H, W, 3]`."""
+  """Converts reflected light to sensor output: uint8 `[H, W, 3]`."""
   _, height, width = planes.shape
   y, x = _grid(height, width)
   edge = jnp.clip(0.5 + 8 * (x * 0.7 + y - shot.shade_edge), 0, 1)
-  # An infrared camera brings its own lamp: a bright middle, no shadows.
+  # An infrared camera has its own lamp: a bright middle, no shadows.
   radius = x * x * 4 + (y - 0.45) * (y - 0.45)
   fall = jnp.where(infrared, 0.5 + camera.vignette, camera.vignette)
   shadow = 1 - jnp.where(infrared, 0.0, shot.shade) * edge
@@ -154,12 +154,12 @@ def photograph(
   height: int,
   width: int,
 ) -> Array:
-  """Draws one person before one camera.
+  """Renders one person seen by one camera.
 
   Args:
-    person: who is seen.
-    camera: what sees.
-    shot: the moment.
+    person: parameters of the person.
+    camera: parameters of the camera.
+    shot: parameters of the moment.
     infrared: whether the camera is an infrared one, scalar bool.
     height: H, pixels.
     width: W, pixels.

@@ -1,15 +1,15 @@
-"""A synthetic world of pedestrians, to learn and to test on without data.
+"""Synthetic images of pedestrians for training and evaluation without data.
 
-`image = render(world key, domain, identity, camera, shot)` is a pure function:
-a person keeps build, skin, hair, garments, textures, shoes, bag and hat; a
-camera has a viewpoint, colour cast, exposure, sharpness, noise and scenery; a
-shot has a pose, a crop error, light and perhaps something in the way; a domain
-gives its people one fashion and its cameras one place. In the infrared
-colour is gone, and garments have reflectances drawn apart from it, or partly
-their brightness, while shapes and textures stay. `docs/synthetic.png` shows it.
+`image = render(key, domain, identity, camera, shot)` is a pure function: a
+person keeps build, skin, hair, garments, textures, shoes, bag and hat; a camera
+has a viewpoint, colour cast, exposure, sharpness, noise and scenery; a shot has
+a pose, a crop error, light and perhaps an occluder; a domain has one fashion
+and one kind of place. An infrared image has no colour: the reflectances of
+garments are drawn independently of it, or partly given by their brightness,
+while shapes and textures stay. `docs/synthetic.png` shows examples.
 
-How hard it is, 2026-11-21, seed 0, 64x32: 48 identities x 4 cameras x 3 shots
-a training domain; 60 other identities of the mall, 4 cameras, 2 shots, one the
+Difficulty, 2026-11-21, seed 0, 64x32: 48 identities x 4 cameras x 3 shots per
+training domain; 60 other identities of the mall, 4 cameras, 2 shots, one the
 query, one the gallery, without the query's own camera. Four 3x3
 conv-BN-ReLU-pool blocks (32, 64, 128, 128), BN neck, cross-entropy, crop and
 flip, 15 epochs of SGD at a constant 0.05; mean of 3 seeds (range):
@@ -23,11 +23,13 @@ flip, 15 epochs of SGD at a constant 0.05; mean of 3 seeds (range):
   trained on plaza                   41.4 (38.8-46.7)   30.7 (26.0-37.7)
   trained on all three               53.8 (49.6-59.2)   46.5 (43.7-49.6)
 
-The domain shift is real: on other identities of its own domain a network
-trained on one has a rank-1 of 75 to 82 (each of 3 domains, 3 seeds).
+The domain shift is substantial: on other identities of its own domain, a
+network trained on one domain has a rank-1 of 75 to 82 (each of 3 domains, 3
+seeds).
 
-Speed: the floor is 10,000 images of 128x64 in 30 s on two cores; measured
-11.9 s and, with both cores shared, 22.1 s, after 6 to 9 s of compiling.
+Speed: at least 10,000 images of 128x64 in 30 s on two cores are required;
+measured were 11.9 s and, with both cores in use by others, 22.1 s, after 6 to
+9 s of compilation.
 """
 
 import functools
@@ -45,11 +47,11 @@ from fedreid_jax.data.synthetic import appearance, imaging
 DOMAIN_NAMES = appearance.DOMAIN_NAMES
 MODALITIES = ('visible', 'infrared')
 _WHERE = 'synthetic.generate'
-_BATCH = 64  # images rendered at once: small enough to stay in cache
+_BATCH = 64  # images rendered at once, few enough to stay in cache
 
 
 class Sample(NamedTuple):
-  """Rendered images and who and where each shows.
+  """Rendered images and their labels.
 
   Attributes:
     images: uint8 `[M, H, W, 3]`.
@@ -74,14 +76,14 @@ def render(
   modality: Array,
   brightness_correlation: Array | float = 0.0,
 ) -> Array:
-  """Renders one image of the world `key`.
+  """Renders one image.
 
   Args:
-    key: the world's random key.
+    key: PRNG key of all synthetic images.
     domain: int scalar, as are identity, camera and shot.
     identity: a person of the domain.
     camera: a camera of the domain.
-    shot: a moment of this person before this camera.
+    shot: a moment of this person seen by this camera.
     height: H, pixels.
     width: W, pixels.
     modality: int scalar, 0 visible, 1 infrared.
@@ -122,8 +124,8 @@ def _photograph(scene, *, height, width):
   return imaging.photograph(*scene, height=height, width=width)
 
 
-# Two programs: in one, the compiler fuses the draws into the pixels and draws
-# random numbers again for each of them.
+# Two programs: in one, the compiler would fuse the draws into the pixels and
+# draw the random numbers again for each of them.
 @jax.jit
 def _sample_batch(seed, modality, brightness_correlation, *ids):
   key = jax.random.key(seed)
@@ -156,31 +158,31 @@ def generate(
   first_identity: int = 0,
   brightness_correlation: float = 0.0,
 ) -> Sample:
-  """Renders every identity before every camera, `shots` times each.
+  """Renders `shots` images of every identity by every camera.
 
-  Order: identity, then camera, then shot. Asking for more of anything leaves
-  the images that were there as they were.
+  The order is identity, then camera, then shot. Larger counts do not change the
+  images of smaller counts.
 
   Args:
     domain: which domain, from 0; `DOMAIN_NAMES` names the first few.
     identities: number of identities.
     cameras: number of cameras.
-    shots: number of shots of an identity before a camera.
+    shots: number of shots of an identity by a camera.
     height: H, pixels.
     width: W, pixels.
-    seed: which world.
+    seed: of all synthetic images.
     modality: 'visible' or 'infrared'; an infrared camera is another device
       than the visible one of its number, and its shots are other moments.
     first_identity: number of the first identity.
-    brightness_correlation: how much of what garments reflect of the infrared is their
-      brightness, 0 (nothing, drawn apart) to 1.
+    brightness_correlation: weight of the brightness in the infrared
+      reflectance of garments, 0 (independent) to 1.
 
   Returns:
     sample: the images and their labels.
 
   Raises:
     ConfigError: for a count below one, a negative number, another modality or
-      a share outside 0 to 1.
+      a correlation outside 0 to 1.
   """
   _check(
     1,
@@ -213,7 +215,7 @@ def generate(
   for start in range(0, len(person), _BATCH):
     rows = ids[:, start : start + _BATCH]
     num_rows = rows.shape[1]
-    # The last batch is padded: one compilation whatever the counts.
+    # The last batch is padded, so that all counts need one compilation.
     rows = np.pad(rows, ((0, 0), (0, _BATCH - num_rows)), mode='edge')
     scenes = _sample_batch(*jax.device_put((*which, *rows)))
     batch = _photograph_batch(scenes, height=height, width=width)
@@ -239,16 +241,16 @@ def contact_sheet(
   width: int = 64,
   seed: int = 0,
 ) -> None:
-  """Writes a picture of the world: a row a domain, a last one in infrared.
+  """Writes a sheet of examples: one row per domain, and a row in infrared.
 
   Args:
     path: PNG file to write.
     domains: rows of visible images.
-    identities: groups in a row, each one person before all cameras.
+    identities: groups in a row, each one person by all cameras.
     cameras: images in a group.
     height: H of an image, pixels.
     width: W of an image, pixels.
-    seed: which world.
+    seed: of all synthetic images.
 
   Raises:
     ResourceError: if the file cannot be written.
@@ -280,7 +282,7 @@ def contact_sheet(
       x = margin + person * (cameras * width + gap) + camera * width
       sheet.paste(Image.fromarray(image), (int(x), y))
   try:
-    # The grain of the sensors makes true colour three times the size.
+    # The grain of the sensors makes a true-colour file three times the size.
     sheet.quantize(256).save(path, format='PNG', optimize=True)
   except OSError as error:
     raise errors.ResourceError(
