@@ -7,16 +7,15 @@ absent: the leftovers of an interrupted run are deleted by the next run, and a
 damaged array is deleted with a message and decoded again.
 """
 
-import contextlib
-import fcntl
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent import futures
 from pathlib import Path
 from typing import Any
 
+import filelock
 import numpy as np
 
 from fedreid_jax import errors
@@ -151,12 +150,12 @@ def _open(folder: Path) -> tuple[np.ndarray, dict[str, Any]] | str:
   return (images, manifest) if manifest['folder'] == folder.name else 'renamed'
 
 
-@contextlib.contextmanager
-def exclusive(folder: Path) -> Iterator[None]:
-  """Waits until no other process works on a folder."""
-  with open(folder.with_name(folder.name + '.lock'), 'w') as lock:
-    fcntl.flock(lock, fcntl.LOCK_EX)  # freed when the process ends, however
-    yield
+def exclusive(folder: Path) -> filelock.BaseFileLock:
+  """Returns a lock that is held by one process or thread at a time.
+
+  Entering it waits for the others; it is released when a process ends.
+  """
+  return filelock.FileLock(folder.with_name(folder.name + '.lock'))
 
 
 def _write(folder, names, read, decoder, where, advance) -> None:

@@ -1,4 +1,4 @@
-"""config -> data, model, algorithm, executor and evaluators."""
+"""Builds the data, model, algorithm, executor and evaluators of a run."""
 
 import functools
 import hashlib
@@ -29,18 +29,18 @@ from fedreid_jax.data.federation import Federation
 from fedreid_jax.evaluation import classification, evaluator
 from fedreid_jax.losses import objective
 from fedreid_jax.models import functional, networks
-from fedreid_jax.training import agreement, budget, checkpoint, source_stats
+from fedreid_jax.training import agreement, budget, source_stats, structure
 
 CLASSIFIER = r'params/(.+/)?classifier/'
 
 
 class Setup(NamedTuple):
-  """Everything a configuration describes, ready to run.
+  """The parts of a run.
 
   Attributes:
     federation: images.
     variables: of the model before round 0.
-    pretrained: names of those that come from a file.
+    pretrained: names of the variables from a weight file.
     executor: runs rounds.
     schedule: learning rate of a round.
     evaluate: `({name: variables of a model}, source) -> entries`, see
@@ -56,7 +56,7 @@ class Setup(NamedTuple):
 
 
 def build(config) -> Setup:
-  """Builds all parts of a run; nothing is compiled for training yet."""
+  """Builds all parts of a run; the training step is not compiled yet."""
   federation = load.load(config.data)
   agreement.require('data', lambda: _facts(config, federation))
   columns = max(c.num_identities for c in federation.clients)
@@ -97,7 +97,7 @@ def load_components(config) -> tuple:
 
 
 def _facts(config, federation: Federation) -> dict[str, str]:
-  """Returns digests of all that a run reads: images, labels and weights."""
+  """Returns digests of the inputs of a run: images, labels and weights."""
   facts = {'digest of the images': federation.digest}
   for one in federation.clients:
     labels = hashlib.sha256(one.labels.tobytes() + one.cameras.tobytes())
@@ -109,20 +109,20 @@ def _facts(config, federation: Federation) -> dict[str, str]:
 
 
 def _check_classifier(federation: Federation, leaves: types.Flat) -> None:
-  """Refuses to classify with a model that lacks the clients' classifier."""
+  """Refuses classification with a model without the clients' classifier."""
   classifies = classification.PROTOCOL in [
     target.protocol for target in federation.targets
   ]
   if classifies and not param_filter.split(leaves, CLASSIFIER)[0]:
     raise errors.ConfigError(
-      'the model that is tested has no classifier, it stays at the clients',
+      'the tested model has no classifier, since it is a personal parameter',
       'components',
       "classify with 'fedavg' or 'standalone'",
     )
 
 
 def _num_devices(config, num_clients: int) -> int:
-  """Returns the devices of a run: no more than clients, if one process."""
+  """Returns the number of devices; at most one per client if one process."""
   wanted, present = config.execution.devices, jax.device_count()
   if wanted > present:
     raise errors.ConfigError(
@@ -136,7 +136,7 @@ def _num_devices(config, num_clients: int) -> int:
 def make_executor(
   config, federation: Federation, model, components, transforms, mesh
 ) -> simulation.Executor:
-  """Builds what runs the rounds of a federation.
+  """Builds the executor of the rounds of a federation.
 
   Args:
     config: all of it.
@@ -220,13 +220,13 @@ def named_models(
 ) -> dict[str, types.Flat]:
   """Returns the variables of each model of a run by its name.
 
-  One model is 'global', several are 'cluster:GROUP'; where nothing travels
-  every client has its own, 'client:NAME'.
+  One model is 'global', several are 'cluster:GROUP'; without shared parameters
+  every client has its own model, 'client:NAME'.
 
   Args:
-    shared: leaves that travel, `[G, ...]`.
-    personal: leaves that stay, `[N, ...]`; those beside a model of the server
-      are of any client: only identity scores depend on them.
+    shared: shared parameters, `[G, ...]`.
+    personal: personal parameters, `[N, ...]`; those added to a model of the
+      server are of any client, since only identity scores depend on them.
     groups: group of every client, int32 `[N]`.
     names: of the clients, `N`.
   """
@@ -251,7 +251,7 @@ class Restored(NamedTuple):
 
   Attributes:
     model: the network.
-    variables: initial ones, for what never travelled.
+    variables: initial ones, for parameters that were never shared.
     transforms: of images.
     mesh: devices.
   """
@@ -263,12 +263,12 @@ class Restored(NamedTuple):
 
 
 def restored(config, federation: Federation, leaves: types.Flat) -> Restored:
-  """Builds the network that leaves of a checkpoint belong to.
+  """Builds the network that belongs to leaves of a checkpoint.
 
   Args:
     config: all of it.
     federation: images.
-    leaves: of one model, what never travelled may be missing.
+    leaves: of one model; parameters that were never shared may be missing.
 
   Raises:
     IntegrityError: when they do not fit the configured network.
@@ -279,7 +279,7 @@ def restored(config, federation: Federation, leaves: types.Flat) -> Restored:
     networks.build(config.model, columns), federation.image_shape
   )
   variables = jax.jit(model.init)(jax.random.key(config.seed))
-  checkpoint.check_fits(leaves, variables)
+  structure.check_fits(leaves, variables)
   return Restored(
     model,
     variables,
@@ -300,7 +300,7 @@ def evaluate_only(
 
   Args:
     config: all of it.
-    models: variables by name, what never travelled may be missing.
+    models: variables by name; parameters that were never shared may be missing.
     groups: group of every client of the run, int32 `[N]`.
     names: of these clients, `N`.
 

@@ -1,15 +1,12 @@
-"""Checkpoints that are right or refused: Orbax and a digest.
+"""Checkpoints with verified content, by Orbax and SHA-256 digests.
 
-Orbax writes a step aside and renames it, but has no checksum of its payload: a
-flipped bit restores as wrong weights without an error. After every save the
-SHA-256 of each file of the step goes into `manifest-STEP.json`; one of these
-files says which step and which configuration it is of. A step without a
-manifest, with a file that differs, or of another number or configuration does
-not exist for a resume, which walks back to the newest step that verifies.
+Orbax writes a step under another name and renames it, but stores no checksum of
+its payload: a flipped bit restores as wrong weights without an error. So after
+every save the SHA-256 of each file of the step is written to
+`manifest-STEP.json`; one of these files contains the step and the digest of its
+configuration. A resume uses the newest step that verifies.
 """
 
-import hashlib
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -21,48 +18,12 @@ from orbax.checkpoint import checkpoint_managers
 
 from fedreid_jax import errors
 from fedreid_jax.core import param_filter, types
-from fedreid_jax.core.types import ClientState, ServerState, Tree
-from fedreid_jax.training import recorder
+from fedreid_jax.core.types import ClientState, ServerState
+from fedreid_jax.training import manifests, recorder, structure
 
-FOLDER = 'checkpoints'  # of a work directory
 KEPT = 2  # newest steps kept, beside the best
-PERSONAL = 'personal.'  # what names of leaves that stay begin with
-SLOTS = 'slots.'  # likewise of what the server's components keep
-
-
-def _named(tree: Tree) -> dict[str, np.ndarray]:
-  """Returns the leaves of any tree by a name that is a path of one part."""
-  leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-  return {
-    jax.tree_util.keystr(path, simple=True, separator='.').replace('/', '.'): (
-      np.asarray(leaf)
-    )
-    for path, leaf in leaves
-  }
-
-
-def _items(server: ServerState, clients: ClientState) -> dict[str, Tree]:
-  return {
-    'model': param_filter.unflatten(jax.device_get(server.shared)),
-    'server': _named({'groups': server.groups, 'slots': server.slots}),
-    'clients': _named(clients),
-  }
-
-
-def _rebuild(like: Tree, named: dict[str, np.ndarray]) -> Tree:
-  names = list(_named(like))
-  structure = jax.tree.structure(like)
-  return jax.tree.unflatten(structure, [np.array(named[n]) for n in names])
-
-
-def files(workdir: Path) -> list[Path]:
-  """Returns what there is of steps, whole or not, and of their manifests."""
-  return [*(workdir / FOLDER).glob('[0-9]*'), *manifests(workdir)]
-
-
-def manifests(workdir: Path) -> list[Path]:
-  """Returns the manifests of the steps that were saved to the end."""
-  return [*(workdir / FOLDER).glob('manifest-*.json')]
+PERSONAL = 'personal.'  # prefix of the names of personal parameters
+SLOTS = 'slots.'  # prefix of the names of the server components' states
 
 
 class Checkpoints:
@@ -71,15 +32,15 @@ class Checkpoints:
   def __init__(
     self, workdir: Path, config: str | None = None, read_only: bool = False
   ):
-    """Opens `workdir/checkpoints`; the first save makes it.
+    """Opens `workdir/checkpoints`, which the first save creates.
 
     Args:
       workdir: of a run.
       config: digest of its configuration; steps of another do not verify.
-      read_only: nothing will be saved or deleted.
+      read_only: whether nothing will be saved or deleted.
     """
     self._workdir, self._config = workdir, config
-    self._root = (workdir / FOLDER).resolve()
+    self._root = (workdir / manifests.FOLDER).resolve()
     self._options = ocp.CheckpointManagerOptions(
       best_fn=_map,
       read_only=read_only,
@@ -106,7 +67,7 @@ class Checkpoints:
     return self._manager
 
   def close(self) -> None:
-    """Releases Orbax's resources; the next call opens them again."""
+    """Releases Orbax's resources; the next call acquires them again."""
     if self._manager is not None:
       self._manager.close()
       self._manager = None
@@ -119,22 +80,22 @@ class Checkpoints:
     host: dict[str, Any],
     score: float | None,
   ) -> None:
-    """Saves the state after `step` rounds; done when it returns.
+    """Saves the state after `step` rounds and waits until it is written.
 
     Args:
       step: rounds done.
       server: on devices or on the host.
       clients: on the host.
-      host: anything JSON.
-      score: of the evaluation of this step, if there was one; called 'mAP' on
-        disk whatever it is.
+      host: values that JSON can represent.
+      score: of the evaluation of this step, if any; stored as 'mAP' for every
+        metric.
 
     Raises:
-      ResourceError: when the disk does not take it.
+      ResourceError: when the disk is full or cannot be written.
     """
     items: dict[str, Any] = {
       name: ocp.args.StandardSave(item)  # pyright: ignore[reportCallIssue]
-      for name, item in _items(server, clients).items()
+      for name, item in structure.items(server, clients).items()
       if item
     }
     described = {'step': step, 'config': self._config, 'run': host}
@@ -147,19 +108,19 @@ class Checkpoints:
         metrics=None if score is None else {'mAP': score},
       )
       self._open.wait_until_finished()
-      if not taken:  # Orbax says so of a step it already has, and no more
+      if not taken:  # Orbax returns False for a step that exists already
         raise errors.IntegrityError(
           f'step {step} was saved by another process',
           str(self._root),
           'end every run that uses it, then start one of them again',
         )
       if jax.process_index() == 0:
-        files = _digests(self._root / str(step))
-        recorder.write_json(self._manifest(step), files)
-        for stale in manifests(self._workdir):
+        files = manifests.digests(self._root / str(step))
+        recorder.write_json(manifests.path(self._root, step), files)
+        for stale in manifests.complete(self._workdir):
           if not (self._root / stale.stem.removeprefix('manifest-')).exists():
             stale.unlink()
-    except (OSError, ValueError) as error:  # TensorStore's are the latter
+    except (OSError, ValueError) as error:  # TensorStore raises the latter
       reason = errors.disk_is_full(error)
       if not (reason or isinstance(error, OSError)):
         raise
@@ -168,29 +129,29 @@ class Checkpoints:
       raise errors.ResourceError(
         f'checkpoint not written: {reason or error}',
         str(self._root),
-        'make room, the same command resumes',
+        'make room; the same command resumes',
       ) from error
 
   def _check_room(self, server: ServerState, clients: ClientState) -> None:
-    """Refuses a save the disk cannot hold before a part of it is written."""
+    """Refuses a save that is larger than the free disk space."""
     needed = sum(x.nbytes for x in jax.tree.leaves((server, clients)))
     free = shutil.disk_usage(self._workdir).free
     if needed > free:
       raise errors.ResourceError(
         f'checkpoint not written: it has {needed:,} bytes, {free:,} are free',
         str(self._root),
-        'make room, the same command resumes',
+        'make room; the same command resumes',
       )
 
   def latest(self, say=print) -> int | None:
-    """Returns the newest step that verifies, removing newer ones that do not.
+    """Returns the newest step that verifies and removes newer ones.
 
     Args:
-      say: told about every step that is passed over.
+      say: called with a message about every step that does not verify.
 
     Raises:
-      IntegrityError: when steps were saved and none of them verifies; then
-        nothing is removed.
+      IntegrityError: when steps were saved and none of them verifies; in this
+        case nothing is removed.
     """
     damaged = []
     for step in self.steps():
@@ -200,9 +161,9 @@ class Checkpoints:
         return step
       damaged.append((step, trouble))
       say(f'checkpoint {step} passed over: {trouble}')
-    # Of a first save that was cut short, step 0 is all there is. Later ones
-    # have older steps beside them until they are whole.
-    if manifests(self._workdir) or any(step for step, _ in damaged):
+    # After an interrupted first save, step 0 is the only one. Later steps
+    # exist beside older ones until they are complete.
+    if manifests.complete(self._workdir) or any(step for step, _ in damaged):
       what = [f'{step}: {trouble}' for step, trouble in damaged[:1]]
       raise errors.IntegrityError(
         '; '.join(['no checkpoint verifies', *what]),
@@ -213,13 +174,13 @@ class Checkpoints:
     return None
 
   def _remove(self, steps: list[int]) -> None:
-    """Deletes steps, so that Orbax takes their numbers again."""
+    """Deletes steps, so that Orbax accepts their numbers again."""
     self.close()
     for step in steps:
       shutil.rmtree(self._root / str(step), ignore_errors=True)
 
   def steps(self) -> list[int]:
-    """Returns the steps on disk, newest first, whole or not."""
+    """Returns the steps on disk, newest first, complete or not."""
     if not self._root.is_dir():
       return []
     names = [p.name for p in self._root.iterdir() if p.is_dir()]
@@ -230,11 +191,11 @@ class Checkpoints:
     return self._open.best_step()
 
   def find(self, which: str) -> int:
-    """Returns the step 'latest', 'best' or a number stands for.
+    """Returns the step of 'latest', 'best' or a number.
 
     Raises:
-      ConfigError: when it is none of them.
-      IntegrityError: when it is not there or does not verify.
+      ConfigError: for any other text.
+      IntegrityError: when the step does not exist or does not verify.
     """
     if which not in ('latest', 'best') and not which.isdecimal():
       raise errors.ConfigError(
@@ -262,15 +223,15 @@ class Checkpoints:
   def restore_models(
     self, step: int, personal: bool = False
   ) -> tuple[types.Flat, types.Flat, np.ndarray, dict[str, Any]]:
-    """Restores what models are made of, and nothing else.
+    """Restores the parts of models and nothing else.
 
     Args:
-      step: that verifies.
-      personal: read the leaves that stay also where others travel.
+      step: a step that verifies.
+      personal: whether to read personal parameters beside shared ones.
 
     Returns:
-      (leaves that travel `[G, ...]`, leaves that stay `[N, ...]`, group of
-      every client `[N]`, the JSON part). Leaves that were not read are {}.
+      (shared parameters `[G, ...]`, personal parameters `[N, ...]`, group of
+      every client `[N]`, the JSON part). Parameters that were not read are {}.
     """
     folder = self._root / str(step)
     travels = (folder / 'model').is_dir()
@@ -287,9 +248,9 @@ class Checkpoints:
     return shared, stays, found['server']['groups'], found['host']
 
   def restore_slots(self, step: int) -> dict[str, np.ndarray]:
-    """Restores what the server's components keep, by their names.
+    """Restores the states of the server's components, by their names.
 
-    Only what is one array each; other slots have paths for names.
+    States of one array each have these names; others have paths as names.
     """
     return {
       name.removeprefix(SLOTS): leaf
@@ -298,29 +259,8 @@ class Checkpoints:
     }
 
   def verify(self, step: int) -> str | None:
-    """Returns what is wrong with a step, None if nothing."""
-    folder = self._root / str(step)
-    try:
-      expected = json.loads(self._manifest(step).read_text())
-    except (OSError, ValueError):
-      return 'it was not completed'
-    if not isinstance(expected, dict):
-      return 'its manifest is damaged'
-    found = _digests(folder)
-    for name in sorted(expected.keys() | found.keys()):
-      if name not in found:
-        return f'{name} is missing'
-      if found[name] != expected.get(name):
-        return f'{name} was changed'
-    described = self._described(step)
-    if described.get('step') != step:
-      return f'it is step {described.get("step")}, renamed'
-    if self._config not in (None, described.get('config')):
-      return 'it is of another configuration'
-    return None
-
-  def _described(self, step: int) -> dict[str, Any]:
-    return json.loads((self._root / str(step) / 'host/metadata').read_text())
+    """Returns the first problem of a step, None if there is none."""
+    return manifests.verify(self._root, step, self._config)
 
   def restore(
     self, step: int, server: ServerState, clients: ClientState
@@ -329,28 +269,28 @@ class Checkpoints:
 
     Args:
       step: rounds done.
-      server: a state of the right shapes.
-      clients: likewise.
+      server: a state with the expected shapes.
+      clients: a state with the expected shapes.
 
     Raises:
-      IntegrityError: when what was saved has other leaves, shapes or types.
+      IntegrityError: when the saved leaves, shapes or types are different.
     """
-    wanted = _items(server, clients)
+    wanted = structure.items(server, clients)
     saved = self._read(step, [name for name, item in wanted.items() if item])
-    differ = _differences(wanted, saved)
+    differ = structure.differences(wanted, saved)
     if differ:
       raise errors.IntegrityError(
         'checkpoint of another model: ' + '; '.join(differ[:5]),
         str(self._root / str(step)),
         'use the configuration it was made with',
       )
-    rest = _rebuild(
+    rest = structure.rebuild(
       {'groups': server.groups, 'slots': server.slots}, saved['server']
     )
     shared = param_filter.flatten(saved.get('model', {}))
     return (
       ServerState(shared=shared, **rest),
-      _rebuild(clients, saved.get('clients', {})),
+      structure.rebuild(clients, saved.get('clients', {})),
       saved['host'],
     )
 
@@ -368,66 +308,11 @@ class Checkpoints:
         meta = standard.metadata(item).item_metadata.tree  # pyright: ignore
         like = jax.tree.map(lambda m: np.zeros(m.shape, m.dtype), meta)
         found[name] = standard.restore(item, like)
-      found['host'] = self._described(step)['run']
+      found['host'] = manifests.described(self._root, step)['run']
     finally:
       standard.close()
     return found
 
-  def _manifest(self, step: int) -> Path:
-    return self._root / f'manifest-{step}.json'
-
-
-def check_fits(found: types.Flat, model: types.Flat) -> None:
-  """Refuses leaves of another model; some may be missing.
-
-  Raises:
-    IntegrityError: naming the leaves that differ.
-  """
-  different = [
-    f'{n} is {list(x.shape)}, not {list(model[n].shape)}'
-    if n in model
-    else f'{n} is not in the model'
-    for n, x in found.items()
-    if n not in model or x.shape != model[n].shape
-  ]
-  if different:
-    raise errors.IntegrityError(
-      'checkpoint of another model: ' + '; '.join(different[:5]),
-      'checkpoint',
-      'use the configuration it was made with',
-    )
-
 
 def _map(metrics) -> float:
   return metrics['mAP']
-
-
-def _digests(folder: Path) -> dict[str, str]:
-  return {
-    path.relative_to(folder).as_posix(): hashlib.sha256(
-      path.read_bytes()
-    ).hexdigest()
-    for path in sorted(folder.rglob('*'))
-    if path.is_file()
-  }
-
-
-def _differences(wanted: dict[str, Tree], saved: dict[str, Any]) -> list[str]:
-  """Returns how leaves differ, `name: found, expected`."""
-
-  def kinds(tree):
-    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {
-      jax.tree_util.keystr(p, simple=True, separator='/'): (
-        f'{np.asarray(leaf).dtype}{list(np.shape(leaf))}'
-      )
-      for p, leaf in leaves
-    }
-
-  here = kinds({k: saved[k] for k in wanted if k in saved})
-  there = kinds({k: v for k, v in wanted.items() if v})
-  return [
-    f'{name} is {here.get(name, "absent")}, not {there.get(name, "there")}'
-    for name in sorted(here.keys() | there.keys())
-    if here.get(name) != there.get(name)
-  ]

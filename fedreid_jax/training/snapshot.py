@@ -1,4 +1,4 @@
-"""A run as it was left: its models, and one of them with its images."""
+"""Snapshots: the models of a saved run, and one model with its images."""
 
 import copy
 import functools
@@ -21,20 +21,20 @@ from fedreid_jax.training import build, checkpoint, recorder, run_files
 
 
 class Snapshot(NamedTuple):
-  """One model of a run, and what it was trained and tested on.
+  """One model of a run with its training and test images.
 
   Attributes:
     config: of the run.
     step: rounds of training.
     name: of the model: 'global', 'cluster:GROUP' or 'client:NAME'.
     model: the network.
-    variables: of the model; leaves that never travelled are initial values,
-      only identity scores depend on them.
+    variables: of the model; parameters that were never shared have their
+      initial values, only identity scores depend on them.
     federation: images.
     transforms: of images.
     extractor: `(feature=, flip=)`, of `features.make_extractor`.
-    slots: what components of the server keep, by the names of the components,
-      as far as that is an array each.
+    slots: states of the server's components by their names, as far as each is
+      one array.
   """
 
   config: Any
@@ -55,7 +55,7 @@ class Snapshot(NamedTuple):
     Args:
       images: uint8 `[M, H, W, ch]`.
       which: 'feature' before the neck or 'embedding' after it.
-      modalities: `[M]`, 0 visible and 1 infrared; without, all are visible.
+      modalities: `[M]`, 0 visible and 1 infrared; None: all are visible.
     """
     extract = self.extractor(feature=which, flip=False)
     return extract(self.variables, images, modalities)
@@ -74,7 +74,7 @@ class Snapshot(NamedTuple):
     """Returns the moments of a client's features, by identity.
 
     Args:
-      client: whose images.
+      client: owner of the images.
       which: 'feature' before the neck or 'embedding' after it.
     """
     found = self.features(client.images(), which, client.modalities)
@@ -99,7 +99,7 @@ class Snapshot(NamedTuple):
     target = _named(self.federation.targets, name, 'target', '--target')
     if target.protocol == classification.PROTOCOL:
       raise errors.ConfigError(
-        f'{target.name} is a test of classification, nothing is ranked',
+        f'{target.name} is a classification target, nothing is ranked',
         '--target',
         'give a run with retrieval tests',
       )
@@ -115,13 +115,13 @@ def _named(found: Sequence[Any], name: str, kind: str, flag: str) -> Any:
 
 
 class Restored(NamedTuple):
-  """What a checkpoint holds of a run's models.
+  """The models of a checkpoint.
 
   Attributes:
     step: rounds of training.
-    models: variables by the names of `assemble.named_models`.
+    models: variables by the names of `build.named_models`.
     groups: group of every client, int32 `[N]`.
-    host: what the run keeps beside its arrays.
+    host: the JSON part.
   """
 
   step: int
@@ -155,7 +155,7 @@ def load_run(
     config: of the run, validated.
     workdir: of the run.
     which: checkpoint, 'latest', 'best' or a step.
-    name: of the model, '' for the server's (the first where there are several).
+    name: of the model, '' for the server's (the first if there are several).
 
   Raises:
     IntegrityError: when there is no such checkpoint, or it does not verify or
@@ -209,7 +209,7 @@ def evaluate(config, workdir: Path, which: str) -> list[dict[str, Any]]:
   with run_files.checkpoints_of(workdir) as saved:
     step, models, groups, host = restore(saved, which)
   if host['source'] == config.data.source:
-    # What the model was trained on decides what it may be tested on.
+    # The training domains of the model restrict the allowed targets.
     config = copy.deepcopy(config)
     config.data.sources = tuple(host['sources'])
   entries = build.evaluate_only(config, models, groups, host['clients'])

@@ -1,4 +1,4 @@
-"""Moments of batch normalisation that the sources have under the models tested.
+"""Batch-normalisation moments of source images under the tested models.
 
 After an average of models the running moments belong to none of them, and those
 of a client's own model follow its weights with a delay. With

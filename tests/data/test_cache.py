@@ -100,7 +100,7 @@ def test_bad_images_may_be_left_out_and_are_named_every_time(root, capsys):
 
 def test_removed_file_is_named(root):
   (root / '04.png').unlink()
-  with pytest.raises(errors.DataError, match='file is gone') as caught:
+  with pytest.raises(errors.DataError, match='file is missing') as caught:
     cache.build(root, NAMES, SMALL)
   assert caught.value.where.endswith('04.png')
 

@@ -364,7 +364,7 @@ def test_mat_files_that_are_none(mini_copy):
 @pytest.mark.parametrize(
   ('line', 'message'),
   [
-    ('a.png,1,1,visible', 'another number of fields'),
+    ('a.png,1,1,visible', 'wrong number of fields'),
     ('a.png,1,1,thermal,train', "modality 'thermal'"),
     ('a.png,1,1,visible,dev', "split 'dev'"),
     ('../a.png,1,1,visible,train', "path '../a.png'"),

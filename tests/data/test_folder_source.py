@@ -83,7 +83,7 @@ def test_grey_and_digest(root):
     ({'sources': ('east',)}, "no domain 'east'"),
     (
       {'sources': ('north',), 'targets': ('north',)},
-      "['north'] are trained and tested on — data.targets — "
+      "['north'] are trained on and tested on — data.targets — "
       'drop them from data.sources or set data.allow_overlap',
     ),
     (
@@ -133,7 +133,7 @@ def test_a_copied_domain_is_refused_and_counted(root):
   Image.new('RGB', (3, 4), (77, 0, 0)).save(root / 'east/5/x_2.png')
   both = dict(sources=('north', 'south'), targets=('east',))
   assert failure(root, **both).line() == (
-    'error[3]: trained and tested on: 5 of 6 files of east are in north too — '
+    'error[3]: trained on and tested on: 5 of 6 files of east are in north too — '
     'data.targets — remove the copies, or set data.allow_overlap'
   )
   assert load.load(config(root, **both, allow_overlap=True)).targets
@@ -148,7 +148,7 @@ def test_domains_that_are_links_or_have_no_plain_name(root, tmp_path):
   (tmp_path / 'elsewhere').mkdir()
   for target, what in (
     (tmp_path / 'elsewhere', 'link leads out of the folder'),
-    (root / 'north', 'link to a folder'),
+    (root / 'north', 'link leads to a folder'),
   ):
     (root / 'west').symlink_to(target)
     assert f'{what} — {root}/west' in failure(root).line()

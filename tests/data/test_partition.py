@@ -150,10 +150,10 @@ def test_options_of_a_synthetic_test():
 @pytest.mark.parametrize(
   'changes, message',
   [
-    (dict(targets=('mall',)), "nobody learns the classes of 'mall'"),
+    (dict(targets=('mall',)), "no client is trained on the classes of 'mall'"),
     (
       dict(sources=(), targets=('mall',)),
-      "nobody learns the classes of 'mall'",
+      "no client is trained on the classes of 'mall'",
     ),
     (
       dict(sources=('plaza', 'mall'), client_split='by_dataset'),

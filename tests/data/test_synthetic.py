@@ -113,7 +113,7 @@ def test_sharing_changes_no_visible_image():
     for s in (0.0, 0.7)
   ]
   assert (infrared[0] != infrared[1]).mean() > 0.1
-  with pytest.raises(errors.ConfigError, match='shared'):
+  with pytest.raises(errors.ConfigError, match='brightness_correlation'):
     generate(1, brightness_correlation=1.5)
 
 
