@@ -1,4 +1,4 @@
-"""Features of a run's domains, and features hallucinated of them."""
+"""Features of a run's domains, and features hallucinated from them."""
 
 from typing import NamedTuple
 
@@ -31,7 +31,7 @@ class Cloud(NamedTuple):
 
 
 def space(run: Snapshot) -> str:
-  """Returns the features to show, those of DFH's statistics if there are."""
+  """Returns the kind of features to show, that of DFH's statistics if any."""
   if 'dfh' in run.config.components:
     return dfh.SPACES[run.config.dfh.space]
   return 'feature'
@@ -43,7 +43,7 @@ def real(run: Snapshot, seed: int) -> list[Cloud]:
   clouds = {}
   tests = [t.images for t in federation.targets]
   for domain in (*federation.clients, *tests):
-    if domain.name in clouds:  # a domain that is trained and tested on
+    if domain.name in clouds:  # a training domain that is also a target
       continue
     rows = _sample(len(domain.modalities), seed)
     kinds = domain.modalities[rows]
@@ -58,11 +58,11 @@ def _sample(num: int, seed: int) -> np.ndarray:
 
 
 def hallucinated(run: Snapshot, seed: int) -> list[Cloud]:
-  """Returns what the first client hallucinates: other domains, then a new one.
+  """Returns hallucinations of the first client: other domains, then a new one.
 
-  Statistics are drawn anew for each image. They are drawn
-  from those that the server kept, or, where the configuration has other
-  clients than these are of, from those of the images under the model.
+  Statistics are drawn anew for each image, from those that the server stored
+  or, if the configuration has other clients, from those of the images under the
+  model.
 
   Args:
     run: of a method with the component 'dfh'.

@@ -1,4 +1,4 @@
-"""Cumulative match curves: how often a right answer is among the first k."""
+"""Cumulative match curves: queries with a right answer among the first k."""
 
 import copy
 from collections.abc import Sequence
@@ -30,10 +30,10 @@ def curve(run: Snapshot, target: str = '') -> np.ndarray:
 
 
 def draw(runs: Sequence[tuple[str, Snapshot]], target: str = '') -> Any:
-  """Draws a line a run.
+  """Draws one line per run.
 
   Args:
-    runs: (label, run).
+    target: target to rank, '' for the first of each run.
     target: to rank, '' for the first of each run.
   """
   figure = canvas.new(5.2, 3.8)

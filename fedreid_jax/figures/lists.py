@@ -1,4 +1,4 @@
-"""What queries of a test are shown, as its protocol has it."""
+"""Ranked lists of the queries of a test, under its protocol."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from fedreid_jax.training.snapshot import Snapshot
 
 
 class Ranked(NamedTuple):
-  """The list of one query, nearest first, without what it may not see.
+  """The list of one query, nearest first, without hidden images.
 
   Attributes:
     query: row of the target's images.
@@ -31,7 +31,7 @@ def draw(run: Snapshot, target: str, num: int, seed: int) -> list[Ranked]:
   Args:
     run: with the model.
     target: test, '' for the first; of several trials the first is taken.
-    num: at most so many queries, drawn at random.
+    num: largest number of queries, which are drawn at random.
     seed: of the draw.
   """
   test = run.target(target)

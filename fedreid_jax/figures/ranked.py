@@ -1,4 +1,4 @@
-"""Queries and the ten images that are nearest to each."""
+"""Queries and the ten nearest images of each."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ SHOWN = 10
 def draw(
   run: Snapshot, label: str, target: str = '', num: int = 8, seed: int = 0
 ) -> Any:
-  """Draws a row a query; what its protocol hides from it is left out.
+  """Draws a row per query, without images that its protocol hides.
 
   Args:
     run: with the model.

@@ -1,4 +1,4 @@
-"""Reconstructed images, each beside the nearest real ones (DFH, figure 5)."""
+"""Reconstructed images beside the nearest real ones (DFH, figure 5)."""
 
 from typing import Any
 
@@ -17,12 +17,12 @@ BLOCKS = 2  # identities in a row
 def draw(
   reconstructed: Reconstructed, verdict: Verdict, client: ClientData, title: str
 ) -> Any:
-  """Draws, for some identities: reconstructed, real, and the nearest real images.
+  """Draws reconstructed, real and nearest real images of some identities.
 
   Args:
     reconstructed: images.
-    verdict: on them.
-    client: whose.
+    verdict: on these images.
+    client: owner of the real images.
     title: of the figure.
   """
   images = client.images()

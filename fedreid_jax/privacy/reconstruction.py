@@ -1,9 +1,9 @@
-"""What a model gives away of a client: images reconstructed, and who finds them.
+"""Reconstruction of a client's images from a model, and its success.
 
-The attack of DFH's section 4.5: whoever has the model and the mean feature of
-every identity restores images of these identities (`inversion`). How much they
-show is measured, not only looked at: they are queries for the client's own
-images, under a model that should be another than the one attacked.
+In the attack of DFH's section 4.5, the attacker has the model and the mean
+feature of every identity and reconstructs images of these identities
+(`inversion`). The success is measured by retrieval: the images are queries for
+the client's own images, under a model that should differ from the attacked one.
 """
 
 from typing import NamedTuple
@@ -22,14 +22,14 @@ from fedreid_jax.training.snapshot import Snapshot
 
 
 class Reconstructed(NamedTuple):
-  """Images reconstructed of a client.
+  """Reconstructed images of a client.
 
   Attributes:
-    labels: identity that each should show, in the client's labels, `[B]`.
+    labels: intended identity of each, in the client's labels, `[B]`.
     photos: uint8 `[B, H, W, ch]`.
-    noise: what they began as, uint8 `[B, H, W, ch]`.
-    losses: 'before' and 'after', at full resolution, unmoved: the `loss` and
-      its parts.
+    noise: initial noise, uint8 `[B, H, W, ch]`.
+    losses: 'before' and 'after', at full resolution and not rolled: the `loss`
+      and its parts.
   """
 
   labels: np.ndarray
@@ -39,15 +39,15 @@ class Reconstructed(NamedTuple):
 
 
 class Verdict(NamedTuple):
-  """Whom the images of a client are taken for.
+  """Retrieval results of reconstructed images.
 
   Attributes:
     rank1: percent of queries whose nearest image of the client shows the right
-      person: of the 'restored' images, of the 'noise' they began as, of 'real'
-      images (one of each reconstructed identity, absent where no identity has two),
-      and what to expect by 'chance'.
-    nearest: rows of the client's images, nearest to a reconstructed one first,
-      `[B, M]`.
+      person: for the 'restored' images, for the initial 'noise', for 'real'
+      images (one of each reconstructed identity, absent if no identity has
+      two), and by 'chance'.
+    nearest: rows of the client's images, in order of the distance to each
+      reconstructed one, `[B, M]`.
   """
 
   rank1: dict[str, float]
@@ -61,22 +61,22 @@ def reconstruct(
   weights: Weights,
   search: Search,
 ) -> Reconstructed:
-  """Restores an image of each of a client's first identities.
+  """Reconstructs an image of each of a client's first identities.
 
   Args:
-    run: the model that is attacked.
-    client: whose identities.
-    num_identities: at most so many.
+    run: the attacked model.
+    client: owner of the identities.
+    num_identities: largest number of identities.
     weights: of the objective.
-    search: how.
+    search: settings of the optimisation.
 
   Raises:
-    ConfigError: to use half the resolution of a model of one size only.
+    ConfigError: for half the resolution with a model of a fixed size.
     DivergedError: when the loss is not finite.
   """
   if search.steps[0] and run.config.model.pool == 'flatten':
     raise errors.ConfigError(
-      'pooling by flatten is of one resolution', '--steps', 'use 0,N'
+      'pooling by flatten needs one resolution', '--steps', 'use 0,N'
     )
   moments = run.moments(client)
   present = np.flatnonzero(np.asarray(moments.count))
@@ -110,20 +110,20 @@ def reconstruct(
 def judge(
   reconstructed: Reconstructed, client: ClientData, run: Snapshot
 ) -> Verdict:
-  """Asks a model whom reconstructed images show.
+  """Measures retrieval with reconstructed images as queries.
 
   Args:
     reconstructed: images of a client.
-    client: whose.
-    run: with the model that judges.
+    client: owner of the gallery.
+    run: with the judging model.
 
   Raises:
-    ConfigError: when its images are of another size.
+    ConfigError: when its images have another size.
   """
   theirs, ours = run.federation.image_shape, reconstructed.photos.shape[1:]
   if theirs != ours:
     raise errors.ConfigError(
-      f'it sees images of {list(theirs)}, these are of {list(ours)}',
+      f'the judge has images of {list(theirs)}, these are of {list(ours)}',
       '--judge',
       'give a run on images of the same size',
     )
@@ -141,7 +141,7 @@ def judge(
       labels[seen],
       np.zeros(len(asked), int),
       np.zeros(len(seen), int),
-      'single_shot',  # no camera is left out
+      'single_shot',  # drops no camera
       ranks=(1,),
     )
     return float(found['rank1']), distance
@@ -167,7 +167,7 @@ def judge(
 
 
 def same_model(one: Snapshot, other: Snapshot) -> bool:
-  """Returns whether two runs have the same model, leaf by leaf."""
+  """Returns whether two runs have equal models."""
   a, b = one.variables, other.variables
   return a.keys() == b.keys() and all(
     np.array_equal(a[name], b[name]) for name in a

@@ -1,4 +1,4 @@
-"""The table of a study: samples to means, differences, CSV and Markdown."""
+"""The table of a sweep: means, differences, CSV and Markdown."""
 
 import csv
 import io
@@ -18,18 +18,18 @@ SUFFIXES = (' std', ' published', ' - baseline', ' - baseline published')
 
 
 class Line(NamedTuple):
-  """What one of a label's models scores on a target.
+  """Scores of one model of a label on a target.
 
   Attributes:
     label: of the runs.
-    factors: what the label stands for, a column each.
-    target: that was ranked.
+    factors: values of the label, one column each.
+    target: ranked target.
     model: 'global', 'client:NAME' or 'cluster:I'.
     kind: 'last' round, 'best' one, or mean of the 'best_three', see `summary`.
-    samples: how many runs.
-    numbers: percent: the mean of each metric and, under its name and one of
-      `SUFFIXES`, what else is known of it.
-    megabytes: that travelled both ways, mean over the runs.
+    samples: number of runs.
+    numbers: percent: the mean of each metric and, under its name with one of
+      `SUFFIXES`, its other statistics.
+    megabytes: sent in both directions, mean over the runs.
     seconds: mean over the runs.
   """
 
@@ -85,10 +85,10 @@ def summarise(
 def compare(lines: Sequence[Line], baseline: Sequence[Line]) -> list[Line]:
   """Adds the increase over a baseline on the same target.
 
-  A model is compared with the baseline's of the same name, or, where it has
-  none, with that of the target's own client: a federated model with what the
-  client reaches alone. Best rounds are compared with best rounds, where the
-  baseline has any.
+  A model is compared with the baseline's model of the same name. If there is
+  none, it is compared with that of the target's own client: a federated model
+  with the result of the client alone. Best rounds are compared with best rounds
+  if the baseline has any.
   """
   known = {(b.target, b.model, b.kind): b.numbers for b in baseline}
   compared = []
@@ -118,13 +118,13 @@ def write(
   lines: Sequence[Line],
   unfinished: Sequence[Mapping[str, str]] = (),
 ) -> str:
-  """Writes `PATH.csv` and `PATH.md`, each whole or not at all.
+  """Writes `PATH.csv` and `PATH.md`, each atomically.
 
   Args:
     path: of the table, without suffix.
     title: of the Markdown.
     lines: of the table.
-    unfinished: rows of runs that are not done: label, factors, seed and error.
+    unfinished: rows of unfinished runs: label, factors, seed and error.
 
   Returns:
     The Markdown.
@@ -195,7 +195,8 @@ def _percent(line: Line, name: str) -> str:
 
 
 def _replace(path: Path, text: str) -> None:
-  # Not recorder.write_text: shards write one table, each by its own name.
+  # Not recorder.write_text: several shards write one table, each by its own
+  # temporary name.
   partial = path.with_name(f'{path.name}.{os.getpid()}.partial')
   partial.write_text(text)
   os.replace(partial, path)

@@ -1,4 +1,4 @@
-"""A study: many runs one after another, and one table of them all."""
+"""A sweep: many runs one after another, and one table of all of them."""
 
 import contextlib
 import hashlib
@@ -20,13 +20,13 @@ ERROR = 'error.txt'  # in the work directory of a cell that failed
 
 
 class Cell(NamedTuple):
-  """One run of a study.
+  """One run of a sweep.
 
   Attributes:
-    label: cells of one label, seeds for example, are samples of one row.
+    label: cells with the same label, seeds for example, are samples of a row.
     config: validated `ConfigDict`.
-    workdir: of the run; cells that name the same are the same run.
-    factors: what the label stands for, a column each.
+    workdir: of the run; cells with the same directory are the same run.
+    factors: values of the label, one column each.
   """
 
   label: str
@@ -47,10 +47,10 @@ def make_cell(
 
 
 def take_shard(cells: Sequence[Cell], shard: str) -> list[Cell]:
-  """Returns the runs of shard 'I/N', every N-th; all of them if it is ''.
+  """Returns the runs of shard 'I/N', every N-th; all of them for ''.
 
   Raises:
-    ConfigError: when it is none.
+    ConfigError: for another form.
   """
   runs = list({cell.workdir: cell for cell in cells}.values())
   match = re.fullmatch(r'(\d+)/(\d+)', shard or '0/1')
@@ -69,27 +69,27 @@ def run(
   baseline: str = '',
   annotate: Callable[[list[Line]], list[Line]] = list,
 ) -> None:
-  """Runs cells one after another and keeps one table of those that are done.
+  """Runs cells one after another and keeps one table of the finished ones.
 
-  A cell that ends with an error is recorded, and the next goes on. Finished
-  cells are not run again.
+  If a cell ends with an error, the error is recorded and the next cell runs.
+  Finished cells are not run again.
 
   Args:
     cells: of the table.
     table: path without suffix; `.csv` and `.md` are written after every cell.
-    train: `experiment.train`: makes or resumes the run of a work directory.
+    train: `loop.train`: starts or resumes the run of a work directory.
     title: above the table.
     shard: 'I/N' to run every N-th cell only; the table has all of them.
     baseline: label or work directory to compare with, '' for none.
-    annotate: what a table chooses and adds before it is written.
+    annotate: selects and extends the lines of a table before it is written.
 
   Raises:
-    ConfigError: before the first run, for a shard or baseline there is not.
-    FedReIDError: after the last run, that of the first that failed.
+    ConfigError: before the first run, for an unknown shard or baseline.
+    FedReIDError: after the last run, the error of the first that failed.
   """
   if jax.process_count() > 1:
     raise errors.ConfigError(
-      'a study over several processes', '--distributed', 'use --shard=I/N'
+      'a sweep over several processes', '--distributed', 'use --shard=I/N'
     )
   runs = take_shard(cells, shard)
   other = []
@@ -113,7 +113,7 @@ def run(
     error = _attempt(cell, train)
     if error:
       failed.append((cell, error))
-    jax.clear_caches()  # the programs of a cell are of no use to the next
+    jax.clear_caches()  # the next cell does not use these programs
     text = write()
   print(text)
   for cell, error in failed:
@@ -126,7 +126,7 @@ def run(
 
 
 def collect(cells: Iterable[Cell]) -> list[Line]:
-  """Returns mean and spread of the cells that are done, label by label."""
+  """Returns mean and deviation of the finished cells, label by label."""
   once = {(cell.label, cell.workdir): cell for cell in cells}
   found = [(c.label, c.factors, results(c)) for c in once.values()]
   return report.summarise(
@@ -135,17 +135,17 @@ def collect(cells: Iterable[Cell]) -> list[Line]:
 
 
 def results(cell: Cell) -> dict[str, Any] | None:
-  """Returns what a finished run left; None while there is more to do."""
+  """Returns the results of a finished run, None for an unfinished one."""
   try:
     found = recorder.read_object(cell.workdir / 'results.json')
-  except errors.IntegrityError:  # not there, or for the run to write again
+  except errors.IntegrityError:  # missing, or the run will write it again
     return None
   done = found.get('rounds') == cell.config.rounds and 'summary' in found
   return found if done else None
 
 
 def _attempt(cell: Cell, train: Train) -> errors.FedReIDError | None:
-  """Runs a cell; an error is noted in its work directory and returned."""
+  """Runs a cell; an error is written to its work directory and returned."""
   note = cell.workdir / ERROR
   with contextlib.suppress(OSError):
     note.unlink()
@@ -153,7 +153,7 @@ def _attempt(cell: Cell, train: Train) -> errors.FedReIDError | None:
     train(cell.config, cell.workdir)
   except errors.FedReIDError as error:
     print(error.line(), file=sys.stderr)
-    with contextlib.suppress(OSError):  # the folder may be what is wrong
+    with contextlib.suppress(OSError):  # the folder may be the problem
       note.parent.mkdir(parents=True, exist_ok=True)
       note.write_text(error.line())
     return error
@@ -161,7 +161,7 @@ def _attempt(cell: Cell, train: Train) -> errors.FedReIDError | None:
 
 
 def _unfinished(cells: Iterable[Cell]) -> list[dict[str, str]]:
-  """Returns a row for each cell that is not done: what stopped it if known."""
+  """Returns a row for each unfinished cell, with its error if known."""
   rows = []
   for cell in cells:
     if results(cell) is None:
