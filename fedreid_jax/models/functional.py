@@ -13,10 +13,10 @@ def wrap(module: nn.Module, image_shape: tuple[int, int, int]) -> types.Model:
   """Returns the network as a `types.Model`.
 
   Args:
-    module: called as `module(images, train=, num_identities=, mask=,
-      modalities=, labels=)` and returning `types.Outputs`, with a method
+    module: callable as `module(images, train=, num_identities=, mask=,
+      modalities=, labels=)`, returns `types.Outputs` and has a method
       `classify`.
-    image_shape: `(H, W, ch)` to initialise with.
+    image_shape: `(H, W, ch)` for the initialisation.
   """
 
   def init(key):

@@ -133,8 +133,8 @@ def test_a_copied_domain_is_refused_and_counted(root):
   Image.new('RGB', (3, 4), (77, 0, 0)).save(root / 'east/5/x_2.png')
   both = dict(sources=('north', 'south'), targets=('east',))
   assert failure(root, **both).line() == (
-    'error[3]: trained on and tested on: 5 of 6 files of east are in north too — '
-    'data.targets — remove the copies, or set data.allow_overlap'
+    'error[3]: trained on and tested on: 5 of 6 files of east are in north too '
+    '— data.targets — remove the copies, or set data.allow_overlap'
   )
   assert load.load(config(root, **both, allow_overlap=True)).targets
   assert load.load(config(root, **both), clients=False).targets

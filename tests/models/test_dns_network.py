@@ -19,7 +19,7 @@ def build(variant, dropout=0.01):
     False,
     1,
     modality_specific_stages=private,
-    insert=dns.insert(),
+    plugins=dns.plugins(),
   )
   network = reid.ReIDNet(backbone, CLASSES, 'gem', 'bnneck')
   return dns.DNS(network, CLASSES, dns.DOMAINS[variant], dropout)
