@@ -68,7 +68,7 @@ def look(root: Path, paths: Sequence[str]) -> list[Finding]:
   if bad:
     findings.append(Finding(True, f'unreadable files, {shown(bad)}'))
   if renamed:
-    what = f'files of another format than their name says, {shown(renamed)}'
+    what = f'files whose format differs from their suffix, {shown(renamed)}'
     findings.append(Finding(False, what))
   return findings
 

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-RENAMED = 'another format than its name says'
+RENAMED = 'format differs from the suffix'
 _ENDS = 64  # bytes at the end of a complete file that contain its end mark
 # First bytes, end mark, suffixes of the name.
 _FORMATS = (
@@ -37,6 +37,6 @@ def doubt(path: Path) -> str:
     if end not in tail:
       return 'no end mark'
     if start == b'BM' and int.from_bytes(head[2:6], 'little') > size:
-      return 'shorter than its header says'
+      return 'shorter than the size in its header'
     return '' if path.suffix.lower() in suffixes else RENAMED
   return 'no image format known by its first bytes'

@@ -76,7 +76,9 @@ def load(config, clients: bool = True) -> Source:
   if config.task == 'classification':
     targets = [_later_shots(config, s, learned) for s in config.targets]
   else:
-    targets = [_strangers(config, s, usual, learned) for s in config.targets]
+    targets = [
+      _new_identities(config, s, usual, learned) for s in config.targets
+    ]
     if not config.allow_overlap:
       federation.check_disjoint([*learned], [t.name for t in targets])
   return Source(
@@ -87,7 +89,7 @@ def load(config, clients: bool = True) -> Source:
   )
 
 
-def _strangers(config, spec: str, usual: Domain, learned) -> Target:
+def _new_identities(config, spec: str, usual: Domain, learned) -> Target:
   """Makes queries of first shots, or of all images of one modality.
 
   The identities are new, even if the domain is a training domain.

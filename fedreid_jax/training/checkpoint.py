@@ -234,18 +234,18 @@ class Checkpoints:
       every client `[N]`, the JSON part). Parameters that were not read are {}.
     """
     folder = self._root / str(step)
-    travels = (folder / 'model').is_dir()
-    items = ['model' if travels else 'clients']
-    if travels and personal and (folder / 'clients').is_dir():
+    has_shared = (folder / 'model').is_dir()
+    items = ['model' if has_shared else 'clients']
+    if has_shared and personal and (folder / 'clients').is_dir():
       items.append('clients')
     found = self._read(step, ['server', *items])
-    stays = {
+    own = {
       name.removeprefix(PERSONAL).replace('.', '/'): leaf
       for name, leaf in found.get('clients', {}).items()
       if name.startswith(PERSONAL)
     }
     shared = param_filter.flatten(found.get('model', {}))
-    return shared, stays, found['server']['groups'], found['host']
+    return shared, own, found['server']['groups'], found['host']
 
   def restore_slots(self, step: int) -> dict[str, np.ndarray]:
     """Restores the states of the server's components, by their names.

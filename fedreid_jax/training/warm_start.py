@@ -65,18 +65,18 @@ def states(
   return setup.executor.init(setup.variables | started, own=own)
 
 
-def _of_server(travels: Flat, shared: Flat, groups, folder: str) -> Flat:
+def _of_server(wanted: Flat, shared: Flat, groups, folder: str) -> Flat:
   """Returns the parameters that are shared now, of the only server model."""
-  alone = sorted(travels.keys() - shared.keys())
+  alone = sorted(wanted.keys() - shared.keys())
   used = np.unique(groups)
-  if alone or (travels and len(used) > 1):
+  if alone or (wanted and len(used) > 1):
     what = f'{alone[0]} was not shared' if alone else f'{len(used)} models'
     raise errors.ConfigError(
       f'no model of a server to start from: {what}',
       folder,
       "start each client from its own: components 'standalone'",
     )
-  return {n: shared[n][used[0]] for n in travels}
+  return {n: shared[n][used[0]] for n in wanted}
 
 
 def _check_identities(client: types.ClientData, before: int, folder: str):

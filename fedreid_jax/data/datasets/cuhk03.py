@@ -210,5 +210,5 @@ NEW = Dataset(
   folders=('CUHK03-NP', 'cuhk03', 'CUHK03'),
   options={'boxes': BOXES},
   extract=extract,
-  note='say which boxes: detected and labeled differ by points of mAP',
+  note='name the kind of boxes: detected and labeled differ by points of mAP',
 )

@@ -74,5 +74,5 @@ DATASET = Dataset(
   page='the QMUL underGround Re-IDentification page of C. C. Loy',
   folders=('underground_reid', 'GRID'),
   options={'split': ('images', 'official', 'views'), 'trial': tuple(range(10))},
-  note='person 0 are 775 strangers that every gallery holds',
+  note='person 0 stands for 775 distractors in every gallery',
 )

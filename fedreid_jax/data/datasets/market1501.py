@@ -42,5 +42,5 @@ DATASET = Dataset(
   page="the project page of L. Zheng (Tsinghua University), 'Person Re-id'",
   folders=('Market-1501-v15.09.15', 'Market-1501'),
   options={'junk': (False, True)},
-  note='tables that say 19,732 gallery images count 3,819 of junk',
+  note='tables with 19,732 gallery images include 3,819 of junk',
 )

@@ -56,5 +56,5 @@ DATASET = Dataset(
   page='the 3DPeS page of ImageLab, University of Modena and Reggio Emilia',
   folders=('3DPeS', '3dpes'),
   options=halves.OPTIONS,
-  note='the archive numbers 193 persons, papers say 192',
+  note='the archive numbers 193 persons, papers give 192',
 )

@@ -30,7 +30,7 @@ def read(root: Path, split: str, trial: int) -> list[Record]:
       for camera in (1, 2)
       for p in common
     ]
-    return records + _strangers(single[2], others, 'distractor')
+    return records + _of_camera_b(single[2], others, 'distractor')
   rng = np.random.default_rng(trial)
   test = sorted(rng.permutation(common)[: len(common) // 2].tolist())
   records = [
@@ -38,7 +38,7 @@ def read(root: Path, split: str, trial: int) -> list[Record]:
     for camera, side in ((1, 'query'), (2, 'gallery'))
     for p in test
   ]
-  records += _strangers(single[2], others, 'gallery')
+  records += _of_camera_b(single[2], others, 'gallery')
   for camera, folder in ((1, 'cam_a'), (2, 'cam_b')):
     tracks: dict[int, list[str]] = {}
     for name in layout.images(root, f'multi_shot/{folder}'):
@@ -60,7 +60,7 @@ def _people(root: Path, names: list[str]) -> dict[int, str]:
   }
 
 
-def _strangers(names, people, split: str) -> list[Record]:
+def _of_camera_b(names, people, split: str) -> list[Record]:
   """Returns persons of camera B only, whose numbers are reused in camera A."""
   return [Record(names[p], 1000 + p, 2, 0, split) for p in people]
 
