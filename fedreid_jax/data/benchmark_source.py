@@ -5,26 +5,22 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedreid_jax import errors
-from fedreid_jax.data import classification_task, decoder, federation, prepared
-from fedreid_jax.data.datasets import registry, sysu_mm01
+from fedreid_jax.data import (
+  benchmark_targets,
+  classification_task,
+  decoder,
+  overlap,
+  prepared,
+)
+from fedreid_jax.data.datasets import registry
 from fedreid_jax.data.federation import Images, Source, Target, Trial
 from fedreid_jax.data.prepared import Prepared
-from fedreid_jax.evaluation import (
-  classification,
-  gallery_sampling,
-  half_splits,
-  trials,
-)
+from fedreid_jax.evaluation import classification, trials
 
-DIRECTIONS = ('infrared-visible', 'visible-infrared')
 LEARN = ('train', 'val', 'public')
 TEST = ('query', 'gallery', 'query+gallery', 'images', 'distractor')
-# Data sets evaluated from one view to the other: the folder of the queries.
-QUERY_FOLDER = {'prid2011': 'cam_a', 'viper': 'cam_a', 'grid': 'probe'}
 # Data sets that show the same persons under different numbers.
 OVERLAPS = ({'cuhk01', 'cuhk02'}, {'cuhk03', 'cuhk03-np'})
-# Number of test identities of a draw, where it is not half of them.
-TESTED = {'prid2011': 100, 'grid': 125}
 
 
 def load(config, clients: bool = True) -> Source:
@@ -56,7 +52,7 @@ def load(config, clients: bool = True) -> Source:
     for source in config.sources:
       for target in config.targets:
         _check_disjoint(source, opened[source], target, opened[target])
-    federation.check_no_copies(
+    overlap.check_no_copies(
       {s: _files(opened[s], LEARN) for s in config.sources},
       {t: _files(opened[t], TEST) for t in config.targets},
     )
@@ -166,7 +162,9 @@ def _target(spec: str, own: Prepared, config) -> Target:
   is_query = np.isin(splits, ('query', 'query+gallery'))
   is_gallery = np.isin(splits, ('gallery', 'query+gallery'))
   if (splits == 'images').any():
-    return _halves(name, own, images, splits, config.world_seed)
+    return benchmark_targets.halves(
+      name, own, images, splits, config.world_seed
+    )
   if not is_query.any():
     raise errors.DataError(
       f'{spec} has no test images', 'data.targets', 'make it a source'
@@ -182,86 +180,4 @@ def _target(spec: str, own: Prepared, config) -> Target:
       )
     return Target(name, images, (Trial(query, gallery),), protocol, direction)
   names = np.asarray([own.names[row].rpartition('/')[2] for row in test])
-  return _sampled(name, images, names, protocol, config)
-
-
-def _halves(name, own, images: Images, splits, seed: int) -> Target:
-  """Returns ten random halves with one query and gallery image per identity."""
-  people, counts = np.unique(images.identities, return_counts=True)
-  single = np.isin(images.identities, people[counts < 2])
-  rows = np.flatnonzero(~single | (splits == 'distractor'))
-  kept = images.take(rows)
-  test = own.rows('images', 'distractor')[rows]
-  names = [own.names[k] for k in test]
-  folder = QUERY_FOLDER.get(name)
-  views = kept.cameras
-  if folder:
-    views = np.asarray([1 if f'{folder}/' in path else 2 for path in names])
-  drawn = half_splits.draw(
-    kept.identities,
-    views,
-    np.flatnonzero(splits[rows] == 'distractor'),
-    num_test=TESTED.get(name)
-    if len(people) > 2 * TESTED.get(name, 0)
-    else None,
-    query_camera=1 if folder else None,
-    seed=seed,
-  )
-  return Target(
-    name,
-    kept,
-    tuple(Trial(split.query, split.gallery) for split in drawn),
-    own.dataset.protocol,
-    splits=half_splits.described(drawn, names, seed),
-  )
-
-
-def _sampled(
-  name: str, images: Images, names: np.ndarray, protocol: str, config
-) -> Target:
-  """Returns ten trials of one modality against a gallery of the other."""
-  if config.search == 'indoor' and config.direction != DIRECTIONS[0]:
-    raise errors.ConfigError(
-      'indoor search ranks visible images', 'data.search', "set it to 'all'"
-    )
-  infrared = images.modalities == 1
-  ask = infrared if config.direction == DIRECTIONS[0] else ~infrared
-  query, pool = np.flatnonzero(ask), np.flatnonzero(~ask)
-  people, cameras, names = (
-    column[pool] for column in (images.identities, images.cameras, names)
-  )
-  official = protocol == 'sysu' and config.gallery_sampling == 'official'
-  permutations = {}
-  if official and config.direction == DIRECTIONS[0]:
-    root = registry.locate(sysu_mm01.DATASET, config.root)
-    permutations = sysu_mm01.permutations(root)
-  drawn = []
-  for trial in range(config.trials):
-    if protocol == 'llcm':
-      side = config.direction.partition('-')[2]
-      rows = gallery_sampling.llcm_gallery(people, cameras, names, trial, side)
-    elif config.direction != DIRECTIONS[0]:
-      rows = gallery_sampling.sample_per_camera(
-        people,
-        cameras,
-        names,
-        gallery_sampling.SYSU_QUERY_CAMERAS,
-        trial,
-        config.shots_per_camera,
-      )
-    elif official:
-      rows = gallery_sampling.sysu_official_gallery(
-        people,
-        cameras,
-        names,
-        permutations,
-        trial,
-        config.search,
-        config.shots_per_camera,
-      )
-    else:
-      rows = gallery_sampling.sysu_agw_gallery(
-        people, cameras, names, trial, config.search, config.shots_per_camera
-      )
-    drawn.append(Trial(query, pool[rows]))
-  return Target(name, images, tuple(drawn), protocol, config.direction)
+  return benchmark_targets.sampled(name, images, names, protocol, config)

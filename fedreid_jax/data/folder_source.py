@@ -12,7 +12,7 @@ import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.core import patterns
-from fedreid_jax.data import cache, decoder, federation, files
+from fedreid_jax.data import cache, decoder, federation, files, overlap
 from fedreid_jax.data.federation import Images, Source
 
 
@@ -118,11 +118,11 @@ def load(config, clients: bool = True) -> Source:
         f'no domain {name!r}', str(root), f'domains are {", ".join(present)}'
       )
   if not config.allow_overlap:
-    federation.check_disjoint(sources, targets)
+    overlap.check_disjoint(sources, targets)
   wanted = {*sources, *targets, *public} if clients else {*targets}
   read = {n: read_domain(root, n, config) for n in sorted(wanted)}
   if clients and not config.allow_overlap:
-    federation.check_no_copies(
+    overlap.check_no_copies(
       {n: read[n].files for n in sources}, {n: read[n].files for n in targets}
     )
   tests = []

@@ -4,8 +4,8 @@ from fedreid_jax.data import (
   benchmark_source,
   classification_task,
   client_split,
-  federation,
   folder_source,
+  overlap,
   synthetic_source,
 )
 from fedreid_jax.data.federation import Federation
@@ -32,7 +32,7 @@ def load(config, clients: bool = True) -> Federation:
   named = [
     spec.partition(':')[0] for spec in (*config.sources, *config.targets)
   ]
-  federation.check_public(config.public.partition(':')[0], named)
+  overlap.check_public(config.public.partition(':')[0], named)
   source = SOURCES[config.source](config, clients)
   channels = 3 if config.channels == 'rgb' else 1
   people = ()

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedreid_jax import errors
-from fedreid_jax.data import classification_task, federation
+from fedreid_jax.data import classification_task, federation, overlap
 from fedreid_jax.data.federation import Images, Source, Target
 from fedreid_jax.data.synthetic import photographs
 
@@ -80,7 +80,7 @@ def load(config, clients: bool = True) -> Source:
       _new_identities(config, s, usual, learned) for s in config.targets
     ]
     if not config.allow_overlap:
-      federation.check_disjoint([*learned], [t.name for t in targets])
+      overlap.check_disjoint([*learned], [t.name for t in targets])
   return Source(
     tuple(_images(config, d, 0) for d in sources) if clients else (),
     tuple(targets),

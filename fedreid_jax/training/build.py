@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,7 +9,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 
 from fedreid_jax import algorithms, errors
 from fedreid_jax.core import (
@@ -29,7 +27,7 @@ from fedreid_jax.data.federation import Federation
 from fedreid_jax.evaluation import classification, evaluator
 from fedreid_jax.losses import objective
 from fedreid_jax.models import functional, networks
-from fedreid_jax.training import agreement, budget, source_stats, structure
+from fedreid_jax.training import agreement, budget
 
 CLASSIFIER = r'params/(.+/)?classifier/'
 
@@ -77,7 +75,7 @@ def build(config) -> Setup:
     variables = param_filter.flatten(nested)
     loaded = [name for name in variables if pretrained.covers(name)]
   shared, _ = param_filter.split(variables, compose.shared_leaves(components))
-  _check_classifier(federation, shared or variables)
+  check_classifier(federation, shared or variables)
   return Setup(
     federation,
     variables,
@@ -108,8 +106,12 @@ def _facts(config, federation: Federation) -> dict[str, str]:
   return facts
 
 
-def _check_classifier(federation: Federation, leaves: types.Flat) -> None:
-  """Refuses classification with a model without the clients' classifier."""
+def check_classifier(federation: Federation, leaves: types.Flat) -> None:
+  """Refuses classification with a model without the clients' classifier.
+
+  Raises:
+    ConfigError: when there is a classification target and no classifier.
+  """
   classifies = classification.PROTOCOL in [
     target.protocol for target in federation.targets
   ]
@@ -165,25 +167,17 @@ def make_executor(
   variables = jax.eval_shape(model.init, seed)
   each = budget.cost(forward, variables, federation.image_shape)
   budget.check(config, shape, people.cohort, each, len(mesh.local_devices))
-  deterministic = config.execution.deterministic
-  settings = local_training.Settings(
-    model=model,
-    objective=objective.make(config.loss),
-    optimizer=optimizers.make(config.optim),
-    schedule=optimizers.schedule(config.optim, config.rounds),
-    train_view=transforms.train,
-    test_view=transforms.test,
+  settings = _settings(
+    config,
+    model,
+    components,
+    transforms,
     outputs=jax.eval_shape(forward, variables, images)[0],
     image_shape=images.shape,
     num_steps=shape[0],
-    seed=seed,
-    shared=compose.shared_leaves(components),
-    persistent=not config.optim.reset_each_round,
-    schedule_per_step=config.optim.schedule_per_step,
     masked=masked,
-    data_pass_batch=local.data_pass_batch,
-    accumulate=local.accumulate,
   )
+  deterministic = config.execution.deterministic
   algorithm = compose.compose(
     components,
     settings,
@@ -209,6 +203,35 @@ def make_executor(
     options,
     mesh,
     None if public is None else public.images(),
+  )
+
+
+def _settings(
+  config, model, components, transforms, **shapes
+) -> local_training.Settings:
+  """Returns the settings of the local loop.
+
+  Args:
+    config: all of it.
+    model: the network.
+    components: of the method.
+    transforms: of images, for training and test.
+    **shapes: `outputs`, `image_shape`, `num_steps` and `masked`.
+  """
+  return local_training.Settings(
+    model=model,
+    objective=objective.make(config.loss),
+    optimizer=optimizers.make(config.optim),
+    schedule=optimizers.schedule(config.optim, config.rounds),
+    train_view=transforms.train,
+    test_view=transforms.test,
+    seed=jax.random.key(config.seed),
+    shared=compose.shared_leaves(components),
+    persistent=not config.optim.reset_each_round,
+    schedule_per_step=config.optim.schedule_per_step,
+    data_pass_batch=config.local.data_pass_batch,
+    accumulate=config.local.accumulate,
+    **shapes,
   )
 
 
@@ -244,90 +267,3 @@ def named_models(
     | own
     for group in np.unique(groups)
   }
-
-
-class Restored(NamedTuple):
-  """The network of a checkpoint.
-
-  Attributes:
-    model: the network.
-    variables: initial ones, for parameters that were never shared.
-    transforms: of images.
-    mesh: devices.
-  """
-
-  model: types.Model
-  variables: types.Flat
-  transforms: augment.Transforms
-  mesh: Mesh
-
-
-def restored(config, federation: Federation, leaves: types.Flat) -> Restored:
-  """Builds the network that belongs to leaves of a checkpoint.
-
-  Args:
-    config: all of it.
-    federation: images.
-    leaves: of one model; parameters that were never shared may be missing.
-
-  Raises:
-    IntegrityError: when they do not fit the configured network.
-  """
-  kernel = leaves.get('params/classifier/kernel')
-  columns = 1 if kernel is None else kernel.shape[-1]
-  model = functional.wrap(
-    networks.build(config.model, columns), federation.image_shape
-  )
-  variables = jax.jit(model.init)(jax.random.key(config.seed))
-  structure.check_fits(leaves, variables)
-  return Restored(
-    model,
-    variables,
-    augment.make(config.augment, federation.mean, federation.std),
-    placement.make_mesh(config.execution.devices or None),
-  )
-
-
-def evaluate_only(
-  config,
-  models: dict[str, types.Flat],
-  groups: np.ndarray,
-  names: Sequence[str],
-) -> list[dict[str, Any]]:
-  """Tests models from a checkpoint on the targets of a configuration.
-
-  Clients' images are read for `evaluation.batch_stats='source'` only.
-
-  Args:
-    config: all of it.
-    models: variables by name; parameters that were never shared may be missing.
-    groups: group of every client of the run, int32 `[N]`.
-    names: of these clients, `N`.
-
-  Raises:
-    DataError: when the clients of the configuration are not those of the run.
-  """
-  from_source = config.evaluation.batch_stats == 'source'
-  federation = load.load(config.data, clients=from_source)
-  any_model = next(iter(models.values()))
-  model, variables, transforms, mesh = restored(config, federation, any_model)
-  _check_classifier(federation, any_model)
-  evaluate = evaluator.make(
-    config.evaluation, federation.targets, model, transforms, mesh
-  )
-  models = {n: {**variables, **own} for n, own in models.items()}
-  if not from_source:
-    return evaluate(models)
-  if [c.name for c in federation.clients] != list(names):
-    raise errors.DataError(
-      f'clients {", ".join(c.name for c in federation.clients)} where the run '
-      f'has {", ".join(names)}',
-      'evaluation.batch_stats',
-      "set it to 'running', or give the data of the run",
-    )
-  components = load_components(config)
-  executor = make_executor(
-    config, federation, model, components, transforms, mesh
-  )
-  sent = {'up': Counter(), 'down': Counter()}
-  return evaluate(models, source_stats.make(executor, groups, names, sent))

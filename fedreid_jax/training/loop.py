@@ -14,6 +14,7 @@ from fedreid_jax.training import (
   agreement,
   build,
   checkpoint,
+  clock,
   lock,
   monitor,
   progress,
@@ -80,7 +81,7 @@ class _Run:
   ):
     self.config, self.record, self.saved = config, record, saved
     self.held = held
-    self.clock = recorder.Clock()
+    self.clock = clock.Clock()
     self.setup = build.build(config)
     self.server, self.clients = self.setup.executor.init(
       self.setup.variables, self.setup.pretrained

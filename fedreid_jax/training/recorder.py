@@ -5,7 +5,6 @@ import os
 import platform
 import subprocess
 import sys
-import time
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from rich import console, progress, table
 
 from fedreid_jax import errors
 
-COMPILE_EVENT = '/jax/core/compile/backend_compile_duration'
 METRICS, RESULTS = 'metrics.jsonl', 'results.json'
 # Suffixes of metrics without a column of their own.
 APART = ('_std', '_before_neck', '_after_neck')
@@ -236,38 +234,3 @@ class Recorder:
 def _percent(metrics: dict[str, float], name: str) -> str:
   spread = metrics.get(f'{name}_std')
   return f'{metrics[name]:.2f}' + (f' ± {spread:.2f}' if spread else '')
-
-
-class Clock:
-  """Seconds of each phase of a run, with compilation as a phase."""
-
-  def __init__(self):
-    """Starts with nothing spent."""
-    self.seconds: dict[str, float] = dict.fromkeys(
-      ('setup', 'compile', 'train', 'eval'), 0.0
-    )
-    self._start = time.perf_counter()
-    self._compiled = 0.0
-    jax.monitoring.register_event_duration_secs_listener(self._on_duration)
-
-  def close(self) -> None:
-    """Stops listening to the compiler."""
-    jax.monitoring.unregister_event_duration_listener(self._on_duration)
-
-  def _on_duration(self, event: str, duration_secs: float, **_) -> None:
-    if event == COMPILE_EVENT:
-      self._compiled += duration_secs
-
-  def lap(self, phase: str) -> float:
-    """Adds the time since the last lap to a phase, less compilation.
-
-    Returns:
-      The added seconds.
-    """
-    now = time.perf_counter()
-    compiled, self._compiled = self._compiled, 0.0
-    spent = max(now - self._start - compiled, 0.0)
-    self.seconds[phase] += spent
-    self.seconds['compile'] += compiled
-    self._start = now
-    return spent

@@ -17,7 +17,13 @@ from fedreid_jax.data import load
 from fedreid_jax.data.augment import Transforms
 from fedreid_jax.data.federation import Federation, Target
 from fedreid_jax.evaluation import classification, features
-from fedreid_jax.training import build, checkpoint, recorder, run_files
+from fedreid_jax.training import (
+  build,
+  checkpoint,
+  recorder,
+  restored,
+  run_files,
+)
 
 
 class Snapshot(NamedTuple):
@@ -171,7 +177,7 @@ def load_run(
       f'no model {name!r}', '--model', f'there are {", ".join(models)}'
     )
   federation = load.load(config.data)
-  model, variables, transforms, mesh = build.restored(
+  model, variables, transforms, mesh = restored.network(
     config, federation, models[name]
   )
   extractor = functools.partial(
@@ -212,7 +218,7 @@ def evaluate(config, workdir: Path, which: str) -> list[dict[str, Any]]:
     # The training domains of the model restrict the allowed targets.
     config = copy.deepcopy(config)
     config.data.sources = tuple(host['sources'])
-  entries = build.evaluate_only(config, models, groups, host['clients'])
+  entries = restored.evaluate(config, models, groups, host['clients'])
   for entry in entries:
     entry['round'] = step
   if jax.process_index() == 0:

@@ -7,7 +7,7 @@ import pytest
 from configs import cifar
 from fedreid_jax import errors
 from fedreid_jax.config import validation
-from fedreid_jax.training import build, loop, snapshot
+from fedreid_jax.training import build, loop, restored, snapshot
 
 
 @pytest.mark.parametrize('preset', cifar.PRESETS)
@@ -103,8 +103,8 @@ def test_a_classifier_that_stays_at_home_classifies_nothing(tiny):
   names = [c.name for c in setup.federation.clients]
   run = np.zeros(len(names), np.int32), names
   with pytest.raises(errors.ConfigError, match='stays at the clients'):
-    build.evaluate_only(tiny, {'global': jax.device_get(without)}, *run)
-  (entry,) = build.evaluate_only(
+    restored.evaluate(tiny, {'global': jax.device_get(without)}, *run)
+  (entry,) = restored.evaluate(
     tiny, {'global': jax.tree.map(np.asarray, setup.variables)}, *run
   )
   assert entry['metrics'].keys() == {'accuracy'}

@@ -7,7 +7,12 @@ import pytest
 from PIL import Image
 
 from fedreid_jax import errors
-from fedreid_jax.data.synthetic import appearance, body, photographs
+from fedreid_jax.data.synthetic import (
+  appearance,
+  body,
+  contact_sheet,
+  photographs,
+)
 
 SIZE = dict(height=16, width=8)  # one size: one compilation for the file
 BATCH = photographs._BATCH
@@ -215,7 +220,7 @@ def test_arguments_that_make_no_world(arguments):
 
 def test_contact_sheet_is_a_picture(tmp_path):
   path = tmp_path / 'sheet.png'
-  photographs.contact_sheet(path, domains=2, identities=2, cameras=2, **SIZE)
+  contact_sheet.write(path, domains=2, identities=2, cameras=2, **SIZE)
   with Image.open(path) as sheet:
     assert sheet.format == 'PNG'
     assert sheet.height >= 3 * 16 and sheet.width >= 4 * 8
@@ -224,7 +229,7 @@ def test_contact_sheet_is_a_picture(tmp_path):
 
 def test_contact_sheet_that_cannot_be_written(tmp_path):
   with pytest.raises(errors.ResourceError, match='sheet.png'):
-    photographs.contact_sheet(
+    contact_sheet.write(
       tmp_path / 'missing' / 'sheet.png',
       domains=1,
       identities=1,
