@@ -1,4 +1,4 @@
-"""A run that was never trained: what pictures and attacks are tested on."""
+"""An untrained run for tests of figures and attacks."""
 
 import functools
 

@@ -25,14 +25,14 @@ def photographs(num=4):
   return jnp.asarray(rng.integers(0, 256, (num, 6, 5, 3), dtype=np.uint8))
 
 
-def test_test_view_normalises():
+def test_test_transform_normalises():
   image = jnp.full((1, 1, 1, 3), 255, jnp.uint8)
   np.testing.assert_allclose(
     transforms().test(image)[0, 0, 0], [1.0, 1.5, 1.0], rtol=1e-6
   )
 
 
-def test_without_changes_the_train_view_is_the_test_view():
+def test_without_changes_both_transforms_are_equal():
   images = photographs()
   v = transforms()
   np.testing.assert_array_equal(v.train(KEY, images), v.test(images))
@@ -180,7 +180,7 @@ def test_laws_change_no_other_random_number():
   )
 
 
-def test_gray_comes_before_normalisation():
+def test_grey_comes_before_normalisation():
   image = jnp.full((1, 1, 1, 3), jnp.array([100, 50, 200], jnp.uint8))
   grey = 0.2989 * 100 + 0.587 * 50 + 0.114 * 200
   np.testing.assert_allclose(

@@ -105,7 +105,7 @@ def test_removed_file_is_named(root):
   assert caught.value.where.endswith('04.png')
 
 
-def test_what_a_killed_run_left_is_thrown_away(root, capsys):
+def test_leftovers_of_a_killed_run_are_deleted(root, capsys):
   images, _, digest = cache.build(root, NAMES, SMALL)
   path = cache.cache_dir() / 'images' / digest[:24]
   path.rename(path.with_name(path.name + '.part'))  # it never got further
@@ -189,7 +189,7 @@ def test_chunks_are_hashed_in_order(tmp_path, monkeypatch):
   assert integrity.add(tmp_path / 'b') != integrity.add(tmp_path / 'a')
 
 
-def test_interrupted_call_leaves_nothing(root):
+def test_interrupted_call_leaves_no_files(root):
   calls = []
 
   def read(k):

@@ -19,7 +19,7 @@ def other(report):
   ]
 
 
-# What the miniature has on purpose: persons of one camera.
+# Intended findings of the miniature: persons of one camera.
 KNOWN = {
   'prid2011:split=half': 'training persons seen by one camera only',
 }
@@ -134,7 +134,7 @@ def test_cameras_of_one_place_give_no_answer(mini_copy):
   assert what.startswith('queries without a right answer, 10: cam3/0006/')
 
 
-def test_persons_nobody_can_learn_across_cameras(mini_copy):
+def test_training_persons_of_one_camera(mini_copy):
   root = mini_copy('market1501')
   for path in (root / 'bounding_box_train').glob('0001_c[2-6]*'):
     path.unlink()

@@ -1,4 +1,4 @@
-"""One domain partitioned to clients, and tests of the classes they share."""
+"""Partitions of one domain, and targets of their common classes."""
 
 import numpy as np
 import pytest
@@ -88,7 +88,7 @@ def test_clients_that_would_be_empty_get_an_image():
 
 
 @pytest.mark.parametrize('name', ['iid', 'dirichlet'])
-def test_what_cannot_be_dealt(name):
+def test_impossible_partitions(name):
   with pytest.raises(errors.DataError, match='3 images for 4 clients'):
     divide(name, [0, 1, 2])
   with pytest.raises(errors.DataError, match=f'{name} training of 2 domains'):
@@ -124,7 +124,7 @@ def test_synthetic_tests_show_the_shots_after_the_training_shots():
   found = load.load(synthetic())
   (target,) = found.targets
   (alone,) = load.load(synthetic(), clients=False).targets
-  # The same world with all shots as training images.
+  # The same domain with all shots as training images.
   (everything,) = load.load(
     synthetic(client_split='centralised', shots=6, targets=())
   ).clients
@@ -174,7 +174,7 @@ def published(root, **changes):
   return data
 
 
-def test_cifar10_is_dealt_and_tested_on_its_own_test_images(minis):
+def test_cifar10_is_partitioned_and_tested_on_its_own_test_images(minis):
   found = load.load(published(minis('cifar10')))
   assert [c.num_images for c in found.clients] == [13, 13, 12, 12]
   assert {c.num_identities for c in found.clients} == {10}

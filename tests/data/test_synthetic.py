@@ -1,4 +1,4 @@
-"""The synthetic world: what it promises about its images."""
+"""Guarantees of the synthetic images."""
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +51,7 @@ def test_order_shape_and_type():
   np.testing.assert_array_equal(sample.cameras, [0, 0, 1, 1, 2, 2] * 2)
 
 
-def test_same_seed_same_world_other_seed_other_world():
+def test_images_depend_on_the_seed():
   np.testing.assert_array_equal(generate().images, generate().images)
   assert (generate().images != generate(seed=1).images).mean() > 0.5
 
@@ -109,7 +109,7 @@ def test_infrared_is_grey_and_another_moment():
   assert np.abs(visible.mean(-1) - infrared[..., 0]).mean() > 10
 
 
-def test_sharing_changes_no_visible_image():
+def test_correlation_changes_no_visible_image():
   np.testing.assert_array_equal(
     generate(1, brightness_correlation=0.7).images, generate(1).images
   )
@@ -213,7 +213,7 @@ def test_a_domain_without_a_name_is_a_domain():
     dict(modality='thermal'),
   ],
 )
-def test_arguments_that_make_no_world(arguments):
+def test_invalid_arguments(arguments):
   with pytest.raises(errors.ConfigError, match=next(iter(arguments))):
     generate(**arguments)
 

@@ -72,7 +72,7 @@ def test_members_are_clients_and_the_order_is_as_asked():
   assert made['concat'] == [*models.values()]
   assert ensembles.make({'global': {}}, ()) == {}
   for few in ({'global': {}}, {'client:1': {}, 'global': {}}):
-    with pytest.raises(errors.ConfigError, match='nothing travels'):
+    with pytest.raises(errors.ConfigError, match='without shared parameters'):
       ensembles.make(few, ('average',))
 
 
@@ -153,11 +153,13 @@ def test_ensembles_of_a_standalone_run(clients, config, tmp_path, monkeypatch):
   last = [e for e in results['evaluation'] if e['round'] == 1]
   assert [e['metrics'] for e in found[:4]] == [e['metrics'] for e in last]
   assert json.loads((tmp_path / 'evaluation-1.json').read_text()) == found
-  door = subprocess.run(
+  command = subprocess.run(
     [sys.executable, '-m', 'launchers.evaluate']
     + [f'--workdir={tmp_path}', '--ensemble=median'],
     cwd=ROOT,
     capture_output=True,
     text=True,
   )
-  assert door.returncode == 2 and "unknown choice ('median',)" in door.stderr
+  assert (
+    command.returncode == 2 and "unknown choice ('median',)" in command.stderr
+  )

@@ -237,7 +237,7 @@ def test_features_in_the_plane(components, tmp_path):
   np.testing.assert_array_equal(pixels, again)
 
 
-def test_restored_sheet(run, tmp_path):
+def test_reconstructed_sheet(run, tmp_path):
   client = run.client('birch')
   photos = client.images()[:3]
   found = reconstruction.Reconstructed(np.arange(3), photos, photos, {})

@@ -153,7 +153,7 @@ def run():
   return toy_run.toy_run()
 
 
-def test_restored_images_of_a_run(run):
+def test_reconstructed_images_of_a_run(run):
   client = run.client('birch')
   found = reconstruction.reconstruct(run, client, 2, Weights(), Search((0, 8)))
   assert found.photos.shape == (2, *toy.IMAGE_SHAPE)

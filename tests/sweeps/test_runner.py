@@ -28,7 +28,7 @@ def results(*summary, rounds=2, seconds=4.0):
 
 
 class Trainer:
-  """Writes what is to be found, instead of training."""
+  """Writes given results instead of training."""
 
   def __init__(self, **found):
     self.found, self.trained = found, []

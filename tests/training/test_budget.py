@@ -1,4 +1,4 @@
-"""Memory that cannot be there is refused before it is asked for."""
+"""Runs that exceed the memory are refused before any allocation."""
 
 import resource
 
@@ -76,7 +76,7 @@ def test_a_long_plan_names_its_field(config, fixed):
   assert info.value.what.startswith('501 needs')
 
 
-def test_evaluation_and_survey(config):
+def test_evaluation_and_data_pass(config):
   config.evaluation.batch = 5209  # 192 bytes an image
   with pytest.raises(errors.ResourceError, match=r'evaluation\.batch'):
     check(config)
