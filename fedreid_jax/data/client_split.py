@@ -74,15 +74,7 @@ def make_clients(
   if labels:
     space = 'all' if labels == 'global' else 'own'
   domains = sorted(domains, key=lambda d: d.name)
-  for domain in domains:
-    if not len(domain.identities):
-      raise errors.DataError('no images', domain.name, 'remove the client')
-  if split in OF_ONE_DOMAIN and len(domains) > 1:
-    raise errors.DataError(
-      f'{split} training of {len(domains)} domains',
-      'data.sources',
-      'name one of them',
-    )
+  _check_domains(domains, split)
   sizes = [len(np.unique(d.identities)) for d in domains]
   clients, first = [], 0
   for domain, size in zip(domains, sizes, strict=True):
@@ -101,6 +93,18 @@ def make_clients(
   if labels in ('concat', 'max'):
     clients = _one_space(clients, labels)
   return tuple(clients)
+
+
+def _check_domains(domains: Sequence[Images], split: str) -> None:
+  for domain in domains:
+    if not len(domain.identities):
+      raise errors.DataError('no images', domain.name, 'remove the client')
+  if split in OF_ONE_DOMAIN and len(domains) > 1:
+    raise errors.DataError(
+      f'{split} training of {len(domains)} domains',
+      'data.sources',
+      'name one of them',
+    )
 
 
 def _one_space(clients: Sequence[ClientData], labels: str) -> list[ClientData]:

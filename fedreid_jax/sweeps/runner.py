@@ -116,9 +116,16 @@ def run(
     jax.clear_caches()  # the next cell does not use these programs
     text = write()
   print(text)
+  _raise_first(failed, len(runs))
+
+
+def _raise_first(
+  failed: Sequence[tuple[Cell, errors.FedReIDError]], num_runs: int
+) -> None:
+  """Raises the error of the first run that failed, if any."""
   for cell, error in failed:
     raise type(error)(
-      f'{len(failed)} of {len(runs)} runs failed, the first of them '
+      f'{len(failed)} of {num_runs} runs failed, the first of them '
       f'{cell.label}: {error.what}',
       error.where,
       error.fix,

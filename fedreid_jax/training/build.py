@@ -56,7 +56,7 @@ class Setup(NamedTuple):
 def build(config) -> Setup:
   """Builds all parts of a run; the training step is not compiled yet."""
   federation = load.load(config.data)
-  agreement.require('data', lambda: _facts(config, federation))
+  agreement.require('data', lambda: _inputs(config, federation))
   columns = max(c.num_identities for c in federation.clients)
   model = functional.wrap(
     networks.build(config.model, columns), federation.image_shape
@@ -94,16 +94,18 @@ def load_components(config) -> tuple:
   return compose.load(config.components, arguments, algorithms)
 
 
-def _facts(config, federation: Federation) -> dict[str, str]:
+def _inputs(config, federation: Federation) -> dict[str, str]:
   """Returns digests of the inputs of a run: images, labels and weights."""
-  facts = {'digest of the images': federation.digest}
+  inputs = {'digest of the images': federation.digest}
   for one in federation.clients:
     labels = hashlib.sha256(one.labels.tobytes() + one.cameras.tobytes())
-    facts[f'labels of {one.name}'] = labels.hexdigest()
+    inputs[f'labels of {one.name}'] = labels.hexdigest()
   weights = Path(config.model.pretrained)
   if weights.is_file():
-    facts['model.pretrained'] = hashlib.sha256(weights.read_bytes()).hexdigest()
-  return facts
+    inputs['model.pretrained'] = hashlib.sha256(
+      weights.read_bytes()
+    ).hexdigest()
+  return inputs
 
 
 def check_classifier(federation: Federation, leaves: types.Flat) -> None:

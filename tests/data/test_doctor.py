@@ -71,7 +71,7 @@ def test_files_of_another_format_are_read_and_told(mini_copy):
     image.save(path, 'PNG')
   ((is_error, what),) = other(examine('viper', root))
   assert not is_error
-  assert what.endswith('than their name says, 1: cam_a/000_0.bmp')
+  assert what.endswith('differs from their suffix, 1: cam_a/000_0.bmp')
 
 
 def test_damage_inside_a_file_takes_a_deep_look(mini_copy):
