@@ -12,21 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
 from fedreid_jax import errors
-from fedreid_jax.core import param_filter, types
 from fedreid_jax.core.types import ClientState, ServerState
-from fedreid_jax.training import manifests, recorder, structure
+from fedreid_jax.training import manifests, recorder, steps, structure
 
 KEPT = 2  # newest steps kept, beside the best
-PERSONAL = 'personal.'  # prefix of the names of personal parameters
-SLOTS = 'slots.'  # prefix of the names of the server components' states
 
 
-class Checkpoints:
+class Checkpoints(steps.Steps):
   """The saved steps of one work directory."""
 
   def __init__(
@@ -39,8 +35,8 @@ class Checkpoints:
       config: digest of its configuration; steps of another do not verify.
       read_only: whether nothing will be saved or deleted.
     """
-    self._workdir, self._config = workdir, config
-    self._root = (workdir / manifests.FOLDER).resolve()
+    super().__init__((workdir / manifests.FOLDER).resolve(), config)
+    self._workdir = workdir
     self._options = ocp.CheckpointManagerOptions(
       best_fn=_map,
       read_only=read_only,
@@ -173,18 +169,11 @@ class Checkpoints:
     self._remove([step for step, _ in damaged])
     return None
 
-  def _remove(self, steps: list[int]) -> None:
+  def _remove(self, numbers: list[int]) -> None:
     """Deletes steps, so that Orbax accepts their numbers again."""
     self.close()
-    for step in steps:
+    for step in numbers:
       shutil.rmtree(self._root / str(step), ignore_errors=True)
-
-  def steps(self) -> list[int]:
-    """Returns the steps on disk, newest first, complete or not."""
-    if not self._root.is_dir():
-      return []
-    names = [p.name for p in self._root.iterdir() if p.is_dir()]
-    return sorted((int(n) for n in names if n.isdigit()), reverse=True)
 
   def best(self) -> int | None:
     """Returns the step with the highest score, None if none was evaluated."""
@@ -201,17 +190,17 @@ class Checkpoints:
       raise errors.ConfigError(
         f'unknown checkpoint {which!r}', '--checkpoint', 'latest, best or N'
       )
-    steps = [s for s in self.steps() if self.verify(s) is None]
+    usable = [s for s in self.steps() if self.verify(s) is None]
     step = None
     if which == 'latest':
-      step = next(iter(steps), None)
+      step = next(iter(usable), None)
     elif which == 'best':
-      step = self.best() if steps else None
+      step = self.best() if usable else None
     elif int(which) in self.steps():
       step = int(which)
     if step is None:
       raise errors.IntegrityError(
-        f'no checkpoint {which}', str(self._root), f'there are {steps}'
+        f'no checkpoint {which}', str(self._root), f'there are {usable}'
       )
     trouble = self.verify(step)
     if trouble is not None:
@@ -219,99 +208,6 @@ class Checkpoints:
         f'checkpoint {step}: {trouble}', str(self._root), 'choose another'
       )
     return step
-
-  def restore_models(
-    self, step: int, personal: bool = False
-  ) -> tuple[types.Flat, types.Flat, np.ndarray, dict[str, Any]]:
-    """Restores the parts of models and nothing else.
-
-    Args:
-      step: a step that verifies.
-      personal: whether to read personal parameters beside shared ones.
-
-    Returns:
-      (shared parameters `[G, ...]`, personal parameters `[N, ...]`, group of
-      every client `[N]`, the JSON part). Parameters that were not read are {}.
-    """
-    folder = self._root / str(step)
-    has_shared = (folder / 'model').is_dir()
-    items = ['model' if has_shared else 'clients']
-    if has_shared and personal and (folder / 'clients').is_dir():
-      items.append('clients')
-    found = self._read(step, ['server', *items])
-    own = {
-      name.removeprefix(PERSONAL).replace('.', '/'): leaf
-      for name, leaf in found.get('clients', {}).items()
-      if name.startswith(PERSONAL)
-    }
-    shared = param_filter.flatten(found.get('model', {}))
-    return shared, own, found['server']['groups'], found['host']
-
-  def restore_slots(self, step: int) -> dict[str, np.ndarray]:
-    """Restores the states of the server's components, by their names.
-
-    States of one array each have these names; others have paths as names.
-    """
-    return {
-      name.removeprefix(SLOTS): leaf
-      for name, leaf in self._read(step, ['server'])['server'].items()
-      if name.startswith(SLOTS)
-    }
-
-  def verify(self, step: int) -> str | None:
-    """Returns the first problem of a step, None if there is none."""
-    return manifests.verify(self._root, step, self._config)
-
-  def restore(
-    self, step: int, server: ServerState, clients: ClientState
-  ) -> tuple[ServerState, ClientState, dict[str, Any]]:
-    """Restores a step that verifies, on the host.
-
-    Args:
-      step: rounds done.
-      server: a state with the expected shapes.
-      clients: a state with the expected shapes.
-
-    Raises:
-      IntegrityError: when the saved leaves, shapes or types are different.
-    """
-    wanted = structure.items(server, clients)
-    saved = self._read(step, [name for name, item in wanted.items() if item])
-    differ = structure.differences(wanted, saved)
-    if differ:
-      raise errors.IntegrityError(
-        'checkpoint of another model: ' + '; '.join(differ[:5]),
-        str(self._root / str(step)),
-        'use the configuration it was made with',
-      )
-    rest = structure.rebuild(
-      {'groups': server.groups, 'slots': server.slots}, saved['server']
-    )
-    shared = param_filter.flatten(saved.get('model', {}))
-    return (
-      ServerState(shared=shared, **rest),
-      structure.rebuild(clients, saved.get('clients', {})),
-      saved['host'],
-    )
-
-  def _read(self, step: int, names: list[str]) -> dict[str, Any]:
-    folder = self._root / str(step)
-    standard = ocp.StandardCheckpointer()
-    try:
-      found: dict[str, Any] = {}
-      for name in names:
-        item = folder / name
-        if not item.is_dir():
-          raise errors.IntegrityError(
-            f'no {name!r} in it', str(folder), 'use its own configuration'
-          )
-        meta = standard.metadata(item).item_metadata.tree  # pyright: ignore
-        like = jax.tree.map(lambda m: np.zeros(m.shape, m.dtype), meta)
-        found[name] = standard.restore(item, like)
-      found['host'] = manifests.described(self._root, step)['run']
-    finally:
-      standard.close()
-    return found
 
 
 def _map(metrics) -> float:
