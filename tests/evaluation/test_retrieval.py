@@ -104,9 +104,9 @@ def test_features_that_do_not_fit_the_labels():
   query, gallery, *labels = make_data()
   with pytest.raises(errors.DataError, match='139 query and 200 gallery'):
     evaluate_retrieval(query[1:], gallery, *labels)
-  with pytest.raises(errors.DataError, match='one width'):
+  with pytest.raises(errors.DataError, match='the same width'):
     evaluate_retrieval(query[:, 1:], gallery, *labels)
-  with pytest.raises(errors.DataError, match='one width'):
+  with pytest.raises(errors.DataError, match='the same width'):
     evaluate_retrieval(query[:, 1:], gallery, *labels, rerank=True)
 
 
