@@ -45,9 +45,7 @@ def digest(variables: dict[str, Any]) -> str:
 
 def record(recipe: str) -> dict[str, Any]:
   """Trains a recipe's smoke preset; returns its metrics and model digests."""
-  config = validation.validate(
-    recipes.recipe(recipe, 'smoke')
-  )
+  config = validation.validate(recipes.recipe(recipe, 'smoke'))
   with tempfile.TemporaryDirectory() as folder:
     results = loop.train(config, Path(folder))
     with run_files.checkpoints_of(Path(folder)) as saved:

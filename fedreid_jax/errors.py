@@ -1,7 +1,7 @@
-"""Errors a user can act on: one line, what, where, what to do, an exit code.
+"""Errors that a user can act on, each one line with an exit code.
 
-`error[CODE]: what — where — what to do` is what the launchers print; a
-traceback is shown only with `--debug`. In Python they are exceptions:
+The launchers print `error[CODE]: what — where — what to do`; a traceback is
+shown only with `--debug`. In Python errors are exceptions:
 
 >>> import fedreid_jax as fr
 >>> try:
@@ -21,10 +21,10 @@ _DISK = re.compile('no space left|quota exceeded|file too large', re.IGNORECASE)
 
 
 def printable(text: str) -> str:
-  """Returns a text that cannot steer a terminal, on one line.
+  """Returns a text on one line and without control characters.
 
-  Names of files and bytes of their headers are in messages, and an escape
-  sequence in them could hide or forge lines; it is shown as Python writes it.
+  Messages contain file names and bytes of file headers, in which an escape
+  sequence could hide or forge lines; it is shown as Python writes it.
   """
   text = text.replace('\n', ' ')
   return ''.join(
@@ -81,20 +81,20 @@ class ResourceError(FedReIDError):
 
 
 class InternalError(FedReIDError):
-  """An error of the program itself; none of its user's doing is known."""
+  """An error of the program itself, with no known cause on the user's side."""
 
   exit_code = 70
 
 
 class LockedError(FedReIDError):
-  """A work directory that another run holds."""
+  """A work directory that is in use by another run."""
 
   exit_code = 7
 
 
 @contextlib.contextmanager
 def on_disk(path: Path) -> Iterator[None]:
-  """Says of writes that fail where they went; libraries often do not.
+  """Adds the path to errors of writes, which libraries often leave out.
 
   Raises:
     ResourceError: naming the path.
@@ -110,6 +110,6 @@ def on_disk(path: Path) -> Iterator[None]:
 
 
 def disk_is_full(error: BaseException) -> str | None:
-  """Returns which limit of a disk an exception names, in whatever words."""
+  """Returns the limit of a disk that an exception names, in lower case."""
   found = _DISK.search(str(error))
   return found[0].lower() if found else None

@@ -15,7 +15,7 @@ def pictures():
 
 @pytest.fixture(scope='session')
 def minis(pictures, tmp_path_factory):
-  """`(name) -> root` of a miniature that nobody may change."""
+  """`(name) -> root` of a miniature that tests must not change."""
   base = tmp_path_factory.mktemp('minis')
 
   def one(name):
@@ -29,5 +29,5 @@ def minis(pictures, tmp_path_factory):
 
 @pytest.fixture
 def mini_copy(minis, tmp_path):
-  """`(name) -> root` of a miniature of the test's own."""
+  """`(name) -> root` of a copy of a miniature for one test."""
   return lambda name: shutil.copytree(minis(name), tmp_path / name)

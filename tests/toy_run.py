@@ -1,4 +1,4 @@
-"""A run that was never trained: what pictures and attacks are tested on."""
+"""An untrained run for tests of figures and attacks."""
 
 import functools
 
@@ -30,7 +30,7 @@ def network():
   return model, variables
 
 
-def toy_run(components=('fedpav', 'dfh'), infrared=False) -> snapshot.Trained:
+def toy_run(components=('fedpav', 'dfh'), infrared=False) -> snapshot.Snapshot:
   """Returns a run of two clients and one target.
 
   Args:
@@ -45,18 +45,22 @@ def toy_run(components=('fedpav', 'dfh'), infrared=False) -> snapshot.Trained:
     clients = tuple(c._replace(modalities=c.cameras) for c in clients)
   images = toy.toy_federation(clients)
   model, variables = network()
-  views = augment.make(config.augment, images.mean, images.std)
+  transforms = augment.make(config.augment, images.mean, images.std)
   extractor = functools.partial(
-    features.make_extractor, model, views.test, placement.make_mesh(1), batch=8
+    features.make_extractor,
+    model,
+    transforms.test,
+    placement.make_mesh(1),
+    batch=8,
   )
-  return snapshot.Trained(
+  return snapshot.Snapshot(
     config=config,
     step=1,
     name='global',
     model=model,
     variables=variables,
     federation=images,
-    views=views,
+    transforms=transforms,
     extractor=functools.cache(extractor),
     slots={},
   )

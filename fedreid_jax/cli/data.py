@@ -175,14 +175,14 @@ def synth() -> None:
 
 def sheet() -> None:
   """Writes a contact sheet of the synthetic world."""
-  from fedreid_jax.data.synthetic import photographs
+  from fedreid_jax.data.synthetic import contact_sheet
 
   size = {}
   if _HEIGHT.value:
     size['height'] = _HEIGHT.value
   if _WIDTH.value:
     size['width'] = _WIDTH.value
-  photographs.contact_sheet(_required(_OUT), seed=_SEED.value, **size)
+  contact_sheet.write(_required(_OUT), seed=_SEED.value, **size)
   print(f'the synthetic world in {_OUT.value}')
 
 

@@ -56,20 +56,20 @@ def main(argv: list[str]) -> None:
       run.saved_config(folder, []) for folder in (workdir, judged_by)
     )
     search, weights = _settings()
-    from fedreid_jax.figures import canvas, restored
+    from fedreid_jax.figures import canvas, reconstructed
     from fedreid_jax.privacy import reconstruction
-    from fedreid_jax.training import recorder, snapshot
+    from fedreid_jax.training import loaded_run, recorder
 
     picture = workdir / 'inversion.png'
     canvas.check(picture)
-    attacked = judge = snapshot.load_run(
+    attacked = judge = loaded_run.load(
       config, workdir, _CHECKPOINT.value, _MODEL.value
     )
     if judged_by != workdir:
-      judge = snapshot.load_run(judge_config, judged_by)
+      judge = loaded_run.load(judge_config, judged_by)
     client = attacked.client(_SOURCE.value)
     start = time.perf_counter()
-    found = reconstruction.restore(
+    found = reconstruction.reconstruct(
       attacked, client, _IDENTITIES.value, weights, search
     )
     seconds = time.perf_counter() - start
@@ -92,7 +92,7 @@ def main(argv: list[str]) -> None:
     }
     recorder.write_json(workdir / 'inversion.json', described)
     title = f'{config.name}, {_say(described)}'
-    canvas.save(restored.draw(found, verdict, client, title), picture)
+    canvas.save(reconstructed.draw(found, verdict, client, title), picture)
     print(picture)
 
   run.guarded(argv, body)

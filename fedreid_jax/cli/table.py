@@ -121,7 +121,7 @@ def main(argv: list[str]) -> None:
       title=_title(table),
       shard=_SHARD.value,
       baseline=table.baseline,
-      adorn=lambda lines: declare.adorn(table, _PRESET.value, lines),
+      annotate=lambda lines: declare.annotate(table, _PRESET.value, lines),
     )
 
   run.guarded(argv, body, with_jax=not _LIST.value)

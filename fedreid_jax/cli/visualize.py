@@ -75,14 +75,14 @@ def _figure(folders: Sequence[Path], configs: Sequence, labels: list[str]):
     ranked,
     tsne,
   )
-  from fedreid_jax.training import recorder, snapshot
+  from fedreid_jax.training import loaded_run, recorder
 
   target, seed = _TARGET.value, _SEED.value
   if _WHAT.value == 'curves':
     results = [recorder.read_object(f / 'results.json') for f in folders]
     return curves.draw(list(zip(labels, results, strict=True)), target)
   runs = [
-    snapshot.load_run(config, folder, _CHECKPOINT.value, _MODEL.value)
+    loaded_run.load(config, folder, _CHECKPOINT.value, _MODEL.value)
     for config, folder in zip(configs, folders, strict=True)
   ]
   if _WHAT.value == 'tsne':

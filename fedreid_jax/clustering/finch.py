@@ -19,8 +19,8 @@ def first_neighbour_clusters(
 
   Args:
     features: `[K, D]`.
-    valid: rows to cluster, bool `[K]`; None for all. The others are left alone,
-      each a cluster of its own.
+    valid: rows to cluster, bool `[K]`; None for all. Each other row is a
+      cluster of its own.
 
   Returns:
     int32 `[K]`, the lowest row of each row's cluster. Of several nearest rows
@@ -36,7 +36,7 @@ def first_neighbour_clusters(
   nearest = jnp.where(pairs, similarity, -jnp.inf).argmax(axis=1)
   linked = (nearest[:, None] == jnp.arange(num)[None]) & pairs
   reach = linked | linked.T | jnp.eye(num, dtype=bool)
-  # Paths double with every product, so this many reach any row.
+  # Each product doubles the path length, so this many reach any row.
   for _ in range(max(num - 1, 1).bit_length()):
     reach = jnp.matmul(reach.astype(jnp.float32), reach.astype(jnp.float32)) > 0
   return reach.argmax(axis=1).astype(jnp.int32)

@@ -1,1 +1,1 @@
-"""Images and labels: worlds, folders, client tables, augmentation."""
+"""Images and labels: sources, partitions, sampling and augmentation."""

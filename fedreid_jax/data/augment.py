@@ -1,9 +1,9 @@
-"""Views of photographs, made on the device inside the compiled step.
+"""Transforms of images, run on the device inside the compiled step.
 
-Images arrive as uint8. The test view normalises; the training view pads and
-crops, mirrors, changes hues, normalises, erases a rectangle and exchanges
-channels, each image with a key of its own. Erasing fills after normalisation,
-as the papers' code does.
+Images arrive as uint8. The test transform normalises; the training transform
+pads and crops, mirrors, changes hues, normalises, erases a rectangle and
+exchanges channels, with a key per image. Erasing fills after normalisation, as
+in the papers' code.
 """
 
 from collections.abc import Callable
@@ -18,12 +18,12 @@ from fedreid_jax.data import colour
 ERASE_ASPECT = (0.3, 1 / 0.3)
 
 
-class Views(NamedTuple):
+class Transforms(NamedTuple):
   """Pure functions from stored to normalised images.
 
   Attributes:
     train: `(key, uint8 [B, H, W, ch], modalities=None) -> float32 [B, H, W,
-      ch]`; modalities are int32 `[B]`, without them all images are visible.
+      ch]`; modalities are int32 `[B]`, None means that all are visible.
     test: `(uint8 [B, H, W, ch]) -> float32 [B, H, W, ch]`.
   """
 
@@ -31,20 +31,20 @@ class Views(NamedTuple):
   test: Callable[[Array], Array]
 
 
-def make(config, mean: tuple[float, ...], std: tuple[float, ...]) -> Views:
-  """Builds both views from `config.augment`.
+def make(config, mean: tuple[float, ...], std: tuple[float, ...]) -> Transforms:
+  """Builds both transforms from `config.augment`.
 
   Args:
     config: fields `pad` (pixels of zeros on every side before a random crop
       back to size), `flip` (probability), `erase` (probability), `erase_fill`
-      (one value a channel, () for zeros), `erase_area` (smallest and largest
-      share of the image), `erase_tries` (rectangles drawn until one fits) and
-      those of `colour.make`.
+      (one value per channel, () for zeros), `erase_area` (smallest and largest
+      fraction of the image), `erase_tries` (rectangles drawn until one fits),
+      and the fields of `colour.make`.
     mean: per channel, of values in 0..1.
     std: per channel.
 
   Raises:
-    ConfigError: for an unknown kind, or colours of images without them.
+    ConfigError: for an unknown kind, or colour changes of images without RGB.
   """
   fill = jnp.asarray(config['erase_fill'] or 0.0, jnp.float32)
   colours = colour.make(config, len(mean))
@@ -55,7 +55,7 @@ def make(config, mean: tuple[float, ...], std: tuple[float, ...]) -> Views:
     return images.astype(jnp.float32) * scale - shift
 
   def one(key, image, group):
-    # The n-th key is the same however many are split off.
+    # The n-th key does not depend on the number of keys that are split off.
     keys = jax.random.split(key, 5)
     if config['pad']:
       image = pad_and_crop(keys[0], image, config['pad'])
@@ -79,11 +79,11 @@ def make(config, mean: tuple[float, ...], std: tuple[float, ...]) -> Views:
     own = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(size))
     return jax.vmap(one)(own, images, colours.groups(size, modalities))
 
-  return Views(train, test)
+  return Transforms(train, test)
 
 
 def pad_and_crop(key: Array, image: Array, pad: int) -> Array:
-  """Pads `[H, W, ch]` with zeros and cuts a window of the old size."""
+  """Pads `[H, W, ch]` with zeros and crops a window of the original size."""
   top, left = jax.random.randint(key, (2,), 0, 2 * pad + 1)
   wide = jnp.pad(image, ((pad, pad), (pad, pad), (0, 0)))
   return jax.lax.dynamic_slice(wide, (top, left, 0), image.shape)
@@ -100,9 +100,9 @@ def erase(
   """Fills one random rectangle of a normalised image.
 
   Zhong et al., "Random erasing data augmentation". The area is uniform between
-  two shares of the image, the aspect (height over width) in 0.3 to 3.33. Of
-  `tries` rectangles the first that fits is taken; where none does nothing is
-  erased, and the rate is a little below `probability`.
+  two fractions of the image, the aspect (height over width) in 0.3 to 3.33. Of
+  `tries` rectangles the first that fits is taken. If none fits, nothing is
+  erased, so the rate is a little below `probability`.
   """
   height, width, _ = image.shape
   keys = jax.random.split(key, 5)

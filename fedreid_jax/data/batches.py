@@ -1,4 +1,4 @@
-"""Rows of a client's images that make up its batches, drawn with NumPy."""
+"""Selection of the images of each batch of a client, drawn with NumPy."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from fedreid_jax.core.types import ClientData, Plan
 def uniform(
   rng: np.random.Generator, num: int, steps: int, batch: int, drop_last: bool
 ) -> Plan:
-  """Shuffles `num` images anew every epoch until `steps` batches are full."""
+  """Shuffles `num` images in every epoch until `steps` batches are full."""
   per_epoch = num // batch if drop_last else -(-num // batch)
   per_epoch = max(per_epoch, 1)
   rows = np.full((steps, batch), -1, np.int32)
@@ -32,17 +32,17 @@ def pk(
 ) -> Plan:
   """Draws P identities and K images of each.
 
-  Identities come from a shuffled list that starts anew when fewer than P are
-  left of it. Images of one draw differ while the client has enough of them.
+  Identities come from a shuffled list, which is shuffled again when fewer than
+  P are left in it. Images of one draw differ if the client has enough of them.
 
   Args:
-    rng: of this client and round.
+    rng: generator of this client and round.
     client: labels and cameras of its images.
     steps: batches to draw.
     batch: B, a multiple of P.
     identities: P; a client with fewer leaves the rest of the batch padded.
-    cross_camera: take one random image of an identity, the others from other
-      cameras while there are any.
+    cross_camera: take one random image of an identity, and the others from
+      other cameras if there are any.
   """
   images = batch // identities
   present = np.unique(client.labels)
@@ -69,7 +69,7 @@ def pk(
 
 
 def groups_of(client: ClientData, images: int) -> int:
-  """Returns how many groups of K images `pk_torchreid` cuts in an epoch."""
+  """Returns how many groups of K images `pk_torchreid` makes in an epoch."""
   sizes = np.unique(client.labels, return_counts=True)[1]
   return int(np.maximum(sizes // images, 1).sum())
 
@@ -82,22 +82,22 @@ def pk_torchreid(
   identities: int,
   epochs: int = 0,
 ) -> Plan:
-  """Draws P identities and K images of each, an image at most once an epoch.
+  """Draws P identities and K images of each, an image at most once per epoch.
 
-  The `RandomIdentitySampler` of torchreid: the images of each identity are
-  shuffled and cut into groups of K, what is left over is not shown, and an
-  identity with fewer has one group drawn with replacement. A batch takes one
-  group of each of P identities that have any; the epoch ends when fewer than P
-  have, so that the number of its batches is random. torchreid shows nothing of
-  a data set of fewer than P identities; here the rest of a batch is padded.
+  This is the `RandomIdentitySampler` of torchreid: the images of each identity
+  are shuffled and cut into groups of K, the remainder is left out, and an
+  identity with fewer images has one group drawn with replacement. A batch takes
+  one group of each of P identities that have any; the epoch ends when fewer
+  than P have, so the number of its batches is random. torchreid shows no image
+  of a data set of fewer than P identities; here the rest of a batch is padded.
 
   Args:
-    rng: of this client and round.
+    rng: generator of this client and round.
     client: labels of its images.
     steps: batches to draw at most.
     batch: B, a multiple of P.
     identities: P; a client with fewer leaves the rest of the batch padded.
-    epochs: after which to stop, 0 for as many as `steps` need.
+    epochs: number of epochs at most; 0 for as many as `steps` need.
   """
   images = batch // identities
   present = np.unique(client.labels)
@@ -134,10 +134,10 @@ def pk_replace(
 ) -> Plan:
   """Draws P identities for each batch, and K images of each with replacement.
 
-  L2RW's sampler of clients that do not know modalities.
+  This is L2RW's sampler of clients that do not know modalities.
 
   Args:
-    rng: of this client and round.
+    rng: generator of this client and round.
     client: labels of its images.
     steps: batches to draw.
     batch: B, a multiple of P.
@@ -160,16 +160,16 @@ def pk_by_modality(
 ) -> Plan:
   """Draws P identities for each batch, and images of both modalities of each.
 
-  Identities of one modality only are never drawn. Images are drawn with
-  replacement; each part of a batch has the same identities in the same order.
+  Identities that have one modality only are never drawn. Images are drawn with
+  replacement; all parts of a batch have the same identities in the same order.
 
   Args:
-    rng: of this client and round.
+    rng: generator of this client and round.
     client: labels and modalities of its images.
     steps: batches to draw.
     batch: B, a multiple of P times the number of parts.
     identities: P; a client with fewer leaves the rest of each part padded.
-    parts: modality of each part; one that comes again has the same images.
+    parts: modality of each part; a repeated modality has the same images.
 
   Raises:
     DataError: for a client that has no identity in both modalities.
@@ -195,7 +195,7 @@ def in_both(client: ClientData) -> np.ndarray:
   """Returns the identities with visible and infrared images, sorted.
 
   Raises:
-    DataError: for a client that has none.
+    DataError: for a client that has no such identity.
   """
   visible, infrared = (
     np.unique(client.labels[client.modalities == m]) for m in (0, 1)
@@ -204,9 +204,9 @@ def in_both(client: ClientData) -> np.ndarray:
   if not len(both):
     raise errors.DataError(
       f'{len(visible)} visible and {len(infrared)} infrared identities, '
-      'none of them the same',
+      'none in common',
       f'client {client.name}',
-      "give it both modalities, or set local.sampler='pk_replace'",
+      "add images of both modalities, or set local.sampler='pk_replace'",
     )
   return both
 

@@ -1,43 +1,40 @@
-"""Published data sets as domains to learn from and to test on."""
+"""Published data sets as domains for training and evaluation."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
 from fedreid_jax import errors
-from fedreid_jax.data import classification_task, decoder, federation, prepared
-from fedreid_jax.data.datasets import regdb, registry, sysu_mm01
-from fedreid_jax.data.federation import Images, Target, Trial, World
-from fedreid_jax.data.prepared import Prepared
-from fedreid_jax.evaluation import (
-  classification,
-  gallery_sampling,
-  half_splits,
-  trials,
+from fedreid_jax.data import (
+  benchmark_targets,
+  classification_task,
+  decoder,
+  overlap,
+  prepared,
 )
+from fedreid_jax.data.datasets import registry
+from fedreid_jax.data.federation import Images, Source, Target, Trial
+from fedreid_jax.data.prepared import Prepared
+from fedreid_jax.evaluation import classification, trials
 
 LEARN = ('train', 'val', 'public')
 TEST = ('query', 'gallery', 'query+gallery', 'images', 'distractor')
-# Sets tested from one view to the other: the folder their queries are from.
-QUERY_FOLDER = {'prid2011': 'cam_a', 'viper': 'cam_a', 'grid': 'probe'}
-# Sets that show the same persons under other numbers.
+# Data sets that show the same persons under different numbers.
 OVERLAPS = ({'cuhk01', 'cuhk02'}, {'cuhk03', 'cuhk03-np'})
-# Test identities of a draw, where it is not half of them.
-TESTED = {'prid2011': 100, 'grid': 125}
 
 
-def load(config, clients: bool = True) -> World:
+def load(config, clients: bool = True) -> Source:
   """Opens the data sets a configuration names.
 
   Args:
     config: `config.data`: `root` (the folder of one data set, or of all of
       them), `sources`, `targets` and `public` (`NAME[:option=value,...]`).
-    clients: open the sources too, not only the targets.
+    clients: whether to open the training domains, too.
 
   Raises:
     ConfigError: for an unknown data set or option, or a RegDB trial that the
       model was not trained for.
-    DataError: for anything on disk that is not as published.
+    DataError: for files that are not as published.
   """
   check_trials(config.sources, config.targets)
   if clients and not config.sources:
@@ -55,11 +52,11 @@ def load(config, clients: bool = True) -> World:
     for source in config.sources:
       for target in config.targets:
         _check_disjoint(source, opened[source], target, opened[target])
-    federation.check_no_copies(
+    overlap.check_no_copies(
       {s: _files(opened[s], LEARN) for s in config.sources},
       {t: _files(opened[t], TEST) for t in config.targets},
     )
-  return World(
+  return Source(
     tuple(_source(spec, opened[spec]) for spec in config.sources)
     if clients
     else (),
@@ -71,7 +68,7 @@ def load(config, clients: bool = True) -> World:
 
 
 def _shown_twice(config) -> tuple[str, ...]:
-  """Names pairs of data sets that are learned from and tested on alike."""
+  """Names pairs of data sets that are trained on and show tested persons."""
   learned = dict.fromkeys(config.sources, 'trained on')
   learned |= dict.fromkeys([config.public] if config.public else [], 'public')
   return tuple(
@@ -83,7 +80,7 @@ def _shown_twice(config) -> tuple[str, ...]:
 
 
 def _everything(spec: str, own: Prepared) -> Images:
-  """Returns all images of a data set, whatever their split."""
+  """Returns all images of a data set of any split."""
   return _images(spec.partition(':')[0], own, np.arange(len(own.people)))
 
 
@@ -92,15 +89,15 @@ def _files(own: Prepared, splits: Sequence[str]) -> list[str]:
 
 
 def _check_disjoint(source: str, own: Prepared, target: str, other: Prepared):
-  """Refuses to rank persons that are learned from."""
+  """Refuses test persons that are also training persons."""
   names = {own.dataset.name, other.dataset.name}
-  shared: set[int] = set()
+  common: set[int] = set()
   if own.dataset.name == other.dataset.name:
     learned = set(own.people[own.rows(*LEARN)].tolist())
-    shared = learned & set(other.people[other.rows(*TEST)].tolist())
-  if names in OVERLAPS or shared - {-1, 0}:
+    common = learned & set(other.people[other.rows(*TEST)].tolist())
+  if names in OVERLAPS or common - {-1, 0}:
     raise errors.DataError(
-      f'{source} and {target} show the same persons, who are trained and '
+      f'{source} and {target} show the same persons, who are trained on and '
       'tested on',
       'data.targets',
       'choose another split, or set data.allow_overlap',
@@ -108,14 +105,14 @@ def _check_disjoint(source: str, own: Prepared, target: str, other: Prepared):
 
 
 def check_trials(sources: Sequence[str], targets: Sequence[str]) -> None:
-  """Refuses a RegDB trial whose test identities the model was trained on.
+  """Refuses a RegDB trial whose test identities were training identities.
 
   Args:
-    sources: data sets the model learned from, as in `data.sources`.
-    targets: data sets it is to be tested on.
+    sources: data sets the model was trained on, as in `data.sources`.
+    targets: data sets it is tested on.
 
   Raises:
-    ConfigError: for another trial of RegDB than that it learned from.
+    ConfigError: for a RegDB trial other than the one it was trained on.
   """
   trained = [registry.parse(s)[1] for s in sources if s.startswith('regdb')]
   for spec in targets:
@@ -165,7 +162,9 @@ def _target(spec: str, own: Prepared, config) -> Target:
   is_query = np.isin(splits, ('query', 'query+gallery'))
   is_gallery = np.isin(splits, ('gallery', 'query+gallery'))
   if (splits == 'images').any():
-    return _halves(name, own, images, splits, config.world_seed)
+    return benchmark_targets.halves(
+      name, own, images, splits, config.world_seed
+    )
   if not is_query.any():
     raise errors.DataError(
       f'{spec} has no test images', 'data.targets', 'make it a source'
@@ -181,86 +180,4 @@ def _target(spec: str, own: Prepared, config) -> Target:
       )
     return Target(name, images, (Trial(query, gallery),), protocol, direction)
   names = np.asarray([own.names[row].rpartition('/')[2] for row in test])
-  return _sampled(name, images, names, protocol, config)
-
-
-def _halves(name, own, images: Images, splits, seed: int) -> Target:
-  """Ten random halves, a query and a gallery image for each identity."""
-  people, counts = np.unique(images.identities, return_counts=True)
-  single = np.isin(images.identities, people[counts < 2])
-  rows = np.flatnonzero(~single | (splits == 'distractor'))
-  kept = images.take(rows)
-  test = own.rows('images', 'distractor')[rows]
-  names = [own.names[k] for k in test]
-  folder = QUERY_FOLDER.get(name)
-  views = kept.cameras
-  if folder:
-    views = np.asarray([1 if f'{folder}/' in path else 2 for path in names])
-  drawn = half_splits.draw(
-    kept.identities,
-    views,
-    np.flatnonzero(splits[rows] == 'distractor'),
-    num_test=TESTED.get(name)
-    if len(people) > 2 * TESTED.get(name, 0)
-    else None,
-    query_camera=1 if folder else None,
-    seed=seed,
-  )
-  return Target(
-    name,
-    kept,
-    tuple(Trial(split.query, split.gallery) for split in drawn),
-    own.dataset.protocol,
-    splits=half_splits.described(drawn, names, seed),
-  )
-
-
-def _sampled(
-  name: str, images: Images, names: np.ndarray, protocol: str, config
-) -> Target:
-  """Ten trials of one modality against a gallery drawn from the other."""
-  if config.search == 'indoor' and config.direction != regdb.DIRECTIONS[0]:
-    raise errors.ConfigError(
-      'indoor search ranks visible images', 'data.search', "set it to 'all'"
-    )
-  infrared = images.modalities == 1
-  ask = infrared if config.direction == regdb.DIRECTIONS[0] else ~infrared
-  query, pool = np.flatnonzero(ask), np.flatnonzero(~ask)
-  people, cameras, names = (
-    column[pool] for column in (images.identities, images.cameras, names)
-  )
-  official = protocol == 'sysu' and config.gallery_sampling == 'official'
-  permutations = {}
-  if official and config.direction == regdb.DIRECTIONS[0]:
-    root = registry.locate(sysu_mm01.DATASET, config.root)
-    permutations = sysu_mm01.permutations(root)
-  drawn = []
-  for trial in range(config.trials):
-    if protocol == 'llcm':
-      side = config.direction.partition('-')[2]
-      rows = gallery_sampling.llcm_gallery(people, cameras, names, trial, side)
-    elif config.direction != regdb.DIRECTIONS[0]:
-      rows = gallery_sampling.sample_per_camera(
-        people,
-        cameras,
-        names,
-        gallery_sampling.SYSU_QUERY_CAMERAS,
-        trial,
-        config.shots_per_camera,
-      )
-    elif official:
-      rows = gallery_sampling.sysu_official_gallery(
-        people,
-        cameras,
-        names,
-        permutations,
-        trial,
-        config.search,
-        config.shots_per_camera,
-      )
-    else:
-      rows = gallery_sampling.sysu_agw_gallery(
-        people, cameras, names, trial, config.search, config.shots_per_camera
-      )
-    drawn.append(Trial(query, pool[rows]))
-  return Target(name, images, tuple(drawn), protocol, config.direction)
+  return benchmark_targets.sampled(name, images, names, protocol, config)

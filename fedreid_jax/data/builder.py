@@ -1,8 +1,8 @@
-"""Data sets as builders of tensorflow-datasets, without TensorFlow.
+"""Builders of tensorflow-datasets for the data sets, without TensorFlow.
 
-One class factory serves every data set: manual data, ArrayRecord files, one
-configuration a choice of options. `tfds.builder_from_directory` reads what is
-written, and so does `as_data_source`.
+One class factory serves every data set: manual data, ArrayRecord files, and one
+configuration per choice of options. Both `tfds.builder_from_directory` and
+`as_data_source` read the files.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from fedreid_jax.data.datasets.records import (
 )
 
 VERSION = '1.0.0'
-# By `Record.name`, SHA-256 of what was read and of what was written.
+# By `Record.name`: SHA-256 of the data read and of the data written.
 Hashes = dict[str, tuple[str, str]]
 
 
@@ -36,7 +36,7 @@ def modules() -> Any:
   """Returns tensorflow_datasets.
 
   Raises:
-    ConfigError: when it, or what it needs to write, is not installed.
+    ConfigError: when it, or a package it needs for writing, is missing.
   """
   try:
     for name in ('importlib_resources', 'array_record'):
@@ -56,12 +56,12 @@ def split_name(split: str) -> str:
 
 
 def folder(out: Path, dataset: Dataset, options: Mapping[str, Any]) -> Path:
-  """Returns where a built data set lies under `out`."""
+  """Returns the folder of a built data set under `out`."""
   return out / _name(dataset) / _config(options) / VERSION
 
 
 def _name(dataset: Dataset) -> str:
-  # A name of tensorflow-datasets begins with a letter.
+  # tensorflow-datasets requires names that begin with a letter.
   return 'reid_' + re.sub(r'\W', '_', dataset.name)
 
 
@@ -79,10 +79,10 @@ def make(
   """Returns the builder class of a data set.
 
   Args:
-    dataset: which.
-    options: all of them.
-    hashes: filled for every image.
-    advance: told how many more images are done.
+    dataset: its description.
+    options: all of its options.
+    hashes: dict that is filled for every image.
+    advance: called with the number of further images that are done.
 
   Raises:
     ConfigError: when tensorflow-datasets is not installed.
@@ -117,7 +117,7 @@ def make(
       '_split_generators': split_generators,
       '_generate_examples': generate_examples,
     },
-    skip_registration=True,  # a name may be made again with other options
+    skip_registration=True,  # a name may be used again with other options
   )
 
 
@@ -133,7 +133,7 @@ def _info(tfds: Any, builder: Any, dataset: Dataset) -> Any:
     builder=builder,
     description=f'{dataset.title}. {dataset.note}',
     features=tfds.features.FeaturesDict(features),
-    disable_shuffling=True,  # the order of the records is the canonical one
+    disable_shuffling=True,  # keeps the canonical order of the records
   )
 
 
@@ -145,7 +145,7 @@ def _examples(
       data = read(record)
     except (ValueError, OSError) as error:
       raise errors.DataError(
-        f'{record.name} cannot be read: {error}', dataset.title, 'mend it'
+        f'{record.name} cannot be read: {error}', dataset.title, 'fix the file'
       ) from error
     written = decoder.colour_file(data)
     hashes[record.name] = (
@@ -177,7 +177,7 @@ def build(
 
   Raises:
     ConfigError: when tensorflow-datasets is not installed.
-    DataError: for anything in the folder that is not as published.
+    DataError: for files that are not as published.
   """
   target = folder(out, dataset, options)
   for leftover in target.parent.glob(f'incomplete.*_{VERSION}'):
@@ -191,12 +191,12 @@ def build(
   try:
     with (
       tempfile.TemporaryDirectory() as downloads,  # nothing is downloaded
-      contextlib.redirect_stdout(io.StringIO()),  # it reports disk space
+      contextlib.redirect_stdout(io.StringIO()),  # prints the disk space
     ):
       builder.download_and_prepare(
         download_dir=downloads, download_config=config
       )
-  except errors.FedReIDError as error:  # with words of tensorflow-datasets
+  except errors.FedReIDError as error:  # without text of tensorflow-datasets
     raise type(error)(error.what, error.where, error.fix) from error
   return hashes
 
@@ -204,7 +204,7 @@ def build(
 def open_splits(
   out: Path, dataset: Dataset, options: Mapping[str, Any]
 ) -> dict[str, Any]:
-  """Returns the splits of a built data set, with files left encoded.
+  """Returns the splits of a built data set with encoded image files.
 
   Raises:
     ConfigError: when tensorflow-datasets is not installed.

@@ -1,22 +1,21 @@
-"""Image files -> one uint8 array on disk, decoded once, in parallel.
+"""Decodes image files into one uint8 array on disk, once and in parallel.
 
-The array is kept under a digest of what it was made from: every file's name,
-size and time of change, and the settings of the decoder. Its manifest holds the
-SHA-256 of every file read and of the array. A folder is whole or not there:
-what an interrupted run leaves is thrown away by the next one, and so is, with a
-line that says so, what is not as it was written any more.
+The array is stored under a digest of its inputs: the name, size and
+modification time of every file, and the settings of the decoder. Its manifest
+holds the SHA-256 of every input file and of the array. A folder is complete or
+absent: the leftovers of an interrupted run are deleted by the next run, and a
+damaged array is deleted with a message and decoded again.
 """
 
-import contextlib
-import fcntl
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent import futures
 from pathlib import Path
 from typing import Any
 
+import filelock
 import numpy as np
 
 from fedreid_jax import errors
@@ -25,7 +24,7 @@ from fedreid_jax.data import integrity
 from fedreid_jax.data.decoder import Decoder
 
 SHOWN = 20  # names of bad files in a message
-_TASK = 64  # images a thread decodes at a time
+_TASK = 64  # images that a thread decodes at a time
 
 Advance = Callable[[int], None]
 
@@ -37,16 +36,16 @@ def cache_dir() -> Path:
 
 
 def stat(root: Path, files: Sequence[str]) -> list[tuple[int, int]]:
-  """Returns size in bytes and time of change in ns of every file.
+  """Returns the size in bytes and modification time in ns of every file.
 
   Raises:
-    DataError: for a file that is gone.
+    DataError: for a missing file.
   """
   try:
     stats = [os.stat(root / name) for name in files]
   except OSError as error:
     raise errors.DataError(
-      f'file is gone: {error.strerror}', str(error.filename), 'restore it'
+      f'file is missing: {error.strerror}', str(error.filename), 'restore it'
     ) from error
   return [(s.st_size, s.st_mtime_ns) for s in stats]
 
@@ -57,12 +56,12 @@ def build(
   """Returns the decoded images of files under a folder.
 
   Args:
-    root: folder.
-    files: names relative to it, in the order wanted.
-    decoder: how to decode.
+    root: folder of the files.
+    files: names relative to it, in the order of the result.
+    decoder: settings of the decoder.
 
   Returns:
-    (memory-mapped uint8 `[M, H, W, ch]`, manifest as of `ensure`, digest).
+    (memory-mapped uint8 `[M, H, W, ch]`, manifest of `ensure`, digest).
 
   Raises:
     DataError: naming the files that cannot be decoded.
@@ -84,23 +83,24 @@ def ensure(
   where: str,
   advance: Advance | None = None,
 ) -> tuple[np.ndarray, dict[str, Any]]:
-  """Opens the array of a folder, after decoding it if it is not there.
+  """Opens the array of a folder and decodes the images first if it is missing.
 
-  One that is damaged is decoded again. A line on stderr says so, and another
-  one how many images are left out.
+  A damaged array is decoded again. Lines on stderr report this and the number
+  of images that are left out.
 
   Args:
-    folder: that has, or will have, `images.npy` and `manifest.json`.
+    folder: where `images.npy` and `manifest.json` are, or will be.
     names: of the images, for the manifest and messages.
-    read: file or array of the image at a position; called from threads.
-    decoder: how to decode.
-    where: the images come from, for messages.
-    advance: told how many more images are done.
+    read: returns the file or array of the image at a position; called from
+      threads.
+    decoder: settings of the decoder.
+    where: source of the images, for messages.
+    advance: called with the number of further images that are done.
 
   Returns:
     (memory-mapped uint8 `[M, H, W, ch]`, manifest with `kept`, the positions
-    that could be read, `sha256`, of the files they came from, `left_out`, names
-    of the others and why, `decoder`, `array`, the hash of images.npy).
+    that could be read, `sha256`, of their files, `left_out`, names of the
+    others with reasons, `decoder`, and `array`, the hash of images.npy).
 
   Raises:
     DataError: naming the images that cannot be decoded.
@@ -112,12 +112,12 @@ def ensure(
       found = _open(folder)
       if isinstance(found, str):
         if found:
-          _say(f'{folder} is damaged ({found}) and made again')
+          _say(f'{folder} is damaged ({found}) and is made again')
         _write(folder, names, read, decoder, where, advance)
         found = _open(folder)
   if isinstance(found, str):
     raise errors.ResourceError(
-      f'what was written is not read back: {found}',
+      f'data read back differs from data written: {found}',
       str(folder),
       'check the disk',
     )
@@ -135,7 +135,7 @@ def _say(what: str) -> None:
 
 
 def _open(folder: Path) -> tuple[np.ndarray, dict[str, Any]] | str:
-  """Returns array and manifest, or why they cannot be used, '' for none."""
+  """Returns array and manifest, or the reason why not; '' if it is missing."""
   if not folder.is_dir():
     return ''
   try:
@@ -146,20 +146,20 @@ def _open(folder: Path) -> tuple[np.ndarray, dict[str, Any]] | str:
     return f'no {Path(error.filename).name}'
   except ValueError as error:
     return str(error)
-  # Its name is a digest of what it was made from.
+  # The name of the folder is a digest of the inputs.
   return (images, manifest) if manifest['folder'] == folder.name else 'renamed'
 
 
-@contextlib.contextmanager
-def exclusive(folder: Path) -> Iterator[None]:
-  """Waits until no other process works on a folder."""
-  with open(folder.with_name(folder.name + '.lock'), 'w') as lock:
-    fcntl.flock(lock, fcntl.LOCK_EX)  # freed when the process ends, however
-    yield
+def exclusive(folder: Path) -> filelock.BaseFileLock:
+  """Returns a lock that is held by one process or thread at a time.
+
+  Entering it waits for the others; it is released when a process ends.
+  """
+  return filelock.FileLock(folder.with_name(folder.name + '.lock'))
 
 
 def _write(folder, names, read, decoder, where, advance) -> None:
-  """Decodes everything into a new folder, moved in place when complete."""
+  """Decodes all images into a new folder, which is then moved in place."""
   part = folder.with_name(folder.name + '.part')
   for leftover in (part, folder):
     shutil.rmtree(leftover, ignore_errors=True)
@@ -173,7 +173,7 @@ def _write(folder, names, read, decoder, where, advance) -> None:
         f'{len(bad)} of {len(names)} images cannot be read: '
         + '; '.join(sorted(bad)[:SHOWN]),
         where,
-        "mend them, or set data.on_bad_image='skip'",
+        "fix them, or set data.on_bad_image='skip'",
       )
     kept = [k for k, sha in enumerate(hashes) if sha]
     if bad:
@@ -200,7 +200,7 @@ def _write(folder, names, read, decoder, where, advance) -> None:
 def _reserve(path: Path, shape: tuple[int, ...]) -> np.memmap:
   array = np.lib.format.open_memmap(path, 'w+', np.uint8, shape)
   if hasattr(os, 'posix_fallocate') and array.nbytes:
-    # A full disk must be an error here, not a bus error at some later store.
+    # A full disk must be an error here and not a bus error at a later store.
     with errors.on_disk(path), open(path, 'r+b') as file:
       os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
   return array
@@ -209,7 +209,7 @@ def _reserve(path: Path, shape: tuple[int, ...]) -> np.memmap:
 def _decode_all(
   whole: np.ndarray, names, read, decoder: Decoder, advance: Advance | None
 ) -> tuple[list[str | None], list[str]]:
-  """Fills the array; returns every image's hash, and who could not be read."""
+  """Fills the array; returns every image's hash, and the unreadable images."""
   hashes: list[str | None] = [None] * len(names)
   bad: list[str] = []
 

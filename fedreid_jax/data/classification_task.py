@@ -1,4 +1,4 @@
-"""Tests of classification: other images of the classes that are learned."""
+"""Classification targets: other images of the training classes."""
 
 from collections.abc import Sequence
 
@@ -6,19 +6,19 @@ import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.core.types import ClientData
-from fedreid_jax.data.federation import Images, Target, Trial, World
+from fedreid_jax.data.federation import Images, Source, Target, Trial
 from fedreid_jax.evaluation import classification
 
 
 def make_target(images: Images, learned: np.ndarray) -> Target:
-  """Makes a test of images under the labels that clients learn.
+  """Makes a target whose labels are those of the clients.
 
   Args:
-    images: to test on.
+    images: test images.
     learned: identities of the training images, in any order and number.
 
   Raises:
-    DataError: without test images, or for one of a class nobody learns.
+    DataError: without test images, or for a class without training images.
   """
   people = images.identities
   if not len(people):
@@ -26,9 +26,9 @@ def make_target(images: Images, learned: np.ndarray) -> Target:
   unknown = np.setdiff1d(people, learned)
   if len(unknown):
     raise errors.DataError(
-      f'classes {unknown[:5].tolist()} are tested and not trained',
+      f'classes {unknown[:5].tolist()} are tested on and not trained on',
       images.name,
-      'test fewer, or train more',
+      'test fewer classes, or train on more',
     )
   labels = np.searchsorted(np.unique(learned), people).astype(np.int32)
   rows = np.arange(len(people))
@@ -40,22 +40,22 @@ def make_target(images: Images, learned: np.ndarray) -> Target:
   )
 
 
-def check_clients(world: World, clients: Sequence[ClientData]) -> None:
+def check_clients(source: Source, clients: Sequence[ClientData]) -> None:
   """Refuses clients that do not number the classes as the targets do.
 
   Raises:
-    ConfigError: for another domain than the one that is tested on, or a
-      scenario in which clients number classes of their own.
+    ConfigError: for a domain other than the tested one, or a client split in
+      which clients have label spaces of their own.
   """
-  learned = [domain.name for domain in world.sources]
-  tested = {target.name for target in world.targets}
+  learned = [domain.name for domain in source.domains]
+  tested = {target.name for target in source.targets}
   if len(learned) > 1 or tested - set(learned):
     raise errors.ConfigError(
       f'{learned} are trained on and {sorted(tested)} tested on',
       'data.sources',
       'classification is of one domain',
     )
-  total = len(np.unique(world.sources[0].identities))
+  total = len(np.unique(source.domains[0].identities))
   own = {client.num_identities for client in clients}
   if own != {total}:
     raise errors.ConfigError(

@@ -1,9 +1,9 @@
-"""Domains -> clients: who holds which images, under which labels.
+"""Splits domains into clients with images and label spaces.
 
-The published settings of federated re-identification differ in two things
-only: how images are dealt out (a client per data set, camera, group of
-identities, or one for all) and whose identities a client's labels number (its
-own, its data set's, or everybody's).
+The published settings of federated re-identification differ in two points:
+the partition of the images (one client per data set, camera or group of
+identities, or one client for all) and the label space of a client (its own
+identities, those of its data set, or those of all).
 """
 
 from collections.abc import Sequence
@@ -30,17 +30,17 @@ ClientSplit = Literal[
   'entity_shared',
 ]
 Labels = Literal['', 'concat', 'max', 'global']
-# How each domain is dealt out, and whether all domains then become one client.
-CLIENT_SPLITS: dict[ClientSplit, tuple[partition.Deal, bool, str]] = {
+# Partition of each domain, whether all domains are merged, and label space.
+CLIENT_SPLITS: dict[ClientSplit, tuple[partition.Partition, bool, str]] = {
   'by_dataset': (partition.whole, False, 'own'),
   'by_camera': (partition.by_camera, False, 'own'),
   'by_identity': (partition.by_identity, False, 'own'),
   'centralised': (partition.whole, True, 'all'),
   'standalone': (partition.whole, False, 'own'),
-  # One domain whose classes every client may have.
+  # One domain; each client may have any of its classes.
   'iid': (partition.iid, False, 'domain'),
   'dirichlet': (partition.dirichlet, False, 'domain'),
-  # Visible-infrared: one camera or one entity a client, entities merged.
+  # Visible-infrared: one camera or entity per client, or merged entities.
   'camera_independent': (partition.by_camera, False, 'domain'),
   'entity_independent': (partition.whole, False, 'all'),
   'entity_shared': (partition.whole, True, 'all'),
@@ -57,7 +57,7 @@ def make_clients(
   num_clients: int,
   concentration: float,
 ) -> tuple[ClientData, ...]:
-  """Deals the images of domains to clients, sorted by name.
+  """Splits the images of domains into clients, sorted by name.
 
   Labels are dense in a label space: the client's own identities, all of its
   domain's ('camera_independent', 'iid', 'dirichlet': the identities its clients
@@ -65,35 +65,28 @@ def make_clients(
   ('entity_independent', 'entity_shared', 'centralised').
 
   Args:
-    domains: to learn from; identities are unique within each.
+    domains: training domains; identities are unique within each.
     split: one of `CLIENT_SPLITS`.
-    seed: of the deals that are random.
-    labels: the split's own label space if '', else one of a classifier
-      that travels: 'concat' numbers the clients' identities one after another,
+    seed: of random partitions.
+    labels: '' for the split's own label space, else that of a shared
+      classifier: 'concat' numbers the clients' identities one after another,
       'max' has as many columns as the largest client and lets identities of
-      different clients share one, 'global' numbers the persons of all domains.
+      different clients use the same one, 'global' numbers the persons of all
+      domains.
     num_clients: of 'iid' and 'dirichlet'.
     concentration: of 'dirichlet'.
 
   Raises:
     DataError: for a domain without images, names that are not unique or
-      collide, several domains where the split is of one, or a domain too
-      small to be dealt.
+      collide, several domains for a split of one domain, or a domain with too
+      few images.
   """
-  deal, merge, space = CLIENT_SPLITS[split]
-  shares = partition.Shares(seed, num_clients, concentration)
+  divide, merge, space = CLIENT_SPLITS[split]
+  options = partition.Options(seed, num_clients, concentration)
   if labels:
     space = 'all' if labels == 'global' else 'own'
   domains = sorted(domains, key=lambda d: d.name)
-  for domain in domains:
-    if not len(domain.identities):
-      raise errors.DataError('no images', domain.name, 'remove the client')
-  if split in OF_ONE_DOMAIN and len(domains) > 1:
-    raise errors.DataError(
-      f'{split} training of {len(domains)} domains',
-      'data.sources',
-      'name one of them',
-    )
+  _check_domains(domains, split)
   sizes = [len(np.unique(d.identities)) for d in domains]
   clients, first = [], 0
   for domain, size in zip(domains, sizes, strict=True):
@@ -104,7 +97,7 @@ def make_clients(
     columns = {'own': 0, 'domain': size, 'all': sum(sizes)}[space]
     first += size
     numbered = domain._replace(identities=dense)
-    clients += [_client(part, columns) for part in deal(numbered, shares)]
+    clients += [_client(part, columns) for part in divide(numbered, options)]
   if merge:
     clients = [_merged(clients)]
   clients.sort(key=lambda c: c.name)
@@ -112,6 +105,18 @@ def make_clients(
   if labels in ('concat', 'max'):
     clients = _one_space(clients, labels)
   return tuple(clients)
+
+
+def _check_domains(domains: Sequence[Images], split: str) -> None:
+  for domain in domains:
+    if not len(domain.identities):
+      raise errors.DataError('no images', domain.name, 'remove the client')
+  if split in OF_ONE_DOMAIN and len(domains) > 1:
+    raise errors.DataError(
+      f'{split} training of {len(domains)} domains',
+      'data.sources',
+      'name one of them',
+    )
 
 
 def _one_space(clients: Sequence[ClientData], labels: str) -> list[ClientData]:
@@ -142,7 +147,7 @@ def _client(part: Images, columns: int) -> ClientData:
 
 
 def _merged(clients: Sequence[ClientData]) -> ClientData:
-  """Joins clients of one label space; their cameras stay apart."""
+  """Merges clients of one label space and keeps their cameras distinct."""
   stride = 1 + max(int(c.cameras.max()) for c in clients)
   return ClientData(
     '+'.join(c.name for c in clients),
@@ -163,5 +168,7 @@ def _check_names(names: list[str]) -> None:
   )
   if twice:
     raise errors.DataError(
-      f'client names are not unique: {twice}', 'data.sources', 'name each once'
+      f'client names are not unique: {twice}',
+      'data.sources',
+      'name each domain once',
     )

@@ -1,9 +1,9 @@
-"""What training does to the colours of an image, and how often.
+"""Random changes of the colours of an image in training.
 
 Channel exchange copies one channel of a normalised image, or its luminance, to
 all three (Ye et al., "Channel augmented joint learning for visible-infrared
-recognition"; L2RW's channel augmentation). A law is the probabilities of five
-outcomes: as it is, red, green, blue or luminance in all channels.
+recognition"; L2RW's channel augmentation). A law gives the probabilities of
+five outcomes: unchanged, or red, green, blue or luminance in all channels.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,20 +19,20 @@ from fedreid_jax.core.types import Array
 LUMINANCE = (0.2989, 0.5870, 0.1140)
 Kind = Literal['exchange', 'copy', 'grey', 'adapt']
 Infrared = Literal['same', 'adapt', 'hue']
-# Shares of red, green, blue and luminance. CAJ's infrared images: each channel
-# a quarter, luminance half of the last quarter, nothing the other half.
+# Weights of red, green, blue and luminance. CAJ's infrared images: a quarter
+# for each channel, half of the last quarter for luminance, the rest unchanged.
 KINDS = {
   'exchange': (1, 1, 1, 1),
   'copy': (1, 1, 1, 0),
   'grey': (0, 0, 0, 1),
   'adapt': (2, 2, 2, 1),
 }
-# How often channels of infrared images are exchanged: as those of the others;
-# by CAJ's law; never, but hues are rotated (DNS).
+# Probability of exchanging channels of infrared images: as for visible images;
+# by CAJ's law; zero, with rotated hues (DNS).
 INFRARED = {'same': None, 'adapt': 7 / 8, 'hue': 0.0}
-VISIBLE, OTHER, COPY = range(3)  # groups of images; the first two modalities
+VISIBLE, OTHER, COPY = range(3)  # groups of images; 0 and 1 are modalities
 
-# `[outcome, channel taken, channel written]`.
+# `[outcome, input channel, output channel]`.
 _MIXES = np.stack(
   [
     np.eye(3),
@@ -43,13 +43,13 @@ _MIXES = np.stack(
 
 
 class Colours(NamedTuple):
-  """What a training view does to colours.
+  """Colour changes of a training transform.
 
   Attributes:
-    groups: `(B, modalities [B] or None) -> int32 [B]`, visible, infrared or a
+    groups: `(B, modalities [B] or None) -> int32 [B]`, visible, infrared or
       copy.
-    before: `(key, image, group) -> image`, before normalisation.
-    after: `(key, image, group) -> image`, after it and after erasing.
+    before: `(key, image, group) -> image`, run before normalisation.
+    after: `(key, image, group) -> image`, run after normalisation and erasing.
   """
 
   groups: Callable[..., Array]
@@ -58,19 +58,19 @@ class Colours(NamedTuple):
 
 
 def make(config: Mapping[str, Any], channels: int) -> Colours:
-  """Builds what a configuration asks for; what it leaves out costs nothing.
+  """Builds the colour changes of a configuration; unused ones cost nothing.
 
   Args:
     config: fields `grey` (probability of luminance before normalisation),
-      `channel` (probability of an exchange of channels), `channel_kinds` (what
-      it does, of `KINDS`), `infrared` (what infrared images get instead, of
-      `INFRARED`), `copies` (the kind of exchange that every image in the second
-      third of a batch gets, the copies of the sampler 'pk_caj'; '' where there
-      are none).
-    channels: of the images.
+      `channel` (probability of an exchange of channels), `channel_kinds` (its
+      kind, of `KINDS`), `infrared` (the treatment of infrared images, of
+      `INFRARED`), `copies` (the kind of exchange for every image in the second
+      third of a batch, the copies of the sampler 'pk_caj'; '' if there are
+      none).
+    channels: number of channels of the images.
 
   Raises:
-    ConfigError: for an unknown kind, or images that have no colours.
+    ConfigError: for an unknown kind, or images without RGB channels.
   """
   grey, infrared, copies = (config[n] for n in ('grey', 'infrared', 'copies'))
   if infrared not in INFRARED:
@@ -92,9 +92,9 @@ def make(config: Mapping[str, Any], channels: int) -> Colours:
   turns, exchanges = infrared == 'hue', bool((laws[:, 0] < 1).any())
   if channels != 3 and (grey or turns or exchanges):
     raise errors.ConfigError(
-      f'changes of colour for images of {channels} channels',
+      f'colour changes of images with {channels} channels',
       'augment',
-      "leave them out, or set data.channels='rgb'",
+      "turn them off, or set data.channels='rgb'",
     )
 
   def groups(size, modalities):
@@ -129,7 +129,7 @@ def law(kind: str, probability: float) -> tuple[float, ...]:
 
   Args:
     kind: one of `KINDS`.
-    probability: that the image is changed at all.
+    probability: of any change of the image.
 
   Raises:
     ConfigError: for an unknown kind.
@@ -147,7 +147,7 @@ def exchange(key: Array, image: Array, chances: Array) -> Array:
   """Draws one of the five outcomes for `[H, W, 3]`.
 
   Args:
-    key: of the image.
+    key: PRNG key of the image.
     image: normalised; a copied channel keeps its own mean and deviation.
     chances: probabilities of the outcomes, `[5]`.
   """
@@ -162,17 +162,17 @@ def luminance(image: Array) -> Array:
 
 
 def _mixed(image: Array, mix: Array) -> Array:
-  # Not a matrix product, which would round a channel that is only copied.
+  # A matrix product would round a channel that is only copied.
   red, green, blue = (image[..., k, None] * mix[k] for k in range(3))
   return red + green + blue
 
 
 def rotate_hue(image: Array, turn: Array | float) -> Array:
-  """Turns the hue of `[H, W, 3]`, saturation and value as they were.
+  """Rotates the hue of `[H, W, 3]` and keeps saturation and value.
 
   Args:
-    image: not negative, of any scale.
-    turn: share of the whole circle of hues.
+    image: non-negative, of any scale.
+    turn: fraction of the full circle of hues.
   """
   red, green, blue = (image[..., k] for k in range(3))
   value, lowest = image.max(axis=-1), image.min(axis=-1)

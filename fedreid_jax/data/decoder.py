@@ -1,8 +1,8 @@
-"""One image file or array -> uint8 pixels of the size wanted.
+"""Decodes an image file or array to uint8 pixels of a given size.
 
-Files come from strangers: only readers of the formats people are photographed
-in are tried, since others start programs (PostScript) or fetch files, and a
-header that is too large or too deep ends the matter before a pixel is decoded.
+Files are untrusted input: only readers of common photograph formats are tried,
+since other readers start programs (PostScript) or fetch files, and a file whose
+header announces too many pixels or too many bits is refused before decoding.
 """
 
 import hashlib
@@ -19,23 +19,23 @@ MAX_PIXELS = 40_000_000
 Resample = Literal['bicubic', 'bilinear', 'lanczos']
 RESAMPLE = get_args(Resample)
 
-# A file that matters is refused by name; Pillow's remarks name none.
+# A bad file is refused by name; the warnings of Pillow do not contain it.
 warnings.filterwarnings('ignore', module=r'PIL\.')
 
 
 class Decoder(NamedTuple):
-  """How a file becomes an array.
+  """Settings of the decoder.
 
   Attributes:
     height: H.
     width: W.
     channels: 3 for RGB, 1 for grey.
-    invert: turn dark strokes on white into light on black.
+    invert: whether to turn dark strokes on white into light on black.
     on_bad_image: 'error', or 'skip' to leave out files that cannot be read.
     resample: one of `RESAMPLE`.
     max_pixels: of a file, height times width; a larger one is not decoded.
-    fast: let a JPEG file of at least twice the size be decoded at a half, a
-      quarter or an eighth of its own; pixels differ a little.
+    fast: whether a JPEG file of at least twice the size is decoded at a half,
+      a quarter or an eighth of its own; pixels differ a little.
   """
 
   height: int
@@ -63,15 +63,15 @@ def of(config) -> Decoder:
 
 
 def decode(data: bytes | np.ndarray, decoder: Decoder) -> np.ndarray:
-  """Decodes one image file or fits one array, `[H, W, ch]` uint8.
+  """Decodes one image file, or resizes one array, to `[H, W, ch]` uint8.
 
-  The format is told by content; orientation tags are applied; grey, palette,
-  CMYK and transparent images become RGB; the first frame counts.
+  The format is detected from the content; orientation tags are applied; grey,
+  palette, CMYK and transparent images become RGB; the first frame is used.
 
   Raises:
-    ValueError: saying why the bytes are no usable image.
+    ValueError: with the reason why the bytes are no usable image.
   """
-  # Another library may have switched this on: half an image would pass.
+  # Another library may have switched this on: half an image would be accepted.
   ImageFile.LOAD_TRUNCATED_IMAGES = False
   if not len(data):
     raise ValueError('empty file')
@@ -93,15 +93,15 @@ def decode(data: bytes | np.ndarray, decoder: Decoder) -> np.ndarray:
 def open_image(
   source: bytes | np.ndarray | Path, max_pixels: int = MAX_PIXELS
 ) -> Image.Image:
-  """Opens an image whose header says that it may be decoded.
+  """Opens an image whose header allows it to be decoded.
 
   Args:
     source: bytes of a file, its path, or uint8 pixels `[H, W, 3]`.
-    max_pixels: that it may have.
+    max_pixels: largest allowed number of pixels.
 
   Raises:
     ValueError: for an image that is too large, too small or not of 8 bits.
-    OSError: for bytes that are none of `FORMATS`.
+    OSError: for bytes of a format other than `FORMATS`.
   """
   if isinstance(source, np.ndarray):
     image = Image.fromarray(source)
@@ -130,7 +130,7 @@ def _check_header(image: Image.Image, max_pixels: int) -> None:
     raise ValueError(f'{size}, more than max_pixels={max_pixels}')
   if min(image.size) < 2:
     raise ValueError(size)
-  # Pillow calls some files of 16 bits RGB; how they are stored gives them away.
+  # Pillow reports RGB for some files of 16 bits; the raw mode shows them.
   stored = ''
   if image.format in ('PNG', 'TIFF') and (tiles := getattr(image, 'tile', ())):
     stored = tiles[0].args
@@ -146,9 +146,9 @@ def content_hash(data: bytes | np.ndarray) -> str:
 
 
 def colour_file(data: bytes | np.ndarray) -> bytes:
-  """Returns a file of colour as it is, and anything else made one.
+  """Returns a colour file unchanged, and anything else converted to one.
 
-  A file that cannot be opened is returned as it is too.
+  A file that cannot be opened is also returned unchanged.
   """
   if isinstance(data, bytes):
     try:

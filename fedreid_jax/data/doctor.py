@@ -1,4 +1,4 @@
-"""What is wrong with a data set on disk, before anybody trains on it."""
+"""Checks of a data set on disk before training."""
 
 import os
 from collections import defaultdict
@@ -17,7 +17,7 @@ TESTED = ('query', 'gallery', 'query+gallery')
 
 
 class Row(NamedTuple):
-  """A split as it is, and as published (None where it should not be)."""
+  """Counts of a split, found and published (None for an unexpected split)."""
 
   split: str
   found: Count
@@ -25,7 +25,7 @@ class Row(NamedTuple):
 
 
 class Report(NamedTuple):
-  """What was found in a data set."""
+  """Counts and findings of a data set."""
 
   rows: list[Row]
   findings: list[Finding]
@@ -42,17 +42,17 @@ def examine(
   options: Mapping[str, Any],
   deep: bool = False,
 ) -> Report:
-  """Compares a data set with what was published, and looks at every file.
+  """Compares a data set with the published counts and checks every file.
 
   Args:
-    dataset: which.
+    dataset: its description.
     folder: of its archive, as `registry.locate` returns it.
-    options: all of them.
-    deep: decode every image and compare their contents.
+    options: all of its options.
+    deep: whether to decode every image and compare their contents.
 
   Raises:
     ConfigError: for an unknown option or value.
-    DataError: when the folder cannot be read at all.
+    DataError: when the folder cannot be read.
   """
   records = registry.read(dataset, folder, **options)
   splits: dict[str, list[Record]] = defaultdict(list)
@@ -97,7 +97,7 @@ def _count(splits, expected) -> tuple[list[Row], list[Finding]]:
 def _leaks(splits: Mapping[str, list[Record]]) -> list[Finding]:
   learnt = {r.person for r in _pick(splits, LEARNT)}
   tested = {r.person for r in _pick(splits, TESTED)}
-  # Junk and strangers are not persons anybody asks for.
+  # Junk and distractors are not persons of a query.
   both = sorted(person for person in learnt & tested if person > 0)
   if not both:
     return []
@@ -105,12 +105,12 @@ def _leaks(splits: Mapping[str, list[Record]]) -> list[Finding]:
 
 
 def _matches(splits, protocol: protocols.Protocol) -> list[Finding]:
-  """Finds persons and queries that no other image is a right answer for."""
+  """Finds persons and queries without another image that is a right answer."""
   findings = []
   train = _pick(splits, LEARNT)
   lonely = _lonely(train)
   if lonely and len({r.camera for r in train}) > 1:
-    what = f'training persons before one camera only, {shown(lonely)}'
+    what = f'training persons seen by one camera only, {shown(lonely)}'
     findings.append(Finding(False, what))
   gallery = defaultdict(set)
   for r in _pick(splits, ('gallery', 'query+gallery')):
@@ -127,7 +127,7 @@ def _matches(splits, protocol: protocols.Protocol) -> list[Finding]:
     images[r.person] += 1
   single = [person for person, number in images.items() if number < 2]
   if single:
-    what = f'persons of one image, never tested, {shown(single)}'
+    what = f'persons with one image, never tested, {shown(single)}'
     findings.append(Finding(len(single) == len(images), what))
   return findings
 
@@ -140,20 +140,20 @@ def _lonely(records: Sequence[Record]) -> list[int]:
 
 
 def _answers(query: Record, cameras: set[int], protocol) -> set[int]:
-  hidden = {two for one, two in protocol.shared_places if one == query.camera}
+  hidden = {two for one, two in protocol.common_places if one == query.camera}
   if protocol.same_camera:
     hidden.add(query.camera)
   return cameras - hidden
 
 
 def check(report: Report, root: str | os.PathLike) -> None:
-  """Refuses a data set that training or testing would be wrong with.
+  """Refuses a data set with errors.
 
   Raises:
-    DataError: counting the errors, with the first of them.
+    DataError: with the number of errors, and the first of them.
   """
   wrong = [finding.what for finding in report.findings if finding.is_error]
   if wrong:
     raise errors.DataError(
-      f'{len(wrong)} errors, first: {wrong[0]}', str(root), 'mend the folder'
+      f'{len(wrong)} errors, first: {wrong[0]}', str(root), 'fix the folder'
     )

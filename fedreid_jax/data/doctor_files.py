@@ -1,4 +1,4 @@
-"""What is wrong with the files of a data set."""
+"""Checks of the files of a data set."""
 
 import os
 from collections import defaultdict
@@ -13,15 +13,15 @@ from fedreid_jax.data.datasets.records import Dataset, Record
 
 LEARNT = ('train', 'val')
 SHOWN = 5  # names in a finding
-_TASK = 64  # files a thread looks at
+_TASK = 64  # files that a thread checks at a time
 
 
 class Finding(NamedTuple):
-  """One thing that is not as it should be.
+  """One problem of a data set.
 
   Attributes:
-    is_error: training or testing would be wrong; else only to be known.
-    what: one line.
+    is_error: whether training or testing would be wrong; else a notice.
+    what: description, one line.
   """
 
   is_error: bool
@@ -29,14 +29,14 @@ class Finding(NamedTuple):
 
 
 def shown(names: Iterable[Any]) -> str:
-  """Returns how many names there are, and the first of them."""
+  """Returns the number of names, and the first of them."""
   names = [str(name) for name in names]
   more = f' and {len(names) - SHOWN} more' if len(names) > SHOWN else ''
   return f'{len(names)}: ' + ', '.join(names[:SHOWN]) + more
 
 
 def _in_threads(work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-  """Returns what is not None of the results, in order."""
+  """Returns the results that are not None, in order."""
 
   def some(start: int) -> list[Any]:
     return [work(item) for item in items[start : start + _TASK]]
@@ -47,7 +47,7 @@ def _in_threads(work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
 
 
 def look(root: Path, paths: Sequence[str]) -> list[Finding]:
-  """Looks at both ends of every file; decodes only what looks broken."""
+  """Checks both ends of every file; decodes only files that look broken."""
   small = decoder.Decoder(8, 8)
 
   def look(path: str) -> tuple[bool, str] | None:
@@ -68,13 +68,16 @@ def look(root: Path, paths: Sequence[str]) -> list[Finding]:
   if bad:
     findings.append(Finding(True, f'unreadable files, {shown(bad)}'))
   if renamed:
-    what = f'files of another format than their name says, {shown(renamed)}'
+    what = f'files whose format differs from their suffix, {shown(renamed)}'
     findings.append(Finding(False, what))
   return findings
 
 
 def decode(dataset: Dataset, root: Path, records) -> list[Finding]:
-  """Decodes every image, and finds those that are the same file."""
+  """Decodes every image, and finds images of different splits that are equal.
+
+  Images are compared by the hash of their file or pixels.
+  """
   read = source.open_source(root, dataset, records)
   small = decoder.Decoder(8, 8)
 
@@ -104,6 +107,6 @@ def decode(dataset: Dataset, root: Path, records) -> list[Finding]:
   ):
     same = [s[one_side][0] for s in sides.values() if {one_side, two} <= {*s}]
     if same:
-      what = f'files of {one_side} that {two} has too, {shown(same)}'
+      what = f'files of {one_side} that are in {two} too, {shown(same)}'
       findings.append(Finding(is_error, what))
   return findings

@@ -1,6 +1,6 @@
-"""Images by domain, and what is trained and tested on them."""
+"""Images by domain, with training and test sets."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +27,7 @@ class Images(NamedTuple):
   modalities: np.ndarray
 
   def take(self, rows: np.ndarray) -> 'Images':
-    """Returns some of the images."""
+    """Returns the images at some rows."""
     return Images(
       self.name,
       lambda: self.images()[rows],
@@ -41,8 +41,8 @@ class Trial(NamedTuple):
   """One retrieval test.
 
   Attributes:
-    query: rows of the target's images that are asked for, int `[Q]`.
-    gallery: rows that are ranked, int `[P]`.
+    query: rows of the target's query images, int `[Q]`.
+    gallery: rows of the gallery images, int `[P]`.
   """
 
   query: np.ndarray
@@ -54,11 +54,11 @@ class Target(NamedTuple):
 
   Attributes:
     name: of the domain.
-    images: all that any trial needs.
+    images: all images of any trial.
     trials: one, or as many as the protocol draws.
-    protocol: name of its test protocol, '' where the configuration chooses.
+    protocol: name of its test protocol, '' if the configuration chooses it.
     direction: 'all', or query and gallery modality.
-    splits: what the trials were drawn as, to be kept beside the results.
+    splits: random draws behind the trials, stored with the results.
   """
 
   name: str
@@ -69,18 +69,18 @@ class Target(NamedTuple):
   splits: Any = None
 
 
-class World(NamedTuple):
-  """What a source of images offers.
+class Source(NamedTuple):
+  """Domains of a source of images.
 
   Attributes:
-    sources: domains to learn from.
+    domains: training domains.
     targets: domains to test on.
-    digest: hash of what the images were made from.
-    public: images everybody may see, or None.
-    notices: what a user of these domains together must know.
+    digest: hash of the inputs of the images.
+    public: public images, or None.
+    notices: warnings about this combination of domains.
   """
 
-  sources: tuple[Images, ...]
+  domains: tuple[Images, ...]
   targets: tuple[Target, ...]
   digest: str
   public: Images | None = None
@@ -92,13 +92,13 @@ class Federation(NamedTuple):
 
   Attributes:
     clients: sorted by name, the canonical order.
-    targets: retrieval tests on domains no client has.
+    targets: tests on domains that no client has.
     image_shape: `(H, W, ch)`.
     mean: per channel, of values in 0..1.
     std: per channel.
-    digest: hash of what the images were made from.
-    public: images everybody may see, or None; their identities are not used.
-    notices: what a user of these domains together must know.
+    digest: hash of the inputs of the images.
+    public: public images, or None; their identities are not used.
+    notices: warnings about this combination of domains.
   """
 
   clients: tuple[ClientData, ...]
@@ -112,14 +112,14 @@ class Federation(NamedTuple):
 
 
 def rows_of_query(rule: str, domain: Images, cameras: Sequence[str]):
-  """Returns which images of a target domain are queries, bool `[M]`.
+  """Returns a mask of the query images of a target domain, bool `[M]`.
 
   Args:
     rule: 'camera=NAME[+NAME...]' for all images of these cameras, 'first' for
       the first image of each identity, 'first_per_camera' for the first of each
       identity in each camera.
     domain: the images, in canonical order.
-    cameras: name of each camera number.
+    cameras: names by camera number.
 
   Raises:
     ConfigError: for an unknown rule or camera.
@@ -153,12 +153,12 @@ def rows_of_query(rule: str, domain: Images, cameras: Sequence[str]):
 def split_target(
   domain: Images, query: np.ndarray, protocol: str = ''
 ) -> Target:
-  """Makes a test of a domain; images that are no query are the gallery.
+  """Makes a retrieval test of a domain; the gallery is all that is no query.
 
   Args:
     domain: images.
-    query: which are queries, bool `[M]`.
-    protocol: name of the test protocol, '' where the configuration chooses.
+    query: mask of the queries, bool `[M]`.
+    protocol: name of the test protocol, '' if the configuration chooses it.
 
   Raises:
     DataError: when one side has no image.
@@ -170,65 +170,3 @@ def split_target(
     )
   trial = Trial(np.flatnonzero(query), np.flatnonzero(~query))
   return Target(domain.name, domain, (trial,), protocol)
-
-
-def check_disjoint(sources: Sequence[str], targets: Sequence[str]) -> None:
-  """Refuses to test on a domain that is trained on.
-
-  Raises:
-    DataError: naming the domains.
-  """
-  both = sorted(set(sources) & set(targets))
-  if both:
-    raise errors.DataError(
-      f'{both} are trained and tested on',
-      'data.targets',
-      'drop them from data.sources or set data.allow_overlap',
-    )
-
-
-def check_no_copies(
-  sources: Mapping[str, Iterable[str]], targets: Mapping[str, Iterable[str]]
-) -> None:
-  """Refuses to test on files that are trained on, whatever they are called.
-
-  Args:
-    sources: SHA-256 of the files to learn from, by domain.
-    targets: of those to test on.
-
-  Raises:
-    DataError: counting them for every two domains that share any.
-  """
-  known = {name: set(files) for name, files in sources.items()}
-  shared = []
-  for target, files in targets.items():
-    own = set(files)
-    shared += [
-      f'{len(own & theirs)} of {len(own)} files of {target} are in {source} too'
-      for source, theirs in known.items()
-      if own & theirs
-    ]
-  if shared:
-    raise errors.DataError(
-      'trained and tested on: ' + ', '.join(shared),
-      'data.targets',
-      'remove the copies, or set data.allow_overlap',
-    )
-
-
-def check_public(public: str, others: Sequence[str]) -> None:
-  """Refuses a public set that somebody trains or is tested on.
-
-  Args:
-    public: its domain, '' for none.
-    others: domains of clients and targets.
-
-  Raises:
-    DataError: naming the domain.
-  """
-  if public and public in others:
-    raise errors.DataError(
-      f'the public set {public!r} belongs to a client or is tested on',
-      'data.public',
-      'name a domain that is neither source nor target',
-    )

@@ -1,4 +1,4 @@
-"""Which files a folder of images holds, and whether it may be read at all."""
+"""Lists the files of a folder of images and checks that they can be read."""
 
 import os
 import unicodedata
@@ -15,7 +15,7 @@ def check_root(root: str | os.PathLike, where: str = 'data.root') -> Path:
 
   Args:
     root: the folder; `~` is expanded.
-    where: the field or flag it came from, for messages.
+    where: the field or flag that holds it, for messages.
 
   Raises:
     DataError: when it is missing, an archive or a file.
@@ -36,16 +36,16 @@ def check_root(root: str | os.PathLike, where: str = 'data.root') -> Path:
 def list_files(root: Path, below: str = '') -> list[str]:
   """Returns all files below a folder, relative to the root, sorted.
 
-  Hidden files and what file managers leave behind are passed over.
+  Hidden files and files that file managers create are ignored.
 
   Args:
-    root: the folder names are relative to.
-    below: folder under it, with '/', to look into.
+    root: the folder that names are relative to.
+    below: folder under it to list, with '/'.
 
   Raises:
     DataError: for a link that leads out of the root or to a folder, a file that
-      is no regular one, a name that is no plain text, or two names that differ
-      in case or Unicode form only.
+      is not a regular one, a name that is not plain text, or two names that
+      differ in case or Unicode form only.
   """
   root = root.resolve()
   found: list[str] = []
@@ -56,11 +56,11 @@ def list_files(root: Path, below: str = '') -> list[str]:
 
 
 def list_folders(root: Path) -> list[str]:
-  """Returns the folders in a folder, sorted, but for hidden ones.
+  """Returns the folders in a folder, sorted and without hidden ones.
 
   Raises:
     DataError: for a link that leads out of the root or to another folder, a
-      name that is no plain text, or two names that differ in case or Unicode
+      name that is not plain text, or two names that differ in case or Unicode
       form only.
   """
   root = root.resolve()
@@ -86,7 +86,7 @@ def _check_unlike(names: list[str], root: Path) -> None:
       raise errors.DataError(
         f'{folded[plain]!r} and {name!r} differ in case only',
         str(root),
-        'rename one',
+        'rename one of them',
       )
 
 
@@ -104,7 +104,9 @@ def _walk(root: Path, below: str, found: list[str]) -> None:
       elif entry.is_file():
         found.append(name)
       else:
-        raise errors.DataError('no regular file', str(root / name), 'remove it')
+        raise errors.DataError(
+          'not a regular file', str(root / name), 'remove it'
+        )
 
 
 def _check_name(name: str, root: Path) -> None:
@@ -125,15 +127,15 @@ def _check_link(root: Path, name: str) -> None:
   path = root / name
   try:
     target = path.resolve(strict=True)
-  except (OSError, RuntimeError):  # the latter is how 3.11 reports a loop
+  except (OSError, RuntimeError):  # Python 3.11 raises the latter for a loop
     raise errors.DataError(
-      'link leads nowhere', str(path), 'remove it'
+      'the link is broken', str(path), 'remove it'
     ) from None
   if not target.is_relative_to(root):
     raise errors.DataError(
-      'link leads out of the folder', str(path), 'put a copy in its place'
+      'the link leads out of the folder', str(path), 'replace it by a copy'
     )
   if target.is_dir():
     raise errors.DataError(
-      'link to a folder', str(path), 'put a copy in its place'
+      'the link leads to a folder', str(path), 'replace it by a copy'
     )

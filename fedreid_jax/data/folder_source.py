@@ -1,8 +1,8 @@
-"""Any tree `domain/identity/image` on disk as a federation.
+"""A tree `domain/identity/image` on disk as a federation.
 
-Identity and camera are found in the path below the domain by regular
-expressions with one group. Hidden files and Thumbs.db are passed over; any
-other file must be an image.
+Regular expressions with one group find identity and camera in the path below
+the domain. Hidden files and Thumbs.db are ignored; any other file must be an
+image.
 """
 
 from pathlib import Path
@@ -12,8 +12,8 @@ import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.core import patterns
-from fedreid_jax.data import cache, decoder, federation, files
-from fedreid_jax.data.federation import Images, World
+from fedreid_jax.data import cache, decoder, federation, files, overlap
+from fedreid_jax.data.federation import Images, Source
 
 
 def _groups(config, field: str, names: list[str], where: Path) -> list[str]:
@@ -37,10 +37,10 @@ class Domain(NamedTuple):
   """One folder of images.
 
   Attributes:
-    images: of it.
-    cameras: name of each camera number.
+    images: images and labels.
+    cameras: names by camera number.
     files: SHA-256 of each image's file.
-    digest: of what the images were made from.
+    digest: hash of the inputs of the images.
   """
 
   images: Images
@@ -70,7 +70,7 @@ def read_domain(root: Path, name: str, config) -> Domain:
   images, manifest, digest = cache.build(folder, names, wanted)
   kept = np.asarray(manifest['kept'], np.int64)
   if not len(kept):
-    raise errors.DataError('no readable image', str(folder), 'mend the files')
+    raise errors.DataError('no readable image', str(folder), 'fix the files')
   identities = np.unique(np.asarray(identity)[kept], return_inverse=True)[1]
   cameras_by_name, cameras = np.unique(
     np.asarray(camera)[kept], return_inverse=True
@@ -89,16 +89,16 @@ def read_domain(root: Path, name: str, config) -> Domain:
   )
 
 
-def load(config, clients: bool = True) -> World:
+def load(config, clients: bool = True) -> Source:
   """Reads the domains of a folder.
 
   Args:
     config: `config.data`: `root`, `sources` (empty: every domain that is no
       target), `targets`, `public`, `query`, and the fields of `read_domain`.
-    clients: read the sources too, not only the targets.
+    clients: whether to read the training domains, too.
 
   Raises:
-    DataError: for anything in the folder that cannot be trained on.
+    DataError: for data that cannot be trained on.
     ConfigError: for an unknown query rule.
   """
   root = files.check_root(config.root)
@@ -118,11 +118,11 @@ def load(config, clients: bool = True) -> World:
         f'no domain {name!r}', str(root), f'domains are {", ".join(present)}'
       )
   if not config.allow_overlap:
-    federation.check_disjoint(sources, targets)
+    overlap.check_disjoint(sources, targets)
   wanted = {*sources, *targets, *public} if clients else {*targets}
   read = {n: read_domain(root, n, config) for n in sorted(wanted)}
   if clients and not config.allow_overlap:
-    federation.check_no_copies(
+    overlap.check_no_copies(
       {n: read[n].files for n in sources}, {n: read[n].files for n in targets}
     )
   tests = []
@@ -130,7 +130,7 @@ def load(config, clients: bool = True) -> World:
     images, cameras, *_ = read[name]
     query = federation.rows_of_query(config.query, images, cameras)
     tests.append(federation.split_target(images, query))
-  return World(
+  return Source(
     tuple(read[n].images for n in sources) if clients else (),
     tuple(tests),
     ':'.join(read[n].digest[:16] for n in sorted(read)),

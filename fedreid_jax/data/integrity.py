@@ -1,10 +1,10 @@
-"""Whether files written earlier are still as they were written.
+"""Checks that files have not changed since they were written.
 
-A JSON file holds a hash of itself; a large file is hashed in chunks by several
-threads, and its hash kept elsewhere. Since reading it takes time, its size,
-time of change and inode are noted beside it once it has matched, and while they
-stay it is not read again. What this cannot see is a disk that returns other
-bytes than were written to it.
+A JSON file holds a hash of itself. A large file is hashed in chunks by several
+threads and its hash is stored elsewhere. Since reading it takes time, its size,
+modification time and inode are stored beside it after a successful check, and
+the file is not read again while they stay the same. A disk that returns other
+bytes than were written is not detected then.
 """
 
 import contextlib
@@ -15,16 +15,16 @@ from concurrent import futures
 from pathlib import Path
 from typing import Any
 
-_CHUNK = 1 << 24  # bytes a thread hashes at a time
+_CHUNK = 1 << 24  # bytes that a thread hashes at a time
 
 
 def digest(*parts: Any) -> str:
-  """Returns the SHA-256 of anything JSON can write."""
+  """Returns the SHA-256 of values that JSON can represent."""
   return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def write(path: Path, content: dict[str, Any]) -> None:
-  """Writes an object as JSON with its own hash, whole or not at all."""
+  """Writes an object as JSON with its own hash, atomically."""
   part = path.with_name(path.name + '.part')
   part.write_text(json.dumps({'seal': digest(content), 'content': content}))
   part.replace(path)
@@ -34,7 +34,7 @@ def read(path: Path) -> dict[str, Any]:
   """Returns the object of a file that `write` wrote.
 
   Raises:
-    ValueError: when it is not as it was written.
+    ValueError: when the file has changed.
     OSError: when it cannot be read.
   """
   try:
@@ -65,14 +65,14 @@ def add(path: Path) -> str:
 
 
 def check(path: Path, sha: str) -> None:
-  """Checks that a file has a hash, reading it only if it may have changed.
+  """Checks the hash of a file, which is read only if it may have changed.
 
   Args:
     path: of the file.
-    sha: what `add` returned.
+    sha: value that `add` returned.
 
   Raises:
-    ValueError: when it has another.
+    ValueError: when the file has another hash.
     OSError: when it cannot be read.
   """
   looks = _looks(path, sha)
@@ -81,7 +81,7 @@ def check(path: Path, sha: str) -> None:
       return
   if _sha256(path) != sha:
     raise ValueError(f'{path.name} is not as it was written')
-  with contextlib.suppress(OSError):  # in a folder that others own
+  with contextlib.suppress(OSError):  # in a folder without write permission
     _stamp(path).write_text(json.dumps(looks))
 
 

@@ -1,16 +1,16 @@
-"""`config.data` -> the federation of a run."""
+"""Loads the federation of a run from `config.data`."""
 
 from fedreid_jax.data import (
   benchmark_source,
   classification_task,
   client_split,
-  federation,
   folder_source,
+  overlap,
   synthetic_source,
 )
 from fedreid_jax.data.federation import Federation
 
-WORLDS = {
+SOURCES = {
   'synthetic': synthetic_source.load,
   'folder': folder_source.load,
   'datasets': benchmark_source.load,
@@ -18,26 +18,26 @@ WORLDS = {
 
 
 def load(config, clients: bool = True) -> Federation:
-  """Reads or renders the images a configuration asks for.
+  """Reads or renders the images of a configuration.
 
   Args:
     config: `config.data`.
-    clients: read the sources too, not only the targets.
+    clients: whether to read the training domains, too.
 
   Raises:
     DataError: for data that cannot be trained on.
     ConfigError: for an unknown domain, query rule or option, or clients that
-      cannot classify what the targets show.
+      cannot classify the classes of the targets.
   """
   named = [
     spec.partition(':')[0] for spec in (*config.sources, *config.targets)
   ]
-  federation.check_public(config.public.partition(':')[0], named)
-  world = WORLDS[config.source](config, clients)
+  overlap.check_public(config.public.partition(':')[0], named)
+  source = SOURCES[config.source](config, clients)
   people = ()
   if clients:
     people = client_split.make_clients(
-      world.sources,
+      source.domains,
       config.client_split,
       config.world_seed,
       config.labels,
@@ -45,13 +45,13 @@ def load(config, clients: bool = True) -> Federation:
       concentration=config.concentration,
     )
     if config.task == 'classification':
-      classification_task.check_clients(world, people)
+      classification_task.check_clients(source, people)
   return without_images(config)._replace(
     clients=people,
-    targets=world.targets,
-    digest=world.digest,
-    public=world.public,
-    notices=world.notices,
+    targets=source.targets,
+    digest=source.digest,
+    public=source.public,
+    notices=source.notices,
   )
 
 

@@ -1,7 +1,7 @@
-"""How the images of a domain are dealt to clients.
+"""Partitions of the images of a domain into clients.
 
-A deal is a pure function of the domain, the seed and the domain's name; no
-image is at two clients.
+A partition is a pure function of the domain, the seed and the domain's name.
+Every image belongs to at most one client.
 """
 
 from collections.abc import Callable
@@ -14,14 +14,14 @@ from fedreid_jax.core import prng
 from fedreid_jax.data.federation import Images
 
 
-class Shares(NamedTuple):
-  """What a deal depends on besides the domain.
+class Options(NamedTuple):
+  """Parameters of a partition.
 
   Attributes:
-    seed: of whatever is random.
+    seed: of random partitions.
     num_clients: `N` of 'iid' and 'dirichlet'.
     concentration: of the Dirichlet law; above 10 nearly even, below 0.1 nearly
-      a class a client.
+      one class per client.
   """
 
   seed: int
@@ -29,18 +29,18 @@ class Shares(NamedTuple):
   concentration: float
 
 
-Deal = Callable[[Images, Shares], list[Images]]
+Partition = Callable[[Images, Options], list[Images]]
 
 
-def whole(domain: Images, shares: Shares) -> list[Images]:
-  """Gives one client all images."""
-  del shares
+def whole(domain: Images, options: Options) -> list[Images]:
+  """Keeps all images in one client."""
+  del options
   return [domain]
 
 
-def by_camera(domain: Images, shares: Shares) -> list[Images]:
-  """Gives every camera's images to a client."""
-  del shares
+def by_camera(domain: Images, options: Options) -> list[Images]:
+  """Makes one client per camera."""
+  del options
   return [
     domain.take(np.flatnonzero(domain.cameras == camera))._replace(
       name=f'{domain.name}.camera{camera}'
@@ -49,8 +49,8 @@ def by_camera(domain: Images, shares: Shares) -> list[Images]:
   ]
 
 
-def by_identity(domain: Images, shares: Shares) -> list[Images]:
-  """Deals equal numbers of identities to as many clients as cameras.
+def by_identity(domain: Images, options: Options) -> list[Images]:
+  """Assigns equal numbers of identities to as many clients as cameras.
 
   Raises:
     DataError: when there are fewer identities than cameras.
@@ -64,7 +64,7 @@ def by_identity(domain: Images, shares: Shares) -> list[Images]:
       domain.name,
       'use another data.client_split',
     )
-  order = _generator(domain, shares).permutation(people)
+  order = _generator(domain, options).permutation(people)
   rows = [
     np.flatnonzero(
       np.isin(domain.identities, order[k * share : (k + 1) * share])
@@ -74,34 +74,34 @@ def by_identity(domain: Images, shares: Shares) -> list[Images]:
   return _parts(domain, rows)
 
 
-def iid(domain: Images, shares: Shares) -> list[Images]:
-  """Deals images at random; sizes differ by one at most.
+def iid(domain: Images, options: Options) -> list[Images]:
+  """Assigns images at random; sizes differ by one at most.
 
   Raises:
     DataError: when there are fewer images than clients.
   """
-  _check_enough(domain, shares)
-  order = _generator(domain, shares).permutation(len(domain.identities))
-  return _parts(domain, np.array_split(order, shares.num_clients))
+  _check_enough(domain, options)
+  order = _generator(domain, options).permutation(len(domain.identities))
+  return _parts(domain, np.array_split(order, options.num_clients))
 
 
-def dirichlet(domain: Images, shares: Shares) -> list[Images]:
-  """Deals each class by weights of its own, `p ~ Dir(concentration)` over N.
+def dirichlet(domain: Images, options: Options) -> list[Images]:
+  """Assigns each class by its own weights, `p ~ Dir(concentration)` over N.
 
   Yurochkin et al., Bayesian nonparametric federated learning of neural
-  networks, ICML 2019, section 4. The images of a class, shuffled, are cut where
-  the cumulative weights say. A client that is left without any gets the last
-  image of the largest client (of equal ones the first), so none is empty.
+  networks, ICML 2019, section 4. The shuffled images of a class are cut at the
+  cumulative weights. A client without any image gets the last image of the
+  largest client (of equal ones the first), so no client is empty.
 
   Raises:
     DataError: when there are fewer images than clients.
   """
-  _check_enough(domain, shares)
-  rng, num = _generator(domain, shares), shares.num_clients
+  _check_enough(domain, options)
+  rng, num = _generator(domain, options), options.num_clients
   rows: list[list[int]] = [[] for _ in range(num)]
   for label in np.unique(domain.identities):
     order = rng.permutation(np.flatnonzero(domain.identities == label))
-    weights = rng.dirichlet(np.full(num, shares.concentration))
+    weights = rng.dirichlet(np.full(num, options.concentration))
     cuts = np.rint(np.cumsum(weights)[:-1] * len(order)).astype(int)
     for own, more in zip(rows, np.split(order, cuts), strict=True):
       own.extend(more.tolist())
@@ -110,8 +110,8 @@ def dirichlet(domain: Images, shares: Shares) -> list[Images]:
   return _parts(domain, rows)
 
 
-def _generator(domain: Images, shares: Shares) -> np.random.Generator:
-  return np.random.default_rng([shares.seed, prng.client_uid(domain.name)])
+def _generator(domain: Images, options: Options) -> np.random.Generator:
+  return np.random.default_rng([options.seed, prng.client_uid(domain.name)])
 
 
 def _parts(domain: Images, rows) -> list[Images]:
@@ -122,10 +122,10 @@ def _parts(domain: Images, rows) -> list[Images]:
   ]
 
 
-def _check_enough(domain: Images, shares: Shares) -> None:
-  if len(domain.identities) < shares.num_clients:
+def _check_enough(domain: Images, options: Options) -> None:
+  if len(domain.identities) < options.num_clients:
     raise errors.DataError(
-      f'{len(domain.identities)} images for {shares.num_clients} clients',
+      f'{len(domain.identities)} images for {options.num_clients} clients',
       domain.name,
       'lower data.num_clients',
     )

@@ -1,4 +1,4 @@
-"""A published data set written once, for every later run to open."""
+"""Writes a published data set once, so that later runs only open it."""
 
 import hashlib
 import os
@@ -26,23 +26,23 @@ def prepare(
 ) -> Prepared:
   """Writes a data set as ArrayRecord files and as an array, and opens it.
 
-  A second call does what is left: nothing when the first one ended.
+  A second call continues an interrupted one, and writes nothing if it ended.
 
   Args:
     source: its official folder, as `registry.locate` returns it.
     spec: `NAME[:option=value,...]`.
     out: folder to write to.
-    decoder: how to decode.
-    verify: compare the SHA-256 of files with what was prepared, not only their
-      size and time of change.
-    on_build: told how many more images are written.
-    on_decode: told how many more images are decoded.
+    decoder: settings of the decoder.
+    verify: whether to compare the SHA-256 of files with those of the prepared
+      files, not only their size and modification time.
+    on_build: called with the number of further images that are written.
+    on_decode: called with the number of further images that are decoded.
 
   Raises:
     ConfigError: for an unknown name, option or value, or when
       tensorflow-datasets is not installed.
-    DataError: for anything in the folder that is not as published, images that
-      cannot be decoded, and files that changed since they were prepared.
+    DataError: for files that are not as published, images that cannot be
+      decoded, and files that changed since they were prepared.
   """
   dataset, options = registry.parse(spec)
   base = Path(out).expanduser().absolute()
@@ -70,7 +70,7 @@ def _build(dataset, source, base, options, advance) -> None:
     ]
     for path in paths
   }
-  # Last, and in one step: without it the data set counts as not built.
+  # Last and atomic: without this file the data set counts as not built.
   integrity.write(
     built / prepared.SOURCES,
     {
@@ -102,12 +102,12 @@ def _check_unchanged(source: Path, built: Path, verify: bool) -> None:
 def changed(
   root: Path, recorded: Mapping[str, Sequence[Any]], verify: bool = False
 ) -> list[str]:
-  """Returns which files are not as they were recorded.
+  """Returns the files that differ from their records.
 
   Args:
     root: folder.
-    recorded: by name, (size, time of change, SHA-256).
-    verify: compare the SHA-256 of all, not size and time only.
+    recorded: by name, (size, modification time, SHA-256).
+    verify: whether to compare the SHA-256 of all files.
   """
   wrong = []
   for name, (size, mtime, sha) in recorded.items():

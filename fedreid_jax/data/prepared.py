@@ -1,7 +1,7 @@
-"""A published data set, decoded: pixels on disk and who and where each shows.
+"""A decoded published data set: pixels on disk, and labels.
 
-The images come from the official folder, or from what `prepare` wrote to. Both
-give the same arrays in the same order: by path, then part.
+The images come from the official folder or from a folder written by `prepare`.
+Both give the same arrays in the same order: by path, then part.
 """
 
 import functools
@@ -20,7 +20,7 @@ from fedreid_jax.data.datasets import registry, source
 from fedreid_jax.data.datasets.records import Dataset, Record
 from fedreid_jax.data.decoder import Decoder, content_hash
 
-SOURCES = 'sources.json'  # in a built data set: what it was made from
+SOURCES = 'sources.json'  # the inputs of a built data set
 
 
 class Prepared(NamedTuple):
@@ -28,7 +28,7 @@ class Prepared(NamedTuple):
 
   Attributes:
     dataset: its description.
-    options: all of them.
+    options: all of its options.
     images: uint8 `[M, H, W, ch]`, memory-mapped.
     people: numbers as in `Record.person`, int32 `[M]`.
     cameras: numbers as published, int32 `[M]`.
@@ -36,7 +36,7 @@ class Prepared(NamedTuple):
     splits: as in `Record.split`, str `[M]`.
     names: path and part of each image, `M` of them, unique.
     files: SHA-256 of the file or pixels of each image, str `[M]`.
-    digest: hash of what the images were made from.
+    digest: hash of the inputs of the images.
   """
 
   dataset: Dataset
@@ -51,7 +51,7 @@ class Prepared(NamedTuple):
   digest: str
 
   def rows(self, *splits: str) -> np.ndarray:
-    """Returns positions of the images of some splits, ascending."""
+    """Returns the rows of the images of some splits, ascending."""
     return np.flatnonzero(np.isin(self.splits, splits))
 
 
@@ -61,18 +61,18 @@ def open_prepared(
   decoder: Decoder,
   advance: Advance | None = None,
 ) -> Prepared:
-  """Opens a data set, after decoding it when nobody did before.
+  """Opens a data set and decodes its images if that has not been done.
 
   Args:
-    root: what `prepare` wrote to, or the official folder or the one above.
+    root: folder written by `prepare`, or the official folder or its parent.
     spec: `NAME[:option=value,...]`.
-    decoder: how to decode.
-    advance: told how many more images are decoded.
+    decoder: settings of the decoder.
+    advance: called with the number of further images that are decoded.
 
   Raises:
     ConfigError: for an unknown name, option or value.
-    DataError: for anything in the folder that is not as published, and for
-      images that cannot be decoded.
+    DataError: for files that are not as published, and for images that cannot
+      be decoded.
   """
   dataset, options = registry.parse(spec)
   base = files.check_root(root)
@@ -105,14 +105,14 @@ def open_prepared(
 
 
 def read_sources(built: Path) -> dict[str, Any]:
-  """Returns what a built data set was made from.
+  """Returns the inputs of a built data set.
 
   Returns:
-    `digest`, `records`, `files`: (size, time of change, SHA-256) by path, and
-    `hashes`: SHA-256 of what was read and of what was written for each record.
+    `digest`, `records`, `files`: (size, modification time, SHA-256) by path,
+    and `hashes`: SHA-256 of the data read and written for each record.
 
   Raises:
-    IntegrityError: when the file that says so is damaged.
+    IntegrityError: when the file with these entries is damaged.
   """
   try:
     return integrity.read(built / SOURCES)
@@ -142,7 +142,7 @@ def _open_built(base, dataset, options, decoder, advance) -> Prepared:
   )
 
   def image(k: int) -> bytes:
-    with lock:  # a twentieth of the time of decoding
+    with lock:  # reading takes a twentieth of the time of decoding
       return reader()(k)
 
   images, manifest = cache.ensure(
@@ -164,10 +164,10 @@ def _reader(
   """Returns `(k) -> file` of the records of a built data set.
 
   Raises:
-    IntegrityError: as does what is returned, for files that are damaged.
+    IntegrityError: for damaged files; the returned function raises it, too.
   """
   built = builder.folder(base, dataset, options)
-  # What the libraries raise of damaged files has no common class.
+  # The exceptions of the libraries for damaged files have no common class.
   try:
     splits = builder.open_splits(base, dataset, options)
   except errors.FedReIDError:

@@ -1,10 +1,10 @@
-"""Which images make a batch: pure functions of (seed, round, client).
+"""Selection of the images of a batch, a function of (seed, round, client).
 
-`uniform` shuffles a client's images once an epoch. `pk` draws P identities and
-K images of each, what a triplet loss needs; `pk_replace` does so afresh for
-every batch, and `pk_modality` and `pk_caj` draw as many infrared images as
-visible ones. These show every identity equally often. `pk_torchreid` shows an
-image once an epoch at most, and so identities as often as they have images.
+`uniform` shuffles a client's images once per epoch. `pk` draws P identities and
+K images of each, as a triplet loss needs; `pk_replace` draws anew for every
+batch, and `pk_modality` and `pk_caj` draw as many infrared images as visible
+ones. These show every identity equally often. `pk_torchreid` shows an image at
+most once per epoch, and so an identity as often as it has images.
 """
 
 import functools
@@ -18,16 +18,17 @@ from fedreid_jax.core import cohort, prng
 from fedreid_jax.core.types import ClientData, Plan
 from fedreid_jax.data import batches
 
-# Parts of a batch by modality: 0 visible, 1 infrared, the first 0 shown again.
+# Modalities of the parts of a batch: 0 visible, 1 infrared; a repeated 0 shows
+# the same images again.
 PARTS = {'pk_modality': (0, 1), 'pk_caj': (0, 0, 1)}
 
 
 class Sampler(NamedTuple):
-  """A way to make batches.
+  """A sampler of batches.
 
   Attributes:
     epoch: `(client) -> batches of an epoch`, of the longest one.
-    plan: `(rng, client, steps) -> Plan`, of as many steps or fewer.
+    plan: `(rng, client, steps) -> Plan`, with as many steps or fewer.
     padded: `(client) -> bool`, whether a batch can have padded rows.
   """
 
@@ -55,8 +56,8 @@ def make(
     of any round can have padded rows).
 
   Raises:
-    ConfigError: for a batch that parts and identities do not divide.
-    DataError: for a client without the modalities a sampler needs.
+    ConfigError: for a batch that is no multiple of parts times identities.
+    DataError: for a client without the modalities that a sampler needs.
   """
   sampler = SAMPLERS[config.sampler](config)
 

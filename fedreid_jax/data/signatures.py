@@ -1,11 +1,11 @@
-"""What the first and last bytes of a file say about it, without decoding."""
+"""Checks of the first and last bytes of an image file, without decoding."""
 
 import os
 from pathlib import Path
 
-RENAMED = 'another format than its name says'
-_ENDS = 64  # bytes in which a whole file has its end mark
-# First bytes, end mark, endings of the name.
+RENAMED = 'format differs from the suffix'
+_ENDS = 64  # bytes at the end of a complete file that contain its end mark
+# First bytes, end mark, suffixes of the name.
 _FORMATS = (
   (b'\xff\xd8\xff', b'\xff\xd9', ('.jpg', '.jpeg')),
   (b'\x89PNG\r\n\x1a\n', b'IEND', ('.png',)),
@@ -18,7 +18,7 @@ _FORMATS = (
 
 
 def doubt(path: Path) -> str:
-  """Returns why a file may be no whole image of its kind, '' for no doubt.
+  """Returns why a file may be no complete image of its format, '' for none.
 
   Raises:
     OSError: when it cannot be read.
@@ -37,6 +37,6 @@ def doubt(path: Path) -> str:
     if end not in tail:
       return 'no end mark'
     if start == b'BM' and int.from_bytes(head[2:6], 'little') > size:
-      return 'shorter than its header says'
+      return 'shorter than the size in its header'
     return '' if path.suffix.lower() in suffixes else RENAMED
-  return 'no image known by its first bytes'
+  return 'no image format known by its first bytes'

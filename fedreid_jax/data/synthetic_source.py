@@ -1,9 +1,9 @@
-"""The built-in synthetic world as domains to learn from and to test on.
+"""The built-in synthetic images as domains for training and evaluation.
 
 A domain is `NAME[:option=value,...]`; the options are `identities`, `cameras`,
-`infrared` (cameras) and `shots`, and the configuration has their defaults. A
-retrieval test shows identities nobody learns. A classification test shows later
-shots of those that are learned.
+`infrared` (cameras) and `shots`, with defaults in the configuration. A
+retrieval test shows identities that are not trained on. A classification test
+shows later shots of training identities.
 """
 
 import functools
@@ -12,11 +12,11 @@ from typing import NamedTuple
 import numpy as np
 
 from fedreid_jax import errors
-from fedreid_jax.data import classification_task, federation
-from fedreid_jax.data.federation import Images, Target, World
+from fedreid_jax.data import classification_task, federation, overlap
+from fedreid_jax.data.federation import Images, Source, Target
 from fedreid_jax.data.synthetic import photographs
 
-# What the images are a function of, beside the sources.
+# The fields that determine the images, beside the sources.
 FIELDS = (
   'source',
   'task',
@@ -35,14 +35,14 @@ FIELDS = (
 
 
 class Domain(NamedTuple):
-  """What is rendered of a domain.
+  """Size of a domain to render.
 
   Attributes:
     name: of the domain.
-    identities: how many persons.
-    cameras: visible cameras.
-    infrared: infrared cameras, numbered after the visible ones.
-    shots: images of a person from a camera.
+    identities: number of persons.
+    cameras: number of visible cameras.
+    infrared: number of infrared cameras, numbered after the visible ones.
+    shots: images of a person by a camera.
   """
 
   name: str
@@ -52,16 +52,16 @@ class Domain(NamedTuple):
   shots: int
 
 
-def load(config, clients: bool = True) -> World:
-  """Renders what a configuration asks for, each domain when it is needed.
+def load(config, clients: bool = True) -> Source:
+  """Renders the domains of a configuration, each when it is needed.
 
   Args:
     config: `config.data`.
-    clients: offer the sources too, not only the targets.
+    clients: whether to include the training domains.
 
   Raises:
     ConfigError: for an unknown domain or option.
-    DataError: for a domain that is source and target.
+    DataError: for a domain that is both training and test domain.
   """
   usual = Domain(
     '', config.identities, config.cameras, config.infrared, config.shots
@@ -76,10 +76,12 @@ def load(config, clients: bool = True) -> World:
   if config.task == 'classification':
     targets = [_later_shots(config, s, learned) for s in config.targets]
   else:
-    targets = [_strangers(config, s, usual, learned) for s in config.targets]
+    targets = [
+      _new_identities(config, s, usual, learned) for s in config.targets
+    ]
     if not config.allow_overlap:
-      federation.check_disjoint([*learned], [t.name for t in targets])
-  return World(
+      overlap.check_disjoint([*learned], [t.name for t in targets])
+  return Source(
     tuple(_images(config, d, 0) for d in sources) if clients else (),
     tuple(targets),
     ','.join(map(str, (*specs, *(config[f] for f in FIELDS)))),
@@ -87,10 +89,10 @@ def load(config, clients: bool = True) -> World:
   )
 
 
-def _strangers(config, spec: str, usual: Domain, learned) -> Target:
-  """Asks for first shots, or for all images of one modality in the other.
+def _new_identities(config, spec: str, usual: Domain, learned) -> Target:
+  """Makes queries of first shots, or of all images of one modality.
 
-  The identities are new, also where a source is the target.
+  The identities are new, even if the domain is a training domain.
   """
   usual = usual._replace(
     identities=config.target_identities, shots=config.target_shots
@@ -110,11 +112,11 @@ def _strangers(config, spec: str, usual: Domain, learned) -> Target:
 
 
 def _later_shots(config, spec: str, learned) -> Target:
-  """Tests the shots of a source that come after those it trains on."""
+  """Makes a target of the shots that follow the training shots of a domain."""
   name = spec.partition(':')[0]
   if name not in learned:
     raise errors.ConfigError(
-      f'nobody learns the classes of {name!r}',
+      f'no client is trained on the classes of {name!r}',
       'data.targets',
       f'one of {", ".join(learned)}',
     )
@@ -129,7 +131,7 @@ def _later_shots(config, spec: str, learned) -> Target:
 
 
 def _parse(spec: str, usual: Domain, fewest: int = 1) -> Domain:
-  """Reads a domain; what it does not say is as usual."""
+  """Parses a domain; options that are not given are as in `usual`."""
   name, _, rest = spec.partition(':')
   if name not in photographs.DOMAIN_NAMES:
     raise errors.ConfigError(
@@ -163,7 +165,7 @@ def _images(config, domain: Domain, first: int) -> Images:
 
   Args:
     config: `config.data`.
-    domain: what to render.
+    domain: size of the domain.
     first: number of the first identity.
   """
   kinds = (('visible', domain.cameras), ('infrared', domain.infrared))
@@ -182,7 +184,7 @@ def _images(config, domain: Domain, first: int) -> Images:
           seed=config.world_seed,
           modality=modality,
           first_identity=first,
-          shared=config.brightness_correlation,
+          brightness_correlation=config.brightness_correlation,
         ).images
         for modality, cameras in kinds
         if cameras

@@ -1,4 +1,4 @@
-"""Accuracy of class scores, for federations whose classes all clients share."""
+"""Accuracy of class scores, for clients with common classes."""
 
 from typing import Any
 
@@ -10,10 +10,10 @@ PROTOCOL = 'accuracy'
 
 
 def evaluate_classification(logits: Any, labels: Any) -> dict[str, float | int]:
-  """Counts the images whose own class scores highest.
+  """Counts the images whose own class has the highest score.
 
   Args:
-    logits: `[M, C]`, a column a real class, none of them padding.
+    logits: `[M, C]`, one column per class, without padding.
     labels: class of each image, int `[M]`.
 
   Returns:

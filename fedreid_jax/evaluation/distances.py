@@ -1,4 +1,4 @@
-"""Distances between query and gallery features, a fixed block at a time."""
+"""Distances between query and gallery features, in fixed blocks of rows."""
 
 import collections
 import functools
@@ -14,7 +14,7 @@ from fedreid_jax import errors
 Metric = Literal['euclidean', 'cosine']
 METRICS = get_args(Metric)
 
-# One compiled program of one shape: a product of another number of rows may
+# One compiled program of one shape: a product with another number of rows may
 # round differently.
 BLOCK = 128
 
@@ -43,23 +43,23 @@ def squared_blocks(
 ) -> Iterator[np.ndarray]:
   """Yields the distances of the queries in order, `BLOCK` rows at a time.
 
-  The Euclidean distance stays squared and the cosine one is `1 - cos`, half
-  the squared distance of normalised features: both rank like the distance.
+  The Euclidean distance is squared and the cosine distance is `1 - cos`, half
+  the squared distance of normalised features; neither changes the ranking.
 
   Args:
     query: query features, float32 `[Q, D]`.
     gallery: gallery features, float32 `[P, D]`.
     metric: 'euclidean' or 'cosine'.
-    chunk: rows in flight, in whole blocks and at least one; the device works
-      on the later blocks while the caller works on the first. The distances
-      do not depend on it.
+    chunk: rows in flight, in whole blocks and at least one; the device computes
+      later blocks while the caller uses the first. The distances do not depend
+      on it.
 
   Yields:
     float32 `[BLOCK, P]`, the last block shorter.
 
   Raises:
     ConfigError: an unknown metric, or a chunk below 1.
-    DataError: features that are not two matrices of one width.
+    DataError: features that are not two matrices of the same width.
   """
   if metric not in METRICS:
     raise errors.ConfigError(
@@ -75,7 +75,7 @@ def squared_blocks(
     raise errors.DataError(
       f'features of shapes {query.shape} and {gallery.shape}',
       'evaluation',
-      'give two matrices of one width',
+      'give two matrices of the same width',
     )
   return _blocks(query, gallery, metric, chunk)
 

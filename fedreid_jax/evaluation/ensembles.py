@@ -1,12 +1,12 @@
-"""Ensembles of models that were trained apart.
+"""Ensembles of models that were trained separately.
 
 Wu & Gong, Decentralised learning from independent multi-domain labels for
-person re-identification, AAAI 2021, table 3: the features of all models in a
-row, `f(x) = [f_1(x), ..., f_N(x)]`, or one model with the mean of their
-parameters and running statistics, `w = (1/N) sum_k w_k`. The paper does not say
-whether features are scaled before they are joined; here each has unit length,
-so that none outweighs the others, unless `evaluation.ensemble_norm` is off. The
-mean of running moments is not the moments of the mean model; with
+person re-identification, AAAI 2021, table 3: the concatenated features of all
+models, `f(x) = [f_1(x), ..., f_N(x)]`, or one model with the mean of their
+parameters and running statistics, `w = (1/N) sum_k w_k`. The paper does not
+mention a scale of the features; here each model's features have unit length, so
+that none outweighs the others, unless `evaluation.ensemble_norm` is off. The
+mean of running moments differs from the moments of the mean model; with
 `evaluation.batch_stats='source'` they are re-estimated on all clients' images.
 """
 
@@ -39,7 +39,7 @@ def make(
     raise errors.ConfigError(
       f"an ensemble of {len(members)} clients' models",
       'evaluation.ensemble',
-      "take a run of several clients in which nothing travels: 'standalone'",
+      "use a run of several clients without shared parameters: 'standalone'",
     )
   every = {'concat': members, 'average': [average(members)]}
   return {kind: every[kind] for kind in kinds}
@@ -54,11 +54,11 @@ def average(models: Sequence[Flat]) -> Flat:
 
 
 def join(features: Sequence[np.ndarray], norm: bool) -> np.ndarray:
-  """Puts the features of several models in a row.
+  """Concatenates the features of several models.
 
   Args:
-    features: float32 `[M, D]` of each; those of a single one stay as they are.
-    norm: scale each model's to unit length first; zeros stay zeros.
+    features: float32 `[M, D]` of each; those of a single model are unchanged.
+    norm: whether to scale each model's to unit length; zeros stay zeros.
 
   Returns:
     float32 `[M, N D]`.

@@ -1,4 +1,4 @@
-"""Models of a run -> elements of `evaluation` in results.json."""
+"""Evaluates the models of a run for `evaluation` in results.json."""
 
 import functools
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from fedreid_jax.evaluation import (
   trials,
 )
 
-# Feature to that on the other side of the neck, and what its metrics end with.
+# Features on the other side of the neck, and suffixes of their metrics.
 OTHER_SIDE = {
   'embedding': ('feature', '_before_neck'),
   'feature': ('embedding', '_after_neck'),
@@ -27,31 +27,33 @@ COUNTS = ('queries', 'gallery', 'invalid_queries', 'ties')
 Entry = dict[str, Any]
 
 
-def make(config, targets, model, views, mesh) -> Callable[..., list[Entry]]:
-  """Builds `({name: variables}, source) -> entries`, one a model and target.
+def make(
+  config, targets, model, transforms, mesh
+) -> Callable[..., list[Entry]]:
+  """Builds `({name: variables}, source) -> entries`, one per model and target.
 
-  `source` maps models to models, before they are tested; it re-estimates their
-  moments of batch normalisation (`source_stats`) and is left out to test with
-  the running ones.
+  `source` maps models to models before they are tested; it re-estimates their
+  batch-normalisation moments (`source_stats`). Without it, models are tested
+  with their running moments.
 
   An entry is one element of `evaluation` in results.json, without its round. A
-  client's own model is tested on its own domain where that is a target (and on
-  all targets where it is not), an ensemble of them on all targets.
+  client's own model is tested on its own domain if that is a target, otherwise
+  on all targets; an ensemble of these models is tested on all targets.
 
   Args:
     config: `config.evaluation`.
     targets: tests, of retrieval or of classification.
     model: the network.
-    views: of images; the test view is used.
+    transforms: of images; the test transform is used.
     mesh: devices.
 
-  With `config.report_both_neck_features` an entry's metrics have those of the
-  feature on the other side of the neck: `NAME_before_neck`, `NAME_after_neck`.
+  With `config.report_both_neck_features` the metrics of an entry include those
+  of the other side of the neck: `NAME_before_neck`, `NAME_after_neck`.
   """
   extractor = functools.partial(
     features.make_extractor,
     model,
-    views.test,
+    transforms.test,
     mesh,
     batch=config.batch,
     flip=config.flip,
@@ -66,7 +68,7 @@ def make(config, targets, model, views, mesh) -> Callable[..., list[Entry]]:
     if target.protocol == classification.PROTOCOL:
       if len(members) > 1:
         raise errors.ConfigError(
-          'features in a row have no classifier',
+          'concatenated features have no classifier',
           'evaluation.ensemble',
           "classify with 'average'",
         )
@@ -90,7 +92,7 @@ def make(config, targets, model, views, mesh) -> Callable[..., list[Entry]]:
     models = source(models)
     members = {name: [variables] for name, variables in models.items()}
     for kind, own in ensembles.make(models, config.ensemble).items():
-      # Averaged parameters have moments of their own.
+      # Averaged parameters have other moments.
       members[kind] = own if len(own) > 1 else [source({kind: own[0]})[kind]]
     return [
       {'model': name} | one(own, target)
@@ -127,7 +129,7 @@ def _ranked(config, target: Target, found: np.ndarray) -> Entry:
 
 
 def _classified(target: Target, logits: np.ndarray) -> Entry:
-  """Compares the classes that score highest with those that are shown."""
+  """Compares the classes of highest score with the labels."""
   found = classification.evaluate_classification(
     logits, target.images.identities
   )
@@ -149,6 +151,6 @@ def _entry(
 
 
 def _own(model: str, targets):
-  """Returns the targets a model is tested on, one of a client's by name."""
+  """Returns the targets of a model; a client's own domain by its name."""
   domain = model.removeprefix('client:').partition('.')[0]
   return [t for t in targets if t.name == domain] or targets

@@ -1,4 +1,4 @@
-"""Features of many images, sharded over devices, the tail padded."""
+"""Features of images, sharded over devices, with a padded last batch."""
 
 from collections.abc import Callable
 
@@ -23,12 +23,12 @@ def make_extractor(
   """Builds `(variables, uint8 images [M, H, W, ch], modalities [M] or None) ->
   float32 [M, D]`; without modalities all images are visible.
 
-  Every device always sees `batch` images, so the features are the same bits on
+  Every device always gets `batch` images, so the features have the same bits on
   any number of devices.
 
   Args:
     model: network.
-    view: test view.
+    view: test transform.
     mesh: devices.
     batch: images of one device at a time.
     flip: average the features of an image and its mirror image.

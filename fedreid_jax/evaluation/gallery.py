@@ -1,4 +1,4 @@
-"""What a query may see: the labels of a test set and the kept gallery."""
+"""Labels of a test set, and the gallery images kept for a query."""
 
 from typing import Any, NamedTuple
 
@@ -60,7 +60,7 @@ def check_labels(
 
 
 class Gallery:
-  """The gallery, indexed once so that a query finds its images directly.
+  """The gallery with an index, so that a query finds its images directly.
 
   Attributes:
     by_identity: gallery images by identity, then in gallery order, `[P]`.
@@ -76,16 +76,16 @@ class Gallery:
     self.codes = np.unique(self._ids, return_inverse=True)[1]
 
   def _hidden_from(self, camera: int) -> np.ndarray:
-    """Returns which images no query of a camera sees, bool `[P]`."""
+    """Returns the images hidden from all queries of a camera, bool `[P]`."""
     if camera not in self._hidden:
-      places = [g for q, g in self._protocol.shared_places if q == camera]
+      places = [g for q, g in self._protocol.common_places if q == camera]
       self._hidden[camera] = np.isin(self._cameras, places) | (
         self._ids == self._protocol.junk_identity
       )
     return self._hidden[camera]
 
   def split(self, identity: int, camera: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the right answers of a query and the images it never sees.
+    """Returns the right answers of a query and its dropped images.
 
     Args:
       identity: identity of the query.

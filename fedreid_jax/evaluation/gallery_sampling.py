@@ -1,13 +1,13 @@
 """Galleries that a protocol samples anew for every trial.
 
 SYSU-MM01 and LLCM take a few images of every (identity, camera). Two published
-samplings exist for SYSU-MM01 and give different galleries; a table should say
-which one it used:
+samplings exist for SYSU-MM01 and give different galleries; results should name
+the sampling:
 
   agw: the code of Ye et al. (TPAMI 2021) and its descendants, with Python's
     own generator seeded by the trial;
   official: the code of Wu et al. (ICCV 2017), with permutations that are
-    shipped with the data set.
+    distributed with the data set.
 """
 
 import random
@@ -26,7 +26,7 @@ LLCM_CAMERAS = {
 
 
 def _folders(ids, cameras, names, gallery_cameras):
-  """Yields (identity, camera, images by name), as the folders are walked."""
+  """Yields (identity, camera, images by name) in the order of the folders."""
   ids, cameras, names = np.asarray(ids), np.asarray(cameras), np.asarray(names)
   if not ids.shape == cameras.shape == names.shape:
     raise errors.DataError(
@@ -60,10 +60,10 @@ def sample_per_camera(
 ) -> np.ndarray:
   """Draws images of every (identity, camera) with Python's generator.
 
-  Identities ascend, cameras come in the given order, files are sorted by name,
-  and an identity a camera never saw uses no random number. One shot is
+  Identities ascend, cameras have the given order, files are sorted by name,
+  and an identity without images of a camera uses no random number. One shot is
   `random.choice` after `random.seed(trial)`, bit for bit; several are
-  `random.sample`, all images where there are fewer.
+  `random.sample`, or all images if there are fewer.
 
   Args:
     ids: identity of each test image, `[M]`.
@@ -79,7 +79,7 @@ def sample_per_camera(
   Raises:
     DataError: arrays of different lengths.
   """
-  # A generator of its own: the global one belongs to the user.
+  # A separate generator: the global one belongs to the user.
   rng = random.Random(trial)
   drawn = []
   for _, _, images in _folders(ids, cameras, names, gallery_cameras):
@@ -95,7 +95,7 @@ def sysu_agw_gallery(
   mode: str = 'all',
   shots: int = 1,
 ) -> np.ndarray:
-  """Draws the SYSU-MM01 gallery of a trial as the AGW code does.
+  """Draws the SYSU-MM01 gallery of a trial as in the AGW code.
 
   Args:
     ids: identity of each test image, `[M]`.

@@ -1,9 +1,9 @@
-"""Random half splits of the small sets, drawn from a seed.
+"""Random half splits of the small data sets, drawn from a seed.
 
-VIPeR, GRID, i-LIDS, PRID, 3DPeS, CAVIAR and CUHK01 have no fixed test set: ten
-times, half of the identities are drawn for testing, with one query and one
-gallery image each (Wu and Gong, AAAI 2021, section 5.1), and the mean over the
-ten is reported.
+VIPeR, GRID, i-LIDS, PRID, 3DPeS, CAVIAR and CUHK01 have no fixed test set: half
+of the identities are drawn for testing, with one query and one gallery image
+each (Wu and Gong, AAAI 2021, section 5.1), and the mean over ten such splits is
+reported.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from fedreid_jax import errors
 
 
 class Split(NamedTuple):
-  """One split; indices into the images of the set.
+  """One split; indices into the images of the data set.
 
   Attributes:
     train: images of the identities that are not tested.
@@ -40,13 +40,13 @@ def draw(
 ) -> list[Split]:
   """Draws random half splits with one query and one gallery image each.
 
-  The two images of an identity come from two cameras where it has two.
+  The two images of an identity are of two cameras if it has two.
 
   Args:
     ids: identity of each image, `[M]`.
     cameras: camera of each image, `[M]`.
     distractors: images that are in every gallery and in no training set.
-    num_splits: how many splits.
+    num_splits: number of splits.
     num_test: test identities per split, by default half of them, rounded down.
     query_camera: take queries from this camera only (PRID, GRID), by default
       from any.

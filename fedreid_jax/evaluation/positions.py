@@ -1,8 +1,8 @@
-"""Where the right answers of one query stand in its list.
+"""Positions of the right answers of a query in its ranked list.
 
-The list is never ordered: sorting the bare distances of a query and looking up
-its right answers says how many images are nearer, at a tenth of the time of an
-argsort. Images at the same distance stand in gallery order.
+The list is never sorted: a sort of the bare distances of a query and a lookup
+of its right answers give the number of nearer images, in a tenth of the time of
+an argsort. Images at the same distance are in gallery order.
 """
 
 from typing import NamedTuple
@@ -19,8 +19,8 @@ class Answers(NamedTuple):
   Attributes:
     images: their gallery indices, `[R]`.
     positions: their positions in the kept list, from 0, ascending, `[R]`.
-    ties: how many of them stand where they do because of the tie rule: a
-      wrong image of the kept list is at the same distance.
+    ties: right answers whose position depends on the tie rule: a wrong image of
+      the kept list is at the same distance.
   """
 
   images: np.ndarray
@@ -31,12 +31,12 @@ class Answers(NamedTuple):
 def kept_positions(
   distance: np.ndarray, right: np.ndarray, dropped: np.ndarray
 ) -> Answers:
-  """Places the right answers of a query in its kept list.
+  """Finds the right answers of a query in its kept list.
 
   Args:
     distance: distance of every gallery image to the query, `[P]`.
     right: gallery indices of the right answers, ascending, `[R]`.
-    dropped: gallery indices the query never sees.
+    dropped: gallery indices hidden from the query.
   """
   right = right[np.argsort(distance[right], kind='stable')]
   values = distance[right]
@@ -67,14 +67,14 @@ def first_hits(
   protocol: Protocol,
   seed: tuple[int, int],
 ) -> np.ndarray | int:
-  """Returns where the CMC curve of a query steps up, from 0.
+  """Returns the positions of the steps of the CMC curve of a query, from 0.
 
   Args:
     distance: distance of every gallery image to the query, `[P]`.
     answers: the right answers of the query.
-    dropped: gallery indices the query never sees.
+    dropped: gallery indices hidden from the query.
     gallery: the indexed gallery.
-    protocol: says what the curve counts.
+    protocol: defines the entries that the curve counts.
     seed: of the random galleries of this query.
 
   Returns:

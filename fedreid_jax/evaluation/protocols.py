@@ -1,8 +1,8 @@
-"""The published test protocols of re-identification, as plain data.
+"""The published test protocols of re-identification as plain data.
 
-A protocol says which gallery images a query never sees, how the average
-precision and the CMC curve are computed from the list that is kept, and which
-queries the means run over. Everything else of an evaluation is shared.
+A protocol defines the gallery images hidden from a query, the average precision
+and the CMC curve of the kept list, and the queries in the means. The rest of an
+evaluation is common to all protocols.
 """
 
 from typing import Literal, NamedTuple
@@ -17,23 +17,23 @@ class Protocol(NamedTuple):
   """One test protocol.
 
   Attributes:
-    same_camera: drop the gallery images of the query's identity that its own
-      camera took.
-    shared_places: pairs (query camera, gallery camera): a query of the first
-      sees no image of the second, whatever the identity.
+    same_camera: drop the gallery images of the query's identity that were taken
+      by its own camera.
+    common_places: pairs (query camera, gallery camera): all images of the
+      second are hidden from queries of the first.
     precision: average precision, 'standard' (mean of the precision at every
       hit) or 'trapezoid' (mean of the precision before and at every hit).
-    cmc: what the CMC curve counts: 'image', 'identity' (every identity once,
+    cmc: entries of the CMC curve: 'image', 'identity' (every identity once,
       at its nearest image) or 'single_shot' (one gallery image per identity,
       drawn anew `repeats` times for every query).
     repeats: random galleries per query of the 'single_shot' curve.
     count_invalid: keep queries without a right answer in the denominators,
       with zeros.
-    junk_identity: gallery images of this identity are never seen.
+    junk_identity: gallery images of this identity are always hidden.
   """
 
   same_camera: bool = True
-  shared_places: tuple[tuple[int, int], ...] = ()
+  common_places: tuple[tuple[int, int], ...] = ()
   precision: str = 'standard'
   cmc: str = 'image'
   repeats: int = 1
@@ -52,24 +52,24 @@ ProtocolName = Literal[
   'cuhk_sysu',
 ]
 PROTOCOLS: dict[str, Protocol] = {
-  # Market-1501, DukeMTMC-reID, MSMT17, CUHK03-NP and most of the field.
+  # Market-1501, DukeMTMC-reID, MSMT17, CUHK03-NP and most other data sets.
   'market': Protocol(),
-  # The evaluation the federated re-identification benchmark was published
-  # with: trapezoid precision, queries without an answer count as misses.
+  # The evaluation of the federated re-identification benchmark: trapezoid
+  # precision, queries without an answer count as misses.
   'fedreid_legacy': Protocol(precision='trapezoid', count_invalid=True),
   # CUHK03 with 100 test identities and 20 splits (Li et al., CVPR 2014).
   'cuhk03_classic': Protocol(cmc='single_shot', repeats=10),
   # VIPeR, GRID, i-LIDS, PRID, 3DPeS, CAVIAR, CUHK01: one query and one gallery
-  # image per identity. The two never are the same image, and sets without
-  # camera labels would lose every right answer to the camera rule.
+  # image per identity. The two are never the same image, and data sets without
+  # camera labels would lose every right answer by the camera rule.
   'single_shot': Protocol(same_camera=False),
   # SYSU-MM01 (Wu et al., ICCV 2017): cameras 2 and 3 watch the same place.
   'sysu': Protocol(
-    same_camera=False, shared_places=((3, 2), (2, 3)), cmc='identity'
+    same_camera=False, common_places=((3, 2), (2, 3)), cmc='identity'
   ),
   # RegDB: one camera per modality, so no camera rule.
   'regdb': Protocol(same_camera=False),
-  # LLCM: camera numbers name places, shared by the two modalities.
+  # LLCM: camera numbers are those of places, common to the two modalities.
   'llcm': Protocol(cmc='identity'),
   # CUHK-SYSU: no camera labels.
   'cuhk_sysu': Protocol(same_camera=False),
@@ -77,10 +77,10 @@ PROTOCOLS: dict[str, Protocol] = {
 
 
 def get(protocol: str | Protocol) -> Protocol:
-  """Returns a protocol by name; a `Protocol` is checked and passed through.
+  """Returns a protocol by name, or checks a given `Protocol`.
 
   Args:
-    protocol: a key of `PROTOCOLS`, or a protocol of your own.
+    protocol: a key of `PROTOCOLS`, or a custom protocol.
 
   Raises:
     ConfigError: no protocol of that name, or a rule that does not exist.

@@ -9,8 +9,8 @@ kept list, counted from 0:
   INP            = R / (p_{R-1} + 1)   (Ye et al., TPAMI 2021, equation 2)
   CMC at k       = 1 where p_0 < k, else 0
 
-Every query's numbers go to an array and the means are taken once, in float64:
-how the queries were cut into chunks cannot change a bit of the result.
+The numbers of all queries are stored in arrays and the means are taken once, in
+float64, so the size of the chunks of queries does not change the result.
 """
 
 import itertools
@@ -27,14 +27,14 @@ from fedreid_jax.evaluation.protocols import Protocol
 
 
 class Scores(NamedTuple):
-  """The numbers of every query; an invalid query has zeros and no hit.
+  """Scores of every query; an invalid query has zeros and no hit.
 
   Attributes:
     precision: average precision, float64 `[Q]`.
     penalty: inverse negative penalty, float64 `[Q]`.
     first: position of the first hit, infinite without one, `[Q, repeats]`.
     valid: whether the query has a right answer, bool `[Q]`.
-    ties: right answers placed by the tie rule, int `[Q]`.
+    ties: right answers whose position depends on the tie rule, int `[Q]`.
   """
 
   precision: np.ndarray
@@ -60,10 +60,10 @@ def score_queries(
   protocol: Protocol,
   seed: int = 0,
 ) -> Scores:
-  """Scores queries whose distances arrive in blocks of rows.
+  """Scores queries whose distances are given in blocks of rows.
 
   Args:
-    blocks: distances, `[B, P]` each, the rows of all blocks together being the
+    blocks: distances, `[B, P]` each; the rows of all blocks together are the
       queries in order.
     labels: identities and cameras.
     protocol: the test protocol.
@@ -86,7 +86,7 @@ def score_queries(
       raise errors.DataError(
         'NaN distance',
         f'query {query}',
-        'look for a model that diverged or an image that does not decode',
+        'check for a diverged model or an image that cannot be decoded',
       )
     right, dropped = gallery.split(
       labels.query_ids[query], labels.query_cameras[query]
@@ -142,7 +142,7 @@ def evaluate_blocks(
   ranks: Sequence[int],
   seed: int,
 ) -> dict[str, float | int]:
-  """Evaluates distances that arrive in blocks of rows.
+  """Evaluates distances that are given in blocks of rows.
 
   Arguments, result and errors are those of `score_queries` and
   `evaluate_ranking`.
@@ -168,8 +168,8 @@ def evaluate_ranking(
 ) -> dict[str, float | int]:
   """Evaluates a matrix of distances under a test protocol.
 
-  Images at the same distance stand in gallery order. A CMC curve that is
-  shorter than a rank keeps its last value.
+  Images at the same distance are in gallery order. A CMC curve that is shorter
+  than a rank keeps its last value.
 
   >>> import fedreid_jax as fr
   >>> distance = [[0.1, 0.7, 0.2], [0.3, 0.4, 0.9]]
@@ -180,7 +180,7 @@ def evaluate_ranking(
   (50.0, 100.0, 79.2)
 
   Args:
-    distance: distances, small is near, `[Q, P]`.
+    distance: distances `[Q, P]`.
     query_ids: identity of each query, int `[Q]`.
     gallery_ids: identity of each gallery image, int `[P]`.
     query_cameras: camera of each query, int `[Q]`.
@@ -192,7 +192,7 @@ def evaluate_ranking(
   Returns:
     `mAP`, `mINP`, `rank1`, ... in percent, and the counts `queries`,
     `gallery` (both as given), `invalid_queries` (without a right answer) and
-    `ties` (right answers that the tie rule placed).
+    `ties` (right answers whose position depends on the tie rule).
 
   Raises:
     ConfigError: an unknown protocol or a rank below 1.

@@ -1,15 +1,15 @@
 """Re-ranking with k-reciprocal encoding (Zhong et al., CVPR 2017).
 
-An image becomes the vector of Gaussian weights of its expanded k1-reciprocal
-neighbours, averaged over its k2 nearest images; two images are compared by the
-Jaccard distance of their vectors, mixed with the original distance:
+An image is encoded as the vector of Gaussian weights of its expanded
+k1-reciprocal neighbours, averaged over its k2 nearest images; two images are
+compared by the Jaccard distance of their vectors, mixed with the original one:
 
   d* = (1 - lambda) d_J + lambda d / max_j d(i, j)         (equations 7 to 12)
 
 Here d* is multiplied by the maximum, a constant of the query: the order is the
 published one, and lambda = 1 returns the original distances bit for bit.
-Neighbours and weights are sparse and distances exist block by block, so memory
-grows with the number of images, not with its square.
+Neighbours and weights are sparse and distances are computed in blocks, so the
+memory is linear in the number of images, not quadratic.
 """
 
 from collections.abc import Iterator
@@ -26,9 +26,9 @@ class Rerank(NamedTuple):
   """Options of the re-ranking, by default the published ones.
 
   Attributes:
-    k1: neighbours among which reciprocal ones are looked for.
-    k2: nearest images an encoding is averaged over.
-    original_weight: lambda, the share of the original distance.
+    k1: neighbours that are searched for reciprocal ones.
+    k2: nearest images whose encodings are averaged.
+    original_weight: lambda, the weight of the original distance.
   """
 
   k1: int = 20
@@ -64,7 +64,7 @@ def _nearest(blocks, num_nearest):
 
 
 def _reciprocal(nearest):
-  """Returns which of the nearest images have the image among theirs."""
+  """Returns a mask of the nearest images that have the image among theirs."""
   return np.stack(
     [(nearest[row] == image).any(axis=1) for image, row in enumerate(nearest)]
   )
@@ -74,8 +74,8 @@ def _expanded(image, nearest, mutual, near, near_mutual):
   """Returns the expanded reciprocal neighbours of an image (equation 4)."""
   neighbours = nearest[image][mutual[image]]
   theirs, kept = near[neighbours], near_mutual[neighbours]
-  shared = np.count_nonzero(np.isin(theirs, neighbours) & kept, axis=1)
-  joins = shared > 2 / 3 * np.count_nonzero(kept, axis=1)
+  common = np.count_nonzero(np.isin(theirs, neighbours) & kept, axis=1)
+  joins = common > 2 / 3 * np.count_nonzero(kept, axis=1)
   return np.union1d(neighbours, theirs[joins][kept[joins]])
 
 
@@ -89,7 +89,7 @@ def _encode(features, nearest, largest, options):
   for image in range(num_images):
     images = _expanded(image, nearest, mutual, near, near_mutual)
     squares = np.square(features[images] - features[image]).sum(axis=1)
-    # All images being one, the largest distance is 0 and so is every other.
+    # If all images are equal, the largest distance is 0 and so are all others.
     weight = np.exp(-squares / (largest[image] or 1.0))
     columns.append(images)
     weights.append(weight / weight.sum())
@@ -133,8 +133,8 @@ def reranked_blocks(
 
   Args:
     query: query features, float32 `[Q, D]`.
-    gallery: gallery features, float32 `[P, D]`; every image takes part, also
-      those a protocol later drops.
+    gallery: gallery features, float32 `[P, D]`; all images are used, also those
+      that a protocol drops later.
     metric: 'euclidean' or 'cosine'; distances are squared as in the published
       code, which for 'cosine' means `1 - cos` of the normalised features.
     chunk: as for `distance.squared_blocks`.

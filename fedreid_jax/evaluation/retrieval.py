@@ -1,4 +1,4 @@
-"""CMC, mAP and mINP of features, without the matrix of all distances."""
+"""CMC, mAP and mINP of features, without a full matrix of distances."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -27,8 +27,8 @@ def evaluate_retrieval(
 ) -> dict[str, float | int]:
   """Evaluates features under a test protocol.
 
-  Distances exist for `chunk` queries at a time; the result does not depend on
-  it, bit for bit.
+  Distances of `chunk` queries are computed at a time; the result does not
+  depend on it, bit for bit.
 
   >>> import fedreid_jax as fr
   >>> query, gallery = [[0.0, 1.0]], [[0.0, 0.9], [1.0, 0.0], [0.0, 0.8]]
@@ -47,13 +47,13 @@ def evaluate_retrieval(
     metric: 'euclidean' or 'cosine' (`1 - cos`).
     protocol: a name of `protocols.PROTOCOLS` or a `Protocol`.
     ranks: ranks at which the CMC curve is reported, from 1.
-    chunk: queries whose distances are held at a time, in blocks of
+    chunk: number of queries whose distances are held at a time, in blocks of
       `distance.BLOCK` rows.
     rerank: whether to re-rank with k-reciprocal encoding, or its options.
     seed: of the random galleries of a 'single_shot' CMC curve.
 
   Returns:
-    What `evaluate_ranking` returns.
+    The result of `evaluate_ranking`.
 
   Raises:
     ConfigError: an unknown protocol or metric, a rank or chunk below 1, or

@@ -1,4 +1,4 @@
-"""Several trials or splits of one protocol: which may run, and their mean."""
+"""Trials or splits of a protocol: allowed models, and mean results."""
 
 from collections.abc import Mapping, Sequence
 
@@ -51,11 +51,11 @@ def summarise(
   """Combines the results of trials or splits.
 
   Args:
-    results: what `evaluate_ranking` returned for each of them.
+    results: of `evaluate_ranking` for each of them.
 
   Returns:
-    Every metric (mean) with its `_std` (over the trials, not an estimate for
-    more of them: division by their number); counts are sums; and `trials`.
+    Every metric (mean) with its `_std` (over the given trials, divided by their
+    number, not an estimate for a population); counts are sums; and `trials`.
 
   Raises:
     DataError: no results, or results with different entries.

@@ -1,1 +1,1 @@
-"""Pictures of runs, a file each: numbers in, a figure of Matplotlib out."""
+"""Figures of runs by Matplotlib, one module per figure."""

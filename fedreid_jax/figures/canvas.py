@@ -1,6 +1,7 @@
-"""What pictures share: Matplotlib where it is installed, colours, photographs.
+"""Common parts of figures: Matplotlib if installed, colours, photographs.
 
-Figures are made without `pyplot`: no window system, no state, any thread.
+Figures are created without `pyplot`, so without a window system or global
+state, in any thread.
 """
 
 import os
@@ -12,7 +13,7 @@ import numpy as np
 
 from fedreid_jax import errors
 
-# Okabe and Ito, "Color universal design": told apart with any colour vision.
+# Okabe and Ito, "Color universal design": distinct for any colour vision.
 # Their yellow is darkened for points on white.
 COLOURS = (
   '#0072B2',
@@ -35,8 +36,8 @@ class Photo(NamedTuple):
 
   Attributes:
     image: uint8 `[H, W, ch]`.
-    right: whether it is a right answer, framed so; None for no frame.
-    caption: below it.
+    right: whether the frame marks a right answer; None for no frame.
+    caption: text below it.
   """
 
   image: np.ndarray
@@ -45,7 +46,7 @@ class Photo(NamedTuple):
 
 
 def check(path: Path) -> None:
-  """Refuses a picture that could not be written in the end.
+  """Refuses a file that could not be written at the end.
 
   Raises:
     ConfigError: without Matplotlib, or for an unknown format.
@@ -79,12 +80,12 @@ def row(num: int, width: float, height: float) -> tuple[Any, Any]:
 
 
 def save(figure: Any, path: Path) -> None:
-  """Writes a figure whole or not at all; the same figure, the same bytes."""
+  """Writes a figure atomically; equal figures give equal bytes."""
   import matplotlib
 
   kind = path.suffix.removeprefix('.')
   partial = path.with_name(path.name + '.partial')
-  # Without the date that two of the formats carry, and random names in one.
+  # Without the date that two of the formats contain, and random names in one.
   dated = {'pdf': 'CreationDate', 'svg': 'Date'}
   metadata = {dated[kind]: None} if kind in dated else {}
   with matplotlib.rc_context({'svg.hashsalt': 'fedreid_jax'}):
@@ -93,7 +94,7 @@ def save(figure: Any, path: Path) -> None:
 
 
 def labels(configs: Sequence[Any], folders: Sequence[Path]) -> list[str]:
-  """Returns the names of runs' recipes, with what tells equal ones apart.
+  """Returns the names of runs' recipes, made distinct where they are equal.
 
   Args:
     configs: of the runs.
@@ -108,7 +109,7 @@ def labels(configs: Sequence[Any], folders: Sequence[Path]) -> list[str]:
 
 
 def plain(axes: Any) -> None:
-  """Takes away the upper and right border and adds a faint grid."""
+  """Removes the upper and right border and adds a faint grid."""
   axes.spines[['top', 'right']].set_visible(False)
   axes.grid(color='0.9')
   axes.set_axisbelow(True)
@@ -120,13 +121,15 @@ def sheet(
   title: str,
   gaps: Sequence[int] = (),
 ) -> Any:
-  """Lays photographs out in rows, right answers framed whole, wrong dashed.
+  """Arranges photographs in rows, with solid frames for right answers.
+
+  Frames of wrong answers are dashed.
 
   Args:
     rows: of photographs, None for an empty place.
     titles: above the columns.
     title: of the figure.
-    gaps: columns with room before them.
+    gaps: columns with space before them.
   """
   height, width = next(p.image.shape for p in rows[0] if p)[:2]
   wide = PHOTO * max(width / height, 0.45)

@@ -1,4 +1,4 @@
-"""Features of a run's domains, and features hallucinated of them."""
+"""Features of a run's domains, and features hallucinated from them."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from fedreid_jax.algorithms import dfh
 from fedreid_jax.algorithms.statistics import moments
 from fedreid_jax.losses import hallucination
 from fedreid_jax.models import norm
-from fedreid_jax.training.snapshot import Trained
+from fedreid_jax.training.loaded_run import LoadedRun
 
 SAMPLE = 120  # images of a domain
 NOVEL = 'a new domain'
@@ -30,20 +30,20 @@ class Cloud(NamedTuple):
   modalities: np.ndarray
 
 
-def space(run: Trained) -> str:
-  """Returns the features to show, those of DFH's statistics if there are."""
+def space(run: LoadedRun) -> str:
+  """Returns the kind of features to show, that of DFH's statistics if any."""
   if 'dfh' in run.config.components:
     return dfh.SPACES[run.config.dfh.space]
   return 'feature'
 
 
-def real(run: Trained, seed: int) -> list[Cloud]:
+def real(run: LoadedRun, seed: int) -> list[Cloud]:
   """Returns features of some images of every client and target."""
   federation = run.federation
   clouds = {}
   tests = [t.images for t in federation.targets]
   for domain in (*federation.clients, *tests):
-    if domain.name in clouds:  # a domain that is trained and tested on
+    if domain.name in clouds:  # a training domain that is also a target
       continue
     rows = _sample(len(domain.modalities), seed)
     kinds = domain.modalities[rows]
@@ -57,12 +57,12 @@ def _sample(num: int, seed: int) -> np.ndarray:
   return np.sort(rows)
 
 
-def hallucinated(run: Trained, seed: int) -> list[Cloud]:
-  """Returns what the first client hallucinates: other domains, then a new one.
+def hallucinated(run: LoadedRun, seed: int) -> list[Cloud]:
+  """Returns hallucinations of the first client: other domains, then a new one.
 
-  Statistics are drawn anew for each image. They are drawn
-  from those that the server kept, or, where the configuration has other
-  clients than these are of, from those of the images under the model.
+  Statistics are drawn anew for each image, from those that the server stored
+  or, if the configuration has other clients, from those of the images under the
+  model.
 
   Args:
     run: of a method with the component 'dfh'.
@@ -111,9 +111,9 @@ def hallucinated(run: Trained, seed: int) -> list[Cloud]:
   ]
 
 
-def statistics(run: Trained) -> jax.Array:
+def statistics(run: LoadedRun) -> jax.Array:
   """Returns the DFS of every client, `[N, 4, D]`."""
-  kept = run.slots.get('dfh')
+  kept = run.states.get('dfh')
   clients = run.federation.clients
   if kept is not None and len(kept) == len(clients):
     return jnp.asarray(kept)

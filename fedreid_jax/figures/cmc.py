@@ -1,4 +1,4 @@
-"""Cumulative match curves: how often a right answer is among the first k."""
+"""Cumulative match curves: queries with a right answer among the first k."""
 
 import copy
 from collections.abc import Sequence
@@ -9,12 +9,12 @@ import numpy as np
 from fedreid_jax.core import placement
 from fedreid_jax.evaluation import evaluator
 from fedreid_jax.figures import canvas
-from fedreid_jax.training.snapshot import Trained
+from fedreid_jax.training.loaded_run import LoadedRun
 
 RANKS = tuple(range(1, 21))
 
 
-def curve(run: Trained, target: str = '') -> np.ndarray:
+def curve(run: LoadedRun, target: str = '') -> np.ndarray:
   """Returns the match rate at each of `RANKS`, percent, under the protocol."""
   config = copy.deepcopy(run.config.evaluation)
   config.ranks = RANKS
@@ -22,18 +22,18 @@ def curve(run: Trained, target: str = '') -> np.ndarray:
     config,
     (run.target(target),),
     run.model,
-    run.views,
+    run.transforms,
     placement.make_mesh(run.config.execution.devices or None),
   )
   metrics = evaluate({run.name: run.variables})[0]['metrics']
   return np.asarray([metrics[f'rank{rank}'] for rank in RANKS])
 
 
-def draw(runs: Sequence[tuple[str, Trained]], target: str = '') -> Any:
-  """Draws a line a run.
+def draw(runs: Sequence[tuple[str, LoadedRun]], target: str = '') -> Any:
+  """Draws one line per run.
 
   Args:
-    runs: (label, run).
+    target: target to rank, '' for the first of each run.
     target: to rank, '' for the first of each run.
   """
   figure = canvas.new(5.2, 3.8)

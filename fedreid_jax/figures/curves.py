@@ -1,4 +1,4 @@
-"""Figures of merit over the rounds of runs (DFH, figure 4)."""
+"""Metrics over the rounds of runs (DFH, figure 4)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +16,7 @@ Curve = dict[int, float]
 def over_rounds(evaluation: Sequence[dict[str, Any]], metric: str) -> Curve:
   """Returns a metric by round, the mean over targets and models.
 
-  Where the server keeps models, what clients keep is left out.
+  If the server has models, personal models are left out.
 
   Args:
     evaluation: as in results.json.
@@ -31,11 +31,11 @@ def over_rounds(evaluation: Sequence[dict[str, Any]], metric: str) -> Curve:
 
 
 def draw(runs: Sequence[tuple[str, dict[str, Any]]], target: str = '') -> Any:
-  """Draws a panel a metric and a line a run.
+  """Draws a panel per metric and a line per run.
 
   Args:
     runs: (label, results.json).
-    target: to show, '' for the mean over all.
+    target: target to show, '' for the mean over all.
 
   Raises:
     ConfigError: for a target that no run was tested on.

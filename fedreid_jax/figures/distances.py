@@ -6,23 +6,23 @@ from typing import Any
 import numpy as np
 
 from fedreid_jax.figures import canvas, lists
-from fedreid_jax.training.snapshot import Trained
+from fedreid_jax.training.loaded_run import LoadedRun
 
 BINS = 60
-QUERIES = 500  # at most; their pairs with the gallery are counted
+QUERIES = 500  # largest number; their pairs with the gallery are counted
 
 
 def split(
-  run: Trained, target: str = '', seed: int = 0
+  run: LoadedRun, target: str = '', seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns the distances of a test's pairs (within, between) identities.
 
-  A pair is a query and an image that the protocol lets it see.
+  A pair is a query and an image that the protocol does not hide from it.
 
   Args:
     run: with the model.
     target: test, '' for the first.
-    seed: of the draw of queries, where there are more than `QUERIES`.
+    seed: of the draw of queries, if there are more than `QUERIES`.
   """
   ranked = lists.draw(run, target, QUERIES, seed)
   distance = np.concatenate([r.distance for r in ranked])
@@ -31,9 +31,9 @@ def split(
 
 
 def draw(
-  runs: Sequence[tuple[str, Trained]], target: str = '', seed: int = 0
+  runs: Sequence[tuple[str, LoadedRun]], target: str = '', seed: int = 0
 ) -> Any:
-  """Draws a panel a run: both densities, their means and the gap.
+  """Draws a panel per run: both densities, their means and the gap.
 
   Args:
     runs: (label, run).

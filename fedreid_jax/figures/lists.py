@@ -1,4 +1,4 @@
-"""What queries of a test are shown, as its protocol has it."""
+"""Ranked lists of the queries of a test, under its protocol."""
 
 from typing import NamedTuple
 
@@ -6,11 +6,11 @@ import numpy as np
 
 from fedreid_jax.evaluation import distances as distance_lib
 from fedreid_jax.evaluation import gallery, protocols
-from fedreid_jax.training.snapshot import Trained
+from fedreid_jax.training.loaded_run import LoadedRun
 
 
 class Ranked(NamedTuple):
-  """The list of one query, nearest first, without what it may not see.
+  """The list of one query, nearest first, without hidden images.
 
   Attributes:
     query: row of the target's images.
@@ -25,13 +25,13 @@ class Ranked(NamedTuple):
   right: np.ndarray
 
 
-def draw(run: Trained, target: str, num: int, seed: int) -> list[Ranked]:
+def draw(run: LoadedRun, target: str, num: int, seed: int) -> list[Ranked]:
   """Ranks the gallery of a test for some queries that have a right answer.
 
   Args:
     run: with the model.
     target: test, '' for the first; of several trials the first is taken.
-    num: at most so many queries, drawn at random.
+    num: largest number of queries, which are drawn at random.
     seed: of the draw.
   """
   test = run.target(target)

@@ -1,8 +1,8 @@
 """Some persons of a test in the plane (L2RW, figure 3).
 
-Points are the features that are ranked, a colour a person and a marker a
-modality; runs stand side by side and show the same images. What separates
-persons and joins modalities is what retrieval needs.
+Points are the ranked features, with a colour per person and a marker per
+modality; runs are side by side and show the same images. Good features for
+retrieval separate persons and join modalities.
 """
 
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ import numpy as np
 
 from fedreid_jax.figures import canvas, tsne
 from fedreid_jax.figures.clouds import Cloud
-from fedreid_jax.training.snapshot import Trained
+from fedreid_jax.training.loaded_run import LoadedRun
 
 PERSONS = 8  # as many as there are colours
-IMAGES = 24  # at most, of a person and modality
+IMAGES = 24  # largest number per person and modality
 
 
-def of(run: Trained, target: str = '', seed: int = 0) -> list[Cloud]:
+def of(run: LoadedRun, target: str = '', seed: int = 0) -> list[Cloud]:
   """Returns the ranked features of some persons of a test, a cloud each.
 
   Args:
@@ -48,9 +48,9 @@ def of(run: Trained, target: str = '', seed: int = 0) -> list[Cloud]:
 
 
 def draw(
-  runs: Sequence[tuple[str, Trained]], target: str = '', seed: int = 0
+  runs: Sequence[tuple[str, LoadedRun]], target: str = '', seed: int = 0
 ) -> Any:
-  """Draws a panel a run.
+  """Draws a panel per run.
 
   Args:
     runs: (label, run).
@@ -73,7 +73,7 @@ def draw(
 
 
 def _legend(axes, modalities: np.ndarray) -> None:
-  """Says which marker is which modality; colours need no names."""
+  """Adds a legend of the markers of modalities; colours have no legend."""
   kinds = np.unique(modalities)
   if len(kinds) < 2:
     return

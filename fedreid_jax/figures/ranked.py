@@ -1,18 +1,18 @@
-"""Queries and the ten images that are nearest to each."""
+"""Queries and the ten nearest images of each."""
 
 from typing import Any
 
 from fedreid_jax.figures import canvas, lists
 from fedreid_jax.figures.canvas import Photo
-from fedreid_jax.training.snapshot import Trained
+from fedreid_jax.training.loaded_run import LoadedRun
 
 SHOWN = 10
 
 
 def draw(
-  run: Trained, label: str, target: str = '', num: int = 8, seed: int = 0
+  run: LoadedRun, label: str, target: str = '', num: int = 8, seed: int = 0
 ) -> Any:
-  """Draws a row a query; what its protocol hides from it is left out.
+  """Draws a row per query, without images that its protocol hides.
 
   Args:
     run: with the model.

@@ -1,11 +1,11 @@
 """Features in the plane (DFH, figure 6).
 
-Points are features before the neck, where domains differ. Of a method that
-hallucinates a second panel shows, in the same plane, what the first client
-makes of its images: features of every other client's domain, and of a domain
-nobody has. The paper shows three identities of a domain; here are images of
-all, and every image has draws of its own, where training draws once a batch:
-the cloud is wider than one batch's.
+Points are features before the neck, where domains differ. For a method that
+hallucinates, a second panel shows the hallucinations of the first client in the
+same plane: features of every other client's domain, and of a new domain. The
+paper shows three identities of a domain; here are images of all, and every
+image has its own draws, where training draws once per batch: the cloud is wider
+than that of one batch.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ import numpy as np
 from fedreid_jax import errors
 from fedreid_jax.figures import canvas, clouds
 from fedreid_jax.figures.clouds import Cloud
-from fedreid_jax.training.snapshot import Trained
+from fedreid_jax.training.loaded_run import LoadedRun
 
 MARKERS = ('o', '^')  # visible, infrared
 PERPLEXITY = 30
@@ -29,7 +29,7 @@ def embed(found: Sequence[Cloud], seed: int) -> list[np.ndarray]:
     ConfigError: without scikit-learn.
   """
   try:
-    import threadpoolctl  # scikit-learn needs it too
+    import threadpoolctl  # a dependency of scikit-learn
     from sklearn import manifold
   except ImportError as error:
     raise errors.ConfigError(
@@ -41,12 +41,12 @@ def embed(found: Sequence[Cloud], seed: int) -> list[np.ndarray]:
     init='pca',
     random_state=seed,
   )
-  with threadpoolctl.threadpool_limits(1):  # several add up in any order
+  with threadpoolctl.threadpool_limits(1):  # several threads add in any order
     places = mapper.fit_transform(points)
   return np.split(places, np.cumsum([len(c.features) for c in found])[:-1])
 
 
-def draw(run: Trained, label: str, seed: int = 0) -> Any:
+def draw(run: LoadedRun, label: str, seed: int = 0) -> Any:
   """Draws the features of a run's domains.
 
   Args:
@@ -59,7 +59,8 @@ def draw(run: Trained, label: str, seed: int = 0) -> Any:
   if 'dfh' in run.config.components:
     made = clouds.hallucinated(run, seed)
   places = embed([*shown, *made], seed)
-  # After seven domains colours come again, hollow; black is of no domain.
+  # After seven domains the colours repeat, with hollow markers; black is for
+  # the new domain.
   styles = [(c, full) for full in (True, False) for c in canvas.COLOURS[:7]]
   style = {
     cloud.domain: styles[k % len(styles)] for k, cloud in enumerate(shown)
@@ -84,7 +85,7 @@ def draw(run: Trained, label: str, seed: int = 0) -> Any:
 
 
 def scatter(axes, cloud: Cloud, where, style, alpha: float) -> None:
-  """Draws a cloud; it has a line in the legend unless it is faint."""
+  """Draws a cloud, with a line in the legend unless it is faint."""
   colour, full = style
   kinds = np.unique(cloud.modalities)
   for kind in kinds:

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from fedreid_jax.core.types import Array
 from fedreid_jax.losses import similarity
 
-# Finite: the gradient of a logsumexp over nothing but -inf is nan.
+# Finite: the gradient of a logsumexp of only -inf values is nan.
 NOTHING = -1e9
 
 
@@ -24,8 +24,8 @@ def circle(
   """Circle loss over pairs, divided by the batch once more.
 
   Sun et al., "Circle loss: a unified perspective of pair similarity
-  optimization", as L2RW trains with it. With s_ij the cosine of two images, m
-  the margin, positives those of the anchor's identity but itself,
+  optimization", in the form of L2RW's training. With s_ij the cosine of two
+  images, m the margin, positives those of the anchor's identity but itself,
 
     1/B mean_i softplus(lse_p[gamma [1+m-s]_+ (1-m-s)]
                         + lse_n[gamma [s+m]_+ (s-m)]),

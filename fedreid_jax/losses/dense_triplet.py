@@ -19,9 +19,10 @@ def dense_triplet(
   """Returns the mean over images and positions of `A [d+ - d- + m]_+`.
 
   Args:
-    comask: `A`, how much a position counts, `[B, P]`.
-    positive: `d+`, distance to the map rebuilt from the same person, `[B, P]`.
-    negative: `d-`, to the map rebuilt from another person, `[B, P]`.
+    comask: `A`, weight of a position, `[B, P]`.
+    positive: `d+`, distance to the map reconstructed from the same person, `[B,
+      P]`.
+    negative: `d-`, to the map reconstructed from another person, `[B, P]`.
     valid: images that count, bool `[B]`.
     margin: `m`.
   """

@@ -1,4 +1,4 @@
-"""Discrepancy between domains, of their features and of their classifiers.
+"""Discrepancy between the features and classifiers of domains.
 
 Jiang et al., "Domain shifting: a generalized solution for heterogeneous
 cross-modality person re-identification" (DNS), ECCV 2024.
@@ -13,15 +13,15 @@ from fedreid_jax.losses import identity, metric, similarity
 
 NUM_KERNELS = 5
 INTER, INTRA, IDENTITY = 0.45, 0.05, 0.25
-# Squared; nearer than this, distances of unit vectors are rounding errors.
+# Squared; smaller distances of unit vectors are rounding errors.
 NEAREST = 1e-6
 
 
 def mmd(x: Array, y: Array, valid_x: Array, valid_y: Array) -> Array:
   """Returns the squared maximum mean discrepancy of two sets of vectors.
 
-  `mean k(x, x') + mean k(y, y') - 2 mean k(x, y)` over all pairs, a vector with
-  itself too (Gretton et al., "A kernel two-sample test"), with k the sum of
+  `mean k(x, x') + mean k(y, y') - 2 mean k(x, y)` over all pairs, including a
+  vector with itself (Gretton et al., "A kernel two-sample test"), k the sum of
   `exp(-|a - b|^2 / (2^i s))` for i of 0 to 4. The bandwidth s is a quarter of
   the mean squared distance of two different vectors of both sets, without
   gradient. Zero if a set is empty.
@@ -29,7 +29,7 @@ def mmd(x: Array, y: Array, valid_x: Array, valid_y: Array) -> Array:
   Args:
     x: `[B, D]`.
     y: `[B', D]`.
-    valid_x: which are in the set, bool `[B]`.
+    valid_x: mask of the vectors in the set, bool `[B]`.
     valid_y: bool `[B']`.
   """
   squared = jnp.square(metric.pairwise_distance(jnp.concatenate([x, y])))
@@ -76,14 +76,14 @@ def alignment(feature: Array, shifted: Array, members: Array) -> Array:
 def distillation(
   logits: Array, targets: Array, labels: Array, members: Array
 ) -> Array:
-  """Returns half of L_dd: what a domain's classifier learns from another's.
+  """Returns half of L_dd: the distillation of a domain's classifier.
 
   `mean_n KL(softmax a_n || softmax b_n)` over all real images, plus 0.25 times
   the cross-entropy of each domain's images (DNS). No gradient passes to b.
 
   Args:
     logits: `a`, of each image by its own domain's classifier, `[B, C]`.
-    targets: `b`, by the moving average of the other's, `[B, C]`.
+    targets: `b`, by the moving average of the other domain's, `[B, C]`.
     labels: int32 `[B]`.
     members: real images of each domain, bool `[M, B]`.
   """

@@ -1,4 +1,4 @@
-"""Losses that make one network say what another says."""
+"""Distillation losses between two networks."""
 
 from typing import Literal
 
@@ -20,9 +20,9 @@ def feature_mse(
 
   Args:
     student: `[B, D]`.
-    teacher: `[B, D]`, normalised already if it is to be.
+    teacher: `[B, D]`, already normalised if that is wanted.
     valid: real rows, bool `[B]`.
-    normalise: with 'both' the student's rows get unit length too.
+    normalise: with 'both' the student's rows are scaled to unit length, too.
   """
   if normalise == 'both':
     student = similarity.unit(student)
@@ -35,13 +35,13 @@ def divergence(
   """Returns `T^2 mean_n KL(softmax(t/T) || softmax(s/T))` (Hinton et al.).
 
   Args:
-    student: scores `[B, C]`, padded identities at a large negative.
-    teacher: likewise; no gradient flows into it.
+    student: scores `[B, C]`, padded identities with a large negative value.
+    teacher: as `student`; has no gradient.
     valid: real rows, bool `[B]`.
     temperature: T.
   """
   log_p = jax.nn.log_softmax(student / temperature)
   log_q = jax.nn.log_softmax(jax.lax.stop_gradient(teacher) / temperature)
-  # A padded identity has probability 0 on both sides and counts nothing.
+  # A padded identity has probability 0 on both sides and does not count.
   each = (jnp.exp(log_q) * (log_q - log_p)).sum(axis=-1)
   return temperature**2 * identity.masked_mean(each, valid)

@@ -1,4 +1,4 @@
-"""Losses that pull apart and hold together DEEN's expanded embeddings.
+"""Losses on DEEN's expanded embeddings.
 
 Zhang and Wang, DEEN, section 3.3: centre-guided pair mining (CPM) and the
 orthogonality of the branches.
@@ -14,7 +14,7 @@ from fedreid_jax.losses import identity, metric
 def orthogonality(first: Array, second: Array, valid: Array) -> Array:
   """Returns the mean inner product of the two branches, over three (eq. 6).
 
-  Over three, because the released code divides by the tripled batch.
+  The three is from the released code, which divides by the tripled batch.
 
   Args:
     first: features `[B, D]` of one branch.
@@ -32,7 +32,7 @@ def centre_pair_mining(
   valid: Array,
   margin: float = 0.2,
 ) -> Array:
-  """Centre-guided pair mining, an expansion at a time (eq. 3 to 5).
+  """Centre-guided pair mining for one expansion (eq. 3 to 5).
 
   With `v, r` the mean features of an identity's visible and infrared images,
   `v', r'` those of their expansions, and `d` Euclidean, it is
@@ -56,7 +56,7 @@ def centre_pair_mining(
   visible = same & (modalities == 0)
   infrared = same & (modalities == 1)
   both = visible.any(axis=1) & infrared.any(axis=1)
-  # Every row knows its identity's means; the first row speaks for them all.
+  # Every row has its identity's means; only the first row of each counts.
   first = both & (same.argmax(axis=1) == jnp.arange(labels.size))
   others = ~same & first[None]
   stacked = jnp.concatenate([original, branch], axis=1)

@@ -1,4 +1,4 @@
-"""Features of domains a client has never seen, from their statistics.
+"""Features of unseen domains, from the statistics of known domains.
 
 Yang et al., DFH, section 3.2, and the mixups of its ablation (table 2).
 """
@@ -23,10 +23,10 @@ class Drawn(NamedTuple):
   Attributes:
     means: `M_k`, `[N, D]`.
     variances: `V_k`, at least 1e-6, `[N, D]`.
-    dead: share of the variances that belong to a channel whose mean variance is
-      below 1e-6: within an identity it does not vary at all.
-    negative: share of the variances that belong to other channels and were
-      drawn below 1e-6.
+    dead: fraction of variances in channels whose mean variance is below 1e-6,
+      which do not vary within an identity.
+    negative: fraction of variances in other channels that were drawn below
+      1e-6.
   """
 
   means: Array

@@ -36,6 +36,6 @@ def cross_entropy(
 
 
 def accuracy(logits: Array, labels: Array, valid: Array) -> Array:
-  """Share of valid rows whose own identity scores highest."""
+  """Fraction of valid rows whose own identity has the highest score."""
   right = (logits.argmax(axis=1) == labels).astype(jnp.float32)
   return masked_mean(right, valid)

@@ -12,15 +12,15 @@ FAR = 1e9
 def pairwise_distance(x: Array) -> Array:
   """Euclidean distances `[B, B]` of rows `[B, D]`, gradients finite at zero.
 
-  The first row is taken from all: distances do not depend on a common mean, but
-  in float32 the squares of a large one leave no digit to them. The mean of the
-  rows would do as well, but padded rows would enter it. The distance of a row
-  to itself is zero exactly.
+  The first row is subtracted from all: distances do not depend on a common
+  mean, but in float32 the squares of a large one leave no digits for them. The
+  mean of the rows would serve as well, but padded rows would enter it. The
+  distance of a row to itself is exactly zero.
   """
   x = x - jax.lax.stop_gradient(x[0])
   square = (x * x).sum(axis=1)
-  # Squares of nearly equal size cancel: the product may not be rounded to the
-  # short floats some accelerators take by default.
+  # Squares of nearly equal size cancel, so the product must not be rounded to
+  # the short floats that some accelerators use by default.
   products = jnp.matmul(x, x.T, precision=jax.lax.Precision.HIGHEST)
   squared = square[:, None] + square[None] - 2.0 * products
   distance = jnp.sqrt(jnp.maximum(squared, 1e-12))

@@ -1,4 +1,4 @@
-"""The plain re-ID loss of a client: identity plus, if asked for, metric."""
+"""The re-ID loss of a client: identity and optional metric losses."""
 
 from collections.abc import Callable
 
@@ -23,8 +23,8 @@ def make(config) -> Callable[[Outputs, Batch], tuple[Array, Metrics]]:
     entropy = identity.cross_entropy(
       logits, labels, valid, config.label_smoothing
     )
-    # A part of weight zero is no part of the loss: leaves that only it would
-    # reach have no gradient, and so no weight decay.
+    # A part of weight zero is not added: parameters that only it depends on
+    # have no gradient, and so no weight decay.
     loss = jnp.float32(0.0)
     if config.identity:
       loss = config.identity * entropy

@@ -1,4 +1,4 @@
-"""Distance of features from remembered centres of their identities."""
+"""Distance of features from stored centres of their identities."""
 
 from typing import Literal
 
@@ -23,15 +23,15 @@ def rectification(
 
   Jiang et al., L2RW, eq. 6. `cos` is `1 - cos(z_i, c_{y_i})`, `edu` is
   `|z_i - c_{y_i}|^2 / D`, `mixed` is half of each (table 3). Images whose
-  identity has no centre are left out; 0 when that leaves none. A centre of
-  zeros is at an angle of `cos = 0`.
+  identity has no centre are left out; the loss is 0 if none is left. A centre
+  of zeros has `cos = 0` to all images.
 
   Args:
     features: `z`, `[B, D]`; their length matters to `edu` only.
     labels: int32 `[B]`.
     valid: real rows, bool `[B]`.
     centres: `c`, constants, `[C, D]`.
-    present: which identities have a centre, bool `[C]`.
+    present: mask of identities with a centre, bool `[C]`.
     kind: one of `Kind`.
   """
   target = jax.lax.stop_gradient(centres)[labels]

@@ -7,7 +7,7 @@ from fedreid_jax.core.types import Array
 
 
 def unit(x: Array) -> Array:
-  """Scales rows `[..., D]` to length one, in float32; a row of zeros stays."""
+  """Scales rows `[..., D]` to unit length, in float32; zeros stay zeros."""
   x = x.astype(jnp.float32)
   square = (x * x).sum(axis=-1, keepdims=True)
   return x * jax.lax.rsqrt(jnp.maximum(square, 1e-24))
@@ -22,6 +22,6 @@ def cosine(x: Array, y: Array) -> Array:
 def pairwise_cosine(x: Array) -> Array:
   """Cosines `[B, B]` of the angles between rows `[B, D]`."""
   x = unit(x)
-  # A scale of 64 in an exponent leaves no digit to the short floats some
-  # accelerators take by default.
+  # With a scale of 64 in an exponent, the short floats that some accelerators
+  # use by default leave no digits.
   return jnp.matmul(x, x.T, precision=jax.lax.Precision.HIGHEST)

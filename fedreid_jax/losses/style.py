@@ -1,8 +1,8 @@
 """Dual causality losses of style normalisation and restitution (SNR).
 
 Jin et al., "Style normalization and restitution for generalizable person
-re-identification", CVPR 2020: what is restored to style-normalised features
-must make them more discriminative, what is left out less so.
+re-identification", CVPR 2020: the part added back to style-normalised features
+must make them more discriminative, and the part left out less discriminative.
 """
 
 import jax
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from fedreid_jax.core.types import Array
 from fedreid_jax.losses import identity
 
-SHORT = 1e-12  # a vector of no greater squared length has no direction
+SHORT = 1e-12  # vectors of no greater squared length have no direction
 
 
 def draw_triplets(
@@ -59,7 +59,7 @@ def distance(
     + s(d(a,p) - d-(a,p)) + s(d-(a,n) - d(a,n)),
 
   d of the normalised features, d+ of the enhanced, d- of the contaminated. The
-  cosine with a vector of no length is 0, and has no gradient.
+  cosine with a vector of zero length is 0, and has no gradient.
 
   Args:
     key: typed PRNG key of the triplets.

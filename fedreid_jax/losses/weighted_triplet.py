@@ -1,4 +1,4 @@
-"""Triplet loss without a margin over softly chosen images of a batch."""
+"""Triplet loss without a margin over softly weighted images of a batch."""
 
 import jax
 import jax.numpy as jnp
@@ -6,12 +6,12 @@ import jax.numpy as jnp
 from fedreid_jax.core.types import Array
 from fedreid_jax.losses import identity, metric
 
-# Beyond it the exponential of a float32 overflows.
+# Above it the exponential of a float32 overflows.
 LARGEST = 88.0
 
 
 def _soft_mean(distance: Array, chosen: Array, sign: float) -> Array:
-  """Means of distances weighed by `softmax(sign * distance)`, `[B]`."""
+  """Means of distances weighted by `softmax(sign * distance)`, `[B]`."""
   weights = jax.nn.softmax(
     jnp.where(chosen, sign * distance, -metric.FAR), axis=1
   )

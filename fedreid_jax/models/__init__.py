@@ -1,1 +1,1 @@
-"""Networks, necks, heads, and released weights in."""
+"""Networks, necks, heads, and readers of released weights."""

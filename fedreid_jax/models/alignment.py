@@ -1,4 +1,4 @@
-"""CMAlign: a two-stream ResNet that rebuilds an image from one of a modality.
+"""CMAlign: a two-stream ResNet with reconstructions across modalities.
 
 Park et al., "Learning by aligning: visible-infrared person re-identification
 using cross-modal correspondences" (ICCV 2021). In training every image is
@@ -22,16 +22,16 @@ TINY = 1e-12
 
 
 class Alignment(NamedTuple):
-  """What a batch's alignments leave for the losses, float32 and bool.
+  """Alignments of a batch for the losses, float32 and bool.
 
   Attributes:
-    comask: how much a position shows a person in the image and in what it is
-      matched with, from 0 to 1, no gradient, `[B, P]` for `P` positions.
-    positive: distance of each position to what the image of the same person
-      makes of it, `[B, P]`.
-    negative: to what the image of another person makes of it, `[B, P]`.
-    has_positive: whether the batch had such an image, `[B]`.
-    has_negative: `[B]`.
+    comask: how much a position shows a person in both the image and its
+      matching image, from 0 to 1, no gradient, `[B, P]` for `P` positions.
+    positive: distance of each position to its reconstruction from the image of
+      the same person, `[B, P]`.
+    negative: to its reconstruction from the image of another person, `[B, P]`.
+    has_positive: whether the batch had an image of the same person, `[B]`.
+    has_negative: whether it had one of another person, `[B]`.
   """
 
   comask: Array
@@ -44,7 +44,7 @@ class Alignment(NamedTuple):
 class CMAlign(resnet.ResNet):
   """A ResNet that in training also returns two reconstructions of an image."""
 
-  private: int = 1
+  modality_specific_stages: int = 1
 
   @nn.compact
   def __call__(
@@ -52,13 +52,13 @@ class CMAlign(resnet.ResNet):
   ):
     """Maps `[B, H, W, ch]` to (`[R B, h, w, D]`, extras).
 
-    In training with labels `R` is 3: the images, what stage 4 makes of the
+    In training with labels `R` is 3: the images, the outputs of stage 4 for the
     reconstructions of stage 3, the reconstructions of stage 4; extras hold an
-    `Alignment` for each of `LEVELS`. Else it is 1.
+    `Alignment` for each of `LEVELS`. Otherwise it is 1.
 
     Args:
       x: images.
-      train: use batch statistics, align; needs the key `dropout`.
+      train: use batch statistics and align; needs the key `dropout`.
       mask: real images, bool `[B]`, or None.
       modalities: 0 visible, 1 infrared, int32 `[B]`.
       labels: int32 `[B]`.
@@ -67,7 +67,9 @@ class CMAlign(resnet.ResNet):
 
     def part(number, x, mask):
       run = functools.partial(self.part, number, train=train, extras=extras)
-      return resnet.by_modality(run, x, mask, modalities, number < self.private)
+      return resnet.by_modality(
+        run, x, mask, modalities, number < self.modality_specific_stages
+      )
 
     for number in range(4):
       x = part(number, x, mask)
@@ -88,7 +90,7 @@ def partners(labels, modalities, real, key):
   Args:
     labels: int32 `[B]`.
     modalities: int32 `[B]`.
-    real: bool `[B]`; padded images have no partner and are nobody's.
+    real: bool `[B]`; padded images have no partner and are no partner.
     key: PRNG key.
 
   Returns:
@@ -107,7 +109,7 @@ def partners(labels, modalities, real, key):
 
 
 def align(maps, same, has_same, other, has_other):
-  """Rebuilds maps from those of their partners.
+  """Reconstructs maps from those of their partners.
 
   An image without a partner of the same person is its own reconstruction.
 
@@ -139,7 +141,7 @@ def align(maps, same, has_same, other, has_other):
 
 
 def warp(query, target):
-  """Matches every position of one map with all of another.
+  """Matches every position of one map with all positions of another.
 
   Args:
     query: float32 `[B, P, D]`.
@@ -147,7 +149,7 @@ def warp(query, target):
 
   Returns:
     Matching probabilities `[B, P, Q]`, softmax over the target's positions of
-    50 times the cosine, and the target as seen from the query, `[B, P, D]`.
+    50 times the cosine, and the target warped to the query, `[B, P, D]`.
   """
   cosine = jnp.einsum('bpd,bqd->bpq', _unit(query), _unit(target))
   matching = jax.nn.softmax(TEMPERATURE * cosine)
@@ -175,6 +177,6 @@ def _length(x):
 
 def _unit(x):
   square = jnp.square(x).sum(axis=-1, keepdims=True)
-  # A position after ReLU may have no activity: it is similar to none.
+  # A position after ReLU may be zero; its similarity to all others is zero.
   active = square > TINY
   return jnp.where(active, x * jax.lax.rsqrt(jnp.where(active, square, 1)), 0)

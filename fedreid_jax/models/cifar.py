@@ -11,13 +11,13 @@ from fedreid_jax.models import conv, norm
 class Block(nn.Module):
   """Adds two 3x3 convolutions to its input.
 
-  Where the map shrinks the shortcut takes every second position and leaves new
+  If the stride is 2, the shortcut takes every second position and leaves new
   channels at zero, without parameters (option A).
 
   Attributes:
     features: output channels.
     stride: step of the block.
-    dtype: what it computes in.
+    dtype: of the computation.
   """
 
   features: int
@@ -55,7 +55,7 @@ class CifarResNet(nn.Module):
   Attributes:
     features: channels of each stage; all but the first halve the map.
     blocks: blocks of a stage, `n` of 6 n + 2 layers.
-    dtype: what it computes in.
+    dtype: of the computation.
   """
 
   features: tuple[int, ...] = (16, 32, 64)

@@ -21,10 +21,10 @@ from fedreid_jax.core.types import Array
 from fedreid_jax.models import winograd
 
 Pads = tuple[tuple[int, int], tuple[int, int]]
-# Below it the transforms cost more than the products they save.
+# For fewer channels the transforms cost more than the products they save.
 WINOGRAD_CHANNELS = 32
 
-# What PyTorch gives a layer nobody initialises.
+# PyTorch's default initialiser.
 uniform = nn.initializers.variance_scaling(1 / 3, 'fan_in', 'uniform')
 kaiming_normal = nn.initializers.variance_scaling(2.0, 'fan_out', 'normal')
 
@@ -59,7 +59,7 @@ def plain(x, kernel, stride: int, pads: Pads, dilation: int = 1) -> Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
 def canonical(x, kernel, stride: int, pads: Pads, dilation: int = 1) -> Array:
-  """Is `plain` with both gradients written as `b01f_01io->b01f`."""
+  """Computes `plain` with both gradients written as `b01f_01io->b01f`."""
   return plain(x, kernel, stride, pads, dilation)
 
 
@@ -112,7 +112,7 @@ canonical.defvjp(_canonical_forward, _canonical_backward)
 
 @jax.custom_vjp
 def trained_by_winograd(x, kernel) -> Array:
-  """Convolves 3x3, stride 1, padding 1; exactly `plain` when not trained."""
+  """Convolves 3x3, stride 1, padding 1; equals `plain` without gradients."""
   return plain(x, kernel, 1, both(1))
 
 
@@ -128,7 +128,7 @@ def _winograd_forward(x, kernel):
 
 def _winograd_backward(residuals, dy):
   x, kernel, kernel_vjp = residuals
-  # The tiles of this gradient overlap, and adding them up costs what the
+  # The tiles of this gradient overlap, and their sum costs as much as the
   # products save.
   dx = _input_gradient(x, kernel, dy, 1, both(1), 1)
   return dx, *kernel_vjp(dy)
@@ -145,7 +145,7 @@ def pointwise(x, kernel, stride: int) -> Array:
 
 
 def unfolded(x, kernel, stride: int, pads: Pads, dilation: int) -> Array:
-  """Convolves as one matrix product of what every output position sees."""
+  """Convolves as one matrix product of the inputs of each output position."""
   kh, kw, ci, co = kernel.shape
   x = jnp.pad(x, ((0, 0), *pads, (0, 0)))
   h, w = (
@@ -164,7 +164,7 @@ def unfolded(x, kernel, stride: int, pads: Pads, dilation: int) -> Array:
 
 
 def _is_tiny(x, kernel, stride: int) -> bool:
-  """Returns whether what goes in or comes out is smaller than the kernel."""
+  """Returns whether the input or output is smaller than the kernel."""
   return any(
     -(-extent // stride) < size
     for extent, size in zip(x.shape[1:3], kernel.shape[:2], strict=True)
@@ -172,7 +172,7 @@ def _is_tiny(x, kernel, stride: int) -> bool:
 
 
 def on_cpu(x, kernel, stride: int, padding: int, dilation: int) -> Array:
-  """Convolves by whichever of the above trains fastest on a CPU."""
+  """Convolves by the method above that trains fastest on a CPU."""
   size = kernel.shape[:2]
   if size == (1, 1) and padding == 0:
     return pointwise(x, kernel, stride)
@@ -189,7 +189,7 @@ def on_cpu(x, kernel, stride: int, padding: int, dilation: int) -> Array:
 
 
 class Conv(nn.Module):
-  """Convolves images, padding both sides alike as PyTorch does.
+  """Convolves images with the same padding on both sides, as PyTorch does.
 
   Attributes:
     features: number of output channels.
@@ -198,8 +198,8 @@ class Conv(nn.Module):
     padding: zeros added to each side of both axes.
     dilation: distance between the taps of both axes.
     use_bias: whether a bias is added.
-    dtype: what it computes in.
-    param_dtype: what the parameters are kept in.
+    dtype: of the computation.
+    param_dtype: of the parameters.
     kernel_init: initialiser of the kernel, He et al.'s by default.
   """
 

@@ -13,13 +13,13 @@ class ConvNet(nn.Module):
 
   Attributes:
     features: output channels of each block.
-    dtype: what it computes in.
-    insert: modules put after blocks, each a stage of one block.
+    dtype: of the computation.
+    plugins: modules put after blocks; each block is a stage.
   """
 
   features: tuple[int, ...] = (32, 64, 128, 128)
   dtype: Any = jnp.float32
-  insert: stage_plugins.Rule | None = None
+  plugins: stage_plugins.Rule | None = None
 
   @nn.compact
   def __call__(
@@ -33,7 +33,7 @@ class ConvNet(nn.Module):
         features, (3, 3), padding=1, dtype=self.dtype, name=f'conv{i}'
       )(x)
       bn = norm.BatchNorm(dtype=self.dtype, name=f'bn{i}')
-      # ReLU and maximum commute, and after the pooling there is less to do.
+      # ReLU and maximum commute, and the ReLU is cheaper after the pooling.
       x = norm.relu(pool.max_pool_2x2(bn(x, train=train, mask=mask)))
-      x = stage_plugins.after(self.insert, (i, 0, 1), x, train, mask, extras)
+      x = stage_plugins.after(self.plugins, (i, 0, 1), x, train, mask, extras)
     return x, extras

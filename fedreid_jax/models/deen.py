@@ -1,4 +1,4 @@
-"""DEEN: a two-stream ResNet that makes two more embeddings of every image.
+"""DEEN: a two-stream ResNet with two more embeddings of every image.
 
 Zhang and Wang, "Diverse embedding expansion network and low-light cross-
 modality benchmark for visible-infrared person re-identification" (CVPR 2023).
@@ -22,14 +22,14 @@ kaiming_fan_in = nn.initializers.variance_scaling(2.0, 'fan_in', 'normal')
 
 
 class ChannelNonLocal(nn.Module):
-  """Adds to a map what channels of the map before the stage say of it.
+  """Adds channel attention over the map before the stage to a map.
 
   With `n` its positions, `theta` and `phi` pointwise maps to the `d` channels
   of the earlier one: `x + BN(W(g a^T))`, `a = theta^T phi / d`, `[d, d]`.
 
   Attributes:
     stride: of the stage between the two maps.
-    dtype: what it computes in.
+    dtype: of the computation.
   """
 
   stride: int
@@ -42,8 +42,8 @@ class ChannelNonLocal(nn.Module):
     pointwise = functools.partial(_pointwise, dtype=self.dtype)
     theta = _flat(pointwise(channels, name='theta')(x))
     phi = _flat(pointwise(channels, stride=self.stride, name='phi')(earlier))
-    # Released with the stride in the last convolution instead: the same
-    # numbers, since nothing in between looks at another position.
+    # The released code has the stride in the last convolution instead: the
+    # result is the same, since no layer between mixes positions.
     g = pointwise(channels, stride=self.stride, name='g')(earlier)
     attention = jnp.einsum('bnc,bnd->bcd', theta, phi) / channels
     y = jnp.einsum('bhwd,bcd->bhwc', g, attention)
@@ -52,14 +52,14 @@ class ChannelNonLocal(nn.Module):
 
 
 class PositionNonLocal(nn.Module):
-  """Adds to a map what positions of the map before the stage say of it.
+  """Adds spatial attention over the map before the stage to a map.
 
   `x + BN(W(a g))`, `a = theta phi^T / N` over the `N` earlier positions. There
   is no softmax, so that `(theta phi^T) g = theta (phi^T g)`, and the matrix of
-  all pairs of positions is never made.
+  all pairs of positions is never formed.
 
   Attributes:
-    dtype: what it computes in.
+    dtype: of the computation.
   """
 
   dtype: Any = jnp.float32
@@ -79,13 +79,13 @@ class PositionNonLocal(nn.Module):
 
 
 class Expansion(nn.Module):
-  """Diverse embedding expansion: two more maps of every map.
+  """Diverse embedding expansion: two additional maps of every map.
 
   Each is the mean of three dilated 3x3 convolutions to a quarter of the
   channels, ReLU, and a pointwise convolution back.
 
   Attributes:
-    dtype: what it computes in.
+    dtype: of the computation.
   """
 
   dtype: Any = jnp.float32
@@ -119,7 +119,7 @@ class Expansion(nn.Module):
 class DEEN(resnet.ResNet):
   """A ResNet that in training also returns two expansions of every image."""
 
-  private: int = 1
+  modality_specific_stages: int = 1
 
   @nn.compact
   def __call__(
@@ -139,7 +139,9 @@ class DEEN(resnet.ResNet):
 
     def part(number, x, mask):
       run = functools.partial(self.part, number, train=train, extras=extras)
-      return resnet.by_modality(run, x, mask, modalities, number < self.private)
+      return resnet.by_modality(
+        run, x, mask, modalities, number < self.modality_specific_stages
+      )
 
     x = part(0, x, mask)
     for stage in (1, 2, 3):
@@ -152,8 +154,8 @@ class DEEN(resnet.ResNet):
       )
       x = across_channels(x, earlier, train=train, mask=mask)
       x = across_positions(x, earlier, train=train, mask=mask)
-    # Called in evaluation too, so that its parameters exist however the
-    # network is initialised; what is not used is not compiled.
+    # Called in evaluation too, so that its parameters exist for every way of
+    # initialisation; unused results are not compiled.
     every = Expansion(self.dtype, name='dee')(x)
     if train:
       x = nn.Dropout(DROPOUT, deterministic=False)(every)
@@ -176,7 +178,7 @@ def _pointwise(
 
 
 def _silent_norm(dtype) -> norm.BatchNorm:
-  # Of scale zero, so that a pretrained trunk starts undisturbed.
+  # Scale zero, so that a pretrained trunk is unchanged at the start.
   return norm.BatchNorm(
     dtype=dtype, scale_init=nn.initializers.zeros, name='bn'
   )

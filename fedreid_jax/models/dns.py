@@ -1,10 +1,10 @@
-"""DNS: shifts of the feature space, and classifiers of each domain.
+"""DNS: shifts of the feature space, and one classifier per domain.
 
 Jiang et al., "Domain shifting: a generalized solution for heterogeneous
 cross-modality person re-identification", ECCV 2024. A heterogeneous space
 shift (HSS) gates the maps of the last two stages; in training a common space
-shift (CSS) makes a second feature of every image, and each domain has a
-classifier of its own. What trains them is `algorithms.dns`.
+shift (CSS) makes a second feature of every image, and each domain has its own
+classifier. The losses are in `algorithms.dns`.
 """
 
 from collections.abc import Callable
@@ -17,8 +17,8 @@ from flax import linen as nn
 from fedreid_jax.core import types
 from fedreid_jax.models import conv, norm
 
-# Parts each modality has of its own: the stem and two stages.
-PRIVATE = 3
+# Parts that each modality has separately: the stem and two stages.
+MODALITY_SPECIFIC_STAGES = 3
 Streams = Literal['two_stream', 'one_stream']
 DOMAINS = {'two_stream': ('visible', 'infrared'), 'one_stream': ('common',)}
 REDUCTION, SMALLEST = 32, 8
@@ -29,11 +29,11 @@ class HeterogeneousShift(nn.Module):
 
   The shift of a channel is the outer product of the softmax over rows of their
   maxima and the softmax over columns of theirs. The attention (Hou et al.,
-  "Coordinate attention for efficient mobile network design") sees the shifted
-  maps, the gates act on the maps themselves.
+  "Coordinate attention for efficient mobile network design") is computed from
+  the shifted maps, and its gates multiply the original maps.
 
   Attributes:
-    dtype: what it computes in.
+    dtype: of the computation.
   """
 
   dtype: Any = jnp.float32
@@ -42,8 +42,8 @@ class HeterogeneousShift(nn.Module):
   def __call__(self, x, *, train: bool, mask=None):
     """Maps `[B, h, w, D]` to the same shape and its average `[B, D]`."""
     h, w, channels = x.shape[1:]
-    # Softmaxes sum to one, so of the outer product only a factor over the
-    # other side's length is left in an average along one side.
+    # A softmax sums to one, so the average of the outer product along one side
+    # is the other factor divided by the length of the side.
     pooled = [
       x.mean(other) + _softmax(x.max(other)) / length
       for other, length in ((2, w), (1, h))
@@ -82,7 +82,7 @@ class CommonShift(nn.Module):
   def __call__(self, x, *, train: bool):
     """Maps `[B, D]` to `[B, D]`.
 
-    Training without a key `dropout` is training without dropout.
+    Without a key `dropout` it trains without dropout.
     """
     dimension = x.shape[-1]
     deterministic = not (train and self.has_rng('dropout'))
@@ -99,10 +99,10 @@ class CommonShift(nn.Module):
 
 
 class DomainClassifier(nn.Module):
-  """A linear classifier that hands out its kernel.
+  """A linear classifier that returns its kernel.
 
-  Its scores are taken twice: with the kernel, and with the moving average a
-  client keeps of it.
+  Its scores are computed twice: with the kernel, and with the moving average
+  that a client keeps of it.
 
   Attributes:
     num_classes: identities, padding included.
@@ -118,12 +118,12 @@ class DomainClassifier(nn.Module):
 
 
 class DNS(nn.Module):
-  """Adds what only training needs to a network with shifted maps.
+  """Adds the parts for training to a network with shifted maps.
 
   Attributes:
-    network: a `reid.ReIDNet` of a `resnet.ResNet(insert=insert(...))`, pooled
-      by `gem`, with `PRIVATE` private parts if there are two streams; its
-      leaves keep their names.
+    network: a `reid.ReIDNet` of a `resnet.ResNet(plugins=plugins(...))`, pooled
+      by `gem`, with `MODALITY_SPECIFIC_STAGES` modality-specific parts if there
+      are two streams; its leaves keep their names.
     num_classes: identities of the classifiers, padding included.
     domains: one of `DOMAINS`; leaves are `params/domain_visible/kernel`.
     dropout: of the common space shift.
@@ -170,14 +170,14 @@ class DNS(nn.Module):
     return self.network.classify(embedding, num_identities)
 
 
-def insert(
+def plugins(
   dtype: Any = jnp.float32,
 ) -> Callable[[int, int, int, int], HeterogeneousShift | None]:
-  """Returns the rule for `resnet.ResNet(insert=)`: after stages 3 and 4."""
+  """Returns the rule for `resnet.ResNet(plugins=)`: after stages 3 and 4."""
 
   def rule(stage: int, block: int, num_blocks: int, channels: int):
     del channels
-    if stage < PRIVATE or block < num_blocks - 1:
+    if stage < MODALITY_SPECIFIC_STAGES or block < num_blocks - 1:
       return None
     return HeterogeneousShift(dtype, name=f'hss_{stage}')
 

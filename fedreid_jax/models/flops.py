@@ -1,8 +1,8 @@
-"""Parameters and multiply-adds of a network, from its program alone.
+"""Parameters and multiply-adds of a network, from its traced program.
 
-Nothing is computed: the program of an embedding at test time is traced for
-abstract values, what the embedding does not need is left out of it, and the
-products of its convolutions and matrices are added up.
+Nothing is computed: the program of an embedding at test time is traced with
+abstract values, equations that the embedding does not need are removed, and the
+products of its convolutions and matrices are counted.
 """
 
 import math
@@ -16,16 +16,16 @@ from jax.interpreters import partial_eval
 from fedreid_jax import errors
 from fedreid_jax.core import param_filter, types
 
-# Leaves of the parts an image of the visible spectrum does not pass through.
+# Leaves of the parts that a visible image does not pass through.
 OTHER_MODALITY = '/infrared_'
 
 
 class Cost(NamedTuple):
-  """What a network takes.
+  """Size of a network.
 
   Attributes:
-    parameters: trained numbers the output depends on, those of both
-      modalities where they differ.
+    parameters: number of trained values that the output depends on, including
+      those of both modalities where they differ.
     multiply_adds: of convolutions and matrix products, for one image, which
       passes through the parts of its own modality.
   """
@@ -40,12 +40,12 @@ def count(
   *,
   classifier: bool = False,
 ) -> Cost:
-  """Counts what a network takes at test time.
+  """Counts parameters and multiply-adds of a network at test time.
 
   Args:
     model: the network.
     image_shape: `(H, W, ch)`.
-    classifier: count what identity scores take, not only the embedding.
+    classifier: whether to include the identity scores, not only the embedding.
 
   Raises:
     ConfigError: for a network with a loop of unknown length.
@@ -70,12 +70,12 @@ def count(
 
 
 def _walk(program: core.Jaxpr, other: list[bool]) -> tuple[int, list[bool]]:
-  """Returns multiply-adds and which results are of the other modality.
+  """Returns multiply-adds, and a mask of results of the other modality.
 
   Args:
     program: equations.
-    other: which of its inputs are of the other modality. So is what is made of
-      one, but not a selection that has any other case.
+    other: mask of its inputs of the other modality. A result from one of them
+      is of that modality too, unless it is a selection with any other case.
   """
   marked = {v for v, mark in zip(program.invars, other, strict=True) if mark}
 
@@ -94,11 +94,11 @@ def _walk(program: core.Jaxpr, other: list[bool]) -> tuple[int, list[bool]]:
 
 
 def _equation(equation, inputs: list[bool]) -> tuple[int, list[bool]]:
-  """Returns the same of one equation."""
+  """Returns the same for one equation."""
   name, params = equation.primitive.name, equation.params
   if name in ('while', 'cond'):
     raise errors.ConfigError(
-      f'how often the body of a {name} runs is unknown',
+      f'a {name} has a body with an unknown number of runs',
       'model',
       'count a network whose loops have a fixed length',
     )
@@ -113,7 +113,7 @@ def _equation(equation, inputs: list[bool]) -> tuple[int, list[bool]]:
 
 
 def _products(equation) -> int:
-  """Returns multiply-adds of a primitive, taps on the padding included."""
+  """Returns the multiply-adds of a primitive, including taps on padding."""
   name, params = equation.primitive.name, equation.params
   if name == 'conv_general_dilated':
     taps = params['dimension_numbers'].rhs_spec[1:]

@@ -13,10 +13,10 @@ def wrap(module: nn.Module, image_shape: tuple[int, int, int]) -> types.Model:
   """Returns the network as a `types.Model`.
 
   Args:
-    module: called as `module(images, train=, num_identities=, mask=,
-      modalities=, labels=)` and returning `types.Outputs`, with a method
+    module: callable as `module(images, train=, num_identities=, mask=,
+      modalities=, labels=)`, returns `types.Outputs` and has a method
       `classify`.
-    image_shape: `(H, W, ch)` to initialise with.
+    image_shape: `(H, W, ch)` for the initialisation.
   """
 
   def init(key):
@@ -36,7 +36,7 @@ def wrap(module: nn.Module, image_shape: tuple[int, int, int]) -> types.Model:
     modalities=None,
     labels=None,
   ):
-    _, buffers = param_filter.trainable(variables)
+    _, batch_stats = param_filter.trainable(variables)
     outputs, updated = module.apply(
       param_filter.unflatten(variables),
       images,
@@ -48,7 +48,7 @@ def wrap(module: nn.Module, image_shape: tuple[int, int, int]) -> types.Model:
       rngs={} if key is None else {'dropout': key},
       mutable=['batch_stats'] if train else [],
     )
-    return outputs, buffers | param_filter.flatten(updated)
+    return outputs, batch_stats | param_filter.flatten(updated)
 
   def measure(
     variables, images, *, mask=None, num_identities=None, modalities=None

@@ -1,4 +1,4 @@
-"""Necks, from pooled feature to embedding, and masks of padded identities."""
+"""Necks, from pooled features to embeddings, and masks of padded identities."""
 
 from typing import Literal
 
@@ -8,12 +8,12 @@ from flax import linen as nn
 from fedreid_jax.models import conv, norm
 
 NeckKind = Literal['none', 'bn', 'bnneck', 'bottleneck', 'mapping']
-# Finite: of an infinite logit a softmax has the gradient nan, not zero.
+# Finite, because the gradient of a softmax of an infinite logit is nan.
 PADDED_LOGIT = -1e9
 
 
 def normal(mean: float, deviation: float):
-  """Returns an initialiser drawing from N(mean, deviation^2)."""
+  """Returns an initialiser that draws from N(mean, deviation^2)."""
   centred = nn.initializers.normal(deviation)
 
   def init(key, shape, dtype=jnp.float32):
@@ -23,7 +23,7 @@ def normal(mean: float, deviation: float):
 
 
 class Neck(nn.Module):
-  """Turns pooled features into embeddings, in float32.
+  """Maps pooled features to embeddings, in float32.
 
   Attributes:
     kind: `bn` normalises without scale and bias, `bnneck` with (Luo et al.,
@@ -44,7 +44,7 @@ class Neck(nn.Module):
   def __call__(self, x, *, train: bool, mask=None):
     """Maps `[B, D]` to `[B, D']`; statistics are of the samples in `mask`.
 
-    Training without a key `dropout` is training without dropout.
+    Without a key `dropout` it trains without dropout.
     """
     if self.kind == 'none':
       return x
@@ -67,7 +67,8 @@ def mask_identities(logits, num_identities):
 
   Args:
     logits: scores of the padded number of identities.
-    num_identities: the first so many are real, may be traced; None if all are.
+    num_identities: number of real ones, which are first, may be traced; None if
+      all are real.
   """
   if num_identities is None:
     return logits

@@ -1,4 +1,4 @@
-"""The network a configuration describes."""
+"""Builds the network of a configuration."""
 
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, get_args
@@ -32,15 +32,15 @@ DType = Literal['float32', 'bfloat16']
 
 
 class Variant(NamedTuple):
-  """What a published network changes about a backbone.
+  """Changes of a published network to a backbone.
 
   Attributes:
-    insert: `(dtype, num_classes) -> rule of modules put after blocks`.
-    backbone: class in place of `resnet.ResNet`, or None.
-    resnet_only: it needs the stages of a ResNet.
+    plugins: `(dtype, num_classes) -> rule of modules put after blocks`.
+    backbone: class that replaces `resnet.ResNet`, or None.
+    resnet_only: whether it needs the stages of a ResNet.
   """
 
-  insert: Callable[..., Any] | None = None
+  plugins: Callable[..., Any] | None = None
   backbone: type[resnet.ResNet] | None = None
   resnet_only: bool = True
 
@@ -54,15 +54,15 @@ VARIANTS: dict[str, Variant] = {
     lambda dtype, num_classes: style.after_stages(num_classes),
     resnet_only=False,
   ),
-  'agw': Variant(lambda dtype, num_classes: non_local.insert(dtype=dtype)),
-  'dns': Variant(lambda dtype, num_classes: dns.insert(dtype)),
+  'agw': Variant(lambda dtype, num_classes: non_local.plugins(dtype=dtype)),
+  'dns': Variant(lambda dtype, num_classes: dns.plugins(dtype)),
   'deen': Variant(backbone=deen.DEEN),
   'lba': Variant(backbone=alignment.CMAlign),
 }
 
 
 def build(config: Any, num_classes: int) -> nn.Module:
-  """Builds the network a configuration describes.
+  """Builds the network of a configuration.
 
   Args:
     config: `config.model`.
@@ -70,7 +70,7 @@ def build(config: Any, num_classes: int) -> nn.Module:
 
   Raises:
     ConfigError: an unknown name, variant, pool, neck, dtype or stride, a
-      variant of a network that has none, or no channels.
+      variant of a network without variants, or no channels.
   """
   for field, choices in (
     ('name', get_args(NetworkName)),
@@ -112,13 +112,13 @@ def _backbone(config: Any, num_classes: int) -> nn.Module:
       'model.name',
       f'one of {", ".join(resnet.DEPTHS)}',
     )
-  insert = variant.insert(dtype, num_classes) if variant.insert else None
+  plugins = variant.plugins(dtype, num_classes) if variant.plugins else None
   channels: tuple[int, ...]
   if config.name == 'convnet':
-    backbone = convnet.ConvNet(tuple(config.features), dtype, insert)
+    backbone = convnet.ConvNet(tuple(config.features), dtype, plugins)
     channels = backbone.features
   elif config.name == 'resnet32':
-    if insert:
+    if plugins:
       raise errors.ConfigError(
         'resnet32 has no variants', 'model.variant', "set it to 'plain'"
       )
@@ -132,7 +132,7 @@ def _backbone(config: Any, num_classes: int) -> nn.Module:
       config.last_stride,
       dtype,
       config.modality_specific_stages,
-      insert,
+      plugins,
     )
     channels = (backbone.base,)
   if not channels or min(channels) < 1:

@@ -1,7 +1,7 @@
 """Non-local blocks between the residual blocks of a ResNet.
 
 Ye et al., "Deep learning for person re-identification: a survey and outlook"
-(AGW): every position adds a sum over all positions, weighed by products of
+(AGW): every position gets a sum over all positions, weighted by products of
 embeddings divided by the number of positions, without a softmax.
 """
 
@@ -13,7 +13,7 @@ from flax import linen as nn
 
 from fedreid_jax.models import conv, norm
 
-# How many of the last blocks of a stage are followed by a non-local one.
+# Number of last blocks of a stage that are followed by a non-local block.
 LAST_BLOCKS = {2: 2, 3: 3}
 
 
@@ -21,12 +21,12 @@ class NonLocal(nn.Module):
   """Computes `x + BN(W y)` with `y_i = 1/P sum_j (theta(x_i).phi(x_j)) g(x_j)`.
 
   `P` is the number of positions. Without a softmax the sum over `j` is a small
-  matrix common to all `i`, so no `P x P` attention is ever made. The
+  matrix common to all `i`, so no `P x P` attention is ever formed. The
   normalisation starts at scale 0, which makes the block an exact identity.
 
   Attributes:
     inter_channels: channels of `theta`, `phi` and `g`.
-    dtype: what it computes in; the products are float32.
+    dtype: of the computation, except for the products, which are float32.
   """
 
   inter_channels: int = 1
@@ -66,17 +66,17 @@ class NonLocal(nn.Module):
     return x + bn(y, train=train, mask=mask)
 
 
-def insert(
+def plugins(
   inter_channels: int = 1, dtype: Any = jnp.float32
 ) -> Callable[[int, int, int, int], NonLocal | None]:
-  """Returns AGW's rule for `resnet.ResNet(insert=)`.
+  """Returns AGW's rule for `resnet.ResNet(plugins=)`.
 
   A block follows each of the last two blocks of stage 2 and of the last three
-  of stage 3, or all of them where a stage has fewer: five in ResNet-50.
+  of stage 3, or all of them if a stage has fewer: five in ResNet-50.
 
   Args:
     inter_channels: of every block; AGW's published models have 1.
-    dtype: what they compute in.
+    dtype: of the computation.
   """
 
   def rule(stage: int, block: int, num_blocks: int, channels: int):

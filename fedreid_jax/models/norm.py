@@ -15,16 +15,16 @@ MOMENTUM = 0.9
 
 
 def per_sample(mask, ndim: int):
-  """Lets a mask `[B]` broadcast against an array of `ndim` axes."""
+  """Reshapes a mask `[B]` to broadcast against an array of `ndim` axes."""
   return mask.reshape(mask.shape + (1,) * (ndim - 1))
 
 
 def relu(x):
-  """Sets what is not positive to zero; nan stays, the gradient at 0 is 0.
+  """Sets all but positive values to zero; nan stays, the gradient at 0 is 0.
 
-  A selection, unlike a maximum, has two operands as large as its result. That
-  is when XLA keeps the result for its several readers in the backward pass,
-  and does not work it out again in each, back to the last convolution.
+  A selection, unlike a maximum, has two operands as large as its result. In
+  this case XLA stores the result for its several consumers in the backward
+  pass and does not recompute it in each, back to the last convolution.
   """
   return jnp.where(x <= 0, 0, x)
 
@@ -45,8 +45,8 @@ def moments(x, mask=None):
     mean = x.mean(axes)
     return mean, jnp.square(x - mean).mean(axes)
   real = per_sample(mask, x.ndim)
-  # Times the inverse, not divided: XLA makes that change in some programs and
-  # not in others, and on other numbers of devices the last bit would differ.
+  # A product with the inverse, not a quotient: XLA makes that change in some
+  # programs only, and the last bit would depend on the number of devices.
   share = 1.0 / _count(x, mask)
   mean = jnp.where(real, x, 0).sum(axes) * share
   return mean, jnp.where(real, jnp.square(x - mean), 0).sum(axes) * share
@@ -62,9 +62,9 @@ def _count(x, mask):
 def standardize(x, scale, bias, mask):
   """Normalises by the batch's own moments: `(y, mean, var)`.
 
-  Autodiff keeps and passes over several arrays as large as `x`; the gradient
-  written out needs `x` alone (Ioffe and Szegedy, "Batch normalization",
-  section 3). None flows through the returned moments.
+  Automatic differentiation stores and passes over several arrays as large as
+  `x`; the gradient written out needs `x` alone (Ioffe and Szegedy, "Batch
+  normalization", section 3). The returned moments have no gradient.
 
   Args:
     x: float `[B, ..., D]`.
@@ -105,12 +105,12 @@ standardize.defvjp(_standardize, _standardize_gradient)
 class BatchNorm(nn.Module):
   """Normalises each channel, with PyTorch's eps 1e-5 and momentum 0.1.
 
-  Everything but the output is float32. The running variance is the biased
-  one, where PyTorch keeps the unbiased.
+  All values but the output are float32. The running variance is the biased one;
+  PyTorch stores the unbiased one.
 
   Attributes:
     affine: whether it has a scale and a bias.
-    dtype: what the output is.
+    dtype: of the output.
     scale_init: initialiser of the scale.
   """
 
@@ -122,8 +122,8 @@ class BatchNorm(nn.Module):
   def __call__(self, x, *, train: bool, mask=None):
     """Maps `[B, ..., D]` to the same shape.
 
-    Where the collection `moments` is mutable, the batch's statistics are used
-    and stored there, whatever `train` says, and the running ones stay.
+    If the collection `moments` is mutable, the batch's statistics are used and
+    stored there for any value of `train`, and the running ones do not change.
 
     Args:
       x: float `[B, ..., D]`.

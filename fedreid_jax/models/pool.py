@@ -13,8 +13,8 @@ GEM_POWER = 3
 def max_pool_2x2(x):
   """Halves `[B, H, W, D]` by maxima; a last odd row or column is dropped.
 
-  The gradient goes to the first maximum in row-major order, as PyTorch's. It
-  is written out because XLA's own, a select-and-scatter, is some twenty times
+  The gradient goes to the first maximum in row-major order, as in PyTorch. It
+  is written out because XLA's own, a select-and-scatter, is about twenty times
   slower on a CPU.
   """
   return _windows(x).max((2, 4))
@@ -42,8 +42,8 @@ def _max_pool_backward(residuals, dy):
     a = jnp.broadcast_to(a[:, :, None, :, None], (b, h, 2, w, 2, d))
     return a.reshape(b, 2 * h, 2 * w, d)
 
-  # Selecting in four axes, not in the six of the windows, lets XLA keep the
-  # result for its several readers; see `norm.relu`.
+  # A selection in four axes, not in the six of the windows, lets XLA store the
+  # result for its several consumers; see `norm.relu`.
   row = lax.broadcasted_iota(jnp.int8, (1, 2 * h, 1, 1), 1) % 2
   column = lax.broadcasted_iota(jnp.int8, (1, 1, 2 * w, 1), 2) % 2
   dx = jnp.where(spread(first) == 2 * row + column, spread(dy), 0)

@@ -1,8 +1,8 @@
 """ImageNet weights in torchvision's format, from `.safetensors` files only.
 
-The names are torchvision's, `layer1.0.downsample.0.weight`. A pickle runs
-code when it is read and is refused; what must fit is checked against the
-header before any tensor is read.
+The names are torchvision's, `layer1.0.downsample.0.weight`. Pickled files are
+refused, since reading them runs code; names, shapes and types are checked in
+the header before any tensor is read.
 """
 
 import re
@@ -23,7 +23,7 @@ _LEAVES = {
   'mean': 'running_mean',
   'var': 'running_var',
 }
-# What other modules a network inserts keeps the values it was initialised with.
+# Modules that a published network inserts keep their initial values.
 _TORCHVISION = re.compile(r'\w+/backbone/(infrared_)?(conv1|bn1|layer\d_\d+)/')
 _TO_OIHW, _TO_HWIO = (3, 2, 0, 1), (2, 3, 1, 0)
 
@@ -32,10 +32,10 @@ def load(path: str | Path, variables: Tree) -> Tree:
   """Returns the variables with the backbone of a weight file.
 
   Args:
-    path: a `.safetensors` file of a ResNet as torchvision names it; `fc.*`
-      and `*.num_batches_tracked` are ignored.
+    path: a `.safetensors` file of a ResNet with torchvision's names; `fc.*` and
+      `*.num_batches_tracked` are ignored.
     variables: nested dict with `params/backbone` and `batch_stats/backbone`
-      of a `resnet.ResNet`; left as it is.
+      of a `resnet.ResNet`; not modified.
 
   Returns:
     A new nested dict.
@@ -64,14 +64,14 @@ def load(path: str | Path, variables: Tree) -> Tree:
 
 
 def covers(leaf: str) -> bool:
-  """Says whether a leaf comes from a weight file."""
+  """Returns whether a leaf comes from a weight file."""
   return _TORCHVISION.match(leaf) is not None
 
 
 def name(leaf: str) -> str:
   """Returns torchvision's name of `params/backbone/layer1_0/bn1/scale`.
 
-  The parts of the infrared start from the same tensors as the visible ones.
+  The infrared parts start from the same tensors as the visible ones.
   """
   _, _, *modules, last = leaf.replace('/infrared_', '/').split('/')
   return '.'.join([m.replace('_', '.') for m in modules] + [_LEAVES[last]])
@@ -82,7 +82,7 @@ def _check_format(path: Path):
     raise errors.IntegrityError(
       f'weights of format {path.suffix or "unknown"!r}',
       str(path),
-      'convert them to .safetensors where they come from; no pickle is read',
+      'convert them to .safetensors at their source; pickles are not read',
     )
 
 
@@ -100,7 +100,7 @@ def _check_names(path: Path, found: set[str], wanted: set[str]):
       raise errors.IntegrityError(
         f'{what} {min(keys)}',
         str(path),
-        'use weights of the same network, as torchvision names them',
+        "use weights of the same network with torchvision's names",
       )
 
 

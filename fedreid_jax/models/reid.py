@@ -11,12 +11,12 @@ class ReIDNet(nn.Module):
   """Maps images to features, embeddings and identity scores.
 
   Parameters live under `params/backbone`, `params/neck`, `params/classifier`,
-  so a regular expression over the paths says what is shared.
+  so a regular expression over the paths selects the shared parameters.
 
   Attributes:
-    backbone: module mapping `[B, H, W, ch]` to (`[R B, h, w, D]`, extras). The
-      first `B` maps are of the images, the others of what a network makes of
-      them in training; extras by name are passed on.
+    backbone: module that maps `[B, H, W, ch]` to (`[R B, h, w, D]`, extras).
+      The first `B` maps are of the images, the others are made from them in
+      training; extras by name are passed on.
     num_classes: identities of the classifier, padding included.
     pooling: one of `pool.POOLS`.
     neck_kind: one of `head.NeckKind`.
@@ -57,10 +57,10 @@ class ReIDNet(nn.Module):
     Args:
       images: float `[B, H, W, ch]`.
       train: use batch statistics and dropout.
-      num_identities: the first so many identities are real, the logits of the
-        others are -1e9; may be traced; None if all `num_classes` are.
-      mask: bool `[B]`, False for padded samples, which enter no statistics
-        whatever they hold; None if all are real.
+      num_identities: number of real identities, which are first; the logits of
+        the others are -1e9; may be traced; None if all `num_classes` are real.
+      mask: bool `[B]`, False for padded samples, which never enter statistics;
+        None if all are real.
 
     Returns:
       Features, embeddings and logits, all float32.

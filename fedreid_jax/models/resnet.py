@@ -1,7 +1,7 @@
 """ResNet-18, 34, 50 and 101 in torchvision's topology and names.
 
 He et al., "Deep residual learning for image recognition"; the stride of a
-bottleneck is on its 3x3 convolution (version 1.5). Modules carry torchvision's
+bottleneck is on its 3x3 convolution (version 1.5). Modules have torchvision's
 names with `_` for its `.`: `layer1_0/downsample_0/kernel`.
 """
 
@@ -14,7 +14,7 @@ from flax import linen as nn
 
 from fedreid_jax.models import conv, norm, stage_plugins
 
-# Whether blocks are bottlenecks, and how many each stage has.
+# Whether blocks are bottlenecks, and the number of blocks of each stage.
 DEPTHS = {
   'resnet18': (False, (2, 2, 2, 2)),
   'resnet34': (False, (3, 4, 6, 3)),
@@ -30,7 +30,7 @@ class Block(nn.Module):
     features: channels of the 3x3 convolutions.
     stride: step of the block.
     bottleneck: whether it has three convolutions, the last four times wider.
-    dtype: what it computes in.
+    dtype: of the computation.
   """
 
   features: int
@@ -78,10 +78,11 @@ class ResNet(nn.Module):
     width: multiplier of the 64 base channels.
     small_stem: a 3x3 stem of stride 1 without max-pooling, for small images.
     last_stride: stride of the last stage; 1 keeps a finer map.
-    dtype: what it computes in.
-    private: how many parts, the stem first and then stages, each modality has
-      of its own; those of the infrared are named `infrared_...`.
-    insert: modules put after blocks, stages counted from 1.
+    dtype: of the computation.
+    modality_specific_stages: number of parts, the stem first and then stages,
+      that each modality has separately; names of the infrared ones begin with
+      `infrared_`.
+    plugins: modules put after blocks, stages counted from 1.
   """
 
   depth: str = 'resnet50'
@@ -89,8 +90,8 @@ class ResNet(nn.Module):
   small_stem: bool = False
   last_stride: int = 2
   dtype: Any = jnp.float32
-  private: int = 0
-  insert: stage_plugins.Rule | None = None
+  modality_specific_stages: int = 0
+  plugins: stage_plugins.Rule | None = None
 
   @property
   def base(self) -> int:
@@ -107,14 +108,17 @@ class ResNet(nn.Module):
       x: images.
       train: use batch statistics.
       mask: real images, bool `[B]`, or None.
-      modalities: 0 visible, 1 infrared, int32 `[B]`; needed by private parts.
+      modalities: 0 visible, 1 infrared, int32 `[B]`; for modality-specific
+        parts.
       labels: not used.
     """
     del labels
     extras: dict = {}
     for part in range(1 + len(DEPTHS[self.depth][1])):
       run = functools.partial(self.part, part, train=train, extras=extras)
-      x = by_modality(run, x, mask, modalities, part < self.private)
+      x = by_modality(
+        run, x, mask, modalities, part < self.modality_specific_stages
+      )
     return x, extras
 
   def part(self, part: int, x, *, train: bool, mask, prefix: str, extras: dict):
@@ -132,7 +136,7 @@ class ResNet(nn.Module):
         name=f'{prefix}layer{part}_{i}',
       )(x, train=train, mask=mask)
       place = part, i, depths[part - 1]
-      x = stage_plugins.after(self.insert, place, x, train, mask, extras)
+      x = stage_plugins.after(self.plugins, place, x, train, mask, extras)
     return x
 
   def _stem(self, x, train: bool, mask, prefix: str):
@@ -152,17 +156,18 @@ class ResNet(nn.Module):
     return x
 
 
-def by_modality(run: Callable, x, mask, modalities, private: bool):
-  """Runs a part once, or once for each modality where it is private.
+def by_modality(run: Callable, x, mask, modalities, modality_specific: bool):
+  """Runs a part once, or once per modality if it is modality-specific.
 
   Args:
     run: `(x, mask=, prefix=) -> x`.
     x: `[B, ...]`.
     mask: real images, bool `[B]`, or None.
     modalities: int32 `[B]`; None counts as visible.
-    private: whether each modality has parameters and statistics of its own.
+    modality_specific: whether modalities have separate parameters and
+      statistics.
   """
-  if not private:
+  if not modality_specific:
     return run(x, mask=mask, prefix='')
   if modalities is None:
     modalities = jnp.zeros(x.shape[0], jnp.int32)

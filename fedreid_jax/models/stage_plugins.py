@@ -1,4 +1,4 @@
-"""Modules that a published network puts between the blocks of a backbone."""
+"""Modules of published networks between the blocks of a backbone."""
 
 from collections.abc import Callable
 
@@ -17,15 +17,15 @@ def after(
   mask,
   extras: dict,
 ):
-  """Applies what a rule puts after a block, within a compact module.
+  """Applies the module that a rule puts after a block, if any.
 
   Args:
-    rule: or None for nothing.
+    rule: or None for no modules.
     place: stage from 1, block from 0, blocks of the stage.
     x: maps `[B, h, w, D]`.
     train: use batch statistics.
     mask: real images, bool `[B]`, or None.
-    extras: what the module adds is put in here.
+    extras: dict to which the module's extras are added.
 
   Returns:
     Maps `[B, h, w, D]`.

@@ -22,7 +22,7 @@ class StyleFeatures(NamedTuple):
 
   Attributes:
     normalised: without their style, of `F~`.
-    enhanced: with the part of it that is restored, of `F~+`.
+    enhanced: with the relevant part of it added back, of `F~+`.
     contaminated: with the other part instead, of `F~-`.
     logits: identity scores of the three in this order, `[3, B, C]`, padded
       identities included; None without a classifier.
@@ -35,7 +35,7 @@ class StyleFeatures(NamedTuple):
 
 
 class SNR(nn.Module):
-  """Takes the style out of maps and gives part of it back.
+  """Removes the style of maps and adds a part of it back.
 
   With `F~` the maps normalised by the mean and variance of each channel of each
   image, scaled and shifted, `R = F - F~` and a gate `a` between 0 and 1,
@@ -61,7 +61,7 @@ class SNR(nn.Module):
   @nn.compact
   def __call__(self, x, *, train: bool, mask=None):
     """Maps `[B, h, w, D]` to (`F~+`, `{'snr_STAGE': StyleFeatures}`)."""
-    del train, mask  # each image is normalised by itself, in a test too
+    del train, mask  # each image is normalised by itself, also in a test
     shape = (x.shape[-1],)
     scale = self.param('scale', nn.initializers.ones, shape)
     bias = self.param('bias', nn.initializers.zeros, shape)
@@ -95,16 +95,16 @@ class SNR(nn.Module):
 
 
 def after_stages(num_classes: int | None = None) -> stage_plugins.Rule:
-  """Returns an `insert` for a backbone: an SNR `snr_STAGE` ends every stage.
+  """Returns a rule for `plugins`: an SNR `snr_STAGE` ends every stage.
 
   Args:
-    num_classes: of the classifiers the entropy form of the loss needs.
+    num_classes: of the classifiers for the entropy form of the loss.
   """
 
-  def insert(stage: int, block: int, num_blocks: int, channels: int):
+  def rule(stage: int, block: int, num_blocks: int, channels: int):
     del channels
     if block + 1 < num_blocks:
       return None
     return SNR(stage, num_classes, name=f'snr_{stage}')
 
-  return insert
+  return rule

@@ -1,9 +1,9 @@
 """Winograd's minimal filtering along the height of a 3x3 convolution.
 
 Lavin and Gray, "Fast algorithms for convolutional neural networks", F(4, 3):
-four rows of the output take six products instead of twelve, in the convolution
-and in the gradient of its kernel alike. Done along one axis only, its rounding
-stays near 1e-5 of the output, and the rows it adds are contiguous.
+four rows of the output take six products instead of twelve, both in the
+convolution and in the gradient of its kernel. Along one axis only, the rounding
+error stays near 1e-5 of the output, and the added rows are contiguous.
 """
 
 import jax.numpy as jnp
@@ -15,8 +15,8 @@ def convolve(convolve_rows, x, kernel):
   """Convolves `[B, H, W, ci]` with `[3, 3, ci, co]`, stride 1, padding 1.
 
   Args:
-    convolve_rows: convolves `[B, H, W, ci]` with `[1, 3, ci, co]`, padding
-      the width alone by 1.
+    convolve_rows: convolves `[B, H, W, ci]` with `[1, 3, ci, co]`, with padding
+      1 of the width alone.
     x: images; H is a multiple of `TILE`.
     kernel: `[3, 3, ci, co]`.
   """

@@ -1,1 +1,1 @@
-"""What a model and its statistics give away."""
+"""Privacy of a model and its statistics."""

@@ -1,24 +1,26 @@
-"""DeepInversion: photographs restored from a model, without any photograph.
+"""DeepInversion: reconstruction of photographs from a model alone.
 
 Yin et al., "Dreaming to distill: data-free knowledge transfer via
-DeepInversion" (CVPR 2020), as DFH uses it to ask what shared feature statistics
-give away (its figure 5). With f the pooled feature before the neck and mu_j the
-mean feature of identity j, images x are optimised from noise to minimise
+DeepInversion" (CVPR 2020), as DFH uses it to measure the information in shared
+feature statistics (its figure 5). With f the pooled feature before the neck and
+mu_j the mean feature of identity j, images x are optimised from noise to
+minimise
 
   CE(W f(x'), y) + a_tv TV(x') + a_l2 mean_n |x'_n|
     + a_f sum_l c_l (|mean_l(x') - m_l| + |var_l(x') - v_l|), W_j = mu_j,
 
-x' being x rolled and mirrored at random, m_l and v_l the running statistics of
-the l-th batch normalisation, whose input x' gives the statistics mean_l and
-var_l, c_l 10 for the first and 1 for the others, and TV the sum of the norms of
-the differences between neighbours in four directions. The network is frozen.
+where x' is x rolled and mirrored at random, m_l and v_l are the running
+statistics of the l-th batch normalisation, mean_l and var_l those of its input
+for x', c_l is 10 for the first and 1 for the others, and TV is the sum of the
+norms of the differences between neighbours in four directions. The network is
+frozen.
 
-Images are first restored at half the resolution, from noise averaged over 2x2
-pixels, and enlarged. The published code carries on the noise that this
-averaging hides. It keeps the best image of both resolutions, whose losses do
-not compare; here it is the best of the last. By default features and mean
-features are scaled to one length in the cross-entropy (`Weights.scale`), which
-otherwise saturates; 0 is the published form.
+Images are first reconstructed at half the resolution, from noise averaged over
+2x2 pixels, and enlarged. The published code continues with the noise before
+this averaging. It keeps the best image of both resolutions, whose losses are
+not comparable; here the best image of the last resolution is kept. By default
+features and mean features are scaled to one length in the cross-entropy
+(`Weights.scale`), which otherwise saturates; 0 is the published form.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,7 +36,7 @@ from fedreid_jax.core.types import Array, Flat
 from fedreid_jax.losses import identity
 from fedreid_jax.models import norm
 
-JITTER = 30 / 256  # of the height: the largest roll, up, down and sideways
+JITTER = 30 / 256  # largest roll, as a fraction of the height
 WARMUP = 100  # steps
 BETAS = 0.5, 0.9  # of Adam
 
@@ -42,15 +44,15 @@ Loss = Callable[[Array], tuple[Array, dict[str, Array]]]
 
 
 class Weights(NamedTuple):
-  """Weights of the objective, as published but for the scale.
+  """Weights of the objective, as published except for the scale.
 
   Attributes:
     variation: of the differences between neighbours, `a_tv`.
     size: of the norm of an image, `a_l2`.
     statistics: of the batch statistics, `a_f`.
-    first: of those of the first normalisation, `c_0`.
+    first: of the statistics of the first normalisation, `c_0`.
     scale: length of features and mean features in the cross-entropy; 0 leaves
-      them as they are.
+      them unchanged.
   """
 
   variation: float = 1e-4
@@ -65,7 +67,7 @@ class Search(NamedTuple):
 
   Attributes:
     steps: at half the resolution, and at the full one.
-    lr: of Adam, at its highest.
+    lr: highest learning rate of Adam.
     seed: of noise, rolls and mirrors.
   """
 
@@ -77,11 +79,11 @@ class Search(NamedTuple):
 def watch(
   model: types.Model, variables: Flat, images: Array
 ) -> tuple[types.Outputs, dict[str, tuple[Array, Array]]]:
-  """Runs a network in evaluation mode and measures what it would normalise.
+  """Runs a network in evaluation mode and measures its normalisation inputs.
 
   Args:
     model: network.
-    variables: of it.
+    variables: of the network.
     images: float32 `[B, H, W, ch]`.
 
   Returns:
@@ -114,7 +116,7 @@ def variation(images: Array) -> Array:
 
 
 def _norm(x: Array, axis=None) -> Array:
-  # Of the norm of nothing the gradient is zero, not nan.
+  # The gradient of the norm of zero is zero, not nan.
   return jnp.sqrt(jnp.maximum(jnp.square(x).sum(axis), 1e-12))
 
 
@@ -129,10 +131,10 @@ def make_loss(
 
   Args:
     model: network.
-    variables: of it, frozen.
+    variables: of the network, frozen.
     means: mean pooled feature of each identity, `[C, D]`.
     labels: identity of each image, int32 `[B]`.
-    weights: of the parts, which are returned without.
+    weights: of the parts, which are returned unweighted.
   """
   rows = jnp.asarray(means)
   if weights.scale:
@@ -167,12 +169,12 @@ def make_loss(
 
 
 class State(NamedTuple):
-  """An optimisation under way.
+  """State of an optimisation.
 
   Attributes:
     images: float32 `[B, H, W, ch]`.
     optimizer: its state.
-    best: the images with the least loss so far.
+    best: the images with the smallest loss so far.
     least: that loss.
   """
 
@@ -219,22 +221,22 @@ def make_step(
   return step
 
 
-def restore(
+def reconstruct(
   loss: Loss,
   shape: Sequence[int],
   limits: tuple[Array, Array],
   search: Search,
 ) -> tuple[Array, Array]:
-  """Restores images.
+  """Reconstructs images.
 
   Args:
     loss: objective.
     shape: of the images, `[B, H, W, ch]`.
     limits: lowest and highest value of each channel, `[ch]`.
-    search: how.
+    search: settings of the optimisation.
 
   Returns:
-    (restored images, the noise they began as), float32 `[B, H, W, ch]`.
+    (reconstructed images, initial noise), float32 `[B, H, W, ch]`.
   """
   noise_key, key = jax.random.split(jax.random.key(search.seed))
   noise = jax.random.normal(noise_key, tuple(shape))

@@ -1,9 +1,9 @@
-"""What a model gives away of a client: images restored, and who finds them.
+"""Reconstruction of a client's images from a model, and its success.
 
-The attack of DFH's section 4.5: whoever has the model and the mean feature of
-every identity restores images of these identities (`inversion`). How much they
-show is measured, not only looked at: they are queries for the client's own
-images, under a model that should be another than the one attacked.
+In the attack of DFH's section 4.5, the attacker has the model and the mean
+feature of every identity and reconstructs images of these identities
+(`inversion`). The success is measured by retrieval: the images are queries for
+the client's own images, under a model that should differ from the attacked one.
 """
 
 from typing import NamedTuple
@@ -18,18 +18,18 @@ from fedreid_jax.evaluation import distances as distance_lib
 from fedreid_jax.evaluation import evaluate_ranking
 from fedreid_jax.privacy import inversion
 from fedreid_jax.privacy.inversion import Search, Weights
-from fedreid_jax.training.snapshot import Trained
+from fedreid_jax.training.loaded_run import LoadedRun
 
 
-class Restored(NamedTuple):
-  """Images restored of a client.
+class Reconstructed(NamedTuple):
+  """Reconstructed images of a client.
 
   Attributes:
-    labels: identity that each should show, in the client's labels, `[B]`.
+    labels: intended identity of each, in the client's labels, `[B]`.
     photos: uint8 `[B, H, W, ch]`.
-    noise: what they began as, uint8 `[B, H, W, ch]`.
-    losses: 'before' and 'after', at full resolution, unmoved: the `loss` and
-      its parts.
+    noise: initial noise, uint8 `[B, H, W, ch]`.
+    losses: 'before' and 'after', at full resolution and not rolled: the `loss`
+      and its parts.
   """
 
   labels: np.ndarray
@@ -39,44 +39,44 @@ class Restored(NamedTuple):
 
 
 class Verdict(NamedTuple):
-  """Whom the images of a client are taken for.
+  """Retrieval results of reconstructed images.
 
   Attributes:
     rank1: percent of queries whose nearest image of the client shows the right
-      person: of the 'restored' images, of the 'noise' they began as, of 'real'
-      images (one of each restored identity, absent where no identity has two),
-      and what to expect by 'chance'.
-    nearest: rows of the client's images, nearest to a restored one first,
-      `[B, M]`.
+      person: for the 'restored' images, for the initial 'noise', for 'real'
+      images (one of each reconstructed identity, absent if no identity has
+      two), and by 'chance'.
+    nearest: rows of the client's images, in order of the distance to each
+      reconstructed one, `[B, M]`.
   """
 
   rank1: dict[str, float]
   nearest: np.ndarray
 
 
-def restore(
-  run: Trained,
+def reconstruct(
+  run: LoadedRun,
   client: ClientData,
   num_identities: int,
   weights: Weights,
   search: Search,
-) -> Restored:
-  """Restores an image of each of a client's first identities.
+) -> Reconstructed:
+  """Reconstructs an image of each of a client's first identities.
 
   Args:
-    run: the model that is attacked.
-    client: whose identities.
-    num_identities: at most so many.
+    run: the attacked model.
+    client: owner of the identities.
+    num_identities: largest number of identities.
     weights: of the objective.
-    search: how.
+    search: settings of the optimisation.
 
   Raises:
-    ConfigError: to use half the resolution of a model of one size only.
+    ConfigError: for half the resolution with a model of a fixed size.
     DivergedError: when the loss is not finite.
   """
   if search.steps[0] and run.config.model.pool == 'flatten':
     raise errors.ConfigError(
-      'pooling by flatten is of one resolution', '--steps', 'use 0,N'
+      'pooling by flatten needs one resolution', '--steps', 'use 0,N'
     )
   moments = run.moments(client)
   present = np.flatnonzero(np.asarray(moments.count))
@@ -90,7 +90,7 @@ def restore(
   )
   limits = -mean / std, (1.0 - mean) / std
   shape = num, *run.federation.image_shape
-  images, noise = inversion.restore(loss, shape, limits, search)
+  images, noise = inversion.reconstruct(loss, shape, limits, search)
 
   def photos(x):
     values = jnp.clip(jnp.round((x * std + mean) * 255.0), 0.0, 255.0)
@@ -102,26 +102,28 @@ def restore(
     losses[when] = {n: float(v) for n, v in {'loss': total, **parts}.items()}
   if not all(np.isfinite(v) for v in losses['after'].values()):
     raise errors.DivergedError(
-      'the loss of restored images is not finite', '--steps', 'try 0,N'
+      'the loss of reconstructed images is not finite', '--steps', 'try 0,N'
     )
-  return Restored(present[:num], photos(images), photos(noise), losses)
+  return Reconstructed(present[:num], photos(images), photos(noise), losses)
 
 
-def judge(restored: Restored, client: ClientData, run: Trained) -> Verdict:
-  """Asks a model whom restored images show.
+def judge(
+  reconstructed: Reconstructed, client: ClientData, run: LoadedRun
+) -> Verdict:
+  """Measures retrieval with reconstructed images as queries.
 
   Args:
-    restored: images of a client.
-    client: whose.
-    run: with the model that judges.
+    reconstructed: images of a client.
+    client: owner of the gallery.
+    run: with the judging model.
 
   Raises:
-    ConfigError: when its images are of another size.
+    ConfigError: when its images have another size.
   """
-  theirs, ours = run.federation.image_shape, restored.photos.shape[1:]
+  theirs, ours = run.federation.image_shape, reconstructed.photos.shape[1:]
   if theirs != ours:
     raise errors.ConfigError(
-      f'it sees images of {list(theirs)}, these are of {list(ours)}',
+      f'the judge has images of {list(theirs)}, these are of {list(ours)}',
       '--judge',
       'give a run on images of the same size',
     )
@@ -139,22 +141,24 @@ def judge(restored: Restored, client: ClientData, run: Trained) -> Verdict:
       labels[seen],
       np.zeros(len(asked), int),
       np.zeros(len(seen), int),
-      'single_shot',  # no camera is left out
+      'single_shot',  # drops no camera
       ranks=(1,),
     )
     return float(found['rank1']), distance
 
   everything = np.arange(len(labels))
   rank1, distance = ask(
-    run.ranked(restored.photos), restored.labels, everything
+    run.ranked(reconstructed.photos), reconstructed.labels, everything
   )
-  shares = [np.mean(labels == person) for person in restored.labels]
+  shares = [np.mean(labels == person) for person in reconstructed.labels]
   found = {
     'restored': rank1,
-    'noise': ask(run.ranked(restored.noise), restored.labels, everything)[0],
+    'noise': ask(
+      run.ranked(reconstructed.noise), reconstructed.labels, everything
+    )[0],
     'chance': 100.0 * float(np.mean(shares)),
   }
-  first = [np.flatnonzero(labels == person) for person in restored.labels]
+  first = [np.flatnonzero(labels == person) for person in reconstructed.labels]
   rows = np.asarray([own[0] for own in first if len(own) > 1], int)
   if len(rows):
     others = np.setdiff1d(everything, rows)
@@ -162,8 +166,8 @@ def judge(restored: Restored, client: ClientData, run: Trained) -> Verdict:
   return Verdict(found, np.argsort(distance, axis=1, kind='stable'))
 
 
-def same_model(one: Trained, other: Trained) -> bool:
-  """Returns whether two runs have the same model, leaf by leaf."""
+def same_model(one: LoadedRun, other: LoadedRun) -> bool:
+  """Returns whether two runs have equal models."""
   a, b = one.variables, other.variables
   return a.keys() == b.keys() and all(
     np.array_equal(a[name], b[name]) for name in a

@@ -1,1 +1,1 @@
-"""Many runs one after another, and their tables."""
+"""Sweeps: many runs one after another, and their tables."""

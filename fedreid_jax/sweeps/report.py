@@ -1,4 +1,4 @@
-"""The table of a study: samples to means, differences, CSV and Markdown."""
+"""The table of a sweep: means, differences, CSV and Markdown."""
 
 import csv
 import io
@@ -18,23 +18,23 @@ SUFFIXES = (' std', ' published', ' - baseline', ' - baseline published')
 
 
 class Line(NamedTuple):
-  """What one of a label's models scores on a target.
+  """Scores of one model of a label on a target.
 
   Attributes:
     label: of the runs.
-    facts: what the label stands for, a column each.
-    target: that was ranked.
+    factors: values of the label, one column each.
+    target: ranked target.
     model: 'global', 'client:NAME' or 'cluster:I'.
     kind: 'last' round, 'best' one, or mean of the 'best_three', see `summary`.
-    samples: how many runs.
-    numbers: percent: the mean of each metric and, under its name and one of
-      `SUFFIXES`, what else is known of it.
-    megabytes: that travelled both ways, mean over the runs.
+    samples: number of runs.
+    numbers: percent: the mean of each metric and, under its name with one of
+      `SUFFIXES`, its other statistics.
+    megabytes: sent in both directions, mean over the runs.
     seconds: mean over the runs.
   """
 
   label: str
-  facts: Mapping[str, str]
+  factors: Mapping[str, str]
   target: str
   model: str
   kind: str
@@ -50,13 +50,13 @@ def summarise(
   """Returns mean and standard deviation (population) over the runs of a label.
 
   Args:
-    runs: (label, facts, results.json) of finished runs.
+    runs: (label, factors, results.json) of finished runs.
   """
   groups: dict[tuple[str, ...], list] = {}
-  for label, facts, results in runs:
+  for label, factors, results in runs:
     for entry in results['summary']:
       key = label, entry['target'], entry['model'], entry['kind']
-      groups.setdefault(key, []).append((facts, entry['metrics'], results))
+      groups.setdefault(key, []).append((factors, entry['metrics'], results))
   lines = []
   for (label, target, model, kind), samples in groups.items():
     numbers = {}
@@ -69,7 +69,7 @@ def summarise(
     lines.append(
       Line(
         label=label,
-        facts=samples[0][0],
+        factors=samples[0][0],
         target=target,
         model=model,
         kind=kind,
@@ -85,10 +85,10 @@ def summarise(
 def compare(lines: Sequence[Line], baseline: Sequence[Line]) -> list[Line]:
   """Adds the increase over a baseline on the same target.
 
-  A model is compared with the baseline's of the same name, or, where it has
-  none, with that of the target's own client: a federated model with what the
-  client reaches alone. Best rounds are compared with best rounds, where the
-  baseline has any.
+  A model is compared with the baseline's model of the same name. If there is
+  none, it is compared with that of the target's own client: a federated model
+  with the result of the client alone. Best rounds are compared with best rounds
+  if the baseline has any.
   """
   known = {(b.target, b.model, b.kind): b.numbers for b in baseline}
   compared = []
@@ -118,13 +118,13 @@ def write(
   lines: Sequence[Line],
   unfinished: Sequence[Mapping[str, str]] = (),
 ) -> str:
-  """Writes `PATH.csv` and `PATH.md`, each whole or not at all.
+  """Writes `PATH.csv` and `PATH.md`, each atomically.
 
   Args:
     path: of the table, without suffix.
     title: of the Markdown.
     lines: of the table.
-    unfinished: rows of runs that are not done: label, facts, seed and error.
+    unfinished: rows of unfinished runs: label, factors, seed and error.
 
   Returns:
     The Markdown.
@@ -132,8 +132,8 @@ def write(
   names = dict.fromkeys(name for line in lines for name in line.numbers)
   metrics = sorted({name.partition(' ')[0] for name in names}, key=_order)
   columns = [n + s for n in metrics for s in ('', *SUFFIXES) if n + s in names]
-  facts = dict.fromkeys(k for line in lines for k in line.facts)
-  first = ('label', *facts, 'target', 'model', 'kind', 'samples')
+  factors = dict.fromkeys(k for line in lines for k in line.factors)
+  first = ('label', *factors, 'target', 'model', 'kind', 'samples')
   out = io.StringIO()
   table = csv.DictWriter(
     out,
@@ -144,7 +144,7 @@ def write(
   table.writeheader()
   table.writerows(
     line._asdict()
-    | dict(line.facts)
+    | dict(line.factors)
     | {name: f'{value:.4f}' for name, value in line.numbers.items()}
     | {'MB': f'{line.megabytes:.3f}', 'seconds': f'{line.seconds:.1f}'}
     for line in lines
@@ -195,7 +195,8 @@ def _percent(line: Line, name: str) -> str:
 
 
 def _replace(path: Path, text: str) -> None:
-  # Not recorder.write_text: shards write one table, each by its own name.
+  # Not recorder.write_text: several shards write one table, each by its own
+  # temporary name.
   partial = path.with_name(f'{path.name}.{os.getpid()}.partial')
   partial.write_text(text)
   os.replace(partial, path)

@@ -1,4 +1,4 @@
-"""A study: many runs one after another, and one table of them all."""
+"""A sweep: many runs one after another, and one table of all of them."""
 
 import contextlib
 import hashlib
@@ -20,37 +20,37 @@ ERROR = 'error.txt'  # in the work directory of a cell that failed
 
 
 class Cell(NamedTuple):
-  """One run of a study.
+  """One run of a sweep.
 
   Attributes:
-    label: cells of one label, seeds for example, are samples of one row.
+    label: cells with the same label, seeds for example, are samples of a row.
     config: validated `ConfigDict`.
-    workdir: of the run; cells that name the same are the same run.
-    facts: what the label stands for, a column each.
+    workdir: of the run; cells with the same directory are the same run.
+    factors: values of the label, one column each.
   """
 
   label: str
   config: Any
   workdir: Path
-  facts: Mapping[str, str]
+  factors: Mapping[str, str]
 
 
 def make_cell(
-  label: str, config, folder: Path, facts: Mapping[str, str]
+  label: str, config, folder: Path, factors: Mapping[str, str]
 ) -> Cell:
   """Returns a cell whose work directory is named after its configuration."""
   digest = hashlib.sha256(config.to_json_best_effort().encode()).hexdigest()
-  short = [key.rpartition('.')[2] + value for key, value in facts.items()]
+  short = [key.rpartition('.')[2] + value for key, value in factors.items()]
   words = '-'.join((config.name, *short, f'seed{config.seed}'))
   name = re.sub(r'[^\w.-]+', '_', words)[:80]
-  return Cell(label, config, folder / f'{name}-{digest[:8]}', facts)
+  return Cell(label, config, folder / f'{name}-{digest[:8]}', factors)
 
 
 def take_shard(cells: Sequence[Cell], shard: str) -> list[Cell]:
-  """Returns the runs of shard 'I/N', every N-th; all of them if it is ''.
+  """Returns the runs of shard 'I/N', every N-th; all of them for ''.
 
   Raises:
-    ConfigError: when it is none.
+    ConfigError: for another form.
   """
   runs = list({cell.workdir: cell for cell in cells}.values())
   match = re.fullmatch(r'(\d+)/(\d+)', shard or '0/1')
@@ -67,29 +67,29 @@ def run(
   title: str,
   shard: str = '',
   baseline: str = '',
-  adorn: Callable[[list[Line]], list[Line]] = list,
+  annotate: Callable[[list[Line]], list[Line]] = list,
 ) -> None:
-  """Runs cells one after another and keeps one table of those that are done.
+  """Runs cells one after another and keeps one table of the finished ones.
 
-  A cell that ends with an error is recorded, and the next goes on. Finished
-  cells are not run again.
+  If a cell ends with an error, the error is recorded and the next cell runs.
+  Finished cells are not run again.
 
   Args:
     cells: of the table.
     table: path without suffix; `.csv` and `.md` are written after every cell.
-    train: `experiment.train`: makes or resumes the run of a work directory.
+    train: `loop.train`: starts or resumes the run of a work directory.
     title: above the table.
     shard: 'I/N' to run every N-th cell only; the table has all of them.
     baseline: label or work directory to compare with, '' for none.
-    adorn: what a table chooses and adds before it is written.
+    annotate: selects and extends the lines of a table before it is written.
 
   Raises:
-    ConfigError: before the first run, for a shard or baseline there is not.
-    FedReIDError: after the last run, that of the first that failed.
+    ConfigError: before the first run, for an unknown shard or baseline.
+    FedReIDError: after the last run, the error of the first that failed.
   """
   if jax.process_count() > 1:
     raise errors.ConfigError(
-      'a study over several processes', '--distributed', 'use --shard=I/N'
+      'a sweep over several processes', '--distributed', 'use --shard=I/N'
     )
   runs = take_shard(cells, shard)
   other = []
@@ -99,7 +99,7 @@ def run(
   def write() -> str:
     lines = collect(cells)
     reference = other or [line for line in lines if line.label == baseline]
-    lines = adorn(report.compare(lines, reference))
+    lines = annotate(report.compare(lines, reference))
     return report.write(table, title, lines, _unfinished(cells))
 
   table.parent.mkdir(parents=True, exist_ok=True)
@@ -113,12 +113,19 @@ def run(
     error = _attempt(cell, train)
     if error:
       failed.append((cell, error))
-    jax.clear_caches()  # the programs of a cell are of no use to the next
+    jax.clear_caches()  # the next cell does not use these programs
     text = write()
   print(text)
+  _raise_first(failed, len(runs))
+
+
+def _raise_first(
+  failed: Sequence[tuple[Cell, errors.FedReIDError]], num_runs: int
+) -> None:
+  """Raises the error of the first run that failed, if any."""
   for cell, error in failed:
     raise type(error)(
-      f'{len(failed)} of {len(runs)} runs failed, the first of them '
+      f'{len(failed)} of {num_runs} runs failed, the first of them '
       f'{cell.label}: {error.what}',
       error.where,
       error.fix,
@@ -126,26 +133,26 @@ def run(
 
 
 def collect(cells: Iterable[Cell]) -> list[Line]:
-  """Returns mean and spread of the cells that are done, label by label."""
+  """Returns mean and deviation of the finished cells, label by label."""
   once = {(cell.label, cell.workdir): cell for cell in cells}
-  found = [(c.label, c.facts, results(c)) for c in once.values()]
+  found = [(c.label, c.factors, results(c)) for c in once.values()]
   return report.summarise(
-    [(label, facts, done) for label, facts, done in found if done]
+    [(label, factors, done) for label, factors, done in found if done]
   )
 
 
 def results(cell: Cell) -> dict[str, Any] | None:
-  """Returns what a finished run left; None while there is more to do."""
+  """Returns the results of a finished run, None for an unfinished one."""
   try:
     found = recorder.read_object(cell.workdir / 'results.json')
-  except errors.IntegrityError:  # not there, or for the run to write again
+  except errors.IntegrityError:  # missing, or the run will write it again
     return None
   done = found.get('rounds') == cell.config.rounds and 'summary' in found
   return found if done else None
 
 
 def _attempt(cell: Cell, train: Train) -> errors.FedReIDError | None:
-  """Runs a cell; an error is noted in its work directory and returned."""
+  """Runs a cell; an error is written to its work directory and returned."""
   note = cell.workdir / ERROR
   with contextlib.suppress(OSError):
     note.unlink()
@@ -153,7 +160,7 @@ def _attempt(cell: Cell, train: Train) -> errors.FedReIDError | None:
     train(cell.config, cell.workdir)
   except errors.FedReIDError as error:
     print(error.line(), file=sys.stderr)
-    with contextlib.suppress(OSError):  # the folder may be what is wrong
+    with contextlib.suppress(OSError):  # the folder may be the problem
       note.parent.mkdir(parents=True, exist_ok=True)
       note.write_text(error.line())
     return error
@@ -161,14 +168,14 @@ def _attempt(cell: Cell, train: Train) -> errors.FedReIDError | None:
 
 
 def _unfinished(cells: Iterable[Cell]) -> list[dict[str, str]]:
-  """Returns a row for each cell that is not done: what stopped it if known."""
+  """Returns a row for each unfinished cell, with its error if known."""
   rows = []
   for cell in cells:
     if results(cell) is None:
       note = cell.workdir / ERROR
       error = note.read_text() if note.is_file() else ''
       own = {'label': cell.label, 'seed': str(cell.config.seed)}
-      rows.append({**own, **cell.facts, 'error': error})
+      rows.append({**own, **cell.factors, 'error': error})
   return rows
 
 

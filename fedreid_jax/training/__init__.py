@@ -1,1 +1,1 @@
-"""A run: its parts, its rounds, its files."""
+"""Runs of an experiment: construction, rounds, checkpoints and files."""

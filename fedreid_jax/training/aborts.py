@@ -1,10 +1,9 @@
-"""Aborts of native code as one line and an exit code.
+"""Reports aborts of native code as one line and an exit code.
 
-JAX's coordination service ends a process whose peers are lost, or do not come,
-by `abort()`: no Python exception, status 134, a stack trace. A handler of
-SIGABRT runs before that and ends the process in the way of every other error;
-the service's own account of it is kept off the screen, other messages of native
-code pass.
+JAX's coordination service ends a process by `abort()` when other processes are
+lost or do not connect: no Python exception, status 134, a stack trace. A
+handler of SIGABRT runs before that and ends the process like any other error.
+The service's own messages are suppressed; other native messages are printed.
 """
 
 import ctypes
@@ -17,19 +16,19 @@ from collections.abc import Callable
 
 from fedreid_jax import errors
 
-# A line of the service's log; what follows it in a dying process belongs to it.
+# A line of the service's log; later lines of a dying process belong to it.
 _SERVICE = re.compile(rb'[EF]\d{4} .*(coordination_service|client\.h:)')
-_DRAIN_S = 0.3  # the screen gets what was written before the abort
+_DRAIN_S = 0.3  # time to print output from before the abort
 
 
 class Aborts:
-  """Takes the aborts and the native messages of this process, until it ends."""
+  """Handles aborts and native messages of this process until it ends."""
 
   def __init__(self, error: Callable[[], errors.FedReIDError]):
-    """Starts.
+    """Starts to handle aborts.
 
     Args:
-      error: what to say of an abort by the coordination service.
+      error: returns the error of an abort by the coordination service.
     """
     self._error = error
     self._by_service = False
@@ -41,13 +40,13 @@ class Aborts:
     self._reader = threading.Thread(target=self._copy, args=(read,))
     self._reader.daemon = True
     self._reader.start()
-    # Kept: C holds no reference to it.
+    # Stored, because C holds no reference to it.
     self._handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(self._on_abort)
     ctypes.CDLL(None).signal(signal.SIGABRT, self._handler)
 
   def drain(self) -> None:
-    """Brings what native code has written to the screen."""
-    os.dup2(self._screen, 2)  # the reader now finds the end of the pipe
+    """Prints the output that native code has written."""
+    os.dup2(self._screen, 2)  # now the reader reaches the end of the pipe
     self._reader.join(_DRAIN_S)
 
   def _copy(self, read: int) -> None:

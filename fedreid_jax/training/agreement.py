@@ -1,9 +1,9 @@
-"""What all processes of a run must have alike, and what they decide together.
+"""Agreement of the processes of a run on inputs and decisions.
 
-Processes that differ in a field train a model each believes to be its own, and
-end with wrong numbers. So each publishes its configuration, versions and code,
-later its images, as text at the coordination service; no device takes part and
-nothing is compiled before all of it agrees.
+Processes that differ in a field would train different models and end with wrong
+numbers. So each process publishes its configuration, versions and code, and
+later the digests of its images, as text at the coordination service. No device
+is used and nothing is compiled before all processes agree.
 """
 
 import hashlib
@@ -24,20 +24,20 @@ from fedreid_jax import errors
 from fedreid_jax.config import recipes
 from fedreid_jax.training import peers, recorder
 
-SHOWN = 3  # fields of a message
+SHOWN = 3  # differing fields in a message
 _calls = itertools.count()
 
 
-def require(what: str, facts: Callable[[], Mapping[str, Any]]) -> None:
-  """Refuses to go on unless all processes hold the same facts.
+def require(what: str, inputs: Callable[[], Mapping[str, Any]]) -> None:
+  """Refuses to continue unless all processes have the same inputs.
 
   Args:
-    what: the facts are of, for messages.
-    facts: returns anything JSON, by name; not called by a process alone.
+    what: name of the inputs, for messages.
+    inputs: returns JSON values by name; not called in a run of one process.
 
   Raises:
-    ConfigError: in every process, naming the facts that differ.
-    ResourceError: when a process does not publish its own in time.
+    ConfigError: in every process, naming the inputs that differ.
+    ResourceError: when a process does not publish its inputs in time.
   """
   if not peers.joined():
     return
@@ -45,9 +45,9 @@ def require(what: str, facts: Callable[[], Mapping[str, Any]]) -> None:
   prefix = f'fedreid/{next(_calls)}/'
   wait_ms = peers.rendezvous_s() * 1000
   client.key_value_set(
-    f'{prefix}{process}', json.dumps(facts(), sort_keys=True)
+    f'{prefix}{process}', json.dumps(inputs(), sort_keys=True)
   )
-  told = []
+  published = []
   for other in range(processes):
     try:
       text = client.blocking_key_value_get(f'{prefix}{other}', wait_ms)
@@ -60,11 +60,11 @@ def require(what: str, facts: Callable[[], Mapping[str, Any]]) -> None:
         peers.FLAG,
         'see its own message, or raise --rendezvous_s',
       ) from error
-    told.append(json.loads(text))
-  differ = differences(told)
+    published.append(json.loads(text))
+  differ = differences(published)
   if differ:
     more = f' and {len(differ) - SHOWN} more' if len(differ) > SHOWN else ''
-    peers.leave()  # all of them refuse: none is to take another for lost
+    peers.leave()  # all of them refuse, so none must count as lost
     raise errors.ConfigError(
       f'processes differ in {what}: ' + '; '.join(differ[:SHOWN]) + more,
       peers.FLAG,
@@ -72,15 +72,15 @@ def require(what: str, facts: Callable[[], Mapping[str, Any]]) -> None:
     )
 
 
-def differences(told: list[dict[str, Any]]) -> list[str]:
-  """Returns the facts that are not alike, with the first two values each.
+def differences(published: list[dict[str, Any]]) -> list[str]:
+  """Returns the inputs that differ, with the first two values each.
 
   Args:
-    told: the facts of every process.
+    published: inputs of every process.
   """
   lines = []
-  for name in sorted(set().union(*told)):
-    values = [facts.get(name) for facts in told]
+  for name in sorted(set().union(*published)):
+    values = [inputs.get(name) for inputs in published]
     other = next((k for k, v in enumerate(values) if v != values[0]), None)
     if other is not None:
       lines.append(

@@ -1,9 +1,9 @@
-"""Whether a run can fit in memory, asked before any of it is reserved.
+"""Checks whether a run can fit in memory, before any of it is allocated.
 
-A batch or a plan that cannot fit otherwise ends in an allocation that fails,
-or, where memory is promised beyond what there is, in a process that the system
-kills without a word. The needs are lower bounds and the limit is all the memory
-there is, so nothing that can run is refused.
+Otherwise, a batch or plan that cannot fit ends in a failed allocation or, with
+overcommitted memory, in a process that the system kills without a message. The
+needs are lower bounds and the limit is all of the memory, so a run that can fit
+is never refused.
 """
 
 import math
@@ -18,7 +18,7 @@ import numpy as np
 
 from fedreid_jax import errors
 
-# What a step keeps for its backward pass: the results of these.
+# Operations whose results a step keeps for its backward pass.
 _KEPT = ('conv_general_dilated', 'dot_general')
 _CGROUPS = (
   '/sys/fs/cgroup/memory.max',
@@ -53,7 +53,7 @@ def host_memory() -> int:
 
 
 def device_memory() -> int:
-  """Returns the bytes of a device, those of the host if it is its own."""
+  """Returns the bytes of a device, or of the host if it has no own memory."""
   stats = jax.local_devices()[0].memory_stats()
   return (stats or {}).get('bytes_limit') or host_memory()
 
@@ -86,7 +86,7 @@ def _sizes(jaxpr):
 def check(
   config, plan_shape: tuple[int, int], members: int, each: Cost, devices: int
 ) -> None:
-  """Refuses batches and plans that no memory here can hold.
+  """Refuses batches and plans that exceed the memory.
 
   Args:
     config: all of it.
@@ -107,12 +107,12 @@ def check(
   field, length = 'local.epochs', config.local.epochs
   if config.local.steps:
     field, length = 'local.steps', config.local.steps
-  plan = members * steps * batch * 5  # an int32 and a bool of every place
+  plan = members * steps * batch * 5  # an int32 and a bool per image
   _require(field, length, plan, host_memory())
 
 
 def check_data_pass(batch: int, each: Cost) -> None:
-  """Refuses a `local.data_pass_batch` that no memory here can hold.
+  """Refuses a `local.data_pass_batch` that exceeds the memory.
 
   Args:
     batch: images of a step of a data pass.

@@ -1,8 +1,7 @@
-"""config -> data, model, algorithm, executor and evaluators."""
+"""Builds the data, model, algorithm, executor and evaluators of a run."""
 
 import functools
 import hashlib
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,7 +9,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 
 from fedreid_jax import algorithms, errors
 from fedreid_jax.core import (
@@ -30,18 +28,18 @@ from fedreid_jax.data.federation import Federation
 from fedreid_jax.evaluation import classification, evaluator
 from fedreid_jax.losses import objective
 from fedreid_jax.models import functional, networks
-from fedreid_jax.training import agreement, budget, checkpoint, source_stats
+from fedreid_jax.training import agreement, budget
 
 CLASSIFIER = r'params/(.+/)?classifier/'
 
 
 class Setup(NamedTuple):
-  """Everything a configuration describes, ready to run.
+  """The parts of a run.
 
   Attributes:
     federation: images.
     variables: of the model before round 0.
-    pretrained: names of those that come from a file.
+    pretrained: names of the variables from a weight file.
     executor: runs rounds.
     schedule: learning rate of a round.
     evaluate: `({name: variables of a model}, source) -> entries`, see
@@ -57,15 +55,15 @@ class Setup(NamedTuple):
 
 
 def build(config) -> Setup:
-  """Builds all parts of a run; nothing is compiled for training yet."""
+  """Builds all parts of a run; the training step is not compiled yet."""
   federation = load.load(config.data)
-  agreement.require('data', lambda: _facts(config, federation))
+  agreement.require('data', lambda: _inputs(config, federation))
   columns = max(c.num_identities for c in federation.clients)
   model = functional.wrap(
     networks.build(config.model, columns), federation.image_shape
   )
   components = load_components(config)
-  views = augment.make(config.augment, federation.mean, federation.std)
+  transforms = augment.make(config.augment, federation.mean, federation.std)
   mesh = placement.make_mesh(_num_devices(config, len(federation.clients)))
   agreement.connect(mesh)
   variables = jax.jit(model.init)(jax.random.key(config.seed))
@@ -78,14 +76,16 @@ def build(config) -> Setup:
     variables = param_filter.flatten(nested)
     loaded = [name for name in variables if pretrained.covers(name)]
   shared, _ = param_filter.split(variables, compose.shared_leaves(components))
-  _check_classifier(federation, shared or variables)
+  check_classifier(federation, shared or variables)
   return Setup(
     federation,
     variables,
     tuple(loaded),
-    make_executor(config, federation, model, components, views, mesh),
+    make_executor(config, federation, model, components, transforms, mesh),
     optimizers.schedule(config.optim, config.rounds),
-    evaluator.make(config.evaluation, federation.targets, model, views, mesh),
+    evaluator.make(
+      config.evaluation, federation.targets, model, transforms, mesh
+    ),
   )
 
 
@@ -96,33 +96,39 @@ def load_components(config) -> tuple:
   return compose.load(config.components, arguments, algorithms)
 
 
-def _facts(config, federation: Federation) -> dict[str, str]:
-  """Returns digests of all that a run reads: images, labels and weights."""
-  facts = {'digest of the images': federation.digest}
+def _inputs(config, federation: Federation) -> dict[str, str]:
+  """Returns digests of the inputs of a run: images, labels and weights."""
+  inputs = {'digest of the images': federation.digest}
   for one in federation.clients:
     labels = hashlib.sha256(one.labels.tobytes() + one.cameras.tobytes())
-    facts[f'labels of {one.name}'] = labels.hexdigest()
+    inputs[f'labels of {one.name}'] = labels.hexdigest()
   weights = Path(config.model.pretrained)
   if weights.is_file():
-    facts['model.pretrained'] = hashlib.sha256(weights.read_bytes()).hexdigest()
-  return facts
+    inputs['model.pretrained'] = hashlib.sha256(
+      weights.read_bytes()
+    ).hexdigest()
+  return inputs
 
 
-def _check_classifier(federation: Federation, leaves: types.Flat) -> None:
-  """Refuses to classify with a model that lacks the clients' classifier."""
+def check_classifier(federation: Federation, leaves: types.Flat) -> None:
+  """Refuses classification with a model without the clients' classifier.
+
+  Raises:
+    ConfigError: when there is a classification target and no classifier.
+  """
   classifies = classification.PROTOCOL in [
     target.protocol for target in federation.targets
   ]
   if classifies and not param_filter.split(leaves, CLASSIFIER)[0]:
     raise errors.ConfigError(
-      'the model that is tested has no classifier, it stays at the clients',
+      'the tested model has no classifier, since it is a personal parameter',
       'components',
       "classify with 'fedavg' or 'standalone'",
     )
 
 
 def _num_devices(config, num_clients: int) -> int:
-  """Returns the devices of a run: no more than clients, if one process."""
+  """Returns the number of devices; at most one per client if one process."""
   wanted, present = config.execution.devices, jax.device_count()
   if wanted > present:
     raise errors.ConfigError(
@@ -134,16 +140,16 @@ def _num_devices(config, num_clients: int) -> int:
 
 
 def make_executor(
-  config, federation: Federation, model, components, views, mesh
+  config, federation: Federation, model, components, transforms, mesh
 ) -> simulation.Simulation:
-  """Builds what runs the rounds of a federation.
+  """Builds the executor of the rounds of a federation.
 
   Args:
     config: all of it.
     federation: images.
     model: the network.
     components: of the method.
-    views: of images, for training and test.
+    transforms: of images, for training and test.
     mesh: devices.
   """
   clients, local = federation.clients, config.local
@@ -167,25 +173,17 @@ def make_executor(
   budget.check(
     config, shape, participants.cohort, each, len(mesh.local_devices)
   )
-  deterministic = config.execution.deterministic
-  settings = local_step.Settings(
-    model=model,
-    objective=objective.make(config.loss),
-    optimizer=optimizers.make(config.optim),
-    schedule=optimizers.schedule(config.optim, config.rounds),
-    train_transform=views.train,
-    test_transform=views.test,
+  settings = _settings(
+    config,
+    model,
+    components,
+    transforms,
     outputs=jax.eval_shape(forward, variables, images)[0],
     image_shape=images.shape,
     num_steps=shape[0],
-    seed=seed,
-    shared=compose.shared_leaves(components),
-    persistent=not config.optim.reset_each_round,
-    schedule_per_step=config.optim.schedule_per_step,
     masked=masked,
-    data_pass_batch=local.data_pass_batch,
-    accumulate=local.accumulate,
   )
+  deterministic = config.execution.deterministic
   algorithm = compose.compose(
     components,
     settings,
@@ -214,6 +212,35 @@ def make_executor(
   )
 
 
+def _settings(
+  config, model, components, transforms, **shapes
+) -> local_step.Settings:
+  """Returns the settings of the local loop.
+
+  Args:
+    config: all of it.
+    model: the network.
+    components: of the method.
+    transforms: of images, for training and test.
+    **shapes: `outputs`, `image_shape`, `num_steps` and `masked`.
+  """
+  return local_step.Settings(
+    model=model,
+    objective=objective.make(config.loss),
+    optimizer=optimizers.make(config.optim),
+    schedule=optimizers.schedule(config.optim, config.rounds),
+    train_transform=transforms.train,
+    test_transform=transforms.test,
+    seed=jax.random.key(config.seed),
+    shared=compose.shared_leaves(components),
+    persistent=not config.optim.reset_each_round,
+    schedule_per_step=config.optim.schedule_per_step,
+    data_pass_batch=config.local.data_pass_batch,
+    accumulate=config.local.accumulate,
+    **shapes,
+  )
+
+
 def named_models(
   shared: types.Flat,
   personal: types.Flat,
@@ -222,13 +249,13 @@ def named_models(
 ) -> dict[str, types.Flat]:
   """Returns the variables of each model of a run by its name.
 
-  One model is 'global', several are 'cluster:GROUP'; where nothing travels
-  every client has its own, 'client:NAME'.
+  One model is 'global', several are 'cluster:GROUP'; without shared parameters
+  every client has its own model, 'client:NAME'.
 
   Args:
-    shared: leaves that travel, `[G, ...]`.
-    personal: leaves that stay, `[N, ...]`; those beside a model of the server
-      are of any client: only identity scores depend on them.
+    shared: shared parameters, `[G, ...]`.
+    personal: personal parameters, `[N, ...]`; those added to a model of the
+      server are of any client, since only identity scores depend on them.
     groups: group of every client, int32 `[N]`.
     names: of the clients, `N`.
   """
@@ -246,88 +273,3 @@ def named_models(
     | own
     for group in np.unique(groups)
   }
-
-
-class Restored(NamedTuple):
-  """The network of a checkpoint.
-
-  Attributes:
-    model: the network.
-    variables: initial ones, for what never travelled.
-    views: of images.
-    mesh: devices.
-  """
-
-  model: types.Model
-  variables: types.Flat
-  views: augment.Views
-  mesh: Mesh
-
-
-def restored(config, federation: Federation, leaves: types.Flat) -> Restored:
-  """Builds the network that leaves of a checkpoint belong to.
-
-  Args:
-    config: all of it.
-    federation: images.
-    leaves: of one model, what never travelled may be missing.
-
-  Raises:
-    IntegrityError: when they do not fit the configured network.
-  """
-  kernel = leaves.get('params/classifier/kernel')
-  columns = 1 if kernel is None else kernel.shape[-1]
-  model = functional.wrap(
-    networks.build(config.model, columns), federation.image_shape
-  )
-  variables = jax.jit(model.init)(jax.random.key(config.seed))
-  checkpoint.check_fits(leaves, variables)
-  return Restored(
-    model,
-    variables,
-    augment.make(config.augment, federation.mean, federation.std),
-    placement.make_mesh(config.execution.devices or None),
-  )
-
-
-def evaluate_only(
-  config,
-  models: dict[str, types.Flat],
-  groups: np.ndarray,
-  names: Sequence[str],
-) -> list[dict[str, Any]]:
-  """Tests models from a checkpoint on the targets of a configuration.
-
-  Clients' images are read for `evaluation.batch_stats='source'` only.
-
-  Args:
-    config: all of it.
-    models: variables by name, what never travelled may be missing.
-    groups: group of every client of the run, int32 `[N]`.
-    names: of these clients, `N`.
-
-  Raises:
-    DataError: when the clients of the configuration are not those of the run.
-  """
-  from_source = config.evaluation.batch_stats == 'source'
-  federation = load.load(config.data, clients=from_source)
-  any_model = next(iter(models.values()))
-  model, variables, views, mesh = restored(config, federation, any_model)
-  _check_classifier(federation, any_model)
-  evaluate = evaluator.make(
-    config.evaluation, federation.targets, model, views, mesh
-  )
-  models = {n: {**variables, **own} for n, own in models.items()}
-  if not from_source:
-    return evaluate(models)
-  if [c.name for c in federation.clients] != list(names):
-    raise errors.DataError(
-      f'clients {", ".join(c.name for c in federation.clients)} where the run '
-      f'has {", ".join(names)}',
-      'evaluation.batch_stats',
-      "set it to 'running', or give the data of the run",
-    )
-  components = load_components(config)
-  executor = make_executor(config, federation, model, components, views, mesh)
-  sent = {'up': Counter(), 'down': Counter()}
-  return evaluate(models, source_stats.make(executor, groups, names, sent))

@@ -1,85 +1,42 @@
-"""Checkpoints that are right or refused: Orbax and a digest.
+"""Checkpoints with verified content, by Orbax and SHA-256 digests.
 
-Orbax writes a step aside and renames it, but has no checksum of its payload: a
-flipped bit restores as wrong weights without an error. After every save the
-SHA-256 of each file of the step goes into `manifest-STEP.json`; one of these
-files says which step and which configuration it is of. A step without a
-manifest, with a file that differs, or of another number or configuration does
-not exist for a resume, which walks back to the newest step that verifies.
+Orbax writes a step under another name and renames it, but stores no checksum of
+its payload: a flipped bit restores as wrong weights without an error. So after
+every save the SHA-256 of each file of the step is written to
+`manifest-STEP.json`; one of these files contains the step and the digest of its
+configuration. A resume uses the newest step that verifies.
 """
 
-import hashlib
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
 from fedreid_jax import errors
-from fedreid_jax.core import param_filter, types
-from fedreid_jax.core.types import ClientState, ServerState, Tree
-from fedreid_jax.training import recorder
+from fedreid_jax.core.types import ClientState, ServerState
+from fedreid_jax.training import manifests, recorder, steps, structure
 
-FOLDER = 'checkpoints'  # of a work directory
 KEPT = 2  # newest steps kept, beside the best
-PERSONAL = 'personal.'  # what names of leaves that stay begin with
-STATES = 'states.'  # likewise of what the server's components keep
 
 
-def _named(tree: Tree) -> dict[str, np.ndarray]:
-  """Returns the leaves of any tree by a name that is a path of one part."""
-  leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-  return {
-    jax.tree_util.keystr(path, simple=True, separator='.').replace('/', '.'): (
-      np.asarray(leaf)
-    )
-    for path, leaf in leaves
-  }
-
-
-def _items(server: ServerState, clients: ClientState) -> dict[str, Tree]:
-  return {
-    'model': param_filter.unflatten(jax.device_get(server.shared)),
-    'server': _named({'groups': server.groups, 'states': server.states}),
-    'clients': _named(clients),
-  }
-
-
-def _rebuild(like: Tree, named: dict[str, np.ndarray]) -> Tree:
-  names = list(_named(like))
-  structure = jax.tree.structure(like)
-  return jax.tree.unflatten(structure, [np.array(named[n]) for n in names])
-
-
-def files(workdir: Path) -> list[Path]:
-  """Returns what there is of steps, whole or not, and of their manifests."""
-  return [*(workdir / FOLDER).glob('[0-9]*'), *manifests(workdir)]
-
-
-def manifests(workdir: Path) -> list[Path]:
-  """Returns the manifests of the steps that were saved to the end."""
-  return [*(workdir / FOLDER).glob('manifest-*.json')]
-
-
-class Checkpoints:
+class Checkpoints(steps.Steps):
   """The saved steps of one work directory."""
 
   def __init__(
     self, workdir: Path, config: str | None = None, read_only: bool = False
   ):
-    """Opens `workdir/checkpoints`; the first save makes it.
+    """Opens `workdir/checkpoints`, which the first save creates.
 
     Args:
       workdir: of a run.
       config: digest of its configuration; steps of another do not verify.
-      read_only: nothing will be saved or deleted.
+      read_only: whether nothing will be saved or deleted.
     """
-    self._workdir, self._config = workdir, config
-    self._root = (workdir / FOLDER).resolve()
+    super().__init__((workdir / manifests.FOLDER).resolve(), config)
+    self._workdir = workdir
     self._options = ocp.CheckpointManagerOptions(
       best_fn=_map,
       read_only=read_only,
@@ -106,7 +63,7 @@ class Checkpoints:
     return self._manager
 
   def close(self) -> None:
-    """Releases Orbax's resources; the next call opens them again."""
+    """Releases Orbax's resources; the next call acquires them again."""
     if self._manager is not None:
       self._manager.close()
       self._manager = None
@@ -119,22 +76,22 @@ class Checkpoints:
     host: dict[str, Any],
     score: float | None,
   ) -> None:
-    """Saves the state after `step` rounds; done when it returns.
+    """Saves the state after `step` rounds and waits until it is written.
 
     Args:
       step: rounds done.
       server: on devices or on the host.
       clients: on the host.
-      host: anything JSON.
-      score: of the evaluation of this step, if there was one; called 'mAP' on
-        disk whatever it is.
+      host: values that JSON can represent.
+      score: of the evaluation of this step, if any; stored as 'mAP' for every
+        metric.
 
     Raises:
-      ResourceError: when the disk does not take it.
+      ResourceError: when the disk is full or cannot be written.
     """
     items: dict[str, Any] = {
       name: ocp.args.StandardSave(item)  # pyright: ignore[reportCallIssue]
-      for name, item in _items(server, clients).items()
+      for name, item in structure.items(server, clients).items()
       if item
     }
     described = {'step': step, 'config': self._config, 'run': host}
@@ -147,19 +104,19 @@ class Checkpoints:
         metrics=None if score is None else {'mAP': score},
       )
       self._open.wait_until_finished()
-      if not taken:  # Orbax says so of a step it already has, and no more
+      if not taken:  # Orbax returns False for a step that exists already
         raise errors.IntegrityError(
           f'step {step} was saved by another process',
           str(self._root),
           'end every run that uses it, then start one of them again',
         )
       if jax.process_index() == 0:
-        files = _digests(self._root / str(step))
-        recorder.write_json(self._manifest(step), files)
-        for stale in manifests(self._workdir):
+        files = manifests.digests(self._root / str(step))
+        recorder.write_json(manifests.path(self._root, step), files)
+        for stale in manifests.complete(self._workdir):
           if not (self._root / stale.stem.removeprefix('manifest-')).exists():
             stale.unlink()
-    except (OSError, ValueError) as error:  # TensorStore's are the latter
+    except (OSError, ValueError) as error:  # TensorStore raises the latter
       reason = errors.disk_is_full(error)
       if not (reason or isinstance(error, OSError)):
         raise
@@ -168,29 +125,29 @@ class Checkpoints:
       raise errors.ResourceError(
         f'checkpoint not written: {reason or error}',
         str(self._root),
-        'make room, the same command resumes',
+        'make room; the same command resumes',
       ) from error
 
   def _check_room(self, server: ServerState, clients: ClientState) -> None:
-    """Refuses a save the disk cannot hold before a part of it is written."""
+    """Refuses a save that is larger than the free disk space."""
     needed = sum(x.nbytes for x in jax.tree.leaves((server, clients)))
     free = shutil.disk_usage(self._workdir).free
     if needed > free:
       raise errors.ResourceError(
         f'checkpoint not written: it has {needed:,} bytes, {free:,} are free',
         str(self._root),
-        'make room, the same command resumes',
+        'make room; the same command resumes',
       )
 
   def latest(self, say=print) -> int | None:
-    """Returns the newest step that verifies, removing newer ones that do not.
+    """Returns the newest step that verifies and removes newer ones.
 
     Args:
-      say: told about every step that is passed over.
+      say: called with a message about every step that does not verify.
 
     Raises:
-      IntegrityError: when steps were saved and none of them verifies; then
-        nothing is removed.
+      IntegrityError: when steps were saved and none of them verifies; in this
+        case nothing is removed.
     """
     damaged = []
     for step in self.steps():
@@ -200,9 +157,9 @@ class Checkpoints:
         return step
       damaged.append((step, trouble))
       say(f'checkpoint {step} passed over: {trouble}')
-    # Of a first save that was cut short, step 0 is all there is. Later ones
-    # have older steps beside them until they are whole.
-    if manifests(self._workdir) or any(step for step, _ in damaged):
+    # After an interrupted first save, step 0 is the only one. Later steps
+    # exist beside older ones until they are complete.
+    if manifests.complete(self._workdir) or any(step for step, _ in damaged):
       what = [f'{step}: {trouble}' for step, trouble in damaged[:1]]
       raise errors.IntegrityError(
         '; '.join(['no checkpoint verifies', *what]),
@@ -212,45 +169,38 @@ class Checkpoints:
     self._remove([step for step, _ in damaged])
     return None
 
-  def _remove(self, steps: list[int]) -> None:
-    """Deletes steps, so that Orbax takes their numbers again."""
+  def _remove(self, numbers: list[int]) -> None:
+    """Deletes steps, so that Orbax accepts their numbers again."""
     self.close()
-    for step in steps:
+    for step in numbers:
       shutil.rmtree(self._root / str(step), ignore_errors=True)
-
-  def steps(self) -> list[int]:
-    """Returns the steps on disk, newest first, whole or not."""
-    if not self._root.is_dir():
-      return []
-    names = [p.name for p in self._root.iterdir() if p.is_dir()]
-    return sorted((int(n) for n in names if n.isdigit()), reverse=True)
 
   def best(self) -> int | None:
     """Returns the step with the highest score, None if none was evaluated."""
     return self._open.best_step()
 
   def find(self, which: str) -> int:
-    """Returns the step 'latest', 'best' or a number stands for.
+    """Returns the step of 'latest', 'best' or a number.
 
     Raises:
-      ConfigError: when it is none of them.
-      IntegrityError: when it is not there or does not verify.
+      ConfigError: for any other text.
+      IntegrityError: when the step does not exist or does not verify.
     """
     if which not in ('latest', 'best') and not which.isdecimal():
       raise errors.ConfigError(
         f'unknown checkpoint {which!r}', '--checkpoint', 'latest, best or N'
       )
-    steps = [s for s in self.steps() if self.verify(s) is None]
+    usable = [s for s in self.steps() if self.verify(s) is None]
     step = None
     if which == 'latest':
-      step = next(iter(steps), None)
+      step = next(iter(usable), None)
     elif which == 'best':
-      step = self.best() if steps else None
+      step = self.best() if usable else None
     elif int(which) in self.steps():
       step = int(which)
     if step is None:
       raise errors.IntegrityError(
-        f'no checkpoint {which}', str(self._root), f'there are {steps}'
+        f'no checkpoint {which}', str(self._root), f'there are {usable}'
       )
     trouble = self.verify(step)
     if trouble is not None:
@@ -259,175 +209,6 @@ class Checkpoints:
       )
     return step
 
-  def restore_models(
-    self, step: int, personal: bool = False
-  ) -> tuple[types.Flat, types.Flat, np.ndarray, dict[str, Any]]:
-    """Restores what models are made of, and nothing else.
-
-    Args:
-      step: that verifies.
-      personal: read the leaves that stay also where others travel.
-
-    Returns:
-      (leaves that travel `[G, ...]`, leaves that stay `[N, ...]`, group of
-      every client `[N]`, the JSON part). Leaves that were not read are {}.
-    """
-    folder = self._root / str(step)
-    travels = (folder / 'model').is_dir()
-    items = ['model' if travels else 'clients']
-    if travels and personal and (folder / 'clients').is_dir():
-      items.append('clients')
-    found = self._read(step, ['server', *items])
-    stays = {
-      name.removeprefix(PERSONAL).replace('.', '/'): leaf
-      for name, leaf in found.get('clients', {}).items()
-      if name.startswith(PERSONAL)
-    }
-    shared = param_filter.flatten(found.get('model', {}))
-    return shared, stays, found['server']['groups'], found['host']
-
-  def restore_slots(self, step: int) -> dict[str, np.ndarray]:
-    """Restores what the server's components keep, by their names.
-
-    Only what is one array each; other slots have paths for names.
-    """
-    return {
-      name.removeprefix(STATES): leaf
-      for name, leaf in self._read(step, ['server'])['server'].items()
-      if name.startswith(STATES)
-    }
-
-  def verify(self, step: int) -> str | None:
-    """Returns what is wrong with a step, None if nothing."""
-    folder = self._root / str(step)
-    try:
-      expected = json.loads(self._manifest(step).read_text())
-    except (OSError, ValueError):
-      return 'it was not completed'
-    if not isinstance(expected, dict):
-      return 'its manifest is damaged'
-    found = _digests(folder)
-    for name in sorted(expected.keys() | found.keys()):
-      if name not in found:
-        return f'{name} is missing'
-      if found[name] != expected.get(name):
-        return f'{name} was changed'
-    described = self._described(step)
-    if described.get('step') != step:
-      return f'it is step {described.get("step")}, renamed'
-    if self._config not in (None, described.get('config')):
-      return 'it is of another configuration'
-    return None
-
-  def _described(self, step: int) -> dict[str, Any]:
-    return json.loads((self._root / str(step) / 'host/metadata').read_text())
-
-  def restore(
-    self, step: int, server: ServerState, clients: ClientState
-  ) -> tuple[ServerState, ClientState, dict[str, Any]]:
-    """Restores a step that verifies, on the host.
-
-    Args:
-      step: rounds done.
-      server: a state of the right shapes.
-      clients: likewise.
-
-    Raises:
-      IntegrityError: when what was saved has other leaves, shapes or types.
-    """
-    wanted = _items(server, clients)
-    saved = self._read(step, [name for name, item in wanted.items() if item])
-    differ = _differences(wanted, saved)
-    if differ:
-      raise errors.IntegrityError(
-        'checkpoint of another model: ' + '; '.join(differ[:5]),
-        str(self._root / str(step)),
-        'use the configuration it was made with',
-      )
-    rest = _rebuild(
-      {'groups': server.groups, 'states': server.states}, saved['server']
-    )
-    shared = param_filter.flatten(saved.get('model', {}))
-    return (
-      ServerState(shared=shared, **rest),
-      _rebuild(clients, saved.get('clients', {})),
-      saved['host'],
-    )
-
-  def _read(self, step: int, names: list[str]) -> dict[str, Any]:
-    folder = self._root / str(step)
-    standard = ocp.StandardCheckpointer()
-    try:
-      found: dict[str, Any] = {}
-      for name in names:
-        item = folder / name
-        if not item.is_dir():
-          raise errors.IntegrityError(
-            f'no {name!r} in it', str(folder), 'use its own configuration'
-          )
-        meta = standard.metadata(item).item_metadata.tree  # pyright: ignore
-        like = jax.tree.map(lambda m: np.zeros(m.shape, m.dtype), meta)
-        found[name] = standard.restore(item, like)
-      found['host'] = self._described(step)['run']
-    finally:
-      standard.close()
-    return found
-
-  def _manifest(self, step: int) -> Path:
-    return self._root / f'manifest-{step}.json'
-
-
-def check_fits(found: types.Flat, model: types.Flat) -> None:
-  """Refuses leaves of another model; some may be missing.
-
-  Raises:
-    IntegrityError: naming the leaves that differ.
-  """
-  different = [
-    f'{n} is {list(x.shape)}, not {list(model[n].shape)}'
-    if n in model
-    else f'{n} is not in the model'
-    for n, x in found.items()
-    if n not in model or x.shape != model[n].shape
-  ]
-  if different:
-    raise errors.IntegrityError(
-      'checkpoint of another model: ' + '; '.join(different[:5]),
-      'checkpoint',
-      'use the configuration it was made with',
-    )
-
 
 def _map(metrics) -> float:
   return metrics['mAP']
-
-
-def _digests(folder: Path) -> dict[str, str]:
-  return {
-    path.relative_to(folder).as_posix(): hashlib.sha256(
-      path.read_bytes()
-    ).hexdigest()
-    for path in sorted(folder.rglob('*'))
-    if path.is_file()
-  }
-
-
-def _differences(wanted: dict[str, Tree], saved: dict[str, Any]) -> list[str]:
-  """Returns how leaves differ, `name: found, expected`."""
-
-  def kinds(tree):
-    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {
-      jax.tree_util.keystr(p, simple=True, separator='/'): (
-        f'{np.asarray(leaf).dtype}{list(np.shape(leaf))}'
-      )
-      for p, leaf in leaves
-    }
-
-  here = kinds({k: saved[k] for k in wanted if k in saved})
-  there = kinds({k: v for k, v in wanted.items() if v})
-  return [
-    f'{name} is {here.get(name, "absent")}, not {there.get(name, "there")}'
-    for name in sorted(here.keys() | there.keys())
-    if here.get(name) != there.get(name)
-  ]

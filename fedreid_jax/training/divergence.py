@@ -1,21 +1,21 @@
-"""Whether training came apart although every number is finite.
+"""Detection of divergence while every number is still finite.
 
 A model can be destroyed without a nan: the loss grows by orders of magnitude,
-or the training accuracy falls back to chance. One round at a time, from what a
-round records; what is remembered is JSON and belongs in the checkpoint, so a
-resumed run finds the same.
+or the training accuracy falls back to chance. Rounds are checked one at a time;
+the state between them is JSON and part of the checkpoint, so that a resumed run
+has the same findings.
 """
 
 from typing import Any, NamedTuple
 
 WARNED, FATAL = 100.0, 10_000.0  # loss over that of the first round
 LEAST = 0.01  # a first loss below it counts as this, 0 with one identity
-# Accuracy as a share of the way from chance to 100 %.
+# Accuracy as a fraction of the range from chance to 100 %.
 LEARNED, AT_CHANCE = 0.1, 0.02
 PATIENCE = 5  # rounds at chance in a row
 
-# Fields that pull the model, beside the learning rate of the clients. Those of
-# a component count where it is in use, all of them only above 0.
+# Fields that strengthen the update, beside the learning rate of the clients.
+# Fields of a component count if it is in use, and all only if above 0.
 STRENGTHS = (
   *('dfh.lam', 'moon.mu', 'fedprox.mu', 'fednova.mu', 'dppt.lam', 'lba.lam'),
   *('dns.alignment', 'dns.distillation', 'deen.lam_cpm', 'deen.lam_ort'),
@@ -25,11 +25,11 @@ STRENGTHS = (
 
 
 class Course(NamedTuple):
-  """What is remembered of the rounds so far.
+  """State of the detection after some rounds.
 
   Attributes:
     first: median over clients of their mean loss in the first round, None
-      before it.
+      before that round.
     learned: whether accuracy has ever been well above chance.
     at_chance: rounds in a row, up to the last, with accuracy at chance since.
     warned: whether a finding was reported.
@@ -42,7 +42,7 @@ class Course(NamedTuple):
 
 
 class Finding(NamedTuple):
-  """Why the model is no longer one, and whether to go on is pointless."""
+  """A sign of divergence, and whether the run should end."""
 
   what: str
   fatal: bool
@@ -51,7 +51,7 @@ class Finding(NamedTuple):
 def follow(
   course: Course, loss: float, median: float, accuracy: float, chance: float
 ) -> tuple[Course, Finding | None]:
-  """Takes in one round.
+  """Checks one round.
 
   Args:
     course: of the rounds before.
@@ -61,8 +61,8 @@ def follow(
     chance: accuracy of guessing, percent.
 
   Returns:
-    (course with this round, what was found); a second finding of one course is
-    only returned when it is fatal.
+    (course with this round, finding); only a fatal finding is returned after
+    an earlier one.
   """
   first = max(median, LEAST) if course.first is None else course.first
   share = (accuracy - chance) / max(100.0 - chance, 1e-9)
@@ -87,7 +87,7 @@ def follow(
 
 
 def to_lower(config: Any) -> str:
-  """Returns what to do about it: the fields that pull the model."""
+  """Returns the fix: the fields to lower."""
   used = {*config.components, 'loss'}
   fields = ['optim.lr']
   for name in STRENGTHS:

@@ -1,8 +1,10 @@
-"""One process at a time in a work directory.
+"""Exclusive use of a work directory by one process.
 
 The lock is on the folder itself: a lock file could be deleted by hand, and a
-second run would lock a new one. Only where a file system does not lock folders
-(NFS, for example) it is on a file in it, `.lock`.
+second run would lock a new one. Only on a file system that cannot lock folders
+(NFS, for example) the lock is on a file in it, `.lock`. The package filelock
+locks files only, so it cannot replace this module: it has no lock on a folder
+and no check that the locked file is still the one at the path.
 """
 
 import contextlib
@@ -15,17 +17,17 @@ from fedreid_jax import errors
 
 
 class Lock(contextlib.ExitStack):
-  """A locked work directory, until it is closed or the process dies.
+  """A locked work directory, until it is closed or the process ends.
 
-  Folders that were made for it are removed at the end if they are empty.
+  Folders created for it are removed at the end if they are empty.
   """
 
   def __init__(self, workdir: Path):
-    """Makes and locks a work directory.
+    """Creates and locks a work directory.
 
     Raises:
-      ResourceError: when the directory cannot be made or written.
-      LockedError: when another process holds it.
+      ResourceError: when the directory cannot be created or written.
+      LockedError: when another process holds the lock.
     """
     super().__init__()
     made = [p for p in (workdir, *workdir.parents) if not p.exists()]
@@ -53,7 +55,7 @@ class Lock(contextlib.ExitStack):
       ) from error
 
   def _take(self, path: Path, how: int) -> bool:
-    """Locks a file, or a folder; returns False if folders cannot be locked."""
+    """Locks a file or folder; returns False if folders cannot be locked."""
     file = os.open(path, how, 0o644)
     self.callback(os.close, file)
     try:
@@ -66,10 +68,10 @@ class Lock(contextlib.ExitStack):
     return True
 
   def check(self) -> None:
-    """Makes sure that others who look at the path find this lock.
+    """Checks that another process would find this lock at the path.
 
     Raises:
-      LockedError: when what was locked was moved, deleted or replaced.
+      LockedError: when the folder was moved, deleted or replaced.
     """
     try:
       there = os.path.samestat(os.stat(self._path), os.fstat(self._file))
@@ -84,7 +86,7 @@ class Lock(contextlib.ExitStack):
 
 
 def _remove_empty(made: list[Path], before: os.stat_result) -> None:
-  """Removes folders from the inside out, up to one that holds anything."""
+  """Removes folders from the inside out, up to one that is not empty."""
   with contextlib.suppress(OSError):
     if made and os.path.samestat(os.stat(made[0]), before):
       for folder in made:

@@ -1,9 +1,7 @@
-"""The round loop: train, evaluate, record, save, resume."""
+"""The loop over rounds: train, evaluate, record, save, resume."""
 
 import contextlib
-import json
 import os
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,18 +9,20 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedreid_jax import errors
 from fedreid_jax.config import parsing, validation
 from fedreid_jax.core import types
 from fedreid_jax.training import (
   agreement,
   build,
   checkpoint,
+  clock,
   compile_cache,
-  divergence,
   library_logs,
   lock,
+  monitor,
+  progress,
   recorder,
+  report,
   run_files,
   signals,
   source_stats,
@@ -30,8 +30,6 @@ from fedreid_jax.training import (
   turns,
   warm_start,
 )
-
-MAX_BAD_ROUNDS = 3  # in a row, each with an update that was not finite
 
 
 def train(
@@ -89,7 +87,7 @@ def _train(config, workdir: Path, restart: bool, verbose: bool):
       | agreement.code()
     ),
   )
-  resolved, held = _resolved(config), None
+  resolved, held = report.resolved(config), None
   with contextlib.ExitStack() as stack:
     if jax.process_index() == 0:
       held = stack.enter_context(lock.Lock(workdir))
@@ -104,76 +102,37 @@ def _train(config, workdir: Path, restart: bool, verbose: bool):
     stack.callback(run.clock.close)
     if held:
       stack.enter_context(run_files.begun(workdir, restart, held.check))
-    agreement.largest(0)  # nobody reads what another throws away
-    run.describe(workdir)
+    agreement.largest(0)  # no process reads before old files are deleted
+    report.describe(config, run.setup, record, workdir)
     return run.all()
 
 
 class _Run:
-  """One process's view of a run: its parts and what it has measured."""
+  """The state of a run in one process."""
 
-  def __init__(self, config, record, saved, held: lock.Lock | None):
+  def __init__(
+    self,
+    config,
+    record: recorder.Recorder,
+    saved: checkpoint.Checkpoints,
+    held: lock.Lock | None,
+  ):
     self.config, self.record, self.saved = config, record, saved
     self.held = held
-    self.clock = recorder.Clock()
+    self.clock = clock.Clock()
     self.setup = build.build(config)
     self.server, self.clients = self.setup.executor.init(
       self.setup.variables, self.setup.pretrained
     )
     self.names = [c.name for c in self.setup.federation.clients]
-    self.evaluation: list[dict[str, Any]] = []
-    self.course = divergence.Course()
-    self.warnings: list[dict[str, Any]] = []
-    self.bytes = {'up': Counter(), 'down': Counter()}
-    self.images = self.bad_rounds = self.done = 0
+    self.progress = progress.Progress()
+    self.monitor = monitor.Monitor(
+      config, record, self.setup.federation.clients, self.progress
+    )
     self.fresh = True
 
-  def describe(self, workdir: Path) -> None:
-    """Writes config.json and run.json, and prints the clients."""
-    digest = self.setup.federation.digest
-    described = workdir / run_files.DESCRIBED
-    if described.exists():
-      before = recorder.read_object(described, 'data_digest')
-      if before['data_digest'] != digest:
-        raise errors.DataError(
-          'the images changed since this run began',
-          str(workdir),
-          'bring them back, or start again with --restart',
-        )
-    clients = self.setup.federation.clients
-    table = [
-      {
-        'client': c.name,
-        'images': c.num_images,
-        'identities': c.num_identities,
-        'cameras': len(np.unique(c.cameras)),
-        'visible': int((c.modalities == 0).sum()),
-        'infrared': int((c.modalities == 1).sum()),
-      }
-      for c in clients
-    ]
-    if jax.process_index() == 0:
-      config = workdir / run_files.CONFIG
-      recorder.write_json(config, _resolved(self.config))
-      for target in self.setup.federation.targets:
-        if target.splits:
-          path = workdir / f'splits-{target.name}.json'
-          recorder.write_json(path, target.splits)
-      recorder.write_json(
-        described,
-        recorder.environment() | {'data_digest': digest, 'clients': table},
-      )
-    notices = self.setup.federation.notices
-    for notice in (*notices, *self.setup.executor.notices):
-      self.record.say(f'note: {notice}')
-    self.record.table(
-      'Clients',
-      list(table[0]),
-      [[str(v) for v in row.values()] for row in table],
-    )
-
   def all(self) -> dict[str, Any]:
-    """Runs every round that is left and returns the results."""
+    """Runs the remaining rounds and returns the results."""
     config = self.config
     self._resume()
     self.clock.lap('setup')
@@ -183,29 +142,30 @@ class _Run:
           self.setup, self.server, config.start_from, config.data.targets
         )
       self.server, log = self.setup.executor.prepare(self.server, self.clients)
-      self._count(log)
+      self.progress.count(log)
       self.clock.lap('train')
       self._save(self._evaluate())
     with signals.deferred() as caught:
-      while self.done < config.rounds:
+      while self.progress.done < config.rounds:
         self._round()
         self._after_round(caught)
-    self._summary()
+    self.record.results(self._results())
+    report.print_summary(config, self.record, self.progress.evaluation)
     return self._results()
 
   def _after_round(self, caught: Callable[[], int]) -> None:
-    """Evaluates and saves if that is due, and ends if a signal asked for it."""
-    config = self.config
-    last = self.done == config.rounds
+    """Evaluates and saves if that is due, and ends after a signal."""
+    config, done = self.config, self.progress.done
+    last = done == config.rounds
     score = None
-    if last or self.done % config.evaluation.every == 0:
+    if last or done % config.evaluation.every == 0:
       score = self._evaluate()
     signal = agreement.largest(caught())
     due = last or score is not None
-    if due or signal or self.done % config.checkpoint_every == 0:
+    if due or signal or done % config.checkpoint_every == 0:
       self._save(score)
     if signal:
-      self.record.say(f'saved after round {self.done}, stopped by a signal')
+      self.record.say(f'saved after round {done}, stopped by a signal')
       raise SystemExit(128 + signal)
 
   def _resume(self) -> None:
@@ -218,13 +178,8 @@ class _Run:
       step, self.server, self.clients
     )
     self.server = self.setup.executor.put_server(server)
-    self.done = step
-    self.evaluation = host['evaluation']
-    self.bytes = {way: Counter(sent) for way, sent in host['bytes'].items()}
-    self.images, self.bad_rounds = host['images'], host['bad_rounds']
+    self.progress.load(step, host)
     self.clock.seconds = host['seconds']
-    self.course = divergence.Course(**host['course'])
-    self.warnings = host['warnings']
     self.record.say(f'resumed after round {step}')
 
   def _save(self, score: float | None) -> None:
@@ -232,122 +187,39 @@ class _Run:
       'source': self.config.data.source,
       'sources': list(self.config.data.sources),
       'clients': self.names,
-      'evaluation': self.evaluation,
-      'bytes': self.bytes,
-      'images': self.images,
-      'bad_rounds': self.bad_rounds,
-      'seconds': self.clock.seconds,
-      'course': self.course._asdict(),
-      'warnings': self.warnings,
-    }
+    } | self.progress.to_host(self.clock.seconds)
     self._check_lock()
-    self.saved.save(self.done, self.server, self.clients, host, score)
+    self.saved.save(self.progress.done, self.server, self.clients, host, score)
 
   def _check_lock(self) -> None:
     if self.held:
       self.held.check()
 
-  def _count(self, log: dict[str, Any]) -> None:
-    for way, sent in self.bytes.items():
-      sent.update(log[way])
-
   def _round(self) -> None:
-    lr = float(self.setup.schedule(self.done))
-    self.server, log = self.setup.executor.round(
-      self.server, self.clients, self.done
-    )
+    state, executor = self.progress, self.setup.executor
+    lr = float(self.setup.schedule(state.done))
+    self.server, log = executor.round(self.server, self.clients, state.done)
     jax.block_until_ready(self.server)
     seconds = self.clock.lap('train')
     self._check_lock()
-    self.done += 1
-    self.images += log['images']
-    self._count(log)
-    names = self.names
-    lost = [names[k] for k in log['clients'][~log['valid']]]
-    values = log['metrics'] | {
-      'seconds': seconds,
-      'images': log['images'],
-      'images_per_second': log['images'] / seconds,
-      'lr': lr,
-      'bytes_up': sum(log['up'].values()),
-      'bytes_down': sum(log['down'].values()),
-      'clients': [names[k] for k in log['clients']],
-      'excluded': lost,
-    }
-    if 'weights' in log:
-      values['weights'] = [float(w) for w in log['weights']]
-    if 'entropy' in log:
-      values['weights_entropy'] = log['entropy']
-    if self.setup.executor.clustered:
-      values['clusters'] = self._clusters()
-    self.record.round(self.done, self.config.rounds, values)
-    if log['fell_back']:
-      self.record.say(
-        f'round {self.done}: weights are zero or not finite, by size instead'
-      )
-    for what in self.setup.executor.warnings(log['metrics']):
-      if what not in [warning['warning'] for warning in self.warnings]:
-        self._warn(what)
-    self.bad_rounds = self.bad_rounds + 1 if lost else 0
-    if lost:
-      self.record.say(
-        f'round {self.done}: the update of {", ".join(lost)} is not finite; '
-        'left out, weights renormalised'
-      )
-    if self.bad_rounds >= MAX_BAD_ROUNDS:
-      raise errors.DivergedError(
-        f'{self.bad_rounds} rounds in a row with an update that is not finite '
-        f'({", ".join(lost)})',
-        f'round {self.done}',
-        divergence.to_lower(self.config),
-      )
-    if log['metrics']:
-      self._follow(log)
-
-  def _follow(self, log: dict[str, Any]) -> None:
-    """Warns once of a model that came apart, and stops one beyond repair."""
-    everyone = self.setup.federation.clients
-    here = [everyone[k] for k in log['clients'][log['valid']]]
-    guessed = sum(c.num_images / c.num_identities for c in here)
-    self.course, found = divergence.follow(
-      self.course,
-      log['metrics']['loss'],
-      log['median_loss'],
-      log['metrics']['accuracy'],
-      100.0 * guessed / sum(c.num_images for c in here),
-    )
-    if found is None:
-      return
-    fix = self._warn(found.what, shown=not found.fatal)
-    if found.fatal:
-      # The round does not count: a resumed run does it again.
-      self.record.results(self._results() | {'rounds': self.done - 1})
-      raise errors.DivergedError(found.what, f'round {self.done}', fix)
-
-  def _warn(self, what: str, shown: bool = True) -> str:
-    """Records and, unless an error follows, prints; returns what to lower."""
-    fix = divergence.to_lower(self.config)
-    warning = {'warning': what, 'fix': fix}
-    self.record.event(self.done, 'warning', warning)
-    self.warnings.append({'round': self.done, **warning})
-    if shown:
-      self.record.say(f'warning: {what} — round {self.done} — {fix}')
-    return fix
+    state.done += 1
+    state.images += log['images']
+    state.count(log)
+    values = report.round_values(log, self.names, seconds, lr)
+    self.record.round(state.done, self.config.rounds, values | self._clusters())
+    self.monitor.check_weights(log['fell_back'])
+    self.monitor.warn_once(executor.warnings(log['metrics']))
+    self.monitor.check_updates(values['excluded'])
+    self.monitor.check_loss(log, self._results)
 
   def _evaluate(self) -> float | None:
     """Evaluates, records and returns the mean score over targets, if any."""
     entries = self.setup.evaluate(self._models(), *self._source())
     self.clock.lap('eval')
     for entry in entries:
-      entry['round'] = self.done
-      self.record.event(self.done, 'eval', {**entry, **entry['metrics']})
-      shown = '  '.join(
-        f'{k} {v:.2f}'
-        for k, v in entry['metrics'].items()
-        if not k.endswith(recorder.APART)
-      )
-      self.record.say(f'{"":>6}{entry["target"]} {entry["model"]}: {shown}')
-    self.evaluation += entries
+      entry['round'] = self.progress.done
+      self.record.evaluated(entry)
+    self.progress.evaluation += entries
     self.record.results(self._results())
     if not entries:
       return None
@@ -356,21 +228,12 @@ class _Run:
     return float(np.mean(scores))
 
   def _source(self) -> tuple:
-    """Returns how to re-estimate moments before a test, if that is asked."""
+    """Returns the re-estimation of moments before a test, if configured."""
     if self.config.evaluation.batch_stats == 'running':
       return ()
     groups = np.asarray(self.server.groups)
-    executor = self.setup.executor
-    return (source_stats.make(executor, groups, self.names, self.bytes),)
-
-  def _clusters(self) -> dict[str, list[str]]:
-    """Returns the clients of each of the server's models."""
-    clusters: dict[str, list[str]] = {}
-    for name, group in zip(
-      self.names, self.server.groups.tolist(), strict=True
-    ):
-      clusters.setdefault(str(group), []).append(name)
-    return clusters
+    executor, sent = self.setup.executor, self.progress.bytes
+    return (source_stats.make(executor, groups, self.names, sent),)
 
   def _models(self) -> dict[str, types.Flat]:
     """Returns the models to evaluate: the server's, and clients' if kept."""
@@ -383,48 +246,15 @@ class _Run:
     own = self.setup.executor.models_to_evaluate(self.clients)
     return models | {f'client:{self.names[k]}': x for k, x in own.items()}
 
-  def _results(self) -> dict[str, Any]:
-    seconds = self.clock.seconds
-    busy = max(seconds['train'], 1e-9)
-    clusters = {}
-    if self.setup.executor.clustered:
-      clusters = {'clusters': self._clusters()}
-    return clusters | {
-      'method': '+'.join(self.config.components),
-      'config': self.config.name,
-      'seed': self.config.seed,
-      'rounds': self.done,
-      'seconds': seconds | {'total': sum(seconds.values())},
-      'images_per_second': self.images / busy,
-      'communication_bytes': {
-        w: sum(b.values()) for w, b in self.bytes.items()
-      },
-      'communication': self.bytes,
-      'evaluation': self.evaluation,
-      'warnings': self.warnings,
-      'summary': summary.summarise(self.evaluation),
+  def _clusters(self) -> dict[str, Any]:
+    """Returns the entry 'clusters' of a run with several server models."""
+    if not self.setup.executor.clustered:
+      return {}
+    return {
+      'clusters': report.clusters(np.asarray(self.server.groups), self.names)
     }
 
-  def _summary(self) -> None:
-    """Prints the first model, the last round, and the labelled best rounds."""
-    self.record.results(self._results())
-    entries = [
-      e for e in self.evaluation if e['round'] in (0, self.config.rounds)
-    ]
-    if not entries:
-      return
-    known = {(e['target'], e['model'], e['round']): e for e in self.evaluation}
-    for best in summary.summarise(self.evaluation):
-      if best['kind'] != 'last':
-        target, model, rounds = (best[k] for k in ('target', 'model', 'rounds'))
-        shown = {
-          'model': f'{model}, {best["kind"]}',
-          'round': ', '.join(map(str, rounds)),
-          'metrics': best['metrics'],
-        }
-        entries.append(known[target, model, rounds[-1]] | shown)
-    self.record.evaluations('+'.join(self.config.components), entries)
-
-
-def _resolved(config) -> dict[str, Any]:
-  return json.loads(config.to_json_best_effort())
+  def _results(self) -> dict[str, Any]:
+    return self._clusters() | report.results(
+      self.config, self.progress, self.clock.seconds
+    )

@@ -1,10 +1,10 @@
-"""The processes of one run: how they meet, and that none waits for a lost one.
+"""Processes of a distributed run: rendezvous, heartbeats and failures.
 
-Processes meet at the first's coordination service within a limit, and tell it
-that they live. One that stops doing so, or whose connection breaks, ends all
-others: JAX raises from a collective or aborts, and both are one line and the
-code of `ResourceError`. There is no elastic run: the same command on every host
-resumes from the last checkpoint.
+Processes connect to the first one's coordination service within a time limit
+and send heartbeats to it. If a process stops, or its connection breaks, all
+others end: JAX raises from a collective or aborts, and both are reported as one
+line with the exit code of `ResourceError`. Runs are not elastic: the same
+command on every host resumes from the last checkpoint.
 """
 
 import os
@@ -19,20 +19,20 @@ from jax._src import distributed
 from fedreid_jax import errors
 from fedreid_jax.training import aborts
 
-_LAST_S = 1.0  # the first process waits for the others' own errors
+_LAST_S = 1.0  # time that the first process waits for the others' errors
 FLAG = '--distributed'
 _FORM = 'off, auto on a cluster that JAX detects, or HOST:PORT,N,ID'
-# What a collective or a barrier raises when another process is lost says one.
+# Text in the exceptions of collectives and barriers after a loss.
 _LOSS = re.compile(r'Gloo|NCCL|CoordinationService|coordination service')
 
 
 class Place(NamedTuple):
-  """Where a process stands among those of its run.
+  """Position of a process in its run.
 
   Attributes:
     address: HOST:PORT of the first process.
-    processes: how many there are.
-    process: number of this one.
+    processes: number of processes.
+    process: number of this process.
   """
 
   address: str
@@ -41,7 +41,7 @@ class Place(NamedTuple):
 
 
 class _Joined:
-  """What this process knows of its run, once it has joined others."""
+  """State of a process that has joined others."""
 
   def __init__(self, rendezvous_s: int):
     self.rendezvous_s = rendezvous_s
@@ -49,9 +49,9 @@ class _Joined:
     self.aborts = aborts.Aborts(lambda: lost() if self.met else self.alone())
 
   def alone(self) -> errors.ResourceError:
-    """Returns what is said when others do not come."""
+    """Returns the error of processes that do not connect in time."""
     return errors.ResourceError(
-      f'not all processes came within {self.rendezvous_s} s',
+      f'not all processes connected within {self.rendezvous_s} s',
       FLAG,
       "start all of them at the first one's HOST:PORT, or raise --rendezvous_s",
     )
@@ -61,16 +61,16 @@ _joined: _Joined | None = None
 
 
 def parse(text: str) -> Place:
-  """Reads HOST:PORT,NUM_PROCESSES,PROCESS_ID.
+  """Parses HOST:PORT,NUM_PROCESSES,PROCESS_ID.
 
   Raises:
-    ConfigError: for another form, a port, number or host that cannot be.
+    ConfigError: for another form, or an invalid port, number or host.
   """
   match = re.fullmatch(
     r'(\[[^\]]+\]|[^:,\s]+):(\d{1,5}),(\d{1,9}),(\d{1,9})', text
   )
   if not match:
-    raise errors.ConfigError(f'{text!r} is no place', FLAG, _FORM)
+    raise errors.ConfigError(f'{text!r} is no HOST:PORT,N,ID', FLAG, _FORM)
   host, port, processes, process = match[1], *map(int, match.groups()[1:])
   if not 1 <= port <= 65535:
     raise errors.ConfigError(f'{port} is no port', FLAG, '1 to 65535')
@@ -88,19 +88,20 @@ def parse(text: str) -> Place:
 
 
 def join(mode: str, rendezvous_s: int, heartbeat_s: int) -> None:
-  """Meets the other processes of a run.
+  """Connects to the other processes of a run.
 
   Args:
-    mode: 'auto' or what `parse` reads.
+    mode: 'auto' or a text for `parse`.
     rendezvous_s: limit in seconds on every wait for others before training.
-    heartbeat_s: seconds without a sign of life after which one is lost.
+    heartbeat_s: seconds without a heartbeat after which a process is lost.
 
   Raises:
-    ConfigError: for a mode that leads nowhere.
+    ConfigError: for a mode that does not lead to a connection.
   """
   global _joined
   place = (None, None, None) if mode == 'auto' else parse(mode)
-  # Signals are agreed on after every round; JAX's service would take SIGTERM.
+  # Processes agree on signals after every round; JAX's service would handle
+  # SIGTERM itself.
   jax.config.update('jax_enable_preemption_service', False)
   _joined = _Joined(rendezvous_s)
   try:
@@ -123,17 +124,17 @@ def joined() -> bool:
 
 
 def leave() -> None:
-  """Waits until all processes are done, and parts from them."""
+  """Waits until all processes are done, and disconnects from them."""
   if _joined is not None:
     jax.distributed.shutdown()
     _joined.aborts.drain()
 
 
 def abandon(code: int) -> NoReturn:
-  """Ends this process after an error; an ordinary end waits for the others.
+  """Ends this process after an error; a normal exit would wait for others.
 
-  The first process goes last: those that met the same error say so themselves
-  before the service they depend on is gone.
+  The first process ends last, so that others with the same error can report it
+  before the service they depend on ends.
   """
   if client()[1] == 0:
     time.sleep(_LAST_S)
@@ -141,19 +142,18 @@ def abandon(code: int) -> NoReturn:
 
 
 def client() -> tuple[Any, int, int]:
-  """Returns (the coordination service, number of this process, how many)."""
+  """Returns (coordination service, number of this process, and of all)."""
   state = distributed.global_state
   return state.client, state.process_id, state.num_processes
 
 
 def rendezvous_s() -> int:
-  """Returns the limit on waits before training, of one that has joined."""
-  assert _joined is not None
-  return _joined.rendezvous_s
+  """Returns the limit on waits before training, 0 for a run of one process."""
+  return 0 if _joined is None else _joined.rendezvous_s
 
 
 def lost() -> errors.ResourceError:
-  """Returns what is said when another process is lost."""
+  """Returns the error of a run that has lost another process."""
   _, process, processes = client()
   return errors.ResourceError(
     'another process of this run was lost',
@@ -163,5 +163,5 @@ def lost() -> errors.ResourceError:
 
 
 def is_loss(error: BaseException) -> bool:
-  """Returns whether an exception says that another process was lost."""
+  """Returns whether an exception means that another process was lost."""
   return joined() and bool(_LOSS.search(str(error)))

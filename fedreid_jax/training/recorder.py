@@ -1,12 +1,10 @@
-"""What a run tells people and programs: lines, metrics.jsonl, results.json."""
+"""Output of a run: console lines, metrics.jsonl and results.json."""
 
 import json
 import os
 import platform
 import subprocess
 import sys
-import threading
-import time
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,15 +14,14 @@ from rich import console, progress, table
 
 from fedreid_jax import errors
 
-COMPILE_EVENT = '/jax/core/compile/backend_compile_duration'
 METRICS, RESULTS = 'metrics.jsonl', 'results.json'
-# Metrics that have no column of their own end so.
+# Suffixes of metrics without a column of their own.
 APART = ('_std', '_before_neck', '_after_neck')
 PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
 
 
 def write_text(path: Path, text: str) -> None:
-  """Writes a file whole or not at all."""
+  """Writes a file atomically."""
   partial = path.with_name(path.name + '.partial')
   try:
     with errors.on_disk(path):
@@ -35,16 +32,16 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-  """Writes a JSON file whole or not at all."""
+  """Writes a JSON file atomically."""
   write_text(path, json.dumps(value, indent=2, sort_keys=True) + '\n')
 
 
 def read_object(path: Path, *wanted: str) -> dict[str, Any]:
-  """Returns the object a JSON file of a run holds.
+  """Returns the object in a JSON file of a run.
 
   Args:
     path: of the file.
-    *wanted: keys it must have.
+    *wanted: required keys.
 
   Raises:
     IntegrityError: when the file is damaged.
@@ -68,11 +65,11 @@ def read_object(path: Path, *wanted: str) -> dict[str, Any]:
 
 
 def read_lines(path: Path) -> list[tuple[str, int | None]]:
-  """Returns the lines of a metrics.jsonl, none where there is no file.
+  """Returns the lines of a metrics.jsonl, none if the file does not exist.
 
   Returns:
-    (line, round it is of); None for a line that cannot be read. What follows
-    the last end of a line was cut short, and is left out.
+    (line, its round); the round is None for a line that cannot be read. Text
+    after the last line end was not completely written and is left out.
   """
   if not path.exists():
     return []
@@ -120,7 +117,7 @@ class Recorder:
   """
 
   def __init__(self, workdir: Path, total_rounds: int, verbose: bool = True):
-    """Opens the record of a run in a directory that exists.
+    """Opens the record of a run in an existing directory.
 
     Args:
       workdir: of the run.
@@ -157,7 +154,7 @@ class Recorder:
     self._bar.stop()
 
   def rewind(self, round_: int) -> None:
-    """Drops lines of rounds after `round_`, and those that cannot be read."""
+    """Drops lines of rounds after `round_`, and lines that cannot be read."""
     self._bar.update(self._task, completed=round_)
     if not self._writes or not self._path.exists():
       return
@@ -206,6 +203,15 @@ class Recorder:
       clusters = (' + '.join(names) for names in values['clusters'].values())
       self.say(f'{"":>6}clusters: {" | ".join(clusters)}')
 
+  def evaluated(self, entry: dict[str, Any]) -> None:
+    """Records and prints one evaluation entry."""
+    metrics = entry['metrics']
+    self.event(entry['round'], 'eval', {**entry, **metrics})
+    shown = '  '.join(
+      f'{k} {v:.2f}' for k, v in metrics.items() if not k.endswith(APART)
+    )
+    self.say(f'{"":>6}{entry["target"]} {entry["model"]}: {shown}')
+
   def table(self, title: str, columns: list[str], rows: list[list[str]]):
     """Prints a table."""
     out = table.Table(title=title, title_justify='left')
@@ -216,17 +222,17 @@ class Recorder:
     self._console.print(out)
 
   def evaluations(self, method: str, entries: list[dict[str, Any]]) -> None:
-    """Prints evaluation entries as a table, by target, else in their order."""
+    """Prints evaluation entries as a table, sorted by target."""
     metrics = [m for m in entries[0]['metrics'] if not m.endswith(APART)]
-    facts = ('target', 'protocol', 'direction', 'model', 'round')
+    fields = ('target', 'protocol', 'direction', 'model', 'round')
     counts = ('queries', 'gallery', 'invalid_queries')
     distance = entries[0]['distance']
     kind = f'targets, %, {distance} distance' if distance else 'images, %'
     self.table(
       f'{method}: unseen {kind}',
-      [*facts, *metrics, 'queries', 'gallery', 'invalid'],
+      [*fields, *metrics, 'queries', 'gallery', 'invalid'],
       [
-        [str(e[f]) for f in facts]
+        [str(e[f]) for f in fields]
         + [_percent(e['metrics'], m) for m in metrics]
         + [str(e[c]) for c in counts]
         for e in sorted(entries, key=lambda e: e['target'])
@@ -237,43 +243,3 @@ class Recorder:
 def _percent(metrics: dict[str, float], name: str) -> str:
   spread = metrics.get(f'{name}_std')
   return f'{metrics[name]:.2f}' + (f' ± {spread:.2f}' if spread else '')
-
-
-class Clock:
-  """Seconds of each phase of a run, compilation counted apart.
-
-  Compilations of other threads, which may train runs of their own, do not
-  count.
-  """
-
-  def __init__(self):
-    """Starts with nothing spent."""
-    self.seconds: dict[str, float] = dict.fromkeys(
-      ('setup', 'compile', 'train', 'eval'), 0.0
-    )
-    self._start = time.perf_counter()
-    self._compiled = 0.0
-    self._thread = threading.get_ident()
-    jax.monitoring.register_event_duration_secs_listener(self._on_duration)
-
-  def close(self) -> None:
-    """Stops listening to the compiler."""
-    jax.monitoring.unregister_event_duration_listener(self._on_duration)
-
-  def _on_duration(self, event: str, duration_secs: float, **_) -> None:
-    if event == COMPILE_EVENT and threading.get_ident() == self._thread:
-      self._compiled += duration_secs
-
-  def lap(self, phase: str) -> float:
-    """Adds the time since the last lap to a phase, less compilation.
-
-    Returns:
-      What was added.
-    """
-    now = time.perf_counter()
-    compiled, self._compiled = self._compiled, 0.0
-    spent = max(now - self._start - compiled, 0.0)
-    self.seconds[phase] += spent
-    self.seconds['compile'] += compiled
-    self._start = now
-    return spent

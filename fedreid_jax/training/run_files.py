@@ -1,9 +1,9 @@
-"""The files of a run: whose they are, and whether they are all there.
+"""The files of a run: their configuration and their completeness.
 
-A run writes `config.json` first, then `run.json`, then what it measures, and
-its first checkpoint before it trains. Whatever moment a run was killed at, a
-file of that order has those before it beside it. A work directory where that
-is not so was damaged: it is refused, and nothing in it is deleted.
+A run writes `config.json` first, then `run.json`, then its measurements, and
+its first checkpoint before it trains. So at any moment at which it is killed,
+each existing file has the earlier ones beside it. A work directory in which a
+file is missing was damaged: it is refused, and nothing in it is deleted.
 """
 
 import contextlib
@@ -17,10 +17,10 @@ from typing import Any
 from flax import traverse_util
 
 from fedreid_jax import errors
-from fedreid_jax.training import checkpoint, recorder
+from fedreid_jax.training import checkpoint, manifests, recorder
 
 CONFIG, DESCRIBED = 'config.json', 'run.json'
-# In the order of writing; what doors other than main write comes last.
+# In the order of writing; files of commands other than train come last.
 WRITTEN = (
   *(CONFIG, 'splits-*.json', DESCRIBED, recorder.METRICS, recorder.RESULTS),
   *('evaluation-*.json', 'inversion.json'),
@@ -32,26 +32,26 @@ def check(workdir: Path, resolved: Mapping[str, Any]) -> None:
   """Refuses a work directory of another configuration or with missing files.
 
   Args:
-    workdir: where a run is to begin or to be resumed.
+    workdir: where a run begins or is resumed.
     resolved: its configuration, as `config.json` holds it.
 
   Raises:
     ConfigError: naming the fields in which the configurations differ.
-    IntegrityError: naming what is missing.
+    IntegrityError: naming the missing file.
   """
   later = [workdir / recorder.METRICS, workdir / recorder.RESULTS]
-  later += checkpoint.files(workdir)
+  later += manifests.files(workdir)
   needed = (workdir / CONFIG, workdir / DESCRIBED)
   for k, path in enumerate(needed):
     if not path.exists() and any(p.exists() for p in (*needed[k:], *later)):
       raise errors.IntegrityError(
         f'{path.name} is missing', str(path.parent), AGAIN
       )
-  trained = 0 if checkpoint.manifests(workdir) else _rounds(workdir)
+  trained = 0 if manifests.complete(workdir) else _rounds(workdir)
   if trained:
     raise errors.IntegrityError(
       f'no checkpoint is left of {trained} rounds that were trained',
-      str(workdir / checkpoint.FOLDER),
+      str(workdir / manifests.FOLDER),
       AGAIN,
     )
   if (workdir / CONFIG).exists():
@@ -59,7 +59,7 @@ def check(workdir: Path, resolved: Mapping[str, Any]) -> None:
 
 
 def _rounds(workdir: Path) -> int:
-  """Returns the last round of which anything is recorded."""
+  """Returns the last recorded round."""
   lines = recorder.read_lines(workdir / recorder.METRICS)
   rounds = [round_ for _, round_ in lines if round_ is not None]
   if (workdir / recorder.RESULTS).exists():
@@ -112,12 +112,12 @@ def checkpoints_of(workdir: Path) -> Iterator[checkpoint.Checkpoints]:
 def begun(
   workdir: Path, restart: bool, check_lock: Callable[[], None]
 ) -> Iterator[None]:
-  """Lets a run begin; if it ends before its first checkpoint, nothing is left.
+  """Begins a run and deletes its files if it ends before a checkpoint.
 
   Args:
     workdir: locked by this process.
-    restart: throw away what an earlier run left there.
-    check_lock: raises if the lock is lost, and the files are another's.
+    restart: whether to delete the files of an earlier run.
+    check_lock: raises if the lock is lost and the files belong to another run.
   """
   if restart:
     _clear(workdir)
@@ -127,14 +127,14 @@ def begun(
   except BaseException:
     with contextlib.suppress(errors.LockedError):
       check_lock()
-      if new and not checkpoint.manifests(workdir):
+      if new and not manifests.complete(workdir):
         _clear(workdir)
     raise
 
 
 def _clear(workdir: Path) -> None:
-  """Deletes what a run wrote, the last first."""
-  shutil.rmtree(workdir / checkpoint.FOLDER, ignore_errors=True)
+  """Deletes the files of a run in reverse order of writing."""
+  shutil.rmtree(workdir / manifests.FOLDER, ignore_errors=True)
   for pattern in reversed(WRITTEN):
     for path in (*workdir.glob(pattern), *workdir.glob(f'{pattern}.partial')):
       path.unlink()

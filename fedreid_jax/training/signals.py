@@ -1,9 +1,9 @@
-"""SIGTERM and SIGINT: a round that runs is finished, all else ends at once.
+"""SIGTERM and SIGINT: a round is completed, anything else ends at once.
 
 Python calls a handler between two instructions of its main thread, which may
-compile, wait for another process or read images for minutes. So the number of
-a signal also wakes a thread, through the descriptor of `signal.set_wakeup_fd`;
-whichever comes first, handler or thread, acts on it.
+compile, wait for another process or read images for minutes. Therefore the
+number of a signal also wakes a thread through the descriptor of
+`signal.set_wakeup_fd`; the first of handler and thread handles it.
 """
 
 import contextlib
@@ -19,11 +19,11 @@ _SHOW_CURSOR = b'\n\x1b[?25h'  # a progress bar hides it
 
 
 class _Listener:
-  """Hears the signals of this process until it is closed."""
+  """Handles the signals of this process until it is closed."""
 
   def __init__(self):
     self.rounds = False  # whether a first signal waits for the end of a round
-    self.noted = 0  # that signal
+    self.noted = 0  # number of that signal
     self._lock = threading.RLock()  # a handler may interrupt a handler
     self._read, self._write = os.pipe()
     os.set_blocking(self._read, False)
@@ -34,7 +34,7 @@ class _Listener:
     self._thread.start()
 
   def close(self) -> None:
-    """Gives the signals back to those who had them."""
+    """Restores the earlier handlers."""
     signal.set_wakeup_fd(self._wakeup)
     for number, handler in self._old.items():
       signal.signal(number, handler)
@@ -47,7 +47,7 @@ class _Listener:
       pass
 
   def _act(self) -> bool:
-    """Acts on what has arrived; returns whether more can."""
+    """Handles pending signals; returns whether more can arrive."""
     with self._lock, contextlib.suppress(BlockingIOError):
       numbers = os.read(self._read, 64)
       for number in filter(STOPS.__contains__, numbers):
@@ -59,7 +59,7 @@ class _Listener:
 
 
 def _end(number: int) -> None:
-  """Ends the process, whatever its other threads are in."""
+  """Ends the process, whatever its other threads are doing."""
   line = f'stopped by {signal.Signals(number).name}\n'.encode()
   with contextlib.suppress(OSError, ValueError, AttributeError):
     if os.isatty(1):
@@ -72,7 +72,7 @@ _listener: _Listener | None = None
 
 
 def listen() -> None:
-  """From now on a signal ends the process with 128 + its number, at once."""
+  """Makes signals end the process at once with 128 + their number."""
   global _listener
   if _listener is None:
     _listener = _Listener()
@@ -89,7 +89,7 @@ def deferred() -> Iterator[Callable[[], int]]:
     Function that returns the number of the first signal, 0 before it.
 
   Raises:
-    SystemExit: with 128 + the signal that came after the caller last asked.
+    SystemExit: with 128 + a signal that came after the last call of it.
   """
   listener = _listener
   if listener is None:

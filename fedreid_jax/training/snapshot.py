@@ -1,8 +1,4 @@
-"""A run as it was saved: its models, and one of them with its images.
-
-`load` and `evaluate` read the configuration of a run from its work directory,
-`load_run` and `evaluate_run` are given one.
-"""
+"""Snapshots: models of a saved run without its images, and their evaluation."""
 
 import copy
 import dataclasses
@@ -17,22 +13,19 @@ import jax
 import numpy as np
 
 from fedreid_jax import errors
-from fedreid_jax.algorithms.statistics import moments
 from fedreid_jax.config import load as config_lib
 from fedreid_jax.config import parsing
 from fedreid_jax.core import placement, types
-from fedreid_jax.core.types import ClientData
 from fedreid_jax.data import decoder
 from fedreid_jax.data import load as data_lib
-from fedreid_jax.data.augment import Views
-from fedreid_jax.data.federation import Federation, Target
-from fedreid_jax.evaluation import classification, features
+from fedreid_jax.evaluation import features
 from fedreid_jax.training import (
   build,
   checkpoint,
   compile_cache,
   library_logs,
   recorder,
+  restored,
   run_files,
   turns,
 )
@@ -157,108 +150,14 @@ def _modalities(values: Any, size: int) -> np.ndarray:
   return values.astype(np.int32)
 
 
-class Trained(NamedTuple):
-  """One model of a run, and what it was trained and tested on.
-
-  Attributes:
-    config: of the run.
-    step: rounds of training.
-    name: of the model: 'global', 'cluster:GROUP' or 'client:NAME'.
-    model: the network.
-    variables: of the model; leaves that never travelled are initial values,
-      only identity scores depend on them.
-    federation: images.
-    views: of images.
-    extractor: `(feature=, flip=)`, of `features.make_extractor`.
-    slots: what components of the server keep, by the names of the components,
-      as far as that is an array each.
-  """
-
-  config: Any
-  step: int
-  name: str
-  model: types.Model
-  variables: types.Flat
-  federation: Federation
-  views: Views
-  extractor: Callable[..., Callable[..., np.ndarray]]
-  slots: dict[str, np.ndarray]
-
-  def features(
-    self, images: np.ndarray, which: str, modalities: np.ndarray | None = None
-  ) -> np.ndarray:
-    """Returns features of images, float32 `[M, D]`.
-
-    Args:
-      images: uint8 `[M, H, W, ch]`.
-      which: 'feature' before the neck or 'embedding' after it.
-      modalities: `[M]`, 0 visible and 1 infrared; without, all are visible.
-    """
-    extract = self.extractor(feature=which, flip=False)
-    return extract(self.variables, images, modalities)
-
-  def ranked(
-    self, images: np.ndarray, modalities: np.ndarray | None = None
-  ) -> np.ndarray:
-    """Returns the features that the run's evaluation ranks, `[M, D]`."""
-    config = self.config.evaluation
-    extract = self.extractor(feature=config.feature, flip=config.flip)
-    return extract(self.variables, images, modalities)
-
-  def moments(
-    self, client: ClientData, which: str = 'feature'
-  ) -> moments.Moments:
-    """Returns the moments of a client's features, by identity.
-
-    Args:
-      client: whose images.
-      which: 'feature' before the neck or 'embedding' after it.
-    """
-    found = self.features(client.images(), which, client.modalities)
-    none = moments.zeros(client.num_identities, found.shape[1])
-    real = np.ones(len(found), bool)
-    return jax.jit(moments.merge)(none, found, client.labels, real)
-
-  def client(self, name: str) -> ClientData:
-    """Returns a client, the first if the name is ''.
-
-    Raises:
-      ConfigError: when there is none.
-    """
-    return _named(self.federation.clients, name, 'client', '--source')
-
-  def target(self, name: str) -> Target:
-    """Returns a retrieval test, the first if the name is ''.
-
-    Raises:
-      ConfigError: when there is none.
-    """
-    target = _named(self.federation.targets, name, 'target', '--target')
-    if target.protocol == classification.PROTOCOL:
-      raise errors.ConfigError(
-        f'{target.name} is a test of classification, nothing is ranked',
-        '--target',
-        'give a run with retrieval tests',
-      )
-    return target
-
-
-def _named(found: Sequence[Any], name: str, kind: str, flag: str) -> Any:
-  for one in found:
-    if name in ('', one.name):
-      return one
-  names = ', '.join(one.name for one in found) or 'none'
-  raise errors.ConfigError(f'no {kind} {name!r}', flag, f'there are {names}')
-
-
 class Restored(NamedTuple):
-  """What a checkpoint holds of a run's models.
+  """The models of a checkpoint.
 
   Attributes:
     step: rounds of training.
-    models: variables by the names of `assemble.named_models`.
+    models: variables by the names of `build.named_models`.
     groups: group of every client, int32 `[N]`.
-    host: what the run keeps beside its arrays.
+    host: the JSON part.
   """
 
   step: int
@@ -283,51 +182,17 @@ def restore(saved: checkpoint.Checkpoints, which: str) -> Restored:
   return Restored(step, models, groups, host)
 
 
-def load_run(
-  config, workdir: Path, which: str = 'latest', name: str = ''
-) -> Trained:
-  """Loads a model of a run.
-
-  Args:
-    config: of the run, validated.
-    workdir: of the run.
-    which: checkpoint, 'latest', 'best' or a step.
-    name: of the model, '' for the server's (the first where there are several).
-
-  Raises:
-    IntegrityError: when there is no such checkpoint, or it does not verify or
-      fit the model.
-    ConfigError: for a model the run does not have.
-  """
-  with run_files.checkpoints_of(workdir) as saved:
-    step, models, _, _ = restore(saved, which)
-    slots = saved.restore_slots(step)
-  name = _name(models, name)
-  federation = data_lib.load(config.data)
-  model, variables, views, mesh = build.restored(
-    config, federation, models[name]
-  )
-  extractor = functools.partial(
-    features.make_extractor,
-    model,
-    views.test,
-    mesh,
-    batch=config.evaluation.batch,
-  )
-  return Trained(
-    config=config,
-    step=step,
-    name=name,
-    model=model,
-    variables={**variables, **models[name]},
-    federation=federation,
-    views=views,
-    extractor=functools.cache(extractor),
-    slots=slots,
-  )
+def modelmodel_name(models: Mapping[str, Any], name: str) -> str:
+  """Returns the name of a model, of the first if it is ''."""
+  name = name or next(iter(models))
+  if name not in models:
+    raise errors.ConfigError(
+      f'no model {name!r}', '--model', f'there are {", ".join(models)}'
+    )
+  return name
 
 
-def _name(models: Mapping[str, Any], name: str) -> str:
+def model_name(models: Mapping[str, Any], name: str) -> str:
   """Returns the name of a model, of the first if it is ''."""
   name = name or next(iter(models))
   if name not in models:
@@ -366,14 +231,14 @@ def load(
   compile_cache.use()
   with library_logs.muted(), run_files.checkpoints_of(folder) as saved:
     step, models, _, _ = restore(saved, str(checkpoint))
-  name = _name(models, model)
-  network = build.restored(
+  name = model_name(models, model)
+  network = restored.network(
     config, data_lib.without_images(config.data), models[name]
   )
   extractor = functools.partial(
     features.make_extractor,
     network.model,
-    network.views.test,
+    network.transforms.test,
     # Two threads must not start programs for several devices at once.
     placement.make_mesh(1),
     flip=config.evaluation.flip,
@@ -443,10 +308,10 @@ def evaluate_run(
   with run_files.checkpoints_of(workdir) as saved:
     step, models, groups, host = restore(saved, which)
   if host['source'] == config.data.source:
-    # What the model was trained on decides what it may be tested on.
+    # The training domains of the model restrict the allowed targets.
     config = copy.deepcopy(config)
     config.data.sources = tuple(host['sources'])
-  entries = build.evaluate_only(config, models, groups, host['clients'])
+  entries = restored.evaluate(config, models, groups, host['clients'])
   for entry in entries:
     entry['round'] = step
   if jax.process_index() == 0:

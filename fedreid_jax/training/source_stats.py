@@ -1,4 +1,4 @@
-"""Moments of batch normalisation that the sources have under the models tested.
+"""Batch-normalisation moments of source images under the tested models.
 
 After an average of models the running moments belong to none of them, and those
 of a client's own model follow its weights with a delay. With
@@ -47,9 +47,9 @@ def make(
   num = len(names)
   own = {f'client:{name}': k for k, name in enumerate(names)}
 
-  def measure(models: Flat, chosen: np.ndarray, private: Flat):
-    layers = executor.moments(models, chosen, private)
-    received = sum(x[0].nbytes for x in (models or private).values())
+  def measure(models: Flat, chosen: np.ndarray, personal: Flat):
+    layers = executor.moments(models, chosen, personal)
+    received = sum(x[0].nbytes for x in (models or personal).values())
     returned = sum(x.nbytes for x in jax.tree.leaves(layers))
     sent['down']['batch_stats'] += received * num
     sent['up']['batch_stats'] += returned
@@ -63,7 +63,7 @@ def make(
       parts = [x for k, x in enumerate(parts) if groups[k] == group]
     return batch_stats.install(variables, batch_stats.pool(parts))
 
-  def private(models: Models) -> Models:
+  def personal(models: Models) -> Models:
     """Measures every client's own model on its own images, all at once."""
     some = next(iter(models.values()))
     rows = {n: np.zeros((num, *x.shape), x.dtype) for n, x in some.items()}
@@ -78,7 +78,7 @@ def make(
 
   def source(models: Models) -> Models:
     mine = {name: x for name, x in models.items() if name in own}
-    found = private(mine) if mine else {}
+    found = personal(mine) if mine else {}
     return {
       name: found[name] if name in own else one(name, variables)
       for name, variables in models.items()

@@ -1,9 +1,9 @@
-"""The papers' figures of a run: its last round, and its best rounds.
+"""Summaries of a run as in the papers: last round and best rounds.
 
 FedReIDBench reports the mean over the three rounds with the best global model
 (journal version, section 4.2.2) and returns the best of each client's models
-(Algorithm 1, line 8); L2RW's figures of entities are those of the best round.
-So there are
+(Algorithm 1, line 8); L2RW's results of entities are those of the best round.
+So the summaries are
 
   last        every model in the last evaluated round;
   best_three  the global model: the mean over the three rounds with the largest
@@ -13,9 +13,9 @@ So there are
               own model (federated or alone), target by target, in the round
               in which it has the largest rank-1 there.
 
-Where classes are tested, accuracy takes the place of rank-1. `best_three` and
-`best` choose rounds by test results, the more so the more often a run is
-evaluated: the last round is the figure to trust, and all are labelled.
+For classification, accuracy replaces rank-1. `best_three` and `best` choose
+rounds by test results, with more effect the more often a run is evaluated: the
+last round is the unbiased result, and all are labelled.
 """
 
 from collections import defaultdict
@@ -24,23 +24,23 @@ from typing import Any
 import numpy as np
 
 BEST = {'best_three': 3, 'best': 1}  # rounds of each kind
-FIRST = ('rank1', 'accuracy', 'mAP')  # what rounds are judged by
+FIRST = ('rank1', 'accuracy', 'mAP')  # metrics that judge rounds, by priority
 JUDGES = ('market1501', 'dukemtmc', 'cuhk03-np', 'msmt17')
 
 Entry = dict[str, Any]
 
 
 def score(metrics: dict[str, float]) -> float:
-  """Returns the figure a checkpoint is judged by: mAP, else accuracy."""
+  """Returns the score of a checkpoint: mAP, else accuracy."""
   return metrics['mAP'] if 'mAP' in metrics else metrics['accuracy']
 
 
 def summarise(evaluation: list[Entry]) -> list[Entry]:
-  """Returns one element a target, model and kind: 'last' or one of BEST.
+  """Returns one element per target, model and kind: 'last' or one of BEST.
 
   Args:
-    evaluation: as in results.json; what was measured before training counts
-      only while there is nothing else.
+    evaluation: as in results.json; evaluations before training count only if
+      there are no others.
 
   Returns:
     Elements with `target`, `model`, `kind` ('last', 'best_three' or 'best'),

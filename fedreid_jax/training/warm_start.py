@@ -1,7 +1,7 @@
-"""A run whose models begin where those of another run ended.
+"""Initial states of a run from the models of another run.
 
-Wu & Gong (AAAI 2021, table 6) train each client on, alone, from the model of a
-finished federation and the client's own head.
+Wu & Gong (AAAI 2021, table 6) continue training each client alone, from the
+model of a finished federation and the client's own head.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from fedreid_jax import errors
 from fedreid_jax.core import types
 from fedreid_jax.core.types import ClientState, Flat, ServerState
 from fedreid_jax.data import benchmark_source
-from fedreid_jax.training import checkpoint, recorder, run_files
+from fedreid_jax.training import recorder, run_files, structure
 
 
 def states(
@@ -22,27 +22,28 @@ def states(
 ) -> tuple[ServerState, ClientState]:
   """Returns the states before round 0, from another run's last checkpoint.
 
-  What travels now starts from the server's model there; what stays at a client
-  starts from the model the client of that name had there: the server's and the
-  client's own leaves. What methods remember begins with these models.
+  Parameters that are shared now start from the server's model of that run;
+  personal parameters start from the model of the client of that name there,
+  which consists of the server's and the client's own leaves. The states of
+  components are initialised from these models.
 
   Args:
-    setup: `assemble.Setup` of this run.
-    server: its state as it would start otherwise.
+    setup: `build.Setup` of this run.
+    server: its initial state without a warm start.
     folder: work directory of the other run.
     targets: `data.targets` of this run.
 
   Raises:
     IntegrityError: no checkpoint that verifies, or one of another model.
-    ConfigError: the other run has no such client, no one model of a server, the
-      client had other identities, or there is a target it learned from.
+    ConfigError: the other run has no such client or several server models, the
+      client had other identities, or a target was a training domain.
   """
   workdir = Path(folder).expanduser()
   with run_files.checkpoints_of(workdir) as saved:
     shared, personal, groups, host = saved.restore_models(
       saved.find('latest'), personal=True
     )
-  checkpoint.check_fits(
+  structure.check_fits(
     {n: x[0] for n, x in (shared | personal).items()}, setup.variables
   )
   if host['source'] == 'datasets':
@@ -64,18 +65,18 @@ def states(
   return setup.executor.init(setup.variables | started, own=own)
 
 
-def _of_server(travels: Flat, shared: Flat, groups, folder: str) -> Flat:
-  """Returns the leaves that travel now, of the server's only model there."""
-  alone = sorted(travels.keys() - shared.keys())
+def _of_server(wanted: Flat, shared: Flat, groups, folder: str) -> Flat:
+  """Returns the parameters that are shared now, of the only server model."""
+  alone = sorted(wanted.keys() - shared.keys())
   used = np.unique(groups)
-  if alone or (travels and len(used) > 1):
-    what = f'{alone[0]} did not travel' if alone else f'{len(used)} models'
+  if alone or (wanted and len(used) > 1):
+    what = f'{alone[0]} was not shared' if alone else f'{len(used)} models'
     raise errors.ConfigError(
       f'no model of a server to start from: {what}',
       folder,
       "start each client from its own: components 'standalone'",
     )
-  return {n: shared[n][used[0]] for n in travels}
+  return {n: shared[n][used[0]] for n in wanted}
 
 
 def _check_identities(client: types.ClientData, before: int, folder: str):
@@ -91,7 +92,7 @@ def _check_whole(leaves: Flat, variables: Flat, name: str, folder: str):
   missing = sorted(variables.keys() - leaves.keys())
   if missing:
     raise errors.ConfigError(
-      f'{name} has no {missing[0]} there',
+      f'{name} has no {missing[0]} in that run',
       folder,
       'start from a run of the same clients and model',
     )

@@ -13,7 +13,7 @@ import toy
 from PIL import Image
 
 from fedreid_jax import errors
-from fedreid_jax.training import loop, snapshot
+from fedreid_jax.training import loaded_run, loop
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,11 +52,11 @@ def finished(tmp_path_factory):
 
 def test_a_run_is_loaded_as_it_was_left(finished):
   config, workdir = finished
-  run = snapshot.load_run(config, workdir)
+  run = loaded_run.load(config, workdir)
   assert (run.name, run.step) == ('global', 1)
-  assert run.slots['dfh'].shape == (2, 4, 8)
+  assert run.states['dfh'].shape == (2, 4, 8)
   assert [c.name for c in run.federation.clients] == ['campus', 'plaza']
-  before = snapshot.load_run(config, workdir, '0')
+  before = loaded_run.load(config, workdir, '0')
   kernel = 'params/backbone/conv1/kernel'
   assert not np.array_equal(run.variables[kernel], before.variables[kernel])
 
@@ -74,7 +74,7 @@ def test_a_run_is_loaded_as_it_was_left(finished):
 def test_what_a_run_does_not_have(finished, load, message):
   class Run:
     def __call__(self, **what):
-      return snapshot.load_run(*finished, **what)
+      return loaded_run.load(*finished, **what)
 
     def __getattr__(self, name):
       return getattr(self(), name)

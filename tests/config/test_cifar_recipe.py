@@ -6,7 +6,7 @@ import pytest
 
 from fedreid_jax import errors
 from fedreid_jax.config import recipes, validation
-from fedreid_jax.training import build, loop, snapshot
+from fedreid_jax.training import build, loop, restored, snapshot
 
 METHODS = {
   'fedsgd': ('fedavg',),
@@ -105,16 +105,16 @@ def test_a_run_reports_accuracy_and_is_judged_by_it(tiny, tmp_path, capsys):
 
 def test_a_classifier_that_stays_at_home_classifies_nothing(tiny):
   tiny.components = ('fedpav',)
-  with pytest.raises(errors.ConfigError, match='stays at the clients'):
+  with pytest.raises(errors.ConfigError, match='is a personal parameter'):
     build.build(tiny)
   tiny.components = ('standalone',)
   setup = build.build(tiny)
   without = {n: x for n, x in setup.variables.items() if 'classifier' not in n}
   names = [c.name for c in setup.federation.clients]
   run = np.zeros(len(names), np.int32), names
-  with pytest.raises(errors.ConfigError, match='stays at the clients'):
-    build.evaluate_only(tiny, {'global': jax.device_get(without)}, *run)
-  (entry,) = build.evaluate_only(
+  with pytest.raises(errors.ConfigError, match='is a personal parameter'):
+    restored.evaluate(tiny, {'global': jax.device_get(without)}, *run)
+  (entry,) = restored.evaluate(
     tiny, {'global': jax.tree.map(np.asarray, setup.variables)}, *run
   )
   assert entry['metrics'].keys() == {'accuracy'}

@@ -170,20 +170,20 @@ def test_published_numbers_are_shown_beside_published_data_only():
     line('Local', 'viper', rank1=1.0),
     line('Local', 'viper', kind='best_three', rank1=1.0),
   ]
-  best, last, local, best_local = declare.adorn(table, 'paper', lines)
+  best, last, local, best_local = declare.annotate(table, 'paper', lines)
   assert best.numbers == {'rank1': 50.0, 'rank1 published': 48.1}
   assert last.numbers == {'rank1': 49.0}
   assert local.model == best_local.model == 'client:viper'
   assert local.numbers == {'rank1': 51.0}
   assert best_local.numbers == {'rank1': 53.0, 'rank1 published': 52.0}
-  plain = declare.adorn(table, 'synthetic', lines)
+  plain = declare.annotate(table, 'synthetic', lines)
   assert [set(one.numbers) for one in plain] == [{'rank1'}] * 4
 
 
 def test_best_rounds_are_shown_where_the_paper_has_them():
   kinds = ('last', 'best_three', 'best')
   lines = [line('DFH', 'cuhk02', kind=kind) for kind in kinds]
-  kept = declare.adorn(BY_ID['dfh/table1'], 'paper', lines)
+  kept = declare.annotate(BY_ID['dfh/table1'], 'paper', lines)
   assert [one.kind for one in kept] == ['last']
   assert kept[0].numbers == {'mAP published': 71.7, 'rank1 published': 69.5}
 
@@ -191,7 +191,7 @@ def test_best_rounds_are_shown_where_the_paper_has_them():
 def test_figures_of_the_best_round_are_beside_the_best_round():
   kinds = ('last', 'best', 'best_three')
   lines = [line('EI B', 'regdb', kind=kind, mAP=1.0) for kind in kinds]
-  last, best = declare.adorn(BY_ID['l2rw/table2'], 'paper', lines)
+  last, best = declare.annotate(BY_ID['l2rw/table2'], 'paper', lines)
   assert (last.kind, best.kind) == ('last', 'best')
   assert last.numbers == {'mAP': 1.0}
   assert best.numbers['mAP published'] == 16.77
@@ -200,7 +200,7 @@ def test_figures_of_the_best_round_are_beside_the_best_round():
 def test_clusters_are_all_shown():
   table = BY_ID['fedreidbench_journal/table5']
   lines = [line('CC & CDW', 'grid', f'cluster:{k}', rank1=1.0) for k in (0, 1)]
-  assert len(declare.adorn(table, 'paper', lines)) == 2
+  assert len(declare.annotate(table, 'paper', lines)) == 2
 
 
 def test_rows_are_chosen_by_label_or_part_of_it():

@@ -13,11 +13,11 @@ AREA = (0.02, 0.4)
 KEY = jax.random.key(0)
 
 
-def views(pad=0, flip=0.0, erase=0.0, **others):
+def transforms(pad=0, flip=0.0, erase=0.0, **others):
   config = schema.default().augment
   config.update(pad=pad, flip=flip, erase=erase, **others)
   made = augment.make(config, (0.5, 0.25, 0.0), (0.5, 0.5, 1.0))
-  return augment.Views(jax.jit(made.train), jax.jit(made.test))
+  return augment.Transforms(jax.jit(made.train), jax.jit(made.test))
 
 
 def photographs(num=4):
@@ -25,22 +25,22 @@ def photographs(num=4):
   return jnp.asarray(rng.integers(0, 256, (num, 6, 5, 3), dtype=np.uint8))
 
 
-def test_test_view_normalises():
+def test_test_transform_normalises():
   image = jnp.full((1, 1, 1, 3), 255, jnp.uint8)
   np.testing.assert_allclose(
-    views().test(image)[0, 0, 0], [1.0, 1.5, 1.0], rtol=1e-6
+    transforms().test(image)[0, 0, 0], [1.0, 1.5, 1.0], rtol=1e-6
   )
 
 
-def test_without_changes_the_train_view_is_the_test_view():
+def test_without_changes_both_transforms_are_equal():
   images = photographs()
-  v = views()
+  v = transforms()
   np.testing.assert_array_equal(v.train(KEY, images), v.test(images))
 
 
 def test_flip_mirrors_left_and_right():
   images = photographs()
-  v = views(flip=1.0)
+  v = transforms(flip=1.0)
   np.testing.assert_array_equal(
     v.train(KEY, images), v.test(images[:, :, ::-1])
   )
@@ -48,7 +48,7 @@ def test_flip_mirrors_left_and_right():
 
 def test_flip_happens_as_often_as_asked():
   images = jnp.tile(photographs(1), (2000, 1, 1, 1))
-  v = views(flip=0.3)
+  v = transforms(flip=0.3)
   out = np.asarray(v.train(KEY, images))
   flipped = (out != np.asarray(v.test(images))).any(axis=(1, 2, 3))
   assert abs(flipped.mean() - 0.3) < 0.04
@@ -92,7 +92,7 @@ def test_erase_is_one_rectangle_of_the_stated_area():
 
 def test_an_image_depends_on_its_place_and_not_on_the_others():
   images = photographs(4)
-  v = views(pad=2, flip=0.5, erase=0.5)
+  v = transforms(pad=2, flip=0.5, erase=0.5)
   whole = v.train(KEY, images)
   np.testing.assert_array_equal(whole[:2], v.train(KEY, images[:2]))
 
@@ -124,7 +124,7 @@ def drawn(v, num=1500, modalities=None):
   ],
 )
 def test_channels_are_exchanged_as_often_as_asked(kinds, probability, expected):
-  found = drawn(views(channel=probability, channel_kinds=kinds))
+  found = drawn(transforms(channel=probability, channel_kinds=kinds))
   share = np.bincount(found, minlength=5) / len(found)
   np.testing.assert_allclose(share, expected, atol=0.05)
   assert (share[np.array(expected) == 0] == 0).all()
@@ -133,7 +133,7 @@ def test_channels_are_exchanged_as_often_as_asked(kinds, probability, expected):
 def test_a_copied_channel_keeps_its_own_normalisation():
   """Of (0.6, 0.5, 0.4) normalised to 0.2, 0.5, 0.4; 0.3989 is of all three."""
   image = jnp.full((1, 1, 1, 3), jnp.array([153, 127.5, 102]))
-  train = views(channel=1.0).train
+  train = transforms(channel=1.0).train
   seen = {
     round(float(train(jax.random.key(k), image).max()), 4) for k in range(60)
   }
@@ -142,7 +142,7 @@ def test_a_copied_channel_keeps_its_own_normalisation():
 
 def test_channels_are_exchanged_after_erasing():
   """The copies of a filled rectangle are the fill of one channel."""
-  v = views(erase=1.0, erase_fill=(7.0, 8.0, 9.0), channel=1.0)
+  v = transforms(erase=1.0, erase_fill=(7.0, 8.0, 9.0), channel=1.0)
   images = jnp.zeros((40, 6, 5, 3), jnp.uint8)
   out = np.asarray(v.train(KEY, images))
   assert (out == out[..., :1]).all()
@@ -151,7 +151,7 @@ def test_channels_are_exchanged_after_erasing():
 
 def test_infrared_images_may_have_a_law_of_their_own():
   modalities = jnp.arange(1500) % 2
-  found = drawn(views(infrared='adapt'), modalities=modalities)
+  found = drawn(transforms(infrared='adapt'), modalities=modalities)
   assert not found[::2].any()
   share = np.bincount(found[1::2], minlength=5) / 750
   np.testing.assert_allclose(
@@ -161,7 +161,7 @@ def test_infrared_images_may_have_a_law_of_their_own():
 
 def test_the_second_third_of_a_batch_may_be_copies():
   modalities = jnp.arange(90) // 60
-  v = views(infrared='adapt', copies='copy')
+  v = transforms(infrared='adapt', copies='copy')
   found = drawn(v, 90, modalities)
   assert not found[:30].any()
   assert set(found[30:60]) == {1, 2, 3}
@@ -170,10 +170,10 @@ def test_the_second_third_of_a_batch_may_be_copies():
 
 def test_laws_change_no_other_random_number():
   images = photographs()
-  with_law = views(
+  with_law = transforms(
     pad=2, flip=0.5, erase=0.5, channel=1.0, channel_kinds='grey'
   )
-  without = views(pad=2, flip=0.5, erase=0.5)
+  without = transforms(pad=2, flip=0.5, erase=0.5)
   np.testing.assert_allclose(
     with_law.train(KEY, images),
     colour.luminance(without.train(KEY, images)),
@@ -182,16 +182,16 @@ def test_laws_change_no_other_random_number():
   )
 
 
-def test_gray_comes_before_normalisation():
+def test_grey_comes_before_normalisation():
   image = jnp.full((1, 1, 1, 3), jnp.array([100, 50, 200], jnp.uint8))
-  gray = 0.2989 * 100 + 0.587 * 50 + 0.114 * 200
+  grey = 0.2989 * 100 + 0.587 * 50 + 0.114 * 200
   np.testing.assert_allclose(
-    views(grey=1.0).train(KEY, image),
-    views().test(jnp.full((1, 1, 1, 3), gray)),
+    transforms(grey=1.0).train(KEY, image),
+    transforms().test(jnp.full((1, 1, 1, 3), grey)),
     rtol=1e-5,
   )
   many = jnp.tile(image, (1000, 1, 1, 1))
-  away = views(grey=0.5).train(KEY, many) - views().test(many)
+  away = transforms(grey=0.5).train(KEY, many) - transforms().test(many)
   changed = np.abs(away).max(axis=(1, 2, 3)) > 0.01
   assert abs(changed.mean() - 0.5) < 0.06
 
@@ -213,7 +213,7 @@ def test_hues_are_rotated_as_by_colorsys(turn):
 
 def test_only_hues_of_infrared_images_are_rotated():
   images = photographs()
-  v = views(infrared='hue')
+  v = transforms(infrared='hue')
   plain = np.asarray(v.test(images))
   out = np.asarray(v.train(KEY, images, jnp.array([0, 1, 0, 1])))
   np.testing.assert_array_equal(out[::2], plain[::2])
@@ -252,7 +252,7 @@ def test_erased_areas_and_tries():
 )
 def test_unknown_kinds(changes, message):
   with pytest.raises(errors.ConfigError, match=message):
-    views(**changes)
+    transforms(**changes)
 
 
 def test_colours_of_images_without_any():

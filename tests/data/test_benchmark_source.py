@@ -192,7 +192,7 @@ def test_a_file_of_one_set_among_the_tests_of_another_is_refused(
   query = sorted((tmp_path / 'market1501/query').iterdir())
   gallery = sorted((tmp_path / 'viper/cam_b').iterdir())
   both = {'sources': ('market1501',), 'targets': ('viper',)}
-  shutil.copyfile(query[0], gallery[0])  # nobody trains on it
+  shutil.copyfile(query[0], gallery[0])  # not a training image
   assert read(config(tmp_path, **both)).clients
   shutil.copyfile(train[0], gallery[1])
   with pytest.raises(errors.DataError) as caught:

@@ -100,12 +100,12 @@ def test_bad_images_may_be_left_out_and_are_named_every_time(root, capsys):
 
 def test_removed_file_is_named(root):
   (root / '04.png').unlink()
-  with pytest.raises(errors.DataError, match='file is gone') as caught:
+  with pytest.raises(errors.DataError, match='file is missing') as caught:
     cache.build(root, NAMES, SMALL)
   assert caught.value.where.endswith('04.png')
 
 
-def test_what_a_killed_run_left_is_thrown_away(root, capsys):
+def test_leftovers_of_a_killed_run_are_deleted(root, capsys):
   images, _, digest = cache.build(root, NAMES, SMALL)
   path = cache.cache_dir() / 'images' / digest[:24]
   path.rename(path.with_name(path.name + '.part'))  # it never got further
@@ -189,7 +189,7 @@ def test_chunks_are_hashed_in_order(tmp_path, monkeypatch):
   assert integrity.add(tmp_path / 'b') != integrity.add(tmp_path / 'a')
 
 
-def test_interrupted_call_leaves_nothing(root):
+def test_interrupted_call_leaves_no_files(root):
   calls = []
 
   def read(k):

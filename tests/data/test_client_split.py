@@ -49,14 +49,14 @@ def test_by_camera_has_own_labels_and_all_images():
   assert [c.num_identities for c in one] == [1, 2]
 
 
-def test_ci_shares_the_identities_of_the_data_set():
+def test_camera_independent_has_the_identities_of_the_data_set():
   clients = make([domain('s', (1, 1, 2), (0, 1, 1))], 'camera_independent')
   assert [c.num_identities for c in clients] == [2, 2]
   assert clients[0].labels.tolist() == [0]
   assert clients[1].labels.tolist() == [0, 1]
 
 
-def test_by_identity_deals_751_identities_to_six_clients():
+def test_by_identity_assigns_751_identities_to_six_clients():
   people = np.repeat(np.arange(751), 6)
   cameras = np.tile(np.arange(6), 751)
   clients = make([domain('m', people, cameras)], 'by_identity')
@@ -80,7 +80,7 @@ def test_merged_clients_have_the_union_of_labels_and_cameras(name):
   assert client.images().shape == (7, 1, 1, 1)
 
 
-def test_ei_offsets_labels_and_keeps_clients_apart():
+def test_entity_independent_offsets_labels_and_keeps_clients_apart():
   clients = make(
     [domain('b'), domain('a', (5, 900), (0, 0))], 'entity_independent'
   )

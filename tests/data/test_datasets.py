@@ -12,7 +12,7 @@ from fedreid_jax.data.datasets import cuhk03, registry, source, sysu_mm01
 from fedreid_jax.data.decoder import Decoder, decode
 
 FULL = Decoder(32, 16)
-# What ten persons, of 15 cameras and two shots, come to.
+# Counts for ten persons, 15 cameras and two shots.
 IMAGES = {
   'market1501': dict(train=60, query=24, gallery=26),
   'market1501:junk=true': dict(train=60, query=24, gallery=28),
@@ -29,7 +29,7 @@ IMAGES = {
   'cuhk02': dict(train=32, query=4, gallery=4),
   'cuhk02:split=public': dict(public=40),
   'prid2011': dict(images=10, distractor=3),
-  # Train: 3 persons of both cameras and 2 of A; gallery: 2 tested, 3 strangers.
+  # Train: 3 persons of both cameras and 2 of A; gallery: 2 tested, 3 others.
   'prid2011:split=half': dict(train=16, query=2, gallery=5),
   'viper': dict(images=20),
   'viper:split=half,trial=4': dict(train=10, query=5, gallery=5),
@@ -79,7 +79,7 @@ def test_splits(read, spec):
 
 
 @pytest.mark.parametrize('spec', sorted(IMAGES))
-def test_every_image_decodes_and_nobody_trains_on_the_tested(read, spec):
+def test_every_image_decodes_and_test_persons_are_not_trained_on(read, spec):
   root, dataset, records = read(spec)
   image = source.open_source(root, dataset, records)
   shapes = {decode(image(record), FULL).shape for record in records[::7]}
@@ -137,7 +137,7 @@ def test_boxes_cut_the_right_person_out_of_a_scene(read, pictures):
   for record in records:
     views = pictures.visible[record.person - 1, :3, 0].astype(int)
     errors_ = np.abs(views - decode(image(record), FULL)).mean((1, 2, 3))
-    assert errors_.min() < 12, record  # what JPEG costs
+    assert errors_.min() < 12, record  # error of JPEG
 
 
 def test_cifar_classes(read, pictures):
@@ -176,7 +176,7 @@ def test_new_protocol_may_come_as_folders_of_images(tmp_path, pictures):
 
 
 def extract(release, root):
-  """Writes what torchreid makes of a release; returns records by spec."""
+  """Writes a release as torchreid extracts it; returns records by spec."""
   found = {}
   for protocol, name in (('classic', 'cuhk03'), ('new', 'cuhk03-np')):
     for boxes in cuhk03.BOXES:
@@ -304,7 +304,7 @@ def failure(name, root, **options):
   return caught.value.line()
 
 
-def test_what_is_missing_is_named(mini_copy, tmp_path):
+def test_missing_files_are_named(mini_copy, tmp_path):
   root = mini_copy('market1501')
   (root / 'query').rename(root / 'probe')
   assert failure('market1501', root) == (
@@ -329,7 +329,7 @@ def test_listed_files_must_be_there(mini_copy):
   assert f'1 listed files are missing: train/{name}' in failure('msmt17', root)
 
 
-def test_names_that_say_nothing(mini_copy):
+def test_names_that_do_not_match(mini_copy):
   root = mini_copy('market1501')
   names = root / 'bounding_box_train'
   (names / 'holiday.jpg').touch()
@@ -364,7 +364,7 @@ def test_mat_files_that_are_none(mini_copy):
 @pytest.mark.parametrize(
   ('line', 'message'),
   [
-    ('a.png,1,1,visible', 'another number of fields'),
+    ('a.png,1,1,visible', 'wrong number of fields'),
     ('a.png,1,1,thermal,train', "modality 'thermal'"),
     ('a.png,1,1,visible,dev', "split 'dev'"),
     ('../a.png,1,1,visible,train', "path '../a.png'"),

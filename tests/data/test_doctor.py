@@ -19,9 +19,9 @@ def other(report):
   ]
 
 
-# What the miniature has on purpose: persons of one camera.
+# Intended findings of the miniature: persons of one camera.
 KNOWN = {
-  'prid2011:split=half': 'training persons before one camera only',
+  'prid2011:split=half': 'training persons seen by one camera only',
 }
 
 
@@ -71,7 +71,7 @@ def test_files_of_another_format_are_read_and_told(mini_copy):
     image.save(path, 'PNG')
   ((is_error, what),) = other(examine('viper', root))
   assert not is_error
-  assert what.endswith('than their name says, 1: cam_a/000_0.bmp')
+  assert what.endswith('differs from their suffix, 1: cam_a/000_0.bmp')
 
 
 def test_damage_inside_a_file_takes_a_deep_look(mini_copy):
@@ -104,7 +104,7 @@ def test_same_file_in_train_and_test_takes_a_deep_look(mini_copy):
   ((is_error, what),) = other(examine('market1501', root, deep=True))
   assert is_error
   assert what == (
-    'files of train that query has too, '
+    'files of train that are in query too, '
     '1: bounding_box_train/0002_c1s1_000009_01.jpg'
   )
 
@@ -134,13 +134,13 @@ def test_cameras_of_one_place_give_no_answer(mini_copy):
   assert what.startswith('queries without a right answer, 10: cam3/0006/')
 
 
-def test_persons_nobody_can_learn_across_cameras(mini_copy):
+def test_training_persons_of_one_camera(mini_copy):
   root = mini_copy('market1501')
   for path in (root / 'bounding_box_train').glob('0001_c[2-6]*'):
     path.unlink()
   ((is_error, what),) = other(examine('market1501', root))
   assert not is_error
-  assert what == 'training persons before one camera only, 1: 1'
+  assert what == 'training persons seen by one camera only, 1: 1'
 
 
 def test_person_of_one_image_is_never_tested(mini_copy):
@@ -148,7 +148,7 @@ def test_person_of_one_image_is_never_tested(mini_copy):
   (root / 'cam_b/004_90.bmp').unlink()
   ((is_error, what),) = other(examine('viper', root))
   assert not is_error
-  assert what == 'persons of one image, never tested, 1: 4'
+  assert what == 'persons with one image, never tested, 1: 4'
 
 
 def test_empty_split(mini_copy):

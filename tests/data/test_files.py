@@ -63,9 +63,9 @@ def test_links(tmp_path):
   (tmp_path / 'secret').touch()
   for target, what in (
     ('../secret', 'link leads out of the folder'),
-    ('nothing', 'link leads nowhere'),
-    ('c', 'link leads nowhere'),  # to itself
-    ('a', 'link to a folder'),
+    ('nothing', 'link is broken'),
+    ('c', 'link is broken'),  # to itself
+    ('a', 'link leads to a folder'),
     ('..', 'link leads out of the folder'),
   ):
     (root / 'c').symlink_to(target)
@@ -76,7 +76,7 @@ def test_links(tmp_path):
 
 def test_pipes_and_names_that_are_no_text(tmp_path):
   os.mkfifo(tmp_path / 'pipe.jpg')
-  with pytest.raises(errors.DataError, match='no regular file'):
+  with pytest.raises(errors.DataError, match='not a regular file'):
     files.list_files(tmp_path)
   (tmp_path / 'pipe.jpg').unlink()
   with open(os.fsencode(tmp_path) + b'/\xff.jpg', 'w'):

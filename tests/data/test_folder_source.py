@@ -40,12 +40,12 @@ def failure(root, **changes):
 
 
 def test_every_domain_that_is_no_target_is_a_client(root):
-  world = load.load(config(root))
-  assert [c.name for c in world.clients] == ['north', 'south']
-  client = world.clients[0]
+  loaded = load.load(config(root))
+  assert [c.name for c in loaded.clients] == ['north', 'south']
+  client = loaded.clients[0]
   assert client.num_identities == 3 and client.num_images == 6
   assert client.cameras.tolist() == [0, 1] * 3
-  assert world.image_shape == (4, 3, 3) and world.targets == ()
+  assert loaded.image_shape == (4, 3, 3) and loaded.targets == ()
 
 
 def test_sparse_labels_become_dense_in_order_of_their_names(root):
@@ -59,13 +59,13 @@ def test_sparse_labels_become_dense_in_order_of_their_names(root):
 
 
 def test_target_is_split_by_the_query_rule(root):
-  world = load.load(config(root, targets=('south',)))
-  (target,) = world.targets
-  assert [c.name for c in world.clients] == ['north']
+  loaded = load.load(config(root, targets=('south',)))
+  (target,) = loaded.targets
+  assert [c.name for c in loaded.clients] == ['north']
   ((query, gallery),) = target.trials
   assert len(query) == len(gallery) == 3
-  world = load.load(config(root, targets=('south',), query='camera=2'))
-  target = world.targets[0]
+  loaded = load.load(config(root, targets=('south',), query='camera=2'))
+  target = loaded.targets[0]
   assert (target.images.cameras[target.trials[0].query] == 1).all()
 
 
@@ -83,7 +83,7 @@ def test_grey_and_digest(root):
     ({'sources': ('east',)}, "no domain 'east'"),
     (
       {'sources': ('north',), 'targets': ('north',)},
-      "['north'] are trained and tested on — data.targets — "
+      "['north'] are trained on and tested on — data.targets — "
       'drop them from data.sources or set data.allow_overlap',
     ),
     (
@@ -119,8 +119,8 @@ def test_unreadable_images_stop_or_are_left_out(root):
   bad = root / 'north/5/x_1.png'
   bad.write_bytes(bad.read_bytes()[:20])
   assert '1 of 6 images cannot be read: 5/x_1.png' in failure(root).line()
-  world = load.load(config(root, on_bad_image='skip'))
-  assert world.clients[0].num_images == 5
+  loaded = load.load(config(root, on_bad_image='skip'))
+  assert loaded.clients[0].num_images == 5
   for path in root.glob('north/*/*'):
     path.write_bytes(b'')
   line = failure(root, on_bad_image='skip').line()
@@ -133,22 +133,22 @@ def test_a_copied_domain_is_refused_and_counted(root):
   Image.new('RGB', (3, 4), (77, 0, 0)).save(root / 'east/5/x_2.png')
   both = dict(sources=('north', 'south'), targets=('east',))
   assert failure(root, **both).line() == (
-    'error[3]: trained and tested on: 5 of 6 files of east are in north too — '
-    'data.targets — remove the copies, or set data.allow_overlap'
+    'error[3]: trained on and tested on: 5 of 6 files of east are in north too '
+    '— data.targets — remove the copies, or set data.allow_overlap'
   )
   assert load.load(config(root, **both, allow_overlap=True)).targets
   assert load.load(config(root, **both), clients=False).targets
-  (world,) = load.load(
+  (loaded,) = load.load(
     config(root, sources=('south',), targets=('east',))
   ).clients
-  assert world.num_images == 6
+  assert loaded.num_images == 6
 
 
 def test_domains_that_are_links_or_have_no_plain_name(root, tmp_path):
   (tmp_path / 'elsewhere').mkdir()
   for target, what in (
     (tmp_path / 'elsewhere', 'link leads out of the folder'),
-    (root / 'north', 'link to a folder'),
+    (root / 'north', 'link leads to a folder'),
   ):
     (root / 'west').symlink_to(target)
     assert f'{what} — {root}/west' in failure(root).line()
@@ -162,10 +162,10 @@ def test_domains_that_are_links_or_have_no_plain_name(root, tmp_path):
 
 
 def test_a_domain_may_be_both_when_allowed(root):
-  world = load.load(
+  loaded = load.load(
     config(root, sources=('north',), targets=('north',), allow_overlap=True)
   )
-  assert world.clients[0].num_images == 6 and len(world.targets) == 1
+  assert loaded.clients[0].num_images == 6 and len(loaded.targets) == 1
 
 
 def test_one_image_of_one_person_is_a_client(tmp_path):

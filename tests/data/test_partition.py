@@ -1,4 +1,4 @@
-"""One domain dealt to clients, and tests of the classes they share."""
+"""Partitions of one domain, and targets of their common classes."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def domain(labels, name='d'):
 SHARES = {'num_clients': 4, 'concentration': 0.5}
 
 
-def deal(name, labels, seed=0, **shares):
+def divide(name, labels, seed=0, **shares):
   return client_split.make_clients(
     [domain(labels)], name, seed, **(SHARES | shares)
   )
@@ -37,7 +37,7 @@ def rows_of(clients):
 @pytest.mark.parametrize('num', [1, 3, 7])
 def test_every_image_is_at_one_client_under_its_class(name, num):
   labels = np.tile([40, 7, 9], 11)
-  clients = deal(name, labels, num_clients=num)
+  clients = divide(name, labels, num_clients=num)
   rows = rows_of(clients)
   assert sorted(sum(rows, [])) == list(range(33))
   assert [c.name for c in clients] == [f'd.part{k}' for k in range(num)]
@@ -49,11 +49,11 @@ def test_every_image_is_at_one_client_under_its_class(name, num):
 
 
 @pytest.mark.parametrize('name', ['iid', 'dirichlet'])
-def test_deals_depend_on_the_seed_and_the_domain_only(name):
+def test_partitions_depend_on_the_seed_and_the_domain_only(name):
   labels = np.repeat(np.arange(4), 20)
-  first = rows_of(deal(name, labels))
-  assert first == rows_of(deal(name, labels))
-  assert first != rows_of(deal(name, labels, seed=1))
+  first = rows_of(divide(name, labels))
+  assert first == rows_of(divide(name, labels))
+  assert first != rows_of(divide(name, labels, seed=1))
   other = client_split.make_clients(
     [domain(labels, 'other')], name, 0, **SHARES
   )
@@ -61,7 +61,7 @@ def test_deals_depend_on_the_seed_and_the_domain_only(name):
 
 
 def test_iid_is_an_equal_split_without_an_order():
-  clients = deal('iid', np.repeat(np.arange(10), 103))
+  clients = divide('iid', np.repeat(np.arange(10), 103))
   assert [c.num_images for c in clients] == [258, 258, 257, 257]
   for client in clients:
     counts = np.bincount(client.labels, minlength=10)
@@ -72,7 +72,7 @@ def test_iid_is_an_equal_split_without_an_order():
 def test_shares_of_a_class_have_the_moments_of_the_dirichlet_law():
   labels = np.repeat(np.arange(600), 200)
   for concentration in (0.2, 1.0, 5.0):
-    clients = deal('dirichlet', labels, concentration=concentration)
+    clients = divide('dirichlet', labels, concentration=concentration)
     shares = np.stack([np.bincount(c.labels, minlength=600) for c in clients])
     shares = shares / 200
     np.testing.assert_allclose(shares.sum(axis=0), 1)
@@ -84,20 +84,20 @@ def test_shares_of_a_class_have_the_moments_of_the_dirichlet_law():
 def test_clients_that_would_be_empty_get_an_image():
   """With a tiny concentration one client has a class nearly whole."""
   for seed in range(20):
-    clients = deal(
+    clients = divide(
       'dirichlet', [0] * 9, seed=seed, num_clients=5, concentration=1e-3
     )
     sizes = sorted(c.num_images for c in clients)
     assert sizes[0] >= 1 and sum(sizes) == 9
   assert sizes == [1, 1, 1, 1, 5]
-  exactly = deal('dirichlet', [0, 0, 1], num_clients=3, concentration=1e-3)
+  exactly = divide('dirichlet', [0, 0, 1], num_clients=3, concentration=1e-3)
   assert [c.num_images for c in exactly] == [1, 1, 1]
 
 
 @pytest.mark.parametrize('name', ['iid', 'dirichlet'])
-def test_what_cannot_be_dealt(name):
+def test_impossible_partitions(name):
   with pytest.raises(errors.DataError, match='3 images for 4 clients'):
-    deal(name, [0, 1, 2])
+    divide(name, [0, 1, 2])
   with pytest.raises(errors.DataError, match=f'{name} training of 2 domains'):
     client_split.make_clients(
       [domain([0] * 9), domain([0] * 9, 'e')], name, 0, **SHARES
@@ -133,7 +133,7 @@ def test_synthetic_tests_show_the_shots_after_the_training_shots():
   found = load.load(synthetic())
   (target,) = found.targets
   (alone,) = load.load(synthetic(), clients=False).targets
-  # The same world with all shots as training images.
+  # The same domain with all shots as training images.
   (everything,) = load.load(
     synthetic(client_split='centralised', shots=6, targets=())
   ).clients
@@ -159,10 +159,10 @@ def test_options_of_a_synthetic_test():
 @pytest.mark.parametrize(
   'changes, message',
   [
-    (dict(targets=('mall',)), "nobody learns the classes of 'mall'"),
+    (dict(targets=('mall',)), "no client is trained on the classes of 'mall'"),
     (
       dict(sources=(), targets=('mall',)),
-      "nobody learns the classes of 'mall'",
+      "no client is trained on the classes of 'mall'",
     ),
     (
       dict(sources=('plaza', 'mall'), client_split='by_dataset'),
@@ -183,7 +183,7 @@ def published(root, **changes):
   return data
 
 
-def test_cifar10_is_dealt_and_tested_on_its_own_test_images(minis):
+def test_cifar10_is_partitioned_and_tested_on_its_own_test_images(minis):
   found = load.load(published(minis('cifar10')))
   assert [c.num_images for c in found.clients] == [13, 13, 12, 12]
   assert {c.num_identities for c in found.clients} == {10}

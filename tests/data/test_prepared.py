@@ -1,4 +1,4 @@
-"""Data sets as arrays, from the official folder and from what was prepared."""
+"""Data sets as arrays, from the official and the prepared folder."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The synthetic world: what it promises about its images."""
+"""Guarantees of the synthetic images."""
 
 import jax
 import jax.numpy as jnp
@@ -7,8 +7,12 @@ import pytest
 from PIL import Image
 
 from fedreid_jax import errors
-from fedreid_jax.data.synthetic import appearance as world
-from fedreid_jax.data.synthetic import body, photographs
+from fedreid_jax.data.synthetic import (
+  appearance,
+  body,
+  contact_sheet,
+  photographs,
+)
 
 SIZE = dict(height=16, width=8)  # one size: one compilation for the file
 BATCH = photographs._BATCH
@@ -20,11 +24,11 @@ def generate(domain=0, identities=3, cameras=2, shots=2, **kwargs):
   )
 
 
-def sample(first=0, shared=0.0):
+def sample(first=0, brightness_correlation=0.0):
   """Parameters of the first shot of as many identities as a batch holds."""
   zero = jnp.zeros(BATCH, jnp.int32)
   ids = zero + 1, zero + first + jnp.arange(BATCH), zero, zero
-  which = jnp.uint32(0), jnp.int32(0), jnp.float32(shared)
+  which = jnp.uint32(0), jnp.int32(0), jnp.float32(brightness_correlation)
   return photographs._sample_batch(*which, *ids)
 
 
@@ -47,7 +51,7 @@ def test_order_shape_and_type():
   np.testing.assert_array_equal(sample.cameras, [0, 0, 1, 1, 2, 2] * 2)
 
 
-def test_same_seed_same_world_other_seed_other_world():
+def test_images_depend_on_the_seed():
   np.testing.assert_array_equal(generate().images, generate().images)
   assert (generate().images != generate(seed=1).images).mean() > 0.5
 
@@ -105,16 +109,17 @@ def test_infrared_is_grey_and_another_moment():
   assert np.abs(visible.mean(-1) - infrared[..., 0]).mean() > 10
 
 
-def test_sharing_changes_no_visible_image():
+def test_correlation_changes_no_visible_image():
   np.testing.assert_array_equal(
-    generate(1, shared=0.7).images, generate(1).images
+    generate(1, brightness_correlation=0.7).images, generate(1).images
   )
   infrared = [
-    generate(1, shared=s, modality='infrared').images for s in (0.0, 0.7)
+    generate(1, brightness_correlation=s, modality='infrared').images
+    for s in (0.0, 0.7)
   ]
   assert (infrared[0] != infrared[1]).mean() > 0.1
-  with pytest.raises(errors.ConfigError, match='shared'):
-    generate(1, shared=1.5)
+  with pytest.raises(errors.ConfigError, match='brightness_correlation'):
+    generate(1, brightness_correlation=1.5)
 
 
 def test_infrared_sees_no_visible_colour(scenes):
@@ -129,24 +134,31 @@ def test_infrared_sees_no_visible_colour(scenes):
   assert (photograph((dyed, camera, shot)) != photograph(scenes)).mean() > 0.1
 
 
-def wardrobes(shared):
+def wardrobes(brightness_correlation):
   return np.concatenate(
-    [sample(first, shared)[0].materials for first in range(0, 6 * BATCH, BATCH)]
+    [
+      sample(first, brightness_correlation)[0].materials
+      for first in range(0, 6 * BATCH, BATCH)
+    ]
   )
 
 
 @pytest.mark.parametrize(
-  'shared, low, high',
+  'brightness_correlation, low, high',
   [(0.0, -0.2, 0.2), (0.5, 0.5, 0.9), (1.0, 0.99, 1.01)],
 )
-def test_infrared_reflectance_is_brightness_as_far_as_told(shared, low, high):
+def test_infrared_reflectance_is_brightness_as_far_as_told(
+  brightness_correlation, low, high
+):
   """Near 0: four standard errors of 384 pairs."""
-  materials = wardrobes(shared)
-  for garment in (world.UPPER, world.LOWER, world.BAG):
-    bright = materials[:, garment, :3] @ np.array(world.LUMINANCE)
+  materials = wardrobes(brightness_correlation)
+  for garment in (appearance.UPPER, appearance.LOWER, appearance.BAG):
+    bright = materials[:, garment, :3] @ np.array(appearance.LUMINANCE)
     r = np.corrcoef(bright, materials[:, garment, 3])[0, 1]
     assert low < r < high
-  gap = materials[:, world.UPPER, 3] - materials[:, world.UPPER_ACCENT, 3]
+  gap = (
+    materials[:, appearance.UPPER, 3] - materials[:, appearance.UPPER_ACCENT, 3]
+  )
   assert np.abs(gap).min() > 0.2  # a texture shows in infrared too
 
 
@@ -157,7 +169,7 @@ def test_a_print_is_seen_from_the_front_only(scenes):
     print_size=jnp.full(BATCH, 0.5, jnp.float32),
   )
   other = person._replace(
-    materials=person.materials.at[:, world.UPPER_ACCENT].set(0.97)
+    materials=person.materials.at[:, appearance.UPPER_ACCENT].set(0.97)
   )
   shot = shot._replace(yaw=-camera.yaw, occluder=jnp.zeros(BATCH, jnp.int32))
 
@@ -201,14 +213,14 @@ def test_a_domain_without_a_name_is_a_domain():
     dict(modality='thermal'),
   ],
 )
-def test_arguments_that_make_no_world(arguments):
+def test_invalid_arguments(arguments):
   with pytest.raises(errors.ConfigError, match=next(iter(arguments))):
     generate(**arguments)
 
 
 def test_contact_sheet_is_a_picture(tmp_path):
   path = tmp_path / 'sheet.png'
-  photographs.contact_sheet(path, domains=2, identities=2, cameras=2, **SIZE)
+  contact_sheet.write(path, domains=2, identities=2, cameras=2, **SIZE)
   with Image.open(path) as sheet:
     assert sheet.format == 'PNG'
     assert sheet.height >= 3 * 16 and sheet.width >= 4 * 8
@@ -217,7 +229,7 @@ def test_contact_sheet_is_a_picture(tmp_path):
 
 def test_contact_sheet_that_cannot_be_written(tmp_path):
   with pytest.raises(errors.ResourceError, match='sheet.png'):
-    photographs.contact_sheet(
+    contact_sheet.write(
       tmp_path / 'missing' / 'sheet.png',
       domains=1,
       identities=1,

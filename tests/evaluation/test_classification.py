@@ -41,28 +41,30 @@ def test_what_cannot_be_evaluated(logits, labels, message):
 
 @pytest.fixture(scope='module')
 def parts():
-  """A toy network, its variables, views and a test of three classes."""
+  """A toy network, its variables, transforms and a test of three classes."""
   config = toy.toy_config()
   model = functional.wrap(networks.build(config.model, 3), toy.IMAGE_SHAPE)
   variables = jax.jit(model.init)(jax.random.key(0))
-  views = augment.make(config.augment, (0.5,), (0.25,))
+  transforms = augment.make(config.augment, (0.5,), (0.25,))
   images = toy.toy_images('ash', 23)
   return (
     model,
     variables,
-    views,
+    transforms,
     classification_task.make_target(images, images.identities),
   )
 
 
 def test_logits_are_the_models_whatever_the_batch(parts):
-  model, variables, views, target = parts
+  model, variables, transforms, target = parts
   pixels = target.images.images()
-  expected = model.apply(variables, views.test(pixels), train=False)[0].logits
+  expected = model.apply(variables, transforms.test(pixels), train=False)[
+    0
+  ].logits
   for devices, batch in ((1, 4), (2, 5)):
     found = features.make_extractor(
       model,
-      views.test,
+      transforms.test,
       placement.make_mesh(devices),
       batch=batch,
       flip=False,
@@ -73,13 +75,13 @@ def test_logits_are_the_models_whatever_the_batch(parts):
 
 @pytest.mark.parametrize('model_name', ['global', 'client:ash.part1'])
 def test_entry_of_a_classification_test(parts, model_name):
-  model, variables, views, target = parts
+  model, variables, transforms, target = parts
   config = toy.toy_config().evaluation
   evaluate = evaluator.make(
-    config, (target,), model, views, placement.make_mesh(1)
+    config, (target,), model, transforms, placement.make_mesh(1)
   )
   (entry,) = evaluate({model_name: variables})
-  pixels = views.test(target.images.images())
+  pixels = transforms.test(target.images.images())
   logits = model.apply(variables, pixels, train=False)[0].logits
   right = np.asarray(logits).argmax(axis=1) == target.images.identities
   assert entry == {

@@ -40,12 +40,12 @@ def test_both_sides_of_the_neck_are_ranked(side):
   variables['batch_stats/neck/bn/var'] = (
     variables['batch_stats/neck/bn/var'].at[1:].set(1e12)
   )
-  views = augment.make(config.augment, (0.5,), (0.25,))
+  transforms = augment.make(config.augment, (0.5,), (0.25,))
 
   def ranked(**changes):
     config.evaluation.update(changes)
     run = evaluator.make(
-      config.evaluation, (TARGET,), model, views, placement.make_mesh(1)
+      config.evaluation, (TARGET,), model, transforms, placement.make_mesh(1)
     )
     return run({'global': variables})[0]['metrics']
 
@@ -72,13 +72,13 @@ def test_members_are_clients_and_the_order_is_as_asked():
   assert made['concat'] == [*models.values()]
   assert ensembles.make({'global': {}}, ()) == {}
   for few in ({'global': {}}, {'client:1': {}, 'global': {}}):
-    with pytest.raises(errors.ConfigError, match='nothing travels'):
+    with pytest.raises(errors.ConfigError, match='without shared parameters'):
       ensembles.make(few, ('average',))
 
 
 @pytest.fixture(scope='module')
 def parts():
-  """A toy network, three models of it, and its views."""
+  """A toy network, three models of it, and its transforms."""
   config = toy.toy_config()
   model = functional.wrap(networks.build(config.model, 5), toy.IMAGE_SHAPE)
   init = jax.jit(model.init)
@@ -87,18 +87,20 @@ def parts():
 
 
 def evaluate(parts, target, kinds, norm=True):
-  model, models, views = parts
+  model, models, transforms = parts
   config = toy.toy_config().evaluation
   config.ensemble, config.ensemble_norm = kinds, norm
-  run = evaluator.make(config, (target,), model, views, placement.make_mesh(1))
+  run = evaluator.make(
+    config, (target,), model, transforms, placement.make_mesh(1)
+  )
   return {entry['model']: entry for entry in run(models)}
 
 
 @pytest.mark.parametrize('norm', [True, False])
 def test_ranks_of_an_ensemble_are_those_of_its_features(parts, norm):
-  model, models, views = parts
+  model, models, transforms = parts
   found = evaluate(parts, TARGET, ('concat',), norm)
-  pixels = views.test(IMAGES.images())
+  pixels = transforms.test(IMAGES.images())
   blocks = []
   for variables in models.values():
     block = np.asarray(model.apply(variables, pixels, train=False)[0].embedding)
@@ -124,9 +126,9 @@ def test_ranks_of_an_ensemble_are_those_of_its_features(parts, norm):
 def test_classes_are_scored_by_the_mean_model_only(parts):
   target = classification_task.make_target(IMAGES, np.arange(5))
   found = evaluate(parts, target, ('average',))
-  model, models, views = parts
+  model, models, transforms = parts
   mean = jax.tree.map(lambda *x: np.mean(x, axis=0), *models.values())
-  pixels = views.test(IMAGES.images())
+  pixels = transforms.test(IMAGES.images())
   logits = np.asarray(model.apply(mean, pixels, train=False)[0].logits)
   right = logits.argmax(axis=1) == IMAGES.identities
   accuracy = found['average']['metrics']['accuracy']
@@ -151,11 +153,13 @@ def test_ensembles_of_a_standalone_run(clients, config, tmp_path, monkeypatch):
   last = [e for e in results['evaluation'] if e['round'] == 1]
   assert [e['metrics'] for e in found[:4]] == [e['metrics'] for e in last]
   assert json.loads((tmp_path / 'evaluation-1.json').read_text()) == found
-  door = subprocess.run(
+  command = subprocess.run(
     [sys.executable, '-m', 'launchers.evaluate']
     + [f'--workdir={tmp_path}', '--ensemble=median'],
     cwd=ROOT,
     capture_output=True,
     text=True,
   )
-  assert door.returncode == 2 and "unknown choice ('median',)" in door.stderr
+  assert (
+    command.returncode == 2 and "unknown choice ('median',)" in command.stderr
+  )

@@ -13,8 +13,8 @@ from fedreid_jax.models import functional, networks
 def network():
   config = toy.toy_config()
   model = functional.wrap(networks.build(config.model, 3), toy.IMAGE_SHAPE)
-  views = augment.make(config.augment, (0.5,), (0.25,))
-  return model, jax.jit(model.init)(jax.random.key(0)), views.test
+  transforms = augment.make(config.augment, (0.5,), (0.25,))
+  return model, jax.jit(model.init)(jax.random.key(0)), transforms.test
 
 
 def images(num=23):
@@ -68,10 +68,10 @@ def test_each_modality_has_its_own_stem():
   config.model.small_stem, config.model.modality_specific_stages = True, 1
   model = functional.wrap(networks.build(config.model, 3), toy.IMAGE_SHAPE)
   variables = model.init(jax.random.key(0))
-  views = augment.make(config.augment, (0.5,), (0.25,))
+  transforms = augment.make(config.augment, (0.5,), (0.25,))
   run = features.make_extractor(
     model,
-    views.test,
+    transforms.test,
     placement.make_mesh(1),
     batch=4,
     flip=False,

@@ -110,7 +110,7 @@ def test_average_precision_vectors(hits, standard, trapezoid, penalty):
 def slow_evaluation(
   distance, query_ids, gallery_ids, query_cameras, gallery_cameras, rules, ranks
 ):
-  """The definitions, one query and one position at a time."""
+  """The definitions for one query and one position at a time."""
   precisions, penalties, curves, invalid = [], [], [], 0
   for q, row in enumerate(distance):
     kept = []
@@ -120,7 +120,7 @@ def slow_evaluation(
       places = (query_cameras[q], gallery_cameras[g])
       if gallery_ids[g] == rules.junk_identity:
         continue
-      if places in rules.shared_places:
+      if places in rules.common_places:
         continue
       if rules.same_camera and same and camera:
         continue

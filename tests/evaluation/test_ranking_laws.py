@@ -1,4 +1,4 @@
-"""Metamorphic laws: what must not move a metric, and what must."""
+"""Metamorphic laws: changes that keep a metric, and changes that move it."""
 
 import numpy as np
 import pytest

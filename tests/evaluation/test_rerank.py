@@ -8,7 +8,7 @@ from fedreid_jax.evaluation import distances as distance_lib
 from fedreid_jax.evaluation import evaluate_retrieval, rerank
 
 
-def world(num_queries=25, num_gallery=60, seed=0):
+def make_data(num_queries=25, num_gallery=60, seed=0):
   rng = np.random.default_rng(seed)
   ids = rng.integers(0, 8, num_queries + num_gallery)
   features = rng.standard_normal((8, 12))[ids]
@@ -66,7 +66,7 @@ def dense_rerank(query, gallery, metric, options):
   ],
 )
 def test_matches_the_equations_up_to_the_scale_of_a_query(metric, options):
-  query, gallery, *_ = world()
+  query, gallery, *_ = make_data()
   blocks = rerank.reranked_blocks(query, gallery, metric, options=options)
   result = np.concatenate(list(blocks))
   expected = dense_rerank(query, gallery, metric, options)
@@ -76,7 +76,7 @@ def test_matches_the_equations_up_to_the_scale_of_a_query(metric, options):
 
 @pytest.mark.parametrize('metric', ['euclidean', 'cosine'])
 def test_lambda_one_returns_the_original_distances_bit_for_bit(metric):
-  query, gallery, *_ = world()
+  query, gallery, *_ = make_data()
   options = rerank.Rerank(original_weight=1.0)
   blocks = rerank.reranked_blocks(query, gallery, metric, options=options)
   original = distance_lib.squared_blocks(query, gallery, metric)
@@ -86,7 +86,7 @@ def test_lambda_one_returns_the_original_distances_bit_for_bit(metric):
 
 
 def test_improves_clustered_features_and_keeps_the_counts():
-  query, gallery, query_ids, gallery_ids = world(60, 200)
+  query, gallery, query_ids, gallery_ids = make_data(60, 200)
   labels = (query_ids, gallery_ids, np.zeros(60, int), np.ones(200, int))
   plain = evaluate_retrieval(query, gallery, *labels)
   better = evaluate_retrieval(query, gallery, *labels, rerank=True)
@@ -114,7 +114,7 @@ def test_fewer_images_than_neighbours_and_identical_images(copies):
   ],
 )
 def test_options_out_of_range_are_refused(options):
-  query, gallery, query_ids, gallery_ids = world()
+  query, gallery, query_ids, gallery_ids = make_data()
   with pytest.raises(errors.ConfigError, match='lambda'):
     evaluate_retrieval(
       query,

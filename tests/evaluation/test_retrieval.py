@@ -12,7 +12,7 @@ from fedreid_jax.evaluation import (
 )
 
 
-def world(num_queries=140, num_gallery=200, num_ids=12, width=8, noise=1.0):
+def make_data(num_queries=140, num_gallery=200, num_ids=12, width=8, noise=1.0):
   rng = np.random.default_rng(0)
   centres = rng.standard_normal((num_ids, width))
   ids = rng.integers(0, num_ids, num_queries + num_gallery)
@@ -42,7 +42,7 @@ def exact_distance(query, gallery, metric):
 @pytest.mark.parametrize('metric', ['euclidean', 'cosine'])
 @pytest.mark.parametrize('protocol', protocols.PROTOCOLS)
 def test_equals_the_ranking_of_exact_distances(protocol, metric):
-  query, gallery, *labels = world()
+  query, gallery, *labels = make_data()
   expected = evaluate_ranking(
     exact_distance(query, gallery, metric), *labels, protocol=protocol
   )
@@ -58,21 +58,21 @@ def test_equals_the_ranking_of_exact_distances(protocol, metric):
 @pytest.mark.parametrize('protocol', ['market', 'cuhk03_classic', 'sysu'])
 def test_the_chunk_does_not_change_a_bit(protocol, rerank):
   first, *others = (
-    evaluate_retrieval(*world(), protocol=protocol, chunk=c, rerank=rerank)
+    evaluate_retrieval(*make_data(), protocol=protocol, chunk=c, rerank=rerank)
     for c in (1, 7, 256)
   )
   assert others == [first, first]
 
 
 def test_features_may_live_on_a_device():
-  query, gallery, *labels = world()
+  query, gallery, *labels = make_data()
   host = evaluate_retrieval(query, gallery, *labels)
   device = evaluate_retrieval(jnp.asarray(query), jnp.asarray(gallery), *labels)
   assert host == device
 
 
 def test_scaling_by_a_power_of_two_is_exact_and_rotation_close():
-  query, gallery, *labels = world()
+  query, gallery, *labels = make_data()
   expected = evaluate_retrieval(query, gallery, *labels)
   assert expected == evaluate_retrieval(8 * query, 8 * gallery, *labels)
   rotation, _ = np.linalg.qr(np.random.default_rng(1).standard_normal((8, 8)))
@@ -82,7 +82,7 @@ def test_scaling_by_a_power_of_two_is_exact_and_rotation_close():
 
 
 def test_euclidean_and_cosine_agree_on_normalised_features():
-  query, gallery, *labels = world()
+  query, gallery, *labels = make_data()
   query /= np.linalg.norm(query, axis=1, keepdims=True)
   gallery /= np.linalg.norm(gallery, axis=1, keepdims=True)
   assert evaluate_retrieval(query, gallery, *labels)['mAP'] == pytest.approx(
@@ -92,7 +92,7 @@ def test_euclidean_and_cosine_agree_on_normalised_features():
 
 
 def test_a_collapsed_model_is_all_ties():
-  query, gallery, *labels = world()
+  query, gallery, *labels = make_data()
   result = evaluate_retrieval(
     np.ones_like(query), np.ones_like(gallery), *labels
   )
@@ -101,18 +101,18 @@ def test_a_collapsed_model_is_all_ties():
 
 
 def test_features_that_do_not_fit_the_labels():
-  query, gallery, *labels = world()
+  query, gallery, *labels = make_data()
   with pytest.raises(errors.DataError, match='139 query and 200 gallery'):
     evaluate_retrieval(query[1:], gallery, *labels)
-  with pytest.raises(errors.DataError, match='one width'):
+  with pytest.raises(errors.DataError, match='the same width'):
     evaluate_retrieval(query[:, 1:], gallery, *labels)
-  with pytest.raises(errors.DataError, match='one width'):
+  with pytest.raises(errors.DataError, match='the same width'):
     evaluate_retrieval(query[:, 1:], gallery, *labels, rerank=True)
 
 
 @pytest.mark.parametrize('rerank', [False, True])
 def test_a_nan_feature_is_refused(rerank):
-  query, gallery, *labels = world()
+  query, gallery, *labels = make_data()
   gallery[3, 1] = np.nan
   with pytest.raises(errors.DataError, match='NaN'):
     evaluate_retrieval(query, gallery, *labels, rerank=rerank)

@@ -19,7 +19,7 @@ from fedreid_jax.figures import (
   lists,
   persons,
   ranked,
-  restored,
+  reconstructed,
   tsne,
 )
 from fedreid_jax.privacy import reconstruction
@@ -237,15 +237,15 @@ def test_features_in_the_plane(components, tmp_path):
   np.testing.assert_array_equal(pixels, again)
 
 
-def test_restored_sheet(run, tmp_path):
+def test_reconstructed_sheet(run, tmp_path):
   client = run.client('birch')
   photos = client.images()[:3]
-  found = reconstruction.Restored(np.arange(3), photos, photos, {})
+  found = reconstruction.Reconstructed(np.arange(3), photos, photos, {})
   verdict = reconstruction.judge(found, client, run)
-  figure = restored.draw(found, verdict, client, 'title')
+  figure = reconstructed.draw(found, verdict, client, 'title')
   assert len(figure.axes) == 2 * 10  # two rows of two, the last place empty
   assert sum(bool(axes.get_images()) for axes in figure.axes) == 15
-  written(figure, tmp_path / 'restored.png')
+  written(figure, tmp_path / 'reconstructed.png')
 
 
 @pytest.mark.parametrize('picture', ['ranked', 'tsne'])

@@ -59,9 +59,9 @@ def test_partners_are_of_the_other_modality_and_the_right_person():
   for i in rows:
     across = real & (modalities != modalities[i])
     mates = np.flatnonzero(across & (labels == labels[i]))
-    strangers = np.flatnonzero(across & (labels != labels[i]))
+    others = np.flatnonzero(across & (labels != labels[i]))
     assert set(same[:, i]) == set(mates)
-    assert set(other[:, i]) == set(strangers)
+    assert set(other[:, i]) == set(others)
 
 
 def test_partners_are_drawn_by_the_key():

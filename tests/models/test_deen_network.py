@@ -93,7 +93,10 @@ def test_the_untrained_trunk_is_undisturbed(network):
   """Blocks of MFA are identities at first, to the bit."""
   model, variables, _ = network
   trunk = reid.ReIDNet(
-    resnet.ResNet('resnet18', 1 / 16, True, 1, private=1), 5, 'gap', 'bnneck'
+    resnet.ResNet('resnet18', 1 / 16, True, 1, modality_specific_stages=1),
+    5,
+    'gap',
+    'bnneck',
   )
   arguments = dict(train=False, modalities=MODALITIES)
   backbone = {

@@ -12,9 +12,14 @@ MODALITIES = jnp.array([0, 1, 1, 0])
 
 
 def build(variant, dropout=0.01):
-  private = dns.PRIVATE if variant == 'two_stream' else 0
+  private = dns.MODALITY_SPECIFIC_STAGES if variant == 'two_stream' else 0
   backbone = resnet.ResNet(
-    'resnet18', 1 / 16, False, 1, private=private, insert=dns.insert()
+    'resnet18',
+    1 / 16,
+    False,
+    1,
+    modality_specific_stages=private,
+    plugins=dns.plugins(),
   )
   network = reid.ReIDNet(backbone, CLASSES, 'gem', 'bnneck')
   return dns.DNS(network, CLASSES, dns.DOMAINS[variant], dropout)
@@ -96,7 +101,7 @@ def test_gradients_are_finite_and_padded_rows_change_no_bit(network):
   @jax.jit
   def step(batch, modalities):
     def loss(params):
-      outputs, buffers = model.apply(
+      outputs, batch_stats = model.apply(
         variables | params,
         batch,
         train=True,
@@ -107,7 +112,7 @@ def test_gradients_are_finite_and_padded_rows_change_no_bit(network):
       for x in (outputs.embedding, outputs.extras['shifted']):
         scores += [x @ k for k in outputs.extras['domains'].values()]
       real = jnp.where(mask[:, None], jnp.concatenate(scores, axis=1), 0.0)
-      return jnp.square(real - 1).sum(), (real, buffers)
+      return jnp.square(real - 1).sum(), (real, batch_stats)
 
     params = {n: x for n, x in variables.items() if n.startswith('params/')}
     return jax.grad(loss, has_aux=True)(params)

@@ -21,17 +21,20 @@ from fedreid_jax.models import (
 SHAPE, IDENTITIES = (288, 144, 3), 395
 
 
-def network(private=0, insert=None):
+def network(modality_specific_stages=0, plugins=None):
   """ResNet-50 of last stride 1 with GeM and BNNeck, and the domain parts."""
   backbone = resnet.ResNet(
-    'resnet50', last_stride=1, private=private, insert=insert
+    'resnet50',
+    last_stride=1,
+    modality_specific_stages=modality_specific_stages,
+    plugins=plugins,
   )
   return reid.ReIDNet(backbone, IDENTITIES, 'gem', 'bnneck')
 
 
 def dns_network(variant):
-  private = dns.PRIVATE if variant == 'two_stream' else 0
-  inner = network(private, dns.insert())
+  specific = dns.MODALITY_SPECIFIC_STAGES if variant == 'two_stream' else 0
+  inner = network(specific, dns.plugins())
   return dns.DNS(inner, IDENTITIES, dns.DOMAINS[variant])
 
 
@@ -84,7 +87,7 @@ def test_classifier_is_counted_if_asked_for():
 
 
 def test_agw_costs_what_the_paper_says():
-  found = count(network(1, non_local.insert()))
+  found = count(network(1, non_local.plugins()))
   assert found.parameters == pytest.approx(23.55e6, rel=2e-4)
   assert found.multiply_adds == pytest.approx(5.18e9, rel=0.01)
 

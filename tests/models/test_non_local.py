@@ -95,7 +95,7 @@ def test_padded_images_change_nothing():
   ],
 )
 def test_blocks_come_after_the_last_of_two_stages(depth, expected):
-  rule = non_local.insert()
+  rule = non_local.plugins()
   found = {
     (stage, block)
     for stage, num in enumerate(resnet.DEPTHS[depth][1], start=1)
@@ -111,7 +111,7 @@ def test_blocks_come_after_the_last_of_two_stages(depth, expected):
 def test_parameters_of_agw(private, expected):
   """23.55 million in L2RW's table 2, with a stem for each modality."""
   backbone = resnet.ResNet(
-    last_stride=1, private=private, insert=non_local.insert()
+    last_stride=1, modality_specific_stages=private, plugins=non_local.plugins()
   )
   model = reid.ReIDNet(backbone, 4, pooling='gem', neck_kind='bnneck')
   shapes = jax.eval_shape(

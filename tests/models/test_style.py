@@ -167,7 +167,7 @@ def test_half_precision_keeps_its_type_and_exact_averages():
 
 def test_resnet50_with_modules_has_three_percent_more_parameters():
   """2 D of the affine, D^2/16 + D/16 and D^2/16 + D of the gate."""
-  backbone = resnet.ResNet('resnet50', insert=style.after_stages())
+  backbone = resnet.ResNet('resnet50', plugins=style.after_stages())
   shapes = jax.eval_shape(
     lambda key: backbone.init(key, jnp.zeros((2, 64, 32, 3)), train=False),
     jax.random.key(0),
@@ -187,12 +187,12 @@ def test_resnet50_with_modules_has_three_percent_more_parameters():
 
 
 def test_only_the_last_block_of_a_stage_has_a_module():
-  insert = style.after_stages()
-  assert insert(3, 0, 2, 8) is None
-  module = insert(3, 1, 2, 8)
+  plugins = style.after_stages()
+  assert plugins(3, 0, 2, 8) is None
+  module = plugins(3, 1, 2, 8)
   assert isinstance(module, style.SNR)
   assert module.name == 'snr_3'
-  assert insert(1, 0, 1, 8) is not None
+  assert plugins(1, 0, 1, 8) is not None
 
 
 @pytest.fixture
@@ -200,7 +200,7 @@ def network(monkeypatch):
   """A ResNet of one tiny stage, with its module and classifier."""
   monkeypatch.setitem(resnet.DEPTHS, 'resnet18', (False, (1,)))
   backbone = resnet.ResNet(
-    'resnet18', 0.0625, True, insert=style.after_stages(5)
+    'resnet18', 0.0625, True, plugins=style.after_stages(5)
   )
   return reid.ReIDNet(backbone, 5)
 

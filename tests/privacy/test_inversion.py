@@ -106,19 +106,19 @@ def loss(network, means):
 
 def test_the_loss_falls_and_the_seed_decides(loss):
   search = Search((20, 20))
-  found, noise = inversion.restore(loss, SHAPE, LIMITS, search)
+  found, noise = inversion.reconstruct(loss, SHAPE, LIMITS, search)
   assert found.shape == noise.shape == SHAPE
   value = jax.jit(loss)
   assert float(value(found)[0]) < 0.7 * float(value(noise)[0])
   assert float(abs(found).max()) <= 2
-  again, _ = inversion.restore(loss, SHAPE, LIMITS, search)
+  again, _ = inversion.reconstruct(loss, SHAPE, LIMITS, search)
   np.testing.assert_array_equal(found, again)
-  other, _ = inversion.restore(loss, SHAPE, LIMITS, search._replace(seed=1))
+  other, _ = inversion.reconstruct(loss, SHAPE, LIMITS, search._replace(seed=1))
   assert not np.array_equal(found, other)
 
 
 def test_half_the_resolution_has_pixels_of_two_by_two(loss):
-  found, noise = inversion.restore(loss, SHAPE, LIMITS, Search((3, 0)))
+  found, noise = inversion.reconstruct(loss, SHAPE, LIMITS, Search((3, 0)))
   blocks = np.asarray(found).reshape(3, 4, 2, 4, 2)
   np.testing.assert_array_equal(blocks, blocks[:, :, :1, :, :1] + 0 * blocks)
   assert not np.array_equal(found, noise)
@@ -126,7 +126,7 @@ def test_half_the_resolution_has_pixels_of_two_by_two(loss):
 
 def test_odd_sizes(network, means):
   loss = inversion.make_loss(*network, means, np.arange(3), Weights())
-  found, _ = inversion.restore(loss, (3, 9, 11, 1), LIMITS, Search((1, 0)))
+  found, _ = inversion.reconstruct(loss, (3, 9, 11, 1), LIMITS, Search((1, 0)))
   assert found.shape == (3, 9, 11, 1)
 
 
@@ -140,9 +140,11 @@ def test_the_best_is_kept():
     return jax.lax.stop_gradient(2 * x.sum()) - x.sum(), {}
 
   wide = jnp.asarray([-99.0]), jnp.asarray([99.0])
-  down, noise = inversion.restore(uphill, (1, 4, 4, 1), wide, Search((0, 5)))
+  down, noise = inversion.reconstruct(
+    uphill, (1, 4, 4, 1), wide, Search((0, 5))
+  )
   np.testing.assert_array_equal(down, noise)
-  rise, _ = inversion.restore(up, (1, 4, 4, 1), wide, Search((0, 5)))
+  rise, _ = inversion.reconstruct(up, (1, 4, 4, 1), wide, Search((0, 5)))
   assert (rise > noise).all()
 
 
@@ -151,9 +153,9 @@ def run():
   return toy_run.toy_run()
 
 
-def test_restored_images_of_a_run(run):
+def test_reconstructed_images_of_a_run(run):
   client = run.client('birch')
-  found = reconstruction.restore(run, client, 2, Weights(), Search((0, 8)))
+  found = reconstruction.reconstruct(run, client, 2, Weights(), Search((0, 8)))
   assert found.photos.shape == (2, *toy.IMAGE_SHAPE)
   assert found.photos.dtype == np.uint8
   np.testing.assert_array_equal(found.labels, [0, 1])
@@ -163,7 +165,7 @@ def test_restored_images_of_a_run(run):
 def test_identities_a_client_does_not_have_are_left_out(run):
   client = run.client('birch')
   client = client._replace(labels=client.labels + 2, num_identities=9)
-  found = reconstruction.restore(run, client, 99, Weights(), Search((0, 1)))
+  found = reconstruction.reconstruct(run, client, 99, Weights(), Search((0, 1)))
   np.testing.assert_array_equal(found.labels, [2, 3, 4])
 
 
@@ -172,7 +174,7 @@ def test_real_images_are_found_and_noise_is_not(run):
   rows = np.asarray([3, 4, 5])
   photos = client.images()[rows]
   black = np.zeros_like(photos)
-  real = reconstruction.Restored(np.arange(3), photos, black, {})
+  real = reconstruction.Reconstructed(np.arange(3), photos, black, {})
   verdict = reconstruction.judge(real, client, run)
   np.testing.assert_array_equal(verdict.nearest[:, 0], rows)
   assert verdict.nearest.shape == (3, 14)
@@ -186,7 +188,7 @@ def test_real_images_are_found_and_noise_is_not(run):
 
 
 def test_a_judge_of_other_images_is_refused(run):
-  found = reconstruction.Restored(
+  found = reconstruction.Reconstructed(
     np.arange(1), np.zeros((1, 8, 4, 1), np.uint8), np.zeros(1), {}
   )
   with pytest.raises(errors.ConfigError, match='same size'):
@@ -203,6 +205,6 @@ def test_pooling_of_one_resolution_is_refused(run):
   config = run.config.copy_and_resolve_references()
   config.model.pool = 'flatten'
   with pytest.raises(errors.ConfigError, match='one resolution'):
-    reconstruction.restore(
+    reconstruction.reconstruct(
       run._replace(config=config), run.client(''), 2, Weights(), Search((1, 1))
     )

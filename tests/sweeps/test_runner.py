@@ -28,7 +28,7 @@ def results(*summary, rounds=2, seconds=4.0):
 
 
 class Trainer:
-  """Writes what is to be found, instead of training."""
+  """Writes given results instead of training."""
 
   def __init__(self, **found):
     self.found, self.trained = found, []
@@ -50,8 +50,8 @@ def cells(tmp_path):
   for name, seed in (('dfh', 0), ('dfh', 1), ('alone', 0)):
     config = schema.default()
     config.name, config.seed, config.rounds = name, seed, 2
-    facts = {'optim.lr': '0.1'}
-    made.append(runner.make_cell(name, config, tmp_path, facts))
+    factors = {'optim.lr': '0.1'}
+    made.append(runner.make_cell(name, config, tmp_path, factors))
   return made
 
 
@@ -224,13 +224,13 @@ def test_folders_are_named_after_the_configuration(cells, tmp_path):
   names = [cell.workdir.name for cell in cells]
   assert len(set(names)) == 3
   assert names[0].startswith('dfh-lr0.1-seed0-')
-  facts = {'dfh.alpha': '(1.0, 2.0)', 'data.root': '/a/b'}
+  factors = {'dfh.alpha': '(1.0, 2.0)', 'data.root': '/a/b'}
   config = cells[0].config
-  first = runner.make_cell('x', config, tmp_path, facts).workdir
+  first = runner.make_cell('x', config, tmp_path, factors).workdir
   assert first.parent == tmp_path
-  assert first == runner.make_cell('y', config, tmp_path, facts).workdir
+  assert first == runner.make_cell('y', config, tmp_path, factors).workdir
   config.optim.lr = 0.125
-  assert first != runner.make_cell('x', config, tmp_path, facts).workdir
+  assert first != runner.make_cell('x', config, tmp_path, factors).workdir
 
 
 def test_a_folder_that_cannot_be_written_is_one_cells_error(

@@ -10,7 +10,7 @@ from fedreid_jax.training import agreement, peers
 
 
 class Service:
-  """Keys and values of a coordination service, shared by threads."""
+  """Keys and values of a coordination service for several threads."""
 
   def __init__(self):
     self.values, self.came = {}, threading.Condition()
@@ -31,7 +31,7 @@ class Service:
 
 @pytest.fixture
 def two(monkeypatch):
-  """Returns `(own facts, other's facts) -> None`, of process 0 of two."""
+  """Returns `(own inputs, other's inputs) -> None`, of process 0 of two."""
   service, left = Service(), []
   monkeypatch.setattr(peers, 'joined', lambda: True)
   monkeypatch.setattr(peers, 'client', lambda: (service, 0, 2))
@@ -48,17 +48,17 @@ def two(monkeypatch):
   return require
 
 
-def test_alone_nothing_is_asked():
+def test_a_single_process_publishes_nothing():
   agreement.require('data', lambda: pytest.fail('not needed'))
   assert agreement.largest(3) == 3
 
 
-def test_the_same_facts(two):
+def test_equal_inputs(two):
   two({'a': 1, 'b': (1, 2)}, {'b': [1, 2], 'a': 1})
   assert not two.left
 
 
-def test_other_facts_are_named_and_all_leave_together(two):
+def test_different_inputs_are_named_and_all_leave_together(two):
   with pytest.raises(errors.ConfigError) as info:
     two({'seed': 0, 'lr': 0.1, 'x': 1}, {'seed': 3, 'lr': 0.1, 'y': 2})
   assert 'seed is 0 in process 0, 3 in 1' in info.value.what

@@ -1,4 +1,4 @@
-"""Memory that cannot be there is refused before it is asked for."""
+"""Runs that exceed the memory are refused before any allocation."""
 
 import resource
 
@@ -76,12 +76,12 @@ def test_a_long_plan_names_its_field(config, fixed):
   assert info.value.what.startswith('501 needs')
 
 
-def test_evaluation_and_survey(config):
+def test_evaluation_and_data_pass(config):
   config.evaluation.batch = 5209  # 192 bytes an image
   with pytest.raises(errors.ResourceError, match=r'evaluation\.batch'):
     check(config)
   with pytest.raises(errors.ResourceError, match=r'local\.data_pass_batch'):
-    budget.check_survey(10**15, EACH)
+    budget.check_data_pass(10**15, EACH)
 
 
 def test_a_run_is_refused_before_it_compiles(config, clients):

@@ -162,7 +162,7 @@ def test_model_alone_is_an_ordinary_tree(saved, tmp_path):
   assert tree['params']['a']['kernel'].shape == (1, 4, 2)
 
 
-def test_what_components_of_the_server_keep_alone(saved):
+def test_states_of_server_components_alone(saved):
   kept = saved.restore_slots(4)
   assert list(kept) == ['dfh']
   assert kept['dfh'].shape == (3, 4, 2)

@@ -6,7 +6,7 @@ from fedreid_jax.training import divergence
 
 
 def run(rounds, chance=2.0):
-  """Returns the (round, fatal) of what is found, and the last course."""
+  """Returns (round, fatal) of every finding, and the last course."""
   course, found = divergence.Course(), []
   for number, (loss, accuracy) in enumerate(rounds, 1):
     course, finding = divergence.follow(course, loss, loss, accuracy, chance)

@@ -20,7 +20,7 @@ def _try_lock(path, queue):
 
 
 def ask(path):
-  """Returns what another process is told that wants to lock a folder."""
+  """Returns the result of another process that tries to lock a folder."""
   context = multiprocessing.get_context('spawn')
   queue = context.Queue()
   other = context.Process(target=_try_lock, args=(path, queue))
@@ -32,7 +32,7 @@ def ask(path):
 
 def test_lock_is_exclusive_until_it_is_closed(tmp_path):
   with lock.Lock(tmp_path):
-    for file in tmp_path.iterdir():  # deleting by hand opens nothing
+    for file in tmp_path.iterdir():  # deleted files do not release it
       file.unlink()
     assert ask(tmp_path) == 7
   assert ask(tmp_path) == 'free'
@@ -51,7 +51,7 @@ def test_workdir_that_cannot_be_written(tmp_path, monkeypatch):
   assert not (tmp_path / 'new').exists()
 
 
-def test_folders_it_made_go_if_nothing_came_into_them(tmp_path):
+def test_created_folders_are_removed_if_empty(tmp_path):
   mine = tmp_path / 'mine'
   mine.mkdir()
   with lock.Lock(mine / 'a' / 'b'):
@@ -75,13 +75,13 @@ def harm(how, folder):
 
 
 @pytest.mark.parametrize('how', ['moved', 'replaced'])
-def test_a_lock_that_others_would_not_find_is_none(tmp_path, how):
+def test_a_lock_on_a_moved_folder_is_lost(tmp_path, how):
   with lock.Lock(tmp_path / 'w') as held:
     held.check()
     harm(how, tmp_path / 'w')
     with pytest.raises(errors.LockedError, match='moved, deleted or replaced'):
       held.check()
-  assert (tmp_path / 'w').is_dir() == (how == 'replaced')  # another's now
+  assert (tmp_path / 'w').is_dir() == (how == 'replaced')  # of another run now
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def only_files(monkeypatch):
   monkeypatch.setattr(fcntl, 'flock', flock)
 
 
-def test_where_folders_cannot_be_locked_a_file_is(only_files, tmp_path):
+def test_a_file_is_locked_if_folders_cannot_be(only_files, tmp_path):
   with lock.Lock(tmp_path) as held:
     with pytest.raises(errors.LockedError, match='another run'):
       lock.Lock(tmp_path)

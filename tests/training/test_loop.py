@@ -12,8 +12,8 @@ from fedreid_jax.training import build, loop, signals
 
 
 @pytest.fixture
-def world(clients, monkeypatch):
-  """The toy clients and one toy target, instead of a rendered world."""
+def federation(clients, monkeypatch):
+  """The toy clients and one toy target, instead of rendered images."""
   built = toy.toy_federation(clients)
   monkeypatch.setattr(build.load, 'load', lambda config: built)
   return built
@@ -41,7 +41,7 @@ def metrics_of(results):
   return [(e['round'], e['metrics']) for e in results['evaluation']]
 
 
-def test_files_of_a_run(world, small, tmp_path):
+def test_files_of_a_run(federation, small, tmp_path):
   results = loop.train(small, tmp_path)
   assert json.loads((tmp_path / 'results.json').read_text()) == results
   assert [e['round'] for e in results['evaluation']] == [0, 2, 4]
@@ -76,12 +76,12 @@ def test_files_of_a_run(world, small, tmp_path):
 
 
 def test_local_models_are_evaluated_beside_the_global_one(
-  world, small, tmp_path
+  federation, small, tmp_path
 ):
   small.components, small.rounds = ('fedpav', 'local_models'), 2
   results = loop.train(small, tmp_path)
   models = [e['model'] for e in results['evaluation'] if e['round'] == 2]
-  names = [f'client:{c.name}' for c in world.clients]
+  names = [f'client:{c.name}' for c in federation.clients]
   assert models == ['global', *names]
   assert [e['model'] for e in results['evaluation'] if not e['round']] == [
     'global'
@@ -99,9 +99,11 @@ def test_local_models_are_evaluated_beside_the_global_one(
 
 
 def test_console_labels_best_rounds_and_names_clusters(
-  world, small, tmp_path, capsys, monkeypatch
+  federation, small, tmp_path, capsys, monkeypatch
 ):
-  public = world._replace(public=toy.toy_public(), notices=('two of them',))
+  public = federation._replace(
+    public=toy.toy_public(), notices=('two of them',)
+  )
   monkeypatch.setattr(build.load, 'load', lambda config: public)
   small.components, small.rounds = (
     ('fedpav', 'client_clustering', 'local_models'),
@@ -111,7 +113,7 @@ def test_console_labels_best_rounds_and_names_clusters(
   results = loop.train(small, tmp_path, verbose=True)
   printed = capsys.readouterr().out
   assert 'note: two of them' in printed
-  for client in world.clients:
+  for client in federation.clients:
     (best,) = (
       e
       for e in results['summary']
@@ -125,7 +127,7 @@ def test_console_labels_best_rounds_and_names_clusters(
 
 
 def test_finished_run_again_prints_and_trains_nothing(
-  world, small, tmp_path, monkeypatch
+  federation, small, tmp_path, monkeypatch
 ):
   first = loop.train(small, tmp_path)
   monkeypatch.setattr(
@@ -136,7 +138,7 @@ def test_finished_run_again_prints_and_trains_nothing(
 
 @pytest.mark.parametrize('stop_after', [1, 3])
 def test_a_signal_saves_and_the_resumed_run_ends_the_same(
-  world, small, tmp_path, monkeypatch, stop_after
+  federation, small, tmp_path, monkeypatch, stop_after
 ):
   whole = loop.train(small, tmp_path / 'whole')
   ordinary = simulation.Executor.round
@@ -160,7 +162,7 @@ def test_a_signal_saves_and_the_resumed_run_ends_the_same(
   assert [x['round'] for x in rounds if x['event'] == 'train'] == [1, 2, 3, 4]
 
 
-def test_torn_last_line_of_metrics_is_dropped(world, small, tmp_path):
+def test_torn_last_line_of_metrics_is_dropped(federation, small, tmp_path):
   loop.train(small, tmp_path)
   path = tmp_path / 'metrics.jsonl'
   before = path.read_text()
@@ -169,7 +171,7 @@ def test_torn_last_line_of_metrics_is_dropped(world, small, tmp_path):
   assert path.read_text() == before
 
 
-def test_another_configuration_is_refused(world, small, tmp_path):
+def test_another_configuration_is_refused(federation, small, tmp_path):
   small.rounds = 1
   loop.train(small, tmp_path)
   small.optim.lr = 0.25
@@ -178,16 +180,16 @@ def test_another_configuration_is_refused(world, small, tmp_path):
   assert loop.train(small, tmp_path, restart=True)['rounds'] == 1
 
 
-def test_changed_images_are_refused(world, small, tmp_path, monkeypatch):
+def test_changed_images_are_refused(federation, small, tmp_path, monkeypatch):
   small.rounds = 1
   loop.train(small, tmp_path)
-  changed = world._replace(digest='other')
+  changed = federation._replace(digest='other')
   monkeypatch.setattr(build.load, 'load', lambda config: changed)
   with pytest.raises(errors.DataError, match='changed since'):
     loop.train(small, tmp_path)
 
 
-def test_three_bad_rounds_abort(world, small, tmp_path, monkeypatch):
+def test_three_bad_rounds_abort(federation, small, tmp_path, monkeypatch):
   ordinary = simulation.Executor.round
 
   def bad(self, server, states, round_):
@@ -204,7 +206,7 @@ def test_three_bad_rounds_abort(world, small, tmp_path, monkeypatch):
   assert ['birch'] in excluded
 
 
-def test_diverging_run_ends_with_code_5(world, small, tmp_path):
+def test_diverging_run_ends_with_code_5(federation, small, tmp_path):
   small.optim.lr = 1e30
   with pytest.raises(errors.DivergedError):
     loop.train(small, tmp_path)
@@ -215,8 +217,8 @@ def lines_of(workdir, event):
   return [x for x in map(json.loads, lines) if x['event'] == event]
 
 
-def test_rounds_nobody_arrived_in_have_no_loss(
-  world, small, tmp_path, monkeypatch, capsys
+def test_rounds_without_a_finite_update_have_no_loss(
+  federation, small, tmp_path, monkeypatch, capsys
 ):
   small.optim.lr = 1e30
   with pytest.raises(errors.DivergedError):
@@ -242,13 +244,13 @@ def exploding(monkeypatch, factors, stop_after=None):
 
 
 def explosions(warnings):
-  """Leaves out what DFH says of so small batches."""
+  """Leaves out DFH's warnings about small batches."""
   return [x for x in warnings if x['warning'].startswith('the loss is')]
 
 
 @pytest.mark.parametrize('stop_after', [None, 2, 3])
 def test_a_finite_explosion_is_said_once(
-  world, small, tmp_path, monkeypatch, capsys, stop_after
+  federation, small, tmp_path, monkeypatch, capsys, stop_after
 ):
   exploding(monkeypatch, (1, 1, 300, 300), stop_after)
   if stop_after:
@@ -265,7 +267,9 @@ def test_a_finite_explosion_is_said_once(
   assert json.loads((tmp_path / 'results.json').read_text()) == results
 
 
-def test_a_loss_beyond_repair_ends_the_run(world, small, tmp_path, monkeypatch):
+def test_a_loss_beyond_repair_ends_the_run(
+  federation, small, tmp_path, monkeypatch
+):
   exploding(monkeypatch, (1, 1, 1, 30_000))
   for _ in range(2):  # and again, from the checkpoint before it
     with pytest.raises(errors.DivergedError, match='times.*dfh.lam') as info:
@@ -279,7 +283,9 @@ def test_a_loss_beyond_repair_ends_the_run(world, small, tmp_path, monkeypatch):
     ]
 
 
-def test_a_start_that_fails_leaves_nothing(world, small, tmp_path, monkeypatch):
+def test_a_start_that_fails_leaves_nothing(
+  federation, small, tmp_path, monkeypatch
+):
   small.start_from = str(tmp_path / 'none')
   with pytest.raises(errors.IntegrityError, match='no checkpoint'):
     loop.train(small, tmp_path / 'new' / 'run')
@@ -287,7 +293,7 @@ def test_a_start_that_fails_leaves_nothing(world, small, tmp_path, monkeypatch):
 
 
 def test_a_restart_that_fails_keeps_the_run(
-  world, small, tmp_path, monkeypatch
+  federation, small, tmp_path, monkeypatch
 ):
   small.rounds = 1
   loop.train(small, tmp_path)
@@ -305,7 +311,7 @@ def test_a_restart_that_fails_keeps_the_run(
 
 
 def test_a_run_whose_folder_was_replaced_stops(
-  world, small, tmp_path, monkeypatch
+  federation, small, tmp_path, monkeypatch
 ):
   ordinary = simulation.Executor.round
   workdir = tmp_path / 'w'

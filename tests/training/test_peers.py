@@ -1,4 +1,4 @@
-"""Where a process stands among others, and how the loss of one is told."""
+"""Positions of processes in a run, and reports of lost processes."""
 
 import pytest
 

@@ -7,7 +7,7 @@ from fedreid_jax.training import recorder
 
 
 def written(tmp_path, capsys, lines, round_=5):
-  """Returns what is left of metrics.jsonl after a rewind, and what was said."""
+  """Returns metrics.jsonl and the output after a rewind."""
   path = tmp_path / 'metrics.jsonl'
   path.write_bytes(lines)
   recorder.Recorder(tmp_path, 9).rewind(round_)
@@ -22,7 +22,7 @@ def written(tmp_path, capsys, lines, round_=5):
     *(b'\xff\xfe', b'{"round": 2, "x": "\xff"}', b'[' * 100_000),
   ],
 )
-def test_a_broken_line_is_lost_alone_and_named(tmp_path, capsys, broken):
+def test_a_broken_line_is_dropped_and_named(tmp_path, capsys, broken):
   good = [b'{"round": %d}\n' % k for k in range(4)]
   lines = [*good[:2], broken + b'\n', *good[2:]]
   left, said = written(tmp_path, capsys, b''.join(lines))
@@ -30,7 +30,7 @@ def test_a_broken_line_is_lost_alone_and_named(tmp_path, capsys, broken):
   assert said == 'metrics.jsonl: line 3 cannot be read, left out\n'
 
 
-def test_lost_rounds_and_a_torn_end_go_without_a_word(tmp_path, capsys):
+def test_lost_rounds_and_a_torn_end_are_dropped_silently(tmp_path, capsys):
   lines = b'{"round": 5}\n{"round": 6}\n{"round": 5, "x": 1}\n{"round": 5}'
   left, said = written(tmp_path, capsys, lines)
   assert left == b'{"round": 5}\n{"round": 5, "x": 1}\n' and said == ''

@@ -1,4 +1,4 @@
-"""A work directory as a run, a kill, or somebody left it."""
+"""Work directories after complete, killed and modified runs."""
 
 import json
 import shutil
@@ -23,7 +23,7 @@ def save(workdir, step, config=CONFIG):
 
 @pytest.fixture(scope='module')
 def left(tmp_path_factory):
-  """What a run leaves that was stopped after two rounds."""
+  """The files of a run that was stopped after two rounds."""
   workdir = tmp_path_factory.mktemp('run')
   recorder.write_json(workdir / 'config.json', CONFIG)
   recorder.write_json(workdir / 'run.json', {'data_digest': 'x'})
@@ -72,7 +72,7 @@ def test_a_run_that_was_left_in_order_is_resumed(workdir):
     (['config.json', 'checkpoints'], 'config.json is missing'),
   ],
 )
-def test_what_is_missing_is_named_and_nothing_is_deleted(
+def test_missing_files_are_named_and_nothing_is_deleted(
   workdir, names, message
 ):
   drop(workdir, *names)

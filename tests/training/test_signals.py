@@ -1,4 +1,4 @@
-"""Signals end a process at once, a round first where one runs."""
+"""Signals end a process at once, or after the current round."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ BUSY = "hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)"
 
 
 def start(body: str) -> subprocess.Popen:
-  """Starts a program and waits until it says that it is up."""
+  """Starts a program and waits for its first line."""
   process = subprocess.Popen(
     [
       sys.executable,

@@ -29,8 +29,8 @@ def counted():
 
 
 def measured(model, variables, images):
-  views = (images.astype(np.float32) / 255 - 0.5) / 0.25
-  return model.measure(variables, views)[1]
+  transforms = (images.astype(np.float32) / 255 - 0.5) / 0.25
+  return model.measure(variables, transforms)[1]
 
 
 def is_of(model, variables, found, clients):
@@ -76,12 +76,12 @@ def test_an_average_of_models_has_moments_of_its_own(config, built, clients):
   executor, variables, model = built
   config.evaluation.ensemble = ('average',)
   config.evaluation.batch = 16
-  views = augment.make(config.augment, (0.5,), (0.25,))
+  transforms = augment.make(config.augment, (0.5,), (0.25,))
   evaluate = evaluator.make(
     config.evaluation,
     toy.toy_federation(clients).targets,
     model,
-    views,
+    transforms,
     placement.make_mesh(1),
   )
   other = {n: 1.5 * x for n, x in variables.items()}

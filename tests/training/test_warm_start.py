@@ -48,7 +48,7 @@ def left_by(workdir, setup, server, states, sources=()):
   return jax.device_get(server.shared), states.personal
 
 
-def test_what_travels_and_what_stays_start_where_they_ended(
+def test_shared_and_personal_parameters_start_where_they_ended(
   make_setup, tmp_path
 ):
   setup, server, states = make_setup('fedpav', 'moon')
@@ -56,7 +56,7 @@ def test_what_travels_and_what_stays_start_where_they_ended(
   again, began = warm_start.states(setup, server, str(tmp_path), ())
   toy.assert_equal_trees(jax.device_get(again.shared), shared)
   toy.assert_equal_trees(began.personal, personal)
-  # A method's memory is of the model it starts from too.
+  # The states of components also start from the other run's model.
   remembered, has_trained = began.states['moon']
   assert not has_trained.any()
   for name, leaf in personal.items():
@@ -95,7 +95,7 @@ def test_fewer_clients_are_found_by_name(make_setup, clients, tmp_path):
     np.testing.assert_array_equal(began.personal[name], leaf[1::2])
 
 
-def test_new_clients_may_start_where_nothing_stays(
+def test_new_clients_may_start_without_personal_parameters(
   make_setup, clients, tmp_path
 ):
   shared, _ = left_by(tmp_path, *make_setup('fedavg'))
@@ -117,7 +117,7 @@ def refused(
 def test_clients_that_were_not_there(make_setup, clients, tmp_path):
   left_by(tmp_path, *make_setup('fedpav'))
   other = (*clients, toy.toy_client('elm', 8))
-  message = 'elm has no params/classifier/kernel there'
+  message = 'elm has no params/classifier/kernel in that run'
   refused(make_setup, tmp_path, message, 'fedpav', chosen=other)
   few = (toy.toy_client('ash', 9, 2), *clients[1:])
   message = 'ash has 2 identities, had 3'
@@ -129,7 +129,7 @@ def test_models_that_were_not_there(make_setup, clients, config, tmp_path):
     make_setup, tmp_path, 'no checkpoint', 'fedpav', error=errors.IntegrityError
   )
   left_by(tmp_path, *make_setup('standalone'))
-  refused(make_setup, tmp_path, 'did not travel', 'fedpav')
+  refused(make_setup, tmp_path, 'was not shared', 'fedpav')
   wide = (*clients[:3], toy.toy_client('dogwood', 11, 5))
   message = r'classifier/kernel is \[8, 3\], not \[8, 5\]'
   refused(
@@ -160,7 +160,7 @@ def test_several_models_of_a_server_are_no_start_of_one(
 
 
 def test_another_trial_of_regdb_is_refused(make_setup, tmp_path):
-  """Its test persons are those the first run learned from."""
+  """Its test persons are training persons of the first run."""
   setup, server, states = make_setup('fedpav')
   left_by(tmp_path, setup, server, states, sources=('regdb:trial=1',))
   own = str(tmp_path), ('regdb:trial=1',)

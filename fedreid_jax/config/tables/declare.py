@@ -118,7 +118,7 @@ def _of(changes: Mapping[str, Sequence[Any]], preset: str) -> Sequence[Any]:
   return *changes.get(ALL, ()), *(own or ())
 
 
-def adorn(table: Table, preset: str, lines: Sequence[Line]) -> list[Line]:
+def annotate(table: Table, preset: str, lines: Sequence[Line]) -> list[Line]:
   """Keeps the models a table is about; adds what the paper has for them.
 
   The published numbers belong to the published data: other presets get none.

@@ -1,11 +1,11 @@
 """CAVIAR4REID (Cheng et al., BMVC 2011): 72 persons, two cameras.
 
-`0001001.jpg` is person and image. Of 72 persons, 50 have ten images of each
-camera, one camera after the other, and 22 have ten images of one.
+A name such as `0001001.jpg` is person and image. Of 72 persons, 50 have ten
+images of each camera, one camera after the other, and 22 have ten of one.
 
 FedReIDBench's journal version (section 5.4, table 5) draws 36 persons seen in
 both views and ranks all images of one view for all of the other: `split=views`,
-drawn with a seed of ours, since theirs is not printed. The others are 'train'.
+drawn with our own seed, since theirs is not printed. The others are 'train'.
 """
 
 from pathlib import Path

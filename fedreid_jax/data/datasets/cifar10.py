@@ -1,7 +1,7 @@
 """CIFAR-10 (Krizhevsky 2009), ten classes, as its python batches.
 
-`data_batch_1` to `data_batch_5` train and `test_batch` tests. A class stands
-where other data sets have a person.
+`data_batch_1` to `data_batch_5` are training and `test_batch` test images. The
+class of an image is stored as its person.
 """
 
 import functools
@@ -22,7 +22,7 @@ def load(path: Path) -> tuple[np.ndarray, list[int]]:
   """Returns the images uint8 `[M, 32, 32, 3]` and labels of a batch.
 
   Raises:
-    DataError: when the file is no batch, or holds more than arrays.
+    DataError: when the file is no batch, or holds other objects than arrays.
   """
   if not path.is_file():
     raise errors.DataError(
@@ -40,7 +40,7 @@ def load(path: Path) -> tuple[np.ndarray, list[int]]:
 
 
 def extract(root: Path) -> Extract:
-  """Returns what reads an image; `part` is its place in the batch."""
+  """Returns a reader of images; `part` is the row in the batch."""
   batch = functools.cache(lambda name: load(root / name)[0])
 
   def one(record: Record) -> np.ndarray:

@@ -57,7 +57,7 @@ def read(root: Path) -> list[Record]:
 
 def _check(row: dict[str, str], where: str) -> None:
   if None in row or None in row.values():
-    raise errors.DataError('another number of fields', where, 'mend the line')
+    raise errors.DataError('wrong number of fields', where, 'fix the line')
   for column, choices in (('modality', MODALITIES), ('split', SPLITS)):
     if row[column] not in choices:
       raise errors.DataError(
@@ -71,7 +71,7 @@ def _check(row: dict[str, str], where: str) -> None:
 
 
 def _numbers(words: list[str]) -> dict[str, int]:
-  """Keeps numbers, and counts words in alphabetical order."""
+  """Keeps numbers; otherwise numbers words in alphabetical order."""
   unique = sorted(set(words))
   try:
     return {word: int(word) for word in unique}
@@ -80,7 +80,7 @@ def _numbers(words: list[str]) -> dict[str, int]:
 
 
 def expected() -> dict[str, Count]:
-  """Returns nothing: nobody published counts."""
+  """Returns nothing, since there are no published counts."""
   return {}
 
 

@@ -1,7 +1,7 @@
 """CUHK01 (Li et al., ACCV 2012): 971 persons, two cameras, two images in each.
 
-`campus/0001001.png` is person and image; images 1 and 2 are camera 1, 3 and 4
-camera 2.
+A name such as `campus/0001001.png` is person and image; images 1 and 2 are of
+camera 1, images 3 and 4 of camera 2.
 """
 
 from pathlib import Path

@@ -1,8 +1,8 @@
 """CUHK02 (Li and Wang, CVPR 2013): five pairs of cameras, 1,816 persons.
 
-`Dataset/P1/cam1/001_....png` is pair, camera, person. Pairs 1 to 4 train and
-pair 5 tests (camera 1 asks, camera 2 is ranked); or all of it is a public set,
-whose labels nobody looks at.
+`Dataset/P1/cam1/001_....png` is pair, camera, person. Pairs 1 to 4 are for
+training and pair 5 for testing (camera 1 is query, camera 2 gallery), or all
+images are a public set without labels.
 """
 
 from pathlib import Path
@@ -23,7 +23,7 @@ def read(root: Path, split: str) -> list[Record]:
       part = side if pair == TEST_PAIR else 'train'
       for name in layout.images(root, f'{base}P{pair}/cam{view}'):
         (person,) = layout.parse(r'(\d+)_.*\.png', name, root)
-        # Persons are counted anew in every pair.
+        # Persons are numbered anew in every pair.
         person += 10000 * pair
         camera = 2 * (pair - 1) + view
         records.append(

@@ -1,12 +1,12 @@
 """CUHK03 (Li et al., CVPR 2014), classic and new (Zhong et al., CVPR 2017).
 
-All images are in `cuhk03_release/cuhk-03.mat`, a file of HDF5: five pairs of
+All images are in `cuhk03_release/cuhk-03.mat`, an HDF5 file: five pairs of
 cameras, each a table of persons by ten images, 1 to 5 of one camera and 6 to 10
-of the other; once with detected boxes, once with boxes drawn by hand. The
-classic protocol tests on 100 persons of one of 20 lists. The new one splits by
-`cuhk03_new_protocol_config_detected.mat` (or `_labeled`), or comes as folders
-of images like those of Market-1501. Both are also read as torchreid extracts
-them.
+of the other, for detected boxes and for boxes drawn by hand. The classic
+protocol tests on 100 persons of one of 20 lists. The new protocol splits by
+`cuhk03_new_protocol_config_detected.mat` (or `_labeled`), or is distributed as
+folders of images like those of Market-1501. The form that torchreid extracts is
+also read for both protocols.
 """
 
 import threading
@@ -29,7 +29,7 @@ ACCEPTED = (
 
 
 def open_container(root: Path) -> tuple[str, Any]:
-  """Returns the name of `cuhk-03.mat` below the root, and it, opened.
+  """Returns the path of `cuhk-03.mat` below the root, and the open file.
 
   Raises:
     ConfigError: when h5py is not installed.
@@ -57,16 +57,16 @@ def open_container(root: Path) -> tuple[str, Any]:
 
 
 def extract(root: Path) -> Extract:
-  """Returns what reads an image; `part` is (boxes, pair, person, image)."""
+  """Returns a reader of images; `part` is (boxes, pair, person, image)."""
   mat = open_container(root)[1]
-  lock = threading.Lock()  # HDF5 reads one thing at a time
+  lock = threading.Lock()  # HDF5 is not thread-safe
 
   def one(record: Record) -> np.ndarray:
     boxes, pair, person, image = record.part
     with lock:
       table = mat[mat[BOXES[boxes]][()].ravel()[pair - 1]]
       pixels = mat[table[image - 1, person - 1]][()]
-    return np.ascontiguousarray(pixels.T)  # MATLAB counts the other way
+    return np.ascontiguousarray(pixels.T)  # MATLAB stores columns first
 
   return one
 
@@ -210,5 +210,5 @@ NEW = Dataset(
   folders=('CUHK03-NP', 'cuhk03', 'CUHK03'),
   options={'boxes': BOXES},
   extract=extract,
-  note='say which boxes: detected and labeled differ by points of mAP',
+  note='name the kind of boxes: detected and labeled differ by points of mAP',
 )

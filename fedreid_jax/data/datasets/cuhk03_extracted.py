@@ -3,8 +3,8 @@
 `images_detected/1_001_1_01.png` is pair, person, camera, image;
 `splits_classic_detected.json` holds 20 splits, `splits_new_detected.json` one,
 each with lists `train`, `query` and `gallery` of [path, person, camera]. Paths
-are those of the machine that wrote them, and persons are numbered anew in every
-list, so both are taken from the name of the file.
+are those of the machine that wrote them, and persons are renumbered in every
+list, so both are taken from the file name.
 """
 
 import json
@@ -19,7 +19,7 @@ NAME = r'(\d+)_(\d+)_(\d+)_(\d+)\.png'  # pair, person, camera, image
 
 
 def is_here(root: Path, boxes: str) -> bool:
-  """Returns whether a folder holds extracted images of some boxes."""
+  """Returns whether a folder has extracted images of a kind of box."""
   return (root / f'images_{boxes}').is_dir()
 
 
@@ -30,10 +30,10 @@ def read(root: Path, boxes: str, protocol: str, trial: int) -> list[Record]:
     root: of the data set.
     boxes: 'detected' or 'labeled'.
     protocol: 'classic' or 'new'.
-    trial: which split.
+    trial: number of the split.
 
   Raises:
-    DataError: when the list is missing, damaged or names what is not there.
+    DataError: when the list is missing or damaged or names a missing file.
   """
   listed = f'splits_{protocol}_{boxes}.json'
   split = _split(root, listed, trial)
@@ -41,7 +41,7 @@ def read(root: Path, boxes: str, protocol: str, trial: int) -> list[Record]:
   for side in ('train', 'query', 'gallery'):
     for name in split[side]:
       before = found.setdefault(name, side)
-      if before != side:  # the classic protocol asks for all it ranks
+      if before != side:  # in the classic protocol all gallery are queries
         found[name] = f'{before}+{side}'
   records = []
   for name, side in found.items():

@@ -1,8 +1,8 @@
-"""CUHK-SYSU (Xiao et al., CVPR 2017): scenes, of which people are cut out.
+"""CUHK-SYSU (Xiao et al., CVPR 2017): persons cropped from scenes.
 
 `Image/SSM/s1.jpg` are scenes. `annotation/test/train_test/Train.mat` and
-`TestG50.mat` say who is where: as a test of re-identification, each of 2,900
-persons is asked for once and the ground truth boxes of all of them are ranked.
+`TestG50.mat` hold the boxes of persons. In the test of re-identification, each
+of 2,900 persons has one query, and all their ground-truth boxes are ranked.
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ FOLDER = 'annotation/test/train_test'
 
 
 def extract(root: Path) -> Extract:
-  """Returns what cuts an image; `part` is (left, top, width, height)."""
+  """Returns a reader of crops; `part` is (left, top, width, height)."""
 
   def one(record: Record) -> np.ndarray:
     left, top, width, height = record.part
@@ -39,7 +39,7 @@ def read(root: Path) -> list[Record]:
     if len(box) == 4:  # scenes without the person have an empty box
       name = f'Image/SSM/{scene["imname"]}'
       record = Record(name, person, 0, 0, split, box)
-      # The gallery of a query can hold what another one asks for.
+      # The gallery of a query can hold the query of another person.
       found.setdefault((name, box), record)
 
   tests = _structs(root, 'TestG50')
@@ -69,7 +69,7 @@ def _structs(root: Path, variable: str) -> list[dict[str, Any]]:
 
 
 def _list(value: Any) -> list[Any]:
-  """MATLAB does not tell one thing from a list of one."""
+  """Returns a list; MATLAB does not distinguish `x` from a list of one."""
   return list(value) if isinstance(value, list | np.ndarray) else [value]
 
 

@@ -1,7 +1,7 @@
 """DukeMTMC-reID (Ristani et al. 2016, Zheng et al., ICCV 2017).
 
-Its creators withdrew it. This reads a copy somebody still holds, and nothing
-here says where to find one. Images are named `0001_c2_f0046182.jpg`.
+The data set was withdrawn by its creators. This reader is for existing copies,
+and the package does not link to any. Images are named `0001_c2_f0046182.jpg`.
 """
 
 from pathlib import Path

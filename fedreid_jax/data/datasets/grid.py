@@ -1,13 +1,13 @@
-"""QMUL GRID (Loy et al., CVPR 2009): 250 pairs and 775 strangers, 8 cameras.
+"""QMUL GRID (Loy et al., CVPR 2009): 250 pairs, 775 distractors, 8 cameras.
 
-`probe/0001_1_25004_107_32_106_221.jpeg` and `gallery/...` are person, camera;
-person 0 is in every gallery. `features_and_partitions.mat` holds ten published
-halves of the persons.
+Names such as `probe/0001_1_25004_107_32_106_221.jpeg` (and `gallery/...`) are
+person, camera; person 0 is in every gallery. `features_and_partitions.mat`
+holds ten published halves of the persons.
 
-FedReIDBench's journal version (section 5.4, table 5) learns nothing from it and
-tests on all 250 persons, one view against the other: `split=views`. It does not
-say whether the strangers are ranked, too; here they are, as in all other tests
-of this data set.
+FedReIDBench's journal version (section 5.4, table 5) does not train on it and
+tests on all 250 persons, one view against the other: `split=views`. The paper
+does not mention whether the distractors are ranked; here they are, as in all
+other tests of this data set.
 """
 
 from pathlib import Path
@@ -74,5 +74,5 @@ DATASET = Dataset(
   page='the QMUL underGround Re-IDentification page of C. C. Loy',
   folders=('underground_reid', 'GRID'),
   options={'split': ('images', 'official', 'views'), 'trial': tuple(range(10))},
-  note='person 0 are 775 strangers that every gallery holds',
+  note='person 0 stands for 775 distractors in every gallery',
 )

@@ -1,8 +1,8 @@
-"""The one fixed half split that the federated benchmark gave small data sets.
+"""The fixed half split of the federated benchmark for small data sets.
 
 Zhuang et al. (MM 2020, Table 1) train on half of the identities and test on all
 images of the others: queries from one view, gallery from the other. Their draw
-was not seeded and cannot be had again; the recipe can, with a seed of ours.
+was not seeded and cannot be reproduced; the same procedure runs with our seed.
 """
 
 from collections import defaultdict
@@ -16,7 +16,7 @@ OPTIONS = {'split': ('images', 'half'), 'trial': tuple(range(10))}
 
 
 def two_views(records: Sequence[Record], trial: int) -> list[Record]:
-  """Makes two cameras of a set without any.
+  """Assigns two cameras to images of a data set without camera labels.
 
   A random half of the views of each person, rounded down, becomes camera 1.
   """
@@ -54,12 +54,12 @@ def halve(
 
 
 def num_train(records: Sequence[Record], full: int, test: int) -> int:
-  """Returns how many identities to train on.
+  """Returns the number of training identities.
 
   Args:
-    records: of the set as it is on disk.
-    full: identities of the published set.
-    test: how many of them are tested on.
+    records: of the data set on disk.
+    full: number of identities of the published data set.
+    test: number of its test identities.
   """
   people = len({record.person for record in records})
   return people - test if people == full else people // 2

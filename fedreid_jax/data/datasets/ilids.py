@@ -1,8 +1,8 @@
 """QMUL i-LIDS (Zheng et al., BMVC 2009): 119 persons, 476 images, no cameras.
 
-`Persons/0001001.jpg` is person and image. Each image counts as its own view.
-The federated benchmark calls this set iLIDS-VID: 119 persons are its count, not
-that of the video set.
+A name such as `Persons/0001001.jpg` is person and image. Each image counts as
+its own view. The federated benchmark calls this set iLIDS-VID: its count of 119
+persons is that of this set, not of the video set.
 """
 
 from pathlib import Path

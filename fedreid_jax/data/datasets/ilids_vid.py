@@ -1,8 +1,8 @@
-"""iLIDS-VID (Wang et al., ECCV 2014): 300 persons before two cameras.
+"""iLIDS-VID (Wang et al., ECCV 2014): 300 persons by two cameras.
 
 `i-LIDS-VID/sequences/cam1/person001/cam1_person001_00317.png` are tracks,
-`i-LIDS-VID/images/cam1/person001/cam1_person001.png` one image of each. Of ten
-published orders of the persons, the first half tests.
+`i-LIDS-VID/images/cam1/person001/cam1_person001.png` one image of each. The
+first half of each of ten published permutations of the persons is for testing.
 """
 
 from pathlib import Path

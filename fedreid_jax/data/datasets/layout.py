@@ -1,4 +1,4 @@
-"""What the readers share: folders, name patterns, list files, `.mat` files."""
+"""Common helpers of the readers: folders, names, list files, `.mat` files."""
 
 import re
 from collections.abc import Iterator
@@ -32,15 +32,15 @@ def images(root: Path, below: str = '') -> list[str]:
 
 
 def parse(pattern: str, name: str, root: Path) -> tuple[int, ...]:
-  """Returns the numbers a file's name carries.
+  """Returns the numbers in a file's name.
 
   Args:
-    pattern: regular expression for the whole last part of the name.
+    pattern: regular expression for the whole last part of the path.
     name: the file, relative to the root.
     root: for messages.
 
   Raises:
-    DataError: when the name is not of the pattern.
+    DataError: when the name does not match the pattern.
   """
   match = re.fullmatch(pattern, name.rpartition('/')[2], re.IGNORECASE)
   if match is None:
@@ -58,14 +58,14 @@ def from_names(
   cameras: range,
   modality: int = 0,
 ) -> list[Record]:
-  """Reads a folder whose names begin with person and camera.
+  """Reads a folder of images whose names begin with person and camera.
 
   Args:
     root: of the archive.
     below: the folder.
     pattern: regular expression with the groups person and camera.
     split: of all its images.
-    cameras: numbers that exist.
+    cameras: valid camera numbers.
     modality: of all its images.
 
   Raises:
@@ -104,10 +104,10 @@ def lines(root: Path, name: str) -> Iterator[list[str]]:
 
 
 def identities(root: Path, name: str) -> list[int]:
-  """Returns the numbers of a list of identities, comma or space between.
+  """Returns the numbers of a list of identities, separated by comma or space.
 
   Raises:
-    DataError: when the file is missing or holds anything else.
+    DataError: when the file is missing or holds other words.
   """
   words = ' '.join(' '.join(row) for row in lines(root, name))
   try:
@@ -117,10 +117,10 @@ def identities(root: Path, name: str) -> list[int]:
 
 
 def require(root: Path, names: list[str]) -> None:
-  """Checks that files a list names are there.
+  """Checks that the files of a list exist.
 
   Raises:
-    DataError: naming the first that are not.
+    DataError: naming the first missing files.
   """
   folders = {name.rpartition('/')[0] for name in names}
   present = {
@@ -147,7 +147,7 @@ def matlab(
     root: of the archive.
     name: of the file, below the root.
     variable: its name.
-    simplify_cells: make structs dicts and cells lists.
+    simplify_cells: whether to convert structs to dicts and cells to lists.
 
   Raises:
     DataError: when the file or variable is missing or cannot be read.

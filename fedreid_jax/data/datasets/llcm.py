@@ -3,7 +3,7 @@
 `idx/train_vis.txt` and `train_nir.txt` list images such as
 `vis/0001/0001_c01_s197010_f7846_vis.jpg`; test images lie in
 `test_vis/cam1/0004/` and `test_nir/...`; `idx/test_id.txt` lists the persons.
-The two modalities number the places alike, and infrared has no place 3.
+The two modalities use the same numbers of places; infrared has no place 3.
 """
 
 from pathlib import Path
@@ -43,7 +43,7 @@ def read(root: Path, direction: str) -> list[Record]:
 
 
 def _place(root: Path, name: str) -> tuple[int, int]:
-  """The folders count, as in the published code: person and camera."""
+  """Returns person and camera by the folders, as in the published code."""
   parts = name.split('/')
   if len(parts) != 4 or not parts[2].isdigit():
     raise errors.DataError(

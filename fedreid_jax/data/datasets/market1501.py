@@ -2,7 +2,7 @@
 
 `bounding_box_train`, `query` and `bounding_box_test` hold images named
 `0002_c1s1_000451_03.jpg`: person, camera, sequence, frame, box. Person -1 is
-junk, which no ranking sees; 0 is a distractor, a wrong answer to every query.
+junk, which is never ranked; 0 is a distractor, a wrong answer to every query.
 """
 
 from pathlib import Path
@@ -42,5 +42,5 @@ DATASET = Dataset(
   page="the project page of L. Zheng (Tsinghua University), 'Person Re-id'",
   folders=('Market-1501-v15.09.15', 'Market-1501'),
   options={'junk': (False, True)},
-  note='tables that say 19,732 gallery images count 3,819 of junk',
+  note='tables with 19,732 gallery images include 3,819 of junk',
 )

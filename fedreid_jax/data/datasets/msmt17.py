@@ -2,7 +2,7 @@
 
 `list_train.txt`, `list_val.txt`, `list_query.txt` and `list_gallery.txt` name
 images such as `0000/0000_000_01_0303morning_0015_0.jpg`; the third field is the
-camera. Version 2 hides faces and has folders of other names.
+camera. Version 2 has blurred faces and other names of folders.
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ PATTERN = r'(\d+)_\d+_(\d+)_.*\.[a-z]+'
 
 
 def read(root: Path, val: str) -> list[Record]:
-  """Reads the data set; `val` says what becomes of the validation list."""
+  """Reads the data set; `val` is the use of the validation list."""
   for train, test in FOLDERS:
     if (root / train).is_dir() and (root / test).is_dir():
       break
@@ -33,7 +33,7 @@ def read(root: Path, val: str) -> list[Record]:
   for split, folder in lists.items():
     for name, *_ in layout.lines(root, f'list_{split}.txt'):
       person, camera = layout.parse(PATTERN, name, root)
-      # Training and test persons are both counted from 0.
+      # Training and test persons are both numbered from 0.
       person += 10000 if folder == test else 0
       if camera not in range(1, 16):
         raise errors.DataError(

@@ -1,7 +1,7 @@
 """3DPeS (Baltieri et al., J-HGBU 2011): about 192 persons, eight cameras.
 
-`RGB/1_2_FRAME_25_RGB.bmp` is person, sequence, frame. Sequences are no cameras
-that two persons share, so they are counted anew for each person.
+`RGB/1_2_FRAME_25_RGB.bmp` is person, sequence, frame. A sequence is not a
+camera that two persons have in common, so each person has its own numbers.
 """
 
 from pathlib import Path
@@ -56,5 +56,5 @@ DATASET = Dataset(
   page='the 3DPeS page of ImageLab, University of Modena and Reggio Emilia',
   folders=('3DPeS', '3dpes'),
   options=halves.OPTIONS,
-  note='the archive numbers 193 persons, papers say 192',
+  note='the archive numbers 193 persons, papers give 192',
 )

@@ -1,8 +1,8 @@
-"""Pickled batches of byte arrays, read without running what is in them.
+"""Reads pickled batches of byte arrays without executing their content.
 
-Unpickling calls whatever a file names. This knows three stand-ins for the parts
-of a NumPy array and calls nothing else, so a file that asks for more is
-refused. It is the only place of the package that touches pickle.
+Unpickling calls any function that a file names. This reader calls nothing but
+three replacements for the parts of a NumPy array and refuses files that name
+anything else. It is the only module of the package that uses pickle.
 """
 
 import pickle
@@ -15,7 +15,7 @@ from fedreid_jax import errors
 
 
 class _Dtype:
-  """Stands in for `numpy.dtype`; its state says nothing about bytes."""
+  """Replaces `numpy.dtype`; its state does not matter for bytes."""
 
   def __init__(self, code: Any, *_: Any):
     self.code = code.decode() if isinstance(code, bytes) else code
@@ -25,7 +25,7 @@ class _Dtype:
 
 
 class _Array:
-  """Stands in for `numpy.ndarray` while the file is read."""
+  """Replaces `numpy.ndarray` while the file is read."""
 
   def __init__(self, *_: Any):
     self.state: Any = None
@@ -62,7 +62,7 @@ def load(path: Path) -> Any:
   """Reads a pickled dict of byte arrays, bytes, numbers and containers.
 
   Raises:
-    DataError: when the file is damaged or asks for anything else.
+    DataError: when the file is damaged or holds other objects.
   """
   try:
     with open(path, 'rb') as file:
@@ -75,7 +75,7 @@ def load(path: Path) -> Any:
     }
   except OSError:
     raise
-  # Damaged opcodes raise nearly anything, none of which is a bug of ours.
+  # Damaged opcodes can raise almost any exception.
   except Exception as error:
     raise errors.DataError(
       f'refused to unpickle: {error}', str(path), 'unpack the archive again'

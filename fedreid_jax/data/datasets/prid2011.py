@@ -1,7 +1,7 @@
 """PRID 2011 (Hirzer et al., SCIA 2011): two cameras, 200 persons in both.
 
-`single_shot/cam_a/person_0001.png` is one image a person; persons 1 to 200 are
-the same in both cameras, others are not: 385 in camera A, 749 in B.
+`single_shot/cam_a/person_0001.png` has one image per person; persons 1 to 200
+are the same in both cameras, others are not: 385 in camera A, 749 in B.
 `multi_shot/cam_a/person_0001/0001.png` are tracks of the same persons.
 """
 
@@ -12,8 +12,8 @@ import numpy as np
 from fedreid_jax.data.datasets import halves, layout
 from fedreid_jax.data.datasets.records import Count, Dataset, Record
 
-SHARED = 200
-MOST = 10  # images of a track that train, in the federated benchmark
+COMMON = 200
+MOST = 10  # training images per track in the federated benchmark
 
 
 def read(root: Path, split: str, trial: int) -> list[Record]:
@@ -22,30 +22,30 @@ def read(root: Path, split: str, trial: int) -> list[Record]:
     camera: _people(root, layout.images(root, f'single_shot/{folder}'))
     for camera, folder in ((1, 'cam_a'), (2, 'cam_b'))
   }
-  shared = sorted(p for p in single[1] if p <= SHARED and p in single[2])
-  others = [p for p in single[2] if p > SHARED]
+  common = sorted(p for p in single[1] if p <= COMMON and p in single[2])
+  others = [p for p in single[2] if p > COMMON]
   if split == 'images':
     records = [
       Record(single[camera][p], p, camera, 0, 'images')
       for camera in (1, 2)
-      for p in shared
+      for p in common
     ]
-    return records + _strangers(single[2], others, 'distractor')
+    return records + _of_camera_b(single[2], others, 'distractor')
   rng = np.random.default_rng(trial)
-  test = sorted(rng.permutation(shared)[: len(shared) // 2].tolist())
+  test = sorted(rng.permutation(common)[: len(common) // 2].tolist())
   records = [
     Record(single[camera][p], p, camera, 0, side)
     for camera, side in ((1, 'query'), (2, 'gallery'))
     for p in test
   ]
-  records += _strangers(single[2], others, 'gallery')
+  records += _of_camera_b(single[2], others, 'gallery')
   for camera, folder in ((1, 'cam_a'), (2, 'cam_b')):
     tracks: dict[int, list[str]] = {}
     for name in layout.images(root, f'multi_shot/{folder}'):
       person = layout.parse(r'person_(\d+)', name.rpartition('/')[0], root)[0]
       tracks.setdefault(person, []).append(name)
     for person, track in sorted(tracks.items()):
-      if person in test or (camera == 2 and person > SHARED):
+      if person in test or (camera == 2 and person > COMMON):
         continue
       chosen = rng.permutation(len(track))[:MOST]
       records += [
@@ -60,8 +60,8 @@ def _people(root: Path, names: list[str]) -> dict[int, str]:
   }
 
 
-def _strangers(names, people, split: str) -> list[Record]:
-  """Persons of camera B only; their numbers mean others in camera A."""
+def _of_camera_b(names, people, split: str) -> list[Record]:
+  """Returns persons of camera B only, whose numbers are reused in camera A."""
   return [Record(names[p], 1000 + p, 2, 0, split) for p in people]
 
 

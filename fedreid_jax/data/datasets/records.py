@@ -1,7 +1,8 @@
-"""What every data set is read into: one record an image, and its description.
+"""Records of images and descriptions of data sets.
 
-A reader is a function of an unpacked archive. It opens list and `.mat` files
-but no image, so a data set of 50,000 files is read in a second.
+A reader is a function of an unpacked archive that returns one record per image.
+It opens list and `.mat` files but no image, so that a data set of 50,000 files
+is read in a second.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,16 +31,16 @@ class Record(NamedTuple):
 
   Attributes:
     path: of its file, relative to the root, with '/'.
-    person: number as published; -1 is junk, 0 a distractor where the data set
-      says so. Two splits that share a number show the same person.
+    person: number as published; -1 is junk, 0 a distractor in the data sets
+      that define it. The same number in two splits is the same person.
     camera: number as published, from 1 where there is one.
     modality: 0 visible, 1 infrared.
-    split: 'train' or 'val' to learn from; 'query' and 'gallery' to test on,
-      'query+gallery' for images that are both; 'images' where the protocol
+    split: 'train' or 'val' for training; 'query' and 'gallery' for tests,
+      'query+gallery' for images that are both; 'images' if the protocol
       divides the identities, with 'distractor' in every gallery; 'test' of a
       classification task; 'public' for a set without labels.
-    part: what of the file: () all of it, or a box (left, top, width, height) in
-      pixels, or the place in a container that the data set's `extract` reads.
+    part: part of the file: () all of it, or a box (left, top, width, height) in
+      pixels, or the position in a container for the data set's `extract`.
   """
 
   path: str
@@ -57,7 +58,7 @@ class Record(NamedTuple):
 
 
 class Count(NamedTuple):
-  """How much a split holds, as published; None where nobody says."""
+  """Published size of a split; None for an unknown number."""
 
   images: int | None
   identities: int | None = None
@@ -71,17 +72,17 @@ class Dataset(NamedTuple):
   """A published data set.
 
   Attributes:
-    name: what users call it.
-    title: what its authors call it.
+    name: name for users.
+    title: name by its authors.
     read: `(root, **options) -> records`, in any order.
     expected: `(**options) -> {split: Count}` of the official archive.
     protocol: name of its test protocol.
-    page: where it is officially described and asked for.
-    folders: names its archive unpacks to, if the root is one level above.
+    page: official place of its description and distribution.
+    folders: names of its unpacked archive, if the root is one level above.
     options: choices of every option, the default first.
-    extract: `(root) -> (record) -> uint8 [H, W, 3]` where images are not files
-      of their own.
-    note: what to know before using it, one line.
+    extract: `(root) -> (record) -> uint8 [H, W, 3]` for images in container
+      files.
+    note: important remark on its use, one line.
   """
 
   name: str

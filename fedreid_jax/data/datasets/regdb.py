@@ -1,8 +1,8 @@
 """RegDB (Nguyen et al., Sensors 2017): one visible and one thermal camera.
 
-`idx/train_visible_1.txt` and its kin list images of ten trials, a line
-`Visible/8/male_front_v_05344_1.bmp 0`. Person is the folder; the label after it
-is counted anew in every list.
+`idx/train_visible_1.txt` and similar files list images of ten trials in lines
+such as `Visible/8/male_front_v_05344_1.bmp 0`. The person is the folder; the
+label after the path is numbered anew in every list.
 """
 
 from pathlib import Path

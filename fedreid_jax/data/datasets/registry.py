@@ -1,4 +1,4 @@
-"""All data sets by name, and the one way to read them."""
+"""All data sets by name, and the function that reads them."""
 
 import os
 from collections.abc import Mapping
@@ -56,10 +56,10 @@ DATASETS: dict[str, Dataset] = {dataset.name: dataset for dataset in _ALL}
 
 
 def get(name: str) -> Dataset:
-  """Returns a data set by its user's name.
+  """Returns a data set by its name.
 
   Raises:
-    ConfigError: when there is none of that name.
+    ConfigError: for an unknown name.
   """
   if name not in DATASETS:
     raise errors.ConfigError(
@@ -71,7 +71,7 @@ def get(name: str) -> Dataset:
 def parse(spec: str) -> tuple[Dataset, dict[str, Any]]:
   """Returns data set and options of `NAME[:option=value,...]`.
 
-  Every option that is not given has its default.
+  Options that are not given have their defaults.
 
   Raises:
     ConfigError: for an unknown name, option or value.
@@ -90,12 +90,12 @@ def parse(spec: str) -> tuple[Dataset, dict[str, Any]]:
 
 
 def check_options(dataset: Dataset, given: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns all options, those not given by default.
+  """Returns all options, with defaults for those not given.
 
-  Values may be given as the text they print as.
+  Values may be given as text.
 
   Raises:
-    ConfigError: for an option the data set does not have, or another value.
+    ConfigError: for an unknown option or value.
   """
   unknown = sorted(set(given) - set(dataset.options))
   if unknown:
@@ -124,12 +124,12 @@ def locate(
 ) -> Path:
   """Returns the folder of a data set: the root, or one of its name in it.
 
-  A folder of the data set's name may itself hold the one its archive unpacks
-  to: `ROOT/market1501/Market-1501-v15.09.15`. Everything else that takes a
-  folder takes what this returns.
+  A folder of the data set's name may itself hold the folder of its unpacked
+  archive: `ROOT/market1501/Market-1501-v15.09.15`. All other functions take the
+  returned folder.
 
   Raises:
-    DataError: when there is no such folder, or it is an archive.
+    DataError: when the folder is missing or an archive.
   """
   path = files.check_root(root, where)
   for _ in range(2):
@@ -144,13 +144,13 @@ def read(dataset: Dataset, folder: Path, **options: Any) -> list[Record]:
   """Reads a data set, sorted by path and part.
 
   Args:
-    dataset: which.
+    dataset: its description.
     folder: of its archive, as `locate` returns it.
     **options: as in `Dataset.options`.
 
   Raises:
     ConfigError: for an unknown option or value.
-    DataError: for anything in the folder that is not as published.
+    DataError: for files that are not as published.
   """
   chosen = check_options(dataset, options)
   records = sorted(

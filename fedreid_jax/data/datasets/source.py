@@ -1,4 +1,4 @@
-"""What the pixels of a record are read with."""
+"""Reads the pixels of records."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,10 +12,10 @@ from fedreid_jax.data.datasets.records import Dataset, Record
 def open_source(
   root: Path, dataset: Dataset, records: Sequence[Record]
 ) -> Callable[[Record], bytes | np.ndarray]:
-  """Returns what reads a record: file bytes, or pixels `[H, W, 3]`.
+  """Returns a reader of records: file bytes, or pixels `[H, W, 3]`.
 
-  What it returns raises ValueError for a part that is not there, and OSError
-  for a file that cannot be read.
+  The reader raises ValueError for a missing part, and OSError for a file that
+  cannot be read.
   """
   extract: Any = None
   if dataset.extract and any(record.part for record in records):

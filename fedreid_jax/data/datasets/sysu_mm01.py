@@ -1,8 +1,8 @@
 """SYSU-MM01 (Wu et al., ICCV 2017): four visible and two infrared cameras.
 
 `cam1/0001/0001.jpg` is camera, person, image; `exp/train_id.txt`, `val_id.txt`
-and `test_id.txt` list persons. Infrared test images are queries, visible ones
-the pool a gallery is drawn from for every trial.
+and `test_id.txt` list persons. Infrared test images are queries; the gallery of
+each trial is drawn from the visible ones.
 """
 
 from pathlib import Path
@@ -30,7 +30,7 @@ CAMERAS = {
 
 
 def read(root: Path, val: str) -> list[Record]:
-  """Reads the data set; `val` says what becomes of the validation persons."""
+  """Reads the data set; `val` is the use of the validation persons."""
   split_of = {}
   for split in ('train', 'val', 'test'):
     for person in layout.identities(root, f'exp/{split}_id.txt'):
@@ -50,7 +50,7 @@ def read(root: Path, val: str) -> list[Record]:
         split = 'query' if modality == INFRARED else 'gallery'
       elif split == 'val' and val != 'val':
         split = 'train' if val == 'train' else None
-      if split:  # persons of no list are in one camera only
+      if split:  # persons of no list are seen by one camera only
         records.append(Record(name, person, camera, modality, split))
   return records
 

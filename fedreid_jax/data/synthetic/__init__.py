@@ -1,1 +1,1 @@
-"""A synthetic world of pedestrians: persons, cameras and domains."""
+"""Synthetic images of pedestrians: persons, cameras and domains."""

@@ -1,13 +1,13 @@
-"""What exists in the synthetic world: domains, identities, cameras, shots.
+"""Random parameters of synthetic domains, identities, cameras and shots.
 
-Everything is a function of a key and of ids, never of counts: each thing folds
+Everything is a function of a key and of ids, never of counts: each object folds
 its own stream constant and its ids into the key, then draws a fixed number of
-uniforms. Adding identities, cameras or shots changes none that exists.
+uniforms. More identities, cameras or shots do not change the existing ones.
 
 Lengths are in body heights, angles in radians, colours are reflectances in
-[0, 1] with four channels: red, green, blue and near infrared. What garments
-reflect of the infrared is drawn on its own, so visible colour says nothing
-about it, or shares some of their brightness, as much as the world is told.
+[0, 1] with four channels: red, green, blue and near infrared. The infrared
+reflectance of garments is a mixture of their brightness and of an independent
+draw; the weight of the brightness is `brightness_correlation`.
 """
 
 from typing import NamedTuple
@@ -32,11 +32,11 @@ DOMAIN_NAMES = (
   'garden',
 )
 
-# A row for each of the first domains; further ones reuse it with other draws.
-# season 0 summer .. 1 winter; hue and saturation of its fashion; scene 0
-# facade, 1 foliage, 2 tiled hall, 3 open; ground and wall brightness; warmth
-# of the light -1 blue .. 1 orange; exposure; native lines of its sensors;
-# camera elevation; share of walkers hidden behind something.
+# One row for each of the first domains; further domains reuse the rows with
+# other draws. season 0 summer .. 1 winter; hue and saturation of the fashion;
+# scene 0 facade, 1 foliage, 2 tiled hall, 3 open; ground and wall brightness;
+# warmth of the light -1 blue .. 1 orange; exposure; native lines of the
+# sensors; camera elevation; fraction of occluded walkers.
 _ARCHETYPES = (
   (0.10, 0.08, 0.65, 0, 0.55, 0.50, 0.40, 1.05, 100.0, 0.20, 0.25),
   (0.45, 0.35, 0.55, 1, 0.45, 0.40, 0.00, 1.00, 92.0, 0.14, 0.22),
@@ -50,7 +50,7 @@ _ARCHETYPES = (
 
 DOMAIN, IDENTITY, CAMERA, SHOT = range(4)  # streams of the root key
 LUMINANCE = (0.299, 0.587, 0.114)  # of red, green and blue
-COLOURS = 9  # a domain's fashion: colours its garments are made of
+COLOURS = 9  # colours of the garments of a domain
 
 # Rows of a material table.
 SKIN, HAIR, UPPER, UPPER_ACCENT, LOWER, LOWER_ACCENT = range(6)
@@ -76,7 +76,7 @@ class Domain(NamedTuple):
 
 
 class Identity(NamedTuple):
-  """What a person keeps from camera to camera."""
+  """Parameters of a person that all cameras have in common."""
 
   materials: Array  # [10, 4], SKIN .. HAT
   height: Array
@@ -87,7 +87,7 @@ class Identity(NamedTuple):
   frequency: Array  # of the textures, waves in a body height
   lower_texture: Array
   hem: Array  # where the upper garment ends
-  sleeve: Array  # share of the arm that is covered
+  sleeve: Array  # fraction of the arm that is covered
   leg: Array  # where the lower garment ends
   skirt: Array
   opening: Array  # half angle of an open front
@@ -100,7 +100,7 @@ class Identity(NamedTuple):
 
 
 class Camera(NamedTuple):
-  """Where a camera stands and what its sensor does."""
+  """Position of a camera and properties of its sensor."""
 
   materials: Array  # [4, 4], WALL .. GROUND_DETAIL
   yaw: Array
@@ -120,7 +120,7 @@ class Camera(NamedTuple):
 
 
 class Shot(NamedTuple):
-  """One moment of one person before one camera."""
+  """One moment of one person seen by one camera."""
 
   material: Array  # [4], OCCLUDER
   yaw: Array
@@ -134,7 +134,7 @@ class Shot(NamedTuple):
   shade_edge: Array
   occluder: Array  # 0 none, 1 post, 2 barrier, 3 passer-by
   occluder_place: Array
-  drift: Array  # where along the scene the person walks
+  drift: Array  # position of the person along the scene
   seed: Array
 
 
@@ -149,7 +149,7 @@ def _between(draw: Array, low, high) -> Array:
 
 
 def _seed(draw: Array) -> Array:
-  # Below 2**24 a float32 is still a whole number.
+  # A float32 represents whole numbers below 2**24 exactly.
   return (draw * 16777216.0).astype(jnp.uint32)
 
 
@@ -164,7 +164,7 @@ def _rgb(hue, saturation, value) -> Array:
 
 
 def sample_domain(key: Array, domain: Array) -> Domain:
-  """Draws a domain: its archetype, moved a little, and its palette."""
+  """Draws a domain: a perturbed archetype and a palette."""
   rows = jnp.array(_ARCHETYPES, jnp.float32)
   row = rows[domain % len(_ARCHETYPES)]
   season, hue, saturation, scene, ground, wall = (row[i] for i in range(6))
@@ -172,8 +172,8 @@ def sample_domain(key: Array, domain: Array) -> Domain:
   draws = _draws(key, 4 * COLOURS + 8, DOMAIN, domain)
   colour = draws[: 4 * COLOURS].reshape(4, COLOURS)
   move = draws[4 * COLOURS :] - 0.5
-  # Each fashion is a third neutral (black, grey, white), the rest around a
-  # few hues: colour narrows an identity down, it does not settle it.
+  # A third of each palette is neutral (black, grey, white), the rest lies
+  # around a few hues, so that colour alone does not identify a person.
   neutral = jnp.arange(COLOURS) % 3 == 0
   hues = hue + 0.06 * move[0] + (colour[0] - 0.5) * (0.45 + 0.4 * (1 - season))
   vivid = saturation * (0.5 + colour[1])
@@ -194,8 +194,10 @@ def sample_domain(key: Array, domain: Array) -> Domain:
   )
 
 
-def _wardrobe(domain: Domain, shared: Array, draws: Array) -> Array:
-  """Dresses a person from the domain's palette: `[10, 4]`, SKIN .. HAT."""
+def _wardrobe(
+  domain: Domain, brightness_correlation: Array, draws: Array
+) -> Array:
+  """Draws materials from the domain's palette: `[10, 4]`, SKIN .. HAT."""
   pick, jitter, infrared = draws[:10], draws[10:20] - 0.5, draws[20:30]
   colours = domain.palette[(pick * COLOURS).astype(jnp.int32)]
   skin = _rgb(0.06 + 0.02 * pick[SKIN], 0.45, _between(pick[SKIN], 0.35, 0.9))
@@ -203,8 +205,11 @@ def _wardrobe(domain: Domain, shared: Array, draws: Array) -> Array:
   colours = colours.at[SKIN].set(skin).at[HAIR].set(hair)
   colours = jnp.clip(colours * (1 + 0.25 * jitter[:, None]), 0.02, 0.97)
   own = _between(infrared, 0.15, 0.9)
-  infrared = shared * (colours @ jnp.array(LUMINANCE)) + (1 - shared) * own
-  # A texture must show in the infrared too, whichever way its contrast goes.
+  infrared = (
+    brightness_correlation * (colours @ jnp.array(LUMINANCE))
+    + (1 - brightness_correlation) * own
+  )
+  # A texture must be visible in the infrared too, with either contrast.
   for base, accent in ((UPPER, UPPER_ACCENT), (LOWER, LOWER_ACCENT)):
     away = 0.25 + 0.2 * pick[accent]
     turned = infrared[base] + jnp.where(infrared[base] > 0.5, -away, away)
@@ -214,11 +219,12 @@ def _wardrobe(domain: Domain, shared: Array, draws: Array) -> Array:
 
 
 def sample_identity(
-  key: Array, domain: Domain, shared: Array, *ids: Array | int
+  key: Array, domain: Domain, brightness_correlation: Array, *ids: Array | int
 ) -> Identity:
   """Draws a person of a domain; `ids` are the domain and the identity.
 
-  `shared` is how much of what garments reflect of the infrared is brightness.
+  `brightness_correlation` is the weight of the brightness in the infrared
+  reflectance of garments.
   """
   draws = _draws(key, 56, IDENTITY, *ids)
   d = draws[30:]
@@ -227,7 +233,7 @@ def sample_identity(
   skirt = d[12] < 0.18
   bag = jnp.searchsorted(jnp.array([0.40, 0.65, 0.85]), d[15])
   return Identity(
-    materials=_wardrobe(domain, shared, draws[:30]),
+    materials=_wardrobe(domain, brightness_correlation, draws[:30]),
     height=_between(d[0], 0.93, 1.03),
     build=_between(d[1], 0.82, 1.22),
     shoulders=_between(d[2], 0.92, 1.10),
@@ -257,7 +263,7 @@ def sample_camera(
   """Draws a camera of a domain; `ids` are the domain and the camera.
 
   An infrared camera is another device than the visible one of the same
-  number: it hangs elsewhere and sees the walkers from another side.
+  number, with another position and view of the walkers.
   """
   d = _draws(key, 40, CAMERA, *ids, modality)
   cold = domain.warmth + 0.4 * (d[0] - 0.5)
@@ -294,7 +300,7 @@ def sample_shot(
 ) -> Shot:
   """Draws a shot; `ids` are domain, identity, camera and shot."""
   d = _draws(key, 24, SHOT, *ids, modality)
-  # Most walk the camera's usual way, some the opposite one.
+  # Most persons walk in the camera's usual direction, some in the opposite one.
   turn = jnp.where(d[0] < 0.3, jnp.pi, 0.0) + 0.9 * (d[1] + d[2] - 1)
   hidden = d[3] < domain.hidden
   kind = 1 + (d[4] * 3).astype(jnp.int32)

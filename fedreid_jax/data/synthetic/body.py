@@ -1,9 +1,9 @@
 """Draws the parts of a pedestrian: limbs, trunk, head, hair and bags.
 
-A body is a skeleton of joints in three dimensions, turned by the walking
-direction and projected on the image. A point of the torso knows the angle
-around the body it shows, so a print is seen only from the front and a backpack
-only from behind. What is near is laid before what it hides.
+A body is a skeleton of joints in three dimensions, rotated by the walking
+direction and projected on the image. Each point of the torso has an angle
+around the body, so a print is seen only from the front and a backpack only from
+behind. Near parts are drawn before the parts they hide.
 """
 
 from typing import NamedTuple
@@ -11,23 +11,22 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from fedreid_jax.core.types import Array
-from fedreid_jax.data.synthetic import appearance as world
-from fedreid_jax.data.synthetic import shapes
+from fedreid_jax.data.synthetic import appearance, shapes
 
-# Kinds of texture; a block is a yoke over the chest, a print is on it.
+# Kinds of texture; a block is a yoke over the chest, a print is on the chest.
 PLAIN, STRIPES, COLUMNS, CHECKS, BLOCK, PRINT = range(6)
 NO_BAG, BACKPACK, SHOULDER_BAG, HAND_BAG = range(4)
 NO_HAT, CAP, BEANIE = range(3)
 
 
 class Pose(NamedTuple):
-  """How a body stands before the camera.
+  """Orientation of a body relative to the camera.
 
   Attributes:
-    cos: of the direction walked, an angle that is 0 towards the camera.
-    sin: of the same.
+    cos: of the walking direction, an angle that is 0 towards the camera.
+    sin: of the walking direction.
     phase: of the gait.
-    tilt: elevation of the camera, which lowers what is nearer.
+    tilt: elevation of the camera, which lowers near points in the image.
   """
 
   cos: Array
@@ -36,13 +35,13 @@ class Pose(NamedTuple):
   tilt: Array
 
   def project(self, across, ahead, height):
-    """Image place of a joint right of, ahead of and down the body's axis."""
+    """Projects a joint right of, ahead of and down the body's axis."""
     depth = ahead * self.cos - across * self.sin
     return across * self.cos + ahead * self.sin, height + self.tilt * depth
 
 
 def _texture(kind, frequency, angle, y, pixel):
-  """Share of the accent colour at an angle and a height of a garment."""
+  """Returns the fraction of the accent colour at an angle and a height."""
   rows = shapes.wave(y * frequency, 1 / frequency, pixel)
   columns = shapes.wave(angle * (frequency * 0.1), 1 / frequency, pixel)
   block = jnp.where(y < 0.30, 1.0, 0.0)
@@ -54,7 +53,7 @@ def _texture(kind, frequency, angle, y, pixel):
 
 
 def arm(canvas, person, pose, x, y, side, shade):
-  """Lays an arm: `side` is +1 for the near one, -1 for the far one."""
+  """Draws an arm: `side` is +1 for the near one, -1 for the far one."""
   across = _side(person, pose, side) * 0.098 * person.shoulders
   swing = _swing(person, pose, side)
   shoulder = pose.project(across, 0.0, 0.195)
@@ -64,19 +63,21 @@ def arm(canvas, person, pose, x, y, side, shade):
   upper, along = shapes.capsule(x, y, shoulder, elbow, 1.2 * thick, thick)
   fore, beyond = shapes.capsule(x, y, elbow, hand, thick, 0.019)
   place = jnp.where(upper < fore, 0.5 * along, 0.5 + 0.5 * beyond)
-  # At the wrist a long sleeve ends and the hand begins.
+  # A long sleeve ends at the wrist, where the hand begins.
   sleeve = jnp.clip((0.93 * person.sleeve - place) * 30, 0, 1)
   rings = jnp.where(person.upper_texture == STRIPES, STRIPES, PLAIN)
   pattern = _texture(rings, person.frequency, 0.0, y, canvas.pixel)
   canvas.lay(
     canvas.cover(jnp.minimum(upper, fore)),
-    *shapes.blend(world.UPPER, world.UPPER_ACCENT, pattern, sleeve * shade),
-    (world.SKIN, (1 - sleeve) * shade),
+    *shapes.blend(
+      appearance.UPPER, appearance.UPPER_ACCENT, pattern, sleeve * shade
+    ),
+    (appearance.SKIN, (1 - sleeve) * shade),
   )
 
 
 def leg(canvas, person, pose, x, y, side, shade):
-  """Lays a leg and its shoe: `side` is +1 the near one, -1 the far one."""
+  """Draws a leg and its shoe: `side` is +1 for near, -1 for far."""
   across = _side(person, pose, side) * 0.045
   swing = _swing(person, pose, side)
   hip = pose.project(across, 0.0, 0.52)
@@ -91,11 +92,13 @@ def leg(canvas, person, pose, x, y, side, shade):
   pattern = _texture(
     person.lower_texture, 1.3 * person.frequency, x * 10, y, canvas.pixel
   )
-  canvas.lay(canvas.cover(shoe), (world.SHOE, shade))
+  canvas.lay(canvas.cover(shoe), (appearance.SHOE, shade))
   canvas.lay(
     canvas.cover(jnp.minimum(thigh, shin)),
-    *shapes.blend(world.LOWER, world.LOWER_ACCENT, pattern, clothed * shade),
-    (world.SKIN, (1 - clothed) * shade),
+    *shapes.blend(
+      appearance.LOWER, appearance.LOWER_ACCENT, pattern, clothed * shade
+    ),
+    (appearance.SKIN, (1 - clothed) * shade),
   )
 
 
@@ -108,11 +111,11 @@ def _swing(person, pose, side):
 
 
 def trunk(canvas, person, pose, x, y, light, folds):
-  """Lays the torso with its print and opening, the neck, hips or skirt."""
+  """Draws the torso with its print and opening, the neck, hips or skirt."""
   knots = jnp.array([0.14, 0.165, 0.19, 0.30, 0.38, 0.50, 0.70])
   wide = jnp.array([0.034, 0.055, 0.100, 0.094, 0.083, 0.090, 0.094])
   deep = jnp.array([0.034, 0.045, 0.055, 0.064, 0.060, 0.066, 0.070])
-  # The profile of a body is one number a row.
+  # The profile of a body is one number per row.
   wide = jnp.interp(y[:, 0], knots, wide)[:, None] * person.shoulders
   deep = jnp.interp(y[:, 0], knots, deep)[:, None]
   half = jnp.hypot(wide * pose.cos, deep * pose.sin) * person.build
@@ -135,12 +138,12 @@ def trunk(canvas, person, pose, x, y, light, folds):
   canvas.lay(
     canvas.cover(jnp.maximum(jnp.abs(x) - half, torso)),
     *shapes.blend(
-      world.UPPER, world.UPPER_ACCENT, pattern, shade * (1 - inner)
+      appearance.UPPER, appearance.UPPER_ACCENT, pattern, shade * (1 - inner)
     ),
-    (world.INNER, shade * inner),
+    (appearance.INNER, shade * inner),
   )
   neck, _ = shapes.capsule(x, y, (0.0, 0.12), (0.0, 0.175), 0.030, 0.034)
-  canvas.lay(canvas.cover(neck), (world.SKIN, 0.78))
+  canvas.lay(canvas.cover(neck), (appearance.SKIN, 0.78))
   flare = 1 + 0.9 * person.skirt * jnp.clip(y - 0.5, 0, 0.3)
   end = jnp.where(person.skirt > 0, person.leg, 0.57)
   hips = jnp.maximum(0.46 - y, y - end)
@@ -149,19 +152,19 @@ def trunk(canvas, person, pose, x, y, light, folds):
   )
   canvas.lay(
     canvas.cover(jnp.maximum(jnp.abs(x) - half * flare, hips)),
-    *shapes.blend(world.LOWER, world.LOWER_ACCENT, pattern, shade),
+    *shapes.blend(appearance.LOWER, appearance.LOWER_ACCENT, pattern, shade),
   )
 
 
 def head(canvas, person, pose, x, y, light):
-  """Lays hat, hair and face."""
+  """Draws hat, hair and face."""
   cos, sin, _, tilt = pose
   nod = 0.012 * sin
   centre = (nod, 0.075 + 0.05 * tilt)
   wide = jnp.hypot(0.047 * cos, 0.056 * sin)
   skull = shapes.ellipse(x, y, centre, wide, 0.066)
   aside = jnp.clip((x - nod) / wide, -1, 1)
-  # How far a point of the head looks ahead: 1 the nose, -1 the nape.
+  # Direction of a point of the head: 1 for the nose, -1 for the nape.
   ahead = cos * jnp.sqrt(1.0001 - aside * aside) + sin * aside
   line = 0.045 + 0.09 * jnp.clip(0.45 - ahead, 0, 1)
   shade = 0.9 + 0.15 * light * aside
@@ -171,29 +174,29 @@ def head(canvas, person, pose, x, y, light):
   hat = jnp.where(person.hat == CAP, jnp.minimum(crown, peak), crown)
   canvas.lay(
     canvas.cover(hat) * jnp.where(person.hat != NO_HAT, 1.0, 0.0),
-    (world.HAT, shade),
+    (appearance.HAT, shade),
   )
   hairy = jnp.where(person.hair > 0, canvas.cover(y - line), 0.0)
   canvas.lay(
     canvas.cover(skull - 0.004 * hairy),
-    (world.HAIR, hairy * shade),
-    (world.SKIN, (1 - hairy) * shade),
+    (appearance.HAIR, hairy * shade),
+    (appearance.SKIN, (1 - hairy) * shade),
   )
 
 
 def mane(canvas, person, pose, x, y, near):
-  """Lays long hair if it falls on this side: `near` for the camera's side."""
+  """Draws long hair if it is on this side: `near` for the camera's side."""
   wide = jnp.hypot(0.050 * pose.cos, 0.040 * pose.sin)
   back = -0.026 * pose.sin
   fall, _ = shapes.capsule(
     x, y, (back, 0.06), (back, 0.03 + person.hair), wide, wide * 0.9
   )
   shown = (person.hair > 0.10) & ((pose.cos < 0) == near)
-  canvas.lay(jnp.where(shown, canvas.cover(fall), 0.0), (world.HAIR, 0.85))
+  canvas.lay(jnp.where(shown, canvas.cover(fall), 0.0), (appearance.HAIR, 0.85))
 
 
 def bag(canvas, person, pose, x, y, near):
-  """Lays the bag if it hangs on this side: `near` for the camera's side."""
+  """Draws the bag if it is on this side: `near` for the camera's side."""
   cos, sin = pose.cos, pose.sin
   size, is_pack = person.bag_size, person.bag == BACKPACK
   pack = jnp.maximum(
@@ -206,16 +209,16 @@ def bag(canvas, person, pose, x, y, near):
     jnp.abs(x - side * cos) - jnp.hypot(0.028 * cos, 0.070 * sin) * size,
     jnp.abs(y - low) - 0.055 * size,
   )
-  # Seen from straight ahead a bag at the side is still before the legs.
+  # Seen from straight ahead, a bag at the side is still in front of the legs.
   ahead = jnp.where(is_pack, -cos, 0.12 - side * sin)
   shown = (person.bag != NO_BAG) & ((ahead > 0) == near)
   cover = canvas.cover(jnp.where(is_pack, pack, hang) - 0.006)
   rim = 0.85 + 0.2 * shapes.wave(y * 8.0, 0.125, canvas.pixel)
-  canvas.lay(jnp.where(shown, cover, 0.0), (world.BAG, rim))
+  canvas.lay(jnp.where(shown, cover, 0.0), (appearance.BAG, rim))
 
 
 def straps(canvas, person, pose, x, y):
-  """Lays what a bag hangs by: two straps on the chest, or one across it."""
+  """Draws the straps of a bag: two on the chest, or one across it."""
   half = jnp.hypot(0.06 * pose.cos, 0.02 * pose.sin)
   pair = jnp.maximum(jnp.abs(jnp.abs(x) - half), y - 0.33)
   down = 0.45 + 5 * x * jnp.sign(pose.cos) * person.bag_side
@@ -224,4 +227,4 @@ def straps(canvas, person, pose, x, y):
   is_pack = person.bag == BACKPACK
   strap = jnp.maximum(jnp.where(is_pack, pair, slung) - 0.009, 0.165 - y)
   worn = (is_pack & (pose.cos > 0)) | (person.bag == SHOULDER_BAG)
-  canvas.lay(jnp.where(worn, canvas.cover(strap), 0.0), (world.BAG, 0.8))
+  canvas.lay(jnp.where(worn, canvas.cover(strap), 0.0), (appearance.BAG, 0.8))

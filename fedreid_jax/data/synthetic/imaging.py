@@ -1,21 +1,20 @@
-"""Photographs a pedestrian of the synthetic world: scene, light and sensor."""
+"""Renders synthetic images of pedestrians: scene, light and sensor."""
 
 import jax.numpy as jnp
 
 from fedreid_jax.core.types import Array
-from fedreid_jax.data.synthetic import appearance as world
-from fedreid_jax.data.synthetic import body, shapes
+from fedreid_jax.data.synthetic import appearance, body, shapes
 
 
 def _grid(height, width):
-  """Pixel centres in image heights: `[H, 1]` down, `[1, W]` from the middle."""
+  """Returns pixel centres in image heights: `[H, 1]`, `[1, W]` centred."""
   y = (jnp.arange(height, dtype=jnp.float32) + 0.5) / height
   x = (jnp.arange(width, dtype=jnp.float32) + 0.5 - width / 2) / height
   return y[:, None], x[None, :]
 
 
 def _occluder(canvas, shot, x, y):
-  """Lays what stands before the person: a post, a barrier, a passer-by."""
+  """Draws an occluder before the person: a post, a barrier, a passer-by."""
   place = shot.occluder_place - 0.5
   post = jnp.abs(x - 0.35 * place) - 0.028
   top = 0.62 + 0.25 * shot.occluder_place
@@ -34,11 +33,11 @@ def _occluder(canvas, shot, x, y):
   cover = canvas.cover(distance) * jnp.where(shot.occluder == 2, bars, 1.0)
   worn = jnp.where((y < 0.16) | (y > 0.52), 0.45, 0.9)
   shade = jnp.where(shot.occluder == 3, worn, 0.7 + 0.25 * y)
-  canvas.lay(cover, (world.OCCLUDER, shade))
+  canvas.lay(cover, (appearance.OCCLUDER, shade))
 
 
 def _scenery(canvas, camera, shot, x, y, feet):
-  """Lays everything that is left: ground, shadow, wall or foliage."""
+  """Draws the background: ground, shadow, wall or foliage."""
   u = x + shot.drift
   low = jnp.clip(y - camera.horizon, 0.0, 2.0)
   ground = jnp.clip(0.5 + low / canvas.pixel, 0, 1)
@@ -54,7 +53,10 @@ def _scenery(canvas, camera, shot, x, y, feet):
   dark = 1 - 0.5 * jnp.clip(0.5 - shadow * 25, 0, 1)
   shade = dark * (0.8 + 0.35 * grain)
   canvas.lay(
-    ground, *shapes.blend(world.GROUND, world.GROUND_DETAIL, 0.7 * tiles, shade)
+    ground,
+    *shapes.blend(
+      appearance.GROUND, appearance.GROUND_DETAIL, 0.7 * tiles, shade
+    ),
   )
   leaves = shapes.cloud(u * 22, y * 22, camera.seed) * 0.6 + 0.4 * grain
   columns = shapes.wave(u / camera.pitch, camera.pitch, canvas.pixel)
@@ -67,7 +69,7 @@ def _scenery(canvas, camera, shot, x, y, feet):
   canvas.lay(
     1.0,
     *shapes.blend(
-      world.WALL, world.WALL_DETAIL, structure, 0.75 + 0.35 * grain
+      appearance.WALL, appearance.WALL_DETAIL, structure, 0.75 + 0.35 * grain
     ),
   )
 
@@ -77,13 +79,13 @@ def _picture(person, camera, shot, height, width, infrared):
   y, x = _grid(height, width)
   size = 0.93 * shot.scale * person.height
   lens = jnp.maximum(1 / height, 1 / camera.lines)
-  # The background stays where it is; the crop around the person jitters.
+  # The background is fixed; the crop around the person varies.
   by = (y - 0.035 - shot.top) / size
   bx = (x - shot.left) / size + shot.lean * (by - 0.5)
   canvas = shapes.Canvas(lens / size)
   theta = camera.yaw + shot.yaw
   pose = body.Pose(jnp.cos(theta), jnp.sin(theta), shot.phase, camera.elevation)
-  # Seen from above a head is larger than the feet.
+  # Seen from above, a head is larger than the feet.
   bx = bx / (1 + 0.5 * camera.elevation * (0.5 - by))
   folds = 0.86 + 0.28 * shapes.cloud(bx * 14, by * 9, shot.seed)
   part = canvas, person, pose, bx, by
@@ -108,17 +110,17 @@ def _picture(person, camera, shot, height, width, infrared):
   weights = jnp.stack(
     [jnp.broadcast_to(plane, (height, width)) for plane in canvas.planes]
   )
-  # A product, not a sum of planes: compilers do not fuse it, and fused into
-  # what follows every layer would be drawn again for each of its uses.
+  # A matrix product instead of a sum of planes: compilers do not fuse it. If it
+  # were fused with its consumers, every layer would be drawn for each of them.
   return jnp.einsum('mhw,mc->chw', weights, paint)
 
 
 def _develop(planes, camera, shot, infrared):
-  """Turns reflected light into what the sensor stores: uint8 `[H, W, 3]`."""
+  """Converts reflected light to sensor output: uint8 `[H, W, 3]`."""
   _, height, width = planes.shape
   y, x = _grid(height, width)
   edge = jnp.clip(0.5 + 8 * (x * 0.7 + y - shot.shade_edge), 0, 1)
-  # An infrared camera brings its own lamp: a bright middle, no shadows.
+  # An infrared camera has its own lamp: a bright middle, no shadows.
   radius = x * x * 4 + (y - 0.45) * (y - 0.45)
   fall = jnp.where(infrared, 0.5 + camera.vignette, camera.vignette)
   shadow = 1 - jnp.where(infrared, 0.0, shot.shade) * edge
@@ -144,20 +146,20 @@ def _develop(planes, camera, shot, infrared):
 
 
 def photograph(
-  person: world.Identity,
-  camera: world.Camera,
-  shot: world.Shot,
+  person: appearance.Identity,
+  camera: appearance.Camera,
+  shot: appearance.Shot,
   infrared: Array,
   *,
   height: int,
   width: int,
 ) -> Array:
-  """Draws one person before one camera.
+  """Renders one person seen by one camera.
 
   Args:
-    person: who is seen.
-    camera: what sees.
-    shot: the moment.
+    person: parameters of the person.
+    camera: parameters of the camera.
+    shot: parameters of the moment.
     infrared: whether the camera is an infrared one, scalar bool.
     height: H, pixels.
     width: W, pixels.

@@ -1,15 +1,15 @@
-"""A synthetic world of pedestrians, to learn and to test on without data.
+"""Synthetic images of pedestrians for training and evaluation without data.
 
-`image = render(world key, domain, identity, camera, shot)` is a pure function:
-a person keeps build, skin, hair, garments, textures, shoes, bag and hat; a
-camera has a viewpoint, colour cast, exposure, sharpness, noise and scenery; a
-shot has a pose, a crop error, light and perhaps something in the way; a domain
-gives its people one fashion and its cameras one place. In the infrared
-colour is gone, and garments have reflectances drawn apart from it, or partly
-their brightness, while shapes and textures stay. `docs/synthetic.png` shows it.
+`image = render(key, domain, identity, camera, shot)` is a pure function: a
+person keeps build, skin, hair, garments, textures, shoes, bag and hat; a camera
+has a viewpoint, colour cast, exposure, sharpness, noise and scenery; a shot has
+a pose, a crop error, light and perhaps an occluder; a domain has one fashion
+and one kind of place. An infrared image has no colour: the reflectances of
+garments are drawn independently of it, or partly given by their brightness,
+while shapes and textures stay. `docs/synthetic.png` shows examples.
 
-How hard it is, 2026-11-21, seed 0, 64x32: 48 identities x 4 cameras x 3 shots
-a training domain; 60 other identities of the mall, 4 cameras, 2 shots, one the
+Difficulty, 2026-11-21, seed 0, 64x32: 48 identities x 4 cameras x 3 shots per
+training domain; 60 other identities of the mall, 4 cameras, 2 shots, one the
 query, one the gallery, without the query's own camera. Four 3x3
 conv-BN-ReLU-pool blocks (32, 64, 128, 128), BN neck, cross-entropy, crop and
 flip, 15 epochs of SGD at a constant 0.05; mean of 3 seeds (range):
@@ -23,34 +23,33 @@ flip, 15 epochs of SGD at a constant 0.05; mean of 3 seeds (range):
   trained on plaza                   41.4 (38.8-46.7)   30.7 (26.0-37.7)
   trained on all three               53.8 (49.6-59.2)   46.5 (43.7-49.6)
 
-The domain shift is real: on other identities of its own domain a network
-trained on one has a rank-1 of 75 to 82 (each of 3 domains, 3 seeds).
+The domain shift is substantial: on other identities of its own domain, a
+network trained on one domain has a rank-1 of 75 to 82 (each of 3 domains, 3
+seeds).
 
-Speed: the floor is 10,000 images of 128x64 in 30 s on two cores; measured
-11.9 s and, with both cores shared, 22.1 s, after 6 to 9 s of compiling.
+Speed: at least 10,000 images of 128x64 in 30 s on two cores are required;
+measured were 11.9 s and, with both cores in use by others, 22.1 s, after 6 to
+9 s of compilation.
 """
 
 import functools
-import os
 from typing import NamedTuple
 
 import jax
 import numpy as np
-from PIL import Image, ImageDraw
 
 from fedreid_jax import errors
 from fedreid_jax.core.types import Array
-from fedreid_jax.data.synthetic import appearance as world
-from fedreid_jax.data.synthetic import imaging
+from fedreid_jax.data.synthetic import appearance, imaging
 
-DOMAIN_NAMES = world.DOMAIN_NAMES
+DOMAIN_NAMES = appearance.DOMAIN_NAMES
 MODALITIES = ('visible', 'infrared')
 _WHERE = 'synthetic.generate'
-_BATCH = 64  # images rendered at once: small enough to stay in cache
+_BATCH = 64  # images rendered at once, few enough to stay in cache
 
 
 class Sample(NamedTuple):
-  """Rendered images and who and where each shows.
+  """Rendered images and their labels.
 
   Attributes:
     images: uint8 `[M, H, W, 3]`.
@@ -73,36 +72,48 @@ def render(
   height: int,
   width: int,
   modality: Array,
-  shared: Array | float = 0.0,
+  brightness_correlation: Array | float = 0.0,
 ) -> Array:
-  """Renders one image of the world `key`.
+  """Renders one image.
 
   Args:
-    key: the world's random key.
+    key: PRNG key of all synthetic images.
     domain: int scalar, as are identity, camera and shot.
     identity: a person of the domain.
     camera: a camera of the domain.
-    shot: a moment of this person before this camera.
+    shot: a moment of this person seen by this camera.
     height: H, pixels.
     width: W, pixels.
     modality: int scalar, 0 visible, 1 infrared.
-    shared: as in `generate`.
+    brightness_correlation: as in `generate`.
 
   Returns:
     image: uint8 `[H, W, 3]`.
   """
   scene = _sample(
-    key, domain, identity, camera, shot, modality=modality, shared=shared
+    key,
+    domain,
+    identity,
+    camera,
+    shot,
+    modality=modality,
+    brightness_correlation=brightness_correlation,
   )
   return _photograph(scene, height=height, width=width)
 
 
-def _sample(key, domain, identity, camera, shot, *, modality, shared):
-  place = world.sample_domain(key, domain)
+def _sample(
+  key, domain, identity, camera, shot, *, modality, brightness_correlation
+):
+  place = appearance.sample_domain(key, domain)
   return (
-    world.sample_identity(key, place, shared, domain, identity),
-    world.sample_camera(key, place, modality, domain, camera),
-    world.sample_shot(key, place, modality, domain, identity, camera, shot),
+    appearance.sample_identity(
+      key, place, brightness_correlation, domain, identity
+    ),
+    appearance.sample_camera(key, place, modality, domain, camera),
+    appearance.sample_shot(
+      key, place, modality, domain, identity, camera, shot
+    ),
     modality == 1,
   )
 
@@ -111,12 +122,17 @@ def _photograph(scene, *, height, width):
   return imaging.photograph(*scene, height=height, width=width)
 
 
-# Two programs: in one, the compiler fuses the draws into the pixels and draws
-# random numbers again for each of them.
+# Two programs: in one, the compiler would fuse the draws into the pixels and
+# draw the random numbers again for each of them.
 @jax.jit
-def _sample_batch(seed, modality, shared, *ids):
+def _sample_batch(seed, modality, brightness_correlation, *ids):
   key = jax.random.key(seed)
-  sample = functools.partial(_sample, key, modality=modality, shared=shared)
+  sample = functools.partial(
+    _sample,
+    key,
+    modality=modality,
+    brightness_correlation=brightness_correlation,
+  )
   return jax.vmap(sample)(*ids)
 
 
@@ -138,33 +154,33 @@ def generate(
   seed: int = 0,
   modality: str = 'visible',
   first_identity: int = 0,
-  shared: float = 0.0,
+  brightness_correlation: float = 0.0,
 ) -> Sample:
-  """Renders every identity before every camera, `shots` times each.
+  """Renders `shots` images of every identity by every camera.
 
-  Order: identity, then camera, then shot. Asking for more of anything leaves
-  the images that were there as they were.
+  The order is identity, then camera, then shot. Larger counts do not change the
+  images of smaller counts.
 
   Args:
     domain: which domain, from 0; `DOMAIN_NAMES` names the first few.
     identities: number of identities.
     cameras: number of cameras.
-    shots: number of shots of an identity before a camera.
+    shots: number of shots of an identity by a camera.
     height: H, pixels.
     width: W, pixels.
-    seed: which world.
+    seed: of all synthetic images.
     modality: 'visible' or 'infrared'; an infrared camera is another device
       than the visible one of its number, and its shots are other moments.
     first_identity: number of the first identity.
-    shared: how much of what garments reflect of the infrared is their
-      brightness, 0 (nothing, drawn apart) to 1.
+    brightness_correlation: weight of the brightness in the infrared
+      reflectance of garments, 0 (independent) to 1.
 
   Returns:
     sample: the images and their labels.
 
   Raises:
     ConfigError: for a count below one, a negative number, another modality or
-      a share outside 0 to 1.
+      a correlation outside 0 to 1.
   """
   _check(
     1,
@@ -175,8 +191,12 @@ def generate(
     width=width,
   )
   _check(0, domain=domain, seed=seed, first_identity=first_identity)
-  if not 0 <= shared <= 1:
-    raise errors.ConfigError(f'shared={shared!r}', _WHERE, 'from 0 to 1')
+  if not 0 <= brightness_correlation <= 1:
+    raise errors.ConfigError(
+      f'brightness_correlation={brightness_correlation!r}',
+      _WHERE,
+      'from 0 to 1',
+    )
   if modality not in MODALITIES:
     raise errors.ConfigError(
       f'modality={modality!r}', _WHERE, f'one of {", ".join(MODALITIES)}'
@@ -188,12 +208,12 @@ def generate(
   person = person + np.int32(first_identity)
   ids = np.stack([np.full_like(person, domain), person, camera, shot])
   kind = np.int32(MODALITIES.index(modality))
-  which = np.uint32(seed), kind, np.float32(shared)
+  which = np.uint32(seed), kind, np.float32(brightness_correlation)
   images = np.empty((len(person), height, width, 3), np.uint8)
   for start in range(0, len(person), _BATCH):
     rows = ids[:, start : start + _BATCH]
     num_rows = rows.shape[1]
-    # The last batch is padded: one compilation whatever the counts.
+    # The last batch is padded, so that all counts need one compilation.
     rows = np.pad(rows, ((0, 0), (0, _BATCH - num_rows)), mode='edge')
     scenes = _sample_batch(*jax.device_put((*which, *rows)))
     batch = _photograph_batch(scenes, height=height, width=width)
@@ -207,62 +227,3 @@ def _check(floor: int, **arguments: int) -> None:
       raise errors.ConfigError(
         f'{name}={value!r}', _WHERE, f'a whole number from {floor} up'
       )
-
-
-def contact_sheet(
-  path: str | os.PathLike,
-  *,
-  domains: int = 8,
-  identities: int = 3,
-  cameras: int = 4,
-  height: int = 128,
-  width: int = 64,
-  seed: int = 0,
-) -> None:
-  """Writes a picture of the world: a row a domain, a last one in infrared.
-
-  Args:
-    path: PNG file to write.
-    domains: rows of visible images.
-    identities: groups in a row, each one person before all cameras.
-    cameras: images in a group.
-    height: H of an image, pixels.
-    width: W of an image, pixels.
-    seed: which world.
-
-  Raises:
-    ResourceError: if the file cannot be written.
-  """
-  gap, margin = 8, 84
-  columns = identities * (cameras * width + gap)
-  sheet = Image.new(
-    'RGB', (margin + columns, (domains + 1) * (height + gap) + gap), 'white'
-  )
-  pen = ImageDraw.Draw(sheet)
-  rows = [(d, 'visible') for d in range(domains)] + [(0, 'infrared')]
-  for row, (domain, modality) in enumerate(rows):
-    sample = generate(
-      domain,
-      identities,
-      cameras,
-      1,
-      height=height,
-      width=width,
-      seed=seed,
-      modality=modality,
-    )
-    name = (
-      DOMAIN_NAMES[domain] if domain < len(DOMAIN_NAMES) else f'domain {domain}'
-    )
-    y = gap + row * (height + gap)
-    pen.text((6, y + 4), f'{name}\n{modality}', fill='black')
-    for image, person, camera in zip(*sample, strict=True):
-      x = margin + person * (cameras * width + gap) + camera * width
-      sheet.paste(Image.fromarray(image), (int(x), y))
-  try:
-    # The grain of the sensors makes true colour three times the size.
-    sheet.quantize(256).save(path, format='PNG', optimize=True)
-  except OSError as error:
-    raise errors.ResourceError(
-      f'cannot write {path}', 'synthetic.contact_sheet', str(error)
-    ) from error

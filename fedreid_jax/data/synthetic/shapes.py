@@ -1,19 +1,19 @@
-"""What a picture is made of: signed distances, noise, layers of material.
+"""Drawing primitives: signed distances, noise and layers of material.
 
 A distance becomes a coverage by the width of a pixel, or of the camera's own
-pixel if that is larger: blur costs nothing. Layers are laid front to back:
-each takes what light is left and adds it to the weight plane of its material,
-so that colour is one small product at the end.
+pixel if that is larger, so blur costs nothing. Layers are drawn front to back:
+each takes a part of the remaining light and adds it to the weight plane of its
+material, so that colour is one small product at the end.
 """
 
 import jax.numpy as jnp
 
 from fedreid_jax.core.types import Array
-from fedreid_jax.data.synthetic import appearance as world
+from fedreid_jax.data.synthetic import appearance
 
 
 def hash_grid(x: Array, y: Array, seed: Array) -> Array:
-  """Hashes whole coordinates to uint32, cheaply enough for every pixel."""
+  """Hashes integer coordinates to uint32, at low cost per pixel."""
   h = x.astype(jnp.int32).astype(jnp.uint32) * jnp.uint32(0x9E3779B1)
   h = h ^ (y.astype(jnp.int32).astype(jnp.uint32) * jnp.uint32(0x85EBCA77))
   h = (h ^ seed) * jnp.uint32(0xC2B2AE3D)
@@ -22,12 +22,12 @@ def hash_grid(x: Array, y: Array, seed: Array) -> Array:
 
 
 def unit(bits: Array) -> Array:
-  """Reads hashed bits as a number in [0, 1)."""
+  """Converts hashed bits to a number in [0, 1)."""
   return (bits >> 8).astype(jnp.float32) * (1 / 16777216.0)
 
 
 def cloud(x: Array, y: Array, seed: Array) -> Array:
-  """Smooth noise of unit spacing in [0, 1]."""
+  """Returns smooth noise of unit spacing in [0, 1]."""
   i, j = jnp.floor(x), jnp.floor(y)
   u, v = x - i, y - j
   u, v = u * u * (3 - 2 * u), v * v * (3 - 2 * v)
@@ -37,7 +37,7 @@ def cloud(x: Array, y: Array, seed: Array) -> Array:
 
 
 def capsule(x, y, start, end, radius, tip):
-  """Distance to a tapered capsule, and the place along it in [0, 1]."""
+  """Returns the distance to a tapered capsule, and the position along it."""
   dx, dy = end[0] - start[0], end[1] - start[1]
   along = (x - start[0]) * dx + (y - start[1]) * dy
   along = jnp.clip(along / (dx * dx + dy * dy + 1e-6), 0, 1)
@@ -46,36 +46,36 @@ def capsule(x, y, start, end, radius, tip):
 
 
 def ellipse(x, y, centre, wide, high):
-  """First-order distance to an ellipse."""
+  """Returns the first-order distance to an ellipse."""
   p, q = (x - centre[0]) / wide, (y - centre[1]) / high
   return (jnp.sqrt(p * p + q * q) - 1) * jnp.minimum(wide, high)
 
 
 def wave(phase, period, pixel):
-  """Square-ish wave in [0, 1] that fades to its mean below the resolution."""
+  """Returns a smooth square wave in [0, 1], its mean below the resolution."""
   contrast = jnp.clip(1.6 - 3.2 * pixel / period, 0, 1)
   level = jnp.clip(1.5 * jnp.sin(2 * jnp.pi * phase), -1, 1)
   return 0.5 + 0.5 * contrast * level
 
 
 def blend(base: int, accent: int, pattern, shade):
-  """The mix of two materials: `pattern` is the share of the accent."""
+  """Returns the mix of two materials; `pattern` is the accent's fraction."""
   return (base, (1 - pattern) * shade), (accent, pattern * shade)
 
 
 class Canvas:
-  """Weight planes of the materials and the light that is still to be used."""
+  """Weight planes of the materials and the light that is left."""
 
   def __init__(self, pixel):
     self.pixel, self.clear = pixel, 1.0
-    self.planes: list = [0.0] * world.MATERIALS
+    self.planes: list = [0.0] * appearance.MATERIALS
 
   def cover(self, distance):
-    """Coverage in [0, 1] of the shape inside `distance < 0`."""
+    """Returns the coverage in [0, 1] of the shape `distance < 0`."""
     return jnp.clip(0.5 - distance / self.pixel, 0, 1)
 
   def lay(self, coverage, *mix):
-    """Lays a layer behind those laid before; `mix` is (material, share)."""
+    """Draws a layer behind the earlier ones; `mix` is (material, weight)."""
     seen = self.clear * coverage
     for material, share in mix:
       self.planes[material] = self.planes[material] + seen * share

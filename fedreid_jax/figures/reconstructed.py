@@ -1,4 +1,4 @@
-"""Restored images, each beside the nearest real ones (DFH, figure 5)."""
+"""Reconstructed images beside the nearest real ones (DFH, figure 5)."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import numpy as np
 from fedreid_jax.core.types import ClientData
 from fedreid_jax.figures import canvas
 from fedreid_jax.figures.canvas import Photo
-from fedreid_jax.privacy.reconstruction import Restored, Verdict
+from fedreid_jax.privacy.reconstruction import Reconstructed, Verdict
 
 NEAREST = 3
 SHOWN = 16  # identities
@@ -15,23 +15,23 @@ BLOCKS = 2  # identities in a row
 
 
 def draw(
-  restored: Restored, verdict: Verdict, client: ClientData, title: str
+  reconstructed: Reconstructed, verdict: Verdict, client: ClientData, title: str
 ) -> Any:
-  """Draws, for some identities: restored, real, and the nearest real images.
+  """Draws reconstructed, real and nearest real images of some identities.
 
   Args:
-    restored: images.
-    verdict: on them.
-    client: whose.
+    reconstructed: images.
+    verdict: on these images.
+    client: owner of the real images.
     title: of the figure.
   """
   images = client.images()
 
   def block(k: int) -> list[Photo | None]:
-    person = restored.labels[k]
+    person = reconstructed.labels[k]
     own = np.flatnonzero(client.labels == person)[0]
     return [
-      Photo(restored.photos[k], None, f'person {person}'),
+      Photo(reconstructed.photos[k], None, f'person {person}'),
       Photo(images[own], None, f'person {person}'),
       *(
         Photo(
@@ -43,8 +43,12 @@ def draw(
       ),
     ]
 
-  num = min(len(restored.labels), SHOWN)
-  titles = ['restored', 'real', *(f'nearest {k + 1}' for k in range(NEAREST))]
+  num = min(len(reconstructed.labels), SHOWN)
+  titles = [
+    'reconstructed',
+    'real',
+    *(f'nearest {k + 1}' for k in range(NEAREST)),
+  ]
   empty: list[Photo | None] = [None] * len(titles)
   rows = []
   for first in range(0, num, BLOCKS):

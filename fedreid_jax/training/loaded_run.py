@@ -1,0 +1,157 @@
+"""A saved run: one of its models with its training and test images."""
+
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedreid_jax import errors
+from fedreid_jax.algorithms.statistics import moments
+from fedreid_jax.core import types
+from fedreid_jax.core.types import ClientData
+from fedreid_jax.data import load as data_lib
+from fedreid_jax.data.augment import Transforms
+from fedreid_jax.data.federation import Federation, Target
+from fedreid_jax.evaluation import classification, features
+from fedreid_jax.training import restored, run_files, snapshot
+
+
+class LoadedRun(NamedTuple):
+  """One model of a run with its training and test images.
+
+  Attributes:
+    config: of the run.
+    step: rounds of training.
+    name: of the model: 'global', 'cluster:GROUP' or 'client:NAME'.
+    model: the network.
+    variables: of the model; parameters that were never shared have their
+      initial values, only identity scores depend on them.
+    federation: images.
+    transforms: of images.
+    extractor: `(feature=, flip=)`, of `features.make_extractor`.
+    states: states of the server's components by their names, as far as each is
+      one array.
+  """
+
+  config: Any
+  step: int
+  name: str
+  model: types.Model
+  variables: types.Flat
+  federation: Federation
+  transforms: Transforms
+  extractor: Callable[..., Callable[..., np.ndarray]]
+  states: dict[str, np.ndarray]
+
+  def features(
+    self, images: np.ndarray, which: str, modalities: np.ndarray | None = None
+  ) -> np.ndarray:
+    """Returns features of images, float32 `[M, D]`.
+
+    Args:
+      images: uint8 `[M, H, W, ch]`.
+      which: 'feature' before the neck or 'embedding' after it.
+      modalities: `[M]`, 0 visible and 1 infrared; None: all are visible.
+    """
+    extract = self.extractor(feature=which, flip=False)
+    return extract(self.variables, images, modalities)
+
+  def ranked(
+    self, images: np.ndarray, modalities: np.ndarray | None = None
+  ) -> np.ndarray:
+    """Returns the features that the run's evaluation ranks, `[M, D]`."""
+    config = self.config.evaluation
+    extract = self.extractor(feature=config.feature, flip=config.flip)
+    return extract(self.variables, images, modalities)
+
+  def moments(
+    self, client: ClientData, which: str = 'feature'
+  ) -> moments.Moments:
+    """Returns the moments of a client's features, by identity.
+
+    Args:
+      client: owner of the images.
+      which: 'feature' before the neck or 'embedding' after it.
+    """
+    found = self.features(client.images(), which, client.modalities)
+    none = moments.zeros(client.num_identities, found.shape[1])
+    real = np.ones(len(found), bool)
+    return jax.jit(moments.merge)(none, found, client.labels, real)
+
+  def client(self, name: str) -> ClientData:
+    """Returns a client, the first if the name is ''.
+
+    Raises:
+      ConfigError: when there is none.
+    """
+    return _named(self.federation.clients, name, 'client', '--source')
+
+  def target(self, name: str) -> Target:
+    """Returns a retrieval test, the first if the name is ''.
+
+    Raises:
+      ConfigError: when there is none.
+    """
+    target = _named(self.federation.targets, name, 'target', '--target')
+    if target.protocol == classification.PROTOCOL:
+      raise errors.ConfigError(
+        f'{target.name} is a classification target, nothing is ranked',
+        '--target',
+        'give a run with retrieval tests',
+      )
+    return target
+
+
+def _named(found: Sequence[Any], name: str, kind: str, flag: str) -> Any:
+  for one in found:
+    if name in ('', one.name):
+      return one
+  names = ', '.join(one.name for one in found) or 'none'
+  raise errors.ConfigError(f'no {kind} {name!r}', flag, f'there are {names}')
+
+
+def load(
+  config, workdir: Path, which: str = 'latest', name: str = ''
+) -> LoadedRun:
+  """Loads a model of a run.
+
+  Args:
+    config: of the run, validated.
+    workdir: of the run.
+    which: checkpoint, 'latest', 'best' or a step.
+    name: of the model, '' for the server's (the first if there are several).
+
+  Raises:
+    IntegrityError: when there is no such checkpoint, or it does not verify or
+      fit the model.
+    ConfigError: for a model the run does not have.
+  """
+  with run_files.checkpoints_of(workdir) as saved:
+    step, models, _, _ = snapshot.restore(saved, which)
+    states = saved.restore_states(step)
+  name = snapshot.model_name(models, name)
+  federation = data_lib.load(config.data)
+  model, variables, transforms, mesh = restored.network(
+    config, federation, models[name]
+  )
+  extractor = functools.partial(
+    features.make_extractor,
+    model,
+    transforms.test,
+    mesh,
+    batch=config.evaluation.batch,
+  )
+  return LoadedRun(
+    config=config,
+    step=step,
+    name=name,
+    model=model,
+    variables={**variables, **models[name]},
+    federation=federation,
+    transforms=transforms,
+    extractor=functools.cache(extractor),
+    states=states,
+  )

@@ -1,0 +1,73 @@
+"""Manifests of checkpoints: the SHA-256 of every file of a step.
+
+`manifest-STEP.json` is written after the step, so a step without a manifest is
+incomplete. A step with a file that differs, or that belongs to another step or
+configuration, does not verify.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+FOLDER = 'checkpoints'  # in a work directory
+
+
+def files(workdir: Path) -> list[Path]:
+  """Returns the folders of steps, complete or not, and their manifests."""
+  return [*(workdir / FOLDER).glob('[0-9]*'), *complete(workdir)]
+
+
+def complete(workdir: Path) -> list[Path]:
+  """Returns the manifests of the steps that were saved completely."""
+  return [*(workdir / FOLDER).glob('manifest-*.json')]
+
+
+def path(root: Path, step: int) -> Path:
+  """Returns the manifest of a step in a folder of checkpoints."""
+  return root / f'manifest-{step}.json'
+
+
+def described(root: Path, step: int) -> dict[str, Any]:
+  """Returns the JSON part of a step: its number, configuration and run."""
+  return json.loads((root / str(step) / 'host/metadata').read_text())
+
+
+def digests(folder: Path) -> dict[str, str]:
+  """Returns the SHA-256 of the files in a folder by their paths."""
+  return {
+    path.relative_to(folder).as_posix(): hashlib.sha256(
+      path.read_bytes()
+    ).hexdigest()
+    for path in sorted(folder.rglob('*'))
+    if path.is_file()
+  }
+
+
+def verify(root: Path, step: int, config: str | None) -> str | None:
+  """Returns the first problem of a step, None if there is none.
+
+  Args:
+    root: folder of checkpoints.
+    step: number of the step.
+    config: digest of the configuration, None for any.
+  """
+  folder = root / str(step)
+  try:
+    expected = json.loads(path(root, step).read_text())
+  except (OSError, ValueError):
+    return 'it was not completed'
+  if not isinstance(expected, dict):
+    return 'its manifest is damaged'
+  found = digests(folder)
+  for name in sorted(expected.keys() | found.keys()):
+    if name not in found:
+      return f'{name} is missing'
+    if found[name] != expected.get(name):
+      return f'{name} was changed'
+  content = described(root, step)
+  if content.get('step') != step:
+    return f'it is step {content.get("step")}, renamed'
+  if config not in (None, content.get('config')):
+    return 'it is of another configuration'
+  return None

@@ -1,0 +1,114 @@
+"""Warnings of a run that diverges, and its end when it cannot recover."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from fedreid_jax import errors
+from fedreid_jax.core.types import ClientData
+from fedreid_jax.training import divergence, recorder
+from fedreid_jax.training.progress import Progress
+
+MAX_BAD_ROUNDS = 3  # in a row, each with an update that is not finite
+
+
+class Monitor:
+  """Checks the rounds of a run."""
+
+  def __init__(
+    self,
+    config,
+    record: recorder.Recorder,
+    clients: Sequence[ClientData],
+    progress: Progress,
+  ):
+    """Monitors a run.
+
+    Args:
+      config: all of it.
+      record: prints and stores warnings.
+      clients: of the run.
+      progress: of the run, in which findings are stored.
+    """
+    self._config, self._record = config, record
+    self._clients, self._progress = clients, progress
+
+  def check_weights(self, fell_back: bool) -> None:
+    """Reports a round whose aggregation weights could not be used."""
+    if fell_back:
+      self._record.say(
+        f'round {self._progress.done}: weights are zero or not finite, '
+        'weights by size are used instead'
+      )
+
+  def warn_once(self, warnings: Iterable[str]) -> None:
+    """Reports warnings of components, each once per run."""
+    for what in warnings:
+      if what not in [w['warning'] for w in self._progress.warnings]:
+        self._warn(what)
+
+  def check_updates(self, lost: list[str]) -> None:
+    """Reports clients whose update is not finite.
+
+    Args:
+      lost: names of these clients.
+
+    Raises:
+      DivergedError: after `MAX_BAD_ROUNDS` rounds in a row with any.
+    """
+    state = self._progress
+    state.bad_rounds = state.bad_rounds + 1 if lost else 0
+    if lost:
+      self._record.say(
+        f'round {state.done}: the update of {", ".join(lost)} is not finite; '
+        'left out, weights renormalised'
+      )
+    if state.bad_rounds >= MAX_BAD_ROUNDS:
+      raise errors.DivergedError(
+        f'{state.bad_rounds} rounds in a row with an update that is not finite '
+        f'({", ".join(lost)})',
+        f'round {state.done}',
+        divergence.to_lower(self._config),
+      )
+
+  def check_loss(
+    self, log: dict[str, Any], results: Callable[[], dict[str, Any]]
+  ) -> None:
+    """Warns once of a diverging model.
+
+    Args:
+      log: of the round.
+      results: returns the content of results.json.
+
+    Raises:
+      DivergedError: when the model cannot recover.
+    """
+    if not log['metrics']:
+      return
+    state = self._progress
+    here = [self._clients[k] for k in log['clients'][log['valid']]]
+    guessed = sum(c.num_images / c.num_identities for c in here)
+    state.course, found = divergence.follow(
+      state.course,
+      log['metrics']['loss'],
+      log['median_loss'],
+      log['metrics']['accuracy'],
+      100.0 * guessed / sum(c.num_images for c in here),
+    )
+    if found is None:
+      return
+    fix = self._warn(found.what, shown=not found.fatal)
+    if found.fatal:
+      # The round does not count: a resumed run repeats it.
+      self._record.results(results() | {'rounds': state.done - 1})
+      raise errors.DivergedError(found.what, f'round {state.done}', fix)
+
+  def _warn(self, what: str, shown: bool = True) -> str:
+    """Records a warning, prints it if `shown`, and returns the fix."""
+    done = self._progress.done
+    fix = divergence.to_lower(self._config)
+    warning = {'warning': what, 'fix': fix}
+    self._record.event(done, 'warning', warning)
+    self._progress.warnings.append({'round': done, **warning})
+    if shown:
+      self._record.say(f'warning: {what} — round {done} — {fix}')
+    return fix
