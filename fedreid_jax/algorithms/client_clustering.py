@@ -77,13 +77,13 @@ def make(options: Options = Options()) -> Component:
   )
 
 
-def _free_groups(groups, index, arrived, clusters):
+def _free_groups(groups, index, valid, clusters):
   """Numbers clusters by groups that no absent client holds.
 
   Args:
     groups: group of every client, int32 `[N]`.
     index: client of each upload, `[K]`.
-    arrived: which uploads count, bool `[K]`.
+    valid: which uploads count, bool `[K]`.
     clusters: first upload of each upload's cluster, int32 `[K]`.
 
   Returns:
@@ -91,17 +91,15 @@ def _free_groups(groups, index, arrived, clusters):
   """
   num = groups.shape[0]
   here = (
-    jnp.zeros(num, bool)
-    .at[jnp.where(arrived, index, num)]
-    .set(True, mode='drop')
+    jnp.zeros(num, bool).at[jnp.where(valid, index, num)].set(True, mode='drop')
   )
   held = (
     jnp.zeros(num, bool).at[jnp.where(here, num, groups)].set(True, mode='drop')
   )
   # Free numbers first, in order; there are at least as many as clusters.
   free = jnp.argsort(held, stable=True)
-  leads = arrived & (clusters == jnp.arange(clusters.shape[0]))
+  leads = valid & (clusters == jnp.arange(clusters.shape[0]))
   rank = jnp.cumsum(leads) - 1
-  return jnp.where(arrived, free[rank[clusters]], groups[index]).astype(
+  return jnp.where(valid, free[rank[clusters]], groups[index]).astype(
     groups.dtype
   )

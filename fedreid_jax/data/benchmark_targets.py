@@ -3,12 +3,11 @@
 import numpy as np
 
 from fedreid_jax import errors
-from fedreid_jax.data.datasets import registry, sysu_mm01
+from fedreid_jax.data.datasets import regdb, registry, sysu_mm01
 from fedreid_jax.data.federation import Images, Target, Trial
 from fedreid_jax.data.prepared import Prepared
 from fedreid_jax.evaluation import gallery_sampling, half_splits
 
-DIRECTIONS = ('infrared-visible', 'visible-infrared')
 # Data sets evaluated from one view to the other: the folder of the queries.
 QUERY_FOLDER = {'prid2011': 'cam_a', 'viper': 'cam_a', 'grid': 'probe'}
 # Number of test identities of a draw, where it is not half of them.
@@ -71,19 +70,19 @@ def sampled(
   Raises:
     ConfigError: for indoor search with an infrared gallery.
   """
-  if config.search == 'indoor' and config.direction != DIRECTIONS[0]:
+  if config.search == 'indoor' and config.direction != regdb.DIRECTIONS[0]:
     raise errors.ConfigError(
       'indoor search ranks visible images', 'data.search', "set it to 'all'"
     )
   infrared = images.modalities == 1
-  ask = infrared if config.direction == DIRECTIONS[0] else ~infrared
+  ask = infrared if config.direction == regdb.DIRECTIONS[0] else ~infrared
   query, pool = np.flatnonzero(ask), np.flatnonzero(~ask)
   people, cameras, names = (
     column[pool] for column in (images.identities, images.cameras, names)
   )
   official = protocol == 'sysu' and config.gallery_sampling == 'official'
   permutations = {}
-  if official and config.direction == DIRECTIONS[0]:
+  if official and config.direction == regdb.DIRECTIONS[0]:
     root = registry.locate(sysu_mm01.DATASET, config.root)
     permutations = sysu_mm01.permutations(root)
   drawn = []
@@ -91,7 +90,7 @@ def sampled(
     if protocol == 'llcm':
       side = config.direction.partition('-')[2]
       rows = gallery_sampling.llcm_gallery(people, cameras, names, trial, side)
-    elif config.direction != DIRECTIONS[0]:
+    elif config.direction != regdb.DIRECTIONS[0]:
       rows = gallery_sampling.sample_per_camera(
         people,
         cameras,

@@ -22,10 +22,10 @@ def test_fields_and_sections():
 def test_a_recipe_by_name_by_path_and_of_a_user(tmp_path):
   own = tmp_path / 'mine.py'
   own.write_text(
-    'from fedreid_jax.config import schema\n'
+    'from fedreid_jax.config import presets, schema\n'
     'def get_config(arg=None):\n'
     '  config = schema.default()\n'
-    '  schema.smoke(config)\n'
+    '  presets.smoke(config)\n'
     '  config.name = arg or "mine"\n'
     '  return config\n'
   )

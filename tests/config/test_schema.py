@@ -14,7 +14,7 @@ from typing import Annotated
 
 import jax.numpy as jnp
 
-from fedreid_jax.core.component import Component
+from fedreid_jax.core.component import Component, ComponentInfo
 from fedreid_jax.core.options import Checked, Range
 
 
@@ -24,7 +24,7 @@ class Options(Checked):
 
 
 def make(options: Options = Options()) -> Component:
-  return Component('my_rule', notice=f'lam is {options.lam}')
+  return Component('my_rule', info=ComponentInfo(notice=f'lam is {options.lam}'))
 """
 
 
@@ -58,7 +58,7 @@ def test_a_listed_plug_in_has_a_group(plugin):
   made = compose.load(
     config.components, {'my_rule': dict(config.my_rule)}, algorithms
   )
-  assert made[1].notice == 'lam is 2.0'
+  assert made[1].info.notice == 'lam is 2.0'
 
 
 @pytest.mark.parametrize(

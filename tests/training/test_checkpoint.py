@@ -163,7 +163,7 @@ def test_model_alone_is_an_ordinary_tree(saved, tmp_path):
 
 
 def test_states_of_server_components_alone(saved):
-  kept = saved.restore_slots(4)
+  kept = saved.restore_states(4)
   assert list(kept) == ['dfh']
   assert kept['dfh'].shape == (3, 4, 2)
 
