@@ -11,7 +11,7 @@ from fedreid_jax.core import placement
 from fedreid_jax.data import augment
 from fedreid_jax.evaluation import features
 from fedreid_jax.models import functional, networks
-from fedreid_jax.training import snapshot
+from fedreid_jax.training import loaded_run
 
 
 @functools.cache
@@ -30,7 +30,9 @@ def network():
   return model, variables
 
 
-def toy_run(components=('fedpav', 'dfh'), infrared=False) -> snapshot.Snapshot:
+def toy_run(
+  components=('fedpav', 'dfh'), infrared=False
+) -> loaded_run.LoadedRun:
   """Returns a run of two clients and one target.
 
   Args:
@@ -53,7 +55,7 @@ def toy_run(components=('fedpav', 'dfh'), infrared=False) -> snapshot.Snapshot:
     placement.make_mesh(1),
     batch=8,
   )
-  return snapshot.Snapshot(
+  return loaded_run.LoadedRun(
     config=config,
     step=1,
     name='global',
@@ -62,5 +64,5 @@ def toy_run(components=('fedpav', 'dfh'), infrared=False) -> snapshot.Snapshot:
     federation=images,
     transforms=transforms,
     extractor=functools.cache(extractor),
-    slots={},
+    states={},
   )

@@ -24,7 +24,8 @@ class Options(Checked):
 
 
 def make(options: Options = Options()) -> Component:
-  return Component('my_rule', info=ComponentInfo(notice=f'lam is {options.lam}'))
+  info = ComponentInfo(notice=f'lam is {options.lam}')
+  return Component('my_rule', info=info)
 """
 
 

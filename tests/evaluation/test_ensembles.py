@@ -160,6 +160,4 @@ def test_ensembles_of_a_standalone_run(clients, config, tmp_path, monkeypatch):
     capture_output=True,
     text=True,
   )
-  assert (
-    command.returncode == 2 and "unknown choice ('median',)" in command.stderr
-  )
+  assert command.returncode == 2 and "unknown choice 'median'" in command.stderr

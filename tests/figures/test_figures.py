@@ -198,9 +198,9 @@ def test_statistics_come_from_the_server_or_the_images(run):
   np.testing.assert_allclose(found[1, 1], means.var(0), atol=1e-5)
   kept = np.ones((4, 4, 8), np.float32)
   np.testing.assert_array_equal(
-    clouds.statistics(run._replace(slots={'dfh': kept})), kept
+    clouds.statistics(run._replace(states={'dfh': kept})), kept
   )
-  other = clouds.statistics(run._replace(slots={'dfh': kept[:3]}))
+  other = clouds.statistics(run._replace(states={'dfh': kept[:3]}))
   np.testing.assert_array_equal(other, found)
   assert isinstance(run.moments(client), moments.Moments)
 
@@ -210,7 +210,7 @@ def test_hallucinated_features_have_the_statistics(run):
   dfs = np.zeros((4, 4, 8), np.float32)
   dfs[:, 0] = np.arange(4)[:, None]
   dfs[:, 2] = 1
-  found = clouds.hallucinated(run._replace(slots={'dfh': dfs}), 0)
+  found = clouds.hallucinated(run._replace(states={'dfh': dfs}), 0)
   assert [c.domain for c in found] == [
     'birch',
     'cedar',

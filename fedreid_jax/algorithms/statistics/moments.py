@@ -40,15 +40,15 @@ def merge(
     valid: bool `[B]`.
   """
   num = moments.count.shape[0]
-  slots = jnp.where(valid, labels, num)
+  owners = jnp.where(valid, labels, num)
 
   def total(values):
-    return jax.ops.segment_sum(values, slots, num)
+    return jax.ops.segment_sum(values, owners, num)
 
   ones = total(valid.astype(jnp.float32))
   each = jnp.maximum(ones, 1.0)[:, None]
   mean = total(features) / each
-  gap = features - mean[jnp.minimum(slots, num - 1)]
+  gap = features - mean[jnp.minimum(owners, num - 1)]
   m2 = total(gap * gap)
   count = moments.count + ones
   share = (ones / jnp.maximum(count, 1.0))[:, None]
