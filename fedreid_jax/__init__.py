@@ -14,13 +14,16 @@ if TYPE_CHECKING:
   from fedreid_jax.evaluation.ranking import evaluate_ranking
   from fedreid_jax.evaluation.retrieval import evaluate_retrieval
   from fedreid_jax.training.loop import train
+  from fedreid_jax.training.simulation import Simulation, client_data
   from fedreid_jax.training.snapshot import Snapshot, evaluate, load
 
 __version__ = '0.2.0'
 
 __all__ = [
   'Gallery',
+  'Simulation',
   'Snapshot',
+  'client_data',
   'errors',
   'evaluate',
   'evaluate_ranking',
@@ -32,7 +35,9 @@ __all__ = [
 
 _MODULES = {
   'Gallery': 'evaluation.index',
+  'Simulation': 'training.simulation',
   'Snapshot': 'training.snapshot',
+  'client_data': 'training.simulation',
   'evaluate': 'training.snapshot',
   'evaluate_ranking': 'evaluation.ranking',
   'evaluate_retrieval': 'evaluation.retrieval',

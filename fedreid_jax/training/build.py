@@ -140,7 +140,14 @@ def _num_devices(config, num_clients: int) -> int:
 
 
 def make_executor(
-  config, federation: Federation, model, components, transforms, mesh
+  config,
+  federation: Federation,
+  model,
+  components,
+  transforms,
+  mesh,
+  *,
+  optimizer: optimizers.Optimizer | None = None,
 ) -> simulation.Simulation:
   """Builds the executor of the rounds of a federation.
 
@@ -151,6 +158,7 @@ def make_executor(
     components: of the method.
     transforms: of images, for training and test.
     mesh: devices.
+    optimizer: of the clients, None for that of the configuration.
   """
   clients, local = federation.clients, config.local
   public = federation.public
@@ -182,6 +190,7 @@ def make_executor(
     image_shape=images.shape,
     num_steps=shape[0],
     masked=masked,
+    optimizer=optimizer or optimizers.make(config.optim),
   )
   deterministic = config.execution.deterministic
   algorithm = compose.compose(
@@ -222,12 +231,11 @@ def _settings(
     model: the network.
     components: of the method.
     transforms: of images, for training and test.
-    **shapes: `outputs`, `image_shape`, `num_steps` and `masked`.
+    **shapes: `outputs`, `image_shape`, `num_steps`, `masked`, `optimizer`.
   """
   return local_step.Settings(
     model=model,
     objective=objective.make(config.loss),
-    optimizer=optimizers.make(config.optim),
     schedule=optimizers.schedule(config.optim, config.rounds),
     train_transform=transforms.train,
     test_transform=transforms.test,
