@@ -29,8 +29,18 @@ def path(root: Path, step: int) -> Path:
 
 
 def described(root: Path, step: int) -> dict[str, Any]:
-  """Returns the JSON part of a step: its number, configuration and run."""
-  return json.loads((root / str(step) / 'host/metadata').read_text())
+  """Returns the JSON part of a step: its number, configuration and run.
+
+  A step of version 0.1 has the part of the run only, and its number is that of
+  its folder. Models of such steps can be restored, runs cannot be resumed.
+  """
+  found = json.loads((root / str(step) / 'host/metadata').read_text())
+  if 'run' not in found:
+    found = {'step': step, 'config': None, 'run': found}
+  run = found['run']
+  if 'world' in run:  # the name of the source until version 0.2
+    run['source'] = run.pop('world')
+  return found
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -68,6 +78,7 @@ def verify(root: Path, step: int, config: str | None) -> str | None:
   content = described(root, step)
   if content.get('step') != step:
     return f'it is step {content.get("step")}, renamed'
-  if config not in (None, content.get('config')):
+  own = content.get('config')  # None of a step of version 0.1
+  if None not in (config, own) and config != own:
     return 'it is of another configuration'
   return None
