@@ -1,1 +1,1 @@
-"""Built-in components, one per module; each `make(options)` returns a Component."""
+"""Built-in components, one per module; `make(options)` returns a Component."""

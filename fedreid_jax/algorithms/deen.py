@@ -75,7 +75,7 @@ def make(options: Options = Options()) -> Component:
       raise errors.ConfigError(
         'the network does not compute two expansions of an image',
         'components: deen',
-        "set model.name to 'deen'",
+        'train the network deen',
       )
     labels, modalities, valid = (
       ctx.batch.labels,

@@ -1,4 +1,4 @@
-"""FedATT: clients that differ more from the server have more attention per layer.
+"""FedATT: aggregation with attention to clients that differ from the server.
 
 Ji et al., Learning private neural language modeling with attentive aggregation,
 IJCNN 2019, eq. 5-7. For every parameter l and client k of the cohort,

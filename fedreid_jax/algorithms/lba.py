@@ -62,7 +62,7 @@ def make(options: Options = Options()) -> Component:
       raise errors.ConfigError(
         'the network does not align images',
         'components: lba',
-        "set model.name to 'lba'",
+        'train the network lba',
       )
     rebuilt = jnp.split(extras['copies'].logits, 1 + len(alignment.LEVELS))[1:]
     entropy = dense = jnp.float32(0)
