@@ -206,7 +206,7 @@ class Transport(NamedTuple):
 
 
 class Cluster(Protocol):
-  """Assigns a server model, an index below `N`, to each client of the cohort."""
+  """Assigns a server model, an index below `N`, to each client of a cohort."""
 
   def __call__(self, groups: Array, ctx: contexts.ServerCtx, /) -> Array:
     """Returns int32 `[K]` from the groups of all clients, int32 `[N]`."""

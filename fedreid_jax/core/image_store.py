@@ -1,4 +1,4 @@
-"""Images of clients on devices: all images, or one segment of a round at a time.
+"""Images of clients on devices: all images, or those of one segment of a round.
 
 A process reads only the images of the clients on its own devices.
 """
