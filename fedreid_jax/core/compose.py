@@ -1,4 +1,4 @@
-"""Composition of components into one algorithm: ownership and order of hooks."""
+"""Composition of components into an algorithm: ownership and order of hooks."""
 
 import dataclasses
 import importlib

@@ -1,4 +1,4 @@
-"""Images and tasks of a round, complete or cut into segments within a budget."""
+"""Images and tasks of a round, complete or in segments that fit in a budget."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
