@@ -1,1 +1,1 @@
-"""One idea a module; each `make(options)` returns a Component."""
+"""Built-in components, one per module; `make(options)` returns a Component."""

@@ -1,24 +1,26 @@
-"""Cosine distance weight: clients whose model changed more count more.
+"""Cosine distance weight: clients are weighted by the change of their model.
 
 Zhuang et al. (FedReIDBench), ACM MM 2020, section 5.2, and its journal version,
-eq. 1 and 2. With g the identity scores of one batch by the model a client
-received and g' by the model it trained, both with the classifier of their time,
+eq. 1 and 2. Let g be the identity scores of one batch by the model that a
+client received, and g' the scores by the model that it trained, each with its
+own classifier. Then
 
   d_k = mean_i [ 1 - <g_i, g'_i> / (|g_i| |g'_i|) ],
   w = sum_{k in S} (d_k / sum_{j in S} d_j) w_k.
 
-The batch is the round's first, of the client's own images (`batch='local'`), or
-the first public ones (`batch='public'`, the journal's algorithms). Both models
-are in evaluation mode, but normalise with the moments of that batch: running
-moments belong to neither, those of the received model being an average and
-those of the trained one delayed, and their errors would enter d. A batch of one
-image has no moments; there the running ones are used.
+The batch is the first batch of the round, which contains the client's own
+images (`batch='local'`), or the first public images (`batch='public'`, the
+algorithms of the journal). Both models are in evaluation mode, but normalise
+with the moments of that batch. The running moments fit neither model: those of
+the received model are an average and those of the trained model are delayed,
+and these errors would enter d. A batch of one image has no moments; in that
+case the running moments are used.
 
 Deviations from the paper: the conference's Algorithm 3 divides by sum 1/m_k, so
-that weights do not sum to one; the journal's equation and the released code do
-not. Deviations from the released code: it takes an augmented batch and both
-models in training mode, where dropout adds to d; here the test transform and no
-dropout. If no model changed, weights are by size.
+that the weights do not sum to one; the journal's equation and the released code
+do not. Deviations from the released code: it uses an augmented batch and both
+models in training mode, where dropout adds to d; this module uses the test
+transform and no dropout. If no model changed, the weights are by size.
 """
 
 import dataclasses
@@ -95,8 +97,7 @@ def make(options: Options = Options()) -> Component:
     return identity.masked_mean(jnp.maximum(1.0 - near, 0.0), valid)
 
   def of_own(first: Batch, ctx: RoundEndCtx) -> tuple[tuple[()], Array]:
-    sent = distance(ctx, first.images, first.valid, first.modalities)
-    return (), sent
+    return (), distance(ctx, first.images, first.valid, first.modalities)
 
   def of_public(state: tuple[()], ctx: RoundEndCtx) -> tuple[tuple[()], Array]:
     valid = jnp.ones(ctx.message.shape[0], bool)

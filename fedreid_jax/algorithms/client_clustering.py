@@ -1,21 +1,21 @@
 """Client clustering: similar clients share a model.
 
 Zhuang et al. (FedReIDBench), journal version, section 5.1 and Algorithm 2.
-After local training each client's model embeds the same public images X, u_k is
-all of its features as one vector, and one step of FINCH with the cosine
+After local training each client's model embeds the same public images X. All of
+its features together are one vector u_k, and one step of FINCH with the cosine
 distance (`clustering.finch`) splits the cohort S into clusters c:
 
-  w_c = sum_{k in c} (n_k / sum_{j in c} n_j) w_k,
+  w_c = sum_{k in c} (n_k / sum_{j in c} n_j) w_k.
 
-from which the clients of c start their next round. A client that was not drawn,
+The clients of c start their next round from w_c. A client that was not sampled,
 or whose upload is lost, keeps the model of its last cluster. With 'cdw' the
 weights within a cluster are cosine distances. The models are in evaluation mode
-with the moments of batch normalisation of X itself: the running moments of a
-trained model are delayed, and clients would differ by the delay.
+and use the moments of batch normalisation of X itself: the running moments of a
+trained model are delayed, and clients would differ by this delay.
 
-Deviations from the paper: it does not say how a batch of features becomes one
-vector; here they are put one after another (`represent='mean'` averages them).
-X is the first `images` public ones in every round. Algorithm 2 sums the weights
+Deviations from the paper: it does not specify how a batch of features becomes
+one vector; this module concatenates them (`represent='mean'` averages them). X
+is the first `images` public images in every round. Algorithm 2 sums the weights
 over S inside a cluster, where they would not sum to one. There is no released
 code of the clustering.
 """
@@ -39,10 +39,11 @@ class Options(Checked):
   """Hyper-parameters of client clustering."""
 
   images: Annotated[
-    int, Range(1), 'public images on which clients are compared'
+    int, Range(1), 'number of public images on which clients are compared'
   ] = 32
   represent: Annotated[
-    Literal['flatten', 'mean'], "a client's features as one vector"
+    Literal['flatten', 'mean'],
+    "how a client's features become one vector: concatenated or averaged",
   ] = 'flatten'
 
 
@@ -78,25 +79,27 @@ def make(options: Options = Options()) -> Component:
 
 
 def _free_groups(groups, index, valid, clusters):
-  """Numbers clusters by groups that no absent client holds.
+  """Assigns to each cluster a group that no absent client uses.
 
   Args:
     groups: group of every client, int32 `[N]`.
     index: client of each upload, `[K]`.
-    valid: which uploads count, bool `[K]`.
+    valid: whether each upload is valid, bool `[K]`.
     clusters: first upload of each upload's cluster, int32 `[K]`.
 
   Returns:
-    int32 `[K]`; uploads that do not count keep their group.
+    int32 `[K]`; invalid uploads keep their group.
   """
   num = groups.shape[0]
-  here = (
+  present = (
     jnp.zeros(num, bool).at[jnp.where(valid, index, num)].set(True, mode='drop')
   )
   held = (
-    jnp.zeros(num, bool).at[jnp.where(here, num, groups)].set(True, mode='drop')
+    jnp.zeros(num, bool)
+    .at[jnp.where(present, num, groups)]
+    .set(True, mode='drop')
   )
-  # Free numbers first, in order; there are at least as many as clusters.
+  # Free numbers come first, in order; there are at least as many as clusters.
   free = jnp.argsort(held, stable=True)
   leads = valid & (clusters == jnp.arange(clusters.shape[0]))
   rank = jnp.cumsum(leads) - 1

@@ -1,28 +1,29 @@
-"""DEEN: expanded embeddings, diverse yet between the modalities.
+"""DEEN: diverse embedding expansion between the modalities.
 
 Zhang and Wang, "Diverse embedding expansion network and low-light cross-
 modality benchmark for visible-infrared person re-identification" (CVPR 2023).
-The network `models.deen` makes two more embeddings of every image; with `f` the
-features of the images, `f1`, `f2` of the expansions, before the neck, the loss
-is
+The network `models.deen` computes two more embeddings of every image. Let `f`
+be the features of the images and `f1`, `f2` those of the expansions, all before
+the neck. The loss is
 
   L = CE + L_tri + lam_cpm [CPM(f, f1) + CPM(f, f2)] + lam_ort L_ort (eq. 10),
 
 where cross-entropy and hard triplet loss are over all three, and `CPM` and
 `L_ort` are those of `losses.embedding_expansion`. It is the whole loss: the
-plain one has to be switched off (`loss.identity = loss.triplet = 0`).
+plain loss has to be switched off (`loss.identity = loss.triplet = 0`).
 
 Deviations from the paper, all of which are those of the released code: each of
-the three aims of CPM has a hinge of its own (eq. 3 has one around all), the
-distance that pushes an expansion from its origin is a constant, and negatives
-are the nearest centres; there are two branches and `lam_ort` is 0.01 (table 6
-and figure 6: three and 0.1); the attention of an MFA block is divided by its
-size (eq. 7: softmax), and a branch of DEE is a mean (eq. 1: a sum). Deviations
-from the released code: its position attention views half the channels of two
-halves of an image as one position, here a position is a position; identities of
-one modality in a batch, which its sampler excludes, do not enter CPM; what is
-ranked is an image's own embedding, where it also adds up the similarities of
-all three before and after the neck.
+the three terms of CPM has its own hinge (eq. 3 has one around all), the
+distance that pushes an expansion from its origin is a constant, and the
+negatives are the nearest centres; there are two branches and `lam_ort` is 0.01
+(table 6 and figure 6: three and 0.1); the attention of an MFA block is divided
+by its size (eq. 7: softmax), and a branch of DEE is a mean (eq. 1: a sum).
+Deviations from the released code: its position attention treats half the
+channels of two halves of an image as one position, while here a position is a
+position; identities that have one modality in a batch, which its sampler
+excludes, do not enter CPM; the feature that is ranked is an image's own
+embedding, while the released code also adds the similarities of all three
+before and after the neck.
 """
 
 import dataclasses
@@ -48,15 +49,17 @@ class Options(Checked):
   lam_ort: Annotated[
     float, Range(0), "weight of the branches' inner products"
   ] = 0.01
-  margin: Annotated[float, Range(0), 'of the hard triplet loss'] = 0.3
-  cpm_margin: Annotated[float, Range(0), 'of centre-guided pair mining'] = 0.2
+  margin: Annotated[float, Range(0), 'margin of the hard triplet loss'] = 0.3
+  cpm_margin: Annotated[
+    float, Range(0), 'margin of centre-guided pair mining'
+  ] = 0.2
 
 
 def make(options: Options = Options()) -> Component:
   """Builds the component.
 
   Raises:
-    ConfigError: once it is traced, for a network that does not make two
+    ConfigError: when a step is traced, if the network does not compute two
       expansions.
   """
   lam_cpm, lam_ort, margin = options.lam_cpm, options.lam_ort, options.margin
@@ -70,9 +73,9 @@ def make(options: Options = Options()) -> Component:
     size = ctx.batch.labels.shape[0]
     if every is None or every.feature.shape[0] != 3 * size:
       raise errors.ConfigError(
-        'the network makes no two expansions of an image',
+        'the network does not compute two expansions of an image',
         'components: deen',
-        'train the network deen with it',
+        'train the network deen',
       )
     labels, modalities, valid = (
       ctx.batch.labels,

@@ -1,4 +1,4 @@
-"""DFH: domain feature hallucination from statistics instead of images.
+"""DFH: domain and feature hallucination from shared statistics.
 
 Yang, Zhong, Luo, Li and Sebe, "Federated and Generalized Person
 Re-identification through Domain and Feature Hallucinating". The domain feature
@@ -8,41 +8,43 @@ and biased variance s_ij (eq. 3.1):
   m_i = mean_j mu_ij, v_i = var_j mu_ij, p_i = mean_j s_ij, q_i = var_j s_ij.
 
 A client sends them after local training (and once before round 0), and the
-server sends all of them to every client. Each step draws, for every domain k, a
-mean M_k = m_k + sqrt(v_k) e1 and a variance V_k = p_k + sqrt(q_k) e2, and, with
-b = BN(F_i) the features of the batch, normalised by the batch's own moments,
+server sends all of them to every client. Each step samples, for every domain k,
+a mean M_k = m_k + sqrt(v_k) e1 and a variance V_k = p_k + sqrt(q_k) e2. With
+b = BN(F_i) the features of the batch, normalised by the batch's own moments, it
 hallucinates
 
   F_k = M_k + sqrt(V_k) b for k != i                (feature, eq. 3.2)
   F_nov = sum_k w_k M_k + sqrt(sum_k w_k V_k) b     (domain), w ~ Dir(alpha).
 
-Its ablations make F_nov of features instead (table 2): Dirichlet-MixUp is
-sum_k w_k F_k, w ~ Dir(alpha); Feature-MixUp is u F_a + (1 - u) F_b, u uniform
-on [0, 1] (Beta(1, 1)), of two different domains a and b. In both F_i are the
-images' own features (`mix_own='raw'`) or hallucinated like the others'.
+The ablations of the paper compute F_nov from features instead (table 2):
+Dirichlet-MixUp is sum_k w_k F_k, w ~ Dir(alpha); Feature-MixUp is u F_a +
+(1 - u) F_b, u uniform on [0, 1] (Beta(1, 1)), of two different domains a and b.
+In both F_i are the images' own features (`mix_own='raw'`) or hallucinated like
+the others.
 
   L = L_ori + lam [ L_tri(F_nov) + 1/(N-1) sum_{k != i} L_tri(F_k) ] (eq. 3.6)
 
 The statistics are measured on the client's trained model in evaluation mode,
 with moments of batch normalisation that are re-estimated at its weights on the
 same images (`core.batch_stats`). The running moments follow the weights with a
-delay; statistics measured with them come out too large, make weights grow and
-become larger again. `sigma_ratio` is the root mean square of sqrt(p_i) over
-that of the batch's standard deviation; it is below 1 unless statistics are
-measured in another mode than they are used in.
+delay; statistics that are measured with them are too large, make the weights
+grow and grow themselves as a result. `sigma_ratio` is the root mean square of
+sqrt(p_i) over that of the batch's standard deviation; it is below 1 unless
+statistics are measured in a different mode from the one in which they are used.
 
-Deviations from the paper: it does not say whether F is the pooled feature or
-its normalisation, which its group's code calls by the same name, pool5. Both
+Deviations from the paper: it does not state whether F is the pooled feature or
+its normalisation, for which its group's code uses the same name, pool5. Both
 readings are implemented, each with the classifier, the triplet loss, the
 statistics, the hallucinated features of table 5 and retrieval in one space:
 `space='f'`, F is the pooled feature of a network without a neck, and
-`space='b'`, F is the embedding after the neck. V_k is drawn from a normal law
-with mass below zero, of which the paper says nothing; draws are clamped at 1e-6
-before mixing (`negative_variance`), and their share is a metric, apart from the
-share of channels that are dead. DFS and weights are drawn at every step, as its
-introduction says; its Algorithm 1 draws once a round (`resample='round'`), and
-there from client i where k is meant. Weights of the mean are images (eq. 3.7),
-not identities (section 3). There is no released code of the method.
+`space='b'`, F is the embedding after the neck. V_k is sampled from a normal
+distribution with mass below zero, which the paper does not discuss; samples are
+clamped at 1e-6 before mixing (`negative_variance`), and their share is a
+metric, separate from the share of dead channels. DFS and weights are sampled at
+every step, as in the introduction of the paper; its Algorithm 1 samples once a
+round (`resample='round'`), and writes client i where k is meant. Weights of the
+mean are numbers of images (eq. 3.7), not of identities (section 3). There is no
+released code of the method.
 """
 
 import dataclasses
@@ -68,7 +70,7 @@ from fedreid_jax.core.types import Array, Flat, Metrics, Outputs
 from fedreid_jax.losses import hallucination, identity, metric
 from fedreid_jax.models import norm
 
-# The field of `Outputs` that is F in each reading of the paper.
+# The field of `Outputs` that corresponds to F in each reading of the paper.
 SPACES = {'b': 'embedding', 'f': 'feature'}
 
 
@@ -80,33 +82,33 @@ class Options(Checked):
   alpha: Annotated[
     tuple[float, ...],
     Range(1e-9),
-    'concentration of the Dirichlet law, one for all domains or one each, '
-    "in the order of the clients' names",
+    'concentration of the Dirichlet distribution: one value for all domains, '
+    "or one per domain in the order of the clients' names",
   ] = (1.0,)
   margin: Annotated[
-    float, Range(0), 'of the triplet loss on hallucinated features'
+    float, Range(0), 'margin of the triplet loss on hallucinated features'
   ] = 0.5
   space: Annotated[
     Literal['f', 'b'],
     'features: pooled (f, with model.neck=none, so that classifier and '
-    'retrieval use them too) or embeddings (b)',
+    'retrieval use them as well) or embeddings (b)',
   ] = 'f'
   novel: Annotated[
     hallucination.Novel,
-    'how the novel domain is made; none leaves its term out',
+    'construction of the novel domain; none omits its term',
   ] = 'dirichlet'
   loss: Annotated[
-    Literal['triplet', 'identity'], 'on hallucinated features (table 5)'
+    Literal['triplet', 'identity'], 'loss on hallucinated features (table 5)'
   ] = 'triplet'
   resample: Annotated[
     Literal['step', 'round'],
-    'draw statistics and weights every step or every round',
+    'sample statistics and weights at every step or every round',
   ] = 'step'
   negative_variance: Annotated[
-    hallucination.Negative, 'treatment of a variance drawn below zero'
+    hallucination.Negative, 'treatment of a variance sampled below zero'
   ] = 'clamp'
   mix_weights: Annotated[
-    hallucination.Mix, 'mixup weights per batch or sample'
+    hallucination.Mix, 'mixup weights per batch or per sample'
   ] = 'batch'
   mix_own: Annotated[
     hallucination.Own, 'features of the own domain in a mixup'
@@ -114,8 +116,8 @@ class Options(Checked):
   min_identities: Annotated[
     int,
     Range(1),
-    'a client with fewer is refused: the statistics of one identity are its '
-    'mean feature',
+    'least number of identities of a client; the statistics of one identity '
+    'reveal its mean feature',
   ] = 2
 
 
@@ -123,7 +125,7 @@ def make(options: Options = Options()) -> Component:
   """Builds the component.
 
   Raises:
-    ConfigError: for no `alpha`.
+    ConfigError: if `alpha` is empty.
   """
   lam, alpha, margin = options.lam, options.alpha, options.margin
   space, novel, loss = options.space, options.novel, options.loss
@@ -135,7 +137,9 @@ def make(options: Options = Options()) -> Component:
   mix_own, min_identities = options.mix_own, options.min_identities
   if not alpha:
     raise errors.ConfigError(
-      'no concentration', 'dfh.alpha', 'give one for all domains or one each'
+      'alpha is empty',
+      'dfh.alpha',
+      'give one value for all domains or one per domain',
     )
 
   def represent(outputs: Outputs) -> Array:
@@ -146,7 +150,7 @@ def make(options: Options = Options()) -> Component:
       raise errors.ConfigError(
         f'{len(alpha)} values of alpha for {ctx.num_clients} clients',
         'dfh.alpha',
-        'give one, or one for each client',
+        'give one value, or one per client',
       )
     return jnp.zeros((ctx.num_clients, 4, represent(ctx.outputs).shape[1]))
 
@@ -210,9 +214,10 @@ def make(options: Options = Options()) -> Component:
       num = len(np.unique(client.labels))
       if num < min_identities:
         raise errors.DataError(
-          f'{num} identities, too few to hide one in the statistics it shares',
+          f'{num} identities are too few: the shared statistics would reveal '
+          'features of single persons',
           f'client {client.name}',
-          'leave it out, or set dfh.min_identities',
+          'remove the client, or lower dfh.min_identities',
         )
 
   data_pass = DataPass(
@@ -237,7 +242,7 @@ def make(options: Options = Options()) -> Component:
 
 
 def _warn(metrics: dict[str, float]) -> str:
-  """Returns a warning if statistics are larger than what they are of."""
+  """Returns a warning if the statistics exceed those of the batches."""
   if metrics['sigma_ratio'] <= 1.0:
     return ''
   return (

@@ -1,10 +1,11 @@
-"""DNS: alignment and distillation between domains, after their shift.
+"""DNS: alignment and distillation between domains after domain shifting.
 
 Jiang et al., "Domain shifting: a generalized solution for heterogeneous
 cross-modality person re-identification", ECCV 2024; a baseline of L2RW, where
-without modalities it is called DNS*. The network is `models.dns`: Z are its
-pooled features, z = BN(Z), and Z^ what its common space shift makes of them.
-To the identity and circle losses of the configuration are added
+the variant without modalities is called DNS*. The network is `models.dns`: Z
+are its pooled features, z = BN(Z), and Z^ the output of its common space shift
+for Z. The following terms are added to the identity and circle losses of the
+configuration:
 
   0.2 L_da + L_dd, with, for visible v and infrared r,
 
@@ -14,19 +15,19 @@ To the identity and circle losses of the configuration are added
   L_dd = sum over x in (z, Z^) of
          mean KL(softmax C_m(x) || softmax W_other(x)) + 0.25 sum_m CE(C_m(x)),
 
-where m is the modality of an image, C_m that modality's linear classifier and
-W_m a copy of it without gradient, `W <- (1 - tau) W + tau C` before each step.
-A modality without an image in the batch has no terms.
+where m is the modality of an image, C_m the linear classifier of that modality
+and W_m a copy of it without gradient, `W <- (1 - tau) W + tau C` before each
+step. A modality without an image in the batch has no terms.
 
-Variant `one_stream`, DNS*, knows no modalities: L_da = 0.05 MMD(Z, Z^); one
-classifier C, and the two features teach each other, `KL(softmax C(z) ||
+Variant `one_stream`, DNS*, does not use modalities: L_da = 0.05 MMD(Z, Z^). It
+has one classifier C, and the two features teach each other, `KL(softmax C(z) ||
 softmax W(Z^)) + KL(softmax C(Z^) || softmax W(z))`, with both cross-entropies.
 
-Deviations from the paper: `one_stream` is an assumption, L2RW says only that
-modality information is removed. W stays at a client between its rounds and
-starts as the classifier it is first sent. As in the code, Z^ enters L_dd
-without a neck. Deviations from the released code: tau is 0.2, as in that of
-DNS; in that of L2RW it is 0, and W never moves.
+Deviations from the paper: `one_stream` is an assumption, because L2RW states
+only that modality information is removed. A client keeps W between its rounds,
+and its W starts as the first classifier that the client receives. As in the
+code, Z^ enters L_dd without a neck. Deviations from the released code: tau is
+0.2, as in the code of DNS; in the code of L2RW it is 0, and W is constant.
 """
 
 import dataclasses
@@ -50,11 +51,11 @@ from fedreid_jax.models.dns import DOMAINS, Streams
 class Options(Checked):
   """Hyper-parameters of DNS."""
 
-  variant: Annotated[Streams, 'of the network'] = 'two_stream'
+  variant: Annotated[Streams, 'variant of the network'] = 'two_stream'
   tau: Annotated[
     float,
     Range(0, 1),
-    'share of the domain classifiers in their moving averages, a step',
+    'weight of the domain classifiers in their moving averages, per step',
   ] = 0.2
   alignment: Annotated[
     float, Range(0), 'weight of the distances between distributions, L_da'
@@ -70,7 +71,7 @@ def make(options: Options = Options()) -> Component:
   """Builds the component.
 
   Raises:
-    ConfigError: when the run begins, for a network without the variant's
+    ConfigError: when the run begins, if the network lacks the variant's
       classifiers.
   """
   variant, tau, alignment = options.variant, options.tau, options.alignment
@@ -127,7 +128,7 @@ def _kernels(variables, variant: str) -> dict[str, Array]:
   absent = set(names.values()) - variables.keys()
   if absent:
     raise errors.ConfigError(
-      f'a network without {min(absent)}',
+      f'the network has no {min(absent)}',
       'model.name',
       f'use the network of DNS in its variant {variant!r}',
     )
@@ -141,7 +142,7 @@ def _distillation(ctx: LossCtx, averages, domains, own, members) -> Array:
     ctx: of the step.
     averages: kernels W by domain.
     domains: their names, in order.
-    own: which of them each image is of, int32 `[B]`.
+    own: the domain of each image, int32 `[B]`.
     members: real images of each domain, bool `[M, B]`.
   """
 

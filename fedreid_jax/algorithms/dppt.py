@@ -1,36 +1,39 @@
-"""DPPT: a memory of identities that rectifies where features go.
+"""DPPT: a feature bank of identities rectifies the features of clients.
 
 Jiang et al., "From laboratory to real world: a new benchmark towards
 privacy-preserved visible-infrared person re-identification" (L2RW), section
-3.3. Labels are global: every client's identity `i` is the same person.
+3.3. Labels are global: identity `i` is the same person at every client.
 
-In a round client m keeps the feature z of every image it trains on, as it was
-when the image was seen. For an identity i with mean c_i of its features
+In a round client m keeps the feature z of every training image, as computed
+when the image was used. For an identity i with mean c_i of its features
 
   c^_i^m = mean of the K features nearest to c_i     (eq. 3-4; fewer: c_i)
   c_i^g  = mean of c^_i^m over the clients that have i               (eq. 5)
   L      = L_ori + lam mean_i (1 - cos(z_i, c^g_{y_i}))            (eq. 6-7)
 
-with the server's centres of the last round, constants. The features are those
-of the training batches, normalised by the batches' own moments like those that
-the loss compares with the centres. An identity without a centre is left out of
-the loss, and so is every identity in the first round.
+with the server's centres of the last round, which are constants. The features
+are those of the training batches, normalised by the batches' own moments like
+the features that the loss compares with the centres. An identity without a
+centre does not enter the loss; in the first round this holds for every
+identity.
 
-Deviations from the paper: none in the default. Its cosine needs no lengths, so
-`norm` matters to what is averaged and to the losses 'edu' and 'mixed' of table
-3: between unit vectors these are at most 4/D, next to nothing; the rows of that
-table are thought to be of features as they are (`norm=False`). Where only some
-clients take part in a round, the mean of eq. 5 is over those whose upload
-arrived, and an identity none of them has keeps its centre.
+Deviations from the paper: none in the default. Its cosine does not depend on
+lengths, so `norm` changes the features that are averaged and the losses 'edu'
+and 'mixed' of table 3. Between unit vectors these losses are at most 4/D, which
+is almost zero; the rows of that table are assumed to use features that are not
+normalised (`norm=False`). If only some clients take part in a round, the mean
+of eq. 5 is over the clients with a valid upload, and an identity that none of
+them has keeps its centre.
 
-Deviations from the released code: there the memory holds features as they are
-(`norm=False`), K is 5 for cameras and 3 for entities (`k`), the loss is 'mixed'
-(`loss`), and an identity that a client lacks enters the mean of eq. 5 as a
-vector of zeros (`absent='zeros'`), which draws centres of rare identities to
-the origin: the angle does not see it, the squared distance does. These four
-together are the released loss of cameras. Entities never update the server's
-centres there, which stay zeros (`target='zeros'`): the angle is then the
-constant 1, and what is left is half the mean square of the features.
+Deviations from the released code: there the feature bank contains features that
+are not normalised (`norm=False`), K is 5 for cameras and 3 for entities (`k`),
+the loss is 'mixed' (`loss`), and an identity that a client lacks enters the
+mean of eq. 5 as a vector of zeros (`absent='zeros'`), which moves centres of
+rare identities towards the origin: this does not change the angle, but changes
+the squared distance. These four together are the released loss of cameras.
+Entities never update the server's centres there, which remain zeros
+(`target='zeros'`): the angle is then the constant 1, and the remaining loss is
+half the mean square of the features.
 """
 
 import dataclasses
@@ -57,27 +60,28 @@ class Options(Checked):
 
   lam: Annotated[float, Range(0), 'weight of the rectification loss'] = 1.0
   k: Annotated[
-    int, Range(1), "nearest features of an identity that make a client's centre"
+    int, Range(1), "number of nearest features in a client's centre"
   ] = 4
   loss: Annotated[rectification.Kind, 'distance of the rectification loss'] = (
     'cos'
   )
-  norm: Annotated[bool, 'scale features to length one first'] = True
+  norm: Annotated[bool, 'scale features to unit length first'] = True
   target: Annotated[
     Literal['global', 'zeros'],
-    'centres that features are drawn to; zeros as released for entities',
+    'centres that attract the features; zeros is the released code for '
+    'entities',
   ] = 'global'
   absent: Annotated[
     Literal['skip', 'zeros'],
     'centres of identities that a client lacks: skipped in the mean of eq. '
-    '5, or zeros as released',
+    '5, or zeros as in the released code',
   ] = 'skip'
 
 
 def make(options: Options = Options()) -> Component:
   """Builds the component.
 
-  A client remembers every image of its round while it trains, 4 D bytes each.
+  A client stores the feature of every image of its round, 4 D bytes each.
   """
   lam, k, loss = options.lam, options.k, options.loss
   norm, target, absent = options.norm, options.target, options.absent
@@ -150,17 +154,18 @@ def make(options: Options = Options()) -> Component:
 
 
 def check(participants: Participants) -> None:
-  """Refuses clients of different label spaces.
+  """Checks that all clients have the same label space.
 
   Raises:
-    DataError: naming two clients whose numbers of identities differ.
+    DataError: if the numbers of identities of two clients differ; it names
+      both.
   """
   first = participants.clients[0]
   for client in participants.clients:
     if client.num_identities != first.num_identities:
       raise errors.DataError(
-        f'{client.num_identities} identities where {first.name} has '
-        f'{first.num_identities}: the same number must be the same person',
+        f'{client.num_identities} identities, but {first.name} has '
+        f'{first.num_identities}: the same label must be the same person',
         f'client {client.name}',
-        "number all clients' identities together, as data.client_split says",
+        "number all clients' identities together (data.client_split)",
       )

@@ -1,19 +1,20 @@
-"""FedATT: each leaf leans towards the clients that differ most in it.
+"""FedATT: aggregation with attention to clients that differ from the server.
 
 Ji et al., Learning private neural language modeling with attentive aggregation,
-IJCNN 2019, eq. 5-7. For every leaf l and client k of the cohort,
+IJCNN 2019, eq. 5-7. For every parameter l and client k of the cohort,
 
   s_k = |w^l - w_k^l|_2,  alpha = softmax_k(s),
   w^l <- w^l - epsilon sum_k alpha_k (w^l - w_k^l) + noise N(0, 1).
 
-A larger distance gives more attention, as published. The softmax is of plain
-norms: it has one winner where distances differ by several units, and is next to
-uniform where they are all small; the log has its mean entropy over leaves.
+As published, a larger distance gives more attention. The softmax is of norms
+that are not normalised: it selects one client if distances differ by several
+units, and is almost uniform if they are all small; the log contains its mean
+entropy over parameters.
 
 Deviations from the paper: none. Deviations from the released code: the norm is
-that of the flattened leaf; the code takes the spectral norm of matrices and has
-none for convolutions. Running statistics are averaged plainly, not attended.
-Noise is off by default, as in Wu & Gong's comparison.
+that of the flattened parameter; the code takes the spectral norm of matrices
+and has none for convolutions. Running statistics are averaged uniformly,
+without attention. Noise is off by default, as in Wu & Gong's comparison.
 """
 
 import dataclasses
@@ -40,7 +41,7 @@ class Options(Checked):
   """Hyper-parameters of FedATT."""
 
   epsilon: Annotated[
-    float, Range(1e-6), 'step towards the attended clients'
+    float, Range(1e-6), "step size towards the clients' models"
   ] = 1.2
   noise_scale: Annotated[
     float, Range(0), 'standard deviation of the noise on every parameter'

@@ -1,22 +1,23 @@
-"""FedNova: normalised averaging, whatever number of steps a client took.
+"""FedNova: normalised averaging for clients with different numbers of steps.
 
 Wang et al., Tackling the objective inconsistency problem in heterogeneous
 federated optimization, NeurIPS 2020, section 4. With the update
-D_k = w^t - w_k, p_k = n_k / sum n and |a_k|_1 how often the local gradients
-count in D_k (`optim.effective_steps`),
+D_k = w^t - w_k, p_k = n_k / sum n and |a_k|_1 the total weight of the local
+gradients in D_k (`optim.effective_steps`),
 
-  w = w^t - tau sum_k p_k D_k / |a_k|_1,  tau = sum_k p_k |a_k|_1,
+  w = w^t - tau sum_k p_k D_k / |a_k|_1,  tau = sum_k p_k |a_k|_1.
 
-and tau = sum_k p_k tau_k, tau_k steps, where a proximal term is added
-(`mu`, the same as FedProx's beside it).
+If a proximal term is added (`mu`, the same as the mu of FedProx if that is also
+used), tau = sum_k p_k tau_k with tau_k steps.
 
-It needs a zero momentum buffer at the start of every round, and |a|_1 is
+FedNova needs a zero momentum buffer at the start of every round, and |a|_1 is
 defined for SGD only: both are checked. Running statistics are averaged by size.
 
-With `mu` the rate in |a| is that at the beginning of the round, without the
-multipliers of leaves. Deviations from the paper: none. Deviations from the
-released code: for Nesterov momentum it counts as for heavy ball (281.8 instead
-of 290.6 after 37 steps of 0.9); here the recursion is Nesterov's own.
+With `mu` the rate in |a| is the rate at the beginning of the round, without the
+learning rate multipliers of parameters. Deviations from the paper: none.
+Deviations from the released code: it treats Nesterov momentum like heavy ball
+(281.8 instead of 290.6 after 37 steps of 0.9); here the recursion is that of
+Nesterov.
 """
 
 import dataclasses
@@ -39,7 +40,7 @@ class Options(Checked):
   mu: Annotated[
     float,
     Range(0),
-    'weight of a proximal term; beside fedprox it is fedprox.mu',
+    'weight of a proximal term; with fedprox it must be fedprox.mu',
   ] = 0.0
 
 

@@ -1,7 +1,7 @@
-"""FedOpt: an optimiser at the server takes the mean update for a gradient.
+"""FedOpt: the server's optimiser uses the mean update as a gradient.
 
 Reddi et al., Adaptive federated optimization, ICLR 2021, Algorithm 2. With w'
-the reduction's model of the round, D = w' - w^t, m <- b1 m + (1 - b1) D and
+the aggregated model of the round, D = w' - w^t, m <- b1 m + (1 - b1) D and
 
   adagrad  v <- v + D^2
   yogi     v <- v - (1 - b2) D^2 sign(v - D^2)
@@ -10,13 +10,13 @@ the reduction's model of the round, D = w' - w^t, m <- b1 m + (1 - b1) D and
   w = w^t + lr m / (sqrt(v) + tau),  m = 0 and v = tau^2 at first.
 
 `sgd` is FedAvgM (Hsu et al., 2019): m <- b1 m + D, w = w^t + lr m; rate 1 and
-momentum 0 is FedAvg. Running statistics are those of the reduction.
+momentum 0 is FedAvg. Running statistics are those of the aggregated model.
 
-Deviations from the paper: w' is the reduction's, by size unless another rule
-is composed; the paper's D is the uniform mean of the clients' (compose with
-'uniform'). Deviations from released code: none is known;
-like the paper, and unlike optimisers elsewhere, moments are not corrected for
-their start.
+Deviations from the paper: w' is the aggregated model, weighted by size unless
+another rule is composed; the paper's D is the uniform mean of the clients'
+updates (compose with 'uniform'). Deviations from released code: none is known.
+Like in the paper, and unlike in other optimisers, the moments have no bias
+correction.
 """
 
 import dataclasses
@@ -38,19 +38,21 @@ class Options(Checked):
   name: Annotated[
     Literal['sgd', 'adam', 'yogi', 'adagrad'], 'server optimiser'
   ] = 'adam'
-  lr: Annotated[float, Range(0), 'of the server'] = 0.01
+  lr: Annotated[float, Range(0), 'learning rate of the server'] = 0.01
   momentum: Annotated[
     float,
     Range(0, 0.9999),
-    'sgd: 0.9 is FedAvgM; adam, yogi: of the first moment',
+    'momentum of sgd (0.9 is FedAvgM), or decay of the first moment of adam, '
+    'yogi and adagrad',
   ] = 0.9
   beta2: Annotated[
-    float, Range(0, 0.999999), 'adam, yogi: of the second moment'
+    float, Range(0, 0.999999), 'adam, yogi: decay of the second moment'
   ] = 0.99
   tau: Annotated[
     float,
     Range(1e-12),
-    'added to the root of the second moment, and its first value',
+    'constant added to the root of the second moment; its square is the '
+    'initial second moment',
   ] = 1e-3
 
 

@@ -3,16 +3,17 @@
 Zhuang et al., Performance Optimization for Federated Person Re-identification
 via Benchmark Analysis (FedReIDBench), ACM MM 2020, Algorithm 1.
 
-Every leaf but the identity classifier travels; the classifier stays at its
-client, because identities differ. With n_k images at client k of the cohort S,
+All parameters except the identity classifier are shared; the classifier is
+personal, because identities differ. With n_k images at client k of the cohort
+S,
 
   w = sum_{k in S} (n_k / sum_{j in S} n_j) w_k.
 
 Deviations from the paper: weights are renormalised over the cohort (the paper
 divides by the size of all data, which is the same at full participation).
 Deviations from the released code: running statistics are averaged like
-parameters by default; the code keeps those of the client drawn first, which is
-`config.batch_stats_rule = 'first_client'`.
+parameters by default; the code keeps those of the client sampled first, which
+is `config.batch_stats_rule = 'first_client'`.
 """
 
 import dataclasses
@@ -29,8 +30,8 @@ class Options(Checked):
   shared: Annotated[
     str,
     Regex(),
-    'expression of the leaves that are sent, matched from the start of the '
-    'name',
+    'regular expression of the shared parameters, matched from the start of '
+    'the name',
   ] = r'(?!params/(.+/)?classifier/)'
 
 

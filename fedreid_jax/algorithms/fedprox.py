@@ -1,17 +1,17 @@
-"""FedProx: local training does not stray far from the server's model.
+"""FedProx: a proximal term keeps local training close to the server's model.
 
 Li et al., Federated optimization in heterogeneous networks, MLSys 2020, eq. 2:
 
   L_k(w) + mu / 2 |w - w^t|^2
 
-over the trainable leaves that travel; the classifier of a client has nothing at
-the server to stay near. The term is part of the loss, so it goes through the
+over the trainable shared parameters; the server has no counterpart of a
+client's classifier. The term is part of the loss, so its gradient enters the
 momentum.
 
-Deviations from the paper: no client is made to do less work than the others.
-Deviations from the released code: there the pull is added after the gradient,
-to plain SGD. The re-identification papers that compare with FedProx give no mu:
-0.01 is an assumption.
+Deviations from the paper: no client does less work than the others. Deviations
+from the released code: there the proximal gradient is added after the gradient
+of the loss, to plain SGD. The re-identification papers that compare with
+FedProx give no mu: 0.01 is an assumption.
 """
 
 import dataclasses

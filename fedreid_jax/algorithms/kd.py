@@ -1,27 +1,30 @@
 """Server-side knowledge distillation on public images.
 
 Zhuang et al. (FedReIDBench), ACM MM 2020, section 5.1 and Algorithm 2; journal
-version, Algorithm 3. After the reduction the server's model f_w is trained for
-one epoch over unlabelled public images to give the mean feature of the clients'
-models of the round,
+version, Algorithm 3. After the aggregation the server's model f_w is trained
+for one epoch over unlabelled public images to predict the mean feature of the
+clients' models of the round,
 
-  L = mean_{batch, dimensions} (f_w(x) - (1/K) sum_{k in S} f_{w_k}(x))^2,
+  L = mean_{batch, dimensions} (f_w(x) - (1/K) sum_{k in S} f_{w_k}(x))^2.
 
-all on the same augmented batch, with a new SGD (Nesterov) every time. The last
-batch is kept though it is not full. Teachers are frozen. Teachers and student
-normalise with the moments of the batch and have no dropout; the student's
-running statistics become those of the public images. (The running statistics of
-a teacher are delayed and of other images: features made with them are not those
-that the teacher was trained to make.)
+All models see the same augmented batch, and every distillation starts a new SGD
+(Nesterov). The last batch is kept even if it is not full. Teachers are frozen.
+Teachers and student normalise with the moments of the batch and have no
+dropout; the student's running statistics become those of the public images.
+(The running statistics of a teacher are delayed and come from other images:
+features computed with them are not the features that the teacher was trained to
+compute.)
 
-Deviations from the paper: none that is known; the conference lets clients send
-features, the journal computes them at the server from the models, which is the
-same. Deviations from the released code: it distils every ten rounds (`every`),
-and leaves the dropout (0.5) of teachers and student on. As there, teachers'
-features have unit length and the student's do not (`normalise='teacher_only'`).
+Deviations from the paper: none is known. In the conference version clients send
+features; in the journal version the server computes them from the models, which
+is equivalent. Deviations from the released code: it distils every ten rounds
+(`every`), and keeps the dropout (0.5) of teachers and student on. As in the
+released code, teachers' features have unit length and the student's do not
+(`normalise='teacher_only'`).
 
-The student's running statistics follow the public images whatever it learns:
-`lr=0` is the control that leaves the weights alone and keeps that effect.
+The student's running statistics follow the public images independently of the
+learning rate: `lr=0` is the control experiment that keeps the weights and has
+this effect only.
 """
 
 import dataclasses
@@ -49,13 +52,13 @@ class Options(Checked):
 
   every: Annotated[int, Range(1), 'rounds between distillations'] = 1
   normalise: Annotated[
-    distill.Normalise, 'features that are scaled to length one'
+    distill.Normalise, 'features that are scaled to unit length'
   ] = 'teacher_only'
-  lr: Annotated[float, Range(0), 'of the server'] = 5e-4
-  batch: Annotated[int, Range(2), 'public images of a step'] = 32
-  momentum: Annotated[float, Range(0, 0.9999), 'Nesterov'] = 0.9
+  lr: Annotated[float, Range(0), 'learning rate of the server'] = 5e-4
+  batch: Annotated[int, Range(2), 'number of public images in a step'] = 32
+  momentum: Annotated[float, Range(0, 0.9999), 'Nesterov momentum'] = 0.9
   weight_decay: Annotated[
-    float, Range(0), 'of the leaves that get a gradient'
+    float, Range(0), 'weight decay of the parameters that get a gradient'
   ] = 5e-4
 
 
@@ -126,7 +129,7 @@ def make(options: Options = Options()) -> Component:
 def _teach(
   ctx: ServerCtx, images: Array, valid: Array, normalise: str
 ) -> Array:
-  """Returns the mean feature of the clients' models, frozen, `[B, D]`."""
+  """Returns the mean feature of the clients' frozen models, `[B, D]`."""
 
   def one(client: tuple[Flat, Array]) -> Array:
     shared, counts = client

@@ -2,22 +2,25 @@
 
 Park et al., "Learning by aligning: visible-infrared person re-identification
 using cross-modal correspondences" (ICCV 2021). The network `models.alignment`
-rebuilds the maps of every image, at stages 3 and 4, from a random image of the
-same person and from one of another, of the other modality. To the plain loss,
-cross-entropy and hard triplet (margin 0.3) on features before the neck,
+reconstructs the maps of every image, at stages 3 and 4, from a random image of
+the same person and from one of another person, both of the other modality. The
+component adds to the plain loss, cross-entropy and hard triplet (margin 0.3) on
+features before the neck,
 
   L = CE + L_tri + sum_{l = 3, 4} [CE(rebuilt_l) + lam L_dt_l]
 
-adds the cross-entropy of what is rebuilt from the same person, and the dense
-triplet loss between map, positive and negative (`losses.dense_triplet`). What
-is ranked in the paper is the feature before the neck.
+the cross-entropy of the maps reconstructed from the same person, and the dense
+triplet loss between map, positive and negative (`losses.dense_triplet`). The
+paper ranks the feature before the neck.
 
-Deviations from the paper: an image whose partner is not in the batch does not
-count. Deviations from the released code: its product of co-mask and hinge mixes
-the images of a batch, here each image has its own; with PyTorch above 1.9 it
-takes distances along the width, here over channels, as meant; it deals partners
-of the same person without replacement, here each image draws its own; batch
-normalisation sees images and rebuilt maps together, there one after the other.
+Deviations from the paper: an image without a partner in the batch is excluded
+from the loss. Deviations from the released code: its product of co-mask and
+hinge mixes the images of a batch, while here each image has its own; with
+PyTorch above 1.9 it computes distances along the width, while here they are
+over channels, as intended; it assigns partners of the same person without
+replacement, while here each image samples its own; batch normalisation sees
+images and reconstructed maps together, while there it sees them one after the
+other.
 """
 
 import dataclasses
@@ -39,14 +42,14 @@ class Options(Checked):
   """Hyper-parameters of LBA."""
 
   lam: Annotated[float, Range(0), 'weight of the dense triplet loss'] = 0.5
-  margin: Annotated[float, Range(0), 'of the dense triplet loss'] = 0.3
+  margin: Annotated[float, Range(0), 'margin of the dense triplet loss'] = 0.3
 
 
 def make(options: Options = Options()) -> Component:
   """Builds the component.
 
   Raises:
-    ConfigError: once it is traced, for a network that does not align.
+    ConfigError: when a step is traced, if the network does not align images.
   """
   lam, margin = options.lam, options.margin
 
@@ -57,9 +60,9 @@ def make(options: Options = Options()) -> Component:
     extras, batch = ctx.outputs.extras, ctx.batch
     if alignment.LEVELS[0] not in extras:
       raise errors.ConfigError(
-        'the network aligns no images',
+        'the network does not align images',
         'components: lba',
-        'train the network lba with it',
+        'train the network lba',
       )
     rebuilt = jnp.split(extras['copies'].logits, 1 + len(alignment.LEVELS))[1:]
     entropy = dense = jnp.float32(0)

@@ -1,33 +1,35 @@
-"""A local expert teaches the client's model: Wu and Gong's FedReID.
+"""FedReID of Wu and Gong: a local expert teaches the client's model.
 
 Decentralised learning from independent multi-domain labels for person
 re-identification, AAAI 2021, section 3. In round k the client's model starts
-from the server's embedding and the client's own head (eq. 7), the expert from
-the client's *model* at the end of its last round (eq. 10); in the first round
-both start alike. Of every batch two augmentations x, x' are drawn, d are the
-client model's scores of x and d' the expert's of x'; with T = 3
+from the server's embedding and the client's own head (eq. 7), and the expert
+starts from the client's *model* at the end of its last round (eq. 10); in the
+first round both start from the same model. Each batch has two augmentations x
+and x'; d are the client model's scores of x and d' the expert's scores of x'.
+With T = 3
 
   L = CE(d, y) + CE(d', y)
       + T^2 mean_n sum_z Q_z log(Q_z / P_z),  P = softmax(d/T), Q =
       softmax(d'/T),
 
 where the last term has a gradient with respect to the client's model only. Both
-are trained by the client's optimiser; the expert is thrown away after the
-round. Compose with 'uniform' and a `fedpav.shared` that keeps the head at home.
+are trained by the client's optimiser; the expert is discarded after the round.
+Compose this component with 'uniform' and a `fedpav.shared` that excludes the
+head.
 
-With `frozen` the teacher is the model the client first started from, without
-dropout: the variant "supervised with local data and distillation" (table 6),
-whose start is a trained federation (`start_from`). Like the trained expert it
-normalises with the moments of the batch; its running ones are an average over
-clients.
+With `frozen` the teacher is the model from which the client first started,
+without dropout. This is the variant "supervised with local data and
+distillation" (table 6), which starts from a trained federation (`start_from`).
+Like the trained expert it normalises with the moments of the batch; its running
+moments are an average over clients.
 
-Deviations from the paper: where a share of the clients takes part, the others
-do not train (the paper trains all and then selects), so an expert may start
-from a model some rounds old; the rate of dropout is not printed, it is
-`model.dropout`. Deviations from the released code of the same group's later
-work: there the client starts from a mixture with the server's model and its
-teacher is a copy of the server's on the same augmentation, and 1e-7 is added to
-Q.
+Deviations from the paper: if only a fraction of the clients takes part, the
+others do not train (the paper trains all clients and then selects), so an
+expert may start from a model that is several rounds old; the paper does not
+give the dropout rate, which is `model.dropout` here. Deviations from the
+released code of the same group's later work: there the client starts from a
+mixture with the server's model, its teacher is a copy of the server's model on
+the same augmentation, and 1e-7 is added to Q.
 """
 
 import dataclasses
@@ -48,11 +50,11 @@ class Options(Checked):
   """Hyper-parameters of the local expert."""
 
   temperature: Annotated[
-    float, Range(1e-6), 'of the softmax of both models'
+    float, Range(1e-6), 'temperature of the softmax of both models'
   ] = 3.0
-  frozen: Annotated[bool, 'keep the model it starts from, without training'] = (
-    False
-  )
+  frozen: Annotated[
+    bool, 'keep the initial model of the client as expert, without training'
+  ] = False
 
 
 def make(options: Options = Options()) -> Component:
@@ -60,7 +62,7 @@ def make(options: Options = Options()) -> Component:
   temperature, frozen = options.temperature, options.frozen
 
   def round_start(state, ctx: RoundCtx):
-    """Starts from the last own model, or from what the client starts from."""
+    """Starts from the client's last model, or else from its initial model."""
     last, has_last = state
     expert = jax.tree.map(
       lambda old, new: jnp.where(has_last, old, new), last, ctx.variables

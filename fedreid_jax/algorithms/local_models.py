@@ -1,22 +1,22 @@
 """Local models: each client's own model, kept for evaluation.
 
 Zhuang et al. (FedReIDBench, ACM MM 2020, section 4) evaluate two models of a
-round: the global one, and each client's (w_k, v_k) after local training and
-before aggregation, its "local model". With w the leaves that travel and v_k the
-classifier, the state kept at client k is
+round: the global model, and each client's (w_k, v_k) after local training and
+before aggregation, its "local model". With w the shared parameters and v_k the
+classifier, client k keeps the state
 
   (w_k, v_k) at the end of its last participation, and whether there was one.
 
-Its running moments of batch normalisation follow its weights with a delay; the
-paper tests with them (`evaluation.batch_stats='running'`), 'source' tests with
-moments re-estimated on the client's own images.
+The running moments of batch normalisation follow the weights with a delay. The
+paper tests with them (`evaluation.batch_stats='running'`); 'source' tests with
+moments that are re-estimated on the client's own images.
 
-Nothing of the training changes; a copy of the model a client costs host memory
-and goes into checkpoints.
+The component does not change the training. It needs host memory for one copy of
+the model per client, and these copies are part of checkpoints.
 
 Deviations from the paper: none. Deviations from the released code: it evaluates
-the models of the clients drawn in the round; here a client that was not drawn
-keeps, and is evaluated with, its last one.
+the models of the clients that are sampled in the round; here a client that was
+not sampled keeps its last model and is evaluated with it.
 """
 
 import jax.numpy as jnp

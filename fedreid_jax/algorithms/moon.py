@@ -1,21 +1,23 @@
-"""MOON: local features stay near the global model's, away from their own past.
+"""MOON: a contrastive loss pulls local features towards the global model's.
 
-Li et al., Model-contrastive federated learning, CVPR 2021, eq. 3. With z the
-feature of a batch, z_g that of the server's model and z_p that of this client's
-model at the end of its last participation, both frozen,
+Li et al., Model-contrastive federated learning, CVPR 2021, eq. 3. Let z be the
+feature of a batch, z_g the feature by the server's model and z_p the feature by
+this client's model at the end of its last participation; both models are
+frozen. Then
 
   l = -log [ e^{cos(z, z_g) / T} / (e^{cos(z, z_g) / T} + e^{cos(z, z_p) / T}) ]
 
 and the local loss is L + mu mean_batch l. A client that takes part for the
-first time has no past and l = 0. A client keeps a copy of its whole model. All
-three networks normalise with the moments of the batch, so that at the first
-step of a round z and z_g are equal: running moments are averages or delayed,
-and cosines with features made with them would measure that.
+first time has no previous model and l = 0. A client keeps a copy of its whole
+model. All three networks normalise with the moments of the batch, so that z and
+z_g are equal at the first step of a round. Running moments are averages or
+delayed, and cosines between features computed with them would measure these
+errors.
 
 Deviations from the paper: z is the embedding that is ranked, not the output of
-a projection head made for the purpose (as later re-identification code does
-it). Deviations from the released code: it has both frozen networks in
-evaluation mode, with their running moments.
+a separate projection head (later re-identification code does the same).
+Deviations from the released code: it has both frozen networks in evaluation
+mode, with their running moments.
 """
 
 import dataclasses
@@ -35,7 +37,9 @@ class Options(Checked):
   """Hyper-parameters of MOON."""
 
   mu: Annotated[float, Range(0), 'weight of the contrastive loss'] = 1.0
-  temperature: Annotated[float, Range(1e-6), 'of its softmax'] = 0.5
+  temperature: Annotated[
+    float, Range(1e-6), 'temperature of the softmax of the contrastive loss'
+  ] = 0.5
 
 
 def make(options: Options = Options()) -> Component:

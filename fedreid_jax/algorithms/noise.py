@@ -1,19 +1,19 @@
-"""White noise on the model: what Wu and Gong call privacy protection.
+"""White noise on the model, the privacy protection of Wu and Gong.
 
 Decentralised learning from independent multi-domain labels for person
-re-identification, AAAI 2021, eq. 14 and 15. After the reduction ('single')
+re-identification, AAAI 2021, eq. 14 and 15. After the aggregation ('single')
 
   theta <- theta + beta N(0, 1),
 
-and, if `double`, independent noise of the same size on every download as well.
+and, if `double`, independent noise of the same size is added to every download.
 
-Nothing is clipped before noise is added, so it carries no (epsilon, delta)
-guarantee of differential privacy, whatever beta; a run says so.
+Values are not clipped before noise is added, so the noise gives no (epsilon,
+delta) guarantee of differential privacy for any beta; a run prints this notice.
 
-Deviations from the paper: it does not say whether running statistics get noise;
-by default they do not, a variance must not fall below zero. Deviations from the
-released code of the same group's later work: there every entry of the state
-gets noise (`batch_stats`).
+Deviations from the paper: it does not state whether noise is added to running
+statistics; by default it is not, because a variance must not fall below zero.
+Deviations from the released code of the same group's later work: there noise is
+added to every entry of the state (`batch_stats`).
 """
 
 import dataclasses
@@ -36,10 +36,10 @@ class Options(Checked):
   """Hyper-parameters of white noise."""
 
   beta: Annotated[
-    float, Range(0), 'standard deviation; no guarantee of privacy'
+    float, Range(0), 'standard deviation; it gives no guarantee of privacy'
   ] = 5e-4
-  double: Annotated[bool, 'on every download too'] = False
-  batch_stats: Annotated[bool, 'on running statistics too'] = False
+  double: Annotated[bool, 'also add noise to every download'] = False
+  batch_stats: Annotated[bool, 'also add noise to running statistics'] = False
 
 
 def make(options: Options = Options()) -> Component:

@@ -1,26 +1,27 @@
-"""SCAFFOLD: local steps are corrected by what the other clients would do.
+"""SCAFFOLD: control variates correct the drift of local steps.
 
 Karimireddy et al., SCAFFOLD: stochastic controlled averaging for federated
 learning, ICML 2020, Algorithm 1, option II. With control variates c at the
-server and c_k at client k, zero at first, every local gradient gets c - c_k
-added, as the linear term <c - c_k, w> of the loss. After the round
+server and c_k at client k, zero at first, c - c_k is added to every local
+gradient, as the linear term <c - c_k, w> of the loss. After the round
 
   c_k' = c_k - c + (w^t - w_k) / (eta |a|_1),
   c' = c + sum_{k in S} p_k (c_k' - c_k),  p_k = n_k / sum_{j=1}^N n_j,
 
-over the trainable leaves that travel. The sum of sizes is over all N clients,
+over the trainable shared parameters. The sum of sizes is over all N clients,
 the expected size of a cohort times N / |S|. So c = sum_k p_k c_k at any time,
-whoever takes part, and where the controls are the gradients at w no client
-moves if sum_k p_k grad F_k(w) = 0: the fixed point is the optimum of the
-objective that weights clients by size, as the mean of models does.
+for any cohorts. If the controls are the gradients at w, no client moves when
+sum_k p_k grad F_k(w) = 0: the fixed point is the optimum of the objective that
+weights clients by size, as the mean of models does.
 
-Deviations from the paper: there p_k = 1/N, and the cohort's models count alike;
-`weights='uniform'` gives both. It divides by the number of steps, which is
-|a|_1 of SGD without momentum; with momentum a gradient counts
-`optim.effective_steps` times. The correction is a gradient of every leaf that
-travels, so all of these have weight decay. The server's own step is 1; compose
-with 'fedopt' for another. With `optim.schedule_per_step` eta is the rate at the
-beginning of the round. There is no released code of the authors.
+Deviations from the paper: there p_k = 1/N, and the models of the cohort have
+equal weights; `weights='uniform'` gives both. The paper divides by the number
+of steps, which is |a|_1 of SGD without momentum; with momentum a gradient has a
+total weight of `optim.effective_steps`. The correction is a gradient of every
+shared parameter, so all of these have weight decay. The server's own step is 1;
+compose with 'fedopt' for another step. With `optim.schedule_per_step` eta is
+the rate at the beginning of the round. There is no released code of the
+authors.
 """
 
 import dataclasses
@@ -54,8 +55,8 @@ class Options(Checked):
 
   weights: Annotated[
     Literal['size', 'uniform'],
-    'of clients, in the control and in the model; size leaves the model to '
-    'another rule',
+    'weights of clients in the control and in the model; with size another '
+    'component may weight the model',
   ] = 'size'
 
 
@@ -73,7 +74,7 @@ def make(options: Options = Options()) -> Component:
     pull = sum(
       ((c - state[n]) * variables[n]).sum() for n, c in control.items()
     )
-    # Only its gradient is wanted: the value would hide the loss.
+    # Only the gradient is used; adding the value would distort the loss.
     return pull - jax.lax.stop_gradient(pull), {}
 
   def round_end(state: Flat, ctx: RoundEndCtx):
@@ -121,6 +122,6 @@ def make(options: Options = Options()) -> Component:
     )
     if uniform
     else None,
-    # The component 'uniform' would weight the model only.
+    # The component 'uniform' would change the weights of the model only.
     info=ComponentInfo(conflicts=('clustering', 'uniform')),
   )

@@ -6,7 +6,8 @@ Re-identification, CVPR 2020; in a federation it is a baseline of DFH (table 1).
 After each stage b the network normalises the maps F of every image to F~ and
 restores the part of the removed style that a gate selects, F~+, or the other
 part, F~- (`models/style.py`). With d = 1/2 - s cos of the maps' averages, and
-for each anchor a one positive p and one negative n, the same for the three,
+for each anchor a one positive p and one negative n, which are the same for the
+three,
 
   L+ = softplus(d+(a,p) - d(a,p)) + softplus(d(a,n) - d+(a,n))
   L- = softplus(d(a,p) - d-(a,p)) + softplus(d-(a,n) - d(a,n))
@@ -18,19 +19,20 @@ cross-entropy of F~+:
 
   w = (0.01, 0.01, 0.01, 0), cross-entropy (0, 0, 0.01, 0).
 
-The modules travel with the backbone; these classifiers must stay, because
-identities differ. With DFH, the original batch alone enters L.
+The parameters of the modules are shared like those of the backbone; these
+classifiers must be personal, because identities differ between clients. With
+DFH, only the original batch enters L.
 
 Deviations from the paper: DFH states neither the scale s nor w; s = 1/2 and the
 weights above are this package's reading of the original method. The average of
 F~ is the bias of the normalisation, the same for every image, so its d is 1/2
-while that bias is zero and 0 afterwards, whatever the pair; it is taken to be
-the bias exactly, because summed up it begins as rounding errors, and d as their
-cosine. Deviations from the released code: the original authors' has the entropy
-form alone, on stages 1 to 3, and freezes batch normalisation; an independent
-one of the distance form has s = 1 and a gate without biases; a federated one by
-the first author of DFH has the entropy form with w = (1, 1, 1, 0), without the
-triplet loss.
+while that bias is zero and 0 afterwards, for every pair. The average is
+replaced by the bias exactly: a computed sum would start as rounding errors, and
+d as the cosine of these errors. Deviations from the released code: that of the
+original authors has the entropy form only, on stages 1 to 3, and freezes batch
+normalisation; an independent implementation of the distance form has s = 1 and
+a gate without biases; a federated one by the first author of DFH has the
+entropy form with w = (1, 1, 1, 0), without the triplet loss.
 """
 
 import dataclasses
@@ -60,13 +62,14 @@ class Options(Checked):
 
   loss: Annotated[
     Literal['distance', 'entropy'],
-    'within triplets, or of stage classifiers with model.variant=snr_entropy',
+    'compare distances within triplets, or entropies of stage classifiers '
+    '(needs model.variant=snr_entropy)',
   ] = 'distance'
   weights: Annotated[
     tuple[float, ...],
     Range(0),
-    "of each stage's loss, a network of fewer stages takes the last; empty "
-    'means those of the original method',
+    "weight of each stage's loss; a network of fewer stages uses the last "
+    'ones; empty means those of the original method',
   ] = ()
   dist_scale: Annotated[
     float, Range(0), 'distance is 0.5 minus this times the cosine'
@@ -82,8 +85,8 @@ def make(options: Options = Options()) -> Component:
   """Builds the component.
 
   Raises:
-    ConfigError: when a step is traced, for a network without the modules or
-      their classifiers, or with more stages than weights.
+    ConfigError: when a step is traced, if the network lacks the modules or
+      their classifiers, or has more stages than there are weights.
   """
   loss, weights, dist_scale = options.loss, options.weights, options.dist_scale
   identity_weights = options.identity_weights
@@ -102,7 +105,7 @@ def make(options: Options = Options()) -> Component:
         value = style.distance(key, *features[:3], labels, valid, dist_scale)
       elif features.logits is None:
         raise errors.ConfigError(
-          'style restitution without classifiers',
+          'the style restitution of the network has no classifiers',
           'model.variant',
           "set it to 'snr_entropy'",
         )
@@ -114,7 +117,7 @@ def make(options: Options = Options()) -> Component:
         if supervised[i]:
           total += supervised[i] * entropy
       metrics[f'stage{i + 1}'] = value
-      if causal[i]:  # else its classifier would have a gradient, of zeros
+      if causal[i]:  # otherwise its classifier would have a zero gradient
         total += causal[i] * value
     return total, metrics
 
@@ -122,11 +125,11 @@ def make(options: Options = Options()) -> Component:
 
 
 def _stages(extras: dict[str, Any]) -> list[StyleFeatures]:
-  """Returns what the modules of a network say, in the order of its stages."""
+  """Returns the outputs of a network's modules in the order of its stages."""
   stages = [extras[name] for name in sorted(extras) if name.startswith('snr_')]
   if not stages:
     raise errors.ConfigError(
-      'a network without style restitution', 'model.variant', "set it to 'snr'"
+      'the network has no style restitution', 'model.variant', "set it to 'snr'"
     )
   return stages
 
@@ -134,6 +137,8 @@ def _stages(extras: dict[str, Any]) -> list[StyleFeatures]:
 def _last(values: tuple[float, ...], num: int, field: str):
   if len(values) < num:
     raise errors.ConfigError(
-      f'{len(values)} {field} for {num} stages', f'snr.{field}', 'give one each'
+      f'{len(values)} {field} for {num} stages',
+      f'snr.{field}',
+      'give one per stage',
     )
   return values[-num:]

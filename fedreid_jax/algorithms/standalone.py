@@ -1,20 +1,20 @@
-"""Standalone training: nothing travels, every client learns alone.
+"""Standalone training: clients share no parameters and train independently.
 
-The reference that FedReIDBench (ACM MM 2020, section 4; journal version, table
-3) compares with: model k is trained on the images of client k only,
+This is the reference with which FedReIDBench compares (ACM MM 2020, section 4;
+journal version, table 3): model k is trained on the images of client k only,
 
   (w_k, v_k) <- (w_k, v_k) - eta grad L_k((w_k, v_k)),
 
-in the same loop as every method. All clients of a run train beside each other
-and each is evaluated as `client:NAME`; communication is zero.
+in the same loop as every method. One run trains all clients, and each is
+evaluated as `client:NAME`; communication is zero.
 
 Deviations from the paper: none. Deviations from the released code: it trains
-one client a run; the numbers do not depend on it.
+one client per run, which does not change the results.
 """
 
 from fedreid_jax.core.component import Component, ComponentInfo
 
-# They would have no effect where nothing is shared.
+# These have no effect if no parameters are shared.
 WITHOUT_EFFECT = (
   'server',
   'transport',

@@ -1,4 +1,4 @@
-"""Uniform weights: every client of the cohort counts alike.
+"""Uniform weights: every client of the cohort has the same weight.
 
 Wu & Gong, Decentralised learning from independent multi-domain labels for
 person re-identification, AAAI 2021, and SCAFFOLD average over the cohort S

@@ -1,8 +1,8 @@
-"""Server reductions: valid uploads, their weights, and the weighted mean.
+"""Server aggregation: valid uploads, their weights, and the weighted mean.
 
-A weight row that sums to one gives a plain weighted mean of the uploads. Where
-a rule's weights sum to less or more (normalised averaging), the rest is taken
-from the server's own model, which is the update in difference form.
+A weight row that sums to one gives a weighted mean of the uploads. If the
+weights of a rule sum to less or more (normalised averaging), the server's own
+model has the remaining weight, which is equivalent to an update by differences.
 """
 
 import functools
@@ -19,10 +19,10 @@ BatchStatsRule = Literal['average', 'first_client', 'keep_server']
 
 
 def valid_uploads(uploads: types.Upload) -> Array:
-  """Returns which uploads are real and finite in every leaf, bool `[K]`.
+  """Returns whether each upload is real and all finite, bool `[K]`.
 
-  The state that a client keeps counts as well: one that is not finite would
-  stay so in every later round.
+  The state that a client keeps must be finite as well, because otherwise it
+  would not be finite in any later round.
   """
   real = (uploads.index >= 0) & uploads.finite
   for leaf in jax.tree.leaves((uploads.shared, uploads.messages)):
@@ -39,8 +39,8 @@ def normalise(raw: Array, members: Array) -> Array:
     members: which uploads make up each group, bool `[G, K]`.
 
   Returns:
-    float32 `[G, K]`; the row of an empty group is zero, and that of a group
-    whose weights sum to zero is nan, for `usable` to replace.
+    float32 `[G, K]`; the row of an empty group is zero. The row of a group
+    whose weights sum to zero is nan, and `usable` replaces it.
   """
   rows = jnp.where(members, raw, 0.0)
   scaled = rows / rows.sum(axis=1, keepdims=True)
@@ -48,7 +48,7 @@ def normalise(raw: Array, members: Array) -> Array:
 
 
 def uniform(members: Array) -> Array:
-  """Weights all uploads of a group alike, `[G, K]`."""
+  """Returns equal weights for all uploads of a group, `[G, K]`."""
   return normalise(jnp.ones(members.shape[1], jnp.float32), members)
 
 
@@ -81,14 +81,15 @@ def leaf_weights(
   first: Array,
   rule: str,
 ) -> dict[str, Array]:
-  """Returns the weights of every leaf, `[G, K]`.
+  """Returns the weights of every shared parameter, `[G, K]`.
 
   Args:
-    weights: one for all leaves, or by leaf (absent leaves go by size).
+    weights: one array for all parameters, or arrays by name (absent parameters
+      are weighted by size).
     sizes: weights by size.
-    shared: the leaves.
-    first: one-hot weights of the first client drawn in each group.
-    rule: of running statistics, one of `BatchStatsRule`.
+    shared: shared parameters and running statistics.
+    first: one-hot weights of the first client sampled in each group.
+    rule: rule for running statistics, one of `BatchStatsRule`.
   """
   by_leaf = (
     weights if isinstance(weights, dict) else dict.fromkeys(shared, weights)
@@ -102,10 +103,10 @@ def leaf_weights(
 
 
 def summarise(weights: Array | dict[str, Array]) -> dict[str, Array]:
-  """Returns the entry of a log for weights: `weights [K]`, or their `entropy`.
+  """Returns the log entry for weights: `weights [K]`, or their `entropy`.
 
-  Weights of every leaf are summed up by the mean over leaves of the entropy of
-  their distribution, in nats: 0 when one client has all of it.
+  Weights by parameter are summarised by the mean over parameters of the entropy
+  of their distribution, in nats; it is 0 if one client has all the weight.
   """
   if not isinstance(weights, dict):
     return {'weights': weights.sum(axis=0)}
@@ -124,11 +125,12 @@ def reduce(
   """Returns the new models of all groups.
 
   Args:
-    server: current leaves `[G, ...]`.
-    values: uploaded leaves `[K, ...]`, in canonical order.
-    weights: by leaf, `[G, K]`; rows of zeros leave a group as it is.
-    ordered: add one client after another, the same bits on any number of
-      devices; otherwise one contraction, free to sum in any order.
+    server: current values `[G, ...]`.
+    values: uploaded values `[K, ...]`, in canonical order.
+    weights: weights by name, `[G, K]`; rows of zeros do not change a group.
+    ordered: whether clients are added sequentially, which gives the same bits
+      on any number of devices; otherwise one contraction sums them in any
+      order.
   """
   total: Callable[..., Array] = _ordered_sum if ordered else _contraction
 

@@ -1,15 +1,16 @@
-"""Moments of batch normalisation, re-estimated at weights that do not move.
+"""Moments of batch normalisation, re-estimated at constant weights.
 
-Running moments follow a moving model with a delay: after a few fast steps, or
-after an average of models, they belong to no model, and features made with them
-can be many times too large. Features of a frozen model are therefore made with
-moments that the frozen model itself has: every layer normalises a batch by the
-moments of that batch, and the moments of the batches are merged exactly,
+Running moments follow the weights with a delay: after a few fast steps, or
+after an average of models, they do not fit the model, and features computed
+with them can be many times too large. Features of a frozen model are therefore
+computed with moments of the frozen model itself: every layer normalises a batch
+by the moments of that batch, and the moments of the batches are merged exactly,
 
   mean = sum_b n_b mean_b / n,
   var  = sum_b n_b [var_b + (mean_b - mean)^2] / n,
 
-by images, so that the spread between batches (or between clients) is counted.
+by number of images, so that the variance includes the differences between
+batches (or between clients).
 """
 
 from collections.abc import Callable, Iterable
@@ -21,7 +22,7 @@ from flax import struct
 
 from fedreid_jax.core.types import Flat, Leaf
 
-# Of fewer images a normalised feature is zero, whatever the image shows.
+# With fewer images, every normalised feature is zero.
 FEWEST_IMAGES = 2
 
 
@@ -30,7 +31,7 @@ class BatchMoments:
   """Moments of the inputs of one normalisation layer.
 
   Attributes:
-    count: images they are of, float32.
+    count: number of images, float32.
     mean: `[D]`.
     var: biased variance, `[D]`.
   """
@@ -44,17 +45,17 @@ Layers = dict[str, BatchMoments]
 
 
 def zeros(measure: Callable[[], tuple[Any, Layers]]) -> Layers:
-  """Returns the moments of no images.
+  """Returns the moments of zero images.
 
   Args:
-    measure: `() -> (Outputs, Layers)` of any batch; only its shapes are used.
+    measure: `() -> (Outputs, Layers)` for any batch; only its shapes are used.
   """
   shapes = jax.eval_shape(measure)[1]
   return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
 
 def merge(a: Layers, b: Layers) -> Layers:
-  """Returns the moments of the images of both."""
+  """Returns the moments of the union of the images of `a` and `b`."""
   return {name: _merge(a[name], b[name]) for name in a}
 
 
@@ -68,7 +69,7 @@ def _merge(a: BatchMoments, b: BatchMoments) -> BatchMoments:
 
 
 def pool(parts: Iterable[Layers]) -> Layers:
-  """Returns the moments of the images of all parts, in their order."""
+  """Returns the moments of the images of all parts, merged in order."""
   first, *others = parts
   for part in others:
     first = merge(first, part)
@@ -76,9 +77,9 @@ def pool(parts: Iterable[Layers]) -> Layers:
 
 
 def install(variables: Flat, layers: Layers) -> Flat:
-  """Returns the variables with re-estimated moments for the running ones.
+  """Replaces the running moments in variables by re-estimated moments.
 
-  A layer that saw fewer than two images keeps its running moments.
+  A layer with moments of fewer than two images keeps its running moments.
 
   Args:
     variables: flat dict; running moments are `batch_stats/LAYER/mean|var`.

@@ -1,6 +1,6 @@
 """The cohort of a round, the lanes of its clients, and their tasks.
 
-All of it is a pure function of (seed, round, clients): nothing is stored.
+All functions are pure functions of (seed, round, clients); nothing is stored.
 """
 
 import math
@@ -20,9 +20,9 @@ class Placement(NamedTuple):
 
   Attributes:
     device: device of each client, `[N]`.
-    first_row: where its images start in that device's table, `[N]`.
+    first_row: first row of the client's images in that device's table, `[N]`.
     rows: length of the longest table.
-    num_devices: how many devices there are.
+    num_devices: number of devices.
   """
 
   device: np.ndarray
@@ -32,7 +32,7 @@ class Placement(NamedTuple):
 
 
 def place(clients: Sequence[ClientData], num_devices: int) -> Placement:
-  """Assigns clients to devices, the largest first to the emptiest."""
+  """Assigns clients, largest first, to the device with the fewest images."""
   device = np.zeros(len(clients), np.int32)
   first_row = np.zeros(len(clients), np.int32)
   load = [0] * num_devices
@@ -47,9 +47,10 @@ def place(clients: Sequence[ClientData], num_devices: int) -> Placement:
 def sample_cohort(
   seed: int, round_: int, num_clients: int, fraction: float
 ) -> np.ndarray:
-  """Returns the clients of a round in the order they were drawn, int32 `[K]`.
+  """Returns the clients of a round in sampling order, int32 `[K]`.
 
-  `ceil(fraction * N)` of them, without replacement (Wu & Gong, section 3).
+  `ceil(fraction * N)` clients are sampled without replacement (Wu & Gong,
+  section 3).
   """
   size = max(1, math.ceil(fraction * num_clients - 1e-9))
   rng = prng.host(seed, prng.Stream.COHORT, round_, 0)
@@ -57,7 +58,7 @@ def sample_cohort(
 
 
 def num_lanes(placement: Placement, cohort_size: int) -> int:
-  """Returns the lanes of each device, enough for any cohort."""
+  """Returns the number of lanes per device that suffices for any cohort."""
   most = np.bincount(placement.device, minlength=placement.num_devices)
   return int(min(cohort_size, most.max()))
 
@@ -65,14 +66,14 @@ def num_lanes(placement: Placement, cohort_size: int) -> int:
 def assign_lanes(
   placement: Placement, members: np.ndarray, lanes: int
 ) -> np.ndarray:
-  """Returns the client in each lane, -1 where empty, int32 `[devices * lanes]`.
+  """Returns the client in each lane, -1 if empty, int32 `[devices * lanes]`.
 
-  On a device clients are in canonical order.
+  The clients of a device are in canonical order.
 
   Args:
     placement: the device of every client.
     members: the clients that take part, `[K]`.
-    lanes: of each device.
+    lanes: number of lanes per device.
   """
   assigned = np.full((placement.num_devices, lanes), -1, np.int32)
   taken = [0] * placement.num_devices
@@ -87,13 +88,13 @@ def pass_plan(client: ClientData, seed: int, batch: int) -> Plan:
   """Returns the batches of a pass over all of a client's images, `[P, B]`.
 
   The order is one random permutation for the whole run, so that every batch is
-  a sample of the client's images whatever their order on disk, and batches
-  differ in size by one image at most: none is too small to have moments.
+  a random sample of the client's images for any order on disk. Batches differ
+  in size by at most one image, so that no batch is too small to have moments.
 
   Args:
-    client: whose images.
-    seed: of the run.
-    batch: `B`, the most images of a batch.
+    client: data of the client.
+    seed: seed of the run.
+    batch: `B`, the largest number of images in a batch.
   """
   num = client.num_images
   rng = prng.host(seed, prng.Stream.PASS, 0, prng.client_uid(client.name))
@@ -119,9 +120,9 @@ def make_tasks(
   """Returns the tasks of all lanes, each field with a leading axis.
 
   Args:
-    clients: all of them, canonical order.
+    clients: all clients, in canonical order.
     placement: the device of every client.
-    lanes: client of each lane, -1 where empty.
+    lanes: client of each lane, -1 if empty.
     planner: `(round, client) -> Plan`.
     shape: `(S, B)` of the longest plan of the run.
     passes: `(client) -> Plan` of a pass over its images.
@@ -135,7 +136,7 @@ def make_tasks(
   pass_rows = np.zeros((size, *pass_shape), np.int32)
   pass_valid = np.zeros((size, *pass_shape), bool)
   num_steps = np.zeros(size, np.int32)
-  here = lanes >= 0
+  occupied = lanes >= 0
   for lane, k in enumerate(lanes):
     if k < 0:
       continue
@@ -149,7 +150,7 @@ def make_tasks(
     pass_valid[lane, : len(plan.rows)] = plan.valid
 
   def column(values: Any, dtype: Any) -> np.ndarray:
-    return np.where(here, np.asarray(values)[lanes], 0).astype(dtype)
+    return np.where(occupied, np.asarray(values)[lanes], 0).astype(dtype)
 
   images = [c.num_images for c in clients]
   return types.ClientTask(

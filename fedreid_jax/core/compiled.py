@@ -26,8 +26,8 @@ Replicated = tuple[Flat, dict[str, Tree], Array]
 class Compiled(NamedTuple):
   """Jitted functions over all lanes.
 
-  Those of a round take `(server, round, table, tree, tasks)`; `train`,
-  `measure`, `data_pass` and `whole` consume their tree.
+  The functions of a round take `(server, round, table, tree, tasks)`; `train`,
+  `measure`, `data_pass` and `whole` donate their tree.
 
   Attributes:
     begin: tree is the client states; returns carries.
@@ -36,10 +36,11 @@ class Compiled(NamedTuple):
     data_pass: tree is the carries; returns carries.
     end: tree is (carries, client states); returns (uploads, states).
     end_untrained: the same before round 0.
-    whole: all at once, from states to ((uploads, states), sums).
+    whole: all of a round, from states to ((uploads, states), sums).
     prepare: the same without training.
     moments: `(models [G, ...], table, (own, moments), tasks) -> moments` of
-      every client's augmented images at its group's model with its own leaves.
+      every client's augmented images at its group's model with its personal
+      parameters.
     no_moments: `(models [G, ...], own) -> moments` of no images, of one client.
     aggregate: `(server, uploads, drawn, round, public) -> (server, log)`.
     receive: `(server, uploads) -> server`.
@@ -67,9 +68,9 @@ def make(
   Args:
     algorithm: a federated method.
     mesh: devices.
-    width: clients vmapped at a time on a device.
-    ordered: bring whole uploads to every device before they are reduced, so
-      that the sum is the same on any number of them.
+    width: number of clients that are vmapped at a time on a device.
+    ordered: whether complete uploads are gathered on every device before they
+      are reduced, so that the sum does not depend on the number of devices.
   """
   of_client = _OfClient(algorithm.program)
 
@@ -165,13 +166,13 @@ class _OfClient:
     self, replicated: Replicated, _: Any, client: Any
   ) -> local_step.Carry:
     state, task = client
-    sent = self._broadcast(replicated, task)
-    return self._program.begin(sent, state, task)
+    broadcast = self._broadcast(replicated, task)
+    return self._program.begin(broadcast, state, task)
 
   def train(self, replicated: Replicated, table: Any, client: Any) -> Any:
     carry, task = client
-    sent = self._broadcast(replicated, task)
-    return self._program.train(sent, table, carry, task)
+    broadcast = self._broadcast(replicated, task)
+    return self._program.train(broadcast, table, carry, task)
 
   def measure(self, _: Any, table: Any, client: Any) -> local_step.Carry:
     carry, task = client
@@ -187,8 +188,8 @@ class _OfClient:
     self, replicated: Replicated, _: Any, client: Any, trained: bool = True
   ) -> Any:
     (carry, state), task = client
-    sent = self._broadcast(replicated, task)
-    return self._program.end(sent, state, carry, task, trained)
+    broadcast = self._broadcast(replicated, task)
+    return self._program.end(broadcast, state, carry, task, trained)
 
   def whole(
     self, replicated: Replicated, table: Any, client: Any, trains: bool = True

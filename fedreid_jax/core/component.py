@@ -1,10 +1,10 @@
-"""Components: the contract between the engine and a paper's idea.
+"""Components: the interface between the engine and federated methods.
 
-A federated method is a composition of components. A component fills hooks; the
-engine routes its state and its messages by its name, so a component neither
-writes its own name nor reads the state of another. Arguments are in the order
-(own state, what is given, context). Client hooks see ONE client: no array has a
-leading axis for clients.
+A federated method is a composition of components. A component fills hooks. The
+engine selects its state and its messages by its name, so that a component
+neither contains its own name nor reads the state of another one. Arguments are
+in the order (own state, inputs, context). Client hooks receive ONE client: no
+array has a leading axis for clients.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from fedreid_jax import errors
 from fedreid_jax.core import contexts, types
 from fedreid_jax.core.types import Array, Flat, Metrics, Tree
 
-# What a component keeps or sends is a pytree of its own choice.
+# States and messages are pytrees with a structure chosen by the component.
 State = Any
 RoundState = Any
 Aux = Any
@@ -22,21 +22,21 @@ Message = Any
 
 
 class InitClient(Protocol):
-  """State that a client keeps between rounds, before its first round."""
+  """Initialises the state that a client keeps between rounds."""
 
   def __call__(self, key: Array, variables: Flat, /) -> State:
-    """Returns the state; the key is that of this component and client."""
+    """Returns the state; the key is specific to this component and client."""
     ...
 
 
 class StartRound(Protocol):
-  """State of one round from the state that the client keeps."""
+  """Computes the state of one round from the state that the client keeps."""
 
   def __call__(self, state: State, ctx: contexts.RoundCtx, /) -> RoundState: ...
 
 
 class PreStep(Protocol):
-  """Work before the loss of a step, not differentiated."""
+  """Runs before the loss of a step and is not differentiated."""
 
   def __call__(
     self, state: RoundState, ctx: contexts.StepCtx, /
@@ -44,9 +44,9 @@ class PreStep(Protocol):
 
 
 class Loss(Protocol):
-  """An addition to the local loss.
+  """Computes a term that is added to the local loss.
 
-  It is differentiated with respect to the trainable leaves of `variables`.
+  It is differentiated with respect to the parameters in `variables`.
   """
 
   def __call__(
@@ -55,7 +55,7 @@ class Loss(Protocol):
 
 
 class PostStep(Protocol):
-  """Work after the update of a step; the outputs are those before it."""
+  """Runs after the update of a step; the outputs precede the update."""
 
   def __call__(
     self, state: RoundState, ctx: contexts.LossCtx, /
@@ -63,7 +63,7 @@ class PostStep(Protocol):
 
 
 class EndRound(Protocol):
-  """State to keep and message to send when the round is over."""
+  """Computes the state to keep and the message to send after the round."""
 
   def __call__(
     self, state: RoundState, ctx: contexts.RoundEndCtx, /
@@ -88,14 +88,15 @@ def _no_message(
 
 
 class DataPass(NamedTuple):
-  """A fold over all images of a client after training, test transform.
+  """A fold over all images of a client after training.
 
-  Features are those of the trained model in evaluation mode, with moments of
-  batch normalisation that are re-estimated at its weights on the same images
-  (`core.batch_stats`): the running moments follow a moving model with a delay.
+  Images have the test transform. Features are those of the trained model in
+  evaluation mode, with moments of batch normalisation that are re-estimated at
+  its weights on the same images (`core.batch_stats`), because the running
+  moments follow the weights with a delay.
 
   Attributes:
-    init: `(Outputs of shapes) -> accumulator`.
+    init: `(Outputs with shapes) -> accumulator`.
     update: `(accumulator, Outputs, Batch) -> accumulator`.
     before_first_round: the pass and `round_end` also run before round 0,
       without training.
@@ -107,20 +108,22 @@ class DataPass(NamedTuple):
 
 
 class ClientHooks(NamedTuple):
-  """The part of a component that runs at every client; all hooks add up.
+  """The part of a component that runs at every client.
+
+  The hooks of all components are applied, and their losses are summed.
 
   Attributes:
     init: `(key, variables) -> State`, kept at the client between rounds.
     round_start: `(State, RoundCtx) -> RoundState`.
-    pre_step: `(RoundState, StepCtx) -> (RoundState, Aux)`; Aux reaches the
-      `loss` and `post_step` of this component as `ctx.aux`.
+    pre_step: `(RoundState, StepCtx) -> (RoundState, Aux)`; Aux is `ctx.aux` in
+      the `loss` and `post_step` of this component.
     loss: `(variables, RoundState, LossCtx) -> (loss, metrics)`.
     post_step: `(RoundState, LossCtx) -> RoundState`.
-    data_pass: a fold over all images after training; `round_end` has its
-      result as `ctx.data_pass`.
+    data_pass: a fold over all images after training; its result is
+      `ctx.data_pass` in `round_end`.
     round_end: `(RoundState, RoundEndCtx) -> (State, Message)`.
     models_to_evaluate: `(State) -> (variables, whether there are any)`, a model
-      of the client that is evaluated beside the server's.
+      of the client that is evaluated in addition to the server's model.
   """
 
   init: InitClient = _no_state
@@ -134,15 +137,15 @@ class ClientHooks(NamedTuple):
 
 
 class InitServer(Protocol):
-  """State of the server before round 0."""
+  """Initialises the state of the server before round 0."""
 
   def __call__(self, ctx: contexts.ServerInitCtx, /) -> State: ...
 
 
 class Receive(Protocol):
-  """State after the messages of a round, which are of this component only.
+  """Updates the state with the messages of this component in a round.
 
-  Messages are stacked, `[K, ...]`; rows that are not valid must have no effect.
+  Messages are stacked, `[K, ...]`; invalid rows must have no effect.
   """
 
   def __call__(
@@ -156,7 +159,7 @@ class Receive(Protocol):
 
 
 class Update(Protocol):
-  """State and models `[G, ...]` after the aggregation of a round."""
+  """Updates state and models `[G, ...]` after the aggregation of a round."""
 
   def __call__(
     self, state: State, models: Flat, ctx: contexts.AggregationCtx, /
@@ -169,15 +172,17 @@ def _no_server_state(ctx: contexts.ServerInitCtx, /) -> State:
 
 
 class ServerHooks(NamedTuple):
-  """The part of a component that runs at the server, in order.
+  """The part of a component that runs at the server.
+
+  The hooks are applied in the order of the components.
 
   Attributes:
     init: `(ServerInitCtx) -> State`.
     receive: `(State, messages [K], valid bool [K], ReceiveCtx) -> State`, after
       every round and after the data pass before round 0.
     update: `(State, models [G, ...], AggregationCtx) -> (State, models)`.
-    message: `(State) -> Message`, broadcast to every client, where the hooks of
-      this component find it as `ctx.message`.
+    message: `(State) -> Message`, broadcast to every client; it is
+      `ctx.message` in the client hooks of this component.
   """
 
   init: InitServer = _no_server_state
@@ -187,10 +192,10 @@ class ServerHooks(NamedTuple):
 
 
 class Transport(NamedTuple):
-  """Changes on the wire; both ends are applied where the client is.
+  """Transformations of uploads and broadcasts, both run on the client's device.
 
   Attributes:
-    up: `(Upload, Broadcast as received, key) -> Upload`.
+    up: `(Upload, received Broadcast, key) -> Upload`.
     down: `(Broadcast, key) -> Broadcast`.
   """
 
@@ -201,7 +206,7 @@ class Transport(NamedTuple):
 
 
 class Cluster(Protocol):
-  """The server model, below `N`, that each client of the cohort shares."""
+  """Assigns a server model, an index below `N`, to each client of a cohort."""
 
   def __call__(self, groups: Array, ctx: contexts.ServerCtx, /) -> Array:
     """Returns int32 `[K]` from the groups of all clients, int32 `[N]`."""
@@ -209,12 +214,12 @@ class Cluster(Protocol):
 
 
 class Weigh(Protocol):
-  """Weights of the uploads in the model of each group.
+  """Computes the weights of the uploads in the model of each group.
 
-  One array float32 `[G, K]` for all leaves, or a dict of them by leaf (a leaf
-  that is absent goes by size). A row that sums to less than one leaves the rest
-  to the server's model; one that is all zero or not finite is replaced by
-  weights by number of images.
+  The result is one array float32 `[G, K]` for all parameters, or a dict of
+  arrays by parameter name (absent parameters are weighted by size). If a row
+  sums to less than one, the server's model has the remaining weight. A row that
+  is all zero or not finite is replaced by weights by number of images.
   """
 
   def __call__(
@@ -225,22 +230,22 @@ class Weigh(Protocol):
 
 
 class Aggregation(NamedTuple):
-  """How uploads become the model of each group.
+  """Aggregation of uploads into the model of each group.
 
   Attributes:
-    weights: of the weighted mean.
+    weights: weights of the weighted mean.
   """
 
   weights: Weigh
 
 
 class Participants(NamedTuple):
-  """Who takes part, as the check of a component sees it.
+  """The participants of a run, for the check of a component.
 
   Attributes:
-    clients: all of them.
-    num_public: images of the public set, 0 without one.
-    cohort: clients of a round, `K`.
+    clients: all clients.
+    num_public: number of public images, 0 without a public set.
+    cohort: number of clients in a round, `K`.
   """
 
   clients: Sequence[types.ClientData]
@@ -248,25 +253,25 @@ class Participants(NamedTuple):
   cohort: int
 
   def require_public(self, wanted: int, field: str) -> None:
-    """Refuses a public set that is missing or smaller than a batch.
+    """Checks that there is a public set of at least one batch.
 
     Args:
-      wanted: images of the batch.
-      field: of the configuration that says so.
+      wanted: number of images in the batch.
+      field: configuration field of this number.
 
     Raises:
-      ConfigError: without a public set.
-      DataError: when it has fewer than `wanted` images.
+      ConfigError: if there is no public set.
+      DataError: if it has fewer than `wanted` images.
     """
     if not self.num_public:
       raise errors.ConfigError(
-        'no public set', 'data.public', 'name a held-out domain'
+        'no public set', 'data.public', 'set it to a held-out domain'
       )
     if self.num_public < wanted:
       raise errors.DataError(
-        f'{self.num_public} public images, a batch has {wanted}',
+        f'{self.num_public} public images, but a batch has {wanted}',
         'data.public',
-        f'name a larger domain, or lower {field}',
+        f'set it to a larger domain, or lower {field}',
       )
 
 
@@ -275,14 +280,15 @@ class ComponentInfo(NamedTuple):
 
   Attributes:
     notice: text for the user, printed when a run begins.
-    requires: names of components, or of hooks ('transport', ...), one of which
-      another component of the method must be or fill.
-    conflicts: names of components, or of hooks, that no other component of the
-      method may be or fill.
-    check: `(Participants) -> None`; raises an error for clients or public
-      images that the method cannot work with, before anything is compiled.
-    warn: `(metrics of a round, without the component's prefix) -> text`, empty
-      unless something is wrong; a run prints the text once.
+    requires: names of components, or of hooks ('transport', ...); another
+      component of the method must have one of these names or fill one of these
+      hooks.
+    conflicts: names of components, or of hooks; no other component of the
+      method may have one of these names or fill one of these hooks.
+    check: `(Participants) -> None`; raises an error before compilation if the
+      method cannot use the clients or the public images.
+    warn: `(metrics of a round, without the component's prefix) -> text`; the
+      text is empty unless there is a problem, and is printed once.
   """
 
   notice: str = ''
@@ -293,17 +299,18 @@ class ComponentInfo(NamedTuple):
 
 
 class Component(NamedTuple):
-  """One paper's idea.
+  """A part of a federated method, usually one contribution of a paper.
 
   Attributes:
-    name: its key in `config.components`; routes states and messages.
+    name: its key in `config.components` and of its states and messages.
     shared: regular expression of the shared parameters; one owner.
-    client: hooks at every client; those of all components add up.
+    client: hooks at every client; the hooks of all components are applied.
     server: hooks at the server, in the order of the configuration.
-    transport: changes on the wire, in the order of the configuration.
-    clustering: which server model a client shares; one owner.
-    aggregation: how uploads become the model; one owner, by default the mean
-      weighted by number of images.
+    transport: transformations of uploads and broadcasts, in the order of the
+      configuration.
+    clustering: assignment of clients to server models; one owner.
+    aggregation: aggregation of uploads; one owner, by default the mean weighted
+      by number of images.
     info: notice, requirements, conflicts and checks.
   """
 

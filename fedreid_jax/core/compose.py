@@ -1,4 +1,4 @@
-"""Composition of components: ownership of hooks, order, one algorithm."""
+"""Composition of components into an algorithm: ownership and order of hooks."""
 
 import dataclasses
 import importlib
@@ -25,28 +25,28 @@ from fedreid_jax.core.local_step import Settings
 from fedreid_jax.core.prng import Stream
 from fedreid_jax.core.types import Array, Flat, Tree
 
-# A method has at most one component that fills each of these.
+# At most one component of a method fills each of these hooks.
 SINGLE_OWNER = ('shared', 'clustering', 'aggregation')
 HOOKS = (*SINGLE_OWNER, 'client', 'server', 'transport')
 
 
 class Algorithm(NamedTuple):
-  """A federated method, ready to be simulated.
+  """A federated method that can be simulated.
 
   Attributes:
-    components: of the method, in order.
+    components: components of the method, in order.
     shared: regular expression of the shared parameters.
     program: the local round of one client.
     clustered: whether the server keeps several models.
-    init_server: `(variables, sizes, public) -> ServerState`; sizes are images
-      of each client, float32 `[N]`.
-    init_client: `(uid, pretrained leaves) -> ClientState` of one client.
+    init_server: `(variables, sizes, public) -> ServerState`; sizes are the
+      numbers of images of each client, float32 `[N]`.
+    init_client: `(uid, pretrained variables) -> ClientState` of one client.
     messages: `(ServerState) -> messages` broadcast to every client, by name.
     receive: `(ServerState, uploads) -> ServerState`, after the data pass before
       round 0.
     aggregate: `(ServerState, uploads, drawn, round, public) -> (ServerState,
       log)`.
-    prepares: whether clients pass over their images before round 0.
+    prepares: whether clients run a data pass before round 0.
   """
 
   components: tuple[Component, ...]
@@ -69,19 +69,19 @@ def load(
   """Imports components and calls their `make(Options(...))`.
 
   Args:
-    names: of modules of the package, and of plug-ins (`core.plugins`).
+    names: names of modules of the package and of plug-ins (`core.plugins`).
     arguments: hyper-parameters by the name of a component's group.
-    package: of the built-in components.
+    package: package of the built-in components.
 
   Raises:
-    ConfigError: for a component that is not found or is given twice, or for
-      hyper-parameters that it does not have or cannot have.
+    ConfigError: if a component is not found or is given twice, or if its
+      hyper-parameters do not exist or have invalid values.
   """
   built: list[Component] = []
   for name in names:
     if name in names[: len(built)]:
       raise errors.ConfigError(
-        f'component {name!r} twice', 'components', 'name it once'
+        f'component {name!r} is given twice', 'components', 'give it once'
       )
     module = importlib.import_module(plugins.module_of(name, package))
     own = arguments.get(plugins.group_of(name), {})
@@ -96,7 +96,7 @@ def owner(components: Sequence[Component], hook: str) -> Component | None:
   """Returns the component that fills a single-owner hook, or None.
 
   Raises:
-    ConfigError: naming both when two components fill it.
+    ConfigError: if two components fill it; the message names both.
   """
   owners = [c for c in components if getattr(c, hook) is not None]
   if len(owners) > 1:
@@ -115,7 +115,7 @@ def shared_leaves(components: Sequence[Component]) -> str:
     raise errors.ConfigError(
       'no component selects shared parameters',
       'components',
-      "start with 'fedpav'",
+      "add 'fedpav'",
     )
   return chosen.shared
 
@@ -124,7 +124,7 @@ def check(components: Sequence[Component]) -> None:
   """Checks ownership, requirements and conflicts of components.
 
   Raises:
-    ConfigError: naming the components.
+    ConfigError: if a check fails; the message names the components.
   """
   for hook in SINGLE_OWNER:
     owner(components, hook)
@@ -141,7 +141,7 @@ def check(components: Sequence[Component]) -> None:
     wanted = component.info.requires
     if wanted and not any(_is(c, name) for c in others for name in wanted):
       raise errors.ConfigError(
-        f'{component.name!r} needs a component beside it',
+        f'{component.name!r} needs another component',
         'components',
         f'one of {", ".join(wanted)}',
       )
@@ -163,14 +163,15 @@ def compose(
   """Composes components into an algorithm.
 
   Args:
-    components: in the order of the configuration.
-    settings: of the local round; `settings.shared` must be
+    components: components in the order of the configuration.
+    settings: settings of the local round; `settings.shared` must be
       `shared_leaves(components)`.
-    batch_stats_rule: for running statistics, `aggregation.BatchStatsRule`.
-    ordered: reduce in canonical client order (deterministic mode).
+    batch_stats_rule: rule for running statistics, `aggregation.BatchStatsRule`.
+    ordered: whether uploads are reduced in canonical client order
+      (deterministic mode).
 
   Raises:
-    ConfigError: for components that do not go together.
+    ConfigError: if the components cannot be composed.
   """
   check(components)
   clusterer = owner(components, 'clustering')

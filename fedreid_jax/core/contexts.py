@@ -1,7 +1,7 @@
-"""Contexts: what the engine gives to the hooks of a component.
+"""Contexts: the arguments that the engine passes to the hooks of a component.
 
-A context is complete when it is built, and no field changes its meaning within
-a round.
+A context is complete when it is created, and no field changes its meaning
+within a round.
 """
 
 import dataclasses
@@ -14,15 +14,16 @@ from fedreid_jax.core.types import Array, Flat, Metrics, Tree
 
 @dataclasses.dataclass(frozen=True)
 class RoundCtx:
-  """A client's round as it begins.
+  """The start of a client's round.
 
   Attributes:
-    received: shared parameters as the server sent them.
-    message: what this component's server hooks sent.
-    variables: all variables the client starts from.
-    optimizer: of the client.
+    received: shared parameters as received from the server.
+    message: message of this component's server hooks.
+    variables: all variables of the client at the start of the round.
+    optimizer: optimiser of the client.
     batch_shape: `(B, H, W, ch)` of a step.
-    max_images: the most images of a round, repeats and padding counted.
+    max_images: largest number of images in a round, including repeats and
+      padding.
     round: global round, int32.
   """
 
@@ -40,16 +41,16 @@ class StepCtx:
   """A step before its loss.
 
   Attributes:
-    received: shared parameters as the server sent them.
-    message: what this component's server hooks sent.
+    received: shared parameters as received from the server.
+    message: message of this component's server hooks.
     task: the client's task in this round.
     batch: the augmented batch.
-    photographs: the same images as they are stored, uint8 `[B, H, W, ch]`.
+    photographs: the stored images of the batch, uint8 `[B, H, W, ch]`.
     model: the network.
     objective: `(Outputs, Batch) -> (loss, metrics)`, the plain re-ID loss.
     transform: `(key) -> images`, another augmentation of the photographs.
     test_transform: `(uint8 images) -> float32 images`, without augmentation.
-    optimizer: of the client, for a network that a component trains itself.
+    optimizer: optimiser of the client, for networks that components train.
     step: index within the round, int32.
     lr: learning rate of the step, float32.
     round: global round, int32.
@@ -76,12 +77,13 @@ class StepCtx:
 
 @dataclasses.dataclass(frozen=True)
 class LossCtx(StepCtx):
-  """A step and the outputs of the model that is trained.
+  """A step and the outputs of the trained model.
 
   Attributes:
-    outputs: of the batch, before the update; `loss` differentiates them.
-    classify: `(embedding [B, D]) -> logits [B, C]` with that model.
-    aux: second result of this component's `pre_step`, None without one.
+    outputs: outputs for the batch before the update; `loss` is differentiated
+      with respect to them.
+    classify: `(embedding [B, D]) -> logits [B, C]` with the trained model.
+    aux: second result of this component's `pre_step`, None if there is none.
   """
 
   outputs: types.Outputs
@@ -91,17 +93,17 @@ class LossCtx(StepCtx):
 
 @dataclasses.dataclass(frozen=True)
 class RoundEndCtx:
-  """A client's round when it is over.
+  """The end of a client's round.
 
   Attributes:
-    received: shared parameters as the server sent them.
-    message: what this component's server hooks sent.
+    received: shared parameters as received from the server.
+    message: message of this component's server hooks.
     task: the client's task in this round.
     start: all variables before training.
     variables: all variables after training.
-    data_pass: result of the component's data pass, None without one.
+    data_pass: result of the component's data pass, None if there is none.
     model: the network.
-    optimizer: of the client.
+    optimizer: optimiser of the client.
     lr: learning rate at the beginning of the round.
     test_transform: `(uint8 images) -> float32 images`.
     round: global round, int32.
@@ -127,13 +129,13 @@ class ServerInitCtx:
   """The server before round 0.
 
   Attributes:
-    key: of this component.
+    key: key of this component.
     num_clients: `N`.
-    sizes: images of each client in canonical order, float32 `[N]`.
+    sizes: number of images of each client in canonical order, float32 `[N]`.
     outputs: shapes of the model's outputs for a batch.
     shared: shared parameters of one model.
-    public: images of the public set, uint8 `[M, H, W, ch]`; `M` is 0 without
-      one.
+    public: images of the public set, uint8 `[M, H, W, ch]`; `M` is 0 without a
+      public set.
   """
 
   key: Array
@@ -149,7 +151,7 @@ class ReceiveCtx:
   """The senders of messages.
 
   Attributes:
-    index: canonical place of each sender, -1 for padding, int32 `[K]`.
+    index: canonical index of each sender, -1 for padding, int32 `[K]`.
   """
 
   index: Array
@@ -157,23 +159,23 @@ class ReceiveCtx:
 
 @dataclasses.dataclass(frozen=True)
 class ServerCtx:
-  """The server when the uploads of a round are there.
+  """The server after it has received the uploads of a round.
 
   Attributes:
-    index: canonical place of each client, -1 for padding, int32 `[K]`.
-    valid: which uploads are real and finite, bool `[K]`.
+    index: canonical index of each client, -1 for padding, int32 `[K]`.
+    valid: whether each upload is real and finite, bool `[K]`.
     uploaded: shared parameters of each client, `[K, ...]`.
-    num_examples: images of each client, float32 `[K]`.
-    num_steps: local steps of each client, int32 `[K]`.
+    num_examples: number of images of each client, float32 `[K]`.
+    num_steps: number of local steps of each client, int32 `[K]`.
     previous: the server's models before the round, `[G, ...]`.
     public: images of the public set, uint8 `[M, H, W, ch]`.
     model: the network.
     train_transform: `(key, uint8 images) -> float32 images`.
     test_transform: `(uint8 images) -> float32 images`.
-    complete: `(shared parameters) -> variables`, with zeros for leaves that are
-      not shared; features do not depend on those.
+    complete: `(shared parameters) -> variables`, with zeros for personal
+      parameters, on which features do not depend.
     round: global round, int32.
-    key: of this component and round.
+    key: key of this component and round.
   """
 
   index: Array
@@ -193,12 +195,12 @@ class ServerCtx:
 
 @dataclasses.dataclass(frozen=True)
 class AggregationCtx(ServerCtx):
-  """The server when it is known which clients make up each group.
+  """The server after clients have been assigned to groups.
 
   Attributes:
-    members: which uploads make up each group, bool `[G, K]`.
-    start: the model that each group moves from, `[G, ...]`: the previous one,
-      or of groups made this round the mean of the models its members had.
+    members: uploads of each group, bool `[G, K]`.
+    start: the initial model of each group, `[G, ...]`: its previous model, or
+      for groups created in this round the mean of its members' models.
   """
 
   members: Array

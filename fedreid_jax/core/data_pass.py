@@ -26,18 +26,19 @@ def fold(
   """Folds `(value, batch) -> value` over the images of a pass.
 
   Args:
-    settings: of the local round.
+    settings: settings of the local round.
     table: images.
-    task: of the client; `pass_rows` are the batches.
-    body: of the fold.
-    start: first value.
-    augment: transform images as in training instead of as in a test.
+    task: task of the client; `pass_rows` are the batches.
+    body: function of the fold.
+    start: initial value.
+    augment: whether images have the training transform instead of the test
+      transform.
   """
   base = prng.client(settings.seed, Stream.PASS, 0, task.uid)
 
   def one(i: Array, value: _T) -> _T:
-    # With the barrier no pass looks constant to XLA, which would hoist one of
-    # a single batch out of the loop and add its images in another order.
+    # Without the barrier XLA would treat a pass of a single batch as constant,
+    # hoist it out of the loop and sum its images in a different order.
     rows, valid, _ = jax.lax.optimization_barrier(
       (task.pass_rows[i], task.pass_valid[i], i)
     )
@@ -72,7 +73,7 @@ def _measured(
 def no_moments(
   settings: local_step.Settings, variables: Flat
 ) -> batch_stats.Layers:
-  """Returns the moments of no images, by layer."""
+  """Returns the moments of zero images, by layer."""
   column = jnp.zeros(settings.data_pass_batch, jnp.int32)
   images = jnp.zeros((len(column), *settings.image_shape[1:]))
   batch = types.Batch(images, column, column, column, column == 0)
@@ -87,15 +88,15 @@ def measure(
   task: types.ClientTask,
   augment: bool = False,
 ) -> batch_stats.Layers:
-  """Adds to moments those of the images in the table, at frozen variables.
+  """Merges moments with those of the images in the table at frozen variables.
 
   Args:
-    settings: of the local round.
+    settings: settings of the local round.
     table: images.
-    variables: of the model.
-    layers: moments so far.
-    task: of the client.
-    augment: transform images as in training.
+    variables: variables of the model.
+    layers: previous moments.
+    task: task of the client.
+    augment: whether images have the training transform.
   """
   return fold(
     settings,
@@ -116,14 +117,14 @@ def run(
   carry: local_step.Carry,
   task: types.ClientTask,
 ) -> local_step.Carry:
-  """Runs the components' passes over the images in the table.
+  """Runs the components' data passes over the images in the table.
 
   Args:
-    settings: of the local round.
-    hooks: of the components, by name.
+    settings: settings of the local round.
+    hooks: hooks of the components, by name.
     table: images.
-    carry: of the client, with the moments of all its images.
-    task: of the client.
+    carry: carry of the client, with the moments of all its images.
+    task: task of the client.
   """
   passes = {n: h.data_pass for n, h in hooks.items() if h.data_pass}
   variables = batch_stats.install(

@@ -1,6 +1,6 @@
-"""Client images on devices: all of them, or one segment of a round at a time.
+"""Images of clients on devices: all images, or those of one segment of a round.
 
-A process reads only the images of clients of its own devices.
+A process reads only the images of the clients on its own devices.
 """
 
 import functools
@@ -18,7 +18,7 @@ COLUMNS = ('labels', 'cameras', 'modalities')
 
 
 class ImageStore:
-  """Images of all clients, put on devices on request."""
+  """Images of all clients, transferred to devices on request."""
 
   def __init__(
     self,
@@ -27,7 +27,7 @@ class ImageStore:
     sharding: NamedSharding,
     image_shape: tuple[int, int, int],
   ):
-    """Records the placement; reads no image yet."""
+    """Stores the placement; images are read later."""
     self._clients, self._placement = clients, placement
     self._sharding, self._image_shape = sharding, image_shape
     self._images = functools.cache(lambda k: self._clients[k].images())
@@ -48,15 +48,15 @@ class ImageStore:
       return block
 
     table = self._on_devices(placement.rows, fill)
-    self._images.cache_clear()  # they are on the device now
+    self._images.cache_clear()  # the images are now on the device
     return table
 
   def segment(self, lanes: np.ndarray, rows: np.ndarray) -> Table:
-    """Returns the given images of each lane's client, one after another.
+    """Returns the concatenation of the selected images of each lane's client.
 
     Args:
-      lanes: client of each lane, -1 where empty, `[lanes]`.
-      rows: of its images, int32 `[lanes, R]`.
+      lanes: client of each lane, -1 if empty, `[lanes]`.
+      rows: indices of the client's images, int32 `[lanes, R]`.
     """
     per_device = len(lanes) // self._placement.num_devices
     width = rows.shape[1]

@@ -18,25 +18,26 @@ Hooks = Mapping[str, component.ClientHooks]
 
 
 class Settings(NamedTuple):
-  """The parts of a local round that are not a component's.
+  """The parts of a local round that do not belong to components.
 
   Attributes:
     model: the network.
     objective: `(Outputs, Batch) -> (loss, metrics)`.
-    optimizer: pure functions over the trainable leaves.
+    optimizer: pure functions over the parameters.
     schedule: `(round with fraction) -> lr`.
     train_transform: `(key, uint8 [B, H, W, ch], modalities) -> float32 images`.
     test_transform: `(uint8 [B, H, W, ch]) -> float32 images`.
     outputs: shapes of the model's outputs for a batch.
     image_shape: `(B, H, W, ch)` of a batch.
-    num_steps: of the longest round.
+    num_steps: number of steps of the longest round.
     seed: typed PRNG key of the run.
     shared: regular expression of the shared parameters.
-    persistent: keep the optimiser state from round to round.
-    schedule_per_step: let the schedule move within the round.
-    masked: some batches have padded rows.
+    persistent: whether the optimiser state is kept between rounds.
+    schedule_per_step: whether the learning rate changes within the round.
+    masked: whether some batches have padded rows.
     data_pass_batch: images of one step of a pass over all images.
-    accumulate: add up the gradients of a round and step once, at its end.
+    accumulate: whether the gradients of a round are accumulated for one update
+      at its end.
   """
 
   model: types.Model
@@ -59,16 +60,18 @@ class Settings(NamedTuple):
 
 @struct.dataclass
 class Carry:
-  """One client in the middle of its round.
+  """The state of one client within its round.
 
   Attributes:
-    params: trainable leaves.
+    params: parameters.
     batch_stats: running statistics.
-    opt_state: of the optimiser.
-    states: of the components in this round, by name.
-    moments: of the trained model on the client's images, for data passes.
+    opt_state: state of the optimiser.
+    states: states of the components in this round, by name.
+    moments: moments of the trained model on the client's images, for data
+      passes.
     passed: accumulators of data passes, by name.
-    sums: (gradients so far, images they are of) where they are accumulated.
+    sums: (accumulated gradients, their number of images) if gradients are
+      accumulated.
   """
 
   params: Flat
@@ -89,7 +92,7 @@ def gather(
   """Returns a batch of a table's images.
 
   Args:
-    table: of images.
+    table: table of images.
     rows: int32 `[B]`.
     valid: real rows, bool `[B]`.
     transform: `(uint8 images) -> float32 images`.
@@ -222,7 +225,7 @@ def _update(
   lr: Array,
   last: Array,
 ) -> Carry:
-  """Takes a step of the optimiser, or adds up gradients until the last."""
+  """Updates the parameters, or accumulates gradients until the last step."""
 
   def move(grads: Flat) -> Carry:
     params, opt_state = settings.optimizer.update(

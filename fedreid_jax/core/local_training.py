@@ -1,16 +1,17 @@
 """The local round of one client: the only training loop of the package.
 
-Pure functions over ONE client, with no leading axis anywhere: `begin` opens the
-round, `train` takes the steps whose images are in the table it is given,
+All functions are pure functions of ONE client, without a leading axis: `begin`
+starts the round, `train` runs the steps whose images are in the given table,
 `measure` re-estimates the moments of batch normalisation of the trained model,
-`data_pass` folds over the client's images with them, `end` closes the round. A
-client whose images all fit on the device runs them in one program; otherwise
-`train`, `measure` and `data_pass` are called once a segment, with the same
-results.
+`data_pass` folds over the client's images with these moments, `end` ends the
+round. If all images of a client fit on the device, it runs them in one program;
+otherwise `train`, `measure` and `data_pass` are called once per segment, with
+the same results.
 
-The loops have a dynamic number of steps. Run one client after another they
-cost each client its own steps; vmapped, JAX selects on the whole carry, so a
-client that is done (or padding, with no steps at all) does not move.
+The loops have a dynamic number of steps. If clients run one after another, each
+has the cost of its own steps. If they are vmapped, JAX selects on the whole
+carry, so that a client that has finished (or padding, with no steps at all)
+does not change.
 """
 
 import functools
@@ -41,15 +42,16 @@ class Program(NamedTuple):
   Attributes:
     begin: `(Broadcast, ClientState, ClientTask) -> Carry`.
     train: `(Broadcast, Table, Carry, ClientTask) -> (Carry, sums of metrics)`.
-    no_moments: `(variables) -> moments` of no images, by layer.
-    measure: `(Table, variables, moments, ClientTask, augment=False) -> moments`
-      with those of the images in the table, augmented as in training or not.
-    data_pass: `(Table, Carry, ClientTask) -> Carry`, once all images are
+    no_moments: `(variables) -> moments` of zero images, by layer.
+    measure: `(Table, variables, moments, ClientTask, augment=False) ->
+      moments`, merged with those of the images in the table, which are
+      optionally augmented as in training.
+    data_pass: `(Table, Carry, ClientTask) -> Carry`, after all images have been
       measured.
     end: `(Broadcast, ClientState, Carry, ClientTask, trained=True) -> (Upload,
-      ClientState)`; before round 0 nothing was trained, and only components
-      with a data pass before the first round take part.
-    has_data_pass: whether any component has one.
+      ClientState)`; before round 0 clients have not trained, and only
+      components with a data pass before the first round take part.
+    has_data_pass: whether any component has a data pass.
   """
 
   begin: Callable[..., Carry]

@@ -1,12 +1,12 @@
 """Optimiser and learning rate from a configuration.
 
-SGD has PyTorch's semantics, which the papers' numbers rest on: weight decay is
-added to the gradient before momentum, and the learning rate multiplies last, so
-changing it does not rescale the momentum. Every leaf that the loss depends on
-decays, even while its gradient is zero. A leaf that the loss does not depend on
-has no gradient at all (`grad is None` in PyTorch), does not decay and does not
-move. Which leaves those are is read off the loss when it is differentiated, so
-a step costs nothing for it.
+SGD has PyTorch's semantics, on which the papers' results are based: weight
+decay is added to the gradient before momentum, and the learning rate is applied
+last, so that a change of the rate does not rescale the momentum. Every
+parameter on which the loss depends has weight decay, even while its gradient is
+zero. A parameter on which the loss does not depend has no gradient (`grad is
+None` in PyTorch), no weight decay and is not changed. These parameters are
+detected when the loss is differentiated, at no cost per step.
 """
 
 import functools
@@ -29,16 +29,17 @@ OPTIMIZERS = get_args(OptimizerName)
 
 
 class Optimizer(NamedTuple):
-  """Pure functions over the trainable leaves.
+  """Pure functions over the parameters.
 
   Attributes:
     init: `(params) -> state`.
-    grad: `(loss) -> gradient`, as `jax.grad(loss, has_aux=True)` by its first
-      argument, with the weight decay of the leaves the loss depends on.
+    grad: `(loss) -> gradient`, like `jax.grad(loss, has_aux=True)` with respect
+      to the first argument, plus the weight decay of the parameters on which
+      the loss depends.
     update: `(grads, state, params, lr) -> (params, state)`.
-    factor: `(name of a leaf) -> multiplier of its learning rate`.
-    effective_steps: `(steps, decay) -> |a|_1`, see `effective_steps`; None
-      where an update is no linear function of the gradients.
+    factor: `(name of a parameter) -> multiplier of its learning rate`.
+    effective_steps: `(steps, decay) -> |a|_1`, see `effective_steps`; None if
+      an update is not a linear function of the gradients.
   """
 
   init: Callable[[Flat], Tree]
@@ -54,7 +55,7 @@ def make(config) -> Optimizer:
   Args:
     config: fields `name`, `momentum`, `nesterov`, `weight_decay`,
       `lr_multipliers` (pairs of a regular expression and a factor; the first
-      that matches a leaf's name counts).
+      expression that matches a parameter's name applies).
   """
   if config.name == 'sgd':
     return sgd(
@@ -114,9 +115,9 @@ def _optimizer(core, weight_decay, lr_multipliers, effective_) -> Optimizer:
 
 
 def _decaying(weight_decay: float) -> Callable[[Flat], Flat]:
-  """Returns the identity of parameters, whose gradient has their decay.
+  """Returns the identity function, with weight decay added to its gradient.
 
-  JAX tells a gradient that is absent (a symbolic zero) from one that is zero.
+  JAX distinguishes an absent gradient (a symbolic zero) from a zero gradient.
   """
 
   @jax.custom_vjp
@@ -149,18 +150,20 @@ def effective_steps(
   momentum: float,
   nesterov: bool,
 ) -> Array:
-  """Returns `|a|_1`: how often a round's gradients count in its update.
+  """Returns `|a|_1`, the total weight of a round's gradients in its update.
 
   With a constant gradient g and learning rate eta, `num_steps` steps of SGD
-  from a zero momentum buffer move the weights by `-eta |a|_1 g` (Wang et al.,
-  FedNova, section 4): steps without momentum; for heavy ball and Nesterov the
-  recursion is run, which gives the closed forms of both.
+  from a zero momentum buffer change the weights by `-eta |a|_1 g` (Wang et al.,
+  FedNova, section 4). Without momentum `|a|_1` is the number of steps; for
+  heavy ball and Nesterov the recursion is computed, which equals the closed
+  forms of both.
 
   Args:
-    num_steps: local steps, int32, may be traced.
-    decay: learning rate times the proximal weight mu, 0 without one.
-    momentum: of SGD.
-    nesterov: whether it is Nesterov's.
+    num_steps: number of local steps, int32, may be traced.
+    decay: learning rate times the proximal weight mu, 0 without a proximal
+      term.
+    momentum: momentum of SGD.
+    nesterov: whether it is Nesterov momentum.
   """
 
   def step(_, carry):
@@ -178,15 +181,16 @@ def schedule(config, rounds: int) -> Callable[[Array], Array]:
   """Builds the learning rate as a function of the global round.
 
   Args:
-    config: fields `lr`, `schedule`, `milestones` (rounds, or shares of the run
-      below 1), `gamma`, `points` (pairs of a round and a factor of `lr`, for
-      `linear`), `warmup` (rounds of linear rise from zero, before any
-      schedule).
-    rounds: length of the run, of which milestones below 1 are shares and where
-      `cosine` reaches zero.
+    config: fields `lr`, `schedule`, `milestones` (rounds, or fractions of the
+      run if below 1), `gamma`, `points` (pairs of a round and a factor of `lr`,
+      for `linear`), `warmup` (number of rounds with a linear increase from
+      zero, for every schedule).
+    rounds: number of rounds of the run; milestones below 1 are fractions of it,
+      and `cosine` reaches zero there.
 
   Returns:
-    `(round) -> lr`; the round may have a fraction, how far a client is in it.
+    `(round) -> lr`; the fractional part of the round is the progress within
+    it.
   """
   if config.schedule == 'constant':
     shape = optax.constant_schedule(1.0)

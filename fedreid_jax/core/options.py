@@ -1,6 +1,6 @@
-"""Hyper-parameters: how they are declared, and the check of their values.
+"""Declaration of hyper-parameters, and checks of their values.
 
-A component declares its hyper-parameters in a frozen dataclass beside `make`:
+A component declares its hyper-parameters in a frozen dataclass next to `make`:
 
   @dataclasses.dataclass(frozen=True)
   class Options(options.Checked):
@@ -10,8 +10,8 @@ A component declares its hyper-parameters in a frozen dataclass beside `make`:
 
 Types are `bool`, `int`, `float`, `str`, a `Literal` of strings, and tuples of
 them (`tuple[float, ...]`, `tuple[tuple[str, float], ...]`). In a tuple, a range
-holds for every number. This module imports no JAX, because configurations are
-checked before JAX is started.
+applies to every number. This module does not import JAX, because configurations
+are checked before JAX is started.
 """
 
 import dataclasses
@@ -23,11 +23,11 @@ from typing import Annotated, Any, Literal, NamedTuple
 from fedreid_jax import errors
 from fedreid_jax.core.patterns import Pattern
 
-INT32, FLOAT32 = 2**31 - 1, 3.4e38  # the largest numbers of a device
+INT32, FLOAT32 = 2**31 - 1, 3.4e38  # largest numbers on a device
 
 
 class Range(NamedTuple):
-  """The numbers a field may hold, both ends included."""
+  """The allowed numbers of a field, including both ends."""
 
   low: float
   high: float = math.inf
@@ -37,22 +37,22 @@ class Regex(NamedTuple):
   """Marks the text of a field as a regular expression.
 
   Attributes:
-    groups: least number of groups in it.
+    groups: minimum number of groups in it.
   """
 
   groups: int = 0
 
 
 class Field(NamedTuple):
-  """A hyper-parameter as it is declared.
+  """The declaration of a hyper-parameter.
 
   Attributes:
-    name: within its group.
-    kind: its type, without what `Annotated` adds.
-    default: its value unless it is given.
-    meaning: one line for users.
-    range: of its numbers, or None.
-    regex: whether its text is a regular expression, or None.
+    name: name within its group.
+    kind: type, without the metadata of `Annotated`.
+    default: default value.
+    meaning: description for users in one line.
+    range: range of its numbers, or None.
+    regex: marker of a regular expression, or None.
   """
 
   name: str
@@ -67,12 +67,12 @@ class Field(NamedTuple):
     return _arguments(self.kind)[0] if _is_tuple(self.kind) else self.kind
 
   def choices(self) -> tuple[str, ...]:
-    """Returns the choices of a field or of its elements; () if it has none."""
+    """Returns the choices of a field or of its elements, () if none."""
     kind = self.element()
     return _arguments(kind) if typing.get_origin(kind) is Literal else ()
 
   def allowed(self) -> str:
-    """Returns the values that are allowed, as text for users."""
+    """Returns a description of the allowed values for users."""
     element = self.element()
     if self.choices():
       text = ', '.join(choice or "''" for choice in self.choices())
@@ -87,7 +87,7 @@ class Field(NamedTuple):
 
 
 class Checked:
-  """Base of declarations; refuses wrong values when an instance is made."""
+  """Base class of declarations that checks the values of its instances."""
 
   def __post_init__(self) -> None:
     group = type(self).__module__.rpartition('.')[2]
@@ -100,7 +100,7 @@ def fields(declaration: type) -> tuple[Field, ...]:
   """Returns the fields of a declaration, in order.
 
   Raises:
-    TypeError: for a field without a default, a meaning or a known type.
+    TypeError: if a field has no default, no meaning or an unknown type.
   """
   hints = typing.get_type_hints(declaration, include_extras=True)
   return tuple(
@@ -128,15 +128,16 @@ def _field(one: dataclasses.Field, hint: Any) -> Field:
 
 
 def check(where: str, field: Field, value: Any) -> None:
-  """Refuses a value that a field cannot hold.
+  """Checks that a value is allowed in a field.
 
   Args:
     where: full name of the field, for messages.
-    field: its declaration.
-    value: to check.
+    field: declaration of the field.
+    value: value to check.
 
   Raises:
-    ConfigError: naming the field, the value and what is allowed.
+    ConfigError: if it is not; the message has the field, the value and the
+      allowed values.
   """
   _check(where, field, field.kind, value)
 
@@ -150,12 +151,14 @@ def _check(where: str, field: Field, kind: Any, value: Any) -> None:
       kinds = kinds[:1] * len(value)
     if len(kinds) != len(value):
       raise errors.ConfigError(
-        f'{value!r} has not {len(kinds)} parts', where, field.allowed()
+        f'{value!r} does not have {len(kinds)} parts',
+        where,
+        f'give {field.allowed()}',
       )
     for part, own in zip(value, kinds, strict=True):
       if _is_tuple(own) and not isinstance(part, tuple):
         raise errors.ConfigError(
-          f'{part!r} has not {len(_arguments(own))} parts',
+          f'{part!r} does not have {len(_arguments(own))} parts',
           where,
           f'give {field.allowed()}',
         )
@@ -175,7 +178,9 @@ def _check(where: str, field: Field, kind: Any, value: Any) -> None:
       _check_number(where, field.range, value)
     elif field.regex and Pattern(value, where).groups < field.regex.groups:
       raise errors.ConfigError(
-        f'{value!r} has no group', where, 'put brackets round what counts'
+        f'{value!r} has no group',
+        where,
+        'put parentheses around the part to extract',
       )
 
 
@@ -193,7 +198,8 @@ def _refuse_type(where: str, value: Any, kind: str) -> typing.NoReturn:
 
 
 def _check_number(where: str, within: Range | None, value: Any) -> None:
-  # Before the value is shown: Python does not write numbers of 5000 digits.
+  # This check precedes messages with the value, because Python cannot format
+  # integers of 5000 digits.
   if isinstance(value, int) and abs(value) > INT32:
     raise errors.ConfigError(
       'a whole number of more than 32 bits', where, f'at most {INT32}'

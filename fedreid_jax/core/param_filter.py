@@ -1,4 +1,4 @@
-"""Flat dicts of variables: what travels, what stays, what is trained."""
+"""Flat dicts of variables: shared, personal and trainable ones."""
 
 from flax import traverse_util
 
@@ -17,17 +17,17 @@ def unflatten(flat: Flat) -> Tree:
 
 
 def split(flat: Flat, pattern: str) -> tuple[Flat, Flat]:
-  """Returns (leaves whose name matches from its start, the other leaves)."""
+  """Returns (entries whose name matches from its start, other entries)."""
   matches = patterns.Pattern(pattern, 'fedpav.shared').match
   chosen = {name: leaf for name, leaf in flat.items() if matches(name)}
   return chosen, {n: leaf for n, leaf in flat.items() if n not in chosen}
 
 
 def trainable(flat: Flat) -> tuple[Flat, Flat]:
-  """Returns (parameters, buffers); buffers are running statistics."""
+  """Returns (parameters, running statistics)."""
   return split(flat, 'params/')
 
 
 def num_bytes(tree: Flat) -> int:
-  """Returns the size of the leaves of a flat dict in bytes."""
+  """Returns the size of the arrays of a flat dict in bytes."""
   return sum(leaf.size * leaf.dtype.itemsize for leaf in tree.values())

@@ -1,9 +1,9 @@
-"""Regular expressions of a configuration, matched within a limit of time.
+"""Regular expressions of a configuration, matched with a time limit.
 
 A pattern such as `(a|a)*$` takes time exponential in the length of a text that
 it does not match. RE2 and other linear engines lack the lookahead that
-`fedpav.shared` needs, so a backtracking engine (`regex`, of the syntax of
-Python's `re`) is stopped by the processor's clock.
+`fedpav.shared` needs. A backtracking engine is used instead (`regex`, with the
+syntax of Python's `re`), with a limit of processor time.
 """
 
 import time
@@ -12,21 +12,21 @@ import regex
 
 from fedreid_jax import errors
 
-LIMIT_S = 5.0  # of the processor, for all texts one pattern meets
+LIMIT_S = 5.0  # processor time per pattern, for all texts together
 
 
 class Pattern:
-  """A regular expression of a field, and how much time it has left."""
+  """A regular expression of a field, and its remaining time."""
 
   def __init__(self, pattern: str, field: str):
     """Compiles a pattern.
 
     Args:
-      pattern: in the syntax of `re`.
-      field: it comes from, for messages.
+      pattern: regular expression in the syntax of `re`.
+      field: field that contains it, for messages.
 
     Raises:
-      ConfigError: when it is none.
+      ConfigError: if it is not a regular expression.
     """
     self._field = field
     self._left = LIMIT_S
@@ -42,7 +42,7 @@ class Pattern:
     """Returns the first match in a text, or None.
 
     Raises:
-      ConfigError: when the pattern has used up its time.
+      ConfigError: if the pattern exceeds its time limit.
     """
     return self._timed(self._compiled.search, text)
 
@@ -50,7 +50,7 @@ class Pattern:
     """Returns the match at the start of a text, or None.
 
     Raises:
-      ConfigError: when the pattern has used up its time.
+      ConfigError: if the pattern exceeds its time limit.
     """
     return self._timed(self._compiled.match, text)
 
@@ -63,10 +63,9 @@ class Pattern:
     self._left -= time.thread_time() - start
     if self._left <= 0:
       raise errors.ConfigError(
-        f'{self._compiled.pattern!r} takes more than {LIMIT_S:g} s, the last '
-        f'of them on {text!r}',
+        f'{self._compiled.pattern!r} takes more than {LIMIT_S:g} s; it was '
+        f'stopped at {text!r}',
         self._field,
-        'write it without alternatives or repetitions of the same letters '
-        'inside a repetition',
+        'do not repeat alternatives or repetitions of the same letters',
       )
     return found

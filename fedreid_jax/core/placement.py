@@ -1,8 +1,8 @@
-"""One client's functions over the clients of all devices.
+"""Maps a function of one client over the clients of all devices.
 
-`shard_map` over a mesh axis `clients`, and on every device `lax.map` over its
-clients, `width` at a time: 1 runs them one after another, each with its own
-number of steps; 0 vmaps all of a device's.
+`shard_map` runs over a mesh axis `clients`, and on every device `lax.map` runs
+over its clients, `width` at a time: with 1 they run one after another, each
+with its own number of steps; with 0 all clients of a device are vmapped.
 """
 
 import functools
@@ -32,7 +32,8 @@ def over_clients(
   Args:
     fn: `(replicated, table, one client's trees) -> trees`.
     mesh: devices.
-    width: clients vmapped at a time, 1 for none, 0 for all of a device's.
+    width: number of clients that are vmapped at a time; 1 uses no vmap, 0 all
+      clients of a device.
 
   Returns:
     `(replicated, table [devices * rows, ...], trees [lanes, ...]) -> trees`.
@@ -47,7 +48,7 @@ def over_clients(
     return jax.lax.map(one, clients, batch_size=width)
 
   # With check_vma the gradient with respect to a replicated tree is summed over
-  # the axis: the clients of different devices would be mixed without an error.
+  # the axis, which would silently mix the clients of different devices.
   return jax.shard_map(
     on_device,
     mesh=mesh,

@@ -1,6 +1,6 @@
-"""Components by their names: those of the package, and plug-ins.
+"""Built-in components and plug-ins by their names.
 
-A plug-in is named by its module (`'mypkg.my_rule'`) or by an entry point of the
+The name of a plug-in is its module (`'mypkg.my_rule'`) or an entry point of the
 group `fedreid_jax.components`, whose value is the module. This module imports
 neither JAX nor any component.
 """
@@ -24,7 +24,7 @@ def available(package: ModuleType) -> list[str]:
 
 @functools.cache
 def entry_points() -> dict[str, str]:
-  """Returns the module of every installed plug-in, by its entry point."""
+  """Returns the module of every installed plug-in by entry point."""
   return {
     one.name: one.module
     for one in importlib.metadata.entry_points(group=ENTRY_POINTS)
@@ -35,11 +35,11 @@ def module_of(component: str, package: ModuleType) -> str:
   """Returns the full name of the module of a component.
 
   Args:
-    component: as a configuration names it.
-    package: of the built-in components.
+    component: name in the configuration.
+    package: package of the built-in components.
 
   Raises:
-    ConfigError: when there is no component of that name.
+    ConfigError: if there is no component of that name.
   """
   choices = available(package)
   if component in choices:
@@ -57,5 +57,5 @@ def module_of(component: str, package: ModuleType) -> str:
 
 
 def group_of(component: str) -> str:
-  """Returns the group of a configuration that has a component's fields."""
+  """Returns the configuration group of a component's fields."""
   return component.rpartition('.')[2]

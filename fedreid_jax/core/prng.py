@@ -1,9 +1,9 @@
-"""Every random key of the program, as a function of where it is used.
+"""All random keys of the program, as functions of their use.
 
-`fold_in(fold_in(fold_in(key(seed), STREAM), round), client_uid)`, then step,
-then image. Nothing is stored and nothing is split by position, so adding,
-removing or reordering clients changes nobody else's numbers and a resumed
-round is the same round.
+A key is `fold_in(fold_in(fold_in(key(seed), STREAM), round), client_uid)`,
+followed by step and image. Keys are neither stored nor split by position, so
+that adding, removing or reordering clients does not change the random numbers
+of other clients, and a resumed round has the same random numbers.
 """
 
 import enum
@@ -16,7 +16,7 @@ from fedreid_jax.core.types import Array
 
 
 class Stream(enum.IntEnum):
-  """One constant a use of randomness; a value is never reused or changed."""
+  """One constant per use of randomness; values are never reused or changed."""
 
   MODEL = 0
   CLASSIFIER = 1
@@ -39,7 +39,7 @@ def client_uid(name: str) -> int:
 
 
 def component_uid(name: str) -> int:
-  """Returns the number a component's keys are folded with."""
+  """Returns the number that is folded into a component's keys."""
   return client_uid('component:' + name)
 
 
@@ -48,7 +48,7 @@ def key(seed: Array, stream: Stream, round_: Array | int = 0) -> Array:
 
   Args:
     seed: typed PRNG key of the run, `jax.random.key(config.seed)`.
-    stream: what the numbers are for.
+    stream: use of the random numbers.
     round_: global round, may be traced.
   """
   return jax.random.fold_in(jax.random.fold_in(seed, int(stream)), round_)
@@ -57,7 +57,7 @@ def key(seed: Array, stream: Stream, round_: Array | int = 0) -> Array:
 def client(
   seed: Array, stream: Stream, round_: Array | int, uid: Array | int
 ) -> Array:
-  """Returns the key of one client, known by its name's hash, in a round."""
+  """Returns the key of a client, given by its name's hash, in a round."""
   return jax.random.fold_in(key(seed, stream, round_), uid)
 
 

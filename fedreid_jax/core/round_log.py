@@ -1,4 +1,4 @@
-"""The log of a round: metrics of training and bytes on the wire."""
+"""The log of a round: metrics of training and numbers of transferred bytes."""
 
 from collections.abc import Sized
 from typing import Any
@@ -19,11 +19,11 @@ def training(
   """Returns `metrics` and `median_loss` of the valid clients of a round.
 
   Args:
-    sums: of metrics over a client's steps, float32 `[lanes]`.
-    num_steps: of each lane, int32 `[lanes]`.
-    valid: lanes whose upload counts, bool `[lanes]`.
+    sums: sums of metrics over a client's steps, float32 `[lanes]`.
+    num_steps: number of steps of each lane, int32 `[lanes]`.
+    valid: whether the upload of each lane is valid, bool `[lanes]`.
   """
-  if not valid.any():  # there is no mean of nothing
+  if not valid.any():  # means would be undefined
     return {'metrics': {}}
   steps = num_steps[valid]
   means = sums['loss'][valid] / np.maximum(steps, 1)
@@ -45,11 +45,12 @@ def wire(
 ) -> Bytes:
   """Returns the bytes `up` and `down` of all clients of a round, by content.
 
-  Without training the model comes down and nothing else, and stays there.
+  Without training the server broadcasts the model only, and clients do not
+  upload it.
 
   Args:
     algorithm: a federated method.
-    server: its state.
+    server: state of the server.
     uploads: `[lanes, ...]`.
     members: the clients that take part.
     num_clients: `N`.
@@ -65,8 +66,8 @@ def wire(
   up = {n: size(x, lanes) for n, x in uploads.messages.items()}
   down = {'model': size(server.shared, groups)}
   if trains:
-    sent = jax.eval_shape(algorithm.messages, server)
-    down |= {n: size(x) for n, x in sent.items()}
+    messages = jax.eval_shape(algorithm.messages, server)
+    down |= {n: size(x) for n, x in messages.items()}
     up['model'] = size(uploads.shared, lanes)
   return {
     'up': {n: x for n, x in up.items() if x},

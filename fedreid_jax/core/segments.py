@@ -1,4 +1,4 @@
-"""Images and tasks of a round, whole or cut into segments that fit a budget."""
+"""Images and tasks of a round, complete or in segments that fit in a budget."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -23,14 +23,14 @@ class Segments:
     budget: int,
     put: Callable[[Any], Any],
   ):
-    """Reads the images once if all of them fit.
+    """Reads all images once if they fit in the budget.
 
     Args:
-      store: of the clients' images.
+      store: store of the clients' images.
       placement: the device of every client.
-      lanes_per_device: of each device.
-      budget: bytes of images a device may hold, 0 for no limit.
-      put: shards a tree over lanes.
+      lanes_per_device: number of lanes per device.
+      budget: limit of the bytes of images on a device, 0 for no limit.
+      put: function that shards a tree over lanes.
     """
     self._store, self._placement = store, placement
     self._lanes, self._budget, self._put = lanes_per_device, budget, put
@@ -67,13 +67,13 @@ class Segments:
   def _cut(
     self, lanes: np.ndarray, rows: np.ndarray, valid: np.ndarray
   ) -> Iterator[tuple[int, types.Table, np.ndarray, np.ndarray]]:
-    """Cuts batches into segments, two of which fit the budget.
+    """Cuts batches into segments so that two segments fit in the budget.
 
     Args:
-      lanes: client of each lane, -1 where empty, `[lanes]`.
-      rows: of the resident table, int32 `[lanes, S, B]`.
-      valid: real rows, bool `[lanes, S, B]`; the batches of a client that has
-        fewer than `S` are at the front.
+      lanes: client of each lane, -1 if empty, `[lanes]`.
+      rows: rows of the resident table, int32 `[lanes, S, B]`.
+      valid: real rows, bool `[lanes, S, B]`; a client with fewer than `S`
+        batches has them at the front.
 
     Yields:
       (first batch, table of the images, rows of that table, valid).
@@ -86,9 +86,9 @@ class Segments:
     for first in range(0, int(valid.any(axis=2).sum(axis=1).max()), length):
       cut = np.zeros((len(lanes), length, batch), np.int32)
       real = np.zeros(cut.shape, bool)
-      here = slice(first, first + length)
-      size = own[:, here].shape[1]
-      cut[:, :size], real[:, :size] = own[:, here], valid[:, here]
+      span = slice(first, first + length)
+      size = own[:, span].shape[1]
+      cut[:, :size], real[:, :size] = own[:, span], valid[:, span]
       busy = np.where(real.any(axis=(1, 2)), lanes, -1)
       table = self._store.segment(busy, cut.reshape(len(lanes), -1))
       at = np.arange(cut.size, dtype=np.int32).reshape(cut.shape)

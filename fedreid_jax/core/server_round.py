@@ -1,4 +1,4 @@
-"""The server's side of a round: clustering, aggregation and updates."""
+"""The server's part of a round: clustering, aggregation and updates."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -22,13 +22,13 @@ def receive(
   uploads: types.Upload,
   valid: Array,
 ) -> dict[str, Any]:
-  """Returns the server states of components that have got their messages.
+  """Returns the server states after the components received their messages.
 
   Args:
-    components: those whose clients sent messages.
-    states: of the server, by name.
-    uploads: of a round, or of the data pass before round 0.
-    valid: which of them count, bool `[K]`.
+    components: components whose clients sent messages.
+    states: states of the server, by name.
+    uploads: uploads of a round, or of the data pass before round 0.
+    valid: whether each upload is valid, bool `[K]`.
   """
   states = dict(states)
   for component in components:
@@ -51,12 +51,12 @@ def make(
   """Returns `(ServerState, uploads, drawn, round, public) -> (state, log)`.
 
   Args:
-    components: of the method, in order.
-    settings: of the local round.
+    components: components of the method, in order.
+    settings: settings of the local round.
     clusterer: the component that fills `clustering`, if any.
     aggregator: the component that fills `aggregation`, if any.
-    batch_stats_rule: for running statistics, `aggregation.BATCH_STATS_RULES`.
-    ordered: reduce in canonical client order.
+    batch_stats_rule: rule for running statistics, `aggregation.BatchStatsRule`.
+    ordered: whether uploads are reduced in canonical client order.
   """
 
   def complete(shared: Flat) -> Flat:
@@ -102,7 +102,7 @@ def make(
     sizes = aggregation.normalise(uploads.num_examples, members)
     start = previous
     if clusterer:
-      # A group is new: it moves from the mean of what its members started from.
+      # Groups are new, so each starts from the mean of its members' models.
       started = {n: x[old] for n, x in previous.items()}
       by_size = dict.fromkeys(previous, sizes)
       start = aggregation.reduce(previous, started, by_size, ordered)
@@ -127,11 +127,11 @@ def make(
       hooks, name = component.server, component.name
       if hooks and hooks.update:
         states[name], shared = hooks.update(states[name], shared, ctx_of(name))
-    there = jnp.where(valid, uploads.index, num_clients)
+    rows = jnp.where(valid, uploads.index, num_clients)
     server = dataclasses.replace(
       server,
       shared=shared,
-      groups=server.groups.at[there].set(groups, mode='drop'),
+      groups=server.groups.at[rows].set(groups, mode='drop'),
       states=states,
     )
     log = {'valid': valid, 'groups': groups, 'fell_back': fell_back}
@@ -141,7 +141,7 @@ def make(
 
 
 def _first(drawn: Array, members: Array) -> Array:
-  """One-hot `[G, K]` of the member drawn first in each group."""
+  """Returns the one-hot `[G, K]` of each group's member sampled first."""
   order = jnp.where(members, drawn[None], jnp.iinfo(jnp.int32).max)
   first = jnp.arange(drawn.shape[0])[None] == order.argmin(axis=1)[:, None]
   return (first & members).astype(jnp.float32)

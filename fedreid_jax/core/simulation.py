@@ -1,9 +1,10 @@
-"""A simulation of clients: one code path from a laptop to a pod.
+"""A simulation of clients, with one code path for any number of devices.
 
-Images stay on the device as uint8 where they fit; over a budget the round is
-cut into segments of steps, and the next segment's images are sent while this
-one computes. Per-client state stays on the host and only the cohort's rows go
-to devices: device memory does not grow with the number of clients.
+Images stay on the device as uint8 if they fit. If they exceed a budget, the
+round is cut into segments of steps, and the images of the next segment are
+transferred while the current one is computed. Per-client state is on the host
+and only the rows of the cohort are transferred to devices: device memory does
+not grow with the number of clients.
 """
 
 import functools
@@ -33,14 +34,14 @@ from fedreid_jax.core.types import ClientData, Flat, Tree
 
 
 class Options(NamedTuple):
-  """How clients are simulated.
+  """Options of the simulation of clients.
 
   Attributes:
-    seed: of the run.
-    fraction: of clients that take part in a round.
-    width: clients vmapped at a time on a device, 0 for all of them.
-    ordered: reduce in canonical client order.
-    budget: bytes of images a device may hold, 0 for no limit.
+    seed: seed of the run.
+    fraction: fraction of the clients that take part in a round.
+    width: number of clients vmapped at a time on a device, 0 for all.
+    ordered: whether uploads are reduced in canonical client order.
+    budget: limit of the bytes of images on a device, 0 for no limit.
     plan_shape: `(S, B)` of the longest plan of the run.
     data_pass_batch: images of one step of a pass over all images.
   """
@@ -57,8 +58,9 @@ class Options(NamedTuple):
 class Simulation:
   """Runs the rounds of an algorithm over a federation.
 
-  The one stateful object of the engine: it holds images on devices and
-  compiled functions. A resume needs nothing but the states it is given.
+  This is the only stateful object of the engine: it holds images on devices and
+  compiled functions. A run can be resumed from the states passed to its
+  methods.
   """
 
   def __init__(
@@ -75,10 +77,10 @@ class Simulation:
 
     Args:
       algorithm: a federated method.
-      clients: all of them, in canonical order.
+      clients: all clients, in canonical order.
       planner: `(round, client) -> Plan`.
       image_shape: `(H, W, ch)`.
-      options: of the simulation.
+      options: options of the simulation.
       mesh: devices.
       public: the public set, uint8 `[M, H, W, ch]`, kept on every device.
     """
@@ -119,10 +121,10 @@ class Simulation:
     """Returns (server state on devices, client states on the host `[N]`).
 
     Args:
-      variables: of the model before round 0.
-      pretrained: names of leaves that come from a file: personal leaves start
-        from them too, not from random numbers of their client.
-      own: instead, the variables that each client starts from.
+      variables: variables of the model before round 0.
+      pretrained: names of variables that are read from a file: personal ones
+        start from these values as well, instead of random numbers per client.
+      own: initial variables of each client, used instead of `pretrained`.
     """
     init_server = jax.jit(
       self._algorithm.init_server, out_shardings=self._whole
@@ -145,12 +147,12 @@ class Simulation:
 
   @property
   def notices(self) -> list[str]:
-    """Texts that users of the method must read."""
+    """Notices of the components for users of the method."""
     texts = [component.info.notice for component in self._algorithm.components]
     return [text for text in texts if text]
 
   def warnings(self, metrics: dict[str, float]) -> list[str]:
-    """Returns the texts of components that find a round's metrics wrong."""
+    """Returns the components' warnings about the metrics of a round."""
     texts: list[str] = []
     for component in self._algorithm.components:
       prefix = f'{component.name}_'
@@ -167,10 +169,10 @@ class Simulation:
     """Returns the clients' own models that components keep for evaluation.
 
     Args:
-      states: of the clients, on the host, `[N, ...]`.
+      states: states of the clients, on the host, `[N, ...]`.
 
     Returns:
-      Variables by canonical place of the client.
+      Variables by canonical index of the client.
     """
     models: dict[int, Flat] = {}
     for component in self._algorithm.components:
@@ -191,12 +193,13 @@ class Simulation:
     """Runs the data passes before round 0, if the method has any.
 
     Args:
-      server: donated if there is a pass.
+      server: server state, donated if there is a pass.
       states: client states on the host, updated in place.
 
     Returns:
       (server with the messages of all clients, log); the log has `up` and
-      `down` as that of a round: the model goes down, statistics come up.
+      `down` like that of a round: `down` is the bytes of the model and `up`
+      those of the messages.
     """
     log: dict[str, Counter[str]] = {'up': Counter(), 'down': Counter()}
     if not self._algorithm.prepares:
@@ -204,8 +207,8 @@ class Simulation:
     for members in self._all_clients():
       lanes, tasks = self._tasks(members, server.groups, 0)
       (uploads, rows), _ = self._local(server, states, lanes, tasks, 0, False)
-      for way, sent in self._wire(server, uploads, members, False).items():
-        log[way].update(sent)
+      for way, sizes in self._wire(server, uploads, members, False).items():
+        log[way].update(sizes)
       server = self._run.receive(server, uploads)
       _keep(states, self._get(rows), lanes, lanes >= 0)
     return server, log
@@ -216,18 +219,18 @@ class Simulation:
     """Runs one round.
 
     Args:
-      server: donated.
+      server: server state, donated.
       states: client states on the host, updated in place for the clients with
         a valid upload.
       round_: global round.
 
     Returns:
-      (server, log); the log has, in canonical order of the cohort, `clients`,
-      `valid`, `groups`, `weights` (or their `entropy`), then `fell_back`
-      (whether weights were replaced by sizes), `metrics` (means over all
-      steps), `median_loss` (over clients, of their means), both only with a
-      valid upload, `images`, and `up` and `down`, the bytes of the whole
-      cohort by content.
+      (server, log). The log has `clients`, `valid`, `groups` and `weights` (or
+      their `entropy`) in canonical order of the cohort. It also has
+      `fell_back` (whether weights were replaced by sizes); `metrics` (means
+      over all steps) and `median_loss` (over clients, of their means), both
+      only if there is a valid upload; `images`; and `up` and `down`, the bytes
+      of the whole cohort by content.
     """
     drawn = self._sample_cohort(round_)
     rank = np.zeros(len(self._clients), np.int32)
@@ -255,13 +258,13 @@ class Simulation:
   def moments(self, models: Flat, groups: np.ndarray, own: Flat) -> Layers:
     """Measures moments of batch normalisation on the images of every client.
 
-    Images are augmented as in training, from which running moments come too:
-    the weights are fitted to the moments of such images.
+    Images are augmented as in training, because running moments also come from
+    augmented images and the weights are fitted to the moments of such images.
 
     Args:
-      models: leaves of models, `[G, ...]`.
+      models: variables of the models, `[G, ...]`.
       groups: the model that each client measures, int32 `[N]`.
-      own: leaves that differ from client to client, on the host, `[N, ...]`.
+      own: variables that differ between clients, on the host, `[N, ...]`.
 
     Returns:
       Moments by layer (`core.batch_stats`), on the host, `[N, ...]`.
@@ -282,7 +285,7 @@ class Simulation:
     return every
 
   def _all_clients(self) -> Iterator[np.ndarray]:
-    """Yields all clients, as many at a time as take part in a round."""
+    """Yields all clients in parts of the size of a cohort."""
     everyone = np.arange(len(self._clients))
     for first in range(0, len(everyone), self._cohort_size):
       yield everyone[first : first + self._cohort_size]
@@ -360,7 +363,7 @@ class Simulation:
     return jax.tree.map(one, tree)
 
   def _get(self, tree: Tree) -> Any:
-    """Brings arrays sharded over lanes whole to every process."""
+    """Returns arrays sharded over lanes completely on every process."""
     if jax.process_count() == 1:
       return jax.device_get(tree)
     return multihost_utils.process_allgather(tree, tiled=True)
@@ -369,7 +372,7 @@ class Simulation:
 def _keep(
   states: Tree, rows: Tree, lanes: np.ndarray, valid: np.ndarray
 ) -> None:
-  """Writes the valid clients' new rows into the host's states."""
+  """Writes the new rows of valid clients into the states on the host."""
 
   def write(old: np.ndarray, new: np.ndarray) -> None:
     old[lanes[valid]] = new[valid]

@@ -1,16 +1,16 @@
-"""Types that pass between host and device, client and server, and components.
+"""Types shared by host and device, client and server, and the components.
 
-Shape letters, used in every docstring of the package:
+Docstrings of the package use these letters for shapes:
 
-  N clients             K cohort (clients of a round)   G groups (models kept)
+  N clients             K cohort (clients of a round)   G groups (server models)
   S steps of a round    B batch                         H, W, ch image
   D feature             C identities (padded)           M images of a table
   Q query               P gallery
 
 Trees of variables are flat dicts, `{'params/classifier/kernel': array}`: a
-regular expression over the keys selects the shared parameters, and a method may
-give each leaf a weight of its own. Distances are not squared unless a name says
-so, angles are `1 - cos`, learning rates are per step.
+regular expression over the keys selects the shared parameters, and a method can
+have different weights for each parameter. Distances are not squared unless the
+name contains it, angles are `1 - cos`, learning rates are per step.
 """
 
 from collections.abc import Callable
@@ -21,19 +21,20 @@ import numpy as np
 from flax import struct
 
 Array = jax.Array
-Leaf = Any  # an array of JAX, or of NumPy while it is on the host
+Leaf = Any  # an array of JAX on a device, or of NumPy on the host
 Tree = Any
 Flat = dict[str, Any]
 Metrics = dict[str, Array]
 
 
 class Outputs(NamedTuple):
-  """Model outputs for a batch, float32 whatever the model computes in.
+  """Model outputs for a batch, float32 for every type of computation.
 
   Attributes:
     feature: pooled backbone feature before the neck, `[B, D]`.
-    embedding: feature after the neck, the one that is ranked, `[B, D]`.
-    logits: identity scores, padded identities at a large negative, `[B, C]`.
+    embedding: feature after the neck, which is ranked, `[B, D]`.
+    logits: identity scores; those of padded identities are large negative
+      numbers, `[B, C]`.
     extras: outputs that only some networks have, by name.
   """
 
@@ -50,8 +51,8 @@ class Model(NamedTuple):
     init: `(key) -> variables`.
     apply: `(variables, images [B, H, W, ch], train=, key=, mask=,
       num_identities=, modalities=, labels=) -> (Outputs, batch_stats)`;
-      the latter are the new running statistics, the given ones when `train` is
-      false.
+      `batch_stats` are the new running statistics, or the given ones if `train`
+      is false.
     measure: `(variables, images [B, H, W, ch], mask=, num_identities=,
       modalities=) -> (Outputs, moments by layer)`; evaluation mode, but every
       batch normalisation uses the moments of these images
@@ -69,12 +70,12 @@ class ClientData(NamedTuple):
   """One client's images, on the host.
 
   Attributes:
-    name: unique; its hash is the root of the client's random numbers.
+    name: unique name; its hash determines the client's random keys.
     images: `() -> uint8 [M, H, W, ch]`, called only where the client runs.
     labels: identity within the client's label space, int32 `[M]`.
     cameras: int32 `[M]`.
     modalities: 0 visible, 1 infrared, int32 `[M]`.
-    num_identities: columns of the classifier that are its own.
+    num_identities: number of the client's columns of the classifier.
   """
 
   name: str
@@ -94,8 +95,8 @@ class Plan(NamedTuple):
   """The images of the batches of one client's round.
 
   Attributes:
-    rows: positions among the client's images, int32 `[S, B]`.
-    valid: which of them are real, bool `[S, B]`.
+    rows: indices of the client's images, int32 `[S, B]`.
+    valid: whether each row is real, bool `[S, B]`.
   """
 
   rows: np.ndarray
@@ -104,7 +105,7 @@ class Plan(NamedTuple):
 
 @struct.dataclass
 class Table:
-  """Images of one device's clients, one after another.
+  """Concatenated images of one device's clients.
 
   Attributes:
     images: uint8 `[M, H, W, ch]`.
@@ -124,19 +125,20 @@ class ClientTask:
   """The work of one client in one round.
 
   Attributes:
-    index: place of the client in canonical order, -1 for padding, int32.
-    uid: hash of the client's name, the root of its random keys, uint32.
-    group: which of the server's models it starts from, int32.
-    num_examples: images it trains on, its weight in a mean, float32.
-    num_identities: how many of the `C` columns are its own, int32.
-    num_steps: local steps of the whole round, int32.
-    first_step: how many of them, or of the batches of a pass, came before this
-      table, int32.
-    rows: rows of the table in each batch from there on, int32 `[S, B]`.
-    valid: which of them are real, bool `[S, B]`.
+    index: canonical index of the client, -1 for padding, int32.
+    uid: hash of the client's name, which determines its random keys, uint32.
+    group: index of the server model from which the client starts, int32.
+    num_examples: number of training images, the client's weight in a mean,
+      float32.
+    num_identities: number of the client's columns among `C`, int32.
+    num_steps: number of local steps in the whole round, int32.
+    first_step: number of steps, or of batches of a pass, before this table,
+      int32.
+    rows: rows of the table in each batch from `first_step`, int32 `[S, B]`.
+    valid: whether each row is real, bool `[S, B]`.
     pass_rows: rows of the table in each batch of a pass over all of its images,
-      in mixed order, int32 `[P, B']`.
-    pass_valid: which of them are real, bool `[P, B']`.
+      in random order, int32 `[P, B']`.
+    pass_valid: whether each of these rows is real, bool `[P, B']`.
   """
 
   index: Leaf
@@ -158,7 +160,7 @@ class Broadcast:
 
   Attributes:
     shared: shared parameters of the client's group.
-    messages: of the components' server hooks, by name.
+    messages: messages of the components' server hooks, by name.
     round: global round, int32.
   """
 
@@ -172,12 +174,12 @@ class Upload:
   """A client's message to the server; stacked to `[K, ...]` there.
 
   Attributes:
-    index: the client's place in canonical order, -1 for padding, int32.
+    index: canonical index of the client, -1 for padding, int32.
     shared: values (not differences) of the shared parameters.
-    num_examples: float32.
-    num_steps: int32.
-    finite: whether all that the client keeps is finite, bool.
-    messages: of the components' client hooks, by name.
+    num_examples: number of training images, float32.
+    num_steps: number of local steps, int32.
+    finite: whether the state that the client keeps is finite, bool.
+    messages: messages of the components' client hooks, by name.
   """
 
   index: Array
@@ -193,9 +195,9 @@ class ClientState:
   """State of a client between rounds; stacked to `[N, ...]` on the host.
 
   Attributes:
-    personal: leaves that are not shared.
-    states: of the components, by name.
-    opt_state: optimiser state, empty when it is reset every round.
+    personal: personal parameters and running statistics.
+    states: states of the components, by name.
+    opt_state: optimiser state, empty if it is reset every round.
   """
 
   personal: Flat
@@ -208,9 +210,9 @@ class ServerState:
   """State of the server.
 
   Attributes:
-    shared: shared parameters, one model a group, `[G, ...]`.
+    shared: shared parameters, one model per group, `[G, ...]`.
     groups: the group of every client, int32 `[N]`.
-    states: of the components, by name.
+    states: states of the components, by name.
   """
 
   shared: Flat

@@ -77,7 +77,7 @@ def test_padded_images_change_nothing():
 
 @pytest.mark.parametrize('copies', [1, 2])
 def test_a_network_of_another_number_of_copies(copies):
-  with pytest.raises(errors.ConfigError, match='no two expansions'):
+  with pytest.raises(errors.ConfigError, match='not compute two expansions'):
     term()({}, (), context(copies))
 
 

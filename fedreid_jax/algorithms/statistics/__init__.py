@@ -1,1 +1,1 @@
-"""Statistics of features that several methods share."""
+"""Statistics of features that several methods use."""

@@ -34,7 +34,7 @@ def merge(
   """Adds a batch to the moments (pairwise update of Chan et al.).
 
   Args:
-    moments: of `C` identities.
+    moments: moments of `C` identities.
     features: `[B, D]`.
     labels: int32 `[B]`.
     valid: bool `[B]`.
@@ -60,8 +60,8 @@ def merge(
 def statistics(moments: Moments) -> Array:
   """Returns the DFS `[4, D]`: rows m, v, p, q (DFH eq. 3.1)."""
   seen = (moments.count > 0)[:, None]
-  # Times the inverse, not divided by: on one device XLA makes that change of
-  # its own accord, on several it does not, and the last bit would differ.
+  # Multiply by the inverse instead of dividing: XLA makes this change itself
+  # on one device but not on several, and the last bit would differ.
   share = 1.0 / jnp.maximum(seen.sum(), 1)
 
   def mean(values):

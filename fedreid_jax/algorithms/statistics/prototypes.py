@@ -1,9 +1,10 @@
-"""Feature bank of a round, and the prototypes of identities made of it.
+"""Feature bank of a round, and the prototypes of identities computed from it.
 
-A client writes down the feature of every image it trains on, in the order it
-sees them: one log for all identities. The nearest features of a centre are
-known only once the last of them has moved it, so that all must be kept; a log
-takes the images of the round, and no room for each identity at its worst.
+A client stores the feature of every training image in the order of training, in
+one log for all identities. The features nearest to a centre are known only
+after the last feature of the identity, because each feature moves the centre;
+all features must therefore be kept. A log needs memory for the images of the
+round, without the worst-case capacity for each identity.
 """
 
 import jax
@@ -18,9 +19,9 @@ class FeatureBank:
   """Features of a round.
 
   Attributes:
-    features: in the order they came, `[M, D]`.
-    labels: their identities, -1 where there is none yet, int32 `[M]`.
-    num: how many were inserted, int32.
+    features: features in the order of insertion, `[M, D]`.
+    labels: their identities, -1 for empty rows, int32 `[M]`.
+    num: number of inserted features, int32.
   """
 
   features: Array
@@ -33,8 +34,8 @@ class Prototypes:
   """One feature for each identity.
 
   Attributes:
-    features: zeros where there is none, `[C, D]`.
-    present: which identities have one, bool `[C]`.
+    features: one row per identity, zeros if it has no feature, `[C, D]`.
+    present: whether each identity has a feature, bool `[C]`.
   """
 
   features: Array
@@ -42,7 +43,7 @@ class Prototypes:
 
 
 def empty(capacity: int, num_features: int) -> FeatureBank:
-  """Returns a bank with room for `capacity` features."""
+  """Returns an empty bank for `capacity` features."""
   return FeatureBank(
     jnp.zeros((capacity, num_features), jnp.float32),
     jnp.full(capacity, -1, jnp.int32),
@@ -53,13 +54,13 @@ def empty(capacity: int, num_features: int) -> FeatureBank:
 def insert(
   bank: FeatureBank, features: Array, labels: Array, valid: Array
 ) -> FeatureBank:
-  """Adds a batch; what finds no room any more is not kept.
+  """Adds a batch; features beyond the capacity are dropped.
 
   Args:
-    bank: of `M` features.
+    bank: bank for `M` features.
     features: `[B, D]`.
     labels: int32 `[B]`.
-    valid: real rows, bool `[B]`; others take no room.
+    valid: real rows, bool `[B]`; other rows are not inserted.
   """
   capacity = bank.labels.shape[0]
   rows = jnp.where(valid, bank.num + jnp.cumsum(valid) - 1, capacity)
@@ -71,7 +72,7 @@ def insert(
 
 
 def no_prototypes(num_identities: int, num_features: int) -> Prototypes:
-  """Returns the centres of no images."""
+  """Returns prototypes for which no identity has a feature."""
   return Prototypes(
     jnp.zeros((num_identities, num_features), jnp.float32),
     jnp.zeros(num_identities, bool),
@@ -81,22 +82,22 @@ def no_prototypes(num_identities: int, num_features: int) -> Prototypes:
 def nearest_means(bank: FeatureBank, num_identities: int, k: int) -> Prototypes:
   """Averages the `k` features of each identity nearest to their mean.
 
-  Jiang et al., L2RW, eq. 3-4, distances Euclidean; an identity of fewer than
-  `k` features is averaged whole. Of equally near ones the earliest count.
+  Jiang et al., L2RW, eq. 3-4, with Euclidean distances; all features of an
+  identity with fewer than `k` are averaged. Ties are broken by order.
 
   Args:
-    bank: of a round.
+    bank: bank of a round.
     num_identities: `C`.
-    k: features of a centre.
+    k: number of features in a centre.
   """
   real = bank.labels >= 0
   owners = jnp.where(real, bank.labels, num_identities)
   own = jnp.minimum(owners, num_identities - 1)
 
-  # Rows sent to slot `C` are dropped: no copy of the bank is masked.
+  # Rows of segment `C` are dropped, which avoids a masked copy of the bank.
   def total(values, chosen):
-    sent = jnp.where(chosen, owners, num_identities)
-    return jax.ops.segment_sum(values, sent, num_identities)
+    segment = jnp.where(chosen, owners, num_identities)
+    return jax.ops.segment_sum(values, segment, num_identities)
 
   count = total(jnp.ones_like(owners), real)
   mean = total(bank.features, real) / jnp.maximum(count, 1)[:, None]
@@ -120,18 +121,18 @@ def merge(
   none of them has keeps its old centre.
 
   Args:
-    old: the server's.
+    old: prototypes of the server.
     messages: `[K, C, D]` and `[K, C]`, in canonical order.
     valid: bool `[K]`.
-    count_absent: a client without the identity counts as one whose centre is
-      zero, as in the released code; the paper leaves it out.
+    count_absent: whether a client without the identity contributes a centre of
+      zeros, as in the released code; in the paper it does not contribute.
   """
   present = messages.present & valid[:, None]
 
-  # One after another: zeros for empty places then change no bit of the sum.
+  # A sequential sum has the same bits if zeros of empty lanes are added.
   def add(sum_, upload):
-    features, here = upload
-    return sum_ + jnp.where(here[:, None], features, 0.0), None
+    features, has_centre = upload
+    return sum_ + jnp.where(has_centre[:, None], features, 0.0), None
 
   total, _ = jax.lax.scan(
     add, jnp.zeros_like(old.features), (messages.features, present)

@@ -1,7 +1,7 @@
 """Gaussian noise on parameters.
 
-Noise that is added without clipping what it is added to carries no
-(epsilon, delta) guarantee of differential privacy.
+If values are not clipped before noise is added, the noise gives no (epsilon,
+delta) guarantee of differential privacy.
 """
 
 import jax
@@ -12,7 +12,7 @@ from fedreid_jax.core.contexts import AggregationCtx
 from fedreid_jax.core.types import Array, Flat
 
 NOTICE = (
-  'noise is added without clipping: it carries no (epsilon, delta) guarantee '
+  'noise is added without clipping: it gives no (epsilon, delta) guarantee '
   'of differential privacy'
 )
 
@@ -24,10 +24,11 @@ def gaussian(
 
   Args:
     key: PRNG key.
-    leaves: by name; a leaf's noise depends on the key and its name's place in
-      sorted order.
+    leaves: arrays by name; the noise of an array depends on the key and on the
+      position of its name in sorted order.
     scale: standard deviation.
-    batch_stats: running statistics too; a variance may then fall below zero.
+    batch_stats: whether running statistics get noise as well; a variance may
+      then fall below zero.
   """
   params, _ = param_filter.trainable(leaves)
   chosen = leaves if batch_stats else params
@@ -46,13 +47,13 @@ def on_updated(
   scale: float,
   batch_stats: bool = False,
 ) -> Flat:
-  """Adds noise to the models that some client's upload went into.
+  """Adds noise to the models that aggregate at least one upload.
 
   Args:
-    models: after the aggregation, `[G, ...]`.
-    ctx: of the server's update.
+    models: models after the aggregation, `[G, ...]`.
+    ctx: context of the server's update.
     scale: standard deviation.
-    batch_stats: running statistics too.
+    batch_stats: whether running statistics get noise as well.
 
   Returns:
     The models, `[G, ...]`.
