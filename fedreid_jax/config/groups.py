@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from fedreid_jax.core.aggregation import BatchStatsRule
 from fedreid_jax.core.optimizers import OptimizerName, Schedule
 from fedreid_jax.core.options import Range, Regex
+from fedreid_jax.core.plugins import NETWORK, SOURCE
 from fedreid_jax.data.client_split import ClientSplit, Labels
 from fedreid_jax.data.colour import Infrared, Kind
 from fedreid_jax.data.datasets.regdb import Direction
@@ -60,7 +61,7 @@ class Data:
   """Images, and how they are split over clients."""
 
   source: Annotated[
-    Literal['synthetic', 'folder', 'datasets'], 'where images come from'
+    Literal['synthetic', 'folder', 'datasets'], SOURCE, 'of the images'
   ] = 'synthetic'
   root: Annotated[
     str, 'folder of domains; datasets: of one data set or of all'
@@ -175,9 +176,9 @@ class Data:
 class Model:
   """The network."""
 
-  name: Annotated[NetworkName, 'backbone; resnet32 is that of CIFAR'] = (
-    'resnet50'
-  )
+  name: Annotated[
+    NetworkName, NETWORK, 'backbone; resnet32 is that of CIFAR'
+  ] = 'resnet50'
   variant: Annotated[
     VariantName, 'change of the backbone by a published method'
   ] = 'plain'
