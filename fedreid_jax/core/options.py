@@ -11,8 +11,8 @@ A component declares its hyper-parameters in a frozen dataclass beside `make`:
 Types are `bool`, `int`, `float`, `str`, a `Literal` of strings, and tuples of
 them (`tuple[float, ...]`, `tuple[tuple[str, float], ...]`). In a tuple, a range
 holds for every number. Where a `Plugin` stands beside a `Literal`, the names of
-plug-ins are allowed beside its choices. This module imports no JAX, because configurations are
-checked before JAX is started.
+plug-ins are allowed beside its choices. This module imports no JAX, because
+configurations are checked before JAX is started.
 """
 
 import dataclasses

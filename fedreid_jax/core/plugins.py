@@ -32,9 +32,7 @@ class Plugin(NamedTuple):
   function: str
 
 
-COMPONENT = Plugin(
-  'fedreid_jax.components', 'components', 'component', 'make'
-)
+COMPONENT = Plugin('fedreid_jax.components', 'components', 'component', 'make')
 NETWORK = Plugin('fedreid_jax.networks', 'model.name', 'network', 'make')
 SOURCE = Plugin('fedreid_jax.sources', 'data.source', 'data source', 'load')
 
@@ -55,9 +53,7 @@ def entry_points(plugin: Plugin = COMPONENT) -> dict[str, str]:
   }
 
 
-def module_of(
-  name: str, plugin: Plugin, built_in: Collection[str] = ()
-) -> str:
+def module_of(name: str, plugin: Plugin, built_in: Collection[str] = ()) -> str:
   """Returns the full name of the module of a plug-in.
 
   Args:

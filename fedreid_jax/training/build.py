@@ -62,9 +62,7 @@ def build(config) -> Setup:
   agreement.require('data', lambda: _inputs(config, federation))
   columns = max(c.num_identities for c in federation.clients)
   model = functional.wrap(
-    networks.build(
-      config.model, columns, arguments(config, config.model.name)
-    ),
+    networks.build(config.model, columns, arguments(config, config.model.name)),
     federation.image_shape,
   )
   components = load_components(config)
