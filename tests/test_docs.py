@@ -78,7 +78,7 @@ def test_programs_commands_and_tables_exist(doc):
   for package, module in re.findall(r'\b(launchers|benchmarks)\.(\w+)', text):
     if not module.isupper():
       assert (ROOT / package / f'{module}.py').is_file(), module
-  for command in re.findall(r'^ *`?fedreid ([a-z]\w*)', text, re.MULTILINE):
+  for command in re.findall(r'^ *`?fedreid ([a-z][\w-]*)', text, re.MULTILINE):
     assert command in program.COMMANDS, command
   for name in re.findall(r'--table=([\w/]+)', text):
     assert name in table.TABLES, name

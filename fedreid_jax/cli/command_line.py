@@ -78,6 +78,21 @@ def recipe(args: Sequence[str], known: flags.FlagValues) -> str | None:
   return given[-1] if given else None
 
 
+def values(
+  args: Sequence[str], known: flags.FlagValues, fields: Sequence[str]
+) -> list[str]:
+  """Returns FIELD=VALUE of the flags of some fields, which are not boolean."""
+
+  def is_boolean(name: str) -> bool:
+    return name in known and known[name].boolean
+
+  return [
+    f'{one.name.removeprefix(PREFIX)}={one.value}'
+    for one in _given(args, is_boolean)
+    if one.name.startswith(PREFIX) and one.name.removeprefix(PREFIX) in fields
+  ]
+
+
 def _given(
   args: Sequence[str], is_boolean: Callable[[str], bool]
 ) -> Iterator[_Given]:

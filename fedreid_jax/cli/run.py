@@ -140,7 +140,10 @@ def _parse(argv: list[str]) -> list[str]:
     args = [_resolved(arg) for arg in argv[1:]]
     spec = command_line.recipe(args, FLAGS)
     config = recipes.recipe(spec) if spec else None
-    fields = schema.fields(schema.components(config) if spec else ())
+    if spec:  # Names of plug-ins are set first, since they bring fields.
+      named = command_line.values(args, FLAGS, schema.PLUGGED)
+      config = parsing.change(config, named)
+    fields = schema.fields(schema.plug_ins(config) if spec else ())
     rest, pairs = command_line.read(args, FLAGS, fields)
     try:
       parsed.extend(FLAGS([argv[0], *rest]))

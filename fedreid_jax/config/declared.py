@@ -18,7 +18,10 @@ from typing import Any
 
 from fedreid_jax import errors
 
-IMPORTED = ('dataclasses', 'math', 'typing', 'fedreid_jax.core.options')
+IMPORTED = (
+  *('dataclasses', 'math', 'typing'),
+  *('fedreid_jax.core.options', 'fedreid_jax.core.plugins'),
+)
 
 
 def exists(module: str) -> bool:

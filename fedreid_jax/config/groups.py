@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from fedreid_jax.core.aggregation import BatchStatsRule
 from fedreid_jax.core.optimizers import OptimizerName, Schedule
 from fedreid_jax.core.options import Range, Regex
+from fedreid_jax.core.plugins import NETWORK, SOURCE
 from fedreid_jax.data.client_split import ClientSplit, Labels
 from fedreid_jax.data.colour import Infrared, Kind
 from fedreid_jax.data.datasets.regdb import Direction
@@ -68,7 +69,7 @@ class Data:
   """Images and their split over clients."""
 
   source: Annotated[
-    Literal['synthetic', 'folder', 'datasets'], 'source of the images'
+    Literal['synthetic', 'folder', 'datasets'], SOURCE, 'source of the images'
   ] = 'synthetic'
   root: Annotated[
     str,
@@ -204,7 +205,7 @@ class Model:
   """The network."""
 
   name: Annotated[
-    NetworkName, 'backbone; resnet32 is the network for CIFAR'
+    NetworkName, NETWORK, 'backbone; resnet32 is the network for CIFAR'
   ] = 'resnet50'
   variant: Annotated[
     VariantName, 'modification of the backbone by a published method'

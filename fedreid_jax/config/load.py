@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedreid_jax import errors
-from fedreid_jax.config import parsing, recipes, validation
+from fedreid_jax.config import parsing, recipes, schema, validation
 
 
 def load_config(
@@ -89,8 +89,9 @@ def change(config: Any, values: Mapping[str, Any]) -> Any:
   Raises:
     ConfigError: for a field that does not exist, or a value that cannot be run.
   """
-  known = parsing.flatten(config)
-  for name, value in values.items():
+  # Names of plug-ins are set first, since they bring fields.
+  for name in sorted(values, key=lambda one: one not in schema.PLUGGED):
+    known, value = parsing.flatten(schema.complete(config)), values[name]
     if name not in known:
       hint = parsing.hint(name, known)
       raise errors.ConfigError('unknown field', name, hint)

@@ -143,7 +143,7 @@ def choices(field: str) -> tuple[str, ...]:
 def change(config: Any, pairs: Sequence[str], where: str = '--config') -> Any:
   """Sets fields from FIELD=VALUE pairs, values as Python literals or words.
 
-  Components are set first, so that fields of plug-ins can be set with them.
+  Names of plug-ins are set first, so that their fields can be set with them.
 
   Args:
     config: to change, and returned.
@@ -161,7 +161,7 @@ def change(config: Any, pairs: Sequence[str], where: str = '--config') -> Any:
         f'no field and value {key!r}', where, 'PRESET,key=value,...'
       )
     texts.append((key, text))
-  for key, text in sorted(texts, key=lambda one: one[0] != 'components'):
+  for key, text in sorted(texts, key=lambda one: one[0] not in schema.PLUGGED):
     known = declarations(config)
     if key not in known:
       raise errors.ConfigError(
@@ -184,7 +184,7 @@ def check(name: str, field: options.Field, value: Any) -> None:
 
 def declarations(config: Any) -> dict[str, options.Field]:
   """Returns the declaration of every field that a configuration can have."""
-  return schema.fields(schema.components(schema.complete(config)))
+  return schema.fields(schema.plug_ins(schema.complete(config)))
 
 
 def _set(config: Any, name: str, field: options.Field, value: Any) -> None:
@@ -235,8 +235,9 @@ def from_json(saved: dict[str, Any], changes: Sequence[str], where: str) -> Any:
   old = renamed.translate(flat)
   flat = old or flat
   config = schema.default()
-  if 'components' in flat:
-    _restore(config, 'components', flat, where)
+  for name in schema.PLUGGED:
+    if name in flat:
+      _restore(config, name, flat, where)
   known = declarations(config)
   for what, keys in (
     ('has no', set() if old else known.keys() - flat.keys()),

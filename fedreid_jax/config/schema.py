@@ -14,6 +14,7 @@ import ml_collections
 from fedreid_jax import algorithms, errors
 from fedreid_jax.config import declared, renamed
 from fedreid_jax.core import options, plugins
+from fedreid_jax.core.plugins import Plugin
 
 ConfigDict = ml_collections.ConfigDict
 GROUPS = 'fedreid_jax.config.groups'
@@ -22,40 +23,49 @@ CLASSES = (
   *('Data', 'Model', 'Local', 'Optim', 'Loss', 'Augment', 'Evaluation'),
   'Execution',
 )
+Named = tuple[Plugin, str]  # a plug-in: its kind and its name
+KINDS = (plugins.COMPONENT, plugins.NETWORK, plugins.SOURCE)
+PLUGGED = tuple(plugin.field for plugin in KINDS)
 
 
-def groups(names: Sequence[str] = ()) -> dict[str, Any]:
+def groups(named: Sequence[Named] = ()) -> dict[str, Any]:
   """Returns the declaration of every group; '' is the top level.
 
   Args:
-    names: components of a configuration; the plug-ins among them have groups,
-      too. Built-in components always have.
+    named: plug-ins of a configuration, which have groups, too. Built-in
+      components always have.
 
   Raises:
-    ConfigError: for a component there is not, and for two with one group.
+    ConfigError: for a plug-in that does not exist, and for two with one group.
   """
-  return _groups(tuple(name for name in names if name not in _built_in()))
+  return _groups(tuple(dict.fromkeys(named)))
 
 
 @functools.cache
-def _groups(added: tuple[str, ...]) -> dict[str, Any]:
+def _groups(named: tuple[Named, ...]) -> dict[str, Any]:
   found = {'': declared.read(GROUPS, TOP)}
   found |= {name.lower(): declared.read(GROUPS, name) for name in CLASSES}
-  for component in (*_built_in(), *added):
-    module = plugins.module_of(component, algorithms)
+  for component in _built_in():
+    module = plugins.component_module(component, algorithms)
+    if declared.has(module, 'Options'):
+      found[component] = declared.read(module, 'Options')
+  taken = found.keys() | {*_built_in()}
+  for plugin, name in named:
+    module = plugins.module_of(name, plugin, _choices(plugin))
     if not declared.exists(module):
       raise errors.ConfigError(
-        f'component {component!r} has no source file',
-        'components',
+        f'{plugin.noun} {name!r} has no source file',
+        plugin.field,
         'install its package, or check its name',
       )
-    group = plugins.group_of(component)
-    if group in found or (group in _built_in() and component in added):
+    group = plugins.group_of(name)
+    if group in taken:
       raise errors.ConfigError(
-        f'{component!r} and another component have the group {group!r}',
-        'components',
+        f'{name!r} and another part have the group {group!r}',
+        plugin.field,
         'rename the module',
       )
+    taken |= {group}
     if declared.has(module, 'Options'):
       found[group] = declared.read(module, 'Options')
   return found
@@ -66,31 +76,52 @@ def _built_in() -> tuple[str, ...]:
   return tuple(plugins.available(algorithms))
 
 
-def fields(names: Sequence[str] = ()) -> dict[str, options.Field]:
+@functools.cache
+def _choices(plugin: Plugin) -> tuple[str, ...]:
+  """Returns the names of the package that a field of plug-ins may hold."""
+  if plugin == plugins.COMPONENT:
+    return _built_in()
+  return fields()[plugin.field].choices()
+
+
+def fields(named: Sequence[Named] = ()) -> dict[str, options.Field]:
   """Returns the declaration of every field by its full name, as 'optim.lr'.
 
   Args:
-    names: as for `groups`.
+    named: as for `groups`.
   """
   return {
     f'{group}.{field.name}' if group else field.name: field
-    for group, declaration in groups(names).items()
+    for group, declaration in groups(named).items()
     for field in options.fields(declaration)
   }
 
 
-def components(config: Any) -> tuple[str, ...]:
-  """Returns the names of a configuration's components.
+def plug_ins(config: Any) -> tuple[Named, ...]:
+  """Returns the plug-ins that a configuration names, with their kinds.
+
+  Values of a wrong type are left out; the check of their fields refuses them.
 
   Raises:
     ConfigError: for a name of the first edition.
   """
-  found = config.get('components', ())
-  if not isinstance(found, tuple):
-    return ()
-  if new := renamed.value('components', found):
-    raise errors.ConfigError(f'{found!r}', 'components', f'renamed to {new!r}')
-  return tuple(name for name in found if isinstance(name, str))
+  found = []
+  for plugin in KINDS:
+    value: Any = config
+    for part in plugin.field.split('.'):
+      value = value.get(part, '')
+    if new := renamed.value(plugin.field, value):
+      raise errors.ConfigError(
+        f'{value!r}', plugin.field, f'renamed to {new!r}'
+      )
+    names = value if isinstance(value, tuple) else (value,)
+    own = _choices(plugin)
+    found += [
+      (plugin, name)
+      for name in names
+      if isinstance(name, str) and name and name not in own
+    ]
+  return tuple(found)
 
 
 def default() -> Any:
@@ -101,14 +132,14 @@ def default() -> Any:
 
 
 def complete(config: Any) -> Any:
-  """Adds the groups of the plug-ins that a configuration lists.
+  """Adds the groups of the plug-ins that a configuration names.
 
   Args:
     config: to change, and returned; fields that are there keep their values.
   """
   missing = {
     name: declaration
-    for name, declaration in groups(components(config)).items()
+    for name, declaration in groups(plug_ins(config)).items()
     if name not in config and name
   }
   with config.unlocked():

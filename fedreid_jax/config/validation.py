@@ -16,7 +16,7 @@ def validate(config: Any) -> Any:
     ConfigError: naming the field, what it holds and what it may hold.
   """
   found = parsing.flatten(config)
-  known = schema.fields(schema.components(config))
+  known = schema.fields(schema.plug_ins(config))
   for name in sorted(found.keys() | known.keys()):
     if name not in known:
       hint = parsing.hint(name, known)

@@ -83,7 +83,7 @@ def load(
       raise errors.ConfigError(
         f'component {name!r} is given twice', 'components', 'give it once'
       )
-    module = importlib.import_module(plugins.module_of(name, package))
+    module = importlib.import_module(plugins.component_module(name, package))
     own = arguments.get(plugins.group_of(name), {})
     if hasattr(module, 'Options'):
       built.append(module.make(module.Options(**own)))

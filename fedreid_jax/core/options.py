@@ -10,8 +10,9 @@ A component declares its hyper-parameters in a frozen dataclass next to `make`:
 
 Types are `bool`, `int`, `float`, `str`, a `Literal` of strings, and tuples of
 them (`tuple[float, ...]`, `tuple[tuple[str, float], ...]`). In a tuple, a range
-applies to every number. This module does not import JAX, because configurations
-are checked before JAX is started.
+applies to every number. Where a `Plugin` stands beside a `Literal`, the names of
+plug-ins are allowed beside its choices. This module does not import JAX, because
+configurations are checked before JAX is started.
 """
 
 import dataclasses
@@ -21,7 +22,9 @@ import typing
 from typing import Annotated, Any, Literal, NamedTuple
 
 from fedreid_jax import errors
+from fedreid_jax.core import plugins
 from fedreid_jax.core.patterns import Pattern
+from fedreid_jax.core.plugins import Plugin
 
 INT32, FLOAT32 = 2**31 - 1, 3.4e38  # largest numbers on a device
 
@@ -53,6 +56,7 @@ class Field(NamedTuple):
     meaning: description for users in one line.
     range: range of its numbers, or None.
     regex: marker of a regular expression, or None.
+    plugin: kind of the plug-ins that it may name, or None.
   """
 
   name: str
@@ -61,6 +65,7 @@ class Field(NamedTuple):
   meaning: str
   range: Range | None
   regex: Regex | None
+  plugin: Plugin | None = None
 
   def element(self) -> Any:
     """Returns the type of the elements of a tuple, else the field's type."""
@@ -76,6 +81,7 @@ class Field(NamedTuple):
     element = self.element()
     if self.choices():
       text = ', '.join(choice or "''" for choice in self.choices())
+      text += ', or a plug-in' if self.plugin else ''
     elif _is_tuple(element):
       text = f'({", ".join(kind.__name__ for kind in _arguments(element))})'
     else:
@@ -124,6 +130,7 @@ def _field(one: dataclasses.Field, hint: Any) -> Field:
     meanings[0],
     next((extra for extra in extras if isinstance(extra, Range)), None),
     next((extra for extra in extras if isinstance(extra, Regex)), None),
+    next((extra for extra in extras if isinstance(extra, Plugin)), None),
   )
 
 
@@ -166,7 +173,9 @@ def _check(where: str, field: Field, kind: Any, value: Any) -> None:
   elif typing.get_origin(kind) is Literal:
     _check_type(where, str, value)
     choices = _arguments(kind)
-    if value not in choices:
+    if value not in choices and field.plugin:
+      plugins.module_of(value, field.plugin, choices)
+    elif value not in choices:
       raise errors.ConfigError(
         f'unknown choice {value!r}',
         where,

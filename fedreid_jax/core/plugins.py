@@ -1,18 +1,40 @@
-"""Built-in components and plug-ins by their names.
+"""Plug-ins: components, networks and data sources outside the package.
 
-The name of a plug-in is its module (`'mypkg.my_rule'`) or an entry point of the
-group `fedreid_jax.components`, whose value is the module. This module imports
-neither JAX nor any component.
+A plug-in is named by its module (`'mypkg.my_rule'`) or by an entry point whose
+value is the module. Its hyper-parameters are the group of the configuration
+that has the name's last part. This module imports neither JAX nor any plug-in.
 """
 
 import functools
+import importlib
 import importlib.metadata
 import pkgutil
+from collections.abc import Collection, Mapping
 from types import ModuleType
+from typing import Any, NamedTuple
 
 from fedreid_jax import errors
 
-ENTRY_POINTS = 'fedreid_jax.components'
+
+class Plugin(NamedTuple):
+  """Marks a field whose values may name plug-ins, and says of which kind.
+
+  Attributes:
+    group: of the entry points.
+    field: full name of the field of a configuration.
+    noun: for messages.
+    function: that a module of this kind has.
+  """
+
+  group: str
+  field: str
+  noun: str
+  function: str
+
+
+COMPONENT = Plugin('fedreid_jax.components', 'components', 'component', 'make')
+NETWORK = Plugin('fedreid_jax.networks', 'model.name', 'network', 'make')
+SOURCE = Plugin('fedreid_jax.sources', 'data.source', 'data source', 'load')
 
 
 def available(package: ModuleType) -> list[str]:
@@ -23,39 +45,90 @@ def available(package: ModuleType) -> list[str]:
 
 
 @functools.cache
-def entry_points() -> dict[str, str]:
-  """Returns the module of every installed plug-in by entry point."""
+def entry_points(plugin: Plugin = COMPONENT) -> dict[str, str]:
+  """Returns the module of every installed plug-in, by its entry point."""
   return {
     one.name: one.module
-    for one in importlib.metadata.entry_points(group=ENTRY_POINTS)
+    for one in importlib.metadata.entry_points(group=plugin.group)
   }
 
 
-def module_of(component: str, package: ModuleType) -> str:
+def module_of(name: str, plugin: Plugin, built_in: Collection[str] = ()) -> str:
+  """Returns the full name of the module of a plug-in.
+
+  Args:
+    name: as a configuration has it.
+    plugin: its kind.
+    built_in: names of the package, for the message.
+
+  Raises:
+    ConfigError: when the name is neither dotted nor an entry point.
+  """
+  if name in entry_points(plugin):
+    return entry_points(plugin)[name]
+  if '.' in name and all(part.isidentifier() for part in name.split('.')):
+    return name
+  every = ', '.join((*built_in, *sorted(entry_points(plugin))))
+  raise errors.ConfigError(
+    f'unknown {plugin.noun} {name!r}',
+    plugin.field,
+    f"one of {every}, or a module outside the package as 'mypkg.my_module'",
+  )
+
+
+def component_module(name: str, package: ModuleType) -> str:
   """Returns the full name of the module of a component.
 
   Args:
-    component: name in the configuration.
-    package: package of the built-in components.
+    name: as a configuration has it.
+    package: of the built-in components.
 
   Raises:
     ConfigError: if there is no component of that name.
   """
-  choices = available(package)
-  if component in choices:
-    return f'{package.__name__}.{component}'
-  if component in entry_points():
-    return entry_points()[component]
-  if all(part.isidentifier() for part in component.split('.')) and (
-    '.' in component
-  ):
-    return component
-  every = ', '.join((*choices, *sorted(entry_points())))
-  raise errors.ConfigError(
-    f'unknown component {component!r}', 'components', f'one of {every}'
-  )
+  built_in = available(package)
+  if name in built_in:
+    return f'{package.__name__}.{name}'
+  return module_of(name, COMPONENT, built_in)
 
 
-def group_of(component: str) -> str:
-  """Returns the configuration group of a component's fields."""
-  return component.rpartition('.')[2]
+def call(
+  name: str, plugin: Plugin, options: Mapping[str, Any], *args: Any
+) -> Any:
+  """Imports a plug-in and calls its function.
+
+  Args:
+    name: as a configuration has it.
+    plugin: its kind.
+    options: hyper-parameters. The function has them as its last argument, an
+      instance of `Options`, if the module declares that class.
+    *args: of the function.
+
+  Raises:
+    ConfigError: when the module cannot be found or lacks the function, or for
+      hyper-parameters that it does not have or cannot have.
+  """
+  module = module_of(name, plugin)
+  try:
+    found = importlib.import_module(module)
+  except ModuleNotFoundError as error:
+    if error.name is None or not f'{module}.'.startswith(f'{error.name}.'):
+      raise
+    raise errors.ConfigError(
+      f'no module {module!r}', plugin.field, 'install its package'
+    ) from error
+  function = getattr(found, plugin.function, None)
+  if function is None:
+    raise errors.ConfigError(
+      f'{module} has no function {plugin.function!r}',
+      plugin.field,
+      f'name a module that is a {plugin.noun}',
+    )
+  if hasattr(found, 'Options'):
+    return function(*args, found.Options(**options))
+  return function(*args)
+
+
+def group_of(name: str) -> str:
+  """Returns the group of a configuration that has a plug-in's fields."""
+  return name.rpartition('.')[2]

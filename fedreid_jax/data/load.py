@@ -1,5 +1,9 @@
 """Loads the federation of a run from `config.data`."""
 
+from collections.abc import Mapping
+from typing import Any
+
+from fedreid_jax.core import plugins
 from fedreid_jax.data import (
   benchmark_source,
   classification_task,
@@ -17,12 +21,15 @@ SOURCES = {
 }
 
 
-def load(config, clients: bool = True) -> Federation:
+def load(
+  config, clients: bool = True, options: Mapping[str, Any] | None = None
+) -> Federation:
   """Reads or renders the images of a configuration.
 
   Args:
     config: `config.data`.
     clients: whether to read the training domains, too.
+    options: hyper-parameters of a source that is a plug-in.
 
   Raises:
     DataError: for data that cannot be trained on.
@@ -33,7 +40,12 @@ def load(config, clients: bool = True) -> Federation:
     spec.partition(':')[0] for spec in (*config.sources, *config.targets)
   ]
   overlap.check_public(config.public.partition(':')[0], named)
-  source = SOURCES[config.source](config, clients)
+  if config.source in SOURCES:
+    source = SOURCES[config.source](config, clients)
+  else:
+    source = plugins.call(
+      config.source, plugins.SOURCE, options or {}, config, clients
+    )
   people = ()
   if clients:
     people = client_split.make_clients(

@@ -1,12 +1,13 @@
 """Builds the network of a configuration."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, get_args
 
 import jax.numpy as jnp
 from flax import linen as nn
 
 from fedreid_jax import errors
+from fedreid_jax.core import plugins
 from fedreid_jax.models import (
   alignment,
   cifar,
@@ -61,19 +62,21 @@ VARIANTS: dict[str, Variant] = {
 }
 
 
-def build(config: Any, num_classes: int) -> nn.Module:
+def build(
+  config: Any, num_classes: int, options: Mapping[str, Any] | None = None
+) -> nn.Module:
   """Builds the network of a configuration.
 
   Args:
     config: `config.model`.
     num_classes: identities of the classifier, padded to the largest client.
+    options: hyper-parameters of a network that is a plug-in.
 
   Raises:
     ConfigError: an unknown name, variant, pool, neck, dtype or stride, a
       variant of a network without variants, or no channels.
   """
   for field, choices in (
-    ('name', get_args(NetworkName)),
     ('variant', VARIANTS),
     ('pool', pool.POOLS),
     ('neck', get_args(head.NeckKind)),
@@ -87,7 +90,7 @@ def build(config: Any, num_classes: int) -> nn.Module:
         f'choose from {", ".join(map(str, choices))}',
       )
   network = reid.ReIDNet(
-    _backbone(config, num_classes),
+    _backbone(config, num_classes, options or {}),
     num_classes,
     config.pool,
     config.neck,
@@ -101,7 +104,9 @@ def build(config: Any, num_classes: int) -> nn.Module:
   return network
 
 
-def _backbone(config: Any, num_classes: int) -> nn.Module:
+def _backbone(
+  config: Any, num_classes: int, options: Mapping[str, Any]
+) -> nn.Module:
   variant, dtype = VARIANTS[config.variant], DTYPES[config.dtype]
   if config.name not in resnet.DEPTHS and (
     variant.resnet_only or config.modality_specific_stages
@@ -112,13 +117,26 @@ def _backbone(config: Any, num_classes: int) -> nn.Module:
       'model.name',
       f'one of {", ".join(resnet.DEPTHS)}',
     )
-  plugins = variant.plugins(dtype, num_classes) if variant.plugins else None
+  rule = variant.plugins(dtype, num_classes) if variant.plugins else None
   channels: tuple[int, ...]
+  if config.name not in get_args(NetworkName):
+    if rule:
+      raise errors.ConfigError(
+        f'{config.name} has no variants', 'model.variant', "set it to 'plain'"
+      )
+    backbone = plugins.call(config.name, plugins.NETWORK, options, config)
+    if not isinstance(backbone, nn.Module):
+      raise errors.ConfigError(
+        f'{config.name} makes {type(backbone).__name__}, not a Flax module',
+        'model.name',
+        'return a flax.linen.Module, see docs/plugins.md',
+      )
+    return backbone
   if config.name == 'convnet':
-    backbone = convnet.ConvNet(tuple(config.features), dtype, plugins)
+    backbone = convnet.ConvNet(tuple(config.features), dtype, rule)
     channels = backbone.features
   elif config.name == 'resnet32':
-    if plugins:
+    if rule:
       raise errors.ConfigError(
         'resnet32 has no variants', 'model.variant', "set it to 'plain'"
       )
@@ -132,7 +150,7 @@ def _backbone(config: Any, num_classes: int) -> nn.Module:
       config.last_stride,
       dtype,
       config.modality_specific_stages,
-      plugins,
+      rule,
     )
     channels = (backbone.base,)
   if not channels or min(channels) < 1:

@@ -56,11 +56,14 @@ class Setup(NamedTuple):
 
 def build(config) -> Setup:
   """Builds all parts of a run; the training step is not compiled yet."""
-  federation = load.load(config.data)
+  federation = load.load(
+    config.data, options=arguments(config, config.data.source)
+  )
   agreement.require('data', lambda: _inputs(config, federation))
   columns = max(c.num_identities for c in federation.clients)
   model = functional.wrap(
-    networks.build(config.model, columns), federation.image_shape
+    networks.build(config.model, columns, arguments(config, config.model.name)),
+    federation.image_shape,
   )
   components = load_components(config)
   transforms = augment.make(config.augment, federation.mean, federation.std)
@@ -91,9 +94,21 @@ def build(config) -> Setup:
 
 def load_components(config) -> tuple:
   """Returns the components of a configuration's method, in order."""
-  groups = map(plugins.group_of, config.components)
-  arguments = {name: dict(config[name]) for name in groups if name in config}
-  return compose.load(config.components, arguments, algorithms)
+  own = {
+    plugins.group_of(name): arguments(config, name)
+    for name in config.components
+  }
+  return compose.load(config.components, own, algorithms)
+
+
+def arguments(config, name: str) -> dict[str, Any]:
+  """Returns the hyper-parameters of a component or a plug-in.
+
+  Args:
+    config: all of it.
+    name: as the configuration has it.
+  """
+  return dict(config.get(plugins.group_of(name), {}))
 
 
 def _inputs(config, federation: Federation) -> dict[str, str]:

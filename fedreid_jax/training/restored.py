@@ -47,7 +47,10 @@ def network(config, federation: Federation, leaves: types.Flat) -> Network:
   kernel = leaves.get('params/classifier/kernel')
   columns = 1 if kernel is None else kernel.shape[-1]
   model = functional.wrap(
-    networks.build(config.model, columns), federation.image_shape
+    networks.build(
+      config.model, columns, build.arguments(config, config.model.name)
+    ),
+    federation.image_shape,
   )
   variables = jax.jit(model.init)(jax.random.key(config.seed))
   structure.check_fits(leaves, variables)
@@ -79,7 +82,9 @@ def evaluate(
     DataError: when the clients of the configuration are not those of the run.
   """
   from_source = config.evaluation.batch_stats == 'source'
-  federation = load.load(config.data, clients=from_source)
+  federation = load.load(
+    config.data, from_source, build.arguments(config, config.data.source)
+  )
   any_model = next(iter(models.values()))
   model, variables, transforms, mesh = network(config, federation, any_model)
   build.check_classifier(federation, any_model)

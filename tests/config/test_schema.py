@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from fedreid_jax import algorithms, errors
-from fedreid_jax.config import parsing, recipes, schema, validation
+from fedreid_jax.config import load, parsing, recipes, schema, validation
 from fedreid_jax.core import compose, options
 
 RULE = """
@@ -28,6 +28,20 @@ def make(options: Options = Options()) -> Component:
   return Component('my_rule', info=info)
 """
 
+OTHERS = """
+import dataclasses
+from typing import Annotated
+
+import jax.numpy as jnp
+
+from fedreid_jax.core.options import Checked, Range
+
+
+@dataclasses.dataclass(frozen=True)
+class Options(Checked):
+  size: Annotated[int, Range(1), 'size'] = 8
+"""
+
 
 @pytest.fixture
 def plugin(tmp_path, monkeypatch):
@@ -37,6 +51,8 @@ def plugin(tmp_path, monkeypatch):
   (folder / '__init__.py').write_text('')
   (folder / 'my_rule.py').write_text(RULE)
   (folder / 'fedprox.py').write_text(RULE)
+  (folder / 'my_net.py').write_text(OTHERS)
+  (folder / 'my_source.py').write_text(OTHERS)
   monkeypatch.syspath_prepend(tmp_path)
   yield 'somebodys.my_rule'
   for name in [n for n in sys.modules if n.partition('.')[0] == 'somebodys']:
@@ -91,6 +107,42 @@ def test_fields_of_a_plug_in_that_is_not_listed(plugin):
 def test_components_that_are_none(plugin, component, message):
   with pytest.raises(errors.ConfigError, match=message):
     recipes.recipe('dfh', f'smoke,components=("fedpav","{component}")')
+
+
+OTHER_FIELDS = [('model.name', 'my_net'), ('data.source', 'my_source')]
+
+
+@pytest.mark.parametrize('field, group', OTHER_FIELDS)
+def test_networks_and_sources_have_groups_and_are_not_imported(
+  plugin, field, group
+):
+  pairs = f'{group}.size=3,{field}=somebodys.{group}'
+  config = validation.validate(recipes.recipe('dfh', f'smoke,{pairs}'))
+  assert config[group].size == 3
+  assert not [name for name in sys.modules if name.startswith('somebodys')]
+  again = parsing.from_json(config.to_dict(), [], 'config.json')
+  assert again == config
+  values = {f'{group}.size': 4, field: f'somebodys.{group}'}
+  assert load.load_config('dfh:smoke', values)[group].size == 4
+
+
+@pytest.mark.parametrize('field, group', OTHER_FIELDS)
+@pytest.mark.parametrize(
+  'pairs, message',
+  [
+    ('{field}=folders', '{field} — one of .* or a module outside the package'),
+    ('{field}=somebodys.nothing', 'no source file'),
+    ('{field}=somebodys.fedprox', "have the group 'fedprox'"),
+    ('{field}=somebodys.{group},{group}.size=0', 'out of range'),
+    ('{field}=somebodys.{group},{group}.sise=1', 'mean {group}.size'),
+  ],
+)
+def test_networks_and_sources_are_checked(plugin, field, group, pairs, message):
+  pairs, message = (
+    text.format(field=field, group=group) for text in (pairs, message)
+  )
+  with pytest.raises(errors.ConfigError, match=message):
+    recipes.recipe('dfh', f'smoke,{pairs}')
 
 
 def test_a_saved_run_with_a_plug_in(plugin):

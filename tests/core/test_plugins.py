@@ -11,7 +11,7 @@ from fedreid_jax.core import plugins
 @pytest.fixture
 def installed(monkeypatch):
   point = importlib.metadata.EntryPoint(
-    'tilted', 'mypkg.rules.tilt', plugins.ENTRY_POINTS
+    'tilted', 'mypkg.rules.tilt', plugins.COMPONENT.group
   )
   monkeypatch.setattr(importlib.metadata, 'entry_points', lambda group: [point])
   plugins.entry_points.cache_clear()
@@ -28,11 +28,11 @@ def installed(monkeypatch):
   ],
 )
 def test_modules_and_groups(installed, component, module, group):
-  assert plugins.module_of(component, algorithms) == module
+  assert plugins.component_module(component, algorithms) == module
   assert plugins.group_of(component) == group
 
 
 @pytest.mark.parametrize('component', ['dhf', '', 'a b', 'a..b', '../x'])
 def test_names_of_nothing(installed, component):
   with pytest.raises(errors.ConfigError, match='one of .*dfh.*tilted'):
-    plugins.module_of(component, algorithms)
+    plugins.component_module(component, algorithms)

@@ -141,7 +141,7 @@ def test_ensembles_of_a_standalone_run(clients, config, tmp_path, monkeypatch):
   built = federation.Federation(
     clients, (TARGET,), toy.IMAGE_SHAPE, (0.5,), (0.25,), 'toy'
   )
-  monkeypatch.setattr(build.load, 'load', lambda config, clients=True: built)
+  monkeypatch.setattr(build.load, 'load', lambda *_, **__: built)
   config.name, config.rounds, config.execution.devices = 'toy', 1, 1
   config.components = ('standalone',)
   results = loop.train(config, tmp_path)

@@ -15,7 +15,7 @@ from fedreid_jax.training import build, loop, signals
 def federation(clients, monkeypatch):
   """The toy clients and one toy target, instead of rendered images."""
   built = toy.toy_federation(clients)
-  monkeypatch.setattr(build.load, 'load', lambda config: built)
+  monkeypatch.setattr(build.load, 'load', lambda *_, **__: built)
   return built
 
 
@@ -104,7 +104,7 @@ def test_console_labels_best_rounds_and_names_clusters(
   public = federation._replace(
     public=toy.toy_public(), notices=('two of them',)
   )
-  monkeypatch.setattr(build.load, 'load', lambda config: public)
+  monkeypatch.setattr(build.load, 'load', lambda *_, **__: public)
   small.components, small.rounds = (
     ('fedpav', 'client_clustering', 'local_models'),
     2,
@@ -184,7 +184,7 @@ def test_changed_images_are_refused(federation, small, tmp_path, monkeypatch):
   small.rounds = 1
   loop.train(small, tmp_path)
   changed = federation._replace(digest='other')
-  monkeypatch.setattr(build.load, 'load', lambda config: changed)
+  monkeypatch.setattr(build.load, 'load', lambda *_, **__: changed)
   with pytest.raises(errors.DataError, match='changed since'):
     loop.train(small, tmp_path)
 
@@ -298,7 +298,7 @@ def test_a_restart_that_fails_keeps_the_run(
   small.rounds = 1
   loop.train(small, tmp_path)
 
-  def fail(config):
+  def fail(*_, **__):
     raise errors.DataError('bad')
 
   before = sorted(p for p in tmp_path.rglob('*'))

@@ -71,8 +71,12 @@ def test_embeddings_are_those_of_the_evaluation(workdir, tmp_path, monkeypatch):
 
 
 def test_no_image_of_the_run_is_read(workdir, monkeypatch):
-  monkeypatch.setattr(load, 'load', lambda *_: pytest.fail('images are read'))
-  monkeypatch.setattr(build.load, 'load', lambda *_: pytest.fail('likewise'))
+  monkeypatch.setattr(
+    load, 'load', lambda *_, **__: pytest.fail('images are read')
+  )
+  monkeypatch.setattr(
+    build.load, 'load', lambda *_, **__: pytest.fail('likewise')
+  )
   assert fr.load(workdir).embed(np.zeros((1, 32, 16, 3), np.uint8)).shape[1]
 
 

@@ -16,7 +16,7 @@ def make_setup(config, clients, monkeypatch):
     built = federation.Federation(
       chosen, (), toy.IMAGE_SHAPE, (0.5,), (0.25,), 'toy'
     )
-    monkeypatch.setattr(build.load, 'load', lambda config: built)
+    monkeypatch.setattr(build.load, 'load', lambda *_, **__: built)
     config.components, config.execution.devices = components, 1
     setup = build.build(config)
     return setup, *setup.executor.init(setup.variables)
