@@ -27,6 +27,8 @@ if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
   )
 jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.2)
 
+jax.config.update('jax_enable_checks', True)
+
 pytest_plugins = ['miniatures']
 
 

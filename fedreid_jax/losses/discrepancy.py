@@ -35,7 +35,7 @@ def mmd(x: Array, y: Array, valid_x: Array, valid_y: Array) -> Array:
   squared = jnp.square(metric.pairwise_distance(jnp.concatenate([x, y])))
   valid = jnp.concatenate([valid_x, valid_y])
   count = valid.sum()
-  pairs = valid[:, None] & valid
+  pairs = valid[:, None] & valid[None]
   total = jnp.where(pairs, lax.stop_gradient(squared), 0.0).sum()
   mean = total / jnp.maximum(count * (count - 1), 1)
   bandwidth = jnp.maximum(mean / 2 ** (NUM_KERNELS // 2), NEAREST)

@@ -17,7 +17,7 @@ def pairwise_distance(x: Array) -> Array:
   mean of the rows would serve as well, but padded rows would enter it. The
   distance of a row to itself is exactly zero.
   """
-  x = x - jax.lax.stop_gradient(x[0])
+  x = x - jax.lax.stop_gradient(x[:1])
   square = (x * x).sum(axis=1)
   # Squares of nearly equal size cancel, so the product must not be rounded to
   # the short floats that some accelerators use by default.

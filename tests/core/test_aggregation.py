@@ -131,27 +131,17 @@ def test_normalise_falls_back_when_weights_are_useless():
     np.testing.assert_allclose(out, [[0.25, 0.75]])
 
 
-@pytest.mark.parametrize(
-  'policy, expected',
-  [('average', 2.5), ('first_client', 4.0), ('keep_server', 9.0)],
-)
-def test_policies_for_running_statistics(policy, expected):
-  names = ('params/w', 'batch_stats/mean')
-  values = {name: jnp.array([[1.0], [4.0]]) for name in names}
-  server = {name: jnp.array([[9.0]]) for name in names}
-  half = jnp.full((1, 2), 0.5)
-  weights = aggregation.leaf_weights(
-    half, half, server, jnp.array([[0.0, 1.0]]), policy
-  )
-  out = aggregation.reduce(server, values, weights, True)
-  np.testing.assert_allclose(out['params/w'], [[2.5]])
-  np.testing.assert_allclose(out['batch_stats/mean'], [[expected]])
+def test_weights_of_any_sum_are_scaled_to_one():
+  """P1's Algorithm 3 as printed, m_k over the sum of 1 / m_k, sums to 0.04.
 
-
-def test_unnormalised_inverse_weights_fail_the_sum():
-  """P1's Algorithm 3 as printed, m_k over the sum of 1 / m_k."""
-  m = np.array([0.1, 0.4, 0.2])
-  printed = m / (1 / m).sum()
-  assert abs(printed.sum() - 1) > 0.5
-  fixed = aggregation.normalise(jnp.array(m), jnp.ones((1, 3), bool))
-  assert abs(fixed.sum() - 1) < 1e-6
+  Without the scaling the rest would go to the server's own model.
+  """
+  m = np.array([0.1, 0.4, 0.2], np.float32)
+  printed = jnp.asarray(m / (1 / m).sum())
+  members = jnp.ones((1, 3), bool)
+  weights = aggregation.normalise(printed, members)
+  np.testing.assert_allclose(weights, [m / m.sum()], rtol=1e-6)
+  server, values = {'w': jnp.full((1, 1), 9.0)}, {'w': jnp.ones((3, 1))}
+  for rows, expected in ((weights, 1.0), (printed[None], 9 - 8 * 0.04)):
+    out = aggregation.reduce(server, values, {'w': rows}, True)
+    np.testing.assert_allclose(out['w'], [[expected]], rtol=1e-6)

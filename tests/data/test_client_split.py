@@ -11,7 +11,8 @@ def domain(name='d', identities=(7, 7, 3, 3, 3), cameras=(0, 1, 0, 0, 1)):
   num = len(identities)
   return federation.Images(
     name,
-    lambda: np.arange(num, dtype=np.uint8).reshape(num, 1, 1, 1),
+    # An image is its own number; uint8 would repeat them beyond 256.
+    lambda: np.arange(num).reshape(num, 1, 1, 1),
     np.asarray(identities, np.int32),
     np.asarray(cameras, np.int32),
     np.zeros(num, np.int32),
@@ -62,12 +63,17 @@ def test_by_identity_assigns_751_identities_to_six_clients():
   clients = make([domain('m', people, cameras)], 'by_identity')
   assert [c.num_identities for c in clients] == [125] * 6
   assert [c.num_images for c in clients] == [750] * 6
-  seen = [set(c.images().ravel().tolist()) for c in clients]
-  assert sum(len(s) for s in seen) >= len(set().union(*seen))
+  seen = [c.images().ravel() for c in clients]
+  assert len(set().union(*(s.tolist() for s in seen))) == 6 * 750
+  owners = [set(people[s].tolist()) for s in seen]
+  assert len(set().union(*owners)) == 6 * 125
+  for client, rows in zip(clients, seen, strict=True):
+    dense = np.unique(people[rows], return_inverse=True)[1]
+    np.testing.assert_array_equal(client.labels, dense)
   again = make([domain('m', people, cameras)], 'by_identity')
   other = make([domain('m', people, cameras)], 'by_identity', seed=1)
   assert (clients[0].images() == again[0].images()).all()
-  assert (clients[0].images() != other[0].images()).any()
+  assert set(seen[0].tolist()) != set(other[0].images().ravel().tolist())
 
 
 @pytest.mark.parametrize('name', ['centralised', 'entity_shared'])

@@ -1,0 +1,81 @@
+"""Random keys of the server, and that no key is used twice in a round."""
+
+import handmade
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import toy
+
+from fedreid_jax import algorithms
+from fedreid_jax.core import compose
+from fedreid_jax.core.component import Aggregation, Component, ServerHooks
+
+
+def test_server_keys_before_and_in_round_0_differ():
+  """The keys of all hooks of two components; those of one are the same."""
+  found = {}
+
+  def keep(hook, name, ctx):
+    found[hook, name] = np.asarray(jax.random.key_data(ctx.key)).tolist()
+
+  def probe(name, **owned):
+    def init(ctx):
+      keep('init', name, ctx)
+      return ()
+
+    def update(state, models, ctx):
+      keep('update', name, ctx)
+      return state, models
+
+    return Component(name, server=ServerHooks(init, update=update), **owned)
+
+  def clustering(groups, ctx):
+    keep('clustering', 'a', ctx)
+    return groups[jnp.maximum(ctx.index, 0)]
+
+  def weights(messages, ctx):
+    keep('aggregation', 'b', ctx)
+    return ctx.members / jnp.maximum(ctx.members.sum(), 1)
+
+  components = (
+    probe('a', shared='.*', clustering=clustering),
+    probe('b', aggregation=Aggregation(weights)),
+  )
+  made = handmade.algorithm(components)
+  public = jnp.zeros((0, 1, 1, 3), jnp.uint8)
+  state = made.init_server(handmade.variables(), jnp.ones(2), public)
+  sent = handmade.same_uploads(handmade.variables(), 2)
+  made.aggregate(state, sent, jnp.arange(2), jnp.int32(0), public)
+  before = [key for (hook, _), key in found.items() if hook == 'init']
+  after = [key for (hook, _), key in found.items() if hook != 'init']
+  assert (len(before), len(after)) == (2, 4)
+  assert all(key not in after for key in before)
+  assert found['clustering', 'a'] == found['update', 'a']
+  assert found['update', 'a'] != found['update', 'b']
+  assert found['init', 'a'] != found['init', 'b']
+
+
+def test_a_key_that_is_used_twice_is_noticed():
+  def twice(key):
+    return jax.random.normal(key) + jax.random.uniform(key)
+
+  with jax.debug_key_reuse(True):
+    with pytest.raises(jax.errors.KeyReuseError):
+      jax.jit(twice)(jax.random.key(0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'names', [('fedpav',), ('fedpav', 'dfh')], ids='+'.join
+)
+def test_a_round_uses_no_key_twice(config, clients, names):
+  config.model.dropout = 0.5
+  # JAX does not look into the loop over clients of the deterministic mode.
+  config.execution.deterministic, config.execution.width = False, 0
+  with jax.debug_key_reuse(True):
+    executor, variables, _ = toy.make_executor(
+      config, clients, compose.load(names, {}, algorithms)
+    )
+    _, _, logs = toy.run(executor, variables, 1)
+  assert all(logs[0]['valid'])
