@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
-from fedreid_jax import algorithms
-from fedreid_jax.core import patterns, plugins
+from fedreid_jax.core import patterns
 
 # Whether it is broken, the field, what is wrong, what to do.
 Rule = tuple[Any, str, str, str]
@@ -226,28 +225,6 @@ def _local_expert(c: Any) -> Iterator[Rule]:
   )
 
 
-def _scaffold(c: Any) -> Iterator[Rule]:
-  yield from _counts_steps('scaffold', c)
-  yield (
-    'uniform' in c.components,
-    'scaffold.weights',
-    "'uniform' weights the model only, and the control would go by size",
-    "leave 'uniform' out and set it to uniform",
-  )
-
-
-def _standalone(c: Any) -> Iterator[Rule]:
-  local = {'local_expert', 'local_models', 'snr', 'dns', 'deen', 'lba'}
-  federated = {*plugins.available(algorithms)} - local - {'standalone'}
-  idle = federated & {*c.components}
-  yield (
-    idle,
-    'components',
-    f'nothing is sent, so {", ".join(sorted(idle))} has no effect',
-    'leave it out',
-  )
-
-
 COMPONENTS: Mapping[str, Callable[[Any], Iterator[Rule]]] = {
   'cdw': _cdw,
   'client_clustering': functools.partial(
@@ -259,6 +236,5 @@ COMPONENTS: Mapping[str, Callable[[Any], Iterator[Rule]]] = {
   'fednova': _fednova,
   'kd': functools.partial(_embeds_at_server, 'kd'),
   'local_expert': _local_expert,
-  'scaffold': _scaffold,
-  'standalone': _standalone,
+  'scaffold': functools.partial(_counts_steps, 'scaffold'),
 }

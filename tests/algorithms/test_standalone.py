@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import toy
 
-from fedreid_jax import algorithms
+from fedreid_jax import algorithms, errors
 from fedreid_jax.core import compose
 from fedreid_jax.training import build
 
@@ -54,3 +54,22 @@ def test_models_are_the_clients(runs):
   assert list(models) == ['client:birch', 'client:cedar']
   for k, own in enumerate(models.values()):
     np.testing.assert_array_equal(own[KERNEL], end.personal[KERNEL][k])
+
+
+@pytest.mark.parametrize(
+  'names, refused',
+  [
+    (('standalone', 'cdw'), "'standalone' cannot be composed with 'cdw'"),
+    (('standalone', 'fedprox'), 'cannot be composed with .fedprox'),
+    (('standalone', 'noise'), 'cannot be composed with .noise'),
+    (('standalone', 'client_clustering'), 'composed with .client_clustering'),
+    (('fedpav', 'uniform', 'scaffold'), "'scaffold' cannot .* 'uniform'"),
+    (('standalone', 'local_models', 'snr', 'local_expert'), ''),
+  ],
+)
+def test_components_without_effect_are_refused(names, refused):
+  made = compose.load(names, {}, algorithms)
+  if not refused:
+    return compose.check(made)
+  with pytest.raises(errors.ConfigError, match=refused):
+    compose.check(made)
