@@ -1,8 +1,8 @@
-"""Every field of a configuration: its declaration, and its default.
+"""All fields of a configuration: their declarations and defaults.
 
-A recipe starts from `default()`, applies a preset and changes what its paper
-says. Fields are declared in `config.groups` and, those of a component, in the
-`Options` beside its `make`.
+A recipe starts from `default()`, applies a preset and makes the changes of its
+paper. Fields are declared in `config.groups`; those of a component are declared
+in the `Options` next to its `make`.
 """
 
 import functools
@@ -28,11 +28,11 @@ def groups(names: Sequence[str] = ()) -> dict[str, Any]:
   """Returns the declaration of every group; '' is the top level.
 
   Args:
-    names: components of a configuration; the plug-ins among them have groups,
-      too. Built-in components always have.
+    names: components of a configuration; the groups of plug-ins among them are
+      included. The groups of built-in components are always included.
 
   Raises:
-    ConfigError: for a component there is not, and for two with one group.
+    ConfigError: if a component does not exist, or two have the same group.
   """
   return _groups(tuple(name for name in names if name not in _built_in()))
 
@@ -67,7 +67,7 @@ def _built_in() -> tuple[str, ...]:
 
 
 def fields(names: Sequence[str] = ()) -> dict[str, options.Field]:
-  """Returns the declaration of every field by its full name, as 'optim.lr'.
+  """Returns all declarations of fields by full name, for example 'optim.lr'.
 
   Args:
     names: as for `groups`.
@@ -83,7 +83,7 @@ def components(config: Any) -> tuple[str, ...]:
   """Returns the names of a configuration's components.
 
   Raises:
-    ConfigError: for a name of the first edition.
+    ConfigError: if a name of the first edition is used.
   """
   found = config.get('components', ())
   if not isinstance(found, tuple):
@@ -101,10 +101,11 @@ def default() -> Any:
 
 
 def complete(config: Any) -> Any:
-  """Adds the groups of the plug-ins that a configuration lists.
+  """Adds the groups of the plug-ins in a configuration.
 
   Args:
-    config: to change, and returned; fields that are there keep their values.
+    config: configuration that is changed and returned; existing fields keep
+      their values.
   """
   missing = {
     name: declaration
