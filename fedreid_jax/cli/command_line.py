@@ -1,4 +1,4 @@
-"""Flags of fields, and flags that would be misread in silence."""
+"""Parsing of field flags, and detection of repeated or misspelt flags."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ PREFIX = 'config.'  # of the flags of fields
 
 
 class _Given(NamedTuple):
-  """A flag as it is given: its name, its value, and the words it took."""
+  """A flag of the command line: its name, its value and its words."""
 
   name: str
   value: str
@@ -26,16 +26,16 @@ def read(
   """Separates the flags of fields from the others.
 
   Args:
-    args: of the command line.
-    known: flags, but those of fields, `--config.FIELD`.
+    args: arguments of the command line.
+    known: all flags except those of fields, `--config.FIELD`.
     fields: declarations of the fields of a configuration, by full name.
 
   Returns:
     The other arguments, and FIELD=VALUE of every flag of a field.
 
   Raises:
-    ConfigError: for a flag that is given twice, naming both values, or for a
-      field that does not exist, naming the nearest one.
+    ConfigError: if a flag is given twice (the message has both values), or a
+      field does not exist (the message has the nearest name).
   """
 
   def is_boolean(name: str) -> bool:
@@ -96,10 +96,10 @@ def values(
 def _given(
   args: Sequence[str], is_boolean: Callable[[str], bool]
 ) -> Iterator[_Given]:
-  """Yields every flag, read as absl reads them; the name of a word is ''.
+  """Yields all flags with absl's syntax; other words have the name ''.
 
-  They are `--name=value`, `--name value`, and of what is true or false `--name`
-  and `--noname`, with one dash or two.
+  Flags have the forms `--name=value` and `--name value`, and boolean flags also
+  `--name` and `--noname`, with one dash or two.
   """
   left = iter(args)
   for arg in left:

@@ -1,12 +1,12 @@
 """Data sets: `python -m launchers.data COMMAND --flags`.
 
   prepare --dataset=NAME --root=DIR --out=DIR    write ArrayRecord and pixels
-  doctor  --dataset=NAME --root=DIR [--deep]     say what is wrong with a folder
+  doctor  --dataset=NAME --root=DIR [--deep]     check a folder
   synth   --dataset=NAME --root=DIR              write a miniature
-  sheet   --out=FILE.png                         picture the synthetic world
-  list                                           name all data sets
+  sheet   --out=FILE.png                         draw the synthetic images
+  list                                           list all data sets
 
-NAME may carry options: `msmt17:val=drop`, `regdb:trial=3`.
+NAME may have options: `msmt17:val=drop`, `regdb:trial=3`.
 """
 
 from collections.abc import Callable
@@ -27,47 +27,47 @@ def _range(field: str) -> tuple[int, int]:
 
 
 _DATASET = flags.DEFINE_string(
-  'dataset', None, 'NAME[:option=value,...]; `list` names them.'
+  'dataset', None, 'NAME[:option=value,...]; `list` prints all names.'
 )
 _ROOT = flags.DEFINE_string('root', None, 'Folder of the unpacked archive.')
 _OUT = flags.DEFINE_string('out', None, 'Folder or file to write.')
 _HEIGHT = flags.DEFINE_integer(
-  'height', None, 'Of images, pixels.', *_range('data.height')
+  'height', None, 'Height of images in pixels.', *_range('data.height')
 )
 _WIDTH = flags.DEFINE_integer(
-  'width', None, 'Of images, pixels.', *_range('data.width')
+  'width', None, 'Width of images in pixels.', *_range('data.width')
 )
 _RESAMPLE = flags.DEFINE_enum(
   'resample',
   str(FIELDS['data.resample'].default),
   list(FIELDS['data.resample'].choices()),
-  'prepare: as data.resample of the runs; another way is decoded again.',
+  'prepare: must equal data.resample of the runs, or images are decoded again.',
 )
 _MAX_PIXELS = flags.DEFINE_integer(
   'max_pixels',
   int(FIELDS['data.max_pixels'].default),
-  'prepare: of a file.',
+  'prepare: maximum number of pixels of a file.',
   *_range('data.max_pixels'),
 )
 _FAST_DECODE = flags.DEFINE_bool(
   'fast_decode',
   bool(FIELDS['data.fast_decode'].default),
-  'prepare: JPEG at a fraction of its size.',
+  'prepare: decode JPEG files at a fraction of their size.',
 )
 _ON_BAD_IMAGE = flags.DEFINE_enum(
   'on_bad_image',
   str(FIELDS['data.on_bad_image'].default),
   list(FIELDS['data.on_bad_image'].choices()),
-  'prepare: unreadable images.',
+  'prepare: treatment of unreadable images.',
 )
 _DEEP = flags.DEFINE_bool('deep', False, 'doctor: decode every image.')
 _VERIFY = flags.DEFINE_bool(
-  'verify', False, 'prepare: compare SHA-256 with what was prepared before.'
+  'verify', False, 'prepare: compare SHA-256 with the data prepared before.'
 )
 _IDENTITIES = flags.DEFINE_integer(
-  'identities', 16, 'synth: how many persons.', 6, 2000
+  'identities', 16, 'synth: number of persons.', 6, 2000
 )
-_SEED = flags.DEFINE_integer('seed', 0, 'synth, sheet: which world.', 0)
+_SEED = flags.DEFINE_integer('seed', 0, 'synth, sheet: random seed.', 0)
 
 
 def _required(flag: flags.FlagHolder[str | None]) -> str:
@@ -99,7 +99,7 @@ def prepare() -> None:
   dataset, options = registry.parse(spec)
   source = registry.locate(dataset, root, '--root')
   total = len(registry.read(dataset, source, **options))
-  builder.modules()  # while it is imported the bar's thread can import nothing
+  builder.modules()  # imported first: an import blocks the bar's thread
   screen = console.Console(stderr=True)
   with progress.Progress(console=screen, transient=True) as bar:
     write = bar.add_task('writing', total=total)
@@ -118,7 +118,7 @@ def prepare() -> None:
 
 
 def doctor() -> None:
-  """Prints what a folder holds and what is wrong with it."""
+  """Prints the contents of a folder and problems with it."""
   from rich import console, table
 
   from fedreid_jax.data import doctor as doctors
@@ -174,7 +174,7 @@ def synth() -> None:
 
 
 def sheet() -> None:
-  """Writes a contact sheet of the synthetic world."""
+  """Writes a contact sheet of the synthetic images."""
   from fedreid_jax.data.synthetic import contact_sheet
 
   size = {}
@@ -208,13 +208,14 @@ COMMANDS: dict[str, Callable[[], None]] = {
 
 
 def main(argv: list[str]) -> None:
-  """Runs the command named first."""
+  """Runs the command in the first argument."""
 
   def body():
     if len(argv) < 2 or argv[1] not in COMMANDS:
-      given = repr(argv[1]) if len(argv) > 1 else 'nothing'
       raise errors.ConfigError(
-        f'{given} is no command', 'command line', ', '.join(COMMANDS)
+        f'unknown command {argv[1]!r}' if len(argv) > 1 else 'no command',
+        'command line',
+        f'one of {", ".join(COMMANDS)}',
       )
     COMMANDS[argv[1]]()
 

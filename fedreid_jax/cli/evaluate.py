@@ -1,13 +1,14 @@
 """Evaluate a checkpoint: `python -m launchers.evaluate --workdir=DIR`.
 
-The run's own configuration is read from its work directory; `--set=KEY=VALUE`
-changes fields of it, so a model can be ranked on any target:
+The configuration of the run is read from its work directory; `--set=KEY=VALUE`
+changes its fields, so that a model can be evaluated on any target:
 
   python -m launchers.evaluate --workdir=DIR --checkpoint=best \
     --set='data.targets=("park",)' --set=evaluation.metric=cosine
 
-Of a run with a model a client, `configs/standalone.py` for example, ensembles
-can be ranked beside them, their features in a row or their parameters' mean:
+If a run has one model per client, for example `configs/standalone.py`,
+ensembles of these models can be evaluated as well. Their features are
+concatenated, or their parameters averaged:
 
   python -m launchers.evaluate --workdir=DIR --ensemble=concat,average
 """
@@ -18,13 +19,15 @@ from fedreid_jax.cli import run
 from fedreid_jax.config import validation
 
 _CHECKPOINT = flags.DEFINE_string(
-  'checkpoint', 'latest', "Which step: 'latest', 'best' or its number."
+  'checkpoint',
+  'latest',
+  "Checkpoint: 'latest', 'best' or the number of a step.",
 )
 _SET = flags.DEFINE_multi_string(
-  'set', [], 'KEY=VALUE, a field of the configuration to change.'
+  'set', [], 'KEY=VALUE; changes a field of the configuration.'
 )
 _ENSEMBLE = flags.DEFINE_list(
-  'ensemble', [], "Of the clients' models, too: concat, average or both."
+  'ensemble', [], "Ensembles of the clients' models: concat, average or both."
 )
 
 

@@ -1,4 +1,4 @@
-"""How a door ends: done, or one line on stderr and a documented code."""
+"""Exit of a command: success, or one line on stderr and a documented code."""
 
 import logging as standard_logging
 import os
@@ -21,7 +21,7 @@ LOWER = 'lower local.batch or set execution.image_budget_mb'
 
 
 def quiet() -> None:
-  """Leaves to the one line what libraries say of an error on their way."""
+  """Suppresses messages of libraries, so that an error is one line."""
   logging.set_verbosity(logging.FATAL)
   standard_logging.getLogger('asyncio').setLevel(standard_logging.CRITICAL)
   sys.unraisablehook = lambda _: None
@@ -29,7 +29,7 @@ def quiet() -> None:
 
 
 def exit_on_error(body: Callable[[], None], debug: bool) -> None:
-  """Runs a door's body; a failure is one line and a documented exit code."""
+  """Runs a command; a failure is one line and a documented exit code."""
   if not debug:
     quiet()
   try:
@@ -50,7 +50,7 @@ def _leave(failure: errors.FedReIDError) -> None:
 
 
 def explain(error: Exception) -> errors.FedReIDError:
-  """Returns any exception as one with a documented code."""
+  """Converts any exception to one with a documented code."""
   if isinstance(error, errors.FedReIDError):
     return error
   text = str(error)

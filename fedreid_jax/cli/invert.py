@@ -1,14 +1,15 @@
-"""Restore images from a model: `python -m launchers.invert --workdir=DIR`.
+"""Reconstruct images from a model: `python -m launchers.invert --workdir=DIR`.
 
-DeepInversion of the model and the mean feature of each identity of a client, as
-in figure 5 of DFH. Writes `inversion.png`, restored images beside the real ones
-that are nearest, and `inversion.json`: losses, and how often the nearest real
-image shows the right person. Give another run as the judge of that:
+The command runs DeepInversion on the model and the mean feature of each
+identity of a client, as in figure 5 of DFH. It writes `inversion.png`, the
+reconstructed images next to the nearest real images, and `inversion.json`: the
+losses, and how often the nearest real image shows the right person. Another run
+can be the judge of this:
 
   python -m launchers.invert --workdir=DIR --judge=DIR2 --source=plaza
 
-A judge from another seed is best; the run itself tells least. Needs
-fedreid_jax[viz].
+A judge from another seed is best; the run itself is the least informative
+judge. The command needs fedreid_jax[viz].
 """
 
 import time
@@ -20,30 +21,38 @@ from absl import flags
 from fedreid_jax import errors
 from fedreid_jax.cli import run
 
-_JUDGE = flags.DEFINE_string('judge', '', 'Work directory of the judge.')
-_SOURCE = flags.DEFINE_string('source', '', 'Client (default: the first).')
+_JUDGE = flags.DEFINE_string(
+  'judge', '', 'Work directory of the judge (default: the run itself).'
+)
+_SOURCE = flags.DEFINE_string(
+  'source', '', 'Name of the client (default: the first).'
+)
 _IDENTITIES = flags.DEFINE_integer(
-  'identities', 24, 'How many of its identities to restore.', lower_bound=1
+  'identities', 24, 'Number of identities to reconstruct.', lower_bound=1
 )
 _STEPS = flags.DEFINE_list(
-  'steps', ['2000', '1000'], 'At half the resolution, and at the full one.'
+  'steps', ['2000', '1000'], 'Number of steps at half and at full resolution.'
 )
 _SCALE = flags.DEFINE_float(
   'scale',
   30.0,
-  'Length of features in the cross-entropy; 0: as they are.',
+  'Length of features in the cross-entropy; 0 does not scale them.',
   lower_bound=0,
 )
 _STATISTICS = flags.DEFINE_float(
   'statistics', 0.05, 'Weight of the batch statistics.', lower_bound=0
 )
 _MODEL = flags.DEFINE_string(
-  'model', '', "Whose: 'cluster:I', 'client:NAME' (default: the server's)."
+  'model', '', "'cluster:I' or 'client:NAME' (default: the server's model)."
 )
 _CHECKPOINT = flags.DEFINE_string(
-  'checkpoint', 'latest', "Which step: 'latest', 'best' or its number."
+  'checkpoint',
+  'latest',
+  "Checkpoint: 'latest', 'best' or the number of a step.",
 )
-_SEED = flags.DEFINE_integer('seed', 0, 'Of noise, rolls and mirrors.')
+_SEED = flags.DEFINE_integer(
+  'seed', 0, 'Random seed of noise, rolls and mirroring.'
+)
 
 
 def main(argv: list[str]) -> None:
@@ -99,7 +108,7 @@ def main(argv: list[str]) -> None:
 
 
 def _say(described: dict[str, Any]) -> str:
-  """Prints what was found and returns it in a line."""
+  """Prints the results and returns a summary in one line."""
   rank1 = described['rank1']
   for when, parts in described['losses'].items():
     print(f'{when:>6} ', *(f'{n} {v:.4g}' for n, v in parts.items()))
@@ -112,11 +121,11 @@ def _say(described: dict[str, Any]) -> str:
 
 
 def _settings():
-  """Returns how to search, and the weights of the objective."""
+  """Returns the settings of the search, and the weights of the objective."""
   steps = _STEPS.value
   if len(steps) != 2 or not all(n.isdecimal() for n in steps):
     raise errors.ConfigError(
-      f'{",".join(steps)!r} are no two numbers', '--steps', 'give HALF,FULL'
+      f'{",".join(steps)!r} is not two numbers', '--steps', 'give HALF,FULL'
     )
   if not any(map(int, steps)):
     raise errors.ConfigError('no steps', '--steps', 'give HALF,FULL')

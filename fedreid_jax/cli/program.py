@@ -9,17 +9,17 @@ from fedreid_jax.training import signals
 COMMANDS = {
   'train': 'train or resume a run',
   'evaluate': 'evaluate a checkpoint',
-  'data': 'check, prepare or imitate a data set',
+  'data': 'check or prepare a data set, or write a miniature',
   'sweep': 'run a grid of configurations',
   'table': 'run a table of a paper',
   'visualize': 'draw runs',
   'invert': 'reconstruct images from a model',
 }
-WITH_RECIPE = ('train', 'sweep')  # commands whose first argument may be one
+WITH_RECIPE = ('train', 'sweep')  # their first argument may be a recipe
 
 
 def main() -> None:
-  """Runs the command that the first argument names."""
+  """Runs the command in the first argument."""
   command = sys.argv[1] if len(sys.argv) > 1 else ''
   if command in ('', 'help', '-h', '--help', '--version'):
     print(_version() if command == '--version' else _usage())
@@ -41,8 +41,8 @@ def run(
 
   Args:
     command: one of `COMMANDS`.
-    name: of the program in its help.
-    arguments: of the command; None for those of this process.
+    name: name of the program in its help.
+    arguments: arguments of the command; None means those of this process.
   """
   signals.listen()
   module = importlib.import_module(f'fedreid_jax.cli.{command}')

@@ -1,4 +1,4 @@
-"""What the doors share: flags, one-line errors, devices, the compile cache."""
+"""Common parts of the commands: flags, errors, devices, the compile cache."""
 
 import hashlib
 import os
@@ -30,20 +30,20 @@ _CONFIG = flags.DEFINE_string(
   'field, and --help lists all of them.',
 )
 _WORKDIR = flags.DEFINE_string(
-  'workdir', None, 'Where the run is kept (default: a folder under runs/).'
+  'workdir', None, 'Work directory (default: a folder under runs/).'
 )
 _DEBUG = flags.DEFINE_bool('debug', False, 'Show tracebacks.')
 _DISTRIBUTED = flags.DEFINE_string(
   'distributed',
   'off',
-  'One run over several processes: off, auto (a cluster that JAX detects), or '
+  'Run on several processes: off, auto (a cluster that JAX detects), or '
   'HOST:PORT,NUM_PROCESSES,PROCESS_ID.',
 )
 _RENDEZVOUS = flags.DEFINE_integer(
-  'rendezvous_s', 600, 'Seconds that processes wait for each other at first.', 1
+  'rendezvous_s', 600, 'Seconds to wait for other processes at the start.', 1
 )
 _HEARTBEAT = flags.DEFINE_integer(
-  'heartbeat_s', 30, 'Seconds until a silent process is lost.', 1
+  'heartbeat_s', 30, 'Seconds until a process that does not respond is lost.', 1
 )
 
 
@@ -54,10 +54,10 @@ def start(command: ModuleType) -> None:
   """Parses the command line and runs a command.
 
   Args:
-    command: module with `main(argv)` and flags of its own.
+    command: module with `main(argv)` and the flags of the command.
   """
   streams.open_all()
-  # absl shows in --help the flags and the docstring of the main module.
+  # The --help of absl has the flags and the docstring of the main module.
   about = command.__doc__ or ''
   if HELP & {*sys.argv}:
     about += f'\nFields, as --config.FIELD=VALUE:\n{reference.text()}'
@@ -70,12 +70,12 @@ def start(command: ModuleType) -> None:
 def guarded(
   argv: list[str], body: Callable[[], None], with_jax: bool = True
 ) -> None:
-  """Runs a door's body; a failure is one line and a documented exit code."""
+  """Runs a command; a failure is one line and a documented exit code."""
 
   def run():
     if len(argv) > 1:
       raise errors.ConfigError(
-        f'stray argument {argv[1]!r}', 'command line', 'flags begin with --'
+        f'stray argument {argv[1]!r}', 'command line', 'start flags with --'
       )
     if with_jax:
       _prepare_jax()
@@ -102,7 +102,7 @@ def saved_config(folder: Path, changes: list[str]):
 
   Args:
     folder: work directory of the run.
-    changes: KEY=VALUE, fields to change.
+    changes: KEY=VALUE pairs of fields to change.
   """
   if _CONFIG.value is not None:
     return config()
@@ -110,7 +110,7 @@ def saved_config(folder: Path, changes: list[str]):
 
 
 def given_workdir() -> Path:
-  """Returns the work directory, which must have been given."""
+  """Returns the work directory of the command line, which is required."""
   if not _WORKDIR.value:
     raise errors.ConfigError(
       'no work directory', 'command line', 'give the --workdir of a run'
@@ -153,7 +153,9 @@ def _parse(argv: list[str]) -> list[str]:
       ) from error
     if pairs and not spec:
       raise errors.ConfigError(
-        'a field of no configuration', f'--config.{pairs[0]}', 'give --config'
+        'a field without a configuration',
+        f'--config.{pairs[0]}',
+        'give --config',
       )
     if spec:
       _given[:] = [parsing.change(config, pairs).lock()]
@@ -163,7 +165,7 @@ def _parse(argv: list[str]) -> list[str]:
 
 
 def _resolved(arg: str) -> str:
-  """Finds `configs/NAME.py` beside the package when it is not here."""
+  """Replaces `configs/NAME.py` by its path in the package if necessary."""
   name, sign, value = arg.partition('=')
   if name.lstrip('-') != 'config' or not sign:
     return arg
@@ -179,7 +181,7 @@ def _resolved(arg: str) -> str:
 
 
 def _prepare_jax() -> None:
-  """Sets the compile cache, and joins the other processes if asked to."""
+  """Sets the compile cache, and joins other processes with --distributed."""
   import jax
 
   from fedreid_jax.training import compile_cache
@@ -187,8 +189,8 @@ def _prepare_jax() -> None:
   compile_cache.ignore_errors()
   compile_cache.use()
   if 'JAX_NUM_CPU_DEVICES' not in os.environ:
-    # A client at a time leaves cores idle between its small operations: as
-    # many at once as there are cores, with the same bits.
+    # The small operations of one client do not use all cores. One device per
+    # core runs as many clients at a time, with the same bits.
     jax.config.update('jax_num_cpu_devices', os.cpu_count() or 1)
   if _DISTRIBUTED.value != 'off':
     from fedreid_jax.training import peers

@@ -1,4 +1,4 @@
-"""Standard streams that may be closed: a run goes on without a screen."""
+"""Standard streams that may be closed while a run continues."""
 
 import errno
 import io
@@ -7,10 +7,10 @@ import sys
 
 
 def open_all() -> None:
-  """Makes writes to a stream nobody reads vanish.
+  """Discards writes to closed streams.
 
-  A closed descriptor (`>&-`) would otherwise become that of the next file that
-  is opened, and a closed pipe (`| head -1`) an error at any print.
+  Otherwise the next opened file would get the descriptor of a closed stream
+  (`>&-`), and every print to a closed pipe (`| head -1`) would be an error.
   """
   while (free := os.open(os.devnull, os.O_RDWR)) <= 2:
     os.set_inheritable(free, True)
@@ -31,7 +31,7 @@ def _text(number: int, like: io.TextIOWrapper | None) -> io.TextIOWrapper:
 
 
 class _Raw(io.FileIO):
-  """A descriptor that takes what a broken pipe does not."""
+  """A descriptor that ignores errors of a broken pipe."""
 
   def write(self, data, /):
     try:

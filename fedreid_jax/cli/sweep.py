@@ -6,10 +6,10 @@
     --arg=smoke,rounds=4 --baseline=fedpav
   python -m launchers.sweep --sweep=fedreidbench_batch [--arg=smoke]
 
-`local.epochs+rounds=(1,300),(5,60)` moves fields together. Every cell is a run
-in a folder of its own in the work directory; `table.csv` and `table.md` there
-hold mean and standard deviation over seeds of what is done so far. The same
-command resumes; `--shard=0/2` and `--shard=1/2` share the cells of one work
+`local.epochs+rounds=(1,300),(5,60)` changes fields together. Every cell is a
+run in its own folder of the work directory. `table.csv` and `table.md` contain
+mean and standard deviation over seeds of all finished runs. The same command
+resumes a sweep; `--shard=0/2` and `--shard=1/2` split the cells of one work
 directory between two processes.
 """
 
@@ -24,8 +24,10 @@ from fedreid_jax import errors
 from fedreid_jax.cli import run
 from fedreid_jax.config import grid, recipes
 
-_SWEEP = flags.DEFINE_string('sweep', None, 'File whose get_sweep() says all.')
-_RECIPES = flags.DEFINE_list('recipes', [], 'FILE[:key=value], several.')
+_SWEEP = flags.DEFINE_string(
+  'sweep', None, 'File whose get_sweep() returns the sweep.'
+)
+_RECIPES = flags.DEFINE_list('recipes', [], 'List of FILE[:key=value].')
 _ARG = flags.DEFINE_string(
   'arg', None, 'PRESET[,key=value,...] of each recipe.'
 )
@@ -33,16 +35,16 @@ _GRID = flags.DEFINE_string('grid', None, 'KEY=VALUE,VALUE;KEY=VALUE,VALUE.')
 _SEEDS = flags.DEFINE_string('seeds', None, 'Seeds of every cell: 0,1,2.')
 _SHARD = flags.DEFINE_string('shard', '', 'I/N: run every N-th cell from I.')
 _BASELINE = flags.DEFINE_string(
-  'baseline', None, 'Label or work directory to compare with.'
+  'baseline', None, 'Label or work directory of the baseline.'
 )
 
 
 def _sweep() -> grid.Sweep:
-  """Returns the sweep of the flags: a file's, with what other flags change."""
+  """Returns the sweep of a file or of flags, with changes by other flags."""
   ways = (run.FLAGS.config, _RECIPES.value, _SWEEP.value)
   if sum(map(bool, ways)) != 1 or (run.FLAGS.config and _ARG.value):
     raise errors.ConfigError(
-      'what to sweep is not clear',
+      'the sweep is given in no way or in several',
       'command line',
       'give --config, or --recipes and --arg, or --sweep',
     )
@@ -51,7 +53,9 @@ def _sweep() -> grid.Sweep:
     sweep = recipes.call(_SWEEP.value, 'get_sweep')
     if not isinstance(sweep, grid.Sweep):
       raise errors.ConfigError(
-        'get_sweep() returns no Sweep', _SWEEP.value, 'see configs/sweeps'
+        'get_sweep() does not return a Sweep',
+        _SWEEP.value,
+        'return fedreid_jax.config.grid.Sweep',
       )
   given = {
     'arg': _ARG.value,

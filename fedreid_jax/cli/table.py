@@ -6,10 +6,11 @@
   python -m launchers.table --table=dfh/table1 --preset=paper --root=DIR \
     --set=model.pretrained=resnet50.safetensors
 
-The preset `synthetic` (the default; `smoke` is the same in little) is the table
-on built-in images. Only `paper` runs on the published data, and only there are
-the published numbers shown, beside the measured ones. Runs are kept under the
-work directory by configuration, so tables share them; the same command resumes.
+The preset `synthetic` (the default; `smoke` is a reduced version) runs the
+table on built-in images. Only `paper` runs on the published data and shows the
+published numbers next to the measured ones. Runs are stored in the work
+directory by configuration, so that tables can use the same runs. The same
+command resumes a table.
 """
 
 import functools
@@ -32,17 +33,17 @@ from fedreid_jax.config.tables import (
   l2rw,
 )
 
-_TABLE = flags.DEFINE_string('table', None, 'Which; --list names them.')
-_LIST = flags.DEFINE_bool('list', False, 'Name tables, rows and commands.')
+_TABLE = flags.DEFINE_string('table', None, 'Name; --list prints all names.')
+_LIST = flags.DEFINE_bool('list', False, 'Print tables, rows and commands.')
 _PRESET = flags.DEFINE_enum(
-  'preset', 'synthetic', list(declare.PRESETS), 'On which data.'
+  'preset', 'synthetic', list(declare.PRESETS), 'Preset of the data.'
 )
-_ONLY = flags.DEFINE_string('only', '', 'A label, or rows whose label has it.')
+_ONLY = flags.DEFINE_string('only', '', 'A label, or part of labels.')
 _SEEDS = flags.DEFINE_string('seeds', '0', 'Seeds of every row: 0,1,2.')
 _SHARD = flags.DEFINE_string('shard', '', 'I/N: run every N-th run from I.')
 _ROOT = flags.DEFINE_string('root', None, 'paper: folder of the data sets.')
 _SET = flags.DEFINE_multi_string(
-  'set', [], 'KEY=VALUE, a field to change in every row.'
+  'set', [], 'KEY=VALUE; changes a field in every row.'
 )
 TABLES = {
   table.id: table
@@ -67,13 +68,13 @@ def _title(table: declare.Table) -> str:
   notes = [table.note]
   if _PRESET.value != 'paper':
     notes.append(
-      'On built-in images: published numbers would be of other data.'
+      'On built-in images; published numbers are of other data and not shown.'
     )
   return f'{table.id}: {table.title}\n\n{" ".join(filter(None, notes))}'.strip()
 
 
 def _rows(table: declare.Table) -> list[tuple[str, Any]]:
-  """Returns label and configuration of every run, all of them valid."""
+  """Returns label and validated configuration of every run."""
   root = [f'data.root={_ROOT.value!r}'] if _ROOT.value else []
   found = []
   for row in declare.chosen(table, _ONLY.value):
@@ -82,7 +83,9 @@ def _rows(table: declare.Table) -> list[tuple[str, Any]]:
       for config in declare.runs(row, table, _PRESET.value, changes):
         if config.data.source == 'datasets' and not config.data.root:
           raise errors.ConfigError(
-            'no folder of the data sets', '--root', 'see docs/datasets.md'
+            'the folder of the data sets is missing',
+            '--root',
+            'give the folder, see docs/datasets.md',
           )
         found.append((row.label, config))
   return found
@@ -103,7 +106,7 @@ def main(argv: list[str]) -> None:
       raise errors.ConfigError(
         f'no table {_TABLE.value!r}',
         '--table',
-        f'renamed to {new}' if new else '--list names them',
+        f'renamed to {new}' if new else 'see --list',
       )
     table = TABLES[_TABLE.value]
     rows = _rows(table)

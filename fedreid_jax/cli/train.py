@@ -5,7 +5,7 @@ from absl import flags
 from fedreid_jax.cli import run
 
 _RESTART = flags.DEFINE_bool(
-  'restart', False, 'Throw away what an earlier run left in the work directory.'
+  'restart', False, 'Delete the files of an earlier run in the work directory.'
 )
 
 

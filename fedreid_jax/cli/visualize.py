@@ -1,14 +1,15 @@
 """Draw runs: `python -m launchers.visualize --workdir=DIR --what=PICTURE`.
 
-  tsne       features of domains, and what DFH hallucinates of them
+  tsne       features of domains, and features hallucinated by DFH
   ranked     queries and the ten images nearest to each
-  cmc        cumulative match curves, a line a run
-  curves     figures of merit over the rounds, a line a run
-  distances  within and between identities, a panel a run
-  persons    some persons' features in both modalities, a panel a run
+  cmc        cumulative match curves, one line per run
+  curves     metrics over the rounds, one line per run
+  distances  within and between identities, one panel per run
+  persons    some persons' features in both modalities, one panel per run
 
 Several runs are given as `--workdir=DIR,DIR`. The picture is WORKDIR/WHAT.png
-of the first, or `--out=FILE.png` (.pdf, .svg). Needs fedreid_jax[viz].
+of the first run, or `--out=FILE.png` (.pdf, .svg). The command needs
+fedreid_jax[viz].
 """
 
 from collections.abc import Sequence
@@ -21,20 +22,22 @@ from fedreid_jax.cli import run
 
 ONE = ('tsne', 'ranked')  # pictures of one run
 WHAT = (*ONE, 'cmc', 'curves', 'distances', 'persons')
-_WHAT = flags.DEFINE_enum('what', None, WHAT, 'Which picture.')
+_WHAT = flags.DEFINE_enum('what', None, WHAT, 'Kind of picture.')
 _TARGET = flags.DEFINE_string(
   'target', '', 'Test to show (default: the first; curves: the mean).'
 )
 _MODEL = flags.DEFINE_string(
-  'model', '', "Whose: 'cluster:I', 'client:NAME' (default: the server's)."
+  'model', '', "'cluster:I' or 'client:NAME' (default: the server's model)."
 )
 _CHECKPOINT = flags.DEFINE_string(
-  'checkpoint', 'latest', "Which step: 'latest', 'best' or its number."
+  'checkpoint',
+  'latest',
+  "Checkpoint: 'latest', 'best' or the number of a step.",
 )
-_SEED = flags.DEFINE_integer('seed', 0, 'Of whatever is drawn at random.')
-_OUT = flags.DEFINE_string('out', '', 'The file to write.')
+_SEED = flags.DEFINE_integer('seed', 0, 'Random seed of samples.')
+_OUT = flags.DEFINE_string('out', '', 'File to write.')
 _SET = flags.DEFINE_multi_string(
-  'set', [], 'KEY=VALUE, a field of the configuration to change.'
+  'set', [], 'KEY=VALUE; changes a field of the configuration.'
 )
 
 
@@ -46,7 +49,7 @@ def main(argv: list[str]) -> None:
       raise errors.ConfigError(
         'no picture', '--what', f'one of {", ".join(WHAT)}'
       )
-    run.given_workdir()  # or an error
+    run.given_workdir()  # raises an error if there is none
     folders = [
       Path(name).expanduser().absolute()
       for name in run.FLAGS.workdir.split(',')

@@ -1,1 +1,1 @@
-"""Configurations: fields, presets, checks, and what the papers compare."""
+"""Configurations: fields, presets, checks, tables and sweeps of the papers."""

@@ -1,8 +1,8 @@
 """Declarations of hyper-parameters, read without importing their modules.
 
 The modules of components, losses and networks import JAX, and a configuration
-must be checked before JAX is started. So the source of a module is found and
-parsed, and only the wanted class is compiled, together with the names that it
+must be checked before JAX is started. Therefore the source of a module is
+parsed, and only the required class is compiled, together with the names that it
 uses: aliases such as `Novel = Literal['dirichlet', 'none']` and constants, in
 this module or in another one, which is read in the same way. Only the modules
 in `IMPORTED` are imported.
@@ -39,17 +39,17 @@ def read(module: str, name: str) -> Any:
 
   Args:
     module: full name.
-    name: defined at the top level of the module.
+    name: name defined at the top level of the module.
 
   Raises:
-    ConfigError: when the module or the name is not found, or the definition
+    ConfigError: if the module or the name is not found, or the definition
       needs more than `IMPORTED` and other definitions of the same kind.
   """
   try:
     return _Source.of(module).value(name)
   except errors.FedReIDError:
     raise
-  except Exception as error:  # a definition is code: it can raise anything
+  except Exception as error:  # a definition is code and can raise any error
     raise errors.ConfigError(
       f'{name} cannot be read: {type(error).__name__}: {error}',
       module,
@@ -59,7 +59,7 @@ def read(module: str, name: str) -> Any:
 
 
 class _Unimported:
-  """Stands for a module in the definitions of another one."""
+  """Placeholder for a module in the definitions of another module."""
 
   def __init__(self, module: str):
     self._module = module
@@ -69,7 +69,7 @@ class _Unimported:
 
 
 class _Source:
-  """The definitions of one module, evaluated when they are asked for."""
+  """The definitions of one module, evaluated when they are used."""
 
   def __init__(self, path: Path, module: str):
     self.nodes: dict[str, ast.stmt] = {}
@@ -141,7 +141,7 @@ def _defines(node: ast.stmt) -> list[str]:
 
 
 def _path(module: str) -> Path | None:
-  """Returns the source of a module; its packages are not imported either."""
+  """Returns the path of a module's source, without importing its packages."""
   name, *rest = module.split('.')
   try:
     spec: ModuleSpec | None = importlib.util.find_spec(name)

@@ -14,15 +14,16 @@ from fedreid_jax.config import parsing, recipes, validation
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-  """What `get_sweep()` of a sweep file returns.
+  """A sweep, the result of `get_sweep()` in a sweep file.
 
   Attributes:
     about: title of its table.
-    recipes: `FILE[:key=value,...]`, what the recipe is given after its preset.
-    grid: field, or several joined by `+`, to its values (tuples for several).
+    recipes: `FILE[:key=value,...]`; the pairs are applied after the preset.
+    grid: values by field; several fields are joined by `+` and have tuples as
+      values.
     arg: `PRESET[,key=value...]` of every recipe.
-    seeds: of every cell.
-    baseline: label or work directory the others are compared with.
+    seeds: seeds of every cell.
+    baseline: label or work directory with which the others are compared.
   """
 
   about: str
@@ -34,7 +35,7 @@ class Sweep:
 
 
 class Point(NamedTuple):
-  """One cell of a sweep: its label, the grid's fields as text, its config."""
+  """One cell of a sweep: its label, its grid fields as text, its config."""
 
   label: str
   facts: dict[str, str]
@@ -42,17 +43,19 @@ class Point(NamedTuple):
 
 
 def of_sweep(sweep: Sweep) -> list[Point]:
-  """Returns the cells of a sweep, all of them valid.
+  """Returns the validated cells of a sweep.
 
   Raises:
-    ConfigError: for the first that is not.
+    ConfigError: if a cell is not valid.
   """
   makes: dict[str, Callable[[], Any]] = {}
   for spec in sweep.recipes:
     file, _, own = spec.partition(':')
     label = ' '.join((Path(file).stem, *filter(None, parsing.split(own, ','))))
     if label in makes:
-      raise errors.ConfigError(f'{label} twice', 'recipes', 'name each once')
+      raise errors.ConfigError(
+        f'{label} is given twice', 'recipes', 'give each recipe once'
+      )
     makes[label] = functools.partial(recipes.recipe, spec, sweep.arg)
   return cells(makes, sweep.grid, sweep.seeds)
 
@@ -62,15 +65,15 @@ def cells(
   grid: Mapping[str, Sequence[Any]],
   seeds: Sequence[int],
 ) -> list[Point]:
-  """Returns every configuration times every point of a grid times every seed.
+  """Returns all combinations of configurations, grid points and seeds.
 
   Args:
-    makes: label to what returns a fresh configuration.
+    makes: functions that return a new configuration, by label.
     grid: as in `Sweep`.
-    seeds: of every cell.
+    seeds: seeds of every cell.
 
   Raises:
-    ConfigError: for the first cell that is not valid.
+    ConfigError: if a cell is not valid.
   """
   found = []
   for (name, make), facts, seed in itertools.product(
@@ -87,17 +90,17 @@ def points(grid: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, str]]:
   """Yields the field values of every point of a grid, as text.
 
   Raises:
-    ConfigError: for fields that are swept together and a value of another
-      length, and for the seed, which is no field of a grid.
+    ConfigError: if a value does not have one part per joined field, if a field
+      is given twice, or if the seed is a field of the grid.
   """
   axes = [[_together(key, v) for v in values] for key, values in grid.items()]
   for point in itertools.product(*axes):
     facts = dict(pair for pairs in point for pair in pairs)
     if len(facts) < sum(map(len, point)) or 'seed' in facts:
       raise errors.ConfigError(
-        f'a field twice in {", ".join(grid)}, or the seed',
+        f'{", ".join(grid)} has a field twice, or the seed',
         'grid',
-        'name each field once, and give --seeds',
+        'give each field once, and use --seeds for seeds',
       )
     yield facts
 
@@ -112,16 +115,18 @@ def _together(key: str, value: Any) -> list[tuple[str, str]]:
     pairs = list(zip(fields, parts, strict=True))
   except (ValueError, SyntaxError, TypeError) as error:
     raise errors.ConfigError(
-      f'{value!r} for {len(fields)} fields', key, 'write (1,300),(5,60)'
+      f'{value!r} for {len(fields)} fields',
+      key,
+      'use the form (1,300),(5,60)',
     ) from error
   return [pair for k, v in pairs for pair in _together(k, v)]
 
 
 def parse(text: str) -> dict[str, list[str]]:
-  """Returns the grid of `KEY=VALUE,VALUE;KEY=VALUE`, values as text.
+  """Returns the grid of `KEY=VALUE,VALUE;KEY=VALUE`, with values as text.
 
   Raises:
-    ConfigError: for a key without values, or twice.
+    ConfigError: if a key has no values or is given twice.
   """
   grid: dict[str, list[str]] = {}
   for part in filter(None, parsing.split(text, ';')):
@@ -130,9 +135,9 @@ def parse(text: str) -> dict[str, list[str]]:
     grid_values = [value.strip() for value in parsing.split(values, ',')]
     if not key or key in grid or '' in grid_values:
       raise errors.ConfigError(
-        f'{part!r}',
+        f'{part!r} is not a field with values',
         '--grid',
-        "write 'key=value,value;key=value', each key once",
+        "use the form 'key=value,value;key=value', with each key once",
       )
     grid[key] = grid_values
   return grid
@@ -142,9 +147,11 @@ def seeds(text: str) -> list[int]:
   """Returns the seeds of `0,1,2`.
 
   Raises:
-    ConfigError: for what is no number.
+    ConfigError: if a part is not a number.
   """
   try:
     return [int(part) for part in text.split(',')]
   except ValueError as error:
-    raise errors.ConfigError(f'{text!r}', '--seeds', 'write 0,1,2') from error
+    raise errors.ConfigError(
+      f'{text!r} is not a list of numbers', '--seeds', 'use the form 0,1,2'
+    ) from error

@@ -396,7 +396,9 @@ class Augment:
     'channels that can replace all channels, including luminance',
   ] = 'exchange'
   infrared: Annotated[
-    Infrared, 'replacement of these colour changes for infrared images'
+    Infrared,
+    'colour augmentation of infrared images: same as visible images, of CAJ '
+    '(adapt) or with rotated hues (hue)',
   ] = 'same'
   copies: Annotated[
     Literal['', Kind], 'pk_caj: colour change of the second third of a batch'

@@ -1,6 +1,6 @@
 """Visible-infrared presets of L2RW, and the configurations they start from.
 
-The recipe `dppt` and those of networks of shared entities start here.
+They are used by the recipe `dppt` and by the recipes of shared entities.
 """
 
 from fedreid_jax.config import presets
@@ -13,11 +13,11 @@ DNS_RATES = (
 
 
 def federated(name: str, components: tuple[str, ...], client_split: str):
-  """Returns L2RW's setting for cameras (CI) and entities (EI) on their own.
+  """Returns L2RW's setting for independent cameras (CI) and entities (EI).
 
-  One stream, GeM, BNNeck, cross-entropy and circle loss; identities 8 by 8 with
-  replacement, optimisers that keep their momentum, a rate that moves within
-  the round (section 4.1).
+  It has one stream, GeM, BNNeck, cross-entropy and circle loss; batches of 8
+  identities by 8 images with replacement, optimisers that keep their momentum,
+  and a rate that changes within the round (section 4.1).
   """
   c = presets.base(name, components)
   c.data.client_split = client_split
@@ -33,8 +33,9 @@ def federated(name: str, components: tuple[str, ...], client_split: str):
 def shared(name: str, variant: str, modality_specific_stages: int):
   """Returns the setting of entities that share their images (ES).
 
-  Two streams where the network has them, identities 8 by 4 visible and 4
-  infrared, a warm-up of ten epochs and steps (section 4.1).
+  It has two streams if the network supports them, batches of 8 identities by 4
+  visible and 4 infrared images, a warm-up of ten epochs and a step schedule
+  (section 4.1).
   """
   c = presets.base(name, ('fedavg',))
   _network(c)
@@ -49,17 +50,17 @@ def shared(name: str, variant: str, modality_specific_stages: int):
 
 
 def erase(c) -> None:
-  """Erases a rectangle of half the images, as the code of CAJ and DNS does.
+  """Erases a rectangle of half the images, like the code of CAJ and DNS.
 
-  It tries until one fits, and fills it after normalisation with the mean of
-  CIFAR-10's channels as they are before it.
+  Rectangles are sampled until one fits. It is filled after normalisation with
+  the mean of CIFAR-10's channels before normalisation.
   """
   c.augment.erase, c.augment.erase_tries = 0.5, 100
   c.augment.erase_fill = (0.4914, 0.4822, 0.4465)
 
 
 def freeze_bias(c) -> None:
-  """Keeps the BNNeck's bias at zero, as LBA, AGW, CAJ, DEEN and AGW* do."""
+  """Keeps the BNNeck's bias at zero, like LBA, AGW, CAJ, DEEN and AGW*."""
   c.optim.lr_multipliers = (
     ('params/neck/bn/bias', 0.0),
     *c.optim.lr_multipliers,
@@ -67,9 +68,9 @@ def freeze_bias(c) -> None:
 
 
 def dns_rates(c) -> None:
-  """Sets DNS's rates: the last stages learn faster than the first.
+  """Sets the rates of DNS, which are higher in the last stages.
 
-  A trunk that starts from random numbers keeps the rate of the head.
+  A backbone with random initial weights keeps the rate of the head.
   """
   if c.optim.lr_multipliers:
     c.optim.lr_multipliers = DNS_RATES
@@ -82,7 +83,7 @@ def _network(c) -> None:
 
 
 def peak(c, rounds: int) -> None:
-  """Sets rounds, and the rate's rise to round 16 of 50 and fall to zero."""
+  """Sets rounds and a rate that peaks at round 16 of 50 and ends at zero."""
   c.rounds = rounds
   peak = 16.0 if rounds >= 30 else rounds / 3.0
   c.optim.points = ((0.0, 1e-4), (peak, 1.0), (float(rounds), 0.0))
@@ -93,27 +94,27 @@ def small(c) -> None:
   c.data.height, c.data.width = 64, 32
   c.data.identities, c.data.shots = 48, 4
   c.data.target_identities, c.data.target_shots = 40, 2
-  # Of reflectances drawn apart, networks this small learn nothing that carries
-  # over from one modality to the other.
+  # With independent reflectances, networks of this size learn no features that
+  # transfer from one modality to the other.
   c.data.brightness_correlation = 0.8
   c.local.epochs = 3
   c.model.name, c.model.width = 'resnet18', 0.25
   c.augment.pad = 3
   c.optim.lr = 0.05
-  # A trunk that starts from nothing must not learn slower than the head.
+  # A backbone with random initial weights needs the rate of the head.
   c.optim.lr_multipliers = ()
   c.evaluation.every = 10
 
 
 def synthetic(c) -> None:
-  """Synthetic images: one domain's cameras, or two domains and a third."""
+  """Uses synthetic images of one domain's cameras, or of three domains."""
   small(c)
   if c.data.client_split == 'camera_independent':
     c.data.sources = ('plaza:cameras=4,infrared=2',)
     c.data.targets = c.data.sources
     c.data.allow_overlap = True  # other persons of the same domain
-    # With few persons and steps base and channel exchange are alike: these are
-    # 960 images and 1,280 steps a client.
+    # With fewer persons and steps, base and channel exchange do not differ.
+    # Clients have 960 images and 1,280 steps each.
     c.data.height, c.data.width = 32, 16
     c.data.identities, c.local.epochs = 240, 4
   else:
@@ -122,18 +123,18 @@ def synthetic(c) -> None:
       'campus:cameras=2,infrared=2',
     )
     c.data.targets = ('station:cameras=4,infrared=2',)
-    c.local.epochs = 2  # a client has several cameras, and more steps an epoch
+    c.local.epochs = 2  # clients of several cameras have more steps per epoch
     c.evaluation.every = 1  # the published figures are those of the best round
   _rounds(c, 20)
 
 
 def smoke(c) -> None:
-  """The same in seconds."""
+  """Reduces `synthetic` to seconds."""
   synthetic(c)
   c.data.height, c.data.width = 32, 16
   c.data.identities, c.data.target_identities = 8, 8
   c.model.width, c.local.epochs = 0.125, 1
-  # Running moments follow so few steps slowly, and AGW's non-local blocks cube
+  # Running moments lag behind in so few steps, and AGW's non-local blocks cube
   # the error: at the full rate features are infinite after seven steps.
   c.optim.lr = 0.01
   c.evaluation.every = 2
@@ -149,7 +150,7 @@ def _rounds(c, rounds: int) -> None:
 
 
 def paper(c) -> None:
-  """The published setting; SYSU-MM01 by camera, or RegDB and LLCM to it."""
+  """Sets the published setting: SYSU-MM01 by camera, or RegDB, LLCM to it."""
   c.data.source = 'datasets'
   c.data.height, c.data.width = 288, 144
   c.data.resample = 'lanczos'

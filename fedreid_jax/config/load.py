@@ -1,4 +1,4 @@
-"""Validated configurations: of a recipe, and of a run that was saved."""
+"""Loading of validated configurations of recipes and of saved runs."""
 
 import json
 import os
@@ -29,16 +29,16 @@ def load_config(
     recipe: `RECIPE[:PRESET[,key=value...]]`, as on the command line. RECIPE is
       the name of a recipe of this package ('dfh') or the path of a Python file
       with `get_config`, which is executed.
-    overrides: new values of fields by their full names, 'optim.lr' for example.
-    **fields: new values of fields without a section, `rounds` for example; a
+    overrides: new values of fields by full name, for example 'optim.lr'.
+    **fields: new values of fields without a section, for example `rounds`; a
       mapping changes several fields of a section: `optim={'lr': 0.02}`.
 
   Returns:
-    A validated `ConfigDict`. Its fields can be changed; it takes no new ones.
+    A validated `ConfigDict`. Its fields can be changed, but not added.
 
   Raises:
-    ConfigError: for a recipe, preset or field that does not exist, or a value
-      that cannot be run.
+    ConfigError: if a recipe, preset or field does not exist, or a value is not
+      valid.
   """
   path, colon, arguments = os.fspath(recipe).partition(':')
   if recipes.find(path) is None:
@@ -49,7 +49,7 @@ def load_config(
   named = parsing.flatten(dict(overrides or {}))
   own = parsing.flatten(fields)
   for name in named.keys() & own.keys():
-    raise errors.ConfigError('two values', name, 'give one')
+    raise errors.ConfigError('the field has two values', name, 'give one value')
   return change(config.lock(), named | own)
 
 
@@ -57,13 +57,13 @@ def load_saved(workdir: Path, changes: Sequence[str] = ()) -> Any:
   """Returns the configuration of a run, read from JSON and never executed.
 
   Args:
-    workdir: of the run.
-    changes: KEY=VALUE, fields to change.
+    workdir: work directory of the run.
+    changes: KEY=VALUE pairs of fields to change.
 
   Raises:
-    IntegrityError: for a directory that is not of a run, or a damaged file.
-    ConfigError: for a change of a field that does not exist, or a value that
-      cannot be run.
+    IntegrityError: if the directory is not a work directory, or the file is
+      damaged.
+    ConfigError: if a changed field does not exist, or a value is not valid.
   """
   path = workdir / 'config.json'
   try:
@@ -83,11 +83,11 @@ def change(config: Any, values: Mapping[str, Any]) -> Any:
   """Sets fields of a configuration and validates it.
 
   Args:
-    config: changed in place.
-    values: by full names of fields. Lists become tuples.
+    config: configuration, changed in place.
+    values: values by full names of fields; lists become tuples.
 
   Raises:
-    ConfigError: for a field that does not exist, or a value that cannot be run.
+    ConfigError: if a field does not exist, or a value is not valid.
   """
   # Names of plug-ins are set first, since they bring fields.
   for name in sorted(values, key=lambda one: one not in schema.PLUGGED):

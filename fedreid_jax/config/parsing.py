@@ -1,4 +1,4 @@
-"""Text that names presets and changes fields, and saved configurations.
+"""Parsing of presets, overrides of fields, and saved configurations.
 
 One parser reads the overrides of `--config.FIELD=VALUE`, of
 `--config=RECIPE:PRESET,FIELD=VALUE` and of `--set=FIELD=VALUE`.
@@ -33,7 +33,7 @@ def flatten(config: Any, prefix: str = '') -> dict[str, Any]:
 
 
 def hint(name: str, known: Collection[str]) -> str:
-  """Returns what to do about a field there is not.
+  """Returns a hint for the name of a field that does not exist.
 
   Args:
     name: 'section.field', misspelt or of the first edition.
@@ -74,13 +74,13 @@ def split(text: str, mark: str) -> list[str]:
 
 
 class Argument(NamedTuple):
-  """The text after the colon of `--config`, read.
+  """The parsed text after the colon of `--config`.
 
   Attributes:
     preset: name of the preset.
-    options: choices of the recipe itself, by name.
-    apply_preset: changes a configuration as the preset says.
-    pairs: FIELD=VALUE, which are set last.
+    options: choices of the recipe's own options, by name.
+    apply_preset: function that applies the preset to a configuration.
+    pairs: pairs FIELD=VALUE, which are applied last.
   """
 
   preset: str
@@ -92,7 +92,7 @@ class Argument(NamedTuple):
     """Returns the configuration with the user's fields set.
 
     Raises:
-      ConfigError: for an unknown field or a value that it cannot hold.
+      ConfigError: if a field is unknown or a value is not allowed.
     """
     return change(config, self.pairs)
 
@@ -103,15 +103,15 @@ def argument(
   """Reads `PRESET[,OPTION=CHOICE...][,FIELD=VALUE...]`.
 
   Args:
-    text: after the colon of `--config`, None for the preset 'synthetic'.
-    presets: by name.
-    **choices: of the recipe's own options; the first is the default.
+    text: text after the colon of `--config`, None for the preset 'synthetic'.
+    presets: presets by name.
+    **choices: choices of the recipe's own options; the first is the default.
 
   Raises:
-    ConfigError: for an unknown preset or choice.
+    ConfigError: if a preset or choice is unknown.
   """
   rest, chosen = [], {name: own[0] for name, own in choices.items()}
-  # Fields have a dot where an option has none: `noise.beta=` is no `noise=`.
+  # Fields of a group have a dot, so `noise.beta=` is not the option `noise=`.
   for part in split(text, ',') if text else []:
     name, sign, value = part.partition('=')
     if sign and name in chosen:
@@ -131,27 +131,27 @@ def argument(
 
 
 def choices(field: str) -> tuple[str, ...]:
-  """Returns the choices of a field, the default first.
+  """Returns the choices of a field, starting with the default.
 
   Args:
-    field: full name, of a built-in component or a group.
+    field: full name of a field of a built-in component or a group.
   """
   found = schema.fields()[field]
   return tuple(dict.fromkeys((found.default, *found.choices())))
 
 
 def change(config: Any, pairs: Sequence[str], where: str = '--config') -> Any:
-  """Sets fields from FIELD=VALUE pairs, values as Python literals or words.
+  """Sets fields from FIELD=VALUE pairs with Python literals or words as values.
 
   Names of plug-ins are set first, so that their fields can be set with them.
 
   Args:
-    config: to change, and returned.
-    pairs: of text.
-    where: they come from, for messages.
+    config: configuration that is changed and returned.
+    pairs: FIELD=VALUE pairs.
+    where: source of the pairs, for messages.
 
   Raises:
-    ConfigError: for an unknown field or a value that it cannot hold.
+    ConfigError: if a field is unknown or a value is not allowed.
   """
   texts = []
   for pair in pairs:
@@ -172,10 +172,10 @@ def change(config: Any, pairs: Sequence[str], where: str = '--config') -> Any:
 
 
 def check(name: str, field: options.Field, value: Any) -> None:
-  """Refuses a value that a field cannot hold, or that has been renamed.
+  """Checks that a value is allowed in a field and has not been renamed.
 
   Raises:
-    ConfigError: naming the field.
+    ConfigError: if the check fails.
   """
   if new := renamed.value(name, value):
     raise errors.ConfigError(f'{value!r}', name, f'renamed to {new!r}')
@@ -193,7 +193,7 @@ def _set(config: Any, name: str, field: options.Field, value: Any) -> None:
 
 
 def _value(text: str, kind: Any) -> Any:
-  """Returns text as a value for a field of a type."""
+  """Converts text to a value for a field of the given type."""
   try:
     value = _tuples(ast.literal_eval(text.strip()))
   except (ValueError, SyntaxError, MemoryError, RecursionError):
@@ -203,7 +203,7 @@ def _value(text: str, kind: Any) -> Any:
     return text
   if kind is float and isinstance(value, str):
     with contextlib.suppress(ValueError):
-      return float(value)  # 'nan' and 'inf', which are refused as numbers
+      return float(value)  # 'nan' and 'inf', which are rejected later
   if kind is bool and text.lower() in ('true', 'false'):
     return text.lower() == 'true'
   return value
@@ -216,20 +216,20 @@ def _tuples(value: Any) -> Any:
 
 
 def from_json(saved: dict[str, Any], changes: Sequence[str], where: str) -> Any:
-  """Returns the configuration of a saved run, with fields changed.
+  """Returns the configuration of a saved run after changes of fields.
 
-  Fields of a run of the first edition have the names of today afterwards, and
-  those that did not exist then have their defaults.
+  Fields of a run of the first edition get their present names, and fields that
+  did not exist then get their defaults.
 
   Args:
-    saved: what config.json holds.
+    saved: content of config.json.
     changes: FIELD=VALUE pairs.
-    where: that file.
+    where: path of the file.
 
   Raises:
-    IntegrityError: for a field that is missing, not known, or cannot have the
-      value it has.
-    ConfigError: for a change of a field that does not exist, or another type.
+    IntegrityError: if a field is missing or unknown, or its value is not
+      allowed.
+    ConfigError: if a changed field does not exist or its value is not allowed.
   """
   flat = {name: _tuples(value) for name, value in flatten(saved).items()}
   old = renamed.translate(flat)
@@ -245,7 +245,9 @@ def from_json(saved: dict[str, Any], changes: Sequence[str], where: str) -> Any:
   ):
     if keys:
       raise errors.IntegrityError(
-        f'{what} {min(keys)}', where, 'restore it from a copy, or give --config'
+        f'{what} {min(keys)}',
+        where,
+        'restore the file from a copy, or give --config',
       )
   for name in flat:
     _restore(config, name, flat, where)
@@ -257,5 +259,5 @@ def _restore(config: Any, name: str, flat: dict[str, Any], where: str) -> None:
     _set(config, name, declarations(config)[name], flat[name])
   except errors.ConfigError as error:
     raise errors.IntegrityError(
-      f'{error.where}: {error.what}', where, 'restore it from a copy'
+      f'{error.where}: {error.what}', where, 'restore the file from a copy'
     ) from error

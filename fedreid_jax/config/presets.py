@@ -1,8 +1,8 @@
-"""Presets that several recipes have, and the configuration they start from.
+"""Presets of several recipes, and the configuration with which they start.
 
-A recipe reads top to bottom: `base`, a preset, then its own changes. A preset
-is a function that changes a configuration. Those of visible-infrared recipes
-are in `config.infrared`.
+A recipe consists of `base`, a preset, and then its own changes, in this order.
+A preset is a function that changes a configuration. The presets of
+visible-infrared recipes are in `config.infrared`.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ def base(name: str, components: tuple[str, ...]) -> Any:
 
 
 def synthetic(c: Any) -> None:
-  """Three synthetic domains to train on, and a fourth that is held out."""
+  """Trains on three synthetic domains and holds out a fourth."""
   c.data.source = 'synthetic'
   c.data.sources = ('plaza', 'campus', 'station')
   c.data.targets = ('mall',)
@@ -29,7 +29,7 @@ def synthetic(c: Any) -> None:
 
 
 def smoke(c: Any) -> None:
-  """The same in seconds: few identities, two rounds, small images."""
+  """Reduces `synthetic` to two rounds of small images, which take seconds."""
   synthetic(c)
   c.rounds = 2
   c.data.height, c.data.width = 32, 16
@@ -40,7 +40,7 @@ def smoke(c: Any) -> None:
 
 
 def folder(c: Any) -> None:
-  """A tree domain/identity/image; the values are for Omniglot."""
+  """Reads a tree domain/identity/image; the values are for Omniglot."""
   c.data.source = 'folder'
   c.data.sources = ()
   c.data.targets = ('Greek',)
@@ -54,10 +54,10 @@ def folder(c: Any) -> None:
 
 
 def nine(c: Any) -> None:
-  """Nine synthetic clients whose sizes fall as FedReIDBench's do, 131 to 1.
+  """Trains nine synthetic clients with sizes like FedReIDBench's, 131 to 1.
 
-  Each is ranked on other persons of its own domain; no client has images of the
-  domain mall.
+  Each is evaluated on other persons of its own domain; no client has images of
+  the domain mall.
   """
   synthetic(c)
   c.optim.lr, c.optim.schedule = 0.05, 'constant'  # as in the papers
@@ -77,21 +77,22 @@ def nine(c: Any) -> None:
   c.data.targets = (*names, 'mall')
   c.data.target_identities = 30
   c.data.allow_overlap = True
-  # Figures of best rounds need rounds to choose from: ten, as an evaluation of
-  # these targets costs half a round of training.
+  # The best round is selected from ten evaluations; an evaluation of these
+  # targets costs half a round of training.
   c.evaluation.every = 2
 
 
 def nine_with_local_models(c: Any) -> None:
-  """The nine synthetic clients; the local models are evaluated, too."""
+  """Trains the nine synthetic clients and also evaluates local models."""
   nine(c)
   _evaluate_local_models(c)
 
 
 def nine_data_sets(c: Any) -> None:
-  """FedReIDBench's published setting: nine data sets, all clients and targets.
+  """Sets FedReIDBench's published setting with nine data sets.
 
-  Journal version, section 3.5 and table 3.
+  All of them are clients and targets (journal version, section 3.5 and table
+  3).
   """
   c.data.source = 'datasets'
   c.data.sources = (
@@ -119,16 +120,20 @@ def nine_data_sets(c: Any) -> None:
 
 
 def nine_data_sets_alone(c: Any) -> None:
-  """The same without a federation; the rate falls every 40 epochs of 100."""
+  """Changes `nine_data_sets` to training without a federation.
+
+  It has 100 epochs, and the rate decreases every 40 epochs.
+  """
   nine_data_sets(c)
   c.rounds = 100
   c.optim.schedule, c.optim.milestones = 'step', (40, 80)
 
 
 def three_data_sets(c: Any) -> None:
-  """DFH's published setting: three data sets in, Market-1501 out (table 1).
+  """Sets DFH's published setting: three sources, target Market-1501 (table 1).
 
-  The other rows: targets 'cuhk02' and 'cuhk03' with the rest as sources.
+  The other rows have the targets 'cuhk02' and 'cuhk03' with the other data sets
+  as sources.
   """
   c.data.source = 'datasets'
   c.data.sources = ('msmt17', 'cuhk02', 'cuhk03')
@@ -145,13 +150,13 @@ def three_data_sets(c: Any) -> None:
 
 
 def _halve_rate(c: Any) -> None:
-  """Halves the rate after half and three quarters of the run, as DFH does."""
+  """Halves the rate after half and three quarters of the run, as in DFH."""
   c.optim.lr, c.optim.schedule = 0.05, 'step'
   c.optim.milestones, c.optim.gamma = (0.5, 0.75), 0.5
 
 
 def _evaluate_local_models(c: Any) -> None:
-  """Keeps the clients' models of methods that have a model at the server."""
+  """Keeps the clients' models if the method also has a server model."""
   if 'standalone' not in c.components and c.data.client_split != 'centralised':
     c.components = (*c.components, 'local_models')
 
@@ -165,7 +170,7 @@ FEDERATED = {
 }
 ALONE = FEDERATED | {'paper': nine_data_sets_alone}
 GENERALISED = FEDERATED | {'nine': nine, 'paper': three_data_sets}
-# Public images by preset, of methods that need them.
+# Public domain by preset, for methods that need one.
 PUBLIC = {
   'synthetic': 'park',
   'smoke': 'park',

@@ -1,4 +1,4 @@
-"""Recipes and sweeps from their files."""
+"""Loading of recipes and sweeps from their files."""
 
 import functools
 import importlib.util
@@ -16,7 +16,7 @@ SWEEPS = Path(__file__).parent / 'sweeps'
 
 
 def folder() -> Path:
-  """Returns the folder of the recipes: in the package, or in its checkout."""
+  """Returns the folder of the recipes in the package or in its checkout."""
   package = Path(__file__).parents[1]
   installed = package / 'recipes'
   return installed if installed.is_dir() else package.parent / 'configs'
@@ -44,7 +44,7 @@ def _load(file: str) -> ModuleType:
   spec = path and importlib.util.spec_from_file_location(path.stem, path)
   if not spec or not spec.loader:
     raise errors.ConfigError(
-      f'no file {file!r}', 'recipe or sweep', 'name a Python file'
+      f'no file {file!r}', 'recipe or sweep', 'give the path of a Python file'
     )
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)
@@ -57,16 +57,16 @@ def names() -> list[str]:
 
 
 def call(file: str, function: str, *args: Any) -> Any:
-  """Calls a function of a recipe or sweep, found here or beside the package.
+  """Calls a function of a recipe or sweep, which is located with `find`.
 
   Raises:
-    ConfigError: when there is no such file, or it does not run.
+    ConfigError: if there is no such file, or the function raises an error.
   """
   try:
     return getattr(_load(file), function)(*args)
   except errors.FedReIDError:
     raise
-  except Exception as error:  # a configuration file is code: anything goes
+  except Exception as error:  # a configuration file can raise any error
     new = None
     if isinstance(error, AttributeError | KeyError):
       unknown = re.search(r'[\'"](\w+)[\'"]', str(error))
@@ -82,12 +82,12 @@ def recipe(spec: str, arg: str = '') -> Any:
   """Returns the configuration of a recipe, not yet validated.
 
   Args:
-    spec: `FILE[:key=value,...]`, FILE being 'NAME' for a recipe of the package.
-    arg: `PRESET[,key=value...]`, given to the recipe before what `spec` adds.
+    spec: `FILE[:key=value,...]`; FILE is 'NAME' for a recipe of the package.
+    arg: `PRESET[,key=value...]`, inserted before the pairs of `spec`.
 
   Raises:
-    ConfigError: for a file, preset or field there is not, and for what is no
-      configuration.
+    ConfigError: if a file, preset or field does not exist, or the result is not
+      a configuration.
   """
   file, _, own = spec.partition(':')
   args = filter(None, (arg, own))

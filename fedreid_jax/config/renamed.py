@@ -1,7 +1,7 @@
-"""Names of the first edition, and what they are called now.
+"""Names of the first edition and their present names.
 
-A field, value, component or table that has been renamed is an error that says
-so. Only the saved configuration of a run of the first edition is translated.
+The use of a renamed field, value, component or table is an error with the new
+name. Only the saved configuration of a run of the first edition is translated.
 """
 
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ TABLES: Mapping[str, str] = {
 
 
 def value(field: str, old: Any) -> str | None:
-  """Returns the name that a value of a field has now, or None."""
+  """Returns the present name of a field's value, or None."""
   if field == 'components' and isinstance(old, tuple):
     new = (COMPONENTS.get(one) for one in old if isinstance(one, str))
     return next(filter(None, new), None)
@@ -55,26 +55,26 @@ def value(field: str, old: Any) -> str | None:
 
 
 def field(name: str) -> str | None:
-  """Returns the name that a field has now, or None.
+  """Returns the present name of a field, or None.
 
   Args:
-    name: full, or its last part, as far as that names one field.
+    name: full name, or its last part.
   """
   last = {old.rpartition('.')[2]: new for old, new in FIELDS.items()}
   return FIELDS.get(name) or COMPONENTS.get(name) or last.get(name)
 
 
 def table(name: str) -> str | None:
-  """Returns the id that a table has now, or None."""
+  """Returns the present id of a table, or None."""
   paper, slash, rest = name.partition('/')
   return f'{TABLES[paper]}{slash}{rest}' if paper in TABLES else None
 
 
 def translate(saved: Mapping[str, Any]) -> dict[str, Any] | None:
-  """Returns the fields of a saved run under their names of today.
+  """Returns the fields of a saved run under their present names.
 
   Args:
-    saved: full name to value, tuples for lists.
+    saved: values by full name, with tuples instead of lists.
 
   Returns:
     None unless the run is of the first edition.
@@ -89,7 +89,7 @@ def translate(saved: Mapping[str, Any]) -> dict[str, Any] | None:
     found['components'] = tuple(
       COMPONENTS.get(one, one) for one in found['components']
     )
-  # Before it was a field, the space followed from the network's neck.
+  # Before dfh.space was a field, the neck determined it.
   pooled = found.get('model.neck') == 'none'
   found.setdefault('dfh.space', 'f' if pooled else 'b')
   return found

@@ -1,7 +1,7 @@
-"""Which fields and components of a configuration go together.
+"""Rules for combinations of fields and components in a configuration.
 
-`COMPONENTS` has the rules of one component each; the others are of fields that
-every configuration has.
+`COMPONENTS` contains the rules of single components; the others are rules of
+fields that every configuration has.
 """
 
 import functools
@@ -11,11 +11,11 @@ from typing import Any
 
 from fedreid_jax.core import patterns
 
-# Whether it is broken, the field, what is wrong, what to do.
+# (Whether the rule is violated, field, problem, fix).
 Rule = tuple[Any, str, str, str]
 
 OWN_LABELS = ('by_dataset', 'by_camera', 'by_identity')
-# Leaves of a head: if they stay at home, a client's features need them.
+# Parameters of the neck; if they are personal, the server cannot embed images.
 NECK = 'params/neck/fc/kernel'
 
 
@@ -31,12 +31,17 @@ def rules(c: Any) -> Iterator[Rule]:
 
 
 def _run(c: Any) -> Iterator[Rule]:
-  yield not c.name or '/' in c.name, 'name', repr(c.name), 'one plain word'
-  yield not c.components, 'components', 'no component', "start with 'fedpav'"
+  yield (
+    not c.name or '/' in c.name,
+    'name',
+    f'{c.name!r} is not a name',
+    "give a word without '/'",
+  )
+  yield not c.components, 'components', 'no component', "add 'fedpav'"
   yield (
     c.execution.deterministic and c.execution.width != 1,
     'execution.width',
-    f'width {c.execution.width} changes bits',
+    f'width {c.execution.width} is not deterministic',
     'set execution.deterministic=False',
   )
 
@@ -48,19 +53,24 @@ def _data(c: Any) -> Iterator[Rule]:
     len(c.data.mean) != channels or len(c.data.std) != channels,
     'data.mean',
     f'{len(c.data.mean)} means for {channels} channels',
-    'give one mean and one std a channel',
+    'give one mean and one std per channel',
   )
-  yield min((*c.data.std, 1)) <= 0, 'data.std', 'std of 0', 'above 0'
+  yield (
+    min((*c.data.std, 1)) <= 0,
+    'data.std',
+    'a standard deviation is not positive',
+    'give values above 0',
+  )
   yield (
     classifies and c.data.source == 'folder',
     'data.task',
-    'a folder has no test images of the classes it trains on',
-    "classify with data.source 'datasets' or 'synthetic'",
+    'a folder has no test images of the training classes',
+    "set data.source to 'datasets' or 'synthetic'",
   )
   yield (
     classifies and c.data.labels in ('concat', 'max'),
     'data.labels',
-    f'{c.data.labels!r} lets clients number their own classes',
+    f'{c.data.labels!r} numbers classes differently at each client',
     "set it to ''",
   )
 
@@ -70,39 +80,39 @@ def _training(c: Any) -> Iterator[Rule]:
     c.local.sampler != 'uniform' and c.local.batch % c.local.identities > 0,
     'local.batch',
     f'{c.local.batch} images for {c.local.identities} identities',
-    'a multiple of local.identities',
+    'set it to a multiple of local.identities',
   )
   momentum = c.optim.momentum if c.optim.name == 'sgd' else 0
   yield (
     c.local.accumulate and (momentum > 0 or c.optim.name != 'sgd'),
     'local.accumulate',
-    'a single step a round has no momentum',
+    'a single update per round cannot use momentum',
     'set optim.name=sgd and optim.momentum=0.0',
   )
   yield (
     c.optim.schedule == 'linear' and len(c.optim.points) < 2,
     'optim.points',
     f'{len(c.optim.points)} points',
-    'give at least two (round, factor)',
+    'give at least two pairs (round, factor)',
   )
   yield (
     any(a[0] >= b[0] for a, b in pairwise(c.optim.points)),
     'optim.points',
-    'rounds do not rise',
-    'sort them',
+    'rounds are not in increasing order',
+    'sort the points by round',
   )
   area = c.augment.erase_area
   yield (
     len(area) != 2 or not 0 < area[0] <= area[1] <= 1,
     'augment.erase_area',
-    f'{area}',
-    'smallest and largest share, above 0 and at most 1',
+    f'{area} is not a range of fractions',
+    'give the smallest and the largest fraction, above 0 and at most 1',
   )
   yield (
     bool(c.augment.copies) != (c.local.sampler == 'pk_caj'),
     'augment.copies',
     f'{c.augment.copies!r} with sampler {c.local.sampler}',
-    'pk_caj repeats the visible images, and only copies changes them',
+    'use copies with the sampler pk_caj, and no other sampler',
   )
 
 
@@ -111,7 +121,7 @@ def _evaluation(c: Any) -> Iterator[Rule]:
   yield (
     c.evaluation.ensemble and 'standalone' not in c.components,
     'evaluation.ensemble',
-    'ensembles are of models trained alone',
+    'ensembles need models that are trained independently',
     'use configs/standalone.py',
   )
 
@@ -130,13 +140,13 @@ def _counts_steps(component: str, c: Any) -> Iterator[Rule]:
   yield (
     c.local.accumulate,
     'local.accumulate',
-    f'{component} counts local steps, and there is one',
+    f'{component} needs the number of local steps, but there is only one step',
     'set it to False',
   )
   yield (
     not c.optim.reset_each_round,
     'optim.reset_each_round',
-    f'{component} needs momentum to start at zero in every round',
+    f'{component} needs a momentum of zero at the start of every round',
     'set it to True',
   )
   yield (
@@ -153,20 +163,20 @@ def _needs_public(component: str, c: Any) -> Iterator[Rule]:
     c.model.modality_specific_stages > 0,
     'model.modality_specific_stages',
     'public images have no modality',
-    f'use one stream with {component}',
+    f'set it to 0 with {component}',
   )
 
 
 def _embeds_at_server(component: str, c: Any) -> Iterator[Rule]:
   """Yields the rules of a server that embeds images with clients' models."""
-  stays = 'fedpav' in c.components and not patterns.Pattern(
+  personal = 'fedpav' in c.components and not patterns.Pattern(
     c.fedpav.shared, 'fedpav.shared'
   ).match(NECK)
   yield (
-    stays and c.model.neck in ('bottleneck', 'mapping'),
+    personal and c.model.neck in ('bottleneck', 'mapping'),
     'fedpav.shared',
-    f'{component} compares embeddings, whose layers are not sent',
-    'share the neck',
+    f'{component} compares embeddings, but the neck is not shared',
+    'share the parameters of the neck',
   )
   yield from _needs_public(component, c)
 
@@ -182,7 +192,7 @@ def _dfh(c: Any) -> Iterator[Rule]:
     pooled != (c.model.neck == 'none'),
     'dfh.space',
     f'{c.dfh.space!r} with neck {c.model.neck!r}: statistics, classifier and '
-    'retrieval would be of different features',
+    'retrieval would use different features',
     "set model.neck='none'" if pooled else "set it to 'f', or choose a neck",
   )
 
@@ -191,7 +201,7 @@ def _dppt(c: Any) -> Iterator[Rule]:
   yield (
     _own_labels(c) or c.data.labels == 'max',
     'data.labels',
-    'dppt needs one number a person at all clients',
+    'dppt needs the same label for a person at all clients',
     "set data.client_split to 'camera_independent' or "
     "'entity_independent', or data.labels to 'global'",
   )
@@ -201,8 +211,8 @@ def _fedavg(c: Any) -> Iterator[Rule]:
   yield (
     _own_labels(c),
     'data.labels',
-    'the classifier is sent, but clients number their own identities',
-    "set it to 'concat', 'max' or 'global', or share with 'fedpav'",
+    'the classifier is shared, but clients number their own identities',
+    "set it to 'concat', 'max' or 'global', or use 'fedpav'",
   )
 
 
@@ -220,8 +230,8 @@ def _local_expert(c: Any) -> Iterator[Rule]:
   yield (
     c.local_expert.frozen and not c.start_from,
     'start_from',
-    'a frozen expert that was never trained',
-    'give the work directory of a finished run',
+    'a frozen expert needs a trained model',
+    'set it to the work directory of a finished run',
   )
 
 

@@ -1,8 +1,8 @@
-"""Every field of a configuration: its declaration, and its default.
+"""All fields of a configuration: their declarations and defaults.
 
-A recipe starts from `default()`, applies a preset and changes what its paper
-says. Fields are declared in `config.groups` and, those of a component, in the
-`Options` beside its `make`.
+A recipe starts from `default()`, applies a preset and makes the changes of its
+paper. Fields are declared in `config.groups`; those of a component are declared
+in the `Options` next to its `make`.
 """
 
 import functools
@@ -103,7 +103,7 @@ def plug_ins(config: Any) -> tuple[Named, ...]:
   Values of a wrong type are left out; the check of their fields refuses them.
 
   Raises:
-    ConfigError: for a name of the first edition.
+    ConfigError: if a name of the first edition is used.
   """
   found = []
   for plugin in KINDS:
@@ -135,7 +135,8 @@ def complete(config: Any) -> Any:
   """Adds the groups of the plug-ins that a configuration names.
 
   Args:
-    config: to change, and returned; fields that are there keep their values.
+    config: configuration that is changed and returned; existing fields keep
+      their values.
   """
   missing = {
     name: declaration

@@ -1,6 +1,7 @@
-"""What a configuration may hold: fields, their values, and fields together.
+"""Validation of a configuration: fields, values, and combinations of fields.
 
-It imports no JAX, so that a wrong configuration is an error within a second.
+This module does not import JAX, so that a wrong configuration is reported
+within a second.
 """
 
 from typing import Any
@@ -10,10 +11,11 @@ from fedreid_jax.config import parsing, rules, schema
 
 
 def validate(config: Any) -> Any:
-  """Returns the configuration if every field can be run.
+  """Returns the configuration if it is valid.
 
   Raises:
-    ConfigError: naming the field, what it holds and what it may hold.
+    ConfigError: if it is not; the message has the field, its value and the
+      allowed values.
   """
   found = parsing.flatten(config)
   known = schema.fields(schema.plug_ins(config))

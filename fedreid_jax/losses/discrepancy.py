@@ -6,6 +6,7 @@ cross-modality person re-identification" (DNS), ECCV 2024.
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax import lax
 
 from fedreid_jax.core.types import Array
@@ -89,7 +90,7 @@ def distillation(
   """
   log_p = jax.nn.log_softmax(logits)
   log_a = jax.nn.log_softmax(lax.stop_gradient(targets))
-  divergence = (jnp.exp(log_p) * (log_p - log_a)).sum(axis=1)
+  divergence = optax.losses.kl_divergence_with_log_targets(log_a, log_p)
   entropies = [identity.cross_entropy(logits, labels, own) for own in members]
   return identity.masked_mean(divergence, members.any(axis=0)) + (
     IDENTITY * jnp.stack(entropies).sum()

@@ -109,8 +109,8 @@ def test_bad_arguments(arguments, message):
 @pytest.mark.parametrize(
   'num, arguments, message',
   [
-    (0, {}, 'without style restitution'),
-    (2, {'loss': 'entropy'}, 'without classifiers'),
+    (0, {}, 'no style restitution'),
+    (2, {'loss': 'entropy'}, 'no classifiers'),
     (2, {'weights': (0.1,)}, '1 weights for 2 stages'),
     (5, {}, '4 weights for 5 stages'),
   ],

@@ -82,8 +82,8 @@ def door(tmp_path, monkeypatch, capfd):
 @pytest.mark.parametrize(
   ('arguments', 'message'),
   [
-    ((), 'error[2]: nothing is no command — command line — prepare, doctor'),
-    (('cure',), "error[2]: 'cure' is no command"),
+    ((), 'error[2]: no command — command line — one of prepare, doctor'),
+    (('cure',), "error[2]: unknown command 'cure'"),
     (('doctor', '--dataset=viper'), 'error[2]: no --root — command line'),
     (('doctor', '--root=x', '--dataset=x'), "error[2]: unknown data set 'x'"),
     (('doctor', '--root=x', '--dataset=viper'), 'error[3]: x does not exist'),

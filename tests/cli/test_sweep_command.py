@@ -174,7 +174,7 @@ def test_a_grid_trains_and_ends_with_one_table(tmp_path):
   'flags, message',
   [
     (('--config=configs/fedpav.py:smoke', '--grid=optim.betta=1'), 'betta'),
-    ((), 'what to sweep is not clear'),
+    ((), 'the sweep is given in no way or in several'),
   ],
 )
 def test_one_line_before_anything_runs(flags, message, tmp_path):

@@ -55,7 +55,7 @@ def test_arguments_there_are_not():
   'pairs, message',
   [
     ('data.source=folder', 'a folder has no test images'),
-    ('data.labels=max', 'lets clients number their own'),
+    ('data.labels=max', 'numbers classes differently'),
     ('data.num_clients=0', 'out of range'),
     ('data.concentration=0.0', 'out of range'),
     ('data.task=ranking', 'unknown choice'),
