@@ -46,4 +46,4 @@ def config():
 @pytest.fixture(scope='session')
 def clients() -> tuple[types.ClientData, ...]:
   """Four clients of different sizes, one smaller than two batches."""
-  return tuple(toy.toy_client(name, num) for name, num in toy.SIZES.items())
+  return toy.toy_clients()

@@ -14,6 +14,7 @@ COMMANDS = {
   'table': 'run a table of a paper',
   'visualize': 'draw runs',
   'invert': 'reconstruct images from a model',
+  'check-component': 'check a component outside the package',
 }
 WITH_RECIPE = ('train', 'sweep')  # their first argument may be a recipe
 
@@ -45,7 +46,9 @@ def run(
     arguments: arguments of the command; None means those of this process.
   """
   signals.listen()
-  module = importlib.import_module(f'fedreid_jax.cli.{command}')
+  module = importlib.import_module(
+    f'fedreid_jax.cli.{command.replace("-", "_")}'
+  )
   from fedreid_jax.cli import run as running
 
   sys.argv = [name, *(sys.argv[1:] if arguments is None else arguments)]
@@ -53,7 +56,7 @@ def run(
 
 
 def _usage() -> str:
-  lines = [f'  {name:<10} {text}' for name, text in COMMANDS.items()]
+  lines = [f'  {name:<16} {text}' for name, text in COMMANDS.items()]
   return (
     'usage: fedreid COMMAND [RECIPE[:PRESET,key=value,...]] [--flags]\n\n'
     + '\n'.join(lines)
