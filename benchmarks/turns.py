@@ -1,4 +1,4 @@
-"""Contenders that take turns, each in a process of its own."""
+"""Contenders that run in turn, each in its own process."""
 
 import os
 import subprocess
