@@ -1,4 +1,4 @@
-"""Omniglot as five federations with a public set, each with a held-out alphabet.
+"""Omniglot as five federations with a public set and a held-out alphabet.
 
   python -m benchmarks.omniglot_folds images_background_small1 FOLDS
 

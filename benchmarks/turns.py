@@ -22,7 +22,7 @@ def compete(
 
   Args:
     module: `python -m MODULE --worker=NAME` is a contender that `serve`s.
-    contenders: by name, what each adds to the environment.
+    contenders: additional environment variables of each, by name.
     rounds: counted turns of each.
     warm_up: turns before them.
   """

@@ -91,7 +91,7 @@ def broken(**changes):
     ('name', '', 'name'),
     ('name', '../x', 'name'),
     ('components', (), 'no component'),
-    ('components', ('fedpav', 'uniform', 'scaffold'), 'would go by size'),
+    ('components', ('fedpav', 'uniform', 'scaffold'), 'is weighted by size'),
     ('local__batch', 30, 'multiple'),
     ('execution__width', 4, 'deterministic'),
     ('data__std', (0.0, 1.0, 1.0), 'std'),
