@@ -1,1 +1,1 @@
-"""Speed and memory programs; each prints one table."""
+"""Benchmarks of speed and memory; each program prints one table."""

@@ -1,4 +1,4 @@
-"""How fast images are decoded and opened: `python -m benchmarks.decode`.
+"""Speed of decoding and opening images: `python -m benchmarks.decode`.
 
 JPEG files of 128x64 pixels, the size of Market-1501, are rendered, decoded to
 one array, and opened again.
@@ -18,8 +18,8 @@ from fedreid_jax.data import cache
 from fedreid_jax.data.decoder import Decoder
 from fedreid_jax.data.synthetic import photographs
 
-_IMAGES = flags.DEFINE_integer('images', 12936, 'How many images.', 1)
-_DIFFERENT = 256  # rendered; the files repeat them
+_IMAGES = flags.DEFINE_integer('images', 12936, 'Number of images.', 1)
+_DIFFERENT = 256  # number of rendered images, which the files repeat
 
 
 def write(folder: Path, num_images: int) -> list[str]:

@@ -3,11 +3,11 @@
   python -m benchmarks.golden --write=FILE [--recipes=dfh,fedpav]
   python -m benchmarks.golden --compare=FILE [--recipes=dfh,fedpav]
 
-Trains the preset `smoke` of every recipe, in one process and on one device, and
-records the metrics of the last evaluation and a SHA-256 of every final model.
-`--compare` prints the recipes whose records differ and ends with code 1 if
-there are any. Types of CPU differ in the last bits: write and compare on one
-machine.
+The program trains the preset `smoke` of every recipe, in one process and on one
+device, and records the metrics of the last evaluation and a SHA-256 of every
+final model. `--compare` prints the recipes whose records differ and exits with
+code 1 if there are any. The last bits depend on the type of CPU, so write and
+compare on one machine.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ from fedreid_jax.training import loop, run_files, snapshot
 
 _WRITE = flags.DEFINE_string('write', None, 'File to write.')
 _COMPARE = flags.DEFINE_string('compare', None, 'File to compare with.')
-_RECIPES = flags.DEFINE_list('recipes', None, 'Names; all recipes without.')
+_RECIPES = flags.DEFINE_list('recipes', None, 'Recipes (default: all).')
 
 
 def digest(variables: dict[str, Any]) -> str:

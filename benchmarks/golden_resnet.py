@@ -1,9 +1,9 @@
-"""Writes what PyTorch's ResNet-50 answers, for a test that needs no PyTorch.
+"""Writes outputs of PyTorch's ResNet-50 for a test that does not need PyTorch.
 
 Usage: `python -m benchmarks.golden_resnet tests/golden/resnet50.npz`
 
-The weights, 94 MB, are not kept: `weights` draws them again, each tensor from
-its own name. The file holds the answers alone: pooled features of evaluation
+The weights, 94 MB, are not stored: `weights` generates them again, each tensor
+from its name. The file contains the outputs only: pooled features of evaluation
 with last stride 2 and 1, of training, and the first running statistics after
 one training step.
 """
@@ -18,7 +18,7 @@ STAGES = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))
 
 
 def draw(name: str, shape: tuple[int, ...], mean: float, deviation: float):
-  """Draws a float32 tensor that depends on its name alone."""
+  """Returns a random float32 tensor that depends on its name only."""
   seed = np.random.SeedSequence([SEED, zlib.crc32(name.encode())])
   values = np.random.Generator(np.random.PCG64(seed)).standard_normal(shape)
   return (mean + deviation * values).astype(np.float32)

@@ -1,10 +1,11 @@
-"""Omniglot as five federations with a public set, one an alphabet held out.
+"""Omniglot as five federations with a public set and a held-out alphabet.
 
   python -m benchmarks.omniglot_folds images_background_small1 FOLDS
 
-Writes `FOLDS/TARGET/ALPHABET/CHARACTER/*.png`: in each fold the drawers 19 and
-20 of the four source alphabets become the domain `public`, whose identities
-nobody looks at, and leave the sources; the target keeps all its drawings.
+The program writes `FOLDS/TARGET/ALPHABET/CHARACTER/*.png`. In each fold the
+drawings of drawers 19 and 20 of the four source alphabets are removed from the
+sources and become the domain `public`, whose identities are not used; the
+target keeps all its drawings.
 """
 
 import shutil

@@ -1,9 +1,10 @@
-"""Omniglot's sources, every fifth character held out to choose settings on.
+"""Omniglot's sources with every fifth character held out to select settings.
 
   python -m benchmarks.omniglot_heldout images_background_small1 OUT
 
-Writes `OUT/ALPHABET/CHARACTER/*.png` and `OUT/ALPHABET_held/CHARACTER/*.png`
-for every alphabet but Greek, the preset's target, which nothing is chosen on.
+The program writes `OUT/ALPHABET/CHARACTER/*.png` and
+`OUT/ALPHABET_held/CHARACTER/*.png` for every alphabet except Greek, the
+preset's target, which is not used to select settings.
 """
 
 import shutil

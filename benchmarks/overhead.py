@@ -1,12 +1,12 @@
-"""What a method costs over FedPav: seconds and memory of a round, in turn.
+"""Cost of a method compared with FedPav: seconds and memory of a round.
 
   python -m benchmarks.overhead [--rounds=10]
     [--recipes='fedpav;fedprox;moon:moon.mu=5.0'] [--arg='synthetic,seed=1']
 
-Every recipe lives in a process of its own and runs one round when told to, so
-the rounds of all interleave. Memory is the peak of the process, images and
-compiler included. Where a method passes over all images for statistics after
-training, that pass is part of a round, and shown alone as well.
+Every recipe has its own process and runs one round at a time in turn, so that
+the rounds of all recipes interleave. Memory is the peak of the process,
+including images and compiler. If a method passes over all images for statistics
+after training, this pass is part of a round and also shown separately.
 """
 
 import os
@@ -42,14 +42,14 @@ _RECIPES = flags.DEFINE_string(
 _ARG = flags.DEFINE_string(
   'arg', 'synthetic,data.public=park', 'Preset and changes of every recipe.'
 )
-_ROUNDS = flags.DEFINE_integer('rounds', 10, 'Counted rounds of each.')
-_WORKER = flags.DEFINE_string('worker', '', 'Internal: which recipe, and arg.')
+_ROUNDS = flags.DEFINE_integer('rounds', 10, 'Measured rounds per recipe.')
+_WORKER = flags.DEFINE_string('worker', '', 'Internal: recipe and arg.')
 
 WARM_UP = 3
 
 
 def worker(name: str, arg: str) -> None:
-  """Serves as one recipe."""
+  """Runs rounds of one recipe on request."""
   import jax
 
   from fedreid_jax.config import recipes, validation
@@ -89,7 +89,7 @@ def main(argv: list[str]) -> None:
     worker(name, arg)
     return
   shared = {
-    # As the launchers set them.
+    # Same value as in the launchers.
     'JAX_NUM_CPU_DEVICES': str(os.cpu_count()),
     'JAX_COMPILATION_CACHE_DIR': str(cache.cache_dir() / 'xla'),
   }

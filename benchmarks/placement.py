@@ -1,13 +1,13 @@
-"""Where clients run: widths by devices, images per second and peak memory.
+"""Placement of clients: widths by devices, images per second and peak memory.
 
   python -m benchmarks.placement [--model=convnet] [--devices=1,2,4,8]
   python -m benchmarks.placement --model=resnet50 --height=256 --width_px=128 \
     --dtypes=float32,bfloat16 --devices=1
 
-Eight clients of equal size and random images; a round of the engine, averaging
-included. On a CPU the devices are simulated and share the cores. Every cell is
-a process of its own, whose peak memory is that of the device where it says, of
-the process otherwise.
+The program measures a round of the engine, including averaging, with eight
+clients of equal size and random images. On a CPU the devices are simulated and
+use the same cores. Every cell has its own process. Its peak memory is that of
+the device if the device reports it, and otherwise that of the process.
 """
 
 import json
@@ -22,14 +22,18 @@ from absl import app, flags
 from rich import console, table
 
 _MODEL = flags.DEFINE_string('model', 'convnet', 'Name of the network.')
-_HEIGHT = flags.DEFINE_integer('height', 32, 'Of the images.')
-_WIDTH = flags.DEFINE_integer('width_px', 32, 'Of the images, pixels.')
-_IMAGES = flags.DEFINE_integer('images', 256, 'Of a client.')
-_BATCH = flags.DEFINE_integer('batch', 32, 'Images of a step.')
-_WIDTHS = flags.DEFINE_list('widths', ['1', '2', '4', '0'], 'Clients vmapped.')
-_DEVICES = flags.DEFINE_list('devices', ['1', '2', '4', '8'], 'Of the mesh.')
-_DTYPES = flags.DEFINE_list('dtypes', ['float32'], 'Of computation.')
-_ROUNDS = flags.DEFINE_integer('rounds', 5, 'Counted rounds of a cell.')
+_HEIGHT = flags.DEFINE_integer('height', 32, 'Height of images in pixels.')
+_WIDTH = flags.DEFINE_integer('width_px', 32, 'Width of images in pixels.')
+_IMAGES = flags.DEFINE_integer('images', 256, 'Number of images of a client.')
+_BATCH = flags.DEFINE_integer('batch', 32, 'Number of images in a step.')
+_WIDTHS = flags.DEFINE_list(
+  'widths', ['1', '2', '4', '0'], 'Numbers of clients vmapped at a time.'
+)
+_DEVICES = flags.DEFINE_list(
+  'devices', ['1', '2', '4', '8'], 'Numbers of devices of the mesh.'
+)
+_DTYPES = flags.DEFINE_list('dtypes', ['float32'], 'Types of computation.')
+_ROUNDS = flags.DEFINE_integer('rounds', 5, 'Measured rounds of a cell.')
 _CELL = flags.DEFINE_string('cell', '', 'Internal: the cell to measure.')
 
 NUM_CLIENTS, NUM_IDENTITIES = 8, 16

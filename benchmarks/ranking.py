@@ -2,11 +2,11 @@
 
   python -m benchmarks.ranking [--scale=0.1]
 
-11,659 queries, 82,161 gallery images, 3,060 identities, 15 cameras, 2048
-features per image, all made up. The distance products and the ranking are
-timed apart; a plain NumPy evaluator (argsort of every query) ranks the first
-twentieth of the queries, and its time is multiplied by 20. Memory is the peak
-of the process over what it held with the features in place.
+There are 11,659 queries, 82,161 gallery images, 3,060 identities, 15 cameras
+and 2048 random features per image. The distance products and the ranking are
+timed separately; a plain NumPy evaluator (argsort of every query) ranks the
+first twentieth of the queries, and its time is multiplied by 20. Memory is the
+peak of the process minus its memory after the features were created.
 """
 
 import resource
@@ -32,7 +32,7 @@ PLAIN_SHARE = 20
 
 
 class World(NamedTuple):
-  """Made-up features and labels."""
+  """Random features and labels."""
 
   query: np.ndarray
   gallery: np.ndarray
@@ -59,13 +59,13 @@ def make_world(scale: float) -> World:
 
 
 def peak_mib() -> float:
-  """Returns the largest memory the process has held so far."""
+  """Returns the peak memory of the process."""
   peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
   return peak / 2**20 if sys.platform == 'darwin' else peak / 2**10
 
 
 def timed(blocks, seconds):
-  """Passes blocks on; `seconds` collects what making each of them took."""
+  """Yields blocks and appends the time to compute each to `seconds`."""
   while True:
     start = time.perf_counter()
     block = next(blocks, None)
@@ -76,7 +76,7 @@ def timed(blocks, seconds):
 
 
 def plain_mean_precision(blocks, labels: gallery_lib.Labels) -> float:
-  """Returns mAP in percent the usual way: argsort, compare, cumulate."""
+  """Returns mAP in percent with argsort, comparison and cumulative sums."""
   precisions, query = [], 0
   for block in blocks:
     for order in np.argsort(block, axis=1):
@@ -98,7 +98,7 @@ def main(argv: list[str]) -> None:
   world = make_world(_SCALE.value)
   held = peak_mib()
 
-  # One block at a time: products and ranking must not overlap to be timed.
+  # Blocks are not prefetched: products and ranking are timed separately.
   blocks = distance_lib.squared_blocks(world.query, world.gallery, chunk=1)
   products = []
   start = time.perf_counter()

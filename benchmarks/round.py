@@ -1,11 +1,12 @@
-"""One FedPav round: this engine beside a plain PyTorch loop, in turn.
+"""One FedPav round of this engine and of a plain PyTorch loop, in turn.
 
   python -m benchmarks.round [--rounds=15]
 
-Four clients of the sizes of Omniglot's alphabets, 32x32 grey images, batches
-of 32, the four-block network; augmentation and averaging included. Every
-contender lives in a process of its own and runs one round when told to, so the
-rounds of all interleave. PyTorch is left out where it is not installed.
+There are four clients with the sizes of Omniglot's alphabets, 32x32 grey
+images, batches of 32 and the four-block network; augmentation and averaging are
+included. Every contender has its own process and runs one round at a time in
+turn, so that the rounds of all contenders interleave. PyTorch is skipped if it
+is not installed.
 """
 
 import importlib.util
@@ -16,8 +17,8 @@ from absl import app, flags
 
 from benchmarks import show, turns
 
-_ROUNDS = flags.DEFINE_integer('rounds', 15, 'Counted rounds of each.')
-_WORKER = flags.DEFINE_string('worker', '', 'Internal: which contender to be.')
+_ROUNDS = flags.DEFINE_integer('rounds', 15, 'Measured rounds per contender.')
+_WORKER = flags.DEFINE_string('worker', '', 'Internal: name of the contender.')
 
 SIZES = (('Balinese', 24), ('Early_Aramaic', 22), ('Korean', 40), ('Latin', 26))
 SHOTS, BATCH, WARM_UP = 20, 32, 3
@@ -26,9 +27,9 @@ MALLOC = {
   'MALLOC_TRIM_THRESHOLD_': '1073741824',
 }
 CONTENDERS = {
-  # A device a core, as the launchers set it.
+  # One device per core, as in the launchers.
   'fedreid_jax': {'JAX_NUM_CPU_DEVICES': str(os.cpu_count())},
-  'PyTorch, as people run it': {},
+  'PyTorch, default settings': {},
   'PyTorch, channels_last, malloc thresholds raised': MALLOC,
 }
 
@@ -100,7 +101,7 @@ def engine_round():
 
 
 def worker(name: str) -> None:
-  """Serves as one contender."""
+  """Runs rounds of one contender on request."""
   if name == 'fedreid_jax':
     run = engine_round()
   else:

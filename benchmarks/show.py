@@ -1,4 +1,4 @@
-"""What benchmarks print."""
+"""Printing of tables."""
 
 from collections.abc import Iterable, Sequence
 
@@ -8,7 +8,7 @@ from rich import console, table
 def rows(
   title: str, columns: Sequence[str], found: Iterable[Sequence[str]]
 ) -> None:
-  """Prints a table, its first column names and the others numbers."""
+  """Prints a table with names in its first column and numbers in others."""
   out = table.Table(title=title)
   for place, column in enumerate(columns):
     out.add_column(column, justify='right' if place else 'left')

@@ -1,11 +1,11 @@
-"""Images a second of one training step of a network, on one device.
+"""Images per second of one training step of a network, on one device.
 
   python -m benchmarks.step [--batch=64] [--steps=20]
     [--arg='synthetic,data.height=64'] [--models='NAME:key=value;NAME']
 
-A step is the gradient of cross-entropy and a plain descent, several of them in
-one loop as in a client's update; networks take turns. FLOPs are two for each
-multiply-add, backward twice forward.
+A step is the gradient of cross-entropy and gradient descent. Several steps run
+in one loop as in a client's update; networks run in turn. A multiply-add counts
+as two FLOPs, and a backward pass as two forward passes.
 """
 
 import time
@@ -19,8 +19,8 @@ _MODELS = flags.DEFINE_string(
   'models', 'convnet', 'NAME[:key=value,...] of each, separated by `;`.'
 )
 _ARG = flags.DEFINE_string('arg', 'synthetic', 'Preset and changes of fedpav.')
-_BATCH = flags.DEFINE_integer('batch', 64, 'Images of a step.')
-_STEPS = flags.DEFINE_integer('steps', 20, 'Of a loop.')
+_BATCH = flags.DEFINE_integer('batch', 64, 'Number of images in a step.')
+_STEPS = flags.DEFINE_integer('steps', 20, 'Number of steps in a loop.')
 _TURNS = flags.DEFINE_integer(
   'turns', 5, 'Loops of each, after one to compile.'
 )
@@ -29,7 +29,7 @@ IDENTITIES = 32
 
 
 def prepare(spec: str, arg: str, batch: int, steps: int):
-  """Returns (what runs a loop, multiply-adds of an image)."""
+  """Returns (function that runs a loop, multiply-adds per image)."""
   import jax
   import jax.numpy as jnp
 
@@ -64,7 +64,7 @@ def prepare(spec: str, arg: str, batch: int, steps: int):
 
 
 def main(argv: list[str]) -> None:
-  """Prints images a second of each network."""
+  """Prints images per second of each network."""
   del argv
   import jax
 

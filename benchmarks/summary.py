@@ -1,12 +1,13 @@
-"""Mean and spread over seeds of finished runs, last round and best rounds.
+"""Mean and spread over seeds of finished runs, for last and best rounds.
 
   python -m benchmarks.summary WORKDIR [WORKDIR ...]
 
-Runs of one configuration but for the seed make the samples of a row. There is a
-row a target, model and kind of figure (`fedreid_jax.training.summary`: 'last',
-'best_three', 'best'). Where clients' own models were evaluated there are also
-rows `mean over N`: of the clients' own models, each on its client's domain, and
-of the global model on the same domains.
+Runs whose configurations differ only in the seed are the samples of a row.
+There is one row per target, model and kind of result
+(`fedreid_jax.training.summary`: 'last', 'best_three', 'best'). If clients' own
+models were evaluated, there are also rows `mean over N`: of the clients' own
+models, each on its client's domain, and of the global model on the same
+domains.
 """
 
 import json
@@ -39,7 +40,7 @@ def rows_of(entries: list[Entry]) -> Iterable[tuple[tuple[str, ...], Entry]]:
   for entry in entries:
     target, model, kind = (entry[k] for k in ('target', 'model', 'kind'))
     rounds = ', '.join(map(str, entry['rounds']))
-    # Best rounds differ from seed to seed.
+    # Best rounds differ between seeds.
     shown = rounds if kind == 'last' else ''
     yield (target, model, kind, shown), entry['metrics']
     if target in domains and model in ('global', f'client:{target}'):
@@ -68,7 +69,7 @@ def collect(workdirs: Iterable[str]) -> dict[tuple, list[tuple[Entry, float]]]:
 
 
 def main(argv: list[str]) -> None:
-  """Prints one row a configuration, target, model and kind."""
+  """Prints one row per configuration, target, model and kind."""
   out = table.Table(title='mean ± standard deviation over seeds')
   for column in (*FACTS, 'seeds', *METRICS, 's'):
     out.add_column(column)

@@ -1,9 +1,9 @@
-"""A plain PyTorch FedPav loop, the yardstick of `benchmarks.round`.
+"""A plain PyTorch FedPav loop, the reference of `benchmarks.round`.
 
-The same network, batches of 32, random shifts of up to 3 pixels, SGD with
-Nesterov momentum and weighted averaging as our engine runs. `best` puts images
-in channels_last; its caller also raises glibc's mmap and trim thresholds, whose
-page faults cost a fifth otherwise.
+It has the same network, batches of 32, random shifts of up to 3 pixels, SGD
+with Nesterov momentum and weighted averaging as this engine. `best` stores
+images in channels_last; its caller also raises glibc's mmap and trim
+thresholds, because page faults otherwise take a fifth of the time.
 """
 
 import copy
@@ -34,10 +34,10 @@ def network(columns: int) -> nn.Module:
 
 
 class Round:
-  """FedPav over given clients; calling it runs one round."""
+  """FedPav of given clients; a call runs one round."""
 
   def __init__(self, clients, batch: int, best: bool):
-    """Builds one model a client from `(images uint8, labels)` pairs."""
+    """Builds one model per client from `(images uint8, labels)` pairs."""
     self._batch = batch
     self._layout = torch.channels_last if best else torch.contiguous_format
     self._data = [

@@ -1,4 +1,4 @@
-"""Contenders that take turns, each in a process of its own."""
+"""Contenders that run in turn, each in its own process."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ def compete(
 
   Args:
     module: `python -m MODULE --worker=NAME` is a contender that `serve`s.
-    contenders: by name, what each adds to the environment.
+    contenders: additional environment variables of each, by name.
     rounds: counted turns of each.
     warm_up: turns before them.
   """

@@ -1,6 +1,6 @@
-"""CAJ (Ye et al., ICCV 2021) on shared entities: AGW, channels exchanged.
+"""CAJ (Ye et al., ICCV 2021) on shared entities: AGW with channel exchange.
 
-`loss.weighted_squared=True` is its own form of the triplet loss.
+`loss.weighted_squared=True` selects its own form of the triplet loss.
 
   python -m launchers.main --config=configs/caj.py[:smoke]
   python -m launchers.main --config=configs/caj.py:paper,data.root=DIR \

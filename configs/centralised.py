@@ -1,7 +1,7 @@
-"""Centralised training: all domains' images at one client.
+"""Centralised training: one client has the images of all domains.
 
-The reference of FedReIDBench (journal version, table 3) that no federation is
-allowed. The classifier has the identities of all domains.
+This is a reference of FedReIDBench (journal version, table 3), which a
+federation cannot use. The classifier has the identities of all domains.
 
   python -m launchers.main --config=configs/centralised.py[:smoke|nine]
   python -m launchers.main --config=configs/centralised.py:folder,data.root=DIR

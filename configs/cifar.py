@@ -1,10 +1,10 @@
 """Image classification in one label space: Wu & Gong's table 2 on CIFAR-10.
 
-All layers of a ResNet-32 travel, the classifier too, because every client has
-all classes. `method=`
+All layers of a ResNet-32 are shared, including the classifier, because every
+client has all classes. The methods of `method=` are:
 
   fedsgd       FedAvg with one local epoch
-  fedavg       (default)
+  fedavg       FedAvg (default)
   fedatt       attentive aggregation
   fedreid      uniform mean, a local expert teaches each client
   centralised  all images at one client, which keeps its momentum
@@ -14,13 +14,14 @@ all classes. `method=`
     --config=configs/cifar.py:synthetic,method=fedreid,fraction=0.5
   python -m launchers.main --config=configs/cifar.py:paper,data.root=DIR
 
-Top-1 of table 2, CIFAR-10, share of clients 0.5 and 1: FedSGD - and 90.72,
+Top-1 of table 2, CIFAR-10, fraction of clients 0.5 and 1: FedSGD - and 90.72,
 FedAVG 93.04 and 93.21, FedATT 92.86 and 92.97, FedReID 93.14 and 93.31,
-centralised 93.58. The paper says ResNet-32 and five local epochs; it does not
-say how many clients there are, how images are dealt, the rate, batch or number
-of rounds. `paper` takes four clients of equal random shares, the batch and
-rounds of its re-identification, and the rate and data augmentation usual for
-this network. `data.client_split=dirichlet` deals classes unevenly.
+centralised 93.58. The paper specifies ResNet-32 and five local epochs; it does
+not specify the number of clients, the partition of images, the rate, the batch
+or the number of rounds. `paper` has four clients with equal random partitions,
+the batch and rounds of the paper's re-identification, and the usual rate and
+data augmentation of this network. `data.client_split=dirichlet` partitions
+classes unevenly.
 """
 
 from fedreid_jax.config import parsing, presets
@@ -50,7 +51,7 @@ def get_config(arg: str | None = None):
 
 
 def _synthetic(c):
-  """Twelve persons as classes, tested on photographs taken later."""
+  """Uses twelve persons as classes and tests on later photographs."""
   c.data.sources = c.data.targets = ('plaza',)
   c.data.width = 16
   c.data.identities, c.data.shots, c.data.target_shots = 12, 8, 4

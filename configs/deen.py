@@ -28,7 +28,7 @@ def get_config(arg: str | None = None):
   if given.preset == 'paper':
     c.data.height = 384
   if given.preset == 'synthetic':
-    # From random numbers a rate four times as high draws all features of few
-    # persons to one point.
+    # With random initial weights, a rate four times as high maps all features
+    # of few persons to one point.
     c.optim.lr = 0.005
   return given.override(c)

@@ -1,9 +1,10 @@
 """DFH: federated domain generalisation by feature hallucination.
 
-Local loss: cross-entropy and hard triplet of margin 0.5 on the pooled feature
-(`space=b`: on its normalisation, which the network then ranks), plus the
-triplet loss on hallucinated features with weight 5. SGD, momentum 0.9, weight
-decay 5e-4, PK batches, statistics shared after every round.
+The local loss is cross-entropy and hard triplet loss of margin 0.5 on the
+pooled feature (`space=b`: on its normalisation, which is then also ranked),
+plus the triplet loss on hallucinated features with weight 5. The recipe uses
+SGD, momentum 0.9, weight decay 5e-4 and PK batches; clients send statistics
+after every round.
 
   python -m launchers.main --config=configs/dfh.py[:smoke]
   python -m launchers.main --config=configs/dfh.py:synthetic,space=b
@@ -13,7 +14,7 @@ decay 5e-4, PK batches, statistics shared after every round.
 
 Published, mAP / rank-1 (DFH table 1): on Market-1501 from MSMT17, CUHK02 and
 CUHK03 31.3 / 56.5 (FedPav 25.4 / 49.4); on CUHK02 71.7 / 69.5 (62.6 / 59.8); on
-CUHK03 27.2 / 30.5 (22.5 / 24.3). What was measured here is in docs/results.md.
+CUHK03 27.2 / 30.5 (22.5 / 24.3). Measured results are in docs/results.md.
 """
 
 from fedreid_jax.config import parsing, presets

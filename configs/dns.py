@@ -1,6 +1,6 @@
-"""DNS (Jiang et al., ECCV 2024) on shared entities: shifts of the space.
+"""DNS (Jiang et al., ECCV 2024) on shared entities: domain shifting.
 
-As in its released code the bias of the neck is trained.
+As in its released code, the bias of the neck is trained.
 
   python -m launchers.main --config=configs/dns.py[:smoke]
   python -m launchers.main --config=configs/dns.py:paper,data.root=DIR \

@@ -1,4 +1,4 @@
-"""L2RW and its method DPPT: visible-infrared, a client a camera or an entity.
+"""DPPT of L2RW: visible-infrared, one client per camera or per entity.
 
   python -m launchers.main --config=configs/dppt.py[:smoke]
   python -m launchers.main --config=configs/dppt.py:synthetic,server=fedprox
@@ -10,9 +10,9 @@
 `server=fedavg|fedprox|fednova|moon` and `local=base|agw|dns|dppt` are rows of
 table 1, `local=ca` (channel exchange alone) is one of tables 2 and 3,
 `protocol=ci|ei` camera or entity independence (table 2). Clients of FedNova
-forget their momentum when a round begins, as its weights demand; those of the
-other servers keep it. The paper does not print how AGW* and DNS* were changed
-for clients of one camera: one stream is assumed. The loss of the released code
+reset their momentum at the start of a round, as its weights require; those of
+the other servers keep it. The paper does not specify how AGW* and DNS* were
+changed for clients of one camera: one stream is assumed. The released loss
 is `dppt.loss=mixed,dppt.norm=False` with `dppt.absent=zeros,dppt.k=5` for
 cameras and `dppt.target=zeros,dppt.k=3` for entities. Published numbers are in
 fedreid_jax/config/tables/l2rw_numbers.py, measured ones in docs/results.md.

@@ -1,4 +1,4 @@
-"""FedATT (Ji et al., IJCNN 2019): attentive aggregation of all leaves.
+"""FedATT (Ji et al., IJCNN 2019): attentive aggregation of all parameters.
 
 Table rows: Wu & Gong table 2, with the 'max' label space.
 

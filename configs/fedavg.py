@@ -1,7 +1,7 @@
-"""FedAvg (McMahan et al., AISTATS 2017): the classifier travels too.
+"""FedAvg (McMahan et al., AISTATS 2017): the classifier is shared as well.
 
-One label space is needed: `data.labels` 'concat' (DFH tables), 'max' (Wu &
-Gong) or 'global'. Table rows: DFH table 1, Wu & Gong table 2, L2RW table 1.
+It needs one label space: `data.labels` 'concat' (DFH tables), 'max' (Wu & Gong)
+or 'global'. Table rows: DFH table 1, Wu & Gong table 2, L2RW table 1.
 
   python -m launchers.main --config=configs/fedavg.py[:smoke|nine]
   python -m launchers.main --config=configs/fedavg.py:folder,data.root=DIR

@@ -1,8 +1,8 @@
 """FedOpt (Reddi et al., ICLR 2021): an optimiser at the server.
 
-FedAdam by default; `fedopt.name=yogi|adagrad`, or `sgd` with `fedopt.lr=1.0`
-for FedAvgM. In none of the papers' tables; users of a federated library expect
-it.
+The default is FedAdam; the others are `fedopt.name=yogi|adagrad`, or `sgd` with
+`fedopt.lr=1.0` for FedAvgM. No table of the papers contains it; it is a common
+method of federated libraries.
 
   python -m launchers.main --config=configs/fedopt.py[:smoke|nine]
   python -m launchers.main --config=configs/fedopt.py:folder,data.root=DIR

@@ -1,7 +1,7 @@
 """FedPav + client clustering (FedReIDBench, journal version).
 
 Table rows: journal version, table 4 (local models, rank-1 against standalone).
-A run leaves one model a cluster; `clusters` in results.json says who shares it.
+A run saves one model per cluster; `clusters` in results.json lists its clients.
 
   python -m launchers.main --config=configs/fedpav_cc.py[:smoke|nine]
   python -m launchers.main --config=configs/fedpav_cc.py:folder,data.root=DIR \

@@ -1,7 +1,7 @@
 """FedPav + server-side knowledge distillation (FedReIDBench).
 
 Table rows: ACM MM 2020, figures 7, 11, 12; journal version, figure 4. The
-public set is CUHK02 there; here a synthetic domain, or `data.public`.
+public set there is CUHK02; here it is a synthetic domain, or `data.public`.
 
   python -m launchers.main --config=configs/fedpav_kd.py[:smoke|nine]
   python -m launchers.main --config=configs/fedpav_kd.py:folder,data.root=DIR \

@@ -1,11 +1,11 @@
 """FedReID (Wu & Gong, AAAI 2021): a local expert teaches each client.
 
-Heads stay at home, embeddings are averaged uniformly, the expert starts from
-the client's own last model. `variant=`
+Heads are personal, embeddings are averaged uniformly, and the expert starts
+from the client's own last model. The variants of `variant=` are:
 
-  distilled    the paper's (default)
+  distilled    variant of the paper (default)
   plain        without the expert
-  supervised   local training under the frozen model of a finished run:
+  supervised   local training with the frozen model of a finished run:
                synthetic,variant=supervised,start_from=WORKDIR (table 6)
 
   python -m launchers.main --config=configs/fedreid.py[:smoke|nine]
@@ -15,15 +15,14 @@ the client's own last model. `variant=`
     --config.model.pretrained=resnet50.safetensors
 
 `noise=single|double` adds white noise of `noise.beta` to the model (figure 3).
-It carries no (epsilon, delta) guarantee of differential privacy.
+It gives no (epsilon, delta) guarantee of differential privacy.
 
 Deviations of `paper`: images are padded by zeros and cropped; the authors
-enlarge by an eighth and crop. Average precision is the plain one, theirs the
-trapezoid's.
+enlarge them by an eighth and crop. Average precision is the plain average; the
+authors use the trapezoidal rule.
 
 Published rank-1 / mAP of table 3, from DukeMTMC, Market-1501, CUHK03 and
-MSMT17: VIPeR 46.2 rank-1, iLIDS 69.7. What was measured here is in
-docs/results.md.
+MSMT17: VIPeR 46.2 rank-1, iLIDS 69.7. Measured results are in docs/results.md.
 """
 
 from fedreid_jax.config import parsing, presets
@@ -48,7 +47,7 @@ def get_config(arg: str | None = None):
   c = presets.base('fedreid', components)
   c.local_expert.frozen = variant == 'supervised'
   given.apply_preset(c)
-  # The whole mapping network is a head: it never leaves its client.
+  # The whole mapping network is a head and personal.
   c.fedpav.shared = r'(?!\w+/neck/|params/(.+/)?classifier/)'
   c.model.neck = 'mapping'
   c.model.bottleneck = 512 if given.preset == 'paper' else 128

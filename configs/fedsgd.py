@@ -1,7 +1,8 @@
-"""FedSGD, as Wu & Gong's table 2 has it or as McMahan et al. define it.
+"""FedSGD as defined in Wu & Gong's table 2, or by McMahan et al.
 
-`p4` (default): FedAvg with all clients and one local epoch. `strict`: a client
-adds up the gradient of all its images and the server takes one step a round:
+`p4` (default) is FedAvg with all clients and one local epoch. With `strict` a
+client sums the gradients of all its images, and the server makes one step per
+round:
 
   python -m launchers.main --config=configs/fedsgd.py[:smoke|nine]
   python -m launchers.main --config=configs/fedsgd.py:synthetic,variant=strict

@@ -1,6 +1,6 @@
 """MOON (Li et al., CVPR 2021) on FedPav's split of the model.
 
-Table rows: L2RW table 1 compares with it, there with a classifier that travels.
+Table rows: L2RW table 1, where the classifier is shared as well.
 
   python -m launchers.main --config=configs/moon.py[:smoke|nine]
   python -m launchers.main --config=configs/moon.py:folder,data.root=DIR

@@ -1,6 +1,7 @@
 """SCAFFOLD (Karimireddy et al., ICML 2020) on FedPav's split of the model.
 
-In none of the papers' tables; users of a federated library expect it.
+No table of the papers contains it; it is a common method of federated
+libraries.
 
   python -m launchers.main --config=configs/scaffold.py[:smoke|nine]
   python -m launchers.main --config=configs/scaffold.py:folder,data.root=DIR

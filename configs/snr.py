@@ -1,13 +1,14 @@
 """SNR (Jin et al., CVPR 2020) under FedPav: style normalisation, restitution.
 
-Modules after every stage take style out of the maps and put back what tells
-people apart. `loss=entropy` is the journal's loss with a classifier a stage.
+Modules after every stage remove style from the maps and restore the part that
+distinguishes persons. `loss=entropy` is the journal's loss with one classifier
+per stage.
 
   python -m launchers.main --config=configs/snr.py[:smoke|nine]
   python -m launchers.main --config=configs/snr.py:folder,data.root=DIR
 
 Table rows: DFH table 1, SNR: mAP / rank-1 on CUHK02, Market-1501, CUHK03 are in
-configs/tables. `paper` is DFH's setting; what was measured here is in
+configs/tables. `paper` is DFH's setting. Measured results are in
 docs/results.md.
 """
 

@@ -4,7 +4,7 @@
   python -m launchers.main --config=configs/snr_dfh.py:folder,data.root=DIR
 
 Table rows: DFH table 1, SNR + DFH, in configs/tables. The loss of SNR is on the
-original batch only. What was measured here is in docs/results.md.
+original batch only. Measured results are in docs/results.md.
 """
 
 from fedreid_jax.config import parsing, presets

@@ -1,7 +1,7 @@
-"""Standalone training: every client alone, in one run, nothing travels.
+"""Standalone training: clients train independently in one run.
 
-The reference of FedReIDBench (journal version, table 3). Optimisers keep their
-momentum; `paper` is 100 epochs with the rate falling every 40.
+This is a reference of FedReIDBench (journal version, table 3). Optimisers keep
+their momentum; `paper` has 100 epochs, and the rate decreases every 40.
 
   python -m launchers.main --config=configs/standalone.py[:smoke|nine]
   python -m launchers.main --config=configs/standalone.py:folder,data.root=DIR

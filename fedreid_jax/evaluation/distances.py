@@ -21,6 +21,7 @@ BLOCK = 128
 
 @jax.jit
 def _normalise(feature):
+  # This is not differentiated, so `optax.safe_norm` has no advantage.
   norm = jnp.linalg.norm(feature, axis=1, keepdims=True)
   return feature / jnp.maximum(norm, 1e-12)
 

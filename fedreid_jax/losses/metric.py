@@ -23,6 +23,7 @@ def pairwise_distance(x: Array) -> Array:
   # the short floats that some accelerators use by default.
   products = jnp.matmul(x, x.T, precision=jax.lax.Precision.HIGHEST)
   squared = square[:, None] + square[None] - 2.0 * products
+  # `optax.safe_norm` would need all differences, `[B, B, D]`.
   distance = jnp.sqrt(jnp.maximum(squared, 1e-12))
   return jnp.where(jnp.eye(len(x), dtype=bool), 0.0, distance)
 

@@ -9,7 +9,7 @@ from fedreid_jax.core.types import Array
 def unit(x: Array) -> Array:
   """Scales rows `[..., D]` to unit length, in float32; zeros stay zeros."""
   x = x.astype(jnp.float32)
-  # `optax.safe_norm` followed by a division has other bits than `rsqrt`.
+  # A division by `optax.safe_norm` would round differently from `rsqrt`.
   square = (x * x).sum(axis=-1, keepdims=True)
   return x * jax.lax.rsqrt(jnp.maximum(square, 1e-24))
 

@@ -70,9 +70,9 @@ def test_every_point_of_a_grid():
 @pytest.mark.parametrize(
   'bad, message',
   [
-    ({'a+b': [(1, 2, 3)]}, 'write'),
-    ({'a+b': ['1']}, 'write'),
-    ({'a+b': ['word']}, 'write'),
+    ({'a+b': [(1, 2, 3)]}, 'use the form'),
+    ({'a+b': ['1']}, 'use the form'),
+    ({'a+b': ['word']}, 'use the form'),
     ({'a': [1], 'a+b': [(1, 2)]}, 'twice'),
     ({'seed': [1]}, '--seeds'),
   ],

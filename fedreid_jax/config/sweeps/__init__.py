@@ -1,1 +1,1 @@
-"""Sweeps: files whose `get_sweep()` says which cells to run."""
+"""Sweeps: files whose `get_sweep()` returns the cells to run."""

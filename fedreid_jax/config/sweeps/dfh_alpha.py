@@ -1,9 +1,9 @@
-"""Dirichlet law of the novel domain: DFH table 4.
+"""Dirichlet distribution of the novel domain: DFH table 4.
 
   python -m launchers.sweep --sweep=dfh_alpha
 
-One number a source domain, in the order of the clients' names: the first row
-leans towards none, the others towards one each.
+There is one number per source domain, in the order of the clients' names. The
+first row favours no domain, and each of the others favours one.
 """
 
 from fedreid_jax.config import grid

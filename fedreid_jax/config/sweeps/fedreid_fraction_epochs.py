@@ -2,8 +2,8 @@
 
   python -m launchers.sweep --sweep=fedreid_fraction_epochs
 
-Figure 4b moves the share of clients at one epoch, figure 4c the epochs with all
-clients. The text gives the shares; the epochs are chosen.
+Figure 4b varies the fraction of clients at one epoch, figure 4c the epochs with
+all clients. The paper gives the fractions; the epochs are our choice.
 """
 
 from fedreid_jax.config import grid

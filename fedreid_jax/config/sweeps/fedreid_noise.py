@@ -1,10 +1,10 @@
-"""Noise on what travels: Wu & Gong (AAAI 2021) figure 3.
+"""Noise on the model: Wu & Gong (AAAI 2021) figure 3.
 
   python -m launchers.sweep --sweep=fedreid_noise
 
-Noise on the server's model only ('single'), or on every download too
-('double'). The paper names 5e-4 only: the other values are chosen around it.
-Noise without clipping is no guarantee of privacy.
+Noise is added to the server's model only ('single'), or to every download as
+well ('double'). The paper gives 5e-4 only: the other values are chosen around
+it. Noise without clipping gives no guarantee of privacy.
 """
 
 from fedreid_jax.config import grid
@@ -13,7 +13,7 @@ from fedreid_jax.config import grid
 def get_sweep() -> grid.Sweep:
   """Returns the sweep."""
   return grid.Sweep(
-    about='FedReID, noise on what travels',
+    about='FedReID, noise on the model',
     recipes=(
       'configs/fedreid.py:noise=single',
       'configs/fedreid.py:noise=double',

@@ -2,8 +2,8 @@
 
   python -m launchers.sweep --sweep=fedreidbench_batch
 
-The journal version shows it again in figure 2a. The paper has the numbers in
-tables 4 to 6: `launchers.table --table=fedreidbench/table4`, 5 and 6.
+The journal version has the same figure 2a. The numbers are in tables 4 to 6 of
+the paper: `launchers.table --table=fedreidbench/table4`, 5 and 6.
 """
 
 from fedreid_jax.config import grid

@@ -2,8 +2,8 @@
 
   python -m launchers.sweep --sweep=fedreidbench_epochs
 
-The journal version shows it again in figure 2b. Fewer rounds travel less: the
-table's column MB.
+The journal version has the same figure 2b. Fewer rounds need less
+communication, shown in the table's column MB.
 """
 
 from fedreid_jax.config import grid

@@ -1,9 +1,9 @@
-"""Weight and memory of DPPT, camera independence: L2RW figure 4.
+"""Weight and feature bank of DPPT, camera independence: L2RW figure 4.
 
   python -m launchers.sweep --sweep=l2rw_lambda_k
 
-Figure 4a moves the weight at K = 4, figure 4b moves K at a weight of 1. The
-text does not give the values on the axes: these are chosen around the paper's.
+Figure 4a varies the weight at K = 4, figure 4b varies K at a weight of 1. The
+paper does not give the values on the axes: they are chosen around its defaults.
 """
 
 from fedreid_jax.config import grid
@@ -16,7 +16,7 @@ def get_sweep() -> grid.Sweep:
   """Returns the sweep."""
   pairs = [(lam, 4) for lam in LAMBDAS] + [(1.0, k) for k in SIZES if k != 4]
   return grid.Sweep(
-    about='DPPT, weight of the rectification and size of the memory',
+    about='DPPT, weight of the rectification and features of a centre',
     recipes=('configs/dppt.py',),
     grid={'dppt.lam+dppt.k': pairs},
   )

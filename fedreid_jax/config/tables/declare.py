@@ -1,4 +1,4 @@
-"""What a table of a paper is: rows, the runs behind them, published numbers."""
+"""Declaration of a paper's table: rows, their runs, and published numbers."""
 
 import dataclasses
 import itertools
@@ -18,16 +18,16 @@ Changes = Mapping[str, Sequence[str]]
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """Runs whose mean is one row, or one a target.
+  """Runs whose mean is one row, or one row per target.
 
   Attributes:
-    label: as the paper calls it; rows of one label differ in their targets.
-    recipe: `FILE[:key=value,...]`, what the recipe is given after its preset.
-    changes: KEY=VALUE pairs by preset ('smoke' falls back on 'synthetic'), and
-      under `ALL` those of every preset.
-    published: percent, by target and metric.
-    model: 'global', 'cluster', or 'local' for that of the target's own client.
-    each: by preset, changes that make several runs of the row.
+    label: name in the paper; rows with the same label have different targets.
+    recipe: `FILE[:key=value,...]`; the pairs are applied after the preset.
+    changes: KEY=VALUE pairs by preset ('smoke' defaults to 'synthetic'); the
+      pairs of `ALL` apply to every preset.
+    published: percentages by target and metric.
+    model: 'global', 'cluster', or 'local' for the model of the target's client.
+    each: changes of each run of the row, by preset.
   """
 
   label: str
@@ -44,19 +44,20 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-  """A table of a paper, or what a figure of it is drawn from.
+  """A table of a paper, or the data of a figure.
 
   Attributes:
-    id: 'l2rw/table1'.
-    title: what it compares.
-    rows: in the paper's order.
-    setting: changes of every row, before its own.
-    kind: which figure of a global model the paper gives, 'last', 'best' (one
-      round) or 'best_three'; with the latter two, of a client's own model it is
-      its 'best' round's. The last round's is always beside it.
-    baseline: label that the others are compared with, '' for none.
-    presets: of the recipes, where they are not called as the table's.
-    note: what a reader has to know to compare.
+    id: identifier, for example 'l2rw/table1'.
+    title: subject of the comparison.
+    rows: rows in the paper's order.
+    setting: changes of every row, applied before its own changes.
+    kind: published result of a global model: of the 'last' round, the 'best'
+      round or the 'best_three' rounds; with the latter two, the result of a
+      client's own model is that of its 'best' round. The result of the last
+      round is always shown as well.
+    baseline: label with which the others are compared, '' for none.
+    presets: presets of the recipes, if their names differ from the table's.
+    note: information that readers need for the comparison.
   """
 
   id: str
@@ -70,12 +71,12 @@ class Table:
 
 
 def chosen(table: Table, only: str) -> list[Row]:
-  """Returns the rows of a label, or else those whose label contains it.
+  """Returns the rows with a label, or otherwise those whose label contains it.
 
-  The baseline is always among them.
+  The result always includes the baseline.
 
   Raises:
-    ConfigError: when there is none.
+    ConfigError: if there is no such row.
   """
   labels = [row.label for row in table.rows]
   exact = only in labels
@@ -95,13 +96,13 @@ def runs(
   """Returns the validated configurations of a row, without their seeds.
 
   Args:
-    row: of the table.
-    table: its table.
+    row: row of the table.
+    table: the table.
     preset: one of `PRESETS`.
     more: KEY=VALUE pairs, applied last.
 
   Raises:
-    ConfigError: for one that is not valid, or a recipe there is not.
+    ConfigError: if a configuration is not valid, or a recipe does not exist.
   """
   configs = []
   for each in _of(row.each, preset) or ((),):
@@ -119,9 +120,9 @@ def _of(changes: Mapping[str, Sequence[Any]], preset: str) -> Sequence[Any]:
 
 
 def annotate(table: Table, preset: str, lines: Sequence[Line]) -> list[Line]:
-  """Keeps the models a table is about; adds what the paper has for them.
+  """Selects the lines of a table's models and adds the published numbers.
 
-  The published numbers belong to the published data: other presets get none.
+  The numbers are for the published data and are not added for other presets.
   """
   kept = []
   for line in lines:
@@ -137,7 +138,7 @@ def annotate(table: Table, preset: str, lines: Sequence[Line]) -> list[Line]:
 
 
 def _kind(row: Row, table: Table) -> str:
-  """Returns which figure of a row the paper gives."""
+  """Returns the kind of a row's published result."""
   if row.model == 'local' and table.kind != 'last':
     return 'best'
   return table.kind if row.model == 'global' else 'last'
@@ -150,14 +151,15 @@ def _is_of(row: Row, line: Line) -> bool:
 
 
 def read(text: str, columns: Sequence[str]) -> dict[str, dict[str, float]]:
-  """Reads numbers as a paper prints them: a name a line, then its columns.
+  """Reads the numbers of a printed table.
 
   Args:
-    text: a line a name, which may have blanks; '-' where there is no number.
+    text: lines with a name, which may contain blanks, and its numbers; '-' is a
+      missing number.
     columns: names of the numbers.
 
   Returns:
-    By name and column.
+    Numbers by name and column.
   """
   table = {}
   for line in text.strip().splitlines():
@@ -175,8 +177,8 @@ def of_sweep(sweep: grid.Sweep, changes: Changes | None = None) -> list[Row]:
   """Returns the rows of a figure that shows a sweep.
 
   Args:
-    sweep: what the figure shows.
-    changes: by preset, applied before the sweep's own fields.
+    sweep: sweep of the figure.
+    changes: changes by preset, applied before the fields of the sweep.
   """
   rows = []
   for recipe, facts in itertools.product(

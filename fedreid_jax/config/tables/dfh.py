@@ -14,9 +14,9 @@ from fedreid_jax.config.tables.declare import (
   read,
 )
 
-# What all runs of the paper share (section 4.1), whatever their recipe.
+# Common settings of all runs of the paper (section 4.1), for all recipes.
 LOCAL = (
-  'model.neck=none',  # all in the space of the pooled feature
+  'model.neck=none',  # all methods use the space of the pooled feature
   'evaluation.feature=embedding',
   'loss.triplet=1.0',
   'loss.margin=0.5',
@@ -54,15 +54,15 @@ SETTING = {
     'evaluation.flip=False',
   ),
 }
-# Data set and the synthetic domain that stands in for it: both in one order of
-# names, which is that of the clients.
+# Data set and its synthetic stand-in. Both have the same order of names, which
+# is the order of the clients.
 DATA = {
   'C2': ('cuhk02', 'campus'),
   'C3': ('cuhk03:query=last', 'mall'),
   'M': ('market1501', 'plaza'),
   'MS': ('msmt17', 'station'),
 }
-METHODS: dict[str, tuple[str, ...]] = {  # recipe, and what is changed in it
+METHODS: dict[str, tuple[str, ...]] = {  # recipe and its changes
   'FedAvg': ('fedavg', 'components=("fedavg",)', 'data.labels=concat'),
   'FedPav': ('fedpav', 'components=("fedpav",)'),
   'FedReID': ('fedreid', f'fedpav.shared={schema.default().fedpav.shared}'),
@@ -110,7 +110,7 @@ TABLE3 = """
   SNR     26.3 49.7  28.2 53.6  20.9 22.0  23.2 22.4
   DFH     29.8 54.9  29.9 55.1  23.5 25.2  25.0 28.7
 """
-TABLE4 = {  # towards which domain the law leans
+TABLE4 = {  # domain that the distribution favours
   ON_C3: 'none 27.2 30.5 \n M  26.9 25.5 \n MS 25.8 28.7 \n C2 26.4 30.2',
   ON_M: 'none 31.3 56.5 \n C3 30.7 55.3 \n MS 29.8 54.6 \n C2 30.2 54.8',
 }
@@ -140,7 +140,7 @@ def _row(label: str, method: tuple[str, ...], route: str, scores) -> Row:
 
 
 def _rows(text: str, *routes: str, named: bool = False) -> list[Row]:
-  """Returns a row a method and route; two columns of the text a route."""
+  """Returns one row per method and route; a route has two columns of text."""
   columns = [f'{route}{metric}' for route in routes for metric in METRICS]
   return [
     _row(
@@ -155,7 +155,7 @@ def _rows(text: str, *routes: str, named: bool = False) -> list[Row]:
 
 
 def _leaning(route: str, text: str) -> list[Row]:
-  """Returns rows of Dirichlet laws, one number a client in their order."""
+  """Returns rows of Dirichlet parameters, one number per client in order."""
   sources = sorted(route.partition(' ->')[0].split('+'))
   return [
     _row(

@@ -2,7 +2,8 @@
 
   python -m launchers.table --table=fedreid/table2 --preset=paper --root=DIR
 
-Their iLIDS is QMUL i-LIDS. Small sets are tested over ten random halves.
+The data set they call iLIDS is QMUL i-LIDS. Small data sets are tested on ten
+random halves.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from fedreid_jax.config.sweeps import fedreid_fraction_epochs, fedreid_noise
 from fedreid_jax.config.tables.declare import ALL, Row, Table, of_sweep, read
 
-# Data set and the synthetic domain that stands in for it.
+# Data set and its synthetic stand-in.
 CLIENTS = {
   'Duke': ('dukemtmc', 'campus'),
   'Market': ('market1501', 'plaza'),
@@ -26,7 +27,7 @@ SMALL = {
 }
 TWO = dict(list(SMALL.items())[:2])
 LARGE = {'cuhk-sysu': ('cuhk-sysu', 'bridge')}
-# The setting of `fedreid`, for what it is compared with.
+# The setting of `fedreid` for the methods with which it is compared.
 SETTING = (
   'data.public=""',
   'model.last_stride=2',
@@ -51,7 +52,7 @@ NETWORK = (
   'model.bottleneck=128',
   'evaluation.feature=feature',
 )
-RECIPES = {  # by the first word of a label; the others are `fedreid`
+RECIPES = {  # by the first word of a label; other labels use `fedreid`
   'FedSGD': 'fedsgd.py',
   'FedAVG': 'fedavg.py:data.labels=max',
   'FedATT': 'fedatt.py',
@@ -132,7 +133,7 @@ def _rank1(text: str, targets: Domains) -> dict[str, Scores]:
 
 
 def _formulations() -> list[Row]:
-  """Returns table 2: pictures in ten classes, and persons."""
+  """Returns table 2: image classification and re-identification."""
   rows = []
   for label, scores in read(TABLE2, ('cifar10', *TWO)).items():
     method, _, share = label.rstrip(')').partition(' (S=')
@@ -192,7 +193,7 @@ TABLES = (
       for target, text in TABLE6.items()
       for label, scores in read(text, ('rank1', 'mAP')).items()
     ],
-    note='Training again under a finished model is '
+    note='Local training with a finished model as the teacher is '
     'configs/fedreid.py:paper,variant=supervised,start_from=WORKDIR. '
     'Published, rank-1 and mAP: Market 90.3 and 76.2, Duke 77.4 and 60.7; '
     'MSMT17 rank-1 64.6.',

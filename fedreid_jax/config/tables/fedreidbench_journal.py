@@ -126,16 +126,17 @@ TABLES = (
   ),
   nine(
     'fedreidbench_journal/table5',
-    'data sets no client has',
+    'data sets of no client',
     [
       _unseen('CC & CDW', 'fedpav_cc_cdw', 'cluster'),
       _unseen('KD & CDW', 'fedpav_kd_cdw', 'global'),
     ],
-    note='Clustering ends with several models; the paper does not say which it '
-    'tested: its number is beside each. All images of one view ask for all of '
-    'the other, of 36 of the 50 persons CAVIAR4REID shows in both views (our '
-    "draw; `caviar4reid:split=views,trial=1` is another) and of GRID's 250 "
-    'persons, whose 775 strangers are in the gallery, which the paper leaves '
-    'open.',
+    note='Clustering results in several models; the paper does not specify '
+    'which one it tested, so its number is shown for each. All images of one '
+    'view are queries and all of the other view the gallery. They are of 36 of '
+    'the 50 persons that CAVIAR4REID has in both views (our sample; '
+    '`caviar4reid:split=views,trial=1` is another sample) and of the 250 '
+    'persons of GRID. The 775 other images of GRID are in the gallery, which '
+    'the paper does not specify.',
   ),
 )

@@ -1,11 +1,12 @@
-"""What the tables of both FedReIDBench papers share: nine clients, rows."""
+"""Common parts of the tables of both FedReIDBench papers: clients and rows."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedreid_jax.config.tables.declare import ALL, Row, Table
 
-# Targets in the papers' order; their iLIDS-VID is QMUL i-LIDS by its counts.
+# Targets in the papers' order. According to its counts of images, the data set
+# they call iLIDS-VID is QMUL i-LIDS.
 SETS = (
   'msmt17',
   'dukemtmc',
@@ -18,7 +19,7 @@ SETS = (
   'qmul-ilids',
 )
 METRICS = ('rank1', 'rank5', 'rank10', 'mAP')
-# The recipes' own `paper` and `nine` are the nine clients.
+# The presets `paper` and `nine` of the recipes have the nine clients.
 PRESETS = {'synthetic': 'nine', 'smoke': 'nine'}
 SMOKE = (
   'rounds=2',
@@ -33,7 +34,7 @@ Scores = Mapping[str, Mapping[str, float]]
 
 
 def nine(id: str, title: str, rows: Sequence[Row], **more: Any) -> Table:
-  """Returns a table of the nine clients; more are fields of `Table`."""
+  """Returns a table of the nine clients; `more` are fields of `Table`."""
   more = {'kind': 'best_three', 'presets': PRESETS} | more
   return Table(id, title, rows, {'smoke': SMOKE}, **more)
 
@@ -41,28 +42,28 @@ def nine(id: str, title: str, rows: Sequence[Row], **more: Any) -> Table:
 def row(
   label: str, recipe: str, published: Scores | None = None, *pairs: str, **more
 ) -> Row:
-  """Returns a row: its label, recipe, scores by target, and changes."""
+  """Returns a row from its label, recipe, scores by target, and changes."""
   return Row(
     label, f'configs/{recipe}.py', {ALL: pairs}, published or {}, **more
   )
 
 
 def standalone(published: Scores) -> Row:
-  """Returns the row of clients that learn alone."""
+  """Returns the row of clients that train independently."""
   return row('Standalone', 'standalone', published, model='local')
 
 
-# Not in the papers: the server's model sees the public images, which renew its
-# running statistics, and learns nothing from them.
+# This control is not in the papers: public images update the running statistics
+# of the server's model, but not its weights.
 KD_CONTROL = row('KD, rate 0', 'fedpav_kd', None, 'kd.lr=0.0')
 
 
 def one_set(id: str, scored: Mapping[str, Scores]) -> Table:
-  """Returns the table of one data set in many hands, or in one.
+  """Returns the table of one data set, split over clients or centralised.
 
   Args:
-    id: of the table.
-    scored: published, by target, scenario and metric.
+    id: identifier of the table.
+    scored: published numbers by target, client split and metric.
   """
   stand_in = {'market1501': 'station:cameras=6', 'cuhk03-np': 'mall:cameras=2'}
   rows = []

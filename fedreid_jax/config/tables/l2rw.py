@@ -2,8 +2,8 @@
 
   python -m launchers.table --table=l2rw/table1 --preset=paper --root=DIR
 
-Infrared images ask for visible ones; ten galleries, and on RegDB ten splits,
-each with a model of its own (table 1).
+Queries are infrared and the gallery is visible. There are ten galleries; RegDB
+has ten splits, each with its own model (table 1).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ DATA = {
 }
 TRIALS = tuple(f'regdb:trial={trial}' for trial in range(1, 11))
 RELEASED = ('dppt.loss=mixed', 'dppt.norm=False')  # the loss of the code
-RECIPES: dict[str, tuple[str, ...]] = {  # and what is changed in it
+RECIPES: dict[str, tuple[str, ...]] = {  # recipe and its changes
   'ES B': ('erm.py',),
   'ES LBA': ('lba.py',),
   'ES AGW': ('agw.py',),
@@ -54,7 +54,7 @@ RECIPES: dict[str, tuple[str, ...]] = {  # and what is changed in it
     *RELEASED,
   ),
 }
-# What the released code, whose figures the paper prints, does for a row.
+# Rows with the settings of the released code, whose numbers the paper prints.
 AS_RELEASED = {
   'EI DPPT': 'EI DPPT, as released',
   'B+CA+mrb cos': 'B+CA+mrb, as released',
@@ -69,7 +69,7 @@ def _recipe(label: str) -> tuple[str, ...]:
 
 
 def _by_camera(label: str, data: str, scores, recipe: tuple[str, ...]) -> Row:
-  """Returns a row of camera independence (CI): a client a camera."""
+  """Returns a row of camera independence (CI) with one client per camera."""
   paper, synthetic = DATA[data]
   splits = TRIALS if data == 'R' else (paper,)
   return Row(
@@ -117,7 +117,7 @@ def _table1(data: str) -> list[Row]:
 def _with_released(
   rows: Mapping[str, Mapping[str, float]],
 ) -> Iterator[tuple[str, Mapping[str, float]]]:
-  """Yields labels and scores, after some the same for the released code."""
+  """Yields labels and scores, with additional rows for the released code."""
   for label, scores in rows.items():
     yield label, scores
     if label in AS_RELEASED:
@@ -127,14 +127,14 @@ def _with_released(
 TABLES = (
   Table(
     'l2rw/table1',
-    'camera independence: a client a camera',
+    'camera independence: one client per camera',
     [row for data in TABLE1 for row in _table1(data)],
-    note='AGW* and DNS* have one stream, as clients of one camera must; what '
-    'the paper changed to get them is not printed. The synthetic stand-in for '
-    'LLCM has cameras of one modality each, most of LLCM are of both. The '
-    'paper has no row of channel exchange (CA) alone here. Clients of FedNova '
-    'forget their momentum when a round begins, as its weights demand; those '
-    'of the other servers keep it.',
+    note='AGW* and DNS* have one stream, which clients of one camera require; '
+    'the paper does not specify their changes. The synthetic stand-in for LLCM '
+    'has cameras of one modality each, while most cameras of LLCM have both. '
+    'The paper has no row of channel exchange (CA) alone in this table. '
+    'Clients of FedNova reset their momentum at the start of a round, as its '
+    'weights require; those of the other servers keep it.',
   ),
   Table(
     'l2rw/table2',
@@ -145,11 +145,12 @@ TABLES = (
       for label, scores in _with_released(read(text, METRICS))
     ],
     kind='best',
-    note='The published figures are those of the round, of 30, with the best '
-    'rank-1 on the test images (of DPPT on L+S -> R round 5 from 0): they are '
-    'beside the best round here, chosen likewise. The last round, which no '
-    'test chose, is shown as well. The released code gives entities a memory '
-    'of zeros: its row has the published figures, too.',
+    note='The published numbers are of the round, among 30, with the best '
+    'rank-1 on the test images (round 5 from 0 for DPPT on L+S -> R). They are '
+    'shown next to the best round here, which is selected in the same way. The '
+    'last round, which is not selected on test images, is shown as well. In '
+    'the released code the centres of entities are zeros: its row has the '
+    'published numbers as well.',
   ),
   Table(
     'l2rw/table3',
@@ -159,14 +160,14 @@ TABLES = (
       for data, text in TABLE3.items()
       for label, scores in _with_released(read(text, ('rank1', 'mAP', 'mINP')))
     ],
-    note='Memories are scaled to unit length for cos only: edu and mixed '
-    'compare lengths, so those rows differ in dppt.norm, too. The released '
-    'code averages absent identities in as zeros and has K = 5: its row is '
-    'shown with the figures of the final method.',
+    note='Features are scaled to unit length for cos only: edu and mixed '
+    'compare lengths, so those rows also differ in dppt.norm. The released '
+    'code averages absent identities as zeros and has K = 5: its row is shown '
+    'with the numbers of the final method.',
   ),
   Table(
     'l2rw/figure4',
-    'weight and size of the memory',
+    'weight of the loss and number of features in a centre',
     of_sweep(
       l2rw_lambda_k.get_sweep(),
       {

@@ -1,4 +1,4 @@
-"""What L2RW prints: tables 1 to 3. S is SYSU-MM01, R RegDB, L LLCM."""
+"""Published numbers of L2RW, tables 1 to 3. S is SYSU-MM01, R RegDB, L LLCM."""
 
 METRICS = ('rank1', 'rank10', 'mAP', 'mINP')
 TABLE1 = {
@@ -57,9 +57,10 @@ TABLE1 = {
     FedAvg+DPPT   34.69 67.20 41.91 38.48
   """,
 }
-# Entities shared (ES) are one client's, independent ones (EI) a client each.
-# All are figures of the round, of 30, with the best rank-1 on the test images,
-# as the released notebooks print; those of the other tables are the last's.
+# Shared entities (ES) are one client, independent entities (EI) have one client
+# each. All numbers are of the round, among 30, with the best rank-1 on the test
+# images, as printed in the released notebooks; the numbers of the other tables
+# are of the last round.
 TABLE2 = {
   'R+L -> S': """
     ES B       8.63 36.26  9.57 4.01
