@@ -13,6 +13,7 @@ import pytest
 
 import fedreid_jax as fr
 from fedreid_jax.models import networks
+from fedreid_jax.training import contract
 
 ROOT = Path(__file__).parents[1]
 PLUGIN = ROOT / 'examples/plugin'
@@ -144,6 +145,78 @@ def test_a_training_with_all_plug_ins(tmp_path):
   # A run is read again without its recipe.
   assert fr.evaluate(tmp_path, {'source.noise': 0.3})[0]['queries'] == 12
   assert fr.load(tmp_path).config.centre_loss.rate == 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['median', 'centre_loss'])
+def test_the_components_keep_the_contract(name):
+  findings = [*contract.check(f'{PACKAGE}.{name}')]
+  assert len(findings) == 9 and not any(one.problem for one in findings)
+
+
+BAD = """
+from fedreid_jax.core.component import ClientHooks, Component
+
+
+def fail(variables, state, ctx):
+  raise ValueError('no loss today')
+
+
+def make():
+  return Component('NAME', client=ClientHooks(loss=fail))
+"""
+
+
+@pytest.mark.parametrize(
+  'name, problem, number',
+  [
+    ('other', "named 'other', not 'bad_", 2),
+    ('', 'ValueError: no loss today', 4),
+  ],
+)
+def test_a_broken_component_fails_the_check(
+  tmp_path, monkeypatch, name, problem, number
+):
+  module = f'bad_{name or "loss"}'
+  folder = tmp_path / f'rules_{name}'
+  folder.mkdir()
+  (folder / '__init__.py').write_text('')
+  (folder / f'{module}.py').write_text(BAD.replace('NAME', name or module))
+  monkeypatch.syspath_prepend(tmp_path)
+  findings = [*contract.check(f'{folder.name}.{module}')]
+  assert len(findings) == number
+  assert problem in findings[-1].problem and findings[-1].serious
+  if number == 4:
+    assert 'deviations' in findings[2].problem and not findings[2].serious
+
+
+def test_differences_are_found():
+  tree = {'a': np.ones(2, np.float32), 'b': np.arange(3)}
+  near = {'a': tree['a'] + np.float32(1e-6), 'b': np.arange(3)}
+  assert not contract.difference(tree, tree)
+  assert contract.difference(tree, near) == "['a'] differs"
+  assert not contract.difference(tree, near, 1e-5)
+  assert 'structure' in contract.difference(tree, {'a': tree['a']})
+
+
+@pytest.mark.slow
+def test_the_command_prints_a_line_for_each_check():
+  def command(*arguments):
+    return subprocess.run(
+      [sys.executable, '-m', 'fedreid_jax.cli.program', 'check-component']
+      + [*arguments],
+      env=os.environ | {'PYTHONPATH': f'{PLUGIN}{os.pathsep}{ROOT}'},
+      capture_output=True,
+      text=True,
+      timeout=240,
+    )
+
+  done = command(f'{PACKAGE}.median')
+  assert done.returncode == 0, done.stderr
+  lines = done.stdout.splitlines()
+  assert len(lines) == 9 and all(line.startswith('ok ') for line in lines)
+  done = command(f'{PACKAGE}.nothing')
+  assert done.returncode == 2 and 'no source file' in done.stderr
 
 
 @pytest.mark.slow
