@@ -53,8 +53,8 @@ def centre_pair_mining(
     margin: `m`.
   """
   same = (labels[:, None] == labels[None]) & valid[:, None] & valid[None]
-  visible = same & (modalities == 0)
-  infrared = same & (modalities == 1)
+  visible = same & (modalities[None] == 0)
+  infrared = same & (modalities[None] == 1)
   both = visible.any(axis=1) & infrared.any(axis=1)
   # Every row has its identity's means; only the first row of each counts.
   first = both & (same.argmax(axis=1) == jnp.arange(labels.size))

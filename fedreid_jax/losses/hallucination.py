@@ -101,7 +101,8 @@ def novel_domain(
   num = drawn.means.shape[0]
   if novel == 'dirichlet':
     w = jax.random.dirichlet(key, alpha)
-    return w @ drawn.means + jnp.sqrt(w @ drawn.variances) * normalised
+    mean, variance = w @ drawn.means, w @ drawn.variances
+    return mean[None] + jnp.sqrt(variance)[None] * normalised
   every = per_domain(drawn.means, drawn.variances, normalised)
   if mix_own == 'raw':
     here = (jnp.arange(num) == own)[:, None, None]
@@ -112,5 +113,5 @@ def novel_domain(
     return jnp.einsum('...n,n...d->...d' if rows else 'n,nbd->bd', w, every)
   pair_key, key = jax.random.split(key)
   pair = jax.random.permutation(pair_key, num)[:2]
-  share = jax.random.uniform(key, (*rows, 1))
+  share = jax.random.uniform(key, (*(rows or (1,)), 1))
   return share * every[pair[0]] + (1 - share) * every[pair[1 % num]]

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fedreid_jax.core import cohort, prng
+from fedreid_jax.core import cohort, prng, types
 
 
 def test_draw_is_a_function_of_seed_and_round():
@@ -45,7 +45,35 @@ def test_seat_keeps_canonical_order_and_marks_empty_places(clients):
     assert (np.diff(real) > 0).all()
 
 
+def test_lanes_are_those_of_the_fullest_device():
+  homes = cohort.Placement(np.array([0, 0, 0, 1]), np.zeros(4, int), 9, 3)
+  assert cohort.num_lanes(homes, 4) == 3
+  assert cohort.num_lanes(homes, 2) == 2
+
+
+def test_rows_of_a_task_are_in_the_part_of_the_table_of_its_client(clients):
+  homes = cohort.Placement(np.zeros(4, int), np.array([0, 9, 23, 28]), 39, 1)
+  plan = types.Plan(np.array([[0, 2], [4, 1]]), np.ones((2, 2), bool))
+  tasks = cohort.make_tasks(
+    clients,
+    homes,
+    np.array([2, -1, 1]),
+    lambda round_, k: plan,
+    (3, 2),
+    lambda k: plan,
+    (2, 2),
+    np.zeros(4, int),
+    0,
+  )
+  np.testing.assert_array_equal(tasks.rows[0], [[23, 25], [27, 24], [0, 0]])
+  np.testing.assert_array_equal(tasks.pass_rows[2], [[9, 11], [13, 10]])
+  assert tasks.num_steps.tolist() == [2, 0, 2]
+  assert not tasks.valid[1].any() and not tasks.valid[0, 2].any()
+  assert tasks.num_examples.tolist() == [5, 0, 14]
+
+
 def test_uid_depends_on_the_name_only():
+  assert prng.client_uid('Market') == 689728734  # of old checkpoints, too
   assert prng.client_uid('Market') == prng.client_uid('Market')
   assert prng.client_uid('Market') != prng.client_uid('Duke')
   assert 0 <= prng.client_uid('Market') < 2**31

@@ -96,6 +96,7 @@ def test_multipliers_are_by_name_and_first_match():
     ({'schedule': 'step', 'milestones': (0.5, 0.75), 'gamma': 0.5}, 38, 0.0125),
     ({'schedule': 'step', 'milestones': (20, 30), 'gamma': 0.5}, 20, 0.025),
     ({'schedule': 'step', 'milestones': (20, 30), 'gamma': 0.5}, 39, 0.0125),
+    ({'schedule': 'step', 'milestones': (1,), 'gamma': 0.5}, 1, 0.025),
     ({'schedule': 'cosine'}, 25, 0.025),
     ({'warmup': 10}, 0, 0.005),
     ({'warmup': 10}, 9, 0.05),
