@@ -265,23 +265,24 @@ def placed(config, clients, components: Components) -> str:
     config.execution.width = width
     executor, variables, _ = make_executor(config, clients, components, devices)
     ends.append(run(executor, variables, 1)[0])
-  return difference(*ends, TOLERANCE)
+  return difference(ends[0], ends[1], TOLERANCE)
 
 
 def restored(rounds: Rounds, folder: Path) -> str:
   """Checks that a checkpoint in a folder restores all states."""
-  states = rounds.second[:2]
+  server, states, _ = rounds.second
   saved = checkpoint.Checkpoints(folder)
   try:
-    saved.save(2, *states, {'a': [1]}, 12.5)
+    saved.save(2, server, states, {'a': [1]}, 12.5)
     if not saved.latest() == 2 == saved.best():
       return f'the latest step is {saved.latest()}, the best {saved.best()}'
-    back = saved.restore(2, *jax.tree.map(np.zeros_like, states))
+    server_like, like = jax.tree.map(np.zeros_like, (server, states))
+    back = saved.restore(2, server_like, like)
   finally:
     saved.close()
   if back[2] != {'a': [1]}:
     return f'the JSON part is {back[2]}'
-  return difference(states, back[:2])
+  return difference((server, states), back[:2])
 
 
 def difference(a: Any, b: Any, tolerance: float = 0.0) -> str:
