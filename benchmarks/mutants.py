@@ -1,6 +1,6 @@
 """Bugs of one line that the tests must notice.
 
-  python -m benchmarks.mutants [--only I]
+  python -m benchmarks.mutants [--mutant I]
 
 Every mutation is applied to a temporary copy of the package and of the tests,
 where the test files named for it run until the first failure. A mutation that
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 COPIED = ('fedreid_jax', 'tests', 'configs', 'benchmarks', 'launchers')
 LIMIT_S = 300.0  # a mutation may make a loop endless
 
-ONLY = flags.DEFINE_integer('only', None, 'Run this mutation, from 0.')
+ONLY = flags.DEFINE_integer('mutant', None, 'Run this mutation, from 0.')
 
 
 class Mutant(NamedTuple):
@@ -274,8 +274,8 @@ MUTANTS = (
   ),
   Mutant(
     'losses/discrepancy.py',
-    '(log_p - log_a)',
-    '(log_a - log_p)',
+    '(log_a, log_p)',
+    '(log_p, log_a)',
     'losses/test_discrepancy.py',
   ),
   Mutant(
@@ -286,8 +286,8 @@ MUTANTS = (
   ),
   Mutant(
     'losses/distill.py',
-    'jnp.exp(log_q) *',
-    'jnp.exp(log_p) *',
+    '(log_p, log_q)',
+    '(log_q, log_p)',
     'losses/test_distill.py',
   ),
   Mutant(

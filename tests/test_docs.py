@@ -10,8 +10,9 @@ import ml_collections
 import pytest
 
 from fedreid_jax import algorithms
-from fedreid_jax.cli import program, table
+from fedreid_jax.cli import program
 from fedreid_jax.config import recipes, schema
+from fedreid_jax.config.tables import index
 from fedreid_jax.core import plugins
 
 ROOT = Path(__file__).parents[1]
@@ -81,7 +82,7 @@ def test_programs_commands_and_tables_exist(doc):
   for command in re.findall(r'^ *`?fedreid ([a-z][\w-]*)', text, re.MULTILINE):
     assert command in program.COMMANDS, command
   for name in re.findall(r'--table=([\w/]+)', text):
-    assert name in table.TABLES, name
+    assert name in index.TABLES, name
 
 
 def test_fields_exist(doc):

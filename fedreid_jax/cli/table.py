@@ -24,14 +24,8 @@ from absl import flags
 from fedreid_jax import errors
 from fedreid_jax.cli import run
 from fedreid_jax.config import grid, renamed
-from fedreid_jax.config.tables import (
-  declare,
-  dfh,
-  fedreid,
-  fedreidbench,
-  fedreidbench_journal,
-  l2rw,
-)
+from fedreid_jax.config.tables import declare
+from fedreid_jax.config.tables.index import TABLES
 
 _TABLE = flags.DEFINE_string('table', None, 'Name; --list prints all names.')
 _LIST = flags.DEFINE_bool('list', False, 'Print tables, rows and commands.')
@@ -45,11 +39,6 @@ _ROOT = flags.DEFINE_string('root', None, 'paper: folder of the data sets.')
 _SET = flags.DEFINE_multi_string(
   'set', [], 'KEY=VALUE; changes a field in every row.'
 )
-TABLES = {
-  table.id: table
-  for paper in (dfh, fedreidbench, fedreidbench_journal, l2rw, fedreid)
-  for table in paper.TABLES
-}
 
 
 def _list() -> None:

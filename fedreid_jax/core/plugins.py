@@ -53,7 +53,7 @@ def entry_points(plugin: Plugin = COMPONENT) -> dict[str, str]:
   }
 
 
-def module_of(name: str, plugin: Plugin, built_in: Collection[str] = ()) -> str:
+def module_of(name: str, plugin: Plugin, built_in: Collection[str]) -> str:
   """Returns the full name of the module of a plug-in.
 
   Args:
@@ -93,7 +93,11 @@ def component_module(name: str, package: ModuleType) -> str:
 
 
 def call(
-  name: str, plugin: Plugin, options: Mapping[str, Any], *args: Any
+  name: str,
+  plugin: Plugin,
+  options: Mapping[str, Any],
+  *args: Any,
+  built_in: Collection[str],
 ) -> Any:
   """Imports a plug-in and calls its function.
 
@@ -103,12 +107,13 @@ def call(
     options: hyper-parameters. The function has them as its last argument, an
       instance of `Options`, if the module declares that class.
     *args: of the function.
+    built_in: names of the package, for the message.
 
   Raises:
     ConfigError: when the module cannot be found or lacks the function, or for
       hyper-parameters that it does not have or cannot have.
   """
-  module = module_of(name, plugin)
+  module = module_of(name, plugin, built_in)
   try:
     found = importlib.import_module(module)
   except ModuleNotFoundError as error:

@@ -44,7 +44,12 @@ def load(
     source = SOURCES[config.source](config, clients)
   else:
     source = plugins.call(
-      config.source, plugins.SOURCE, options or {}, config, clients
+      config.source,
+      plugins.SOURCE,
+      options or {},
+      config,
+      clients,
+      built_in=[*SOURCES],
     )
   people = ()
   if clients:

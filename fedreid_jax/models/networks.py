@@ -124,7 +124,13 @@ def _backbone(
       raise errors.ConfigError(
         f'{config.name} has no variants', 'model.variant', "set it to 'plain'"
       )
-    backbone = plugins.call(config.name, plugins.NETWORK, options, config)
+    backbone = plugins.call(
+      config.name,
+      plugins.NETWORK,
+      options,
+      config,
+      built_in=get_args(NetworkName),
+    )
     if not isinstance(backbone, nn.Module):
       raise errors.ConfigError(
         f'{config.name} makes {type(backbone).__name__}, not a Flax module',

@@ -17,7 +17,7 @@ def test_pull_is_towards_what_was_sent_and_on_trainable_leaves_only():
   own = handmade.variables(3.0, 5.0, 7.0)
   own[KERNEL] = own[KERNEL].at[0, 1].set(-1.0)
   sent = {n: handmade.variables(1.0, 0.0, 0.0)[n] for n in (KERNEL, MEAN)}
-  ctx = handmade.context(LossCtx, broadcast=handmade.broadcast(sent))
+  ctx = handmade.context(LossCtx, received=sent)
   loss = fedprox.make(fedprox.Options(mu=0.1)).client.loss
   (value, metrics), grads = jax.value_and_grad(
     lambda variables: loss(variables, (), ctx), has_aux=True

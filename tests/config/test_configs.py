@@ -86,7 +86,7 @@ def broken(**changes):
     ('optim__momentum', 1.0, 'out of range'),
     ('augment__flip', 1.1, 'out of range'),
     ('loss__margin', -0.1, 'out of range'),
-    ('model__name', 'resnet5', 'unknown choice'),
+    ('model__name', 'resnet5', 'unknown network'),
     ('batch_stats_rule', 'avg', 'unknown choice'),
     ('name', '', 'name'),
     ('name', '../x', 'name'),
