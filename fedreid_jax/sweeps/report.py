@@ -5,43 +5,17 @@ import io
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+
+from fedreid_jax.config.tables.line import SUFFIXES, Line
 
 COMPARED = (
   'rank1',
   'mAP',
   'accuracy',
 )  # metrics with a difference to the baseline
-SUFFIXES = (' std', ' published', ' - baseline', ' - baseline published')
-
-
-class Line(NamedTuple):
-  """Scores of one model of a label on a target.
-
-  Attributes:
-    label: of the runs.
-    factors: values of the label, one column each.
-    target: ranked target.
-    model: 'global', 'client:NAME' or 'cluster:I'.
-    kind: 'last' round, 'best' one, or mean of the 'best_three', see `summary`.
-    samples: number of runs.
-    numbers: percent: the mean of each metric and, under its name with one of
-      `SUFFIXES`, its other statistics.
-    megabytes: sent in both directions, mean over the runs.
-    seconds: mean over the runs.
-  """
-
-  label: str
-  factors: Mapping[str, str]
-  target: str
-  model: str
-  kind: str
-  samples: int
-  numbers: dict[str, float]
-  megabytes: float
-  seconds: float
 
 
 def summarise(

@@ -74,3 +74,23 @@ def test_units_and_a_zero_row_have_finite_gradients():
     return distill.feature_mse(x, jnp.ones((2, 2)), ALL, 'both')
 
   assert np.isfinite(jax.grad(loss)(rows)).all()
+
+
+def test_the_divergence_is_of_the_teacher_from_the_student():
+  """T^2 KL(q || p) by its definition; it differs from KL(p || q)."""
+  rng = np.random.default_rng(5)
+  student, teacher = rng.normal(size=(2, 3, 4)) * 3
+  valid, temperature = np.array([True, True, False]), 2.0
+
+  def law(scores):
+    weights = np.exp(scores / temperature)
+    return weights / weights.sum(axis=1, keepdims=True)
+
+  p, q = law(student), law(teacher)
+  forward = (q * np.log(q / p)).sum(axis=1)[:2].mean() * temperature**2
+  backward = (p * np.log(p / q)).sum(axis=1)[:2].mean() * temperature**2
+  assert abs(forward - backward) > 0.1
+  found = distill.divergence(
+    jnp.asarray(student), jnp.asarray(teacher), jnp.asarray(valid), temperature
+  )
+  np.testing.assert_allclose(found, forward, rtol=1e-5)

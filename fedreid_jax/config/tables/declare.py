@@ -7,7 +7,7 @@ from typing import Any
 
 from fedreid_jax import errors
 from fedreid_jax.config import grid, parsing, recipes, validation
-from fedreid_jax.sweeps.report import Line
+from fedreid_jax.config.tables.line import Line
 
 PRESETS = ('synthetic', 'smoke', 'paper')
 ALL = 'all'  # changes of every preset
