@@ -1,7 +1,6 @@
 """Composition of components into an algorithm: ownership and order of hooks."""
 
 import dataclasses
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -83,12 +82,9 @@ def load(
       raise errors.ConfigError(
         f'component {name!r} is given twice', 'components', 'give it once'
       )
-    module = importlib.import_module(plugins.component_module(name, package))
+    module = plugins.component_module(name, package)
     own = arguments.get(plugins.group_of(name), {})
-    if hasattr(module, 'Options'):
-      built.append(module.make(module.Options(**own)))
-    else:
-      built.append(module.make())
+    built.append(plugins.call(module, plugins.COMPONENT, own))
   return tuple(built)
 
 

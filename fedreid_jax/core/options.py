@@ -152,7 +152,7 @@ def check(where: str, field: Field, value: Any) -> None:
 def _check(where: str, field: Field, kind: Any, value: Any) -> None:
   if _is_tuple(kind):
     if not isinstance(value, tuple):
-      _refuse_type(where, value, 'tuple')
+      _refuse_type(where, value, field.allowed())
     kinds = _arguments(kind)
     if kinds[-1] is Ellipsis:
       kinds = kinds[:1] * len(value)

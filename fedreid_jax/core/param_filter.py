@@ -26,8 +26,3 @@ def split(flat: Flat, pattern: str) -> tuple[Flat, Flat]:
 def trainable(flat: Flat) -> tuple[Flat, Flat]:
   """Returns (parameters, running statistics)."""
   return split(flat, 'params/')
-
-
-def num_bytes(tree: Flat) -> int:
-  """Returns the size of the arrays of a flat dict in bytes."""
-  return sum(leaf.size * leaf.dtype.itemsize for leaf in tree.values())

@@ -45,7 +45,7 @@ def available(package: ModuleType) -> list[str]:
 
 
 @functools.cache
-def entry_points(plugin: Plugin = COMPONENT) -> dict[str, str]:
+def entry_points(plugin: Plugin) -> dict[str, str]:
   """Returns the module of every installed plug-in, by its entry point."""
   return {
     one.name: one.module
@@ -93,27 +93,21 @@ def component_module(name: str, package: ModuleType) -> str:
 
 
 def call(
-  name: str,
-  plugin: Plugin,
-  options: Mapping[str, Any],
-  *args: Any,
-  built_in: Collection[str],
+  module: str, plugin: Plugin, options: Mapping[str, Any], *args: Any
 ) -> Any:
-  """Imports a plug-in and calls its function.
+  """Imports a module and calls the function that its kind has.
 
   Args:
-    name: as a configuration has it.
-    plugin: its kind.
+    module: full name.
+    plugin: kind of the module.
     options: hyper-parameters. The function has them as its last argument, an
       instance of `Options`, if the module declares that class.
     *args: of the function.
-    built_in: names of the package, for the message.
 
   Raises:
     ConfigError: when the module cannot be found or lacks the function, or for
       hyper-parameters that it does not have or cannot have.
   """
-  module = module_of(name, plugin, built_in)
   try:
     found = importlib.import_module(module)
   except ModuleNotFoundError as error:

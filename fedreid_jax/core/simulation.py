@@ -55,7 +55,7 @@ class Options(NamedTuple):
   data_pass_batch: int
 
 
-class Simulation:
+class Executor:
   """Runs the rounds of an algorithm over a federation.
 
   This is the only stateful object of the engine: it holds images on devices and
@@ -271,14 +271,12 @@ class Simulation:
     """
     models = self._put(models, self._whole)
     nothing = jax.device_get(self._run.no_moments(models, own))
-    num = len(self._clients)
-    every = jax.tree.map(lambda x: np.stack([x] * num), nothing)
+    every = _copies(nothing, len(self._clients))
     for members in self._all_clients():
       lanes, tasks = self._tasks(members, groups, 0)
       safe = np.where(lanes >= 0, lanes, 0)
-      start = jax.tree.map(lambda x: np.stack([x] * len(lanes)), nothing)  # noqa: B023
       mine = self._put({n: x[safe] for n, x in own.items()}, self._split)
-      found = self._put(start, self._split)
+      found = self._put(_copies(nothing, len(lanes)), self._split)
       for table, part in self._segments.passing(lanes, tasks):
         found = self._run.moments(models, table, (mine, found), part)
       _keep(every, self._get(found), lanes, lanes >= 0)
@@ -367,6 +365,11 @@ class Simulation:
     if jax.process_count() == 1:
       return jax.device_get(tree)
     return multihost_utils.process_allgather(tree, tiled=True)
+
+
+def _copies(tree: Tree, num: int) -> Any:
+  """Returns copies of a tree along a new leading axis."""
+  return jax.tree.map(lambda x: np.stack([x] * num), tree)
 
 
 def _keep(

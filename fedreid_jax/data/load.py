@@ -43,13 +43,9 @@ def load(
   if config.source in SOURCES:
     source = SOURCES[config.source](config, clients)
   else:
+    module = plugins.module_of(config.source, plugins.SOURCE, SOURCES)
     source = plugins.call(
-      config.source,
-      plugins.SOURCE,
-      options or {},
-      config,
-      clients,
-      built_in=[*SOURCES],
+      module, plugins.SOURCE, options or {}, config, clients
     )
   people = ()
   if clients:

@@ -124,13 +124,10 @@ def _backbone(
       raise errors.ConfigError(
         f'{config.name} has no variants', 'model.variant', "set it to 'plain'"
       )
-    backbone = plugins.call(
-      config.name,
-      plugins.NETWORK,
-      options,
-      config,
-      built_in=get_args(NetworkName),
+    module = plugins.module_of(
+      config.name, plugins.NETWORK, get_args(NetworkName)
     )
+    backbone = plugins.call(module, plugins.NETWORK, options, config)
     if not isinstance(backbone, nn.Module):
       raise errors.ConfigError(
         f'{config.name} makes {type(backbone).__name__}, not a Flax module',

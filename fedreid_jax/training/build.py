@@ -49,7 +49,7 @@ class Setup(NamedTuple):
   federation: Federation
   variables: types.Flat
   pretrained: tuple[str, ...]
-  executor: simulation.Simulation
+  executor: simulation.Executor
   schedule: Callable[..., types.Array]
   evaluate: Callable[..., list[dict[str, Any]]]
 
@@ -163,7 +163,7 @@ def make_executor(
   mesh,
   *,
   optimizer: optimizers.Optimizer | None = None,
-) -> simulation.Simulation:
+) -> simulation.Executor:
   """Builds the executor of the rounds of a federation.
 
   Args:
@@ -225,7 +225,7 @@ def make_executor(
     plan_shape=shape,
     data_pass_batch=local.data_pass_batch,
   )
-  return simulation.Simulation(
+  return simulation.Executor(
     algorithm,
     clients,
     planner,

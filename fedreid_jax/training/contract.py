@@ -64,7 +64,7 @@ class Rounds(NamedTuple):
       and at the end.
   """
 
-  executor: simulation.Simulation
+  executor: simulation.Executor
   variables: types.Flat
   first: tuple
   second: tuple
@@ -119,7 +119,7 @@ def make_executor(
   components: Components,
   devices: int = 1,
   traces: list | None = None,
-) -> tuple[simulation.Simulation, types.Flat, types.Model]:
+) -> tuple[simulation.Executor, types.Flat, types.Model]:
   """Returns executor, variables and model of a toy federation.
 
   Args:
@@ -161,7 +161,7 @@ def make_executor(
 
 
 def run(
-  executor: simulation.Simulation, variables: types.Flat, rounds: int
+  executor: simulation.Executor, variables: types.Flat, rounds: int
 ) -> tuple:
   """Runs rounds; returns server on the host, client states, and logs."""
   server, states = executor.init(variables)

@@ -148,7 +148,7 @@ class Simulation:
         again.
 
     Returns:
-      (state, log); the log is that of `core.simulation.Simulation.round`.
+      (state, log); the log is that of `core.simulation.Executor.round`.
     """
     clients = jax.tree.map(np.copy, state.clients)
     server, log = self._executor.round(state.server, clients, state.round)

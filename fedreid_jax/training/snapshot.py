@@ -182,16 +182,6 @@ def restore(saved: checkpoint.Checkpoints, which: str) -> Restored:
   return Restored(step, models, groups, host)
 
 
-def modelmodel_name(models: Mapping[str, Any], name: str) -> str:
-  """Returns the name of a model, of the first if it is ''."""
-  name = name or next(iter(models))
-  if name not in models:
-    raise errors.ConfigError(
-      f'no model {name!r}', '--model', f'there are {", ".join(models)}'
-    )
-  return name
-
-
 def model_name(models: Mapping[str, Any], name: str) -> str:
   """Returns the name of a model, of the first if it is ''."""
   name = name or next(iter(models))

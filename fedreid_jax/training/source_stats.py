@@ -22,14 +22,14 @@ import jax
 import numpy as np
 
 from fedreid_jax.core import batch_stats
-from fedreid_jax.core.simulation import Simulation
+from fedreid_jax.core.simulation import Executor
 from fedreid_jax.core.types import Flat
 
 Models = dict[str, Flat]
 
 
 def make(
-  executor: Simulation,
+  executor: Executor,
   groups: np.ndarray,
   names: Sequence[str],
   sent: dict[str, Counter],

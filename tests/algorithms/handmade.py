@@ -218,11 +218,6 @@ def task(**fields):
   )
 
 
-def broadcast(shared, **messages):
-  """What the server sends in round 0."""
-  return types.Broadcast(shared, messages, jnp.int32(0))
-
-
 def batch(rows, valid=None):
   """A batch of transformed images, label 0."""
   images = transform(pixels(rows))

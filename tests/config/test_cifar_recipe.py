@@ -80,7 +80,7 @@ def tiny():
 
 @pytest.mark.slow
 def test_a_run_reports_accuracy_and_is_judged_by_it(tiny, tmp_path, capsys):
-  results = loop.train(tiny, tmp_path)
+  results = loop.train(tiny, tmp_path, verbose=True)
   entries = results['evaluation']
   assert [e['round'] for e in entries] == [0, 1, 2]
   for entry in entries:

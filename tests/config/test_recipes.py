@@ -51,8 +51,9 @@ OWN = {
 }
 # FedProx's distance is that of a round's steps, which a ramp begins near zero.
 NOT_LOSSES = {
-  *('round', 'event', 'clients', 'excluded', 'weights', 'clusters'),
-  'fedprox_distance',
+  *('round', 'event', 'clients', 'excluded', 'weights', 'weights_entropy'),
+  *('clusters', 'seconds', 'images', 'images_per_second', 'lr'),
+  *('bytes_up', 'bytes_down', 'fedprox_distance'),
 }
 
 
@@ -80,7 +81,7 @@ def test_end_to_end_at_twice_the_rate(recipe, arg, tmp_path, capsys):
   own = OWN.get(f'{recipe}:{arg}' if arg else recipe, TINY)
   config = config_of(recipe, ','.join(filter(None, (SMALL, arg, own))))
   config.optim.lr *= 2
-  results = loop.train(validation.validate(config), tmp_path)
+  results = loop.train(validation.validate(config), tmp_path, verbose=True)
   jax.clear_caches()  # else every recipe's programs stay in memory
   check_results(config, results, capsys)
   lines = (tmp_path / 'metrics.jsonl').read_text().splitlines()
@@ -97,7 +98,7 @@ def test_end_to_end_at_twice_the_rate(recipe, arg, tmp_path, capsys):
 @pytest.mark.parametrize('recipe', SMOKE)
 def test_smoke_end_to_end(recipe, tmp_path, capsys):
   config = config_of(recipe, 'smoke,data.target_identities=12')
-  results = loop.train(config, tmp_path)
+  results = loop.train(config, tmp_path, verbose=True)
   jax.clear_caches()
   check_results(config, results, capsys)
 

@@ -1,4 +1,4 @@
-"""Losses make no NaN on the way and broadcast what they say they do."""
+"""Checks that losses produce no NaN and broadcast explicitly only."""
 
 import jax
 import pytest

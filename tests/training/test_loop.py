@@ -131,7 +131,7 @@ def test_finished_run_again_prints_and_trains_nothing(
 ):
   first = loop.train(small, tmp_path)
   monkeypatch.setattr(
-    simulation.Simulation, 'round', lambda *_: pytest.fail('trained again')
+    simulation.Executor, 'round', lambda *_: pytest.fail('trained again')
   )
   assert metrics_of(loop.train(small, tmp_path)) == metrics_of(first)
 
@@ -141,7 +141,7 @@ def test_a_signal_saves_and_the_resumed_run_ends_the_same(
   federation, small, tmp_path, monkeypatch, stop_after
 ):
   whole = loop.train(small, tmp_path / 'whole')
-  ordinary = simulation.Simulation.round
+  ordinary = simulation.Executor.round
 
   def interrupted(self, server, states, round_):
     out = ordinary(self, server, states, round_)
@@ -149,12 +149,12 @@ def test_a_signal_saves_and_the_resumed_run_ends_the_same(
       signal.raise_signal(signal.SIGTERM)
     return out
 
-  monkeypatch.setattr(simulation.Simulation, 'round', interrupted)
+  monkeypatch.setattr(simulation.Executor, 'round', interrupted)
   small.checkpoint_every = 100
   with pytest.raises(SystemExit) as info:
     loop.train(small, tmp_path / 'cut')
   assert info.value.code == 128 + signal.SIGTERM
-  monkeypatch.setattr(simulation.Simulation, 'round', ordinary)
+  monkeypatch.setattr(simulation.Executor, 'round', ordinary)
   resumed = loop.train(small, tmp_path / 'cut')
   assert metrics_of(resumed) == metrics_of(whole)
   lines = (tmp_path / 'cut' / 'metrics.jsonl').read_text().splitlines()
@@ -190,14 +190,14 @@ def test_changed_images_are_refused(federation, small, tmp_path, monkeypatch):
 
 
 def test_three_bad_rounds_abort(federation, small, tmp_path, monkeypatch):
-  ordinary = simulation.Simulation.round
+  ordinary = simulation.Executor.round
 
   def bad(self, server, states, round_):
     server, log = ordinary(self, server, states, round_)
     log['valid'] = np.array([True, round_ < 1, True, True])
     return server, log
 
-  monkeypatch.setattr(simulation.Simulation, 'round', bad)
+  monkeypatch.setattr(simulation.Executor, 'round', bad)
   with pytest.raises(errors.DivergedError, match='birch.*optim.lr') as info:
     loop.train(small, tmp_path)
   assert info.value.exit_code == 5
@@ -231,7 +231,7 @@ def test_rounds_without_a_finite_update_have_no_loss(
 
 def exploding(monkeypatch, factors, stop_after=None):
   """Multiplies the loss that rounds report."""
-  ordinary = simulation.Simulation.round
+  ordinary = simulation.Executor.round
 
   def round_(self, server, states, number):
     server, log = ordinary(self, server, states, number)
@@ -240,7 +240,7 @@ def exploding(monkeypatch, factors, stop_after=None):
       signal.raise_signal(signal.SIGTERM)
     return server, log
 
-  monkeypatch.setattr(simulation.Simulation, 'round', round_)
+  monkeypatch.setattr(simulation.Executor, 'round', round_)
 
 
 def explosions(warnings):
@@ -313,7 +313,7 @@ def test_a_restart_that_fails_keeps_the_run(
 def test_a_run_whose_folder_was_replaced_stops(
   federation, small, tmp_path, monkeypatch
 ):
-  ordinary = simulation.Simulation.round
+  ordinary = simulation.Executor.round
   workdir = tmp_path / 'w'
 
   def replaced(self, server, states, round_):
@@ -321,7 +321,7 @@ def test_a_run_whose_folder_was_replaced_stops(
     workdir.mkdir()
     return ordinary(self, server, states, round_)
 
-  monkeypatch.setattr(simulation.Simulation, 'round', replaced)
+  monkeypatch.setattr(simulation.Executor, 'round', replaced)
   with pytest.raises(errors.LockedError, match='replaced') as info:
     loop.train(small, workdir)
   assert info.value.exit_code == 7
