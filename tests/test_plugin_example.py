@@ -148,9 +148,8 @@ def test_a_training_with_all_plug_ins(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', ['median', 'centre_loss'])
-def test_the_components_keep_the_contract(name):
-  findings = [*contract.check(f'{PACKAGE}.{name}')]
+def test_a_component_keeps_the_contract():
+  findings = [*contract.check(f'{PACKAGE}.centre_loss')]
   assert len(findings) == 9 and not any(one.problem for one in findings)
 
 

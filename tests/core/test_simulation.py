@@ -7,7 +7,6 @@ from fedreid_jax import algorithms
 from fedreid_jax.core import compose
 from fedreid_jax.core.component import ClientHooks, Component
 
-# Tests of equal bits are slow ones, see conftest.py.
 RECIPES = [('fedpav',), ('fedpav', 'dfh')]
 
 
@@ -22,7 +21,7 @@ def result(config, clients, names, devices=1, rounds=2, **arguments):
   return toy.run(executor, variables, rounds)
 
 
-@pytest.mark.slow
+@pytest.mark.exact
 @pytest.mark.parametrize('names', RECIPES, ids='+'.join)
 def test_any_number_of_devices_gives_the_same_bits(config, clients, names):
   one = result(config, clients, names, devices=1)
@@ -48,7 +47,7 @@ def test_placements_agree(config, clients, names):
     toy.assert_close_trees(one[0], other[0], 1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.exact
 @pytest.mark.parametrize('names', RECIPES, ids='+'.join)
 @pytest.mark.parametrize('devices', [1, 2])
 def test_segments_give_the_bits_of_resident_images(

@@ -45,7 +45,7 @@ def final_map(seed: int, noise: float) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('seed', [0, 1, 2])
+@pytest.mark.parametrize('seed', [0, 1])
 def test_other_bits_give_the_same_result(seed):
   """Types of CPU differ in the last bits of a float; 1e-6 is far more."""
   plain, other = final_map(seed, 0.0), final_map(seed, 1e-6)
