@@ -77,6 +77,12 @@ def _data(c: Any) -> Iterator[Rule]:
 
 def _training(c: Any) -> Iterator[Rule]:
   yield (
+    c.model.name == 'convnet' and not c.model.features,
+    'model.features',
+    'a convnet without blocks',
+    'give the channels of at least one block',
+  )
+  yield (
     c.local.sampler != 'uniform' and c.local.batch % c.local.identities > 0,
     'local.batch',
     f'{c.local.batch} images for {c.local.identities} identities',

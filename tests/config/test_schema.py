@@ -12,7 +12,8 @@ from fedreid_jax.config import (
   schema,
   validation,
 )
-from fedreid_jax.core import compose, options
+from fedreid_jax.core import compose, options, plugins
+from fedreid_jax.models import networks
 
 RULE = """
 import dataclasses
@@ -70,6 +71,11 @@ def test_groups_are_of_all_built_in_components():
   assert {'', 'data', 'execution', 'dfh', 'snr'} <= found.keys()
   assert 'uniform' not in found  # has no hyper-parameters
   assert schema.default().dfh.lam == schema.fields()['dfh.lam'].default
+
+
+def test_components_and_networks_have_different_names():
+  assert not {*plugins.available(algorithms)} & {*networks.NETWORKS}
+  assert schema.fields()['model.name'].choices() == networks.NETWORKS
 
 
 def test_a_listed_plug_in_has_a_group(plugin):

@@ -38,7 +38,7 @@ class Model:
     int, Range(1, 2), 'stride of the last ResNet stage'
   ] = 1
   features: Annotated[
-    tuple[int, ...], Range(0), "channels of the convnet's blocks"
+    tuple[int, ...], Range(1), "channels of the convnet's blocks"
   ] = (32, 64, 128, 128)
   pool: Annotated[Pool, 'pooling of the feature maps'] = 'gap'
   neck: Annotated[
