@@ -26,7 +26,7 @@ from absl import app, flags
 
 from fedreid_jax.config import recipes, validation
 from fedreid_jax.data import cache
-from fedreid_jax.training import loop, run_files, snapshot
+from fedreid_jax.training import loop, restored, run_files
 
 _WRITE = flags.DEFINE_string('write', None, 'File to write.')
 _COMPARE = flags.DEFINE_string('compare', None, 'File to compare with.')
@@ -49,7 +49,7 @@ def record(recipe: str) -> dict[str, Any]:
   with tempfile.TemporaryDirectory() as folder:
     results = loop.train(config, Path(folder))
     with run_files.checkpoints_of(Path(folder)) as saved:
-      models = snapshot.restore(saved, 'latest').models
+      models = restored.restore(saved, 'latest').models
   jax.clear_caches()  # otherwise the programs of all recipes stay in memory
   last = [
     {'target': e['target'], 'model': e['model'], **e['metrics']}

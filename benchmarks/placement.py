@@ -50,7 +50,7 @@ def measure(width: int, devices: int, dtype: str) -> dict[str, float]:
   from fedreid_jax.data import augment
   from fedreid_jax.data.federation import Federation
   from fedreid_jax.models import functional, networks
-  from fedreid_jax.training import build
+  from fedreid_jax.training import engine
 
   config = schema.default()
   config.model.name, config.model.dtype = _MODEL.value, dtype
@@ -68,7 +68,7 @@ def measure(width: int, devices: int, dtype: str) -> dict[str, float]:
   )
   mean, std = config.data.mean, config.data.std
   model = functional.wrap(networks.build(config.model, NUM_IDENTITIES), shape)
-  executor = build.make_executor(
+  executor = engine.make_executor(
     config,
     Federation(clients, (), shape, mean, std, 'made up'),
     model,

@@ -59,7 +59,7 @@ def engine_round():
   from fedreid_jax.data import augment
   from fedreid_jax.data.federation import Federation
   from fedreid_jax.models import functional, networks
-  from fedreid_jax.training import build
+  from fedreid_jax.training import engine
 
   config = schema.default()
   presets.folder(config)
@@ -77,7 +77,7 @@ def engine_round():
   shape = (32, 32, 1)
   federation = Federation(clients, (), shape, (0.0,), (1.0,), 'made up')
   model = functional.wrap(networks.build(config.model, 40), shape)
-  executor = build.make_executor(
+  executor = engine.make_executor(
     config,
     federation,
     model,

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
   from fedreid_jax import errors
   from fedreid_jax.config.load import load_config
+  from fedreid_jax.data.arrays import client_data
   from fedreid_jax.evaluation.index import Gallery
   from fedreid_jax.evaluation.ranking import evaluate_ranking
   from fedreid_jax.evaluation.retrieval import evaluate_retrieval
+  from fedreid_jax.training.evaluation import evaluate
   from fedreid_jax.training.loop import train
-  from fedreid_jax.training.simulation import Simulation, client_data
-  from fedreid_jax.training.snapshot import Snapshot, evaluate, load
+  from fedreid_jax.training.simulation import Simulation
+  from fedreid_jax.training.snapshot import Snapshot, load
 
 __version__ = '0.2.0'
 
@@ -37,8 +39,8 @@ _MODULES = {
   'Gallery': 'evaluation.index',
   'Simulation': 'training.simulation',
   'Snapshot': 'training.snapshot',
-  'client_data': 'training.simulation',
-  'evaluate': 'training.snapshot',
+  'client_data': 'data.arrays',
+  'evaluate': 'training.evaluation',
   'evaluate_ranking': 'evaluation.ranking',
   'evaluate_retrieval': 'evaluation.retrieval',
   'load': 'training.snapshot',

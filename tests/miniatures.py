@@ -4,13 +4,13 @@ import shutil
 
 import pytest
 
-from fedreid_jax.data.fixtures import photos, write
+from fedreid_jax.data.fixtures import render, write
 
 
 @pytest.fixture(scope='session')
 def pictures():
   """Ten persons, 15 cameras, two shots, both modalities, 32x16 pixels."""
-  return photos.render(10, height=32, width=16)
+  return render.render(10, height=32, width=16)
 
 
 @pytest.fixture(scope='session')

@@ -130,6 +130,35 @@ def test_what_cannot_be_run_is_refused_before_anything_is_made(tmp_path):
 
 
 @pytest.mark.filterwarnings('ignore:Error .*persistent compilation cache')
+@pytest.mark.parametrize(
+  'field, value',
+  [
+    ('model.name', 'resnet20'),
+    ('model.pool', 'max'),
+    ('model.neck', 'long'),
+    ('model.dtype', 'float64'),
+    ('model.last_stride', 3),
+    ('model.features', (4, 0)),
+    ('model.features', ()),
+    ('augment.channel_kinds', 'gray'),
+    ('augment.infrared', 'cold'),
+    ('augment.copies', 'all'),
+  ],
+)
+def test_every_function_refuses_a_value_out_of_range(tmp_path, field, value):
+  """Networks and transforms do not check their fields again."""
+  values = {'model.name': 'convnet', field: value}
+  with pytest.raises(fr.errors.ConfigError, match=field):
+    fr.load_config('fedpav:smoke', values)
+  with pytest.raises(fr.errors.ConfigError, match=field):
+    fr.Simulation(pytest.fail, [], [], fields=values)
+  config = fr.load_config('fedpav:smoke')
+  config.update_from_flattened_dict({field: value})
+  with pytest.raises(fr.errors.ConfigError, match=field):
+    fr.train(config, tmp_path / 'run')
+  assert not [*tmp_path.iterdir()]
+
+
 def test_two_threads_train_as_one_after_another(tmp_path):
   def train(seed, folder):
     config = fr.load_config('fedpav:smoke', TINY, seed=seed)

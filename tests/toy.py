@@ -8,7 +8,7 @@ import numpy as np
 
 from fedreid_jax.core import contexts
 from fedreid_jax.data import federation
-from fedreid_jax.training.contract import (
+from fedreid_jax.training.toy_federation import (
   IMAGE_SHAPE,
   SIZES,
   make_executor,

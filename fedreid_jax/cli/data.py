@@ -158,12 +158,12 @@ def doctor() -> None:
 def synth() -> None:
   """Writes a miniature of a data set, in its official layout."""
   from fedreid_jax.data.datasets import registry
-  from fedreid_jax.data.fixtures import photos, write
+  from fedreid_jax.data.fixtures import render, write
 
   root = _required(_ROOT)
   dataset, _ = registry.parse(_required(_DATASET))
   write.check_empty(root)  # before half a minute of rendering
-  pictures = photos.render(
+  pictures = render.render(
     _IDENTITIES.value,
     height=_HEIGHT.value or 128,
     width=_WIDTH.value or 64,

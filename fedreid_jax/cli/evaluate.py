@@ -40,8 +40,8 @@ def main(argv: list[str]) -> None:
     if _ENSEMBLE.value:
       chosen.evaluation.ensemble = tuple(_ENSEMBLE.value)
       validation.validate(chosen)
-    from fedreid_jax.training import snapshot
+    from fedreid_jax.training import evaluation
 
-    snapshot.evaluate_run(chosen, workdir, _CHECKPOINT.value, verbose=True)
+    evaluation.evaluate_run(chosen, workdir, _CHECKPOINT.value, verbose=True)
 
   run.guarded(argv, body)

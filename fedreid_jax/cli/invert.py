@@ -129,9 +129,10 @@ def _settings():
     )
   if not any(map(int, steps)):
     raise errors.ConfigError('no steps', '--steps', 'give HALF,FULL')
-  from fedreid_jax.privacy import inversion
+  from fedreid_jax.privacy.inversion import Weights
+  from fedreid_jax.privacy.search import Search
 
   return (
-    inversion.Search((int(steps[0]), int(steps[1])), seed=_SEED.value),
-    inversion.Weights(statistics=_STATISTICS.value, scale=_SCALE.value),
+    Search((int(steps[0]), int(steps[1])), seed=_SEED.value),
+    Weights(statistics=_STATISTICS.value, scale=_SCALE.value),
   )

@@ -21,6 +21,7 @@ from fedreid_jax import errors
 IMPORTED = (
   *('dataclasses', 'math', 'typing'),
   *('fedreid_jax.core.options', 'fedreid_jax.core.plugins'),
+  'fedreid_jax.models.backbones',  # for the names of its modules
 )
 
 

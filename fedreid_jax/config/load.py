@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from fedreid_jax import errors
-from fedreid_jax.config import parsing, recipes, schema, validation
+from fedreid_jax.config import (
+  parsing,
+  recipes,
+  saved_config,
+  schema,
+  validation,
+)
 
 
 def load_config(
@@ -76,7 +82,7 @@ def load_saved(workdir: Path, changes: Sequence[str] = ()) -> Any:
     raise errors.IntegrityError(
       'no configuration', str(path), 'give the --workdir of a run'
     )
-  return validation.validate(parsing.from_json(saved, changes, str(path)))
+  return validation.validate(saved_config.from_json(saved, changes, str(path)))
 
 
 def change(config: Any, values: Mapping[str, Any]) -> Any:
@@ -96,15 +102,9 @@ def change(config: Any, values: Mapping[str, Any]) -> Any:
       hint = parsing.hint(name, known)
       raise errors.ConfigError('unknown field', name, hint)
     try:
-      config.update_from_flattened_dict({name: _as_tuple(value)})
+      config.update_from_flattened_dict({name: parsing.as_tuples(value)})
     except (TypeError, ValueError, OverflowError) as error:
       raise errors.ConfigError(
         f'{value!r}: {error}', name, 'give a value of its type'
       ) from error
   return validation.validate(config)
-
-
-def _as_tuple(value: Any) -> Any:
-  if isinstance(value, list | tuple):
-    return tuple(map(_as_tuple, value))
-  return value

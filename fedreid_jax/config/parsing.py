@@ -1,4 +1,4 @@
-"""Parsing of presets, overrides of fields, and saved configurations.
+"""Parsing of presets and of overrides of fields.
 
 One parser reads the overrides of `--config.FIELD=VALUE`, of
 `--config=RECIPE:PRESET,FIELD=VALUE` and of `--set=FIELD=VALUE`.
@@ -167,7 +167,7 @@ def change(config: Any, pairs: Sequence[str], where: str = '--config') -> Any:
       raise errors.ConfigError(
         f'unknown field {key!r}', where, hint(key, known)
       )
-    _set(config, key, known[key], _value(text, known[key].kind))
+    assign(config, key, known[key], _value(text, known[key].kind))
   return schema.complete(config)
 
 
@@ -187,7 +187,12 @@ def declarations(config: Any) -> dict[str, options.Field]:
   return schema.fields(schema.plug_ins(schema.complete(config)))
 
 
-def _set(config: Any, name: str, field: options.Field, value: Any) -> None:
+def assign(config: Any, name: str, field: options.Field, value: Any) -> None:
+  """Sets a field to a value that is allowed in it.
+
+  Raises:
+    ConfigError: if the value is not allowed.
+  """
   check(name, field, value)
   config.update_from_flattened_dict({name: value})
 
@@ -195,7 +200,7 @@ def _set(config: Any, name: str, field: options.Field, value: Any) -> None:
 def _value(text: str, kind: Any) -> Any:
   """Converts text to a value for a field of the given type."""
   try:
-    value = _tuples(ast.literal_eval(text.strip()))
+    value = as_tuples(ast.literal_eval(text.strip()))
   except (ValueError, SyntaxError, MemoryError, RecursionError):
     value = text
   is_text = kind is str or get_origin(kind) is Literal
@@ -209,55 +214,8 @@ def _value(text: str, kind: Any) -> Any:
   return value
 
 
-def _tuples(value: Any) -> Any:
+def as_tuples(value: Any) -> Any:
+  """Returns a value with tuples instead of its lists."""
   if isinstance(value, list | tuple):
-    return tuple(map(_tuples, value))
+    return tuple(map(as_tuples, value))
   return value
-
-
-def from_json(saved: dict[str, Any], changes: Sequence[str], where: str) -> Any:
-  """Returns the configuration of a saved run after changes of fields.
-
-  Fields of a run of the first edition get their present names, and fields that
-  did not exist then get their defaults.
-
-  Args:
-    saved: content of config.json.
-    changes: FIELD=VALUE pairs.
-    where: path of the file.
-
-  Raises:
-    IntegrityError: if a field is missing or unknown, or its value is not
-      allowed.
-    ConfigError: if a changed field does not exist or its value is not allowed.
-  """
-  flat = {name: _tuples(value) for name, value in flatten(saved).items()}
-  old = renamed.translate(flat)
-  flat = old or flat
-  config = schema.default()
-  for name in schema.PLUGGED:
-    if name in flat:
-      _restore(config, name, flat, where)
-  known = declarations(config)
-  for what, keys in (
-    ('has no', set() if old else known.keys() - flat.keys()),
-    ('has an unknown', flat.keys() - known.keys()),
-  ):
-    if keys:
-      raise errors.IntegrityError(
-        f'{what} {min(keys)}',
-        where,
-        'restore the file from a copy, or give --config',
-      )
-  for name in flat:
-    _restore(config, name, flat, where)
-  return change(config, changes, '--set')
-
-
-def _restore(config: Any, name: str, flat: dict[str, Any], where: str) -> None:
-  try:
-    _set(config, name, declarations(config)[name], flat[name])
-  except errors.ConfigError as error:
-    raise errors.IntegrityError(
-      f'{error.where}: {error.what}', where, 'restore the file from a copy'
-    ) from error

@@ -15,6 +15,7 @@ from fedreid_jax import algorithms, errors
 from fedreid_jax.config import declared, renamed
 from fedreid_jax.core import options, plugins
 from fedreid_jax.core.plugins import Plugin
+from fedreid_jax.models import backbones
 
 ConfigDict = ml_collections.ConfigDict
 GROUPS = 'fedreid_jax.config.groups'
@@ -45,10 +46,11 @@ def groups(named: Sequence[Named] = ()) -> dict[str, Any]:
 def _groups(named: tuple[Named, ...]) -> dict[str, Any]:
   found = {'': declared.read(GROUPS, TOP)}
   found |= {name.lower(): declared.read(GROUPS, name) for name in CLASSES}
-  for component in _built_in():
-    module = plugins.component_module(component, algorithms)
-    if declared.has(module, 'Options'):
-      found[component] = declared.read(module, 'Options')
+  for package in (algorithms, backbones):
+    for name in plugins.available(package):
+      module = f'{package.__name__}.{name}'
+      if declared.has(module, 'Options'):
+        found[name] = declared.read(module, 'Options')
   taken = found.keys() | {*_built_in()}
   for plugin, name in named:
     module = plugins.module_of(name, plugin, _choices(plugin))

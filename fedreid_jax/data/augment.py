@@ -44,7 +44,7 @@ def make(config, mean: tuple[float, ...], std: tuple[float, ...]) -> Transforms:
     std: per channel.
 
   Raises:
-    ConfigError: for an unknown kind, or colour changes of images without RGB.
+    ConfigError: for colour changes of images without RGB channels.
   """
   fill = jnp.asarray(config['erase_fill'] or 0.0, jnp.float32)
   colours = colour.make(config, len(mean))

@@ -70,26 +70,11 @@ def make(config: Mapping[str, Any], channels: int) -> Colours:
     channels: number of channels of the images.
 
   Raises:
-    ConfigError: for an unknown kind, or images without RGB channels.
+    ConfigError: for images without RGB channels.
   """
-  grey, infrared, copies = (config[n] for n in ('grey', 'infrared', 'copies'))
-  if infrared not in INFRARED:
-    raise errors.ConfigError(
-      f'unknown infrared {infrared!r}',
-      'augment.infrared',
-      f'one of {", ".join(INFRARED)}',
-    )
-  visible = law(config['channel_kinds'], config['channel'])
-  share = INFRARED[infrared]
-  laws = np.array(
-    [
-      visible,
-      visible if share is None else law('adapt', share),
-      law(copies, 1.0) if copies else visible,
-    ],
-    np.float32,
-  )
-  turns, exchanges = infrared == 'hue', bool((laws[:, 0] < 1).any())
+  grey, copies = config['grey'], config['copies']
+  laws = _laws(config)
+  turns, exchanges = config['infrared'] == 'hue', bool((laws[:, 0] < 1).any())
   if channels != 3 and (grey or turns or exchanges):
     raise errors.ConfigError(
       f'colour changes of images with {channels} channels',
@@ -124,20 +109,22 @@ def make(config: Mapping[str, Any], channels: int) -> Colours:
   return Colours(groups, before, after)
 
 
+def _laws(config: Mapping[str, Any]) -> np.ndarray:
+  """Returns the law of visible images, infrared ones and copies, `[3, 5]`."""
+  visible = law(config['channel_kinds'], config['channel'])
+  share = INFRARED[config['infrared']]
+  infrared = visible if share is None else law('adapt', share)
+  copies = law(config['copies'], 1.0) if config['copies'] else visible
+  return np.array([visible, infrared, copies], np.float32)
+
+
 def law(kind: str, probability: float) -> tuple[float, ...]:
   """Returns the probabilities of the five outcomes.
 
   Args:
     kind: one of `KINDS`.
     probability: of any change of the image.
-
-  Raises:
-    ConfigError: for an unknown kind.
   """
-  if kind not in KINDS:
-    raise errors.ConfigError(
-      f'unknown kind {kind!r}', 'augment', f'one of {", ".join(KINDS)}'
-    )
   shares = KINDS[kind]
   rest = (probability * share / sum(shares) for share in shares)
   return 1.0 - probability, *rest

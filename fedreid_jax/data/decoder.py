@@ -9,7 +9,7 @@ import hashlib
 import io
 import warnings
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
@@ -17,7 +17,6 @@ from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 FORMATS = ('JPEG', 'PNG', 'WEBP', 'BMP', 'GIF', 'TIFF')
 MAX_PIXELS = 40_000_000
 Resample = Literal['bicubic', 'bilinear', 'lanczos']
-RESAMPLE = get_args(Resample)
 
 # A bad file is refused by name; the warnings of Pillow do not contain it.
 warnings.filterwarnings('ignore', module=r'PIL\.')
@@ -32,7 +31,7 @@ class Decoder(NamedTuple):
     channels: 3 for RGB, 1 for grey.
     invert: whether to turn dark strokes on white into light on black.
     on_bad_image: 'error', or 'skip' to leave out files that cannot be read.
-    resample: one of `RESAMPLE`.
+    resample: one of `Resample`.
     max_pixels: of a file, height times width; a larger one is not decoded.
     fast: whether a JPEG file of at least twice the size is decoded at a half,
       a quarter or an eighth of its own; pixels differ a little.

@@ -30,11 +30,6 @@ class Report(NamedTuple):
   rows: list[Row]
   findings: list[Finding]
 
-  @property
-  def num_errors(self) -> int:
-    """Returns how many findings are errors."""
-    return sum(finding.is_error for finding in self.findings)
-
 
 def examine(
   dataset: Dataset,

@@ -1,7 +1,7 @@
 """Builds the network of a configuration."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -10,22 +10,22 @@ from fedreid_jax import errors
 from fedreid_jax.core import plugins
 from fedreid_jax.models import (
   alignment,
-  cifar,
+  backbones,
   convnet,
   deen,
   dns,
-  head,
   non_local,
-  pool,
   reid,
   resnet,
   style,
 )
 
 DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
-NetworkName = Literal[
-  'resnet18', 'resnet34', 'resnet50', 'resnet101', 'resnet32', 'convnet'
-]
+NETWORKS = (
+  *('resnet18', 'resnet34', 'resnet50', 'resnet101', 'convnet'),
+  *plugins.available(backbones),
+)
+NetworkName: TypeAlias = Literal[NETWORKS]  # pyright: ignore
 VariantName = Literal[
   'plain', 'snr', 'snr_entropy', 'agw', 'dns', 'deen', 'lba'
 ]
@@ -68,27 +68,14 @@ def build(
   """Builds the network of a configuration.
 
   Args:
-    config: `config.model`.
+    config: `config.model`, validated.
     num_classes: identities of the classifier, padded to the largest client.
-    options: hyper-parameters of a network that is a plug-in.
+    options: hyper-parameters of a network that is a module of its own.
 
   Raises:
-    ConfigError: an unknown name, variant, pool, neck, dtype or stride, a
-      variant of a network without variants, or no channels.
+    ConfigError: for a variant of a network without variants, or a module that
+      cannot be found or makes no network.
   """
-  for field, choices in (
-    ('variant', VARIANTS),
-    ('pool', pool.POOLS),
-    ('neck', get_args(head.NeckKind)),
-    ('dtype', DTYPES),
-    ('last_stride', (1, 2)),
-  ):
-    if config[field] not in choices:
-      raise errors.ConfigError(
-        f'unknown {field} {config[field]!r}',
-        f'model.{field}',
-        f'choose from {", ".join(map(str, choices))}',
-      )
   network = reid.ReIDNet(
     _backbone(config, num_classes, options or {}),
     num_classes,
@@ -108,9 +95,8 @@ def _backbone(
   config: Any, num_classes: int, options: Mapping[str, Any]
 ) -> nn.Module:
   variant, dtype = VARIANTS[config.variant], DTYPES[config.dtype]
-  if config.name not in resnet.DEPTHS and (
-    variant.resnet_only or config.modality_specific_stages
-  ):
+  is_resnet = config.name in resnet.DEPTHS
+  if not is_resnet and (variant.resnet_only or config.modality_specific_stages):
     raise errors.ConfigError(
       f'{config.name} has no modality-specific stages and no variant '
       f'{config.variant!r}',
@@ -118,35 +104,9 @@ def _backbone(
       f'one of {", ".join(resnet.DEPTHS)}',
     )
   rule = variant.plugins(dtype, num_classes) if variant.plugins else None
-  channels: tuple[int, ...]
-  if config.name not in get_args(NetworkName):
-    if rule:
-      raise errors.ConfigError(
-        f'{config.name} has no variants', 'model.variant', "set it to 'plain'"
-      )
-    module = plugins.module_of(
-      config.name, plugins.NETWORK, get_args(NetworkName)
-    )
-    backbone = plugins.call(module, plugins.NETWORK, options, config)
-    if not isinstance(backbone, nn.Module):
-      raise errors.ConfigError(
-        f'{config.name} makes {type(backbone).__name__}, not a Flax module',
-        'model.name',
-        'return a flax.linen.Module, see docs/plugins.md',
-      )
-    return backbone
-  if config.name == 'convnet':
-    backbone = convnet.ConvNet(tuple(config.features), dtype, rule)
-    channels = backbone.features
-  elif config.name == 'resnet32':
-    if rule:
-      raise errors.ConfigError(
-        'resnet32 has no variants', 'model.variant', "set it to 'plain'"
-      )
-    backbone, channels = cifar.CifarResNet(dtype=dtype), (1,)
-  else:
+  if is_resnet:
     make = variant.backbone or resnet.ResNet
-    backbone = make(
+    return make(
       config.name,
       config.width,
       config.small_stem,
@@ -155,11 +115,26 @@ def _backbone(
       config.modality_specific_stages,
       rule,
     )
-    channels = (backbone.base,)
-  if not channels or min(channels) < 1:
+  if config.name == 'convnet':
+    return convnet.ConvNet(tuple(config.features), dtype, rule)
+  if rule:
     raise errors.ConfigError(
-      f'{config.name} with channels {channels}',
-      'model.width, model.features',
-      'give every layer at least one channel',
+      f'{config.name} has no variants', 'model.variant', "set it to 'plain'"
     )
-  return backbone
+  return _of_module(config, options)
+
+
+def _of_module(config: Any, options: Mapping[str, Any]) -> nn.Module:
+  """Builds the backbone of a module of `backbones` or of a plug-in."""
+  if config.name in plugins.available(backbones):
+    module = f'{backbones.__name__}.{config.name}'
+  else:
+    module = plugins.module_of(config.name, plugins.NETWORK, NETWORKS)
+  made = plugins.call(module, plugins.NETWORK, options, config)
+  if not isinstance(made, nn.Module):
+    raise errors.ConfigError(
+      f'{config.name} makes {type(made).__name__}, not a Flax module',
+      'model.name',
+      'return a flax.linen.Module, see docs/plugins.md',
+    )
+  return made

@@ -17,7 +17,9 @@ from fedreid_jax.core.types import ClientData
 from fedreid_jax.evaluation import distances as distance_lib
 from fedreid_jax.evaluation import evaluate_ranking
 from fedreid_jax.privacy import inversion
-from fedreid_jax.privacy.inversion import Search, Weights
+from fedreid_jax.privacy import search as search_lib
+from fedreid_jax.privacy.inversion import Weights
+from fedreid_jax.privacy.search import Search
 from fedreid_jax.training.loaded_run import LoadedRun
 
 
@@ -90,7 +92,7 @@ def reconstruct(
   )
   limits = -mean / std, (1.0 - mean) / std
   shape = num, *run.federation.image_shape
-  images, noise = inversion.reconstruct(loss, shape, limits, search)
+  images, noise = search_lib.reconstruct(loss, shape, limits, search)
 
   def photos(x):
     values = jnp.clip(jnp.round((x * std + mean) * 255.0), 0.0, 255.0)

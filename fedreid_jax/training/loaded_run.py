@@ -16,7 +16,7 @@ from fedreid_jax.data import load as data_lib
 from fedreid_jax.data.augment import Transforms
 from fedreid_jax.data.federation import Federation, Target
 from fedreid_jax.evaluation import classification, features
-from fedreid_jax.training import restored, run_files, snapshot
+from fedreid_jax.training import named_models, restored, run_files
 
 
 class LoadedRun(NamedTuple):
@@ -130,9 +130,9 @@ def load(
     ConfigError: for a model the run does not have.
   """
   with run_files.checkpoints_of(workdir) as saved:
-    step, models, _, _ = snapshot.restore(saved, which)
+    step, models, _, _ = restored.restore(saved, which)
     states = saved.restore_states(step)
-  name = snapshot.model_name(models, name)
+  name = named_models.choose(models, name)
   federation = data_lib.load(config.data)
   model, variables, transforms, mesh = restored.network(
     config, federation, models[name]

@@ -8,15 +8,13 @@ import numpy as np
 from flax import linen as nn
 from jax.sharding import Mesh
 
-from fedreid_jax import errors
 from fedreid_jax.config import load, schema
 from fedreid_jax.core import placement, types
 from fedreid_jax.core.component import Component
 from fedreid_jax.core.optimizers import Optimizer
-from fedreid_jax.data import augment
-from fedreid_jax.data.federation import Federation, Images
+from fedreid_jax.data import arrays, augment
 from fedreid_jax.models import functional
-from fedreid_jax.training import build
+from fedreid_jax.training import engine, named_models
 
 
 class SimulationState(NamedTuple):
@@ -95,28 +93,10 @@ class Simulation:
       DataError: for clients that the method cannot work with.
     """
     config = load.change(schema.default(), fields or {})
-    ordered = tuple(sorted(clients, key=lambda client: client.name))
-    names = [client.name for client in ordered]
-    if not names or len({*names}) < len(names):
-      raise errors.DataError(
-        f'{len(names)} clients with {len({*names})} names',
-        'clients',
-        'give one or more, each with its own name',
-      )
-    shape = ordered[0].images().shape[1:]
-    channels = shape[-1]
-    federation = Federation(
-      clients=ordered,
-      targets=(),
-      image_shape=shape,
-      mean=tuple(mean or [0.5] * channels),
-      std=tuple(std or [0.25] * channels),
-      digest='',
-      public=None if public is None else _public(public),
-    )
-    columns = max(client.num_identities for client in ordered)
-    self._model = functional.wrap(model_fn(columns), shape)
-    self._executor = build.make_executor(
+    federation = arrays.federation(clients, public, mean, std)
+    columns = max(client.num_identities for client in federation.clients)
+    self._model = functional.wrap(model_fn(columns), federation.image_shape)
+    self._executor = engine.make_executor(
       config,
       federation,
       self._model,
@@ -125,7 +105,7 @@ class Simulation:
       mesh or placement.make_mesh(1),
       optimizer=optimizer,
     )
-    self.names = tuple(names)
+    self.names = tuple(client.name for client in federation.clients)
 
   def init(self, key: types.Array) -> SimulationState:
     """Returns the state before the first round.
@@ -163,7 +143,7 @@ class Simulation:
     Returns:
       'global', 'cluster:GROUP' or 'client:NAME' to a flat dict of variables.
     """
-    return build.named_models(
+    return named_models.of(
       jax.device_get(state.server.shared),
       state.clients.personal,
       np.asarray(state.server.groups),
@@ -179,64 +159,3 @@ class Simulation:
     """
     outputs, _ = self._model.apply(variables, images, train=False)
     return outputs.embedding
-
-
-def _public(images: np.ndarray) -> Images:
-  column = np.zeros(len(images), np.int32)
-  return Images('public', lambda: images, column, column, column)
-
-
-def client_data(
-  name: str,
-  images: np.ndarray,
-  labels: Sequence[int] | np.ndarray,
-  cameras: Sequence[int] | np.ndarray | None = None,
-  modalities: Sequence[int] | np.ndarray | None = None,
-  num_identities: int | None = None,
-) -> types.ClientData:
-  """Returns a client of arrays.
-
-  >>> import numpy as np
-  >>> import fedreid_jax as fr
-  >>> images = np.zeros((3, 16, 8, 3), np.uint8)
-  >>> client = fr.client_data('entrance', images, [0, 1, 1])
-  >>> client.num_images, client.num_identities
-  (3, 2)
-
-  Args:
-    name: unique; its hash is the root of the client's random numbers.
-    images: uint8 `[M, H, W, ch]`.
-    labels: identities, dense from 0, `[M]`.
-    cameras: `[M]`, by default 0.
-    modalities: 0 visible, 1 infrared, `[M]`, by default 0.
-    num_identities: `C`, by default the largest label plus one.
-
-  Raises:
-    DataError: for arrays that do not belong together.
-  """
-  labels = np.asarray(labels, np.int32)
-  size = len(images)
-  columns = {
-    'labels': labels,
-    'cameras': np.zeros(size, np.int32) if cameras is None else cameras,
-    'modalities': np.zeros(size, np.int32)
-    if modalities is None
-    else modalities,
-  }
-  columns = {n: np.asarray(x, np.int32) for n, x in columns.items()}
-  wrong = [n for n, x in columns.items() if x.shape != (size,) or x.min() < 0]
-  if not size or images.ndim != 4 or images.dtype != np.uint8 or wrong:
-    raise errors.DataError(
-      f'images {images.dtype}{list(images.shape)} with '
-      + ', '.join(f'{n} {list(x.shape)}' for n, x in columns.items()),
-      f'client {name}',
-      'give uint8 [M, H, W, ch] and numbers from 0 of shape [M]',
-    )
-  return types.ClientData(
-    name=name,
-    images=lambda: images,
-    labels=columns['labels'],
-    cameras=columns['cameras'],
-    modalities=columns['modalities'],
-    num_identities=num_identities or int(labels.max()) + 1,
-  )

@@ -1,33 +1,27 @@
-"""Snapshots: models of a saved run without its images, and their evaluation."""
+"""Snapshots: models of a saved run without its images."""
 
-import copy
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent import futures
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
 import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.config import load as config_lib
-from fedreid_jax.config import parsing
 from fedreid_jax.core import placement, types
 from fedreid_jax.data import decoder
 from fedreid_jax.data import load as data_lib
 from fedreid_jax.evaluation import features
 from fedreid_jax.training import (
-  build,
-  checkpoint,
   compile_cache,
   library_logs,
-  recorder,
+  named_models,
   restored,
   run_files,
-  turns,
 )
 
 Images = np.ndarray | Sequence[str | os.PathLike[str]]
@@ -150,48 +144,6 @@ def _modalities(values: Any, size: int) -> np.ndarray:
   return values.astype(np.int32)
 
 
-class Restored(NamedTuple):
-  """The models of a checkpoint.
-
-  Attributes:
-    step: rounds of training.
-    models: variables by the names of `build.named_models`.
-    groups: group of every client, int32 `[N]`.
-    host: the JSON part.
-  """
-
-  step: int
-  models: dict[str, types.Flat]
-  groups: np.ndarray
-  host: dict[str, Any]
-
-
-def restore(saved: checkpoint.Checkpoints, which: str) -> Restored:
-  """Restores the models of a run.
-
-  Args:
-    saved: its checkpoints.
-    which: 'latest', 'best' or a step.
-
-  Raises:
-    IntegrityError: when there is no such checkpoint, or it does not verify.
-  """
-  step = saved.find(which)
-  shared, personal, groups, host = saved.restore_models(step)
-  models = build.named_models(shared, personal, groups, host['clients'])
-  return Restored(step, models, groups, host)
-
-
-def model_name(models: Mapping[str, Any], name: str) -> str:
-  """Returns the name of a model, of the first if it is ''."""
-  name = name or next(iter(models))
-  if name not in models:
-    raise errors.ConfigError(
-      f'no model {name!r}', '--model', f'there are {", ".join(models)}'
-    )
-  return name
-
-
 def load(
   workdir: str | os.PathLike[str],
   checkpoint: str | int = 'latest',
@@ -220,8 +172,8 @@ def load(
   config = config_lib.load_saved(folder)
   compile_cache.use()
   with library_logs.muted(), run_files.checkpoints_of(folder) as saved:
-    step, models, _, _ = restore(saved, str(checkpoint))
-  name = model_name(models, model)
+    step, models, _, _ = restored.restore(saved, str(checkpoint))
+  name = named_models.choose(models, model)
   network = restored.network(
     config, data_lib.without_images(config.data), models[name]
   )
@@ -241,72 +193,3 @@ def load(
     name=name,
     _extractor=functools.cache(lambda batch: extractor(batch=batch)),
   )
-
-
-def evaluate(
-  workdir: str | os.PathLike[str],
-  overrides: Mapping[str, Any] | None = None,
-  *,
-  checkpoint: str | int = 'latest',
-  verbose: bool = False,
-) -> list[dict[str, Any]]:
-  """Evaluates a checkpoint and writes `evaluation-STEP.json`.
-
-  >>> import fedreid_jax as fr
-  >>> (entry,) = fr.evaluate('runs/first', {'evaluation.metric': 'cosine'})
-  >>> entry['target'], entry['distance'], 0 < entry['metrics']['mAP'] <= 100
-  ('mall', 'cosine', True)
-
-  Args:
-    workdir: of a run.
-    overrides: new values of fields of its configuration by their full names,
-      `{'data.targets': ('park',)}` for example.
-    checkpoint: 'latest', 'best', or the number of a round that was saved.
-    verbose: print the entries as a table.
-
-  Returns:
-    An entry of each target and model, as in `results.json`.
-
-  Raises:
-    IntegrityError: when there is no such run or checkpoint, or it is damaged.
-    ConfigError: for a field that does not exist, or a value that cannot be run.
-    DataError: for images that cannot be evaluated.
-  """
-  folder = Path(workdir).expanduser().absolute()
-  config = config_lib.load_saved(folder)
-  config = config_lib.change(config, parsing.flatten(dict(overrides or {})))
-  compile_cache.use()
-  with turns.taken(config), library_logs.muted():
-    return evaluate_run(config, folder, str(checkpoint), verbose)
-
-
-def evaluate_run(
-  config, workdir: Path, which: str, verbose: bool = False
-) -> list[dict[str, Any]]:
-  """Evaluates a checkpoint and writes `evaluation-STEP.json`.
-
-  Args:
-    config: validated `ConfigDict`; its targets are ranked.
-    workdir: of a run.
-    which: 'latest', 'best' or a step.
-    verbose: print the entries as a table.
-
-  Raises:
-    IntegrityError: when there is no such checkpoint, or it does not verify or
-      fit the model.
-  """
-  with run_files.checkpoints_of(workdir) as saved:
-    step, models, groups, host = restore(saved, which)
-  if host['source'] == config.data.source:
-    # The training domains of the model restrict the allowed targets.
-    config = copy.deepcopy(config)
-    config.data.sources = tuple(host['sources'])
-  entries = restored.evaluate(config, models, groups, host['clients'])
-  for entry in entries:
-    entry['round'] = step
-  if jax.process_index() == 0:
-    recorder.write_json(workdir / f'evaluation-{step}.json', entries)
-  if entries:
-    record = recorder.Recorder(workdir, config.rounds, verbose)
-    record.evaluations('+'.join(config.components), entries)
-  return entries

@@ -8,7 +8,7 @@ import toy
 from fedreid_jax import algorithms
 from fedreid_jax.core import plugins
 from fedreid_jax.models import resnet
-from fedreid_jax.training import contract
+from fedreid_jax.training import contract, toy_federation
 
 NAMES = plugins.available(algorithms)
 # What a component that works on a network of its own needs.
@@ -65,13 +65,13 @@ def name(request):
 
 @pytest.fixture(scope='module')
 def components(name):
-  return contract.method(name)
+  return toy_federation.method(name)
 
 
 @pytest.fixture(scope='module')
 def rounds(name, components, clients):
   """Two rounds of a method on three of four clients."""
-  return contract.run_twice(config_of(name), clients, components)
+  return toy_federation.run_twice(config_of(name), clients, components)
 
 
 @pytest.mark.parametrize('method', NAMES)

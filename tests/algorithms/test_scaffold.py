@@ -15,7 +15,7 @@ from fedreid_jax.core.contexts import (
   ServerInitCtx,
 )
 from fedreid_jax.data import augment, federation
-from fedreid_jax.training import build
+from fedreid_jax.training import engine
 
 KERNEL, HEAD, MEAN = handmade.KERNEL, handmade.HEAD, handmade.MEAN
 
@@ -189,7 +189,7 @@ def ends_at(names, fraction=1.0, rounds=60, **arguments):
     classify=lambda own, x, num=None: x,
   )
   term = component.ClientHooks(loss=quadratic)
-  executor = build.make_executor(
+  executor = engine.make_executor(
     config,
     everything,
     model,

@@ -4,7 +4,7 @@ import toy
 
 from fedreid_jax import algorithms, errors
 from fedreid_jax.core import compose
-from fedreid_jax.training import build
+from fedreid_jax.training import named_models
 
 KERNEL = 'params/backbone/conv1/kernel'
 
@@ -48,7 +48,7 @@ def test_nothing_travels(runs):
 
 def test_models_are_the_clients(runs):
   _, server, end, _ = runs[0]
-  models = build.named_models(
+  models = named_models.of(
     server.shared, end.personal, server.groups, ['birch', 'cedar']
   )
   assert list(models) == ['client:birch', 'client:cedar']

@@ -4,7 +4,13 @@ import pytest
 from ml_collections import ConfigDict
 
 from fedreid_jax import errors
-from fedreid_jax.config import parsing, recipes, schema, validation
+from fedreid_jax.config import (
+  parsing,
+  recipes,
+  saved_config,
+  schema,
+  validation,
+)
 from fedreid_jax.core import options
 
 
@@ -141,7 +147,7 @@ def saved(**sections):
 
 
 def test_a_saved_configuration_is_read_with_changes():
-  config = parsing.from_json(saved(), ['rounds=7'], 'config.json')
+  config = saved_config.from_json(saved(), ['rounds=7'], 'config.json')
   assert config.rounds == 7 and config.components == ('fedpav', 'dfh')
   config.rounds = 2
   assert config == recipes.recipe('dfh', 'smoke')
@@ -157,7 +163,7 @@ def test_a_saved_configuration_is_read_with_changes():
 )
 def test_a_saved_configuration_is_whole_or_refused(sections, message):
   with pytest.raises(errors.IntegrityError, match=message) as info:
-    parsing.from_json(saved(**sections), [], 'w/config.json')
+    saved_config.from_json(saved(**sections), [], 'w/config.json')
   assert info.value.exit_code == 4 and info.value.where == 'w/config.json'
 
 

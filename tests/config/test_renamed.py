@@ -5,7 +5,14 @@ import json
 import pytest
 
 from fedreid_jax import errors
-from fedreid_jax.config import parsing, recipes, renamed, schema, validation
+from fedreid_jax.config import (
+  parsing,
+  recipes,
+  renamed,
+  saved_config,
+  schema,
+  validation,
+)
 
 OLD = {new: old for old, new in renamed.FIELDS.items()}
 LATER = ('data.resample', 'data.max_pixels', 'evaluation.batch_stats')
@@ -87,7 +94,9 @@ def first_edition(arg, recipe='dfh', **changes):
 @pytest.mark.parametrize('space', ['f', 'b'])
 def test_a_run_of_the_first_edition_is_translated(space):
   arg = f'smoke,space={space}'
-  found = parsing.from_json(first_edition(arg), ['rounds=7'], 'config.json')
+  found = saved_config.from_json(
+    first_edition(arg), ['rounds=7'], 'config.json'
+  )
   assert found.rounds == 7
   found.rounds = 2
   assert found == recipes.recipe('dfh', arg)
@@ -104,7 +113,7 @@ def test_old_values_of_a_saved_run_are_translated():
       'components': ['fedpav', 'cc'],
     },
   )
-  found = parsing.from_json(saved, [], 'config.json')
+  found = saved_config.from_json(saved, [], 'config.json')
   assert found.components == ('fedpav', 'client_clustering')
   assert found.data.client_split == 'entity_independent'
   assert (found.augment.channel_kinds, found.cdw.batch) == ('grey', 'public')
@@ -114,10 +123,10 @@ def test_a_run_of_today_must_be_whole():
   saved = json.loads(recipes.recipe('dfh', 'smoke').to_json_best_effort())
   del saved['data']['resample']
   with pytest.raises(errors.IntegrityError, match='has no data.resample'):
-    parsing.from_json(saved, [], 'config.json')
+    saved_config.from_json(saved, [], 'config.json')
   saved = first_edition('smoke') | {'unknown': 1}
   with pytest.raises(errors.IntegrityError, match='unknown'):
-    parsing.from_json(saved, [], 'config.json')
+    saved_config.from_json(saved, [], 'config.json')
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,15 @@ import sys
 import pytest
 
 from fedreid_jax import algorithms, errors
-from fedreid_jax.config import load, parsing, recipes, schema, validation
-from fedreid_jax.core import compose, options
+from fedreid_jax.config import (
+  load,
+  recipes,
+  saved_config,
+  schema,
+  validation,
+)
+from fedreid_jax.core import compose, options, plugins
+from fedreid_jax.models import networks
 
 RULE = """
 import dataclasses
@@ -66,6 +73,11 @@ def test_groups_are_of_all_built_in_components():
   assert schema.default().dfh.lam == schema.fields()['dfh.lam'].default
 
 
+def test_components_and_networks_have_different_names():
+  assert not {*plugins.available(algorithms)} & {*networks.NETWORKS}
+  assert schema.fields()['model.name'].choices() == networks.NETWORKS
+
+
 def test_a_listed_plug_in_has_a_group(plugin):
   assert 'my_rule' not in schema.default()
   pairs = f'my_rule.lam=2,components=("fedpav","{plugin}")'
@@ -120,7 +132,7 @@ def test_networks_and_sources_have_groups_and_are_not_imported(
   config = validation.validate(recipes.recipe('dfh', f'smoke,{pairs}'))
   assert config[group].size == 3
   assert not [name for name in sys.modules if name.startswith('somebodys')]
-  again = parsing.from_json(config.to_dict(), [], 'config.json')
+  again = saved_config.from_json(config.to_dict(), [], 'config.json')
   assert again == config
   values = {f'{group}.size': 4, field: f'somebodys.{group}'}
   assert load.load_config('dfh:smoke', values)[group].size == 4
@@ -149,11 +161,11 @@ def test_a_saved_run_with_a_plug_in(plugin):
   pairs = f'my_rule.lam=2,components=("fedpav","{plugin}")'
   config = recipes.recipe('dfh', f'smoke,{pairs}')
   saved = config.to_dict()
-  again = parsing.from_json(saved, [], 'config.json')
+  again = saved_config.from_json(saved, [], 'config.json')
   assert again == config
   del saved['my_rule']
   with pytest.raises(errors.IntegrityError, match='has no my_rule.lam'):
-    parsing.from_json(saved, [], 'config.json')
+    saved_config.from_json(saved, [], 'config.json')
 
 
 def test_fields_are_checked_in_python_too():

@@ -14,7 +14,7 @@ from fedreid_jax.config import schema
 from fedreid_jax.core import options, plugins
 from fedreid_jax.data import client_split, colour, sampling
 from fedreid_jax.evaluation import protocols
-from fedreid_jax.models import dns, networks, pool, resnet
+from fedreid_jax.models import backbones, dns, networks, pool, resnet
 
 PACKAGE = Path(str(fedreid_jax.__file__)).parent
 FILES = [
@@ -72,7 +72,10 @@ def test_no_other_list_has_the_choices_of_a_field():
     ('evaluation.protocol', ['', *protocols.PROTOCOLS]),
     ('local.sampler', sampling.SAMPLERS),
     ('model.dtype', networks.DTYPES),
-    ('model.name', [*resnet.DEPTHS, 'resnet32', 'convnet']),
+    (
+      'model.name',
+      [*resnet.DEPTHS, 'convnet', *plugins.available(backbones)],
+    ),
     ('model.pool', pool.POOLS),
     ('model.variant', networks.VARIANTS),
   ],

@@ -242,19 +242,6 @@ def test_erased_areas_and_tries():
   assert 0.18 < often.min() and often.max() < 0.82
 
 
-@pytest.mark.parametrize(
-  'changes, message',
-  [
-    ({'channel_kinds': 'gray'}, 'gray'),
-    ({'infrared': 'cold'}, 'infrared'),
-    ({'copies': 'all'}, 'all'),
-  ],
-)
-def test_unknown_kinds(changes, message):
-  with pytest.raises(errors.ConfigError, match=message):
-    transforms(**changes)
-
-
 def test_colours_of_images_without_any():
   config = schema.default().augment
   config.channel = 0.5

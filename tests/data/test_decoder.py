@@ -1,6 +1,7 @@
 import io
 import struct
 import zlib
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -49,7 +50,7 @@ def test_lossless_files_and_arrays_keep_every_pixel(pixels):
 
 
 def test_size_and_resampling(pixels):
-  for name in decoder.RESAMPLE:
+  for name in get_args(decoder.Resample):
     ours = decoder.decode(encode(pixels), Decoder(12, 9, resample=name))
     way = Image.Resampling[name.upper()]
     theirs = Image.fromarray(pixels).resize((9, 12), way)

@@ -11,6 +11,7 @@ from fedreid_jax.data.synthetic import (
   appearance,
   body,
   contact_sheet,
+  parameters,
   photographs,
 )
 
@@ -152,12 +153,12 @@ def test_infrared_reflectance_is_brightness_as_far_as_told(
 ):
   """Near 0: four standard errors of 384 pairs."""
   materials = wardrobes(brightness_correlation)
-  for garment in (appearance.UPPER, appearance.LOWER, appearance.BAG):
+  for garment in (parameters.UPPER, parameters.LOWER, parameters.BAG):
     bright = materials[:, garment, :3] @ np.array(appearance.LUMINANCE)
     r = np.corrcoef(bright, materials[:, garment, 3])[0, 1]
     assert low < r < high
   gap = (
-    materials[:, appearance.UPPER, 3] - materials[:, appearance.UPPER_ACCENT, 3]
+    materials[:, parameters.UPPER, 3] - materials[:, parameters.UPPER_ACCENT, 3]
   )
   assert np.abs(gap).min() > 0.2  # a texture shows in infrared too
 
@@ -169,7 +170,7 @@ def test_a_print_is_seen_from_the_front_only(scenes):
     print_size=jnp.full(BATCH, 0.5, jnp.float32),
   )
   other = person._replace(
-    materials=person.materials.at[:, appearance.UPPER_ACCENT].set(0.97)
+    materials=person.materials.at[:, parameters.UPPER_ACCENT].set(0.97)
   )
   shot = shot._replace(yaw=-camera.yaw, occluder=jnp.zeros(BATCH, jnp.int32))
 

@@ -13,7 +13,7 @@ from fedreid_jax.core import placement
 from fedreid_jax.data import augment, classification_task, federation
 from fedreid_jax.evaluation import ensembles, evaluate_retrieval, evaluator
 from fedreid_jax.models import functional, networks
-from fedreid_jax.training import build, loop, snapshot
+from fedreid_jax.training import build, evaluation, loop
 
 ROOT = Path(__file__).parents[2]
 IMAGES = toy.toy_images('target', 24, 5)
@@ -146,7 +146,7 @@ def test_ensembles_of_a_standalone_run(clients, config, tmp_path, monkeypatch):
   config.components = ('standalone',)
   results = loop.train(config, tmp_path)
   config.evaluation.ensemble = ('concat', 'average')
-  found = snapshot.evaluate_run(config, tmp_path, 'latest')
+  found = evaluation.evaluate_run(config, tmp_path, 'latest')
   names = [f'client:{c.name}' for c in clients]
   assert [e['model'] for e in found] == [*names, 'concat', 'average']
   assert {e['target'] for e in found} == {'target'}

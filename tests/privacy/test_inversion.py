@@ -9,7 +9,9 @@ import toy_run
 
 from fedreid_jax import errors
 from fedreid_jax.privacy import inversion, reconstruction
-from fedreid_jax.privacy.inversion import Search, Weights
+from fedreid_jax.privacy import search as search_lib
+from fedreid_jax.privacy.inversion import Weights
+from fedreid_jax.privacy.search import Search
 
 LIMITS = jnp.asarray([-2.0]), jnp.asarray([2.0])
 SHAPE = (3, *toy.IMAGE_SHAPE)
@@ -106,19 +108,21 @@ def loss(network, means):
 
 def test_the_loss_falls_and_the_seed_decides(loss):
   search = Search((20, 20))
-  found, noise = inversion.reconstruct(loss, SHAPE, LIMITS, search)
+  found, noise = search_lib.reconstruct(loss, SHAPE, LIMITS, search)
   assert found.shape == noise.shape == SHAPE
   value = jax.jit(loss)
   assert float(value(found)[0]) < 0.7 * float(value(noise)[0])
   assert float(abs(found).max()) <= 2
-  again, _ = inversion.reconstruct(loss, SHAPE, LIMITS, search)
+  again, _ = search_lib.reconstruct(loss, SHAPE, LIMITS, search)
   np.testing.assert_array_equal(found, again)
-  other, _ = inversion.reconstruct(loss, SHAPE, LIMITS, search._replace(seed=1))
+  other, _ = search_lib.reconstruct(
+    loss, SHAPE, LIMITS, search._replace(seed=1)
+  )
   assert not np.array_equal(found, other)
 
 
 def test_half_the_resolution_has_pixels_of_two_by_two(loss):
-  found, noise = inversion.reconstruct(loss, SHAPE, LIMITS, Search((3, 0)))
+  found, noise = search_lib.reconstruct(loss, SHAPE, LIMITS, Search((3, 0)))
   blocks = np.asarray(found).reshape(3, 4, 2, 4, 2)
   np.testing.assert_array_equal(blocks, blocks[:, :, :1, :, :1] + 0 * blocks)
   assert not np.array_equal(found, noise)
@@ -126,7 +130,7 @@ def test_half_the_resolution_has_pixels_of_two_by_two(loss):
 
 def test_odd_sizes(network, means):
   loss = inversion.make_loss(*network, means, np.arange(3), Weights())
-  found, _ = inversion.reconstruct(loss, (3, 9, 11, 1), LIMITS, Search((1, 0)))
+  found, _ = search_lib.reconstruct(loss, (3, 9, 11, 1), LIMITS, Search((1, 0)))
   assert found.shape == (3, 9, 11, 1)
 
 
@@ -140,11 +144,11 @@ def test_the_best_is_kept():
     return jax.lax.stop_gradient(2 * x.sum()) - x.sum(), {}
 
   wide = jnp.asarray([-99.0]), jnp.asarray([99.0])
-  down, noise = inversion.reconstruct(
+  down, noise = search_lib.reconstruct(
     uphill, (1, 4, 4, 1), wide, Search((0, 5))
   )
   np.testing.assert_array_equal(down, noise)
-  rise, _ = inversion.reconstruct(up, (1, 4, 4, 1), wide, Search((0, 5)))
+  rise, _ = search_lib.reconstruct(up, (1, 4, 4, 1), wide, Search((0, 5)))
   assert (rise > noise).all()
 
 

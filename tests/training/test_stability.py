@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from fedreid_jax.config import recipes, validation
-from fedreid_jax.training import build
+from fedreid_jax.training import build, named_models
 
 # Several domains that no client has: one alone moves by 9 mAP between seeds.
 TARGETS = ('mall', 'garden', 'harbour', 'alley')
@@ -33,7 +33,7 @@ def final_map(seed: int, noise: float) -> float:
   for round_ in range(config.rounds):
     server, _ = executor.round(server, clients, round_)
   names = [c.name for c in setup.federation.clients]
-  models = build.named_models(
+  models = named_models.of(
     jax.device_get(server.shared),
     clients.personal,
     np.asarray(server.groups),

@@ -14,6 +14,7 @@ import numpy as np
 
 from fedreid_jax.data.datasets import layout
 from fedreid_jax.data.datasets.records import Count, Dataset, Record
+from fedreid_jax.data.fixtures import small
 
 PER_CAMERA = 10
 TESTED = 36  # persons of `split=views`, fewer where fewer have both views
@@ -59,6 +60,7 @@ DATASET = Dataset(
   expected=expected,
   protocol='single_shot',
   page='the CAVIAR4REID page of L. Bazzani (University of Verona)',
+  miniature=small.write_caviar,
   folders=('CAVIAR4REID', 'CAVIARa'),
   options={'split': ('images', 'views'), 'trial': tuple(range(10))},
   note='22 of 72 persons are seen by one camera only',

@@ -16,6 +16,7 @@ from fedreid_jax.data.datasets.records import (
   Dataset,
   Record,
 )
+from fedreid_jax.data.fixtures import large
 
 MANIFEST = 'manifest.csv'
 COLUMNS = ('path', 'identity', 'camera', 'modality', 'split')
@@ -91,4 +92,5 @@ DATASET = Dataset(
   expected=expected,
   protocol='market',
   page='your own',
+  miniature=large.write_csv,
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 from fedreid_jax import errors
 from fedreid_jax.data.datasets import halves, layout
 from fedreid_jax.data.datasets.records import Count, Dataset, Record
+from fedreid_jax.data.fixtures import small
 
 
 def read(root: Path, split: str, trial: int) -> list[Record]:
@@ -46,6 +47,7 @@ DATASET = Dataset(
   protocol='single_shot',
   page="the 'CUHK Person Re-identification Datasets' page of the Chinese "
   'University of Hong Kong',
+  miniature=small.write_cuhk01,
   folders=('campus', 'CUHK01'),
   options=halves.OPTIONS,
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fedreid_jax.data.datasets import layout
 from fedreid_jax.data.datasets.records import Count, Dataset, Record
+from fedreid_jax.data.fixtures import large
 
 PAIRS = range(1, 6)
 TEST_PAIR = 5
@@ -51,6 +52,7 @@ DATASET = Dataset(
   protocol='market',
   page="the 'CUHK Person Re-identification Datasets' page of the Chinese "
   'University of Hong Kong',
+  miniature=large.write_cuhk02,
   folders=('CUHK02', 'cuhk02'),
   options={'split': ('pairs', 'public')},
   note='contains CUHK01 as pair 1: never train on one and test on the other',

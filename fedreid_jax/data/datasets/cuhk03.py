@@ -18,9 +18,10 @@ import numpy as np
 from fedreid_jax import errors
 from fedreid_jax.data.datasets import cuhk03_extracted as extracted
 from fedreid_jax.data.datasets import layout
+from fedreid_jax.data.datasets.cuhk03_extracted import BOXES
 from fedreid_jax.data.datasets.records import Count, Dataset, Extract, Record
+from fedreid_jax.data.fixtures import cuhk03 as miniature
 
-BOXES = ('detected', 'labeled')
 FILES = ('cuhk03_release/cuhk-03.mat', 'cuhk-03.mat')
 ACCEPTED = (
   f'accepted are {FILES[0]}, images_detected with splits_*.json as torchreid '
@@ -191,6 +192,7 @@ CLASSIC = Dataset(
   expected=expected_classic,
   protocol='cuhk03_classic',
   page=_PAGE,
+  miniature=miniature.write_cuhk03,
   folders=('CUHK03',),
   options={
     'boxes': BOXES,
@@ -207,6 +209,7 @@ NEW = Dataset(
   expected=expected_new,
   protocol='market',
   page=_PAGE + '; the split files are with the code of Zhong et al.',
+  miniature=miniature.write_cuhk03,
   folders=('CUHK03-NP', 'cuhk03', 'CUHK03'),
   options={'boxes': BOXES},
   extract=extract,

@@ -15,6 +15,7 @@ from fedreid_jax import errors
 from fedreid_jax.data.datasets import layout
 from fedreid_jax.data.datasets.records import Record
 
+BOXES = ('detected', 'labeled')
 NAME = r'(\d+)_(\d+)_(\d+)_(\d+)\.png'  # pair, person, camera, image
 
 
@@ -28,7 +29,7 @@ def read(root: Path, boxes: str, protocol: str, trial: int) -> list[Record]:
 
   Args:
     root: of the data set.
-    boxes: 'detected' or 'labeled'.
+    boxes: one of `BOXES`.
     protocol: 'classic' or 'new'.
     trial: number of the split.
 

@@ -14,6 +14,7 @@ from fedreid_jax import errors
 from fedreid_jax.data import decoder
 from fedreid_jax.data.datasets import layout
 from fedreid_jax.data.datasets.records import Count, Dataset, Extract, Record
+from fedreid_jax.data.fixtures import large
 
 FOLDER = 'annotation/test/train_test'
 
@@ -94,6 +95,7 @@ DATASET = Dataset(
   protocol='cuhk_sysu',
   page='the CUHK-SYSU person search page (Chinese University of Hong Kong and '
   'Sun Yat-sen University), by e-mail',
+  miniature=large.write_cuhk_sysu,
   folders=('CUHK-SYSU', 'dataset'),
   extract=extract,
   note='no cameras: every image is of camera 0',

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fedreid_jax.data.datasets import layout
 from fedreid_jax.data.datasets.records import Count, Dataset, Record
+from fedreid_jax.data.fixtures import large
 
 PATTERN = r'(\d+)_c(\d+)_f\d+\.[a-z]+'
 
@@ -38,6 +39,7 @@ DATASET = Dataset(
   expected=expected,
   protocol='market',
   page='withdrawn by its creators',
+  miniature=large.write_dukemtmc,
   folders=('DukeMTMC-reID',),
   note='withdrawn by its creators: prefer another data set for new work',
 )

@@ -15,6 +15,7 @@ from pathlib import Path
 from fedreid_jax import errors
 from fedreid_jax.data.datasets import layout
 from fedreid_jax.data.datasets.records import Count, Dataset, Record
+from fedreid_jax.data.fixtures import small
 
 PATTERN = r'(\d+)_(\d+)_.*\.jpe?g'
 PARTITIONS = 'features_and_partitions.mat'
@@ -72,6 +73,7 @@ DATASET = Dataset(
   expected=expected,
   protocol='single_shot',
   page='the QMUL underGround Re-IDentification page of C. C. Loy',
+  miniature=small.write_grid,
   folders=('underground_reid', 'GRID'),
   options={'split': ('images', 'official', 'views'), 'trial': tuple(range(10))},
   note='person 0 stands for 775 distractors in every gallery',

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fedreid_jax.data.datasets import halves, layout
 from fedreid_jax.data.datasets.records import Count, Dataset, Record
+from fedreid_jax.data.fixtures import small
 
 
 def read(root: Path, split: str, trial: int) -> list[Record]:
@@ -43,6 +44,7 @@ DATASET = Dataset(
   protocol='single_shot',
   page='the person re-identification page of W.-S. Zheng and S. Gong (Queen '
   'Mary University of London)',
+  miniature=small.write_ilids,
   folders=('i-LIDS_Pedestrian', 'QMUL-iLIDS'),
   options=halves.OPTIONS,
   note="the papers' 'iLIDS-VID' with 119 persons is this set",

@@ -10,6 +10,7 @@ from pathlib import Path
 from fedreid_jax import errors
 from fedreid_jax.data.datasets import layout
 from fedreid_jax.data.datasets.records import Count, Dataset, Record
+from fedreid_jax.data.fixtures import small
 
 SPLITS = 'train-test people splits/train_test_splits_ilidsvid.mat'
 
@@ -59,6 +60,7 @@ DATASET = Dataset(
   expected=expected,
   protocol='market',
   page='the iLIDS-VID page of Queen Mary University of London',
+  miniature=small.write_ilids_vid,
   folders=('iLIDS-VID', 'ilids-vid'),
   options={'frames': ('sequences', 'images'), 'trial': tuple(range(10))},
   note="not the 'iLIDS-VID' of the federated benchmark: that is qmul-ilids",

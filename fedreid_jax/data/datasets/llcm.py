@@ -17,6 +17,7 @@ from fedreid_jax.data.datasets.records import (
   Dataset,
   Record,
 )
+from fedreid_jax.data.fixtures import infrared
 
 SIDES = {'vis': VISIBLE, 'nir': INFRARED}
 PATTERN = r'(\d+)_c(\d+)_.*\.[a-z]+'
@@ -68,6 +69,7 @@ DATASET = Dataset(
   expected=expected,
   protocol='llcm',
   page='the LLCM page of Y. Zhang and H. Wang, by agreement',
+  miniature=infrared.write_llcm,
   folders=('LLCM',),
   options={'direction': regdb.DIRECTIONS},
   note='its paper gives 13,909 test images, its lists hold 15,846',

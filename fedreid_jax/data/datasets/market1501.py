@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fedreid_jax.data.datasets import layout
 from fedreid_jax.data.datasets.records import Count, Dataset, Record
+from fedreid_jax.data.fixtures import large
 
 PATTERN = r'(-1|\d+)_c(\d+)s\d+_\d+_\d+\.[a-z]+'
 
@@ -40,6 +41,7 @@ DATASET = Dataset(
   expected=expected,
   protocol='market',
   page="the project page of L. Zheng (Tsinghua University), 'Person Re-id'",
+  miniature=large.write_market1501,
   folders=('Market-1501-v15.09.15', 'Market-1501'),
   options={'junk': (False, True)},
   note='tables with 19,732 gallery images include 3,819 of junk',

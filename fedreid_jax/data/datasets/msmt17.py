@@ -10,6 +10,7 @@ from pathlib import Path
 from fedreid_jax import errors
 from fedreid_jax.data.datasets import layout
 from fedreid_jax.data.datasets.records import Count, Dataset, Record
+from fedreid_jax.data.fixtures import large
 
 FOLDERS = (('train', 'test'), ('mask_train_v2', 'mask_test_v2'))
 PATTERN = r'(\d+)_\d+_(\d+)_.*\.[a-z]+'
@@ -62,6 +63,7 @@ DATASET = Dataset(
   expected=expected,
   protocol='market',
   page='the MSMT17 page of Peking University (release agreement by e-mail)',
+  miniature=large.write_msmt17,
   folders=('MSMT17_V1', 'MSMT17_V2', 'MSMT17'),
   options={'val': ('train', 'val', 'drop')},
   note='32,621 training images are the lists train and val, 30,248 train only',

@@ -9,6 +9,7 @@ from pathlib import Path
 from fedreid_jax import errors
 from fedreid_jax.data.datasets import halves, layout
 from fedreid_jax.data.datasets.records import Count, Dataset, Record
+from fedreid_jax.data.fixtures import small
 
 
 def read(root: Path, split: str, trial: int) -> list[Record]:
@@ -54,6 +55,7 @@ DATASET = Dataset(
   expected=expected,
   protocol='single_shot',
   page='the 3DPeS page of ImageLab, University of Modena and Reggio Emilia',
+  miniature=small.write_3dpes,
   folders=('3DPeS', '3dpes'),
   options=halves.OPTIONS,
   note='the archive numbers 193 persons, papers give 192',

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedreid_jax.data.datasets import halves, layout
 from fedreid_jax.data.datasets.records import Count, Dataset, Record
+from fedreid_jax.data.fixtures import small
 
 COMMON = 200
 MOST = 10  # training images per track in the federated benchmark
@@ -85,6 +86,7 @@ DATASET = Dataset(
   protocol='single_shot',
   page='the PRID 2011 page of the Institute for Computer Graphics and Vision, '
   'Graz University of Technology',
+  miniature=small.write_prid2011,
   folders=('prid_2011', 'PRID2011'),
   options=halves.OPTIONS,
   note='half a split trains on about 3,744 images: which ones is drawn',

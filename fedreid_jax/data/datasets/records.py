@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedreid_jax.data.fixtures.photos import Photos
+
 VISIBLE, INFRARED = 0, 1
 MODALITIES = ('visible', 'infrared')
 SPLITS = (
@@ -78,6 +80,7 @@ class Dataset(NamedTuple):
     expected: `(**options) -> {split: Count}` of the official archive.
     protocol: name of its test protocol.
     page: official place of its description and distribution.
+    miniature: `(root, photos)`, writes some persons in its official layout.
     folders: names of its unpacked archive, if the root is one level above.
     options: choices of every option, the default first.
     extract: `(root) -> (record) -> uint8 [H, W, 3]` for images in container
@@ -91,6 +94,7 @@ class Dataset(NamedTuple):
   expected: Callable[..., dict[str, Count]]
   protocol: str
   page: str
+  miniature: Callable[[Path, Photos], None]
   folders: tuple[str, ...] = ()
   options: Mapping[str, tuple[Any, ...]] = {}
   extract: Callable[[Path], Extract] | None = None

@@ -17,6 +17,7 @@ from fedreid_jax.data.datasets.records import (
   Dataset,
   Record,
 )
+from fedreid_jax.data.fixtures import infrared
 
 Direction = Literal['infrared-visible', 'visible-infrared']
 DIRECTIONS = get_args(Direction)
@@ -67,6 +68,7 @@ DATASET = Dataset(
   protocol='regdb',
   page='the Dongguk Body-based Person Recognition Database page of Dongguk '
   'University',
+  miniature=infrared.write_regdb,
   folders=('RegDB',),
   options={'trial': tuple(range(1, 11)), 'direction': DIRECTIONS},
   note='train one model for every trial: another trial has its test persons',

@@ -1,58 +1,32 @@
 """All data sets by name, and the function that reads them."""
 
+import importlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from fedreid_jax import errors
-from fedreid_jax.data import files
-from fedreid_jax.data.datasets import (
-  caviar,
-  cifar10,
-  csv_manifest,
-  cuhk01,
-  cuhk02,
-  cuhk03,
-  cuhk_sysu,
-  dukemtmc,
-  grid,
-  ilids,
-  ilids_vid,
-  llcm,
-  market1501,
-  msmt17,
-  pes3d,
-  prid2011,
-  regdb,
-  sysu_mm01,
-  viper,
-)
+from fedreid_jax.core import plugins
+from fedreid_jax.data import datasets, files
 from fedreid_jax.data.datasets.records import Dataset, Record
 
-_ALL = (
-  market1501.DATASET,
-  dukemtmc.DATASET,
-  msmt17.DATASET,
-  cuhk03.NEW,
-  cuhk03.CLASSIC,
-  cuhk01.DATASET,
-  cuhk02.DATASET,
-  prid2011.DATASET,
-  viper.DATASET,
-  pes3d.DATASET,
-  ilids.DATASET,
-  ilids_vid.DATASET,
-  caviar.DATASET,
-  grid.DATASET,
-  cuhk_sysu.DATASET,
-  sysu_mm01.DATASET,
-  regdb.DATASET,
-  llcm.DATASET,
-  cifar10.DATASET,
-  csv_manifest.DATASET,
-)
-DATASETS: dict[str, Dataset] = {dataset.name: dataset for dataset in _ALL}
+
+def _modules() -> Iterator[ModuleType]:
+  """Yields the modules of this package but for this one, by name."""
+  for name in plugins.available(datasets):
+    if f'{datasets.__name__}.{name}' != __name__:
+      yield importlib.import_module(f'{datasets.__name__}.{name}')
+
+
+# Every data set that a module beside this one describes.
+DATASETS: dict[str, Dataset] = {
+  found.name: found
+  for module in _modules()
+  for found in vars(module).values()
+  if isinstance(found, Dataset)
+}
 
 
 def get(name: str) -> Dataset:

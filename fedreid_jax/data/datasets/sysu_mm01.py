@@ -18,6 +18,7 @@ from fedreid_jax.data.datasets.records import (
   Dataset,
   Record,
 )
+from fedreid_jax.data.fixtures import infrared
 
 CAMERAS = {
   1: VISIBLE,
@@ -101,6 +102,7 @@ DATASET = Dataset(
   expected=expected,
   protocol='sysu',
   page='the SYSU-MM01 page of A. Wu (Sun Yat-sen University), by agreement',
+  miniature=infrared.write_sysu_mm01,
   folders=('SYSU-MM01',),
   options={'val': ('train', 'val', 'drop')},
   note='published tables train on train and val together (395 persons)',

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fedreid_jax.data.datasets import halves, layout
 from fedreid_jax.data.datasets.records import Count, Dataset, Record
+from fedreid_jax.data.fixtures import small
 
 
 def read(root: Path, split: str, trial: int) -> list[Record]:
@@ -43,6 +44,7 @@ DATASET = Dataset(
   expected=expected,
   protocol='single_shot',
   page='the VIPeR page of D. Gray (University of California, Santa Cruz)',
+  miniature=small.write_viper,
   folders=('VIPeR', 'VIPeR.v1.0'),
   options=halves.OPTIONS,
 )

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from fedreid_jax.core.types import Array
-from fedreid_jax.data.synthetic import appearance, shapes
+from fedreid_jax.data.synthetic import parameters, shapes
 
 # Kinds of texture; a block is a yoke over the chest, a print is on the chest.
 PLAIN, STRIPES, COLUMNS, CHECKS, BLOCK, PRINT = range(6)
@@ -70,9 +70,9 @@ def arm(canvas, person, pose, x, y, side, shade):
   canvas.lay(
     canvas.cover(jnp.minimum(upper, fore)),
     *shapes.blend(
-      appearance.UPPER, appearance.UPPER_ACCENT, pattern, sleeve * shade
+      parameters.UPPER, parameters.UPPER_ACCENT, pattern, sleeve * shade
     ),
-    (appearance.SKIN, (1 - sleeve) * shade),
+    (parameters.SKIN, (1 - sleeve) * shade),
   )
 
 
@@ -92,13 +92,13 @@ def leg(canvas, person, pose, x, y, side, shade):
   pattern = _texture(
     person.lower_texture, 1.3 * person.frequency, x * 10, y, canvas.pixel
   )
-  canvas.lay(canvas.cover(shoe), (appearance.SHOE, shade))
+  canvas.lay(canvas.cover(shoe), (parameters.SHOE, shade))
   canvas.lay(
     canvas.cover(jnp.minimum(thigh, shin)),
     *shapes.blend(
-      appearance.LOWER, appearance.LOWER_ACCENT, pattern, clothed * shade
+      parameters.LOWER, parameters.LOWER_ACCENT, pattern, clothed * shade
     ),
-    (appearance.SKIN, (1 - clothed) * shade),
+    (parameters.SKIN, (1 - clothed) * shade),
   )
 
 
@@ -138,12 +138,12 @@ def trunk(canvas, person, pose, x, y, light, folds):
   canvas.lay(
     canvas.cover(jnp.maximum(jnp.abs(x) - half, torso)),
     *shapes.blend(
-      appearance.UPPER, appearance.UPPER_ACCENT, pattern, shade * (1 - inner)
+      parameters.UPPER, parameters.UPPER_ACCENT, pattern, shade * (1 - inner)
     ),
-    (appearance.INNER, shade * inner),
+    (parameters.INNER, shade * inner),
   )
   neck, _ = shapes.capsule(x, y, (0.0, 0.12), (0.0, 0.175), 0.030, 0.034)
-  canvas.lay(canvas.cover(neck), (appearance.SKIN, 0.78))
+  canvas.lay(canvas.cover(neck), (parameters.SKIN, 0.78))
   flare = 1 + 0.9 * person.skirt * jnp.clip(y - 0.5, 0, 0.3)
   end = jnp.where(person.skirt > 0, person.leg, 0.57)
   hips = jnp.maximum(0.46 - y, y - end)
@@ -152,7 +152,7 @@ def trunk(canvas, person, pose, x, y, light, folds):
   )
   canvas.lay(
     canvas.cover(jnp.maximum(jnp.abs(x) - half * flare, hips)),
-    *shapes.blend(appearance.LOWER, appearance.LOWER_ACCENT, pattern, shade),
+    *shapes.blend(parameters.LOWER, parameters.LOWER_ACCENT, pattern, shade),
   )
 
 
@@ -174,13 +174,13 @@ def head(canvas, person, pose, x, y, light):
   hat = jnp.where(person.hat == CAP, jnp.minimum(crown, peak), crown)
   canvas.lay(
     canvas.cover(hat) * jnp.where(person.hat != NO_HAT, 1.0, 0.0),
-    (appearance.HAT, shade),
+    (parameters.HAT, shade),
   )
   hairy = jnp.where(person.hair > 0, canvas.cover(y - line), 0.0)
   canvas.lay(
     canvas.cover(skull - 0.004 * hairy),
-    (appearance.HAIR, hairy * shade),
-    (appearance.SKIN, (1 - hairy) * shade),
+    (parameters.HAIR, hairy * shade),
+    (parameters.SKIN, (1 - hairy) * shade),
   )
 
 
@@ -192,7 +192,7 @@ def mane(canvas, person, pose, x, y, near):
     x, y, (back, 0.06), (back, 0.03 + person.hair), wide, wide * 0.9
   )
   shown = (person.hair > 0.10) & ((pose.cos < 0) == near)
-  canvas.lay(jnp.where(shown, canvas.cover(fall), 0.0), (appearance.HAIR, 0.85))
+  canvas.lay(jnp.where(shown, canvas.cover(fall), 0.0), (parameters.HAIR, 0.85))
 
 
 def bag(canvas, person, pose, x, y, near):
@@ -214,7 +214,7 @@ def bag(canvas, person, pose, x, y, near):
   shown = (person.bag != NO_BAG) & ((ahead > 0) == near)
   cover = canvas.cover(jnp.where(is_pack, pack, hang) - 0.006)
   rim = 0.85 + 0.2 * shapes.wave(y * 8.0, 0.125, canvas.pixel)
-  canvas.lay(jnp.where(shown, cover, 0.0), (appearance.BAG, rim))
+  canvas.lay(jnp.where(shown, cover, 0.0), (parameters.BAG, rim))
 
 
 def straps(canvas, person, pose, x, y):
@@ -227,4 +227,4 @@ def straps(canvas, person, pose, x, y):
   is_pack = person.bag == BACKPACK
   strap = jnp.maximum(jnp.where(is_pack, pair, slung) - 0.009, 0.165 - y)
   worn = (is_pack & (pose.cos > 0)) | (person.bag == SHOULDER_BAG)
-  canvas.lay(jnp.where(worn, canvas.cover(strap), 0.0), (appearance.BAG, 0.8))
+  canvas.lay(jnp.where(worn, canvas.cover(strap), 0.0), (parameters.BAG, 0.8))

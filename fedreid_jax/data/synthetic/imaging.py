@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 
 from fedreid_jax.core.types import Array
-from fedreid_jax.data.synthetic import appearance, body, shapes
+from fedreid_jax.data.synthetic import body, parameters, shapes
 
 
 def _grid(height, width):
@@ -33,7 +33,7 @@ def _occluder(canvas, shot, x, y):
   cover = canvas.cover(distance) * jnp.where(shot.occluder == 2, bars, 1.0)
   worn = jnp.where((y < 0.16) | (y > 0.52), 0.45, 0.9)
   shade = jnp.where(shot.occluder == 3, worn, 0.7 + 0.25 * y)
-  canvas.lay(cover, (appearance.OCCLUDER, shade))
+  canvas.lay(cover, (parameters.OCCLUDER, shade))
 
 
 def _scenery(canvas, camera, shot, x, y, feet):
@@ -55,7 +55,7 @@ def _scenery(canvas, camera, shot, x, y, feet):
   canvas.lay(
     ground,
     *shapes.blend(
-      appearance.GROUND, appearance.GROUND_DETAIL, 0.7 * tiles, shade
+      parameters.GROUND, parameters.GROUND_DETAIL, 0.7 * tiles, shade
     ),
   )
   leaves = shapes.cloud(u * 22, y * 22, camera.seed) * 0.6 + 0.4 * grain
@@ -69,7 +69,7 @@ def _scenery(canvas, camera, shot, x, y, feet):
   canvas.lay(
     1.0,
     *shapes.blend(
-      appearance.WALL, appearance.WALL_DETAIL, structure, 0.75 + 0.35 * grain
+      parameters.WALL, parameters.WALL_DETAIL, structure, 0.75 + 0.35 * grain
     ),
   )
 
@@ -146,9 +146,9 @@ def _develop(planes, camera, shot, infrared):
 
 
 def photograph(
-  person: appearance.Identity,
-  camera: appearance.Camera,
-  shot: appearance.Shot,
+  person: parameters.Identity,
+  camera: parameters.Camera,
+  shot: parameters.Shot,
   infrared: Array,
   *,
   height: int,

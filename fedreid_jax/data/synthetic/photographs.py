@@ -209,8 +209,23 @@ def generate(
   ids = np.stack([np.full_like(person, domain), person, camera, shot])
   kind = np.int32(MODALITIES.index(modality))
   which = np.uint32(seed), kind, np.float32(brightness_correlation)
-  images = np.empty((len(person), height, width, 3), np.uint8)
-  for start in range(0, len(person), _BATCH):
+  return Sample(_rendered(which, ids, height, width), person, camera)
+
+
+def _rendered(
+  which: tuple, ids: np.ndarray, height: int, width: int
+) -> np.ndarray:
+  """Renders images in batches, uint8 `[M, H, W, 3]`.
+
+  Args:
+    which: seed, modality and brightness correlation.
+    ids: domain, identity, camera and shot of each image, int32 `[4, M]`.
+    height: H, pixels.
+    width: W, pixels.
+  """
+  num = ids.shape[1]
+  images = np.empty((num, height, width, 3), np.uint8)
+  for start in range(0, num, _BATCH):
     rows = ids[:, start : start + _BATCH]
     num_rows = rows.shape[1]
     # The last batch is padded, so that all counts need one compilation.
@@ -218,7 +233,7 @@ def generate(
     scenes = _sample_batch(*jax.device_put((*which, *rows)))
     batch = _photograph_batch(scenes, height=height, width=width)
     images[start : start + num_rows] = jax.device_get(batch)[:num_rows]
-  return Sample(images, person, camera)
+  return images
 
 
 def _check(floor: int, **arguments: int) -> None:

@@ -9,7 +9,7 @@ material, so that colour is one small product at the end.
 import jax.numpy as jnp
 
 from fedreid_jax.core.types import Array
-from fedreid_jax.data.synthetic import appearance
+from fedreid_jax.data.synthetic import parameters
 
 
 def hash_grid(x: Array, y: Array, seed: Array) -> Array:
@@ -68,7 +68,7 @@ class Canvas:
 
   def __init__(self, pixel):
     self.pixel, self.clear = pixel, 1.0
-    self.planes: list = [0.0] * appearance.MATERIALS
+    self.planes: list = [0.0] * parameters.MATERIALS
 
   def cover(self, distance):
     """Returns the coverage in [0, 1] of the shape `distance < 0`."""

@@ -1,0 +1,264 @@
+"""The bugs of `benchmarks.mutants`, each a change of one line.
+
+`BUGS` lists them by the file that has the bug and the tests that must fail: the
+text that occurs once in the file, and the text that replaces it.
+"""
+
+from typing import NamedTuple
+
+
+class Mutant(NamedTuple):
+  """A bug.
+
+  Attributes:
+    file: of the package.
+    old: text that occurs once in it.
+    new: text instead.
+    tests: file under `tests/`.
+  """
+
+  file: str
+  old: str
+  new: str
+  tests: str
+
+
+BUGS = (
+  (
+    ('core/aggregation.py', 'core/test_uploads.py'),
+    (
+      ('real = (uploads.index >= 0) & uploads.finite', 'real = uploads.finite'),
+      (
+        'real = (uploads.index >= 0) & uploads.finite',
+        'real = uploads.index >= 0',
+      ),
+      (
+        '.reshape(leaf.shape[0], -1).all(axis=1)',
+        '.reshape(leaf.shape[0], -1).any(axis=1)',
+      ),
+      (
+        'rows / rows.sum(axis=1, keepdims=True)',
+        'rows / rows.sum(axis=0, keepdims=True)',
+      ),
+      ('jnp.where(members, raw, 0.0)', 'jnp.where(members, raw, 1.0)'),
+      (
+        '~(finite & (rows != 0).any(axis=1))',
+        '~(finite | (rows != 0).any(axis=1))',
+      ),
+      (
+        'jnp.where(bad[:, None], sizes, rows)',
+        'jnp.where(bad[:, None], rows, sizes)',
+      ),
+      ("first if rule == 'first_client'", "first if rule != 'first_client'"),
+      ('jnp.where(w == 0.0, 0.0, w * v[None])', 'w * v[None]'),
+      ('(weight != 0.0).any(axis=0)', '(weight != 0.0).all(axis=0)'),
+      ('mean + rest * old', 'mean + old'),
+      ('return -jnp.where(share > 0', 'return jnp.where(share > 0'),
+    ),
+  ),
+  (
+    ('core/server_round.py', 'core/test_server_round.py'),
+    (('order.argmin(axis=1)', 'order.argmax(axis=1)'),),
+  ),
+  (
+    ('core/server_round.py', 'core/test_simulation.py'),
+    (
+      (
+        'jnp.arange(num_groups)[:, None]) & valid[None]',
+        'jnp.arange(num_groups)[:, None])',
+      ),
+    ),
+  ),
+  (
+    ('core/batch_stats.py', 'core/test_batch_stats.py'),
+    (
+      ('share * (1.0 - share)', 'share * share'),
+      ('found.count >= FEWEST_IMAGES', 'found.count > FEWEST_IMAGES'),
+      ('share = b.count', 'share = a.count'),
+    ),
+  ),
+  (
+    ('core/cohort.py', 'core/test_cohort.py'),
+    (
+      ('(-sizes[k], k)', '(sizes[k], k)'),
+      ('math.ceil(fraction', 'math.floor(fraction'),
+      ('for k in sorted(members)', 'for k in members'),
+      ('most.max()', 'most.min()'),
+      (
+        'rows[lane, :steps] = plan.rows + placement.first_row[k]',
+        'rows[lane, :steps] = plan.rows',
+      ),
+    ),
+  ),
+  (
+    ('core/optimizers.py', 'core/test_optimizers.py'),
+    (
+      ('params[name] - (lr', 'params[name] + (lr'),
+      ('cotangent + weight_decay', 'cotangent - weight_decay'),
+    ),
+  ),
+  (
+    ('core/optimizers.py', 'core/test_accumulated.py'),
+    (('buffer if nesterov else', 'buffer if not nesterov else'),),
+  ),
+  (
+    ('core/optimizers.py', 'core/test_optimizers.py'),
+    (
+      ('(jnp.floor(round_) + 1)', 'jnp.floor(round_)'),
+      ('int(m) if m >= 1', 'int(m) if m > 1'),
+    ),
+  ),
+  (
+    ('core/local_step.py', 'algorithms/test_fedsgd.py'),
+    (('task.num_steps - 1', 'task.num_steps'),),
+  ),
+  (
+    ('core/param_filter.py', 'core/test_param_filter.py'),
+    (('if n not in chosen', 'if n in chosen'),),
+  ),
+  (
+    ('core/prng.py', 'core/test_cohort.py'),
+    (
+      ("'big') >> 1", "'little') >> 1"),
+      ('[seed, int(stream), round_, uid]', '[seed, int(stream), 0, uid]'),
+    ),
+  ),
+  (
+    ('core/compose.py', 'core/test_compose.py'),
+    (('if len(owners) > 1', 'if len(owners) > 2'),),
+  ),
+  (
+    ('core/round_log.py', 'core/test_round_log.py'),
+    (
+      ('np.median(means)', 'np.mean(means)'),
+      ('v[valid].sum()', 'v.sum()'),
+    ),
+  ),
+  (
+    ('losses/circle.py', 'losses/test_circle.py'),
+    (
+      ('same & real & ~jnp.eye(len(labels), dtype=bool)', 'same & real'),
+      ('/ (num * num)', '/ num'),
+    ),
+  ),
+  (
+    ('losses/dense_triplet.py', 'losses/test_dense_triplet.py'),
+    (('positive - negative + margin', 'negative - positive + margin'),),
+  ),
+  (
+    ('losses/discrepancy.py', 'losses/test_discrepancy.py'),
+    (
+      ('count * (count - 1)', 'count * count'),
+      ('(log_a, log_p)', '(log_p, log_a)'),
+    ),
+  ),
+  (
+    ('losses/distill.py', 'losses/test_distill.py'),
+    (
+      ('temperature**2 *', 'temperature *'),
+      ('(log_p, log_q)', '(log_q, log_p)'),
+    ),
+  ),
+  (
+    ('losses/embedding_expansion.py', 'losses/test_embedding_expansion.py'),
+    (('~same & first[None]', '~same'),),
+  ),
+  (
+    ('losses/hallucination.py', 'losses/test_hallucination.py'),
+    (
+      ('jnp.maximum(raw, FLOOR)', 'jnp.minimum(raw, FLOOR)'),
+      ('lowest = -p', 'lowest = p'),
+    ),
+  ),
+  (
+    ('losses/identity.py', 'losses/test_identity.py'),
+    (
+      ('jnp.where(valid, values, 0.0).sum()', 'values.sum()'),
+      ('/ real.sum(axis=1)', '/ real.shape[1]'),
+    ),
+  ),
+  (
+    ('losses/metric.py', 'losses/test_metric.py'),
+    (('distance, FAR).min(axis=1)', 'distance, FAR).max(axis=1)'),),
+  ),
+  (
+    ('losses/rectification.py', 'losses/test_rectification.py'),
+    (('valid & present[labels]', 'valid'),),
+  ),
+  (
+    ('losses/similarity.py', 'losses/test_similarity.py'),
+    (('* (y * y).sum(-1)', '* (x * x).sum(-1)'),),
+  ),
+  (
+    ('losses/style.py', 'losses/test_style_loss.py'),
+    (('(n - enhanced_n)', '(enhanced_n - n)'),),
+  ),
+  (
+    ('losses/weighted_triplet.py', 'losses/test_weighted_triplet.py'),
+    (
+      ('negative, -1.0)', 'negative, 1.0)'),
+      ('gap > 0', 'gap < 0'),
+    ),
+  ),
+  (
+    ('evaluation/positions.py', 'evaluation/test_ranking.py'),
+    (
+      ("count('left'), count('right')", "count('right'), count('left')"),
+      ('- nearer > num_equal', '- nearer >= num_equal'),
+      ('(drawn < right)', '(drawn > right)'),
+      (
+        'before[:first] |= distance[:first] ==',
+        'before[first:] |= distance[first:] ==',
+      ),
+    ),
+  ),
+  (
+    ('evaluation/ranking.py', 'evaluation/test_ranking.py'),
+    (
+      ('positions > 0, hits', 'positions > 1, hits'),
+      ('(positions[-1] + 1)', '(positions[0] + 1)'),
+      ('scores.first < rank', 'scores.first <= rank'),
+    ),
+  ),
+  (
+    ('evaluation/rerank.py', 'evaluation/test_rerank.py'),
+    (
+      ('common > 2 / 3', 'common >= 2 / 3'),
+      ('options.k1 / 2)) + 1', 'options.k1 / 2))'),
+    ),
+  ),
+  (
+    ('evaluation/distances.py', 'evaluation/test_distances.py'),
+    (
+      ('- 2.0 * products, 0.0', '- products, 0.0'),
+      ('* BLOCK >= chunk', '* BLOCK > chunk'),
+    ),
+  ),
+  (
+    ('evaluation/gallery_sampling.py', 'evaluation/test_gallery_sampling.py'),
+    (('.ravel() - 1', '.ravel()'),),
+  ),
+  (
+    ('evaluation/half_splits.py', 'evaluation/test_half_splits.py'),
+    (
+      (
+        'cameras[images] != cameras[query]',
+        'cameras[images] == cameras[query]',
+      ),
+    ),
+  ),
+  (
+    ('evaluation/ensembles.py', 'evaluation/test_ensembles.py'),
+    (('len(members) < 2', 'len(members) < 1'),),
+  ),
+  (
+    ('evaluation/classification.py', 'evaluation/test_classification.py'),
+    (('axis=1) > 1', 'axis=1) >= 1'),),
+  ),
+)
+
+MUTANTS = tuple(
+  Mutant(file, old, new, tests)
+  for (file, tests), bugs in BUGS
+  for old, new in bugs
+)

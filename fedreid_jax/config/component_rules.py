@@ -1,0 +1,138 @@
+"""Rules for the fields of a configuration that lists a component."""
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from fedreid_jax.core import patterns
+
+# (Whether the rule is violated, field, problem, fix).
+Rule = tuple[Any, str, str, str]
+
+OWN_LABELS = ('by_dataset', 'by_camera', 'by_identity')
+# Parameters of the neck; if they are personal, the server cannot embed images.
+NECK = 'params/neck/fc/kernel'
+
+
+def _own_labels(c: Any) -> bool:
+  """Returns whether clients number their own identities."""
+  return (
+    not c.data.labels
+    and c.data.client_split in OWN_LABELS
+    and (len(c.data.sources) != 1 or c.data.client_split != 'by_dataset')
+  )
+
+
+def _counts_steps(component: str, c: Any) -> Iterator[Rule]:
+  """Yields the rules of a method that divides by the number of steps."""
+  yield (
+    c.local.accumulate,
+    'local.accumulate',
+    f'{component} needs the number of local steps, but there is only one step',
+    'set it to False',
+  )
+  yield (
+    not c.optim.reset_each_round,
+    'optim.reset_each_round',
+    f'{component} needs a momentum of zero at the start of every round',
+    'set it to True',
+  )
+  yield (
+    c.optim.name != 'sgd',
+    'optim.name',
+    f'{component} is defined for SGD, not {c.optim.name}',
+    'set it to sgd',
+  )
+
+
+def _needs_public(component: str, c: Any) -> Iterator[Rule]:
+  """Yields the rule of a method that compares models on public images."""
+  yield (
+    c.model.modality_specific_stages > 0,
+    'model.modality_specific_stages',
+    'public images have no modality',
+    f'set it to 0 with {component}',
+  )
+
+
+def _embeds_at_server(component: str, c: Any) -> Iterator[Rule]:
+  """Yields the rules of a server that embeds images with clients' models."""
+  personal = 'fedpav' in c.components and not patterns.Pattern(
+    c.fedpav.shared, 'fedpav.shared'
+  ).match(NECK)
+  yield (
+    personal and c.model.neck in ('bottleneck', 'mapping'),
+    'fedpav.shared',
+    f'{component} compares embeddings, but the neck is not shared',
+    'share the parameters of the neck',
+  )
+  yield from _needs_public(component, c)
+
+
+def _cdw(c: Any) -> Iterator[Rule]:
+  if c.cdw.batch == 'public':
+    yield from _needs_public('cdw.batch=public', c)
+
+
+def _dfh(c: Any) -> Iterator[Rule]:
+  pooled = c.dfh.space == 'f'
+  yield (
+    pooled != (c.model.neck == 'none'),
+    'dfh.space',
+    f'{c.dfh.space!r} with neck {c.model.neck!r}: statistics, classifier and '
+    'retrieval would use different features',
+    "set model.neck='none'" if pooled else "set it to 'f', or choose a neck",
+  )
+
+
+def _dppt(c: Any) -> Iterator[Rule]:
+  yield (
+    _own_labels(c) or c.data.labels == 'max',
+    'data.labels',
+    'dppt needs the same label for a person at all clients',
+    "set data.client_split to 'camera_independent' or "
+    "'entity_independent', or data.labels to 'global'",
+  )
+
+
+def _fedavg(c: Any) -> Iterator[Rule]:
+  yield (
+    _own_labels(c),
+    'data.labels',
+    'the classifier is shared, but clients number their own identities',
+    "set it to 'concat', 'max' or 'global', or use 'fedpav'",
+  )
+
+
+def _fednova(c: Any) -> Iterator[Rule]:
+  yield from _counts_steps('fednova', c)
+  yield (
+    'fedprox' in c.components and c.fednova.mu != c.fedprox.mu,
+    'fednova.mu',
+    f'{c.fednova.mu}, but the proximal weight is {c.fedprox.mu}',
+    'set it to fedprox.mu',
+  )
+
+
+def _local_expert(c: Any) -> Iterator[Rule]:
+  yield (
+    c.local_expert.frozen and not c.start_from,
+    'start_from',
+    'a frozen expert needs a trained model',
+    'set it to the work directory of a finished run',
+  )
+
+
+COMPONENTS: Mapping[str, Callable[[Any], Iterator[Rule]]] = {
+  'cdw': _cdw,
+  'client_clustering': functools.partial(
+    _embeds_at_server, 'client_clustering'
+  ),
+  'dfh': _dfh,
+  'dppt': _dppt,
+  'fedavg': _fedavg,
+  'fednova': _fednova,
+  'kd': functools.partial(_embeds_at_server, 'kd'),
+  'local_expert': _local_expert,
+  'scaffold': functools.partial(_counts_steps, 'scaffold'),
+}

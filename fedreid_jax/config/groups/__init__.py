@@ -1,0 +1,24 @@
+"""The fields of a configuration that do not belong to components.
+
+`Run` has the fields at the top level; every other class is the group of its
+name. The fields of components are declared next to their `make`. A running
+program does not import this package: like the declarations of components, its
+declarations are read from the source (`config.declared`), so that JAX is not
+imported.
+"""
+
+from fedreid_jax.config.groups.images import Augment, Data
+from fedreid_jax.config.groups.run import Evaluation, Execution, Run
+from fedreid_jax.config.groups.training import Local, Loss, Model, Optim
+
+__all__ = [
+  'Augment',
+  'Data',
+  'Evaluation',
+  'Execution',
+  'Local',
+  'Loss',
+  'Model',
+  'Optim',
+  'Run',
+]

@@ -1,0 +1,197 @@
+"""The fields of images: their sources, their clients, their augmentation."""
+
+import dataclasses
+from typing import Annotated, Literal
+
+from fedreid_jax.config.groups.run import SEED
+from fedreid_jax.core.options import Range, Regex
+from fedreid_jax.core.plugins import SOURCE
+from fedreid_jax.data.client_split import ClientSplit, Labels
+from fedreid_jax.data.colour import Infrared, Kind
+from fedreid_jax.data.datasets.regdb import Direction
+from fedreid_jax.data.decoder import MAX_PIXELS, Resample
+
+PIXELS = Range(8, 4096)
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+  """Images and their split over clients."""
+
+  source: Annotated[
+    Literal['synthetic', 'folder', 'datasets'], SOURCE, 'source of the images'
+  ] = 'synthetic'
+  root: Annotated[
+    str,
+    'folder: directory of the domains; datasets: directory of one data set or '
+    'of all',
+  ] = ''
+  task: Annotated[
+    Literal['retrieval', 'classification'],
+    'retrieval of persons, or classification with classes common to all '
+    'clients',
+  ] = 'retrieval'
+  client_split: Annotated[
+    ClientSplit,
+    'split of the images over clients; iid and dirichlet split one domain over '
+    'num_clients, camera_ and entity_ are visible-infrared',
+  ] = 'by_dataset'
+  num_clients: Annotated[int, Range(1), 'iid, dirichlet: number of clients'] = 4
+  concentration: Annotated[
+    float,
+    Range(1e-3),
+    "dirichlet: concentration of each class's distribution over the clients",
+  ] = 0.5
+  labels: Annotated[Labels, 'label space of a shared classifier'] = ''
+  sources: Annotated[
+    tuple[str, ...],
+    'domains to train on, one client per domain; empty means all remaining '
+    'domains',
+  ] = ()
+  targets: Annotated[tuple[str, ...], 'held-out domains for evaluation'] = ()
+  public: Annotated[
+    str, 'domain of unlabelled images that the server and all clients can use'
+  ] = ''
+  query: Annotated[
+    str,
+    "folder: queries of a target: 'first_per_camera', 'first' (of each "
+    "identity) or 'camera=NAME+NAME'",
+  ] = 'first_per_camera'
+  identity_pattern: Annotated[
+    str,
+    Regex(1),
+    'folder: regular expression of the path within a domain; its group is the '
+    'identity',
+  ] = r'^([^/]+)/'
+  camera_pattern: Annotated[
+    str,
+    Regex(1),
+    'folder: regular expression of the path within a domain; its group is the '
+    'camera',
+  ] = r'_(\d+)\.[^.]+$'
+  height: Annotated[
+    int,
+    PIXELS,
+    'image height in pixels; images are resized once, when they are read',
+  ] = 64
+  width: Annotated[int, PIXELS, 'image width in pixels'] = 32
+  channels: Annotated[Literal['rgb', 'grey'], 'channels of images'] = 'rgb'
+  invert: Annotated[
+    bool, 'folder: invert images, for dark strokes on a white background'
+  ] = False
+  mean: Annotated[
+    tuple[float, ...], 'mean of the normalisation, one value per channel'
+  ] = (0.485, 0.456, 0.406)
+  std: Annotated[
+    tuple[float, ...],
+    'standard deviation of the normalisation, one value per channel',
+  ] = (0.229, 0.224, 0.225)
+  on_bad_image: Annotated[
+    Literal['error', 'skip'], 'treatment of unreadable files'
+  ] = 'error'
+  resample: Annotated[Resample, 'filter for resizing'] = 'bicubic'
+  max_pixels: Annotated[
+    int,
+    Range(64, 89_478_485),  # Pillow does not open larger files.
+    'maximum number of pixels of a file; a larger file is not decoded',
+  ] = MAX_PIXELS
+  fast_decode: Annotated[
+    bool, 'decode JPEG files at a fraction of their size; pixels differ'
+  ] = False
+  allow_overlap: Annotated[
+    bool, 'allow a domain, or identical files, in both sources and targets'
+  ] = False
+  world_seed: Annotated[
+    int, SEED, 'random seed of synthetic images and random splits'
+  ] = 0
+  identities: Annotated[
+    int, Range(1), 'synthetic: number of identities of a source domain'
+  ] = 48
+  cameras: Annotated[
+    int, Range(0), 'synthetic: number of visible cameras of every domain'
+  ] = 4
+  infrared: Annotated[
+    int, Range(0), 'synthetic: number of infrared cameras of every domain'
+  ] = 0
+  brightness_correlation: Annotated[
+    float,
+    Range(0, 1),
+    "synthetic: weight of a garment's visible brightness in its infrared "
+    'reflectance; the rest is random',
+  ] = 0.0
+  shots: Annotated[
+    int, Range(1), 'synthetic: number of images of an identity per camera'
+  ] = 4
+  target_identities: Annotated[
+    int, Range(1), 'synthetic: number of identities of a target domain'
+  ] = 60
+  direction: Annotated[
+    Direction, 'visible-infrared: modality of queries, then of the gallery'
+  ] = 'infrared-visible'
+  search: Annotated[
+    Literal['all', 'indoor'], 'SYSU-MM01: cameras of the gallery'
+  ] = 'all'
+  shots_per_camera: Annotated[
+    int,
+    Range(1),
+    'SYSU-MM01: gallery images per camera, 1 (single-shot) or 10 (multi-shot)',
+  ] = 1
+  gallery_sampling: Annotated[
+    Literal['agw', 'official'], 'SYSU-MM01: sampling of galleries'
+  ] = 'agw'
+  trials: Annotated[
+    int, Range(1, 10), 'SYSU-MM01, LLCM: number of random galleries'
+  ] = 10
+  target_shots: Annotated[
+    int,
+    Range(2),
+    'synthetic: images of an identity per camera of a target; the first is a '
+    'query, the others are in the gallery',
+  ] = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Augment:
+  """Random augmentation of training images."""
+
+  pad: Annotated[
+    int, Range(0), 'zero padding in pixels before a random crop'
+  ] = 4
+  flip: Annotated[float, Range(0, 1), 'probability of mirroring'] = 0.5
+  erase: Annotated[float, Range(0, 1), 'probability of erasing a rectangle'] = (
+    0.0
+  )
+  erase_fill: Annotated[
+    tuple[float, ...],
+    'fill value of the rectangle after normalisation, one per channel; empty '
+    'means zeros',
+  ] = ()
+  erase_area: Annotated[
+    tuple[float, ...],
+    'smallest and largest area of the rectangle as a fraction of the image',
+  ] = (0.02, 0.4)
+  erase_tries: Annotated[
+    int,
+    Range(1, 1000),
+    'maximum number of rectangles that are sampled until one fits',
+  ] = 1
+  grey: Annotated[
+    float,
+    Range(0, 1),
+    'probability of conversion to grey, before normalisation',
+  ] = 0.0
+  channel: Annotated[
+    float, Range(0, 1), 'probability that one channel replaces all'
+  ] = 0.0
+  channel_kinds: Annotated[
+    Kind,
+    'channels that can replace all channels, including luminance',
+  ] = 'exchange'
+  infrared: Annotated[
+    Infrared,
+    'colour augmentation of infrared images: same as visible images, of CAJ '
+    '(adapt) or with rotated hues (hue)',
+  ] = 'same'
+  copies: Annotated[
+    Literal['', Kind], 'pk_caj: colour change of the second third of a batch'
+  ] = ''

@@ -1,0 +1,113 @@
+"""The fields of a run: its method, its rounds, its tests, its devices."""
+
+import dataclasses
+from typing import Annotated, Literal
+
+from fedreid_jax.core.aggregation import BatchStatsRule
+from fedreid_jax.core.options import Range
+from fedreid_jax.evaluation.distances import Metric
+from fedreid_jax.evaluation.protocols import ProtocolName
+
+SEED = Range(0, 2**31 - 1)
+Feature = Literal['embedding', 'feature']
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """The method and its rounds."""
+
+  name: Annotated[
+    str, 'name of the recipe, part of the default work directory'
+  ] = 'run'
+  components: Annotated[
+    tuple[str, ...],
+    'components of the method, in order; plug-ins are given by their module or '
+    'entry point',
+  ] = ('fedpav',)
+  seed: Annotated[
+    int, SEED, 'random seed of models, batches, augmentation and cohorts'
+  ] = 0
+  rounds: Annotated[int, Range(1), 'number of communication rounds'] = 20
+  fraction: Annotated[
+    float,
+    Range(1e-9, 1),
+    'fraction of the clients in a round; their number is rounded up',
+  ] = 1.0
+  batch_stats_rule: Annotated[
+    BatchStatsRule, 'aggregation of running statistics'
+  ] = 'average'
+  checkpoint_every: Annotated[
+    int,
+    Range(1),
+    'rounds between checkpoints; the last round and signals also save one',
+  ] = 5
+  start_from: Annotated[
+    str, 'work directory of a run whose last models initialise this run'
+  ] = ''
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+  """Tests during and after training."""
+
+  every: Annotated[
+    int,
+    Range(1),
+    'rounds between evaluations; the first and last rounds are always '
+    'evaluated',
+  ] = 5
+  protocol: Annotated[
+    Literal['', ProtocolName],
+    "evaluation protocol; empty means the target's own",
+  ] = ''
+  rerank: Annotated[bool, 'use k-reciprocal re-ranking'] = False
+  metric: Annotated[Metric, 'distance between features'] = 'euclidean'
+  feature: Annotated[
+    Feature,
+    'ranked feature: after (embedding) or before (feature) the neck',
+  ] = 'embedding'
+  report_both_neck_features: Annotated[
+    bool, 'evaluate the other feature as well'
+  ] = False
+  batch_stats: Annotated[
+    Literal['running', 'source'],
+    'moments of batch normalisation; source re-estimates them at the tested '
+    "weights on the clients' own images",
+  ] = 'running'
+  flip: Annotated[
+    bool, "average an image's feature with that of its mirror image"
+  ] = False
+  ranks: Annotated[
+    tuple[int, ...], Range(1), 'ranks of the cumulative match curve'
+  ] = (1, 5, 10)
+  batch: Annotated[int, Range(1), 'number of images on a device at a time'] = (
+    128
+  )
+  ensemble: Annotated[
+    tuple[Literal['concat', 'average'], ...],
+    "additional ensembles of the clients' models to evaluate",
+  ] = ()
+  ensemble_norm: Annotated[
+    bool, 'concat: scale the concatenated features to unit length first'
+  ] = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Execution:
+  """Use of devices and memory by a run."""
+
+  deterministic: Annotated[
+    bool, 'produce the same bits on 1, 2, 4 and 8 devices'
+  ] = True
+  width: Annotated[
+    int,
+    Range(0),
+    'number of clients vmapped at a time, 0 means all; values other than 1 are '
+    'not deterministic',
+  ] = 1
+  devices: Annotated[
+    int, Range(0), 'number of devices; 0 means at most one per client'
+  ] = 0
+  image_budget_mb: Annotated[
+    float, Range(0), 'limit of images on a device in MB; 0 means no limit'
+  ] = 0.0

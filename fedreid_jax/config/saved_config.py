@@ -1,0 +1,58 @@
+"""Configurations of saved runs, of this edition and of the first one."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fedreid_jax import errors
+from fedreid_jax.config import parsing, renamed, schema
+
+
+def from_json(saved: dict[str, Any], changes: Sequence[str], where: str) -> Any:
+  """Returns the configuration of a saved run after changes of fields.
+
+  Fields of a run of the first edition get their present names, and fields that
+  did not exist then get their defaults.
+
+  Args:
+    saved: content of config.json.
+    changes: FIELD=VALUE pairs.
+    where: path of the file.
+
+  Raises:
+    IntegrityError: if a field is missing or unknown, or its value is not
+      allowed.
+    ConfigError: if a changed field does not exist or its value is not allowed.
+  """
+  flat = {
+    name: parsing.as_tuples(value)
+    for name, value in parsing.flatten(saved).items()
+  }
+  old = renamed.translate(flat)
+  flat = old or flat
+  config = schema.default()
+  for name in schema.PLUGGED:
+    if name in flat:
+      _restore(config, name, flat, where)
+  known = parsing.declarations(config)
+  for what, keys in (
+    ('has no', set() if old else known.keys() - flat.keys()),
+    ('has an unknown', flat.keys() - known.keys()),
+  ):
+    if keys:
+      raise errors.IntegrityError(
+        f'{what} {min(keys)}',
+        where,
+        'restore the file from a copy, or give --config',
+      )
+  for name in flat:
+    _restore(config, name, flat, where)
+  return parsing.change(config, changes, '--set')
+
+
+def _restore(config: Any, name: str, flat: dict[str, Any], where: str) -> None:
+  try:
+    parsing.assign(config, name, parsing.declarations(config)[name], flat[name])
+  except errors.ConfigError as error:
+    raise errors.IntegrityError(
+      f'{error.where}: {error.what}', where, 'restore the file from a copy'
+    ) from error

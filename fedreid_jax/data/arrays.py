@@ -1,0 +1,108 @@
+"""Clients and federations of arrays, for simulations from Python."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedreid_jax import errors
+from fedreid_jax.core import types
+from fedreid_jax.data.federation import Federation, Images
+
+
+def client_data(
+  name: str,
+  images: np.ndarray,
+  labels: Sequence[int] | np.ndarray,
+  cameras: Sequence[int] | np.ndarray | None = None,
+  modalities: Sequence[int] | np.ndarray | None = None,
+  num_identities: int | None = None,
+) -> types.ClientData:
+  """Returns a client of arrays.
+
+  >>> import numpy as np
+  >>> import fedreid_jax as fr
+  >>> images = np.zeros((3, 16, 8, 3), np.uint8)
+  >>> client = fr.client_data('entrance', images, [0, 1, 1])
+  >>> client.num_images, client.num_identities
+  (3, 2)
+
+  Args:
+    name: unique; its hash is the root of the client's random numbers.
+    images: uint8 `[M, H, W, ch]`.
+    labels: identities, dense from 0, `[M]`.
+    cameras: `[M]`, by default 0.
+    modalities: 0 visible, 1 infrared, `[M]`, by default 0.
+    num_identities: `C`, by default the largest label plus one.
+
+  Raises:
+    DataError: for arrays that do not belong together.
+  """
+  labels = np.asarray(labels, np.int32)
+  size = len(images)
+  columns = {
+    'labels': labels,
+    'cameras': np.zeros(size, np.int32) if cameras is None else cameras,
+    'modalities': np.zeros(size, np.int32)
+    if modalities is None
+    else modalities,
+  }
+  columns = {n: np.asarray(x, np.int32) for n, x in columns.items()}
+  wrong = [n for n, x in columns.items() if x.shape != (size,) or x.min() < 0]
+  if not size or images.ndim != 4 or images.dtype != np.uint8 or wrong:
+    raise errors.DataError(
+      f'images {images.dtype}{list(images.shape)} with '
+      + ', '.join(f'{n} {list(x.shape)}' for n, x in columns.items()),
+      f'client {name}',
+      'give uint8 [M, H, W, ch] and numbers from 0 of shape [M]',
+    )
+  return types.ClientData(
+    name=name,
+    images=lambda: images,
+    labels=columns['labels'],
+    cameras=columns['cameras'],
+    modalities=columns['modalities'],
+    num_identities=num_identities or int(labels.max()) + 1,
+  )
+
+
+def federation(
+  clients: Sequence[types.ClientData],
+  public: np.ndarray | None,
+  mean: Sequence[float] | None,
+  std: Sequence[float] | None,
+) -> Federation:
+  """Returns the federation of some clients, without targets.
+
+  Args:
+    clients: with unique names and images of one shape.
+    public: images that the server may use, uint8 `[M, H, W, ch]`.
+    mean: of each channel of normalised images, by default 0.5.
+    std: of each channel, by default 0.25.
+
+  Raises:
+    DataError: for no clients, or two with one name.
+  """
+  ordered = tuple(sorted(clients, key=lambda client: client.name))
+  names = {client.name for client in ordered}
+  if not names or len(names) < len(ordered):
+    raise errors.DataError(
+      f'{len(ordered)} clients with {len(names)} names',
+      'clients',
+      'give one or more, each with its own name',
+    )
+  shape = ordered[0].images().shape[1:]
+  channels = shape[-1]
+  return Federation(
+    clients=ordered,
+    targets=(),
+    image_shape=shape,
+    mean=tuple(mean or [0.5] * channels),
+    std=tuple(std or [0.25] * channels),
+    digest='',
+    public=None if public is None else _public(public),
+  )
+
+
+def _public(images: np.ndarray) -> Images:
+  column = np.zeros(len(images), np.int32)
+  return Images('public', lambda: images, column, column, column)

@@ -1,0 +1,147 @@
+"""Evaluation of the models of a saved run, on its targets or on others."""
+
+import copy
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedreid_jax import errors
+from fedreid_jax.config import load as config_lib
+from fedreid_jax.config import parsing
+from fedreid_jax.core import types
+from fedreid_jax.data import load as data_lib
+from fedreid_jax.evaluation import evaluator
+from fedreid_jax.training import (
+  build,
+  compile_cache,
+  engine,
+  library_logs,
+  recorder,
+  restored,
+  run_files,
+  source_stats,
+  turns,
+)
+
+
+def evaluate(
+  workdir: str | os.PathLike[str],
+  overrides: Mapping[str, Any] | None = None,
+  *,
+  checkpoint: str | int = 'latest',
+  verbose: bool = False,
+) -> list[dict[str, Any]]:
+  """Evaluates a checkpoint and writes `evaluation-STEP.json`.
+
+  >>> import fedreid_jax as fr
+  >>> (entry,) = fr.evaluate('runs/first', {'evaluation.metric': 'cosine'})
+  >>> entry['target'], entry['distance'], 0 < entry['metrics']['mAP'] <= 100
+  ('mall', 'cosine', True)
+
+  Args:
+    workdir: of a run.
+    overrides: new values of fields of its configuration by their full names,
+      `{'data.targets': ('park',)}` for example.
+    checkpoint: 'latest', 'best', or the number of a round that was saved.
+    verbose: print the entries as a table.
+
+  Returns:
+    An entry of each target and model, as in `results.json`.
+
+  Raises:
+    IntegrityError: when there is no such run or checkpoint, or it is damaged.
+    ConfigError: for a field that does not exist, or a value that cannot be run.
+    DataError: for images that cannot be evaluated.
+  """
+  folder = Path(workdir).expanduser().absolute()
+  config = config_lib.load_saved(folder)
+  config = config_lib.change(config, parsing.flatten(dict(overrides or {})))
+  compile_cache.use()
+  with turns.taken(config), library_logs.muted():
+    return evaluate_run(config, folder, str(checkpoint), verbose)
+
+
+def evaluate_run(
+  config, workdir: Path, which: str, verbose: bool = False
+) -> list[dict[str, Any]]:
+  """Evaluates a checkpoint and writes `evaluation-STEP.json`.
+
+  Args:
+    config: validated `ConfigDict`; its targets are ranked.
+    workdir: of a run.
+    which: 'latest', 'best' or a step.
+    verbose: print the entries as a table.
+
+  Raises:
+    IntegrityError: when there is no such checkpoint, or it does not verify or
+      fit the model.
+  """
+  with run_files.checkpoints_of(workdir) as saved:
+    step, models, groups, host = restored.restore(saved, which)
+  if host['source'] == config.data.source:
+    # The training domains of the model restrict the allowed targets.
+    config = copy.deepcopy(config)
+    config.data.sources = tuple(host['sources'])
+  entries = evaluate_models(config, models, groups, host['clients'])
+  for entry in entries:
+    entry['round'] = step
+  if jax.process_index() == 0:
+    recorder.write_json(workdir / f'evaluation-{step}.json', entries)
+  if entries:
+    record = recorder.Recorder(workdir, config.rounds, verbose)
+    record.evaluations('+'.join(config.components), entries)
+  return entries
+
+
+def evaluate_models(
+  config,
+  models: dict[str, types.Flat],
+  groups: np.ndarray,
+  names: Sequence[str],
+) -> list[dict[str, Any]]:
+  """Tests models from a checkpoint on the targets of a configuration.
+
+  Clients' images are read for `evaluation.batch_stats='source'` only.
+
+  Args:
+    config: all of it.
+    models: variables by name; parameters that were never shared may be missing.
+    groups: group of every client of the run, int32 `[N]`.
+    names: of these clients, `N`.
+
+  Raises:
+    DataError: when the clients of the configuration are not those of the run.
+  """
+  from_source = config.evaluation.batch_stats == 'source'
+  federation = data_lib.load(
+    config.data, from_source, build.arguments(config, config.data.source)
+  )
+  any_model = next(iter(models.values()))
+  model, variables, transforms, mesh = restored.network(
+    config, federation, any_model
+  )
+  build.check_classifier(federation, any_model)
+  run = evaluator.make(
+    config.evaluation, federation.targets, model, transforms, mesh
+  )
+  models = {n: {**variables, **own} for n, own in models.items()}
+  if not from_source:
+    return run(models)
+  if [c.name for c in federation.clients] != list(names):
+    raise errors.DataError(
+      f'clients {", ".join(c.name for c in federation.clients)} where the run '
+      f'has {", ".join(names)}',
+      'evaluation.batch_stats',
+      "set it to 'running', or give the data of the run",
+    )
+  components = build.load_components(config)
+  executor = engine.make_executor(
+    config, federation, model, components, transforms, mesh
+  )
+  sent = {'up': Counter(), 'down': Counter()}
+  return run(models, source_stats.make(executor, groups, names, sent))

@@ -1,0 +1,53 @@
+"""The models of a run by their names, as files and commands have them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedreid_jax import errors
+from fedreid_jax.core import types
+
+
+def of(
+  shared: types.Flat,
+  personal: types.Flat,
+  groups: np.ndarray,
+  names: Sequence[str],
+) -> dict[str, types.Flat]:
+  """Returns the variables of each model of a run by its name.
+
+  One model is 'global', several are 'cluster:GROUP'; without shared parameters
+  every client has its own model, 'client:NAME'.
+
+  Args:
+    shared: shared parameters, `[G, ...]`.
+    personal: personal parameters, `[N, ...]`; those added to a model of the
+      server are of any client, since only identity scores depend on them.
+    groups: group of every client, int32 `[N]`.
+    names: of the clients, `N`.
+  """
+  if not shared:
+    return {
+      f'client:{name}': {n: x[k] for n, x in personal.items()}
+      for k, name in enumerate(names)
+    }
+  several = next(iter(shared.values())).shape[0] > 1
+  own = {n: x[0] for n, x in personal.items()}
+  return {
+    f'cluster:{group}' if several else 'global': {
+      n: leaf[group] for n, leaf in shared.items()
+    }
+    | own
+    for group in np.unique(groups)
+  }
+
+
+def choose(models: Mapping[str, Any], name: str) -> str:
+  """Returns the name of a model, of the first if it is ''."""
+  name = name or next(iter(models))
+  if name not in models:
+    raise errors.ConfigError(
+      f'no model {name!r}', '--model', f'there are {", ".join(models)}'
+    )
+  return name
