@@ -26,10 +26,9 @@ transform and no dropout. If no model changed, the weights are by size.
 import dataclasses
 from typing import Annotated, Literal
 
-import jax
 import jax.numpy as jnp
 
-from fedreid_jax.core import aggregation, batch_stats
+from fedreid_jax.core import aggregation, batch_stats, trees
 from fedreid_jax.core.component import (
   Aggregation,
   ClientHooks,
@@ -37,8 +36,10 @@ from fedreid_jax.core.component import (
   ComponentInfo,
   Participants,
   ServerHooks,
+  broadcast_state,
 )
 from fedreid_jax.core.contexts import (
+  AggregationCtx,
   RoundCtx,
   RoundEndCtx,
   ServerInitCtx,
@@ -71,10 +72,7 @@ def make(options: Options = Options()) -> Component:
 
   def keep_first(first: Batch, ctx: StepCtx) -> tuple[Batch, tuple[()]]:
     now = ctx.batch._replace(images=ctx.photographs)
-    first = jax.tree.map(
-      lambda new, old: jnp.where(ctx.step == 0, new, old), now, first
-    )
-    return first, ()
+    return trees.select(ctx.step == 0, now, first), ()
 
   def distance(
     ctx: RoundEndCtx, photographs: Array, valid: Array, modalities: Array | None
@@ -103,6 +101,9 @@ def make(options: Options = Options()) -> Component:
     valid = jnp.ones(ctx.message.shape[0], bool)
     return state, distance(ctx, ctx.message, valid, None)
 
+  def weights(messages: Array, ctx: AggregationCtx) -> Array:
+    return aggregation.normalise(messages, ctx.members)
+
   def check(participants: Participants) -> None:
     if public:
       participants.require_public(images, 'cdw.images')
@@ -116,11 +117,9 @@ def make(options: Options = Options()) -> Component:
   return Component(
     'cdw',
     client=ClientHooks(round_end=of_public) if public else on_own,
-    server=ServerHooks(init=public_batch, message=lambda state: state)
+    server=ServerHooks(init=public_batch, message=broadcast_state)
     if public
     else None,
-    aggregation=Aggregation(
-      weights=lambda messages, ctx: aggregation.normalise(messages, ctx.members)
-    ),
+    aggregation=Aggregation(weights),
     info=ComponentInfo(check=check),
   )

@@ -56,6 +56,7 @@ import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.algorithms.statistics import moments
+from fedreid_jax.algorithms.statistics.moments import Moments
 from fedreid_jax.core.component import (
   ClientHooks,
   Component,
@@ -63,10 +64,16 @@ from fedreid_jax.core.component import (
   DataPass,
   Participants,
   ServerHooks,
+  broadcast_state,
 )
-from fedreid_jax.core.contexts import LossCtx, ReceiveCtx, ServerInitCtx
+from fedreid_jax.core.contexts import (
+  LossCtx,
+  ReceiveCtx,
+  RoundEndCtx,
+  ServerInitCtx,
+)
 from fedreid_jax.core.options import Checked, Range
-from fedreid_jax.core.types import Array, Flat, Metrics, Outputs
+from fedreid_jax.core.types import Array, Batch, Flat, Metrics, Outputs
 from fedreid_jax.losses import hallucination, identity, metric
 from fedreid_jax.models import norm
 
@@ -177,12 +184,13 @@ def make(options: Options = Options()) -> Component:
     draw_key, novel_key = jax.random.split(key)
     drawn = hallucination.draw(draw_key, dfs, negative_variance)
     feature = represent(ctx.outputs)
-    dim = feature.shape[1]
-    normalised, _, variance = norm.standardize(
-      feature, jnp.ones(dim), jnp.zeros(dim), ctx.batch.valid
-    )
+    normalised, variance = _normalise(feature, ctx.batch.valid)
     every = hallucination.per_domain(drawn.means, drawn.variances, normalised)
-    each = jax.vmap(lambda f: on_hallucinated(f, ctx))(every)
+
+    def one(features: Array) -> Array:
+      return on_hallucinated(features, ctx)
+
+    each = jax.vmap(one)(every)
     others = jnp.arange(num) != ctx.task.index
     known = jnp.where(others, each, 0.0).sum() / max(num - 1, 1)
     total = known
@@ -220,25 +228,35 @@ def make(options: Options = Options()) -> Component:
           'remove the client, or lower dfh.min_identities',
         )
 
-  data_pass = DataPass(
-    init=lambda outputs: moments.zeros(
-      outputs.logits.shape[1], represent(outputs).shape[1]
-    ),
-    update=lambda seen, outputs, batch: moments.merge(
-      seen, represent(outputs), batch.labels, batch.valid
-    ),
-    before_first_round=True,
-  )
+  def nothing_seen(outputs: Outputs) -> Moments:
+    return moments.zeros(outputs.logits.shape[1], represent(outputs).shape[1])
+
+  def see(seen: Moments, outputs: Outputs, batch: Batch) -> Moments:
+    return moments.merge(seen, represent(outputs), batch.labels, batch.valid)
+
+  def send(state: tuple[()], ctx: RoundEndCtx) -> tuple[tuple[()], Array]:
+    return state, moments.statistics(ctx.data_pass)
+
+  data_pass = DataPass(nothing_seen, see, before_first_round=True)
   return Component(
     'dfh',
     client=ClientHooks(
       loss=hallucinated_loss,
       data_pass=data_pass,
-      round_end=lambda state, ctx: (state, moments.statistics(ctx.data_pass)),
+      round_end=send,
     ),
-    server=ServerHooks(init=init, receive=receive, message=lambda state: state),
+    server=ServerHooks(init=init, receive=receive, message=broadcast_state),
     info=ComponentInfo(check=check, warn=_warn),
   )
+
+
+def _normalise(features: Array, valid: Array) -> tuple[Array, Array]:
+  """Returns features normalised by their own moments, and their variance."""
+  dim = features.shape[1]
+  normalised, _, variance = norm.standardize(
+    features, jnp.ones(dim), jnp.zeros(dim), valid
+  )
+  return normalised, variance
 
 
 def _warn(metrics: dict[str, float]) -> str:

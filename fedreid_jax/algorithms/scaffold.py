@@ -40,13 +40,14 @@ from fedreid_jax.core.component import (
   ServerHooks,
 )
 from fedreid_jax.core.contexts import (
+  AggregationCtx,
   LossCtx,
   ReceiveCtx,
   RoundEndCtx,
   ServerInitCtx,
 )
 from fedreid_jax.core.options import Checked
-from fedreid_jax.core.types import Array, Flat
+from fedreid_jax.core.types import Array, Flat, Metrics
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,22 +70,22 @@ def make(options: Options = Options()) -> Component:
     params, _ = param_filter.trainable(variables)
     return {n: jnp.zeros_like(x) for n, x in params.items()}
 
-  def loss(variables: Flat, state: Flat, ctx: LossCtx):
+  def loss(variables: Flat, state: Flat, ctx: LossCtx) -> tuple[Array, Metrics]:
     control = ctx.message
-    pull = sum(
-      ((c - state[n]) * variables[n]).sum() for n, c in control.items()
+    pull = jnp.asarray(
+      sum(((c - state[n]) * variables[n]).sum() for n, c in control.items())
     )
     # Only the gradient is used; adding the value would distort the loss.
     return pull - jax.lax.stop_gradient(pull), {}
 
-  def round_end(state: Flat, ctx: RoundEndCtx):
+  def round_end(state: Flat, ctx: RoundEndCtx) -> tuple[Flat, Flat]:
     if ctx.optimizer.effective_steps is None:
       raise errors.ConfigError(
         'SCAFFOLD is defined for SGD', 'optim.name', "set it to 'sgd'"
       )
     counts = ctx.optimizer.effective_steps(ctx.task.num_steps)
     control = ctx.message
-    change = {}
+    change: Flat = {}
     for name, c in control.items():
       rate = jnp.maximum(ctx.lr * ctx.optimizer.factor(name) * counts, 1e-12)
       moved = ctx.start[name] - ctx.variables[name]
@@ -111,17 +112,18 @@ def make(options: Options = Options()) -> Component:
 
     return {n: moved(c, messages[n]) for n, c in control.items()}, shares
 
+  def control(state: tuple[Flat, Array]) -> Flat:
+    return state[0]
+
+  def weights(messages: Flat, ctx: AggregationCtx) -> Array:
+    del messages
+    return aggregation.uniform(ctx.members)
+
   return Component(
     'scaffold',
     client=ClientHooks(init=init, loss=loss, round_end=round_end),
-    server=ServerHooks(
-      init=init_server, receive=receive, message=lambda state: state[0]
-    ),
-    aggregation=Aggregation(
-      weights=lambda messages, ctx: aggregation.uniform(ctx.members)
-    )
-    if uniform
-    else None,
+    server=ServerHooks(init=init_server, receive=receive, message=control),
+    aggregation=Aggregation(weights) if uniform else None,
     # The component 'uniform' would change the weights of the model only.
     info=ComponentInfo(conflicts=('clustering', 'uniform')),
   )

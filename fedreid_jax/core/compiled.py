@@ -15,6 +15,7 @@ from fedreid_jax.core import (
   local_step,
   local_training,
   placement,
+  trees,
   types,
 )
 from fedreid_jax.core.compose import Algorithm
@@ -134,16 +135,16 @@ def make(
   )
 
 
-def _canonical(mesh: Mesh, ordered: bool, trees: tuple[Any, ...]) -> Any:
+def _canonical(mesh: Mesh, ordered: bool, uploads: tuple[Any, ...]) -> Any:
   """Returns trees `[K, ...]` in canonical client order; uploads come first."""
   if ordered:
     replicated = NamedSharding(mesh, P())
-    trees = jax.lax.with_sharding_constraint(trees, replicated)
+    uploads = jax.lax.with_sharding_constraint(uploads, replicated)
   if mesh.devices.size == 1:
-    return trees
-  index = trees[0].index
+    return uploads
+  index = uploads[0].index
   order = jnp.argsort(jnp.where(index < 0, jnp.iinfo(index.dtype).max, index))
-  return jax.tree.map(lambda leaf: leaf[order], trees)
+  return trees.rows(uploads, order)
 
 
 def _of_group(models: Flat, task: types.ClientTask) -> Flat:

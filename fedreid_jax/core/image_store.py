@@ -30,7 +30,7 @@ class ImageStore:
     """Stores the placement; images are read later."""
     self._clients, self._placement = clients, placement
     self._sharding, self._image_shape = sharding, image_shape
-    self._images = functools.cache(lambda k: self._clients[k].images())
+    self._images = functools.cache(self._read)
 
   @property
   def image_bytes(self) -> int:
@@ -70,6 +70,9 @@ class ImageStore:
       return block
 
     return self._on_devices(per_device * width, fill)
+
+  def _read(self, client: int) -> np.ndarray:
+    return self._clients[client].images()
 
   def _empty(self, rows: int) -> Table:
     columns = {name: np.zeros(rows, np.int32) for name in COLUMNS}

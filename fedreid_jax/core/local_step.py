@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from fedreid_jax.core import component, contexts, prng, types
+from fedreid_jax.core import component, contexts, prng, trees, types
 from fedreid_jax.core.batch_stats import Layers
 from fedreid_jax.core.optimizers import Optimizer
 from fedreid_jax.core.prng import Stream
-from fedreid_jax.core.types import Array, Flat, Metrics, Tree
+from fedreid_jax.core.types import Array, Flat, Metrics, Outputs, Tree
 
 Hooks = Mapping[str, component.ClientHooks]
 
@@ -106,7 +106,9 @@ def gather(
   )
 
 
-def make(settings: Settings, hooks: Hooks):
+def make(
+  settings: Settings, hooks: Hooks
+) -> Callable[..., tuple[Carry, Metrics]]:
   """Returns `(broadcast, table, task, carry, i) -> (carry, metrics)`."""
   model = settings.model
 
@@ -173,14 +175,15 @@ def make(settings: Settings, hooks: Hooks):
         aux=aux.get(name),
       )
 
-    states, aux = dict(carry.states), {}
+    states: dict[str, Tree] = dict(carry.states)
+    aux: dict[str, Any] = {}
     for name, hook in hooks.items():
       if hook.pre_step:
         ctx = contexts.StepCtx(**own(name))
         states[name], aux[name] = hook.pre_step(states[name], ctx)
     carry = dataclasses.replace(carry, states=states)
 
-    def loss(params: Flat):
+    def loss(params: Flat) -> tuple[Array, tuple[Outputs, Flat, Metrics]]:
       variables = {**params, **carry.batch_stats}
       outputs, new_stats = model.apply(
         variables,
@@ -237,10 +240,8 @@ def _update(
     return move(grads)
   num = batch.valid.sum().astype(jnp.float32)
   total, images = carry.sums
-  total = jax.tree.map(lambda old, new: old + num * new, total, grads)
+  total = {name: old + num * grads[name] for name, old in total.items()}
   images = images + num
-  mean = jax.tree.map(lambda sum_: sum_ / jnp.maximum(images, 1.0), total)
-  moved = jax.tree.map(
-    lambda new, old: jnp.where(last, new, old), move(mean), carry
-  )
+  mean = {name: sum_ / jnp.maximum(images, 1.0) for name, sum_ in total.items()}
+  moved = trees.select(last, move(mean), carry)
   return dataclasses.replace(moved, sums=(total, images))

@@ -29,6 +29,7 @@ from fedreid_jax.core import (
   local_step,
   param_filter,
   prng,
+  trees,
   types,
 )
 from fedreid_jax.core.local_step import Carry, Settings
@@ -163,7 +164,7 @@ def _begin(
   }
   sums: Tree = ()
   if settings.accumulate:
-    sums = jax.tree.map(jnp.zeros_like, params), jnp.float32(0.0)
+    sums = trees.zeros(params), jnp.float32(0.0)
   layers = data_pass.no_moments(settings, variables) if passed else {}
   return Carry(params, running, opt_state, states, layers, passed, sums)
 
@@ -178,8 +179,7 @@ def _train(
 ) -> tuple[Carry, Metrics]:
   received = wire.download(broadcast, task)
   step = functools.partial(one_step, received, table, task)
-  shapes = jax.eval_shape(step, carry, jnp.int32(0))[1]
-  zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+  zeros = trees.zeros(jax.eval_shape(step, carry, jnp.int32(0))[1])
 
   def body(i: Array, loop: tuple[Carry, Metrics]) -> tuple[Carry, Metrics]:
     carry, sums = loop
@@ -204,7 +204,8 @@ def _end(
   received = wire.download(broadcast, task)
   variables = {**carry.params, **carry.batch_stats}
   start = {**received.shared, **state.personal}
-  states, messages = dict(state.states), {}
+  states: dict[str, Tree] = dict(state.states)
+  messages: dict[str, Tree] = {}
   for name, hook in hooks.items():
     if not (trained or (hook.data_pass and hook.data_pass.before_first_round)):
       continue

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedreid_jax.core import aggregation, contexts, prng, types
+from fedreid_jax.core import aggregation, contexts, prng, trees, types
 from fedreid_jax.core.component import Component
 from fedreid_jax.core.local_step import Settings
 from fedreid_jax.core.prng import Stream
@@ -61,8 +61,7 @@ def make(
 
   def complete(shared: Flat) -> Flat:
     shapes = jax.eval_shape(settings.model.init, settings.seed)
-    zeros = {n: jnp.zeros(x.shape, x.dtype) for n, x in shapes.items()}
-    return zeros | shared
+    return trees.zeros(shapes) | shared
 
   def run(
     server: Any,

@@ -26,6 +26,7 @@ from fedreid_jax.core import (
   prng,
   round_log,
   segments,
+  trees,
   types,
 )
 from fedreid_jax.core.batch_stats import Layers
@@ -105,9 +106,11 @@ class Executor:
       functools.partial(self._put, sharding=self._split),
     )
     batch = options.data_pass_batch
-    self._passes = functools.cache(
-      lambda k: cohort.pass_plan(clients[k], options.seed, batch)
-    )
+
+    def passes(client: int) -> types.Plan:
+      return cohort.pass_plan(clients[client], options.seed, batch)
+
+    self._passes = functools.cache(passes)
     most = max(client.num_images for client in clients)
     self._pass_shape = -(-most // batch), batch
     self._run = compiled.make(algorithm, mesh, options.width, options.ordered)
@@ -321,7 +324,7 @@ class Executor:
   ) -> tuple[Any, dict[str, Any]]:
     """Returns ((uploads, client states), sums of metrics) of all lanes."""
     safe = np.where(lanes >= 0, lanes, 0)
-    tree = self._put(jax.tree.map(lambda x: x[safe], states), self._split)
+    tree = self._put(trees.rows(states, safe), self._split)
     placed = self._put(tasks, self._split)
     number = np.int32(round_)
     if self._segments.resident is not None:
@@ -369,7 +372,11 @@ class Executor:
 
 def _copies(tree: Tree, num: int) -> Any:
   """Returns copies of a tree along a new leading axis."""
-  return jax.tree.map(lambda x: np.stack([x] * num), tree)
+
+  def stacked(leaf: np.ndarray) -> np.ndarray:
+    return np.stack([leaf] * num)
+
+  return jax.tree.map(stacked, tree)
 
 
 def _keep(
