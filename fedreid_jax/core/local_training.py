@@ -32,8 +32,9 @@ from fedreid_jax.core import (
   trees,
   types,
 )
-from fedreid_jax.core.local_step import Carry, Settings
+from fedreid_jax.core.local_step import Carry
 from fedreid_jax.core.prng import Stream
+from fedreid_jax.core.settings import Settings
 from fedreid_jax.core.types import Array, Flat, Metrics, Tree
 
 
@@ -73,7 +74,7 @@ def make(
   has_data_pass = any(h.data_pass for h in hooks.values())
   return Program(
     begin=functools.partial(_begin, settings, hooks, wire),
-    train=functools.partial(_train, local_step.make(settings, hooks), wire),
+    train=functools.partial(_train, settings, hooks, wire),
     no_moments=functools.partial(data_pass.no_moments, settings),
     measure=functools.partial(data_pass.measure, settings),
     data_pass=functools.partial(data_pass.run, settings, hooks),
@@ -170,7 +171,8 @@ def _begin(
 
 
 def _train(
-  one_step: Callable[..., tuple[Carry, Metrics]],
+  settings: Settings,
+  hooks: local_step.Hooks,
   wire: _Wire,
   broadcast: types.Broadcast,
   table: types.Table,
@@ -178,7 +180,9 @@ def _train(
   task: types.ClientTask,
 ) -> tuple[Carry, Metrics]:
   received = wire.download(broadcast, task)
-  step = functools.partial(one_step, received, table, task)
+  step = functools.partial(
+    local_step.run, settings, hooks, received, table, task
+  )
   zeros = trees.zeros(jax.eval_shape(step, carry, jnp.int32(0))[1])
 
   def body(i: Array, loop: tuple[Carry, Metrics]) -> tuple[Carry, Metrics]:
