@@ -97,10 +97,6 @@ def make(options: Options = Options()) -> Component:
   def represent(embedding: Array) -> Array:
     return similarity.unit(embedding) if norm else embedding
 
-  def empty_bank(state: tuple[()], ctx: RoundCtx) -> FeatureBank:
-    del state
-    return prototypes.empty(ctx.max_images, ctx.message.features.shape[1])
-
   def rectify(
     variables: Flat, state: FeatureBank, ctx: LossCtx
   ) -> tuple[Array, Metrics]:
@@ -128,12 +124,6 @@ def make(options: Options = Options()) -> Component:
   ) -> tuple[tuple[()], Prototypes]:
     return (), prototypes.nearest_means(state, len(ctx.message.present), k)
 
-  def no_centres(ctx: ServerInitCtx) -> Prototypes:
-    outputs = ctx.outputs
-    return prototypes.no_prototypes(
-      outputs.logits.shape[1], outputs.embedding.shape[1]
-    )
-
   def merge_centres(
     state: Prototypes, messages: Prototypes, valid: Array, ctx: ReceiveCtx
   ) -> Prototypes:
@@ -148,17 +138,29 @@ def make(options: Options = Options()) -> Component:
   return Component(
     'dppt',
     client=ClientHooks(
-      round_start=empty_bank,
+      round_start=_empty_bank,
       loss=rectify,
       post_step=fill_bank,
       round_end=nearest_features,
     ),
     server=ServerHooks(
-      init=no_centres,
+      init=_no_centres,
       receive=merge_centres,
       message=broadcast_state,
     ),
     info=ComponentInfo(check=check),
+  )
+
+
+def _empty_bank(state: tuple[()], ctx: RoundCtx) -> FeatureBank:
+  del state
+  return prototypes.empty(ctx.max_images, ctx.message.features.shape[1])
+
+
+def _no_centres(ctx: ServerInitCtx) -> Prototypes:
+  outputs = ctx.outputs
+  return prototypes.no_prototypes(
+    outputs.logits.shape[1], outputs.embedding.shape[1]
   )
 
 

@@ -28,6 +28,7 @@ this effect only.
 """
 
 import dataclasses
+import functools
 from typing import Annotated
 
 import jax
@@ -75,18 +76,7 @@ def make(options: Options = Options()) -> Component:
   )
   optimizer = optimizers.sgd(momentum, True, weight_decay)
 
-  def student_loss(
-    params: Flat, running: Flat, ctx: ServerCtx, images: Array, valid: Array
-  ) -> tuple[Array, Flat]:
-    variables = ctx.complete({**params, **running})
-    outputs, updated = ctx.model.apply(
-      variables, images, train=True, mask=valid
-    )
-    target = _teach(ctx, images, valid, normalise)
-    loss = distill.feature_mse(outputs.embedding, target, valid, normalise)
-    return loss, {n: updated[n] for n in running}
-
-  gradient = optimizer.grad(student_loss)
+  gradient = optimizer.grad(functools.partial(_student_loss, normalise))
 
   def distil(model: Flat, ctx: ServerCtx) -> Flat:
     public = ctx.public
@@ -134,6 +124,22 @@ def make(options: Options = Options()) -> Component:
     server=ServerHooks(update=update),
     info=ComponentInfo(conflicts=('clustering',), check=check),
   )
+
+
+def _student_loss(
+  normalise: distill.Normalise,
+  params: Flat,
+  running: Flat,
+  ctx: ServerCtx,
+  images: Array,
+  valid: Array,
+) -> tuple[Array, Flat]:
+  """Returns (loss of the student on a batch, its new running statistics)."""
+  variables = ctx.complete({**params, **running})
+  outputs, updated = ctx.model.apply(variables, images, train=True, mask=valid)
+  target = _teach(ctx, images, valid, normalise)
+  loss = distill.feature_mse(outputs.embedding, target, valid, normalise)
+  return loss, {n: updated[n] for n in running}
 
 
 def _teach(

@@ -78,33 +78,8 @@ def make(options: Options = Options()) -> Component:
     expert, opt_state = state
     images = ctx.transform(jax.random.fold_in(ctx.key, 0))
     if frozen:
-      outputs, _ = ctx.model.measure(
-        expert,
-        images,
-        mask=ctx.batch.valid,
-        num_identities=ctx.task.num_identities,
-        modalities=ctx.batch.modalities,
-      )
-      return state, outputs.logits
-    params, running = param_filter.trainable(expert)
-
-    def loss(params: Flat) -> tuple[Array, tuple[Array, Flat]]:
-      outputs, updated = ctx.model.apply(
-        {**params, **running},
-        images,
-        train=True,
-        key=jax.random.fold_in(ctx.key, 1),
-        mask=ctx.batch.valid,
-        num_identities=ctx.task.num_identities,
-        modalities=ctx.batch.modalities,
-        labels=ctx.batch.labels,
-      )
-      total, _ = ctx.objective(outputs, ctx.batch)
-      return total, (outputs.logits, updated)
-
-    grads, (logits, running) = ctx.optimizer.grad(loss)(params)
-    params, opt_state = ctx.optimizer.update(grads, opt_state, params, ctx.lr)
-    return ({**params, **running}, opt_state), logits
+      return state, _scores(expert, images, ctx)
+    return _train((expert, opt_state), images, ctx)
 
   def loss(
     variables: Flat, state: Expert, ctx: LossCtx
@@ -129,3 +104,39 @@ def make(options: Options = Options()) -> Component:
       round_end=round_end,
     ),
   )
+
+
+def _scores(expert: Flat, images: Array, ctx: StepCtx) -> Array:
+  """Returns the scores of an expert that is not trained."""
+  outputs, _ = ctx.model.measure(
+    expert,
+    images,
+    mask=ctx.batch.valid,
+    num_identities=ctx.task.num_identities,
+    modalities=ctx.batch.modalities,
+  )
+  return outputs.logits
+
+
+def _train(state: Expert, images: Array, ctx: StepCtx) -> tuple[Expert, Array]:
+  """Returns (the expert after one step, its scores before the step)."""
+  expert, opt_state = state
+  params, running = param_filter.trainable(expert)
+
+  def loss(params: Flat) -> tuple[Array, tuple[Array, Flat]]:
+    outputs, updated = ctx.model.apply(
+      {**params, **running},
+      images,
+      train=True,
+      key=jax.random.fold_in(ctx.key, 1),
+      mask=ctx.batch.valid,
+      num_identities=ctx.task.num_identities,
+      modalities=ctx.batch.modalities,
+      labels=ctx.batch.labels,
+    )
+    total, _ = ctx.objective(outputs, ctx.batch)
+    return total, (outputs.logits, updated)
+
+  grads, (logits, running) = ctx.optimizer.grad(loss)(params)
+  params, opt_state = ctx.optimizer.update(grads, opt_state, params, ctx.lr)
+  return ({**params, **running}, opt_state), logits
