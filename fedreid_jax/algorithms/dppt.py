@@ -37,6 +37,7 @@ half the mean square of the features.
 """
 
 import dataclasses
+import functools
 from typing import Annotated, Literal
 
 from fedreid_jax import errors
@@ -92,7 +93,7 @@ def make(options: Options = Options()) -> Component:
   A client stores the feature of every image of its round, 4 D bytes each.
   """
   lam, k, loss = options.lam, options.k, options.loss
-  norm, target, absent = options.norm, options.target, options.absent
+  norm = options.norm
 
   def represent(embedding: Array) -> Array:
     return similarity.unit(embedding) if norm else embedding
@@ -124,17 +125,6 @@ def make(options: Options = Options()) -> Component:
   ) -> tuple[tuple[()], Prototypes]:
     return (), prototypes.nearest_means(state, len(ctx.message.present), k)
 
-  def merge_centres(
-    state: Prototypes, messages: Prototypes, valid: Array, ctx: ReceiveCtx
-  ) -> Prototypes:
-    del ctx
-    new = prototypes.merge(
-      state, messages, valid, count_absent=absent == 'zeros'
-    )
-    if target == 'zeros':
-      return Prototypes(state.features, new.present)
-    return new
-
   return Component(
     'dppt',
     client=ClientHooks(
@@ -145,11 +135,27 @@ def make(options: Options = Options()) -> Component:
     ),
     server=ServerHooks(
       init=_no_centres,
-      receive=merge_centres,
+      receive=functools.partial(_merge_centres, options),
       message=broadcast_state,
     ),
     info=ComponentInfo(check=check),
   )
+
+
+def _merge_centres(
+  options: Options,
+  state: Prototypes,
+  messages: Prototypes,
+  valid: Array,
+  ctx: ReceiveCtx,
+) -> Prototypes:
+  del ctx
+  new = prototypes.merge(
+    state, messages, valid, count_absent=options.absent == 'zeros'
+  )
+  if options.target == 'zeros':
+    return Prototypes(state.features, new.present)
+  return new
 
 
 def _empty_bank(state: tuple[()], ctx: RoundCtx) -> FeatureBank:

@@ -90,11 +90,10 @@ class ImageStore:
     total = rows * self._placement.num_devices
 
     def array(name: str, shape: tuple[int, ...]) -> jax.Array:
-      return jax.make_array_from_callback(
-        shape,
-        self._sharding,
-        lambda index: getattr(fill((index[0].start or 0) // rows), name),  # pyright: ignore
-      )
+      def shard(index: Any) -> np.ndarray:
+        return getattr(fill((index[0].start or 0) // rows), name)
+
+      return jax.make_array_from_callback(shape, self._sharding, shard)
 
     return types.Table(
       array('images', (total, *self._image_shape)),
