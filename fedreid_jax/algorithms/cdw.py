@@ -26,10 +26,9 @@ transform and no dropout. If no model changed, the weights are by size.
 import dataclasses
 from typing import Annotated, Literal
 
-import jax
 import jax.numpy as jnp
 
-from fedreid_jax.core import aggregation, batch_stats
+from fedreid_jax.core import aggregation, batch_stats, trees
 from fedreid_jax.core.component import (
   Aggregation,
   ClientHooks,
@@ -37,8 +36,10 @@ from fedreid_jax.core.component import (
   ComponentInfo,
   Participants,
   ServerHooks,
+  broadcast_state,
 )
 from fedreid_jax.core.contexts import (
+  AggregationCtx,
   RoundCtx,
   RoundEndCtx,
   ServerInitCtx,
@@ -63,46 +64,6 @@ def make(options: Options = Options()) -> Component:
   """Builds the component."""
   images, public = options.images, options.batch == 'public'
 
-  def round_start(state: tuple[()], ctx: RoundCtx) -> Batch:
-    del state
-    column = jnp.zeros(ctx.batch_shape[0], jnp.int32)
-    photographs = jnp.zeros(ctx.batch_shape, jnp.uint8)
-    return Batch(photographs, column, column, column, column > 0)
-
-  def keep_first(first: Batch, ctx: StepCtx) -> tuple[Batch, tuple[()]]:
-    now = ctx.batch._replace(images=ctx.photographs)
-    first = jax.tree.map(
-      lambda new, old: jnp.where(ctx.step == 0, new, old), now, first
-    )
-    return first, ()
-
-  def distance(
-    ctx: RoundEndCtx, photographs: Array, valid: Array, modalities: Array | None
-  ) -> Array:
-    images = ctx.test_transform(photographs)
-
-    def scores(variables: Flat) -> Array:
-      measured, _ = ctx.model.measure(
-        variables, images, mask=valid, modalities=modalities
-      )
-      running, _ = ctx.model.apply(
-        variables, images, train=False, modalities=modalities
-      )
-      several = valid.sum() >= batch_stats.FEWEST_IMAGES
-      logits = jnp.where(several, measured.logits, running.logits)
-      real = jnp.arange(logits.shape[1]) < ctx.task.num_identities
-      return jnp.where(real, logits, 0.0)
-
-    near = similarity.cosine(scores(ctx.start), scores(ctx.variables))
-    return identity.masked_mean(jnp.maximum(1.0 - near, 0.0), valid)
-
-  def of_own(first: Batch, ctx: RoundEndCtx) -> tuple[tuple[()], Array]:
-    return (), distance(ctx, first.images, first.valid, first.modalities)
-
-  def of_public(state: tuple[()], ctx: RoundEndCtx) -> tuple[tuple[()], Array]:
-    valid = jnp.ones(ctx.message.shape[0], bool)
-    return state, distance(ctx, ctx.message, valid, None)
-
   def check(participants: Participants) -> None:
     if public:
       participants.require_public(images, 'cdw.images')
@@ -111,16 +72,63 @@ def make(options: Options = Options()) -> Component:
     return ctx.public[:images]
 
   on_own = ClientHooks(
-    round_start=round_start, pre_step=keep_first, round_end=of_own
+    round_start=_no_batch, pre_step=_keep_first, round_end=_of_own_batch
   )
   return Component(
     'cdw',
-    client=ClientHooks(round_end=of_public) if public else on_own,
-    server=ServerHooks(init=public_batch, message=lambda state: state)
+    client=ClientHooks(round_end=_of_public_batch) if public else on_own,
+    server=ServerHooks(init=public_batch, message=broadcast_state)
     if public
     else None,
-    aggregation=Aggregation(
-      weights=lambda messages, ctx: aggregation.normalise(messages, ctx.members)
-    ),
+    aggregation=Aggregation(_by_distance),
     info=ComponentInfo(check=check),
   )
+
+
+def _no_batch(state: tuple[()], ctx: RoundCtx) -> Batch:
+  del state
+  column = jnp.zeros(ctx.batch_shape[0], jnp.int32)
+  photographs = jnp.zeros(ctx.batch_shape, jnp.uint8)
+  return Batch(photographs, column, column, column, column > 0)
+
+
+def _keep_first(first: Batch, ctx: StepCtx) -> tuple[Batch, tuple[()]]:
+  now = ctx.batch._replace(images=ctx.photographs)
+  return trees.select(ctx.step == 0, now, first), ()
+
+
+def _distance(
+  ctx: RoundEndCtx, photographs: Array, valid: Array, modalities: Array | None
+) -> Array:
+  """Returns d_k, the mean cosine distance of the scores of both models."""
+  images = ctx.test_transform(photographs)
+
+  def scores(variables: Flat) -> Array:
+    measured, _ = ctx.model.measure(
+      variables, images, mask=valid, modalities=modalities
+    )
+    running, _ = ctx.model.apply(
+      variables, images, train=False, modalities=modalities
+    )
+    several = valid.sum() >= batch_stats.FEWEST_IMAGES
+    logits = jnp.where(several, measured.logits, running.logits)
+    real = jnp.arange(logits.shape[1]) < ctx.task.num_identities
+    return jnp.where(real, logits, 0.0)
+
+  near = similarity.cosine(scores(ctx.start), scores(ctx.variables))
+  return identity.masked_mean(jnp.maximum(1.0 - near, 0.0), valid)
+
+
+def _of_own_batch(first: Batch, ctx: RoundEndCtx) -> tuple[tuple[()], Array]:
+  return (), _distance(ctx, first.images, first.valid, first.modalities)
+
+
+def _of_public_batch(
+  state: tuple[()], ctx: RoundEndCtx
+) -> tuple[tuple[()], Array]:
+  valid = jnp.ones(ctx.message.shape[0], bool)
+  return state, _distance(ctx, ctx.message, valid, None)
+
+
+def _by_distance(messages: Array, ctx: AggregationCtx) -> Array:
+  return aggregation.normalise(messages, ctx.members)

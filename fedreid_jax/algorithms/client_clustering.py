@@ -51,7 +51,7 @@ def make(options: Options = Options()) -> Component:
   """Builds the component."""
   images, represent = options.images, options.represent
 
-  def cluster(groups: Array, ctx: ServerCtx) -> Array:
+  def vectors(ctx: ServerCtx) -> Array:
     batch = ctx.test_transform(ctx.public[:images])
 
     def vector(shared: Flat) -> Array:
@@ -60,8 +60,10 @@ def make(options: Options = Options()) -> Component:
         return outputs.embedding.mean(axis=0)
       return outputs.embedding.reshape(-1)
 
-    vectors = jax.lax.map(vector, ctx.uploaded)
-    clusters = finch.first_neighbour_clusters(vectors, ctx.valid)
+    return jax.lax.map(vector, ctx.uploaded)
+
+  def cluster(groups: Array, ctx: ServerCtx) -> Array:
+    clusters = finch.first_neighbour_clusters(vectors(ctx), ctx.valid)
     return _free_groups(groups, ctx.index, ctx.valid, clusters)
 
   def check(participants: Participants) -> None:
@@ -78,7 +80,9 @@ def make(options: Options = Options()) -> Component:
   )
 
 
-def _free_groups(groups, index, valid, clusters):
+def _free_groups(
+  groups: Array, index: Array, valid: Array, clusters: Array
+) -> Array:
   """Assigns to each cluster a group that no absent client uses.
 
   Args:

@@ -48,6 +48,7 @@ released code of the method.
 """
 
 import dataclasses
+import functools
 from typing import Annotated, Literal
 
 import jax
@@ -56,6 +57,7 @@ import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.algorithms.statistics import moments
+from fedreid_jax.algorithms.statistics.moments import Moments
 from fedreid_jax.core.component import (
   ClientHooks,
   Component,
@@ -63,11 +65,18 @@ from fedreid_jax.core.component import (
   DataPass,
   Participants,
   ServerHooks,
+  broadcast_state,
 )
-from fedreid_jax.core.contexts import LossCtx, ReceiveCtx, ServerInitCtx
+from fedreid_jax.core.contexts import (
+  LossCtx,
+  ReceiveCtx,
+  RoundEndCtx,
+  ServerInitCtx,
+)
 from fedreid_jax.core.options import Checked, Range
-from fedreid_jax.core.types import Array, Flat, Metrics, Outputs
+from fedreid_jax.core.types import Array, Batch, Flat, Metrics, Outputs
 from fedreid_jax.losses import hallucination, identity, metric
+from fedreid_jax.losses.hallucination import Drawn
 from fedreid_jax.models import norm
 
 # The field of `Outputs` that corresponds to F in each reading of the paper.
@@ -127,118 +136,149 @@ def make(options: Options = Options()) -> Component:
   Raises:
     ConfigError: if `alpha` is empty.
   """
-  lam, alpha, margin = options.lam, options.alpha, options.margin
-  space, novel, loss = options.space, options.novel, options.loss
-  resample, negative_variance, mix_weights = (
-    options.resample,
-    options.negative_variance,
-    options.mix_weights,
-  )
-  mix_own, min_identities = options.mix_own, options.min_identities
-  if not alpha:
+  if not options.alpha:
     raise errors.ConfigError(
       'alpha is empty',
       'dfh.alpha',
       'give one value for all domains or one per domain',
     )
-
-  def represent(outputs: Outputs) -> Array:
-    return getattr(outputs, SPACES[space])
-
-  def init(ctx: ServerInitCtx) -> Array:
-    if len(alpha) not in (1, ctx.num_clients):
-      raise errors.ConfigError(
-        f'{len(alpha)} values of alpha for {ctx.num_clients} clients',
-        'dfh.alpha',
-        'give one value, or one per client',
-      )
-    return jnp.zeros((ctx.num_clients, 4, represent(ctx.outputs).shape[1]))
-
-  def receive(
-    state: Array, messages: Array, valid: Array, ctx: ReceiveCtx
-  ) -> Array:
-    rows = jnp.where(valid, ctx.index, state.shape[0])
-    return state.at[rows].set(messages, mode='drop')
-
-  def on_hallucinated(features: Array, ctx: LossCtx) -> Array:
-    labels, valid = ctx.batch.labels, ctx.batch.valid
-    if loss == 'triplet':
-      return metric.hard_triplet(features, labels, valid, margin)
-    logits = ctx.classify(features)
-    return identity.cross_entropy(logits, labels, valid)
-
-  def hallucinated_loss(
-    variables: Flat, state: tuple[()], ctx: LossCtx
-  ) -> tuple[Array, Metrics]:
-    del variables, state
-    dfs = jax.lax.stop_gradient(ctx.message)
-    num = dfs.shape[0]
-    key = ctx.key if resample == 'step' else ctx.round_key
-    draw_key, novel_key = jax.random.split(key)
-    drawn = hallucination.draw(draw_key, dfs, negative_variance)
-    feature = represent(ctx.outputs)
-    dim = feature.shape[1]
-    normalised, _, variance = norm.standardize(
-      feature, jnp.ones(dim), jnp.zeros(dim), ctx.batch.valid
-    )
-    every = hallucination.per_domain(drawn.means, drawn.variances, normalised)
-    each = jax.vmap(lambda f: on_hallucinated(f, ctx))(every)
-    others = jnp.arange(num) != ctx.task.index
-    known = jnp.where(others, each, 0.0).sum() / max(num - 1, 1)
-    total = known
-    within = dfs[ctx.task.index, 2].mean()
-    metrics = {
-      'known': known,
-      'dead': drawn.dead,
-      'negative': drawn.negative,
-      'sigma_ratio': jnp.sqrt(within / jnp.maximum(variance.mean(), 1e-12)),
-    }
-    if novel != 'none':
-      features = hallucination.novel_domain(
-        novel_key,
-        novel,
-        drawn,
-        feature,
-        normalised,
-        ctx.task.index,
-        jnp.broadcast_to(jnp.asarray(alpha, jnp.float32), (num,)),
-        mix_weights,
-        mix_own,
-      )
-      metrics['novel'] = on_hallucinated(features, ctx)
-      total = total + metrics['novel']
-    return lam * total, metrics
-
-  def check(participants: Participants) -> None:
-    for client in participants.clients:
-      num = len(np.unique(client.labels))
-      if num < min_identities:
-        raise errors.DataError(
-          f'{num} identities are too few: the shared statistics would reveal '
-          'features of single persons',
-          f'client {client.name}',
-          'remove the client, or lower dfh.min_identities',
-        )
-
-  data_pass = DataPass(
-    init=lambda outputs: moments.zeros(
-      outputs.logits.shape[1], represent(outputs).shape[1]
-    ),
-    update=lambda seen, outputs, batch: moments.merge(
-      seen, represent(outputs), batch.labels, batch.valid
-    ),
-    before_first_round=True,
-  )
   return Component(
     'dfh',
     client=ClientHooks(
-      loss=hallucinated_loss,
-      data_pass=data_pass,
-      round_end=lambda state, ctx: (state, moments.statistics(ctx.data_pass)),
+      loss=functools.partial(_hallucinated_loss, options),
+      data_pass=_measurement(options),
+      round_end=_send,
     ),
-    server=ServerHooks(init=init, receive=receive, message=lambda state: state),
-    info=ComponentInfo(check=check, warn=_warn),
+    server=ServerHooks(
+      init=functools.partial(_no_statistics, options),
+      receive=_receive,
+      message=broadcast_state,
+    ),
+    info=ComponentInfo(check=functools.partial(_check, options), warn=_warn),
   )
+
+
+def _represent(options: Options, outputs: Outputs) -> Array:
+  """Returns F in the chosen reading of the paper, `[B, D]`."""
+  return getattr(outputs, SPACES[options.space])
+
+
+def _measurement(options: Options) -> DataPass:
+  """Returns the data pass that measures moments of each identity."""
+
+  def nothing(outputs: Outputs) -> Moments:
+    num_features = _represent(options, outputs).shape[1]
+    return moments.zeros(outputs.logits.shape[1], num_features)
+
+  def add(seen: Moments, outputs: Outputs, batch: Batch) -> Moments:
+    features = _represent(options, outputs)
+    return moments.merge(seen, features, batch.labels, batch.valid)
+
+  return DataPass(nothing, add, before_first_round=True)
+
+
+def _send(state: tuple[()], ctx: RoundEndCtx) -> tuple[tuple[()], Array]:
+  return state, moments.statistics(ctx.data_pass)
+
+
+def _no_statistics(options: Options, ctx: ServerInitCtx) -> Array:
+  if len(options.alpha) not in (1, ctx.num_clients):
+    raise errors.ConfigError(
+      f'{len(options.alpha)} values of alpha for {ctx.num_clients} clients',
+      'dfh.alpha',
+      'give one value, or one per client',
+    )
+  num_features = _represent(options, ctx.outputs).shape[1]
+  return jnp.zeros((ctx.num_clients, 4, num_features))
+
+
+def _receive(
+  state: Array, messages: Array, valid: Array, ctx: ReceiveCtx
+) -> Array:
+  rows = jnp.where(valid, ctx.index, state.shape[0])
+  return state.at[rows].set(messages, mode='drop')
+
+
+def _hallucinated_loss(
+  options: Options, variables: Flat, state: tuple[()], ctx: LossCtx
+) -> tuple[Array, Metrics]:
+  """Returns the loss on the hallucinated features (eq. 3.6 without L_ori)."""
+  del variables, state
+  dfs = jax.lax.stop_gradient(ctx.message)
+  key = ctx.key if options.resample == 'step' else ctx.round_key
+  draw_key, novel_key = jax.random.split(key)
+  drawn = hallucination.draw(draw_key, dfs, options.negative_variance)
+  feature = _represent(options, ctx.outputs)
+  normalised, variance = _normalise(feature, ctx.batch.valid)
+  total = known = _known_domains(options, ctx, drawn, normalised)
+  within = dfs[ctx.task.index, 2].mean()
+  metrics = {
+    'known': known,
+    'dead': drawn.dead,
+    'negative': drawn.negative,
+    'sigma_ratio': jnp.sqrt(within / jnp.maximum(variance.mean(), 1e-12)),
+  }
+  if options.novel != 'none':
+    novel = hallucination.novel_domain(
+      novel_key,
+      options.novel,
+      drawn,
+      feature,
+      normalised,
+      ctx.task.index,
+      jnp.broadcast_to(jnp.asarray(options.alpha, jnp.float32), len(dfs)),
+      options.mix_weights,
+      options.mix_own,
+    )
+    metrics['novel'] = _on_hallucinated(options, ctx, novel)
+    total = total + metrics['novel']
+  return options.lam * total, metrics
+
+
+def _known_domains(
+  options: Options, ctx: LossCtx, drawn: Drawn, normalised: Array
+) -> Array:
+  """Returns the mean loss on the features of the other clients' domains."""
+
+  def on_domain(features: Array) -> Array:
+    return _on_hallucinated(options, ctx, features)
+
+  num = drawn.means.shape[0]
+  every = hallucination.per_domain(drawn.means, drawn.variances, normalised)
+  each = jax.vmap(on_domain)(every)
+  others = jnp.arange(num) != ctx.task.index
+  return jnp.where(others, each, 0.0).sum() / max(num - 1, 1)
+
+
+def _on_hallucinated(options: Options, ctx: LossCtx, features: Array) -> Array:
+  """Returns the loss on features hallucinated from the batch, `[B, D]`."""
+  labels, valid = ctx.batch.labels, ctx.batch.valid
+  if options.loss == 'triplet':
+    return metric.hard_triplet(features, labels, valid, options.margin)
+  logits = ctx.classify(features)
+  return identity.cross_entropy(logits, labels, valid)
+
+
+def _normalise(features: Array, valid: Array) -> tuple[Array, Array]:
+  """Returns features normalised by their own moments, and their variance."""
+  dim = features.shape[1]
+  normalised, _, variance = norm.standardize(
+    features, jnp.ones(dim), jnp.zeros(dim), valid
+  )
+  return normalised, variance
+
+
+def _check(options: Options, participants: Participants) -> None:
+  """Checks that no client's statistics reveal single persons."""
+  for client in participants.clients:
+    num = len(np.unique(client.labels))
+    if num < options.min_identities:
+      raise errors.DataError(
+        f'{num} identities are too few: the shared statistics would reveal '
+        'features of single persons',
+        f'client {client.name}',
+        'remove the client, or lower dfh.min_identities',
+      )
 
 
 def _warn(metrics: dict[str, float]) -> str:

@@ -31,20 +31,26 @@ code, Z^ enters L_dd without a neck. Deviations from the released code: tau is
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Annotated
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 
 from fedreid_jax import errors
+from fedreid_jax.core import trees
 from fedreid_jax.core.component import ClientHooks, Component
 from fedreid_jax.core.contexts import LossCtx, RoundCtx
 from fedreid_jax.core.options import Checked, Range
-from fedreid_jax.core.types import Array, Flat, Metrics
+from fedreid_jax.core.types import Array, Flat, Metrics, Outputs
 from fedreid_jax.losses import discrepancy
 from fedreid_jax.models import head
 from fedreid_jax.models.dns import DOMAINS, Streams
+
+# Kernels of the domain classifiers, by domain.
+Kernels = dict[str, Array]
+# Moving averages of the kernels, and whether the client has trained before.
+State = tuple[Kernels, Array]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,25 +82,24 @@ def make(options: Options = Options()) -> Component:
   """
   variant, tau, alignment = options.variant, options.tau, options.alignment
   distillation = options.distillation
-  domains = DOMAINS[variant]
+  domains = _domains(variant)
 
-  def init(key, variables):
+  def init(key: Array, variables: Flat) -> State:
     del key
     return _kernels(variables, variant), jnp.bool_(False)
 
-  def round_start(state, ctx: RoundCtx):
+  def round_start(state: State, ctx: RoundCtx) -> State:
     averages, started = state
     first = _kernels(ctx.variables, variant)
-    averages = jax.tree.map(
-      lambda w, c: jnp.where(started, w, c), averages, first
-    )
-    return averages, jnp.bool_(True)
+    return trees.select(started, averages, first), jnp.bool_(True)
 
-  def move(averages, outputs):
+  def move(averages: Kernels, outputs: Outputs) -> Kernels:
     now = lax.stop_gradient(outputs.extras['domains'])
-    return jax.tree.map(lambda w, c: w + tau * (c - w), averages, now)
+    return {name: w + tau * (now[name] - w) for name, w in averages.items()}
 
-  def loss(variables: Flat, state, ctx: LossCtx) -> tuple[Array, Metrics]:
+  def loss(
+    variables: Flat, state: State, ctx: LossCtx
+  ) -> tuple[Array, Metrics]:
     del variables
     modalities = ctx.batch.modalities
     own = modalities if len(domains) > 1 else jnp.zeros_like(modalities)
@@ -110,7 +115,7 @@ def make(options: Options = Options()) -> Component:
         total += weight * part
     return total, metrics
 
-  def post_step(state, ctx: LossCtx):
+  def post_step(state: State, ctx: LossCtx) -> State:
     averages, started = state
     return move(averages, ctx.outputs), started
 
@@ -122,9 +127,14 @@ def make(options: Options = Options()) -> Component:
   )
 
 
-def _kernels(variables, variant: str) -> dict[str, Array]:
+def _domains(variant: Streams) -> tuple[str, ...]:
+  """Returns the names of a variant's domains, in order."""
+  return DOMAINS[variant]
+
+
+def _kernels(variables: Flat, variant: Streams) -> Kernels:
   """Returns the kernels of a variant's classifiers."""
-  names = {d: f'params/domain_{d}/kernel' for d in DOMAINS[variant]}
+  names = {d: f'params/domain_{d}/kernel' for d in _domains(variant)}
   absent = set(names.values()) - variables.keys()
   if absent:
     raise errors.ConfigError(
@@ -135,7 +145,13 @@ def _kernels(variables, variant: str) -> dict[str, Array]:
   return {domain: variables[name] for domain, name in names.items()}
 
 
-def _distillation(ctx: LossCtx, averages, domains, own, members) -> Array:
+def _distillation(
+  ctx: LossCtx,
+  averages: Kernels,
+  domains: Sequence[str],
+  own: Array,
+  members: Array,
+) -> Array:
   """Returns L_dd.
 
   Args:
@@ -146,7 +162,7 @@ def _distillation(ctx: LossCtx, averages, domains, own, members) -> Array:
     members: real images of each domain, bool `[M, B]`.
   """
 
-  def score(x, kernels, domain):
+  def score(x: Array, kernels: Kernels, domain: Array) -> Array:
     every = jnp.stack([x @ kernels[name] for name in domains])
     picked = every[domain, jnp.arange(len(x))]
     return head.mask_identities(picked, ctx.task.num_identities)

@@ -37,18 +37,27 @@ half the mean square of the features.
 """
 
 import dataclasses
+import functools
 from typing import Annotated, Literal
 
 from fedreid_jax import errors
 from fedreid_jax.algorithms.statistics import prototypes
+from fedreid_jax.algorithms.statistics.prototypes import FeatureBank, Prototypes
 from fedreid_jax.core.component import (
   ClientHooks,
   Component,
   ComponentInfo,
   Participants,
   ServerHooks,
+  broadcast_state,
 )
-from fedreid_jax.core.contexts import LossCtx, ReceiveCtx, RoundEndCtx
+from fedreid_jax.core.contexts import (
+  LossCtx,
+  ReceiveCtx,
+  RoundCtx,
+  RoundEndCtx,
+  ServerInitCtx,
+)
 from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array, Flat, Metrics
 from fedreid_jax.losses import identity, rectification, similarity
@@ -84,13 +93,13 @@ def make(options: Options = Options()) -> Component:
   A client stores the feature of every image of its round, 4 D bytes each.
   """
   lam, k, loss = options.lam, options.k, options.loss
-  norm, target, absent = options.norm, options.target, options.absent
+  norm = options.norm
 
   def represent(embedding: Array) -> Array:
     return similarity.unit(embedding) if norm else embedding
 
   def rectify(
-    variables: Flat, state: prototypes.FeatureBank, ctx: LossCtx
+    variables: Flat, state: FeatureBank, ctx: LossCtx
   ) -> tuple[Array, Metrics]:
     del variables, state
     known, batch = ctx.message, ctx.batch
@@ -107,49 +116,57 @@ def make(options: Options = Options()) -> Component:
     )
     return lam * value, {'rectification': value, 'known': share}
 
-  def post_step(
-    state: prototypes.FeatureBank, ctx: LossCtx
-  ) -> prototypes.FeatureBank:
+  def fill_bank(state: FeatureBank, ctx: LossCtx) -> FeatureBank:
     z = represent(ctx.outputs.embedding)
     return prototypes.insert(state, z, ctx.batch.labels, ctx.batch.valid)
 
-  def round_end(
-    state: prototypes.FeatureBank, ctx: RoundEndCtx
-  ) -> tuple[tuple[()], prototypes.Prototypes]:
+  def nearest_features(
+    state: FeatureBank, ctx: RoundEndCtx
+  ) -> tuple[tuple[()], Prototypes]:
     return (), prototypes.nearest_means(state, len(ctx.message.present), k)
-
-  def receive(
-    state: prototypes.Prototypes,
-    messages: prototypes.Prototypes,
-    valid: Array,
-    ctx: ReceiveCtx,
-  ) -> prototypes.Prototypes:
-    del ctx
-    new = prototypes.merge(
-      state, messages, valid, count_absent=absent == 'zeros'
-    )
-    if target == 'zeros':
-      return prototypes.Prototypes(state.features, new.present)
-    return new
 
   return Component(
     'dppt',
     client=ClientHooks(
-      round_start=lambda state, ctx: prototypes.empty(
-        ctx.max_images, ctx.message.features.shape[1]
-      ),
+      round_start=_empty_bank,
       loss=rectify,
-      post_step=post_step,
-      round_end=round_end,
+      post_step=fill_bank,
+      round_end=nearest_features,
     ),
     server=ServerHooks(
-      init=lambda ctx: prototypes.no_prototypes(
-        ctx.outputs.logits.shape[1], ctx.outputs.embedding.shape[1]
-      ),
-      receive=receive,
-      message=lambda state: state,
+      init=_no_centres,
+      receive=functools.partial(_merge_centres, options),
+      message=broadcast_state,
     ),
     info=ComponentInfo(check=check),
+  )
+
+
+def _merge_centres(
+  options: Options,
+  state: Prototypes,
+  messages: Prototypes,
+  valid: Array,
+  ctx: ReceiveCtx,
+) -> Prototypes:
+  del ctx
+  new = prototypes.merge(
+    state, messages, valid, count_absent=options.absent == 'zeros'
+  )
+  if options.target == 'zeros':
+    return Prototypes(state.features, new.present)
+  return new
+
+
+def _empty_bank(state: tuple[()], ctx: RoundCtx) -> FeatureBank:
+  del state
+  return prototypes.empty(ctx.max_images, ctx.message.features.shape[1])
+
+
+def _no_centres(ctx: ServerInitCtx) -> Prototypes:
+  outputs = ctx.outputs
+  return prototypes.no_prototypes(
+    outputs.logits.shape[1], outputs.embedding.shape[1]
   )
 
 

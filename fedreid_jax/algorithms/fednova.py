@@ -48,7 +48,7 @@ def make(options: Options = Options()) -> Component:
   """Builds the component."""
   mu = options.mu
 
-  def round_end(state, ctx: RoundEndCtx):
+  def round_end(state: tuple[()], ctx: RoundEndCtx) -> tuple[tuple[()], Array]:
     if ctx.optimizer.effective_steps is None:
       raise errors.ConfigError(
         'FedNova is defined for SGD', 'optim.name', "set it to 'sgd'"

@@ -24,6 +24,7 @@ from fedreid_jax.core import param_filter
 from fedreid_jax.core.component import ClientHooks, Component
 from fedreid_jax.core.contexts import LossCtx
 from fedreid_jax.core.options import Checked, Range
+from fedreid_jax.core.types import Array, Flat, Metrics
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +40,9 @@ def make(options: Options = Options()) -> Component:
   """Builds the component."""
   mu = options.mu
 
-  def loss(variables, state, ctx: LossCtx):
+  def loss(
+    variables: Flat, state: tuple[()], ctx: LossCtx
+  ) -> tuple[Array, Metrics]:
     del state
     anchor, _ = param_filter.trainable(ctx.received)
     distance = jnp.float32(0.0)

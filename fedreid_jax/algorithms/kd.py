@@ -28,6 +28,7 @@ this effect only.
 """
 
 import dataclasses
+import functools
 from typing import Annotated
 
 import jax
@@ -42,8 +43,11 @@ from fedreid_jax.core.component import (
 )
 from fedreid_jax.core.contexts import AggregationCtx, ServerCtx
 from fedreid_jax.core.options import Checked, Range
-from fedreid_jax.core.types import Array, Flat
+from fedreid_jax.core.types import Array, Flat, Tree
 from fedreid_jax.losses import distill, similarity
+
+# Parameters, running statistics and optimiser state of the student.
+Training = tuple[Flat, Flat, Tree]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,18 +76,7 @@ def make(options: Options = Options()) -> Component:
   )
   optimizer = optimizers.sgd(momentum, True, weight_decay)
 
-  def student_loss(
-    params: Flat, running: Flat, ctx: ServerCtx, images: Array, valid: Array
-  ):
-    variables = ctx.complete({**params, **running})
-    outputs, updated = ctx.model.apply(
-      variables, images, train=True, mask=valid
-    )
-    target = _teach(ctx, images, valid, normalise)
-    loss = distill.feature_mse(outputs.embedding, target, valid, normalise)
-    return loss, {n: updated[n] for n in running}
-
-  gradient = optimizer.grad(student_loss)
+  gradient = optimizer.grad(functools.partial(_student_loss, normalise))
 
   def distil(model: Flat, ctx: ServerCtx) -> Flat:
     public = ctx.public
@@ -94,7 +87,7 @@ def make(options: Options = Options()) -> Component:
     order = jnp.pad(order, (0, steps * batch - num)).reshape(steps, batch)
     params, running = param_filter.trainable(model)
 
-    def step(i, carry):
+    def step(i: Array, carry: Training) -> Training:
       params, running, state = carry
       images = ctx.train_transform(
         jax.random.fold_in(augment_key, i), public[order[i]]
@@ -112,8 +105,15 @@ def make(options: Options = Options()) -> Component:
     state: tuple[()], models: Flat, ctx: AggregationCtx
   ) -> tuple[tuple[()], Flat]:
     model = {n: x[0] for n, x in models.items()}
+
+    def distilled(model: Flat) -> Flat:
+      return distil(model, ctx)
+
+    def unchanged(model: Flat) -> Flat:
+      return model
+
     due = ((ctx.round + 1) % every == 0) & ctx.valid.any()
-    model = jax.lax.cond(due, lambda m: distil(m, ctx), lambda m: m, model)
+    model = jax.lax.cond(due, distilled, unchanged, model)
     return state, {n: x[None] for n, x in model.items()}
 
   def check(participants: Participants) -> None:
@@ -126,10 +126,35 @@ def make(options: Options = Options()) -> Component:
   )
 
 
+def _student_loss(
+  normalise: distill.Normalise,
+  params: Flat,
+  running: Flat,
+  ctx: ServerCtx,
+  images: Array,
+  valid: Array,
+) -> tuple[Array, Flat]:
+  """Returns (loss of the student on a batch, its new running statistics)."""
+  variables = ctx.complete({**params, **running})
+  outputs, updated = ctx.model.apply(variables, images, train=True, mask=valid)
+  target = _teach(ctx, images, valid, normalise)
+  loss = distill.feature_mse(outputs.embedding, target, valid, normalise)
+  return loss, {n: updated[n] for n in running}
+
+
 def _teach(
   ctx: ServerCtx, images: Array, valid: Array, normalise: str
 ) -> Array:
   """Returns the mean feature of the clients' frozen models, `[B, D]`."""
+  features = _by_client(ctx, images, valid, normalise)
+  mean = features.sum(axis=0) / jnp.maximum(ctx.valid.sum(), 1)
+  return jax.lax.stop_gradient(mean)
+
+
+def _by_client(
+  ctx: ServerCtx, images: Array, valid: Array, normalise: str
+) -> Array:
+  """Returns the features by every client's model, zeros of invalid uploads."""
 
   def one(client: tuple[Flat, Array]) -> Array:
     shared, counts = client
@@ -139,6 +164,4 @@ def _teach(
       feature = similarity.unit(feature)
     return jnp.where(counts, feature, 0.0)
 
-  features = jax.lax.map(one, (ctx.uploaded, ctx.valid))
-  mean = features.sum(axis=0) / jnp.maximum(ctx.valid.sum(), 1)
-  return jax.lax.stop_gradient(mean)
+  return jax.lax.map(one, (ctx.uploaded, ctx.valid))

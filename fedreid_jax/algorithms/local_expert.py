@@ -38,11 +38,17 @@ from typing import Annotated
 import jax
 import jax.numpy as jnp
 
-from fedreid_jax.core import param_filter
+from fedreid_jax.algorithms.statistics import last_model
+from fedreid_jax.algorithms.statistics.last_model import LastModel
+from fedreid_jax.core import param_filter, trees
 from fedreid_jax.core.component import ClientHooks, Component
 from fedreid_jax.core.contexts import LossCtx, RoundCtx, RoundEndCtx, StepCtx
 from fedreid_jax.core.options import Checked, Range
+from fedreid_jax.core.types import Array, Flat, Metrics, Tree
 from fedreid_jax.losses import distill
+
+# Variables and optimiser state of the expert.
+Expert = tuple[Flat, Tree]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,65 +67,76 @@ def make(options: Options = Options()) -> Component:
   """Builds the component."""
   temperature, frozen = options.temperature, options.frozen
 
-  def round_start(state, ctx: RoundCtx):
+  def round_start(state: LastModel, ctx: RoundCtx) -> Expert:
     """Starts from the client's last model, or else from its initial model."""
     last, has_last = state
-    expert = jax.tree.map(
-      lambda old, new: jnp.where(has_last, old, new), last, ctx.variables
-    )
+    expert = trees.select(has_last, last, ctx.variables)
     params, _ = param_filter.trainable(expert)
     return expert, () if frozen else ctx.optimizer.init(params)
 
-  def pre_step(state, ctx: StepCtx):
+  def pre_step(state: Expert, ctx: StepCtx) -> tuple[Expert, Array]:
     expert, opt_state = state
     images = ctx.transform(jax.random.fold_in(ctx.key, 0))
     if frozen:
-      outputs, _ = ctx.model.measure(
-        expert,
-        images,
-        mask=ctx.batch.valid,
-        num_identities=ctx.task.num_identities,
-        modalities=ctx.batch.modalities,
-      )
-      return state, outputs.logits
-    params, running = param_filter.trainable(expert)
+      return state, _scores(expert, images, ctx)
+    return _train((expert, opt_state), images, ctx)
 
-    def loss(params):
-      outputs, updated = ctx.model.apply(
-        {**params, **running},
-        images,
-        train=True,
-        key=jax.random.fold_in(ctx.key, 1),
-        mask=ctx.batch.valid,
-        num_identities=ctx.task.num_identities,
-        modalities=ctx.batch.modalities,
-        labels=ctx.batch.labels,
-      )
-      total, _ = ctx.objective(outputs, ctx.batch)
-      return total, (outputs.logits, updated)
-
-    grads, (logits, running) = ctx.optimizer.grad(loss)(params)
-    params, opt_state = ctx.optimizer.update(grads, opt_state, params, ctx.lr)
-    return ({**params, **running}, opt_state), logits
-
-  def loss(variables, state, ctx: LossCtx):
+  def loss(
+    variables: Flat, state: Expert, ctx: LossCtx
+  ) -> tuple[Array, Metrics]:
     del variables, state
     divergence = distill.divergence(
       ctx.outputs.logits, ctx.aux, ctx.batch.valid, temperature
     )
     return divergence, {'divergence': divergence}
 
-  def round_end(state, ctx: RoundEndCtx):
+  def round_end(state: Expert, ctx: RoundEndCtx) -> tuple[LastModel, tuple[()]]:
     own = state[0] if frozen else ctx.variables
     return (own, jnp.bool_(True)), ()
 
   return Component(
     'local_expert',
     client=ClientHooks(
-      init=lambda key, variables: (variables, jnp.bool_(False)),
+      init=last_model.none_yet,
       round_start=round_start,
       pre_step=pre_step,
       loss=loss,
       round_end=round_end,
     ),
   )
+
+
+def _scores(expert: Flat, images: Array, ctx: StepCtx) -> Array:
+  """Returns the scores of an expert that is not trained."""
+  outputs, _ = ctx.model.measure(
+    expert,
+    images,
+    mask=ctx.batch.valid,
+    num_identities=ctx.task.num_identities,
+    modalities=ctx.batch.modalities,
+  )
+  return outputs.logits
+
+
+def _train(state: Expert, images: Array, ctx: StepCtx) -> tuple[Expert, Array]:
+  """Returns (the expert after one step, its scores before the step)."""
+  expert, opt_state = state
+  params, running = param_filter.trainable(expert)
+
+  def loss(params: Flat) -> tuple[Array, tuple[Array, Flat]]:
+    outputs, updated = ctx.model.apply(
+      {**params, **running},
+      images,
+      train=True,
+      key=jax.random.fold_in(ctx.key, 1),
+      mask=ctx.batch.valid,
+      num_identities=ctx.task.num_identities,
+      modalities=ctx.batch.modalities,
+      labels=ctx.batch.labels,
+    )
+    total, _ = ctx.objective(outputs, ctx.batch)
+    return total, (outputs.logits, updated)
+
+  grads, (logits, running) = ctx.optimizer.grad(loss)(params)
+  params, opt_state = ctx.optimizer.update(grads, opt_state, params, ctx.lr)
+  return ({**params, **running}, opt_state), logits

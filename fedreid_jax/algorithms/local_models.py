@@ -19,18 +19,22 @@ the models of the clients that are sampled in the round; here a client that was
 not sampled keeps its last model and is evaluated with it.
 """
 
-import jax.numpy as jnp
-
+from fedreid_jax.algorithms.statistics import last_model
+from fedreid_jax.algorithms.statistics.last_model import LastModel
 from fedreid_jax.core.component import ClientHooks, Component
 
 
 def make() -> Component:
   """Builds the component."""
+
+  def model(state: LastModel) -> LastModel:
+    return state
+
   return Component(
     'local_models',
     client=ClientHooks(
-      init=lambda key, variables: (variables, jnp.bool_(False)),
-      round_end=lambda state, ctx: ((ctx.variables, jnp.bool_(True)), ()),
-      models_to_evaluate=lambda state: state,
+      init=last_model.none_yet,
+      round_end=last_model.keep,
+      models_to_evaluate=model,
     ),
   )

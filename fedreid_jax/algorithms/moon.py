@@ -26,9 +26,12 @@ from typing import Annotated
 import jax
 import jax.numpy as jnp
 
+from fedreid_jax.algorithms.statistics import last_model
+from fedreid_jax.algorithms.statistics.last_model import LastModel
 from fedreid_jax.core.component import ClientHooks, Component
 from fedreid_jax.core.contexts import LossCtx
 from fedreid_jax.core.options import Checked, Range
+from fedreid_jax.core.types import Array, Flat, Metrics
 from fedreid_jax.losses import identity, similarity
 
 
@@ -46,10 +49,12 @@ def make(options: Options = Options()) -> Component:
   """Builds the component."""
   mu, temperature = options.mu, options.temperature
 
-  def loss(variables, state, ctx: LossCtx):
+  def loss(
+    variables: Flat, state: LastModel, ctx: LossCtx
+  ) -> tuple[Array, Metrics]:
     past, has_past = state
 
-    def embed(own):
+    def embed(own: Flat) -> Array:
       outputs, _ = ctx.model.measure(
         jax.lax.stop_gradient(own),
         ctx.batch.images,
@@ -69,8 +74,6 @@ def make(options: Options = Options()) -> Component:
   return Component(
     'moon',
     client=ClientHooks(
-      init=lambda key, variables: (variables, jnp.bool_(False)),
-      loss=loss,
-      round_end=lambda state, ctx: ((ctx.variables, jnp.bool_(True)), ()),
+      init=last_model.none_yet, loss=loss, round_end=last_model.keep
     ),
   )

@@ -40,13 +40,14 @@ from fedreid_jax.core.component import (
   ServerHooks,
 )
 from fedreid_jax.core.contexts import (
+  AggregationCtx,
   LossCtx,
   ReceiveCtx,
   RoundEndCtx,
   ServerInitCtx,
 )
 from fedreid_jax.core.options import Checked
-from fedreid_jax.core.types import Array, Flat
+from fedreid_jax.core.types import Array, Flat, Metrics
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,64 +65,77 @@ def make(options: Options = Options()) -> Component:
   """Builds the component."""
   uniform = options.weights == 'uniform'
 
-  def init(key: Array, variables: Flat) -> Flat:
-    del key
-    params, _ = param_filter.trainable(variables)
-    return {n: jnp.zeros_like(x) for n, x in params.items()}
-
-  def loss(variables: Flat, state: Flat, ctx: LossCtx):
-    control = ctx.message
-    pull = sum(
-      ((c - state[n]) * variables[n]).sum() for n, c in control.items()
-    )
-    # Only the gradient is used; adding the value would distort the loss.
-    return pull - jax.lax.stop_gradient(pull), {}
-
-  def round_end(state: Flat, ctx: RoundEndCtx):
-    if ctx.optimizer.effective_steps is None:
-      raise errors.ConfigError(
-        'SCAFFOLD is defined for SGD', 'optim.name', "set it to 'sgd'"
-      )
-    counts = ctx.optimizer.effective_steps(ctx.task.num_steps)
-    control = ctx.message
-    change = {}
-    for name, c in control.items():
-      rate = jnp.maximum(ctx.lr * ctx.optimizer.factor(name) * counts, 1e-12)
-      moved = ctx.start[name] - ctx.variables[name]
-      change[name] = moved / rate - c
-    own = {n: state[n] + d for n, d in change.items()}
-    return {**state, **own}, change
-
   def init_server(ctx: ServerInitCtx) -> tuple[Flat, Array]:
     params, _ = param_filter.trainable(ctx.shared)
     control = {n: jnp.zeros_like(x) for n, x in params.items()}
     counts = jnp.ones_like(ctx.sizes) if uniform else ctx.sizes
     return control, counts / counts.sum()
 
-  def receive(
-    state: tuple[Flat, Array], messages: Flat, valid: Array, ctx: ReceiveCtx
-  ) -> tuple[Flat, Array]:
-    control, shares = state
-    share = jnp.where(valid, shares[jnp.maximum(ctx.index, 0)], 0.0)
-
-    def moved(c: Array, changes: Array) -> Array:
-      wide = (-1,) + (1,) * c.ndim
-      changes = jnp.where(valid.reshape(wide), changes, 0.0)
-      return c + (share.reshape(wide) * changes).sum(axis=0)
-
-    return {n: moved(c, messages[n]) for n, c in control.items()}, shares
-
   return Component(
     'scaffold',
-    client=ClientHooks(init=init, loss=loss, round_end=round_end),
+    client=ClientHooks(init=_init, loss=_correction, round_end=_update_control),
     server=ServerHooks(
-      init=init_server, receive=receive, message=lambda state: state[0]
+      init=init_server, receive=_receive, message=_own_control
     ),
-    aggregation=Aggregation(
-      weights=lambda messages, ctx: aggregation.uniform(ctx.members)
-    )
-    if uniform
-    else None,
+    aggregation=Aggregation(_uniform) if uniform else None,
     # The component 'uniform' would change the weights of the model only.
     info=ComponentInfo(conflicts=('clustering', 'uniform')),
   )
+
+
+def _init(key: Array, variables: Flat) -> Flat:
+  del key
+  params, _ = param_filter.trainable(variables)
+  return {n: jnp.zeros_like(x) for n, x in params.items()}
+
+
+def _correction(
+  variables: Flat, state: Flat, ctx: LossCtx
+) -> tuple[Array, Metrics]:
+  """Returns the linear term, whose gradient is c - c_k."""
+  control = ctx.message
+  pull = jnp.asarray(
+    sum(((c - state[n]) * variables[n]).sum() for n, c in control.items())
+  )
+  # Only the gradient is used; adding the value would distort the loss.
+  return pull - jax.lax.stop_gradient(pull), {}
+
+
+def _update_control(state: Flat, ctx: RoundEndCtx) -> tuple[Flat, Flat]:
+  """Returns (c_k', c_k' - c_k) after the steps of the round."""
+  if ctx.optimizer.effective_steps is None:
+    raise errors.ConfigError(
+      'SCAFFOLD is defined for SGD', 'optim.name', "set it to 'sgd'"
+    )
+  counts = ctx.optimizer.effective_steps(ctx.task.num_steps)
+  control = ctx.message
+  change: Flat = {}
+  for name, c in control.items():
+    rate = jnp.maximum(ctx.lr * ctx.optimizer.factor(name) * counts, 1e-12)
+    moved = ctx.start[name] - ctx.variables[name]
+    change[name] = moved / rate - c
+  own = {n: state[n] + d for n, d in change.items()}
+  return {**state, **own}, change
+
+
+def _receive(
+  state: tuple[Flat, Array], messages: Flat, valid: Array, ctx: ReceiveCtx
+) -> tuple[Flat, Array]:
+  control, shares = state
+  share = jnp.where(valid, shares[jnp.maximum(ctx.index, 0)], 0.0)
+
+  def moved(c: Array, changes: Array) -> Array:
+    wide = (-1,) + (1,) * c.ndim
+    changes = jnp.where(valid.reshape(wide), changes, 0.0)
+    return c + (share.reshape(wide) * changes).sum(axis=0)
+
+  return {n: moved(c, messages[n]) for n, c in control.items()}, shares
+
+
+def _own_control(state: tuple[Flat, Array]) -> Flat:
+  return state[0]
+
+
+def _uniform(messages: Flat, ctx: AggregationCtx) -> Array:
+  del messages
+  return aggregation.uniform(ctx.members)

@@ -98,7 +98,8 @@ def make(options: Options = Options()) -> Component:
     labels, valid = ctx.batch.labels, ctx.batch.valid
     stages = _stages(ctx.outputs.extras)
     causal = _last(weights or WEIGHTS[loss], len(stages), 'weights')
-    total, metrics = jnp.float32(0), {}
+    total = jnp.float32(0)
+    metrics: Metrics = {}
     for i, features in enumerate(stages):
       if loss == 'distance':
         key = jax.random.fold_in(ctx.key, i)
@@ -134,7 +135,7 @@ def _stages(extras: dict[str, Any]) -> list[StyleFeatures]:
   return stages
 
 
-def _last(values: tuple[float, ...], num: int, field: str):
+def _last(values: tuple[float, ...], num: int, field: str) -> tuple[float, ...]:
   if len(values) < num:
     raise errors.ConfigError(
       f'{len(values)} {field} for {num} stages',

@@ -10,13 +10,15 @@ Deviations from the paper: none. Deviations from released code: none.
 
 from fedreid_jax.core import aggregation
 from fedreid_jax.core.component import Aggregation, Component
+from fedreid_jax.core.contexts import AggregationCtx
+from fedreid_jax.core.types import Array
 
 
 def make() -> Component:
   """Builds the component."""
-  return Component(
-    'uniform',
-    aggregation=Aggregation(
-      weights=lambda messages, ctx: aggregation.uniform(ctx.members)
-    ),
-  )
+
+  def weights(messages: tuple[()], ctx: AggregationCtx) -> Array:
+    del messages
+    return aggregation.uniform(ctx.members)
+
+  return Component('uniform', aggregation=Aggregation(weights))

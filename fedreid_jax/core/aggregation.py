@@ -61,17 +61,18 @@ def usable(
     (weights, whether any group's row was replaced).
   """
 
-  def wrong(rows):
+  def wrong(rows: Array) -> Array:
     finite = jnp.isfinite(rows).all(axis=1)
     return ~(finite & (rows != 0).any(axis=1)) & members.any(axis=1)
 
   bad = functools.reduce(
     jnp.logical_or, [wrong(rows) for rows in jax.tree.leaves(weights)]
   )
-  replaced = jax.tree.map(
-    lambda rows: jnp.where(bad[:, None], sizes, rows), weights
-  )
-  return replaced, bad.any()
+
+  def replaced(rows: Array) -> Array:
+    return jnp.where(bad[:, None], sizes, rows)
+
+  return jax.tree.map(replaced, weights), bad.any()
 
 
 def leaf_weights(
@@ -111,7 +112,7 @@ def summarise(weights: Array | dict[str, Array]) -> dict[str, Array]:
   if not isinstance(weights, dict):
     return {'weights': weights.sum(axis=0)}
 
-  def entropy(rows):
+  def entropy(rows: Array) -> Array:
     share = jnp.abs(rows) / jnp.maximum(jnp.abs(rows).sum(), 1e-12)
     return -jnp.where(share > 0, share * jnp.log(share), 0.0).sum()
 
@@ -149,7 +150,7 @@ def _ordered_sum(weight: Array, value: Array) -> Array:
   num_groups = weight.shape[0]
   wide = (num_groups,) + (1,) * (value.ndim - 1)
 
-  def add(total, row):
+  def add(total: Array, row: tuple[Array, Array]) -> tuple[Array, None]:
     w, v = row
     w = w.reshape(wide)
     return total + jnp.where(w == 0.0, 0.0, w * v[None]), None

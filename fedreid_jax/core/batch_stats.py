@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from fedreid_jax.core import trees
 from fedreid_jax.core.types import Flat, Leaf
 
 # With fewer images, every normalised feature is zero.
@@ -50,8 +51,7 @@ def zeros(measure: Callable[[], tuple[Any, Layers]]) -> Layers:
   Args:
     measure: `() -> (Outputs, Layers)` for any batch; only its shapes are used.
   """
-  shapes = jax.eval_shape(measure)[1]
-  return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+  return trees.zeros(jax.eval_shape(measure)[1])
 
 
 def merge(a: Layers, b: Layers) -> Layers:

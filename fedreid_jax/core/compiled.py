@@ -15,6 +15,7 @@ from fedreid_jax.core import (
   local_step,
   local_training,
   placement,
+  trees,
   types,
 )
 from fedreid_jax.core.compose import Algorithm
@@ -73,30 +74,73 @@ def make(
       are reduced, so that the sum does not depend on the number of devices.
   """
   of_client = _OfClient(algorithm.program)
+  over = functools.partial(_over_lanes, algorithm, mesh, width)
+  aggregate, receive = _on_server(algorithm, mesh, ordered)
+  return Compiled(
+    begin=over(of_client.begin),
+    train=over(of_client.train, donate=True),
+    measure=over(of_client.measure, donate=True),
+    data_pass=over(of_client.data_pass, donate=True),
+    end=over(of_client.end),
+    end_untrained=over(functools.partial(of_client.end, trained=False)),
+    whole=over(of_client.whole, donate=True),
+    prepare=over(functools.partial(of_client.whole, trains=False)),
+    moments=_moments(of_client, mesh, width),
+    no_moments=jax.jit(of_client.no_moments),
+    aggregate=aggregate,
+    receive=receive,
+  )
 
-  def mapped(
-    fn: Callable[..., Any], donate: tuple[int, ...] = ()
-  ) -> Callable[..., Any]:
-    over = placement.over_clients(fn, mesh, width)
 
-    def run(
-      server: types.ServerState,
-      round_: Array,
-      table: Any,
-      tree: Any,
-      tasks: Any,
-    ) -> Any:
-      replicated = server.shared, algorithm.messages(server), round_
-      return over(replicated, table, (tree, tasks))
+def _over_lanes(
+  algorithm: Algorithm,
+  mesh: Mesh,
+  width: int,
+  fn: Callable[..., Any],
+  donate: bool = False,
+) -> Callable[..., Any]:
+  """Returns a function of a round, `(server, round, table, tree, tasks)`.
 
-    return jax.jit(run, donate_argnums=donate)
+  Args:
+    algorithm: a federated method.
+    mesh: devices.
+    width: number of clients that are vmapped at a time on a device.
+    fn: function `(replicated, table, (tree, task))` of one client.
+    donate: whether the function donates its tree.
+  """
+  over = placement.over_clients(fn, mesh, width)
 
-  over_images = placement.over_clients(of_client.moments, mesh, width)
+  def run(
+    server: types.ServerState,
+    round_: Array,
+    table: Any,
+    tree: Any,
+    tasks: types.ClientTask,
+  ) -> Any:
+    replicated = server.shared, algorithm.messages(server), round_
+    return over(replicated, table, (tree, tasks))
 
-  def moments(models: Flat, table: Any, tree: Any, tasks: Any) -> Any:
-    return over_images(models, table, (tree, tasks))
+  return jax.jit(run, donate_argnums=(3,) if donate else ())
 
-  replicated = NamedSharding(mesh, P())
+
+def _moments(
+  of_client: '_OfClient', mesh: Mesh, width: int
+) -> Callable[..., batch_stats.Layers]:
+  """Returns `(models [G, ...], table, (own, moments), tasks) -> moments`."""
+  over = placement.over_clients(of_client.moments, mesh, width)
+
+  def moments(
+    models: Flat, table: Any, tree: Any, tasks: types.ClientTask
+  ) -> Any:
+    return over(models, table, (tree, tasks))
+
+  return jax.jit(moments)
+
+
+def _on_server(
+  algorithm: Algorithm, mesh: Mesh, ordered: bool
+) -> tuple[Callable[..., Any], Callable[..., types.ServerState]]:
+  """Returns `aggregate` and `receive`, which donate the server's state."""
   canonical = functools.partial(_canonical, mesh, ordered)
 
   def aggregate(
@@ -114,36 +158,22 @@ def make(
   ) -> types.ServerState:
     return algorithm.receive(server, canonical((uploads,))[0])
 
-  on_server = functools.partial(
-    jax.jit, donate_argnums=0, out_shardings=replicated
+  jit = functools.partial(
+    jax.jit, donate_argnums=0, out_shardings=NamedSharding(mesh, P())
   )
-  end_untrained = functools.partial(of_client.end, trained=False)
-  return Compiled(
-    begin=mapped(of_client.begin),
-    train=mapped(of_client.train, donate=(3,)),
-    measure=mapped(of_client.measure, donate=(3,)),
-    data_pass=mapped(of_client.data_pass, donate=(3,)),
-    end=mapped(of_client.end),
-    end_untrained=mapped(end_untrained),
-    whole=mapped(of_client.whole, donate=(3,)),
-    prepare=mapped(functools.partial(of_client.whole, trains=False)),
-    moments=jax.jit(moments),
-    no_moments=jax.jit(of_client.no_moments),
-    aggregate=on_server(aggregate),
-    receive=on_server(receive),
-  )
+  return jit(aggregate), jit(receive)
 
 
-def _canonical(mesh: Mesh, ordered: bool, trees: tuple[Any, ...]) -> Any:
+def _canonical(mesh: Mesh, ordered: bool, uploads: tuple[Any, ...]) -> Any:
   """Returns trees `[K, ...]` in canonical client order; uploads come first."""
   if ordered:
     replicated = NamedSharding(mesh, P())
-    trees = jax.lax.with_sharding_constraint(trees, replicated)
+    uploads = jax.lax.with_sharding_constraint(uploads, replicated)
   if mesh.devices.size == 1:
-    return trees
-  index = trees[0].index
+    return uploads
+  index = uploads[0].index
   order = jnp.argsort(jnp.where(index < 0, jnp.iinfo(index.dtype).max, index))
-  return jax.tree.map(lambda leaf: leaf[order], trees)
+  return trees.rows(uploads, order)
 
 
 def _of_group(models: Flat, task: types.ClientTask) -> Flat:

@@ -191,6 +191,11 @@ class ServerHooks(NamedTuple):
   message: Callable[[State], Message] | None = None
 
 
+def broadcast_state(state: State, /) -> Message:
+  """A `ServerHooks.message` that sends the whole state."""
+  return state
+
+
 class Transport(NamedTuple):
   """Transformations of uploads and broadcasts, both run on the client's device.
 

@@ -1,27 +1,20 @@
 """Composition of components into an algorithm: ownership and order of hooks."""
 
-import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
-
 from fedreid_jax import errors
 from fedreid_jax.core import (
-  aggregation,
-  contexts,
+  initial_states,
   local_training,
-  param_filter,
   plugins,
-  prng,
   server_round,
   types,
 )
 from fedreid_jax.core.component import Component
-from fedreid_jax.core.local_step import Settings
-from fedreid_jax.core.prng import Stream
+from fedreid_jax.core.settings import Settings
 from fedreid_jax.core.types import Array, Flat, Tree
 
 # At most one component of a method fills each of these hooks.
@@ -171,83 +164,35 @@ def compose(
   """
   check(components)
   clusterer = owner(components, 'clustering')
-  servers = {c.name: c.server for c in components if c.server}
-  hooks = {c.name: c.client for c in components if c.client}
-  early = [
-    c
-    for c in components
-    if c.client and c.client.data_pass and c.client.data_pass.before_first_round
-  ]
-
-  def init_server(
-    variables: Flat, sizes: Array, public: Array
-  ) -> types.ServerState:
-    num_clients = sizes.shape[0]
-    leaves, _ = param_filter.split(variables, settings.shared)
-    num_groups = num_clients if clusterer else 1
-    shared = {
-      n: jnp.broadcast_to(x, (num_groups, *x.shape)) for n, x in leaves.items()
-    }
-    base = prng.key(settings.seed, Stream.SERVER_INIT)
-    states = {
-      name: server.init(
-        contexts.ServerInitCtx(
-          key=jax.random.fold_in(base, prng.component_uid(name)),
-          num_clients=num_clients,
-          sizes=sizes,
-          outputs=settings.outputs,
-          shared=leaves,
-          public=public,
-        )
-      )
-      for name, server in servers.items()
-    }
-    return types.ServerState(shared, jnp.zeros(num_clients, jnp.int32), states)
-
-  def init_client(uid: Array, pretrained: Flat) -> types.ClientState:
-    key = prng.client(settings.seed, Stream.CLASSIFIER, 0, uid)
-    variables = settings.model.init(key) | pretrained
-    _, personal = param_filter.split(variables, settings.shared)
-    states = {
-      name: hook.init(
-        jax.random.fold_in(key, prng.component_uid(name)), variables
-      )
-      for name, hook in hooks.items()
-    }
-    params, _ = param_filter.trainable(variables)
-    state = settings.optimizer.init(params) if settings.persistent else ()
-    return types.ClientState(personal, states, state)
-
-  def messages(server: types.ServerState) -> dict[str, Tree]:
-    return {
-      name: hook.message(server.states[name])
-      for name, hook in servers.items()
-      if hook.message
-    }
-
-  def receive(
-    server: types.ServerState, uploads: types.Upload
-  ) -> types.ServerState:
-    valid = aggregation.valid_uploads(uploads)
-    states = server_round.receive(early, server.states, uploads, valid)
-    return dataclasses.replace(server, states=states)
-
+  early = [c for c in components if _sends_before_first_round(c)]
   return Algorithm(
     components=components,
     shared=settings.shared,
     program=local_training.make(settings, components),
     clustered=clusterer is not None,
-    init_server=init_server,
-    init_client=init_client,
-    messages=messages,
-    receive=receive,
-    aggregate=server_round.make(
-      components,
-      settings,
-      clusterer,
-      owner(components, 'aggregation'),
-      batch_stats_rule,
-      ordered,
+    init_server=functools.partial(
+      initial_states.server, settings, components, clusterer is not None
+    ),
+    init_client=functools.partial(initial_states.client, settings, components),
+    messages=functools.partial(server_round.messages, components),
+    receive=functools.partial(server_round.prepare, early),
+    aggregate=functools.partial(
+      server_round.run,
+      server_round.Rules(
+        components,
+        settings,
+        clusterer,
+        owner(components, 'aggregation'),
+        batch_stats_rule,
+        ordered,
+      ),
     ),
     prepares=bool(early),
+  )
+
+
+def _sends_before_first_round(component: Component) -> bool:
+  client = component.client
+  return bool(
+    client and client.data_pass and client.data_pass.before_first_round
   )

@@ -8,15 +8,16 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
-from fedreid_jax.core import batch_stats, local_step, prng, types
+from fedreid_jax.core import batch_stats, batches, local_step, prng, types
 from fedreid_jax.core.prng import Stream
+from fedreid_jax.core.settings import Settings
 from fedreid_jax.core.types import Array, Flat
 
 _T = TypeVar('_T')
 
 
 def fold(
-  settings: local_step.Settings,
+  settings: Settings,
   table: types.Table,
   task: types.ClientTask,
   body: Callable[[_T, types.Batch], _T],
@@ -49,14 +50,14 @@ def fold(
         jax.random.fold_in(base, task.first_step + i),
         modalities=table.modalities[rows],
       )
-    return body(value, local_step.gather(table, rows, valid, transform))
+    return body(value, batches.gather(table, rows, valid, transform))
 
   num = task.pass_valid.any(axis=1).sum(dtype=jnp.int32)
   return jax.lax.fori_loop(0, num, one, start)
 
 
 def _measured(
-  settings: local_step.Settings,
+  settings: Settings,
   variables: Flat,
   batch: types.Batch,
   num_identities: Array | None = None,
@@ -70,9 +71,7 @@ def _measured(
   )
 
 
-def no_moments(
-  settings: local_step.Settings, variables: Flat
-) -> batch_stats.Layers:
+def no_moments(settings: Settings, variables: Flat) -> batch_stats.Layers:
   """Returns the moments of zero images, by layer."""
   column = jnp.zeros(settings.data_pass_batch, jnp.int32)
   images = jnp.zeros((len(column), *settings.image_shape[1:]))
@@ -81,7 +80,7 @@ def no_moments(
 
 
 def measure(
-  settings: local_step.Settings,
+  settings: Settings,
   table: types.Table,
   variables: Flat,
   layers: batch_stats.Layers,
@@ -111,7 +110,7 @@ def measure(
 
 
 def run(
-  settings: local_step.Settings,
+  settings: Settings,
   hooks: local_step.Hooks,
   table: types.Table,
   carry: local_step.Carry,

@@ -30,7 +30,7 @@ class ImageStore:
     """Stores the placement; images are read later."""
     self._clients, self._placement = clients, placement
     self._sharding, self._image_shape = sharding, image_shape
-    self._images = functools.cache(lambda k: self._clients[k].images())
+    self._images = functools.cache(self._read)
 
   @property
   def image_bytes(self) -> int:
@@ -71,6 +71,9 @@ class ImageStore:
 
     return self._on_devices(per_device * width, fill)
 
+  def _read(self, client: int) -> np.ndarray:
+    return self._clients[client].images()
+
   def _empty(self, rows: int) -> Table:
     columns = {name: np.zeros(rows, np.int32) for name in COLUMNS}
     return Table(np.zeros((rows, *self._image_shape), np.uint8), **columns)
@@ -87,11 +90,10 @@ class ImageStore:
     total = rows * self._placement.num_devices
 
     def array(name: str, shape: tuple[int, ...]) -> jax.Array:
-      return jax.make_array_from_callback(
-        shape,
-        self._sharding,
-        lambda index: getattr(fill((index[0].start or 0) // rows), name),  # pyright: ignore
-      )
+      def shard(index: Any) -> np.ndarray:
+        return getattr(fill((index[0].start or 0) // rows), name)
+
+      return jax.make_array_from_callback(shape, self._sharding, shard)
 
     return types.Table(
       array('images', (total, *self._image_shape)),

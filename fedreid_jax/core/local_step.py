@@ -1,61 +1,19 @@
 """One local step: gradients of the re-ID loss and of the components' losses."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
 
-import jax
 import jax.numpy as jnp
 from flax import struct
 
-from fedreid_jax.core import component, contexts, prng, types
+from fedreid_jax.core import component, trees, types
 from fedreid_jax.core.batch_stats import Layers
-from fedreid_jax.core.optimizers import Optimizer
-from fedreid_jax.core.prng import Stream
-from fedreid_jax.core.types import Array, Flat, Metrics, Tree
+from fedreid_jax.core.optimizers import LossFn
+from fedreid_jax.core.settings import Settings
+from fedreid_jax.core.step_contexts import Step
+from fedreid_jax.core.types import Array, Flat, Metrics, Outputs, Tree
 
 Hooks = Mapping[str, component.ClientHooks]
-
-
-class Settings(NamedTuple):
-  """The parts of a local round that do not belong to components.
-
-  Attributes:
-    model: the network.
-    objective: `(Outputs, Batch) -> (loss, metrics)`.
-    optimizer: pure functions over the parameters.
-    schedule: `(round with fraction) -> lr`.
-    train_transform: `(key, uint8 [B, H, W, ch], modalities) -> float32 images`.
-    test_transform: `(uint8 [B, H, W, ch]) -> float32 images`.
-    outputs: shapes of the model's outputs for a batch.
-    image_shape: `(B, H, W, ch)` of a batch.
-    num_steps: number of steps of the longest round.
-    seed: typed PRNG key of the run.
-    shared: regular expression of the shared parameters.
-    persistent: whether the optimiser state is kept between rounds.
-    schedule_per_step: whether the learning rate changes within the round.
-    masked: whether some batches have padded rows.
-    data_pass_batch: images of one step of a pass over all images.
-    accumulate: whether the gradients of a round are accumulated for one update
-      at its end.
-  """
-
-  model: types.Model
-  objective: Callable[..., tuple[Array, Metrics]]
-  optimizer: Optimizer
-  schedule: Callable[[Array], Array]
-  train_transform: Callable[..., Array]
-  test_transform: Callable[[Array], Array]
-  outputs: types.Outputs
-  image_shape: tuple[int, int, int, int]
-  num_steps: int
-  seed: Array
-  shared: str
-  persistent: bool = False
-  schedule_per_step: bool = False
-  masked: bool = True
-  data_pass_batch: int = 64
-  accumulate: bool = False
 
 
 @struct.dataclass
@@ -83,138 +41,85 @@ class Carry:
   sums: Tree
 
 
-def gather(
+def run(
+  settings: Settings,
+  hooks: Hooks,
+  broadcast: types.Broadcast,
   table: types.Table,
-  rows: Array,
-  valid: Array,
-  transform: Callable[[Array], Array],
-) -> types.Batch:
-  """Returns a batch of a table's images.
+  task: types.ClientTask,
+  carry: Carry,
+  i: Array,
+) -> tuple[Carry, Metrics]:
+  """Runs one step.
 
   Args:
-    table: table of images.
-    rows: int32 `[B]`.
-    valid: real rows, bool `[B]`.
-    transform: `(uint8 images) -> float32 images`.
+    settings: settings of the local round.
+    hooks: hooks of the components, by name.
+    broadcast: the broadcast as the client received it.
+    table: images.
+    task: task of the client.
+    carry: state of the client before the step.
+    i: index of the step within the rows of the task.
+
+  Returns:
+    (state after the step, metrics).
   """
-  return types.Batch(
-    images=transform(table.images[rows]),
-    labels=table.labels[rows],
-    cameras=table.cameras[rows],
-    modalities=table.modalities[rows],
-    valid=valid,
-  )
+  step = Step(settings, broadcast, table, task, i)
+  carry, aux = _pre_step(hooks, step, carry)
+  gradient = settings.optimizer.grad(_loss(hooks, step, carry, aux))
+  grads, (outputs, new_stats, metrics) = gradient(carry.params)
+  last = step.number == task.num_steps - 1
+  carry = _update(settings, carry, grads, step.batch, step.lr, last)
+  carry = dataclasses.replace(carry, batch_stats=new_stats)
+  return _post_step(hooks, step, carry, outputs, aux), metrics
 
 
-def make(settings: Settings, hooks: Hooks):
-  """Returns `(broadcast, table, task, carry, i) -> (carry, metrics)`."""
-  model = settings.model
+def _pre_step(
+  hooks: Hooks, step: Step, carry: Carry
+) -> tuple[Carry, dict[str, component.Aux]]:
+  states: dict[str, Tree] = dict(carry.states)
+  aux: dict[str, component.Aux] = {}
+  for name, hook in hooks.items():
+    if hook.pre_step:
+      ctx = step.before_loss(name)
+      states[name], aux[name] = hook.pre_step(states[name], ctx)
+  return dataclasses.replace(carry, states=states), aux
 
-  def one_step(
-    broadcast: types.Broadcast,
-    table: types.Table,
-    task: types.ClientTask,
-    carry: Carry,
-    i: Array,
-  ) -> tuple[Carry, Metrics]:
-    step = task.first_step + i
-    rows, modalities = task.rows[i], table.modalities[task.rows[i]]
 
-    def key(stream: Stream) -> Array:
-      base = prng.client(settings.seed, stream, broadcast.round, task.uid)
-      return jax.random.fold_in(base, step)
+def _loss(
+  hooks: Hooks, step: Step, carry: Carry, aux: dict[str, component.Aux]
+) -> LossFn:
+  """Returns the sum of all losses as a function of the parameters."""
 
-    def transform(key: Array) -> Array:
-      return settings.train_transform(key, table.images[rows], modalities)
-
-    batch = gather(
-      table,
-      rows,
-      task.valid[i],
-      lambda images: settings.train_transform(
-        key(Stream.AUGMENT), images, modalities
-      ),
-    )
-    within = 0.0
-    if settings.schedule_per_step:
-      within = step / jnp.maximum(task.num_steps, 1)
-    common: dict[str, Any] = {
-      'received': broadcast.shared,
-      'task': task,
-      'batch': batch,
-      'photographs': table.images[rows],
-      'model': model,
-      'objective': settings.objective,
-      'transform': transform,
-      'test_transform': settings.test_transform,
-      'optimizer': settings.optimizer,
-      'step': step,
-      'lr': settings.schedule(broadcast.round + within),
-      'round': broadcast.round,
-    }
-
-    def own(name: str) -> dict[str, Any]:
-      """Returns the fields of a step's context for one component."""
-      base = prng.client(settings.seed, Stream.TERM, broadcast.round, task.uid)
-      round_key = jax.random.fold_in(base, prng.component_uid(name))
-      return common | {
-        'message': broadcast.messages.get(name),
-        'key': jax.random.fold_in(round_key, step),
-        'round_key': round_key,
-      }
-
-    def loss_ctx(
-      name: str, variables: Flat, outputs: types.Outputs, aux: dict[str, Any]
-    ) -> contexts.LossCtx:
-      return contexts.LossCtx(
-        **own(name),
-        outputs=outputs,
-        classify=lambda x: model.classify(variables, x, task.num_identities),
-        aux=aux.get(name),
-      )
-
-    states, aux = dict(carry.states), {}
+  def loss(params: Flat) -> tuple[Array, tuple[Outputs, Flat, Metrics]]:
+    variables = {**params, **carry.batch_stats}
+    outputs, new_stats = step.apply(variables)
+    total, metrics = step.settings.objective(outputs, step.batch)
     for name, hook in hooks.items():
-      if hook.pre_step:
-        ctx = contexts.StepCtx(**own(name))
-        states[name], aux[name] = hook.pre_step(states[name], ctx)
-    carry = dataclasses.replace(carry, states=states)
+      if hook.loss:
+        ctx = step.with_outputs(name, variables, outputs, aux)
+        extra, more = hook.loss(variables, carry.states[name], ctx)
+        total = total + extra
+        metrics |= {f'{name}_{k}': v for k, v in more.items()}
+    return total, (outputs, new_stats, metrics | {'loss': total})
 
-    def loss(params: Flat):
-      variables = {**params, **carry.batch_stats}
-      outputs, new_stats = model.apply(
-        variables,
-        batch.images,
-        train=True,
-        key=key(Stream.DROPOUT),
-        mask=batch.valid if settings.masked else None,
-        num_identities=task.num_identities,
-        modalities=batch.modalities,
-        labels=batch.labels,
-      )
-      total, metrics = settings.objective(outputs, batch)
-      for name, hook in hooks.items():
-        if hook.loss:
-          ctx = loss_ctx(name, variables, outputs, aux)
-          extra, more = hook.loss(variables, carry.states[name], ctx)
-          total = total + extra
-          metrics |= {f'{name}_{k}': v for k, v in more.items()}
-      return total, (outputs, new_stats, metrics | {'loss': total})
+  return loss
 
-    gradient = settings.optimizer.grad(loss)
-    grads, (outputs, new_stats, metrics) = gradient(carry.params)
-    last = step == task.num_steps - 1
-    carry = _update(settings, carry, grads, batch, common['lr'], last)
-    states = dict(carry.states)
-    for name, hook in hooks.items():
-      if hook.post_step:
-        variables = {**carry.params, **new_stats}
-        ctx = loss_ctx(name, variables, outputs, aux)
-        states[name] = hook.post_step(states[name], ctx)
-    carry = dataclasses.replace(carry, batch_stats=new_stats, states=states)
-    return carry, metrics
 
-  return one_step
+def _post_step(
+  hooks: Hooks,
+  step: Step,
+  carry: Carry,
+  outputs: Outputs,
+  aux: dict[str, component.Aux],
+) -> Carry:
+  variables = {**carry.params, **carry.batch_stats}
+  states = dict(carry.states)
+  for name, hook in hooks.items():
+    if hook.post_step:
+      ctx = step.with_outputs(name, variables, outputs, aux)
+      states[name] = hook.post_step(states[name], ctx)
+  return dataclasses.replace(carry, states=states)
 
 
 def _update(
@@ -237,10 +142,8 @@ def _update(
     return move(grads)
   num = batch.valid.sum().astype(jnp.float32)
   total, images = carry.sums
-  total = jax.tree.map(lambda old, new: old + num * new, total, grads)
+  total = {name: old + num * grads[name] for name, old in total.items()}
   images = images + num
-  mean = jax.tree.map(lambda sum_: sum_ / jnp.maximum(images, 1.0), total)
-  moved = jax.tree.map(
-    lambda new, old: jnp.where(last, new, old), move(mean), carry
-  )
+  mean = {name: sum_ / jnp.maximum(images, 1.0) for name, sum_ in total.items()}
+  moved = trees.select(last, move(mean), carry)
   return dataclasses.replace(moved, sums=(total, images))

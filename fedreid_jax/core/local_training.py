@@ -29,10 +29,12 @@ from fedreid_jax.core import (
   local_step,
   param_filter,
   prng,
+  trees,
   types,
 )
-from fedreid_jax.core.local_step import Carry, Settings
+from fedreid_jax.core.local_step import Carry
 from fedreid_jax.core.prng import Stream
+from fedreid_jax.core.settings import Settings
 from fedreid_jax.core.types import Array, Flat, Metrics, Tree
 
 
@@ -72,7 +74,7 @@ def make(
   has_data_pass = any(h.data_pass for h in hooks.values())
   return Program(
     begin=functools.partial(_begin, settings, hooks, wire),
-    train=functools.partial(_train, local_step.make(settings, hooks), wire),
+    train=functools.partial(_train, settings, hooks, wire),
     no_moments=functools.partial(data_pass.no_moments, settings),
     measure=functools.partial(data_pass.measure, settings),
     data_pass=functools.partial(data_pass.run, settings, hooks),
@@ -163,13 +165,14 @@ def _begin(
   }
   sums: Tree = ()
   if settings.accumulate:
-    sums = jax.tree.map(jnp.zeros_like, params), jnp.float32(0.0)
+    sums = trees.zeros(params), jnp.float32(0.0)
   layers = data_pass.no_moments(settings, variables) if passed else {}
   return Carry(params, running, opt_state, states, layers, passed, sums)
 
 
 def _train(
-  one_step: Callable[..., tuple[Carry, Metrics]],
+  settings: Settings,
+  hooks: local_step.Hooks,
   wire: _Wire,
   broadcast: types.Broadcast,
   table: types.Table,
@@ -177,9 +180,10 @@ def _train(
   task: types.ClientTask,
 ) -> tuple[Carry, Metrics]:
   received = wire.download(broadcast, task)
-  step = functools.partial(one_step, received, table, task)
-  shapes = jax.eval_shape(step, carry, jnp.int32(0))[1]
-  zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+  step = functools.partial(
+    local_step.run, settings, hooks, received, table, task
+  )
+  zeros = trees.zeros(jax.eval_shape(step, carry, jnp.int32(0))[1])
 
   def body(i: Array, loop: tuple[Carry, Metrics]) -> tuple[Carry, Metrics]:
     carry, sums = loop
@@ -204,7 +208,8 @@ def _end(
   received = wire.download(broadcast, task)
   variables = {**carry.params, **carry.batch_stats}
   start = {**received.shared, **state.personal}
-  states, messages = dict(state.states), {}
+  states: dict[str, Tree] = dict(state.states)
+  messages: dict[str, Tree] = {}
   for name, hook in hooks.items():
     if not (trained or (hook.data_pass and hook.data_pass.before_first_round)):
       continue

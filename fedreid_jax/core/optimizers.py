@@ -26,6 +26,11 @@ Schedule = Literal['constant', 'step', 'linear', 'cosine']
 OptimizerName = Literal['sgd', 'adam']
 SCHEDULES = get_args(Schedule)
 OPTIMIZERS = get_args(OptimizerName)
+# Pairs of a regular expression and a factor; the first that matches applies.
+Multipliers = tuple[tuple[str, float], ...]
+# Argument and result of `jax.grad(loss, has_aux=True)`.
+LossFn = Callable[..., tuple[Array, Any]]
+Gradient = Callable[..., tuple[Flat, Any]]
 
 
 class Optimizer(NamedTuple):
@@ -43,13 +48,13 @@ class Optimizer(NamedTuple):
   """
 
   init: Callable[[Flat], Tree]
-  grad: Callable[[Callable[..., tuple[Array, Any]]], Callable[..., Any]]
+  grad: Callable[[LossFn], Gradient]
   update: Callable[..., tuple[Flat, Tree]]
   factor: Callable[[str], float]
   effective_steps: Callable[..., Array] | None
 
 
-def make(config) -> Optimizer:
+def make(config: Any) -> Optimizer:
   """Builds the client optimiser from `config.optim`.
 
   Args:
@@ -77,7 +82,7 @@ def sgd(
   momentum: float,
   nesterov: bool,
   weight_decay: float,
-  lr_multipliers: tuple[tuple[str, float], ...] = (),
+  lr_multipliers: Multipliers = (),
 ) -> Optimizer:
   """Builds SGD with PyTorch's semantics."""
   return _optimizer(
@@ -88,7 +93,12 @@ def sgd(
   )
 
 
-def _optimizer(core, weight_decay, lr_multipliers, effective_) -> Optimizer:
+def _optimizer(
+  core: optax.GradientTransformation,
+  weight_decay: float,
+  lr_multipliers: Multipliers,
+  effective_: Callable[..., Array] | None,
+) -> Optimizer:
   decaying = _decaying(weight_decay)
   rules = [
     (patterns.Pattern(p, 'optim.lr_multipliers'), float(f))
@@ -98,13 +108,15 @@ def _optimizer(core, weight_decay, lr_multipliers, effective_) -> Optimizer:
   def factor(name: str) -> float:
     return next((f for rule, f in rules if rule.match(name)), 1.0)
 
-  def grad(loss):
-    def decayed(params, *args):
+  def grad(loss: LossFn) -> Gradient:
+    def decayed(params: Flat, *args: Any) -> tuple[Array, Any]:
       return loss(decaying(params), *args)
 
     return jax.grad(decayed, has_aux=True)
 
-  def update(grads, state, params, lr):
+  def update(
+    grads: Flat, state: Tree, params: Flat, lr: Array
+  ) -> tuple[Flat, Tree]:
     steps: Any
     steps, state = core.update(grads, state, params)
     return {
@@ -121,14 +133,14 @@ def _decaying(weight_decay: float) -> Callable[[Flat], Flat]:
   """
 
   @jax.custom_vjp
-  def same(params):
+  def same(params: Flat) -> Flat:
     return params
 
-  def forward(params):
+  def forward(params: Flat) -> tuple[Flat, Flat]:
     values = {name: leaf.value for name, leaf in params.items()}
     return values, values
 
-  def backward(params, cotangents):
+  def backward(params: Flat, cotangents: Flat) -> tuple[Flat]:
     absent = jax.custom_derivatives.SymbolicZero
     return (
       {
@@ -166,7 +178,7 @@ def effective_steps(
     nesterov: whether it is Nesterov momentum.
   """
 
-  def step(_, carry):
+  def step(_: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
     moved, buffer = carry
     gradient = 1.0 - decay * moved
     buffer = momentum * buffer + gradient
@@ -177,7 +189,7 @@ def effective_steps(
   return jax.lax.fori_loop(0, num_steps, step, (zero, zero))[0]
 
 
-def schedule(config, rounds: int) -> Callable[[Array], Array]:
+def schedule(config: Any, rounds: int) -> Callable[[Array], Array]:
   """Builds the learning rate as a function of the global round.
 
   Args:

@@ -115,7 +115,7 @@ def fields(declaration: type) -> tuple[Field, ...]:
   )
 
 
-def _field(one: dataclasses.Field, hint: Any) -> Field:
+def _field(one: dataclasses.Field[Any], hint: Any) -> Field:
   annotated = typing.get_origin(hint) is Annotated
   kind, *extras = typing.get_args(hint) if annotated else (hint,)
   meanings = [extra for extra in extras if isinstance(extra, str)]
@@ -151,18 +151,17 @@ def check(where: str, field: Field, value: Any) -> None:
 
 def _check(where: str, field: Field, kind: Any, value: Any) -> None:
   if _is_tuple(kind):
-    if not isinstance(value, tuple):
-      _refuse_type(where, value, field.allowed())
+    parts = _parts(where, field, value)
     kinds = _arguments(kind)
     if kinds[-1] is Ellipsis:
-      kinds = kinds[:1] * len(value)
-    if len(kinds) != len(value):
+      kinds = kinds[:1] * len(parts)
+    if len(kinds) != len(parts):
       raise errors.ConfigError(
         f'{value!r} does not have {len(kinds)} parts',
         where,
         f'give {field.allowed()}',
       )
-    for part, own in zip(value, kinds, strict=True):
+    for part, own in zip(parts, kinds, strict=True):
       if _is_tuple(own) and not isinstance(part, tuple):
         raise errors.ConfigError(
           f'{part!r} does not have {len(_arguments(own))} parts',
@@ -191,6 +190,12 @@ def _check(where: str, field: Field, kind: Any, value: Any) -> None:
         where,
         'put parentheses around the part to extract',
       )
+
+
+def _parts(where: str, field: Field, value: Any) -> tuple[Any, ...]:
+  if not isinstance(value, tuple):
+    _refuse_type(where, value, field.allowed())
+  return value
 
 
 def _check_type(where: str, kind: type, value: Any) -> None:

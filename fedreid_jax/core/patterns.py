@@ -7,6 +7,7 @@ syntax of Python's `re`), with a limit of processor time.
 """
 
 import time
+from collections.abc import Callable
 
 import regex
 
@@ -38,7 +39,7 @@ class Pattern:
       ) from error
     self.groups = self._compiled.groups
 
-  def search(self, text: str):
+  def search(self, text: str) -> regex.Match[str] | None:
     """Returns the first match in a text, or None.
 
     Raises:
@@ -46,7 +47,7 @@ class Pattern:
     """
     return self._timed(self._compiled.search, text)
 
-  def match(self, text: str):
+  def match(self, text: str) -> regex.Match[str] | None:
     """Returns the match at the start of a text, or None.
 
     Raises:
@@ -54,7 +55,9 @@ class Pattern:
     """
     return self._timed(self._compiled.match, text)
 
-  def _timed(self, find, text: str):
+  def _timed(
+    self, find: Callable[..., regex.Match[str] | None], text: str
+  ) -> regex.Match[str] | None:
     start = time.thread_time()
     try:
       found = find(text, timeout=self._left)

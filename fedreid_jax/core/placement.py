@@ -6,22 +6,28 @@ with its own number of steps; with 0 all clients of a device are vmapped.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
+from fedreid_jax.core.types import Tree
+
 AXIS = 'clients'
 
 
 def make_mesh(num_devices: int | None = None) -> Mesh:
   """Returns a mesh of the first `num_devices` (default: all) devices."""
-  devices = jax.devices()[:num_devices]
+  devices = _first_devices(num_devices)
   return jax.make_mesh(
     (len(devices),), (AXIS,), axis_types=(AxisType.Auto,), devices=devices
   )
+
+
+def _first_devices(num_devices: int | None) -> Sequence[Any]:
+  return jax.devices()[:num_devices]
 
 
 def over_clients(
@@ -39,7 +45,7 @@ def over_clients(
     `(replicated, table [devices * rows, ...], trees [lanes, ...]) -> trees`.
   """
 
-  def on_device(replicated, table, clients):
+  def on_device(replicated: Tree, table: Tree, clients: Tree) -> Tree:
     one = functools.partial(fn, replicated, table)
     if width == 1:
       return jax.lax.map(one, clients)

@@ -61,7 +61,9 @@ def client(
   return jax.random.fold_in(key(seed, stream, round_), uid)
 
 
-def host(seed: int, stream: Stream, round_: int, uid: int):
+def host(
+  seed: int, stream: Stream, round_: int, uid: int
+) -> np.random.Generator:
   """Returns a NumPy generator that depends on its four arguments only."""
   sequence = np.random.SeedSequence([seed, int(stream), round_, uid])
   return np.random.Generator(np.random.Philox(sequence))

@@ -1,19 +1,29 @@
 """The server's part of a round: clustering, aggregation and updates."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 
-from fedreid_jax.core import aggregation, contexts, prng, types
+from fedreid_jax.core import aggregation, contexts, types
 from fedreid_jax.core.component import Component
-from fedreid_jax.core.local_step import Settings
-from fedreid_jax.core.prng import Stream
-from fedreid_jax.core.types import Array, Flat
+from fedreid_jax.core.server_contexts import Groups, ServerContexts
+from fedreid_jax.core.settings import Settings
+from fedreid_jax.core.types import Array, Tree
 
 Log = dict[str, Array]
+
+
+def messages(
+  components: Sequence[Component], server: types.ServerState
+) -> dict[str, Tree]:
+  """Returns the messages that are broadcast to every client, by name."""
+  return {
+    c.name: c.server.message(server.states[c.name])
+    for c in components
+    if c.server and c.server.message
+  }
 
 
 def receive(
@@ -40,17 +50,27 @@ def receive(
   return states
 
 
-def make(
+def prepare(
   components: Sequence[Component],
-  settings: Settings,
-  clusterer: Component | None,
-  aggregator: Component | None,
-  batch_stats_rule: str,
-  ordered: bool,
-) -> Callable[..., tuple[types.ServerState, Log]]:
-  """Returns `(ServerState, uploads, drawn, round, public) -> (state, log)`.
+  server: types.ServerState,
+  uploads: types.Upload,
+) -> types.ServerState:
+  """Returns the state after the data pass before round 0.
 
   Args:
+    components: components with such a pass.
+    server: state of the server.
+    uploads: uploads of the pass.
+  """
+  valid = aggregation.valid_uploads(uploads)
+  states = receive(components, server.states, uploads, valid)
+  return dataclasses.replace(server, states=states)
+
+
+class Rules(NamedTuple):
+  """The rules by which uploads become the models of the next round.
+
+  Attributes:
     components: components of the method, in order.
     settings: settings of the local round.
     clusterer: the component that fills `clustering`, if any.
@@ -59,85 +79,99 @@ def make(
     ordered: whether uploads are reduced in canonical client order.
   """
 
-  def complete(shared: Flat) -> Flat:
-    shapes = jax.eval_shape(settings.model.init, settings.seed)
-    zeros = {n: jnp.zeros(x.shape, x.dtype) for n, x in shapes.items()}
-    return zeros | shared
+  components: Sequence[Component]
+  settings: Settings
+  clusterer: Component | None
+  aggregator: Component | None
+  batch_stats_rule: str
+  ordered: bool
 
-  def run(
-    server: Any,
-    uploads: types.Upload,
-    drawn: Array,
-    round_: Array,
-    public: Array,
-  ) -> tuple[types.ServerState, Log]:
-    valid = aggregation.valid_uploads(uploads)
-    base = prng.key(settings.seed, Stream.SERVER, round_)
-    previous: Flat = server.shared
 
-    def fields(name: str) -> dict[str, Any]:
-      return {
-        'index': uploads.index,
-        'valid': valid,
-        'uploaded': uploads.shared,
-        'num_examples': uploads.num_examples,
-        'num_steps': uploads.num_steps,
-        'previous': previous,
-        'public': public,
-        'model': settings.model,
-        'train_transform': settings.train_transform,
-        'test_transform': settings.test_transform,
-        'complete': complete,
-        'round': round_,
-        'key': jax.random.fold_in(base, prng.component_uid(name)),
-      }
+def run(
+  rules: Rules,
+  server: types.ServerState,
+  uploads: types.Upload,
+  drawn: Array,
+  round_: Array,
+  public: Array,
+) -> tuple[types.ServerState, Log]:
+  """Runs the server's part of a round.
 
-    num_clients = server.groups.shape[0]
-    num_groups = num_clients if clusterer else 1
-    groups = old = server.groups[jnp.maximum(uploads.index, 0)]
-    if clusterer and clusterer.clustering:
-      ctx = contexts.ServerCtx(**fields(clusterer.name))
-      groups = clusterer.clustering(server.groups, ctx)
-    members = (groups[None] == jnp.arange(num_groups)[:, None]) & valid[None]
-    sizes = aggregation.normalise(uploads.num_examples, members)
-    start = previous
-    if clusterer:
-      # Groups are new, so each starts from the mean of its members' models.
-      started = {n: x[old] for n, x in previous.items()}
-      by_size = dict.fromkeys(previous, sizes)
-      start = aggregation.reduce(previous, started, by_size, ordered)
+  Args:
+    rules: rules of the method.
+    server: state before the round.
+    uploads: uploads of the cohort, `[K, ...]`.
+    drawn: position of each client in the order of sampling, int32 `[K]`.
+    round_: global round.
+    public: images of the public set.
+  """
+  valid = aggregation.valid_uploads(uploads)
+  context = ServerContexts(
+    rules.settings, server, uploads, valid, round_, public
+  )
+  groups = _assign(rules, context, server, uploads, valid)
+  weights, fell_back = _weigh(rules, context, groups, uploads)
+  by_leaf = aggregation.leaf_weights(
+    weights,
+    groups.sizes,
+    groups.start,
+    _first(drawn, groups.members),
+    rules.batch_stats_rule,
+  )
+  models = aggregation.reduce(
+    groups.start, uploads.shared, by_leaf, rules.ordered
+  )
+  states = receive(rules.components, server.states, uploads, valid)
+  for component in rules.components:
+    hooks, name = component.server, component.name
+    if hooks and hooks.update:
+      ctx = context.of_groups(name, groups)
+      states[name], models = hooks.update(states[name], models, ctx)
+  rows = jnp.where(valid, uploads.index, server.groups.shape[0])
+  new = types.ServerState(
+    shared=models,
+    groups=server.groups.at[rows].set(groups.of_uploads, mode='drop'),
+    states=states,
+  )
+  log = {'valid': valid, 'groups': groups.of_uploads, 'fell_back': fell_back}
+  return new, log | aggregation.summarise(weights)
 
-    def ctx_of(name: str) -> contexts.AggregationCtx:
-      return contexts.AggregationCtx(
-        **fields(name), members=members, start=start
-      )
 
-    weights, fell_back = sizes, jnp.bool_(False)
-    if aggregator and aggregator.aggregation:
-      name = aggregator.name
-      messages = uploads.messages.get(name, ())
-      weights = aggregator.aggregation.weights(messages, ctx_of(name))
-      weights, fell_back = aggregation.usable(weights, members, sizes)
-    by_leaf = aggregation.leaf_weights(
-      weights, sizes, start, _first(drawn, members), batch_stats_rule
-    )
-    shared = aggregation.reduce(start, uploads.shared, by_leaf, ordered)
-    states = receive(components, server.states, uploads, valid)
-    for component in components:
-      hooks, name = component.server, component.name
-      if hooks and hooks.update:
-        states[name], shared = hooks.update(states[name], shared, ctx_of(name))
-    rows = jnp.where(valid, uploads.index, num_clients)
-    server = dataclasses.replace(
-      server,
-      shared=shared,
-      groups=server.groups.at[rows].set(groups, mode='drop'),
-      states=states,
-    )
-    log = {'valid': valid, 'groups': groups, 'fell_back': fell_back}
-    return server, log | aggregation.summarise(weights)
+def _assign(
+  rules: Rules,
+  context: ServerContexts,
+  server: types.ServerState,
+  uploads: types.Upload,
+  valid: Array,
+) -> Groups:
+  """Returns the groups of a round, which are new if the method clusters."""
+  num_groups = server.groups.shape[0] if rules.clusterer else 1
+  groups = old = server.groups[jnp.maximum(uploads.index, 0)]
+  if rules.clusterer and rules.clusterer.clustering:
+    ctx = context.of_uploads(rules.clusterer.name)
+    groups = rules.clusterer.clustering(server.groups, ctx)
+  members = (groups[None] == jnp.arange(num_groups)[:, None]) & valid[None]
+  sizes = aggregation.normalise(uploads.num_examples, members)
+  start = server.shared
+  if rules.clusterer:
+    # Groups are new, so each starts from the mean of its members' models.
+    started = {n: x[old] for n, x in start.items()}
+    by_size = dict.fromkeys(start, sizes)
+    start = aggregation.reduce(start, started, by_size, rules.ordered)
+  return Groups(groups, members, sizes, start)
 
-  return run
+
+def _weigh(
+  rules: Rules, context: ServerContexts, groups: Groups, uploads: types.Upload
+) -> tuple[Array | dict[str, Array], Array]:
+  """Returns (weights of the uploads, whether sizes replaced them)."""
+  if not (rules.aggregator and rules.aggregator.aggregation):
+    return groups.sizes, jnp.bool_(False)
+  name = rules.aggregator.name
+  weights = rules.aggregator.aggregation.weights(
+    uploads.messages.get(name, ()), context.of_groups(name, groups)
+  )
+  return aggregation.usable(weights, groups.members, groups.sizes)
 
 
 def _first(drawn: Array, members: Array) -> Array:

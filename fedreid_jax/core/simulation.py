@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -26,11 +25,13 @@ from fedreid_jax.core import (
   prng,
   round_log,
   segments,
+  transfer,
+  trees,
   types,
 )
 from fedreid_jax.core.batch_stats import Layers
 from fedreid_jax.core.compose import Algorithm
-from fedreid_jax.core.types import ClientData, Flat, Tree
+from fedreid_jax.core.types import ClientData, Flat
 
 
 class Options(NamedTuple):
@@ -90,7 +91,7 @@ class Executor:
     self._whole = NamedSharding(mesh, P())
     if public is None:
       public = np.zeros((0, *image_shape), np.uint8)
-    self._public = self._put(public, self._whole)
+    self._public = transfer.put(public, self._whole)
     self._placement = cohort.place(clients, mesh.devices.size)
     self._cohort_size = len(self._sample_cohort(0))
     self._lanes = cohort.num_lanes(self._placement, self._cohort_size)
@@ -102,12 +103,14 @@ class Executor:
       self._placement,
       self._lanes,
       options.budget,
-      functools.partial(self._put, sharding=self._split),
+      functools.partial(transfer.put, sharding=self._split),
     )
     batch = options.data_pass_batch
-    self._passes = functools.cache(
-      lambda k: cohort.pass_plan(clients[k], options.seed, batch)
-    )
+
+    def passes(client: int) -> types.Plan:
+      return cohort.pass_plan(clients[client], options.seed, batch)
+
+    self._passes = functools.cache(passes)
     most = max(client.num_images for client in clients)
     self._pass_shape = -(-most // batch), batch
     self._run = compiled.make(algorithm, mesh, options.width, options.ordered)
@@ -185,7 +188,7 @@ class Executor:
 
   def put_server(self, server: types.ServerState) -> types.ServerState:
     """Puts a server state from the host on every device."""
-    return self._put(server, self._whole)
+    return transfer.put(server, self._whole)
 
   def prepare(
     self, server: types.ServerState, states: types.ClientState
@@ -210,7 +213,7 @@ class Executor:
       for way, sizes in self._wire(server, uploads, members, False).items():
         log[way].update(sizes)
       server = self._run.receive(server, uploads)
-      _keep(states, self._get(rows), lanes, lanes >= 0)
+      transfer.keep(states, transfer.get(rows), lanes, lanes >= 0)
     return server, log
 
   def round(
@@ -240,7 +243,7 @@ class Executor:
       server, states, lanes, tasks, round_, True
     )
     log: dict[str, Any] = {**self._wire(server, uploads, drawn, True)}
-    ranks = self._put(rank[lanes], self._split)
+    ranks = transfer.put(rank[lanes], self._split)
     server, entries = self._run.aggregate(
       server, uploads, ranks, np.int32(round_), self._public
     )
@@ -250,8 +253,8 @@ class Executor:
     }
     clients = np.sort(drawn)
     valid = np.isin(lanes, clients[entries['valid']])
-    _keep(states, self._get(rows), lanes, valid)
-    log |= round_log.training(self._get(sums), tasks.num_steps, valid)
+    transfer.keep(states, transfer.get(rows), lanes, valid)
+    log |= round_log.training(transfer.get(sums), tasks.num_steps, valid)
     log |= entries | {'clients': clients, 'images': int(tasks.valid.sum())}
     return server, log
 
@@ -269,17 +272,17 @@ class Executor:
     Returns:
       Moments by layer (`core.batch_stats`), on the host, `[N, ...]`.
     """
-    models = self._put(models, self._whole)
+    models = transfer.put(models, self._whole)
     nothing = jax.device_get(self._run.no_moments(models, own))
-    every = _copies(nothing, len(self._clients))
+    every = transfer.copies(nothing, len(self._clients))
     for members in self._all_clients():
       lanes, tasks = self._tasks(members, groups, 0)
       safe = np.where(lanes >= 0, lanes, 0)
-      mine = self._put({n: x[safe] for n, x in own.items()}, self._split)
-      found = self._put(_copies(nothing, len(lanes)), self._split)
+      mine = transfer.put({n: x[safe] for n, x in own.items()}, self._split)
+      found = transfer.put(transfer.copies(nothing, len(lanes)), self._split)
       for table, part in self._segments.passing(lanes, tasks):
         found = self._run.moments(models, table, (mine, found), part)
-      _keep(every, self._get(found), lanes, lanes >= 0)
+      transfer.keep(every, transfer.get(found), lanes, lanes >= 0)
     return every
 
   def _all_clients(self) -> Iterator[np.ndarray]:
@@ -321,8 +324,8 @@ class Executor:
   ) -> tuple[Any, dict[str, Any]]:
     """Returns ((uploads, client states), sums of metrics) of all lanes."""
     safe = np.where(lanes >= 0, lanes, 0)
-    tree = self._put(jax.tree.map(lambda x: x[safe], states), self._split)
-    placed = self._put(tasks, self._split)
+    tree = transfer.put(trees.rows(states, safe), self._split)
+    placed = transfer.put(tasks, self._split)
     number = np.int32(round_)
     if self._segments.resident is not None:
       run = self._run.whole if trains else self._run.prepare
@@ -350,34 +353,3 @@ class Executor:
     return round_log.wire(
       self._algorithm, server, uploads, members, len(self._clients), trains
     )
-
-  def _put(self, tree: Tree, sharding: NamedSharding) -> Any:
-    def one(array: Any) -> jax.Array:
-      array = np.asarray(array)
-      return jax.make_array_from_callback(
-        array.shape, sharding, lambda index: array[index]
-      )
-
-    return jax.tree.map(one, tree)
-
-  def _get(self, tree: Tree) -> Any:
-    """Returns arrays sharded over lanes completely on every process."""
-    if jax.process_count() == 1:
-      return jax.device_get(tree)
-    return multihost_utils.process_allgather(tree, tiled=True)
-
-
-def _copies(tree: Tree, num: int) -> Any:
-  """Returns copies of a tree along a new leading axis."""
-  return jax.tree.map(lambda x: np.stack([x] * num), tree)
-
-
-def _keep(
-  states: Tree, rows: Tree, lanes: np.ndarray, valid: np.ndarray
-) -> None:
-  """Writes the new rows of valid clients into the states on the host."""
-
-  def write(old: np.ndarray, new: np.ndarray) -> None:
-    old[lanes[valid]] = new[valid]
-
-  jax.tree.map(write, states, rows)

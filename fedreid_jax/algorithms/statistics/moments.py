@@ -42,7 +42,7 @@ def merge(
   num = moments.count.shape[0]
   owners = jnp.where(valid, labels, num)
 
-  def total(values):
+  def total(values: Array) -> Array:
     return jax.ops.segment_sum(values, owners, num)
 
   ones = total(valid.astype(jnp.float32))
@@ -64,7 +64,7 @@ def statistics(moments: Moments) -> Array:
   # on one device but not on several, and the last bit would differ.
   share = 1.0 / jnp.maximum(seen.sum(), 1)
 
-  def mean(values):
+  def mean(values: Array) -> Array:
     return jnp.where(seen, values, 0.0).sum(axis=0) * share
 
   spread = moments.m2 / jnp.maximum(moments.count, 1.0)[:, None]

@@ -95,7 +95,7 @@ def nearest_means(bank: FeatureBank, num_identities: int, k: int) -> Prototypes:
   own = jnp.minimum(owners, num_identities - 1)
 
   # Rows of segment `C` are dropped, which avoids a masked copy of the bank.
-  def total(values, chosen):
+  def total(values: Array, chosen: Array) -> Array:
     segment = jnp.where(chosen, owners, num_identities)
     return jax.ops.segment_sum(values, segment, num_identities)
 
@@ -130,7 +130,7 @@ def merge(
   present = messages.present & valid[:, None]
 
   # A sequential sum has the same bits if zeros of empty lanes are added.
-  def add(sum_, upload):
+  def add(sum_: Array, upload: tuple[Array, Array]) -> tuple[Array, None]:
     features, has_centre = upload
     return sum_ + jnp.where(has_centre[:, None], features, 0.0), None
 

@@ -1,0 +1,49 @@
+"""The settings of the local round that no component owns."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from fedreid_jax.core import types
+from fedreid_jax.core.optimizers import Optimizer
+from fedreid_jax.core.types import Array, Metrics
+
+
+class Settings(NamedTuple):
+  """The parts of a local round that do not belong to components.
+
+  Attributes:
+    model: the network.
+    objective: `(Outputs, Batch) -> (loss, metrics)`.
+    optimizer: pure functions over the parameters.
+    schedule: `(round with fraction) -> lr`.
+    train_transform: `(key, uint8 [B, H, W, ch], modalities) -> float32 images`.
+    test_transform: `(uint8 [B, H, W, ch]) -> float32 images`.
+    outputs: shapes of the model's outputs for a batch.
+    image_shape: `(B, H, W, ch)` of a batch.
+    num_steps: number of steps of the longest round.
+    seed: typed PRNG key of the run.
+    shared: regular expression of the shared parameters.
+    persistent: whether the optimiser state is kept between rounds.
+    schedule_per_step: whether the learning rate changes within the round.
+    masked: whether some batches have padded rows.
+    data_pass_batch: images of one step of a pass over all images.
+    accumulate: whether the gradients of a round are accumulated for one update
+      at its end.
+  """
+
+  model: types.Model
+  objective: Callable[..., tuple[Array, Metrics]]
+  optimizer: Optimizer
+  schedule: Callable[[Array], Array]
+  train_transform: Callable[..., Array]
+  test_transform: Callable[[Array], Array]
+  outputs: types.Outputs
+  image_shape: tuple[int, int, int, int]
+  num_steps: int
+  seed: Array
+  shared: str
+  persistent: bool = False
+  schedule_per_step: bool = False
+  masked: bool = True
+  data_pass_batch: int = 64
+  accumulate: bool = False

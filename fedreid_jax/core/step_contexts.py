@@ -1,0 +1,121 @@
+"""One local step as the network and the components see it."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedreid_jax.core import batches, contexts, prng, types
+from fedreid_jax.core.component import Aux
+from fedreid_jax.core.prng import Stream
+from fedreid_jax.core.settings import Settings
+from fedreid_jax.core.types import Array, Flat, Outputs
+
+
+class Step:
+  """The batch and the random keys of a step, and the contexts with them."""
+
+  def __init__(
+    self,
+    settings: Settings,
+    broadcast: types.Broadcast,
+    table: types.Table,
+    task: types.ClientTask,
+    i: Array,
+  ):
+    """Gathers and augments the batch.
+
+    Args:
+      settings: settings of the local round.
+      broadcast: the broadcast as the client received it.
+      table: images.
+      task: task of the client.
+      i: index of the step within the rows of the task.
+    """
+    self.settings, self._broadcast, self._task = settings, broadcast, task
+    self.number = task.first_step + i
+    rows, modalities = task.rows[i], table.modalities[task.rows[i]]
+
+    def augment(images: Array) -> Array:
+      key = self._key(Stream.AUGMENT)
+      return settings.train_transform(key, images, modalities)
+
+    def transform(key: Array) -> Array:
+      return settings.train_transform(key, table.images[rows], modalities)
+
+    self.batch = batches.gather(table, rows, task.valid[i], augment)
+    within = 0.0
+    if settings.schedule_per_step:
+      within = self.number / jnp.maximum(task.num_steps, 1)
+    photographs = table.images[rows]
+    self.lr = settings.schedule(broadcast.round + within)
+    self._common: dict[str, Any] = {
+      'received': broadcast.shared,
+      'task': task,
+      'batch': self.batch,
+      'photographs': photographs,
+      'model': settings.model,
+      'objective': settings.objective,
+      'transform': transform,
+      'test_transform': settings.test_transform,
+      'optimizer': settings.optimizer,
+      'step': self.number,
+      'lr': self.lr,
+      'round': broadcast.round,
+    }
+
+  def apply(self, variables: Flat) -> tuple[Outputs, Flat]:
+    """Returns the outputs of a model for the batch, and its new statistics."""
+    return self.settings.model.apply(
+      variables,
+      self.batch.images,
+      train=True,
+      key=self._key(Stream.DROPOUT),
+      mask=self.batch.valid if self.settings.masked else None,
+      num_identities=self._task.num_identities,
+      modalities=self.batch.modalities,
+      labels=self.batch.labels,
+    )
+
+  def before_loss(self, name: str) -> contexts.StepCtx:
+    """Returns the context of a component before the loss."""
+    return contexts.StepCtx(**self._own(name))
+
+  def with_outputs(
+    self, name: str, variables: Flat, outputs: Outputs, aux: dict[str, Aux]
+  ) -> contexts.LossCtx:
+    """Returns the context of a component with the outputs of the model.
+
+    Args:
+      name: name of the component.
+      variables: variables with which `classify` computes identity scores.
+      outputs: outputs for the batch.
+      aux: second results of `pre_step`, by name.
+    """
+
+    def classify(embedding: Array) -> Array:
+      num_identities = self._task.num_identities
+      return self.settings.model.classify(variables, embedding, num_identities)
+
+    return contexts.LossCtx(
+      **self._own(name),
+      outputs=outputs,
+      classify=classify,
+      aux=aux.get(name),
+    )
+
+  def _key(self, stream: Stream) -> Array:
+    uid, round_ = self._task.uid, self._broadcast.round
+    base = prng.client(self.settings.seed, stream, round_, uid)
+    return jax.random.fold_in(base, self.number)
+
+  def _own(self, name: str) -> dict[str, Any]:
+    """Returns the fields of a context of one component."""
+    uid, round_ = self._task.uid, self._broadcast.round
+    base = prng.client(self.settings.seed, Stream.TERM, round_, uid)
+    round_key = jax.random.fold_in(base, prng.component_uid(name))
+    return self._common | {
+      'message': self._broadcast.messages.get(name),
+      'key': jax.random.fold_in(round_key, self.number),
+      'round_key': round_key,
+    }
