@@ -9,12 +9,12 @@ from jax.sharding import Mesh
 from fedreid_jax.core import (
   cohort,
   compose,
-  local_step,
   optimizers,
   simulation,
   types,
 )
 from fedreid_jax.core.component import Component, Participants
+from fedreid_jax.core.settings import Settings
 from fedreid_jax.data import sampling
 from fedreid_jax.data.augment import Transforms
 from fedreid_jax.data.federation import Federation
@@ -119,7 +119,7 @@ def _settings(
   components: tuple[Component, ...],
   transforms: Transforms,
   **shapes,
-) -> local_step.Settings:
+) -> Settings:
   """Returns the settings of the local loop.
 
   Args:
@@ -129,7 +129,7 @@ def _settings(
     transforms: of images, for training and test.
     **shapes: `outputs`, `image_shape`, `num_steps`, `masked`, `optimizer`.
   """
-  return local_step.Settings(
+  return Settings(
     model=model,
     objective=objective.make(config.loss),
     schedule=optimizers.schedule(config.optim, config.rounds),

@@ -10,12 +10,12 @@ import numpy as np
 from fedreid_jax.core import (
   aggregation,
   compose,
-  local_step,
   optimizers,
   param_filter,
   types,
 )
 from fedreid_jax.core.contexts import AggregationCtx
+from fedreid_jax.core.settings import Settings
 from fedreid_jax.models import head
 
 KERNEL = 'params/backbone/kernel'
@@ -112,7 +112,7 @@ def same_uploads(one, num, **fields):
 
 def algorithm(components):
   """Composes components over the linear network and plain SGD."""
-  settings = local_step.Settings(
+  settings = Settings(
     model=LINEAR,
     objective=lambda outputs, batch: (outputs.logits.sum(), {}),
     optimizer=optimizers.sgd(0.0, False, 0.0),
