@@ -8,7 +8,7 @@ per stage.
   python -m launchers.main --config=configs/snr.py:folder,data.root=DIR
 
 Table rows: DFH table 1, SNR: mAP / rank-1 on CUHK02, Market-1501, CUHK03 are in
-configs/tables. `paper` is DFH's setting. Measured results are in
+fedreid_jax/config/tables. `paper` is DFH's setting. Measured results are in
 docs/results.md.
 """
 

@@ -3,8 +3,9 @@
   python -m launchers.main --config=configs/snr_dfh.py[:smoke|nine]
   python -m launchers.main --config=configs/snr_dfh.py:folder,data.root=DIR
 
-Table rows: DFH table 1, SNR + DFH, in configs/tables. The loss of SNR is on the
-original batch only. Measured results are in docs/results.md.
+Table rows: DFH table 1, SNR + DFH, in fedreid_jax/config/tables. The loss of
+SNR is computed on the original batch only, not on hallucinated features.
+Measured results are in docs/results.md.
 """
 
 from fedreid_jax.config import parsing, presets

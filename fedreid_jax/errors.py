@@ -1,6 +1,6 @@
 """Errors that a user can act on, each one line with an exit code.
 
-The launchers print `error[CODE]: what — where — what to do`; a traceback is
+The launchers print `error[CODE]: problem — place — remedy`; a traceback is
 shown only with `--debug`. In Python errors are exceptions:
 
 >>> import fedreid_jax as fr

@@ -1,7 +1,7 @@
 """Validation of a configuration: fields, values, and combinations of fields.
 
-This module does not import JAX, so that a wrong configuration is reported
-within a second.
+This module does not import JAX, because its import takes time and an invalid
+configuration should be reported at once.
 """
 
 from typing import Any
@@ -14,8 +14,8 @@ def validate(config: Any) -> Any:
   """Returns the configuration if it is valid.
 
   Raises:
-    ConfigError: if it is not; the message has the field, its value and the
-      allowed values.
+    ConfigError: if it is not; the message contains the problem, the field and
+      the remedy.
   """
   found = parsing.flatten(config)
   known = schema.fields(schema.plug_ins(config))
@@ -24,7 +24,11 @@ def validate(config: Any) -> Any:
       hint = parsing.hint(name, known)
       raise errors.ConfigError('unknown field', name, hint)
     if name not in found:
-      raise errors.ConfigError('field is missing', name, 'start from default()')
+      raise errors.ConfigError(
+        'field is missing',
+        name,
+        'create the configuration with schema.default()',
+      )
     parsing.check(name, known[name], found[name])
   for wrong, where, what, fix in rules.rules(config):
     if wrong:

@@ -1,6 +1,7 @@
-"""The cohort of a round, the lanes of its clients, and their tasks.
+"""Samples the cohort of a round and assigns its clients to devices and lanes.
 
-All functions are pure functions of (seed, round, clients); nothing is stored.
+The cohort is the set of clients that train in a round. A lane is a place for one
+client on a device. All functions are pure.
 """
 
 import math
@@ -20,8 +21,9 @@ class Placement(NamedTuple):
 
   Attributes:
     device: device of each client, `[N]`.
-    first_row: first row of the client's images in that device's table, `[N]`.
-    rows: length of the longest table.
+    first_row: index of the client's first image among the images of its device,
+      `[N]`.
+    rows: number of images on the device with the most images.
     num_devices: number of devices.
   """
 
@@ -68,7 +70,7 @@ def assign_lanes(
 ) -> np.ndarray:
   """Returns the client in each lane, -1 if empty, int32 `[devices * lanes]`.
 
-  The clients of a device are in canonical order.
+  The lanes of a device contain its clients in canonical order (by name).
 
   Args:
     placement: the device of every client.
@@ -88,8 +90,8 @@ def pass_plan(client: ClientData, seed: int, batch: int) -> Plan:
   """Returns the batches of a pass over all of a client's images, `[P, B]`.
 
   The order is one random permutation for the whole run, so that every batch is
-  a random sample of the client's images for any order on disk. Batches differ
-  in size by at most one image, so that no batch is too small to have moments.
+  a random sample of the client's images, whatever their order on disk. Batches
+  differ in size by at most one image, which avoids a small last batch.
 
   Args:
     client: data of the client.
@@ -117,15 +119,15 @@ def make_tasks(
   groups: np.ndarray,
   round_: int,
 ) -> types.ClientTask:
-  """Returns the tasks of all lanes, each field with a leading axis.
+  """Returns the tasks of all lanes. Every field has a leading axis for lanes.
 
   Args:
     clients: all clients, in canonical order.
     placement: the device of every client.
     lanes: client of each lane, -1 if empty.
-    planner: `(round, client) -> Plan`.
+    planner: function of (round, client) that returns the plan of its steps.
     shape: `(S, B)` of the longest plan of the run.
-    passes: `(client) -> Plan` of a pass over its images.
+    passes: function that returns the plan of a client's data pass.
     pass_shape: `(P, B')` of the longest pass.
     groups: group of every client, `[N]`.
     round_: global round.

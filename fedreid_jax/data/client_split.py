@@ -1,9 +1,11 @@
 """Splits domains into clients with images and label spaces.
 
-The published settings of federated re-identification differ in two points:
-the partition of the images (one client per data set, camera or group of
-identities, or one client for all) and the label space of a client (its own
-identities, those of its data set, or those of all).
+A domain is a data set or a synthetic place. A label space is the set of
+identities that a client's classifier distinguishes. The published settings of
+federated re-identification differ in two points: the partition of the images
+(one client per data set, camera or group of identities, or one client for all
+images) and the label space of a client (its own identities, those of its
+domain, or those of all domains).
 """
 
 from collections.abc import Sequence
@@ -30,17 +32,18 @@ ClientSplit = Literal[
   'entity_shared',
 ]
 Labels = Literal['', 'concat', 'max', 'global']
-# Partition of each domain, whether all domains are merged, and label space.
+# Partition of each domain, whether all domains become one client, label space.
 CLIENT_SPLITS: dict[ClientSplit, tuple[partition.Partition, bool, str]] = {
   'by_dataset': (partition.whole, False, 'own'),
   'by_camera': (partition.by_camera, False, 'own'),
   'by_identity': (partition.by_identity, False, 'own'),
   'centralised': (partition.whole, True, 'all'),
   'standalone': (partition.whole, False, 'own'),
-  # One domain; each client may have any of its classes.
+  # A single domain is divided; each client may have any of its classes.
   'iid': (partition.iid, False, 'domain'),
   'dirichlet': (partition.dirichlet, False, 'domain'),
-  # Visible-infrared: one camera or entity per client, or merged entities.
+  # Visible-infrared methods of L2RW, which calls a data set an entity: each
+  # client has one camera or one entity, or one client has all entities.
   'camera_independent': (partition.by_camera, False, 'domain'),
   'entity_independent': (partition.whole, False, 'all'),
   'entity_shared': (partition.whole, True, 'all'),
@@ -59,27 +62,27 @@ def make_clients(
 ) -> tuple[ClientData, ...]:
   """Splits the images of domains into clients, sorted by name.
 
-  Labels are dense in a label space: the client's own identities, all of its
-  domain's ('camera_independent', 'iid', 'dirichlet': the identities its clients
-  have in common), or those of all domains one after another
-  ('entity_independent', 'entity_shared', 'centralised').
+  Labels are numbers from 0 in the label space of the client. It consists of the
+  identities of all domains for 'centralised', 'entity_independent' and
+  'entity_shared', of those of its domain for 'camera_independent', 'iid' and
+  'dirichlet', and of the client's own identities for the other splits.
 
   Args:
     domains: training domains; identities are unique within each.
     split: one of `CLIENT_SPLITS`.
-    seed: of random partitions.
-    labels: '' for the split's own label space, else that of a shared
-      classifier: 'concat' numbers the clients' identities one after another,
-      'max' has as many columns as the largest client and lets identities of
-      different clients use the same one, 'global' numbers the persons of all
-      domains.
-    num_clients: of 'iid' and 'dirichlet'.
-    concentration: of 'dirichlet'.
+    seed: seed of random partitions.
+    labels: '' for the label space above. A shared classifier needs another one
+      if clients number their own identities: 'concat' numbers the identities of
+      one client after those of another, 'max' has as many labels as the largest
+      client, so that identities of different clients have the same label, and
+      'global' numbers the identities of all domains.
+    num_clients: number of clients of 'iid' and 'dirichlet'.
+    concentration: parameter of 'dirichlet'.
 
   Raises:
-    DataError: for a domain without images, names that are not unique or
-      collide, several domains for a split of one domain, or a domain with too
-      few images.
+    DataError: if a domain has no images or too few, if names of clients are not
+      unique or have the same hash, or if several domains are given for a split
+      of one domain.
   """
   divide, merge, space = CLIENT_SPLITS[split]
   options = partition.Options(seed, num_clients, concentration)
@@ -110,17 +113,19 @@ def make_clients(
 def _check_domains(domains: Sequence[Images], split: str) -> None:
   for domain in domains:
     if not len(domain.identities):
-      raise errors.DataError('no images', domain.name, 'remove the client')
+      raise errors.DataError(
+        'no images', domain.name, 'remove the domain from data.sources'
+      )
   if split in OF_ONE_DOMAIN and len(domains) > 1:
     raise errors.DataError(
       f'{split} training of {len(domains)} domains',
       'data.sources',
-      'name one of them',
+      'list only one domain',
     )
 
 
 def _one_space(clients: Sequence[ClientData], labels: str) -> list[ClientData]:
-  """Gives clients that number their own identities one label space."""
+  """Renumbers the own identities of each client for a shared classifier."""
   sizes = [c.num_identities for c in clients]
   concat = labels == 'concat'
   first = np.cumsum([0, *sizes[:-1]]) if concat else np.zeros(len(sizes), int)
@@ -170,5 +175,5 @@ def _check_names(names: list[str]) -> None:
     raise errors.DataError(
       f'client names are not unique: {twice}',
       'data.sources',
-      'name each domain once',
+      'list each domain once',
     )

@@ -1,7 +1,8 @@
-"""Partitions of the images of a domain into clients.
+"""Divides the images of a domain among clients.
 
-A partition is a pure function of the domain, the seed and the domain's name.
-Every image belongs to at most one client.
+A partition is a function `(domain, options) -> images of each client`. It is
+deterministic: random partitions depend only on the seed, the name of the domain
+and the other options. Every image belongs to at most one client.
 """
 
 from collections.abc import Callable
@@ -18,10 +19,11 @@ class Options(NamedTuple):
   """Parameters of a partition.
 
   Attributes:
-    seed: of random partitions.
-    num_clients: `N` of 'iid' and 'dirichlet'.
-    concentration: of the Dirichlet law; above 10 nearly even, below 0.1 nearly
-      one class per client.
+    seed: seed of random partitions.
+    num_clients: number of clients `N` of 'iid' and 'dirichlet'.
+    concentration: parameter of the Dirichlet distribution. Above 10 every class
+      is divided almost evenly among the clients; below 0.1 almost all images
+      of a class belong to one client.
   """
 
   seed: int
@@ -33,13 +35,13 @@ Partition = Callable[[Images, Options], list[Images]]
 
 
 def whole(domain: Images, options: Options) -> list[Images]:
-  """Keeps all images in one client."""
+  """Assigns all images to one client."""
   del options
   return [domain]
 
 
 def by_camera(domain: Images, options: Options) -> list[Images]:
-  """Makes one client per camera."""
+  """Assigns the images of each camera to one client."""
   del options
   return [
     domain.take(np.flatnonzero(domain.cameras == camera))._replace(
@@ -50,7 +52,10 @@ def by_camera(domain: Images, options: Options) -> list[Images]:
 
 
 def by_identity(domain: Images, options: Options) -> list[Images]:
-  """Assigns equal numbers of identities to as many clients as cameras.
+  """Assigns equal numbers of random identities to clients.
+
+  There are as many clients as cameras. If the number of identities is not a
+  multiple of the number of clients, the remaining identities are not used.
 
   Raises:
     DataError: when there are fewer identities than cameras.
@@ -75,7 +80,7 @@ def by_identity(domain: Images, options: Options) -> list[Images]:
 
 
 def iid(domain: Images, options: Options) -> list[Images]:
-  """Assigns images at random; sizes differ by one at most.
+  """Assigns images at random; the clients' sizes differ by at most one image.
 
   Raises:
     DataError: when there are fewer images than clients.
@@ -86,12 +91,13 @@ def iid(domain: Images, options: Options) -> list[Images]:
 
 
 def dirichlet(domain: Images, options: Options) -> list[Images]:
-  """Assigns each class by its own weights, `p ~ Dir(concentration)` over N.
+  """Divides each class among N clients by random Dirichlet weights.
 
-  Yurochkin et al., Bayesian nonparametric federated learning of neural
-  networks, ICML 2019, section 4. The shuffled images of a class are cut at the
-  cumulative weights. A client without any image gets the last image of the
-  largest client (of equal ones the first), so no client is empty.
+  This is the partition of Yurochkin et al., Bayesian nonparametric federated
+  learning of neural networks, ICML 2019, section 4. Each class has weights
+  `p ~ Dir(concentration)`, and its shuffled images are divided at the
+  cumulative weights. Then a client without images receives the last image of
+  the largest client (the first of several largest ones), so no client is empty.
 
   Raises:
     DataError: when there are fewer images than clients.

@@ -1,4 +1,7 @@
-"""A sweep: many runs one after another, and one table of all of them."""
+"""Runs the configurations of a sweep and writes one table of their results.
+
+A cell is one configuration of a sweep, and one run in a work directory.
+"""
 
 import contextlib
 import hashlib
@@ -16,17 +19,18 @@ from fedreid_jax.sweeps.report import Line
 from fedreid_jax.training import recorder
 
 Train = Callable[[Any, Path], Any]
-ERROR = 'error.txt'  # in the work directory of a cell that failed
+ERROR = 'error.txt'  # file in the work directory of a cell that failed
 
 
 class Cell(NamedTuple):
   """One run of a sweep.
 
   Attributes:
-    label: cells with the same label, seeds for example, are samples of a row.
+    label: name of a row of the table. Its numbers are averages over the cells
+      with this label, which differ in their seeds.
     config: validated `ConfigDict`.
-    workdir: of the run; cells with the same directory are the same run.
-    factors: values of the label, one column each.
+    workdir: directory of the run; cells with the same directory are one run.
+    factors: values of the fields that the sweep varies; each has a column.
   """
 
   label: str
@@ -47,15 +51,17 @@ def make_cell(
 
 
 def take_shard(cells: Sequence[Cell], shard: str) -> list[Cell]:
-  """Returns the runs of shard 'I/N', every N-th; all of them for ''.
+  """Returns every N-th run from run I for the shard 'I/N', all runs for ''.
 
   Raises:
-    ConfigError: for another form.
+    ConfigError: if `shard` has another form.
   """
   runs = list({cell.workdir: cell for cell in cells}.values())
   match = re.fullmatch(r'(\d+)/(\d+)', shard or '0/1')
   if not match or int(match[1]) >= int(match[2]):
-    raise errors.ConfigError(f'no shard {shard!r}', '--shard', 'I/N, I below N')
+    raise errors.ConfigError(
+      f'{shard!r} is not a shard', '--shard', 'give I/N with I below N'
+    )
   return runs[int(match[1]) :: int(match[2])]
 
 
@@ -69,27 +75,31 @@ def run(
   baseline: str = '',
   annotate: Callable[[list[Line]], list[Line]] = list,
 ) -> None:
-  """Runs cells one after another and keeps one table of the finished ones.
+  """Runs cells one after another and writes one table of the finished ones.
 
   If a cell ends with an error, the error is recorded and the next cell runs.
   Finished cells are not run again.
 
   Args:
-    cells: of the table.
-    table: path without suffix; `.csv` and `.md` are written after every cell.
-    train: `loop.train`: starts or resumes the run of a work directory.
-    title: above the table.
-    shard: 'I/N' to run every N-th cell only; the table has all of them.
-    baseline: label or work directory to compare with, '' for none.
+    cells: cells of the table.
+    table: path of the table without suffix; a `.csv` and a `.md` file are
+      written after every cell.
+    train: function that starts or resumes a run, such as `loop.train`.
+    title: title of the table.
+    shard: 'I/N' runs every N-th cell from cell I. The table has all finished
+      cells, including those of other shards.
+    baseline: label or work directory of the results to compare with, '' for no
+      comparison.
     annotate: selects and extends the lines of a table before it is written.
 
   Raises:
-    ConfigError: before the first run, for an unknown shard or baseline.
-    FedReIDError: after the last run, the error of the first that failed.
+    ConfigError: if the shard or the baseline is unknown, before the first run.
+    FedReIDError: if runs failed, after the last run; it is the error of the
+      first run that failed.
   """
   if jax.process_count() > 1:
     raise errors.ConfigError(
-      'a sweep over several processes', '--distributed', 'use --shard=I/N'
+      'a sweep cannot use several processes', '--distributed', 'use --shard=I/N'
     )
   runs = take_shard(cells, shard)
   other = []
@@ -113,7 +123,7 @@ def run(
     error = _attempt(cell, train)
     if error:
       failed.append((cell, error))
-    jax.clear_caches()  # the next cell does not use these programs
+    jax.clear_caches()  # frees memory: later cells compile their own programs
     text = write()
   print(text)
   _raise_first(failed, len(runs))
@@ -133,7 +143,7 @@ def _raise_first(
 
 
 def collect(cells: Iterable[Cell]) -> list[Line]:
-  """Returns mean and deviation of the finished cells, label by label."""
+  """Returns the mean and standard deviation of the finished cells by label."""
   once = {(cell.label, cell.workdir): cell for cell in cells}
   found = [(c.label, c.factors, results(c)) for c in once.values()]
   return report.summarise(
@@ -145,7 +155,7 @@ def results(cell: Cell) -> dict[str, Any] | None:
   """Returns the results of a finished run, None for an unfinished one."""
   try:
     found = recorder.read_object(cell.workdir / 'results.json')
-  except errors.IntegrityError:  # missing, or the run will write it again
+  except errors.IntegrityError:  # the run will write a missing or damaged file
     return None
   done = found.get('rounds') == cell.config.rounds and 'summary' in found
   return found if done else None
@@ -160,7 +170,7 @@ def _attempt(cell: Cell, train: Train) -> errors.FedReIDError | None:
     train(cell.config, cell.workdir)
   except errors.FedReIDError as error:
     print(error.line(), file=sys.stderr)
-    with contextlib.suppress(OSError):  # the folder may be the problem
+    with contextlib.suppress(OSError):  # the error may concern this folder
       note.parent.mkdir(parents=True, exist_ok=True)
       note.write_text(error.line())
     return error
@@ -184,6 +194,8 @@ def _run_of(folder: str) -> tuple[str, Mapping[str, str], dict[str, Any]]:
   found = recorder.read_object(path) if path.is_file() else {}
   if 'summary' not in found:
     raise errors.ConfigError(
-      f'no label and no run {folder!r}', '--baseline', 'name one of them'
+      f'{folder!r} is neither a label nor the directory of a finished run',
+      '--baseline',
+      'give one of these',
     )
   return folder, {}, found

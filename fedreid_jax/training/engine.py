@@ -35,13 +35,13 @@ def make_executor(
   """Builds the executor of the rounds of a federation.
 
   Args:
-    config: all of it.
-    federation: images.
+    config: the configuration of the run.
+    federation: images of the clients, and the public images.
     model: the network.
-    components: of the method.
-    transforms: of images, for training and test.
-    mesh: devices.
-    optimizer: of the clients, None for that of the configuration.
+    components: the components of the method, in order.
+    transforms: the image transforms for training and for tests.
+    mesh: the devices that run the clients.
+    optimizer: the optimiser of the clients; None selects that of `config`.
   """
   clients, local = federation.clients, config.local
   participants = _participants(config, federation, components)
@@ -88,7 +88,11 @@ def make_executor(
 def _participants(
   config, federation: Federation, components: tuple[Component, ...]
 ) -> Participants:
-  """Returns the participants of a run, which every component accepts."""
+  """Returns the participants of a run after every component checked them.
+
+  Raises:
+    FedReIDError: if a component cannot use the clients or the public images.
+  """
   clients, public = federation.clients, federation.public
   participants = Participants(
     clients,
@@ -120,14 +124,15 @@ def _settings(
   transforms: Transforms,
   **shapes,
 ) -> Settings:
-  """Returns the settings of the local loop.
+  """Returns the settings of the local training.
 
   Args:
-    config: all of it.
+    config: the configuration of the run.
     model: the network.
-    components: of the method.
-    transforms: of images, for training and test.
-    **shapes: `outputs`, `image_shape`, `num_steps`, `masked`, `optimizer`.
+    components: the components of the method, in order.
+    transforms: the image transforms for training and for tests.
+    **shapes: the fields `outputs`, `image_shape`, `num_steps`, `masked` and
+      `optimizer` of `Settings`.
   """
   return Settings(
     model=model,

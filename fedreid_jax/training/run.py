@@ -1,4 +1,4 @@
-"""The loop over rounds: train, evaluate, record, save, resume."""
+"""Runs the rounds of a run: trains, evaluates, records, saves and resumes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -26,7 +26,22 @@ from fedreid_jax.training import (
 
 
 class Run:
-  """The state of a run in one process."""
+  """The state of a run in one process.
+
+  Attributes:
+    config: the configuration of the run.
+    record: writes the files of the run and prints messages.
+    saved: reads and writes checkpoints.
+    held: lock of the work directory, None in a process that holds no lock.
+    clock: measures the seconds of setup, training and evaluation.
+    setup: images, network, components and executor of the rounds.
+    server: state of the server.
+    clients: states of all clients.
+    names: names of the clients in canonical order.
+    progress: completed rounds and the results so far.
+    monitor: warns of divergence and ends a run that diverged.
+    fresh: whether the run starts at round 0, without a checkpoint.
+  """
 
   def __init__(
     self,
@@ -50,7 +65,7 @@ class Run:
     self.fresh = True
 
   def all(self) -> dict[str, Any]:
-    """Runs the remaining rounds and returns the results."""
+    """Runs the remaining rounds and returns the content of results.json."""
     config = self.config
     self._resume()
     self.clock.lap('setup')
@@ -72,7 +87,7 @@ class Run:
     return self._results()
 
   def _after_round(self, caught: Callable[[], int]) -> None:
-    """Evaluates and saves if that is due, and ends after a signal."""
+    """Evaluates and saves at their intervals, and exits after a signal."""
     config, done = self.config, self.progress.done
     last = done == config.rounds
     score = None
@@ -131,7 +146,13 @@ class Run:
     self.monitor.check_loss(log, self._results)
 
   def _evaluate(self) -> float | None:
-    """Evaluates, records and returns the mean score over targets, if any."""
+    """Evaluates all models and records their results.
+
+    Returns:
+      The score that selects the best checkpoint: the mean over the targets and
+      the server's models, or the clients' models if the server's are not
+      evaluated. None if there are no results.
+    """
     entries = self.setup.evaluate(self._models(), *self._source())
     self.clock.lap('eval')
     for entry in entries:
@@ -146,7 +167,11 @@ class Run:
     return float(np.mean(scores))
 
   def _source(self) -> tuple:
-    """Returns the re-estimation of moments before a test, if configured."""
+    """Returns the function that re-estimates moments before an evaluation.
+
+    It is the only element of a tuple, which is empty if the models are
+    evaluated with their running moments.
+    """
     if self.config.evaluation.batch_stats == 'running':
       return ()
     groups = np.asarray(self.server.groups)
@@ -154,7 +179,7 @@ class Run:
     return (source_stats.make(executor, groups, self.names, sent),)
 
   def _models(self) -> dict[str, types.Flat]:
-    """Returns the models to evaluate: the server's, and clients' if kept."""
+    """Returns the server's models and the clients' models to evaluate."""
     models = named_models.of(
       self.server.shared,
       self.clients.personal,
@@ -165,7 +190,7 @@ class Run:
     return models | {f'client:{self.names[k]}': x for k, x in own.items()}
 
   def _clusters(self) -> dict[str, Any]:
-    """Returns the entry 'clusters' of a run with several server models."""
+    """Returns the clients of each server model, empty without clustering."""
     if not self.setup.executor.clustered:
       return {}
     return {
