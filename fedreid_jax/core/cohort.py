@@ -1,7 +1,7 @@
 """Samples the cohort of a round and assigns its clients to devices and lanes.
 
-The cohort is the set of clients that train in a round. A lane is a place for one
-client on a device. All functions are pure.
+The cohort is the set of clients that train in a round. A lane is a place for
+one client on a device. All functions are pure.
 """
 
 import math

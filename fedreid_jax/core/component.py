@@ -1,10 +1,10 @@
 """Components: the interface between the engine and federated methods.
 
-A federated method is a composition of components. A component fills hooks. The
-engine selects its state and its messages by its name, so that a component
-neither contains its own name nor reads the state of another one. Arguments are
-in the order (own state, inputs, context). Client hooks receive ONE client: no
-array has a leading axis for clients.
+A federated method is a composition of components. A component is a set of
+hooks: functions that the engine calls at fixed points of a round. A hook
+receives only the state and the messages of its own component. Its arguments are
+in the order (own state, inputs, context); a hook without one of these omits it.
+Client hooks receive ONE client: no array has a leading axis for clients.
 """
 
 from collections.abc import Callable, Sequence

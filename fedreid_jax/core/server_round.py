@@ -154,7 +154,8 @@ def _assign(
   sizes = aggregation.normalise(uploads.num_examples, members)
   start = server.shared
   if rules.clusterer:
-    # Groups are new, so each starts from the mean of its members' models.
+    # Clustering may create groups in this round. A group starts from the mean
+    # of the models that its members received.
     started = {n: x[old] for n, x in start.items()}
     by_size = dict.fromkeys(start, sizes)
     start = aggregation.reduce(start, started, by_size, rules.ordered)
