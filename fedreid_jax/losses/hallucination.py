@@ -67,6 +67,7 @@ def draw(key: Array, dfs: Array, negative_variance: str) -> Drawn:
     raw = jnp.where(raw < FLOOR, p, raw)
   elif negative_variance == 'resample':
     lowest = -p / jnp.where(scale > 0, scale, 1.0)
+    key_v = jax.random.fold_in(key_v, 1)  # the first draw has used the key
     above = jax.random.truncated_normal(key_v, lowest, jnp.inf, p.shape)
     raw = p + scale * above
   variances = jnp.maximum(raw, FLOOR)
