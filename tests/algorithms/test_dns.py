@@ -215,6 +215,7 @@ class Backbone(nn.Module):
     return dns.HeterogeneousShift(name='hss_4')(x, train=train, mask=mask)
 
 
+@pytest.mark.slow
 def test_it_trains_and_keeps_its_averages(config, clients, monkeypatch):
   def build(config, num_classes):
     network = reid.ReIDNet(Backbone(), num_classes, 'gem', 'bnneck')

@@ -141,6 +141,7 @@ def test_without_a_partner_the_map_is_its_own_reconstruction():
   assert not found.has_positive.any()
 
 
+@pytest.mark.slow
 def test_masks_have_no_gradient():
   maps, index = jnp.asarray(activity()), jnp.array([1, 0, 3, 2])
   yes = jnp.ones(4, bool)
@@ -211,6 +212,7 @@ def test_the_same_key_draws_the_same_partners(network):
   )
 
 
+@pytest.mark.slow
 def test_padding_changes_no_bit_and_gradients_are_finite(network):
   model, variables, _ = network
   mask = jnp.array([True] * 5 + [False])

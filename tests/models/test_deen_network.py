@@ -209,6 +209,7 @@ def test_a_key_decides_the_dropout(network):
   assert (np.asarray(other) != run(KEY)[0].feature).any()
 
 
+@pytest.mark.slow
 def test_padding_changes_no_bit_and_all_parameters_learn(network):
   model, variables, _ = network
   variables = awake(variables)

@@ -93,6 +93,7 @@ def test_shapes_in_training_and_test(network):
   )
 
 
+@pytest.mark.slow
 def test_gradients_are_finite_and_padded_rows_change_no_bit(network):
   """Rows that do not count may hold anything, other domains too."""
   variant, model, variables = network
@@ -124,6 +125,7 @@ def test_gradients_are_finite_and_padded_rows_change_no_bit(network):
   jax.tree.map(np.testing.assert_array_equal, clean, poisoned)
 
 
+@pytest.mark.slow
 def test_without_a_key_training_has_no_dropout():
   shift = dns.CommonShift(0.5)
   x = images()[:, 0, 0]
@@ -143,6 +145,7 @@ def sigmoid(x):
   return 1 / (1 + np.exp(-x))
 
 
+@pytest.mark.slow
 def test_heterogeneous_shift_is_its_definition():
   """The bias map is formed whole here, and the running statistics are 0, 1."""
   rng = np.random.default_rng(0)
