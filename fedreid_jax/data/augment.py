@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Float, Float32, Int, Key, Num, UInt8
+from jaxtyping import Float, Float32, Int, Key, Num
 
 from fedreid_jax.core.types import Array
 from fedreid_jax.data import colour

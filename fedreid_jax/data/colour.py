@@ -160,14 +160,14 @@ def exchange(
   )
 
 
-def luminance(image: Float[Array, 'H W 3']) -> Float[Array, 'H W 3']:
-  """Writes the luminance of an image to all three channels."""
+def luminance(image: Float[Array, '*B H W 3']) -> Float[Array, '*B H W 3']:
+  """Writes the luminance of images to all three channels."""
   return _mixed(image, jnp.asarray(_MIXES[-1]))
 
 
 def _mixed(
-  image: Float[Array, 'H W 3'], mix: Float[Array, '3 3']
-) -> Float[Array, 'H W 3']:
+  image: Float[Array, '*B H W 3'], mix: Float[Array, '3 3']
+) -> Float[Array, '*B H W 3']:
   # A matrix product would round a channel that is only copied.
   red, green, blue = (image[..., k, None] * mix[k] for k in range(3))
   return red + green + blue

@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 from jaxtyping import Bool, Float, Int, Key
 
@@ -13,6 +14,8 @@ from fedreid_jax.core.types import Array, Flat, Number
 
 def wrap(module: nn.Module, image_shape: tuple[int, int, int]) -> types.Model:
   """Returns the network as a `types.Model`.
+
+  Its functions also take NumPy arrays, such as the variables of a checkpoint.
 
   Args:
     module: callable as `module(images, train=, num_identities=, mask=,
@@ -29,15 +32,18 @@ def wrap(module: nn.Module, image_shape: tuple[int, int, int]) -> types.Model:
 
   def apply(
     variables: Flat,
-    images: Float[Array, 'B H W ch'],
+    images: Float[Array | np.ndarray, 'B H W ch'],
     *,
     train: bool,
     key: Key[Array, ''] | None = None,
-    mask: Bool[Array, ' B'] | None = None,
+    mask: Bool[Array | np.ndarray, ' B'] | None = None,
     num_identities: Number | None = None,
-    modalities: Int[Array, ' B'] | None = None,
-    labels: Int[Array, ' B'] | None = None,
+    modalities: Int[Array | np.ndarray, ' B'] | None = None,
+    labels: Int[Array | np.ndarray, ' B'] | None = None,
   ) -> tuple[types.Outputs, Flat]:
+    variables, images, mask, modalities, labels = _arrays(
+      variables, images, mask, modalities, labels
+    )
     _, batch_stats = param_filter.trainable(variables)
     outputs, updated = module.apply(
       param_filter.unflatten(variables),
@@ -54,12 +60,15 @@ def wrap(module: nn.Module, image_shape: tuple[int, int, int]) -> types.Model:
 
   def measure(
     variables: Flat,
-    images: Float[Array, 'B H W ch'],
+    images: Float[Array | np.ndarray, 'B H W ch'],
     *,
-    mask: Bool[Array, ' B'] | None = None,
+    mask: Bool[Array | np.ndarray, ' B'] | None = None,
     num_identities: Number | None = None,
-    modalities: Int[Array, ' B'] | None = None,
+    modalities: Int[Array | np.ndarray, ' B'] | None = None,
   ) -> tuple[types.Outputs, dict[str, Any]]:
+    variables, images, mask, modalities = _arrays(
+      variables, images, mask, modalities
+    )
     outputs, found = module.apply(
       param_filter.unflatten(variables),
       images,
@@ -75,9 +84,10 @@ def wrap(module: nn.Module, image_shape: tuple[int, int, int]) -> types.Model:
 
   def classify(
     variables: Flat,
-    embedding: Float[Array, 'B D'],
+    embedding: Float[Array | np.ndarray, 'B D'],
     num_identities: Number | None = None,
   ) -> Any:
+    variables, embedding = _arrays(variables, embedding)
     return module.apply(
       param_filter.unflatten(variables),
       embedding,
@@ -86,3 +96,7 @@ def wrap(module: nn.Module, image_shape: tuple[int, int, int]) -> types.Model:
     )
 
   return types.Model(init, apply, measure, classify)
+
+
+def _arrays(*trees: Any) -> Any:
+  return jax.tree.map(jnp.asarray, trees)
