@@ -22,14 +22,19 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
+from jaxtyping import Float, Int
 
 from fedreid_jax.core import types
 from fedreid_jax.core.types import Array, Flat
 from fedreid_jax.losses import identity
 from fedreid_jax.models import norm
 
-Loss = Callable[[Array], tuple[Array, dict[str, Array]]]
+Loss = Callable[
+  [Float[Array, 'B H W ch']],
+  tuple[Float[Array, ''], dict[str, Float[Array, '']]],
+]
 
 
 class Weights(NamedTuple):
@@ -52,14 +57,16 @@ class Weights(NamedTuple):
 
 
 def watch(
-  model: types.Model, variables: Flat, images: Array
-) -> tuple[types.Outputs, dict[str, tuple[Array, Array]]]:
+  model: types.Model, variables: Flat, images: Float[Array, 'B H W ch']
+) -> tuple[
+  types.Outputs, dict[str, tuple[Float[Array, ' _'], Float[Array, ' _']]]
+]:
   """Runs a network in evaluation mode and measures its normalisation inputs.
 
   Args:
     model: network.
     variables: of the network.
-    images: float32 `[B, H, W, ch]`.
+    images: normalised images.
 
   Returns:
     (outputs, mean and biased variance, `[D]` each, of the input of each batch
@@ -79,7 +86,7 @@ def watch(
   return outputs, seen
 
 
-def variation(images: Array) -> Array:
+def variation(images: Float[Array, 'B H W ch']) -> Float[Array, '']:
   """Sums the norms of four maps of differences between neighbours."""
   early, late = slice(None, -1), slice(1, None)
   return (
@@ -90,7 +97,7 @@ def variation(images: Array) -> Array:
   )
 
 
-def _norm(x: Array, axis=None) -> Array:
+def _norm(x: Float[Array, '...'], axis=None) -> Float[Array, '...']:
   # The gradient of the norm of zero is zero, not nan.
   return jnp.sqrt(jnp.maximum(jnp.square(x).sum(axis), 1e-12))
 
@@ -98,8 +105,8 @@ def _norm(x: Array, axis=None) -> Array:
 def make_loss(
   model: types.Model,
   variables: Flat,
-  means: types.Leaf,
-  labels: types.Leaf,
+  means: Float[Array | np.ndarray, 'C D'],
+  labels: Int[Array | np.ndarray, ' B'],
   weights: Weights,
 ) -> Loss:
   """Builds the objective `(images [B, H, W, ch]) -> (loss, its parts)`.
@@ -107,15 +114,17 @@ def make_loss(
   Args:
     model: network.
     variables: of the network, frozen.
-    means: mean pooled feature of each identity, `[C, D]`.
-    labels: identity of each image, int32 `[B]`.
+    means: mean pooled feature of each identity.
+    labels: identity of each image.
     weights: of the parts, which are returned unweighted.
   """
-  rows = jnp.asarray(means)
+  rows, labels = jnp.asarray(means), jnp.asarray(labels)
   if weights.scale:
     rows = rows / _norm(rows, 1)[:, None]
 
-  def loss(images):
+  def loss(
+    images: Float[Array, 'B H W ch'],
+  ) -> tuple[Float[Array, ''], dict[str, Float[Array, '']]]:
     outputs, seen = watch(model, variables, images)
     feature = outputs.feature
     if weights.scale:

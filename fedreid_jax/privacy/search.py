@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import linen as nn
+from jaxtyping import Float, Key
 
 from fedreid_jax.core.types import Array
 from fedreid_jax.privacy.inversion import Loss
@@ -40,29 +41,29 @@ class State(NamedTuple):
   """State of an optimisation.
 
   Attributes:
-    images: float32 `[B, H, W, ch]`.
+    images: the current ones.
     optimizer: its state.
     best: the images with the smallest loss so far.
     least: that loss.
   """
 
-  images: Array
+  images: Float[Array, 'B H W ch']
   optimizer: optax.OptState
-  best: Array
-  least: Array
+  best: Float[Array, 'B H W ch']
+  least: Float[Array, '']
 
 
 def make_step(
   loss: Loss,
   optimizer: optax.GradientTransformation,
-  limits: tuple[Array, Array],
-) -> Callable[[State, Array, int], State]:
+  limits: tuple[Float[Array, ' ch'], Float[Array, ' ch']],
+) -> Callable[[State, Key[Array, ''], int], State]:
   """Builds a compiled step, `(state, key of all steps, number) -> state`.
 
   Args:
     loss: objective.
     optimizer: of the images.
-    limits: lowest and highest value of each channel, `[ch]`.
+    limits: lowest and highest value of each channel.
   """
 
   @jax.jit
@@ -92,19 +93,19 @@ def make_step(
 def reconstruct(
   loss: Loss,
   shape: Sequence[int],
-  limits: tuple[Array, Array],
+  limits: tuple[Float[Array, ' ch'], Float[Array, ' ch']],
   search: Search,
-) -> tuple[Array, Array]:
+) -> tuple[Float[Array, 'B H W ch'], Float[Array, 'B H W ch']]:
   """Reconstructs images.
 
   Args:
     loss: objective.
     shape: of the images, `[B, H, W, ch]`.
-    limits: lowest and highest value of each channel, `[ch]`.
+    limits: lowest and highest value of each channel.
     search: settings of the optimisation.
 
   Returns:
-    (reconstructed images, initial noise), float32 `[B, H, W, ch]`.
+    (reconstructed images, initial noise).
   """
   noise_key, key = jax.random.split(jax.random.key(search.seed))
   noise = jax.random.normal(noise_key, tuple(shape))

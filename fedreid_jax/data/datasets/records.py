@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import UInt8
 
 from fedreid_jax.data.fixtures.photos import Photos
 
@@ -67,7 +68,7 @@ class Count(NamedTuple):
   cameras: int | None = None
 
 
-Extract = Callable[[Record], np.ndarray]
+Extract = Callable[[Record], UInt8[np.ndarray, 'H W 3']]
 
 
 class Dataset(NamedTuple):
