@@ -1,8 +1,8 @@
-"""Positions of the right answers of a query in its ranked list.
+"""Positions of the matches of a query in its ranked list.
 
-The list is never sorted: a sort of the bare distances of a query and a lookup
-of its right answers give the number of nearer images, in a tenth of the time of
-an argsort. Images at the same distance are in gallery order.
+The list itself is never sorted, because an argsort takes longer than a sort of
+the bare distances. A lookup of the matches in the sorted distances gives the
+number of nearer images. Images at the same distance are in gallery order.
 """
 
 from typing import NamedTuple

@@ -1,8 +1,8 @@
 """The published test protocols of re-identification as plain data.
 
 A protocol defines the gallery images hidden from a query, the average precision
-and the CMC curve of the kept list, and the queries in the means. The rest of an
-evaluation is common to all protocols.
+and the CMC curve of the ranked list, and the queries over which the means are
+computed. The rest of an evaluation is common to all protocols.
 """
 
 from typing import Literal, NamedTuple
@@ -71,7 +71,7 @@ PROTOCOLS: dict[str, Protocol] = {
   'regdb': Protocol(same_camera=False),
   # LLCM: camera numbers are those of places, common to the two modalities.
   'llcm': Protocol(cmc='identity'),
-  # CUHK-SYSU: no camera labels.
+  # CUHK-SYSU has no camera labels, so no camera rule applies.
   'cuhk_sysu': Protocol(same_camera=False),
 }
 

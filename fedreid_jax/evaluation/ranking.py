@@ -1,7 +1,9 @@
 """CMC, mAP and mINP of ranked lists.
 
-For a query whose R right answers stand at positions p_0 < ... < p_{R-1} of the
-kept list, counted from 0:
+The ranked list of a query has the gallery images that the protocol does not
+hide from it, nearest first. Its matches, the R images of the query's identity,
+have the positions p_0 < ... < p_{R-1}, counted from 0. The scores of the query
+are:
 
   AP, standard   = 1/R sum_j (j + 1) / (p_j + 1)
   AP, trapezoid  = 1/R sum_j (j / p_j + (j + 1) / (p_j + 1)) / 2, the first
@@ -9,8 +11,9 @@ kept list, counted from 0:
   INP            = R / (p_{R-1} + 1)   (Ye et al., TPAMI 2021, equation 2)
   CMC at k       = 1 where p_0 < k, else 0
 
-The numbers of all queries are stored in arrays and the means are taken once, in
-float64, so the size of the chunks of queries does not change the result.
+The scores of single queries are stored as float64, and their means are computed
+once at the end. Therefore the number of queries in a block does not change the
+result.
 """
 
 import itertools
@@ -28,25 +31,26 @@ from fedreid_jax.evaluation.protocols import Protocol
 
 
 class Scores(NamedTuple):
-  """Scores of every query; an invalid query has zeros and no hit.
+  """Scores of every query. A query without a match is invalid.
 
   Attributes:
-    precision: average precision.
-    penalty: inverse negative penalty.
-    first: position of the first hit, infinite without one.
-    valid: whether the query has a right answer.
-    ties: right answers whose position depends on the tie rule.
+    precision: average precision, zero without a match.
+    inverse_penalty: inverse negative penalty, zero without a match.
+    first: position of the first match in the CMC curve, infinite without one.
+    valid: whether the query has a match.
+    ties: number of matches at the distance of an image of another identity;
+      such images are in gallery order.
   """
 
   precision: Float64[np.ndarray, ' Q']
-  penalty: Float64[np.ndarray, ' Q']
+  inverse_penalty: Float64[np.ndarray, ' Q']
   first: Float64[np.ndarray, 'Q repeats']
   valid: Bool[np.ndarray, ' Q']
   ties: Int64[np.ndarray, ' Q']
 
 
 def average_precision(positions: Int[np.ndarray, ' R'], rule: str) -> float:
-  """Returns the average precision of hits at ascending positions from 0."""
+  """Returns the average precision of matches at ascending positions from 0."""
   hits = np.arange(positions.size)
   at_hit = (hits + 1) / (positions + 1)
   if rule == 'standard':
@@ -68,7 +72,7 @@ def score_queries(
       order.
     labels: identities and cameras.
     protocol: the test protocol.
-    seed: of the random galleries of the 'single_shot' curve.
+    seed: seed of the random galleries of the 'single_shot' curve.
 
   Raises:
     DataError: a distance is NaN.
@@ -77,7 +81,7 @@ def score_queries(
   gallery = gallery_lib.Gallery(labels, protocol)
   scores = Scores(
     precision=np.zeros(num_queries),
-    penalty=np.zeros(num_queries),
+    inverse_penalty=np.zeros(num_queries),
     first=np.full((num_queries, protocol.repeats), np.inf),
     valid=np.zeros(num_queries, bool),
     ties=np.zeros(num_queries, np.int64),
@@ -99,7 +103,7 @@ def score_queries(
     scores.valid[query] = True
     scores.ties[query] = answers.ties
     scores.precision[query] = average_precision(positions, protocol.precision)
-    scores.penalty[query] = positions.size / (positions[-1] + 1)
+    scores.inverse_penalty[query] = positions.size / (positions[-1] + 1)
     scores.first[query] = positions_lib.first_hits(
       distance, answers, dropped, gallery, protocol, (seed, query)
     )
@@ -112,13 +116,13 @@ def summarise(
   """Returns the means over queries, in percent, and the counts.
 
   Raises:
-    DataError: no query has a right answer.
+    DataError: no query has a match.
   """
   if not scores.valid.any():
     raise errors.DataError(
-      f'none of {scores.valid.size} queries has a right answer',
+      f'none of {scores.valid.size} queries has a match',
       'evaluation',
-      'check identities and cameras, or use a protocol without camera rule',
+      'check identities and cameras, or use a protocol with same_camera=False',
     )
   counted = slice(None) if protocol.count_invalid else scores.valid
 
@@ -127,7 +131,7 @@ def summarise(
 
   return {
     'mAP': percent(scores.precision),
-    'mINP': percent(scores.penalty),
+    'mINP': percent(scores.inverse_penalty),
     **{f'rank{rank}': percent(scores.first < rank) for rank in ranks},
     'queries': scores.valid.size,
     'gallery': num_gallery,
@@ -151,7 +155,7 @@ def evaluate_blocks(
   rules = protocols.get(protocol)
   if any(rank < 1 for rank in ranks):
     raise errors.ConfigError(
-      f'ranks {tuple(ranks)}', 'ranks', 'ranks count from 1'
+      f'{tuple(ranks)} are not all positive', 'ranks', 'use ranks from 1'
     )
   scores = score_queries(blocks, labels, rules, seed)
   return summarise(scores, rules, ranks, labels.gallery_ids.size)
@@ -188,12 +192,12 @@ def evaluate_ranking(
     gallery_cameras: camera of each gallery image, int `[P]`.
     protocol: a name of `protocols.PROTOCOLS` or a `Protocol`.
     ranks: ranks at which the CMC curve is reported, from 1.
-    seed: of the random galleries of a 'single_shot' CMC curve.
+    seed: seed of the random galleries of a 'single_shot' CMC curve.
 
   Returns:
     `mAP`, `mINP`, `rank1`, ... in percent, and the counts `queries`,
-    `gallery` (both as given), `invalid_queries` (without a right answer) and
-    `ties` (right answers whose position depends on the tie rule).
+    `gallery` (both as given), `invalid_queries` (without a match) and
+    `ties` (matches at the distance of an image of another identity).
 
   Raises:
     ConfigError: an unknown protocol or a rank below 1.

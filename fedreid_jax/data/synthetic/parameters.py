@@ -1,8 +1,9 @@
 """The parameters of a synthetic image: domain, identity, camera and shot.
 
-`appearance` draws them, and `body` and `imaging` render them. Lengths are in
-body heights, angles in radians, colours are reflectances in [0, 1] with four
-channels: red, green, blue and near infrared.
+`appearance` samples them, and `body` and `imaging` render them. Lengths on a
+person are in body heights, and positions in an image are in image heights.
+Angles are in radians. Materials are reflectances in [0, 1] of four channels
+(red, green, blue and near infrared); a palette has the first three.
 """
 
 from typing import NamedTuple
@@ -11,7 +12,7 @@ from fedreid_jax.core.types import Array
 
 COLOURS = 9  # colours of the garments of a domain
 
-# Rows of a material table.
+# Rows of a material table; a row is the reflectance of one material.
 SKIN, HAIR, UPPER, UPPER_ACCENT, LOWER, LOWER_ACCENT = range(6)
 INNER, SHOE, BAG, HAT = range(6, 10)
 WALL, WALL_DETAIL, GROUND, GROUND_DETAIL, OCCLUDER = range(10, 15)
@@ -19,7 +20,10 @@ MATERIALS = 15
 
 
 class Domain(NamedTuple):
-  """A place and a season; scalars unless a shape is given."""
+  """Parameters that all cameras of a domain have in common.
+
+  Fields are scalars unless a shape is given.
+  """
 
   palette: Array  # [COLOURS, 3]
   season: Array
@@ -45,9 +49,9 @@ class Identity(NamedTuple):
   upper_texture: Array
   frequency: Array  # of the textures, waves in a body height
   lower_texture: Array
-  hem: Array  # where the upper garment ends
+  hem: Array  # height of its lower end, below the top of the head
   sleeve: Array  # fraction of the arm that is covered
-  leg: Array  # where the lower garment ends
+  leg: Array  # height of the lower end of trousers or skirt
   skirt: Array
   opening: Array  # half angle of an open front
   print_size: Array
@@ -66,20 +70,20 @@ class Camera(NamedTuple):
   elevation: Array
   horizon: Array
   scene: Array
-  pitch: Array  # spacing of the scene's structure
+  pitch: Array  # distance between columns or tiles of the background
   gain: Array  # [3]
-  mixing: Array  # leak between colour channels
+  mixing: Array  # weight of the grey value in every colour channel
   exposure: Array
   gamma: Array
   vignette: Array
   lines: Array
   noise: Array
-  light: Array  # side the light comes from, -1 .. 1
+  light: Array  # horizontal direction of the light, -1 .. 1
   seed: Array
 
 
 class Shot(NamedTuple):
-  """One moment of one person seen by one camera."""
+  """Parameters of one image: pose, framing, light and occluder."""
 
   material: Array  # [4], OCCLUDER
   yaw: Array
