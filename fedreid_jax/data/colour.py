@@ -6,7 +6,7 @@ recognition"; L2RW's channel augmentation). A law gives the probabilities of
 five outcomes: unchanged, or red, green, blue or luminance in all channels.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -109,7 +109,7 @@ def make(config: Any, channels: int) -> Colours:
   return Colours(groups, before, after)
 
 
-def _laws(config: Mapping[str, Any]) -> np.ndarray:
+def _laws(config) -> np.ndarray:
   """Returns the law of visible images, infrared ones and copies, `[3, 5]`."""
   visible = law(config['channel_kinds'], config['channel'])
   share = INFRARED[config['infrared']]
