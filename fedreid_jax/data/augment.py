@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Float, Float32, Int, Key, Num
 
 from fedreid_jax.core.types import Array
@@ -29,7 +30,9 @@ class Transforms(NamedTuple):
   """
 
   train: Callable[..., Float32[Array, 'B H W ch']]
-  test: Callable[[Num[Array, '*B H W ch']], Float32[Array, '*B H W ch']]
+  test: Callable[
+    [Num[Array | np.ndarray, '*B H W ch']], Float32[Array, '*B H W ch']
+  ]
 
 
 def make(config, mean: tuple[float, ...], std: tuple[float, ...]) -> Transforms:
@@ -51,11 +54,11 @@ def make(config, mean: tuple[float, ...], std: tuple[float, ...]) -> Transforms:
   colours = colour.make(config, len(mean))
 
   def test(
-    images: Num[Array, '*B H W ch'],
+    images: Num[Array | np.ndarray, '*B H W ch'],
   ) -> Float32[Array, '*B H W ch']:
     scale = 1.0 / (255.0 * jnp.asarray(std, jnp.float32))
     shift = jnp.asarray(mean, jnp.float32) / jnp.asarray(std, jnp.float32)
-    return images.astype(jnp.float32) * scale - shift
+    return jnp.asarray(images).astype(jnp.float32) * scale - shift
 
   def one(key, image, group):
     # The n-th key does not depend on the number of keys that are split off.
@@ -79,8 +82,8 @@ def make(config, mean: tuple[float, ...], std: tuple[float, ...]) -> Transforms:
 
   def train(
     key: Key[Array, ''],
-    images: Num[Array, 'B H W ch'],
-    modalities: Int[Array, ' B'] | None = None,
+    images: Num[Array | np.ndarray, 'B H W ch'],
+    modalities: Int[Array | np.ndarray, ' B'] | None = None,
   ) -> Float32[Array, 'B H W ch']:
     size = images.shape[0]
     own = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(size))

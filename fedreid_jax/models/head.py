@@ -71,8 +71,8 @@ class Neck(nn.Module):
 
 
 def mask_identities(
-  logits: Float[Array, 'B C'], num_identities: Number | None
-) -> Float[Array, 'B C']:
+  logits: Float[Array, '*rows C'], num_identities: Number | None
+) -> Float[Array, '*rows C']:
   """Sets the logits of padded identities to `PADDED_LOGIT`.
 
   Args:

@@ -131,7 +131,7 @@ def test_moments_of_clients_are_those_of_their_images(config, clients):
       (found, variables),
       (each, {n: x[k] for n, x in own.items()}),
     ):
-      _, expected = model.measure(given, jnp.asarray(images))
+      _, expected = model.measure(given, images)
       for name, moments in expected.items():
         jax.tree.map(
           lambda x, y, k=k: np.testing.assert_allclose(

@@ -79,7 +79,7 @@ def test_two_rounds_of_one_client_are_pytorchs_sgd(clients):
     assert valid.all()
     for step, chosen in enumerate(rows):
       base = prng.client(seed, Stream.AUGMENT, round_, uid)
-      images = jnp.asarray(client.images()[chosen])
+      images = client.images()[chosen]
       images = views.train(jax.random.fold_in(base, step), images)
       grads, buffers = gradient(params, buffers, images, client.labels[chosen])
       for name, grad in grads.items():
