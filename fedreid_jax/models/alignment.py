@@ -65,7 +65,7 @@ class CMAlign(resnet.ResNet):
     """
     extras: dict = {}
 
-    def part(number, x, mask):
+    def part(number, x, mask, modalities=modalities):
       run = functools.partial(self.part, number, train=train, extras=extras)
       return resnet.by_modality(
         run, x, mask, modalities, number < self.modality_specific_stages
@@ -79,7 +79,12 @@ class CMAlign(resnet.ResNet):
     real = jnp.ones(size, bool) if mask is None else mask
     draw = functools.partial(partners, labels, modalities, real)
     third, extras['layer3'] = align(x, *draw(self.make_rng('dropout')))
-    x = part(4, jnp.concatenate([x, third]), jnp.tile(real, 2))
+    x = part(
+      4,
+      jnp.concatenate([x, third]),
+      jnp.tile(real, 2),
+      jnp.tile(modalities, 2),
+    )
     fourth, extras['layer4'] = align(x[:size], *draw(self.make_rng('dropout')))
     return jnp.concatenate([x, fourth]), extras
 

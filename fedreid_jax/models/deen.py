@@ -137,7 +137,7 @@ class DEEN(resnet.ResNet):
     del labels
     extras: dict = {}
 
-    def part(number, x, mask):
+    def part(number, x, mask, modalities=modalities):
       run = functools.partial(self.part, number, train=train, extras=extras)
       return resnet.by_modality(
         run, x, mask, modalities, number < self.modality_specific_stages
@@ -159,8 +159,11 @@ class DEEN(resnet.ResNet):
     every = Expansion(self.dtype, name='dee')(x)
     if train:
       x = nn.Dropout(DROPOUT, deterministic=False)(every)
-      mask = None if mask is None else jnp.tile(mask, 1 + NUM_BRANCHES)
-    return part(4, x, mask), extras
+      mask, modalities = (
+        None if rows is None else jnp.tile(rows, 1 + NUM_BRANCHES)
+        for rows in (mask, modalities)
+      )
+    return part(4, x, mask, modalities), extras
 
 
 def _pointwise(

@@ -237,3 +237,24 @@ def test_padding_changes_no_bit_and_gradients_are_finite(network):
     poisoned = step(images().at[5].set(poison), LABELS.at[5].set(label))
     jax.tree.map(np.testing.assert_array_equal, clean, poisoned)
   jax.tree.map(lambda leaf: np.isfinite(leaf).all() or pytest.fail(), clean)
+
+
+@pytest.mark.usefixtures('network')
+def test_every_part_may_be_modality_specific():
+  """The last part has three rows of each image in training."""
+  backbone = alignment.CMAlign(
+    'resnet18', 1 / 16, True, 1, modality_specific_stages=5
+  )
+  init = jax.jit(
+    lambda k, x: backbone.init(k, x, train=False, modalities=MODALITIES)
+  )
+  maps, _ = backbone.apply(
+    init(KEY, images()),
+    images(),
+    train=True,
+    modalities=MODALITIES,
+    labels=LABELS,
+    rngs={'dropout': KEY},
+    mutable=['batch_stats'],
+  )[0]
+  assert len(maps) == 3 * len(MODALITIES)

@@ -235,3 +235,20 @@ def test_padding_changes_no_bit_and_all_parameters_learn(network):
     assert np.isfinite(leaf).all(), name
     # Normalisation takes away what a bias before it adds.
     assert leaf.any() or name.endswith("['out']['bias']"), name
+
+
+def test_every_part_may_be_modality_specific():
+  """The last part has three rows of each image in training."""
+  backbone = deen.DEEN('resnet18', 1 / 16, True, 1, modality_specific_stages=5)
+  init = jax.jit(
+    lambda k, x: backbone.init(k, x, train=False, modalities=MODALITIES)
+  )
+  maps, _ = backbone.apply(
+    init(KEY, images()),
+    images(),
+    train=True,
+    modalities=MODALITIES,
+    rngs={'dropout': KEY},
+    mutable=['batch_stats'],
+  )[0]
+  assert len(maps) == 3 * len(MODALITIES)
