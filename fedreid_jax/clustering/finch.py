@@ -8,23 +8,26 @@ members, so every cluster has at least two.
 """
 
 import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float, Int32
 
 from fedreid_jax.core.types import Array
 
 
 def first_neighbour_clusters(
-  features: Array, valid: Array | None = None
-) -> Array:
+  features: Float[Array | np.ndarray, 'K D'],
+  valid: Bool[Array | np.ndarray, ' K'] | None = None,
+) -> Int32[Array, ' K']:
   """Clusters rows by one step of FINCH; may be traced.
 
   Args:
-    features: `[K, D]`.
-    valid: rows to cluster, bool `[K]`; None for all. Each other row is a
-      cluster of its own.
+    features: one row per client.
+    valid: rows to cluster; None for all. Each other row is a cluster of its
+      own.
 
   Returns:
-    int32 `[K]`, the lowest row of each row's cluster. Of several nearest rows
-    the lowest counts. A single row is one cluster.
+    The lowest row of each row's cluster. Of several nearest rows the lowest
+    counts. A single row is one cluster.
   """
   features = jnp.asarray(features, jnp.float32)
   num = features.shape[0]

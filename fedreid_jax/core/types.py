@@ -1,6 +1,6 @@
 """Types shared by host and device, client and server, and the components.
 
-Docstrings of the package use these letters for shapes:
+Shapes in annotations and docstrings of the package use these letters:
 
   N clients             K cohort (clients of a round)   G groups (server models)
   S steps of a round    B batch                         H, W, ch image
@@ -19,8 +19,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from flax import struct
+from jaxtyping import Bool, Float32, Int32, Real, UInt8
 
 Array = jax.Array
+Number = float | int | Real[Array, '']  # may be traced
 Leaf = Any  # an array of JAX on a device, or of NumPy on the host
 Tree = Any
 Flat = dict[str, Any]
@@ -31,16 +33,16 @@ class Outputs(NamedTuple):
   """Model outputs for a batch, float32 for every type of computation.
 
   Attributes:
-    feature: pooled backbone feature before the neck, `[B, D]`.
-    embedding: feature after the neck, which is ranked, `[B, D]`.
+    feature: pooled backbone feature before the neck.
+    embedding: feature after the neck, which is ranked.
     logits: identity scores; those of padded identities are large negative
-      numbers, `[B, C]`.
+      numbers.
     extras: outputs that only some networks have, by name.
   """
 
-  feature: Array
-  embedding: Array
-  logits: Array
+  feature: Float32[Array, 'B D']
+  embedding: Float32[Array, 'B D2']
+  logits: Float32[Array, 'B C']
   extras: dict[str, Any] = {}
 
 
@@ -71,18 +73,18 @@ class ClientData(NamedTuple):
 
   Attributes:
     name: unique name; its hash determines the client's random keys.
-    images: `() -> uint8 [M, H, W, ch]`, called only where the client runs.
-    labels: identity within the client's label space, int32 `[M]`.
-    cameras: int32 `[M]`.
-    modalities: 0 visible, 1 infrared, int32 `[M]`.
+    images: returns the pixels; called only where the client runs.
+    labels: identity within the client's label space.
+    cameras: number of the camera of each image.
+    modalities: 0 visible, 1 infrared.
     num_identities: number of the client's columns of the classifier.
   """
 
   name: str
-  images: Callable[[], np.ndarray]
-  labels: np.ndarray
-  cameras: np.ndarray
-  modalities: np.ndarray
+  images: Callable[[], UInt8[np.ndarray, 'M H W ch']]
+  labels: Int32[np.ndarray, ' M']
+  cameras: Int32[np.ndarray, ' M']
+  modalities: Int32[np.ndarray, ' M']
   num_identities: int
 
   @property
@@ -95,12 +97,12 @@ class Plan(NamedTuple):
   """The images of the batches of one client's round.
 
   Attributes:
-    rows: indices of the client's images, int32 `[S, B]`.
-    valid: whether each row is real, bool `[S, B]`.
+    rows: indices of the client's images.
+    valid: whether each row is real.
   """
 
-  rows: np.ndarray
-  valid: np.ndarray
+  rows: Int32[np.ndarray, 'S B']
+  valid: Bool[np.ndarray, 'S B']
 
 
 @struct.dataclass
@@ -224,15 +226,15 @@ class Batch(NamedTuple):
   """One augmented batch.
 
   Attributes:
-    images: float32 `[B, H, W, ch]`, normalised.
-    labels: int32 `[B]`.
-    cameras: int32 `[B]`.
-    modalities: int32 `[B]`.
-    valid: real rows, bool `[B]`.
+    images: normalised.
+    labels: identity within the client's label space.
+    cameras: number of the camera of each image.
+    modalities: 0 visible, 1 infrared.
+    valid: real rows.
   """
 
-  images: Array
-  labels: Array
-  cameras: Array
-  modalities: Array
-  valid: Array
+  images: Float32[Array, 'B H W ch']
+  labels: Int32[Array, ' B']
+  cameras: Int32[Array, ' B']
+  modalities: Int32[Array, ' B']
+  valid: Bool[Array, ' B']

@@ -2,25 +2,28 @@
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Bool, Float, Int
 
-from fedreid_jax.core.types import Array
+from fedreid_jax.core.types import Array, Number
 from fedreid_jax.losses import similarity
 
 # Finite: the gradient of a logsumexp of only -inf values is nan.
 NOTHING = -1e9
 
 
-def _logsumexp(values: Array, chosen: Array) -> Array:
+def _logsumexp(
+  values: Float[Array, 'B B'], chosen: Bool[Array, 'B B']
+) -> Float[Array, ' B']:
   return jax.nn.logsumexp(jnp.where(chosen, values, NOTHING), axis=1)
 
 
 def circle(
-  features: Array,
-  labels: Array,
-  valid: Array,
-  margin: float,
-  gamma: float,
-) -> Array:
+  features: Float[Array, 'B D'],
+  labels: Int[Array, ' B'],
+  valid: Bool[Array, ' B'],
+  margin: Number,
+  gamma: Number,
+) -> Float[Array, '']:
   """Circle loss over pairs, divided by the batch once more.
 
   Sun et al., "Circle loss: a unified perspective of pair similarity
@@ -35,9 +38,9 @@ def circle(
   positive or without a negative adds 0, the limit of the formula, and counts.
 
   Args:
-    features: of any length, `[B, D]`.
-    labels: int32 `[B]`.
-    valid: real rows, bool `[B]`.
+    features: of any length.
+    labels: identities.
+    valid: real rows.
     margin: `m`.
     gamma: scale of the similarities.
   """

@@ -4,26 +4,26 @@ Park et al., "Learning by aligning" (ICCV 2021).
 """
 
 import jax.numpy as jnp
+from jaxtyping import Bool, Float
 
-from fedreid_jax.core.types import Array
+from fedreid_jax.core.types import Array, Number
 from fedreid_jax.losses import identity
 
 
 def dense_triplet(
-  comask: Array,
-  positive: Array,
-  negative: Array,
-  valid: Array,
-  margin: float = 0.3,
-) -> Array:
+  comask: Float[Array, 'B P'],
+  positive: Float[Array, 'B P'],
+  negative: Float[Array, 'B P'],
+  valid: Bool[Array, ' B'],
+  margin: Number = 0.3,
+) -> Float[Array, '']:
   """Returns the mean over images and positions of `A [d+ - d- + m]_+`.
 
   Args:
-    comask: `A`, weight of a position, `[B, P]`.
-    positive: `d+`, distance to the map reconstructed from the same person, `[B,
-      P]`.
-    negative: `d-`, to the map reconstructed from another person, `[B, P]`.
-    valid: images that count, bool `[B]`.
+    comask: `A`, weight of each of `P` positions.
+    positive: `d+`, distance to the map reconstructed from the same person.
+    negative: `d-`, to the map reconstructed from another person.
+    valid: images that count.
     margin: `m`.
   """
   hinge = jnp.maximum(positive - negative + margin, 0.0)

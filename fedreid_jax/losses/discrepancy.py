@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax import lax
+from jaxtyping import Bool, Float, Int
 
 from fedreid_jax.core.types import Array
 from fedreid_jax.losses import identity, metric, similarity
@@ -18,7 +19,12 @@ INTER, INTRA, IDENTITY = 0.45, 0.05, 0.25
 NEAREST = 1e-6
 
 
-def mmd(x: Array, y: Array, valid_x: Array, valid_y: Array) -> Array:
+def mmd(
+  x: Float[Array, 'B D'],
+  y: Float[Array, 'B2 D'],
+  valid_x: Bool[Array, ' B'],
+  valid_y: Bool[Array, ' B2'],
+) -> Float[Array, '']:
   """Returns the squared maximum mean discrepancy of two sets of vectors.
 
   `mean k(x, x') + mean k(y, y') - 2 mean k(x, y)` over all pairs, including a
@@ -28,10 +34,10 @@ def mmd(x: Array, y: Array, valid_x: Array, valid_y: Array) -> Array:
   gradient. Zero if a set is empty.
 
   Args:
-    x: `[B, D]`.
-    y: `[B', D]`.
-    valid_x: mask of the vectors in the set, bool `[B]`.
-    valid_y: bool `[B']`.
+    x: vectors of the first set, among others.
+    y: vectors of the second set, among others.
+    valid_x: mask of the vectors in the first set.
+    valid_y: mask of the vectors in the second set.
   """
   squared = jnp.square(metric.pairwise_distance(jnp.concatenate([x, y])))
   valid = jnp.concatenate([valid_x, valid_y])
@@ -54,7 +60,11 @@ def mmd(x: Array, y: Array, valid_x: Array, valid_y: Array) -> Array:
   return jnp.where(valid_x.any() & valid_y.any(), statistic, 0.0)
 
 
-def alignment(feature: Array, shifted: Array, members: Array) -> Array:
+def alignment(
+  feature: Float[Array, 'B D'],
+  shifted: Float[Array, 'B D'],
+  members: Bool[Array, 'domains B'],
+) -> Float[Array, '']:
   """Returns L_da, the discrepancy of domains and of their two features.
 
   `0.45 [MMD(Z_v, Z_r) + MMD(Z^_v, Z^_r)] + 0.05 [MMD(Z_v, Z^_v) + MMD(Z_r,
@@ -62,9 +72,9 @@ def alignment(feature: Array, shifted: Array, members: Array) -> Array:
   is left.
 
   Args:
-    feature: `Z`, pooled features, `[B, D]`.
-    shifted: `Z^`, features in the common space, `[B, D]`.
-    members: real images of each domain, one or two, bool `[M, B]`.
+    feature: `Z`, pooled features.
+    shifted: `Z^`, features in the common space.
+    members: real images of each domain, one or two.
   """
   both = similarity.unit(feature), similarity.unit(shifted)
   loss = INTRA * sum(mmd(*both, own, own) for own in members)
@@ -75,18 +85,21 @@ def alignment(feature: Array, shifted: Array, members: Array) -> Array:
 
 
 def distillation(
-  logits: Array, targets: Array, labels: Array, members: Array
-) -> Array:
+  logits: Float[Array, 'B C'],
+  targets: Float[Array, 'B C'],
+  labels: Int[Array, ' B'],
+  members: Bool[Array, 'domains B'],
+) -> Float[Array, '']:
   """Returns half of L_dd: the distillation of a domain's classifier.
 
   `mean_n KL(softmax a_n || softmax b_n)` over all real images, plus 0.25 times
   the cross-entropy of each domain's images (DNS). No gradient passes to b.
 
   Args:
-    logits: `a`, of each image by its own domain's classifier, `[B, C]`.
-    targets: `b`, by the moving average of the other domain's, `[B, C]`.
-    labels: int32 `[B]`.
-    members: real images of each domain, bool `[M, B]`.
+    logits: `a`, of each image by its own domain's classifier.
+    targets: `b`, by the moving average of the other domain's.
+    labels: identities.
+    members: real images of each domain.
   """
   log_p = jax.nn.log_softmax(logits)
   log_a = jax.nn.log_softmax(lax.stop_gradient(targets))

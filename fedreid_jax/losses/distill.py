@@ -4,24 +4,28 @@ from typing import Literal
 
 import jax
 import optax
+from jaxtyping import Bool, Float
 
-from fedreid_jax.core.types import Array
+from fedreid_jax.core.types import Array, Number
 from fedreid_jax.losses import identity, similarity
 
 Normalise = Literal['teacher_only', 'both', 'none']
 
 
 def feature_mse(
-  student: Array, teacher: Array, valid: Array, normalise: str
-) -> Array:
+  student: Float[Array, 'B D'],
+  teacher: Float[Array, 'B D'],
+  valid: Bool[Array, ' B'],
+  normalise: str,
+) -> Float[Array, '']:
   """Returns the squared error, a mean over real rows and dimensions.
 
   FedReIDBench, journal version, Algorithm 3.
 
   Args:
-    student: `[B, D]`.
-    teacher: `[B, D]`, already normalised if that is wanted.
-    valid: real rows, bool `[B]`.
+    student: features of the trained network.
+    teacher: those of the other, already normalised if that is wanted.
+    valid: real rows.
     normalise: with 'both' the student's rows are scaled to unit length, too.
   """
   if normalise == 'both':
@@ -30,14 +34,17 @@ def feature_mse(
 
 
 def divergence(
-  student: Array, teacher: Array, valid: Array, temperature: float
-) -> Array:
+  student: Float[Array, 'B C'],
+  teacher: Float[Array, 'B C'],
+  valid: Bool[Array, ' B'],
+  temperature: Number,
+) -> Float[Array, '']:
   """Returns `T^2 mean_n KL(softmax(t/T) || softmax(s/T))` (Hinton et al.).
 
   Args:
-    student: scores `[B, C]`, padded identities with a large negative value.
+    student: scores, padded identities with a large negative value.
     teacher: as `student`; has no gradient.
-    valid: real rows, bool `[B]`.
+    valid: real rows.
     temperature: T.
   """
   log_p = jax.nn.log_softmax(student / temperature)

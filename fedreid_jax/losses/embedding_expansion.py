@@ -6,32 +6,37 @@ orthogonality of the branches.
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Bool, Float, Int
 
-from fedreid_jax.core.types import Array
+from fedreid_jax.core.types import Array, Number
 from fedreid_jax.losses import identity, metric
 
 
-def orthogonality(first: Array, second: Array, valid: Array) -> Array:
+def orthogonality(
+  first: Float[Array, 'B D'],
+  second: Float[Array, 'B D'],
+  valid: Bool[Array, ' B'],
+) -> Float[Array, '']:
   """Returns the mean inner product of the two branches, over three (eq. 6).
 
   The three is from the released code, which divides by the tripled batch.
 
   Args:
-    first: features `[B, D]` of one branch.
+    first: features of one branch.
     second: of the other.
-    valid: real rows, bool `[B]`.
+    valid: real rows.
   """
   return identity.masked_mean((first * second).sum(axis=1), valid) / 3
 
 
 def centre_pair_mining(
-  original: Array,
-  branch: Array,
-  labels: Array,
-  modalities: Array,
-  valid: Array,
-  margin: float = 0.2,
-) -> Array:
+  original: Float[Array, 'B D'],
+  branch: Float[Array, 'B D'],
+  labels: Int[Array, ' B'],
+  modalities: Int[Array, ' B'],
+  valid: Bool[Array, ' B'],
+  margin: Number = 0.2,
+) -> Float[Array, '']:
   """Centre-guided pair mining for one expansion (eq. 3 to 5).
 
   With `v, r` the mean features of an identity's visible and infrared images,
@@ -45,11 +50,11 @@ def centre_pair_mining(
   The mean and the minima are over identities with images of both modalities.
 
   Args:
-    original: features `[B, D]`.
-    branch: those of an expansion, `[B, D]`.
-    labels: int32 `[B]`.
-    modalities: 0 visible, 1 infrared, int32 `[B]`.
-    valid: real rows, bool `[B]`.
+    original: features of the images.
+    branch: those of an expansion.
+    labels: identities.
+    modalities: 0 visible, 1 infrared.
+    valid: real rows.
     margin: `m`.
   """
   same = (labels[:, None] == labels[None]) & valid[:, None] & valid[None]

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float, Int, Key
 
 from fedreid_jax.core.types import Array
 
@@ -21,37 +22,43 @@ class Drawn(NamedTuple):
   """Statistics drawn for every domain.
 
   Attributes:
-    means: `M_k`, `[N, D]`.
-    variances: `V_k`, at least 1e-6, `[N, D]`.
+    means: `M_k`.
+    variances: `V_k`, at least 1e-6.
     dead: fraction of variances in channels whose mean variance is below 1e-6,
       which do not vary within an identity.
     negative: fraction of variances in other channels that were drawn below
       1e-6.
   """
 
-  means: Array
-  variances: Array
-  dead: Array
-  negative: Array
+  means: Float[Array, 'N D']
+  variances: Float[Array, 'N D']
+  dead: Float[Array, '']
+  negative: Float[Array, '']
 
 
-def per_domain(means: Array, variances: Array, normalised: Array) -> Array:
-  """Returns every `F_k = M_k + sqrt(V_k) b`, `[N, B, D]` (DFH eq. 3.2).
+def per_domain(
+  means: Float[Array, 'N D'],
+  variances: Float[Array, 'N D'],
+  normalised: Float[Array, 'B D'],
+) -> Float[Array, 'N B D']:
+  """Returns every `F_k = M_k + sqrt(V_k) b` (DFH eq. 3.2).
 
   Args:
-    means: of the domains, `[N, D]`.
-    variances: `[N, D]`.
-    normalised: `b`, `[B, D]`.
+    means: `M_k`, of the domains.
+    variances: `V_k`, of the domains.
+    normalised: `b`.
   """
   return means[:, None] + jnp.sqrt(variances)[:, None] * normalised[None]
 
 
-def draw(key: Array, dfs: Array, negative_variance: str) -> Drawn:
+def draw(
+  key: Key[Array, ''], dfs: Float[Array, 'N 4 D'], negative_variance: str
+) -> Drawn:
   """Draws a mean and a variance for every domain.
 
   Args:
     key: PRNG key.
-    dfs: `[N, 4, D]`, rows m, v, p, q.
+    dfs: statistics of each domain, rows m, v, p, q.
     negative_variance: treatment of a variance drawn below zero, `Negative`.
   """
   m, v, p, q = jnp.moveaxis(dfs, 1, 0)
@@ -74,27 +81,27 @@ def draw(key: Array, dfs: Array, negative_variance: str) -> Drawn:
 
 
 def novel_domain(
-  key: Array,
+  key: Key[Array, ''],
   novel: str,
   drawn: Drawn,
-  feature: Array,
-  normalised: Array,
-  own: Array,
-  alpha: Array,
+  feature: Float[Array, 'B D'],
+  normalised: Float[Array, 'B D'],
+  own: Int[Array, ''],
+  alpha: Float[Array, ' N'],
   mix_weights: str,
   mix_own: str,
-) -> Array:
-  """Hallucinates the features of a domain that no client has, `[B, D]`.
+) -> Float[Array, 'B D']:
+  """Hallucinates the features of a domain that no client has.
 
   Args:
     key: PRNG key.
     novel: `dirichlet` is DFH's domain hallucination, the mixups are its
       ablations (DFH table 2).
     drawn: statistics of the domains.
-    feature: the batch's own features `F_i`, `[B, D]`.
-    normalised: normalised features `b`, `[B, D]`.
-    own: index of the client's own domain, int32.
-    alpha: concentration of the Dirichlet law, `[N]`.
+    feature: the batch's own features `F_i`.
+    normalised: normalised features `b`.
+    own: index of the client's own domain.
+    alpha: concentration of the Dirichlet law.
     mix_weights: draw weights per `batch` or per `sample` (mixups only).
     mix_own: features of the own domain in a mixup, `OWN`.
   """

@@ -2,27 +2,33 @@
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Bool, Float, Int
 
 from fedreid_jax.core.types import Array
 
 MASKED = -1e8  # logits at or below are columns of another client's identities
 
 
-def masked_mean(values: Array, valid: Array) -> Array:
-  """Returns the mean of `values [B]` over valid rows, 0 when there is none."""
+def masked_mean(
+  values: Float[Array, ' B'], valid: Bool[Array, ' B']
+) -> Float[Array, '']:
+  """Returns the mean of the values over valid rows, 0 when there is none."""
   total = jnp.where(valid, values, 0.0).sum()
   return total / jnp.maximum(valid.sum(), 1)
 
 
 def cross_entropy(
-  logits: Array, labels: Array, valid: Array, smoothing: float = 0.0
-) -> Array:
+  logits: Float[Array, 'B C'],
+  labels: Int[Array, ' B'],
+  valid: Bool[Array, ' B'],
+  smoothing: float = 0.0,
+) -> Float[Array, '']:
   """Softmax cross-entropy, mean over the valid rows of a batch.
 
   Args:
-    logits: `[B, C]`; columns of absent identities hold a large negative.
-    labels: int32 `[B]`.
-    valid: bool `[B]`.
+    logits: scores; columns of absent identities hold a large negative.
+    labels: identities.
+    valid: real rows.
     smoothing: mass spread evenly over the real identities only.
   """
   log_p = jax.nn.log_softmax(logits)
@@ -35,7 +41,11 @@ def cross_entropy(
   return masked_mean(loss, valid)
 
 
-def accuracy(logits: Array, labels: Array, valid: Array) -> Array:
+def accuracy(
+  logits: Float[Array, 'B C'],
+  labels: Int[Array, ' B'],
+  valid: Bool[Array, ' B'],
+) -> Float[Array, '']:
   """Fraction of valid rows whose own identity has the highest score."""
   right = (logits.argmax(axis=1) == labels).astype(jnp.float32)
   return masked_mean(right, valid)

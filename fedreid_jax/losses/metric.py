@@ -2,15 +2,16 @@
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Bool, Float, Int
 
-from fedreid_jax.core.types import Array
+from fedreid_jax.core.types import Array, Number
 from fedreid_jax.losses import identity
 
 FAR = 1e9
 
 
-def pairwise_distance(x: Array) -> Array:
-  """Euclidean distances `[B, B]` of rows `[B, D]`, gradients finite at zero.
+def pairwise_distance(x: Float[Array, 'B D']) -> Float[Array, 'B B']:
+  """Euclidean distances between rows, gradients finite at zero.
 
   The first row is subtracted from all: distances do not depend on a common
   mean, but in float32 the squares of a large one leave no digits for them. The
@@ -29,8 +30,11 @@ def pairwise_distance(x: Array) -> Array:
 
 
 def hard_triplet(
-  features: Array, labels: Array, valid: Array, margin: float
-) -> Array:
+  features: Float[Array, 'B D'],
+  labels: Int[Array, ' B'],
+  valid: Bool[Array, ' B'],
+  margin: Number,
+) -> Float[Array, '']:
   """Batch-hard triplet loss (Hermans et al.; DFH, section 3.2).
 
   `mean_n [max_{p: y_p = y_n} |f_n - f_p| - min_{q: y_q != y_n} |f_n - f_q|
@@ -38,9 +42,9 @@ def hard_triplet(
   positive. Anchors without a negative in the batch do not count.
 
   Args:
-    features: `[B, D]`.
-    labels: int32 `[B]`.
-    valid: real rows, bool `[B]`.
+    features: one row per image.
+    labels: identities.
+    valid: real rows.
     margin: `m`.
   """
   distance = pairwise_distance(features)

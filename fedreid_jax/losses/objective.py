@@ -3,12 +3,15 @@
 from collections.abc import Callable
 
 import jax.numpy as jnp
+from jaxtyping import Float
 
 from fedreid_jax.core.types import Array, Batch, Metrics, Outputs
 from fedreid_jax.losses import circle, identity, metric, weighted_triplet
 
 
-def make(config) -> Callable[[Outputs, Batch], tuple[Array, Metrics]]:
+def make(
+  config,
+) -> Callable[[Outputs, Batch], tuple[Float[Array, ''], Metrics]]:
   """Builds `(Outputs, Batch) -> (loss, metrics)` from `config.loss`.
 
   Args:
@@ -18,7 +21,9 @@ def make(config) -> Callable[[Outputs, Batch], tuple[Array, Metrics]]:
       `circle_margin`, `circle_gamma`, `weighted_triplet`, `weighted_squared`.
   """
 
-  def objective(outputs: Outputs, batch: Batch) -> tuple[Array, Metrics]:
+  def objective(
+    outputs: Outputs, batch: Batch
+  ) -> tuple[Float[Array, ''], Metrics]:
     logits, labels, valid = outputs.logits, batch.labels, batch.valid
     entropy = identity.cross_entropy(
       logits, labels, valid, config.label_smoothing

@@ -4,6 +4,7 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Bool, Float, Int
 
 from fedreid_jax.core.types import Array
 from fedreid_jax.losses import identity, similarity
@@ -12,13 +13,13 @@ Kind = Literal['cos', 'edu', 'mixed']
 
 
 def rectification(
-  features: Array,
-  labels: Array,
-  valid: Array,
-  centres: Array,
-  present: Array,
+  features: Float[Array, 'B D'],
+  labels: Int[Array, ' B'],
+  valid: Bool[Array, ' B'],
+  centres: Float[Array, 'C D'],
+  present: Bool[Array, ' C'],
   kind: Kind,
-) -> Array:
+) -> Float[Array, '']:
   """Mean distance of images from the centres of their identities.
 
   Jiang et al., L2RW, eq. 6. `cos` is `1 - cos(z_i, c_{y_i})`, `edu` is
@@ -27,11 +28,11 @@ def rectification(
   of zeros has `cos = 0` to all images.
 
   Args:
-    features: `z`, `[B, D]`; their length matters to `edu` only.
-    labels: int32 `[B]`.
-    valid: real rows, bool `[B]`.
-    centres: `c`, constants, `[C, D]`.
-    present: mask of identities with a centre, bool `[C]`.
+    features: `z`; their length matters to `edu` only.
+    labels: identities.
+    valid: real rows.
+    centres: `c`, constants.
+    present: mask of identities with a centre.
     kind: one of `Kind`.
   """
   target = jax.lax.stop_gradient(centres)[labels]

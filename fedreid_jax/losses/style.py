@@ -7,26 +7,27 @@ must make them more discriminative, and the part left out less discriminative.
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Bool, Float, Int, Key
 
-from fedreid_jax.core.types import Array
+from fedreid_jax.core.types import Array, Number
 from fedreid_jax.losses import identity
 
 SHORT = 1e-12  # vectors of no greater squared length have no direction
 
 
 def draw_triplets(
-  key: Array, labels: Array, valid: Array
-) -> tuple[Array, Array, Array]:
+  key: Key[Array, ''], labels: Int[Array, ' B'], valid: Bool[Array, ' B']
+) -> tuple[Int[Array, ' B'], Int[Array, ' B'], Bool[Array, ' B']]:
   """Draws a positive and a negative at random for every anchor.
 
   Args:
     key: typed PRNG key.
-    labels: int32 `[B]`.
-    valid: real rows, bool `[B]`.
+    labels: identities.
+    valid: real rows.
 
   Returns:
-    Rows of the positives, other than the anchors, and of the negatives, int32
-    `[B]`, and which anchors have both, bool `[B]`.
+    Rows of the positives, other than the anchors, and of the negatives, and
+    which anchors have both.
   """
   size = labels.shape[0]
   same = labels[:, None] == labels[None]
@@ -42,14 +43,14 @@ def draw_triplets(
 
 
 def distance(
-  key: Array,
-  normalised: Array,
-  enhanced: Array,
-  contaminated: Array,
-  labels: Array,
-  valid: Array,
-  scale: float = 0.5,
-) -> Array:
+  key: Key[Array, ''],
+  normalised: Float[Array, 'B D'],
+  enhanced: Float[Array, 'B D'],
+  contaminated: Float[Array, 'B D'],
+  labels: Int[Array, ' B'],
+  valid: Bool[Array, ' B'],
+  scale: Number = 0.5,
+) -> Float[Array, '']:
   """Compares distances within triplets before and after restitution.
 
   With d = 1/2 - scale cos, a positive p and a negative n of each anchor a, and
@@ -63,11 +64,11 @@ def distance(
 
   Args:
     key: typed PRNG key of the triplets.
-    normalised: `[B, D]`.
-    enhanced: `[B, D]`.
-    contaminated: `[B, D]`.
-    labels: int32 `[B]`.
-    valid: real rows, bool `[B]`.
+    normalised: features without style.
+    enhanced: with the relevant part of it added back.
+    contaminated: with the other part instead.
+    labels: identities.
+    valid: real rows.
     scale: of the cosine; with 1/2, d is between 0 and 1.
   """
   positive, negative, counts = draw_triplets(key, labels, valid)
@@ -97,18 +98,22 @@ def _direction(features):
   return jnp.where(long, features * inverse, 0.0)
 
 
-def mean_entropy(logits: Array, valid: Array) -> Array:
-  """Returns the mean entropy, in nats, of the softmax of `[B, C]`.
+def mean_entropy(
+  logits: Float[Array, 'B C'], valid: Bool[Array, ' B']
+) -> Float[Array, '']:
+  """Returns the mean entropy, in nats, of the softmax of scores.
 
   Args:
     logits: scores; columns of absent identities hold a large negative.
-    valid: real rows, bool `[B]`.
+    valid: real rows.
   """
   log_p = jax.nn.log_softmax(logits)
   return identity.masked_mean(-(jnp.exp(log_p) * log_p).sum(axis=1), valid)
 
 
-def entropy(logits: Array, valid: Array) -> Array:
+def entropy(
+  logits: Float[Array, '3 B C'], valid: Bool[Array, ' B']
+) -> Float[Array, '']:
   """Compares a classifier's uncertainty before and after restitution.
 
   `softplus(H+ - H) + softplus(H - H-)`, H the mean entropy of the batch (Jin
@@ -116,8 +121,8 @@ def entropy(logits: Array, valid: Array) -> Array:
   adaptation", IEEE Transactions on Multimedia 2021).
 
   Args:
-    logits: of normalised, enhanced and contaminated features, `[3, B, C]`.
-    valid: real rows, bool `[B]`.
+    logits: of normalised, enhanced and contaminated features.
+    valid: real rows.
   """
   normalised, enhanced, contaminated = (mean_entropy(x, valid) for x in logits)
   return jax.nn.softplus(enhanced - normalised) + jax.nn.softplus(

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Bool, Float, Int
 
 from fedreid_jax.core.types import Array
 from fedreid_jax.losses import identity, metric
@@ -10,8 +11,10 @@ from fedreid_jax.losses import identity, metric
 LARGEST = 88.0
 
 
-def _soft_mean(distance: Array, chosen: Array, sign: float) -> Array:
-  """Means of distances weighted by `softmax(sign * distance)`, `[B]`."""
+def _soft_mean(
+  distance: Float[Array, 'B B'], chosen: Bool[Array, 'B B'], sign: float
+) -> Float[Array, ' B']:
+  """Means of distances weighted by `softmax(sign * distance)`."""
   weights = jax.nn.softmax(
     jnp.where(chosen, sign * distance, -metric.FAR), axis=1
   )
@@ -19,8 +22,11 @@ def _soft_mean(distance: Array, chosen: Array, sign: float) -> Array:
 
 
 def weighted_triplet(
-  features: Array, labels: Array, valid: Array, squared: bool = False
-) -> Array:
+  features: Float[Array, 'B D'],
+  labels: Int[Array, ' B'],
+  valid: Bool[Array, ' B'],
+  squared: bool = False,
+) -> Float[Array, '']:
   """Weighted regularisation triplet loss, `mean_i log(1 + exp(d+ - d-))`.
 
   Ye et al., "Deep learning for person re-identification: a survey and outlook"
@@ -34,9 +40,9 @@ def weighted_triplet(
   negatives vanish at distances above some 15.
 
   Args:
-    features: `[B, D]`.
-    labels: int32 `[B]`.
-    valid: real rows, bool `[B]`.
+    features: one row per image.
+    labels: identities.
+    valid: real rows.
     squared: with `g = d+ - d-`, take `log(1 + exp(sign(g) min(g^2, 88)))` (Ye
       et al., "Channel augmented joint learning for visible-infrared
       recognition").

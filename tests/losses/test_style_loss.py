@@ -55,8 +55,8 @@ def test_distance_form_worked_numbers():
   Before, all point the same way: d = 0. Enhanced, the pair agrees and the
   negative is opposite: d+ = 0 and 1. Contaminated, all is orthogonal: 1/2.
   """
-  same = jnp.ones((3, 2))
-  apart = jnp.asarray([[2.0, 0.0], [5.0, 0.0], [-1.0, 0.0]])
+  same = jnp.ones((3, 3))
+  apart = jnp.asarray([[2.0, 0.0, 0.0], [5.0, 0.0, 0.0], [-1.0, 0.0, 0.0]])
   axes = jnp.eye(3)
   labels, real = jnp.asarray([4, 4, 9]), jnp.ones(3, bool)
   found = DISTANCE(KEY, same, apart, axes, labels, real)
