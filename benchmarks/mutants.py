@@ -358,8 +358,8 @@ MUTANTS = (
   ),
   Mutant(
     'evaluation/positions.py',
-    "count('left'), count('right')",
-    "count('right'), count('left')",
+    "for side in ('left', 'right')",
+    "for side in ('right', 'left')",
     'evaluation/test_ranking.py',
   ),
   Mutant(

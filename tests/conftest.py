@@ -15,6 +15,7 @@ os.environ.setdefault(
 from pathlib import Path
 
 import jax
+import jaxtyping
 import pytest
 import toy
 
@@ -35,6 +36,15 @@ pytest_plugins = ['miniatures']
 @pytest.fixture(autouse=True)
 def _own_cache_of_images(tmp_path, monkeypatch):
   monkeypatch.setattr(cache, 'cache_dir', lambda: Path(tmp_path, 'cache'))
+
+
+@pytest.fixture
+def unchecked(monkeypatch):
+  """Turns the checks of annotations off, as they are outside of tests.
+
+  Tests of the package's own errors about wrong arguments need it.
+  """
+  monkeypatch.setattr(jaxtyping.config, 'jaxtyping_disable', True)
 
 
 @pytest.fixture

@@ -8,8 +8,10 @@ from typing import Any, Literal, get_args
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float, Float32
 
 from fedreid_jax import errors
+from fedreid_jax.core.types import Array
 
 Metric = Literal['euclidean', 'cosine']
 METRICS = get_args(Metric)
@@ -20,14 +22,19 @@ BLOCK = 128
 
 
 @jax.jit
-def _normalise(feature):
+def _normalise(feature: Float[Array, 'rows D']) -> Float[Array, 'rows D']:
   # This is not differentiated, so `optax.safe_norm` has no advantage.
   norm = jnp.linalg.norm(feature, axis=1, keepdims=True)
   return feature / jnp.maximum(norm, 1e-12)
 
 
 @functools.partial(jax.jit, static_argnames='metric')
-def _block(query, gallery, gallery_squares, metric):
+def _block(
+  query: Float[Array, 'rows D'],
+  gallery: Float[Array, 'P D'],
+  gallery_squares: Float[Array, ' P'],
+  metric: str,
+) -> Float[Array, 'rows P']:
   if metric == 'cosine':
     query = _normalise(query)
   products = jnp.matmul(query, gallery.T, precision=jax.lax.Precision.HIGHEST)
@@ -41,7 +48,7 @@ def _block(query, gallery, gallery_squares, metric):
 
 def squared_blocks(
   query: Any, gallery: Any, metric: str = 'euclidean', chunk: int = 256
-) -> Iterator[np.ndarray]:
+) -> Iterator[Float32[np.ndarray, 'rows P']]:
   """Yields the distances of the queries in order, `BLOCK` rows at a time.
 
   The Euclidean distance is squared and the cosine distance is `1 - cos`, half
@@ -56,7 +63,7 @@ def squared_blocks(
       on it.
 
   Yields:
-    float32 `[BLOCK, P]`, the last block shorter.
+    Blocks of `BLOCK` rows, the last one shorter.
 
   Raises:
     ConfigError: an unknown metric, or a chunk below 1.
@@ -81,7 +88,12 @@ def squared_blocks(
   return _blocks(query, gallery, metric, chunk)
 
 
-def _blocks(query, gallery, metric, chunk):
+def _blocks(
+  query: Float32[np.ndarray, 'Q D'],
+  gallery: Float32[Array, 'P D'],
+  metric: str,
+  chunk: int,
+) -> Iterator[Float32[np.ndarray, 'rows P']]:
   if metric == 'cosine':
     gallery = _normalise(gallery)
   squares = jnp.sum(gallery * gallery, axis=1)

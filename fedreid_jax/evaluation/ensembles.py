@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from fedreid_jax import errors
 from fedreid_jax.core.types import Flat
@@ -53,7 +54,9 @@ def average(models: Sequence[Flat]) -> Flat:
   }
 
 
-def join(features: Sequence[np.ndarray], norm: bool) -> np.ndarray:
+def join(
+  features: Sequence[Float[np.ndarray, 'M _']], norm: bool
+) -> Float[np.ndarray, 'M _']:
   """Concatenates the features of several models.
 
   Args:

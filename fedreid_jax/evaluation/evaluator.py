@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from fedreid_jax import errors
 from fedreid_jax.core import types
@@ -103,8 +104,8 @@ def make(
   return evaluate
 
 
-def _ranked(config, target: Target, found: np.ndarray) -> Entry:
-  """Ranks the features `[M, D]` of a target's images, trial by trial."""
+def _ranked(config, target: Target, found: Float[np.ndarray, 'M D']) -> Entry:
+  """Ranks the features of a target's images, trial by trial."""
   own = target.images
   protocol = config.protocol or target.protocol or 'market'
   results = [
@@ -128,7 +129,7 @@ def _ranked(config, target: Target, found: np.ndarray) -> Entry:
   return _entry(target, protocol, distance, summary, counts)
 
 
-def _classified(target: Target, logits: np.ndarray) -> Entry:
+def _classified(target: Target, logits: Float[np.ndarray, 'M C']) -> Entry:
   """Compares the classes of highest score with the labels."""
   found = classification.evaluate_classification(
     logits, target.images.identities

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from jaxtyping import Float, Int, UInt8
 
 from fedreid_jax.core import types
 from fedreid_jax.core.types import Array, Flat
@@ -13,13 +14,13 @@ from fedreid_jax.core.types import Array, Flat
 
 def make_extractor(
   model: types.Model,
-  view: Callable[[Array], Array],
+  view: Callable[[UInt8[Array, 'M H W ch']], Float[Array, 'M H W ch']],
   mesh: Mesh,
   *,
   batch: int,
   flip: bool,
   feature: str,
-) -> Callable[..., np.ndarray]:
+) -> Callable[..., Float[np.ndarray, 'M D']]:
   """Builds `(variables, uint8 images [M, H, W, ch], modalities [M] or None) ->
   float32 [M, D]`; without modalities all images are visible.
 
@@ -68,8 +69,10 @@ def make_extractor(
     )
 
   def run(
-    variables: Flat, images: np.ndarray, modalities: np.ndarray | None = None
-  ) -> np.ndarray:
+    variables: Flat,
+    images: UInt8[np.ndarray, 'M H W ch'],
+    modalities: Int[np.ndarray, ' M'] | None = None,
+  ) -> Float[np.ndarray, 'M D']:
     if modalities is None:
       modalities = np.zeros(len(images), np.int32)
     parts = []

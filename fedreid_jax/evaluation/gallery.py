@@ -3,25 +3,28 @@
 from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Bool, Int64
 
 from fedreid_jax import errors
 from fedreid_jax.evaluation.protocols import Protocol
+
+Label = int | np.integer
 
 
 class Labels(NamedTuple):
   """Identity and camera of every test image.
 
   Attributes:
-    query_ids: identity of each query, int `[Q]`.
-    gallery_ids: identity of each gallery image, int `[P]`.
-    query_cameras: camera of each query, int `[Q]`.
-    gallery_cameras: camera of each gallery image, int `[P]`.
+    query_ids: identity of each query.
+    gallery_ids: identity of each gallery image.
+    query_cameras: camera of each query.
+    gallery_cameras: camera of each gallery image.
   """
 
-  query_ids: np.ndarray
-  gallery_ids: np.ndarray
-  query_cameras: np.ndarray
-  gallery_cameras: np.ndarray
+  query_ids: Int64[np.ndarray, ' Q']
+  gallery_ids: Int64[np.ndarray, ' P']
+  query_cameras: Int64[np.ndarray, ' Q']
+  gallery_cameras: Int64[np.ndarray, ' P']
 
 
 def check_labels(
@@ -70,13 +73,13 @@ class Gallery:
   def __init__(self, labels: Labels, protocol: Protocol):
     self._protocol = protocol
     self._ids, self._cameras = labels.gallery_ids, labels.gallery_cameras
-    self._hidden: dict[int, np.ndarray] = {}
+    self._hidden: dict[Label, np.ndarray] = {}
     self.by_identity = np.argsort(self._ids, kind='stable')
     self._sorted_ids = self._ids[self.by_identity]
     self.codes = np.unique(self._ids, return_inverse=True)[1]
 
-  def _hidden_from(self, camera: int) -> np.ndarray:
-    """Returns the images hidden from all queries of a camera, bool `[P]`."""
+  def _hidden_from(self, camera: Label) -> Bool[np.ndarray, ' P']:
+    """Returns a mask of the images hidden from all queries of a camera."""
     if camera not in self._hidden:
       places = [g for q, g in self._protocol.common_places if q == camera]
       self._hidden[camera] = np.isin(self._cameras, places) | (
@@ -84,7 +87,9 @@ class Gallery:
       )
     return self._hidden[camera]
 
-  def split(self, identity: int, camera: int) -> tuple[np.ndarray, np.ndarray]:
+  def split(
+    self, identity: Label, camera: Label
+  ) -> tuple[Int64[np.ndarray, ' R'], Int64[np.ndarray, ' dropped']]:
     """Returns the right answers of a query and its dropped images.
 
     Args:

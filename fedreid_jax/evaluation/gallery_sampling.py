@@ -14,6 +14,7 @@ import random
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from jaxtyping import Int, Int64, Shaped
 
 from fedreid_jax import errors
 
@@ -51,13 +52,13 @@ def _mode_cameras(choices, mode, what):
 
 
 def sample_per_camera(
-  ids: Sequence[int] | np.ndarray,
-  cameras: Sequence[int] | np.ndarray,
-  names: Sequence[str] | np.ndarray,
+  ids: Sequence[int] | Int[np.ndarray, ' M'],
+  cameras: Sequence[int] | Int[np.ndarray, ' M'],
+  names: Sequence[str] | Shaped[np.ndarray, ' M'],
   gallery_cameras: Sequence[int],
   trial: int,
   shots: int = 1,
-) -> np.ndarray:
+) -> Int64[np.ndarray, ' drawn']:
   """Draws images of every (identity, camera) with Python's generator.
 
   Identities ascend, cameras have the given order, files are sorted by name,
@@ -66,9 +67,9 @@ def sample_per_camera(
   `random.sample`, or all images if there are fewer.
 
   Args:
-    ids: identity of each test image, `[M]`.
-    cameras: camera of each test image, `[M]`.
-    names: file name of each test image, `[M]`.
+    ids: identity of each test image.
+    cameras: camera of each test image.
+    names: file name of each test image.
     gallery_cameras: cameras of the gallery, in order.
     trial: the trial, which is the seed.
     shots: images per identity and camera.
@@ -88,19 +89,19 @@ def sample_per_camera(
 
 
 def sysu_agw_gallery(
-  ids: Sequence[int] | np.ndarray,
-  cameras: Sequence[int] | np.ndarray,
-  names: Sequence[str] | np.ndarray,
+  ids: Sequence[int] | Int[np.ndarray, ' M'],
+  cameras: Sequence[int] | Int[np.ndarray, ' M'],
+  names: Sequence[str] | Shaped[np.ndarray, ' M'],
   trial: int,
   mode: str = 'all',
   shots: int = 1,
-) -> np.ndarray:
+) -> Int64[np.ndarray, ' drawn']:
   """Draws the SYSU-MM01 gallery of a trial as in the AGW code.
 
   Args:
-    ids: identity of each test image, `[M]`.
-    cameras: camera of each test image, 1 to 6, `[M]`.
-    names: file name of each test image, `[M]`.
+    ids: identity of each test image.
+    cameras: camera of each test image, 1 to 6.
+    names: file name of each test image.
     trial: 0 to 9.
     mode: 'all' (visible cameras 1, 2, 4, 5) or 'indoor' (1, 2).
     shots: 1 or 10 images per identity and camera.
@@ -117,22 +118,22 @@ def sysu_agw_gallery(
 
 
 def sysu_official_gallery(
-  ids: Sequence[int] | np.ndarray,
-  cameras: Sequence[int] | np.ndarray,
-  names: Sequence[str] | np.ndarray,
-  permutations: Mapping[tuple[int, int], np.ndarray],
+  ids: Sequence[int] | Int[np.ndarray, ' M'],
+  cameras: Sequence[int] | Int[np.ndarray, ' M'],
+  names: Sequence[str] | Shaped[np.ndarray, ' M'],
+  permutations: Mapping[tuple[int, int], Int[np.ndarray, 'trials _']],
   trial: int,
   mode: str = 'all',
   shots: int = 1,
-) -> np.ndarray:
+) -> Int64[np.ndarray, ' drawn']:
   """Takes the SYSU-MM01 gallery of a trial from the published permutations.
 
   Args:
-    ids: identity of each test image, `[M]`.
-    cameras: camera of each test image, 1 to 6, `[M]`.
-    names: file name of each test image, `[M]`.
+    ids: identity of each test image.
+    cameras: camera of each test image, 1 to 6.
+    names: file name of each test image.
     permutations: by (identity, camera), the permutation of its images sorted
-      by name for each trial, counted from 1 as published, `[trials, images]`.
+      by name for each trial, counted from 1 as published.
     trial: 0 to 9.
     mode: 'all' (visible cameras 1, 2, 4, 5) or 'indoor' (1, 2).
     shots: 1 or 10 images per identity and camera.
@@ -163,18 +164,18 @@ def sysu_official_gallery(
 
 
 def llcm_gallery(
-  ids: Sequence[int] | np.ndarray,
-  cameras: Sequence[int] | np.ndarray,
-  names: Sequence[str] | np.ndarray,
+  ids: Sequence[int] | Int[np.ndarray, ' M'],
+  cameras: Sequence[int] | Int[np.ndarray, ' M'],
+  names: Sequence[str] | Shaped[np.ndarray, ' M'],
   trial: int,
   modality: str = 'visible',
-) -> np.ndarray:
+) -> Int64[np.ndarray, ' drawn']:
   """Draws the LLCM gallery of a trial: one image per (identity, camera).
 
   Args:
-    ids: identity of each test image of the gallery modality, `[M]`.
-    cameras: camera of each of them, `[M]`.
-    names: file name of each of them, `[M]`.
+    ids: identity of each test image of the gallery modality.
+    cameras: camera of each of them.
+    names: file name of each of them.
     trial: 0 to 9.
     modality: of the gallery, 'visible' (cameras 1 to 9) or 'infrared' (all of
       them but 3). Camera numbers repeat across modalities, so the arrays hold

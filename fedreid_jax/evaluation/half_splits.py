@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Int, Int64
 
 from fedreid_jax import errors
 
@@ -24,15 +25,15 @@ class Split(NamedTuple):
       distractors.
   """
 
-  train: np.ndarray
-  query: np.ndarray
-  gallery: np.ndarray
+  train: Int64[np.ndarray, ' train']
+  query: Int64[np.ndarray, ' Q']
+  gallery: Int64[np.ndarray, ' P']
 
 
 def draw(
-  ids: Sequence[int] | np.ndarray,
-  cameras: Sequence[int] | np.ndarray,
-  distractors: Sequence[int] | np.ndarray = (),
+  ids: Sequence[int] | Int[np.ndarray, ' M'],
+  cameras: Sequence[int] | Int[np.ndarray, ' M'],
+  distractors: Sequence[int] | Int[np.ndarray, ' distractors'] = (),
   num_splits: int = 10,
   num_test: int | None = None,
   query_camera: int | None = None,
@@ -43,8 +44,8 @@ def draw(
   The two images of an identity are of two cameras if it has two.
 
   Args:
-    ids: identity of each image, `[M]`.
-    cameras: camera of each image, `[M]`.
+    ids: identity of each image.
+    cameras: camera of each image.
     distractors: images that are in every gallery and in no training set.
     num_splits: number of splits.
     num_test: test identities per split, by default half of them, rounded down.

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float, Float32, Int64, Integer, Shaped
 
 from fedreid_jax import errors
 from fedreid_jax.evaluation import distances
@@ -78,7 +79,11 @@ class Gallery:
 
   def search(
     self, queries: Any, k: int = 10, cameras: Any = None
-  ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  ) -> tuple[
+    Int64[np.ndarray, 'Q k'],
+    Float32[np.ndarray, 'Q k'],
+    Shaped[np.ndarray, 'Q k'],
+  ]:
     """Finds the nearest vectors of each query among all vectors.
 
     Of vectors at equal distances those with lower indices come first. The
@@ -94,9 +99,9 @@ class Gallery:
         own camera are left out.
 
     Returns:
-      (indices int `[Q, k]`, distances float32 `[Q, k]`, labels `[Q, k]`), the
-      nearest first. Where fewer than k vectors are searched, the index is -1,
-      the distance is infinite, and the label is -1 or ''.
+      (indices, distances, labels), the nearest first. Where fewer than k
+      vectors are searched, the index is -1, the distance is infinite, and the
+      label is -1 or ''.
 
     Raises:
       ConfigError: for k below 1.
@@ -131,7 +136,9 @@ class Gallery:
     return indices, found, np.where(indices == MISSING, empty, labels)
 
 
-def _nearest(line: np.ndarray, k: int) -> np.ndarray:
+def _nearest(
+  line: Float[np.ndarray, ' P'], k: int
+) -> Int64[np.ndarray, ' found']:
   """Returns the indices of the k smallest finite values, ties by index."""
   if k < len(line):
     limit = np.partition(line, k - 1)[k - 1]
@@ -142,7 +149,7 @@ def _nearest(line: np.ndarray, k: int) -> np.ndarray:
   return chosen[np.argsort(line[chosen], kind='stable')][:k]
 
 
-def _vectors(values: Any, where: str) -> np.ndarray:
+def _vectors(values: Any, where: str) -> Float32[np.ndarray, 'rows D']:
   values = np.asarray(values, np.float32)
   if values.ndim != 2 or not np.isfinite(values).all():
     raise errors.DataError(
@@ -153,7 +160,7 @@ def _vectors(values: Any, where: str) -> np.ndarray:
   return values
 
 
-def _cameras(values: Any, size: int) -> np.ndarray:
+def _cameras(values: Any, size: int) -> Integer[np.ndarray, ' {size}']:
   values = np.asarray(values)
   if values.shape != (size,) or values.dtype.kind not in 'iu':
     raise errors.DataError(

@@ -8,6 +8,7 @@ an argsort. Images at the same distance are in gallery order.
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Float, Int64
 
 from fedreid_jax.evaluation.gallery import Gallery
 from fedreid_jax.evaluation.protocols import Protocol
@@ -17,37 +18,37 @@ class Answers(NamedTuple):
   """The right answers of one query, nearest first.
 
   Attributes:
-    images: their gallery indices, `[R]`.
-    positions: their positions in the kept list, from 0, ascending, `[R]`.
+    images: their gallery indices.
+    positions: their positions in the kept list, from 0, ascending.
     ties: right answers whose position depends on the tie rule: a wrong image of
       the kept list is at the same distance.
   """
 
-  images: np.ndarray
-  positions: np.ndarray
+  images: Int64[np.ndarray, ' R']
+  positions: Int64[np.ndarray, ' R']
   ties: int
 
 
 def kept_positions(
-  distance: np.ndarray, right: np.ndarray, dropped: np.ndarray
+  distance: Float[np.ndarray, ' P'],
+  right: Int64[np.ndarray, ' R'],
+  dropped: Int64[np.ndarray, ' dropped'],
 ) -> Answers:
   """Finds the right answers of a query in its kept list.
 
   Args:
-    distance: distance of every gallery image to the query, `[P]`.
-    right: gallery indices of the right answers, ascending, `[R]`.
+    distance: distance of every gallery image to the query.
+    right: gallery indices of the right answers, ascending.
     dropped: gallery indices hidden from the query.
   """
   right = right[np.argsort(distance[right], kind='stable')]
   values = distance[right]
   everything, removed = np.sort(distance), np.sort(distance[dropped])
-
-  def count(side):
-    return np.searchsorted(everything, values, side) - np.searchsorted(
-      removed, values, side
-    )
-
-  nearer, not_farther = count('left'), count('right')
+  nearer, not_farther = (
+    np.searchsorted(everything, values, side)
+    - np.searchsorted(removed, values, side)
+    for side in ('left', 'right')
+  )
   first_equal = np.searchsorted(values, values, 'left')
   num_equal = np.searchsorted(values, values, 'right') - first_equal
   positions = nearer + np.arange(right.size) - first_equal
@@ -60,17 +61,17 @@ def kept_positions(
 
 
 def first_hits(
-  distance: np.ndarray,
+  distance: Float[np.ndarray, ' P'],
   answers: Answers,
-  dropped: np.ndarray,
+  dropped: Int64[np.ndarray, ' dropped'],
   gallery: Gallery,
   protocol: Protocol,
   seed: tuple[int, int],
-) -> np.ndarray | int:
+) -> Int64[np.ndarray, ' repeats'] | int | np.integer:
   """Returns the positions of the steps of the CMC curve of a query, from 0.
 
   Args:
-    distance: distance of every gallery image to the query, `[P]`.
+    distance: distance of every gallery image to the query.
     answers: the right answers of the query.
     dropped: gallery indices hidden from the query.
     gallery: the indexed gallery.

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Bool, Float, Float64, Int, Int64
 
 from fedreid_jax import errors
 from fedreid_jax.evaluation import gallery as gallery_lib
@@ -30,21 +31,21 @@ class Scores(NamedTuple):
   """Scores of every query; an invalid query has zeros and no hit.
 
   Attributes:
-    precision: average precision, float64 `[Q]`.
-    penalty: inverse negative penalty, float64 `[Q]`.
-    first: position of the first hit, infinite without one, `[Q, repeats]`.
-    valid: whether the query has a right answer, bool `[Q]`.
-    ties: right answers whose position depends on the tie rule, int `[Q]`.
+    precision: average precision.
+    penalty: inverse negative penalty.
+    first: position of the first hit, infinite without one.
+    valid: whether the query has a right answer.
+    ties: right answers whose position depends on the tie rule.
   """
 
-  precision: np.ndarray
-  penalty: np.ndarray
-  first: np.ndarray
-  valid: np.ndarray
-  ties: np.ndarray
+  precision: Float64[np.ndarray, ' Q']
+  penalty: Float64[np.ndarray, ' Q']
+  first: Float64[np.ndarray, 'Q repeats']
+  valid: Bool[np.ndarray, ' Q']
+  ties: Int64[np.ndarray, ' Q']
 
 
-def average_precision(positions: np.ndarray, rule: str) -> float:
+def average_precision(positions: Int[np.ndarray, ' R'], rule: str) -> float:
   """Returns the average precision of hits at ascending positions from 0."""
   hits = np.arange(positions.size)
   at_hit = (hits + 1) / (positions + 1)
@@ -55,7 +56,7 @@ def average_precision(positions: np.ndarray, rule: str) -> float:
 
 
 def score_queries(
-  blocks: Iterable[np.ndarray],
+  blocks: Iterable[Float[np.ndarray, 'rows P']],
   labels: gallery_lib.Labels,
   protocol: Protocol,
   seed: int = 0,
@@ -63,8 +64,8 @@ def score_queries(
   """Scores queries whose distances are given in blocks of rows.
 
   Args:
-    blocks: distances, `[B, P]` each; the rows of all blocks together are the
-      queries in order.
+    blocks: distances; the rows of all blocks together are the queries in
+      order.
     labels: identities and cameras.
     protocol: the test protocol.
     seed: of the random galleries of the 'single_shot' curve.
@@ -136,7 +137,7 @@ def summarise(
 
 
 def evaluate_blocks(
-  blocks: Iterable[np.ndarray],
+  blocks: Iterable[Float[np.ndarray, 'rows P']],
   labels: gallery_lib.Labels,
   protocol: str | Protocol,
   ranks: Sequence[int],

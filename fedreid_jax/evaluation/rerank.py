@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Float
 from scipy import sparse
 
 from fedreid_jax import errors
@@ -128,7 +129,7 @@ def reranked_blocks(
   metric: str = 'euclidean',
   chunk: int = 256,
   options: Rerank = Rerank(),  # noqa: B008 - an immutable value
-) -> Iterator[np.ndarray]:
+) -> Iterator[Float[np.ndarray, 'rows P']]:
   """Yields re-ranked distances of the queries in order.
 
   Args:
@@ -141,7 +142,7 @@ def reranked_blocks(
     options: k1, k2 and lambda.
 
   Yields:
-    `[distance.BLOCK, P]`, the last block shorter.
+    Blocks of `distance.BLOCK` rows, the last one shorter.
 
   Raises:
     ConfigError: as for `distance.squared_blocks`.
