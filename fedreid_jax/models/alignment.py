@@ -12,6 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jaxtyping import Bool, Float, Float32, Int, Key
 
 from fedreid_jax.core.types import Array
 from fedreid_jax.models import resnet
@@ -22,23 +23,23 @@ TINY = 1e-12
 
 
 class Alignment(NamedTuple):
-  """Alignments of a batch for the losses, float32 and bool.
+  """Alignments of a batch for the losses.
 
   Attributes:
-    comask: how much a position shows a person in both the image and its
-      matching image, from 0 to 1, no gradient, `[B, P]` for `P` positions.
+    comask: how much a position, of `P`, shows a person in both the image and
+      its matching image, from 0 to 1, no gradient.
     positive: distance of each position to its reconstruction from the image of
-      the same person, `[B, P]`.
-    negative: to its reconstruction from the image of another person, `[B, P]`.
-    has_positive: whether the batch had an image of the same person, `[B]`.
-    has_negative: whether it had one of another person, `[B]`.
+      the same person.
+    negative: to its reconstruction from the image of another person.
+    has_positive: whether the batch had an image of the same person.
+    has_negative: whether it had one of another person.
   """
 
-  comask: Array
-  positive: Array
-  negative: Array
-  has_positive: Array
-  has_negative: Array
+  comask: Float[Array, 'B P']
+  positive: Float[Array, 'B P']
+  negative: Float[Array, 'B P']
+  has_positive: Bool[Array, ' B']
+  has_negative: Bool[Array, ' B']
 
 
 class CMAlign(resnet.ResNet):
@@ -48,8 +49,14 @@ class CMAlign(resnet.ResNet):
 
   @nn.compact
   def __call__(
-    self, x, *, train: bool, mask=None, modalities=None, labels=None
-  ):
+    self,
+    x: Float[Array, 'B H W ch'],
+    *,
+    train: bool,
+    mask: Bool[Array, ' B'] | None = None,
+    modalities: Int[Array, ' B'] | None = None,
+    labels: Int[Array, ' B'] | None = None,
+  ) -> tuple[Float[Array, 'RB h w D'], dict]:
     """Maps `[B, H, W, ch]` to (`[R B, h, w, D]`, extras).
 
     In training with labels `R` is 3: the images, the outputs of stage 4 for the
@@ -59,9 +66,9 @@ class CMAlign(resnet.ResNet):
     Args:
       x: images.
       train: use batch statistics and align; needs the key `dropout`.
-      mask: real images, bool `[B]`, or None.
-      modalities: 0 visible, 1 infrared, int32 `[B]`.
-      labels: int32 `[B]`.
+      mask: real images, or None if all are.
+      modalities: 0 visible, 1 infrared.
+      labels: identities.
     """
     extras: dict = {}
 
@@ -89,18 +96,26 @@ class CMAlign(resnet.ResNet):
     return jnp.concatenate([x, fourth]), extras
 
 
-def partners(labels, modalities, real, key):
+def partners(
+  labels: Int[Array, ' B'],
+  modalities: Int[Array, ' B'],
+  real: Bool[Array, ' B'],
+  key: Key[Array, ''],
+) -> tuple[
+  Int[Array, ' B'], Bool[Array, ' B'], Int[Array, ' B'], Bool[Array, ' B']
+]:
   """Draws for every image two images of the other modality.
 
   Args:
-    labels: int32 `[B]`.
-    modalities: int32 `[B]`.
-    real: bool `[B]`; padded images have no partner and are no partner.
+    labels: identities.
+    modalities: 0 visible, 1 infrared.
+    real: whether an image is real; padded images have no partner and are no
+      partner.
     key: PRNG key.
 
   Returns:
-    Indices int32 `[B]` of an image of the same person and whether there is
-    one, bool `[B]`; the same of an image of another person.
+    Indices of an image of the same person and whether there is one; the same
+    of an image of another person.
   """
   other = modalities[:, None] != modalities[None]
   allowed = other & real[:, None] & real[None]
@@ -113,20 +128,26 @@ def partners(labels, modalities, real, key):
   return *pick(score[0], allowed & same), *pick(score[1], allowed & ~same)
 
 
-def align(maps, same, has_same, other, has_other):
+def align(
+  maps: Float[Array, 'B h w D'],
+  same: Int[Array, ' B'],
+  has_same: Bool[Array, ' B'],
+  other: Int[Array, ' B'],
+  has_other: Bool[Array, ' B'],
+) -> tuple[Float[Array, 'B h w D'], Alignment]:
   """Reconstructs maps from those of their partners.
 
   An image without a partner of the same person is its own reconstruction.
 
   Args:
-    maps: `[B, h, w, D]`.
-    same: index of the image of the same person, int32 `[B]`.
-    has_same: bool `[B]`.
-    other: index of the image of another person, int32 `[B]`.
-    has_other: bool `[B]`.
+    maps: of the images.
+    same: index of the image of the same person.
+    has_same: whether there is one.
+    other: index of the image of another person.
+    has_other: whether there is one.
 
   Returns:
-    Reconstructions `[B, h, w, D]` and an `Alignment`.
+    Reconstructions and an `Alignment`.
   """
   flat = maps.astype(jnp.float32).reshape(maps.shape[0], -1, maps.shape[-1])
   mask = jax.lax.stop_gradient(person_mask(flat))
@@ -145,28 +166,26 @@ def align(maps, same, has_same, other, has_other):
   )
 
 
-def warp(query, target):
+def warp(
+  query: Float32[Array, 'B P D'], target: Float32[Array, 'B P2 D']
+) -> tuple[Float32[Array, 'B P P2'], Float32[Array, 'B P D']]:
   """Matches every position of one map with all positions of another.
 
   Args:
-    query: float32 `[B, P, D]`.
-    target: `[B, Q, D]`.
+    query: features of `P` positions.
+    target: features of other positions.
 
   Returns:
-    Matching probabilities `[B, P, Q]`, softmax over the target's positions of
-    50 times the cosine, and the target warped to the query, `[B, P, D]`.
+    Matching probabilities, softmax over the target's positions of 50 times the
+    cosine, and the target warped to the query.
   """
   cosine = jnp.einsum('bpd,bqd->bpq', _unit(query), _unit(target))
   matching = jax.nn.softmax(TEMPERATURE * cosine)
   return matching, jnp.einsum('bpq,bqd->bpd', matching, target)
 
 
-def person_mask(maps):
-  """Returns the channels' norm at each position, from 0 to 1.
-
-  Args:
-    maps: float32 `[B, P, D]`.
-  """
+def person_mask(maps: Float32[Array, 'B P D']) -> Float32[Array, 'B P']:
+  """Returns the channels' norm at each position, from 0 to 1."""
   return _stretch(_length(maps))
 
 

@@ -4,7 +4,9 @@ from typing import Any
 
 import jax.numpy as jnp
 from flax import linen as nn
+from jaxtyping import Bool, Float, Int
 
+from fedreid_jax.core.types import Array
 from fedreid_jax.models import conv, norm
 
 
@@ -25,7 +27,13 @@ class Block(nn.Module):
   dtype: Any
 
   @nn.compact
-  def __call__(self, x, *, train: bool, mask=None):
+  def __call__(
+    self,
+    x: Float[Array, 'B H W D'],
+    *,
+    train: bool,
+    mask: Bool[Array, ' B'] | None = None,
+  ) -> Float[Array, 'B h w features']:
     """Maps `[B, H, W, D]` to `[B, H / stride, W / stride, features]`."""
     y = x
     for i, stride in enumerate((self.stride, 1), start=1):
@@ -64,8 +72,14 @@ class CifarResNet(nn.Module):
 
   @nn.compact
   def __call__(
-    self, x, *, train: bool, mask=None, modalities=None, labels=None
-  ):
+    self,
+    x: Float[Array, 'B H W ch'],
+    *,
+    train: bool,
+    mask: Bool[Array, ' B'] | None = None,
+    modalities: Int[Array, ' B'] | None = None,
+    labels: Int[Array, ' B'] | None = None,
+  ) -> tuple[Float[Array, 'B h w D'], dict]:
     """Maps `[B, H, W, ch]` to (`[B, H / 4, W / 4, D]`, no extras)."""
     del modalities, labels
     x = conv.Conv(

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax import lax
+from jaxtyping import Float
 
 from fedreid_jax.core.types import Array
 from fedreid_jax.models import winograd
@@ -34,18 +35,21 @@ def both(padding: int) -> Pads:
   return (padding, padding), (padding, padding)
 
 
-def plain(x, kernel, stride: int, pads: Pads, dilation: int = 1) -> Array:
+def plain(
+  x: Float[Array, 'B H W ci'],
+  kernel: Float[Array, 'kh kw ci co'],
+  stride: int,
+  pads: Pads,
+  dilation: int = 1,
+) -> Float[Array, 'B h w co']:
   """Convolves with gradients by XLA.
 
   Args:
-    x: `[B, H, W, ci]`.
-    kernel: `[kh, kw, ci, co]`.
+    x: images or maps.
+    kernel: one tap per position, input channel and output channel.
     stride: step of both axes.
     pads: zeros before and after the height, and the width.
     dilation: distance between taps, of both axes.
-
-  Returns:
-    `[B, h, w, co]`.
   """
   return lax.conv_general_dilated(
     x,
@@ -58,7 +62,13 @@ def plain(x, kernel, stride: int, pads: Pads, dilation: int = 1) -> Array:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
-def canonical(x, kernel, stride: int, pads: Pads, dilation: int = 1) -> Array:
+def canonical(
+  x: Float[Array, 'B H W ci'],
+  kernel: Float[Array, 'kh kw ci co'],
+  stride: int,
+  pads: Pads,
+  dilation: int = 1,
+) -> Float[Array, 'B h w co']:
   """Computes `plain` with both gradients written as `b01f_01io->b01f`."""
   return plain(x, kernel, stride, pads, dilation)
 
@@ -111,7 +121,9 @@ canonical.defvjp(_canonical_forward, _canonical_backward)
 
 
 @jax.custom_vjp
-def trained_by_winograd(x, kernel) -> Array:
+def trained_by_winograd(
+  x: Float[Array, 'B H W ci'], kernel: Float[Array, '3 3 ci co']
+) -> Float[Array, 'B H W co']:
   """Convolves 3x3, stride 1, padding 1; equals `plain` without gradients."""
   return plain(x, kernel, 1, both(1))
 
@@ -137,14 +149,22 @@ def _winograd_backward(residuals, dy):
 trained_by_winograd.defvjp(_winograd_forward, _winograd_backward)
 
 
-def pointwise(x, kernel, stride: int) -> Array:
+def pointwise(
+  x: Float[Array, 'B H W ci'], kernel: Float[Array, '1 1 ci co'], stride: int
+) -> Float[Array, 'B h w co']:
   """Convolves 1x1 without padding, as one matrix product."""
   x = x[:, ::stride, ::stride]
   y = x.reshape(-1, x.shape[-1]) @ kernel[0, 0]
   return y.reshape(*x.shape[:3], -1)
 
 
-def unfolded(x, kernel, stride: int, pads: Pads, dilation: int) -> Array:
+def unfolded(
+  x: Float[Array, 'B H W ci'],
+  kernel: Float[Array, 'kh kw ci co'],
+  stride: int,
+  pads: Pads,
+  dilation: int,
+) -> Float[Array, 'B h w co']:
   """Convolves as one matrix product of the inputs of each output position."""
   kh, kw, ci, co = kernel.shape
   x = jnp.pad(x, ((0, 0), *pads, (0, 0)))
@@ -171,7 +191,13 @@ def _is_tiny(x, kernel, stride: int) -> bool:
   )
 
 
-def on_cpu(x, kernel, stride: int, padding: int, dilation: int) -> Array:
+def on_cpu(
+  x: Float[Array, 'B H W ci'],
+  kernel: Float[Array, 'kh kw ci co'],
+  stride: int,
+  padding: int,
+  dilation: int,
+) -> Float[Array, 'B h w co']:
   """Convolves by the method above that trains fastest on a CPU."""
   size = kernel.shape[:2]
   if size == (1, 1) and padding == 0:
@@ -214,8 +240,10 @@ class Conv(nn.Module):
   kernel_init: Callable = kaiming_normal
 
   @nn.compact
-  def __call__(self, x):
-    """Maps `[B, H, W, ci]` to `[B, h, w, features]`."""
+  def __call__(
+    self, x: Float[Array, 'B H W ci']
+  ) -> Float[Array, 'B h w {self.features}']:
+    """Convolves maps."""
     shape = (*self.kernel_size, x.shape[-1], self.features)
     kernel = self.param('kernel', self.kernel_init, shape, self.param_dtype)
     x, kernel = x.astype(self.dtype), kernel.astype(self.dtype)

@@ -4,7 +4,9 @@ from typing import Any
 
 import jax.numpy as jnp
 from flax import linen as nn
+from jaxtyping import Bool, Float, Int
 
+from fedreid_jax.core.types import Array
 from fedreid_jax.models import conv, norm, pool, stage_plugins
 
 
@@ -23,8 +25,14 @@ class ConvNet(nn.Module):
 
   @nn.compact
   def __call__(
-    self, x, *, train: bool, mask=None, modalities=None, labels=None
-  ):
+    self,
+    x: Float[Array, 'B H W ch'],
+    *,
+    train: bool,
+    mask: Bool[Array, ' B'] | None = None,
+    modalities: Int[Array, ' B'] | None = None,
+    labels: Int[Array, ' B'] | None = None,
+  ) -> tuple[Float[Array, 'B h w D'], dict]:
     """Maps `[B, H, W, ch]` to (maps halved by each block, extras)."""
     del modalities, labels
     extras: dict = {}

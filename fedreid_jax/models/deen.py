@@ -11,7 +11,9 @@ from typing import Any
 
 import jax.numpy as jnp
 from flax import linen as nn
+from jaxtyping import Bool, Float, Int
 
+from fedreid_jax.core.types import Array
 from fedreid_jax.models import conv, norm, resnet
 
 DILATIONS = (1, 2, 3)
@@ -36,7 +38,14 @@ class ChannelNonLocal(nn.Module):
   dtype: Any = jnp.float32
 
   @nn.compact
-  def __call__(self, x, earlier, *, train: bool, mask=None):
+  def __call__(
+    self,
+    x: Float[Array, 'B h w D'],
+    earlier: Float[Array, 'B H W d'],
+    *,
+    train: bool,
+    mask: Bool[Array, ' B'] | None = None,
+  ) -> Float[Array, 'B h w D']:
     """Maps `[B, h, w, D]`, given `[B, H, W, d]`, to the same shape."""
     channels = earlier.shape[-1]
     pointwise = functools.partial(_pointwise, dtype=self.dtype)
@@ -65,7 +74,14 @@ class PositionNonLocal(nn.Module):
   dtype: Any = jnp.float32
 
   @nn.compact
-  def __call__(self, x, earlier, *, train: bool, mask=None):
+  def __call__(
+    self,
+    x: Float[Array, 'B h w D'],
+    earlier: Float[Array, 'B H W d'],
+    *,
+    train: bool,
+    mask: Bool[Array, ' B'] | None = None,
+  ) -> Float[Array, 'B h w D']:
     """Maps `[B, h, w, D]`, given `[B, H, W, d]`, to the same shape."""
     channels = max(earlier.shape[-1] // 2, 1)
     pointwise = functools.partial(_pointwise, dtype=self.dtype)
@@ -91,8 +107,8 @@ class Expansion(nn.Module):
   dtype: Any = jnp.float32
 
   @nn.compact
-  def __call__(self, x):
-    """Maps `[B, h, w, D]` to `[3 B, h, w, D]`, the given maps first."""
+  def __call__(self, x: Float[Array, 'B h w D']) -> Float[Array, '3*B h w D']:
+    """Returns the given maps, and then two expansions of each."""
     channels = x.shape[-1]
     maps = [x]
     for branch in range(1, NUM_BRANCHES + 1):
@@ -108,7 +124,7 @@ class Expansion(nn.Module):
         )(x)
         for dilation in DILATIONS
       ]
-      y = norm.relu(sum(squeezed) / len(squeezed))
+      y = norm.relu(jnp.asarray(sum(squeezed)) / len(squeezed))
       expand = _pointwise(
         channels, dtype=self.dtype, init=kaiming_fan_in, name=f'expand{branch}'
       )
@@ -123,15 +139,21 @@ class DEEN(resnet.ResNet):
 
   @nn.compact
   def __call__(
-    self, x, *, train: bool, mask=None, modalities=None, labels=None
-  ):
+    self,
+    x: Float[Array, 'B H W ch'],
+    *,
+    train: bool,
+    mask: Bool[Array, ' B'] | None = None,
+    modalities: Int[Array, ' B'] | None = None,
+    labels: Int[Array, ' B'] | None = None,
+  ) -> tuple[Float[Array, 'RB h w D'], dict]:
     """Maps `[B, H, W, ch]` to (`[R B, h, w, D]`, extras), R 3 in training.
 
     Args:
       x: images.
       train: use batch statistics, expand; needs the key `dropout`.
-      mask: real images, bool `[B]`, or None.
-      modalities: 0 visible, 1 infrared, int32 `[B]`.
+      mask: real images, or None if all are.
+      modalities: 0 visible, 1 infrared.
       labels: not used.
     """
     del labels

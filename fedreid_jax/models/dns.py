@@ -13,8 +13,10 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jaxtyping import Bool, Float
 
 from fedreid_jax.core import types
+from fedreid_jax.core.types import Array, Number
 from fedreid_jax.models import conv, norm
 
 # Parts that each modality has separately: the stem and two stages.
@@ -39,8 +41,14 @@ class HeterogeneousShift(nn.Module):
   dtype: Any = jnp.float32
 
   @nn.compact
-  def __call__(self, x, *, train: bool, mask=None):
-    """Maps `[B, h, w, D]` to the same shape and its average `[B, D]`."""
+  def __call__(
+    self,
+    x: Float[Array, 'B h w D'],
+    *,
+    train: bool,
+    mask: Bool[Array, ' B'] | None = None,
+  ) -> tuple[Float[Array, 'B h w D'], dict[str, Float[Array, 'B D']]]:
+    """Returns the gated maps and, as extra `average`, their average."""
     h, w, channels = x.shape[1:]
     # A softmax sums to one, so the average of the outer product along one side
     # is the other factor divided by the length of the side.
@@ -79,8 +87,10 @@ class CommonShift(nn.Module):
   expansion: int = 4
 
   @nn.compact
-  def __call__(self, x, *, train: bool):
-    """Maps `[B, D]` to `[B, D]`.
+  def __call__(
+    self, x: Float[Array, 'B D'], *, train: bool
+  ) -> Float[Array, 'B D']:
+    """Shifts averages.
 
     Without a key `dropout` it trains without dropout.
     """
@@ -111,8 +121,8 @@ class DomainClassifier(nn.Module):
   num_classes: int
 
   @nn.compact
-  def __call__(self, embedding):
-    """Returns the kernel `[D, C]` for embeddings `[B, D]`."""
+  def __call__(self, embedding: Float[Array, 'B D']) -> Float[Array, 'D C']:
+    """Returns the kernel for embeddings."""
     shape = (embedding.shape[-1], self.num_classes)
     return self.param('kernel', conv.uniform, shape)
 
@@ -140,11 +150,13 @@ class DNS(nn.Module):
     self.css = CommonShift(self.dropout)
     self.domain = {d: DomainClassifier(self.num_classes) for d in self.domains}
 
-  def __call__(self, images, *, train: bool, **inputs) -> types.Outputs:
+  def __call__(
+    self, images: Float[Array, 'B H W ch'], *, train: bool, **inputs
+  ) -> types.Outputs:
     """Runs the network.
 
     Args:
-      images: float `[B, H, W, ch]`.
+      images: normalised images.
       train: use batch statistics and dropout.
       **inputs: those of `reid.ReIDNet`.
 
@@ -165,8 +177,12 @@ class DNS(nn.Module):
       }
     )
 
-  def classify(self, embedding, num_identities=None):
-    """Scores embeddings `[B, D]` against the identities, `[B, C]`."""
+  def classify(
+    self,
+    embedding: Float[Array, 'B D'],
+    num_identities: Number | None = None,
+  ) -> Float[Array, 'B C']:
+    """Scores embeddings against the identities."""
     return self.network.classify(embedding, num_identities)
 
 

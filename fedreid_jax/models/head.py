@@ -4,7 +4,9 @@ from typing import Literal
 
 import jax.numpy as jnp
 from flax import linen as nn
+from jaxtyping import Bool, Float
 
+from fedreid_jax.core.types import Array, Number
 from fedreid_jax.models import conv, norm
 
 NeckKind = Literal['none', 'bn', 'bnneck', 'bottleneck', 'mapping']
@@ -41,8 +43,14 @@ class Neck(nn.Module):
   dropout: float = 0.5
 
   @nn.compact
-  def __call__(self, x, *, train: bool, mask=None):
-    """Maps `[B, D]` to `[B, D']`; statistics are of the samples in `mask`.
+  def __call__(
+    self,
+    x: Float[Array, 'B D'],
+    *,
+    train: bool,
+    mask: Bool[Array, ' B'] | None = None,
+  ) -> Float[Array, 'B D2']:
+    """Maps features to embeddings; statistics are of the samples in `mask`.
 
     Without a key `dropout` it trains without dropout.
     """
@@ -62,8 +70,10 @@ class Neck(nn.Module):
     return nn.Dropout(self.dropout, deterministic=deterministic)(x)
 
 
-def mask_identities(logits, num_identities):
-  """Sets the logits `[B, C]` of padded identities to `PADDED_LOGIT`.
+def mask_identities(
+  logits: Float[Array, '*rows C'], num_identities: Number | None
+) -> Float[Array, '*rows C']:
+  """Sets the logits of padded identities to `PADDED_LOGIT`.
 
   Args:
     logits: scores of the padded number of identities.

@@ -10,7 +10,9 @@ from typing import Any
 
 import jax.numpy as jnp
 from flax import linen as nn
+from jaxtyping import Bool, Float
 
+from fedreid_jax.core.types import Array
 from fedreid_jax.models import conv, norm
 
 # Number of last blocks of a stage that are followed by a non-local block.
@@ -33,13 +35,19 @@ class NonLocal(nn.Module):
   dtype: Any = jnp.float32
 
   @nn.compact
-  def __call__(self, x, *, train: bool, mask=None):
-    """Maps `[B, h, w, D]` to the same shape.
+  def __call__(
+    self,
+    x: Float[Array, 'B h w D'],
+    *,
+    train: bool,
+    mask: Bool[Array, ' B'] | None = None,
+  ) -> Float[Array, 'B h w D']:
+    """Adds the weighted sums to maps.
 
     Args:
       x: maps.
       train: use batch statistics.
-      mask: real images, bool `[B]`, or None.
+      mask: real images, or None if all are.
     """
 
     def project(x, features, name):

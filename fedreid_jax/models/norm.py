@@ -7,19 +7,21 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax import lax
+from jaxtyping import Bool, Float, Float32
 
 from fedreid_jax.core.batch_stats import BatchMoments
+from fedreid_jax.core.types import Array
 
 EPSILON = 1e-5
 MOMENTUM = 0.9
 
 
-def per_sample(mask, ndim: int):
-  """Reshapes a mask `[B]` to broadcast against an array of `ndim` axes."""
+def per_sample(mask: Bool[Array, ' B'], ndim: int) -> Bool[Array, ' B *ones']:
+  """Reshapes a mask to broadcast against an array of `ndim` axes."""
   return mask.reshape(mask.shape + (1,) * (ndim - 1))
 
 
-def relu(x):
+def relu(x: Float[Array, '*shape']) -> Float[Array, '*shape']:
   """Sets all but positive values to zero; nan stays, the gradient at 0 is 0.
 
   A selection, unlike a maximum, has two operands as large as its result. In
@@ -29,16 +31,18 @@ def relu(x):
   return jnp.where(x <= 0, 0, x)
 
 
-def moments(x, mask=None):
-  """Returns mean and biased variance, `[D]` each, of the real samples.
+def moments(
+  x: Float32[Array, 'B *positions D'], mask: Bool[Array, ' B'] | None = None
+) -> tuple[Float32[Array, ' D'], Float32[Array, ' D']]:
+  """Returns mean and biased variance of the real samples.
 
   The variance is that of the differences from the mean: the mean of squares
   loses all its digits when the mean is large. Without a real sample both are
   zero, not nan, so a padded step stays finite.
 
   Args:
-    x: float32 `[B, ..., D]`.
-    mask: bool `[B]`, or None if every sample is real.
+    x: samples, with or without positions.
+    mask: real samples, or None if every one is real.
   """
   axes = tuple(range(x.ndim - 1))
   if mask is None:
@@ -59,7 +63,14 @@ def _count(x, mask):
 
 
 @jax.custom_vjp
-def standardize(x, scale, bias, mask):
+def standardize(
+  x: Float[Array, 'B *positions D'],
+  scale: Float32[Array, ' D'],
+  bias: Float32[Array, ' D'],
+  mask: Bool[Array, ' B'] | None,
+) -> tuple[
+  Float[Array, 'B *positions D'], Float32[Array, ' D'], Float32[Array, ' D']
+]:
   """Normalises by the batch's own moments: `(y, mean, var)`.
 
   Automatic differentiation stores and passes over several arrays as large as
@@ -67,10 +78,10 @@ def standardize(x, scale, bias, mask):
   normalization", section 3). The returned moments have no gradient.
 
   Args:
-    x: float `[B, ..., D]`.
-    scale: float32 `[D]`.
-    bias: float32 `[D]`.
-    mask: bool `[B]`, or None if every sample is real.
+    x: samples, with or without positions.
+    scale: factor of each channel.
+    bias: shift of each channel.
+    mask: real samples, or None if every one is real.
   """
   return _standardize(x, scale, bias, mask)[0]
 
@@ -119,16 +130,22 @@ class BatchNorm(nn.Module):
   scale_init: Callable = nn.initializers.ones
 
   @nn.compact
-  def __call__(self, x, *, train: bool, mask=None):
-    """Maps `[B, ..., D]` to the same shape.
+  def __call__(
+    self,
+    x: Float[Array, 'B *positions D'],
+    *,
+    train: bool,
+    mask: Bool[Array, ' B'] | None = None,
+  ) -> Float[Array, 'B *positions D']:
+    """Normalises samples.
 
     If the collection `moments` is mutable, the batch's statistics are used and
     stored there for any value of `train`, and the running ones do not change.
 
     Args:
-      x: float `[B, ..., D]`.
+      x: samples, with or without positions.
       train: use the batch's statistics and update the running ones.
-      mask: bool `[B]` of the real samples, or None if all are.
+      mask: real samples, or None if every one is real.
     """
     shape = (x.shape[-1],)
     mean = self.variable('batch_stats', 'mean', jnp.zeros, shape)

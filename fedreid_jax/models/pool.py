@@ -5,13 +5,18 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jaxtyping import Float
+
+from fedreid_jax.core.types import Array
 
 GEM_POWER = 3
 
 
 @jax.custom_vjp
-def max_pool_2x2(x):
-  """Halves `[B, H, W, D]` by maxima; a last odd row or column is dropped.
+def max_pool_2x2(
+  x: Float[Array, 'B H W D'],
+) -> Float[Array, 'B H//2 W//2 D']:
+  """Halves maps by maxima; a last odd row or column is dropped.
 
   The gradient goes to the first maximum in row-major order, as in PyTorch. It
   is written out because XLA's own, a select-and-scatter, is about twenty times
@@ -54,13 +59,13 @@ def _max_pool_backward(residuals, dy):
 max_pool_2x2.defvjp(_max_pool_forward, _max_pool_backward)
 
 
-def average(maps):
-  """Averages `[B, h, w, D]` over positions, `[B, D]`."""
+def average(maps: Float[Array, 'B h w D']) -> Float[Array, 'B D']:
+  """Averages maps over positions."""
   return maps.mean((1, 2))
 
 
-def generalised_mean(maps):
-  """Returns `(mean(x^3) + 1e-12)^(1/3)` over positions, `[B, D]`.
+def generalised_mean(maps: Float[Array, 'B h w D']) -> Float[Array, 'B D']:
+  """Returns `(mean(x^3) + 1e-12)^(1/3)` over positions.
 
   Radenovic et al., "Fine-tuning CNN image retrieval with no human
   annotation", with a fixed power. The maps are those after ReLU.
@@ -68,8 +73,8 @@ def generalised_mean(maps):
   return (average(maps**GEM_POWER) + 1e-12) ** (1 / GEM_POWER)
 
 
-def flatten(maps):
-  """Keeps every position, `[B, h * w * D]`."""
+def flatten(maps: Float[Array, 'B h w D']) -> Float[Array, 'B h*w*D']:
+  """Keeps every position."""
   return maps.reshape(maps.shape[0], -1)
 
 

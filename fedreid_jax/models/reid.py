@@ -2,8 +2,10 @@
 
 import jax.numpy as jnp
 from flax import linen as nn
+from jaxtyping import Bool, Float, Int
 
 from fedreid_jax.core import types
+from fedreid_jax.core.types import Array, Number
 from fedreid_jax.models import head, norm, pool
 
 
@@ -44,23 +46,26 @@ class ReIDNet(nn.Module):
 
   def __call__(
     self,
-    images,
+    images: Float[Array, 'B H W ch'],
     *,
     train: bool,
-    num_identities=None,
-    mask=None,
-    modalities=None,
-    labels=None,
+    num_identities: Number | None = None,
+    mask: Bool[Array, ' B'] | None = None,
+    modalities: Int[Array, ' B'] | None = None,
+    labels: Int[Array, ' B'] | None = None,
   ) -> types.Outputs:
     """Runs the network; without a key `dropout` it trains without dropout.
 
     Args:
-      images: float `[B, H, W, ch]`.
+      images: normalised images.
       train: use batch statistics and dropout.
       num_identities: number of real identities, which are first; the logits of
         the others are -1e9; may be traced; None if all `num_classes` are real.
-      mask: bool `[B]`, False for padded samples, which never enter statistics;
-        None if all are real.
+      mask: False for padded samples, which never enter statistics; None if all
+        are real.
+      modalities: 0 visible, 1 infrared, for networks with modality-specific
+        parts.
+      labels: identities, for networks that align images in training.
 
     Returns:
       Features, embeddings and logits, all float32.
@@ -85,6 +90,10 @@ class ReIDNet(nn.Module):
       feature[:size], embedding[:size], every.logits[:size], extras
     )
 
-  def classify(self, embedding, num_identities=None):
-    """Scores embeddings `[B, D]` against the identities, `[B, C]`."""
+  def classify(
+    self,
+    embedding: Float[Array, 'B D'],
+    num_identities: Number | None = None,
+  ) -> Float[Array, 'B C']:
+    """Scores embeddings against the identities."""
     return head.mask_identities(self.classifier(embedding), num_identities)

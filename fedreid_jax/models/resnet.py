@@ -11,7 +11,9 @@ from typing import Any
 
 import jax.numpy as jnp
 from flax import linen as nn
+from jaxtyping import Bool, Float, Int
 
+from fedreid_jax.core.types import Array
 from fedreid_jax.models import conv, norm, stage_plugins
 
 # Whether blocks are bottlenecks, and the number of blocks of each stage.
@@ -39,8 +41,14 @@ class Block(nn.Module):
   dtype: Any
 
   @nn.compact
-  def __call__(self, x, *, train: bool, mask=None):
-    """Maps `[B, H, W, D]` to `[B, H / stride, W / stride, D']`."""
+  def __call__(
+    self,
+    x: Float[Array, 'B H W D'],
+    *,
+    train: bool,
+    mask: Bool[Array, ' B'] | None = None,
+  ) -> Float[Array, 'B h w D2']:
+    """Maps `[B, H, W, D]` to `[B, H / stride, W / stride, D2]`."""
 
     def normalised(x, features, size, stride, name, norm_name):
       x = conv.Conv(
@@ -100,16 +108,21 @@ class ResNet(nn.Module):
 
   @nn.compact
   def __call__(
-    self, x, *, train: bool, mask=None, modalities=None, labels=None
-  ):
-    """Maps `[B, H, W, ch]` to (`[B, h, w, D]`, extras of inserted modules).
+    self,
+    x: Float[Array, 'B H W ch'],
+    *,
+    train: bool,
+    mask: Bool[Array, ' B'] | None = None,
+    modalities: Int[Array, ' B'] | None = None,
+    labels: Int[Array, ' B'] | None = None,
+  ) -> tuple[Float[Array, '_ h w D'], dict]:
+    """Returns maps and the extras of inserted modules.
 
     Args:
       x: images.
       train: use batch statistics.
-      mask: real images, bool `[B]`, or None.
-      modalities: 0 visible, 1 infrared, int32 `[B]`; for modality-specific
-        parts.
+      mask: real images, or None if all are.
+      modalities: 0 visible, 1 infrared; for modality-specific parts.
       labels: not used.
     """
     del labels
@@ -121,7 +134,16 @@ class ResNet(nn.Module):
       )
     return x, extras
 
-  def part(self, part: int, x, *, train: bool, mask, prefix: str, extras: dict):
+  def part(
+    self,
+    part: int,
+    x: Float[Array, 'B H W D'],
+    *,
+    train: bool,
+    mask: Bool[Array, ' B'] | None,
+    prefix: str,
+    extras: dict,
+  ) -> Float[Array, 'B h w D2']:
     """Runs the stem (0) or a stage (1 to 4) within a compact module."""
     if part == 0:
       return self._stem(x, train, mask, prefix)
@@ -156,14 +178,20 @@ class ResNet(nn.Module):
     return x
 
 
-def by_modality(run: Callable, x, mask, modalities, modality_specific: bool):
+def by_modality(
+  run: Callable[..., Float[Array, ' B *out']],
+  x: Float[Array, ' B *shape'],
+  mask: Bool[Array, ' B'] | None,
+  modalities: Int[Array, ' B'] | None,
+  modality_specific: bool,
+) -> Float[Array, ' B *out']:
   """Runs a part once, or once per modality if it is modality-specific.
 
   Args:
     run: `(x, mask=, prefix=) -> x`.
-    x: `[B, ...]`.
-    mask: real images, bool `[B]`, or None.
-    modalities: int32 `[B]`; None counts as visible.
+    x: images or maps.
+    mask: real images, or None if all are.
+    modalities: 0 visible, 1 infrared; None counts as visible.
     modality_specific: whether modalities have separate parameters and
       statistics.
   """

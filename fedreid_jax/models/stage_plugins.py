@@ -3,6 +3,9 @@
 from collections.abc import Callable
 
 from flax import linen as nn
+from jaxtyping import Bool, Float
+
+from fedreid_jax.core.types import Array
 
 # `(stage from 1, block from 0, blocks of the stage, channels) -> module` or
 # None; called as `module(x, train=, mask=)`, it returns maps or (maps, extras).
@@ -12,23 +15,20 @@ Rule = Callable[[int, int, int, int], nn.Module | None]
 def after(
   rule: Rule | None,
   place: tuple[int, int, int],
-  x,
+  x: Float[Array, 'B h w D'],
   train: bool,
-  mask,
+  mask: Bool[Array, ' B'] | None,
   extras: dict,
-):
+) -> Float[Array, 'B h w D']:
   """Applies the module that a rule puts after a block, if any.
 
   Args:
     rule: or None for no modules.
     place: stage from 1, block from 0, blocks of the stage.
-    x: maps `[B, h, w, D]`.
+    x: maps.
     train: use batch statistics.
-    mask: real images, bool `[B]`, or None.
+    mask: real images, or None if all are.
     extras: dict to which the module's extras are added.
-
-  Returns:
-    Maps `[B, h, w, D]`.
   """
   module = rule(*place, x.shape[-1]) if rule else None
   if module is None:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax import lax
+from jaxtyping import Bool, Float, Float32
 
 from fedreid_jax.core.types import Array
 from fedreid_jax.models import conv, head, norm, stage_plugins
@@ -18,20 +19,20 @@ REDUCTION = 16
 
 
 class StyleFeatures(NamedTuple):
-  """Maps of a stage, averaged over positions; `[B, D]` float32 each.
+  """Maps of a stage, averaged over positions.
 
   Attributes:
     normalised: without their style, of `F~`.
     enhanced: with the relevant part of it added back, of `F~+`.
     contaminated: with the other part instead, of `F~-`.
-    logits: identity scores of the three in this order, `[3, B, C]`, padded
-      identities included; None without a classifier.
+    logits: identity scores of the three in this order, padded identities
+      included; None without a classifier.
   """
 
-  normalised: Array
-  enhanced: Array
-  contaminated: Array
-  logits: Array | None
+  normalised: Float32[Array, 'B D']
+  enhanced: Float32[Array, 'B D']
+  contaminated: Float32[Array, 'B D']
+  logits: Float32[Array, '3 B C'] | None
 
 
 class SNR(nn.Module):
@@ -59,8 +60,14 @@ class SNR(nn.Module):
   num_classes: int | None = None
 
   @nn.compact
-  def __call__(self, x, *, train: bool, mask=None):
-    """Maps `[B, h, w, D]` to (`F~+`, `{'snr_STAGE': StyleFeatures}`)."""
+  def __call__(
+    self,
+    x: Float[Array, 'B h w D'],
+    *,
+    train: bool,
+    mask: Bool[Array, ' B'] | None = None,
+  ) -> tuple[Float[Array, 'B h w D'], dict[str, StyleFeatures]]:
+    """Returns `F~+` and `{'snr_STAGE': StyleFeatures}`."""
     del train, mask  # each image is normalised by itself, also in a test
     shape = (x.shape[-1],)
     scale = self.param('scale', nn.initializers.ones, shape)

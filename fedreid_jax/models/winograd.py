@@ -6,19 +6,29 @@ convolution and in the gradient of its kernel. Along one axis only, the rounding
 error stays near 1e-5 of the output, and the added rows are contiguous.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import jax.numpy as jnp
+from jaxtyping import Float
+
+from fedreid_jax.core.types import Array
 
 TILE = 4
 
 
-def convolve(convolve_rows, x, kernel):
-  """Convolves `[B, H, W, ci]` with `[3, 3, ci, co]`, stride 1, padding 1.
+def convolve(
+  convolve_rows: Callable[..., Any],
+  x: Float[Array, 'B H W ci'],
+  kernel: Float[Array, '3 3 ci co'],
+) -> Float[Array, 'B H W co']:
+  """Convolves with stride 1 and padding 1.
 
   Args:
     convolve_rows: convolves `[B, H, W, ci]` with `[1, 3, ci, co]`, with padding
       1 of the width alone.
     x: images; H is a multiple of `TILE`.
-    kernel: `[3, 3, ci, co]`.
+    kernel: 3x3 taps.
   """
   padded = jnp.pad(x, ((0, 0), (1, 1), (0, 0), (0, 0)))
   last = x.shape[1] - TILE + 1
