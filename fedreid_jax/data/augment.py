@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Float32, Int, Key, Num
 
 from fedreid_jax.core.types import Array
 from fedreid_jax.data import colour
@@ -27,8 +29,10 @@ class Transforms(NamedTuple):
     test: `(uint8 [B, H, W, ch]) -> float32 [B, H, W, ch]`.
   """
 
-  train: Callable[..., Array]
-  test: Callable[[Array], Array]
+  train: Callable[..., Float32[Array, 'B H W ch']]
+  test: Callable[
+    [Num[Array | np.ndarray, '*B H W ch']], Float32[Array, '*B H W ch']
+  ]
 
 
 def make(config, mean: tuple[float, ...], std: tuple[float, ...]) -> Transforms:
@@ -49,10 +53,12 @@ def make(config, mean: tuple[float, ...], std: tuple[float, ...]) -> Transforms:
   fill = jnp.asarray(config['erase_fill'] or 0.0, jnp.float32)
   colours = colour.make(config, len(mean))
 
-  def test(images):
+  def test(
+    images: Num[Array | np.ndarray, '*B H W ch'],
+  ) -> Float32[Array, '*B H W ch']:
     scale = 1.0 / (255.0 * jnp.asarray(std, jnp.float32))
     shift = jnp.asarray(mean, jnp.float32) / jnp.asarray(std, jnp.float32)
-    return images.astype(jnp.float32) * scale - shift
+    return jnp.asarray(images).astype(jnp.float32) * scale - shift
 
   def one(key, image, group):
     # The n-th key does not depend on the number of keys that are split off.
@@ -74,7 +80,11 @@ def make(config, mean: tuple[float, ...], std: tuple[float, ...]) -> Transforms:
       )
     return colours.after(keys[4], image, group)
 
-  def train(key, images, modalities=None):
+  def train(
+    key: Key[Array, ''],
+    images: Num[Array | np.ndarray, 'B H W ch'],
+    modalities: Int[Array | np.ndarray, ' B'] | None = None,
+  ) -> Float32[Array, 'B H W ch']:
     size = images.shape[0]
     own = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(size))
     return jax.vmap(one)(own, images, colours.groups(size, modalities))
@@ -82,21 +92,23 @@ def make(config, mean: tuple[float, ...], std: tuple[float, ...]) -> Transforms:
   return Transforms(train, test)
 
 
-def pad_and_crop(key: Array, image: Array, pad: int) -> Array:
-  """Pads `[H, W, ch]` with zeros and crops a window of the original size."""
+def pad_and_crop(
+  key: Key[Array, ''], image: Num[Array, 'H W ch'], pad: int
+) -> Num[Array, 'H W ch']:
+  """Pads an image with zeros and crops a window of the original size."""
   top, left = jax.random.randint(key, (2,), 0, 2 * pad + 1)
   wide = jnp.pad(image, ((pad, pad), (pad, pad), (0, 0)))
   return jax.lax.dynamic_slice(wide, (top, left, 0), image.shape)
 
 
 def erase(
-  key: Array,
-  image: Array,
+  key: Key[Array, ''],
+  image: Float[Array, 'H W ch'],
   probability: float,
-  fill: Array | float,
+  fill: Float[Array, ''] | Float[Array, ' ch'] | float,
   area: tuple[float, float],
   tries: int,
-) -> Array:
+) -> Float[Array, 'H W ch']:
   """Fills one random rectangle of a normalised image.
 
   Zhong et al., "Random erasing data augmentation". The area is uniform between

@@ -1,6 +1,7 @@
 """Selection of the images of each batch of a client, drawn with NumPy."""
 
 import numpy as np
+from jaxtyping import Int, Int32
 
 from fedreid_jax import errors
 from fedreid_jax.core.types import ClientData, Plan
@@ -117,7 +118,9 @@ def pk_torchreid(
   return Plan(np.maximum(rows, 0), rows >= 0)
 
 
-def _groups(rng, pool: np.ndarray, images: int) -> list[np.ndarray]:
+def _groups(
+  rng, pool: Int[np.ndarray, ' pool'], images: int
+) -> list[Int[np.ndarray, ' images']]:
   """Cuts shuffled rows into groups of K."""
   if len(pool) < images:
     return [rng.choice(pool, images)]
@@ -191,7 +194,7 @@ def pk_by_modality(
   return Plan(np.maximum(rows, 0), rows >= 0)
 
 
-def in_both(client: ClientData) -> np.ndarray:
+def in_both(client: ClientData) -> Int[np.ndarray, ' identities']:
   """Returns the identities with visible and infrared images, sorted.
 
   Raises:
@@ -211,16 +214,24 @@ def in_both(client: ClientData) -> np.ndarray:
   return both
 
 
-def _identities(rng, present: np.ndarray, steps: int, num: int) -> np.ndarray:
-  """Draws identities of each batch without replacement, -1 for none, [S, P]."""
+def _identities(
+  rng, present: Int[np.ndarray, ' present'], steps: int, num: int
+) -> Int[np.ndarray, 'S {num}']:
+  """Draws identities of each batch without replacement, -1 for none."""
   order = rng.random((steps, len(present))).argsort(axis=1)[:, :num]
   chosen = np.full((steps, num), -1)
   chosen[:, : order.shape[1]] = present[order]
   return chosen
 
 
-def _images(rng, labels, rows, chosen: np.ndarray, num: int) -> np.ndarray:
-  """Draws rows of each identity with replacement, -1 for none, [S, P, K]."""
+def _images(
+  rng,
+  labels: Int[np.ndarray, ' M'],
+  rows: Int[np.ndarray, ' rows'],
+  chosen: Int[np.ndarray, 'S identities'],
+  num: int,
+) -> Int32[np.ndarray, 'S identities {num}']:
+  """Draws rows of each identity with replacement, -1 for none."""
   pool = rows[np.argsort(labels[rows], kind='stable')]
   first = np.searchsorted(labels[pool], chosen)[..., None]
   last = np.searchsorted(labels[pool], chosen, side='right')[..., None]

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Int
 
 from fedreid_jax import errors
 from fedreid_jax.data import (
@@ -121,7 +122,7 @@ def check_trials(sources: Sequence[str], targets: Sequence[str]) -> None:
       trials.check_regdb_trial(options['trial'], own['trial'])
 
 
-def _images(name: str, own: Prepared, rows: np.ndarray) -> Images:
+def _images(name: str, own: Prepared, rows: Int[np.ndarray, ' rows']) -> Images:
   return Images(
     name,
     lambda: own.images[rows],

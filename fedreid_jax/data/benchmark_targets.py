@@ -1,6 +1,7 @@
 """Test trials of published data sets that are drawn at random."""
 
 import numpy as np
+from jaxtyping import Shaped
 
 from fedreid_jax import errors
 from fedreid_jax.data.datasets import regdb, registry, sysu_mm01
@@ -15,7 +16,11 @@ TESTED = {'prid2011': 100, 'grid': 125}
 
 
 def halves(
-  name: str, own: Prepared, images: Images, splits: np.ndarray, seed: int
+  name: str,
+  own: Prepared,
+  images: Images,
+  splits: Shaped[np.ndarray, ' M'],
+  seed: int,
 ) -> Target:
   """Returns ten random halves with one query and gallery image per identity.
 
@@ -56,7 +61,11 @@ def halves(
 
 
 def sampled(
-  name: str, images: Images, names: np.ndarray, protocol: str, config
+  name: str,
+  images: Images,
+  names: Shaped[np.ndarray, ' M'],
+  protocol: str,
+  config,
 ) -> Target:
   """Returns ten trials of one modality against a gallery of the other.
 

@@ -17,11 +17,12 @@ from typing import Any
 
 import filelock
 import numpy as np
+from jaxtyping import UInt8
 
 from fedreid_jax import errors
 from fedreid_jax.data import decoder as decoding
 from fedreid_jax.data import integrity
-from fedreid_jax.data.decoder import Decoder
+from fedreid_jax.data.decoder import Decoder, Pixels
 
 SHOWN = 20  # names of bad files in a message
 _TASK = 64  # images that a thread decodes at a time
@@ -52,7 +53,7 @@ def stat(root: Path, files: Sequence[str]) -> list[tuple[int, int]]:
 
 def build(
   root: Path, files: Sequence[str], decoder: Decoder
-) -> tuple[np.ndarray, dict[str, Any], str]:
+) -> tuple[UInt8[np.ndarray, 'M H W ch'], dict[str, Any], str]:
   """Returns the decoded images of files under a folder.
 
   Args:
@@ -61,7 +62,7 @@ def build(
     decoder: settings of the decoder.
 
   Returns:
-    (memory-mapped uint8 `[M, H, W, ch]`, manifest of `ensure`, digest).
+    (memory-mapped images, manifest of `ensure`, digest).
 
   Raises:
     DataError: naming the files that cannot be decoded.
@@ -78,11 +79,11 @@ def build(
 def ensure(
   folder: Path,
   names: Sequence[str],
-  read: Callable[[int], bytes | np.ndarray],
+  read: Callable[[int], bytes | Pixels],
   decoder: Decoder,
   where: str,
   advance: Advance | None = None,
-) -> tuple[np.ndarray, dict[str, Any]]:
+) -> tuple[UInt8[np.ndarray, 'M H W ch'], dict[str, Any]]:
   """Opens the array of a folder and decodes the images first if it is missing.
 
   A damaged array is decoded again. Lines on stderr report this and the number
@@ -98,7 +99,7 @@ def ensure(
     advance: called with the number of further images that are done.
 
   Returns:
-    (memory-mapped uint8 `[M, H, W, ch]`, manifest with `kept`, the positions
+    (memory-mapped images, manifest with `kept`, the positions
     that could be read, `sha256`, of their files, `left_out`, names of the
     others with reasons, `decoder`, and `array`, the hash of images.npy).
 
@@ -134,7 +135,9 @@ def _say(what: str) -> None:
   print(errors.printable(f'note: {what}'), file=sys.stderr)
 
 
-def _open(folder: Path) -> tuple[np.ndarray, dict[str, Any]] | str:
+def _open(
+  folder: Path,
+) -> tuple[UInt8[np.ndarray, 'M H W ch'], dict[str, Any]] | str:
   """Returns array and manifest, or the reason why not; '' if it is missing."""
   if not folder.is_dir():
     return ''
@@ -207,7 +210,11 @@ def _reserve(path: Path, shape: tuple[int, ...]) -> np.memmap:
 
 
 def _decode_all(
-  whole: np.ndarray, names, read, decoder: Decoder, advance: Advance | None
+  whole: UInt8[np.ndarray, 'M H W ch'],
+  names,
+  read,
+  decoder: Decoder,
+  advance: Advance | None,
 ) -> tuple[list[str | None], list[str]]:
   """Fills the array; returns every image's hash, and the unreadable images."""
   hashes: list[str | None] = [None] * len(names)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Int
 
 from fedreid_jax import errors
 from fedreid_jax.core.types import ClientData
@@ -10,7 +11,7 @@ from fedreid_jax.data.federation import Images, Source, Target, Trial
 from fedreid_jax.evaluation import classification
 
 
-def make_target(images: Images, learned: np.ndarray) -> Target:
+def make_target(images: Images, learned: Int[np.ndarray, ' learned']) -> Target:
   """Makes a target whose labels are those of the clients.
 
   Args:

@@ -6,15 +6,16 @@ recognition"; L2RW's channel augmentation). A law gives the probabilities of
 five outcomes: unchanged, or red, green, blue or luminance in all channels.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float, Int, Key, Num
 
 from fedreid_jax import errors
-from fedreid_jax.core.types import Array
+from fedreid_jax.core.types import Array, Number
 
 LUMINANCE = (0.2989, 0.5870, 0.1140)
 Kind = Literal['exchange', 'copy', 'grey', 'adapt']
@@ -46,18 +47,17 @@ class Colours(NamedTuple):
   """Colour changes of a training transform.
 
   Attributes:
-    groups: `(B, modalities [B] or None) -> int32 [B]`, visible, infrared or
-      copy.
+    groups: `(B, modalities [B] or None) -> [B]`, visible, infrared or copy.
     before: `(key, image, group) -> image`, run before normalisation.
     after: `(key, image, group) -> image`, run after normalisation and erasing.
   """
 
-  groups: Callable[..., Array]
-  before: Callable[..., Array]
-  after: Callable[..., Array]
+  groups: Callable[..., Int[Array, ' B']]
+  before: Callable[..., Num[Array, 'H W ch']]
+  after: Callable[..., Float[Array, 'H W ch']]
 
 
-def make(config: Mapping[str, Any], channels: int) -> Colours:
+def make(config: Any, channels: int) -> Colours:
   """Builds the colour changes of a configuration; unused ones cost nothing.
 
   Args:
@@ -143,32 +143,40 @@ def law(kind: str, probability: float) -> tuple[float, ...]:
   return 1.0 - probability, *rest
 
 
-def exchange(key: Array, image: Array, chances: Array) -> Array:
-  """Draws one of the five outcomes for `[H, W, 3]`.
+def exchange(
+  key: Key[Array, ''],
+  image: Float[Array, 'H W 3'],
+  chances: Float[Array, ' 5'],
+) -> Float[Array, 'H W 3']:
+  """Draws one of the five outcomes for an image.
 
   Args:
     key: PRNG key of the image.
     image: normalised; a copied channel keeps its own mean and deviation.
-    chances: probabilities of the outcomes, `[5]`.
+    chances: probabilities of the outcomes.
   """
   return _mixed(
     image, jnp.asarray(_MIXES)[jax.random.choice(key, 5, p=chances)]
   )
 
 
-def luminance(image: Array) -> Array:
-  """Writes the luminance of `[H, W, 3]` to all three channels."""
+def luminance(image: Float[Array, '*B H W 3']) -> Float[Array, '*B H W 3']:
+  """Writes the luminance of images to all three channels."""
   return _mixed(image, jnp.asarray(_MIXES[-1]))
 
 
-def _mixed(image: Array, mix: Array) -> Array:
+def _mixed(
+  image: Float[Array, '*B H W 3'], mix: Float[Array, '3 3']
+) -> Float[Array, '*B H W 3']:
   # A matrix product would round a channel that is only copied.
   red, green, blue = (image[..., k, None] * mix[k] for k in range(3))
   return red + green + blue
 
 
-def rotate_hue(image: Array, turn: Array | float) -> Array:
-  """Rotates the hue of `[H, W, 3]` and keeps saturation and value.
+def rotate_hue(
+  image: Float[Array, 'H W 3'], turn: Number
+) -> Float[Array, 'H W 3']:
+  """Rotates the hue of an image and keeps saturation and value.
 
   Args:
     image: non-negative, of any scale.

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
+from jaxtyping import UInt8
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 FORMATS = ('JPEG', 'PNG', 'WEBP', 'BMP', 'GIF', 'TIFF')
 MAX_PIXELS = 40_000_000
 Resample = Literal['bicubic', 'bilinear', 'lanczos']
 RESAMPLE = get_args(Resample)
+Pixels = UInt8[np.ndarray, 'rows columns 3']
 
 # A bad file is refused by name; the warnings of Pillow do not contain it.
 warnings.filterwarnings('ignore', module=r'PIL\.')
@@ -62,8 +64,10 @@ def of(config) -> Decoder:
   )
 
 
-def decode(data: bytes | np.ndarray, decoder: Decoder) -> np.ndarray:
-  """Decodes one image file, or resizes one array, to `[H, W, ch]` uint8.
+def decode(
+  data: bytes | Pixels, decoder: Decoder
+) -> UInt8[np.ndarray, 'H W ch']:
+  """Decodes one image file, or resizes one array.
 
   The format is detected from the content; orientation tags are applied; grey,
   palette, CMYK and transparent images become RGB; the first frame is used.
@@ -91,12 +95,12 @@ def decode(data: bytes | np.ndarray, decoder: Decoder) -> np.ndarray:
 
 
 def open_image(
-  source: bytes | np.ndarray | Path, max_pixels: int = MAX_PIXELS
+  source: bytes | Pixels | Path, max_pixels: int = MAX_PIXELS
 ) -> Image.Image:
   """Opens an image whose header allows it to be decoded.
 
   Args:
-    source: bytes of a file, its path, or uint8 pixels `[H, W, 3]`.
+    source: bytes of a file, its path, or pixels.
     max_pixels: largest allowed number of pixels.
 
   Raises:
@@ -139,13 +143,13 @@ def _check_header(image: Image.Image, max_pixels: int) -> None:
     raise ValueError(f'mode {stored or image.mode}, not 8 bits a channel')
 
 
-def content_hash(data: bytes | np.ndarray) -> str:
+def content_hash(data: bytes | Pixels) -> str:
   """Returns the SHA-256 of a file's bytes or an array's values."""
   content = data if isinstance(data, bytes) else data.tobytes()
   return hashlib.sha256(content).hexdigest()
 
 
-def colour_file(data: bytes | np.ndarray) -> bytes:
+def colour_file(data: bytes | Pixels) -> bytes:
   """Returns a colour file unchanged, and anything else converted to one.
 
   A file that cannot be opened is also returned unchanged.

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Bool, Int, Int32, UInt8
 
 from fedreid_jax import errors
 from fedreid_jax.core.types import ClientData
@@ -14,19 +15,19 @@ class Images(NamedTuple):
 
   Attributes:
     name: of the domain.
-    images: `() -> uint8 [M, H, W, ch]`, possibly memory-mapped.
-    identities: int32 `[M]`, unique within the domain only.
-    cameras: int32 `[M]`.
-    modalities: 0 visible, 1 infrared, int32 `[M]`.
+    images: returns the pixels, possibly memory-mapped.
+    identities: unique within the domain only.
+    cameras: number of the camera of each image.
+    modalities: 0 visible, 1 infrared.
   """
 
   name: str
-  images: Callable[[], np.ndarray]
-  identities: np.ndarray
-  cameras: np.ndarray
-  modalities: np.ndarray
+  images: Callable[[], UInt8[np.ndarray, 'M H W ch']]
+  identities: Int32[np.ndarray, ' M']
+  cameras: Int32[np.ndarray, ' M']
+  modalities: Int32[np.ndarray, ' M']
 
-  def take(self, rows: np.ndarray) -> 'Images':
+  def take(self, rows: Int[np.ndarray, ' rows']) -> 'Images':
     """Returns the images at some rows."""
     return Images(
       self.name,
@@ -41,12 +42,12 @@ class Trial(NamedTuple):
   """One retrieval test.
 
   Attributes:
-    query: rows of the target's query images, int `[Q]`.
-    gallery: rows of the gallery images, int `[P]`.
+    query: rows of the target's query images.
+    gallery: rows of the gallery images.
   """
 
-  query: np.ndarray
-  gallery: np.ndarray
+  query: Int[np.ndarray, ' Q']
+  gallery: Int[np.ndarray, ' P']
 
 
 class Target(NamedTuple):
@@ -111,8 +112,10 @@ class Federation(NamedTuple):
   notices: tuple[str, ...] = ()
 
 
-def rows_of_query(rule: str, domain: Images, cameras: Sequence[str]):
-  """Returns a mask of the query images of a target domain, bool `[M]`.
+def rows_of_query(
+  rule: str, domain: Images, cameras: Sequence[str]
+) -> Bool[np.ndarray, ' M']:
+  """Returns a mask of the query images of a target domain.
 
   Args:
     rule: 'camera=NAME[+NAME...]' for all images of these cameras, 'first' for
@@ -151,13 +154,13 @@ def rows_of_query(rule: str, domain: Images, cameras: Sequence[str]):
 
 
 def split_target(
-  domain: Images, query: np.ndarray, protocol: str = ''
+  domain: Images, query: Bool[np.ndarray, ' M'], protocol: str = ''
 ) -> Target:
   """Makes a retrieval test of a domain; the gallery is all that is no query.
 
   Args:
     domain: images.
-    query: mask of the queries, bool `[M]`.
+    query: mask of the queries.
     protocol: name of the test protocol, '' if the configuration chooses it.
 
   Raises:

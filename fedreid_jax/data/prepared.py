@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Int, Int32, Shaped, UInt8
 
 from fedreid_jax import errors
 from fedreid_jax.data import builder, cache, files, integrity
@@ -29,28 +30,28 @@ class Prepared(NamedTuple):
   Attributes:
     dataset: its description.
     options: all of its options.
-    images: uint8 `[M, H, W, ch]`, memory-mapped.
-    people: numbers as in `Record.person`, int32 `[M]`.
-    cameras: numbers as published, int32 `[M]`.
-    modalities: 0 visible, 1 infrared, int32 `[M]`.
-    splits: as in `Record.split`, str `[M]`.
+    images: pixels, memory-mapped.
+    people: numbers as in `Record.person`.
+    cameras: numbers as published.
+    modalities: 0 visible, 1 infrared.
+    splits: as in `Record.split`, strings.
     names: path and part of each image, `M` of them, unique.
-    files: SHA-256 of the file or pixels of each image, str `[M]`.
+    files: SHA-256 of the file or pixels of each image, strings.
     digest: hash of the inputs of the images.
   """
 
   dataset: Dataset
   options: dict[str, Any]
-  images: np.ndarray
-  people: np.ndarray
-  cameras: np.ndarray
-  modalities: np.ndarray
-  splits: np.ndarray
+  images: UInt8[np.ndarray, 'M H W ch']
+  people: Int32[np.ndarray, ' M']
+  cameras: Int32[np.ndarray, ' M']
+  modalities: Int32[np.ndarray, ' M']
+  splits: Shaped[np.ndarray, ' M']
   names: tuple[str, ...]
-  files: np.ndarray
+  files: Shaped[np.ndarray, ' M']
   digest: str
 
-  def rows(self, *splits: str) -> np.ndarray:
+  def rows(self, *splits: str) -> Int[np.ndarray, ' rows']:
     """Returns the rows of the images of some splits, ascending."""
     return np.flatnonzero(np.isin(self.splits, splits))
 

@@ -64,8 +64,8 @@ def make(
   def num_steps(client: ClientData) -> int:
     return config.steps or config.epochs * sampler.epoch(client)
 
-  def planner(round_: int, k: int) -> Plan:
-    client = clients[k]
+  def planner(round_: int, k: int | np.integer) -> Plan:
+    client = clients[int(k)]
     uid = prng.client_uid(client.name)
     rng = prng.host(seed, prng.Stream.SAMPLER, round_, uid)
     return sampler.plan(rng, client, num_steps(client))

@@ -10,6 +10,7 @@ import functools
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import UInt8
 
 from fedreid_jax import errors
 from fedreid_jax.data import classification_task, federation, overlap
@@ -171,7 +172,7 @@ def _images(config, domain: Domain, first: int) -> Images:
   kinds = (('visible', domain.cameras), ('infrared', domain.infrared))
 
   @functools.cache
-  def images() -> np.ndarray:
+  def images() -> UInt8[np.ndarray, 'M H W ch']:
     rgb = np.concatenate(
       [
         photographs.generate(

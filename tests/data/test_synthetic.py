@@ -213,7 +213,7 @@ def test_a_domain_without_a_name_is_a_domain():
     dict(modality='thermal'),
   ],
 )
-def test_invalid_arguments(arguments):
+def test_invalid_arguments(unchecked, arguments):
   with pytest.raises(errors.ConfigError, match=next(iter(arguments))):
     generate(**arguments)
 

@@ -8,6 +8,7 @@ import functools
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import UInt8
 
 from fedreid_jax import errors
 from fedreid_jax.data.datasets import layout, pickled
@@ -18,8 +19,8 @@ BATCHES = {f'data_batch_{k}': 'train' for k in range(1, 6)} | {
 }
 
 
-def load(path: Path) -> tuple[np.ndarray, list[int]]:
-  """Returns the images uint8 `[M, 32, 32, 3]` and labels of a batch.
+def load(path: Path) -> tuple[UInt8[np.ndarray, 'M 32 32 3'], list[int]]:
+  """Returns the images and labels of a batch.
 
   Raises:
     DataError: when the file is no batch, or holds other objects than arrays.
@@ -43,7 +44,7 @@ def extract(root: Path) -> Extract:
   """Returns a reader of images; `part` is the row in the batch."""
   batch = functools.cache(lambda name: load(root / name)[0])
 
-  def one(record: Record) -> np.ndarray:
+  def one(record: Record) -> UInt8[np.ndarray, '32 32 3']:
     return np.ascontiguousarray(batch(record.path)[record.part[0]])
 
   return one

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import UInt8
 
 from fedreid_jax import errors
 from fedreid_jax.data.datasets import cuhk03_extracted as extracted
@@ -61,7 +62,7 @@ def extract(root: Path) -> Extract:
   mat = open_container(root)[1]
   lock = threading.Lock()  # HDF5 is not thread-safe
 
-  def one(record: Record) -> np.ndarray:
+  def one(record: Record) -> UInt8[np.ndarray, 'H W 3']:
     boxes, pair, person, image = record.part
     with lock:
       table = mat[mat[BOXES[boxes]][()].ravel()[pair - 1]]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import UInt8
 
 from fedreid_jax import errors
 from fedreid_jax.data import decoder
@@ -21,7 +22,7 @@ FOLDER = 'annotation/test/train_test'
 def extract(root: Path) -> Extract:
   """Returns a reader of crops; `part` is (left, top, width, height)."""
 
-  def one(record: Record) -> np.ndarray:
+  def one(record: Record) -> UInt8[np.ndarray, 'H W 3']:
     left, top, width, height = record.part
     with decoder.open_image(root / record.path) as scene:
       box = left, top, left + width, top + height

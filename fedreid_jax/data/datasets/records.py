@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import UInt8
 
 VISIBLE, INFRARED = 0, 1
 MODALITIES = ('visible', 'infrared')
@@ -65,7 +66,7 @@ class Count(NamedTuple):
   cameras: int | None = None
 
 
-Extract = Callable[[Record], np.ndarray]
+Extract = Callable[[Record], UInt8[np.ndarray, 'H W 3']]
 
 
 class Dataset(NamedTuple):

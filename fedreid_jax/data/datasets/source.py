@@ -5,14 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import UInt8
 
 from fedreid_jax.data.datasets.records import Dataset, Record
 
 
 def open_source(
   root: Path, dataset: Dataset, records: Sequence[Record]
-) -> Callable[[Record], bytes | np.ndarray]:
-  """Returns a reader of records: file bytes, or pixels `[H, W, 3]`.
+) -> Callable[[Record], bytes | UInt8[np.ndarray, 'H W 3']]:
+  """Returns a reader of records: file bytes, or pixels.
 
   The reader raises ValueError for a missing part, and OSError for a file that
   cannot be read.
@@ -21,7 +22,7 @@ def open_source(
   if dataset.extract and any(record.part for record in records):
     extract = dataset.extract(root)
 
-  def read(record: Record) -> bytes | np.ndarray:
+  def read(record: Record) -> bytes | UInt8[np.ndarray, 'H W 3']:
     if not record.part:
       return (root / record.path).read_bytes()
     try:

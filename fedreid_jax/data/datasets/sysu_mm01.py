@@ -6,7 +6,9 @@ each trial is drawn from the visible ones.
 """
 
 from pathlib import Path
-from typing import Any
+
+import numpy as np
+from jaxtyping import Integer
 
 from fedreid_jax import errors
 from fedreid_jax.data import files
@@ -64,11 +66,13 @@ def _person(root: Path, name: str) -> int:
   return int(folder)
 
 
-def permutations(root: Path) -> dict[tuple[int, int], Any]:
+def permutations(
+  root: Path,
+) -> dict[tuple[int, int], Integer[np.ndarray, 'trials _']]:
   """Returns the official gallery permutations by (person, camera).
 
   Returns:
-    int arrays `[trials, images]`, counted from 1, as
+    Permutations of the images for each trial, counted from 1, as
     `gallery_sampling.sysu_official_gallery` takes them.
 
   Raises:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedreid_jax.core.types import Array
+from fedreid_jax.core.types import Array, Number
 
 DOMAIN_NAMES = (
   'plaza',
@@ -195,7 +195,7 @@ def sample_domain(key: Array, domain: Array) -> Domain:
 
 
 def _wardrobe(
-  domain: Domain, brightness_correlation: Array, draws: Array
+  domain: Domain, brightness_correlation: Number, draws: Array
 ) -> Array:
   """Draws materials from the domain's palette: `[10, 4]`, SKIN .. HAT."""
   pick, jitter, infrared = draws[:10], draws[10:20] - 0.5, draws[20:30]
@@ -219,7 +219,7 @@ def _wardrobe(
 
 
 def sample_identity(
-  key: Array, domain: Domain, brightness_correlation: Array, *ids: Array | int
+  key: Array, domain: Domain, brightness_correlation: Number, *ids: Array | int
 ) -> Identity:
   """Draws a person of a domain; `ids` are the domain and the identity.
 

@@ -1,6 +1,7 @@
 """Renders synthetic images of pedestrians: scene, light and sensor."""
 
 import jax.numpy as jnp
+from jaxtyping import Bool, Float, UInt8
 
 from fedreid_jax.core.types import Array
 from fedreid_jax.data.synthetic import appearance, body, shapes
@@ -74,8 +75,10 @@ def _scenery(canvas, camera, shot, x, y, feet):
   )
 
 
-def _picture(person, camera, shot, height, width, infrared):
-  """Composes the scene: reflected light, `[3, H, W]`."""
+def _picture(
+  person, camera, shot, height, width, infrared: Bool[Array, '']
+) -> Float[Array, '3 {height} {width}']:
+  """Composes the scene: reflected light."""
   y, x = _grid(height, width)
   size = 0.93 * shot.scale * person.height
   lens = jnp.maximum(1 / height, 1 / camera.lines)
@@ -115,8 +118,10 @@ def _picture(person, camera, shot, height, width, infrared):
   return jnp.einsum('mhw,mc->chw', weights, paint)
 
 
-def _develop(planes, camera, shot, infrared):
-  """Converts reflected light to sensor output: uint8 `[H, W, 3]`."""
+def _develop(
+  planes: Float[Array, '3 H W'], camera, shot, infrared: Bool[Array, '']
+) -> UInt8[Array, 'H W 3']:
+  """Converts reflected light to sensor output."""
   _, height, width = planes.shape
   y, x = _grid(height, width)
   edge = jnp.clip(0.5 + 8 * (x * 0.7 + y - shot.shade_edge), 0, 1)
@@ -149,23 +154,23 @@ def photograph(
   person: appearance.Identity,
   camera: appearance.Camera,
   shot: appearance.Shot,
-  infrared: Array,
+  infrared: Bool[Array, ''],
   *,
   height: int,
   width: int,
-) -> Array:
+) -> UInt8[Array, '{height} {width} 3']:
   """Renders one person seen by one camera.
 
   Args:
     person: parameters of the person.
     camera: parameters of the camera.
     shot: parameters of the moment.
-    infrared: whether the camera is an infrared one, scalar bool.
+    infrared: whether the camera is an infrared one.
     height: H, pixels.
     width: W, pixels.
 
   Returns:
-    image: uint8 `[H, W, 3]`; three equal channels in infrared.
+    image: three equal channels in infrared.
   """
   planes = _picture(person, camera, shot, height, width, infrared)
   return _develop(planes, camera, shot, infrared)

@@ -37,9 +37,10 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import Int, Int32, Key, UInt8
 
 from fedreid_jax import errors
-from fedreid_jax.core.types import Array
+from fedreid_jax.core.types import Array, Number
 from fedreid_jax.data.synthetic import appearance, imaging
 
 DOMAIN_NAMES = appearance.DOMAIN_NAMES
@@ -52,43 +53,40 @@ class Sample(NamedTuple):
   """Rendered images and their labels.
 
   Attributes:
-    images: uint8 `[M, H, W, 3]`.
-    identities: int32 `[M]`.
-    cameras: int32 `[M]`.
+    images: pixels.
+    identities: person of each image.
+    cameras: camera of each image.
   """
 
-  images: np.ndarray
-  identities: np.ndarray
-  cameras: np.ndarray
+  images: UInt8[np.ndarray, 'M H W 3']
+  identities: Int32[np.ndarray, ' M']
+  cameras: Int32[np.ndarray, ' M']
 
 
 def render(
-  key: Array,
-  domain: Array,
-  identity: Array,
-  camera: Array,
-  shot: Array,
+  key: Key[Array, ''],
+  domain: Int[Array, ''],
+  identity: Int[Array, ''],
+  camera: Int[Array, ''],
+  shot: Int[Array, ''],
   *,
   height: int,
   width: int,
-  modality: Array,
-  brightness_correlation: Array | float = 0.0,
-) -> Array:
+  modality: Int[Array, ''],
+  brightness_correlation: Number = 0.0,
+) -> UInt8[Array, '{height} {width} 3']:
   """Renders one image.
 
   Args:
     key: PRNG key of all synthetic images.
-    domain: int scalar, as are identity, camera and shot.
+    domain: a domain.
     identity: a person of the domain.
     camera: a camera of the domain.
     shot: a moment of this person seen by this camera.
     height: H, pixels.
     width: W, pixels.
-    modality: int scalar, 0 visible, 1 infrared.
+    modality: 0 visible, 1 infrared.
     brightness_correlation: as in `generate`.
-
-  Returns:
-    image: uint8 `[H, W, 3]`.
   """
   scene = _sample(
     key,
