@@ -28,8 +28,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import linen as nn
+from jaxtyping import Float, Int, Key
 
 from fedreid_jax.core import types
 from fedreid_jax.core.types import Array, Flat
@@ -40,7 +42,10 @@ JITTER = 30 / 256  # largest roll, as a fraction of the height
 WARMUP = 100  # steps
 BETAS = 0.5, 0.9  # of Adam
 
-Loss = Callable[[Array], tuple[Array, dict[str, Array]]]
+Loss = Callable[
+  [Float[Array, 'B H W ch']],
+  tuple[Float[Array, ''], dict[str, Float[Array, '']]],
+]
 
 
 class Weights(NamedTuple):
@@ -77,14 +82,16 @@ class Search(NamedTuple):
 
 
 def watch(
-  model: types.Model, variables: Flat, images: Array
-) -> tuple[types.Outputs, dict[str, tuple[Array, Array]]]:
+  model: types.Model, variables: Flat, images: Float[Array, 'B H W ch']
+) -> tuple[
+  types.Outputs, dict[str, tuple[Float[Array, ' _'], Float[Array, ' _']]]
+]:
   """Runs a network in evaluation mode and measures its normalisation inputs.
 
   Args:
     model: network.
     variables: of the network.
-    images: float32 `[B, H, W, ch]`.
+    images: normalised images.
 
   Returns:
     (outputs, mean and biased variance, `[D]` each, of the input of each batch
@@ -104,7 +111,7 @@ def watch(
   return outputs, seen
 
 
-def variation(images: Array) -> Array:
+def variation(images: Float[Array, 'B H W ch']) -> Float[Array, '']:
   """Sums the norms of four maps of differences between neighbours."""
   early, late = slice(None, -1), slice(1, None)
   return (
@@ -115,7 +122,7 @@ def variation(images: Array) -> Array:
   )
 
 
-def _norm(x: Array, axis=None) -> Array:
+def _norm(x: Float[Array, '...'], axis=None) -> Float[Array, '...']:
   # The gradient of the norm of zero is zero, not nan.
   return jnp.sqrt(jnp.maximum(jnp.square(x).sum(axis), 1e-12))
 
@@ -123,8 +130,8 @@ def _norm(x: Array, axis=None) -> Array:
 def make_loss(
   model: types.Model,
   variables: Flat,
-  means: types.Leaf,
-  labels: types.Leaf,
+  means: Float[Array | np.ndarray, 'C D'],
+  labels: Int[Array | np.ndarray, ' B'],
   weights: Weights,
 ) -> Loss:
   """Builds the objective `(images [B, H, W, ch]) -> (loss, its parts)`.
@@ -132,15 +139,17 @@ def make_loss(
   Args:
     model: network.
     variables: of the network, frozen.
-    means: mean pooled feature of each identity, `[C, D]`.
-    labels: identity of each image, int32 `[B]`.
+    means: mean pooled feature of each identity.
+    labels: identity of each image.
     weights: of the parts, which are returned unweighted.
   """
-  rows = jnp.asarray(means)
+  rows, labels = jnp.asarray(means), jnp.asarray(labels)
   if weights.scale:
     rows = rows / _norm(rows, 1)[:, None]
 
-  def loss(images):
+  def loss(
+    images: Float[Array, 'B H W ch'],
+  ) -> tuple[Float[Array, ''], dict[str, Float[Array, '']]]:
     outputs, seen = watch(model, variables, images)
     feature = outputs.feature
     if weights.scale:
@@ -172,29 +181,29 @@ class State(NamedTuple):
   """State of an optimisation.
 
   Attributes:
-    images: float32 `[B, H, W, ch]`.
+    images: the current ones.
     optimizer: its state.
     best: the images with the smallest loss so far.
     least: that loss.
   """
 
-  images: Array
+  images: Float[Array, 'B H W ch']
   optimizer: optax.OptState
-  best: Array
-  least: Array
+  best: Float[Array, 'B H W ch']
+  least: Float[Array, '']
 
 
 def make_step(
   loss: Loss,
   optimizer: optax.GradientTransformation,
-  limits: tuple[Array, Array],
-) -> Callable[[State, Array, int], State]:
+  limits: tuple[Float[Array, ' ch'], Float[Array, ' ch']],
+) -> Callable[[State, Key[Array, ''], int], State]:
   """Builds a compiled step, `(state, key of all steps, number) -> state`.
 
   Args:
     loss: objective.
     optimizer: of the images.
-    limits: lowest and highest value of each channel, `[ch]`.
+    limits: lowest and highest value of each channel.
   """
 
   @jax.jit
@@ -224,19 +233,19 @@ def make_step(
 def reconstruct(
   loss: Loss,
   shape: Sequence[int],
-  limits: tuple[Array, Array],
+  limits: tuple[Float[Array, ' ch'], Float[Array, ' ch']],
   search: Search,
-) -> tuple[Array, Array]:
+) -> tuple[Float[Array, 'B H W ch'], Float[Array, 'B H W ch']]:
   """Reconstructs images.
 
   Args:
     loss: objective.
     shape: of the images, `[B, H, W, ch]`.
-    limits: lowest and highest value of each channel, `[ch]`.
+    limits: lowest and highest value of each channel.
     search: settings of the optimisation.
 
   Returns:
-    (reconstructed images, initial noise), float32 `[B, H, W, ch]`.
+    (reconstructed images, initial noise).
   """
   noise_key, key = jax.random.split(jax.random.key(search.seed))
   noise = jax.random.normal(noise_key, tuple(shape))

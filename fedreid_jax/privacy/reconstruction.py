@@ -11,6 +11,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Int, UInt8
 
 from fedreid_jax import errors
 from fedreid_jax.core.types import ClientData
@@ -25,16 +26,16 @@ class Reconstructed(NamedTuple):
   """Reconstructed images of a client.
 
   Attributes:
-    labels: intended identity of each, in the client's labels, `[B]`.
-    photos: uint8 `[B, H, W, ch]`.
-    noise: initial noise, uint8 `[B, H, W, ch]`.
+    labels: intended identity of each, in the client's labels.
+    photos: reconstructed pixels.
+    noise: initial noise as pixels.
     losses: 'before' and 'after', at full resolution and not rolled: the `loss`
       and its parts.
   """
 
-  labels: np.ndarray
-  photos: np.ndarray
-  noise: np.ndarray
+  labels: Int[np.ndarray, ' B']
+  photos: UInt8[np.ndarray, 'B H W ch']
+  noise: UInt8[np.ndarray, 'B H W ch']
   losses: dict[str, dict[str, float]]
 
 
@@ -47,11 +48,11 @@ class Verdict(NamedTuple):
       images (one of each reconstructed identity, absent if no identity has
       two), and by 'chance'.
     nearest: rows of the client's images, in order of the distance to each
-      reconstructed one, `[B, M]`.
+      reconstructed one.
   """
 
   rank1: dict[str, float]
-  nearest: np.ndarray
+  nearest: Int[np.ndarray, 'B M']
 
 
 def reconstruct(
