@@ -92,7 +92,7 @@ def test_the_import_is_light_and_silent():
   found = python(
     'import sys, fedreid_jax as fr\n'
     'fr.load_config("dfh:smoke")\n'
-    'heavy = {"jax", "flax", "optax", "orbax", "PIL"}\n'
+    'heavy = {"jax", "flax", "optax", "orbax", "PIL", "jaxtyping"}\n'
     'assert not heavy & set(sys.modules), heavy & set(sys.modules)\n'
   )
   assert (found.returncode, found.stdout, found.stderr) == (0, '', '')

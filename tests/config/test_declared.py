@@ -42,7 +42,8 @@ from fedreid_jax.config import recipes, reference, validation
 for name in recipes.names():
   validation.validate(recipes.recipe(name, 'smoke'))
 reference.markdown()
-print(sorted({'jax', 'flax', 'optax', 'orbax', 'PIL'} & sys.modules.keys()))
+heavy = {'jax', 'flax', 'optax', 'orbax', 'PIL', 'jaxtyping'}
+print(sorted(heavy & sys.modules.keys()))
 """
   done = subprocess.run(
     [sys.executable, '-c', script], capture_output=True, text=True, timeout=120
