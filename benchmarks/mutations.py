@@ -203,7 +203,7 @@ BUGS = (
   (
     ('evaluation/positions.py', 'evaluation/test_ranking.py'),
     (
-      ("count('left'), count('right')", "count('right'), count('left')"),
+      ("for side in ('left', 'right')", "for side in ('right', 'left')"),
       ('- nearer > num_equal', '- nearer >= num_equal'),
       ('(drawn < right)', '(drawn > right)'),
       (

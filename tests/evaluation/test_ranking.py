@@ -79,7 +79,7 @@ def test_golden_average_precision_of_each_query(protocol, per_query):
     }
     one = {**one, **{k: v for k, v in G1.items() if k.startswith('gallery')}}
     if not expected:
-      with pytest.raises(errors.DataError, match='right answer'):
+      with pytest.raises(errors.DataError, match='has a match'):
         evaluate_ranking(**one, protocol=protocol)
       continue
     result = evaluate_ranking(**one, protocol=protocol)
