@@ -154,6 +154,7 @@ def launch_two(flags, *others):
   ]
 
 
+@pytest.mark.slow
 def test_two_processes_are_one_run(tree, tmp_path):
   flags = folder_flags(tree, tmp_path / 'one')
   assert finish(launch(*flags, JAX_NUM_CPU_DEVICES='2'))[0] == 0

@@ -31,11 +31,8 @@ def test_any_number_of_devices_gives_the_same_bits(config, clients, names):
     toy.assert_equal_trees(one[1], many[1])
 
 
-@pytest.mark.parametrize(
-  'names',
-  [RECIPES[0], pytest.param(RECIPES[1], marks=pytest.mark.slow)],
-  ids='+'.join,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('names', RECIPES, ids='+'.join)
 def test_placements_agree(config, clients, names):
   config.optim.lr = 0.01
   mild = {'dfh': {'lam': 1.0}}

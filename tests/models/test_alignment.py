@@ -242,6 +242,7 @@ def test_padding_changes_no_bit_and_gradients_are_finite(network):
 
 
 @pytest.mark.usefixtures('network')
+@pytest.mark.slow
 def test_every_part_may_be_modality_specific():
   """The last part has three rows of each image in training."""
   backbone = alignment.CMAlign(

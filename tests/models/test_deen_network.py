@@ -238,6 +238,7 @@ def test_padding_changes_no_bit_and_all_parameters_learn(network):
     assert leaf.any() or name.endswith("['out']['bias']"), name
 
 
+@pytest.mark.slow
 def test_every_part_may_be_modality_specific():
   """The last part has three rows of each image in training."""
   backbone = deen.DEEN('resnet18', 1 / 16, True, 1, modality_specific_stages=5)

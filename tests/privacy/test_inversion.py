@@ -106,6 +106,7 @@ def loss(network, means):
   return inversion.make_loss(*network, means, np.arange(3), Weights())
 
 
+@pytest.mark.slow
 def test_the_loss_falls_and_the_seed_decides(loss):
   search = Search((20, 20))
   found, noise = search_lib.reconstruct(loss, SHAPE, LIMITS, search)
