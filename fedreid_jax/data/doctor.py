@@ -100,7 +100,7 @@ def _leaks(splits: Mapping[str, list[Record]]) -> list[Finding]:
 
 
 def _matches(splits, protocol: protocols.Protocol) -> list[Finding]:
-  """Finds persons and queries without another image that is a right answer."""
+  """Finds persons and queries without another image that is a match."""
   findings = []
   train = _pick(splits, LEARNT)
   lonely = _lonely(train)
@@ -115,7 +115,7 @@ def _matches(splits, protocol: protocols.Protocol) -> list[Finding]:
     r.path for r in queries if not _answers(r, gallery[r.person], protocol)
   ]
   if invalid:
-    what = f'queries without a right answer, {shown(invalid)}'
+    what = f'queries without a match, {shown(invalid)}'
     findings.append(Finding(len(invalid) == len(queries), what))
   images = defaultdict(int)
   for r in splits.get('images', ()):

@@ -90,7 +90,7 @@ class Gallery:
   def split(
     self, identity: Label, camera: Label
   ) -> tuple[Int64[np.ndarray, ' R'], Int64[np.ndarray, ' dropped']]:
-    """Returns the right answers of a query and its dropped images.
+    """Returns the matches of a query and its dropped images.
 
     Args:
       identity: identity of the query.

@@ -15,13 +15,13 @@ from fedreid_jax.evaluation.protocols import Protocol
 
 
 class Answers(NamedTuple):
-  """The right answers of one query, nearest first.
+  """The matches of one query, nearest first.
 
   Attributes:
     images: their gallery indices.
-    positions: their positions in the kept list, from 0, ascending.
-    ties: right answers whose position depends on the tie rule: a wrong image of
-      the kept list is at the same distance.
+    positions: their positions in the ranked list, from 0, ascending.
+    ties: matches whose position depends on the tie rule: a wrong image of
+      the ranked list is at the same distance.
   """
 
   images: Int64[np.ndarray, ' R']
@@ -34,11 +34,11 @@ def kept_positions(
   right: Int64[np.ndarray, ' R'],
   dropped: Int64[np.ndarray, ' dropped'],
 ) -> Answers:
-  """Finds the right answers of a query in its kept list.
+  """Finds the matches of a query in its ranked list.
 
   Args:
     distance: distance of every gallery image to the query.
-    right: gallery indices of the right answers, ascending.
+    right: gallery indices of the matches, ascending.
     dropped: gallery indices hidden from the query.
   """
   right = right[np.argsort(distance[right], kind='stable')]
@@ -72,7 +72,7 @@ def first_hits(
 
   Args:
     distance: distance of every gallery image to the query.
-    answers: the right answers of the query.
+    answers: the matches of the query.
     dropped: gallery indices hidden from the query.
     gallery: the indexed gallery.
     protocol: defines the entries that the curve counts.

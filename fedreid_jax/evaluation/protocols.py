@@ -27,7 +27,7 @@ class Protocol(NamedTuple):
       at its nearest image) or 'single_shot' (one gallery image per identity,
       drawn anew `repeats` times for every query).
     repeats: random galleries per query of the 'single_shot' curve.
-    count_invalid: keep queries without a right answer in the denominators,
+    count_invalid: keep queries without a match in the denominators,
       with zeros.
     junk_identity: gallery images of this identity are always hidden.
   """
@@ -61,7 +61,7 @@ PROTOCOLS: dict[str, Protocol] = {
   'cuhk03_classic': Protocol(cmc='single_shot', repeats=10),
   # VIPeR, GRID, i-LIDS, PRID, 3DPeS, CAVIAR, CUHK01: one query and one gallery
   # image per identity. The two are never the same image, and data sets without
-  # camera labels would lose every right answer by the camera rule.
+  # camera labels would lose every match by the camera rule.
   'single_shot': Protocol(same_camera=False),
   # SYSU-MM01 (Wu et al., ICCV 2017): cameras 2 and 3 watch the same place.
   'sysu': Protocol(

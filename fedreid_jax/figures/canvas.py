@@ -36,7 +36,7 @@ class Photo(NamedTuple):
 
   Attributes:
     image: uint8 `[H, W, ch]`.
-    right: whether the frame marks a right answer; None for no frame.
+    right: whether the frame marks a match; None for no frame.
     caption: text below it.
   """
 
@@ -121,7 +121,7 @@ def sheet(
   title: str,
   gaps: Sequence[int] = (),
 ) -> Any:
-  """Arranges photographs in rows, with solid frames for right answers.
+  """Arranges photographs in rows, with solid frames for matches.
 
   Frames of wrong answers are dashed.
 

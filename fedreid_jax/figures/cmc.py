@@ -1,4 +1,4 @@
-"""Cumulative match curves: queries with a right answer among the first k."""
+"""Cumulative match curves: queries with a match among the first k."""
 
 import copy
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ def draw(runs: Sequence[tuple[str, LoadedRun]], target: str = '') -> Any:
     )
   canvas.plain(axes)
   axes.set_xlabel('rank')
-  axes.set_ylabel('queries with a right answer, %')
+  axes.set_ylabel('queries with a match, %')
   axes.set_xticks([1, 5, 10, 15, 20])
   axes.set_ylim(top=101)
   axes.legend(fontsize=8, loc='lower right')

@@ -26,7 +26,7 @@ class Ranked(NamedTuple):
 
 
 def draw(run: LoadedRun, target: str, num: int, seed: int) -> list[Ranked]:
-  """Ranks the gallery of a test for some queries that have a right answer.
+  """Ranks the gallery of a test for some queries that have a match.
 
   Args:
     run: with the model.

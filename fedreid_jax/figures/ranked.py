@@ -18,7 +18,7 @@ def draw(
     run: with the model.
     label: of the run.
     target: test, '' for the first.
-    num: queries, drawn at random among those with a right answer.
+    num: queries, drawn at random among those with a match.
     seed: of the draw.
   """
   test = run.target(target)

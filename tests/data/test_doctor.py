@@ -116,11 +116,11 @@ def test_queries_without_an_answer(mini_copy):
     path.unlink()  # only the query's own camera is left, for one query
   ((is_error, what),) = other(examine('market1501', root))
   assert not is_error
-  assert what.startswith('queries without a right answer, 1: query/0006_c1s1')
+  assert what.startswith('queries without a match, 1: query/0006_c1s1')
   for path in gallery.glob('000[6-9]_*'):
     path.unlink()
   ((is_error, what),) = other(examine('market1501', root))
-  assert is_error and what.startswith('queries without a right answer, 24')
+  assert is_error and what.startswith('queries without a match, 24')
 
 
 def test_cameras_of_one_place_give_no_answer(mini_copy):
@@ -131,7 +131,7 @@ def test_cameras_of_one_place_give_no_answer(mini_copy):
         shutil.rmtree(person)
   ((is_error, what),) = other(examine('sysu-mm01', root))
   assert not is_error  # camera 6 still has answers in camera 2
-  assert what.startswith('queries without a right answer, 10: cam3/0006/')
+  assert what.startswith('queries without a match, 10: cam3/0006/')
 
 
 def test_training_persons_of_one_camera(mini_copy):

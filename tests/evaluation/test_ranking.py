@@ -224,7 +224,7 @@ def test_any_distances_match_the_definitions(data):
 
 
 def test_ties_follow_the_gallery_order_and_are_counted():
-  # The right answer shares its distance with images 0 and 2: it is second.
+  # The match shares its distance with images 0 and 2: it is second.
   result = evaluate_ranking(
     [[0.5, 0.5, 0.5, 0.9]], [1], [0, 1, 0, 1], [0], [1, 1, 1, 1], ranks=(1, 2)
   )
