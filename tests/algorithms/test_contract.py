@@ -41,6 +41,8 @@ def _shallow():
 def config_of(name):
   """A toy configuration with the network a component needs."""
   config = toy.toy_config()
+  # Networks with mined negatives amplify the last bit.
+  config.optim.lr = 0.0005 if name in NETWORKS else 0.005
   for field, value in NETWORKS.get(name, {}).items():
     config.model[field] = value
   if config.model.modality_specific_stages:
@@ -99,11 +101,8 @@ def test_finite(rounds):
 
 
 @pytest.mark.slow
-def test_placements_agree(name, components, clients):
-  config = config_of(name)
-  # Networks with mined negatives amplify the last bit.
-  config.optim.lr = 0.0005 if name in NETWORKS else 0.005
-  assert not contract.placed(config, clients, components)
+def test_placements_agree(name, rounds, components, clients):
+  assert not contract.placed(rounds, config_of(name), clients, components)
 
 
 def test_checkpoint_round_trip(rounds, tmp_path):
