@@ -73,6 +73,12 @@ def test_statistics_are_those_of_the_clients_own_model(config, clients):
   )
 
 
+@pytest.fixture(scope='module')
+def plain(clients):
+  """Parameters after a round of the default options."""
+  return run(toy.toy_config(), clients, 1)[0].shared
+
+
 @pytest.mark.parametrize(
   'arguments',
   [
@@ -88,8 +94,7 @@ def test_statistics_are_those_of_the_clients_own_model(config, clients):
   ids=str,
 )
 @pytest.mark.slow
-def test_every_variant_trains_and_differs(config, clients, arguments):
-  plain, _, _ = run(config, clients, 1)
+def test_every_variant_trains_and_differs(config, clients, plain, arguments):
   server, _, logs = run(config, clients, 1, **arguments)
   assert all(np.isfinite(x).all() for x in jax.tree.leaves(server))
   assert ('dfh_novel' in logs[0]['metrics']) == (
@@ -97,7 +102,7 @@ def test_every_variant_trains_and_differs(config, clients, arguments):
   )
   if arguments != {'negative_variance': 'resample'}:
     name = 'params/backbone/conv1/kernel'
-    assert (server.shared[name] != plain.shared[name]).any()
+    assert (server.shared[name] != plain[name]).any()
 
 
 @pytest.mark.parametrize('num', [2, 3])
