@@ -79,7 +79,7 @@ def network(last_stride: int):
       nn.BatchNorm2d(outputs),
     )
 
-  class Bottleneck(nn.Module):
+  class Bottleneck(nn.Module):  # pyright: ignore[reportUntypedBaseClass]
     def __init__(self, inputs, width, stride):
       super().__init__()
       self.conv1, self.bn1 = pair(inputs, width, 1)
@@ -94,7 +94,7 @@ def network(last_stride: int):
       y = torch.relu(self.bn2(self.conv2(y)))
       return torch.relu(self.bn3(self.conv3(y)) + self.downsample(x))
 
-  class ResNet(nn.Module):
+  class ResNet(nn.Module):  # pyright: ignore[reportUntypedBaseClass]
     def __init__(self):
       super().__init__()
       self.conv1, self.bn1 = pair(3, 64, 7, 2)
