@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Float64, Int, Int64
+from jaxtyping import Bool, Float, Float64, Int, Int64, Shaped
 
 from fedreid_jax import errors
 from fedreid_jax.evaluation import gallery as gallery_lib
@@ -110,6 +110,10 @@ def score_queries(
   return scores
 
 
+def _percent(values: Shaped[np.ndarray, 'Q ...']) -> float:
+  return 100.0 * float(values.mean())
+
+
 def summarise(
   scores: Scores, protocol: Protocol, ranks: Sequence[int], num_gallery: int
 ) -> dict[str, float | int]:
@@ -125,14 +129,10 @@ def summarise(
       'check identities and cameras, or use a protocol with same_camera=False',
     )
   counted = slice(None) if protocol.count_invalid else scores.valid
-
-  def percent(values):
-    return 100.0 * float(values[counted].mean())
-
   return {
-    'mAP': percent(scores.precision),
-    'mINP': percent(scores.inverse_penalty),
-    **{f'rank{rank}': percent(scores.first < rank) for rank in ranks},
+    'mAP': _percent(scores.precision[counted]),
+    'mINP': _percent(scores.inverse_penalty[counted]),
+    **{f'rank{rank}': _percent(scores.first[counted] < rank) for rank in ranks},
     'queries': scores.valid.size,
     'gallery': num_gallery,
     'invalid_queries': int(np.count_nonzero(~scores.valid)),

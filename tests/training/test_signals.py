@@ -103,7 +103,17 @@ def test_a_signal_ends_one_block_and_not_the_next(listener):
     assert caught() == 0
 
 
-def test_without_a_command_signals_belong_to_the_caller(monkeypatch):
+@pytest.fixture
+def interrupts():
+  """Python's own SIGINT handler: a job in the background starts without."""
+  before = signal.signal(signal.SIGINT, signal.default_int_handler)
+  yield
+  signal.signal(signal.SIGINT, before)
+
+
+def test_without_a_command_signals_belong_to_the_caller(
+  monkeypatch, interrupts
+):
   monkeypatch.setattr(signals, '_listener', None)
   before = handlers()
   with pytest.raises(KeyboardInterrupt), signals.deferred() as caught:
