@@ -28,9 +28,16 @@ if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
   )
 jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.2)
 
-jax.config.update('jax_enable_checks', True)
+# Where programs are built: checking them takes a third of the time of a trace.
+CHECKED = ('algorithms', 'core', 'losses', 'models')
 
 pytest_plugins = ['miniatures']
+
+
+@pytest.fixture(autouse=True)
+def _checks_of_programs(request):
+  with jax.enable_checks(request.path.parent.name in CHECKED):
+    yield
 
 
 @pytest.fixture(autouse=True)

@@ -159,6 +159,7 @@ def test_every_function_refuses_a_value_out_of_range(tmp_path, field, value):
   assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.slow
 def test_two_threads_train_as_one_after_another(tmp_path):
   def train(seed, folder):
     config = fr.load_config('fedpav:smoke', TINY, seed=seed)

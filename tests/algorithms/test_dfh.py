@@ -24,6 +24,7 @@ def run(config, clients, rounds=2, **arguments):
   return toy.run(executor, variables, rounds)
 
 
+@pytest.mark.slow
 def test_without_weight_it_is_fedpav(config, clients):
   dfh, states, _ = run(config, clients, lam=0.0)
   executor, variables, _ = toy.make_executor(

@@ -125,6 +125,7 @@ def test_an_identity_nobody_brings_keeps_its_centre(config, clients):
     assert (changed == brought).all()
 
 
+@pytest.mark.slow
 def test_centres_of_zeros(config, clients):
   """The angle is then a constant 1: nothing but the metric differs."""
   server, _, logs = run(config, clients, 2, target='zeros')

@@ -79,6 +79,7 @@ def test_useless_weights_become_sizes_and_the_log_says_so(raw, by_leaf):
   np.testing.assert_allclose(server.shared[handmade.MEAN], 3.0)
 
 
+@pytest.mark.slow
 def test_order_of_the_domains_changes_no_bit(config):
   """Clients are sorted by name before anything is numbered or drawn."""
   domains = []

@@ -2,6 +2,7 @@ import handmade
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import toy
 
 from fedreid_jax import algorithms
@@ -42,6 +43,7 @@ def test_no_gradient_reaches_the_anchor():
   assert not jax.grad(of_anchor)(jnp.ones((3, 2))).any()
 
 
+@pytest.mark.slow
 def test_without_weight_it_is_fedpav(config, clients):
   ends = []
   for names in (('fedpav',), ('fedpav', 'fedprox')):

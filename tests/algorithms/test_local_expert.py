@@ -5,6 +5,7 @@ import handmade
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import toy
 
 from fedreid_jax import algorithms
@@ -143,6 +144,7 @@ def test_the_published_setting():
   assert c.evaluation.metric == 'euclidean'
 
 
+@pytest.mark.slow
 def test_what_stays_is_the_model_of_the_client_not_the_expert(config, clients):
   server, states, logs = run(config, clients[:1], 2)
   kept, seen = states.states['local_expert']
@@ -184,6 +186,7 @@ def test_frozen_teacher_is_what_the_client_first_started_from():
   np.testing.assert_array_equal(teacher['params/w'], 0.0)
 
 
+@pytest.mark.slow
 def test_noise_is_a_function_of_seed_and_round(config, clients):
   """The second round again, from the states after the first."""
 

@@ -142,6 +142,7 @@ def test_modules_are_trained_and_travel_also_with_dfh(config, clients):
   assert metrics['dfh_known'] > 0
 
 
+@pytest.mark.slow
 def test_classifiers_are_trained_and_stay(config, clients):
   chosen = components(
     loss='entropy', weights=(1.0, 1.0), identity_weights=(1.0, 1.0)

@@ -50,6 +50,7 @@ def finished(tmp_path_factory):
   return config, workdir
 
 
+@pytest.mark.slow
 def test_a_run_is_loaded_as_it_was_left(finished):
   config, workdir = finished
   run = loaded_run.load(config, workdir)
@@ -83,6 +84,7 @@ def test_what_a_run_does_not_have(finished, load, message):
     load(Run())
 
 
+@pytest.mark.slow
 def test_pictures_of_two_runs(finished, tmp_path):
   _, workdir = finished
   out = tmp_path / 'both.png'
@@ -95,6 +97,7 @@ def test_pictures_of_two_runs(finished, tmp_path):
     assert image.size[0] > 500
 
 
+@pytest.mark.slow
 def test_inversion_leaves_a_picture_and_numbers(finished):
   _, workdir = finished
   code, text, err = launch(

@@ -61,12 +61,15 @@ def test_one_image_has_no_moments(count, replaced):
   'fields',
   [
     {},
-    {
-      'name': 'resnet18',
-      'width': 0.125,
-      'small_stem': True,
-      'modality_specific_stages': 1,
-    },
+    pytest.param(
+      {
+        'name': 'resnet18',
+        'width': 0.125,
+        'small_stem': True,
+        'modality_specific_stages': 1,
+      },
+      marks=pytest.mark.slow,
+    ),
     {'neck': 'bottleneck', 'bottleneck': 6},
   ],
   ids=str,

@@ -182,6 +182,7 @@ def test_a_round_begins_with_the_momentum_that_was_kept(config, clients):
     np.testing.assert_allclose(leaf, 2.0 * config.optim.momentum, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_padding_of_a_batch_never_matters(config, clients):
   """What a padded row of a batch points at changes no bit."""
   config.local.drop_last = False

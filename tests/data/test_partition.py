@@ -129,6 +129,7 @@ def synthetic(**changes):
   return data
 
 
+@pytest.mark.slow
 def test_synthetic_tests_show_the_shots_after_the_training_shots():
   found = load.load(synthetic())
   (target,) = found.targets

@@ -137,6 +137,7 @@ def test_classes_are_scored_by_the_mean_model_only(parts):
     evaluate(parts, target, ('concat',))
 
 
+@pytest.mark.slow
 def test_ensembles_of_a_standalone_run(clients, config, tmp_path, monkeypatch):
   built = federation.Federation(
     clients, (TARGET,), toy.IMAGE_SHAPE, (0.5,), (0.25,), 'toy'

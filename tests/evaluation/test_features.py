@@ -62,6 +62,7 @@ def test_feature_before_the_neck_is_another(network):
   assert (before != extract(network)(images(4))).any()
 
 
+@pytest.mark.slow
 def test_each_modality_has_its_own_stem():
   config = toy.toy_config()
   config.model.name, config.model.width = 'resnet18', 1 / 32

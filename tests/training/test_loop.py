@@ -75,6 +75,7 @@ def test_files_of_a_run(federation, small, tmp_path):
   }
 
 
+@pytest.mark.slow
 def test_local_models_are_evaluated_beside_the_global_one(
   federation, small, tmp_path
 ):
@@ -98,6 +99,7 @@ def test_local_models_are_evaluated_beside_the_global_one(
   )
 
 
+@pytest.mark.slow
 def test_console_labels_best_rounds_and_names_clusters(
   federation, small, tmp_path, capsys, monkeypatch
 ):
@@ -136,7 +138,9 @@ def test_finished_run_again_prints_and_trains_nothing(
   assert metrics_of(loop.train(small, tmp_path)) == metrics_of(first)
 
 
-@pytest.mark.parametrize('stop_after', [1, 3])
+@pytest.mark.parametrize(
+  'stop_after', [1, pytest.param(3, marks=pytest.mark.slow)]
+)
 def test_a_signal_saves_and_the_resumed_run_ends_the_same(
   federation, small, tmp_path, monkeypatch, stop_after
 ):
@@ -171,6 +175,7 @@ def test_torn_last_line_of_metrics_is_dropped(federation, small, tmp_path):
   assert path.read_text() == before
 
 
+@pytest.mark.slow
 def test_another_configuration_is_refused(federation, small, tmp_path):
   small.rounds = 1
   loop.train(small, tmp_path)
@@ -248,7 +253,9 @@ def explosions(warnings):
   return [x for x in warnings if x['warning'].startswith('the loss is')]
 
 
-@pytest.mark.parametrize('stop_after', [None, 2, 3])
+@pytest.mark.parametrize(
+  'stop_after', [None, 2, pytest.param(3, marks=pytest.mark.slow)]
+)
 def test_a_finite_explosion_is_said_once(
   federation, small, tmp_path, monkeypatch, capsys, stop_after
 ):
@@ -267,6 +274,7 @@ def test_a_finite_explosion_is_said_once(
   assert json.loads((tmp_path / 'results.json').read_text()) == results
 
 
+@pytest.mark.slow
 def test_a_loss_beyond_repair_ends_the_run(
   federation, small, tmp_path, monkeypatch
 ):

@@ -169,6 +169,7 @@ def test_another_trial_of_regdb_is_refused(make_setup, tmp_path):
     warm_start.states(setup, server, str(tmp_path), ('regdb:trial=2',))
 
 
+@pytest.mark.slow
 def test_a_frozen_teacher_is_the_federation_with_the_own_head(
   make_setup, config, tmp_path
 ):
