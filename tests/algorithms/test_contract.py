@@ -102,6 +102,8 @@ def test_finite(rounds):
 
 @pytest.mark.slow
 def test_placements_agree(name, rounds, components, clients):
+  if not any(c.client or c.server for c in components):
+    pytest.skip('no state that could be at the wrong place')
   assert not contract.placed(rounds, config_of(name), clients, components)
 
 

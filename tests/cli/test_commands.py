@@ -176,8 +176,9 @@ def test_two_processes_that_differ_are_refused(tree, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('victim', [0, 1])
-@pytest.mark.parametrize('number', [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize(
+  'victim, number', [(0, signal.SIGKILL), (1, signal.SIGSTOP)]
+)
 def test_the_loss_of_a_process_ends_the_other(tree, tmp_path, victim, number):
   endless = folder_flags(
     tree, tmp_path, rounds=10**6, checkpoint_every=10**6, **NO_EVALUATION

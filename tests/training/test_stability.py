@@ -45,10 +45,12 @@ def final_map(seed: int, noise: float) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('seed', [0, 1])
-def test_other_bits_give_the_same_result(seed):
-  """Types of CPU differ in the last bits of a float; 1e-6 is far more."""
-  plain, other = final_map(seed, 0.0), final_map(seed, 1e-6)
+def test_other_bits_give_the_same_result():
+  """Types of CPU differ in the last bits of a float; 1e-6 is far more.
+
+  A seed takes minutes; docs/results.md has the figures of three.
+  """
+  plain, other = final_map(0, 0.0), final_map(0, 1e-6)
   jax.clear_caches()
   assert plain > 30
   assert abs(plain - other) < 10
