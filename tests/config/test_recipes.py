@@ -25,7 +25,6 @@ CALLS = [(recipe, '') for recipe in RECIPES] + [
 SMOKE = (
   ('cifar', ''),
   ('dppt', 'local=dns,server=fedprox'),
-  ('dppt', 'local=agw,server=moon'),
   ('dppt', 'local=base,server=fednova'),
 )
 # Presets `synthetic` on persons few enough for seconds. A network of this size
@@ -42,11 +41,12 @@ OWN = {
   'dfh': '',
   'snr': 'model.features=(32,64)',
   'snr:loss=entropy': 'model.features=(32,64)',
-  'snr_dfh': 'model.features=(32,64)',
+  'snr_dfh': 'rounds=20,model.features=(32,64)',
   'cifar': 'rounds=30',
   'caj': 'local.epochs=8',
-  'dns': 'local.epochs=8',
-  'deen': 'model.width=0.25,local.epochs=16,optim.milestones=(10,)',
+  'dns': 'rounds=20,local.epochs=8',
+  'agw': f'rounds=20,{TINY}',
+  'deen': 'model.width=0.25,rounds=20,local.epochs=16,optim.milestones=(18,)',
   'fedsgd:variant=strict': f'rounds=200,{TINY}',
 }
 # FedProx's distance is that of a round's steps, which a ramp begins near zero.
