@@ -217,7 +217,7 @@ BUGS = (
     (
       ('positions > 0, hits', 'positions > 1, hits'),
       ('(positions[-1] + 1)', '(positions[0] + 1)'),
-      ('scores.first < rank', 'scores.first <= rank'),
+      ('scores.first[counted] < rank', 'scores.first[counted] <= rank'),
     ),
   ),
   (
