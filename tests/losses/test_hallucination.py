@@ -51,6 +51,19 @@ def test_draws_are_positive_and_finite_when_variance_would_be_negative(rule):
   assert drawn.dead == 0
 
 
+def test_resampled_variances_have_the_law_above_zero():
+  """Normal of mean 1 and variance 1 above 0: mean 1 + phi(1) / Phi(1)."""
+  m, v, p, q = (
+    np.zeros(20_000),
+    np.ones(20_000),
+    np.ones(20_000),
+    np.ones(20_000),
+  )
+  dfs = np.stack([m, v, p, q])[None].astype(np.float32)
+  drawn = hallucination.draw(jax.random.key(0), jnp.asarray(dfs), 'resample')
+  assert float(drawn.variances.mean()) == pytest.approx(1.2876, abs=0.02)
+
+
 def test_dead_channels_are_counted_apart_from_negative_draws():
   """Of three domains one has two dead channels of five, none is negative."""
   dead = dfs().at[1, 2:, :2].set(0.0)
