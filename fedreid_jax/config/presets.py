@@ -149,6 +149,46 @@ def three_data_sets(c: Any) -> None:
   c.augment.erase_tries = 100
 
 
+def another_world(c: Any) -> None:
+  """Trains on eleven domains of a world of its own, 110 persons each.
+
+  Both modalities are in one client; the test is on other persons of the twelfth
+  domain, each image of which is visible.
+  """
+  synthetic(c)
+  c.data.world_seed = 1000
+  c.data.sources = ()  # all that are no target
+  c.data.targets = ('garden:infrared=0',)
+  c.data.identities = 110
+  c.data.infrared, c.data.shots = 1, 2
+  c.data.brightness_correlation = 0.5
+  c.local.batch = 64
+
+
+def trial(c: Any) -> None:
+  """Changes `synthetic` to the trials of claims, see docs/protocol.md."""
+  synthetic(c)
+  c.model.pretrained = 'convnet-synthetic'
+  c.rounds = c.evaluation.every = 10
+
+
+def nine_trial(c: Any) -> None:
+  """Changes `nine` to the trials of claims."""
+  nine_with_local_models(c)
+  c.model.pretrained = 'convnet-synthetic'
+  c.rounds = c.evaluation.every = 10
+
+
+def few_of_another_world(c: Any) -> None:
+  """Reduces `another_world` to two rounds of small images."""
+  another_world(c)
+  c.rounds = 2
+  c.data.height, c.data.width = 32, 16
+  c.data.identities = c.data.target_identities = 12
+  c.model.features = (16, 32)
+  c.evaluation.every = 2
+
+
 def _halve_rate(c: Any) -> None:
   """Halves the rate after half and three quarters of the run, as in DFH."""
   c.optim.lr, c.optim.schedule = 0.05, 'step'
@@ -167,9 +207,12 @@ FEDERATED = {
   'folder': folder,
   'nine': nine_with_local_models,
   'paper': nine_data_sets,
+  'trial': trial,
+  'nine_trial': nine_trial,
 }
 ALONE = FEDERATED | {'paper': nine_data_sets_alone}
 GENERALISED = FEDERATED | {'nine': nine, 'paper': three_data_sets}
+PRETRAINING = {'synthetic': another_world, 'smoke': few_of_another_world}
 # Public domain by preset, for methods that need one.
 PUBLIC = {
   'synthetic': 'park',
@@ -177,4 +220,6 @@ PUBLIC = {
   'folder': '',
   'nine': 'depot:identities=24,shots=2',
   'paper': 'cuhk02:split=public',
+  'trial': 'depot',
+  'nine_trial': 'depot:identities=24,shots=2',
 }

@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -60,7 +59,7 @@ def build(config) -> Setup:
   mesh = placement.make_mesh(_num_devices(config, len(federation.clients)))
   agreement.connect(mesh)
   variables = jax.jit(model.init)(jax.random.key(config.seed))
-  variables, loaded = _pretrained(config.model.pretrained, variables)
+  variables, loaded = _pretrained(config, variables)
   shared, _ = param_filter.split(variables, compose.shared_leaves(components))
   check_classifier(federation, shared or variables)
   return Setup(
@@ -93,16 +92,16 @@ def network(
 
 
 def _pretrained(
-  path: str, variables: types.Flat
+  config, variables: types.Flat
 ) -> tuple[types.Flat, tuple[str, ...]]:
   """Returns the variables with those of a file, and the names of the latter."""
-  if not path:
+  name = config.model.pretrained
+  if not name:
     return variables, ()
-  from fedreid_jax.models import pretrained
+  from fedreid_jax.models import weights
 
-  nested = param_filter.unflatten(jax.device_get(variables))
-  variables = param_filter.flatten(pretrained.load(path, nested))
-  return variables, tuple(filter(pretrained.covers, variables))
+  weights.check_unseen(name, config.data)
+  return weights.load(name, jax.device_get(variables))
 
 
 def load_components(config) -> tuple:
@@ -130,11 +129,12 @@ def _inputs(config, federation: Federation) -> dict[str, str]:
   for one in federation.clients:
     labels = hashlib.sha256(one.labels.tobytes() + one.cameras.tobytes())
     inputs[f'labels of {one.name}'] = labels.hexdigest()
-  weights = Path(config.model.pretrained)
-  if weights.is_file():
-    inputs['model.pretrained'] = hashlib.sha256(
-      weights.read_bytes()
-    ).hexdigest()
+  if name := config.model.pretrained:
+    from fedreid_jax.models import weights
+
+    if (path := weights.find(name)).is_file():
+      read = hashlib.sha256(path.read_bytes())
+      inputs['model.pretrained'] = read.hexdigest()
   return inputs
 
 

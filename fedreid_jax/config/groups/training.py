@@ -60,7 +60,9 @@ class Model:
     'type of computation; parameters, statistics and losses are float32',
   ] = 'float32'
   pretrained: Annotated[
-    str, 'path of torchvision weights in a .safetensors file'
+    str,
+    "name of weights of this package ('convnet-synthetic', "
+    "'resnet18-synthetic'), or path of torchvision's in a .safetensors file",
   ] = ''
 
 

@@ -1,0 +1,140 @@
+"""Weights of backbones, found by name, and files of their form.
+
+A file has the leaves of a backbone under the names that this package gives
+them, `params/backbone/block0/conv/kernel`, and a card in its header: JSON under
+the key `fedreid_jax` with the command, the data and their digest. Files of
+torchvision's form are read by `models.pretrained`.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import safetensors
+from safetensors import numpy as safetensors_numpy
+
+from fedreid_jax import errors
+from fedreid_jax.core import param_filter
+from fedreid_jax.core.types import Flat
+from fedreid_jax.models import pretrained
+
+SUFFIX = '.safetensors'
+HEADER = 'fedreid_jax'
+BACKBONE = r'(params|batch_stats)/backbone/'
+FOLDER = Path(__file__).parent
+NAMES = tuple(sorted(x.stem for x in FOLDER.glob(f'*{SUFFIX}')))
+
+
+def find(name: str) -> Path:
+  """Returns the file of published weights, or `name` as a path.
+
+  Raises:
+    ConfigError: for a name without suffix that is not published.
+  """
+  if name in NAMES:
+    return FOLDER / f'{name}{SUFFIX}'
+  if not Path(name).suffix:
+    raise errors.ConfigError(
+      f'no weights {name!r}',
+      'model.pretrained',
+      f'one of {", ".join(NAMES)}, or a path of a {SUFFIX} file',
+    )
+  return Path(name).expanduser()
+
+
+def card(path: Path) -> dict[str, Any]:
+  """Returns the card of a file, empty for one of torchvision's form."""
+  try:
+    with safetensors.safe_open(path, framework='numpy') as file:
+      return json.loads((file.metadata() or {}).get(HEADER, '{}'))
+  except (safetensors.SafetensorError, OSError, ValueError):
+    return {}  # Reading the tensors says what is wrong.
+
+
+def load(name: str, variables: Flat) -> tuple[Flat, tuple[str, ...]]:
+  """Returns the variables with the backbone of a file, and the names of it.
+
+  The infrared parts of a network start from the same tensors as the visible
+  ones; modules that a published network inserts keep their values.
+
+  Args:
+    name: of published weights, or a path.
+    variables: of the model; not modified.
+
+  Raises:
+    ConfigError: for an unknown name.
+    IntegrityError: for a file that is absent, damaged or of another network.
+  """
+  path = find(name)
+  if not card(path):
+    nested = pretrained.load(path, param_filter.unflatten(variables))
+    loaded = param_filter.flatten(nested)
+    return loaded, tuple(filter(pretrained.covers, loaded))
+  tensors = safetensors_numpy.load_file(path)
+  sources = {n: n.replace('/infrared_', '/') for n in variables}
+  covered = {n: s for n, s in sources.items() if s in tensors}
+  absent = sorted(tensors.keys() - set(covered.values()))
+  wrong = [
+    n for n, s in covered.items() if tensors[s].shape != variables[n].shape
+  ]
+  broken = [n for n, x in tensors.items() if not np.isfinite(x).all()]
+  for kind, leaves in (
+    ('the network has no', absent),
+    ('the network has another shape of', wrong),
+    ('not finite:', broken),
+  ):
+    if leaves:
+      raise errors.IntegrityError(
+        f'{kind} {leaves[0]}',
+        str(path),
+        f'set the fields of the card: {settings(path)}',
+      )
+  new = {n: jnp.asarray(tensors[s]) for n, s in covered.items()}
+  return variables | new, tuple(covered)
+
+
+def settings(path: Path) -> str:
+  """Returns the fields of the network of a card, as overrides."""
+  fields = card(path).get('model', {})
+  tuples = {
+    k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()
+  }
+  return ','.join(
+    f'model.{k}={v!r}'.replace(' ', '') for k, v in tuples.items()
+  )
+
+
+def save(path: Path, variables: Mapping[str, Any], about: dict[str, Any]):
+  """Writes the backbone of a model with a card.
+
+  Args:
+    path: of the new file.
+    variables: of the model.
+    about: the card; `model` has the fields of the network and `world_seed` the
+      synthetic world, which `build` refuses as a target.
+  """
+  chosen, _ = param_filter.split(dict(variables), BACKBONE)
+  arrays = {n: np.ascontiguousarray(x, np.float32) for n, x in chosen.items()}
+  safetensors_numpy.save_file(arrays, path, {HEADER: json.dumps(about)})
+
+
+def check_unseen(name: str, data: Any) -> None:
+  """Refuses a synthetic world on which weights were trained.
+
+  Args:
+    name: `model.pretrained`.
+    data: `config.data`.
+
+  Raises:
+    ConfigError: when the world of the data is that of the weights.
+  """
+  seen = card(find(name)).get('world_seed')
+  if data.source == 'synthetic' and data.world_seed == seen:
+    raise errors.ConfigError(
+      f'{name} was trained on the persons of world {seen}',
+      'data.world_seed',
+      'choose another world',
+    )
