@@ -82,10 +82,13 @@ def load(config, clients: bool = True) -> Source:
     ]
     if not config.allow_overlap:
       overlap.check_disjoint([*learned], [t.name for t in targets])
+  digest = [*specs, *(config[f] for f in FIELDS)]
+  if config.presence < 1:  # as before the field where it changes nothing
+    digest.append(config.presence)
   return Source(
-    tuple(_images(config, d, 0) for d in sources) if clients else (),
+    tuple(_seen(config, d) for d in sources) if clients else (),
     tuple(targets),
-    ','.join(map(str, (*specs, *(config[f] for f in FIELDS)))),
+    ','.join(map(str, digest)),
     _images(config, public[0], 0) if public and clients else None,
   )
 
@@ -159,6 +162,23 @@ def _parse(spec: str, usual: Domain, fewest: int = 1) -> Domain:
       f'no camera in {spec!r}', 'data.sources', 'set cameras or infrared'
     )
   return domain
+
+
+def _seen(config, domain: Domain) -> Images:
+  """Returns the training images of a domain whose cameras miss persons.
+
+  Every second camera sees a fraction of the persons. Who is seen depends on the
+  world, the domain, the camera and the person, not on how many there are.
+  """
+  images = _images(config, domain, 0)
+  if config.presence == 1:
+    return images
+  index = photographs.DOMAIN_NAMES.index(domain.name)
+  sees = np.ones((domain.cameras + domain.infrared, domain.identities), bool)
+  for camera in range(1, len(sees), 2):
+    rng = np.random.default_rng((config.world_seed, index, camera))
+    sees[camera] = rng.random(domain.identities) < config.presence
+  return images.take(np.flatnonzero(sees[images.cameras, images.identities]))
 
 
 def _images(config, domain: Domain, first: int) -> Images:

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -15,6 +15,8 @@ from fedreid_jax.evaluation import (
   ensembles,
   evaluate_retrieval,
   features,
+  protocols,
+  ranking,
   trials,
 )
 
@@ -26,16 +28,36 @@ OTHER_SIDE = {
 COUNTS = ('queries', 'gallery', 'invalid_queries', 'ties')
 
 Entry = dict[str, Any]
+# Average precision of the queries of a trial, NaN for one without a match.
+Precision = Float[np.ndarray, ' Q']
+PerQuery = dict[tuple[str, str], list[Precision]]  # by model and target
+
+
+class Extractors(NamedTuple):
+  """Functions `(variables, images, modalities) -> features [M, D]`.
+
+  Attributes:
+    ranked: of the features that `config.feature` selects.
+    other: of those on the other side of the neck.
+    logits: of the classifier.
+  """
+
+  ranked: Callable[..., Any]
+  other: Callable[..., Any]
+  logits: Callable[..., Any]
 
 
 def make(
   config, targets, model, transforms, mesh
 ) -> Callable[..., list[Entry]]:
-  """Builds `({name: variables}, source) -> entries`, one per model and target.
+  """Builds `({name: variables}, source, per_query) -> entries`.
+
+  There is an entry for each model and target.
 
   `source` maps models to models before they are tested; it re-estimates their
   batch-normalisation moments (`source_stats`). Without it, models are tested
-  with their running moments.
+  with their running moments. `per_query` receives the average precision of
+  the queries of retrieval tests, trial by trial.
 
   An entry is one element of `evaluation` in results.json, without its round. A
   client's own model is tested on its own domain if that is a target, otherwise
@@ -59,55 +81,74 @@ def make(
     batch=config.batch,
     flip=config.flip,
   )
-  other, side = OTHER_SIDE[config.feature]
-  embed, embed_other, classify = (
-    extractor(feature=feature) for feature in (config.feature, other, 'logits')
+  other, _ = OTHER_SIDE[config.feature]
+  extract = Extractors(
+    *(
+      extractor(feature=feature)
+      for feature in (config.feature, other, 'logits')
+    )
   )
 
-  def one(members: list[types.Flat], target: Target) -> Entry:
-    images, modalities = target.images.images(), target.images.modalities
-    if target.protocol == classification.PROTOCOL:
-      if len(members) > 1:
-        raise errors.ConfigError(
-          'concatenated features have no classifier',
-          'evaluation.ensemble',
-          "classify with 'average'",
-        )
-      return _classified(target, classify(members[0], images, modalities))
-
-    def ranked(extract) -> Entry:
-      found = [extract(variables, images, modalities) for variables in members]
-      return _ranked(
-        config, target, ensembles.join(found, config.ensemble_norm)
-      )
-
-    entry = ranked(embed)
-    if config.report_both_neck_features:
-      for name, value in ranked(embed_other)['metrics'].items():
-        entry['metrics'][name + side] = value
-    return entry
-
   def evaluate(
-    models: dict[str, types.Flat], source=lambda models: models
+    models: dict[str, types.Flat],
+    source=lambda models: models,
+    per_query: PerQuery | None = None,
   ) -> list[Entry]:
     models = source(models)
     members = {name: [variables] for name, variables in models.items()}
     for kind, own in ensembles.make(models, config.ensemble).items():
       # Averaged parameters have other moments.
       members[kind] = own if len(own) > 1 else [source({kind: own[0]})[kind]]
-    return [
-      {'model': name} | one(own, target)
-      for name, own in members.items()
-      for target in _own(name, targets)
-    ]
+    entries = []
+    for name, own in members.items():
+      for target in _own(name, targets):
+        entry, precision = _test(config, extract, own, target)
+        entries.append({'model': name} | entry)
+        if per_query is not None and precision:
+          per_query[name, target.name] = precision
+    return entries
 
   return evaluate
 
 
-def _ranked(config, target: Target, found: Float[np.ndarray, 'M D']) -> Entry:
+def _test(
+  config, extract: Extractors, members: list[types.Flat], target: Target
+) -> tuple[Entry, list[Precision]]:
+  """Tests the features of models in a row on one target."""
+  images, modalities = target.images.images(), target.images.modalities
+  if target.protocol == classification.PROTOCOL:
+    if len(members) > 1:
+      raise errors.ConfigError(
+        'concatenated features have no classifier',
+        'evaluation.ensemble',
+        "classify with 'average'",
+      )
+    logits = extract.logits(members[0], images, modalities)
+    return _classified(target, logits), []
+
+  def ranked(one) -> tuple[Entry, list[Precision]]:
+    found = [one(variables, images, modalities) for variables in members]
+    joined = ensembles.join(found, config.ensemble_norm)
+    return _ranked(config, target, joined)
+
+  entry, precision = ranked(extract.ranked)
+  if config.report_both_neck_features:
+    _, side = OTHER_SIDE[config.feature]
+    for name, value in ranked(extract.other)[0]['metrics'].items():
+      entry['metrics'][name + side] = value
+  return entry, precision
+
+
+def _ranked(
+  config, target: Target, found: Float[np.ndarray, 'M D']
+) -> tuple[Entry, list[Precision]]:
   """Ranks the features of a target's images, trial by trial."""
   own = target.images
   protocol = config.protocol or target.protocol or 'market'
+  rules = protocols.get(protocol)
+  if config.precision:
+    rules = rules._replace(precision=config.precision)
+  scores: list[ranking.Scores] = []
   results = [
     evaluate_retrieval(
       found[trial.query],
@@ -117,16 +158,20 @@ def _ranked(config, target: Target, found: Float[np.ndarray, 'M D']) -> Entry:
       own.cameras[trial.query],
       own.cameras[trial.gallery],
       metric=config.metric,
-      protocol=protocol,
+      protocol=rules,
       ranks=tuple(config.ranks),
       rerank=config.rerank,
+      keep=scores.append,
     )
     for trial in target.trials
   ]
   summary = results[0] if len(results) == 1 else trials.summarise(results)
   counts = {k: max(r[k] for r in results) for k in COUNTS}
   distance = config.metric + ('+rerank' if config.rerank else '')
-  return _entry(target, protocol, distance, summary, counts)
+  precision = [
+    np.where(s.valid, s.precision, np.nan).astype(np.float32) for s in scores
+  ]
+  return _entry(target, protocol, distance, summary, counts), precision
 
 
 def _classified(target: Target, logits: Float[np.ndarray, 'M C']) -> Entry:

@@ -5,11 +5,12 @@ and the CMC curve of the ranked list, and the queries over which the means are
 computed. The rest of an evaluation is common to all protocols.
 """
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from fedreid_jax import errors
 
-PRECISIONS = ('standard', 'trapezoid')
+Precision = Literal['standard', 'trapezoid']
+PRECISIONS = get_args(Precision)
 CMC_RULES = ('image', 'identity', 'single_shot')
 
 

@@ -17,7 +17,7 @@ result.
 """
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -146,11 +146,12 @@ def evaluate_blocks(
   protocol: str | Protocol,
   ranks: Sequence[int],
   seed: int,
+  keep: Callable[[Scores], None] | None = None,
 ) -> dict[str, float | int]:
   """Evaluates distances that are given in blocks of rows.
 
   Arguments, result and errors are those of `score_queries` and
-  `evaluate_ranking`.
+  `evaluate_ranking`; `keep` receives the scores of the queries.
   """
   rules = protocols.get(protocol)
   if any(rank < 1 for rank in ranks):
@@ -158,6 +159,8 @@ def evaluate_blocks(
       f'{tuple(ranks)} are not all positive', 'ranks', 'use ranks from 1'
     )
   scores = score_queries(blocks, labels, rules, seed)
+  if keep:
+    keep(scores)
   return summarise(scores, rules, ranks, labels.gallery_ids.size)
 
 

@@ -1,6 +1,6 @@
 """CMC, mAP and mINP of features, without a full matrix of distances."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fedreid_jax import errors
@@ -24,6 +24,7 @@ def evaluate_retrieval(
   chunk: int = 256,
   rerank: bool | rerank_lib.Rerank = False,
   seed: int = 0,
+  keep: Callable[[ranking.Scores], None] | None = None,
 ) -> dict[str, float | int]:
   """Evaluates features under a test protocol.
 
@@ -51,6 +52,7 @@ def evaluate_retrieval(
       `distance.BLOCK` rows.
     rerank: whether to re-rank with k-reciprocal encoding, or its options.
     seed: of the random galleries of a 'single_shot' CMC curve.
+    keep: receives the scores of every query.
 
   Returns:
     The result of `evaluate_ranking`.
@@ -83,4 +85,4 @@ def evaluate_retrieval(
     blocks = distance_lib.squared_blocks(
       query_features, gallery_features, metric, chunk
     )
-  return ranking.evaluate_blocks(blocks, labels, protocol, ranks, seed)
+  return ranking.evaluate_blocks(blocks, labels, protocol, ranks, seed, keep)

@@ -1,5 +1,6 @@
-"""Output of a run: console lines, metrics.jsonl and results.json."""
+"""Output of a run: console lines, metrics.jsonl, results.json, queries.npz."""
 
+import io
 import json
 import os
 import platform
@@ -10,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from rich import console, progress, table
 
 from fedreid_jax import errors
+from fedreid_jax.evaluation import evaluator
 
 METRICS, RESULTS = 'metrics.jsonl', 'results.json'
+QUERIES = 'queries.npz'
 # Suffixes of metrics without a column of their own.
 APART = ('_std', '_before_neck', '_after_neck')
 PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
@@ -22,10 +26,15 @@ PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
 
 def write_text(path: Path, text: str) -> None:
   """Writes a file atomically."""
+  write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+  """Writes a file atomically."""
   partial = path.with_name(path.name + '.partial')
   try:
     with errors.on_disk(path):
-      partial.write_text(text)
+      partial.write_bytes(content)
       os.replace(partial, path)
   finally:
     partial.unlink(missing_ok=True)
@@ -177,6 +186,18 @@ class Recorder:
     """Rewrites results.json."""
     if self._writes:
       write_json(self._results, values)
+
+  def queries(self, per_query: evaluator.PerQuery) -> None:
+    """Writes the average precision of every query, 'MODEL/TARGET/TRIAL'."""
+    arrays = {
+      f'{model}/{target}/{trial}': precision
+      for (model, target), trials in per_query.items()
+      for trial, precision in enumerate(trials)
+    }
+    if self._writes:
+      file = io.BytesIO()
+      np.savez_compressed(file, allow_pickle=False, **arrays)
+      write_bytes(self._results.with_name(QUERIES), file.getvalue())
 
   def say(self, line: str) -> None:
     """Prints a line above the progress bar."""

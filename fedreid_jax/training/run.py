@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from fedreid_jax.core import types
+from fedreid_jax.evaluation import evaluator
 from fedreid_jax.training import (
   agreement,
   build,
@@ -72,7 +73,11 @@ class Run:
     if self.fresh:
       if config.start_from:
         self.server, self.clients = warm_start.states(
-          self.setup, self.server, config.start_from, config.data.targets
+          self.setup,
+          self.server,
+          config.start_from,
+          config.data,
+          self.record.say,
         )
       self.server, log = self.setup.executor.prepare(self.server, self.clients)
       self.progress.count(log)
@@ -119,6 +124,7 @@ class Run:
     host = {
       'source': self.config.data.source,
       'sources': list(self.config.data.sources),
+      'world_seed': self.config.data.world_seed,
       'clients': self.names,
     } | self.progress.to_host(self.clock.seconds)
     self._check_lock()
@@ -153,7 +159,12 @@ class Run:
       the server's models, or the clients' models if the server's are not
       evaluated. None if there are no results.
     """
-    entries = self.setup.evaluate(self._models(), *self._source())
+    per_query: evaluator.PerQuery = {}
+    entries = self.setup.evaluate(
+      self._models(), *self._source(), per_query=per_query
+    )
+    if self.progress.done == self.config.rounds:
+      self.record.queries(per_query)
     self.clock.lap('eval')
     for entry in entries:
       entry['round'] = self.progress.done

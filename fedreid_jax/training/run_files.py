@@ -22,7 +22,8 @@ from fedreid_jax.training import checkpoint, manifests, recorder
 CONFIG, DESCRIBED = 'config.json', 'run.json'
 # In the order of writing; files of commands other than train come last.
 WRITTEN = (
-  *(CONFIG, 'splits-*.json', DESCRIBED, recorder.METRICS, recorder.RESULTS),
+  *(CONFIG, 'splits-*.json', DESCRIBED, recorder.METRICS, recorder.QUERIES),
+  recorder.RESULTS,
   *('evaluation-*.json', 'inversion.json'),
 )
 AGAIN = 'restore it from a copy, or start again with --restart'

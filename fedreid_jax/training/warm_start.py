@@ -1,68 +1,98 @@
 """Initial states of a run from the models of another run.
 
 Wu & Gong (AAAI 2021, table 6) continue training each client alone, from the
-model of a finished federation and the client's own head.
+model of a finished federation and the client's own head. A run with other
+clients is a pretrained start: they have random values for the parameters that
+stay at the clients.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedreid_jax import errors
-from fedreid_jax.core import types
+from fedreid_jax.core import param_filter
 from fedreid_jax.core.types import ClientState, Flat, ServerState
 from fedreid_jax.data import benchmark_source
-from fedreid_jax.training import recorder, run_files, structure
+from fedreid_jax.training import build, recorder, run_files, structure
 
 
 def states(
-  setup: Any, server: ServerState, folder: str, targets: Sequence[str]
+  setup: Any,
+  server: ServerState,
+  folder: str,
+  data: Any,
+  say: Callable[[str], None],
 ) -> tuple[ServerState, ClientState]:
   """Returns the states before round 0, from another run's last checkpoint.
 
   Parameters that are shared now start from the server's model of that run;
   personal parameters start from the model of the client of that name there,
-  which consists of the server's and the client's own leaves. The states of
-  components are initialised from these models.
+  which consists of the server's and the client's own leaves. A client that was
+  not there, or had another number of identities, has new random values for its
+  personal parameters, unless they were shared there. The states of components
+  are initialised from these models.
 
   Args:
     setup: `build.Setup` of this run.
     server: its initial state without a warm start.
     folder: work directory of the other run.
-    targets: `data.targets` of this run.
+    data: `config.data` of this run.
+    say: prints a line.
 
   Raises:
     IntegrityError: no checkpoint that verifies, or one of another model.
-    ConfigError: the other run has no such client or several server models, the
-      client had other identities, or a target was a training domain.
+    ConfigError: the other run has several server models or none, its client of
+      a name has no such parameter, or a target was a training domain.
   """
   workdir = Path(folder).expanduser()
   with run_files.checkpoints_of(workdir) as saved:
     shared, personal, groups, host = saved.restore_models(
       saved.find('latest'), personal=True
     )
-  structure.check_fits(
-    {n: x[0] for n, x in (shared | personal).items()}, setup.variables
-  )
   if host['source'] == 'datasets':
-    benchmark_source.check_trials(host['sources'], targets)
+    benchmark_source.check_trials(host['sources'], data.targets)
+  elif host['source'] == data.source == 'synthetic':
+    _check_unseen(host, data, folder)
   started = _of_server(server.shared, shared, groups, folder)
   described = workdir / run_files.DESCRIBED
   described = recorder.read_object(described, 'clients')['clients']
   identities = {client['client']: client['identities'] for client in described}
   own = []
   for client in setup.federation.clients:
-    leaves = started
-    if client.name in identities:
+    if identities.get(client.name) == client.num_identities:
       k = host['clients'].index(client.name)
       leaves = {n: x[groups[k]] for n, x in shared.items()}
       leaves |= {n: x[k] for n, x in personal.items()}
-      _check_identities(client, identities[client.name], folder)
-    _check_whole(leaves, setup.variables, client.name, folder)
+      _check_whole(leaves, setup.variables, client.name, folder)
+    else:
+      leaves = started | _known_to_all(server.shared, shared, groups)
+      _say_new(client.name, setup.variables.keys() - leaves.keys(), say)
+    structure.check_fits(leaves, setup.variables)
     own.append(leaves)
   return setup.executor.init(setup.variables | started, own=own)
+
+
+def _check_unseen(host: dict[str, Any], data: Any, folder: str):
+  """Refuses a target on which the other run was trained.
+
+  A run without `data.sources` was trained on all domains of its world.
+  """
+  if data.allow_overlap or host.get('world_seed') != data.world_seed:
+    return
+  names = [
+    {spec.partition(':')[0] for spec in specs}
+    for specs in (host['sources'], data.targets)
+  ]
+  both = sorted(names[0] & names[1] if names[0] else names[1])
+  if both:
+    raise errors.ConfigError(
+      f'{both[0]} of world {data.world_seed} trained the models of {folder}',
+      'data.targets',
+      'choose another domain or data.world_seed, or set data.allow_overlap',
+    )
 
 
 def _of_server(wanted: Flat, shared: Flat, groups, folder: str) -> Flat:
@@ -79,13 +109,23 @@ def _of_server(wanted: Flat, shared: Flat, groups, folder: str) -> Flat:
   return {n: shared[n][used[0]] for n in wanted}
 
 
-def _check_identities(client: types.ClientData, before: int, folder: str):
-  if client.num_identities != before:
-    raise errors.ConfigError(
-      f'{client.name} has {client.num_identities} identities, had {before}',
-      folder,
-      'train on the data of that run',
-    )
+def _known_to_all(wanted: Flat, shared: Flat, groups) -> Flat:
+  """Returns what was shared there and is personal now, of the only model.
+
+  Classifiers are left out: their columns are other persons.
+  """
+  used = np.unique(groups)
+  if len(used) > 1:
+    return {}
+  leaves = {n: x[used[0]] for n, x in shared.items() if n not in wanted}
+  _, rest = param_filter.split(leaves, build.CLASSIFIER)
+  return rest
+
+
+def _say_new(name: str, new: Iterable[str], say: Callable[[str], None]):
+  folders = sorted({leaf.rpartition('/')[0] for leaf in new})
+  if folders:
+    say(f'{name} starts with new {", ".join(folders)}')
 
 
 def _check_whole(leaves: Flat, variables: Flat, name: str, folder: str):

@@ -54,6 +54,30 @@ def test_flip_happens_as_often_as_asked():
   assert abs(flipped.mean() - 0.3) < 0.04
 
 
+def test_enlarged_images_are_windows_of_pytorchs():
+  """A ramp of eight pixels, enlarged to nine: half-pixel centres, clamped."""
+  ramp = jnp.tile(jnp.arange(8.0)[:, None, None], (1, 8, 1))
+  centres = (np.arange(9) + 0.5) * 8 / 9 - 0.5
+  wide = np.clip(centres, 0, 7)
+  seen = set()
+  for k in range(40):
+    out = np.asarray(augment.enlarge_and_crop(jax.random.key(k), ramp, 1.0))[
+      ..., 0
+    ]
+    rows = [t for t in (0, 1) if np.allclose(out[:, 0], wide[t : t + 8])]
+    assert len(rows) == 1 and np.allclose(out, out[:, :1])
+    seen.update(rows)
+  assert seen == {0, 1}
+
+
+def test_enlarging_happens_as_often_as_asked():
+  images = jnp.tile(photographs(1), (2000, 1, 1, 1))
+  v = transforms(enlarge=0.3)
+  out = np.asarray(v.train(KEY, images))
+  changed = (out != np.asarray(v.test(images))).any(axis=(1, 2, 3))
+  assert abs(changed.mean() - 0.3) < 0.04
+
+
 def test_crop_is_a_window_of_the_padded_image():
   image = photographs(1)[0]
   wide = np.pad(np.asarray(image), ((2, 2), (2, 2), (0, 0)))

@@ -50,6 +50,11 @@ def test_files_of_a_run(federation, small, tmp_path):
   assert set(entry['metrics']) == {'mAP', 'mINP', 'rank1', 'rank5', 'rank10'}
   assert all(0 <= v <= 100 for v in entry['metrics'].values())
   assert (entry['queries'], entry['gallery']) == (8, 16)
+  with np.load(tmp_path / 'queries.npz') as saved:
+    (precision,) = (saved[name] for name in saved.files)
+    assert saved.files == ['global/target/0'] and precision.shape == (8,)
+  mean = 100 * np.nanmean(precision)
+  assert entry['metrics']['mAP'] == pytest.approx(mean, rel=1e-5)
   lines = [
     json.loads(x) for x in (tmp_path / 'metrics.jsonl').read_text().splitlines()
   ]

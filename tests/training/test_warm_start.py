@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import jax
 import numpy as np
 import pytest
@@ -24,6 +26,16 @@ def make_setup(config, clients, monkeypatch):
   return one
 
 
+def data(*targets, world_seed=0):
+  """The fields of `config.data` that a start reads."""
+  return SimpleNamespace(
+    source='synthetic',
+    targets=targets,
+    world_seed=world_seed,
+    allow_overlap=False,
+  )
+
+
 def left_by(workdir, setup, server, states, sources=()):
   """Saves a run as if training had moved every leaf by a number of its own."""
   rng = np.random.default_rng(0)
@@ -38,8 +50,9 @@ def left_by(workdir, setup, server, states, sources=()):
   saved = checkpoint.Checkpoints(workdir)
   host = {
     'clients': [c.name for c in clients],
-    'source': 'datasets' if sources else 'synthetic',
+    'source': 'datasets' if 'regdb:trial=1' in sources else 'synthetic',
     'sources': sources,
+    'world_seed': 0,
   }
   saved.save(3, jax.device_get(server), states, host, None)
   saved.close()
@@ -53,7 +66,7 @@ def test_shared_and_personal_parameters_start_where_they_ended(
 ):
   setup, server, states = make_setup('fedpav', 'moon')
   shared, personal = left_by(tmp_path, setup, server, states)
-  again, began = warm_start.states(setup, server, str(tmp_path), ())
+  again, began = warm_start.states(setup, server, str(tmp_path), data(), print)
   toy.assert_equal_trees(jax.device_get(again.shared), shared)
   toy.assert_equal_trees(began.personal, personal)
   # The states of components also start from the other run's model.
@@ -71,7 +84,7 @@ def test_standalone_starts_from_the_federation_and_its_own_head(
 ):
   shared, personal = left_by(tmp_path, *make_setup('fedpav'))
   setup, server, _ = make_setup('standalone')
-  server, began = warm_start.states(setup, server, str(tmp_path), ())
+  server, began = warm_start.states(setup, server, str(tmp_path), data(), print)
   assert server.shared == {}
   for name, leaf in shared.items():
     for k in range(4):
@@ -83,14 +96,14 @@ def test_standalone_starts_from_the_federation_and_its_own_head(
 def test_standalone_goes_on_where_standalone_ended(make_setup, tmp_path):
   setup, server, states = make_setup('standalone')
   _, personal = left_by(tmp_path, setup, server, states)
-  _, began = warm_start.states(setup, server, str(tmp_path), ())
+  _, began = warm_start.states(setup, server, str(tmp_path), data(), print)
   toy.assert_equal_trees(began.personal, personal)
 
 
 def test_fewer_clients_are_found_by_name(make_setup, clients, tmp_path):
   _, personal = left_by(tmp_path, *make_setup('standalone'))
   setup, server, _ = make_setup('standalone', chosen=clients[1::2])
-  _, began = warm_start.states(setup, server, str(tmp_path), ())
+  _, began = warm_start.states(setup, server, str(tmp_path), data(), print)
   for name, leaf in personal.items():
     np.testing.assert_array_equal(began.personal[name], leaf[1::2])
 
@@ -101,7 +114,7 @@ def test_new_clients_may_start_without_personal_parameters(
   shared, _ = left_by(tmp_path, *make_setup('fedavg'))
   other = toy.toy_client('elm', 8)
   setup, server, _ = make_setup('fedavg', chosen=(other,))
-  server, began = warm_start.states(setup, server, str(tmp_path), ())
+  server, began = warm_start.states(setup, server, str(tmp_path), data(), print)
   toy.assert_equal_trees(jax.device_get(server.shared), shared)
   assert began.personal == {}
 
@@ -111,17 +124,44 @@ def refused(
 ):
   setup, server, _ = make_setup(*components, **k)
   with pytest.raises(error, match=message):
-    warm_start.states(setup, server, str(tmp_path), ())
+    warm_start.states(setup, server, str(tmp_path), data(), print)
 
 
-def test_clients_that_were_not_there(make_setup, clients, tmp_path):
-  left_by(tmp_path, *make_setup('fedpav'))
-  other = (*clients, toy.toy_client('elm', 8))
-  message = 'elm has no params/classifier/kernel in that run'
-  refused(make_setup, tmp_path, message, 'fedpav', chosen=other)
-  few = (toy.toy_client('ash', 9, 2), *clients[1:])
-  message = 'ash has 2 identities, had 3'
-  refused(make_setup, tmp_path, message, 'fedpav', chosen=few)
+def test_clients_that_were_not_there_have_new_heads(
+  make_setup, clients, tmp_path, capsys
+):
+  """One has another name, one other persons, two are as they were."""
+  shared, personal = left_by(tmp_path, *make_setup('fedpav'))
+  chosen = (
+    toy.toy_client('ash', 9, 2),
+    *clients[1:3],
+    toy.toy_client('elm', 8),
+  )
+  setup, server, fresh = make_setup('fedpav', chosen=chosen)
+  names = [c.name for c in setup.federation.clients]
+  server, began = warm_start.states(setup, server, str(tmp_path), data(), print)
+  toy.assert_equal_trees(jax.device_get(server.shared), shared)
+  for leaf, values in began.personal.items():
+    for k, name in enumerate(names):
+      if name in ('ash', 'elm'):
+        np.testing.assert_array_equal(values[k], fresh.personal[leaf][k])
+      else:
+        old = sorted(c.name for c in clients).index(name)
+        np.testing.assert_array_equal(values[k], personal[leaf][old])
+  out = capsys.readouterr().out
+  assert out.count('starts with new params/classifier') == 2
+
+
+def test_alone_from_a_federation_of_others(make_setup, tmp_path):
+  """What was shared there is where a new client starts, but the classifier."""
+  shared, _ = left_by(tmp_path, *make_setup('fedavg'))
+  other = toy.toy_client('elm', 8)
+  setup, server, fresh = make_setup('standalone', chosen=(other,))
+  _, began = warm_start.states(setup, server, str(tmp_path), data(), print)
+  for name, leaf in began.personal.items():
+    known = '/classifier/' not in name
+    wanted = shared[name][0] if known else fresh.personal[name][0]
+    np.testing.assert_array_equal(leaf[0], wanted)
 
 
 def test_models_that_were_not_there(make_setup, clients, config, tmp_path):
@@ -154,7 +194,7 @@ def test_several_models_of_a_server_are_no_start_of_one(
   shared, _ = left_by(tmp_path, setup, clustered, states)
   refused(make_setup, tmp_path, '2 models', 'fedpav')
   setup, server, _ = make_setup('standalone')
-  _, began = warm_start.states(setup, server, str(tmp_path), ())
+  _, began = warm_start.states(setup, server, str(tmp_path), data(), print)
   for name, leaf in shared.items():
     np.testing.assert_array_equal(began.personal[name], leaf[[0, 0, 1, 1]])
 
@@ -163,10 +203,22 @@ def test_another_trial_of_regdb_is_refused(make_setup, tmp_path):
   """Its test persons are training persons of the first run."""
   setup, server, states = make_setup('fedpav')
   left_by(tmp_path, setup, server, states, sources=('regdb:trial=1',))
-  own = str(tmp_path), ('regdb:trial=1',)
+  own = str(tmp_path), data('regdb:trial=1'), print
   warm_start.states(setup, server, *own)
   with pytest.raises(errors.ConfigError, match='trial'):
-    warm_start.states(setup, server, str(tmp_path), ('regdb:trial=2',))
+    warm_start.states(
+      setup, server, str(tmp_path), data('regdb:trial=2'), print
+    )
+
+
+def test_a_target_of_the_other_runs_sources_is_refused(make_setup, tmp_path):
+  setup, server, states = make_setup('fedpav')
+  left_by(tmp_path, setup, server, states, sources=('plaza:identities=9',))
+  own = setup, server, str(tmp_path)
+  warm_start.states(*own, data('mall'), print)
+  warm_start.states(*own, data('plaza', world_seed=1), print)
+  with pytest.raises(errors.ConfigError, match='plaza of world 0'):
+    warm_start.states(*own, data('mall', 'plaza:shots=2'), print)
 
 
 @pytest.mark.slow
@@ -179,7 +231,7 @@ def test_a_frozen_teacher_is_the_federation_with_the_own_head(
   )
   config.local_expert.frozen, config.optim.reset_each_round = True, False
   setup, server, _ = make_setup('standalone', 'local_expert')
-  server, began = warm_start.states(setup, server, str(tmp_path), ())
+  server, began = warm_start.states(setup, server, str(tmp_path), data(), print)
   for round_ in range(2):
     server, _ = setup.executor.round(server, began, round_)
   teacher, kept = began.states['local_expert']

@@ -104,6 +104,12 @@ class Data:
   world_seed: Annotated[
     int, SEED, 'random seed of synthetic images and random splits'
   ] = 0
+  presence: Annotated[
+    float,
+    Range(0.05, 1),
+    "synthetic: fraction of a source domain's identities that every second "
+    'camera sees; the other cameras see all',
+  ] = 1.0
   identities: Annotated[
     int, Range(1), 'synthetic: number of identities of a source domain'
   ] = 48
@@ -157,6 +163,11 @@ class Augment:
   pad: Annotated[
     int, Range(0), 'zero padding in pixels before a random crop'
   ] = 4
+  enlarge: Annotated[
+    float,
+    Range(0, 1),
+    'probability of enlarging by an eighth before a random crop',
+  ] = 0.0
   flip: Annotated[float, Range(0, 1), 'probability of mirroring'] = 0.5
   erase: Annotated[float, Range(0, 1), 'probability of erasing a rectangle'] = (
     0.0

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from fedreid_jax.core.aggregation import BatchStatsRule
 from fedreid_jax.core.options import Range
 from fedreid_jax.evaluation.distances import Metric
-from fedreid_jax.evaluation.protocols import ProtocolName
+from fedreid_jax.evaluation.protocols import Precision, ProtocolName
 
 SEED = Range(0, 2**31 - 1)
 Feature = Literal['embedding', 'feature']
@@ -59,6 +59,10 @@ class Evaluation:
   protocol: Annotated[
     Literal['', ProtocolName],
     "evaluation protocol; empty means the target's own",
+  ] = ''
+  precision: Annotated[
+    Literal['', Precision],
+    "average precision; empty means the protocol's own",
   ] = ''
   rerank: Annotated[bool, 'use k-reciprocal re-ranking'] = False
   metric: Annotated[Metric, 'distance between features'] = 'euclidean'

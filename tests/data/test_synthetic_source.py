@@ -1,0 +1,60 @@
+import numpy as np
+import pytest
+
+from fedreid_jax.config import schema
+from fedreid_jax.data import synthetic_source
+
+
+def plaza(**fields):
+  """Returns the training images of a domain of four cameras, and the source."""
+  config = schema.default().data
+  config.sources, config.targets = ('plaza:infrared=1,cameras=3',), ('mall',)
+  config.identities, config.shots = 40, 2
+  config.height, config.width = 16, 8
+  for name, value in fields.items():
+    config[name] = value
+  source = synthetic_source.load(config)
+  return source.domains[0], source
+
+
+def seen(images):
+  """Persons of each camera."""
+  return [{*images.identities[images.cameras == camera]} for camera in range(4)]
+
+
+def test_every_second_camera_misses_persons():
+  images, _ = plaza(presence=0.5)
+  everyone = set(range(40))
+  persons = seen(images)
+  assert persons[0] == persons[2] == everyone
+  for camera in (1, 3):
+    assert 10 <= len(persons[camera]) <= 30
+  assert persons[1] != persons[3]
+  counts = np.unique(
+    images.identities * 4 + images.cameras, return_counts=True
+  )[1]
+  assert (counts == 2).all()
+
+
+def test_who_is_seen_does_not_depend_on_how_many_there_are():
+  few, many = (seen(plaza(presence=0.5, identities=n)[0]) for n in (20, 40))
+  assert few == [{p for p in own if p < 20} for own in many]
+
+
+def test_images_of_those_who_are_seen_are_as_before():
+  whole, before = plaza()
+  part, after = plaza(presence=0.3)
+  keys = [
+    list(zip(x.identities, x.cameras, strict=True)) for x in (whole, part)
+  ]
+  rows = [keys[0].index(key) for key in dict.fromkeys(keys[1])]
+  first = [keys[1].index(key) for key in dict.fromkeys(keys[1])]
+  np.testing.assert_array_equal(whole.images()[rows], part.images()[first])
+  assert before.digest != after.digest
+  assert not before.digest.endswith('1.0')
+
+
+@pytest.mark.parametrize('presence', [0.5, 1.0])
+def test_targets_have_every_person(presence):
+  _, source = plaza(presence=presence)
+  assert len({*source.targets[0].images.identities}) == 60
