@@ -12,6 +12,7 @@ COMMANDS = {
   'data': 'check or prepare a data set, or write a miniature',
   'sweep': 'run a grid of configurations',
   'table': 'run a table of a paper',
+  'study': 'try the claims of the papers',
   'visualize': 'draw runs',
   'invert': 'reconstruct images from a model',
   'check-component': 'check a component outside the package',

@@ -113,7 +113,27 @@ def run(
     return report.write(table, title, lines, _unfinished(cells))
 
   table.parent.mkdir(parents=True, exist_ok=True)
-  text = write()
+  write()
+  try:
+    train_all(runs, train, write)
+  finally:
+    print(write())
+
+
+def train_all(
+  runs: Sequence[Cell], train: Train, after: Callable[[], object]
+) -> None:
+  """Runs the unfinished cells one after another.
+
+  Args:
+    runs: cells with different work directories.
+    train: function that starts or resumes a run.
+    after: called after every cell.
+
+  Raises:
+    FedReIDError: if runs failed, after the last run; it is the error of the
+      first run that failed.
+  """
   failed: list[tuple[Cell, errors.FedReIDError]] = []
   for number, cell in enumerate(runs, 1):
     if results(cell) is not None:
@@ -124,8 +144,7 @@ def run(
     if error:
       failed.append((cell, error))
     jax.clear_caches()  # frees memory: later cells compile their own programs
-    text = write()
-  print(text)
+    after()
   _raise_first(failed, len(runs))
 
 
