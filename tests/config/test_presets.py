@@ -28,7 +28,7 @@ def test_a_recipe_is_one_function_that_needs_nothing_but_config(path):
 
 
 @pytest.mark.parametrize('name', recipes.names())
-@pytest.mark.parametrize('preset', ('synthetic', 'paper'))
+@pytest.mark.parametrize('preset', ('synthetic', 'smoke'))
 def test_the_user_wins(name, preset):
   changes = 'rounds=7,data.height=48,optim.lr=0.125,local.batch=24,name=mine'
   c = recipes.recipe(name, f'{preset},{changes}')
