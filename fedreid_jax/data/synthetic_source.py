@@ -83,8 +83,11 @@ def load(config, clients: bool = True) -> Source:
     if not config.allow_overlap:
       overlap.check_disjoint([*learned], [t.name for t in targets])
   digest = [*specs, *(config[f] for f in FIELDS)]
-  if config.presence < 1:  # as before the field where it changes nothing
-    digest.append(config.presence)
+  # As before these fields where they change nothing.
+  if config.presence < 1:
+    digest.append(f'presence={config.presence}')
+  if config.camera_spread > 1:
+    digest.append(f'camera_spread={config.camera_spread}')
   return Source(
     tuple(_seen(config, d) for d in sources) if clients else (),
     tuple(targets),
@@ -206,6 +209,7 @@ def _images(config, domain: Domain, first: int) -> Images:
           modality=modality,
           first_identity=first,
           brightness_correlation=config.brightness_correlation,
+          camera_spread=config.camera_spread,
         ).images
         for modality, cameras in kinds
         if cameras

@@ -237,3 +237,35 @@ def test_contact_sheet_that_cannot_be_written(tmp_path):
       cameras=1,
       **SIZE,
     )
+
+
+def test_spread_cameras_differ_more_and_one_changes_nothing():
+  plain, one, wide = (
+    generate(1, 8, 4, 1, camera_spread=s).images.astype(float)
+    for s in (1.0, 1.0, 4.0)
+  )
+  np.testing.assert_array_equal(plain, one)
+
+  def between(images):
+    """Spread of the cameras' mean colours."""
+    return images.reshape(8, 4, -1, 3).mean(axis=(0, 2)).std(axis=0).mean()
+
+  assert between(wide) > 2 * between(plain)
+
+
+def test_spread_is_the_power_of_what_a_camera_multiplies():
+  key = jax.random.key(0)
+  zero, one, two = (jnp.int32(k) for k in range(3))
+  place = appearance.sample_domain(key, two)
+  camera = appearance.sample_camera(key, place, zero, two, one)
+  wide = appearance.spread(camera, 3.0)
+  for field in ('gain', 'exposure', 'gamma'):
+    before, after = getattr(camera, field), getattr(wide, field)
+    np.testing.assert_allclose(np.log(after), 3 * np.log(before), rtol=1e-4)
+  for field in ('yaw', 'pitch', 'seed', 'materials'):
+    np.testing.assert_array_equal(getattr(camera, field), getattr(wide, field))
+
+
+def test_a_spread_below_one_is_refused():
+  with pytest.raises(errors.ConfigError, match='camera_spread'):
+    generate(camera_spread=0.5)

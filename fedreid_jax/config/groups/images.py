@@ -104,6 +104,12 @@ class Data:
   world_seed: Annotated[
     int, SEED, 'random seed of synthetic images and random splits'
   ] = 0
+  camera_spread: Annotated[
+    float,
+    Range(1, 8),
+    'synthetic: factor of the differences between cameras in colour, exposure, '
+    'contrast, resolution and noise',
+  ] = 1.0
   presence: Annotated[
     float,
     Range(0.05, 1),

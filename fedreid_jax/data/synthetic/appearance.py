@@ -218,6 +218,22 @@ def sample_camera(
   )
 
 
+def spread(camera: Camera, factor: Number) -> Camera:
+  """Returns a camera that differs more from others, `factor` times.
+
+  The logarithms of gains, exposure and gamma are multiplied, the mixture of
+  channels too; noise and resolution change by the square root.
+  """
+  return camera._replace(
+    gain=camera.gain**factor,
+    exposure=camera.exposure**factor,
+    gamma=camera.gamma**factor,
+    mixing=jnp.minimum(camera.mixing * factor, 0.8),
+    lines=camera.lines / jnp.sqrt(factor),
+    noise=camera.noise * jnp.sqrt(factor),
+  )
+
+
 def sample_shot(
   key: Array, domain: Domain, modality: Array, *ids: Array | int
 ) -> Shot:

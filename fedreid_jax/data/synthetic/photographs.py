@@ -134,6 +134,12 @@ def _sample_batch(seed, modality, brightness_correlation, *ids):
   return jax.vmap(sample)(*ids)
 
 
+@jax.jit
+def _spread_batch(scenes, factor):
+  person, camera, shot, infrared = scenes
+  return person, appearance.spread(camera, factor), shot, infrared
+
+
 @functools.partial(jax.jit, static_argnames=('height', 'width'))
 def _photograph_batch(scenes, *, height, width):
   return jax.vmap(functools.partial(_photograph, height=height, width=width))(
@@ -153,6 +159,7 @@ def generate(
   modality: str = 'visible',
   first_identity: int = 0,
   brightness_correlation: float = 0.0,
+  camera_spread: float = 1.0,
 ) -> Sample:
   """Renders `shots` images of every identity by every camera.
 
@@ -172,13 +179,14 @@ def generate(
     first_identity: number of the first identity.
     brightness_correlation: weight of the brightness in the infrared
       reflectance of garments, 0 (independent) to 1.
+    camera_spread: factor of the differences between cameras, from 1.
 
   Returns:
     sample: the images and their labels.
 
   Raises:
-    ConfigError: for a count below one, a negative number, another modality or
-      a correlation outside 0 to 1.
+    ConfigError: for a count below one, a negative number, another modality, a
+      correlation outside 0 to 1 or a spread below 1.
   """
   _check(
     1,
@@ -195,6 +203,10 @@ def generate(
       _WHERE,
       'from 0 to 1',
     )
+  if not camera_spread >= 1:
+    raise errors.ConfigError(
+      f'camera_spread={camera_spread!r}', _WHERE, 'from 1 up'
+    )
   if modality not in MODALITIES:
     raise errors.ConfigError(
       f'modality={modality!r}', _WHERE, f'one of {", ".join(MODALITIES)}'
@@ -207,11 +219,16 @@ def generate(
   ids = np.stack([np.full_like(person, domain), person, camera, shot])
   kind = np.int32(MODALITIES.index(modality))
   which = np.uint32(seed), kind, np.float32(brightness_correlation)
-  return Sample(_rendered(which, ids, height, width), person, camera)
+  images = _rendered(which, ids, height, width, camera_spread)
+  return Sample(images, person, camera)
 
 
 def _rendered(
-  which: tuple, ids: np.ndarray, height: int, width: int
+  which: tuple,
+  ids: np.ndarray,
+  height: int,
+  width: int,
+  camera_spread: float,
 ) -> np.ndarray:
   """Renders images in batches, uint8 `[M, H, W, 3]`.
 
@@ -220,6 +237,7 @@ def _rendered(
     ids: domain, identity, camera and shot of each image, int32 `[4, M]`.
     height: H, pixels.
     width: W, pixels.
+    camera_spread: as in `generate`; 1 leaves the program as it is.
   """
   num = ids.shape[1]
   images = np.empty((num, height, width, 3), np.uint8)
@@ -229,6 +247,8 @@ def _rendered(
     # The last batch is padded, so that all counts need one compilation.
     rows = np.pad(rows, ((0, 0), (0, _BATCH - num_rows)), mode='edge')
     scenes = _sample_batch(*jax.device_put((*which, *rows)))
+    if camera_spread > 1:
+      scenes = _spread_batch(scenes, np.float32(camera_spread))
     batch = _photograph_batch(scenes, height=height, width=width)
     images[start : start + num_rows] = jax.device_get(batch)[:num_rows]
   return images
