@@ -1,6 +1,6 @@
 """Claims of FedReIDBench (P1, P2)."""
 
-from fedreid_jax.config.claims.declare import ROUTES, Arm, Claim, Route
+from fedreid_jax.config.claims.declare import ROUTES, Arm, Claim, Route, route
 
 CONFERENCE = 'FedReIDBench, ACM MM 2020'
 JOURNAL = 'FedReIDBench, TOMM 2023'
@@ -9,8 +9,24 @@ FEDPAV = Arm('fedpav:trial')
 NINE = (Route('nine', ()),)
 OWN = Arm('fedpav:nine_trial', 'client')
 ALONE = Arm('standalone:nine_trial', 'client')
-SMALL = ('harbour', 'alley', 'arcade', 'bridge')
 LARGE = ('plaza', 'campus', 'station', 'park', 'market')
+INFRARED = 'cameras=0,infrared=4'
+# Six clients, each tested on other persons of its own domain: three domains of
+# visible and three of infrared cameras, and six of visible ones.
+GROUPS = (
+  f'plaza campus station mall:{INFRARED} park:{INFRARED} market:{INFRARED}'
+)
+ALIKE = 'plaza campus station mall park market'
+OVERLAP = 'data.allow_overlap=True'
+# One domain is divided among four clients.
+DIVIDED = tuple(
+  route(source, targets, 'data.num_clients=4')
+  for source, targets in (
+    ('plaza', 'mall park market'),
+    ('campus', 'harbour alley arcade'),
+    ('station', 'mall harbour garden'),
+  )
+)
 
 
 def _near(name: str, recipe: str, text: str) -> Claim:
@@ -94,6 +110,35 @@ CLAIMS = (
     Arm('fedpav_kd_cdw:trial'),
     FEDPAV,
     ROUTES,
+  ),
+  Claim(
+    'groups',
+    f'{JOURNAL}, section 5.1',
+    'Clusters help clients that form two groups.',
+    'a figure, local models of nine data sets',
+    Arm('fedpav_cc:nine_trial', 'client'),
+    OWN,
+    (route(GROUPS, GROUPS, OVERLAP),),
+  ),
+  Claim(
+    'no_groups',
+    f'{JOURNAL}, section 5.1',
+    'Clusters do not harm clients that form no groups.',
+    'no figure',
+    Arm('fedpav_cc:nine_trial', 'client'),
+    OWN,
+    (route(ALIKE, ALIKE, OVERLAP),),
+    claimed='equal',
+    margin=3.0,
+  ),
+  Claim(
+    'by_camera',
+    f'{JOURNAL}, table 2',
+    'Clients by identity are better than clients by camera.',
+    'by camera is worst on all data sets',
+    Arm('fedpav:trial,data.client_split=by_identity'),
+    Arm('fedpav:trial,data.client_split=by_camera'),
+    DIVIDED,
   ),
   _near('fedprox', 'fedprox:trial', 'FedProx is near FedPav.'),
   _near('fednova', 'fednova:trial', 'FedNova is near FedPav.'),
