@@ -168,15 +168,13 @@ def another_world(c: Any) -> None:
 def trial(c: Any) -> None:
   """Changes `synthetic` to the trials of claims, see docs/protocol.md."""
   synthetic(c)
-  c.model.pretrained = 'convnet-synthetic'
-  c.rounds = c.evaluation.every = 10
+  _from_weights(c)
 
 
 def nine_trial(c: Any) -> None:
   """Changes `nine` to the trials of claims."""
   nine_with_local_models(c)
-  c.model.pretrained = 'convnet-synthetic'
-  c.rounds = c.evaluation.every = 10
+  _from_weights(c)
 
 
 def few_of_another_world(c: Any) -> None:
@@ -187,6 +185,18 @@ def few_of_another_world(c: Any) -> None:
   c.data.identities = c.data.target_identities = 12
   c.model.features = (16, 32)
   c.evaluation.every = 2
+
+
+def _from_weights(c: Any) -> None:
+  """Starts from published weights, for which cameras differ too little.
+
+  At a spread of 3 FedPav finds unseen domains with 30 to 60 mAP.
+  """
+  _halve_rate(c)
+  c.model.pretrained = 'convnet-synthetic'
+  c.data.camera_spread = 3.0
+  c.optim.lr = 0.02
+  c.rounds = c.evaluation.every = 10
 
 
 def _halve_rate(c: Any) -> None:
