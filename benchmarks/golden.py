@@ -10,7 +10,6 @@ code 1 if there are any. The last bits depend on the type of CPU, so write and
 compare on one machine.
 """
 
-import hashlib
 import json
 import os
 import sys
@@ -21,26 +20,16 @@ from typing import Any
 os.environ.setdefault('JAX_NUM_CPU_DEVICES', '1')
 
 import jax
-import numpy as np
 from absl import app, flags
 
 from fedreid_jax.config import recipes, validation
+from fedreid_jax.core import param_filter
 from fedreid_jax.data import cache
 from fedreid_jax.training import loop, restored, run_files
 
 _WRITE = flags.DEFINE_string('write', None, 'File to write.')
 _COMPARE = flags.DEFINE_string('compare', None, 'File to compare with.')
 _RECIPES = flags.DEFINE_list('recipes', None, 'Recipes (default: all).')
-
-
-def digest(variables: dict[str, Any]) -> str:
-  """Returns the SHA-256 of names, shapes, types and bits of a flat dict."""
-  found = hashlib.sha256()
-  for name, value in sorted(variables.items()):
-    value = np.asarray(value)
-    found.update(f'{name} {value.dtype} {value.shape}\n'.encode())
-    found.update(value.tobytes())
-  return found.hexdigest()
 
 
 def record(recipe: str) -> dict[str, Any]:
@@ -56,7 +45,9 @@ def record(recipe: str) -> dict[str, Any]:
     for e in results['evaluation']
     if e['round'] == results['rounds']
   ]
-  digests = {name: digest(variables) for name, variables in models.items()}
+  digests = {
+    name: param_filter.digest(variables) for name, variables in models.items()
+  }
   return {'metrics': last, 'models': digests}
 
 

@@ -255,6 +255,45 @@ BUGS = (
     ('evaluation/classification.py', 'evaluation/test_classification.py'),
     (('axis=1) > 1', 'axis=1) >= 1'),),
   ),
+  (
+    ('core/round_log.py', 'core/test_round_log.py'),
+    (('used = used[np.argsort(lanes[used])]', 'used = used[::-1]'),),
+  ),
+  (
+    ('training/hooks.py', 'training/test_hooks.py'),
+    (
+      ('if one is self._all[0]', 'if one is self._all[-1]'),
+      ('self._failed.append(one)', 'self._failed.clear()'),
+      ('self.ending() != FAILED', 'self.ending() == FAILED'),
+      ('if found and error is None', 'if found and error'),
+    ),
+  ),
+  (
+    ('training/line_file.py', 'training/test_line_file.py'),
+    (('own <= round_', 'own < round_'),),
+  ),
+  (
+    ('training/callbacks.py', 'training/tracking/test_to_csv.py'),
+    (('self.round if self.resumed else -1', 'self.round'),),
+  ),
+  (
+    ('training/tracking/sent.py', 'training/tracking/test_tracker.py'),
+    (('measured.round > self', 'measured.round >= self'),),
+  ),
+  (
+    (
+      'training/tracking/to_tensorboard.py',
+      'training/tracking/test_to_tensorboard.py',
+    ),
+    (('self._event(start.kept + 1)', 'self._event(start.kept)'),),
+  ),
+  (
+    ('training/tracking/picture.py', 'training/tracking/test_picture.py'),
+    (
+      ('if not right else', 'if right else'),
+      ('self._targets.add(target.name)', 'self._targets.add(model)'),
+    ),
+  ),
 )
 
 MUTANTS = tuple(

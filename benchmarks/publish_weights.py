@@ -8,7 +8,6 @@ in their header, and the card as a page.
 """
 
 import hashlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -58,8 +57,8 @@ def main(argv: Sequence[str]) -> None:
   workdir = Path(_WORKDIR.value)
   model = fedreid_jax.load(workdir)
   config, data = model.config, model.config.data
-  described = json.loads((workdir / run_files.DESCRIBED).read_text())
-  results = json.loads((workdir / recorder.RESULTS).read_text())
+  described = recorder.read_object(workdir / run_files.DESCRIBED)
+  results = recorder.read_object(workdir / recorder.RESULTS)
   network = config.model.name
   settings = {k: config.model[k] for k in _FIELDS[network]}
   option = '' if network == 'convnet' else f':network={network}'

@@ -62,7 +62,7 @@ def engine_round():
   from fedreid_jax.training import engine
 
   config = schema.default()
-  presets.folder(config)
+  presets.omniglot(config)
   clients = tuple(
     ClientData(
       name,

@@ -3,7 +3,7 @@
 Table rows: Wu & Gong table 2, with the 'max' label space.
 
   python -m launchers.main --config=configs/fedatt.py[:smoke|nine]
-  python -m launchers.main --config=configs/fedatt.py:folder,data.root=DIR
+  python -m launchers.main --config=configs/fedatt.py:photos,data.root=DIR
 """
 
 from fedreid_jax.config import parsing, presets

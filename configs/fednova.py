@@ -4,7 +4,7 @@ Table rows: FedReIDBench journal version, table 4 (local models, rank-1 against
 standalone).
 
   python -m launchers.main --config=configs/fednova.py[:smoke|nine]
-  python -m launchers.main --config=configs/fednova.py:folder,data.root=DIR
+  python -m launchers.main --config=configs/fednova.py:photos,data.root=DIR
 """
 
 from fedreid_jax.config import parsing, presets

@@ -5,7 +5,7 @@ The default is FedAdam; the others are `fedopt.name=yogi|adagrad`, or `sgd` with
 method of federated libraries.
 
   python -m launchers.main --config=configs/fedopt.py[:smoke|nine]
-  python -m launchers.main --config=configs/fedopt.py:folder,data.root=DIR
+  python -m launchers.main --config=configs/fedopt.py:photos,data.root=DIR
 """
 
 from fedreid_jax.config import parsing, presets

@@ -4,7 +4,7 @@ The loss is cross-entropy; all parameters except the classifier are averaged by
 number of images. The recipes of the federated family start from this one.
 
   python -m launchers.main --config=configs/fedpav.py[:smoke|nine]
-  python -m launchers.main --config=configs/fedpav.py:folder,data.root=DIR
+  python -m launchers.main --config=configs/fedpav.py:photos,data.root=DIR
   python -m launchers.main --config=configs/fedpav.py:paper,data.root=DIR \
     --config.model.pretrained=resnet50.safetensors
 
@@ -15,7 +15,8 @@ Published rank-1 of the global / local model (journal version, table 3; the
 conference's tables 3 to 8 are in `fedreid_jax/config/tables/fedreidbench.py`):
 MSMT17 41.0 / 48.3, DukeMTMC 74.3 / 78.1, Market-1501 83.4 / 83.6, CUHK03-NP
 31.7 / 39.5, PRID2011 37.7 / 50.7, CUHK01 73.4 / 80.7, VIPeR 48.1 / 52.0,
-3DPeS 69.2 / 80.6, i-LIDS 79.9 / 84.7. Measured results are in docs/results.md.
+3DPeS 69.2 / 80.6, i-LIDS 79.9 / 84.7. Measured results are in
+docs/results/nine_clients.md.
 """
 
 from fedreid_jax.config import parsing, presets

@@ -3,7 +3,7 @@
 Table rows: journal version, tables 4 and 5.
 
   python -m launchers.main --config=configs/fedpav_cc_cdw.py[:smoke|nine]
-  python -m launchers.main --config=configs/fedpav_cc_cdw.py:folder \
+  python -m launchers.main --config=configs/fedpav_cc_cdw.py:photos \
     --config.data.root=DIR --config.data.public=NAME
 """
 

@@ -4,7 +4,7 @@ Table rows: ACM MM 2020, figures 7, 11, 12; journal version, figure 4. The
 public set there is CUHK02; here it is a synthetic domain, or `data.public`.
 
   python -m launchers.main --config=configs/fedpav_kd.py[:smoke|nine]
-  python -m launchers.main --config=configs/fedpav_kd.py:folder,data.root=DIR \
+  python -m launchers.main --config=configs/fedpav_kd.py:photos,data.root=DIR \
     --config.data.public=NAME
 """
 

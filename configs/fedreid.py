@@ -6,10 +6,11 @@ from the client's own last model. The variants of `variant=` are:
   distilled    variant of the paper (default)
   plain        without the expert
   supervised   local training with the frozen model of a finished run:
-               synthetic,variant=supervised,start_from=WORKDIR (table 6)
+               synthetic,variant=supervised,start_from=WORKDIR; the table
+               fedreid/table6 runs the federation and then this variant
 
   python -m launchers.main --config=configs/fedreid.py[:smoke|nine]
-  python -m launchers.main --config=configs/fedreid.py:folder,data.root=DIR
+  python -m launchers.main --config=configs/fedreid.py:photos,data.root=DIR
   python -m launchers.main --config=configs/fedreid.py:synthetic,noise=single
   python -m launchers.main --config=configs/fedreid.py:paper,data.root=DIR \
     --config.model.pretrained=resnet50.safetensors
@@ -21,7 +22,8 @@ As in the authors' code, `paper` enlarges half of the images by an eighth and
 crops them, and has the trapezoidal average precision.
 
 Published rank-1 / mAP of table 3, from DukeMTMC, Market-1501, CUHK03 and
-MSMT17: VIPeR 46.2 rank-1, iLIDS 69.7. Measured results are in docs/results.md.
+MSMT17: VIPeR 46.2 rank-1, iLIDS 69.7. Measured results are in
+docs/results/fedreid.md.
 """
 
 from fedreid_jax.config import parsing, presets

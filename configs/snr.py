@@ -5,11 +5,11 @@ distinguishes persons. `loss=entropy` is the journal's loss with one classifier
 per stage.
 
   python -m launchers.main --config=configs/snr.py[:smoke|nine]
-  python -m launchers.main --config=configs/snr.py:folder,data.root=DIR
+  python -m launchers.main --config=configs/snr.py:photos,data.root=DIR
 
 Table rows: DFH table 1, SNR: mAP / rank-1 on CUHK02, Market-1501, CUHK03 are in
 fedreid_jax/config/tables. `paper` is DFH's setting. Measured results are in
-docs/results.md.
+docs/results/generalisation.md.
 """
 
 from fedreid_jax.config import parsing, presets

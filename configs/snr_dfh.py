@@ -1,11 +1,11 @@
 """SNR + DFH: style normalisation and hallucinated domains together.
 
   python -m launchers.main --config=configs/snr_dfh.py[:smoke|nine]
-  python -m launchers.main --config=configs/snr_dfh.py:folder,data.root=DIR
+  python -m launchers.main --config=configs/snr_dfh.py:photos,data.root=DIR
 
 Table rows: DFH table 1, SNR + DFH, in fedreid_jax/config/tables. The loss of
 SNR is computed on the original batch only, not on hallucinated features.
-Measured results are in docs/results.md.
+Measured results are in docs/results/generalisation.md.
 """
 
 from fedreid_jax.config import parsing, presets

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
   from fedreid_jax.evaluation.index import Gallery
   from fedreid_jax.evaluation.ranking import evaluate_ranking
   from fedreid_jax.evaluation.retrieval import evaluate_retrieval
+  from fedreid_jax.training.callbacks import Callback, StopTraining
   from fedreid_jax.training.evaluation import evaluate
   from fedreid_jax.training.loop import train
   from fedreid_jax.training.simulation import Simulation
@@ -22,9 +23,11 @@ if TYPE_CHECKING:
 __version__ = '0.2.0'
 
 __all__ = [
+  'Callback',
   'Gallery',
   'Simulation',
   'Snapshot',
+  'StopTraining',
   'client_data',
   'errors',
   'evaluate',
@@ -36,9 +39,11 @@ __all__ = [
 ]
 
 _MODULES = {
+  'Callback': 'training.callbacks',
   'Gallery': 'evaluation.index',
   'Simulation': 'training.simulation',
   'Snapshot': 'training.snapshot',
+  'StopTraining': 'training.callbacks',
   'client_data': 'data.arrays',
   'evaluate': 'training.evaluation',
   'evaluate_ranking': 'evaluation.ranking',

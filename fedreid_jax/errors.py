@@ -12,8 +12,9 @@ error[2]: 0 is out of range — rounds — between 1 and inf
 """
 
 import contextlib
+import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 REPORT = 'run again with --debug and report it'
@@ -30,6 +31,20 @@ def printable(text: str) -> str:
   return ''.join(
     c if c.isprintable() else c.encode('unicode_escape').decode() for c in text
   )
+
+
+def one_of(name: str, known: Iterable[str], more: str = '') -> str:
+  """Returns the remedy for an unknown name: the nearest one, or all of them.
+
+  Args:
+    name: the unknown name.
+    known: all names.
+    more: what may be given in place of a name.
+  """
+  names = list(known)
+  near = difflib.get_close_matches(name, names, 1)
+  every = ', '.join((*names, *filter(None, [more and f'or {more}'])))
+  return f'did you mean {near[0]}?' if near else f'one of {every}'
 
 
 class FedReIDError(Exception):

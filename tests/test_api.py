@@ -66,7 +66,7 @@ def test_the_readme_runs(desk):
   assert names['vectors'].shape == (3, 32)
   assert names['indices'].shape == names['distances'].shape == (1, 2)
   assert set(names['labels'].ravel()) <= {'ann', 'bob'}
-  assert (folder / 'runs/first/evaluation-5.json').exists()
+  assert (folder / 'runs/first/evaluation-5-mall.json').exists()
 
 
 @pytest.mark.parametrize('name', fr.__all__)

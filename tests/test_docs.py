@@ -20,9 +20,9 @@ ROOT = Path(__file__).parents[1]
 DOCS = [
   ROOT / 'README.md',
   ROOT / 'CONTRIBUTING.md',
-  *sorted(set((ROOT / 'docs').glob('*.md')) - {ROOT / 'docs/CHANGELOG.md'}),
+  *sorted(set((ROOT / 'docs').rglob('*.md')) - {ROOT / 'docs/CHANGELOG.md'}),
 ]
-PRESETS = ('synthetic', 'smoke', 'nine', 'folder', 'paper')
+PRESETS = ('synthetic', 'smoke', 'nine', 'photos', 'omniglot', 'paper')
 
 pytestmark = pytest.mark.parametrize('doc', DOCS, ids=lambda path: path.name)
 

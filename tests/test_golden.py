@@ -1,25 +1,8 @@
 """Comparison of two commits by the final bits of their recipes."""
 
-import numpy as np
 import pytest
 
 from benchmarks import golden
-
-
-def test_a_digest_depends_on_names_types_shapes_and_bits_not_on_order():
-  one, two = np.arange(4, dtype=np.float32), np.zeros((2, 2), np.int32)
-  same = golden.digest({'a': one, 'b': two})
-  assert golden.digest({'b': two, 'a': one}) == same
-  changed = one.copy()
-  changed[3] = np.nextafter(changed[3], np.float32(9))
-  for other in (
-    {'a': changed, 'b': two},
-    {'a': one, 'c': two},
-    {'a': one.reshape(2, 2), 'b': two},
-    {'a': one.view(np.int32), 'b': two},
-    {'a': one},
-  ):
-    assert golden.digest(other) != same
 
 
 def test_differences_name_the_recipe_and_the_part():

@@ -1,1 +1,1 @@
-"""Commands: `fedreid COMMAND` and `python -m launchers.NAME`."""
+"""Commands: `fedreid COMMAND` and `fedreid NAME`."""

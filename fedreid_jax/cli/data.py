@@ -1,4 +1,4 @@
-"""Data sets: `python -m launchers.data COMMAND --flags`.
+"""Data sets: `fedreid data COMMAND --flags`.
 
   prepare --dataset=NAME --root=DIR --out=DIR    write ArrayRecord and pixels
   doctor  --dataset=NAME --root=DIR [--deep]     check a folder
@@ -188,14 +188,9 @@ def sheet() -> None:
 
 def list_all() -> None:
   """Prints the names, options and notes of all data sets."""
-  from fedreid_jax.data.datasets import registry
+  from fedreid_jax.cli import list as listing
 
-  for dataset in registry.DATASETS.values():
-    print(f'{dataset.name}: {dataset.title}; {dataset.protocol}')
-    for option, choices in dataset.options.items():
-      print(f'    {option}={"|".join(str(choice) for choice in choices)}')
-    if dataset.note:
-      print(f'    {dataset.note}')
+  print('\n'.join(listing.data_set_entries()))
 
 
 COMMANDS: dict[str, Callable[[], None]] = {

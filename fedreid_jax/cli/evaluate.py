@@ -1,16 +1,23 @@
-"""Evaluate a checkpoint: `python -m launchers.evaluate --workdir=DIR`.
+"""Evaluate a checkpoint: `fedreid evaluate --workdir=DIR`.
 
 The configuration of the run is read from its work directory; `--set=KEY=VALUE`
 changes its fields, so that a model can be evaluated on any target:
 
-  python -m launchers.evaluate --workdir=DIR --checkpoint=best \
+  fedreid evaluate --workdir=DIR --checkpoint=best \
     --set='data.targets=("park",)' --set=evaluation.metric=cosine
 
-If a run has one model per client, for example `configs/standalone.py`,
+If a run has one model per client, for example `standalone`,
 ensembles of these models can be evaluated as well. Their features are
 concatenated, or their parameters averaged:
 
-  python -m launchers.evaluate --workdir=DIR --ensemble=concat,average
+  fedreid evaluate --workdir=DIR --ensemble=concat,average
+
+For a visible-infrared run, `--modality_gap` prints the mAP and the distance
+between the features of both modalities with running moments of batch
+normalisation, with those of the clients' images and with those of each
+modality:
+
+  fedreid evaluate --workdir=DIR --modality_gap
 """
 
 from absl import flags
@@ -29,10 +36,19 @@ _SET = flags.DEFINE_multi_string(
 _ENSEMBLE = flags.DEFINE_list(
   'ensemble', [], "Ensembles of the clients' models: concat, average or both."
 )
+_MODALITY_GAP = flags.DEFINE_bool(
+  'modality_gap',
+  False,
+  'Compare the moments of batch normalisation by mAP and by the distance '
+  'between visible and infrared features.',
+)
 
 
 def main(argv: list[str]) -> None:
-  """Prints and writes `evaluation-STEP.json` in the work directory."""
+  """Prints and writes `evaluation-STEP.json` in the work directory.
+
+  With `--modality_gap` it is `modality-gap-STEP.json`.
+  """
 
   def body():
     workdir = run.given_workdir()
@@ -40,8 +56,12 @@ def main(argv: list[str]) -> None:
     if _ENSEMBLE.value:
       chosen.evaluation.ensemble = tuple(_ENSEMBLE.value)
       validation.validate(chosen)
-    from fedreid_jax.training import evaluation
+    from fedreid_jax.training import evaluation, modality_report
 
-    evaluation.evaluate_run(chosen, workdir, _CHECKPOINT.value, verbose=True)
+    run_ = evaluation.evaluate_run
+    if _MODALITY_GAP.value:
+      run_ = modality_report.report
+    run_(chosen, workdir, _CHECKPOINT.value, verbose=True)
+    run.next_step(workdir, 'visualize --workdir=DIR --what=ranked')
 
   run.guarded(argv, body)

@@ -1,18 +1,27 @@
-"""Reconstruct images from a model: `python -m launchers.invert --workdir=DIR`.
+"""Reconstruct images from a model: `fedreid invert --workdir=DIR`.
 
-The command runs DeepInversion on the model and the mean feature of each
-identity of a client, as in figure 5 of DFH. It writes `inversion.png`, the
-reconstructed images next to the nearest real images, and `inversion.json`: the
-losses, and how often the nearest real image shows the right person. Another run
-can be the judge of this:
+The command runs DeepInversion on a model and on what a client sends or could
+send. Another run judges how often the reconstructed images retrieve the right
+real ones. A run with another seed and other initial weights (`pretrained`) is
+best; the run itself is the least informative judge.
 
-  python -m launchers.invert --workdir=DIR --judge=DIR2 --source=plaza
+  fedreid invert --workdir=DIR --judge=DIR2 --source=plaza
+  fedreid invert --workdir=DIR --judge=DIR2 --attack=dfs
 
-A judge from another seed is best; the run itself is the least informative
-judge. The command needs fedreid_jax[viz].
+  identities  the mean feature of each identity, as in figure 5 of DFH. For the
+              published figure give a run on one domain and --scale=0. The model
+              of another run, --measured_by, may measure the means.
+  dfs         features sampled from the statistics that DFH sends; the same with
+              permuted channels as a negative control, and the features of real
+              images as a positive one
+
+The command writes `inversion.png` or `inversion-dfs.png`, the images next to
+the nearest real ones, and a file `.json` of this name: the losses, and the
+rank-1 of the attack and of chance. It needs fedreid_jax[viz].
 """
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +30,27 @@ from absl import flags
 from fedreid_jax import errors
 from fedreid_jax.cli import run
 
+NAMES = {'identities': 'inversion', 'dfs': 'inversion-dfs'}
+_ATTACK = flags.DEFINE_enum(
+  'attack', 'identities', list(NAMES), 'Information that is attacked.'
+)
 _JUDGE = flags.DEFINE_string(
   'judge', '', 'Work directory of the judge (default: the run itself).'
 )
+_MEASURED_BY = flags.DEFINE_string(
+  'measured_by',
+  '',
+  'identities: work directory of the model that measured the mean features '
+  '(default: the attacked model).',
+)
 _SOURCE = flags.DEFINE_string(
-  'source', '', 'Name of the client (default: the first).'
+  'source', '', 'identities: name of the client (default: the first).'
 )
 _IDENTITIES = flags.DEFINE_integer(
-  'identities', 24, 'Number of identities to reconstruct.', lower_bound=1
+  'identities',
+  24,
+  'Number of identities to reconstruct; dfs: number of samples of each client.',
+  lower_bound=1,
 )
 _STEPS = flags.DEFINE_list(
   'steps', ['2000', '1000'], 'Number of steps at half and at full resolution.'
@@ -36,7 +58,8 @@ _STEPS = flags.DEFINE_list(
 _SCALE = flags.DEFINE_float(
   'scale',
   30.0,
-  'Length of features in the cross-entropy; 0 does not scale them.',
+  'identities: length of features in the cross-entropy; 0 does not scale them, '
+  'as in the paper.',
   lower_bound=0,
 )
 _STATISTICS = flags.DEFINE_float(
@@ -51,73 +74,98 @@ _CHECKPOINT = flags.DEFINE_string(
   "Checkpoint: 'latest', 'best' or the number of a step.",
 )
 _SEED = flags.DEFINE_integer(
-  'seed', 0, 'Random seed of noise, rolls and mirroring.'
+  'seed', 0, 'Random seed of noise, rolls, mirroring and permutations.'
 )
 
 
 def main(argv: list[str]) -> None:
-  """Writes `inversion.png` and `inversion.json` in the work directory."""
+  """Writes a picture and its numbers in the work directory."""
 
   def body():
     workdir = run.given_workdir()
-    judged_by = Path(_JUDGE.value or workdir).expanduser().absolute()
-    config, judge_config = (
-      run.saved_config(folder, []) for folder in (workdir, judged_by)
-    )
     search, weights = _settings()
+    config = run.saved_config(workdir, [])
+    others = [
+      _other_run(given, workdir) for given in (_JUDGE.value, _MEASURED_BY.value)
+    ]
     from fedreid_jax.figures import canvas, reconstructed
-    from fedreid_jax.privacy import reconstruction
+    from fedreid_jax.privacy import judge
     from fedreid_jax.training import loaded_run, recorder
 
-    picture = workdir / 'inversion.png'
+    picture = workdir / f'{NAMES[_ATTACK.value]}.png'
     canvas.check(picture)
-    attacked = judge = loaded_run.load(
-      config, workdir, _CHECKPOINT.value, _MODEL.value
+    attacked = loaded_run.load(config, workdir, _CHECKPOINT.value, _MODEL.value)
+    judging, measuring = (
+      loaded_run.load(*other) if other else attacked for other in others
     )
-    if judged_by != workdir:
-      judge = loaded_run.load(judge_config, judged_by)
-    client = attacked.client(_SOURCE.value)
     start = time.perf_counter()
-    found = reconstruction.reconstruct(
-      attacked, client, _IDENTITIES.value, weights, search
-    )
+    attempts = _attack(attacked, measuring, weights, search)
     seconds = time.perf_counter() - start
-    verdict = reconstruction.judge(found, client, judge)
+    answers = judge.judge(attempts, attacked, judging)
+    sources = {int(k) for a in attempts.values() for k in a.clients}
     described = {
-      'source': client.name,
+      'sources': [attacked.federation.clients[k].name for k in sorted(sources)],
       'model': attacked.name,
       'step': attacked.step,
-      'identities': len(found.labels),
+      'attack': _ATTACK.value,
+      'images': {n: len(a.images.photos) for n, a in attempts.items()},
       'judge': {
-        'workdir': str(judged_by),
-        'model': judge.name,
-        'other_model': not reconstruction.same_model(attacked, judge),
+        'workdir': _JUDGE.value or str(workdir),
+        'model': judging.name,
+        'other_model': not judge.same_model(attacked, judging),
+        'same_initial_weights': judge.same_initial_weights(attacked, judging),
       },
-      'rank1': verdict.rank1,
-      'losses': found.losses,
+      'measured_by': _MEASURED_BY.value or str(workdir),
+      'rank1': {question: a.rank1 for question, a in answers.items()},
+      'losses': {n: a.images.losses for n, a in attempts.items()},
+      'scale': _SCALE.value,
       'weights': weights._asdict(),
       'search': search._asdict(),
       'seconds': seconds,
     }
-    recorder.write_json(workdir / 'inversion.json', described)
-    title = f'{config.name}, {_say(described)}'
-    canvas.save(reconstructed.draw(found, verdict, client, title), picture)
+    recorder.write_json(picture.with_suffix('.json'), described)
+    title = _title(config.name, described)
+    figure = reconstructed.draw(attempts, answers, attacked, title)
+    canvas.save(figure, picture)
     print(picture)
 
   run.guarded(argv, body)
 
 
-def _say(described: dict[str, Any]) -> str:
-  """Prints the results and returns a summary in one line."""
-  rank1 = described['rank1']
-  for when, parts in described['losses'].items():
-    print(f'{when:>6} ', *(f'{n} {v:.4g}' for n, v in parts.items()))
-  print('rank-1 ', *(f'{n} {v:.2f}' for n, v in rank1.items()))
-  judge = 'another' if described['judge']['other_model'] else 'the same'
-  return (
-    f'{described["source"]}: rank-1 {rank1["restored"]:.1f} %, chance '
-    f'{rank1["chance"]:.1f} %, judged by {judge} model'
+def _other_run(given: str, workdir: Path) -> tuple[Any, Path] | None:
+  """Returns (configuration, work directory) of another run than the first."""
+  folder = Path(given or workdir).expanduser().absolute()
+  return None if folder == workdir else (run.saved_config(folder, []), folder)
+
+
+def _attack(attacked, measuring, weights, search):
+  """Returns the attempts of the chosen attack."""
+  from fedreid_jax.privacy import attacks
+
+  num = _IDENTITIES.value
+  if _ATTACK.value == 'dfs':
+    return attacks.statistics(attacked, num, weights, search)
+  client = attacked.client(_SOURCE.value)
+  return attacks.identities(
+    attacked, client, num, weights, search, _SCALE.value, measuring
   )
+
+
+def _title(name: str, described: Mapping[str, Any]) -> str:
+  """Prints the results and returns the title of the picture."""
+  for attempt, losses in described['losses'].items():
+    for when, parts in losses.items():
+      print(f'{attempt}, {when}: ', *(f'{n} {v:.4g}' for n, v in parts.items()))
+  judge = 'another model' if described['judge']['other_model'] else 'this model'
+  if described['judge']['same_initial_weights']:
+    judge += ' with the same initial weights'
+  sources = ', '.join(described['sources'])
+  lines = [f'{name}: {sources}; rank-1 by {judge}; solid frames: right']
+  for question, rank1 in described['rank1'].items():
+    values = ', '.join(f'{n} {v:.1f}' for n, v in rank1.items())
+    lines.append(f'right {question}, %: {values}')
+    print(lines[-1])
+  return '\n'.join(lines)
 
 
 def _settings():
@@ -129,10 +177,15 @@ def _settings():
     )
   if not any(map(int, steps)):
     raise errors.ConfigError('no steps', '--steps', 'give HALF,FULL')
+  for name in ('measured_by', 'source', 'scale'):
+    if _ATTACK.value == 'dfs' and run.FLAGS[name].present:
+      raise errors.ConfigError(
+        'the attack on DFS has no such flag', f'--{name}', 'leave it out'
+      )
   from fedreid_jax.privacy.inversion import Weights
   from fedreid_jax.privacy.search import Search
 
   return (
     Search((int(steps[0]), int(steps[1])), seed=_SEED.value),
-    Weights(statistics=_STATISTICS.value, scale=_SCALE.value),
+    Weights(statistics=_STATISTICS.value),
   )

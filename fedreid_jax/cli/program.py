@@ -4,6 +4,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from fedreid_jax import errors
 from fedreid_jax.training import signals
 
 COMMANDS = {
@@ -14,8 +15,15 @@ COMMANDS = {
   'table': 'run a table of a paper',
   'study': 'try the claims of the papers',
   'visualize': 'draw runs',
+  'embed': 'write the vectors of a folder of images',
+  'search': 'find the images that are nearest to a query',
+  'report': 'write a page about runs',
   'invert': 'reconstruct images from a model',
+  'export': 'write a model for JAX, ONNX or PyTorch',
+  'import-weights': 'convert weights of PyTorch',
   'check-component': 'check a component outside the package',
+  'list': 'list recipes, presets, components, data sets, tables or fields',
+  'completion': 'print a script that completes words of a shell',
 }
 WITH_RECIPE = ('train', 'sweep')  # their first argument may be a recipe
 
@@ -27,9 +35,13 @@ def main() -> None:
     print(_version() if command == '--version' else _usage())
     return
   if command not in COMMANDS:
-    line = f'unknown command {command!r} — command line — one of '
-    print(f'error[2]: {line}{", ".join(COMMANDS)}', file=sys.stderr)
-    sys.exit(2)
+    error = errors.ConfigError(
+      f'unknown command {command!r}',
+      'command line',
+      errors.one_of(command, COMMANDS),
+    )
+    print(error.line(), file=sys.stderr)
+    sys.exit(error.exit_code)
   arguments = sys.argv[2:]
   if command in WITH_RECIPE and arguments and not arguments[0].startswith('-'):
     arguments[0] = f'--config={arguments[0]}'

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,18 +12,18 @@ from typing import Any
 from absl import app, flags
 
 from fedreid_jax import errors
-from fedreid_jax.cli import command_line, failures, streams
+from fedreid_jax.cli import command_line, failures, help, streams
 from fedreid_jax.config import (
   load,
   parsing,
   recipes,
-  reference,
   schema,
   validation,
 )
 
 FLAGS = flags.FLAGS
-HELP = {'--help', '-help', '-h', '-?', '--helpfull', '-helpfull'}
+WITH_FIELDS = ('train', 'sweep')  # their --help lists the fields, too
+FULL = {'--helpfull', '-helpfull'}
 _CONFIG = flags.DEFINE_string(
   'config',
   None,
@@ -45,7 +46,13 @@ _RENDEZVOUS = flags.DEFINE_integer(
 _HEARTBEAT = flags.DEFINE_integer(
   'heartbeat_s', 30, 'Seconds until a process that does not respond is lost.', 1
 )
-
+_WORKERS = flags.DEFINE_integer(
+  'workers',
+  1,
+  'sweep, table, study: processes that train runs at the same time, each on a '
+  'GPU or, without one, on its share of the cores.',
+  1,
+)
 
 _given: list[Any] = []  # the configuration of the command line, if any
 
@@ -57,13 +64,11 @@ def start(command: ModuleType) -> None:
     command: module with `main(argv)` and the flags of the command.
   """
   streams.open_all()
-  # The --help of absl has the flags and the docstring of the main module.
-  about = command.__doc__ or ''
-  if HELP & {*sys.argv}:
-    about += f'\nFields, as --config.FIELD=VALUE:\n{reference.text()}'
-  sys.modules['__main__'].__doc__ = about
-  for flag in FLAGS.get_key_flags_for_module(command.__name__):
-    FLAGS.register_key_flag_for_module(sys.argv[0], flag)
+  if help.ASKED & {*sys.argv[1:]}:
+    name = command.__name__.rpartition('.')[2]
+    fields = name in WITH_FIELDS or bool(FULL & {*sys.argv[1:]})
+    print(help.text(sys.argv[0], command, sys.modules[__name__], fields))
+    return
   app.run(command.main, argv=sys.argv, flags_parser=_parse)
 
 
@@ -77,7 +82,7 @@ def guarded(
       raise errors.ConfigError(
         f'stray argument {argv[1]!r}', 'command line', 'start flags with --'
       )
-    if with_jax:
+    if with_jax and workers() == 1:
       _prepare_jax()
     body()
     if _DISTRIBUTED.value != 'off':
@@ -118,6 +123,35 @@ def given_workdir() -> Path:
   return workdir()
 
 
+def next_step(folder: Path, command: str) -> None:
+  """Prints the work directory of a command and a sensible command after it.
+
+  Args:
+    folder: the work directory.
+    command: words after `fedreid`; the work directory takes the place of DIR in
+      `--workdir=DIR`.
+  """
+  here = Path.cwd()
+  shown = folder.relative_to(here) if folder.is_relative_to(here) else folder
+  print(f'work directory: {shown}')
+  given = shlex.quote(f'--workdir={shown}')
+  words = command.replace('--workdir=DIR', given, 1)
+  print(f'next: fedreid {words}')
+
+
+def workers() -> int:
+  """Returns the number of processes that train.
+
+  If there are several, they prepare JAX, and this process leaves the GPUs to
+  them.
+  """
+  if _WORKERS.value > 1 and _DISTRIBUTED.value != 'off':
+    raise errors.ConfigError(
+      'a process of several cannot start workers', '--workers', 'use --shard'
+    )
+  return _WORKERS.value
+
+
 def workdir() -> Path:
   """Returns the absolute work directory; by default named after the config."""
   if _WORKDIR.value:
@@ -125,7 +159,8 @@ def workdir() -> Path:
       raise errors.ConfigError('not a path', '--workdir', 'give a shorter one')
     return Path(_WORKDIR.value).expanduser().absolute()
   chosen = config()
-  digest = hashlib.sha256(chosen.to_json_best_effort().encode()).hexdigest()
+  identity = schema.identity(chosen).to_json_best_effort()
+  digest = hashlib.sha256(identity.encode()).hexdigest()
   return Path(
     'runs', f'{chosen.name}-seed{chosen.seed}-{digest[:8]}'
   ).absolute()
@@ -135,8 +170,6 @@ def _parse(argv: list[str]) -> list[str]:
   parsed: list[str] = []
 
   def parse():
-    if HELP & {*argv}:
-      FLAGS(argv)
     args = [_resolved(arg) for arg in argv[1:]]
     spec = command_line.recipe(args, FLAGS)
     config = recipes.recipe(spec) if spec else None
@@ -174,24 +207,15 @@ def _resolved(arg: str) -> str:
   if found:
     return f'{name}={found}{colon}{preset}'
   if not Path(file).is_file():
-    raise errors.ConfigError(
-      f'no file {file}', '--config', f'recipes are {", ".join(recipes.names())}'
-    )
+    raise recipes.missing(file)
   return arg
 
 
 def _prepare_jax() -> None:
-  """Sets the compile cache, and joins other processes with --distributed."""
-  import jax
+  """Prepares JAX, and joins other processes with --distributed."""
+  from fedreid_jax.training import process
 
-  from fedreid_jax.training import compile_cache
-
-  compile_cache.ignore_errors()
-  compile_cache.use()
-  if 'JAX_NUM_CPU_DEVICES' not in os.environ:
-    # The small operations of one client do not use all cores. One device per
-    # core runs as many clients at a time, with the same bits.
-    jax.config.update('jax_num_cpu_devices', os.cpu_count() or 1)
+  process.prepare_jax(os.cpu_count() or 1)
   if _DISTRIBUTED.value != 'off':
     from fedreid_jax.training import peers
 

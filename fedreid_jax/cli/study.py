@@ -1,17 +1,18 @@
-"""Try the claims of the papers: `python -m launchers.study --claims`.
+"""Try the claims of the papers: `fedreid study --claims`.
 
-  python -m launchers.study --list                     # all claims
-  python -m launchers.study --claims --first --seeds=0,1,2
-  python -m launchers.study --claims=dfh,expert --seeds=0,1,2,3,4
+  fedreid study --list          # all claims, and how many runs
+  fedreid study --claims --first --seeds=0,1,2
+  fedreid study --claims=dfh,expert --seeds=0,1,2,3,4
 
 Both arms of a claim are run on the same routes with the same seeds and compared
 query by query; docs/protocol.md says how a claim is judged. The most important
 claims come first. `claims.md`, `claims.json` and `claims.png` in the work
 directory are written after every run. The same command resumes a study;
 `--shard=0/2` and `--shard=1/2` split the runs of one work directory between two
-processes.
+processes, and `--workers=2` trains two runs at a time.
 """
 
+import functools
 from pathlib import Path
 
 from absl import flags
@@ -20,8 +21,22 @@ from fedreid_jax import errors
 from fedreid_jax.cli import run
 from fedreid_jax.config import claims, grid
 
-_CLAIMS = flags.DEFINE_string(
-  'claims', 'all', 'Names of claims, separated by commas; or all.'
+
+class _Names(flags.Flag):
+  """Names of claims; the flag alone, `--claims`, keeps the default: all."""
+
+  def __init__(self, name: str, default: str, text: str):
+    super().__init__(
+      flags.ArgumentParser(), flags.ArgumentSerializer(), name, default, text
+    )
+    self.boolean = True  # so that absl takes no value from the next argument
+
+  def _parse(self, argument: str) -> str | None:
+    return super()._parse(self.default if argument == 'true' else argument)
+
+
+_CLAIMS = flags.DEFINE_flag(
+  _Names('claims', 'all', 'Names of claims, separated by commas; or all.')
 )
 _LIST = flags.DEFINE_bool('list', False, 'Print the claims.')
 _FIRST = flags.DEFINE_bool('first', False, 'Only the main claims of a paper.')
@@ -45,14 +60,25 @@ def _chosen() -> list[claims.Claim]:
   return [claim for claim in found if claim.first or not _FIRST.value]
 
 
+def _print_list(chosen: list[claims.Claim]) -> None:
+  """Prints claims, and the number of runs that decide them."""
+  from fedreid_jax.sweeps import cells, trials
+
+  for claim in chosen:
+    print(f'{claim.name:<20} {claim.source}: {claim.text}')
+  seeds = grid.seeds(_SEEDS.value)
+  planned = trials.plan(chosen, seeds, Path(), _SET.value)
+  runs = cells.take_shard(trials.cells(planned), '')
+  print(f'{len(chosen)} claims, {len(runs)} runs with these seeds')
+
+
 def main(argv: list[str]) -> None:
   """Runs the trials of claims and prints the verdicts."""
 
   def body():
     chosen = _chosen()
     if _LIST.value:
-      for claim in chosen:
-        print(f'{claim.name:<20} {claim.source}: {claim.text}')
+      _print_list(chosen)
       return
     if run.FLAGS.config:
       raise errors.ConfigError(
@@ -62,19 +88,26 @@ def main(argv: list[str]) -> None:
     folder = run.workdir() if given else Path('runs', 'claims').absolute()
     folder.mkdir(parents=True, exist_ok=True)
     from fedreid_jax.figures import effects as figure
-    from fedreid_jax.sweeps import runner, study
+    from fedreid_jax.sweeps import cells, runner, study, trials
     from fedreid_jax.training import loop
 
-    trials = study.plan(chosen, grid.seeds(_SEEDS.value), folder, _SET.value)
+    seeds = grid.seeds(_SEEDS.value)
+    planned = trials.plan(chosen, seeds, folder, _SET.value)
+
+    @functools.cache  # a claim is judged again when another seed has ended
+    def judge(name: str, ended: tuple[int, ...]) -> study.Judged:
+      own = [trial for trial in planned[name] if trial.seed in ended]
+      return study.judge(claims.CLAIMS[name], own)
 
     def write() -> str:
-      judged = [study.judge(c, trials[c.name]) for c in chosen]
+      judged = [judge(c.name, trials.ended(planned[c.name])) for c in chosen]
       figure.write(judged, folder / 'claims.png')
       return study.write(folder / 'claims', judged)
 
-    runs = runner.take_shard(study.cells(trials), _SHARD.value)
+    runs = cells.take_shard(trials.cells(planned), _SHARD.value)
+    train = functools.partial(trials.after_its_start, loop.train)
     try:
-      runner.train_all(runs, loop.train, write)
+      runner.train_all(runs, train, write, run.workers())
     finally:
       print(write())
 

@@ -1,16 +1,23 @@
-"""Run a grid of configurations: `python -m launchers.sweep`.
+"""Run a grid of configurations: `fedreid sweep`.
 
-  python -m launchers.sweep --config=configs/fedpav.py:synthetic \
+  fedreid sweep fedpav:synthetic \
     --grid='optim.lr=0.01,0.05;rounds=10,20' --seeds=0,1,2 --workdir=DIR
-  python -m launchers.sweep --recipes=configs/fedpav.py,configs/dfh.py \
+  fedreid sweep --recipes=fedpav,dfh \
     --arg=smoke,rounds=4 --baseline=fedpav
-  python -m launchers.sweep --sweep=fedreidbench_batch [--arg=smoke]
+  fedreid sweep --sweep=fedreidbench_batch [--arg=smoke]
+  fedreid sweep dppt:paper,data.root=DIR \
+    --trials=regdb
 
 `local.epochs+rounds=(1,300),(5,60)` changes fields together. Every cell is a
 run in its own folder of the work directory. `table.csv` and `table.md` contain
-mean and standard deviation over seeds of all finished runs. The same command
-resumes a sweep; `--shard=0/2` and `--shard=1/2` split the cells of one work
-directory between two processes.
+mean and sample standard deviation over the finished runs of a cell: its seeds,
+and with `--trials=regdb` the ten trials of the data set, which are also the
+training and test images. `--trials='regdb:trial=1;regdb:trial=2'` takes two of
+them. The same command resumes a sweep; `--shard=0/2` and `--shard=1/2` split
+the runs of one work directory between two processes, and `--workers=2` trains
+two runs at a time, each on a GPU or on half of the cores. With `--baseline`
+runs of equal seeds are paired: the table has the mean of their differences, its
+standard error and the number of pairs.
 """
 
 import copy
@@ -33,6 +40,9 @@ _ARG = flags.DEFINE_string(
 )
 _GRID = flags.DEFINE_string('grid', None, 'KEY=VALUE,VALUE;KEY=VALUE,VALUE.')
 _SEEDS = flags.DEFINE_string('seeds', None, 'Seeds of every cell: 0,1,2.')
+_TRIALS = flags.DEFINE_string(
+  'trials', None, 'Data set with trials: one run each, in the same mean.'
+)
 _SHARD = flags.DEFINE_string('shard', '', 'I/N: run every N-th cell from I.')
 _BASELINE = flags.DEFINE_string(
   'baseline', None, 'Label or work directory of the baseline.'
@@ -62,6 +72,7 @@ def _sweep() -> grid.Sweep:
     'grid': _GRID.value and grid.parse(_GRID.value),
     'seeds': _SEEDS.value and grid.seeds(_SEEDS.value),
     'baseline': _BASELINE.value,
+    'trials': _TRIALS.value,
   }
   changed = {name: value for name, value in given.items() if value}
   return dataclasses.replace(sweep, **changed)
@@ -75,23 +86,28 @@ def main(argv: list[str]) -> None:
     if run.FLAGS.config:
       chosen = run.config()
       made = {chosen.name: functools.partial(copy.deepcopy, chosen)}
-      points = grid.cells(made, sweep.grid, sweep.seeds)
+      points = grid.cells(made, sweep)
     else:
       points = grid.of_sweep(sweep)
     name = Path(_SWEEP.value or points[0].config.name).stem
     folder = Path('runs', 'sweeps', name).absolute()
     if run.FLAGS.workdir:
       folder = run.workdir()
-    from fedreid_jax.sweeps import runner
+    from fedreid_jax.sweeps import cells, runner
     from fedreid_jax.training import loop
 
     runner.run(
-      [runner.make_cell(p.label, p.config, folder, p.facts) for p in points],
+      [
+        cells.make_cell(p.label, p.config, folder, p.facts, p.trial)
+        for p in points
+      ],
       folder / 'table',
-      functools.partial(loop.train, verbose=True),
+      functools.partial(loop.train, verbose=run.workers() == 1),
       title=sweep.about or points[0].config.name,
       shard=_SHARD.value,
+      num_workers=run.workers(),
       baseline=sweep.baseline,
     )
+    run.next_step(folder, 'visualize --workdir=DIR --what=curves')
 
   run.guarded(argv, body)

@@ -1,9 +1,9 @@
-"""Run a table of a paper: `python -m launchers.table --table=l2rw/table1`.
+"""Run a table of a paper: `fedreid table --table=l2rw/table1`.
 
-  python -m launchers.table --list                       # all tables and rows
-  python -m launchers.table --table=dfh/table1 --preset=smoke
-  python -m launchers.table --table=dfh/table1 --only=DFH --seeds=0,1,2
-  python -m launchers.table --table=dfh/table1 --preset=paper --root=DIR \
+  fedreid table --list                       # all tables and rows
+  fedreid table --table=dfh/table1 --preset=smoke
+  fedreid table --table=dfh/table1 --only=DFH --seeds=0,1,2
+  fedreid table --table=dfh/table1 --preset=paper --root=DIR \
     --set=model.pretrained=resnet50.safetensors
 
 The preset `synthetic` (the default; `smoke` is a reduced version) runs the
@@ -80,6 +80,20 @@ def _rows(table: declare.Table) -> list[tuple[str, Any]]:
   return found
 
 
+def _cells(rows: list[tuple[str, Any]], folder: Path) -> list[Any]:
+  """Returns a cell per run, with folders in place of the labels of rows."""
+  from fedreid_jax.sweeps.cells import make_cell
+
+  folders: dict[tuple[str, int], Path] = {}
+  found = []
+  for label, config in rows:
+    start = folders.get((config.start_from, config.seed))
+    config.start_from = str(start or config.start_from)
+    found.append(make_cell(label, config, folder, {}))
+    folders.setdefault((label, config.seed), found[-1].workdir)
+  return found
+
+
 def main(argv: list[str]) -> None:
   """Runs the rows of a table and prints it."""
 
@@ -107,11 +121,12 @@ def main(argv: list[str]) -> None:
     from fedreid_jax.training import loop
 
     runner.run(
-      [runner.make_cell(label, config, folder, {}) for label, config in rows],
+      _cells(rows, folder),
       folder / re.sub(r'[^\w/.+-]+', '_', words),
-      functools.partial(loop.train, verbose=True),
+      functools.partial(loop.train, verbose=run.workers() == 1),
       title=_title(table),
       shard=_SHARD.value,
+      num_workers=run.workers(),
       baseline=table.baseline,
       annotate=lambda lines: declare.annotate(table, _PRESET.value, lines),
     )

@@ -1,4 +1,15 @@
-"""Train or resume: `python -m launchers.main --config=FILE[:PRESET]`."""
+"""Train or resume a run: `fedreid train RECIPE[:PRESET,FIELD=VALUE...]`.
+
+  fedreid train dfh:smoke                     # seconds, to see that it works
+  fedreid train fedpav --workdir=runs/first   # the same command resumes
+  fedreid train dfh --config.rounds=40 --config.optim.lr=0.02
+  fedreid train dfh:paper --config.data.root=DIR --dry_run
+
+`--dry_run` prints the configuration, the clients, the parameters, what a round
+sends, computes and needs of memory, and the files of the run, and trains
+nothing. `python -m launchers.main --config=configs/dfh.py` is the same command
+in a checkout.
+"""
 
 from absl import flags
 
@@ -7,6 +18,9 @@ from fedreid_jax.cli import run
 _RESTART = flags.DEFINE_bool(
   'restart', False, 'Delete the files of an earlier run in the work directory.'
 )
+_DRY_RUN = flags.DEFINE_bool(
+  'dry_run', False, 'Print what a run does and needs, and do not train.'
+)
 
 
 def main(argv: list[str]) -> None:
@@ -14,8 +28,15 @@ def main(argv: list[str]) -> None:
 
   def body():
     chosen, workdir = run.config(), run.workdir()
+    if _DRY_RUN.value:
+      from fedreid_jax.training import dry_run
+
+      for line in dry_run.lines(chosen, workdir):
+        print(line, flush=True)
+      return
     from fedreid_jax.training import loop
 
     loop.train(chosen, workdir, _RESTART.value, verbose=True)
+    run.next_step(workdir, 'evaluate --workdir=DIR --checkpoint=best')
 
   run.guarded(argv, body)

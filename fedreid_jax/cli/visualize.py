@@ -1,15 +1,19 @@
-"""Draw runs: `python -m launchers.visualize --workdir=DIR --what=PICTURE`.
+"""Draw runs: `fedreid visualize --workdir=DIR --what=PICTURE`.
 
-  tsne       features of domains, and features hallucinated by DFH
+  tsne       three persons of every training domain in the plane, with features
+             hallucinated by DFH or a variant of it, one panel per run
   ranked     queries and the ten images nearest to each
   cmc        cumulative match curves, one line per run
-  curves     metrics over the rounds, one line per run
+  curves     metrics over the rounds, one line per run; of a sweep one line per
+             row of its table, with a band over the seeds
   distances  within and between identities, one panel per run
   persons    some persons' features in both modalities, one panel per run
+  sweep      metrics over the values of the fields of a sweep
 
-Several runs are given as `--workdir=DIR,DIR`. The picture is WORKDIR/WHAT.png
-of the first run, or `--out=FILE.png` (.pdf, .svg). The command needs
-fedreid_jax[viz].
+Several runs are given as `--workdir=DIR,DIR`; `sweep` and `curves` take the
+work directory of one sweep (`fedreid sweep`), finished or not. The picture is
+WORKDIR/WHAT.png of the first directory, or `--out=FILE.png` (.pdf, .svg). The
+command needs fedreid_jax[viz].
 """
 
 from collections.abc import Sequence
@@ -20,11 +24,16 @@ from absl import flags
 from fedreid_jax import errors
 from fedreid_jax.cli import run
 
-ONE = ('tsne', 'ranked')  # pictures of one run
-WHAT = (*ONE, 'cmc', 'curves', 'distances', 'persons')
+ONE = ('ranked', 'sweep')  # pictures of one work directory
+WHAT = (*ONE, 'tsne', 'cmc', 'curves', 'distances', 'persons')
 _WHAT = flags.DEFINE_enum('what', None, WHAT, 'Kind of picture.')
 _TARGET = flags.DEFINE_string(
-  'target', '', 'Test to show (default: the first; curves: the mean).'
+  'target',
+  '',
+  'Test to show (default: the first; curves: the mean; sweep: all).',
+)
+_SOURCE = flags.DEFINE_string(
+  'source', '', 'tsne: client whose features are transformed (default: first).'
 )
 _MODEL = flags.DEFINE_string(
   'model', '', "'cluster:I' or 'client:NAME' (default: the server's model)."
@@ -58,19 +67,31 @@ def main(argv: list[str]) -> None:
       raise errors.ConfigError(
         f'{len(folders)} runs', '--workdir', f'{_WHAT.value} shows one'
       )
-    configs = [run.saved_config(folder, _SET.value) for folder in folders]
     out = Path(_OUT.value or folders[0] / f'{_WHAT.value}.png').expanduser()
     from fedreid_jax.figures import canvas
 
     canvas.check(out)
-    canvas.save(_figure(folders, configs, canvas.labels(configs, folders)), out)
+    canvas.save(_figure(folders), out)
     print(out)
 
   run.guarded(argv, body)
 
 
-def _figure(folders: Sequence[Path], configs: Sequence, labels: list[str]):
+def _figure(folders: Sequence[Path]):
+  from fedreid_jax.figures import curves, swept
+  from fedreid_jax.sweeps import table as files
+
+  table = folders[0] / 'table'
+  if _WHAT.value == 'sweep':
+    return swept.draw(files.read(table), _TARGET.value, _MODEL.value)
+  if _WHAT.value == 'curves' and len(folders) == 1 and files.exists(table):
+    return curves.draw(files.finished(table), _TARGET.value)
+  return _of_runs(folders)
+
+
+def _of_runs(folders: Sequence[Path]):
   from fedreid_jax.figures import (
+    canvas,
     cmc,
     curves,
     distances,
@@ -80,6 +101,8 @@ def _figure(folders: Sequence[Path], configs: Sequence, labels: list[str]):
   )
   from fedreid_jax.training import loaded_run, recorder
 
+  configs = [run.saved_config(folder, _SET.value) for folder in folders]
+  labels = canvas.labels(configs, folders)
   target, seed = _TARGET.value, _SEED.value
   if _WHAT.value == 'curves':
     results = [recorder.read_object(f / 'results.json') for f in folders]
@@ -88,11 +111,11 @@ def _figure(folders: Sequence[Path], configs: Sequence, labels: list[str]):
     loaded_run.load(config, folder, _CHECKPOINT.value, _MODEL.value)
     for config, folder in zip(configs, folders, strict=True)
   ]
-  if _WHAT.value == 'tsne':
-    return tsne.draw(runs[0], labels[0], seed)
   if _WHAT.value == 'ranked':
     return ranked.draw(runs[0], labels[0], target, seed=seed)
   named = list(zip(labels, runs, strict=True))
+  if _WHAT.value == 'tsne':
+    return tsne.draw(named, _SOURCE.value, seed)
   if _WHAT.value == 'cmc':
     return cmc.draw(named, target)
   picture = persons if _WHAT.value == 'persons' else distances

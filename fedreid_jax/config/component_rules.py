@@ -69,6 +69,16 @@ def _embeds_at_server(component: str, c: Any) -> Iterator[Rule]:
   yield from _needs_public(component, c)
 
 
+def _caj(c: Any) -> Iterator[Rule]:
+  yield (
+    c.local.sampler != 'pk_caj',
+    'local.sampler',
+    f'caj compares the three parts of a batch of pk_caj, not of '
+    f'{c.local.sampler}',
+    'use configs/caj.py',
+  )
+
+
 def _cdw(c: Any) -> Iterator[Rule]:
   if c.cdw.batch == 'public':
     yield from _needs_public('cdw.batch=public', c)
@@ -124,6 +134,7 @@ def _local_expert(c: Any) -> Iterator[Rule]:
 
 
 COMPONENTS: Mapping[str, Callable[[Any], Iterator[Rule]]] = {
+  'caj': _caj,
   'cdw': _cdw,
   'client_clustering': functools.partial(
     _embeds_at_server, 'client_clustering'

@@ -1,4 +1,4 @@
-"""Recipes times a grid of fields times seeds, as validated configurations."""
+"""Recipes times fields, trials and seeds, as validated configurations."""
 
 import ast
 import dataclasses
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedreid_jax import errors
-from fedreid_jax.config import parsing, recipes, validation
+from fedreid_jax.config import parsing, recipes, trials, validation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +24,8 @@ class Sweep:
     arg: `PRESET[,key=value...]` of every recipe.
     seeds: seeds of every cell.
     baseline: label or work directory with which the others are compared.
+    trials: trials of a data set as in `trials.parse`, one run each; the results
+      of a cell are means over them.
   """
 
   about: str
@@ -32,21 +34,30 @@ class Sweep:
   arg: str = 'synthetic'
   seeds: Sequence[int] = (0, 1, 2)
   baseline: str = ''
+  trials: str = ''
 
 
 class Point(NamedTuple):
-  """One cell of a sweep: its label, its grid fields as text, its config."""
+  """One run of a sweep.
+
+  Attributes:
+    label: name of its cell; the results of runs of a label are averaged.
+    facts: fields of the grid, as text.
+    config: validated configuration.
+    trial: trial of a data set, '' if there are none.
+  """
 
   label: str
   facts: dict[str, str]
   config: Any
+  trial: str = ''
 
 
 def of_sweep(sweep: Sweep) -> list[Point]:
-  """Returns the validated cells of a sweep.
+  """Returns the validated runs of a sweep.
 
   Raises:
-    ConfigError: if a cell is not valid.
+    ConfigError: if a run is not valid.
   """
   makes: dict[str, Callable[[], Any]] = {}
   for spec in sweep.recipes:
@@ -57,32 +68,38 @@ def of_sweep(sweep: Sweep) -> list[Point]:
         f'{label} is given twice', 'recipes', 'give each recipe once'
       )
     makes[label] = functools.partial(recipes.recipe, spec, sweep.arg)
-  return cells(makes, sweep.grid, sweep.seeds)
+  return cells(makes, sweep)
 
 
-def cells(
-  makes: Mapping[str, Callable[[], Any]],
-  grid: Mapping[str, Sequence[Any]],
-  seeds: Sequence[int],
-) -> list[Point]:
-  """Returns all combinations of configurations, grid points and seeds.
+def cells(makes: Mapping[str, Callable[[], Any]], sweep: Sweep) -> list[Point]:
+  """Returns all combinations of configurations, fields, trials and seeds.
 
   Args:
     makes: functions that return a new configuration, by label.
-    grid: as in `Sweep`.
-    seeds: seeds of every cell.
+    sweep: sweep, whose recipes are not used.
 
   Raises:
-    ConfigError: if a cell is not valid.
+    ConfigError: if a run is not valid.
   """
   found = []
-  for (name, make), facts, seed in itertools.product(
-    makes.items(), list(points(grid)), seeds
+  for (name, make), facts, trial, seed in itertools.product(
+    makes.items(),
+    list(points(sweep.grid)),
+    trials.parse(sweep.trials) or [''],
+    sweep.seeds,
   ):
     pairs = [f'{key}={value}' for key, value in facts.items()]
     config = parsing.change(make(), [*pairs, f'seed={seed}'])
+    if trial:
+      if facts.keys() & {*trials.FIELDS}:
+        raise errors.ConfigError(
+          f'the grid and {trials.FLAG} change the same field',
+          ', '.join(trials.FIELDS),
+          'leave it out of one of them',
+        )
+      config = trials.change(config, trial)
     label = ' '.join((name, *pairs))
-    found.append(Point(label, facts, validation.validate(config)))
+    found.append(Point(label, facts, validation.validate(config), trial))
   return found
 
 

@@ -48,9 +48,7 @@ def load_config(
   """
   path, colon, arguments = os.fspath(recipe).partition(':')
   if recipes.find(path) is None:
-    raise errors.ConfigError(
-      f'no file {path}', 'recipe', f'recipes are {", ".join(recipes.names())}'
-    )
+    raise recipes.missing(path)
   config = recipes.recipe(f'{path}{colon}{arguments}', '')
   named = parsing.flatten(dict(overrides or {}))
   own = parsing.flatten(fields)
@@ -103,6 +101,7 @@ def change(config: Any, values: Mapping[str, Any]) -> Any:
       raise errors.ConfigError('unknown field', name, hint)
     try:
       config.update_from_flattened_dict({name: parsing.as_tuples(value)})
+      parsing.note_written(config, name)
     except (TypeError, ValueError, OverflowError) as error:
       raise errors.ConfigError(
         f'{value!r}: {error}', name, 'give a value of its type'

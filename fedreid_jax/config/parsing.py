@@ -7,6 +7,7 @@ One parser reads the overrides of `--config.FIELD=VALUE`, of
 import ast
 import contextlib
 import difflib
+import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_origin
 
@@ -30,6 +31,21 @@ def flatten(config: Any, prefix: str = '') -> dict[str, Any]:
     else:
       flat[prefix + key] = value
   return flat
+
+
+def changed(config: Any) -> dict[str, Any]:
+  """Returns the fields that differ from their defaults, in order of names."""
+  usual = _defaults()
+  return {
+    name: value
+    for name, value in sorted(flatten(config).items())
+    if name not in usual or usual[name] != value
+  }
+
+
+@functools.cache
+def _defaults() -> dict[str, Any]:
+  return flatten(schema.default())
 
 
 def hint(name: str, known: Collection[str]) -> str:
@@ -73,6 +89,29 @@ def split(text: str, mark: str) -> list[str]:
   return parts
 
 
+class UnknownChoiceError(errors.ConfigError):
+  """A preset or an option that a recipe does not have.
+
+  Attributes:
+    presets: of the recipe.
+    choices: of its own options.
+  """
+
+  def __init__(
+    self,
+    kind: str,
+    value: str,
+    presets: Mapping[str, Preset],
+    choices: Mapping[str, Sequence[str]],
+  ):
+    self.presets, self.choices = presets, choices
+    known = presets if kind == 'preset' else choices[kind]
+    fix = errors.one_of(value, known)
+    if kind == 'preset' and value in renamed.PRESETS and 'photos' in known:
+      fix = f'renamed to {renamed.PRESETS[value]}'
+    super().__init__(f'unknown {kind} {value!r}', '--config', fix)
+
+
 class Argument(NamedTuple):
   """The parsed text after the colon of `--config`.
 
@@ -108,7 +147,7 @@ def argument(
     **choices: choices of the recipe's own options; the first is the default.
 
   Raises:
-    ConfigError: if a preset or choice is unknown.
+    UnknownChoiceError: if a preset or choice is unknown.
   """
   rest, chosen = [], {name: own[0] for name, own in choices.items()}
   # Fields of a group have a dot, so `noise.beta=` is not the option `noise=`.
@@ -124,9 +163,7 @@ def argument(
     *((name, value, choices[name]) for name, value in chosen.items()),
   ):
     if value not in own:
-      raise errors.ConfigError(
-        f'unknown {name} {value!r}', '--config', f'one of {", ".join(own)}'
-      )
+      raise UnknownChoiceError(name, value, presets, choices)
   return Argument(preset, chosen, presets[preset], pairs)
 
 
@@ -168,7 +205,26 @@ def change(config: Any, pairs: Sequence[str], where: str = '--config') -> Any:
         f'unknown field {key!r}', where, hint(key, known)
       )
     assign(config, key, known[key], _value(text, known[key].kind))
+    note_written(config, key)
   return schema.complete(config)
+
+
+def note_written(config: Any, name: str) -> None:
+  """Allows a conversion of colour images that a user has written.
+
+  The conversion is refused where a preset or a recipe has set it.
+
+  Args:
+    config: configuration that is changed.
+    name: field that has been set.
+  """
+  data = config.data
+  kind = {
+    'data.channels': 'grey' if data.channels == 'grey' else '',
+    'data.invert': 'inverted' if data.invert else '',
+  }.get(name)
+  if kind and kind not in data.colour_as:
+    data.colour_as = (*data.colour_as, kind)
 
 
 def check(name: str, field: options.Field, value: Any) -> None:

@@ -39,8 +39,23 @@ def smoke(c: Any) -> None:
   c.evaluation.every = 2
 
 
-def folder(c: Any) -> None:
-  """Reads a tree domain/identity/image; the values are for Omniglot."""
+def photos(c: Any) -> None:
+  """Reads photographs of one's own and tests on the last domain.
+
+  A single data set is tested on a quarter of its persons. A tenth of the
+  persons of every client choose the best round.
+  """
+  c.data.source = 'folder'
+  c.data.height, c.data.width = 128, 64
+  c.data.camera_pattern, c.data.query = 'auto', 'random'
+  c.data.held_out, c.evaluation.validation = 0.25, 0.1
+  c.model.name = 'convnet'
+  c.augment.pad = 8
+  _halve_rate(c)
+
+
+def omniglot(c: Any) -> None:
+  """Reads alphabets/characters/drawings of Omniglot: grey and inverted."""
   c.data.source = 'folder'
   c.data.sources = ()
   c.data.targets = ('Greek',)
@@ -214,7 +229,8 @@ def _evaluate_local_models(c: Any) -> None:
 FEDERATED = {
   'synthetic': synthetic,
   'smoke': smoke,
-  'folder': folder,
+  'photos': photos,
+  'omniglot': omniglot,
   'nine': nine_with_local_models,
   'paper': nine_data_sets,
   'trial': trial,
@@ -227,7 +243,8 @@ PRETRAINING = {'synthetic': another_world, 'smoke': few_of_another_world}
 PUBLIC = {
   'synthetic': 'park',
   'smoke': 'park',
-  'folder': '',
+  'photos': '',
+  'omniglot': '',
   'nine': 'depot:identities=24,shots=2',
   'paper': 'cuhk02:split=public',
   'trial': 'depot',

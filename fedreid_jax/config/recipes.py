@@ -2,7 +2,9 @@
 
 import functools
 import importlib.util
+import inspect
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from fedreid_jax import errors
-from fedreid_jax.config import renamed, schema
+from fedreid_jax.config import parsing, renamed, schema
 
 SWEEPS = Path(__file__).parent / 'sweeps'
 
@@ -54,6 +56,28 @@ def _load(file: str) -> ModuleType:
 def names() -> list[str]:
   """Returns the names of the recipes, sorted."""
   return sorted(path.stem for path in folder().glob('[a-z]*.py'))
+
+
+def missing(file: str) -> errors.ConfigError:
+  """Returns the error for a recipe that does not exist."""
+  near = errors.one_of(Path(file).stem, names())
+  return errors.ConfigError(f'no file {file}', '--config', near)
+
+
+def about(file: str) -> str:
+  """Returns the first line of the docstring of a recipe."""
+  return (inspect.getdoc(_load(file)) or '').partition('\n')[0]
+
+
+def choices(
+  file: str,
+) -> tuple[Mapping[str, parsing.Preset], Mapping[str, Sequence[str]]]:
+  """Returns the presets of a recipe and the choices of its own options."""
+  try:
+    call(file, 'get_config', '?')  # a preset that no recipe has
+  except parsing.UnknownChoiceError as error:
+    return error.presets, error.choices
+  return {}, {}
 
 
 def call(file: str, function: str, *args: Any) -> Any:

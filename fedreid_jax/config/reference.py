@@ -1,6 +1,7 @@
 """The table of all fields: `python -m fedreid_jax.config.reference > FILE`.
 
-`docs/options.md` is its output. `--help` prints the same fields as plain text.
+`docs/options.md` is its output. `fedreid list fields` prints the same fields as
+plain text.
 """
 
 import inspect
@@ -36,12 +37,12 @@ def markdown() -> str:
   return '\n'.join(parts)
 
 
-def text() -> str:
+def entries() -> list[str]:
   """Returns all fields as plain text, two lines per field."""
-  return '\n'.join(
+  return [
     f'  {name} = {field.default!r} ({field.allowed()})\n      {field.meaning}'
     for name, field in schema.fields().items()
-  )
+  ]
 
 
 if __name__ == '__main__':

@@ -1,7 +1,8 @@
 """Names of the first edition and their present names.
 
-The use of a renamed field, value, component or table is an error with the new
-name. Only the saved configuration of a run of the first edition is translated.
+The use of a renamed field, value, component, preset or table is an error with
+the new name, or with both where a preset was divided. Only the saved
+configuration of a run of the first edition is translated.
 """
 
 from collections.abc import Mapping
@@ -36,6 +37,9 @@ VALUES: Mapping[str, Mapping[str, str]] = {
 COMPONENTS: Mapping[str, str] = {
   'cc': 'client_clustering',
   'expert': 'local_expert',
+}
+PRESETS: Mapping[str, str] = {
+  'folder': 'photos for photographs of your own, or omniglot',
 }
 TABLES: Mapping[str, str] = {
   'p0': 'dfh',

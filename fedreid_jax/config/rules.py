@@ -36,6 +36,12 @@ def _run(c: Any) -> Iterator[Rule]:
     f'width {c.execution.width} is not deterministic',
     'set execution.deterministic=False',
   )
+  yield (
+    len({*c.track}) < len(c.track),
+    'track',
+    'a tracker is listed twice',
+    'list each once',
+  )
 
 
 def _data(c: Any) -> Iterator[Rule]:
@@ -116,6 +122,12 @@ def _training(c: Any) -> Iterator[Rule]:
 
 def _evaluation(c: Any) -> Iterator[Rule]:
   yield not c.evaluation.ranks, 'evaluation.ranks', 'no ranks', 'give (1,)'
+  yield (
+    bool(c.evaluation.validation) and c.data.task == 'classification',
+    'evaluation.validation',
+    'held-out identities have no class',
+    'set it to 0',
+  )
   yield (
     c.evaluation.ensemble and 'standalone' not in c.components,
     'evaluation.ensemble',

@@ -3,15 +3,22 @@
 from collections.abc import Sequence
 from typing import Any
 
-from fedreid_jax import errors
+from fedreid_jax import algorithms, errors
 from fedreid_jax.config import parsing, renamed, schema
+from fedreid_jax.core import plugins
+
+# Fields that earlier runs of this edition have not saved; their defaults are
+# what those runs did.
+LATER = 'data.colour_as', 'data.held_out', 'evaluation.validation'
 
 
 def from_json(saved: dict[str, Any], changes: Sequence[str], where: str) -> Any:
   """Returns the configuration of a saved run after changes of fields.
 
   Fields of a run of the first edition get their present names, and fields that
-  did not exist then get their defaults.
+  did not exist then get their defaults. A later run may lack the fields `LATER`
+  and the options of methods that did not exist then. No run has the fields of
+  `schema.reporting`.
 
   Args:
     saved: content of config.json.
@@ -33,9 +40,12 @@ def from_json(saved: dict[str, Any], changes: Sequence[str], where: str) -> Any:
   for name in schema.PLUGGED:
     if name in flat:
       _restore(config, name, flat, where)
-  known = parsing.declarations(config)
+  known, aside = parsing.declarations(config), schema.reporting()
   for what, keys in (
-    ('has no', set() if old else known.keys() - flat.keys()),
+    (
+      'has no',
+      set() if old else _missing(known.keys() - flat.keys() - aside, flat),
+    ),
     ('has an unknown', flat.keys() - known.keys()),
   ):
     if keys:
@@ -46,7 +56,23 @@ def from_json(saved: dict[str, Any], changes: Sequence[str], where: str) -> Any:
       )
   for name in flat:
     _restore(config, name, flat, where)
+  if 'data.colour_as' not in flat:
+    # Nothing was refused then: what the run did to colours was allowed.
+    parsing.note_written(config, 'data.channels')
+    parsing.note_written(config, 'data.invert')
   return parsing.change(config, changes, '--set')
+
+
+def _missing(absent: set[str], flat: dict[str, Any]) -> set[str]:
+  """Returns the absent fields without which a run cannot be described."""
+  saved = {name.partition('.')[0] for name in flat}
+  unused = {*plugins.available(algorithms)} - saved
+  unused -= {*flat.get('components', ())}
+  return {
+    name
+    for name in absent
+    if name not in LATER and name.partition('.')[0] not in unused
+  }
 
 
 def _restore(config: Any, name: str, flat: dict[str, Any], where: str) -> None:

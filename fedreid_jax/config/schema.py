@@ -99,6 +99,26 @@ def fields(named: Sequence[Named] = ()) -> dict[str, options.Field]:
   }
 
 
+def reporting() -> frozenset[str]:
+  """Returns the names of the fields that change no result of a run."""
+  return frozenset(n for n, field in fields().items() if field.reporting)
+
+
+def identity(config: Any) -> Any:
+  """Returns a copy of a configuration without the fields of `reporting`.
+
+  Two configurations with equal copies are of the same run.
+  """
+  kept = config.copy_and_resolve_references()
+  with kept.unlocked():
+    for name in reporting():
+      group, _, field = name.rpartition('.')
+      values = kept[group] if group else kept
+      if field in values:
+        del values[field]
+  return kept
+
+
 def plug_ins(config: Any) -> tuple[Named, ...]:
   """Returns the plug-ins that a configuration names, with their kinds.
 

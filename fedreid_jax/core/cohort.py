@@ -86,7 +86,9 @@ def assign_lanes(
   return assigned.reshape(-1)
 
 
-def pass_plan(client: ClientData, seed: int, batch: int) -> Plan:
+def pass_plan(
+  client: ClientData, seed: int, batch: int, modality: int | None = None
+) -> Plan:
   """Returns the batches of a pass over all of a client's images, `[P, B]`.
 
   The order is one random permutation for the whole run, so that every batch is
@@ -97,10 +99,15 @@ def pass_plan(client: ClientData, seed: int, batch: int) -> Plan:
     client: data of the client.
     seed: seed of the run.
     batch: `B`, the largest number of images in a batch.
+    modality: of the images of the pass, None for all; a client without such
+      images has one batch without images.
   """
-  num = client.num_images
+  images = np.arange(client.num_images)
+  if modality is not None:
+    images = np.flatnonzero(client.modalities == modality)
+  num_batches = max(1, -(-len(images) // batch))
   rng = prng.host(seed, prng.Stream.PASS, 0, prng.client_uid(client.name))
-  parts = np.array_split(rng.permutation(num), -(-num // batch))
+  parts = np.array_split(images[rng.permutation(len(images))], num_batches)
   rows = np.zeros((len(parts), batch), np.int32)
   valid = np.zeros((len(parts), batch), bool)
   for i, part in enumerate(parts):
@@ -118,6 +125,7 @@ def make_tasks(
   pass_shape: tuple[int, int],
   groups: np.ndarray,
   round_: int,
+  seed: int,
 ) -> types.ClientTask:
   """Returns the tasks of all lanes. Every field has a leading axis for lanes.
 
@@ -131,6 +139,7 @@ def make_tasks(
     pass_shape: `(P, B')` of the longest pass.
     groups: group of every client, `[N]`.
     round_: global round.
+    seed: seed of the run.
   """
   size = len(lanes)
   rows = np.zeros((size, *shape), np.int32)
@@ -158,6 +167,7 @@ def make_tasks(
   return types.ClientTask(
     index=lanes.astype(np.int32),
     uid=column([prng.client_uid(c.name) for c in clients], np.uint32),
+    seed=np.tile(prng.data(seed), (size, 1)),
     group=column(groups, np.int32),
     num_examples=column(images, np.float32),
     num_identities=column([c.num_identities for c in clients], np.int32),

@@ -43,17 +43,17 @@ class Compiled(NamedTuple):
       every client's augmented images at its group's model with its personal
       parameters.
     no_moments: `(models [G, ...], own) -> moments` of no images, of one client.
-    aggregate: `(server, uploads, drawn, round, public) -> (server, log)`.
+    aggregate: `(server, uploads, drawn, round, public, seed) -> (server, log)`.
     receive: `(server, uploads) -> server`.
   """
 
   begin: Callable[..., Any]
-  train: Callable[..., Any]
+  train: jax.stages.Wrapped
   measure: Callable[..., Any]
   data_pass: Callable[..., Any]
   end: Callable[..., Any]
   end_untrained: Callable[..., Any]
-  whole: Callable[..., Any]
+  whole: jax.stages.Wrapped
   prepare: Callable[..., Any]
   moments: Callable[..., batch_stats.Layers]
   no_moments: Callable[..., batch_stats.Layers]
@@ -98,7 +98,7 @@ def _over_lanes(
   width: int,
   fn: Callable[..., Any],
   donate: bool = False,
-) -> Callable[..., Any]:
+) -> jax.stages.Wrapped:
   """Returns a function of a round, `(server, round, table, tree, tasks)`.
 
   Args:
@@ -149,9 +149,10 @@ def _on_server(
     drawn: Array,
     round_: Array,
     public: Array,
+    seed: Array,
   ) -> Any:
     uploads, drawn = canonical((uploads, drawn))
-    return algorithm.aggregate(server, uploads, drawn, round_, public)
+    return algorithm.aggregate(server, uploads, drawn, round_, public, seed)
 
   def receive(
     server: types.ServerState, uploads: types.Upload

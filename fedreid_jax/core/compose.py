@@ -30,14 +30,16 @@ class Algorithm(NamedTuple):
     shared: regular expression of the shared parameters.
     program: the local round of one client.
     clustered: whether the server keeps several models.
-    init_server: `(variables, sizes, public) -> ServerState`; sizes are the
-      numbers of images of each client, float32 `[N]`.
-    init_client: `(uid, pretrained variables) -> ClientState` of one client.
+    init_server: `(variables, sizes, public, seed) -> ServerState`; sizes are
+      the numbers of images of each client, float32 `[N]`, and the seed is
+      `prng.data` of that of the run.
+    init_client: `(uid, pretrained variables, seed) -> ClientState` of one
+      client.
     messages: `(ServerState) -> messages` broadcast to every client, by name.
     receive: `(ServerState, uploads) -> ServerState`, after the data pass before
       round 0.
-    aggregate: `(ServerState, uploads, drawn, round, public) -> (ServerState,
-      log)`.
+    aggregate: `(ServerState, uploads, drawn, round, public, seed) ->
+      (ServerState, log)`.
     prepares: whether clients run a data pass before round 0.
   """
 
@@ -46,7 +48,7 @@ class Algorithm(NamedTuple):
   program: local_training.Program
   clustered: bool
   init_server: Callable[..., types.ServerState]
-  init_client: Callable[[Array, Flat], types.ClientState]
+  init_client: Callable[[Array, Flat, Array], types.ClientState]
   messages: Callable[[types.ServerState], dict[str, Tree]]
   receive: Callable[..., types.ServerState]
   aggregate: Callable[..., tuple[types.ServerState, server_round.Log]]

@@ -35,7 +35,7 @@ def fold(
     augment: whether images have the training transform instead of the test
       transform.
   """
-  base = prng.client(settings.seed, Stream.PASS, 0, task.uid)
+  base = prng.of_task(task, Stream.PASS, 0)
 
   def one(i: Array, value: _T) -> _T:
     # Without the barrier XLA would treat a pass of a single batch as constant,

@@ -19,6 +19,7 @@ def server(
   variables: Flat,
   sizes: Array,
   public: Array,
+  seed: Array,
 ) -> types.ServerState:
   """Returns the state of the server.
 
@@ -29,6 +30,7 @@ def server(
     variables: variables of the model.
     sizes: number of images of each client, float32 `[N]`.
     public: images of the public set.
+    seed: `prng.data` of the run's seed.
   """
   num_clients = sizes.shape[0]
   leaves, _ = param_filter.split(variables, settings.shared)
@@ -36,7 +38,7 @@ def server(
   shared = {
     n: jnp.broadcast_to(x, (num_groups, *x.shape)) for n, x in leaves.items()
   }
-  base = prng.key(settings.seed, Stream.SERVER_INIT)
+  base = prng.key(seed, Stream.SERVER_INIT)
   states = {
     c.name: c.server.init(
       contexts.ServerInitCtx(
@@ -59,6 +61,7 @@ def client(
   components: Sequence[Component],
   uid: Array,
   pretrained: Flat,
+  seed: Array,
 ) -> types.ClientState:
   """Returns the state of one client.
 
@@ -67,8 +70,9 @@ def client(
     components: components of the method.
     uid: hash of the client's name.
     pretrained: variables that replace the client's own random values.
+    seed: `prng.data` of the run's seed.
   """
-  key = prng.client(settings.seed, Stream.CLASSIFIER, 0, uid)
+  key = prng.client(seed, Stream.CLASSIFIER, 0, uid)
   variables = settings.model.init(key) | pretrained
   _, personal = param_filter.split(variables, settings.shared)
   states = {

@@ -70,7 +70,7 @@ def make(
 ) -> Program:
   """Builds the local round of a method from its components."""
   hooks = {c.name: c.client for c in components if c.client}
-  wire = _Wire(settings, components)
+  wire = _Wire(components)
   has_data_pass = any(h.data_pass for h in hooks.values())
   return Program(
     begin=functools.partial(_begin, settings, hooks, wire),
@@ -86,10 +86,7 @@ def make(
 class _Wire:
   """Both directions of the components' transport, with their keys."""
 
-  def __init__(
-    self, settings: Settings, components: tuple[component.Component, ...]
-  ):
-    self._seed = settings.seed
+  def __init__(self, components: tuple[component.Component, ...]):
     self._transports = [
       (c.name, c.transport) for c in components if c.transport
     ]
@@ -102,7 +99,7 @@ class _Wire:
     task: types.ClientTask,
   ) -> Array:
     """Returns the key of a component, client and round."""
-    base = prng.client(self._seed, stream, broadcast.round, task.uid)
+    base = prng.of_task(task, stream, broadcast.round)
     return jax.random.fold_in(base, prng.component_uid(name))
 
   def download(

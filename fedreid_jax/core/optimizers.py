@@ -189,6 +189,20 @@ def effective_steps(
   return jax.lax.fori_loop(0, num_steps, step, (zero, zero))[0]
 
 
+def bound_to_rounds(config: Any) -> str:
+  """Returns why a longer run would have had other rates, '' if it would not.
+
+  Args:
+    config: fields `schedule` and `milestones`.
+  """
+  if config.schedule == 'cosine':
+    return "optim.schedule='cosine' reaches zero in the last round"
+  parts = [m for m in config.milestones if m < 1]
+  if config.schedule == 'step' and parts:
+    return f'optim.milestones has fractions of the rounds, {parts[0]}'
+  return ''
+
+
 def schedule(config: Any, rounds: int) -> Callable[[Array], Array]:
   """Builds the learning rate as a function of the global round.
 

@@ -41,9 +41,19 @@ class Regex(NamedTuple):
 
   Attributes:
     groups: minimum number of groups in it.
+    words: values that are no regular expressions.
   """
 
   groups: int = 0
+  words: tuple[str, ...] = ()
+
+
+class Reporting(NamedTuple):
+  """Marks a field that changes where results go and no result.
+
+  It does not belong to what makes two runs the same: it is not written to
+  `config.json`, and a run may be resumed with another value.
+  """
 
 
 class Field(NamedTuple):
@@ -57,6 +67,7 @@ class Field(NamedTuple):
     range: range of its numbers, or None.
     regex: marker of a regular expression, or None.
     plugin: kind of the plug-ins that it may name, or None.
+    reporting: whether it is marked with `Reporting`.
   """
 
   name: str
@@ -66,6 +77,7 @@ class Field(NamedTuple):
   range: Range | None
   regex: Regex | None
   plugin: Plugin | None = None
+  reporting: bool = False
 
   def element(self) -> Any:
     """Returns the type of the elements of a tuple, else the field's type."""
@@ -131,6 +143,7 @@ def _field(one: dataclasses.Field[Any], hint: Any) -> Field:
     next((extra for extra in extras if isinstance(extra, Range)), None),
     next((extra for extra in extras if isinstance(extra, Regex)), None),
     next((extra for extra in extras if isinstance(extra, Plugin)), None),
+    any(isinstance(extra, Reporting) for extra in extras),
   )
 
 
@@ -178,18 +191,19 @@ def _check(where: str, field: Field, kind: Any, value: Any) -> None:
       raise errors.ConfigError(
         f'unknown choice {value!r}',
         where,
-        f'one of {", ".join(choice or repr(choice) for choice in choices)}',
+        errors.one_of(value, [choice or repr(choice) for choice in choices]),
       )
   else:
     _check_type(where, kind, value)
     if kind in (int, float):
       _check_number(where, field.range, value)
-    elif field.regex and Pattern(value, where).groups < field.regex.groups:
-      raise errors.ConfigError(
-        f'{value!r} has no group',
-        where,
-        'put parentheses around the part to extract',
-      )
+    elif field.regex and value not in field.regex.words:
+      if Pattern(value, where).groups < field.regex.groups:
+        raise errors.ConfigError(
+          f'{value!r} has no group',
+          where,
+          'put parentheses around the part to extract',
+        )
 
 
 def _parts(where: str, field: Field, value: Any) -> tuple[Any, ...]:

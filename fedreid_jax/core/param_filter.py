@@ -1,5 +1,8 @@
 """Flat dicts of variables: shared, personal and trainable ones."""
 
+import hashlib
+
+import numpy as np
 from flax import traverse_util
 
 from fedreid_jax.core import patterns
@@ -26,3 +29,13 @@ def split(flat: Flat, pattern: str) -> tuple[Flat, Flat]:
 def trainable(flat: Flat) -> tuple[Flat, Flat]:
   """Returns (parameters, running statistics)."""
   return split(flat, 'params/')
+
+
+def digest(flat: Flat) -> str:
+  """Returns the SHA-256 of names, types, shapes and bits."""
+  found = hashlib.sha256()
+  for name, value in sorted(flat.items()):
+    value = np.asarray(value)
+    found.update(f'{name} {value.dtype} {value.shape}\n'.encode())
+    found.update(value.tobytes())
+  return found.hexdigest()

@@ -68,11 +68,14 @@ def module_of(name: str, plugin: Plugin, built_in: Collection[str]) -> str:
     return entry_points(plugin)[name]
   if '.' in name and all(part.isidentifier() for part in name.split('.')):
     return name
-  every = ', '.join((*built_in, *sorted(entry_points(plugin))))
   raise errors.ConfigError(
     f'unknown {plugin.noun} {name!r}',
     plugin.field,
-    f"one of {every}, or a module outside the package as 'mypkg.my_module'",
+    errors.one_of(
+      name,
+      (*built_in, *sorted(entry_points(plugin))),
+      "a module outside the package as 'mypkg.my_module'",
+    ),
   )
 
 

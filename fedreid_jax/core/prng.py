@@ -8,11 +8,12 @@ of other clients, and a resumed round has the same random numbers.
 
 import enum
 import hashlib
+from typing import cast
 
 import jax
 import numpy as np
 
-from fedreid_jax.core.types import Array
+from fedreid_jax.core.types import Array, ClientTask
 
 
 class Stream(enum.IntEnum):
@@ -43,15 +44,24 @@ def component_uid(name: str) -> int:
   return client_uid('component:' + name)
 
 
+def data(seed: int) -> np.ndarray:
+  """Returns the seed of a run as an argument of its programs, uint32 `[2]`.
+
+  A program that has the seed as a constant is compiled again for every seed.
+  """
+  return np.asarray(jax.random.key_data(jax.random.key(seed)))
+
+
 def key(seed: Array, stream: Stream, round_: Array | int = 0) -> Array:
   """Returns the key of a stream in a round.
 
   Args:
-    seed: typed PRNG key of the run, `jax.random.key(config.seed)`.
+    seed: `data` of the run's seed.
     stream: use of the random numbers.
     round_: global round, may be traced.
   """
-  return jax.random.fold_in(jax.random.fold_in(seed, int(stream)), round_)
+  base = cast(Array, jax.random.wrap_key_data(seed))
+  return jax.random.fold_in(jax.random.fold_in(base, int(stream)), round_)
 
 
 def client(
@@ -59,6 +69,11 @@ def client(
 ) -> Array:
   """Returns the key of a client, given by its name's hash, in a round."""
   return jax.random.fold_in(key(seed, stream, round_), uid)
+
+
+def of_task(task: ClientTask, stream: Stream, round_: Array | int) -> Array:
+  """Returns the key of the client of a task in a round."""
+  return client(task.seed, stream, round_, task.uid)
 
 
 def host(

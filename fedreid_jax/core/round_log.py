@@ -35,6 +35,22 @@ def training(
   }
 
 
+def per_client(
+  sums: dict[str, np.ndarray], num_steps: np.ndarray, lanes: np.ndarray
+) -> dict[str, np.ndarray]:
+  """Returns means over each client's steps, in canonical order, float32 `[K]`.
+
+  Args:
+    sums: sums of metrics over a client's steps, float32 `[lanes]`.
+    num_steps: number of steps of each lane, int32 `[lanes]`.
+    lanes: client of each lane, -1 if empty, int32 `[lanes]`.
+  """
+  used = np.flatnonzero(lanes >= 0)
+  used = used[np.argsort(lanes[used])]
+  steps = np.maximum(num_steps[used], 1).astype(np.float32)
+  return {name: found[used] / steps for name, found in sums.items()}
+
+
 def wire(
   algorithm: Algorithm,
   server: types.ServerState,

@@ -38,6 +38,7 @@ class ServerContexts:
     valid: Array,
     round_: Array,
     public: Array,
+    seed: Array,
   ):
     """Collects the fields that the contexts of all components have.
 
@@ -48,8 +49,9 @@ class ServerContexts:
       valid: whether each upload is valid, bool `[K]`.
       round_: global round.
       public: images of the public set.
+      seed: `prng.data` of the run's seed.
     """
-    self._key = prng.key(settings.seed, Stream.SERVER, round_)
+    self._key = prng.key(seed, Stream.SERVER, round_)
     self._common: dict[str, Any] = {
       'index': uploads.index,
       'valid': valid,
@@ -83,5 +85,5 @@ class ServerContexts:
 
 
 def _complete(settings: Settings, shared: Flat) -> Flat:
-  shapes = jax.eval_shape(settings.model.init, settings.seed)
+  shapes = jax.eval_shape(settings.model.init, jax.random.key(0))
   return trees.zeros(shapes) | shared

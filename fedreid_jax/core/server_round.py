@@ -94,6 +94,7 @@ def run(
   drawn: Array,
   round_: Array,
   public: Array,
+  seed: Array,
 ) -> tuple[types.ServerState, Log]:
   """Runs the server's part of a round.
 
@@ -104,10 +105,11 @@ def run(
     drawn: position of each client in the order of sampling, int32 `[K]`.
     round_: global round.
     public: images of the public set.
+    seed: `prng.data` of the run's seed.
   """
   valid = aggregation.valid_uploads(uploads)
   context = ServerContexts(
-    rules.settings, server, uploads, valid, round_, public
+    rules.settings, server, uploads, valid, round_, public, seed
   )
   groups = _assign(rules, context, server, uploads, valid)
   weights, fell_back = _weigh(rules, context, groups, uploads)

@@ -21,7 +21,6 @@ class Settings(NamedTuple):
     outputs: shapes of the model's outputs for a batch.
     image_shape: `(B, H, W, ch)` of a batch.
     num_steps: number of steps of the longest round.
-    seed: typed PRNG key of the run.
     shared: regular expression of the shared parameters.
     persistent: whether the optimiser state is kept between rounds.
     schedule_per_step: whether the learning rate changes within the round.
@@ -40,7 +39,6 @@ class Settings(NamedTuple):
   outputs: types.Outputs
   image_shape: tuple[int, int, int, int]
   num_steps: int
-  seed: Array
   shared: str
   persistent: bool = False
   schedule_per_step: bool = False

@@ -20,6 +20,7 @@ from jax.sharding import PartitionSpec as P
 from fedreid_jax.core import (
   cohort,
   compiled,
+  costs,
   image_store,
   placement,
   prng,
@@ -87,6 +88,7 @@ class Executor:
     """
     self._algorithm, self._clients, self._planner = algorithm, clients, planner
     self._options = options
+    self._seed = prng.data(options.seed)
     self._split = NamedSharding(mesh, P(placement.AXIS))
     self._whole = NamedSharding(mesh, P())
     if public is None:
@@ -107,8 +109,8 @@ class Executor:
     )
     batch = options.data_pass_batch
 
-    def passes(client: int) -> types.Plan:
-      return cohort.pass_plan(clients[client], options.seed, batch)
+    def passes(client: int, modality: int | None = None) -> types.Plan:
+      return cohort.pass_plan(clients[client], options.seed, batch, modality)
 
     self._passes = functools.cache(passes)
     most = max(client.num_images for client in clients)
@@ -133,12 +135,14 @@ class Executor:
       self._algorithm.init_server, out_shardings=self._whole
     )
     sizes = np.asarray([c.num_images for c in self._clients], np.float32)
-    server = init_server(variables, sizes, self._public)
+    server = init_server(variables, sizes, self._public, self._seed)
     one = jax.jit(self._algorithm.init_client)
     loaded = {name: variables[name] for name in pretrained}
     known = own or [loaded] * len(self._clients)
     states = [
-      jax.device_get(one(np.uint32(prng.client_uid(c.name)), leaves))
+      jax.device_get(
+        one(np.uint32(prng.client_uid(c.name)), leaves, self._seed)
+      )
       for c, leaves in zip(self._clients, known, strict=True)
     ]
     return server, jax.tree.map(lambda *rows: np.stack(rows), *states)
@@ -232,8 +236,9 @@ class Executor:
       their `entropy`) in canonical order of the cohort. It also has
       `fell_back` (whether weights were replaced by sizes); `metrics` (means
       over all steps) and `median_loss` (over clients, of their means), both
-      only if there is a valid upload; `images`; and `up` and `down`, the bytes
-      of the whole cohort by content.
+      only if there is a valid upload; `per_client`, metrics of each client of
+      the cohort (means over its steps, in canonical order); `images`; and
+      `up` and `down`, the bytes of the whole cohort by content.
     """
     drawn = self._sample_cohort(round_)
     rank = np.zeros(len(self._clients), np.int32)
@@ -245,7 +250,7 @@ class Executor:
     log: dict[str, Any] = {**self._wire(server, uploads, drawn, True)}
     ranks = transfer.put(rank[lanes], self._split)
     server, entries = self._run.aggregate(
-      server, uploads, ranks, np.int32(round_), self._public
+      server, uploads, ranks, np.int32(round_), self._public, self._seed
     )
     entries = {
       k: v[: len(drawn)] if v.ndim else v.item()
@@ -254,11 +259,50 @@ class Executor:
     clients = np.sort(drawn)
     valid = np.isin(lanes, clients[entries['valid']])
     transfer.keep(states, transfer.get(rows), lanes, valid)
-    log |= round_log.training(transfer.get(sums), tasks.num_steps, valid)
+    sums = transfer.get(sums)
+    log |= round_log.training(sums, tasks.num_steps, valid)
+    log['per_client'] = round_log.per_client(sums, tasks.num_steps, lanes)
     log |= entries | {'clients': clients, 'images': int(tasks.valid.sum())}
     return server, log
 
-  def moments(self, models: Flat, groups: np.ndarray, own: Flat) -> Layers:
+  def forecast(
+    self, server: types.ServerState, states: types.ClientState
+  ) -> costs.Costs:
+    """Compiles the program of round 0 and returns its costs; nothing is run.
+
+    If the images do not fit on a device, the program is that of one segment of
+    local steps.
+
+    Args:
+      server: server state.
+      states: client states on the host, `[N, ...]`.
+    """
+    drawn = self._sample_cohort(0)
+    lanes, tasks = self._tasks(drawn, server.groups, 0)
+    safe = np.where(lanes >= 0, lanes, 0)
+    tree = transfer.put(trees.rows(states, safe), self._split)
+    placed = transfer.put(tasks, self._split)
+    run, number, resident = self._run, np.int32(0), self._segments.resident
+    carry = jax.eval_shape(run.begin, server, number, (), tree, placed)
+    uploads, _ = jax.eval_shape(
+      run.end, server, number, (), (carry, tree), placed
+    )
+    if resident is not None:
+      program = run.whole.lower(server, number, resident, tree, placed)
+    else:
+      table, part = next(self._segments.training(lanes, tasks))
+      program = run.train.lower(server, number, table, carry, part)
+    return costs.of_program(
+      program, tasks, self._wire(server, uploads, drawn, True)
+    )
+
+  def moments(
+    self,
+    models: Flat,
+    groups: np.ndarray,
+    own: Flat,
+    modality: int | None = None,
+  ) -> Layers:
     """Measures moments of batch normalisation on the images of every client.
 
     Images are augmented as in training, because running moments also come from
@@ -268,6 +312,8 @@ class Executor:
       models: variables of the models, `[G, ...]`.
       groups: the model that each client measures, int32 `[N]`.
       own: variables that differ between clients, on the host, `[N, ...]`.
+      modality: of the images that are measured, None for all; a client without
+        such images has the moments of no images.
 
     Returns:
       Moments by layer (`core.batch_stats`), on the host, `[N, ...]`.
@@ -276,7 +322,7 @@ class Executor:
     nothing = jax.device_get(self._run.no_moments(models, own))
     every = transfer.copies(nothing, len(self._clients))
     for members in self._all_clients():
-      lanes, tasks = self._tasks(members, groups, 0)
+      lanes, tasks = self._tasks(members, groups, 0, modality)
       safe = np.where(lanes >= 0, lanes, 0)
       mine = transfer.put({n: x[safe] for n, x in own.items()}, self._split)
       found = transfer.put(transfer.copies(nothing, len(lanes)), self._split)
@@ -298,7 +344,11 @@ class Executor:
     )
 
   def _tasks(
-    self, members: np.ndarray, groups: Any, round_: int
+    self,
+    members: np.ndarray,
+    groups: Any,
+    round_: int,
+    modality: int | None = None,
   ) -> tuple[np.ndarray, types.ClientTask]:
     lanes = cohort.assign_lanes(self._placement, members, self._lanes)
     return lanes, cohort.make_tasks(
@@ -307,10 +357,11 @@ class Executor:
       lanes,
       self._planner,
       self._options.plan_shape,
-      self._passes,
+      functools.partial(self._passes, modality=modality),
       self._pass_shape,
       np.asarray(groups),
       round_,
+      self._options.seed,
     )
 
   def _local(

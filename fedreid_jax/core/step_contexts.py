@@ -105,14 +105,12 @@ class Step:
     )
 
   def _key(self, stream: Stream) -> Array:
-    uid, round_ = self._task.uid, self._broadcast.round
-    base = prng.client(self.settings.seed, stream, round_, uid)
+    base = prng.of_task(self._task, stream, self._broadcast.round)
     return jax.random.fold_in(base, self.number)
 
   def _own(self, name: str) -> dict[str, Any]:
     """Returns the fields of a context of one component."""
-    uid, round_ = self._task.uid, self._broadcast.round
-    base = prng.client(self.settings.seed, Stream.TERM, round_, uid)
+    base = prng.of_task(self._task, Stream.TERM, self._broadcast.round)
     round_key = jax.random.fold_in(base, prng.component_uid(name))
     return self._common | {
       'message': self._broadcast.messages.get(name),

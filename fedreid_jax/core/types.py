@@ -129,6 +129,7 @@ class ClientTask:
   Attributes:
     index: canonical index of the client, -1 for padding, int32.
     uid: hash of the client's name, which determines its random keys, uint32.
+    seed: of the run, the other part of these keys (`prng.data`), uint32 `[2]`.
     group: index of the server model from which the client starts, int32.
     num_examples: number of training images, the client's weight in a mean,
       float32.
@@ -145,6 +146,7 @@ class ClientTask:
 
   index: Leaf
   uid: Leaf
+  seed: Leaf
   group: Leaf
   num_examples: Leaf
   num_identities: Leaf

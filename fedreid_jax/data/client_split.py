@@ -48,6 +48,11 @@ CLIENT_SPLITS: dict[ClientSplit, tuple[partition.Partition, bool, str]] = {
   'entity_independent': (partition.whole, False, 'all'),
   'entity_shared': (partition.whole, True, 'all'),
 }
+OF_CAMERAS = tuple(
+  name
+  for name, (divide, _, _) in CLIENT_SPLITS.items()
+  if divide in (partition.by_camera, partition.by_identity)
+)
 OF_ONE_DOMAIN = ('standalone', 'iid', 'dirichlet')
 
 

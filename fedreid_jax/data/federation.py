@@ -1,6 +1,6 @@
 """Images by domain, with training and test sets."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,6 +60,7 @@ class Target(NamedTuple):
     protocol: name of its test protocol, '' if the configuration chooses it.
     direction: 'all', or query and gallery modality.
     splits: random draws behind the trials, stored with the results.
+    query: how the queries were chosen, for users; '' if the data set says so.
   """
 
   name: str
@@ -68,6 +69,7 @@ class Target(NamedTuple):
   protocol: str = ''
   direction: str = 'all'
   splits: Any = None
+  query: str = ''
 
 
 class Source(NamedTuple):
@@ -79,6 +81,8 @@ class Source(NamedTuple):
     digest: hash of the inputs of the images.
     public: public images, or None.
     notices: warnings about this combination of domains.
+    sources: training domains as `data.sources` would list them, if the source
+      has chosen them.
   """
 
   domains: tuple[Images, ...]
@@ -86,6 +90,7 @@ class Source(NamedTuple):
   digest: str
   public: Images | None = None
   notices: tuple[str, ...] = ()
+  sources: tuple[str, ...] = ()
 
 
 class Federation(NamedTuple):
@@ -100,6 +105,7 @@ class Federation(NamedTuple):
     digest: hash of the inputs of the images.
     public: public images, or None; their identities are not used.
     notices: warnings about this combination of domains.
+    sources: as in `Source`.
   """
 
   clients: tuple[ClientData, ...]
@@ -110,47 +116,7 @@ class Federation(NamedTuple):
   digest: str
   public: Images | None = None
   notices: tuple[str, ...] = ()
-
-
-def rows_of_query(
-  rule: str, domain: Images, cameras: Sequence[str]
-) -> Bool[np.ndarray, ' M']:
-  """Returns a mask of the query images of a target domain.
-
-  Args:
-    rule: 'camera=NAME[+NAME...]' for all images of these cameras, 'first' for
-      the first image of each identity, 'first_per_camera' for the first of each
-      identity in each camera.
-    domain: the images, in canonical order.
-    cameras: names by camera number.
-
-  Raises:
-    ConfigError: for an unknown rule or camera.
-  """
-  if rule.startswith('camera='):
-    wanted = rule.removeprefix('camera=').split('+')
-    unknown = [name for name in wanted if name not in cameras]
-    if unknown:
-      raise errors.ConfigError(
-        f'no camera {unknown[0]!r} in {domain.name}',
-        'data.query',
-        f'cameras are {", ".join(cameras[:20])}',
-      )
-    numbers = [cameras.index(name) for name in wanted]
-    return np.isin(domain.cameras, numbers)
-  if rule not in ('first', 'first_per_camera'):
-    raise errors.ConfigError(
-      f'unknown query rule {rule!r}',
-      'data.query',
-      "'camera=NAME', 'first' or 'first_per_camera'",
-    )
-  columns = [domain.identities]
-  if rule == 'first_per_camera':
-    columns.append(domain.cameras)
-  first = np.unique(np.stack(columns), axis=1, return_index=True)[1]
-  chosen = np.zeros(len(domain.identities), bool)
-  chosen[first] = True
-  return chosen
+  sources: tuple[str, ...] = ()
 
 
 def split_target(

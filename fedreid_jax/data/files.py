@@ -1,5 +1,6 @@
 """Lists the files of a folder of images and checks that they can be read."""
 
+import contextlib
 import os
 import unicodedata
 from pathlib import Path
@@ -8,6 +9,9 @@ from fedreid_jax import errors
 
 ARCHIVES = ('.zip', '.tar', '.gz', '.tgz', '.rar', '.7z')
 JUNK = ('thumbs.db', 'desktop.ini')
+IMAGES = ('.jpg', '.jpeg', '.png', '.webp', '.bmp', '.gif', '.tif', '.tiff')
+
+Bad = list[tuple[str, str]]  # names, and why they cannot be used
 
 
 def check_root(root: str | os.PathLike, where: str = 'data.root') -> Path:
@@ -55,6 +59,28 @@ def list_files(root: Path, below: str = '') -> list[str]:
   return found
 
 
+def list_images(root: Path, bad: Bad | None = None) -> list[str]:
+  """Returns the image files below a folder, relative to the root, sorted.
+
+  The end of a name selects them, `IMAGES` in any case; other files are ignored.
+  Nothing that `list_files` refuses is in the result, except for names that
+  differ in case or Unicode form only.
+
+  Args:
+    root: the folder that names are relative to.
+    bad: receives what is refused, so that the rest can be used.
+
+  Raises:
+    DataError: for a link, a file or a name that `list_files` refuses, and for
+      a folder that cannot be read, unless there is `bad`.
+  """
+  root = root.resolve()
+  found: list[str] = []
+  _walk(root, '', found, IMAGES, bad)
+  found.sort()
+  return found
+
+
 def list_folders(root: Path) -> list[str]:
   """Returns the folders in a folder, sorted and without hidden ones.
 
@@ -90,23 +116,49 @@ def _check_unlike(names: list[str], root: Path) -> None:
       )
 
 
-def _walk(root: Path, below: str, found: list[str]) -> None:
-  with os.scandir(root / below) as entries:
-    for entry in entries:
-      if entry.name.startswith('.') or entry.name.lower() in JUNK:
-        continue
-      name = f'{below}/{entry.name}' if below else entry.name
-      _check_name(name, root)
-      if entry.is_symlink():
-        _check_link(root, name)
-      if entry.is_dir():
-        _walk(root, name, found)
-      elif entry.is_file():
-        found.append(name)
-      else:
-        raise errors.DataError(
-          'not a regular file', str(root / name), 'remove it'
-        )
+def _walk(
+  root: Path,
+  below: str,
+  found: list[str],
+  ends: tuple[str, ...] = ('',),
+  bad: Bad | None = None,
+) -> None:
+  """Adds the files of a folder whose names have one of the ends."""
+  try:
+    entries = list(os.scandir(root / below))
+  except OSError as error:
+    if bad is None:
+      raise
+    bad.append((below, error.strerror or str(error)))
+    return
+  for entry in entries:
+    if entry.name.startswith('.') or entry.name.lower() in JUNK:
+      continue
+    name = f'{below}/{entry.name}' if below else entry.name
+    is_folder = False
+    with contextlib.suppress(OSError):  # a link to itself
+      is_folder = entry.is_dir()
+    if not (is_folder or entry.name.lower().endswith(ends)):
+      continue
+    try:
+      _check_entry(entry, name, root)
+    except errors.DataError as error:
+      if bad is None:
+        raise
+      bad.append((name, error.what))
+      continue
+    if is_folder:
+      _walk(root, name, found, ends, bad)
+    else:
+      found.append(name)
+
+
+def _check_entry(entry: os.DirEntry[str], name: str, root: Path) -> None:
+  _check_name(name, root)
+  if entry.is_symlink():
+    _check_link(root, name)
+  if not (entry.is_dir() or entry.is_file()):
+    raise errors.DataError('not a regular file', str(root / name), 'remove it')
 
 
 def _check_name(name: str, root: Path) -> None:

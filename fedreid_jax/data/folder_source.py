@@ -1,92 +1,34 @@
-"""A tree `domain/identity/image` on disk as a federation.
+"""A folder of images on disk as a federation.
 
-Regular expressions with one group find identity and camera in the path below
-the domain. Hidden files and Thumbs.db are ignored; any other file must be an
-image.
+`folder_layout` recognises the domains, identities and cameras. Several domains
+are clients and targets. A single data set is divided by persons: as its folders
+or its manifest list them, or `held_out` draws the persons of the test. Hidden
+files and Thumbs.db are ignored; any other file must be an image.
 """
 
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+from jaxtyping import Int
 
 from fedreid_jax import errors
-from fedreid_jax.core import patterns
-from fedreid_jax.data import cache, decoder, federation, files, overlap
-from fedreid_jax.data.federation import Images, Source
-
-
-def _groups(config, field: str, names: list[str], where: Path) -> list[str]:
-  """Returns the group of a pattern in each name."""
-  written = getattr(config, field)
-  pattern = patterns.Pattern(written, f'data.{field}')
-  found = []
-  for name in names:
-    match = pattern.search(name)
-    if match is None or not match.groups():
-      raise errors.DataError(
-        f'{name!r} does not match {written!r}',
-        str(where),
-        f'change data.{field}',
-      )
-    found.append(match.group(1))
-  return found
-
-
-class Domain(NamedTuple):
-  """One folder of images.
-
-  Attributes:
-    images: images and labels.
-    cameras: names by camera number.
-    files: SHA-256 of each image's file.
-    digest: hash of the inputs of the images.
-  """
-
-  images: Images
-  cameras: list[str]
-  files: list[str]
-  digest: str
-
-
-def read_domain(root: Path, name: str, config) -> Domain:
-  """Reads one domain.
-
-  Args:
-    root: folder of all domains.
-    name: folder of this one.
-    config: `config.data`.
-
-  Raises:
-    DataError: for an empty domain, an unparsable name, an unreadable image.
-  """
-  folder = root / name
-  names = files.list_files(folder)
-  if not names:
-    raise errors.DataError('no images', str(folder), 'remove the domain')
-  wanted = decoder.of(config)
-  identity = _groups(config, 'identity_pattern', names, folder)
-  camera = _groups(config, 'camera_pattern', names, folder)
-  images, manifest, digest = cache.build(folder, names, wanted)
-  kept = np.asarray(manifest['kept'], np.int64)
-  if not len(kept):
-    raise errors.DataError('no readable image', str(folder), 'fix the files')
-  identities = np.unique(np.asarray(identity)[kept], return_inverse=True)[1]
-  cameras_by_name, cameras = np.unique(
-    np.asarray(camera)[kept], return_inverse=True
-  )
-  return Domain(
-    Images(
-      name,
-      lambda: images,
-      identities.astype(np.int32),
-      cameras.astype(np.int32),
-      np.zeros(len(kept), np.int32),
-    ),
-    cameras_by_name.tolist(),
-    [*manifest['sha256'].values()],
-    digest,
-  )
+from fedreid_jax.data import (
+  client_split,
+  colour_files,
+  federation,
+  files,
+  folder_domain,
+  folder_layout,
+  folder_notices,
+  folder_roles,
+  held_out,
+  overlap,
+  queries,
+)
+from fedreid_jax.data.federation import Images, Source, Target, Trial
+from fedreid_jax.data.folder_domain import Domain
+from fedreid_jax.data.folder_roles import Roles
+from fedreid_jax.data.listings import LEARN, TEST, Layout
 
 
 def load(config, clients: bool = True) -> Source:
@@ -94,45 +36,135 @@ def load(config, clients: bool = True) -> Source:
 
   Args:
     config: `config.data`: `root`, `sources` (empty: every domain that is no
-      target), `targets`, `public`, `query`, and the fields of `read_domain`.
+      target), `targets` (empty: as `held_out` says), `held_out`, `public`,
+      `query`, `world_seed`, and the fields of names and of the decoder.
     clients: whether to read the training domains, too.
 
   Raises:
     DataError: for data that cannot be trained on.
-    ConfigError: for an unknown query rule.
+    ConfigError: for an unknown query rule, and for colour images that a preset
+      would make grey or invert.
   """
   root = files.check_root(config.root)
-  present = files.list_folders(root)
-  if not present:
-    raise errors.DataError(
-      'no domain folders', str(root), 'the layout is domain/identity/image'
-    )
-  targets = tuple(config.targets)
-  sources = tuple(config.sources) or tuple(
-    n for n in present if n not in (*targets, config.public)
+  by_camera = config.client_split in client_split.OF_CAMERAS
+  layout = folder_layout.find(root, config, by_camera)
+  roles = folder_roles.choose(config, layout, root, clients)
+  wanted = {*roles.targets}
+  wanted |= {*roles.sources, *roles.public} if clients else set()
+  listed = {name: layout.read(name) for name in sorted(wanted)}
+  colour_files.check(
+    [one.folder / path for one in listed.values() for path in one.names],
+    config,
+    root,
   )
-  public = (config.public,) if config.public and clients else ()
-  for name in (*sources, *targets, *public):
-    if name not in present:
-      raise errors.DataError(
-        f'no domain {name!r}', str(root), f'domains are {", ".join(present)}'
-      )
-  if not config.allow_overlap:
-    overlap.check_disjoint(sources, targets)
-  wanted = {*sources, *targets, *public} if clients else {*targets}
-  read = {n: read_domain(root, n, config) for n in sorted(wanted)}
+  read = {
+    name: folder_domain.read(name, one, config) for name, one in listed.items()
+  }
+  if clients and by_camera:
+    _check_cameras({name: read[name] for name in roles.sources})
+  learn, test = _rows(config, layout, roles, read)
+  if layout.split:  # Domains may have images of one kind only.
+    roles = roles._replace(
+      sources=config.sources or _filled(roles.sources, learn),
+      targets=config.targets or _filled(roles.targets, test),
+    )
   if clients and not config.allow_overlap:
-    overlap.check_no_copies(
-      {n: read[n].files for n in sources}, {n: read[n].files for n in targets}
-    )
-  tests = []
-  for name in targets:
-    images, cameras, *_ = read[name]
-    query = federation.rows_of_query(config.query, images, cameras)
-    tests.append(federation.split_target(images, query))
+    _check_overlap(roles, read, learn, test)
+  targets = tuple(_target(config, read[n], test[n]) for n in roles.targets)
   return Source(
-    tuple(read[n].images for n in sources) if clients else (),
-    tuple(tests),
-    ':'.join(read[n].digest[:16] for n in sorted(read)),
-    read[public[0]].images if public else None,
+    tuple(_part(read[n].images, learn[n]) for n in roles.sources)
+    if clients
+    else (),
+    targets,
+    ':'.join(one.digest[:16] for one in read.values()),
+    read[roles.public[0]].images if roles.public else None,
+    folder_notices.of(config, root, layout, read, targets, roles.within),
+    roles.sources,
   )
+
+
+def _check_cameras(clients: Mapping[str, Domain]) -> None:
+  """Refuses clients that are cameras where names have none."""
+  for name, domain in clients.items():
+    if not domain.cameras:
+      raise errors.DataError(
+        f'nothing is known of the cameras of {name}',
+        'data.client_split',
+        'name them as in docs/photographs.md, or choose another split',
+      )
+
+
+Rows = dict[str, Int[np.ndarray, '...']]  # by domain
+
+
+def _rows(
+  config, layout: Layout, roles: Roles, read: dict[str, Domain]
+) -> tuple[Rows, Rows]:
+  """Returns the rows of training images and of test images."""
+  if layout.split:
+    learn = {name: domain.rows(*LEARN) for name, domain in read.items()}
+    return learn, {name: domain.rows(*TEST) for name, domain in read.items()}
+  if not roles.within:
+    everything = {n: np.arange(len(one.splits)) for n, one in read.items()}
+    return everything, everything
+  masks = {
+    name: held_out.rows(
+      domain.images, bool(domain.cameras), config.held_out, config.world_seed
+    )
+    for name, domain in read.items()
+  }
+  learn = {name: np.flatnonzero(~mask) for name, mask in masks.items()}
+  return learn, {name: np.flatnonzero(mask) for name, mask in masks.items()}
+
+
+def _filled(names: Sequence[str], rows: Rows) -> tuple[str, ...]:
+  return tuple(name for name in names if len(rows.get(name, ())))
+
+
+def _check_overlap(
+  roles: Roles, read: dict[str, Domain], learn: Rows, test: Rows
+) -> None:
+  """Refuses persons of one data set, and files, that have both roles."""
+  for name in {*roles.sources} & {*roles.targets}:
+    people = read[name].images.identities
+    both = np.intersect1d(people[learn[name]], people[test[name]])
+    if len(both):
+      raise errors.DataError(
+        f'{len(both)} identities of {name} are trained on and tested on',
+        'data.root',
+        'give each identity one role, or set data.allow_overlap',
+      )
+  overlap.check_no_copies(
+    {n: read[n].files[learn[n]].tolist() for n in roles.sources},
+    {n: read[n].files[test[n]].tolist() for n in roles.targets},
+  )
+
+
+def _part(domain: Images, rows: Int[np.ndarray, ' rows']) -> Images:
+  """Returns the images at some rows; all of them are not copied."""
+  return domain if len(rows) == len(domain.identities) else domain.take(rows)
+
+
+def _target(config, domain: Domain, rows: Int[np.ndarray, ' rows']) -> Target:
+  """Makes the retrieval test of the test images of a domain."""
+  images = _part(domain.images, rows)
+  if not domain.cameras:
+    # Each image is a view of its own: the camera rule hides none.
+    views = np.arange(len(rows), dtype=np.int32)
+    images = images._replace(cameras=views)
+  splits = domain.splits[rows]
+  if (splits != '').any():
+    query = np.flatnonzero(np.isin(splits, ('query', 'query+gallery')))
+    gallery = np.flatnonzero(np.isin(splits, ('gallery', 'query+gallery')))
+    if not len(query) or not len(gallery):
+      side = 'gallery' if len(query) else 'query'
+      raise errors.DataError(
+        f'no {side} image of {images.name} is listed', 'data.targets', 'add it'
+      )
+    listed = 'as listed' + ('' if domain.cameras else ' (no cameras)')
+    return Target(images.name, images, (Trial(query, gallery),), query=listed)
+  chosen = queries.choose(
+    config.query, images, domain.cameras, config.world_seed
+  )
+  target = federation.split_target(images, chosen.mask)
+  return target._replace(query=chosen.described)

@@ -11,6 +11,7 @@ from fedreid_jax.data import (
   folder_source,
   overlap,
   synthetic_source,
+  validation,
 )
 from fedreid_jax.data.federation import Federation
 
@@ -22,7 +23,10 @@ SOURCES = {
 
 
 def load(
-  config, clients: bool = True, options: Mapping[str, Any] | None = None
+  config,
+  clients: bool = True,
+  options: Mapping[str, Any] | None = None,
+  held_out: float = 0.0,
 ) -> Federation:
   """Reads or renders the images of a configuration.
 
@@ -30,6 +34,8 @@ def load(
     config: `config.data`.
     clients: whether to read the training domains, too.
     options: hyper-parameters of a source that is a plug-in.
+    held_out: fraction of the persons of each training domain that no client
+      has, `evaluation.validation`; tests on them follow the targets.
 
   Raises:
     DataError: for data that cannot be trained on.
@@ -47,10 +53,14 @@ def load(
     source = plugins.call(
       module, plugins.SOURCE, options or {}, config, clients
     )
-  people = ()
+  people, tests, notices = (), (), ()
   if clients:
+    domains = source.domains
+    if held_out:
+      domains, tests = validation.hold_out(domains, held_out, config.world_seed)
+      notices = validation.notice(tests, held_out)
     people = client_split.make_clients(
-      source.domains,
+      domains,
       config.client_split,
       config.world_seed,
       config.labels,
@@ -61,10 +71,11 @@ def load(
       classification_task.check_clients(source, people)
   return without_images(config)._replace(
     clients=people,
-    targets=source.targets,
+    targets=(*source.targets, *tests),
     digest=source.digest,
     public=source.public,
-    notices=source.notices,
+    notices=(*source.notices, *notices),
+    sources=source.sources,
   )
 
 

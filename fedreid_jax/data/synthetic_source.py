@@ -15,7 +15,7 @@ from jaxtyping import UInt8
 from fedreid_jax import errors
 from fedreid_jax.data import classification_task, federation, overlap
 from fedreid_jax.data.federation import Images, Source, Target
-from fedreid_jax.data.synthetic import photographs
+from fedreid_jax.data.synthetic import kept, photographs
 
 # The fields that determine the images, beside the sources.
 FIELDS = (
@@ -198,7 +198,7 @@ def _images(config, domain: Domain, first: int) -> Images:
   def images() -> UInt8[np.ndarray, 'M H W ch']:
     rgb = np.concatenate(
       [
-        photographs.generate(
+        kept.images(
           photographs.DOMAIN_NAMES.index(domain.name),
           domain.identities,
           cameras,
@@ -210,7 +210,7 @@ def _images(config, domain: Domain, first: int) -> Images:
           first_identity=first,
           brightness_correlation=config.brightness_correlation,
           camera_spread=config.camera_spread,
-        ).images
+        )
         for modality, cameras in kinds
         if cameras
       ]

@@ -22,7 +22,8 @@ BLOCK = 128
 
 
 @jax.jit
-def _normalise(feature: Float[Array, 'rows D']) -> Float[Array, 'rows D']:
+def normalise(feature: Float[Array, 'rows D']) -> Float[Array, 'rows D']:
+  """Returns rows of length 1; a row of zeros stays as it is."""
   # This is not differentiated, so `optax.safe_norm` has no advantage.
   norm = jnp.linalg.norm(feature, axis=1, keepdims=True)
   return feature / jnp.maximum(norm, 1e-12)
@@ -36,7 +37,7 @@ def _block(
   metric: str,
 ) -> Float[Array, 'rows P']:
   if metric == 'cosine':
-    query = _normalise(query)
+    query = normalise(query)
   products = jnp.matmul(query, gallery.T, precision=jax.lax.Precision.HIGHEST)
   if metric == 'cosine':
     return 1.0 - products
@@ -95,7 +96,7 @@ def _blocks(
   chunk: int,
 ) -> Iterator[Float32[np.ndarray, 'rows P']]:
   if metric == 'cosine':
-    gallery = _normalise(gallery)
+    gallery = normalise(gallery)
   squares = jnp.sum(gallery * gallery, axis=1)
   in_flight = collections.deque()
   for start in range(0, len(query), BLOCK):

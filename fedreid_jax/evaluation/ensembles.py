@@ -7,7 +7,8 @@ parameters and running statistics, `w = (1/N) sum_k w_k`. The paper does not
 mention a scale of the features; here each model's features have unit length, so
 that none outweighs the others, unless `evaluation.ensemble_norm` is off. The
 mean of running moments differs from the moments of the mean model; with
-`evaluation.batch_stats='source'` they are re-estimated on all clients' images.
+`evaluation.batch_stats='source'` or 'modality' they are re-estimated on all
+clients' images.
 """
 
 from collections.abc import Sequence

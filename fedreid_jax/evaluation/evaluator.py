@@ -1,7 +1,7 @@
 """Evaluates the models of a run for `evaluation` in results.json."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from fedreid_jax.evaluation import (
   ensembles,
   evaluate_retrieval,
   features,
+  modality_gap,
   protocols,
   ranking,
   trials,
@@ -31,6 +32,11 @@ Entry = dict[str, Any]
 # Average precision of the queries of a trial, NaN for one without a match.
 Precision = Float[np.ndarray, ' Q']
 PerQuery = dict[tuple[str, str], list[Precision]]  # by model and target
+Seen = Callable[[str, Target, Float[np.ndarray, 'M D']], None]
+Gaps = dict[tuple[str, str], modality_gap.Gap]  # by model and target
+Models = dict[str, types.Flat]
+# Models as they are tested: for all images, or for those of each modality.
+Source = Callable[[Models], tuple[Models, ...]]
 
 
 class Extractors(NamedTuple):
@@ -50,14 +56,16 @@ class Extractors(NamedTuple):
 def make(
   config, targets, model, transforms, mesh
 ) -> Callable[..., list[Entry]]:
-  """Builds `({name: variables}, source, per_query) -> entries`.
+  """Builds `({name: variables}, source, per_query, gaps, seen) -> entries`.
 
   There is an entry for each model and target.
 
   `source` maps models to models before they are tested; it re-estimates their
   batch-normalisation moments (`source_stats`). Without it, models are tested
   with their running moments. `per_query` receives the average precision of
-  the queries of retrieval tests, trial by trial.
+  the queries of retrieval tests, trial by trial, and `gaps` the distances
+  between the modalities of targets that have both. `seen` is called with each
+  model's name, target and ranked features `[M, D]` of a retrieval test.
 
   An entry is one element of `evaluation` in results.json, without its round. A
   client's own model is tested on its own domain if that is a target, otherwise
@@ -90,30 +98,58 @@ def make(
   )
 
   def evaluate(
-    models: dict[str, types.Flat],
-    source=lambda models: models,
+    models: Models,
+    source: Source = lambda models: (models,),
     per_query: PerQuery | None = None,
+    gaps: Gaps | None = None,
+    seen: Seen | None = None,
   ) -> list[Entry]:
-    models = source(models)
-    members = {name: [variables] for name, variables in models.items()}
-    for kind, own in ensembles.make(models, config.ensemble).items():
-      # Averaged parameters have other moments.
-      members[kind] = own if len(own) > 1 else [source({kind: own[0]})[kind]]
     entries = []
-    for name, own in members.items():
+    for name, own in _members(config.ensemble, models, source).items():
       for target in _own(name, targets):
-        entry, precision = _test(config, extract, own, target)
+        keep = functools.partial(seen, name, target) if seen else None
+        entry, precision, gap = _test(
+          config, extract, own, target, gaps is not None, keep
+        )
         entries.append({'model': name} | entry)
         if per_query is not None and precision:
           per_query[name, target.name] = precision
+        if gaps is not None and gap:
+          gaps[name, target.name] = gap
     return entries
 
   return evaluate
 
 
+def _members(
+  kinds: Sequence[str], models: Models, source: Source
+) -> dict[str, list[tuple[types.Flat, ...]]]:
+  """Returns the members of every model and ensemble.
+
+  The features of several members are concatenated. A member is the variables
+  for all images, or those for each modality.
+  """
+  # Averaged parameters have other moments.
+  averaged = ensembles.make(models, [k for k in kinds if k == 'average'])
+  joined = [k for k in kinds if k != 'average']
+  parts: list[dict[str, list[types.Flat]]] = []
+  for part in source(models | {k: own[0] for k, own in averaged.items()}):
+    alone = {name: [variables] for name, variables in part.items()}
+    parts.append(alone | ensembles.make(part, joined))
+  return {
+    name: list(zip(*(part[name] for part in parts), strict=True))
+    for name in (*models, *kinds)
+  }
+
+
 def _test(
-  config, extract: Extractors, members: list[types.Flat], target: Target
-) -> tuple[Entry, list[Precision]]:
+  config,
+  extract: Extractors,
+  members: list[tuple[types.Flat, ...]],
+  target: Target,
+  measures_gap: bool,
+  keep: Callable[[Float[np.ndarray, 'M D']], None] | None,
+) -> tuple[Entry, list[Precision], modality_gap.Gap | None]:
   """Tests the features of models in a row on one target."""
   images, modalities = target.images.images(), target.images.modalities
   if target.protocol == classification.PROTOCOL:
@@ -123,20 +159,28 @@ def _test(
         'evaluation.ensemble',
         "classify with 'average'",
       )
-    logits = extract.logits(members[0], images, modalities)
-    return _classified(target, logits), []
+    logits = features.of_each(extract.logits, members[0], images, modalities)
+    return _classified(target, logits), [], None
 
-  def ranked(one) -> tuple[Entry, list[Precision]]:
-    found = [one(variables, images, modalities) for variables in members]
-    joined = ensembles.join(found, config.ensemble_norm)
-    return _ranked(config, target, joined)
+  def joined(one) -> Float[np.ndarray, 'M D']:
+    found = [features.of_each(one, own, images, modalities) for own in members]
+    return ensembles.join(found, config.ensemble_norm)
 
-  entry, precision = ranked(extract.ranked)
+  found = joined(extract.ranked)
+  entry, precision = _ranked(config, target, found)
+  if keep is not None:
+    keep(found)
   if config.report_both_neck_features:
     _, side = OTHER_SIDE[config.feature]
-    for name, value in ranked(extract.other)[0]['metrics'].items():
+    other, _ = _ranked(config, target, joined(extract.other))
+    for name, value in other['metrics'].items():
       entry['metrics'][name + side] = value
-  return entry, precision
+  if not measures_gap:
+    return entry, precision, None
+  unit = config.metric == 'cosine'
+  people = target.images.identities
+  gap = modality_gap.measure(found, people, modalities, unit)
+  return entry, precision, gap
 
 
 def _ranked(
@@ -192,6 +236,7 @@ def _entry(
     'direction': target.direction,
     'distance': distance,
     'trials': len(target.trials),
+    'query': target.query,
     'metrics': {k: v for k, v in found.items() if k not in (*COUNTS, 'trials')},
   } | counts
 

@@ -1,8 +1,9 @@
 """Features of images, sharded over devices, with a padded last batch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -10,6 +11,41 @@ from jaxtyping import Float, Int, UInt8
 
 from fedreid_jax.core import types
 from fedreid_jax.core.types import Array, Flat
+
+
+def make_embedding(
+  model: types.Model,
+  view: Callable[[UInt8[Array, 'M H W ch']], Float[Array, 'M H W ch']],
+  *,
+  flip: bool,
+  feature: str,
+) -> Callable[..., Float[Array, 'M D']]:
+  """Builds the pure function `(variables, uint8 images [M, H, W, ch],
+  modalities [M] or None) -> float32 [M, D]` of one device.
+
+  Args:
+    model: network.
+    view: test transform.
+    flip: average the features of an image and its mirror image.
+    feature: 'embedding' after the neck, 'feature' before it, or 'logits'.
+  """
+
+  def embedding(
+    variables: Flat,
+    images: UInt8[Array, 'M H W ch'],
+    modalities: Int[Array, ' M'] | None = None,
+  ) -> Float[Array, 'M D']:
+    def embed(x):
+      outputs, _ = model.apply(
+        variables, view(x), train=False, modalities=modalities
+      )
+      return getattr(outputs, feature)
+
+    if not flip:
+      return embed(images)
+    return 0.5 * (embed(images) + embed(jnp.flip(images, 2)))
+
+  return embedding
 
 
 def make_extractor(
@@ -38,17 +74,7 @@ def make_extractor(
   axis = mesh.axis_names[0]
   split, whole = NamedSharding(mesh, P(axis)), NamedSharding(mesh, P())
 
-  def one(variables, images, modalities):
-    def embed(x):
-      outputs, _ = model.apply(
-        variables, view(x), train=False, modalities=modalities
-      )
-      return getattr(outputs, feature)
-
-    if not flip:
-      return embed(images)
-    return 0.5 * (embed(images) + embed(images[:, :, ::-1]))
-
+  one = make_embedding(model, view, flip=flip, feature=feature)
   extract = jax.jit(
     jax.shard_map(
       one,
@@ -83,3 +109,28 @@ def make_extractor(
     return np.concatenate([np.asarray(f)[:size] for f, size in parts])
 
   return run
+
+
+def of_each(
+  extract: Callable[..., Float[np.ndarray, 'M D']],
+  models: Sequence[Flat],
+  images: UInt8[np.ndarray, 'M H W ch'],
+  modalities: Int[np.ndarray, ' M'],
+) -> Float[np.ndarray, 'M D']:
+  """Returns the features of images whose modalities have models of their own.
+
+  Args:
+    extract: `(variables, images, modalities) -> features [M, D]`.
+    models: variables for all images, or those for modality 0 and 1.
+    images: pixels.
+    modalities: 0 visible, 1 infrared.
+  """
+  if len(models) == 1:
+    return extract(models[0], images, modalities)
+  rows = [np.flatnonzero(modalities == kind) for kind in range(len(models))]
+  found = [
+    extract(variables, images[own], modalities[own])
+    for variables, own in zip(models, rows, strict=True)
+    if len(own)
+  ]
+  return np.concatenate(found)[np.argsort(np.concatenate(rows))]

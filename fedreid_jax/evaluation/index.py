@@ -1,14 +1,25 @@
 """Exact nearest-neighbour search of feature vectors."""
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Float, Float32, Int64, Integer, Shaped
 
 from fedreid_jax import errors
-from fedreid_jax.evaluation import distances
+from fedreid_jax.evaluation import distances, flat_search
 
 MISSING = -1  # index and integer label of a neighbour that does not exist
+# Vectors that are searched at a time. It bounds the memory of distances, and
+# vectors on a disk are read in parts of this size.
+TILE = 65_536
+LARGE = 100_000  # vectors for which 'auto' chooses FAISS
+
+Backend = Literal['auto', 'product', 'faiss']
+BACKENDS = get_args(Backend)
+
+# Indices and distances of the nearest vectors of a query.
+Near = tuple[Int64[np.ndarray, ' found'], Float32[np.ndarray, ' found']]
 
 
 class Gallery:
@@ -32,6 +43,7 @@ class Gallery:
     labels: `[P]`.
     cameras: int `[P]`, or None.
     metric: 'euclidean' or 'cosine'.
+    backend: 'product' or 'faiss'.
   """
 
   def __init__(
@@ -40,17 +52,22 @@ class Gallery:
     labels: Any,
     cameras: Any = None,
     metric: str = 'euclidean',
+    backend: str = 'product',
   ):
     """Keeps the vectors of a gallery.
 
     Args:
-      vectors: float32 `[P, D]`.
+      vectors: float32 `[P, D]`; a memory-mapped array is not copied.
       labels: of the vectors, integers or strings `[P]`.
       cameras: of the vectors, integers `[P]`.
       metric: 'euclidean', or 'cosine' for `1 - cos`.
+      backend: 'product' for matrix products in JAX, 'faiss' for the exact
+        search of FAISS, or 'auto' for FAISS if it is installed and there are at
+        least `LARGE` vectors. Distances of both are equal up to rounding.
 
     Raises:
-      ConfigError: for an unknown metric.
+      ConfigError: for an unknown metric or backend, or for 'faiss' when it is
+        not installed.
       DataError: for vectors that are empty or not finite, and for labels or
         cameras that do not fit them.
     """
@@ -62,6 +79,11 @@ class Gallery:
       )
     self.metric = metric
     self.vectors = _vectors(vectors, 'vectors')
+    check_backend(backend)
+    self.backend = backend
+    if backend == 'auto':
+      use_faiss = len(self.vectors) >= LARGE and flat_search.installed()
+      self.backend = 'faiss' if use_faiss else 'product'
     if not self.vectors.size:
       raise errors.DataError('no vectors', 'vectors', 'give one or more')
     size = len(self.vectors)
@@ -87,16 +109,19 @@ class Gallery:
     """Finds the nearest vectors of each query among all vectors.
 
     Of vectors at equal distances those with lower indices come first. The
-    distances are those that the evaluation ranks (`evaluation.distances`): of
-    `distances.BLOCK` queries at a time, so that memory does not grow with the
-    number of queries. A Euclidean distance is the root of a float32 sum: near
-    zero, the error of its square is about 1e-6 of the squared norms.
+    distances of 'product' are those that the evaluation ranks
+    (`evaluation.distances`); those of 'faiss' differ by rounding, so vectors
+    whose distances differ by less may be in another order. `TILE` vectors and
+    `distances.BLOCK` queries are compared at a time, so that memory does not
+    grow with the number of either. A Euclidean distance is the root of a
+    float32 sum: near zero, the error of its square is about 1e-6 of the squared
+    norms.
 
     Args:
       queries: float32 `[Q, D]`.
       k: number of neighbours.
       cameras: of the queries, integers `[Q]`. With them, vectors of a query's
-        own camera are left out.
+        own camera are left out, and matrix products are used.
 
     Returns:
       (indices, distances, labels), the nearest first. Where fewer than k
@@ -118,22 +143,77 @@ class Gallery:
           'cameras of queries only', 'cameras', 'give those of the gallery, too'
         )
       own = _cameras(cameras, len(queries))
+    if queries.shape[1] != self.vectors.shape[1]:
+      raise errors.DataError(
+        f'queries of width {queries.shape[1]}',
+        'queries',
+        f'the vectors have {self.vectors.shape[1]} numbers',
+      )
     indices = np.full((len(queries), k), MISSING, np.int64)
     found = np.full((len(queries), k), np.inf, np.float32)
-    row = 0
-    for block in distances.squared_blocks(queries, self.vectors, self.metric):
-      for line in block:
-        if own is not None:
-          line = np.where(self.cameras == own[row], np.inf, line)
-        nearest = _nearest(line, k)
-        indices[row, : len(nearest)] = nearest
-        found[row, : len(nearest)] = line[nearest]
-        row += 1
+    for first in range(0, len(self), TILE):
+      tile = slice(first, first + TILE)
+      if self.backend == 'faiss' and own is None:
+        near = self._by_faiss(queries, tile, k)
+      else:
+        near = self._by_products(queries, tile, k, own)
+      for row, (places, values) in enumerate(near):
+        # Earlier vectors stand first, so a stable sort ranks ties by index.
+        places = np.concatenate([indices[row], places + first])
+        values = np.concatenate([found[row], values])
+        order = np.argsort(values, kind='stable')[:k]
+        indices[row], found[row] = places[order], values[order]
     if self.metric == 'euclidean':
       found = np.sqrt(found)
     labels = self.labels[indices]
     empty = MISSING if self.labels.dtype.kind in 'iu' else ''
     return indices, found, np.where(indices == MISSING, empty, labels)
+
+  def _by_faiss(
+    self, queries: Float32[np.ndarray, 'Q D'], tile: slice, k: int
+  ) -> Iterator[Near]:
+    """Yields the nearest vectors of a tile for each query."""
+    vectors = self.vectors[tile]
+    lines = flat_search.nearest(
+      queries, vectors, min(k, len(vectors)), self.metric
+    )
+    yield from zip(*lines, strict=True)
+
+  def _by_products(
+    self,
+    queries: Float32[np.ndarray, 'Q D'],
+    tile: slice,
+    k: int,
+    own: Integer[np.ndarray, ' Q'] | None,
+  ) -> Iterator[Near]:
+    """Yields the nearest vectors of a tile for each query."""
+    vectors = self.vectors[tile]
+    size, row = len(vectors), 0
+    if size < TILE < len(self):  # one shape for all tiles is compiled once
+      vectors = np.pad(vectors, ((0, TILE - size), (0, 0)))
+    for block in distances.squared_blocks(queries, vectors, self.metric):
+      for line in block[:, :size]:
+        if own is not None and self.cameras is not None:
+          line = np.where(self.cameras[tile] == own[row], np.inf, line)
+        places = _nearest(line, k)
+        yield places, line[places]
+        row += 1
+
+
+def check_backend(name: str) -> None:
+  """Refuses a backend that is unknown or not installed.
+
+  Raises:
+    ConfigError: naming the choices, or the package that is missing.
+  """
+  if name not in BACKENDS:
+    raise errors.ConfigError(
+      f'unknown backend {name!r}',
+      'backend',
+      errors.one_of(name, BACKENDS),
+    )
+  if name == 'faiss':
+    flat_search.library()
 
 
 def _nearest(
@@ -151,13 +231,19 @@ def _nearest(
 
 def _vectors(values: Any, where: str) -> Float32[np.ndarray, 'rows D']:
   values = np.asarray(values, np.float32)
-  if values.ndim != 2 or not np.isfinite(values).all():
+  if values.ndim != 2 or not _finite(values):
     raise errors.DataError(
       f'values of shape {values.shape}, or not finite',
       where,
       'give a matrix of finite numbers',
     )
   return values
+
+
+def _finite(values: Float32[np.ndarray, 'rows D']) -> bool:
+  """Returns whether all values are finite, without a large mask of them."""
+  starts = range(0, len(values), TILE)
+  return all(np.isfinite(values[k : k + TILE]).all() for k in starts)
 
 
 def _cameras(values: Any, size: int) -> Integer[np.ndarray, ' {size}']:

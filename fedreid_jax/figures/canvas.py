@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedreid_jax import errors
+from fedreid_jax.training.tracking.picture import RIGHT, WRONG
 
 # Okabe and Ito, "Color universal design": distinct for any colour vision.
 # Their yellow is darkened for points on white.
@@ -25,7 +26,6 @@ COLOURS = (
   '#B3A800',
   '#000000',
 )
-RIGHT, WRONG = '#009E73', '#D55E00'
 FORMATS = ('png', 'pdf', 'svg')
 PHOTO = 1.0  # height of a photograph, inches
 MISSING = "pip install 'fedreid_jax[viz]'"
@@ -75,8 +75,16 @@ def new(width: float, height: float) -> Any:
 
 def row(num: int, width: float, height: float) -> tuple[Any, Any]:
   """Returns (figure, its panels), `num` side by side, sizes in inches."""
-  figure = new(width * num + 0.4, height)
-  return figure, figure.subplots(1, num, squeeze=False)[0]
+  figure, panels = table(1, num, width, height)
+  return figure, panels[0]
+
+
+def table(
+  rows: int, columns: int, width: float, height: float
+) -> tuple[Any, Any]:
+  """Returns (figure, its panels `[rows, columns]`), sizes of one in inches."""
+  figure = new(width * columns + 0.4, height * rows)
+  return figure, figure.subplots(rows, columns, squeeze=False)
 
 
 def save(figure: Any, path: Path) -> None:

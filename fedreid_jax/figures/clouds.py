@@ -1,4 +1,4 @@
-"""Features of a run's domains, and features hallucinated from them."""
+"""Features of some identities, and features hallucinated from them."""
 
 from typing import NamedTuple
 
@@ -6,118 +6,117 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedreid_jax.algorithms import dfh
-from fedreid_jax.algorithms.statistics import moments
+from fedreid_jax.core.types import ClientData
 from fedreid_jax.losses import hallucination
 from fedreid_jax.models import norm
+from fedreid_jax.training import domain_statistics
 from fedreid_jax.training.loaded_run import LoadedRun
 
-SAMPLE = 120  # images of a domain
-NOVEL = 'a new domain'
+IDENTITIES = 3  # of a domain, as in the paper
+IMAGES = 24  # largest number per identity
+BATCH = 120  # images whose moments normalise features
+NOVEL = 'novel domain'
 
 
 class Cloud(NamedTuple):
-  """Features of one domain.
+  """Features that belong together.
 
   Attributes:
-    domain: its name.
-    features: `[M, D]`.
-    modalities: 0 visible, 1 infrared, `[M]`.
+    name: of their domain or person.
+    features: of the images, `[M, D]`.
+    kinds: number of each feature's marker, `[M]`.
   """
 
-  domain: str
+  name: str
   features: np.ndarray
-  modalities: np.ndarray
+  kinds: np.ndarray
 
 
-def space(run: LoadedRun) -> str:
-  """Returns the kind of features to show, that of DFH's statistics if any."""
-  if 'dfh' in run.config.components:
-    return dfh.SPACES[run.config.dfh.space]
-  return 'feature'
+def chosen(client: ClientData, seed: int) -> tuple[np.ndarray, np.ndarray]:
+  """Chooses images of three identities of a client at random.
+
+  Args:
+    client: owner of the images.
+    seed: of the choice.
+
+  Returns:
+    (rows of the images, 0, 1 or 2 for the identity of each), `[M]` both.
+  """
+  rng = np.random.default_rng(seed)
+  persons = rng.permutation(np.unique(client.labels))[:IDENTITIES]
+  own = [np.flatnonzero(client.labels == person) for person in persons]
+  rows = [np.sort(rng.permutation(r)[:IMAGES]) for r in own]
+  kinds = np.repeat(np.arange(len(rows)), [len(r) for r in rows])
+  return np.concatenate(rows), kinds
 
 
 def real(run: LoadedRun, seed: int) -> list[Cloud]:
-  """Returns features of some images of every client and target."""
-  federation = run.federation
-  clouds = {}
-  tests = [t.images for t in federation.targets]
-  for domain in (*federation.clients, *tests):
-    if domain.name in clouds:  # a training domain that is also a target
-      continue
-    rows = _sample(len(domain.modalities), seed)
-    kinds = domain.modalities[rows]
-    found = run.features(domain.images()[rows], space(run), kinds)
-    clouds[domain.name] = Cloud(domain.name, found, kinds)
-  return list(clouds.values())
+  """Returns features of the chosen images of every client."""
+  clouds = []
+  for client in run.federation.clients:
+    rows, kinds = chosen(client, seed)
+    clouds.append(Cloud(client.name, _features(run, client, rows), kinds))
+  return clouds
 
 
-def _sample(num: int, seed: int) -> np.ndarray:
-  rows = np.random.default_rng(seed).permutation(num)[:SAMPLE]
-  return np.sort(rows)
+def _features(
+  run: LoadedRun, client: ClientData, rows: np.ndarray
+) -> np.ndarray:
+  return run.features(
+    client.images()[rows],
+    domain_statistics.space(run),
+    client.modalities[rows],
+  )
 
 
-def hallucinated(run: LoadedRun, seed: int) -> list[Cloud]:
-  """Returns hallucinations of the first client: other domains, then a new one.
+def hallucinated(run: LoadedRun, source: str, seed: int) -> list[Cloud]:
+  """Returns features of a novel domain, hallucinated from one client's.
 
-  Statistics are drawn anew for each image, from those that the server stored
-  or, if the configuration has other clients, from those of the images under the
-  model.
+  For all images the mean, the variance and the weights of the domains are drawn
+  once, as for a batch of the training, so that one affine map with a factor per
+  channel gives all features of DFH. Features are normalised by the moments of a
+  random batch of the client. If the method has no novel domain (`dfh.novel` is
+  'none'), the result is a cloud per other client.
 
   Args:
     run: of a method with the component 'dfh'.
+    source: name of the client, '' for the first.
     seed: of images and draws.
   """
-  clients, config = run.federation.clients, run.config.dfh
-  own, num = clients[0], len(clients)
-  rows = _sample(own.num_images, seed)
-  alpha = jnp.broadcast_to(jnp.asarray(config.alpha, jnp.float32), (num,))
-  dfs = statistics(run)
-
-  feature = run.features(own.images()[rows], space(run), own.modalities[rows])
-  dim = feature.shape[1]
+  config, clients = run.config.dfh, run.federation.clients
+  own = run.client(source)
+  index = [client.name for client in clients].index(own.name)
+  rows, kinds = chosen(own, seed)
+  batch = np.random.default_rng(seed).permutation(own.num_images)[:BATCH]
+  both = jnp.asarray(_features(run, own, np.concatenate([rows, batch])))
+  feature, dim = both[: len(rows)], both.shape[1]
+  in_batch = jnp.arange(len(both)) >= len(rows)
   normalised, *_ = norm.standardize(
-    jnp.asarray(feature), jnp.ones(dim), jnp.zeros(dim), None
+    both, jnp.ones(dim), jnp.zeros(dim), in_batch
   )
+  normalised = normalised[: len(rows)]
 
-  def one(key, feature, normalised):
-    draw_key, novel_key = jax.random.split(key)
-    drawn = hallucination.draw(draw_key, dfs, config.negative_variance)
+  draw_key, novel_key = jax.random.split(jax.random.key(seed))
+  drawn = hallucination.draw(
+    draw_key, domain_statistics.of(run), config.negative_variance
+  )
+  if config.novel == 'none':
     every = hallucination.per_domain(drawn.means, drawn.variances, normalised)
-    if config.novel == 'none':
-      return every
-    novel = hallucination.novel_domain(
-      novel_key,
-      config.novel,
-      drawn,
-      feature,
-      normalised,
-      jnp.int32(0),
-      alpha,
-      config.mix_weights,
-      config.mix_own,
-    )
-    return jnp.concatenate([every, novel[None]])
-
-  found = jax.jit(jax.vmap(one, out_axes=1))(
-    jax.random.split(jax.random.key(seed), len(rows)),
-    feature[:, None],
-    normalised[:, None],
+    return [
+      Cloud(client.name, np.asarray(features), kinds)
+      for client, features in zip(clients, every, strict=True)
+      if client.name != own.name
+    ]
+  alpha = jnp.asarray(config.alpha, jnp.float32)
+  novel = hallucination.novel_domain(
+    novel_key,
+    config.novel,
+    drawn,
+    feature,
+    normalised,
+    jnp.int32(index),
+    jnp.broadcast_to(alpha, len(clients)),
+    config.mix_weights,
+    config.mix_own,
   )
-  names = [client.name for client in clients] + [NOVEL]
-  return [
-    Cloud(name, np.asarray(features[:, 0]), own.modalities[rows])
-    for name, features in zip(names[1:], found[1:], strict=False)
-  ]
-
-
-def statistics(run: LoadedRun) -> jax.Array:
-  """Returns the DFS of every client, `[N, 4, D]`."""
-  kept = run.states.get('dfh')
-  clients = run.federation.clients
-  if kept is not None and len(kept) == len(clients):
-    return jnp.asarray(kept)
-  every = [
-    jax.jit(moments.statistics)(run.moments(c, space(run))) for c in clients
-  ]
-  return jnp.stack(every)
+  return [Cloud(NOVEL, np.asarray(novel), kinds)]

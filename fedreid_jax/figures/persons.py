@@ -63,12 +63,12 @@ def draw(
     for k, (cloud, where) in enumerate(
       zip(shown, tsne.embed(shown, seed), strict=True)
     ):
-      style = canvas.COLOURS[k % len(canvas.COLOURS)], True
-      tsne.scatter(axes, cloud, where, style, 0.8)
+      colour = canvas.COLOURS[k % len(canvas.COLOURS)]
+      tsne.scatter(axes, cloud, where, tsne.Style(colour, colour, 'none'))
     axes.set_title(f'{label}: persons of {run.target(target).name}', fontsize=9)
     axes.set_xticks([])
     axes.set_yticks([])
-    _legend(axes, np.concatenate([c.modalities for c in shown]))
+    _legend(axes, np.concatenate([c.kinds for c in shown]))
   return figure
 
 

@@ -1,6 +1,9 @@
 """Queries and the ten nearest images of each."""
 
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from fedreid_jax.figures import canvas, lists
 from fedreid_jax.figures.canvas import Photo
@@ -10,7 +13,12 @@ SHOWN = 10
 
 
 def draw(
-  run: LoadedRun, label: str, target: str = '', num: int = 8, seed: int = 0
+  run: LoadedRun,
+  label: str,
+  target: str = '',
+  num: int = 8,
+  seed: int = 0,
+  places: Sequence[int] | None = None,
 ) -> Any:
   """Draws a row per query, without images that its protocol hides.
 
@@ -20,19 +28,17 @@ def draw(
     target: test, '' for the first.
     num: queries, drawn at random among those with a match.
     seed: of the draw.
+    places: numbers of the queries, in place of a draw.
   """
   test = run.target(target)
-  images, cameras = test.images.images(), test.images.cameras
+  images, views = test.images.images(), captions(test.images.cameras)
   rows: list[list[Photo | None]] = []
-  for found in lists.draw(run, target, num, seed):
+  for found in lists.draw(run, target, num, seed, places):
     row: list[Photo | None] = [
-      Photo(images[found.query], None, f'camera {cameras[found.query]}')
+      Photo(images[found.query], None, views[found.query])
     ]
     pairs = zip(found.gallery[:SHOWN], found.right[:SHOWN], strict=True)
-    row += [
-      Photo(images[k], bool(right), f'camera {cameras[k]}')
-      for k, right in pairs
-    ]
+    row += [Photo(images[k], bool(right), views[k]) for k, right in pairs]
     rows.append(row + [None] * (SHOWN + 1 - len(row)))
   return canvas.sheet(
     rows,
@@ -40,3 +46,13 @@ def draw(
     f'{label}, {test.name}: solid frame, the same person; dashed, another',
     gaps=(1,),
   )
+
+
+def captions(cameras: np.ndarray) -> list[str]:
+  """Names the cameras `[M]`, unless every image is a view of its own.
+
+  The images of a target without cameras are numbered in their place.
+  """
+  if len(np.unique(cameras)) == len(cameras):
+    return [''] * len(cameras)
+  return [f'camera {camera}' for camera in cameras.tolist()]

@@ -1,15 +1,24 @@
 """Features in the plane (DFH, figure 6).
 
-Points are features before the neck, where domains differ. For a method that
-hallucinates, a second panel shows the hallucinations of the first client in the
-same plane: features of every other client's domain, and of a new domain. The
-paper shows three identities of a domain; here are images of all, and every
-image has its own draws, where training draws once per batch: the cloud is wider
-than that of one batch.
+As in the paper, a panel shows the features of three random identities of each
+training domain under the final model of the server, and the features of a novel
+domain that the method of the run hallucinates from the images of one domain.
+Colours are domains and markers are identities. The paper compares three
+methods: Dirichlet-MixUp and Feature-MixUp of hallucinated features, and DFH
+(`dfh.novel` is 'dirichlet_mixup', 'feature_mixup' and 'dirichlet'). Here every
+run has a panel.
+
+Deviations: the paper does not say whether its panels share one model; here each
+has the model of its own run. The paper does not say how often statistics are
+drawn for the figure; here they are drawn once for all images (`clouds`), which
+shows what the method does to the pairwise structure of a batch. Features are
+those that the statistics describe (`dfh.space`). A run without a novel domain
+(`dfh.novel` is 'none') shows features of the other domains instead, and a run
+without DFH shows its own features only.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,8 +27,15 @@ from fedreid_jax.figures import canvas, clouds
 from fedreid_jax.figures.clouds import Cloud
 from fedreid_jax.training.loaded_run import LoadedRun
 
-MARKERS = ('o', '^')  # visible, infrared
+# Modalities have the first two.
+MARKERS = ('o', '^', 's')
 PERPLEXITY = 30
+METHODS = {
+  'dirichlet': 'DFH',
+  'dirichlet_mixup': 'FH + Dirichlet-MixUp',
+  'feature_mixup': 'FH + Feature-MixUp',
+  'none': 'FH',
+}
 
 
 def embed(found: Sequence[Cloud], seed: int) -> list[np.ndarray]:
@@ -46,69 +62,110 @@ def embed(found: Sequence[Cloud], seed: int) -> list[np.ndarray]:
   return np.split(places, np.cumsum([len(c.features) for c in found])[:-1])
 
 
-def draw(run: LoadedRun, label: str, seed: int = 0) -> Any:
-  """Draws the features of a run's domains.
+def draw(
+  runs: Sequence[tuple[str, LoadedRun]], source: str = '', seed: int = 0
+) -> Any:
+  """Draws a panel per run.
 
   Args:
-    run: with the model.
-    label: of the run.
+    runs: (label, run).
+    source: client whose features are transformed, '' for the first.
     seed: of images, draws and t-SNE.
   """
-  shown = clouds.real(run, seed)
-  made: list[Cloud] = []
-  if 'dfh' in run.config.components:
-    made = clouds.hallucinated(run, seed)
-  places = embed([*shown, *made], seed)
-  # After seven domains the colours repeat, with hollow markers; black is for
-  # the new domain.
-  styles = [(c, full) for full in (True, False) for c in canvas.COLOURS[:7]]
-  style = {
-    cloud.domain: styles[k % len(styles)] for k, cloud in enumerate(shown)
-  } | {clouds.NOVEL: ('black', True)}
-  figure, panels = canvas.row(1 + bool(made), 4.6, 4.8)
-  panels[0].set_title(f'{label}: features', fontsize=10)
-  for cloud, where in zip(shown, places, strict=False):
-    for panel, alpha in zip(panels, (0.8, 0.15), strict=False):
-      scatter(panel, cloud, where, style[cloud.domain], alpha)
-  if made:
-    own = run.federation.clients[0].name
-    panels[1].set_title(
-      f'hallucinated from {own}; faint: features', fontsize=10
-    )
-    for cloud, where in zip(made, places[len(shown) :], strict=True):
-      scatter(panels[1], cloud, where, style[cloud.domain], 0.9)
-  for panel in panels:
-    panel.set_xticks([])
-    panel.set_yticks([])
-    _legend(panel)
+  figure, panels = canvas.row(len(runs), 4.2, 4.8)
+  names = {c.name: None for _, run in runs for c in run.federation.clients}
+  by_domain = styles(list(names))
+  shown: dict[str, Style] = {}
+  for axes, (label, run) in zip(panels, runs, strict=True):
+    config = run.config
+    found = {c.name: (c, by_domain[c.name]) for c in clouds.real(run, seed)}
+    if 'dfh' in config.components:
+      own = run.client(source).name
+      for c in clouds.hallucinated(run, source, seed):
+        colour = by_domain[c.name].colour if c.name in by_domain else 'black'
+        name = f'{c.name}, hallucinated from {own}'
+        found[name] = c, Style(colour, colour, 'black')
+      label = f'{label}: {METHODS[config.dfh.novel]}'
+    places = embed([cloud for cloud, _ in found.values()], seed)
+    for (cloud, style), where in zip(found.values(), places, strict=True):
+      scatter(axes, cloud, where, style)
+    shown |= {name: style for name, (_, style) in found.items()}
+    axes.set_title(label, fontsize=10)
+    axes.set_xticks([])
+    axes.set_yticks([])
+  _legend(figure, panels[0], shown, 2 if len(runs) == 1 else 4)
   return figure
 
 
-def scatter(axes, cloud: Cloud, where, style, alpha: float) -> None:
-  """Draws a cloud, with a line in the legend unless it is faint."""
-  colour, full = style
-  kinds = np.unique(cloud.modalities)
-  for kind in kinds:
-    rows = cloud.modalities == kind
-    suffix = (', visible', ', infrared')[kind] if len(kinds) > 1 else ''
+class Style(NamedTuple):
+  """Colours of a cloud.
+
+  Attributes:
+    colour: of the domain.
+    face: of the markers.
+    edge: of the markers.
+  """
+
+  colour: str
+  face: str
+  edge: str
+
+
+def styles(names: Sequence[str]) -> dict[str, Style]:
+  """Returns the style of each domain, of three also distinct in grey.
+
+  The first is dark, the second light and the third hollow. After seven domains
+  colours repeat, with hollow markers for filled ones and the reverse.
+  """
+  found = {}
+  for k, name in enumerate(names):
+    turn, number = divmod(
+      k, 7
+    )  # the eighth colour, black, is for novel domains
+    colour = canvas.COLOURS[number]
+    full = (number % 3 < 2) == (turn % 2 == 0)
+    found[name] = Style(colour, colour if full else 'none', colour)
+  return found
+
+
+def scatter(axes, cloud: Cloud, where: np.ndarray, style: Style) -> None:
+  """Draws a cloud with a marker per kind.
+
+  Args:
+    axes: the panel.
+    cloud: features.
+    where: their places, `[M, 2]`.
+    style: colours.
+  """
+  for kind in np.unique(cloud.kinds):
     axes.scatter(
-      *where[rows].T,
-      s=16,
-      facecolors=colour if full else 'none',
-      edgecolors='none' if full else colour,
-      alpha=alpha,
+      *where[cloud.kinds == kind].T,
+      s=22,
+      facecolors=style.face,
+      edgecolors=style.edge,
+      linewidths=0.8,
+      alpha=0.85,
       marker=MARKERS[kind],
-      label=cloud.domain + suffix if alpha > 0.5 else None,
     )
 
 
-def _legend(axes) -> None:
-  labels = axes.get_legend_handles_labels()[1]
-  axes.legend(
+def _legend(figure, axes, shown: dict[str, Style], columns: int) -> None:
+  """Adds a legend of domains and of identities below the panels."""
+  entries = [
+    axes.scatter([], [], s=40, marker='D', c=s.face, edgecolors=s.edge)
+    for s in shown.values()
+  ]
+  entries += [
+    axes.scatter([], [], s=30, marker=m, c='none', edgecolors='black')
+    for m in MARKERS
+  ]
+  numbers = [f'identity {k + 1} of a domain' for k in range(len(MARKERS))]
+  figure.legend(
+    entries,
+    [*shown, *numbers],
     fontsize=8,
-    loc='upper center',
-    bbox_to_anchor=(0.5, 0),
-    ncols=2 if len(max(labels, key=len)) > 14 else 4,
+    loc='outside lower center',
+    ncols=columns,
     frameon=False,
     handletextpad=0.1,
   )

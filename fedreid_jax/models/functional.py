@@ -1,5 +1,6 @@
 """A linen network as pure functions over a flat dict of variables."""
 
+import contextlib
 from typing import Any
 
 import jax
@@ -10,9 +11,14 @@ from jaxtyping import Bool, Float, Int, Key
 
 from fedreid_jax.core import param_filter, types
 from fedreid_jax.core.types import Array, Flat, Number
+from fedreid_jax.models import conv
 
 
-def wrap(module: nn.Module, image_shape: tuple[int, int, int]) -> types.Model:
+def wrap(
+  module: nn.Module,
+  image_shape: tuple[int, int, int],
+  portable: bool = False,
+) -> types.Model:
   """Returns the network as a `types.Model`.
 
   Its functions also take NumPy arrays, such as the variables of a checkpoint.
@@ -22,7 +28,17 @@ def wrap(module: nn.Module, image_shape: tuple[int, int, int]) -> types.Model:
       modalities=, labels=)`, returns `types.Outputs` and has a method
       `classify`.
     image_shape: `(H, W, ch)` for the initialisation.
+    portable: whether traces of the functions may run on another platform than
+      that of this process; `models.conv` otherwise traces for this platform.
   """
+
+  def run(*args: Any, **kwargs: Any) -> Any:
+    with (
+      nn.intercept_methods(conv.portable)
+      if portable
+      else contextlib.nullcontext()
+    ):
+      return module.apply(*args, **kwargs)
 
   def init(key: Key[Array, '']) -> Flat:
     params_key, dropout_key = jax.random.split(key)
@@ -45,7 +61,7 @@ def wrap(module: nn.Module, image_shape: tuple[int, int, int]) -> types.Model:
       variables, images, mask, modalities, labels
     )
     _, batch_stats = param_filter.trainable(variables)
-    outputs, updated = module.apply(
+    outputs, updated = run(
       param_filter.unflatten(variables),
       images,
       train=train,
@@ -69,7 +85,7 @@ def wrap(module: nn.Module, image_shape: tuple[int, int, int]) -> types.Model:
     variables, images, mask, modalities = _arrays(
       variables, images, mask, modalities
     )
-    outputs, found = module.apply(
+    outputs, found = run(
       param_filter.unflatten(variables),
       images,
       train=False,
@@ -88,7 +104,7 @@ def wrap(module: nn.Module, image_shape: tuple[int, int, int]) -> types.Model:
     num_identities: Number | None = None,
   ) -> Any:
     variables, embedding = _arrays(variables, embedding)
-    return module.apply(
+    return run(
       param_filter.unflatten(variables),
       embedding,
       num_identities,

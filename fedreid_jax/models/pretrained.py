@@ -1,8 +1,9 @@
-"""ImageNet weights in torchvision's format, from `.safetensors` files only.
+"""Weights in torchvision's format, from and for `.safetensors` files.
 
-The names are torchvision's, `layer1.0.downsample.0.weight`. Pickled files are
-refused, since reading them runs code; names, shapes and types are checked in
-the header before any tensor is read.
+The names are torchvision's, `layer1.0.downsample.0.weight`; those of a neck,
+which torchvision does not have, begin with `neck.`. Pickled files are refused,
+since reading them runs code; names, shapes and types are checked in the header
+before any tensor is read.
 """
 
 import re
@@ -14,7 +15,7 @@ import safetensors
 
 from fedreid_jax import errors
 from fedreid_jax.core import param_filter
-from fedreid_jax.core.types import Tree
+from fedreid_jax.core.types import Flat, Tree
 
 _LEAVES = {
   'kernel': 'weight',
@@ -26,14 +27,16 @@ _LEAVES = {
 # Modules that a published network inserts keep their initial values.
 _TORCHVISION = re.compile(r'\w+/backbone/(infrared_)?(conv1|bn1|layer\d_\d+)/')
 _TO_OIHW, _TO_HWIO = (3, 2, 0, 1), (2, 3, 1, 0)
+_NECK = re.compile(r'\w+/neck/')
+_PICKLED = ('.pth', '.pt', '.pkl', '.bin', '.ckpt', '.tar')
 
 
 def load(path: str | Path, variables: Tree) -> Tree:
   """Returns the variables with the backbone of a weight file.
 
   Args:
-    path: a `.safetensors` file of a ResNet with torchvision's names; `fc.*` and
-      `*.num_batches_tracked` are ignored.
+    path: a `.safetensors` file of a ResNet with torchvision's names; `fc.*`,
+      `neck.*` and `*.num_batches_tracked` are ignored.
     variables: nested dict with `params/backbone` and `batch_stats/backbone`
       of a `resnet.ResNet`; not modified.
 
@@ -77,12 +80,45 @@ def name(leaf: str) -> str:
   return '.'.join([m.replace('_', '.') for m in modules] + [_LEAVES[last]])
 
 
+def tensors(variables: Flat) -> dict[str, np.ndarray]:
+  """Returns variables in torchvision's names and layout, for PyTorch.
+
+  A file of these tensors is one that `load` reads. In PyTorch they are the
+  state of a ResNet without `fc`; `neck.bn.weight` and the like are the state of
+  a module `neck` with the layers `fc`, a linear one, and `bn`.
+
+  Args:
+    variables: of the backbone and the neck, `{'params/...': array}`.
+
+  Returns:
+    Tensors by name; none if there are leaves other than those of torchvision's
+    ResNets and of the neck.
+  """
+  found = {}
+  for leaf, value in variables.items():
+    in_neck = _NECK.match(leaf) is not None
+    if not in_neck and (not covers(leaf) or '/infrared_' in leaf):
+      return {}
+    value = np.asarray(value, np.float32)
+    value = value.transpose({4: _TO_OIHW, 2: (1, 0), 1: (0,)}[value.ndim])
+    prefix = 'neck.' if in_neck else ''
+    found[prefix + name(leaf)] = np.ascontiguousarray(value)
+  return found
+
+
 def _check_format(path: Path):
+  if path.suffix in _PICKLED:
+    raise errors.IntegrityError(
+      f'a pickle, {path.suffix}, which may run code when it is read',
+      str(path),
+      f"convert it with 'fedreid import-weights {path} "
+      f"--out={path.with_suffix('.safetensors')}', where PyTorch is installed",
+    )
   if path.suffix != '.safetensors':
     raise errors.IntegrityError(
       f'weights of format {path.suffix or "unknown"!r}',
       str(path),
-      'convert them to .safetensors at their source; pickles are not read',
+      'convert them to .safetensors at their source',
     )
 
 
@@ -90,7 +126,7 @@ def _check_names(path: Path, found: set[str], wanted: set[str]):
   ignored = {
     key
     for key in found
-    if key.startswith('fc.') or key.endswith('.num_batches_tracked')
+    if key.startswith(('fc.', 'neck.')) or key.endswith('.num_batches_tracked')
   }
   for what, keys in (
     ('no tensor', wanted - found),

@@ -1,35 +1,31 @@
 """DeepInversion: reconstruction of photographs from a model alone.
 
 Yin et al., "Dreaming to distill: data-free knowledge transfer via
-DeepInversion" (CVPR 2020), as DFH uses it to measure the information in shared
-feature statistics (its figure 5). With f the pooled feature before the neck and
-mu_j the mean feature of identity j, images x are optimised from noise to
-minimise
+DeepInversion" (CVPR 2020), which DFH calls D2D and uses to measure the
+information in feature statistics (its figure 5). Images x are optimised from
+noise to minimise
 
-  CE(W f(x'), y) + a_tv TV(x') + a_l2 mean_n |x'_n|
-    + a_f sum_l c_l (|mean_l(x') - m_l| + |var_l(x') - v_l|), W_j = mu_j,
+  G(x') + a_tv TV(x') + a_l2 mean_n |x'_n|
+    + a_f sum_l c_l (|mean_l(x') - m_l| + |var_l(x') - v_l|),
 
 where x' is x rolled and mirrored at random, m_l and v_l are the running
 statistics of the l-th batch normalisation, mean_l and var_l those of its input
 for x', c_l is 10 for the first and 1 for the others, and TV is the sum of the
-norms of the differences between neighbours in four directions. The network is
-frozen. By default features and mean features are scaled to one length in the
-cross-entropy (`Weights.scale`), which otherwise saturates; 0 is the published
-form. `search` has the optimisation.
+norms of the differences between neighbours in four directions. G is the goal of
+the attack (`goals`). The network is frozen. `search` has the optimisation.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 from flax import linen as nn
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from fedreid_jax.core import types
 from fedreid_jax.core.types import Array, Flat
-from fedreid_jax.losses import identity
 from fedreid_jax.models import norm
+from fedreid_jax.privacy.goals import Goal
 
 Loss = Callable[
   [Float[Array, 'B H W ch']],
@@ -38,22 +34,19 @@ Loss = Callable[
 
 
 class Weights(NamedTuple):
-  """Weights of the objective, as published except for the scale.
+  """Weights of the objective, as published; that of the goal is 1.
 
   Attributes:
     variation: of the differences between neighbours, `a_tv`.
     size: of the norm of an image, `a_l2`.
     statistics: of the batch statistics, `a_f`.
     first: of the statistics of the first normalisation, `c_0`.
-    scale: length of features and mean features in the cross-entropy; 0 leaves
-      them unchanged.
   """
 
   variation: float = 1e-4
   size: float = 1e-5
   statistics: float = 0.05
   first: float = 10.0
-  scale: float = 30.0
 
 
 def watch(
@@ -103,47 +96,35 @@ def _norm(x: Float[Array, '...'], axis=None) -> Float[Array, '...']:
 
 
 def make_loss(
-  model: types.Model,
-  variables: Flat,
-  means: Float[Array | np.ndarray, 'C D'],
-  labels: Int[Array | np.ndarray, ' B'],
-  weights: Weights,
+  model: types.Model, variables: Flat, goal: Goal, weights: Weights
 ) -> Loss:
   """Builds the objective `(images [B, H, W, ch]) -> (loss, its parts)`.
 
   Args:
     model: network.
     variables: of the network, frozen.
-    means: mean pooled feature of each identity.
-    labels: identity of each image.
-    weights: of the parts, which are returned unweighted.
+    goal: of the attack.
+    weights: of the other parts, which are returned unweighted.
   """
-  rows, labels = jnp.asarray(means), jnp.asarray(labels)
-  if weights.scale:
-    rows = rows / _norm(rows, 1)[:, None]
 
   def loss(
     images: Float[Array, 'B H W ch'],
   ) -> tuple[Float[Array, ''], dict[str, Float[Array, '']]]:
     outputs, seen = watch(model, variables, images)
-    feature = outputs.feature
-    if weights.scale:
-      feature = weights.scale * feature / _norm(feature, 1)[:, None]
     gaps = [
       _norm(mean - variables[f'batch_stats/{name}/mean'])
       + _norm(var - variables[f'batch_stats/{name}/var'])
       for name, (mean, var) in seen.items()
     ]
     gaps[:1] = [weights.first * gap for gap in gaps[:1]]
-    valid = jnp.ones(len(labels), bool)
     parts = {
-      'identity': identity.cross_entropy(feature @ rows.T, labels, valid),
+      goal.name: goal.loss(outputs),
       'variation': variation(images),
       'size': _norm(images, (1, 2, 3)).mean(),
       'statistics': sum(gaps, jnp.float32(0.0)),
     }
     return (
-      parts['identity']
+      parts[goal.name]
       + weights.variation * parts['variation']
       + weights.size * parts['size']
       + weights.statistics * parts['statistics']

@@ -1,68 +1,20 @@
-"""Runs the configurations of a sweep and writes one table of their results.
+"""Trains the cells of a sweep and writes one table of their results."""
 
-A cell is one configuration of a sweep, and one run in a work directory.
-"""
-
-import contextlib
-import hashlib
-import re
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
 from fedreid_jax import errors
-from fedreid_jax.sweeps import report
-from fedreid_jax.sweeps.report import Line
+from fedreid_jax.config.tables.line import Line
+from fedreid_jax.sweeps import attempt as attempts
+from fedreid_jax.sweeps import report, workers
+from fedreid_jax.sweeps import table as files
+from fedreid_jax.sweeps.attempt import ERROR, Train
+from fedreid_jax.sweeps.cells import Cell, results, take_shard
+from fedreid_jax.sweeps.report import Run
 from fedreid_jax.training import recorder
-
-Train = Callable[[Any, Path], Any]
-ERROR = 'error.txt'  # file in the work directory of a cell that failed
-
-
-class Cell(NamedTuple):
-  """One run of a sweep.
-
-  Attributes:
-    label: name of a row of the table. Its numbers are averages over the cells
-      with this label, which differ in their seeds.
-    config: validated `ConfigDict`.
-    workdir: directory of the run; cells with the same directory are one run.
-    factors: values of the fields that the sweep varies; each has a column.
-  """
-
-  label: str
-  config: Any
-  workdir: Path
-  factors: Mapping[str, str]
-
-
-def make_cell(
-  label: str, config, folder: Path, factors: Mapping[str, str]
-) -> Cell:
-  """Returns a cell whose work directory is named after its configuration."""
-  digest = hashlib.sha256(config.to_json_best_effort().encode()).hexdigest()
-  short = [key.rpartition('.')[2] + value for key, value in factors.items()]
-  words = '-'.join((config.name, *short, f'seed{config.seed}'))
-  name = re.sub(r'[^\w.-]+', '_', words)[:80]
-  return Cell(label, config, folder / f'{name}-{digest[:8]}', factors)
-
-
-def take_shard(cells: Sequence[Cell], shard: str) -> list[Cell]:
-  """Returns every N-th run from run I for the shard 'I/N', all runs for ''.
-
-  Raises:
-    ConfigError: if `shard` has another form.
-  """
-  runs = list({cell.workdir: cell for cell in cells}.values())
-  match = re.fullmatch(r'(\d+)/(\d+)', shard or '0/1')
-  if not match or int(match[1]) >= int(match[2]):
-    raise errors.ConfigError(
-      f'{shard!r} is not a shard', '--shard', 'give I/N with I below N'
-    )
-  return runs[int(match[1]) :: int(match[2])]
 
 
 def run(
@@ -74,8 +26,9 @@ def run(
   shard: str = '',
   baseline: str = '',
   annotate: Callable[[list[Line]], list[Line]] = list,
+  num_workers: int = 1,
 ) -> None:
-  """Runs cells one after another and writes one table of the finished ones.
+  """Runs cells and writes one table of the finished ones.
 
   If a cell ends with an error, the error is recorded and the next cell runs.
   Finished cells are not run again.
@@ -91,13 +44,14 @@ def run(
     baseline: label or work directory of the results to compare with, '' for no
       comparison.
     annotate: selects and extends the lines of a table before it is written.
+    num_workers: processes that train at the same time, see `train_all`.
 
   Raises:
     ConfigError: if the shard or the baseline is unknown, before the first run.
     FedReIDError: if runs failed, after the last run; it is the error of the
       first run that failed.
   """
-  if jax.process_count() > 1:
+  if num_workers == 1 and jax.process_count() > 1:
     raise errors.ConfigError(
       'a sweep cannot use several processes', '--distributed', 'use --shard=I/N'
     )
@@ -110,42 +64,71 @@ def run(
     lines = collect(cells)
     reference = other or [line for line in lines if line.label == baseline]
     lines = annotate(report.compare(lines, reference))
-    return report.write(table, title, lines, _unfinished(cells))
+    return files.write(table, title, lines, _unfinished(cells))
 
   table.parent.mkdir(parents=True, exist_ok=True)
+  files.write_runs(table, cells)
   write()
   try:
-    train_all(runs, train, write)
+    train_all(runs, train, write, num_workers)
   finally:
     print(write())
 
 
 def train_all(
-  runs: Sequence[Cell], train: Train, after: Callable[[], object]
+  runs: Sequence[Cell],
+  train: Train,
+  after: Callable[[], object],
+  num_workers: int = 1,
 ) -> None:
-  """Runs the unfinished cells one after another.
+  """Runs the unfinished cells.
+
+  A cell that starts from another one does not run if that one is not finished.
 
   Args:
     runs: cells with different work directories.
     train: function that starts or resumes a run.
     after: called after every cell.
+    num_workers: processes that train at the same time, see `workers`; one means
+      this process.
 
   Raises:
+    ConfigError: if there are fewer GPUs or cores than processes.
     FedReIDError: if runs failed, after the last run; it is the error of the
       first run that failed.
   """
   failed: list[tuple[Cell, errors.FedReIDError]] = []
-  for number, cell in enumerate(runs, 1):
-    if results(cell) is not None:
-      continue
-    seed = cell.config.seed
-    print(f'[{number}/{len(runs)}] {cell.label}, seed {seed}: {cell.workdir}')
-    error = _attempt(cell, train)
+  waiting = [cell for cell in runs if results(cell) is None]
+  ended = len(runs) - len(waiting)
+  if num_workers == 1:
+    found = _one_after_another(runs, train)
+  else:
+    found = workers.outcomes(waiting, train, num_workers)
+  for cell, error in found:
     if error:
       failed.append((cell, error))
-    jax.clear_caches()  # frees memory: later cells compile their own programs
+    if num_workers > 1:
+      ended += 1
+      state = 'failed' if error else 'finished'
+      print(f'[{ended}/{len(runs)}] {_name(cell)}: {state}')
     after()
   _raise_first(failed, len(runs))
+
+
+def _one_after_another(
+  runs: Sequence[Cell], train: Train
+) -> Iterator[workers.Outcome]:
+  """Trains the unfinished cells in this process, and yields each."""
+  by_folder = {str(cell.workdir): cell for cell in runs}
+  for number, cell in enumerate(runs, 1):
+    if results(cell) is None:
+      print(f'[{number}/{len(runs)}] {_name(cell)}')
+      start = by_folder.get(cell.config.start_from)
+      yield cell, attempts.attempt(cell, train, start)
+
+
+def _name(cell: Cell) -> str:
+  return f'{cell.row}, seed {cell.config.seed}: {cell.workdir}'
 
 
 def _raise_first(
@@ -155,7 +138,7 @@ def _raise_first(
   for cell, error in failed:
     raise type(error)(
       f'{len(failed)} of {num_runs} runs failed, the first of them '
-      f'{cell.label}: {error.what}',
+      f'{cell.row}: {error.what}',
       error.where,
       error.fix,
     ) from error
@@ -164,36 +147,12 @@ def _raise_first(
 def collect(cells: Iterable[Cell]) -> list[Line]:
   """Returns the mean and standard deviation of the finished cells by label."""
   once = {(cell.label, cell.workdir): cell for cell in cells}
-  found = [(c.label, c.factors, results(c)) for c in once.values()]
+  found = [(cell, results(cell)) for cell in once.values()]
   return report.summarise(
-    [(label, factors, done) for label, factors, done in found if done]
+    Run(cell.label, cell.factors, (cell.config.seed, cell.trial), done)
+    for cell, done in found
+    if done
   )
-
-
-def results(cell: Cell) -> dict[str, Any] | None:
-  """Returns the results of a finished run, None for an unfinished one."""
-  try:
-    found = recorder.read_object(cell.workdir / 'results.json')
-  except errors.IntegrityError:  # the run will write a missing or damaged file
-    return None
-  done = found.get('rounds') == cell.config.rounds and 'summary' in found
-  return found if done else None
-
-
-def _attempt(cell: Cell, train: Train) -> errors.FedReIDError | None:
-  """Runs a cell; an error is written to its work directory and returned."""
-  note = cell.workdir / ERROR
-  with contextlib.suppress(OSError):
-    note.unlink()
-  try:
-    train(cell.config, cell.workdir)
-  except errors.FedReIDError as error:
-    print(error.line(), file=sys.stderr)
-    with contextlib.suppress(OSError):  # the error may concern this folder
-      note.parent.mkdir(parents=True, exist_ok=True)
-      note.write_text(error.line())
-    return error
-  return None
 
 
 def _unfinished(cells: Iterable[Cell]) -> list[dict[str, str]]:
@@ -203,18 +162,23 @@ def _unfinished(cells: Iterable[Cell]) -> list[dict[str, str]]:
     if results(cell) is None:
       note = cell.workdir / ERROR
       error = note.read_text() if note.is_file() else ''
-      own = {'label': cell.label, 'seed': str(cell.config.seed)}
+      own = {'label': cell.row, 'seed': str(cell.config.seed)}
       rows.append({**own, **cell.factors, 'error': error})
   return rows
 
 
-def _run_of(folder: str) -> tuple[str, Mapping[str, str], dict[str, Any]]:
-  path = Path(folder).expanduser() / 'results.json'
-  found = recorder.read_object(path) if path.is_file() else {}
+def _run_of(folder: str) -> Run:
+  path = Path(folder).expanduser()
+  found = _object(path / 'results.json')
   if 'summary' not in found:
     raise errors.ConfigError(
       f'{folder!r} is neither a label nor the directory of a finished run',
       '--baseline',
       'give one of these',
     )
-  return folder, {}, found
+  seed = _object(path / 'config.json').get('seed', 0)
+  return Run(folder, {}, (seed, ''), found)
+
+
+def _object(path: Path) -> dict[str, Any]:
+  return recorder.read_object(path) if path.is_file() else {}

@@ -1,25 +1,17 @@
-"""Runs the trials of claims and judges them, see docs/protocol.md."""
+"""Judges claims by their trials, see docs/protocol.md."""
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedreid_jax.config import recipes, validation
-from fedreid_jax.config.claims.declare import Arm, Claim, Models, Route
-from fedreid_jax.sweeps import effects, runner
-from fedreid_jax.training import recorder
+from fedreid_jax.config.claims.declare import Claim, Models
+from fedreid_jax.sweeps import effects
+from fedreid_jax.sweeps.trials import Trial
+from fedreid_jax.training import atomic, recorder
 
 Precision = dict[str, np.ndarray]  # of the queries of each target, `[Q]`
-
-
-class Trial(NamedTuple):
-  """The runs of a claim with one seed, by route: of the arm, of its base."""
-
-  seed: int
-  runs: Mapping[str, tuple[runner.Cell, runner.Cell]]
 
 
 class Judged(NamedTuple):
@@ -40,62 +32,6 @@ class Judged(NamedTuple):
   verdict: effects.Verdict
 
 
-def plan(
-  claims: Iterable[Claim],
-  seeds: Sequence[int],
-  folder: Path,
-  changes: Sequence[str] = (),
-) -> dict[str, list[Trial]]:
-  """Returns the trials of every claim.
-
-  Runs with the same configuration have the same work directory, and are run
-  once for all claims.
-
-  Args:
-    claims: the claims.
-    seeds: seeds of every arm.
-    folder: of the runs.
-    changes: FIELD=VALUE of every run.
-
-  Raises:
-    ConfigError: for a recipe or a field that does not exist.
-  """
-
-  def cell(claim: Claim, arm: Arm, route: Route, seed: int) -> runner.Cell:
-    own = ','.join((*route.changes, *changes, f'seed={seed}'))
-    spec = f'{arm.recipe},{own}'
-    config = validation.validate(recipes.recipe(spec, ''))
-    return runner.make_cell(claim.name, config, folder, {})
-
-  return {
-    claim.name: [
-      Trial(
-        seed,
-        {
-          route.name: (
-            cell(claim, claim.arm, route, seed),
-            cell(claim, claim.base, route, seed),
-          )
-          for route in claim.routes
-        },
-      )
-      for seed in seeds
-    ]
-    for claim in claims
-  }
-
-
-def cells(trials: Mapping[str, Sequence[Trial]]) -> list[runner.Cell]:
-  """Returns the runs of all trials: claim by claim, seed by seed."""
-  return [
-    cell
-    for own in trials.values()
-    for trial in own
-    for pair in trial.runs.values()
-    for cell in pair
-  ]
-
-
 def precision(workdir: Path, models: Models) -> Precision:
   """Returns the average precision of the queries of every target of a run."""
   with np.load(workdir / recorder.QUERIES) as saved:
@@ -107,7 +43,7 @@ def precision(workdir: Path, models: Models) -> Precision:
     model: {target: np.concatenate(own) for target, own in targets.items()}
     for model, targets in found.items()
   }
-  if models in ('global', 'concat'):
+  if models in ('global', 'concat', 'average'):
     return joined[models]
   clients = [own for m, own in joined.items() if m.startswith('client:')]
   if models == 'best_client':
@@ -119,12 +55,10 @@ def precision(workdir: Path, models: Models) -> Precision:
 
 
 def judge(claim: Claim, trials: Sequence[Trial]) -> Judged:
-  """Judges a claim by its finished seeds."""
+  """Judges a claim by trials whose runs have all ended."""
   differences, means = [], []
   for trial in trials:
     pairs = trial.runs.items()
-    if any(runner.results(c) is None for _, pair in pairs for c in pair):
-      continue
     sides: tuple[Precision, Precision] = {}, {}
     for route, pair in pairs:
       for side, cell, arm in zip(
@@ -178,7 +112,7 @@ def write(path: Path, judged: Sequence[Judged]) -> str:
     cells_ = (claim.text, claim.source, claim.published, *numbers, one.verdict)
     lines.append(f'| {" | ".join(cells_)} |')
   text = '\n'.join(lines) + '\n'
-  recorder.write_text(path.with_suffix('.md'), text)
+  atomic.write_text(path.with_suffix('.md'), text)
   return text
 
 
@@ -194,4 +128,4 @@ def _row(one: Judged) -> dict[str, Any]:
   }
   if one.found:
     row |= {'arm': one.arm, 'base': one.base} | one.found._asdict()
-  return json.loads(json.dumps(row))
+  return row

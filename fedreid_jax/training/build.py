@@ -20,7 +20,7 @@ from fedreid_jax.data import augment, load
 from fedreid_jax.data.federation import Federation
 from fedreid_jax.evaluation import classification, evaluator
 from fedreid_jax.models import functional, networks
-from fedreid_jax.training import agreement, engine
+from fedreid_jax.training import agreement, engine, source_stats
 
 CLASSIFIER = r'params/(.+/)?classifier/'
 
@@ -49,8 +49,11 @@ class Setup(NamedTuple):
 def build(config) -> Setup:
   """Builds all parts of a run; the training step is not compiled yet."""
   federation = load.load(
-    config.data, options=arguments(config, config.data.source)
+    config.data,
+    options=arguments(config, config.data.source),
+    held_out=config.evaluation.validation,
   )
+  source_stats.check(config.evaluation.batch_stats, federation.clients)
   agreement.require('data', lambda: _inputs(config, federation))
   columns = max(c.num_identities for c in federation.clients)
   model = network(config, columns, federation.image_shape)
@@ -77,7 +80,10 @@ def build(config) -> Setup:
 
 
 def network(
-  config, num_classes: int, image_shape: tuple[int, int, int]
+  config,
+  num_classes: int,
+  image_shape: tuple[int, int, int],
+  portable: bool = False,
 ) -> types.Model:
   """Returns the network of a configuration.
 
@@ -85,10 +91,11 @@ def network(
     config: all of it.
     num_classes: identities of the classifier, padded to the largest client.
     image_shape: `(H, W, ch)`.
+    portable: whether its traces may run on another platform.
   """
   options = arguments(config, config.model.name)
   made = networks.build(config.model, num_classes, options)
-  return functional.wrap(made, image_shape)
+  return functional.wrap(made, image_shape, portable)
 
 
 def _pretrained(

@@ -8,6 +8,7 @@ configuration. A resume uses the newest step that verifies.
 """
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +24,25 @@ KEPT = 2  # newest steps kept, beside the best
 
 
 class Checkpoints(steps.Steps):
-  """The saved steps of one work directory."""
+  """The saved steps of one work directory.
+
+  Attributes:
+    workdir: of the run.
+  """
 
   def __init__(
-    self, workdir: Path, config: str | None = None, read_only: bool = False
+    self, workdir: Path, config: Sequence[str] = (), read_only: bool = False
   ):
     """Opens `workdir/checkpoints`, which the first save creates.
 
     Args:
       workdir: of a run.
-      config: digest of its configuration; steps of another do not verify.
+      config: digests of its configuration; steps of another do not verify,
+        and those that are saved have the first one.
       read_only: whether nothing will be saved or deleted.
     """
     super().__init__((workdir / manifests.FOLDER).resolve(), config)
-    self._workdir = workdir
+    self.workdir = workdir
     self._options = ocp.CheckpointManagerOptions(
       best_fn=_map,
       read_only=read_only,
@@ -75,7 +81,7 @@ class Checkpoints(steps.Steps):
     clients: ClientState,
     host: dict[str, Any],
     score: float | None,
-  ) -> None:
+  ) -> Path:
     """Saves the state after `step` rounds and waits until it is written.
 
     Args:
@@ -86,6 +92,9 @@ class Checkpoints(steps.Steps):
       score: of the evaluation of this step, if any; stored as 'mAP' for every
         metric.
 
+    Returns:
+      The directory of the step.
+
     Raises:
       ResourceError: when the disk is full or cannot be written.
     """
@@ -94,7 +103,8 @@ class Checkpoints(steps.Steps):
       for name, item in structure.items(server, clients).items()
       if item
     }
-    described = {'step': step, 'config': self._config, 'run': host}
+    config = next(iter(self._config), None)
+    described = {'step': step, 'config': config, 'run': host}
     items['host'] = ocp.args.JsonSave(described)  # pyright: ignore[reportCallIssue]
     self._check_room(server, clients)
     try:
@@ -113,7 +123,7 @@ class Checkpoints(steps.Steps):
       if jax.process_index() == 0:
         files = manifests.digests(self._root / str(step))
         recorder.write_json(manifests.path(self._root, step), files)
-        for stale in manifests.complete(self._workdir):
+        for stale in manifests.complete(self.workdir):
           if not (self._root / stale.stem.removeprefix('manifest-')).exists():
             stale.unlink()
     except (OSError, ValueError) as error:  # TensorStore raises the latter
@@ -127,11 +137,12 @@ class Checkpoints(steps.Steps):
         str(self._root),
         'make room; the same command resumes',
       ) from error
+    return self._root / str(step)
 
   def _check_room(self, server: ServerState, clients: ClientState) -> None:
     """Refuses a save that is larger than the free disk space."""
     needed = sum(x.nbytes for x in jax.tree.leaves((server, clients)))
-    free = shutil.disk_usage(self._workdir).free
+    free = shutil.disk_usage(self.workdir).free
     if needed > free:
       raise errors.ResourceError(
         f'checkpoint not written: it has {needed:,} bytes, {free:,} are free',
@@ -159,7 +170,7 @@ class Checkpoints(steps.Steps):
       say(f'checkpoint {step} passed over: {trouble}')
     # After an interrupted first save, step 0 is the only one. Later steps
     # exist beside older ones until they are complete.
-    if manifests.complete(self._workdir) or any(step for step, _ in damaged):
+    if manifests.complete(self.workdir) or any(step for step, _ in damaged):
       what = [f'{step}: {trouble}' for step, trouble in damaged[:1]]
       raise errors.IntegrityError(
         '; '.join(['no checkpoint verifies', *what]),

@@ -140,7 +140,6 @@ def _settings(
     schedule=optimizers.schedule(config.optim, config.rounds),
     train_transform=transforms.train,
     test_transform=transforms.test,
-    seed=jax.random.key(config.seed),
     shared=compose.shared_leaves(components),
     persistent=not config.optim.reset_each_round,
     schedule_per_step=config.optim.schedule_per_step,

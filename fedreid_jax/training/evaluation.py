@@ -15,11 +15,13 @@ from fedreid_jax.config import load as config_lib
 from fedreid_jax.config import parsing
 from fedreid_jax.core import types
 from fedreid_jax.data import load as data_lib
+from fedreid_jax.data.federation import Federation
 from fedreid_jax.evaluation import evaluator
 from fedreid_jax.training import (
   build,
   compile_cache,
   engine,
+  evaluation_file,
   library_logs,
   recorder,
   restored,
@@ -36,7 +38,7 @@ def evaluate(
   checkpoint: str | int = 'latest',
   verbose: bool = False,
 ) -> list[dict[str, Any]]:
-  """Evaluates a checkpoint and writes `evaluation-STEP.json`.
+  """Evaluates a checkpoint and writes `evaluation-STEP-TARGETS.json`.
 
   >>> import fedreid_jax as fr
   >>> (entry,) = fr.evaluate('runs/first', {'evaluation.metric': 'cosine'})
@@ -69,7 +71,7 @@ def evaluate(
 def evaluate_run(
   config, workdir: Path, which: str, verbose: bool = False
 ) -> list[dict[str, Any]]:
-  """Evaluates a checkpoint and writes `evaluation-STEP.json`.
+  """Evaluates a checkpoint and writes `evaluation-STEP-TARGETS.json`.
 
   Args:
     config: validated `ConfigDict`; its targets are ranked.
@@ -81,21 +83,42 @@ def evaluate_run(
     IntegrityError: when there is no such checkpoint, or it does not verify or
       fit the model.
   """
-  with run_files.checkpoints_of(workdir) as saved:
-    step, models, groups, host = restored.restore(saved, which)
-  if host['source'] == config.data.source:
-    # The training domains of the model restrict the allowed targets.
-    config = copy.deepcopy(config)
-    config.data.sources = tuple(host['sources'])
+  asked = config
+  config, (step, models, groups, host) = restore(config, workdir, which)
   entries = evaluate_models(config, models, groups, host['clients'])
   for entry in entries:
     entry['round'] = step
-  if jax.process_index() == 0:
-    recorder.write_json(workdir / f'evaluation-{step}.json', entries)
+  record = recorder.Recorder(workdir, config.rounds, verbose)
   if entries:
-    record = recorder.Recorder(workdir, config.rounds, verbose)
     record.evaluations('+'.join(config.components), entries)
+  if which == 'best':
+    own = config.evaluation.validation
+    by = 'held-out identities of the clients' if own else "the run's targets"
+    record.say(f'note: checkpoint {step} was chosen as the best on {by}')
+  if jax.process_index() == 0:
+    path = evaluation_file.write(asked, workdir, which, step, entries)
+    record.say(f'written: {path}')
   return entries
+
+
+def restore(config, workdir: Path, which: str) -> tuple[Any, restored.Restored]:
+  """Returns a configuration for the models of a checkpoint, and these models.
+
+  Args:
+    config: validated `ConfigDict`; not modified.
+    workdir: of a run.
+    which: 'latest', 'best' or a step.
+
+  Raises:
+    IntegrityError: when there is no such checkpoint, or it does not verify.
+  """
+  with run_files.checkpoints_of(workdir) as saved:
+    found = restored.restore(saved, which)
+  config = copy.deepcopy(config)
+  if found.host['source'] == config.data.source:
+    # The training domains of the model restrict the allowed targets.
+    config.data.sources = tuple(found.host['sources'])
+  return config, found
 
 
 def evaluate_models(
@@ -103,35 +126,67 @@ def evaluate_models(
   models: dict[str, types.Flat],
   groups: np.ndarray,
   names: Sequence[str],
+  gaps: evaluator.Gaps | None = None,
 ) -> list[dict[str, Any]]:
   """Tests models from a checkpoint on the targets of a configuration.
 
-  Clients' images are read for `evaluation.batch_stats='source'` only.
+  Clients' images are read only to measure moments (`evaluation.batch_stats`).
 
   Args:
     config: all of it.
     models: variables by name; parameters that were never shared may be missing.
     groups: group of every client of the run, int32 `[N]`.
     names: of these clients, `N`.
+    gaps: receives the distances between modalities by model and target.
 
   Raises:
     DataError: when the clients of the configuration are not those of the run.
+    ConfigError: when no client has images of a modality to be measured.
   """
-  from_source = config.evaluation.batch_stats == 'source'
+  rule = config.evaluation.batch_stats
+  from_source = rule in source_stats.MEASURED
   federation = data_lib.load(
-    config.data, from_source, build.arguments(config, config.data.source)
+    config.data,
+    from_source,
+    build.arguments(config, config.data.source),
+    config.evaluation.validation,
   )
   any_model = next(iter(models.values()))
-  model, variables, transforms, mesh = restored.network(
-    config, federation, any_model
-  )
+  network = restored.network(config, federation, any_model)
+  model, variables, transforms, mesh = network
   build.check_classifier(federation, any_model)
   run = evaluator.make(
     config.evaluation, federation.targets, model, transforms, mesh
   )
   models = {n: {**variables, **own} for n, own in models.items()}
   if not from_source:
-    return run(models)
+    return run(models, gaps=gaps)
+  measure = source(config, federation, network, groups, names)
+  return run(models, measure, gaps=gaps)
+
+
+def source(
+  config,
+  federation: Federation,
+  network: restored.Network,
+  groups: np.ndarray,
+  names: Sequence[str],
+) -> evaluator.Source:
+  """Builds the function of `source_stats.make` for models of a checkpoint.
+
+  Args:
+    config: all of it.
+    federation: with the clients' images.
+    network: of the models.
+    groups: group of every client of the run, int32 `[N]`.
+    names: of these clients, `N`.
+
+  Raises:
+    DataError: when the clients of the configuration are not those of the run.
+    ConfigError: when no client has images of a modality to be measured.
+  """
+  rule = config.evaluation.batch_stats
+  source_stats.check(rule, federation.clients)
   if [c.name for c in federation.clients] != list(names):
     raise errors.DataError(
       f'clients {", ".join(c.name for c in federation.clients)} where the run '
@@ -141,7 +196,12 @@ def evaluate_models(
     )
   components = build.load_components(config)
   executor = engine.make_executor(
-    config, federation, model, components, transforms, mesh
+    config,
+    federation,
+    network.model,
+    components,
+    network.transforms,
+    network.mesh,
   )
   sent = {'up': Counter(), 'down': Counter()}
-  return run(models, source_stats.make(executor, groups, names, sent))
+  return source_stats.make(executor, groups, names, sent, rule)

@@ -113,6 +113,27 @@ def _named(found: Sequence[Any], name: str, kind: str, flag: str) -> Any:
   raise errors.ConfigError(f'no {kind} {name!r}', flag, f'there are {names}')
 
 
+def same_images(run: LoadedRun, other: LoadedRun, flag: str) -> None:
+  """Refuses a second run on images of another size.
+
+  Args:
+    run: the first run.
+    other: the second run.
+    flag: that named it.
+
+  Raises:
+    ConfigError: when the sizes differ.
+  """
+  ours, theirs = run.federation.image_shape, other.federation.image_shape
+  if ours != theirs:
+    raise errors.ConfigError(
+      f'{other.config.name} has images of {list(theirs)}, {run.config.name} of '
+      f'{list(ours)}',
+      flag,
+      'give a run on images of the same size',
+    )
+
+
 def load(
   config, workdir: Path, which: str = 'latest', name: str = ''
 ) -> LoadedRun:
@@ -133,7 +154,7 @@ def load(
     step, models, _, _ = restored.restore(saved, which)
     states = saved.restore_states(step)
   name = named_models.choose(models, name)
-  federation = data_lib.load(config.data)
+  federation = data_lib.load(config.data, held_out=config.evaluation.validation)
   model, variables, transforms, mesh = restored.network(
     config, federation, models[name]
   )

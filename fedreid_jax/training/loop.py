@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from fedreid_jax.training import (
   agreement,
   checkpoint,
   compile_cache,
+  hooks,
   library_logs,
   lock,
   recorder,
@@ -20,6 +22,8 @@ from fedreid_jax.training import (
   run_files,
   turns,
 )
+from fedreid_jax.training.callbacks import Callback
+from fedreid_jax.training.tracking import trackers
 
 
 def train(
@@ -27,6 +31,7 @@ def train(
   workdir: str | os.PathLike[str],
   restart: bool = False,
   verbose: bool = False,
+  callbacks: Sequence[Callback] = (),
 ) -> dict[str, Any]:
   """Trains, or resumes, a run in a work directory, which it locks.
 
@@ -40,15 +45,20 @@ def train(
   runs use several devices, they train one after another. Compiled programs are
   kept in the user's cache directory, unless JAX already has one. Signals are
   left to the caller: a run that is ended resumes from its last checkpoint.
+  A tracker of `config.track` that fails is a warning, and the run continues
+  without it; an exception of a callback ends the run.
 
   Args:
     config: `ConfigDict`, of `load_config` for example.
     workdir: directory of the run; it is made if it does not exist.
     restart: delete an earlier run in this directory instead of resuming it.
     verbose: print what the command prints.
+    callbacks: instances of classes derived from `Callback`, called in this
+      order by the first process of the run.
 
   Returns:
-    The contents of `results.json`.
+    The contents of `results.json`; fewer rounds than configured after a
+    callback has raised `StopTraining`.
 
   Raises:
     ConfigError: for a configuration that cannot be run, or another one than
@@ -58,17 +68,25 @@ def train(
     DivergedError: when the updates are no longer finite.
     ResourceError: when memory, a device or the disk does not suffice.
     LockedError: when another run uses the directory.
+    Exception: that of a callback, after the round was saved.
     SystemExit: with 128 + signal after a clean save, in commands only.
   """
   validation.validate(config)
+  hooks.check(callbacks)
+  trackers.check(config.track)
   compile_cache.use()
   with turns.taken(config), library_logs.muted():
-    return _train(
-      config, Path(workdir).expanduser().absolute(), restart, verbose
-    )
+    folder = Path(workdir).expanduser().absolute()
+    return _train(config, folder, restart, verbose, callbacks)
 
 
-def _train(config, workdir: Path, restart: bool, verbose: bool):
+def _train(
+  config,
+  workdir: Path,
+  restart: bool,
+  verbose: bool,
+  callbacks: Sequence[Callback],
+):
   agreement.require(
     'configuration or code',
     lambda: (
@@ -86,12 +104,14 @@ def _train(config, workdir: Path, restart: bool, verbose: bool):
     record = stack.enter_context(
       recorder.Recorder(workdir, config.rounds, verbose)
     )
-    saved = checkpoint.Checkpoints(workdir, run_files.digest(resolved))
+    saved = checkpoint.Checkpoints(workdir, run_files.digests(resolved))
     stack.callback(saved.close)
-    one = run.Run(config, record, saved, held)
+    calls = hooks.Hooks(record, [*trackers.make(config, record), *callbacks])
+    one = run.Run(config, record, saved, held, calls)
     stack.callback(one.clock.close)
     if held:
       stack.enter_context(run_files.begun(workdir, restart, held.check))
     agreement.largest(0)  # no process reads before old files are deleted
     report.describe(config, one.setup, record, workdir)
-    return one.all()
+    with calls:
+      return one.all()

@@ -7,6 +7,7 @@ configuration, does not verify.
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,13 +55,13 @@ def digests(folder: Path) -> dict[str, str]:
   }
 
 
-def verify(root: Path, step: int, config: str | None) -> str | None:
+def verify(root: Path, step: int, config: Sequence[str]) -> str | None:
   """Returns the first problem of a step, None if there is none.
 
   Args:
     root: folder of checkpoints.
     step: number of the step.
-    config: digest of the configuration, None for any.
+    config: digests of the configuration, none for any.
   """
   folder = root / str(step)
   try:
@@ -79,6 +80,6 @@ def verify(root: Path, step: int, config: str | None) -> str | None:
   if content.get('step') != step:
     return f'it is step {content.get("step")}, renamed'
   own = content.get('config')  # None of a step of version 0.1
-  if None not in (config, own) and config != own:
+  if config and own is not None and own not in config:
     return 'it is of another configuration'
   return None

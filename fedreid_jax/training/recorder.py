@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,28 +17,15 @@ from rich import console, progress, table
 
 from fedreid_jax import errors
 from fedreid_jax.evaluation import evaluator
+from fedreid_jax.training import callbacks
+from fedreid_jax.training.atomic import write_bytes, write_text
+from fedreid_jax.training.tracking import to_jsonl, tracker
 
-METRICS, RESULTS = 'metrics.jsonl', 'results.json'
+METRICS, RESULTS = to_jsonl.FILE, 'results.json'
 QUERIES = 'queries.npz'
 # Suffixes of metrics without a column of their own.
 APART = ('_std', '_before_neck', '_after_neck')
 PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
-
-
-def write_text(path: Path, text: str) -> None:
-  """Writes a file atomically."""
-  write_bytes(path, text.encode())
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-  """Writes a file atomically."""
-  partial = path.with_name(path.name + '.partial')
-  try:
-    with errors.on_disk(path):
-      partial.write_bytes(content)
-      os.replace(partial, path)
-  finally:
-    partial.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -73,28 +61,6 @@ def read_object(path: Path, *wanted: str) -> dict[str, Any]:
   return value
 
 
-def read_lines(path: Path) -> list[tuple[str, int | None]]:
-  """Returns the lines of a metrics.jsonl, none if the file does not exist.
-
-  Returns:
-    (line, its round); the round is None for a line that cannot be read. Text
-    after the last line end was not completely written and is left out.
-  """
-  if not path.exists():
-    return []
-  *lines, _ = path.read_bytes().split(b'\n')
-  return [(line.decode(errors='replace'), _round_of(line)) for line in lines]
-
-
-def _round_of(line: bytes) -> int | None:
-  try:
-    value = json.loads(line.decode())
-  except (ValueError, RecursionError):
-    return None
-  round_ = value.get('round') if isinstance(value, dict) else None
-  return round_ if type(round_) is int else None
-
-
 def environment() -> dict[str, Any]:
   """Returns versions, devices and commit of this process."""
   try:
@@ -119,7 +85,7 @@ def environment() -> dict[str, Any]:
   }
 
 
-class Recorder:
+class Recorder(callbacks.Callback):
   """Writes the files of a work directory and the lines of the console.
 
   Only the first process of a run writes.
@@ -133,7 +99,7 @@ class Recorder:
       total_rounds: of the run.
       verbose: print lines and tables, and show a progress bar.
     """
-    self._path = workdir / METRICS
+    self._lines = to_jsonl.Writer(workdir)
     self._results = workdir / RESULTS
     self._writes = jax.process_index() == 0
     width = None if sys.stdout.isatty() else 140
@@ -154,6 +120,7 @@ class Recorder:
       disable=self._console.quiet or not self._console.is_terminal,
     )
     self._task = self._bar.add_task('rounds', total=total_rounds)
+    self._rounds = 0  # that the bar shows
 
   def __enter__(self):
     self._bar.start()
@@ -162,25 +129,17 @@ class Recorder:
   def __exit__(self, *exc):
     self._bar.stop()
 
-  def rewind(self, round_: int) -> None:
-    """Drops lines of rounds after `round_`, and lines that cannot be read."""
-    self._bar.update(self._task, completed=round_)
-    if not self._writes or not self._path.exists():
-      return
-    kept = []
-    for number, (line, found) in enumerate(read_lines(self._path), 1):
-      if found is None:
-        self.say(f'{self._path.name}: line {number} cannot be read, left out')
-      elif found <= round_:
-        kept.append(line + '\n')
-    write_text(self._path, ''.join(kept))
+  def on_start(self, event: callbacks.Start) -> None:
+    """Drops lines of rounds that are computed again, and damaged lines."""
+    self._rounds = event.round
+    self._bar.update(self._task, completed=event.round)
+    for number in self._lines.rewind(event.kept):
+      self.say(f'{METRICS}: line {number} cannot be read, left out')
 
-  def event(self, round_: int, event: str, values: dict[str, Any]) -> None:
+  def event(self, round_: int, event: str, values: Mapping[str, Any]) -> None:
     """Appends one JSON object to metrics.jsonl."""
     if self._writes:
-      line = {'round': round_, 'event': event} | values
-      with errors.on_disk(self._path), self._path.open('a') as file:
-        file.write(json.dumps(line) + '\n')
+      self._lines.event(round_, event, values)
 
   def results(self, values: dict[str, Any]) -> None:
     """Rewrites results.json."""
@@ -203,10 +162,18 @@ class Recorder:
     """Prints a line above the progress bar."""
     self._console.print(line, markup=False, soft_wrap=True)
 
-  def round(self, round_: int, rounds: int, values: dict[str, Any]) -> None:
+  def phase(self, line: str) -> None:
+    """Prints what begins now; in a terminal the progress bar shows its time."""
+    self.say(line)
+    short = line.partition(':')[0]
+    self._bar.reset(self._task, description=short, completed=self._rounds)
+
+  def on_round(self, event: callbacks.Round) -> None:
     """Records and prints one finished round."""
-    self.event(round_, 'train', values)
-    self._bar.update(self._task, completed=round_)
+    values = event.metrics
+    self._lines.write(tracker.of_round(event))
+    self._rounds = event.round
+    self._bar.update(self._task, description='rounds', completed=event.round)
     losses = '  '.join(
       f'{name} {value:.4g}'
       for name, value in values.items()
@@ -216,7 +183,7 @@ class Recorder:
     )
     megabytes = (values['bytes_up'] + values['bytes_down']) / 1e6
     self.say(
-      f'round {round_:>4}/{rounds}  {values["seconds"]:6.2f} s  '
+      f'round {event.round:>4}/{event.rounds}  {values["seconds"]:6.2f} s  '
       f'{values["images_per_second"]:7.0f} images/s  lr {values["lr"]:.4g}  '
       f'{megabytes:.1f} MB  {losses}'
     )
@@ -224,14 +191,16 @@ class Recorder:
       clusters = (' + '.join(names) for names in values['clusters'].values())
       self.say(f'{"":>6}clusters: {" | ".join(clusters)}')
 
-  def evaluated(self, entry: dict[str, Any]) -> None:
-    """Records and prints one evaluation entry."""
-    metrics = entry['metrics']
-    self.event(entry['round'], 'eval', {**entry, **metrics})
-    shown = '  '.join(
-      f'{k} {v:.2f}' for k, v in metrics.items() if not k.endswith(APART)
-    )
-    self.say(f'{"":>6}{entry["target"]} {entry["model"]}: {shown}')
+  def on_evaluation(self, event: callbacks.Evaluation) -> None:
+    """Records and prints the entries of an evaluation."""
+    self._lines.write(tracker.of_evaluation(event))
+    for entry in event.entries:
+      shown = '  '.join(
+        f'{k} {v:.2f}'
+        for k, v in entry['metrics'].items()
+        if not k.endswith(APART)
+      )
+      self.say(f'{"":>6}{entry["target"]} {entry["model"]}: {shown}')
 
   def table(self, title: str, columns: list[str], rows: list[list[str]]):
     """Prints a table."""
@@ -259,6 +228,12 @@ class Recorder:
         for e in sorted(entries, key=lambda e: e['target'])
       ],
     )
+    rules = {e['target']: e['query'] for e in entries if e.get('query')}
+    if len({*rules.values()}) == 1:
+      self.say(f'query: {[*rules.values()][0]}')
+    else:
+      for target, rule in sorted(rules.items()):
+        self.say(f'query of {target}: {rule}')
 
 
 def _percent(metrics: dict[str, float], name: str) -> str:

@@ -1,6 +1,7 @@
 """Descriptions and results of a run, for its files and the console."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +9,16 @@ import jax
 import numpy as np
 
 from fedreid_jax import errors
+from fedreid_jax.config import schema
+from fedreid_jax.core import types
+from fedreid_jax.data import validation
 from fedreid_jax.training import build, recorder, run_files, summary
 from fedreid_jax.training.progress import Progress
 
 
 def resolved(config) -> dict[str, Any]:
   """Returns a configuration as the object in `config.json`."""
-  return json.loads(config.to_json_best_effort())
+  return json.loads(schema.identity(config).to_json_best_effort())
 
 
 def describe(
@@ -35,17 +39,7 @@ def describe(
         str(workdir),
         'restore the original files, or start again with --restart',
       )
-  table = [
-    {
-      'client': c.name,
-      'images': c.num_images,
-      'identities': c.num_identities,
-      'cameras': len(np.unique(c.cameras)),
-      'visible': int((c.modalities == 0).sum()),
-      'infrared': int((c.modalities == 1).sum()),
-    }
-    for c in setup.federation.clients
-  ]
+  table = clients(setup.federation.clients)
   if jax.process_index() == 0:
     recorder.write_json(workdir / run_files.CONFIG, resolved(config))
     for target in setup.federation.targets:
@@ -63,6 +57,21 @@ def describe(
     list(table[0]),
     [[str(v) for v in row.values()] for row in table],
   )
+
+
+def clients(federated: Sequence[types.ClientData]) -> list[dict[str, Any]]:
+  """Returns name and numbers of images, identities and cameras of clients."""
+  return [
+    {
+      'client': c.name,
+      'images': c.num_images,
+      'identities': c.num_identities,
+      'cameras': len(np.unique(c.cameras)),
+      'visible': int((c.modalities == 0).sum()),
+      'infrared': int((c.modalities == 1).sum()),
+    }
+    for c in federated
+  ]
 
 
 def round_values(
@@ -91,6 +100,25 @@ def round_values(
   if 'entropy' in log:
     values['weights_entropy'] = log['entropy']
   return values
+
+
+def client_values(
+  log: dict[str, Any], names: list[str]
+) -> dict[str, dict[str, float]]:
+  """Returns metrics of the clients with a finite update in a round, by name.
+
+  Args:
+    log: of the round.
+    names: of all clients.
+  """
+  columns = log['per_client']
+  if 'weights' in log:
+    columns = columns | {'weight': log['weights']}
+  return {
+    names[client]: {name: float(found[k]) for name, found in columns.items()}
+    for k, client in enumerate(log['clients'])
+    if log['valid'][k]
+  }
 
 
 def clusters(groups: np.ndarray, names: list[str]) -> dict[str, list[str]]:
@@ -130,17 +158,24 @@ def results(
 
 def print_summary(config, record: recorder.Recorder, evaluation: list) -> None:
   """Prints the first model, the last round, and the labelled best rounds."""
-  entries = [e for e in evaluation if e['round'] in (0, config.rounds)]
-  if not entries:
+  if not evaluation:
     return
+  last = max(e['round'] for e in evaluation)
   known = {(e['target'], e['model'], e['round']): e for e in evaluation}
-  for best in summary.summarise(evaluation):
-    if best['kind'] != 'last':
-      target, model, rounds = (best[k] for k in ('target', 'model', 'rounds'))
-      shown = {
-        'model': f'{model}, {best["kind"]}',
-        'round': ', '.join(map(str, rounds)),
-        'metrics': best['metrics'],
-      }
-      entries.append(known[target, model, rounds[-1]] | shown)
-  record.evaluations('+'.join(config.components), entries)
+  best = [e for e in summary.summarise(evaluation) if e['kind'] != 'last']
+  entries = [e for e in evaluation if e['round'] in (0, last)]
+  for one in best:
+    target, model, rounds = (one[k] for k in ('target', 'model', 'rounds'))
+    shown = {
+      'model': f'{model}, {one["kind"].replace("_", " ")}',
+      'round': ', '.join(map(str, rounds)),
+      'metrics': one['metrics'],
+    }
+    entries.append(known[target, model, rounds[-1]] | shown)
+  tests = [e for e in entries if not validation.is_validation(e['target'])]
+  record.evaluations('+'.join(config.components), tests or entries)
+  by = {one['chosen_on'] for one in best}
+  if 'targets' in by:
+    record.say('best rounds were chosen on the targets, the last one was not')
+  elif 'validation' in by:
+    record.say('best rounds were chosen on held-out identities of the clients')

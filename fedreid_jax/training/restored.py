@@ -60,6 +60,12 @@ class Network(NamedTuple):
   mesh: Mesh
 
 
+def num_classes(leaves: types.Flat) -> int:
+  """Returns the columns of a model's classifier, 1 if it is missing."""
+  kernel = leaves.get('params/classifier/kernel')
+  return 1 if kernel is None else kernel.shape[-1]
+
+
 def network(config, federation: Federation, leaves: types.Flat) -> Network:
   """Builds the network that belongs to leaves of a checkpoint.
 
@@ -71,9 +77,7 @@ def network(config, federation: Federation, leaves: types.Flat) -> Network:
   Raises:
     IntegrityError: when they do not fit the configured network.
   """
-  kernel = leaves.get('params/classifier/kernel')
-  columns = 1 if kernel is None else kernel.shape[-1]
-  model = build.network(config, columns, federation.image_shape)
+  model = build.network(config, num_classes(leaves), federation.image_shape)
   variables = jax.jit(model.init)(jax.random.key(config.seed))
   structure.check_fits(leaves, variables)
   return Network(

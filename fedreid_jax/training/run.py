@@ -1,5 +1,6 @@
 """Runs the rounds of a run: trains, evaluates, records, saves and resumes."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -11,11 +12,14 @@ from fedreid_jax.evaluation import evaluator
 from fedreid_jax.training import (
   agreement,
   build,
+  callbacks,
   checkpoint,
   clock,
+  hooks,
   lock,
   monitor,
   named_models,
+  peers,
   progress,
   recorder,
   report,
@@ -24,6 +28,7 @@ from fedreid_jax.training import (
   summary,
   warm_start,
 )
+from fedreid_jax.training.tracking import picture
 
 
 class Run:
@@ -34,6 +39,7 @@ class Run:
     record: writes the files of the run and prints messages.
     saved: reads and writes checkpoints.
     held: lock of the work directory, None in a process that holds no lock.
+    hooks: calls the callbacks.
     clock: measures the seconds of setup, training and evaluation.
     setup: images, network, components and executor of the rounds.
     server: state of the server.
@@ -50,10 +56,12 @@ class Run:
     record: recorder.Recorder,
     saved: checkpoint.Checkpoints,
     held: lock.Lock | None,
+    calls: hooks.Hooks,
   ):
     self.config, self.record, self.saved = config, record, saved
-    self.held = held
+    self.held, self.hooks = held, calls
     self.clock = clock.Clock()
+    record.phase(f'reading the images: data.source={config.data.source}')
     self.setup = build.build(config)
     self.server, self.clients = self.setup.executor.init(
       self.setup.variables, self.setup.pretrained
@@ -79,36 +87,69 @@ class Run:
           config.data,
           self.record.say,
         )
+      self.record.phase('compiling and evaluating the model before training')
       self.server, log = self.setup.executor.prepare(self.server, self.clients)
       self.progress.count(log)
       self.clock.lap('train')
       self._save(self._evaluate())
+    stopped = self._ended(agreement.largest(self.hooks.ending()))
+    if not stopped and self.progress.done < config.rounds:
+      self.record.phase('compiling a round: seconds to minutes, once a machine')
     with signals.deferred() as caught:
-      while self.progress.done < config.rounds:
+      while not stopped and self.progress.done < config.rounds:
         self._round()
-        self._after_round(caught)
+        stopped = self._after_round(caught)
     self.record.results(self._results())
     report.print_summary(config, self.record, self.progress.evaluation)
     return self._results()
 
-  def _after_round(self, caught: Callable[[], int]) -> None:
-    """Evaluates and saves at their intervals, and exits after a signal."""
+  def _after_round(self, caught: Callable[[], int]) -> bool:
+    """Evaluates and saves at their intervals; returns whether to stop."""
     config, done = self.config, self.progress.done
     last = done == config.rounds
     score = None
     if last or done % config.evaluation.every == 0:
       score = self._evaluate()
-    signal = agreement.largest(caught())
+    ending = agreement.largest(self.hooks.ending() or caught())
     due = last or score is not None
-    if due or signal or done % config.checkpoint_every == 0:
+    if due or ending or done % config.checkpoint_every == 0:
       self._save(score)
-    if signal:
+      ending = max(ending, agreement.largest(self.hooks.ending()))
+    return self._ended(ending)
+
+  def _ended(self, ending: int) -> bool:
+    """Ends the run after it was saved; returns whether a callback stopped it.
+
+    Args:
+      ending: number of a signal, STOPPED or FAILED of `hooks`, 0 for no end.
+
+    Raises:
+      SystemExit: after a signal.
+      Exception: that of a callback.
+    """
+    done = self.progress.done
+    if ending == hooks.FAILED:
+      self.hooks.raise_error()
+      raise peers.lost()  # another process has raised it
+    if ending == hooks.STOPPED:
+      if done < self.config.rounds:
+        self.record.say(f'saved after round {done}, stopped by a callback')
+      return True
+    if ending:
       self.record.say(f'saved after round {done}, stopped by a signal')
-      raise SystemExit(128 + signal)
+      raise SystemExit(128 + ending)
+    return False
 
   def _resume(self) -> None:
     step = self.saved.latest(self.record.say)
-    self.record.rewind(-1 if step is None else step)
+    self.hooks.start(
+      callbacks.Start(
+        self.saved.workdir,
+        report.resolved(self.config),
+        step or 0,
+        resumed=step is not None,
+      )
+    )
     if step is None:
       return
     self.fresh = False
@@ -123,12 +164,16 @@ class Run:
   def _save(self, score: float | None) -> None:
     host = {
       'source': self.config.data.source,
-      'sources': list(self.config.data.sources),
+      'sources': list(
+        self.config.data.sources or self.setup.federation.sources
+      ),
       'world_seed': self.config.data.world_seed,
       'clients': self.names,
     } | self.progress.to_host(self.clock.seconds)
     self._check_lock()
-    self.saved.save(self.progress.done, self.server, self.clients, host, score)
+    done = self.progress.done
+    path = self.saved.save(done, self.server, self.clients, host, score)
+    self.hooks.checkpoint(callbacks.Checkpoint(done, path, score))
 
   def _check_lock(self) -> None:
     if self.held:
@@ -145,7 +190,14 @@ class Run:
     state.images += log['images']
     state.count(log)
     values = report.round_values(log, self.names, seconds, lr)
-    self.record.round(state.done, self.config.rounds, values | self._clusters())
+    self.hooks.round(
+      callbacks.Round(
+        state.done,
+        self.config.rounds,
+        values | self._clusters(),
+        report.client_values(log, self.names),
+      )
+    )
     self.monitor.check_weights(log['fell_back'])
     self.monitor.warn_once(executor.warnings(log['metrics']))
     self.monitor.check_updates(values['excluded'])
@@ -155,27 +207,31 @@ class Run:
     """Evaluates all models and records their results.
 
     Returns:
-      The score that selects the best checkpoint: the mean over the targets and
-      the server's models, or the clients' models if the server's are not
-      evaluated. None if there are no results.
+      The score that selects the best checkpoint, None if there are no results.
     """
     per_query: evaluator.PerQuery = {}
+    config = self.config
+    pictures = picture.Pictures(config.evaluation, config.track_images)
+    drawn = self.hooks.watched and config.track_images
     entries = self.setup.evaluate(
-      self._models(), *self._source(), per_query=per_query
+      self._models(),
+      *self._source(),
+      per_query=per_query,
+      seen=pictures if drawn else None,
     )
     if self.progress.done == self.config.rounds:
       self.record.queries(per_query)
     self.clock.lap('eval')
     for entry in entries:
       entry['round'] = self.progress.done
-      self.record.evaluated(entry)
+    self.hooks.evaluation(
+      callbacks.Evaluation(
+        self.progress.done, tuple(copy.deepcopy(entries)), pictures.found
+      )
+    )
     self.progress.evaluation += entries
     self.record.results(self._results())
-    if not entries:
-      return None
-    served = [e for e in entries if not e['model'].startswith('client:')]
-    scores = [summary.score(e['metrics']) for e in served or entries]
-    return float(np.mean(scores))
+    return summary.checkpoint_score(entries)
 
   def _source(self) -> tuple:
     """Returns the function that re-estimates moments before an evaluation.
@@ -183,11 +239,12 @@ class Run:
     It is the only element of a tuple, which is empty if the models are
     evaluated with their running moments.
     """
-    if self.config.evaluation.batch_stats == 'running':
+    rule = self.config.evaluation.batch_stats
+    if rule == 'running':
       return ()
     groups = np.asarray(self.server.groups)
     executor, sent = self.setup.executor, self.progress.bytes
-    return (source_stats.make(executor, groups, self.names, sent),)
+    return (source_stats.make(executor, groups, self.names, sent, rule),)
 
   def _models(self) -> dict[str, types.Flat]:
     """Returns the server's models and the clients' models to evaluate."""

@@ -15,16 +15,20 @@ from pathlib import Path
 from typing import Any
 
 from flax import traverse_util
+from ml_collections import ConfigDict
 
 from fedreid_jax import errors
-from fedreid_jax.training import checkpoint, manifests, recorder
+from fedreid_jax.core import optimizers
+from fedreid_jax.training import checkpoint, line_file, manifests, recorder
+from fedreid_jax.training.tracking import to_jsonl, trackers
 
 CONFIG, DESCRIBED = 'config.json', 'run.json'
 # In the order of writing; files of commands other than train come last.
 WRITTEN = (
   *(CONFIG, 'splits-*.json', DESCRIBED, recorder.METRICS, recorder.QUERIES),
   recorder.RESULTS,
-  *('evaluation-*.json', 'inversion.json'),
+  *trackers.written(tuple(trackers.KINDS)),
+  *('evaluation-*.json', 'modality-gap-*.json', 'inversion*.json'),
 )
 AGAIN = 'restore it from a copy, or start again with --restart'
 
@@ -61,7 +65,7 @@ def check(workdir: Path, resolved: Mapping[str, Any]) -> None:
 
 def _rounds(workdir: Path) -> int:
   """Returns the last recorded round."""
-  lines = recorder.read_lines(workdir / recorder.METRICS)
+  lines = line_file.read(workdir / recorder.METRICS, to_jsonl.round_of)
   rounds = [round_ for _, round_ in lines if round_ is not None]
   if (workdir / recorder.RESULTS).exists():
     results = recorder.read_object(workdir / recorder.RESULTS)
@@ -70,8 +74,18 @@ def _rounds(workdir: Path) -> int:
 
 
 def _check_same(path: Path, resolved: Mapping[str, Any]) -> None:
-  before = traverse_util.flatten_dict(recorder.read_object(path), sep='.')
-  now = traverse_util.flatten_dict(resolved, sep='.')
+  found: Any = traverse_util.flatten_dict(recorder.read_object(path), sep='.')
+  before: dict[str, Any] = dict(found)
+  now: Any = traverse_util.flatten_dict(resolved, sep='.')
+  if _goes_on(before.get('rounds'), now['rounds']):
+    if reason := optimizers.bound_to_rounds(ConfigDict(resolved['optim'])):
+      raise errors.ConfigError(
+        f'a run of {before["rounds"]} rounds cannot go on to {now["rounds"]}: '
+        f'{reason}',
+        'rounds',
+        'choose another --workdir, with start_from to begin with its models',
+      )
+    before['rounds'] = now['rounds']
   missing = sorted(now.keys() - before.keys())
   if missing:
     raise errors.IntegrityError(
@@ -90,10 +104,22 @@ def _check_same(path: Path, resolved: Mapping[str, Any]) -> None:
     )
 
 
-def digest(resolved: Mapping[str, Any]) -> str:
-  """Returns the SHA-256 of a configuration, as `config.json` holds it."""
-  text = json.dumps(resolved, sort_keys=True)
-  return hashlib.sha256(text.encode()).hexdigest()
+def _goes_on(before: Any, now: int) -> bool:
+  """Returns whether a run is asked for more rounds than before."""
+  return isinstance(before, int) and before < now
+
+
+def digests(resolved: Mapping[str, Any]) -> tuple[str, ...]:
+  """Returns the SHA-256 of a configuration, as `config.json` holds it.
+
+  If a run can go on with more rounds, the first digest is that without the
+  rounds, and the second one that of checkpoints of earlier versions.
+  """
+  forms = [resolved]
+  if not optimizers.bound_to_rounds(ConfigDict(resolved['optim'])):
+    forms.insert(0, {k: v for k, v in resolved.items() if k != 'rounds'})
+  texts = (json.dumps(form, sort_keys=True) for form in forms)
+  return tuple(hashlib.sha256(text.encode()).hexdigest() for text in texts)
 
 
 @contextlib.contextmanager
@@ -103,7 +129,7 @@ def checkpoints_of(workdir: Path) -> Iterator[checkpoint.Checkpoints]:
   Those of another configuration than its `config.json` do not verify.
   """
   path = workdir / CONFIG
-  config = digest(recorder.read_object(path)) if path.exists() else None
+  config = digests(recorder.read_object(path)) if path.exists() else ()
   saved = checkpoint.Checkpoints(workdir, config, read_only=True)
   with contextlib.closing(saved):
     yield saved
@@ -120,22 +146,33 @@ def begun(
     restart: whether to delete the files of an earlier run.
     check_lock: raises if the lock is lost and the files belong to another run.
   """
+  new, foreign = not (workdir / CONFIG).exists(), frozenset[Path]()
+  if new:  # its folders are not of a run, such as a user's own wandb/
+    foreign = frozenset(path for path in workdir.iterdir() if path.is_dir())
   if restart:
-    _clear(workdir)
-  new = not (workdir / CONFIG).exists()
+    _clear(workdir, foreign)
+    new = True
   try:
     yield
   except BaseException:
     with contextlib.suppress(errors.LockedError):
       check_lock()
       if new and not manifests.complete(workdir):
-        _clear(workdir)
+        _clear(workdir, foreign)
     raise
 
 
-def _clear(workdir: Path) -> None:
-  """Deletes the files of a run in reverse order of writing."""
+def _clear(workdir: Path, foreign: frozenset[Path]) -> None:
+  """Deletes the files of a run in reverse order of writing.
+
+  Args:
+    workdir: of the run.
+    foreign: folders of trackers that stay.
+  """
   shutil.rmtree(workdir / manifests.FOLDER, ignore_errors=True)
   for pattern in reversed(WRITTEN):
     for path in (*workdir.glob(pattern), *workdir.glob(f'{pattern}.partial')):
-      path.unlink()
+      if path.is_symlink() or not path.is_dir():
+        path.unlink()
+      elif path not in foreign:
+        shutil.rmtree(path)

@@ -3,8 +3,7 @@
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Sequence
-from concurrent import futures
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +12,20 @@ import numpy as np
 from fedreid_jax import errors
 from fedreid_jax.config import load as config_lib
 from fedreid_jax.core import placement, types
-from fedreid_jax.data import decoder
+from fedreid_jax.data import decoder, file_batches
 from fedreid_jax.data import load as data_lib
 from fedreid_jax.evaluation import features
 from fedreid_jax.training import (
   compile_cache,
   library_logs,
+  model_digest,
   named_models,
   restored,
   run_files,
 )
 
-Images = np.ndarray | Sequence[str | os.PathLike[str]]
+Paths = Sequence[str | os.PathLike[str]]
+Images = np.ndarray | Paths
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -44,6 +45,8 @@ class Snapshot:
       sent to the server are initial values, on which no embedding depends.
     step: rounds of training.
     name: of the model: 'global', 'cluster:GROUP' or 'client:NAME'.
+    digest: SHA-256 of what its embeddings depend on: models of equal digests
+      have equal embeddings.
   """
 
   config: Any
@@ -51,6 +54,12 @@ class Snapshot:
   step: int
   name: str
   _extractor: Callable[[int], Callable[..., np.ndarray]]
+  digest: str = ''
+
+  @property
+  def has_modalities(self) -> bool:
+    """Whether visible and infrared images have parts of the network each."""
+    return self.config.model.modality_specific_stages > 0
 
   def embed(
     self, images: Images, modalities: Any = None, batch: int | None = None
@@ -84,27 +93,68 @@ class Snapshot:
         shape, or modalities that do not fit.
       ConfigError: for a batch below 1.
     """
+    if hasattr(images, 'dtype'):
+      images = np.asarray(images)
+    if isinstance(images, np.ndarray):
+      kinds, batch = self._check(images, modalities, batch)
+      self._check_pixels(images)
+      return self._extractor(batch)(self.variables, images, kinds)
+    parts = self.embed_files(images, modalities, batch)
+    return np.concatenate([vectors for _, vectors in parts])
+
+  def embed_files(
+    self,
+    paths: Paths,
+    modalities: Any = None,
+    batch: int | None = None,
+    skip: file_batches.Skip | None = None,
+  ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields the features of `embed` for files, a batch at a time.
+
+    The memory does not grow with the number of files.
+
+    >>> import fedreid_jax as fr
+    >>> model = fr.load('runs/first')
+    >>> paths = ['a.jpg', 'b.jpg', 'c.jpg']
+    >>> for rows, vectors in model.embed_files(paths, batch=2):
+    ...   print(rows, vectors.shape)
+    [0 1] (2, 32)
+    [2] (1, 32)
+
+    Args:
+      paths: of image files of any size.
+      modalities: as for `embed`.
+      batch: as for `embed`.
+      skip: called with the position of a file that cannot be read, and with
+        the reason; the file is left out.
+
+    Yields:
+      (positions in `paths`, int64 `[m]`, features, float32 `[m, D]`).
+
+    Raises:
+      DataError: as for `embed`; with `skip`, not for files that cannot be read.
+      ConfigError: for a batch below 1.
+    """
+    kinds, batch = self._check(paths, modalities, batch)
+    extract = self._extractor(batch)
+    how = decoder.of(self.config.data)
+    for rows, pixels in file_batches.read(paths, how, batch, skip):
+      if len(rows):
+        yield rows, extract(self.variables, pixels, kinds[rows])
+
+  def _check(
+    self, images: Images, modalities: Any, batch: int | None
+  ) -> tuple[np.ndarray, int]:
+    """Returns modalities and batch of images."""
     if isinstance(images, str | os.PathLike):
       raise errors.DataError('one path', str(images), 'give a list of paths')
     if not len(images):
       raise errors.DataError('no images', 'embed', 'give one or more')
-    if hasattr(images, 'dtype'):
-      images = np.asarray(images)
     kinds = _modalities(modalities, len(images))
     batch = int(self.config.evaluation.batch if batch is None else batch)
     if batch < 1:
       raise errors.ConfigError(f'batch {batch}', 'embed', 'use 1 or more')
-    extract = self._extractor(batch)
-    if isinstance(images, np.ndarray):
-      self._check_pixels(images)
-      return extract(self.variables, images, kinds)
-    parts = [slice(k, k + batch) for k in range(0, len(images), batch)]
-    return np.concatenate(
-      [
-        extract(self.variables, self._decode(images[part]), kinds[part])
-        for part in parts
-      ]
-    )
+    return kinds, batch
 
   def _check_pixels(self, images: np.ndarray) -> None:
     shape = data_lib.without_images(self.config.data).image_shape
@@ -114,21 +164,6 @@ class Snapshot:
         'embed',
         f'give uint8 [n, {", ".join(map(str, shape))}], or paths of files',
       )
-
-  def _decode(self, paths: Sequence[str | os.PathLike[str]]) -> np.ndarray:
-    how = decoder.of(self.config.data)
-
-    def one(path: str | os.PathLike[str]) -> np.ndarray:
-      try:
-        return decoder.decode(Path(path).read_bytes(), how)
-      except (ValueError, OSError) as error:
-        reason = getattr(error, 'strerror', None) or str(error)
-        raise errors.DataError(
-          f'cannot be read: {reason}', os.fspath(path), 'give an image file'
-        ) from error
-
-    with futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-      return np.stack(list(pool.map(one, paths)))
 
 
 def _modalities(values: Any, size: int) -> np.ndarray:
@@ -192,4 +227,5 @@ def load(
     step=step,
     name=name,
     _extractor=functools.cache(lambda batch: extractor(batch=batch)),
+    digest=model_digest.of(config, models[name]),
   )

@@ -1,5 +1,6 @@
 """The saved steps of a run, for reading."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,12 @@ STATES = 'states.'  # prefix of the names of the server components' states
 class Steps:
   """The steps in a folder of checkpoints."""
 
-  def __init__(self, root: Path, config: str | None):
+  def __init__(self, root: Path, config: Sequence[str] = ()):
     """Reads the steps of a folder.
 
     Args:
       root: folder of checkpoints.
-      config: digest of the configuration, None for any.
+      config: digests of the configuration, none for any.
     """
     self._root, self._config = root, config
 

@@ -13,15 +13,19 @@ So the summaries are
               own model (federated or alone), target by target, in the round
               in which it has the largest rank-1 there.
 
-For classification, accuracy replaces rank-1. `best_three` and `best` choose
-rounds by test results, with more effect the more often a run is evaluated: the
-last round is the unbiased result, and all are labelled.
+For classification, accuracy replaces rank-1. Tests on held-out persons of the
+clients (`evaluation.validation`) choose the rounds where there are any. Without
+them `best_three` and `best` choose rounds by test results, with more effect the
+more often a run is evaluated: the last round is then the unbiased result. All
+are labelled.
 """
 
 from collections import defaultdict
 from typing import Any
 
 import numpy as np
+
+from fedreid_jax.data import validation
 
 BEST = {'best_three': 3, 'best': 1}  # rounds of each kind
 FIRST = ('rank1', 'accuracy', 'mAP')  # metrics that judge rounds, by priority
@@ -44,31 +48,64 @@ def summarise(evaluation: list[Entry]) -> list[Entry]:
 
   Returns:
     Elements with `target`, `model`, `kind` ('last', 'best_three' or 'best'),
-    the `rounds` that were averaged, and `metrics`.
+    the `rounds` that were averaged, what they were `chosen_on` ('targets',
+    'validation', or '' for the last round), and `metrics`.
   """
   after = [e for e in evaluation if e['round'] > 0] or evaluation
   if not after:
     return []
   last = max(e['round'] for e in after)
-  found = _mean_over(after, [last], 'last')
+  found = _mean_over(after, [last], 'last', '')
   served = [e for e in after if e['model'] == 'global']
   for kind, number in BEST.items():
-    best = _best_rounds(served, number)
+    best = _best_rounds(_judges(served), number)
     if best:
-      found += _mean_over(served, best, kind)
+      found += _mean_over(served, best, kind, chosen_on(served))
   return found + _best_of_clients(after)
 
 
+def checkpoint_score(entries: list[Entry]) -> float | None:
+  """Returns the score that chooses the best checkpoint, None without entries.
+
+  It is the mean of mAP (or accuracy) over the tests on held-out persons, else
+  over the targets, of the models of the server, else of the clients.
+
+  Args:
+    entries: of one round.
+  """
+  judges = _judges(entries)
+  served = [e for e in judges if not e['model'].startswith('client:')]
+  scores = [score(e['metrics']) for e in served or judges]
+  return float(np.mean(scores)) if scores else None
+
+
+def chosen_on(entries: list[Entry]) -> str:
+  """Returns what chooses rounds: 'validation' if there is any, or 'targets'."""
+  held_out = any(validation.is_validation(e['target']) for e in entries)
+  return 'validation' if held_out else 'targets'
+
+
+def _judges(entries: list[Entry]) -> list[Entry]:
+  """Returns the entries that choose rounds."""
+  own = [e for e in entries if validation.is_validation(e['target'])]
+  return own or entries
+
+
 def _best_of_clients(entries: list[Entry]) -> list[Entry]:
-  """Returns the best round of each client's own model on each target."""
+  """Returns the best round of each client's own model on each target.
+
+  Held-out persons choose one round of a model for all targets.
+  """
   own: dict[tuple[str, str], list[Entry]] = defaultdict(list)
   for entry in entries:
     if entry['model'].startswith('client:'):
       own[entry['target'], entry['model']].append(entry)
   found = []
-  for _, rounds in sorted(own.items()):
-    best = max(rounds, key=lambda e: (_judged_by(e['metrics']), -e['round']))
-    found += _mean_over([best], [best['round']], 'best')
+  for (_, model), rounds in sorted(own.items()):
+    same = [e for e in entries if e['model'] == model]
+    by = chosen_on(same)
+    best = _best_rounds(_judges(same) if by == 'validation' else rounds, 1)
+    found += _mean_over(rounds, best, 'best', by)
   return found
 
 
@@ -86,7 +123,7 @@ def _best_rounds(entries: list[Entry], number: int) -> list[int]:
   return sorted(sorted(means, key=lambda r: (-means[r], r))[:number])
 
 
-def _mean_over(entries: list[Entry], rounds: list[int], kind: str):
+def _mean_over(entries: list[Entry], rounds: list[int], kind: str, by: str):
   chosen: dict[tuple[str, str], list[Entry]] = defaultdict(list)
   for entry in entries:
     if entry['round'] in rounds:
@@ -97,6 +134,7 @@ def _mean_over(entries: list[Entry], rounds: list[int], kind: str):
       'model': model,
       'kind': kind,
       'rounds': rounds,
+      'chosen_on': by,
       'metrics': {
         name: float(np.mean([e['metrics'][name] for e in same]))
         for name in same[0]['metrics']

@@ -12,6 +12,7 @@ from fedreid_jax.core import (
   compose,
   optimizers,
   param_filter,
+  prng,
   types,
 )
 from fedreid_jax.core.contexts import AggregationCtx
@@ -122,7 +123,6 @@ def algorithm(components):
     outputs=types.Outputs(*[None] * 3),
     image_shape=(2, 1, 1, 3),
     num_steps=1,
-    seed=jax.random.key(0),
     shared=compose.shared_leaves(components),
   )
   return compose.compose(
@@ -148,11 +148,12 @@ def serve(components, server, *rounds, clients=None, public=None, first=0):
   sizes = jnp.ones(clients or len(rounds[0].num_steps))
   if public is None:
     public = jnp.zeros((0, 1, 1, 3), jnp.uint8)
-  state = made.init_server(server, sizes, public)
+  seed = prng.data(0)
+  state = made.init_server(server, sizes, public, seed)
   run, log = jax.jit(made.aggregate), {}
   for round_, sent in enumerate(rounds, start=first):
     drawn = jnp.arange(len(sent.num_steps))
-    state, log = run(state, sent, drawn, round_, public)
+    state, log = run(state, sent, drawn, round_, public, seed)
   return jax.device_get((state, log))
 
 
@@ -213,6 +214,7 @@ def task(**fields):
   """A task of one client, one step of no images unless told otherwise."""
   names = types.ClientTask.__dataclass_fields__
   numbers = dict.fromkeys(names, 0) | {'num_steps': 1, 'num_identities': 3}
+  numbers['seed'] = prng.data(0)
   return types.ClientTask(
     **{n: jnp.asarray(x) for n, x in (numbers | fields).items()}
   )

@@ -45,6 +45,8 @@ def config_of(name):
   config.optim.lr = 0.0005 if name in NETWORKS else 0.005
   for field, value in NETWORKS.get(name, {}).items():
     config.model[field] = value
+  if name == 'caj':
+    config.local.batch = 6  # three parts
   if config.model.modality_specific_stages:
     config.model.name, config.model.width = 'resnet18', 1 / 32
     config.model.small_stem = True

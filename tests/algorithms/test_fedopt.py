@@ -87,7 +87,7 @@ def test_equal_models_do_not_move(name):
 
 
 def test_unknown_optimiser():
-  with pytest.raises(errors.ConfigError, match='adma.*adagrad'):
+  with pytest.raises(errors.ConfigError, match='adma.*did you mean adam'):
     fedopt.make(fedopt.Options(name='adma'))
 
 

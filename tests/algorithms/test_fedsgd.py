@@ -42,7 +42,7 @@ def test_one_round_is_one_step_of_the_gradient_of_all_images(clients):
   images = sum(c.num_images for c in clients)
   for k, client in enumerate(clients):
     uid = prng.client_uid(client.name)
-    base = prng.client(jax.random.key(config.seed), Stream.AUGMENT, 0, uid)
+    base = prng.client(prng.data(config.seed), Stream.AUGMENT, 0, uid)
     buffers = {n: x for n, x in variables.items() if n not in start}
     rows, valid = planner(0, k)
     assert valid.sum() == client.num_images and not valid.all()

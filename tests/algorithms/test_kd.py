@@ -59,7 +59,7 @@ def test_an_epoch_by_hand(normalise):
   """
   sent, round_, decay = different(), 2, 0.2
   found = serve(sent, first=round_, normalise=normalise, weight_decay=decay)
-  base = prng.key(jax.random.key(0), prng.Stream.SERVER, round_)
+  base = prng.key(prng.data(0), prng.Stream.SERVER, round_)
   own = jax.random.fold_in(base, prng.component_uid('kd'))
   order_key, view_key = jax.random.split(own)
   order = jax.random.permutation(order_key, 5)

@@ -8,7 +8,7 @@ import pytest
 import toy
 
 from fedreid_jax import algorithms
-from fedreid_jax.core import compose
+from fedreid_jax.core import compose, prng
 from fedreid_jax.core.component import Aggregation, Component, ServerHooks
 
 
@@ -44,9 +44,10 @@ def test_server_keys_before_and_in_round_0_differ():
   )
   made = handmade.algorithm(components)
   public = jnp.zeros((0, 1, 1, 3), jnp.uint8)
-  state = made.init_server(handmade.variables(), jnp.ones(2), public)
+  seed = prng.data(0)
+  state = made.init_server(handmade.variables(), jnp.ones(2), public, seed)
   sent = handmade.same_uploads(handmade.variables(), 2)
-  made.aggregate(state, sent, jnp.arange(2), jnp.int32(0), public)
+  made.aggregate(state, sent, jnp.arange(2), jnp.int32(0), public, seed)
   before = [key for (hook, _), key in found.items() if hook == 'init']
   after = [key for (hook, _), key in found.items() if hook != 'init']
   assert (len(before), len(after)) == (2, 4)

@@ -233,5 +233,5 @@ def test_a_cohort_does_not_move_the_fixed_point(weights):
 
 
 def test_unknown_weights():
-  with pytest.raises(errors.ConfigError, match='scaffold.weights.*uniform'):
+  with pytest.raises(errors.ConfigError, match='scaffold.weights.*mean size'):
     scaffold.make(scaffold.Options(weights='sizes'))

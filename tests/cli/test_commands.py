@@ -73,7 +73,7 @@ def folder_flags(tree, workdir, recipe='dfh', **more):
   } | more
   values = ','.join(f'{k}={v}' for k, v in pairs.items())
   return (
-    f'--config=configs/{recipe}.py:folder,{values}',
+    f'--config=configs/{recipe}.py:omniglot,{values}',
     f'--workdir={workdir}',
   )
 
@@ -88,6 +88,11 @@ def test_synthetic_recipe_end_to_end(tmp_path):
   code, out, err = finish(launch(*flags))
   assert code == 0, err
   assert 'unseen targets' in out and 'rank10' in out
+  assert 'reading the images' in out and 'compiling a round' in out
+  assert out.splitlines()[-2:] == [
+    f'work directory: {tmp_path}',
+    f'next: fedreid evaluate --workdir={tmp_path} --checkpoint=best',
+  ]
   assert [r for r, _ in metrics_of(tmp_path)] == [0, 2]
 
 
@@ -101,8 +106,10 @@ def test_folder_recipe_then_evaluate_its_checkpoints(tree, tmp_path):
       launch(f'--workdir={tmp_path}', f'--checkpoint={which}', door='evaluate')
     )
     assert code == 0, err
-    found = json.loads((tmp_path / f'evaluation-{round_}.json').read_text())
-    assert found[0]['metrics'] == trained[round_]
+    files = tmp_path.glob(f'evaluation-{round_}-*.json')
+    found = [json.loads(file.read_text()) for file in files]
+    (own,) = (one for one in found if one['checkpoint'] == which)
+    assert own['entries'][0]['metrics'] == trained[round_]
   code, _, err = finish(
     launch(
       f'--workdir={tmp_path}',
@@ -121,9 +128,10 @@ def test_folder_recipe_then_evaluate_its_checkpoints(tree, tmp_path):
 @pytest.mark.slow
 def test_kill_at_any_moment_then_the_same_numbers(tree, tmp_path):
   kills = 8
-  whole = folder_flags(tree, tmp_path / 'whole', rounds=4 + kills)
+  fields = {'rounds': 4 + kills, 'checkpoint_every': 3, 'track': '("csv",)'}
+  whole = folder_flags(tree, tmp_path / 'whole', **fields)
   assert finish(launch(*whole))[0] == 0
-  cut = folder_flags(tree, tmp_path / 'cut', rounds=4 + kills)
+  cut = folder_flags(tree, tmp_path / 'cut', **fields)
   rng = np.random.default_rng(0)
   killed = 0
   for _ in range(kills):
@@ -141,6 +149,16 @@ def test_kill_at_any_moment_then_the_same_numbers(tree, tmp_path):
   code, _, err = finish(launch(*cut))
   assert code == 0, err
   assert metrics_of(tmp_path / 'cut') == metrics_of(tmp_path / 'whole')
+  assert numbers_of(tmp_path / 'cut') == numbers_of(tmp_path / 'whole')
+
+
+def numbers_of(workdir):
+  """Returns the lines of metrics.csv but for those that depend on time."""
+  times = ('seconds', 'images_per_second')
+  lines = (workdir / 'metrics.csv').read_text().splitlines()
+  return [
+    x for x in lines if x.split(',')[1].removeprefix('train/') not in times
+  ]
 
 
 def launch_two(flags, *others):
@@ -257,7 +275,7 @@ def test_a_disk_that_takes_no_more_is_one_line(tree, tmp_path):
   'flags, code, message',
   [
     ((), 2, 'no configuration'),
-    (('--config=configs/none.py',), 2, 'recipes are'),
+    (('--config=configs/none.py',), 2, 'one of agw'),
     (('--config=configs/dfh.py:papr',), 2, 'unknown preset'),
     (('--config=configs/dfh.py:smoke', 'config.lr=5'), 2, 'stray argument'),
     (
@@ -279,7 +297,8 @@ def test_a_disk_that_takes_no_more_is_one_line(tree, tmp_path):
       "'1' and '2'",
     ),
     (('--config=fedreid_jax/config/rules.py',), 2, "no attribute 'get_config'"),
-    (('--config=configs/dfh.py:folder',), 3, 'no folder given'),
+    (('--config=configs/dfh.py:photos',), 3, 'no folder given'),
+    (('--config=configs/dfh.py:folder',), 2, 'renamed to photos'),
     (
       ('--config=configs/dfh.py:smoke', '--distributed=nowhere'),
       2,
@@ -291,7 +310,7 @@ def test_a_disk_that_takes_no_more_is_one_line(tree, tmp_path):
       '64 devices',
     ),
     (
-      ('--config=configs/dfh.py:folder,data.root=/nowhere',),
+      ('--config=configs/dfh.py:omniglot,data.root=/nowhere',),
       3,
       'does not exist',
     ),

@@ -1,36 +1,17 @@
 """`launchers.visualize` and `launchers.invert` as a user meets them."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
-import jax
+import commands
 import numpy as np
 import pytest
 import toy
 from PIL import Image
 
 from fedreid_jax import errors
+from fedreid_jax.config.tables.line import Line
+from fedreid_jax.sweeps import table
 from fedreid_jax.training import loaded_run, loop
-
-ROOT = Path(__file__).parents[2]
-
-
-def launch(door, *flags):
-  env = dict(os.environ) | {'JAX_NUM_CPU_DEVICES': '1'}
-  env['JAX_COMPILATION_CACHE_DIR'] = str(jax.config.jax_compilation_cache_dir)
-  env['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0.2'
-  done = subprocess.run(
-    [sys.executable, '-m', f'launchers.{door}', *map(str, flags)],
-    cwd=ROOT,
-    env=env,
-    capture_output=True,
-    text=True,
-    timeout=240,
-  )
-  return done.returncode, done.stdout, done.stderr
 
 
 @pytest.fixture(scope='module')
@@ -88,7 +69,7 @@ def test_what_a_run_does_not_have(finished, load, message):
 def test_pictures_of_two_runs(finished, tmp_path):
   _, workdir = finished
   out = tmp_path / 'both.png'
-  code, text, err = launch(
+  code, text, err = commands.launch(
     'visualize', f'--workdir={workdir},{workdir}', '--what=cmc', f'--out={out}'
   )
   assert code == 0, err
@@ -97,34 +78,119 @@ def test_pictures_of_two_runs(finished, tmp_path):
     assert image.size[0] > 500
 
 
+def test_picture_of_a_sweep(tmp_path):
+  lines = [
+    Line(
+      f'dppt dppt.k={k}',
+      {'dppt.k': k},
+      *('plaza', 'global', 'last', 3),
+      {'mAP': 20.0 + int(k), 'mAP std': 1.0},
+      *(1.0, 1.0),
+    )
+    for k in ('1', '4')
+  ]
+  table.write(tmp_path / 'table', 'title', lines)
+  code, out, err = commands.launch(
+    'visualize', f'--workdir={tmp_path}', '--what=sweep'
+  )
+  assert code == 0, err
+  assert out.strip() == str(tmp_path / 'sweep.png')
+  with Image.open(tmp_path / 'sweep.png') as image:
+    assert min(image.size) > 400
+
+
+@pytest.mark.slow
+def test_one_command_draws_three_methods_in_the_plane(finished, tmp_path):
+  config, workdir = finished
+  folders = [workdir]
+  for novel in ('feature_mixup', 'dirichlet_mixup'):
+    other = config.copy_and_resolve_references()
+    other.dfh.novel = novel
+    folders.insert(0, tmp_path / novel)
+    loop.train(other, folders[0])
+  out = tmp_path / 'plane.svg'
+  code, text, err = commands.launch(
+    'visualize',
+    f'--workdir={",".join(map(str, folders))}',
+    '--what=tsne',
+    '--source=plaza',
+    f'--out={out}',
+  )
+  assert code == 0, err
+  assert text.strip() == str(out)
+  drawn = out.read_text()
+  for title in ('FH + Dirichlet-MixUp', 'FH + Feature-MixUp', ': DFH -->'):
+    assert title in drawn
+  assert 'novel domain, hallucinated from plaza' in drawn
+  assert 'mall' not in drawn  # only training domains
+
+
 @pytest.mark.slow
 def test_inversion_leaves_a_picture_and_numbers(finished):
   _, workdir = finished
-  code, text, err = launch(
+  code, text, err = commands.launch(
     'invert',
     f'--workdir={workdir}',
     '--source=plaza',
     '--identities=2',
     '--steps=4,4',
+    '--scale=0',
   )
   assert code == 0, err
   with Image.open(workdir / 'inversion.png') as image:
     assert image.size[0] > 500
   found = json.loads((workdir / 'inversion.json').read_text())
-  assert found['source'] == 'plaza' and found['identities'] == 2
+  assert found['sources'] == ['plaza'] and found['scale'] == 0
+  assert found['images'] == {'identity means': 2}
   assert found['judge']['other_model'] is False
-  assert found['rank1']['chance'] == 25
-  assert found['losses']['after']['loss'] < found['losses']['before']['loss']
-  assert f'restored {found["rank1"]["restored"]:.2f}' in text
+  assert found['rank1']['person']['chance'] == 25
+  assert found['rank1']['domain']['chance'] == 50
+  losses = found['losses']['identity means']
+  assert losses['after']['loss'] < losses['before']['loss']
+  person = found['rank1']['person']['identity means']
+  assert f'right person, %: identity means {person:.1f}' in text
+
+
+@pytest.mark.slow
+def test_inversion_of_sent_statistics(finished):
+  _, workdir = finished
+  code, text, err = commands.launch(
+    'invert',
+    f'--workdir={workdir}',
+    '--attack=dfs',
+    '--identities=2',
+    '--steps=4,4',
+  )
+  assert code == 0, err
+  with Image.open(workdir / 'inversion-dfs.png') as image:
+    assert image.size[0] > 500
+  found = json.loads((workdir / 'inversion-dfs.json').read_text())
+  assert found['sources'] == ['campus', 'plaza']
+  assert set(found['images'].values()) == {4}
+  queries = {'real feature', 'noise', 'real', 'chance'}
+  assert set(found['rank1']['person']) == queries
+  domain = queries | {'DFS', 'permuted DFS'}
+  assert set(found['rank1']['domain']) == domain
+  for losses in found['losses'].values():
+    assert losses['after']['feature'] < losses['before']['feature']
+  assert 'right domain, %: DFS' in text
 
 
 @pytest.mark.parametrize(
   'door, flags, code, message',
   [
-    ('visualize', ['--workdir={run},{run}', '--what=tsne'], 2, 'shows one'),
+    ('visualize', ['--workdir={run},{run}', '--what=ranked'], 2, 'shows one'),
     ('visualize', ['--workdir={bare}', '--what=cmc'], 4, 'no checkpoint'),
+    ('visualize', ['--workdir={run}', '--what=sweep'], 4, 'no table'),
     ('invert', ['--workdir={run}', '--judge={none}'], 4, 'no readable'),
     ('invert', ['--workdir={run}', '--steps=5'], 2, 'HALF,FULL'),
+    (
+      'invert',
+      ['--workdir={run}', '--attack=dfs', '--source=plaza'],
+      2,
+      '--source',
+    ),
+    ('invert', ['--workdir={run}', '--measured_by={none}'], 4, 'no readable'),
   ],
 )
 def test_one_line_and_a_code(finished, tmp_path, door, flags, code, message):
@@ -133,7 +199,9 @@ def test_one_line_and_a_code(finished, tmp_path, door, flags, code, message):
   bare.mkdir()
   (bare / 'config.json').write_bytes((workdir / 'config.json').read_bytes())
   places = {'run': workdir, 'bare': bare, 'none': tmp_path / 'none'}
-  status, _, err = launch(door, *(flag.format(**places) for flag in flags))
+  status, _, err = commands.launch(
+    door, *(flag.format(**places) for flag in flags)
+  )
   lines = err.strip().splitlines()
   assert status == code, err
   assert len(lines) == 1 and lines[0].startswith(f'error[{code}]: '), err

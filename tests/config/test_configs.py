@@ -16,7 +16,7 @@ from fedreid_jax.core import options
 
 @pytest.mark.parametrize('name', ('dfh', 'fedpav'))
 @pytest.mark.parametrize(
-  'preset', ('synthetic', 'smoke', 'folder', 'nine', 'paper')
+  'preset', ('synthetic', 'smoke', 'photos', 'omniglot', 'nine', 'paper')
 )
 def test_every_preset_of_every_recipe_is_valid(name, preset):
   config = recipes.recipe(name, preset)
@@ -52,6 +52,7 @@ def test_pairs_after_the_preset_change_fields():
   'arg, message',
   [
     ('papr', 'unknown preset'),
+    ('folder', "unknown preset 'folder'.*renamed to photos.*or omniglot"),
     ('smoke,rouns=3', 'unknown field.*mean rounds'),
     ('smoke,optim.learing_rate=3', 'mean optim.lr\\?'),
     ('smoke,rounds', "no field and value 'rounds'"),
@@ -107,6 +108,8 @@ def broken(**changes):
     ('optim__milestones', ('a',), 'str'),
     ('optim__lr_multipliers', (('(', 1.0),), 'regular expression'),
     ('data__identity_pattern', 'p.*', 'no group'),
+    ('data__identity_pattern', '', 'no group'),
+    ('data__camera_pattern', 'automatic', 'no group'),
     ('model__features', ('a',), 'str'),
     ('evaluation__ranks', ('a',), 'str'),
     ('dfh__alpha', (1.0, 'x'), 'str'),
@@ -151,6 +154,21 @@ def test_a_saved_configuration_is_read_with_changes():
   assert config.rounds == 7 and config.components == ('fedpav', 'dfh')
   config.rounds = 2
   assert config == recipes.recipe('dfh', 'smoke')
+
+
+@pytest.mark.parametrize('arg', ['synthetic', 'omniglot', 'photos'])
+def test_earlier_runs_did_what_they_say_and_lack_later_methods(arg):
+  recipe = recipes.recipe('dfh', arg)
+  earlier = json.loads(recipe.to_json_best_effort())
+  del earlier['data']['held_out'], earlier['data']['colour_as'], earlier['caj']
+  config = saved_config.from_json(earlier, [], 'config.json')
+  converted = ('grey', 'inverted') if arg == 'omniglot' else ()
+  assert config.data.colour_as == converted
+  recipe.data.colour_as, recipe.data.held_out = converted, 0.0
+  assert config == recipe
+  del earlier['dfh']
+  with pytest.raises(errors.IntegrityError, match='has no dfh'):
+    saved_config.from_json(earlier, [], 'config.json')
 
 
 @pytest.mark.parametrize(

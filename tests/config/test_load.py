@@ -41,7 +41,7 @@ def test_a_recipe_by_name_by_path_and_of_a_user(tmp_path):
 @pytest.mark.parametrize(
   ('recipe', 'overrides', 'fields', 'said'),
   [
-    ('nothing', None, {}, 'no file nothing.*recipes are .*dfh'),
+    ('nothing', None, {}, 'no file nothing.*one of .*dfh'),
     ('dfh:nothing', None, {}, "unknown preset 'nothing'"),
     ('dfh', {'optim.lrr': 1.0}, {}, 'unknown field.*did you mean optim.lr'),
     ('dfh', {'optim': 1.0}, {}, 'unknown field'),

@@ -13,6 +13,7 @@ RECIPES = recipes.names()
 PRESETS = ('synthetic', 'smoke', 'paper')
 # Recipes with choices of their own.
 VARIANTS = {
+  'caj': ('consistency=copy',),
   'dppt': ('local=ca,protocol=ei',),
   'fedreid': ('noise=double', 'variant=plain'),
   'fedsgd': ('variant=strict',),
@@ -44,6 +45,7 @@ OWN = {
   'snr_dfh': 'rounds=20,model.features=(32,64)',
   'cifar': 'rounds=30',
   'caj': 'local.epochs=8',
+  'caj:consistency=copy': 'local.epochs=14',
   'dns': 'rounds=20,local.epochs=8',
   'agw': f'rounds=20,{TINY}',
   'deen': 'model.width=0.25,rounds=20,local.epochs=16,optim.milestones=(18,)',
@@ -53,7 +55,7 @@ OWN = {
 NOT_LOSSES = {
   *('round', 'event', 'clients', 'excluded', 'weights', 'weights_entropy'),
   *('clusters', 'seconds', 'images', 'images_per_second', 'lr'),
-  *('bytes_up', 'bytes_down', 'fedprox_distance'),
+  *('bytes_up', 'bytes_down', 'fedprox_distance', 'by_client'),
 }
 
 

@@ -1,5 +1,6 @@
 """Groups and fields, with those of plug-ins."""
 
+import json
 import sys
 
 import pytest
@@ -113,7 +114,8 @@ def test_fields_of_a_plug_in_that_is_not_listed(plugin):
   [
     ('somebodys.nothing', 'no source file'),
     ('somebodys.fedprox', "have the group 'fedprox'"),
-    ('dhf', 'one of .*dfh'),
+    ('dhf', 'did you mean dfh'),
+    ('qqq', 'one of .*dfh'),
   ],
 )
 def test_components_that_are_none(plugin, component, message):
@@ -142,7 +144,7 @@ def test_networks_and_sources_have_groups_and_are_not_imported(
 @pytest.mark.parametrize(
   'pairs, message',
   [
-    ('{field}=folders', '{field} — one of .* or a module outside the package'),
+    ('{field}=xyz', '{field} — one of .* or a module outside the package'),
     ('{field}=somebodys.nothing', 'no source file'),
     ('{field}=somebodys.fedprox', "have the group 'fedprox'"),
     ('{field}=somebodys.{group},{group}.size=0', 'out of range'),
@@ -175,3 +177,22 @@ def test_fields_are_checked_in_python_too():
     dfh.Options(lam=-1.0)
   assert info.value.where == 'dfh.lam'
   assert isinstance(dfh.Options(), options.Checked)
+
+
+def test_fields_of_reporting_do_not_belong_to_a_run():
+  assert schema.reporting() == {'track', 'track_images'}
+  plain, tracked = (recipes.recipe('dfh', 'smoke') for _ in range(2))
+  tracked.track, tracked.track_images = ('csv', 'mlflow'), 0
+  left = schema.identity(tracked)
+  assert left.to_json() == schema.identity(plain).to_json()
+  assert left.to_dict().items() <= plain.to_dict().items()
+  assert {*plain} - {*left} == schema.reporting()
+  assert tracked.track == ('csv', 'mlflow') and left.is_locked
+
+
+def test_a_saved_configuration_needs_no_fields_of_reporting():
+  config = recipes.recipe('dfh', 'smoke')
+  saved = json.loads(schema.identity(config).to_json_best_effort())
+  assert saved_config.from_json(saved, [], 'config.json') == config
+  changed = saved_config.from_json(saved, ['track=("csv",)'], 'config.json')
+  assert changed.track == ('csv',)

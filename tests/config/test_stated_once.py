@@ -15,6 +15,7 @@ from fedreid_jax.core import options, plugins
 from fedreid_jax.data import client_split, colour, sampling
 from fedreid_jax.evaluation import protocols
 from fedreid_jax.models import backbones, dns, networks, pool, resnet
+from fedreid_jax.training.tracking import trackers
 
 PACKAGE = Path(str(fedreid_jax.__file__)).parent
 FILES = [
@@ -78,6 +79,7 @@ def test_no_other_list_has_the_choices_of_a_field():
     ),
     ('model.pool', pool.POOLS),
     ('model.variant', networks.VARIANTS),
+    ('track', trackers.KINDS),
   ],
 )
 def test_tables_have_an_entry_for_every_choice(field, table):

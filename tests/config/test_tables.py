@@ -1,9 +1,6 @@
 """The papers' tables as declared, and `launchers.table`."""
 
-import subprocess
-import sys
-from pathlib import Path
-
+import commands
 import pytest
 
 from fedreid_jax import errors
@@ -15,27 +12,15 @@ from fedreid_jax.config.tables import (
   fedreidbench_journal,
   l2rw,
 )
-from fedreid_jax.sweeps import report
+from fedreid_jax.config.tables.line import Line
 
-ROOT = Path(__file__).parents[2]
 PAPERS = (dfh, fedreidbench, fedreidbench_journal, l2rw, fedreid)
 TABLES = [t for paper in PAPERS for t in paper.TABLES]
 BY_ID = {table.id: table for table in TABLES}
 
 
-def launch(*flags):
-  done = subprocess.run(
-    [sys.executable, '-m', 'launchers.table', *flags],
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    timeout=120,
-  )
-  return done.returncode, done.stdout, done.stderr
-
-
 def line(label, target, model='global', kind='last', **numbers):
-  return report.Line(label, {}, target, model, kind, 1, dict(numbers), 1.0, 1.0)
+  return Line(label, {}, target, model, kind, 1, dict(numbers), 1.0, 1.0)
 
 
 def test_names_of_tables_are_unique():
@@ -118,6 +103,11 @@ def test_numbers_as_printed():
   assert (
     published('fedreid/table2', 'FedATT (S=1.0)', 'qmul-ilids', 'rank1') == 61.3
   )
+  assert published('fedreid/table3', 'Centralised', 'viper', 'rank1') == 44.6
+  own = 'fedreid/table6', 'Supervised + distilled'
+  assert published(*own, 'market1501', 'mAP') == 76.2
+  assert published(*own, 'dukemtmc', 'rank1') == 77.4
+  assert published(*own, 'msmt17', 'rank1') == 64.6
   assert (
     published('fedreid/table5', 'Centralised', 'cuhk-sysu', 'rank10') == 90.1
   )
@@ -141,7 +131,9 @@ def test_numbers_as_printed():
     ('l2rw/table2', 108 + 12),  # those of EI DPPT twice
     ('l2rw/table3', 36 + 6),  # those of the final method twice
     ('fedreid/table2', 24),
+    ('fedreid/table3', 16),
     ('fedreid/table4', 5),
+    ('fedreid/table6', 3 * 5),
   ],
 )
 def test_no_number_is_left_out(table, count):
@@ -200,6 +192,22 @@ def test_clusters_are_all_shown():
   assert len(declare.annotate(table, 'paper', lines)) == 2
 
 
+def test_a_row_may_start_from_another_one():
+  """That row is earlier, trains the same clients and has a finished model."""
+  starting = [(t, r) for t in TABLES for r in t.rows if r.starts_from]
+  assert [t.id for t, _ in starting] == ['fedreid/table6']
+  for table, row in starting:
+    earlier = table.rows[: table.rows.index(row)]
+    (first,) = (r for r in earlier if r.label == row.starts_from)
+    assert not first.starts_from
+    for preset in declare.PRESETS:
+      own, start = (declare.runs(r, table, preset)[0] for r in (row, first))
+      assert own.start_from == row.starts_from and not start.start_from
+      assert own.components == ('standalone', 'local_expert')
+      assert own.local_expert.frozen and not start.local_expert.frozen
+      assert (own.data, own.model) == (start.data, start.model)
+
+
 def test_rows_are_chosen_by_label_or_part_of_it():
   def labels(table, only):
     return list({r.label: 0 for r in declare.chosen(BY_ID[table], only)})
@@ -208,6 +216,9 @@ def test_rows_are_chosen_by_label_or_part_of_it():
   assert labels('dfh/table1', 'FH') == ['DFH', 'SNR+DFH']
   assert labels('fedreidbench_journal/table4', 'CDW') == ['Standalone', 'CDW']
   assert len(labels('dfh/table5', '')) == 2
+  both = ['Direct', 'Supervised + distilled']  # which starts from the first
+  assert labels('fedreid/table6', 'distilled') == both
+  assert labels('fedreid/table6', 'Supervised') == ['Supervised']
   with pytest.raises(errors.ConfigError, match='--only'):
     declare.chosen(BY_ID['dfh/table1'], 'nobody')
 
@@ -245,7 +256,7 @@ def test_a_row_may_be_several_runs():
 
 
 def test_map_of_all_tables():
-  code, out, err = launch('--list')
+  code, out, err = commands.launch('table', '--list')
   assert code == 0, err
   for table in TABLES:
     assert f'{table.id}  {table.title}\n' in out
@@ -262,7 +273,7 @@ def test_map_of_all_tables():
   ],
 )
 def test_one_line_before_anything_runs(flags, message, tmp_path):
-  code, _, err = launch(*flags, f'--workdir={tmp_path / "w"}')
+  code, _, err = commands.launch('table', *flags, f'--workdir={tmp_path / "w"}')
   assert code == 2 and len(err.splitlines()) == 1, err
   assert message in err
   assert not (tmp_path / 'w').exists()

@@ -64,7 +64,9 @@ def test_rows_of_a_task_are_in_the_part_of_the_table_of_its_client(clients):
     (2, 2),
     np.zeros(4, int),
     0,
+    7,
   )
+  assert (tasks.seed == prng.data(7)).all() and tasks.seed.shape == (3, 2)
   np.testing.assert_array_equal(tasks.rows[0], [[23, 25], [27, 24], [0, 0]])
   np.testing.assert_array_equal(tasks.pass_rows[2], [[9, 11], [13, 10]])
   assert tasks.num_steps.tolist() == [2, 0, 2]

@@ -36,6 +36,7 @@ def test_fields_are_what_is_declared():
     Range(0, 2),
     None,
     None,
+    False,
   )
   assert found['kind'].choices() == ('a', 'b')
   assert found['few'].choices() == ('c', 'd')

@@ -5,7 +5,7 @@ import pytest
 from fedreid_jax import errors
 from fedreid_jax.config import schema, validation
 from fedreid_jax.core import patterns
-from fedreid_jax.data import folder_source
+from fedreid_jax.data import folder_layout
 
 ENDLESS = r'^(a|a)*$'
 TEXT = 'a' * 60 + 'b'
@@ -46,7 +46,7 @@ def test_a_folder_names_the_field(tmp_path, monkeypatch):
   with config.unlocked():
     config.camera_pattern = r'/(a|a)*$'
   with pytest.raises(errors.ConfigError) as info:
-    folder_source.read_domain(tmp_path, 'east', config)
+    folder_layout.find(tmp_path, config, False).read('east')
   assert info.value.where == 'data.camera_pattern'
 
 

@@ -32,7 +32,12 @@ def test_modules_and_groups(installed, component, module, group):
   assert plugins.group_of(component) == group
 
 
-@pytest.mark.parametrize('component', ['dhf', '', 'a b', 'a..b', '../x'])
+@pytest.mark.parametrize('component', ['', 'a b', 'a..b', '../x'])
 def test_names_of_nothing(installed, component):
   with pytest.raises(errors.ConfigError, match='one of .*dfh.*tilted'):
     plugins.component_module(component, algorithms)
+
+
+def test_the_nearest_name_is_offered(installed):
+  with pytest.raises(errors.ConfigError, match='did you mean tilted'):
+    plugins.component_module('titled', algorithms)

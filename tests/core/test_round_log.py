@@ -22,3 +22,12 @@ def test_nobody_has_no_mean():
   sums = {'loss': np.array([np.nan], np.float32)}
   log = round_log.training(sums, np.array([3]), np.array([False]))
   assert log == {'metrics': {}}
+
+
+def test_the_means_of_each_client_are_in_canonical_order():
+  sums = {'loss': np.array([2.0, 8.0, 7.0, 3.0], np.float32)}
+  steps = np.array([2, 4, 0, 1])
+  # The clients of the cohort are 1, 4 and 5; the third lane is empty.
+  lanes = np.array([5, 1, -1, 4])
+  found = round_log.per_client(sums, steps, lanes)
+  assert found['loss'].tolist() == [2.0, 3.0, 1.0]

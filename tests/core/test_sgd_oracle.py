@@ -54,7 +54,7 @@ def test_two_rounds_of_one_client_are_pytorchs_sgd(clients):
   executor, variables, model = toy.make_executor(config, (client,), components)
   server, states, _ = toy.run(executor, variables, 2)
 
-  seed, uid = jax.random.key(config.seed), prng.client_uid(client.name)
+  seed, uid = prng.data(config.seed), prng.client_uid(client.name)
   views = augment.make(config.augment, config.data.mean, config.data.std)
   planner, _, _ = sampling.make(config.local, (client,), config.seed)
 

@@ -105,27 +105,6 @@ def test_fewer_identities_than_clients():
     make([domain('a', (1, 1), (0, 1))], 'by_identity')
 
 
-@pytest.mark.parametrize(
-  'rule, expected',
-  [
-    ('first', [1, 0, 1, 0, 0]),
-    ('first_per_camera', [1, 1, 1, 0, 1]),
-    ('camera=right', [0, 1, 0, 0, 1]),
-    ('camera=left+right', [1, 1, 1, 1, 1]),
-  ],
-)
-def test_query_rules(rule, expected):
-  out = federation.rows_of_query(rule, domain(), ['left', 'right'])
-  assert out.astype(int).tolist() == expected
-
-
-def test_unknown_query_rule_and_camera():
-  with pytest.raises(errors.ConfigError, match='query rule'):
-    federation.rows_of_query('last', domain(), [])
-  with pytest.raises(errors.ConfigError, match="no camera 'up'"):
-    federation.rows_of_query('camera=up', domain(), ['left'])
-
-
 def test_target_splits_images():
   query = np.array([1, 0, 0, 0, 1], bool)
   ((asked, ranked),) = federation.split_target(domain(), query).trials

@@ -96,3 +96,31 @@ def test_names_in_any_script_are_fine(tmp_path):
   (tmp_path / 'file').touch()
   (tmp_path / '.hidden').mkdir()
   assert files.list_folders(tmp_path) == sorted(names)
+
+
+def test_images_are_found_by_the_end_of_their_name_and_sorted(tmp_path):
+  names = ['b/Zoë.JPG', 'a.png', 'b/a.jpeg', 'b/c/x y.webp', 'é.bmp', 'É.tiff']
+  for name in [*names, 'notes.txt', 'b/a.jpg.part', '.h.png', 'jpg']:
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).touch()
+  os.mkfifo(tmp_path / 'pipe')
+  assert files.list_images(tmp_path) == sorted(names)
+  (tmp_path / 'A.png').touch()  # refused in a data set, not in a folder
+  assert 'A.png' in files.list_images(tmp_path)
+
+
+def test_what_cannot_be_used_is_refused_or_collected(tmp_path):
+  (tmp_path / 'good.png').touch()
+  (tmp_path / 'broken.png').symlink_to('nothing')
+  (tmp_path / 'broken.txt').symlink_to('nothing')
+  with pytest.raises(errors.DataError, match='link is broken'):
+    files.list_images(tmp_path)
+  (tmp_path / 'loop').symlink_to('.')
+  os.mkfifo(tmp_path / 'pipe.jpg')
+  bad: files.Bad = []
+  assert files.list_images(tmp_path, bad) == ['good.png']
+  assert sorted(bad) == [
+    ('broken.png', 'the link is broken'),
+    ('loop', 'the link leads to a folder'),
+    ('pipe.jpg', 'not a regular file'),
+  ]

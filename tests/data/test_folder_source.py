@@ -70,7 +70,9 @@ def test_target_is_split_by_the_query_rule(root):
 
 
 def test_grey_and_digest(root):
-  grey = load.load(config(root, channels='grey'))
+  with pytest.raises(errors.ConfigError, match='would be made grey'):
+    load.load(config(root, channels='grey'))
+  grey = load.load(config(root, channels='grey', colour_as=('grey',)))
   assert grey.image_shape == (4, 3, 1)
   assert grey.clients[0].images().shape == (6, 4, 3, 1)
   assert grey.digest != load.load(config(root)).digest
@@ -87,8 +89,25 @@ def test_grey_and_digest(root):
       'drop them from data.sources or set data.allow_overlap',
     ),
     (
-      {'camera_pattern': r'cam(\d)'},
-      r"'12/x_1.png' does not match 'cam(\\d)'",
+      {'camera_pattern': r'5/x_(\d)'},
+      r"'12/x_1.png' does not match '5/x_(\\d)'",
+    ),
+    (
+      {'sources': ('north', 'south'), 'held_out': 0.5, 'targets': ('south',)},
+      "['south'] are trained on and tested on",
+    ),
+    (
+      {'sources': ('north',), 'targets': ('north', 'south')},
+      "['north'] are trained on and tested on",
+    ),
+    ({'targets': ('north', 'south')}, 'no domain to train on but north, south'),
+    (
+      {'targets': ('south',), 'camera_pattern': '', 'query': 'camera=1'},
+      "no camera '1' in south — data.query — names have no cameras",
+    ),
+    (
+      {'camera_pattern': r'cam(\d)', 'client_split': 'by_camera'},
+      'nothing is known of the cameras of north — data.client_split',
     ),
     ({'identity_pattern': r'^([a-z]+)/'}, 'change data.identity_pattern'),
     (

@@ -50,7 +50,7 @@ def test_published_counts_add_up():
   [
     (
       'market',
-      "unknown data set 'market' — dataset — one of caviar4reid",
+      "unknown data set 'market' — dataset — did you mean market1501?",
     ),
     (
       'viper:seed=1',

@@ -89,6 +89,7 @@ def test_entry_of_a_classification_test(parts, model_name):
     'target': 'ash',
     'protocol': 'accuracy',
     'direction': 'all',
+    'query': '',
     'distance': '',
     'trials': 1,
     'metrics': {'accuracy': pytest.approx(100 * right.mean())},

@@ -153,7 +153,9 @@ def test_ensembles_of_a_standalone_run(clients, config, tmp_path, monkeypatch):
   assert {e['target'] for e in found} == {'target'}
   last = [e for e in results['evaluation'] if e['round'] == 1]
   assert [e['metrics'] for e in found[:4]] == [e['metrics'] for e in last]
-  assert json.loads((tmp_path / 'evaluation-1.json').read_text()) == found
+  written = json.loads((tmp_path / 'evaluation-1-target.json').read_text())
+  assert written['entries'] == found
+  assert written['overrides'] == {'evaluation.ensemble': ['concat', 'average']}
   command = subprocess.run(
     [sys.executable, '-m', 'launchers.evaluate']
     + [f'--workdir={tmp_path}', '--ensemble=median'],

@@ -84,3 +84,27 @@ def test_each_modality_has_its_own_stem():
   both = run(variables, pixels, kinds)
   np.testing.assert_array_equal(both[kinds == 0], visible[kinds == 0])
   assert (both[kinds == 1] != visible[kinds == 1]).any(axis=1).all()
+
+
+def test_each_modality_has_its_own_model(network):
+  model, variables, view = network
+  run = features.make_extractor(
+    model,
+    view,
+    placement.make_mesh(1),
+    batch=4,
+    flip=False,
+    feature='embedding',
+  )
+  other = {n: 1.5 * x for n, x in variables.items()}
+  kinds = (np.arange(23) % 3 == 0).astype(np.int32)
+  pixels = images()
+  found = features.of_each(run, (variables, other), pixels, kinds)
+  expected = [run(v, pixels, kinds) for v in (variables, other)]
+  for kind in (0, 1):
+    np.testing.assert_array_equal(
+      found[kinds == kind], expected[kind][kinds == kind]
+    )
+  assert (expected[0] != expected[1]).any()
+  alone = features.of_each(run, (variables, other), pixels, 0 * kinds)
+  np.testing.assert_array_equal(alone, run(variables, pixels))

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 import toy
 import toy_run
+from matplotlib import colors
 from PIL import Image
 
 from fedreid_jax import errors
-from fedreid_jax.algorithms.statistics import moments
 from fedreid_jax.evaluation import evaluate_retrieval
 from fedreid_jax.figures import (
   canvas,
@@ -22,7 +22,8 @@ from fedreid_jax.figures import (
   reconstructed,
   tsne,
 )
-from fedreid_jax.privacy import reconstruction
+from fedreid_jax.privacy import attacks, judge
+from fedreid_jax.privacy.reconstruction import Reconstructed
 
 
 @pytest.fixture(scope='module')
@@ -108,6 +109,20 @@ def test_curves(tmp_path):
     curves.draw([('a', {'evaluation': []})])
 
 
+def test_runs_of_one_label_are_a_line_with_a_band():
+  """At round 4 the runs have 30 and 34: mean 32, sample deviation sqrt 8."""
+  other = {'evaluation': [entry(4, 'mall', 'global', mAP=34.0)]}
+  figure = curves.draw([('a', RESULTS), ('b', other), ('a', other)], 'mall')
+  first, second = figure.axes[0].get_lines()
+  assert (list(first.get_xdata()), list(first.get_ydata())) == ([4], [32.0])
+  assert list(second.get_ydata()) == [34.0]
+  assert first.get_linestyle() != second.get_linestyle()
+  band = figure.axes[0].collections[0].get_paths()[0].vertices[:, 1]
+  assert band.max() == pytest.approx(32 + 8**0.5)
+  assert band.min() == pytest.approx(32 - 8**0.5)
+  assert '± sample standard deviation of 2 runs' in figure.get_suptitle()
+
+
 def sides(run):
   """Features, identities and cameras of queries, then of the gallery."""
   own, trial = run.target('').images, run.target('').trials[0]
@@ -181,28 +196,38 @@ def test_ranked_sheet(run, tmp_path):
   written(figure, tmp_path / 'ranked.png')
 
 
-def test_clouds_of_every_domain(run):
+def test_images_are_captioned_by_cameras_if_there_are_any():
+  found = ranked.captions(np.array([1, 0, 1]))
+  assert found == ['camera 1', 'camera 0', 'camera 1']
+  assert ranked.captions(np.arange(3)) == ['', '', '']
+
+
+def test_three_identities_of_every_client(run):
   found = clouds.real(run, 0)
-  names = ['ash', 'birch', 'cedar', 'dogwood', 'target']
-  assert [cloud.domain for cloud in found] == names
-  assert [len(cloud.features) for cloud in found] == [9, 14, 5, 11, 24]
-
-
-def test_statistics_come_from_the_server_or_the_images(run):
+  assert [c.name for c in found] == ['ash', 'birch', 'cedar', 'dogwood']
   client = run.client('birch')
-  features = run.features(client.images(), 'feature')
-  means = np.stack([features[client.labels == k].mean(0) for k in range(3)])
-  found = clouds.statistics(run)
-  assert found.shape == (4, 4, 8)
-  np.testing.assert_allclose(found[1, 0], means.mean(0), atol=1e-5)
-  np.testing.assert_allclose(found[1, 1], means.var(0), atol=1e-5)
-  kept = np.ones((4, 4, 8), np.float32)
-  np.testing.assert_array_equal(
-    clouds.statistics(run._replace(states={'dfh': kept})), kept
-  )
-  other = clouds.statistics(run._replace(states={'dfh': kept[:3]}))
-  np.testing.assert_array_equal(other, found)
-  assert isinstance(run.moments(client), moments.Moments)
+  rows, kinds = clouds.chosen(client, 0)
+  assert set(kinds) == {0, 1, 2}
+  persons = [np.unique(client.labels[rows[kinds == k]]) for k in range(3)]
+  assert sorted(int(p) for (p,) in persons) == [0, 1, 2]
+  features = run.features(client.images()[rows], 'feature')
+  np.testing.assert_allclose(found[1].features, features, atol=1e-6)
+  np.testing.assert_array_equal(found[1].kinds, kinds)
+  again, _ = clouds.chosen(client, 0)
+  np.testing.assert_array_equal(rows, again)
+
+
+def test_identities_and_images_are_drawn_by_the_seed(monkeypatch):
+  labels = np.repeat(np.arange(9, dtype=np.int32), 40)
+  client = toy.toy_client('ash', 9)._replace(labels=labels)
+  drawn = [set(labels[clouds.chosen(client, seed)[0]]) for seed in range(8)]
+  assert all(len(persons) == 3 for persons in drawn)
+  assert len(set.union(*drawn)) == 9
+  rows, kinds = clouds.chosen(client, 0)
+  assert list(np.bincount(kinds)) == [24, 24, 24]
+  assert len(set(rows)) == 72
+  few = client._replace(labels=np.zeros(9, np.int32))
+  assert set(clouds.chosen(few, 0)[1]) == {0}
 
 
 def test_hallucinated_features_have_the_statistics(run):
@@ -210,42 +235,170 @@ def test_hallucinated_features_have_the_statistics(run):
   dfs = np.zeros((4, 4, 8), np.float32)
   dfs[:, 0] = np.arange(4)[:, None]
   dfs[:, 2] = 1
-  found = clouds.hallucinated(run._replace(states={'dfh': dfs}), 0)
-  assert [c.domain for c in found] == [
-    'birch',
-    'cedar',
-    'dogwood',
-    'a new domain',
-  ]
-  own = run.features(run.client('ash').images(), 'feature')
-  b = (own - own.mean(0)) / np.sqrt(own.var(0) + 1e-5)
-  for mean, cloud in enumerate(found[:3], 1):
-    np.testing.assert_allclose(cloud.features, mean + b, atol=1e-5)
-  shift = found[3].features - b
-  assert (shift > 0).all() and (shift < 3).all()
-  run.config.dfh.novel = 'none'
-  assert len(clouds.hallucinated(run, 0)) == 3
-  run.config.dfh.novel = 'dirichlet'
-
-
-@pytest.mark.parametrize('components', [('fedpav',), ('fedpav', 'dfh')])
-def test_features_in_the_plane(components, tmp_path):
-  own = toy_run.toy_run(components, infrared=True)
-  pixels = written(tsne.draw(own, 'toy'), tmp_path / 'tsne.png')
-  assert (pixels.shape[1] > 900) == ('dfh' in components)
-  again = written(tsne.draw(own, 'toy'), tmp_path / 'tsne.png')
-  np.testing.assert_array_equal(pixels, again)
-
-
-def test_reconstructed_sheet(run, tmp_path):
+  run = run._replace(
+    states={'dfh': dfs}, config=run.config.copy_and_resolve_references()
+  )
   client = run.client('birch')
-  photos = client.images()[:3]
-  found = reconstruction.Reconstructed(np.arange(3), photos, photos, {})
-  verdict = reconstruction.judge(found, client, run)
-  figure = reconstructed.draw(found, verdict, client, 'title')
-  assert len(figure.axes) == 2 * 10  # two rows of two, the last place empty
-  assert sum(bool(axes.get_images()) for axes in figure.axes) == 15
+  rows, kinds = clouds.chosen(client, 0)
+  every = run.features(client.images(), 'feature')  # fewer than a batch
+  b = ((every - every.mean(0)) / np.sqrt(every.var(0) + 1e-5))[rows]
+  (novel,) = clouds.hallucinated(run, 'birch', 0)
+  assert novel.name == 'novel domain'
+  np.testing.assert_array_equal(novel.kinds, kinds)
+  shift = novel.features - b
+  np.testing.assert_allclose(shift, shift[0, 0] + 0 * shift, atol=1e-5)
+  assert 0 < shift[0, 0] < 3
+  run.config.dfh.novel = 'none'
+  found = clouds.hallucinated(run, 'birch', 0)
+  assert [c.name for c in found] == ['ash', 'cedar', 'dogwood']
+  for mean, cloud in zip((0, 2, 3), found, strict=True):
+    np.testing.assert_allclose(cloud.features, mean + b, atol=1e-5)
+
+
+@pytest.mark.parametrize('novel', ['dirichlet', 'dirichlet_mixup'])
+def test_one_draw_keeps_the_differences_between_images(run, novel):
+  """All images have one map, so differences have one factor per channel."""
+  config = run.config.copy_and_resolve_references()
+  config.dfh.novel, config.dfh.mix_own = novel, 'hallucinated'
+  run = run._replace(config=config)
+  (cloud,) = clouds.hallucinated(run, '', 3)
+  rows, _ = clouds.chosen(run.client(''), 3)
+  own = run.features(run.client('').images()[rows], 'feature')
+  before, after = own - own[:1], cloud.features - cloud.features[:1]
+  largest = abs(before).argmax(0)[None]
+  top, bottom = (np.take_along_axis(x, largest, 0)[0] for x in (after, before))
+  alive = abs(bottom) > 1e-3
+  factor = top[alive] / bottom[alive]
+  assert alive.sum() > 2 and (factor > 0).all() and np.ptp(factor) > 0.1
+  np.testing.assert_allclose(
+    after[:, alive], factor * before[:, alive], atol=1e-4
+  )
+  (other,) = clouds.hallucinated(run, '', 4)
+  assert not np.allclose(cloud.features.mean(0), other.features.mean(0))
+
+
+def drawn_points(axes):
+  """(places, face, edge, number of the marker's corners) of every cloud."""
+  return [
+    (c.get_offsets(), c.get_facecolor(), c.get_edgecolor(), c.get_paths()[0])
+    for c in axes.collections
+  ]
+
+
+def test_figure_six_of_three_methods(tmp_path):
+  """One command's picture: panels, markers of identities, domains in grey."""
+  runs = [
+    ('a', toy_run.toy_run()),
+    ('b', toy_run.toy_run()),
+    ('c', toy_run.toy_run(('fedpav',))),
+  ]
+  runs[1][1].config.dfh.novel = 'feature_mixup'
+  figure = tsne.draw(runs, 'birch', 1)
+  pixels = written(figure, tmp_path / 'tsne.png')
+  assert pixels.shape[1] > 1800
+  titles = [axes.get_title() for axes in figure.axes]
+  assert titles == ['a: DFH', 'b: FH + Feature-MixUp', 'c']
+  names = [text.get_text() for text in figure.legends[0].get_texts()]
+  assert names == [
+    *('ash', 'birch', 'cedar', 'dogwood'),
+    'novel domain, hallucinated from birch',
+    *(f'identity {k + 1} of a domain' for k in range(3)),
+  ]
+  points = [drawn_points(axes) for axes in figure.axes]
+  real = sum(len(c.features) for c in clouds.real(runs[0][1], 1))
+  made = len(clouds.chosen(runs[0][1].client('birch'), 1)[0])
+  # The first panel also has the empty clouds of the legend.
+  shown = [sum(len(p[0]) for p in panel if p[0].size) for panel in points]
+  assert shown == [real + made, real + made, real]
+  again = tsne.draw(runs, 'birch', 1)
+  np.testing.assert_array_equal(pixels, written(again, tmp_path / 'tsne.png'))
+
+
+def test_three_domains_are_distinct_without_colour():
+  styles = list(tsne.styles(['a', 'b', 'c']).values())
+  assert [s.face == 'none' for s in styles] == [False, False, True]
+  dark, light = (
+    np.dot(colors.to_rgb(s.face), [0.299, 0.587, 0.114]) for s in styles[:2]
+  )
+  assert 0.2 < dark < light - 0.2  # black is for novel domains
+  many = tsne.styles([str(k) for k in range(14)]).values()
+  assert len({(s.face, s.edge) for s in many}) == 14
+  assert len(set(tsne.MARKERS)) == clouds.IDENTITIES
+
+
+def test_features_of_known_domains_without_a_novel_one(run):
+  own = run._replace(config=run.config.copy_and_resolve_references())
+  own.config.dfh.novel = 'none'
+  figure = tsne.draw([('a', own)], 'ash')
+  assert figure.axes[0].get_title() == 'a: FH'
+  names = [text.get_text() for text in figure.legends[0].get_texts()]
+  assert names[4:7] == [
+    f'{name}, hallucinated from ash' for name in ('birch', 'cedar', 'dogwood')
+  ]
+
+
+def attempt(photos, clients, labels=None):
+  images = Reconstructed(photos, photos, {})
+  return attacks.Attempt(images, np.asarray(clients), labels)
+
+
+def colour(axes):
+  return colors.to_hex(axes.spines['left'].get_edgecolor()).upper()
+
+
+def test_reconstructed_sheet_of_identities(run, tmp_path):
+  photos = run.client('birch').images()
+  made = {'identity means': attempt(photos[:3], [1] * 3, np.arange(3))}
+  answers = judge.judge(made, run, run)
+  figure = reconstructed.draw(made, answers, run, 'title')
+  assert len(figure.axes) == 2 * 8  # two rows of two, the last place empty
+  assert sum(bool(axes.get_images()) for axes in figure.axes) == 12
+  captions = [axes.get_xlabel() for axes in figure.axes]
+  assert captions[:3] == ['birch 0'] * 3 and captions[4:7] == ['birch 1'] * 3
+  assert colour(figure.axes[2]) == canvas.RIGHT
+  np.testing.assert_array_equal(
+    figure.axes[1].get_images()[0].get_array(), photos[0, :, :, 0]
+  )
   written(figure, tmp_path / 'reconstructed.png')
+
+
+def test_reconstructed_sheet_of_statistics(run, tmp_path):
+  birch, ash = run.client('birch'), run.client('ash')
+  both = np.concatenate([birch.images()[:1], ash.images()[:1]])
+  made = {
+    'DFS': attempt(both, [1, 0]),
+    'permuted DFS': attempt(both[::-1], [1, 0]),
+    'real feature': attempt(both[:1], [1], np.arange(1)),
+  }
+  answers = judge.judge(made, run, run)
+  figure = reconstructed.draw(made, answers, run, 'title')
+  rows = np.asarray(figure.axes).reshape(2, 10)
+  captions = [[axes.get_xlabel() for axes in row] for row in rows]
+  assert captions[0][:2] == ['birch', 'birch']
+  assert captions[0][3:5] == ['birch', 'ash']
+  assert captions[1][3:5] == ['ash', 'birch']
+  assert captions[0][6:9] == ['birch 0'] * 3
+  frames = [colour(rows[0, place]) for place in (1, 4, 8)]
+  assert frames == [canvas.RIGHT, canvas.WRONG, canvas.RIGHT]
+  assert not any(axes.get_images() for axes in rows[1, 6:])
+  written(figure, tmp_path / 'reconstructed.png')
+
+
+def test_a_sheet_shows_all_clients(run):
+  """Of more images than there are rows, some of every client."""
+  photos = np.repeat(run.client('birch').images()[:1], 40, axis=0)
+  owners = np.repeat(np.arange(4), 10)
+  made = {
+    'DFS': attempt(photos, owners),
+    'real feature': attempt(photos[:1], [1], np.arange(1)),
+  }
+  answers = judge.judge(made, run, run)
+  figure = reconstructed.draw(made, answers, run, 'title')
+  rows = np.asarray(figure.axes).reshape(8, 7)
+  shown = [row[0].get_xlabel() for row in rows]
+  assert shown == [
+    n for n in ('ash', 'birch', 'cedar', 'dogwood') for _ in 'ab'
+  ]
 
 
 @pytest.mark.parametrize('picture', ['ranked', 'tsne'])
@@ -273,8 +426,8 @@ def test_persons_are_the_same_whatever_the_run(tmp_path):
   own = toy_run.toy_run(infrared=True)
   images = own.target('').images
   found = persons.of(own, seed=1)
-  assert [c.domain for c in found] == [f'person {k}' for k in range(5)]
-  assert sum(len(c.modalities) for c in found) == len(images.identities)
+  assert [c.name for c in found] == [f'person {k}' for k in range(5)]
+  assert sum(len(c.kinds) for c in found) == len(images.identities)
   features = own.ranked(images.images(), images.modalities)
   np.testing.assert_allclose(
     found[2].features, features[images.identities == 2], atol=1e-6

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 from jax import lax
 
 from fedreid_jax.models import conv, winograd
@@ -160,3 +161,18 @@ def test_other_backends_use_the_plain_convolution(monkeypatch):
   jaxpr = str(jax.make_jaxpr(layer.apply)(variables, x))
   assert 'custom_vjp' not in jaxpr
   np.testing.assert_allclose(layer.apply(variables, x), y, atol=1e-6)
+
+
+def test_a_portable_network_uses_the_plain_convolution_on_a_cpu():
+  layer = conv.Conv(4, (1, 1))
+  x = draw(0, 2, 8, 6, 3)
+  y, variables = layer.init_with_output(jax.random.key(0), x)
+
+  def portable(variables, x):
+    with nn.intercept_methods(conv.portable):
+      return layer.apply(variables, x)
+
+  for function, convolved in ((layer.apply, False), (portable, True)):
+    text = str(jax.make_jaxpr(function)(variables, x))
+    assert ('conv_general_dilated' in text) == convolved
+  np.testing.assert_allclose(portable(variables, x), y, atol=1e-6)

@@ -136,8 +136,10 @@ def test_a_damaged_file_is_an_error_and_no_allocation(weights, damage):
 
 
 def test_pickles_and_absent_files_are_refused(tmp_path):
-  with pytest.raises(errors.IntegrityError, match='convert'):
+  with pytest.raises(errors.IntegrityError, match='fedreid import-weights'):
     pretrained.load(tmp_path / 'resnet50.pth', {'params': {}})
+  with pytest.raises(errors.IntegrityError, match='convert'):
+    pretrained.load(tmp_path / 'resnet50.h5', {'params': {}})
   with pytest.raises(errors.IntegrityError, match='unreadable'):
     pretrained.load(tmp_path / 'absent.safetensors', {})
 

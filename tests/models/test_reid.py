@@ -246,5 +246,5 @@ def test_bfloat16_keeps_float32_parameters_statistics_and_outputs(name):
 
 
 def test_an_unknown_network_is_refused():
-  with pytest.raises(errors.ConfigError, match='one of .*resnet101'):
+  with pytest.raises(errors.ConfigError, match='did you mean resnet50'):
     make(name='resnet20')

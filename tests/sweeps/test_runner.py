@@ -1,11 +1,13 @@
 import csv
 import json
+from pathlib import Path
 
 import pytest
 
 from fedreid_jax import errors
 from fedreid_jax.config import schema
-from fedreid_jax.sweeps import report, runner
+from fedreid_jax.sweeps import cells as cells_
+from fedreid_jax.sweeps import report, runner, table
 
 
 def entry(target='mall', model='global', kind='last', **metrics):
@@ -51,7 +53,7 @@ def cells(tmp_path):
     config = schema.default()
     config.name, config.seed, config.rounds = name, seed, 2
     factors = {'optim.lr': '0.1'}
-    made.append(runner.make_cell(name, config, tmp_path, factors))
+    made.append(cells_.make_cell(name, config, tmp_path, factors))
   return made
 
 
@@ -64,8 +66,8 @@ def trainer():
   )
 
 
-def conduct(cells, tmp_path, trainer, **more):
-  runner.run(cells, tmp_path / 'table', trainer, title='a study', **more)
+def conduct(cells, folder, trainer, **more):
+  runner.run(cells, folder / 'table', trainer, title='a study', **more)
 
 
 def rows(tmp_path):
@@ -77,13 +79,15 @@ def test_mean_spread_and_costs_over_seeds(cells, tmp_path, trainer, capsys):
   conduct(cells, tmp_path, trainer)
   dfh, alone = rows(tmp_path)
   assert dfh['label'] == 'dfh' and dfh['optim.lr'] == '0.1'
-  assert (dfh['rank1'], dfh['rank1 std']) == ('55.0000', '5.0000')
-  assert (dfh['mAP'], dfh['mAP std']) == ('30.5000', '0.5000')
+  # Squares of 5 and 0.5 to either side, divided by one run less than two.
+  assert (dfh['rank1'], dfh['rank1 std']) == ('55.0000', '7.0711')
+  assert (dfh['mAP'], dfh['mAP std']) == ('30.5000', '0.7071')
+  assert (alone['rank1'], alone['rank1 std']) == ('45.0000', '')
   assert (dfh['samples'], alone['samples']) == ('2', '1')
   assert (dfh['MB'], dfh['seconds']) == ('2.000', '3.0')
   text = (tmp_path / 'table.md').read_text()
   assert capsys.readouterr().out.endswith(text + '\n')
-  assert '| 30.50 ± 0.50 | 55.00 ± 5.00 | 2.0 | 3 |' in text
+  assert '| 30.50 ± 0.71 | 55.00 ± 7.07 | 2.0 | 3 |' in text
   assert '| 32.00 | 45.00 | 2.0 | 4 |' in text
 
 
@@ -164,6 +168,57 @@ def test_shards_share_the_cells_and_the_table(cells, tmp_path, trainer):
   assert rows(tmp_path)[0]['samples'] == '2'
 
 
+def started(cells):
+  """Cells of which the last starts from the second."""
+  first, second, last = cells
+  last.config.start_from = str(second.workdir)
+  return [first, second, last]
+
+
+def test_a_run_that_starts_from_another_is_in_its_shard(
+  cells, tmp_path, trainer
+):
+  conduct(started(cells), tmp_path, trainer, shard='0/2')
+  assert trainer.trained == ['dfh0']
+  conduct(started(cells), tmp_path, trainer, shard='1/2')
+  assert trainer.trained == ['dfh0', 'dfh1', 'alone0']
+
+
+def test_a_run_does_not_start_from_an_unfinished_one(cells, tmp_path, trainer):
+  found = trainer.found['dfh1']
+  trainer.found['dfh1'] = errors.DivergedError('too fast', 'round 3', 'slow')
+  with pytest.raises(errors.DivergedError, match='2 of 3 runs.*dfh: too fast'):
+    conduct(started(cells), tmp_path, trainer)
+  assert trainer.trained == ['dfh0', 'dfh1']
+  (failed,) = [r for r in rows(tmp_path) if r['label'] == 'alone']
+  assert 'from which it starts, dfh, is not finished' in failed['error']
+  trainer.found['dfh1'] = found
+  conduct(started(cells), tmp_path, trainer)
+  assert trainer.trained[2:] == ['dfh1', 'alone0']
+  assert not [r for r in rows(tmp_path) if r['error']]
+
+
+def test_trials_are_one_row_and_several_folders(cells, tmp_path, trainer):
+  made = []
+  for k, cell in enumerate(cells[:2]):
+    spec = f'regdb:trial={k + 1}'
+    cell.config.data.targets = (spec,)
+    made.append(cells_.make_cell('dfh', cell.config, tmp_path, {}, spec))
+  names = [cell.workdir.name for cell in made]
+  assert names[0].startswith('dfh-regdb_trial_1-seed0-')
+  assert names[1].startswith('dfh-regdb_trial_2-seed1-')
+  conduct(made[:1], tmp_path, trainer)
+  trainer.found['dfh1'] = errors.DivergedError('too fast', 'round 3', 'slow')
+  with pytest.raises(errors.DivergedError, match='dfh, regdb:trial=2: too'):
+    conduct(made, tmp_path, trainer)
+  assert rows(tmp_path)[1]['label'] == 'dfh, regdb:trial=2'
+  trainer.found['dfh1'] = results(entry(rank1=60.0, mAP=31.0))
+  conduct(made, tmp_path, trainer)
+  (row,) = rows(tmp_path)
+  assert (row['label'], row['samples']) == ('dfh', '2')
+  assert (row['rank1'], row['rank1 std']) == ('55.0000', '7.0711')
+
+
 @pytest.mark.parametrize('shard', ['2/2', '1', '0/0', '-1/2', 'a/b'])
 def test_bad_shards(cells, tmp_path, trainer, shard):
   with pytest.raises(errors.ConfigError, match='--shard'):
@@ -185,12 +240,12 @@ def test_increase_over_what_the_client_reaches_alone(cells, tmp_path, trainer):
   assert local['rank1 - baseline'] == '3.0000'
   assert found['dfh', 'park', 'global']['rank1 - baseline'] == ''
   assert found['alone', 'mall', 'client:mall']['rank1 - baseline'] == ''
-  assert '| +5.00 |' in (tmp_path / 'table.md').read_text()
+  assert '| +5.00 (n 1) |' in (tmp_path / 'table.md').read_text()
 
 
 def test_a_model_is_compared_with_its_namesake_first():
   def lines(*entries):
-    return report.summarise([('x', {}, results(*entries))])
+    return report.summarise([report.Run('x', {}, (0, ''), results(*entries))])
 
   both = lines(entry(rank1=10.0), entry(model='client:mall', rank1=20.0))
   (line,) = report.compare(lines(entry(rank1=15.0)), both)
@@ -209,11 +264,76 @@ def test_a_model_is_compared_with_its_namesake_first():
   assert line.numbers['rank1 - baseline'] == -5.0
 
 
+def test_increases_are_paired_by_seed_and_trial():
+  """Gains 1, 2 and 6: mean 3, deviation sqrt 7, error of the mean sqrt 7/3.
+
+  The order of runs does not matter, and a run without a pair does not count.
+  """
+
+  def line(label, **ranks):
+    runs = [
+      report.Run(label, {}, (int(key[1:]), ''), results(entry(rank1=rank)))
+      for key, rank in ranks.items()
+    ]
+    (found,) = report.summarise(runs)
+    return found
+
+  base = line('base', s0=10.0, s1=20.0, s2=30.0, s4=99.0)
+  arm = line('arm', s2=36.0, s0=11.0, s1=22.0, s3=0.0)
+  found = report.increase(arm, base)
+  assert found['rank1 - baseline'] == pytest.approx(3.0)
+  assert found['rank1 - baseline n'] == 3
+  assert found['rank1 - baseline se'] == pytest.approx((7 / 3) ** 0.5)
+  alone = line('other', s7=40.0)  # no pair: the difference of the means
+  assert report.increase(arm, alone) == {'rank1 - baseline': 17.25 - 40.0}
+  other = report.Run('x', {}, (0, 'regdb:trial=2'), results(entry(rank1=50.0)))
+  assert 'rank1 - baseline n' not in report.increase(
+    report.summarise([other])[0], base
+  )
+
+
+def test_errors_of_increases_are_printed(cells, tmp_path, trainer):
+  alone = schema.default()
+  alone.name, alone.seed, alone.rounds = 'alone', 1, 2
+  cells.append(cells_.make_cell('alone', alone, tmp_path, {}))
+  trainer.found['alone1'] = results(
+    entry(model='client:mall', rank1=51.0, mAP=30.0)
+  )
+  conduct(cells, tmp_path, trainer, baseline='alone')
+  row = rows(tmp_path)[0]  # gains of 5 and 9
+  assert row['rank1 - baseline'] == '7.0000'
+  assert row['rank1 - baseline se'] == '2.0000'
+  text = (tmp_path / 'table.md').read_text()
+  assert '+7.00 (se 2.00, n 2)' in text and 'baseline se' not in text
+
+
+def test_the_list_of_runs_has_those_that_ended(cells, tmp_path, trainer):
+  del trainer.found['alone0']
+  with pytest.raises(KeyError):
+    conduct(cells, tmp_path, trainer)
+  with (tmp_path / 'table-runs.csv').open() as file:
+    listed = list(csv.DictReader(file))
+  assert [(r['label'], r['seed'], r['optim.lr']) for r in listed] == [
+    ('dfh', '0', '0.1'),
+    ('dfh', '1', '0.1'),
+    ('alone', '0', '0.1'),
+  ]
+  assert Path(tmp_path, listed[1]['workdir']) == cells[1].workdir
+  found = table.finished(tmp_path / 'table')
+  assert [label for label, _ in found] == ['dfh', 'dfh']
+  assert found[1][1] == trainer.found['dfh1']
+  with pytest.raises(errors.IntegrityError, match='no list of the runs'):
+    table.finished(tmp_path / 'nothing')
+
+
 def test_baseline_of_another_study(cells, tmp_path, trainer):
   conduct(cells[2:], tmp_path, trainer)
   other = str(cells[2].workdir)
   conduct(cells[:2], tmp_path, trainer, baseline=other)
-  assert rows(tmp_path)[0]['rank1 - baseline'] == '10.0000'
+  row = rows(tmp_path)[0]  # the mean is 10 above, the run of the same seed 5
+  assert row['rank1 - baseline'] == '5.0000'
+  assert row['rank1 - baseline n'] == '1.0000'
+  assert 'rank1 - baseline se' not in row
   trainer.trained.clear()
   with pytest.raises(errors.ConfigError, match="'nobody'.*--baseline"):
     conduct(cells[:1], tmp_path, trainer, baseline='nobody')
@@ -226,11 +346,16 @@ def test_folders_are_named_after_the_configuration(cells, tmp_path):
   assert names[0].startswith('dfh-lr0.1-seed0-')
   factors = {'dfh.alpha': '(1.0, 2.0)', 'data.root': '/a/b'}
   config = cells[0].config
-  first = runner.make_cell('x', config, tmp_path, factors).workdir
+  first = cells_.make_cell('x', config, tmp_path, factors).workdir
   assert first.parent == tmp_path
-  assert first == runner.make_cell('y', config, tmp_path, factors).workdir
+  assert first == cells_.make_cell('y', config, tmp_path, factors).workdir
+  with config.unlocked():
+    del config.data.presence  # a version that did not have the field yet
+  assert first == cells_.make_cell('x', config, tmp_path, factors).workdir
+  config.track = ('csv',)
+  assert first == cells_.make_cell('x', config, tmp_path, factors).workdir
   config.optim.lr = 0.125
-  assert first != runner.make_cell('x', config, tmp_path, factors).workdir
+  assert first != cells_.make_cell('x', config, tmp_path, factors).workdir
 
 
 def test_a_folder_that_cannot_be_written_is_one_cells_error(

@@ -11,23 +11,6 @@ from fedreid_jax.core import simulation
 from fedreid_jax.training import build, loop, signals
 
 
-@pytest.fixture
-def federation(clients, monkeypatch):
-  """The toy clients and one toy target, instead of rendered images."""
-  built = toy.toy_federation(clients)
-  monkeypatch.setattr(build.load, 'load', lambda *_, **__: built)
-  return built
-
-
-@pytest.fixture
-def small(config):
-  config.name, config.rounds, config.execution.devices = 'toy', 4, 1
-  config.components, config.dfh.space = ('fedpav', 'dfh'), 'b'
-  config.checkpoint_every, config.evaluation.every = 1, 2
-  config.evaluation.batch = 8
-  return config
-
-
 @pytest.fixture(autouse=True)
 def _signals_of_a_command(monkeypatch):
   """Lets runs end at a signal, as those of commands do."""
@@ -141,6 +124,23 @@ def test_finished_run_again_prints_and_trains_nothing(
     simulation.Executor, 'round', lambda *_: pytest.fail('trained again')
   )
   assert metrics_of(loop.train(small, tmp_path)) == metrics_of(first)
+
+
+def test_a_finished_run_goes_on_as_if_it_had_been_longer(
+  federation, small, tmp_path
+):
+  small.optim.schedule, small.optim.milestones = 'step', (1, 3)
+  small.rounds = 2
+  loop.train(small, tmp_path / 'both')
+  small.rounds = 4
+  found = loop.train(small, tmp_path / 'both')
+  once = loop.train(small, tmp_path / 'once')
+  assert metrics_of(found) == metrics_of(once)
+  assert found['communication_bytes'] == once['communication_bytes']
+  assert json.loads((tmp_path / 'both/config.json').read_text())['rounds'] == 4
+  small.rounds = 3
+  with pytest.raises(errors.ConfigError, match='rounds: 4 there, 3 asked'):
+    loop.train(small, tmp_path / 'both')
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,15 @@ import json
 import pytest
 
 from fedreid_jax import errors
-from fedreid_jax.training import recorder
+from fedreid_jax.training import callbacks, recorder
 
 
 def written(tmp_path, capsys, lines, round_=5):
   """Returns metrics.jsonl and the output after a rewind."""
   path = tmp_path / 'metrics.jsonl'
   path.write_bytes(lines)
-  recorder.Recorder(tmp_path, 9).rewind(round_)
+  start = callbacks.Start(tmp_path, {}, round_, True)
+  recorder.Recorder(tmp_path, 9).on_start(start)
   return path.read_bytes(), capsys.readouterr().out
 
 
@@ -42,3 +43,12 @@ def test_keys_an_object_must_have(tmp_path):
   assert recorder.read_object(path, 'clients') == {'clients': []}
   with pytest.raises(errors.IntegrityError, match='no data_digest.*run.json'):
     recorder.read_object(path, 'clients', 'data_digest')
+
+
+def test_phases_are_lines_and_rounds_follow(tmp_path, capsys):
+  with recorder.Recorder(tmp_path, 9) as record:
+    record.phase('compiling a round: minutes')
+  assert capsys.readouterr().out == 'compiling a round: minutes\n'
+  with recorder.Recorder(tmp_path, 9, verbose=False) as record:
+    record.phase('compiling')
+  assert capsys.readouterr().out == ''

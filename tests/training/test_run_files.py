@@ -11,11 +11,14 @@ from fedreid_jax import errors
 from fedreid_jax.core import types
 from fedreid_jax.training import checkpoint, recorder, run_files
 
-CONFIG = {'rounds': 3, 'optim': {'lr': 0.1}}
+CONFIG = {
+  'rounds': 3,
+  'optim': {'lr': 0.1, 'schedule': 'constant', 'milestones': []},
+}
 
 
 def save(workdir, step, config=CONFIG):
-  kept = checkpoint.Checkpoints(workdir, run_files.digest(config))
+  kept = checkpoint.Checkpoints(workdir, run_files.digests(config))
   server = types.ServerState({'params/a': np.ones((1, 1))}, np.zeros(1), {})
   kept.save(step, server, types.ClientState({}, {}, ()), {}, None)
   kept.close()
@@ -94,7 +97,7 @@ def test_no_whole_step_is_no_fresh_start(workdir, names):
   drop(workdir, *names)
   run_files.check(workdir, CONFIG)
   before = everything(workdir)
-  kept = checkpoint.Checkpoints(workdir, run_files.digest(CONFIG))
+  kept = checkpoint.Checkpoints(workdir, run_files.digests(CONFIG))
   with pytest.raises(errors.IntegrityError, match='no checkpoint verifies'):
     kept.latest(lambda _: None)
   assert everything(workdir) == before
@@ -106,7 +109,7 @@ def test_a_kill_before_the_first_checkpoint_is_a_fresh_start(tmp_path):
 
   def resumes():
     run_files.check(workdir, CONFIG)
-    kept = checkpoint.Checkpoints(workdir, run_files.digest(CONFIG))
+    kept = checkpoint.Checkpoints(workdir, run_files.digests(CONFIG))
     assert kept.latest(lambda _: None) is None
 
   for write in (
@@ -154,14 +157,15 @@ def test_a_renamed_step_is_not_believed(workdir):
   (folder / '3').rename(folder / '9')
   (folder / 'manifest-3.json').rename(folder / 'manifest-9.json')
   said = []
-  kept = checkpoint.Checkpoints(workdir, run_files.digest(CONFIG))
+  kept = checkpoint.Checkpoints(workdir, run_files.digests(CONFIG))
   assert kept.latest(said.append) == 2
   assert said == ['checkpoint 9 passed over: it is step 3, renamed']
 
 
 def test_a_step_of_another_configuration_is_not_believed(workdir, tmp_path):
   (tmp_path / 'other').mkdir()
-  save(tmp_path / 'other', 5, CONFIG | {'rounds': 4})
+  other = CONFIG | {'optim': CONFIG['optim'] | {'lr': 0.2}}
+  save(tmp_path / 'other', 5, other)
   for name in ('5', 'manifest-5.json'):
     (tmp_path / 'other/checkpoints' / name).rename(
       workdir / 'checkpoints' / name
@@ -169,7 +173,7 @@ def test_a_step_of_another_configuration_is_not_believed(workdir, tmp_path):
   with run_files.checkpoints_of(workdir) as saved:
     assert saved.verify(5) == 'it is of another configuration'
     assert saved.find('latest') == 2
-  recorder.write_json(workdir / 'config.json', CONFIG | {'rounds': 4})
+  recorder.write_json(workdir / 'config.json', other)
   with run_files.checkpoints_of(workdir) as saved:
     assert saved.find('latest') == 5
 
@@ -202,9 +206,25 @@ def test_a_resume_that_fails_deletes_nothing(workdir):
 def test_a_restart_deletes_the_run_and_nothing_else(workdir):
   for name in ('package.json', 'curves.png', 'evaluation-2.json'):
     (workdir / name).touch()
+  for name in ('tensorboard', 'wandb', 'mine'):
+    (workdir / name).mkdir()
+    (workdir / name / 'x').touch()
+  (workdir / 'tracking.json').write_text('{}')
   with run_files.begun(workdir, True, lambda: None):
     found = {p.name for p in workdir.iterdir()}
-  assert found == {'package.json', 'curves.png'}
+  assert found == {'package.json', 'curves.png', 'mine'}
+
+
+@pytest.mark.parametrize('restart', [False, True])
+def test_folders_that_were_there_before_any_run_stay(tmp_path, restart):
+  (tmp_path / 'wandb').mkdir()
+  (tmp_path / 'wandb' / 'mine').touch()
+  with pytest.raises(ZeroDivisionError):
+    with run_files.begun(tmp_path, restart, lambda: None):
+      (tmp_path / 'tensorboard').mkdir()
+      (tmp_path / 'tensorboard' / 'events').touch()
+      raise ZeroDivisionError
+  assert [p.name for p in tmp_path.rglob('*')] == ['wandb', 'mine']
 
 
 def test_a_run_that_saved_is_no_failed_start(tmp_path):
@@ -231,7 +251,31 @@ def test_the_digest_is_of_what_the_file_holds(tmp_path):
   resolved = json.loads(config.to_json_best_effort())
   recorder.write_json(tmp_path / 'config.json', resolved)
   read = recorder.read_object(tmp_path / 'config.json')
-  assert run_files.digest(read) == run_files.digest(resolved)
+  assert run_files.digests(read) == run_files.digests(resolved)
   config.optim.lr *= 2
   changed = json.loads(config.to_json_best_effort())
-  assert run_files.digest(changed) != run_files.digest(resolved)
+  assert run_files.digests(changed) != run_files.digests(resolved)
+
+
+@pytest.mark.parametrize(
+  'fields, reason',
+  [
+    ({'schedule': 'cosine'}, 'reaches zero in the last round'),
+    ({'schedule': 'step', 'milestones': [0.5]}, 'fractions of the rounds, 0.5'),
+  ],
+)
+def test_a_schedule_over_all_rounds_cannot_go_on(workdir, fields, reason):
+  config = CONFIG | {'optim': CONFIG['optim'] | fields}
+  recorder.write_json(workdir / 'config.json', config)
+  with pytest.raises(errors.ConfigError, match=f'3 .* to 5: .*{reason}'):
+    run_files.check(workdir, config | {'rounds': 5})
+
+
+def test_checkpoints_of_a_shorter_run_verify_and_those_of_another_do_not(left):
+  longer = run_files.digests(CONFIG | {'rounds': 9})
+  assert checkpoint.Checkpoints(left, longer).latest() == 2
+  other = CONFIG | {'optim': CONFIG['optim'] | {'lr': 0.2}}
+  with pytest.raises(errors.IntegrityError, match='another configuration'):
+    checkpoint.Checkpoints(left, run_files.digests(other)).latest()
+  cosine = CONFIG | {'optim': CONFIG['optim'] | {'schedule': 'cosine'}}
+  assert len(run_files.digests(cosine)) == 1

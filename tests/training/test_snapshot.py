@@ -1,5 +1,7 @@
 """Models of a run and their embeddings."""
 
+import shutil
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -8,7 +10,7 @@ import fedreid_jax as fr
 from fedreid_jax import errors
 from fedreid_jax.data import load
 from fedreid_jax.evaluation import evaluator
-from fedreid_jax.training import build, snapshot
+from fedreid_jax.training import build, model_digest, snapshot
 
 TINY = {
   'model.features': (4, 8),
@@ -68,6 +70,46 @@ def test_embeddings_are_those_of_the_evaluation(workdir, tmp_path, monkeypatch):
   np.testing.assert_array_equal(model.embed(paths), found)
   np.testing.assert_array_equal(model.embed([str(p) for p in paths]), found)
   np.testing.assert_allclose(model.embed(paths, batch=7), found, atol=1e-5)
+
+
+def test_files_are_embedded_batch_by_batch(workdir, tmp_path):
+  model = fr.load(workdir)
+  paths = []
+  for number, image in enumerate(target_of(model.config).images()[:7]):
+    paths.append(str(tmp_path / f'{number}.png'))
+    Image.fromarray(image).save(paths[-1])
+  expected = model.embed(paths, batch=3)
+  parts = [*model.embed_files(paths, batch=3)]
+  assert [rows.tolist() for rows, _ in parts] == [[0, 1, 2], [3, 4, 5], [6]]
+  found = np.concatenate([vectors for _, vectors in parts])
+  np.testing.assert_array_equal(found, expected)
+  (tmp_path / '3.png').write_bytes(b'')
+  (tmp_path / '6.png').unlink()
+  skipped = []
+  parts = model.embed_files(paths, batch=3, skip=lambda *x: skipped.append(x))
+  rows, vectors = (np.concatenate(side) for side in zip(*parts, strict=True))
+  assert rows.tolist() == [0, 1, 2, 4, 5]
+  np.testing.assert_array_equal(vectors, expected[rows])
+  assert skipped == [(3, 'empty file'), (6, 'No such file or directory')]
+
+
+def test_a_digest_belongs_to_a_model(workdir, tmp_path):
+  first, last = fr.load(workdir, 0), fr.load(workdir)
+  assert first.digest != last.digest and len(last.digest) == 64
+  shutil.copytree(workdir, tmp_path / 'copy')
+  assert fr.load(tmp_path / 'copy').digest == last.digest
+  leaves = {'a': np.arange(3.0), 'b': np.ones((2, 2))}
+  config, before = last.config, model_digest.of(last.config, leaves)
+  assert model_digest.of(config, dict(reversed(leaves.items()))) == before
+  for other in ({'a': leaves['a'] + 1}, {'b': np.ones(4)}, {'c': np.ones(1)}):
+    assert model_digest.of(config, leaves | other) != before
+  for field, value in (('flip', False), ('feature', 'embedding')):
+    changed = config.copy_and_resolve_references()
+    changed.evaluation[field] = value
+    assert model_digest.of(changed, leaves) != before
+  changed = config.copy_and_resolve_references()
+  changed.rounds, changed.evaluation.batch = 7, 3
+  assert model_digest.of(changed, leaves) == before
 
 
 def test_no_image_of_the_run_is_read(workdir, monkeypatch):
@@ -136,6 +178,7 @@ def test_modalities_reach_the_network(tmp_path):
     model.embed(pixels, modalities)
     for modalities in (None, [1] * 4, [0, 1, 1, 0])
   )
+  assert model.has_modalities
   assert not np.allclose(visible, infrared)
   np.testing.assert_array_equal(mixed[[0, 3]], visible[[0, 3]])
   np.testing.assert_array_equal(mixed[[1, 2]], infrared[[1, 2]])

@@ -48,7 +48,7 @@ def final_map(seed: int, noise: float) -> float:
 def test_other_bits_give_the_same_result():
   """Types of CPU differ in the last bits of a float; 1e-6 is far more.
 
-  A seed takes minutes; docs/results.md has the figures of three.
+  A seed takes minutes; docs/results/generalisation.md has the figures of three.
   """
   plain, other = final_map(0, 0.0), final_map(0, 1e-6)
   jax.clear_caches()

@@ -134,3 +134,29 @@ def test_spreads_over_trials_are_not_averaged():
   for element in summary.summarise(entries):
     assert element['metrics'].keys() == {'rank1'}
     assert np.isfinite(element['metrics']['rank1'])
+
+
+def test_held_out_persons_choose_rounds_where_there_are_any():
+  """On the target round 1 is best, on the held-out persons round 2."""
+  entries = [
+    entry(1, 90, mAP=80.0),
+    entry(2, 50, mAP=40.0),
+    entry(1, 10, 'validation:plaza', mAP=5.0),
+    entry(2, 20, 'validation:plaza', mAP=15.0),
+  ]
+  best = of_kind(summary.summarise(entries), 'best')
+  assert best['mall', 'global']['rounds'] == [2]
+  assert best['mall', 'global']['metrics']['rank1'] == 50
+  assert best['mall', 'global']['chosen_on'] == 'validation'
+  assert summary.checkpoint_score(entries[:1]) == 80.0
+  assert summary.checkpoint_score(entries[:3:2]) == 5.0
+  without = of_kind(summary.summarise(entries[:2]), 'best')['mall', 'global']
+  assert (without['rounds'], without['chosen_on']) == ([1], 'targets')
+  assert (
+    of_kind(summary.summarise(entries), 'last')['mall', 'global']['chosen_on']
+    == ''
+  )
+  own = [e | {'model': 'client:plaza'} for e in entries]
+  best = of_kind(summary.summarise(own), 'best')
+  assert best['mall', 'client:plaza']['rounds'] == [2]
+  assert summary.checkpoint_score([]) is None

@@ -9,7 +9,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-Models = Literal['global', 'client', 'best_client', 'concat']
+Models = Literal['global', 'client', 'best_client', 'concat', 'average']
+# Of a claim that is not a main one and needs runs of its own.
+SIDE_SEEDS = 3
 
 
 class Arm(NamedTuple):
@@ -20,11 +22,14 @@ class Arm(NamedTuple):
     models: models that are tested: 'global'; 'client', the mean over the
       clients' own models; 'best_client', the client's model with the highest
       mean over all targets of a seed, which favours this arm; 'concat', the
-      clients' features in a row.
+      clients' features in a row; 'average', the mean of their parameters.
+    start: recipe of the run from whose models the runs of this arm start, with
+      the same route and seed; empty for runs that start like all others.
   """
 
   recipe: str
   models: Models = 'global'
+  start: str = ''
 
 
 class Route(NamedTuple):
@@ -52,6 +57,7 @@ class Claim:
     first: whether the first pass tries it.
     minus: targets whose effect is subtracted from that of the others: the claim
       is about their difference.
+    seeds: the most seeds with which it is tried.
   """
 
   name: str
@@ -65,6 +71,7 @@ class Claim:
   margin: float = 1.0
   first: bool = False
   minus: tuple[str, ...] = ()
+  seeds: int = 5
 
 
 def route(sources: str, targets: str, *more: str) -> Route:

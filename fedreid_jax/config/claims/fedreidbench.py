@@ -1,13 +1,22 @@
 """Claims of FedReIDBench (P1, P2)."""
 
-from fedreid_jax.config.claims.declare import ROUTES, Arm, Claim, Route, route
+from fedreid_jax.config.claims.declare import (
+  ROUTES,
+  SIDE_SEEDS,
+  Arm,
+  Claim,
+  Route,
+  route,
+)
 
 CONFERENCE = 'FedReIDBench, ACM MM 2020'
 JOURNAL = 'FedReIDBench, TOMM 2023'
 FEDPAV = Arm('fedpav:trial')
 # Nine clients, each tested on other persons of its own domain.
 NINE = (Route('nine', ()),)
+GLOBAL = Arm('fedpav:nine_trial')
 OWN = Arm('fedpav:nine_trial', 'client')
+CDW = Arm('fedpav_cdw:nine_trial', 'client')
 ALONE = Arm('standalone:nine_trial', 'client')
 LARGE = ('plaza', 'campus', 'station', 'park', 'market')
 INFRARED = 'cameras=0,infrared=4'
@@ -29,26 +38,60 @@ DIVIDED = tuple(
 )
 
 
-def _near(name: str, recipe: str, text: str) -> Claim:
+# Methods that the papers find near their baseline: source, published numbers,
+# recipe. Those of the journal are of local models over training alone, means of
+# the nine data sets in table 4.
+NEAR = {
+  'fedprox': (
+    f'{JOURNAL}, table 4',
+    'rank-1 over training alone +7.9 against +6.8',
+    'fedprox:trial',
+  ),
+  'fednova': (
+    f'{JOURNAL}, table 4',
+    'rank-1 over training alone +6.5 against +6.8',
+    'fednova:trial',
+  ),
+  'moon': (
+    'L2RW, table 1',
+    "mAP 29.54, 21.54, 32.34 against FedAvg's 29.98, 21.05, 33.52",
+    'moon:trial',
+  ),
+  'scaffold': (
+    'the paper of the method',
+    'no figure for persons',
+    'scaffold:trial',
+  ),
+  'fedatt': (
+    'Wu and Gong, AAAI 2021, table 2',
+    "rank-1 40.2, 61.3 against FedAvg's 41.0, 65.2",
+    'fedatt:trial,data.labels=concat',
+  ),
+}
+
+
+def _near(name: str, title: str) -> Claim:
+  source, published, recipe = NEAR[name]
   return Claim(
     name,
-    f'{CONFERENCE} and the papers of the methods',
-    text,
-    'no figure for persons',
+    source,
+    f'{title} is near FedPav.',
+    published,
     Arm(recipe),
     FEDPAV,
     ROUTES,
     claimed='equal',
     margin=3.0,
+    seeds=SIDE_SEEDS,
   )
 
 
 CLAIMS = (
   Claim(
     'federation',
-    f'{CONFERENCE}, section 4.2',
+    'DFH, table 1',
     'The global model beats every single source on unseen domains.',
-    'on unseen data sets, a figure',
+    'mAP 62.6, 25.4, 22.5 against 49.8, 23.3, 21.6 of the best source',
     FEDPAV,
     Arm('standalone:trial', 'best_client'),
     ROUTES,
@@ -56,29 +99,31 @@ CLAIMS = (
   ),
   Claim(
     'local',
-    f'{CONFERENCE}, section 4.2',
+    f'{JOURNAL}, table 3',
     "Clients' own models beat the global one on their own domains.",
-    'on all nine data sets, a figure',
+    'rank-1 66.5 against 59.9, means of nine data sets; better on all',
     OWN,
-    Arm('fedpav:nine_trial'),
+    GLOBAL,
     NINE,
     first=True,
   ),
   Claim(
     'local_or_alone',
-    f'{CONFERENCE}, section 4.2',
-    'Federation helps every client: its own model beats training alone.',
-    'on eight of nine data sets',
-    OWN,
+    f'{CONFERENCE}, table 3',
+    'With weights by cosine distance a client gains from federation: its own '
+    'model beats training alone.',
+    'rank-1 +11.3, mean of nine data sets; better on all',
+    CDW,
     ALONE,
     NINE,
     first=True,
   ),
   Claim(
     'small_clients',
-    f'{CONFERENCE}, section 4.2',
+    f'{JOURNAL}, table 3',
     'Small clients gain more from federation than large ones.',
-    'a figure',
+    'rank-1 over training alone +21.0 on four small data sets, -4.6 on five '
+    'large ones',
     OWN,
     ALONE,
     NINE,
@@ -86,16 +131,26 @@ CLAIMS = (
   ),
   Claim(
     'cdw',
-    f'{CONFERENCE}, table 5',
+    f'{JOURNAL}, table 4',
     'Weights by cosine distance beat weights by size.',
-    'a figure and a table',
-    Arm('fedpav_cdw:nine_trial', 'client'),
+    'rank-1 over training alone +11.3 against +6.8, means of nine data sets',
+    CDW,
     OWN,
     NINE,
   ),
   Claim(
+    'upper_bound',
+    f'{JOURNAL}, table 3',
+    'Training on all images in one place is better than the global model.',
+    'rank-1 76.9 against 59.9, means of nine data sets; better on all',
+    Arm('centralised:nine_trial'),
+    GLOBAL,
+    NINE,
+    seeds=SIDE_SEEDS,
+  ),
+  Claim(
     'kd',
-    f'{CONFERENCE}, section 5.2',
+    f'{JOURNAL}, section 5.2',
     'Distillation to the server improves the global model.',
     'a figure',
     Arm('fedpav_kd:trial'),
@@ -113,9 +168,10 @@ CLAIMS = (
   ),
   Claim(
     'groups',
-    f'{JOURNAL}, section 5.1',
+    f'{JOURNAL}, table 4',
     'Clusters help clients that form two groups.',
-    'a figure, local models of nine data sets',
+    'rank-1 over training alone +2.2 against -4.6 on five large data sets, '
+    '+7.1 against +21.0 on four small ones',
     Arm('fedpav_cc:nine_trial', 'client'),
     OWN,
     (route(GROUPS, GROUPS, OVERLAP),),
@@ -135,14 +191,14 @@ CLAIMS = (
     'by_camera',
     f'{JOURNAL}, table 2',
     'Clients by identity are better than clients by camera.',
-    'by camera is worst on all data sets',
+    'mAP 47.39, 66.36 against 11.11, 36.57',
     Arm('fedpav:trial,data.client_split=by_identity'),
     Arm('fedpav:trial,data.client_split=by_camera'),
     DIVIDED,
   ),
-  _near('fedprox', 'fedprox:trial', 'FedProx is near FedPav.'),
-  _near('fednova', 'fednova:trial', 'FedNova is near FedPav.'),
-  _near('moon', 'moon:trial', 'MOON is near FedPav.'),
-  _near('scaffold', 'scaffold:trial', 'SCAFFOLD is near FedPav.'),
-  _near('fedatt', 'fedatt:trial,data.labels=concat', 'FedATT is near FedPav.'),
+  _near('fedprox', 'FedProx'),
+  _near('fednova', 'FedNova'),
+  _near('moon', 'MOON'),
+  _near('scaffold', 'SCAFFOLD'),
+  _near('fedatt', 'FedATT'),
 )

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from fedreid_jax.config.groups.run import SEED
 from fedreid_jax.core.options import Range, Regex
 from fedreid_jax.core.plugins import SOURCE
+from fedreid_jax.data import names
 from fedreid_jax.data.client_split import ClientSplit, Labels
 from fedreid_jax.data.colour import Infrared, Kind
 from fedreid_jax.data.datasets.regdb import Direction
@@ -23,8 +24,8 @@ class Data:
   ] = 'synthetic'
   root: Annotated[
     str,
-    'folder: directory of the domains; datasets: directory of one data set or '
-    'of all',
+    'folder: directory of the domains or of one data set; datasets: directory '
+    'of one data set or of all',
   ] = ''
   task: Annotated[
     Literal['retrieval', 'classification'],
@@ -49,26 +50,34 @@ class Data:
     'domains',
   ] = ()
   targets: Annotated[tuple[str, ...], 'held-out domains for evaluation'] = ()
+  held_out: Annotated[
+    float,
+    Range(0, 0.9),
+    'folder: above 0, the last domain is the target if none is given; for a '
+    'single data set this fraction of its identities is held out',
+  ] = 0.0
   public: Annotated[
     str, 'domain of unlabelled images that the server and all clients can use'
   ] = ''
   query: Annotated[
     str,
-    "folder: queries of a target: 'first_per_camera', 'first' (of each "
-    "identity) or 'camera=NAME+NAME'",
+    "folder: queries of a target: 'random' (an image of each identity, by each "
+    "camera with several), 'first_per_camera', 'first' (of each identity) or "
+    "'camera=NAME+NAME'",
   ] = 'first_per_camera'
   identity_pattern: Annotated[
     str,
     Regex(1),
     'folder: regular expression of the path within a domain; its group is the '
     'identity',
-  ] = r'^([^/]+)/'
+  ] = names.IDENTITY
   camera_pattern: Annotated[
     str,
-    Regex(1),
+    Regex(1, ('', names.AUTO)),
     'folder: regular expression of the path within a domain; its group is the '
-    'camera',
-  ] = r'_(\d+)\.[^.]+$'
+    "camera. 'auto' recognises 0001_c1s1_1.jpg, x_c1.jpg, cam1/x.jpg and "
+    "x_01.jpg. Without a match, or if it is '', there are no cameras",
+  ] = names.NUMBER
   height: Annotated[
     int,
     PIXELS,
@@ -79,6 +88,11 @@ class Data:
   invert: Annotated[
     bool, 'folder: invert images, for dark strokes on a white background'
   ] = False
+  colour_as: Annotated[
+    tuple[Literal['grey', 'inverted'], ...],
+    'folder: conversions that colour images may undergo; channels=grey and '
+    'invert=True add theirs if a user writes them, not if a preset sets them',
+  ] = ()
   mean: Annotated[
     tuple[float, ...], 'mean of the normalisation, one value per channel'
   ] = (0.485, 0.456, 0.406)

@@ -4,12 +4,13 @@ import dataclasses
 from typing import Annotated, Literal
 
 from fedreid_jax.core.aggregation import BatchStatsRule
-from fedreid_jax.core.options import Range
+from fedreid_jax.core.options import Range, Reporting
 from fedreid_jax.evaluation.distances import Metric
 from fedreid_jax.evaluation.protocols import Precision, ProtocolName
 
 SEED = Range(0, 2**31 - 1)
 Feature = Literal['embedding', 'feature']
+Tracker = Literal['csv', 'tensorboard', 'mlflow', 'wandb']
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +45,18 @@ class Run:
   start_from: Annotated[
     str, 'work directory of a run whose last models initialise this run'
   ] = ''
+  track: Annotated[
+    tuple[Tracker, ...],
+    Reporting(),
+    'trackers that receive the metrics and ranked lists, beside metrics.jsonl',
+  ] = ()
+  track_images: Annotated[
+    int,
+    Range(0),
+    Reporting(),
+    'number of queries of each target whose ranked lists the trackers receive '
+    'as images',
+  ] = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +69,12 @@ class Evaluation:
     'rounds between evaluations; the first and last rounds are always '
     'evaluated',
   ] = 5
+  validation: Annotated[
+    float,
+    Range(0, 0.5),
+    'fraction of the identities of each training domain that are not trained '
+    'on and choose the best round; 0 chooses it by the targets',
+  ] = 0.0
   protocol: Annotated[
     Literal['', ProtocolName],
     "evaluation protocol; empty means the target's own",
@@ -74,9 +93,10 @@ class Evaluation:
     bool, 'evaluate the other feature as well'
   ] = False
   batch_stats: Annotated[
-    Literal['running', 'source'],
+    Literal['running', 'source', 'modality'],
     'moments of batch normalisation; source re-estimates them at the tested '
-    "weights on the clients' own images",
+    "weights on the clients' own images, modality on those of the modality of "
+    'each test image',
   ] = 'running'
   flip: Annotated[
     bool, "average an image's feature with that of its mirror image"

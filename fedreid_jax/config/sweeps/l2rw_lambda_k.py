@@ -1,6 +1,10 @@
 """Weight and feature bank of DPPT, camera independence: L2RW figure 4.
 
-  python -m launchers.sweep --sweep=l2rw_lambda_k
+  python -m launchers.sweep --sweep=l2rw_lambda_k --workdir=DIR
+  python -m launchers.visualize --workdir=DIR --what=sweep
+
+The second command draws mAP and rank-1 over both. `--arg=paper,data.root=ROOT`
+runs the sweep on SYSU-MM01 as in the paper.
 
 Figure 4a varies the weight at K = 4, figure 4b varies K at a weight of 1. The
 paper does not give the values on the axes: they are chosen around its defaults.

@@ -28,6 +28,8 @@ class Row:
     published: percentages by target and metric.
     model: 'global', 'cluster', or 'local' for the model of the target's client.
     each: changes of each run of the row, by preset.
+    starts_from: label of an earlier row; a run starts from the finished run of
+      that row with the same seed.
   """
 
   label: str
@@ -40,6 +42,7 @@ class Row:
   each: Mapping[str, Sequence[Sequence[str]]] = dataclasses.field(
     default_factory=dict
   )
+  starts_from: str = ''
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +76,7 @@ class Table:
 def chosen(table: Table, only: str) -> list[Row]:
   """Returns the rows with a label, or otherwise those whose label contains it.
 
-  The result always includes the baseline.
+  The result always includes the baseline, and rows from which others start.
 
   Raises:
     ConfigError: if there is no such row.
@@ -87,6 +90,7 @@ def chosen(table: Table, only: str) -> list[Row]:
       '--only',
       f'one of {sorted(set(labels))}',
     )
+  wanted |= {row.starts_from for row in table.rows if row.label in wanted}
   return [r for r in table.rows if r.label in wanted | {table.baseline}]
 
 
@@ -94,6 +98,8 @@ def runs(
   row: Row, table: Table, preset: str, more: Sequence[str] = ()
 ) -> list[Any]:
   """Returns the validated configurations of a row, without their seeds.
+
+  `start_from` is the label of another row if the row starts from that one.
 
   Args:
     row: row of the table.
@@ -105,9 +111,11 @@ def runs(
     ConfigError: if a configuration is not valid, or a recipe does not exist.
   """
   configs = []
+  start = (f'start_from={row.starts_from}',) if row.starts_from else ()
   for each in _of(row.each, preset) or ((),):
     config = recipes.recipe(row.recipe, table.presets.get(preset, preset))
-    own = (*_of(table.setting, preset), *_of(row.changes, preset), *each, *more)
+    own = (*_of(table.setting, preset), *_of(row.changes, preset), *start)
+    own = (*own, *each, *more)
     configs.append(validation.validate(parsing.change(config, own)))
   return configs
 

@@ -1,9 +1,17 @@
 """A line of the report of a sweep or table."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
-SUFFIXES = (' std', ' published', ' - baseline', ' - baseline published')
+SUFFIXES = (
+  ' std',
+  ' published',
+  ' - baseline',
+  ' - baseline se',
+  ' - baseline n',
+  ' - baseline published',
+)
 
 
 class Line(NamedTuple):
@@ -20,6 +28,8 @@ class Line(NamedTuple):
       `SUFFIXES`, its other statistics.
     megabytes: sent in both directions, mean over the runs.
     seconds: mean over the runs.
+    runs: metrics of each run by its seed and trial; none if the line is read
+      from a file.
   """
 
   label: str
@@ -31,3 +41,4 @@ class Line(NamedTuple):
   numbers: dict[str, float]
   megabytes: float
   seconds: float
+  runs: Mapping[tuple[int, str], Mapping[str, float]] = MappingProxyType({})

@@ -1,10 +1,12 @@
 """Any images, listed in `manifest.csv`: path,identity,camera,modality,split.
 
 Paths are relative to the folder. Identities and cameras may be words. Modality
-is visible or infrared; split is one of `records.SPLITS`.
+is visible or infrared; split is one of `records.SPLITS`. A folder of one's own
+images may do without the last three columns, see `data.listings`.
 """
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedreid_jax import errors
@@ -24,25 +26,10 @@ COLUMNS = ('path', 'identity', 'camera', 'modality', 'split')
 
 def read(root: Path) -> list[Record]:
   """Reads the manifest."""
-  file = root / MANIFEST
-  if not file.is_file():
-    raise errors.DataError(f'no file {MANIFEST}', str(root), layout.HELP)
-  try:
-    with open(file, encoding='utf-8-sig', newline='') as stream:
-      table = csv.DictReader(stream)
-      rows = list(table)
-  except (UnicodeDecodeError, csv.Error) as error:
-    raise errors.DataError(str(error), str(file), 'save it as UTF-8') from error
-  missing = [c for c in COLUMNS if c not in (table.fieldnames or ())]
-  if missing:
-    raise errors.DataError(
-      f'no column {missing[0]!r}', str(file), f'columns: {",".join(COLUMNS)}'
-    )
-  for number, row in enumerate(rows, 2):
-    _check(row, f'{file} line {number}')
-  person = _numbers([row['identity'] for row in rows])
-  camera = _numbers([row['camera'] for row in rows])
-  records = [
+  table = rows(root, COLUMNS)
+  person = _numbers([row['identity'] for row in table])
+  camera = _numbers([row['camera'] for row in table])
+  return [
     Record(
       row['path'],
       person[row['identity']],
@@ -50,17 +37,45 @@ def read(root: Path) -> list[Record]:
       MODALITIES.index(row['modality']),
       row['split'],
     )
-    for row in rows
+    for row in table
   ]
-  layout.require(root, [record.path for record in records])
-  return records
+
+
+def rows(root: Path, columns: Sequence[str]) -> list[dict[str, str]]:
+  """Returns the lines of the manifest by column.
+
+  Args:
+    root: of the files and the manifest.
+    columns: that are required.
+
+  Raises:
+    DataError: for a missing manifest, column or file, or a wrong value.
+  """
+  file = root / MANIFEST
+  if not file.is_file():
+    raise errors.DataError(f'no file {MANIFEST}', str(root), layout.HELP)
+  try:
+    with open(file, encoding='utf-8-sig', newline='') as stream:
+      table = csv.DictReader(stream)
+      found = list(table)
+  except (UnicodeDecodeError, csv.Error) as error:
+    raise errors.DataError(str(error), str(file), 'save it as UTF-8') from error
+  missing = [c for c in columns if c not in (table.fieldnames or ())]
+  if missing:
+    raise errors.DataError(
+      f'no column {missing[0]!r}', str(file), f'columns: {",".join(columns)}'
+    )
+  for number, row in enumerate(found, 2):
+    _check(row, f'{file} line {number}')
+  layout.require(root, [row['path'] for row in found])
+  return found
 
 
 def _check(row: dict[str, str], where: str) -> None:
   if None in row or None in row.values():
     raise errors.DataError('wrong number of fields', where, 'fix the line')
   for column, choices in (('modality', MODALITIES), ('split', SPLITS)):
-    if row[column] not in choices:
+    if column in row and row[column] not in choices:
       raise errors.DataError(
         f'{column} {row[column]!r}', where, f'one of {", ".join(choices)}'
       )

@@ -37,7 +37,7 @@ def get(name: str) -> Dataset:
   """
   if name not in DATASETS:
     raise errors.ConfigError(
-      f'unknown data set {name!r}', 'dataset', f'one of {", ".join(DATASETS)}'
+      f'unknown data set {name!r}', 'dataset', errors.one_of(name, DATASETS)
     )
   return DATASETS[name]
 

@@ -3,7 +3,8 @@
 A file has the leaves of a backbone under the names that this package gives
 them, `params/backbone/block0/conv/kernel`, and a card in its header: JSON under
 the key `fedreid_jax` with the command, the data and their digest. Files of
-torchvision's form are read by `models.pretrained`.
+torchvision's form are read by `models.pretrained`; their card, if they have
+one, says `"form": "torchvision"`.
 """
 
 import json
@@ -22,6 +23,7 @@ from fedreid_jax.core.types import Flat
 from fedreid_jax.models import pretrained
 
 SUFFIX = '.safetensors'
+OWN, TORCHVISION = 'fedreid_jax', 'torchvision'  # forms
 HEADER = 'fedreid_jax'
 BACKBONE = r'(params|batch_stats)/backbone/'
 FOLDER = Path(__file__).parent
@@ -46,7 +48,7 @@ def find(name: str) -> Path:
 
 
 def card(path: Path) -> dict[str, Any]:
-  """Returns the card of a file, empty for one of torchvision's form."""
+  """Returns the card of a file, empty if it has none."""
   try:
     with safetensors.safe_open(path, framework='numpy') as file:
       return json.loads((file.metadata() or {}).get(HEADER, '{}'))
@@ -54,11 +56,18 @@ def card(path: Path) -> dict[str, Any]:
     return {}  # Reading the tensors says what is wrong.
 
 
+def form(path: Path) -> str:
+  """Returns whose names the tensors of a file have, `OWN` or `TORCHVISION`."""
+  about = card(path)
+  return about.get('form', OWN) if about else TORCHVISION
+
+
 def load(name: str, variables: Flat) -> tuple[Flat, tuple[str, ...]]:
   """Returns the variables with the backbone of a file, and the names of it.
 
   The infrared parts of a network start from the same tensors as the visible
-  ones; modules that a published network inserts keep their values.
+  ones if the file has no others; modules that a published network inserts keep
+  their values.
 
   Args:
     name: of published weights, or a path.
@@ -69,12 +78,15 @@ def load(name: str, variables: Flat) -> tuple[Flat, tuple[str, ...]]:
     IntegrityError: for a file that is absent, damaged or of another network.
   """
   path = find(name)
-  if not card(path):
+  if form(path) == TORCHVISION:
     nested = pretrained.load(path, param_filter.unflatten(variables))
     loaded = param_filter.flatten(nested)
     return loaded, tuple(filter(pretrained.covers, loaded))
-  tensors = safetensors_numpy.load_file(path)
-  sources = {n: n.replace('/infrared_', '/') for n in variables}
+  read = safetensors_numpy.load_file(path)
+  tensors, _ = param_filter.split(read, BACKBONE)
+  sources = {
+    n: n if n in tensors else n.replace('/infrared_', '/') for n in variables
+  }
   covered = {n: s for n, s in sources.items() if s in tensors}
   absent = sorted(tensors.keys() - set(covered.values()))
   wrong = [
@@ -118,7 +130,17 @@ def save(path: Path, variables: Mapping[str, Any], about: dict[str, Any]):
   """
   chosen, _ = param_filter.split(dict(variables), BACKBONE)
   arrays = {n: np.ascontiguousarray(x, np.float32) for n, x in chosen.items()}
-  safetensors_numpy.save_file(arrays, path, {HEADER: json.dumps(about)})
+  path.write_bytes(encode(arrays, about))
+
+
+def encode(tensors: dict[str, np.ndarray], about: dict[str, Any]) -> bytes:
+  """Returns the content of a file with a card.
+
+  Args:
+    tensors: contiguous arrays by name.
+    about: the card; `form` says whose names they have, by default `OWN`.
+  """
+  return safetensors_numpy.save(tensors, {HEADER: json.dumps(about)})
 
 
 def check_unseen(name: str, data: Any) -> None:

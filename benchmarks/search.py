@@ -1,0 +1,180 @@
+"""Time and memory of the search of a large gallery.
+
+  python -m benchmarks.search [--rows=1000000] [--width=512] [--queries=100]
+
+Random vectors are written to a file, which every contender opens in a process
+of its own, one after another: `product` and `faiss` are the backends of
+`fedreid_jax.Gallery`, which search the memory-mapped file; `IndexFlat` is an
+index of FAISS that copies the vectors first. The file is in the page cache.
+
+"Open" is the time until a search can begin (the backends check that all values
+are finite, the index copies them), "first" that of the first search,
+compilation included, and "again" that of the same search afterwards. Every time
+is followed by the CPU time of the process in brackets, which depends less on
+other programs of the machine. Memory is the peak of what the process allocates
+beside its memory-mapped files, above that of the process with its imports. All
+contenders must find the same images.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import zlib
+from pathlib import Path
+
+import numpy as np
+from absl import app, flags
+
+from benchmarks import show
+from fedreid_jax.data import cache
+
+_ROWS = flags.DEFINE_integer('rows', 1_000_000, 'Vectors of the gallery.', 1)
+_WIDTH = flags.DEFINE_integer('width', 512, 'Numbers of a vector.', 1)
+_QUERIES = flags.DEFINE_integer('queries', 100, 'Queries of a search.', 2)
+_METRIC = flags.DEFINE_enum(
+  'metric', 'euclidean', ['euclidean', 'cosine'], 'Distance.'
+)
+_WORKER = flags.DEFINE_string('worker', '', 'Internal: contender and file.')
+
+NEIGHBOURS = 10
+CONTENDERS = ('product', 'faiss', 'IndexFlat')
+PART = 50_000  # vectors written at a time
+
+
+class Memory:
+  """Peak of the memory that this process allocates."""
+
+  def __init__(self):
+    self.peak = 0
+    self._stop = threading.Event()
+    self._thread = threading.Thread(target=self._watch, daemon=True)
+    self._thread.start()
+
+  def _watch(self) -> None:
+    while not self._stop.wait(0.01):
+      self.peak = max(self.peak, allocated())
+
+  def close(self) -> None:
+    """Ends the watch."""
+    self._stop.set()
+    self._thread.join()
+
+
+def allocated() -> int:
+  """Returns the MiB of this process that are of no file."""
+  for line in Path('/proc/self/status').read_text().splitlines():
+    if line.startswith('RssAnon:'):
+      return int(line.split()[1]) >> 10
+  raise OSError('/proc/self/status has no RssAnon')
+
+
+def now() -> tuple[float, float]:
+  """Returns seconds of a clock and of the processors that were used."""
+  return time.perf_counter(), time.process_time()
+
+
+def write(path: Path) -> None:
+  """Writes random vectors of length 1."""
+  shape = _ROWS.value, _WIDTH.value
+  rng = np.random.default_rng(0)
+  found = np.lib.format.open_memmap(path, 'w+', np.float32, shape)
+  for first in range(0, len(found), PART):
+    part = rng.standard_normal(found[first : first + PART].shape, np.float32)
+    part /= np.linalg.norm(part, axis=1, keepdims=True)
+    found[first : first + PART] = part
+  found.flush()
+
+
+def worker(name: str, path: str) -> None:
+  """Prints the measurements of one contender."""
+  import fedreid_jax as fr
+  from fedreid_jax.evaluation import flat_search
+
+  vectors = np.load(path, mmap_mode='r')
+  for first in range(0, len(vectors), PART):
+    vectors[first : first + PART].max()  # reads the file once
+  rng = np.random.default_rng(1)
+  queries = vectors[:: max(1, len(vectors) // _QUERIES.value)][: _QUERIES.value]
+  noise = rng.standard_normal(queries.shape, np.float32)
+  queries = queries + np.float32(0.5 / _WIDTH.value**0.5) * noise
+  if name == 'product':
+    import jax
+
+    jax.devices()
+  else:
+    flat_search.library()
+  before, memory = allocated(), Memory()
+  clock = [now()]
+  if name == 'IndexFlat':
+    faiss = flat_search.library()
+    kind = {'euclidean': faiss.IndexFlatL2, 'cosine': faiss.IndexFlatIP}
+    index = kind[_METRIC.value](_WIDTH.value)  # lengths are 1
+    index.add(vectors)
+
+    def search(few: np.ndarray) -> np.ndarray:
+      return index.search(few, NEIGHBOURS)[1]
+  else:
+    gallery = fr.Gallery(
+      vectors, np.arange(len(vectors)), metric=_METRIC.value, backend=name
+    )
+
+    def search(few: np.ndarray) -> np.ndarray:
+      return gallery.search(few, NEIGHBOURS)[0]
+
+  clock.append(now())
+  found = search(queries)
+  clock.append(now())
+  search(queries)
+  clock.append(now())
+  search(queries[:1])
+  clock.append(now())
+  memory.close()
+  code = zlib.crc32(np.ascontiguousarray(found).tobytes())
+  for wall, processor in np.diff(clock, axis=0):
+    print(f'{wall:.2f}({processor:.2f})', end=' ')
+  print(memory.peak - before, code)
+
+
+def main(argv: list[str]) -> None:
+  """Prints one table."""
+  del argv
+  if _WORKER.value:
+    worker(*_WORKER.value.split('|'))
+    return
+  environment = os.environ | {
+    'JAX_COMPILATION_CACHE_DIR': str(cache.cache_dir() / 'xla')
+  }
+  shown, codes = [], set()
+  with tempfile.TemporaryDirectory() as scratch:
+    path = Path(scratch, 'vectors.npy')
+    write(path)
+    for name in CONTENDERS:
+      done = subprocess.run(
+        [
+          *(sys.executable, '-m', 'benchmarks.search'),
+          *(f'--worker={name}|{path}', f'--metric={_METRIC.value}'),
+          *(f'--width={_WIDTH.value}', f'--queries={_QUERIES.value}'),
+        ],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+      )
+      *cells, code = done.stdout.split()
+      codes.add(code)
+      shown.append((name, *cells))
+  queries = f'{_QUERIES.value} queries'
+  show.rows(
+    f'{NEIGHBOURS} nearest of {_ROWS.value:,} vectors of {_WIDTH.value}, '
+    f'{_METRIC.value}',
+    ('', 'open, s', f'{queries}, first', 'again', 'one query', 'MiB'),
+    shown,
+  )
+  print('the same nearest images' if len(codes) == 1 else 'OTHER IMAGES')
+
+
+if __name__ == '__main__':
+  app.run(main)

@@ -1,0 +1,113 @@
+"""Print a script that completes words of a shell: `fedreid completion SHELL`.
+
+  source <(fedreid completion bash)                  # in ~/.bashrc
+  source <(fedreid completion zsh)                   # in ~/.zshrc
+  fedreid completion bash > /etc/bash_completion.d/fedreid
+
+It completes commands, recipes, presets, flags, fields and what `list` lists.
+The words are those of the installed version: make the script again after an
+upgrade.
+"""
+
+import ast
+import importlib.util
+import shlex
+
+from fedreid_jax import errors
+from fedreid_jax.cli import list as listing
+from fedreid_jax.cli import run
+from fedreid_jax.config import recipes, schema
+
+SHELLS = ('bash', 'zsh')
+
+_SCRIPT = """_fedreid() {{
+  local current=${{COMP_WORDS[COMP_CWORD]}} words=
+  local command=${{COMP_WORDS[1]}} before=${{COMP_WORDS[COMP_CWORD-1]}}
+  COMPREPLY=()
+  if ((COMP_CWORD == 1)); then
+    words={commands}
+  elif [[ $before == : || $current == : ]]; then
+    current=${{current#:}}
+    words={presets}
+  else
+    case $command in
+{cases}
+    esac
+  fi
+  COMPREPLY=($(compgen -W "$words" -- "$current"))
+  if [[ ${{#COMPREPLY[@]}} == 1 && ${{COMPREPLY[0]}} == *= ]]; then
+    compopt -o nospace 2> /dev/null
+  fi
+}}
+complete -o default -F _fedreid fedreid
+"""
+_ZSH = 'autoload -U +X bashcompinit && bashcompinit\n'
+
+
+def flags_of(module: str) -> list[str]:
+  """Returns the flags that a module defines or adopts, from its source.
+
+  The modules of two commands cannot be imported together: they define some
+  flags with the same names.
+  """
+  spec = importlib.util.find_spec(module)
+  assert spec and spec.origin
+  with open(spec.origin, encoding='utf-8') as file:
+    tree = ast.parse(file.read())
+  found = []
+  for node in ast.walk(tree):
+    if not isinstance(node, ast.Call) or not node.args:
+      continue
+    name = getattr(node.func, 'attr', '')
+    first = node.args[0]
+    if name == 'adopt_module_key_flags' and isinstance(first, ast.Name):
+      found += flags_of(f'{run.__package__}.{first.id}')
+    if name == 'DEFINE_flag' and isinstance(first, ast.Call):
+      first = first.args[0]
+    if name.startswith('DEFINE_') and isinstance(first, ast.Constant):
+      sign = '' if name == 'DEFINE_bool' else '='
+      found.append(f'--{first.value}{sign}')
+  return found
+
+
+def script(shell: str) -> str:
+  """Returns the script for a shell, 'bash' or 'zsh'."""
+  from fedreid_jax.cli import program
+
+  common = [*flags_of(run.__name__), '--help']
+  fields = [f'--config.{name}=' for name in schema.fields()]
+  first = {
+    'list': [*listing.KINDS],
+    'completion': [*SHELLS],
+    'data': ['prepare', 'doctor', 'synth', 'sheet', 'list'],
+  }
+  cases = []
+  for command in program.COMMANDS:
+    module = f'{run.__package__}.{command.replace("-", "_")}'
+    words = [*first.get(command, ()), *flags_of(module), *common]
+    if command in program.WITH_RECIPE:
+      words += [*recipes.names(), *fields]
+    cases.append(f'      {command}) words={shlex.quote(" ".join(words))} ;;')
+  presets = {
+    name for one in recipes.names() for name in recipes.choices(one)[0]
+  }
+  text = _SCRIPT.format(
+    commands=shlex.quote(' '.join(program.COMMANDS)),
+    presets=shlex.quote(' '.join(sorted(presets))),
+    cases='\n'.join(cases),
+  )
+  return _ZSH + text if shell == 'zsh' else text
+
+
+def main(argv: list[str]) -> None:
+  """Prints the script."""
+
+  def body():
+    shell = ' '.join(argv[1:])
+    if shell not in SHELLS:
+      raise errors.ConfigError(
+        f'no script for {shell!r}', 'command line', errors.one_of(shell, SHELLS)
+      )
+    print(script(shell), end='')
+
+  run.guarded(argv[:1], body, with_jax=False)

@@ -1,0 +1,49 @@
+"""The text of `fedreid COMMAND --help`."""
+
+import inspect
+from collections.abc import Iterable
+from types import ModuleType
+
+from absl import flags
+
+from fedreid_jax.config import reference
+
+ASKED = {'--help', '-help', '-h', '-?', '--helpfull', '-helpfull'}
+
+
+def text(
+  name: str, command: ModuleType, common: ModuleType, with_fields: bool
+) -> str:
+  """Returns the help of a command.
+
+  Args:
+    name: of the program.
+    command: its module.
+    common: module of the flags of every command.
+    with_fields: whether to list the fields of a configuration, too.
+  """
+  known = flags.FLAGS
+  own = known.get_key_flags_for_module(command.__name__)
+  of_all = known.get_key_flags_for_module(common.__name__)
+  parts = [f'usage: {name} [--flags]', inspect.getdoc(command) or '']
+  if own:
+    parts.append(f'Flags:\n{_flags(own)}')
+  parts.append(f'Flags of every command:\n{_flags(of_all)}')
+  if with_fields:
+    entries = '\n'.join(reference.entries())
+    parts.append(f'Fields, as --config.FIELD=VALUE:\n{entries}')
+  else:
+    parts.append('`fedreid list fields [WORD]` lists the fields.')
+  return '\n\n'.join(parts)
+
+
+def _flags(given: Iterable[flags.Flag]) -> str:
+  lines = []
+  for flag in sorted(given, key=lambda flag: flag.name):
+    default = flag.default
+    shape = f'--[no]{flag.name}' if flag.boolean else f'--{flag.name}=VALUE'
+    given_default = default not in (None, '', [], False)
+    shown = f' (default: {default})' if given_default else ''
+    about = (flag.help or '').partition(';\n')[0]  # absl adds how to repeat it
+    lines.append(f'  {shape}\n      {about}{shown}')
+  return '\n'.join(lines)

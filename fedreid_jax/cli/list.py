@@ -1,0 +1,114 @@
+"""List names: `fedreid list KIND [WORD]`.
+
+  fedreid list recipes          # and their methods
+  fedreid list presets dfh      # presets and options of a recipe
+  fedreid list components       # parts of methods
+  fedreid list datasets market  # published data sets, their options
+  fedreid list tables           # tables of the papers
+  fedreid list fields lr        # fields of a configuration with this word
+
+WORD keeps the entries in which it occurs, in capitals or not.
+"""
+
+import ast
+import importlib.util
+from collections.abc import Callable
+
+from fedreid_jax import algorithms, errors
+from fedreid_jax.cli import run
+from fedreid_jax.config import recipes, reference
+from fedreid_jax.config.tables.index import TABLES
+from fedreid_jax.core import plugins
+
+
+def _first_line(module: str) -> str:
+  """Returns the first line of a docstring; the module is not imported."""
+  spec = importlib.util.find_spec(module)
+  if spec is None or spec.origin is None:
+    return ''
+  with open(spec.origin, encoding='utf-8') as file:
+    text = ast.get_docstring(ast.parse(file.read())) or ''
+  return text.partition('\n')[0]
+
+
+def recipe_entries() -> list[str]:
+  """Returns names and purposes of the recipes."""
+  return [f'{name:<16} {recipes.about(name)}' for name in recipes.names()]
+
+
+def preset_entries() -> list[str]:
+  """Returns the presets and options of every recipe."""
+  found = []
+  for name in recipes.names():
+    presets, choices = recipes.choices(name)
+    lines = [
+      f'{name}:{preset:<12} {_about(presets[preset])}' for preset in presets
+    ]
+    lines += [f'    {key}={"|".join(own)}' for key, own in choices.items()]
+    found.append('\n'.join(lines))
+  return found
+
+
+def _about(preset: Callable[..., object]) -> str:
+  return (preset.__doc__ or '').partition('\n')[0]
+
+
+def component_entries() -> list[str]:
+  """Returns names and purposes of the components of this package."""
+  package = algorithms.__name__
+  found = [
+    f'{name:<18} {_first_line(f"{package}.{name}")}'
+    for name in plugins.available(algorithms)
+  ]
+  others = plugins.entry_points(plugins.COMPONENT)
+  return found + [f'{name:<18} of {others[name]}' for name in sorted(others)]
+
+
+def data_set_entries() -> list[str]:
+  """Returns names, protocols, options and notes of the data sets."""
+  from fedreid_jax.data.datasets import registry
+
+  found = []
+  for dataset in registry.DATASETS.values():
+    lines = [f'{dataset.name}: {dataset.title}; {dataset.protocol}']
+    for option, choices in dataset.options.items():
+      lines.append(f'    {option}={"|".join(map(str, choices))}')
+    found.append('\n'.join([*lines, *filter(None, [f'    {dataset.note}'])]))
+  return found
+
+
+def table_entries() -> list[str]:
+  """Returns names and titles of the tables of the papers."""
+  return [f'{table.id:<28} {table.title}' for table in TABLES.values()]
+
+
+KINDS: dict[str, Callable[[], list[str]]] = {
+  'recipes': recipe_entries,
+  'presets': preset_entries,
+  'components': component_entries,
+  'datasets': data_set_entries,
+  'tables': table_entries,
+  'fields': reference.entries,
+}
+
+
+def main(argv: list[str]) -> None:
+  """Prints the entries of a kind."""
+
+  def body():
+    kind, *words = argv[1:] or ['']
+    if kind not in KINDS or len(words) > 1:
+      raise errors.ConfigError(
+        f'nothing to list: {" ".join(argv[1:])!r}',
+        'command line',
+        f'fedreid list KIND [WORD]; {errors.one_of(kind, KINDS)}',
+      )
+    word = words[0].lower() if words else ''
+    found = [entry for entry in KINDS[kind]() if word in entry.lower()]
+    if not found:
+      raise errors.ConfigError(
+        f'no {kind} with {word!r}', 'command line', f'fedreid list {kind}'
+      )
+    print('\n'.join(found))
+
+  run.guarded(argv[:1], body, with_jax=False)

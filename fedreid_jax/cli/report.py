@@ -1,0 +1,82 @@
+"""Write a page about runs: `fedreid report --workdir=DIR[,DIR...]`.
+
+  fedreid report --workdir=runs/first
+  fedreid report --workdir=runs/dfh-0,runs/dfh-1,runs/fedpav-0 --out=all.html
+
+The page is one file with its pictures in it: configuration, versions, data and
+clients, learning curves, results with intervals, match curves, distances of
+right and wrong pairs, the best and the worst ranked lists, and the bytes that
+were sent by their content. Runs that differ in the seed only are one label with
+a band over the seeds; the lists are of the first of them. The page is
+DIR/report.html, or `--out=FILE`. The command needs fedreid_jax[viz].
+"""
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from fedreid_jax import errors
+from fedreid_jax.cli import run
+from fedreid_jax.config import parsing
+
+_OUT = flags.DEFINE_string('out', '', 'File to write (default: report.html).')
+_CHECKPOINT = flags.DEFINE_string(
+  'checkpoint',
+  'latest',
+  "Checkpoint of the lists: 'latest', 'best' or the number of a step.",
+)
+
+
+def _labelled(folders: Sequence[Path]) -> list[Any]:
+  """Returns the runs by their configurations without the seed."""
+  from fedreid_jax.figures import canvas, report_page
+  from fedreid_jax.training import loaded_run, recorded
+
+  groups: dict[str, list[recorded.Recorded]] = {}
+  for folder in folders:
+    found = recorded.read(folder)
+    fields = parsing.flatten(found.config)
+    key = repr(sorted((k, v) for k, v in fields.items() if k != 'seed'))
+    groups.setdefault(key, []).append(found)
+  firsts = [own[0] for own in groups.values()]
+  labels = canvas.labels(
+    [one.config for one in firsts], [one.folder for one in firsts]
+  )
+  return [
+    report_page.Labelled(
+      label,
+      own,
+      parsing.changed(own[0].config),
+      functools.partial(
+        loaded_run.load, own[0].config, own[0].folder, _CHECKPOINT.value, ''
+      ),
+    )
+    for label, own in zip(labels, groups.values(), strict=True)
+  ]
+
+
+def main(argv: list[str]) -> None:
+  """Writes the page."""
+
+  def body():
+    run.given_workdir()  # raises an error if there is none
+    folders = [
+      Path(name).expanduser().absolute()
+      for name in run.FLAGS.workdir.split(',')
+    ]
+    out = Path(_OUT.value or folders[0] / 'report.html').expanduser()
+    if out.suffix != '.html':
+      raise errors.ConfigError(
+        f'no page {out.suffix!r}', str(out), 'give a name that ends in .html'
+      )
+    from fedreid_jax.figures import canvas, report_page
+    from fedreid_jax.training import atomic
+
+    canvas.new(1, 1)  # raises an error without Matplotlib
+    atomic.write_text(out, report_page.page(_labelled(folders)))
+    print(out)
+
+  run.guarded(argv, body)

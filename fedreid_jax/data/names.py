@@ -1,0 +1,111 @@
+"""Identities and cameras in the paths of files.
+
+Paths are relative to the folder of a domain. A number at the end of a name
+counts the images of a person if no person has two images with one number;
+otherwise it is taken for a camera.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedreid_jax import errors
+from fedreid_jax.core import patterns
+
+IDENTITY = r'^([^/]+)/'
+# 0002_c1s1_000451_03.jpg, anna_c1.jpg and cam1/anna.jpg; anna_01.jpg.
+CAMERA = r'(?i)(?:^|[\s_/-])c(?:am(?:era)?[\s_-]?)?(\d+)'
+NUMBER = r'_(\d+)\.[^.]+$'
+AUTO = 'auto'
+JUNK = '-1'  # the person of images that show nobody
+
+
+def identities(
+  pattern: str, names: Sequence[str], where: str | Path
+) -> list[str]:
+  """Returns the group of `data.identity_pattern` in each name.
+
+  Args:
+    pattern: regular expression.
+    names: paths.
+    where: the folder, for messages.
+
+  Raises:
+    DataError: for a name that does not match.
+  """
+  found = _groups(pattern, 'data.identity_pattern', names)
+  return _complete(found, names, pattern, 'data.identity_pattern', where)
+
+
+def cameras(
+  pattern: str,
+  names: Sequence[str],
+  persons: Sequence[str],
+  where: str | Path,
+  needed: bool = False,
+) -> list[str] | None:
+  """Returns the camera in each name, or None if names have no cameras.
+
+  Args:
+    pattern: regular expression, `AUTO`, or '' for no cameras.
+    names: paths.
+    persons: identity of each name.
+    where: the folder, for messages.
+    needed: whether `AUTO` takes a number at the end of a name for a camera even
+      if it may count the images of a person.
+
+  Raises:
+    DataError: for a pattern that some names match and others do not.
+  """
+  if not pattern:
+    return None
+  if pattern != AUTO:
+    found = _groups(pattern, 'data.camera_pattern', names)
+    if not any(found):
+      return None
+    return _complete(found, names, pattern, 'data.camera_pattern', where)
+  # The folder of a person may have the name of a camera.
+  below = [name.partition('/')[2] or name for name in names]
+  found = _groups(CAMERA, 'data.camera_pattern', below)
+  if not all(found):
+    found = _groups(NUMBER, 'data.camera_pattern', below)
+    numbers = set(zip(persons, found, strict=True))
+    if not needed and len(numbers) == len(found):
+      return None
+  return [camera for camera in found if camera] if all(found) else None
+
+
+def are_cameras(folders: Sequence[str]) -> bool:
+  """Returns whether folders are named as cam1, Camera_2 and so on."""
+  return all(
+    re.fullmatch(r'cam(era)?[\s_-]?\d+', name, re.IGNORECASE)
+    for name in folders
+  )
+
+
+def person(name: str) -> str | None:
+  """Returns the number with which a name such as 0002_c1s1_1.jpg begins."""
+  match = re.match(r'(-1|\d+)_.', name.rpartition('/')[2])
+  return match[1] if match else None
+
+
+def _groups(pattern: str, field: str, names: Sequence[str]) -> list[str | None]:
+  """Returns the group in each name, None for a name that does not match."""
+  compiled = patterns.Pattern(pattern, field)
+  matches = [compiled.search(name) for name in names]
+  return [match.group(1) if match else None for match in matches]
+
+
+def _complete(
+  found: Sequence[str | None],
+  names: Sequence[str],
+  pattern: str,
+  field: str,
+  where: str | Path,
+) -> list[str]:
+  for name, group in zip(names, found, strict=True):
+    if group is None:
+      raise errors.DataError(
+        f'{name!r} does not match {pattern!r}', str(where), f'change {field}'
+      )
+  return [group for group in found if group is not None]

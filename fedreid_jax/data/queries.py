@@ -1,0 +1,138 @@
+"""Rules that choose the query images of a target domain.
+
+The rest of the target is the gallery. `random` never makes a query without a
+match in the gallery:
+
+  no cameras  one random image of each identity with two images or more
+  cameras     one random image of each identity in each camera that has several
+              images of it, or one random image of it if no camera has; an
+              identity that only one camera has seen has no query
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool
+
+from fedreid_jax import errors
+from fedreid_jax.data.federation import Images
+
+RULES = {
+  'random': 'one random image per identity',
+  'first': 'first image per identity',
+  'first_per_camera': 'first image per identity',
+}
+PER_CAMERA = ('random', 'first_per_camera')
+STREAM = 0  # of random numbers; `held_out` has another
+
+
+class Chosen(NamedTuple):
+  """The queries of a target domain.
+
+  Attributes:
+    mask: whether an image is a query.
+    described: the rule, for users.
+  """
+
+  mask: Bool[np.ndarray, ' M']
+  described: str
+
+
+def choose(
+  rule: str, domain: Images, cameras: Sequence[str], seed: int
+) -> Chosen:
+  """Returns the query images of a target domain.
+
+  Args:
+    rule: 'random', 'first' for the first image of each identity,
+      'first_per_camera' for the first of each identity in each camera, or
+      'camera=NAME[+NAME...]' for all images of these cameras.
+    domain: the images, in canonical order.
+    cameras: names by camera number, empty if there are no cameras.
+    seed: of the random choice.
+
+  Raises:
+    ConfigError: for an unknown rule or camera.
+    DataError: when 'random' finds no identity with a match.
+  """
+  if rule.startswith('camera='):
+    wanted = rule.removeprefix('camera=').split('+')
+    return Chosen(
+      _of_cameras(wanted, domain, cameras), f'all images of {"+".join(wanted)}'
+    )
+  if rule not in RULES:
+    raise errors.ConfigError(
+      f'unknown query rule {rule!r}',
+      'data.query',
+      f"'camera=NAME', {', '.join(map(repr, RULES))}",
+    )
+  by_camera = bool(cameras) and rule in PER_CAMERA
+  described = RULES[rule] + (' and camera' if by_camera else '')
+  described += '' if cameras else ' (no cameras)'
+  if rule == 'random':
+    return Chosen(_random(domain, bool(cameras), seed), described)
+  columns = [domain.identities, *([domain.cameras] if by_camera else ())]
+  first = np.unique(np.stack(columns), axis=1, return_index=True)[1]
+  return Chosen(_mask(domain, first), described)
+
+
+def testable(domain: Images, has_cameras: bool) -> list[int]:
+  """Returns the identities of which an image can be found with another.
+
+  Args:
+    domain: the images.
+    has_cameras: whether the two images must be of different cameras.
+  """
+  found = []
+  for identity in np.unique(domain.identities).tolist():
+    own = domain.cameras[domain.identities == identity]
+    if len(np.unique(own)) > 1 or (not has_cameras and len(own) > 1):
+      found.append(identity)
+  return found
+
+
+def _random(
+  domain: Images, has_cameras: bool, seed: int
+) -> Bool[np.ndarray, ' M']:
+  rng = np.random.default_rng([seed, STREAM])
+  rows = []
+  for identity in testable(domain, has_cameras):
+    own = np.flatnonzero(domain.identities == identity)
+    groups = [own]
+    if has_cameras:
+      seen = domain.cameras[own]
+      several = [own[seen == camera] for camera in np.unique(seen)]
+      groups = [group for group in several if len(group) > 1] or [own]
+    rows += [int(rng.choice(group)) for group in groups]
+  if not rows:
+    raise errors.DataError(
+      f'no identity of {domain.name} has two images'
+      + (' of different cameras' if has_cameras else ''),
+      'data.query',
+      "add images, or set data.camera_pattern=''"
+      if has_cameras
+      else 'add images',
+    )
+  return _mask(domain, rows)
+
+
+def _of_cameras(
+  wanted: Sequence[str], domain: Images, cameras: Sequence[str]
+) -> Bool[np.ndarray, ' M']:
+  unknown = [name for name in wanted if name not in cameras]
+  if unknown:
+    raise errors.ConfigError(
+      f'no camera {unknown[0]!r} in {domain.name}',
+      'data.query',
+      f'cameras are {", ".join(cameras[:20])}'
+      if cameras
+      else 'names have no cameras; set it to random',
+    )
+  return np.isin(domain.cameras, [cameras.index(name) for name in wanted])
+
+
+def _mask(domain: Images, rows) -> Bool[np.ndarray, ' M']:
+  chosen = np.zeros(len(domain.identities), bool)
+  chosen[rows] = True
+  return chosen

@@ -1,0 +1,75 @@
+"""Persons of the clients that choose the best round, and are not trained on.
+
+Every training domain gives a test of its own, named `validation:DOMAIN`. Both
+its queries and its gallery are images of held-out persons, whom no client has.
+The best checkpoint is then chosen without the targets.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Bool
+
+from fedreid_jax.data import federation, held_out, queries
+from fedreid_jax.data.federation import Images, Target
+
+NAME = 'validation:'  # before the name of the domain
+
+
+def is_validation(target: str) -> bool:
+  """Returns whether a target of this name is a test on held-out persons."""
+  return target.startswith(NAME)
+
+
+def hold_out(
+  domains: Sequence[Images], share: float, seed: int
+) -> tuple[tuple[Images, ...], tuple[Target, ...]]:
+  """Returns the domains without the held-out persons, and the tests on these.
+
+  A domain of which `share` is less than two persons gives none.
+
+  Args:
+    domains: training domains.
+    share: fraction of the persons of a domain.
+    seed: of the draw.
+  """
+  trained, tests = [], []
+  for domain in domains:
+    people = len(np.unique(domain.identities))
+    has_cameras = len(np.unique(domain.cameras)) > 1
+    if round(share * people) < held_out.FEWEST:
+      trained.append(domain)
+      continue
+    rows = held_out.rows(domain, has_cameras, share, seed)
+    trained.append(domain.take(np.flatnonzero(~rows)))
+    tests.append(_test(domain.take(np.flatnonzero(rows)), has_cameras, seed))
+  return tuple(trained), tuple(tests)
+
+
+def notice(tests: Sequence[Target], share: float) -> tuple[str, ...]:
+  """Returns a notice for users if no domain is large enough."""
+  if tests or not share:
+    return ()
+  return (
+    f'no training domain has {held_out.FEWEST / share:.0f} identities, of whom '
+    'evaluation.validation are held out: the targets choose the best round',
+  )
+
+
+def _test(images: Images, has_cameras: bool, seed: int) -> Target:
+  named = images._replace(name=f'{NAME}{images.name}')
+  return federation.split_target(
+    named,
+    _queries(images, has_cameras, seed),
+    '' if has_cameras else 'single_shot',  # which has no rule on cameras
+  )
+
+
+def _queries(
+  images: Images, has_cameras: bool, seed: int
+) -> Bool[np.ndarray, ' M']:
+  """Returns the infrared images of two modalities, or random images of one."""
+  if len(np.unique(images.modalities)) > 1:
+    return images.modalities == 1
+  cameras = [str(k) for k in np.unique(images.cameras)] if has_cameras else []
+  return queries.choose('random', images, cameras, seed).mask

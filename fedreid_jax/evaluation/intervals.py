@@ -1,0 +1,36 @@
+"""Intervals of a mean over queries, by the bootstrap."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float
+
+LEVEL = 95.0  # percent
+DRAWS = 2000
+
+
+def of_queries(
+  values: Sequence[Float[np.ndarray, ' Q']], draws: int = DRAWS
+) -> tuple[float, float]:
+  """Returns the interval of the mean over queries that are drawn anew.
+
+  Queries without a match in the gallery, NaN, do not count.
+
+  Args:
+    values: of the queries, one array for each run that asked the same queries;
+      a drawn query is drawn for all of them.
+    draws: bootstrap samples.
+
+  Raises:
+    ValueError: if no query has a match.
+  """
+  found = np.stack(values)
+  found = found[:, ~np.isnan(found).any(axis=0)].mean(axis=0)
+  if not found.size:
+    raise ValueError('no query has a match')
+  rng = np.random.default_rng(0)
+  size = len(found)
+  means = [found[rng.integers(size, size=size)].mean() for _ in range(draws)]
+  tail = (100.0 - LEVEL) / 2
+  low, high = np.percentile(means, [tail, 100.0 - tail])
+  return float(low), float(high)

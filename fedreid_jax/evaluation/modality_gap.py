@@ -1,0 +1,78 @@
+"""Distance between the visible and the infrared features of the same persons.
+
+With `v_p` and `i_p` the mean feature of person `p` in the visible and in the
+infrared images, the common offset of the modalities and the spread of persons
+within a modality are
+
+  offset = |mean_p (v_p - i_p)|
+  spread = sqrt(mean_p (|v_p - mean v|^2 + |i_p - mean i|^2) / 2)
+  rest   = sqrt(mean_p |v_p - i_p - mean (v - i)|^2)
+
+An offset moves all queries by the same vector, so that they find the images of
+the gallery that lie in its direction, whoever these show. Moments of batch
+normalisation that fit neither modality cause one. `rest` is what an offset does
+not explain: 0 if both modalities have the same features up to the offset,
+sqrt(2) spread if they are independent.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+
+class Gap(NamedTuple):
+  """Distances between the modalities in units of the spread of persons.
+
+  Attributes:
+    offset: the common one.
+    rest: of a person without the common offset.
+    persons: number of persons with images of both modalities.
+  """
+
+  offset: float
+  rest: float
+  persons: int
+
+
+def measure(
+  features: Float[np.ndarray, 'M D'],
+  identities: Int[np.ndarray, ' M'],
+  modalities: Int[np.ndarray, ' M'],
+  unit: bool = False,
+) -> Gap | None:
+  """Returns the gap, None with fewer than two persons in both modalities.
+
+  Args:
+    features: of images.
+    identities: person of each image.
+    modalities: 0 visible, 1 infrared.
+    unit: scale features to unit length, as the cosine distance does.
+  """
+  persons = np.intersect1d(
+    identities[modalities == 0], identities[modalities == 1]
+  )
+  if len(persons) < 2:
+    return None
+  x = np.asarray(features, np.float64)
+  if unit:
+    x = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
+  visible, infrared = (
+    np.stack(
+      [x[(identities == p) & (modalities == kind)].mean(0) for p in persons]
+    )
+    for kind in (0, 1)
+  )
+  difference = visible - infrared
+  spread = np.sqrt((_variance(visible) + _variance(infrared)) / 2)
+  spread = max(float(spread), 1e-12)
+  return Gap(
+    offset=float(np.linalg.norm(difference.mean(0))) / spread,
+    rest=float(np.sqrt(_variance(difference))) / spread,
+    persons=len(persons),
+  )
+
+
+def _variance(x: Float[np.ndarray, 'P D']) -> float:
+  """Returns the mean squared distance of rows from their mean."""
+  return float(((x - x.mean(0)) ** 2).sum(axis=1).mean())

@@ -1,0 +1,110 @@
+"""An HTML file that needs no other file and no network.
+
+Pictures are data URLs, and the content security policy allows nothing else.
+"""
+
+import base64
+import html
+import io
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from fedreid_jax import errors
+
+STYLE = """
+:root { color-scheme: light dark; --line: #8a8f98; --back: #f3f4f6;
+  --mark: #0b57a4; }
+@media (prefers-color-scheme: dark) {
+  :root { --back: #26292e; --mark: #8ec5ff; } }
+* { box-sizing: border-box; }
+body { font: 1rem/1.45 system-ui, sans-serif; margin: 0 auto; padding: 1rem;
+  max-width: 100rem; }
+h1 { font-size: 1.5rem; margin: 0 0 .5rem; }
+h2 { font-size: 1.125rem; margin: 0 0 .75rem; overflow-wrap: anywhere; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem .75rem;
+  margin: 0 0 1rem; font-size: .9rem; }
+dt { font-weight: 600; }
+dd { margin: 0; overflow-wrap: anywhere; }
+nav ol { margin: 0 0 1rem; padding-left: 2rem; }
+nav a { color: var(--mark); overflow-wrap: anywhere; }
+section { border-top: 1px solid var(--line); padding: 1rem 0; }
+"""
+
+
+def document(title: str, body: str, style: str = '') -> str:
+  """Returns a page.
+
+  Args:
+    title: of the page, also its first heading.
+    body: HTML below the heading.
+    style: CSS after `STYLE`.
+  """
+  return (
+    '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+    '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+    '<meta http-equiv="Content-Security-Policy" content="default-src '
+    "'none'; img-src data:; style-src 'unsafe-inline'\">\n"
+    f'<title>{text(title)}</title>\n<style>{STYLE}{style}</style>\n</head>\n'
+    f'<body>\n<main>\n<h1>{text(title)}</h1>\n{body}\n</main>\n</body>\n'
+    '</html>\n'
+  )
+
+
+def text(value: Any) -> str:
+  """Returns a value as text of a page, on one line."""
+  return html.escape(errors.printable(str(value)))
+
+
+def text_block(lines: str) -> str:
+  """Returns lines of text as they are."""
+  shown = '\n'.join(errors.printable(line) for line in lines.split('\n'))
+  return f'<pre tabindex="0">{html.escape(shown)}</pre>\n'
+
+
+def facts(pairs: Iterable[tuple[str, Any]]) -> str:
+  """Returns a list of names and values."""
+  rows = ''.join(
+    f'<dt>{text(name)}</dt><dd>{text(value)}</dd>' for name, value in pairs
+  )
+  return f'<dl>{rows}</dl>\n'
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+  """Returns a table that scrolls where it is wider than the page."""
+  first = ''.join(f'<th scope="col">{text(name)}</th>' for name in header)
+  others = ''.join(
+    f'<tr>{"".join(f"<td>{text(cell)}</td>" for cell in row)}</tr>\n'
+    for row in rows
+  )
+  return (
+    '<div class="wide" tabindex="0"><table>\n'
+    f'<thead><tr>{first}</tr></thead>\n<tbody>\n{others}</tbody>\n</table></div>\n'
+  )
+
+
+def figure(drawn: Any, alt: str, minimum: int = 0) -> str:
+  """Returns a Matplotlib figure as a picture.
+
+  Args:
+    drawn: the figure.
+    alt: what it shows, in words.
+    minimum: width in pixels below which the page scrolls to it.
+  """
+  stream = io.BytesIO()
+  drawn.savefig(stream, format='png', dpi=130)
+  code = base64.b64encode(stream.getvalue()).decode()
+  width = int(drawn.get_size_inches()[0] * 96)
+  style = f'width:{width}px;min-width:{min(minimum, width)}px'
+  return (
+    '<div class="wide" tabindex="0">'
+    f'<img src="data:image/png;base64,{code}" alt="{text(alt)}" '
+    f'style="{style}"></div>\n'
+  )
+
+
+def section(anchor: str, title: str, content: str) -> str:
+  """Returns a section with a heading that can be linked to."""
+  return (
+    f'<section aria-labelledby="{anchor}">\n'
+    f'<h2 id="{anchor}">{text(title)}</h2>\n{content}</section>\n'
+  )

@@ -1,0 +1,248 @@
+"""A report on runs as one HTML file with its pictures in it."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedreid_jax.evaluation import intervals
+from fedreid_jax.figures import (
+  cmc,
+  curves,
+  distances,
+  html_page,
+  losses,
+  ranked,
+)
+from fedreid_jax.training import recorded
+from fedreid_jax.training.loaded_run import LoadedRun
+
+SHOWN = 4  # best and worst queries of a target
+ALTS = 'The numbers are in the table of results.'
+STYLE = """
+table { border-collapse: collapse; font-size: .85rem; margin: 0 0 1rem; }
+th, td { border-bottom: 1px solid var(--line); padding: .25rem .6rem;
+  text-align: right; white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; }
+.wide { overflow-x: auto; margin: 0 0 1rem; }
+img { max-width: 100%; height: auto; background: white; }
+pre { overflow-x: auto; background: var(--back); padding: .75rem;
+  font-size: .8rem; }
+summary { cursor: pointer; font-weight: 600; }
+p { margin: 0 0 .75rem; max-width: 60rem; }
+"""
+
+
+class Labelled(NamedTuple):
+  """Runs of one configuration that differ in their seeds.
+
+  Attributes:
+    label: for users.
+    runs: what they have written; at least one.
+    changed: fields of their configuration that differ from the defaults.
+    load: returns the model and the images of the first of them.
+  """
+
+  label: str
+  runs: Sequence[recorded.Recorded]
+  changed: Mapping[str, Any]
+  load: Callable[[], LoadedRun]
+
+
+def page(found: Sequence[Labelled]) -> str:
+  """Returns the HTML of a report.
+
+  Args:
+    found: runs by label.
+
+  Raises:
+    ConfigError: without Matplotlib.
+  """
+  loaded = [(one.label, one.load()) for one in found]
+  sections = [
+    ('run', 'What was run', _summary(found)),
+    ('results', 'Results', _results(found)),
+    ('learning', 'Learning curves', _learning(found)),
+    ('ranks', 'Match curves and distances', _ranks(loaded)),
+    ('lists', 'Best and worst queries', _lists(found, loaded)),
+    ('sent', 'Bytes sent', _sent(found)),
+    ('clients', 'Clients', _clients(found)),
+    ('configuration', 'Configuration', _configuration(found)),
+  ]
+  links = ''.join(
+    f'<li><a href="#{anchor}">{title}</a></li>' for anchor, title, _ in sections
+  )
+  body = f'<nav aria-label="Sections"><ol>{links}</ol></nav>\n' + '\n'.join(
+    html_page.section(*one) for one in sections
+  )
+  title = 'Report: ' + ', '.join(one.label for one in found)
+  return html_page.document(title, body, STYLE)
+
+
+def _summary(found: Sequence[Labelled]) -> str:
+  parts = []
+  for one in found:
+    first = one.runs[0]
+    about, results = first.described, first.results
+    versions = about.get('versions', {})
+    parts.append(
+      html_page.facts(
+        [
+          ('label', one.label),
+          ('method', results['method']),
+          ('seeds', ', '.join(str(run.config.seed) for run in one.runs)),
+          ('rounds', f'{results["rounds"]} of {first.config.rounds}'),
+          ('command', ' '.join(about.get('command', []))),
+          ('commit', about.get('commit') or 'unknown'),
+          ('data digest', about.get('data_digest', '')[:16]),
+          ('devices', ', '.join(about.get('devices', []))),
+          ('versions', ', '.join(f'{k} {v}' for k, v in versions.items())),
+          ('seconds', _mean([r.results['seconds']['total'] for r in one.runs])),
+          ('work directories', ', '.join(str(r.folder) for r in one.runs)),
+        ]
+      )
+    )
+  return '\n'.join(parts)
+
+
+def _mean(values: Sequence[float], digits: int = 1) -> str:
+  """Returns a mean, with the sample standard deviation of several values."""
+  mean = f'{np.mean(values):.{digits}f}'
+  if len(values) == 1:
+    return mean
+  return f'{mean} ± {np.std(values, ddof=1):.{digits}f}'
+
+
+def _results(found: Sequence[Labelled]) -> str:
+  names = found[0].runs[0].results['summary'][0]['metrics']
+  metrics = sorted(filter(lambda n: not n.endswith('_std'), names), key=_order)
+  rows = []
+  for one in found:
+    for entry in one.runs[0].results['summary']:
+      key = entry['target'], entry['model'], entry['kind']
+      same = [
+        other['metrics']
+        for run in one.runs
+        for other in run.results['summary']
+        if (other['target'], other['model'], other['kind']) == key
+      ]
+      kind = entry['kind'].replace('_', ' ')
+      if entry.get('chosen_on'):
+        kind += f', on {entry["chosen_on"]}'
+      rows.append(
+        [one.label, entry['target'], entry['model'], kind, len(same)]
+        + [_mean([m[name] for m in same]) for name in metrics]
+        + [_interval(one, entry)]
+      )
+  note = (
+    '<p>Percent; ± is the sample standard deviation over seeds. The last '
+    'column is the 95 % interval of the mAP of the last round over queries '
+    '(bootstrap). Rounds that were chosen on targets favour these targets.'
+    '</p>\n'
+  )
+  header = ['run', 'target', 'model', 'round', 'seeds', *metrics, 'interval']
+  return note + html_page.table(header, rows)
+
+
+def _order(metric: str) -> tuple[str, int]:
+  """Returns a key with which rank-5 comes before rank-10."""
+  word = metric.rstrip('0123456789')
+  return word, int(metric[len(word) :] or 0)
+
+
+def _interval(one: Labelled, entry: dict[str, Any]) -> str:
+  name = f'{entry["model"]}/{entry["target"]}/0'
+  values = [run.precision[name] for run in one.runs if name in run.precision]
+  alike = len({len(value) for value in values}) == 1
+  if entry['kind'] != 'last' or not alike or np.isnan(values).all():
+    return ''
+  low, high = (100 * x for x in intervals.of_queries(values))
+  return f'{low:.1f} to {high:.1f}'
+
+
+def _learning(found: Sequence[Labelled]) -> str:
+  tests = [(one.label, run.results) for one in found for run in one.runs]
+  parts = []
+  if any(results['evaluation'] for _, results in tests):
+    drawn = curves.draw(tests)
+    parts.append(html_page.figure(drawn, f'Metrics by round. {ALTS}', 480))
+  trained = [(one.label, [run.rounds for run in one.runs]) for one in found]
+  if all(runs[0] for _, runs in trained):
+    drawn = losses.draw(trained)
+    words = 'Training loss by round: the mean and every client.'
+    parts.append(html_page.figure(drawn, words, 480))
+  return ''.join(parts)
+
+
+def _ranks(loaded: Sequence[tuple[str, LoadedRun]]) -> str:
+  first = cmc.draw(loaded)
+  second = distances.draw(loaded)
+  return html_page.figure(
+    first, 'Share of queries with a match among the first 20.', 420
+  ) + html_page.figure(
+    second, 'Distances of images of the same person and of others.', 420
+  )
+
+
+def _lists(
+  found: Sequence[Labelled], loaded: Sequence[tuple[str, LoadedRun]]
+) -> str:
+  parts = []
+  for one, (label, run) in zip(found, loaded, strict=True):
+    for target in run.federation.targets:
+      values = one.runs[0].precision.get(f'{run.name}/{target.name}/0')
+      if values is None or np.isnan(values).all():
+        continue
+      order = [int(k) for k in np.argsort(values) if not np.isnan(values[k])]
+      for words, places in (
+        ('best', order[::-1][:SHOWN]),
+        ('worst', order[:SHOWN]),
+      ):
+        drawn = ranked.draw(
+          run, f'{label}, {words} queries', target.name, places=places
+        )
+        shown = ', '.join(f'{100 * values[k]:.0f}' for k in places)
+        alt = f'{words} queries of {target.name}, average precision {shown}'
+        parts.append(html_page.figure(drawn, alt, 640))
+  return ''.join(parts) or '<p>No query has a match.</p>\n'
+
+
+def _sent(found: Sequence[Labelled]) -> str:
+  rows = []
+  for one in found:
+    sent = one.runs[0].results['communication']
+    for way in ('up', 'down'):
+      for name in sorted(sent[way]):
+        values = [
+          run.results['communication'][way].get(name, 0) / 1e6
+          for run in one.runs
+        ]
+        rows.append([one.label, way, name, _mean(values, 3)])
+  return html_page.table(['run', 'direction', 'content', 'MB'], rows)
+
+
+def _clients(found: Sequence[Labelled]) -> str:
+  rows, header = [], ['run']
+  for one in found:
+    for client in one.runs[0].described.get('clients', []):
+      others = [name for name in client if name != 'client']
+      header = ['run', 'client', *others]
+      rows.append([one.label, client['client'], *(client[n] for n in others)])
+  return html_page.table(header, rows)
+
+
+def _configuration(found: Sequence[Labelled]) -> str:
+  parts = []
+  for one in found:
+    config = one.runs[0].config
+    lines = [f'{name} = {value!r}' for name, value in one.changed.items()]
+    own = html_page.text_block('\n'.join(lines))
+    full = json.loads(config.to_json_best_effort())
+    every = html_page.text_block(json.dumps(full, indent=2, sort_keys=True))
+    parts.append(
+      f'<p>{html_page.text(one.label)}: fields that differ from their '
+      f'defaults.</p>\n{own}<details><summary>all fields</summary>{every}'
+      '</details>\n'
+    )
+  return ''.join(parts)

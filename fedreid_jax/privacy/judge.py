@@ -1,0 +1,177 @@
+"""Success of an attack: retrieval with reconstructed images as queries.
+
+The model that ranks images, the judge, should differ from the attacked one,
+which takes any images with the right features for the right ones. A judge that
+was trained from the same initial weights has similar features, so that its
+answers are too favourable to the attack.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from fedreid_jax.evaluation import distances as distance_lib
+from fedreid_jax.evaluation import evaluate_ranking
+from fedreid_jax.privacy.attacks import Attempt
+from fedreid_jax.training import loaded_run
+from fedreid_jax.training.loaded_run import LoadedRun
+
+
+class Answers(NamedTuple):
+  """Answers to the question who or where the queries show.
+
+  Attributes:
+    rank1: percent of queries whose nearest real image is right: of the attempts
+      by their names, of the initial 'noise', of 'real' images (one of each
+      intended person, absent if none of them has two), and by 'chance'.
+    nearest: rows of the real images, in order of the distance to each
+      reconstructed one, by attempt. Rows count the images of all clients.
+  """
+
+  rank1: dict[str, float]
+  nearest: dict[str, Int[np.ndarray, 'B M']]
+
+
+class Gallery(NamedTuple):
+  """Real images.
+
+  Attributes:
+    rows: among the images of all clients.
+    features: of the judge.
+    answers: number of the person or of the domain of each.
+  """
+
+  rows: Int[np.ndarray, ' M']
+  features: Float[np.ndarray, 'M D']
+  answers: Int[np.ndarray, ' M']
+
+  def take(self, which: np.ndarray) -> 'Gallery':
+    """Returns some of the images."""
+    return Gallery(*(part[which] for part in self))
+
+
+def judge(
+  attempts: Mapping[str, Attempt], run: LoadedRun, by: LoadedRun
+) -> dict[str, Answers]:
+  """Measures retrieval with reconstructed images as queries.
+
+  Args:
+    attempts: by their names; one of them intends identities.
+    run: the attacked one, whose clients' images are searched.
+    by: run with the judging model.
+
+  Returns:
+    'person', whether the attempt that intends identities finds them among the
+    images of the attacked clients; and with several clients 'domain', whether
+    all attempts find the client among the images of all clients.
+
+  Raises:
+    ConfigError: when the judge has images of another size.
+  """
+  loaded_run.same_images(run, by, '--judge')
+  clients = run.federation.clients
+  features = [by.ranked(c.images(), c.modalities) for c in clients]
+  domains = np.repeat(np.arange(len(clients)), [len(f) for f in features])
+  first = np.cumsum([0, *(c.num_identities for c in clients)])
+  persons = np.concatenate([c.labels for c in clients]) + first[domains]
+  everything = Gallery(
+    np.arange(len(domains)), np.concatenate(features), persons
+  )
+  intended = {
+    name: first[a.clients] + a.labels
+    for name, a in attempts.items()
+    if a.labels is not None
+  }
+  (who,) = intended.values()
+  real = _one_of_each(persons, who)
+  attacked = np.isin(domains, domains[np.isin(persons, who)])
+  found = {
+    'person': _ask(by, attempts, intended, everything.take(attacked), real)
+  }
+  if len(clients) > 1:
+    wanted = {name: a.clients for name, a in attempts.items()}
+    gallery = everything._replace(answers=domains)
+    found['domain'] = _ask(by, attempts, wanted, gallery, real)
+  return found
+
+
+def same_model(one: LoadedRun, other: LoadedRun) -> bool:
+  """Returns whether two runs have equal models."""
+  a, b = one.variables, other.variables
+  return a.keys() == b.keys() and all(
+    np.array_equal(a[name], b[name]) for name in a
+  )
+
+
+def same_initial_weights(one: LoadedRun, other: LoadedRun) -> bool:
+  """Returns whether two runs started from the same weights."""
+  a, b = (
+    c.start_from or c.model.pretrained or (c.model.name, c.seed)
+    for c in (one.config, other.config)
+  )
+  return a == b
+
+
+def _one_of_each(persons: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+  """Returns the first image of those wanted persons who have another one."""
+  own = [np.flatnonzero(persons == person) for person in wanted]
+  return np.asarray([rows[0] for rows in own if len(rows) > 1], int)
+
+
+def _ask(
+  by: LoadedRun,
+  attempts: Mapping[str, Attempt],
+  wanted: Mapping[str, np.ndarray],
+  gallery: Gallery,
+  real: np.ndarray,
+) -> Answers:
+  """Answers one question.
+
+  Args:
+    by: run with the judging model.
+    attempts: by their names.
+    wanted: right answers of the attempts that are asked.
+    gallery: real images.
+    real: rows of the real images that are queries, too, for the others.
+  """
+  rank1, nearest = {}, {}
+  for name, right in wanted.items():
+    queries = by.ranked(attempts[name].images.photos)
+    rank1[name], distance = _retrieve(by, queries, right, gallery)
+    order = np.argsort(distance, axis=1, kind='stable')
+    nearest[name] = gallery.rows[order]
+  name, right = list(wanted.items())[-1]
+  noise = by.ranked(attempts[name].images.noise)
+  rank1['noise'] = _retrieve(by, noise, right, gallery)[0]
+  if len(real):
+    asked = np.isin(gallery.rows, real)
+    queries, others = gallery.take(asked), gallery.take(~asked)
+    rank1['real'] = _retrieve(by, queries.features, queries.answers, others)[0]
+  shares = [np.mean(gallery.answers == one) for one in right]
+  rank1['chance'] = 100.0 * float(np.mean(shares))
+  return Answers(rank1, nearest)
+
+
+def _retrieve(
+  by: LoadedRun, queries: np.ndarray, wanted: np.ndarray, gallery: Gallery
+) -> tuple[float, np.ndarray]:
+  """Returns (percent of right nearest images, all distances)."""
+  distance = np.concatenate(
+    list(
+      distance_lib.squared_blocks(
+        queries, gallery.features, by.config.evaluation.metric
+      )
+    )
+  )
+  found = evaluate_ranking(
+    distance,
+    wanted,
+    gallery.answers,
+    np.zeros(len(wanted), int),
+    np.zeros(len(gallery.answers), int),
+    'single_shot',  # drops no camera
+    ranks=(1,),
+  )
+  return float(found['rank1']), distance

@@ -1,0 +1,34 @@
+"""Files that are replaced as a whole, so that a kill leaves the old content."""
+
+import os
+from pathlib import Path
+
+from fedreid_jax import errors
+
+
+def write_text(path: Path, text: str) -> None:
+  """Writes a file atomically."""
+  write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+  """Writes a file atomically."""
+  partial = path.with_name(path.name + '.partial')
+  try:
+    with errors.on_disk(path):
+      partial.write_bytes(content)
+      os.replace(partial, path)
+  finally:
+    partial.unlink(missing_ok=True)
+
+
+def check_writable(path: Path) -> None:
+  """Refuses a file that could not be written at the end.
+
+  Raises:
+    ResourceError: naming the path.
+  """
+  partial = path.with_name(path.name + '.partial')
+  with errors.on_disk(path):
+    partial.touch()
+    partial.unlink()

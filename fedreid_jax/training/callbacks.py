@@ -1,0 +1,161 @@
+"""Callbacks of a run, and the events that they receive.
+
+The console, `metrics.jsonl`, the trackers and the callbacks of a user receive
+the same events. Only the first process of a run calls them.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxtyping import UInt8
+from numpy import ndarray
+
+
+class StopTraining(Exception):  # noqa: N818  It is no error.
+  """Ends a run from a callback, without an error.
+
+  The current round is completed and saved. `train` returns its results so far,
+  and a later call resumes the run after this round.
+
+  >>> import fedreid_jax as fr
+  >>> class Patience(fr.Callback):
+  ...   def on_round(self, event):
+  ...     if event.metrics['loss'] < 100:
+  ...       raise fr.StopTraining
+  >>> config = fr.load_config('fedpav:smoke', rounds=3)
+  >>> results = fr.train(config, 'runs/short', callbacks=[Patience()])
+  >>> results['rounds']
+  1
+  """
+
+
+class Start(NamedTuple):
+  """The start of a run, before its first round.
+
+  Attributes:
+    workdir: of the run.
+    config: its configuration, as in `config.json`.
+    round: completed rounds, of the checkpoint that a resumed run starts from.
+    resumed: whether there is such a checkpoint.
+  """
+
+  workdir: Path
+  config: Mapping[str, Any]
+  round: int
+  resumed: bool
+
+  @property
+  def name(self) -> str:
+    """Name of the run for trackers: its recipe and its seed."""
+    return f'{self.config["name"]}-seed{self.config["seed"]}'
+
+  @property
+  def kept(self) -> int:
+    """The last round whose measurements stay, -1 if no round was saved.
+
+    Later rounds were lost with the process, and are computed again.
+    """
+    return self.round if self.resumed else -1
+
+
+class Round(NamedTuple):
+  """A finished round of training.
+
+  Attributes:
+    round: number of the round, from 1.
+    rounds: number of rounds of the run.
+    metrics: entries of the round in `metrics.jsonl`, such as 'loss'.
+    clients: metrics of every client that took part with a finite update, by
+      its name: means over its steps, and its 'weight' in the aggregation if
+      there is one.
+  """
+
+  round: int
+  rounds: int
+  metrics: Mapping[str, Any]
+  clients: Mapping[str, Mapping[str, float]]
+
+
+class Evaluation(NamedTuple):
+  """An evaluation; that of round 0 is before training.
+
+  Attributes:
+    round: number of completed rounds.
+    entries: one element per target and model, as in `results.json`, such as
+      `{'target': 'mall', 'model': 'global', 'metrics': {'mAP': ...}, ...}`.
+      The clients' own models are named 'client:NAME'.
+    images: ranked lists of some queries, 'TARGET/MODEL' to a picture.
+  """
+
+  round: int
+  entries: tuple[Mapping[str, Any], ...]
+  images: Mapping[str, UInt8[ndarray, 'H W 3']]
+
+
+class Checkpoint(NamedTuple):
+  """A checkpoint that was written completely.
+
+  Attributes:
+    round: number of completed rounds.
+    path: directory of the checkpoint.
+    score: of the evaluation of this round, which selects the best checkpoint;
+      None without an evaluation.
+  """
+
+  round: int
+  path: Path
+  score: float | None
+
+
+class End(NamedTuple):
+  """The end of a run.
+
+  Attributes:
+    round: number of completed rounds.
+    error: exception that ends the run, None after the last round or after
+      `StopTraining`. A signal is a `SystemExit`.
+  """
+
+  round: int
+  error: BaseException | None
+
+
+class Callback:
+  """Functions that a run calls; each does nothing unless it is overridden.
+
+  Events are named tuples of plain values, which are described in
+  `fedreid_jax.training.callbacks`. An exception in a callback ends the run:
+  the round is completed and saved first, and the callback receives `on_end`
+  only. `StopTraining` ends the run without an error.
+
+  >>> import fedreid_jax as fr
+  >>> class Best(fr.Callback):
+  ...   def __init__(self):
+  ...     self.score, self.saved = 0.0, []
+  ...   def on_evaluation(self, event):
+  ...     scores = [entry['metrics']['mAP'] for entry in event.entries]
+  ...     self.score = max(self.score, *scores)
+  ...   def on_checkpoint(self, event):
+  ...     self.saved.append(event.path.name)
+  >>> best = Best()
+  >>> config = fr.load_config('fedpav:smoke', rounds=1)
+  >>> results = fr.train(config, 'runs/watched', callbacks=[best])
+  >>> best.saved, best.score > 0
+  (['0', '1'], True)
+  """
+
+  def on_start(self, event: Start) -> None:
+    """Called before the first round, also of a resumed run."""
+
+  def on_round(self, event: Round) -> None:
+    """Called after the training of each round."""
+
+  def on_evaluation(self, event: Evaluation) -> None:
+    """Called after each evaluation."""
+
+  def on_checkpoint(self, event: Checkpoint) -> None:
+    """Called after each checkpoint."""
+
+  def on_end(self, event: End) -> None:
+    """Called once when the run ends, also after an exception."""

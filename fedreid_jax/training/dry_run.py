@@ -1,0 +1,108 @@
+"""What a run will train, send, need and write, without training it."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from fedreid_jax.config import parsing
+from fedreid_jax.models import flops
+from fedreid_jax.training import budget, build, report, run_files
+from fedreid_jax.training.tracking import trackers
+
+
+def lines(config, workdir: Path) -> Iterator[str]:
+  """Yields the lines that `fedreid train --dry_run` prints.
+
+  Reads or renders the images and compiles the program of a round; writes
+  nothing but these programs, into the cache of JAX.
+
+  Args:
+    config: validated `ConfigDict`.
+    workdir: directory of the run.
+
+  Raises:
+    FedReIDError: as `loop.train` before its first round.
+  """
+  trackers.check(config.track)
+  yield 'configuration, where it differs from the defaults:'
+  for name, value in parsing.changed(config).items():
+    yield f'  {name} = {value!r}'
+  setup = build.build(config)
+  federation = setup.federation
+  yield ''
+  yield f'{len(federation.clients)} clients:'
+  for row in report.clients(federation.clients):
+    numbers = (
+      f'{value} {key}' for key, value in row.items() if key != 'client'
+    )
+    yield f'  {row["client"]}: {", ".join(numbers)}'
+  for target in federation.targets:
+    yield f'test on {target.name}: {len(target.images.identities)} images'
+  server, states = setup.executor.init(setup.variables, setup.pretrained)
+  yield ''
+  yield from _program(config, setup, server, states)
+  yield from _files(config, setup, server, states, workdir)
+
+
+def _program(config, setup: build.Setup, server, states) -> Iterator[str]:
+  """Yields the lines on the network and on the compiled program of a round."""
+  federation = setup.federation
+  columns = max(c.num_identities for c in federation.clients)
+  model = build.network(config, columns, federation.image_shape)
+  cost = flops.count(model, federation.image_shape)
+  yield (
+    f'network: {cost.parameters:,} parameters, '
+    f'{cost.multiply_adds / 1e6:.1f} million multiply-adds an image'
+  )
+  yield 'compiling the program of a round'
+  found = setup.executor.forecast(server, states)
+  for way in ('up', 'down'):
+    sent = found.sent[way]
+    parts = ', '.join(f'{_size(n)} {name}' for name, n in sent.items())
+    yield f'a round sends {_size(sum(sent.values()))} {way} ({parts})'
+  # A backward pass costs about two forward passes.
+  work = 6 * cost.multiply_adds * found.images
+  yield (
+    f'a round trains {found.steps} steps of {found.images} images, about '
+    f'{work / 1e9:.3g} billion floating-point operations'
+  )
+  if found.arguments is not None and found.temporary is not None:
+    yield (
+      f'a device needs {_size(found.arguments + found.temporary)} of '
+      f'{_size(budget.device_memory())}: {_size(found.arguments)} images, '
+      f'models and states, {_size(found.temporary)} activations and gradients'
+    )
+
+
+def _files(
+  config, setup: build.Setup, server, states, workdir: Path
+) -> Iterator[str]:
+  """Yields the lines on the memory of the host and on the files."""
+  shape = setup.federation.image_shape
+  tests = sum(len(t.images.identities) for t in setup.federation.targets)
+  trained = sum(c.num_images for c in setup.federation.clients)
+  images = (trained + tests) * math.prod(shape)
+  yield (
+    f'the host needs {_size(images + _bytes(states))} of '
+    f'{_size(budget.host_memory())} for images and states of clients, beside '
+    'its programs'
+  )
+  files = *run_files.WRITTEN[:6], *trackers.written(config.track)
+  yield (
+    f'a run would write {workdir}: {", ".join(files)}, and '
+    f'checkpoints of {_size(_bytes((server, states)))}, of which the last and '
+    'the best are kept'
+  )
+
+
+def _bytes(tree: Any) -> int:
+  leaves = jax.tree.leaves(tree)
+  return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+
+
+def _size(num_bytes: float) -> str:
+  power = min(int(math.log(max(num_bytes, 1), 1000)), 3)
+  return f'{num_bytes / 1000**power:.3g} {("B", "kB", "MB", "GB")[power]}'

@@ -1,0 +1,92 @@
+"""Images of a gallery that are nearest to query images."""
+
+import filecmp
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fedreid_jax.evaluation.index import Gallery
+
+
+class Hit(NamedTuple):
+  """An image of the gallery.
+
+  Attributes:
+    name: its path relative to the folder of the gallery.
+    path: its path.
+    distance: to the query.
+    same: whether it is the file of the query, or has the same bytes.
+  """
+
+  name: str
+  path: Path
+  distance: float
+  same: bool
+
+
+class Answer(NamedTuple):
+  """The images nearest to a query.
+
+  Attributes:
+    query: its file.
+    hits: the nearest first.
+  """
+
+  query: Path
+  hits: list[Hit]
+
+
+def search(
+  gallery: Gallery,
+  root: Path,
+  names: list[str],
+  vectors: np.ndarray,
+  queries: Sequence[Path],
+  k: int,
+  exclude_same_file: bool = False,
+) -> list[Answer]:
+  """Returns the k images nearest to every query, fewer of a smaller gallery.
+
+  Args:
+    gallery: vectors of the images, `[P, D]`, labelled with their rows.
+    root: folder of the images.
+    names: paths of the images relative to it, `P`.
+    vectors: of the queries, float32 `[Q, D]`.
+    queries: files of the queries, `Q`.
+    k: number of images.
+    exclude_same_file: whether to leave out images with the bytes of the query.
+  """
+  wanted = min(k, len(gallery))
+  asked = min(wanted + exclude_same_file, len(gallery))
+
+  def hits(
+    query: Path, rows: np.ndarray, distances: np.ndarray
+  ) -> Iterator[Hit]:
+    for row, distance in zip(rows.tolist(), distances, strict=True):
+      path = root / names[row]
+      same = _same(query, path)
+      if not (same and exclude_same_file):
+        yield Hit(names[row], path, float(distance), same)
+
+  while True:
+    rows, distances, _ = gallery.search(vectors, asked)
+    answers = [
+      Answer(query, [*hits(query, found, near)][:wanted])
+      for query, found, near in zip(queries, rows, distances, strict=True)
+    ]
+    if asked == len(gallery) or all(len(a.hits) == wanted for a in answers):
+      return answers
+    asked = min(2 * asked, len(gallery))  # a query has several copies
+
+
+def _same(query: Path, other: Path) -> bool:
+  """Returns whether two files are one, or have the same bytes."""
+  try:
+    return os.path.samefile(query, other) or filecmp.cmp(
+      query, other, shallow=False
+    )
+  except OSError:  # the images of stored vectors may be gone
+    return query.resolve() == other

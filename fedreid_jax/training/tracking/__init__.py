@@ -1,0 +1,1 @@
+"""Trackers: metrics and images of a run for TensorBoard, MLflow and others."""

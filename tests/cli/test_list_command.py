@@ -1,0 +1,113 @@
+"""`fedreid list`, `--help`, nearest names, and completion in a shell."""
+
+import subprocess
+
+import commands
+import pytest
+
+from fedreid_jax import errors
+from fedreid_jax.cli import completion, program
+from fedreid_jax.cli import list as listing
+from fedreid_jax.config import recipes
+from fedreid_jax.data.datasets import registry
+
+
+def test_every_recipe_and_preset_is_listed():
+  found = listing.recipe_entries()
+  assert [entry.split()[0] for entry in found] == recipes.names()
+  assert all(len(entry.split()) > 2 for entry in found)  # each has its purpose
+  (own,) = (e for e in listing.preset_entries() if e.startswith('dfh:'))
+  lines = own.splitlines()
+  assert lines[0].startswith('dfh:synthetic ') and lines[-1] == '    space=f|b'
+
+
+@pytest.mark.parametrize('kind', listing.KINDS)
+def test_every_kind_has_entries_that_say_something(kind):
+  found = listing.KINDS[kind]()
+  assert len(found) == len(set(found)) > 10
+  assert all(len(entry.split()) > 1 for entry in found)
+
+
+def test_names_are_those_that_commands_take():
+  components = {e.split()[0] for e in listing.component_entries()}
+  assert {'dfh', 'client_clustering', 'fedopt'} <= components
+  names = [e.partition(':')[0] for e in listing.data_set_entries()]
+  assert names == list(registry.DATASETS)
+
+
+def test_a_word_keeps_entries_in_any_case():
+  code, out, err = commands.launch_program('list', 'fields', 'LR_mult')
+  assert (code, err) == (0, '')
+  assert out.split()[0] == 'optim.lr_multipliers' and out.count(' = ') == 1
+
+
+@pytest.mark.parametrize(
+  'words, message',
+  [
+    (('list', 'componets'), 'did you mean components?'),
+    (('list', 'tables', 'xyzzy'), "no tables with 'xyzzy'"),
+    (('lisst',), 'did you mean list?'),
+    (('train', 'dhf:smoke'), 'did you mean dfh?'),
+    (('train', 'dfh:smok'), 'did you mean smoke?'),
+    (('completion', 'fish'), 'one of bash, zsh'),
+  ],
+)
+def test_wrong_names_are_one_line_with_a_remedy(words, message):
+  code, _, err = commands.launch_program(*words)
+  assert code == 2 and len(err.splitlines()) == 1
+  assert message in err
+
+
+def test_nearest_data_set():
+  with pytest.raises(errors.ConfigError, match='did you mean market1501?'):
+    registry.get('market')
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('command', program.COMMANDS)
+def test_help_shows_flags_and_examples(command):
+  code, out, err = commands.launch_program(command, '--help')
+  assert (code, err) == (0, '')
+  assert f'usage: fedreid {command}' in out
+  assert f'fedreid {command}' in out.partition('\n')[2]  # an example
+  assert 'Flags of every command:' in out and '--workdir=VALUE' in out
+  for flag in completion.flags_of(
+    f'fedreid_jax.cli.{command.replace("-", "_")}'
+  ):
+    assert flag.strip('-=') in out
+  assert ('  optim.lr = 0.05' in out) == (command in program.WITH_RECIPE)
+
+
+def completed(script, *words):
+  """Returns what bash offers for the last word."""
+  text = (
+    'source /dev/stdin; shift 0; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); '
+    '_fedreid; printf "%s\\n" "${COMPREPLY[@]}"'
+  )
+  found = subprocess.run(
+    ['bash', '-c', text, 'bash', *words],
+    input=script,
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  assert not found.stderr
+  return found.stdout.split()
+
+
+def test_bash_completes_words():
+  script = completion.script('bash')
+  assert completed(script, 'fedreid', 'vis') == ['visualize']
+  assert completed(script, 'fedreid', 'train', 'fedpav_kd') == [
+    'fedpav_kd',
+    'fedpav_kd_cdw',
+  ]
+  assert completed(script, 'fedreid', 'train', 'dfh', ':', 'smo') == ['smoke']
+  assert completed(script, 'fedreid', 'study', '--cl') == ['--claims=']
+  assert completed(script, 'fedreid', 'train', '--config.optim.lr') == [
+    '--config.optim.lr=',
+    '--config.optim.lr_multipliers=',
+  ]
+  assert completed(script, 'fedreid', 'list', 'da') == ['datasets']
+  assert completed(script, 'fedreid', 'embed', '--sk') == ['--skip_unreadable']
+  assert completion.script('zsh').endswith(script)

@@ -1,0 +1,303 @@
+"""`fedreid embed` and `fedreid search` as a user meets them."""
+
+import json
+import re
+import shlex
+import shutil
+
+import commands
+import numpy as np
+import pytest
+from PIL import Image
+
+import fedreid_jax as fr
+from fedreid_jax.evaluation import evaluator
+
+FIELDS = {
+  'data.targets': ('west',),
+  'data.height': 8,
+  'data.width': 8,
+  'model.features': (4, 8),
+  'augment.pad': 1,
+  'local.batch': 4,
+  'evaluation.batch': 8,
+  'evaluation.metric': 'cosine',
+  'evaluation.flip': True,
+  'execution.devices': 1,
+}
+
+
+@pytest.fixture(scope='module')
+def world(tmp_path_factory):
+  """(work directory, photographs, features of the evaluation by name).
+
+  The run was trained on a folder that is gone; the photographs are those of its
+  target, 'pN/x_0N.png'.
+  """
+  folder = tmp_path_factory.mktemp('world')
+  rng = np.random.default_rng(0)
+  for domain in ('east', 'north', 'west'):
+    for person in range(4):
+      place = folder / 'tree' / domain / f'p{person}'
+      place.mkdir(parents=True)
+      base = rng.integers(0, 256, (8, 8, 3))
+      for camera in range(3):
+        pixels = base + rng.integers(-20, 20, (8, 8, 3))
+        image = Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
+        image.save(place / f'x_{camera:02}.png')
+  fields = FIELDS | {'data.root': str(folder / 'tree')}
+  config = fr.load_config('fedpav:photos', fields, rounds=1)
+  fr.train(config, folder / 'run')
+  ranked = []
+  with pytest.MonkeyPatch.context() as patch:
+    rank = evaluator._ranked
+    patch.setattr(
+      evaluator,
+      '_ranked',
+      lambda *args: ranked.append(args[2]) or rank(*args),
+    )
+    fr.evaluate(folder / 'run')
+  shutil.move(folder / 'tree' / 'west', folder / 'photos')
+  shutil.rmtree(folder / 'tree')
+  return folder / 'run', folder / 'photos', ranked[0]
+
+
+def rows_of(text):
+  """Returns (rank, distance, image) of the lines of a printed table."""
+  found = re.findall(r'\b(\d+) +(-?\d\.\d{4}) +(\S.*?) *$', text, re.MULTILINE)
+  return [(int(rank), float(near), image) for rank, near, image in found]
+
+
+@pytest.mark.slow
+def test_a_folder_is_embedded_and_searched(world, tmp_path):
+  workdir, photos, ranked = world
+  shutil.copytree(photos, tmp_path / 'my photos')
+  (tmp_path / 'my photos/notes.txt').write_text('no image')
+  out = tmp_path / 'vectors.npy'
+  code, text, err = commands.launch(
+    'embed',
+    f'--workdir={workdir}',
+    f'--images={tmp_path / "my photos"}',
+    f'--out={out}',
+  )
+  assert (code, err) == (0, '')
+  assert '12 vectors of 8' in text
+  np.testing.assert_array_equal(np.load(out), ranked)
+  following = shlex.split(text.partition('next: ')[2])
+  assert following[:2] == ['fedreid', 'search']
+  query = photos / 'p2' / 'x_01.png'
+  page = tmp_path / 'found.html'
+  flags = [flag for flag in following[2:] if flag != '--query=IMAGE']
+  code, text, err = commands.launch(
+    'search', *flags, '--query', query, '--k=3', f'--out={page}'
+  )
+  assert (code, err) == (0, '')
+  rows = rows_of(text)
+  assert rows[0] == (1, 0.0, 'p2/x_01.png (same file)')
+  unit = ranked / np.linalg.norm(ranked, axis=1, keepdims=True)
+  expected = 1 - unit @ unit[7]
+  nearest = np.argsort(expected, kind='stable')[:3]
+  assert [image[:11] for _, _, image in rows] == [
+    f'p{k // 3}/x_{k % 3:02}.png' for k in nearest
+  ]
+  np.testing.assert_allclose(
+    [near for _, near, _ in rows], expected[nearest], atol=1e-4
+  )
+  assert 'distance: cosine' in text and 'exact matrix products' in text
+  html = page.read_text()
+  assert html.count('data:image/jpeg;base64,') == 4 and 'p2/x_01.png' in html
+  assert page.as_uri() in text
+
+
+@pytest.mark.slow
+def test_a_folder_is_searched_at_once(world, tmp_path):
+  workdir, photos, _ = world
+  shutil.copytree(photos, tmp_path / 'photos')
+  (tmp_path / 'photos/torn.png').write_bytes(b'\x89PNG')
+  flags = (
+    f'--workdir={workdir}',
+    f'--gallery={tmp_path / "photos"}',
+    f'--out={tmp_path / "found.html"}',
+    *('--k=50', '--exclude_same_file', '--query'),
+    *(photos / 'p0/x_00.png', photos / 'p1'),
+  )
+  code, _, err = commands.launch('search', *flags)
+  assert code == 3 and 'torn.png' in err and '--skip_unreadable' in err
+  assert not (tmp_path / 'found.html').exists()
+  code, text, err = commands.launch('search', *flags, '--skip_unreadable')
+  assert code == 0, err
+  assert err.startswith('note: 1 file of ') and 'torn.png' in err
+  rows = rows_of(text)
+  assert [rank for rank, _, _ in rows] == [*range(1, 12)] * 4
+  assert not [image for _, _, image in rows if 'same file' in image]
+  assert 'fewer images than --k=50' in text
+  assert f'--images={tmp_path / "photos"}' in text
+  assert (tmp_path / 'found.html').read_text().count('<section') == 4
+
+
+@pytest.mark.slow
+def test_vectors_of_another_checkpoint_are_refused(world, tmp_path):
+  workdir, photos, _ = world
+  flags = f'--workdir={workdir}', f'--out={tmp_path / "first.npy"}'
+  code, text, err = commands.launch(
+    'embed', *flags, f'--images={photos}', '--checkpoint=0'
+  )
+  assert code == 0, err
+  assert '--checkpoint=0' in text.partition('next: ')[2]
+  flags = (
+    f'--workdir={workdir}',
+    f'--gallery={tmp_path / "first.npy"}',
+    f'--query={photos / "p0/x_00.png"}',
+    f'--out={tmp_path / "found.html"}',
+  )
+  code, _, err = commands.launch('search', *flags)
+  assert code == 4 and len(err.splitlines()) == 1, err
+  assert 'another model (fedpav, global, round 0' in err
+  code, _, err = commands.launch('search', *flags, '--checkpoint=0')
+  assert (code, err) == (0, '')
+
+
+@pytest.mark.slow
+def test_a_model_of_two_modalities_asks_for_them(tmp_path):
+  fields = {
+    'model.features': (4, 8),
+    'data.identities': 4,
+    'data.target_identities': 4,
+    'data.infrared': 2,
+    'execution.devices': 1,
+  }
+  fr.train(fr.load_config('agw:smoke', fields, rounds=1), tmp_path / 'run')
+  (tmp_path / 'photos').mkdir()
+  rng = np.random.default_rng(0)
+  for number in range(3):
+    pixels = rng.integers(0, 256, (32, 16, 3), np.uint8)
+    Image.fromarray(pixels).save(tmp_path / f'photos/{number}.png')
+  embed = (
+    f'--workdir={tmp_path / "run"}',
+    f'--images={tmp_path / "photos"}',
+    f'--out={tmp_path / "v.npy"}',
+  )
+  code, _, err = commands.launch('embed', *embed)
+  assert code == 2 and 'give --modality=visible|infrared' in err
+  code, text, err = commands.launch('embed', *embed, '--modality=visible')
+  assert (code, err) == (0, '')
+  assert '--query_modality=MODALITY' in text
+  assert json.loads((tmp_path / 'v.json').read_text())['modality'] == 0
+  search = (
+    f'--workdir={tmp_path / "run"}',
+    f'--gallery={tmp_path / "v.npy"}',
+    f'--query={tmp_path / "photos/1.png"}',
+    f'--out={tmp_path / "found.html"}',
+  )
+  code, _, err = commands.launch('search', *search)
+  assert code == 2 and 'give --query_modality=' in err
+  code, _, err = commands.launch(
+    'search', *search, '--query_modality=infrared', '--modality=infrared'
+  )
+  assert code == 2 and 'the vectors are of visible' in err
+  near = {}
+  for kind in ('visible', 'infrared'):
+    code, text, err = commands.launch(
+      'search', *search, f'--query_modality={kind}'
+    )
+    assert (code, err) == (0, '')
+    near[kind] = {image[:5]: value for _, value, image in rows_of(text)}
+  assert near['visible']['1.png'] < 0.01 < near['infrared']['1.png']
+
+
+def refused(tmp_path, door, flags):
+  """Returns (exit code, line) of a command that may write nothing."""
+  places = {'dir': tmp_path, 'none': tmp_path / 'none', 'run': tmp_path / 'run'}
+  for name in ('photos', 'empty', 'run'):
+    places[name] = tmp_path / name
+    places[name].mkdir()
+  places['photo'] = tmp_path / 'photos' / 'a.png'
+  Image.new('RGB', (4, 8)).save(places['photo'])
+  given = [flag.format(**places) for flag in flags]
+  if not any(flag.startswith('--out') for flag in given):
+    name = {'embed': 'v.npy', 'search': 's.html'}[door]
+    given.append(f'--out={tmp_path / name}')
+  before = sorted(tmp_path.rglob('*'))
+  status, _, err = commands.launch(door, *given)
+  lines = err.strip().splitlines()
+  assert len(lines) == 1, err
+  assert sorted(tmp_path.rglob('*')) == before
+  return status, lines[0]
+
+
+@pytest.mark.parametrize(
+  'door, flags, code, message',
+  [
+    ('embed', ['--workdir={run}'], 2, 'give --images'),
+    (
+      'search',
+      ['--workdir={run}', '--gallery={empty}', '--query={photo}'],
+      3,
+      'no images',
+    ),
+  ],
+)
+def test_one_line_and_a_code(tmp_path, door, flags, code, message):
+  status, line = refused(tmp_path, door, flags)
+  assert status == code, line
+  assert line.startswith(f'error[{code}]: ') and message in line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'door, flags, code, message',
+  [
+    ('embed', ['--images={photos}'], 2, 'give the --workdir'),
+    ('embed', ['--workdir={run}', '--images={none}'], 3, 'does not exist'),
+    ('embed', ['--workdir={run}', '--images={empty}'], 3, 'no images'),
+    ('embed', ['--workdir={run}', '--images={photos}'], 4, 'config.json'),
+    (
+      'embed',
+      ['--workdir={run}', '--images={photos}', '--out={none}/v.npy'],
+      6,
+      'cannot be written',
+    ),
+    ('search', ['--workdir={run}', '--query={photo}'], 2, 'give --gallery'),
+    ('search', ['--workdir={run}', '--gallery={photos}'], 2, 'give --query'),
+    (
+      'search',
+      ['--workdir={run}', '--gallery={none}', '--query={photo}'],
+      3,
+      'does not exist',
+    ),
+    (
+      'search',
+      ['--workdir={run}', '--gallery={photos}', '--query={none}'],
+      3,
+      'no such file',
+    ),
+    (
+      'search',
+      ['--workdir={run}', '--gallery={dir}/no.npy', '--query={photo}'],
+      3,
+      'no such file',
+    ),
+    (
+      'search',
+      ['--workdir={run}', '--gallery={photos}', '--query={photo}', '--k=0'],
+      2,
+      '--k=0',
+    ),
+    (
+      'search',
+      ['--workdir={run}', '--gallery={photos}', '--backend=x', '--query=y'],
+      2,
+      'unknown backend',
+    ),
+    (
+      'search',
+      [*('--workdir={run}', '--gallery={photos}', '--query=y'), '--out=v.npy'],
+      2,
+      '.html',
+    ),
+  ],
+)
+def test_more_lines_and_codes(tmp_path, door, flags, code, message):
+  status, line = refused(tmp_path, door, flags)
+  assert status == code, line
+  assert line.startswith(f'error[{code}]: ') and message in line

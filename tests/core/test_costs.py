@@ -1,0 +1,27 @@
+"""Forecast costs of a round against the round itself."""
+
+import pytest
+import toy
+
+from fedreid_jax import algorithms
+from fedreid_jax.core import compose
+
+
+@pytest.mark.parametrize(
+  'budget', [0, pytest.param(2000, marks=pytest.mark.slow)]
+)
+def test_a_round_costs_what_was_forecast(config, clients, budget):
+  """Statistics of DFH go up and down beside the model."""
+  config.components = ('fedpav', 'dfh')
+  config.execution.image_budget_mb = budget / 1e6
+  executor, variables, _ = toy.make_executor(
+    config, clients, compose.load(config.components, {}, algorithms)
+  )
+  server, states = executor.init(variables)
+  server, _ = executor.prepare(server, states)
+  found = executor.forecast(server, states)
+  _, log = executor.round(server, states, 0)
+  assert found.sent == {'up': log['up'], 'down': log['down']}
+  assert found.sent['up'].keys() == {'model', 'dfh'}
+  assert found.images == log['images'] > found.steps > 3
+  assert found.temporary and found.arguments and found.temporary > 1000

@@ -1,0 +1,140 @@
+"""Embeddings of untrained networks, as `exchange.embedding.load` makes them."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+import toy
+
+from fedreid_jax.core import placement
+from fedreid_jax.data import augment
+from fedreid_jax.evaluation import features
+from fedreid_jax.exchange import embedding
+from fedreid_jax.models import functional, networks
+
+SHAPE = (32, 16, 3)
+MEAN, STD = (0.5, 0.4, 0.3), (0.25, 0.2, 0.3)
+TINY = {'width': 1 / 16, 'last_stride': 1}
+# Fields of every kind of network; those of `SPECIFIC` depend on the modality.
+NETWORKS = {
+  'convnet': {},
+  'convnet, mapping': {'pool': 'flatten', 'neck': 'mapping', 'bottleneck': 8},
+  'convnet, snr': {'variant': 'snr'},
+  'resnet18': {'name': 'resnet18', 'neck': 'bnneck'},
+  'resnet50, gem': {'name': 'resnet50', 'pool': 'gem', 'neck': 'bn'},
+  'resnet32': {'name': 'resnet32', 'features': (4, 4, 8)},
+}
+SPECIFIC = {
+  'agw': {'variant': 'agw', 'modality_specific_stages': 1, 'pool': 'gem'},
+  'deen': {'variant': 'deen', 'modality_specific_stages': 1, 'gain': 0.3},
+  'dns': {'variant': 'dns', 'modality_specific_stages': 3, 'pool': 'gem'},
+  'lba': {'variant': 'lba', 'modality_specific_stages': 1, 'pool': 'gem'},
+}
+QUICK = ('convnet', 'convnet, mapping', 'resnet18')
+every_network = pytest.mark.parametrize(
+  'name',
+  [
+    pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+    for name in (*NETWORKS, *SPECIFIC)
+  ],
+)
+
+
+def make(
+  shape: tuple[int, int, int] = SHAPE,
+  flip: bool = False,
+  feature: str = 'embedding',
+  gain: float = 1.0,
+  **model,
+) -> embedding.Embedding:
+  """Returns an embedding with random weights and running statistics.
+
+  Args:
+    shape: of an image.
+    flip: `evaluation.flip`.
+    feature: `evaluation.feature`.
+    gain: factor of the kernels.
+    **model: fields of `model`.
+  """
+  config = toy.toy_config()
+  config.data.height, config.data.width, _ = shape
+  config.data.mean, config.data.std = MEAN, STD
+  config.evaluation.flip, config.evaluation.feature = flip, feature
+  for name, value in model.items():
+    config.model[name] = value
+  plain, portable = (
+    functional.wrap(networks.build(config.model, 3), shape, portable)
+    for portable in (False, True)
+  )
+  shapes = jax.eval_shape(plain.init, jax.random.key(0))
+  variables = random_variables(shapes, gain)
+  view = augment.make(config.augment, MEAN, STD).test
+  ranked = {'flip': flip, 'feature': feature}
+  function = features.make_embedding(portable, view, **ranked)
+  extract = features.make_extractor(
+    plain, view, placement.make_mesh(1), batch=3, **ranked
+  )
+  return embedding.Embedding(
+    config,
+    2,
+    'global',
+    config.model.dtype,
+    *embedding.trace(function, variables, shape),
+    functools.partial(extract, variables),
+  )
+
+
+def tiny(name: str, **options) -> embedding.Embedding:
+  """Returns a small network of `NETWORKS` or `SPECIFIC`."""
+  specific = name in SPECIFIC
+  fields = {'name': 'resnet18'} | SPECIFIC[name] if specific else NETWORKS[name]
+  return make(**TINY | fields, **options)
+
+
+def traced_here(name: str):
+  """Returns `(images) -> embedding` as the evaluation traces it here."""
+  config = toy.toy_config()
+  for field, value in (TINY | NETWORKS[name]).items():
+    config.model[field] = value
+  model = functional.wrap(networks.build(config.model, 3), SHAPE)
+  shapes = jax.eval_shape(model.init, jax.random.key(0))
+  view = augment.make(config.augment, MEAN, STD).test
+  function = features.make_embedding(
+    model, view, flip=False, feature='embedding'
+  )
+  return functools.partial(function, random_variables(shapes))
+
+
+def random_variables(shapes, gain=1.0):
+  """Returns random values of all leaves; activations stay near 1."""
+  rng = np.random.default_rng(0)
+  found = {}
+  for name, leaf in shapes.items():
+    values = 0.1 * rng.standard_normal(leaf.shape)
+    kind = name.rpartition('/')[2]
+    if kind == 'kernel':
+      values *= 10 * gain / np.sqrt(np.prod(leaf.shape[:-1]))
+    found[name] = (values + (kind in ('var', 'scale'))).astype(np.float32)
+  return found
+
+
+def pixels(num: int, shape: tuple[int, int, int] = SHAPE) -> np.ndarray:
+  """Returns random images, uint8."""
+  return np.random.default_rng(1).integers(0, 256, (num, *shape), np.uint8)
+
+
+def inputs(found: embedding.Embedding, num: int) -> list[np.ndarray]:
+  """Returns random values of the inputs of an embedding, in order."""
+  shape = found.inputs['images'].shape[1:]
+  values = {
+    'images': pixels(num, shape),
+    'modalities': (np.arange(num) % 2).astype(np.int32),
+  }
+  return [values[name] for name in found.inputs]
+
+
+def expected(found: embedding.Embedding, num: int) -> np.ndarray:
+  """Returns what the evaluation computes for `inputs`."""
+  shape = found.inputs['images'].shape[1:]
+  return found.evaluate(pixels(num, shape), np.arange(num, dtype=np.int32) % 2)
