@@ -1,0 +1,81 @@
+"""Hooks of the documentation site.
+
+A page may have these comments, each on a line of its own:
+
+  <!-- options: NAME -->     the table of the fields of a group or component
+  <!-- deviations: NAME -->  what the docstring of a component says of the paper
+  <!-- readme: NAME -->      a part of README.md between two comments of this name
+
+Formulas become MathML, which browsers draw without a script.
+"""
+
+import ast
+import html
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+from fedreid_jax.config import reference
+
+ROOT = Path(__file__).parents[2]
+COMMENT = re.compile(r'^<!-- (options|deviations|readme): (\w+) -->$', re.M)
+FORMULA = re.compile(
+  r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL
+)
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+  """Replaces the comments of a page."""
+  made = {'options': options, 'deviations': deviations, 'readme': readme}
+  return COMMENT.sub(lambda found: made[found[1]](found[2]), markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+  """Replaces the formulas of a page by MathML."""
+  return FORMULA.sub(_mathml, html)
+
+
+def options(name: str) -> str:
+  """Returns the table of the fields of a group, as docs/options.md has it."""
+  return reference.table(name)
+
+
+def deviations(name: str) -> str:
+  """Returns the sentences on deviations in the docstring of a component.
+
+  Args:
+    name: module of `fedreid_jax/algorithms/`.
+
+  Raises:
+    LookupError: the docstring does not speak of deviations.
+  """
+  path = ROOT / 'fedreid_jax' / 'algorithms' / f'{name}.py'
+  text = ast.get_docstring(ast.parse(path.read_text())) or ''
+  _, begin, rest = text.partition('Deviations from the paper:')
+  if not begin:
+    raise LookupError(f'{path} states no deviations from the paper')
+  text = ' '.join((begin + rest).split())
+  parts = re.split(r'(?=Deviations from (?:the )?released code:)', text)
+  # Formulas in docstrings are plain text, so that nothing in it is Markdown.
+  return '\n\n'.join(re.sub(r'([*_<|\[\]])', r'\\\1', part) for part in parts)
+
+
+def readme(name: str) -> str:
+  """Returns the part of README.md between `<!-- NAME -->` and `<!-- /NAME -->`.
+
+  Raises:
+    LookupError: README.md has no such part.
+  """
+  text = (ROOT / 'README.md').read_text()
+  found = re.search(rf'<!-- {name} -->\n(.*?)<!-- /{name} -->', text, re.DOTALL)
+  if not found:
+    raise LookupError(f'README.md has no part <!-- {name} -->')
+  return found[1].replace('](docs/', '](')
+
+
+def _mathml(found: re.Match[str]) -> str:
+  # Imported here, because the tests of the pages need no package of the site.
+  converter = importlib.import_module('latex2mathml.converter')
+  display = 'block' if found[2] == '[' else 'inline'
+  return converter.convert(html.unescape(found[3]).strip(), display=display)
