@@ -25,7 +25,9 @@ RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
 # The number of the user is that of the first user of most hosts, so that files
 # in mounted folders belong to somebody there.
 RUN useradd --create-home --uid 1000 fedreid && \
-    install -d -o fedreid -g fedreid /work/runs /home/fedreid/.cache
+    install -d -m 1777 /work/runs /cache
+# Compiled programs and rendered images; anybody may write, for --user.
+ENV XDG_CACHE_HOME=/cache
 USER 1000
 WORKDIR /work
 ENTRYPOINT ["fedreid"]

@@ -5,6 +5,7 @@ A page may have these comments, each on a line of its own:
   <!-- options: NAME -->     the table of the fields of a group or component
   <!-- deviations: NAME -->  what the docstring of a component says of the paper
   <!-- readme: NAME -->      a part of README.md between two comments of this name
+  <!-- api: NAME -->         an entry for each name in `__all__` of a package
 
 Formulas become MathML, which browsers draw without a script.
 """
@@ -19,7 +20,9 @@ from typing import Any
 from fedreid_jax.config import reference
 
 ROOT = Path(__file__).parents[2]
-COMMENT = re.compile(r'^<!-- (options|deviations|readme): (\w+) -->$', re.M)
+COMMENT = re.compile(r'^<!-- (options|deviations|readme|api): (\w+) -->$', re.M)
+# Formulas in docstrings are plain text and not Markdown, but code is code.
+SPECIAL = re.compile(r'`[^`]*`|[*_<|\[\]]')
 FORMULA = re.compile(
   r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL
 )
@@ -27,13 +30,18 @@ FORMULA = re.compile(
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
   """Replaces the comments of a page."""
-  made = {'options': options, 'deviations': deviations, 'readme': readme}
+  made = {
+    'options': options,
+    'deviations': deviations,
+    'readme': readme,
+    'api': api,
+  }
   return COMMENT.sub(lambda found: made[found[1]](found[2]), markdown)
 
 
-def on_page_content(html: str, **_: Any) -> str:
+def on_page_content(content: str, **_: Any) -> str:
   """Replaces the formulas of a page by MathML."""
-  return FORMULA.sub(_mathml, html)
+  return FORMULA.sub(_mathml, content)
 
 
 def options(name: str) -> str:
@@ -52,13 +60,12 @@ def deviations(name: str) -> str:
   """
   path = ROOT / 'fedreid_jax' / 'algorithms' / f'{name}.py'
   text = ast.get_docstring(ast.parse(path.read_text())) or ''
-  _, begin, rest = text.partition('Deviations from the paper:')
+  _, begin, rest = text.partition('Deviations from the paper')
   if not begin:
     raise LookupError(f'{path} states no deviations from the paper')
   text = ' '.join((begin + rest).split())
   parts = re.split(r'(?=Deviations from (?:the )?released code:)', text)
-  # Formulas in docstrings are plain text, so that nothing in it is Markdown.
-  return '\n\n'.join(re.sub(r'([*_<|\[\]])', r'\\\1', part) for part in parts)
+  return '\n\n'.join(SPECIAL.sub(_escaped, part.strip()) for part in parts)
 
 
 def readme(name: str) -> str:
@@ -74,8 +81,22 @@ def readme(name: str) -> str:
   return found[1].replace('](docs/', '](')
 
 
+def api(name: str) -> str:
+  """Returns entries for mkdocstrings, one for each name in `__all__`."""
+  package = importlib.import_module(name)
+  return '\n\n'.join(f'::: {name}.{one}' for one in package.__all__)
+
+
+def _escaped(found: re.Match[str]) -> str:
+  return found[0] if found[0].startswith('`') else f'\\{found[0]}'
+
+
 def _mathml(found: re.Match[str]) -> str:
   # Imported here, because the tests of the pages need no package of the site.
   converter = importlib.import_module('latex2mathml.converter')
-  display = 'block' if found[2] == '[' else 'inline'
-  return converter.convert(html.unescape(found[3]).strip(), display=display)
+  text = html.unescape(found[3]).strip()
+  if found[2] == '(':
+    return converter.convert(text)
+  # Browsers let an element around a formula scroll, but not the formula.
+  math = converter.convert(text, display='block')
+  return f'<div class="formula">{math}</div>'
