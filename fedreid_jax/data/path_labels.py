@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedreid_jax.data import folder_layout
+from fedreid_jax.data import folder_layout, names
 
 
 class Label(NamedTuple):
@@ -18,11 +18,16 @@ class Label(NamedTuple):
   camera: str
 
 
+class _Patterns(NamedTuple):
+  identity_pattern: str
+  camera_pattern: str
+
+
 def read(root: Path, config: Any) -> dict[str, Label]:
   """Returns the labels of images by their paths relative to a folder.
 
-  They are those that a training on the folder would use. Images that it would
-  leave out have no label.
+  They are those that a training on the folder would use, with cameras where
+  names have them. Images that it would leave out have no label.
 
   Args:
     root: the folder, absolute.
@@ -31,7 +36,11 @@ def read(root: Path, config: Any) -> dict[str, Label]:
   Raises:
     DataError: for a folder of no known layout.
   """
-  layout = folder_layout.find(root, config, needs_cameras=False)
+  pattern = config.camera_pattern
+  if pattern in ('', names.NUMBER):  # nobody has chosen it for these names
+    pattern = names.AUTO
+  patterns = _Patterns(config.identity_pattern, pattern)
+  layout = folder_layout.find(root, patterns, needs_cameras=False)
   found: dict[str, Label] = {}
   for domain in layout.domains:
     listing = layout.read(domain)

@@ -86,7 +86,7 @@ async function send(file) {
   running.abort();
   const own = running = new AbortController();
   if (file.size > limit) {
-    say('', `The file is larger than ${limit / 2 ** 20} MiB.`);
+    say('', `${file.name}: The file is larger than ${limit / 2 ** 20} MiB.`);
     return;
   }
   say(`Searching for ${file.name} …`);
@@ -127,6 +127,10 @@ document.addEventListener('drop', (event) => {
   event.preventDefault();
   form.classList.remove('over');
   const files = event.dataTransfer.files;
-  if (files.length === 1) send(files[0]);
-  else say('', 'Drop one image file.');
+  if (files.length !== 1) {
+    say('', 'Drop one image file.');
+    return;
+  }
+  input.files = files;  // shows its name
+  send(files[0]);
 });
