@@ -84,10 +84,12 @@ def _labels(model: 'Snapshot', folder: 'Folder') -> dict[str, 'Label']:
 
   try:
     return path_labels.read(folder.root, model.config.data)
-  except (errors.FedReIDError, OSError) as error:
-    why = error.what if isinstance(error, errors.FedReIDError) else error
-    print(errors.printable(f'note: no identities in the names: {why}'))
-    return {}
+  except errors.FedReIDError as error:
+    why = error.what
+  except OSError as error:
+    why = error.strerror or str(error)
+  print(errors.printable(f'note: identities are not known: {why}'))
+  return {}
 
 
 def _failed(error: Exception) -> str:
