@@ -295,9 +295,7 @@ class Executor:
 
   def _traced(
     self, server: types.ServerState, states: types.ClientState
-  ) -> tuple[
-    dict[str, jax.stages.Traced], types.ClientTask, round_log.Bytes
-  ]:
+  ) -> tuple[dict[str, jax.stages.Traced], types.ClientTask, round_log.Bytes]:
     """Returns (programs of round 0, its tasks, its bytes)."""
     drawn = self._sample_cohort(0)
     lanes, tasks = self._tasks(drawn, server.groups, 0)

@@ -14,7 +14,7 @@ SMALL = ','.join(
   )
 )
 FAST = ('dfh',)
-# The kernel gradient that autodiff writes, which `models.conv` replaces on CPUs.
+# The kernel gradient of autodiff, which `models.conv` replaces on CPUs.
 AUTODIFF = '[f, 0, 1, b]x[i, 0, 1, o]'
 SHARDING = {'Sharding', 'SPMDFullToShardShape', 'SPMDShardToFullShape'}
 
