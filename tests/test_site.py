@@ -7,6 +7,7 @@ import importlib.util
 import json
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -134,13 +135,21 @@ def test_the_api_has_every_public_name():
 
 def test_formulas_become_mathml():
   pytest.importorskip('latex2mathml', reason='pip install .[docs]')
+  page = SimpleNamespace(file=SimpleNamespace(src_uri='concepts.md'))
   made = pages.on_page_content(
     '<p><span class="arithmatex">\\(a &lt; b\\)</span></p>'
-    '<div class="arithmatex">\\[\\sum_k w_k\\]</div>'
+    '<div class="arithmatex">\\[\\sum_k w_k\\]</div>',
+    page,
   )
   assert made.count('<math') == 2 and 'arithmatex' not in made
   assert '&lt;' in made or '&#x0003C;' in made
-  assert '<div class="formula">' in made
+  assert made.count('<div class="formula">') == 1
+  page.file.src_uri = 'notebooks/a.ipynb'
+  made = pages.on_page_content(
+    '<p>of $a_k$:</p><p>$$\\sum_k w_k$$</p><pre>echo $HOME $PWD</pre>', page
+  )
+  assert made.count('<math') == 2 and made.count('<div class="formula">') == 1
+  assert made.endswith('<pre>echo $HOME $PWD</pre>')
 
 
 @pytest.mark.parametrize('path', NOTEBOOKS, ids=lambda path: path.stem)

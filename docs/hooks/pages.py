@@ -26,6 +26,9 @@ SPECIAL = re.compile(r'`[^`]*`|[*_<|\[\]]')
 FORMULA = re.compile(
   r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL
 )
+# Markdown of notebooks is converted without arithmatex.
+PARAGRAPH = re.compile(r'<p>.*?</p>', re.DOTALL)
+DOLLARS = re.compile(r'\$\$(.+?)\$\$|\$(.+?)\$', re.DOTALL)
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
@@ -39,9 +42,13 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
   return COMMENT.sub(lambda found: made[found[1]](found[2]), markdown)
 
 
-def on_page_content(content: str, **_: Any) -> str:
+def on_page_content(content: str, page: Any, **_: Any) -> str:
   """Replaces the formulas of a page by MathML."""
-  return FORMULA.sub(_mathml, content)
+  if page.file.src_uri.endswith('.ipynb'):
+    return PARAGRAPH.sub(lambda text: DOLLARS.sub(_dollars, text[0]), content)
+  return FORMULA.sub(
+    lambda found: _mathml(found[3], block=found[2] == '['), content
+  )
 
 
 def options(name: str) -> str:
@@ -91,11 +98,15 @@ def _escaped(found: re.Match[str]) -> str:
   return found[0] if found[0].startswith('`') else f'\\{found[0]}'
 
 
-def _mathml(found: re.Match[str]) -> str:
+def _dollars(found: re.Match[str]) -> str:
+  return _mathml(found[1] or found[2], block=bool(found[1]))
+
+
+def _mathml(formula: str, block: bool) -> str:
   # Imported here, because the tests of the pages need no package of the site.
   converter = importlib.import_module('latex2mathml.converter')
-  text = html.unescape(found[3]).strip()
-  if found[2] == '(':
+  text = html.unescape(formula).strip()
+  if not block:
     return converter.convert(text)
   # Browsers let an element around a formula scroll, but not the formula.
   math = converter.convert(text, display='block')
