@@ -45,8 +45,7 @@ def leaves(tree):
 def test_every_page_is_in_the_navigation_once():
   listed = leaves(yaml.safe_load((ROOT / 'mkdocs.yml').read_text())['nav'])
   files = {
-    str(path.relative_to(DOCS))
-    for path in (*DOCS.rglob('*.md'), *NOTEBOOKS)
+    str(path.relative_to(DOCS)) for path in (*DOCS.rglob('*.md'), *NOTEBOOKS)
   }
   assert sorted(listed) == sorted(files)
 

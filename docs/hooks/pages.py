@@ -4,7 +4,7 @@ A page may have these comments, each on a line of its own:
 
   <!-- options: NAME -->     the table of the fields of a group or component
   <!-- deviations: NAME -->  what the docstring of a component says of the paper
-  <!-- readme: NAME -->      a part of README.md between two comments of this name
+  <!-- readme: NAME -->      a part of README.md between comments of this name
   <!-- api: NAME -->         an entry for each name in `__all__` of a package
 
 Formulas become MathML, which browsers draw without a script.
