@@ -33,7 +33,8 @@ The backbone of `{network}`: {parameters:,} parameters in {size:,} bytes.
 Command: `{command}`.
 
 Data: {images:,} synthetic images of {persons:,} persons, of all domains but
-{target} of world {world_seed} of `{source}`; {height} x {width} pixels, normalised with
+{target} of world {world_seed} of `{source}`;
+{height} x {width} pixels, normalised with
 the mean {mean} and the standard deviation {std};
 {cameras} visible cameras and {infrared} infrared camera a domain.
 Training: cross-entropy, {rounds} rounds of one epoch, version {version}.

@@ -13,10 +13,12 @@ from fedreid_jax.data.synthetic import (
   contact_sheet,
   parameters,
   photographs,
+  worlds,
 )
 
 SIZE = dict(height=16, width=8)  # one size: one compilation for the file
 BATCH = photographs._BATCH
+WORLD = worlds.find('synthetic')
 
 
 def generate(domain=0, identities=3, cameras=2, shots=2, **kwargs):
@@ -30,7 +32,7 @@ def sample(first=0, brightness_correlation=0.0):
   zero = jnp.zeros(BATCH, jnp.int32)
   ids = zero + 1, zero + first + jnp.arange(BATCH), zero, zero
   which = jnp.uint32(0), jnp.int32(0), jnp.float32(brightness_correlation)
-  return photographs._sample_batch(*which, *ids)
+  return photographs._sample_batch(*which, *ids, world=WORLD)
 
 
 @pytest.fixture(scope='module')
@@ -40,7 +42,9 @@ def scenes():
 
 def photograph(scenes, infrared=False):
   scenes = (*scenes[:3], jnp.full(BATCH, infrared))
-  return np.asarray(photographs._photograph_batch(scenes, **SIZE))
+  return np.asarray(
+    photographs._photograph_batch(scenes, view=WORLD.view, **SIZE)
+  )
 
 
 def test_order_shape_and_type():
@@ -221,7 +225,8 @@ def test_invalid_arguments(unchecked, arguments):
 
 def test_contact_sheet_is_a_picture(tmp_path):
   path = tmp_path / 'sheet.png'
-  contact_sheet.write(path, domains=2, identities=2, cameras=2, **SIZE)
+  few = dict(domains=('plaza', 'mall'), identities=2, cameras=2)
+  contact_sheet.write(path, **few, **SIZE)
   with Image.open(path) as sheet:
     assert sheet.format == 'PNG'
     assert sheet.height >= 3 * 16 and sheet.width >= 4 * 8
@@ -232,7 +237,7 @@ def test_contact_sheet_that_cannot_be_written(tmp_path):
   with pytest.raises(errors.ResourceError, match='sheet.png'):
     contact_sheet.write(
       tmp_path / 'missing' / 'sheet.png',
-      domains=1,
+      domains=('plaza',),
       identities=1,
       cameras=1,
       **SIZE,

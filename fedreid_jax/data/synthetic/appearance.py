@@ -197,6 +197,11 @@ def sample_identity(
   )
 
 
+def gain(warmth: Array, green: Number = 1.0) -> Array:
+  """Returns the gain of the channels, `[3]`, in light of a warmth."""
+  return jnp.stack([1 + 0.18 * warmth, jnp.asarray(green), 1 - 0.22 * warmth])
+
+
 def sample_camera(
   key: Array, domain: Domain, modality: Array, *ids: Array | int
 ) -> Camera:
@@ -207,7 +212,7 @@ def sample_camera(
   """
   d = draws(key, 40, CAMERA, *ids, modality)
   cold = domain.warmth + 0.4 * (d[0] - 0.5)
-  gain = jnp.stack([1 + 0.18 * cold, 1 + 0.10 * (d[1] - 0.5), 1 - 0.22 * cold])
+  colour = gain(cold, 1 + 0.10 * (d[1] - 0.5))
   wall = rgb(domain.hue + 0.3 * (d[2] - 0.5), 0.25 * d[3], domain.wall)
   foliage = rgb(0.26 + 0.08 * d[2], 0.35 + 0.3 * d[3], domain.wall)
   wall = jnp.where(domain.scene == 1, foliage, wall)
@@ -223,7 +228,7 @@ def sample_camera(
     horizon=between(d[11], 0.20, 0.55) - 0.6 * domain.elevation,
     scene=domain.scene,
     pitch=between(d[12], 0.10, 0.35),
-    gain=gain,
+    gain=colour,
     mixing=between(d[13], 0.0, 0.20),
     exposure=domain.exposure * between(d[14], 0.85, 1.18),
     gamma=between(d[15], 0.85, 1.15),

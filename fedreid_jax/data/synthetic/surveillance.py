@@ -7,7 +7,7 @@ other streams of the root key.
 import jax.numpy as jnp
 
 from fedreid_jax.core.types import Array
-from fedreid_jax.data.synthetic import parameters, wardrobe
+from fedreid_jax.data.synthetic import appearance, parameters, wardrobe
 from fedreid_jax.data.synthetic.appearance import between, draws, rgb
 from fedreid_jax.data.synthetic.parameters import (
   Camera,
@@ -17,7 +17,8 @@ from fedreid_jax.data.synthetic.parameters import (
 )
 
 DOMAIN, IDENTITY, CAMERA, SHOT = range(4, 8)  # streams beside the first four
-LIKENESS = 0.5  # of the logarithms of what a camera multiplies
+OWN = 0.2  # of the differences between the cameras of a domain
+COMMON = 0.75  # of the differences between domains
 PROPS = 3  # a door or window, a sign, a thing on the ground
 
 
@@ -28,9 +29,9 @@ def domain(key: Array, drawn: Domain, *ids: Array | int) -> Domain:
 
 
 def identity(key: Array, drawn: Identity, *ids: Array | int) -> Identity:
-  """Makes half of the garments plain."""
+  """Makes most garments plain, and prints some."""
   d = draws(key, 2, IDENTITY, *ids)
-  upper = jnp.array([0.50, 0.62, 0.68, 0.76, 0.86])
+  upper = jnp.array([0.42, 0.56, 0.63, 0.72, 0.84])
   lower = jnp.array([0.85, 0.90, 0.95])
   return drawn._replace(
     upper_texture=jnp.searchsorted(upper, d[0]),
@@ -60,6 +61,7 @@ def camera(
     + [panes, sign, thing]
   )
   infrared = jnp.concatenate([drawn.materials[:, 3], 0.1 + 0.7 * d[16:19]])
+  usual = appearance.gain(place.warmth)
   side = jnp.where(d[19] < 0.5, -1.0, 1.0)
   low = jnp.array([[-0.3, 0.10, 0.05, 0.12], [-0.3, 0.02, 0.03, 0.03]])
   high = jnp.array([[0.3, 0.35, 0.15, 0.30], [0.3, 0.35, 0.09, 0.10]])
@@ -70,9 +72,9 @@ def camera(
     light=side * between(d[20], 0.4, 1.0),
     noise=0.6 * drawn.noise,
     # Most garments are black, grey or white, so brightness tells persons apart.
-    gain=drawn.gain**LIKENESS,
-    exposure=drawn.exposure**LIKENESS,
-    gamma=drawn.gamma**LIKENESS,
+    gain=usual**COMMON * (drawn.gain / usual) ** OWN,
+    exposure=place.exposure**COMMON * (drawn.exposure / place.exposure) ** OWN,
+    gamma=drawn.gamma**OWN,
     props=between(d[21:33].reshape(PROPS, 4), low, high),
   )
 
@@ -84,23 +86,23 @@ def shot(key: Array, place: Domain, drawn: Shot, *ids: Array | int) -> Shot:
   too large, or beside the person.
   """
   d = draws(key, 12, SHOT, *ids)
-  box = jnp.searchsorted(jnp.array([0.50, 0.70, 0.78, 0.90]), d[0])
+  box = jnp.searchsorted(jnp.array([0.56, 0.74, 0.81, 0.91]), d[0])
   low = jnp.array(
     [
       (0.90, -0.02, 0.00),  # a good one: scale, top, distance to the side
-      (1.12, -0.03, 0.00),  # without feet
-      (1.06, -0.13, 0.00),  # without the top of the head
-      (0.68, 0.02, 0.00),  # too large
-      (0.92, -0.02, 0.08),  # beside the person
+      (1.08, -0.03, 0.00),  # without feet
+      (1.04, -0.12, 0.00),  # without the top of the head
+      (0.74, 0.02, 0.00),  # too large
+      (0.92, -0.02, 0.07),  # beside the person
     ]
   )[box]
   high = jnp.array(
     [
       (1.04, 0.03, 0.03),
-      (1.38, 0.02, 0.05),
-      (1.20, -0.07, 0.05),
-      (0.82, 0.16, 0.08),
-      (1.10, 0.03, 0.14),
+      (1.28, 0.02, 0.04),
+      (1.16, -0.06, 0.04),
+      (0.86, 0.12, 0.06),
+      (1.08, 0.03, 0.12),
     ]
   )[box]
   scale, top, aside = between(d[1:4], low, high)
@@ -112,6 +114,6 @@ def shot(key: Array, place: Domain, drawn: Shot, *ids: Array | int) -> Shot:
     scale=scale,
     top=top,
     left=jnp.where(d[8] < 0.5, -aside, aside),
-    exposure=between(d[9], 0.92, 1.08),
+    exposure=between(d[9], 0.95, 1.05),
     drift=between(d[10], -0.1, 0.1),
   )

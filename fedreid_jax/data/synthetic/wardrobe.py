@@ -21,7 +21,7 @@ FAMILIES = 5
 # trousers or skirts, shoes and bags have the colour.
 _COLOURS = np.array(
   [
-    (_NEUTRAL, 0.05, 0.05, 0.06, 200, 260, 390, 340),  # black
+    (_NEUTRAL, 0.05, 0.05, 0.06, 150, 200, 330, 280),  # black
     (_NEUTRAL, 0.16, 0.17, 0.19, 80, 110, 80, 110),  # charcoal
     (_NEUTRAL, 0.40, 0.41, 0.42, 100, 100, 80, 100),  # grey
     (_NEUTRAL, 0.88, 0.88, 0.86, 150, 60, 240, 30),  # white
@@ -89,8 +89,8 @@ def palette(draws: Array, season: Array) -> Array:
   which = (place[..., None] > limits[:, None]).sum(axis=-1)
   colours = jnp.array(_RGB)[jnp.minimum(which, len(_RGB) - 1)]
   shift = jnp.moveaxis(own[1:4] - 0.5, 0, -1)
-  value = 1 + 0.3 * (own[4, ..., None] - 0.5)
-  return jnp.clip(colours * (1 + 0.2 * shift) * value, 0.02, 0.95)
+  value = 1 + 0.5 * (own[4, ..., None] - 0.5)
+  return jnp.clip(colours * (1 + 0.3 * shift) * value, 0.02, 0.95)
 
 
 def choose(domain: Domain, material: Array | int, pick: Array) -> Array:
