@@ -3,11 +3,11 @@
   python -m benchmarks.golden --write=FILE [--recipes=dfh,fedpav]
   python -m benchmarks.golden --compare=FILE [--recipes=dfh,fedpav]
 
-The program trains the preset `smoke` of every recipe on `synthetic_v1`, in one process and on one
-device, and records the metrics of the last evaluation and a SHA-256 of every
-final model. `--compare` prints the recipes whose records differ and exits with
-code 1 if there are any. The last bits depend on the type of CPU, so write and
-compare on one machine.
+The program trains the preset `smoke` of every recipe on `synthetic_v1`, in one
+process and on one device, and records the metrics of the last evaluation and a
+SHA-256 of every final model. `--compare` prints the recipes whose records
+differ and exits with code 1 if there are any. The last bits depend on the type
+of CPU, so write and compare on one machine.
 """
 
 import json

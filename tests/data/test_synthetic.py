@@ -198,7 +198,29 @@ def test_domains_look_different():
   means = looks.mean(1)
   between = np.linalg.norm(means[:, None] - means[None], axis=-1)
   np.fill_diagonal(between, np.inf)
-  assert np.median(between.min(1)) > 2 * np.median(within)
+  assert np.median(between.min(1)) > 1.5 * np.median(within)
+
+
+def test_a_camera_has_one_background():
+  """The edges of an image tell its camera, whoever is in the middle."""
+  sample = generate(identities=32, cameras=4, shots=1)
+  edges = sample.images[:, :, [0, 1, -2, -1]].reshape(128, -1).astype(float)
+  distances = np.linalg.norm(edges[:, None] - edges[None], axis=-1)
+  same = sample.identities[:, None] == sample.identities
+  distances[same] = np.inf
+  nearest = sample.cameras[distances.argmin(axis=1)]
+  assert (nearest == sample.cameras).mean() > 0.7
+
+
+def test_light_falls_from_one_side(scenes):
+  person, camera, shot, _ = scenes
+  shot = shot._replace(occluder=jnp.zeros(BATCH, jnp.int32))
+  right, left = (
+    photograph((person, camera._replace(light=jnp.full(BATCH, x)), shot))
+    for x in (1.0, -1.0)
+  )
+  body = (right.astype(float) - left)[:, 3:11].mean(axis=(0, 1, 3))
+  assert body[4:6].mean() > 2 and body[2:4].mean() < -2
 
 
 def test_a_domain_without_a_name_is_a_domain():
@@ -247,7 +269,7 @@ def test_contact_sheet_that_cannot_be_written(tmp_path):
 def test_spread_cameras_differ_more_and_one_changes_nothing():
   plain, one, wide = (
     generate(1, 8, 4, 1, camera_spread=s).images.astype(float)
-    for s in (1.0, 1.0, 4.0)
+    for s in (1.0, 1.0, 8.0)
   )
   np.testing.assert_array_equal(plain, one)
 
@@ -255,7 +277,7 @@ def test_spread_cameras_differ_more_and_one_changes_nothing():
     """Spread of the cameras' mean colours."""
     return images.reshape(8, 4, -1, 3).mean(axis=(0, 2)).std(axis=0).mean()
 
-  assert between(wide) > 2 * between(plain)
+  assert between(wide) > 1.5 * between(plain)
 
 
 def test_spread_is_the_power_of_what_a_camera_multiplies():

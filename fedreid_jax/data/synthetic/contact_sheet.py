@@ -76,7 +76,7 @@ def write(
       sheet.paste(Image.fromarray(image), (int(x), y))
   try:
     # The grain of the sensors makes a true-colour file three times the size.
-    sheet.quantize(256).save(path, format='PNG', optimize=True)
+    sheet.quantize(256, kmeans=5).save(path, format='PNG', optimize=True)
   except OSError as error:
     raise errors.ResourceError(
       f'cannot write {path}', 'synthetic.contact_sheet', str(error)

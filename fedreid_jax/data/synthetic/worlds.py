@@ -125,7 +125,9 @@ _SECOND = World(
   shot=surveillance.shot,
   view=second_view.VIEW,
 )
-_WORLDS = dict(zip(versions.VERSIONS, (_FIRST, _SECOND), strict=True))
+_WORLDS: dict[str, World] = dict(
+  zip(versions.VERSIONS, (_FIRST, _SECOND), strict=True)
+)
 
 
 def find(source: str) -> World:
