@@ -8,9 +8,12 @@ and one kind of place. An infrared image has no colour: the reflectances of
 garments are drawn independently of it, or partly given by their brightness,
 while shapes and textures stay. `docs/synthetic.png` shows examples.
 
-Difficulty, 2026-11-21, seed 0, 64x32: 48 identities x 4 cameras x 3 shots per
-training domain; 60 other identities of the mall, 4 cameras, 2 shots, one the
-query, one the gallery, without the query's own camera. Four 3x3
+The world has versions, see `worlds`; `python -m benchmarks.world` measures how
+difficult they are, and docs/results/world.md has the figures. The first version
+was also measured like this: 2026-11-21, seed 0, 64x32, 48 identities x 4
+cameras x 3 shots per training domain; 60 other identities of the mall, 4
+cameras, 2 shots, one the query, one the gallery, without the query's own
+camera. Four 3x3
 conv-BN-ReLU-pool blocks (32, 64, 128, 128), BN neck, cross-entropy, crop and
 flip, 15 epochs of SGD at a constant 0.05; mean of 3 seeds (range):
 
