@@ -2,6 +2,7 @@
 
   python -m benchmarks.world [--source=synthetic_v1] [--targets=mall,garden]
     [--seeds=0,1] [--recipes=fedpav,centralised,dfh] [--arg='rounds=5']
+  python -m benchmarks.world --speed
 
 The rows of the table are measures on domains that no model is trained on:
 
@@ -12,11 +13,13 @@ The rows of the table are measures on domains that no model is trained on:
                and `centralised`, in one place
 
 Recipes have their preset `synthetic`; models of one domain are those of
-`centralised`. The mean over seeds is printed with their range.
+`centralised`. The mean over seeds is printed with their range. `--speed` prints
+the CPU time of rendering instead; the versions take turns.
 """
 
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,7 +30,7 @@ from absl import app, flags
 import fedreid_jax as fr
 from fedreid_jax.data import load
 from fedreid_jax.data.federation import Images, Target
-from fedreid_jax.data.synthetic import versions
+from fedreid_jax.data.synthetic import photographs, versions
 
 _SOURCE = flags.DEFINE_enum(
   'source', versions.UNVERSIONED, versions.NAMES, 'Version of the world.'
@@ -40,8 +43,12 @@ _RECIPES = flags.DEFINE_list(
 _ARG = flags.DEFINE_string('arg', '', 'Changes of every run, KEY=VALUE,...')
 _ALONE = flags.DEFINE_bool('alone', True, 'Train on single domains, too.')
 
+_SPEED = flags.DEFINE_bool('speed', False, 'Measure the time of rendering.')
+
 BLOCK = 4  # pixels on a side
 SHUFFLES = 20
+TURNS = 8
+HEIGHTS = 32, 64, 128  # of images whose rendering is timed, twice the width
 METRICS = 'mAP', 'rank1'
 Row = dict[str, list[tuple[float, ...]]]  # by target, one entry per seed
 
@@ -128,9 +135,31 @@ def line(name: str, row: Row) -> str:
   return ' | '.join(['', name, *cells, '']).strip()
 
 
+def rendering(height: int) -> dict[str, float]:
+  """Returns the median CPU time of an image of each version in ms."""
+  sizes = dict(identities=48, cameras=4, shots=4)
+  num = 48 * 4 * 4
+  times: dict[str, list[float]] = {name: [] for name in versions.VERSIONS}
+  for turn in range(TURNS + 1):  # the first one compiles
+    for name, found in times.items():
+      start = time.process_time()
+      photographs.generate(
+        turn, **sizes, height=height, width=height // 2, source=name
+      )
+      found.append(1000 * (time.process_time() - start) / num)
+  return {name: float(np.median(found[1:])) for name, found in times.items()}
+
+
 def main(argv: list[str]) -> None:
   """Prints a Markdown table."""
   del argv
+  if _SPEED.value:
+    for height in HEIGHTS:
+      found = rendering(height)
+      shown = ', '.join(f'{k} {ms:.3f} ms' for k, ms in found.items())
+      first, last = found[versions.FIRST], found[versions.NEWEST]
+      print(f'{height}x{height // 2}: {shown}, ratio {last / first:.2f}')
+    return
   heads = [f'{t} {m}' for t in _TARGETS.value for m in METRICS]
   print(f'data.source={_SOURCE.value}, seeds {", ".join(_SEEDS.value)}\n')
   print(' | '.join(['', 'trained on', *heads, '']).strip())
