@@ -63,17 +63,14 @@ def make(
   config.evaluation.flip, config.evaluation.feature = flip, feature
   for name, value in model.items():
     config.model[name] = value
-  plain, portable = (
-    functional.wrap(networks.build(config.model, 3), shape, portable)
-    for portable in (False, True)
-  )
-  shapes = jax.eval_shape(plain.init, jax.random.key(0))
+  network = functional.wrap(networks.build(config.model, 3), shape)
+  shapes = jax.eval_shape(network.init, jax.random.key(0))
   variables = random_variables(shapes, gain)
   view = augment.make(config.augment, MEAN, STD).test
   ranked = {'flip': flip, 'feature': feature}
-  function = features.make_embedding(portable, view, **ranked)
+  function = features.make_embedding(network, view, **ranked)
   extract = features.make_extractor(
-    plain, view, placement.make_mesh(1), batch=3, **ranked
+    network, view, placement.make_mesh(1), batch=3, **ranked
   )
   return embedding.Embedding(
     config,
@@ -90,20 +87,6 @@ def tiny(name: str, **options) -> embedding.Embedding:
   specific = name in SPECIFIC
   fields = {'name': 'resnet18'} | SPECIFIC[name] if specific else NETWORKS[name]
   return make(**TINY | fields, **options)
-
-
-def traced_here(name: str):
-  """Returns `(images) -> embedding` as the evaluation traces it here."""
-  config = toy.toy_config()
-  for field, value in (TINY | NETWORKS[name]).items():
-    config.model[field] = value
-  model = functional.wrap(networks.build(config.model, 3), SHAPE)
-  shapes = jax.eval_shape(model.init, jax.random.key(0))
-  view = augment.make(config.augment, MEAN, STD).test
-  function = features.make_embedding(
-    model, view, flip=False, feature='embedding'
-  )
-  return functools.partial(function, random_variables(shapes))
 
 
 def random_variables(shapes, gain=1.0):

@@ -17,6 +17,7 @@ COMMANDS = {
   'visualize': 'draw runs',
   'embed': 'write the vectors of a folder of images',
   'search': 'find the images that are nearest to a query',
+  'serve': 'search a gallery in a browser',
   'report': 'write a page about runs',
   'invert': 'reconstruct images from a model',
   'export': 'write a model for JAX, ONNX or PyTorch',

@@ -1,5 +1,6 @@
 """Common parts of the commands: flags, errors, devices, the compile cache."""
 
+import functools
 import hashlib
 import os
 import shlex
@@ -61,7 +62,8 @@ def start(command: ModuleType) -> None:
   """Parses the command line and runs a command.
 
   Args:
-    command: module with `main(argv)` and the flags of the command.
+    command: module with `main(argv)` and the flags of the command; `RECIPE` is
+      the recipe that it runs without `--config`, if it has one.
   """
   streams.open_all()
   if help.ASKED & {*sys.argv[1:]}:
@@ -69,7 +71,8 @@ def start(command: ModuleType) -> None:
     fields = name in WITH_FIELDS or bool(FULL & {*sys.argv[1:]})
     print(help.text(sys.argv[0], command, sys.modules[__name__], fields))
     return
-  app.run(command.main, argv=sys.argv, flags_parser=_parse)
+  parse = functools.partial(_parse, getattr(command, 'RECIPE', None))
+  app.run(command.main, argv=sys.argv, flags_parser=parse)
 
 
 def guarded(
@@ -166,12 +169,12 @@ def workdir() -> Path:
   ).absolute()
 
 
-def _parse(argv: list[str]) -> list[str]:
+def _parse(default: str | None, argv: list[str]) -> list[str]:
   parsed: list[str] = []
 
   def parse():
     args = [_resolved(arg) for arg in argv[1:]]
-    spec = command_line.recipe(args, FLAGS)
+    spec = command_line.recipe(args, FLAGS) or default
     config = recipes.recipe(spec) if spec else None
     if spec:  # Names of plug-ins are set first, since they bring fields.
       named = command_line.values(args, FLAGS, schema.PLUGGED)

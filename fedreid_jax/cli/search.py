@@ -10,7 +10,6 @@ a query may be a folder: `--query *.jpg`. docs/search.md describes the command.
 """
 
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,62 +18,33 @@ import numpy as np
 from absl import flags
 
 from fedreid_jax import errors
-from fedreid_jax.cli import embedding_flags, run
-from fedreid_jax.data.datasets.records import MODALITIES
+from fedreid_jax.cli import embedding_flags, gallery_flags, run
 
 if TYPE_CHECKING:
   from fedreid_jax.training.image_search import Answer
   from fedreid_jax.training.snapshot import Snapshot
   from fedreid_jax.training.vectors import Vectors
 
-flags.adopt_module_key_flags(embedding_flags)
-_GALLERY = flags.DEFINE_string(
-  'gallery', None, 'Folder of images, or a .npy file that `embed` wrote.'
-)
+flags.adopt_module_key_flags(gallery_flags)
 _QUERY = flags.DEFINE_multi_string(
   'query', [], 'Image to search for, or a folder of them.'
 )
-_K = flags.DEFINE_integer('k', 10, 'Images to find for each query.', 1)
 _OUT = flags.DEFINE_string('out', 'search.html', 'Page to write.')
-_QUERY_MODALITY = flags.DEFINE_enum(
-  'query_modality',
-  None,
-  list(MODALITIES),
-  'Modality of the queries; models with modality-specific stages need it.',
-)
 _EXCLUDE = flags.DEFINE_bool(
   'exclude_same_file', False, 'Leave out images with the bytes of the query.'
 )
-_BACKEND = flags.DEFINE_string(
-  'backend',
-  'auto',
-  'Search of the vectors: product (matrix products in JAX), faiss (needs '
-  'fedreid_jax[search]), or auto: faiss for large galleries if installed. '
-  'Both are exact.',
-)
 # A query may be behind another flag: `--query a.jpg b.jpg --k=5`.
 run.FLAGS.set_gnu_getopt()
-
-METHODS = {
-  'product': 'exact matrix products in JAX',
-  'faiss': 'exact search by FAISS',
-}
 
 
 def main(argv: list[str]) -> None:
   """Prints a table, writes the page, and prints where it is."""
 
   def body():
-    if not _GALLERY.value:
-      raise errors.ConfigError(
-        'no gallery', 'command line', 'give --gallery=FOLDER or vectors.npy'
-      )
-    run.given_workdir()
-    from fedreid_jax.evaluation import index
-    from fedreid_jax.training import atomic, vectors
+    gallery_flags.check()
+    from fedreid_jax.training import atomic
 
     # All that may be wrong is found before a gallery is embedded.
-    index.check_backend(_BACKEND.value)
     out = Path(_OUT.value).expanduser()
     if out.suffix != '.html':
       raise errors.ConfigError(
@@ -82,40 +52,34 @@ def main(argv: list[str]) -> None:
       )
     atomic.check_writable(out)
     paths = _queries([*_QUERY.value, *argv[1:]])
-    gallery = Path(_GALLERY.value).expanduser()
-    with tempfile.TemporaryDirectory() as scratch:
-      if gallery.suffix == '.npy' and not gallery.is_dir():
-        stored = vectors.read(gallery)
-        model = embedding_flags.load()
-        vectors.check_model(stored, model, str(gallery))
-        _check_modality(stored)
-        queries = _embedded(model, paths)
-        following = ['search', f'--gallery={gallery}', '--query=IMAGE']
-        if _QUERY_MODALITY.value:
-          following.append(f'--query_modality={_QUERY_MODALITY.value}')
-      else:
-        images = embedding_flags.folder(_GALLERY.value, '--gallery')
-        model = embedding_flags.load()
-        embedding_flags.modality(model)
-        queries = _embedded(model, paths)
-        stored = embedding_flags.write(
-          model, images, Path(scratch, 'vectors.npy')
-        )
-        following = ['embed', f'--images={_GALLERY.value}']
-        if run.FLAGS.modality:
-          following.append(f'--modality={run.FLAGS.modality}')
-      _search(model, stored, queries, out)
+    source = gallery_flags.find()
+    model = embedding_flags.load()
+    gallery_flags.check_model(source, model)
+    queries = _embedded(model, paths)
+    _search(model, gallery_flags.embedded(source, model), queries, out)
     print(f'page: {out.absolute().as_uri()}')
-    embedding_flags.next_step(*following)
+    embedding_flags.next_step(*_following(source))
 
   run.guarded(argv[:1], body)
+
+
+def _following(source: gallery_flags.Source) -> list[str]:
+  """Returns the words of a command after this one."""
+  given = gallery_flags.given()
+  if source.stored is None:
+    found = ['embed', f'--images={given}']
+    kind = run.FLAGS.modality
+    return [*found, f'--modality={kind}'] if kind else found
+  found = ['search', f'--gallery={given}', '--query=IMAGE']
+  kind = gallery_flags.QUERY_MODALITY.value
+  return [*found, f'--query_modality={kind}'] if kind else found
 
 
 def _embedded(
   model: 'Snapshot', paths: list[Path]
 ) -> tuple[list[Path], np.ndarray]:
   embedding_flags.say_model(model)
-  kind = embedding_flags.modality(model, _QUERY_MODALITY)
+  kind = embedding_flags.modality(model, gallery_flags.QUERY_MODALITY)
   return embedding_flags.queries(model, paths, kind)
 
 
@@ -126,32 +90,20 @@ def _search(
   out: Path,
 ) -> None:
   """Searches the gallery, prints the results and writes the page."""
-  from fedreid_jax.evaluation.index import Gallery
   from fedreid_jax.figures import search_page
   from fedreid_jax.training import atomic, image_search
 
   paths, found = queries
   folder = stored.folder
-  gallery = Gallery(
-    stored.rows,
-    np.arange(len(stored.rows)),
-    metric=stored.described['metric'],
-    backend=_BACKEND.value,
-  )
+  gallery = gallery_flags.opened(stored)
+  k = gallery_flags.neighbours()
   answers = image_search.search(
-    gallery, folder.root, folder.names, found, paths, _K.value, _EXCLUDE.value
+    gallery, folder.root, folder.names, found, paths, k, _EXCLUDE.value
   )
-  about = [
-    ('model', f'{embedding_flags.described(model)}, of {run.FLAGS.workdir}'),
-    ('gallery', f'{len(gallery):,} images of {folder.root}'),
-    ('distance', gallery.metric),
-    ('search', METHODS[gallery.backend]),
-  ]
-  for name, value in about[1:]:
-    print(f'{name}: {value}')
+  about = gallery_flags.about(model, stored, gallery)
   _print(answers)
-  if max(len(one.hits) for one in answers) < _K.value:
-    print(f'note: the gallery has fewer images than --k={_K.value}')
+  if max(len(one.hits) for one in answers) < k:
+    print(f'note: the gallery has fewer images than --k={k}')
   max_pixels = model.config.data.max_pixels
   atomic.write_text(out, search_page.page(answers, about, max_pixels))
 
@@ -171,19 +123,6 @@ def _queries(given: Sequence[str]) -> list[Path]:
     else:
       raise errors.DataError('no such file', name, 'give an image as --query')
   return found
-
-
-def _check_modality(stored: 'Vectors') -> None:
-  """Refuses a modality that is not the one of stored vectors."""
-  kind = stored.described['modality']
-  own = None if kind is None else MODALITIES[kind]
-  given = run.FLAGS.modality
-  if given not in (None, own):
-    raise errors.ConfigError(
-      f'the vectors are of {own or "images without a modality"}, not {given}',
-      '--modality',
-      'leave the flag out: the vectors have their modality',
-    )
 
 
 def _print(answers: Sequence['Answer']) -> None:

@@ -1,5 +1,6 @@
 """Train or resume a run: `fedreid train RECIPE[:PRESET,FIELD=VALUE...]`.
 
+  fedreid train                               # FedPav, in minutes
   fedreid train dfh:smoke                     # seconds, to see that it works
   fedreid train fedpav --workdir=runs/first   # the same command resumes
   fedreid train dfh --config.rounds=40 --config.optim.lr=0.02
@@ -14,6 +15,8 @@ in a checkout.
 from absl import flags
 
 from fedreid_jax.cli import run
+
+RECIPE = 'fedpav'  # without one on the command line
 
 _RESTART = flags.DEFINE_bool(
   'restart', False, 'Delete the files of an earlier run in the work directory.'

@@ -57,7 +57,7 @@ class Compiled(NamedTuple):
   prepare: Callable[..., Any]
   moments: Callable[..., batch_stats.Layers]
   no_moments: Callable[..., batch_stats.Layers]
-  aggregate: Callable[..., Any]
+  aggregate: jax.stages.Wrapped
   receive: Callable[..., types.ServerState]
 
 
@@ -139,7 +139,7 @@ def _moments(
 
 def _on_server(
   algorithm: Algorithm, mesh: Mesh, ordered: bool
-) -> tuple[Callable[..., Any], Callable[..., types.ServerState]]:
+) -> tuple[jax.stages.Wrapped, jax.stages.Wrapped]:
   """Returns `aggregate` and `receive`, which donate the server's state."""
   canonical = functools.partial(_canonical, mesh, ordered)
 

@@ -268,15 +268,35 @@ class Executor:
   def forecast(
     self, server: types.ServerState, states: types.ClientState
   ) -> costs.Costs:
-    """Compiles the program of round 0 and returns its costs; nothing is run.
+    """Compiles the local training of round 0 and returns its costs.
 
-    If the images do not fit on a device, the program is that of one segment of
-    local steps.
+    Nothing is run. If the images do not fit on a device, the program is that of
+    one segment of local steps.
 
     Args:
       server: server state.
       states: client states on the host, `[N, ...]`.
     """
+    programs, tasks, sent = self._traced(server, states)
+    return costs.of_program(programs['training'].lower(), tasks, sent)
+
+  def programs(
+    self, server: types.ServerState, states: types.ClientState
+  ) -> dict[str, jax.stages.Traced]:
+    """Returns the programs of round 0, 'training' and 'aggregation'.
+
+    They can be lowered for any platform. Nothing is compiled or run.
+
+    Args:
+      server: server state.
+      states: client states on the host, `[N, ...]`.
+    """
+    return self._traced(server, states)[0]
+
+  def _traced(
+    self, server: types.ServerState, states: types.ClientState
+  ) -> tuple[dict[str, jax.stages.Traced], types.ClientTask, round_log.Bytes]:
+    """Returns (programs of round 0, its tasks, its bytes)."""
     drawn = self._sample_cohort(0)
     lanes, tasks = self._tasks(drawn, server.groups, 0)
     safe = np.where(lanes >= 0, lanes, 0)
@@ -288,13 +308,16 @@ class Executor:
       run.end, server, number, (), (carry, tree), placed
     )
     if resident is not None:
-      program = run.whole.lower(server, number, resident, tree, placed)
+      training = run.whole.trace(server, number, resident, tree, placed)
     else:
       table, part = next(self._segments.training(lanes, tasks))
-      program = run.train.lower(server, number, table, carry, part)
-    return costs.of_program(
-      program, tasks, self._wire(server, uploads, drawn, True)
+      training = run.train.trace(server, number, table, carry, part)
+    ranks = np.zeros(len(lanes), np.int32)
+    aggregation = run.aggregate.trace(
+      server, uploads, ranks, number, self._public, self._seed
     )
+    sent = self._wire(server, uploads, drawn, True)
+    return {'training': training, 'aggregation': aggregation}, tasks, sent
 
   def moments(
     self,

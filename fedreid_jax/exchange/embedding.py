@@ -2,8 +2,8 @@
 
 The function is traced once with a symbolic number of images, equations that the
 embedding does not need are removed, and the variables that remain become
-constants. Convolutions are traced in their portable form (`models.conv`), so
-the program has no part that is made for the platform of this process.
+constants. Convolutions choose their method by the platform for which the
+program is lowered (`models.conv`).
 """
 
 import copy
@@ -111,15 +111,12 @@ def load(
     'flip': config.evaluation.flip,
     'feature': config.evaluation.feature,
   }
-  portable = build.network(
-    chosen,
-    restored.num_classes(models[0]),
-    federation.image_shape,
-    portable=True,
+  traced = build.network(
+    chosen, restored.num_classes(models[0]), federation.image_shape
   )
   view = network.transforms.test
   parts = trace(
-    versions.select(features.make_embedding(portable, view, **ranked)),
+    versions.select(features.make_embedding(traced, view, **ranked)),
     versions.join(models),
     federation.image_shape,
   )

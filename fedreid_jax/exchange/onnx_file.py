@@ -3,7 +3,7 @@
 The traced program is translated equation by equation with the builders of the
 package `onnx`: calls are inlined, equations of constants are computed, and the
 rest is translated by the tables of `onnx_elementwise`, `onnx_shapes` and
-`onnx_sums`.
+`onnx_sums`. Of methods by platform, that of all other platforms is taken.
 
 Kept converters were tried first. jax2onnx 0.17.1 excludes the Orbax of this
 package, and with JAX 0.10 it writes the max-pooling of a ResNet with four
@@ -35,6 +35,7 @@ from fedreid_jax.exchange.onnx_graph import (
   Unsupported,
   Value,
 )
+from fedreid_jax.models import platforms
 
 SUFFIX = '.onnx'
 IR_VERSION = 8  # of opset 18; later ones need later runtimes
@@ -137,6 +138,11 @@ def _equation(
     if not isinstance(inner, core.ClosedJaxpr):
       inner = core.ClosedJaxpr(inner, ())
     return _translate(graph, inner, operands)
+  if name == 'platform_index':
+    return [np.zeros((), np.int32)]  # only read by the conditional below
+  branch = platforms.fallback(equation)
+  if branch is not None:
+    return _translate(graph, branch, operands[1:])
   if _is_constant(equation, operands):
     found = equation.primitive.bind(*operands, **params)
     found = found if equation.primitive.multiple_results else [found]

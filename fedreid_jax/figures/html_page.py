@@ -39,12 +39,26 @@ def document(title: str, body: str, style: str = '') -> str:
     body: HTML below the heading.
     style: CSS after `STYLE`.
   """
+  head = (
+    '<meta http-equiv="Content-Security-Policy" content="default-src '
+    "'none'; img-src data:; style-src 'unsafe-inline'\">\n"
+    f'<style>{STYLE}{style}</style>'
+  )
+  return with_head(title, head, body)
+
+
+def with_head(title: str, head: str, body: str) -> str:
+  """Returns a page whose style and policy are those of its head.
+
+  Args:
+    title: of the page, also its first heading.
+    head: HTML of the head after the title.
+    body: HTML below the heading.
+  """
   return (
     '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
     '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-    '<meta http-equiv="Content-Security-Policy" content="default-src '
-    "'none'; img-src data:; style-src 'unsafe-inline'\">\n"
-    f'<title>{text(title)}</title>\n<style>{STYLE}{style}</style>\n</head>\n'
+    f'<title>{text(title)}</title>\n{head}\n</head>\n'
     f'<body>\n<main>\n<h1>{text(title)}</h1>\n{body}\n</main>\n</body>\n'
     '</html>\n'
   )

@@ -1,21 +1,16 @@
 """Results of a search as one HTML file with its pictures in it."""
 
-import base64
 import functools
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
-from PIL import Image, ImageOps
-
 from fedreid_jax.data import decoder
-from fedreid_jax.figures import html_page
+from fedreid_jax.figures import html_page, thumbnail
 from fedreid_jax.training.image_search import Answer, Hit
 
-SIDE = 320  # largest side of a thumbnail, pixels; it is shown at half of it
 SAME = 'same file'
 
-_STYLE = """
+STYLE = """
 .row { display: grid; gap: 1rem; grid-template-columns: 11rem 1fr;
   align-items: start; }
 ol.hits { list-style: none; margin: 0; padding: 0; display: grid; gap: .65rem;
@@ -54,7 +49,7 @@ def page(
   # A picture may be the answer to many queries.
   @functools.lru_cache(maxsize=1024)
   def image(path: Path) -> str | None:
-    return _data_url(path, max_pixels)
+    return thumbnail.data_url(path, max_pixels)
 
   def picture(path: Path, alt: str) -> str:
     url = image(path)
@@ -87,7 +82,7 @@ def page(
 
   sections = '\n'.join(section(k, one) for k, one in enumerate(answers, 1))
   body = f'{html_page.facts(about)}{_contents(answers)}{sections}'
-  return html_page.document('Search results', body, _STYLE)
+  return html_page.document('Search results', body, STYLE)
 
 
 def _contents(answers: Sequence[Answer]) -> str:
@@ -104,18 +99,3 @@ def _contents(answers: Sequence[Answer]) -> str:
 def _folded(name: str) -> str:
   """Returns a path that a narrow column breaks after a slash."""
   return name.replace('/', '/<wbr>')
-
-
-def _data_url(path: Path, max_pixels: int) -> str | None:
-  """Returns the thumbnail of a file, None if it cannot be read."""
-  try:
-    with decoder.open_image(path, max_pixels) as image:
-      image.draft('RGB', (SIDE, SIDE))
-      image = ImageOps.exif_transpose(image).convert('RGB')
-      image.thumbnail((SIDE, SIDE), Image.Resampling.BICUBIC)
-      stream = io.BytesIO()
-      image.save(stream, 'JPEG', quality=80)
-  except (OSError, SyntaxError, ValueError):
-    return None
-  code = base64.b64encode(stream.getvalue()).decode()
-  return f'data:image/jpeg;base64,{code}'

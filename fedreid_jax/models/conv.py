@@ -5,8 +5,8 @@ autodiff writes (`f01b_i01o->01bf`) naively, 20 to 40 times slower than
 outside. Here, on a CPU, both gradients are written as `b01f_01io->b01f` with
 explicit transposes, 1x1 convolutions and those of maps smaller than the kernel
 (which run naively, too) are matrix products, and wide 3x3 ones train by
-Winograd's method. Elsewhere XLA's own convolution is used, and so it is in a
-portable program, which may run on another platform than the one that traces it.
+Winograd's method. In programs that are lowered for another platform, wherever
+they are traced, XLA's own convolution is used.
 """
 
 import functools
@@ -215,18 +215,6 @@ def on_cpu(
   return canonical(x, kernel, stride, both(padding), dilation)
 
 
-def portable(
-  method: Callable[..., Any],
-  args: tuple[Any, ...],
-  kwargs: dict[str, Any],
-  context: nn.module.InterceptorContext,
-) -> Any:
-  """Makes every `Conv` of a network portable, for `nn.intercept_methods`."""
-  if isinstance(context.module, Conv) and context.method_name == '__call__':
-    kwargs = {**kwargs, 'portable': True}
-  return method(*args, **kwargs)
-
-
 class Conv(nn.Module):
   """Convolves images with the same padding on both sides, as PyTorch does.
 
@@ -254,22 +242,29 @@ class Conv(nn.Module):
 
   @nn.compact
   def __call__(
-    self, x: Float[Array, 'B H W ci'], *, portable: bool = False
+    self, x: Float[Array, 'B H W ci']
   ) -> Float[Array, 'B h w {self.features}']:
-    """Convolves maps.
-
-    Args:
-      x: maps.
-      portable: whether the program may run on another platform than the one
-        that traces it, so that it has XLA's own convolution on a CPU, too.
-    """
+    """Convolves maps."""
     shape = (*self.kernel_size, x.shape[-1], self.features)
     kernel = self.param('kernel', self.kernel_init, shape, self.param_dtype)
     x, kernel = x.astype(self.dtype), kernel.astype(self.dtype)
-    if jax.default_backend() == 'cpu' and not portable:
-      y = on_cpu(x, kernel, self.stride, self.padding, self.dilation)
-    else:
-      y = plain(x, kernel, self.stride, both(self.padding), self.dilation)
+    # The platform for which a program is lowered, not that which traces it.
+    y = lax.platform_dependent(
+      x,
+      kernel,
+      cpu=functools.partial(
+        on_cpu,
+        stride=self.stride,
+        padding=self.padding,
+        dilation=self.dilation,
+      ),
+      default=functools.partial(
+        plain,
+        stride=self.stride,
+        pads=both(self.padding),
+        dilation=self.dilation,
+      ),
+    )
     if self.use_bias:
       bias = self.param(
         'bias', nn.initializers.zeros, (self.features,), self.param_dtype

@@ -15,6 +15,7 @@ from jax.interpreters import partial_eval
 
 from fedreid_jax import errors
 from fedreid_jax.core import param_filter, types
+from fedreid_jax.models import platforms
 
 # Leaves of the parts that a visible image does not pass through.
 OTHER_MODALITY = '/infrared_'
@@ -96,6 +97,9 @@ def _walk(program: core.Jaxpr, other: list[bool]) -> tuple[int, list[bool]]:
 def _equation(equation, inputs: list[bool]) -> tuple[int, list[bool]]:
   """Returns the same for one equation."""
   name, params = equation.primitive.name, equation.params
+  branch = platforms.fallback(equation)
+  if branch is not None:
+    return _walk(branch.jaxpr, inputs[1:])
   if name in ('while', 'cond'):
     raise errors.ConfigError(
       f'a {name} has a body with an unknown number of runs',

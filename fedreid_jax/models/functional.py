@@ -1,6 +1,5 @@
 """A linen network as pure functions over a flat dict of variables."""
 
-import contextlib
 from typing import Any
 
 import jax
@@ -11,13 +10,11 @@ from jaxtyping import Bool, Float, Int, Key
 
 from fedreid_jax.core import param_filter, types
 from fedreid_jax.core.types import Array, Flat, Number
-from fedreid_jax.models import conv
 
 
 def wrap(
   module: nn.Module,
   image_shape: tuple[int, int, int],
-  portable: bool = False,
 ) -> types.Model:
   """Returns the network as a `types.Model`.
 
@@ -28,17 +25,7 @@ def wrap(
       modalities=, labels=)`, returns `types.Outputs` and has a method
       `classify`.
     image_shape: `(H, W, ch)` for the initialisation.
-    portable: whether traces of the functions may run on another platform than
-      that of this process; `models.conv` otherwise traces for this platform.
   """
-
-  def run(*args: Any, **kwargs: Any) -> Any:
-    with (
-      nn.intercept_methods(conv.portable)
-      if portable
-      else contextlib.nullcontext()
-    ):
-      return module.apply(*args, **kwargs)
 
   def init(key: Key[Array, '']) -> Flat:
     params_key, dropout_key = jax.random.split(key)
@@ -61,7 +48,7 @@ def wrap(
       variables, images, mask, modalities, labels
     )
     _, batch_stats = param_filter.trainable(variables)
-    outputs, updated = run(
+    outputs, updated = module.apply(
       param_filter.unflatten(variables),
       images,
       train=train,
@@ -85,7 +72,7 @@ def wrap(
     variables, images, mask, modalities = _arrays(
       variables, images, mask, modalities
     )
-    outputs, found = run(
+    outputs, found = module.apply(
       param_filter.unflatten(variables),
       images,
       train=False,
@@ -104,7 +91,7 @@ def wrap(
     num_identities: Number | None = None,
   ) -> Any:
     variables, embedding = _arrays(variables, embedding)
-    return run(
+    return module.apply(
       param_filter.unflatten(variables),
       embedding,
       num_identities,

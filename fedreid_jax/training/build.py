@@ -84,7 +84,6 @@ def network(
   config,
   num_classes: int,
   image_shape: tuple[int, int, int],
-  portable: bool = False,
 ) -> types.Model:
   """Returns the network of a configuration.
 
@@ -92,11 +91,10 @@ def network(
     config: all of it.
     num_classes: identities of the classifier, padded to the largest client.
     image_shape: `(H, W, ch)`.
-    portable: whether its traces may run on another platform.
   """
   options = arguments(config, config.model.name)
   made = networks.build(config.model, num_classes, options)
-  return functional.wrap(made, image_shape, portable)
+  return functional.wrap(made, image_shape)
 
 
 def _pretrained(

@@ -1,8 +1,9 @@
 """Images of a gallery that are nearest to query images."""
 
 import filecmp
+import functools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -62,24 +63,44 @@ def search(
   wanted = min(k, len(gallery))
   asked = min(wanted + exclude_same_file, len(gallery))
 
-  def hits(
+  def kept(
     query: Path, rows: np.ndarray, distances: np.ndarray
   ) -> Iterator[Hit]:
-    for row, distance in zip(rows.tolist(), distances, strict=True):
-      path = root / names[row]
-      same = _same(query, path)
-      if not (same and exclude_same_file):
-        yield Hit(names[row], path, float(distance), same)
+    same = functools.partial(_same, query)
+    for hit in hits(root, names, rows, distances, same):
+      if not (hit.same and exclude_same_file):
+        yield hit
 
   while True:
     rows, distances, _ = gallery.search(vectors, asked)
     answers = [
-      Answer(query, [*hits(query, found, near)][:wanted])
+      Answer(query, [*kept(query, found, near)][:wanted])
       for query, found, near in zip(queries, rows, distances, strict=True)
     ]
     if asked == len(gallery) or all(len(a.hits) == wanted for a in answers):
       return answers
     asked = min(2 * asked, len(gallery))  # a query has several copies
+
+
+def hits(
+  root: Path,
+  names: list[str],
+  rows: np.ndarray,
+  distances: np.ndarray,
+  same: Callable[[Path], bool],
+) -> Iterator[Hit]:
+  """Yields the images that a search found for one query.
+
+  Args:
+    root: folder of the images.
+    names: paths of the images relative to it, `P`.
+    rows: of the images that were found, int64 `[k]`.
+    distances: of them, float32 `[k]`.
+    same: whether a file has the bytes of the query.
+  """
+  for row, distance in zip(rows.tolist(), distances, strict=True):
+    path = root / names[row]
+    yield Hit(names[row], path, float(distance), same(path))
 
 
 def _same(query: Path, other: Path) -> bool:

@@ -274,7 +274,7 @@ def test_a_disk_that_takes_no_more_is_one_line(tree, tmp_path):
 @pytest.mark.parametrize(
   'flags, code, message',
   [
-    ((), 2, 'no configuration'),
+    (('--config.rounds=0',), 2, 'rounds'),
     (('--config=configs/none.py',), 2, 'one of agw'),
     (('--config=configs/dfh.py:papr',), 2, 'unknown preset'),
     (('--config=configs/dfh.py:smoke', 'config.lr=5'), 2, 'stray argument'),

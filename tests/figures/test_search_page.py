@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import pytest
 from PIL import Image
 
-from fedreid_jax.figures import search_page
+from fedreid_jax.figures import search_page, thumbnail
 from fedreid_jax.training.image_search import Answer, Hit
 
 VOID = {'meta', 'img', 'link', 'br', 'hr', 'input', 'wbr'}
@@ -60,8 +60,8 @@ def test_pictures_are_in_the_page_with_a_text_each(answers):
   for image in images:
     head, _, code = image['src'].partition(',')
     assert head == 'data:image/jpeg;base64'
-    with Image.open(io.BytesIO(base64.b64decode(code))) as thumbnail:
-      assert max(thumbnail.size) <= search_page.SIDE
+    with Image.open(io.BytesIO(base64.b64decode(code))) as picture:
+      assert max(picture.size) <= thumbnail.SIDE
   assert images[1]['alt'] == 'rank 1: Zoë & b.jpg, distance 0.1235'
   assert images[0]['alt'] == f'query: {answers[0].query}'
   (gone,) = [a for a in page.all('div') if a.get('role') == 'img']

@@ -4,8 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import linen as nn
-from jax import lax
+from jax import export, lax
 
 from fedreid_jax.models import conv, winograd
 
@@ -153,26 +152,21 @@ def test_module_has_torch_initialisation_and_float32_parameters():
   np.testing.assert_allclose(kernel.std(), (2 / 576) ** 0.5, rtol=0.05)
 
 
-def test_other_backends_use_the_plain_convolution(monkeypatch):
-  layer = conv.Conv(4, (3, 3), 2, padding=1)
-  x = draw(0, 2, 8, 6, 3)
-  y, variables = layer.init_with_output(jax.random.key(0), x)
-  monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
-  jaxpr = str(jax.make_jaxpr(layer.apply)(variables, x))
-  assert 'custom_vjp' not in jaxpr
-  np.testing.assert_allclose(layer.apply(variables, x), y, atol=1e-6)
-
-
-def test_a_portable_network_uses_the_plain_convolution_on_a_cpu():
+@pytest.mark.parametrize('platform, plain', [('cuda', True), ('cpu', False)])
+def test_a_program_has_the_convolution_of_its_platform(platform, plain):
+  """It is lowered in this process, which has a CPU only."""
   layer = conv.Conv(4, (1, 1))
   x = draw(0, 2, 8, 6, 3)
-  y, variables = layer.init_with_output(jax.random.key(0), x)
+  variables = layer.init(jax.random.key(0), x)
 
-  def portable(variables, x):
-    with nn.intercept_methods(conv.portable):
-      return layer.apply(variables, x)
+  def loss(variables, x):
+    return layer.apply(variables, x).sum()
 
-  for function, convolved in ((layer.apply, False), (portable, True)):
-    text = str(jax.make_jaxpr(function)(variables, x))
-    assert ('conv_general_dilated' in text) == convolved
-  np.testing.assert_allclose(portable(variables, x), y, atol=1e-6)
+  def gradients(variables, x):
+    """In a loop over clients, as in training."""
+    return jax.lax.map(lambda one: jax.grad(loss)(variables, one), x)
+
+  made = export.export(jax.jit(gradients), platforms=[platform])
+  text = made(variables, x[None]).mlir_module()
+  assert ('stablehlo.convolution' in text) == plain
+  assert ('stablehlo.dot_general' in text) != plain

@@ -1,0 +1,42 @@
+"""Small copies of image files for a page."""
+
+import base64
+import io
+from pathlib import Path
+
+from PIL import Image, ImageOps
+
+from fedreid_jax.data import decoder
+
+SIDE = 320  # largest side, pixels; a page shows it at half of it
+
+
+def jpeg(
+  source: Path | bytes, max_pixels: int = decoder.MAX_PIXELS
+) -> bytes | None:
+  """Returns the thumbnail of a file, None if it cannot be read.
+
+  Args:
+    source: path of the file, or its bytes.
+    max_pixels: of a file; a larger one is not decoded.
+  """
+  try:
+    with decoder.open_image(source, max_pixels) as image:
+      image.draft('RGB', (SIDE, SIDE))
+      image = ImageOps.exif_transpose(image).convert('RGB')
+      image.thumbnail((SIDE, SIDE), Image.Resampling.BICUBIC)
+      stream = io.BytesIO()
+      image.save(stream, 'JPEG', quality=80)
+  except (OSError, SyntaxError, ValueError):
+    return None
+  return stream.getvalue()
+
+
+def data_url(
+  source: Path | bytes, max_pixels: int = decoder.MAX_PIXELS
+) -> str | None:
+  """Returns the thumbnail of `jpeg` as a URL that contains it."""
+  found = jpeg(source, max_pixels)
+  if found is None:
+    return None
+  return f'data:image/jpeg;base64,{base64.b64encode(found).decode()}'

@@ -1,0 +1,1 @@
+"""A local web page that searches a gallery for a photograph."""

@@ -1,0 +1,81 @@
+"""What the server refuses, and what it forbids the browser.
+
+A page of another site can send requests to this computer. The name of the host
+tells whether such a page has given its own name the address of this computer
+(DNS rebinding), and the origin tells which page sends an upload (cross-site
+request forgery).
+"""
+
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+HOSTS = ('127.0.0.1', 'localhost')
+POLICY = (
+  "default-src 'none'; script-src 'self'; style-src 'self'; "
+  "img-src 'self' data:; connect-src 'self'; base-uri 'none'; "
+  "form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+  'Content-Security-Policy': POLICY,
+  'X-Content-Type-Options': 'nosniff',
+  'X-Frame-Options': 'DENY',
+  'Referrer-Policy': 'no-referrer',
+  'Cross-Origin-Resource-Policy': 'same-origin',
+  'Cross-Origin-Opener-Policy': 'same-origin',
+  'Cache-Control': 'no-store',  # photographs of persons
+}
+
+
+class WithHeaders:
+  """Adds `HEADERS` to all responses, those of errors included."""
+
+  def __init__(self, app: ASGIApp):
+    """Keeps the application that responds."""
+    self._app = app
+
+  async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    """Responds to a request."""
+
+    async def add(message: Message) -> None:
+      if message['type'] == 'http.response.start':
+        MutableHeaders(scope=message).update(HEADERS)
+      await send(message)
+
+    await self._app(scope, receive, add)
+
+
+def check_origin(request: Request) -> None:
+  """Refuses a request that a page of another site sends.
+
+  Programs other than browsers send neither of the two headers.
+
+  Raises:
+    HTTPException: 403.
+  """
+  headers = request.headers
+  own = f'http://{headers["host"]}'
+  site = headers.get('sec-fetch-site', 'same-origin')
+  if headers.get('origin', own) != own or site not in ('same-origin', 'none'):
+    raise HTTPException(403, 'Only the page of this server may send images.')
+
+
+async def body(request: Request, limit: int) -> bytes:
+  """Returns the body of a request, of which at most `limit` bytes are kept.
+
+  Args:
+    request: with an upload.
+    limit: largest number of bytes.
+
+  Raises:
+    HTTPException: 413 for a larger body, 400 for an empty one.
+  """
+  found = bytearray()
+  async for part in request.stream():
+    found += part
+    if len(found) > limit:
+      raise HTTPException(413, f'The file is larger than {limit >> 20} MiB.')
+  if not found:
+    raise HTTPException(400, 'The file is empty.')
+  return bytes(found)

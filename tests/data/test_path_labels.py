@@ -1,0 +1,42 @@
+"""Identities and cameras of the images of a folder."""
+
+import pytest
+from PIL import Image
+
+from fedreid_jax import errors
+from fedreid_jax.config import schema
+from fedreid_jax.data import path_labels
+
+
+def labels(root, *names):
+  for name in names:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new('RGB', (4, 8)).save(path)
+  found = path_labels.read(root, schema.default().data)
+  return {name: tuple(label) for name, label in found.items()}
+
+
+@pytest.mark.parametrize(
+  'expected',
+  [
+    {'ann/x_c1.png': ('ann', '1'), 'bob/y_c2.png': ('bob', '2')},
+    {'ann/x.png': ('ann', ''), 'bob/y.png': ('bob', '')},
+    {'0002_c1s1_1.png': ('0002', '1'), '0007_c3s1_1.png': ('0007', '3')},
+    {'cam1/ann/a.png': ('ann', 'cam1'), 'cam2/ann/b.png': ('ann', 'cam2')},
+    {'north/1/a.png': ('north/1', ''), 'south/1/a.png': ('south/1', '')},
+  ],
+  ids=['persons', 'no cameras', 'Market-1501', 'cameras', 'domains'],
+)
+def test_layouts(tmp_path, expected):
+  assert labels(tmp_path, *expected) == expected
+
+
+def test_images_of_nobody_have_no_label(tmp_path):
+  found = labels(tmp_path, '-1_c1s1_1.png', '0002_c1s1_1.png')
+  assert [*found] == ['0002_c1s1_1.png']
+
+
+def test_names_without_identities(tmp_path):
+  with pytest.raises(errors.DataError):
+    labels(tmp_path, 'IMG.png')

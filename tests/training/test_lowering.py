@@ -1,0 +1,40 @@
+"""Rounds are lowered for accelerators without methods of the CPU."""
+
+import re
+
+import pytest
+
+from fedreid_jax.config import recipes, validation
+from fedreid_jax.training import build
+
+SMALL = ','.join(
+  (
+    'smoke,data.height=32,data.width=16,data.shots=2,data.identities=4',
+    'data.target_identities=4,model.width=0.125,model.features=(8,16)',
+  )
+)
+FAST = ('dfh',)
+# The kernel gradient of autodiff, which `models.conv` replaces on CPUs.
+AUTODIFF = '[f, 0, 1, b]x[i, 0, 1, o]'
+SHARDING = {'Sharding', 'SPMDFullToShardShape', 'SPMDShardToFullShape'}
+
+
+@pytest.mark.parametrize(
+  'recipe',
+  [
+    pytest.param(name, marks=() if name in FAST else pytest.mark.slow)
+    for name in recipes.names()
+  ],
+)
+def test_a_round_has_no_method_of_the_cpu(recipe):
+  path = recipes.folder() / f'{recipe}.py'
+  config = validation.validate(recipes.recipe(str(path), SMALL))
+  setup = build.build(config)
+  server, states = setup.executor.init(setup.variables, setup.pretrained)
+  programs = setup.executor.programs(server, states)
+  assert AUTODIFF not in programs['training'].lower().as_text()
+  for platform in ('cuda', 'tpu'):
+    for name, program in programs.items():
+      text = program.lower(lowering_platforms=(platform,)).as_text()
+      assert set(re.findall(r'custom_call @(\w+)', text)) <= SHARDING
+      assert AUTODIFF in text or name != 'training'
