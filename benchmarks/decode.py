@@ -16,7 +16,7 @@ from rich import console, table
 
 from fedreid_jax.data import cache
 from fedreid_jax.data.decoder import Decoder
-from fedreid_jax.data.synthetic import photographs
+from fedreid_jax.data.synthetic import photographs, versions
 
 _IMAGES = flags.DEFINE_integer('images', 12936, 'Number of images.', 1)
 _DIFFERENT = 256  # number of rendered images, which the files repeat
@@ -24,7 +24,9 @@ _DIFFERENT = 256  # number of rendered images, which the files repeat
 
 def write(folder: Path, num_images: int) -> list[str]:
   """Writes JPEG files of 128x64 pixels and returns their names."""
-  sample = photographs.generate(0, 16, 4, 4, height=128, width=64)
+  sample = photographs.generate(
+    0, 16, 4, 4, height=128, width=64, source=versions.FIRST
+  )
   names = [f'{k:06d}.jpg' for k in range(num_images)]
   for name, pixels in zip(names, sample.images, strict=False):
     Image.fromarray(pixels).save(folder / name, quality=90)

@@ -3,11 +3,11 @@
   python -m benchmarks.golden --write=FILE [--recipes=dfh,fedpav]
   python -m benchmarks.golden --compare=FILE [--recipes=dfh,fedpav]
 
-The program trains the preset `smoke` of every recipe, in one process and on one
-device, and records the metrics of the last evaluation and a SHA-256 of every
-final model. `--compare` prints the recipes whose records differ and exits with
-code 1 if there are any. The last bits depend on the type of CPU, so write and
-compare on one machine.
+The program trains the preset `smoke` of every recipe on `synthetic_v1`, in one
+process and on one device, and records the metrics of the last evaluation and a
+SHA-256 of every final model. `--compare` prints the recipes whose records
+differ and exits with code 1 if there are any. The last bits depend on the type
+of CPU, so write and compare on one machine.
 """
 
 import json
@@ -25,16 +25,19 @@ from absl import app, flags
 from fedreid_jax.config import recipes, validation
 from fedreid_jax.core import param_filter
 from fedreid_jax.data import cache
+from fedreid_jax.data.synthetic import versions
 from fedreid_jax.training import loop, restored, run_files
 
 _WRITE = flags.DEFINE_string('write', None, 'File to write.')
 _COMPARE = flags.DEFINE_string('compare', None, 'File to compare with.')
+# Records of earlier commits are of the first synthetic world.
+_ARGUMENT = f'smoke,data.source={versions.FIRST}'
 _RECIPES = flags.DEFINE_list('recipes', None, 'Recipes (default: all).')
 
 
 def record(recipe: str) -> dict[str, Any]:
   """Trains a recipe's smoke preset; returns its metrics and model digests."""
-  config = validation.validate(recipes.recipe(recipe, 'smoke'))
+  config = validation.validate(recipes.recipe(recipe, _ARGUMENT))
   with tempfile.TemporaryDirectory() as folder:
     results = loop.train(config, Path(folder))
     with run_files.checkpoints_of(Path(folder)) as saved:

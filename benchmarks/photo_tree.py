@@ -4,7 +4,7 @@
 
 The program writes `OUT/DOMAIN/IDENTITY/photo_cCAMERA_SHOT.jpg`, 160x80 pixels,
 for three domains to train on and `station`, which is the last by name and the
-target of the preset `photos`.
+target of the preset `photos`. The persons are those of `synthetic_v1`.
 """
 
 import sys
@@ -13,7 +13,7 @@ from pathlib import Path
 from absl import app, flags
 
 from fedreid_jax.data.fixtures import photos
-from fedreid_jax.data.synthetic import photographs
+from fedreid_jax.data.synthetic import photographs, versions
 
 _IDENTITIES = flags.DEFINE_integer('identities', 30, 'Persons of a domain.', 2)
 _CAMERAS = flags.DEFINE_integer('cameras', 2, 'Cameras of a domain.', 1)
@@ -33,6 +33,7 @@ def main(argv: list[str]) -> None:
       _SHOTS.value,
       height=160,
       width=80,
+      source=versions.FIRST,
     )
     for k, pixels in enumerate(sample.images):
       person, camera = sample.identities[k], sample.cameras[k] + 1

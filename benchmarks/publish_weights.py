@@ -16,6 +16,7 @@ from absl import app, flags
 
 import fedreid_jax
 from fedreid_jax.core import param_filter
+from fedreid_jax.data.synthetic import versions
 from fedreid_jax.models import weights
 from fedreid_jax.training import recorder, run_files
 
@@ -32,7 +33,8 @@ The backbone of `{network}`: {parameters:,} parameters in {size:,} bytes.
 Command: `{command}`.
 
 Data: {images:,} synthetic images of {persons:,} persons, of all domains but
-{target} of world {world_seed}; {height} x {width} pixels, normalised with
+{target} of world {world_seed} of `{source}`;
+{height} x {width} pixels, normalised with
 the mean {mean} and the standard deviation {std};
 {cameras} visible cameras and {infrared} infrared camera a domain.
 Training: cross-entropy, {rounds} rounds of one epoch, version {version}.
@@ -42,7 +44,7 @@ Training: cross-entropy, {rounds} rounds of one epoch, version {version}.
 - The weights fit `{settings}`
   and every variant of this network. Modules that a variant inserts start from
   their own values, infrared stages from those of the visible ones.
-- A run on the synthetic world {world_seed} is refused, because it would be
+- A run on the world {world_seed} of `{source}` is refused, because it would be
   tested on persons or cameras of this training.
 - The weights have never seen a photograph. They take the place of ImageNet's in
   experiments on synthetic images, and do not replace them on photographs.
@@ -65,6 +67,7 @@ def main(argv: Sequence[str]) -> None:
   about: dict[str, Any] = {
     'name': _NAME.value,
     'model': settings,
+    'source': versions.resolve(data.source),
     'world_seed': data.world_seed,
     'command': f'python -m launchers.main --config=configs/pretrain.py{option}',
     'data_digest': described['data_digest'],

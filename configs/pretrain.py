@@ -1,9 +1,9 @@
 """Centralised training of the weights that other runs start from.
 
-The papers start from ImageNet. In its place stand eleven synthetic domains of a
-world that no other recipe has: 1,210 persons, each seen by four visible cameras
-and one infrared camera. Other runs read the backbone by its name,
-`--config.model.pretrained=convnet-synthetic`; `python -m
+The papers start from ImageNet. In its place stand eleven domains of a world
+that no other recipe has, of the first version `synthetic_v1`: 1,210 persons,
+each seen by four visible cameras and one infrared camera. Other runs read the
+backbone by its name, `--config.model.pretrained=convnet-synthetic`; `python -m
 benchmarks.publish_weights` writes it with its card.
 
   python -m launchers.main --config=configs/pretrain.py[:smoke]

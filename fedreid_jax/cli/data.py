@@ -16,6 +16,7 @@ from absl import flags
 from fedreid_jax import errors
 from fedreid_jax.cli import run
 from fedreid_jax.config import schema
+from fedreid_jax.data.synthetic import versions
 
 FIELDS = schema.fields()
 
@@ -66,6 +67,12 @@ _VERIFY = flags.DEFINE_bool(
 )
 _IDENTITIES = flags.DEFINE_integer(
   'identities', 16, 'synth: number of persons.', 6, 2000
+)
+_SOURCE = flags.DEFINE_enum(
+  'source',
+  versions.UNVERSIONED,
+  versions.NAMES,
+  'sheet: version of the synthetic world.',
 )
 _SEED = flags.DEFINE_integer('seed', 0, 'synth, sheet: random seed.', 0)
 
@@ -182,7 +189,9 @@ def sheet() -> None:
     size['height'] = _HEIGHT.value
   if _WIDTH.value:
     size['width'] = _WIDTH.value
-  contact_sheet.write(_required(_OUT), seed=_SEED.value, **size)
+  contact_sheet.write(
+    _required(_OUT), seed=_SEED.value, source=_SOURCE.value, **size
+  )
   print(f'the synthetic world in {_OUT.value}')
 
 

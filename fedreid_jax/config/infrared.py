@@ -4,6 +4,7 @@ They are used by the recipe `dppt` and by the recipes of shared entities.
 """
 
 from fedreid_jax.config import presets
+from fedreid_jax.data.synthetic import versions
 
 DNS_RATES = (
   (r'params/backbone/layer3_', 0.2),
@@ -175,6 +176,7 @@ def trial(c) -> None:
   # As in SYSU-MM01, half of the cameras miss half of the persons, and infrared
   # reflectance is not a function of brightness.
   c.data.presence = c.data.brightness_correlation = 0.5
+  c.data.source = versions.FIRST  # like the images of the weights
   c.model.pretrained = 'resnet18-synthetic'
 
 

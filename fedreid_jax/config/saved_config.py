@@ -1,15 +1,27 @@
 """Configurations of saved runs, of this edition and of the first one."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 from fedreid_jax import algorithms, errors
 from fedreid_jax.config import parsing, renamed, schema
 from fedreid_jax.core import plugins
+from fedreid_jax.data.synthetic import versions
 
 # Fields that earlier runs of this edition have not saved; their defaults are
 # what those runs did.
 LATER = 'data.colour_as', 'data.held_out', 'evaluation.validation'
+
+
+_SOURCE = plugins.SOURCE.field
+
+
+def to_json(config: Any) -> dict[str, Any]:
+  """Returns a configuration as the object in config.json."""
+  saved = json.loads(schema.identity(config).to_json_best_effort())
+  saved['data']['source'] = versions.resolve(saved['data']['source'])
+  return saved
 
 
 def from_json(saved: dict[str, Any], changes: Sequence[str], where: str) -> Any:
@@ -18,7 +30,8 @@ def from_json(saved: dict[str, Any], changes: Sequence[str], where: str) -> Any:
   Fields of a run of the first edition get their present names, and fields that
   did not exist then get their defaults. A later run may lack the fields `LATER`
   and the options of methods that did not exist then. No run has the fields of
-  `schema.reporting`.
+  `schema.reporting`. A run has the name of its version of the synthetic world;
+  one without a version is of the first one.
 
   Args:
     saved: content of config.json.
@@ -54,6 +67,8 @@ def from_json(saved: dict[str, Any], changes: Sequence[str], where: str) -> Any:
         where,
         'restore the file from a copy, or give --config',
       )
+  if isinstance(source := flat.get(_SOURCE), str):
+    flat[_SOURCE] = versions.of_file(source)
   for name in flat:
     _restore(config, name, flat, where)
   if 'data.colour_as' not in flat:

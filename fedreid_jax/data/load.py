@@ -14,9 +14,10 @@ from fedreid_jax.data import (
   validation,
 )
 from fedreid_jax.data.federation import Federation
+from fedreid_jax.data.synthetic import versions
 
 SOURCES = {
-  'synthetic': synthetic_source.load,
+  **dict.fromkeys(versions.NAMES, synthetic_source.load),
   'folder': folder_source.load,
   'datasets': benchmark_source.load,
 }

@@ -15,7 +15,7 @@ from jaxtyping import UInt8
 from fedreid_jax import errors
 from fedreid_jax.data import classification_task, federation, overlap
 from fedreid_jax.data.federation import Images, Source, Target
-from fedreid_jax.data.synthetic import kept, photographs
+from fedreid_jax.data.synthetic import kept, photographs, worlds
 
 # The fields that determine the images, beside the sources.
 FIELDS = (
@@ -82,7 +82,8 @@ def load(config, clients: bool = True) -> Source:
     ]
     if not config.allow_overlap:
       overlap.check_disjoint([*learned], [t.name for t in targets])
-  digest = [*specs, *(config[f] for f in FIELDS)]
+  world = {'source': worlds.find(config.source).digest}
+  digest = [*specs, *(world.get(f, config[f]) for f in FIELDS)]
   # As before these fields where they change nothing.
   if config.presence < 1:
     digest.append(f'presence={config.presence}')
@@ -210,6 +211,7 @@ def _images(config, domain: Domain, first: int) -> Images:
           first_identity=first,
           brightness_correlation=config.brightness_correlation,
           camera_spread=config.camera_spread,
+          source=config.source,
         )
         for modality, cameras in kinds
         if cameras

@@ -8,6 +8,7 @@ import jax
 import fedreid_jax
 from fedreid_jax.core import param_filter
 from fedreid_jax.data import decoder
+from fedreid_jax.data.synthetic import versions
 from fedreid_jax.exchange.embedding import BATCH, IMAGES, OUTPUT, Embedding
 from fedreid_jax.training import recorder, run_files
 
@@ -26,7 +27,7 @@ def describe(embedding: Embedding, workdir: Path) -> dict[str, Any]:
   `preprocessing` (of image files, before the program), `normalisation` (within
   the program), `embedding` (its kind, and the distance it is compared by),
   `model` (fields of the network), `run` (of which it is, and its digests),
-  `world_seed` (of synthetic training images), `versions`.
+  `source` and `world_seed` (of synthetic training images), `versions`.
 
   Args:
     embedding: the embedding.
@@ -67,8 +68,9 @@ def describe(embedding: Embedding, workdir: Path) -> dict[str, Any]:
       'jax': jax.__version__,
     },
   }
-  if data.source == 'synthetic':
-    about['world_seed'] = data.world_seed
+  source = versions.resolve(data.source)
+  if source in versions.VERSIONS:
+    about |= {'source': source, 'world_seed': data.world_seed}
   return about
 
 

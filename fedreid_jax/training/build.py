@@ -18,6 +18,7 @@ from fedreid_jax.core import (
 )
 from fedreid_jax.data import augment, load
 from fedreid_jax.data.federation import Federation
+from fedreid_jax.data.synthetic import versions
 from fedreid_jax.evaluation import classification, evaluator
 from fedreid_jax.models import functional, networks
 from fedreid_jax.training import agreement, engine, source_stats
@@ -105,7 +106,8 @@ def _pretrained(
     return variables, ()
   from fedreid_jax.models import weights
 
-  weights.check_unseen(name, config.data)
+  data = config.data
+  weights.check_unseen(name, versions.resolve(data.source), data.world_seed)
   return weights.load(name, jax.device_get(variables))
 
 

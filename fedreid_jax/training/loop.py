@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from fedreid_jax.config import parsing, validation
+from fedreid_jax.config import parsing, saved_config, validation
 from fedreid_jax.training import (
   agreement,
   checkpoint,
@@ -95,7 +95,7 @@ def _train(
       | agreement.code()
     ),
   )
-  resolved, held = report.resolved(config), None
+  resolved, held = saved_config.to_json(config), None
   with contextlib.ExitStack() as stack:
     if jax.process_index() == 0:
       held = stack.enter_context(lock.Lock(workdir))

@@ -1,6 +1,5 @@
 """Descriptions and results of a run, for its files and the console."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,16 +8,11 @@ import jax
 import numpy as np
 
 from fedreid_jax import errors
-from fedreid_jax.config import schema
+from fedreid_jax.config import saved_config
 from fedreid_jax.core import types
 from fedreid_jax.data import validation
 from fedreid_jax.training import build, recorder, run_files, summary
 from fedreid_jax.training.progress import Progress
-
-
-def resolved(config) -> dict[str, Any]:
-  """Returns a configuration as the object in `config.json`."""
-  return json.loads(schema.identity(config).to_json_best_effort())
 
 
 def describe(
@@ -41,7 +35,9 @@ def describe(
       )
   table = clients(setup.federation.clients)
   if jax.process_index() == 0:
-    recorder.write_json(workdir / run_files.CONFIG, resolved(config))
+    recorder.write_json(
+      workdir / run_files.CONFIG, saved_config.to_json(config)
+    )
     for target in setup.federation.targets:
       if target.splits:
         path = workdir / f'splits-{target.name}.json'

@@ -7,7 +7,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedreid_jax.config import saved_config
 from fedreid_jax.core import types
+from fedreid_jax.data.synthetic import versions
 from fedreid_jax.evaluation import evaluator
 from fedreid_jax.training import (
   agreement,
@@ -145,7 +147,7 @@ class Run:
     self.hooks.start(
       callbacks.Start(
         self.saved.workdir,
-        report.resolved(self.config),
+        saved_config.to_json(self.config),
         step or 0,
         resumed=step is not None,
       )
@@ -163,7 +165,7 @@ class Run:
 
   def _save(self, score: float | None) -> None:
     host = {
-      'source': self.config.data.source,
+      'source': versions.resolve(self.config.data.source),
       'sources': list(
         self.config.data.sources or self.setup.federation.sources
       ),

@@ -16,6 +16,7 @@ from fedreid_jax import errors
 from fedreid_jax.core import param_filter
 from fedreid_jax.core.types import ClientState, Flat, ServerState
 from fedreid_jax.data import benchmark_source
+from fedreid_jax.data.synthetic import versions
 from fedreid_jax.training import build, recorder, run_files, structure
 
 
@@ -54,7 +55,7 @@ def states(
     )
   if host['source'] == 'datasets':
     benchmark_source.check_trials(host['sources'], data.targets)
-  elif host['source'] == data.source == 'synthetic':
+  elif _same_world(host['source'], data.source):
     _check_unseen(host, data, folder)
   started = _of_server(server.shared, shared, groups, folder)
   described = workdir / run_files.DESCRIBED
@@ -73,6 +74,17 @@ def states(
     structure.check_fits(leaves, setup.variables)
     own.append(leaves)
   return setup.executor.init(setup.variables | started, own=own)
+
+
+def _same_world(trained: str, tested: str) -> bool:
+  """Returns whether two sources are one version of the synthetic world.
+
+  Args:
+    trained: `data.source` in a file of the other run.
+    tested: `data.source` of this run.
+  """
+  version = versions.of_file(trained)
+  return version in versions.VERSIONS and version == versions.resolve(tested)
 
 
 def _check_unseen(host: dict[str, Any], data: Any, folder: str):

@@ -12,6 +12,7 @@ from fedreid_jax.config import (
   validation,
 )
 from fedreid_jax.core import options
+from fedreid_jax.data.synthetic import versions
 
 
 @pytest.mark.parametrize('name', ('dfh', 'fedpav'))
@@ -144,16 +145,40 @@ def test_a_misspelt_field_cannot_be_set():
 
 
 def saved(**sections):
-  return (
-    json.loads(recipes.recipe('dfh', 'smoke').to_json_best_effort()) | sections
-  )
+  return saved_config.to_json(recipes.recipe('dfh', 'smoke')) | sections
 
 
 def test_a_saved_configuration_is_read_with_changes():
   config = saved_config.from_json(saved(), ['rounds=7'], 'config.json')
   assert config.rounds == 7 and config.components == ('fedpav', 'dfh')
   config.rounds = 2
-  assert config == recipes.recipe('dfh', 'smoke')
+  recipe = recipes.recipe('dfh', 'smoke')
+  recipe.data.source = versions.NEWEST
+  assert config == recipe
+
+
+@pytest.mark.parametrize('source', versions.NAMES)
+def test_a_saved_configuration_keeps_its_world(source):
+  """What a run of this version saves has a version, 'synthetic' has none."""
+  recipe = recipes.recipe('dfh', f'smoke,data.source={source}')
+  assert recipe.data.source == source
+  written = saved_config.to_json(recipe)
+  assert written['data']['source'] == versions.resolve(source)
+  for _ in range(2):
+    again = saved_config.from_json(written, [], 'config.json')
+    assert again.data.source == versions.resolve(source)
+    assert saved_config.to_json(again) == written
+  earlier = json.loads(recipe.to_json_best_effort())
+  config = saved_config.from_json(earlier, [], 'config.json')
+  first = source == versions.UNVERSIONED
+  assert config.data.source == (versions.FIRST if first else source)
+
+
+def test_a_changed_source_of_a_saved_run_is_that_of_a_recipe():
+  earlier = json.loads(recipes.recipe('dfh', 'smoke').to_json_best_effort())
+  changes = ['data.source=synthetic']
+  config = saved_config.from_json(earlier, changes, 'config.json')
+  assert versions.resolve(config.data.source) == versions.NEWEST
 
 
 @pytest.mark.parametrize('arg', ['synthetic', 'omniglot', 'photos'])
@@ -165,6 +190,7 @@ def test_earlier_runs_did_what_they_say_and_lack_later_methods(arg):
   converted = ('grey', 'inverted') if arg == 'omniglot' else ()
   assert config.data.colour_as == converted
   recipe.data.colour_as, recipe.data.held_out = converted, 0.0
+  recipe.data.source = versions.of_file(recipe.data.source)
   assert config == recipe
   del earlier['dfh']
   with pytest.raises(errors.IntegrityError, match='has no dfh'):

@@ -59,7 +59,7 @@ def test_errors(recipe, overrides, fields, said):
 
 
 def test_a_saved_configuration(tmp_path):
-  config = fr.load_config('dfh:smoke')
+  config = fr.load_config('dfh:smoke', {'data.source': 'synthetic_v2'})
   path = tmp_path / 'config.json'
   path.write_text(config.to_json_best_effort())
   saved = load.load_saved(tmp_path)

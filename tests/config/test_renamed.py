@@ -99,7 +99,7 @@ def test_a_run_of_the_first_edition_is_translated(space):
   )
   assert found.rounds == 7
   found.rounds = 2
-  assert found == recipes.recipe('dfh', arg)
+  assert found == recipes.recipe('dfh', f'{arg},data.source=synthetic_v1')
 
 
 def test_old_values_of_a_saved_run_are_translated():

@@ -123,6 +123,7 @@ def test_components_that_are_none(plugin, component, message):
     recipes.recipe('dfh', f'smoke,components=("fedpav","{component}")')
 
 
+VERSION = 'data.source=synthetic_v2'  # as a saved run has one
 OTHER_FIELDS = [('model.name', 'my_net'), ('data.source', 'my_source')]
 
 
@@ -131,7 +132,8 @@ def test_networks_and_sources_have_groups_and_are_not_imported(
   plugin, field, group
 ):
   pairs = f'{group}.size=3,{field}=somebodys.{group}'
-  config = validation.validate(recipes.recipe('dfh', f'smoke,{pairs}'))
+  recipe = recipes.recipe('dfh', f'smoke,{VERSION},{pairs}')
+  config = validation.validate(recipe)
   assert config[group].size == 3
   assert not [name for name in sys.modules if name.startswith('somebodys')]
   again = saved_config.from_json(config.to_dict(), [], 'config.json')
@@ -161,7 +163,7 @@ def test_networks_and_sources_are_checked(plugin, field, group, pairs, message):
 
 def test_a_saved_run_with_a_plug_in(plugin):
   pairs = f'my_rule.lam=2,components=("fedpav","{plugin}")'
-  config = recipes.recipe('dfh', f'smoke,{pairs}')
+  config = recipes.recipe('dfh', f'smoke,{VERSION},{pairs}')
   saved = config.to_dict()
   again = saved_config.from_json(saved, [], 'config.json')
   assert again == config
@@ -191,7 +193,7 @@ def test_fields_of_reporting_do_not_belong_to_a_run():
 
 
 def test_a_saved_configuration_needs_no_fields_of_reporting():
-  config = recipes.recipe('dfh', 'smoke')
+  config = recipes.recipe('dfh', f'smoke,{VERSION}')
   saved = json.loads(schema.identity(config).to_json_best_effort())
   assert saved_config.from_json(saved, [], 'config.json') == config
   changed = saved_config.from_json(saved, ['track=("csv",)'], 'config.json')

@@ -1,5 +1,4 @@
 import json
-from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -91,17 +90,16 @@ def test_names_that_are_not_published():
 
 
 def test_the_world_of_the_weights_is_no_test(saved):
-  path, _ = saved
-  weights.check_unseen(
-    str(path), SimpleNamespace(source='synthetic', world_seed=0)
-  )
-  weights.check_unseen(
-    str(path), SimpleNamespace(source='folder', world_seed=1000)
-  )
-  with pytest.raises(errors.ConfigError, match='world 1000'):
-    weights.check_unseen(
-      str(path), SimpleNamespace(source='synthetic', world_seed=1000)
-    )
+  path, own = saved
+  weights.check_unseen(str(path), 'synthetic_v1', 0)
+  weights.check_unseen(str(path), 'folder', 1000)
+  weights.check_unseen(str(path), 'synthetic_v2', 1000)
+  with pytest.raises(errors.ConfigError, match='world 1000 of synthetic_v1'):
+    weights.check_unseen(str(path), 'synthetic_v1', 1000)
+  weights.save(path, own, ABOUT | {'source': 'synthetic_v2'})
+  weights.check_unseen(str(path), 'synthetic_v1', 1000)
+  with pytest.raises(errors.ConfigError, match='world 1000 of synthetic_v2'):
+    weights.check_unseen(str(path), 'synthetic_v2', 1000)
 
 
 @pytest.mark.parametrize('name', weights.NAMES)

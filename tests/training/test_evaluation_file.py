@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from fedreid_jax.config import recipes
-from fedreid_jax.training import evaluation_file, recorder, report
+from fedreid_jax.config import recipes, saved_config
+from fedreid_jax.training import evaluation_file, recorder
 
 
 @pytest.fixture
 def config(tmp_path):
   found = recipes.recipe('fedpav:smoke')
-  recorder.write_json(tmp_path / 'config.json', report.resolved(found))
+  recorder.write_json(tmp_path / 'config.json', saved_config.to_json(found))
   return found
 
 

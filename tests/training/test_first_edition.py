@@ -32,7 +32,7 @@ def test_a_snapshot_has_fields_by_their_new_names(workdir):
   model = fr.load(workdir)
   assert (model.name, model.step) == ('cluster:0', 1)
   assert model.config.components == ('fedpav', 'client_clustering')
-  assert model.config.data.source == 'synthetic'
+  assert model.config.data.source == 'synthetic_v1'
 
 
 def test_it_is_not_resumed(workdir):

@@ -26,17 +26,17 @@ def make_setup(config, clients, monkeypatch):
   return one
 
 
-def data(*targets, world_seed=0):
+def data(*targets, world_seed=0, source='synthetic_v1'):
   """The fields of `config.data` that a start reads."""
   return SimpleNamespace(
-    source='synthetic',
+    source=source,
     targets=targets,
     world_seed=world_seed,
     allow_overlap=False,
   )
 
 
-def left_by(workdir, setup, server, states, sources=()):
+def left_by(workdir, setup, server, states, sources=(), source='synthetic'):
   """Saves a run as if training had moved every leaf by a number of its own."""
   rng = np.random.default_rng(0)
 
@@ -50,7 +50,7 @@ def left_by(workdir, setup, server, states, sources=()):
   saved = checkpoint.Checkpoints(workdir)
   host = {
     'clients': [c.name for c in clients],
-    'source': 'datasets' if 'regdb:trial=1' in sources else 'synthetic',
+    'source': 'datasets' if 'regdb:trial=1' in sources else source,
     'sources': sources,
     'world_seed': 0,
   }
@@ -219,6 +219,24 @@ def test_a_target_of_the_other_runs_sources_is_refused(make_setup, tmp_path):
   warm_start.states(*own, data('plaza', world_seed=1), print)
   with pytest.raises(errors.ConfigError, match='plaza of world 0'):
     warm_start.states(*own, data('mall', 'plaza:shots=2'), print)
+
+
+def test_the_persons_of_another_version_of_the_world_are_others(
+  make_setup, tmp_path
+):
+  setup, server, states = make_setup('fedpav')
+  for saved, same, other in (
+    ('synthetic', 'synthetic_v1', 'synthetic'),  # saved before versions
+    ('synthetic_v1', 'synthetic_v1', 'synthetic_v2'),
+    ('synthetic_v2', 'synthetic', 'synthetic_v1'),
+  ):
+    workdir = tmp_path / saved
+    left_by(workdir, setup, server, states, ('plaza',), source=saved)
+    own = setup, server, str(workdir)
+    warm_start.states(*own, data('plaza', source=other), print)
+    warm_start.states(*own, data('plaza', source='folder'), print)
+    with pytest.raises(errors.ConfigError, match='plaza of world 0'):
+      warm_start.states(*own, data('plaza', source=same), print)
 
 
 @pytest.mark.slow

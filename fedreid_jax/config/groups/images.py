@@ -11,6 +11,7 @@ from fedreid_jax.data.client_split import ClientSplit, Labels
 from fedreid_jax.data.colour import Infrared, Kind
 from fedreid_jax.data.datasets.regdb import Direction
 from fedreid_jax.data.decoder import MAX_PIXELS, Resample
+from fedreid_jax.data.synthetic import versions
 
 PIXELS = Range(8, 4096)
 
@@ -20,8 +21,11 @@ class Data:
   """Images and their split over clients."""
 
   source: Annotated[
-    Literal['synthetic', 'folder', 'datasets'], SOURCE, 'source of the images'
-  ] = 'synthetic'
+    Literal[versions.Name, 'folder', 'datasets'],
+    SOURCE,
+    'source of the images; synthetic is the newest version of the rendered '
+    'world',
+  ] = versions.UNVERSIONED
   root: Annotated[
     str,
     'folder: directory of the domains or of one data set; datasets: directory '

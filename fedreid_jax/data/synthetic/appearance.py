@@ -8,6 +8,8 @@ The infrared reflectance of garments is a mixture of their brightness and of an
 independent draw; the weight of the brightness is `brightness_correlation`.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
@@ -61,13 +63,15 @@ DOMAIN, IDENTITY, CAMERA, SHOT = range(4)  # streams of the root key
 LUMINANCE = (0.299, 0.587, 0.114)  # of red, green and blue
 
 
-def _draws(key: Array, num: int, *ids: Array | int) -> Array:
+def draws(key: Array, num: int, *ids: Array | int) -> Array:
+  """Draws `[num]` uniforms of a stream and of the ids of an object."""
   for i in ids:
     key = jax.random.fold_in(key, i)
   return jax.random.uniform(key, (num,))
 
 
-def _between(draw: Array, low, high) -> Array:
+def between(draw: Array, low, high) -> Array:
+  """Returns a uniform draw between two limits."""
   return low + (high - low) * draw
 
 
@@ -76,7 +80,7 @@ def _seed(draw: Array) -> Array:
   return (draw * 16777216.0).astype(jnp.uint32)
 
 
-def _rgb(hue, saturation, value) -> Array:
+def rgb(hue, saturation, value) -> Array:
   """Converts hue, saturation, value, all `[...]`, to `[..., 3]`."""
   hue, saturation, value = jnp.broadcast_arrays(hue, saturation, value)
   offsets = jnp.array([0.0, 2 / 3, 1 / 3])
@@ -92,16 +96,16 @@ def sample_domain(key: Array, domain: Array) -> Domain:
   row = rows[domain % len(_ARCHETYPES)]
   season, hue, saturation, scene, ground, wall = (row[i] for i in range(6))
   warmth, exposure, lines, elevation, hidden = (row[i] for i in range(6, 11))
-  draws = _draws(key, 4 * COLOURS + 8, DOMAIN, domain)
-  colour = draws[: 4 * COLOURS].reshape(4, COLOURS)
-  move = draws[4 * COLOURS :] - 0.5
+  d = draws(key, 4 * COLOURS + 8, DOMAIN, domain)
+  colour = d[: 4 * COLOURS].reshape(4, COLOURS)
+  move = d[4 * COLOURS :] - 0.5
   # A third of each palette is neutral (black, grey, white), the rest lies
   # around a few hues, so that colour alone does not identify a person.
   neutral = jnp.arange(COLOURS) % 3 == 0
   hues = hue + 0.06 * move[0] + (colour[0] - 0.5) * (0.45 + 0.4 * (1 - season))
   vivid = saturation * (0.5 + colour[1])
-  value = _between(colour[2], 0.10, 0.95 - 0.40 * season)
-  palette = _rgb(hues % 1.0, jnp.where(neutral, 0.08, vivid), value)
+  value = between(colour[2], 0.10, 0.95 - 0.40 * season)
+  palette = rgb(hues % 1.0, jnp.where(neutral, 0.08, vivid), value)
   return Domain(
     palette=palette,
     season=jnp.clip(season + 0.1 * move[1], 0, 1),
@@ -117,17 +121,26 @@ def sample_domain(key: Array, domain: Array) -> Domain:
   )
 
 
+def choose(domain: Domain, material: Array | int, pick: Array) -> Array:
+  """Returns colours of the palette, `[..., 3]`, the same for all materials."""
+  del material
+  return domain.palette[(pick * COLOURS).astype(jnp.int32)]
+
+
 def _wardrobe(
-  domain: Domain, brightness_correlation: Number, draws: Array
+  domain: Domain,
+  brightness_correlation: Number,
+  d: Array,
+  choose: Callable[..., Array],
 ) -> Array:
   """Draws materials from the domain's palette: `[10, 4]`, SKIN .. HAT."""
-  pick, jitter, infrared = draws[:10], draws[10:20] - 0.5, draws[20:30]
-  colours = domain.palette[(pick * COLOURS).astype(jnp.int32)]
-  skin = _rgb(0.06 + 0.02 * pick[SKIN], 0.45, _between(pick[SKIN], 0.35, 0.9))
-  hair = _rgb(0.08, 0.4 * pick[HAIR], 0.04 + 0.5 * pick[HAIR] ** 3)
+  pick, jitter, infrared = d[:10], d[10:20] - 0.5, d[20:30]
+  colours = choose(domain, jnp.arange(10), pick)
+  skin = rgb(0.06 + 0.02 * pick[SKIN], 0.45, between(pick[SKIN], 0.35, 0.9))
+  hair = rgb(0.08, 0.4 * pick[HAIR], 0.04 + 0.5 * pick[HAIR] ** 3)
   colours = colours.at[SKIN].set(skin).at[HAIR].set(hair)
   colours = jnp.clip(colours * (1 + 0.25 * jitter[:, None]), 0.02, 0.97)
-  own = _between(infrared, 0.15, 0.9)
+  own = between(infrared, 0.15, 0.9)
   infrared = (
     brightness_correlation * (colours @ jnp.array(LUMINANCE))
     + (1 - brightness_correlation) * own
@@ -142,42 +155,51 @@ def _wardrobe(
 
 
 def sample_identity(
-  key: Array, domain: Domain, brightness_correlation: Number, *ids: Array | int
+  key: Array,
+  domain: Domain,
+  brightness_correlation: Number,
+  *ids: Array | int,
+  choose: Callable[..., Array] = choose,
 ) -> Identity:
   """Draws a person of a domain; `ids` are the domain and the identity.
 
   `brightness_correlation` is the weight of the brightness in the infrared
-  reflectance of garments.
+  reflectance of garments; `choose(domain, material, pick)` returns colours.
   """
-  draws = _draws(key, 56, IDENTITY, *ids)
-  d = draws[30:]
+  both = draws(key, 56, IDENTITY, *ids)
+  d = both[30:]
   winter = domain.season
   warm = d[9] > 0.25 + 0.6 * winter  # dressed for a warm day
   skirt = d[12] < 0.18
   bag = jnp.searchsorted(jnp.array([0.40, 0.65, 0.85]), d[15])
   return Identity(
-    materials=_wardrobe(domain, brightness_correlation, draws[:30]),
-    height=_between(d[0], 0.93, 1.03),
-    build=_between(d[1], 0.82, 1.22),
-    shoulders=_between(d[2], 0.92, 1.10),
-    hair=jnp.where(d[3] < 0.06, 0.0, _between(d[4] ** 2, 0.06, 0.24)),
+    materials=_wardrobe(domain, brightness_correlation, both[:30], choose),
+    height=between(d[0], 0.93, 1.03),
+    build=between(d[1], 0.82, 1.22),
+    shoulders=between(d[2], 0.92, 1.10),
+    hair=jnp.where(d[3] < 0.06, 0.0, between(d[4] ** 2, 0.06, 0.24)),
     upper_texture=jnp.searchsorted(jnp.array([0.3, 0.46, 0.58, 0.72]), d[5]),
-    frequency=_between(d[6], 9.0, 22.0),
+    frequency=between(d[6], 9.0, 22.0),
     lower_texture=jnp.searchsorted(jnp.array([0.7, 0.8, 0.9]), d[7]),
     hem=jnp.where(d[8] < 0.1 + 0.35 * winter, 0.66, 0.50) + 0.04 * d[21],
-    sleeve=jnp.where(warm, _between(d[10], 0.15, 0.45), 1.0),
+    sleeve=jnp.where(warm, between(d[10], 0.15, 0.45), 1.0),
     leg=jnp.where(
-      skirt | (d[11] > 0.55 + 0.4 * winter), _between(d[13], 0.62, 0.80), 1.0
+      skirt | (d[11] > 0.55 + 0.4 * winter), between(d[13], 0.62, 0.80), 1.0
     ),
     skirt=skirt.astype(jnp.float32),
     opening=jnp.where(d[14] < 0.15 + 0.3 * winter, 0.35, 0.0),
-    print_size=_between(d[16], 0.25, 0.6),
+    print_size=between(d[16], 0.25, 0.6),
     bag=bag,
-    bag_size=_between(d[17], 0.8, 1.25),
+    bag_size=between(d[17], 0.8, 1.25),
     bag_side=jnp.where(d[18] < 0.5, -1.0, 1.0),
     hat=jnp.searchsorted(jnp.array([0.7, 0.85]), d[19]),
-    stride=_between(d[20], 0.07, 0.15),
+    stride=between(d[20], 0.07, 0.15),
   )
+
+
+def gain(warmth: Array, green: Number = 1.0) -> Array:
+  """Returns the gain of the channels, `[3]`, in light of a warmth."""
+  return jnp.stack([1 + 0.18 * warmth, jnp.asarray(green), 1 - 0.22 * warmth])
 
 
 def sample_camera(
@@ -188,13 +210,13 @@ def sample_camera(
   An infrared camera is another device than the visible one of the same
   number, with another position and view of the walkers.
   """
-  d = _draws(key, 40, CAMERA, *ids, modality)
+  d = draws(key, 40, CAMERA, *ids, modality)
   cold = domain.warmth + 0.4 * (d[0] - 0.5)
-  gain = jnp.stack([1 + 0.18 * cold, 1 + 0.10 * (d[1] - 0.5), 1 - 0.22 * cold])
-  wall = _rgb(domain.hue + 0.3 * (d[2] - 0.5), 0.25 * d[3], domain.wall)
-  foliage = _rgb(0.26 + 0.08 * d[2], 0.35 + 0.3 * d[3], domain.wall)
+  colour = gain(cold, 1 + 0.10 * (d[1] - 0.5))
+  wall = rgb(domain.hue + 0.3 * (d[2] - 0.5), 0.25 * d[3], domain.wall)
+  foliage = rgb(0.26 + 0.08 * d[2], 0.35 + 0.3 * d[3], domain.wall)
   wall = jnp.where(domain.scene == 1, foliage, wall)
-  ground = _rgb(0.1 + 0.1 * d[4], 0.15 * d[5], domain.ground)
+  ground = rgb(0.1 + 0.1 * d[4], 0.15 * d[5], domain.ground)
   detail = jnp.where(d[6] < 0.5, 0.6, 1.35)
   scenery = jnp.stack([wall, wall * detail, ground, ground * 0.75])
   infrared = jnp.stack([d[7], d[7] * detail, d[8], d[8] * 0.75])
@@ -202,18 +224,19 @@ def sample_camera(
   return Camera(
     materials=jnp.concatenate([scenery, infrared[:, None]], axis=1),
     yaw=2 * jnp.pi * d[9],
-    elevation=domain.elevation * _between(d[10], 0.6, 1.4),
-    horizon=_between(d[11], 0.20, 0.55) - 0.6 * domain.elevation,
+    elevation=domain.elevation * between(d[10], 0.6, 1.4),
+    horizon=between(d[11], 0.20, 0.55) - 0.6 * domain.elevation,
     scene=domain.scene,
-    pitch=_between(d[12], 0.10, 0.35),
-    gain=gain,
-    mixing=_between(d[13], 0.0, 0.20),
-    exposure=domain.exposure * _between(d[14], 0.85, 1.18),
-    gamma=_between(d[15], 0.85, 1.15),
-    vignette=_between(d[16], 0.0, 0.5),
-    lines=domain.lines * _between(d[17], 0.7, 1.3),
-    noise=_between(d[18], 0.006, 0.022),
-    light=_between(d[19], -1.0, 1.0),
+    pitch=between(d[12], 0.10, 0.35),
+    gain=colour,
+    mixing=between(d[13], 0.0, 0.20),
+    exposure=domain.exposure * between(d[14], 0.85, 1.18),
+    gamma=between(d[15], 0.85, 1.15),
+    vignette=between(d[16], 0.0, 0.5),
+    lines=domain.lines * between(d[17], 0.7, 1.3),
+    noise=between(d[18], 0.006, 0.022),
+    light=between(d[19], -1.0, 1.0),
+    props=jnp.zeros((0, 4)),
     seed=_seed(d[20]),
   )
 
@@ -235,26 +258,30 @@ def spread(camera: Camera, factor: Number) -> Camera:
 
 
 def sample_shot(
-  key: Array, domain: Domain, modality: Array, *ids: Array | int
+  key: Array,
+  domain: Domain,
+  modality: Array,
+  *ids: Array | int,
+  choose: Callable[..., Array] = choose,
 ) -> Shot:
   """Draws a shot; `ids` are domain, identity, camera and shot."""
-  d = _draws(key, 24, SHOT, *ids, modality)
+  d = draws(key, 24, SHOT, *ids, modality)
   # Most persons walk in the camera's usual direction, some in the opposite one.
   turn = jnp.where(d[0] < 0.3, jnp.pi, 0.0) + 0.9 * (d[1] + d[2] - 1)
   hidden = d[3] < domain.hidden
   kind = 1 + (d[4] * 3).astype(jnp.int32)
-  colour = domain.palette[(d[5] * COLOURS).astype(jnp.int32)]
+  colour = choose(domain, UPPER, d[5])
   return Shot(
-    material=jnp.append(colour, _between(d[6], 0.15, 0.9)),
+    material=jnp.append(colour, between(d[6], 0.15, 0.9)),
     yaw=turn,
     phase=2 * jnp.pi * d[7],
-    left=_between(d[8], -0.05, 0.05),
-    top=_between(d[9], -0.03, 0.07),
-    scale=_between(d[10], 0.86, 1.02),
-    lean=_between(d[11], -0.04, 0.04),
-    exposure=_between(d[12], 0.9, 1.1),
-    shade=jnp.where(d[13] < 0.25, _between(d[14], 0.15, 0.4), 0.0),
-    shade_edge=_between(d[15], 0.2, 0.8),
+    left=between(d[8], -0.05, 0.05),
+    top=between(d[9], -0.03, 0.07),
+    scale=between(d[10], 0.86, 1.02),
+    lean=between(d[11], -0.04, 0.04),
+    exposure=between(d[12], 0.9, 1.1),
+    shade=jnp.where(d[13] < 0.25, between(d[14], 0.15, 0.4), 0.0),
+    shade_edge=between(d[15], 0.2, 0.8),
     occluder=jnp.where(hidden, kind, 0),
     occluder_place=d[16],
     drift=2 * d[17],

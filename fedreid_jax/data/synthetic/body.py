@@ -17,6 +17,31 @@ from fedreid_jax.data.synthetic import parameters, shapes
 PLAIN, STRIPES, COLUMNS, CHECKS, BLOCK, PRINT = range(6)
 NO_BAG, BACKPACK, SHOULDER_BAG, HAND_BAG = range(4)
 NO_HAT, CAP, BEANIE = range(3)
+_BRIGHTNESS = {1.0: 0.95, -1.0: 0.75}  # of the near and the far limbs
+
+
+class Light(NamedTuple):
+  """Light on a body.
+
+  Attributes:
+    side: horizontal direction of the light, -1 .. 1.
+    folds: brightness of the garments at each pixel.
+    contrast: difference between the lit and the dark side of the torso.
+    roundness: how much darker the edges of a limb are than its middle.
+  """
+
+  side: Array
+  folds: Array
+  contrast: float
+  roundness: float
+
+  def limb(self, factor: float, distance, thick):
+    """Returns the brightness of a limb at a signed distance from its edge."""
+    shade = factor * self.folds
+    if not self.roundness:
+      return shade
+    inside = jnp.clip(-distance / thick, 0, 1)
+    return shade * (1 - self.roundness * (1 - inside) ** 2)
 
 
 class Pose(NamedTuple):
@@ -52,7 +77,7 @@ def _texture(kind, frequency, angle, y, pixel):
   )
 
 
-def arm(canvas, person, pose, x, y, side, shade):
+def arm(canvas, person, pose, x, y, side, light):
   """Draws an arm: `side` is +1 for the near one, -1 for the far one."""
   across = _side(person, pose, side) * 0.098 * person.shoulders
   swing = _swing(person, pose, side)
@@ -63,12 +88,14 @@ def arm(canvas, person, pose, x, y, side, shade):
   upper, along = shapes.capsule(x, y, shoulder, elbow, 1.2 * thick, thick)
   fore, beyond = shapes.capsule(x, y, elbow, hand, thick, 0.019)
   place = jnp.where(upper < fore, 0.5 * along, 0.5 + 0.5 * beyond)
+  edge = jnp.minimum(upper, fore)
+  shade = light.limb(_BRIGHTNESS[side], edge, thick)
   # A long sleeve ends at the wrist, where the hand begins.
   sleeve = jnp.clip((0.93 * person.sleeve - place) * 30, 0, 1)
   rings = jnp.where(person.upper_texture == STRIPES, STRIPES, PLAIN)
   pattern = _texture(rings, person.frequency, 0.0, y, canvas.pixel)
   canvas.lay(
-    canvas.cover(jnp.minimum(upper, fore)),
+    canvas.cover(edge),
     *shapes.blend(
       parameters.UPPER, parameters.UPPER_ACCENT, pattern, sleeve * shade
     ),
@@ -76,7 +103,7 @@ def arm(canvas, person, pose, x, y, side, shade):
   )
 
 
-def leg(canvas, person, pose, x, y, side, shade):
+def leg(canvas, person, pose, x, y, side, light):
   """Draws a leg and its shoe: `side` is +1 for near, -1 for far."""
   across = _side(person, pose, side) * 0.045
   swing = _swing(person, pose, side)
@@ -88,13 +115,15 @@ def leg(canvas, person, pose, x, y, side, shade):
   thigh, _ = shapes.capsule(x, y, hip, knee, 1.35 * thick, thick)
   shin, _ = shapes.capsule(x, y, knee, ankle, thick, 0.65 * thick)
   shoe, _ = shapes.capsule(x, y, ankle, toe, 0.026, 0.020)
+  edge = jnp.minimum(thigh, shin)
+  shade = light.limb(_BRIGHTNESS[side], edge, thick)
   clothed = jnp.clip((person.leg - y) * 60, 0, 1) * (1 - person.skirt)
   pattern = _texture(
     person.lower_texture, 1.3 * person.frequency, x * 10, y, canvas.pixel
   )
   canvas.lay(canvas.cover(shoe), (parameters.SHOE, shade))
   canvas.lay(
-    canvas.cover(jnp.minimum(thigh, shin)),
+    canvas.cover(edge),
     *shapes.blend(
       parameters.LOWER, parameters.LOWER_ACCENT, pattern, clothed * shade
     ),
@@ -110,7 +139,7 @@ def _swing(person, pose, side):
   return person.stride * jnp.sin(pose.phase) * side
 
 
-def trunk(canvas, person, pose, x, y, light, folds):
+def trunk(canvas, person, pose, x, y, light):
   """Draws the torso with its print and opening, the neck, hips or skirt."""
   knots = jnp.array([0.14, 0.165, 0.19, 0.30, 0.38, 0.50, 0.70])
   wide = jnp.array([0.034, 0.055, 0.100, 0.094, 0.083, 0.090, 0.094])
@@ -124,7 +153,7 @@ def trunk(canvas, person, pose, x, y, light, folds):
   angle = jnp.arctan2(aside, jnp.sqrt(1.0001 - aside * aside))
   angle = angle - jnp.arctan2(pose.sin, pose.cos)
   angle = angle - 2 * jnp.pi * jnp.round(angle / (2 * jnp.pi))
-  shade = (0.86 + 0.22 * light * aside) * folds
+  shade = (0.86 + light.contrast * light.side * aside) * light.folds
   pattern = _texture(
     person.upper_texture, person.frequency, angle, y, canvas.pixel
   )
@@ -167,7 +196,7 @@ def head(canvas, person, pose, x, y, light):
   # Direction of a point of the head: 1 for the nose, -1 for the nape.
   ahead = cos * jnp.sqrt(1.0001 - aside * aside) + sin * aside
   line = 0.045 + 0.09 * jnp.clip(0.45 - ahead, 0, 1)
-  shade = 0.9 + 0.15 * light * aside
+  shade = 0.9 + 0.15 * light.side * aside
   brim = (0.085 * sin, 0.040 + 0.055 * cos * tilt + 0.012 * cos)
   peak, _ = shapes.capsule(x, y, (0.0, 0.035), brim, 0.018, 0.010)
   crown = jnp.maximum(skull - 0.008, y - 0.048)

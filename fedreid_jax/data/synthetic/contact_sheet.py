@@ -1,47 +1,65 @@
 """A sheet of example images."""
 
 import os
+from collections.abc import Sequence
 
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageFont
 
 from fedreid_jax import errors
-from fedreid_jax.data.synthetic import photographs
+from fedreid_jax.data.synthetic import photographs, versions
+
+DOMAINS = 'plaza', 'campus', 'station', 'mall'  # of the preset `synthetic`
+_GAP, _MARGIN, _HEAD, _SIZE = 10, 104, 48, 18  # pixels
 
 
 def write(
   path: str | os.PathLike,
   *,
-  domains: int = 8,
-  identities: int = 3,
+  domains: Sequence[str] = DOMAINS,
+  identities: int = 4,
   cameras: int = 4,
-  height: int = 128,
-  width: int = 64,
+  height: int = 160,
+  width: int = 80,
   seed: int = 0,
+  source: str = versions.UNVERSIONED,
 ) -> None:
   """Writes a sheet of examples: one row per domain, and a row in infrared.
 
+  The infrared row shows the persons of the first domain. The names of persons
+  and cameras stand above their columns.
+
   Args:
     path: PNG file to write.
-    domains: rows of visible images.
+    domains: names of the rows of visible images, some of
+      `photographs.DOMAIN_NAMES`.
     identities: groups in a row, each one person by all cameras.
     cameras: images in a group.
     height: H of an image, pixels.
     width: W of an image, pixels.
     seed: of all synthetic images.
+    source: `data.source` of the world, one of `versions.NAMES`.
 
   Raises:
     ResourceError: if the file cannot be written.
   """
-  gap, margin = 8, 84
-  columns = identities * (cameras * width + gap)
+  group = cameras * width + _GAP
+  rows = [(d, 'visible') for d in domains] + [(domains[0], 'infrared')]
   sheet = Image.new(
-    'RGB', (margin + columns, (domains + 1) * (height + gap) + gap), 'white'
+    'RGB',
+    (_MARGIN + identities * group, _HEAD + len(rows) * (height + _GAP)),
+    'white',
   )
   pen = ImageDraw.Draw(sheet)
-  rows = [(d, 'visible') for d in range(domains)] + [(0, 'infrared')]
-  for row, (domain, modality) in enumerate(rows):
+  font = ImageFont.load_default(_SIZE)
+  for person in range(identities):
+    x = _MARGIN + person * group
+    pen.text((x, 2), f'person {person + 1}', fill='black', font=font)
+    for camera in range(cameras):
+      label = f'cam {camera + 1}'
+      pen.text((x + camera * width, 24), label, fill='black', font=font)
+  for row, (name, modality) in enumerate(rows):
     sample = photographs.generate(
-      domain,
+      photographs.DOMAIN_NAMES.index(name),
       identities,
       cameras,
       1,
@@ -49,18 +67,16 @@ def write(
       width=width,
       seed=seed,
       modality=modality,
+      source=source,
     )
-    name = f'domain {domain}'
-    if domain < len(photographs.DOMAIN_NAMES):
-      name = photographs.DOMAIN_NAMES[domain]
-    y = gap + row * (height + gap)
-    pen.text((6, y + 4), f'{name}\n{modality}', fill='black')
+    y = _HEAD + row * (height + _GAP)
+    pen.text((4, y + 4), f'{name}\n{modality}', fill='black', font=font)
     for image, person, camera in zip(*sample, strict=True):
-      x = margin + person * (cameras * width + gap) + camera * width
+      x = _MARGIN + person * group + camera * width
       sheet.paste(Image.fromarray(image), (int(x), y))
   try:
     # The grain of the sensors makes a true-colour file three times the size.
-    sheet.quantize(256).save(path, format='PNG', optimize=True)
+    sheet.quantize(256, kmeans=5).save(path, format='PNG', optimize=True)
   except OSError as error:
     raise errors.ResourceError(
       f'cannot write {path}', 'synthetic.contact_sheet', str(error)

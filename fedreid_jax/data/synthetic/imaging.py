@@ -1,10 +1,47 @@
 """Renders synthetic images of pedestrians: scene, light and sensor."""
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import jax.numpy as jnp
 from jaxtyping import Bool, Float, UInt8
 
 from fedreid_jax.core.types import Array
 from fedreid_jax.data.synthetic import body, parameters, shapes
+
+
+class Frame(NamedTuple):
+  """Coordinates in a scene and on the person in it.
+
+  Attributes:
+    x: across the scene; 0 is the middle of a good crop.
+    y: down the scene; 0 and 1 are the edges of a good crop.
+    across: distance from the axis of the person, in body heights.
+    down: distance below the top of the person, in body heights.
+    feet: place of the feet in the scene.
+    height: of the person in the image, in image heights.
+  """
+
+  x: Float[Array, '1 W']
+  y: Float[Array, 'H 1']
+  across: Float[Array, '1 W']
+  down: Float[Array, 'H 1']
+  feet: tuple[Array, Array]
+  height: Array
+
+
+class View(NamedTuple):
+  """The functions in which the versions of the world differ.
+
+  Attributes:
+    frame: `(person, shot, x, y) -> Frame`, from the coordinates of an image.
+    light: `(camera, shot, x, y) -> body.Light` on a body of height 1.
+    scenery: `(canvas, camera, shot, frame) -> None`, draws the background.
+  """
+
+  frame: Callable[..., Frame]
+  light: Callable[..., body.Light]
+  scenery: Callable[..., None]
 
 
 def _grid(height, width):
@@ -37,78 +74,49 @@ def _occluder(canvas, shot, x, y):
   canvas.lay(cover, (parameters.OCCLUDER, shade))
 
 
-def _scenery(canvas, camera, shot, x, y, feet):
-  """Draws the background: ground, shadow, wall or foliage."""
-  u = x + shot.drift
-  low = jnp.clip(y - camera.horizon, 0.0, 2.0)
-  ground = jnp.clip(0.5 + low / canvas.pixel, 0, 1)
-  depth = 0.35 / (low + 0.15)
-  tiles = shapes.wave(
-    u * depth / camera.pitch, camera.pitch / depth, canvas.pixel
-  )
-  tiles = tiles * shapes.wave(
-    depth / camera.pitch, 0.3 * camera.pitch, canvas.pixel
-  )
-  grain = shapes.cloud(u * 9, y * 18, camera.seed)
-  shadow = shapes.ellipse(x, y, feet, 0.17, 0.035)
-  dark = 1 - 0.5 * jnp.clip(0.5 - shadow * 25, 0, 1)
-  shade = dark * (0.8 + 0.35 * grain)
-  canvas.lay(
-    ground,
-    *shapes.blend(
-      parameters.GROUND, parameters.GROUND_DETAIL, 0.7 * tiles, shade
-    ),
-  )
-  leaves = shapes.cloud(u * 22, y * 22, camera.seed) * 0.6 + 0.4 * grain
-  columns = shapes.wave(u / camera.pitch, camera.pitch, canvas.pixel)
-  rows = shapes.wave(y / (0.8 * camera.pitch), 0.8 * camera.pitch, canvas.pixel)
-  structure = jnp.select(
-    [camera.scene == 0, camera.scene == 1, camera.scene == 2],
-    [columns * rows, jnp.clip(3 * leaves - 1, 0, 1), columns],
-    0.4 * grain,
-  )
-  canvas.lay(
-    1.0,
-    *shapes.blend(
-      parameters.WALL, parameters.WALL_DETAIL, structure, 0.75 + 0.35 * grain
-    ),
-  )
-
-
 def _picture(
-  person, camera, shot, height, width, infrared: Bool[Array, '']
+  view: View,
+  person,
+  camera,
+  shot,
+  height,
+  width,
+  infrared: Bool[Array, ''],
 ) -> Float[Array, '3 {height} {width}']:
   """Composes the scene: reflected light."""
   y, x = _grid(height, width)
-  size = 0.93 * shot.scale * person.height
+  frame = view.frame(person, shot, x, y)
   lens = jnp.maximum(1 / height, 1 / camera.lines)
-  # The background is fixed; the crop around the person varies.
-  by = (y - 0.035 - shot.top) / size
-  bx = (x - shot.left) / size + shot.lean * (by - 0.5)
-  canvas = shapes.Canvas(lens / size)
+  by = frame.down
+  bx = frame.across + shot.lean * (by - 0.5)
+  table = jnp.concatenate(
+    [
+      person.materials,
+      camera.materials[: parameters.PROPS],
+      shot.material[None],
+      camera.materials[parameters.PROPS :],
+    ]
+  )
+  canvas = shapes.Canvas(lens / frame.height, len(table))
   theta = camera.yaw + shot.yaw
   pose = body.Pose(jnp.cos(theta), jnp.sin(theta), shot.phase, camera.elevation)
   # Seen from above, a head is larger than the feet.
   bx = bx / (1 + 0.5 * camera.elevation * (0.5 - by))
-  folds = 0.86 + 0.28 * shapes.cloud(bx * 14, by * 9, shot.seed)
+  light = view.light(camera, shot, bx, by)
   part = canvas, person, pose, bx, by
-  _occluder(canvas, shot, x, y)
+  _occluder(canvas, shot, frame.x, frame.y)
   body.mane(*part, near=True)
-  body.head(*part, camera.light)
+  body.head(*part, light)
   body.bag(*part, near=True)
   body.straps(*part)
-  body.arm(*part, 1.0, 0.95 * folds)
-  body.trunk(*part, camera.light, folds)
-  body.leg(*part, 1.0, 0.95 * folds)
+  body.arm(*part, 1.0, light)
+  body.trunk(*part, light)
+  body.leg(*part, 1.0, light)
   body.mane(*part, near=False)
   body.bag(*part, near=False)
-  body.arm(*part, -1.0, 0.75 * folds)
-  body.leg(*part, -1.0, 0.75 * folds)
-  feet = (shot.left, 0.035 + shot.top + 0.965 * size)
-  _scenery(canvas, camera, shot, x, y, feet)
-  table = jnp.concatenate(
-    [person.materials, camera.materials, shot.material[None]]
-  )
+  body.arm(*part, -1.0, light)
+  body.leg(*part, -1.0, light)
+  view.scenery(canvas, camera, shot, frame)
   paint = jnp.where(infrared, table[:, 3:], table[:, :3])
   weights = jnp.stack(
     [jnp.broadcast_to(plane, (height, width)) for plane in canvas.planes]
@@ -151,6 +159,7 @@ def _develop(
 
 
 def photograph(
+  view: View,
   person: parameters.Identity,
   camera: parameters.Camera,
   shot: parameters.Shot,
@@ -162,6 +171,7 @@ def photograph(
   """Renders one person seen by one camera.
 
   Args:
+    view: of the world.
     person: parameters of the person.
     camera: parameters of the camera.
     shot: parameters of the moment.
@@ -172,5 +182,5 @@ def photograph(
   Returns:
     image: three equal channels in infrared.
   """
-  planes = _picture(person, camera, shot, height, width, infrared)
+  planes = _picture(view, person, camera, shot, height, width, infrared)
   return _develop(planes, camera, shot, infrared)

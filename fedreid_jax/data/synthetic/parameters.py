@@ -16,7 +16,8 @@ COLOURS = 9  # colours of the garments of a domain
 SKIN, HAIR, UPPER, UPPER_ACCENT, LOWER, LOWER_ACCENT = range(6)
 INNER, SHOE, BAG, HAT = range(6, 10)
 WALL, WALL_DETAIL, GROUND, GROUND_DETAIL, OCCLUDER = range(10, 15)
-MATERIALS = 15
+PROP = 15  # the first of the second world's props
+PROPS = GROUND_DETAIL - WALL + 1  # the row of a camera with its first prop
 
 
 class Domain(NamedTuple):
@@ -25,7 +26,7 @@ class Domain(NamedTuple):
   Fields are scalars unless a shape is given.
   """
 
-  palette: Array  # [COLOURS, 3]
+  palette: Array  # [COLOURS, 3]; of the second world [4, PALETTE, 3]
   season: Array
   scene: Array
   ground: Array
@@ -65,7 +66,7 @@ class Identity(NamedTuple):
 class Camera(NamedTuple):
   """Position of a camera and properties of its sensor."""
 
-  materials: Array  # [4, 4], WALL .. GROUND_DETAIL
+  materials: Array  # [4, 4], WALL .. GROUND_DETAIL, then one row per prop
   yaw: Array
   elevation: Array
   horizon: Array
@@ -79,6 +80,7 @@ class Camera(NamedTuple):
   lines: Array
   noise: Array
   light: Array  # horizontal direction of the light, -1 .. 1
+  props: Array  # [P, 4], centre and half size of objects before the wall
   seed: Array
 
 

@@ -8,9 +8,12 @@ and one kind of place. An infrared image has no colour: the reflectances of
 garments are drawn independently of it, or partly given by their brightness,
 while shapes and textures stay. `docs/synthetic.png` shows examples.
 
-Difficulty, 2026-11-21, seed 0, 64x32: 48 identities x 4 cameras x 3 shots per
-training domain; 60 other identities of the mall, 4 cameras, 2 shots, one the
-query, one the gallery, without the query's own camera. Four 3x3
+The world has versions, see `worlds`; `python -m benchmarks.world` measures how
+difficult they are, and docs/results/world.md has the figures. The first version
+was also measured like this: 2026-11-21, seed 0, 64x32, 48 identities x 4
+cameras x 3 shots per training domain; 60 other identities of the mall, 4
+cameras, 2 shots, one the query, one the gallery, without the query's own
+camera. Four 3x3
 conv-BN-ReLU-pool blocks (32, 64, 128, 128), BN neck, cross-entropy, crop and
 flip, 15 epochs of SGD at a constant 0.05; mean of 3 seeds (range):
 
@@ -41,7 +44,7 @@ from jaxtyping import Int, Int32, Key, UInt8
 
 from fedreid_jax import errors
 from fedreid_jax.core.types import Array, Number
-from fedreid_jax.data.synthetic import appearance, imaging
+from fedreid_jax.data.synthetic import appearance, imaging, versions, worlds
 
 DOMAIN_NAMES = appearance.DOMAIN_NAMES
 MODALITIES = ('visible', 'infrared')
@@ -74,6 +77,7 @@ def render(
   width: int,
   modality: Int[Array, ''],
   brightness_correlation: Number = 0.0,
+  source: str = versions.UNVERSIONED,
 ) -> UInt8[Array, '{height} {width} 3']:
   """Renders one image.
 
@@ -87,8 +91,13 @@ def render(
     width: W, pixels.
     modality: 0 visible, 1 infrared.
     brightness_correlation: as in `generate`.
+    source: as in `generate`.
+
+  Raises:
+    ConfigError: for an unknown source.
   """
-  scene = _sample(
+  world = worlds.find(source)
+  scene = world.sample(
     key,
     domain,
     identity,
@@ -97,37 +106,16 @@ def render(
     modality=modality,
     brightness_correlation=brightness_correlation,
   )
-  return _photograph(scene, height=height, width=width)
-
-
-def _sample(
-  key, domain, identity, camera, shot, *, modality, brightness_correlation
-):
-  place = appearance.sample_domain(key, domain)
-  return (
-    appearance.sample_identity(
-      key, place, brightness_correlation, domain, identity
-    ),
-    appearance.sample_camera(key, place, modality, domain, camera),
-    appearance.sample_shot(
-      key, place, modality, domain, identity, camera, shot
-    ),
-    modality == 1,
-  )
-
-
-def _photograph(scene, *, height, width):
-  return imaging.photograph(*scene, height=height, width=width)
+  return imaging.photograph(world.view, *scene, height=height, width=width)
 
 
 # Two programs: in one, the compiler would fuse the draws into the pixels and
 # draw the random numbers again for each of them.
-@jax.jit
-def _sample_batch(seed, modality, brightness_correlation, *ids):
-  key = jax.random.key(seed)
+@functools.partial(jax.jit, static_argnames='world')
+def _sample_batch(seed, modality, brightness_correlation, *ids, world):
   sample = functools.partial(
-    _sample,
-    key,
+    world.sample,
+    jax.random.key(seed),
     modality=modality,
     brightness_correlation=brightness_correlation,
   )
@@ -140,11 +128,12 @@ def _spread_batch(scenes, factor):
   return person, appearance.spread(camera, factor), shot, infrared
 
 
-@functools.partial(jax.jit, static_argnames=('height', 'width'))
-def _photograph_batch(scenes, *, height, width):
-  return jax.vmap(functools.partial(_photograph, height=height, width=width))(
-    scenes
-  )
+@functools.partial(jax.jit, static_argnames=('view', 'height', 'width'))
+def _photograph_batch(scenes, *, view, height, width):
+  def photograph(scene):
+    return imaging.photograph(view, *scene, height=height, width=width)
+
+  return jax.vmap(photograph)(scenes)
 
 
 def generate(
@@ -160,6 +149,7 @@ def generate(
   first_identity: int = 0,
   brightness_correlation: float = 0.0,
   camera_spread: float = 1.0,
+  source: str = versions.UNVERSIONED,
 ) -> Sample:
   """Renders `shots` images of every identity by every camera.
 
@@ -180,13 +170,14 @@ def generate(
     brightness_correlation: weight of the brightness in the infrared
       reflectance of garments, 0 (independent) to 1.
     camera_spread: factor of the differences between cameras, from 1.
+    source: `data.source` of the world, one of `versions.NAMES`.
 
   Returns:
     sample: the images and their labels.
 
   Raises:
-    ConfigError: for a count below one, a negative number, another modality, a
-      correlation outside 0 to 1 or a spread below 1.
+    ConfigError: for a count below one, a negative number, another modality or
+      source, a correlation outside 0 to 1 or a spread below 1.
   """
   _check(
     1,
@@ -219,11 +210,13 @@ def generate(
   ids = np.stack([np.full_like(person, domain), person, camera, shot])
   kind = np.int32(MODALITIES.index(modality))
   which = np.uint32(seed), kind, np.float32(brightness_correlation)
-  images = _rendered(which, ids, height, width, camera_spread)
+  world = worlds.find(source)
+  images = _rendered(world, which, ids, height, width, camera_spread)
   return Sample(images, person, camera)
 
 
 def _rendered(
+  world: worlds.World,
   which: tuple,
   ids: np.ndarray,
   height: int,
@@ -233,6 +226,7 @@ def _rendered(
   """Renders images in batches, uint8 `[M, H, W, 3]`.
 
   Args:
+    world: one of the versions.
     which: seed, modality and brightness correlation.
     ids: domain, identity, camera and shot of each image, int32 `[4, M]`.
     height: H, pixels.
@@ -246,10 +240,12 @@ def _rendered(
     num_rows = rows.shape[1]
     # The last batch is padded, so that all counts need one compilation.
     rows = np.pad(rows, ((0, 0), (0, _BATCH - num_rows)), mode='edge')
-    scenes = _sample_batch(*jax.device_put((*which, *rows)))
+    scenes = _sample_batch(*jax.device_put((*which, *rows)), world=world)
     if camera_spread > 1:
       scenes = _spread_batch(scenes, np.float32(camera_spread))
-    batch = _photograph_batch(scenes, height=height, width=width)
+    batch = _photograph_batch(
+      scenes, view=world.view, height=height, width=width
+    )
     images[start : start + num_rows] = jax.device_get(batch)[:num_rows]
   return images
 

@@ -9,7 +9,6 @@ material, so that colour is one small product at the end.
 import jax.numpy as jnp
 
 from fedreid_jax.core.types import Array
-from fedreid_jax.data.synthetic import parameters
 
 
 def hash_grid(x: Array, y: Array, seed: Array) -> Array:
@@ -66,9 +65,9 @@ def blend(base: int, accent: int, pattern, shade):
 class Canvas:
   """Weight planes of the materials and the light that is left."""
 
-  def __init__(self, pixel):
+  def __init__(self, pixel, materials: int):
     self.pixel, self.clear = pixel, 1.0
-    self.planes: list = [0.0] * parameters.MATERIALS
+    self.planes: list = [0.0] * materials
 
   def cover(self, distance):
     """Returns the coverage in [0, 1] of the shape `distance < 0`."""

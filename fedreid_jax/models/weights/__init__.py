@@ -25,6 +25,7 @@ from fedreid_jax.models import pretrained
 SUFFIX = '.safetensors'
 OWN, TORCHVISION = 'fedreid_jax', 'torchvision'  # forms
 HEADER = 'fedreid_jax'
+FIRST_WORLD = 'synthetic_v1'  # of cards from before there were versions
 BACKBONE = r'(params|batch_stats)/backbone/'
 FOLDER = Path(__file__).parent
 NAMES = tuple(sorted(x.stem for x in FOLDER.glob(f'*{SUFFIX}')))
@@ -125,8 +126,8 @@ def save(path: Path, variables: Mapping[str, Any], about: dict[str, Any]):
   Args:
     path: of the new file.
     variables: of the model.
-    about: the card; `model` has the fields of the network and `world_seed` the
-      synthetic world, which `build` refuses as a target.
+    about: the card; `model` has the fields of the network, and `source` and
+      `world_seed` are the synthetic world, which `build` refuses as a target.
   """
   chosen, _ = param_filter.split(dict(variables), BACKBONE)
   arrays = {n: np.ascontiguousarray(x, np.float32) for n, x in chosen.items()}
@@ -143,20 +144,22 @@ def encode(tensors: dict[str, np.ndarray], about: dict[str, Any]) -> bytes:
   return safetensors_numpy.save(tensors, {HEADER: json.dumps(about)})
 
 
-def check_unseen(name: str, data: Any) -> None:
+def check_unseen(name: str, source: str, world_seed: int) -> None:
   """Refuses a synthetic world on which weights were trained.
 
   Args:
     name: `model.pretrained`.
-    data: `config.data`.
+    source: `data.source` of the run, with the version of a synthetic world.
+    world_seed: `data.world_seed` of the run.
 
   Raises:
     ConfigError: when the world of the data is that of the weights.
   """
-  seen = card(find(name)).get('world_seed')
-  if data.source == 'synthetic' and data.world_seed == seen:
+  about = card(find(name))
+  seen = about.get('source', FIRST_WORLD), about.get('world_seed')
+  if seen == (source, world_seed):
     raise errors.ConfigError(
-      f'{name} was trained on the persons of world {seen}',
+      f'{name} was trained on the persons of world {world_seed} of {source}',
       'data.world_seed',
       'choose another world',
     )

@@ -1,0 +1,145 @@
+"""The versions of the synthetic world: the functions of which each consists.
+
+Both versions have the same bodies, sensors and streams of keys. The second one
+has garments of a realistic wardrobe, a fixed background per camera, crops as of
+a detector, and shading. Persons of one version are others in the other one.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+from jaxtyping import Array, Bool, Int, Key
+
+from fedreid_jax import errors
+from fedreid_jax.core.types import Number
+from fedreid_jax.data.synthetic import (
+  appearance,
+  first_view,
+  imaging,
+  parameters,
+  second_view,
+  surveillance,
+  versions,
+  wardrobe,
+)
+
+Scene = tuple[
+  parameters.Identity, parameters.Camera, parameters.Shot, Bool[Array, '']
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class World:
+  """One version.
+
+  Attributes:
+    digest: value of `data.source` in the digest of the images.
+    salt: is folded into the key; 0 leaves it as it is.
+    choose: `(domain, material, pick) -> colours`, of garments.
+    domain: `(key, domain, *ids) -> domain`, changes what was drawn.
+    identity: `(key, identity, *ids) -> identity`.
+    camera: `(key, domain, camera, *ids) -> camera`.
+    shot: `(key, domain, shot, *ids) -> shot`.
+    view: renders.
+  """
+
+  digest: str
+  salt: int
+  choose: Callable[..., Array]
+  domain: Callable[..., parameters.Domain]
+  identity: Callable[..., parameters.Identity]
+  camera: Callable[..., parameters.Camera]
+  shot: Callable[..., parameters.Shot]
+  view: imaging.View
+
+  def sample(
+    self,
+    key: Key[Array, ''],
+    domain: Int[Array, ''],
+    identity: Int[Array, ''],
+    camera: Int[Array, ''],
+    shot: Int[Array, ''],
+    *,
+    modality: Int[Array, ''],
+    brightness_correlation: Number,
+  ) -> Scene:
+    """Draws the parameters of an image.
+
+    Args:
+      key: of all synthetic images.
+      domain: a domain.
+      identity: a person of the domain.
+      camera: a camera of the domain.
+      shot: a moment of this person seen by this camera.
+      modality: 0 visible, 1 infrared.
+      brightness_correlation: as in `photographs.generate`.
+    """
+    if self.salt:
+      key = jax.random.fold_in(key, self.salt)
+    place = self.domain(key, appearance.sample_domain(key, domain), domain)
+    ids = domain, identity
+    person = appearance.sample_identity(
+      key, place, brightness_correlation, *ids, choose=self.choose
+    )
+    seen_by = appearance.sample_camera(key, place, modality, domain, camera)
+    ids = domain, identity, camera, shot
+    moment = appearance.sample_shot(
+      key, place, modality, *ids, choose=self.choose
+    )
+    return (
+      self.identity(key, person, domain, identity),
+      self.camera(key, place, seen_by, domain, camera, modality),
+      self.shot(key, place, moment, *ids, modality),
+      modality == 1,
+    )
+
+
+def _unchanged(key, drawn, *ids):
+  del key, ids
+  return drawn
+
+
+def _unchanged_there(key, place, drawn, *ids):
+  del key, place, ids
+  return drawn
+
+
+_FIRST = World(
+  digest=versions.UNVERSIONED,  # as before there were versions
+  salt=0,
+  choose=appearance.choose,
+  domain=_unchanged,
+  identity=_unchanged,
+  camera=_unchanged_there,
+  shot=_unchanged_there,
+  view=first_view.VIEW,
+)
+_SECOND = World(
+  digest=versions.NEWEST,
+  salt=2,
+  choose=wardrobe.choose,
+  domain=surveillance.domain,
+  identity=surveillance.identity,
+  camera=surveillance.camera,
+  shot=surveillance.shot,
+  view=second_view.VIEW,
+)
+_WORLDS: dict[str, World] = dict(
+  zip(versions.VERSIONS, (_FIRST, _SECOND), strict=True)
+)
+
+
+def find(source: str) -> World:
+  """Returns the world of a `data.source`.
+
+  Raises:
+    ConfigError: for a name of none.
+  """
+  if source not in versions.NAMES:
+    raise errors.ConfigError(
+      f'no synthetic world {source!r}',
+      'synthetic.generate',
+      f'one of {", ".join(versions.NAMES)}',
+    )
+  return _WORLDS[versions.resolve(source)]
