@@ -17,11 +17,16 @@ LATER = 'data.colour_as', 'data.held_out', 'evaluation.validation'
 _SOURCE = plugins.SOURCE.field
 
 
+def identity(config: Any) -> Any:
+  """Returns `schema.identity` with the version of the synthetic world."""
+  kept = schema.identity(config)
+  kept.data.source = versions.resolve(kept.data.source)
+  return kept
+
+
 def to_json(config: Any) -> dict[str, Any]:
   """Returns a configuration as the object in config.json."""
-  saved = json.loads(schema.identity(config).to_json_best_effort())
-  saved['data']['source'] = versions.resolve(saved['data']['source'])
-  return saved
+  return json.loads(identity(config).to_json_best_effort())
 
 
 def from_json(saved: dict[str, Any], changes: Sequence[str], where: str) -> Any:

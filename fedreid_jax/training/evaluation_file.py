@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedreid_jax import errors
-from fedreid_jax.config import load, parsing, schema
+from fedreid_jax.config import load, parsing, saved_config
 from fedreid_jax.training import recorder
 
 LONGEST = 60  # letters of the targets in a name
@@ -51,7 +51,7 @@ def write(
 def overrides(config, workdir: Path) -> dict[str, Any]:
   """Returns the fields in which a configuration differs from a run's own."""
   before = parsing.flatten(load.load_saved(workdir))
-  now = parsing.flatten(schema.identity(config))
+  now = parsing.flatten(saved_config.identity(config))
   return {k: now[k] for k in sorted(now) if now[k] != before.get(k)}
 
 
