@@ -24,17 +24,23 @@ def markdown() -> str:
   parts = [INTRODUCTION]
   for group, declaration in schema.groups().items():
     title = f'`{group}`' if group else 'Top level'
-    lines = [
-      f'## {title}\n\n{inspect.cleandoc(declaration.__doc__)}\n',
-      '| field | default | allowed | meaning |',
-      '|---|---|---|---|',
-    ]
-    for field in options.fields(declaration):
-      cells = (f'`{field.default!r}`', f'`{field.allowed()}`', field.meaning)
-      row = ' | '.join(cell.replace('|', '\\|') for cell in cells)
-      lines.append(f'| `{field.name}` | {row} |')
-    parts.append('\n'.join(lines) + '\n')
+    meaning = inspect.cleandoc(declaration.__doc__)
+    parts.append(f'## {title}\n\n{meaning}\n\n{table(group)}\n')
   return '\n'.join(parts)
+
+
+def table(group: str) -> str:
+  """Returns the Markdown table of the fields of one group, such as 'dfh'.
+
+  Raises:
+    KeyError: there is no such group.
+  """
+  lines = ['| field | default | allowed | meaning |', '|---|---|---|---|']
+  for field in options.fields(schema.groups()[group]):
+    cells = (f'`{field.default!r}`', f'`{field.allowed()}`', field.meaning)
+    row = ' | '.join(cell.replace('|', '\\|') for cell in cells)
+    lines.append(f'| `{field.name}` | {row} |')
+  return '\n'.join(lines)
 
 
 def entries() -> list[str]:

@@ -27,7 +27,7 @@ from fedreid_jax.training.tracking import trackers
 
 
 def train(
-  config,
+  config: Any,
   workdir: str | os.PathLike[str],
   restart: bool = False,
   verbose: bool = False,
