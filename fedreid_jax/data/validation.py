@@ -51,8 +51,9 @@ def notice(tests: Sequence[Target], share: float) -> tuple[str, ...]:
   if tests or not share:
     return ()
   return (
-    f'no training domain has {held_out.FEWEST / share:.0f} identities, of whom '
-    'evaluation.validation are held out: the targets choose the best round',
+    f'each training domain has fewer than {held_out.FEWEST / share:.0f} '
+    'identities, so that evaluation.validation holds out none: the targets '
+    'choose the best round',
   )
 
 

@@ -27,6 +27,7 @@ from fedreid_jax.training import (
   restored,
   run_files,
   source_stats,
+  summary,
   turns,
 )
 
@@ -92,13 +93,21 @@ def evaluate_run(
   if entries:
     record.evaluations('+'.join(config.components), entries)
   if which == 'best':
-    own = config.evaluation.validation
-    by = 'held-out identities of the clients' if own else "the run's targets"
-    record.say(f'note: checkpoint {step} was chosen as the best on {by}')
+    record.say(
+      f'note: checkpoint {step} was chosen as the best on {_chosen_on(workdir)}'
+    )
   if jax.process_index() == 0:
     path = evaluation_file.write(asked, workdir, which, step, entries)
     record.say(f'written: {path}')
   return entries
+
+
+def _chosen_on(workdir: Path) -> str:
+  """Returns what chose the best checkpoint, by the evaluations of the run."""
+  results = recorder.read_object(workdir / recorder.RESULTS, 'evaluation')
+  if summary.chosen_on(results['evaluation']) == 'validation':
+    return 'held-out identities of the clients'
+  return "the run's targets"
 
 
 def restore(config, workdir: Path, which: str) -> tuple[Any, restored.Restored]:

@@ -210,6 +210,7 @@ class Run:
 
     Returns:
       The score that selects the best checkpoint, None if there are no results.
+      As in the summary, the model before training is no candidate.
     """
     per_query: evaluator.PerQuery = {}
     config = self.config
@@ -233,7 +234,7 @@ class Run:
     )
     self.progress.evaluation += entries
     self.record.results(self._results())
-    return summary.checkpoint_score(entries)
+    return summary.checkpoint_score(entries) if self.progress.done else None
 
   def _source(self) -> tuple:
     """Returns the function that re-estimates moments before an evaluation.

@@ -8,7 +8,14 @@ import toy
 
 from fedreid_jax import errors
 from fedreid_jax.core import simulation
-from fedreid_jax.training import build, loop, signals
+from fedreid_jax.training import (
+  build,
+  evaluation,
+  loop,
+  run_files,
+  signals,
+  summary,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -85,6 +92,27 @@ def test_local_models_are_evaluated_beside_the_global_one(
     for e in results['evaluation']
     if (e['model'], e['round']) == ('global', 2)
   )
+
+
+def test_the_best_checkpoint_is_one_after_training(
+  federation, small, tmp_path, monkeypatch, capsys
+):
+  """Even where the model before training is better, as in the summary.
+
+  `evaluation.validation` holds out nobody here, and the targets choose.
+  """
+
+  def score(entries):
+    return -entries[0]['round']
+
+  monkeypatch.setattr(summary, 'checkpoint_score', score)
+  small.evaluation.validation = 0.1
+  loop.train(small, tmp_path)
+  with run_files.checkpoints_of(tmp_path) as saved:
+    assert saved.best() == 2
+  evaluation.evaluate_run(small, tmp_path, 'best', verbose=True)
+  line = "checkpoint 2 was chosen as the best on the run's targets"
+  assert line in capsys.readouterr().out
 
 
 @pytest.mark.slow
