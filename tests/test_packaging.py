@@ -16,7 +16,7 @@ PROJECT = tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']
 def test_requirements_of_a_gpu_host_have_the_bounds_of_the_package():
   extras = PROJECT['optional-dependencies']
   wanted = [one for one in PROJECT['dependencies'] if one[:4] != 'jax>']
-  extras_ = 'cuda12 datasets viz search serve export track test'
+  extras_ = 'cuda12 datasets viz search serve export track privacy test'
   for extra in extras_.split():
     wanted += [one for one in extras[extra] if one[:12] != 'fedreid_jax[']
   lines = (ROOT / 'requirements.txt').read_text().splitlines()

@@ -99,7 +99,8 @@ def _given(
   """Yields all flags with absl's syntax; other words have the name ''.
 
   Flags have the forms `--name=value` and `--name value`, and boolean flags also
-  `--name` and `--noname`, with one dash or two.
+  `--name` and `--noname`, with one dash or two. Between the words of a name,
+  but not of a field's, `-` means `_`.
   """
   left = iter(args)
   for arg in left:
@@ -107,8 +108,10 @@ def _given(
     if not match:
       yield _Given('', '', (arg,))
       continue
-    words = (arg,)
     name, sign, value = match.groups()
+    if not name.removeprefix('no').startswith(PREFIX):
+      name = name.replace('-', '_')
+    words = (f'--{name}{sign}{value}',)
     if not sign and is_boolean(name):
       value = 'true'
     elif not sign and (
@@ -119,5 +122,5 @@ def _given(
     elif not sign:
       more = next(left, None)
       value = more or ''
-      words = (arg,) if more is None else (arg, more)
+      words = words if more is None else (*words, more)
     yield _Given(name, value, words)

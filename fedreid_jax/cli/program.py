@@ -22,6 +22,7 @@ COMMANDS = {
   'invert': 'reconstruct images from a model',
   'export': 'write a model for JAX, ONNX or PyTorch',
   'import-weights': 'convert weights of PyTorch',
+  'privacy': 'plan a guarantee of differential privacy',
   'check-component': 'check a component outside the package',
   'list': 'list recipes, presets, components, data sets, tables or fields',
   'completion': 'print a script that completes words of a shell',

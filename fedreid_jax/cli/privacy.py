@@ -1,0 +1,120 @@
+"""Plan a guarantee of differential privacy: `fedreid privacy plan --flags`.
+
+  fedreid privacy plan --epsilon=8 --identities=48 --batch-identities=8 \
+    --steps=200
+  fedreid privacy plan --noise=1.63 --identities=48 --batch-identities=8 \
+    --steps=200
+
+The first command prints the noise that reaches an epsilon, the second one the
+epsilon that a noise reaches. The unit is one person in one client: in every
+step each of the client's identities is sampled independently with the
+probability batch identities / identities, the gradient of each is clipped, and
+Gaussian noise is added to their sum. Nothing is trained.
+"""
+
+from absl import flags
+
+from fedreid_jax import errors
+from fedreid_jax.cli import run
+from fedreid_jax.core import accounting
+
+WEAK = 20.0  # an epsilon above which a guarantee means nothing
+
+_EPSILON = flags.DEFINE_float(
+  'epsilon', None, 'Largest epsilon; prints the noise that it takes.', 1e-3
+)
+_NOISE = flags.DEFINE_float(
+  'noise', None, 'Noise over clip; prints the epsilon that it gives.', 0.0
+)
+_DELTA = flags.DEFINE_float(
+  'delta', 1e-5, 'Delta of the guarantee.', 1e-300, 0.5
+)
+_IDENTITIES = flags.DEFINE_integer(
+  'identities', None, 'Identities of the client.', 1
+)
+_BATCH = flags.DEFINE_integer(
+  'batch_identities', None, 'Expected number of identities in a step.', 1
+)
+_STEPS = flags.DEFINE_integer(
+  'steps', None, 'Steps of the client in the whole run.', 1
+)
+_CLIENTS = flags.DEFINE_integer(
+  'clients', 1, 'Clients that may have the same person.', 1
+)
+
+
+def main(argv: list[str]) -> None:
+  """Runs the subcommand `plan`."""
+
+  def body():
+    if argv[1:] != ['plan']:
+      raise errors.ConfigError(
+        f'no command {" ".join(argv[1:])!r}', 'command line', 'plan'
+      )
+    for line in _plan():
+      print(line)
+
+  run.guarded(argv[:1], body, with_jax=False)
+
+
+def _plan() -> list[str]:
+  identities = _given('identities', _IDENTITIES.value)
+  batch = _given('batch_identities', _BATCH.value)
+  steps, delta = _given('steps', _STEPS.value), _DELTA.value
+  target, noise = _EPSILON.value, _NOISE.value
+  if (target is None) == (noise is None):
+    raise errors.ConfigError(
+      'both or none of two flags', '--epsilon, --noise', 'give one of them'
+    )
+  if batch > identities:
+    raise errors.ConfigError(
+      f'{batch} identities in a step, but the client has {identities}',
+      '--batch-identities',
+      'give at most --identities',
+    )
+  _check_delta(delta, identities)
+
+  def mechanisms(noise: float) -> list[accounting.Mechanism]:
+    rate = batch / identities
+    return [accounting.Mechanism(noise, rate, steps)] * _CLIENTS.value
+
+  if noise is None:
+    assert target is not None
+    noise = accounting.multiplier(mechanisms, target, delta)
+  found = accounting.epsilon(mechanisms(noise), delta)
+  lines = [
+    f'sampling: each of {identities} identities with probability '
+    f'{batch / identities:.4g} in each of {steps} steps',
+    f'noise: {noise:g} times the clip',
+    _statement(found, delta),
+  ]
+  if found > WEAK:
+    lines.append(f'epsilon above {WEAK:g} gives no meaningful protection')
+  return lines
+
+
+def _statement(epsilon: float, delta: float) -> str:
+  if epsilon == float('inf'):
+    return 'no differential privacy'
+  unit = 'per identity'
+  if _CLIENTS.value > 1:
+    unit = f'per identity in up to {_CLIENTS.value} clients'
+  return f'epsilon = {epsilon:.4g} at delta = {delta:g} {unit}'
+
+
+def _check_delta(delta: float, identities: int) -> None:
+  """Refuses a delta at which a release of whole persons would be private."""
+  largest = 1 / (10 * identities)
+  if delta > largest:
+    raise errors.ConfigError(
+      f'{delta:g} is above 1 / (10 x {identities} identities)',
+      '--delta',
+      f'give at most {largest:.2g}',
+    )
+
+
+def _given(name: str, value: int | None) -> int:
+  if value is None:
+    flag = name.replace('_', '-')
+    raise errors.ConfigError('not given', f'--{flag}', 'give a number')
+  return value
