@@ -49,7 +49,7 @@ OWN = {
   'dns': 'rounds=20,local.epochs=8',
   'agw': f'rounds=20,{TINY}',
   # Erasing up to 80 % of images this small leaves little to learn from.
-  'deen': 'model.width=0.25,rounds=16,local.epochs=8,optim.milestones=(14,),'
+  'deen': 'model.width=0.25,rounds=16,local.epochs=12,optim.milestones=(14,),'
   'optim.warmup=2,augment.erase=0.0',
   'fedsgd:variant=strict': f'rounds=200,{TINY}',
 }
