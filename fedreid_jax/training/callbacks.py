@@ -100,7 +100,7 @@ class Checkpoint(NamedTuple):
     round: number of completed rounds.
     path: directory of the checkpoint.
     score: of the evaluation of this round, which selects the best checkpoint;
-      None without an evaluation.
+      None without an evaluation and before training.
   """
 
   round: int
