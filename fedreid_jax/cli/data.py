@@ -9,6 +9,7 @@
 NAME may have options: `msmt17:val=drop`, `regdb:trial=3`.
 """
 
+import shlex
 from collections.abc import Callable
 
 from absl import flags
@@ -178,6 +179,8 @@ def synth() -> None:
   )
   write.write(dataset.name, root, pictures)
   print(f'a miniature of {dataset.title} in {root}')
+  given = shlex.quote(f'--root={root}')
+  print(f'next: fedreid data doctor --dataset={dataset.name} {given}')
 
 
 def sheet() -> None:

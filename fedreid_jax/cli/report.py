@@ -78,5 +78,8 @@ def main(argv: list[str]) -> None:
     canvas.new(1, 1)  # raises an error without Matplotlib
     atomic.write_text(out, report_page.page(_labelled(folders)))
     print(out)
+    run.next_step(
+      folders[0], 'search --workdir=DIR --gallery=FOLDER --query=IMAGE'
+    )
 
   run.guarded(argv, body)

@@ -73,6 +73,7 @@ def main(argv: list[str]) -> None:
     canvas.check(out)
     canvas.save(_figure(folders), out)
     print(out)
+    run.next_step(folders[0], 'report --workdir=DIR')
 
   run.guarded(argv, body)
 
