@@ -73,7 +73,8 @@ def main(argv: list[str]) -> None:
     canvas.check(out)
     canvas.save(_figure(folders), out)
     print(out)
-    run.next_step(folders[0], 'report --workdir=DIR')
+    if (folders[0] / 'config.json').exists():  # else a sweep, of many runs
+      run.next_step(folders[0], 'report --workdir=DIR')
 
   run.guarded(argv, body)
 

@@ -74,6 +74,7 @@ def test_pictures_of_two_runs(finished, tmp_path):
   )
   assert code == 0, err
   assert text.splitlines()[0] == str(out)
+  assert 'next: fedreid report' in text
   with Image.open(out) as image:
     assert image.size[0] > 500
 
@@ -94,7 +95,7 @@ def test_picture_of_a_sweep(tmp_path):
     'visualize', f'--workdir={tmp_path}', '--what=sweep'
   )
   assert code == 0, err
-  assert out.splitlines()[0] == str(tmp_path / 'sweep.png')
+  assert out.strip() == str(tmp_path / 'sweep.png')
   with Image.open(tmp_path / 'sweep.png') as image:
     assert min(image.size) > 400
 
