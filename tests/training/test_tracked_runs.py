@@ -164,8 +164,10 @@ def test_ranked_lists_are_drawn_for_callbacks_unless_none_are_asked(
 def test_trackers_change_neither_the_results_nor_the_record(
   federation, fedpav, tmp_path, monkeypatch
 ):
+  def unasked(*_):
+    pytest.fail('drawn for nobody')
+
   with monkeypatch.context() as patch:
-    unasked = lambda *_: pytest.fail('drawn for nobody')  # noqa: E731
     patch.setattr(loop.run.picture.Pictures, '__call__', unasked)
     plain = fr.train(fedpav, tmp_path / 'plain')
   fedpav.track = ('csv',)

@@ -1,7 +1,11 @@
 """Runs in a local file store of MLflow, read back with its client."""
 
+import functools
+
+import measured
 import numpy as np
 import pytest
+from measured import PICTURE
 from PIL import Image
 
 from fedreid_jax.training import callbacks
@@ -10,8 +14,8 @@ from fedreid_jax.training.tracking.tracker import Measured
 
 mlflow = pytest.importorskip('mlflow', reason="pip install '.[mlflow]'")
 pytestmark = pytest.mark.filterwarnings('default')  # of MLflow's packages
-PICTURE = np.arange(6 * 4 * 3, dtype=np.uint8).reshape(6, 4, 3)
 CONFIG = {'name': 'toy', 'seed': 3, 'optim': {'lr': 0.5}, 'track': 'x' * 900}
+write = functools.partial(measured.write, client='ä sh')
 
 
 @pytest.fixture
@@ -25,12 +29,6 @@ def client(tmp_path, monkeypatch):
 def start(workdir, round_=0, resumed=False):
   workdir.mkdir(exist_ok=True)
   return callbacks.Start(workdir, CONFIG, round_, resumed)
-
-
-def write(writer, *rounds):
-  for round_ in rounds:
-    values = {'train/loss': 1 / round_, 'client/ä sh/loss': 2.0 * round_}
-    writer.write(Measured('round', round_, values))
 
 
 def runs(client, name='fedreid_jax'):

@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 import pytest
+from measured import PICTURE, write
 from PIL import Image
 
 from fedreid_jax.training import callbacks
@@ -13,7 +14,6 @@ from fedreid_jax.training.tracking import to_tensorboard
 from fedreid_jax.training.tracking.tracker import Measured
 
 pytest.importorskip('tensorboardX', reason="pip install '.[test]'")
-PICTURE = np.arange(6 * 4 * 3, dtype=np.uint8).reshape(6, 4, 3)
 
 
 def start(workdir, round_=0, resumed=False):
@@ -33,12 +33,6 @@ def events(workdir):
       found.append(event_pb2.Event.FromString(content[12 : 12 + size]))
       content = content[16 + size :]
   return found
-
-
-def write(writer, *rounds):
-  for round_ in rounds:
-    values = {'train/loss': 1 / round_, 'client/ash/loss': 2.0 * round_}
-    writer.write(Measured('round', round_, values))
 
 
 def two_sessions(workdir):

@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 import pytest
+from measured import PICTURE, write
 from PIL import Image
 
 from fedreid_jax.training import callbacks
@@ -17,7 +18,6 @@ from fedreid_jax.training.tracking.tracker import Measured
 
 pytest.importorskip('wandb', reason="pip install '.[wandb]'")
 pytestmark = pytest.mark.filterwarnings('default')  # of the service's packages
-PICTURE = np.arange(6 * 4 * 3, dtype=np.uint8).reshape(6, 4, 3)
 CONFIG = {'name': 'toy', 'seed': 3, 'optim': {'lr': 0.5}}
 
 
@@ -91,12 +91,6 @@ def lines(workdir):
     for kind, record in records(workdir)
     if kind == 'history'
   ]
-
-
-def write(writer, *rounds):
-  for round_ in rounds:
-    values = {'train/loss': 1 / round_, 'client/ash/loss': 2.0 * round_}
-    writer.write(Measured('round', round_, values))
 
 
 def test_numbers_images_and_the_configuration(tmp_path):
