@@ -277,8 +277,9 @@ class Executor:
       server: server state.
       states: client states on the host, `[N, ...]`.
     """
-    programs, tasks, sent = self._traced(server, states)
-    return costs.of_program(programs['training'].lower(), tasks, sent)
+    tasks, uploads, training = self._first_round(server, states)
+    sent = self._wire(server, uploads, self._sample_cohort(0), True)
+    return costs.of_program(training.lower(), tasks, sent)
 
   def programs(
     self, server: types.ServerState, states: types.ClientState
@@ -291,17 +292,19 @@ class Executor:
       server: server state.
       states: client states on the host, `[N, ...]`.
     """
-    return self._traced(server, states)[0]
+    tasks, uploads, training = self._first_round(server, states)
+    ranks = np.zeros(len(tasks.index), np.int32)
+    aggregation = self._run.aggregate.trace(
+      server, uploads, ranks, np.int32(0), self._public, self._seed
+    )
+    return {'training': training, 'aggregation': aggregation}
 
-  def _traced(
+  def _first_round(
     self, server: types.ServerState, states: types.ClientState
-  ) -> tuple[dict[str, jax.stages.Traced], types.ClientTask, round_log.Bytes]:
-    """Returns (programs of round 0, its tasks, its bytes)."""
-    drawn = self._sample_cohort(0)
-    lanes, tasks = self._tasks(drawn, server.groups, 0)
-    safe = np.where(lanes >= 0, lanes, 0)
-    tree = transfer.put(trees.rows(states, safe), self._split)
-    placed = transfer.put(tasks, self._split)
+  ) -> tuple[types.ClientTask, types.Upload, jax.stages.Traced]:
+    """Returns (tasks of round 0, shapes of its uploads, its training)."""
+    lanes, tasks = self._tasks(self._sample_cohort(0), server.groups, 0)
+    tree, placed = self._placed(states, lanes, tasks)
     run, number, resident = self._run, np.int32(0), self._segments.resident
     carry = jax.eval_shape(run.begin, server, number, (), tree, placed)
     uploads, _ = jax.eval_shape(
@@ -312,12 +315,7 @@ class Executor:
     else:
       table, part = next(self._segments.training(lanes, tasks))
       training = run.train.trace(server, number, table, carry, part)
-    ranks = np.zeros(len(lanes), np.int32)
-    aggregation = run.aggregate.trace(
-      server, uploads, ranks, number, self._public, self._seed
-    )
-    sent = self._wire(server, uploads, drawn, True)
-    return {'training': training, 'aggregation': aggregation}, tasks, sent
+    return tasks, uploads, training
 
   def moments(
     self,
@@ -387,6 +385,14 @@ class Executor:
       self._options.seed,
     )
 
+  def _placed(
+    self, states: types.ClientState, lanes: np.ndarray, tasks: types.ClientTask
+  ) -> tuple[types.ClientState, types.ClientTask]:
+    """Returns the client states and the tasks of all lanes, on devices."""
+    safe = np.where(lanes >= 0, lanes, 0)
+    rows = transfer.put(trees.rows(states, safe), self._split)
+    return rows, transfer.put(tasks, self._split)
+
   def _local(
     self,
     server: types.ServerState,
@@ -397,9 +403,7 @@ class Executor:
     trains: bool,
   ) -> tuple[Any, dict[str, Any]]:
     """Returns ((uploads, client states), sums of metrics) of all lanes."""
-    safe = np.where(lanes >= 0, lanes, 0)
-    tree = transfer.put(trees.rows(states, safe), self._split)
-    placed = transfer.put(tasks, self._split)
+    tree, placed = self._placed(states, lanes, tasks)
     number = np.int32(round_)
     if self._segments.resident is not None:
       run = self._run.whole if trains else self._run.prepare
