@@ -3,7 +3,7 @@
 A page may have these comments, each on a line of its own:
 
   <!-- options: NAME -->     the table of the fields of a group or component
-  <!-- deviations: NAME -->  what the docstring of a component says of the paper
+  <!-- deviations: NAME -->  deviations in the docstring of a component
   <!-- readme: NAME -->      a part of README.md between comments of this name
   <!-- api: NAME -->         an entry for each name in `__all__` of a package
 

@@ -144,7 +144,7 @@ def opened(stored: 'Vectors') -> 'Gallery':
 def about(
   model: 'Snapshot', stored: 'Vectors', gallery: 'Gallery'
 ) -> list[tuple[str, str]]:
-  """Prints and returns what a page says about a search, with the model."""
+  """Prints and returns the facts of a search and its model, for its page."""
   found = [
     ('model', f'{embedding_flags.described(model)}, of {run.FLAGS.workdir}'),
     ('gallery', f'{len(gallery):,} images of {stored.folder.root}'),

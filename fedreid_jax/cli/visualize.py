@@ -69,11 +69,12 @@ def main(argv: list[str]) -> None:
       )
     out = Path(_OUT.value or folders[0] / f'{_WHAT.value}.png').expanduser()
     from fedreid_jax.figures import canvas
+    from fedreid_jax.training import run_files
 
     canvas.check(out)
     canvas.save(_figure(folders), out)
     print(out)
-    if (folders[0] / 'config.json').exists():  # else a sweep, of many runs
+    if (folders[0] / run_files.CONFIG).exists():  # else a sweep, of many runs
       run.next_step(folders[0], 'report --workdir=DIR')
 
   run.guarded(argv, body)

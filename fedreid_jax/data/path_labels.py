@@ -7,7 +7,7 @@ from fedreid_jax.data import folder_layout, names
 
 
 class Label(NamedTuple):
-  """What the path of an image says.
+  """Identity and camera of an image, by its path.
 
   Attributes:
     identity: of the person, after the domain if there are several.
