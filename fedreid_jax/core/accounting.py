@@ -15,14 +15,13 @@ Mironov, "Renyi differential privacy" (CSF 2017); A. Koskela et al., "Computing
 tight differential privacy guarantees using FFT" (AISTATS 2020).
 """
 
-import importlib
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from fedreid_jax import errors
+from fedreid_jax.core import extras
 
-EXTRA = "pip install 'fedreid_jax[privacy]'"
 DIGITS = 4  # of a multiplier, which is rounded up
 RANGE = 0.2, 1e4  # of multipliers in a search
 LOOSE = 0.6  # PLD needs at least this share of RDP's multiplier
@@ -151,9 +150,8 @@ def _adjacency(accounting: Any) -> Any:
 
 
 def _package(module: str = '') -> Any:
-  try:
-    return importlib.import_module(f'dp_accounting{module}')
-  except ImportError as error:
-    raise errors.ConfigError(
-      f'no dp-accounting: {error}', 'a guarantee of privacy', EXTRA
-    ) from error
+  return extras.load(
+    f'dp_accounting{module}',
+    'a guarantee of privacy',
+    extras.command('privacy'),
+  )

@@ -1,14 +1,17 @@
-"""Packages that only the exchange of models needs."""
+"""Packages that an extra of this package installs, imported where needed."""
 
 import importlib
 from types import ModuleType
 
 from fedreid_jax import errors
 
-EXTRA = "pip install 'fedreid_jax[export]'"
+
+def command(extra: str) -> str:
+  """Returns the command that installs an extra."""
+  return f"pip install 'fedreid_jax[{extra}]'"
 
 
-def load(name: str, needed_by: str, remedy: str = EXTRA) -> ModuleType:
+def load(name: str, needed_by: str, remedy: str) -> ModuleType:
   """Returns an optional package.
 
   Args:

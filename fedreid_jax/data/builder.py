@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from fedreid_jax import errors
+from fedreid_jax.core import extras
 from fedreid_jax.data import decoder
 from fedreid_jax.data.cache import Advance
 from fedreid_jax.data.datasets import registry, source
@@ -46,7 +47,7 @@ def modules() -> Any:
     raise errors.ConfigError(
       'tensorflow-datasets is not installed',
       str(error),
-      "pip install 'fedreid_jax[datasets]'",
+      extras.command('datasets'),
     ) from error
 
 

@@ -14,9 +14,10 @@ import numpy as np
 from jaxtyping import Float32, Int64
 
 from fedreid_jax import errors
+from fedreid_jax.core import extras
 from fedreid_jax.evaluation import distances
 
-MISSING = "pip install 'fedreid_jax[search]'"
+MISSING = extras.command('search')
 
 
 def installed() -> bool:

@@ -9,10 +9,10 @@ import jax
 import numpy as np
 
 from fedreid_jax import errors
+from fedreid_jax.core import extras
 from fedreid_jax.exchange import (
   about,
   embedding,
-  extras,
   jax_file,
   onnx_file,
   weight_files,
@@ -38,7 +38,7 @@ class Format(NamedTuple):
   reader: Callable[[Path], Callable[..., np.ndarray]] | None = None
   dtype: str = ''
   packages: tuple[str, ...] = ()
-  remedy: str = extras.EXTRA
+  remedy: str = extras.command('export')
 
 
 FORMATS = {

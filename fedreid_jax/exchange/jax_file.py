@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from jax import export
 
-from fedreid_jax.exchange import extras
+from fedreid_jax.core import extras
 from fedreid_jax.exchange.embedding import Embedding
 
 SUFFIX = '.jax.zip'
@@ -50,7 +50,7 @@ def encode(embedding: Embedding, about: dict[str, Any]) -> bytes:
   Raises:
     ConfigError: without flatbuffers.
   """
-  extras.load('flatbuffers', '--format=jax')
+  extras.load('flatbuffers', '--format=jax', extras.command('export'))
   content = io.BytesIO()
   with zipfile.ZipFile(content, 'w') as file:
     for name, member in (

@@ -21,8 +21,8 @@ from jax import export
 from jax.extend import core
 
 import fedreid_jax
+from fedreid_jax.core import extras
 from fedreid_jax.exchange import (
-  extras,
   onnx_elementwise,
   onnx_shapes,
   onnx_sums,
@@ -63,7 +63,7 @@ def encode(embedding: Embedding, about: dict[str, Any]) -> bytes:
     ConfigError: without the package `onnx`, or for a network with an operation
       that has no translation.
   """
-  onnx = extras.load('onnx', '--format=onnx')
+  onnx = extras.load('onnx', '--format=onnx', extras.command('export'))
   batch = embedding.inputs[IMAGES].shape[0]
   graph = Graph(batch, IMAGES)
   inputs = [
@@ -169,7 +169,9 @@ def reader(path: Path) -> Callable[..., np.ndarray]:
   Raises:
     ConfigError: without ONNX Runtime.
   """
-  runtime = extras.load('onnxruntime', '--format=onnx')
+  runtime = extras.load(
+    'onnxruntime', '--format=onnx', extras.command('export')
+  )
   session = runtime.InferenceSession(
     path.read_bytes(), providers=['CPUExecutionProvider']
   )

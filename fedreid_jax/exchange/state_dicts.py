@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedreid_jax import errors
-from fedreid_jax.exchange import extras
+from fedreid_jax.core import extras
 from fedreid_jax.models import resnet, weights
 from fedreid_jax.training import recorder
 

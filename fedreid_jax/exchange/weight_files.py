@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from fedreid_jax import errors
-from fedreid_jax.exchange import extras, versions
+from fedreid_jax.core import extras
+from fedreid_jax.exchange import versions
 from fedreid_jax.exchange.embedding import Embedding
 from fedreid_jax.models import pretrained, resnet, weights
 

@@ -1,8 +1,6 @@
 """Packages that only the local page needs."""
 
-from fedreid_jax.exchange import extras
-
-EXTRA = "pip install 'fedreid_jax[serve]'"
+from fedreid_jax.core import extras
 
 
 def check() -> None:
@@ -12,4 +10,4 @@ def check() -> None:
     ConfigError: naming the one that is missing, and the extra.
   """
   for name in ('starlette', 'uvicorn'):
-    extras.load(name, 'serve', EXTRA)
+    extras.load(name, 'serve', extras.command('serve'))

@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from fedreid_jax import errors
+from fedreid_jax.core import extras
 from fedreid_jax.data.datasets import cuhk03_extracted as extracted
 from fedreid_jax.data.datasets import layout
 from fedreid_jax.data.datasets.cuhk03_extracted import BOXES
@@ -43,7 +44,7 @@ def open_container(root: Path) -> tuple[str, Any]:
     raise errors.ConfigError(
       'cuhk-03.mat needs h5py',
       str(error),
-      "pip install 'fedreid_jax[datasets]'",
+      extras.command('datasets'),
     ) from error
   for name in FILES:
     if (root / name).is_file():

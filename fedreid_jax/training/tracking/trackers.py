@@ -4,6 +4,7 @@ import importlib
 from typing import Any, NamedTuple
 
 from fedreid_jax import errors
+from fedreid_jax.core import extras
 from fedreid_jax.training import recorder
 from fedreid_jax.training.tracking import (
   sent,
@@ -66,7 +67,7 @@ def check(names: tuple[str, ...]) -> None:
       raise errors.ConfigError(
         f'{name} needs {kind.package}, which cannot be imported: {error}',
         'track',
-        f"pip install 'fedreid_jax[{kind.extra}]'",
+        extras.command(kind.extra),
       ) from error
 
 
