@@ -1,11 +1,12 @@
 """Common parts of the commands: flags, errors, devices, the compile cache."""
 
+import difflib
 import functools
 import hashlib
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -183,6 +184,12 @@ def _parse(default: str | None, argv: list[str]) -> list[str]:
     rest, pairs = command_line.read(args, FLAGS, fields)
     try:
       parsed.extend(FLAGS([argv[0], *rest]))
+    except flags.UnrecognizedFlagError as error:
+      raise errors.ConfigError(
+        f'unknown flag --{error.flagname}',
+        'command line',
+        _nearest(error.flagname, fields),
+      ) from error
     except flags.Error as error:
       raise errors.ConfigError(
         str(error), 'command line', 'see --help'
@@ -198,6 +205,15 @@ def _parse(default: str | None, argv: list[str]) -> list[str]:
 
   failures.exit_on_error(parse, '--debug' in argv)
   return parsed
+
+
+def _nearest(name: str, fields: Iterable[str]) -> str:
+  """Returns the flag, of the command or of a field, that may be meant."""
+  near = difflib.get_close_matches(name, list(FLAGS), 1)
+  if near:
+    return f'did you mean --{near[0]}?'
+  hint = parsing.hint(name, list(fields))
+  return f'a field is set by --{command_line.PREFIX}FIELD; {hint}'
 
 
 def _resolved(arg: str) -> str:

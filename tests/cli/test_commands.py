@@ -286,6 +286,9 @@ def test_a_disk_that_takes_no_more_is_one_line(tree, tmp_path):
     (('--config=configs/dfh.py', '--config.rounds=x'), 2, 'rounds'),
     (('--config=configs/dfh.py', '--config.optim.lr=nan'), 2, 'not finite'),
     (('--config=configs/dfh.py', '--roundz=3'), 2, 'roundz'),
+    (('--roundz=3',), 2, '--config.FIELD; did you mean rounds?'),
+    (('--learning_rate=3',), 2, '--config.FIELD; did you mean optim.lr'),
+    (('--workdr=x',), 2, 'did you mean --workdir?'),
     (
       ('--config=configs/dfh.py', '--config.seed=1', '--config.seed=2'),
       2,
