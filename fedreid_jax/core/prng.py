@@ -31,6 +31,8 @@ class Stream(enum.IntEnum):
   SERVER = 9
   PASS = 10
   SERVER_INIT = 11
+  AVAILABILITY = 16
+  DEVICE = 17
 
 
 def client_uid(name: str) -> int:
