@@ -13,9 +13,11 @@ from fedreid_jax.core import (
   optimizers,
   param_filter,
   prng,
+  raw_weights,
   types,
 )
 from fedreid_jax.core.contexts import AggregationCtx
+from fedreid_jax.core.server_contexts import Groups
 from fedreid_jax.core.settings import Settings
 from fedreid_jax.models import head
 
@@ -179,10 +181,14 @@ def rows_of_subsets(component, sent, server):
       start=previous,
       members=members,
     )
-    if component.aggregation is None:
+    rule = component.aggregation
+    if rule is None:
       return aggregation.normalise(sent.num_examples, members)[0]
     messages = sent.messages.get(component.name, ())
-    rows = component.aggregation.weights(messages, ctx)
+    groups = Groups(jnp.zeros(num, int), members, None, previous)
+    raw = raw_weights.stacked(rule, messages, sent, groups)
+    ctx = dataclasses.replace(ctx, raw=raw)
+    rows = raw_weights.weigh(rule, messages, ctx)
     return jax.tree.map(lambda row: row[0], rows)
 
   return subsets, jax.device_get(jax.jit(jax.vmap(one))(subsets))
