@@ -10,10 +10,12 @@ import numpy as np
 from fedreid_jax.core import (
   aggregation,
   compose,
+  fold,
   optimizers,
   param_filter,
   prng,
   raw_weights,
+  trees,
   types,
 )
 from fedreid_jax.core.contexts import AggregationCtx
@@ -113,7 +115,7 @@ def same_uploads(one, num, **fields):
   return uploads(shared, **fields)
 
 
-def algorithm(components):
+def algorithm(components, streamed=None, exact=True):
   """Composes components over the linear network and plain SGD."""
   settings = Settings(
     model=LINEAR,
@@ -128,7 +130,11 @@ def algorithm(components):
     shared=compose.shared_leaves(components),
   )
   return compose.compose(
-    components, settings, batch_stats_rule='average', ordered=True
+    components,
+    settings,
+    batch_stats_rule='average',
+    ordered=exact,
+    streamed=streamed,
   )
 
 
@@ -157,6 +163,30 @@ def serve(components, server, *rounds, clients=None, public=None, first=0):
     drawn = jnp.arange(len(sent.num_steps))
     state, log = run(state, sent, drawn, round_, public, seed)
   return jax.device_get((state, log))
+
+
+def stream(components, server, sent, exact=True):
+  """One round of `serve` whose uploads are added up one after another."""
+  sizes = np.asarray(sent.num_examples, float)
+  made = algorithm(components, sizes, exact)
+  seed, public = prng.data(0), jnp.zeros((0, 1, 1, 3), jnp.uint8)
+  state = made.init_server(server, jnp.ones(len(sizes)), public, seed)
+  drawn = jnp.arange(len(sizes))
+
+  @jax.jit
+  def run(state, sent):
+    start = trees.rows(state.shared, 0)
+    states = made.fold.states(state)
+
+    def add(totals, one):
+      return made.fold.add(totals, start, states, *one)
+
+    totals = made.fold.zeros(start, states, trees.rows(sent, 0))
+    totals, rows = jax.lax.scan(add, totals, (sent, drawn))
+    received = fold.Streamed(*rows, totals)
+    return made.aggregate(state, received, drawn, 0, public, seed)
+
+  return jax.device_get(run(state, sent))
 
 
 def rows_of_subsets(component, sent, server):
