@@ -66,7 +66,6 @@ from fedreid_jax.core.sums import Summed
 from fedreid_jax.core.types import Array, Flat, Metrics
 from fedreid_jax.losses import identity, rectification, similarity
 
-
 # Of the values of features; with `norm` they are at most 1.
 LIMIT = 2.0**10
 

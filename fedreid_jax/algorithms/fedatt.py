@@ -55,10 +55,10 @@ def make(options: Options = Options()) -> Component:
   def distances(message: tuple[()], ctx: UploadCtx) -> dict[str, Array]:
     del message
     params, running = param_filter.trainable(ctx.start)
-    away = {
-      n: jnp.sqrt(((x - ctx.uploaded[n]) ** 2).sum()) for n, x in params.items()
-    }
-    return away | dict.fromkeys(running, jnp.float32(0.0))
+    logits: dict[str, Array] = dict.fromkeys(running, jnp.float32(0.0))
+    for name, leaf in params.items():
+      logits[name] = jnp.sqrt(((leaf - ctx.uploaded[name]) ** 2).sum())
+    return logits
 
   def weights(messages: tuple[()], ctx: AggregationCtx) -> dict[str, Array]:
     del messages

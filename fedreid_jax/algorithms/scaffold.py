@@ -46,9 +46,8 @@ from fedreid_jax.core.contexts import (
 )
 from fedreid_jax.core.options import Checked
 from fedreid_jax.core.raw_weights import UNIFORM
-from fedreid_jax.core.sums import Summed
+from fedreid_jax.core.sums import Summed, by_share
 from fedreid_jax.core.types import Array, Flat, Metrics
-
 
 # Changes of a control are gradients; diverging clients have larger ones.
 LIMIT = 2.0**10
@@ -80,7 +79,7 @@ def make(options: Options = Options()) -> Component:
     client=ClientHooks(init=_init, loss=_correction, round_end=_update_control),
     server=ServerHooks(
       init=init_server,
-      receive=Summed(_share, _moved, lambda sizes: 1.0, LIMIT),
+      receive=Summed(_share, _moved, by_share, LIMIT),
       message=_own_control,
     ),
     aggregation=UNIFORM if uniform else None,

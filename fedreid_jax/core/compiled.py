@@ -255,7 +255,8 @@ def _canonical(
     rows = trees.rows(rows, order)
   if totals is None:
     return rows
-  return fold_.Streamed(*rows[:3], totals), *rows[3:]
+  kept, raw, far, *rest = rows
+  return fold_.Streamed(kept, raw, far, totals), *rest
 
 
 def _of_group(models: Flat, task: types.ClientTask) -> Flat:

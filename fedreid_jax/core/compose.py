@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedreid_jax import errors
+from fedreid_jax.core import fold as fold_
 from fedreid_jax.core import (
   initial_states,
   local_training,
@@ -15,7 +16,6 @@ from fedreid_jax.core import (
   server_round,
   types,
 )
-from fedreid_jax.core import fold as fold_
 from fedreid_jax.core.component import Component
 from fedreid_jax.core.settings import Settings
 from fedreid_jax.core.types import Array, Flat, Tree

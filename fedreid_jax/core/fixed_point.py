@@ -62,7 +62,9 @@ def zero(like: Array) -> Sum:
   return Sum(zeros, zeros)
 
 
-def add(total: Sum, value: Array, weight: Array, limit: Array, bits: int) -> Sum:
+def add(
+  total: Sum, value: Array, weight: Array, limit: Array, bits: int
+) -> Sum:
   """Adds a term.
 
   Args:

@@ -195,12 +195,10 @@ class Fold(NamedTuple):
   def merge(self, totals: Totals, axis: str) -> Totals:
     """Returns the sums over the clients of all devices along a mesh axis."""
     size, mine = self._by_size(), self._by_rule()
-    peaks = jax.lax.pmax(totals.peaks, axis) if totals.peaks else {}
+    peaks: Flat = jax.lax.pmax(totals.peaks, axis) if totals.peaks else {}
     own = totals.own
     if peaks:
-      own = {
-        n: x * jnp.exp(totals.peaks[n] - peaks[n]) for n, x in own.items()
-      }
+      own = {n: x * jnp.exp(totals.peaks[n] - peaks[n]) for n, x in own.items()}
     drawn = jax.lax.pmin(totals.drawn, axis)
     chosen = (totals.drawn == drawn) & (drawn < _NEVER)
     return Totals(
@@ -222,7 +220,7 @@ class Fold(NamedTuple):
       return jnp.bool_(False)
     highest = self._by_rule().largest
     totals = [
-      jnp.where(valid, jnp.abs(leaf), 0.0).sum() for leaf in jax.tree.leaves(raw)
+      jnp.where(valid, jnp.abs(x), 0.0).sum() for x in jax.tree.leaves(raw)
     ]
     return (jnp.stack(totals) > highest).any()
 
@@ -268,16 +266,14 @@ class Fold(NamedTuple):
     limit = jnp.float32(self.received[name].limit)
     return self._of_message(name).read(totals.messages[name], limit)
 
-  def _sum_of_raw(
-    self, streamed: Streamed, valid: Array, name: str
-  ) -> Array:
+  def _sum_of_raw(self, streamed: Streamed, valid: Array, name: str) -> Array:
     raw = _of_leaf(streamed.raw, name)
     if name in streamed.totals.peaks:
       raw = jnp.exp(raw - streamed.totals.peaks[name])
     return jnp.where(valid, raw, 0.0).sum()
 
   def _parts(self, start: Flat) -> tuple[set[str], set[str]]:
-    """Returns names of (averaged parameters, statistics of the first client)."""
+    """Returns names of averaged parameters and of the first client's."""
     params, running = param_filter.trainable(start)
     if self.batch_stats_rule == 'average':
       return {*start}, set()
@@ -312,9 +308,7 @@ class Fold(NamedTuple):
   def _sent(self, upload: types.Upload) -> list[str]:
     return [name for name in self.received if name in upload.messages]
 
-  def _zero_message(
-    self, name: str, state: Tree, upload: types.Upload
-  ) -> Tree:
+  def _zero_message(self, name: str, state: Tree, upload: types.Upload) -> Tree:
     def term(state: Tree, message: Tree, index: Array) -> tuple[Array, Tree]:
       return self.received[name].term(
         state, message, contexts.ReceiveCtx(index)
@@ -358,7 +352,8 @@ class Fold(NamedTuple):
       n: size.add(x, change[n], upload.num_examples, limits[n])
       for n, x in totals.by_size.items()
     }
-    own, peaks = {}, {}
+    own: dict[str, Any] = {}
+    peaks: dict[str, Array] = {}
     for name, total in totals.own.items():
       weight = _of_leaf(raw, name)
       if totals.peaks:

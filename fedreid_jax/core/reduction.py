@@ -102,8 +102,8 @@ def choose(
       f'{needing[0]}: {uploads} uploads of {model_bytes / MB:.3g} MB are '
       f'{total:.4g} MB on a device, more than {budget_mb:g}',
       BUDGET,
-      f'set it to {math.ceil(total)} or more if the memory suffices, or lower fraction'
-      + _inexact(needing[0]),
+      f'set it to {math.ceil(total)} or more if the memory suffices, or lower '
+      'fraction' + _inexact(needing[0]),
     )
   streams = wanted == 'stream' or (wanted == 'auto' and not fits)
   return chosen._replace(streams=streams)

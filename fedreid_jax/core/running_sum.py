@@ -90,8 +90,9 @@ def pick(tree: Tree, chosen: Array, axis: str) -> Tree:
 
   def one(value: Array) -> Array:
     # The sum of bits: 0.0 + -0.0 would lose the sign.
-    bits = jax.lax.bitcast_convert_type(value.astype(jnp.float32), jnp.int32)
-    bits = jax.lax.psum(jnp.where(chosen, bits, 0), axis)
-    return jax.lax.bitcast_convert_type(bits, jnp.float32)
+    value = value.astype(jnp.float32)
+    bits = jax.lax.bitcast_convert_type(value, jnp.int32)
+    total: Array = jax.lax.psum(jnp.where(chosen, bits, 0), axis)
+    return jax.lax.bitcast_convert_type(total, jnp.float32)
 
   return jax.tree.map(one, tree)

@@ -88,7 +88,7 @@ class ServerContexts:
 
   def _fields(self, name: str) -> dict[str, Any]:
     key = jax.random.fold_in(self._key, prng.component_uid(name))
-    own = {'key': key}
+    own: dict[str, Any] = {'key': key}
     if self._streamed:
       own['uploaded'] = contexts.NoUploads(name)
     return self._common | own

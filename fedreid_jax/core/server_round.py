@@ -210,7 +210,11 @@ def _weigh(
   weights = raw_weights.weigh(rule, messages, ctx)
   if rules.fold:
     exceeds = rules.fold.exceeds(raw, valid)
-    weights = jax.tree.map(lambda x: jnp.where(exceeds, jnp.nan, x), weights)
+
+    def trusted(rows: Array) -> Array:
+      return jnp.where(exceeds, jnp.nan, rows)
+
+    weights = jax.tree.map(trusted, weights)
   return aggregation.usable(weights, groups.members, groups.sizes)
 
 

@@ -412,7 +412,7 @@ class Executor:
     tasks: types.ClientTask,
     round_: int,
     trains: bool,
-  ) -> tuple[Any, dict[str, Any]]:
+  ) -> tuple[Any, tuple[Any, Any]]:
     """Returns (uploads, (client states, sums of metrics)) of all lanes."""
     tree, placed = self._placed(states, lanes, tasks)
     number = np.int32(round_)

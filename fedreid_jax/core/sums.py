@@ -20,6 +20,12 @@ def by_count(sizes: np.ndarray) -> float:
   return float(len(sizes))
 
 
+def by_share(sizes: np.ndarray) -> float:
+  """A `Bound` of shares, whose sum over all clients is 1."""
+  del sizes
+  return 1.0
+
+
 def by_size(sizes: np.ndarray) -> float:
   """A `Bound` of weights that are at most the number of images."""
   return float(sizes.sum())
@@ -40,7 +46,9 @@ class FinishSum(Protocol):
 
   def __call__(
     self, state: Any, sums: Tree, valid: Array, ctx: contexts.ReceiveCtx, /
-  ) -> Any: ...
+  ) -> Any:
+    """Returns the state; `valid` is bool `[K]`."""
+    ...
 
 
 class Summed(NamedTuple):

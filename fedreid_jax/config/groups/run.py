@@ -144,6 +144,6 @@ class Execution:
   stack_budget_mb: Annotated[
     float,
     Range(0),
-    'auto: limit of the uploads of a round in MB above which they are streamed, '
+    'auto: limit of the uploads of a round in MB; above it they are streamed, '
     'or refused if the method needs all of them at once',
   ] = 512.0

@@ -131,9 +131,7 @@ def merge(old, uploads, arrived, absent='skip'):
 
 def test_the_server_averages_over_clients_that_have_an_identity():
   uploads = stacked(centres(1.0, 2.0, None), centres(3.0, None, None))
-  found = merge(
-    prototypes.no_prototypes(3, 1), uploads, jnp.array([True] * 2)
-  )
+  found = merge(prototypes.no_prototypes(3, 1), uploads, jnp.array([True] * 2))
   assert found.features.ravel().tolist() == [2.0, 2.0, 0.0]
   assert found.present.tolist() == [True, True, False]
 
