@@ -55,7 +55,7 @@ def make(options: Options = Options()) -> Component:
   def distances(message: tuple[()], ctx: UploadCtx) -> dict[str, Array]:
     del message
     params, running = param_filter.trainable(ctx.start)
-    logits: dict[str, Array] = dict.fromkeys(running, jnp.float32(0.0))
+    logits = {name: jnp.float32(0.0) for name in running}
     for name, leaf in params.items():
       logits[name] = jnp.sqrt(((leaf - ctx.uploaded[name]) ** 2).sum())
     return logits

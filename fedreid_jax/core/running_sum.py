@@ -92,7 +92,7 @@ def pick(tree: Tree, chosen: Array, axis: str) -> Tree:
     # The sum of bits: 0.0 + -0.0 would lose the sign.
     value = value.astype(jnp.float32)
     bits = jax.lax.bitcast_convert_type(value, jnp.int32)
-    total: Array = jax.lax.psum(jnp.where(chosen, bits, 0), axis)
+    total = jnp.asarray(jax.lax.psum(jnp.where(chosen, bits, 0), axis))
     return jax.lax.bitcast_convert_type(total, jnp.float32)
 
   return jax.tree.map(one, tree)
