@@ -82,7 +82,10 @@ def make(
   """
   of_client = _OfClient(algorithm.program)
   over = functools.partial(_over_lanes, algorithm, mesh, width)
-  ends = over if algorithm.fold is None else _streaming(algorithm, mesh, width)
+  ends = early = over
+  if fold := algorithm.fold:
+    ends = _streaming(algorithm, fold, mesh, width)
+    early = _streaming(algorithm, fold._replace(models=False), mesh, width)
   aggregate, receive = _on_server(algorithm, mesh, ordered)
   return Compiled(
     begin=over(of_client.begin),
@@ -90,9 +93,9 @@ def make(
     measure=over(of_client.measure, donate=True),
     data_pass=over(of_client.data_pass, donate=True),
     end=ends(of_client.end),
-    end_untrained=ends(functools.partial(of_client.end, trained=False)),
+    end_untrained=early(functools.partial(of_client.end, trained=False)),
     whole=ends(of_client.whole, donate=True),
-    prepare=ends(functools.partial(of_client.whole, trains=False)),
+    prepare=early(functools.partial(of_client.whole, trains=False)),
     sent=over(of_client.end),
     sent_untrained=over(functools.partial(of_client.end, trained=False)),
     moments=_moments(of_client, mesh, width),
@@ -134,15 +137,13 @@ def _over_lanes(
 
 
 def _streaming(
-  algorithm: Algorithm, mesh: Mesh, width: int
+  algorithm: Algorithm, fold: fold_.Fold, mesh: Mesh, width: int
 ) -> Callable[..., jax.stages.Wrapped]:
   """Returns `_over_lanes` of functions whose first results are uploads.
 
   The functions that it returns add the uploads to sums instead of stacking
   them, and return (`fold.Streamed`, second result).
   """
-  fold = algorithm.fold
-  assert fold
 
   def zeros(replicated: Any, sent: Any) -> fold_.Totals:
     (shared, _, _), states = replicated

@@ -95,6 +95,7 @@ class Fold(NamedTuple):
     batch_stats_rule: rule for running statistics, `aggregation.BatchStatsRule`.
     sizes: numbers of images of the K largest clients, float64 `[K]`.
     exact: whether sums are in fixed point.
+    models: whether the uploads have models, False before round 0.
   """
 
   owner: str
@@ -103,6 +104,7 @@ class Fold(NamedTuple):
   batch_stats_rule: str
   sizes: np.ndarray
   exact: bool
+  models: bool = True
 
   @property
   def cohort(self) -> int:
@@ -224,7 +226,7 @@ class Fold(NamedTuple):
     ]
     return (jnp.stack(totals) > highest).any()
 
-  def models(
+  def aggregate(
     self,
     start: Flat,
     streamed: Streamed,
@@ -275,6 +277,8 @@ class Fold(NamedTuple):
   def _parts(self, start: Flat) -> tuple[set[str], set[str]]:
     """Returns names of averaged parameters and of the first client's."""
     params, running = param_filter.trainable(start)
+    if not self.models:
+      return set(), set()
     if self.batch_stats_rule == 'average':
       return {*start}, set()
     first = running if self.batch_stats_rule == 'first_client' else ()
@@ -289,7 +293,7 @@ class Fold(NamedTuple):
     return averaged & raw.keys() if isinstance(raw, dict) else averaged
 
   def _raw(self, start: Flat, upload: types.Upload) -> Tree:
-    if self.rule is None or self.rule.raw is None:
+    if self.rule is None or self.rule.raw is None or not self.models:
       return ()
     ctx = contexts.UploadCtx(
       upload.index,

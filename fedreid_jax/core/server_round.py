@@ -142,7 +142,7 @@ def run(
     rules.batch_stats_rule,
   )
   if fold and isinstance(received, Streamed):
-    models = fold.models(groups.start, received, valid, by_leaf, fell_back)
+    models = fold.aggregate(groups.start, received, valid, by_leaf, fell_back)
   else:
     models = aggregation.reduce(
       groups.start, uploads.shared, by_leaf, rules.ordered

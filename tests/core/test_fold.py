@@ -182,7 +182,7 @@ def test_clients_may_be_vmapped(clients, width, devices):
 
 @pytest.mark.exact
 @pytest.mark.parametrize(
-  'names', [('fedpav', 'dfh', 'cdw'), ('fedpav', 'dppt', 'scaffold')], ids=str
+  'names', [('fedpav', 'dfh', 'cdw'), ('fedpav', 'dppt', 'fednova')], ids=str
 )
 def test_any_number_of_devices_gives_the_same_bits(clients, names):
   """On each number of devices the clients have other places."""
