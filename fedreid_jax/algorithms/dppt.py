@@ -40,9 +40,12 @@ import dataclasses
 import functools
 from typing import Annotated, Literal
 
+import jax.numpy as jnp
+
 from fedreid_jax import errors
 from fedreid_jax.algorithms.statistics import prototypes
 from fedreid_jax.algorithms.statistics.prototypes import FeatureBank, Prototypes
+from fedreid_jax.core import sums
 from fedreid_jax.core.component import (
   ClientHooks,
   Component,
@@ -59,8 +62,12 @@ from fedreid_jax.core.contexts import (
   ServerInitCtx,
 )
 from fedreid_jax.core.options import Checked, Range
+from fedreid_jax.core.sums import Summed
 from fedreid_jax.core.types import Array, Flat, Metrics
 from fedreid_jax.losses import identity, rectification, similarity
+
+# Of the values of features; with `norm` they are at most 1.
+LIMIT = 2.0**10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,24 +142,36 @@ def make(options: Options = Options()) -> Component:
     ),
     server=ServerHooks(
       init=_no_centres,
-      receive=functools.partial(_merge_centres, options),
+      receive=Summed(
+        _add_centres,
+        functools.partial(_mean_centres, options),
+        sums.by_count,
+        LIMIT,
+      ),
       message=broadcast_state,
     ),
     info=ComponentInfo(check=check),
   )
 
 
-def _merge_centres(
+def _add_centres(
+  state: Prototypes, message: Prototypes, ctx: ReceiveCtx
+) -> tuple[Array, Prototypes]:
+  """Returns (weight, the terms of eq. 5) of one client."""
+  del state, ctx
+  return jnp.float32(1.0), prototypes.terms(message)
+
+
+def _mean_centres(
   options: Options,
   state: Prototypes,
-  messages: Prototypes,
+  totals: Prototypes,
   valid: Array,
   ctx: ReceiveCtx,
 ) -> Prototypes:
   del ctx
-  new = prototypes.merge(
-    state, messages, valid, count_absent=options.absent == 'zeros'
-  )
+  everyone = valid.sum() if options.absent == 'zeros' else None
+  new = prototypes.mean(state, totals, everyone)
   if options.target == 'zeros':
     return Prototypes(state.features, new.present)
   return new

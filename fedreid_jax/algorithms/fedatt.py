@@ -31,7 +31,7 @@ from fedreid_jax.core.component import (
   ComponentInfo,
   ServerHooks,
 )
-from fedreid_jax.core.contexts import AggregationCtx
+from fedreid_jax.core.contexts import AggregationCtx, UploadCtx
 from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array, Flat
 
@@ -52,6 +52,14 @@ def make(options: Options = Options()) -> Component:
   """Builds the component."""
   epsilon, noise_scale = options.epsilon, options.noise_scale
 
+  def distances(message: tuple[()], ctx: UploadCtx) -> dict[str, Array]:
+    del message
+    params, running = param_filter.trainable(ctx.start)
+    logits = {name: jnp.float32(0.0) for name in running}
+    for name, leaf in params.items():
+      logits[name] = jnp.sqrt(((leaf - ctx.uploaded[name]) ** 2).sum())
+    return logits
+
   def weights(messages: tuple[()], ctx: AggregationCtx) -> dict[str, Array]:
     del messages
     members = ctx.members
@@ -59,13 +67,8 @@ def make(options: Options = Options()) -> Component:
     params, running = param_filter.trainable(ctx.start)
 
     def attended(name: str) -> Array:
-      local = ctx.uploaded[name]
-      gap = params[name][:, None] - local[None]
-      gap = jnp.where(
-        members.reshape(members.shape + (1,) * (local.ndim - 1)), gap, 0.0
-      )
-      distance = jnp.sqrt((gap**2).sum(axis=tuple(range(2, gap.ndim))))
-      alpha = jax.nn.softmax(jnp.where(members, distance, -jnp.inf), axis=1)
+      distance = jnp.where(members, ctx.raw[name], -jnp.inf)
+      alpha = jax.nn.softmax(distance, axis=1)
       return epsilon * jnp.where(members, alpha, 0.0)
 
     return {n: attended(n) for n in params} | dict.fromkeys(running, plain)
@@ -77,7 +80,9 @@ def make(options: Options = Options()) -> Component:
 
   return Component(
     'fedatt',
-    aggregation=Aggregation(weights),
+    aggregation=Aggregation(
+      weights, distances, exponential=True, fallback=False
+    ),
     server=ServerHooks(update=perturb) if noise_scale else None,
     info=ComponentInfo(notice=white_noise.NOTICE if noise_scale else ''),
   )

@@ -26,9 +26,9 @@ from typing import Annotated
 import jax.numpy as jnp
 
 from fedreid_jax import errors
-from fedreid_jax.core import aggregation, param_filter
+from fedreid_jax.core import aggregation, param_filter, sums
 from fedreid_jax.core.component import Aggregation, ClientHooks, Component
-from fedreid_jax.core.contexts import AggregationCtx, RoundEndCtx
+from fedreid_jax.core.contexts import AggregationCtx, RoundEndCtx, UploadCtx
 from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array
 
@@ -55,6 +55,10 @@ def make(options: Options = Options()) -> Component:
       )
     return state, ctx.optimizer.effective_steps(ctx.task.num_steps, ctx.lr * mu)
 
+  def raw(message: Array, ctx: UploadCtx) -> dict[str, Array]:
+    params, _ = param_filter.trainable(ctx.start)
+    return dict.fromkeys(params, ctx.num_examples / message)
+
   def weights(messages: Array, ctx: AggregationCtx) -> dict[str, Array]:
     share = aggregation.normalise(ctx.num_examples, ctx.members)
     counts = jnp.where(ctx.valid, messages, 1.0)
@@ -66,5 +70,6 @@ def make(options: Options = Options()) -> Component:
   return Component(
     'fednova',
     client=ClientHooks(round_end=round_end),
-    aggregation=Aggregation(weights),
+    # |a_k| is at least 1, the weight of the last gradient.
+    aggregation=Aggregation(weights, raw, sums.by_size),
   )

@@ -122,7 +122,9 @@ def make(options: Options = Options()) -> Component:
   return Component(
     'kd',
     server=ServerHooks(update=update),
-    info=ComponentInfo(conflicts=('clustering',), check=check),
+    info=ComponentInfo(
+      conflicts=('clustering',), check=check, needs_uploads=True
+    ),
   )
 
 

@@ -31,23 +31,26 @@ import jax
 import jax.numpy as jnp
 
 from fedreid_jax import errors
-from fedreid_jax.core import aggregation, param_filter
+from fedreid_jax.core import param_filter
 from fedreid_jax.core.component import (
-  Aggregation,
   ClientHooks,
   Component,
   ComponentInfo,
   ServerHooks,
 )
 from fedreid_jax.core.contexts import (
-  AggregationCtx,
   LossCtx,
   ReceiveCtx,
   RoundEndCtx,
   ServerInitCtx,
 )
 from fedreid_jax.core.options import Checked
+from fedreid_jax.core.raw_weights import UNIFORM
+from fedreid_jax.core.sums import Summed, by_share
 from fedreid_jax.core.types import Array, Flat, Metrics
+
+# Changes of a control are gradients; diverging clients have larger ones.
+LIMIT = 2.0**10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,9 +78,11 @@ def make(options: Options = Options()) -> Component:
     'scaffold',
     client=ClientHooks(init=_init, loss=_correction, round_end=_update_control),
     server=ServerHooks(
-      init=init_server, receive=_receive, message=_own_control
+      init=init_server,
+      receive=Summed(_share, _moved, by_share, LIMIT),
+      message=_own_control,
     ),
-    aggregation=Aggregation(_uniform) if uniform else None,
+    aggregation=UNIFORM if uniform else None,
     # The component 'uniform' would change the weights of the model only.
     info=ComponentInfo(conflicts=('clustering', 'uniform')),
   )
@@ -118,24 +123,20 @@ def _update_control(state: Flat, ctx: RoundEndCtx) -> tuple[Flat, Flat]:
   return {**state, **own}, change
 
 
-def _receive(
-  state: tuple[Flat, Array], messages: Flat, valid: Array, ctx: ReceiveCtx
+def _share(
+  state: tuple[Flat, Array], message: Flat, ctx: ReceiveCtx
+) -> tuple[Array, Flat]:
+  """Returns (p_k, c_k' - c_k) of one client."""
+  return state[1][jnp.maximum(ctx.index, 0)], message
+
+
+def _moved(
+  state: tuple[Flat, Array], changes: Flat, valid: Array, ctx: ReceiveCtx
 ) -> tuple[Flat, Array]:
+  del valid, ctx
   control, shares = state
-  share = jnp.where(valid, shares[jnp.maximum(ctx.index, 0)], 0.0)
-
-  def moved(c: Array, changes: Array) -> Array:
-    wide = (-1,) + (1,) * c.ndim
-    changes = jnp.where(valid.reshape(wide), changes, 0.0)
-    return c + (share.reshape(wide) * changes).sum(axis=0)
-
-  return {n: moved(c, messages[n]) for n, c in control.items()}, shares
+  return {n: c + changes[n] for n, c in control.items()}, shares
 
 
 def _own_control(state: tuple[Flat, Array]) -> Flat:
   return state[0]
-
-
-def _uniform(messages: Flat, ctx: AggregationCtx) -> Array:
-  del messages
-  return aggregation.uniform(ctx.members)

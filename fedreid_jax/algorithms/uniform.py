@@ -8,17 +8,10 @@ person re-identification, AAAI 2021, and SCAFFOLD average over the cohort S
 Deviations from the paper: none. Deviations from released code: none.
 """
 
-from fedreid_jax.core import aggregation
-from fedreid_jax.core.component import Aggregation, Component
-from fedreid_jax.core.contexts import AggregationCtx
-from fedreid_jax.core.types import Array
+from fedreid_jax.core.component import Component
+from fedreid_jax.core.raw_weights import UNIFORM
 
 
 def make() -> Component:
   """Builds the component."""
-
-  def weights(messages: tuple[()], ctx: AggregationCtx) -> Array:
-    del messages
-    return aggregation.uniform(ctx.members)
-
-  return Component('uniform', aggregation=Aggregation(weights))
+  return Component('uniform', aggregation=UNIFORM)

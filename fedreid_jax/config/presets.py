@@ -132,6 +132,7 @@ def nine_data_sets(c: Any) -> None:
   c.augment.pad = 10
   c.evaluation.protocol = 'fedreid_legacy'
   c.evaluation.metric, c.evaluation.flip = 'cosine', True
+  c.execution.stack_budget_mb = 1024.0  # nine models of ResNet-50
   _evaluate_local_models(c)
 
 

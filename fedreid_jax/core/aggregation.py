@@ -19,15 +19,19 @@ BatchStatsRule = Literal['average', 'first_client', 'keep_server']
 
 
 def valid_uploads(uploads: types.Upload) -> Array:
-  """Returns whether each upload is real and all finite, bool `[K]`.
+  """Returns `valid_upload` of stacked uploads, bool `[K]`."""
+  return jax.vmap(valid_upload)(uploads)
+
+
+def valid_upload(upload: types.Upload) -> Array:
+  """Returns whether an upload is real and all finite, bool.
 
   The state that a client keeps must be finite as well, because otherwise it
   would not be finite in any later round.
   """
-  real = (uploads.index >= 0) & uploads.finite
-  for leaf in jax.tree.leaves((uploads.shared, uploads.messages)):
-    finite = jnp.isfinite(leaf).reshape(leaf.shape[0], -1).all(axis=1)
-    real &= finite
+  real = (upload.index >= 0) & upload.finite
+  for leaf in jax.tree.leaves((upload.shared, upload.messages)):
+    real &= jnp.isfinite(leaf).all()
   return real
 
 

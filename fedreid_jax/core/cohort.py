@@ -124,6 +124,7 @@ def make_tasks(
   passes: Callable[[int], Plan],
   pass_shape: tuple[int, int],
   groups: np.ndarray,
+  members: np.ndarray,
   round_: int,
   seed: int,
 ) -> types.ClientTask:
@@ -138,6 +139,7 @@ def make_tasks(
     passes: function that returns the plan of a client's data pass.
     pass_shape: `(P, B')` of the longest pass.
     groups: group of every client, `[N]`.
+    members: the clients of the lanes in the order of sampling.
     round_: global round.
     seed: seed of the run.
   """
@@ -164,11 +166,14 @@ def make_tasks(
     return np.where(occupied, np.asarray(values)[lanes], 0).astype(dtype)
 
   images = [c.num_images for c in clients]
+  drawn = np.zeros(len(clients), np.int32)
+  drawn[members] = np.arange(len(members))
   return types.ClientTask(
     index=lanes.astype(np.int32),
     uid=column([prng.client_uid(c.name) for c in clients], np.uint32),
     seed=np.tile(prng.data(seed), (size, 1)),
     group=column(groups, np.int32),
+    drawn=column(drawn, np.int32),
     num_examples=column(images, np.float32),
     num_identities=column([c.num_identities for c in clients], np.int32),
     num_steps=num_steps,

@@ -15,9 +15,11 @@ from fedreid_jax.core import (
   local_step,
   local_training,
   placement,
+  server_round,
   trees,
   types,
 )
+from fedreid_jax.core import fold as fold_
 from fedreid_jax.core.compose import Algorithm
 from fedreid_jax.core.types import Array, Flat, Tree
 
@@ -35,10 +37,13 @@ class Compiled(NamedTuple):
     train: tree is the carries; returns (carries, sums of metrics).
     measure: tree is the carries; returns carries.
     data_pass: tree is the carries; returns carries.
-    end: tree is (carries, client states); returns (uploads, states).
+    end: tree is (carries, client states); returns (uploads, (states, ())).
+      Uploads are stacked, or `fold.Streamed` of a method that streams.
     end_untrained: the same before round 0.
-    whole: all of a round, from states to ((uploads, states), sums).
+    whole: all of a round, from states to (uploads, (states, sums)).
     prepare: the same without training.
+    sent: `end` with stacked uploads, for their shapes.
+    sent_untrained: the same before round 0.
     moments: `(models [G, ...], table, (own, moments), tasks) -> moments` of
       every client's augmented images at its group's model with its personal
       parameters.
@@ -55,6 +60,8 @@ class Compiled(NamedTuple):
   end_untrained: Callable[..., Any]
   whole: jax.stages.Wrapped
   prepare: Callable[..., Any]
+  sent: Callable[..., Any]
+  sent_untrained: Callable[..., Any]
   moments: Callable[..., batch_stats.Layers]
   no_moments: Callable[..., batch_stats.Layers]
   aggregate: jax.stages.Wrapped
@@ -75,16 +82,22 @@ def make(
   """
   of_client = _OfClient(algorithm.program)
   over = functools.partial(_over_lanes, algorithm, mesh, width)
+  ends = early = over
+  if fold := algorithm.fold:
+    ends = _streaming(algorithm, fold, mesh, width)
+    early = _streaming(algorithm, fold._replace(models=False), mesh, width)
   aggregate, receive = _on_server(algorithm, mesh, ordered)
   return Compiled(
     begin=over(of_client.begin),
     train=over(of_client.train, donate=True),
     measure=over(of_client.measure, donate=True),
     data_pass=over(of_client.data_pass, donate=True),
-    end=over(of_client.end),
-    end_untrained=over(functools.partial(of_client.end, trained=False)),
-    whole=over(of_client.whole, donate=True),
-    prepare=over(functools.partial(of_client.whole, trains=False)),
+    end=ends(of_client.end),
+    end_untrained=early(functools.partial(of_client.end, trained=False)),
+    whole=ends(of_client.whole, donate=True),
+    prepare=early(functools.partial(of_client.whole, trains=False)),
+    sent=over(of_client.end),
+    sent_untrained=over(functools.partial(of_client.end, trained=False)),
     moments=_moments(of_client, mesh, width),
     no_moments=jax.jit(of_client.no_moments),
     aggregate=aggregate,
@@ -123,6 +136,50 @@ def _over_lanes(
   return jax.jit(run, donate_argnums=(3,) if donate else ())
 
 
+def _streaming(
+  algorithm: Algorithm, fold: fold_.Fold, mesh: Mesh, width: int
+) -> Callable[..., jax.stages.Wrapped]:
+  """Returns `_over_lanes` of functions whose first results are uploads.
+
+  The functions that it returns add the uploads to sums instead of stacking
+  them, and return (`fold.Streamed`, second result).
+  """
+
+  def zeros(replicated: Any, sent: Any) -> fold_.Totals:
+    (shared, _, _), states = replicated
+    return fold.zeros(trees.rows(shared, 0), states, sent[0])
+
+  def add(replicated: Any, totals: fold_.Totals, sent: Any) -> Any:
+    (shared, _, _), states = replicated
+    return fold.add(totals, trees.rows(shared, 0), states, *sent)
+
+  carried = placement.Carried(zeros, add, fold.merge)
+
+  def over(fn: Callable[..., Any], donate: bool = False) -> jax.stages.Wrapped:
+    def one(replicated: Any, table: Any, client: Any) -> Any:
+      upload, rest = fn(replicated[0], table, client)
+      return (upload, client[1].drawn), rest
+
+    folded = placement.fold_clients(one, carried, mesh, width)
+
+    def run(
+      server: types.ServerState,
+      round_: Array,
+      table: Any,
+      tree: Any,
+      tasks: types.ClientTask,
+    ) -> Any:
+      replicated = server.shared, algorithm.messages(server), round_
+      totals, ((uploads, raw, far), rest) = folded(
+        (replicated, fold.states(server)), table, (tree, tasks)
+      )
+      return fold_.Streamed(uploads, raw, far, totals), rest
+
+    return jax.jit(run, donate_argnums=(3,) if donate else ())
+
+  return over
+
+
 def _moments(
   of_client: '_OfClient', mesh: Mesh, width: int
 ) -> Callable[..., batch_stats.Layers]:
@@ -141,23 +198,24 @@ def _on_server(
   algorithm: Algorithm, mesh: Mesh, ordered: bool
 ) -> tuple[jax.stages.Wrapped, jax.stages.Wrapped]:
   """Returns `aggregate` and `receive`, which donate the server's state."""
-  canonical = functools.partial(_canonical, mesh, ordered)
+  cohort = algorithm.fold.cohort if algorithm.fold else None
+  canonical = functools.partial(_canonical, mesh, ordered, cohort)
 
   def aggregate(
     server: types.ServerState,
-    uploads: types.Upload,
+    uploads: server_round.Received,
     drawn: Array,
     round_: Array,
     public: Array,
     seed: Array,
   ) -> Any:
-    uploads, drawn = canonical((uploads, drawn))
+    uploads, drawn = canonical(uploads, drawn)
     return algorithm.aggregate(server, uploads, drawn, round_, public, seed)
 
   def receive(
-    server: types.ServerState, uploads: types.Upload
+    server: types.ServerState, uploads: server_round.Received
   ) -> types.ServerState:
-    return algorithm.receive(server, canonical((uploads,))[0])
+    return algorithm.receive(server, canonical(uploads)[0])
 
   jit = functools.partial(
     jax.jit, donate_argnums=0, out_shardings=NamedSharding(mesh, P())
@@ -165,16 +223,41 @@ def _on_server(
   return jit(aggregate), jit(receive)
 
 
-def _canonical(mesh: Mesh, ordered: bool, uploads: tuple[Any, ...]) -> Any:
-  """Returns trees `[K, ...]` in canonical client order; uploads come first."""
+def _canonical(
+  mesh: Mesh,
+  ordered: bool,
+  cohort: int | None,
+  uploads: server_round.Received,
+  *columns: Array,
+) -> Any:
+  """Returns uploads and columns `[K, ...]` in canonical order of the clients.
+
+  Args:
+    mesh: devices.
+    ordered: whether they are gathered on every device first.
+    cohort: `K`, without the lanes that are empty on any number of devices, if
+      the uploads are streamed.
+    uploads: of all lanes.
+    *columns: more arrays of all lanes.
+  """
+  totals = None
+  if isinstance(uploads, fold_.Streamed):
+    totals = uploads.totals
+    rows = uploads.uploads, uploads.raw, uploads.far, *columns
+  else:
+    rows = uploads, *columns
   if ordered:
     replicated = NamedSharding(mesh, P())
-    uploads = jax.lax.with_sharding_constraint(uploads, replicated)
-  if mesh.devices.size == 1:
-    return uploads
-  index = uploads[0].index
-  order = jnp.argsort(jnp.where(index < 0, jnp.iinfo(index.dtype).max, index))
-  return trees.rows(uploads, order)
+    rows = jax.lax.with_sharding_constraint(rows, replicated)
+  if mesh.devices.size > 1:
+    index = rows[0].index
+    last = jnp.iinfo(index.dtype).max
+    order = jnp.argsort(jnp.where(index < 0, last, index))[:cohort]
+    rows = trees.rows(rows, order)
+  if totals is None:
+    return rows
+  kept, raw, far, *rest = rows
+  return fold_.Streamed(kept, raw, far, totals), *rest
 
 
 def _of_group(models: Flat, task: types.ClientTask) -> Flat:
@@ -220,7 +303,8 @@ class _OfClient:
   ) -> Any:
     (carry, state), task = client
     broadcast = self._broadcast(replicated, task)
-    return self._program.end(broadcast, state, carry, task, trained)
+    upload, kept = self._program.end(broadcast, state, carry, task, trained)
+    return upload, (kept, ())
 
   def whole(
     self, replicated: Replicated, table: Any, client: Any, trains: bool = True
@@ -232,7 +316,9 @@ class _OfClient:
     if self._program.has_data_pass:
       carry = self.measure(replicated, table, (carry, task))
       carry = self.data_pass(replicated, table, (carry, task))
-    return self.end(replicated, table, ((carry, state), task), trains), sums
+    ended = ((carry, state), task)
+    upload, (kept, _) = self.end(replicated, table, ended, trains)
+    return upload, (kept, sums)
 
   def moments(self, models: Flat, table: Any, client: Any) -> Any:
     (own, found), task = client

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from fedreid_jax import errors
 from fedreid_jax.core import contexts, types
+from fedreid_jax.core.sums import Bound
 from fedreid_jax.core.types import Array, Flat, Metrics, Tree
 
 # States and messages are pytrees with a structure chosen by the component.
@@ -179,7 +180,8 @@ class ServerHooks(NamedTuple):
   Attributes:
     init: `(ServerInitCtx) -> State`.
     receive: `(State, messages [K], valid bool [K], ReceiveCtx) -> State`, after
-      every round and after the data pass before round 0.
+      every round and after the data pass before round 0; a
+      `sums.Summed` if sums of the messages suffice.
     update: `(State, models [G, ...], AggregationCtx) -> (State, models)`.
     message: `(State) -> Message`, broadcast to every client; it is
       `ctx.message` in the client hooks of this component.
@@ -234,14 +236,45 @@ class Weigh(Protocol):
     ...
 
 
+class Raw(Protocol):
+  """Computes the weight of one upload before normalisation.
+
+  The result is a number for all parameters, or a dict of numbers by parameter
+  name (absent parameters are weighted by size).
+  """
+
+  def __call__(
+    self, message: Message, ctx: contexts.UploadCtx, /
+  ) -> Array | dict[str, Array]:
+    """Returns the weight from this component's message of one client."""
+    ...
+
+
 class Aggregation(NamedTuple):
   """Aggregation of uploads into the model of each group.
 
+  A rule with `raw` can stream: a round then adds every upload to a weighted sum
+  as soon as its client has trained, and no array grows with the number of
+  clients but the numbers `raw` and the messages. Its `weights` must be a
+  constant times `raw` for each parameter and must not read `ctx.uploaded`. A
+  rule without `raw` needs all uploads at once.
+
   Attributes:
-    weights: weights of the weighted mean.
+    weights: weights of the weighted mean; by default `raw` divided by its sum.
+    raw: `(message, UploadCtx) -> a` of one upload, not negative.
+    bound: upper limit of the sum of `raw` over a cohort, for sums in fixed
+      point. Without it a rule does not stream in deterministic mode. If a sum
+      exceeds it, weights by size replace the weights.
+    exponential: whether `raw` is the logarithm of a weight.
+    fallback: whether weights can be all zero or not finite; a streamed round
+      then also keeps the sum by size, a second model.
   """
 
-  weights: Weigh
+  weights: Weigh | None = None
+  raw: Raw | None = None
+  bound: Bound | None = None
+  exponential: bool = False
+  fallback: bool = True
 
 
 class Participants(NamedTuple):
@@ -294,6 +327,8 @@ class ComponentInfo(NamedTuple):
       method cannot use the clients or the public images.
     warn: `(metrics of a round, without the component's prefix) -> text`; the
       text is empty unless there is a problem, and is printed once.
+    needs_uploads: whether hooks read `ctx.uploaded`, all uploads of a round;
+      such a method is never streamed.
   """
 
   notice: str = ''
@@ -301,6 +336,7 @@ class ComponentInfo(NamedTuple):
   conflicts: tuple[str, ...] = ()
   check: Callable[[Participants], None] | None = None
   warn: Callable[[dict[str, float]], str] | None = None
+  needs_uploads: bool = False
 
 
 class Component(NamedTuple):

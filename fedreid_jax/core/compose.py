@@ -5,7 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from fedreid_jax import errors
+from fedreid_jax.core import fold as fold_
 from fedreid_jax.core import (
   initial_states,
   local_training,
@@ -41,6 +44,7 @@ class Algorithm(NamedTuple):
     aggregate: `(ServerState, uploads, drawn, round, public, seed) ->
       (ServerState, log)`.
     prepares: whether clients run a data pass before round 0.
+    fold: sums of uploads of a method that streams, None for stacked uploads.
   """
 
   components: tuple[Component, ...]
@@ -53,6 +57,7 @@ class Algorithm(NamedTuple):
   receive: Callable[..., types.ServerState]
   aggregate: Callable[..., tuple[types.ServerState, server_round.Log]]
   prepares: bool
+  fold: fold_.Fold | None
 
 
 def load(
@@ -150,6 +155,7 @@ def compose(
   *,
   batch_stats_rule: str,
   ordered: bool,
+  streamed: np.ndarray | None = None,
 ) -> Algorithm:
   """Composes components into an algorithm.
 
@@ -160,12 +166,20 @@ def compose(
     batch_stats_rule: rule for running statistics, `aggregation.BatchStatsRule`.
     ordered: whether uploads are reduced in canonical client order
       (deterministic mode).
+    streamed: numbers of images of the K largest clients, if uploads are added
+      as clients end (`reduction.choose`); None to stack them.
 
   Raises:
     ConfigError: if the components cannot be composed.
   """
   check(components)
   clusterer = owner(components, 'clustering')
+  aggregator = owner(components, 'aggregation')
+  fold = None
+  if streamed is not None:
+    fold = fold_.make(
+      components, aggregator, batch_stats_rule, streamed, ordered
+    )
   early = [c for c in components if _sends_before_first_round(c)]
   return Algorithm(
     components=components,
@@ -177,19 +191,21 @@ def compose(
     ),
     init_client=functools.partial(initial_states.client, settings, components),
     messages=functools.partial(server_round.messages, components),
-    receive=functools.partial(server_round.prepare, early),
+    receive=functools.partial(server_round.prepare, early, fold),
     aggregate=functools.partial(
       server_round.run,
       server_round.Rules(
         components,
         settings,
         clusterer,
-        owner(components, 'aggregation'),
+        aggregator,
         batch_stats_rule,
         ordered,
+        fold,
       ),
     ),
     prepares=bool(early),
+    fold=fold,
   )
 
 

@@ -6,8 +6,9 @@ within a round.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
+from fedreid_jax import errors
 from fedreid_jax.core import optimizers, types
 from fedreid_jax.core.types import Array, Flat, Metrics, Tree
 
@@ -158,13 +159,56 @@ class ReceiveCtx:
 
 
 @dataclasses.dataclass(frozen=True)
+class UploadCtx:
+  """One upload as a streamed round sees it.
+
+  Attributes:
+    index: canonical index of the client, -1 for padding, int32.
+    num_examples: number of images of the client, float32.
+    num_steps: number of local steps of the client, int32.
+    uploaded: shared parameters of the client.
+    start: the model of the client's group before the aggregation.
+  """
+
+  index: Array
+  num_examples: Array
+  num_steps: Array
+  uploaded: Flat
+  start: Flat
+
+
+class NoUploads(NamedTuple):
+  """The place of `ctx.uploaded` in a streamed round.
+
+  Attributes:
+    reader: component whose context this is.
+  """
+
+  reader: str
+
+  def refuse(self) -> NoReturn:
+    """Raises the error of a component that reads the uploads.
+
+    Raises:
+      ConfigError: always.
+    """
+    raise errors.ConfigError(
+      f'component {self.reader!r} reads ctx.uploaded, which a streamed round '
+      'does not keep',
+      'execution.reduction',
+      "set it to 'stacked', or needs_uploads=True in the component's info",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
 class ServerCtx:
   """The server after it has received the uploads of a round.
 
   Attributes:
     index: canonical index of each client, -1 for padding, int32 `[K]`.
     valid: whether each upload is real and finite, bool `[K]`.
-    uploaded: shared parameters of each client, `[K, ...]`.
+    uploaded: shared parameters of each client, `[K, ...]`; an error if the
+      round is streamed.
     num_examples: number of images of each client, float32 `[K]`.
     num_steps: number of local steps of each client, int32 `[K]`.
     previous: the server's models before the round, `[G, ...]`.
@@ -192,6 +236,13 @@ class ServerCtx:
   round: Array
   key: Array
 
+  def __getattribute__(self, name: str) -> Any:
+    """Returns a field, and refuses to read uploads that are not kept."""
+    value = object.__getattribute__(self, name)
+    if isinstance(value, NoUploads):
+      value.refuse()
+    return value
+
 
 @dataclasses.dataclass(frozen=True)
 class AggregationCtx(ServerCtx):
@@ -201,7 +252,10 @@ class AggregationCtx(ServerCtx):
     members: uploads of each group, bool `[G, K]`.
     start: the initial model of each group, `[G, ...]`: its previous model, or
       for groups created in this round the mean of its members' models.
+    raw: `Aggregation.raw` of each upload, float32 `[K]` or a dict of these by
+      parameter name; `()` without such a function.
   """
 
   members: Array
   start: Flat
+  raw: Tree

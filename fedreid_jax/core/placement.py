@@ -7,13 +7,15 @@ with its own number of steps; with 0 all clients of a device are vmapped.
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
-from fedreid_jax.core.types import Tree
+from fedreid_jax.core import trees
+from fedreid_jax.core.types import Array, Tree
 
 AXIS = 'clients'
 
@@ -53,12 +55,99 @@ def over_clients(
       return jax.vmap(one)(clients)
     return jax.lax.map(one, clients, batch_size=width)
 
+  return _on_devices(on_device, mesh, P(AXIS))
+
+
+class Carried(NamedTuple):
+  """What is carried through the loop over clients.
+
+  Attributes:
+    zeros: `(replicated, shapes of a first result) -> carry`.
+    add: `(replicated, carry, first result) -> (carry, trees to keep)`.
+    merge: `(carry, name of the mesh axis) -> carry` of all devices.
+  """
+
+  zeros: Callable[..., Tree]
+  add: Callable[..., tuple[Tree, Tree]]
+  merge: Callable[[Tree, str], Tree]
+
+
+def fold_clients(
+  fn: Callable[..., Any], carried: Carried, mesh: Mesh, width: int
+) -> Callable[..., Any]:
+  """Folds the results of a function of one client over the lanes.
+
+  Args:
+    fn: `(replicated, table, one client's trees) -> (result, trees)`; the result
+      is folded and not stacked.
+    carried: the fold.
+    mesh: devices.
+    width: as for `over_clients`.
+
+  Returns:
+    A function with the arguments of that of `over_clients` that returns (carry,
+    (trees to keep [lanes, ...], trees [lanes, ...])).
+  """
+
+  def on_device(
+    replicated: Tree, table: Tree, clients: Tree
+  ) -> tuple[Tree, tuple[Tree, Tree]]:
+    one = functools.partial(fn, replicated, table)
+
+    def add(carry: Tree, results: tuple[Tree, Tree]) -> tuple[Tree, Any]:
+      result, rest = results
+      carry, kept = carried.add(replicated, carry, result)
+      return carry, (kept, rest)
+
+    def step(carry: Tree, client: Tree) -> tuple[Tree, Any]:
+      return add(carry, one(client))
+
+    def together(carry: Tree, group: Tree) -> tuple[Tree, Any]:
+      return jax.lax.scan(add, carry, jax.vmap(one)(group))
+
+    first = jax.eval_shape(one, trees.rows(clients, 0))[0]
+    carry = carried.zeros(replicated, first)
+    if width == 1:
+      carry, found = jax.lax.scan(step, carry, clients)
+    else:
+      carry, found = _in_groups(together, carry, clients, width)
+    return carried.merge(carry, AXIS), found
+
+  return _on_devices(on_device, mesh, (P(), P(AXIS)))
+
+
+def _in_groups(
+  together: Callable[..., Any], carry: Tree, clients: Tree, width: int
+) -> Any:
+  """Scans groups of `width` clients, 0 for all; the last may be smaller."""
+  lanes = jax.tree.leaves(clients)[0].shape[0]
+  width = min(width or lanes, lanes)
+  whole = lanes - lanes % width
+
+  def grouped(leaf: Array) -> Array:
+    return leaf[:whole].reshape(-1, width, *leaf.shape[1:])
+
+  def flat(leaf: Array) -> Array:
+    return leaf.reshape(-1, *leaf.shape[2:])
+
+  groups = jax.tree.map(grouped, clients)
+  carry, found = jax.lax.scan(together, carry, groups)
+  found = jax.tree.map(flat, found)
+  if whole == lanes:
+    return carry, found
+  carry, last = together(carry, trees.rows(clients, slice(whole, None)))
+  return carry, jax.tree.map(lambda *x: jnp.concatenate(x), found, last)
+
+
+def _on_devices(
+  on_device: Callable[..., Any], mesh: Mesh, out_specs: Any
+) -> Callable[..., Any]:
   # With check_vma the gradient with respect to a replicated tree is summed over
   # the axis, which would silently mix the clients of different devices.
   return jax.shard_map(
     on_device,
     mesh=mesh,
     in_specs=(P(), P(AXIS), P(AXIS)),
-    out_specs=P(AXIS),
+    out_specs=out_specs,
     check_vma=False,
   )

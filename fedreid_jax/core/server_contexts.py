@@ -8,7 +8,7 @@ import jax
 from fedreid_jax.core import contexts, prng, trees, types
 from fedreid_jax.core.prng import Stream
 from fedreid_jax.core.settings import Settings
-from fedreid_jax.core.types import Array, Flat
+from fedreid_jax.core.types import Array, Flat, Tree
 
 
 class Groups(NamedTuple):
@@ -39,6 +39,7 @@ class ServerContexts:
     round_: Array,
     public: Array,
     seed: Array,
+    streamed: bool,
   ):
     """Collects the fields that the contexts of all components have.
 
@@ -50,7 +51,10 @@ class ServerContexts:
       round_: global round.
       public: images of the public set.
       seed: `prng.data` of the run's seed.
+      streamed: whether the uploads have no parameters, so that it is an error
+        to read them.
     """
+    self._streamed = streamed
     self._key = prng.key(seed, Stream.SERVER, round_)
     self._common: dict[str, Any] = {
       'index': uploads.index,
@@ -69,19 +73,25 @@ class ServerContexts:
 
   def of_uploads(self, name: str) -> contexts.ServerCtx:
     """Returns the context of a component before clients have groups."""
-    return contexts.ServerCtx(**self._common, key=self._own_key(name))
+    return contexts.ServerCtx(**self._fields(name))
 
-  def of_groups(self, name: str, groups: Groups) -> contexts.AggregationCtx:
+  def of_groups(
+    self, name: str, groups: Groups, raw: Tree = ()
+  ) -> contexts.AggregationCtx:
     """Returns the context of a component after clients have groups."""
     return contexts.AggregationCtx(
-      **self._common,
-      key=self._own_key(name),
+      **self._fields(name),
+      raw=raw,
       members=groups.members,
       start=groups.start,
     )
 
-  def _own_key(self, name: str) -> Array:
-    return jax.random.fold_in(self._key, prng.component_uid(name))
+  def _fields(self, name: str) -> dict[str, Any]:
+    key = jax.random.fold_in(self._key, prng.component_uid(name))
+    own: dict[str, Any] = {'key': key}
+    if self._streamed:
+      own['uploaded'] = contexts.NoUploads(name)
+    return self._common | own
 
 
 def _complete(settings: Settings, shared: Flat) -> Flat:

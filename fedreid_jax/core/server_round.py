@@ -4,15 +4,18 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 
-from fedreid_jax.core import aggregation, contexts, types
+from fedreid_jax.core import aggregation, contexts, raw_weights, types
 from fedreid_jax.core.component import Component
+from fedreid_jax.core.fold import Fold, Streamed
 from fedreid_jax.core.server_contexts import Groups, ServerContexts
 from fedreid_jax.core.settings import Settings
 from fedreid_jax.core.types import Array, Tree
 
 Log = dict[str, Array]
+Received = types.Upload | Streamed  # stacked, or added up
 
 
 def messages(
@@ -28,42 +31,57 @@ def messages(
 
 def receive(
   components: Sequence[Component],
+  fold: Fold | None,
   states: dict[str, Any],
-  uploads: types.Upload,
+  received: Received,
   valid: Array,
 ) -> dict[str, Any]:
   """Returns the server states after the components received their messages.
 
   Args:
     components: components whose clients sent messages.
+    fold: sums of the method if the uploads are streamed.
     states: states of the server, by name.
-    uploads: uploads of a round, or of the data pass before round 0.
+    received: uploads of a round, or of the data pass before round 0.
     valid: whether each upload is valid, bool `[K]`.
   """
-  states = dict(states)
+  states, uploads = dict(states), _rows(received)
   for component in components:
     server, name = component.server, component.name
-    if server and server.receive:
-      ctx = contexts.ReceiveCtx(uploads.index)
+    if not (server and server.receive):
+      continue
+    ctx = contexts.ReceiveCtx(uploads.index)
+    if fold and isinstance(received, Streamed) and name in fold.received:
+      found = fold.message(received.totals, name)
+      finish = fold.received[name].finish
+      states[name] = finish(states[name], found, valid, ctx)
+    else:
       messages = uploads.messages.get(name, ())
       states[name] = server.receive(states[name], messages, valid, ctx)
   return states
 
 
+def _rows(received: Received) -> types.Upload:
+  """Returns what is known of each upload, `[K, ...]`."""
+  return received.uploads if isinstance(received, Streamed) else received
+
+
 def prepare(
   components: Sequence[Component],
+  fold: Fold | None,
   server: types.ServerState,
-  uploads: types.Upload,
+  received: Received,
 ) -> types.ServerState:
   """Returns the state after the data pass before round 0.
 
   Args:
     components: components with such a pass.
+    fold: sums of the method if the uploads are streamed.
     server: state of the server.
-    uploads: uploads of the pass.
+    received: uploads of the pass.
   """
-  valid = aggregation.valid_uploads(uploads)
-  states = receive(components, server.states, uploads, valid)
+  valid = aggregation.valid_uploads(_rows(received))
+  states = receive(components, fold, server.states, received, valid)
   return dataclasses.replace(server, states=states)
 
 
@@ -77,6 +95,7 @@ class Rules(NamedTuple):
     aggregator: the component that fills `aggregation`, if any.
     batch_stats_rule: rule for running statistics, `aggregation.BatchStatsRule`.
     ordered: whether uploads are reduced in canonical client order.
+    fold: sums of the method if uploads are streamed.
   """
 
   components: Sequence[Component]
@@ -85,12 +104,13 @@ class Rules(NamedTuple):
   aggregator: Component | None
   batch_stats_rule: str
   ordered: bool
+  fold: Fold | None
 
 
 def run(
   rules: Rules,
   server: types.ServerState,
-  uploads: types.Upload,
+  received: Received,
   drawn: Array,
   round_: Array,
   public: Array,
@@ -101,18 +121,19 @@ def run(
   Args:
     rules: rules of the method.
     server: state before the round.
-    uploads: uploads of the cohort, `[K, ...]`.
+    received: uploads of the cohort, `[K, ...]`.
     drawn: position of each client in the order of sampling, int32 `[K]`.
     round_: global round.
     public: images of the public set.
     seed: `prng.data` of the run's seed.
   """
+  uploads, fold = _rows(received), rules.fold
   valid = aggregation.valid_uploads(uploads)
   context = ServerContexts(
-    rules.settings, server, uploads, valid, round_, public, seed
+    rules.settings, server, uploads, valid, round_, public, seed, bool(fold)
   )
   groups = _assign(rules, context, server, uploads, valid)
-  weights, fell_back = _weigh(rules, context, groups, uploads)
+  weights, fell_back = _weigh(rules, context, groups, received, valid)
   by_leaf = aggregation.leaf_weights(
     weights,
     groups.sizes,
@@ -120,10 +141,13 @@ def run(
     _first(drawn, groups.members),
     rules.batch_stats_rule,
   )
-  models = aggregation.reduce(
-    groups.start, uploads.shared, by_leaf, rules.ordered
-  )
-  states = receive(rules.components, server.states, uploads, valid)
+  if fold and isinstance(received, Streamed):
+    models = fold.aggregate(groups.start, received, valid, by_leaf, fell_back)
+  else:
+    models = aggregation.reduce(
+      groups.start, uploads.shared, by_leaf, rules.ordered
+    )
+  states = receive(rules.components, fold, server.states, received, valid)
   for component in rules.components:
     hooks, name = component.server, component.name
     if hooks and hooks.update:
@@ -136,6 +160,8 @@ def run(
     states=states,
   )
   log = {'valid': valid, 'groups': groups.of_uploads, 'fell_back': fell_back}
+  if isinstance(received, Streamed):
+    log['out_of_range'] = received.far
   return new, log | aggregation.summarise(weights)
 
 
@@ -165,15 +191,30 @@ def _assign(
 
 
 def _weigh(
-  rules: Rules, context: ServerContexts, groups: Groups, uploads: types.Upload
+  rules: Rules,
+  context: ServerContexts,
+  groups: Groups,
+  received: Received,
+  valid: Array,
 ) -> tuple[Array | dict[str, Array], Array]:
   """Returns (weights of the uploads, whether sizes replaced them)."""
   if not (rules.aggregator and rules.aggregator.aggregation):
     return groups.sizes, jnp.bool_(False)
-  name = rules.aggregator.name
-  weights = rules.aggregator.aggregation.weights(
-    uploads.messages.get(name, ()), context.of_groups(name, groups)
-  )
+  name, rule = rules.aggregator.name, rules.aggregator.aggregation
+  messages = _rows(received).messages.get(name, ())
+  if isinstance(received, Streamed):
+    raw = received.raw
+  else:
+    raw = raw_weights.stacked(rule, messages, received, groups)
+  ctx = context.of_groups(name, groups, raw)
+  weights = raw_weights.weigh(rule, messages, ctx)
+  if rules.fold:
+    exceeds = rules.fold.exceeds(raw, valid)
+
+    def trusted(rows: Array) -> Array:
+      return jnp.where(exceeds, jnp.nan, rows)
+
+    weights = jax.tree.map(trusted, weights)
   return aggregation.usable(weights, groups.members, groups.sizes)
 
 

@@ -32,6 +32,7 @@ from fedreid_jax.core import (
 )
 from fedreid_jax.core.batch_stats import Layers
 from fedreid_jax.core.compose import Algorithm
+from fedreid_jax.core.reduction import Choice
 from fedreid_jax.core.types import ClientData, Flat
 
 
@@ -46,6 +47,7 @@ class Options(NamedTuple):
     budget: limit of the bytes of images on a device, 0 for no limit.
     plan_shape: `(S, B)` of the longest plan of the run.
     data_pass_batch: images of one step of a pass over all images.
+    reduction: how the uploads of a round are reduced.
   """
 
   seed: int
@@ -55,6 +57,7 @@ class Options(NamedTuple):
   budget: int
   plan_shape: tuple[int, int]
   data_pass_batch: int
+  reduction: Choice
 
 
 class Executor:
@@ -116,6 +119,8 @@ class Executor:
     most = max(client.num_images for client in clients)
     self._pass_shape = -(-most // batch), batch
     self._run = compiled.make(algorithm, mesh, options.width, options.ordered)
+    # Shapes of the uploads of a streamed round, after training and without.
+    self._sent: dict[bool, types.Upload] = {}
 
   def init(
     self,
@@ -151,6 +156,11 @@ class Executor:
   def clustered(self) -> bool:
     """Whether the server keeps several models."""
     return self._algorithm.clustered
+
+  @property
+  def reduction(self) -> Choice:
+    """How the uploads of a round are reduced."""
+    return self._options.reduction
 
   @property
   def notices(self) -> list[str]:
@@ -213,7 +223,7 @@ class Executor:
       return server, log
     for members in self._all_clients():
       lanes, tasks = self._tasks(members, server.groups, 0)
-      (uploads, rows), _ = self._local(server, states, lanes, tasks, 0, False)
+      uploads, (rows, _) = self._local(server, states, lanes, tasks, 0, False)
       for way, sizes in self._wire(server, uploads, members, False).items():
         log[way].update(sizes)
       server = self._run.receive(server, uploads)
@@ -241,14 +251,12 @@ class Executor:
       `up` and `down`, the bytes of the whole cohort by content.
     """
     drawn = self._sample_cohort(round_)
-    rank = np.zeros(len(self._clients), np.int32)
-    rank[drawn] = np.arange(len(drawn))
     lanes, tasks = self._tasks(drawn, server.groups, round_)
-    (uploads, rows), sums = self._local(
+    uploads, (rows, sums) = self._local(
       server, states, lanes, tasks, round_, True
     )
     log: dict[str, Any] = {**self._wire(server, uploads, drawn, True)}
-    ranks = transfer.put(rank[lanes], self._split)
+    ranks = transfer.put(tasks.drawn, self._split)
     server, entries = self._run.aggregate(
       server, uploads, ranks, np.int32(round_), self._public, self._seed
     )
@@ -310,6 +318,8 @@ class Executor:
     uploads, _ = jax.eval_shape(
       run.end, server, number, (), (carry, tree), placed
     )
+    if self._algorithm.fold:
+      self._sent[True] = self._shapes(server, tree, placed, True)
     if resident is not None:
       training = run.whole.trace(server, number, resident, tree, placed)
     else:
@@ -381,6 +391,7 @@ class Executor:
       functools.partial(self._passes, modality=modality),
       self._pass_shape,
       np.asarray(groups),
+      members,
       round_,
       self._options.seed,
     )
@@ -401,10 +412,12 @@ class Executor:
     tasks: types.ClientTask,
     round_: int,
     trains: bool,
-  ) -> tuple[Any, dict[str, Any]]:
-    """Returns ((uploads, client states), sums of metrics) of all lanes."""
+  ) -> tuple[Any, tuple[Any, Any]]:
+    """Returns (uploads, (client states, sums of metrics)) of all lanes."""
     tree, placed = self._placed(states, lanes, tasks)
     number = np.int32(round_)
+    if self._algorithm.fold and trains not in self._sent:
+      self._sent[trains] = self._shapes(server, tree, placed, trains)
     if self._segments.resident is not None:
       run = self._run.whole if trains else self._run.prepare
       return run(server, number, self._segments.resident, tree, placed)
@@ -419,15 +432,27 @@ class Executor:
         for table, part in self._segments.passing(lanes, tasks):
           carry = read(server, number, table, carry, part)
     end = self._run.end if trains else self._run.end_untrained
-    return end(server, number, (), (carry, tree), placed), sums
+    uploads, (rows, _) = end(server, number, (), (carry, tree), placed)
+    return uploads, (rows, sums)
+
+  def _shapes(
+    self, server: types.ServerState, tree: Any, placed: Any, trains: bool
+  ) -> types.Upload:
+    """Returns the shapes of stacked uploads."""
+    run, number = self._run, np.int32(0)
+    carry = jax.eval_shape(run.begin, server, number, (), tree, placed)
+    end = run.sent if trains else run.sent_untrained
+    tree = carry, tree
+    return jax.eval_shape(end, server, number, (), tree, placed)[0]
 
   def _wire(
     self,
     server: types.ServerState,
-    uploads: types.Upload,
+    uploads: Any,
     members: np.ndarray,
     trains: bool,
   ) -> round_log.Bytes:
+    uploads = self._sent.get(trains, uploads)  # those of a streamed round
     return round_log.wire(
       self._algorithm, server, uploads, members, len(self._clients), trains
     )

@@ -131,6 +131,7 @@ class ClientTask:
     uid: hash of the client's name, which determines its random keys, uint32.
     seed: of the run, the other part of these keys (`prng.data`), uint32 `[2]`.
     group: index of the server model from which the client starts, int32.
+    drawn: position of the client in the order of sampling, int32.
     num_examples: number of training images, the client's weight in a mean,
       float32.
     num_identities: number of the client's columns among `C`, int32.
@@ -148,6 +149,7 @@ class ClientTask:
   uid: Leaf
   seed: Leaf
   group: Leaf
+  drawn: Leaf
   num_examples: Leaf
   num_identities: Leaf
   num_steps: Leaf

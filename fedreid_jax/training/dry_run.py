@@ -63,6 +63,7 @@ def _program(config, setup: build.Setup, server, states) -> Iterator[str]:
     sent = found.sent[way]
     parts = ', '.join(f'{_size(n)} {name}' for name, n in sent.items())
     yield f'a round sends {_size(sum(sent.values()))} {way} ({parts})'
+  yield setup.executor.reduction.describe()
   # A backward pass costs about two forward passes.
   work = 6 * cost.multiply_adds * found.images
   yield (

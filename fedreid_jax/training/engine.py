@@ -4,12 +4,15 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 
 from fedreid_jax.core import (
   cohort,
   compose,
   optimizers,
+  param_filter,
+  reduction,
   simulation,
   types,
 )
@@ -66,11 +69,14 @@ def make_executor(
     masked=masked,
     optimizer=optimizer or optimizers.make(config.optim),
   )
+  chosen = _reduction(config, variables, components, participants.cohort)
+  sizes = sorted((c.num_images for c in clients), reverse=True)
   algorithm = compose.compose(
     components,
     settings,
     batch_stats_rule=config.batch_stats_rule,
     ordered=config.execution.deterministic,
+    streamed=np.array(sizes[: chosen.uploads]) if chosen.streams else None,
   )
   if algorithm.program.has_data_pass:
     budget.check_data_pass(local.data_pass_batch, each)
@@ -79,7 +85,7 @@ def make_executor(
     clients,
     planner,
     federation.image_shape,
-    _options(config, shape),
+    _options(config, shape, chosen),
     mesh,
     None if federation.public is None else federation.public.images(),
   )
@@ -105,7 +111,31 @@ def _participants(
   return participants
 
 
-def _options(config, plan_shape: tuple[int, int]) -> simulation.Options:
+def _reduction(
+  config, variables, components: tuple[Component, ...], uploads: int
+) -> reduction.Choice:
+  """Returns how the uploads of a round are reduced.
+
+  Raises:
+    FedReIDError: as `reduction.choose`.
+  """
+  compose.check(components)
+  shared, _ = param_filter.split(variables, compose.shared_leaves(components))
+  sizes = (x.size * x.dtype.itemsize for x in shared.values())
+  execution = config.execution
+  return reduction.choose(
+    execution.reduction,
+    components,
+    uploads,
+    sum(sizes),
+    execution.stack_budget_mb,
+    execution.deterministic,
+  )
+
+
+def _options(
+  config, plan_shape: tuple[int, int], chosen: reduction.Choice
+) -> simulation.Options:
   return simulation.Options(
     seed=config.seed,
     fraction=config.fraction,
@@ -114,6 +144,7 @@ def _options(config, plan_shape: tuple[int, int]) -> simulation.Options:
     budget=int(config.execution.image_budget_mb * 2**20),
     plan_shape=plan_shape,
     data_pass_batch=config.local.data_pass_batch,
+    reduction=chosen,
   )
 
 

@@ -46,25 +46,30 @@ class Monitor:
       if what not in [w['warning'] for w in self._progress.warnings]:
         self._warn(what)
 
-  def check_updates(self, lost: list[str]) -> None:
-    """Reports clients whose update is not finite.
+  def check_updates(self, lost: list[str], far: Sequence[str] = ()) -> None:
+    """Reports clients whose update is not finite or out of range.
 
     Args:
       lost: names of these clients.
+      far: names of those of them whose update is finite, but out of range of
+        the sums of a streamed round.
 
     Raises:
       DivergedError: after `MAX_BAD_ROUNDS` rounds in a row with any.
     """
     state = self._progress
     state.bad_rounds = state.bad_rounds + 1 if lost else 0
-    if lost:
-      self._record.say(
-        f'round {state.done}: the update of {", ".join(lost)} is not finite; '
-        'left out, weights renormalised'
-      )
+    broken = [name for name in lost if name not in far]
+    for names, what in ((broken, 'not finite'), (far, 'out of range')):
+      if names:
+        self._record.say(
+          f'round {state.done}: the update of {", ".join(names)} is {what}; '
+          'left out, weights renormalised'
+        )
     if state.bad_rounds >= MAX_BAD_ROUNDS:
+      what = 'out of range' if far else 'not finite'
       raise errors.DivergedError(
-        f'{state.bad_rounds} rounds in a row with an update that is not finite '
+        f'{state.bad_rounds} rounds in a row with an update that is {what} '
         f'({", ".join(lost)})',
         f'round {state.done}',
         divergence.to_lower(self._config),

@@ -42,10 +42,14 @@ def describe(
       if target.splits:
         path = workdir / f'splits-{target.name}.json'
         recorder.write_json(path, target.splits)
-    recorder.write_json(
-      described,
-      recorder.environment() | {'data_digest': digest, 'clients': table},
-    )
+    found = {
+      'data_digest': digest,
+      'clients': table,
+      'reduction': setup.executor.reduction.name,
+    }
+    recorder.write_json(described, recorder.environment() | found)
+  if setup.executor.reduction.streams:
+    record.say(setup.executor.reduction.describe())
   for notice in (*setup.federation.notices, *setup.executor.notices):
     record.say(f'note: {notice}')
   record.table(
@@ -96,6 +100,17 @@ def round_values(
   if 'entropy' in log:
     values['weights_entropy'] = log['entropy']
   return values
+
+
+def out_of_range(log: dict[str, Any], names: list[str]) -> list[str]:
+  """Returns the clients whose finite update a streamed round left out.
+
+  Args:
+    log: of the round.
+    names: of all clients.
+  """
+  far = log.get('out_of_range', np.zeros(len(log['clients']), bool))
+  return [names[k] for k in log['clients'][far]]
 
 
 def client_values(

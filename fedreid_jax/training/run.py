@@ -202,7 +202,8 @@ class Run:
     )
     self.monitor.check_weights(log['fell_back'])
     self.monitor.warn_once(executor.warnings(log['metrics']))
-    self.monitor.check_updates(values['excluded'])
+    far = report.out_of_range(log, self.names)
+    self.monitor.check_updates(values['excluded'], far)
     self.monitor.check_loss(log, self._results)
 
   def _evaluate(self) -> float | None:

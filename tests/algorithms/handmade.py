@@ -10,12 +10,16 @@ import numpy as np
 from fedreid_jax.core import (
   aggregation,
   compose,
+  fold,
   optimizers,
   param_filter,
   prng,
+  raw_weights,
+  trees,
   types,
 )
 from fedreid_jax.core.contexts import AggregationCtx
+from fedreid_jax.core.server_contexts import Groups
 from fedreid_jax.core.settings import Settings
 from fedreid_jax.models import head
 
@@ -111,7 +115,7 @@ def same_uploads(one, num, **fields):
   return uploads(shared, **fields)
 
 
-def algorithm(components):
+def algorithm(components, streamed=None, exact=True):
   """Composes components over the linear network and plain SGD."""
   settings = Settings(
     model=LINEAR,
@@ -126,7 +130,11 @@ def algorithm(components):
     shared=compose.shared_leaves(components),
   )
   return compose.compose(
-    components, settings, batch_stats_rule='average', ordered=True
+    components,
+    settings,
+    batch_stats_rule='average',
+    ordered=exact,
+    streamed=streamed,
   )
 
 
@@ -157,6 +165,30 @@ def serve(components, server, *rounds, clients=None, public=None, first=0):
   return jax.device_get((state, log))
 
 
+def stream(components, server, sent, exact=True):
+  """One round of `serve` whose uploads are added up one after another."""
+  sizes = np.asarray(sent.num_examples, float)
+  made = algorithm(components, sizes, exact)
+  seed, public = prng.data(0), jnp.zeros((0, 1, 1, 3), jnp.uint8)
+  state = made.init_server(server, jnp.ones(len(sizes)), public, seed)
+  drawn = jnp.arange(len(sizes))
+
+  @jax.jit
+  def run(state, sent):
+    start = trees.rows(state.shared, 0)
+    states = made.fold.states(state)
+
+    def add(totals, one):
+      return made.fold.add(totals, start, states, *one)
+
+    totals = made.fold.zeros(start, states, trees.rows(sent, 0))
+    totals, rows = jax.lax.scan(add, totals, (sent, drawn))
+    received = fold.Streamed(*rows, totals)
+    return made.aggregate(state, received, drawn, 0, public, seed)
+
+  return jax.device_get(run(state, sent))
+
+
 def rows_of_subsets(component, sent, server):
   """Weights of one group for every set of uploads that may be valid.
 
@@ -179,10 +211,14 @@ def rows_of_subsets(component, sent, server):
       start=previous,
       members=members,
     )
-    if component.aggregation is None:
+    rule = component.aggregation
+    if rule is None:
       return aggregation.normalise(sent.num_examples, members)[0]
     messages = sent.messages.get(component.name, ())
-    rows = component.aggregation.weights(messages, ctx)
+    groups = Groups(jnp.zeros(num, int), members, None, previous)
+    raw = raw_weights.stacked(rule, messages, sent, groups)
+    ctx = dataclasses.replace(ctx, raw=raw)
+    rows = raw_weights.weigh(rule, messages, ctx)
     return jax.tree.map(lambda row: row[0], rows)
 
   return subsets, jax.device_get(jax.jit(jax.vmap(one))(subsets))

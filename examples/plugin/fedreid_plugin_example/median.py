@@ -10,8 +10,9 @@ The median of an even number of values is the mean of the two in the middle.
 
 An `Aggregation` gives the weights of a mean, and no weights give a median. So
 `ServerHooks.update` replaces the model that was aggregated: its context has all
-uploads and the members of each group. A group without members keeps its model.
-Running statistics are shared leaves, and `batch_stats_rule` has no effect.
+uploads, which `needs_uploads` declares, and the members of each group. A group
+without members keeps its model. Running statistics are shared leaves, and
+`batch_stats_rule` has no effect.
 
 Deviations from the paper: the median is of the models after local training, not
 of gradients, and clients count once whatever their number of images. Deviations
@@ -58,5 +59,7 @@ def make() -> Component:
   return Component(
     'median',
     server=ServerHooks(update=update),
-    info=ComponentInfo(conflicts=('aggregation', 'fedopt', 'scaffold')),
+    info=ComponentInfo(
+      conflicts=('aggregation', 'fedopt', 'scaffold'), needs_uploads=True
+    ),
   )

@@ -109,11 +109,18 @@ def nearest_means(bank: FeatureBank, num_identities: int, k: int) -> Prototypes:
   return Prototypes(near, count > 0)
 
 
-def merge(
-  old: Prototypes,
-  messages: Prototypes,
-  valid: Array,
-  count_absent: bool = False,
+def terms(message: Prototypes) -> Prototypes:
+  """Returns the terms of one client in the sums of `mean`.
+
+  The presence of an identity is a count, float32.
+  """
+  present = message.present
+  features = jnp.where(present[:, None], message.features, 0.0)
+  return Prototypes(features, present.astype(jnp.float32))
+
+
+def mean(
+  old: Prototypes, sums: Prototypes, everyone: Array | None = None
 ) -> Prototypes:
   """Averages an identity's centres over the clients that have one.
 
@@ -122,26 +129,14 @@ def merge(
 
   Args:
     old: prototypes of the server.
-    messages: `[K, C, D]` and `[K, C]`, in canonical order.
-    valid: bool `[K]`.
-    count_absent: whether a client without the identity contributes a centre of
-      zeros, as in the released code; in the paper it does not contribute.
+    sums: of `terms` over the valid uploads.
+    everyone: number of valid uploads if a client without the identity
+      contributes a centre of zeros, as in the released code; None for the
+      paper, where it does not contribute.
   """
-  present = messages.present & valid[:, None]
-
-  # A sequential sum has the same bits if zeros of empty lanes are added.
-  def add(sum_: Array, upload: tuple[Array, Array]) -> tuple[Array, None]:
-    features, has_centre = upload
-    return sum_ + jnp.where(has_centre[:, None], features, 0.0), None
-
-  total, _ = jax.lax.scan(
-    add, jnp.zeros_like(old.features), (messages.features, present)
-  )
-  num = present.sum(axis=0)
-  fresh = num > 0
-  if count_absent:
-    num = jnp.full_like(num, valid.sum())
-  mean = total / jnp.maximum(num, 1)[:, None]
+  fresh = sums.present > 0
+  num = sums.present if everyone is None else everyone
+  mean = sums.features / jnp.atleast_1d(jnp.maximum(num, 1))[:, None]
   return Prototypes(
     jnp.where(fresh[:, None], mean, old.features), fresh | old.present
   )

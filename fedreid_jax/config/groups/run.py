@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from fedreid_jax.core.aggregation import BatchStatsRule
 from fedreid_jax.core.options import Range, Reporting
+from fedreid_jax.core.reduction import Reduction
 from fedreid_jax.evaluation.distances import Metric
 from fedreid_jax.evaluation.protocols import Precision, ProtocolName
 
@@ -135,3 +136,14 @@ class Execution:
   image_budget_mb: Annotated[
     float, Range(0), 'limit of images on a device in MB; 0 means no limit'
   ] = 0.0
+  reduction: Annotated[
+    Reduction,
+    'uploads of a round: stacked on every device, or stream, added to sums '
+    'client by client; auto streams if they exceed stack_budget_mb',
+  ] = 'auto'
+  stack_budget_mb: Annotated[
+    float,
+    Range(0),
+    'auto: limit of the uploads of a round in MB; above it they are streamed, '
+    'or refused if the method needs all of them at once',
+  ] = 512.0

@@ -5,7 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedreid_jax.algorithms import dppt
 from fedreid_jax.algorithms.statistics import prototypes
+from fedreid_jax.core.contexts import ReceiveCtx
 
 CLASSES = 6
 
@@ -121,11 +123,15 @@ def stacked(*clients):
   return jax.tree.map(lambda *x: jnp.stack(x), *clients)
 
 
+def merge(old, uploads, arrived, absent='skip'):
+  """The server's centres after stacked uploads, of which some arrived."""
+  receive = dppt.make(dppt.Options(absent=absent)).server.receive
+  return receive(old, uploads, arrived, ReceiveCtx(jnp.arange(len(arrived))))
+
+
 def test_the_server_averages_over_clients_that_have_an_identity():
   uploads = stacked(centres(1.0, 2.0, None), centres(3.0, None, None))
-  found = prototypes.merge(
-    prototypes.no_prototypes(3, 1), uploads, jnp.array([True] * 2)
-  )
+  found = merge(prototypes.no_prototypes(3, 1), uploads, jnp.array([True] * 2))
   assert found.features.ravel().tolist() == [2.0, 2.0, 0.0]
   assert found.present.tolist() == [True, True, False]
 
@@ -136,7 +142,7 @@ def test_absent_identities_may_count_as_zeros():
     centres(1.0, 2.0, None), centres(3.0, None, None), centres(9.0, 9.0, 9.0)
   )
   arrived = jnp.array([True, True, False])
-  found = prototypes.merge(centres(7.0, None, 8.0), uploads, arrived, True)
+  found = merge(centres(7.0, None, 8.0), uploads, arrived, 'zeros')
   assert found.features.ravel().tolist() == [2.0, 1.0, 8.0]
   assert found.present.tolist() == [True, True, True]
 
@@ -146,6 +152,6 @@ def test_only_uploads_that_arrived_count_and_old_centres_stay():
     centres(1.0, 2.0, None, None), centres(jnp.nan, 5.0, 6.0, None)
   )
   old = centres(7.0, 8.0, 9.0, None)
-  found = prototypes.merge(old, uploads, jnp.array([True, False]))
+  found = merge(old, uploads, jnp.array([True, False]))
   assert found.features.ravel().tolist() == [1.0, 2.0, 9.0, 0.0]
   assert found.present.tolist() == [True, True, True, False]

@@ -1,0 +1,157 @@
+"""Memory and time of a round by the number of clients, stacked and streamed.
+
+  python -m benchmarks.scale [--clients=8,64,512] [--devices=2] [--rounds=3]
+
+Clients of 32 random images take two steps of batch 16 with a convnet of about
+1 MB (FedPav). Every cell has its own process and prints
+
+- MB a device: the compiler's count of the larger of both programs of a round,
+  temporary memory and results, and arguments of the aggregation. Images and
+  states of clients, which are the arguments of the training, do not count;
+- MB of the process: its largest memory during the rounds over that before
+  them, when the programs are compiled and the images are on the devices;
+- ms a client: the median time of a round over the number of clients.
+"""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from absl import app, flags
+
+from benchmarks import show
+
+_CLIENTS = flags.DEFINE_list('clients', ['8', '64', '512'], 'Clients a round.')
+_DEVICES = flags.DEFINE_integer('devices', 2, 'Number of simulated devices.')
+_ROUNDS = flags.DEFINE_integer('rounds', 3, 'Measured rounds of a cell.')
+_CELL = flags.DEFINE_string('cell', '', 'Internal: the cell to measure.')
+
+MODES = {
+  'stacked': ('stacked', True),
+  'streamed, float32': ('stream', False),
+  'streamed, fixed point': ('stream', True),
+}
+SHAPE, IMAGES, IDENTITIES = (32, 32, 3), 32, 8
+MB = 1e6
+
+
+def executor_of(num: int, reduction: str, exact: bool) -> tuple[Any, Any]:
+  """Returns (executor of rounds of `num` clients, variables)."""
+  import jax
+
+  from fedreid_jax import algorithms
+  from fedreid_jax.config import schema
+  from fedreid_jax.core import compose, placement
+  from fedreid_jax.core.types import ClientData
+  from fedreid_jax.data import augment
+  from fedreid_jax.data.federation import Federation
+  from fedreid_jax.models import functional, networks
+  from fedreid_jax.training import engine
+
+  config = schema.default()
+  config.model.name, config.model.features = 'convnet', (32, 64, 128, 128)
+  config.local.batch, config.local.steps = 16, 2
+  config.execution.reduction = reduction
+  config.execution.deterministic = exact
+  rng = np.random.default_rng(0)
+  pixels = rng.integers(0, 256, (IMAGES, *SHAPE), dtype=np.uint8)
+  labels = np.arange(IMAGES, dtype=np.int32) % IDENTITIES
+  zeros = np.zeros_like(labels)
+  clients = tuple(
+    ClientData(f'c{k:04}', lambda: pixels, labels, zeros, zeros, IDENTITIES)
+    for k in range(num)
+  )
+  mean, std = config.data.mean, config.data.std
+  model = functional.wrap(networks.build(config.model, IDENTITIES), SHAPE)
+  executor = engine.make_executor(
+    config,
+    Federation(clients, (), SHAPE, mean, std, 'made up'),
+    model,
+    compose.load(('fedpav',), {}, algorithms),
+    augment.make(config.augment, mean, std),
+    placement.make_mesh(),
+  )
+  return executor, jax.jit(model.init)(jax.random.key(0))
+
+
+def status(field: str) -> float:
+  """Returns a field of /proc/self/status in MB."""
+  for line in Path('/proc/self/status').read_text().splitlines():
+    if line.startswith(f'{field}:'):
+      return int(line.split()[1]) * 1024 / MB
+  raise ValueError(field)
+
+
+def device_bytes(programs: dict[str, Any]) -> int:
+  """Returns the bytes on a device that the uploads of a round need."""
+  found = []
+  for name, program in programs.items():
+    memory = program.lower().compile().memory_analysis()
+    size = memory.temp_size_in_bytes + memory.output_size_in_bytes
+    size -= memory.alias_size_in_bytes
+    if name == 'aggregation':
+      size += memory.argument_size_in_bytes
+    found.append(size)
+  return max(found)
+
+
+def measure(num: int, mode: str) -> dict[str, float]:
+  """Returns the numbers of one cell."""
+  import jax
+
+  with tempfile.TemporaryDirectory() as folder:
+    jax.config.update('jax_compilation_cache_dir', folder)
+    jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
+    executor, variables = executor_of(num, *MODES[mode])
+    server, states = executor.init(variables)
+    size = device_bytes(executor.programs(server, states))
+    before, seconds = status('VmRSS'), []
+    Path('/proc/self/clear_refs').write_text('5')  # resets the peak, VmHWM
+    for number in range(1 + _ROUNDS.value):
+      start = time.perf_counter()
+      server, _ = executor.round(server, states, number)
+      jax.block_until_ready(server)
+      seconds.append(time.perf_counter() - start)
+    return {
+      'device': size / MB,
+      'process': status('VmHWM') - before,
+      'ms': 1000 * float(np.median(seconds[1:])) / num,
+    }
+
+
+def main(argv: list[str]) -> None:
+  """Prints the table."""
+  if _CELL.value:
+    num, mode = _CELL.value.split(':')
+    print(json.dumps(measure(int(num), mode)))
+    return
+  rows = []
+  for num, mode in itertools.product(_CLIENTS.value, MODES):
+    cell = subprocess.run(
+      [sys.executable, '-m', 'benchmarks.scale', *argv[1:]]
+      + [f for f in sys.argv[1:] if f.startswith('--')]
+      + [f'--cell={num}:{mode}'],
+      env=os.environ | {'JAX_NUM_CPU_DEVICES': str(_DEVICES.value)},
+      capture_output=True,
+      text=True,
+      check=False,
+    )
+    if cell.returncode:
+      rows.append((f'{num} {mode}', cell.stderr.strip().splitlines()[-1][:40]))
+      continue
+    found = json.loads(cell.stdout.splitlines()[-1])
+    numbers = f'{found["device"]:.1f}', f'{found["process"]:+.0f}'
+    rows.append((f'{num} {mode}', *numbers, f'{found["ms"]:.1f}'))
+  columns = 'clients', 'MB a device', 'MB of the process', 'ms a client'
+  show.rows(f'A round on {_DEVICES.value} devices', columns, rows)
+
+
+if __name__ == '__main__':
+  app.run(main)
