@@ -5,7 +5,8 @@ AISTATS 2022, Algorithm 1. Client i started from the model of version v_i; with
 the server at version v, its staleness is tau_i = v - v_i. When K uploads have
 arrived,
 
-  w <- w + (lr / K) sum_i s(tau_i) (w_i - w^{v_i}),  s(tau) = (1 + tau)^-exponent.
+  w <- w + (lr / K) sum_i s(tau_i) (w_i - w^{v_i}),
+  s(tau) = (1 + tau)^-exponent.
 
 Who arrives when is a timetable of simulated time (`core.timetable`). The server
 keeps the last `max_staleness` models; the message of these models simulates

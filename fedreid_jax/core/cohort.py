@@ -13,7 +13,21 @@ import numpy as np
 from fedreid_jax.core import prng, types
 from fedreid_jax.core.types import ClientData, Plan
 
-Planner = Callable[[int, int], Plan]
+
+class Planner(NamedTuple):
+  """The batches of every client in every round.
+
+  Attributes:
+    plan: `(round, client) -> Plan`.
+    num_steps: `(client) -> steps` of its longest plan.
+  """
+
+  plan: Callable[[int, int], Plan]
+  num_steps: Callable[[int], int]
+
+  def __call__(self, round_: int, client: int) -> Plan:
+    """Returns the plan of a client in a round."""
+    return self.plan(round_, client)
 
 
 class Placement(NamedTuple):
@@ -119,7 +133,7 @@ def make_tasks(
   clients: Sequence[ClientData],
   placement: Placement,
   lanes: np.ndarray,
-  planner: Planner,
+  planner: Callable[[int, int], Plan],
   shape: tuple[int, int],
   passes: Callable[[int], Plan],
   pass_shape: tuple[int, int],

@@ -52,7 +52,7 @@ def make(
     seed: of the run.
 
   Returns:
-    (`(round, client) -> Plan`, `(S, B)` of the longest plan, whether any batch
+    (planner, `(S, B)` of the longest plan, whether any batch
     of any round can have padded rows).
 
   Raises:
@@ -64,13 +64,14 @@ def make(
   def num_steps(client: ClientData) -> int:
     return config.steps or config.epochs * sampler.epoch(client)
 
-  def planner(round_: int, k: int | np.integer) -> Plan:
+  def plan(round_: int, k: int | np.integer) -> Plan:
     client = clients[int(k)]
     uid = prng.client_uid(client.name)
     rng = prng.host(seed, prng.Stream.SAMPLER, round_, uid)
     return sampler.plan(rng, client, num_steps(client))
 
   padded = [sampler.padded(client) for client in clients]
+  planner = cohort.Planner(plan, lambda k: num_steps(clients[k]))
   return planner, (max(map(num_steps, clients)), config.batch), any(padded)
 
 
