@@ -5,6 +5,9 @@ few comparisons of all distances take less time than one argsort. Images at the
 same distance are in gallery order.
 """
 
+import functools
+import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -12,11 +15,6 @@ from jaxtyping import Float, Int64
 
 from fedreid_jax.evaluation.gallery import Gallery
 from fedreid_jax.evaluation.protocols import Protocol
-
-# With more matches, all distances are sorted. A sort of NumPy takes the time of
-# the comparisons with about 110 matches on an AMD EPYC, and fewer on machines
-# where NumPy sorts with AVX-512.
-COUNTED = 40
 
 
 class Answers(NamedTuple):
@@ -66,6 +64,31 @@ def kept_positions(
   return Answers(right, positions, int(np.count_nonzero(tied)))
 
 
+@functools.cache
+def counted_matches() -> int:
+  """Returns the largest number of matches whose nearer images are counted.
+
+  With more matches, one sort of the distances takes less time. It is measured
+  once in a process: a sort of NumPy takes as long as the comparisons of 110
+  matches on an AMD EPYC, and of fewer where NumPy sorts with AVX-512. Positions
+  do not depend on it.
+  """
+  sample = np.random.default_rng(0).random(1 << 16, np.float32)
+  sort = _seconds(lambda: np.sort(sample))
+  count = _seconds(lambda: np.count_nonzero(sample < sample[0]))
+  return int(sort / (2 * count))
+
+
+def _seconds(run: Callable[[], object]) -> float:
+  """Returns the shortest time of a few runs."""
+  seconds = []
+  for _ in range(5):
+    start = time.perf_counter()
+    run()
+    seconds.append(time.perf_counter() - start)
+  return min(seconds)
+
+
 def _numbers(
   distance: Float[np.ndarray, ' P'], values: Float[np.ndarray, ' R']
 ) -> tuple[Int64[np.ndarray, ' R'], Int64[np.ndarray, ' R']]:
@@ -73,7 +96,7 @@ def _numbers(
   near = distance <= values[-1]
   if 4 * np.count_nonzero(near) < near.size:  # else a copy costs what it saves
     distance = np.compress(near, distance)
-  if values.size > COUNTED:
+  if values.size > counted_matches():
     distance = np.sort(distance)
     below, at_most = (
       np.searchsorted(distance, values, side) for side in ('left', 'right')
