@@ -6,7 +6,7 @@ does not answer in time, or whose reply does not have the expected arrays, has
 not arrived, and the round goes on without it.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -39,6 +39,7 @@ class Setting(NamedTuple):
     run: name of the run at the sites.
     round_s: seconds that sites have for a round.
     min_sites: number of updates without which a round does not count.
+    horizon: number of rounds that a resumed run may repeat.
   """
 
   members: Members
@@ -46,6 +47,7 @@ class Setting(NamedTuple):
   run: str
   round_s: float
   min_sites: int
+  horizon: int
 
 
 class Coordinator(simulation.Executor):
@@ -82,6 +84,8 @@ class Coordinator(simulation.Executor):
     super().__init__(algorithm, clients, planner, image_shape, small, *rest)
     self._setting, self._image_shape = setting, image_shape
     self._replies: tuple[Any, Any] = ((), ())
+    # The column KEPT before each of the last rounds, of this process.
+    self._past: deque[np.ndarray] = deque(maxlen=setting.horizon)
 
   def init(
     self,
@@ -191,6 +195,7 @@ class Coordinator(simulation.Executor):
       ResourceError: if fewer than `min_sites` arrived.
     """
     drawn = self._sample_cohort(round_)
+    self._past.append(states.states[KEPT].copy())
     found = self._exchange(codec.TRAIN, server, states, drawn, round_)
     needed = min(self._setting.min_sites, len(drawn))
     if len(found) < max(needed, 1):
@@ -246,6 +251,9 @@ class Coordinator(simulation.Executor):
     setting, names = self._setting, [c.name for c in self._clients]
     shared, groups = jax.device_get((server.shared, server.groups))
     broadcast = jax.device_get(self._algorithm.messages(server))
+    oldest = np.full(len(names), private.INITIAL)
+    if len(self._past) == setting.horizon:
+      oldest = self._past[0]
     asked = {
       names[k]: codec.pack(
         kind,
@@ -254,6 +262,7 @@ class Coordinator(simulation.Executor):
           'run': setting.run,
           'round': round_,
           'start': int(states.states[KEPT][k]),
+          'oldest': int(oldest[k]),
         },
         {
           'shared': {n: leaf[groups[k]] for n, leaf in shared.items()},

@@ -117,6 +117,8 @@ def assemble(
     terms.run_name(config, sites),
     wanted.round_s,
     wanted.min_sites,
+    # A resumed run begins after the newest checkpoint, or the one before.
+    horizon=2 * config.checkpoint_every + 1,
   )
 
   def plan(local: Any, clients: Any, seed: int) -> Any:
@@ -124,7 +126,8 @@ def assemble(
     return _no_plan, (given[0].steps, local.batch), given[0].masked
 
   variant = engine.Variant(
-    plan=plan, executor=functools.partial(coordinator.Coordinator, setting=setting)
+    plan=plan,
+    executor=functools.partial(coordinator.Coordinator, setting=setting),
   )
   clients = tuple(
     site.placeholder()._replace(num_identities=one.identities)

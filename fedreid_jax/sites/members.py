@@ -79,7 +79,9 @@ class Members:
       for name, after in zip(names, names[1:], strict=False):
         if name == after:
           raise errors.DataError(
-            'two sites have this name', f'site {name}', 'give one another --name'
+            'two sites have this name',
+            f'site {name}',
+            'give one another --name',
           )
       if len(found) > count:
         raise errors.ConfigError(
@@ -177,18 +179,21 @@ class Members:
       return
     if facts.name not in self._roster:
       raise errors.DataError(
-        'it was not there when the run began', f'site {facts.name}',
+        'it was not there when the run began',
+        f'site {facts.name}',
         'start the run again with --restart to add it',
       )
     if facts.name in self._present():
       raise errors.DataError(
-        'two sites have this name', f'site {facts.name}',
+        'two sites have this name',
+        f'site {facts.name}',
         'end one of them',
       )
     before = self._roster[facts.name]
     if facts._replace(versions={}) != before._replace(versions={}):
       raise errors.DataError(
-        'its images changed since the run began', f'site {facts.name}',
+        'its images changed since the run began',
+        f'site {facts.name}',
         'restore them, or start the run again with --restart',
       )
 

@@ -36,25 +36,21 @@ class PrivateStates:
       folder.mkdir(parents=True, exist_ok=True)
       os.chmod(folder, 0o700)
 
-  def save(self, number: int, state: ClientState, horizon: int) -> None:
+  def save(self, number: int, state: ClientState, oldest: int) -> None:
     """Writes a state, and deletes those that are not needed any more.
-
-    States with a larger number belong to rounds that the coordinator repeats.
 
     Args:
       number: of rounds that are done.
       state: on the host.
-      horizon: number of rounds that the coordinator may repeat.
+      oldest: number of the oldest state that the coordinator may ask for.
     """
     arrays = structure.named(state)
     found = {'digest': param_filter.digest(arrays)}
     atomic.write_bytes(
       self._path(number), safetensors_numpy.save(arrays, found)
     )
-    earlier = [n for n in self.numbers() if n <= number - horizon]
-    needed = max(earlier, default=INITIAL)
     for old in self.numbers():
-      if old < needed or old > number:
+      if old < oldest:
         self._path(old).unlink(missing_ok=True)
 
   def load(self, number: int, like: Any) -> ClientState:

@@ -72,7 +72,6 @@ class Terms(NamedTuple):
     identities: number of the site's columns of the classifier.
     steps: number of local steps of the longest round of any site.
     masked: whether any batch of any site can have padded rows.
-    horizon: number of rounds after which a resumed coordinator may begin again.
   """
 
   index: int
@@ -83,7 +82,6 @@ class Terms(NamedTuple):
   identities: int
   steps: int
   masked: bool
-  horizon: int
 
 
 def versions() -> dict[str, str]:
@@ -169,7 +167,6 @@ def make(config: Any, sites: Sequence[Facts]) -> list[Terms]:
       identities=columns,
       steps=max(site.steps for site in sites),
       masked=any(site.padded for site in sites),
-      horizon=2 * config.checkpoint_every + 1,
     )
     for k, (first, columns) in enumerate(spaces)
   ]

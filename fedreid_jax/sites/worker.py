@@ -137,7 +137,7 @@ class Worker:
     )
     done = round_ + 1 if trains else 0
     if bool(upload.finite):  # otherwise the update does not count
-      kept.save(done, state, given.horizon)
+      kept.save(done, state, int(fields['oldest']))
     sent = {
       'messages': upload.messages,
       'num_examples': upload.num_examples,

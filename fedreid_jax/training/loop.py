@@ -72,9 +72,7 @@ def train(
     Exception: that of a callback, after the round was saved.
     SystemExit: with 128 + signal after a clean save, in commands only.
   """
-  return run_rounds(
-    build.build, config, workdir, restart, verbose, callbacks
-  )
+  return run_rounds(build.build, config, workdir, restart, verbose, callbacks)
 
 
 def run_rounds(

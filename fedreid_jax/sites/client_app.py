@@ -1,0 +1,36 @@
+"""The program that Flower starts at a site for every message.
+
+It hands the bytes of the message to the resident worker of the site, whose
+socket the configuration of the SuperNode names, and returns those of the reply.
+"""
+
+from typing import Any
+
+from fedreid_jax.sites import extra, local_socket
+
+RECORD, DATA = 'fedreid', 'data'  # of a message of Flower
+SOCKET = 'socket'  # in --node-config of the SuperNode
+
+_flower = extra.flower('flwr.app')
+app = extra.flower('flwr.clientapp').ClientApp()
+
+
+@app.query()
+@app.train()
+def answer(message: Any, context: Any) -> Any:
+  """Returns the worker's reply to a message of Flower.
+
+  Args:
+    message: `flwr.app.Message`.
+    context: `flwr.app.Context`.
+  """
+  data = message.content[RECORD][DATA]
+  path = str(context.node_config[SOCKET])
+  return _flower.Message(
+    content(local_socket.ask(path, data)), reply_to=message
+  )
+
+
+def content(data: bytes) -> Any:
+  """Returns bytes as the content of a message of Flower."""
+  return _flower.RecordDict({RECORD: _flower.ConfigRecord({DATA: data})})
