@@ -129,7 +129,9 @@ def _check_domains(domains: Sequence[Images], split: str) -> None:
     )
 
 
-def _one_space(clients: Sequence[ClientData], labels: str) -> list[ClientData]:
+def _one_space(
+  clients: Sequence[ClientData], labels: Labels
+) -> list[ClientData]:
   """Renumbers the own identities of each client for a shared classifier."""
   spaces = label_spaces([c.num_identities for c in clients], labels)
   return [

@@ -65,8 +65,10 @@ def write(config: Any, workdir: Path, wanted: Wanted, restart: bool) -> Path:
   return folder
 
 
-def read(path: Path) -> tuple[Any, Wanted, bool]:
+def take(path: Path) -> tuple[Any, Wanted, bool]:
   """Returns (configuration, wanted sites, whether to restart) of a run.
+
+  A restart is done once: another start of the same settings resumes the run.
 
   Args:
     path: of the settings.
@@ -76,6 +78,7 @@ def read(path: Path) -> tuple[Any, Wanted, bool]:
   """
   found = recorder.read_object(path, 'config', 'wanted', 'restart')
   config = saved_config.from_json(found['config'], (), str(path))
+  recorder.write_json(path, found | {'restart': False})
   return (
     validation.validate(config),
     Wanted(**found['wanted']),

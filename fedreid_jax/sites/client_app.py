@@ -6,6 +6,7 @@ socket the configuration of the SuperNode names, and returns those of the reply.
 
 from typing import Any
 
+from fedreid_jax import errors
 from fedreid_jax.sites import extra, local_socket
 
 RECORD, DATA = 'fedreid', 'data'  # of a message of Flower
@@ -24,11 +25,13 @@ def answer(message: Any, context: Any) -> Any:
     message: `flwr.app.Message`.
     context: `flwr.app.Context`.
   """
-  data = message.content[RECORD][DATA]
+  if SOCKET not in context.node_config:
+    raise errors.ConfigError(
+      'no socket', 'flower-supernode', """give --node-config='socket="PATH"'"""
+    )
   path = str(context.node_config[SOCKET])
-  return _flower.Message(
-    content(local_socket.ask(path, data)), reply_to=message
-  )
+  reply = local_socket.ask(path, message.content[RECORD][DATA])
+  return _flower.Message(content(reply), reply_to=message)
 
 
 def content(data: bytes) -> Any:

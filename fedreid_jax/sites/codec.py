@@ -42,7 +42,7 @@ def pack(kind: str, fields: dict[str, Any], tree: Tree = ()) -> bytes:
   Args:
     kind: of the message.
     fields: values that JSON can represent.
-    tree: arrays on the host or on a device.
+    tree: arrays on the host or on a device, of types that NumPy has.
   """
   arrays = {
     name: np.array(leaf, order='C')

@@ -6,9 +6,9 @@ does not answer in time, or whose reply does not have the expected arrays, has
 not arrived, and the round goes on without it.
 """
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -22,32 +22,10 @@ from fedreid_jax.core import (
   types,
 )
 from fedreid_jax.core.compose import Algorithm
-from fedreid_jax.sites import codec, private, shapes
-from fedreid_jax.sites.members import Members
-from fedreid_jax.sites.terms import Terms
+from fedreid_jax.sites import codec, exchange, private, replies
 from fedreid_jax.training import build
 
 KEPT = 'rounds kept at sites'  # its name in the states of a checkpoint
-
-
-class Setting(NamedTuple):
-  """What a coordinator is told about its sites.
-
-  Attributes:
-    members: sends messages to sites.
-    terms: of each site, in canonical order.
-    run: name of the run at the sites.
-    round_s: seconds that sites have for a round.
-    min_sites: number of updates without which a round does not count.
-    horizon: number of rounds that a resumed run may repeat.
-  """
-
-  members: Members
-  terms: Sequence[Terms]
-  run: str
-  round_s: float
-  min_sites: int
-  horizon: int
 
 
 class Coordinator(simulation.Executor):
@@ -66,7 +44,7 @@ class Coordinator(simulation.Executor):
     image_shape: tuple[int, int, int],
     options: simulation.Options,
     *rest: Any,
-    setting: Setting,
+    setting: exchange.Setting,
   ):
     """Prepares the rounds; no image is read.
 
@@ -83,9 +61,8 @@ class Coordinator(simulation.Executor):
     small = options._replace(budget=1)
     super().__init__(algorithm, clients, planner, image_shape, small, *rest)
     self._setting, self._image_shape = setting, image_shape
-    self._replies: tuple[Any, Any] = ((), ())
-    # The column KEPT before each of the last rounds, of this process.
-    self._past: deque[np.ndarray] = deque(maxlen=setting.horizon)
+    self._ask = exchange.Exchange(setting, [c.name for c in clients])
+    self._replies: replies.Replies | None = None
 
   def init(
     self,
@@ -116,26 +93,13 @@ class Coordinator(simulation.Executor):
     sizes = np.asarray([c.num_images for c in self._clients], np.float32)
     init = jax.jit(self._algorithm.init_server, out_shardings=self._whole)
     server = init(variables, sizes, self._public, self._seed)
-    received = shapes.broadcast(
-      self._algorithm, variables, len(sizes), self._image_shape
-    )
-    options = self._options
-    prepared, upload, sums = shapes.replies(
+    self._replies = replies.Replies(
       self._algorithm,
-      received,
+      variables,
+      len(sizes),
       self._image_shape,
-      options.plan_shape,
-      options.data_pass_batch,
-    )
-    scalars = {
-      name: getattr(upload, name)
-      for name in ('num_examples', 'num_steps', 'finite')
-    }
-    self._replies = (
-      scalars | {'messages': prepared.messages},
-      scalars
-      | {'messages': upload.messages, 'shared': upload.shared, 'sums': sums}
-      | {'images': jax.ShapeDtypeStruct((), np.int32)},
+      self._options.plan_shape,
+      self._options.data_pass_batch,
     )
     rows = transfer.copies(jax.device_get(personal), len(sizes))
     kept = np.full(len(sizes), private.INITIAL, np.int32)
@@ -167,7 +131,7 @@ class Coordinator(simulation.Executor):
       found = self._exchange(codec.PREPARE, server, states, members, 0)
       if len(found) < len(members):
         raise self._missing(len(found), len(members), 'before the first round')
-      uploads, _ = self._stacked(found, codec.PREPARE, server)
+      uploads, _ = self._made.stacked(found, codec.PREPARE, self._cohort_size)
       for way, sizes in round_log.wire(
         self._algorithm, server, uploads, members, len(self._clients), False
       ).items():
@@ -195,13 +159,13 @@ class Coordinator(simulation.Executor):
       ResourceError: if fewer than `min_sites` arrived.
     """
     drawn = self._sample_cohort(round_)
-    self._past.append(states.states[KEPT].copy())
     found = self._exchange(codec.TRAIN, server, states, drawn, round_)
     needed = min(self._setting.min_sites, len(drawn))
     if len(found) < max(needed, 1):
       raise self._missing(len(found), needed, f'round {round_ + 1}')
-    uploads, rest = self._stacked(found, codec.TRAIN, server)
-    lanes, clients = uploads.index, np.asarray(sorted(found), np.int32)
+    uploads, rest = self._made.stacked(found, codec.TRAIN, self._cohort_size)
+    lanes, steps = np.asarray(uploads.index), np.asarray(uploads.num_steps)
+    clients = np.asarray(sorted(found), np.int32)
     log: dict[str, Any] = {
       **round_log.wire(
         self._algorithm, server, uploads, clients, len(self._clients), True
@@ -223,7 +187,7 @@ class Coordinator(simulation.Executor):
     }
     counted = clients[entries['valid']]
     states.states[KEPT][counted] = round_ + 1
-    valid, steps = np.isin(lanes, counted), uploads.num_steps
+    valid = np.isin(lanes, counted)
     log |= round_log.training(rest['sums'], steps, valid)
     log['per_client'] = round_log.per_client(rest['sums'], steps, lanes)
     log['images'] = int(rest['images'].sum())
@@ -239,6 +203,14 @@ class Coordinator(simulation.Executor):
       'moments of images at real sites', 'evaluation.batch_stats', "'running'"
     )
 
+  @property
+  def _made(self) -> replies.Replies:
+    if self._replies is None:
+      raise errors.InternalError(
+        'a round before init', 'coordinator', errors.REPORT
+      )
+    return self._replies
+
   def _exchange(
     self,
     kind: str,
@@ -248,56 +220,15 @@ class Coordinator(simulation.Executor):
     round_: int,
   ) -> dict[int, Any]:
     """Returns the replies of the sites that arrived, by canonical index."""
-    setting, names = self._setting, [c.name for c in self._clients]
-    shared, groups = jax.device_get((server.shared, server.groups))
-    broadcast = jax.device_get(self._algorithm.messages(server))
-    oldest = np.full(len(names), private.INITIAL)
-    if len(self._past) == setting.horizon:
-      oldest = self._past[0]
-    asked = {
-      names[k]: codec.pack(
-        kind,
-        {
-          'terms': setting.terms[k]._asdict(),
-          'run': setting.run,
-          'round': round_,
-          'start': int(states.states[KEPT][k]),
-          'oldest': int(oldest[k]),
-        },
-        {
-          'shared': {n: leaf[groups[k]] for n, leaf in shared.items()},
-          'messages': broadcast,
-        },
-      )
-      for k in members
-    }
-    like = self._replies[kind == codec.TRAIN]
-
-    def fitting(name: str, message: codec.Message) -> Any:
-      return codec.fit(message.arrays, like, f'site {name}')
-
-    found = setting.members.ask(kind, asked, setting.round_s, fitting)
-    return {names.index(name): reply for name, reply in found.items()}
-
-  def _stacked(
-    self, found: dict[int, Any], kind: str, server: types.ServerState
-  ) -> tuple[types.Upload, Any]:
-    """Returns (uploads, `sums` of metrics and `images`) of a cohort, `[K, ...]`.
-
-    Those that have not arrived are padding, after the others.
-    """
-    order = sorted(found)
-    like = self._replies[kind == codec.TRAIN]
-    empty = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), like)
-    absent = self._cohort_size - len(order)
-    rows = [*(found[k] for k in order), *[empty] * absent]
-    whole = jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
-    if 'shared' not in whole:  # before round 0 no site sends its model
-      nothing = {n: np.zeros_like(x[0]) for n, x in server.shared.items()}
-      whole['shared'] = transfer.copies(nothing, self._cohort_size)
-    index = np.asarray([*order, *[-1] * absent], np.int32)
-    rest = {name: whole.pop(name, {}) for name in ('sums', 'images')}
-    return types.Upload(index=index, **whole), rest
+    return self._ask(
+      kind,
+      server,
+      self._algorithm.messages(server),
+      members,
+      round_,
+      states.states[KEPT],
+      self._made.read,
+    )
 
   def _missing(self, found: int, needed: int, when: str) -> Exception:
     return errors.ResourceError(

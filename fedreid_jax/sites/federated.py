@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, NoReturn
 from fedreid_jax import errors
 from fedreid_jax.data import load
 from fedreid_jax.data.federation import Federation
-from fedreid_jax.sites import coordinator, terms
+from fedreid_jax.sites import coordinator, exchange, terms
 from fedreid_jax.sites.members import Channel, Members
 from fedreid_jax.sites.terms import Facts
 from fedreid_jax.training import build, engine, loop
@@ -111,7 +111,7 @@ def assemble(
     wanted: how long the run waits for them.
   """
   given = terms.make(config, sites)
-  setting = coordinator.Setting(
+  setting = exchange.Setting(
     members,
     given,
     terms.run_name(config, sites),

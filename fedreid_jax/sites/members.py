@@ -124,7 +124,7 @@ class Members:
     if there:
       sent = {node: messages[name] for node, name in there.items()}
       replies = self._channel.ask(kind, sent, timeout)
-    answered = {there[node]: data for node, data in replies.items()}
+    answered = {there[n]: data for n, data in replies.items() if n in there}
     found: dict[str, Reply] = {}
     for name in sorted(messages):
       if name not in answered:
@@ -157,7 +157,8 @@ class Members:
     )
     for node, data in replies.items():
       try:
-        facts = _facts(_read(data, f'node {node}'), f'node {node}')
+        where = f'node {node}'
+        facts = terms.read_facts(_read(data, where).fields, where)
         self._check(facts)
         self._known[node] = facts
       except errors.FedReIDError as error:
@@ -205,21 +206,3 @@ def _read(data: bytes, name: str) -> codec.Message:
     code, *parts = message.fields['error']
     raise CODES.get(code, errors.InternalError)(*map(str, parts))
   return message
-
-
-def _facts(message: codec.Message, where: str) -> Facts:
-  try:
-    found = Facts(**message.fields)
-    valid = (
-      *(isinstance(found.name, str) and 0 < len(found.name) < 200,),
-      *(type(n) is int and n > 0 for n in found[1:4]),
-      isinstance(found.padded, bool) and isinstance(found.versions, dict),
-    )
-  except TypeError:
-    valid = (False,)
-    found = None
-  if found is None or not all(valid):
-    raise errors.IntegrityError(
-      'an answer that cannot be read', where, 'use the same version'
-    )
-  return found

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedreid_jax.core import prng, simulation, transfer, types
@@ -92,7 +93,7 @@ class Resident(simulation.Executor):
     """
     server = types.ServerState(
       shared={n: leaf[None] for n, leaf in received['shared'].items()},
-      groups=np.zeros(1, np.int32),
+      groups=jnp.zeros(1, jnp.int32),
       states=received['messages'],
     )
     states = jax.tree.map(lambda leaf: np.asarray(leaf)[None], state)
@@ -108,7 +109,7 @@ class Resident(simulation.Executor):
   ) -> tuple[np.ndarray, types.ClientTask]:
     """Returns the lanes and tasks, with the index that the site has."""
     lanes, tasks = super()._tasks(*arguments, **options)
-    index = np.full(len(lanes), self._terms.index, np.int32)
+    index = np.full(len(lanes), self._terms.number, np.int32)
     return lanes, dataclasses.replace(tasks, index=index)
 
 

@@ -70,7 +70,7 @@ def main(grid: Any, context: Any) -> None:
 
   process.prepare_jax(os.cpu_count() or 1)
   path = Path(str(context.run_config[app_folder.SETTINGS]))
-  config, wanted, restart = app_folder.read(path)
+  config, wanted, restart = app_folder.take(path)
   try:
     federated.train(config, path.parent, GridChannel(grid), wanted, restart)
   except errors.FedReIDError as error:

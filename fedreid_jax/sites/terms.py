@@ -60,11 +60,37 @@ class Facts(NamedTuple):
     )
 
 
+def read_facts(fields: Mapping[str, Any], where: str) -> Facts:
+  """Returns the facts in the fields of a message.
+
+  Args:
+    fields: of an answer to the first message.
+    where: sender of the message, for errors.
+
+  Raises:
+    IntegrityError: for other fields, or values of other types.
+  """
+  try:
+    found = Facts(**fields)
+    counts = found.images, found.identities, found.steps
+    valid = isinstance(found.name, str) and 0 < len(found.name) < 200
+    valid &= all(type(n) is int and n > 0 for n in counts)
+    valid &= isinstance(found.padded, bool)
+    valid &= isinstance(found.versions, dict)
+  except TypeError:
+    valid = False
+  if not valid:
+    raise errors.IntegrityError(
+      'an answer that cannot be read', where, 'install the same version'
+    )
+  return Facts(**fields)
+
+
 class Terms(NamedTuple):
   """What a site must know of the others, equal in all rounds.
 
   Attributes:
-    index: canonical index of the site.
+    number: canonical index of the site.
     sites: number of sites, `N`.
     cohort: number of sites of a round, `K`.
     columns: of the classifier, `C`.
@@ -74,7 +100,7 @@ class Terms(NamedTuple):
     masked: whether any batch of any site can have padded rows.
   """
 
-  index: int
+  number: int
   sites: int
   cohort: int
   columns: int
@@ -118,9 +144,13 @@ def agreed(config: Any) -> dict[str, Any]:
 
 
 def run_name(config: Any, sites: Sequence[Facts]) -> str:
-  """Returns the name of a run at its sites, of its fields and its sites."""
+  """Returns the name of a run at its sites, of its fields and its sites.
+
+  It does not depend on `rounds`: a run that goes on has the same states.
+  """
   known = [site._replace(versions={}) for site in sites]
-  text = json.dumps([agreed(config), known], sort_keys=True)
+  fields = {n: x for n, x in agreed(config).items() if n != 'rounds'}
+  text = json.dumps([fields, known], sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -159,7 +189,7 @@ def make(config: Any, sites: Sequence[Facts]) -> list[Terms]:
   spaces = client_split.label_spaces(sizes, config.data.labels)
   return [
     Terms(
-      index=k,
+      number=k,
       sites=len(sites),
       cohort=cohort.size(len(sites), config.fraction),
       columns=max(columns for _, columns in spaces),
