@@ -35,9 +35,10 @@ def main(argv: list[str]) -> None:
 
   def body():
     chosen, workdir = run.config(), run.workdir()
-    from fedreid_jax.sites import app_folder, federated
+    from fedreid_jax.sites import app_folder, extra, federated
 
     federated.check(chosen)
+    extra.flower('flwr')
     wanted = federated.Wanted(
       _SITES.value, _WAIT.value, _ROUND.value, _MIN_SITES.value
     )

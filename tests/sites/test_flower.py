@@ -64,7 +64,7 @@ def test_three_sites_train_leave_and_come_back(tmp_path):
       here.supernode(name, here.register(name), here.socket(name))
     here.run(
       *('fedreid', 'coordinate', RECIPE, f'--workdir={run}', '--sites=3'),
-      *('--min_sites=2', '--round_s=60', '--config.checkpoint_every=1'),
+      *('--min_sites=2', '--round_s=240', '--config.checkpoint_every=1'),
     )
     here.begin(run)
     here.wait(lambda: len(trained(run)) == 1, 'the first round', superlink)
