@@ -36,6 +36,8 @@ class Coordinator(simulation.Executor):
   each site has the state that the next round starts from.
   """
 
+  _replies: replies.Replies  # from `init` on
+
   def __init__(
     self,
     algorithm: Algorithm,
@@ -61,8 +63,9 @@ class Coordinator(simulation.Executor):
     small = options._replace(budget=1)
     super().__init__(algorithm, clients, planner, image_shape, small, *rest)
     self._setting, self._image_shape = setting, image_shape
-    self._ask = exchange.Exchange(setting, [c.name for c in clients])
-    self._replies: replies.Replies | None = None
+    self._ask = exchange.Exchange(
+      setting, [c.name for c in clients], algorithm.messages
+    )
 
   def init(
     self,
@@ -127,11 +130,18 @@ class Coordinator(simulation.Executor):
     log: dict[str, Counter[str]] = {'up': Counter(), 'down': Counter()}
     if not self._algorithm.prepares:
       return server, log
+    kept = states.states[KEPT]
     for members in self._all_clients():
-      found = self._exchange(codec.PREPARE, server, states, members, 0)
+      found = self._ask(
+        codec.PREPARE, server, kept, members, 0, self._replies.read
+      )
       if len(found) < len(members):
-        raise self._missing(len(found), len(members), 'before the first round')
-      uploads, _ = self._made.stacked(found, codec.PREPARE, self._cohort_size)
+        raise self._ask.missing(
+          len(found), len(members), 'before the first round'
+        )
+      uploads, _ = self._replies.stacked(
+        found, codec.PREPARE, self._cohort_size
+      )
       for way, sizes in round_log.wire(
         self._algorithm, server, uploads, members, len(self._clients), False
       ).items():
@@ -139,7 +149,7 @@ class Coordinator(simulation.Executor):
       server = self._run.receive(server, uploads)
       for k, reply in found.items():
         if reply['finite']:
-          states.states[KEPT][k] = 0
+          kept[k] = 0
     return server, log
 
   def round(
@@ -159,11 +169,14 @@ class Coordinator(simulation.Executor):
       ResourceError: if fewer than `min_sites` arrived.
     """
     drawn = self._sample_cohort(round_)
-    found = self._exchange(codec.TRAIN, server, states, drawn, round_)
+    kept = states.states[KEPT]
+    found = self._ask(
+      codec.TRAIN, server, kept, drawn, round_, self._replies.read
+    )
     needed = min(self._setting.min_sites, len(drawn))
     if len(found) < max(needed, 1):
-      raise self._missing(len(found), needed, f'round {round_ + 1}')
-    uploads, rest = self._made.stacked(found, codec.TRAIN, self._cohort_size)
+      raise self._ask.missing(len(found), needed, f'round {round_ + 1}')
+    uploads, rest = self._replies.stacked(found, codec.TRAIN, self._cohort_size)
     lanes, steps = np.asarray(uploads.index), np.asarray(uploads.num_steps)
     clients = np.asarray(sorted(found), np.int32)
     log: dict[str, Any] = {
@@ -186,53 +199,9 @@ class Coordinator(simulation.Executor):
       for k, v in jax.tree.map(np.asarray, entries).items()
     }
     counted = clients[entries['valid']]
-    states.states[KEPT][counted] = round_ + 1
+    kept[counted] = round_ + 1
     valid = np.isin(lanes, counted)
     log |= round_log.training(rest['sums'], steps, valid)
     log['per_client'] = round_log.per_client(rest['sums'], steps, lanes)
     log['images'] = int(rest['images'].sum())
     return server, log | entries | {'clients': clients}
-
-  def moments(self, *arguments: Any, **options: Any) -> Any:
-    """Raises an error: moments of the sites' images are not measured.
-
-    Raises:
-      ConfigError: always.
-    """
-    raise errors.ConfigError(
-      'moments of images at real sites', 'evaluation.batch_stats', "'running'"
-    )
-
-  @property
-  def _made(self) -> replies.Replies:
-    if self._replies is None:
-      raise errors.InternalError(
-        'a round before init', 'coordinator', errors.REPORT
-      )
-    return self._replies
-
-  def _exchange(
-    self,
-    kind: str,
-    server: types.ServerState,
-    states: types.ClientState,
-    members: np.ndarray,
-    round_: int,
-  ) -> dict[int, Any]:
-    """Returns the replies of the sites that arrived, by canonical index."""
-    return self._ask(
-      kind,
-      server,
-      self._algorithm.messages(server),
-      members,
-      round_,
-      states.states[KEPT],
-      self._made.read,
-    )
-
-  def _missing(self, found: int, needed: int, when: str) -> Exception:
-    return errors.ResourceError(
-      f'{found} of {needed} sites answered in {self._setting.round_s:g} s',
-      when,
-      'start the others; the same command resumes the run',
-    )

@@ -1,12 +1,13 @@
 """One exchange of messages between the coordinator and sites of a cohort."""
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from fedreid_jax import errors
 from fedreid_jax.core import types
 from fedreid_jax.core.types import Tree
 from fedreid_jax.sites import codec, private
@@ -37,14 +38,21 @@ class Setting(NamedTuple):
 class Exchange:
   """Sends the model and the messages of the server, and collects replies."""
 
-  def __init__(self, setting: Setting, names: Sequence[str]):
+  def __init__(
+    self,
+    setting: Setting,
+    names: Sequence[str],
+    messages: Callable[[types.ServerState], dict[str, Tree]],
+  ):
     """Prepares exchanges.
 
     Args:
       setting: of the sites.
       names: of the sites, in canonical order.
+      messages: `(ServerState) -> messages` broadcast to every site, by name.
     """
     self._setting, self._names = setting, list(names)
+    self._messages = messages
     # Numbers of the states at the sites before each of the last rounds.
     self._past: deque[np.ndarray] = deque(maxlen=setting.horizon)
 
@@ -52,10 +60,9 @@ class Exchange:
     self,
     kind: str,
     server: types.ServerState,
-    messages: Mapping[str, Tree],
+    starts: np.ndarray,
     members: np.ndarray,
     round_: int,
-    starts: np.ndarray,
     read: Callable[[str, codec.Message], Any],
   ) -> dict[int, Any]:
     """Returns the replies of the sites that arrived, by canonical index.
@@ -63,14 +70,15 @@ class Exchange:
     Args:
       kind: of the messages.
       server: state of the server.
-      messages: that are broadcast, by component.
+      starts: number of the private state that each site starts from, `[N]`.
       members: indices of the sites that are asked.
       round_: global round.
-      starts: number of the private state that each site starts from, `[N]`.
       read: `(name, message) -> reply`.
     """
     setting = self._setting
-    shared, groups = jax.device_get((server.shared, server.groups))
+    shared, groups, messages = jax.device_get(
+      (server.shared, server.groups, self._messages(server))
+    )
     oldest = np.full(len(starts), private.INITIAL)
     if kind == codec.TRAIN:
       self._past.append(starts.copy())
@@ -95,3 +103,17 @@ class Exchange:
     }
     found = setting.members.ask(kind, asked, setting.round_s, read)
     return {self._names.index(name): reply for name, reply in found.items()}
+
+  def missing(self, found: int, needed: int, when: str) -> errors.ResourceError:
+    """Returns the error that fewer sites answered than are needed.
+
+    Args:
+      found: number of sites that answered.
+      needed: number of sites without which the run cannot go on.
+      when: part of the run.
+    """
+    return errors.ResourceError(
+      f'{found} of {needed} sites answered in {self._setting.round_s:g} s',
+      when,
+      'start the others; the same command resumes the run',
+    )

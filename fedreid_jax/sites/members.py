@@ -169,12 +169,7 @@ class Members:
         self._refused[node] = error.line()
 
   def _check(self, facts: Facts) -> None:
-    """Refuses a site that cannot take part.
-
-    Raises:
-      DataError: for a name that is not, or is twice, in the run, or for other
-        images than at the start of the run.
-    """
+    """Raises an error for a site that cannot take part."""
     terms.check_versions(facts)
     if not self._roster:
       return
@@ -203,6 +198,8 @@ def _read(data: bytes, name: str) -> codec.Message:
   """Returns a reply, and raises the error in a reply of failure."""
   message = codec.unpack(data, name)
   if message.kind == codec.FAILED:
-    code, *parts = message.fields['error']
-    raise CODES.get(code, errors.InternalError)(*map(str, parts))
+    told = message.fields.get('error')
+    code, *parts = told if isinstance(told, list) and len(told) == 4 else [0]
+    kind = CODES.get(code if isinstance(code, int) else 0, errors.InternalError)
+    raise kind(*map(str, parts or ['an error without a reason', name]))
   return message

@@ -47,8 +47,10 @@ class Federation(loopback.Loopback):
     self.wait(lambda: 'listening' in log.read_text(), name, one)
     return one
 
-  def begin(self, run: Path) -> None:
-    self.run('flwr', 'run', run / 'flower', 'here')
+  def begin(self, run: Path) -> str:
+    """Starts a run and returns its number at the SuperLink."""
+    words = 'flwr', 'run', run / 'flower', 'here', '--format=json'
+    return json.loads(self.run(*words))['run-id']
 
 
 @pytest.mark.slow
@@ -66,7 +68,7 @@ def test_three_sites_train_leave_and_come_back(tmp_path):
       *('fedreid', 'coordinate', RECIPE, f'--workdir={run}', '--sites=3'),
       *('--min_sites=2', '--round_s=240', '--config.checkpoint_every=1'),
     )
-    here.begin(run)
+    number = here.begin(run)
     here.wait(lambda: len(trained(run)) == 1, 'the first round', superlink)
     saved = run / 'checkpoints' / 'manifest-1.json'
     here.wait(saved.exists, 'a checkpoint', superlink)
@@ -77,7 +79,10 @@ def test_three_sites_train_leave_and_come_back(tmp_path):
       if name == 'station':
         here.wait(lambda n=count: len(trained(run)) == n, 'a round', superlink)
     log = tmp_path / 'superlink.log'
-    here.wait(lambda: 'of 2 sites answered' in log.read_text(), 'the end')
+    here.wait(lambda: 'Finished task' in log.read_text(), 'the end', superlink)
+    told = here.run('flwr', 'log', number, 'here', '--show')
+    assert 'site station did not answer' in told
+    assert 'error[6]: 1 of 2 sites answered' in told
     assert trained(run)[1]['clients'] == ['campus', 'plaza']
     model = server_model(run, 1)
 

@@ -24,7 +24,8 @@ class Line:
     for node in messages.keys() & self.here.keys():
       one = self.here[node]
       if isinstance(one, errors.FedReIDError):
-        told = one.exit_code, one.what, one.where, one.fix
+        told = [one.exit_code, one.what, one.where, one.fix]
+        told = told if one.where else one.what  # a reply that is damaged
         replies[node] = codec.pack(codec.FAILED, {'error': told})
       elif isinstance(one, Facts):
         fields = one._asdict() if kind == codec.HELLO else {'name': one.name}
@@ -113,3 +114,13 @@ def test_the_error_of_a_site_is_said_and_the_others_go_on(said):
   line.here[2] = errors.ResourceError('no memory', 'site', 'lower it')
   assert ask(made) == {'a': 'a'}
   assert said == ['site b is left out: error[6]: no memory — site — lower it']
+
+
+def test_an_error_that_cannot_be_read_is_one_as_well(said):
+  line = Line(n1=facts('a'), n2=facts('b'))
+  made, _ = gathered(line, said)
+  line.here[2] = errors.DataError('no list')
+  assert ask(made) == {'a': 'a'}
+  assert said == [
+    'site b is left out: error[70]: an error without a reason — site b'
+  ]
