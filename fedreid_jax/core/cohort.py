@@ -46,6 +46,11 @@ def place(clients: Sequence[ClientData], num_devices: int) -> Placement:
   return Placement(device, first_row, max(load), num_devices)
 
 
+def size(num_clients: int, fraction: float) -> int:
+  """Returns the number of clients of a round, `K`."""
+  return max(1, math.ceil(fraction * num_clients - 1e-9))
+
+
 def sample_cohort(
   seed: int, round_: int, num_clients: int, fraction: float
 ) -> np.ndarray:
@@ -54,9 +59,9 @@ def sample_cohort(
   `ceil(fraction * N)` clients are sampled without replacement (Wu & Gong,
   section 3).
   """
-  size = max(1, math.ceil(fraction * num_clients - 1e-9))
+  num = size(num_clients, fraction)
   rng = prng.host(seed, prng.Stream.COHORT, round_, 0)
-  return rng.permutation(num_clients)[:size].astype(np.int32)
+  return rng.permutation(num_clients)[:num].astype(np.int32)
 
 
 def num_lanes(placement: Placement, cohort_size: int) -> int:

@@ -47,6 +47,9 @@ class Setup(NamedTuple):
   evaluate: Callable[..., list[dict[str, Any]]]
 
 
+Maker = Callable[[Any], Setup]
+
+
 def build(config) -> Setup:
   """Builds all parts of a run; the training step is not compiled yet."""
   federation = load.load(
@@ -56,7 +59,22 @@ def build(config) -> Setup:
   )
   source_stats.check(config.evaluation.batch_stats, federation.clients)
   agreement.require('data', lambda: _inputs(config, federation))
-  columns = max(c.num_identities for c in federation.clients)
+  return assemble(config, federation)
+
+
+def assemble(
+  config,
+  federation: Federation,
+  variant: engine.Variant = engine.SIMULATED,
+) -> Setup:
+  """Builds all parts of a run on images that are loaded.
+
+  Args:
+    config: the configuration of the run.
+    federation: images of the clients and of the targets.
+    variant: differences from the simulation of all clients.
+  """
+  columns = variant.columns or max(c.num_identities for c in federation.clients)
   model = network(config, columns, federation.image_shape)
   components = load_components(config)
   transforms = augment.make(config.augment, federation.mean, federation.std)
@@ -71,7 +89,13 @@ def build(config) -> Setup:
     variables,
     loaded,
     engine.make_executor(
-      config, federation, model, components, transforms, mesh
+      config,
+      federation,
+      model,
+      components,
+      transforms,
+      mesh,
+      variant=variant,
     ),
     optimizers.schedule(config.optim, config.rounds),
     evaluator.make(

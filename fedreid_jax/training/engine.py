@@ -1,6 +1,8 @@
 """Builds the executor of the rounds of a federation from a configuration."""
 
 import functools
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +27,29 @@ from fedreid_jax.losses import objective
 from fedreid_jax.training import budget
 
 
+class Variant(NamedTuple):
+  """The differences of an executor from the simulation of all clients.
+
+  Attributes:
+    plan: `(config.local, clients, seed) -> (planner, (S, B), masked)`, as
+      `sampling.make`.
+    executor: class of the executor, or a function with its arguments.
+    cohort: number of clients of a round, `K`, where it does not follow from the
+      clients of the federation.
+    columns: of the classifier, `C`, for the same reason.
+  """
+
+  plan: Callable[..., tuple[cohort.Planner, tuple[int, int], bool]] = (
+    sampling.make
+  )
+  executor: Callable[..., simulation.Executor] = simulation.Executor
+  cohort: int | None = None
+  columns: int | None = None
+
+
+SIMULATED = Variant()
+
+
 def make_executor(
   config,
   federation: Federation,
@@ -34,6 +59,7 @@ def make_executor(
   mesh: Mesh,
   *,
   optimizer: optimizers.Optimizer | None = None,
+  variant: Variant = SIMULATED,
 ) -> simulation.Executor:
   """Builds the executor of the rounds of a federation.
 
@@ -45,19 +71,19 @@ def make_executor(
     transforms: the image transforms for training and for tests.
     mesh: the devices that run the clients.
     optimizer: the optimiser of the clients; None selects that of `config`.
+    variant: differences from the simulation of all clients.
   """
   clients, local = federation.clients, config.local
-  participants = _participants(config, federation, components)
-  planner, shape, masked = sampling.make(local, clients, config.seed)
+  participants = _participants(config, federation, components, variant.cohort)
+  planner, shape, masked = variant.plan(local, clients, config.seed)
   images = jax.ShapeDtypeStruct(
     (local.batch, *federation.image_shape), jnp.float32
   )
   forward = functools.partial(model.apply, train=False)
   variables = jax.eval_shape(model.init, jax.random.key(config.seed))
   each = budget.cost(forward, variables, federation.image_shape)
-  budget.check(
-    config, shape, participants.cohort, each, len(mesh.local_devices)
-  )
+  members = min(participants.cohort, len(clients))
+  budget.check(config, shape, members, each, len(mesh.local_devices))
   settings = _settings(
     config,
     model,
@@ -80,7 +106,7 @@ def make_executor(
   )
   if algorithm.program.has_data_pass:
     budget.check_data_pass(local.data_pass_batch, each)
-  return simulation.Executor(
+  return variant.executor(
     algorithm,
     clients,
     planner,
@@ -92,7 +118,10 @@ def make_executor(
 
 
 def _participants(
-  config, federation: Federation, components: tuple[Component, ...]
+  config,
+  federation: Federation,
+  components: tuple[Component, ...],
+  size: int | None,
 ) -> Participants:
   """Returns the participants of a run after every component checked them.
 
@@ -100,10 +129,10 @@ def _participants(
     FedReIDError: if a component cannot use the clients or the public images.
   """
   clients, public = federation.clients, federation.public
+  if size is None:
+    size = cohort.size(len(clients), config.fraction)
   participants = Participants(
-    clients,
-    0 if public is None else len(public.identities),
-    len(cohort.sample_cohort(config.seed, 0, len(clients), config.fraction)),
+    clients, 0 if public is None else len(public.identities), size
   )
   for component in components:
     if component.info.check:

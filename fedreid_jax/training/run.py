@@ -59,12 +59,13 @@ class Run:
     saved: checkpoint.Checkpoints,
     held: lock.Lock | None,
     calls: hooks.Hooks,
+    make: build.Maker = build.build,
   ):
     self.config, self.record, self.saved = config, record, saved
     self.held, self.hooks = held, calls
     self.clock = clock.Clock()
     record.phase(f'reading the images: data.source={config.data.source}')
-    self.setup = build.build(config)
+    self.setup = make(config)
     self.server, self.clients = self.setup.executor.init(
       self.setup.variables, self.setup.pretrained
     )
