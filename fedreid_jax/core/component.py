@@ -202,12 +202,15 @@ class Transport(NamedTuple):
   Attributes:
     up: `(Upload, received Broadcast, key) -> Upload`.
     down: `(Broadcast, key) -> Broadcast`.
+    collude: `(uploads [K]) -> uploads`, run where the server receives them. It
+      simulates clients that know each other's uploads, after every `up`.
   """
 
   up: Callable[[types.Upload, types.Broadcast, Array], types.Upload] | None = (
     None
   )
   down: Callable[[types.Broadcast, Array], types.Broadcast] | None = None
+  collude: Callable[[types.Upload], types.Upload] | None = None
 
 
 class Cluster(Protocol):
@@ -234,14 +237,29 @@ class Weigh(Protocol):
     ...
 
 
+class Combine(Protocol):
+  """Computes the models of a rule that is no weighted mean, as a median is.
+
+  The context has all uploads. Running statistics are taken from the result only
+  if `batch_stats_rule` is 'average'.
+  """
+
+  def __call__(self, models: Flat, ctx: contexts.AggregationCtx, /) -> Flat:
+    """Returns the models `[G, ...]`, given those of the weighted mean."""
+    ...
+
+
 class Aggregation(NamedTuple):
   """Aggregation of uploads into the model of each group.
 
   Attributes:
     weights: weights of the weighted mean.
+    combine: `(models [G, ...], AggregationCtx) -> models`, which replaces the
+      weighted mean.
   """
 
   weights: Weigh
+  combine: Combine | None = None
 
 
 class Participants(NamedTuple):
@@ -292,6 +310,8 @@ class ComponentInfo(NamedTuple):
       method may have one of these names or fill one of these hooks.
     check: `(Participants) -> None`; raises an error before compilation if the
       method cannot use the clients or the public images.
+    bind: `(Participants) -> Component`; returns the component that is used with
+      these participants, if its hooks depend on them. It has the same name.
     warn: `(metrics of a round, without the component's prefix) -> text`; the
       text is empty unless there is a problem, and is printed once.
   """
@@ -300,6 +320,7 @@ class ComponentInfo(NamedTuple):
   requires: tuple[str, ...] = ()
   conflicts: tuple[str, ...] = ()
   check: Callable[[Participants], None] | None = None
+  bind: Callable[[Participants], 'Component'] | None = None
   warn: Callable[[dict[str, float]], str] | None = None
 
 

@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from fedreid_jax.core import aggregation, contexts, types
+from fedreid_jax.core import aggregation, contexts, param_filter, types
 from fedreid_jax.core.component import Component
 from fedreid_jax.core.server_contexts import Groups, ServerContexts
 from fedreid_jax.core.settings import Settings
-from fedreid_jax.core.types import Array, Tree
+from fedreid_jax.core.types import Array, Flat, Tree
 
 Log = dict[str, Array]
 
@@ -107,6 +107,9 @@ def run(
     public: images of the public set.
     seed: `prng.data` of the run's seed.
   """
+  for component in rules.components:
+    if component.transport and component.transport.collude:
+      uploads = component.transport.collude(uploads)
   valid = aggregation.valid_uploads(uploads)
   context = ServerContexts(
     rules.settings, server, uploads, valid, round_, public, seed
@@ -123,6 +126,7 @@ def run(
   models = aggregation.reduce(
     groups.start, uploads.shared, by_leaf, rules.ordered
   )
+  models = _combine(rules, context, groups, models)
   states = receive(rules.components, server.states, uploads, valid)
   for component in rules.components:
     hooks, name = component.server, component.name
@@ -175,6 +179,20 @@ def _weigh(
     uploads.messages.get(name, ()), context.of_groups(name, groups)
   )
   return aggregation.usable(weights, groups.members, groups.sizes)
+
+
+def _combine(
+  rules: Rules, context: ServerContexts, groups: Groups, models: Flat
+) -> Flat:
+  """Returns the models of a rule that is no weighted mean, else the given."""
+  component = rules.aggregator
+  rule = component.aggregation if component else None
+  if component is None or rule is None or rule.combine is None:
+    return models
+  found = rule.combine(models, context.of_groups(component.name, groups))
+  if rules.batch_stats_rule != 'average':
+    found, _ = param_filter.trainable(found)
+  return {**models, **found}
 
 
 def _first(drawn: Array, members: Array) -> Array:

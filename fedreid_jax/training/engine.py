@@ -44,7 +44,8 @@ def make_executor(
     optimizer: the optimiser of the clients; None selects that of `config`.
   """
   clients, local = federation.clients, config.local
-  participants = _participants(config, federation, components)
+  participants = _participants(config, federation)
+  components = tuple(_bound(c, participants) for c in components)
   planner, shape, masked = sampling.make(local, clients, config.seed)
   images = jax.ShapeDtypeStruct(
     (local.batch, *federation.image_shape), jnp.float32
@@ -85,24 +86,25 @@ def make_executor(
   )
 
 
-def _participants(
-  config, federation: Federation, components: tuple[Component, ...]
-) -> Participants:
-  """Returns the participants of a run after every component checked them.
-
-  Raises:
-    FedReIDError: if a component cannot use the clients or the public images.
-  """
+def _participants(config, federation: Federation) -> Participants:
   clients, public = federation.clients, federation.public
-  participants = Participants(
+  return Participants(
     clients,
     0 if public is None else len(public.identities),
     len(cohort.sample_cohort(config.seed, 0, len(clients), config.fraction)),
   )
-  for component in components:
-    if component.info.check:
-      component.info.check(participants)
-  return participants
+
+
+def _bound(component: Component, participants: Participants) -> Component:
+  """Returns the component for the participants after it has checked them.
+
+  Raises:
+    FedReIDError: if it cannot use the clients or the public images.
+  """
+  if component.info.check:
+    component.info.check(participants)
+  bind = component.info.bind
+  return bind(participants) if bind else component
 
 
 def _options(config, plan_shape: tuple[int, int]) -> simulation.Options:
