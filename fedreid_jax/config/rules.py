@@ -66,6 +66,12 @@ def _data(c: Any) -> Iterator[Rule]:
     "set data.source to 'datasets' or 'synthetic'",
   )
   yield (
+    bool(c.data.poison) != bool(c.data.poisoned),
+    'data.poisoned',
+    f'{c.data.poison!r} poisons the images of {len(c.data.poisoned)} clients',
+    'set data.poison and the names of the clients, or neither',
+  )
+  yield (
     classifies and c.data.labels in ('concat', 'max'),
     'data.labels',
     f'{c.data.labels!r} numbers classes differently at each client',

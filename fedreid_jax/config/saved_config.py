@@ -11,7 +11,10 @@ from fedreid_jax.data.synthetic import versions
 
 # Fields that earlier runs of this edition have not saved; their defaults are
 # what those runs did.
-LATER = 'data.colour_as', 'data.held_out', 'evaluation.validation'
+LATER = (
+  *('data.colour_as', 'data.held_out', 'evaluation.validation'),
+  *('data.poison', 'data.poisoned', 'data.trigger_share'),
+)
 
 
 _SOURCE = plugins.SOURCE.field
