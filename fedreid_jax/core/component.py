@@ -204,6 +204,12 @@ class Transport(NamedTuple):
     down: `(Broadcast, key) -> Broadcast`.
     collude: `(uploads [K]) -> uploads`, run where the server receives them. It
       simulates clients that know each other's uploads, after every `up`.
+    init: `(shared parameters) -> State`, kept at the client for `up_with`. If
+      an upload is lost, the client keeps the state before the round.
+    up_with: `(State, Upload, received Broadcast, key) -> (State, Upload)`, an
+      `up` with a state.
+    size: `(shared parameters) -> bytes` of them in one upload, if it is not
+      that of their arrays.
   """
 
   up: Callable[[types.Upload, types.Broadcast, Array], types.Upload] | None = (
@@ -211,6 +217,14 @@ class Transport(NamedTuple):
   )
   down: Callable[[types.Broadcast, Array], types.Broadcast] | None = None
   collude: Callable[[types.Upload], types.Upload] | None = None
+  init: Callable[[Flat], State] | None = None
+  up_with: (
+    Callable[
+      [State, types.Upload, types.Broadcast, Array], tuple[State, types.Upload]
+    ]
+    | None
+  ) = None
+  size: Callable[[Flat], int] | None = None
 
 
 class Cluster(Protocol):
@@ -348,3 +362,11 @@ class Component(NamedTuple):
   clustering: Cluster | None = None
   aggregation: Aggregation | None = None
   info: ComponentInfo = ComponentInfo()
+
+
+def transport_state(component: Component) -> str:
+  """Returns the name of the state of a component's transport at a client.
+
+  It differs from that of its client hooks, which have a state of their own.
+  """
+  return f'{component.name}_transport'
