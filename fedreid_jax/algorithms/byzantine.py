@@ -78,7 +78,8 @@ def make(options: Options = Options()) -> Component:
   """Builds the component; without participants it attacks nothing."""
 
   def bind(participants: Participants) -> Component:
-    chosen = attackers(options, participants.clients)
+    names = [client.name for client in participants.clients]
+    chosen = attackers(options, names)
     return _component(options, chosen, participants.clients)
 
   return Component(
@@ -88,18 +89,17 @@ def make(options: Options = Options()) -> Component:
   )
 
 
-def attackers(options: Options, clients: Sequence[ClientData]) -> list[str]:
+def attackers(options: Options, names: Sequence[str]) -> list[str]:
   """Returns the names of the attackers.
 
   Args:
     options: names, or a share.
-    clients: all clients.
+    names: of all clients.
 
   Raises:
     ConfigError: for a name that no client has, or a share of less than one
       client.
   """
-  names = [client.name for client in clients]
   for name in options.clients:
     if name not in names:
       raise errors.ConfigError(

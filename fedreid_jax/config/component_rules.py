@@ -114,6 +114,21 @@ def _dppt(c: Any) -> Iterator[Rule]:
   )
 
 
+def _dp_fedavg(c: Any) -> Iterator[Rule]:
+  yield (
+    c.batch_stats_rule != 'keep_server',
+    'batch_stats_rule',
+    'running statistics would leave the clients without noise',
+    "set it to 'keep_server', and evaluation.batch_stats to 'source'",
+  )
+  yield (
+    bool(c.start_from),
+    'start_from',
+    'the guarantee does not cover the rounds of another run',
+    "set it to '', or remove 'dp_fedavg'",
+  )
+
+
 def _fedavg(c: Any) -> Iterator[Rule]:
   yield (
     _own_labels(c),
@@ -159,6 +174,7 @@ COMPONENTS: Mapping[str, Callable[[Any], Iterator[Rule]]] = {
     _embeds_at_server, 'client_clustering'
   ),
   'dfh': _dfh,
+  'dp_fedavg': _dp_fedavg,
   'dppt': _dppt,
   'fedavg': _fedavg,
   'fednova': _fednova,

@@ -37,6 +37,12 @@ def _run(c: Any) -> Iterator[Rule]:
     'set execution.deterministic=False',
   )
   yield (
+    c.cohort == 'fixed' and c.cohort_max > 0,
+    'cohort_max',
+    'a cohort of a fixed size has no largest size',
+    "set cohort to 'poisson'",
+  )
+  yield (
     len({*c.track}) < len(c.track),
     'track',
     'a tracker is listed twice',

@@ -13,6 +13,7 @@ from fedreid_jax.data.synthetic import versions
 # what those runs did.
 LATER = (
   *('data.colour_as', 'data.held_out', 'evaluation.validation'),
+  *('cohort', 'cohort_max'),
   *('data.poison', 'data.poisoned', 'data.trigger_share'),
 )
 

@@ -282,12 +282,19 @@ class Participants(NamedTuple):
   Attributes:
     clients: all clients.
     num_public: number of public images, 0 without a public set.
-    cohort: number of clients in a round, `K`.
+    cohort: largest number of clients in a round, `K`.
+    fraction: fraction of the clients in a round, or with Poisson sampling the
+      probability of each.
+    poisson: whether each client is sampled independently.
+    rounds: number of rounds of the run.
   """
 
   clients: Sequence[types.ClientData]
   num_public: int
   cohort: int
+  fraction: float = 1.0
+  poisson: bool = False
+  rounds: int = 1
 
   def require_public(self, wanted: int, field: str) -> None:
     """Checks that there is a public set of at least one batch.
@@ -326,6 +333,8 @@ class ComponentInfo(NamedTuple):
       method cannot use the clients or the public images.
     bind: `(Participants) -> Component`; returns the component that is used with
       these participants, if its hooks depend on them. It has the same name.
+    claim: `(Participants) -> core.guarantee.Claim` of differential privacy; it
+      raises an error if the guarantee cannot hold.
     warn: `(metrics of a round, without the component's prefix) -> text`; the
       text is empty unless there is a problem, and is printed once.
   """
@@ -335,6 +344,7 @@ class ComponentInfo(NamedTuple):
   conflicts: tuple[str, ...] = ()
   check: Callable[[Participants], None] | None = None
   bind: Callable[[Participants], 'Component'] | None = None
+  claim: Callable[[Participants], Any] | None = None
   warn: Callable[[dict[str, float]], str] | None = None
 
 

@@ -44,8 +44,8 @@ def make_executor(
     optimizer: the optimiser of the clients; None selects that of `config`.
   """
   clients, local = federation.clients, config.local
-  participants = _participants(config, federation)
-  components = tuple(_bound(c, participants) for c in components)
+  participants = participants_of(config, federation)
+  components = bound(components, participants)
   planner, shape, masked = sampling.make(local, clients, config.seed)
   images = jax.ShapeDtypeStruct(
     (local.batch, *federation.image_shape), jnp.float32
@@ -80,34 +80,53 @@ def make_executor(
     clients,
     planner,
     federation.image_shape,
-    _options(config, shape),
+    _options(config, shape, len(clients)),
     mesh,
     None if federation.public is None else federation.public.images(),
   )
 
 
-def _participants(config, federation: Federation) -> Participants:
+def participants_of(config, federation: Federation) -> Participants:
+  """Returns the participants of a run."""
   clients, public = federation.clients, federation.public
+  fixed = cohort.sample_cohort(config.seed, 0, len(clients), config.fraction)
   return Participants(
     clients,
     0 if public is None else len(public.identities),
-    len(cohort.sample_cohort(config.seed, 0, len(clients), config.fraction)),
+    _places(config, len(clients)) or len(fixed),
+    config.fraction,
+    config.cohort == 'poisson',
+    config.rounds,
   )
 
 
-def _bound(component: Component, participants: Participants) -> Component:
-  """Returns the component for the participants after it has checked them.
+def _places(config, num_clients: int) -> int:
+  """Returns the places of a Poisson cohort, 0 for a fixed one."""
+  if config.cohort == 'fixed':
+    return 0
+  return min(config.cohort_max or num_clients, num_clients)
+
+
+def bound(
+  components: tuple[Component, ...], participants: Participants
+) -> tuple[Component, ...]:
+  """Returns the components for the participants after they checked them.
 
   Raises:
-    FedReIDError: if it cannot use the clients or the public images.
+    FedReIDError: if one cannot use the clients or the public images.
   """
-  if component.info.check:
-    component.info.check(participants)
-  bind = component.info.bind
-  return bind(participants) if bind else component
+  for component in components:
+    if component.info.check:
+      component.info.check(participants)
+  return tuple(
+    component.info.bind(participants) if component.info.bind else component
+    for component in components
+  )
 
 
-def _options(config, plan_shape: tuple[int, int]) -> simulation.Options:
+def _options(
+  config, plan_shape: tuple[int, int], num_clients: int
+) -> simulation.Options:
   return simulation.Options(
     seed=config.seed,
     fraction=config.fraction,
@@ -116,6 +135,7 @@ def _options(config, plan_shape: tuple[int, int]) -> simulation.Options:
     budget=int(config.execution.image_budget_mb * 2**20),
     plan_shape=plan_shape,
     data_pass_batch=config.local.data_pass_batch,
+    places=_places(config, num_clients),
   )
 
 
