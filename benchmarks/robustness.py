@@ -13,7 +13,8 @@ those of the same rule without an attack. OUT/robustness.json or
 OUT/compression.json has all numbers.
 
 Attackers are a share of the clients, chosen by their names; the rules get their
-number as `robust.f`. A rule that does not resist so many is 'refused'.
+number as `robust.f`. A rule that does not resist so many is 'refused', and a
+run that cannot recover has 'diverged'.
 """
 
 import json
@@ -110,8 +111,12 @@ def run(config: Any, folder: Path) -> Cell:
   """Trains, resumes or reads a run; returns its mAP and its bytes up."""
   try:
     results = fr.train(config, folder)
-  except errors.FedReIDError as error:
-    return {'refused': str(error)}
+  except errors.DivergedError as error:
+    return {'ended': 'diverged', 'why': str(error)}
+  except errors.ConfigError as error:
+    if error.where != 'robust.f':
+      raise
+    return {'ended': 'refused', 'why': str(error)}
   found = [
     entry['metrics']['mAP']
     for entry in results['summary']
@@ -150,7 +155,7 @@ def robustness(out: Path) -> dict[str, Cell]:
         folder = out / f'{rule}-{attack}-{seed}'
         cell = run(config, folder)
         wanted = attack in ('none', 'backdoor') and 'backdoor' in _ATTACKS.value
-        if wanted and 'refused' not in cell:
+        if wanted and 'ended' not in cell:
           cell |= measure_trigger(config, folder)
         cells[f'{rule} {attack} {seed}'] = cell
         _write(out / 'robustness.json', {'attackers': names, 'cells': cells})
@@ -177,10 +182,10 @@ def _write(path: Path, content: Any) -> None:
 
 
 def _mean(cells: dict[str, Cell], name: str, field: str) -> str:
-  """Returns a field's mean over seeds, 'refused', or '' if there is none."""
+  """Returns a field's mean over seeds, or why there is none."""
   own = [cells[f'{name} {seed}'] for seed in _SEEDS.value]
-  if any('refused' in cell for cell in own):
-    return 'refused'
+  if ended := [cell['ended'] for cell in own if 'ended' in cell]:
+    return ended[0]
   found = [cell[field] for cell in own if field in cell]
   return f'{np.mean(found):.2f}' if found else ''
 
