@@ -37,6 +37,12 @@ def _run(c: Any) -> Iterator[Rule]:
     'set execution.deterministic=False',
   )
   yield (
+    c.cohort == 'fixed' and c.cohort_max > 0,
+    'cohort_max',
+    'a cohort of a fixed size has no largest size',
+    "set cohort to 'poisson'",
+  )
+  yield (
     len({*c.track}) < len(c.track),
     'track',
     'a tracker is listed twice',
@@ -64,6 +70,12 @@ def _data(c: Any) -> Iterator[Rule]:
     'data.task',
     'a folder has no test images of the training classes',
     "set data.source to 'datasets' or 'synthetic'",
+  )
+  yield (
+    bool(c.data.poison) != bool(c.data.poisoned),
+    'data.poisoned',
+    f'{c.data.poison!r} poisons the images of {len(c.data.poisoned)} clients',
+    'set data.poison and the names of the clients, or neither',
   )
   yield (
     classifies and c.data.labels in ('concat', 'max'),

@@ -64,6 +64,26 @@ def sample_cohort(
   return rng.permutation(num_clients)[:num].astype(np.int32)
 
 
+def sample_poisson(
+  seed: int, round_: int, num_clients: int, rate: float, places: int
+) -> np.ndarray:
+  """Returns the clients of a round in sampling order, int32 `[0..places]`.
+
+  Each client is sampled independently; above the number of places a random
+  subset of the sampled clients takes part (truncated Poisson sampling).
+
+  Args:
+    seed: of the run.
+    round_: global round.
+    num_clients: `N`.
+    rate: probability of each client.
+    places: largest number of clients.
+  """
+  rng = prng.host(seed, prng.Stream.COHORT, round_, 1)
+  order = rng.permutation(num_clients).astype(np.int32)
+  return order[rng.random(num_clients) < rate][:places]
+
+
 def num_lanes(placement: Placement, cohort_size: int) -> int:
   """Returns the number of lanes per device that suffices for any cohort."""
   most = np.bincount(placement.device, minlength=placement.num_devices)

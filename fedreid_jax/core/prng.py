@@ -31,6 +31,7 @@ class Stream(enum.IntEnum):
   SERVER = 9
   PASS = 10
   SERVER_INIT = 11
+  POISON = 12
 
 
 def client_uid(name: str) -> int:

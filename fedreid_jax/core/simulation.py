@@ -48,6 +48,9 @@ class Options(NamedTuple):
     plan_shape: `(S, B)` of the longest plan of the run.
     data_pass_batch: images of one step of a pass over all images.
     reduction: how the uploads of a round are reduced.
+    places: largest number of clients in a round, each of which is sampled
+      independently with the probability `fraction`; 0 for cohorts of a fixed
+      size.
   """
 
   seed: int
@@ -58,6 +61,7 @@ class Options(NamedTuple):
   plan_shape: tuple[int, int]
   data_pass_batch: int
   reduction: Choice
+  places: int = 0
 
 
 class Executor:
@@ -98,7 +102,7 @@ class Executor:
       public = np.zeros((0, *image_shape), np.uint8)
     self._public = transfer.put(public, self._whole)
     self._placement = cohort.place(clients, mesh.devices.size)
-    self._cohort_size = len(self._sample_cohort(0))
+    self._cohort_size = options.places or len(self._sample_cohort(0))
     self._lanes = cohort.num_lanes(self._placement, self._cohort_size)
     store = image_store.ImageStore(
       clients, self._placement, self._split, image_shape
@@ -307,6 +311,18 @@ class Executor:
     )
     return {'training': training, 'aggregation': aggregation}
 
+  def senders(
+    self, server: types.ServerState, states: types.ClientState
+  ) -> list[str]:
+    """Returns the components whose clients send messages.
+
+    Args:
+      server: server state.
+      states: client states on the host, `[N, ...]`.
+    """
+    _, uploads, _ = self._first_round(server, states)
+    return [n for n, sent in uploads.messages.items() if jax.tree.leaves(sent)]
+
   def _first_round(
     self, server: types.ServerState, states: types.ClientState
   ) -> tuple[types.ClientTask, types.Upload, jax.stages.Traced]:
@@ -370,6 +386,14 @@ class Executor:
 
   def _sample_cohort(self, round_: int) -> np.ndarray:
     options = self._options
+    if options.places:
+      return cohort.sample_poisson(
+        options.seed,
+        round_,
+        len(self._clients),
+        options.fraction,
+        options.places,
+      )
     return cohort.sample_cohort(
       options.seed, round_, len(self._clients), options.fraction
     )

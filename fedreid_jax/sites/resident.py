@@ -98,7 +98,7 @@ class Resident(simulation.Executor):
     )
     states = jax.tree.map(lambda leaf: np.asarray(leaf)[None], state)
     lanes, tasks = self._tasks(np.zeros(1, int), server.groups, round_)
-    (uploads, rows), sums = self._local(
+    uploads, (rows, sums) = self._local(
       self.put_server(server), states, lanes, tasks, round_, trains
     )
     found = jax.tree.map(_first, transfer.get((uploads, rows, sums)))

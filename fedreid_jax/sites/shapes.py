@@ -95,6 +95,7 @@ def _task(plan: tuple[int, int], pass_batch: int) -> types.ClientTask:
     uid=jax.ShapeDtypeStruct((), np.uint32),
     seed=jax.ShapeDtypeStruct(seed.shape, seed.dtype),
     group=_int(),
+    drawn=_int(),
     num_examples=jax.ShapeDtypeStruct((), np.float32),
     num_identities=_int(),
     num_steps=_int(),

@@ -9,6 +9,7 @@ import jax
 from fedreid_jax import algorithms, errors
 from fedreid_jax.core import (
   compose,
+  guarantee,
   optimizers,
   param_filter,
   placement,
@@ -37,6 +38,7 @@ class Setup(NamedTuple):
     schedule: learning rate of a round.
     evaluate: `({name: variables of a model}, source) -> entries`, see
       `evaluator.make`.
+    guarantee: of differential privacy, or that there is none.
   """
 
   federation: Federation
@@ -45,6 +47,7 @@ class Setup(NamedTuple):
   executor: simulation.Executor
   schedule: Callable[..., types.Array]
   evaluate: Callable[..., list[dict[str, Any]]]
+  guarantee: guarantee.Guarantee
 
 
 Maker = Callable[[Any], Setup]
@@ -76,7 +79,8 @@ def assemble(
   """
   columns = variant.columns or max(c.num_identities for c in federation.clients)
   model = network(config, columns, federation.image_shape)
-  components = load_components(config)
+  participants = engine.participants_of(config, federation)
+  components = engine.bound(load_components(config), participants)
   transforms = augment.make(config.augment, federation.mean, federation.std)
   mesh = placement.make_mesh(_num_devices(config, len(federation.clients)))
   agreement.connect(mesh)
@@ -101,6 +105,7 @@ def assemble(
     evaluator.make(
       config.evaluation, federation.targets, model, transforms, mesh
     ),
+    guarantee.Guarantee(components, participants),
   )
 
 

@@ -74,7 +74,8 @@ def make_executor(
     variant: differences from the simulation of all clients.
   """
   clients, local = federation.clients, config.local
-  participants = _participants(config, federation, components, variant.cohort)
+  participants = participants_of(config, federation, variant.cohort)
+  components = bound(components, participants)
   planner, shape, masked = variant.plan(local, clients, config.seed)
   images = jax.ShapeDtypeStruct(
     (local.batch, *federation.image_shape), jnp.float32
@@ -96,6 +97,9 @@ def make_executor(
     optimizer=optimizer or optimizers.make(config.optim),
   )
   chosen = _reduction(config, variables, components, participants.cohort)
+  if variant.cohort is not None:
+    # Uploads of sites come one after another, and each is checked first.
+    chosen = chosen._replace(streams=False)
   sizes = sorted((c.num_images for c in clients), reverse=True)
   algorithm = compose.compose(
     components,
@@ -111,33 +115,58 @@ def make_executor(
     clients,
     planner,
     federation.image_shape,
-    _options(config, shape, chosen),
+    _options(config, shape, chosen, len(clients)),
     mesh,
     None if federation.public is None else federation.public.images(),
   )
 
 
-def _participants(
-  config,
-  federation: Federation,
-  components: tuple[Component, ...],
-  size: int | None,
+def participants_of(
+  config, federation: Federation, size: int | None = None
 ) -> Participants:
-  """Returns the participants of a run after every component checked them.
+  """Returns the participants of a run.
 
-  Raises:
-    FedReIDError: if a component cannot use the clients or the public images.
+  Args:
+    config: the configuration of the run.
+    federation: images of the clients, and the public images.
+    size: largest number of clients in a round, None for that of `config`.
   """
   clients, public = federation.clients, federation.public
   if size is None:
-    size = cohort.size(len(clients), config.fraction)
-  participants = Participants(
-    clients, 0 if public is None else len(public.identities), size
+    fixed = cohort.size(len(clients), config.fraction)
+    size = _places(config, len(clients)) or fixed
+  return Participants(
+    clients,
+    0 if public is None else len(public.identities),
+    size,
+    config.fraction,
+    config.cohort == 'poisson',
+    config.rounds,
   )
+
+
+def _places(config, num_clients: int) -> int:
+  """Returns the places of a Poisson cohort, 0 for a fixed one."""
+  if config.cohort == 'fixed':
+    return 0
+  return min(config.cohort_max or num_clients, num_clients)
+
+
+def bound(
+  components: tuple[Component, ...], participants: Participants
+) -> tuple[Component, ...]:
+  """Returns the components for the participants after they checked them.
+
+  Raises:
+    FedReIDError: if one cannot use the clients or the public images.
+  """
   for component in components:
     if component.info.check:
       component.info.check(participants)
-  return participants
+  return tuple(
+    component.info.bind(participants) if component.info.bind else component
+    for component in components
+  )
 
 
 def _reduction(
@@ -163,7 +192,10 @@ def _reduction(
 
 
 def _options(
-  config, plan_shape: tuple[int, int], chosen: reduction.Choice
+  config,
+  plan_shape: tuple[int, int],
+  chosen: reduction.Choice,
+  num_clients: int,
 ) -> simulation.Options:
   return simulation.Options(
     seed=config.seed,
@@ -174,6 +206,7 @@ def _options(
     plan_shape=plan_shape,
     data_pass_batch=config.local.data_pass_batch,
     reduction=chosen,
+    places=_places(config, num_clients),
   )
 
 

@@ -52,6 +52,7 @@ def describe(
     record.say(setup.executor.reduction.describe())
   for notice in (*setup.federation.notices, *setup.executor.notices):
     record.say(f'note: {notice}')
+  record.say(f'privacy: {setup.guarantee.statement(config.rounds)}')
   record.table(
     'Clients',
     list(table[0]),
@@ -146,15 +147,23 @@ def clusters(groups: np.ndarray, names: list[str]) -> dict[str, list[str]]:
 
 
 def results(
-  config, progress: Progress, seconds: dict[str, float]
+  config, progress: Progress, seconds: dict[str, float], privacy: str
 ) -> dict[str, Any]:
-  """Returns the content of results.json but for the clusters."""
+  """Returns the content of results.json but for the clusters.
+
+  Args:
+    config: of the run.
+    progress: of the run.
+    seconds: of each phase.
+    privacy: the guarantee of the rounds that are done.
+  """
   busy = max(seconds['train'], 1e-9)
   return {
     'method': '+'.join(config.components),
     'config': config.name,
     'seed': config.seed,
     'rounds': progress.done,
+    'privacy': privacy,
     'seconds': seconds | {'total': sum(seconds.values())},
     'images_per_second': progress.images / busy,
     'communication_bytes': {

@@ -69,6 +69,9 @@ class Run:
     self.server, self.clients = self.setup.executor.init(
       self.setup.variables, self.setup.pretrained
     )
+    if self.setup.guarantee.claimed:
+      senders = self.setup.executor.senders(self.server, self.clients)
+      self.setup.guarantee.check(senders)
     self.names = [c.name for c in self.setup.federation.clients]
     self.progress = progress.Progress()
     self.monitor = monitor.Monitor(
@@ -104,6 +107,9 @@ class Run:
         stopped = self._after_round(caught)
     self.record.results(self._results())
     report.print_summary(config, self.record, self.progress.evaluation)
+    self.record.say(
+      f'privacy: {self.setup.guarantee.statement(self.progress.done)}'
+    )
     return self._results()
 
   def _after_round(self, caught: Callable[[], int]) -> bool:
@@ -272,5 +278,8 @@ class Run:
 
   def _results(self) -> dict[str, Any]:
     return self._clusters() | report.results(
-      self.config, self.progress, self.clock.seconds
+      self.config,
+      self.progress,
+      self.clock.seconds,
+      self.setup.guarantee.statement(self.progress.done),
     )

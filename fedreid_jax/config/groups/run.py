@@ -35,6 +35,16 @@ class Run:
     Range(1e-9, 1),
     'fraction of the clients in a round; their number is rounded up',
   ] = 1.0
+  cohort: Annotated[
+    Literal['fixed', 'poisson'],
+    'sampling of the clients of a round: as many as fraction says, or each '
+    'with the probability fraction',
+  ] = 'fixed'
+  cohort_max: Annotated[
+    int,
+    Range(0),
+    'poisson: largest number of clients in a round, 0 for all clients',
+  ] = 0
   batch_stats_rule: Annotated[
     BatchStatsRule, 'aggregation of running statistics'
   ] = 'average'
