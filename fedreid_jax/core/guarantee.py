@@ -18,6 +18,7 @@ from fedreid_jax.core import accounting
 from fedreid_jax.core.accounting import Mechanism
 from fedreid_jax.core.component import Component, Participants
 
+SMALLEST = 0.1  # noise of one step below which there is no guarantee
 NO_EFFECT = ('byzantine',)  # attackers do not weaken that of honest clients
 
 
@@ -92,7 +93,7 @@ class Guarantee:
     if rounds == 0:
       return 0.0
     mechanisms = self._claim.mechanisms(rounds)
-    if any(one.noise == 0 for one in mechanisms):
+    if any(_is_negligible(one) for one in mechanisms):
       return math.inf
     return accounting.epsilon(mechanisms, self._claim.delta)
 
@@ -109,6 +110,15 @@ class Guarantee:
     if found > accounting.WEAK:
       text += f'; {accounting.TOO_WEAK}'
     return text
+
+
+def _is_negligible(mechanism: Mechanism) -> bool:
+  """Returns whether epsilon is far above any protection.
+
+  Its distribution of losses would not fit into memory.
+  """
+  repeated = mechanism.steps if mechanism.rate == 1 else 1
+  return mechanism.noise < SMALLEST * math.sqrt(repeated)
 
 
 def _check_order(owner: Component, components: Sequence[Component]) -> None:

@@ -51,8 +51,11 @@ def test_without_a_claim_there_is_none():
   found.check(['anything'])
 
 
-def test_without_noise_there_is_none():
-  assert of(owner(noise=0.0)).statement(3) == 'no differential privacy'
+@pytest.mark.parametrize('noise', [0.0, 0.001])
+@pytest.mark.parametrize('rate', [0.2, 1.0])
+def test_without_noise_worth_the_name_there_is_none(noise, rate):
+  found = of(owner(noise, rate))
+  assert found.statement(3) == 'no differential privacy'
 
 
 def test_a_claim_is_of_the_rounds_that_are_done():
