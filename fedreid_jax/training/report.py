@@ -9,7 +9,7 @@ import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.config import saved_config
-from fedreid_jax.core import types
+from fedreid_jax.core import component_reports, types
 from fedreid_jax.data import validation
 from fedreid_jax.training import build, recorder, run_files, summary
 from fedreid_jax.training.progress import Progress
@@ -46,7 +46,9 @@ def describe(
       described,
       recorder.environment() | {'data_digest': digest, 'clients': table},
     )
-  for notice in (*setup.federation.notices, *setup.executor.notices):
+  components = setup.executor.algorithm.components
+  own = component_reports.notices(components)
+  for notice in (*setup.federation.notices, *own):
     record.say(f'note: {notice}')
   record.table(
     'Clients',

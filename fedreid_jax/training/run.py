@@ -1,14 +1,15 @@
 """Runs the rounds of a run: trains, evaluates, records, saves and resumes."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from fedreid_jax.config import saved_config
-from fedreid_jax.core import types
+from fedreid_jax.core import client_store, component_reports, types
+from fedreid_jax.core.component import Component
 from fedreid_jax.data.synthetic import versions
 from fedreid_jax.evaluation import evaluator
 from fedreid_jax.training import (
@@ -16,6 +17,8 @@ from fedreid_jax.training import (
   build,
   callbacks,
   checkpoint,
+  client_files,
+  client_rows,
   clock,
   hooks,
   lock,
@@ -45,8 +48,9 @@ class Run:
     clock: measures the seconds of setup, training and evaluation.
     setup: images, network, components and executor of the rounds.
     server: state of the server.
-    clients: states of all clients.
+    clients: states of the clients.
     names: names of the clients in canonical order.
+    files: files of the states of the clients, None if these are in memory.
     progress: completed rounds and the results so far.
     monitor: warns of divergence and ends a run that diverged.
     fresh: whether the run starts at round 0, without a checkpoint.
@@ -69,6 +73,7 @@ class Run:
       self.setup.variables, self.setup.pretrained
     )
     self.names = [c.name for c in self.setup.federation.clients]
+    self.files = self._client_files()
     self.progress = progress.Progress()
     self.monitor = monitor.Monitor(
       config, record, self.setup.federation.clients, self.progress
@@ -82,9 +87,10 @@ class Run:
     self.clock.lap('setup')
     if self.fresh:
       if config.start_from:
-        self.server, self.clients = warm_start.states(
+        self.server = warm_start.states(
           self.setup,
           self.server,
+          self.clients,
           config.start_from,
           config.data,
           self.record.say,
@@ -153,11 +159,17 @@ class Run:
       )
     )
     if step is None:
+      if self.files:
+        client_rows.begin(self.files, None, self.saved.segments())
       return
     self.fresh = False
-    server, self.clients, host = self.saved.restore(
-      step, self.server, self.clients
+    server, found, host = self.saved.restore(
+      step, self.server, self.clients.like()
     )
+    if self.files:
+      index = found if isinstance(found, client_files.Index) else None
+      client_rows.begin(self.files, index, self.saved.segments())
+    client_rows.restore(self.clients, found, self.saved.workdir, self.names)
     self.server = self.setup.executor.put_server(server)
     self.progress.load(step, host)
     self.clock.seconds = host['seconds']
@@ -174,8 +186,31 @@ class Run:
     } | self.progress.to_host(self.clock.seconds)
     self._check_lock()
     done = self.progress.done
-    path = self.saved.save(done, self.server, self.clients, host, score)
+    if self.files is None:
+      states = self.clients.stacked()
+      path = self.saved.save(done, self.server, states, host, score)
+    else:
+      self.files.sync()
+      client_rows.publish(self.files)
+      path = self.saved.save(done, self.server, self.files, host, score)
+      agreement.largest(0)  # the first process has deleted older steps
+      self.files.sweep(self.saved.segments())
     self.hooks.checkpoint(callbacks.Checkpoint(done, path, score))
+
+  def _client_files(self) -> client_files.ClientFiles | None:
+    """Moves the states of the clients into files, if they are large."""
+    if not client_rows.on_disk(self.config.execution.store, self.clients):
+      return None
+    all_bytes = len(self.clients) * self.clients.row_bytes
+    self.record.say(
+      f'states of clients are in files: {len(self.clients)} clients of '
+      f'{self.clients.row_bytes:,} bytes, {all_bytes / 1e9:.3g} GB if all train'
+    )
+    return client_rows.attach(self.clients, self.saved.workdir, self.names)
+
+  @property
+  def _components(self) -> Sequence[Component]:
+    return self.setup.executor.algorithm.components
 
   def _check_lock(self) -> None:
     if self.held:
@@ -201,7 +236,9 @@ class Run:
       )
     )
     self.monitor.check_weights(log['fell_back'])
-    self.monitor.warn_once(executor.warnings(log['metrics']))
+    self.monitor.warn_once(
+      component_reports.warnings(self._components, log['metrics'])
+    )
     self.monitor.check_updates(values['excluded'])
     self.monitor.check_loss(log, self._results)
 
@@ -251,18 +288,20 @@ class Run:
 
   def _models(self) -> dict[str, types.Flat]:
     """Returns the server's models and the clients' models to evaluate."""
+    if self.files:
+      client_rows.publish(self.files)
     models = named_models.of(
       self.server.shared,
-      self.clients.personal,
+      client_store.Personal(self.clients),
       np.asarray(self.server.groups),
       self.names,
     )
-    own = self.setup.executor.models_to_evaluate(self.clients)
+    own = component_reports.models_to_evaluate(self._components, self.clients)
     return models | {f'client:{self.names[k]}': x for k, x in own.items()}
 
   def _clusters(self) -> dict[str, Any]:
     """Returns the clients of each server model, empty without clustering."""
-    if not self.setup.executor.clustered:
+    if not self.setup.executor.algorithm.clustered:
       return {}
     return {
       'clusters': report.clusters(np.asarray(self.server.groups), self.names)

@@ -10,23 +10,33 @@ from fedreid_jax.core import param_filter, types
 from fedreid_jax.core.types import ClientState, ServerState, Tree
 
 
+def names(tree: Tree) -> list[str]:
+  """Returns the paths of the leaves of a tree, joined by dots."""
+  leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+  return [
+    jax.tree_util.keystr(path, simple=True, separator='.').replace('/', '.')
+    for path, _ in leaves
+  ]
+
+
 def named(tree: Tree) -> dict[str, np.ndarray]:
   """Returns the leaves of a tree by their paths, joined by dots."""
-  leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-  return {
-    jax.tree_util.keystr(path, simple=True, separator='.').replace('/', '.'): (
-      np.asarray(leaf)
-    )
-    for path, leaf in leaves
-  }
+  leaves = map(np.asarray, jax.tree.leaves(tree))
+  return dict(zip(names(tree), leaves, strict=True))
 
 
-def items(server: ServerState, clients: ClientState) -> dict[str, Tree]:
-  """Returns the items of a checkpoint, but for the JSON part."""
+def items(server: ServerState, clients: Tree) -> dict[str, Tree]:
+  """Returns the items of a checkpoint, but for the JSON part.
+
+  Args:
+    server: state of the server.
+    clients: states of all clients, `[N, ...]`, or an index of their files.
+  """
+  kind = 'clients' if isinstance(clients, ClientState) else 'rows'
   return {
     'model': param_filter.unflatten(jax.device_get(server.shared)),
     'server': named({'groups': server.groups, 'states': server.states}),
-    'clients': named(clients),
+    kind: named(clients),
   }
 
 

@@ -132,6 +132,12 @@ class Execution:
   devices: Annotated[
     int, Range(0), 'number of devices; 0 means at most one per client'
   ] = 0
+  store: Annotated[
+    Literal['auto', 'memory', 'disk'],
+    Reporting(),
+    'states of the clients between rounds: auto keeps them in memory for at '
+    'most 1,024 clients and 2 GiB, otherwise in files of the work directory',
+  ] = 'auto'
   image_budget_mb: Annotated[
     float, Range(0), 'limit of images on a device in MB; 0 means no limit'
   ] = 0.0
