@@ -17,8 +17,7 @@ from fedreid_jax.training import (
   build,
   callbacks,
   checkpoint,
-  client_files,
-  client_rows,
+  client_states,
   clock,
   hooks,
   lock,
@@ -48,9 +47,9 @@ class Run:
     clock: measures the seconds of setup, training and evaluation.
     setup: images, network, components and executor of the rounds.
     server: state of the server.
-    clients: states of the clients.
+    store: states of the clients.
+    clients: saves and restores these states.
     names: names of the clients in canonical order.
-    files: files of the states of the clients, None if these are in memory.
     progress: completed rounds and the results so far.
     monitor: warns of divergence and ends a run that diverged.
     fresh: whether the run starts at round 0, without a checkpoint.
@@ -69,11 +68,15 @@ class Run:
     self.clock = clock.Clock()
     record.phase(f'reading the images: data.source={config.data.source}')
     self.setup = build.build(config)
-    self.server, self.clients = self.setup.executor.init(
+    self.server, self.store = self.setup.executor.init(
       self.setup.variables, self.setup.pretrained
     )
     self.names = [c.name for c in self.setup.federation.clients]
-    self.files = self._client_files()
+    self.clients = client_states.ClientStates(
+      self.store, saved, self.names, config.execution.store
+    )
+    if self.clients.notice:
+      record.say(self.clients.notice)
     self.progress = progress.Progress()
     self.monitor = monitor.Monitor(
       config, record, self.setup.federation.clients, self.progress
@@ -90,13 +93,13 @@ class Run:
         self.server = warm_start.states(
           self.setup,
           self.server,
-          self.clients,
+          self.store,
           config.start_from,
           config.data,
           self.record.say,
         )
       self.record.phase('compiling and evaluating the model before training')
-      self.server, log = self.setup.executor.prepare(self.server, self.clients)
+      self.server, log = self.setup.executor.prepare(self.server, self.store)
       self.progress.count(log)
       self.clock.lap('train')
       self._save(self._evaluate())
@@ -158,18 +161,10 @@ class Run:
         resumed=step is not None,
       )
     )
+    server, host = self.clients.restore(step, self.server)
     if step is None:
-      if self.files:
-        client_rows.begin(self.files, None, self.saved.segments())
       return
     self.fresh = False
-    server, found, host = self.saved.restore(
-      step, self.server, self.clients.like()
-    )
-    if self.files:
-      index = found if isinstance(found, client_files.Index) else None
-      client_rows.begin(self.files, index, self.saved.segments())
-    client_rows.restore(self.clients, found, self.saved.workdir, self.names)
     self.server = self.setup.executor.put_server(server)
     self.progress.load(step, host)
     self.clock.seconds = host['seconds']
@@ -186,27 +181,8 @@ class Run:
     } | self.progress.to_host(self.clock.seconds)
     self._check_lock()
     done = self.progress.done
-    if self.files is None:
-      states = self.clients.stacked()
-      path = self.saved.save(done, self.server, states, host, score)
-    else:
-      self.files.sync()
-      client_rows.publish(self.files)
-      path = self.saved.save(done, self.server, self.files, host, score)
-      agreement.largest(0)  # the first process has deleted older steps
-      self.files.sweep(self.saved.segments())
+    path = self.clients.save(done, self.server, host, score)
     self.hooks.checkpoint(callbacks.Checkpoint(done, path, score))
-
-  def _client_files(self) -> client_files.ClientFiles | None:
-    """Moves the states of the clients into files, if they are large."""
-    if not client_rows.on_disk(self.config.execution.store, self.clients):
-      return None
-    all_bytes = len(self.clients) * self.clients.row_bytes
-    self.record.say(
-      f'states of clients are in files: {len(self.clients)} clients of '
-      f'{self.clients.row_bytes:,} bytes, {all_bytes / 1e9:.3g} GB if all train'
-    )
-    return client_rows.attach(self.clients, self.saved.workdir, self.names)
 
   @property
   def _components(self) -> Sequence[Component]:
@@ -219,7 +195,7 @@ class Run:
   def _round(self) -> None:
     state, executor = self.progress, self.setup.executor
     lr = float(self.setup.schedule(state.done))
-    self.server, log = executor.round(self.server, self.clients, state.done)
+    self.server, log = executor.round(self.server, self.store, state.done)
     jax.block_until_ready(self.server)
     seconds = self.clock.lap('train')
     self._check_lock()
@@ -288,15 +264,14 @@ class Run:
 
   def _models(self) -> dict[str, types.Flat]:
     """Returns the server's models and the clients' models to evaluate."""
-    if self.files:
-      client_rows.publish(self.files)
+    self.clients.publish()
     models = named_models.of(
       self.server.shared,
-      client_store.Personal(self.clients),
+      client_store.Personal(self.store),
       np.asarray(self.server.groups),
       self.names,
     )
-    own = component_reports.models_to_evaluate(self._components, self.clients)
+    own = component_reports.models_to_evaluate(self._components, self.store)
     return models | {f'client:{self.names[k]}': x for k, x in own.items()}
 
   def _clusters(self) -> dict[str, Any]:
