@@ -32,7 +32,7 @@ from fedreid_jax.training import (
   summary,
   warm_start,
 )
-from fedreid_jax.training.tracking import picture
+from fedreid_jax.training.tracking import client_metrics, picture
 
 
 class Run:
@@ -209,6 +209,9 @@ class Run:
         self.config.rounds,
         values | self._clusters(),
         report.client_values(log, self.names),
+        client_metrics.in_files(
+          self.config.client_metrics, len(log['clients'])
+        ),
       )
     )
     self.monitor.check_weights(log['fell_back'])

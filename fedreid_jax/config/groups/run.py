@@ -57,6 +57,13 @@ class Run:
     'number of queries of each target whose ranked lists the trackers receive '
     'as images',
   ] = 4
+  client_metrics: Annotated[
+    Literal['auto', 'lines', 'files'],
+    Reporting(),
+    'metrics of each client: in metrics.jsonl and in trackers (lines) or in '
+    'client-metrics/ROUND.npz (files); auto writes lines for at most 64 '
+    'clients in a round',
+  ] = 'auto'
 
 
 @dataclasses.dataclass(frozen=True)
