@@ -11,7 +11,7 @@ host in a round grows with the number of clients.
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -34,29 +34,8 @@ from fedreid_jax.core import (
 from fedreid_jax.core.batch_stats import Layers
 from fedreid_jax.core.client_store import ClientStore
 from fedreid_jax.core.compose import Algorithm
+from fedreid_jax.core.settings import SimulationOptions
 from fedreid_jax.core.types import ClientData, Flat
-
-
-class Options(NamedTuple):
-  """Options of the simulation of clients.
-
-  Attributes:
-    seed: seed of the run.
-    fraction: fraction of the clients that take part in a round.
-    width: number of clients vmapped at a time on a device, 0 for all.
-    ordered: whether uploads are reduced in canonical client order.
-    budget: limit of the bytes of images on a device, 0 for no limit.
-    plan_shape: `(S, B)` of the longest plan of the run.
-    data_pass_batch: images of one step of a pass over all images.
-  """
-
-  seed: int
-  fraction: float
-  width: int
-  ordered: bool
-  budget: int
-  plan_shape: tuple[int, int]
-  data_pass_batch: int
 
 
 class Executor:
@@ -76,7 +55,7 @@ class Executor:
     clients: Sequence[ClientData],
     planner: cohort.Planner,
     image_shape: tuple[int, int, int],
-    options: Options,
+    options: SimulationOptions,
     mesh: Mesh,
     public: np.ndarray | None = None,
   ):
@@ -314,11 +293,12 @@ class Executor:
       on the host.
     """
     models = transfer.put(models, self._whole)
-    read = own or _no_variables
-    nothing = jax.device_get(self._run.no_moments(models, read(np.arange(1))))
+    first = own(np.arange(1)) if own else {}
+    nothing = jax.device_get(self._run.no_moments(models, first))
     for members in self._all_clients():
       lanes, tasks = self._tasks(members, groups, 0, modality)
-      mine = trees.rows(read(members), np.searchsorted(members, lanes))
+      mine = own(members) if own else {}
+      mine = trees.rows(mine, np.searchsorted(members, lanes))
       mine = transfer.put(mine, self._split)
       found = transfer.put(transfer.copies(nothing, len(lanes)), self._split)
       for table, part in self._segments.passing(lanes, tasks):
@@ -422,8 +402,3 @@ class Executor:
     return round_log.wire(
       self.algorithm, server, uploads, members, len(self._clients), trains
     )
-
-
-def _no_variables(members: np.ndarray) -> Flat:
-  del members
-  return {}

@@ -14,7 +14,7 @@ from fedreid_jax.core import (
   types,
 )
 from fedreid_jax.core.component import Component, Participants
-from fedreid_jax.core.settings import Settings
+from fedreid_jax.core.settings import Settings, SimulationOptions
 from fedreid_jax.data import sampling
 from fedreid_jax.data.augment import Transforms
 from fedreid_jax.data.federation import Federation
@@ -105,8 +105,8 @@ def _participants(
   return participants
 
 
-def _options(config, plan_shape: tuple[int, int]) -> simulation.Options:
-  return simulation.Options(
+def _options(config, plan_shape: tuple[int, int]) -> SimulationOptions:
+  return SimulationOptions(
     seed=config.seed,
     fraction=config.fraction,
     width=config.execution.width,
