@@ -8,6 +8,7 @@ The program measures a round of the engine, including averaging, with eight
 clients of equal size and random images. On a CPU the devices are simulated and
 use the same cores. Every cell has its own process. Its peak memory is that of
 the device if the device reports it, and otherwise that of the process.
+`benchmarks.torch_gpu` runs the cells of a GPU beside PyTorch.
 """
 
 import json
@@ -16,6 +17,9 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
 
 import numpy as np
 from absl import app, flags
@@ -34,13 +38,47 @@ _DEVICES = flags.DEFINE_list(
 )
 _DTYPES = flags.DEFINE_list('dtypes', ['float32'], 'Types of computation.')
 _ROUNDS = flags.DEFINE_integer('rounds', 5, 'Measured rounds of a cell.')
+_CLIENTS = flags.DEFINE_integer('clients', 8, 'Number of clients.')
+_TRACE = flags.DEFINE_string('trace', '', 'Folder for a profile of a round.')
 _CELL = flags.DEFINE_string('cell', '', 'Internal: the cell to measure.')
 
-NUM_CLIENTS, NUM_IDENTITIES = 8, 16
+NUM_IDENTITIES = 16
 
 
-def measure(width: int, devices: int, dtype: str) -> dict[str, float]:
-  """Returns images per second and peak memory of one cell."""
+def measure(width: int, devices: int, dtype: str) -> dict[str, Any]:
+  """Returns the figures of one cell.
+
+  They are `speed` in images per second, `memory` in MiB at its peak, `compile`
+  in seconds (of the first round, without a later round's), `tera` in FLOP per
+  second divided by 1e12, the `device` and the version of `jax`.
+  """
+  import jax
+
+  executor, server, states, cost = _engine(width, devices, dtype)
+  seconds, images = [], 0
+  for number in range(1 + _ROUNDS.value):
+    last = number == _ROUNDS.value and _TRACE.value
+    start = time.perf_counter()
+    with jax.profiler.trace(_TRACE.value) if last else nullcontext():
+      server, log = executor.round(server, states, number)
+      jax.block_until_ready(server)
+    seconds.append(time.perf_counter() - start)
+    images = log['images']
+  stats = jax.devices()[0].memory_stats() or {}
+  own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+  took = float(np.median(seconds[1:]))
+  return {
+    'speed': images / took,
+    'memory': stats.get('peak_bytes_in_use', own) / 2**20,
+    'compile': seconds[0] - took,
+    'tera': 6e-12 * cost * images / took,
+    'device': jax.devices()[0].device_kind,
+    'jax': jax.__version__,
+  }
+
+
+def _engine(width: int, devices: int, dtype: str):
+  """Returns (executor, server, states, multiply-adds of an image)."""
   import jax
 
   from fedreid_jax import algorithms
@@ -49,7 +87,7 @@ def measure(width: int, devices: int, dtype: str) -> dict[str, float]:
   from fedreid_jax.core.types import ClientData
   from fedreid_jax.data import augment
   from fedreid_jax.data.federation import Federation
-  from fedreid_jax.models import functional, networks
+  from fedreid_jax.models import flops, functional, networks
   from fedreid_jax.training import engine
 
   config = schema.default()
@@ -64,7 +102,7 @@ def measure(width: int, devices: int, dtype: str) -> dict[str, float]:
   zeros = np.zeros_like(labels)
   clients = tuple(
     ClientData(f'c{k}', lambda: pixels, labels, zeros, zeros, NUM_IDENTITIES)
-    for k in range(NUM_CLIENTS)
+    for k in range(_CLIENTS.value)
   )
   mean, std = config.data.mean, config.data.std
   model = functional.wrap(networks.build(config.model, NUM_IDENTITIES), shape)
@@ -77,18 +115,34 @@ def measure(width: int, devices: int, dtype: str) -> dict[str, float]:
     placement.make_mesh(devices),
   )
   server, states = executor.init(jax.jit(model.init)(jax.random.key(0)))
-  speeds = []
-  for number in range(1 + _ROUNDS.value):
-    start = time.perf_counter()
-    server, log = executor.round(server, states, number)
-    jax.block_until_ready(server)
-    speeds.append(log['images'] / (time.perf_counter() - start))
-  stats = jax.devices()[0].memory_stats() or {}
-  own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-  return {
-    'speed': float(np.median(speeds[1:])),
-    'memory': stats.get('peak_bytes_in_use', own) / 2**20,
-  }
+  cost = flops.count(model, shape, classifier=True).multiply_adds
+  return executor, server, states, cost
+
+
+def run_cell(
+  cell: str, arguments: Sequence[str], devices: str
+) -> dict[str, Any]:
+  """Measures a cell in its own process.
+
+  Args:
+    cell: `WIDTH,DEVICES,DTYPE`.
+    arguments: flags of this program.
+    devices: number of devices to simulate on a CPU.
+
+  Returns:
+    The figures of `measure`, or the last line of an `error`.
+  """
+  found = subprocess.run(
+    [sys.executable, '-m', 'benchmarks.placement', *arguments]
+    + [f'--cell={cell}'],
+    env=os.environ | {'JAX_NUM_CPU_DEVICES': devices},
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  if found.returncode:
+    return {'error': found.stderr.strip().splitlines()[-1]}
+  return json.loads(found.stdout.splitlines()[-1])
 
 
 def main(argv: list[str]) -> None:
@@ -99,28 +153,20 @@ def main(argv: list[str]) -> None:
     return
   out = table.Table(
     title=f'{_MODEL.value}, {_HEIGHT.value}x{_WIDTH.value}, batch '
-    f'{_BATCH.value}, {NUM_CLIENTS} clients: images/s (peak MiB)'
+    f'{_BATCH.value}, {_CLIENTS.value} clients: images/s (peak MiB)'
   )
   for column in ('dtype', 'devices', *(f'width {w}' for w in _WIDTHS.value)):
     out.add_column(column.replace('width 0', 'all at once'), justify='right')
+  given = argv[1:] + [f for f in sys.argv[1:] if f.startswith('--')]
   for dtype in _DTYPES.value:
     for devices in _DEVICES.value:
       row = [dtype, devices]
       for width in _WIDTHS.value:
-        cell = subprocess.run(
-          [sys.executable, '-m', 'benchmarks.placement', *argv[1:]]
-          + [f for f in sys.argv[1:] if f.startswith('--')]
-          + [f'--cell={width},{devices},{dtype}'],
-          env=os.environ | {'JAX_NUM_CPU_DEVICES': devices},
-          capture_output=True,
-          text=True,
-          check=False,
-        )
-        if cell.returncode:
-          row.append(cell.stderr.strip().splitlines()[-1][:40])
-          continue
-        found = json.loads(cell.stdout.splitlines()[-1])
-        row.append(f'{found["speed"]:.0f} ({found["memory"]:.0f})')
+        found = run_cell(f'{width},{devices},{dtype}', given, devices)
+        if 'error' in found:
+          row.append(found['error'][:40])
+        else:
+          row.append(f'{found["speed"]:.0f} ({found["memory"]:.0f})')
       out.add_row(*row)
   console.Console(width=110).print(out)
 

@@ -17,6 +17,9 @@ class Costs(NamedTuple):
     arguments: bytes on a device of images, states and tasks of the round.
     temporary: bytes on a device while the program runs, beside its arguments
       and results; None if the compiler does not say.
+    flops: floating-point operations of the program by XLA's count, which counts
+      the body of every loop once: one step of one client and one batch of each
+      pass over its images; None if XLA does not say.
   """
 
   steps: int
@@ -24,6 +27,7 @@ class Costs(NamedTuple):
   sent: round_log.Bytes
   arguments: int | None
   temporary: int | None
+  flops: float | None
 
 
 def of_program(
@@ -37,10 +41,12 @@ def of_program(
     sent: bytes by direction and content.
   """
   memory: Any = program.compile().memory_analysis()
+  counted: Any = program.cost_analysis() or {}
   return Costs(
     steps=int(tasks.num_steps.sum()),
     images=int(tasks.valid.sum()),
     sent=sent,
     arguments=getattr(memory, 'argument_size_in_bytes', None),
     temporary=getattr(memory, 'temp_size_in_bytes', None),
+    flops=counted.get('flops'),
   )

@@ -76,6 +76,11 @@ def _program(config, setup: build.Setup, server, store) -> Iterator[str]:
     f'a round trains {found.steps} steps of {found.images} images, about '
     f'{work / 1e9:.3g} billion floating-point operations'
   )
+  if found.flops is not None:
+    yield (
+      f'XLA counts {found.flops / 1e9:.3g} billion in one step of a client, '
+      'with one batch of each pass over its images'
+    )
   if found.arguments is not None and found.temporary is not None:
     yield (
       f'a device needs {_size(found.arguments + found.temporary)} of '

@@ -183,7 +183,8 @@ def test_import_weights_end_to_end(tmp_path):
   source, out = tmp_path / 'w.pth', tmp_path / 'w.safetensors'
   if has('torch'):
     import torch
-    import torch_resnet
+
+    from benchmarks import torch_resnet
 
     model = {
       'name': 'resnet18',

@@ -116,7 +116,8 @@ def test_a_linear_neck_is_transposed():
 )
 def test_pytorch_computes_the_same_embedding(name, last_stride):
   torch = pytest.importorskip('torch')
-  torch_resnet = pytest.importorskip('torch_resnet')
+  from benchmarks import torch_resnet
+
   found = toy_embedding.make(
     name=name, width=1 / 16, last_stride=last_stride, neck='bnneck'
   )

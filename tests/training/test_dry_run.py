@@ -27,6 +27,7 @@ def test_what_a_run_does_and_needs(lines, clients):
     r'network: \d[\d,]* parameters, \d+\.\d million multiply-adds',
     r'a round sends \d[\d.]* k?B up \(\d[\d.]* k?B model\)',
     r'a round trains \d+ steps of \d+ images',
+    r'XLA counts \d[\d.]* billion in one step of a client',
     r'a device needs \d[\d.]* [kM]B of \d',
     r'a run would write \S+run: config.json, .*results.json, metrics.csv, '
     r'and checkpoints of \d[\d.]* k?B',

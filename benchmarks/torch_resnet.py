@@ -1,14 +1,19 @@
-"""A ResNet in PyTorch with torchvision's names, of any width, as an oracle."""
+"""A ResNet in PyTorch with torchvision's names, of any width.
+
+It is the oracle of tests and the reference of `benchmarks.torch_gpu`.
+"""
 
 from collections import OrderedDict
 
-import torch
-from torch import nn
+import torch  # pyright: ignore[reportMissingImports]
+from torch import nn  # pyright: ignore[reportMissingImports]
 
 from fedreid_jax.models import resnet
 
 
-class Block(nn.Module):
+class Block(nn.Module):  # pyright: ignore
+  """A residual block of two or three convolutions."""
+
   def __init__(self, inputs, features, stride, bottleneck):
     super().__init__()
     if bottleneck:
@@ -29,6 +34,7 @@ class Block(nn.Module):
       )
 
   def forward(self, x):
+    """Returns the output of the block."""
     y = x
     for i in range(1, self.depth + 1):
       y = getattr(self, f'bn{i}')(getattr(self, f'conv{i}')(y))
@@ -36,7 +42,7 @@ class Block(nn.Module):
     return torch.relu(y + (self.downsample(x) if self.downsample else x))
 
 
-class ResNet(nn.Module):
+class ResNet(nn.Module):  # pyright: ignore
   """With a neck of one batch normalisation, and the pixels of `about`."""
 
   def __init__(self, model, mean, std):
@@ -59,6 +65,7 @@ class ResNet(nn.Module):
     self.neck = nn.Sequential(OrderedDict(bn=bn))
 
   def forward(self, images):
+    """Returns the embeddings of uint8 images `[B, H, W, 3]`."""
     x = images.permute(0, 3, 1, 2).float() / 255
     mean, std = (torch.tensor(v)[:, None, None] for v in (self.mean, self.std))
     x = torch.relu(self.bn1(self.conv1((x - mean) / std)))
