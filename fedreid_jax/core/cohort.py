@@ -174,7 +174,6 @@ def make_tasks(
   pass_rows = np.zeros((size, *pass_shape), np.int32)
   pass_valid = np.zeros((size, *pass_shape), bool)
   num_steps = np.zeros(size, np.int32)
-  occupied = lanes >= 0
   for lane, k in enumerate(lanes):
     if k < 0:
       continue
@@ -187,20 +186,18 @@ def make_tasks(
     pass_rows[lane, : len(plan.rows)] = plan.rows + placement.first_row[k]
     pass_valid[lane, : len(plan.rows)] = plan.valid
 
-  def column(values: Any, dtype: Any) -> np.ndarray:
-    return np.where(occupied, np.asarray(values)[lanes], 0).astype(dtype)
+  def column(value: Callable[[int], Any], dtype: Any) -> np.ndarray:
+    return np.array([value(k) if k >= 0 else 0 for k in lanes.tolist()], dtype)
 
-  images = [c.num_images for c in clients]
-  drawn = np.zeros(len(clients), np.int32)
-  drawn[members] = np.arange(len(members))
+  order = {int(k): i for i, k in enumerate(members)}
   return types.ClientTask(
     index=lanes.astype(np.int32),
-    uid=column([prng.client_uid(c.name) for c in clients], np.uint32),
+    uid=column(lambda k: prng.client_uid(clients[k].name), np.uint32),
     seed=np.tile(prng.data(seed), (size, 1)),
-    group=column(groups, np.int32),
-    drawn=column(drawn, np.int32),
-    num_examples=column(images, np.float32),
-    num_identities=column([c.num_identities for c in clients], np.int32),
+    group=column(groups.__getitem__, np.int32),
+    drawn=column(order.__getitem__, np.int32),
+    num_examples=column(lambda k: clients[k].num_images, np.float32),
+    num_identities=column(lambda k: clients[k].num_identities, np.int32),
     num_steps=num_steps,
     first_step=np.zeros(size, np.int32),
     rows=rows,

@@ -124,7 +124,8 @@ class ClientHooks(NamedTuple):
       `ctx.data_pass` in `round_end`.
     round_end: `(RoundState, RoundEndCtx) -> (State, Message)`.
     models_to_evaluate: `(State) -> (variables, whether there are any)`, a model
-      of the client that is evaluated in addition to the server's model.
+      of the client that is evaluated in addition to the server's model. It is
+      called for clients whose state was written.
   """
 
   init: InitClient = _no_state

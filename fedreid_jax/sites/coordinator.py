@@ -6,6 +6,7 @@ does not answer in time, or whose reply does not have the expected arrays, has
 not arrived, and the round goes on without it.
 """
 
+import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +22,9 @@ from fedreid_jax.core import (
   transfer,
   types,
 )
+from fedreid_jax.core.client_store import ClientStore
 from fedreid_jax.core.compose import Algorithm
+from fedreid_jax.core.settings import SimulationOptions
 from fedreid_jax.sites import codec, exchange, private, replies
 from fedreid_jax.training import build
 
@@ -44,7 +47,7 @@ class Coordinator(simulation.Executor):
     clients: Sequence[types.ClientData],
     planner: Any,
     image_shape: tuple[int, int, int],
-    options: simulation.Options,
+    options: SimulationOptions,
     *rest: Any,
     setting: exchange.Setting,
   ):
@@ -71,20 +74,18 @@ class Coordinator(simulation.Executor):
     self,
     variables: types.Flat,
     pretrained: Sequence[str] = (),
-    own: Sequence[types.Flat] | None = None,
-  ) -> tuple[types.ServerState, types.ClientState]:
-    """Returns (server state on the device, client states on the host `[N]`).
+  ) -> tuple[types.ServerState, ClientStore]:
+    """Returns (server state on the device, what is known of the sites).
 
     Args:
       variables: of the model before round 0.
       pretrained: not used; sites read the same file.
-      own: not used.
 
     Raises:
       ConfigError: if the server's model cannot be tested or nothing is shared.
     """
-    del pretrained, own
-    shared, personal = param_filter.split(variables, self._algorithm.shared)
+    del pretrained
+    shared, personal = param_filter.split(variables, self.algorithm.shared)
     _, lacking = param_filter.split(personal, build.CLASSIFIER)
     if lacking or not shared:
       raise errors.ConfigError(
@@ -94,46 +95,40 @@ class Coordinator(simulation.Executor):
         'share all parameters but the classifier',
       )
     sizes = np.asarray([c.num_images for c in self._clients], np.float32)
-    init = jax.jit(self._algorithm.init_server, out_shardings=self._whole)
+    init = jax.jit(self.algorithm.init_server, out_shardings=self._whole)
     server = init(variables, sizes, self._public, self._seed)
     self._replies = replies.Replies(
-      self._algorithm,
+      self.algorithm,
       variables,
       len(sizes),
       self._image_shape,
       self._options.plan_shape,
       self._options.data_pass_batch,
     )
-    rows = transfer.copies(jax.device_get(personal), len(sizes))
-    kept = np.full(len(sizes), private.INITIAL, np.int32)
-    return server, types.ClientState(rows, {KEPT: kept}, ())
-
-  def models_to_evaluate(
-    self, states: types.ClientState
-  ) -> dict[int, types.Flat]:
-    """Returns nothing: the clients' own models stay at the sites."""
-    del states
-    return {}
+    # Private states stay at the sites; a classifier is here for its shape.
+    kept = {KEPT: np.asarray(private.INITIAL, np.int32)}
+    one = types.ClientState(jax.device_get(personal), kept, ())
+    shapes = jax.eval_shape(lambda: one)
+    return server, ClientStore(lambda _: one, shapes, len(sizes))
 
   def prepare(
-    self, server: types.ServerState, states: types.ClientState
+    self, server: types.ServerState, store: ClientStore
   ) -> tuple[types.ServerState, dict[str, Counter[str]]]:
     """Runs the data passes of all sites before round 0, if there are any.
 
     Args:
       server: server state, donated if there is a pass.
-      states: of `init`, updated in place.
+      store: of `init`; what the sites keep is written.
 
     Raises:
       ResourceError: if a site did not answer.
     """
     log: dict[str, Counter[str]] = {'up': Counter(), 'down': Counter()}
-    if not self._algorithm.prepares:
+    if not self.algorithm.prepares:
       return server, log
-    kept = states.states[KEPT]
     for members in self._all_clients():
       found = self._ask(
-        codec.PREPARE, server, kept, members, 0, self._replies.read
+        codec.PREPARE, server, _kept(store), members, 0, self._replies.read
       )
       if len(found) < len(members):
         raise self._ask.missing(
@@ -143,23 +138,22 @@ class Coordinator(simulation.Executor):
         found, codec.PREPARE, self._cohort_size
       )
       for way, sizes in round_log.wire(
-        self._algorithm, server, uploads, members, len(self._clients), False
+        self.algorithm, server, uploads, members, len(self._clients), False
       ).items():
         log[way].update(sizes)
       server = self._run.receive(server, uploads)
-      for k, reply in found.items():
-        if reply['finite']:
-          kept[k] = 0
+      whole = [k for k, reply in found.items() if reply['finite']]
+      _keep(store, np.asarray(whole, np.int32), 0)
     return server, log
 
   def round(
-    self, server: types.ServerState, states: types.ClientState, round_: int
+    self, server: types.ServerState, store: ClientStore, round_: int
   ) -> tuple[types.ServerState, dict[str, Any]]:
     """Runs one round at the sites of its cohort.
 
     Args:
       server: server state, donated.
-      states: of `init`, updated in place for sites with a valid upload.
+      store: of `init`; the rows of sites with a valid upload are written.
       round_: global round.
 
     Returns:
@@ -169,9 +163,8 @@ class Coordinator(simulation.Executor):
       ResourceError: if fewer than `min_sites` arrived.
     """
     drawn = self._sample_cohort(round_)
-    kept = states.states[KEPT]
     found = self._ask(
-      codec.TRAIN, server, kept, drawn, round_, self._replies.read
+      codec.TRAIN, server, _kept(store), drawn, round_, self._replies.read
     )
     needed = min(self._setting.min_sites, len(drawn))
     if len(found) < max(needed, 1):
@@ -181,7 +174,7 @@ class Coordinator(simulation.Executor):
     clients = np.asarray(sorted(found), np.int32)
     log: dict[str, Any] = {
       **round_log.wire(
-        self._algorithm, server, uploads, clients, len(self._clients), True
+        self.algorithm, server, uploads, clients, len(self._clients), True
       )
     }
     rank = np.zeros(len(self._clients), np.int32)
@@ -199,9 +192,23 @@ class Coordinator(simulation.Executor):
       for k, v in jax.tree.map(np.asarray, entries).items()
     }
     counted = clients[entries['valid']]
-    kept[counted] = round_ + 1
+    _keep(store, counted, round_ + 1)
     valid = np.isin(lanes, counted)
     log |= round_log.training(rest['sums'], steps, valid)
     log['per_client'] = round_log.per_client(rest['sums'], steps, lanes)
     log['images'] = int(rest['images'].sum())
     return server, log | entries | {'clients': clients}
+
+
+def _kept(store: ClientStore) -> np.ndarray:
+  """Returns the number of rounds in each site's private state, int32 `[N]`."""
+  return store.stacked().states[KEPT]
+
+
+def _keep(store: ClientStore, sites: np.ndarray, rounds: int) -> None:
+  """Writes the number of rounds in the private states of some sites."""
+  if sites.size:
+    rows = store.read(sites)
+    kept = {KEPT: np.full(len(sites), rounds, np.int32)}
+    rows = dataclasses.replace(rows, states=kept)
+    store.write(sites, rows, np.ones(len(sites), bool))

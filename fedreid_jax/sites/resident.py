@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedreid_jax.core import prng, simulation, transfer, types
+from fedreid_jax.core.client_store import ClientStore
 from fedreid_jax.core.compose import Algorithm
 from fedreid_jax.sites import shapes
 from fedreid_jax.sites.terms import Terms
@@ -69,7 +70,7 @@ class Resident(simulation.Executor):
     """
     loaded = {name: variables[name] for name in pretrained}
     uid = np.uint32(prng.client_uid(self._clients[0].name))
-    init = jax.jit(self._algorithm.init_client)
+    init = jax.jit(self.algorithm.init_client)
     return jax.device_get(init(uid, loaded, self._seed))
 
   def local(
@@ -96,10 +97,11 @@ class Resident(simulation.Executor):
       groups=jnp.zeros(1, jnp.int32),
       states=received['messages'],
     )
-    states = jax.tree.map(lambda leaf: np.asarray(leaf)[None], state)
+    shapes = jax.eval_shape(lambda: state)
+    store = ClientStore(lambda _: state, shapes, 1)
     lanes, tasks = self._tasks(np.zeros(1, int), server.groups, round_)
     uploads, (rows, sums) = self._local(
-      self.put_server(server), states, lanes, tasks, round_, trains
+      self.put_server(server), store, lanes, tasks, round_, trains
     )
     found = jax.tree.map(_first, transfer.get((uploads, rows, sums)))
     return *found, int(tasks.valid.sum())

@@ -19,7 +19,7 @@ from fedreid_jax.core import (
   types,
 )
 from fedreid_jax.core.component import Component, Participants
-from fedreid_jax.core.settings import Settings
+from fedreid_jax.core.settings import Settings, SimulationOptions
 from fedreid_jax.data import sampling
 from fedreid_jax.data.augment import Transforms
 from fedreid_jax.data.federation import Federation
@@ -196,8 +196,8 @@ def _options(
   plan_shape: tuple[int, int],
   chosen: reduction.Choice,
   num_clients: int,
-) -> simulation.Options:
-  return simulation.Options(
+) -> SimulationOptions:
+  return SimulationOptions(
     seed=config.seed,
     fraction=config.fraction,
     width=config.execution.width,

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.config import saved_config
-from fedreid_jax.core import types
+from fedreid_jax.core import component_reports, types
 from fedreid_jax.data import validation
 from fedreid_jax.training import build, recorder, run_files, summary
 from fedreid_jax.training.progress import Progress
@@ -50,7 +50,9 @@ def describe(
     recorder.write_json(described, recorder.environment() | found)
   if setup.executor.reduction.streams:
     record.say(setup.executor.reduction.describe())
-  for notice in (*setup.federation.notices, *setup.executor.notices):
+  components = setup.executor.algorithm.components
+  own = component_reports.notices(components)
+  for notice in (*setup.federation.notices, *own):
     record.say(f'note: {notice}')
   record.say(f'privacy: {setup.guarantee.statement(config.rounds)}')
   record.table(

@@ -20,13 +20,14 @@ from ml_collections import ConfigDict
 from fedreid_jax import errors
 from fedreid_jax.core import optimizers
 from fedreid_jax.training import checkpoint, line_file, manifests, recorder
-from fedreid_jax.training.tracking import to_jsonl, trackers
+from fedreid_jax.training.tracking import client_metrics, to_jsonl, trackers
 
 CONFIG, DESCRIBED = 'config.json', 'run.json'
 # In the order of writing; files of commands other than train come last.
 WRITTEN = (
   *(CONFIG, 'splits-*.json', DESCRIBED, recorder.METRICS, recorder.QUERIES),
   recorder.RESULTS,
+  client_metrics.FOLDER,
   *trackers.written(tuple(trackers.KINDS)),
   *('evaluation-*.json', 'modality-gap-*.json', 'inversion*.json'),
 )

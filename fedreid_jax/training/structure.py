@@ -29,12 +29,18 @@ def named(tree: Tree) -> dict[str, np.ndarray]:
   return {name: np.asarray(leaf) for name, leaf in by_path(tree).items()}
 
 
-def items(server: ServerState, clients: ClientState) -> dict[str, Tree]:
-  """Returns the items of a checkpoint, but for the JSON part."""
+def items(server: ServerState, clients: Tree) -> dict[str, Tree]:
+  """Returns the items of a checkpoint, but for the JSON part.
+
+  Args:
+    server: state of the server.
+    clients: states of all clients, `[N, ...]`, or an index of their files.
+  """
+  kind = 'clients' if isinstance(clients, ClientState) else 'rows'
   return {
     'model': param_filter.unflatten(jax.device_get(server.shared)),
     'server': named({'groups': server.groups, 'states': server.states}),
-    'clients': named(clients),
+    kind: named(clients),
   }
 
 

@@ -68,6 +68,13 @@ class Run:
     'number of queries of each target whose ranked lists the trackers receive '
     'as images',
   ] = 4
+  client_metrics: Annotated[
+    Literal['auto', 'lines', 'files'],
+    Reporting(),
+    'metrics of each client: in metrics.jsonl and in trackers (lines) or in '
+    'client-metrics/ROUND.npz (files); auto writes lines for at most 64 '
+    'clients in a round',
+  ] = 'auto'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,6 +150,12 @@ class Execution:
   devices: Annotated[
     int, Range(0), 'number of devices; 0 means at most one per client'
   ] = 0
+  store: Annotated[
+    Literal['auto', 'memory', 'disk'],
+    Reporting(),
+    'states of the clients between rounds: auto keeps them in memory for at '
+    'most 1,024 clients and 2 GiB, otherwise in files of the work directory',
+  ] = 'auto'
   image_budget_mb: Annotated[
     float, Range(0), 'limit of images on a device in MB; 0 means no limit'
   ] = 0.0
