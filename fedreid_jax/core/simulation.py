@@ -144,10 +144,8 @@ class Executor:
     for members in self._all_clients():
       states = [self._initial(int(k), own(int(k))) for k in members]
       rows = jax.tree.map(lambda *leaves: np.stack(leaves), *states)
-      here = np.ones(len(members), bool)
-      if store.local:
-        here = self._is_here(members)
-      store.write(members, rows, here)
+      # In memory every process has the rows of all clients.
+      store.write(members, rows, self._is_here(members) | (not store.local))
 
   def put_server(self, server: types.ServerState) -> types.ServerState:
     """Puts a server state from the host on every device."""
@@ -295,8 +293,7 @@ class Executor:
   ) -> Iterator[Layers]:
     """Measures moments of batch normalisation on the images of every client.
 
-    Images are augmented as in training, because running moments also come from
-    augmented images and the weights are fitted to the moments of such images.
+    Images are augmented as in training, as the weights were fitted to these.
 
     Args:
       models: variables of the models, `[G, ...]`.
@@ -381,15 +378,13 @@ class Executor:
     """Writes the new states of the valid clients into the store."""
     if store.local:
       valid = valid & transfer.is_here(self._split, len(lanes))
-      store.write(lanes, transfer.get_here(rows), valid)
-    else:
-      store.write(lanes, transfer.get(rows), valid)
+    get = transfer.get_here if store.local else transfer.get
+    store.write(lanes, get(rows), valid)
 
   def _is_here(self, members: np.ndarray) -> np.ndarray:
     """Returns whether each client runs on a device of this process."""
     lanes = cohort.assign_lanes(self._placement, members, self._lanes)
-    here = lanes[transfer.is_here(self._split, len(lanes))]
-    return np.isin(members, here)
+    return np.isin(members, lanes[transfer.is_here(self._split, len(lanes))])
 
   def _local(
     self,
