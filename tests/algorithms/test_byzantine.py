@@ -29,13 +29,9 @@ def one_round(config, *components):
   return {n: x[0] for n, x in server.shared.items()}, variables, logs[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-  'kind, factor',
-  [
-    ('sign', -1.0),
-    pytest.param('scale', 2.5, marks=pytest.mark.slow),
-    pytest.param('zero', 0.0, marks=pytest.mark.slow),
-  ],
+  'kind, factor', [('sign', -1.0), ('scale', 2.5), ('zero', 0.0)]
 )
 def test_attackers_of_a_run_send_a_multiple_of_their_update(
   config, kind, factor

@@ -32,6 +32,7 @@ def test_most_runs_have_none(tmp_path, capsys):
   assert json.loads((tmp_path / 'results.json').read_text()) == results
 
 
+@pytest.mark.slow
 def test_a_private_run_says_its_epsilon(tmp_path, capsys):
   """One client of six takes part in a round on average; some have none."""
   pytest.importorskip('dp_accounting', reason='pip install .[privacy]')
