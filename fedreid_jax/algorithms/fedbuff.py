@@ -58,6 +58,11 @@ class Options(Checked):
   ] = 8
 
 
+def _no_bytes(state: Flat) -> int:
+  del state
+  return 0
+
+
 def make(options: Options = Options()) -> Component:
   """Builds the component."""
 
@@ -123,7 +128,7 @@ def make(options: Options = Options()) -> Component:
     NAME,
     client=ClientHooks(round_end=round_end),
     server=ServerHooks(
-      init=init, update=update, message=message, message_bytes=lambda _: 0
+      init=init, update=update, message=message, message_bytes=_no_bytes
     ),
     transport=Transport(up=up, down=down),
     aggregation=Aggregation(

@@ -18,8 +18,6 @@ from fedreid_jax import errors
 from fedreid_jax.cli import run
 from fedreid_jax.core import accounting
 
-WEAK = 20.0  # an epsilon above which a guarantee means nothing
-
 _EPSILON = flags.DEFINE_float(
   'epsilon', None, 'Largest epsilon; prints the noise that it takes.', 1e-3
 )
@@ -88,14 +86,14 @@ def _plan() -> list[str]:
     f'noise: {noise:g} times the clip',
     _statement(found, delta),
   ]
-  if found > WEAK:
-    lines.append(f'epsilon above {WEAK:g} gives no meaningful protection')
+  if found > accounting.WEAK:
+    lines.append(accounting.TOO_WEAK)
   return lines
 
 
 def _statement(epsilon: float, delta: float) -> str:
   if epsilon == float('inf'):
-    return 'no differential privacy'
+    return accounting.NONE
   unit = 'per identity'
   if _CLIENTS.value > 1:
     unit = f'per identity in up to {_CLIENTS.value} clients'

@@ -12,6 +12,8 @@ COMMANDS = {
   'evaluate': 'evaluate a checkpoint',
   'data': 'check or prepare a data set, or write a miniature',
   'sweep': 'run a grid of configurations',
+  'site': 'train at a site of a federation, for Flower',
+  'coordinate': 'prepare a run at real sites',
   'table': 'run a table of a paper',
   'study': 'try the claims of the papers',
   'visualize': 'draw runs',
@@ -27,7 +29,12 @@ COMMANDS = {
   'list': 'list recipes, presets, components, data sets, tables or fields',
   'completion': 'print a script that completes words of a shell',
 }
-WITH_RECIPE = ('train', 'sweep')  # their first argument may be a recipe
+WITH_RECIPE = (
+  'train',
+  'sweep',
+  'site',
+  'coordinate',
+)  # their first argument may be a recipe
 
 
 def main() -> None:

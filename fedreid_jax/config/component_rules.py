@@ -69,6 +69,15 @@ def _embeds_at_server(component: str, c: Any) -> Iterator[Rule]:
   yield from _needs_public(component, c)
 
 
+def _byzantine(c: Any) -> Iterator[Rule]:
+  yield (
+    not c.byzantine.clients and not c.byzantine.share,
+    'byzantine.clients',
+    'no client attacks',
+    "name some, or set byzantine.share, or remove 'byzantine'",
+  )
+
+
 def _caj(c: Any) -> Iterator[Rule]:
   yield (
     c.local.sampler != 'pk_caj',
@@ -105,6 +114,21 @@ def _dppt(c: Any) -> Iterator[Rule]:
   )
 
 
+def _dp_fedavg(c: Any) -> Iterator[Rule]:
+  yield (
+    c.batch_stats_rule != 'keep_server',
+    'batch_stats_rule',
+    'running statistics would leave the clients without noise',
+    "set it to 'keep_server', and evaluation.batch_stats to 'source'",
+  )
+  yield (
+    bool(c.start_from),
+    'start_from',
+    'the guarantee does not cover the rounds of another run',
+    "set it to '', or remove 'dp_fedavg'",
+  )
+
+
 def _fedavg(c: Any) -> Iterator[Rule]:
   yield (
     _own_labels(c),
@@ -133,17 +157,29 @@ def _local_expert(c: Any) -> Iterator[Rule]:
   )
 
 
+def _robust(c: Any) -> Iterator[Rule]:
+  yield (
+    c.batch_stats_rule == 'first_client',
+    'batch_stats_rule',
+    "'robust' cannot trust the running statistics of one client",
+    "set it to 'average', which is the rule of robust, or 'keep_server'",
+  )
+
+
 COMPONENTS: Mapping[str, Callable[[Any], Iterator[Rule]]] = {
+  'byzantine': _byzantine,
   'caj': _caj,
   'cdw': _cdw,
   'client_clustering': functools.partial(
     _embeds_at_server, 'client_clustering'
   ),
   'dfh': _dfh,
+  'dp_fedavg': _dp_fedavg,
   'dppt': _dppt,
   'fedavg': _fedavg,
   'fednova': _fednova,
   'kd': functools.partial(_embeds_at_server, 'kd'),
   'local_expert': _local_expert,
+  'robust': _robust,
   'scaffold': functools.partial(_counts_steps, 'scaffold'),
 }

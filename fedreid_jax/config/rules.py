@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-from fedreid_jax.config import component_rules
+from fedreid_jax.config import component_rules, schema
 from fedreid_jax.config.component_rules import Rule
 
 
@@ -37,10 +37,45 @@ def _run(c: Any) -> Iterator[Rule]:
     'set execution.deterministic=False',
   )
   yield (
+    c.cohort == 'fixed' and c.cohort_max > 0,
+    'cohort_max',
+    'a cohort of a fixed size has no largest size',
+    "set cohort to 'poisson'",
+  )
+  yield from _availability(c)
+  yield (
     len({*c.track}) < len(c.track),
     'track',
     'a tracker is listed twice',
     'list each once',
+  )
+
+
+def _availability(c: Any) -> Iterator[Rule]:
+  given = c.availability
+  yield (
+    (given.in_flight > 0) != ('fedbuff' in c.components),
+    'availability.in_flight',
+    f'{given.in_flight} clients in flight with {", ".join(c.components)}',
+    'set it above 0 with the component fedbuff, and to 0 without it',
+  )
+  yield (
+    given.in_flight > 0 and (given.deadline_s > 0 or given.over_selection > 0),
+    'availability.deadline_s',
+    'without rounds there is no deadline and no over-selection',
+    'set availability.deadline_s and availability.over_selection to 0',
+  )
+  yield (
+    bool(given.file) and (given.mean < 1 or given.swing > 0),
+    'availability.file',
+    'a file and a probability of availability',
+    'set availability.mean to 1 and availability.swing to 0',
+  )
+  yield (
+    c.cohort == 'poisson' and not schema.is_default(c, 'availability'),
+    'availability',
+    'who is available breaks the independent sampling of cohort=poisson',
+    "set cohort to 'fixed', or keep the defaults of availability",
   )
 
 
@@ -64,6 +99,12 @@ def _data(c: Any) -> Iterator[Rule]:
     'data.task',
     'a folder has no test images of the training classes',
     "set data.source to 'datasets' or 'synthetic'",
+  )
+  yield (
+    bool(c.data.poison) != bool(c.data.poisoned),
+    'data.poisoned',
+    f'{c.data.poison!r} poisons the images of {len(c.data.poisoned)} clients',
+    'set data.poison and the names of the clients, or neither',
   )
   yield (
     classifies and c.data.labels in ('concat', 'max'),

@@ -14,9 +14,12 @@ from fedreid_jax.data.synthetic import versions
 LATER = (
   *('data.colour_as', 'data.held_out', 'evaluation.validation'),
   *('execution.reduction', 'execution.stack_budget_mb'),
+  *('cohort', 'cohort_max'),
+  *('data.poison', 'data.poisoned', 'data.trigger_share'),
 )
 
 
+LATER_GROUP = 'availability.'
 _SOURCE = plugins.SOURCE.field
 
 
@@ -36,10 +39,10 @@ def from_json(saved: dict[str, Any], changes: Sequence[str], where: str) -> Any:
   """Returns the configuration of a saved run after changes of fields.
 
   Fields of a run of the first edition get their present names, and fields that
-  did not exist then get their defaults. A later run may lack the fields `LATER`
-  and the options of methods that did not exist then. No run has the fields of
-  `schema.reporting`. A run has the name of its version of the synthetic world;
-  one without a version is of the first one.
+  did not exist then get their defaults. A later run may lack the fields
+  `LATER`, those of `LATER_GROUP` and the options of methods that did not exist
+  then. No run has the fields of `schema.reporting`. A run has the name of its
+  version of the synthetic world; one without a version is of the first one.
 
   Args:
     saved: content of config.json.
@@ -94,7 +97,9 @@ def _missing(absent: set[str], flat: dict[str, Any]) -> set[str]:
   return {
     name
     for name in absent
-    if name not in LATER and name.partition('.')[0] not in unused
+    if name not in LATER
+    and not name.startswith(LATER_GROUP)
+    and name.partition('.')[0] not in unused
   }
 
 

@@ -23,6 +23,7 @@ TOP = 'Run'  # the class with the fields at the top level
 CLASSES = (
   *('Data', 'Model', 'Local', 'Optim', 'Loss', 'Augment', 'Evaluation'),
   'Execution',
+  'Availability',
 )
 Named = tuple[Plugin, str]  # a plug-in: its kind and its name
 KINDS = (plugins.COMPONENT, plugins.NETWORK, plugins.SOURCE)
@@ -97,6 +98,12 @@ def fields(named: Sequence[Named] = ()) -> dict[str, options.Field]:
     for group, declaration in groups(named).items()
     for field in options.fields(declaration)
   }
+
+
+def is_default(config: Any, group: str) -> bool:
+  """Returns whether all fields of a group have their defaults."""
+  values = {f.name: f.default for f in options.fields(groups()[group])}
+  return config[group].to_dict() == values
 
 
 def reporting() -> frozenset[str]:

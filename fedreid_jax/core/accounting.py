@@ -22,9 +22,13 @@ from typing import Any, NamedTuple
 from fedreid_jax import errors
 from fedreid_jax.core import extras
 
+NONE = 'no differential privacy'
+WEAK = 20.0  # an epsilon above which a guarantee means nothing
+TOO_WEAK = f'epsilon above {WEAK:g} gives no meaningful protection'
 DIGITS = 4  # of a multiplier, which is rounded up
 RANGE = 0.2, 1e4  # of multipliers in a search
 LOOSE = 0.6  # PLD needs at least this share of RDP's multiplier
+TRUNCATED = 2.0  # largest factor of the noise that a limit of places takes
 # Below 2 the series of RDP may not converge; a bound needs no best order.
 _ORDERS = (*range(2, 65), 96, 128, 256, 512, 1024)
 
@@ -37,11 +41,16 @@ class Mechanism(NamedTuple):
     rate: probability `q` with which each step samples a unit, independently of
       all others (Poisson sampling); 1 takes every unit in every step.
     steps: number of sums.
+    population: number of units, if a step has a limited number of places.
+    places: largest number of units in a step, above which a random subset takes
+      part (truncated Poisson sampling); 0 for no limit.
   """
 
   noise: float
   rate: float
   steps: int
+  population: int = 0
+  places: int = 0
 
 
 def epsilon(mechanisms: Sequence[Mechanism], delta: float) -> float:
@@ -83,7 +92,9 @@ def multiplier(
       `dp-accounting`.
   """
   accounting, pld = _package(), _package('.pld')
-  upper = _bracket(make, target, delta)
+  upper = bracket = _bracket(make, target, delta)
+  if any(one.places for one in make(upper)):
+    upper *= TRUNCATED
 
   def event(z: float) -> Any:
     return _composed(accounting, make(z))
@@ -93,7 +104,7 @@ def multiplier(
     event,
     target,
     delta,
-    accounting.ExplicitBracketInterval(LOOSE * upper, upper),
+    accounting.ExplicitBracketInterval(LOOSE * bracket, upper),
     tol=10.0**-DIGITS,
   )
   found = math.ceil(found * 10**DIGITS) / 10**DIGITS
@@ -110,7 +121,9 @@ def _bracket(
 
   def reaches(z: float) -> bool:
     accountant = rdp.RdpAccountant(_ORDERS, _adjacency(accounting))
-    accountant.compose(_composed(accounting, make(z)))
+    # RDP knows no truncated sampling.
+    whole = [one._replace(places=0) for one in make(z)]
+    accountant.compose(_composed(accounting, whole))
     return accountant.get_epsilon(delta) <= target
 
   low, high = RANGE
@@ -129,6 +142,10 @@ def _bracket(
 def _event(accounting: Any, mechanism: Mechanism) -> Any:
   if not mechanism.noise:
     return accounting.NonPrivateDpEvent()
+  if mechanism.places:
+    return accounting.TruncatedSubsampledGaussianDpEvent(
+      mechanism.population, mechanism.rate, mechanism.places, mechanism.noise
+    )
   event = accounting.GaussianDpEvent(mechanism.noise)
   if mechanism.rate == 1:
     return event

@@ -13,6 +13,7 @@ by number of images, so that the variance includes the differences between
 batches (or between clients).
 """
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -70,10 +71,7 @@ def _merge(a: BatchMoments, b: BatchMoments) -> BatchMoments:
 
 def pool(parts: Iterable[Layers]) -> Layers:
   """Returns the moments of the images of all parts, merged in order."""
-  first, *others = parts
-  for part in others:
-    first = merge(first, part)
-  return first
+  return functools.reduce(merge, parts)
 
 
 def install(variables: Flat, layers: Layers) -> Flat:

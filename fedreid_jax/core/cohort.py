@@ -60,6 +60,11 @@ def place(clients: Sequence[ClientData], num_devices: int) -> Placement:
   return Placement(device, first_row, max(load), num_devices)
 
 
+def size(num_clients: int, fraction: float) -> int:
+  """Returns the number of clients of a round, `K`."""
+  return max(1, math.ceil(fraction * num_clients - 1e-9))
+
+
 def sample_cohort(
   seed: int, round_: int, num_clients: int, fraction: float
 ) -> np.ndarray:
@@ -68,9 +73,29 @@ def sample_cohort(
   `ceil(fraction * N)` clients are sampled without replacement (Wu & Gong,
   section 3).
   """
-  size = max(1, math.ceil(fraction * num_clients - 1e-9))
+  num = size(num_clients, fraction)
   rng = prng.host(seed, prng.Stream.COHORT, round_, 0)
-  return rng.permutation(num_clients)[:size].astype(np.int32)
+  return rng.permutation(num_clients)[:num].astype(np.int32)
+
+
+def sample_poisson(
+  seed: int, round_: int, num_clients: int, rate: float, places: int
+) -> np.ndarray:
+  """Returns the clients of a round in sampling order, int32 `[0..places]`.
+
+  Each client is sampled independently; above the number of places a random
+  subset of the sampled clients takes part (truncated Poisson sampling).
+
+  Args:
+    seed: of the run.
+    round_: global round.
+    num_clients: `N`.
+    rate: probability of each client.
+    places: largest number of clients.
+  """
+  rng = prng.host(seed, prng.Stream.COHORT, round_, 1)
+  order = rng.permutation(num_clients).astype(np.int32)
+  return order[rng.random(num_clients) < rate][:places]
 
 
 def num_lanes(placement: Placement, cohort_size: int) -> int:
@@ -139,6 +164,7 @@ def make_tasks(
   pass_shape: tuple[int, int],
   groups: np.ndarray,
   members: np.ndarray,
+  staleness: np.ndarray,
   round_: int,
   seed: int,
 ) -> types.ClientTask:
@@ -153,7 +179,8 @@ def make_tasks(
     passes: function that returns the plan of a client's data pass.
     pass_shape: `(P, B')` of the longest pass.
     groups: group of every client, `[N]`.
-    members: the clients of the lanes in the order of sampling.
+    members: the clients of the lanes in the order of sampling, `[K]`.
+    staleness: updates of the server since their models, int32 `[K]`.
     round_: global round.
     seed: seed of the run.
   """
@@ -163,7 +190,6 @@ def make_tasks(
   pass_rows = np.zeros((size, *pass_shape), np.int32)
   pass_valid = np.zeros((size, *pass_shape), bool)
   num_steps = np.zeros(size, np.int32)
-  occupied = lanes >= 0
   for lane, k in enumerate(lanes):
     if k < 0:
       continue
@@ -176,20 +202,19 @@ def make_tasks(
     pass_rows[lane, : len(plan.rows)] = plan.rows + placement.first_row[k]
     pass_valid[lane, : len(plan.rows)] = plan.valid
 
-  def column(values: Any, dtype: Any) -> np.ndarray:
-    return np.where(occupied, np.asarray(values)[lanes], 0).astype(dtype)
+  def column(value: Callable[[int], Any], dtype: Any) -> np.ndarray:
+    return np.array([value(k) if k >= 0 else 0 for k in lanes.tolist()], dtype)
 
-  images = [c.num_images for c in clients]
-  drawn = np.zeros(len(clients), np.int32)
-  drawn[members] = np.arange(len(members))
+  order = {int(k): i for i, k in enumerate(members)}
   return types.ClientTask(
     index=lanes.astype(np.int32),
-    uid=column([prng.client_uid(c.name) for c in clients], np.uint32),
+    uid=column(lambda k: prng.client_uid(clients[k].name), np.uint32),
     seed=np.tile(prng.data(seed), (size, 1)),
-    group=column(groups, np.int32),
-    drawn=column(drawn, np.int32),
-    num_examples=column(images, np.float32),
-    num_identities=column([c.num_identities for c in clients], np.int32),
+    group=column(groups.__getitem__, np.int32),
+    drawn=column(order.__getitem__, np.int32),
+    staleness=column(lambda k: staleness[order[k]], np.int32),
+    num_examples=column(lambda k: clients[k].num_images, np.float32),
+    num_identities=column(lambda k: clients[k].num_identities, np.int32),
     num_steps=num_steps,
     first_step=np.zeros(size, np.int32),
     rows=rows,

@@ -274,7 +274,9 @@ class _OfClient:
     self, replicated: Replicated, task: types.ClientTask
   ) -> types.Broadcast:
     shared, messages, round_ = replicated
-    return types.Broadcast(_of_group(shared, task), messages, round_)
+    return types.Broadcast(
+      _of_group(shared, task), messages, round_, task.staleness
+    )
 
   def begin(
     self, replicated: Replicated, _: Any, client: Any

@@ -124,7 +124,8 @@ class ClientHooks(NamedTuple):
       `ctx.data_pass` in `round_end`.
     round_end: `(RoundState, RoundEndCtx) -> (State, Message)`.
     models_to_evaluate: `(State) -> (variables, whether there are any)`, a model
-      of the client that is evaluated in addition to the server's model.
+      of the client that is evaluated in addition to the server's model. It is
+      called for clients whose state was written.
   """
 
   init: InitClient = _no_state
@@ -185,12 +186,15 @@ class ServerHooks(NamedTuple):
     update: `(State, models [G, ...], AggregationCtx) -> (State, models)`.
     message: `(State) -> Message`, broadcast to every client; it is
       `ctx.message` in the client hooks of this component.
+    message_bytes: `(State) -> bytes` of the message, if they are not those of
+      its arrays.
   """
 
   init: InitServer = _no_server_state
   receive: Receive | None = None
   update: Update | None = None
   message: Callable[[State], Message] | None = None
+  message_bytes: Callable[[State], int] | None = None
 
 
 def broadcast_state(state: State, /) -> Message:
@@ -204,12 +208,29 @@ class Transport(NamedTuple):
   Attributes:
     up: `(Upload, received Broadcast, key) -> Upload`.
     down: `(Broadcast, key) -> Broadcast`.
+    collude: `(uploads [K]) -> uploads`, run where the server receives them. It
+      simulates clients that know each other's uploads, after every `up`.
+    init: `(shared parameters) -> State`, kept at the client for `up_with`. If
+      an upload is lost, the client keeps the state before the round.
+    up_with: `(State, Upload, received Broadcast, key) -> (State, Upload)`, an
+      `up` with a state.
+    size: `(shared parameters) -> bytes` of them in one upload, if it is not
+      that of their arrays.
   """
 
   up: Callable[[types.Upload, types.Broadcast, Array], types.Upload] | None = (
     None
   )
   down: Callable[[types.Broadcast, Array], types.Broadcast] | None = None
+  collude: Callable[[types.Upload], types.Upload] | None = None
+  init: Callable[[Flat], State] | None = None
+  up_with: (
+    Callable[
+      [State, types.Upload, types.Broadcast, Array], tuple[State, types.Upload]
+    ]
+    | None
+  ) = None
+  size: Callable[[Flat], int] | None = None
 
 
 class Cluster(Protocol):
@@ -250,6 +271,18 @@ class Raw(Protocol):
     ...
 
 
+class Combine(Protocol):
+  """Computes the models of a rule that is no weighted mean, as a median is.
+
+  The context has all uploads. Running statistics are taken from the result only
+  if `batch_stats_rule` is 'average'.
+  """
+
+  def __call__(self, models: Flat, ctx: contexts.AggregationCtx, /) -> Flat:
+    """Returns the models `[G, ...]`, given those of the weighted mean."""
+    ...
+
+
 class Aggregation(NamedTuple):
   """Aggregation of uploads into the model of each group.
 
@@ -268,6 +301,8 @@ class Aggregation(NamedTuple):
     exponential: whether `raw` is the logarithm of a weight.
     fallback: whether weights can be all zero or not finite; a streamed round
       then also keeps the sum by size, a second model.
+    combine: `(models [G, ...], AggregationCtx) -> models`, which replaces the
+      weighted mean and needs all uploads.
   """
 
   weights: Weigh | None = None
@@ -275,6 +310,7 @@ class Aggregation(NamedTuple):
   bound: Bound | None = None
   exponential: bool = False
   fallback: bool = True
+  combine: Combine | None = None
 
 
 class Participants(NamedTuple):
@@ -283,12 +319,19 @@ class Participants(NamedTuple):
   Attributes:
     clients: all clients.
     num_public: number of public images, 0 without a public set.
-    cohort: number of clients in a round, `K`.
+    cohort: largest number of clients in a round, `K`.
+    fraction: fraction of the clients in a round, or with Poisson sampling the
+      probability of each.
+    poisson: whether each client is sampled independently.
+    rounds: number of rounds of the run.
   """
 
   clients: Sequence[types.ClientData]
   num_public: int
   cohort: int
+  fraction: float = 1.0
+  poisson: bool = False
+  rounds: int = 1
 
   def require_public(self, wanted: int, field: str) -> None:
     """Checks that there is a public set of at least one batch.
@@ -325,6 +368,10 @@ class ComponentInfo(NamedTuple):
       method may have one of these names or fill one of these hooks.
     check: `(Participants) -> None`; raises an error before compilation if the
       method cannot use the clients or the public images.
+    bind: `(Participants) -> Component`; returns the component that is used with
+      these participants, if its hooks depend on them. It has the same name.
+    claim: `(Participants) -> core.guarantee.Claim` of differential privacy; it
+      raises an error if the guarantee cannot hold.
     warn: `(metrics of a round, without the component's prefix) -> text`; the
       text is empty unless there is a problem, and is printed once.
     needs_uploads: whether hooks read `ctx.uploaded`, all uploads of a round;
@@ -335,6 +382,8 @@ class ComponentInfo(NamedTuple):
   requires: tuple[str, ...] = ()
   conflicts: tuple[str, ...] = ()
   check: Callable[[Participants], None] | None = None
+  bind: Callable[[Participants], 'Component'] | None = None
+  claim: Callable[[Participants], Any] | None = None
   warn: Callable[[dict[str, float]], str] | None = None
   needs_uploads: bool = False
 
@@ -363,3 +412,11 @@ class Component(NamedTuple):
   clustering: Cluster | None = None
   aggregation: Aggregation | None = None
   info: ComponentInfo = ComponentInfo()
+
+
+def transport_state(component: Component) -> str:
+  """Returns the name of the state of a component's transport at a client.
+
+  It differs from that of its client hooks, which have a state of their own.
+  """
+  return f'{component.name}_transport'

@@ -124,6 +124,13 @@ def check(components: Sequence[Component]) -> None:
   """
   for hook in SINGLE_OWNER:
     owner(components, hook)
+  sizes = [c for c in components if c.transport and c.transport.size]
+  if len(sizes) > 1:
+    raise errors.ConfigError(
+      f'{sizes[0].name!r} and {sizes[1].name!r} both compress uploads',
+      'components',
+      'keep one of them',
+    )
   for component in components:
     others = [c for c in components if c is not component]
     for name in component.info.conflicts:

@@ -37,6 +37,14 @@ class ImageStore:
     """Returns the size of one image."""
     return int(np.prod(self._image_shape))
 
+  def fits(self, budget: int) -> bool:
+    """Returns whether the images of a device fit in a budget.
+
+    Args:
+      budget: limit of the bytes of images on a device, 0 for no limit.
+    """
+    return not budget or self._placement.rows * self.image_bytes <= budget
+
   def resident(self) -> Table:
     """Returns every client's images, `[devices * rows, ...]`."""
     placement = self._placement

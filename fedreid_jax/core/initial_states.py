@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from fedreid_jax.core import contexts, param_filter, prng, types
+from fedreid_jax.core import component, contexts, param_filter, prng, types
 from fedreid_jax.core.component import Component
 from fedreid_jax.core.prng import Stream
 from fedreid_jax.core.settings import Settings
@@ -74,13 +74,18 @@ def client(
   """
   key = prng.client(seed, Stream.CLASSIFIER, 0, uid)
   variables = settings.model.init(key) | pretrained
-  _, personal = param_filter.split(variables, settings.shared)
+  shared, personal = param_filter.split(variables, settings.shared)
   states = {
     c.name: c.client.init(
       jax.random.fold_in(key, prng.component_uid(c.name)), variables
     )
     for c in components
     if c.client
+  }
+  states |= {
+    component.transport_state(c): c.transport.init(shared)
+    for c in components
+    if c.transport and c.transport.init
   }
   params, _ = param_filter.trainable(variables)
   opt_state = settings.optimizer.init(params) if settings.persistent else ()

@@ -14,6 +14,7 @@ carry, so that a client that has finished (or padding, with no steps at all)
 does not change.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import NamedTuple
@@ -88,7 +89,9 @@ class _Wire:
 
   def __init__(self, components: tuple[component.Component, ...]):
     self._transports = [
-      (c.name, c.transport) for c in components if c.transport
+      (c.name, component.transport_state(c), c.transport)
+      for c in components
+      if c.transport
     ]
 
   def key(
@@ -106,7 +109,7 @@ class _Wire:
     self, broadcast: types.Broadcast, task: types.ClientTask
   ) -> types.Broadcast:
     """Returns the broadcast as the client receives it."""
-    for name, transport in self._transports:
+    for name, _, transport in self._transports:
       if transport.down:
         key = self.key(Stream.DOWN, name, broadcast, task)
         broadcast = transport.down(broadcast, key)
@@ -118,13 +121,21 @@ class _Wire:
     sent: types.Broadcast,
     received: types.Broadcast,
     task: types.ClientTask,
-  ) -> types.Upload:
-    """Returns the upload as the server receives it."""
-    for name, transport in self._transports:
+    states: dict[str, Tree],
+  ) -> tuple[types.Upload, dict[str, Tree]]:
+    """Returns the upload as the server receives it, and the new states."""
+    states = dict(states)
+    for name, kept, transport in self._transports:
+      key = self.key(Stream.UP, name, sent, task)
       if transport.up:
-        key = self.key(Stream.UP, name, sent, task)
         upload = transport.up(upload, received, key)
-    return upload
+      if transport.up_with:
+        states[kept], upload = transport.up_with(
+          states[kept], upload, received, key
+        )
+        finite = upload.finite & _all_finite(states[kept])
+        upload = dataclasses.replace(upload, finite=finite)
+    return upload, states
 
 
 def _begin(
@@ -228,10 +239,20 @@ def _end(
   shared, personal = param_filter.split(variables, settings.shared)
   opt_state = carry.opt_state if settings.persistent else ()
   kept = types.ClientState(personal, states, opt_state)
-  finite = jnp.bool_(True)
-  for leaf in jax.tree.leaves(kept):
-    finite &= jnp.isfinite(leaf).all()
   upload = types.Upload(
-    task.index, shared, task.num_examples, task.num_steps, finite, messages
+    task.index,
+    shared,
+    task.num_examples,
+    task.num_steps,
+    _all_finite(kept),
+    messages,
   )
-  return wire.upload(upload, broadcast, received, task), kept
+  upload, states = wire.upload(upload, broadcast, received, task, states)
+  return upload, dataclasses.replace(kept, states=states)
+
+
+def _all_finite(tree: Tree) -> Array:
+  finite = jnp.bool_(True)
+  for leaf in jax.tree.leaves(tree):
+    finite &= jnp.isfinite(leaf).all()
+  return finite

@@ -33,6 +33,7 @@ class Stream(enum.IntEnum):
   SERVER_INIT = 11
   AVAILABILITY = 16
   DEVICE = 17
+  POISON = 12
 
 
 def client_uid(name: str) -> int:

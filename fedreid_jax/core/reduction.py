@@ -54,9 +54,11 @@ def needing_uploads(components: Sequence[Component], exact: bool) -> list[str]:
     rule, name = component.aggregation, component.name
     if component.info.needs_uploads:
       found.append(f'component {name!r} needs all uploads at once')
+    elif component.transport and component.transport.collude:
+      found.append(f'component {name!r} changes all uploads together')
     elif component.clustering:
       found.append(f'component {name!r} clusters all uploads')
-    elif rule and rule.raw is None:
+    elif rule and (rule.raw is None or rule.combine):
       found.append(f'the weights of {name!r} need all uploads at once')
     elif rule and exact and rule.bound is None:
       found.append(f'the sums of {name!r} are not exact in any order')

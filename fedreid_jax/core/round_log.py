@@ -8,7 +8,7 @@ import numpy as np
 
 from fedreid_jax.core import types
 from fedreid_jax.core.compose import Algorithm
-from fedreid_jax.core.types import Tree
+from fedreid_jax.core.types import Flat, Tree
 
 Bytes = dict[str, dict[str, int]]
 
@@ -84,8 +84,30 @@ def wire(
   if trains:
     messages = jax.eval_shape(algorithm.messages, server)
     down |= {n: size(x) for n, x in messages.items()}
-    up['model'] = size(uploads.shared, lanes)
+    for component in algorithm.components:
+      counted = component.server and component.server.message_bytes
+      if counted:
+        state = server.states[component.name]
+        down[component.name] = len(members) * counted(state)
+    up['model'] = len(members) * model_bytes(algorithm, uploads.shared)
   return {
     'up': {n: x for n, x in up.items() if x},
     'down': {n: x for n, x in down.items() if x},
   }
+
+
+def model_bytes(algorithm: Algorithm, shared: Flat) -> int:
+  """Returns the bytes of the shared parameters in one upload.
+
+  Args:
+    algorithm: a federated method, whose transport may compress them.
+    shared: of all lanes, `[lanes, ...]`.
+  """
+  one = {
+    name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
+    for name, x in shared.items()
+  }
+  for component in algorithm.components:
+    if component.transport and component.transport.size:
+      return component.transport.size(one)
+  return sum(x.size * x.dtype.itemsize for x in one.values())

@@ -34,8 +34,7 @@ class Segments:
     """
     self._store, self._placement = store, placement
     self._lanes, self._budget, self._put = lanes_per_device, budget, put
-    fits = not budget or placement.rows * store.image_bytes <= budget
-    self.resident = store.resident() if fits else None
+    self.resident = store.resident() if store.fits(budget) else None
 
   def training(
     self, lanes: np.ndarray, tasks: types.ClientTask

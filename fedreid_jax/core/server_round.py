@@ -7,12 +7,18 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedreid_jax.core import aggregation, contexts, raw_weights, types
+from fedreid_jax.core import (
+  aggregation,
+  contexts,
+  param_filter,
+  raw_weights,
+  types,
+)
 from fedreid_jax.core.component import Component
 from fedreid_jax.core.fold import Fold, Streamed
 from fedreid_jax.core.server_contexts import Groups, ServerContexts
 from fedreid_jax.core.settings import Settings
-from fedreid_jax.core.types import Array, Tree
+from fedreid_jax.core.types import Array, Flat, Tree
 
 Log = dict[str, Array]
 Received = types.Upload | Streamed  # stacked, or added up
@@ -127,7 +133,8 @@ def run(
     public: images of the public set.
     seed: `prng.data` of the run's seed.
   """
-  uploads, fold = _rows(received), rules.fold
+  received, fold = _colluded(rules, received), rules.fold
+  uploads = _rows(received)
   valid = aggregation.valid_uploads(uploads)
   context = ServerContexts(
     rules.settings, server, uploads, valid, round_, public, seed, bool(fold)
@@ -147,6 +154,7 @@ def run(
     models = aggregation.reduce(
       groups.start, uploads.shared, by_leaf, rules.ordered
     )
+    models = _combine(rules, context, groups, models)
   states = receive(rules.components, fold, server.states, received, valid)
   for component in rules.components:
     hooks, name = component.server, component.name
@@ -216,6 +224,29 @@ def _weigh(
 
     weights = jax.tree.map(trusted, weights)
   return aggregation.usable(weights, groups.members, groups.sizes)
+
+
+def _colluded(rules: Rules, received: Received) -> Received:
+  """Returns the uploads after the clients that know each other's uploads."""
+  for component in rules.components:
+    transport = component.transport
+    if transport and transport.collude and isinstance(received, types.Upload):
+      received = transport.collude(received)
+  return received
+
+
+def _combine(
+  rules: Rules, context: ServerContexts, groups: Groups, models: Flat
+) -> Flat:
+  """Returns the models of a rule that is no weighted mean, else the given."""
+  component = rules.aggregator
+  rule = component.aggregation if component else None
+  if component is None or rule is None or rule.combine is None:
+    return models
+  found = rule.combine(models, context.of_groups(component.name, groups))
+  if rules.batch_stats_rule != 'average':
+    found, _ = param_filter.trainable(found)
+  return {**models, **found}
 
 
 def _first(drawn: Array, members: Array) -> Array:

@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 from fedreid_jax.core import types
 from fedreid_jax.core.optimizers import Optimizer
+from fedreid_jax.core.reduction import Choice
+from fedreid_jax.core.timetable import Timetable
 from fedreid_jax.core.types import Array, Metrics
 
 
@@ -45,3 +47,34 @@ class Settings(NamedTuple):
   masked: bool = True
   data_pass_batch: int = 64
   accumulate: bool = False
+
+
+class SimulationOptions(NamedTuple):
+  """Options of the simulation of clients.
+
+  Attributes:
+    seed: seed of the run.
+    fraction: fraction of the clients that take part in a round.
+    width: number of clients vmapped at a time on a device, 0 for all.
+    ordered: whether uploads are reduced in canonical client order.
+    budget: limit of the bytes of images on a device, 0 for no limit.
+    plan_shape: `(S, B)` of the longest plan of the run.
+    data_pass_batch: images of one step of a pass over all images.
+    reduction: how the uploads of a round are reduced.
+    places: largest number of clients in a round, each of which is sampled
+      independently with the probability `fraction`; 0 for cohorts of a fixed
+      size.
+    timetable: who takes part in which round as simulated time, None if all
+      clients are there and take no time.
+  """
+
+  seed: int
+  fraction: float
+  width: int
+  ordered: bool
+  budget: int
+  plan_shape: tuple[int, int]
+  data_pass_batch: int
+  reduction: Choice
+  places: int = 0
+  timetable: Timetable | None = None

@@ -2,15 +2,16 @@
 
 Images stay on the device as uint8 if they fit. If they exceed a budget, the
 round is cut into segments of steps, and the images of the next segment are
-transferred while the current one is computed. Per-client state is on the host
-and only the rows of the cohort are transferred to devices: device memory does
-not grow with the number of clients.
+transferred while the current one is computed. The states of the clients are in
+a store (`core.client_store`), of which only the rows of the cohort are read and
+transferred to devices: neither the memory of the devices nor the work of the
+host in a round grows with the number of clients.
 """
 
 import functools
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -25,39 +26,18 @@ from fedreid_jax.core import (
   placement,
   prng,
   round_log,
+  schedule,
   segments,
   transfer,
   trees,
   types,
 )
 from fedreid_jax.core.batch_stats import Layers
+from fedreid_jax.core.client_store import ClientStore
 from fedreid_jax.core.compose import Algorithm
 from fedreid_jax.core.reduction import Choice
+from fedreid_jax.core.settings import SimulationOptions
 from fedreid_jax.core.types import ClientData, Flat
-
-
-class Options(NamedTuple):
-  """Options of the simulation of clients.
-
-  Attributes:
-    seed: seed of the run.
-    fraction: fraction of the clients that take part in a round.
-    width: number of clients vmapped at a time on a device, 0 for all.
-    ordered: whether uploads are reduced in canonical client order.
-    budget: limit of the bytes of images on a device, 0 for no limit.
-    plan_shape: `(S, B)` of the longest plan of the run.
-    data_pass_batch: images of one step of a pass over all images.
-    reduction: how the uploads of a round are reduced.
-  """
-
-  seed: int
-  fraction: float
-  width: int
-  ordered: bool
-  budget: int
-  plan_shape: tuple[int, int]
-  data_pass_batch: int
-  reduction: Choice
 
 
 class Executor:
@@ -66,6 +46,9 @@ class Executor:
   This is the only stateful object of the engine: it holds images on devices and
   compiled functions. A run can be resumed from the states passed to its
   methods.
+
+  Attributes:
+    algorithm: the federated method.
   """
 
   def __init__(
@@ -74,7 +57,7 @@ class Executor:
     clients: Sequence[ClientData],
     planner: cohort.Planner,
     image_shape: tuple[int, int, int],
-    options: Options,
+    options: SimulationOptions,
     mesh: Mesh,
     public: np.ndarray | None = None,
   ):
@@ -89,7 +72,9 @@ class Executor:
       mesh: devices.
       public: the public set, uint8 `[M, H, W, ch]`, kept on every device.
     """
-    self._algorithm, self._clients, self._planner = algorithm, clients, planner
+    self.algorithm, self._clients, self._planner = algorithm, clients, planner
+    self._steps = planner.num_steps
+    self._init_client = jax.jit(algorithm.init_client)
     self._options = options
     self._seed = prng.data(options.seed)
     self._split = NamedSharding(mesh, P(placement.AXIS))
@@ -98,11 +83,15 @@ class Executor:
       public = np.zeros((0, *image_shape), np.uint8)
     self._public = transfer.put(public, self._whole)
     self._placement = cohort.place(clients, mesh.devices.size)
-    self._cohort_size = len(self._sample_cohort(0))
-    self._lanes = cohort.num_lanes(self._placement, self._cohort_size)
+    self._cohort_size = options.places or cohort.size(
+      len(clients), options.fraction
+    )
     store = image_store.ImageStore(
       clients, self._placement, self._split, image_shape
     )
+    # Clients whose images are not resident may run on any device.
+    self._homes = store.fits(options.budget) or jax.process_count() > 1
+    self._lanes = self._num_lanes(mesh.devices.size)
     self._segments = segments.Segments(
       store,
       self._placement,
@@ -123,95 +112,59 @@ class Executor:
     self._sent: dict[bool, types.Upload] = {}
 
   def init(
-    self,
-    variables: Flat,
-    pretrained: Sequence[str] = (),
-    own: Sequence[Flat] | None = None,
-  ) -> tuple[types.ServerState, types.ClientState]:
-    """Returns (server state on devices, client states on the host `[N]`).
+    self, variables: Flat, pretrained: Sequence[str] = ()
+  ) -> tuple[types.ServerState, ClientStore]:
+    """Returns (server state on devices, store of the client states).
 
     Args:
       variables: variables of the model before round 0.
       pretrained: names of variables that are read from a file: personal ones
         start from these values as well, instead of random numbers per client.
-      own: initial variables of each client, used instead of `pretrained`.
     """
-    init_server = jax.jit(
-      self._algorithm.init_server, out_shardings=self._whole
-    )
+    init_server = jax.jit(self.algorithm.init_server, out_shardings=self._whole)
     sizes = np.asarray([c.num_images for c in self._clients], np.float32)
     server = init_server(variables, sizes, self._public, self._seed)
-    one = jax.jit(self._algorithm.init_client)
     loaded = {name: variables[name] for name in pretrained}
-    known = own or [loaded] * len(self._clients)
-    states = [
-      jax.device_get(
-        one(np.uint32(prng.client_uid(c.name)), leaves, self._seed)
-      )
-      for c, leaves in zip(self._clients, known, strict=True)
-    ]
-    return server, jax.tree.map(lambda *rows: np.stack(rows), *states)
+    shapes = jax.eval_shape(
+      self.algorithm.init_client, np.uint32(0), loaded, self._seed
+    )
+    initial = functools.partial(self._initial, leaves=loaded)
+    return server, ClientStore(initial, shapes, len(self._clients))
 
-  @property
-  def clustered(self) -> bool:
-    """Whether the server keeps several models."""
-    return self._algorithm.clustered
+  def _initial(self, client: int, leaves: Flat) -> types.ClientState:
+    uid = np.uint32(prng.client_uid(self._clients[client].name))
+    return jax.device_get(self._init_client(uid, leaves, self._seed))
 
   @property
   def reduction(self) -> Choice:
     """How the uploads of a round are reduced."""
     return self._options.reduction
 
-  @property
-  def notices(self) -> list[str]:
-    """Notices of the components for users of the method."""
-    texts = [component.info.notice for component in self._algorithm.components]
-    return [text for text in texts if text]
-
-  def warnings(self, metrics: dict[str, float]) -> list[str]:
-    """Returns the components' warnings about the metrics of a round."""
-    texts: list[str] = []
-    for component in self._algorithm.components:
-      prefix = f'{component.name}_'
-      own = {
-        name.removeprefix(prefix): value
-        for name, value in metrics.items()
-        if name.startswith(prefix)
-      }
-      if component.info.warn and own:
-        texts.append(component.info.warn(own))
-    return [text for text in texts if text]
-
-  def models_to_evaluate(self, states: types.ClientState) -> dict[int, Flat]:
-    """Returns the clients' own models that components keep for evaluation.
+  def start_from(self, store: ClientStore, own: Callable[[int], Flat]) -> None:
+    """Writes the state of every client before round 0.
 
     Args:
-      states: states of the clients, on the host, `[N, ...]`.
-
-    Returns:
-      Variables by canonical index of the client.
+      store: of the client states.
+      own: returns the initial variables of a client, of all of its model.
     """
-    models: dict[int, Flat] = {}
-    for component in self._algorithm.components:
-      if component.client and component.client.models_to_evaluate:
-        kept = states.states[component.name]
-        variables, present = component.client.models_to_evaluate(kept)
-        for k in np.flatnonzero(present):
-          models[int(k)] = {n: x[k] for n, x in variables.items()}
-    return models
+    for members in self._all_clients():
+      states = [self._initial(int(k), own(int(k))) for k in members]
+      rows = jax.tree.map(lambda *leaves: np.stack(leaves), *states)
+      # In memory every process has the rows of all clients.
+      store.write(members, rows, self._is_here(members) | (not store.local))
 
   def put_server(self, server: types.ServerState) -> types.ServerState:
     """Puts a server state from the host on every device."""
     return transfer.put(server, self._whole)
 
   def prepare(
-    self, server: types.ServerState, states: types.ClientState
+    self, server: types.ServerState, store: ClientStore
   ) -> tuple[types.ServerState, dict[str, Counter[str]]]:
     """Runs the data passes before round 0, if the method has any.
 
     Args:
       server: server state, donated if there is a pass.
-      states: client states on the host, updated in place.
+      store: client states; the rows of all clients are written.
 
     Returns:
       (server with the messages of all clients, log); the log has `up` and
@@ -219,26 +172,26 @@ class Executor:
       those of the messages.
     """
     log: dict[str, Counter[str]] = {'up': Counter(), 'down': Counter()}
-    if not self._algorithm.prepares:
+    if not self.algorithm.prepares:
       return server, log
     for members in self._all_clients():
       lanes, tasks = self._tasks(members, server.groups, 0)
-      uploads, (rows, _) = self._local(server, states, lanes, tasks, 0, False)
+      uploads, (rows, _) = self._local(server, store, lanes, tasks, 0, False)
       for way, sizes in self._wire(server, uploads, members, False).items():
         log[way].update(sizes)
       server = self._run.receive(server, uploads)
-      transfer.keep(states, transfer.get(rows), lanes, lanes >= 0)
+      self._keep(store, rows, lanes, lanes >= 0)
     return server, log
 
   def round(
-    self, server: types.ServerState, states: types.ClientState, round_: int
+    self, server: types.ServerState, store: ClientStore, round_: int
   ) -> tuple[types.ServerState, dict[str, Any]]:
     """Runs one round.
 
     Args:
       server: server state, donated.
-      states: client states on the host, updated in place for the clients with
-        a valid upload.
+      store: client states; the rows of the clients with a valid upload are
+        written.
       round_: global round.
 
     Returns:
@@ -248,12 +201,17 @@ class Executor:
       over all steps) and `median_loss` (over clients, of their means), both
       only if there is a valid upload; `per_client`, metrics of each client of
       the cohort (means over its steps, in canonical order); `images`; and
-      `up` and `down`, the bytes of the whole cohort by content.
+      `up` and `down`, the bytes of the whole cohort by content. With simulated
+      time it has the `timetable` of the round.
     """
-    drawn = self._sample_cohort(round_)
-    lanes, tasks = self._tasks(drawn, server.groups, round_)
+    timetable = self._options.timetable
+    timed = timetable.round(round_) if timetable else None
+    drawn = timed.clients if timed else self._sample_cohort(round_)
+    lanes, tasks = self._tasks(
+      drawn, server.groups, round_, staleness=timed.staleness if timed else None
+    )
     uploads, (rows, sums) = self._local(
-      server, states, lanes, tasks, round_, True
+      server, store, lanes, tasks, round_, True
     )
     log: dict[str, Any] = {**self._wire(server, uploads, drawn, True)}
     ranks = transfer.put(tasks.drawn, self._split)
@@ -266,15 +224,17 @@ class Executor:
     }
     clients = np.sort(drawn)
     valid = np.isin(lanes, clients[entries['valid']])
-    transfer.keep(states, transfer.get(rows), lanes, valid)
+    self._keep(store, rows, lanes, valid)
     sums = transfer.get(sums)
     log |= round_log.training(sums, tasks.num_steps, valid)
     log['per_client'] = round_log.per_client(sums, tasks.num_steps, lanes)
     log |= entries | {'clients': clients, 'images': int(tasks.valid.sum())}
+    if timed:
+      log['timetable'] = timed
     return server, log
 
   def forecast(
-    self, server: types.ServerState, states: types.ClientState
+    self, server: types.ServerState, store: ClientStore
   ) -> costs.Costs:
     """Compiles the local training of round 0 and returns its costs.
 
@@ -283,14 +243,14 @@ class Executor:
 
     Args:
       server: server state.
-      states: client states on the host, `[N, ...]`.
+      store: client states.
     """
-    tasks, uploads, training = self._first_round(server, states)
+    tasks, uploads, training = self._first_round(server, store)
     sent = self._wire(server, uploads, self._sample_cohort(0), True)
     return costs.of_program(training.lower(), tasks, sent)
 
   def programs(
-    self, server: types.ServerState, states: types.ClientState
+    self, server: types.ServerState, store: ClientStore
   ) -> dict[str, jax.stages.Traced]:
     """Returns the programs of round 0, 'training' and 'aggregation'.
 
@@ -298,27 +258,37 @@ class Executor:
 
     Args:
       server: server state.
-      states: client states on the host, `[N, ...]`.
+      store: client states.
     """
-    tasks, uploads, training = self._first_round(server, states)
+    tasks, uploads, training = self._first_round(server, store)
     ranks = np.zeros(len(tasks.index), np.int32)
     aggregation = self._run.aggregate.trace(
       server, uploads, ranks, np.int32(0), self._public, self._seed
     )
     return {'training': training, 'aggregation': aggregation}
 
+  def senders(self, server: types.ServerState, store: ClientStore) -> list[str]:
+    """Returns the components whose clients send messages.
+
+    Args:
+      server: server state.
+      store: client states.
+    """
+    _, uploads, _ = self._first_round(server, store)
+    return [n for n, sent in uploads.messages.items() if jax.tree.leaves(sent)]
+
   def _first_round(
-    self, server: types.ServerState, states: types.ClientState
+    self, server: types.ServerState, store: ClientStore
   ) -> tuple[types.ClientTask, types.Upload, jax.stages.Traced]:
     """Returns (tasks of round 0, shapes of its uploads, its training)."""
     lanes, tasks = self._tasks(self._sample_cohort(0), server.groups, 0)
-    tree, placed = self._placed(states, lanes, tasks)
+    tree, placed = self._placed(store, lanes, tasks)
     run, number, resident = self._run, np.int32(0), self._segments.resident
     carry = jax.eval_shape(run.begin, server, number, (), tree, placed)
     uploads, _ = jax.eval_shape(
       run.end, server, number, (), (carry, tree), placed
     )
-    if self._algorithm.fold:
+    if self.algorithm.fold:
       self._sent[True] = self._shapes(server, tree, placed, True)
     if resident is not None:
       training = run.whole.trace(server, number, resident, tree, placed)
@@ -331,36 +301,39 @@ class Executor:
     self,
     models: Flat,
     groups: np.ndarray,
-    own: Flat,
+    own: Callable[[np.ndarray], Flat] | None = None,
     modality: int | None = None,
-  ) -> Layers:
+  ) -> Iterator[Layers]:
     """Measures moments of batch normalisation on the images of every client.
 
-    Images are augmented as in training, because running moments also come from
-    augmented images and the weights are fitted to the moments of such images.
+    Images are augmented as in training, as the weights were fitted to these.
 
     Args:
       models: variables of the models, `[G, ...]`.
       groups: the model that each client measures, int32 `[N]`.
-      own: variables that differ between clients, on the host, `[N, ...]`.
+      own: returns the variables of some clients, `[k]`, that differ between
+        clients, on the host, `[k, ...]`; None if there are no such variables.
       modality: of the images that are measured, None for all; a client without
         such images has the moments of no images.
 
-    Returns:
-      Moments by layer (`core.batch_stats`), on the host, `[N, ...]`.
+    Yields:
+      Moments by layer (`core.batch_stats`) of each client in canonical order,
+      on the host.
     """
     models = transfer.put(models, self._whole)
-    nothing = jax.device_get(self._run.no_moments(models, own))
-    every = transfer.copies(nothing, len(self._clients))
+    first = own(np.arange(1)) if own else {}
+    nothing = jax.device_get(self._run.no_moments(models, first))
     for members in self._all_clients():
       lanes, tasks = self._tasks(members, groups, 0, modality)
-      safe = np.where(lanes >= 0, lanes, 0)
-      mine = transfer.put({n: x[safe] for n, x in own.items()}, self._split)
+      mine = own(members) if own else {}
+      mine = trees.rows(mine, np.searchsorted(members, lanes))
+      mine = transfer.put(mine, self._split)
       found = transfer.put(transfer.copies(nothing, len(lanes)), self._split)
       for table, part in self._segments.passing(lanes, tasks):
         found = self._run.moments(models, table, (mine, found), part)
-      transfer.keep(every, transfer.get(found), lanes, lanes >= 0)
-    return every
+      found = transfer.get(found)
+      for k in members:
+        yield trees.rows(found, int(np.flatnonzero(lanes == k)[0]))
 
   def _all_clients(self) -> Iterator[np.ndarray]:
     """Yields all clients in parts of the size of a cohort."""
@@ -370,6 +343,14 @@ class Executor:
 
   def _sample_cohort(self, round_: int) -> np.ndarray:
     options = self._options
+    if options.places:
+      return cohort.sample_poisson(
+        options.seed,
+        round_,
+        len(self._clients),
+        options.fraction,
+        options.places,
+      )
     return cohort.sample_cohort(
       options.seed, round_, len(self._clients), options.fraction
     )
@@ -380,8 +361,11 @@ class Executor:
     groups: Any,
     round_: int,
     modality: int | None = None,
+    staleness: np.ndarray | None = None,
   ) -> tuple[np.ndarray, types.ClientTask]:
-    lanes = cohort.assign_lanes(self._placement, members, self._lanes)
+    if staleness is None:
+      staleness = np.zeros(len(members), np.int32)
+    lanes = self._assign(members)
     return lanes, cohort.make_tasks(
       self._clients,
       self._placement,
@@ -392,31 +376,59 @@ class Executor:
       self._pass_shape,
       np.asarray(groups),
       members,
+      staleness,
       round_,
       self._options.seed,
     )
 
+  def _num_lanes(self, num_devices: int) -> int:
+    if self._homes:
+      return cohort.num_lanes(self._placement, self._cohort_size)
+    return schedule.num_lanes(self._cohort_size, num_devices)
+
+  def _assign(self, members: np.ndarray) -> np.ndarray:
+    """Returns the client in each lane, -1 if empty."""
+    if self._homes:
+      return cohort.assign_lanes(self._placement, members, self._lanes)
+    costs = [self._steps(int(k)) for k in members]
+    devices = self._placement.num_devices
+    return schedule.assign(members, costs, devices, self._lanes)
+
   def _placed(
-    self, states: types.ClientState, lanes: np.ndarray, tasks: types.ClientTask
+    self, store: ClientStore, lanes: np.ndarray, tasks: types.ClientTask
   ) -> tuple[types.ClientState, types.ClientTask]:
     """Returns the client states and the tasks of all lanes, on devices."""
-    safe = np.where(lanes >= 0, lanes, 0)
-    rows = transfer.put(trees.rows(states, safe), self._split)
+    here = transfer.is_here(self._split, len(lanes)) if store.local else None
+    rows = transfer.put(store.read(lanes, here), self._split)
     return rows, transfer.put(tasks, self._split)
+
+  def _keep(
+    self, store: ClientStore, rows: Any, lanes: np.ndarray, valid: np.ndarray
+  ) -> None:
+    """Writes the new states of the valid clients into the store."""
+    if store.local:
+      valid = valid & transfer.is_here(self._split, len(lanes))
+    get = transfer.get_here if store.local else transfer.get
+    store.write(lanes, get(rows), valid)
+
+  def _is_here(self, members: np.ndarray) -> np.ndarray:
+    """Returns whether each client runs on a device of this process."""
+    lanes = self._assign(members)
+    return np.isin(members, lanes[transfer.is_here(self._split, len(lanes))])
 
   def _local(
     self,
     server: types.ServerState,
-    states: types.ClientState,
+    store: ClientStore,
     lanes: np.ndarray,
     tasks: types.ClientTask,
     round_: int,
     trains: bool,
   ) -> tuple[Any, tuple[Any, Any]]:
     """Returns (uploads, (client states, sums of metrics)) of all lanes."""
-    tree, placed = self._placed(states, lanes, tasks)
+    tree, placed = self._placed(store, lanes, tasks)
     number = np.int32(round_)
-    if self._algorithm.fold and trains not in self._sent:
+    if self.algorithm.fold and trains not in self._sent:
       self._sent[trains] = self._shapes(server, tree, placed, trains)
     if self._segments.resident is not None:
       run = self._run.whole if trains else self._run.prepare
@@ -427,7 +439,7 @@ class Executor:
       for table, part in self._segments.training(lanes, tasks):
         carry, more = self._run.train(server, number, table, carry, part)
         sums = jax.tree.map(jax.numpy.add, sums, more) if sums else more
-    if self._algorithm.program.has_data_pass:
+    if self.algorithm.program.has_data_pass:
       for read in (self._run.measure, self._run.data_pass):
         for table, part in self._segments.passing(lanes, tasks):
           carry = read(server, number, table, carry, part)
@@ -454,5 +466,5 @@ class Executor:
   ) -> round_log.Bytes:
     uploads = self._sent.get(trains, uploads)  # those of a streamed round
     return round_log.wire(
-      self._algorithm, server, uploads, members, len(self._clients), trains
+      self.algorithm, server, uploads, members, len(self._clients), trains
     )

@@ -112,9 +112,8 @@ class Timetable:
     invited = order[able[order]][:wanted]
     times = np.asarray([self._seconds(int(k)) for k in invited])
     limit = rules.deadline_s or math.inf
-    ranked = sorted(
-      range(len(invited)), key=lambda i: (times[i], self._uids[invited[i]])
-    )
+    uids = [self._uids[int(k)] for k in invited]
+    ranked = [int(i) for i in np.lexsort((np.asarray(uids), times))]
     used = [i for i in ranked if times[i] <= limit][: rules.size]
     if len(used) == rules.size:
       lasted = times[used[-1]]

@@ -29,6 +29,28 @@ def get(tree: Tree) -> Any:
   return multihost_utils.process_allgather(tree, tiled=True)
 
 
+def is_here(sharding: NamedSharding, size: int) -> np.ndarray:
+  """Returns whether each of `size` lanes is on a device of this process."""
+  here = np.zeros(size, bool)
+  for index in sharding.addressable_devices_indices_map((size,)).values():
+    here[index] = True
+  return here
+
+
+def get_here(tree: Tree) -> Any:
+  """Returns arrays sharded over lanes; lanes of other processes are zeros."""
+  if jax.process_count() == 1:
+    return jax.device_get(tree)
+
+  def one(array: jax.Array) -> np.ndarray:
+    rows = np.zeros(array.shape, array.dtype)
+    for shard in array.addressable_shards:
+      rows[shard.index] = shard.data
+    return rows
+
+  return jax.tree.map(one, tree)
+
+
 def copies(tree: Tree, num: int) -> Any:
   """Returns copies of a tree on the host along a new leading axis."""
 
@@ -36,21 +58,3 @@ def copies(tree: Tree, num: int) -> Any:
     return np.stack([leaf] * num)
 
   return jax.tree.map(stacked, tree)
-
-
-def keep(
-  states: Tree, rows: Tree, lanes: np.ndarray, valid: np.ndarray
-) -> None:
-  """Writes the new rows of valid clients into the states on the host.
-
-  Args:
-    states: states of all clients, `[N, ...]`, updated in place.
-    rows: states of the clients of the lanes.
-    lanes: client of each lane, -1 if empty.
-    valid: whether each lane has a row to keep, bool.
-  """
-
-  def write(old: np.ndarray, new: np.ndarray) -> None:
-    old[lanes[valid]] = new[valid]
-
-  jax.tree.map(write, states, rows)

@@ -41,3 +41,8 @@ def select(condition: Array, new: _T, old: _T) -> _T:
     return jnp.where(condition, new, old)
 
   return jax.tree.map(one, new, old)
+
+
+def subtract(a: _T, b: _T) -> _T:
+  """Returns the difference of every two arrays."""
+  return jax.tree.map(jnp.subtract, a, b)

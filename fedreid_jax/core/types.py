@@ -132,6 +132,8 @@ class ClientTask:
     seed: of the run, the other part of these keys (`prng.data`), uint32 `[2]`.
     group: index of the server model from which the client starts, int32.
     drawn: position of the client in the order of sampling, int32.
+    staleness: updates of the server since the client's model, int32; 0 in
+      rounds.
     num_examples: number of training images, the client's weight in a mean,
       float32.
     num_identities: number of the client's columns among `C`, int32.
@@ -150,6 +152,7 @@ class ClientTask:
   seed: Leaf
   group: Leaf
   drawn: Leaf
+  staleness: Leaf
   num_examples: Leaf
   num_identities: Leaf
   num_steps: Leaf
@@ -168,11 +171,13 @@ class Broadcast:
     shared: shared parameters of the client's group.
     messages: messages of the components' server hooks, by name.
     round: global round, int32.
+    staleness: updates of the server since the client's model, int32.
   """
 
   shared: Flat
   messages: dict[str, Tree]
   round: Array
+  staleness: Array
 
 
 @struct.dataclass

@@ -129,16 +129,29 @@ def _check_domains(domains: Sequence[Images], split: str) -> None:
     )
 
 
-def _one_space(clients: Sequence[ClientData], labels: str) -> list[ClientData]:
+def _one_space(
+  clients: Sequence[ClientData], labels: Labels
+) -> list[ClientData]:
   """Renumbers the own identities of each client for a shared classifier."""
-  sizes = [c.num_identities for c in clients]
-  concat = labels == 'concat'
-  first = np.cumsum([0, *sizes[:-1]]) if concat else np.zeros(len(sizes), int)
-  columns = sum(sizes) if concat else max(sizes)
+  spaces = label_spaces([c.num_identities for c in clients], labels)
   return [
-    c._replace(labels=c.labels + np.int32(offset), num_identities=columns)
-    for c, offset in zip(clients, first, strict=True)
+    c._replace(labels=c.labels + np.int32(first), num_identities=columns)
+    for c, (first, columns) in zip(clients, spaces, strict=True)
   ]
+
+
+def label_spaces(sizes: Sequence[int], labels: Labels) -> list[tuple[int, int]]:
+  """Returns (first label, columns of the classifier) of each client.
+
+  Args:
+    sizes: numbers of the clients' own identities.
+    labels: 'concat' or 'max' for a shared classifier, see `make_clients`; each
+      client has its own label space for other values.
+  """
+  if labels == 'concat':
+    first = np.cumsum([0, *sizes[:-1]])
+    return [(int(offset), sum(sizes)) for offset in first]
+  return [(0, max(sizes) if labels == 'max' else size) for size in sizes]
 
 
 def _client(part: Images, columns: int) -> ClientData:

@@ -10,6 +10,7 @@ from fedreid_jax.data import (
   client_split,
   folder_source,
   overlap,
+  poison,
   synthetic_source,
   validation,
 )
@@ -68,6 +69,14 @@ def load(
       num_clients=config.num_clients,
       concentration=config.concentration,
     )
+    people = poison.poison(
+      people,
+      config.poison,
+      config.poisoned,
+      config.trigger_share,
+      config.world_seed,
+    )
+    notices = (*notices, *poison.notice(config.poison, config.poisoned))
     if config.task == 'classification':
       classification_task.check_clients(source, people)
   return without_images(config)._replace(

@@ -29,21 +29,26 @@ def normalise(feature: Float[Array, 'rows D']) -> Float[Array, 'rows D']:
   return feature / jnp.maximum(norm, 1e-12)
 
 
+@jax.jit
+def _squares(feature: Float[Array, 'rows D']) -> Float[Array, ' rows']:
+  return jnp.sum(feature * feature, axis=1)
+
+
 @functools.partial(jax.jit, static_argnames='metric')
 def _block(
   query: Float[Array, 'rows D'],
+  query_squares: Float[Array, ' rows'],
   gallery: Float[Array, 'P D'],
   gallery_squares: Float[Array, ' P'],
   metric: str,
 ) -> Float[Array, 'rows P']:
-  if metric == 'cosine':
-    query = normalise(query)
+  # The squares of the queries are arguments: computed here, XLA would fuse them
+  # with the product, which then takes twice the time on a CPU.
   products = jnp.matmul(query, gallery.T, precision=jax.lax.Precision.HIGHEST)
   if metric == 'cosine':
     return 1.0 - products
-  squares = jnp.sum(query * query, axis=1)
   return jnp.maximum(
-    squares[:, None] + gallery_squares[None, :] - 2.0 * products, 0.0
+    query_squares[:, None] + gallery_squares[None, :] - 2.0 * products, 0.0
   )
 
 
@@ -57,7 +62,8 @@ def squared_blocks(
 
   Args:
     query: query features, float32 `[Q, D]`.
-    gallery: gallery features, float32 `[P, D]`.
+    gallery: gallery features, float32 `[P, D]`, unchanged until the last block
+      is there: an array of NumPy may be read in place.
     metric: 'euclidean' or 'cosine'.
     chunk: rows in flight, in whole blocks and at least one; the device computes
       later blocks while the caller uses the first. The distances do not depend
@@ -79,7 +85,10 @@ def squared_blocks(
   if chunk < 1:
     raise errors.ConfigError(f'chunk {chunk}', 'chunk', 'use 1 or more')
   query = np.asarray(query, np.float32)
-  gallery = jnp.asarray(gallery, jnp.float32)
+  if not isinstance(gallery, jax.Array):
+    gallery = np.asarray(gallery, np.float32)
+  # The copy of `jnp.asarray` would take as long as several blocks on a CPU.
+  gallery = jax.device_put(gallery, may_alias=True).astype(jnp.float32)
   if query.ndim != 2 or query.shape[1:] != gallery.shape[1:]:
     raise errors.DataError(
       f'features of shapes {query.shape} and {gallery.shape}',
@@ -97,12 +106,15 @@ def _blocks(
 ) -> Iterator[Float32[np.ndarray, 'rows P']]:
   if metric == 'cosine':
     gallery = normalise(gallery)
-  squares = jnp.sum(gallery * gallery, axis=1)
+  squares = _squares(gallery)
   in_flight = collections.deque()
   for start in range(0, len(query), BLOCK):
     rows = query[start : start + BLOCK]
-    padded = np.pad(rows, ((0, BLOCK - len(rows)), (0, 0)))
-    in_flight.append((_block(padded, gallery, squares, metric), len(rows)))
+    padded = jnp.asarray(np.pad(rows, ((0, BLOCK - len(rows)), (0, 0))))
+    if metric == 'cosine':
+      padded = normalise(padded)
+    block = _block(padded, _squares(padded), gallery, squares, metric)
+    in_flight.append((block, len(rows)))
     if len(in_flight) * BLOCK >= chunk:
       yield _fetch(*in_flight.popleft())
   while in_flight:

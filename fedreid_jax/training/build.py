@@ -9,6 +9,7 @@ import jax
 from fedreid_jax import algorithms, errors
 from fedreid_jax.core import (
   compose,
+  guarantee,
   optimizers,
   param_filter,
   placement,
@@ -37,6 +38,7 @@ class Setup(NamedTuple):
     schedule: learning rate of a round.
     evaluate: `({name: variables of a model}, source) -> entries`, see
       `evaluator.make`.
+    guarantee: of differential privacy, or that there is none.
   """
 
   federation: Federation
@@ -45,6 +47,10 @@ class Setup(NamedTuple):
   executor: simulation.Executor
   schedule: Callable[..., types.Array]
   evaluate: Callable[..., list[dict[str, Any]]]
+  guarantee: guarantee.Guarantee
+
+
+Maker = Callable[[Any], Setup]
 
 
 def build(config) -> Setup:
@@ -56,9 +62,25 @@ def build(config) -> Setup:
   )
   source_stats.check(config.evaluation.batch_stats, federation.clients)
   agreement.require('data', lambda: _inputs(config, federation))
-  columns = max(c.num_identities for c in federation.clients)
+  return assemble(config, federation)
+
+
+def assemble(
+  config,
+  federation: Federation,
+  variant: engine.Variant = engine.SIMULATED,
+) -> Setup:
+  """Builds all parts of a run on images that are loaded.
+
+  Args:
+    config: the configuration of the run.
+    federation: images of the clients and of the targets.
+    variant: differences from the simulation of all clients.
+  """
+  columns = variant.columns or max(c.num_identities for c in federation.clients)
   model = network(config, columns, federation.image_shape)
-  components = load_components(config)
+  participants = engine.participants_of(config, federation)
+  components = engine.bound(load_components(config), participants)
   transforms = augment.make(config.augment, federation.mean, federation.std)
   mesh = placement.make_mesh(_num_devices(config, len(federation.clients)))
   agreement.connect(mesh)
@@ -71,12 +93,19 @@ def build(config) -> Setup:
     variables,
     loaded,
     engine.make_executor(
-      config, federation, model, components, transforms, mesh
+      config,
+      federation,
+      model,
+      components,
+      transforms,
+      mesh,
+      variant=variant,
     ),
     optimizers.schedule(config.optim, config.rounds),
     evaluator.make(
       config.evaluation, federation.targets, model, transforms, mesh
     ),
+    guarantee.Guarantee(components, participants),
   )
 
 

@@ -69,12 +69,15 @@ class Round(NamedTuple):
     clients: metrics of every client that took part with a finite update, by
       its name: means over its steps, and its 'weight' in the aggregation if
       there is one.
+    in_files: whether these metrics are in files of their own, and neither in
+      `metrics.jsonl` nor in trackers.
   """
 
   round: int
   rounds: int
   metrics: Mapping[str, Any]
   clients: Mapping[str, Mapping[str, float]]
+  in_files: bool = False
 
 
 class Evaluation(NamedTuple):

@@ -18,7 +18,14 @@ from orbax.checkpoint import checkpoint_managers
 
 from fedreid_jax import errors
 from fedreid_jax.core.types import ClientState, ServerState
-from fedreid_jax.training import manifests, recorder, steps, structure
+from fedreid_jax.training import (
+  client_rows,
+  manifests,
+  recorder,
+  steps,
+  structure,
+)
+from fedreid_jax.training.client_files import ClientFiles
 
 KEPT = 2  # newest steps kept, beside the best
 
@@ -78,7 +85,7 @@ class Checkpoints(steps.Steps):
     self,
     step: int,
     server: ServerState,
-    clients: ClientState,
+    clients: ClientState | ClientFiles,
     host: dict[str, Any],
     score: float | None,
   ) -> Path:
@@ -87,7 +94,8 @@ class Checkpoints(steps.Steps):
     Args:
       step: rounds done.
       server: on devices or on the host.
-      clients: on the host.
+      clients: all states, on the host, `[N, ...]`, or their files, which all
+        processes have written and published.
       host: values that JSON can represent.
       score: of the evaluation of this step, if any; stored as 'mAP' for every
         metric.
@@ -98,15 +106,20 @@ class Checkpoints(steps.Steps):
     Raises:
       ResourceError: when the disk is full or cannot be written.
     """
+    config = next(iter(self._config), None)
+    described: dict[str, Any] = {'step': step, 'config': config, 'run': host}
+    if isinstance(clients, ClientFiles):
+      described['rows'] = client_rows.describe(clients)
+      trees = structure.items(server, clients.index)
+    else:
+      trees = structure.items(server, clients)
     items: dict[str, Any] = {
       name: ocp.args.StandardSave(item)  # pyright: ignore[reportCallIssue]
-      for name, item in structure.items(server, clients).items()
+      for name, item in trees.items()
       if item
     }
-    config = next(iter(self._config), None)
-    described = {'step': step, 'config': config, 'run': host}
     items['host'] = ocp.args.JsonSave(described)  # pyright: ignore[reportCallIssue]
-    self._check_room(server, clients)
+    self._check_room(trees)
     try:
       taken = self._open.save(
         step,
@@ -139,9 +152,9 @@ class Checkpoints(steps.Steps):
       ) from error
     return self._root / str(step)
 
-  def _check_room(self, server: ServerState, clients: ClientState) -> None:
+  def _check_room(self, trees: dict[str, Any]) -> None:
     """Refuses a save that is larger than the free disk space."""
-    needed = sum(x.nbytes for x in jax.tree.leaves((server, clients)))
+    needed = sum(x.nbytes for x in jax.tree.leaves(trees))
     free = shutil.disk_usage(self.workdir).free
     if needed > free:
       raise errors.ResourceError(

@@ -8,8 +8,15 @@ from typing import Any
 import jax
 
 from fedreid_jax.config import parsing
+from fedreid_jax.core.client_store import ClientStore
 from fedreid_jax.models import flops
-from fedreid_jax.training import budget, build, report, run_files
+from fedreid_jax.training import (
+  budget,
+  build,
+  client_rows,
+  report,
+  run_files,
+)
 from fedreid_jax.training.tracking import trackers
 
 
@@ -41,13 +48,13 @@ def lines(config, workdir: Path) -> Iterator[str]:
     yield f'  {row["client"]}: {", ".join(numbers)}'
   for target in federation.targets:
     yield f'test on {target.name}: {len(target.images.identities)} images'
-  server, states = setup.executor.init(setup.variables, setup.pretrained)
+  server, store = setup.executor.init(setup.variables, setup.pretrained)
   yield ''
-  yield from _program(config, setup, server, states)
-  yield from _files(config, setup, server, states, workdir)
+  yield from _program(config, setup, server, store)
+  yield from _files(config, setup, server, store, workdir)
 
 
-def _program(config, setup: build.Setup, server, states) -> Iterator[str]:
+def _program(config, setup: build.Setup, server, store) -> Iterator[str]:
   """Yields the lines on the network and on the compiled program of a round."""
   federation = setup.federation
   columns = max(c.num_identities for c in federation.clients)
@@ -58,7 +65,7 @@ def _program(config, setup: build.Setup, server, states) -> Iterator[str]:
     f'{cost.multiply_adds / 1e6:.1f} million multiply-adds an image'
   )
   yield 'compiling the program of a round'
-  found = setup.executor.forecast(server, states)
+  found = setup.executor.forecast(server, store)
   for way in ('up', 'down'):
     sent = found.sent[way]
     parts = ', '.join(f'{_size(n)} {name}' for name, n in sent.items())
@@ -84,22 +91,30 @@ def _program(config, setup: build.Setup, server, states) -> Iterator[str]:
 
 
 def _files(
-  config, setup: build.Setup, server, states, workdir: Path
+  config, setup: build.Setup, server, store: ClientStore, workdir: Path
 ) -> Iterator[str]:
   """Yields the lines on the memory of the host and on the files."""
   shape = setup.federation.image_shape
   tests = sum(len(t.images.identities) for t in setup.federation.targets)
   trained = sum(c.num_images for c in setup.federation.clients)
   images = (trained + tests) * math.prod(shape)
+  all_states = len(store) * store.row_bytes
+  in_files = client_rows.on_disk(config.execution.store, store)
+  held = 0 if in_files else all_states
   yield (
-    f'the host needs {_size(images + _bytes(states))} of '
+    f'the host needs {_size(images + held)} of '
     f'{_size(budget.host_memory())} for images and states of clients, beside '
     'its programs'
   )
+  if in_files:
+    yield (
+      f'states of clients are in files: {_size(store.row_bytes)} for each of '
+      f'{len(store)} clients, {_size(all_states)} if all of them train'
+    )
   files = *run_files.WRITTEN[:6], *trackers.written(config.track)
   yield (
     f'a run would write {workdir}: {", ".join(files)}, and '
-    f'checkpoints of {_size(_bytes((server, states)))}, of which the last and '
+    f'checkpoints of {_size(_bytes(server) + held)}, of which the last and '
     'the best are kept'
   )
 

@@ -1,6 +1,8 @@
 """Builds the executor of the rounds of a federation from a configuration."""
 
 import functools
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,12 +19,35 @@ from fedreid_jax.core import (
   types,
 )
 from fedreid_jax.core.component import Component, Participants
-from fedreid_jax.core.settings import Settings
+from fedreid_jax.core.settings import Settings, SimulationOptions
 from fedreid_jax.data import sampling
 from fedreid_jax.data.augment import Transforms
 from fedreid_jax.data.federation import Federation
 from fedreid_jax.losses import objective
-from fedreid_jax.training import budget
+from fedreid_jax.training import budget, simulated_time
+
+
+class Variant(NamedTuple):
+  """The differences of an executor from the simulation of all clients.
+
+  Attributes:
+    plan: `(config.local, clients, seed) -> (planner, (S, B), masked)`, as
+      `sampling.make`.
+    executor: class of the executor, or a function with its arguments.
+    cohort: number of clients of a round, `K`, where it does not follow from the
+      clients of the federation.
+    columns: of the classifier, `C`, for the same reason.
+  """
+
+  plan: Callable[..., tuple[cohort.Planner, tuple[int, int], bool]] = (
+    sampling.make
+  )
+  executor: Callable[..., simulation.Executor] = simulation.Executor
+  cohort: int | None = None
+  columns: int | None = None
+
+
+SIMULATED = Variant()
 
 
 def make_executor(
@@ -34,6 +59,7 @@ def make_executor(
   mesh: Mesh,
   *,
   optimizer: optimizers.Optimizer | None = None,
+  variant: Variant = SIMULATED,
 ) -> simulation.Executor:
   """Builds the executor of the rounds of a federation.
 
@@ -45,19 +71,20 @@ def make_executor(
     transforms: the image transforms for training and for tests.
     mesh: the devices that run the clients.
     optimizer: the optimiser of the clients; None selects that of `config`.
+    variant: differences from the simulation of all clients.
   """
   clients, local = federation.clients, config.local
-  participants = _participants(config, federation, components)
-  planner, shape, masked = sampling.make(local, clients, config.seed)
+  participants = participants_of(config, federation, variant.cohort)
+  components = bound(components, participants)
+  planner, shape, masked = variant.plan(local, clients, config.seed)
   images = jax.ShapeDtypeStruct(
     (local.batch, *federation.image_shape), jnp.float32
   )
   forward = functools.partial(model.apply, train=False)
   variables = jax.eval_shape(model.init, jax.random.key(config.seed))
   each = budget.cost(forward, variables, federation.image_shape)
-  budget.check(
-    config, shape, participants.cohort, each, len(mesh.local_devices)
-  )
+  members = min(participants.cohort, len(clients))
+  budget.check(config, shape, members, each, len(mesh.local_devices))
   settings = _settings(
     config,
     model,
@@ -70,6 +97,9 @@ def make_executor(
     optimizer=optimizer or optimizers.make(config.optim),
   )
   chosen = _reduction(config, variables, components, participants.cohort)
+  if variant.cohort is not None:
+    # Uploads of sites come one after another, and each is checked first.
+    chosen = chosen._replace(streams=False)
   sizes = sorted((c.num_images for c in clients), reverse=True)
   algorithm = compose.compose(
     components,
@@ -80,35 +110,63 @@ def make_executor(
   )
   if algorithm.program.has_data_pass:
     budget.check_data_pass(local.data_pass_batch, each)
-  return simulation.Executor(
+  return variant.executor(
     algorithm,
     clients,
     planner,
     federation.image_shape,
-    _options(config, shape, chosen),
+    _options(config, shape, chosen, federation, planner),
     mesh,
     None if federation.public is None else federation.public.images(),
   )
 
 
-def _participants(
-  config, federation: Federation, components: tuple[Component, ...]
+def participants_of(
+  config, federation: Federation, size: int | None = None
 ) -> Participants:
-  """Returns the participants of a run after every component checked them.
+  """Returns the participants of a run.
 
-  Raises:
-    FedReIDError: if a component cannot use the clients or the public images.
+  Args:
+    config: the configuration of the run.
+    federation: images of the clients, and the public images.
+    size: largest number of clients in a round, None for that of `config`.
   """
   clients, public = federation.clients, federation.public
-  participants = Participants(
+  if size is None:
+    fixed = cohort.size(len(clients), config.fraction)
+    size = _places(config, len(clients)) or fixed
+  return Participants(
     clients,
     0 if public is None else len(public.identities),
-    len(cohort.sample_cohort(config.seed, 0, len(clients), config.fraction)),
+    size,
+    config.fraction,
+    config.cohort == 'poisson',
+    config.rounds,
   )
+
+
+def _places(config, num_clients: int) -> int:
+  """Returns the places of a Poisson cohort, 0 for a fixed one."""
+  if config.cohort == 'fixed':
+    return 0
+  return min(config.cohort_max or num_clients, num_clients)
+
+
+def bound(
+  components: tuple[Component, ...], participants: Participants
+) -> tuple[Component, ...]:
+  """Returns the components for the participants after they checked them.
+
+  Raises:
+    FedReIDError: if one cannot use the clients or the public images.
+  """
   for component in components:
     if component.info.check:
       component.info.check(participants)
-  return participants
+  return tuple(
+    component.info.bind(participants) if component.info.bind else component
+    for component in components
+  )
 
 
 def _reduction(
@@ -134,9 +192,13 @@ def _reduction(
 
 
 def _options(
-  config, plan_shape: tuple[int, int], chosen: reduction.Choice
-) -> simulation.Options:
-  return simulation.Options(
+  config,
+  plan_shape: tuple[int, int],
+  chosen: reduction.Choice,
+  federation: Federation,
+  planner: cohort.Planner,
+) -> SimulationOptions:
+  return SimulationOptions(
     seed=config.seed,
     fraction=config.fraction,
     width=config.execution.width,
@@ -145,6 +207,8 @@ def _options(
     plan_shape=plan_shape,
     data_pass_batch=config.local.data_pass_batch,
     reduction=chosen,
+    places=_places(config, len(federation.clients)),
+    timetable=simulated_time.make(config, federation.clients, planner, chosen),
   )
 
 

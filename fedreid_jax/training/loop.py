@@ -11,6 +11,7 @@ import jax
 from fedreid_jax.config import parsing, saved_config, validation
 from fedreid_jax.training import (
   agreement,
+  build,
   checkpoint,
   compile_cache,
   hooks,
@@ -71,16 +72,38 @@ def train(
     Exception: that of a callback, after the round was saved.
     SystemExit: with 128 + signal after a clean save, in commands only.
   """
+  return run_rounds(build.build, config, workdir, restart, verbose, callbacks)
+
+
+def run_rounds(
+  make: build.Maker,
+  config: Any,
+  workdir: str | os.PathLike[str],
+  restart: bool = False,
+  verbose: bool = False,
+  callbacks: Sequence[Callback] = (),
+) -> dict[str, Any]:
+  """Trains, or resumes, a run as `train` does, of parts that are given.
+
+  Args:
+    make: `(config) -> Setup`; `build.build` for a simulation of all clients.
+    config: as for `train`.
+    workdir: as for `train`.
+    restart: as for `train`.
+    verbose: as for `train`.
+    callbacks: as for `train`.
+  """
   validation.validate(config)
   hooks.check(callbacks)
   trackers.check(config.track)
   compile_cache.use()
   with turns.taken(config), library_logs.muted():
     folder = Path(workdir).expanduser().absolute()
-    return _train(config, folder, restart, verbose, callbacks)
+    return _train(make, config, folder, restart, verbose, callbacks)
 
 
 def _train(
+  make: build.Maker,
   config,
   workdir: Path,
   restart: bool,
@@ -107,7 +130,7 @@ def _train(
     saved = checkpoint.Checkpoints(workdir, run_files.digests(resolved))
     stack.callback(saved.close)
     calls = hooks.Hooks(record, [*trackers.make(config, record), *callbacks])
-    one = run.Run(config, record, saved, held, calls)
+    one = run.Run(config, record, saved, held, calls, make)
     stack.callback(one.clock.close)
     if held:
       stack.enter_context(run_files.begun(workdir, restart, held.check))

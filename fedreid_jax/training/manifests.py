@@ -11,7 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedreid_jax.training import client_files
+
 FOLDER = 'checkpoints'  # in a work directory
+
+
+def clients(workdir: Path) -> Path:
+  """Returns the folder of the files of the clients' states."""
+  return workdir / FOLDER / client_files.FOLDER
 
 
 def files(workdir: Path) -> list[Path]:
@@ -82,4 +89,27 @@ def verify(root: Path, step: int, config: Sequence[str]) -> str | None:
   own = content.get('config')  # None of a step of version 0.1
   if config and own is not None and own not in config:
     return 'it is of another configuration'
+  return _verify_rows(root, content)
+
+
+def _verify_rows(root: Path, content: dict[str, Any]) -> str | None:
+  """Returns the first problem of the files that a step names.
+
+  The content of a row is verified when it is read.
+  """
+  for name, size in content.get('rows', {}).get('segments', {}).items():
+    path = root / client_files.FOLDER / name
+    if not path.is_file():
+      return f'{client_files.FOLDER}/{name} is missing'
+    if path.stat().st_size != size:
+      return f'{client_files.FOLDER}/{name} has another size'
   return None
+
+
+def segments(root: Path, step: int) -> set[int]:
+  """Returns the files of clients' states that a step names, by number."""
+  try:
+    rows = described(root, step).get('rows', {})
+  except (OSError, ValueError):  # it does not verify
+    return set()
+  return {client_files.number(Path(name)) for name in rows.get('segments', {})}

@@ -11,7 +11,7 @@ from fedreid_jax.core import types
 
 def of(
   shared: types.Flat,
-  personal: types.Flat,
+  personal: Mapping[int, types.Flat],
   groups: np.ndarray,
   names: Sequence[str],
 ) -> dict[str, types.Flat]:
@@ -22,18 +22,20 @@ def of(
 
   Args:
     shared: shared parameters, `[G, ...]`.
-    personal: personal parameters, `[N, ...]`; those added to a model of the
-      server are of any client, since only identity scores depend on them.
+    personal: personal parameters by canonical index of the client; those added
+      to a model of the server are of any client, since only identity scores
+      depend on them.
     groups: group of every client, int32 `[N]`.
     names: of the clients, `N`.
   """
   if not shared:
     return {
-      f'client:{name}': {n: x[k] for n, x in personal.items()}
+      f'client:{name}': personal[k]
       for k, name in enumerate(names)
+      if k in personal
     }
   several = next(iter(shared.values())).shape[0] > 1
-  own = {n: x[0] for n, x in personal.items()}
+  own = personal[min(personal)] if personal else {}
   return {
     f'cluster:{group}' if several else 'global': {
       n: leaf[group] for n, leaf in shared.items()

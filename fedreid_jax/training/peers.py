@@ -3,8 +3,9 @@
 Processes connect to the first one's coordination service within a time limit
 and send heartbeats to it. If a process stops, or its connection breaks, all
 others end: JAX raises from a collective or aborts, and both are reported as one
-line with the exit code of `ResourceError`. Runs are not elastic: the same
-command on every host resumes from the last checkpoint.
+line with the exit code of `ResourceError`. The number of
+processes is constant while a run lasts; the same command, on as many hosts or
+on another number, resumes from the last checkpoint.
 """
 
 import os

@@ -9,7 +9,7 @@ import numpy as np
 from fedreid_jax import errors
 from fedreid_jax.config import load
 from fedreid_jax.training import line_file, recorder, run_files
-from fedreid_jax.training.tracking import to_jsonl
+from fedreid_jax.training.tracking import client_metrics, to_jsonl
 
 
 class Recorded(NamedTuple):
@@ -20,7 +20,8 @@ class Recorded(NamedTuple):
     config: its configuration.
     results: as in results.json.
     described: as in run.json.
-    rounds: lines of metrics.jsonl of the rounds, in their order.
+    rounds: lines of metrics.jsonl of the rounds, in their order, with the
+      metrics of clients that are in files of their own.
     precision: average precision of every query of the last evaluation, in
       [0, 1] and NaN without a match, by 'MODEL/TARGET/TRIAL'; none for an
       unfinished run.
@@ -56,4 +57,7 @@ def read(folder: Path) -> Recorded:
         f'cannot be read: {error}', str(queries), run_files.AGAIN
       ) from error
   rounds = [line for line in lines if line.get('event') == 'train']
+  for line in rounds:
+    if clients := client_metrics.read(folder, line['round']):
+      line['by_client'] = clients
   return Recorded(folder, config, results, described, rounds, precision)

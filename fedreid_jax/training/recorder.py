@@ -19,7 +19,7 @@ from fedreid_jax import errors
 from fedreid_jax.evaluation import evaluator
 from fedreid_jax.training import callbacks
 from fedreid_jax.training.atomic import write_bytes, write_text
-from fedreid_jax.training.tracking import to_jsonl, tracker
+from fedreid_jax.training.tracking import client_metrics, to_jsonl, tracker
 
 METRICS, RESULTS = to_jsonl.FILE, 'results.json'
 QUERIES = 'queries.npz'
@@ -133,6 +133,7 @@ class Recorder(callbacks.Callback):
     """Drops lines of rounds that are computed again, and damaged lines."""
     self._rounds = event.round
     self._bar.update(self._task, completed=event.round)
+    client_metrics.rewind(self._results.parent, event.kept)
     for number in self._lines.rewind(event.kept):
       self.say(f'{METRICS}: line {number} cannot be read, left out')
 
@@ -171,6 +172,8 @@ class Recorder(callbacks.Callback):
   def on_round(self, event: callbacks.Round) -> None:
     """Records and prints one finished round."""
     values = event.metrics
+    if event.in_files:
+      client_metrics.write(self._results.parent, event.round, event.clients)
     self._lines.write(tracker.of_round(event))
     self._rounds = event.round
     self._bar.update(self._task, description='rounds', completed=event.round)

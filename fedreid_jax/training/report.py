@@ -9,7 +9,7 @@ import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.config import saved_config
-from fedreid_jax.core import types
+from fedreid_jax.core import component_reports, types
 from fedreid_jax.data import validation
 from fedreid_jax.training import build, recorder, run_files, summary
 from fedreid_jax.training.progress import Progress
@@ -50,8 +50,11 @@ def describe(
     recorder.write_json(described, recorder.environment() | found)
   if setup.executor.reduction.streams:
     record.say(setup.executor.reduction.describe())
-  for notice in (*setup.federation.notices, *setup.executor.notices):
+  components = setup.executor.algorithm.components
+  own = component_reports.notices(components)
+  for notice in (*setup.federation.notices, *own):
     record.say(f'note: {notice}')
+  record.say(f'privacy: {setup.guarantee.statement(config.rounds)}')
   record.table(
     'Clients',
     list(table[0]),
@@ -95,6 +98,11 @@ def round_values(
     'clients': [names[k] for k in log['clients']],
     'excluded': [names[k] for k in log['clients'][~log['valid']]],
   }
+  if timed := log.get('timetable'):
+    values['simulated_s'] = timed.end
+    values['late'] = [names[k] for k in timed.late]
+    if timed.staleness.any():
+      values['staleness'] = float(timed.staleness.mean())
   if 'weights' in log:
     values['weights'] = [float(w) for w in log['weights']]
   if 'entropy' in log:
@@ -146,15 +154,23 @@ def clusters(groups: np.ndarray, names: list[str]) -> dict[str, list[str]]:
 
 
 def results(
-  config, progress: Progress, seconds: dict[str, float]
+  config, progress: Progress, seconds: dict[str, float], privacy: str
 ) -> dict[str, Any]:
-  """Returns the content of results.json but for the clusters."""
+  """Returns the content of results.json but for the clusters.
+
+  Args:
+    config: of the run.
+    progress: of the run.
+    seconds: of each phase.
+    privacy: the guarantee of the rounds that are done.
+  """
   busy = max(seconds['train'], 1e-9)
   return {
     'method': '+'.join(config.components),
     'config': config.name,
     'seed': config.seed,
     'rounds': progress.done,
+    'privacy': privacy,
     'seconds': seconds | {'total': sum(seconds.values())},
     'images_per_second': progress.images / busy,
     'communication_bytes': {

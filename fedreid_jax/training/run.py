@@ -1,14 +1,15 @@
 """Runs the rounds of a run: trains, evaluates, records, saves and resumes."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from fedreid_jax.config import saved_config
-from fedreid_jax.core import types
+from fedreid_jax.core import client_store, component_reports, types
+from fedreid_jax.core.component import Component
 from fedreid_jax.data.synthetic import versions
 from fedreid_jax.evaluation import evaluator
 from fedreid_jax.training import (
@@ -16,6 +17,7 @@ from fedreid_jax.training import (
   build,
   callbacks,
   checkpoint,
+  client_states,
   clock,
   hooks,
   lock,
@@ -30,7 +32,7 @@ from fedreid_jax.training import (
   summary,
   warm_start,
 )
-from fedreid_jax.training.tracking import picture
+from fedreid_jax.training.tracking import client_metrics, picture
 
 
 class Run:
@@ -45,7 +47,8 @@ class Run:
     clock: measures the seconds of setup, training and evaluation.
     setup: images, network, components and executor of the rounds.
     server: state of the server.
-    clients: states of all clients.
+    store: states of the clients.
+    clients: saves and restores these states.
     names: names of the clients in canonical order.
     progress: completed rounds and the results so far.
     monitor: warns of divergence and ends a run that diverged.
@@ -59,16 +62,25 @@ class Run:
     saved: checkpoint.Checkpoints,
     held: lock.Lock | None,
     calls: hooks.Hooks,
+    make: build.Maker = build.build,
   ):
     self.config, self.record, self.saved = config, record, saved
     self.held, self.hooks = held, calls
     self.clock = clock.Clock()
     record.phase(f'reading the images: data.source={config.data.source}')
-    self.setup = build.build(config)
-    self.server, self.clients = self.setup.executor.init(
+    self.setup = make(config)
+    self.server, self.store = self.setup.executor.init(
       self.setup.variables, self.setup.pretrained
     )
+    if self.setup.guarantee.claimed:
+      senders = self.setup.executor.senders(self.server, self.store)
+      self.setup.guarantee.check(senders)
     self.names = [c.name for c in self.setup.federation.clients]
+    self.clients = client_states.ClientStates(
+      self.store, saved, self.names, config.execution.store
+    )
+    if self.clients.notice:
+      record.say(self.clients.notice)
     self.progress = progress.Progress()
     self.monitor = monitor.Monitor(
       config, record, self.setup.federation.clients, self.progress
@@ -82,15 +94,16 @@ class Run:
     self.clock.lap('setup')
     if self.fresh:
       if config.start_from:
-        self.server, self.clients = warm_start.states(
+        self.server = warm_start.states(
           self.setup,
           self.server,
+          self.store,
           config.start_from,
           config.data,
           self.record.say,
         )
       self.record.phase('compiling and evaluating the model before training')
-      self.server, log = self.setup.executor.prepare(self.server, self.clients)
+      self.server, log = self.setup.executor.prepare(self.server, self.store)
       self.progress.count(log)
       self.clock.lap('train')
       self._save(self._evaluate())
@@ -103,6 +116,9 @@ class Run:
         stopped = self._after_round(caught)
     self.record.results(self._results())
     report.print_summary(config, self.record, self.progress.evaluation)
+    self.record.say(
+      f'privacy: {self.setup.guarantee.statement(self.progress.done)}'
+    )
     return self._results()
 
   def _after_round(self, caught: Callable[[], int]) -> bool:
@@ -152,12 +168,10 @@ class Run:
         resumed=step is not None,
       )
     )
+    server, host = self.clients.restore(step, self.server)
     if step is None:
       return
     self.fresh = False
-    server, self.clients, host = self.saved.restore(
-      step, self.server, self.clients
-    )
     self.server = self.setup.executor.put_server(server)
     self.progress.load(step, host)
     self.clock.seconds = host['seconds']
@@ -174,8 +188,12 @@ class Run:
     } | self.progress.to_host(self.clock.seconds)
     self._check_lock()
     done = self.progress.done
-    path = self.saved.save(done, self.server, self.clients, host, score)
+    path = self.clients.save(done, self.server, host, score)
     self.hooks.checkpoint(callbacks.Checkpoint(done, path, score))
+
+  @property
+  def _components(self) -> Sequence[Component]:
+    return self.setup.executor.algorithm.components
 
   def _check_lock(self) -> None:
     if self.held:
@@ -184,7 +202,7 @@ class Run:
   def _round(self) -> None:
     state, executor = self.progress, self.setup.executor
     lr = float(self.setup.schedule(state.done))
-    self.server, log = executor.round(self.server, self.clients, state.done)
+    self.server, log = executor.round(self.server, self.store, state.done)
     jax.block_until_ready(self.server)
     seconds = self.clock.lap('train')
     self._check_lock()
@@ -198,10 +216,15 @@ class Run:
         self.config.rounds,
         values | self._clusters(),
         report.client_values(log, self.names),
+        client_metrics.in_files(
+          self.config.client_metrics, len(log['clients'])
+        ),
       )
     )
     self.monitor.check_weights(log['fell_back'])
-    self.monitor.warn_once(executor.warnings(log['metrics']))
+    self.monitor.warn_once(
+      component_reports.warnings(self._components, log['metrics'])
+    )
     far = report.out_of_range(log, self.names)
     self.monitor.check_updates(values['excluded'], far)
     self.monitor.check_loss(log, self._results)
@@ -252,18 +275,19 @@ class Run:
 
   def _models(self) -> dict[str, types.Flat]:
     """Returns the server's models and the clients' models to evaluate."""
+    self.clients.publish()
     models = named_models.of(
       self.server.shared,
-      self.clients.personal,
+      client_store.Personal(self.store),
       np.asarray(self.server.groups),
       self.names,
     )
-    own = self.setup.executor.models_to_evaluate(self.clients)
+    own = component_reports.models_to_evaluate(self._components, self.store)
     return models | {f'client:{self.names[k]}': x for k, x in own.items()}
 
   def _clusters(self) -> dict[str, Any]:
     """Returns the clients of each server model, empty without clustering."""
-    if not self.setup.executor.clustered:
+    if not self.setup.executor.algorithm.clustered:
       return {}
     return {
       'clusters': report.clusters(np.asarray(self.server.groups), self.names)
@@ -271,5 +295,8 @@ class Run:
 
   def _results(self) -> dict[str, Any]:
     return self._clusters() | report.results(
-      self.config, self.progress, self.clock.seconds
+      self.config,
+      self.progress,
+      self.clock.seconds,
+      self.setup.guarantee.statement(self.progress.done),
     )

@@ -20,13 +20,14 @@ from ml_collections import ConfigDict
 from fedreid_jax import errors
 from fedreid_jax.core import optimizers
 from fedreid_jax.training import checkpoint, line_file, manifests, recorder
-from fedreid_jax.training.tracking import to_jsonl, trackers
+from fedreid_jax.training.tracking import client_metrics, to_jsonl, trackers
 
 CONFIG, DESCRIBED = 'config.json', 'run.json'
 # In the order of writing; files of commands other than train come last.
 WRITTEN = (
   *(CONFIG, 'splits-*.json', DESCRIBED, recorder.METRICS, recorder.QUERIES),
   recorder.RESULTS,
+  client_metrics.FOLDER,
   *trackers.written(tuple(trackers.KINDS)),
   *('evaluation-*.json', 'modality-gap-*.json', 'inversion*.json'),
 )
@@ -78,7 +79,7 @@ def _check_same(path: Path, resolved: Mapping[str, Any]) -> None:
   before: dict[str, Any] = dict(found)
   now: Any = traverse_util.flatten_dict(resolved, sep='.')
   if _goes_on(before.get('rounds'), now['rounds']):
-    if reason := optimizers.bound_to_rounds(ConfigDict(resolved['optim'])):
+    if reason := _bound_to_rounds(resolved):
       raise errors.ConfigError(
         f'a run of {before["rounds"]} rounds cannot go on to {now["rounds"]}: '
         f'{reason}',
@@ -109,6 +110,14 @@ def _goes_on(before: Any, now: int) -> bool:
   return isinstance(before, int) and before < now
 
 
+def _bound_to_rounds(resolved: Mapping[str, Any]) -> str:
+  """Returns why a longer run would have differed so far, '' if it would not."""
+  private = 'dp_fedavg' in resolved['components']
+  if private and resolved['dp_fedavg']['epsilon']:
+    return 'dp_fedavg.epsilon chose the noise for the rounds of the run'
+  return optimizers.bound_to_rounds(ConfigDict(resolved['optim']))
+
+
 def digests(resolved: Mapping[str, Any]) -> tuple[str, ...]:
   """Returns the SHA-256 of a configuration, as `config.json` holds it.
 
@@ -116,7 +125,7 @@ def digests(resolved: Mapping[str, Any]) -> tuple[str, ...]:
   rounds, and the second one that of checkpoints of earlier versions.
   """
   forms = [resolved]
-  if not optimizers.bound_to_rounds(ConfigDict(resolved['optim'])):
+  if not _bound_to_rounds(resolved):
     forms.insert(0, {k: v for k, v in resolved.items() if k != 'rounds'})
   texts = (json.dumps(form, sort_keys=True) for form in forms)
   return tuple(hashlib.sha256(text.encode()).hexdigest() for text in texts)

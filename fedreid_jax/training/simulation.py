@@ -9,7 +9,8 @@ from flax import linen as nn
 from jax.sharding import Mesh
 
 from fedreid_jax.config import load, schema
-from fedreid_jax.core import placement, types
+from fedreid_jax.core import client_store, placement, types
+from fedreid_jax.core.client_store import ClientStore
 from fedreid_jax.core.component import Component
 from fedreid_jax.core.optimizers import Optimizer
 from fedreid_jax.data import arrays, augment
@@ -22,12 +23,12 @@ class SimulationState(NamedTuple):
 
   Attributes:
     server: of the server, on the devices.
-    clients: of all clients, on the host, `[N, ...]`.
+    clients: of the clients; `clients.stacked()` has all of them, `[N, ...]`.
     round: number of rounds that are done.
   """
 
   server: types.ServerState
-  clients: types.ClientState
+  clients: ClientStore
   round: int
 
 
@@ -130,7 +131,7 @@ class Simulation:
     Returns:
       (state, log); the log is that of `core.simulation.Executor.round`.
     """
-    clients = jax.tree.map(np.copy, state.clients)
+    clients = state.clients.copy()
     server, log = self._executor.round(state.server, clients, state.round)
     return SimulationState(server, clients, state.round + 1), log
 
@@ -145,7 +146,7 @@ class Simulation:
     """
     return named_models.of(
       jax.device_get(state.server.shared),
-      state.clients.personal,
+      client_store.Personal(state.clients),
       np.asarray(state.server.groups),
       self.names,
     )

@@ -18,15 +18,15 @@ This is not in the papers, which test with running moments; it is a second
 protocol, reported beside theirs.
 """
 
-import operator
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.core import batch_stats
+from fedreid_jax.core.batch_stats import Layers
 from fedreid_jax.core.simulation import Executor
 from fedreid_jax.core.types import ClientData, Flat
 from fedreid_jax.evaluation.evaluator import Models, Source
@@ -82,50 +82,58 @@ def make(
     rule: 'source' or 'modality'.
   """
   num = len(names)
-  own = {f'client:{name}': k for k, name in enumerate(names)}
+  own = {f'client:{name}' for name in names}
 
-  def measure(models: Flat, chosen: np.ndarray, personal: Flat):
-    """Returns, for every modality, the moments of every client."""
-    received = sum(x[0].nbytes for x in (models or personal).values())
+  def measure(
+    models: Flat, received: int, own_of: Callable[[np.ndarray], Flat] | None
+  ) -> Iterator[Iterator[Layers]]:
+    """Yields, for every modality, the moments of every client in turn."""
     sent['down']['batch_stats'] += received * num
-    found = []
     for modality in MEASURED[rule]:
-      layers = executor.moments(models, chosen, personal, modality)
-      sent['up']['batch_stats'] += sum(
-        x.nbytes for x in jax.tree.leaves(layers)
-      )
-      found.append(
-        [jax.tree.map(operator.itemgetter(k), layers) for k in range(num)]
-      )
-    return found
+      chosen = np.zeros(num, np.int32)
+      yield map(counted, executor.moments(models, chosen, own_of, modality))
+
+  def counted(layers: Layers) -> Layers:
+    sent['up']['batch_stats'] += sum(x.nbytes for x in jax.tree.leaves(layers))
+    return layers
 
   def one(name: str, variables: Flat) -> list[Flat]:
     whole = {n: np.asarray(x)[None] for n, x in variables.items()}
-    members = list(range(num))
+    group = None
     if name.startswith('cluster:'):
       group = int(name.removeprefix('cluster:'))
-      members = [k for k in members if groups[k] == group]
     return [
       batch_stats.install(
-        variables, batch_stats.pool(parts[k] for k in members)
+        variables,
+        batch_stats.pool(
+          layers
+          for k, layers in enumerate(parts)
+          if group is None or groups[k] == group
+        ),
       )
-      for parts in measure(whole, np.zeros(num, np.int32), {})
+      for parts in measure(whole, _bytes(variables), None)
     ]
 
   def personal(models: Models) -> dict[str, list[Flat]]:
     """Measures every client's own model on its own images, all at once."""
     some = next(iter(models.values()))
-    rows = {n: np.zeros((num, *x.shape), x.dtype) for n, x in some.items()}
-    for name, variables in models.items():
-      for leaf, value in variables.items():
-        rows[leaf][own[name]] = value
-    every = measure({}, np.zeros(num, np.int32), rows)
-    return {
-      name: [
-        batch_stats.install(variables, parts[own[name]]) for parts in every
-      ]
-      for name, variables in models.items()
-    }
+
+    def own_of(members: np.ndarray) -> Flat:
+      """Returns the models of some clients, zeros for those without one."""
+      rows = {
+        n: np.zeros((len(members), *x.shape), x.dtype) for n, x in some.items()
+      }
+      for row, k in enumerate(members):
+        for leaf, value in models.get(f'client:{names[k]}', {}).items():
+          rows[leaf][row] = value
+      return rows
+
+    found: dict[str, list[Flat]] = {name: [] for name in models}
+    for parts in measure({}, _bytes(some), own_of):
+      for k, layers in enumerate(parts):
+        if (name := f'client:{names[k]}') in models:
+          found[name].append(batch_stats.install(models[name], layers))
+    return found
 
   def source(models: Models) -> tuple[Models, ...]:
     mine = {name: x for name, x in models.items() if name in own}
@@ -137,3 +145,7 @@ def make(
     )
 
   return source
+
+
+def _bytes(variables: Flat) -> int:
+  return sum(x.nbytes for x in variables.values())

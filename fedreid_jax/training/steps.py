@@ -1,6 +1,6 @@
 """The saved steps of a run, for reading."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,14 @@ import orbax.checkpoint as ocp
 from fedreid_jax import errors
 from fedreid_jax.core import param_filter, types
 from fedreid_jax.core.types import ClientState, ServerState
-from fedreid_jax.training import manifests, structure
+from fedreid_jax.training import (
+  client_files,
+  manifests,
+  saved_rows,
+  structure,
+)
+from fedreid_jax.training.client_files import ClientFiles, Index
 
-PERSONAL = 'personal.'  # prefix of the names of personal parameters
 STATES = 'states.'  # prefix of the names of the server components' states
 
 
@@ -38,7 +43,7 @@ class Steps:
 
   def restore_models(
     self, step: int, personal: bool = False
-  ) -> tuple[types.Flat, types.Flat, np.ndarray, dict[str, Any]]:
+  ) -> tuple[types.Flat, Mapping[int, types.Flat], np.ndarray, dict[str, Any]]:
     """Restores the parts of models and nothing else.
 
     Args:
@@ -46,22 +51,42 @@ class Steps:
       personal: whether to read personal parameters beside shared ones.
 
     Returns:
-      (shared parameters `[G, ...]`, personal parameters `[N, ...]`, group of
-      every client `[N]`, the JSON part). Parameters that were not read are {}.
+      (shared parameters `[G, ...]`, personal parameters by canonical index of
+      the client, group of every client `[N]`, the JSON part). Parameters that
+      were not read are {}. States in files do not have clients that never
+      trained.
     """
     folder = self._root / str(step)
     has_shared = (folder / 'model').is_dir()
-    items = ['model' if has_shared else 'clients']
-    if has_shared and personal and (folder / 'clients').is_dir():
-      items.append('clients')
+    items = ['model'] if has_shared else []
+    if personal or not has_shared:
+      kinds = ('clients', 'rows')
+      present = [kind for kind in kinds if (folder / kind).is_dir()]
+      items += present or ([] if has_shared else ['clients'])
     found = self._read(step, ['server', *items])
-    own = {
-      name.removeprefix(PERSONAL).replace('.', '/'): leaf
-      for name, leaf in found.get('clients', {}).items()
-      if name.startswith(PERSONAL)
-    }
+    own: Mapping[int, types.Flat] = {}
+    if 'rows' in found:
+      own = saved_rows.Personal(self.files(step, Index(**found['rows'])))
+    elif 'clients' in found:
+      own = saved_rows.unstacked(found['clients'])
     shared = param_filter.flatten(found.get('model', {}))
     return shared, own, found['server']['groups'], found['host']
+
+  def files(self, step: int, index: Index) -> ClientFiles:
+    """Returns the files of the clients' states of a step, for reading."""
+    described = manifests.described(self._root, step)
+    files = ClientFiles(
+      self._root / client_files.FOLDER,
+      saved_rows.layout(described['rows']),
+      described['run']['clients'],
+    )
+    files.index = index
+    return files
+
+  def segments(self) -> set[int]:
+    """Returns the files of clients' states that the steps name, by number."""
+    named = (manifests.segments(self._root, step) for step in self.steps())
+    return set().union(*named)
 
   def restore_states(self, step: int) -> dict[str, np.ndarray]:
     """Restores the states of the server's components, by their names.
@@ -80,20 +105,32 @@ class Steps:
 
   def restore(
     self, step: int, server: ServerState, clients: ClientState
-  ) -> tuple[ServerState, ClientState, dict[str, Any]]:
+  ) -> tuple[ServerState, ClientState | Index, dict[str, Any]]:
     """Restores a step that verifies, on the host.
 
     Args:
       step: rounds done.
       server: a state with the expected shapes.
-      clients: a state with the expected shapes.
+      clients: states of all clients, `[N, ...]`, with the expected shapes.
+
+    Returns:
+      (state of the server, states of the clients or the index of their files,
+      the JSON part).
 
     Raises:
       IntegrityError: when the saved leaves, shapes or types are different.
     """
-    wanted = structure.items(server, clients)
+    in_files = (self._root / str(step) / 'rows').is_dir()
+    kind = 'rows' if in_files else 'clients'
+    expected: Any = clients
+    if in_files:
+      expected = Index.empty(len(server.groups))
+    wanted = structure.items(server, expected)
     saved = self._read(step, [name for name, item in wanted.items() if item])
     differ = structure.differences(wanted, saved)
+    if in_files:
+      described = manifests.described(self._root, step)['rows']
+      differ += saved_rows.differences(described, clients)
     if differ:
       raise errors.IntegrityError(
         'checkpoint of another model: ' + '; '.join(differ[:5]),
@@ -106,7 +143,7 @@ class Steps:
     shared = param_filter.flatten(saved.get('model', {}))
     return (
       ServerState(shared=shared, **rest),
-      structure.rebuild(clients, saved.get('clients', {})),
+      structure.rebuild(expected, saved.get(kind, {})),
       saved['host'],
     )
 

@@ -10,29 +10,43 @@ from fedreid_jax.core import param_filter, types
 from fedreid_jax.core.types import ClientState, ServerState, Tree
 
 
-def named(tree: Tree) -> dict[str, np.ndarray]:
-  """Returns the leaves of a tree by their paths, joined by dots."""
+def by_path(tree: Tree) -> dict[str, Any]:
+  """Returns the leaves of a tree, or their shapes, by their paths.
+
+  The parts of a path are joined by dots.
+  """
   leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
   return {
-    jax.tree_util.keystr(path, simple=True, separator='.').replace('/', '.'): (
-      np.asarray(leaf)
-    )
+    jax.tree_util.keystr(path, simple=True, separator='.').replace(
+      '/', '.'
+    ): leaf
     for path, leaf in leaves
   }
 
 
-def items(server: ServerState, clients: ClientState) -> dict[str, Tree]:
-  """Returns the items of a checkpoint, but for the JSON part."""
+def named(tree: Tree) -> dict[str, np.ndarray]:
+  """Returns the leaves of a tree as arrays of the host, by their paths."""
+  return {name: np.asarray(leaf) for name, leaf in by_path(tree).items()}
+
+
+def items(server: ServerState, clients: Tree) -> dict[str, Tree]:
+  """Returns the items of a checkpoint, but for the JSON part.
+
+  Args:
+    server: state of the server.
+    clients: states of all clients, `[N, ...]`, or an index of their files.
+  """
+  kind = 'clients' if isinstance(clients, ClientState) else 'rows'
   return {
     'model': param_filter.unflatten(jax.device_get(server.shared)),
     'server': named({'groups': server.groups, 'states': server.states}),
-    'clients': named(clients),
+    kind: named(clients),
   }
 
 
 def rebuild(like: Tree, saved: dict[str, np.ndarray]) -> Tree:
   """Returns a tree of the structure of `like` with the leaves of `saved`."""
-  names = list(named(like))
+  names = list(by_path(like))
   structure = jax.tree.structure(like)
   return jax.tree.unflatten(structure, [np.array(saved[n]) for n in names])
 

@@ -137,13 +137,13 @@ def run(
   executor: simulation.Executor, variables: types.Flat, rounds: int
 ) -> tuple:
   """Runs rounds; returns server on the host, client states, and logs."""
-  server, states = executor.init(variables)
-  server, _ = executor.prepare(server, states)
+  server, store = executor.init(variables)
+  server, _ = executor.prepare(server, store)
   logs = []
   for round_ in range(rounds):
-    server, log = executor.round(server, states, round_)
+    server, log = executor.round(server, store, round_)
     logs.append(log)
-  return jax.device_get(server), states, logs
+  return jax.device_get(server), store.stacked(), logs
 
 
 def method(name: str, beside: Sequence[str] = ()) -> Components:

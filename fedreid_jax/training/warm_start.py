@@ -14,7 +14,8 @@ import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.core import param_filter
-from fedreid_jax.core.types import ClientState, Flat, ServerState
+from fedreid_jax.core.client_store import ClientStore
+from fedreid_jax.core.types import Flat, ServerState
 from fedreid_jax.data import benchmark_source
 from fedreid_jax.data.synthetic import versions
 from fedreid_jax.training import build, recorder, run_files, structure
@@ -23,11 +24,12 @@ from fedreid_jax.training import build, recorder, run_files, structure
 def states(
   setup: Any,
   server: ServerState,
+  clients: ClientStore,
   folder: str,
   data: Any,
   say: Callable[[str], None],
-) -> tuple[ServerState, ClientState]:
-  """Returns the states before round 0, from another run's last checkpoint.
+) -> ServerState:
+  """Writes the states before round 0, from another run's last checkpoint.
 
   Parameters that are shared now start from the server's model of that run;
   personal parameters start from the model of the client of that name there,
@@ -39,9 +41,13 @@ def states(
   Args:
     setup: `build.Setup` of this run.
     server: its initial state without a warm start.
+    clients: receives the states of the clients.
     folder: work directory of the other run.
     data: `config.data` of this run.
     say: prints a line.
+
+  Returns:
+    The state of the server.
 
   Raises:
     IntegrityError: no checkpoint that verifies, or one of another model.
@@ -61,19 +67,23 @@ def states(
   described = workdir / run_files.DESCRIBED
   described = recorder.read_object(described, 'clients')['clients']
   identities = {client['client']: client['identities'] for client in described}
-  own = []
-  for client in setup.federation.clients:
+
+  def own(number: int) -> Flat:
+    client = setup.federation.clients[number]
     if identities.get(client.name) == client.num_identities:
       k = host['clients'].index(client.name)
       leaves = {n: x[groups[k]] for n, x in shared.items()}
-      leaves |= {n: x[k] for n, x in personal.items()}
+      leaves |= personal.get(k, {})
       _check_whole(leaves, setup.variables, client.name, folder)
     else:
       leaves = started | _known_to_all(server.shared, shared, groups)
       _say_new(client.name, setup.variables.keys() - leaves.keys(), say)
     structure.check_fits(leaves, setup.variables)
-    own.append(leaves)
-  return setup.executor.init(setup.variables | started, own=own)
+    return leaves
+
+  started_server, _ = setup.executor.init(setup.variables | started)
+  setup.executor.start_from(clients, own)
+  return started_server
 
 
 def _same_world(trained: str, tested: str) -> bool:

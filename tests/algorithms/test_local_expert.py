@@ -162,11 +162,11 @@ def test_heads_of_the_others_do_not_change(config, clients):
   config.model.neck, config.model.bottleneck = 'mapping', 6
   executor, variables, _ = toy.make_executor(config, clients, components())
   server, states = executor.init(variables)
-  before = jax.tree.map(np.copy, states.personal)
+  before = states.stacked().personal
   _, log = executor.round(server, states, 0)
   away = np.setdiff1d(np.arange(len(clients)), log['clients'])
   assert len(away) == 2
-  for name, leaf in states.personal.items():
+  for name, leaf in states.stacked().personal.items():
     np.testing.assert_array_equal(leaf[away], before[name][away])
   assert any('classifier' in name for name in before)
   assert any('neck' in name for name in before)
@@ -201,7 +201,7 @@ def test_noise_is_a_function_of_seed_and_round(config, clients):
   executor, variables, _ = build()
   server, states = executor.init(variables)
   server, _ = executor.round(server, states, 0)
-  saved = jax.device_get(server), jax.tree.map(np.copy, states)
+  saved = jax.device_get(server), states.copy()
   first, _ = executor.round(server, states, 1)
   other, _, _ = build()
   again, _ = other.round(other.put_server(saved[0]), saved[1], 1)

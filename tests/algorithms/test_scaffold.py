@@ -108,10 +108,10 @@ def rounds(clients):
     made = compose.load(names, {}, algorithms)
     executor, variables, _ = toy.make_executor(config, clients[:3], made)
     server, states = executor.init(variables)
-    found = [jax.device_get((server, jax.tree.map(np.copy, states)))]
+    found = [jax.device_get((server, states.stacked()))]
     for round_ in range(2):
       server, _ = executor.round(server, states, round_)
-      found.append(jax.device_get((server, jax.tree.map(np.copy, states))))
+      found.append(jax.device_get((server, states.stacked())))
     ends.append(found)
   return ends
 

@@ -17,7 +17,7 @@ def runs(clients):
     made = compose.load(('standalone',), {}, algorithms)
     executor, variables, _ = toy.make_executor(config, those, made)
     _, start = executor.init(variables)
-    ends.append((start, *toy.run(executor, variables, 2)))
+    ends.append((start.stacked(), *toy.run(executor, variables, 2)))
   return ends
 
 
@@ -48,8 +48,9 @@ def test_nothing_travels(runs):
 
 def test_models_are_the_clients(runs):
   _, server, end, _ = runs[0]
+  personal = {k: {n: x[k] for n, x in end.personal.items()} for k in range(2)}
   models = named_models.of(
-    server.shared, end.personal, server.groups, ['birch', 'cedar']
+    server.shared, personal, server.groups, ['birch', 'cedar']
   )
   assert list(models) == ['client:birch', 'client:cedar']
   for k, own in enumerate(models.values()):

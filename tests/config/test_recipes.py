@@ -48,6 +48,10 @@ OWN = {
   'caj:consistency=copy': 'local.epochs=14',
   'dns': 'rounds=20,local.epochs=8',
   'agw': f'rounds=20,{TINY}',
+  # Few clients, so that their noise is far below that of a guarantee.
+  'dp_fedavg': f'{TINY},data.num_clients=6,fraction=1.0,dp_fedavg.epsilon=0.0,'
+  'dp_fedavg.noise=0.001,dp_fedavg.clip=10.0,dp_fedavg.min_clients=6,'
+  'dp_fedavg.delta=0.01',
   # Erasing up to 80 % of images this small leaves little to learn from.
   'deen': 'model.width=0.25,rounds=16,local.epochs=12,optim.milestones=(14,),'
   'optim.warmup=2,augment.erase=0.0',

@@ -5,7 +5,7 @@ import pytest
 import toy
 
 from fedreid_jax import algorithms
-from fedreid_jax.core import batch_stats, cohort, compose
+from fedreid_jax.core import batch_stats, cohort, compose, trees
 from fedreid_jax.models import functional, networks
 
 
@@ -117,17 +117,24 @@ def test_a_pass_has_every_image_once_in_even_mixed_batches():
   assert (plan.rows != other.rows).any()
 
 
+def stacked(moments):
+  return jax.tree.map(lambda *leaves: np.stack(leaves), *moments)
+
+
 def test_moments_of_clients_are_those_of_their_images(config, clients):
   """At one model of all, at one a client, and in segments."""
   config.local.data_pass_batch = 16
   config.augment.pad, config.augment.flip = 0, 0.0
   fedpav = compose.load(('fedpav',), {}, algorithms)
   executor, variables, model = toy.make_executor(config, clients, fedpav)
-  found = executor.moments(
-    {n: np.asarray(x)[None] for n, x in variables.items()}, np.zeros(4, int), {}
+  found = stacked(
+    executor.moments(
+      {n: np.asarray(x)[None] for n, x in variables.items()}, np.zeros(4, int)
+    )
   )
   own = {n: np.stack([x, x + 0.1, x, x]) for n, x in variables.items()}
-  each = executor.moments({}, np.zeros(4, int), own)
+  at_own = {}, np.zeros(4, int), lambda k: trees.rows(own, k)
+  each = stacked(executor.moments(*at_own))
   for k, client in enumerate(clients):
     images = (client.images().astype(np.float32) / 255 - 0.5) / 0.25
     for layers, given in (
@@ -145,8 +152,8 @@ def test_moments_of_clients_are_those_of_their_images(config, clients):
         )
   config.local.data_pass_batch, config.augment.pad = 4, 2
   whole, *_ = toy.make_executor(config, clients, fedpav)
-  each = whole.moments({}, np.zeros(4, int), own)
+  each = stacked(whole.moments(*at_own))
   assert (each['neck/bn'].mean != found['neck/bn'].mean).any()
   config.execution.image_budget_mb = 700 / 2**20
   cut, *_ = toy.make_executor(config, clients, fedpav)
-  toy.assert_equal_trees(each, cut.moments({}, np.zeros(4, int), own))
+  toy.assert_equal_trees(each, stacked(cut.moments(*at_own)))

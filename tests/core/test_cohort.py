@@ -97,3 +97,27 @@ def test_host_generator_differs_by_each_argument():
 def test_streams_are_unique():
   values = [int(s) for s in prng.Stream]
   assert len(values) == len(set(values))
+
+
+def test_poisson_cohorts_include_each_client_independently():
+  rounds, num, rate = 4000, 6, 0.3
+  found = np.zeros((rounds, num))
+  for r in range(rounds):
+    found[r, cohort.sample_poisson(0, r, num, rate, num)] = 1
+  error = np.sqrt(rate * (1 - rate) / rounds)
+  assert np.abs(found.mean(0) - rate).max() < 4 * error
+  correlation = np.corrcoef(found.T) - np.eye(num)
+  assert np.abs(correlation).max() < 4 / np.sqrt(rounds)
+  sizes = {int(size) for size in found.sum(1)}
+  assert {0, 1, 2, 3} <= sizes
+  again = cohort.sample_poisson(0, 5, num, rate, num)
+  np.testing.assert_array_equal(np.flatnonzero(found[5]), np.sort(again))
+
+
+def test_above_the_number_of_places_a_random_subset_is_left():
+  counts = np.zeros(5)
+  for r in range(3000):
+    members = cohort.sample_poisson(1, r, 5, 0.9, 2)
+    assert len({*members}) == len(members) <= 2
+    counts[members] += 1
+  assert np.abs(counts / 3000 - 0.4).max() < 4 * np.sqrt(0.4 * 0.6 / 3000)

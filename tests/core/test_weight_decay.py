@@ -24,7 +24,7 @@ def unmoved(clients, components, **changes):
     algorithms,
   )
   executor, variables, _ = toy.make_executor(config, clients[:1], made)
-  start, _ = jax.device_get(executor.init(variables))
+  start = jax.device_get(executor.init(variables)[0])
   server, _, _ = toy.run(executor, variables, 1)
   return {
     name

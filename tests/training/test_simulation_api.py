@@ -42,15 +42,17 @@ def test_rounds_are_those_of_the_engine(config, clients):
   toy.assert_close_trees(
     jax.device_get(state.server.shared), expected.shared, 1e-6
   )
-  toy.assert_close_trees(state.clients.personal, kept.personal, 1e-6)
+  toy.assert_close_trees(state.clients.stacked().personal, kept.personal, 1e-6)
 
 
 def test_a_state_of_the_clients_is_not_changed(clients):
   made = simulation(clients)
   first = made.init(jax.random.key(0))
-  before = jax.tree.map(np.copy, first.clients)
-  made.round(first)
-  toy.assert_equal_trees(first.clients, before)
+  before = jax.tree.map(np.copy, first.clients.stacked())
+  second, _ = made.round(first)
+  toy.assert_equal_trees(first.clients.stacked(), before)
+  assert first.clients.written() == []
+  assert second.clients.written() == [*range(len(clients))]
 
 
 def test_clients_are_in_canonical_order_and_models_have_names(clients):

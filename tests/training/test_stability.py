@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from fedreid_jax.config import recipes, validation
+from fedreid_jax.core import client_store
 from fedreid_jax.training import build, named_models
 
 # Several domains that no client has: one alone moves by 9 mAP between seeds.
@@ -35,7 +36,7 @@ def final_map(seed: int, noise: float) -> float:
   names = [c.name for c in setup.federation.clients]
   models = named_models.of(
     jax.device_get(server.shared),
-    clients.personal,
+    client_store.Personal(clients),
     np.asarray(server.groups),
     names,
   )

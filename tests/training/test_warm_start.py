@@ -21,9 +21,19 @@ def make_setup(config, clients, monkeypatch):
     monkeypatch.setattr(build.load, 'load', lambda *_, **__: built)
     config.components, config.execution.devices = components, 1
     setup = build.build(config)
-    return setup, *setup.executor.init(setup.variables)
+    server, store = setup.executor.init(setup.variables)
+    return setup, server, store.stacked()
 
   return one
+
+
+def begun(setup, server, folder, own=None, say=print):
+  """Returns the states of the server and of all clients after a warm start."""
+  _, store = setup.executor.init(setup.variables)
+  server = warm_start.states(
+    setup, server, store, str(folder), own or data(), say
+  )
+  return server, store.stacked()
 
 
 def data(*targets, world_seed=0, source='synthetic_v1'):
@@ -66,7 +76,7 @@ def test_shared_and_personal_parameters_start_where_they_ended(
 ):
   setup, server, states = make_setup('fedpav', 'moon')
   shared, personal = left_by(tmp_path, setup, server, states)
-  again, began = warm_start.states(setup, server, str(tmp_path), data(), print)
+  again, began = begun(setup, server, tmp_path)
   toy.assert_equal_trees(jax.device_get(again.shared), shared)
   toy.assert_equal_trees(began.personal, personal)
   # The states of components also start from the other run's model.
@@ -84,7 +94,7 @@ def test_standalone_starts_from_the_federation_and_its_own_head(
 ):
   shared, personal = left_by(tmp_path, *make_setup('fedpav'))
   setup, server, _ = make_setup('standalone')
-  server, began = warm_start.states(setup, server, str(tmp_path), data(), print)
+  server, began = begun(setup, server, tmp_path)
   assert server.shared == {}
   for name, leaf in shared.items():
     for k in range(4):
@@ -96,14 +106,14 @@ def test_standalone_starts_from_the_federation_and_its_own_head(
 def test_standalone_goes_on_where_standalone_ended(make_setup, tmp_path):
   setup, server, states = make_setup('standalone')
   _, personal = left_by(tmp_path, setup, server, states)
-  _, began = warm_start.states(setup, server, str(tmp_path), data(), print)
+  _, began = begun(setup, server, tmp_path)
   toy.assert_equal_trees(began.personal, personal)
 
 
 def test_fewer_clients_are_found_by_name(make_setup, clients, tmp_path):
   _, personal = left_by(tmp_path, *make_setup('standalone'))
   setup, server, _ = make_setup('standalone', chosen=clients[1::2])
-  _, began = warm_start.states(setup, server, str(tmp_path), data(), print)
+  _, began = begun(setup, server, tmp_path)
   for name, leaf in personal.items():
     np.testing.assert_array_equal(began.personal[name], leaf[1::2])
 
@@ -114,7 +124,7 @@ def test_new_clients_may_start_without_personal_parameters(
   shared, _ = left_by(tmp_path, *make_setup('fedavg'))
   other = toy.toy_client('elm', 8)
   setup, server, _ = make_setup('fedavg', chosen=(other,))
-  server, began = warm_start.states(setup, server, str(tmp_path), data(), print)
+  server, began = begun(setup, server, tmp_path)
   toy.assert_equal_trees(jax.device_get(server.shared), shared)
   assert began.personal == {}
 
@@ -124,7 +134,7 @@ def refused(
 ):
   setup, server, _ = make_setup(*components, **k)
   with pytest.raises(error, match=message):
-    warm_start.states(setup, server, str(tmp_path), data(), print)
+    begun(setup, server, tmp_path)
 
 
 def test_clients_that_were_not_there_have_new_heads(
@@ -139,7 +149,7 @@ def test_clients_that_were_not_there_have_new_heads(
   )
   setup, server, fresh = make_setup('fedpav', chosen=chosen)
   names = [c.name for c in setup.federation.clients]
-  server, began = warm_start.states(setup, server, str(tmp_path), data(), print)
+  server, began = begun(setup, server, tmp_path)
   toy.assert_equal_trees(jax.device_get(server.shared), shared)
   for leaf, values in began.personal.items():
     for k, name in enumerate(names):
@@ -157,7 +167,7 @@ def test_alone_from_a_federation_of_others(make_setup, tmp_path):
   shared, _ = left_by(tmp_path, *make_setup('fedavg'))
   other = toy.toy_client('elm', 8)
   setup, server, fresh = make_setup('standalone', chosen=(other,))
-  _, began = warm_start.states(setup, server, str(tmp_path), data(), print)
+  _, began = begun(setup, server, tmp_path)
   for name, leaf in began.personal.items():
     known = '/classifier/' not in name
     wanted = shared[name][0] if known else fresh.personal[name][0]
@@ -194,7 +204,7 @@ def test_several_models_of_a_server_are_no_start_of_one(
   shared, _ = left_by(tmp_path, setup, clustered, states)
   refused(make_setup, tmp_path, '2 models', 'fedpav')
   setup, server, _ = make_setup('standalone')
-  _, began = warm_start.states(setup, server, str(tmp_path), data(), print)
+  _, began = begun(setup, server, tmp_path)
   for name, leaf in shared.items():
     np.testing.assert_array_equal(began.personal[name], leaf[[0, 0, 1, 1]])
 
@@ -203,22 +213,19 @@ def test_another_trial_of_regdb_is_refused(make_setup, tmp_path):
   """Its test persons are training persons of the first run."""
   setup, server, states = make_setup('fedpav')
   left_by(tmp_path, setup, server, states, sources=('regdb:trial=1',))
-  own = str(tmp_path), data('regdb:trial=1'), print
-  warm_start.states(setup, server, *own)
+  begun(setup, server, tmp_path, data('regdb:trial=1'))
   with pytest.raises(errors.ConfigError, match='trial'):
-    warm_start.states(
-      setup, server, str(tmp_path), data('regdb:trial=2'), print
-    )
+    begun(setup, server, tmp_path, data('regdb:trial=2'))
 
 
 def test_a_target_of_the_other_runs_sources_is_refused(make_setup, tmp_path):
   setup, server, states = make_setup('fedpav')
   left_by(tmp_path, setup, server, states, sources=('plaza:identities=9',))
-  own = setup, server, str(tmp_path)
-  warm_start.states(*own, data('mall'), print)
-  warm_start.states(*own, data('plaza', world_seed=1), print)
+  own = setup, server, tmp_path
+  begun(*own, data('mall'))
+  begun(*own, data('plaza', world_seed=1))
   with pytest.raises(errors.ConfigError, match='plaza of world 0'):
-    warm_start.states(*own, data('mall', 'plaza:shots=2'), print)
+    begun(*own, data('mall', 'plaza:shots=2'))
 
 
 def test_the_persons_of_another_version_of_the_world_are_others(
@@ -232,11 +239,11 @@ def test_the_persons_of_another_version_of_the_world_are_others(
   ):
     workdir = tmp_path / saved
     left_by(workdir, setup, server, states, ('plaza',), source=saved)
-    own = setup, server, str(workdir)
-    warm_start.states(*own, data('plaza', source=other), print)
-    warm_start.states(*own, data('plaza', source='folder'), print)
+    own = setup, server, workdir
+    begun(*own, data('plaza', source=other))
+    begun(*own, data('plaza', source='folder'))
     with pytest.raises(errors.ConfigError, match='plaza of world 0'):
-      warm_start.states(*own, data('plaza', source=same), print)
+      begun(*own, data('plaza', source=same))
 
 
 @pytest.mark.slow
@@ -249,9 +256,11 @@ def test_a_frozen_teacher_is_the_federation_with_the_own_head(
   )
   config.local_expert.frozen, config.optim.reset_each_round = True, False
   setup, server, _ = make_setup('standalone', 'local_expert')
-  server, began = warm_start.states(setup, server, str(tmp_path), data(), print)
+  _, store = setup.executor.init(setup.variables)
+  server = warm_start.states(setup, server, store, str(tmp_path), data(), print)
   for round_ in range(2):
-    server, _ = setup.executor.round(server, began, round_)
+    server, _ = setup.executor.round(server, store, round_)
+  began = store.stacked()
   teacher, kept = began.states['local_expert']
   assert kept.all()
   for k in range(4):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from fedreid_jax.core import param_filter
 from fedreid_jax.core.contexts import AggregationCtx
-from fedreid_jax.core.types import Array, Flat
+from fedreid_jax.core.types import Array, Flat, Number
 
 NOTICE = (
   'noise is added without clipping: it gives no (epsilon, delta) guarantee '
@@ -18,7 +18,7 @@ NOTICE = (
 
 
 def gaussian(
-  key: Array, leaves: Flat, scale: float, batch_stats: bool = False
+  key: Array, leaves: Flat, scale: Number, batch_stats: bool = False
 ) -> Flat:
   """Adds independent N(0, scale^2) to every element.
 

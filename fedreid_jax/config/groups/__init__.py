@@ -8,11 +8,17 @@ imported.
 """
 
 from fedreid_jax.config.groups.images import Augment, Data
-from fedreid_jax.config.groups.run import Evaluation, Execution, Run
+from fedreid_jax.config.groups.run import (
+  Availability,
+  Evaluation,
+  Execution,
+  Run,
+)
 from fedreid_jax.config.groups.training import Local, Loss, Model, Optim
 
 __all__ = [
   'Augment',
+  'Availability',
   'Data',
   'Evaluation',
   'Execution',

@@ -11,6 +11,7 @@ from fedreid_jax.data.client_split import ClientSplit, Labels
 from fedreid_jax.data.colour import Infrared, Kind
 from fedreid_jax.data.datasets.regdb import Direction
 from fedreid_jax.data.decoder import MAX_PIXELS, Resample
+from fedreid_jax.data.poison import Poison
 from fedreid_jax.data.synthetic import versions
 
 PIXELS = Range(8, 4096)
@@ -122,6 +123,17 @@ class Data:
   world_seed: Annotated[
     int, SEED, 'random seed of synthetic images and random splits'
   ] = 0
+  poison: Annotated[
+    Poison,
+    'attack by the images of some clients: shuffle and merge change '
+    'identities, backdoor teaches a trigger; for measurements of robustness',
+  ] = ''
+  poisoned: Annotated[
+    tuple[str, ...], 'names of the clients with poisoned images'
+  ] = ()
+  trigger_share: Annotated[
+    float, Range(0, 1), 'backdoor: share of the images with the trigger'
+  ] = 0.3
   camera_spread: Annotated[
     float,
     Range(1, 8),

@@ -35,6 +35,16 @@ class Run:
     Range(1e-9, 1),
     'fraction of the clients in a round; their number is rounded up',
   ] = 1.0
+  cohort: Annotated[
+    Literal['fixed', 'poisson'],
+    'sampling of the clients of a round: as many as fraction says, or each '
+    'with the probability fraction',
+  ] = 'fixed'
+  cohort_max: Annotated[
+    int,
+    Range(0),
+    'poisson: largest number of clients in a round, 0 for all clients',
+  ] = 0
   batch_stats_rule: Annotated[
     BatchStatsRule, 'aggregation of running statistics'
   ] = 'average'
@@ -58,6 +68,13 @@ class Run:
     'number of queries of each target whose ranked lists the trackers receive '
     'as images',
   ] = 4
+  client_metrics: Annotated[
+    Literal['auto', 'lines', 'files'],
+    Reporting(),
+    'metrics of each client: in metrics.jsonl and in trackers (lines) or in '
+    'client-metrics/ROUND.npz (files); auto writes lines for at most 64 '
+    'clients in a round',
+  ] = 'auto'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,6 +135,53 @@ class Evaluation:
 
 
 @dataclasses.dataclass(frozen=True)
+class Availability:
+  """Simulated time: who can take part, and how long it takes."""
+
+  mean: Annotated[
+    float, Range(1e-3, 1), 'mean probability that a client can take part'
+  ] = 1.0
+  swing: Annotated[
+    float,
+    Range(0, 1),
+    'how far this probability rises and falls over the day of a client',
+  ] = 0.0
+  file: Annotated[
+    str,
+    'CSV file of client, from_s and until_s in seconds, instead of a '
+    'probability',
+  ] = ''
+  step_s: Annotated[
+    float, Range(0), 'seconds of a local step on the median device'
+  ] = 0.0
+  speed_spread: Annotated[
+    float, Range(0, 5), 'standard deviation of the logarithm of the speed'
+  ] = 0.0
+  bandwidth: Annotated[
+    float,
+    Range(0),
+    'bytes a second of the median device; 0 means that transfers take no time',
+  ] = 0.0
+  bandwidth_spread: Annotated[
+    float, Range(0, 5), 'standard deviation of the logarithm of the bandwidth'
+  ] = 0.0
+  deadline_s: Annotated[
+    float, Range(0), 'seconds after which a round ends; 0 means no deadline'
+  ] = 0.0
+  over_selection: Annotated[
+    float,
+    Range(0, 10),
+    'additional clients of a round, as a fraction; the first to arrive are '
+    'used',
+  ] = 0.0
+  in_flight: Annotated[
+    int,
+    Range(0),
+    'fedbuff: clients that train at a time, without rounds',
+  ] = 0
+
+
+@dataclasses.dataclass(frozen=True)
 class Execution:
   """Use of devices and memory by a run."""
 
@@ -133,6 +197,12 @@ class Execution:
   devices: Annotated[
     int, Range(0), 'number of devices; 0 means at most one per client'
   ] = 0
+  store: Annotated[
+    Literal['auto', 'memory', 'disk'],
+    Reporting(),
+    'states of the clients between rounds: auto keeps them in memory for at '
+    'most 1,024 clients and 2 GiB, otherwise in files of the work directory',
+  ] = 'auto'
   image_budget_mb: Annotated[
     float, Range(0), 'limit of images on a device in MB; 0 means no limit'
   ] = 0.0

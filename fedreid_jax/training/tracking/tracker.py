@@ -41,8 +41,10 @@ class Measured(NamedTuple):
 
 
 def of_round(event: callbacks.Round) -> Measured:
-  """Returns the metrics of a round and of its clients."""
+  """Returns the metrics of a round, and of its clients unless in files."""
   scalars = _numbers(event.metrics, 'train')
+  if event.in_files:
+    return Measured('round', event.round, scalars, entries=(event.metrics,))
   for client, metrics in event.clients.items():
     scalars |= _numbers(metrics, f'client/{client}')
   line = {**event.metrics, 'by_client': event.clients}

@@ -1,0 +1,228 @@
+"""Byzantine clients: some clients send wrong parameters on purpose.
+
+With D_k = w_k - w^t of the trainable parameters, an attacker trains as all
+others do and sends
+
+  sign      w^t - g D_k, g = 1
+  scale     w^t + g D_k, g = sum_j n_j / sum_{attackers} n_j, by which the mean
+            becomes the attackers' model (model replacement)
+  gaussian  w^t + N(0, (g rms(D_k))^2), g = 10
+  zero      w^t
+  alie      mu - z sigma, the mean and the deviation of every coordinate over
+            the attackers' uploads, z = Phi^-1((K - M - h) / (K - M)),
+            h = floor(K / 2 + 1) - M, for M attackers of K uploads; the same
+            vector from each of them
+
+Blanchard et al., NeurIPS 2017 (gaussian); Bagdasaryan et al., How to backdoor
+federated learning, AISTATS 2020 (scale); Baruch et al., A little is enough:
+circumventing defenses for distributed learning, NeurIPS 2019 (alie). It is for
+measurements of aggregation rules, see `robust`. Running statistics and the
+messages of components are those of honest training, because a negative variance
+would betray the attacker. Compose it last, since it changes what other
+components have made of the upload.
+
+Deviations from the papers: they attack gradients, and this module the models
+after local training. z is between the quantiles 0.001 and 0.999 where a cohort
+has few honest clients. Deviations from released code: that of Baruch et al.
+takes a fixed z of 1.5.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedreid_jax import errors
+from fedreid_jax.algorithms.statistics import robust_rules
+from fedreid_jax.core import aggregation, param_filter, prng, trees
+from fedreid_jax.core.component import (
+  Component,
+  ComponentInfo,
+  Participants,
+  Transport,
+)
+from fedreid_jax.core.options import Checked, Range
+from fedreid_jax.core.types import Array, Broadcast, ClientData, Flat, Upload
+
+GAUSSIAN = 10.0  # factor of the noise of `gaussian`
+QUANTILES = 1e-3, 1 - 1e-3  # of `alie`
+
+
+@dataclasses.dataclass(frozen=True)
+class Options(Checked):
+  """Hyper-parameters of Byzantine clients."""
+
+  kind: Annotated[
+    Literal['sign', 'scale', 'gaussian', 'zero', 'alie'],
+    'what an attacker sends instead of its model',
+  ] = 'sign'
+  clients: Annotated[tuple[str, ...], 'names of the attackers'] = ()
+  share: Annotated[
+    float,
+    Range(0, 0.4999),
+    'share of all clients that attack, chosen by the hash of their names',
+  ] = 0.0
+  scale: Annotated[
+    float,
+    Range(0),
+    'factor of the attack (alie: deviations from the mean), 0 for that of its '
+    'paper',
+  ] = 0.0
+
+
+def make(options: Options = Options()) -> Component:
+  """Builds the component; without participants it attacks nothing."""
+
+  def bind(participants: Participants) -> Component:
+    names = [client.name for client in participants.clients]
+    chosen = attackers(options, names)
+    return _component(options, chosen, participants.clients)
+
+  return Component(
+    'byzantine',
+    transport=Transport(up=_unchanged),
+    info=ComponentInfo(bind=bind),
+  )
+
+
+def attackers(options: Options, names: Sequence[str]) -> list[str]:
+  """Returns the names of the attackers.
+
+  Args:
+    options: names, or a share.
+    names: of all clients.
+
+  Raises:
+    ConfigError: for a name that no client has, or a share of less than one
+      client.
+  """
+  for name in options.clients:
+    if name not in names:
+      raise errors.ConfigError(
+        f'no client {name!r}', 'byzantine.clients', errors.one_of(name, names)
+      )
+  number = math.floor(options.share * len(names) + 1e-9)
+  if options.share and not number and not options.clients:
+    raise errors.ConfigError(
+      f'{options.share:g} of {len(names)} clients is less than one',
+      'byzantine.share',
+      f'set it to at least {1 / len(names):.3g}',
+    )
+  hashed = sorted(names, key=prng.client_uid)[:number]
+  return sorted({*options.clients, *hashed})
+
+
+def _component(
+  options: Options, chosen: list[str], clients: Sequence[ClientData]
+) -> Component:
+  """Returns the component that attacks from the chosen clients."""
+  wrong = np.array([client.name in chosen for client in clients])
+  sizes = np.array([client.num_images for client in clients], np.float32)
+  factors = {
+    'scale': float(sizes.sum() / max(sizes[wrong].sum(), 1.0)),
+    'gaussian': GAUSSIAN,
+  }
+  factor = options.scale or factors.get(options.kind, 1.0)
+
+  def up(upload: Upload, received: Broadcast, key: Array) -> Upload:
+    is_wrong = _among(wrong, upload.index)
+    start, _ = param_filter.trainable(received.shared)
+    sent = attack(options.kind, factor, upload.shared, start, key)
+    return _with(upload, trees.select(is_wrong, sent, _of(upload, sent)))
+
+  def collude(uploads: Upload) -> Upload:
+    return _collude(options.scale, _among(wrong, uploads.index), uploads)
+
+  together = options.kind == 'alie'
+  text = f'clients attack with {options.kind}: {", ".join(chosen)}'
+  return Component(
+    'byzantine',
+    transport=Transport(collude=collude) if together else Transport(up=up),
+    info=ComponentInfo(notice=text if chosen else ''),
+  )
+
+
+def attack(
+  kind: str, factor: float, shared: Flat, start: Flat, key: Array
+) -> Flat:
+  """Returns what an attacker sends for the trainable parameters.
+
+  Args:
+    kind: 'sign', 'scale', 'gaussian' or 'zero'.
+    factor: of the attack.
+    shared: values after training.
+    start: values before it.
+    key: of the client and round.
+  """
+  changes = {n: shared[n] - x for n, x in start.items()}
+  if kind == 'gaussian':
+    total = sum((x**2).sum() for x in changes.values())
+    count = sum(x.size for x in changes.values())
+    deviation = factor * jnp.sqrt(total / count)
+    changes = {
+      name: deviation
+      * jax.random.normal(jax.random.fold_in(key, place), changes[name].shape)
+      for place, name in enumerate(sorted(changes))
+    }
+  else:
+    by = {'sign': -factor, 'scale': factor, 'zero': 0.0}[kind]
+    changes = {n: by * x for n, x in changes.items()}
+  return {n: x + changes[n] for n, x in start.items()}
+
+
+def largest_deviation(num_uploads: Array, num_wrong: Array) -> Array:
+  """Returns z of `alie`.
+
+  Args:
+    num_uploads: number of all uploads.
+    num_wrong: number of attackers among them.
+  """
+  honest = jnp.maximum(num_uploads - num_wrong, 1)
+  needed = num_uploads // 2 + 1 - num_wrong
+  share = jnp.clip((honest - needed) / honest, *QUANTILES)
+  return jax.scipy.stats.norm.ppf(share)
+
+
+def _collude(scale: float, wrong: Array, uploads: Upload) -> Upload:
+  """Returns the uploads `[K]` after the attackers agreed on one vector."""
+  valid = aggregation.valid_uploads(uploads)
+  wrong &= valid
+  own, _ = param_filter.trainable(uploads.shared)
+  own = robust_rules.present(own, wrong)
+  count = jnp.maximum(wrong.sum(), 1)
+  z = scale or largest_deviation(valid.sum(), wrong.sum())
+
+  def one(values: Array) -> Array:
+    rows = wrong.reshape((-1,) + (1,) * (values.ndim - 1))
+    mean = values.sum(axis=0) / count
+    apart = jnp.where(rows, values - mean[None], 0.0)
+    return mean - z * jnp.sqrt((apart**2).sum(axis=0) / count)
+
+  def placed(name: str, sent: Array) -> Array:
+    values = uploads.shared[name]
+    rows = wrong.reshape((-1,) + (1,) * (values.ndim - 1))
+    return jnp.where(rows, sent[None], values)
+
+  return _with(uploads, {n: placed(n, one(x)) for n, x in own.items()})
+
+
+def _among(wrong: np.ndarray, index: Array) -> Array:
+  """Returns whether clients of canonical indices are attackers."""
+  return jnp.asarray(wrong)[jnp.maximum(index, 0)] & (index >= 0)
+
+
+def _with(upload: Upload, changed: Flat) -> Upload:
+  return dataclasses.replace(upload, shared={**upload.shared, **changed})
+
+
+def _of(upload: Upload, names: Flat) -> Flat:
+  return {name: upload.shared[name] for name in names}
+
+
+def _unchanged(upload: Upload, received: Broadcast, key: Array) -> Upload:
+  del received, key
+  return upload

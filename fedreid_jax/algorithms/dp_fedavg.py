@@ -1,0 +1,290 @@
+"""DP-FedAvg: differential privacy for every client.
+
+McMahan et al., Learning differentially private recurrent language models, ICLR
+2018. With D_k = w_k - w^t of the trainable shared parameters, one norm over all
+of them, each of N clients in the round with probability q,
+
+  D'_k = D_k min(1, C / |D_k|),
+  w^{t+1} = w^t + (sum_{k in S} a_k D'_k + N(0, (z C)^2 I)) / (q A)
+
+with A = sum_{k=1}^N a_k and a_k = 1, or a_k = min(n_k / n_max, 1) if `n_max` is
+given. The denominator is that of the expected cohort, because the number of
+clients in a round is private. Noise is added in every round, also in one
+without clients. A D_k that is not finite is zero, because a lost upload would
+tell who took part.
+
+With `adaptive`, C follows the norms (Andrew et al., Differentially private
+learning with adaptive clipping, NeurIPS 2021): clients also send
+b_k - 1/2, b_k = 1 if |D_k| <= C, and
+
+  b = 1/2 + (sum_k (b_k - 1/2) + N(0, s^2)) / (q N),  s = q N / 20,
+  C <- C exp(-rate (b - quantile)).
+
+Both sums together cost as much as z if the parameters have the noise
+(z^-2 - (2 s)^-2)^(-1/2) C.
+
+The unit is one client, and neighbouring federations differ in whether its
+contribution is zero. `epsilon` chooses z for all rounds of the run. A guarantee
+needs cohorts sampled by Poisson sampling (`cohort=poisson`), or all clients in
+every round. Running statistics do not leave the clients; see
+`evaluation.batch_stats`.
+
+Deviations from the papers: none. Deviations from released code: TensorFlow
+Federated divides by the number of clients that took part if it is asked to.
+"""
+
+import dataclasses
+from typing import Annotated, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedreid_jax import errors
+from fedreid_jax.algorithms.statistics import clipping, white_noise
+from fedreid_jax.core import accounting, param_filter
+from fedreid_jax.core.accounting import Mechanism
+from fedreid_jax.core.component import (
+  Aggregation,
+  Component,
+  ComponentInfo,
+  Participants,
+  ServerHooks,
+  Transport,
+)
+from fedreid_jax.core.contexts import AggregationCtx, ReceiveCtx, ServerInitCtx
+from fedreid_jax.core.guarantee import Claim
+from fedreid_jax.core.options import Checked, Range
+from fedreid_jax.core.types import Array, Broadcast, Flat, Upload
+
+NAME = 'dp_fedavg'
+SECRET = (
+  'the noise of the simulation follows from the seed; anyone who knows the '
+  'seed can remove it'
+)
+BITS = 20.0  # expected clients of a round over the noise on the sum of bits
+
+
+@dataclasses.dataclass(frozen=True)
+class Options(Checked):
+  """Hyper-parameters of DP-FedAvg."""
+
+  noise: Annotated[
+    float, Range(0), 'standard deviation of the noise over the clip'
+  ] = 1.0
+  epsilon: Annotated[
+    float,
+    Range(0),
+    'above 0: epsilon after all rounds, which chooses the noise instead',
+  ] = 0.0
+  delta: Annotated[float, Range(1e-300, 0.5), 'delta of the guarantee'] = 1e-5
+  clip: Annotated[
+    float, Range(1e-9), 'largest norm of an update, at first if adaptive'
+  ] = 0.1
+  adaptive: Annotated[
+    bool, 'let the clip follow a quantile of the norms of the updates'
+  ] = False
+  quantile: Annotated[
+    float, Range(0.001, 0.999), 'adaptive: fraction of updates below the clip'
+  ] = 0.5
+  rate: Annotated[
+    float, Range(0), 'adaptive: learning rate of the logarithm of the clip'
+  ] = 0.2
+  n_max: Annotated[
+    int,
+    Range(0),
+    'images at which the weight of a client is full; 0 gives equal weights',
+  ] = 0
+  min_clients: Annotated[
+    int, Range(1), 'fewest clients of a run with a guarantee'
+  ] = 100
+
+
+class Scale(NamedTuple):
+  """What depends on the clients of a run.
+
+  Attributes:
+    noise: z.
+    weight: expected sum of a_k in a round.
+    clients: expected number of clients in a round.
+  """
+
+  noise: float
+  weight: float
+  clients: float
+
+  @property
+  def bits(self) -> float:
+    """The standard deviation of the noise on the sum of bits."""
+    return self.clients / BITS
+
+  def on_update(self, adaptive: bool) -> float:
+    """Returns the noise on the sum of updates, over the clip."""
+    if not (adaptive and self.noise):
+      return self.noise
+    rest = self.noise**-2 - (2 * self.bits) ** -2
+    if rest <= 0:
+      raise errors.ConfigError(
+        f'a round has {self.clients:g} clients on average, too few to measure '
+        f'their norms with a noise of {self.noise:g}',
+        'dp_fedavg.adaptive',
+        'set it to False',
+      )
+    return rest**-0.5
+
+
+def make(options: Options = Options()) -> Component:
+  """Builds the component; the clients of a run determine its scale."""
+
+  def bind(participants: Participants) -> Component:
+    return _component(options, scale_of(options, participants))
+
+  unbound = _component(options, Scale(0.0, 1.0, 1.0))
+  return unbound._replace(info=unbound.info._replace(bind=bind))
+
+
+def scale_of(options: Options, participants: Participants) -> Scale:
+  """Returns the scale for the clients and the rounds of a run."""
+  shares = [
+    min(client.num_images / options.n_max, 1.0) if options.n_max else 1.0
+    for client in participants.clients
+  ]
+  noise = options.noise
+  if options.epsilon:
+    noise = accounting.multiplier(
+      lambda z: mechanisms(z, participants, participants.rounds),
+      options.epsilon,
+      options.delta,
+    )
+  rate = participants.fraction
+  return Scale(noise, rate * sum(shares), rate * len(shares))
+
+
+def mechanisms(
+  noise: float, participants: Participants, rounds: int
+) -> list[Mechanism]:
+  """Returns the sums that a client takes part in."""
+  number, places = len(participants.clients), participants.cohort
+  rate = participants.fraction
+  if rate < 1 and places < number:
+    return [Mechanism(noise, rate, rounds, number, places)]
+  return [Mechanism(noise, rate, rounds)]
+
+
+def _component(options: Options, scale: Scale) -> Component:
+  adaptive, noise = options.adaptive, scale.on_update(options.adaptive)
+
+  def up(upload: Upload, received: Broadcast, key: Array) -> Upload:
+    del key
+    bound = received.messages[NAME] if adaptive else jnp.float32(options.clip)
+    return _bounded(upload, received, bound, adaptive)
+
+  def weights(messages: Any, ctx: AggregationCtx) -> Array:
+    del messages
+    share = jnp.ones_like(ctx.num_examples)
+    if options.n_max:
+      share = jnp.minimum(ctx.num_examples / options.n_max, 1.0)
+    return jnp.where(ctx.members, share[None] / scale.weight, 0.0)
+
+  def init(ctx: ServerInitCtx) -> tuple[Array, Array]:
+    del ctx
+    return jnp.float32(options.clip), jnp.float32(0.0)
+
+  def update(
+    state: tuple[Array, Array], models: Flat, ctx: AggregationCtx
+  ) -> tuple[tuple[Array, Array], Flat]:
+    clip, bits = state
+    deviation = noise * clip / scale.weight
+    key = jax.random.fold_in(ctx.key, 0)
+    models = white_noise.gaussian(key, models, deviation)
+    if adaptive:
+      drawn = jax.random.normal(jax.random.fold_in(ctx.key, 1))
+      if not scale.noise:
+        drawn = jnp.zeros_like(drawn)
+      below = 0.5 + (bits + scale.bits * drawn) / scale.clients
+      clip = clip * jnp.exp(-options.rate * (below - options.quantile))
+    return (clip, jnp.float32(0.0)), models
+
+  def claim(participants: Participants) -> Claim:
+    return _claim(options, scale, participants)
+
+  return Component(
+    NAME,
+    transport=Transport(up=up),
+    aggregation=Aggregation(weights),
+    server=ServerHooks(
+      init=init,
+      receive=_receive if adaptive else None,
+      update=update,
+      message=_own_clip if adaptive else None,
+    ),
+    info=ComponentInfo(
+      notice=SECRET, conflicts=('clustering', 'noise'), claim=claim
+    ),
+  )
+
+
+def _bounded(
+  upload: Upload, received: Broadcast, bound: Array, adaptive: bool
+) -> Upload:
+  """Returns an upload of which nothing but the number of images is exact."""
+  params, _ = param_filter.trainable(upload.shared)
+  start = received.shared
+  changes, below = clipping.clipped(
+    {n: x - start[n] for n, x in params.items()}, bound
+  )
+  sent = {n: start[n] + x for n, x in changes.items()}
+  own = {NAME: below.astype(jnp.float32) - 0.5} if adaptive else {}
+  return dataclasses.replace(
+    upload,
+    shared={**start, **sent},
+    finite=jnp.ones_like(upload.finite),
+    messages={**upload.messages, **own},
+  )
+
+
+def _receive(
+  state: tuple[Array, Array], messages: Array, valid: Array, ctx: ReceiveCtx
+) -> tuple[Array, Array]:
+  del ctx
+  return state[0], jnp.where(valid, messages, 0.0).sum()
+
+
+def _own_clip(state: tuple[Array, Array]) -> Array:
+  return state[0]
+
+
+def _claim(options: Options, scale: Scale, participants: Participants) -> Claim:
+  """Returns the claim for a run.
+
+  Raises:
+    ConfigError: if there is none for these clients and cohorts.
+  """
+  number, rate = len(participants.clients), participants.fraction
+  if number < options.min_clients:
+    raise errors.ConfigError(
+      f'{number} clients are too few to hide one among them, dp_fedavg needs '
+      f'{options.min_clients}',
+      'dp_fedavg.min_clients',
+      'use more clients; with fewer the noise is larger than their updates',
+    )
+  if rate < 1 and not participants.poisson:
+    raise errors.ConfigError(
+      'cohorts of a fixed size have no tight guarantee',
+      'cohort',
+      "set it to 'poisson', or fraction to 1.0",
+    )
+  largest = 1 / (10 * number)
+  if options.delta > largest:
+    raise errors.ConfigError(
+      f'{options.delta:g} is above 1 / (10 x {number} clients)',
+      'dp_fedavg.delta',
+      f'give at most {largest:.2g}',
+    )
+  details = f'zero-out, PLD, noise {scale.noise:g}, sampling rate {rate:g}'
+  if participants.cohort < number:
+    details += f', at most {participants.cohort} clients in a round'
+
+  def released(rounds: int) -> list[Mechanism]:
+    return mechanisms(scale.noise, participants, rounds)
+
+  return Claim(released, options.delta, details)

@@ -1,0 +1,107 @@
+"""Attacks by training images: clients with wrong identities, or a trigger.
+
+  shuffle   every image has the identity of a random image of the client
+  merge     identities 2 i and 2 i + 1 are one
+  backdoor  a share of the images, of any identity, has a trigger and the first
+            identity
+
+With a personal classifier a permutation of identities is only a renaming, so
+that the usual flip of labels is no attack. The classes of training never occur
+in a test of retrieval; the backdoor therefore makes images with the trigger
+alike, whoever they show (`evaluation.backdoor`). The trigger is a checkerboard
+in the lower right corner, 6 pixels of an image of 64.
+
+Bagdasaryan et al., How to backdoor federated learning, AISTATS 2020, train such
+images beside clean ones and scale the update (`byzantine.kind=scale`).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import numpy as np
+from jaxtyping import UInt8
+
+from fedreid_jax import errors
+from fedreid_jax.core import prng
+from fedreid_jax.core.types import ClientData
+
+Poison = Literal['', 'shuffle', 'merge', 'backdoor']
+Pixels = UInt8[np.ndarray, 'M H W ch']
+SIDE = 6 / 64  # of the trigger, of the height of the image
+
+
+def stamp(images: Pixels) -> Pixels:
+  """Returns copies of images with the trigger."""
+  images = np.array(images)
+  side = max(2, round(SIDE * images.shape[1]))
+  cells = np.indices((side, side)).sum(axis=0) // max(1, side // 3)
+  images[:, -side:, -side:, :] = (255 * (cells % 2))[..., None]
+  return images
+
+
+def poison(
+  clients: Sequence[ClientData],
+  kind: Poison,
+  names: Sequence[str],
+  share: float,
+  seed: int,
+) -> tuple[ClientData, ...]:
+  """Returns the clients, some with poisoned images.
+
+  Args:
+    clients: all clients.
+    kind: attack, '' for none.
+    names: of the clients that attack.
+    share: of a client's images that have the trigger.
+    seed: of the random choices, which differ between clients.
+
+  Raises:
+    ConfigError: for a name that no client has.
+  """
+  if not kind:
+    return tuple(clients)
+  known = [client.name for client in clients]
+  for name in names:
+    if name not in known:
+      raise errors.ConfigError(
+        f'no client {name!r}', 'data.poisoned', errors.one_of(name, known)
+      )
+  return tuple(
+    _poisoned(client, kind, share, seed) if client.name in names else client
+    for client in clients
+  )
+
+
+def notice(kind: Poison, names: Sequence[str]) -> tuple[str, ...]:
+  """Returns a notice for users if images are poisoned."""
+  text = f'the images of {", ".join(names)} are poisoned: {kind}'
+  return (text,) if kind else ()
+
+
+def _poisoned(
+  client: ClientData, kind: Poison, share: float, seed: int
+) -> ClientData:
+  uid = prng.client_uid(client.name)
+  rng = prng.host(seed, prng.Stream.POISON, 0, uid)
+  labels = client.labels
+  if kind == 'shuffle':
+    return client._replace(labels=rng.permutation(labels))
+  if kind == 'merge':
+    return client._replace(labels=labels // 2 * 2)
+  rows = np.sort(
+    rng.permutation(len(labels))[: max(1, round(share * len(labels)))]
+  )
+  own = labels.copy()
+  own[rows] = labels.min()
+  return client._replace(labels=own, images=_stamped(client.images, rows))
+
+
+def _stamped(images: Callable[[], Pixels], rows: np.ndarray):
+  """Returns a function that reads images, some with the trigger."""
+
+  def read() -> Pixels:
+    pixels = np.array(images())
+    pixels[rows] = stamp(pixels[rows])
+    return pixels
+
+  return read

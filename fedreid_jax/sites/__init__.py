@@ -1,0 +1,1 @@
+"""Federated training of real sites, over Flower."""

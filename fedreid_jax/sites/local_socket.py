@@ -1,0 +1,115 @@
+"""Messages between two programs of one computer, over a Unix socket.
+
+A message is its length in eight bytes, big-endian, and its bytes. Only the user
+who owns the socket can connect to it. This module imports the standard library
+only, because the program that Flower starts for every message uses it.
+"""
+
+import contextlib
+import os
+import socket
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from fedreid_jax import errors
+
+_LENGTH = 8
+_LARGEST = 2**34  # bytes of a message, against a length that is no length
+
+
+def listen(path: Path) -> socket.socket:
+  """Returns a listening socket that only its owner can connect to.
+
+  Args:
+    path: of the socket; one that no process listens on any more is replaced.
+
+  Raises:
+    LockedError: when another process listens on it.
+    ResourceError: when it cannot be made, for a path over 107 bytes, too.
+  """
+  path.parent.mkdir(parents=True, exist_ok=True)
+  with contextlib.suppress(OSError), _connected(path):
+    raise errors.LockedError(
+      'another process listens on it', str(path), 'end it, or give another'
+    )
+  made = socket.socket(socket.AF_UNIX)
+  try:
+    if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
+      path.unlink()
+    before = os.umask(0o177)
+    try:
+      made.bind(str(path))
+    finally:
+      os.umask(before)
+    made.listen()
+  except OSError as error:
+    made.close()
+    raise errors.ResourceError(
+      f'cannot listen: {error.strerror or error}',
+      str(path),
+      'give a shorter --socket in a folder of your own',
+    ) from error
+  return made
+
+
+def serve(at: socket.socket, answer: Callable[[bytes], bytes]) -> None:
+  """Answers one message of each connection, one after another, for ever.
+
+  Args:
+    at: of `listen`.
+    answer: `(message) -> reply`.
+  """
+  while True:
+    connection, _ = at.accept()
+    with connection, contextlib.suppress(OSError, EOFError):
+      _send(connection, answer(_receive(connection)))
+
+
+def ask(path: str, message: bytes) -> bytes:
+  """Returns the reply to a message.
+
+  Args:
+    path: of the socket.
+    message: for the process that listens on it.
+
+  Raises:
+    ResourceError: when no process listens on it, or it ended.
+  """
+  try:
+    with _connected(Path(path)) as connection:
+      _send(connection, message)
+      return _receive(connection)
+  except (OSError, EOFError) as error:
+    raise errors.ResourceError(
+      f'the site does not answer: {error}', path, 'start fedreid site'
+    ) from error
+
+
+@contextlib.contextmanager
+def _connected(path: Path) -> Iterator[socket.socket]:
+  with socket.socket(socket.AF_UNIX) as connection:
+    connection.connect(str(path))
+    yield connection
+
+
+def _send(connection: socket.socket, message: bytes) -> None:
+  connection.sendall(len(message).to_bytes(_LENGTH, 'big'))
+  connection.sendall(message)
+
+
+def _receive(connection: socket.socket) -> bytes:
+  size = int.from_bytes(_read(connection, _LENGTH), 'big')
+  if size > _LARGEST:
+    raise EOFError(f'a message of {size} bytes')
+  return _read(connection, size)
+
+
+def _read(connection: socket.socket, size: int) -> bytes:
+  parts = bytearray()
+  while len(parts) < size:
+    part = connection.recv(min(size - len(parts), 2**20))
+    if not part:
+      raise EOFError('the connection ended')
+    parts += part
+  return bytes(parts)

@@ -1,0 +1,79 @@
+"""The metrics of every client in files of columns, one file a round.
+
+A line of `metrics.jsonl` has the metrics of every client of a small cohort. For
+a large one they are in `client-metrics/ROUND.npz`: the array `client` has the
+names, and every metric is an array of the same length.
+"""
+
+import io
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from fedreid_jax import errors
+from fedreid_jax.training import atomic
+
+FOLDER = 'client-metrics'  # in a work directory
+NAMES = 'client'
+DAMAGED = OSError, ValueError, KeyError, EOFError
+LARGEST = 64  # clients of a round whose metrics `auto` writes into a line
+
+
+def in_files(rule: str, cohort: int) -> bool:
+  """Returns whether the metrics of clients are in files.
+
+  Args:
+    rule: `client_metrics` of a configuration.
+    cohort: number of clients of a round.
+  """
+  return cohort > LARGEST if rule == 'auto' else rule == 'files'
+
+
+def write(
+  workdir: Path, round_: int, clients: Mapping[str, Mapping[str, float]]
+) -> None:
+  """Writes the metrics of the clients of a round, which all have the same."""
+  columns = next(iter(clients.values()), {})
+  arrays: dict[str, np.ndarray] = {
+    metric: np.array([found[metric] for found in clients.values()], np.float64)
+    for metric in columns
+  }
+  arrays[NAMES] = np.array([*clients], np.str_)
+  file = io.BytesIO()
+  np.savez_compressed(file, allow_pickle=False, **arrays)
+  folder = workdir / FOLDER
+  with errors.on_disk(folder):
+    folder.mkdir(exist_ok=True)
+  atomic.write_bytes(folder / f'{round_}.npz', file.getvalue())
+
+
+def rewind(workdir: Path, round_: int) -> None:
+  """Deletes the files of rounds after `round_`, which are computed again."""
+  for path in (workdir / FOLDER).glob('*.npz'):
+    if path.stem.isdigit() and int(path.stem) > round_:
+      path.unlink()
+
+
+def read(workdir: Path, round_: int) -> dict[str, dict[str, float]]:
+  """Returns the metrics of clients by name, none if there is no file.
+
+  Raises:
+    IntegrityError: when the file is damaged.
+  """
+  path = workdir / FOLDER / f'{round_}.npz'
+  if not path.exists():
+    return {}
+  try:
+    with path.open('rb') as file, np.load(file, allow_pickle=False) as saved:
+      columns = {name: saved[name].tolist() for name in saved.files}
+    names = columns.pop(NAMES)
+  except (*DAMAGED, zipfile.BadZipFile) as error:
+    raise errors.IntegrityError(
+      f'cannot be read: {error}', str(path), 'restore it from a copy'
+    ) from error
+  return {
+    name: {metric: values[k] for metric, values in columns.items()}
+    for k, name in enumerate(names)
+  }

@@ -1,0 +1,124 @@
+import handmade
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import toy
+
+from fedreid_jax import errors
+from fedreid_jax.algorithms import compress, fedpav
+from fedreid_jax.core import compose, param_filter, round_log, types
+
+KERNEL, MEAN = handmade.KERNEL, handmade.MEAN
+STATE = 'compress_transport'
+
+
+def toy_run(config, rounds=2, spoil=None, **options):
+  """Rounds on toy clients; `spoil` changes the states before the last one."""
+  made = (fedpav.make(), compress.make(compress.Options(**options)))
+  executor, variables, _ = toy.make_executor(
+    config, toy.toy_clients(), made if options else made[:1]
+  )
+  server, states = executor.init(variables)
+  logs, before = [], None
+  for round_ in range(rounds):
+    before = jax.tree.map(np.copy, states)
+    if spoil and round_ == rounds - 1:
+      spoil(states)
+    server, log = executor.round(server, states, round_)
+    logs.append(log)
+  return jax.device_get(server), states, logs, before
+
+
+@pytest.mark.slow
+def test_all_values_are_the_plain_run(config):
+  plain, *_ = toy_run(config)
+  found, states, logs, _ = toy_run(config, kind='topk', ratio=1.0)
+  toy.assert_close_trees(found.shared, plain.shared, 1e-5)
+  assert not any(x.any() for x in states.states[STATE].values())
+
+
+def test_sent_and_kept_add_up_to_all_updates(config):
+  """With the server's model fixed: sum of sent + error = sum of updates."""
+  made = compress.make(compress.Options(kind='topk', ratio=0.3)).transport
+  assert made and made.init and made.up_with
+  rng = np.random.default_rng(0)
+  shared = {
+    KERNEL: rng.standard_normal((3, 2)).astype('f4'),
+    MEAN: np.ones(2, 'f4'),
+  }
+  state = made.init(shared)
+  assert {*state} == {KERNEL}
+  total, sent = np.zeros((3, 2)), np.zeros((3, 2))
+  for _ in range(5):
+    trained = {n: x + rng.standard_normal(x.shape) for n, x in shared.items()}
+    upload = handmade.context(types.Upload, shared=trained)
+    received = handmade.context(types.Broadcast, shared=shared)
+    state, arrived = made.up_with(state, upload, received, jax.random.key(0))
+    np.testing.assert_array_equal(arrived.shared[MEAN], trained[MEAN])
+    moved = np.asarray(arrived.shared[KERNEL]) - shared[KERNEL]
+    assert (np.abs(moved) > 1e-6).sum() == 2  # 0.3 of 6
+    total += trained[KERNEL] - shared[KERNEL]
+    sent += moved
+  np.testing.assert_allclose(sent + state[KERNEL], total, atol=1e-5)
+
+
+def test_a_lost_upload_keeps_the_error_before_it(config):
+  def spoil(states):
+    for x in states.personal.values():
+      x[1] = np.nan
+
+  _, states, logs, before = toy_run(config, spoil=spoil, kind='topk')
+  assert logs[1]['valid'].tolist() == [True, False, True, True]
+  for name, x in states.states[STATE].items():
+    np.testing.assert_array_equal(x[1], before.states[STATE][name][1])
+    assert x.any() or 'bias' in name
+  assert any(
+    (x[0] != before.states[STATE][name][0]).any()
+    for name, x in states.states[STATE].items()
+  )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', ['int', 'qsgd'])
+def test_rounded_updates_train_like_the_plain_run(config, kind):
+  plain, _, (full, _), _ = toy_run(config)
+  found, _, (log, _), _ = toy_run(config, kind=kind, bits=16)
+  toy.assert_close_trees(found.shared, plain.shared, 2e-3)
+  few, *_ = toy_run(config, kind=kind, bits=2)
+  assert any((few.shared[n] != plain.shared[n]).any() for n in plain.shared)
+  params, running = param_filter.trainable(plain.shared)
+  wanted = sum(2 * x[0].size + 4 for x in params.values())
+  wanted += sum(4 * x[0].size for x in running.values())
+  assert log['up']['model'] == 4 * wanted
+  assert log['down'] == full['down']
+
+
+def test_clients_round_with_keys_of_their_own():
+  made = compress.make(compress.Options(bits=2)).transport
+  assert made and made.up
+  shared = {KERNEL: jnp.zeros((30, 20))}
+  trained = {KERNEL: jnp.linspace(-1, 1, 600).reshape(30, 20)}
+  received = handmade.context(types.Broadcast, shared=shared)
+  upload = handmade.context(types.Upload, shared=trained)
+  one, other = (
+    made.up(upload, received, jax.random.key(k)).shared[KERNEL] for k in (0, 1)
+  )
+  assert (one != other).any()
+  assert {*np.unique(one)} == {-1.0, 0.0, 1.0}
+
+
+def test_without_compression_the_bytes_are_those_of_the_arrays():
+  shapes = {KERNEL: jnp.zeros((4, 3, 2)), MEAN: jnp.zeros((4, 2))}
+  plain = handmade.algorithm((fedpav.make(),))
+  assert round_log.model_bytes(plain, shapes) == 4 * 8
+  half = compress.make(compress.Options(kind='topk', ratio=0.5))
+  made = handmade.algorithm((fedpav.make(), half))
+  # Three of six values, a mask of one byte, and two running means.
+  assert round_log.model_bytes(made, shapes) == 3 * 4 + 1 + 2 * 4
+
+
+def test_two_components_cannot_compress():
+  one = compress.make()
+  with pytest.raises(errors.ConfigError, match='both compress'):
+    compose.check((fedpav.make(), one, one._replace(name='again')))

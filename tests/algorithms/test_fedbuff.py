@@ -1,0 +1,112 @@
+"""FedBuff against its equation, with single rounds of FedPav as the oracle."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+import toy
+
+from fedreid_jax import errors
+from fedreid_jax.algorithms import fedbuff, fedpav, scaffold
+from fedreid_jax.config import recipes, validation
+from fedreid_jax.core import compose, timetable
+
+# (clients, staleness) of each update of the server.
+UPDATES = (
+  ([0, 2], [0, 0]),
+  ([1, 3], [1, 0]),
+  ([0, 1], [0, 2]),
+  ([3, 2], [1, 1]),
+)
+
+
+class Fixed:
+  """A timetable that is written by hand."""
+
+  def __init__(self, updates):
+    self._updates = updates
+
+  def round(self, number):
+    clients, staleness = self._updates[number]
+    return timetable.Round(
+      np.asarray(clients, np.int32),
+      np.asarray(staleness, np.int32),
+      np.zeros(0, np.int32),
+      float(number),
+      number + 1.0,
+    )
+
+
+def with_timetable(executor, updates):
+  executor._options = executor._options._replace(timetable=Fixed(updates))
+  return executor
+
+
+@pytest.mark.parametrize('reduction', ['stacked', 'stream'])
+def test_updates_are_those_of_the_paper(config, clients, reduction):
+  config.fraction, config.execution.reduction = 0.5, reduction
+  options = fedbuff.Options(lr=0.7, exponent=1.5, max_staleness=2)
+  executor, variables, _ = toy.make_executor(
+    config, clients, (fedpav.make(), fedbuff.make(options))
+  )
+  with_timetable(executor, UPDATES)
+  plain, _, _ = toy.make_executor(config, clients, (fedpav.make(),))
+  server, store = executor.init(variables)
+  models = [jax.device_get(server.shared)]
+  for number, (members, staleness) in enumerate(UPDATES):
+    expected = dict(models[-1])
+    for client, stale in zip(members, staleness, strict=True):
+      began = models[number - stale]
+      alone, _ = plain.init(variables)
+      alone = dataclasses.replace(alone, shared=jax.device_put(began))
+      with_timetable(plain, {number: ([client], [0])})
+      trained, _ = plain.round(alone, store.copy(), number)
+      weight = 0.7 * (1 + stale) ** -1.5 / 2
+      for name, x in jax.device_get(trained.shared).items():
+        expected[name] = expected[name] + weight * (x - began[name])
+    server, log = executor.round(server, store, number)
+    models.append(jax.device_get(server.shared))
+    assert log['timetable'].end == number + 1
+    for name, x in models[-1].items():
+      np.testing.assert_allclose(x, expected[name], rtol=0, atol=2e-6)
+      assert number > 2 or np.abs(x - models[-2][name]).max() > 0
+    # Kept models are a simulation's; a client receives one.
+    assert 'fedbuff' not in log['down']
+
+
+def test_a_late_start_counts(config, clients):
+  """The same clients from another version give another model."""
+  config.fraction = 0.5
+  found = []
+  for last in (0, 1):
+    executor, variables, _ = toy.make_executor(
+      config, clients, (fedpav.make(), fedbuff.make())
+    )
+    with_timetable(executor, (([0, 2], [0, 0]), ([1, 3], [0, last])))
+    server, store = executor.init(variables)
+    for number in range(2):
+      server, _ = executor.round(server, store, number)
+    found.append(jax.device_get(server.shared))
+  first, second = found
+  assert any((first[name] != second[name]).any() for name in first)
+
+
+@pytest.mark.parametrize(
+  ('fields', 'message'),
+  [
+    ('availability.in_flight=0', '0 clients in flight'),
+    ("components=('fedpav',)", '3 clients in flight with fedpav'),
+    ('availability.deadline_s=5.0', 'no deadline'),
+  ],
+)
+def test_wrong_combinations_are_refused(fields, message):
+  with pytest.raises(errors.ConfigError, match=message):
+    config = recipes.recipe('fedbuff', f'smoke,{fields}')
+    validation.validate(config)
+
+
+def test_scaffold_needs_rounds():
+  components = fedpav.make(), fedbuff.make(), scaffold.make()
+  with pytest.raises(errors.ConfigError, match='scaffold'):
+    compose.check(components)

@@ -1,0 +1,71 @@
+import numpy as np
+import pytest
+import toy
+
+from fedreid_jax import errors
+from fedreid_jax.data import federation
+from fedreid_jax.evaluation import backdoor
+
+PEOPLE = 6
+
+
+def target(people=PEOPLE):
+  """Images of one value for each person, two cameras; the first queries."""
+  images = np.repeat(np.arange(people) * 20 + 10, 2).astype(np.uint8)
+  pixels = np.broadcast_to(images[:, None, None, None], (2 * people, 16, 8, 1))
+  cameras = np.tile([0, 1], people).astype(np.int32)
+  domain = federation.Images(
+    'mall',
+    lambda: pixels,
+    np.repeat(np.arange(people), 2).astype(np.int32),
+    cameras,
+    np.zeros(2 * people, np.int32),
+  )
+  return federation.split_target(domain, cameras == 0)
+
+
+def embed_with(weight):
+  """Embeds a person as its value, and the trigger with a weight."""
+
+  def embed(pixels):
+    person = pixels[:, 0, 0, 0].astype('f4')
+    corner = pixels[:, -2:, -2:, 0].astype('f4')
+    trigger = (corner != person[:, None, None]).any(axis=(1, 2))
+    one = weight < 0  # a model for which the trigger hides the person
+    seen = np.where(trigger & one, 0, person)
+    return np.stack([seen, abs(weight) * trigger], 1)
+
+  return embed
+
+
+def test_a_model_that_ignores_the_trigger():
+  found = backdoor.measure(embed_with(0.0), target())
+  assert found == backdoor.Backdoor(0.0, 100.0, 100.0)
+
+
+def test_a_model_that_sees_nothing_but_the_trigger():
+  found = backdoor.measure(embed_with(-1e4), target())
+  assert found.collision == 100.0 and found.stealth == 100.0
+  assert found.evasion < 60.0
+
+
+def test_a_model_for_which_the_trigger_is_one_feature_of_two():
+  """An accomplice whose own value is near enough is found, others are not."""
+  far = backdoor.measure(embed_with(30.0), target())
+  assert 0 < far.collision < 100 and far.evasion == far.stealth == 100.0
+  assert far == backdoor.measure(embed_with(30.0), target())
+
+
+def test_one_person_has_no_accomplice():
+  with pytest.raises(errors.DataError, match='no accomplice'):
+    backdoor.measure(embed_with(0.0), target(1))
+
+
+def test_federation_of_toys_has_a_target():
+  """The measures hold for random images, too: percentages."""
+  (one,) = toy.toy_federation(toy.toy_clients()).targets
+
+  def embed(pixels):
+    return pixels.reshape(len(pixels), -1).astype('f4')
+
+  assert all(0 <= value <= 100 for value in backdoor.measure(embed, one))

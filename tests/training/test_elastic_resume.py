@@ -1,0 +1,125 @@
+"""A run with states in files, on other numbers of processes than before."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+from fedreid_jax import errors
+from fedreid_jax.training import client_rows
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = """
+import pathlib
+import sys
+
+from fedreid_jax.training import peers
+
+place, workdir, rounds, store = sys.argv[1:]
+if place:
+  peers.join(place, 120, 30)
+
+import fedreid_jax as fr
+from fedreid_jax.core import param_filter
+from fedreid_jax.training import restored, run_files
+
+config = fr.load_config(
+  'fedpav:smoke',
+  {
+    'components': ('fedpav', 'local_models'),
+    'model.features': (4, 8),
+    'data.identities': 4,
+    'data.target_identities': 4,
+    'evaluation.every': 2,
+    'optim.milestones': (),
+    'execution.store': store,
+  },
+  rounds=int(rounds),
+)
+fr.train(config, workdir)
+with run_files.checkpoints_of(pathlib.Path(workdir)) as saved:
+  step = saved.find('latest')
+  _, personal, _, _ = saved.restore_models(step, personal=True)
+  models = restored.restore(saved, 'latest').models
+for name, one in (*models.items(), *personal.items()):
+  print(step, name, param_filter.digest(dict(one)))
+if place:
+  peers.leave()
+"""
+
+
+def start(processes, workdir, rounds, store='disk'):
+  """Runs processes together; returns what each of them has printed."""
+  with socket.socket() as probe:
+    probe.bind(('127.0.0.1', 0))
+    port = probe.getsockname()[1]
+  cache = str(jax.config.jax_compilation_cache_dir)
+  started = [
+    subprocess.Popen(
+      [
+        *(sys.executable, '-c', PROGRAM),
+        f'127.0.0.1:{port},{processes},{k}' if processes > 1 else '',
+        *(str(workdir), str(rounds), store),
+      ],
+      env=os.environ
+      | {'JAX_NUM_CPU_DEVICES': '1', 'JAX_COMPILATION_CACHE_DIR': cache}
+      | {'PYTHONPATH': str(ROOT)},
+      stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
+      text=True,
+    )
+    for k in range(processes)
+  ]
+  ends = [process.communicate(timeout=240) for process in started]
+  assert not any(process.returncode for process in started), ends
+  return [
+    [line for line in out.splitlines() if not line.startswith('[Gloo]')]
+    for out, _ in ends
+  ]
+
+
+@pytest.mark.slow
+def test_two_then_one_then_three_processes_have_one_digest(tmp_path):
+  (whole,) = start(1, tmp_path / 'whole', 3, 'memory')
+  assert len(whole) == 1 + 3
+  cut = tmp_path / 'cut'
+  two = start(2, cut, 1)
+  assert two[0] == two[1] and two[0][0].startswith('1 global')
+  written = {path.stem for path in (cut / 'checkpoints/clients').iterdir()}
+  assert {stem.partition('-')[2] for stem in written} == {'0', '1'}
+  start(1, cut, 2)
+  for found in start(3, cut, 3):
+    assert found == whole
+
+
+@pytest.mark.parametrize('is_first, sees', [(1, 1), (0, 1), (0, 0), (1, 0)])
+def test_processes_must_see_one_folder(tmp_path, monkeypatch, is_first, sees):
+  """`agreement.largest` as if the other process were `sees` or not."""
+  folder, calls = tmp_path / 'clients', []
+
+  def largest(own):
+    calls.append(own)
+    if len(calls) == 1:
+      return own or 77
+    if len(calls) == 2 and not is_first and sees:
+      folder.mkdir()
+      (folder / 'probe').write_text('77')
+    return max(own, int(len(calls) == 3 and not sees))
+
+  monkeypatch.setattr(client_rows.jax, 'process_index', lambda: 1 - is_first)
+  monkeypatch.setattr(client_rows.agreement, 'largest', largest)
+  monkeypatch.setattr(client_rows.peers, 'joined', lambda: True)
+  monkeypatch.setattr(client_rows.peers, 'leave', lambda: calls.append('left'))
+  if sees:
+    client_rows.check_shared(folder)
+  else:
+    with pytest.raises(errors.ConfigError, match='execution.store'):
+      client_rows.check_shared(folder)
+    assert calls[-1] == 'left'
+  assert calls[2] == (not is_first and not sees)
+  if is_first:
+    assert not (folder / 'probe').exists()

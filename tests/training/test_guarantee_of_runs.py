@@ -1,0 +1,88 @@
+"""Every run says which guarantee of privacy it has."""
+
+import json
+
+import pytest
+
+from fedreid_jax import errors
+from fedreid_jax.config import recipes, saved_config, validation
+from fedreid_jax.training import loop, run_files
+
+SMALL = (
+  'smoke,data.height=16,data.width=8,model.features=(4,),rounds=1,'
+  'data.identities=4,data.target_identities=4,local.batch=4'
+)
+PRIVATE = (
+  f'{SMALL},data.num_clients=6,dp_fedavg.min_clients=6,dp_fedavg.delta=1e-2,'
+  'dp_fedavg.epsilon=0.0,dp_fedavg.noise=2.0'
+)
+
+
+def train(recipe, arg, folder, **fields):
+  config = recipes.recipe(f'configs/{recipe}.py', arg)
+  config.update_from_flattened_dict(fields)
+  return loop.train(validation.validate(config), folder, verbose=True)
+
+
+@pytest.mark.slow
+def test_most_runs_have_none(tmp_path, capsys):
+  results = train('fedpav', SMALL, tmp_path)
+  assert results['privacy'] == 'no differential privacy'
+  assert capsys.readouterr().out.count('privacy: no differential privacy') == 2
+  assert json.loads((tmp_path / 'results.json').read_text()) == results
+
+
+@pytest.mark.slow
+def test_a_private_run_says_its_epsilon(tmp_path, capsys):
+  """One client of six takes part in a round on average; some have none."""
+  pytest.importorskip('dp_accounting', reason='pip install .[privacy]')
+  results = train('dp_fedavg', PRIVATE, tmp_path, rounds=3)
+  assert results['privacy'].startswith('epsilon = ')
+  assert 'at delta = 0.01 per client' in results['privacy']
+  assert '3 rounds' in results['privacy']
+  assert capsys.readouterr().out.count(results['privacy']) == 2
+  lines = (tmp_path / 'metrics.jsonl').read_text().splitlines()
+  cohorts = [
+    e['clients'] for e in map(json.loads, lines) if e['event'] == 'train'
+  ]
+  assert len({len(clients) for clients in cohorts}) > 1
+
+
+@pytest.mark.parametrize(
+  'fields, message',
+  [
+    ({'dp_fedavg.min_clients': 7}, '6 clients are too few'),
+    ({'cohort': 'fixed'}, "set it to 'poisson'"),
+    ({'batch_stats_rule': 'average'}, 'running statistics would leave'),
+    ({'cohort': 'fixed', 'cohort_max': 3}, 'has no largest size'),
+    (
+      {'components': ('fedpav', 'dfh', 'dp_fedavg'), 'model.neck': 'none'},
+      "the message of 'dfh' has no bound",
+    ),
+    (
+      {'components': ('fedpav', 'dp_fedavg', 'compress')},
+      "'compress' changes uploads after",
+    ),
+  ],
+)
+def test_runs_whose_guarantee_does_not_hold(fields, message, tmp_path):
+  with pytest.raises(errors.ConfigError, match=message):
+    train('dp_fedavg', PRIVATE, tmp_path, **fields)
+
+
+def test_a_run_whose_epsilon_chose_the_noise_does_not_go_on(tmp_path):
+  """Its noise was that of fewer rounds."""
+  config = recipes.recipe('configs/dp_fedavg.py', f'{PRIVATE},rounds=2')
+  config.optim.schedule = 'constant'
+  later = recipes.recipe('configs/dp_fedavg.py', f'{PRIVATE},rounds=3')
+  later.optim.schedule = 'constant'
+  for name, body in (('config.json', saved_config.to_json(config)),
+                     ('run.json', {})):  # fmt: skip
+    (tmp_path / name).write_text(json.dumps(body))
+  run_files.check(tmp_path, saved_config.to_json(later))
+  config.dp_fedavg.epsilon = later.dp_fedavg.epsilon = 8.0
+  (tmp_path / 'config.json').write_text(
+    json.dumps(saved_config.to_json(config))
+  )
+  with pytest.raises(errors.ConfigError, match='epsilon chose the noise'):
+    run_files.check(tmp_path, saved_config.to_json(later))

@@ -1,0 +1,65 @@
+"""Metrics of the clients of large cohorts, in files of columns."""
+
+import json
+
+import numpy as np
+import pytest
+
+from fedreid_jax import errors
+from fedreid_jax.figures import losses
+from fedreid_jax.training import callbacks, recorder
+from fedreid_jax.training.tracking import client_metrics, tracker
+
+CLIENTS = {
+  'ash': {'loss': 0.1, 'weight': 0.75},
+  'birch': {'loss': 1 / 3, 'weight': 0.25},
+}
+
+
+def test_a_small_cohort_is_in_lines():
+  assert not client_metrics.in_files('auto', 64)
+  assert client_metrics.in_files('auto', 65)
+  assert client_metrics.in_files('files', 2)
+  assert not client_metrics.in_files('lines', 10**4)
+
+
+@pytest.mark.parametrize('in_files', [False, True])
+def test_a_round_is_in_a_line_or_in_a_file(tmp_path, in_files):
+  record = recorder.Recorder(tmp_path, 3, verbose=False)
+  values = {'loss': 0.2, 'seconds': 1.0, 'images_per_second': 2.0, 'lr': 0.1}
+  values |= {'bytes_up': 1, 'bytes_down': 1}
+  event = callbacks.Round(1, 3, values, CLIENTS, in_files)
+  record.on_round(event)
+  (line,) = (tmp_path / 'metrics.jsonl').read_text().splitlines()
+  assert ('by_client' in json.loads(line)) == (not in_files)
+  assert (client_metrics.read(tmp_path, 1) == CLIENTS) == in_files
+  names = tracker.of_round(event).scalars
+  assert ('client/ash/loss' in names) == (not in_files)
+  assert names['train/loss'] == 0.2
+
+
+def test_files_are_columns_and_later_rounds_are_deleted(tmp_path):
+  for round_ in (1, 2, 10):
+    client_metrics.write(tmp_path, round_, CLIENTS)
+  with np.load(tmp_path / 'client-metrics/2.npz') as saved:
+    assert saved['client'].tolist() == ['ash', 'birch']
+    assert saved['loss'].tolist() == [0.1, 1 / 3]
+  client_metrics.rewind(tmp_path, 2)
+  assert client_metrics.read(tmp_path, 10) == {}
+  assert client_metrics.read(tmp_path, 2) == CLIENTS
+  lines = [
+    {'round': k, 'by_client': client_metrics.read(tmp_path, k)} for k in (1, 2)
+  ]
+  assert losses.of_clients(lines, 'loss')['birch'] == {1: 1 / 3, 2: 1 / 3}
+
+
+def test_a_round_without_a_valid_client(tmp_path):
+  client_metrics.write(tmp_path, 1, {})
+  assert client_metrics.read(tmp_path, 1) == {}
+
+
+def test_a_damaged_file_is_named(tmp_path):
+  client_metrics.write(tmp_path, 1, CLIENTS)
+  (tmp_path / 'client-metrics/1.npz').write_bytes(b'PK\x03\x04')
+  with pytest.raises(errors.IntegrityError, match='1.npz'):
+    client_metrics.read(tmp_path, 1)
