@@ -123,7 +123,7 @@ def test_a_site_leaves_and_comes_back(tmp_path):
   server, (log,) = rounds(executor, server, states, [2])
   assert log['clients'].tolist() == [0, 2]
   assert log['valid'].all() and log['weights'].sum() == pytest.approx(1)
-  assert states.states[coordinator.KEPT].tolist() == [3, 2, 3]
+  assert states.stacked().states[coordinator.KEPT].tolist() == [3, 2, 3]
   assert 'site birch did not answer' in line.said
   without = jax.device_get(server)
 
@@ -135,12 +135,12 @@ def test_a_site_leaves_and_comes_back(tmp_path):
   )
   server, (log,) = rounds(executor, server, states, [3])
   assert log['clients'].tolist() == [0, 1, 2]
-  assert states.states[coordinator.KEPT].tolist() == [4, 4, 4]
+  assert states.stacked().states[coordinator.KEPT].tolist() == [4, 4, 4]
 
   # A coordinator that resumes after two rounds repeats them with the same
   # private states, and so with the same bits.
   line.away.add(11)
-  states.states[coordinator.KEPT][:] = 2
+  coordinator._keep(states, np.arange(3), 2)
   server, _ = rounds(executor, executor.put_server(before), states, [2])
   toy.assert_equal_trees(jax.device_get(server), without)
 
