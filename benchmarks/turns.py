@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 
 def serve(run: Callable[[], str]) -> None:
@@ -17,6 +17,7 @@ def compete(
   contenders: Mapping[str, Mapping[str, str]],
   rounds: int,
   warm_up: int,
+  arguments: Sequence[str] = (),
 ) -> dict[str, list[str]]:
   """Returns the lines each contender printed after warming up.
 
@@ -25,10 +26,11 @@ def compete(
     contenders: additional environment variables of each, by name.
     rounds: counted turns of each.
     warm_up: turns before them.
+    arguments: additional flags of every contender.
   """
   processes = {
     name: subprocess.Popen(
-      [sys.executable, '-m', module, f'--worker={name}'],
+      [sys.executable, '-m', module, f'--worker={name}', *arguments],
       stdin=subprocess.PIPE,
       stdout=subprocess.PIPE,
       text=True,
