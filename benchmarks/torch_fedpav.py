@@ -16,18 +16,18 @@ from torch import nn  # pyright: ignore[reportMissingImports]
 FEATURES = (32, 64, 128, 128)
 
 
-def network(columns: int) -> nn.Module:
-  """Four conv-BN-ReLU-pool blocks, mean over positions, BN neck, classifier."""
+def network(columns: int, features: tuple[int, ...] = FEATURES) -> nn.Module:
+  """Conv-BN-ReLU-pool blocks, mean over positions, BN neck, classifier."""
   layers: list[nn.Module] = []
-  for inputs, outputs in zip((1, *FEATURES[:-1]), FEATURES, strict=True):
+  for inputs, outputs in zip((1, *features[:-1]), features, strict=True):
     layers += [
       nn.Conv2d(inputs, outputs, 3, padding=1, bias=False),
       nn.BatchNorm2d(outputs),
       nn.ReLU(),
       nn.MaxPool2d(2),
     ]
-  neck = nn.BatchNorm1d(FEATURES[-1], affine=False)
-  classifier = nn.Linear(FEATURES[-1], columns, bias=False)
+  neck = nn.BatchNorm1d(features[-1], affine=False)
+  classifier = nn.Linear(features[-1], columns, bias=False)
   return nn.Sequential(
     *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), neck, classifier
   )
