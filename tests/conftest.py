@@ -9,15 +9,18 @@ os.environ['JAX_NUM_CPU_DEVICES'] = '8'
 # Slow tests compute longer, so .ci/run has other flags for them. Programs that
 # should have equal bits do not have them then; those tests are marked `exact`,
 # and `XLA_FLAGS= python -m pytest -m exact` compiles as a run.
-# XLA ends the process at a flag that it does not know; that of 0.11 has no other
+# XLA ends the process at a flag that it does not know, and 0.11 has no other
 # way of fusion.
 os.environ.setdefault(
   'XLA_FLAGS',
   '--xla_backend_optimization_level=0'
   ' --xla_llvm_disable_expensive_passes=true'
   ' --xla_cpu_parallel_codegen_split_count=1'
-  + ' --xla_cpu_use_fusion_emitters=false'
-  * importlib.metadata.version('jaxlib').startswith('0.10.'),
+  + (
+    ' --xla_cpu_use_fusion_emitters=false'
+    if importlib.metadata.version('jaxlib').startswith('0.10.')
+    else ''
+  ),
 )
 
 from pathlib import Path
