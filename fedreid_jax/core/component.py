@@ -216,6 +216,8 @@ class Transport(NamedTuple):
       `up` with a state.
     size: `(shared parameters) -> bytes` of them in one upload, if it is not
       that of their arrays.
+    moves: whether `up` returns the change from another model than the received
+      one, so that no later component may compute or change it.
   """
 
   up: Callable[[types.Upload, types.Broadcast, Array], types.Upload] | None = (
@@ -231,6 +233,7 @@ class Transport(NamedTuple):
     | None
   ) = None
   size: Callable[[Flat], int] | None = None
+  moves: bool = False
 
 
 class Cluster(Protocol):

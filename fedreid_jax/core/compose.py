@@ -148,6 +148,23 @@ def check(components: Sequence[Component]) -> None:
         'components',
         f'one of {", ".join(wanted)}',
       )
+  _check_uploads(components)
+
+
+def _check_uploads(components: Sequence[Component]) -> None:
+  """Refuses a component that would change uploads after they were moved."""
+  moved = ''
+  for component in components:
+    transport = component.transport
+    if transport and moved and (transport.up or transport.up_with):
+      raise errors.ConfigError(
+        f'{component.name!r} changes uploads after {moved!r}, which computes '
+        'them from another model than the received one',
+        'components',
+        f'put {moved!r} after it',
+      )
+    if transport and transport.moves:
+      moved = component.name
 
 
 def _is(component: Component, name: str) -> bool:
