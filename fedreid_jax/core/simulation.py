@@ -199,7 +199,8 @@ class Executor:
       their `entropy`) in canonical order of the cohort. It also has
       `fell_back` (whether weights were replaced by sizes); `metrics` (means
       over all steps) and `median_loss` (over clients, of their means), both
-      only if there is a valid upload; `per_client`, metrics of each client of
+      only if there is a valid upload, and in `metrics` those of
+      `ServerHooks.metrics`; `per_client`, metrics of each client of
       the cohort (means over its steps, in canonical order); `images`; and
       `up` and `down`, the bytes of the whole cohort by content. With simulated
       time it has the `timetable` of the round.
@@ -218,15 +219,13 @@ class Executor:
     server, entries = self._run.aggregate(
       server, uploads, ranks, np.int32(round_), self._public, self._seed
     )
-    entries = {
-      k: v[: len(drawn)] if v.ndim else v.item()
-      for k, v in jax.tree.map(np.asarray, entries).items()
-    }
+    entries, measured = round_log.of_server(entries, len(drawn))
     clients = np.sort(drawn)
     valid = np.isin(lanes, clients[entries['valid']])
     self._keep(store, rows, lanes, valid)
     sums = transfer.get(sums)
     log |= round_log.training(sums, tasks.num_steps, valid)
+    log['metrics'] |= measured
     log['per_client'] = round_log.per_client(sums, tasks.num_steps, lanes)
     log |= entries | {'clients': clients, 'images': int(tasks.valid.sum())}
     if timed:
