@@ -22,7 +22,7 @@ START = {n: np.asarray(x) for n, x in handmade.variables(0.25, 0, 2.0).items()}
 BOUNDS = {KERNEL: 1.0, MEAN: 16.0}
 
 
-def bound(people=CLIENTS, cohort=len(CLIENTS), **options):
+def bound(people=CLIENTS, cohort=4, **options):
   made = secagg.make(secagg.Options(**options))
   assert made.info.bind and made.info.check
   participants = Participants(people, 0, cohort)
