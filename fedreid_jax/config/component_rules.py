@@ -166,6 +166,15 @@ def _robust(c: Any) -> Iterator[Rule]:
   )
 
 
+def _secagg(c: Any) -> Iterator[Rule]:
+  yield (
+    c.batch_stats_rule == 'first_client',
+    'batch_stats_rule',
+    "'secagg' does not know the running statistics of one client",
+    "set it to 'average' or 'keep_server'",
+  )
+
+
 COMPONENTS: Mapping[str, Callable[[Any], Iterator[Rule]]] = {
   'byzantine': _byzantine,
   'caj': _caj,
@@ -182,4 +191,5 @@ COMPONENTS: Mapping[str, Callable[[Any], Iterator[Rule]]] = {
   'local_expert': _local_expert,
   'robust': _robust,
   'scaffold': functools.partial(_counts_steps, 'scaffold'),
+  'secagg': _secagg,
 }

@@ -188,6 +188,8 @@ class ServerHooks(NamedTuple):
       `ctx.message` in the client hooks of this component.
     message_bytes: `(State) -> bytes` of the message, if they are not those of
       its arrays.
+    metrics: `(State) -> metrics` of the round, float32, after `update`; they
+      are recorded with the prefix of the component.
   """
 
   init: InitServer = _no_server_state
@@ -195,6 +197,7 @@ class ServerHooks(NamedTuple):
   update: Update | None = None
   message: Callable[[State], Message] | None = None
   message_bytes: Callable[[State], int] | None = None
+  metrics: Callable[[State], Metrics] | None = None
 
 
 def broadcast_state(state: State, /) -> Message:
@@ -367,8 +370,9 @@ class ComponentInfo(NamedTuple):
     requires: names of components, or of hooks ('transport', ...); another
       component of the method must have one of these names or fill one of these
       hooks.
-    conflicts: names of components, or of hooks; no other component of the
-      method may have one of these names or fill one of these hooks.
+    conflicts: names of components, of hooks, or of fields of hooks
+      ('server.receive', 'info.needs_uploads'); no other component of the method
+      may have one of these names or fill one of these hooks and fields.
     check: `(Participants) -> None`; raises an error before compilation if the
       method cannot use the clients or the public images.
     bind: `(Participants) -> Component`; returns the component that is used with

@@ -124,13 +124,6 @@ def check(components: Sequence[Component]) -> None:
   """
   for hook in SINGLE_OWNER:
     owner(components, hook)
-  sizes = [c for c in components if c.transport and c.transport.size]
-  if len(sizes) > 1:
-    raise errors.ConfigError(
-      f'{sizes[0].name!r} and {sizes[1].name!r} both compress uploads',
-      'components',
-      'keep one of them',
-    )
   for component in components:
     others = [c for c in components if c is not component]
     for name in component.info.conflicts:
@@ -148,6 +141,13 @@ def check(components: Sequence[Component]) -> None:
         'components',
         f'one of {", ".join(wanted)}',
       )
+  sizes = [c for c in components if c.transport and c.transport.size]
+  if len(sizes) > 1:
+    raise errors.ConfigError(
+      f'{sizes[0].name!r} and {sizes[1].name!r} both compress uploads',
+      'components',
+      'keep one of them',
+    )
   _check_uploads(components)
 
 
@@ -169,6 +169,9 @@ def _check_uploads(components: Sequence[Component]) -> None:
 
 def _is(component: Component, name: str) -> bool:
   """Returns whether a component has a name or fills the hook of that name."""
+  hook, _, field = name.partition('.')
+  if field:
+    return bool(getattr(getattr(component, hook), field, None))
   filled = name in HOOKS and getattr(component, name) is not None
   return filled or component.name == name
 

@@ -212,7 +212,8 @@ class Executor:
       their `entropy`) in canonical order of the cohort. It also has
       `fell_back` (whether weights were replaced by sizes); `metrics` (means
       over all steps) and `median_loss` (over clients, of their means), both
-      only if there is a valid upload; `per_client`, metrics of each client of
+      only if there is a valid upload, and in `metrics` those of
+      `ServerHooks.metrics`; `per_client`, metrics of each client of
       the cohort (means over its steps, in canonical order); `images`; and
       `up` and `down`, the bytes of the whole cohort by content. With simulated
       time it has the `timetable` of the round.
@@ -230,10 +231,7 @@ class Executor:
     server, entries = self._run.aggregate(
       server, uploads, ranks, np.int32(round_), self._public, self._seed
     )
-    entries = {
-      k: v[: len(drawn)] if v.ndim else v.item()
-      for k, v in jax.tree.map(np.asarray, entries).items()
-    }
+    entries, measured = round_log.of_server(entries, len(drawn))
     clients = np.sort(drawn)
     counted = clients[entries['valid']]
     for (lanes, _), found in zip(waves, rows, strict=True):
@@ -241,6 +239,7 @@ class Executor:
     lanes = np.concatenate([lanes for lanes, _ in waves])
     steps = np.concatenate([tasks.num_steps for _, tasks in waves])
     log |= round_log.training(sums, steps, np.isin(lanes, counted))
+    log['metrics'] |= measured
     log['per_client'] = round_log.per_client(sums, steps, lanes)
     images = sum(int(tasks.valid.sum()) for _, tasks in waves)
     log |= entries | {'clients': clients, 'images': images}

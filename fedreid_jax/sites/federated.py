@@ -74,7 +74,7 @@ def train(
 
 
 def check(config: Any) -> None:
-  """Refuses what needs the images of the sites at the coordinator.
+  """Refuses what needs the images of the sites, or is a simulation only.
 
   Raises:
     ConfigError: naming the field.
@@ -82,6 +82,12 @@ def check(config: Any) -> None:
   for wrong, what, field, fix in (
     (config.data.public, 'public images', 'data.public', 'leave it empty'),
     (config.start_from, 'a warm start', 'start_from', 'leave it empty'),
+    (
+      'secagg' in config.components,
+      'the server receives each upload; secure aggregation is simulated only',
+      'components',
+      "remove 'secagg'",
+    ),
     (
       config.evaluation.validation,
       'tests on images of the clients',
