@@ -131,6 +131,7 @@ def check(components: Sequence[Component]) -> None:
       'components',
       'keep one of them',
     )
+  _check_gradient(components)
   for component in components:
     others = [c for c in components if c is not component]
     for name in component.info.conflicts:
@@ -147,6 +148,28 @@ def check(components: Sequence[Component]) -> None:
         f'{component.name!r} needs another component',
         'components',
         f'one of {", ".join(wanted)}',
+      )
+
+
+def _check_gradient(components: Sequence[Component]) -> None:
+  """Refuses losses that an owner of the gradient cannot split by image."""
+  owners = [c for c in components if c.client and c.client.gradient]
+  if len(owners) > 1:
+    raise errors.ConfigError(
+      f"{owners[0].name!r} and {owners[1].name!r} both fill 'gradient'",
+      'components',
+      'keep one of them',
+    )
+  for component in components if owners else ():
+    hooks = component.client
+    if component is owners[0] or hooks is None or hooks.separable:
+      continue
+    if hooks.loss or hooks.pre_step or hooks.post_step or hooks.data_pass:
+      raise errors.ConfigError(
+        f'{component.name!r} does not depend on one image at a time, which the '
+        f'gradient of {owners[0].name!r} needs',
+        'components',
+        f'remove {component.name!r} or {owners[0].name!r}',
       )
 
 

@@ -112,9 +112,9 @@ def _goes_on(before: Any, now: int) -> bool:
 
 def _bound_to_rounds(resolved: Mapping[str, Any]) -> str:
   """Returns why a longer run would have differed so far, '' if it would not."""
-  private = 'dp_fedavg' in resolved['components']
-  if private and resolved['dp_fedavg']['epsilon']:
-    return 'dp_fedavg.epsilon chose the noise for the rounds of the run'
+  for name in ('dp_fedavg', 'dpsgd'):
+    if name in resolved['components'] and resolved[name]['epsilon']:
+      return f'{name}.epsilon chose the noise for the rounds of the run'
   return optimizers.bound_to_rounds(ConfigDict(resolved['optim']))
 
 
