@@ -166,8 +166,8 @@ def _check_gradient(components: Sequence[Component]) -> None:
       continue
     if hooks.loss or hooks.pre_step or hooks.post_step or hooks.data_pass:
       raise errors.ConfigError(
-        f'{component.name!r} does not depend on one image at a time, which the '
-        f'gradient of {owners[0].name!r} needs',
+        f'the use of images of {component.name!r} cannot be bounded by the '
+        f'gradient of {owners[0].name!r}',
         'components',
         f'remove {component.name!r} or {owners[0].name!r}',
       )
