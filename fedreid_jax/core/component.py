@@ -133,7 +133,8 @@ class ClientHooks(NamedTuple):
     gradient: `(parameters, GradientCtx) -> (gradients, metrics)` in place of
       the gradient of the mean loss of a batch; one owner. The optimiser adds
       the weight decay. Then the losses of all other components must be
-      `separable`.
+      `separable`, and they must have no `pre_step`, `post_step` and
+      `data_pass`.
     separable: whether the loss is a mean of terms that depend on one image
       each, or on none, and the state depends on images by the trained
       parameters only.

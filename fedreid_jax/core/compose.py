@@ -162,9 +162,10 @@ def _check_gradient(components: Sequence[Component]) -> None:
     )
   for component in components if owners else ():
     hooks = component.client
-    if component is owners[0] or hooks is None or hooks.separable:
+    if component is owners[0] or hooks is None:
       continue
-    if hooks.loss or hooks.pre_step or hooks.post_step or hooks.data_pass:
+    other = hooks.pre_step or hooks.post_step or hooks.data_pass
+    if other or (hooks.loss and not hooks.separable):
       raise errors.ConfigError(
         f'the use of images of {component.name!r} cannot be bounded by the '
         f'gradient of {owners[0].name!r}',

@@ -297,9 +297,9 @@ def test_a_claim_is_that_of_the_client_with_the_fewest_identities():
   found = guarantee.Guarantee((FEDPAV, made), people)
   text = found.statement(3)
   alone = people._replace(clients=people.clients[1:])
-  assert found.epsilon(3) >= guarantee.Guarantee(
-    (FEDPAV, made), alone
-  ).epsilon(3)
+  assert found.epsilon(3) >= guarantee.Guarantee((FEDPAV, made), alone).epsilon(
+    3
+  )
   assert 'at delta = 0.001 per identity in one client' in text
   assert 'sampling rate at most 0.667, 5 steps a round' in text
   assert 'public: numbers of images, identities and steps, 3 rounds' in text
