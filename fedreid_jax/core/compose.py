@@ -124,6 +124,7 @@ def check(components: Sequence[Component]) -> None:
   """
   for hook in SINGLE_OWNER:
     owner(components, hook)
+  _check_gradient(components)
   for component in components:
     others = [c for c in components if c is not component]
     for name in component.info.conflicts:
@@ -165,6 +166,29 @@ def _check_uploads(components: Sequence[Component]) -> None:
       )
     if transport and transport.moves:
       moved = component.name
+
+
+def _check_gradient(components: Sequence[Component]) -> None:
+  """Refuses losses that an owner of the gradient cannot split by image."""
+  owners = [c for c in components if c.client and c.client.gradient]
+  if len(owners) > 1:
+    raise errors.ConfigError(
+      f"{owners[0].name!r} and {owners[1].name!r} both fill 'gradient'",
+      'components',
+      'keep one of them',
+    )
+  for component in components if owners else ():
+    hooks = component.client
+    if component is owners[0] or hooks is None:
+      continue
+    other = hooks.pre_step or hooks.post_step or hooks.data_pass
+    if other or (hooks.loss and not hooks.separable):
+      raise errors.ConfigError(
+        f'the use of images of {component.name!r} cannot be bounded by the '
+        f'gradient of {owners[0].name!r}',
+        'components',
+        f'remove {component.name!r} or {owners[0].name!r}',
+      )
 
 
 def _is(component: Component, name: str) -> bool:

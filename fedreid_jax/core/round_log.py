@@ -52,7 +52,7 @@ def per_client(
 
 
 def of_server(
-  entries: dict[str, Any], num_clients: int
+  entries: Any, num_clients: int
 ) -> tuple[dict[str, Any], dict[str, float]]:
   """Returns (the server's log on the host, the metrics of its components).
 

@@ -228,10 +228,10 @@ class Executor:
       server, store, waves, round_, self._cohort_size
     )
     log: dict[str, Any] = {**self._wire(server, uploads, drawn, True)}
-    server, entries = self._run.aggregate(
+    server, logged = self._run.aggregate(
       server, uploads, ranks, np.int32(round_), self._public, self._seed
     )
-    entries, measured = round_log.of_server(entries, len(drawn))
+    entries, measured = round_log.of_server(logged, len(drawn))
     clients = np.sort(drawn)
     counted = clients[entries['valid']]
     for (lanes, _), found in zip(waves, rows, strict=True):

@@ -81,6 +81,12 @@ def check(config: Any) -> None:
   """
   for wrong, what, field, fix in (
     (config.data.public, 'public images', 'data.public', 'leave it empty'),
+    (
+      'dpsgd' in config.components,
+      'a guarantee for the identities of unknown clients',
+      'components',
+      "remove 'dpsgd'",
+    ),
     (config.start_from, 'a warm start', 'start_from', 'leave it empty'),
     (
       'secagg' in config.components,

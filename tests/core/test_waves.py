@@ -43,8 +43,9 @@ def test_waves_change_no_bit(clients, names, devices):
     assert log['up'] == other['up'] and log['images'] == other['images']
     for name in ('clients', 'valid', 'weights', 'groups'):
       np.testing.assert_array_equal(log[name], other[name])
+    # Images in parts add the metrics of their steps in another order.
     for name, found in log['per_client'].items():
-      np.testing.assert_array_equal(found, other['per_client'][name])
+      np.testing.assert_allclose(found, other['per_client'][name], rtol=1e-6)
 
 
 def test_waves_train_like_a_whole_round(clients):

@@ -68,7 +68,8 @@ def masked(roster: Roster, values: Array) -> Array:
     message, uid, present = row
     return message + _own_mask(roster, uid, present, message.shape[0])
 
-  sent = jax.lax.map(own, (values, roster.uids, roster.present))
+  rows = values, roster.uids, roster.present
+  sent = jax.vmap(own)(rows)
 
   def add(sent: Array, pair: Array) -> tuple[Array, None]:
     one, other = pair
@@ -89,7 +90,9 @@ def unmasked_sum(roster: Roster, arrived: Array, sent: Array) -> Array:
   """
   length = sent.shape[1]
 
-  def remove_own(total: Array, row: tuple) -> tuple[Array, None]:
+  def remove_own(
+    total: Array, row: tuple[Array, Array, Array]
+  ) -> tuple[Array, None]:
     message, uid, here = row
     message = jnp.where(here, message, 0)
     return total + message - _own_mask(roster, uid, here, length), None

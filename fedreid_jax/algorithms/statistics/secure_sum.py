@@ -80,7 +80,8 @@ def encode(
 
     return jax.vmap(row)(values, keys)
 
-  column, parts = shares[:, None], []
+  column = shares[:, None]
+  parts: list[Array] = []
   for place, (name, bound) in enumerate(form.bounds(changes).items()):
     values = changes[name].reshape(len(shares), -1)
     values = jnp.where(valid[:, None], values, 0.0)
