@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from fedreid_jax import errors
 from fedreid_jax.core import contexts, types
+from fedreid_jax.core.accounting import Released
 from fedreid_jax.core.sums import Bound
 from fedreid_jax.core.types import Array, Flat, Metrics, Tree
 
@@ -108,13 +109,13 @@ class DataPass(NamedTuple):
   moments follow the weights with a delay.
 
   Attributes:
-    init: `(Outputs with shapes) -> accumulator`.
+    init: `(Outputs with shapes, RoundCtx) -> accumulator`.
     update: `(accumulator, Outputs, Batch) -> accumulator`.
     before_first_round: the pass and `round_end` also run before round 0,
       without training.
   """
 
-  init: Callable[[types.Outputs], Tree]
+  init: Callable[[types.Outputs, contexts.RoundCtx], Tree]
   update: Callable[[Tree, types.Outputs, types.Batch], Tree]
   before_first_round: bool = False
 
@@ -133,8 +134,8 @@ class ClientHooks(NamedTuple):
     gradient: `(parameters, GradientCtx) -> (gradients, metrics)` in place of
       the gradient of the mean loss of a batch; one owner. The optimiser adds
       the weight decay. Then the losses of all other components must be
-      `separable`, and they must have no `pre_step`, `post_step` and
-      `data_pass`.
+      `separable`, and they must have no `pre_step`, no `post_step`, and a
+      `data_pass` only if `ComponentInfo.released` declares noise.
     separable: whether the loss is a mean of terms that depend on one image
       each, or on none, and the state depends on images by the trained
       parameters only.
@@ -355,6 +356,8 @@ class Participants(NamedTuple):
     batch: number of images in a step, on average if it is random.
     identities: number of identities in a step, likewise.
     steps: number of steps of a round, 0 if it depends on the client.
+    released: by the messages of the components, for the one that claims a
+      guarantee; `bind` receives it.
   """
 
   clients: Sequence[types.ClientData]
@@ -367,6 +370,7 @@ class Participants(NamedTuple):
   batch: int = 0
   identities: int = 0
   steps: int = 0
+  released: tuple[Released, ...] = ()
 
   def require_public(self, wanted: int, field: str) -> None:
     """Checks that there is a public set of at least one batch.
@@ -408,6 +412,10 @@ class ComponentInfo(NamedTuple):
       these participants, if its hooks depend on them. It has the same name.
     claim: `(Participants) -> core.guarantee.Claim` of differential privacy; it
       raises an error if the guarantee cannot hold.
+    released: what the message tells beside the trained model, under a claim for
+      identities; without it such a claim refuses the message.
+    exposes: what the component tells about persons, for the error of such a
+      claim.
     warn: `(metrics of a round, without the component's prefix) -> text`; the
       text is empty unless there is a problem, and is printed once.
     needs_uploads: whether hooks read `ctx.uploaded`, all uploads of a round;
@@ -420,6 +428,8 @@ class ComponentInfo(NamedTuple):
   check: Callable[[Participants], None] | None = None
   bind: Callable[[Participants], 'Component'] | None = None
   claim: Callable[[Participants], Any] | None = None
+  released: Released | None = None
+  exposes: str = ''
   warn: Callable[[dict[str, float]], str] | None = None
   needs_uploads: bool = False
 
