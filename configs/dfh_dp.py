@@ -26,5 +26,5 @@ def get_config(arg: str | None = None):
   presets.identities_private(c)
   c.dfh.space, c.dfh.moments = 'b', 'means'
   c.dfh.loss, c.dfh.normalise = 'identity', 'released'
-  c.dfh.clip, c.dfh.noise, c.dfh.every = 3.0, 10.0, 0
+  c.dfh.clip, c.dfh.noise, c.dfh.every = 3.0, 2.0, 0
   return given.override(c)

@@ -48,19 +48,19 @@ this, because features of one identity that are normalised by themselves lose
 their mean. With `dpsgd` every identity of a step has samples of its own.
 
 Deviations from the paper: `clip`, `noise`, `moments`, `every` and
-`normalise='released'` are not in it and are off by default. It does not state whether F is the pooled feature or
-its normalisation, for which its group's code uses the same name, pool5. Both
-readings are implemented, each with the classifier, the triplet loss, the
-statistics, the hallucinated features of table 5 and retrieval in one space:
-`space='f'`, F is the pooled feature of a network without a neck, and
-`space='b'`, F is the embedding after the neck. V_k is sampled from a normal
-distribution with mass below zero, which the paper does not discuss; samples are
-clamped at 1e-6 before mixing (`negative_variance`), and their share is a
-metric, separate from the share of dead channels. DFS and weights are sampled at
-every step, as in the introduction of the paper; its Algorithm 1 samples once a
-round (`resample='round'`), and writes client i where k is meant. Weights of the
-mean are numbers of images (eq. 3.7), not of identities (section 3). There is no
-released code of the method.
+`normalise='released'` are not in it and are off by default. It does not state
+whether F is the pooled feature or its normalisation, for which its group's code
+uses the same name, pool5. Both readings are implemented, each with the
+classifier, the triplet loss, the statistics, the hallucinated features of table
+5 and retrieval in one space: `space='f'`, F is the pooled feature of a network
+without a neck, and `space='b'`, F is the embedding after the neck. V_k is
+sampled from a normal distribution with mass below zero, which the paper does
+not discuss; samples are clamped at 1e-6 before mixing (`negative_variance`),
+and their share is a metric, separate from the share of dead channels. DFS and
+weights are sampled at every step, as in the introduction of the paper; its
+Algorithm 1 samples once a round (`resample='round'`), and writes client i where
+k is meant. Weights of the mean are numbers of images (eq. 3.7), not of
+identities (section 3). There is no released code of the method.
 """
 
 import dataclasses
