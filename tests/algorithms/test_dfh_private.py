@@ -1,6 +1,7 @@
 """DFH's statistics with a bound and noise, and the loss beside DP-SGD."""
 
 import dataclasses
+import functools
 from types import SimpleNamespace
 
 import handmade
@@ -31,25 +32,33 @@ LABELS = jnp.array([0, 0, 1, 1, 2, 2])
 TASK = SimpleNamespace(index=jnp.int32(1))
 
 
-def sent(made, features, before, round_=0, trained=True):
-  """The message of client 1 of two, whose earlier ones are `before`."""
-  message = jnp.asarray(before, jnp.float32)
-  start = handmade.context(RoundCtx, message=message, task=TASK)
-  hooks, found = made.client, outputs(features)
+@functools.cache
+def sender(made):
+  """The message of client 1 of two, given the earlier ones."""
+  hooks, found = made.client, outputs(FEATURES)
   batch = SimpleNamespace(labels=LABELS, valid=jnp.ones(6, bool))
-  seen = hooks.data_pass.init(found, start)
-  ctx = handmade.context(
-    RoundEndCtx,
-    message=message,
-    task=TASK,
-    data_pass=hooks.data_pass.update(seen, found, batch),
-    trained=trained,
-    round=jnp.int32(round_),
-    key=jax.random.fold_in(jax.random.key(0), round_),
-  )
-  state, message = hooks.round_end((), ctx)
-  assert state == ()
-  return np.asarray(message)
+
+  @functools.partial(jax.jit, static_argnums=2)
+  def compute(message, round_, trained):
+    start = handmade.context(RoundCtx, message=message, task=TASK)
+    seen = hooks.data_pass.init(found, start)
+    ctx = handmade.context(
+      RoundEndCtx,
+      message=message,
+      task=TASK,
+      data_pass=hooks.data_pass.update(seen, found, batch),
+      trained=trained,
+      round=round_,
+      key=jax.random.fold_in(jax.random.key(0), round_),
+    )
+    return hooks.round_end((), ctx)[1]
+
+  return compute
+
+
+def sent(made, before, round_=0, trained=True):
+  message = jnp.asarray(before, jnp.float32)
+  return np.asarray(sender(made)(message, jnp.int32(round_), trained))
 
 
 FEATURES = np.random.default_rng(0).normal(2, 1, (6, 5))
@@ -57,11 +66,11 @@ NOTHING = np.zeros((2, 4, 5))
 
 
 def test_a_client_clips_around_the_mean_that_it_sent_before():
-  plain = sent(dfh(), FEATURES, NOTHING)
+  plain = sent(dfh(), NOTHING)
   clip = 0.4 * float(np.linalg.norm(plain[0]))
   made, before, left = dfh(clip=clip), NOTHING.copy(), []
   for round_ in range(4):
-    found = sent(made, FEATURES, before, round_)
+    found = sent(made, before, round_)
     assert np.linalg.norm(found[0] - before[1, 0]) <= clip * (1 + 1e-5)
     before[1] = found
     before[0] = 100.0  # of another client
@@ -70,10 +79,18 @@ def test_a_client_clips_around_the_mean_that_it_sent_before():
   assert left[0] > left[1] > left[2] and left[3] < 0.3 * left[0]
 
 
+BOUND = {'clip': 5.0, 'noise': 1.0}
+
+
 @pytest.mark.parametrize(
-  'every, new', [(0, [0]), (2, [0, 2, 4]), (3, [0, 3]), (1, [0, 1, 2, 3, 4])]
+  'every, new, bound',
+  [
+    (0, [0], {}),
+    (2, [0, 2, 4], BOUND),
+    (3, [0, 3], {}),
+    (1, [0, 1, 2, 3, 4], BOUND),
+  ],
 )
-@pytest.mark.parametrize('bound', [{}, {'clip': 5.0, 'noise': 1.0}])
 def test_rounds_between_new_statistics(every, new, bound):
   """The place 0 is the pass before round 0."""
   made = dfh(every=every, **bound)
@@ -82,7 +99,7 @@ def test_rounds_between_new_statistics(every, new, bound):
   changed = [
     place
     for place, (round_, trained) in enumerate(calls)
-    if (sent(made, FEATURES, before, round_, trained) != 7).any()
+    if (sent(made, before, round_, trained) != 7).any()
   ]
   assert changed == new
   if bound:
@@ -94,16 +111,16 @@ def test_rounds_between_new_statistics(every, new, bound):
 
 @pytest.mark.parametrize('clip', [0.0, 50.0])
 def test_means_without_the_variances_between_identities(clip):
-  whole = sent(dfh(clip=clip), FEATURES, NOTHING)
-  found = sent(dfh(clip=clip, moments='means'), FEATURES, NOTHING)
+  whole = sent(dfh(clip=clip), NOTHING)
+  found = sent(dfh(clip=clip, moments='means'), NOTHING)
   np.testing.assert_allclose(found[::2], whole[::2], rtol=1e-5)
   assert whole[1::2].any() and not found[1::2].any()
 
 
 def test_noise_is_on_every_statistic_and_follows_the_round():
   made = dfh(clip=50.0, noise=0.01)
-  exact = sent(dfh(clip=50.0), FEATURES, NOTHING)
-  off = [sent(made, FEATURES, NOTHING, t) - exact for t in range(2)]
+  exact = sent(dfh(clip=50.0), NOTHING)
+  off = [sent(made, NOTHING, t) - exact for t in range(2)]
   assert (off[0] != off[1])[0].all() and (off[0] != off[1])[2].any()
   means = np.concatenate([x[0] for x in off])
   assert 0.5 < means.std() / (0.01 * 2**0.5 * 50 / 3) < 2
@@ -117,7 +134,7 @@ def context(features, rows=slice(None), statistics=None, weights=None):
   labels = LABELS[rows]
   return toy.step(
     batch=SimpleNamespace(labels=labels, valid=jnp.ones(len(labels), bool)),
-    outputs=outputs(features[rows]),
+    outputs=outputs(jnp.asarray(features)[rows]),
     classify=lambda x: x @ jnp.asarray(weights, jnp.float32),
     task=TASK,
     message=jnp.asarray(statistics, jnp.float32),
@@ -130,10 +147,14 @@ def context(features, rows=slice(None), statistics=None, weights=None):
   'arguments, separable',
   [
     ({}, True),
-    ({'novel': 'none'}, True),
-    ({'novel': 'dirichlet_mixup'}, True),
     ({'novel': 'feature_mixup'}, True),
-    ({'novel': 'feature_mixup', 'mix_own': 'hallucinated'}, True),
+    pytest.param({'novel': 'none'}, True, marks=pytest.mark.slow),
+    pytest.param({'novel': 'dirichlet_mixup'}, True, marks=pytest.mark.slow),
+    pytest.param(
+      {'novel': 'feature_mixup', 'mix_own': 'hallucinated'},
+      True,
+      marks=pytest.mark.slow,
+    ),
     ({'normalise': 'batch'}, False),
     ({'loss': 'triplet'}, False),
   ],
@@ -145,11 +166,15 @@ def test_a_separable_loss_is_the_mean_of_those_of_images(arguments, separable):
   made = dfh(**given | arguments)
   assert made.client.separable == separable
 
-  def loss(rows):
-    return made.client.loss({}, (), context(FEATURES, rows))[0]
+  @jax.jit
+  def losses():
+    def of(rows):
+      return made.client.loss({}, (), context(FEATURES, rows))[0]
 
-  each = [loss(slice(i, i + 1)) for i in range(6)]
-  assert np.isclose(loss(slice(None)), np.mean(each), rtol=1e-5) == separable
+    return of(slice(None)), jax.lax.map(of, jnp.arange(6)[:, None])
+
+  whole, each = losses()
+  assert np.isclose(whole, np.mean(each), rtol=1e-5) == separable
 
 
 def test_features_are_normalised_by_what_was_released():

@@ -9,6 +9,9 @@ from fedreid_jax.algorithms.statistics import moments, released_moments
 
 KEY = jax.random.key(0)
 sensitivity = released_moments.sensitivity
+merge = jax.jit(released_moments.merge)
+records = jax.jit(released_moments.records, static_argnums=2)
+release = jax.jit(released_moments.release, static_argnums=4)
 
 
 def of(features, labels, clip, centre=None, num=None):
@@ -19,7 +22,7 @@ def of(features, labels, clip, centre=None, num=None):
   half = len(labels) // 2
   for part in (slice(half), slice(half, None)):
     valid = jnp.ones(len(labels[part]), bool)
-    seen = released_moments.merge(
+    seen = merge(
       seen,
       jnp.asarray(features[part], jnp.float32),
       jnp.asarray(labels[part], jnp.int32),
@@ -30,7 +33,7 @@ def of(features, labels, clip, centre=None, num=None):
 
 
 def norms(found, clip, squares):
-  each = released_moments.records(found.moments, clip, squares)
+  each = records(found.moments, clip, squares)
   return np.linalg.norm(np.asarray(each).reshape(len(each), -1), axis=1)
 
 
@@ -70,20 +73,20 @@ def example(scale=1.0, seed=0):
 @pytest.mark.parametrize('centre', [0.0, -0.5])
 def test_without_noise_and_clip_they_are_the_statistics(centre):
   features, labels = example()
-  plain = moments.merge(
+  plain = jax.jit(moments.merge)(
     moments.zeros(5, 6), features, labels, jnp.ones(10, bool)
   )
   wanted = np.asarray(moments.statistics(plain))
   centre = np.full(6, centre, 'f4')
   clip = float(np.linalg.norm(features - centre, axis=1).max())
   seen = of(features, labels, clip, centre)
-  found = released_moments.release(KEY, seen, clip, 0.0, True)
+  found = release(KEY, seen, clip, 0.0, True)
   np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
-  means = released_moments.release(KEY, seen, clip, 0.0, False)
+  means = release(KEY, seen, clip, 0.0, False)
   np.testing.assert_allclose(means[::2], wanted[::2], rtol=1e-4, atol=1e-5)
   assert not np.asarray(means[1::2]).any()
   near = of(features, labels, clip / 2, centre)
-  clipped = released_moments.release(KEY, near, clip / 2, 0.0, True)
+  clipped = release(KEY, near, clip / 2, 0.0, True)
   assert not np.allclose(clipped[0], wanted[0], rtol=1e-2)
 
 
@@ -93,7 +96,7 @@ def test_variances_are_never_negative(squares):
   seen = of(features, labels, 2.0)
 
   def one(key):
-    return released_moments.release(key, seen, 2.0, 3.0, squares)
+    return release(key, seen, 2.0, 3.0, squares)
 
   found = np.asarray(jax.vmap(one)(jax.random.split(KEY, 200)))
   assert np.isfinite(found).all()
@@ -107,7 +110,7 @@ def test_the_noise_is_that_of_the_sensitivity(squares):
   centre = np.linspace(0, 1, 40000, dtype='f4')
   features, labels = np.tile(centre, (4, 1)), np.array([0, 1, 2, 2])
   seen = of(features, labels, 2.0, centre, num=9)  # three identities of nine
-  found = released_moments.release(KEY, seen, 2.0, 1.5, squares)
+  found = release(KEY, seen, 2.0, 1.5, squares)
   bound = sensitivity(squares)
   off = np.asarray(found[0]) - centre
   assert off.std() == pytest.approx(1.5 * bound * 2.0 / 3, rel=0.02)
@@ -115,25 +118,23 @@ def test_the_noise_is_that_of_the_sensitivity(squares):
   assert (within > 0).mean() == pytest.approx(0.5, abs=0.02)
   deviation = np.sqrt(np.square(within[within > 0]).mean())
   assert deviation == pytest.approx(1.5 * bound * 4.0 / 3, rel=0.02)
-  other = released_moments.release(jax.random.key(1), seen, 2.0, 1.5, squares)
+  other = release(jax.random.key(1), seen, 2.0, 1.5, squares)
   assert abs(np.corrcoef(off, np.asarray(other[0]) - centre)[0, 1]) < 0.02
   assert abs(np.corrcoef(off[within > 0], within[within > 0])[0, 1]) < 0.03
 
 
 def test_one_identity_moves_its_own_record_only():
   features, labels = example()
-  before = released_moments.records(
-    of(features, labels, 1.0).moments, 1.0, True
-  )
+  before = records(of(features, labels, 1.0).moments, 1.0, True)
   for value in (np.nan, np.inf, 1e30, -50.0):
     other = np.where((labels == 2)[:, None], np.float32(value), features)
     seen = of(other, labels, 1.0)
-    after = released_moments.records(seen.moments, 1.0, True)
+    after = records(seen.moments, 1.0, True)
     np.testing.assert_array_equal(
       np.delete(after, 2, 0), np.delete(before, 2, 0)
     )
     assert np.linalg.norm(after[2]) <= 2**0.5 * (1 + 1e-5)
-    found = released_moments.release(KEY, seen, 1.0, 0.0, True)
+    found = release(KEY, seen, 1.0, 0.0, True)
     assert np.isfinite(found).all()
 
 
@@ -141,9 +142,7 @@ def test_images_do_not_raise_the_weight_of_an_identity():
   features, labels = example()
   rows = np.flatnonzero(labels == 1)
   more = np.concatenate([np.arange(10), np.tile(rows, 4)])
-  once = released_moments.release(
-    KEY, of(features, labels, 1.5), 1.5, 0.0, True
-  )
+  once = release(KEY, of(features, labels, 1.5), 1.5, 0.0, True)
   often = of(features[more], labels[more], 1.5)
-  found = released_moments.release(KEY, often, 1.5, 0.0, True)
+  found = release(KEY, often, 1.5, 0.0, True)
   np.testing.assert_allclose(found, once, rtol=1e-4, atol=1e-6)
