@@ -174,6 +174,14 @@ def _is_negligible(mechanism: Mechanism) -> bool:
 def _check_order(owner: Component, components: Sequence[Component]) -> None:
   """Refuses hooks that would see or change what the owner has not bounded."""
   place = [c.name for c in components].index(owner.name)
+  for component in components:
+    if component.info.needs_uploads and component.name not in NO_EFFECT:
+      raise errors.ConfigError(
+        f'{component.name!r} reads single uploads, but {owner.name!r} adds its '
+        'noise to their sum',
+        'components',
+        f'remove {component.name!r} or {owner.name!r}',
+      )
   for component in components[:place]:
     if component.server and component.server.update:
       raise errors.ConfigError(

@@ -161,6 +161,10 @@ def test_releases_of_statistics_are_composed_with_the_models():
       "'a' changes the model before",
     ),
     (
+      (owner(), Component('d', info=ComponentInfo(needs_uploads=True))),
+      "'d' reads single uploads",
+    ),
+    (
       (owner(), Component('b', transport=Transport(up=up))),
       "'b' changes uploads after",
     ),

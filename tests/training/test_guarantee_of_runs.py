@@ -6,7 +6,7 @@ import pytest
 
 from fedreid_jax import errors
 from fedreid_jax.config import recipes, saved_config, validation
-from fedreid_jax.training import loop, run_files
+from fedreid_jax.training import build, loop, run_files
 
 SMALL = (
   'smoke,data.height=16,data.width=8,model.features=(4,),rounds=1,'
@@ -84,6 +84,24 @@ def test_a_run_with_a_guarantee_for_persons(tmp_path):
   results = train('dpsgd', PERSONS, tmp_path)
   assert results['privacy'].startswith('epsilon = ')
   assert 'at delta = 0.001 per identity in one client' in results['privacy']
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'name, fields',
+  [
+    ('scaffold', {}),
+    ('cdw', {'cdw.batch': 'public', 'cdw.images': 8, 'data.public': 'park'}),
+  ],
+)
+def test_messages_that_keep_the_guarantee(name, fields, tmp_path):
+  """Functions of the trained models cost no epsilon."""
+  pytest.importorskip('dp_accounting', reason='pip install .[privacy]')
+  fields = {'components': ('fedpav', 'dpsgd', name)} | fields
+  results = train('dpsgd', PERSONS, tmp_path, **fields)
+  plain = recipes.recipe('configs/dpsgd.py', PERSONS)
+  guaranteed = build.build(validation.validate(plain)).guarantee
+  assert results['privacy'] == guaranteed.statement(1)
 
 
 @pytest.mark.parametrize(
