@@ -42,10 +42,12 @@ repeats what the server has. The model needs a guarantee as well, that of
 `dpsgd`, which is composed with it.
 
 `normalise='released'` replaces the moments of the batch in b by statistics that
-the client has released: mean m_i, variance v_i + p_i. The loss of an image is
-then a function of this image alone if it is the cross-entropy; `dpsgd` needs
-this, because features of one identity that are normalised by themselves lose
-their mean. With `dpsgd` every identity of a step has samples of its own.
+the client has released: mean m_i, variance v_i + p_i and a tenth of the mean of
+that over channels, without which channels of variance zero would diverge. The
+loss of an image is then a function of this image alone if it is the
+cross-entropy; `dpsgd` needs this, because features of one identity that are
+normalised by themselves lose their mean. With `dpsgd` every identity of a step
+has samples of its own.
 
 Deviations from the paper: `clip`, `noise`, `moments`, `every` and
 `normalise='released'` are not in it and are off by default. It does not state
@@ -100,6 +102,7 @@ from fedreid_jax.models import norm
 
 # The field of `Outputs` that corresponds to F in each reading of the paper.
 SPACES = {'b': 'embedding', 'f': 'feature'}
+FLOOR = 0.1  # part of the mean variance that is added to that of a channel
 NOISE = 2**31 - 1  # a use of the round's key; no step has this number
 
 
@@ -376,7 +379,9 @@ def _by_released(features: Array, own: Array) -> tuple[Array, Array]:
   """Returns features normalised by statistics `[4, D]`, and their variance."""
   mean, between, within, _ = own
   variance = between + within
-  return (features - mean) * jax.lax.rsqrt(variance + norm.EPSILON), variance
+  # Noise, or a channel that was constant, leaves a variance of about zero.
+  floor = norm.EPSILON + FLOOR * variance.mean()
+  return (features - mean) * jax.lax.rsqrt(variance + floor), variance
 
 
 def _check(options: Options, participants: Participants) -> None:

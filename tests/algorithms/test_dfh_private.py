@@ -178,13 +178,14 @@ def test_a_separable_loss_is_the_mean_of_those_of_images(arguments, separable):
 
 
 def test_features_are_normalised_by_what_was_released():
-  """b = (F - m) / sqrt(v + p) of the own client, of a single image."""
+  """b = (F - m) / sqrt(v + p + a tenth of the mean) of the own client."""
   statistics = np.zeros((2, 4, 5))  # of the other domain: F_k = sqrt(1e-6) b
   own = [[1, 2, 3, 0, 0], [1, 0, 4, 1, 1], [3, 4, 0, 0, 0], [9, 9, 9, 9, 9]]
   statistics[1] = own
   features = np.array([[2.0, 4.0, -1.0, 5.0, 0.0]])
   made = dfh(loss='identity', normalise='released', novel='none', lam=1.0)
-  b = np.array([0.5, 1.0, -2.0, 5.0, 0.0])
+  variance = np.array([4.0, 4.0, 4.0, 1.0, 1.0])
+  b = np.array([1.0, 2.0, -4.0, 5.0, 0.0]) / np.sqrt(variance + 0.28)
   weights = 1e3 * np.eye(5)[:, :3]
   ctx = context(features, slice(1), statistics, weights)
   loss, metrics = made.client.loss({}, (), ctx)
