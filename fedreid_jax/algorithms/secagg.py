@@ -142,7 +142,8 @@ class _Setting(NamedTuple):
     """Returns a_k of each upload, float32 `[K]`."""
     if self.options.weights == 'equal':
       return jnp.ones_like(ctx.num_examples)
-    return jnp.minimum(ctx.num_examples / self.largest, 1.0)
+    # XLA may divide by a constant so; the bits then depend on the machine.
+    return jnp.minimum(ctx.num_examples * np.float32(1 / self.largest), 1.0)
 
   def keys(self, ctx: AggregationCtx, use: int) -> Array:
     """Returns a key of each client, `[K]`."""

@@ -170,16 +170,16 @@ def _check_uploads(components: Sequence[Component]) -> None:
 
 def _check_gradient(components: Sequence[Component]) -> None:
   """Refuses losses that an owner of the gradient cannot split by image."""
-  owners = [c for c in components if c.client and c.client.gradient]
-  if len(owners) > 1:
+  found = [c for c in components if c.client and c.client.gradient]
+  if len(found) > 1:
     raise errors.ConfigError(
-      f"{owners[0].name!r} and {owners[1].name!r} both fill 'gradient'",
+      f"{found[0].name!r} and {found[1].name!r} both fill 'gradient'",
       'components',
       'keep one of them',
     )
-  for component in components if owners else ():
+  for component in components if found else ():
     hooks = component.client
-    if component is owners[0] or hooks is None:
+    if component is found[0] or hooks is None:
       continue
     released = component.info.released
     passes = hooks.data_pass and not (released and released.mechanisms(1))
@@ -188,9 +188,9 @@ def _check_gradient(components: Sequence[Component]) -> None:
       exposes = component.info.exposes
       raise errors.ConfigError(
         f'the use of images of {component.name!r} cannot be bounded by the '
-        f'gradient of {owners[0].name!r}' + (exposes and f': {exposes}'),
+        f'gradient of {found[0].name!r}' + (exposes and f': {exposes}'),
         'components',
-        f'remove {component.name!r} or {owners[0].name!r}',
+        f'remove {component.name!r} or {found[0].name!r}',
       )
 
 

@@ -60,7 +60,7 @@ def rounds(sent, numbers=(0,), **options):
 
 def expected(sent, arrived, equal=False):
   """The model of the integers of the clients that arrived."""
-  shares = np.ones(4, 'f4') if equal else SIZES / SIZES.max()
+  shares = np.ones(4, 'f4') if equal else SIZES * np.float32(1 / SIZES.max())
   one = ring.scale(1.0, 4, 32)
   weight = np.rint(shares * one).astype('i8')[arrived].sum()
   weight = np.float32(weight) / np.float32(one)

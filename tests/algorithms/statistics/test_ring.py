@@ -51,7 +51,7 @@ def test_the_error_of_a_sum_is_bounded(num, bound, bits):
   # A scale that is 16 times smaller does not keep the bound.
   coarse = ring.encode(jnp.asarray(own), scale / 16, bits)
   worse = np.asarray(ring.decode(total(coarse, bits), scale / 16, bits), 'f8')
-  assert np.abs(worse - exact).max() > rounding + 2.0**-24 * num * bound
+  assert (np.abs(worse - exact) > rounding + 2.0**-24 * np.abs(exact)).any()
 
 
 def test_random_rounding_has_no_bias():
@@ -70,5 +70,5 @@ def test_whole_numbers_come_back():
   for bits in (16, 20, 32):
     key = jax.random.key(0) if bits < ring.NEAREST else None
     codes = ring.encode(own, 1.0, bits, key)
-    assert (codes < 2.0**bits).all()
+    assert (np.asarray(codes, 'u8') < 2**bits).all()
     np.testing.assert_array_equal(ring.decode(codes, 1.0, bits), own)
