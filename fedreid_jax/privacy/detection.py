@@ -19,7 +19,8 @@ FALSE_POSITIVES = 0.01
 FEWEST = 1000  # non-members that a false positive rate of 1 % needs
 CHANCE = 0.5
 
-Scores = Float[np.ndarray, ' P']
+Members = Float[np.ndarray, ' P']
+Others = Float[np.ndarray, ' Q']
 
 
 class Detection(NamedTuple):
@@ -55,7 +56,7 @@ class Detection(NamedTuple):
     )
 
 
-def measure(members: Scores, others: Scores) -> Detection:
+def measure(members: Members, others: Others) -> Detection:
   """Returns how well scores tell members from non-members.
 
   Args:
@@ -78,13 +79,13 @@ def measure(members: Scores, others: Scores) -> Detection:
   )
 
 
-def auc(members: Scores, others: Scores) -> float:
+def auc(members: Members, others: Others) -> float:
   """Returns the area under the ROC curve; equal scores count half."""
   return float(_below(members, others).mean())
 
 
 def auc_interval(
-  members: Scores, others: Scores, level: float
+  members: Members, others: Others, level: float
 ) -> tuple[float, float]:
   """Returns the interval of the area by DeLong's variance (1988).
 
@@ -100,7 +101,7 @@ def auc_interval(
   return max(middle - width, 0.0), min(middle + width, 1.0)
 
 
-def at_chance(members: Scores, others: Scores) -> bool:
+def at_chance(members: Members, others: Others) -> bool:
   """Returns whether the 99 % interval of the area has 0.5 in it."""
   low, high = auc_interval(members, others, CONTROL)
   return low <= CHANCE <= high
@@ -112,7 +113,7 @@ def proportion(hits: int, number: int) -> tuple[float, float]:
   return float(found.low), float(found.high)
 
 
-def _below(of: Scores, among: Scores) -> Scores:
+def _below(of: Members, among: Others) -> Members:
   """Returns the share of `among` below each score; equal ones count half."""
   ranked = np.sort(among)
   left = np.searchsorted(ranked, of, 'left')

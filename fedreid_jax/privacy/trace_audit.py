@@ -132,7 +132,7 @@ def _judged(members, strangers, pooled, seed: int) -> Traced:
   ]
   persons, reference = numbers[0], len(known[0])
   simulated = tracing.simulate(size, persons, reference, seed)
-  theory = tracing.theory(size, persons, 1 / reference).auc
+  theory = tracing.theory(float(size), persons, 1 / reference).auc
   failed: list[str] = []
   if abs(simulated - theory) > tracing.CLOSE:
     failed.append(
