@@ -7,6 +7,8 @@
   trace  whether a person is among those of a client, from the mean that the
          client of DFH sent. It needs persons of the clients' domains whom no
          client has: those of `evaluation.validation`, or of targets.
+  canary  a lower bound of the epsilon of DP-FedAvg, from artificial clients in
+         the aggregation of the run. It needs fedreid_jax[privacy].
 
 An audit has a positive control, where the attack must succeed, and a negative
 one, where it must not. If a control fails, the figures mean nothing: the
@@ -21,7 +23,7 @@ from absl import flags
 from fedreid_jax import errors
 from fedreid_jax.cli import run
 
-ATTACKS = ('trace',)
+ATTACKS = ('trace', 'canary')
 _ATTACK = flags.DEFINE_enum('attack', None, ATTACKS, 'The attack.')
 _CHECKPOINT = flags.DEFINE_string(
   'checkpoint',
@@ -48,7 +50,7 @@ def main(argv: list[str]) -> None:
 
     attacked = loaded_run.load(config, workdir, _CHECKPOINT.value)
     start = time.perf_counter()
-    lines, described, failed = _trace(attacked)
+    lines, described, failed = _AUDITS[_ATTACK.value](attacked)
     for line in lines:
       print(line)
     described |= {
@@ -88,3 +90,43 @@ def _trace(attacked):
     'found': {case: one._asdict() for case, one in found.found.items()}
   }
   return lines, described, found.failed
+
+
+def _canary(attacked):
+  """Returns (lines for users, entries of the file, failed findings)."""
+  from fedreid_jax.algorithms import dp_fedavg
+  from fedreid_jax.core import guarantee
+  from fedreid_jax.privacy import canary_audit
+  from fedreid_jax.training import build, engine
+
+  config = attacked.config
+  if dp_fedavg.NAME not in config.components:
+    raise errors.ConfigError(
+      f'{config.name} has no guarantee',
+      '--attack',
+      'give a run with the component dp_fedavg',
+    )
+  people = engine.participants_of(config, attacked.federation)
+  components = engine.bound(build.load_components(config), people)
+  claim = guarantee.Guarantee(components, people)
+  options = dp_fedavg.Options(**build.arguments(config, dp_fedavg.NAME))
+  found = canary_audit.audit(
+    options, people, claim.epsilon(config.rounds), _SEED.value
+  )
+  bound = found.bound
+  lines = [
+    f'claimed: epsilon = {found.claimed:.4g} at delta = {found.delta:g}',
+    f'lower bound: epsilon >= {bound.epsilon:.3f} with 95 % confidence '
+    f'({bound.right} of {bound.guesses} guesses about {bound.canaries} '
+    'canaries are right)',
+    f'positive control, no noise: {found.positive.epsilon:.3f}; the largest '
+    f'bound of so many guesses is {found.largest:.3f}',
+    f'negative control, permuted scores: {found.negative:.3f}',
+  ]
+  described = found._asdict() | {
+    name: getattr(found, name)._asdict() for name in ('bound', 'positive')
+  }
+  return lines, described, found.failed
+
+
+_AUDITS = {'trace': _trace, 'canary': _canary}

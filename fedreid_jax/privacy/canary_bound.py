@@ -62,9 +62,7 @@ def p_value(
   return min(beta + 2 * canaries * delta * worst, 1.0)
 
 
-def lower_bound(
-  delta: float, canaries: int, guesses: int, right: int
-) -> float:
+def lower_bound(delta: float, canaries: int, guesses: int, right: int) -> float:
   """Returns the largest epsilon that so many right guesses exclude.
 
   Args:

@@ -104,9 +104,7 @@ def effective_dimensions(reference: Float[np.ndarray, 'R D']) -> float:
   return float(np.clip(total**2 / max(squared, total), 1.0, total))
 
 
-def simulate(
-  dimensions: int, persons: int, reference: int, seed: int
-) -> float:
+def simulate(dimensions: int, persons: int, reference: int, seed: int) -> float:
   """Returns the AUC for isotropic features, the positive control.
 
   Args:
