@@ -6,15 +6,18 @@ round. The negative control has permuted scores.
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.algorithms import dp_fedavg
+from fedreid_jax.core import guarantee
 from fedreid_jax.core.component import Participants
+from fedreid_jax.data.federation import Federation
 from fedreid_jax.privacy import canary_bound, canary_rounds
 from fedreid_jax.privacy.canary_bound import Bound
+from fedreid_jax.training import build, engine
 
 FEWEST = 50  # canaries
 
@@ -29,7 +32,8 @@ class Audited(NamedTuple):
     positive: bound without noise.
     largest: bound if all guesses are right.
     negative: median bound of permuted scores.
-    failed: controls that failed, or a claim that is too low.
+    failed: controls that failed.
+    refuted: how the guarantee is refuted, '' if it is not.
   """
 
   claimed: float
@@ -39,6 +43,31 @@ class Audited(NamedTuple):
   largest: float
   negative: float
   failed: tuple[str, ...]
+  refuted: str
+
+
+def of_run(config: Any, federation: Federation, seed: int = 0) -> Audited:
+  """Audits the guarantee of a run.
+
+  Args:
+    config: of the run.
+    federation: its clients.
+    seed: of canaries, cohorts and noise.
+
+  Raises:
+    ConfigError: for a run without DP-FedAvg, or with too few clients.
+  """
+  if dp_fedavg.NAME not in config.components:
+    raise errors.ConfigError(
+      f'{config.name} has no guarantee',
+      '--attack',
+      'give a run with the component dp_fedavg',
+    )
+  people = engine.participants_of(config, federation)
+  components = engine.bound(build.load_components(config), people)
+  claim = guarantee.Guarantee(components, people)
+  options = dp_fedavg.Options(**build.arguments(config, dp_fedavg.NAME))
+  return audit(options, people, claim.epsilon(config.rounds), seed)
 
 
 def audit(
@@ -85,10 +114,18 @@ def audit(
     )
   if negative > 0:
     failed.append(f'permuted scores have the bound {negative:.3f}')
+  refuted = ''
   if bound.epsilon > claimed:
-    failed.append(
+    refuted = (
       f'epsilon is at least {bound.epsilon:.3f}, the run claims {claimed:.3f}'
     )
   return Audited(
-    claimed, delta, bound, positive, largest, negative, tuple(failed)
+    claimed,
+    delta,
+    bound,
+    positive,
+    largest,
+    negative,
+    tuple(failed),
+    refuted,
   )

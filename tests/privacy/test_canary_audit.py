@@ -13,9 +13,7 @@ from fedreid_jax.training import toy_federation
 
 def participants(number=200, fraction=1.0, rounds=1):
   people = tuple(toy_federation.toy_client(f'c{k}', 4) for k in range(number))
-  return Participants(
-    people, 0, number, fraction, fraction < 1, rounds=rounds
-  )
+  return Participants(people, 0, number, fraction, fraction < 1, rounds=rounds)
 
 
 def audit(claimed, **options):
@@ -25,22 +23,25 @@ def audit(claimed, **options):
 
 def test_the_aggregation_keeps_its_claim():
   found = audit(4.0, noise=0.9)
-  assert found.failed == () and found.bound.epsilon <= 4.0
+  assert found.failed == () and found.refuted == ''
+  assert found.bound.epsilon <= 4.0
   assert found.positive.right == found.positive.guesses == 100
   assert found.positive.epsilon == found.largest > 2.5
   assert found.negative == 0
 
 
 def test_a_missing_noise_line_is_caught(monkeypatch):
-  monkeypatch.setattr(white_noise, 'gaussian', lambda key, models, scale: models)
-  (message,) = audit(1.0, noise=3.0).failed
-  assert 'the run claims 1.000' in message
+  monkeypatch.setattr(
+    white_noise, 'gaussian', lambda key, models, scale: models
+  )
+  found = audit(1.0, noise=3.0)
+  assert found.failed == () and 'the run claims 1.000' in found.refuted
 
 
 def test_a_missing_clip_is_caught(monkeypatch):
   monkeypatch.setattr(dp_fedavg, '_bounded', lambda upload, *_: upload)
-  (message,) = audit(1.0, noise=3.0).failed
-  assert 'the run claims 1.000' in message
+  found = audit(1.0, noise=3.0)
+  assert found.failed == () and 'the run claims 1.000' in found.refuted
 
 
 def test_the_noise_of_the_scores_is_that_of_the_mechanism():
