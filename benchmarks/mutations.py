@@ -27,14 +27,14 @@ BUGS = (
   (
     ('core/aggregation.py', 'core/test_uploads.py'),
     (
-      ('real = (uploads.index >= 0) & uploads.finite', 'real = uploads.finite'),
+      ('real = (upload.index >= 0) & upload.finite', 'real = upload.finite'),
       (
-        'real = (uploads.index >= 0) & uploads.finite',
-        'real = uploads.index >= 0',
+        'real = (upload.index >= 0) & upload.finite',
+        'real = upload.index >= 0',
       ),
       (
-        '.reshape(leaf.shape[0], -1).all(axis=1)',
-        '.reshape(leaf.shape[0], -1).any(axis=1)',
+        'jnp.isfinite(leaf).all()',
+        'jnp.isfinite(leaf).any()',
       ),
       (
         'rows / rows.sum(axis=1, keepdims=True)',

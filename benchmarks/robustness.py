@@ -2,7 +2,7 @@
 
   python -m benchmarks.robustness OUT --preset=nine
   python -m benchmarks.robustness OUT --preset=omniglot --set=data.root=DIR
-  python -m benchmarks.robustness OUT --compare=compression --preset=synthetic
+  python -m benchmarks.robustness OUT --measure=compression --preset=synthetic
 
 Every cell is a run in a folder of its own under OUT. A program that is started
 again reads finished runs, resumes the one that was stopped and continues with
@@ -33,8 +33,8 @@ from fedreid_jax.config import parsing
 from fedreid_jax.data import load as data_load
 from fedreid_jax.evaluation import backdoor
 
-_COMPARE = flags.DEFINE_enum(
-  'compare', 'robustness', ['robustness', 'compression'], 'Table to make.'
+_MEASURE = flags.DEFINE_enum(
+  'measure', 'robustness', ['robustness', 'compression'], 'Table to make.'
 )
 _PRESET = flags.DEFINE_string('preset', 'nine', 'Preset of the recipe fedpav.')
 _SET = flags.DEFINE_multi_string('set', [], 'FIELD=VALUE of every run.')
@@ -222,7 +222,7 @@ def main(argv: list[str]) -> None:
   """Makes a table."""
   out = Path(argv[1])
   out.mkdir(parents=True, exist_ok=True)
-  if _COMPARE.value == 'robustness':
+  if _MEASURE.value == 'robustness':
     _print_robustness(robustness(out))
   else:
     _print_compression(compression(out))

@@ -8,12 +8,17 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from fedreid_jax import errors
+from fedreid_jax.config import schema
+from fedreid_jax.core import cohort
 from fedreid_jax.data import load
 from fedreid_jax.data.federation import Federation
 from fedreid_jax.sites import coordinator, exchange, terms
 from fedreid_jax.sites.members import Channel, Members
 from fedreid_jax.sites.terms import Facts
 from fedreid_jax.training import build, engine, loop
+
+# Attackers, and starts from earlier models, exist in simulations only.
+SIMULATED = 'byzantine', 'fedbuff'
 
 
 class Wanted(NamedTuple):
@@ -89,6 +94,18 @@ def check(config: Any) -> None:
       'evaluation.batch_stats',
       "set it to 'running'",
     ),
+    (
+      not schema.is_default(config, 'availability'),
+      'simulated time',
+      'availability',
+      'keep its defaults',
+    ),
+    (
+      any(config.components.count(name) for name in SIMULATED),
+      'a component of simulations',
+      'components',
+      f'remove {" and ".join(SIMULATED)}',
+    ),
   ):
     if wrong:
       raise errors.ConfigError(f'{what} at real sites', field, fix)
@@ -123,7 +140,8 @@ def assemble(
 
   def plan(local: Any, clients: Any, seed: int) -> Any:
     del clients, seed
-    return _no_plan, (given[0].steps, local.batch), given[0].masked
+    planner = cohort.Planner(_no_plan, lambda _: given[0].steps)
+    return planner, (given[0].steps, local.batch), given[0].masked
 
   variant = engine.Variant(
     plan=plan,

@@ -95,7 +95,9 @@ def _connected(path: Path) -> Iterator[socket.socket]:
 
 def _send(connection: socket.socket, message: bytes) -> None:
   connection.sendall(len(message).to_bytes(_LENGTH, 'big'))
-  connection.sendall(message)
+  # The other end may reply and close after the length of an empty message.
+  if message:
+    connection.sendall(message)
 
 
 def _receive(connection: socket.socket) -> bytes:

@@ -22,12 +22,12 @@ def toy_run(config, rounds=2, spoil=None, **options):
   server, states = executor.init(variables)
   logs, before = [], None
   for round_ in range(rounds):
-    before = jax.tree.map(np.copy, states)
+    before = states.stacked()
     if spoil and round_ == rounds - 1:
       spoil(states)
     server, log = executor.round(server, states, round_)
     logs.append(log)
-  return jax.device_get(server), states, logs, before
+  return jax.device_get(server), states.stacked(), logs, before
 
 
 @pytest.mark.slow
@@ -64,9 +64,11 @@ def test_sent_and_kept_add_up_to_all_updates(config):
 
 
 def test_a_lost_upload_keeps_the_error_before_it(config):
-  def spoil(states):
-    for x in states.personal.values():
+  def spoil(store):
+    rows = store.stacked()
+    for x in rows.personal.values():
       x[1] = np.nan
+    store.write(range(4), rows, np.arange(4) == 1)
 
   _, states, logs, before = toy_run(config, spoil=spoil, kind='topk')
   assert logs[1]['valid'].tolist() == [True, False, True, True]

@@ -64,10 +64,12 @@ def test_rows_of_a_task_are_in_the_part_of_the_table_of_its_client(clients):
     (2, 2),
     np.zeros(4, int),
     np.array([1, 2]),
+    np.array([5, 3]),
     0,
     7,
   )
   assert tasks.drawn.tolist() == [1, 0, 0]
+  assert tasks.staleness.tolist() == [3, 0, 5]
   assert (tasks.seed == prng.data(7)).all() and tasks.seed.shape == (3, 2)
   np.testing.assert_array_equal(tasks.rows[0], [[23, 25], [27, 24], [0, 0]])
   np.testing.assert_array_equal(tasks.pass_rows[2], [[9, 11], [13, 10]])

@@ -29,6 +29,21 @@ def test_messages_of_any_length_are_answered(served):
     assert local_socket.ask(str(served), message) == message[::-1]
 
 
+def test_nothing_is_sent_to_a_peer_that_replied_to_an_empty_message():
+  ends = socket.socketpair()
+  with ends[0], ends[1]:
+    sent = []
+
+    class Recorded:
+      def sendall(self, data):
+        sent.append(bytes(data))
+        ends[0].sendall(data)
+        ends[1].close()  # The peer replied and left.
+
+    local_socket._send(Recorded(), b'')
+  assert sent == [bytes(8)]
+
+
 def test_a_connection_without_a_message_does_not_end_the_service(served):
   with socket.socket(socket.AF_UNIX) as one:
     one.connect(str(served))

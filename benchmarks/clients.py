@@ -1,0 +1,206 @@
+"""A round, its memory and its checkpoint by numbers of clients and cohorts.
+
+  python -m benchmarks.clients [--clients=10,100,1000] [--cohorts=8,64,512]
+
+Clients have 16 grey images of 16x16 pixels and take one step with a small
+network (FedPav: every client keeps its classifier). Images are not resident
+(`execution.image_budget_mb`), uploads are streamed and states of clients are in
+files. Every cell has its own process. `ms a client` is the time of a round over
+K, and `bare` the time of the same steps in one compiled loop on one device,
+without clients. `device` is the compiler's count of the training's arguments
+and temporary memory on a device. `host` is the peak of the process, `save` the
+time of a checkpoint after the measured rounds.
+"""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from absl import app, flags
+
+from benchmarks import show
+
+_CLIENTS = flags.DEFINE_list('clients', ['10', '100', '1000', '10000'], 'N.')
+_COHORTS = flags.DEFINE_list('cohorts', ['8', '64', '512'], 'K.')
+_DEVICES = flags.DEFINE_integer('devices', 2, 'Number of simulated devices.')
+_ROUNDS = flags.DEFINE_integer('rounds', 5, 'Measured rounds of a cell.')
+_BUDGET = flags.DEFINE_float('budget_mb', 0.5, 'Limit of images on a device.')
+_CELL = flags.DEFINE_string('cell', '', 'Internal: `N,K`.')
+
+SHAPE, IMAGES, IDENTITIES = (16, 16, 1), 16, 8
+
+
+def build(count: int, cohort: int) -> tuple[Any, Any, list[str]]:
+  """Returns (executor, initial variables, names of the clients)."""
+  import jax
+
+  from fedreid_jax import algorithms
+  from fedreid_jax.config import schema
+  from fedreid_jax.core import compose, placement
+  from fedreid_jax.core.types import ClientData
+  from fedreid_jax.data import augment
+  from fedreid_jax.data.federation import Federation
+  from fedreid_jax.models import functional, networks
+  from fedreid_jax.training import engine
+
+  config = schema.default()
+  config.model.name, config.model.features = 'convnet', (8, 16)
+  config.local.batch, config.local.steps = IMAGES, 1
+  config.data.mean = config.data.std = (0.5,)
+  config.data.channels = 'grey'
+  config.fraction = cohort / count
+  config.execution.reduction, config.execution.store = 'stream', 'disk'
+  config.execution.image_budget_mb = _BUDGET.value
+  rng = np.random.default_rng(0)
+  pixels = rng.integers(0, 256, (IMAGES, *SHAPE), dtype=np.uint8)
+  labels = np.arange(IMAGES, dtype=np.int32) % IDENTITIES
+  zeros = np.zeros_like(labels)
+  clients = tuple(
+    ClientData(f'c{k:05}', lambda: pixels, labels, zeros, zeros, IDENTITIES)
+    for k in range(count)
+  )
+  mean, std = config.data.mean, config.data.std
+  model = functional.wrap(networks.build(config.model, IDENTITIES), SHAPE)
+  executor = engine.make_executor(
+    config,
+    Federation(clients, (), SHAPE, mean, std, 'made up'),
+    model,
+    compose.load(('fedpav',), {}, algorithms),
+    augment.make(config.augment, mean, std),
+    placement.make_mesh(),
+  )
+  variables = jax.jit(model.init)(jax.random.key(0))
+  return executor, variables, [client.name for client in clients]
+
+
+def bare() -> float:
+  """Returns the seconds of one step in a loop over many of them."""
+  import jax
+  import jax.numpy as jnp
+
+  from fedreid_jax.config import schema
+  from fedreid_jax.core import param_filter
+  from fedreid_jax.losses import identity
+  from fedreid_jax.models import functional, networks
+
+  config, steps = schema.default(), 200
+  config.model.name, config.model.features = 'convnet', (8, 16)
+  model = functional.wrap(networks.build(config.model, IDENTITIES), SHAPE)
+  params, rest = param_filter.trainable(jax.jit(model.init)(jax.random.key(0)))
+  labels = jnp.arange(IMAGES) % IDENTITIES
+  images = jax.random.normal(jax.random.key(1), (steps, IMAGES, *SHAPE))
+
+  def loss(params, x):
+    outputs, _ = model.apply({**params, **rest}, x, train=True)
+    everyone = jnp.ones(IMAGES, bool)
+    return identity.cross_entropy(outputs.logits, labels, everyone)
+
+  @jax.jit
+  def loop(params, images):
+    def step(params, x):
+      slope = jax.grad(loss)(params, x)
+      return jax.tree.map(lambda p, d: p - 1e-3 * d, params, slope), ()
+
+    return jax.lax.scan(step, params, images)[0]
+
+  seconds = []
+  for _ in range(4):
+    start = time.perf_counter()
+    jax.block_until_ready(loop(params, images))
+    seconds.append((time.perf_counter() - start) / steps)
+  return min(seconds)
+
+
+def measure(count: int, cohort: int, folder: Path) -> dict[str, float]:
+  """Returns the figures of one cell."""
+  import jax
+
+  from fedreid_jax.training import checkpoint, client_states
+
+  executor, variables, names = build(count, cohort)
+  server, store = executor.init(variables)
+  saved = checkpoint.Checkpoints(folder)
+  states = client_states.ClientStates(store, saved, names, 'disk')
+  states.restore(None, server)
+  costs = executor.forecast(server, store)
+  seconds = []
+  for number in range(1 + _ROUNDS.value):
+    start = time.perf_counter()
+    server, _ = executor.round(server, store, number)
+    jax.block_until_ready(server)
+    seconds.append(time.perf_counter() - start)
+  start = time.perf_counter()
+  states.save(len(seconds), server, {'clients': names}, None)
+  save = time.perf_counter() - start
+  saved.close()
+  size = sum(x.stat().st_size for x in folder.rglob('*') if x.is_file())
+  return {
+    'round': float(np.median(seconds[1:])),
+    'bare': bare(),
+    'device': (costs.arguments + costs.temporary) / 1e6,
+    'host': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
+    'save': save,
+    'size': size / 1e6,
+  }
+
+
+def _row(count: str, cohort: str) -> list[str]:
+  """Returns the line of one cell, measured in its own process."""
+  found = subprocess.run(
+    [sys.executable, '-m', 'benchmarks.clients', f'--cell={count},{cohort}']
+    + [f for f in sys.argv[1:] if f.startswith('--')],
+    env=os.environ | {'JAX_NUM_CPU_DEVICES': str(_DEVICES.value)},
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  if found.returncode:
+    return [
+      count,
+      cohort,
+      found.stderr.strip().splitlines()[-1][:50],
+      *5 * [''],
+    ]
+  cell = json.loads(found.stdout.splitlines()[-1])
+  return [
+    f'{int(count):,}',
+    cohort,
+    f'{cell["round"]:.3f}',
+    f'{1e3 * cell["round"] / int(cohort):.2f}',
+    f'{1e3 * cell["bare"]:.2f}',
+    f'{cell["device"]:.2f}',
+    f'{cell["host"]:.0f}',
+    f'{cell["save"]:.2f} ({cell["size"]:.1f})',
+  ]
+
+
+def main(argv: list[str]) -> None:
+  """Prints the table."""
+  del argv
+  if _CELL.value:
+    count, cohort = map(int, _CELL.value.split(','))
+    with tempfile.TemporaryDirectory() as folder:
+      print(json.dumps(measure(count, cohort, Path(folder))))
+    return
+  columns = ('N', 'K', 's a round', 'ms a client', 'bare', 'device MB')
+  show.rows(
+    f'{_DEVICES.value} devices, budget {_BUDGET.value:g} MB',
+    (*columns, 'host MB', 's a save (MB)'),
+    [
+      _row(count, cohort)
+      for count in _CLIENTS.value
+      for cohort in _COHORTS.value
+      if int(cohort) <= int(count)
+    ],
+  )
+
+
+if __name__ == '__main__':
+  app.run(main)
