@@ -1,14 +1,19 @@
 """Measure what a run gives away: `fedreid audit --workdir=DIR --attack=NAME`.
 
+  fedreid audit --workdir=DIR --attack=gradient
   fedreid audit --workdir=DIR --attack=trace \
     --set='data.targets=("plaza","campus","station")' \
-    --set=data.target_identities=400 --set=data.allow_overlap=True
+    --set=data.target_identities=700 --set=data.target_shots=4 \
+    --set=data.allow_overlap=True
 
-  trace  whether a person is among those of a client, from the mean that the
-         client of DFH sent. It needs persons of the clients' domains whom no
-         client has: those of `evaluation.validation`, or of targets.
-  canary  a lower bound of the epsilon of DP-FedAvg, from artificial clients in
-         the aggregation of the run. It needs fedreid_jax[privacy].
+  gradient  images from the gradients that they give, and a picture of both,
+            `audit-gradient.png`. It needs fedreid_jax[viz].
+  trace     whether a person is among those of a client, from the mean that the
+            client of DFH sent. It needs persons of the clients' domains whom no
+            client has, with as many images each: those of
+            `evaluation.validation`, or of targets as above.
+  canary    a lower bound of the epsilon of DP-FedAvg, from artificial clients
+            in the aggregation of the run. It needs fedreid_jax[privacy].
 
 An audit has a positive control, where the attack must succeed, and a negative
 one, where it must not. If a control fails, the figures mean nothing: the
@@ -17,14 +22,25 @@ command prints `audit invalid` and exits with code 4. It writes
 """
 
 import time
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from absl import flags
 
 from fedreid_jax import errors
 from fedreid_jax.cli import run
 
-ATTACKS = ('trace', 'canary')
-_ATTACK = flags.DEFINE_enum('attack', None, ATTACKS, 'The attack.')
+_ATTACK = flags.DEFINE_enum(
+  'attack', None, ['gradient', 'trace', 'canary'], 'The attack.'
+)
+_SOURCE = flags.DEFINE_string(
+  'source', '', 'gradient: name of the client (default: the first).'
+)
+_IMAGES = flags.DEFINE_integer(
+  'images', 4, 'gradient: number of images, one of each person.', 2
+)
+_STEPS = flags.DEFINE_integer('steps', 800, 'gradient: steps of each start.', 8)
+_STARTS = flags.DEFINE_integer('starts', 2, 'gradient: number of starts.', 1)
 _CHECKPOINT = flags.DEFINE_string(
   'checkpoint',
   'latest',
@@ -36,6 +52,15 @@ _SET = flags.DEFINE_multi_string(
 _SEED = flags.DEFINE_integer('seed', 0, 'Random seed of the audit.', 0)
 
 
+class _Report(NamedTuple):
+  """Lines for users, entries of the file, failed controls, a broken claim."""
+
+  lines: list[str]
+  entries: dict[str, Any]
+  failed: tuple[str, ...]
+  refuted: str = ''
+
+
 def main(argv: list[str]) -> None:
   """Prints the figures of an attack and writes `audit-ATTACK.json`."""
 
@@ -43,39 +68,67 @@ def main(argv: list[str]) -> None:
     workdir = run.given_workdir()
     if _ATTACK.value is None:
       raise errors.ConfigError(
-        'no attack', '--attack', f'one of {", ".join(ATTACKS)}'
+        'no attack', '--attack', f'one of {", ".join(_AUDITS)}'
       )
     config = run.saved_config(workdir, _SET.value)
     from fedreid_jax.training import loaded_run, recorder
 
+    file = workdir / f'audit-{_ATTACK.value}.json'
     attacked = loaded_run.load(config, workdir, _CHECKPOINT.value)
     start = time.perf_counter()
-    lines, described, failed = _AUDITS[_ATTACK.value](attacked)
-    for line in lines:
-      print(line)
-    described |= {
+    found = _AUDITS[_ATTACK.value](attacked, file.with_suffix('.png'))
+    print('\n'.join(found.lines))
+    entries = found.entries | {
       'attack': _ATTACK.value,
-      'valid': not failed,
-      'failed': list(failed),
+      'valid': not found.failed,
+      'failed': list(found.failed),
       'seed': _SEED.value,
       'step': attacked.step,
       'seconds': time.perf_counter() - start,
     }
-    file = workdir / f'audit-{_ATTACK.value}.json'
-    recorder.write_json(file, described)
+    recorder.write_json(file, entries)
     print(file)
-    if failed:
+    if found.failed:
       raise errors.IntegrityError(
-        f'audit invalid: {"; ".join(failed)}',
+        f'audit invalid: {"; ".join(found.failed)}',
         str(file),
         'do not use its figures',
+      )
+    if found.refuted:
+      raise errors.IntegrityError(
+        f'the guarantee does not hold: {found.refuted}',
+        str(file),
+        errors.REPORT,
       )
 
   run.guarded(argv, body)
 
 
-def _trace(attacked):
-  """Returns (lines for users, entries of the file, failed controls)."""
+def _gradient(attacked: Any, picture: Path) -> _Report:
+  from fedreid_jax.figures import canvas, inverted
+  from fedreid_jax.privacy import gradient_audit
+  from fedreid_jax.privacy.gradient_search import Search
+
+  canvas.check(picture)
+  client = attacked.client(_SOURCE.value)
+  search = Search(_STEPS.value, _STARTS.value, seed=_SEED.value)
+  found = gradient_audit.audit(attacked, client, _IMAGES.value, search)
+  low, high = found.interval
+  lines = [
+    f'{client.name}, {len(found.gains)} images: PSNR {found.gain:.1f} dB above '
+    f'grey [{low:.1f}, {high:.1f}]',
+    f'positive control, network of sigmoids: {found.positive:.1f} dB',
+    f'negative control, random gradient: {found.negative:.1f} dB',
+  ]
+  title = f'{attacked.config.name}, {client.name}: PSNR above grey'
+  canvas.save(inverted.draw(found, title), picture)
+  numbers = ('gains', 'gain', 'interval', 'positive', 'negative', 'labels')
+  described = {name: getattr(found, name) for name in numbers}
+  described |= {'source': client.name, 'search': search._asdict()}
+  return _Report([*lines, str(picture)], described, found.failed)
+
+
+def _trace(attacked: Any, _: Path) -> _Report:
   from fedreid_jax.privacy import trace_audit
 
   found = trace_audit.audit(attacked, _SEED.value)
@@ -89,30 +142,13 @@ def _trace(attacked):
   described = found._asdict() | {
     'found': {case: one._asdict() for case, one in found.found.items()}
   }
-  return lines, described, found.failed
+  return _Report(lines, described, found.failed)
 
 
-def _canary(attacked):
-  """Returns (lines for users, entries of the file, failed findings)."""
-  from fedreid_jax.algorithms import dp_fedavg
-  from fedreid_jax.core import guarantee
+def _canary(attacked: Any, _: Path) -> _Report:
   from fedreid_jax.privacy import canary_audit
-  from fedreid_jax.training import build, engine
 
-  config = attacked.config
-  if dp_fedavg.NAME not in config.components:
-    raise errors.ConfigError(
-      f'{config.name} has no guarantee',
-      '--attack',
-      'give a run with the component dp_fedavg',
-    )
-  people = engine.participants_of(config, attacked.federation)
-  components = engine.bound(build.load_components(config), people)
-  claim = guarantee.Guarantee(components, people)
-  options = dp_fedavg.Options(**build.arguments(config, dp_fedavg.NAME))
-  found = canary_audit.audit(
-    options, people, claim.epsilon(config.rounds), _SEED.value
-  )
+  found = canary_audit.of_run(attacked.config, attacked.federation, _SEED.value)
   bound = found.bound
   lines = [
     f'claimed: epsilon = {found.claimed:.4g} at delta = {found.delta:g}',
@@ -126,7 +162,7 @@ def _canary(attacked):
   described = found._asdict() | {
     name: getattr(found, name)._asdict() for name in ('bound', 'positive')
   }
-  return lines, described, found.failed
+  return _Report(lines, described, found.failed, found.refuted)
 
 
-_AUDITS = {'trace': _trace, 'canary': _canary}
+_AUDITS = {'gradient': _gradient, 'trace': _trace, 'canary': _canary}
