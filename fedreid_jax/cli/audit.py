@@ -1,6 +1,6 @@
 """Measure what a run gives away: `fedreid audit --workdir=DIR --attack=NAME`.
 
-  fedreid audit --workdir=DIR --attack=gradient
+  fedreid audit --workdir=DIR --attack=gradient --judge=DIR2
   fedreid audit --workdir=DIR --attack=trace \
     --set='data.targets=("plaza","campus","station")' \
     --set=data.target_identities=700 --set=data.target_shots=4 \
@@ -35,6 +35,12 @@ _ATTACK = flags.DEFINE_enum(
 )
 _SOURCE = flags.DEFINE_string(
   'source', '', 'gradient: name of the client (default: the first).'
+)
+_JUDGE = flags.DEFINE_string(
+  'judge',
+  '',
+  'gradient: work directory of the run that judges who a reconstruction shows '
+  '(default: the run itself).',
 )
 _IMAGES = flags.DEFINE_integer(
   'images', 4, 'gradient: number of images, one of each person.', 2
@@ -108,15 +114,26 @@ def _gradient(attacked: Any, picture: Path) -> _Report:
   from fedreid_jax.figures import canvas, inverted
   from fedreid_jax.privacy import gradient_audit
   from fedreid_jax.privacy.gradient_search import Search
+  from fedreid_jax.training import loaded_run
 
   canvas.check(picture)
   client = attacked.client(_SOURCE.value)
   search = Search(_STEPS.value, _STARTS.value, seed=_SEED.value)
-  found = gradient_audit.audit(attacked, client, _IMAGES.value, search)
+  judge = attacked
+  if _JUDGE.value:
+    folder = Path(_JUDGE.value).expanduser().absolute()
+    judge = loaded_run.load(run.saved_config(folder, []), folder)
+    loaded_run.same_images(attacked, judge, '--judge')
+  found = gradient_audit.audit(attacked, client, _IMAGES.value, search, judge)
   low, high = found.interval
+  persons = found.persons
+  least, most = (100 * bound for bound in persons.interval)
   lines = [
     f'{client.name}, {len(found.gains)} images: PSNR {found.gain:.1f} dB above '
     f'grey [{low:.1f}, {high:.1f}]',
+    f'right person at rank 1: {100 * persons.rank1:.1f} % [{least:.1f}, '
+    f'{most:.1f}], real images {100 * persons.real:.1f} %, chance '
+    f'{100 * persons.chance:.1f} %',
     f'positive control, network of sigmoids: {found.positive:.1f} dB',
     f'negative control, random gradient: {found.negative:.1f} dB',
   ]
@@ -124,7 +141,12 @@ def _gradient(attacked: Any, picture: Path) -> _Report:
   canvas.save(inverted.draw(found, title), picture)
   numbers = ('gains', 'gain', 'interval', 'positive', 'negative', 'labels')
   described = {name: getattr(found, name) for name in numbers}
-  described |= {'source': client.name, 'search': search._asdict()}
+  described |= {
+    'source': client.name,
+    'persons': persons._asdict(),
+    'judge': _JUDGE.value or str(run.given_workdir()),
+    'search': search._asdict(),
+  }
   return _Report([*lines, str(picture)], described, found.failed)
 
 

@@ -8,7 +8,8 @@ clients send the sum of many steps on many images.
 The positive control is an untrained network of three 5x5 convolutions with
 sigmoids, where the attack is known to succeed. The negative control attacks the
 network of the run with a random gradient of the same norm. Success is the PSNR
-above that of a grey image.
+above that of a grey image, and whether a model finds the person
+(`gradient_identified`).
 """
 
 from collections.abc import Sequence
@@ -17,16 +18,19 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Int, UInt8
 from scipy import stats
 
+from fedreid_jax import errors
 from fedreid_jax.core.types import Array, ClientData
 from fedreid_jax.privacy import (
   detection,
   gradient_control,
+  gradient_identified,
   gradient_observed,
   gradient_search,
 )
+from fedreid_jax.privacy.gradient_identified import Identified
 from fedreid_jax.privacy.gradient_search import Search
 from fedreid_jax.training.loaded_run import LoadedRun
 
@@ -44,6 +48,7 @@ class Inverted(NamedTuple):
     positive: gain of the positive control.
     negative: gain of the negative control.
     failed: controls that failed.
+    persons: whether the reconstructions lead to the persons.
     labels: person of each image.
     originals: attacked images.
     found: their reconstructions.
@@ -57,6 +62,7 @@ class Inverted(NamedTuple):
   positive: float
   negative: float
   failed: tuple[str, ...]
+  persons: Identified
   labels: tuple[int, ...]
   originals: UInt8[np.ndarray, 'B H W ch']
   found: UInt8[np.ndarray, 'B H W ch']
@@ -65,7 +71,7 @@ class Inverted(NamedTuple):
 
 
 def audit(
-  run: LoadedRun, client: ClientData, num: int, search: Search
+  run: LoadedRun, client: ClientData, num: int, search: Search, by: LoadedRun
 ) -> Inverted:
   """Attacks the gradients of images of a client, one image each.
 
@@ -74,9 +80,13 @@ def audit(
     client: owner of the images, of its first persons.
     num: largest number of images, two at least.
     search: settings of the optimisation.
+    by: run with the model that judges who the reconstructions show.
+
+  Raises:
+    ConfigError: if fewer than two persons of the client have two images.
   """
-  labels, rows = np.unique(client.labels, return_index=True)
-  labels, rows = labels[:num], rows[:num]
+  rows = _attacked(client, num)
+  labels = client.labels[rows]
   originals = np.asarray(client.images()[rows])
   shape = 1, *run.federation.image_shape
   gradient = gradient_observed.of(run, client.num_identities)
@@ -95,6 +105,7 @@ def audit(
     gain(pixels(own), one[0])
     for own, one in zip(originals, answers, strict=True)
   ]
+  found = photos(np.concatenate(answers))
   control = gradient_control.attack(pixels(originals[:1]), search)
   positive = gain(control[0], control[1])
   negative = gain(pixels(originals[0]), noise[0])
@@ -105,12 +116,28 @@ def audit(
     positive=positive,
     negative=negative,
     failed=failed(positive, negative),
+    persons=gradient_identified.identify(by, client, rows, found),
     labels=tuple(int(label) for label in labels),
     originals=originals,
-    found=photos(np.concatenate(answers)),
+    found=found,
     control=photos(control),
     random=photos(noise[0]),
   )
+
+
+def _attacked(client: ClientData, num: int) -> Int[np.ndarray, ' B']:
+  """Returns the first image of each of the first persons with several."""
+  _, first, counts = np.unique(
+    client.labels, return_index=True, return_counts=True
+  )
+  rows = first[counts > 1][:num]
+  if len(rows) < 2:
+    raise errors.ConfigError(
+      f'fewer than two persons of {client.name} have two images',
+      '--source',
+      'give a client with more images',
+    )
+  return rows
 
 
 def failed(positive: float, negative: float) -> tuple[str, ...]:

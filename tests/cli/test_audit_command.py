@@ -42,9 +42,11 @@ def test_a_failed_control_is_code_4_and_leaves_its_figures(workdir):
   assert code == 4 and line.startswith('error[4]: audit invalid: '), err
   assert 'the positive control reaches' in line and str(file) in line
   assert 'plaza, 2 images: PSNR' in out
+  assert 'right person at rank 1: ' in out
   found = json.loads(file.read_text())
   assert found['valid'] is False and len(found['failed']) >= 1
   assert found['source'] == 'plaza' and len(found['gains']) == 2
+  assert found['persons']['chance'] == 0.25
   assert found['interval'][0] < found['gain'] < found['interval'][1]
   with Image.open(workdir / 'audit-gradient.png') as image:
     assert min(image.size) > 200

@@ -15,6 +15,7 @@ GRADIENT = {
   'interval': [-0.1, 4.4],
   'positive': 17.8,
   'negative': -6.1,
+  'persons': {'rank1': 0.625, 'chance': 0.02},
 }
 TRACE = {
   'valid': True,
@@ -43,6 +44,7 @@ def test_figures_become_sentences(tmp_path):
   assert list(found) == ['gradient', 'trace', 'canary']
   assert 'image of plaza' in found['gradient']
   assert '2.1 dB (-0.1 to 4.4) nearer' in found['gradient']
+  assert 'person with 62 % of these images' in found['gradient']
   assert '53 % of all pairs (48 to 59 %), which may be' in found['trace']
   assert 'as the client in 58 %' in found['trace']
   assert 'epsilon = 8' in found['canary'] and 'below 1.56' in found['canary']
