@@ -46,7 +46,7 @@ _IMAGES = flags.DEFINE_integer(
   'images', 4, 'gradient: number of images, one of each person.', 2
 )
 _STEPS = flags.DEFINE_integer('steps', 800, 'gradient: steps of each start.', 8)
-_STARTS = flags.DEFINE_integer('starts', 2, 'gradient: number of starts.', 1)
+_STARTS = flags.DEFINE_integer('starts', 3, 'gradient: number of starts.', 1)
 _CHECKPOINT = flags.DEFINE_string(
   'checkpoint',
   'latest',

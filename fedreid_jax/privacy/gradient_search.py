@@ -44,7 +44,7 @@ class Search(NamedTuple):
   """
 
   steps: int = 800
-  starts: int = 2
+  starts: int = 3
   rate: float = 0.05
   variation: float = 1e-3
   seed: int = 0
