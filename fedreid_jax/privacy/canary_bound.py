@@ -80,7 +80,8 @@ def lower_bound(delta: float, canaries: int, guesses: int, right: int) -> float:
     return 0.0
   if excess(LARGEST) <= 0:
     return LARGEST
-  return float(optimize.brentq(excess, 0.0, LARGEST, xtol=1e-6))
+  bracket = 0.0, LARGEST
+  return float(optimize.root_scalar(excess, bracket=bracket, xtol=1e-6).root)
 
 
 def guess(

@@ -121,8 +121,11 @@ def _round(
     start=models,
     key=key,
   )
-  rows = {LEAF: rule.weights(messages, ctx)}
-  models = aggregation.reduce(models, uploads.shared, rows, ordered=False)
+  weights = rule.weights(messages, ctx)
+  assert not isinstance(weights, dict)
+  models = aggregation.reduce(
+    models, uploads.shared, {LEAF: weights}, ordered=False
+  )
   assert server.update
   state, models = server.update(state, models, ctx)
   return state, {LEAF: models[LEAF][0]}

@@ -78,7 +78,8 @@ def make(gradient: Gradient, shape: tuple[int, ...], search: Search) -> Attack:
       x, kept = state
       signs = jnp.sign(jax.grad(objective)(x, wanted, labels))
       change, kept = optimizer.update(signs, kept)
-      return (jnp.clip(x + change, 0.0, 1.0), kept), None
+      moved = jnp.asarray(optax.apply_updates(x, change))
+      return (jnp.clip(moved, 0.0, 1.0), kept), None
 
     (x, _), _ = jax.lax.scan(
       step, (x, optimizer.init(x)), None, length=search.steps
