@@ -1,4 +1,4 @@
-"""Measure what a run gives away: `fedreid audit --workdir=DIR --attack=NAME`.
+r"""Measure what a run gives away: `fedreid audit --workdir=DIR --attack=NAME`.
 
   fedreid audit --workdir=DIR --attack=gradient --judge=DIR2
   fedreid audit --workdir=DIR --attack=trace \
@@ -18,7 +18,8 @@
 An audit has a positive control, where the attack must succeed, and a negative
 one, where it must not. If a control fails, the figures mean nothing: the
 command prints `audit invalid` and exits with code 4. It writes
-`audit-ATTACK.json` in the work directory.
+`audit-ATTACK.json` in the work directory, and `fedreid report` says in words
+what is in it.
 """
 
 import time

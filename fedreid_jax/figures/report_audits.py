@@ -40,17 +40,18 @@ def sentences(folder: Path) -> dict[str, str]:
     if not file.exists():
       continue
     try:
-      entries = recorder.read_object(file, 'valid')
-    except errors.IntegrityError as error:
+      entries = recorder.read_object(file)
+      found[attack] = words(entries) if entries['valid'] else _invalid(entries)
+    except (errors.IntegrityError, KeyError) as error:
       raise errors.IntegrityError(
         'is no result of an audit', str(file), 'delete it and audit the run'
       ) from error
-    if entries['valid']:
-      found[attack] = words(entries)
-    else:
-      failed = '; '.join(entries['failed'])
-      found[attack] = f'The audit is invalid, it has no figures: {failed}.'
   return found
+
+
+def _invalid(entries: Entries) -> str:
+  failed = '; '.join(entries['failed'])
+  return f'The audit is invalid, it has no figures: {failed}.'
 
 
 def _run(label: str, run: recorded.Recorded) -> str:

@@ -69,8 +69,9 @@ def test_an_invalid_audit_has_no_figures(tmp_path):
   assert '%' not in words
 
 
-def test_a_damaged_file_is_an_error(tmp_path):
-  (tmp_path / 'audit-trace.json').write_text('{"valid": tr')
+@pytest.mark.parametrize('text', ['{"valid": tr', '{}', '{"valid": true}'])
+def test_a_damaged_file_is_an_error(tmp_path, text):
+  (tmp_path / 'audit-trace.json').write_text(text)
   with pytest.raises(errors.IntegrityError, match='is no result of an audit'):
     report_audits.sentences(tmp_path)
 
