@@ -46,7 +46,7 @@ def test_a_failed_control_is_code_4_and_leaves_its_figures(workdir):
   found = json.loads(file.read_text())
   assert found['valid'] is False and len(found['failed']) >= 1
   assert found['source'] == 'plaza' and len(found['gains']) == 2
-  assert found['persons']['chance'] == 0.25
+  assert found['persons']['chance'] == pytest.approx(3 / 14)
   assert found['interval'][0] < found['gain'] < found['interval'][1]
   with Image.open(workdir / 'audit-gradient.png') as image:
     assert min(image.size) > 200
