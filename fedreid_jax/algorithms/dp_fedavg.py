@@ -52,15 +52,11 @@ from fedreid_jax.core.component import (
   Transport,
 )
 from fedreid_jax.core.contexts import AggregationCtx, ReceiveCtx, ServerInitCtx
-from fedreid_jax.core.guarantee import Claim
+from fedreid_jax.core.guarantee import SECRET, Claim
 from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array, Broadcast, Flat, Upload
 
 NAME = 'dp_fedavg'
-SECRET = (
-  'the noise of the simulation follows from the seed; anyone who knows the '
-  'seed can remove it'
-)
 BITS = 20.0  # expected clients of a round over the noise on the sum of bits
 
 
@@ -284,7 +280,7 @@ def _claim(options: Options, scale: Scale, participants: Participants) -> Claim:
   if participants.cohort < number:
     details += f', at most {participants.cohort} clients in a round'
 
-  def released(rounds: int) -> list[Mechanism]:
-    return mechanisms(scale.noise, participants, rounds)
+  def released(rounds: int) -> list[list[Mechanism]]:
+    return [mechanisms(scale.noise, participants, rounds)]
 
   return Claim(released, options.delta, details)

@@ -14,7 +14,9 @@ clients that have kept the one that they received, so that its bytes are not
 counted.
 
 Deviations from the paper: an upload that is staler than `max_staleness` is not
-used, and K does not count it. Running statistics are updated like parameters.
+used, and K does not count it. A running statistic x moves by
+min(lr, 1) / K sum_i s(tau_i) (x_i - x), from the present one: the change since
+version v_i would add to a variance that has fallen since, and make it negative.
 Private parameters of a client are those of its previous upload. Deviations from
 released code: none is taken as the reference.
 """
@@ -24,7 +26,7 @@ from typing import Annotated, Any
 
 import jax.numpy as jnp
 
-from fedreid_jax.core import contexts, sums, types
+from fedreid_jax.core import contexts, param_filter, sums, types
 from fedreid_jax.core.component import (
   Aggregation,
   ClientHooks,
@@ -102,9 +104,16 @@ def make(options: Options = Options()) -> Component:
   ) -> types.Upload:
     del key
     present = received.messages[NAME]['present']
+    params, running = param_filter.trainable(upload.shared)
     shared = {
       name: present[name] + (x - received.shared[name])
-      for name, x in upload.shared.items()
+      for name, x in params.items()
+    }
+    # The server multiplies by `lr`, which must not exceed 1 for a variance.
+    share = min(1.0, 1.0 / options.lr)
+    shared |= {
+      name: present[name] + share * (x - present[name])
+      for name, x in running.items()
     }
     return dataclasses.replace(upload, shared=shared)
 
@@ -130,7 +139,7 @@ def make(options: Options = Options()) -> Component:
     server=ServerHooks(
       init=init, update=update, message=message, message_bytes=_no_bytes
     ),
-    transport=Transport(up=up, down=down),
+    transport=Transport(up=up, down=down, moves=True),
     aggregation=Aggregation(
       weights=weights, raw=raw, bound=sums.by_count, fallback=False
     ),

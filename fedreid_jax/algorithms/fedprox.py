@@ -51,4 +51,4 @@ def make(options: Options = Options()) -> Component:
       distance += (moved**2).sum()
     return 0.5 * mu * distance, {'distance': distance}
 
-  return Component('fedprox', client=ClientHooks(loss=loss))
+  return Component('fedprox', client=ClientHooks(loss=loss, separable=True))

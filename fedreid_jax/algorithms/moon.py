@@ -74,6 +74,9 @@ def make(options: Options = Options()) -> Component:
   return Component(
     'moon',
     client=ClientHooks(
-      init=last_model.none_yet, loss=loss, round_end=last_model.keep
+      init=last_model.none_yet,
+      loss=loss,
+      round_end=last_model.keep,
+      separable=True,
     ),
   )

@@ -114,6 +114,16 @@ def _dppt(c: Any) -> Iterator[Rule]:
   )
 
 
+def _is_private(component: str, c: Any) -> Iterator[Rule]:
+  """Yields the rule of a method with a guarantee."""
+  yield (
+    bool(c.start_from),
+    'start_from',
+    'the guarantee does not cover the rounds of another run',
+    f"set it to '', or remove {component!r}",
+  )
+
+
 def _dp_fedavg(c: Any) -> Iterator[Rule]:
   yield (
     c.batch_stats_rule != 'keep_server',
@@ -121,12 +131,30 @@ def _dp_fedavg(c: Any) -> Iterator[Rule]:
     'running statistics would leave the clients without noise',
     "set it to 'keep_server', and evaluation.batch_stats to 'source'",
   )
+  yield from _is_private('dp_fedavg', c)
+
+
+def _dpsgd(c: Any) -> Iterator[Rule]:
   yield (
-    bool(c.start_from),
-    'start_from',
-    'the guarantee does not cover the rounds of another run',
-    "set it to '', or remove 'dp_fedavg'",
+    c.model.norm == 'batch',
+    'model.norm',
+    'batch normalisation mixes the images of several persons',
+    "set it to 'frozen' with model.pretrained, or to 'group'",
   )
+  for field in ('triplet', 'circle', 'weighted_triplet'):
+    yield (
+      c.loss[field] > 0,
+      f'loss.{field}',
+      'a loss of pairs is no function of one person, dpsgd cannot bound it',
+      'set it to 0.0',
+    )
+  yield (
+    c.local.accumulate,
+    'local.accumulate',
+    'dpsgd adds noise to every step',
+    'set it to False',
+  )
+  yield from _is_private('dpsgd', c)
 
 
 def _fedavg(c: Any) -> Iterator[Rule]:
@@ -166,6 +194,15 @@ def _robust(c: Any) -> Iterator[Rule]:
   )
 
 
+def _secagg(c: Any) -> Iterator[Rule]:
+  yield (
+    c.batch_stats_rule == 'first_client',
+    'batch_stats_rule',
+    "'secagg' does not know the running statistics of one client",
+    "set it to 'average' or 'keep_server'",
+  )
+
+
 COMPONENTS: Mapping[str, Callable[[Any], Iterator[Rule]]] = {
   'byzantine': _byzantine,
   'caj': _caj,
@@ -176,10 +213,12 @@ COMPONENTS: Mapping[str, Callable[[Any], Iterator[Rule]]] = {
   'dfh': _dfh,
   'dp_fedavg': _dp_fedavg,
   'dppt': _dppt,
+  'dpsgd': _dpsgd,
   'fedavg': _fedavg,
   'fednova': _fednova,
   'kd': functools.partial(_embeds_at_server, 'kd'),
   'local_expert': _local_expert,
   'robust': _robust,
   'scaffold': functools.partial(_counts_steps, 'scaffold'),
+  'secagg': _secagg,
 }

@@ -219,6 +219,14 @@ def _from_weights(c: Any) -> None:
   c.rounds = c.evaluation.every = 10
 
 
+def from_public_weights(c: Any) -> None:
+  """Starts a convnet from published weights and keeps their statistics."""
+  c.model.pretrained, c.model.norm = 'convnet-synthetic', 'frozen'
+  c.model.features = schema.default().model.features
+  if c.data.source == versions.UNVERSIONED:
+    c.data.source = versions.FIRST  # as the images of the weights
+
+
 def _halve_rate(c: Any) -> None:
   """Halves the rate after half and three quarters of the run, as in DFH."""
   c.optim.lr, c.optim.schedule = 0.05, 'step'

@@ -122,10 +122,29 @@ def _training(c: Any) -> Iterator[Rule]:
     'give the channels of at least one block',
   )
   yield (
-    c.local.sampler != 'uniform' and c.local.batch % c.local.identities > 0,
+    c.local.sampler not in ('uniform', 'poisson')
+    and c.local.batch % c.local.identities > 0,
     'local.batch',
     f'{c.local.batch} images for {c.local.identities} identities',
     'set it to a multiple of local.identities',
+  )
+  yield (
+    c.model.norm == 'frozen' and not (c.model.pretrained or c.start_from),
+    'model.norm',
+    'no statistics to freeze',
+    "set model.pretrained, or model.norm to 'group'",
+  )
+  yield (
+    c.model.norm == 'group' and bool(c.model.pretrained),
+    'model.norm',
+    'pretrained weights need their statistics',
+    "set it to 'frozen'",
+  )
+  yield (
+    c.model.norm != 'batch' and c.evaluation.batch_stats != 'running',
+    'evaluation.batch_stats',
+    f'model.norm={c.model.norm} has no statistics of batches',
+    "set it to 'running'",
   )
   momentum = c.optim.momentum if c.optim.name == 'sgd' else 0
   yield (

@@ -14,7 +14,7 @@ from fedreid_jax.data.synthetic import versions
 LATER = (
   *('data.colour_as', 'data.held_out', 'evaluation.validation'),
   *('execution.reduction', 'execution.stack_budget_mb'),
-  *('cohort', 'cohort_max'),
+  *('cohort', 'cohort_max', 'model.norm'),
   *('data.poison', 'data.poisoned', 'data.trigger_share'),
 )
 

@@ -110,6 +110,8 @@ def listed(path: str, names: Sequence[str]) -> Available:
           f'{path} lacks columns', where, f'needs {", ".join(COLUMNS)}'
         )
       for line, row in enumerate(reader, start=2):
+        if None in row.values():
+          raise ValueError(f'line {line} has too few columns')
         start, end = float(row['from_s']), float(row['until_s'])
         if not 0 <= start < end:
           raise errors.ConfigError(

@@ -18,6 +18,7 @@ from fedreid_jax.core import (
   server_round,
   trees,
   types,
+  waves,
 )
 from fedreid_jax.core import fold as fold_
 from fedreid_jax.core.compose import Algorithm
@@ -44,6 +45,7 @@ class Compiled(NamedTuple):
     prepare: the same without training.
     sent: `end` with stacked uploads, for their shapes.
     sent_untrained: the same before round 0.
+    add: `(Totals, Totals) -> Totals` of a method that streams, both donated.
     moments: `(models [G, ...], table, (own, moments), tasks) -> moments` of
       every client's augmented images at its group's model with its personal
       parameters.
@@ -62,6 +64,7 @@ class Compiled(NamedTuple):
   prepare: Callable[..., Any]
   sent: Callable[..., Any]
   sent_untrained: Callable[..., Any]
+  add: Callable[..., Any]
   moments: Callable[..., batch_stats.Layers]
   no_moments: Callable[..., batch_stats.Layers]
   aggregate: jax.stages.Wrapped
@@ -98,6 +101,7 @@ def make(
     prepare=early(functools.partial(of_client.whole, trains=False)),
     sent=over(of_client.end),
     sent_untrained=over(functools.partial(of_client.end, trained=False)),
+    add=_adding(fold),
     moments=_moments(of_client, mesh, width),
     no_moments=jax.jit(of_client.no_moments),
     aggregate=aggregate,
@@ -178,6 +182,16 @@ def _streaming(
     return jax.jit(run, donate_argnums=(3,) if donate else ())
 
   return over
+
+
+def _adding(fold: fold_.Fold | None) -> Callable[..., Any]:
+  """Returns `(Totals, Totals) -> Totals`, which donates the first."""
+
+  def add(totals: fold_.Totals, more: fold_.Totals) -> fold_.Totals:
+    assert fold is not None  # a method that does not stream has no totals
+    return waves.add(fold, totals, more)
+
+  return jax.jit(add, donate_argnums=0)
 
 
 def _moments(

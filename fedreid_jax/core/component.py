@@ -55,6 +55,17 @@ class Loss(Protocol):
   ) -> tuple[Any, Metrics]: ...
 
 
+class Gradient(Protocol):
+  """Computes the gradient of a step in place of `jax.grad`.
+
+  Parameters without a gradient in the result are not trained.
+  """
+
+  def __call__(
+    self, params: Flat, ctx: contexts.GradientCtx, /
+  ) -> tuple[Flat, Metrics]: ...
+
+
 class PostStep(Protocol):
   """Runs after the update of a step; the outputs precede the update."""
 
@@ -119,6 +130,14 @@ class ClientHooks(NamedTuple):
     pre_step: `(RoundState, StepCtx) -> (RoundState, Aux)`; Aux is `ctx.aux` in
       the `loss` and `post_step` of this component.
     loss: `(variables, RoundState, LossCtx) -> (loss, metrics)`.
+    gradient: `(parameters, GradientCtx) -> (gradients, metrics)` in place of
+      the gradient of the mean loss of a batch; one owner. The optimiser adds
+      the weight decay. Then the losses of all other components must be
+      `separable`, and they must have no `pre_step`, `post_step` and
+      `data_pass`.
+    separable: whether the loss is a mean of terms that depend on one image
+      each, or on none, and the state depends on images by the trained
+      parameters only.
     post_step: `(RoundState, LossCtx) -> RoundState`.
     data_pass: a fold over all images after training; its result is
       `ctx.data_pass` in `round_end`.
@@ -132,6 +151,8 @@ class ClientHooks(NamedTuple):
   round_start: StartRound = _same
   pre_step: PreStep | None = None
   loss: Loss | None = None
+  gradient: Gradient | None = None
+  separable: bool = False
   post_step: PostStep | None = None
   data_pass: DataPass | None = None
   round_end: EndRound = _no_message
@@ -188,6 +209,8 @@ class ServerHooks(NamedTuple):
       `ctx.message` in the client hooks of this component.
     message_bytes: `(State) -> bytes` of the message, if they are not those of
       its arrays.
+    metrics: `(State) -> metrics` of the round, float32, after `update`; they
+      are recorded with the prefix of the component.
   """
 
   init: InitServer = _no_server_state
@@ -195,6 +218,7 @@ class ServerHooks(NamedTuple):
   update: Update | None = None
   message: Callable[[State], Message] | None = None
   message_bytes: Callable[[State], int] | None = None
+  metrics: Callable[[State], Metrics] | None = None
 
 
 def broadcast_state(state: State, /) -> Message:
@@ -216,6 +240,8 @@ class Transport(NamedTuple):
       `up` with a state.
     size: `(shared parameters) -> bytes` of them in one upload, if it is not
       that of their arrays.
+    moves: whether `up` returns the change from another model than the received
+      one, so that no later component may compute or change it.
   """
 
   up: Callable[[types.Upload, types.Broadcast, Array], types.Upload] | None = (
@@ -231,6 +257,7 @@ class Transport(NamedTuple):
     | None
   ) = None
   size: Callable[[Flat], int] | None = None
+  moves: bool = False
 
 
 class Cluster(Protocol):
@@ -324,6 +351,10 @@ class Participants(NamedTuple):
       probability of each.
     poisson: whether each client is sampled independently.
     rounds: number of rounds of the run.
+    sampler: sampler of batches, one of `data.sampling.SAMPLERS`.
+    batch: number of images in a step, on average if it is random.
+    identities: number of identities in a step, likewise.
+    steps: number of steps of a round, 0 if it depends on the client.
   """
 
   clients: Sequence[types.ClientData]
@@ -332,6 +363,10 @@ class Participants(NamedTuple):
   fraction: float = 1.0
   poisson: bool = False
   rounds: int = 1
+  sampler: str = 'uniform'
+  batch: int = 0
+  identities: int = 0
+  steps: int = 0
 
   def require_public(self, wanted: int, field: str) -> None:
     """Checks that there is a public set of at least one batch.
@@ -364,8 +399,9 @@ class ComponentInfo(NamedTuple):
     requires: names of components, or of hooks ('transport', ...); another
       component of the method must have one of these names or fill one of these
       hooks.
-    conflicts: names of components, or of hooks; no other component of the
-      method may have one of these names or fill one of these hooks.
+    conflicts: names of components, of hooks, or of fields of hooks
+      ('server.receive', 'info.needs_uploads'); no other component of the method
+      may have one of these names or fill one of these hooks and fields.
     check: `(Participants) -> None`; raises an error before compilation if the
       method cannot use the clients or the public images.
     bind: `(Participants) -> Component`; returns the component that is used with

@@ -124,13 +124,7 @@ def check(components: Sequence[Component]) -> None:
   """
   for hook in SINGLE_OWNER:
     owner(components, hook)
-  sizes = [c for c in components if c.transport and c.transport.size]
-  if len(sizes) > 1:
-    raise errors.ConfigError(
-      f'{sizes[0].name!r} and {sizes[1].name!r} both compress uploads',
-      'components',
-      'keep one of them',
-    )
+  _check_gradient(components)
   for component in components:
     others = [c for c in components if c is not component]
     for name in component.info.conflicts:
@@ -148,10 +142,60 @@ def check(components: Sequence[Component]) -> None:
         'components',
         f'one of {", ".join(wanted)}',
       )
+  sizes = [c for c in components if c.transport and c.transport.size]
+  if len(sizes) > 1:
+    raise errors.ConfigError(
+      f'{sizes[0].name!r} and {sizes[1].name!r} both compress uploads',
+      'components',
+      'keep one of them',
+    )
+  _check_uploads(components)
+
+
+def _check_uploads(components: Sequence[Component]) -> None:
+  """Refuses a component that would change uploads after they were moved."""
+  moved = ''
+  for component in components:
+    transport = component.transport
+    if transport and moved and (transport.up or transport.up_with):
+      raise errors.ConfigError(
+        f'{component.name!r} changes uploads after {moved!r}, which computes '
+        'them from another model than the received one',
+        'components',
+        f'put {moved!r} after it',
+      )
+    if transport and transport.moves:
+      moved = component.name
+
+
+def _check_gradient(components: Sequence[Component]) -> None:
+  """Refuses losses that an owner of the gradient cannot split by image."""
+  found = [c for c in components if c.client and c.client.gradient]
+  if len(found) > 1:
+    raise errors.ConfigError(
+      f"{found[0].name!r} and {found[1].name!r} both fill 'gradient'",
+      'components',
+      'keep one of them',
+    )
+  for component in components if found else ():
+    hooks = component.client
+    if component is found[0] or hooks is None:
+      continue
+    other = hooks.pre_step or hooks.post_step or hooks.data_pass
+    if other or (hooks.loss and not hooks.separable):
+      raise errors.ConfigError(
+        f'the use of images of {component.name!r} cannot be bounded by the '
+        f'gradient of {found[0].name!r}',
+        'components',
+        f'remove {component.name!r} or {found[0].name!r}',
+      )
 
 
 def _is(component: Component, name: str) -> bool:
   """Returns whether a component has a name or fills the hook of that name."""
+  hook, _, field = name.partition('.')
+  if field:
+    return bool(getattr(getattr(component, hook), field, None))
   filled = name in HOOKS and getattr(component, name) is not None
   return filled or component.name == name
 

@@ -93,6 +93,22 @@ class LossCtx(StepCtx):
 
 
 @dataclasses.dataclass(frozen=True)
+class GradientCtx:
+  """A step before its gradient.
+
+  Attributes:
+    batch: the augmented batch.
+    loss: `(parameters, first row, number of rows) -> (loss, metrics)` of
+      consecutive rows of the batch, with the losses of all components.
+    key: key of this component, client and step.
+  """
+
+  batch: types.Batch
+  loss: Callable[[Flat, Array, int], tuple[Array, Metrics]]
+  key: Array
+
+
+@dataclasses.dataclass(frozen=True)
 class RoundEndCtx:
   """The end of a client's round.
 

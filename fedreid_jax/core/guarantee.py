@@ -19,6 +19,10 @@ from fedreid_jax.core.accounting import Mechanism
 from fedreid_jax.core.component import Component, Participants
 
 SMALLEST = 0.1  # noise of one step below which there is no guarantee
+SECRET = (
+  'the noise of the simulation follows from the seed; anyone who knows the '
+  'seed can remove it'
+)
 NO_EFFECT = ('byzantine',)  # attackers do not weaken that of honest clients
 
 
@@ -26,14 +30,17 @@ class Claim(NamedTuple):
   """What a component claims for a run.
 
   Attributes:
-    mechanisms: `(rounds) -> mechanisms` that one client takes part in.
+    mechanisms: `(rounds) -> mechanisms` that each kind of unit takes part in;
+      the guarantee is that of the kind with the largest epsilon.
     delta: of the guarantee.
     details: of the mechanism, for users.
+    unit: what the guarantee protects.
   """
 
-  mechanisms: Callable[[int], Sequence[Mechanism]]
+  mechanisms: Callable[[int], Sequence[Sequence[Mechanism]]]
   delta: float
   details: str
+  unit: str = 'client'
 
 
 class Guarantee:
@@ -58,7 +65,8 @@ class Guarantee:
     self._owner, self._claim = '', None
     self._honest = any(c.name in NO_EFFECT for c in components)
     if owners and owners[0].info.claim:
-      _check_order(owners[0], components)
+      if not (owners[0].client and owners[0].client.gradient):
+        _check_order(owners[0], components)
       self._owner = owners[0].name
       self._claim = owners[0].info.claim(participants)
 
@@ -92,20 +100,20 @@ class Guarantee:
       return math.inf
     if rounds == 0:
       return 0.0
-    mechanisms = self._claim.mechanisms(rounds)
-    if any(_is_negligible(one) for one in mechanisms):
+    kinds = self._claim.mechanisms(rounds)
+    if any(_is_negligible(one) for kind in kinds for one in kind):
       return math.inf
-    return accounting.epsilon(mechanisms, self._claim.delta)
+    return max(accounting.epsilon(kind, self._claim.delta) for kind in kinds)
 
   def statement(self, rounds: int) -> str:
     """Returns the sentence for users after some rounds."""
     found = self.epsilon(rounds)
     if self._claim is None or math.isinf(found):
       return accounting.NONE
-    whom = 'per honest client' if self._honest else 'per client'
+    honest = 'honest ' if self._honest else ''
     text = (
-      f'epsilon = {found:.4g} at delta = {self._claim.delta:g} {whom} '
-      f'({self._claim.details}, {rounds} rounds)'
+      f'epsilon = {found:.4g} at delta = {self._claim.delta:g} per '
+      f'{honest}{self._claim.unit} ({self._claim.details}, {rounds} rounds)'
     )
     if found > accounting.WEAK:
       text += f'; {accounting.TOO_WEAK}'

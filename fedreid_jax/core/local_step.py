@@ -66,9 +66,13 @@ def run(
   """
   step = Step(settings, broadcast, table, task, i)
   carry, aux = _pre_step(hooks, step, carry)
+  last = step.number == task.num_steps - 1
+  owner = next((n for n, hook in hooks.items() if hook.gradient), None)
+  if owner is not None:
+    grads, metrics = _owned(owner, hooks, step, carry)
+    return _update(settings, carry, grads, step.batch, step.lr, last), metrics
   gradient = settings.optimizer.grad(_loss(hooks, step, carry, aux))
   grads, (outputs, new_stats, metrics) = gradient(carry.params)
-  last = step.number == task.num_steps - 1
   carry = _update(settings, carry, grads, step.batch, step.lr, last)
   carry = dataclasses.replace(carry, batch_stats=new_stats)
   return _post_step(hooks, step, carry, outputs, aux), metrics
@@ -104,6 +108,29 @@ def _loss(
     return total, (outputs, new_stats, metrics | {'loss': total})
 
   return loss
+
+
+def _owned(
+  owner: str, hooks: Hooks, step: Step, carry: Carry
+) -> tuple[Flat, Metrics]:
+  """Returns the gradients of the component that owns them, and metrics."""
+
+  def loss(params: Flat, first: Array, size: int) -> tuple[Array, Metrics]:
+    of_part = _loss(hooks, step.part(first, size), carry, {})
+    total, (_, _, metrics) = of_part(params)
+    return total, metrics
+
+  compute = hooks[owner].gradient
+  assert compute
+  given, metrics = compute(carry.params, step.gradient(owner, loss))
+
+  def linear(params: Flat) -> tuple[Array, tuple[()]]:
+    # Its gradient is the given one, and the optimiser adds the weight decay of
+    # the parameters that it contains.
+    products = [jnp.vdot(x, params[n]) for n, x in given.items()]
+    return jnp.stack(products).sum(), ()
+
+  return step.settings.optimizer.grad(linear)(carry.params)[0], metrics
 
 
 def _post_step(

@@ -51,6 +51,24 @@ def per_client(
   return {name: found[used] / steps for name, found in sums.items()}
 
 
+def of_server(
+  entries: Any, num_clients: int
+) -> tuple[dict[str, Any], dict[str, float]]:
+  """Returns (the server's log on the host, the metrics of its components).
+
+  Args:
+    entries: log of `server_round.run`, on a device.
+    num_clients: number of clients of the cohort; the rows after it are empty.
+  """
+  host = jax.tree.map(np.asarray, entries)
+  measured = host.pop('server')
+  rows = {
+    name: value[:num_clients] if value.ndim else value.item()
+    for name, value in host.items()
+  }
+  return rows, {name: value.item() for name, value in measured.items()}
+
+
 def wire(
   algorithm: Algorithm,
   server: types.ServerState,

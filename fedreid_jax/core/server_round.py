@@ -20,7 +20,7 @@ from fedreid_jax.core.server_contexts import Groups, ServerContexts
 from fedreid_jax.core.settings import Settings
 from fedreid_jax.core.types import Array, Flat, Tree
 
-Log = dict[str, Array]
+Log = dict[str, Any]
 Received = types.Upload | Streamed  # stacked, or added up
 
 
@@ -167,10 +167,27 @@ def run(
     groups=server.groups.at[rows].set(groups.of_uploads, mode='drop'),
     states=states,
   )
-  log = {'valid': valid, 'groups': groups.of_uploads, 'fell_back': fell_back}
+  log: Log = {
+    'valid': valid,
+    'groups': groups.of_uploads,
+    'fell_back': fell_back,
+    'server': _metrics(rules.components, states),
+  }
   if isinstance(received, Streamed):
     log['out_of_range'] = received.far
   return new, log | aggregation.summarise(weights)
+
+
+def _metrics(
+  components: Sequence[Component], states: dict[str, Any]
+) -> dict[str, Array]:
+  """Returns the metrics of the server, with the names of their components."""
+  return {
+    f'{component.name}_{name}': value
+    for component in components
+    if component.server and component.server.metrics
+    for name, value in component.server.metrics(states[component.name]).items()
+  }
 
 
 def _assign(

@@ -23,18 +23,20 @@ from fedreid_jax.core import (
   compiled,
   costs,
   image_store,
+  local_rounds,
   placement,
   prng,
   round_log,
-  schedule,
   segments,
   transfer,
   trees,
   types,
 )
+from fedreid_jax.core import lanes as lanes_
 from fedreid_jax.core.batch_stats import Layers
 from fedreid_jax.core.client_store import ClientStore
 from fedreid_jax.core.compose import Algorithm
+from fedreid_jax.core.local_rounds import Wave
 from fedreid_jax.core.reduction import Choice
 from fedreid_jax.core.settings import SimulationOptions
 from fedreid_jax.core.types import ClientData, Flat
@@ -73,7 +75,6 @@ class Executor:
       public: the public set, uint8 `[M, H, W, ch]`, kept on every device.
     """
     self.algorithm, self._clients, self._planner = algorithm, clients, planner
-    self._steps = planner.num_steps
     self._init_client = jax.jit(algorithm.init_client)
     self._options = options
     self._seed = prng.data(options.seed)
@@ -89,13 +90,22 @@ class Executor:
     store = image_store.ImageStore(
       clients, self._placement, self._split, image_shape
     )
-    # Clients whose images are not resident may run on any device.
-    self._homes = store.fits(options.budget) or jax.process_count() > 1
-    self._lanes = self._num_lanes(mesh.devices.size)
+    streams = algorithm.fold is not None
+    images = options.plan_shape[0] * options.plan_shape[1] * store.image_bytes
+    # A client has its images, its parameters, their gradients and momenta.
+    each = images + 3 * options.reduction.model_bytes
+    self._lanes = lanes_.Lanes(
+      self._placement,
+      self._cohort_size,
+      # A process has the images and states of its own clients.
+      store.fits(options.budget) or jax.process_count() > 1,
+      planner.num_steps,
+      lanes_.most(options.budget if streams else 0, each),
+    )
     self._segments = segments.Segments(
       store,
       self._placement,
-      self._lanes,
+      self._lanes.per_device,
       options.budget,
       functools.partial(transfer.put, sharding=self._split),
     )
@@ -108,8 +118,9 @@ class Executor:
     most = max(client.num_images for client in clients)
     self._pass_shape = -(-most // batch), batch
     self._run = compiled.make(algorithm, mesh, options.width, options.ordered)
-    # Shapes of the uploads of a streamed round, after training and without.
-    self._sent: dict[bool, types.Upload] = {}
+    self._local = local_rounds.LocalRounds(
+      algorithm, self._run, self._segments, self._split, self._whole
+    )
 
   def init(
     self, variables: Flat, pretrained: Sequence[str] = ()
@@ -175,12 +186,14 @@ class Executor:
     if not self.algorithm.prepares:
       return server, log
     for members in self._all_clients():
-      lanes, tasks = self._tasks(members, server.groups, 0)
-      uploads, (rows, _) = self._local(server, store, lanes, tasks, 0, False)
-      for way, sizes in self._wire(server, uploads, members, False).items():
-        log[way].update(sizes)
-      server = self._run.receive(server, uploads)
-      self._keep(store, rows, lanes, lanes >= 0)
+      for wave in self._tasks(members, server.groups, 0):
+        lanes, _ = wave
+        uploads, (rows, _) = self._local.wave(server, store, wave, 0, False)
+        here = lanes[lanes >= 0]
+        for way, sizes in self._wire(server, uploads, here, False).items():
+          log[way].update(sizes)
+        server = self._run.receive(server, uploads)
+        self._keep(store, rows, lanes, lanes >= 0)
     return server, log
 
   def round(
@@ -199,7 +212,8 @@ class Executor:
       their `entropy`) in canonical order of the cohort. It also has
       `fell_back` (whether weights were replaced by sizes); `metrics` (means
       over all steps) and `median_loss` (over clients, of their means), both
-      only if there is a valid upload; `per_client`, metrics of each client of
+      only if there is a valid upload, and in `metrics` those of
+      `ServerHooks.metrics`; `per_client`, metrics of each client of
       the cohort (means over its steps, in canonical order); `images`; and
       `up` and `down`, the bytes of the whole cohort by content. With simulated
       time it has the `timetable` of the round.
@@ -207,28 +221,28 @@ class Executor:
     timetable = self._options.timetable
     timed = timetable.round(round_) if timetable else None
     drawn = timed.clients if timed else self._sample_cohort(round_)
-    lanes, tasks = self._tasks(
+    waves = self._tasks(
       drawn, server.groups, round_, staleness=timed.staleness if timed else None
     )
-    uploads, (rows, sums) = self._local(
-      server, store, lanes, tasks, round_, True
+    uploads, ranks, rows, sums = self._local.round(
+      server, store, waves, round_, self._cohort_size
     )
     log: dict[str, Any] = {**self._wire(server, uploads, drawn, True)}
-    ranks = transfer.put(tasks.drawn, self._split)
-    server, entries = self._run.aggregate(
+    server, logged = self._run.aggregate(
       server, uploads, ranks, np.int32(round_), self._public, self._seed
     )
-    entries = {
-      k: v[: len(drawn)] if v.ndim else v.item()
-      for k, v in jax.tree.map(np.asarray, entries).items()
-    }
+    entries, measured = round_log.of_server(logged, len(drawn))
     clients = np.sort(drawn)
-    valid = np.isin(lanes, clients[entries['valid']])
-    self._keep(store, rows, lanes, valid)
-    sums = transfer.get(sums)
-    log |= round_log.training(sums, tasks.num_steps, valid)
-    log['per_client'] = round_log.per_client(sums, tasks.num_steps, lanes)
-    log |= entries | {'clients': clients, 'images': int(tasks.valid.sum())}
+    counted = clients[entries['valid']]
+    for (lanes, _), found in zip(waves, rows, strict=True):
+      self._keep(store, found, lanes, np.isin(lanes, counted))
+    lanes = np.concatenate([lanes for lanes, _ in waves])
+    steps = np.concatenate([tasks.num_steps for _, tasks in waves])
+    log |= round_log.training(sums, steps, np.isin(lanes, counted))
+    log['metrics'] |= measured
+    log['per_client'] = round_log.per_client(sums, steps, lanes)
+    images = sum(int(tasks.valid.sum()) for _, tasks in waves)
+    log |= entries | {'clients': clients, 'images': images}
     if timed:
       log['timetable'] = timed
     return server, log
@@ -281,15 +295,17 @@ class Executor:
     self, server: types.ServerState, store: ClientStore
   ) -> tuple[types.ClientTask, types.Upload, jax.stages.Traced]:
     """Returns (tasks of round 0, shapes of its uploads, its training)."""
-    lanes, tasks = self._tasks(self._sample_cohort(0), server.groups, 0)
-    tree, placed = self._placed(store, lanes, tasks)
+    wave, *_ = self._tasks(self._sample_cohort(0), server.groups, 0)
+    lanes, tasks = wave
+    tree, placed = self._local.place(store, wave)
     run, number, resident = self._run, np.int32(0), self._segments.resident
     carry = jax.eval_shape(run.begin, server, number, (), tree, placed)
     uploads, _ = jax.eval_shape(
       run.end, server, number, (), (carry, tree), placed
     )
     if self.algorithm.fold:
-      self._sent[True] = self._shapes(server, tree, placed, True)
+      sent = self._local.shapes(server, tree, placed, True)
+      self._local.sent[True] = sent
     if resident is not None:
       training = run.whole.trace(server, number, resident, tree, placed)
     else:
@@ -324,16 +340,19 @@ class Executor:
     first = own(np.arange(1)) if own else {}
     nothing = jax.device_get(self._run.no_moments(models, first))
     for members in self._all_clients():
-      lanes, tasks = self._tasks(members, groups, 0, modality)
-      mine = own(members) if own else {}
-      mine = trees.rows(mine, np.searchsorted(members, lanes))
-      mine = transfer.put(mine, self._split)
-      found = transfer.put(transfer.copies(nothing, len(lanes)), self._split)
-      for table, part in self._segments.passing(lanes, tasks):
-        found = self._run.moments(models, table, (mine, found), part)
-      found = transfer.get(found)
+      everything = own(members) if own else {}
+      found: dict[int, Layers] = {}
+      for lanes, tasks in self._tasks(members, groups, 0, modality):
+        mine = trees.rows(everything, np.searchsorted(members, lanes))
+        mine = transfer.put(mine, self._split)
+        layers = transfer.put(transfer.copies(nothing, len(lanes)), self._split)
+        for table, part in self._segments.passing(lanes, tasks):
+          layers = self._run.moments(models, table, (mine, layers), part)
+        layers = transfer.get(layers)
+        for lane in np.flatnonzero(lanes >= 0):
+          found[int(lanes[lane])] = trees.rows(layers, int(lane))
       for k in members:
-        yield trees.rows(found, int(np.flatnonzero(lanes == k)[0]))
+        yield found[int(k)]
 
   def _all_clients(self) -> Iterator[np.ndarray]:
     """Yields all clients in parts of the size of a cohort."""
@@ -362,45 +381,28 @@ class Executor:
     round_: int,
     modality: int | None = None,
     staleness: np.ndarray | None = None,
-  ) -> tuple[np.ndarray, types.ClientTask]:
+  ) -> list[Wave]:
+    """Returns the lanes and the tasks of each wave of a round."""
     if staleness is None:
       staleness = np.zeros(len(members), np.int32)
-    lanes = self._assign(members)
-    return lanes, cohort.make_tasks(
-      self._clients,
-      self._placement,
-      lanes,
-      self._planner,
-      self._options.plan_shape,
-      functools.partial(self._passes, modality=modality),
-      self._pass_shape,
-      np.asarray(groups),
-      members,
-      staleness,
-      round_,
-      self._options.seed,
-    )
 
-  def _num_lanes(self, num_devices: int) -> int:
-    if self._homes:
-      return cohort.num_lanes(self._placement, self._cohort_size)
-    return schedule.num_lanes(self._cohort_size, num_devices)
+    def tasks(lanes: np.ndarray) -> types.ClientTask:
+      return cohort.make_tasks(
+        self._clients,
+        self._placement,
+        lanes,
+        self._planner,
+        self._options.plan_shape,
+        functools.partial(self._passes, modality=modality),
+        self._pass_shape,
+        np.asarray(groups),
+        members,
+        staleness,
+        round_,
+        self._options.seed,
+      )
 
-  def _assign(self, members: np.ndarray) -> np.ndarray:
-    """Returns the client in each lane, -1 if empty."""
-    if self._homes:
-      return cohort.assign_lanes(self._placement, members, self._lanes)
-    costs = [self._steps(int(k)) for k in members]
-    devices = self._placement.num_devices
-    return schedule.assign(members, costs, devices, self._lanes)
-
-  def _placed(
-    self, store: ClientStore, lanes: np.ndarray, tasks: types.ClientTask
-  ) -> tuple[types.ClientState, types.ClientTask]:
-    """Returns the client states and the tasks of all lanes, on devices."""
-    here = transfer.is_here(self._split, len(lanes)) if store.local else None
-    rows = transfer.put(store.read(lanes, here), self._split)
-    return rows, transfer.put(tasks, self._split)
+    return [(lanes, tasks(lanes)) for lanes in self._lanes.waves(members)]
 
   def _keep(
     self, store: ClientStore, rows: Any, lanes: np.ndarray, valid: np.ndarray
@@ -413,49 +415,8 @@ class Executor:
 
   def _is_here(self, members: np.ndarray) -> np.ndarray:
     """Returns whether each client runs on a device of this process."""
-    lanes = self._assign(members)
+    (lanes,) = self._lanes.waves(members)  # of several processes
     return np.isin(members, lanes[transfer.is_here(self._split, len(lanes))])
-
-  def _local(
-    self,
-    server: types.ServerState,
-    store: ClientStore,
-    lanes: np.ndarray,
-    tasks: types.ClientTask,
-    round_: int,
-    trains: bool,
-  ) -> tuple[Any, tuple[Any, Any]]:
-    """Returns (uploads, (client states, sums of metrics)) of all lanes."""
-    tree, placed = self._placed(store, lanes, tasks)
-    number = np.int32(round_)
-    if self.algorithm.fold and trains not in self._sent:
-      self._sent[trains] = self._shapes(server, tree, placed, trains)
-    if self._segments.resident is not None:
-      run = self._run.whole if trains else self._run.prepare
-      return run(server, number, self._segments.resident, tree, placed)
-    carry = self._run.begin(server, number, (), tree, placed)
-    sums: dict[str, Any] = {}
-    if trains:
-      for table, part in self._segments.training(lanes, tasks):
-        carry, more = self._run.train(server, number, table, carry, part)
-        sums = jax.tree.map(jax.numpy.add, sums, more) if sums else more
-    if self.algorithm.program.has_data_pass:
-      for read in (self._run.measure, self._run.data_pass):
-        for table, part in self._segments.passing(lanes, tasks):
-          carry = read(server, number, table, carry, part)
-    end = self._run.end if trains else self._run.end_untrained
-    uploads, (rows, _) = end(server, number, (), (carry, tree), placed)
-    return uploads, (rows, sums)
-
-  def _shapes(
-    self, server: types.ServerState, tree: Any, placed: Any, trains: bool
-  ) -> types.Upload:
-    """Returns the shapes of stacked uploads."""
-    run, number = self._run, np.int32(0)
-    carry = jax.eval_shape(run.begin, server, number, (), tree, placed)
-    end = run.sent if trains else run.sent_untrained
-    tree = carry, tree
-    return jax.eval_shape(end, server, number, (), tree, placed)[0]
 
   def _wire(
     self,
@@ -464,7 +425,7 @@ class Executor:
     members: np.ndarray,
     trains: bool,
   ) -> round_log.Bytes:
-    uploads = self._sent.get(trains, uploads)  # those of a streamed round
+    uploads = self._local.sent.get(trains, uploads)  # those of a streamed round
     return round_log.wire(
       self.algorithm, server, uploads, members, len(self._clients), trains
     )

@@ -1,5 +1,7 @@
 """One local step as the network and the components see it."""
 
+import copy
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -34,6 +36,7 @@ class Step:
     """
     self.settings, self._broadcast, self._task = settings, broadcast, task
     self.number = task.first_step + i
+    self._first: Array | None = None
     rows, modalities = task.rows[i], table.modalities[task.rows[i]]
 
     def augment(images: Array) -> Array:
@@ -63,6 +66,41 @@ class Step:
       'lr': self.lr,
       'round': broadcast.round,
     }
+
+  def part(self, first: Array, size: int) -> 'Step':
+    """Returns the step of consecutive rows, with random keys of its own.
+
+    Args:
+      first: first row of the part, int32.
+      size: number of rows.
+    """
+
+    def rows(x: Array) -> Array:
+      return jax.lax.dynamic_slice_in_dim(x, first, size)
+
+    part = copy.copy(self)
+    part._first, part.batch = first, types.Batch(*map(rows, self.batch))
+    photographs = rows(self._common['photographs'])
+
+    def transform(key: Array) -> Array:
+      return self.settings.train_transform(
+        key, photographs, part.batch.modalities
+      )
+
+    part._common = self._common | {
+      'batch': part.batch,
+      'photographs': photographs,
+      'transform': transform,
+    }
+    return part
+
+  def gradient(
+    self,
+    name: str,
+    loss: Callable[[Flat, Array, int], tuple[Array, types.Metrics]],
+  ) -> contexts.GradientCtx:
+    """Returns the context of the component that owns the gradient."""
+    return contexts.GradientCtx(self.batch, loss, self._own(name)['key'])
 
   def apply(self, variables: Flat) -> tuple[Outputs, Flat]:
     """Returns the outputs of a model for the batch, and its new statistics."""
@@ -106,7 +144,12 @@ class Step:
 
   def _key(self, stream: Stream) -> Array:
     base = prng.of_task(self._task, stream, self._broadcast.round)
-    return jax.random.fold_in(base, self.number)
+    return self._numbered(base)
+
+  def _numbered(self, base: Array) -> Array:
+    """Returns the key of the step, or of a part of it."""
+    key = jax.random.fold_in(base, self.number)
+    return key if self._first is None else jax.random.fold_in(key, self._first)
 
   def _own(self, name: str) -> dict[str, Any]:
     """Returns the fields of a context of one component."""
@@ -114,6 +157,6 @@ class Step:
     round_key = jax.random.fold_in(base, prng.component_uid(name))
     return self._common | {
       'message': self._broadcast.messages.get(name),
-      'key': jax.random.fold_in(round_key, self.number),
+      'key': self._numbered(round_key),
       'round_key': round_key,
     }

@@ -4,7 +4,8 @@
 K images of each, as a triplet loss needs; `pk_replace` draws anew for every
 batch, and `pk_modality` and `pk_caj` draw as many infrared images as visible
 ones. These show every identity equally often. `pk_torchreid` shows an image at
-most once per epoch, and so an identity as often as it has images.
+most once per epoch, and so an identity as often as it has images. `poisson_pk`
+and `poisson` draw every identity or image independently (`data.poisson`).
 """
 
 import functools
@@ -16,7 +17,7 @@ import numpy as np
 from fedreid_jax import errors
 from fedreid_jax.core import cohort, prng
 from fedreid_jax.core.types import ClientData, Plan
-from fedreid_jax.data import batches
+from fedreid_jax.data import batches, poisson
 
 # Modalities of the parts of a batch: 0 visible, 1 infrared; a repeated 0 shows
 # the same images again.
@@ -30,11 +31,13 @@ class Sampler(NamedTuple):
     epoch: `(client) -> batches of an epoch`, of the longest one.
     plan: `(rng, client, steps) -> Plan`, with as many steps or fewer.
     padded: `(client) -> bool`, whether a batch can have padded rows.
+    places: rows of a batch over `config.batch`.
   """
 
   epoch: Callable[[ClientData], int]
   plan: Callable[[np.random.Generator, ClientData, int], Plan]
   padded: Callable[[ClientData], bool]
+  places: int = 1
 
 
 def make(
@@ -72,7 +75,8 @@ def make(
 
   padded = [sampler.padded(client) for client in clients]
   planner = cohort.Planner(plan, lambda k: num_steps(clients[k]))
-  return planner, (max(map(num_steps, clients)), config.batch), any(padded)
+  width = sampler.places * config.batch
+  return planner, (max(map(num_steps, clients)), width), any(padded)
 
 
 def _uniform(config) -> Sampler:
@@ -151,8 +155,31 @@ def _by_modality(config) -> Sampler:
   )
 
 
+def _poisson(config) -> Sampler:
+  def plan(rng: np.random.Generator, client: ClientData, steps: int) -> Plan:
+    if config.sampler == 'poisson':
+      return poisson.images(rng, client, steps, config.batch)
+    return poisson.identities(
+      rng, client, steps, config.batch, config.identities
+    )
+
+  return Sampler(
+    lambda client: client.num_images // config.batch + 1,
+    plan,
+    lambda client: True,
+    poisson.PLACES,
+  )
+
+
 SamplerName = Literal[
-  'uniform', 'pk', 'pk_replace', 'pk_torchreid', 'pk_modality', 'pk_caj'
+  'uniform',
+  'pk',
+  'pk_replace',
+  'pk_torchreid',
+  'pk_modality',
+  'pk_caj',
+  'poisson',
+  'poisson_pk',
 ]
 SAMPLERS = {
   'uniform': _uniform,
@@ -161,4 +188,6 @@ SAMPLERS = {
   'pk_torchreid': _pk_torchreid,
   'pk_modality': _by_modality,
   'pk_caj': _by_modality,
+  'poisson': _poisson,
+  'poisson_pk': _poisson,
 }

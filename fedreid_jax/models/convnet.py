@@ -7,21 +7,23 @@ from flax import linen as nn
 from jaxtyping import Bool, Float, Int
 
 from fedreid_jax.core.types import Array
-from fedreid_jax.models import conv, norm, pool, stage_plugins
+from fedreid_jax.models import conv, norm, norm_kinds, pool, stage_plugins
 
 
 class ConvNet(nn.Module):
-  """Stacks 3x3 convolution, batch normalisation, 2x2 max-pooling and ReLU.
+  """Stacks 3x3 convolution, normalisation, 2x2 max-pooling and ReLU.
 
   Attributes:
     features: output channels of each block.
     dtype: of the computation.
     plugins: modules put after blocks; each block is a stage.
+    norm_kind: one of `norm_kinds.NormKind`.
   """
 
   features: tuple[int, ...] = (32, 64, 128, 128)
   dtype: Any = jnp.float32
   plugins: stage_plugins.Rule | None = None
+  norm_kind: str = 'batch'
 
   @nn.compact
   def __call__(
@@ -40,7 +42,7 @@ class ConvNet(nn.Module):
       x = conv.Conv(
         features, (3, 3), padding=1, dtype=self.dtype, name=f'conv{i}'
       )(x)
-      bn = norm.BatchNorm(dtype=self.dtype, name=f'bn{i}')
+      bn = norm_kinds.layer(self.norm_kind, f'bn{i}', dtype=self.dtype)
       # ReLU and maximum commute, and the ReLU is cheaper after the pooling.
       x = norm.relu(pool.max_pool_2x2(bn(x, train=train, mask=mask)))
       x = stage_plugins.after(self.plugins, (i, 0, 1), x, train, mask, extras)

@@ -7,7 +7,7 @@ from flax import linen as nn
 from jaxtyping import Bool, Float
 
 from fedreid_jax.core.types import Array, Number
-from fedreid_jax.models import conv, norm
+from fedreid_jax.models import conv, norm, norm_kinds
 
 NeckKind = Literal['none', 'bn', 'bnneck', 'bottleneck', 'mapping']
 # Finite, because the gradient of a softmax of an infinite logit is nan.
@@ -36,11 +36,13 @@ class Neck(nn.Module):
       re-identification"); `none` is the identity.
     bottleneck: features of `bottleneck` and `mapping`.
     dropout: rate of `bottleneck` and `mapping`.
+    norm_kind: one of `norm_kinds.NormKind`.
   """
 
   kind: str
   bottleneck: int = 512
   dropout: float = 0.5
+  norm_kind: str = 'batch'
 
   @nn.compact
   def __call__(
@@ -57,12 +59,15 @@ class Neck(nn.Module):
     if self.kind == 'none':
       return x
     if self.kind == 'bn':
-      return norm.BatchNorm(affine=False, name='bn')(x, train=train, mask=mask)
+      bn = norm_kinds.layer(self.norm_kind, 'bn', affine=False)
+      return bn(x, train=train, mask=mask)
     if self.kind == 'bnneck':
-      bn = norm.BatchNorm(scale_init=normal(1.0, 0.01), name='bn')
+      init = normal(1.0, 0.01)
+      bn = norm_kinds.layer(self.norm_kind, 'bn', scale_init=init)
       return bn(x, train=train, mask=mask)
     x = nn.Dense(self.bottleneck, kernel_init=conv.kaiming_normal, name='fc')(x)
-    bn = norm.BatchNorm(scale_init=normal(1.0, 0.02), name='bn')
+    init = normal(1.0, 0.02)
+    bn = norm_kinds.layer(self.norm_kind, 'bn', scale_init=init)
     x = bn(x, train=train, mask=mask)
     if self.kind == 'mapping':
       x = norm.relu(x)

@@ -84,6 +84,7 @@ def build(
     config.bottleneck,
     config.dropout,
     config.classifier_bias,
+    config.norm,
   )
   if config.variant == 'dns':
     streams = 'two_stream' if config.modality_specific_stages else 'one_stream'
@@ -96,6 +97,14 @@ def _backbone(
 ) -> nn.Module:
   variant, dtype = VARIANTS[config.variant], DTYPES[config.dtype]
   is_resnet = config.name in resnet.DEPTHS
+  plain = config.variant == 'plain' and (is_resnet or config.name == 'convnet')
+  if config.norm != 'batch' and not plain:
+    raise errors.ConfigError(
+      f'{config.name} of the variant {config.variant!r} has batch '
+      'normalisation only',
+      'model.norm',
+      "set it to 'batch', or use a plain convnet or ResNet",
+    )
   if not is_resnet and (variant.resnet_only or config.modality_specific_stages):
     raise errors.ConfigError(
       f'{config.name} has no modality-specific stages and no variant '
@@ -114,9 +123,10 @@ def _backbone(
       dtype,
       config.modality_specific_stages,
       rule,
+      config.norm,
     )
   if config.name == 'convnet':
-    return convnet.ConvNet(tuple(config.features), dtype, rule)
+    return convnet.ConvNet(tuple(config.features), dtype, rule, config.norm)
   if rule:
     raise errors.ConfigError(
       f'{config.name} has no variants', 'model.variant', "set it to 'plain'"

@@ -123,11 +123,14 @@ class BatchNorm(nn.Module):
     affine: whether it has a scale and a bias.
     dtype: of the output.
     scale_init: initialiser of the scale.
+    frozen: whether the running statistics are used in training as well, and
+      never change.
   """
 
   affine: bool = True
   dtype: Any = jnp.float32
   scale_init: Callable = nn.initializers.ones
+  frozen: bool = False
 
   @nn.compact
   def __call__(
@@ -157,7 +160,7 @@ class BatchNorm(nn.Module):
     measuring = not self.is_initializing() and self.is_mutable_collection(
       'moments'
     )
-    if not (train or measuring):
+    if self.frozen or not (train or measuring):
       factor = lax.rsqrt(var.value + EPSILON) * scale
       y = (x.astype(jnp.float32) - mean.value) * factor + bias
       return y.astype(self.dtype)

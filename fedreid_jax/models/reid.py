@@ -25,6 +25,7 @@ class ReIDNet(nn.Module):
     bottleneck: features of the `bottleneck` neck.
     dropout: dropout rate of the `bottleneck` neck.
     classifier_bias: whether the classifier has a bias.
+    norm_kind: normalisation of the neck, one of `norm_kinds.NormKind`.
   """
 
   backbone: nn.Module
@@ -34,10 +35,13 @@ class ReIDNet(nn.Module):
   bottleneck: int = 512
   dropout: float = 0.5
   classifier_bias: bool = False
+  norm_kind: str = 'batch'
 
   def setup(self):
     """Builds the neck and the classifier."""
-    self.neck = head.Neck(self.neck_kind, self.bottleneck, self.dropout)
+    self.neck = head.Neck(
+      self.neck_kind, self.bottleneck, self.dropout, self.norm_kind
+    )
     self.classifier = nn.Dense(
       self.num_classes,
       use_bias=self.classifier_bias,

@@ -14,7 +14,7 @@ from flax import linen as nn
 from jaxtyping import Bool, Float, Int
 
 from fedreid_jax.core.types import Array
-from fedreid_jax.models import conv, norm, stage_plugins
+from fedreid_jax.models import conv, norm, norm_kinds, stage_plugins
 
 # Whether blocks are bottlenecks, and the number of blocks of each stage.
 DEPTHS = {
@@ -33,12 +33,14 @@ class Block(nn.Module):
     stride: step of the block.
     bottleneck: whether it has three convolutions, the last four times wider.
     dtype: of the computation.
+    norm_kind: one of `norm_kinds.NormKind`.
   """
 
   features: int
   stride: int
   bottleneck: bool
   dtype: Any
+  norm_kind: str = 'batch'
 
   @nn.compact
   def __call__(
@@ -59,7 +61,7 @@ class Block(nn.Module):
         dtype=self.dtype,
         name=name,
       )(x)
-      bn = norm.BatchNorm(dtype=self.dtype, name=norm_name)
+      bn = norm_kinds.layer(self.norm_kind, norm_name, dtype=self.dtype)
       return bn(x, train=train, mask=mask)
 
     d = self.features
@@ -91,6 +93,7 @@ class ResNet(nn.Module):
       that each modality has separately; names of the infrared ones begin with
       `infrared_`.
     plugins: modules put after blocks, stages counted from 1.
+    norm_kind: one of `norm_kinds.NormKind`.
   """
 
   depth: str = 'resnet50'
@@ -100,6 +103,7 @@ class ResNet(nn.Module):
   dtype: Any = jnp.float32
   modality_specific_stages: int = 0
   plugins: stage_plugins.Rule | None = None
+  norm_kind: str = 'batch'
 
   @property
   def base(self) -> int:
@@ -155,6 +159,7 @@ class ResNet(nn.Module):
         stride if i == 0 else 1,
         bottleneck,
         self.dtype,
+        self.norm_kind,
         name=f'{prefix}layer{part}_{i}',
       )(x, train=train, mask=mask)
       place = part, i, depths[part - 1]
@@ -171,7 +176,7 @@ class ResNet(nn.Module):
       dtype=self.dtype,
       name=f'{prefix}conv1',
     )(x)
-    bn = norm.BatchNorm(dtype=self.dtype, name=f'{prefix}bn1')
+    bn = norm_kinds.layer(self.norm_kind, f'{prefix}bn1', dtype=self.dtype)
     x = norm.relu(bn(x, train=train, mask=mask))
     if not self.small_stem:
       x = nn.max_pool(x, (3, 3), (2, 2), [(1, 1), (1, 1)])  # pyright: ignore

@@ -187,14 +187,12 @@ class Coordinator(simulation.Executor):
       self._public,
       self._seed,
     )
-    entries = {
-      k: v[: len(clients)] if v.ndim else v.item()
-      for k, v in jax.tree.map(np.asarray, entries).items()
-    }
+    entries, measured = round_log.of_server(entries, len(clients))
     counted = clients[entries['valid']]
     _keep(store, counted, round_ + 1)
     valid = np.isin(lanes, counted)
     log |= round_log.training(rest['sums'], steps, valid)
+    log['metrics'] |= measured
     log['per_client'] = round_log.per_client(rest['sums'], steps, lanes)
     log['images'] = int(rest['images'].sum())
     return server, log | entries | {'clients': clients}

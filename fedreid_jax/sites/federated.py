@@ -74,14 +74,26 @@ def train(
 
 
 def check(config: Any) -> None:
-  """Refuses what needs the images of the sites at the coordinator.
+  """Refuses what needs the images of the sites, or is a simulation only.
 
   Raises:
     ConfigError: naming the field.
   """
   for wrong, what, field, fix in (
     (config.data.public, 'public images', 'data.public', 'leave it empty'),
+    (
+      'dpsgd' in config.components,
+      'a guarantee for the identities of unknown clients',
+      'components',
+      "remove 'dpsgd'",
+    ),
     (config.start_from, 'a warm start', 'start_from', 'leave it empty'),
+    (
+      'secagg' in config.components,
+      'the server receives each upload; secure aggregation is simulated only',
+      'components',
+      "remove 'secagg'",
+    ),
     (
       config.evaluation.validation,
       'tests on images of the clients',

@@ -12,6 +12,7 @@ import numpy as np
 from fedreid_jax.core import prng, simulation, transfer, types
 from fedreid_jax.core.client_store import ClientStore
 from fedreid_jax.core.compose import Algorithm
+from fedreid_jax.core.local_rounds import Wave
 from fedreid_jax.sites import shapes
 from fedreid_jax.sites.terms import Terms
 
@@ -99,20 +100,18 @@ class Resident(simulation.Executor):
     )
     shapes = jax.eval_shape(lambda: state)
     store = ClientStore(lambda _: state, shapes, 1)
-    lanes, tasks = self._tasks(np.zeros(1, int), server.groups, round_)
-    uploads, (rows, sums) = self._local(
-      self.put_server(server), store, lanes, tasks, round_, trains
+    (wave,) = self._tasks(np.zeros(1, int), server.groups, round_)
+    uploads, (rows, sums) = self._local.wave(
+      self.put_server(server), store, wave, round_, trains
     )
     found = jax.tree.map(_first, transfer.get((uploads, rows, sums)))
-    return *found, int(tasks.valid.sum())
+    return *found, int(wave[1].valid.sum())
 
-  def _tasks(
-    self, *arguments: Any, **options: Any
-  ) -> tuple[np.ndarray, types.ClientTask]:
+  def _tasks(self, *arguments: Any, **options: Any) -> list[Wave]:
     """Returns the lanes and tasks, with the index that the site has."""
-    lanes, tasks = super()._tasks(*arguments, **options)
+    ((lanes, tasks),) = super()._tasks(*arguments, **options)
     index = np.full(len(lanes), self._terms.number, np.int32)
-    return lanes, dataclasses.replace(tasks, index=index)
+    return [(lanes, dataclasses.replace(tasks, index=index))]
 
 
 def _first(leaf: np.ndarray) -> np.ndarray:

@@ -78,7 +78,8 @@ class ClientFiles:
     folder: of the segments.
     layout: leaves of a row.
     index: of the rows.
-    changed: clients whose row this process wrote since `changed` was emptied.
+    changed: clients whose row this process wrote since the last `take_changed`.
+    moved: clients whose old row it copied since then, and wrote no new one.
   """
 
   def __init__(
@@ -100,11 +101,12 @@ class ClientFiles:
     """
     self.folder, self.layout = folder, layout
     self.index = Index.empty(len(clients))
-    self.changed: set[int] = set()
+    self.changed, self.moved = set[int](), set[int]()
     self._clients = clients
     self._process, self._processes = process, processes
     self._size = row_format.row_bytes(layout)
     self._next, self._unsynced = 0, set[int]()
+    self._unknown: set[int] = set()  # segments that no one else can read yet
     self._rows: dict[int, int] = {}  # of the segments of this process
 
   def __contains__(self, client: int) -> bool:
@@ -170,8 +172,23 @@ class ClientFiles:
     self._next += 1
     self._rows[segment] = len(chosen)
     self._unsynced.add(segment)
-    self.changed.update(chosen)
-    self.sweep(self._rows.keys() - self._unsynced)
+    self._unknown.add(segment)
+    self.changed.update(rows)
+    self.moved.update(chosen)
+    self.moved -= self.changed
+    self.sweep(self._rows.keys() - self._unknown)
+
+  def take_changed(self) -> tuple[list[int], list[int]]:
+    """Returns (`changed`, `moved`), sorted, which it empties.
+
+    The caller publishes the places of these rows: other processes read the
+    segments from then on, so that only a checkpoint may delete them.
+    """
+    taken = sorted(self.changed), sorted(self.moved)
+    self.changed.clear()
+    self.moved.clear()
+    self._unknown.clear()
+    return taken
 
   def _sparse(self, rows: Mapping[int, Row]) -> list[int]:
     """Returns live rows of segments of which less than half will be live."""
@@ -189,6 +206,7 @@ class ClientFiles:
     """
     row_format.sync(self.path(s) for s in sorted(self._unsynced))
     self._unsynced.clear()
+    self._unknown.clear()
 
   def sweep(self, kept: Iterable[int]) -> None:
     """Deletes this process's segments that neither the index nor `kept` has."""
@@ -197,6 +215,7 @@ class ClientFiles:
         self.path(segment).unlink(missing_ok=True)
       del self._rows[segment]
       self._unsynced.discard(segment)
+      self._unknown.discard(segment)
 
   def begin(self, index: Index | None, kept: Iterable[int]) -> None:
     """Continues from an index; the first process deletes newer segments.
@@ -206,7 +225,7 @@ class ClientFiles:
       kept: segments that checkpoints name.
     """
     self.index = Index.empty(len(self._clients)) if index is None else index
-    self.changed.clear()
+    self.take_changed()
     self._unsynced.clear()
     kept = {*kept} | self.index.segments().keys()
     if self._process == 0:

@@ -36,6 +36,7 @@ _RECORD = np.dtype(
   [
     *((name, '<i8') for name in ('client', 'segment', 'offset')),
     ('digest', 'u1', row_format.DIGEST),
+    ('moved', '?'),
   ]
 )
 
@@ -146,26 +147,31 @@ def restore(
 
 
 def publish(files: ClientFiles) -> None:
-  """Gives the places of new rows to all processes, 56 bytes a row."""
-  mine = sorted(files.changed)
-  files.changed.clear()
+  """Gives the places of new rows to all processes, 57 bytes a row.
+
+  After a resume on other devices a process may copy the old row of a client to
+  which another process writes a new one: the new one wins.
+  """
+  changed, moved = files.take_changed()
   if not peers.joined():
     return
+  mine = changed + moved
   most = agreement.largest(len(mine))
   if not most:
     return
   records = np.zeros(most, _RECORD)
   records['client'] = -1
   records['client'][: len(mine)] = mine
+  records['moved'][len(changed) : len(mine)] = True
   for field, column in files.index._asdict().items():
     records[field][: len(mine)] = column[mine]
   sent = np.frombuffer(records.tobytes(), np.uint8)
   received: Any = multihost_utils.process_allgather(sent)
-  for part in np.asarray(received):
-    found = np.frombuffer(part.tobytes(), _RECORD)
-    found = found[found['client'] >= 0]
+  found = np.frombuffer(np.asarray(received).tobytes(), _RECORD)
+  found = found[found['client'] >= 0]
+  for part in (found[found['moved']], found[~found['moved']]):
     for field, column in files.index._asdict().items():
-      column[found['client']] = found[field]
+      column[part['client']] = part[field]
 
 
 def describe(files: ClientFiles) -> dict[str, Any]:

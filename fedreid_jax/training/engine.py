@@ -78,7 +78,7 @@ def make_executor(
   components = bound(components, participants)
   planner, shape, masked = variant.plan(local, clients, config.seed)
   images = jax.ShapeDtypeStruct(
-    (local.batch, *federation.image_shape), jnp.float32
+    (shape[1], *federation.image_shape), jnp.float32
   )
   forward = functools.partial(model.apply, train=False)
   variables = jax.eval_shape(model.init, jax.random.key(config.seed))
@@ -142,6 +142,10 @@ def participants_of(
     config.fraction,
     config.cohort == 'poisson',
     config.rounds,
+    config.local.sampler,
+    config.local.batch,
+    config.local.identities,
+    config.local.steps,
   )
 
 

@@ -87,7 +87,7 @@ class Monitor:
     Raises:
       DivergedError: when the model cannot recover.
     """
-    if not log['metrics']:
+    if 'loss' not in log['metrics']:  # no client has a valid upload
       return
     state = self._progress
     here = [self._clients[k] for k in log['clients'][log['valid']]]

@@ -112,10 +112,10 @@ def _goes_on(before: Any, now: int) -> bool:
 
 def _bound_to_rounds(resolved: Mapping[str, Any]) -> str:
   """Returns why a longer run would have differed so far, '' if it would not."""
-  # The files of earlier runs lack the fields of this method.
-  private = 'dp_fedavg' in resolved.get('components', ())
-  if private and resolved['dp_fedavg']['epsilon']:
-    return 'dp_fedavg.epsilon chose the noise for the rounds of the run'
+  # The files of earlier runs lack the fields of these methods.
+  for name in ('dp_fedavg', 'dpsgd'):
+    if name in resolved.get('components', ()) and resolved[name]['epsilon']:
+      return f'{name}.epsilon chose the noise for the rounds of the run'
   return optimizers.bound_to_rounds(ConfigDict(resolved['optim']))
 
 

@@ -8,7 +8,7 @@ import pytest
 import toy
 
 from fedreid_jax import errors
-from fedreid_jax.algorithms import fedbuff, fedpav, scaffold
+from fedreid_jax.algorithms import compress, fedbuff, fedpav, scaffold
 from fedreid_jax.config import recipes, validation
 from fedreid_jax.core import compose, timetable
 
@@ -64,7 +64,8 @@ def test_updates_are_those_of_the_paper(config, clients, reduction):
       trained, _ = plain.round(alone, store.copy(), number)
       weight = 0.7 * (1 + stale) ** -1.5 / 2
       for name, x in jax.device_get(trained.shared).items():
-        expected[name] = expected[name] + weight * (x - began[name])
+        before = began if name.startswith('params/') else models[-1]
+        expected[name] = expected[name] + weight * (x - before[name])
     server, log = executor.round(server, store, number)
     models.append(jax.device_get(server.shared))
     assert log['timetable'].end == number + 1
@@ -104,6 +105,44 @@ def test_wrong_combinations_are_refused(fields, message):
   with pytest.raises(errors.ConfigError, match=message):
     config = recipes.recipe('fedbuff', f'smoke,{fields}')
     validation.validate(config)
+
+
+def test_a_variance_stays_positive(config, clients):
+  """Stale clients saw it fall from 1 as the present model has since."""
+  config.fraction, config.local.steps = 0.5, 20
+  options = fedbuff.Options(lr=1.5)
+  executor, variables, _ = toy.make_executor(
+    config, clients, (fedpav.make(), fedbuff.make(options))
+  )
+  updates = ([0, 1], [0, 0]), ([2, 3], [1, 1]), ([0, 1], [0, 1])
+  with_timetable(executor, updates)
+  server, store = executor.init(variables)
+  for number in range(len(updates)):
+    server, log = executor.round(server, store, number)
+    assert log['valid'].all()
+    for name, x in jax.device_get(server.shared).items():
+      assert not name.endswith('/var') or x.min() > 0
+  assert variables['batch_stats/neck/bn/var'].min() == 1
+  assert server.shared['batch_stats/neck/bn/var'].min() < 0.3
+
+
+def test_uploads_are_compressed_before_they_are_moved(config, clients):
+  """With all values of topk nothing is lost, whatever the received model."""
+  config.fraction = 0.5
+  whole = compress.make(compress.Options('topk', ratio=1.0))
+  found = []
+  for more in ((), (whole,)):
+    components = fedpav.make(), *more, fedbuff.make()
+    executor, variables, _ = toy.make_executor(config, clients, components)
+    with_timetable(executor, UPDATES)
+    server, store = executor.init(variables)
+    for number in range(len(UPDATES)):
+      server, _ = executor.round(server, store, number)
+    found.append(jax.device_get(server.shared))
+  for name, x in found[0].items():
+    np.testing.assert_allclose(found[1][name], x, rtol=0, atol=2e-6)
+  with pytest.raises(errors.ConfigError, match='put .fedbuff. after it'):
+    compose.check((fedpav.make(), fedbuff.make(), whole))
 
 
 def test_scaffold_needs_rounds():

@@ -52,6 +52,7 @@ OWN = {
   'dp_fedavg': f'{TINY},data.num_clients=6,fraction=1.0,dp_fedavg.epsilon=0.0,'
   'dp_fedavg.noise=0.001,dp_fedavg.clip=10.0,dp_fedavg.min_clients=6,'
   'dp_fedavg.delta=0.01',
+  'dpsgd': 'dpsgd.epsilon=0.0,dpsgd.noise=0.001,dpsgd.clip=10.0',
   # Erasing up to 80 % of images this small leaves little to learn from.
   'deen': 'model.width=0.25,rounds=16,local.epochs=12,optim.milestones=(14,),'
   'optim.warmup=2,augment.erase=0.0',

@@ -33,6 +33,15 @@ def test_conflicts_name_components_or_hooks(named):
       compose.check(parts)
 
 
+def test_conflicts_name_fields_of_hooks():
+  a = Component('a', info=ComponentInfo(conflicts=('transport.size',)))
+  compose.check((a, Component('b', transport=Transport())))
+  compose.check((a, Component('b')))
+  b = Component('b', transport=Transport(size=len))
+  with pytest.raises(errors.ConfigError, match='cannot be composed with'):
+    compose.check((a, b))
+
+
 @pytest.mark.parametrize('named', ['b', 'transport'])
 def test_one_of_the_requirements_is_enough(named):
   a = Component('a', info=ComponentInfo(requires=('other', named)))

@@ -23,7 +23,7 @@ def owner(noise=2.0, rate=0.2):
     del participants
 
     def mechanisms(rounds):
-      return [Mechanism(noise, rate, rounds)]
+      return [[Mechanism(noise, rate, rounds)]]
 
     return guarantee.Claim(mechanisms, 1e-5, 'Gaussian')
 

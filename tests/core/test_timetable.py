@@ -160,6 +160,7 @@ def test_a_file_of_intervals(tmp_path):
     ('client,from_s\na,0\n', 'lacks columns'),
     ('client,from_s,until_s\na,5,5\n', 'line 2: 5 to 5 is no interval'),
     ('client,from_s,until_s\nz,0,5\n', 'names no client'),
+    ('client,from_s,until_s\na,0\n', 'a.csv: line 2 has too few columns'),
     (
       'client,from_s,until_s\na,x,5\n',
       "could not convert string to float: 'x'",

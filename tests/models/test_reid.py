@@ -24,6 +24,7 @@ def make(num_classes=6, **changes):
       features=(4, 6),
       pool='gap',
       neck='bnneck',
+      norm='batch',
       bottleneck=7,
       dropout=0.5,
       classifier_bias=False,

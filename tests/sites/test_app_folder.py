@@ -38,3 +38,8 @@ def test_a_coordinator_has_no_images_of_the_sites(changes):
   with pytest.raises(errors.ConfigError, match='at real sites') as caught:
     federated.check(config)
   assert caught.value.where == field
+
+
+def test_a_simulation_of_secure_aggregation_is_refused():
+  with pytest.raises(errors.ConfigError, match='is simulated only'):
+    federated.check(fr.load_config('secagg:smoke'))

@@ -1,6 +1,8 @@
 """Rows of clients in segments: crashes, damage, compaction, deletion."""
 
 import os
+import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ from safetensors import numpy as safetensors
 
 from fedreid_jax import errors
 from fedreid_jax.core import types
-from fedreid_jax.training import client_files, row_format
+from fedreid_jax.training import client_files, client_rows, row_format
 
 NAMES = [f'c{k}' for k in range(12)]
 SHAPES = types.ClientState(
@@ -117,7 +119,7 @@ def test_live_rows_of_a_sparse_segment_move_to_the_next_one(tmp_path):
   files.update(rows(c2=12))
   check(files, c0=10, c1=11, c2=12, c3=3)
   assert segments(tmp_path) == ['1-0.safetensors', '2-0.safetensors']
-  assert files.changed == {0, 1, 2, 3}
+  assert files.take_changed() == ([0, 1, 2, 3], [])
 
 
 def test_disk_space_is_bounded_by_the_live_rows(tmp_path):
@@ -189,6 +191,56 @@ def test_a_later_process_count_opens_all_rows(tmp_path):
     check(files, c0=10, c1=11, c2=2, c3=13, c4=4, c5=5)
   two[1].update(rows(c2=12))
   assert '2-1.safetensors' in segments(tmp_path)
+
+
+@pytest.mark.parametrize('writer', [0, 1])
+def test_a_new_row_wins_over_a_copy_of_the_old_one(
+  tmp_path, monkeypatch, writer
+):
+  """Client 0 runs on another process than before, which copies its old row."""
+  two = [opened(tmp_path, process=k, processes=2) for k in range(2)]
+  owner = two[1 - writer]
+  owner.update(rows(c0=0, c1=1, c2=2, c3=3))
+  owner.sync()
+  for files in two:
+    files.begin(owner.index.copy(), ())
+  two[writer].update(rows(c0=10))
+  owner.update(rows(c1=11, c2=12, c3=13))
+  assert owner[0][0][0, 0] == 0 and len(segments(tmp_path)) == 3
+  publish_all(two, monkeypatch)
+  for files in two:
+    check(files, c0=10, c1=11, c2=12, c3=13)
+  # The other process may read what was published until it is told otherwise.
+  owner.update(rows(c1=21, c2=22, c3=23))
+  check(two[writer], c0=10, c1=11, c2=12, c3=13)
+  publish_all(two, monkeypatch)
+  for files in two:
+    check(files, c0=10, c1=21, c2=22, c3=23)
+    files.sweep(())
+  assert len(segments(tmp_path)) == 2
+
+
+def publish_all(two, monkeypatch):
+  """Calls `publish` as two processes would."""
+  meeting, sent = threading.Barrier(2, timeout=20), {}
+
+  def gather(own):
+    sent[threading.current_thread().name] = own
+    meeting.wait()
+    return np.stack([sent['0'], sent['1']])
+
+  gathered = SimpleNamespace(process_allgather=gather)
+  monkeypatch.setattr(client_rows, 'multihost_utils', gathered)
+  monkeypatch.setattr(client_rows.agreement, 'largest', lambda own: 8)
+  monkeypatch.setattr(client_rows.peers, 'joined', lambda: True)
+  threads = [
+    threading.Thread(target=client_rows.publish, args=(files,), name=str(k))
+    for k, files in enumerate(two)
+  ]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join()
 
 
 def test_files_that_are_newer_than_the_index_are_deleted(tmp_path):

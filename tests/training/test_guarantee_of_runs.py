@@ -70,6 +70,53 @@ def test_runs_whose_guarantee_does_not_hold(fields, message, tmp_path):
     train('dp_fedavg', PRIVATE, tmp_path, **fields)
 
 
+PERSONS = (
+  'smoke,data.height=16,data.width=8,model.features=(4,),model.pretrained=,'
+  'model.norm=group,rounds=1,data.identities=4,data.target_identities=4,'
+  'local.batch=8,local.identities=4,local.steps=2,dpsgd.trainable=,'
+  'dpsgd.epsilon=0.0,dpsgd.noise=2.0,dpsgd.delta=1e-3'
+)
+
+
+@pytest.mark.slow
+def test_a_run_with_a_guarantee_for_persons(tmp_path):
+  pytest.importorskip('dp_accounting', reason='pip install .[privacy]')
+  results = train('dpsgd', PERSONS, tmp_path)
+  assert results['privacy'].startswith('epsilon = ')
+  assert 'at delta = 0.001 per identity in one client' in results['privacy']
+
+
+@pytest.mark.parametrize(
+  'fields, message',
+  [
+    ({'model.norm': 'batch'}, 'mixes the images of several persons'),
+    ({'loss.triplet': 1.0}, 'loss of pairs is no function of one person'),
+    ({'loss.circle': 1.0}, 'loss of pairs is no function of one person'),
+    ({'loss.weighted_triplet': 1.0}, 'loss of pairs'),
+    (
+      {'local.accumulate': True, 'optim.momentum': 0.0},
+      'adds noise to every step',
+    ),
+    ({'start_from': 'runs/other'}, 'does not cover the rounds of another run'),
+    ({'model.norm': 'frozen'}, 'no statistics to freeze'),
+    ({'model.pretrained': 'convnet-synthetic'}, 'need their statistics'),
+    ({'evaluation.batch_stats': 'source'}, 'no statistics of batches'),
+    ({'model.variant': 'snr'}, 'batch normalisation only'),
+    ({'local.sampler': 'pk'}, "'pk' does not sample each identity"),
+    ({'local.steps': 0}, 'number of steps depends on the images'),
+    ({'local.identities': 8}, 'but a client has 4'),
+    (
+      {'components': ('fedpav', 'dpsgd', 'scaffold')},
+      "images of 'scaffold' cannot be bounded",
+    ),
+    ({'components': ('fedpav', 'dpsgd', 'noise')}, "composed with 'noise'"),
+  ],
+)
+def test_runs_whose_persons_are_not_protected(fields, message, tmp_path):
+  with pytest.raises(errors.ConfigError, match=message):
+    train('dpsgd', PERSONS, tmp_path, **fields)
+
+
 def test_a_run_whose_epsilon_chose_the_noise_does_not_go_on(tmp_path):
   """Its noise was that of fewer rounds."""
   config = recipes.recipe('configs/dp_fedavg.py', f'{PRIVATE},rounds=2')

@@ -10,6 +10,7 @@ from fedreid_jax.core.plugins import NETWORK
 from fedreid_jax.data.sampling import SamplerName
 from fedreid_jax.models.head import NeckKind
 from fedreid_jax.models.networks import DType, NetworkName, VariantName
+from fedreid_jax.models.norm_kinds import NormKind
 from fedreid_jax.models.pool import Pool
 
 
@@ -46,6 +47,11 @@ class Model:
     'layers between feature and embedding; bn has no scale and bias, bnneck '
     'has both',
   ] = 'bn'
+  norm: Annotated[
+    NormKind,
+    'normalisation in training: by the batch, by the frozen statistics of '
+    'model.pretrained, or of each image over groups of channels',
+  ] = 'batch'
   bottleneck: Annotated[
     int, Range(1), 'number of features of the bottleneck and mapping necks'
   ] = 512
@@ -73,9 +79,12 @@ class Local:
   sampler: Annotated[
     SamplerName,
     'sampler of batches; uniform shuffles, pk_modality and pk_caj are '
-    'visible-infrared',
+    'visible-infrared, poisson and poisson_pk draw each image or identity '
+    'independently',
   ] = 'uniform'
-  batch: Annotated[int, Range(2), 'number of images in a step'] = 32
+  batch: Annotated[
+    int, Range(2), 'number of images in a step, on average if it is random'
+  ] = 32
   epochs: Annotated[
     int, Range(1), "number of passes over a client's images in a round"
   ] = 1

@@ -1,0 +1,307 @@
+"""DP-SGD: differential privacy of every identity in a client.
+
+Abadi et al., Deep learning with differential privacy, CCS 2016, with an
+identity in place of an example. In every step each of the J identities of a
+client is in S with probability q = P / J, independently. With l_j, the mean
+loss of K images of identity j, and g_j, its gradient by all trained parameters
+together, also those of the client's own classifier,
+
+  g = (sum_{j in S} g_j min(1, C / |g_j|) + N(0, (z C)^2 I)) / P.
+
+P is fixed: the number of identities in a step is private. Steps without
+identities add noise as well. A g_j that is not finite is zero. Weight decay,
+momentum and Adam come after the noise. At most 2 P identities take part in a
+step, a random subset of those drawn, which the guarantee accounts for.
+
+The guarantee covers all that leaves a client, and what is done with it. It
+needs losses of one identity each (no triplets) and a normalisation that does
+not mix images (`model.norm`). Neighbouring data sets differ in whether the
+contribution of one identity in one client is zero. With `unit=image` the unit
+is one image, which does not protect a person with several. `epsilon` chooses z
+for all rounds of the run and the client with the fewest units.
+
+Deviations from the paper: an identity, not an example, is the unit; steps have
+a limited number of places (arXiv:2508.15089); the accounting is by privacy loss
+distributions. Deviations from released code: none.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedreid_jax import errors
+from fedreid_jax.algorithms.statistics import clipping, white_noise
+from fedreid_jax.core import accounting, patterns, trees
+from fedreid_jax.core.accounting import Mechanism
+from fedreid_jax.core.component import (
+  ClientHooks,
+  Component,
+  ComponentInfo,
+  Gradient,
+  Participants,
+)
+from fedreid_jax.core.contexts import GradientCtx
+from fedreid_jax.core.guarantee import SECRET, Claim
+from fedreid_jax.core.options import Checked, Range, Regex
+from fedreid_jax.core.types import Array, Flat, Metrics
+from fedreid_jax.data import poisson
+
+NAME = 'dpsgd'
+SAMPLERS = {'identity': 'poisson_pk', 'image': 'poisson'}
+
+
+@dataclasses.dataclass(frozen=True)
+class Options(Checked):
+  """Hyper-parameters of DP-SGD."""
+
+  unit: Annotated[
+    Literal['identity', 'image'],
+    'what is protected: all images of an identity in a client, or one image',
+  ] = 'identity'
+  noise: Annotated[
+    float, Range(0), 'standard deviation of the noise over the clip'
+  ] = 1.0
+  epsilon: Annotated[
+    float,
+    Range(0),
+    'above 0: epsilon after all rounds, which chooses the noise instead',
+  ] = 0.0
+  delta: Annotated[float, Range(1e-300, 0.5), 'delta of the guarantee'] = 1e-5
+  clip: Annotated[
+    float, Range(1e-9), 'largest norm of the gradient of a unit'
+  ] = 1.0
+  microbatch: Annotated[
+    int, Range(1), 'units whose gradients are computed at a time, for memory'
+  ] = 1
+  trainable: Annotated[
+    str, Regex(), 'regular expression of the trained parameters; empty for all'
+  ] = ''
+
+
+def make(options: Options = Options()) -> Component:
+  """Builds the component; the clients of a run determine its noise."""
+
+  def bind(participants: Participants) -> Component:
+    _check(options, participants)
+    noise = noise_of(options, participants)
+    return _component(
+      _gradient(options, participants, noise),
+      ComponentInfo(
+        notice=SECRET,
+        conflicts=('noise',),
+        claim=functools.partial(_claim, options, noise),
+      ),
+    )
+
+  info = ComponentInfo(notice=SECRET, conflicts=('noise',), bind=bind)
+  return _component(_unbound, info)
+
+
+def _component(gradient: Gradient, info: ComponentInfo) -> Component:
+  return Component(NAME, client=ClientHooks(gradient=gradient), info=info)
+
+
+def _unbound(params: Flat, ctx: GradientCtx) -> tuple[Flat, Metrics]:
+  del params, ctx
+  raise errors.InternalError(
+    'dpsgd has no noise before it knows the clients', NAME, errors.REPORT
+  )
+
+
+def expected(options: Options, participants: Participants) -> int:
+  """Returns P, the number of units of a step on average."""
+  by_identity = options.unit == 'identity'
+  return participants.identities if by_identity else participants.batch
+
+
+def populations(options: Options, participants: Participants) -> list[int]:
+  """Returns the number of units of each client."""
+  return [
+    len(np.unique(client.labels))
+    if options.unit == 'identity'
+    else client.num_images
+    for client in participants.clients
+  ]
+
+
+def mechanisms(
+  noise: float, population: int, units: int, steps: int
+) -> list[Mechanism]:
+  """Returns the sums that a unit takes part in.
+
+  Args:
+    noise: z.
+    population: number of units of the client, J.
+    units: P.
+    steps: number of steps of the client.
+  """
+  places = poisson.places(units)
+  if population <= places:
+    return [Mechanism(noise, units / population, steps)]
+  return [Mechanism(noise, units / population, steps, population, places)]
+
+
+def noise_of(options: Options, participants: Participants) -> float:
+  """Returns z, the largest that a client of the run needs."""
+  if not options.epsilon:
+    return options.noise
+  units = expected(options, participants)
+  steps = participants.steps * participants.rounds
+  found = 0.0
+  for population in sorted({*populations(options, participants)}):
+
+    def released(z: float, population: int = population) -> list[Mechanism]:
+      return mechanisms(z, population, units, steps)
+
+    if found:
+      reached = accounting.epsilon(released(found), options.delta)
+      if reached <= options.epsilon:
+        continue
+    found = accounting.multiplier(released, options.epsilon, options.delta)
+  return found
+
+
+def _gradient(
+  options: Options, participants: Participants, noise: float
+) -> Gradient:
+  units = expected(options, participants)
+  rows = participants.batch // units
+  matches = patterns.Pattern(
+    options.trainable or '.*', f'{NAME}.trainable'
+  ).match
+
+  def gradient(params: Flat, ctx: GradientCtx) -> tuple[Flat, Metrics]:
+    trained = {n: x for n, x in params.items() if matches(n)}
+    if not trained:
+      raise errors.ConfigError(
+        f'no parameter has a name like {options.trainable!r}',
+        f'{NAME}.trainable',
+        f'names are {", ".join(sorted(params)[:3])}, ...',
+      )
+
+    def of_unit(place: Array) -> tuple[Flat, Metrics]:
+      def loss(own: Flat) -> tuple[Array, Metrics]:
+        return ctx.loss(params | own, place * rows, rows)
+
+      grads, metrics = jax.grad(loss, has_aux=True)(trained)
+      return _clipped(grads, options.clip), metrics
+
+    used = ctx.batch.valid.reshape(-1, rows).any(axis=1)
+    total, metrics = summed(of_unit, used, options.microbatch)
+    noisy = white_noise.gaussian(ctx.key, total, noise * options.clip)
+    count = jnp.maximum(used.sum(), 1)
+    means = {name: x / count for name, x in metrics.items()}
+    return {name: x / units for name, x in noisy.items()}, means
+
+  return gradient
+
+
+def _clipped(grads: Any, clip: float) -> Flat:
+  bounded, _ = clipping.clipped(grads, jnp.float32(clip))
+  return bounded
+
+
+def summed(
+  of_unit: Callable[[Array], Any], used: Array, microbatch: int
+) -> Any:
+  """Returns the sum of a function of the places of a step.
+
+  Args:
+    of_unit: `(place) -> tree of arrays`.
+    used: places with a unit, bool `[places]`; the sum ends after the last one.
+    microbatch: places whose trees are in memory at a time.
+  """
+  last = used.shape[0] - 1
+  shapes = jax.eval_shape(of_unit, jnp.int32(0))
+
+  def zero(like: jax.ShapeDtypeStruct) -> Array:
+    return jnp.zeros(like.shape, like.dtype)
+
+  def group(i: Array, total: Any) -> Any:
+    places = i * microbatch + jnp.arange(microbatch, dtype=jnp.int32)
+    inside = jnp.minimum(places, last)
+    real = used[inside] & (places <= last)
+    if microbatch == 1:  # without the grouped convolutions of a vmap
+      each = trees.rows(of_unit(inside[0]), None)
+    else:
+      each = jax.vmap(of_unit)(inside)
+
+    def add(old: Array, new: Array) -> Array:
+      mask = real.reshape(-1, *(1,) * (new.ndim - 1))
+      return old + jnp.where(mask, new, 0).sum(axis=0)
+
+    return jax.tree.map(add, total, each)
+
+  ends = jnp.where(used, jnp.arange(used.shape[0]) + 1, 0).max()
+  groups = (ends + microbatch - 1) // microbatch
+  return jax.lax.fori_loop(0, groups, group, jax.tree.map(zero, shapes))
+
+
+def _check(options: Options, participants: Participants) -> None:
+  """Refuses a run in which units are not sampled independently.
+
+  Raises:
+    ConfigError: if a field must be changed.
+  """
+  sampler = SAMPLERS[options.unit]
+  if participants.sampler != sampler:
+    raise errors.ConfigError(
+      f'{participants.sampler!r} does not sample each {options.unit} '
+      'independently',
+      'local.sampler',
+      f'set it to {sampler!r}',
+    )
+  if not participants.steps:
+    raise errors.ConfigError(
+      'the number of steps depends on the images of a client',
+      'local.steps',
+      'set it above 0',
+    )
+  units = expected(options, participants)
+  fewest = min(populations(options, participants))
+  if fewest < units:
+    field = 'identities' if options.unit == 'identity' else 'batch'
+    raise errors.ConfigError(
+      f'{units} units in a step on average, but a client has {fewest}',
+      f'local.{field}',
+      f'give at most {fewest}',
+    )
+
+
+def _claim(options: Options, noise: float, participants: Participants) -> Claim:
+  """Returns the claim for a run.
+
+  Raises:
+    ConfigError: if there is none at this delta.
+  """
+  units = expected(options, participants)
+  numbers = populations(options, participants)
+  largest = 1 / (10 * sum(numbers))
+  if options.delta > largest:
+    raise errors.ConfigError(
+      f'{options.delta:g} is above 1 / (10 x {sum(numbers)} units)',
+      f'{NAME}.delta',
+      f'give at most {largest:.2g}',
+    )
+
+  def released(rounds: int) -> list[list[Mechanism]]:
+    steps = participants.steps * rounds
+    kinds = [mechanisms(noise, n, units, steps) for n in sorted({*numbers})]
+    # Without a limit of places, epsilon grows with the sampling rate.
+    free = [kind for kind in kinds if not kind[0].places]
+    return free[:1] + [kind for kind in kinds if kind[0].places]
+
+  return Claim(
+    released,
+    options.delta,
+    f'the largest of all clients, zero-out, PLD, noise {noise:g}, sampling '
+    f'rate at most {units / min(numbers):.3g}, {participants.steps} steps a '
+    f'round, at most {poisson.places(units)} in a step; released: every model; '
+    'public: numbers of images, identities and steps',
+    f'{options.unit} in one client',
+  )

@@ -1,0 +1,84 @@
+"""The lanes of a round, in waves that fit in the memory of a device.
+
+Resident images belong to a device, so clients run at home. Other clients go to
+the device with the least work (`core.schedule`). If uploads are streamed too, a
+round is cut into waves: calls of the same programs over some lanes of every
+device. The memory of a device then depends on the lanes of a wave, and not on
+the number of clients of a round.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from fedreid_jax.core import cohort, schedule
+
+WAVES = 2  # of which the images and states fit in the budget
+
+
+class Lanes:
+  """Assigns the clients of a round to lanes.
+
+  Attributes:
+    per_device: lanes of a device in a wave.
+  """
+
+  def __init__(
+    self,
+    placement: cohort.Placement,
+    size: int,
+    homes: bool,
+    num_steps: Callable[[int], int],
+    most: int,
+  ):
+    """Chooses the number of lanes.
+
+    Args:
+      placement: the device of every client.
+      size: largest number of clients of a round, `K`.
+      homes: whether every client runs on its device.
+      num_steps: `(client) -> steps`.
+      most: largest number of lanes of a device in a wave.
+    """
+    self._placement, self._homes = placement, homes
+    self._num_steps = num_steps
+    if homes:
+      self._all = cohort.num_lanes(placement, size)
+    else:
+      self._all = schedule.num_lanes(size, placement.num_devices)
+    self.per_device = self._all if homes else min(self._all, most)
+
+  def waves(self, members: Sequence[int] | np.ndarray) -> list[np.ndarray]:
+    """Returns the client in each lane of each wave, -1 if empty.
+
+    Args:
+      members: clients of a round, at most `K`.
+
+    Returns:
+      int32 `[devices * per_device]` of one wave or more.
+    """
+    if self._homes:
+      everyone = np.asarray(members)
+      return [cohort.assign_lanes(self._placement, everyone, self._all)]
+    devices, width = self._placement.num_devices, self.per_device
+    costs = [self._num_steps(int(k)) for k in members]
+    rows = schedule.assign(members, costs, devices, self._all)
+    rows = rows.reshape(devices, self._all)
+    used = max(1, int((rows >= 0).sum(axis=1).max(initial=0)))
+    found = []
+    for first in range(0, used, width):
+      wave = np.full((devices, width), -1, np.int32)
+      part = rows[:, first : first + width]
+      wave[:, : part.shape[1]] = part
+      found.append(wave.reshape(-1))
+    return found
+
+
+def most(budget: int, client_bytes: int) -> int:
+  """Returns the largest number of lanes of a device in a wave.
+
+  Args:
+    budget: limit of the bytes of images on a device, 0 for no limit.
+    client_bytes: images and states of one client.
+  """
+  return max(1, budget // (WAVES * client_bytes)) if budget else 2**31 - 1

@@ -1,0 +1,159 @@
+"""The local part of a round on the devices: training, and waves of it."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
+
+from fedreid_jax.core import compiled, transfer, types, waves
+from fedreid_jax.core.client_store import ClientStore
+from fedreid_jax.core.compose import Algorithm
+from fedreid_jax.core.fold import Streamed
+from fedreid_jax.core.segments import Segments
+
+Wave = tuple[np.ndarray, types.ClientTask]  # client of each lane, and tasks
+
+
+class LocalRounds:
+  """Runs the clients of the lanes.
+
+  Attributes:
+    sent: shapes of the uploads of a streamed round, by whether clients train;
+      known after a wave.
+  """
+
+  def __init__(
+    self,
+    algorithm: Algorithm,
+    run: compiled.Compiled,
+    parts: Segments,
+    split: NamedSharding,
+    whole: NamedSharding,
+  ):
+    """Keeps its arguments.
+
+    Args:
+      algorithm: a federated method.
+      run: its compiled functions.
+      parts: images of the clients.
+      split: sharding over lanes.
+      whole: sharding of what every device has.
+    """
+    self._algorithm, self._run, self._segments = algorithm, run, parts
+    self._split, self._whole = split, whole
+    self.sent: dict[bool, types.Upload] = {}
+
+  def place(
+    self, store: ClientStore, wave: Wave
+  ) -> tuple[types.ClientState, types.ClientTask]:
+    """Returns the client states and the tasks of all lanes, on devices."""
+    lanes, tasks = wave
+    here = transfer.is_here(self._split, len(lanes)) if store.local else None
+    rows = transfer.put(store.read(lanes, here), self._split)
+    return rows, transfer.put(tasks, self._split)
+
+  def wave(
+    self,
+    server: types.ServerState,
+    store: ClientStore,
+    wave: Wave,
+    round_: int,
+    trains: bool,
+  ) -> tuple[Any, tuple[Any, Any]]:
+    """Returns (uploads, (client states, sums of metrics)) of all lanes.
+
+    Args:
+      server: server state.
+      store: client states.
+      wave: lanes and tasks.
+      round_: global round.
+      trains: whether the clients train; false for the data passes before round
+        0.
+    """
+    lanes, tasks = wave
+    tree, placed = self.place(store, wave)
+    number = np.int32(round_)
+    if self._algorithm.fold and trains not in self.sent:
+      self.sent[trains] = self.shapes(server, tree, placed, trains)
+    if self._segments.resident is not None:
+      run = self._run.whole if trains else self._run.prepare
+      return run(server, number, self._segments.resident, tree, placed)
+    carry = self._run.begin(server, number, (), tree, placed)
+    sums: dict[str, Any] = {}
+    if trains:
+      for table, part in self._segments.training(lanes, tasks):
+        carry, more = self._run.train(server, number, table, carry, part)
+        sums = jax.tree.map(jnp.add, sums, more) if sums else more
+    if self._algorithm.program.has_data_pass:
+      for read in (self._run.measure, self._run.data_pass):
+        for table, part in self._segments.passing(lanes, tasks):
+          carry = read(server, number, table, carry, part)
+    end = self._run.end if trains else self._run.end_untrained
+    uploads, (rows, _) = end(server, number, (), (carry, tree), placed)
+    return uploads, (rows, sums)
+
+  def shapes(
+    self, server: types.ServerState, tree: Any, placed: Any, trains: bool
+  ) -> types.Upload:
+    """Returns the shapes of stacked uploads.
+
+    Args:
+      server: server state.
+      tree: client states of the lanes.
+      placed: tasks of the lanes.
+      trains: whether the clients train.
+    """
+    run, number = self._run, np.int32(0)
+    carry = jax.eval_shape(run.begin, server, number, (), tree, placed)
+    end = run.sent if trains else run.sent_untrained
+    tree = carry, tree
+    return jax.eval_shape(end, server, number, (), tree, placed)[0]
+
+  def round(
+    self,
+    server: types.ServerState,
+    store: ClientStore,
+    parts: list[Wave],
+    round_: int,
+    cohort: int,
+  ) -> tuple[Any, Any, list[Any], dict[str, np.ndarray]]:
+    """Trains the clients of a round, one wave after another.
+
+    Args:
+      server: server state.
+      store: client states.
+      parts: waves, several only of a method that streams.
+      round_: global round.
+      cohort: `K`.
+
+    Returns:
+      (uploads, their positions in the order of sampling, client states of each
+      wave, sums of metrics of all lanes on the host).
+    """
+    uploads, (rows, sums) = self.wave(server, store, parts[0], round_, True)
+    if len(parts) == 1:
+      ranks = transfer.put(parts[0][1].drawn, self._split)
+      return uploads, ranks, [rows], transfer.get(sums)
+    totals, found = uploads.totals, []
+    for wave in parts[1:]:
+      more, (later, counted) = self.wave(server, store, wave, round_, True)
+      totals = self._run.add(totals, more.totals)
+      # The next wave is computed while the rows of the last one are copied.
+      found.append(transfer.get((_rows(uploads), rows, sums)))
+      uploads, rows, sums = more, later, counted
+    found.append(transfer.get((_rows(uploads), rows, sums)))
+    joined = waves.join([kept for kept, _, _ in found], totals, cohort)
+    ranks = waves.ranks(
+      np.asarray(joined.uploads.index), [tasks for _, tasks in parts]
+    )
+    columns: list[dict[str, np.ndarray]] = [counted for _, _, counted in found]
+    sums = {n: np.concatenate([c[n] for c in columns]) for n in columns[0]}
+    placed = transfer.put((joined, ranks), self._whole)
+    return *placed, [rows for _, rows, _ in found], sums
+
+
+def _rows(streamed: Streamed) -> tuple[Any, Any, Any]:
+  """Returns what a streamed round keeps of each upload."""
+  return streamed.uploads, streamed.raw, streamed.far
