@@ -26,6 +26,9 @@ from absl import app, flags
 from rich import console, table
 
 _MODEL = flags.DEFINE_string('model', 'convnet', 'Name of the network.')
+_SCALE = flags.DEFINE_float(
+  'scale', 1.0, 'Channels of a ResNet over those of the standard one.'
+)
 _HEIGHT = flags.DEFINE_integer('height', 32, 'Height of images in pixels.')
 _WIDTH = flags.DEFINE_integer('width_px', 32, 'Width of images in pixels.')
 _IMAGES = flags.DEFINE_integer('images', 256, 'Number of images of a client.')
@@ -54,7 +57,7 @@ def measure(width: int, devices: int, dtype: str) -> dict[str, Any]:
   """
   import jax
 
-  executor, server, states, cost = _engine(width, devices, dtype)
+  executor, server, states, cost = make(width, devices, dtype)
   seconds, images = [], 0
   for number in range(1 + _ROUNDS.value):
     last = number == _ROUNDS.value and _TRACE.value
@@ -77,8 +80,14 @@ def measure(width: int, devices: int, dtype: str) -> dict[str, Any]:
   }
 
 
-def _engine(width: int, devices: int, dtype: str):
-  """Returns (executor, server, states, multiply-adds of an image)."""
+def make(width: int, devices: int, dtype: str):
+  """Returns (executor, server, states, multiply-adds of an image).
+
+  Args:
+    width: number of clients vmapped at a time, 0 for all.
+    devices: of the mesh.
+    dtype: of computation.
+  """
   import jax
 
   from fedreid_jax import algorithms
@@ -92,6 +101,7 @@ def _engine(width: int, devices: int, dtype: str):
 
   config = schema.default()
   config.model.name, config.model.dtype = _MODEL.value, dtype
+  config.model.width = _SCALE.value
   config.local.batch = _BATCH.value
   config.execution.deterministic = False
   config.execution.width = width

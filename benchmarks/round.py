@@ -22,15 +22,11 @@ _WORKER = flags.DEFINE_string('worker', '', 'Internal: name of the contender.')
 
 SIZES = (('Balinese', 24), ('Early_Aramaic', 22), ('Korean', 40), ('Latin', 26))
 SHOTS, BATCH, WARM_UP = 20, 32, 3
-MALLOC = {
-  'MALLOC_MMAP_THRESHOLD_': '1073741824',
-  'MALLOC_TRIM_THRESHOLD_': '1073741824',
-}
 CONTENDERS = {
   # One device per core, as in the launchers.
   'fedreid_jax': {'JAX_NUM_CPU_DEVICES': str(os.cpu_count())},
   'PyTorch, default settings': {},
-  'PyTorch, channels_last, malloc thresholds raised': MALLOC,
+  'PyTorch, channels_last, malloc thresholds raised': turns.MALLOC,
 }
 
 

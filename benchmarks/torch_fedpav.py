@@ -16,10 +16,12 @@ from torch import nn  # pyright: ignore[reportMissingImports]
 FEATURES = (32, 64, 128, 128)
 
 
-def network(columns: int, features: tuple[int, ...] = FEATURES) -> nn.Module:
+def network(
+  columns: int, features: tuple[int, ...] = FEATURES, channels: int = 1
+) -> nn.Module:
   """Conv-BN-ReLU-pool blocks, mean over positions, BN neck, classifier."""
   layers: list[nn.Module] = []
-  for inputs, outputs in zip((1, *features[:-1]), features, strict=True):
+  for inputs, outputs in zip((channels, *features[:-1]), features, strict=True):
     layers += [
       nn.Conv2d(inputs, outputs, 3, padding=1, bias=False),
       nn.BatchNorm2d(outputs),

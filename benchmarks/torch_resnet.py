@@ -67,7 +67,7 @@ class ResNet(nn.Module):  # pyright: ignore
   def forward(self, images):
     """Returns the embeddings of uint8 images `[B, H, W, 3]`."""
     x = images.permute(0, 3, 1, 2).float() / 255
-    mean, std = (torch.tensor(v)[:, None, None] for v in (self.mean, self.std))
+    mean, std = (x.new_tensor(v)[:, None, None] for v in (self.mean, self.std))
     x = torch.relu(self.bn1(self.conv1((x - mean) / std)))
     x = nn.functional.max_pool2d(x, 3, 2, 1)
     for stage in range(1, 5):

@@ -1,4 +1,4 @@
-"""Rounds of FedPav in PyTorch on one device, the reference of `torch_gpu`.
+"""Rounds of FedPav in PyTorch on one device, the reference of the engine.
 
 `python -m benchmarks.torch_rounds --dtype=bfloat16 ...` prints one line of JSON
 with the figures of `benchmarks.placement`. Images are on the device as uint8;
@@ -14,7 +14,7 @@ import time
 import torch  # pyright: ignore[reportMissingImports]
 from torch import nn  # pyright: ignore[reportMissingImports]
 
-from benchmarks import torch_resnet
+from benchmarks import torch_fedpav, torch_resnet
 from fedreid_jax.config import schema
 
 IDENTITIES, PAD = 16, 4
@@ -23,9 +23,9 @@ IDENTITIES, PAD = 16, 4
 class Network(nn.Module):  # pyright: ignore
   """A ResNet with a BN neck and a classifier."""
 
-  def __init__(self, name: str, mean, std):
+  def __init__(self, name: str, width: float, mean, std):
     super().__init__()
-    model = {'name': name, 'width': 1.0, 'last_stride': 1, 'neck': 'bn'}
+    model = {'name': name, 'width': width, 'last_stride': 1, 'neck': 'bn'}
     self.backbone = torch_resnet.ResNet(model, mean, std)
     size = self.backbone.neck.bn.num_features
     self.classifier = nn.Linear(size, IDENTITIES, bias=False)
@@ -33,6 +33,24 @@ class Network(nn.Module):  # pyright: ignore
   def forward(self, images):
     """Returns the logits of uint8 images `[B, H, W, 3]`."""
     return self.classifier(self.backbone(images))
+
+
+class Small(nn.Module):  # pyright: ignore
+  """The network `convnet`, of another width."""
+
+  def __init__(self, width: float, mean, std):
+    super().__init__()
+    features = tuple(round(width * n) for n in torch_fedpav.FEATURES)
+    whole = torch_fedpav.network(IDENTITIES, features, channels=3)
+    *layers, self.classifier = whole.children()
+    self.backbone = nn.Sequential(*layers)
+    self.mean, self.std = mean, std
+
+  def forward(self, images):
+    """Returns the logits of uint8 images `[B, H, W, 3]`."""
+    x = images.permute(0, 3, 1, 2).float() / 255
+    mean, std = (x.new_tensor(v)[:, None, None] for v in (self.mean, self.std))
+    return self.classifier(self.backbone((x - mean) / std))
 
 
 def augment(images):
@@ -78,36 +96,85 @@ def average(models) -> None:
         state[name].copy_(mean)
 
 
+class Rounds:
+  """Rounds of equal clients; a call runs one.
+
+  Attributes:
+    device: a GPU if there is one.
+  """
+
+  def __init__(
+    self,
+    model: str,
+    width: float,
+    shape: tuple[int, int, int],
+    clients: int,
+    batch: int,
+    mixed: bool,
+    compiled: bool,
+  ):
+    """Makes up the images.
+
+    Args:
+      model: name of the network.
+      width: its channels over those of the standard network.
+      shape: number of images of a client, height and width.
+      clients: their number.
+      batch: number of images in a step.
+      mixed: whether to compute in bfloat16.
+      compiled: whether to use `torch.compile`.
+    """
+    self.device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')
+    data = schema.default().data
+    if model == 'convnet':
+      one = Small(width, data.mean, data.std)
+    else:
+      one = Network(model, width, data.mean, data.std)
+    one = one.to(self.device)
+    one = one.to(memory_format=torch.channels_last).train()  # pyright: ignore
+    self._models = [copy.deepcopy(one) for _ in range(clients)]
+    # One compiled function serves all models, whose parameters it receives.
+    self._shared = copy.deepcopy(one)
+    self._step = torch.compile(self._shared) if compiled else self._shared
+    self._images = torch.randint(
+      0, 256, (*shape, 3), dtype=torch.uint8, device=self.device
+    )
+    self._labels = torch.arange(shape[0], device=self.device) % IDENTITIES
+    self._batch, self._mixed = batch, mixed
+
+  def __call__(self) -> tuple[int, float]:
+    """Returns (number of images, seconds) of a round."""
+    start, seen = time.perf_counter(), 0
+    for model in self._models:
+      self._shared.load_state_dict(model.state_dict())
+      seen += train(
+        self._step, self._images, self._labels, self._batch, self._mixed
+      )
+      model.load_state_dict(self._shared.state_dict())
+    average(self._models)
+    if self.device.type == 'cuda':
+      torch.cuda.synchronize()
+    return seen, time.perf_counter() - start
+
+
 def measure(options: argparse.Namespace) -> dict[str, float | str]:
   """Returns the figures of rounds of equal clients."""
-  device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')
   torch.backends.cuda.matmul.allow_tf32 = True
   torch.backends.cudnn.allow_tf32 = True
   torch.backends.cudnn.benchmark = True
-  data = schema.default().data
-  one = Network(options.model, data.mean, data.std).to(device)
-  one = one.to(memory_format=torch.channels_last).train()  # pyright: ignore
-  models = [copy.deepcopy(one) for _ in range(options.clients)]
-  # One compiled function serves all models, whose parameters it receives.
-  compiled = copy.deepcopy(one)
-  step = torch.compile(compiled) if options.compile else compiled
-  shape = (options.images, options.height, options.width_px, 3)
-  images = torch.randint(0, 256, shape, dtype=torch.uint8, device=device)
-  labels = torch.arange(options.images, device=device) % IDENTITIES
-  seconds, seen = [], 0
-  for _ in range(1 + options.rounds):
-    start = time.perf_counter()
-    seen = 0
-    for model in models:
-      compiled.load_state_dict(model.state_dict())
-      mixed = options.dtype == 'bfloat16'
-      seen += train(step, images, labels, options.batch, mixed)
-      model.load_state_dict(compiled.state_dict())
-    average(models)
-    if device.type == 'cuda':
-      torch.cuda.synchronize()
-    seconds.append(time.perf_counter() - start)
-  took = statistics.median(seconds[1:])
+  shape = options.images, options.height, options.width_px
+  rounds = Rounds(
+    options.model,
+    1.0,
+    shape,
+    options.clients,
+    options.batch,
+    options.dtype == 'bfloat16',
+    options.compile,
+  )
+  found = [rounds() for _ in range(1 + options.rounds)]
+  seconds, device = [s for _, s in found], rounds.device
+  took, seen = statistics.median(seconds[1:]), found[-1][0]
   return {
     'speed': seen / took,
     'memory': _peak(device) / 2**20,

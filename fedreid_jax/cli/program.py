@@ -22,6 +22,7 @@ COMMANDS = {
   'serve': 'search a gallery in a browser',
   'report': 'write a page about runs',
   'invert': 'reconstruct images from a model',
+  'audit': 'measure what a run gives away',
   'export': 'write a model for JAX, ONNX or PyTorch',
   'import-weights': 'convert weights of PyTorch',
   'privacy': 'plan a guarantee of differential privacy',

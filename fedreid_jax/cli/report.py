@@ -5,10 +5,11 @@
 
 The page is one file with its pictures in it: configuration, versions, data and
 clients, learning curves, results with intervals, match curves, distances of
-right and wrong pairs, the best and the worst ranked lists, and the bytes that
-were sent by their content. Runs that differ in the seed only are one label with
-a band over the seeds; the lists are of the first of them. The page is
-DIR/report.html, or `--out=FILE`. The command needs fedreid_jax[viz].
+right and wrong pairs, the best and the worst ranked lists, the bytes that were
+sent by their content, and guarantees and audits of privacy in plain words. Runs
+that differ in the seed only are one label with a band over the seeds; the lists
+are of the first of them. The page is DIR/report.html, or `--out=FILE`. The
+command needs fedreid_jax[viz].
 """
 
 import functools

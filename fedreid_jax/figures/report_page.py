@@ -14,6 +14,7 @@ from fedreid_jax.figures import (
   html_page,
   losses,
   ranked,
+  report_audits,
 )
 from fedreid_jax.training import recorded
 from fedreid_jax.training.loaded_run import LoadedRun
@@ -67,6 +68,7 @@ def page(found: Sequence[Labelled]) -> str:
     ('ranks', 'Match curves and distances', _ranks(loaded)),
     ('lists', 'Best and worst queries', _lists(found, loaded)),
     ('sent', 'Bytes sent', _sent(found)),
+    ('privacy', 'Privacy', report_audits.content(_every(found))),
     ('clients', 'Clients', _clients(found)),
     ('configuration', 'Configuration', _configuration(found)),
   ]
@@ -78,6 +80,13 @@ def page(found: Sequence[Labelled]) -> str:
   )
   title = 'Report: ' + ', '.join(one.label for one in found)
   return html_page.document(title, body, STYLE)
+
+
+def _every(
+  found: Sequence[Labelled],
+) -> list[tuple[str, recorded.Recorded]]:
+  """Returns all runs with their labels."""
+  return [(one.label, run) for one in found for run in one.runs]
 
 
 def _summary(found: Sequence[Labelled]) -> str:

@@ -73,7 +73,7 @@ def html(run):
 def test_the_page_has_every_section_and_says_the_numbers(html):
   anchors = re.findall(r'<h2 id="(\w+)">', html)
   links = re.findall(r'<a href="#(\w+)">', html)
-  assert anchors == links and len(anchors) == 8
+  assert anchors == links and len(anchors) == 9
   assert '42.0 ± 2.8' in html  # mean and sample deviation of 40 and 44
   assert '10.5 ± 0.7' in html and '<td>0.500 ± 0.000</td>' in html
   assert 'best, on targets' in html and 'dfh.lam = 2.0' in html

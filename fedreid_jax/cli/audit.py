@@ -1,0 +1,191 @@
+r"""Measure what a run gives away: `fedreid audit --workdir=DIR --attack=NAME`.
+
+  fedreid audit --workdir=DIR --attack=gradient --judge=DIR2
+  fedreid audit --workdir=DIR --attack=trace \
+    --set='data.targets=("plaza","campus","station")' \
+    --set=data.target_identities=700 --set=data.target_shots=4 \
+    --set=data.allow_overlap=True
+
+  gradient  images from the gradients that they give, and a picture of both,
+            `audit-gradient.png`. It needs fedreid_jax[viz].
+  trace     whether a person is among those of a client, from the mean that the
+            client of DFH sent. It needs persons of the clients' domains whom no
+            client has, with as many images each: those of
+            `evaluation.validation`, or of targets as above.
+  canary    a lower bound of the epsilon of DP-FedAvg, from artificial clients
+            in the aggregation of the run. It needs fedreid_jax[privacy].
+
+An audit has a positive control, where the attack must succeed, and a negative
+one, where it must not. If a control fails, the figures mean nothing: the
+command prints `audit invalid` and exits with code 4. It writes
+`audit-ATTACK.json` in the work directory, and `fedreid report` says in words
+what is in it.
+"""
+
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from absl import flags
+
+from fedreid_jax import errors
+from fedreid_jax.cli import run
+
+_ATTACK = flags.DEFINE_enum(
+  'attack', None, ['gradient', 'trace', 'canary'], 'The attack.'
+)
+_SOURCE = flags.DEFINE_string(
+  'source', '', 'gradient: name of the client (default: the first).'
+)
+_JUDGE = flags.DEFINE_string(
+  'judge',
+  '',
+  'gradient: work directory of the run that judges who a reconstruction shows '
+  '(default: the run itself).',
+)
+_IMAGES = flags.DEFINE_integer(
+  'images', 4, 'gradient: number of images, one of each person.', 2
+)
+_STEPS = flags.DEFINE_integer('steps', 800, 'gradient: steps of each start.', 8)
+_STARTS = flags.DEFINE_integer('starts', 3, 'gradient: number of starts.', 1)
+_CHECKPOINT = flags.DEFINE_string(
+  'checkpoint',
+  'latest',
+  "Checkpoint: 'latest', 'best' or the number of a step.",
+)
+_SET = flags.DEFINE_multi_string(
+  'set', [], 'KEY=VALUE; changes a field of the configuration.'
+)
+_SEED = flags.DEFINE_integer('seed', 0, 'Random seed of the audit.', 0)
+
+
+class _Report(NamedTuple):
+  """Lines for users, entries of the file, failed controls, a broken claim."""
+
+  lines: list[str]
+  entries: dict[str, Any]
+  failed: tuple[str, ...]
+  refuted: str = ''
+
+
+def main(argv: list[str]) -> None:
+  """Prints the figures of an attack and writes `audit-ATTACK.json`."""
+
+  def body():
+    workdir = run.given_workdir()
+    if _ATTACK.value is None:
+      raise errors.ConfigError(
+        'no attack', '--attack', f'one of {", ".join(_AUDITS)}'
+      )
+    config = run.saved_config(workdir, _SET.value)
+    from fedreid_jax.training import loaded_run, recorder
+
+    file = workdir / f'audit-{_ATTACK.value}.json'
+    attacked = loaded_run.load(config, workdir, _CHECKPOINT.value)
+    start = time.perf_counter()
+    found = _AUDITS[_ATTACK.value](attacked, file.with_suffix('.png'))
+    print('\n'.join(found.lines))
+    entries = found.entries | {
+      'attack': _ATTACK.value,
+      'valid': not found.failed,
+      'failed': list(found.failed),
+      'seed': _SEED.value,
+      'step': attacked.step,
+      'seconds': time.perf_counter() - start,
+    }
+    recorder.write_json(file, entries)
+    print(file)
+    if found.failed:
+      raise errors.IntegrityError(
+        f'audit invalid: {"; ".join(found.failed)}',
+        str(file),
+        'do not use its figures',
+      )
+    if found.refuted:
+      raise errors.IntegrityError(
+        f'the guarantee does not hold: {found.refuted}',
+        str(file),
+        errors.REPORT,
+      )
+
+  run.guarded(argv, body)
+
+
+def _gradient(attacked: Any, picture: Path) -> _Report:
+  from fedreid_jax.figures import canvas, inverted
+  from fedreid_jax.privacy import gradient_audit
+  from fedreid_jax.privacy.gradient_search import Search
+  from fedreid_jax.training import loaded_run
+
+  canvas.check(picture)
+  client = attacked.client(_SOURCE.value)
+  search = Search(_STEPS.value, _STARTS.value, seed=_SEED.value)
+  judge = attacked
+  if _JUDGE.value:
+    folder = Path(_JUDGE.value).expanduser().absolute()
+    judge = loaded_run.load(run.saved_config(folder, []), folder)
+    loaded_run.same_images(attacked, judge, '--judge')
+  found = gradient_audit.audit(attacked, client, _IMAGES.value, search, judge)
+  low, high = found.interval
+  persons = found.persons
+  least, most = (100 * bound for bound in persons.interval)
+  lines = [
+    f'{client.name}, {len(found.gains)} images: PSNR {found.gain:.1f} dB above '
+    f'grey [{low:.1f}, {high:.1f}]',
+    f'right person at rank 1: {100 * persons.rank1:.1f} % [{least:.1f}, '
+    f'{most:.1f}], real images {100 * persons.real:.1f} %, chance '
+    f'{100 * persons.chance:.1f} %',
+    f'positive control, network of sigmoids: {found.positive:.1f} dB',
+    f'negative control, random gradient: {found.negative:.1f} dB',
+  ]
+  title = f'{attacked.config.name}, {client.name}: PSNR above grey'
+  canvas.save(inverted.draw(found, title), picture)
+  numbers = ('gains', 'gain', 'interval', 'positive', 'negative', 'labels')
+  described = {name: getattr(found, name) for name in numbers}
+  described |= {
+    'source': client.name,
+    'persons': persons._asdict(),
+    'judge': _JUDGE.value or str(run.given_workdir()),
+    'search': search._asdict(),
+  }
+  return _Report([*lines, str(picture)], described, found.failed)
+
+
+def _trace(attacked: Any, _: Path) -> _Report:
+  from fedreid_jax.privacy import trace_audit
+
+  found = trace_audit.audit(attacked, _SEED.value)
+  lines = [f'{case}: {one.text()}' for case, one in found.found.items()]
+  lines += [
+    f'positive control, {found.dimensions} isotropic dimensions: AUC '
+    f'{found.simulated:.3f}, theory {found.theory:.3f}',
+    f'the features have {found.effective:.1f} effective dimensions: theory '
+    f'{found.expected:.3f}',
+  ]
+  described = found._asdict() | {
+    'found': {case: one._asdict() for case, one in found.found.items()}
+  }
+  return _Report(lines, described, found.failed)
+
+
+def _canary(attacked: Any, _: Path) -> _Report:
+  from fedreid_jax.privacy import canary_audit
+
+  found = canary_audit.of_run(attacked.config, attacked.federation, _SEED.value)
+  bound = found.bound
+  lines = [
+    f'claimed: epsilon = {found.claimed:.4g} at delta = {found.delta:g}',
+    f'lower bound: epsilon >= {bound.epsilon:.3f} with 95 % confidence '
+    f'({bound.right} of {bound.guesses} guesses about {bound.canaries} '
+    'canaries are right)',
+    f'positive control, no noise: {found.positive.epsilon:.3f}; the largest '
+    f'bound of so many guesses is {found.largest:.3f}',
+    f'negative control, permuted scores: {found.negative:.3f}',
+  ]
+  described = found._asdict() | {
+    name: getattr(found, name)._asdict() for name in ('bound', 'positive')
+  }
+  return _Report(lines, described, found.failed, found.refuted)
+
+
+_AUDITS = {'gradient': _gradient, 'trace': _trace, 'canary': _canary}

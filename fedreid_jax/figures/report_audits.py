@@ -1,0 +1,117 @@
+"""Audits and guarantees of runs in plain words, for the report on runs."""
+
+import base64
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedreid_jax import errors
+from fedreid_jax.figures import html_page
+from fedreid_jax.training import recorded, recorder
+
+Entries = Mapping[str, Any]
+NONE = (
+  'No audit was made: `fedreid audit` measures what the messages of a run give '
+  'away.'
+)
+
+
+def content(found: Sequence[tuple[str, recorded.Recorded]]) -> str:
+  """Returns the HTML of the section.
+
+  Args:
+    found: labels and runs.
+  """
+  return ''.join(_run(label, run) for label, run in found)
+
+
+def sentences(folder: Path) -> dict[str, str]:
+  """Returns what the audits of a run found, by attack.
+
+  Args:
+    folder: work directory of the run.
+
+  Raises:
+    IntegrityError: if a file is damaged.
+  """
+  found: dict[str, str] = {}
+  for attack, words in _WORDS.items():
+    file = folder / f'audit-{attack}.json'
+    if not file.exists():
+      continue
+    try:
+      entries = recorder.read_object(file)
+      found[attack] = words(entries) if entries['valid'] else _invalid(entries)
+    except (errors.IntegrityError, KeyError) as error:
+      raise errors.IntegrityError(
+        'is no result of an audit', str(file), 'delete it and audit the run'
+      ) from error
+  return found
+
+
+def _invalid(entries: Entries) -> str:
+  failed = '; '.join(entries['failed'])
+  return f'The audit is invalid, it has no figures: {failed}.'
+
+
+def _run(label: str, run: recorded.Recorded) -> str:
+  guarantee = run.results.get('privacy', 'no differential privacy')
+  words = sentences(run.folder)
+  pairs = [('run', label), ('guarantee', guarantee), *words.items()]
+  shown = html_page.facts(pairs)
+  if not words:
+    shown += f'<p>{html_page.text(NONE)}</p>\n'
+  picture = run.folder / 'audit-gradient.png'
+  if 'gradient' in words and picture.exists():
+    code = base64.b64encode(picture.read_bytes()).decode()
+    shown += (
+      f'<img src="data:image/png;base64,{code}" alt="Images, and what was '
+      'reconstructed from their gradients.">\n'
+    )
+  return shown
+
+
+def _gradient(entries: Entries) -> str:
+  low, high = entries['interval']
+  persons = {n: 100 * entries['persons'][n] for n in ('rank1', 'chance')}
+  return (
+    f'An attacker who has the gradient of a single image of '
+    f'{entries["source"]} reconstructs an image that is {entries["gain"]:.1f} '
+    f'dB ({low:.1f} to {high:.1f}) nearer to it than a grey one. From a '
+    f'network that is easy to attack it is {entries["positive"]:.1f} dB, from '
+    f'a random gradient {entries["negative"]:.1f} dB. A model finds the right '
+    f'person with {persons["rank1"]:.0f} % of these images; by chance it '
+    f'would be {persons["chance"]:.0f} %.'
+  )
+
+
+def _trace(entries: Entries) -> str:
+  case = entries['found']['sent']
+  low, high = (100 * bound for bound in case['auc_interval'])
+  most = 100 * entries['found']['same images']['auc']
+  guess = 'which may be guessing' if low <= 50 <= high else 'better than 50 %'
+  return (
+    'From the mean that a client sent to DFH, an attacker tells a person of '
+    f'the client from another one in {100 * case["auc"]:.0f} % of all pairs '
+    f'({low:.0f} to {high:.0f} %), {guess}; with the same model and the same '
+    f'images as the client in {most:.0f} %.'
+  )
+
+
+def _canary(entries: Entries) -> str:
+  claim = f'The run claims epsilon = {entries["claimed"]:.3g}'
+  bound = f'{entries["bound"]["epsilon"]:.2f}'
+  if entries['refuted']:
+    return f'{claim}, which is wrong: epsilon is at least {bound}.'
+  return (
+    f'{claim}. An attack on its aggregation shows, with 95 % '
+    f'confidence, that epsilon is not below {bound}, which agrees with the '
+    'claim.'
+  )
+
+
+_WORDS: dict[str, Callable[[Entries], str]] = {
+  'gradient': _gradient,
+  'trace': _trace,
+  'canary': _canary,
+}

@@ -1,0 +1,121 @@
+"""How well scores tell members from non-members, with intervals.
+
+AUC is the probability that a random member has a higher score than a random
+non-member. TPR is the fraction of members above the score that at most 1 % of
+the non-members exceed (Carlini et al., "Membership inference attacks from first
+principles", S&P 2022): an attack that is certain about a few persons has a high
+TPR even if its AUC is near 0.5.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from scipy import stats
+
+LEVEL = 0.95  # of intervals
+CONTROL = 0.99  # of the interval that decides about a negative control
+FALSE_POSITIVES = 0.01
+FEWEST = 1000  # non-members that a false positive rate of 1 % needs
+CHANCE = 0.5
+
+Members = Float[np.ndarray, ' P']
+Others = Float[np.ndarray, ' Q']
+
+
+class Detection(NamedTuple):
+  """What an attack finds.
+
+  Attributes:
+    auc: area under the ROC curve.
+    auc_interval: 95 %, by DeLong's variance.
+    tpr: true positive rate at a false positive rate of 1 %; None with fewer
+      than 1000 non-members.
+    tpr_interval: 95 %, Clopper-Pearson.
+    members: their number.
+    non_members: their number.
+  """
+
+  auc: float
+  auc_interval: tuple[float, float]
+  tpr: float | None
+  tpr_interval: tuple[float, float] | None
+  members: int
+  non_members: int
+
+  def text(self) -> str:
+    """Returns the figures for users."""
+    low, high = self.auc_interval
+    shown = f'AUC {self.auc:.3f} [{low:.3f}, {high:.3f}]'
+    if self.tpr is None or self.tpr_interval is None:
+      return f'{shown}, too few non-members for a TPR'
+    low, high = self.tpr_interval
+    return (
+      f'{shown}, TPR at 1 % FPR {100 * self.tpr:.1f} % '
+      f'[{100 * low:.1f}, {100 * high:.1f}]'
+    )
+
+
+def measure(members: Members, others: Others) -> Detection:
+  """Returns how well scores tell members from non-members.
+
+  Args:
+    members: scores of the members, two at least.
+    others: scores of the non-members, two at least.
+  """
+  tpr = interval = None
+  if len(others) >= FEWEST:
+    allowed = int(FALSE_POSITIVES * len(others))
+    threshold = np.sort(others)[-allowed - 1]
+    hits = int((members > threshold).sum())
+    tpr, interval = hits / len(members), proportion(hits, len(members))
+  return Detection(
+    auc=auc(members, others),
+    auc_interval=auc_interval(members, others, LEVEL),
+    tpr=tpr,
+    tpr_interval=interval,
+    members=len(members),
+    non_members=len(others),
+  )
+
+
+def auc(members: Members, others: Others) -> float:
+  """Returns the area under the ROC curve; equal scores count half."""
+  return float(_below(members, others).mean())
+
+
+def auc_interval(
+  members: Members, others: Others, level: float
+) -> tuple[float, float]:
+  """Returns the interval of the area by DeLong's variance (1988).
+
+  Args:
+    members: scores of the members.
+    others: scores of the non-members.
+    level: of the interval, in (0, 1).
+  """
+  below, above = _below(members, others), _below(others, members)
+  variance = below.var(ddof=1) / len(below) + above.var(ddof=1) / len(above)
+  width = float(stats.norm.ppf(0.5 + level / 2) * np.sqrt(variance))
+  middle = float(below.mean())
+  return max(middle - width, 0.0), min(middle + width, 1.0)
+
+
+def at_chance(members: Members, others: Others) -> bool:
+  """Returns whether the 99 % interval of the area has 0.5 in it."""
+  low, high = auc_interval(members, others, CONTROL)
+  return low <= CHANCE <= high
+
+
+def proportion(hits: int, number: int) -> tuple[float, float]:
+  """Returns the 95 % interval of a proportion (Clopper and Pearson, 1934)."""
+  found = stats.binomtest(hits, number).proportion_ci(LEVEL, 'exact')
+  return float(found.low), float(found.high)
+
+
+def _below(of: Members, among: Others) -> Members:
+  """Returns the share of `among` below each score; equal ones count half."""
+  ranked = np.sort(among)
+  left = np.searchsorted(ranked, of, 'left')
+  right = np.searchsorted(ranked, of, 'right')
+  return (left + right) / (2 * len(ranked))

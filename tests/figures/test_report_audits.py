@@ -1,0 +1,91 @@
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from fedreid_jax import errors
+from fedreid_jax.figures import report_audits
+from fedreid_jax.training import recorded
+
+GRADIENT = {
+  'valid': True,
+  'source': 'plaza',
+  'gain': 2.14,
+  'interval': [-0.1, 4.4],
+  'positive': 17.8,
+  'negative': -6.1,
+  'persons': {'rank1': 0.625, 'chance': 0.02},
+}
+TRACE = {
+  'valid': True,
+  'found': {
+    'sent': {'auc': 0.533, 'auc_interval': [0.479, 0.587]},
+    'same images': {'auc': 0.576},
+  },
+}
+CANARY = {
+  'valid': True,
+  'claimed': 7.999,
+  'bound': {'epsilon': 1.5584},
+  'refuted': '',
+}
+
+
+def write(folder, attack, entries):
+  (folder / f'audit-{attack}.json').write_text(json.dumps(entries))
+
+
+def test_figures_become_sentences(tmp_path):
+  write(tmp_path, 'gradient', GRADIENT)
+  write(tmp_path, 'trace', TRACE)
+  write(tmp_path, 'canary', CANARY)
+  found = report_audits.sentences(tmp_path)
+  assert list(found) == ['gradient', 'trace', 'canary']
+  assert 'image of plaza' in found['gradient']
+  assert '2.1 dB (-0.1 to 4.4) nearer' in found['gradient']
+  assert 'person with 62 % of these images' in found['gradient']
+  assert '53 % of all pairs (48 to 59 %), which may be' in found['trace']
+  assert 'as the client in 58 %' in found['trace']
+  assert 'epsilon = 8' in found['canary'] and 'below 1.56' in found['canary']
+
+
+def test_attacks_that_succeed_and_claims_that_are_wrong(tmp_path):
+  sent = {'auc': 0.71, 'auc_interval': [0.62, 0.8]}
+  write(tmp_path, 'trace', {**TRACE, 'found': {**TRACE['found'], 'sent': sent}})
+  write(tmp_path, 'canary', {**CANARY, 'claimed': 1.0, 'refuted': 'too low'})
+  found = report_audits.sentences(tmp_path)
+  assert '71 % of all pairs (62 to 80 %), better than 50 %' in found['trace']
+  assert (
+    'epsilon = 1, which is wrong: epsilon is at least 1.56' in (found['canary'])
+  )
+
+
+def test_an_invalid_audit_has_no_figures(tmp_path):
+  entries = {**TRACE, 'valid': False, 'failed': ['one reason', 'another']}
+  write(tmp_path, 'trace', entries)
+  (words,) = report_audits.sentences(tmp_path).values()
+  assert words.endswith('no figures: one reason; another.')
+  assert '%' not in words
+
+
+@pytest.mark.parametrize('text', ['{"valid": tr', '{}', '{"valid": true}'])
+def test_a_damaged_file_is_an_error(tmp_path, text):
+  (tmp_path / 'audit-trace.json').write_text(text)
+  with pytest.raises(errors.IntegrityError, match='is no result of an audit'):
+    report_audits.sentences(tmp_path)
+
+
+def test_the_section_has_the_guarantee_and_the_picture(tmp_path):
+  def shown(folder: Path, results):
+    run = recorded.Recorded(folder, None, results, {}, [], {})
+    return report_audits.content([('<dfh>', run)])
+
+  html = shown(tmp_path, {'privacy': 'epsilon = 8 at delta = 1e-05'})
+  assert '<dd>epsilon = 8 at delta' in html and 'No audit was made' in html
+  assert '<img' not in html and '<dfh>' not in html
+  write(tmp_path, 'gradient', GRADIENT)
+  Image.new('RGB', (4, 4)).save(tmp_path / 'audit-gradient.png')
+  html = shown(tmp_path, {})
+  assert '<dd>no differential privacy</dd>' in html
+  assert 'No audit' not in html and 'src="data:image/png;base64,' in html

@@ -1,0 +1,73 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from fedreid_jax import errors
+from fedreid_jax.algorithms import dp_fedavg
+from fedreid_jax.algorithms.statistics import white_noise
+from fedreid_jax.core.component import Participants
+from fedreid_jax.privacy import canary_audit, canary_rounds
+from fedreid_jax.training import toy_federation
+
+
+def participants(number=200, fraction=1.0, rounds=1):
+  people = tuple(toy_federation.toy_client(f'c{k}', 4) for k in range(number))
+  return Participants(people, 0, number, fraction, fraction < 1, rounds=rounds)
+
+
+def audit(claimed, **options):
+  made = dp_fedavg.Options(delta=1e-4, **options)
+  return canary_audit.audit(made, participants(), claimed)
+
+
+def test_the_aggregation_keeps_its_claim():
+  found = audit(4.0, noise=0.9)
+  assert found.failed == () and found.refuted == ''
+  assert found.bound.epsilon <= 4.0
+  assert found.positive.right == found.positive.guesses == 100
+  assert found.positive.epsilon == found.largest > 2.5
+  assert found.negative == 0
+
+
+def test_a_missing_noise_line_is_caught(monkeypatch):
+  monkeypatch.setattr(
+    white_noise, 'gaussian', lambda key, models, scale: models
+  )
+  found = audit(1.0, noise=3.0)
+  assert found.failed == () and 'the run claims 1.000' in found.refuted
+
+
+def test_a_missing_clip_is_caught(monkeypatch):
+  monkeypatch.setattr(dp_fedavg, '_bounded', lambda upload, *_: upload)
+  found = audit(1.0, noise=3.0)
+  assert found.failed == () and 'the run claims 1.000' in found.refuted
+
+
+def test_the_noise_of_the_scores_is_that_of_the_mechanism():
+  """Over T rounds with the rate q an included canary moves by q T C / (q N)."""
+  options = dp_fedavg.Options(noise=2.0, clip=0.5)
+  people = participants(200, 0.5, 6)
+  included = np.arange(200) < 100
+  found = 100 * canary_rounds.scores(options, people, included, 0)
+  assert found[:100].mean() == pytest.approx(0.5 * 3, abs=0.8)
+  assert found[100:].std() == pytest.approx(2.0 * 0.5 * 6**0.5, rel=0.2)
+  other = canary_rounds.scores(options, people, included, 1)
+  assert abs(np.corrcoef(found[100:], other[100:])[0, 1]) < 0.4
+
+
+@pytest.mark.parametrize('changed', [{'adaptive': True}, {'n_max': 9}])
+def test_options_of_the_component(changed):
+  options = dataclasses.replace(
+    dp_fedavg.Options(noise=0.0, clip=0.5), **changed
+  )
+  people = participants()
+  included = np.arange(200) % 3 == 0
+  found = canary_rounds.scores(options, people, included, 0)
+  weight = 200 * (4 / 9 if 'n_max' in changed else 1)
+  np.testing.assert_allclose(found, 0.5 * included / weight, rtol=1e-5)
+
+
+def test_few_clients_are_refused():
+  with pytest.raises(errors.ConfigError, match='49 clients are fewer'):
+    canary_audit.audit(dp_fedavg.Options(), participants(49), 1.0)
