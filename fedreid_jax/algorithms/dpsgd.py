@@ -42,11 +42,11 @@ from fedreid_jax.core.component import (
   ClientHooks,
   Component,
   ComponentInfo,
-  Gradient,
   Participants,
 )
 from fedreid_jax.core.contexts import GradientCtx
 from fedreid_jax.core.guarantee import SECRET, Claim
+from fedreid_jax.core.hook_types import Gradient
 from fedreid_jax.core.options import Checked, Range, Regex
 from fedreid_jax.core.types import Array, Flat, Metrics
 from fedreid_jax.data import poisson

@@ -170,7 +170,7 @@ def test_without_noise_and_clip_it_is_the_plain_gradient(microbatch):
       private_config(), toy.toy_clients(), components
     )
     server, states, logs = toy.run(executor, variables, 2)
-    found.append((server.shared, states.personal, logs[-1]['loss']))
+    found.append((server.shared, states.personal, logs[-1]['metrics']['loss']))
   toy.assert_close_trees(*found, 1e-5)
 
 

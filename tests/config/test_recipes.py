@@ -65,6 +65,7 @@ NOT_LOSSES = {
   *('round', 'event', 'clients', 'excluded', 'weights', 'weights_entropy'),
   *('clusters', 'seconds', 'images', 'images_per_second', 'lr'),
   *('bytes_up', 'bytes_down', 'fedprox_distance', 'by_client'),
+  *('simulated_s', 'late', 'staleness'),
 }
 
 
