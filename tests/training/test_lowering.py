@@ -13,6 +13,17 @@ SMALL = ','.join(
     'data.target_identities=4,model.width=0.125,model.features=(8,16)',
   )
 )
+# Guarantees need more identities or clients, or other numbers.
+IDENTITIES = (
+  'data.identities=8,dpsgd.epsilon=0.0,dpsgd.trainable=.*,'
+  'model.features=(32,64,128,128)'
+)
+OWN = {
+  'dp_fedavg': 'data.num_clients=6,fraction=1.0,dp_fedavg.epsilon=0.0,'
+  'dp_fedavg.min_clients=6,dp_fedavg.delta=0.01',
+  'dpsgd': IDENTITIES,
+  'dfh_dp': IDENTITIES,
+}
 FAST = ('dfh',)
 # The kernel gradient of autodiff, which `models.conv` replaces on CPUs.
 AUTODIFF = '[f, 0, 1, b]x[i, 0, 1, o]'
@@ -28,7 +39,8 @@ SHARDING = {'Sharding', 'SPMDFullToShardShape', 'SPMDShardToFullShape'}
 )
 def test_a_round_has_no_method_of_the_cpu(recipe):
   path = recipes.folder() / f'{recipe}.py'
-  config = validation.validate(recipes.recipe(str(path), SMALL))
+  arg = ','.join(filter(None, (SMALL, OWN.get(recipe))))
+  config = validation.validate(recipes.recipe(str(path), arg))
   setup = build.build(config)
   server, states = setup.executor.init(setup.variables, setup.pretrained)
   programs = setup.executor.programs(server, states)
