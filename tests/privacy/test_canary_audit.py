@@ -18,7 +18,8 @@ def participants(number=200, fraction=1.0, rounds=1):
 
 def audit(claimed, **options):
   made = dp_fedavg.Options(delta=1e-4, **options)
-  return canary_audit.audit(made, participants(), claimed)
+  canaries = canary_rounds.of(made, participants())
+  return canary_audit.audit(canaries, claimed)
 
 
 def test_the_aggregation_keeps_its_claim():
@@ -70,4 +71,4 @@ def test_options_of_the_component(changed):
 
 def test_few_clients_are_refused():
   with pytest.raises(errors.ConfigError, match='49 clients are fewer'):
-    canary_audit.audit(dp_fedavg.Options(), participants(49), 1.0)
+    canary_rounds.of(dp_fedavg.Options(), participants(49))
