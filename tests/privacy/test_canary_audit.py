@@ -6,7 +6,9 @@ import pytest
 from fedreid_jax import errors
 from fedreid_jax.algorithms import dp_fedavg
 from fedreid_jax.algorithms.statistics import white_noise
+from fedreid_jax.config import schema
 from fedreid_jax.core.component import Participants
+from fedreid_jax.data.federation import Federation
 from fedreid_jax.privacy import canary_audit, canary_rounds
 from fedreid_jax.training import toy_federation
 
@@ -67,6 +69,36 @@ def test_options_of_the_component(changed):
   found = canary_rounds.scores(options, people, included, 0)
   weight = 200 * (4 / 9 if 'n_max' in changed else 1)
   np.testing.assert_allclose(found, 0.5 * included / weight, rtol=1e-5)
+
+
+def private_run(*components, **fields):
+  """Configuration and federation of a run on toy clients of three persons."""
+  config = toy_federation.toy_config()
+  config.components = components
+  config.local.sampler, config.local.steps = 'poisson_pk', 4
+  config.local.identities, config.local.batch = 2, 4
+  config.rounds = 2
+  schema.complete(config)
+  config.update_from_flattened_dict(fields)
+  federation = Federation(
+    toy_federation.toy_clients(), (), (8, 8, 1), (0.5,), (0.25,), 'toy'
+  )
+  return config, federation
+
+
+@pytest.mark.slow
+def test_a_run_of_dpsgd_keeps_its_claim():
+  pytest.importorskip('dp_accounting', reason='pip install .[privacy]')
+  config, federation = private_run('fedpav', 'dpsgd', **{'dpsgd.noise': 3.0})
+  found = canary_audit.of_run(config, federation)
+  assert found.failed == () and found.refuted == ''
+  assert 0 < found.bound.epsilon < found.claimed < found.largest
+  assert (found.bound.canaries, found.bound.guesses) == (1002, 874)
+
+
+def test_a_run_without_a_guarantee_is_refused():
+  with pytest.raises(errors.ConfigError, match='has no guarantee'):
+    canary_audit.of_run(*private_run('fedpav'))
 
 
 def test_few_clients_are_refused():
