@@ -16,7 +16,6 @@ enough canaries to refute the claim.
 
 import dataclasses
 import functools
-import types
 from typing import NamedTuple
 
 import jax
@@ -27,7 +26,7 @@ from jaxtyping import Bool, Float
 from fedreid_jax.algorithms import dpsgd
 from fedreid_jax.core.component import Component, Participants
 from fedreid_jax.core.contexts import GradientCtx
-from fedreid_jax.core.types import Array, Batch, ClientData, Flat, Metrics, Plan
+from fedreid_jax.core.types import Array, Batch, ClientData, Flat, Metrics
 from fedreid_jax.data import sampling
 from fedreid_jax.privacy import canary_bound
 from fedreid_jax.privacy.canaries import Canaries
@@ -137,20 +136,17 @@ def scores(
   )
   bind = dpsgd.make(options).info.bind
   assert bind is not None
-  local = types.SimpleNamespace(
-    sampler=people.sampler,
-    batch=people.batch,
-    identities=people.identities,
-    steps=people.steps,
-  )
-  planner, _, _ = sampling.make(local, (named,), seed)
+  # Participants have the fields of config.local that these samplers read.
+  planner, _, _ = sampling.make(people, (named,), seed)
   run = jax.jit(functools.partial(_round, bind(people)))
   push = jnp.asarray(FACTOR * options.clip * included, jnp.float32)
   found = np.zeros(client.number)
   key = jax.random.key(seed)
   for round_ in range(people.rounds):
     own = jax.random.fold_in(key, round_)
-    found += np.asarray(run(push, planner(round_, 0), own), np.float64)
+    plan = planner(round_, 0)
+    rows, valid = jnp.asarray(plan.rows), jnp.asarray(plan.valid)
+    found += np.asarray(run(push, rows, valid, own), np.float64)
   return found
 
 
@@ -161,13 +157,28 @@ def _client(number: int) -> ClientData:
   return ClientData('canaries', lambda: pixels, labels, zeros, zeros, number)
 
 
-def _round(component: Component, push: Array, plan: Plan, key: Array) -> Array:
-  """Returns the sum of the noisy gradients of the steps of a round, `[m]`."""
+def _round(
+  component: Component, push: Array, plan: Array, real: Array, key: Array
+) -> Array:
+  """Returns the sum of the noisy gradients of the steps of a round.
+
+  Args:
+    component: bound to the client of the canaries.
+    push: slope of the loss of each canary, `[m]`.
+    plan: rows of the images of each step, int32 `[S, B]`.
+    real: real rows, bool `[S, B]`.
+    key: of the noise of the round.
+
+  Returns:
+    `[m]`.
+  """
   assert component.client and component.client.gradient
   gradient = component.client.gradient
   start: Flat = {LEAF: jnp.zeros(len(push))}
 
-  def step(total: Array, given: tuple[Array, Array, Array]):
+  def step(
+    total: Array, given: tuple[Array, Array, Array]
+  ) -> tuple[Array, None]:
     rows, valid, number = given
 
     def loss(params: Flat, first: Array, size: int) -> tuple[Array, Metrics]:
@@ -181,8 +192,6 @@ def _round(component: Component, push: Array, plan: Plan, key: Array) -> Array:
     noisy, _ = gradient(start, ctx)
     return total + noisy[LEAF], None
 
-  numbers = jnp.arange(len(plan.rows))
-  total, _ = jax.lax.scan(
-    step, jnp.zeros(len(push)), (plan.rows, plan.valid, numbers)
-  )
+  numbers = jnp.arange(len(plan))
+  total, _ = jax.lax.scan(step, jnp.zeros(len(push)), (plan, real, numbers))
   return total
