@@ -22,13 +22,5 @@ def get_config(arg: str | None = None):
   given = parsing.argument(arg, presets.FEDERATED)
   c = presets.base('dpsgd', ('fedpav', 'dpsgd'))
   given.apply_preset(c)
-  c.local.sampler, c.local.steps = 'poisson_pk', 20
-  c.local.batch, c.local.identities = 32, 8
-  c.dpsgd.epsilon = 8.0
-  c.model.neck = 'bnneck'
-  if c.model.name == 'convnet' and c.data.channels == 'rgb':
-    presets.from_public_weights(c)
-    c.dpsgd.trainable = 'params/(neck|classifier)/'
-  else:
-    c.model.norm = 'group'
+  presets.identities_private(c)
   return given.override(c)

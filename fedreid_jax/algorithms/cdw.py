@@ -30,6 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedreid_jax.core import batch_stats, trees
+from fedreid_jax.core.accounting import Released
 from fedreid_jax.core.component import (
   Aggregation,
   ClientHooks,
@@ -82,7 +83,12 @@ def make(options: Options = Options()) -> Component:
     if public
     else None,
     aggregation=Aggregation(raw=_by_distance, bound=_largest),
-    info=ComponentInfo(check=check),
+    info=ComponentInfo(
+      check=check,
+      released=Released() if public else None,
+      exposes="it compares scores of images of the client; cdw.batch='public' "
+      'does not',
+    ),
   )
 
 

@@ -32,19 +32,37 @@ grow and grow themselves as a result. `sigma_ratio` is the root mean square of
 sqrt(p_i) over that of the batch's standard deviation; it is below 1 unless
 statistics are measured in a different mode from the one in which they are used.
 
-Deviations from the paper: it does not state whether F is the pooled feature or
-its normalisation, for which its group's code uses the same name, pool5. Both
-readings are implemented, each with the classifier, the triplet loss, the
-statistics, the hallucinated features of table 5 and retrieval in one space:
-`space='f'`, F is the pooled feature of a network without a neck, and
-`space='b'`, F is the embedding after the neck. V_k is sampled from a normal
-distribution with mass below zero, which the paper does not discuss; samples are
-clamped at 1e-6 before mixing (`negative_variance`), and their share is a
-metric, separate from the share of dead channels. DFS and weights are sampled at
-every step, as in the introduction of the paper; its Algorithm 1 samples once a
-round (`resample='round'`), and writes client i where k is meant. Weights of the
-mean are numbers of images (eq. 3.7), not of identities (section 3). There is no
-released code of the method.
+With `noise`, the statistics are sums with a bound for each identity and with
+noise (`algorithms.statistics.released_moments`): features are clipped to the
+distance `clip` from the mean that the client released before, or from 0 before
+round 0. A client releases its statistics once before the first round and then
+every `every` rounds, in all T rounds 1 + T / `every` times rounded down, each
+time by a Gaussian mechanism of noise multiplier `noise`; in other rounds it
+repeats what the server has. The model needs a guarantee as well, that of
+`dpsgd`, which is composed with it.
+
+`normalise='released'` replaces the moments of the batch in b by statistics that
+the client has released: mean m_i, variance v_i + p_i and a tenth of the mean of
+that over channels, without which channels of variance zero would diverge. The
+loss of an image is then a function of this image alone if it is the
+cross-entropy; `dpsgd` needs this, because features of one identity that are
+normalised by themselves lose their mean. With `dpsgd` every identity of a step
+has samples of its own.
+
+Deviations from the paper: `clip`, `noise`, `moments`, `every` and
+`normalise='released'` are not in it and are off by default. It does not state
+whether F is the pooled feature or its normalisation, for which its group's code
+uses the same name, pool5. Both readings are implemented, each with the
+classifier, the triplet loss, the statistics, the hallucinated features of table
+5 and retrieval in one space: `space='f'`, F is the pooled feature of a network
+without a neck, and `space='b'`, F is the embedding after the neck. V_k is
+sampled from a normal distribution with mass below zero, which the paper does
+not discuss; samples are clamped at 1e-6 before mixing (`negative_variance`),
+and their share is a metric, separate from the share of dead channels. DFS and
+weights are sampled at every step, as in the introduction of the paper; its
+Algorithm 1 samples once a round (`resample='round'`), and writes client i where
+k is meant. Weights of the mean are numbers of images (eq. 3.7), not of
+identities (section 3). There is no released code of the method.
 """
 
 import dataclasses
@@ -56,8 +74,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedreid_jax import errors
-from fedreid_jax.algorithms.statistics import moments
+from fedreid_jax.algorithms.statistics import moments, released_moments
 from fedreid_jax.algorithms.statistics.moments import Moments
+from fedreid_jax.algorithms.statistics.released_moments import Centred
+from fedreid_jax.core.accounting import Mechanism, Released
 from fedreid_jax.core.component import (
   ClientHooks,
   Component,
@@ -70,6 +90,7 @@ from fedreid_jax.core.component import (
 from fedreid_jax.core.contexts import (
   LossCtx,
   ReceiveCtx,
+  RoundCtx,
   RoundEndCtx,
   ServerInitCtx,
 )
@@ -81,6 +102,8 @@ from fedreid_jax.models import norm
 
 # The field of `Outputs` that corresponds to F in each reading of the paper.
 SPACES = {'b': 'embedding', 'f': 'feature'}
+FLOOR = 0.1  # part of the mean variance that is added to that of a channel
+NOISE = 2**31 - 1  # a use of the round's key; no step has this number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,13 +151,42 @@ class Options(Checked):
     'least number of identities of a client; the statistics of one identity '
     'reveal its mean feature',
   ] = 2
+  normalise: Annotated[
+    Literal['batch', 'released'],
+    'moments of b: of the batch, or of the statistics that the client has sent',
+  ] = 'batch'
+  clip: Annotated[
+    float,
+    Range(0),
+    'largest distance of a feature from the mean that the client sent before; '
+    '0 for none',
+  ] = 0.0
+  noise: Annotated[
+    float,
+    Range(0),
+    'standard deviation of the noise on the statistics, over what one identity '
+    'can change; needs clip and dpsgd',
+  ] = 0.0
+  moments: Annotated[
+    Literal['all', 'means'],
+    'statistics that are sent: means does without v and q, which are then zero',
+  ] = 'all'
+  every: Annotated[
+    int,
+    Range(0),
+    'rounds between new statistics; 0 sends those before round 0 only',
+  ] = 1
+
+  def releases(self, rounds: int) -> int:
+    """Returns how often a client sends new statistics."""
+    return 1 + (rounds // self.every if self.every else 0)
 
 
 def make(options: Options = Options()) -> Component:
   """Builds the component.
 
   Raises:
-    ConfigError: if `alpha` is empty.
+    ConfigError: if `alpha` is empty, or if there is noise without a bound.
   """
   if not options.alpha:
     raise errors.ConfigError(
@@ -142,19 +194,43 @@ def make(options: Options = Options()) -> Component:
       'dfh.alpha',
       'give one value for all domains or one per domain',
     )
+  if options.noise and not options.clip:
+    raise errors.ConfigError(
+      'noise on statistics without a bound guarantees nothing',
+      'dfh.clip',
+      'set it above 0, about the norm of a feature',
+    )
   return Component(
     'dfh',
     client=ClientHooks(
       loss=functools.partial(_hallucinated_loss, options),
+      separable=(options.loss, options.normalise) == ('identity', 'released'),
       data_pass=_measurement(options),
-      round_end=_send,
+      round_end=functools.partial(_send, options),
     ),
     server=ServerHooks(
       init=functools.partial(_no_statistics, options),
       receive=_receive,
       message=broadcast_state,
     ),
-    info=ComponentInfo(check=functools.partial(_check, options), warn=_warn),
+    info=ComponentInfo(
+      check=functools.partial(_check, options),
+      warn=_warn,
+      released=_released(options) if options.noise else None,
+      exposes='it sends statistics of persons, which need dpsgd, dfh.noise, '
+      "dfh.loss='identity' and dfh.normalise='released'",
+    ),
+  )
+
+
+def _released(options: Options) -> Released:
+  def mechanisms(rounds: int) -> list[Mechanism]:
+    return [Mechanism(options.noise, 1.0, options.releases(rounds))]
+
+  later = f' and every {options.every} rounds' if options.every else ''
+  return Released(
+    mechanisms,
+    f'statistics of dfh: noise {options.noise:g}, before round 0{later}',
   )
 
 
@@ -166,7 +242,8 @@ def _represent(options: Options, outputs: Outputs) -> Array:
 def _measurement(options: Options) -> DataPass:
   """Returns the data pass that measures moments of each identity."""
 
-  def nothing(outputs: Outputs) -> Moments:
+  def nothing(outputs: Outputs, ctx: RoundCtx) -> Moments:
+    del ctx
     num_features = _represent(options, outputs).shape[1]
     return moments.zeros(outputs.logits.shape[1], num_features)
 
@@ -174,11 +251,38 @@ def _measurement(options: Options) -> DataPass:
     features = _represent(options, outputs)
     return moments.merge(seen, features, batch.labels, batch.valid)
 
+  def none_near(outputs: Outputs, ctx: RoundCtx) -> Centred:
+    centre = ctx.message[ctx.task.index, 0]  # zeros before round 0
+    return released_moments.zeros(outputs.logits.shape[1], centre)
+
+  def add_near(seen: Centred, outputs: Outputs, batch: Batch) -> Centred:
+    features = _represent(options, outputs)
+    return released_moments.merge(
+      seen, features, batch.labels, batch.valid, options.clip
+    )
+
+  if options.clip:
+    return DataPass(none_near, add_near, before_first_round=True)
   return DataPass(nothing, add, before_first_round=True)
 
 
-def _send(state: tuple[()], ctx: RoundEndCtx) -> tuple[tuple[()], Array]:
-  return state, moments.statistics(ctx.data_pass)
+def _send(
+  options: Options, state: tuple[()], ctx: RoundEndCtx
+) -> tuple[tuple[()], Array]:
+  """Returns new statistics, or those that the server has already."""
+  squares, every = options.moments == 'all', options.every
+  if options.clip:
+    key = jax.random.fold_in(ctx.key, NOISE)
+    found = released_moments.release(
+      key, ctx.data_pass, options.clip, options.noise, squares
+    )
+  else:
+    found = moments.statistics(ctx.data_pass)
+    found = found if squares else found.at[1::2].set(0.0)
+  if every == 1 or not ctx.trained:
+    return state, found
+  due = (ctx.round + 1) % every == 0 if every else False
+  return state, jnp.where(due, found, ctx.message[ctx.task.index])
 
 
 def _no_statistics(options: Options, ctx: ServerInitCtx) -> Array:
@@ -209,7 +313,10 @@ def _hallucinated_loss(
   draw_key, novel_key = jax.random.split(key)
   drawn = hallucination.draw(draw_key, dfs, options.negative_variance)
   feature = _represent(options, ctx.outputs)
-  normalised, variance = _normalise(feature, ctx.batch.valid)
+  if options.normalise == 'released':
+    normalised, variance = _by_released(feature, dfs[ctx.task.index])
+  else:
+    normalised, variance = _normalise(feature, ctx.batch.valid)
   total = known = _known_domains(options, ctx, drawn, normalised)
   within = dfs[ctx.task.index, 2].mean()
   metrics = {
@@ -266,6 +373,15 @@ def _normalise(features: Array, valid: Array) -> tuple[Array, Array]:
     features, jnp.ones(dim), jnp.zeros(dim), valid
   )
   return normalised, variance
+
+
+def _by_released(features: Array, own: Array) -> tuple[Array, Array]:
+  """Returns features normalised by statistics `[4, D]`, and their variance."""
+  mean, between, within, _ = own
+  variance = between + within
+  # Noise, or a channel that was constant, leaves a variance of about zero.
+  floor = norm.EPSILON + FLOOR * variance.mean()
+  return (features - mean) * jax.lax.rsqrt(variance + floor), variance
 
 
 def _check(options: Options, participants: Participants) -> None:

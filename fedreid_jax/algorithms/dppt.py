@@ -150,7 +150,9 @@ def make(options: Options = Options()) -> Component:
       ),
       message=broadcast_state,
     ),
-    info=ComponentInfo(check=check),
+    info=ComponentInfo(
+      check=check, exposes='it sends mean features of single persons'
+    ),
   )
 
 

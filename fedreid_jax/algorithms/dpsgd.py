@@ -42,11 +42,11 @@ from fedreid_jax.core.component import (
   ClientHooks,
   Component,
   ComponentInfo,
-  Gradient,
   Participants,
 )
 from fedreid_jax.core.contexts import GradientCtx
 from fedreid_jax.core.guarantee import SECRET, Claim
+from fedreid_jax.core.hook_types import Gradient
 from fedreid_jax.core.options import Checked, Range, Regex
 from fedreid_jax.core.types import Array, Flat, Metrics
 from fedreid_jax.data import poisson
@@ -147,22 +147,48 @@ def mechanisms(
 
 
 def noise_of(options: Options, participants: Participants) -> float:
-  """Returns z, the largest that a client of the run needs."""
+  """Returns z, the largest that a client of the run needs.
+
+  With it the guarantee includes the messages of other components.
+  """
   if not options.epsilon:
     return options.noise
   units = expected(options, participants)
   steps = participants.steps * participants.rounds
+  others = _others(options, participants)
   found = 0.0
   for population in sorted({*populations(options, participants)}):
 
     def released(z: float, population: int = population) -> list[Mechanism]:
-      return mechanisms(z, population, units, steps)
+      return [*mechanisms(z, population, units, steps), *others]
 
     if found:
       reached = accounting.epsilon(released(found), options.delta)
       if reached <= options.epsilon:
         continue
     found = accounting.multiplier(released, options.epsilon, options.delta)
+  return found
+
+
+def _others(options: Options, participants: Participants) -> list[Mechanism]:
+  """Returns the sums of other components that an identity takes part in.
+
+  Raises:
+    ConfigError: if these alone exceed `epsilon`.
+  """
+  found = [
+    one
+    for released in participants.released
+    for one in released.mechanisms(participants.rounds)
+  ]
+  spent = accounting.epsilon(found, options.delta) if found else 0.0
+  if spent >= options.epsilon:
+    raise errors.ConfigError(
+      f'messages with noise take epsilon {spent:.4g} alone, but all is '
+      f'{options.epsilon:g}',
+      f'{NAME}.epsilon',
+      'raise it, or the noise of the messages (dfh.noise)',
+    )
   return found
 
 
@@ -303,5 +329,5 @@ def _claim(options: Options, noise: float, participants: Participants) -> Claim:
     f'rate at most {units / min(numbers):.3g}, {participants.steps} steps a '
     f'round, at most {poisson.places(units)} in a step; released: every model; '
     'public: numbers of images, identities and steps',
-    f'{options.unit} in one client',
+    options.unit,
   )

@@ -27,7 +27,13 @@ import jax.numpy as jnp
 
 from fedreid_jax import errors
 from fedreid_jax.core import aggregation, param_filter, sums
-from fedreid_jax.core.component import Aggregation, ClientHooks, Component
+from fedreid_jax.core.accounting import Released
+from fedreid_jax.core.component import (
+  Aggregation,
+  ClientHooks,
+  Component,
+  ComponentInfo,
+)
 from fedreid_jax.core.contexts import AggregationCtx, RoundEndCtx, UploadCtx
 from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array
@@ -72,4 +78,5 @@ def make(options: Options = Options()) -> Component:
     client=ClientHooks(round_end=round_end),
     # |a_k| is at least 1, the weight of the last gradient.
     aggregation=Aggregation(weights, raw, sums.by_size),
+    info=ComponentInfo(released=Released()),
   )

@@ -32,6 +32,7 @@ import jax.numpy as jnp
 
 from fedreid_jax import errors
 from fedreid_jax.core import param_filter
+from fedreid_jax.core.accounting import Released
 from fedreid_jax.core.component import (
   ClientHooks,
   Component,
@@ -76,7 +77,9 @@ def make(options: Options = Options()) -> Component:
 
   return Component(
     'scaffold',
-    client=ClientHooks(init=_init, loss=_correction, round_end=_update_control),
+    client=ClientHooks(
+      init=_init, loss=_correction, separable=True, round_end=_update_control
+    ),
     server=ServerHooks(
       init=init_server,
       receive=Summed(_share, _moved, by_share, LIMIT),
@@ -84,7 +87,9 @@ def make(options: Options = Options()) -> Component:
     ),
     aggregation=UNIFORM if uniform else None,
     # The component 'uniform' would change the weights of the model only.
-    info=ComponentInfo(conflicts=('clustering', 'uniform')),
+    info=ComponentInfo(
+      conflicts=('clustering', 'uniform'), released=Released()
+    ),
   )
 
 

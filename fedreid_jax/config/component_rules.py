@@ -102,6 +102,25 @@ def _dfh(c: Any) -> Iterator[Rule]:
     'retrieval would use different features',
     "set model.neck='none'" if pooled else "set it to 'f', or choose a neck",
   )
+  private = 'dpsgd' in c.components
+  yield (
+    private and not c.dfh.noise,
+    'dfh.noise',
+    'dpsgd does not protect statistics that are sent without noise',
+    'set it and dfh.clip above 0',
+  )
+  yield (
+    private and c.dfh.loss != 'identity',
+    'dfh.loss',
+    'a loss of triplets is no function of one person, dpsgd cannot bound it',
+    "set it to 'identity'",
+  )
+  yield (
+    private and c.dfh.normalise != 'released',
+    'dfh.normalise',
+    'moments of the images of one person would take away their mean',
+    "set it to 'released'",
+  )
 
 
 def _dppt(c: Any) -> Iterator[Rule]:

@@ -227,6 +227,19 @@ def from_public_weights(c: Any) -> None:
     c.data.source = versions.FIRST  # as the images of the weights
 
 
+def identities_private(c: Any) -> None:
+  """Trains with DP-SGD: few parameters of public weights, if there are any."""
+  c.local.sampler, c.local.steps = 'poisson_pk', 20
+  c.local.batch, c.local.identities = 32, 8
+  c.dpsgd.epsilon = 8.0
+  c.model.neck = 'bnneck'
+  if c.model.name == 'convnet' and c.data.channels == 'rgb':
+    from_public_weights(c)
+    c.dpsgd.trainable = 'params/(neck|classifier)/'
+  else:
+    c.model.norm = 'group'
+
+
 def _halve_rate(c: Any) -> None:
   """Halves the rate after half and three quarters of the run, as in DFH."""
   c.optim.lr, c.optim.schedule = 0.05, 'step'

@@ -53,6 +53,27 @@ class Mechanism(NamedTuple):
   places: int = 0
 
 
+def _none(rounds: int, /) -> Sequence[Mechanism]:
+  del rounds
+  return ()
+
+
+class Released(NamedTuple):
+  """What the message of a component tells beside the trained model.
+
+  A message that is a function of models and public numbers alone tells nothing
+  more: models that were trained with a guarantee for identities keep it.
+
+  Attributes:
+    mechanisms: `(rounds) -> sums with noise` from which the message is
+      computed, that every identity takes part in; none by default.
+    details: of these sums, for users.
+  """
+
+  mechanisms: Callable[[int], Sequence[Mechanism]] = _none
+  details: str = ''
+
+
 def epsilon(mechanisms: Sequence[Mechanism], delta: float) -> float:
   """Returns the epsilon at which all releases together are private.
 
@@ -99,12 +120,17 @@ def multiplier(
   def event(z: float) -> Any:
     return _composed(accounting, make(z))
 
+  lower = LOOSE * bracket
+  # RDP also exaggerates other mechanisms, whose noise is not searched.
+  while len(make(lower)) > 1 and epsilon(make(lower), delta) <= target:
+    lower *= LOOSE
+
   found = accounting.calibrate_dp_mechanism(
     lambda: pld.PLDAccountant(_adjacency(accounting)),
     event,
     target,
     delta,
-    accounting.ExplicitBracketInterval(LOOSE * bracket, upper),
+    accounting.ExplicitBracketInterval(lower, upper),
     tol=10.0**-DIGITS,
   )
   found = math.ceil(found * 10**DIGITS) / 10**DIGITS

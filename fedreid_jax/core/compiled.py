@@ -20,8 +20,9 @@ from fedreid_jax.core import (
   types,
   waves,
 )
-from fedreid_jax.core import fold as fold_
 from fedreid_jax.core.compose import Algorithm
+from fedreid_jax.core.fold import Fold
+from fedreid_jax.core.totals import Streamed, Totals
 from fedreid_jax.core.types import Array, Flat, Tree
 
 Replicated = tuple[Flat, dict[str, Tree], Array]
@@ -39,7 +40,7 @@ class Compiled(NamedTuple):
     measure: tree is the carries; returns carries.
     data_pass: tree is the carries; returns carries.
     end: tree is (carries, client states); returns (uploads, (states, ())).
-      Uploads are stacked, or `fold.Streamed` of a method that streams.
+      Uploads are stacked, or `Streamed` of a method that streams.
     end_untrained: the same before round 0.
     whole: all of a round, from states to (uploads, (states, sums)).
     prepare: the same without training.
@@ -141,19 +142,19 @@ def _over_lanes(
 
 
 def _streaming(
-  algorithm: Algorithm, fold: fold_.Fold, mesh: Mesh, width: int
+  algorithm: Algorithm, fold: Fold, mesh: Mesh, width: int
 ) -> Callable[..., jax.stages.Wrapped]:
   """Returns `_over_lanes` of functions whose first results are uploads.
 
   The functions that it returns add the uploads to sums instead of stacking
-  them, and return (`fold.Streamed`, second result).
+  them, and return (`Streamed`, second result).
   """
 
-  def zeros(replicated: Any, sent: Any) -> fold_.Totals:
+  def zeros(replicated: Any, sent: Any) -> Totals:
     (shared, _, _), states = replicated
     return fold.zeros(trees.rows(shared, 0), states, sent[0])
 
-  def add(replicated: Any, totals: fold_.Totals, sent: Any) -> Any:
+  def add(replicated: Any, totals: Totals, sent: Any) -> Any:
     (shared, _, _), states = replicated
     return fold.add(totals, trees.rows(shared, 0), states, *sent)
 
@@ -177,17 +178,17 @@ def _streaming(
       totals, ((uploads, raw, far), rest) = folded(
         (replicated, fold.states(server)), table, (tree, tasks)
       )
-      return fold_.Streamed(uploads, raw, far, totals), rest
+      return Streamed(uploads, raw, far, totals), rest
 
     return jax.jit(run, donate_argnums=(3,) if donate else ())
 
   return over
 
 
-def _adding(fold: fold_.Fold | None) -> Callable[..., Any]:
+def _adding(fold: Fold | None) -> Callable[..., Any]:
   """Returns `(Totals, Totals) -> Totals`, which donates the first."""
 
-  def add(totals: fold_.Totals, more: fold_.Totals) -> fold_.Totals:
+  def add(totals: Totals, more: Totals) -> Totals:
     assert fold is not None  # a method that does not stream has no totals
     return waves.add(fold, totals, more)
 
@@ -255,7 +256,7 @@ def _canonical(
     *columns: more arrays of all lanes.
   """
   totals = None
-  if isinstance(uploads, fold_.Streamed):
+  if isinstance(uploads, Streamed):
     totals = uploads.totals
     rows = uploads.uploads, uploads.raw, uploads.far, *columns
   else:
@@ -271,7 +272,7 @@ def _canonical(
   if totals is None:
     return rows
   kept, raw, far, *rest = rows
-  return fold_.Streamed(kept, raw, far, totals), *rest
+  return Streamed(kept, raw, far, totals), *rest
 
 
 def _of_group(models: Flat, task: types.ClientTask) -> Flat:

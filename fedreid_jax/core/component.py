@@ -8,78 +8,32 @@ Client hooks receive ONE client: no array has a leading axis for clients.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from fedreid_jax import errors
 from fedreid_jax.core import contexts, types
+from fedreid_jax.core.accounting import Released
+from fedreid_jax.core.hook_types import (
+  Cluster,
+  Combine,
+  EndRound,
+  Gradient,
+  InitClient,
+  InitServer,
+  Loss,
+  Message,
+  PostStep,
+  PreStep,
+  Raw,
+  Receive,
+  RoundState,
+  StartRound,
+  State,
+  Update,
+  Weigh,
+)
 from fedreid_jax.core.sums import Bound
 from fedreid_jax.core.types import Array, Flat, Metrics, Tree
-
-# States and messages are pytrees with a structure chosen by the component.
-State = Any
-RoundState = Any
-Aux = Any
-Message = Any
-
-
-class InitClient(Protocol):
-  """Initialises the state that a client keeps between rounds."""
-
-  def __call__(self, key: Array, variables: Flat, /) -> State:
-    """Returns the state; the key is specific to this component and client."""
-    ...
-
-
-class StartRound(Protocol):
-  """Computes the state of one round from the state that the client keeps."""
-
-  def __call__(self, state: State, ctx: contexts.RoundCtx, /) -> RoundState: ...
-
-
-class PreStep(Protocol):
-  """Runs before the loss of a step and is not differentiated."""
-
-  def __call__(
-    self, state: RoundState, ctx: contexts.StepCtx, /
-  ) -> tuple[RoundState, Aux]: ...
-
-
-class Loss(Protocol):
-  """Computes a term that is added to the local loss.
-
-  It is differentiated with respect to the parameters in `variables`.
-  """
-
-  def __call__(
-    self, variables: Flat, state: RoundState, ctx: contexts.LossCtx, /
-  ) -> tuple[Any, Metrics]: ...
-
-
-class Gradient(Protocol):
-  """Computes the gradient of a step in place of `jax.grad`.
-
-  Parameters without a gradient in the result are not trained.
-  """
-
-  def __call__(
-    self, params: Flat, ctx: contexts.GradientCtx, /
-  ) -> tuple[Flat, Metrics]: ...
-
-
-class PostStep(Protocol):
-  """Runs after the update of a step; the outputs precede the update."""
-
-  def __call__(
-    self, state: RoundState, ctx: contexts.LossCtx, /
-  ) -> RoundState: ...
-
-
-class EndRound(Protocol):
-  """Computes the state to keep and the message to send after the round."""
-
-  def __call__(
-    self, state: RoundState, ctx: contexts.RoundEndCtx, /
-  ) -> tuple[State, Message]: ...
 
 
 def _no_state(key: Array, variables: Flat, /) -> State:
@@ -108,13 +62,13 @@ class DataPass(NamedTuple):
   moments follow the weights with a delay.
 
   Attributes:
-    init: `(Outputs with shapes) -> accumulator`.
+    init: `(Outputs with shapes, RoundCtx) -> accumulator`.
     update: `(accumulator, Outputs, Batch) -> accumulator`.
     before_first_round: the pass and `round_end` also run before round 0,
       without training.
   """
 
-  init: Callable[[types.Outputs], Tree]
+  init: Callable[[types.Outputs, contexts.RoundCtx], Tree]
   update: Callable[[Tree, types.Outputs, types.Batch], Tree]
   before_first_round: bool = False
 
@@ -133,8 +87,8 @@ class ClientHooks(NamedTuple):
     gradient: `(parameters, GradientCtx) -> (gradients, metrics)` in place of
       the gradient of the mean loss of a batch; one owner. The optimiser adds
       the weight decay. Then the losses of all other components must be
-      `separable`, and they must have no `pre_step`, `post_step` and
-      `data_pass`.
+      `separable`, and they must have no `pre_step`, no `post_step`, and a
+      `data_pass` only if `ComponentInfo.released` declares noise.
     separable: whether the loss is a mean of terms that depend on one image
       each, or on none, and the state depends on images by the trained
       parameters only.
@@ -157,36 +111,6 @@ class ClientHooks(NamedTuple):
   data_pass: DataPass | None = None
   round_end: EndRound = _no_message
   models_to_evaluate: Callable[[State], tuple[Flat, Array]] | None = None
-
-
-class InitServer(Protocol):
-  """Initialises the state of the server before round 0."""
-
-  def __call__(self, ctx: contexts.ServerInitCtx, /) -> State: ...
-
-
-class Receive(Protocol):
-  """Updates the state with the messages of this component in a round.
-
-  Messages are stacked, `[K, ...]`; invalid rows must have no effect.
-  """
-
-  def __call__(
-    self,
-    state: State,
-    messages: Message,
-    valid: Array,
-    ctx: contexts.ReceiveCtx,
-    /,
-  ) -> State: ...
-
-
-class Update(Protocol):
-  """Updates state and models `[G, ...]` after the aggregation of a round."""
-
-  def __call__(
-    self, state: State, models: Flat, ctx: contexts.AggregationCtx, /
-  ) -> tuple[State, Flat]: ...
 
 
 def _no_server_state(ctx: contexts.ServerInitCtx, /) -> State:
@@ -260,56 +184,6 @@ class Transport(NamedTuple):
   moves: bool = False
 
 
-class Cluster(Protocol):
-  """Assigns a server model, an index below `N`, to each client of a cohort."""
-
-  def __call__(self, groups: Array, ctx: contexts.ServerCtx, /) -> Array:
-    """Returns int32 `[K]` from the groups of all clients, int32 `[N]`."""
-    ...
-
-
-class Weigh(Protocol):
-  """Computes the weights of the uploads in the model of each group.
-
-  The result is one array float32 `[G, K]` for all parameters, or a dict of
-  arrays by parameter name (absent parameters are weighted by size). If a row
-  sums to less than one, the server's model has the remaining weight. A row that
-  is all zero or not finite is replaced by weights by number of images.
-  """
-
-  def __call__(
-    self, messages: Message, ctx: contexts.AggregationCtx, /
-  ) -> Array | dict[str, Array]:
-    """Returns the weights from the messages of this component, `[K, ...]`."""
-    ...
-
-
-class Raw(Protocol):
-  """Computes the weight of one upload before normalisation.
-
-  The result is a number for all parameters, or a dict of numbers by parameter
-  name (absent parameters are weighted by size).
-  """
-
-  def __call__(
-    self, message: Message, ctx: contexts.UploadCtx, /
-  ) -> Array | dict[str, Array]:
-    """Returns the weight from this component's message of one client."""
-    ...
-
-
-class Combine(Protocol):
-  """Computes the models of a rule that is no weighted mean, as a median is.
-
-  The context has all uploads. Running statistics are taken from the result only
-  if `batch_stats_rule` is 'average'.
-  """
-
-  def __call__(self, models: Flat, ctx: contexts.AggregationCtx, /) -> Flat:
-    """Returns the models `[G, ...]`, given those of the weighted mean."""
-    ...
-
-
 class Aggregation(NamedTuple):
   """Aggregation of uploads into the model of each group.
 
@@ -355,6 +229,8 @@ class Participants(NamedTuple):
     batch: number of images in a step, on average if it is random.
     identities: number of identities in a step, likewise.
     steps: number of steps of a round, 0 if it depends on the client.
+    released: by the messages of the components, for the one that claims a
+      guarantee; `bind` receives it.
   """
 
   clients: Sequence[types.ClientData]
@@ -367,6 +243,7 @@ class Participants(NamedTuple):
   batch: int = 0
   identities: int = 0
   steps: int = 0
+  released: tuple[Released, ...] = ()
 
   def require_public(self, wanted: int, field: str) -> None:
     """Checks that there is a public set of at least one batch.
@@ -408,6 +285,10 @@ class ComponentInfo(NamedTuple):
       these participants, if its hooks depend on them. It has the same name.
     claim: `(Participants) -> core.guarantee.Claim` of differential privacy; it
       raises an error if the guarantee cannot hold.
+    released: what the message tells beside the trained model, under a claim for
+      identities; without it such a claim refuses the message.
+    exposes: what the component tells about persons, for the error of such a
+      claim.
     warn: `(metrics of a round, without the component's prefix) -> text`; the
       text is empty unless there is a problem, and is printed once.
     needs_uploads: whether hooks read `ctx.uploaded`, all uploads of a round;
@@ -420,6 +301,8 @@ class ComponentInfo(NamedTuple):
   check: Callable[[Participants], None] | None = None
   bind: Callable[[Participants], 'Component'] | None = None
   claim: Callable[[Participants], Any] | None = None
+  released: Released | None = None
+  exposes: str = ''
   warn: Callable[[dict[str, float]], str] | None = None
   needs_uploads: bool = False
 

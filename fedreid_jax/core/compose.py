@@ -181,11 +181,14 @@ def _check_gradient(components: Sequence[Component]) -> None:
     hooks = component.client
     if component is found[0] or hooks is None:
       continue
-    other = hooks.pre_step or hooks.post_step or hooks.data_pass
+    released = component.info.released
+    passes = hooks.data_pass and not (released and released.mechanisms(1))
+    other = hooks.pre_step or hooks.post_step or passes
     if other or (hooks.loss and not hooks.separable):
+      exposes = component.info.exposes
       raise errors.ConfigError(
         f'the use of images of {component.name!r} cannot be bounded by the '
-        f'gradient of {found[0].name!r}',
+        f'gradient of {found[0].name!r}' + (exposes and f': {exposes}'),
         'components',
         f'remove {component.name!r} or {found[0].name!r}',
       )

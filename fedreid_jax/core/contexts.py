@@ -20,6 +20,7 @@ class RoundCtx:
   Attributes:
     received: shared parameters as received from the server.
     message: message of this component's server hooks.
+    task: the client's task in this round.
     variables: all variables of the client at the start of the round.
     optimizer: optimiser of the client.
     batch_shape: `(B, H, W, ch)` of a step.
@@ -30,6 +31,7 @@ class RoundCtx:
 
   received: Flat
   message: Any
+  task: types.ClientTask
   variables: Flat
   optimizer: optimizers.Optimizer
   batch_shape: tuple[int, int, int, int]
@@ -119,6 +121,8 @@ class RoundEndCtx:
     start: all variables before training.
     variables: all variables after training.
     data_pass: result of the component's data pass, None if there is none.
+    trained: whether the client has trained; it has not in the pass before round
+      0, whose `round` is 0 as well.
     model: the network.
     optimizer: optimiser of the client.
     lr: learning rate at the beginning of the round.
@@ -133,6 +137,7 @@ class RoundEndCtx:
   start: Flat
   variables: Flat
   data_pass: Tree
+  trained: bool
   model: types.Model
   optimizer: optimizers.Optimizer
   lr: Array

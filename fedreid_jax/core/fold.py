@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 
 from fedreid_jax.core import (
   aggregation,
@@ -34,6 +33,7 @@ from fedreid_jax.core import (
 )
 from fedreid_jax.core.component import Aggregation, Component
 from fedreid_jax.core.running_sum import Arithmetic
+from fedreid_jax.core.totals import Totals, of_leaf
 from fedreid_jax.core.types import Array, Flat, Tree
 
 # The change of a parameter may be so many powers of two larger than the
@@ -41,48 +41,6 @@ from fedreid_jax.core.types import Array, Flat, Tree
 # their initial values.
 HEADROOM, HEADROOM_STATISTICS = 6, 16
 _NEVER = jnp.iinfo(jnp.int32).max
-
-
-@struct.dataclass
-class Totals:
-  """Sums over the clients so far.
-
-  Attributes:
-    limits: limits of the changes of each parameter, constants of a round.
-    by_size: sums of changes weighted by number of images, by parameter.
-    own: sums weighted by the rule of a component, by parameter.
-    peaks: largest exponents of `own`, by parameter, of an exponential rule.
-    drawn: position of the client of `first` in the order of sampling, int32.
-    first: running statistics of the client sampled first.
-    messages: sums of messages, by name of the component.
-  """
-
-  limits: Flat
-  by_size: Flat
-  own: Flat
-  peaks: Flat
-  drawn: Array
-  first: Flat
-  messages: dict[str, Tree]
-
-
-@struct.dataclass
-class Streamed:
-  """The uploads of a streamed round.
-
-  Attributes:
-    uploads: without shared parameters and summed messages, `[K, ...]`; `finite`
-      is whether the upload was added.
-    raw: `Aggregation.raw` of each upload, `[K]` or by parameter.
-    far: whether an upload is finite but was left out because a value is out of
-      range, bool `[K]`.
-    totals: sums over all uploads.
-  """
-
-  uploads: types.Upload
-  raw: Tree
-  far: Array
-  totals: Totals
 
 
 class Fold(NamedTuple):
@@ -130,7 +88,7 @@ class Fold(NamedTuple):
     by_size = averaged - own
     if self.rule is None or self.rule.fallback:
       by_size = averaged
-    size, mine = self._by_size(), self._by_rule()
+    size, mine = self.by_size(), self.by_rule()
     return Totals(
       limits={n: self._limit(n, start[n]) for n in averaged},
       by_size={n: size.zero(start[n]) for n in sorted(by_size)},
@@ -196,7 +154,7 @@ class Fold(NamedTuple):
 
   def merge(self, totals: Totals, axis: str) -> Totals:
     """Returns the sums over the clients of all devices along a mesh axis."""
-    size, mine = self._by_size(), self._by_rule()
+    size, mine = self.by_size(), self.by_rule()
     peaks: Flat = jax.lax.pmax(totals.peaks, axis) if totals.peaks else {}
     own = totals.own
     if peaks:
@@ -211,68 +169,10 @@ class Fold(NamedTuple):
       drawn=drawn,
       first=running_sum.pick(totals.first, chosen, axis),
       messages={
-        name: self._of_message(name).merge(tree, axis)
+        name: self.of_message(name).merge(tree, axis)
         for name, tree in totals.messages.items()
       },
     )
-
-  def exceeds(self, raw: Tree, valid: Array) -> Array:
-    """Returns whether raw weights `[K]` exceed the rule's bound, bool."""
-    if self.rule is None or not self.exact or self.rule.bound is None:
-      return jnp.bool_(False)
-    highest = self._by_rule().largest
-    totals = [
-      jnp.where(valid, jnp.abs(x), 0.0).sum() for x in jax.tree.leaves(raw)
-    ]
-    return (jnp.stack(totals) > highest).any()
-
-  def aggregate(
-    self,
-    start: Flat,
-    streamed: Streamed,
-    valid: Array,
-    weights: dict[str, Array],
-    fell_back: Array,
-  ) -> Flat:
-    """Returns the new model.
-
-    Args:
-      start: the server's model, `[1, ...]`.
-      streamed: uploads in canonical order.
-      valid: whether each upload is valid, bool `[K]`.
-      weights: weights by parameter, `[1, K]`.
-      fell_back: whether weights by size replaced those of the rule.
-    """
-    totals, images = streamed.totals, streamed.uploads.num_examples
-    images = jnp.where(valid, images, 0.0).sum()
-
-    def moved(name: str) -> Array:
-      share, limit = weights[name].sum(), totals.limits[name]
-      found = jnp.zeros(start[name].shape[1:], jnp.float32)
-      if name in totals.by_size:
-        found = self._by_size().read(totals.by_size[name], limit)
-        found = share / images * found
-      if name in totals.own:
-        mine = self._by_rule().read(totals.own[name], limit)
-        mine = share / self._sum_of_raw(streamed, valid, name) * mine
-        found = jnp.where(fell_back, found, mine)
-      return start[name] + jnp.where(valid.any(), found, 0.0)[None]
-
-    new = {name: moved(name) for name in totals.limits}
-    first = {n: x[None] for n, x in totals.first.items()}
-    models = start | trees.select(valid.any(), first, _like(start, first)) | new
-    return {n: models[n].astype(x.dtype) for n, x in start.items()}
-
-  def message(self, totals: Totals, name: str) -> Tree:
-    """Returns the sums of a component's messages, float32."""
-    limit = jnp.float32(self.received[name].limit)
-    return self._of_message(name).read(totals.messages[name], limit)
-
-  def _sum_of_raw(self, streamed: Streamed, valid: Array, name: str) -> Array:
-    raw = _of_leaf(streamed.raw, name)
-    if name in streamed.totals.peaks:
-      raw = jnp.exp(raw - streamed.totals.peaks[name])
-    return jnp.where(valid, raw, 0.0).sum()
 
   def _parts(self, start: Flat) -> tuple[set[str], set[str]]:
     """Returns names of averaged parameters and of the first client's."""
@@ -320,7 +220,7 @@ class Fold(NamedTuple):
 
     shapes = jax.eval_shape(term, state, upload.messages[name], upload.index)
     values = shapes[1]
-    return jax.tree.map(self._of_message(name).zero, values)
+    return jax.tree.map(self.of_message(name).zero, values)
 
   def _in_range(
     self,
@@ -351,7 +251,7 @@ class Fold(NamedTuple):
     upload: types.Upload,
     drawn: Array,
   ) -> Totals:
-    size, mine, limits = self._by_size(), self._by_rule(), totals.limits
+    size, mine, limits = self.by_size(), self.by_rule(), totals.limits
     by_size = {
       n: size.add(x, change[n], upload.num_examples, limits[n])
       for n, x in totals.by_size.items()
@@ -359,7 +259,7 @@ class Fold(NamedTuple):
     own: dict[str, Any] = {}
     peaks: dict[str, Array] = {}
     for name, total in totals.own.items():
-      weight = _of_leaf(raw, name)
+      weight = of_leaf(raw, name)
       if totals.peaks:
         old = totals.peaks[name]
         peaks[name] = jnp.maximum(old, weight)
@@ -385,23 +285,26 @@ class Fold(NamedTuple):
   def _add_message(
     self, name: str, total: Tree, weight: Array, values: Tree
   ) -> Tree:
-    sums_, limit = self._of_message(name), self.received[name].limit
+    sums_, limit = self.of_message(name), self.received[name].limit
 
     def one(value: Array, so_far: Any) -> Any:
       return sums_.add(so_far, value, weight, jnp.float32(limit))
 
     return jax.tree.map(one, values, total)
 
-  def _by_size(self) -> Arithmetic:
+  def by_size(self) -> Arithmetic:
+    """Returns the sums of changes weighted by number of images."""
     return running_sum.make(self.exact, self.cohort, sums.by_size(self.sizes))
 
-  def _by_rule(self) -> Arithmetic:
+  def by_rule(self) -> Arithmetic:
+    """Returns the sums of changes weighted by the rule."""
     bound = self.rule.bound if self.rule else None
     if bound is None:
       return running_sum.make(False, self.cohort, 1.0)
     return running_sum.make(self.exact, self.cohort, bound(self.sizes))
 
-  def _of_message(self, name: str) -> Arithmetic:
+  def of_message(self, name: str) -> Arithmetic:
+    """Returns the sums of the messages of a component."""
     bound = self.received[name].bound(self.sizes)
     return running_sum.make(self.exact, self.cohort, bound)
 
@@ -435,11 +338,3 @@ def make(
     np.asarray(sizes, np.float64),
     exact,
   )
-
-
-def _of_leaf(raw: Tree, name: str) -> Array:
-  return raw[name] if isinstance(raw, dict) else raw
-
-
-def _like(tree: Flat, names: Flat) -> Flat:
-  return {name: tree[name] for name in names}

@@ -1,22 +1,24 @@
 """The guarantee of differential privacy of a run, or that there is none.
 
 A component may claim that all that clients send is bounded and has noise. The
-claim covers the shared parameters and the messages of that component. The
-message of any other component would leave without noise, so that a run with
-one is refused. Numbers of clients, images and steps are public. What the
-experimenter of a simulation sees beside that (metrics of clients, evaluations,
-states in checkpoints) is no release.
+claim covers the shared parameters and the messages of that component. A claim
+for identities or images also covers functions of the trained models, and the
+guarantee is composed with that of other sums with noise; a component declares
+both (`ComponentInfo.released`). Any other message would leave without noise, so
+that a run with one is refused. Numbers of clients, images and steps are public.
+What the experimenter of a simulation sees beside that (metrics of clients,
+evaluations, states in checkpoints) is no release.
 """
 
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from fedreid_jax import errors
 from fedreid_jax.core import accounting
-from fedreid_jax.core.accounting import Mechanism
-from fedreid_jax.core.component import Component, Participants
+from fedreid_jax.core.accounting import Mechanism, Released
+from fedreid_jax.core.component import Component, ComponentInfo, Participants
 
 SMALLEST = 0.1  # noise of one step below which there is no guarantee
 SECRET = (
@@ -24,6 +26,7 @@ SECRET = (
   'seed can remove it'
 )
 NO_EFFECT = ('byzantine',)  # attackers do not weaken that of honest clients
+Unit = Literal['client', 'identity', 'image']
 
 
 class Claim(NamedTuple):
@@ -34,13 +37,14 @@ class Claim(NamedTuple):
       the guarantee is that of the kind with the largest epsilon.
     delta: of the guarantee.
     details: of the mechanism, for users.
-    unit: what the guarantee protects.
+    unit: what the guarantee protects; identities and images are those of one
+      client.
   """
 
   mechanisms: Callable[[int], Sequence[Sequence[Mechanism]]]
   delta: float
   details: str
-  unit: str = 'client'
+  unit: Unit = 'client'
 
 
 class Guarantee:
@@ -69,6 +73,16 @@ class Guarantee:
         _check_order(owners[0], components)
       self._owner = owners[0].name
       self._claim = owners[0].info.claim(participants)
+    self._infos = {c.name: c.info for c in components}
+    self._released = _released(components)
+    if self._released and self._claim is None:
+      name = next(iter(self._released))
+      raise errors.ConfigError(
+        f'the noise of {name!r} gives no guarantee, because the model that '
+        'clients send has none',
+        'components',
+        f"add 'dpsgd', or set {name}.noise to 0",
+      )
 
   @property
   def claimed(self) -> bool:
@@ -82,42 +96,70 @@ class Guarantee:
       senders: names of the components whose clients send messages.
 
     Raises:
-      ConfigError: for a message of another component than the owner.
+      ConfigError: for a message of another component than the owner that is not
+        declared for the unit of the claim.
     """
     for name in senders:
-      if self.claimed and name != self._owner:
-        raise errors.ConfigError(
-          f'the message of {name!r} has no bound and no noise, so that '
-          f'{self._owner!r} cannot claim a guarantee',
-          'components',
-          f'remove {name!r} or {self._owner!r}',
-        )
+      if self._claim is None or name == self._owner:
+        continue
+      info = self._infos.get(name, ComponentInfo())
+      problem = f'the message of {name!r} has no bound and no noise'
+      if name in self._released:
+        if self._claim.unit == 'identity':
+          continue
+        problem = f'the bound of the message of {name!r} is for an identity'
+      elif info.released and self._claim.unit != 'client':
+        continue
+      reason = info.exposes and f': {info.exposes}'
+      raise errors.ConfigError(
+        f'{problem}, so that {self._owner!r} cannot claim a guarantee{reason}',
+        'components',
+        f'remove {name!r} or {self._owner!r}',
+      )
 
   @functools.cache  # noqa: B019 - a run has one guarantee
   def epsilon(self, rounds: int) -> float:
     """Returns epsilon after some rounds, infinite without a guarantee."""
     if self._claim is None:
       return math.inf
-    if rounds == 0:
-      return 0.0
-    kinds = self._claim.mechanisms(rounds)
+    none: list[Sequence[Mechanism]] = [()]
+    others = [
+      one
+      for released in self._released.values()
+      for one in released.mechanisms(rounds)
+    ]
+    kinds = [
+      [*kind, *others]
+      for kind in (self._claim.mechanisms(rounds) if rounds else none)
+    ]
     if any(_is_negligible(one) for kind in kinds for one in kind):
       return math.inf
-    return max(accounting.epsilon(kind, self._claim.delta) for kind in kinds)
+    delta = self._claim.delta
+    return max(accounting.epsilon(k, delta) if k else 0.0 for k in kinds)
 
   def statement(self, rounds: int) -> str:
     """Returns the sentence for users after some rounds."""
     found = self.epsilon(rounds)
     if self._claim is None or math.isinf(found):
       return accounting.NONE
+    unit = self._claim.unit
     honest = 'honest ' if self._honest else ''
+    within = '' if unit == 'client' else ' in one client'
+    others = [f'; {x.details}' for x in self._released.values() if x.details]
     text = (
       f'epsilon = {found:.4g} at delta = {self._claim.delta:g} per '
-      f'{honest}{self._claim.unit} ({self._claim.details}, {rounds} rounds)'
+      f'{honest}{unit}{within} ({self._claim.details}{"".join(others)}, '
+      f'{rounds} rounds)'
     )
     if found > accounting.WEAK:
       text += f'; {accounting.TOO_WEAK}'
     return text
+
+
+def _released(components: Sequence[Component]) -> dict[str, Released]:
+  """Returns what is released with noise of its own, by component."""
+  declared = {c.name: c.info.released for c in components}
+  return {n: x for n, x in declared.items() if x and x.mechanisms(1)}
 
 
 def _is_negligible(mechanism: Mechanism) -> bool:
@@ -132,6 +174,14 @@ def _is_negligible(mechanism: Mechanism) -> bool:
 def _check_order(owner: Component, components: Sequence[Component]) -> None:
   """Refuses hooks that would see or change what the owner has not bounded."""
   place = [c.name for c in components].index(owner.name)
+  for component in components:
+    if component.info.needs_uploads and component.name not in NO_EFFECT:
+      raise errors.ConfigError(
+        f'{component.name!r} reads single uploads, but {owner.name!r} adds its '
+        'noise to their sum',
+        'components',
+        f'remove {component.name!r} or {owner.name!r}',
+      )
   for component in components[:place]:
     if component.server and component.server.update:
       raise errors.ConfigError(

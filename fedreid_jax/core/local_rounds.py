@@ -10,8 +10,8 @@ from jax.sharding import NamedSharding
 from fedreid_jax.core import compiled, transfer, types, waves
 from fedreid_jax.core.client_store import ClientStore
 from fedreid_jax.core.compose import Algorithm
-from fedreid_jax.core.fold import Streamed
 from fedreid_jax.core.segments import Segments
+from fedreid_jax.core.totals import Streamed
 
 Wave = tuple[np.ndarray, types.ClientTask]  # client of each lane, and tasks
 

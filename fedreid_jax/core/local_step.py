@@ -8,6 +8,7 @@ from flax import struct
 
 from fedreid_jax.core import component, trees, types
 from fedreid_jax.core.batch_stats import Layers
+from fedreid_jax.core.hook_types import Aux
 from fedreid_jax.core.optimizers import LossFn
 from fedreid_jax.core.settings import Settings
 from fedreid_jax.core.step_contexts import Step
@@ -80,9 +81,9 @@ def run(
 
 def _pre_step(
   hooks: Hooks, step: Step, carry: Carry
-) -> tuple[Carry, dict[str, component.Aux]]:
+) -> tuple[Carry, dict[str, Aux]]:
   states: dict[str, Tree] = dict(carry.states)
-  aux: dict[str, component.Aux] = {}
+  aux: dict[str, Aux] = {}
   for name, hook in hooks.items():
     if hook.pre_step:
       ctx = step.before_loss(name)
@@ -91,7 +92,7 @@ def _pre_step(
 
 
 def _loss(
-  hooks: Hooks, step: Step, carry: Carry, aux: dict[str, component.Aux]
+  hooks: Hooks, step: Step, carry: Carry, aux: dict[str, Aux]
 ) -> LossFn:
   """Returns the sum of all losses as a function of the parameters."""
 
@@ -138,7 +139,7 @@ def _post_step(
   step: Step,
   carry: Carry,
   outputs: Outputs,
-  aux: dict[str, component.Aux],
+  aux: dict[str, Aux],
 ) -> Carry:
   variables = {**carry.params, **carry.batch_stats}
   states = dict(carry.states)

@@ -153,21 +153,24 @@ def _begin(
   if not settings.persistent:
     opt_state = settings.optimizer.init(params)
 
-  def round_state(name: str, hook: component.ClientHooks) -> Tree:
-    ctx = contexts.RoundCtx(
+  def own(name: str) -> contexts.RoundCtx:
+    return contexts.RoundCtx(
       received=broadcast.shared,
       message=broadcast.messages.get(name),
+      task=task,
       variables=variables,
       optimizer=settings.optimizer,
       batch_shape=settings.image_shape,
       max_images=settings.num_steps * settings.image_shape[0],
       round=broadcast.round,
     )
-    return hook.round_start(state.states[name], ctx)
 
-  states = {name: round_state(name, hook) for name, hook in hooks.items()}
+  states = {
+    name: hook.round_start(state.states[name], own(name))
+    for name, hook in hooks.items()
+  }
   passed = {
-    name: hook.data_pass.init(settings.outputs)
+    name: hook.data_pass.init(settings.outputs, own(name))
     for name, hook in hooks.items()
     if hook.data_pass
   }
@@ -218,6 +221,8 @@ def _end(
   start = {**received.shared, **state.personal}
   states: dict[str, Tree] = dict(state.states)
   messages: dict[str, Tree] = {}
+  # Both passes have the number 0, and must not have the same noise.
+  stream = Stream.TERM if trained else Stream.BEFORE
   for name, hook in hooks.items():
     if not (trained or (hook.data_pass and hook.data_pass.before_first_round)):
       continue
@@ -228,12 +233,13 @@ def _end(
       start=start,
       variables=variables,
       data_pass=carry.passed.get(name),
+      trained=trained,
       model=settings.model,
       optimizer=settings.optimizer,
       lr=settings.schedule(broadcast.round),
       test_transform=settings.test_transform,
       round=broadcast.round,
-      key=wire.key(Stream.TERM, name, broadcast, task),
+      key=wire.key(stream, name, broadcast, task),
     )
     states[name], messages[name] = hook.round_end(carry.states[name], ctx)
   shared, personal = param_filter.split(variables, settings.shared)

@@ -34,6 +34,7 @@ class Stream(enum.IntEnum):
   AVAILABILITY = 16
   DEVICE = 17
   POISON = 12
+  BEFORE = 18
 
 
 def client_uid(name: str) -> int:

@@ -10,14 +10,16 @@ import jax.numpy as jnp
 from fedreid_jax.core import (
   aggregation,
   contexts,
+  fold_result,
   param_filter,
   raw_weights,
   types,
 )
 from fedreid_jax.core.component import Component
-from fedreid_jax.core.fold import Fold, Streamed
+from fedreid_jax.core.fold import Fold
 from fedreid_jax.core.server_contexts import Groups, ServerContexts
 from fedreid_jax.core.settings import Settings
+from fedreid_jax.core.totals import Streamed
 from fedreid_jax.core.types import Array, Flat, Tree
 
 Log = dict[str, Any]
@@ -58,7 +60,7 @@ def receive(
       continue
     ctx = contexts.ReceiveCtx(uploads.index)
     if fold and isinstance(received, Streamed) and name in fold.received:
-      found = fold.message(received.totals, name)
+      found = fold_result.message(fold, received.totals, name)
       finish = fold.received[name].finish
       states[name] = finish(states[name], found, valid, ctx)
     else:
@@ -149,7 +151,9 @@ def run(
     rules.batch_stats_rule,
   )
   if fold and isinstance(received, Streamed):
-    models = fold.aggregate(groups.start, received, valid, by_leaf, fell_back)
+    models = fold_result.aggregate(
+      fold, groups.start, received, valid, by_leaf, fell_back
+    )
   else:
     models = aggregation.reduce(
       groups.start, uploads.shared, by_leaf, rules.ordered
@@ -234,7 +238,7 @@ def _weigh(
   ctx = context.of_groups(name, groups, raw)
   weights = raw_weights.weigh(rule, messages, ctx)
   if rules.fold:
-    exceeds = rules.fold.exceeds(raw, valid)
+    exceeds = fold_result.exceeds(rules.fold, raw, valid)
 
     def trusted(rows: Array) -> Array:
       return jnp.where(exceeds, jnp.nan, rows)

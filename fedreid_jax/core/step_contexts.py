@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fedreid_jax.core import batches, contexts, prng, types
-from fedreid_jax.core.component import Aux
+from fedreid_jax.core.hook_types import Aux
 from fedreid_jax.core.prng import Stream
 from fedreid_jax.core.settings import Settings
 from fedreid_jax.core.types import Array, Flat, Outputs

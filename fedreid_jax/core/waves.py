@@ -7,7 +7,8 @@ import jax
 import numpy as np
 
 from fedreid_jax.core import trees, types
-from fedreid_jax.core.fold import Fold, Streamed, Totals
+from fedreid_jax.core.fold import Fold
+from fedreid_jax.core.totals import Streamed, Totals
 
 
 def add(fold: Fold, totals: Totals, more: Totals) -> Totals:

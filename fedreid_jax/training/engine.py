@@ -167,6 +167,8 @@ def bound(
   for component in components:
     if component.info.check:
       component.info.check(participants)
+  released = tuple(c.info.released for c in components if c.info.released)
+  participants = participants._replace(released=released)
   return tuple(
     component.info.bind(participants) if component.info.bind else component
     for component in components

@@ -10,7 +10,6 @@ import numpy as np
 from fedreid_jax.core import (
   aggregation,
   compose,
-  fold,
   optimizers,
   param_filter,
   prng,
@@ -21,6 +20,7 @@ from fedreid_jax.core import (
 from fedreid_jax.core.contexts import AggregationCtx
 from fedreid_jax.core.server_contexts import Groups
 from fedreid_jax.core.settings import Settings
+from fedreid_jax.core.totals import Streamed
 from fedreid_jax.models import head
 
 KERNEL = 'params/backbone/kernel'
@@ -183,7 +183,7 @@ def stream(components, server, sent, exact=True):
 
     totals = made.fold.zeros(start, states, trees.rows(sent, 0))
     totals, rows = jax.lax.scan(add, totals, (sent, drawn))
-    received = fold.Streamed(*rows, totals)
+    received = Streamed(*rows, totals)
     return made.aggregate(state, received, drawn, 0, public, seed)
 
   return jax.device_get(run(state, sent))

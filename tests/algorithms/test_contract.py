@@ -47,6 +47,9 @@ def config_of(name):
     config.model[field] = value
   if name == 'caj':
     config.local.batch = 6  # three parts
+  if name == 'dpsgd':
+    config.model.norm = 'group'
+    config.local.sampler, config.local.steps = 'poisson_pk', 3
   if config.model.modality_specific_stages:
     config.model.name, config.model.width = 'resnet18', 1 / 32
     config.model.small_stem = True

@@ -9,9 +9,28 @@ import pytest
 import toy
 
 from fedreid_jax import errors
-from fedreid_jax.algorithms import dfh, dpsgd, fedpav, fedprox, noise
+from fedreid_jax.algorithms import (
+  cdw,
+  dfh,
+  dppt,
+  dpsgd,
+  fedatt,
+  fednova,
+  fedpav,
+  fedprox,
+  kd,
+  moon,
+  noise,
+  scaffold,
+)
 from fedreid_jax.algorithms.statistics import clipping
-from fedreid_jax.core import compose, contexts, guarantee, param_filter, types
+from fedreid_jax.core import (
+  compose,
+  contexts,
+  guarantee,
+  param_filter,
+  types,
+)
 from fedreid_jax.core.component import Participants
 from fedreid_jax.losses import identity, metric
 from fedreid_jax.models import functional, networks
@@ -151,7 +170,7 @@ def test_without_noise_and_clip_it_is_the_plain_gradient(microbatch):
       private_config(), toy.toy_clients(), components
     )
     server, states, logs = toy.run(executor, variables, 2)
-    found.append((server.shared, states.personal, logs[-1]['loss']))
+    found.append((server.shared, states.personal, logs[-1]['metrics']['loss']))
   toy.assert_close_trees(*found, 1e-5)
 
 
@@ -308,6 +327,33 @@ def test_a_claim_is_that_of_the_client_with_the_fewest_identities():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize('noise, epsilon', [(10.0, 8.0), (10.0, 2.1)])
+def test_epsilon_is_that_of_all_messages(noise, epsilon):
+  """Also where the statistics alone take most of it, 1.81."""
+  pytest.importorskip('dp_accounting', reason='pip install .[privacy]')
+  statistics = dfh.make(dfh.Options(clip=1.0, noise=noise))
+  alone = participants(
+    (toy.toy_client('a', 32, 16),),
+    identities=8, batch=16, steps=10, rounds=20,
+  )  # fmt: skip
+  people = alone._replace(released=(statistics.info.released,))
+  options = dpsgd.Options(epsilon=epsilon)
+  chosen = dpsgd.noise_of(options, people)
+  assert chosen > dpsgd.noise_of(options, alone)
+  made = bound(people, epsilon=epsilon)
+  found = guarantee.Guarantee((FEDPAV, statistics, made), people).epsilon(20)
+  assert 0.99 * epsilon < found <= epsilon
+
+
+def test_statistics_that_take_all_of_epsilon():
+  pytest.importorskip('dp_accounting', reason='pip install .[privacy]')
+  statistics = dfh.make(dfh.Options(clip=1.0, noise=10.0))
+  people = participants(rounds=20, released=(statistics.info.released,))
+  with pytest.raises(errors.ConfigError, match='take epsilon 1.808 alone'):
+    bound(people, epsilon=1.8)
+
+
+@pytest.mark.slow
 def test_the_epsilon_of_limited_places_is_the_published_one():
   pytest.importorskip('dp_accounting', reason='pip install .[privacy]')
   people = participants(
@@ -351,10 +397,48 @@ def test_delta_is_small_beside_the_identities():
     guarantee.Guarantee((FEDPAV, made), people)
 
 
+def private_dfh(**options):
+  given = {'clip': 1.0, 'noise': 2.0, 'loss': 'identity'}
+  given |= {'normalise': 'released'} | options
+  return dfh.make(dfh.Options(**given))
+
+
+@pytest.mark.parametrize(
+  'component',
+  [
+    cdw.make(cdw.Options(batch='public')),
+    fedatt.make(),
+    fednova.make(),
+    kd.make(),
+    moon.make(),
+    private_dfh(),
+    scaffold.make(),
+  ],
+  ids=lambda one: one.name,
+)
+def test_components_whose_messages_keep_the_guarantee(component):
+  """They see images by the trained model, by noise, or not at all."""
+  made = bound()
+  compose.check((FEDPAV, component, made))
+  people = participants()
+  found = guarantee.Guarantee((FEDPAV, component, made), people)
+  if component.name not in ('fedatt', 'kd', 'moon'):  # these have no message
+    found.check([component.name])
+  with pytest.raises(
+    errors.ConfigError, match="message of 'dppt' has no bound"
+  ):
+    found.check(['dppt'])
+
+
 @pytest.mark.parametrize(
   'component, message',
   [
-    (dfh.make(), "images of 'dfh' cannot be bounded"),
+    (dfh.make(), "images of 'dfh' cannot be bounded.*: it sends statistics"),
+    (private_dfh(noise=0.0), "images of 'dfh' cannot"),
+    (private_dfh(loss='triplet'), "images of 'dfh' can"),
+    (private_dfh(normalise='batch'), "images of 'dfh'"),
+    (dppt.make(), "images of 'dppt' cannot.*features of single persons"),
+    (cdw.make(), "images of 'cdw' cannot.*it compares scores.*public"),
     (noise.make(), "'dpsgd' cannot be composed with 'noise'"),
     (bound()._replace(name='other'), "'dpsgd' and 'other' both fill"),
   ],

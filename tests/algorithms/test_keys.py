@@ -8,8 +8,14 @@ import pytest
 import toy
 
 from fedreid_jax import algorithms
-from fedreid_jax.core import compose, prng
-from fedreid_jax.core.component import Aggregation, Component, ServerHooks
+from fedreid_jax.core import compose, local_step, prng, types
+from fedreid_jax.core.component import (
+  Aggregation,
+  ClientHooks,
+  Component,
+  DataPass,
+  ServerHooks,
+)
 
 
 def test_server_keys_before_and_in_round_0_differ():
@@ -55,6 +61,28 @@ def test_server_keys_before_and_in_round_0_differ():
   assert found['clustering', 'a'] == found['update', 'a']
   assert found['update', 'a'] != found['update', 'b']
   assert found['init', 'a'] != found['init', 'b']
+
+
+def test_client_keys_before_and_in_round_0_differ():
+  """Both passes have the round 0; the same noise in both would cancel."""
+
+  def send(state, ctx):
+    return state, jax.random.key_data(ctx.key)
+
+  passing = DataPass(lambda *_: (), lambda seen, *_: seen, True)
+  probe = Component(
+    'probe', '.*', client=ClientHooks(data_pass=passing, round_end=send)
+  )
+  end = handmade.algorithm((probe,)).program.end
+  variables = handmade.variables()
+  broadcast = types.Broadcast(variables, {}, jnp.int32(0), jnp.int32(0))
+  kept = types.ClientState({}, {'probe': ()}, ())
+  carry = local_step.Carry(variables, {}, (), {'probe': ()}, {}, {}, ())
+  keys = [
+    end(broadcast, kept, carry, handmade.task(), trained)[0].messages['probe']
+    for trained in (False, True)
+  ]
+  assert (np.asarray(keys[0]) != np.asarray(keys[1])).any()
 
 
 def test_a_key_that_is_used_twice_is_noticed():

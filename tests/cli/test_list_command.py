@@ -6,7 +6,7 @@ import commands
 import pytest
 
 from fedreid_jax import errors
-from fedreid_jax.cli import completion, program
+from fedreid_jax.cli import completion, program, run
 from fedreid_jax.cli import list as listing
 from fedreid_jax.config import recipes
 from fedreid_jax.data.datasets import registry
@@ -75,7 +75,7 @@ def test_help_shows_flags_and_examples(command):
     f'fedreid_jax.cli.{command.replace("-", "_")}'
   ):
     assert flag.strip('-=') in out
-  assert ('  optim.lr = 0.05' in out) == (command in program.WITH_RECIPE)
+  assert ('  optim.lr = 0.05' in out) == (command in run.WITH_FIELDS)
 
 
 def completed(script, *words):

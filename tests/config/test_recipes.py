@@ -53,6 +53,8 @@ OWN = {
   'dp_fedavg.noise=0.001,dp_fedavg.clip=10.0,dp_fedavg.min_clients=6,'
   'dp_fedavg.delta=0.01',
   'dpsgd': 'dpsgd.epsilon=0.0,dpsgd.noise=0.001,dpsgd.clip=10.0',
+  'dfh_dp': 'dpsgd.epsilon=0.0,dpsgd.noise=0.001,dpsgd.clip=10.0,'
+  'dfh.noise=0.001',
   # Erasing up to 80 % of images this small leaves little to learn from.
   'deen': 'model.width=0.25,rounds=16,local.epochs=12,optim.milestones=(14,),'
   'optim.warmup=2,augment.erase=0.0',
@@ -63,6 +65,7 @@ NOT_LOSSES = {
   *('round', 'event', 'clients', 'excluded', 'weights', 'weights_entropy'),
   *('clusters', 'seconds', 'images', 'images_per_second', 'lr'),
   *('bytes_up', 'bytes_down', 'fedprox_distance', 'by_client'),
+  *('simulated_s', 'late', 'staleness'),
 }
 
 

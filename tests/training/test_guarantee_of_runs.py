@@ -6,7 +6,7 @@ import pytest
 
 from fedreid_jax import errors
 from fedreid_jax.config import recipes, saved_config, validation
-from fedreid_jax.training import loop, run_files
+from fedreid_jax.training import build, loop, run_files
 
 SMALL = (
   'smoke,data.height=16,data.width=8,model.features=(4,),rounds=1,'
@@ -86,6 +86,24 @@ def test_a_run_with_a_guarantee_for_persons(tmp_path):
   assert 'at delta = 0.001 per identity in one client' in results['privacy']
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'name, fields',
+  [
+    ('scaffold', {}),
+    ('cdw', {'cdw.batch': 'public', 'cdw.images': 8, 'data.public': 'park'}),
+  ],
+)
+def test_messages_that_keep_the_guarantee(name, fields, tmp_path):
+  """Functions of the trained models cost no epsilon."""
+  pytest.importorskip('dp_accounting', reason='pip install .[privacy]')
+  fields = {'components': ('fedpav', 'dpsgd', name)} | fields
+  results = train('dpsgd', PERSONS, tmp_path, **fields)
+  plain = recipes.recipe('configs/dpsgd.py', PERSONS)
+  guaranteed = build.build(validation.validate(plain)).guarantee
+  assert results['privacy'] == guaranteed.statement(1)
+
+
 @pytest.mark.parametrize(
   'fields, message',
   [
@@ -106,8 +124,8 @@ def test_a_run_with_a_guarantee_for_persons(tmp_path):
     ({'local.steps': 0}, 'number of steps depends on the images'),
     ({'local.identities': 8}, 'but a client has 4'),
     (
-      {'components': ('fedpav', 'dpsgd', 'scaffold')},
-      "images of 'scaffold' cannot be bounded",
+      {'components': ('fedpav', 'dpsgd', 'cdw')},
+      "images of 'cdw' cannot be bounded.*cdw.batch='public'",
     ),
     ({'components': ('fedpav', 'dpsgd', 'noise')}, "composed with 'noise'"),
   ],
@@ -115,6 +133,45 @@ def test_a_run_with_a_guarantee_for_persons(tmp_path):
 def test_runs_whose_persons_are_not_protected(fields, message, tmp_path):
   with pytest.raises(errors.ConfigError, match=message):
     train('dpsgd', PERSONS, tmp_path, **fields)
+
+
+STATISTICS = f'{PERSONS},dfh.clip=2.0'
+
+
+@pytest.mark.slow
+def test_a_run_that_sends_statistics_with_a_guarantee(tmp_path):
+  pytest.importorskip('dp_accounting', reason='pip install .[privacy]')
+  results = train('dfh_dp', STATISTICS, tmp_path / 'a', **{'dfh.every': 1})
+  assert 'at delta = 0.001 per identity in one client' in results['privacy']
+  assert 'dfh: noise 2, before round 0 and every 1' in results['privacy']
+  without = train('dpsgd', PERSONS, tmp_path / 'b')
+
+  def epsilon(found):
+    return float(found['privacy'].split()[2])
+
+  assert epsilon(results) > epsilon(without)
+
+
+@pytest.mark.parametrize(
+  'fields, message',
+  [
+    ({'dfh.noise': 0.0}, 'sent without noise — dfh.noise'),
+    ({'dfh.clip': 0.0}, 'statistics without a bound'),
+    ({'dfh.loss': 'triplet'}, 'no function of one person.*dfh.loss'),
+    ({'dfh.normalise': 'batch'}, 'take away their mean — dfh.normalise'),
+    (
+      {'components': ('fedpav', 'dfh'), 'local.sampler': 'pk'},
+      "the noise of 'dfh' gives no guarantee.*'dpsgd'",
+    ),
+    (
+      {'local.sampler': 'poisson', 'dpsgd.unit': 'image', 'local.batch': 4},
+      "bound of the message of 'dfh' is for an identity",
+    ),
+  ],
+)
+def test_statistics_whose_persons_are_not_protected(fields, message, tmp_path):
+  with pytest.raises(errors.ConfigError, match=message):
+    train('dfh_dp', STATISTICS, tmp_path, **fields)
 
 
 def test_a_run_whose_epsilon_chose_the_noise_does_not_go_on(tmp_path):
