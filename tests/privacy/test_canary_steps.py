@@ -20,10 +20,11 @@ CLAIMED = 3.08  # epsilon of `participants` at delta 1e-5
 def participants(**fields):
   """Two clients of 40 and 20 identities, half of the latter in a step."""
   people = tuple(toy_federation.toy_client(f'c{k}', 2 * k, k) for k in (40, 20))
-  given = {'sampler': 'poisson_pk', 'batch': 10, 'identities': 5}
-  return Participants(
-    people, 0, 2, **({'rounds': 2, 'steps': 8} | given | fields)
-  )
+  given = Participants(
+    people, 0, 2, rounds=2, steps=8,
+    sampler='poisson_pk', batch=10, identities=5,
+  )  # fmt: skip
+  return given._replace(**fields)
 
 
 def audit(claimed):
