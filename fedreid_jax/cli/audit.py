@@ -12,8 +12,9 @@ r"""Measure what a run gives away: `fedreid audit --workdir=DIR --attack=NAME`.
             client of DFH sent. It needs persons of the clients' domains whom no
             client has, with as many images each: those of
             `evaluation.validation`, or of targets as above.
-  canary    a lower bound of the epsilon of DP-FedAvg, from artificial clients
-            in the aggregation of the run. It needs fedreid_jax[privacy].
+  canary    a lower bound of the epsilon of DP-FedAvg or DP-SGD, from
+            artificial clients in the aggregation of the run, or artificial
+            persons in its steps. It needs fedreid_jax[privacy].
 
 An audit has a positive control, where the attack must succeed, and a negative
 one, where it must not. If a control fails, the figures mean nothing: the
@@ -182,6 +183,10 @@ def _canary(attacked: Any, _: Path) -> _Report:
     f'bound of so many guesses is {found.largest:.3f}',
     f'negative control, permuted scores: {found.negative:.3f}',
   ]
+  if found.claimed >= found.largest:
+    lines.append(
+      'the claim is above the largest bound, so that the audit cannot refute it'
+    )
   described = found._asdict() | {
     name: getattr(found, name)._asdict() for name in ('bound', 'positive')
   }

@@ -104,7 +104,7 @@ def _canary(entries: Entries) -> str:
   if entries['refuted']:
     return f'{claim}, which is wrong: epsilon is at least {bound}.'
   return (
-    f'{claim}. An attack on its aggregation shows, with 95 % '
+    f'{claim}. An attack on its component shows, with 95 % '
     f'confidence, that epsilon is not below {bound}, which agrees with the '
     'claim.'
   )

@@ -1,25 +1,24 @@
-"""Audit of the guarantee of a run of DP-FedAvg by canaries.
+"""Audit of the guarantee of a run of DP-FedAvg or DP-SGD by canaries.
 
-Every client of the run is a canary that takes part with probability 1/2
-(`canary_rounds`). The positive control has no noise and all clients in every
-round. The negative control has permuted scores.
+Every client of a run of DP-FedAvg (`canary_rounds`), or every identity of one
+client of a run of DP-SGD (`canary_steps`), is a canary that takes part with
+probability 1/2. The positive control has no noise and all canaries in every
+sum. The negative control has permuted scores.
 """
 
-import dataclasses
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedreid_jax import errors
-from fedreid_jax.algorithms import dp_fedavg
+from fedreid_jax.algorithms import dp_fedavg, dpsgd
 from fedreid_jax.core import guarantee
 from fedreid_jax.core.component import Participants
 from fedreid_jax.data.federation import Federation
-from fedreid_jax.privacy import canary_bound, canary_rounds
+from fedreid_jax.privacy import canary_bound, canary_rounds, canary_steps
+from fedreid_jax.privacy.canaries import Canaries
 from fedreid_jax.privacy.canary_bound import Bound
 from fedreid_jax.training import build, engine
-
-FEWEST = 50  # canaries
 
 
 class Audited(NamedTuple):
@@ -52,58 +51,52 @@ def of_run(config: Any, federation: Federation, seed: int = 0) -> Audited:
   Args:
     config: of the run.
     federation: its clients.
-    seed: of canaries, cohorts and noise.
+    seed: of canaries, cohorts or batches, and noise.
 
   Raises:
-    ConfigError: for a run without DP-FedAvg, or with too few clients.
+    ConfigError: for a run without a guarantee, or with too few clients.
   """
-  if dp_fedavg.NAME not in config.components:
-    raise errors.ConfigError(
-      f'{config.name} has no guarantee',
-      '--attack',
-      'give a run with the component dp_fedavg',
-    )
   people = engine.participants_of(config, federation)
   components = engine.bound(build.load_components(config), people)
   claim = guarantee.Guarantee(components, people)
-  options = dp_fedavg.Options(**build.arguments(config, dp_fedavg.NAME))
-  return audit(options, people, claim.epsilon(config.rounds), seed)
+  if not claim.claimed:
+    raise errors.ConfigError(
+      f'{config.name} has no guarantee',
+      '--attack',
+      'give a run with the component dp_fedavg or dpsgd',
+    )
+  claimed = claim.epsilon(config.rounds)
+  return audit(_canaries(config, people, claimed), claimed, seed)
 
 
-def audit(
-  options: dp_fedavg.Options,
-  participants: Participants,
-  claimed: float,
-  seed: int = 0,
-) -> Audited:
-  """Bounds epsilon of the clients of a run from below.
+def _canaries(config: Any, people: Participants, claimed: float) -> Canaries:
+  """Returns the canaries of the component that claims the guarantee."""
+  if dpsgd.NAME in config.components:
+    options = dpsgd.Options(**build.arguments(config, dpsgd.NAME))
+    return canary_steps.of(options, people, claimed)
+  if dp_fedavg.NAME in config.components:
+    options = dp_fedavg.Options(**build.arguments(config, dp_fedavg.NAME))
+    return canary_rounds.of(options, people)
+  raise errors.ConfigError(
+    f'there are no canaries for the guarantee of {config.name}',
+    '--attack',
+    'give a run with the component dp_fedavg or dpsgd',
+  )
+
+
+def audit(canaries: Canaries, claimed: float, seed: int = 0) -> Audited:
+  """Bounds the epsilon of a mechanism from below.
 
   Args:
-    options: of the component.
-    participants: of the run.
-    claimed: epsilon of the run.
-    seed: of canaries, cohorts and noise.
-
-  Raises:
-    ConfigError: with fewer than 50 clients.
+    canaries: of the mechanism.
+    claimed: its epsilon.
+    seed: of canaries, cohorts or batches, and noise.
   """
-  number, delta = len(participants.clients), options.delta
-  if number < FEWEST:
-    raise errors.ConfigError(
-      f'{number} clients are fewer than {FEWEST} canaries',
-      'dp_fedavg',
-      'audit a run with more clients',
-    )
-  guesses = 2 * (number // 4)
+  number, guesses, delta = canaries.number, canaries.guesses, canaries.delta
   included = np.random.default_rng(seed).random(number) < 0.5
-  found = canary_rounds.scores(options, participants, included, seed)
+  found = canaries.scores(included, seed)
   bound = canary_bound.guess(found, included, guesses, delta)
-  # The noise that epsilon would choose is replaced, too.
-  silent = dataclasses.replace(options, noise=0.0, epsilon=0.0)
-  everyone = participants._replace(
-    cohort=number, fraction=1.0, poisson=False, rounds=1
-  )
-  loud = canary_rounds.scores(silent, everyone, included, seed)
+  loud = canaries.silent(included, seed)
   positive = canary_bound.guess(loud, included, guesses, delta)
   largest = canary_bound.lower_bound(delta, number, guesses, guesses)
   negative = canary_bound.of_permuted(found, included, guesses, delta, seed)

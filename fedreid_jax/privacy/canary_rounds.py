@@ -10,6 +10,7 @@ direction.
 """
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -17,14 +18,48 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float
 
+from fedreid_jax import errors
 from fedreid_jax.algorithms import dp_fedavg
 from fedreid_jax.core import aggregation, cohort
 from fedreid_jax.core.component import Component, Participants
 from fedreid_jax.core.contexts import AggregationCtx, ReceiveCtx, ServerInitCtx
 from fedreid_jax.core.types import Array, Broadcast, Flat, Upload
+from fedreid_jax.privacy.canaries import Canaries
 
 LEAF = 'params/canaries'
 FACTOR = 1e3  # of the clip
+FEWEST = 50  # canaries
+
+
+def of(options: dp_fedavg.Options, participants: Participants) -> Canaries:
+  """Returns the canaries of a run, one instead of each client.
+
+  Args:
+    options: of the component.
+    participants: of the run.
+
+  Raises:
+    ConfigError: with fewer than 50 clients.
+  """
+  number = len(participants.clients)
+  if number < FEWEST:
+    raise errors.ConfigError(
+      f'{number} clients are fewer than {FEWEST} canaries',
+      dp_fedavg.NAME,
+      'audit a run with more clients',
+    )
+  # The noise that epsilon would choose is replaced, too.
+  silent = dataclasses.replace(options, noise=0.0, epsilon=0.0)
+  everyone = participants._replace(
+    cohort=number, fraction=1.0, poisson=False, rounds=1
+  )
+  return Canaries(
+    number,
+    2 * (number // 4),
+    options.delta,
+    functools.partial(scores, options, participants),
+    functools.partial(scores, silent, everyone),
+  )
 
 
 def scores(

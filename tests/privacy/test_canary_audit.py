@@ -6,7 +6,9 @@ import pytest
 from fedreid_jax import errors
 from fedreid_jax.algorithms import dp_fedavg
 from fedreid_jax.algorithms.statistics import white_noise
+from fedreid_jax.config import schema
 from fedreid_jax.core.component import Participants
+from fedreid_jax.data.federation import Federation
 from fedreid_jax.privacy import canary_audit, canary_rounds
 from fedreid_jax.training import toy_federation
 
@@ -18,7 +20,8 @@ def participants(number=200, fraction=1.0, rounds=1):
 
 def audit(claimed, **options):
   made = dp_fedavg.Options(delta=1e-4, **options)
-  return canary_audit.audit(made, participants(), claimed)
+  canaries = canary_rounds.of(made, participants())
+  return canary_audit.audit(canaries, claimed)
 
 
 def test_the_aggregation_keeps_its_claim():
@@ -68,6 +71,36 @@ def test_options_of_the_component(changed):
   np.testing.assert_allclose(found, 0.5 * included / weight, rtol=1e-5)
 
 
+def private_run(*components, **fields):
+  """Configuration and federation of a run on toy clients of three persons."""
+  config = toy_federation.toy_config()
+  config.components = components
+  config.local.sampler, config.local.steps = 'poisson_pk', 4
+  config.local.identities, config.local.batch = 2, 4
+  config.rounds = 2
+  schema.complete(config)
+  config.update_from_flattened_dict(fields)
+  federation = Federation(
+    toy_federation.toy_clients(), (), (8, 8, 1), (0.5,), (0.25,), 'toy'
+  )
+  return config, federation
+
+
+@pytest.mark.slow
+def test_a_run_of_dpsgd_keeps_its_claim():
+  pytest.importorskip('dp_accounting', reason='pip install .[privacy]')
+  config, federation = private_run('fedpav', 'dpsgd', **{'dpsgd.noise': 3.0})
+  found = canary_audit.of_run(config, federation)
+  assert found.failed == () and found.refuted == ''
+  assert 0 < found.bound.epsilon < found.claimed < found.largest
+  assert (found.bound.canaries, found.bound.guesses) == (1002, 874)
+
+
+def test_a_run_without_a_guarantee_is_refused():
+  with pytest.raises(errors.ConfigError, match='has no guarantee'):
+    canary_audit.of_run(*private_run('fedpav'))
+
+
 def test_few_clients_are_refused():
   with pytest.raises(errors.ConfigError, match='49 clients are fewer'):
-    canary_audit.audit(dp_fedavg.Options(), participants(49), 1.0)
+    canary_rounds.of(dp_fedavg.Options(), participants(49))
