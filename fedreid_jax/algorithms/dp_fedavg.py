@@ -52,7 +52,7 @@ from fedreid_jax.core.component import (
   Transport,
 )
 from fedreid_jax.core.contexts import AggregationCtx, ReceiveCtx, ServerInitCtx
-from fedreid_jax.core.guarantee import SECRET, Claim
+from fedreid_jax.core.guarantee import SECRET, Claim, Delta, Epsilon, Noise
 from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array, Broadcast, Flat, Upload
 
@@ -64,15 +64,9 @@ BITS = 20.0  # expected clients of a round over the noise on the sum of bits
 class Options(Checked):
   """Hyper-parameters of DP-FedAvg."""
 
-  noise: Annotated[
-    float, Range(0), 'standard deviation of the noise over the clip'
-  ] = 1.0
-  epsilon: Annotated[
-    float,
-    Range(0),
-    'above 0: epsilon after all rounds, which chooses the noise instead',
-  ] = 0.0
-  delta: Annotated[float, Range(1e-300, 0.5), 'delta of the guarantee'] = 1e-5
+  noise: Noise = 1.0
+  epsilon: Epsilon = 0.0
+  delta: Delta = 1e-5
   clip: Annotated[
     float, Range(1e-9), 'largest norm of an update, at first if adaptive'
   ] = 0.1

@@ -45,7 +45,7 @@ from fedreid_jax.core.component import (
   Participants,
 )
 from fedreid_jax.core.contexts import GradientCtx
-from fedreid_jax.core.guarantee import SECRET, Claim
+from fedreid_jax.core.guarantee import SECRET, Claim, Delta, Epsilon, Noise
 from fedreid_jax.core.hook_types import Gradient
 from fedreid_jax.core.options import Checked, Range, Regex
 from fedreid_jax.core.types import Array, Flat, Metrics
@@ -63,15 +63,9 @@ class Options(Checked):
     Literal['identity', 'image'],
     'what is protected: all images of an identity in a client, or one image',
   ] = 'identity'
-  noise: Annotated[
-    float, Range(0), 'standard deviation of the noise over the clip'
-  ] = 1.0
-  epsilon: Annotated[
-    float,
-    Range(0),
-    'above 0: epsilon after all rounds, which chooses the noise instead',
-  ] = 0.0
-  delta: Annotated[float, Range(1e-300, 0.5), 'delta of the guarantee'] = 1e-5
+  noise: Noise = 1.0
+  epsilon: Epsilon = 0.0
+  delta: Delta = 1e-5
   clip: Annotated[
     float, Range(1e-9), 'largest norm of the gradient of a unit'
   ] = 1.0

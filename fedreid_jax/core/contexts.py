@@ -197,6 +197,22 @@ class UploadCtx:
   uploaded: Flat
   start: Flat
 
+  @classmethod
+  def of(cls, upload: types.Upload, start: Flat) -> 'UploadCtx':
+    """Returns the context of one upload.
+
+    Args:
+      upload: of one client.
+      start: the model of its group.
+    """
+    return cls(
+      upload.index,
+      upload.num_examples,
+      upload.num_steps,
+      upload.shared,
+      start,
+    )
+
 
 class NoUploads(NamedTuple):
   """The place of `ctx.uploaded` in a streamed round.

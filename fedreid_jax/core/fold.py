@@ -195,13 +195,7 @@ class Fold(NamedTuple):
   def _raw(self, start: Flat, upload: types.Upload) -> Tree:
     if self.rule is None or self.rule.raw is None or not self.models:
       return ()
-    ctx = contexts.UploadCtx(
-      upload.index,
-      upload.num_examples,
-      upload.num_steps,
-      upload.shared,
-      start,
-    )
+    ctx = contexts.UploadCtx.of(upload, start)
     return self.rule.raw(upload.messages.get(self.owner, ()), ctx)
 
   def _limit(self, name: str, value: Array) -> Array:

@@ -13,12 +13,13 @@ evaluations, states in checkpoints) is no release.
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from fedreid_jax import errors
 from fedreid_jax.core import accounting
 from fedreid_jax.core.accounting import Mechanism, Released
 from fedreid_jax.core.component import Component, ComponentInfo, Participants
+from fedreid_jax.core.options import Range
 
 SMALLEST = 0.1  # noise of one step below which there is no guarantee
 SECRET = (
@@ -27,6 +28,17 @@ SECRET = (
 )
 NO_EFFECT = ('byzantine',)  # attackers do not weaken that of honest clients
 Unit = Literal['client', 'identity', 'image']
+
+# Options of every component with a claim.
+Noise = Annotated[
+  float, Range(0), 'standard deviation of the noise over the clip'
+]
+Epsilon = Annotated[
+  float,
+  Range(0),
+  'above 0: epsilon after all rounds, which chooses the noise instead',
+]
+Delta = Annotated[float, Range(1e-300, 0.5), 'delta of the guarantee']
 
 
 class Claim(NamedTuple):
@@ -73,6 +85,7 @@ class Guarantee:
         _check_order(owners[0], components)
       self._owner = owners[0].name
       self._claim = owners[0].info.claim(participants)
+    self._epsilons = functools.cache(self._epsilon)
     self._infos = {c.name: c.info for c in components}
     self._released = _released(components)
     if self._released and self._claim is None:
@@ -117,9 +130,11 @@ class Guarantee:
         f'remove {name!r} or {self._owner!r}',
       )
 
-  @functools.cache  # noqa: B019 - a run has one guarantee
   def epsilon(self, rounds: int) -> float:
     """Returns epsilon after some rounds, infinite without a guarantee."""
+    return self._epsilons(rounds)
+
+  def _epsilon(self, rounds: int) -> float:
     if self._claim is None:
       return math.inf
     none: list[Sequence[Mechanism]] = [()]

@@ -34,14 +34,7 @@ def stacked(
     return ()
 
   def one(message: Tree, upload: types.Upload, start: Flat) -> Tree:
-    ctx = contexts.UploadCtx(
-      upload.index,
-      upload.num_examples,
-      upload.num_steps,
-      upload.shared,
-      start,
-    )
-    return raw(message, ctx)
+    return raw(message, contexts.UploadCtx.of(upload, start))
 
   if groups.members.shape[0] == 1:
     start, axis = trees.rows(groups.start, 0), None
