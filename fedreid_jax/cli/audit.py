@@ -12,6 +12,10 @@ r"""Measure what a run gives away: `fedreid audit --workdir=DIR --attack=NAME`.
             client of DFH sent. It needs persons of the clients' domains whom no
             client has, with as many images each: those of
             `evaluation.validation`, or of targets as above.
+  member    whether a person was among those that the model was trained on, from
+            models that are trained as the run was, each on half of the persons.
+            It takes as long as `--shadows` runs, and goes on when it is started
+            again.
   canary    a lower bound of the epsilon of DP-FedAvg or DP-SGD, from
             artificial clients in the aggregation of the run, or artificial
             persons in its steps. It needs fedreid_jax[privacy].
@@ -33,7 +37,7 @@ from fedreid_jax import errors
 from fedreid_jax.cli import run
 
 _ATTACK = flags.DEFINE_enum(
-  'attack', None, ['gradient', 'trace', 'canary'], 'The attack.'
+  'attack', None, ['gradient', 'trace', 'member', 'canary'], 'The attack.'
 )
 _SOURCE = flags.DEFINE_string(
   'source', '', 'gradient: name of the client (default: the first).'
@@ -49,6 +53,9 @@ _IMAGES = flags.DEFINE_integer(
 )
 _STEPS = flags.DEFINE_integer('steps', 800, 'gradient: steps of each start.', 8)
 _STARTS = flags.DEFINE_integer('starts', 3, 'gradient: number of starts.', 1)
+_SHADOWS = flags.DEFINE_integer(
+  'shadows', 16, 'member: number of models that are trained.', 4
+)
 _CHECKPOINT = flags.DEFINE_string(
   'checkpoint',
   'latest',
@@ -169,6 +176,28 @@ def _trace(attacked: Any, _: Path) -> _Report:
   return _Report(lines, described, found.failed)
 
 
+def _member(attacked: Any, picture: Path) -> _Report:
+  from fedreid_jax.privacy import member_audit
+
+  name = f'audit-member-{run.digest(attacked.config)}-{_SEED.value}'
+  found = member_audit.audit(
+    attacked.config,
+    attacked.federation,
+    picture.parent / name,
+    _SHADOWS.value,
+    _SEED.value,
+  )
+  lines = [f'{case}: {one.text()}' for case, one in found.found.items()]
+  lines.append(
+    'positive control, persons learnt by heart: ' + found.positive.text()
+  )
+  described = found._asdict() | {
+    'found': {case: one._asdict() for case, one in found.found.items()},
+    'positive': found.positive._asdict(),
+  }
+  return _Report(lines, described, found.failed)
+
+
 def _canary(attacked: Any, _: Path) -> _Report:
   from fedreid_jax.privacy import canary_audit
 
@@ -193,4 +222,9 @@ def _canary(attacked: Any, _: Path) -> _Report:
   return _Report(lines, described, found.failed, found.refuted)
 
 
-_AUDITS = {'gradient': _gradient, 'trace': _trace, 'canary': _canary}
+_AUDITS = {
+  'gradient': _gradient,
+  'trace': _trace,
+  'member': _member,
+  'canary': _canary,
+}

@@ -163,11 +163,15 @@ def workdir() -> Path:
       raise errors.ConfigError('not a path', '--workdir', 'give a shorter one')
     return Path(_WORKDIR.value).expanduser().absolute()
   chosen = config()
-  identity = schema.identity(chosen).to_json_best_effort()
-  digest = hashlib.sha256(identity.encode()).hexdigest()
   return Path(
-    'runs', f'{chosen.name}-seed{chosen.seed}-{digest[:8]}'
+    'runs', f'{chosen.name}-seed{chosen.seed}-{digest(chosen)}'
   ).absolute()
+
+
+def digest(chosen: Any) -> str:
+  """Returns eight hexadecimal digits of a configuration, for names."""
+  identity = schema.identity(chosen).to_json_best_effort()
+  return hashlib.sha256(identity.encode()).hexdigest()[:8]
 
 
 def _parse(default: str | None, argv: list[str]) -> list[str]:

@@ -98,6 +98,20 @@ def _trace(entries: Entries) -> str:
   )
 
 
+def _member(entries: Entries) -> str:
+  cases = entries['found']
+  other, same = (cases[case] for case in ('other images', 'same images'))
+  low, high = (100 * bound for bound in other['auc_interval'])
+  guess = 'which may be guessing' if low <= 50 <= high else 'better than 50 %'
+  return (
+    f'From {entries["shadows"]} models that were trained as this one, each '
+    f'on half of {entries["persons"]} persons, an attacker with other images '
+    'of a person tells one of the training from another one in '
+    f'{100 * other["auc"]:.0f} % of all pairs ({low:.0f} to {high:.0f} %), '
+    f'{guess}; with the images of the training in {100 * same["auc"]:.0f} %.'
+  )
+
+
 def _canary(entries: Entries) -> str:
   claim = f'The run claims epsilon = {entries["claimed"]:.3g}'
   bound = f'{entries["bound"]["epsilon"]:.2f}'
@@ -113,5 +127,6 @@ def _canary(entries: Entries) -> str:
 _WORDS: dict[str, Callable[[Entries], str]] = {
   'gradient': _gradient,
   'trace': _trace,
+  'member': _member,
   'canary': _canary,
 }

@@ -135,7 +135,11 @@ def same_images(run: LoadedRun, other: LoadedRun, flag: str) -> None:
 
 
 def load(
-  config, workdir: Path, which: str = 'latest', name: str = ''
+  config,
+  workdir: Path,
+  which: str = 'latest',
+  name: str = '',
+  federation: Federation | None = None,
 ) -> LoadedRun:
   """Loads a model of a run.
 
@@ -144,6 +148,7 @@ def load(
     workdir: of the run.
     which: checkpoint, 'latest', 'best' or a step.
     name: of the model, '' for the server's (the first if there are several).
+    federation: images; None loads those of `config`.
 
   Raises:
     IntegrityError: when there is no such checkpoint, or it does not verify or
@@ -154,7 +159,9 @@ def load(
     step, models, _, _ = restored.restore(saved, which)
     states = saved.restore_states(step)
   name = named_models.choose(models, name)
-  federation = data_lib.load(config.data, held_out=config.evaluation.validation)
+  if federation is None:
+    held_out = config.evaluation.validation
+    federation = data_lib.load(config.data, held_out=held_out)
   model, variables, transforms, mesh = restored.network(
     config, federation, models[name]
   )

@@ -89,3 +89,14 @@ def test_the_section_has_the_guarantee_and_the_picture(tmp_path):
   html = shown(tmp_path, {})
   assert '<dd>no differential privacy</dd>' in html
   assert 'No audit' not in html and 'src="data:image/png;base64,' in html
+
+
+def test_membership_becomes_a_sentence(tmp_path):
+  other = {'auc': 0.58, 'auc_interval': [0.53, 0.63]}
+  cases = {'other images': other, 'same images': {'auc': 0.91}}
+  entries = {'valid': True, 'found': cases, 'persons': 144, 'shadows': 16}
+  write(tmp_path, 'member', entries)
+  words = report_audits.sentences(tmp_path)['member']
+  assert 'From 16 models' in words and 'half of 144 persons' in words
+  assert '58 % of all pairs (53 to 63 %), better than 50 %' in words
+  assert words.endswith('images of the training in 91 %.')
