@@ -13,10 +13,7 @@ time of a checkpoint after the measured rounds.
 """
 
 import json
-import os
 import resource
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -25,7 +22,7 @@ from typing import Any
 import numpy as np
 from absl import app, flags
 
-from benchmarks import show
+from benchmarks import cells, made_up, show, step
 
 _CLIENTS = flags.DEFINE_list('clients', ['10', '100', '1000', '10000'], 'N.')
 _COHORTS = flags.DEFINE_list('cohorts', ['8', '64', '512'], 'K.')
@@ -35,20 +32,12 @@ _BUDGET = flags.DEFINE_float('budget_mb', 0.5, 'Limit of images on a device.')
 _CELL = flags.DEFINE_string('cell', '', 'Internal: `N,K`.')
 
 SHAPE, IMAGES, IDENTITIES = (16, 16, 1), 16, 8
+STEPS = 200  # of the loop without clients
 
 
-def build(count: int, cohort: int) -> tuple[Any, Any, list[str]]:
-  """Returns (executor, initial variables, names of the clients)."""
-  import jax
-
-  from fedreid_jax import algorithms
+def build(count: int, cohort: int) -> made_up.Rounds:
+  """Returns the rounds of some clients."""
   from fedreid_jax.config import schema
-  from fedreid_jax.core import compose, placement
-  from fedreid_jax.core.types import ClientData
-  from fedreid_jax.data import augment
-  from fedreid_jax.data.federation import Federation
-  from fedreid_jax.models import functional, networks
-  from fedreid_jax.training import engine
 
   config = schema.default()
   config.model.name, config.model.features = 'convnet', (8, 16)
@@ -58,63 +47,18 @@ def build(count: int, cohort: int) -> tuple[Any, Any, list[str]]:
   config.fraction = cohort / count
   config.execution.reduction, config.execution.store = 'stream', 'disk'
   config.execution.image_budget_mb = _BUDGET.value
-  rng = np.random.default_rng(0)
-  pixels = rng.integers(0, 256, (IMAGES, *SHAPE), dtype=np.uint8)
-  labels = np.arange(IMAGES, dtype=np.int32) % IDENTITIES
-  zeros = np.zeros_like(labels)
-  clients = tuple(
-    ClientData(f'c{k:05}', lambda: pixels, labels, zeros, zeros, IDENTITIES)
-    for k in range(count)
-  )
-  mean, std = config.data.mean, config.data.std
-  model = functional.wrap(networks.build(config.model, IDENTITIES), SHAPE)
-  executor = engine.make_executor(
-    config,
-    Federation(clients, (), SHAPE, mean, std, 'made up'),
-    model,
-    compose.load(('fedpav',), {}, algorithms),
-    augment.make(config.augment, mean, std),
-    placement.make_mesh(),
-  )
-  variables = jax.jit(model.init)(jax.random.key(0))
-  return executor, variables, [client.name for client in clients]
+  clients = made_up.clients(count, IMAGES, SHAPE, IDENTITIES)
+  return made_up.rounds(config, clients)
 
 
-def bare() -> float:
+def bare(model: Any) -> float:
   """Returns the seconds of one step in a loop over many of them."""
-  import jax
-  import jax.numpy as jnp
-
-  from fedreid_jax.config import schema
-  from fedreid_jax.core import param_filter
-  from fedreid_jax.losses import identity
-  from fedreid_jax.models import functional, networks
-
-  config, steps = schema.default(), 200
-  config.model.name, config.model.features = 'convnet', (8, 16)
-  model = functional.wrap(networks.build(config.model, IDENTITIES), SHAPE)
-  params, rest = param_filter.trainable(jax.jit(model.init)(jax.random.key(0)))
-  labels = jnp.arange(IMAGES) % IDENTITIES
-  images = jax.random.normal(jax.random.key(1), (steps, IMAGES, *SHAPE))
-
-  def loss(params, x):
-    outputs, _ = model.apply({**params, **rest}, x, train=True)
-    everyone = jnp.ones(IMAGES, bool)
-    return identity.cross_entropy(outputs.logits, labels, everyone)
-
-  @jax.jit
-  def loop(params, images):
-    def step(params, x):
-      slope = jax.grad(loss)(params, x)
-      return jax.tree.map(lambda p, d: p - 1e-3 * d, params, slope), ()
-
-    return jax.lax.scan(step, params, images)[0]
-
+  run = step.loop_of(model, (STEPS, IMAGES, *SHAPE), IDENTITIES)
   seconds = []
   for _ in range(4):
     start = time.perf_counter()
-    jax.block_until_ready(loop(params, images))
-    seconds.append((time.perf_counter() - start) / steps)
+    run()
+    seconds.append((time.perf_counter() - start) / STEPS)
   return min(seconds)
 
 
@@ -124,7 +68,8 @@ def measure(count: int, cohort: int, folder: Path) -> dict[str, float]:
 
   from fedreid_jax.training import checkpoint, client_states
 
-  executor, variables, names = build(count, cohort)
+  executor, model, variables = build(count, cohort)
+  names = [f'c{k:05}' for k in range(count)]
   server, store = executor.init(variables)
   saved = checkpoint.Checkpoints(folder)
   states = client_states.ClientStates(store, saved, names, 'disk')
@@ -143,7 +88,7 @@ def measure(count: int, cohort: int, folder: Path) -> dict[str, float]:
   size = sum(x.stat().st_size for x in folder.rglob('*') if x.is_file())
   return {
     'round': float(np.median(seconds[1:])),
-    'bare': bare(),
+    'bare': bare(model),
     'device': (costs.arguments + costs.temporary) / 1e6,
     'host': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
     'save': save,
@@ -153,22 +98,11 @@ def measure(count: int, cohort: int, folder: Path) -> dict[str, float]:
 
 def _row(count: str, cohort: str) -> list[str]:
   """Returns the line of one cell, measured in its own process."""
-  found = subprocess.run(
-    [sys.executable, '-m', 'benchmarks.clients', f'--cell={count},{cohort}']
-    + [f for f in sys.argv[1:] if f.startswith('--')],
-    env=os.environ | {'JAX_NUM_CPU_DEVICES': str(_DEVICES.value)},
-    capture_output=True,
-    text=True,
-    check=False,
+  cell = cells.measure(
+    'benchmarks.clients', f'{count},{cohort}', _DEVICES.value, cells.given()
   )
-  if found.returncode:
-    return [
-      count,
-      cohort,
-      found.stderr.strip().splitlines()[-1][:50],
-      *5 * [''],
-    ]
-  cell = json.loads(found.stdout.splitlines()[-1])
+  if 'error' in cell:
+    return [count, cohort, cell['error'][:50], *5 * ['']]
   return [
     f'{int(count):,}',
     cohort,

@@ -11,12 +11,11 @@ its own process and runs one round at a time in turn.
 """
 
 import os
-import time
 
 import numpy as np
 from absl import app, flags
 
-from benchmarks import placement, show, turns
+from benchmarks import made_up, placement, show, turns
 
 _ONLY = flags.DEFINE_string('only', '', 'Name of one workload.')
 _WORKER = flags.DEFINE_string('worker', '', 'Internal: name of the contender.')
@@ -37,24 +36,6 @@ CONTENDERS = {
 }
 
 
-def _engine(dtype: str):
-  """Returns a function that runs one round of the engine."""
-  import jax
-
-  executor, server, states, _ = placement.make(1, CORES, dtype)
-  number = 0
-
-  def run() -> tuple[int, float]:
-    nonlocal server, number
-    start = time.perf_counter()
-    server, log = executor.round(server, states, number)
-    jax.block_until_ready(server)
-    number += 1
-    return log['images'], time.perf_counter() - start
-
-  return run
-
-
 def worker(name: str) -> None:
   """Runs rounds of one contender on request."""
   who, dtype = name.split()
@@ -72,7 +53,8 @@ def worker(name: str) -> None:
       compiled=False,
     )
   else:
-    run = _engine(dtype)
+    executor, server, states, _ = placement.make(1, CORES, dtype)
+    run = made_up.timed(executor, server, states)
 
   def once() -> str:
     images, seconds = run()

@@ -12,18 +12,16 @@ the device if the device reports it, and otherwise that of the process.
 """
 
 import json
-import os
 import resource
-import subprocess
-import sys
 import time
-from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 from absl import app, flags
 from rich import console, table
+
+from benchmarks import cells, made_up
 
 _MODEL = flags.DEFINE_string('model', 'convnet', 'Name of the network.')
 _SCALE = flags.DEFINE_float(
@@ -88,16 +86,8 @@ def make(width: int, devices: int, dtype: str):
     devices: of the mesh.
     dtype: of computation.
   """
-  import jax
-
-  from fedreid_jax import algorithms
   from fedreid_jax.config import schema
-  from fedreid_jax.core import compose, placement
-  from fedreid_jax.core.types import ClientData
-  from fedreid_jax.data import augment
-  from fedreid_jax.data.federation import Federation
-  from fedreid_jax.models import flops, functional, networks
-  from fedreid_jax.training import engine
+  from fedreid_jax.models import flops
 
   config = schema.default()
   config.model.name, config.model.dtype = _MODEL.value, dtype
@@ -105,58 +95,19 @@ def make(width: int, devices: int, dtype: str):
   config.local.batch = _BATCH.value
   config.execution.deterministic = False
   config.execution.width = width
-  rng = np.random.default_rng(0)
   shape = (_HEIGHT.value, _WIDTH.value, 3)
-  pixels = rng.integers(0, 256, (_IMAGES.value, *shape), dtype=np.uint8)
-  labels = np.arange(_IMAGES.value, dtype=np.int32) % NUM_IDENTITIES
-  zeros = np.zeros_like(labels)
-  clients = tuple(
-    ClientData(f'c{k}', lambda: pixels, labels, zeros, zeros, NUM_IDENTITIES)
-    for k in range(_CLIENTS.value)
+  clients = made_up.clients(
+    _CLIENTS.value, _IMAGES.value, shape, NUM_IDENTITIES
   )
-  mean, std = config.data.mean, config.data.std
-  model = functional.wrap(networks.build(config.model, NUM_IDENTITIES), shape)
-  executor = engine.make_executor(
-    config,
-    Federation(clients, (), shape, mean, std, 'made up'),
-    model,
-    compose.load(('fedpav',), {}, algorithms),
-    augment.make(config.augment, mean, std),
-    placement.make_mesh(devices),
-  )
-  server, states = executor.init(jax.jit(model.init)(jax.random.key(0)))
+  executor, model, variables = made_up.rounds(config, clients, devices)
+  server, states = executor.init(variables)
   cost = flops.count(model, shape, classifier=True).multiply_adds
   return executor, server, states, cost
 
 
-def run_cell(
-  cell: str, arguments: Sequence[str], devices: str
-) -> dict[str, Any]:
-  """Measures a cell in its own process.
-
-  Args:
-    cell: `WIDTH,DEVICES,DTYPE`.
-    arguments: flags of this program.
-    devices: number of devices to simulate on a CPU.
-
-  Returns:
-    The figures of `measure`, or the last line of an `error`.
-  """
-  found = subprocess.run(
-    [sys.executable, '-m', 'benchmarks.placement', *arguments]
-    + [f'--cell={cell}'],
-    env=os.environ | {'JAX_NUM_CPU_DEVICES': devices},
-    capture_output=True,
-    text=True,
-    check=False,
-  )
-  if found.returncode:
-    return {'error': found.stderr.strip().splitlines()[-1]}
-  return json.loads(found.stdout.splitlines()[-1])
-
-
 def main(argv: list[str]) -> None:
   """Prints the table."""
+  del argv
   if _CELL.value:
     width, devices, dtype = _CELL.value.split(',')
     print(json.dumps(measure(int(width), int(devices), dtype)))
@@ -167,12 +118,16 @@ def main(argv: list[str]) -> None:
   )
   for column in ('dtype', 'devices', *(f'width {w}' for w in _WIDTHS.value)):
     out.add_column(column.replace('width 0', 'all at once'), justify='right')
-  given = argv[1:] + [f for f in sys.argv[1:] if f.startswith('--')]
   for dtype in _DTYPES.value:
     for devices in _DEVICES.value:
       row = [dtype, devices]
       for width in _WIDTHS.value:
-        found = run_cell(f'{width},{devices},{dtype}', given, devices)
+        found = cells.measure(
+          'benchmarks.placement',
+          f'{width},{devices},{dtype}',
+          devices,
+          cells.given(),
+        )
         if 'error' in found:
           row.append(found['error'][:40])
         else:

@@ -15,7 +15,7 @@ import os
 import numpy as np
 from absl import app, flags
 
-from benchmarks import show, turns
+from benchmarks import made_up, show, turns
 
 _ROUNDS = flags.DEFINE_integer('rounds', 15, 'Measured rounds per contender.')
 _WORKER = flags.DEFINE_string('worker', '', 'Internal: name of the contender.')
@@ -44,56 +44,20 @@ def made_up_clients():
 
 def engine_round():
   """Returns a function that runs one round of the engine."""
-  import time
-
-  import jax
-
-  from fedreid_jax import algorithms
+  import fedreid_jax as fr
   from fedreid_jax.config import presets, schema
-  from fedreid_jax.core import compose, placement
-  from fedreid_jax.core.types import ClientData
-  from fedreid_jax.data import augment
-  from fedreid_jax.data.federation import Federation
-  from fedreid_jax.models import functional, networks
-  from fedreid_jax.training import engine
 
   config = schema.default()
   presets.omniglot(config)
-  clients = tuple(
-    ClientData(
-      name,
-      lambda images=images: images,
-      labels,
-      np.zeros_like(labels),
-      np.zeros_like(labels),
-      int(labels.max()) + 1,
-    )
-    for name, (images, labels) in made_up_clients().items()
-  )
-  shape = (32, 32, 1)
-  federation = Federation(clients, (), shape, (0.0,), (1.0,), 'made up')
-  model = functional.wrap(networks.build(config.model, 40), shape)
-  executor = engine.make_executor(
+  config.data.mean, config.data.std = (0.0,), (1.0,)
+  executor, _, variables = made_up.rounds(
     config,
-    federation,
-    model,
-    compose.load(('fedpav',), {}, algorithms),
-    augment.make(config.augment, (0.0,), (1.0,)),
-    placement.make_mesh(),
+    [
+      fr.client_data(name, images, labels)
+      for name, (images, labels) in made_up_clients().items()
+    ],
   )
-  variables = jax.jit(model.init)(jax.random.key(0))
-  server, states = executor.init(variables)
-  number = 0
-
-  def run() -> tuple[int, float]:
-    nonlocal server, number
-    start = time.perf_counter()
-    server, log = executor.round(server, states, number)
-    jax.block_until_ready(server)
-    number += 1
-    return log['images'], time.perf_counter() - start
-
-  return run
+  return made_up.timed(executor, *executor.init(variables))
 
 
 def worker(name: str) -> None:

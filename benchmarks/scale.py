@@ -15,9 +15,6 @@ Clients of 32 random images take two steps of batch 16 with a convnet of about
 
 import itertools
 import json
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -26,7 +23,7 @@ from typing import Any
 import numpy as np
 from absl import app, flags
 
-from benchmarks import show
+from benchmarks import cells, made_up, show
 
 _CLIENTS = flags.DEFINE_list('clients', ['8', '64', '512'], 'Clients a round.')
 _DEVICES = flags.DEFINE_integer('devices', 2, 'Number of simulated devices.')
@@ -42,43 +39,17 @@ SHAPE, IMAGES, IDENTITIES = (32, 32, 3), 32, 8
 MB = 1e6
 
 
-def executor_of(num: int, reduction: str, exact: bool) -> tuple[Any, Any]:
-  """Returns (executor of rounds of `num` clients, variables)."""
-  import jax
-
-  from fedreid_jax import algorithms
+def rounds(num: int, reduction: str, exact: bool) -> made_up.Rounds:
+  """Returns the rounds of `num` clients."""
   from fedreid_jax.config import schema
-  from fedreid_jax.core import compose, placement
-  from fedreid_jax.core.types import ClientData
-  from fedreid_jax.data import augment
-  from fedreid_jax.data.federation import Federation
-  from fedreid_jax.models import functional, networks
-  from fedreid_jax.training import engine
 
   config = schema.default()
   config.model.name, config.model.features = 'convnet', (32, 64, 128, 128)
   config.local.batch, config.local.steps = 16, 2
   config.execution.reduction = reduction
   config.execution.deterministic = exact
-  rng = np.random.default_rng(0)
-  pixels = rng.integers(0, 256, (IMAGES, *SHAPE), dtype=np.uint8)
-  labels = np.arange(IMAGES, dtype=np.int32) % IDENTITIES
-  zeros = np.zeros_like(labels)
-  clients = tuple(
-    ClientData(f'c{k:04}', lambda: pixels, labels, zeros, zeros, IDENTITIES)
-    for k in range(num)
-  )
-  mean, std = config.data.mean, config.data.std
-  model = functional.wrap(networks.build(config.model, IDENTITIES), SHAPE)
-  executor = engine.make_executor(
-    config,
-    Federation(clients, (), SHAPE, mean, std, 'made up'),
-    model,
-    compose.load(('fedpav',), {}, algorithms),
-    augment.make(config.augment, mean, std),
-    placement.make_mesh(),
-  )
-  return executor, jax.jit(model.init)(jax.random.key(0))
+  clients = made_up.clients(num, IMAGES, SHAPE, IDENTITIES)
+  return made_up.rounds(config, clients)
 
 
 def status(field: str) -> float:
@@ -109,7 +80,7 @@ def measure(num: int, mode: str) -> dict[str, float]:
   with tempfile.TemporaryDirectory() as folder:
     jax.config.update('jax_compilation_cache_dir', folder)
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
-    executor, variables = executor_of(num, *MODES[mode])
+    executor, _, variables = rounds(num, *MODES[mode])
     server, states = executor.init(variables)
     size = device_bytes(executor.programs(server, states))
     before, seconds = status('VmRSS'), []
@@ -128,25 +99,19 @@ def measure(num: int, mode: str) -> dict[str, float]:
 
 def main(argv: list[str]) -> None:
   """Prints the table."""
+  del argv
   if _CELL.value:
     num, mode = _CELL.value.split(':')
     print(json.dumps(measure(int(num), mode)))
     return
   rows = []
   for num, mode in itertools.product(_CLIENTS.value, MODES):
-    cell = subprocess.run(
-      [sys.executable, '-m', 'benchmarks.scale', *argv[1:]]
-      + [f for f in sys.argv[1:] if f.startswith('--')]
-      + [f'--cell={num}:{mode}'],
-      env=os.environ | {'JAX_NUM_CPU_DEVICES': str(_DEVICES.value)},
-      capture_output=True,
-      text=True,
-      check=False,
+    found = cells.measure(
+      'benchmarks.scale', f'{num}:{mode}', _DEVICES.value, cells.given()
     )
-    if cell.returncode:
-      rows.append((f'{num} {mode}', cell.stderr.strip().splitlines()[-1][:40]))
+    if 'error' in found:
+      rows.append((f'{num} {mode}', found['error'][:40]))
       continue
-    found = json.loads(cell.stdout.splitlines()[-1])
     numbers = f'{found["device"]:.1f}', f'{found["process"]:+.0f}'
     rows.append((f'{num} {mode}', *numbers, f'{found["ms"]:.1f}'))
   columns = 'clients', 'MB a device', 'MB of the process', 'ms a client'

@@ -30,12 +30,7 @@ IDENTITIES = 32
 
 def prepare(spec: str, arg: str, batch: int, steps: int):
   """Returns (function that runs a loop, multiply-adds per image)."""
-  import jax
-  import jax.numpy as jnp
-
   from fedreid_jax.config import recipes, validation
-  from fedreid_jax.core import param_filter
-  from fedreid_jax.losses import identity
   from fedreid_jax.models import flops, functional, networks
 
   name, _, own = spec.partition(':')
@@ -43,13 +38,32 @@ def prepare(spec: str, arg: str, batch: int, steps: int):
   config = validation.validate(recipes.recipe('fedpav', ','.join(fields)))
   shape = config.data.height, config.data.width, 3
   model = functional.wrap(networks.build(config.model, IDENTITIES), shape)
+  cost = flops.count(model, shape, classifier=True)
+  return loop_of(model, (steps, batch, *shape), IDENTITIES), cost
+
+
+def loop_of(model, shape: tuple[int, ...], identities: int):
+  """Returns a function that runs a loop of steps.
+
+  Args:
+    model: the network.
+    shape: `(S, B, H, W, ch)` of the images.
+    identities: columns of its classifier.
+  """
+  import jax
+  import jax.numpy as jnp
+
+  from fedreid_jax.core import param_filter
+  from fedreid_jax.losses import identity
+
   params, rest = param_filter.trainable(jax.jit(model.init)(jax.random.key(0)))
-  labels = jnp.arange(batch) % IDENTITIES
-  images = jax.random.normal(jax.random.key(1), (steps, batch, *shape))
+  labels = jnp.arange(shape[1]) % identities
+  images = jax.random.normal(jax.random.key(1), shape)
 
   def loss(params, x):
     outputs, _ = model.apply({**params, **rest}, x, train=True)
-    return identity.cross_entropy(outputs.logits, labels, jnp.ones(batch, bool))
+    everyone = jnp.ones(len(labels), bool)
+    return identity.cross_entropy(outputs.logits, labels, everyone)
 
   @jax.jit
   def loop(params, images):
@@ -59,8 +73,7 @@ def prepare(spec: str, arg: str, batch: int, steps: int):
 
     return jax.lax.scan(step, params, images)[0]
 
-  cost = flops.count(model, shape, classifier=True)
-  return lambda: jax.block_until_ready(loop(params, images)), cost
+  return lambda: jax.block_until_ready(loop(params, images))
 
 
 def main(argv: list[str]) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 
 from absl import app, flags
 
-from benchmarks import kernels, placement, show
+from benchmarks import cells, kernels, show
 
 _JSON = flags.DEFINE_string('json', 'torch_gpu.json', 'File to write.')
 _MODEL = flags.DEFINE_string('network', 'resnet50', 'resnet18 or resnet50.')
@@ -67,7 +67,9 @@ def _engine(width: str, dtype: str, clients: int) -> Row:
   with tempfile.TemporaryDirectory() as folder:
     if _PROFILE.value:
       arguments.append(f'--trace={folder}')
-    row |= placement.run_cell(f'{width},1,{dtype}', arguments, '1')
+    row |= cells.measure(
+      'benchmarks.placement', f'{width},1,{dtype}', 1, arguments
+    )
     if _PROFILE.value and 'error' not in row:
       row['kernels'] = kernels.longest(Path(folder), 10)
   return row

@@ -1,0 +1,97 @@
+"""Rounds of FedPav on made-up clients of random images."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Rounds(NamedTuple):
+  """The parts of rounds of FedPav.
+
+  Attributes:
+    executor: runs rounds.
+    model: the network.
+    variables: before the first round.
+  """
+
+  executor: Any
+  model: Any
+  variables: Any
+
+
+def clients(
+  number: int, images: int, shape: tuple[int, int, int], identities: int
+) -> list[Any]:
+  """Returns clients that all have the same images.
+
+  Args:
+    number: of clients.
+    images: of a client.
+    shape: `(H, W, ch)` of an image.
+    identities: of a client.
+  """
+  import fedreid_jax as fr
+
+  rng = np.random.default_rng(0)
+  pixels = rng.integers(0, 256, (images, *shape), dtype=np.uint8)
+  labels = np.arange(images) % identities
+  return [fr.client_data(f'c{k:05}', pixels, labels) for k in range(number)]
+
+
+def rounds(
+  config: Any, clients: Sequence[Any], devices: int | None = None
+) -> Rounds:
+  """Builds the executor of rounds, and the network with its variables.
+
+  Args:
+    config: with the fields of a recipe.
+    clients: of the rounds.
+    devices: of the mesh, by default all.
+  """
+  import jax
+
+  from fedreid_jax import algorithms
+  from fedreid_jax.core import compose, placement
+  from fedreid_jax.data import arrays, augment
+  from fedreid_jax.models import functional, networks
+  from fedreid_jax.training import engine
+
+  mean, std = config.data.mean, config.data.std
+  federation = arrays.federation(clients, None, mean, std)
+  columns = max(client.num_identities for client in federation.clients)
+  shape = federation.image_shape
+  model = functional.wrap(networks.build(config.model, columns), shape)
+  executor = engine.make_executor(
+    config,
+    federation,
+    model,
+    compose.load(('fedpav',), {}, algorithms),
+    augment.make(config.augment, mean, std),
+    placement.make_mesh(devices),
+  )
+  return Rounds(executor, model, jax.jit(model.init)(jax.random.key(0)))
+
+
+def timed(executor: Any, server: Any, states: Any) -> Callable[[], Any]:
+  """Returns a function that runs one round: `() -> (images, seconds)`.
+
+  Args:
+    executor: of the rounds.
+    server: its state before the first round.
+    states: of the clients.
+  """
+  import jax
+
+  number = 0
+
+  def run() -> tuple[int, float]:
+    nonlocal server, number
+    start = time.perf_counter()
+    server, log = executor.round(server, states, number)
+    jax.block_until_ready(server)
+    number += 1
+    return log['images'], time.perf_counter() - start
+
+  return run
