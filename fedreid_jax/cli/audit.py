@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 from absl import flags
 
 from fedreid_jax import errors
-from fedreid_jax.cli import run
+from fedreid_jax.cli import changes_flag, checkpoint_flag, run
 
 _ATTACK = flags.DEFINE_enum(
   'attack', None, ['gradient', 'trace', 'member', 'canary'], 'The attack.'
@@ -56,14 +56,8 @@ _STARTS = flags.DEFINE_integer('starts', 3, 'gradient: number of starts.', 1)
 _SHADOWS = flags.DEFINE_integer(
   'shadows', 16, 'member: number of models that are trained.', 4
 )
-_CHECKPOINT = flags.DEFINE_string(
-  'checkpoint',
-  'latest',
-  "Checkpoint: 'latest', 'best' or the number of a step.",
-)
-_SET = flags.DEFINE_multi_string(
-  'set', [], 'KEY=VALUE; changes a field of the configuration.'
-)
+flags.adopt_module_key_flags(checkpoint_flag)
+flags.adopt_module_key_flags(changes_flag)
 _SEED = flags.DEFINE_integer('seed', 0, 'Random seed of the audit.', 0)
 
 
@@ -85,11 +79,13 @@ def main(argv: list[str]) -> None:
       raise errors.ConfigError(
         'no attack', '--attack', f'one of {", ".join(_AUDITS)}'
       )
-    config = run.saved_config(workdir, _SET.value)
+    config = run.saved_config(workdir, changes_flag.CHANGES.value)
     from fedreid_jax.training import loaded_run, recorder
 
     file = workdir / f'audit-{_ATTACK.value}.json'
-    attacked = loaded_run.load(config, workdir, _CHECKPOINT.value)
+    attacked = loaded_run.load(
+      config, workdir, checkpoint_flag.CHECKPOINT.value
+    )
     start = time.perf_counter()
     found = _AUDITS[_ATTACK.value](attacked, file.with_suffix('.png'))
     print('\n'.join(found.lines))

@@ -20,16 +20,12 @@ from pathlib import Path
 from absl import flags
 
 from fedreid_jax import errors
-from fedreid_jax.cli import run
+from fedreid_jax.cli import checkpoint_flag, run
 
 FORMATS = ('jax', 'onnx', 'safetensors', 'torch')
 _FORMAT = flags.DEFINE_enum('format', None, FORMATS, 'Format of the file.')
 _OUT = flags.DEFINE_string('out', '', 'File to write.')
-_CHECKPOINT = flags.DEFINE_string(
-  'checkpoint',
-  'latest',
-  "Checkpoint: 'latest', 'best' or the number of a step.",
-)
+flags.adopt_module_key_flags(checkpoint_flag)
 _MODEL = flags.DEFINE_string(
   'model', '', "'cluster:I' or 'client:NAME' (default: the server's model)."
 )
@@ -48,7 +44,11 @@ def main(argv: list[str]) -> None:
     from fedreid_jax.exchange import export, next_command
 
     written = export.export(
-      workdir, _FORMAT.value, out, _CHECKPOINT.value, _MODEL.value
+      workdir,
+      _FORMAT.value,
+      out,
+      checkpoint_flag.CHECKPOINT.value,
+      _MODEL.value,
     )
     print(f'wrote {written.path} ({written.size:,} bytes)')
     if written.difference is None:

@@ -20,15 +20,11 @@ from typing import Any
 from absl import flags
 
 from fedreid_jax import errors
-from fedreid_jax.cli import run
+from fedreid_jax.cli import checkpoint_flag, run
 from fedreid_jax.config import parsing
 
 _OUT = flags.DEFINE_string('out', '', 'File to write (default: report.html).')
-_CHECKPOINT = flags.DEFINE_string(
-  'checkpoint',
-  'latest',
-  "Checkpoint of the lists: 'latest', 'best' or the number of a step.",
-)
+flags.adopt_module_key_flags(checkpoint_flag)
 
 
 def _labelled(folders: Sequence[Path]) -> list[Any]:
@@ -52,7 +48,11 @@ def _labelled(folders: Sequence[Path]) -> list[Any]:
       own,
       parsing.changed(own[0].config),
       functools.partial(
-        loaded_run.load, own[0].config, own[0].folder, _CHECKPOINT.value, ''
+        loaded_run.load,
+        own[0].config,
+        own[0].folder,
+        checkpoint_flag.CHECKPOINT.value,
+        '',
       ),
     )
     for label, own in zip(labels, groups.values(), strict=True)

@@ -22,7 +22,7 @@ from pathlib import Path
 from absl import flags
 
 from fedreid_jax import errors
-from fedreid_jax.cli import run
+from fedreid_jax.cli import changes_flag, checkpoint_flag, run
 
 ONE = ('ranked', 'sweep')  # pictures of one work directory
 WHAT = (*ONE, 'tsne', 'cmc', 'curves', 'distances', 'persons')
@@ -38,16 +38,10 @@ _SOURCE = flags.DEFINE_string(
 _MODEL = flags.DEFINE_string(
   'model', '', "'cluster:I' or 'client:NAME' (default: the server's model)."
 )
-_CHECKPOINT = flags.DEFINE_string(
-  'checkpoint',
-  'latest',
-  "Checkpoint: 'latest', 'best' or the number of a step.",
-)
+flags.adopt_module_key_flags(checkpoint_flag)
 _SEED = flags.DEFINE_integer('seed', 0, 'Random seed of samples.')
 _OUT = flags.DEFINE_string('out', '', 'File to write.')
-_SET = flags.DEFINE_multi_string(
-  'set', [], 'KEY=VALUE; changes a field of the configuration.'
-)
+flags.adopt_module_key_flags(changes_flag)
 
 
 def main(argv: list[str]) -> None:
@@ -104,14 +98,18 @@ def _of_runs(folders: Sequence[Path]):
   )
   from fedreid_jax.training import loaded_run, recorder
 
-  configs = [run.saved_config(folder, _SET.value) for folder in folders]
+  configs = [
+    run.saved_config(folder, changes_flag.CHANGES.value) for folder in folders
+  ]
   labels = canvas.labels(configs, folders)
   target, seed = _TARGET.value, _SEED.value
   if _WHAT.value == 'curves':
     results = [recorder.read_object(f / 'results.json') for f in folders]
     return curves.draw(list(zip(labels, results, strict=True)), target)
   runs = [
-    loaded_run.load(config, folder, _CHECKPOINT.value, _MODEL.value)
+    loaded_run.load(
+      config, folder, checkpoint_flag.CHECKPOINT.value, _MODEL.value
+    )
     for config, folder in zip(configs, folders, strict=True)
   ]
   if _WHAT.value == 'ranked':

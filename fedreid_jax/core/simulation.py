@@ -20,6 +20,7 @@ from jax.sharding import PartitionSpec as P
 
 from fedreid_jax.core import (
   cohort,
+  cohort_tasks,
   compiled,
   costs,
   image_store,
@@ -36,7 +37,6 @@ from fedreid_jax.core import lanes as lanes_
 from fedreid_jax.core.batch_stats import Layers
 from fedreid_jax.core.client_store import ClientStore
 from fedreid_jax.core.compose import Algorithm
-from fedreid_jax.core.local_rounds import Wave
 from fedreid_jax.core.reduction import Choice
 from fedreid_jax.core.settings import SimulationOptions
 from fedreid_jax.core.types import ClientData, Flat
@@ -74,7 +74,7 @@ class Executor:
       mesh: devices.
       public: the public set, uint8 `[M, H, W, ch]`, kept on every device.
     """
-    self.algorithm, self._clients, self._planner = algorithm, clients, planner
+    self.algorithm, self._clients = algorithm, clients
     self._init_client = jax.jit(algorithm.init_client)
     self._options = options
     self._seed = prng.data(options.seed)
@@ -83,40 +83,30 @@ class Executor:
     if public is None:
       public = np.zeros((0, *image_shape), np.uint8)
     self._public = transfer.put(public, self._whole)
-    self._placement = cohort.place(clients, mesh.devices.size)
-    self._cohort_size = options.places or cohort.size(
-      len(clients), options.fraction
-    )
-    store = image_store.ImageStore(
-      clients, self._placement, self._split, image_shape
-    )
+    placed = cohort.place(clients, mesh.devices.size)
+    store = image_store.ImageStore(clients, placed, self._split, image_shape)
     streams = algorithm.fold is not None
     images = options.plan_shape[0] * options.plan_shape[1] * store.image_bytes
     # A client has its images, its parameters, their gradients and momenta.
     each = images + 3 * options.reduction.model_bytes
-    self._lanes = lanes_.Lanes(
-      self._placement,
-      self._cohort_size,
+    lanes = lanes_.Lanes(
+      placed,
+      cohort_tasks.cohort_size(len(clients), options),
       # A process has the images and states of its own clients.
       store.fits(options.budget) or jax.process_count() > 1,
       planner.num_steps,
       lanes_.most(options.budget if streams else 0, each),
     )
+    self._tasks = cohort_tasks.CohortTasks(
+      clients, placed, planner, lanes, options
+    )
     self._segments = segments.Segments(
       store,
-      self._placement,
-      self._lanes.per_device,
+      placed,
+      lanes.per_device,
       options.budget,
       functools.partial(transfer.put, sharding=self._split),
     )
-    batch = options.data_pass_batch
-
-    def passes(client: int, modality: int | None = None) -> types.Plan:
-      return cohort.pass_plan(clients[client], options.seed, batch, modality)
-
-    self._passes = functools.cache(passes)
-    most = max(client.num_images for client in clients)
-    self._pass_shape = -(-most // batch), batch
     self._run = compiled.make(algorithm, mesh, options.width, options.ordered)
     self._local = local_rounds.LocalRounds(
       algorithm, self._run, self._segments, self._split, self._whole
@@ -158,7 +148,7 @@ class Executor:
       store: of the client states.
       own: returns the initial variables of a client, of all of its model.
     """
-    for members in self._all_clients():
+    for members in self._tasks.everyone():
       states = [self._initial(int(k), own(int(k))) for k in members]
       rows = jax.tree.map(lambda *leaves: np.stack(leaves), *states)
       # In memory every process has the rows of all clients.
@@ -185,8 +175,8 @@ class Executor:
     log: dict[str, Counter[str]] = {'up': Counter(), 'down': Counter()}
     if not self.algorithm.prepares:
       return server, log
-    for members in self._all_clients():
-      for wave in self._tasks(members, server.groups, 0):
+    for members in self._tasks.everyone():
+      for wave in self._tasks.waves(members, server.groups, 0):
         lanes, _ = wave
         uploads, (rows, _) = self._local.wave(server, store, wave, 0, False)
         here = lanes[lanes >= 0]
@@ -220,12 +210,12 @@ class Executor:
     """
     timetable = self._options.timetable
     timed = timetable.round(round_) if timetable else None
-    drawn = timed.clients if timed else self._sample_cohort(round_)
-    waves = self._tasks(
+    drawn = timed.clients if timed else self._tasks.sample(round_)
+    waves = self._tasks.waves(
       drawn, server.groups, round_, staleness=timed.staleness if timed else None
     )
     uploads, ranks, rows, sums = self._local.round(
-      server, store, waves, round_, self._cohort_size
+      server, store, waves, round_, self._tasks.size
     )
     log: dict[str, Any] = {**self._wire(server, uploads, drawn, True)}
     server, logged = self._run.aggregate(
@@ -260,7 +250,7 @@ class Executor:
       store: client states.
     """
     tasks, uploads, training = self._first_round(server, store)
-    sent = self._wire(server, uploads, self._sample_cohort(0), True)
+    sent = self._wire(server, uploads, self._tasks.sample(0), True)
     return costs.of_program(training.lower(), tasks, sent)
 
   def programs(
@@ -295,7 +285,7 @@ class Executor:
     self, server: types.ServerState, store: ClientStore
   ) -> tuple[types.ClientTask, types.Upload, jax.stages.Traced]:
     """Returns (tasks of round 0, shapes of its uploads, its training)."""
-    wave, *_ = self._tasks(self._sample_cohort(0), server.groups, 0)
+    wave, *_ = self._tasks.waves(self._tasks.sample(0), server.groups, 0)
     lanes, tasks = wave
     tree, placed = self._local.place(store, wave)
     run, number, resident = self._run, np.int32(0), self._segments.resident
@@ -339,10 +329,10 @@ class Executor:
     models = transfer.put(models, self._whole)
     first = own(np.arange(1)) if own else {}
     nothing = jax.device_get(self._run.no_moments(models, first))
-    for members in self._all_clients():
+    for members in self._tasks.everyone():
       everything = own(members) if own else {}
       found: dict[int, Layers] = {}
-      for lanes, tasks in self._tasks(members, groups, 0, modality):
+      for lanes, tasks in self._tasks.waves(members, groups, 0, modality):
         mine = trees.rows(everything, np.searchsorted(members, lanes))
         mine = transfer.put(mine, self._split)
         layers = transfer.put(transfer.copies(nothing, len(lanes)), self._split)
@@ -353,56 +343,6 @@ class Executor:
           found[int(lanes[lane])] = trees.rows(layers, int(lane))
       for k in members:
         yield found[int(k)]
-
-  def _all_clients(self) -> Iterator[np.ndarray]:
-    """Yields all clients in parts of the size of a cohort."""
-    everyone = np.arange(len(self._clients))
-    for first in range(0, len(everyone), self._cohort_size):
-      yield everyone[first : first + self._cohort_size]
-
-  def _sample_cohort(self, round_: int) -> np.ndarray:
-    options = self._options
-    if options.places:
-      return cohort.sample_poisson(
-        options.seed,
-        round_,
-        len(self._clients),
-        options.fraction,
-        options.places,
-      )
-    return cohort.sample_cohort(
-      options.seed, round_, len(self._clients), options.fraction
-    )
-
-  def _tasks(
-    self,
-    members: np.ndarray,
-    groups: Any,
-    round_: int,
-    modality: int | None = None,
-    staleness: np.ndarray | None = None,
-  ) -> list[Wave]:
-    """Returns the lanes and the tasks of each wave of a round."""
-    if staleness is None:
-      staleness = np.zeros(len(members), np.int32)
-
-    def tasks(lanes: np.ndarray) -> types.ClientTask:
-      return cohort.make_tasks(
-        self._clients,
-        self._placement,
-        lanes,
-        self._planner,
-        self._options.plan_shape,
-        functools.partial(self._passes, modality=modality),
-        self._pass_shape,
-        np.asarray(groups),
-        members,
-        staleness,
-        round_,
-        self._options.seed,
-      )
-
-    return [(lanes, tasks(lanes)) for lanes in self._lanes.waves(members)]
 
   def _keep(
     self, store: ClientStore, rows: Any, lanes: np.ndarray, valid: np.ndarray
@@ -415,7 +355,7 @@ class Executor:
 
   def _is_here(self, members: np.ndarray) -> np.ndarray:
     """Returns whether each client runs on a device of this process."""
-    (lanes,) = self._lanes.waves(members)  # of several processes
+    (lanes,) = self._tasks.lanes.waves(members)  # of several processes
     return np.isin(members, lanes[transfer.is_here(self._split, len(lanes))])
 
   def _wire(

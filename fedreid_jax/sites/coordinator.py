@@ -126,7 +126,7 @@ class Coordinator(simulation.Executor):
     log: dict[str, Counter[str]] = {'up': Counter(), 'down': Counter()}
     if not self.algorithm.prepares:
       return server, log
-    for members in self._all_clients():
+    for members in self._tasks.everyone():
       found = self._ask(
         codec.PREPARE, server, _kept(store), members, 0, self._replies.read
       )
@@ -134,9 +134,7 @@ class Coordinator(simulation.Executor):
         raise self._ask.missing(
           len(found), len(members), 'before the first round'
         )
-      uploads, _ = self._replies.stacked(
-        found, codec.PREPARE, self._cohort_size
-      )
+      uploads, _ = self._replies.stacked(found, codec.PREPARE, self._tasks.size)
       for way, sizes in round_log.wire(
         self.algorithm, server, uploads, members, len(self._clients), False
       ).items():
@@ -162,14 +160,14 @@ class Coordinator(simulation.Executor):
     Raises:
       ResourceError: if fewer than `min_sites` arrived.
     """
-    drawn = self._sample_cohort(round_)
+    drawn = self._tasks.sample(round_)
     found = self._ask(
       codec.TRAIN, server, _kept(store), drawn, round_, self._replies.read
     )
     needed = min(self._setting.min_sites, len(drawn))
     if len(found) < max(needed, 1):
       raise self._ask.missing(len(found), needed, f'round {round_ + 1}')
-    uploads, rest = self._replies.stacked(found, codec.TRAIN, self._cohort_size)
+    uploads, rest = self._replies.stacked(found, codec.TRAIN, self._tasks.size)
     lanes, steps = np.asarray(uploads.index), np.asarray(uploads.num_steps)
     clients = np.asarray(sorted(found), np.int32)
     log: dict[str, Any] = {

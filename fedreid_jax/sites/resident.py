@@ -100,18 +100,18 @@ class Resident(simulation.Executor):
     )
     shapes = jax.eval_shape(lambda: state)
     store = ClientStore(lambda _: state, shapes, 1)
-    (wave,) = self._tasks(np.zeros(1, int), server.groups, round_)
+    wave = self._wave(server.groups, round_)
     uploads, (rows, sums) = self._local.wave(
       self.put_server(server), store, wave, round_, trains
     )
     found = jax.tree.map(_first, transfer.get((uploads, rows, sums)))
     return *found, int(wave[1].valid.sum())
 
-  def _tasks(self, *arguments: Any, **options: Any) -> list[Wave]:
-    """Returns the lanes and tasks, with the index that the site has."""
-    ((lanes, tasks),) = super()._tasks(*arguments, **options)
+  def _wave(self, groups: types.Array, round_: int) -> Wave:
+    """Returns the lanes and the task of a round, with the site's index."""
+    ((lanes, tasks),) = self._tasks.waves(np.zeros(1, int), groups, round_)
     index = np.full(len(lanes), self._terms.number, np.int32)
-    return [(lanes, dataclasses.replace(tasks, index=index))]
+    return lanes, dataclasses.replace(tasks, index=index)
 
 
 def _first(leaf: np.ndarray) -> np.ndarray:

@@ -152,7 +152,7 @@ def test_the_batch_is_the_first_of_the_round_not_augmented(
   _, states, _ = toy.run(executor, variables, 2)
   for k, client in enumerate(clients):
     found = jax.tree.map(lambda leaf, k=k: leaf[k], states.states['witness'])
-    plan = executor._planner(1, k)
+    plan = executor._tasks.planner(1, k)
     assert len(plan.rows) > 1 and (plan.rows != plan.rows[0]).any()
     rows = plan.rows[0]
     np.testing.assert_array_equal(found.labels, client.labels[rows])

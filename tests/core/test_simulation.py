@@ -194,13 +194,13 @@ def test_padding_of_a_batch_never_matters(config, clients):
     executor, variables, _ = toy.make_executor(
       config, clients, components(('fedpav', 'dfh'))
     )
-    planner = executor._planner
+    planner = executor._tasks.planner
 
     def filled(round_, k, planner=planner, row=row):
       plan = planner(round_, k)
       assert not plan.valid[-1].all() or not len(clients[k].labels) % 4
       return plan._replace(rows=np.where(plan.valid, plan.rows, row))
 
-    executor._planner = filled
+    executor._tasks.planner = filled
     ends.append(toy.run(executor, variables, 2))
   toy.assert_equal_trees(*[(e[0], e[1]) for e in ends])

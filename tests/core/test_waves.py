@@ -24,8 +24,8 @@ def run(clients, names, devices=1, budget=0.0):
   for number in range(2):
     server, log = executor.round(server, store, number)
     logs.append(log)
-  drawn = executor._sample_cohort(0)
-  count = len(executor._lanes.waves(drawn))
+  drawn = executor._tasks.sample(0)
+  count = len(executor._tasks.lanes.waves(drawn))
   return jax.device_get(server), store.stacked(), logs, count
 
 

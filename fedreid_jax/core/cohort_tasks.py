@@ -1,0 +1,112 @@
+"""The cohorts of a run, their lanes, and the tasks of their clients."""
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedreid_jax.core import cohort, types
+from fedreid_jax.core.lanes import Lanes
+from fedreid_jax.core.local_rounds import Wave
+from fedreid_jax.core.settings import SimulationOptions
+from fedreid_jax.core.types import ClientData
+
+
+def cohort_size(clients: int, options: SimulationOptions) -> int:
+  """Returns the places of a cohort, `K`."""
+  return options.places or cohort.size(clients, options.fraction)
+
+
+class CohortTasks:
+  """Draws cohorts and makes the tasks of their clients.
+
+  Attributes:
+    size: places of a cohort, `K`.
+    planner: `(round, client) -> Plan`.
+    lanes: distribution of clients over devices.
+  """
+
+  def __init__(
+    self,
+    clients: Sequence[ClientData],
+    placement: cohort.Placement,
+    planner: cohort.Planner,
+    lanes: Lanes,
+    options: SimulationOptions,
+  ):
+    """Prepares the tasks of a federation.
+
+    Args:
+      clients: all clients, in canonical order.
+      placement: the device of every client.
+      planner: `(round, client) -> Plan`.
+      lanes: distribution of clients over devices.
+      options: options of the simulation.
+    """
+    self._clients, self._placement = clients, placement
+    self._options, self.planner, self.lanes = options, planner, lanes
+    self.size = cohort_size(len(clients), options)
+    batch = options.data_pass_batch
+
+    def passes(client: int, modality: int | None = None) -> types.Plan:
+      return cohort.pass_plan(clients[client], options.seed, batch, modality)
+
+    self._passes = functools.cache(passes)
+    most = max(client.num_images for client in clients)
+    self._pass_shape = -(-most // batch), batch
+
+  def everyone(self) -> Iterator[np.ndarray]:
+    """Yields all clients in parts of the size of a cohort."""
+    number = np.arange(len(self._clients))
+    for first in range(0, len(number), self.size):
+      yield number[first : first + self.size]
+
+  def sample(self, round_: int) -> np.ndarray:
+    """Returns the cohort of a round, in the order of sampling."""
+    options = self._options
+    number = len(self._clients)
+    if options.places:
+      return cohort.sample_poisson(
+        options.seed, round_, number, options.fraction, options.places
+      )
+    return cohort.sample_cohort(options.seed, round_, number, options.fraction)
+
+  def waves(
+    self,
+    members: np.ndarray,
+    groups: Any,
+    round_: int,
+    modality: int | None = None,
+    staleness: np.ndarray | None = None,
+  ) -> list[Wave]:
+    """Returns the lanes and the tasks of each wave of a round.
+
+    Args:
+      members: clients in the order of sampling, `[K]`.
+      groups: group of every client, int32 `[N]`.
+      round_: global round.
+      modality: of the images in data passes, None for all.
+      staleness: updates of the server since the members' models, int32 `[K]`;
+        None if there are none.
+    """
+    if staleness is None:
+      staleness = np.zeros(len(members), np.int32)
+
+    def tasks(lanes: np.ndarray) -> types.ClientTask:
+      return cohort.make_tasks(
+        self._clients,
+        self._placement,
+        lanes,
+        self.planner,
+        self._options.plan_shape,
+        functools.partial(self._passes, modality=modality),
+        self._pass_shape,
+        np.asarray(groups),
+        members,
+        staleness,
+        round_,
+        self._options.seed,
+      )
+
+    return [(lanes, tasks(lanes)) for lanes in self.lanes.waves(members)]
