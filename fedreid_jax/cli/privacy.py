@@ -10,6 +10,9 @@ epsilon that a noise reaches. The unit is one person in one client: in every
 step each of the client's identities is sampled independently with the
 probability batch identities / identities, the gradient of each is clipped, and
 Gaussian noise is added to their sum. Nothing is trained.
+
+With `--statistics_noise` (`dfh.noise`) and `--releases`, the client also sends
+statistics of DFH so many times: 1 + rounds / `dfh.every`, rounded down.
 """
 
 from absl import flags
@@ -38,6 +41,12 @@ _STEPS = flags.DEFINE_integer(
 )
 _CLIENTS = flags.DEFINE_integer(
   'clients', 1, 'Clients that may have the same person.', 1
+)
+_STATISTICS = flags.DEFINE_float(
+  'statistics_noise', 0.0, 'Noise on statistics of DFH, 0 without them.', 0.0
+)
+_RELEASES = flags.DEFINE_integer(
+  'releases', 0, 'Number of times that the client sends statistics.', 0
 )
 
 
@@ -71,10 +80,17 @@ def _plan() -> list[str]:
       'give at most --identities',
     )
   _check_delta(delta, identities)
+  if bool(_STATISTICS.value) != bool(_RELEASES.value):
+    raise errors.ConfigError(
+      'one of two flags', '--statistics-noise, --releases', 'give both of them'
+    )
 
   def mechanisms(noise: float) -> list[accounting.Mechanism]:
-    rate = batch / identities
-    return [accounting.Mechanism(noise, rate, steps)] * _CLIENTS.value
+    each = [accounting.Mechanism(noise, batch / identities, steps)]
+    if _RELEASES.value:
+      sent = accounting.Mechanism(_STATISTICS.value, 1.0, _RELEASES.value)
+      each.append(sent)
+    return each * _CLIENTS.value
 
   if noise is None:
     assert target is not None
@@ -84,11 +100,21 @@ def _plan() -> list[str]:
     f'sampling: each of {identities} identities with probability '
     f'{batch / identities:.4g} in each of {steps} steps',
     f'noise: {noise:g} times the clip',
+    *_sent(),
     _statement(found, delta),
   ]
   if found > accounting.WEAK:
     lines.append(accounting.TOO_WEAK)
   return lines
+
+
+def _sent() -> list[str]:
+  if not _RELEASES.value:
+    return []
+  return [
+    f'statistics of DFH: {_RELEASES.value} times with noise '
+    f'{_STATISTICS.value:g}'
+  ]
 
 
 def _statement(epsilon: float, delta: float) -> str:

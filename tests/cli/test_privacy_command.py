@@ -29,6 +29,10 @@ def test_the_noise_that_an_epsilon_takes():
     (('--noise=2',), 'epsilon = 5.98 at delta = 1e-05 per identity'),
     (('--noise=0',), 'no differential privacy'),
     (
+      ('--noise=2', '--statistics-noise=10', '--releases=21'),
+      'statistics of DFH: 21 times with noise 10\nepsilon = 6.38',
+    ),
+    (
       ('--noise=1', '--clients=2'),
       'epsilon = 26.5 at delta = 1e-05 per identity in up to 2 clients\n'
       'epsilon above 20 gives no meaningful protection',
@@ -48,6 +52,7 @@ def test_the_epsilon_that_a_noise_gives(flags, line):
     (('--noise=1', '--delta=0.01'), 'give at most 0.0021'),
     (('--noise=1', '--batch_identities=49'), 'twice'),
     (('--epsilon=-1',), 'epsilon'),
+    (('--noise=1', '--releases=21'), 'give both of them'),
   ],
 )
 def test_errors_are_one_line(flags, message):
