@@ -6,11 +6,11 @@
 
 Every cell is a run in a folder of its own under OUT. A program that is started
 again reads finished runs, resumes the one that was stopped and continues with
-the rest. The columns of the first table are the mean over targets and seeds of
-the server model's mAP after the last round; `backdoor` also has the collision
-and the evasion of queries with the trigger (`evaluation.backdoor`), beside
-those of the same rule without an attack. OUT/robustness.json or
-OUT/compression.json has all numbers.
+the rest. The columns of the first table are the mean over targets and seeds, ±
+the standard deviation over the seeds, of the server model's mAP after the last
+round; `backdoor` also has the collision and the evasion of queries with the
+trigger (`evaluation.backdoor`), beside those of the same rule without an
+attack. OUT/robustness.json or OUT/compression.json has all numbers.
 
 Attackers are a share of the clients, chosen by their names; the rules get their
 number as `robust.f`. A rule that does not resist so many is 'refused', and a
@@ -182,12 +182,15 @@ def _write(path: Path, content: Any) -> None:
 
 
 def _mean(cells: dict[str, Cell], name: str, field: str) -> str:
-  """Returns a field's mean over seeds, or why there is none."""
+  """Returns a field's mean and deviation over seeds, or why there is none."""
   own = [cells[f'{name} {seed}'] for seed in _SEEDS.value]
   if ended := [cell['ended'] for cell in own if 'ended' in cell]:
     return ended[0]
   found = [cell[field] for cell in own if field in cell]
-  return f'{np.mean(found):.2f}' if found else ''
+  if not found:
+    return ''
+  spread = f' ± {np.std(found, ddof=1):.1f}' if len(found) > 1 else ''
+  return f'{np.mean(found):.1f}{spread}'
 
 
 def _print_robustness(cells: dict[str, Cell]) -> None:
@@ -210,11 +213,12 @@ def _print_robustness(cells: dict[str, Cell]) -> None:
 
 def _print_compression(cells: dict[str, Cell]) -> None:
   shown = table.Table(title='mAP and bytes sent by all clients')
-  for name in ('uploads', 'mAP', 'bytes up'):
+  for name in ('uploads', 'mAP', 'MB up'):
     shown.add_column(name)
   for name in COMPRESSIONS:
-    fields = (_mean(cells, name, field) for field in ('mAP', 'bytes_up'))
-    shown.add_row(name, *fields)
+    first = cells[f'{name} {_SEEDS.value[0]}']
+    sent = f'{first["bytes_up"] / 1e6:.2f}' if 'bytes_up' in first else ''
+    shown.add_row(name, _mean(cells, name, 'mAP'), sent)
   console.Console(width=200).print(shown)
 
 

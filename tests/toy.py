@@ -31,6 +31,22 @@ __all__ = [
 ]
 
 
+def synthetic_config(identities=4):
+  """A round on two synthetic domains with small images, tested on a third.
+
+  Args:
+    identities: of each domain, with four images each.
+  """
+  config = toy_config()
+  config.data.sources, config.data.targets = ('plaza', 'campus'), ('mall',)
+  config.data.height, config.data.width = 16, 8
+  config.data.identities = config.data.target_identities = identities
+  config.data.shots = config.data.cameras = 2
+  config.execution.devices = 1
+  config.rounds = config.evaluation.every = 1
+  return config
+
+
 def toy_public() -> federation.Images:
   """Forty images everybody may see."""
   return toy_images('public', 40)

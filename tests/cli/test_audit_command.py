@@ -13,15 +13,8 @@ from fedreid_jax.training import loop
 @pytest.fixture(scope='module')
 def workdir(tmp_path_factory):
   """Work directory of a run of FedPav of four identities a domain."""
-  config = toy.toy_config()
-  config.data.sources, config.data.targets = ('plaza', 'campus'), ('mall',)
-  config.data.height, config.data.width = 16, 8
-  config.data.identities = config.data.target_identities = 4
-  config.data.shots = config.data.cameras = 2
-  config.execution.devices = 1
-  config.rounds = config.evaluation.every = 1
   folder = tmp_path_factory.mktemp('run')
-  loop.train(config, folder)
+  loop.train(toy.synthetic_config(), folder)
   return folder
 
 

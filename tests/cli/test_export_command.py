@@ -34,18 +34,12 @@ def has(name):
 @pytest.fixture(scope='module')
 def workdir(tmp_path_factory):
   """A run of a tiny ResNet, whose evaluation mirrors images."""
-  config = toy.toy_config()
+  config = toy.synthetic_config()
   config.name = 'fedpav'
   config.model.name, config.model.width = 'resnet18', 1 / 32
-  config.data.sources, config.data.targets = ('plaza', 'campus'), ('mall',)
-  config.data.height, config.data.width = 16, 8
   config.data.channels = 'rgb'
   config.data.mean, config.data.std = (0.5,) * 3, (0.25,) * 3
-  config.data.identities = config.data.target_identities = 4
-  config.data.shots = config.data.cameras = 2
   config.evaluation.flip = True
-  config.execution.devices = 1
-  config.rounds = config.evaluation.every = 1
   folder = tmp_path_factory.mktemp('run')
   loop.train(config, folder)
   return folder

@@ -17,15 +17,9 @@ from fedreid_jax.training import loaded_run, loop
 @pytest.fixture(scope='module')
 def finished(tmp_path_factory):
   """(configuration, work directory) of a run of four identities a domain."""
-  config = toy.toy_config()
+  config = toy.synthetic_config()
   config.name, config.components = 'dfh', ('fedpav', 'dfh')
   config.dfh.space = 'b'  # the toy network has a neck
-  config.data.sources, config.data.targets = ('plaza', 'campus'), ('mall',)
-  config.data.height, config.data.width = 16, 8
-  config.data.identities = config.data.target_identities = 4
-  config.data.shots = config.data.cameras = 2
-  config.execution.devices = 1
-  config.rounds = config.evaluation.every = 1
   workdir = tmp_path_factory.mktemp('run')
   loop.train(config, workdir)
   return config, workdir

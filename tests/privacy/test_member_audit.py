@@ -50,20 +50,9 @@ def test_a_negative_control_that_succeeds_is_a_failure():
   assert 'other halves are found with an AUC of 0.8' in line
 
 
-def config():
-  """FedPav on two domains of eight persons with four images each."""
-  c = toy.toy_config()
-  c.data.sources, c.data.targets = ('plaza', 'campus'), ('mall',)
-  c.data.height, c.data.width = 16, 8
-  c.data.identities = 8
-  c.data.shots = c.data.cameras = 2
-  c.execution.devices = c.rounds = c.evaluation.every = 1
-  return c
-
-
 @pytest.mark.slow
 def test_models_are_trained_once_and_deleted_at_the_end(tmp_path, monkeypatch):
-  c, lines = config(), []
+  c, lines = toy.synthetic_config(8), []
   federation = load.load(c.data)
   folder = tmp_path / 'shadows'
 
@@ -96,7 +85,7 @@ def test_models_are_trained_once_and_deleted_at_the_end(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_persons_who_are_learnt_by_heart_are_found():
-  c = config()
+  c = toy.synthetic_config()
   c.data.height, c.data.width, c.data.identities, c.data.shots = 32, 16, 16, 4
   persons = shadow_persons.of_clients(
     load.load(c.data).clients, c.data.client_split
