@@ -27,6 +27,7 @@ from typing import Annotated, Any
 import jax.numpy as jnp
 
 from fedreid_jax.core import contexts, param_filter, sums, types
+from fedreid_jax.core.accounting import Released
 from fedreid_jax.core.component import (
   Aggregation,
   ClientHooks,
@@ -143,8 +144,11 @@ def make(options: Options = Options()) -> Component:
     aggregation=Aggregation(
       weights=weights, raw=raw, bound=sums.by_count, fallback=False
     ),
+    # Staleness follows from numbers of images and steps; an update of the
+    # server has at most one upload of a client, so that rounds bound uploads.
     info=ComponentInfo(
       notice='clients start at different times; docs/realism.md',
       conflicts=('clustering', 'scaffold', 'kd', 'standalone'),
+      released=Released(),
     ),
   )

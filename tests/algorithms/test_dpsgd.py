@@ -15,6 +15,7 @@ from fedreid_jax.algorithms import (
   dppt,
   dpsgd,
   fedatt,
+  fedbuff,
   fednova,
   fedpav,
   fedprox,
@@ -408,6 +409,7 @@ def private_dfh(**options):
   [
     cdw.make(cdw.Options(batch='public')),
     fedatt.make(),
+    fedbuff.make(),
     fednova.make(),
     kd.make(),
     moon.make(),
