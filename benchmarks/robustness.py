@@ -46,11 +46,11 @@ _RULES = flags.DEFINE_list(
 _ATTACKS = flags.DEFINE_list(
   'attacks',
   [
-    'none',
+    *('none', 'sign=10', 'gaussian=100'),
     *parsing.choices('byzantine.kind'),
     *filter(None, parsing.choices('data.poison')),
   ],
-  'Columns of the table.',
+  'Columns of the table; KIND=SCALE sets byzantine.scale.',
 )
 
 COMPRESSIONS: dict[str, dict[str, Any]] = {
@@ -89,7 +89,8 @@ def attack_fields(
 
   Args:
     rule: 'mean' or a rule of `robust`.
-    attack: 'none', a kind of `byzantine` or of `data.poison`.
+    attack: 'none', a kind of `byzantine`, which may have a scale, or of
+      `data.poison`.
     names: of the attackers.
     components: of the method without rule and attack.
   """
@@ -99,8 +100,11 @@ def attack_fields(
     fields |= {'robust.rule': rule, 'robust.f': len(names)}
   if attack in parsing.choices('data.poison'):
     fields |= {'data.poison': attack, 'data.poisoned': tuple(names)}
+  kind, _, scale = attack.partition('=')
   # The authors of the backdoor replace the model by the attackers' one.
-  kind = 'scale' if attack == 'backdoor' else attack
+  kind = 'scale' if kind == 'backdoor' else kind
+  if scale:
+    fields['byzantine.scale'] = float(scale)
   if kind in parsing.choices('byzantine.kind'):
     components = (*components, 'byzantine')
     fields |= {'byzantine.kind': kind, 'byzantine.clients': tuple(names)}

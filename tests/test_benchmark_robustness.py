@@ -48,6 +48,11 @@ def test_cells_have_their_rule_and_their_attack(rule, attack, components):
     assert config.byzantine.kind == 'scale'
 
 
+def test_an_attack_may_have_a_scale():
+  config = cell('median', 'sign=10')
+  assert (config.byzantine.kind, config.byzantine.scale) == ('sign', 10.0)
+
+
 def test_rules_that_resist_too_few_are_refused(tmp_path):
   found = robustness.run(cell('krum', 'none'), tmp_path)
   assert found['ended'] == 'refused' and 'needs 5 uploads' in found['why']
