@@ -5,6 +5,7 @@ import torch  # pyright: ignore[reportMissingImports]
 from pfl.aggregate.simulate import (  # pyright: ignore
   SimulatedBackend,
 )
+from pfl.aggregate.weighting import WeightByDatapoints  # pyright: ignore
 from pfl.algorithm.base import NNAlgorithmParams  # pyright: ignore
 from pfl.algorithm.federated_averaging import (  # pyright: ignore
   FederatedAveraging,
@@ -42,7 +43,11 @@ def run(turn: small_work.Turn, count: int, size: int) -> None:
   dataset = FederatedDataset(lambda k: Dataset(raw_data=data[k]), sample)
   FederatedAveraging().run(
     NNAlgorithmParams(10**6, 10**6, size, None),
-    SimulatedBackend(training_data=dataset, val_data=dataset),
+    SimulatedBackend(
+      training_data=dataset,
+      val_data=dataset,
+      postprocessors=[WeightByDatapoints()],
+    ),
     PyTorchModel(
       network,
       torch.optim.SGD,

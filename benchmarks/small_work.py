@@ -47,6 +47,12 @@ def torch_model():
     def __init__(self):
       super().__init__()
       self.layers = torch_fedpav.network(IDENTITIES, CHANNELS)
+      # The initial weights of this engine; the loss depends on their size.
+      for layer in self.layers:
+        if isinstance(layer, nn.Conv2d):
+          nn.init.kaiming_normal_(layer.weight, mode='fan_out')
+        if isinstance(layer, nn.Linear):
+          nn.init.normal_(layer.weight, std=0.001)
       self.seen, self.total = 0, 0.0
 
     def loss(self, pixels, labels):

@@ -27,6 +27,7 @@ command prints `audit invalid` and exits with code 4. It writes
 what is in it.
 """
 
+import shutil
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,20 +55,26 @@ _IMAGES = flags.DEFINE_integer(
 _STEPS = flags.DEFINE_integer('steps', 800, 'gradient: steps of each start.', 8)
 _STARTS = flags.DEFINE_integer('starts', 3, 'gradient: number of starts.', 1)
 _SHADOWS = flags.DEFINE_integer(
-  'shadows', 16, 'member: number of models that are trained.', 4
+  'shadows', 16, 'member: number of models that are trained.', 4, 1000
 )
 flags.adopt_module_key_flags(checkpoint_flag)
 flags.adopt_module_key_flags(changes_flag)
-_SEED = flags.DEFINE_integer('seed', 0, 'Random seed of the audit.', 0)
+_SEED = flags.DEFINE_integer(
+  'seed', 0, 'Random seed of the audit.', 0, 2**31 - 1
+)
 
 
 class _Report(NamedTuple):
-  """Lines for users, entries of the file, failed controls, a broken claim."""
+  """Lines for users, entries of the file, failed controls, a broken claim.
+
+  `scratch` is a folder that is deleted after a valid audit.
+  """
 
   lines: list[str]
   entries: dict[str, Any]
   failed: tuple[str, ...]
   refuted: str = ''
+  scratch: Path | None = None
 
 
 def main(argv: list[str]) -> None:
@@ -105,6 +112,8 @@ def main(argv: list[str]) -> None:
         str(file),
         'do not use its figures',
       )
+    if found.scratch:
+      shutil.rmtree(found.scratch)
     if found.refuted:
       raise errors.IntegrityError(
         f'the guarantee does not hold: {found.refuted}',
@@ -176,22 +185,20 @@ def _member(attacked: Any, picture: Path) -> _Report:
   from fedreid_jax.privacy import member_audit
 
   name = f'audit-member-{run.digest(attacked.config)}-{_SEED.value}'
-  found = member_audit.audit(
-    attacked.config,
-    attacked.federation,
-    picture.parent / name,
-    _SHADOWS.value,
-    _SEED.value,
-  )
+  folder = picture.parent / name
+  found = member_audit.audit(attacked, folder, _SHADOWS.value, _SEED.value)
   lines = [f'{case}: {one.text()}' for case, one in found.found.items()]
+  if found.left_out:
+    lines.append(f'{found.left_out} pairs of a person and a model are left out')
   lines.append(
     'positive control, persons learnt by heart: ' + found.positive.text()
   )
   described = found._asdict() | {
     'found': {case: one._asdict() for case, one in found.found.items()},
     'positive': found.positive._asdict(),
+    'changes': list(changes_flag.CHANGES.value),
   }
-  return _Report(lines, described, found.failed)
+  return _Report(lines, described, found.failed, scratch=folder)
 
 
 def _canary(attacked: Any, _: Path) -> _Report:

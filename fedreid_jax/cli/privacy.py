@@ -15,6 +15,8 @@ With `--statistics_noise` (`dfh.noise`) and `--releases`, the client also sends
 statistics of DFH so many times: 1 + rounds / `dfh.every`, rounded down.
 """
 
+import math
+
 from absl import flags
 
 from fedreid_jax import errors
@@ -80,20 +82,30 @@ def _plan() -> list[str]:
       'give at most --identities',
     )
   _check_delta(delta, identities)
+  for flag, value in (
+    ('noise', noise),
+    ('statistics-noise', _STATISTICS.value),
+  ):
+    if value is not None and not math.isfinite(value):
+      raise errors.ConfigError('not finite', f'--{flag}', 'give a number')
   if bool(_STATISTICS.value) != bool(_RELEASES.value):
     raise errors.ConfigError(
       'one of two flags', '--statistics-noise, --releases', 'give both of them'
     )
 
+  sent = (
+    [accounting.Mechanism(_STATISTICS.value, 1.0, _RELEASES.value)]
+    if _RELEASES.value
+    else []
+  )
+
   def mechanisms(noise: float) -> list[accounting.Mechanism]:
-    each = [accounting.Mechanism(noise, batch / identities, steps)]
-    if _RELEASES.value:
-      sent = accounting.Mechanism(_STATISTICS.value, 1.0, _RELEASES.value)
-      each.append(sent)
+    each = [accounting.Mechanism(noise, batch / identities, steps), *sent]
     return each * _CLIENTS.value
 
   if noise is None:
     assert target is not None
+    _check_rest(sent * _CLIENTS.value, delta, target)
     noise = accounting.multiplier(mechanisms, target, delta)
   found = accounting.epsilon(mechanisms(noise), delta)
   lines = [
@@ -124,6 +136,19 @@ def _statement(epsilon: float, delta: float) -> str:
   if _CLIENTS.value > 1:
     unit = f'per identity in up to {_CLIENTS.value} clients'
   return f'epsilon = {epsilon:.4g} at delta = {delta:g} {unit}'
+
+
+def _check_rest(
+  sent: list[accounting.Mechanism], delta: float, target: float
+) -> None:
+  """Refuses an epsilon that the statistics alone exceed."""
+  alone = accounting.epsilon(sent, delta) if sent else 0.0
+  if alone >= target:
+    raise errors.ConfigError(
+      f'the statistics alone have epsilon = {alone:.4g}',
+      '--statistics-noise',
+      'raise it, or send them less often',
+    )
 
 
 def _check_delta(delta: float, identities: int) -> None:

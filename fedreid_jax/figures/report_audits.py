@@ -85,11 +85,17 @@ def _gradient(entries: Entries) -> str:
   )
 
 
+def _beside_guessing(low: float, high: float) -> str:
+  if low <= 50 <= high:
+    return 'which may be guessing'
+  return 'better than guessing' if low > 50 else 'worse than guessing'
+
+
 def _trace(entries: Entries) -> str:
   case = entries['found']['sent']
   low, high = (100 * bound for bound in case['auc_interval'])
   most = 100 * entries['found']['same images']['auc']
-  guess = 'which may be guessing' if low <= 50 <= high else 'better than 50 %'
+  guess = _beside_guessing(low, high)
   return (
     'From the mean that a client sent to DFH, an attacker tells a person of '
     f'the client from another one in {100 * case["auc"]:.0f} % of all pairs '
@@ -101,12 +107,17 @@ def _trace(entries: Entries) -> str:
 def _member(entries: Entries) -> str:
   cases = entries['found']
   other, same = (cases[case] for case in ('other images', 'same images'))
+  but = (
+    f' (but with {", ".join(changed)})'
+    if (changed := entries['changes'])
+    else ''
+  )
   low, high = (100 * bound for bound in other['auc_interval'])
-  guess = 'which may be guessing' if low <= 50 <= high else 'better than 50 %'
+  guess = _beside_guessing(low, high)
   return (
-    f'From {entries["shadows"]} models that were trained as this one, each '
-    f'on half of {entries["persons"]} persons, an attacker with other images '
-    'of a person tells one of the training from another one in '
+    f'From {entries["shadows"]} models that were trained as this one{but}, '
+    f'each on half of {entries["persons"]} persons, an attacker with other '
+    'images of a person tells one of the training from another one in '
     f'{100 * other["auc"]:.0f} % of all pairs ({low:.0f} to {high:.0f} %), '
     f'{guess}; with the images of the training in {100 * same["auc"]:.0f} %.'
   )

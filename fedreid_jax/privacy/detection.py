@@ -28,10 +28,10 @@ class Detection(NamedTuple):
 
   Attributes:
     auc: area under the ROC curve.
-    auc_interval: 95 %, by DeLong's variance.
+    auc_interval: 95 %; of `measure` by DeLong's variance.
     tpr: true positive rate at a false positive rate of 1 %; None with fewer
       than 1000 non-members.
-    tpr_interval: 95 %, Clopper-Pearson.
+    tpr_interval: 95 %; of `measure` Clopper-Pearson.
     members: their number.
     non_members: their number.
   """

@@ -15,27 +15,24 @@ the attacker has the same images (`member_control`). The negative control asks
 for other random halves than those of the training.
 """
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from fedreid_jax import errors
-from fedreid_jax.data.federation import Federation
 from fedreid_jax.privacy import (
-  detection,
   member_control,
   membership,
+  shadow_models,
   shadow_persons,
 )
 from fedreid_jax.privacy.detection import Detection
-from fedreid_jax.privacy.shadow_persons import Persons
-from fedreid_jax.training import build, loaded_run, loop
+from fedreid_jax.training.loaded_run import LoadedRun
 
 SUCCESS = 0.9  # area of the positive control
 NEGATIVE = 'negative control: other halves'
+SEEDS = 2**31 - 1
 Tell = Callable[[str], None]
 
 
@@ -43,10 +40,13 @@ class Audited(NamedTuple):
   """Results of the audit.
 
   Attributes:
-    found: by case, and of the negative control.
+    found: by case, and of the negative control; empty if the positive control
+      has failed, after which no model is trained.
     positive: of the positive control.
     persons: number of persons.
     shadows: number of models.
+    left_out: pairs of a person and a model without a result, because all other
+      models have the person or none has.
     failed: controls that failed.
   """
 
@@ -54,12 +54,12 @@ class Audited(NamedTuple):
   positive: Detection
   persons: int
   shadows: int
+  left_out: int
   failed: tuple[str, ...]
 
 
 def audit(
-  config: Any,
-  federation: Federation,
+  run: LoadedRun,
   folder: Path,
   shadows: int,
   seed: int = 0,
@@ -67,75 +67,49 @@ def audit(
 ) -> Audited:
   """Trains shadow models of a run and attacks each with the others.
 
-  A stopped audit goes on where it ended. The models are deleted at the end.
+  A stopped audit goes on where it ended.
 
   Args:
-    config: of the run.
-    federation: its clients.
-    folder: of the models.
+    run: whose configuration and clients are used.
+    folder: of the models; the caller deletes it.
     shadows: their number, four or more.
-    seed: of the halves.
+    seed: of the halves and of the models.
     tell: called with a line after each model.
 
   Raises:
-    ConfigError: for a run with several models, or clients that share persons.
+    ConfigError: for a run whose shadow models would say nothing, or clients
+      that share persons.
     DataError: if too few persons have enough images.
   """
+  shadow_models.check(run)
   persons = shadow_persons.of_clients(
-    federation.clients, config.data.client_split
+    run.federation.clients, run.config.data.client_split
   )
-  rng = np.random.default_rng(seed)
+  number = sum(one.number for one in persons)
+  positive = member_control.attack(persons, shadows, seed)
+  if positive.auc < SUCCESS:
+    failed = f'persons learnt by heart have an AUC of {positive.auc:.3f}'
+    return Audited({}, positive, number, 0, 0, (f'{failed}, below {SUCCESS}',))
   included: list[np.ndarray] = []
   scores: dict[str, list[np.ndarray]] = {c: [] for c in shadow_persons.CASES}
-  for number in range(shadows):
+  for model in range(shadows):
+    rng = np.random.default_rng([seed, model])
     halves = [shadow_persons.half(one.number, rng) for one in persons]
-    found = _shadow(config, federation, persons, halves, folder, seed + number)
+    found = shadow_models.scores(
+      run, persons, halves, folder / str(model), int(rng.integers(SEEDS))
+    )
     included.append(np.concatenate(halves))
     for case, values in found.items():
       scores[case].append(values)
-    tell(f'model {number + 1} of {shadows}')
-  judged = _judged(
+    tell(f'model {model + 1} of {shadows}')
+  rng = np.random.default_rng([seed, shadows])
+  return _judged(
     {case: np.asarray(rows) for case, rows in scores.items()},
     np.asarray(included),
     np.asarray([rng.permutation(row) for row in included]),
-    member_control.attack(persons, shadows, seed),
+    positive,
     seed,
   )
-  shutil.rmtree(folder)
-  return judged
-
-
-def _shadow(
-  config: Any,
-  federation: Federation,
-  persons: tuple[Persons, ...],
-  halves: list[np.ndarray],
-  folder: Path,
-  seed: int,
-) -> dict[str, np.ndarray]:
-  """Trains a model on halves of the persons and returns all scores in it."""
-  config = config.copy_and_resolve_references()
-  config.seed, config.track = seed, ()
-  members = federation._replace(
-    clients=tuple(
-      one.members(half) for one, half in zip(persons, halves, strict=True)
-    ),
-    targets=(),
-  )
-  place = folder / str(seed)
-  loop.run_rounds(lambda given: build.assemble(given, members), config, place)
-  run = loaded_run.load(config, place, federation=members)
-  if run.name != 'global':
-    raise errors.ConfigError(
-      f'{config.name} has no single model of the server',
-      '--attack',
-      'give a run with one global model',
-    )
-  found = [one.scores(run.ranked) for one in persons]
-  return {
-    case: np.concatenate([scores[case] for scores in found])
-    for case in shadow_persons.CASES
-  }
 
 
 def _judged(
@@ -145,25 +119,25 @@ def _judged(
   positive: Detection,
   seed: int,
 ) -> Audited:
-  """Returns the results with the verdict on both controls."""
+  """Returns the results with the verdict on the negative control."""
   found: dict[str, Detection] = {}
   for case, values in scores.items():
     ratios = membership.log_ratios(values, included)
     found[case] = membership.measure(ratios, included, seed)
-  values = scores[shadow_persons.CASES[0]]
-  ratios = membership.log_ratios(values, others)
+  first = shadow_persons.CASES[0]
+  ratios = membership.log_ratios(scores[first], others)
   found[NEGATIVE] = membership.measure(ratios, others, seed)
-  failed: list[str] = []
-  if positive.auc < SUCCESS:
-    failed.append(
-      f'persons learnt by heart have an AUC of {positive.auc:.3f}, below '
-      f'{SUCCESS}'
+  failed: tuple[str, ...] = ()
+  if not membership.at_chance(ratios, others, seed):
+    failed = (
+      f'other halves are found with an AUC of {found[NEGATIVE].auc:.3f}',
     )
-  real = ~np.isnan(ratios)
-  if not detection.at_chance(ratios[others & real], ratios[~others & real]):
-    failed.append(
-      f'other halves are found with an AUC of {found[NEGATIVE].auc:.3f}'
-    )
+  counted = found[first].members + found[first].non_members
   return Audited(
-    found, positive, included.shape[1], len(included), tuple(failed)
+    found,
+    positive,
+    included.shape[1],
+    len(included),
+    included.size - counted,
+    failed,
   )

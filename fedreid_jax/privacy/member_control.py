@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedreid_jax.algorithms import standalone
-from fedreid_jax.core.types import ClientData
 from fedreid_jax.models import convnet, reid
 from fedreid_jax.privacy import membership, shadow_persons
 from fedreid_jax.privacy.detection import Detection
@@ -68,7 +67,7 @@ def attack(
       pixels = (jnp.asarray(images, jnp.float32) / 255 - 0.5) / 0.25
       return np.asarray(embed(models[name], pixels))
 
-    return few.scores(features)[shadow_persons.CASES[1]]
+    return few.scores(features, shadow_persons.CASES[1])
 
   found = np.asarray([scores(f'client:{one.name}') for one in clients])
   included = np.asarray(halves)
@@ -78,7 +77,7 @@ def attack(
 
 def _small(persons: Persons) -> Persons:
   """Returns the persons with images of `SIZE`."""
-  client: ClientData = persons.client
+  client = persons.client
   images = client.images()
   shape = (len(images), *SIZE, images.shape[3])
   found = jax.image.resize(jnp.asarray(images, jnp.float32), shape, 'linear')

@@ -16,6 +16,7 @@ As the paper advises for few models, both variances are common to all persons.
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from fedreid_jax import errors
 from fedreid_jax.privacy import detection
 from fedreid_jax.privacy.detection import Detection
 
@@ -75,6 +76,8 @@ def _log_normal(
   mean = np.where(which, scores, 0).sum(0) / np.where(number, number, np.nan)
   gaps = np.where(which, scores - mean, 0)[:, number > 0]
   variance = (gaps**2).sum() / max(int((number[number > 0] - 1).sum()), 1)
+  if not variance > 0:
+    return np.full(len(score), np.nan)
   return -((score - mean) ** 2) / (2 * variance) - np.log(variance) / 2
 
 
@@ -82,28 +85,66 @@ def measure(ratios: Scores, included: Included, seed: int = 0) -> Detection:
   """Returns how well the ratios tell members from non-members.
 
   The intervals are of a bootstrap over persons, since the ratios of one person
-  in several models are not independent.
+  in several models are not independent. That of the TPR is None if a sample has
+  fewer than 1000 non-members.
 
   Args:
     ratios: Lambda; NaN is left out.
     included: whether the model was trained with the person.
     seed: of the bootstrap.
+
+  Raises:
+    DataError: if no ratio is a number.
   """
-  kept = ~np.isnan(ratios)
-
-  def of(columns: Int[np.ndarray, ' P']) -> Detection:
-    values, member, real = (a[:, columns] for a in (ratios, included, kept))
-    return detection.measure(values[member & real], values[~member & real])
-
   size = ratios.shape[1]
-  found = of(np.arange(size))
-  rng = np.random.default_rng(seed)
-  drawn = [of(rng.integers(size, size=size)) for _ in range(DRAWS)]
-  tails = (50 * (1 - detection.LEVEL), 50 * (1 + detection.LEVEL))
-  low, high = np.percentile([one.auc for one in drawn], tails)
-  found = found._replace(auc_interval=(float(low), float(high)))
+  found = _of(ratios, included, np.arange(size))
+  drawn = _drawn(ratios, included, seed)
+  found = found._replace(
+    auc_interval=_percentiles([one.auc for one in drawn], detection.LEVEL)
+  )
   rates = [one.tpr for one in drawn if one.tpr is not None]
-  if found.tpr is not None and rates:
-    low, high = np.percentile(rates, tails)
-    found = found._replace(tpr_interval=(float(low), float(high)))
-  return found
+  if found.tpr is None or len(rates) < len(drawn):
+    return found._replace(tpr_interval=None)
+  return found._replace(tpr_interval=_percentiles(rates, detection.LEVEL))
+
+
+def at_chance(ratios: Scores, included: Included, seed: int = 0) -> bool:
+  """Returns whether the 99 % interval of the area has 0.5 in it.
+
+  Args:
+    ratios: as for `measure`.
+    included: as for `measure`.
+    seed: as for `measure`.
+  """
+  areas = [one.auc for one in _drawn(ratios, included, seed)]
+  low, high = _percentiles(areas, detection.CONTROL)
+  return low <= detection.CHANCE <= high
+
+
+def _of(
+  ratios: Scores, included: Included, persons: Int[np.ndarray, ' P']
+) -> Detection:
+  values, member = ratios[:, persons], included[:, persons]
+  real = ~np.isnan(values)
+  members, others = values[member & real], values[~member & real]
+  if min(len(members), len(others)) < 2:
+    raise errors.DataError(
+      'the scores of the persons cannot be compared',
+      'the audit of membership',
+      'train with more models or more persons',
+    )
+  return detection.measure(members, others)
+
+
+def _drawn(ratios: Scores, included: Included, seed: int) -> list[Detection]:
+  """Returns the detections of samples of persons with replacement."""
+  rng, size = np.random.default_rng(seed), ratios.shape[1]
+  return [
+    _of(ratios, included, rng.integers(size, size=size)) for _ in range(DRAWS)
+  ]
+
+
+def _percentiles(values: list[float], level: float) -> tuple[float, float]:
+  tails = 50 * (1 - level), 50 * (1 + level)
+  low, high = np.percentile(values, tails)
+  return float(low), float(high)

@@ -44,12 +44,14 @@ class Persons(NamedTuple):
     return int(self.trained_of.max()) + 1 if len(self.trained_of) else 0
 
   def some(self, most: int) -> 'Persons':
-    """Returns the first persons."""
+    """Returns the first persons, and a client with their images only."""
     ours, others = self.trained_of < most, self.asked_of < most
+    trained, asked = self.trained[ours], self.asked[others]
+    rows = np.sort(np.r_[trained, asked])
     return Persons(
-      self.client,
-      self.trained[ours],
-      self.asked[others],
+      _with_rows(self.client, rows),
+      np.searchsorted(rows, trained),
+      np.searchsorted(rows, asked),
       self.trained_of[ours],
       self.asked_of[others],
     )
@@ -57,33 +59,36 @@ class Persons(NamedTuple):
   def members(self, included: Bool[np.ndarray, ' P']) -> ClientData:
     """Returns the client with the images for training of some persons."""
     rows = self.trained[included[self.trained_of]]
-    client = self.client
-    return client._replace(
-      images=lambda: client.images()[rows],
-      labels=client.labels[rows],
-      cameras=client.cameras[rows],
-      modalities=client.modalities[rows],
-    )
+    return _with_rows(self.client, rows)
 
-  def scores(self, features: Features) -> dict[str, np.ndarray]:
-    """Returns the scores of the persons in a model, by case of `CASES`.
+  def scores(self, features: Features, case: str) -> np.ndarray:
+    """Returns the scores of the persons in a model, `[P]`.
 
     Args:
       features: `(images, modalities) -> features` of the model.
+      case: one of `CASES`.
     """
-    images, kinds = self.client.images(), self.client.modalities
-    return {
-      case: membership.compactness(features(images[rows], kinds[rows]), who)
-      for case, rows, who in zip(
-        CASES,
-        (self.asked, self.trained),
-        (self.asked_of, self.trained_of),
-        strict=True,
-      )
-    }
+    same = case == CASES[1]
+    rows = self.trained if same else self.asked
+    images = self.client.images()[rows]
+    found = features(images, self.client.modalities[rows])
+    return membership.compactness(
+      found, self.trained_of if same else self.asked_of
+    )
 
 
 CASES = ('other images', 'same images')
+
+
+def _with_rows(
+  client: ClientData, rows: Int[np.ndarray, ' rows']
+) -> ClientData:
+  return client._replace(
+    images=lambda: client.images()[rows],
+    labels=client.labels[rows],
+    cameras=client.cameras[rows],
+    modalities=client.modalities[rows],
+  )
 
 
 def of_client(client: ClientData) -> Persons:

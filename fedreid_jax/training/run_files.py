@@ -30,6 +30,7 @@ WRITTEN = (
   client_metrics.FOLDER,
   *trackers.written(tuple(trackers.KINDS)),
   *('evaluation-*.json', 'modality-gap-*.json', 'inversion*.json'),
+  *('audit-*.json', 'audit-*.png', 'audit-member-*'),
 )
 AGAIN = 'restore it from a copy, or start again with --restart'
 

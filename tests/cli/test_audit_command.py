@@ -46,6 +46,22 @@ def test_a_failed_control_is_code_4_and_leaves_its_figures(workdir):
 
 
 @pytest.mark.slow
+def test_membership_leaves_figures_and_no_models(tmp_path):
+  config = toy.synthetic_config(8)
+  config.data.shots = 4
+  loop.train(config, tmp_path)
+  code, out, err = commands.launch_program(
+    'audit', f'--workdir={tmp_path}', '--attack=member', '--shadows=6'
+  )
+  assert (code, err) == (0, ''), err
+  assert 'model 6 of 6' in out and 'other images: AUC 0.' in out
+  found = json.loads((tmp_path / 'audit-member.json').read_text())
+  assert found['valid'] and found['positive']['auc'] >= 0.9
+  assert (found['persons'], found['shadows'], found['changes']) == (16, 6, [])
+  assert not list(tmp_path.glob('audit-member-*'))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'flags, message',
   [

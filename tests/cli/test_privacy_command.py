@@ -53,6 +53,11 @@ def test_the_epsilon_that_a_noise_gives(flags, line):
     (('--noise=1', '--batch_identities=49'), 'twice'),
     (('--epsilon=-1',), 'epsilon'),
     (('--noise=1', '--releases=21'), 'give both of them'),
+    (('--noise=nan',), '--noise'),
+    (
+      ('--epsilon=1', '--statistics-noise=0.5', '--releases=21'),
+      'the statistics alone have epsilon = ',
+    ),
   ],
 )
 def test_errors_are_one_line(flags, message):

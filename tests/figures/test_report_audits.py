@@ -55,7 +55,9 @@ def test_attacks_that_succeed_and_claims_that_are_wrong(tmp_path):
   write(tmp_path, 'trace', {**TRACE, 'found': {**TRACE['found'], 'sent': sent}})
   write(tmp_path, 'canary', {**CANARY, 'claimed': 1.0, 'refuted': 'too low'})
   found = report_audits.sentences(tmp_path)
-  assert '71 % of all pairs (62 to 80 %), better than 50 %' in found['trace']
+  assert (
+    '71 % of all pairs (62 to 80 %), better than guessing' in found['trace']
+  )
   assert (
     'epsilon = 1, which is wrong: epsilon is at least 1.56' in (found['canary'])
   )
@@ -95,8 +97,10 @@ def test_membership_becomes_a_sentence(tmp_path):
   other = {'auc': 0.58, 'auc_interval': [0.53, 0.63]}
   cases = {'other images': other, 'same images': {'auc': 0.91}}
   entries = {'valid': True, 'found': cases, 'persons': 144, 'shadows': 16}
+  entries |= {'changes': ['rounds=5']}
   write(tmp_path, 'member', entries)
   words = report_audits.sentences(tmp_path)['member']
-  assert 'From 16 models' in words and 'half of 144 persons' in words
-  assert '58 % of all pairs (53 to 63 %), better than 50 %' in words
+  assert 'From 16 models' in words and '(but with rounds=5)' in words
+  assert 'half of 144 persons' in words
+  assert '58 % of all pairs (53 to 63 %), better than guessing' in words
   assert words.endswith('images of the training in 91 %.')

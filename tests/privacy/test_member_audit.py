@@ -1,22 +1,29 @@
+import types
+
 import numpy as np
 import pytest
 import toy
+import toy_run
 
+from fedreid_jax import errors
+from fedreid_jax.core import simulation
 from fedreid_jax.data import load
 from fedreid_jax.privacy import (
   detection,
   member_audit,
   member_control,
+  shadow_models,
   shadow_persons,
 )
 
+POSITIVE = detection.Detection(0.95, (0.9, 1.0), None, None, 9, 9)
 
-def planted(gap, control=0.95, leak=False):
+
+def planted(gap, leak=False):
   """The verdict on scores that are larger by `gap` for members.
 
   Args:
     gap: of other images; it is three times as large for the same images.
-    control: area of the positive control.
     leak: whether the negative control asks for the members.
   """
   rng = np.random.default_rng(0)
@@ -27,22 +34,17 @@ def planted(gap, control=0.95, leak=False):
     'other images': scores + gap * included,
     'same images': scores + 3 * gap * included,
   }
-  positive = detection.Detection(control, (0.9, 1.0), None, None, 9, 9)
   asked = included if leak else others
-  return member_audit._judged(found, included, asked, positive, 0)
+  return member_audit._judged(found, included, asked, POSITIVE, 0)
 
 
 def test_a_verdict_on_planted_scores():
   found = planted(1.5)
-  assert found.failed == () and (found.persons, found.shadows) == (60, 16)
+  assert found.failed == () and found.left_out == 0
+  assert (found.persons, found.shadows) == (60, 16)
   other, same = (found.found[case] for case in shadow_persons.CASES)
   assert 0.75 < other.auc < 0.86 and same.auc > 0.98
   assert abs(found.found[member_audit.NEGATIVE].auc - 0.5) < 0.06
-
-
-def test_a_control_that_does_not_succeed_is_a_failure():
-  (line,) = planted(1.5, control=0.89).failed
-  assert 'AUC of 0.890' in line
 
 
 def test_a_negative_control_that_succeeds_is_a_failure():
@@ -50,45 +52,140 @@ def test_a_negative_control_that_succeeds_is_a_failure():
   assert 'other halves are found with an AUC of 0.8' in line
 
 
-@pytest.mark.slow
-def test_models_are_trained_once_and_deleted_at_the_end(tmp_path, monkeypatch):
-  c, lines = toy.synthetic_config(8), []
-  federation = load.load(c.data)
-  folder = tmp_path / 'shadows'
+def small_run(persons=12):
+  """A run of two clients whose pixels are features, and no model."""
+  run = toy_run.toy_run(('fedpav',))
+  rng = np.random.default_rng(0)
+  clients = []
+  for name in ('ash', 'birch'):
+    labels = np.repeat(np.arange(persons), 4).astype(np.int32)
+    images = rng.integers(0, 256, (len(labels), 1, 8, 1), dtype=np.uint8)
+    zeros = np.zeros(len(labels), np.int32)
+    clients.append(
+      toy.toy_client(name, 4)._replace(
+        images=lambda images=images: images,
+        labels=labels,
+        cameras=zeros,
+        modalities=zeros,
+        num_identities=persons,
+      )
+    )
+  images = run.federation._replace(clients=tuple(clients))
+  return run._replace(federation=images)
 
-  def stop(*_):
+
+def test_members_are_the_persons_of_the_training(tmp_path, monkeypatch):
+  """The features of a model are noise but for the persons it is trained on."""
+  run, trained, seeds = small_run(), {}, []
+  monkeypatch.setattr(member_control, 'attack', lambda *_: POSITIVE)
+  known = {
+    image.tobytes(): (client.name, label)
+    for client in run.federation.clients
+    for image, label in zip(client.images(), client.labels, strict=True)
+  }
+
+  def train(make, config, folder):
+    seeds.append(config.seed)
+    federation = make(config)
+    assert federation.targets == () and config.track == ()
+    trained[folder] = {
+      known[image.tobytes()]
+      for client in federation.clients
+      for image in client.images()
+    }
+    for client in federation.clients:
+      for image, label in zip(client.images(), client.labels, strict=True):
+        assert known[image.tobytes()] == (client.name, label)
+
+  def loaded(config, folder, federation):
+    rng = np.random.default_rng(len(trained))
+
+    def ranked(images, modalities):
+      del modalities
+      who = [known[image.tobytes()] for image in images]
+      axis = {one: rng.normal(size=16) for one in {*who}}
+      return np.asarray(
+        [
+          rng.normal(size=16) + 2 * axis[one] * (one in trained[folder])
+          for one in who
+        ]
+      )
+
+    return types.SimpleNamespace(ranked=ranked)
+
+  monkeypatch.setattr(shadow_models.build, 'assemble', lambda _, given: given)
+  monkeypatch.setattr(shadow_models.loop, 'run_rounds', train)
+  monkeypatch.setattr(shadow_models.loaded_run, 'load', loaded)
+  lines = []
+  found = member_audit.audit(run, tmp_path, 8, tell=lines.append)
+  assert lines == [f'model {k} of 8' for k in range(1, 9)]
+  assert len({*seeds}) == 8
+  assert {len(members) for members in trained.values()} == {12}
+  assert found.found['other images'].auc > 0.9 and found.failed == ()
+
+
+def test_a_control_that_does_not_succeed_ends_the_audit(tmp_path, monkeypatch):
+  weak = POSITIVE._replace(auc=0.89)
+  monkeypatch.setattr(member_control, 'attack', lambda *_: weak)
+  found = member_audit.audit(small_run(), tmp_path, 4)
+  (line,) = found.failed
+  assert 'AUC of 0.890' in line and found.shadows == 0
+
+
+@pytest.mark.parametrize(
+  'field, value',
+  [
+    ('start_from', 'elsewhere'),
+    ('data.poison', 'shuffle'),
+    ('evaluation.batch_stats', 'source'),
+  ],
+)
+def test_runs_whose_models_would_say_nothing(tmp_path, field, value):
+  run = small_run()
+  run.config.update_from_flattened_dict({field: value})
+  with pytest.raises(errors.ConfigError) as found:
+    member_audit.audit(run, tmp_path, 4)
+  assert found.value.where == field
+
+
+def test_several_models_are_refused(tmp_path):
+  run = small_run()._replace(name='client:ash')
+  with pytest.raises(errors.ConfigError, match='no single model'):
+    member_audit.audit(run, tmp_path, 4)
+
+
+def test_a_random_sampler_keeps_its_rate(tmp_path, monkeypatch):
+  run, seen = small_run(), []
+  run.config.local.sampler = 'poisson_pk'
+  run.config.local.identities, run.config.local.batch = 4, 16
+
+  def train(make, config, folder):
+    seen.append((config.local.identities, config.local.batch))
     raise KeyboardInterrupt
 
-  with monkeypatch.context() as patched:
-    patched.setattr(member_control, 'attack', stop)
-    with pytest.raises(KeyboardInterrupt):
-      member_audit.audit(c, federation, folder, 4, tell=lines.append)
-  assert lines == [f'model {k} of 4' for k in (1, 2, 3, 4)]
-  trained = sorted(folder.glob('*/results.json'))
-  times = [path.stat().st_mtime_ns for path in trained]
-  assert len(trained) == 4
-  positive = detection.Detection(0.95, (0.9, 1.0), None, None, 9, 9)
-  again = []
-
-  def attack(persons, networks, seed):
-    again.extend(path.stat().st_mtime_ns for path in trained)
-    assert [one.number for one in persons] == [8, 8]
-    assert (networks, seed) == (4, 0)
-    return positive
-
-  monkeypatch.setattr(member_control, 'attack', attack)
-  found = member_audit.audit(c, federation, folder, 4, tell=lines.append)
-  assert again == times and not folder.exists()
-  assert (found.persons, found.shadows) == (16, 4)
-  assert found.positive is positive
+  monkeypatch.setattr(member_control, 'attack', lambda *_: POSITIVE)
+  monkeypatch.setattr(shadow_models.loop, 'run_rounds', train)
+  with pytest.raises(KeyboardInterrupt):
+    member_audit.audit(run, tmp_path, 4)
+  assert seen == [(2, 8)]
 
 
 @pytest.mark.slow
-def test_persons_who_are_learnt_by_heart_are_found():
-  c = toy.synthetic_config()
-  c.data.height, c.data.width, c.data.identities, c.data.shots = 32, 16, 16, 4
-  persons = shadow_persons.of_clients(
-    load.load(c.data).clients, c.data.client_split
-  )
-  found = member_control.attack(persons, 6)
-  assert found.auc >= member_audit.SUCCESS
+def test_a_stopped_audit_trains_no_model_twice(tmp_path, monkeypatch):
+  run, lines = small_run(), []
+  config = toy.synthetic_config(8)
+  run = run._replace(config=config, federation=load.load(config.data))
+  monkeypatch.setattr(member_control, 'attack', lambda *_: POSITIVE)
+  real, rounds = simulation.Executor.round, []
+
+  def counted(self, *arguments):
+    rounds.append(1)
+    return real(self, *arguments)
+
+  monkeypatch.setattr(simulation.Executor, 'round', counted)
+  first = member_audit.audit(run, tmp_path, 4, tell=lines.append)
+  assert len(rounds) == 4
+  again = member_audit.audit(run, tmp_path, 4, tell=lines.append)
+  assert len(rounds) == 4 and len(lines) == 8
+  assert again.found == first.found
+  assert (first.persons, first.shadows) == (16, 4)

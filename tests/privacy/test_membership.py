@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fedreid_jax import errors
 from fedreid_jax.privacy import detection, membership
 
 
@@ -85,12 +86,36 @@ def test_an_effect_is_found_behind_the_differences_of_persons():
   assert low < found.auc < high < low + 0.04
 
 
-def test_no_effect_is_chance():
-  scores, included = planted(0.0)
-  ratios = membership.log_ratios(scores, included)
-  assert detection.at_chance(ratios[included], ratios[~included])
-  low, high = membership.measure(ratios, included).auc_interval
-  assert low < 0.5 < high
+def null(seed, models=16, persons=24):
+  """Ratios and members without an effect."""
+  rng = np.random.default_rng(seed)
+  included = np.asarray(
+    [rng.permutation(persons) < persons // 2 for _ in range(models)]
+  )
+  base = rng.normal(scale=5, size=persons)
+  scores = base + rng.normal(size=included.shape)
+  return membership.log_ratios(scores, included), included
+
+
+def test_no_effect_is_chance(monkeypatch):
+  """The negative control fails as seldom as a 99 % interval may."""
+  monkeypatch.setattr(membership, 'DRAWS', 150)
+  failures = [not membership.at_chance(*null(seed)) for seed in range(100)]
+  assert sum(failures) <= 5
+  assert not membership.at_chance(*effect(1.0))
+
+
+def effect(gap):
+  scores, included = planted(gap)
+  return membership.log_ratios(scores, included), included
+
+
+def test_scores_that_are_all_equal_say_nothing():
+  included = null(0)[1]
+  with pytest.raises(errors.DataError, match='cannot be compared'):
+    membership.measure(
+      membership.log_ratios(np.ones(included.shape), included), included
+    )
 
 
 def test_the_interval_is_over_persons():

@@ -64,14 +64,21 @@ def test_scores_are_of_the_right_images():
     axes = np.eye(len(COUNTS))[found.client.labels[rows]]
     return axes + 1.0 * np.isin(rows, found.trained)[:, None]
 
-  scores = found.scores(features)
-  np.testing.assert_allclose(scores['other images'], 1)
-  assert (scores['same images'] < 0.5).all()
+  np.testing.assert_allclose(found.scores(features, 'other images'), 1)
+  assert (found.scores(features, 'same images') < 0.5).all()
 
 
 def test_fewer_persons():
   found = shadow_persons.of_client(client(COUNTS)).some(3)
   assert found.number == 3 and set(found.asked_of) == {0, 1, 2}
+  assert found.client.num_images == 8 + 5 + 4  # person 1 has three images
+  every = shadow_persons.of_client(client(COUNTS))
+  for name in ('trained', 'asked'):
+    of = getattr(every, f'{name}_of')
+    rows = getattr(every, name)[of < 3]
+    ours = found.client.images()[getattr(found, name)].ravel()
+    np.testing.assert_array_equal(ours, rows)
+    np.testing.assert_array_equal(getattr(found, f'{name}_of'), of[of < 3])
   assert found.some(24).number == 3
 
 
