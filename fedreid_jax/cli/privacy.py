@@ -15,8 +15,6 @@ With `--statistics_noise` (`dfh.noise`) and `--releases`, the client also sends
 statistics of DFH so many times: 1 + rounds / `dfh.every`, rounded down.
 """
 
-import math
-
 from absl import flags
 
 from fedreid_jax import errors
@@ -82,12 +80,6 @@ def _plan() -> list[str]:
       'give at most --identities',
     )
   _check_delta(delta, identities)
-  for flag, value in (
-    ('noise', noise),
-    ('statistics-noise', _STATISTICS.value),
-  ):
-    if value is not None and not math.isfinite(value):
-      raise errors.ConfigError('not finite', f'--{flag}', 'give a number')
   if bool(_STATISTICS.value) != bool(_RELEASES.value):
     raise errors.ConfigError(
       'one of two flags', '--statistics-noise, --releases', 'give both of them'

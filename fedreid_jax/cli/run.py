@@ -3,6 +3,7 @@
 import difflib
 import functools
 import hashlib
+import math
 import os
 import shlex
 import sys
@@ -198,6 +199,7 @@ def _parse(default: str | None, argv: list[str]) -> list[str]:
       raise errors.ConfigError(
         str(error), 'command line', 'see --help'
       ) from error
+    _refuse_infinite()
     if pairs and not spec:
       raise errors.ConfigError(
         'a field without a configuration',
@@ -209,6 +211,14 @@ def _parse(default: str | None, argv: list[str]) -> list[str]:
 
   failures.exit_on_error(parse, '--debug' in argv)
   return parsed
+
+
+def _refuse_infinite() -> None:
+  """Refuses `nan` and `inf`, which the bounds of a flag let through."""
+  for name in FLAGS:
+    value = FLAGS[name].value
+    if isinstance(value, float) and not math.isfinite(value):
+      raise errors.ConfigError('not finite', f'--{name}', 'give a number')
 
 
 def _nearest(name: str, fields: Iterable[str]) -> str:

@@ -63,20 +63,26 @@ def measure(members: Members, others: Others) -> Detection:
     members: scores of the members, two at least.
     others: scores of the non-members, two at least.
   """
-  tpr = interval = None
-  if len(others) >= FEWEST:
-    allowed = int(FALSE_POSITIVES * len(others))
-    threshold = np.sort(others)[-allowed - 1]
-    hits = int((members > threshold).sum())
-    tpr, interval = hits / len(members), proportion(hits, len(members))
+  found = hits(members, others)
   return Detection(
     auc=auc(members, others),
     auc_interval=auc_interval(members, others, LEVEL),
-    tpr=tpr,
-    tpr_interval=interval,
+    tpr=None if found is None else found / len(members),
+    tpr_interval=None if found is None else proportion(found, len(members)),
     members=len(members),
     non_members=len(others),
   )
+
+
+def hits(members: Members, others: Others) -> int | None:
+  """Returns how many members are found at a false positive rate of 1 %.
+
+  It is None with fewer than 1000 non-members.
+  """
+  if len(others) < FEWEST:
+    return None
+  allowed = int(FALSE_POSITIVES * len(others))
+  return int((members > np.sort(others)[-allowed - 1]).sum())
 
 
 def auc(members: Members, others: Others) -> float:

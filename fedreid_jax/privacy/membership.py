@@ -13,6 +13,8 @@ mu_in,i over the models with the person and mu_out,i over those without, and
 As the paper advises for few models, both variances are common to all persons.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
@@ -24,6 +26,7 @@ DRAWS = 1000  # of the bootstrap
 
 Scores = Float[np.ndarray, 'R P']
 Included = Bool[np.ndarray, 'R P']
+Sides = tuple[Float[np.ndarray, ' M'], Float[np.ndarray, ' N']]
 
 
 def compactness(
@@ -96,16 +99,19 @@ def measure(ratios: Scores, included: Included, seed: int = 0) -> Detection:
   Raises:
     DataError: if no ratio is a number.
   """
-  size = ratios.shape[1]
-  found = _of(ratios, included, np.arange(size))
-  drawn = _drawn(ratios, included, seed)
-  found = found._replace(
-    auc_interval=_percentiles([one.auc for one in drawn], detection.LEVEL)
+  members, others = _sides(ratios, included)
+  found = detection.measure(members, others)
+  areas, rates = [], []
+  for members, others in _drawn(ratios, included, seed):
+    areas.append(detection.auc(members, others))
+    hits = detection.hits(members, others)
+    if hits is not None:
+      rates.append(hits / len(members))
+  whole = found.tpr is not None and len(rates) == len(areas)
+  return found._replace(
+    auc_interval=_percentiles(areas, detection.LEVEL),
+    tpr_interval=_percentiles(rates, detection.LEVEL) if whole else None,
   )
-  rates = [one.tpr for one in drawn if one.tpr is not None]
-  if found.tpr is None or len(rates) < len(drawn):
-    return found._replace(tpr_interval=None)
-  return found._replace(tpr_interval=_percentiles(rates, detection.LEVEL))
 
 
 def at_chance(ratios: Scores, included: Included, seed: int = 0) -> bool:
@@ -116,32 +122,31 @@ def at_chance(ratios: Scores, included: Included, seed: int = 0) -> bool:
     included: as for `measure`.
     seed: as for `measure`.
   """
-  areas = [one.auc for one in _drawn(ratios, included, seed)]
+  sides = _drawn(ratios, included, seed)
+  areas = [detection.auc(members, others) for members, others in sides]
   low, high = _percentiles(areas, detection.CONTROL)
   return low <= detection.CHANCE <= high
 
 
-def _of(
-  ratios: Scores, included: Included, persons: Int[np.ndarray, ' P']
-) -> Detection:
-  values, member = ratios[:, persons], included[:, persons]
-  real = ~np.isnan(values)
-  members, others = values[member & real], values[~member & real]
+def _sides(ratios: Scores, included: Included) -> Sides:
+  """Returns the ratios of members, and of the others."""
+  real = ~np.isnan(ratios)
+  members, others = ratios[included & real], ratios[~included & real]
   if min(len(members), len(others)) < 2:
     raise errors.DataError(
       'the scores of the persons cannot be compared',
       'the audit of membership',
       'train with more models or more persons',
     )
-  return detection.measure(members, others)
+  return members, others
 
 
-def _drawn(ratios: Scores, included: Included, seed: int) -> list[Detection]:
-  """Returns the detections of samples of persons with replacement."""
+def _drawn(ratios: Scores, included: Included, seed: int) -> Iterator[Sides]:
+  """Yields the sides of samples of persons with replacement."""
   rng, size = np.random.default_rng(seed), ratios.shape[1]
-  return [
-    _of(ratios, included, rng.integers(size, size=size)) for _ in range(DRAWS)
-  ]
+  for _ in range(DRAWS):
+    persons = rng.integers(size, size=size)
+    yield _sides(ratios[:, persons], included[:, persons])
 
 
 def _percentiles(values: list[float], level: float) -> tuple[float, float]:

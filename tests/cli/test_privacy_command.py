@@ -53,7 +53,10 @@ def test_the_epsilon_that_a_noise_gives(flags, line):
     (('--noise=1', '--batch_identities=49'), 'twice'),
     (('--epsilon=-1',), 'epsilon'),
     (('--noise=1', '--releases=21'), 'give both of them'),
-    (('--noise=nan',), '--noise'),
+    (('--noise=nan',), 'not finite — --noise'),
+    (('--epsilon=nan',), 'not finite — --epsilon'),
+    (('--noise=1', '--delta=nan'), 'not finite — --delta'),
+    (('--noise=1', '--statistics-noise=inf'), '--statistics_noise'),
     (
       ('--epsilon=1', '--statistics-noise=0.5', '--releases=21'),
       'the statistics alone have epsilon = ',
