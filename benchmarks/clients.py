@@ -64,25 +64,18 @@ def bare(model: Any) -> float:
 
 def measure(count: int, cohort: int, folder: Path) -> dict[str, float]:
   """Returns the figures of one cell."""
-  import jax
-
   from fedreid_jax.training import checkpoint, client_states
 
-  executor, model, variables = build(count, cohort)
-  names = [f'c{k:05}' for k in range(count)]
+  executor, model, variables, names = build(count, cohort)
   server, store = executor.init(variables)
   saved = checkpoint.Checkpoints(folder)
   states = client_states.ClientStates(store, saved, names, 'disk')
   states.restore(None, server)
   costs = executor.forecast(server, store)
-  seconds = []
-  for number in range(1 + _ROUNDS.value):
-    start = time.perf_counter()
-    server, _ = executor.round(server, store, number)
-    jax.block_until_ready(server)
-    seconds.append(time.perf_counter() - start)
+  run = made_up.Timed(executor, server, store)
+  seconds = [run()[1] for _ in range(1 + _ROUNDS.value)]
   start = time.perf_counter()
-  states.save(len(seconds), server, {'clients': names}, None)
+  states.save(run.number, run.server, {'clients': names}, None)
   save = time.perf_counter() - start
   saved.close()
   size = sum(x.stat().st_size for x in folder.rglob('*') if x.is_file())

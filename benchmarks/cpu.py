@@ -15,7 +15,7 @@ import os
 import numpy as np
 from absl import app, flags
 
-from benchmarks import made_up, placement, show, turns
+from benchmarks import placement, show, turns
 
 _ONLY = flags.DEFINE_string('only', '', 'Name of one workload.')
 _WORKER = flags.DEFINE_string('worker', '', 'Internal: name of the contender.')
@@ -53,8 +53,7 @@ def worker(name: str) -> None:
       compiled=False,
     )
   else:
-    executor, server, states, _ = placement.make(1, CORES, dtype)
-    run = made_up.timed(executor, server, states)
+    run, _ = placement.make(1, CORES, dtype)
 
   def once() -> str:
     images, seconds = run()

@@ -1,7 +1,7 @@
 """Rounds of FedPav on made-up clients of random images."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,11 +14,13 @@ class Rounds(NamedTuple):
     executor: runs rounds.
     model: the network.
     variables: before the first round.
+    names: of the clients.
   """
 
   executor: Any
   model: Any
   variables: Any
+  names: list[str]
 
 
 def clients(
@@ -71,27 +73,33 @@ def rounds(
     augment.make(config.augment, mean, std),
     placement.make_mesh(devices),
   )
-  return Rounds(executor, model, jax.jit(model.init)(jax.random.key(0)))
+  variables = jax.jit(model.init)(jax.random.key(0))
+  names = [client.name for client in federation.clients]
+  return Rounds(executor, model, variables, names)
 
 
-def timed(executor: Any, server: Any, states: Any) -> Callable[[], Any]:
-  """Returns a function that runs one round: `() -> (images, seconds)`.
+class Timed:
+  """Runs the rounds one after another and measures each.
 
-  Args:
-    executor: of the rounds.
-    server: its state before the first round.
+  Attributes:
+    server: its state after the rounds so far.
     states: of the clients.
+    number: rounds so far.
   """
-  import jax
 
-  number = 0
+  def __init__(self, executor: Any, server: Any, states: Any):
+    """Starts with the states before the first round."""
+    self.executor, self.server, self.states = executor, server, states
+    self.number = 0
 
-  def run() -> tuple[int, float]:
-    nonlocal server, number
+  def __call__(self) -> tuple[int, float]:
+    """Runs a round; returns its images and seconds."""
+    import jax
+
     start = time.perf_counter()
-    server, log = executor.round(server, states, number)
-    jax.block_until_ready(server)
-    number += 1
+    self.server, log = self.executor.round(
+      self.server, self.states, self.number
+    )
+    jax.block_until_ready(self.server)
+    self.number += 1
     return log['images'], time.perf_counter() - start
-
-  return run

@@ -13,7 +13,6 @@ the device if the device reports it, and otherwise that of the process.
 
 import json
 import resource
-import time
 from contextlib import nullcontext
 from typing import Any
 
@@ -55,16 +54,11 @@ def measure(width: int, devices: int, dtype: str) -> dict[str, Any]:
   """
   import jax
 
-  executor, server, states, cost = make(width, devices, dtype)
-  seconds, images = [], 0
-  for number in range(1 + _ROUNDS.value):
-    last = number == _ROUNDS.value and _TRACE.value
-    start = time.perf_counter()
-    with jax.profiler.trace(_TRACE.value) if last else nullcontext():
-      server, log = executor.round(server, states, number)
-      jax.block_until_ready(server)
-    seconds.append(time.perf_counter() - start)
-    images = log['images']
+  run, cost = make(width, devices, dtype)
+  seconds = [run()[1] for _ in range(_ROUNDS.value)]
+  with jax.profiler.trace(_TRACE.value) if _TRACE.value else nullcontext():
+    images, last = run()
+  seconds.append(last)
   stats = jax.devices()[0].memory_stats() or {}
   own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
   took = float(np.median(seconds[1:]))
@@ -78,8 +72,8 @@ def measure(width: int, devices: int, dtype: str) -> dict[str, Any]:
   }
 
 
-def make(width: int, devices: int, dtype: str):
-  """Returns (executor, server, states, multiply-adds of an image).
+def make(width: int, devices: int, dtype: str) -> tuple[made_up.Timed, int]:
+  """Returns the rounds, and the multiply-adds of an image.
 
   Args:
     width: number of clients vmapped at a time, 0 for all.
@@ -99,10 +93,9 @@ def make(width: int, devices: int, dtype: str):
   clients = made_up.clients(
     _CLIENTS.value, _IMAGES.value, shape, NUM_IDENTITIES
   )
-  executor, model, variables = made_up.rounds(config, clients, devices)
-  server, states = executor.init(variables)
-  cost = flops.count(model, shape, classifier=True).multiply_adds
-  return executor, server, states, cost
+  executor, model, variables, _ = made_up.rounds(config, clients, devices)
+  run = made_up.Timed(executor, *executor.init(variables))
+  return run, flops.count(model, shape, classifier=True).multiply_adds
 
 
 def main(argv: list[str]) -> None:

@@ -50,14 +50,14 @@ def engine_round():
   config = schema.default()
   presets.omniglot(config)
   config.data.mean, config.data.std = (0.0,), (1.0,)
-  executor, _, variables = made_up.rounds(
+  executor, _, variables, _ = made_up.rounds(
     config,
     [
       fr.client_data(name, images, labels)
       for name, (images, labels) in made_up_clients().items()
     ],
   )
-  return made_up.timed(executor, *executor.init(variables))
+  return made_up.Timed(executor, *executor.init(variables))
 
 
 def worker(name: str) -> None:

@@ -16,7 +16,6 @@ Clients of 32 random images take two steps of batch 16 with a convnet of about
 import itertools
 import json
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -80,16 +79,13 @@ def measure(num: int, mode: str) -> dict[str, float]:
   with tempfile.TemporaryDirectory() as folder:
     jax.config.update('jax_compilation_cache_dir', folder)
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
-    executor, _, variables = rounds(num, *MODES[mode])
+    executor, _, variables, _ = rounds(num, *MODES[mode])
     server, states = executor.init(variables)
     size = device_bytes(executor.programs(server, states))
-    before, seconds = status('VmRSS'), []
+    run = made_up.Timed(executor, server, states)
+    before = status('VmRSS')
     Path('/proc/self/clear_refs').write_text('5')  # resets the peak, VmHWM
-    for number in range(1 + _ROUNDS.value):
-      start = time.perf_counter()
-      server, _ = executor.round(server, states, number)
-      jax.block_until_ready(server)
-      seconds.append(time.perf_counter() - start)
+    seconds = [run()[1] for _ in range(1 + _ROUNDS.value)]
     return {
       'device': size / MB,
       'process': status('VmHWM') - before,
