@@ -74,15 +74,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedreid_jax import errors
-from fedreid_jax.algorithms.statistics import moments, released_moments
-from fedreid_jax.algorithms.statistics.moments import Moments
-from fedreid_jax.algorithms.statistics.released_moments import Centred
+from fedreid_jax.algorithms.statistics import (
+  measurement,
+  moments,
+  released_moments,
+)
 from fedreid_jax.core.accounting import Mechanism, Released
 from fedreid_jax.core.component import (
   ClientHooks,
   Component,
   ComponentInfo,
-  DataPass,
   Participants,
   ServerHooks,
   broadcast_state,
@@ -90,12 +91,11 @@ from fedreid_jax.core.component import (
 from fedreid_jax.core.contexts import (
   LossCtx,
   ReceiveCtx,
-  RoundCtx,
   RoundEndCtx,
   ServerInitCtx,
 )
 from fedreid_jax.core.options import Checked, Range
-from fedreid_jax.core.types import Array, Batch, Flat, Metrics, Outputs
+from fedreid_jax.core.types import Array, Flat, Metrics, Outputs
 from fedreid_jax.losses import hallucination, identity, metric
 from fedreid_jax.losses.hallucination import Drawn
 from fedreid_jax.models import norm
@@ -205,7 +205,9 @@ def make(options: Options = Options()) -> Component:
     client=ClientHooks(
       loss=functools.partial(_hallucinated_loss, options),
       separable=(options.loss, options.normalise) == ('identity', 'released'),
-      data_pass=_measurement(options),
+      data_pass=measurement.data_pass(
+        functools.partial(_represent, options), options.clip
+      ),
       round_end=functools.partial(_send, options),
     ),
     server=ServerHooks(
@@ -237,33 +239,6 @@ def _released(options: Options) -> Released:
 def _represent(options: Options, outputs: Outputs) -> Array:
   """Returns F in the chosen reading of the paper, `[B, D]`."""
   return getattr(outputs, SPACES[options.space])
-
-
-def _measurement(options: Options) -> DataPass:
-  """Returns the data pass that measures moments of each identity."""
-
-  def nothing(outputs: Outputs, ctx: RoundCtx) -> Moments:
-    del ctx
-    num_features = _represent(options, outputs).shape[1]
-    return moments.zeros(outputs.logits.shape[1], num_features)
-
-  def add(seen: Moments, outputs: Outputs, batch: Batch) -> Moments:
-    features = _represent(options, outputs)
-    return moments.merge(seen, features, batch.labels, batch.valid)
-
-  def none_near(outputs: Outputs, ctx: RoundCtx) -> Centred:
-    centre = ctx.message[ctx.task.index, 0]  # zeros before round 0
-    return released_moments.zeros(outputs.logits.shape[1], centre)
-
-  def add_near(seen: Centred, outputs: Outputs, batch: Batch) -> Centred:
-    features = _represent(options, outputs)
-    return released_moments.merge(
-      seen, features, batch.labels, batch.valid, options.clip
-    )
-
-  if options.clip:
-    return DataPass(none_near, add_near, before_first_round=True)
-  return DataPass(nothing, add, before_first_round=True)
 
 
 def _send(

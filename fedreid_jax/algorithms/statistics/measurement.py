@@ -1,0 +1,44 @@
+"""A data pass that measures the moments of each identity's features."""
+
+from collections.abc import Callable
+
+from fedreid_jax.algorithms.statistics import moments, released_moments
+from fedreid_jax.algorithms.statistics.moments import Moments
+from fedreid_jax.algorithms.statistics.released_moments import Centred
+from fedreid_jax.core.component import DataPass
+from fedreid_jax.core.contexts import RoundCtx
+from fedreid_jax.core.types import Array, Batch, Outputs
+
+
+def data_pass(represent: Callable[[Outputs], Array], clip: float) -> DataPass:
+  """Returns the pass, which also runs before round 0.
+
+  Its result is `Moments`, or `Centred` with a clip.
+
+  Args:
+    represent: `(outputs) -> features [B, D]`.
+    clip: largest distance of a feature from the mean in the message, which is
+      zero before round 0; 0 for none.
+  """
+
+  def nothing(outputs: Outputs, ctx: RoundCtx) -> Moments:
+    del ctx
+    num_features = represent(outputs).shape[1]
+    return moments.zeros(outputs.logits.shape[1], num_features)
+
+  def add(seen: Moments, outputs: Outputs, batch: Batch) -> Moments:
+    return moments.merge(seen, represent(outputs), batch.labels, batch.valid)
+
+  def none_near(outputs: Outputs, ctx: RoundCtx) -> Centred:
+    return released_moments.zeros(
+      outputs.logits.shape[1], ctx.message[ctx.task.index, 0]
+    )
+
+  def add_near(seen: Centred, outputs: Outputs, batch: Batch) -> Centred:
+    return released_moments.merge(
+      seen, represent(outputs), batch.labels, batch.valid, clip
+    )
+
+  if clip:
+    return DataPass(none_near, add_near, before_first_round=True)
+  return DataPass(nothing, add, before_first_round=True)
