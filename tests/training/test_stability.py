@@ -1,4 +1,7 @@
-"""The default recipe has a margin: other bits give the same result."""
+"""The default recipe has a margin: other bits give the same result.
+
+Its rounds are halved, and its schedule with them, to save minutes.
+"""
 
 import jax
 import numpy as np
@@ -13,12 +16,13 @@ TARGETS = ('mall', 'garden', 'harbour', 'alley')
 
 
 def final_map(seed: int, noise: float) -> float:
-  """Returns the last mAP of the default run from perturbed first weights.
+  """Returns the last mAP of the run from perturbed first weights.
 
   It is the mean over `TARGETS`.
   """
   config = recipes.recipe('dfh', f'synthetic,seed={seed}')
   config.data.targets = TARGETS
+  config.rounds //= 2
   config = validation.validate(config)
   setup = build.build(config)
   rng = np.random.default_rng(seed)
