@@ -105,6 +105,7 @@ def test_names():
     operator.attrgetter('trian')(fr)
 
 
+@pytest.mark.slow
 def test_a_run_prints_nothing_unless_asked(tmp_path, capfd, caplog):
   config = fr.load_config('fedpav:smoke', TINY, rounds=1)
   fr.train(config, tmp_path / 'run')

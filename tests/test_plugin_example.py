@@ -127,6 +127,7 @@ def test_a_module_of_another_kind_is_refused():
     networks.build(model, 3)
 
 
+@pytest.mark.slow
 def test_a_training_with_all_plug_ins(tmp_path):
   chosen = config(network={'channels': 4}, source={'persons': 4})
   results = fr.train(chosen, workdir=tmp_path)

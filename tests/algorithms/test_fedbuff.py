@@ -43,7 +43,9 @@ def with_timetable(executor, updates):
   return executor
 
 
-@pytest.mark.parametrize('reduction', ['stacked', 'stream'])
+@pytest.mark.parametrize(
+  'reduction', ['stacked', pytest.param('stream', marks=pytest.mark.slow)]
+)
 def test_updates_are_those_of_the_paper(config, clients, reduction):
   config.fraction, config.execution.reduction = 0.5, reduction
   options = fedbuff.Options(lr=0.7, exponent=1.5, max_staleness=2)
@@ -76,6 +78,7 @@ def test_updates_are_those_of_the_paper(config, clients, reduction):
     assert 'fedbuff' not in log['down']
 
 
+@pytest.mark.slow
 def test_a_late_start_counts(config, clients):
   """The same clients from another version give another model."""
   config.fraction = 0.5
@@ -126,6 +129,7 @@ def test_a_variance_stays_positive(config, clients):
   assert server.shared['batch_stats/neck/bn/var'].min() < 0.3
 
 
+@pytest.mark.slow
 def test_uploads_are_compressed_before_they_are_moved(config, clients):
   """With all values of topk nothing is lost, whatever the received model."""
   config.fraction = 0.5

@@ -40,6 +40,7 @@ def queries_of(workdir):
   return {entry['query'] for entry in results['evaluation']}
 
 
+@pytest.mark.slow
 def test_a_tree_without_cameras_trains_and_says_so(tmp_path):
   root = photo_trees.domains(tmp_path / 'Fotos é', cameras=False)
   code, out, err = train(root, tmp_path / 'w', recipe='fedpav:photos')

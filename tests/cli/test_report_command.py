@@ -11,6 +11,7 @@ from PIL import Image
 TINY = 'smoke,rounds=1,model.features=(4,8),data.identities=4'
 
 
+@pytest.mark.slow
 def test_one_line_and_a_code(tmp_path):
   for flags, code, words in (
     ((), 2, '--workdir'),

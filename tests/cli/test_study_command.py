@@ -12,6 +12,7 @@ TINY = (
 ).split(',')
 
 
+@pytest.mark.slow
 def test_list_prints_every_claim():
   code, out, err = commands.launch('study', '--list')
   assert (code, err) == (0, '')

@@ -14,6 +14,7 @@ from fedreid_jax.config import recipes
 TINY = 'smoke,model.features=(4,8),data.identities=4,data.target_identities=4'
 
 
+@pytest.mark.slow
 def test_a_command_writes_what_its_trackers_read(tmp_path):
   pytest.importorskip('tensorboardX', reason="pip install '.[test]'")
   flags = f'--config=configs/fedpav.py:{TINY}', f'--workdir={tmp_path / "w"}'

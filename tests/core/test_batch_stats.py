@@ -121,6 +121,7 @@ def stacked(moments):
   return jax.tree.map(lambda *leaves: np.stack(leaves), *moments)
 
 
+@pytest.mark.slow
 def test_moments_of_clients_are_those_of_their_images(config, clients):
   """At one model of all, at one a client, and in segments."""
   config.local.data_pass_batch = 16

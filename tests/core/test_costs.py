@@ -28,6 +28,7 @@ def test_a_round_costs_what_was_forecast(config, clients, budget):
   assert found.temporary and found.arguments and found.temporary > 1000
 
 
+@pytest.mark.slow
 def test_xla_counts_one_step_whatever_their_number(config, clients):
   """A step has three passes of the network over a batch."""
   components = compose.load(('fedpav',), {}, algorithms)

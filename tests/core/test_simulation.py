@@ -92,6 +92,7 @@ def test_clients_out_of_the_cohort_keep_their_state(config, clients):
     assert same == (k not in log['clients'])
 
 
+@pytest.mark.slow
 def test_other_clients_do_not_depend_on_who_is_there(config, clients):
   """A client's own round is a function of its name, not of its place."""
   _, all_states, _ = result(config, clients, ('fedpav',), rounds=1)
@@ -151,6 +152,7 @@ def test_leaves_that_travel_and_that_stay_are_all_there_are(config, clients):
   assert set(shared) | set(states.personal) == set(variables)
 
 
+@pytest.mark.slow
 def test_persistent_optimiser_state_is_kept_and_reset_is_not(config, clients):
   _, reset, _ = result(config, clients, ('fedpav',))
   config.optim.reset_each_round = False

@@ -48,6 +48,7 @@ def test_waves_change_no_bit(clients, names, devices):
       np.testing.assert_allclose(found, other['per_client'][name], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_waves_train_like_a_whole_round(clients):
   names = METHODS[0]
   whole, states, logs, _ = run(clients, names)

@@ -43,6 +43,7 @@ NECK = {
 }
 
 
+@pytest.mark.slow
 def test_a_neck_after_the_only_loss(clients):
   """The loss on the feature does not depend on neck and classifier."""
   found = unmoved(

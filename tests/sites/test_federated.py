@@ -109,6 +109,7 @@ def test_messages_of_the_server_change_results_by_roundings(tmp_path):
   )
 
 
+@pytest.mark.slow
 def test_a_site_leaves_and_comes_back(tmp_path):
   config = configuration(('fedpav', 'cdw'))
   line = start(config, tmp_path)

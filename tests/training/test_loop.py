@@ -155,6 +155,7 @@ def test_finished_run_again_prints_and_trains_nothing(
   assert metrics_of(loop.train(small, tmp_path)) == metrics_of(first)
 
 
+@pytest.mark.slow
 def test_a_finished_run_goes_on_as_if_it_had_been_longer(
   federation, small, tmp_path
 ):

@@ -236,6 +236,7 @@ def test_tensorboard_continues_in_the_same_folder(
   assert [x.step for x in board.Images('ranked/target/global')] == [0, 3]
 
 
+@pytest.mark.slow
 def test_a_run_is_resumed_with_another_tracker(federation, small, tmp_path):
   small.rounds, small.components = 2, ('fedpav',)
   stop = Listener('round', 1, fr.StopTraining())
@@ -349,6 +350,7 @@ def test_what_is_refused_before_anything_is_made(fedpav, tmp_path, monkeypatch):
   assert not (tmp_path / 'w').exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['mlflow', 'wandb'])
 def test_a_service_has_all_rounds_of_a_run(
   federation, fedpav, tmp_path, monkeypatch, name
