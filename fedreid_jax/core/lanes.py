@@ -1,13 +1,13 @@
 """The lanes of a round, in waves that fit in the memory of a device.
 
 Resident images belong to a device, so clients run at home. Other clients go to
-the device with the least work (`core.schedule`). If uploads are streamed too, a
-round is cut into waves: calls of the same programs over some lanes of every
-device. The memory of a device then depends on the lanes of a wave, and not on
-the number of clients of a round.
+the device with the least work (`core.schedule`) of the process that has their
+states. If uploads are streamed too, a round is cut into waves: calls of the
+same programs over some lanes of every device. The memory of a device then
+depends on the lanes of a wave, and not on the number of clients of a round.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -28,6 +28,7 @@ class Lanes:
     placement: cohort.Placement,
     size: int,
     homes: bool,
+    processes: Sequence[int],
     num_steps: Callable[[int], int],
     most: int,
   ):
@@ -36,17 +37,39 @@ class Lanes:
     Args:
       placement: the device of every client.
       size: largest number of clients of a round, `K`.
-      homes: whether every client runs on its device.
+      homes: whether every client runs on its device, or else on any device of
+        the same process.
+      processes: the process of each device.
       num_steps: `(client) -> steps`.
       most: largest number of lanes of a device in a wave.
     """
     self._placement, self._homes = placement, homes
     self._num_steps = num_steps
+    self._processes = np.asarray(processes)
     if homes:
       self._all = cohort.num_lanes(placement, size)
     else:
-      self._all = schedule.num_lanes(size, placement.num_devices)
+      self._all = max(
+        schedule.num_lanes(min(size, clients), devices)
+        for clients, devices in self._loads()
+      )
     self.per_device = self._all if homes else min(self._all, most)
+
+  def _loads(self) -> Iterator[tuple[int, int]]:
+    """Yields the numbers of clients and devices of each process."""
+    owners = self.owners(range(len(self._placement.device)))
+    for process in np.unique(self._processes):
+      devices = int((self._processes == process).sum())
+      yield int((owners == process).sum()), devices
+
+  def owners(self, members: Sequence[int] | np.ndarray) -> np.ndarray:
+    """Returns the process that runs each client, `[k]`.
+
+    Args:
+      members: indices of the clients, `[k]`.
+    """
+    devices = self._placement.device[np.asarray(members, np.int32)]
+    return self._processes[devices]
 
   def waves(self, members: Sequence[int] | np.ndarray) -> list[np.ndarray]:
     """Returns the client in each lane of each wave, -1 if empty.
@@ -57,17 +80,26 @@ class Lanes:
     Returns:
       int32 `[devices * per_device]` of one wave or more.
     """
+    everyone = np.asarray(members, np.int32)
     if self._homes:
-      everyone = np.asarray(members)
       return [cohort.assign_lanes(self._placement, everyone, self._all)]
-    devices, width = self._placement.num_devices, self.per_device
-    costs = [self._num_steps(int(k)) for k in members]
-    rows = schedule.assign(members, costs, devices, self._all)
-    rows = rows.reshape(devices, self._all)
+    rows = np.full((self._placement.num_devices, self._all), -1, np.int32)
+    owners = self.owners(everyone)
+    for process in np.unique(self._processes):
+      devices = np.flatnonzero(self._processes == process)
+      mine = everyone[owners == process]
+      costs = [self._num_steps(int(k)) for k in mine]
+      found = schedule.assign(mine, costs, len(devices), self._all)
+      rows[devices] = found.reshape(len(devices), self._all)
+    return self._cut(rows)
+
+  def _cut(self, rows: np.ndarray) -> list[np.ndarray]:
+    """Cuts the lanes of all devices, `[devices, lanes]`, into waves."""
+    width = self.per_device
     used = max(1, int((rows >= 0).sum(axis=1).max(initial=0)))
     found = []
     for first in range(0, used, width):
-      wave = np.full((devices, width), -1, np.int32)
+      wave = np.full((len(rows), width), -1, np.int32)
       part = rows[:, first : first + width]
       wave[:, : part.shape[1]] = part
       found.append(wave.reshape(-1))

@@ -92,8 +92,8 @@ class Executor:
     lanes = lanes_.Lanes(
       placed,
       cohort_tasks.cohort_size(len(clients), options),
-      # A process has the images and states of its own clients.
-      store.fits(options.budget) or jax.process_count() > 1,
+      store.fits(options.budget),
+      [device.process_index for device in mesh.devices.flat],
       planner.num_steps,
       lanes_.most(options.budget if streams else 0, each),
     )
@@ -355,8 +355,7 @@ class Executor:
 
   def _is_here(self, members: np.ndarray) -> np.ndarray:
     """Returns whether each client runs on a device of this process."""
-    (lanes,) = self._tasks.lanes.waves(members)  # of several processes
-    return np.isin(members, lanes[transfer.is_here(self._split, len(lanes))])
+    return self._tasks.lanes.owners(members) == jax.process_index()
 
   def _wire(
     self,

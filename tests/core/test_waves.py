@@ -6,7 +6,7 @@ import pytest
 import toy
 
 from fedreid_jax import algorithms
-from fedreid_jax.core import compose, lanes, types, waves
+from fedreid_jax.core import cohort, compose, lanes, types, waves
 
 METHODS = ('fedpav', 'scaffold'), ('fedpav', 'dfh', 'cdw')
 
@@ -59,14 +59,15 @@ def test_waves_train_like_a_whole_round(clients):
   assert logs[0]['clients'].tolist() == again[0]['clients'].tolist()
 
 
-class Placed:
-  """A placement of which only the number of devices counts."""
-
-  num_devices = 2
+def placed(device):
+  """A placement of which only the devices count."""
+  device = np.array(device, np.int32)
+  return cohort.Placement(device, device, 0, int(device.max()) + 1)
 
 
 def test_every_client_has_one_lane_of_one_wave():
-  made = lanes.Lanes(Placed(), 9, False, lambda k: 1 + k % 3, 2)
+  home = placed([0, 1] * 6)
+  made = lanes.Lanes(home, 9, False, [0, 0], lambda k: 1 + k % 3, 2)
   found = made.waves([7, 3, 4, 0, 11, 2, 5])
   assert made.per_device == 2 and all(len(wave) == 4 for wave in found)
   everyone = np.concatenate(found)
@@ -77,6 +78,31 @@ def test_every_client_has_one_lane_of_one_wave():
     assert (np.diff(row[row >= 0]) > 0).all()
   (empty,) = made.waves([])
   assert (empty == -1).all()
+
+
+def test_clients_stay_in_their_process():
+  """Devices 0 and 2 are of process 5, device 1 is the only one of process 3."""
+  home = placed([0, 2, 0, 0, 1, 0, 2, 1])
+  steps = {0: 4, 1: 1, 2: 1, 3: 9, 4: 1, 5: 5, 6: 1, 7: 1}
+  made = lanes.Lanes(home, 8, False, [5, 3, 5], steps.__getitem__, 9)
+  # Six clients on two devices have ceil(1.5 * 6 / 2) lanes.
+  assert made.per_device == 5
+  assert made.owners([0, 4, 6]).tolist() == [5, 3, 5]
+  (found,) = made.waves(range(8))
+  rows = [row[row >= 0].tolist() for row in found.reshape(3, 5)]
+  # 9 steps and two of 1 stand beside 5, 4 and one of 1.
+  assert rows == [[1, 3, 6], [4, 7], [0, 2, 5]]
+
+
+def test_every_process_has_as_many_waves():
+  home = placed([0] * 6 + [1] * 2)
+  made = lanes.Lanes(home, 8, False, [0, 1], lambda k: 1, 2)
+  found = made.waves([7, 6, 4, 3, 2, 1, 0])
+  assert [wave.tolist() for wave in found] == [
+    [0, 1, 6, 7],
+    [2, 3, -1, -1],
+    [4, -1, -1, -1],
+  ]
 
 
 def test_two_waves_fit_in_the_budget():

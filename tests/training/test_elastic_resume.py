@@ -1,6 +1,8 @@
 """A run with states in files, on other numbers of processes than before."""
 
+import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -14,12 +16,13 @@ from fedreid_jax.training import client_rows
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
+import json
 import pathlib
 import sys
 
 from fedreid_jax.training import peers
 
-place, workdir, rounds, store = sys.argv[1:]
+place, workdir, rounds, fields = sys.argv[1:]
 if place:
   peers.join(place, 120, 30)
 
@@ -36,7 +39,7 @@ config = fr.load_config(
     'data.target_identities': 4,
     'evaluation.every': 2,
     'optim.milestones': (),
-    'execution.store': store,
+    **json.loads(fields),
   },
   rounds=int(rounds),
 )
@@ -52,8 +55,10 @@ if place:
 """
 
 
-def start(processes, workdir, rounds, store='disk'):
+def start(processes, workdir, rounds, devices=1, store='disk', **execution):
   """Runs processes together; returns what each of them has printed."""
+  execution |= {'store': store}
+  fields = {f'execution.{name}': value for name, value in execution.items()}
   with socket.socket() as probe:
     probe.bind(('127.0.0.1', 0))
     port = probe.getsockname()[1]
@@ -63,10 +68,11 @@ def start(processes, workdir, rounds, store='disk'):
       [
         *(sys.executable, '-c', PROGRAM),
         f'127.0.0.1:{port},{processes},{k}' if processes > 1 else '',
-        *(str(workdir), str(rounds), store),
+        *(str(workdir), str(rounds), json.dumps(fields)),
       ],
       env=os.environ
-      | {'JAX_NUM_CPU_DEVICES': '1', 'JAX_COMPILATION_CACHE_DIR': cache}
+      | {'JAX_NUM_CPU_DEVICES': str(devices)}
+      | {'JAX_COMPILATION_CACHE_DIR': cache}
       | {'PYTHONPATH': str(ROOT)},
       stdout=subprocess.PIPE,
       stderr=subprocess.PIPE,
@@ -76,15 +82,13 @@ def start(processes, workdir, rounds, store='disk'):
   ]
   ends = [process.communicate(timeout=240) for process in started]
   assert not any(process.returncode for process in started), ends
-  return [
-    [line for line in out.splitlines() if not line.startswith('[Gloo]')]
-    for out, _ in ends
-  ]
+  # Threads of Gloo print as well, and may break each other's lines.
+  return [re.findall(r'\d+ \w+ [0-9a-f]{64}', out) for out, _ in ends]
 
 
 @pytest.mark.slow
 def test_two_then_one_then_three_processes_have_one_digest(tmp_path):
-  (whole,) = start(1, tmp_path / 'whole', 3, 'memory')
+  (whole,) = start(1, tmp_path / 'whole', 3, store='memory')
   assert len(whole) == 1 + 3
   cut = tmp_path / 'cut'
   two = start(2, cut, 1)
@@ -93,6 +97,16 @@ def test_two_then_one_then_three_processes_have_one_digest(tmp_path):
   assert {stem.partition('-')[2] for stem in written} == {'0', '1'}
   start(1, cut, 2)
   for found in start(3, cut, 3):
+    assert found == whole
+
+
+@pytest.mark.slow
+def test_waves_of_two_processes_have_the_digest_of_one(tmp_path):
+  """Every process has two devices, of which each has a client in a wave."""
+  (whole,) = start(1, tmp_path / 'whole', 2, reduction='stream')
+  assert len(whole) == 1 + 3
+  cut = {'reduction': 'stream', 'image_budget_mb': 1e-3}
+  for found in start(2, tmp_path / 'cut', 2, devices=2, **cut):
     assert found == whole
 
 
