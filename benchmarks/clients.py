@@ -7,9 +7,9 @@ network (FedPav: every client keeps its classifier). Images are not resident
 (`execution.image_budget_mb`), uploads are streamed and states of clients are in
 files. Every cell has its own process. `ms a client` is the time of a round over
 K, and `bare` the time of the same steps in one compiled loop on one device,
-without clients. `device` is the compiler's count of the training's arguments
-and temporary memory on a device. `host` is the peak of the process, `save` the
-time of a checkpoint after the measured rounds.
+without clients. `device` is the compiler's count of the memory on a device that
+the largest program of a round needs. `host` is the peak of the
+process, `save` the time of a checkpoint after the measured rounds.
 """
 
 import json
@@ -82,7 +82,7 @@ def measure(count: int, cohort: int, folder: Path) -> dict[str, float]:
   return {
     'round': float(np.median(seconds[1:])),
     'bare': bare(model),
-    'device': (costs.arguments + costs.temporary) / 1e6,
+    'device': max(map(sum, costs.memory.values())) / 1e6,
     'host': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
     'save': save,
     'size': size / 1e6,

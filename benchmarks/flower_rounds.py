@@ -22,13 +22,13 @@ from benchmarks import small_work
 
 
 @functools.cache
-def kept(count: int):
+def kept(count: int, seed: int):
   """Returns (clients, network) of a process that trains many clients."""
   torch.set_num_threads(1)  # a process for each core
-  return small_work.torch_clients(count), small_work.torch_model()
+  return small_work.torch_clients(count), small_work.torch_model(seed)
 
 
-def run(turn: small_work.Turn, count: int, size: int) -> None:
+def run(turn: small_work.Turn, count: int, size: int, seed: int) -> None:
   """Runs rounds of `size` of `count` clients."""
   server, client = ServerApp(), ClientApp()
 
@@ -36,7 +36,7 @@ def run(turn: small_work.Turn, count: int, size: int) -> None:
   def train(message, context):
     from benchmarks import flower_rounds
 
-    data, network = flower_rounds.kept(count)
+    data, network = flower_rounds.kept(count, seed)
     network.load_state_dict(message.content['model'].to_torch_state_dict())
     pixels, labels = data[int(context.node_config['partition-id'])]
     optimizer = torch.optim.SGD(network.parameters(), lr=small_work.RATE)
@@ -56,8 +56,8 @@ def run(turn: small_work.Turn, count: int, size: int) -> None:
   @server.main()  # pyright: ignore
   def rounds(grid, context):
     del context
-    rng = np.random.default_rng(2)
-    model = small_work.torch_model().state_dict()
+    rng = np.random.default_rng(seed)
+    model = small_work.torch_model(seed).state_dict()
     while True:
       nodes = [*grid.get_node_ids()]
       if len(nodes) < count:  # they connect one after another

@@ -23,10 +23,10 @@ from pfl.model.pytorch import PyTorchModel  # pyright: ignore
 from benchmarks import small_work
 
 
-def run(turn: small_work.Turn, count: int, size: int) -> None:
+def run(turn: small_work.Turn, count: int, size: int, seed: int) -> None:
   """Runs rounds of `size` of `count` clients."""
-  data, network = small_work.torch_clients(count), small_work.torch_model()
-  rng = np.random.default_rng(2)
+  data, network = small_work.torch_clients(count), small_work.torch_model(seed)
+  rng = np.random.default_rng(seed)
   cohort: list[int] = []
 
   def sample() -> int:

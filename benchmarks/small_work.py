@@ -36,7 +36,7 @@ def clients(count: int) -> list[tuple[np.ndarray, np.ndarray]]:
   ]
 
 
-def torch_model():
+def torch_model(seed: int):
   """Returns the same network in PyTorch, with the interface of pfl."""
   import torch  # pyright: ignore[reportMissingImports]
   from torch import nn  # pyright: ignore[reportMissingImports]
@@ -72,7 +72,7 @@ def torch_model():
       self.seen, self.total = 0, 0.0
       return mean
 
-  torch.manual_seed(0)
+  torch.manual_seed(seed)
   return Network()
 
 
@@ -94,7 +94,6 @@ class Turn:
 
   def __init__(self):
     """Waits for the first turn."""
-    self._first = time.perf_counter()
     sys.stdin.readline()
     self._start = time.perf_counter()
 
@@ -104,7 +103,6 @@ class Turn:
     figures = {
       'loss': loss,
       'seconds': now - self._start,
-      'since': now - self._first,
       'memory': memory(),
     }
     print(json.dumps(figures), flush=True)

@@ -10,9 +10,9 @@ the papers contains it.
   python -m launchers.main --config=configs/dp_fedavg.py:photos,data.root=DIR
 
 With other presets, clients that are fewer than `dp_fedavg.min_clients` are
-refused. Running statistics do not leave the clients, so that the tested models
-have the moments of `evaluation.batch_stats=source`, which the guarantee does
-not cover.
+refused. Images are normalised by groups of channels, or with public weights by
+the statistics of these weights: those of a batch depend on clients' images, and
+have no noise.
 """
 
 from fedreid_jax.config import parsing, presets
@@ -24,7 +24,8 @@ def get_config(arg: str | None = None):
   c = presets.base('dp_fedavg', ('fedpav', 'dp_fedavg'))
   given.apply_preset(c)
   c.cohort, c.fraction = 'poisson', 0.2
-  c.batch_stats_rule, c.evaluation.batch_stats = 'keep_server', 'source'
+  c.batch_stats_rule = 'keep_server'
+  c.model.norm = 'frozen' if c.model.pretrained else 'group'
   c.dp_fedavg.epsilon = 8.0
   if given.preset in ('synthetic', 'smoke'):
     c.data.sources, c.data.client_split = ('plaza',), 'iid'

@@ -45,6 +45,41 @@ def test_the_slurm_script_trains_with_two_processes(tmp_path):
   assert json.loads((workdir / 'results.json').read_text())['summary']
 
 
+@pytest.mark.parametrize(
+  'code, restarts, again',
+  [
+    *((6, '', True), (134, '', True), (137, '19', True), (6, '20', False)),
+    *((0, '', False), (2, '', False), (143, '', False)),
+  ],
+)
+def test_a_job_that_lost_a_process_is_put_into_the_queue_again(
+  tmp_path, code, restarts, again
+):
+  asked = tmp_path / 'asked'
+  for name, text in (
+    ('srun', f'exit {code}'),
+    ('scontrol', f'echo "$@" >> {asked}'),
+  ):
+    (tmp_path / name).write_text(f'#!/usr/bin/env bash\n{text}\n')
+    (tmp_path / name).chmod(0o755)
+  script = EXAMPLES / 'slurm' / 'train.sbatch'
+  found = subprocess.run(
+    ['bash', script, 'dfh:smoke'],
+    env={
+      'PATH': f'{tmp_path}:{os.environ["PATH"]}',
+      **{'SLURM_JOB_ID': '17', 'SLURM_RESTART_COUNT': restarts},
+    },
+    check=False,
+  )
+  assert found.returncode == code
+  assert (asked.read_text() if asked.exists() else '') == (
+    'requeue 17\n' if again else ''
+  )
+  # SLURM refuses to requeue other jobs, and clears their output.
+  lines = script.read_text().splitlines()
+  assert {'#SBATCH --requeue', '#SBATCH --open-mode=append'} <= {*lines}
+
+
 def test_the_slurm_script_needs_a_recipe():
   found = subprocess.run(
     ['bash', EXAMPLES / 'slurm' / 'train.sbatch'],

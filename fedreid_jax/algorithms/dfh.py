@@ -79,6 +79,7 @@ from fedreid_jax.algorithms.statistics import (
   moments,
   released_moments,
 )
+from fedreid_jax.core import rounding
 from fedreid_jax.core.accounting import Mechanism, Released
 from fedreid_jax.core.component import (
   ClientHooks,
@@ -232,7 +233,8 @@ def _released(options: Options) -> Released:
   later = f' and every {options.every} rounds' if options.every else ''
   return Released(
     mechanisms,
-    f'statistics of dfh: noise {options.noise:g}, before round 0{later}',
+    f'statistics of dfh: noise {rounding.exact(options.noise)}, before round 0'
+    + later,
   )
 
 

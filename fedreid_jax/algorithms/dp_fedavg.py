@@ -26,8 +26,13 @@ Both sums together cost as much as z if the parameters have the noise
 The unit is one client, and neighbouring federations differ in whether its
 contribution is zero. `epsilon` chooses z for all rounds of the run. A guarantee
 needs cohorts sampled by Poisson sampling (`cohort=poisson`), or all clients in
-every round. Running statistics do not leave the clients; see
-`evaluation.batch_stats`.
+every round. Running statistics and the moments of `evaluation.batch_stats`
+would leave the clients without noise, so that batch normalisation is refused
+(`model.norm`).
+
+With secure aggregation (`secagg`) the noise is for C plus the norm of the
+rounding to integers, and sampling does not count: the clients of a round know
+each other, and an aborted round tells how many they are.
 
 Deviations from the papers: none. Deviations from released code: TensorFlow
 Federated divides by the number of clients that took part if it is asked to.
@@ -41,7 +46,7 @@ import jax.numpy as jnp
 
 from fedreid_jax import errors
 from fedreid_jax.algorithms.statistics import clipping, white_noise
-from fedreid_jax.core import accounting, param_filter
+from fedreid_jax.core import accounting, param_filter, rounding
 from fedreid_jax.core.accounting import Mechanism
 from fedreid_jax.core.component import (
   Aggregation,
@@ -51,9 +56,15 @@ from fedreid_jax.core.component import (
   ServerHooks,
   Transport,
 )
-from fedreid_jax.core.contexts import AggregationCtx, ReceiveCtx, ServerInitCtx
+from fedreid_jax.core.contexts import (
+  AggregationCtx,
+  ReceiveCtx,
+  ServerInitCtx,
+  UploadCtx,
+)
 from fedreid_jax.core.guarantee import SECRET, Claim, Delta, Epsilon, Noise
 from fedreid_jax.core.options import Checked, Range
+from fedreid_jax.core.sums import Divisor, Summed, by_count
 from fedreid_jax.core.types import Array, Broadcast, Flat, Upload
 
 NAME = 'dp_fedavg'
@@ -96,11 +107,13 @@ class Scale(NamedTuple):
     noise: z.
     weight: expected sum of a_k in a round.
     clients: expected number of clients in a round.
+    rounding: largest norm by which what is added differs from an update.
   """
 
   noise: float
   weight: float
   clients: float
+  rounding: float = 0.0
 
   @property
   def bits(self) -> float:
@@ -146,7 +159,9 @@ def scale_of(options: Options, participants: Participants) -> Scale:
       options.delta,
     )
   rate = participants.fraction
-  return Scale(noise, rate * sum(shares), rate * len(shares))
+  return Scale(
+    noise, rate * sum(shares), rate * len(shares), participants.rounding
+  )
 
 
 def mechanisms(
@@ -155,6 +170,8 @@ def mechanisms(
   """Returns the sums that a client takes part in."""
   number, places = len(participants.clients), participants.cohort
   rate = participants.fraction
+  if participants.rounding:  # the clients of a round know each other
+    return [Mechanism(noise, 1.0, rounds)]
   if rate < 1 and places < number:
     return [Mechanism(noise, rate, rounds, number, places)]
   return [Mechanism(noise, rate, rounds)]
@@ -168,12 +185,23 @@ def _component(options: Options, scale: Scale) -> Component:
     bound = received.messages[NAME] if adaptive else jnp.float32(options.clip)
     return _bounded(upload, received, bound, adaptive)
 
+  def share(num_examples: Array) -> Array:
+    if not options.n_max:
+      return jnp.ones_like(num_examples)
+    return jnp.minimum(num_examples / options.n_max, 1.0)
+
+  def raw(message: Any, ctx: UploadCtx) -> Array:
+    del message
+    return share(ctx.num_examples)
+
+  def expected(found: dict[str, Array]) -> float:
+    del found
+    return scale.weight
+
   def weights(messages: Any, ctx: AggregationCtx) -> Array:
     del messages
-    share = jnp.ones_like(ctx.num_examples)
-    if options.n_max:
-      share = jnp.minimum(ctx.num_examples / options.n_max, 1.0)
-    return jnp.where(ctx.members, share[None] / scale.weight, 0.0)
+    each = share(ctx.num_examples)
+    return jnp.where(ctx.members, each[None] / scale.weight, 0.0)
 
   def init(ctx: ServerInitCtx) -> tuple[Array, Array]:
     del ctx
@@ -183,7 +211,7 @@ def _component(options: Options, scale: Scale) -> Component:
     state: tuple[Array, Array], models: Flat, ctx: AggregationCtx
   ) -> tuple[tuple[Array, Array], Flat]:
     clip, bits = state
-    deviation = noise * clip / scale.weight
+    deviation = noise * (clip + scale.rounding) / scale.weight
     key = jax.random.fold_in(ctx.key, 0)
     models = white_noise.gaussian(key, models, deviation)
     if adaptive:
@@ -200,10 +228,17 @@ def _component(options: Options, scale: Scale) -> Component:
   return Component(
     NAME,
     transport=Transport(up=up),
-    aggregation=Aggregation(weights),
+    aggregation=Aggregation(
+      weights,
+      raw,
+      by_count,
+      # The sum of the weights of a round is private.
+      Divisor(_no_numbers, {}, expected),
+      fallback=False,
+    ),
     server=ServerHooks(
       init=init,
-      receive=_receive if adaptive else None,
+      receive=Summed(_bit, _receive, by_count, 0.5) if adaptive else None,
       update=update,
       message=_own_clip if adaptive else None,
     ),
@@ -232,11 +267,23 @@ def _bounded(
   )
 
 
-def _receive(
-  state: tuple[Array, Array], messages: Array, valid: Array, ctx: ReceiveCtx
+def _no_numbers(message: Any, ctx: UploadCtx) -> dict[str, Array]:
+  del message, ctx
+  return {}
+
+
+def _bit(
+  state: tuple[Array, Array], message: Array, ctx: ReceiveCtx
 ) -> tuple[Array, Array]:
-  del ctx
-  return state[0], jnp.where(valid, messages, 0.0).sum()
+  del state, ctx
+  return jnp.float32(1.0), message
+
+
+def _receive(
+  state: tuple[Array, Array], total: Array, valid: Array, ctx: ReceiveCtx
+) -> tuple[Array, Array]:
+  del valid, ctx
+  return state[0], total
 
 
 def _own_clip(state: tuple[Array, Array]) -> Array:
@@ -266,13 +313,26 @@ def _claim(options: Options, scale: Scale, participants: Participants) -> Claim:
   largest = 1 / (10 * number)
   if options.delta > largest:
     raise errors.ConfigError(
-      f'{options.delta:g} is above 1 / (10 x {number} clients)',
+      f'{rounding.exact(options.delta)} is above 1 / (10 x {number} clients)',
       'dp_fedavg.delta',
-      f'give at most {largest:.2g}',
+      f'give at most {rounding.down(largest)}',
     )
-  details = f'zero-out, PLD, noise {scale.noise:g}, sampling rate {rate:g}'
-  if participants.cohort < number:
-    details += f', at most {participants.cohort} clients in a round'
+  details = f'zero-out, PLD, noise {rounding.exact(scale.noise)}, '
+  if scale.rounding:
+    participants = participants._replace(rounding=scale.rounding)
+    details += (
+      f'sensitivity clip + {rounding.up(scale.rounding)} by the rounding of '
+      'integers, sampling not counted because the clients of a round know each '
+      'other'
+    )
+  else:
+    details += f'sampling rate {rounding.exact(rate)}'
+    if participants.cohort < number:
+      details += f', at most {participants.cohort} clients in a round'
+  details += (
+    '; released: every model; public: numbers of clients, images, identities '
+    'and steps'
+  )
 
   def released(rounds: int) -> list[list[Mechanism]]:
     return [mechanisms(scale.noise, participants, rounds)]

@@ -16,9 +16,11 @@ step, a random subset of those drawn, which the guarantee accounts for.
 The guarantee covers all that leaves a client, and what is done with it. It
 needs losses of one identity each (no triplets) and a normalisation that does
 not mix images (`model.norm`). Neighbouring data sets differ in whether the
-contribution of one identity in one client is zero. With `unit=image` the unit
-is one image, which does not protect a person with several. `epsilon` chooses z
-for all rounds of the run and the client with the fewest units.
+contribution of one identity in one client is zero; splits that give the images
+of a person to several clients are refused (`data.client_split`). With
+`unit=image` the unit is one image, which does not protect a person with
+several. `epsilon` chooses z for all rounds of the run and the client with the
+fewest units.
 
 Deviations from the paper: an identity, not an example, is the unit; steps have
 a limited number of places (arXiv:2508.15089); the accounting is by privacy loss
@@ -28,7 +30,7 @@ distributions. Deviations from released code: none.
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +38,7 @@ import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.algorithms.statistics import clipping, white_noise
-from fedreid_jax.core import accounting, patterns, trees
+from fedreid_jax.core import accounting, patterns, rounding, trees
 from fedreid_jax.core.accounting import Mechanism
 from fedreid_jax.core.component import (
   ClientHooks,
@@ -92,7 +94,9 @@ def make(options: Options = Options()) -> Component:
       ),
     )
 
-  info = ComponentInfo(notice=SECRET, conflicts=('noise',), bind=bind)
+  info = ComponentInfo(
+    notice=SECRET, conflicts=('noise',), bind=bind, claim=_no_claim
+  )
   return _component(_unbound, info)
 
 
@@ -102,6 +106,15 @@ def _component(gradient: Gradient, info: ComponentInfo) -> Component:
 
 def _unbound(params: Flat, ctx: GradientCtx) -> tuple[Flat, Metrics]:
   del params, ctx
+  _fail()
+
+
+def _no_claim(participants: Participants) -> NoReturn:
+  del participants
+  _fail()
+
+
+def _fail() -> NoReturn:
   raise errors.InternalError(
     'dpsgd has no noise before it knows the clients', NAME, errors.REPORT
   )
@@ -124,7 +137,11 @@ def populations(options: Options, participants: Participants) -> list[int]:
 
 
 def mechanisms(
-  noise: float, population: int, units: int, steps: int
+  noise: float,
+  population: int,
+  units: int,
+  steps: int,
+  places: int | None = None,
 ) -> list[Mechanism]:
   """Returns the sums that a unit takes part in.
 
@@ -133,9 +150,15 @@ def mechanisms(
     population: number of units of the client, J.
     units: P.
     steps: number of steps of the client.
+    places: largest number of units in a step; that of the sampler by default,
+      0 for no limit.
+
+  Returns:
+    One mechanism.
   """
-  places = poisson.places(units)
-  if population <= places:
+  if places is None:
+    places = poisson.places(units)
+  if not places or population <= places:
     return [Mechanism(noise, units / population, steps)]
   return [Mechanism(noise, units / population, steps, population, places)]
 
@@ -178,8 +201,8 @@ def _others(options: Options, participants: Participants) -> list[Mechanism]:
   spent = accounting.epsilon(found, options.delta) if found else 0.0
   if spent >= options.epsilon:
     raise errors.ConfigError(
-      f'messages with noise take epsilon {spent:.4g} alone, but all is '
-      f'{options.epsilon:g}',
+      f'messages with noise take epsilon {rounding.up(spent)} alone, but all '
+      f'is {rounding.exact(options.epsilon)}',
       f'{NAME}.epsilon',
       'raise it, or the noise of the messages (dfh.noise)',
     )
@@ -304,9 +327,10 @@ def _claim(options: Options, noise: float, participants: Participants) -> Claim:
   largest = 1 / (10 * sum(numbers))
   if options.delta > largest:
     raise errors.ConfigError(
-      f'{options.delta:g} is above 1 / (10 x {sum(numbers)} units)',
+      f'{rounding.exact(options.delta)} is above 1 / (10 x {sum(numbers)} '
+      'units)',
       f'{NAME}.delta',
-      f'give at most {largest:.2g}',
+      f'give at most {rounding.down(largest)}',
     )
 
   def released(rounds: int) -> list[list[Mechanism]]:
@@ -319,9 +343,10 @@ def _claim(options: Options, noise: float, participants: Participants) -> Claim:
   return Claim(
     released,
     options.delta,
-    f'the largest of all clients, zero-out, PLD, noise {noise:g}, sampling '
-    f'rate at most {units / min(numbers):.3g}, {participants.steps} steps a '
-    f'round, at most {poisson.places(units)} in a step; released: every model; '
+    'the largest of all clients, zero-out, PLD, noise '
+    f'{rounding.exact(noise)}, sampling rate at most '
+    f'{rounding.up(units / min(numbers))}, {participants.steps} steps a round, '
+    f'at most {poisson.places(units)} in a step; released: every model; '
     'public: numbers of images, identities and steps',
     options.unit,
   )

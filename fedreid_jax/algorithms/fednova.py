@@ -24,6 +24,7 @@ import dataclasses
 from typing import Annotated
 
 import jax.numpy as jnp
+import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.core import aggregation, param_filter, sums
@@ -36,7 +37,11 @@ from fedreid_jax.core.component import (
 )
 from fedreid_jax.core.contexts import AggregationCtx, RoundEndCtx, UploadCtx
 from fedreid_jax.core.options import Checked, Range
+from fedreid_jax.core.sums import Divisor
 from fedreid_jax.core.types import Array
+
+# Of |a_k| in a sum of integers: 6,500 steps with momentum 0.9.
+LIMIT = 2.0**16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,10 +78,26 @@ def make(options: Options = Options()) -> Component:
     params, _ = param_filter.trainable(ctx.start)
     return dict.fromkeys(params, tau * share / counts)
 
+  def numbers(message: Array, ctx: UploadCtx) -> dict[str, Array]:
+    worth = ctx.num_steps if mu else message
+    return {'images': ctx.num_examples, 'steps': ctx.num_examples * worth}
+
+  divisor = Divisor(
+    numbers, {'images': sums.by_size, 'steps': _most_steps}, _divided
+  )
   return Component(
     'fednova',
     client=ClientHooks(round_end=round_end),
     # |a_k| is at least 1, the weight of the last gradient.
-    aggregation=Aggregation(weights, raw, sums.by_size),
+    aggregation=Aggregation(weights, raw, sums.by_size, divisor),
     info=ComponentInfo(released=Released()),
   )
+
+
+def _most_steps(sizes: np.ndarray) -> float:
+  return LIMIT * sums.by_size(sizes)
+
+
+def _divided(found: dict[str, Array]) -> Array:
+  """Returns sum n / tau, where tau is the mean of |a_k|."""
+  return found['images'] ** 2 / found['steps']

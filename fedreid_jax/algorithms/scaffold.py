@@ -123,7 +123,9 @@ def _update_control(state: Flat, ctx: RoundEndCtx) -> tuple[Flat, Flat]:
   for name, c in control.items():
     rate = jnp.maximum(ctx.lr * ctx.optimizer.factor(name) * counts, 1e-12)
     moved = ctx.start[name] - ctx.variables[name]
-    change[name] = moved / rate - c
+    # A division by a scalar is compiled as one or as a product with its
+    # inverse, with other bits: which of them differs between programs.
+    change[name] = moved * (1.0 / rate) - c
   own = {n: state[n] + d for n, d in change.items()}
   return {**state, **own}, change
 

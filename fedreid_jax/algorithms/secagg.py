@@ -13,52 +13,56 @@ modulo 2^b, and
   w = w^t + (W / s) / (sum_U a_k),
 
 where the last entry of W is s' sum_U a_k. a_k is n_k / n_max, so that the
-weights are those of FedAvg, or 1. The scale is the largest for which K clients
-at +-B do not overflow (`statistics.ring`). An upload is lost with the
-probability `dropout` after it has been masked, or if it is not finite; then the
-server learns seeds that remove its part of the masks. With fewer uploads than a
-threshold, 2/3 of the clients of the round and at least three, the round is
-aborted: the model stays, and `secagg_aborted` of the round is 1. Other
-components of the server then see an update of zero.
+weights are those of FedAvg, or the weight of another component over its largest
+value. Numbers of which another rule makes its divisor (FedNova) take the place
+of the last entry, and messages of which the server needs sums (SCAFFOLD, DPPT)
+are further entries with limits of their own (`core.summed_round`).
+
+The scale is the largest for which K clients at +-B do not overflow
+(`statistics.ring`). An upload is lost with the probability `dropout` after it
+has been masked, or if it is not finite; then the server learns seeds that
+remove its part of the masks. With fewer uploads than a threshold, 2/3 of the
+clients of the round and at least three, the round is aborted: it has no upload,
+the model stays, and `secagg_aborted` of the round is 1.
 
 The arithmetic is simulated exactly: the masked sum has the bits of the sum of
 the x_k. Not simulated are key agreement, signatures, encryption, the sharing of
 seeds, a server that lies, and time. All clients but one can compute the upload
-of that one from the sum. There is no differential privacy.
+of that one from the sum. There is no differential privacy without DP-FedAvg or
+DP-SGD. A component that needs single uploads is refused.
 
-A component that needs single uploads is refused: one that clusters or
-aggregates, receives messages, compresses, or lets attackers agree. In this
-version that includes CDW, FedNova, SCAFFOLD, DPPT, FedBuff and DP-FedAvg, of
-which sums would suffice.
+With DP-FedAvg, |x_k / s| is at most its clip plus the norm of the rounding,
+sqrt(d) / (2 s) for d parameters; its noise is for this sum of both.
 
 Deviations from the paper: seeds are random keys of the simulation, and a client
-that is lost keeps what it trained. Deviations from released code: no
-implementation is taken as the reference.
+that is lost has the state from before the round again. Deviations from released
+code: no implementation is taken as the reference.
 """
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fedreid_jax import errors
-from fedreid_jax.algorithms.statistics import masking, secure_sum
+from fedreid_jax.algorithms.statistics import masking, ring, secure_sum
 from fedreid_jax.algorithms.statistics.secure_sum import Format
-from fedreid_jax.core import aggregation, prng, trees
+from fedreid_jax.core import prng, trees
 from fedreid_jax.core.component import (
-  Aggregation,
   Component,
   ComponentInfo,
   Participants,
   ServerHooks,
+  Summation,
   Transport,
 )
-from fedreid_jax.core.contexts import AggregationCtx, ServerInitCtx
+from fedreid_jax.core.contexts import ServerCtx, ServerInitCtx
 from fedreid_jax.core.options import Checked, Range
-from fedreid_jax.core.types import Array, Flat
+from fedreid_jax.core.sums import Weighted
+from fedreid_jax.core.types import Array, Flat, Tree
 
 NOTICE = (
   'secure aggregation is simulated, and its masks follow from the seed; '
@@ -67,13 +71,7 @@ NOTICE = (
 LOST, MASKS, ROUNDING = 0, 1, 2  # uses of the key of a round
 MOST = 64  # clients of a round: the masks take K^2 times the size of a model
 CLIPPED = 1e-3  # share of the values above which a run warns
-NEED_UPLOADS = (
-  'clustering',
-  'server.receive',
-  'transport.collude',
-  'transport.size',
-  'info.needs_uploads',
-)
+FINEST = 16.0  # least scale of a weight, below which sums are too coarse
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,13 +85,10 @@ class Options(Checked):
   bound_batch_stats: Annotated[
     float, Range(1e-9), 'largest change of a running statistic in a round'
   ] = 16.0
-  weights: Annotated[
-    Literal['size', 'equal'], 'weights by number of images, or equal ones'
-  ] = 'size'
   n_max: Annotated[
     int,
     Range(0),
-    'size: images at which the weight of a client is full, 0 for those of the '
+    'images at which the weight of a client is full, 0 for those of the '
     'largest client',
   ] = 0
   dropout: Annotated[
@@ -130,22 +125,18 @@ class _Setting(NamedTuple):
     options: of the component.
     form: of the integers.
     uids: hashes of the names of all clients, uint32 `[N]`.
-    largest: number of images at which a weight is full.
   """
 
   options: Options
   form: Format
   uids: np.ndarray
-  largest: float
 
-  def shares(self, ctx: AggregationCtx) -> Array:
-    """Returns a_k of each upload, float32 `[K]`."""
-    if self.options.weights == 'equal':
-      return jnp.ones_like(ctx.num_examples)
-    # XLA may divide by a constant so; the bits then depend on the machine.
-    return jnp.minimum(ctx.num_examples * np.float32(1 / self.largest), 1.0)
+  def limit(self, name: str) -> float:
+    """Returns the limit of the change of a parameter or running statistic."""
+    trained = name.startswith('params/')
+    return self.options.bound if trained else self.options.bound_batch_stats
 
-  def keys(self, ctx: AggregationCtx, use: int) -> Array:
+  def keys(self, ctx: ServerCtx, use: int) -> Array:
     """Returns a key of each client, `[K]`."""
     key = jax.random.fold_in(ctx.key, use)
 
@@ -154,20 +145,17 @@ class _Setting(NamedTuple):
 
     return jax.vmap(one)(self.uids_of(ctx))
 
-  def uids_of(self, ctx: AggregationCtx) -> Array:
+  def uids_of(self, ctx: ServerCtx) -> Array:
     """Returns the hash of each client's name, uint32 `[K]`."""
     return jnp.asarray(self.uids)[jnp.maximum(ctx.index, 0)]
 
-  def arrived(self, ctx: AggregationCtx) -> Array:
-    """Returns whether each upload arrives, bool `[K]`."""
+  def survivors(self, ctx: ServerCtx) -> tuple[Array, Array]:
+    """Returns (whether each upload arrives, bool `[K]`, whether enough do)."""
     drawn = jax.vmap(jax.random.uniform)(self.keys(ctx, LOST))
-    return ctx.valid & (drawn >= self.options.dropout)
-
-  def enough(self, ctx: AggregationCtx) -> Array:
-    """Returns whether a round is not aborted, bool."""
+    arrived = ctx.valid & (drawn >= self.options.dropout)
     clients = (ctx.index >= 0).sum()
     wanted = masking.needed(clients, self.options.threshold)
-    return self.arrived(ctx).sum() >= wanted
+    return arrived, arrived.sum() >= wanted
 
 
 def make(options: Options = Options()) -> Component:
@@ -182,8 +170,12 @@ def make(options: Options = Options()) -> Component:
   def check(participants: Participants) -> None:
     _check(options, participants.cohort)
 
+  def rounding(participants: Participants, count: int) -> float:
+    form = Format(options.bits, participants.cohort)
+    return form.rounding(options.bound, count)
+
   unbound = _component(options, 3, [0], 1)
-  info = unbound.info._replace(check=check, bind=bind)
+  info = unbound.info._replace(check=check, bind=bind, rounding=rounding)
   return unbound._replace(info=info)
 
 
@@ -204,40 +196,27 @@ def _check(options: Options, places: int) -> None:
       'secagg.masks',
       'set it to False, which gives the same models, or lower fraction',
     )
+  if ring.scale(1.0, places, options.bits) < FINEST:
+    raise errors.ConfigError(
+      f'{options.bits} bits are too few for the sum of {places} weights',
+      'secagg.bits',
+      'raise it, or lower fraction',
+    )
 
 
 def _component(
   options: Options, places: int, uids: Sequence[int], largest: int
 ) -> Component:
   """Returns the component for so many clients in a round."""
-  form = Format(options.bits, places, options.bound, options.bound_batch_stats)
-  setting = _Setting(options, form, np.array(uids, np.uint32), float(largest))
+  form = Format(options.bits, places)
+  setting = _Setting(options, form, np.array(uids, np.uint32))
 
-  def weights(messages: Any, ctx: AggregationCtx) -> Array:
-    """Returns the weights that the log shows; `combine` does not read them."""
-    del messages
-    arrived = setting.arrived(ctx)
-    counted = jnp.where(arrived.any(), arrived, ctx.members[0])
-    return aggregation.normalise(setting.shares(ctx), counted[None])
-
-  def combine(models: Flat, ctx: AggregationCtx) -> Flat:
-    del models
-    return _combine(setting, ctx)
+  def add(terms: Tree, ctx: ServerCtx) -> tuple[State, Tree, Array]:
+    return _add(setting, terms, ctx)
 
   def init(ctx: ServerInitCtx) -> State:
     del ctx
     return State(*[jnp.float32(0.0)] * 3)
-
-  def update(
-    state: State, models: Flat, ctx: AggregationCtx
-  ) -> tuple[State, Flat]:
-    del state
-    arrived, aborted = setting.arrived(ctx), ~setting.enough(ctx)
-    return State(
-      arrived.sum().astype(jnp.float32),
-      aborted.astype(jnp.float32),
-      secure_sum.clipped(form, _changes(ctx), ctx.valid),
-    ), models
 
   def size(shared: Flat) -> int:
     return form.num_bytes(shared, options.masks)
@@ -245,9 +224,15 @@ def _component(
   return Component(
     'secagg',
     transport=Transport(size=size),
-    aggregation=Aggregation(weights, combine=combine),
-    server=ServerHooks(init=init, update=update, metrics=State._asdict),
-    info=ComponentInfo(notice=NOTICE, conflicts=NEED_UPLOADS, warn=_warn),
+    summation=Summation(
+      add,
+      setting.limit,
+      float(largest),
+      options.bits,
+      ring.scale(1.0, places, options.bits) / FINEST,
+    ),
+    server=ServerHooks(init=init, metrics=State._asdict),
+    info=ComponentInfo(notice=NOTICE, warn=_warn),
   )
 
 
@@ -255,42 +240,49 @@ def _warn(metrics: dict[str, float]) -> str:
   if metrics['clipped'] > CLIPPED:
     return (
       f'more than {CLIPPED:.1%} of the values of a round are beyond '
-      'secagg.bound or secagg.bound_batch_stats and were clipped'
+      'secagg.bound, secagg.bound_batch_stats or the limit of a message and '
+      'were clipped'
     )
   return ''
 
 
-def _changes(ctx: AggregationCtx) -> Flat:
-  return {name: x - ctx.start[name] for name, x in ctx.uploaded.items()}
+def _is_weighted(tree: Tree) -> bool:
+  return isinstance(tree, Weighted)
 
 
-def _combine(setting: _Setting, ctx: AggregationCtx) -> Flat:
-  """Returns the model `[1, ...]` of the sum that the server can compute."""
+def _add(
+  setting: _Setting, terms: Tree, ctx: ServerCtx
+) -> tuple[State, Tree, Array]:
+  """Returns (report, sums, which uploads are in them); none if too few are."""
   form = setting.form
+  flat: tuple[list[Weighted], Any] = jax.tree.flatten(
+    terms, is_leaf=_is_weighted
+  )
+  given, structure = flat
+  arrived, enough = setting.survivors(ctx)
   # The same clients at the same places on any number of devices.
   last = jnp.iinfo(ctx.index.dtype).max
   order = jnp.argsort(jnp.where(ctx.index < 0, last, ctx.index))[: form.places]
-  changes, shares, valid, keys = trees.rows(
-    (
-      _changes(ctx),
-      setting.shares(ctx),
-      ctx.valid,
-      setting.keys(ctx, ROUNDING),
-    ),
-    order,
+  own = [(x.weight, x.values) for x in given]
+  rows, valid, keys = trees.rows(
+    (own, ctx.valid, setting.keys(ctx, ROUNDING)), order
   )
+  ordered = [
+    Weighted(weight, values, term.limit)
+    for (weight, values), term in zip(rows, given, strict=True)
+  ]
   roster = masking.Roster(
     jax.random.fold_in(ctx.key, MASKS),
     setting.uids_of(ctx)[order],
     ctx.index[order] >= 0,
     form.bits,
   )
-  vectors = secure_sum.encode(form, changes, shares, valid, keys)
-  arrived = setting.arrived(ctx)[order]
-  total = secure_sum.add(roster, arrived, vectors, setting.options.masks)
-  mean, _ = secure_sum.decode_mean(form, total, ctx.start)
-  enough = setting.enough(ctx)
-  return {
-    name: jnp.where(enough, old + mean[name], old).astype(old.dtype)
-    for name, old in ctx.start.items()
-  }
+  vectors = secure_sum.encode(form, ordered, valid, keys)
+  total = secure_sum.add(roster, arrived[order], vectors, setting.options.masks)
+  sums = secure_sum.decode(form, jnp.where(enough, total, 0), ordered)
+  state = State(
+    arrived.sum().astype(jnp.float32),
+    1.0 - enough.astype(jnp.float32),
+    secure_sum.clipped(given, ctx.valid),
+  )
+  return state, jax.tree.unflatten(structure, sums), arrived & enough

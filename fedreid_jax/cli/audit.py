@@ -52,6 +52,16 @@ _JUDGE = flags.DEFINE_string(
 _IMAGES = flags.DEFINE_integer(
   'images', 4, 'gradient: number of images, one of each person.', 2
 )
+_BATCH = flags.DEFINE_integer(
+  'batch', 1, 'gradient: number of images of each gradient.', 1
+)
+_NOISE = flags.DEFINE_float(
+  'noise',
+  0.0,
+  'gradient: standard deviation of the noise over the clip, as in a step of '
+  'DP-SGD (default: neither clip nor noise).',
+  0.0,
+)
 _STEPS = flags.DEFINE_integer('steps', 800, 'gradient: steps of each start.', 8)
 _STARTS = flags.DEFINE_integer('starts', 3, 'gradient: number of starts.', 1)
 _SHADOWS = flags.DEFINE_integer(
@@ -127,6 +137,7 @@ def main(argv: list[str]) -> None:
 def _gradient(attacked: Any, picture: Path) -> _Report:
   from fedreid_jax.figures import canvas, inverted
   from fedreid_jax.privacy import gradient_audit
+  from fedreid_jax.privacy.gradient_observed import Sent
   from fedreid_jax.privacy.gradient_search import Search
   from fedreid_jax.training import loaded_run
 
@@ -138,28 +149,43 @@ def _gradient(attacked: Any, picture: Path) -> _Report:
     folder = Path(_JUDGE.value).expanduser().absolute()
     judge = loaded_run.load(run.saved_config(folder, []), folder)
     loaded_run.same_images(attacked, judge, '--judge')
-  found = gradient_audit.audit(attacked, client, _IMAGES.value, search, judge)
+  if _BATCH.value > _IMAGES.value:
+    raise errors.ConfigError(
+      f'{_BATCH.value} images of a gradient, {_IMAGES.value} in all',
+      '--batch',
+      'give at most --images',
+    )
+  sent = Sent(_BATCH.value, _NOISE.value)
+  found = gradient_audit.audit(
+    attacked, client, _IMAGES.value, search, judge, sent
+  )
   low, high = found.interval
   persons = found.persons
   least, most = (100 * bound for bound in persons.interval)
   lines = [
-    f'{client.name}, {len(found.gains)} images: PSNR {found.gain:.1f} dB above '
-    f'grey [{low:.1f}, {high:.1f}]',
+    f'{client.name}, {len(found.gains)} images, gradients of {sent.images}, '
+    f'noise {sent.noise:g}: PSNR {found.gain:.1f} dB above grey [{low:.1f}, '
+    f'{high:.1f}]',
     f'right person at rank 1: {100 * persons.rank1:.1f} % [{least:.1f}, '
     f'{most:.1f}], real images {100 * persons.real:.1f} %, chance '
     f'{100 * persons.chance:.1f} %',
     f'positive control, network of sigmoids: {found.positive:.1f} dB',
     f'negative control, random gradient: {found.negative:.1f} dB',
   ]
+  if found.noisy is not None:
+    lines.append(f'the network of sigmoids with noise: {found.noisy:.1f} dB')
   title = f'{attacked.config.name}, {client.name}: PSNR above grey'
   canvas.save(inverted.draw(found, title), picture)
-  numbers = ('gains', 'gain', 'interval', 'positive', 'negative', 'labels')
+  numbers = (
+    'gains', 'gain', 'interval', 'positive', 'noisy', 'negative', 'labels',
+  )  # fmt: skip
   described = {name: getattr(found, name) for name in numbers}
   described |= {
     'source': client.name,
     'persons': persons._asdict(),
     'judge': _JUDGE.value or str(run.given_workdir()),
     'search': search._asdict(),
+    'sent': sent._asdict(),
   }
   return _Report([*lines, str(picture)], described, found.failed)
 
@@ -202,15 +228,16 @@ def _member(attacked: Any, picture: Path) -> _Report:
 
 
 def _canary(attacked: Any, _: Path) -> _Report:
+  from fedreid_jax.core import accounting, rounding
   from fedreid_jax.privacy import canary_audit
 
   found = canary_audit.of_run(attacked.config, attacked.federation, _SEED.value)
   bound = found.bound
   lines = [
-    f'claimed: epsilon = {found.claimed:.4g} at delta = {found.delta:g}',
-    f'lower bound: epsilon >= {bound.epsilon:.3f} with 95 % confidence '
-    f'({bound.right} of {bound.guesses} guesses about {bound.canaries} '
-    'canaries are right)',
+    f'claimed: {accounting.text(found.claimed, found.delta)}',
+    f'lower bound: epsilon >= {rounding.down(bound.epsilon)} with 95 % '
+    f'confidence ({bound.right} of {bound.guesses} guesses about '
+    f'{bound.canaries} canaries are right)',
     f'positive control, no noise: {found.positive.epsilon:.3f}; the largest '
     f'bound of so many guesses is {found.largest:.3f}',
     f'negative control, permuted scores: {found.negative:.3f}',

@@ -2,7 +2,7 @@
 
   fedreid privacy plan --epsilon=8 --identities=48 --batch-identities=8 \
     --steps=200
-  fedreid privacy plan --noise=1.63 --identities=48 --batch-identities=8 \
+  fedreid privacy plan --noise=1.66 --identities=48 --batch-identities=8 \
     --steps=200
 
 The first command prints the noise that reaches an epsilon, the second one the
@@ -10,6 +10,10 @@ epsilon that a noise reaches. The unit is one person in one client: in every
 step each of the client's identities is sampled independently with the
 probability batch identities / identities, the gradient of each is clipped, and
 Gaussian noise is added to their sum. Nothing is trained.
+
+The figures are those of a run of `dpsgd`, which has places for twice the batch
+identities in a step. `--places=0` plans for a sampler without such a limit,
+whose epsilon is smaller.
 
 With `--statistics_noise` (`dfh.noise`) and `--releases`, the client also sends
 statistics of DFH so many times: 1 + rounds / `dfh.every`, rounded down.
@@ -19,7 +23,7 @@ from absl import flags
 
 from fedreid_jax import errors
 from fedreid_jax.cli import run
-from fedreid_jax.core import accounting
+from fedreid_jax.core import accounting, rounding
 
 _EPSILON = flags.DEFINE_float(
   'epsilon', None, 'Largest epsilon; prints the noise that it takes.', 1e-3
@@ -35,6 +39,13 @@ _IDENTITIES = flags.DEFINE_integer(
 )
 _BATCH = flags.DEFINE_integer(
   'batch_identities', None, 'Expected number of identities in a step.', 1
+)
+_PLACES = flags.DEFINE_integer(
+  'places',
+  None,
+  'Largest number of identities in a step, at least twice --batch-identities '
+  '(default: twice, as in dpsgd); 0 is no limit.',
+  0,
 )
 _STEPS = flags.DEFINE_integer(
   'steps', None, 'Steps of the client in the whole run.', 1
@@ -79,6 +90,7 @@ def _plan() -> list[str]:
       '--batch-identities',
       'give at most --identities',
     )
+  places = _places(batch)
   _check_delta(delta, identities)
   if bool(_STATISTICS.value) != bool(_RELEASES.value):
     raise errors.ConfigError(
@@ -91,19 +103,23 @@ def _plan() -> list[str]:
     else []
   )
 
+  from fedreid_jax.algorithms import dpsgd  # imports JAX
+
   def mechanisms(noise: float) -> list[accounting.Mechanism]:
-    each = [accounting.Mechanism(noise, batch / identities, steps), *sent]
-    return each * _CLIENTS.value
+    own = dpsgd.mechanisms(noise, identities, batch, steps, places)
+    return [*own, *sent] * _CLIENTS.value
 
   if noise is None:
     assert target is not None
     _check_rest(sent * _CLIENTS.value, delta, target)
     noise = accounting.multiplier(mechanisms, target, delta)
   found = accounting.epsilon(mechanisms(noise), delta)
+  limit = mechanisms(noise)[0].places
   lines = [
     f'sampling: each of {identities} identities with probability '
-    f'{batch / identities:.4g} in each of {steps} steps',
-    f'noise: {noise:g} times the clip',
+    f'{batch / identities:.4g} in each of {steps} steps'
+    + (f', at most {limit} in a step' if limit else ''),
+    f'noise: {rounding.exact(noise)} times the clip',
     *_sent(),
     _statement(found, delta),
   ]
@@ -112,12 +128,25 @@ def _plan() -> list[str]:
   return lines
 
 
+def _places(batch: int) -> int | None:
+  """Returns the places of a step, none for those of `dpsgd`."""
+  given = _PLACES.value
+  # With fewer places the search for a noise may start in the wrong range.
+  if given and given < 2 * batch:
+    raise errors.ConfigError(
+      f'{given} places for {batch} identities on average',
+      '--places',
+      f'give at least {2 * batch}, or 0 for no limit',
+    )
+  return given
+
+
 def _sent() -> list[str]:
   if not _RELEASES.value:
     return []
   return [
     f'statistics of DFH: {_RELEASES.value} times with noise '
-    f'{_STATISTICS.value:g}'
+    f'{rounding.exact(_STATISTICS.value)}'
   ]
 
 
@@ -127,7 +156,7 @@ def _statement(epsilon: float, delta: float) -> str:
   unit = 'per identity'
   if _CLIENTS.value > 1:
     unit = f'per identity in up to {_CLIENTS.value} clients'
-  return f'epsilon = {epsilon:.4g} at delta = {delta:g} {unit}'
+  return f'{accounting.text(epsilon, delta)} {unit}'
 
 
 def _check_rest(
@@ -137,7 +166,7 @@ def _check_rest(
   alone = accounting.epsilon(sent, delta) if sent else 0.0
   if alone >= target:
     raise errors.ConfigError(
-      f'the statistics alone have epsilon = {alone:.4g}',
+      f'the statistics alone have epsilon = {rounding.up(alone)}',
       '--statistics-noise',
       'raise it, or send them less often',
     )
@@ -148,9 +177,9 @@ def _check_delta(delta: float, identities: int) -> None:
   largest = 1 / (10 * identities)
   if delta > largest:
     raise errors.ConfigError(
-      f'{delta:g} is above 1 / (10 x {identities} identities)',
+      f'{rounding.exact(delta)} is above 1 / (10 x {identities} identities)',
       '--delta',
-      f'give at most {largest:.2g}',
+      f'give at most {rounding.down(largest)}',
     )
 
 

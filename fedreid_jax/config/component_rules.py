@@ -10,6 +10,8 @@ from fedreid_jax.core import patterns
 Rule = tuple[Any, str, str, str]
 
 OWN_LABELS = ('by_dataset', 'by_camera', 'by_identity')
+# Splits of `data.client_split` that divide the images of one person.
+DIVIDE_PERSONS = ('by_camera', 'iid', 'dirichlet', 'camera_independent')
 # Parameters of the neck; if they are personal, the server cannot embed images.
 NECK = 'params/neck/fc/kernel'
 
@@ -145,15 +147,35 @@ def _is_private(component: str, c: Any) -> Iterator[Rule]:
 
 def _dp_fedavg(c: Any) -> Iterator[Rule]:
   yield (
+    c.evaluation.batch_stats != 'running',
+    'evaluation.batch_stats',
+    "moments of the clients' images would leave them without noise",
+    "set it to 'running', and model.norm to 'group' or 'frozen'",
+  )
+  yield (
+    c.model.norm == 'batch',
+    'model.norm',
+    'running statistics would leave the clients without noise, and without '
+    'them the tested model has none',
+    "set it to 'frozen' with model.pretrained, or to 'group'",
+  )
+  yield (
     c.batch_stats_rule != 'keep_server',
     'batch_stats_rule',
     'running statistics would leave the clients without noise',
-    "set it to 'keep_server', and evaluation.batch_stats to 'source'",
+    "set it to 'keep_server'",
   )
   yield from _is_private('dp_fedavg', c)
 
 
 def _dpsgd(c: Any) -> Iterator[Rule]:
+  yield (
+    c.dpsgd.unit == 'identity' and c.data.client_split in DIVIDE_PERSONS,
+    'data.client_split',
+    f'with {c.data.client_split!r} a person is at several clients, but epsilon '
+    'is that of a person in one client',
+    "set it to 'by_identity', 'by_dataset' or 'centralised'",
+  )
   yield (
     c.model.norm == 'batch',
     'model.norm',

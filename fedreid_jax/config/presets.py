@@ -205,6 +205,12 @@ def few_of_another_world(c: Any) -> None:
   c.evaluation.every = 2
 
 
+def many_clients(c: Any) -> None:
+  """Divides one synthetic domain over 40 clients."""
+  c.data.sources, c.data.client_split = ('plaza',), 'iid'
+  c.data.num_clients, c.data.identities = 40, 40
+
+
 def _from_weights(c: Any) -> None:
   """Starts from published weights, for which cameras differ too little.
 

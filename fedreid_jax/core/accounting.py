@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from fedreid_jax import errors
-from fedreid_jax.core import extras
+from fedreid_jax.core import extras, rounding
 
 NONE = 'no differential privacy'
 WEAK = 20.0  # an epsilon above which a guarantee means nothing
@@ -91,6 +91,16 @@ def epsilon(mechanisms: Sequence[Mechanism], delta: float) -> float:
   accountant = pld.PLDAccountant(_adjacency(accounting))
   accountant.compose(_composed(accounting, mechanisms))
   return float(accountant.get_epsilon(delta))
+
+
+def text(epsilon: float, delta: float) -> str:
+  """Returns the text of a guarantee, which never claims too much.
+
+  Args:
+    epsilon: finite, rounded up.
+    delta: printed with all its digits.
+  """
+  return f'epsilon = {rounding.up(epsilon)} at delta = {rounding.exact(delta)}'
 
 
 def multiplier(

@@ -62,6 +62,11 @@ class CohortTasks:
     for first in range(0, len(number), self.size):
       yield number[first : first + self.size]
 
+  def first(self) -> np.ndarray:
+    """Returns the clients of round 0, or client 0 if it has none."""
+    drawn = self.sample(0)
+    return drawn if len(drawn) else np.arange(1)
+
   def sample(self, round_: int) -> np.ndarray:
     """Returns the cohort of a round, in the order of sampling."""
     options = self._options

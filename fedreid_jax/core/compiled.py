@@ -15,6 +15,7 @@ from fedreid_jax.core import (
   local_step,
   local_training,
   placement,
+  reduction,
   server_round,
   trees,
   types,
@@ -81,8 +82,8 @@ def make(
     algorithm: a federated method.
     mesh: devices.
     width: number of clients that are vmapped at a time on a device.
-    ordered: whether complete uploads are gathered on every device before they
-      are reduced, so that the sum does not depend on the number of devices.
+    ordered: whether uploads are reduced in canonical order of the clients, so
+      that the sum does not depend on the number of devices.
   """
   of_client = _OfClient(algorithm.program)
   over = functools.partial(_over_lanes, algorithm, mesh, width)
@@ -214,7 +215,14 @@ def _on_server(
 ) -> tuple[jax.stages.Wrapped, jax.stages.Wrapped]:
   """Returns `aggregate` and `receive`, which donate the server's state."""
   cohort = algorithm.fold.cohort if algorithm.fold else None
-  canonical = functools.partial(_canonical, mesh, ordered, cohort)
+  complete = bool(reduction.needing_uploads(algorithm.components, ordered))
+  canonical = functools.partial(_canonical, mesh, ordered, complete, cohort)
+  replicated = NamedSharding(mesh, P())
+
+  def gather(tree: Any) -> Any:
+    if not ordered:
+      return tree
+    return jax.lax.with_sharding_constraint(tree, replicated)
 
   def aggregate(
     server: types.ServerState,
@@ -225,22 +233,23 @@ def _on_server(
     seed: Array,
   ) -> Any:
     uploads, drawn = canonical(uploads, drawn)
-    return algorithm.aggregate(server, uploads, drawn, round_, public, seed)
+    return algorithm.aggregate(
+      server, uploads, drawn, round_, public, seed, gather
+    )
 
   def receive(
     server: types.ServerState, uploads: server_round.Received
   ) -> types.ServerState:
     return algorithm.receive(server, canonical(uploads)[0])
 
-  jit = functools.partial(
-    jax.jit, donate_argnums=0, out_shardings=NamedSharding(mesh, P())
-  )
+  jit = functools.partial(jax.jit, donate_argnums=0, out_shardings=replicated)
   return jit(aggregate), jit(receive)
 
 
 def _canonical(
   mesh: Mesh,
   ordered: bool,
+  complete: bool,
   cohort: int | None,
   uploads: server_round.Received,
   *columns: Array,
@@ -249,7 +258,9 @@ def _canonical(
 
   Args:
     mesh: devices.
-    ordered: whether they are gathered on every device first.
+    ordered: whether a device gets the rows of all clients.
+    complete: whether it then gets all of the shared parameters, or a part of
+      the coordinates, which suffices for a mean and takes less memory.
     cohort: `K`, without the lanes that are empty on any number of devices, if
       the uploads are streamed.
     uploads: of all lanes.
@@ -262,8 +273,11 @@ def _canonical(
   else:
     rows = uploads, *columns
   if ordered:
-    replicated = NamedSharding(mesh, P())
-    rows = jax.lax.with_sharding_constraint(rows, replicated)
+    layout = jax.tree.map(functools.partial(_replicated, mesh), rows)
+    if not complete:
+      parts = _by_coordinates(mesh, rows[0].shared)
+      layout = layout[0].replace(shared=parts), *layout[1:]
+    rows = jax.lax.with_sharding_constraint(rows, layout)
   if mesh.devices.size > 1:
     index = rows[0].index
     last = jnp.iinfo(index.dtype).max
@@ -273,6 +287,32 @@ def _canonical(
     return rows
   kept, raw, far, *rest = rows
   return Streamed(kept, raw, far, totals), *rest
+
+
+def _replicated(mesh: Mesh, leaf: Array) -> NamedSharding:
+  del leaf
+  return NamedSharding(mesh, P())
+
+
+def _by_coordinates(mesh: Mesh, shared: Flat) -> dict[str, NamedSharding]:
+  """Returns shardings of `[K, ...]` over the coordinates of a parameter.
+
+  They divide the longest axis whose length is a multiple of the number of
+  devices. A parameter without such an axis is replicated, and so is one with a
+  number for each device: a loop over one number is compiled without the fused
+  multiply-add of longer loops, and its sum would have other bits.
+  """
+  size = mesh.size
+
+  def one(leaf: Array) -> NamedSharding:
+    lengths = enumerate(leaf.shape)
+    axes = [axis for axis, n in lengths if axis and n > size and n % size == 0]
+    if not axes:
+      return _replicated(mesh, leaf)
+    longest = max(axes, key=leaf.shape.__getitem__)
+    return NamedSharding(mesh, P(*[None] * longest, placement.AXIS))
+
+  return jax.tree.map(one, shared)
 
 
 def _of_group(models: Flat, task: types.ClientTask) -> Flat:

@@ -7,6 +7,7 @@ in the order (own state, inputs, context); a hook without one of these omits it.
 Client hooks receive ONE client: no array has a leading axis for clients.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -32,7 +33,7 @@ from fedreid_jax.core.hook_types import (
   Update,
   Weigh,
 )
-from fedreid_jax.core.sums import Bound
+from fedreid_jax.core.sums import Bound, Divisor, Summed
 from fedreid_jax.core.types import Array, Flat, Metrics, Tree
 
 
@@ -199,6 +200,8 @@ class Aggregation(NamedTuple):
     bound: upper limit of the sum of `raw` over a cohort, for sums in fixed
       point. Without it a rule does not stream in deterministic mode. If a sum
       exceeds it, weights by size replace the weights.
+    divisor: `raw` over `weights`, from sums; by default the sum of `raw`. A
+      `Summation` adds a rule with `weights` only if it has a divisor.
     exponential: whether `raw` is the logarithm of a weight.
     fallback: whether weights can be all zero or not finite; a streamed round
       then also keeps the sum by size, a second model.
@@ -209,9 +212,33 @@ class Aggregation(NamedTuple):
   weights: Weigh | None = None
   raw: Raw | None = None
   bound: Bound | None = None
+  divisor: Divisor | None = None
   exponential: bool = False
   fallback: bool = True
   combine: Combine | None = None
+
+
+class Summation(NamedTuple):
+  """Addition of uploads of which the server learns sums only.
+
+  The weights of the rule, the changes and the messages of the method must be
+  sums (`core.summed_round`). No hook of the server sees an upload.
+
+  Attributes:
+    add: `(tree of sums.Weighted, ServerCtx) -> (State, sums, arrived bool
+      [K])`; the sums of weight times value over the uploads that arrived, and
+      the new state of the component's server hooks.
+    limit: `(name of a parameter or running statistic) -> limit` of its change.
+    largest: number of images at which the weight of a client is full.
+    bits: of a value that is sent.
+    coarsest: largest limit of a value that the bits can tell from others.
+  """
+
+  add: Callable[[Tree, contexts.ServerCtx], tuple[State, Tree, Array]]
+  limit: Callable[[str], float]
+  largest: float
+  bits: int
+  coarsest: float = math.inf
 
 
 class Participants(NamedTuple):
@@ -231,6 +258,8 @@ class Participants(NamedTuple):
     steps: number of steps of a round, 0 if it depends on the client.
     released: by the messages of the components, for the one that claims a
       guarantee; `bind` receives it.
+    rounding: largest norm by which the integers of a `Summation`, whose clients
+      know each other, differ from an update; 0 without one. `bind` receives it.
   """
 
   clients: Sequence[types.ClientData]
@@ -244,6 +273,7 @@ class Participants(NamedTuple):
   identities: int = 0
   steps: int = 0
   released: tuple[Released, ...] = ()
+  rounding: float = 0.0
 
   def require_public(self, wanted: int, field: str) -> None:
     """Checks that there is a public set of at least one batch.
@@ -287,6 +317,8 @@ class ComponentInfo(NamedTuple):
       raises an error if the guarantee cannot hold.
     released: what the message tells beside the trained model, under a claim for
       identities; without it such a claim refuses the message.
+    rounding: `(Participants, number of trained shared parameters) -> norm` of
+      the difference between an update and what a `Summation` adds.
     exposes: what the component tells about persons, for the error of such a
       claim.
     warn: `(metrics of a round, without the component's prefix) -> text`; the
@@ -302,6 +334,7 @@ class ComponentInfo(NamedTuple):
   bind: Callable[[Participants], 'Component'] | None = None
   claim: Callable[[Participants], Any] | None = None
   released: Released | None = None
+  rounding: Callable[[Participants, int], float] | None = None
   exposes: str = ''
   warn: Callable[[dict[str, float]], str] | None = None
   needs_uploads: bool = False
@@ -320,6 +353,7 @@ class Component(NamedTuple):
     clustering: assignment of clients to server models; one owner.
     aggregation: aggregation of uploads; one owner, by default the mean weighted
       by number of images.
+    summation: addition of uploads that the server does not see; one owner.
     info: notice, requirements, conflicts and checks.
   """
 
@@ -330,6 +364,7 @@ class Component(NamedTuple):
   transport: Transport | None = None
   clustering: Cluster | None = None
   aggregation: Aggregation | None = None
+  summation: Summation | None = None
   info: ComponentInfo = ComponentInfo()
 
 
@@ -339,3 +374,12 @@ def transport_state(component: Component) -> str:
   It differs from that of its client hooks, which have a state of their own.
   """
   return f'{component.name}_transport'
+
+
+def summed(components: Sequence[Component]) -> dict[str, Summed]:
+  """Returns the components of whose messages sums suffice, by name."""
+  return {
+    c.name: c.server.receive
+    for c in components
+    if c.server and isinstance(c.server.receive, Summed)
+  }

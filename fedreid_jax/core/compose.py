@@ -14,6 +14,8 @@ from fedreid_jax.core import (
   local_training,
   plugins,
   server_round,
+  summable,
+  summed_round,
   types,
 )
 from fedreid_jax.core.component import Component
@@ -21,7 +23,7 @@ from fedreid_jax.core.settings import Settings
 from fedreid_jax.core.types import Array, Flat, Tree
 
 # At most one component of a method fills each of these hooks.
-SINGLE_OWNER = ('shared', 'clustering', 'aggregation')
+SINGLE_OWNER = ('shared', 'clustering', 'aggregation', 'summation')
 HOOKS = (*SINGLE_OWNER, 'client', 'server', 'transport')
 
 
@@ -142,6 +144,9 @@ def check(components: Sequence[Component]) -> None:
         'components',
         f'one of {", ".join(wanted)}',
       )
+  adder = owner(components, 'summation')
+  if adder is not None:
+    summable.check(components, adder)
   sizes = [c for c in components if c.transport and c.transport.size]
   if len(sizes) > 1:
     raise errors.ConfigError(
@@ -256,6 +261,12 @@ def compose(
         batch_stats_rule,
         ordered,
         fold,
+        summed_round.make(
+          components,
+          owner(components, 'summation'),
+          aggregator,
+          batch_stats_rule,
+        ),
       ),
     ),
     prepares=bool(early),

@@ -5,6 +5,22 @@ from typing import Any, NamedTuple
 import jax
 
 from fedreid_jax.core import round_log, types
+from fedreid_jax.core.round_programs import TRAINING, Programs
+
+
+class Memory(NamedTuple):
+  """Bytes on a device that a program needs while it runs.
+
+  Attributes:
+    arguments: of the arrays that it receives.
+    results: of the arrays that it returns, except those that reuse the memory
+      of arguments.
+    temporary: of all other arrays.
+  """
+
+  arguments: int
+  results: int
+  temporary: int
 
 
 class Costs(NamedTuple):
@@ -14,39 +30,55 @@ class Costs(NamedTuple):
     steps: of all clients.
     images: that are trained on, with repetition.
     sent: bytes `up` and `down` by content.
-    arguments: bytes on a device of images, states and tasks of the round.
-    temporary: bytes on a device while the program runs, beside its arguments
-      and results; None if the compiler does not say.
-    flops: floating-point operations of the program by XLA's count, which counts
-      the body of every loop once: one step of one client and one batch of each
-      pass over its images; None if XLA does not say.
+    memory: of each program of the round by its name; none if the compiler does
+      not say. Arrays that a program does not use are not counted, such as
+      resident images during the aggregation.
+    flops: floating-point operations of the training by XLA's count, which
+      counts the body of every loop once: one step of one client and one batch
+      of each pass over its images; None if XLA does not say.
   """
 
   steps: int
   images: int
   sent: round_log.Bytes
-  arguments: int | None
-  temporary: int | None
+  memory: dict[str, Memory]
   flops: float | None
 
+  @property
+  def largest(self) -> str | None:
+    """Name of the program that needs the most memory."""
+    return max(
+      self.memory, key=lambda name: sum(self.memory[name]), default=None
+    )
 
-def of_program(
-  program: jax.stages.Lowered, tasks: types.ClientTask, sent: round_log.Bytes
+
+def of_programs(
+  programs: Programs, tasks: types.ClientTask, sent: round_log.Bytes
 ) -> Costs:
   """Returns the costs of a round.
 
   Args:
-    program: of its local training.
+    programs: of the round.
     tasks: of its lanes, on the host.
     sent: bytes by direction and content.
   """
-  memory: Any = program.compile().memory_analysis()
-  counted: Any = program.cost_analysis() or {}
+  counted: Any = programs.lowered[TRAINING].cost_analysis() or {}
+  memory = {name: _memory(one) for name, one in programs.compiled.items()}
   return Costs(
     steps=int(tasks.num_steps.sum()),
     images=int(tasks.valid.sum()),
     sent=sent,
-    arguments=getattr(memory, 'argument_size_in_bytes', None),
-    temporary=getattr(memory, 'temp_size_in_bytes', None),
+    memory={name: found for name, found in memory.items() if found},
     flops=counted.get('flops'),
+  )
+
+
+def _memory(program: jax.stages.Compiled) -> Memory | None:
+  found: Any = program.memory_analysis()
+  if found is None:  # on some platforms
+    return None
+  return Memory(
+    found.argument_size_in_bytes,
+    found.output_size_in_bytes - found.alias_size_in_bytes,
+    found.temp_size_in_bytes,
   )

@@ -1,6 +1,6 @@
 """Streamed reduction: uploads are added to sums as soon as a client trained.
 
-A stacked round keeps all uploads, `K` models on every device. A streamed round
+A stacked round keeps all uploads, `K` models on the devices. A streamed round
 carries sums through the loop over the clients instead: of the changes `D_k` of
 the shared parameters, weighted by `a_k = Aggregation.raw`, and of the messages
 of which `sums.Summed` needs sums only. What is kept of an upload are its other
@@ -23,6 +23,7 @@ import numpy as np
 
 from fedreid_jax.core import (
   aggregation,
+  component,
   contexts,
   fixed_point,
   param_filter,
@@ -319,15 +320,10 @@ def make(
     sizes: numbers of images of the K largest clients.
     exact: whether sums are in fixed point.
   """
-  received = {
-    c.name: c.server.receive
-    for c in components
-    if c.server and isinstance(c.server.receive, sums.Summed)
-  }
   return Fold(
     aggregator.name if aggregator else '',
     aggregator.aggregation if aggregator else None,
-    received,
+    component.summed(components),
     batch_stats_rule,
     np.asarray(sizes, np.float64),
     exact,

@@ -162,13 +162,33 @@ class Guarantee:
     within = '' if unit == 'client' else ' in one client'
     others = [f'; {x.details}' for x in self._released.values() if x.details]
     text = (
-      f'epsilon = {found:.4g} at delta = {self._claim.delta:g} per '
+      f'{accounting.text(found, self._claim.delta)} per '
       f'{honest}{unit}{within} ({self._claim.details}{"".join(others)}, '
       f'{rounds} rounds)'
     )
     if found > accounting.WEAK:
       text += f'; {accounting.TOO_WEAK}'
     return text
+
+
+def refuse_at_sites(components: Sequence[Component]) -> None:
+  """Refuses components that add noise for a guarantee, at real sites.
+
+  Args:
+    components: of a method, before they know the clients.
+
+  Raises:
+    ConfigError: naming the first such component.
+  """
+  released = _released(components)
+  for name in (*(c.name for c in components if c.info.claim), *released):
+    other = f', or set {name}.noise to 0' if name in released else ''
+    raise errors.ConfigError(
+      f'no guarantee of {name!r} at real sites: its noise follows from the '
+      'seed, which every site has, so that each could remove it',
+      'components',
+      f'remove {name!r}{other}',
+    )
 
 
 def _released(components: Sequence[Component]) -> dict[str, Released]:

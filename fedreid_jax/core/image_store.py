@@ -26,11 +26,21 @@ class ImageStore:
     placement: cohort.Placement,
     sharding: NamedSharding,
     image_shape: tuple[int, int, int],
+    kept: int,
   ):
-    """Stores the placement; images are read later."""
+    """Stores the placement; images are read later.
+
+    Args:
+      clients: all clients, in canonical order.
+      placement: the device of every client.
+      sharding: over the images of all devices.
+      image_shape: `(H, W, ch)`.
+      kept: number of clients whose images are kept on the host after they
+        were read.
+    """
     self._clients, self._placement = clients, placement
     self._sharding, self._image_shape = sharding, image_shape
-    self._images = functools.cache(self._read)
+    self._images = functools.lru_cache(kept)(self._read)
 
   @property
   def image_bytes(self) -> int:

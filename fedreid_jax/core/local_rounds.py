@@ -20,6 +20,11 @@ class LocalRounds:
   """Runs the clients of the lanes.
 
   Attributes:
+    algorithm: the federated method.
+    run: its compiled functions.
+    segments: images of the clients.
+    split: sharding over lanes.
+    whole: sharding of what every device has.
     sent: shapes of the uploads of a streamed round, by whether clients train;
       known after a wave.
   """
@@ -41,8 +46,8 @@ class LocalRounds:
       split: sharding over lanes.
       whole: sharding of what every device has.
     """
-    self._algorithm, self._run, self._segments = algorithm, run, parts
-    self._split, self._whole = split, whole
+    self.algorithm, self.run, self.segments = algorithm, run, parts
+    self.split, self.whole = split, whole
     self.sent: dict[bool, types.Upload] = {}
 
   def place(
@@ -50,9 +55,9 @@ class LocalRounds:
   ) -> tuple[types.ClientState, types.ClientTask]:
     """Returns the client states and the tasks of all lanes, on devices."""
     lanes, tasks = wave
-    here = transfer.is_here(self._split, len(lanes)) if store.local else None
-    rows = transfer.put(store.read(lanes, here), self._split)
-    return rows, transfer.put(tasks, self._split)
+    here = transfer.is_here(self.split, len(lanes)) if store.local else None
+    rows = transfer.put(store.read(lanes, here), self.split)
+    return rows, transfer.put(tasks, self.split)
 
   def wave(
     self,
@@ -75,24 +80,31 @@ class LocalRounds:
     lanes, tasks = wave
     tree, placed = self.place(store, wave)
     number = np.int32(round_)
-    if self._algorithm.fold and trains not in self.sent:
+    if self.algorithm.fold and trains not in self.sent:
       self.sent[trains] = self.shapes(server, tree, placed, trains)
-    if self._segments.resident is not None:
-      run = self._run.whole if trains else self._run.prepare
-      return run(server, number, self._segments.resident, tree, placed)
-    carry = self._run.begin(server, number, (), tree, placed)
+    if self.segments.resident is not None:
+      run = self.run.whole if trains else self.run.prepare
+      return run(server, number, self.segments.resident, tree, placed)
+    carry = self.run.begin(server, number, (), tree, placed)
     sums: dict[str, Any] = {}
     if trains:
-      for table, part in self._segments.training(lanes, tasks):
-        carry, more = self._run.train(server, number, table, carry, part)
+      for table, part in self.segments.training(lanes, tasks):
+        carry, more = self.run.train(server, number, table, carry, part)
         sums = jax.tree.map(jnp.add, sums, more) if sums else more
-    if self._algorithm.program.has_data_pass:
-      for read in (self._run.measure, self._run.data_pass):
-        for table, part in self._segments.passing(lanes, tasks):
+    if self.algorithm.program.has_data_pass:
+      for read in (self.run.measure, self.run.data_pass):
+        for table, part in self.segments.passing(lanes, tasks):
           carry = read(server, number, table, carry, part)
-    end = self._run.end if trains else self._run.end_untrained
+    end = self.run.end if trains else self.run.end_untrained
     uploads, (rows, _) = end(server, number, (), (carry, tree), placed)
     return uploads, (rows, sums)
+
+  def fetch(self, store: ClientStore, rows: Any) -> Any:
+    """Returns the new client states of all lanes on the host.
+
+    Lanes of other processes are zeros if every process has its own rows.
+    """
+    return transfer.get_here(rows) if store.local else transfer.get(rows)
 
   def shapes(
     self, server: types.ServerState, tree: Any, placed: Any, trains: bool
@@ -105,7 +117,7 @@ class LocalRounds:
       placed: tasks of the lanes.
       trains: whether the clients train.
     """
-    run, number = self._run, np.int32(0)
+    run, number = self.run, np.int32(0)
     carry = jax.eval_shape(run.begin, server, number, (), tree, placed)
     end = run.sent if trains else run.sent_untrained
     tree = carry, tree
@@ -130,27 +142,33 @@ class LocalRounds:
 
     Returns:
       (uploads, their positions in the order of sampling, client states of each
-      wave, sums of metrics of all lanes on the host).
+      wave on the host, sums of metrics of all lanes on the host).
     """
+
+    def keep(uploads: Any, rows: Any, sums: Any) -> tuple[Any, Any, Any]:
+      kept, counted = transfer.get((_rows(uploads), sums))
+      return kept, self.fetch(store, rows), counted
+
     uploads, (rows, sums) = self.wave(server, store, parts[0], round_, True)
     if len(parts) == 1:
-      ranks = transfer.put(parts[0][1].drawn, self._split)
-      return uploads, ranks, [rows], transfer.get(sums)
+      ranks = transfer.put(parts[0][1].drawn, self.split)
+      rows = [self.fetch(store, rows)]
+      return uploads, ranks, rows, transfer.get(sums)
     totals, found = uploads.totals, []
     for wave in parts[1:]:
       more, (later, counted) = self.wave(server, store, wave, round_, True)
-      totals = self._run.add(totals, more.totals)
+      totals = self.run.add(totals, more.totals)
       # The next wave is computed while the rows of the last one are copied.
-      found.append(transfer.get((_rows(uploads), rows, sums)))
+      found.append(keep(uploads, rows, sums))
       uploads, rows, sums = more, later, counted
-    found.append(transfer.get((_rows(uploads), rows, sums)))
+    found.append(keep(uploads, rows, sums))
     joined = waves.join([kept for kept, _, _ in found], totals, cohort)
     ranks = waves.ranks(
       np.asarray(joined.uploads.index), [tasks for _, tasks in parts]
     )
     columns: list[dict[str, np.ndarray]] = [counted for _, _, counted in found]
     sums = {n: np.concatenate([c[n] for c in columns]) for n in columns[0]}
-    placed = transfer.put((joined, ranks), self._whole)
+    placed = transfer.put((joined, ranks), self.whole)
     return *placed, [rows for _, rows, _ in found], sums
 
 

@@ -37,7 +37,7 @@ class Choice(NamedTuple):
     size = f'{self.uploads} uploads of {self.model_bytes / MB:.3g} MB'
     if not self.streams:
       total = self.uploads * self.model_bytes / MB
-      return f'reduction: stacked, {size} are {total:.3g} MB on a device'
+      return f'reduction: stacked, {size} are {total:.3g} MB'
     sums = 'fixed-point' if self.exact else 'float32'
     return f'reduction: stream, {size} are added to {sums} sums'
 
@@ -56,6 +56,8 @@ def needing_uploads(components: Sequence[Component], exact: bool) -> list[str]:
       found.append(f'component {name!r} needs all uploads at once')
     elif component.transport and component.transport.collude:
       found.append(f'component {name!r} changes all uploads together')
+    elif component.summation:
+      found.append(f'component {name!r} masks all uploads together')
     elif component.clustering:
       found.append(f'component {name!r} clusters all uploads')
     elif rule and (rule.raw is None or rule.combine):

@@ -1,5 +1,6 @@
 """The log of a round: metrics of training and numbers of transferred bytes."""
 
+import math
 from collections.abc import Sized
 from typing import Any
 
@@ -97,7 +98,10 @@ def wire(
 
   lanes = uploads.index.shape[0]
   groups = num_clients if algorithm.clustered else 1
-  up = {n: size(x, lanes) for n, x in uploads.messages.items()}
+  up = {
+    name: len(members) * message_bytes(algorithm, message, lanes)
+    for name, message in uploads.messages.items()
+  }
   down = {'model': size(server.shared, groups)}
   if trains:
     messages = jax.eval_shape(algorithm.messages, server)
@@ -129,3 +133,19 @@ def model_bytes(algorithm: Algorithm, shared: Flat) -> int:
     if component.transport and component.transport.size:
       return component.transport.size(one)
   return sum(x.size * x.dtype.itemsize for x in one.values())
+
+
+def message_bytes(algorithm: Algorithm, message: Tree, lanes: int) -> int:
+  """Returns the bytes of a message in one upload.
+
+  Args:
+    algorithm: a federated method, which may send integers of fewer bits.
+    message: of all lanes, `[lanes, ...]`.
+    lanes: their number.
+  """
+  leaves = jax.tree.leaves(message)
+  for component in algorithm.components:
+    if component.summation:
+      values = sum(x.size for x in leaves) // lanes
+      return math.ceil(values * component.summation.bits / 8)
+  return sum(x.size * x.dtype.itemsize for x in leaves) // lanes

@@ -21,20 +21,22 @@ class Segments:
     placement: cohort.Placement,
     lanes_per_device: int,
     budget: int,
+    resident: bool,
     put: Callable[[Any], Any],
   ):
-    """Reads all images once if they fit in the budget.
+    """Reads all images once if they are resident.
 
     Args:
       store: store of the clients' images.
       placement: the device of every client.
       lanes_per_device: number of lanes per device.
       budget: limit of the bytes of images on a device, 0 for no limit.
+      resident: whether devices keep all images.
       put: function that shards a tree over lanes.
     """
     self._store, self._placement = store, placement
     self._lanes, self._budget, self._put = lanes_per_device, budget, put
-    self.resident = store.resident() if store.fits(budget) else None
+    self.resident = store.resident() if resident else None
 
   def training(
     self, lanes: np.ndarray, tasks: types.ClientTask
@@ -79,7 +81,9 @@ class Segments:
     """
     steps, batch = rows.shape[1:]
     step = self._lanes * batch * self._store.image_bytes
-    length = int(np.clip(self._budget // (2 * step), 1, steps))
+    length = steps
+    if self._budget:
+      length = int(np.clip(self._budget // (2 * step), 1, steps))
     first_row = self._placement.first_row[np.maximum(lanes, 0)]
     own = np.maximum(rows - first_row[:, None, None], 0)
     for first in range(0, int(valid.any(axis=2).sum(axis=1).max()), length):

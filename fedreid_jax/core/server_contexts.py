@@ -1,5 +1,6 @@
 """The contexts of the components at the server in one round."""
 
+import copy
 import functools
 from typing import Any, NamedTuple
 
@@ -51,8 +52,8 @@ class ServerContexts:
       round_: global round.
       public: images of the public set.
       seed: `prng.data` of the run's seed.
-      streamed: whether the uploads have no parameters, so that it is an error
-        to read them.
+      streamed: whether the server sees no parameters of uploads, so that it is
+        an error to read them.
     """
     self._streamed = streamed
     self._key = prng.key(seed, Stream.SERVER, round_)
@@ -70,6 +71,12 @@ class ServerContexts:
       'complete': functools.partial(_complete, settings),
       'round': round_,
     }
+
+  def arrived(self, valid: Array) -> 'ServerContexts':
+    """Returns the contexts with other valid uploads, bool `[K]`."""
+    other = copy.copy(self)
+    other._common = self._common | {'valid': valid}
+    return other
 
   def of_uploads(self, name: str) -> contexts.ServerCtx:
     """Returns the context of a component before clients have groups."""

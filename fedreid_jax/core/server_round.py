@@ -1,7 +1,7 @@
 """The server's part of a round: clustering, aggregation and updates."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -13,12 +13,15 @@ from fedreid_jax.core import (
   fold_result,
   param_filter,
   raw_weights,
+  summed_round,
   types,
 )
 from fedreid_jax.core.component import Component
 from fedreid_jax.core.fold import Fold
 from fedreid_jax.core.server_contexts import Groups, ServerContexts
 from fedreid_jax.core.settings import Settings
+from fedreid_jax.core.summed_round import SummedRound
+from fedreid_jax.core.sums import Summed
 from fedreid_jax.core.totals import Streamed
 from fedreid_jax.core.types import Array, Flat, Tree
 
@@ -39,34 +42,42 @@ def messages(
 
 def receive(
   components: Sequence[Component],
-  fold: Fold | None,
   states: dict[str, Any],
-  received: Received,
+  uploads: types.Upload,
+  added: dict[str, Tree],
   valid: Array,
 ) -> dict[str, Any]:
   """Returns the server states after the components received their messages.
 
   Args:
     components: components whose clients sent messages.
-    fold: sums of the method if the uploads are streamed.
     states: states of the server, by name.
-    received: uploads of a round, or of the data pass before round 0.
+    uploads: what is known of the uploads of a round, or of the data pass before
+      round 0, `[K, ...]`.
+    added: sums of the messages of components of which the uploads have none.
     valid: whether each upload is valid, bool `[K]`.
   """
-  states, uploads = dict(states), _rows(received)
+  states = dict(states)
   for component in components:
     server, name = component.server, component.name
     if not (server and server.receive):
       continue
     ctx = contexts.ReceiveCtx(uploads.index)
-    if fold and isinstance(received, Streamed) and name in fold.received:
-      found = fold_result.message(fold, received.totals, name)
-      finish = fold.received[name].finish
-      states[name] = finish(states[name], found, valid, ctx)
+    if name in added and isinstance(server.receive, Summed):
+      finish = server.receive.finish
+      states[name] = finish(states[name], added[name], valid, ctx)
     else:
       messages = uploads.messages.get(name, ())
       states[name] = server.receive(states[name], messages, valid, ctx)
   return states
+
+
+def _sums_of_messages(fold: Fold | None, received: Received) -> dict[str, Tree]:
+  """Returns the sums of the messages of a streamed round, by component."""
+  if not (fold and isinstance(received, Streamed)):
+    return {}
+  totals = received.totals
+  return {n: fold_result.message(fold, totals, n) for n in totals.messages}
 
 
 def _rows(received: Received) -> types.Upload:
@@ -88,9 +99,16 @@ def prepare(
     server: state of the server.
     received: uploads of the pass.
   """
-  valid = aggregation.valid_uploads(_rows(received))
-  states = receive(components, fold, server.states, received, valid)
+  uploads = _rows(received)
+  valid = aggregation.valid_uploads(uploads)
+  added = _sums_of_messages(fold, received)
+  states = receive(components, server.states, uploads, added, valid)
   return dataclasses.replace(server, states=states)
+
+
+def _complete(tree: Any) -> Any:
+  """Returns a tree whose arrays are complete already."""
+  return tree
 
 
 class Rules(NamedTuple):
@@ -104,6 +122,7 @@ class Rules(NamedTuple):
     batch_stats_rule: rule for running statistics, `aggregation.BatchStatsRule`.
     ordered: whether uploads are reduced in canonical client order.
     fold: sums of the method if uploads are streamed.
+    summed: sums of the method if the server sees no upload.
   """
 
   components: Sequence[Component]
@@ -113,6 +132,7 @@ class Rules(NamedTuple):
   batch_stats_rule: str
   ordered: bool
   fold: Fold | None
+  summed: SummedRound | None
 
 
 def run(
@@ -123,6 +143,7 @@ def run(
   round_: Array,
   public: Array,
   seed: Array,
+  gather: Callable[[Any], Any] = _complete,
 ) -> tuple[types.ServerState, Log]:
   """Runs the server's part of a round.
 
@@ -134,13 +155,31 @@ def run(
     round_: global round.
     public: images of the public set.
     seed: `prng.data` of the run's seed.
+    gather: returns a tree of arrays complete on every device. A device may have
+      a part of the coordinates of `received`, which suffices for their mean,
+      but a norm would have other bits. Arrays that nobody reads are not copied.
   """
   received, fold = _colluded(rules, received), rules.fold
+  if rules.summed and isinstance(received, types.Upload):
+    received = rules.summed.capped(received)
+  parts = _rows(received)
+  finite = valid = aggregation.valid_uploads(parts)
+  received = gather(received)
   uploads = _rows(received)
-  valid = aggregation.valid_uploads(uploads)
+  unseen = bool(fold or rules.summed)
   context = ServerContexts(
-    rules.settings, server, uploads, valid, round_, public, seed, bool(fold)
+    rules.settings, server, uploads, valid, round_, public, seed, unseen
   )
+  states, added = server.states, _sums_of_messages(fold, received)
+  found: summed_round.Added | None = None
+  if rules.summed:
+    name = rules.summed.name
+    found = rules.summed.add(
+      states, uploads, server.shared, context.of_uploads(name)
+    )
+    states, added = states | {name: found.state}, found.messages
+    valid = found.arrived
+    context = context.arrived(valid)
   groups = _assign(rules, context, server, uploads, valid)
   weights, fell_back = _weigh(rules, context, groups, received, valid)
   by_leaf = aggregation.leaf_weights(
@@ -150,16 +189,18 @@ def run(
     _first(drawn, groups.members),
     rules.batch_stats_rule,
   )
-  if fold and isinstance(received, Streamed):
+  if found:
+    models = found.models
+  elif fold and isinstance(received, Streamed):
     models = fold_result.aggregate(
       fold, groups.start, received, valid, by_leaf, fell_back
     )
   else:
     models = aggregation.reduce(
-      groups.start, uploads.shared, by_leaf, rules.ordered
+      groups.start, parts.shared, by_leaf, rules.ordered
     )
-    models = _combine(rules, context, groups, models)
-  states = receive(rules.components, fold, server.states, received, valid)
+    models = _combine(rules, context, groups, gather(models))
+  states = receive(rules.components, states, uploads, added, valid)
   for component in rules.components:
     hooks, name = component.server, component.name
     if hooks and hooks.update:
@@ -172,7 +213,8 @@ def run(
     states=states,
   )
   log: Log = {
-    'valid': valid,
+    'valid': finite,
+    'kept': valid,
     'groups': groups.of_uploads,
     'fell_back': fell_back,
     'server': _metrics(rules.components, states),
@@ -244,6 +286,8 @@ def _weigh(
       return jnp.where(exceeds, jnp.nan, rows)
 
     weights = jax.tree.map(trusted, weights)
+  if rules.summed:  # without weights the model stays
+    return jax.tree.map(jnp.nan_to_num, weights), jnp.bool_(False)
   return aggregation.usable(weights, groups.members, groups.sizes)
 
 

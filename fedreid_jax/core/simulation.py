@@ -28,6 +28,7 @@ from fedreid_jax.core import (
   placement,
   prng,
   round_log,
+  round_programs,
   segments,
   transfer,
   trees,
@@ -51,6 +52,7 @@ class Executor:
 
   Attributes:
     algorithm: the federated method.
+    resident: whether devices keep the images of all clients.
   """
 
   def __init__(
@@ -84,15 +86,21 @@ class Executor:
       public = np.zeros((0, *image_shape), np.uint8)
     self._public = transfer.put(public, self._whole)
     placed = cohort.place(clients, mesh.devices.size)
-    store = image_store.ImageStore(clients, placed, self._split, image_shape)
+    size = cohort_tasks.cohort_size(len(clients), options)
+    store = image_store.ImageStore(
+      clients, placed, self._split, image_shape, kept=size
+    )
+    # A few clients of many would not be distributed evenly at home.
+    at_home = size == len(clients) or mesh.devices.size == 1
+    self.resident = at_home and store.fits(options.budget)
     streams = algorithm.fold is not None
     images = options.plan_shape[0] * options.plan_shape[1] * store.image_bytes
     # A client has its images, its parameters, their gradients and momenta.
     each = images + 3 * options.reduction.model_bytes
     lanes = lanes_.Lanes(
       placed,
-      cohort_tasks.cohort_size(len(clients), options),
-      store.fits(options.budget),
+      size,
+      self.resident,
       [device.process_index for device in mesh.devices.flat],
       planner.num_steps,
       lanes_.most(options.budget if streams else 0, each),
@@ -105,6 +113,7 @@ class Executor:
       placed,
       lanes.per_device,
       options.budget,
+      self.resident,
       functools.partial(transfer.put, sharding=self._split),
     )
     self._run = compiled.make(algorithm, mesh, options.width, options.ordered)
@@ -140,6 +149,16 @@ class Executor:
   def reduction(self) -> Choice:
     """How the uploads of a round are reduced."""
     return self._options.reduction
+
+  def describe_images(self) -> str:
+    """Returns one line on where the images of the clients are."""
+    if self.resident:
+      return 'images: all of them stay on the devices'
+    lanes = self._tasks.lanes.per_device
+    return (
+      'images: those of a round are copied to the devices while it is '
+      f'computed, for at most {lanes} clients at a time on each'
+    )
 
   def start_from(self, store: ClientStore, own: Callable[[int], Flat]) -> None:
     """Writes the state of every client before round 0.
@@ -183,6 +202,7 @@ class Executor:
         for way, sizes in self._wire(server, uploads, here, False).items():
           log[way].update(sizes)
         server = self._run.receive(server, uploads)
+        rows = self._local.fetch(store, rows)
         self._keep(store, rows, lanes, lanes >= 0)
     return server, log
 
@@ -193,7 +213,7 @@ class Executor:
 
     Args:
       server: server state, donated.
-      store: client states; the rows of the clients with a valid upload are
+      store: client states; the rows of the clients whose upload counts are
         written.
       round_: global round.
 
@@ -223,9 +243,9 @@ class Executor:
     )
     entries, measured = round_log.of_server(logged, len(drawn))
     clients = np.sort(drawn)
-    counted = clients[entries['valid']]
+    counted, kept = clients[entries['valid']], clients[entries.pop('kept')]
     for (lanes, _), found in zip(waves, rows, strict=True):
-      self._keep(store, found, lanes, np.isin(lanes, counted))
+      self._keep(store, found, lanes, np.isin(lanes, kept))
     lanes = np.concatenate([lanes for lanes, _ in waves])
     steps = np.concatenate([tasks.num_steps for _, tasks in waves])
     log |= round_log.training(sums, steps, np.isin(lanes, counted))
@@ -240,18 +260,21 @@ class Executor:
   def forecast(
     self, server: types.ServerState, store: ClientStore
   ) -> costs.Costs:
-    """Compiles the local training of round 0 and returns its costs.
+    """Compiles the programs of round 0 and returns its costs.
 
-    Nothing is run. If the images do not fit on a device, the program is that of
-    one segment of local steps.
+    Nothing is run. If images do not fit, one segment of steps is counted.
 
     Args:
       server: server state.
       store: client states.
     """
-    tasks, uploads, training = self._first_round(server, store)
-    sent = self._wire(server, uploads, self._tasks.sample(0), True)
-    return costs.of_program(training.lower(), tasks, sent)
+    tasks, uploads, _ = self._first_round(server, store)
+    drawn = self._tasks.first()
+    sent = self._wire(server, uploads, drawn, True)
+    waves = self._tasks.waves(drawn, server.groups, 0)
+    given = self._tasks.size, self._public, self._seed
+    found = round_programs.of_round(self._local, server, store, waves, *given)
+    return costs.of_programs(found, tasks, sent)
 
   def programs(
     self, server: types.ServerState, store: ClientStore
@@ -269,7 +292,7 @@ class Executor:
     aggregation = self._run.aggregate.trace(
       server, uploads, ranks, np.int32(0), self._public, self._seed
     )
-    return {'training': training, 'aggregation': aggregation}
+    return {'training': training(), 'aggregation': aggregation}
 
   def senders(self, server: types.ServerState, store: ClientStore) -> list[str]:
     """Returns the components whose clients send messages.
@@ -283,9 +306,9 @@ class Executor:
 
   def _first_round(
     self, server: types.ServerState, store: ClientStore
-  ) -> tuple[types.ClientTask, types.Upload, jax.stages.Traced]:
-    """Returns (tasks of round 0, shapes of its uploads, its training)."""
-    wave, *_ = self._tasks.waves(self._tasks.sample(0), server.groups, 0)
+  ) -> tuple[types.ClientTask, types.Upload, Callable[[], jax.stages.Traced]]:
+    """Returns (tasks of round 0, shapes of its uploads, trace of training)."""
+    wave, *_ = self._tasks.waves(self._tasks.first(), server.groups, 0)
     lanes, tasks = wave
     tree, placed = self._local.place(store, wave)
     run, number, resident = self._run, np.int32(0), self._segments.resident
@@ -294,13 +317,14 @@ class Executor:
       run.end, server, number, (), (carry, tree), placed
     )
     if self.algorithm.fold:
-      sent = self._local.shapes(server, tree, placed, True)
-      self._local.sent[True] = sent
-    if resident is not None:
-      training = run.whole.trace(server, number, resident, tree, placed)
-    else:
+      self._local.sent[True] = self._local.shapes(server, tree, placed, True)
+
+    def training() -> jax.stages.Traced:
+      if resident is not None:
+        return run.whole.trace(server, number, resident, tree, placed)
       table, part = next(self._segments.training(lanes, tasks))
-      training = run.train.trace(server, number, table, carry, part)
+      return run.train.trace(server, number, table, carry, part)
+
     return tasks, uploads, training
 
   def moments(
@@ -347,11 +371,17 @@ class Executor:
   def _keep(
     self, store: ClientStore, rows: Any, lanes: np.ndarray, valid: np.ndarray
   ) -> None:
-    """Writes the new states of the valid clients into the store."""
+    """Writes the new states of the valid clients into the store.
+
+    Args:
+      store: of the client states.
+      rows: states of all lanes on the host.
+      lanes: client of each lane, -1 if empty.
+      valid: whether to keep each of them.
+    """
     if store.local:
       valid = valid & transfer.is_here(self._split, len(lanes))
-    get = transfer.get_here if store.local else transfer.get
-    store.write(lanes, get(rows), valid)
+    store.write(lanes, rows, valid)
 
   def _is_here(self, members: np.ndarray) -> np.ndarray:
     """Returns whether each client runs on a device of this process."""

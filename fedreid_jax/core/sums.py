@@ -1,4 +1,4 @@
-"""Messages of which a component needs only weighted sums over the clients."""
+"""Sums over the clients: of messages, and of numbers that divide a mean."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -29,6 +29,38 @@ def by_share(sizes: np.ndarray) -> float:
 def by_size(sizes: np.ndarray) -> float:
   """A `Bound` of weights that are at most the number of images."""
   return float(sizes.sum())
+
+
+class Weighted(NamedTuple):
+  """Values of all uploads that are to be added, each with its weight.
+
+  Attributes:
+    weight: absolute values at most 1, float32 `[K]`.
+    values: float32 `[K, ...]`.
+    limit: above the absolute values, which are clipped to it.
+  """
+
+  weight: Array
+  values: Array
+  limit: float
+
+
+class Divisor(NamedTuple):
+  """The number by which a rule divides its sum, from sums over the uploads.
+
+  The weights of the rule are `Aggregation.raw` over this number.
+
+  Attributes:
+    numbers: `(message, UploadCtx) -> numbers` of one upload by name, not
+      negative.
+    bounds: as `Aggregation.bound`, of each number.
+    of: `(sums of the numbers) -> divisor`; the model stays if it is not above
+      zero and finite.
+  """
+
+  numbers: Callable[[Tree, contexts.UploadCtx], dict[str, Array]]
+  bounds: dict[str, Bound]
+  of: Callable[[dict[str, Array]], Array | float]
 
 
 class Term(Protocol):

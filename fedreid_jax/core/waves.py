@@ -31,13 +31,14 @@ def join(rows: Sequence[Any], totals: Totals, cohort: int) -> Streamed:
   """
 
   def column(*parts: np.ndarray) -> np.ndarray:
-    return np.concatenate(parts)
+    # The last row is an empty lane: waves may have fewer lanes than K.
+    return np.concatenate([*parts, np.zeros_like(parts[0][:1])])
 
   uploads, raw, far = jax.tree.map(column, *rows)
   index = uploads.index
+  index[-1] = -1
   order = np.argsort(np.where(index < 0, np.iinfo(np.int32).max, index))
-  # Empty lanes fill the rest, as those of one wave do.
-  order = np.resize(order[:cohort], cohort) if len(order) else order
+  order = np.append(order, [-1] * cohort)[:cohort]
   uploads, raw, far = trees.rows((uploads, raw, far), order)
   return Streamed(uploads, raw, far, totals)
 

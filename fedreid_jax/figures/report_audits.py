@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedreid_jax import errors
+from fedreid_jax.core import rounding
 from fedreid_jax.figures import html_page
 from fedreid_jax.training import recorded, recorder
 
@@ -74,14 +75,20 @@ def _run(label: str, run: recorded.Recorded) -> str:
 def _gradient(entries: Entries) -> str:
   low, high = entries['interval']
   persons = {n: 100 * entries['persons'][n] for n in ('rank1', 'chance')}
+  sent = entries.get('sent', {'images': 1, 'noise': 0.0})  # of earlier audits
+  images = (
+    f'{sent["images"]} images' if sent['images'] > 1 else 'a single image'
+  )
+  noise = f', with noise of {sent["noise"]:g} times the clip,'
   return (
-    f'An attacker who has the gradient of a single image of '
-    f'{entries["source"]} reconstructs an image that is {entries["gain"]:.1f} '
-    f'dB ({low:.1f} to {high:.1f}) nearer to it than a grey one. From a '
-    f'network that is easy to attack it is {entries["positive"]:.1f} dB, from '
-    f'a random gradient {entries["negative"]:.1f} dB. A model finds the right '
-    f'person with {persons["rank1"]:.0f} % of these images; by chance it '
-    f'would be {persons["chance"]:.0f} %.'
+    f'An attacker who has the gradient of {images} of {entries["source"]}'
+    f'{noise if sent["noise"] else ""} reconstructs an image that is '
+    f'{entries["gain"]:.1f} dB ({low:.1f} to {high:.1f}) nearer to it than a '
+    f'grey one. From a network that is easy to attack it is '
+    f'{entries["positive"]:.1f} dB, from a random gradient '
+    f'{entries["negative"]:.1f} dB. A model finds the right person with '
+    f'{persons["rank1"]:.0f} % of these images; by chance it would be '
+    f'{persons["chance"]:.0f} %.'
   )
 
 
@@ -124,8 +131,8 @@ def _member(entries: Entries) -> str:
 
 
 def _canary(entries: Entries) -> str:
-  claim = f'The run claims epsilon = {entries["claimed"]:.3g}'
-  bound = f'{entries["bound"]["epsilon"]:.2f}'
+  claim = f'The run claims epsilon = {rounding.up(entries["claimed"])}'
+  bound = rounding.down(entries['bound']['epsilon'])
   if entries['refuted']:
     return f'{claim}, which is wrong: epsilon is at least {bound}.'
   return (

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.algorithms import dp_fedavg, dpsgd
-from fedreid_jax.core import guarantee
+from fedreid_jax.core import guarantee, rounding
 from fedreid_jax.core.component import Participants
 from fedreid_jax.data.federation import Federation
 from fedreid_jax.privacy import canary_bound, canary_rounds, canary_steps
@@ -57,7 +57,12 @@ def of_run(config: Any, federation: Federation, seed: int = 0) -> Audited:
     ConfigError: for a run without a guarantee, or with too few clients.
   """
   people = engine.participants_of(config, federation)
-  components = engine.bound(build.load_components(config), people)
+  columns = max(client.num_identities for client in federation.clients)
+  model = build.network(config, columns, federation.image_shape)
+  unbound = build.load_components(config)
+  # The noise that an epsilon chooses depends on all that a client sends.
+  people = engine.completed(unbound, people, model)
+  components = engine.bound(unbound, people, model)
   claim = guarantee.Guarantee(components, people)
   if not claim.claimed:
     raise errors.ConfigError(
@@ -110,7 +115,8 @@ def audit(canaries: Canaries, claimed: float, seed: int = 0) -> Audited:
   refuted = ''
   if bound.epsilon > claimed:
     refuted = (
-      f'epsilon is at least {bound.epsilon:.3f}, the run claims {claimed:.3f}'
+      f'epsilon is at least {rounding.down(bound.epsilon)}, the run claims '
+      f'{rounding.up(claimed)}'
     )
   return Audited(
     claimed,

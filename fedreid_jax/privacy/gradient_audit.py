@@ -1,13 +1,15 @@
 """Gradient inversion: images from the gradient that a client computes.
 
-The attacker has the gradient of one image (`gradient_observed`), which a client
-sends in FedSGD, and knows the parameters, the identity and the classifier: an
-upper bound, since the classifiers of re-identification stay at the clients, and
-clients send the sum of many steps on many images.
+The attacker has the gradient of one image or a few (`gradient_observed`), which
+a client sends in FedSGD, and knows the parameters, the identities and the
+classifier: an upper bound, since the classifiers of re-identification stay at
+the clients, and clients send the sum of many steps on many images. The images
+of a gradient are of different persons.
 
 The positive control is an untrained network of three 5x5 convolutions with
 sigmoids, where the attack is known to succeed. The negative control attacks the
-network of the run with a random gradient of the same norm. Success is the PSNR
+network of the run with a random gradient of the same norm. With noise, the
+first is also attacked with this noise on its gradient. Success is the PSNR
 above that of a grey image, and whether a model finds the person
 (`gradient_identified`).
 """
@@ -31,11 +33,13 @@ from fedreid_jax.privacy import (
   gradient_search,
 )
 from fedreid_jax.privacy.gradient_identified import Identified
+from fedreid_jax.privacy.gradient_observed import Sent
 from fedreid_jax.privacy.gradient_search import Search
 from fedreid_jax.training.loaded_run import LoadedRun
 
 GAIN = 10.0  # dB above grey that the positive control must reach
 GREY = 0.5
+ONE = Sent()  # the gradient of an image, without noise
 
 
 class Inverted(NamedTuple):
@@ -46,6 +50,7 @@ class Inverted(NamedTuple):
     gain: their mean.
     interval: 95 % interval of the mean over images, by Student's t.
     positive: gain of the positive control.
+    noisy: that of the positive control with the noise, if there is noise.
     negative: gain of the negative control.
     failed: controls that failed.
     persons: whether the reconstructions lead to the persons.
@@ -60,6 +65,7 @@ class Inverted(NamedTuple):
   gain: float
   interval: tuple[float, float]
   positive: float
+  noisy: float | None
   negative: float
   failed: tuple[str, ...]
   persons: Identified
@@ -71,9 +77,14 @@ class Inverted(NamedTuple):
 
 
 def audit(
-  run: LoadedRun, client: ClientData, num: int, search: Search, by: LoadedRun
+  run: LoadedRun,
+  client: ClientData,
+  num: int,
+  search: Search,
+  by: LoadedRun,
+  sent: Sent = ONE,
 ) -> Inverted:
-  """Attacks the gradients of images of a client, one image each.
+  """Attacks the gradients of images of a client.
 
   Args:
     run: the attacked model.
@@ -81,32 +92,44 @@ def audit(
     num: largest number of images, two at least.
     search: settings of the optimisation.
     by: run with the model that judges who the reconstructions show.
+    sent: gradients that the client sends.
 
   Raises:
-    ConfigError: if fewer than two persons of the client have two images.
+    ConfigError: if too few persons of the client have two images.
   """
-  rows = _attacked(client, num)
+  rows = _attacked(client, num, sent.images)
   labels = client.labels[rows]
   originals = np.asarray(client.images()[rows])
-  shape = 1, *run.federation.image_shape
+  blocks = np.arange(len(rows)).reshape(-1, sent.images)
+  shape = sent.images, *run.federation.image_shape
   gradient = gradient_observed.of(run, client.num_identities)
+  if sent.noise:
+    gradient = gradient_observed.clipped(gradient)
   observe = jax.jit(gradient)
   attack = gradient_search.make(gradient, shape, search)
+  key = jax.random.key(search.seed)
   answers: list[np.ndarray] = []
-  for k, label in enumerate(labels):
-    y = jnp.asarray([label])
-    wanted = observe(pixels(originals[[k]]), y)
+  for k, block in enumerate(blocks):
+    y = jnp.asarray(labels[block])
+    wanted = observe(pixels(originals[block]), y)
+    if sent.noise:
+      wanted = gradient_observed.noisy(wanted, sent, jax.random.fold_in(key, k))
     answers.append(attack(wanted, y, k)[0])
-  y = jnp.asarray(labels[:1])
-  wanted = observe(pixels(originals[:1]), y)
+  y = jnp.asarray(labels[blocks[0]])
+  wanted = observe(pixels(originals[blocks[0]]), y)
   other = gradient_search.random_like(wanted, search.seed)
   noise, _ = attack(other, y, num)
+  reconstructed = np.concatenate(answers)
   gains = [
-    gain(pixels(own), one[0])
-    for own, one in zip(originals, answers, strict=True)
+    gain(pixels(own), one)
+    for own, one in zip(originals, reconstructed, strict=True)
   ]
-  found = photos(np.concatenate(answers))
-  control = gradient_control.attack(pixels(originals[:1]), search)
+  found = photos(reconstructed)
+  first = pixels(originals[:1])
+  control = gradient_control.attack(first, search)
+  noisy = None
+  if sent.noise:
+    noisy = gain(*gradient_control.attack(first, search, sent.noise))
   positive = gain(control[0], control[1])
   negative = gain(pixels(originals[0]), noise[0])
   return Inverted(
@@ -114,6 +137,7 @@ def audit(
     gain=float(np.mean(gains)),
     interval=_interval(gains),
     positive=positive,
+    noisy=noisy,
     negative=negative,
     failed=failed(positive, negative),
     persons=gradient_identified.identify(by, client, rows, found),
@@ -125,17 +149,27 @@ def audit(
   )
 
 
-def _attacked(client: ClientData, num: int) -> Int[np.ndarray, ' B']:
-  """Returns the first image of each of the first persons with several."""
+def _attacked(
+  client: ClientData, num: int, batch: int
+) -> Int[np.ndarray, ' B']:
+  """Returns the first image of each of the first persons with several.
+
+  Args:
+    client: owner of the images.
+    num: largest number of images.
+    batch: number of images of a gradient, of which theirs is a multiple.
+  """
   _, first, counts = np.unique(
     client.labels, return_index=True, return_counts=True
   )
   rows = first[counts > 1][:num]
-  if len(rows) < 2:
+  rows = rows[: len(rows) // batch * batch]
+  least = max(batch, 2)
+  if len(rows) < least:
     raise errors.ConfigError(
-      f'fewer than two persons of {client.name} have two images',
+      f'fewer than {least} persons of {client.name} have two images',
       '--source',
-      'give a client with more images',
+      'give a client with more images, or fewer with --batch',
     )
   return rows
 

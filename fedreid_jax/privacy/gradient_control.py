@@ -15,7 +15,8 @@ from jaxtyping import Float
 from fedreid_jax.core import param_filter
 from fedreid_jax.core.types import Array, Flat
 from fedreid_jax.losses import identity
-from fedreid_jax.privacy import gradient_search
+from fedreid_jax.privacy import gradient_observed, gradient_search
+from fedreid_jax.privacy.gradient_observed import Sent
 from fedreid_jax.privacy.gradient_search import Search
 
 SIZE = 32, 16  # of the image
@@ -43,13 +44,14 @@ class Sigmoids(nn.Module):
 
 
 def attack(
-  image: Float[Array, '1 H W ch'], search: Search
+  image: Float[Array, '1 H W ch'], search: Search, noise: float = 0.0
 ) -> Float[np.ndarray, '2 h w ch']:
   """Returns the image at a size of 32 x 16 and its reconstruction.
 
   Args:
     image: pixels in 0..1.
     search: settings of the optimisation.
+    noise: standard deviation of the noise on the gradient over its norm.
   """
   small = jax.image.resize(image, (1, *SIZE, image.shape[3]), 'linear')
   network = Sigmoids()
@@ -66,7 +68,11 @@ def attack(
     return jax.grad(loss)(variables)
 
   labels = jnp.zeros(1, jnp.int32)
-  wanted = jax.jit(gradient)(small, labels)
+  own = gradient_observed.clipped(gradient) if noise else gradient
+  wanted = jax.jit(own)(small, labels)
+  if noise:
+    key = jax.random.key(search.seed)
+    wanted = gradient_observed.noisy(wanted, Sent(noise=noise), key)
   search_for = gradient_search.make(gradient, small.shape, search)
   found, _ = search_for(wanted, labels, 0)
   return np.concatenate([np.asarray(small), found])

@@ -1,10 +1,18 @@
 """The gradient of the identity loss that an attacker observes.
 
-It is that of the cross-entropy with respect to the parameters that clients
-share. Batch normalisation has its running moments, as the client that sends
-gradients of one image must. Where the run shares no classifier, a random one
-takes its place, and its own gradient is not observed.
+It is that of the mean cross-entropy of some images with respect to the
+parameters that clients share. Batch normalisation has its running moments, as
+the client that sends gradients of one image must. Where the run shares no
+classifier, a random one takes its place, and its own gradient is not observed.
+
+With noise it is a step of DP-SGD (Abadi et al., CCS 2016, algorithm 1): the
+gradients of the B images are scaled to norm 1, as by a clip below the norm of
+each, and normal noise of the standard deviation z is added to their sum:
+
+  (sum_i g_i / |g_i| + z N(0, 1)) / B.
 """
+
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +24,20 @@ from fedreid_jax.privacy.gradient_search import Gradient
 from fedreid_jax.training.loaded_run import LoadedRun
 
 CLASSIFIER = 'params/classifier/'
+_SMALLEST = 1e-12  # norm of a gradient that vanishes
+
+
+class Sent(NamedTuple):
+  """A message of the client.
+
+  Attributes:
+    images: number of images of a gradient, B.
+    noise: standard deviation of the noise over the clip, z; 0 sends the
+      gradient as it is.
+  """
+
+  images: int = 1
+  noise: float = 0.0
 
 
 def of(run: LoadedRun, persons: int) -> Gradient:
@@ -27,6 +49,31 @@ def of(run: LoadedRun, persons: int) -> Gradient:
   """
   head = _head(run, persons)
   return lambda x, y: _gradient(run, head, x, y)
+
+
+def clipped(gradient: Gradient) -> Gradient:
+  """Returns the mean of the gradients of single images, scaled to norm 1."""
+
+  def one(x: Array, y: Array) -> Flat:
+    found = gradient(x[None], y[None])
+    squares = jnp.stack([jnp.square(part).sum() for part in found.values()])
+    norm = jnp.maximum(jnp.sqrt(squares.sum()), _SMALLEST)
+    return {name: part / norm for name, part in found.items()}
+
+  def mean(x: Array, y: Array) -> Flat:
+    every = jax.vmap(one)(x, y)
+    return {name: part.mean(0) for name, part in every.items()}
+
+  return mean
+
+
+def noisy(mean: Flat, sent: Sent, key: Array) -> Flat:
+  """Returns a mean of clipped gradients with the noise of its sum."""
+  found: Flat = {}
+  for place, (name, part) in enumerate(sorted(mean.items())):
+    noise = jax.random.normal(jax.random.fold_in(key, place), part.shape)
+    found[name] = part + sent.noise / sent.images * noise
+  return found
 
 
 def _head(run: LoadedRun, persons: int) -> Array | None:

@@ -151,7 +151,7 @@ class Coordinator(simulation.Executor):
 
     Args:
       server: server state, donated.
-      store: of `init`; the rows of sites with a valid upload are written.
+      store: of `init`; the rows of sites whose upload counts are written.
       round_: global round.
 
     Returns:
@@ -186,8 +186,8 @@ class Coordinator(simulation.Executor):
       self._seed,
     )
     entries, measured = round_log.of_server(entries, len(clients))
-    counted = clients[entries['valid']]
-    _keep(store, counted, round_ + 1)
+    counted, kept = clients[entries['valid']], clients[entries.pop('kept')]
+    _keep(store, kept, round_ + 1)
     valid = np.isin(lanes, counted)
     log |= round_log.training(rest['sums'], steps, valid)
     log['metrics'] |= measured

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from fedreid_jax import errors
 from fedreid_jax.config import schema
-from fedreid_jax.core import cohort
+from fedreid_jax.core import cohort, guarantee
 from fedreid_jax.data import load
 from fedreid_jax.data.federation import Federation
 from fedreid_jax.sites import coordinator, exchange, terms
@@ -76,17 +76,14 @@ def train(
 def check(config: Any) -> None:
   """Refuses what needs the images of the sites, or is a simulation only.
 
+  A guarantee of privacy is a simulation only: sites have `config.seed`, from
+  which its noise and its samples follow.
+
   Raises:
     ConfigError: naming the field.
   """
   for wrong, what, field, fix in (
     (config.data.public, 'public images', 'data.public', 'leave it empty'),
-    (
-      'dpsgd' in config.components,
-      'a guarantee for the identities of unknown clients',
-      'components',
-      "remove 'dpsgd'",
-    ),
     (config.start_from, 'a warm start', 'start_from', 'leave it empty'),
     (
       'secagg' in config.components,
@@ -121,6 +118,7 @@ def check(config: Any) -> None:
   ):
     if wrong:
       raise errors.ConfigError(f'{what} at real sites', field, fix)
+  guarantee.refuse_at_sites(build.load_components(config))
 
 
 def assemble(

@@ -20,6 +20,7 @@ from fedreid_jax import errors
 
 # Operations whose results a step keeps for its backward pass.
 _KEPT = ('conv_general_dilated', 'dot_general')
+_IMAGES = 4  # devices also hold models, activations and uploads
 _CGROUPS = (
   '/sys/fs/cgroup/memory.max',
   '/sys/fs/cgroup/memory/memory.limit_in_bytes',
@@ -56,6 +57,15 @@ def device_memory() -> int:
   """Returns the bytes of a device, or of the host if it has no own memory."""
   stats = jax.local_devices()[0].memory_stats()
   return (stats or {}).get('bytes_limit') or host_memory()
+
+
+def of_images() -> int:
+  """Returns the bytes of a device that images may take.
+
+  They are a quarter of its memory, and of its share of that of the host.
+  """
+  share = host_memory() // jax.local_device_count()
+  return min(device_memory(), share) // _IMAGES
 
 
 def cost(

@@ -80,7 +80,7 @@ def assemble(
   columns = variant.columns or max(c.num_identities for c in federation.clients)
   model = network(config, columns, federation.image_shape)
   participants = engine.participants_of(config, federation)
-  components = engine.bound(load_components(config), participants)
+  components = engine.bound(load_components(config), participants, model)
   transforms = augment.make(config.augment, federation.mean, federation.std)
   mesh = placement.make_mesh(_num_devices(config, len(federation.clients)))
   agreement.connect(mesh)

@@ -6,7 +6,7 @@ the same events. Only the first process of a run calls them.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from jaxtyping import UInt8
 from numpy import ndarray
@@ -69,15 +69,15 @@ class Round(NamedTuple):
     clients: metrics of every client that took part with a finite update, by
       its name: means over its steps, and its 'weight' in the aggregation if
       there is one.
-    in_files: whether these metrics are in files of their own, and neither in
-      `metrics.jsonl` nor in trackers.
+    form: where these metrics are written: in `metrics.jsonl` and in trackers
+      (`lines`), in a file of the round (`files`), or nowhere (`summary`).
   """
 
   round: int
   rounds: int
   metrics: Mapping[str, Any]
   clients: Mapping[str, Mapping[str, float]]
-  in_files: bool = False
+  form: Literal['lines', 'files', 'summary'] = 'lines'
 
 
 class Evaluation(NamedTuple):

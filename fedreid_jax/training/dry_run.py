@@ -64,13 +64,14 @@ def _program(config, setup: build.Setup, server, store) -> Iterator[str]:
     f'network: {cost.parameters:,} parameters, '
     f'{cost.multiply_adds / 1e6:.1f} million multiply-adds an image'
   )
-  yield 'compiling the program of a round'
+  yield 'compiling the programs of a round'
   found = setup.executor.forecast(server, store)
   for way in ('up', 'down'):
     sent = found.sent[way]
     parts = ', '.join(f'{_size(n)} {name}' for name, n in sent.items())
     yield f'a round sends {_size(sum(sent.values()))} {way} ({parts})'
   yield setup.executor.reduction.describe()
+  yield setup.executor.describe_images()
   # A backward pass costs about two forward passes.
   work = 6 * cost.multiply_adds * found.images
   yield (
@@ -82,11 +83,13 @@ def _program(config, setup: build.Setup, server, store) -> Iterator[str]:
       f'XLA counts {found.flops / 1e9:.3g} billion in one step of a client, '
       'with one batch of each pass over its images'
     )
-  if found.arguments is not None and found.temporary is not None:
+  if found.largest is not None:
+    need = found.memory[found.largest]
     yield (
-      f'a device needs {_size(found.arguments + found.temporary)} of '
-      f'{_size(budget.device_memory())}: {_size(found.arguments)} images, '
-      f'models and states, {_size(found.temporary)} activations and gradients'
+      f'a device needs {_size(sum(need))} of {_size(budget.device_memory())} '
+      f'during the {found.largest}: {_size(need.arguments)} images, models '
+      f'and states, {_size(need.results)} results, {_size(need.temporary)} '
+      'activations, gradients and sums'
     )
 
 

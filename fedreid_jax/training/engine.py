@@ -75,7 +75,7 @@ def make_executor(
   """
   clients, local = federation.clients, config.local
   participants = participants_of(config, federation, variant.cohort)
-  components = bound(components, participants)
+  components = bound(components, participants, model)
   planner, shape, masked = variant.plan(local, clients, config.seed)
   images = jax.ShapeDtypeStruct(
     (shape[1], *federation.image_shape), jnp.float32
@@ -157,22 +157,61 @@ def _places(config, num_clients: int) -> int:
 
 
 def bound(
-  components: tuple[Component, ...], participants: Participants
+  components: tuple[Component, ...],
+  participants: Participants,
+  model: types.Model,
 ) -> tuple[Component, ...]:
   """Returns the components for the participants after they checked them.
+
+  Args:
+    components: of the method, in order.
+    participants: of the run.
+    model: the network.
 
   Raises:
     FedReIDError: if one cannot use the clients or the public images.
   """
+  participants = completed(components, participants, model)
   for component in components:
     if component.info.check:
       component.info.check(participants)
-  released = tuple(c.info.released for c in components if c.info.released)
-  participants = participants._replace(released=released)
   return tuple(
     component.info.bind(participants) if component.info.bind else component
     for component in components
   )
+
+
+def completed(
+  components: tuple[Component, ...],
+  participants: Participants,
+  model: types.Model,
+) -> Participants:
+  """Returns the participants with what the components release and round.
+
+  Args:
+    components: of the method, in order.
+    participants: of the run.
+    model: the network.
+  """
+  released = tuple(c.info.released for c in components if c.info.released)
+  return participants._replace(
+    released=released, rounding=_rounding(components, participants, model)
+  )
+
+
+def _rounding(
+  components: tuple[Component, ...],
+  participants: Participants,
+  model: types.Model,
+) -> float:
+  """Returns the norm of the rounding of an update, 0 if it is not rounded."""
+  found = [c.info.rounding for c in components if c.info.rounding]
+  if not found:
+    return 0.0
+  variables = jax.eval_shape(model.init, jax.random.key(0))
+  shared, _ = param_filter.split(variables, compose.shared_leaves(components))
+  trained, _ = param_filter.trainable(shared)
+  return found[0](participants, sum(x.size for x in trained.values()))
 
 
 def _reduction(
@@ -204,12 +243,13 @@ def _options(
   federation: Federation,
   planner: cohort.Planner,
 ) -> SimulationOptions:
+  limit = config.execution.image_budget_mb
   return SimulationOptions(
     seed=config.seed,
     fraction=config.fraction,
     width=config.execution.width,
     ordered=config.execution.deterministic,
-    budget=int(config.execution.image_budget_mb * 2**20),
+    budget=int(limit * 2**20) if limit else budget.of_images(),
     plan_shape=plan_shape,
     data_pass_batch=config.local.data_pass_batch,
     reduction=chosen,

@@ -172,7 +172,7 @@ class Recorder(callbacks.Callback):
   def on_round(self, event: callbacks.Round) -> None:
     """Records and prints one finished round."""
     values = event.metrics
-    if event.in_files:
+    if event.form == 'files':
       client_metrics.write(self._results.parent, event.round, event.clients)
     self._lines.write(tracker.of_round(event))
     self._rounds = event.round

@@ -13,6 +13,7 @@ from fedreid_jax.core import component_reports, types
 from fedreid_jax.data import validation
 from fedreid_jax.training import build, recorder, run_files, summary
 from fedreid_jax.training.progress import Progress
+from fedreid_jax.training.tracking import client_metrics
 
 
 def describe(
@@ -46,10 +47,13 @@ def describe(
       'data_digest': digest,
       'clients': table,
       'reduction': setup.executor.reduction.name,
+      'images_on_devices': setup.executor.resident,
     }
     recorder.write_json(described, recorder.environment() | found)
   if setup.executor.reduction.streams:
     record.say(setup.executor.reduction.describe())
+  if not setup.executor.resident:
+    record.say(setup.executor.describe_images())
   components = setup.executor.algorithm.components
   own = component_reports.notices(components)
   for notice in (*setup.federation.notices, *own):
@@ -78,13 +82,12 @@ def clients(federated: Sequence[types.ClientData]) -> list[dict[str, Any]]:
 
 
 def round_values(
-  log: dict[str, Any], names: list[str], seconds: float, lr: float
+  log: dict[str, Any], seconds: float, lr: float
 ) -> dict[str, Any]:
-  """Returns the entries of a round in metrics.jsonl.
+  """Returns the entries of a round in metrics.jsonl but for its clients.
 
   Args:
     log: of the round.
-    names: of all clients.
     seconds: of the round.
     lr: learning rate of the round.
   """
@@ -95,19 +98,50 @@ def round_values(
     'lr': lr,
     'bytes_up': sum(log['up'].values()),
     'bytes_down': sum(log['down'].values()),
-    'clients': [names[k] for k in log['clients']],
-    'excluded': [names[k] for k in log['clients'][~log['valid']]],
   }
   if timed := log.get('timetable'):
     values['simulated_s'] = timed.end
-    values['late'] = [names[k] for k in timed.late]
     if timed.staleness.any():
       values['staleness'] = float(timed.staleness.mean())
-  if 'weights' in log:
-    values['weights'] = [float(w) for w in log['weights']]
   if 'entropy' in log:
     values['weights_entropy'] = log['entropy']
   return values
+
+
+def cohort_values(
+  log: dict[str, Any], names: list[str], form: client_metrics.Form
+) -> dict[str, Any]:
+  """Returns the entries of a round in metrics.jsonl on its clients.
+
+  Args:
+    log: of the round.
+    names: of all clients.
+    form: `lines` returns names and weights, others the numbers of clients and
+      a summary, whose size does not depend on the cohort.
+  """
+  values = {
+    'clients': [names[k] for k in log['clients']],
+    'excluded': excluded(log, names),
+  }
+  if timed := log.get('timetable'):
+    values['late'] = [names[k] for k in timed.late]
+  if form != 'lines':
+    counts = {f'num_{name}': len(found) for name, found in values.items()}
+    found = client_values(log, names)
+    return {**counts, 'over_clients': client_metrics.summary(found)}
+  if 'weights' in log:
+    return {**values, 'weights': [float(w) for w in log['weights']]}
+  return values
+
+
+def excluded(log: dict[str, Any], names: list[str]) -> list[str]:
+  """Returns the clients whose update a round left out.
+
+  Args:
+    log: of the round.
+    names: of all clients.
+  """
+  return [names[k] for k in log['clients'][~log['valid']]]
 
 
 def out_of_range(log: dict[str, Any], names: list[str]) -> list[str]:

@@ -19,6 +19,7 @@ from fedreid_jax.training import (
   checkpoint,
   client_states,
   clock,
+  engine,
   hooks,
   lock,
   monitor,
@@ -50,6 +51,7 @@ class Run:
     store: states of the clients.
     clients: saves and restores these states.
     names: names of the clients in canonical order.
+    form: where the metrics of the clients of a round are written.
     progress: completed rounds and the results so far.
     monitor: warns of divergence and ends a run that diverged.
     fresh: whether the run starts at round 0, without a checkpoint.
@@ -78,6 +80,11 @@ class Run:
     self.names = [c.name for c in self.setup.federation.clients]
     self.clients = client_states.ClientStates(
       self.store, saved, self.names, config.execution.store
+    )
+    people = engine.participants_of(config, self.setup.federation)
+    # All rounds of a run have the same form.
+    self.form: client_metrics.Form = client_metrics.form(
+      config.client_metrics, people.cohort
     )
     if self.clients.notice:
       record.say(self.clients.notice)
@@ -209,16 +216,16 @@ class Run:
     state.done += 1
     state.images += log['images']
     state.count(log)
-    values = report.round_values(log, self.names, seconds, lr)
+    form = self.form
     self.hooks.round(
       callbacks.Round(
         state.done,
         self.config.rounds,
-        values | self._clusters(),
+        report.round_values(log, seconds, lr)
+        | report.cohort_values(log, self.names, form)
+        | self._clusters_of_round(),
         report.client_values(log, self.names),
-        client_metrics.in_files(
-          self.config.client_metrics, len(log['clients'])
-        ),
+        form,
       )
     )
     self.monitor.check_weights(log['fell_back'])
@@ -226,7 +233,7 @@ class Run:
       component_reports.warnings(self._components, log['metrics'])
     )
     far = report.out_of_range(log, self.names)
-    self.monitor.check_updates(values['excluded'], far)
+    self.monitor.check_updates(report.excluded(log, self.names), far)
     self.monitor.check_loss(log, self._results)
 
   def _evaluate(self) -> float | None:
@@ -292,6 +299,14 @@ class Run:
     return {
       'clusters': report.clusters(np.asarray(self.server.groups), self.names)
     }
+
+  def _clusters_of_round(self) -> dict[str, Any]:
+    """Returns the clusters, or their number if their clients are many."""
+    found = self._clusters()
+    rule = self.config.client_metrics
+    if found and client_metrics.form(rule, len(self.names)) != 'lines':
+      return {'num_clusters': len(found['clusters'])}
+    return found
 
   def _results(self) -> dict[str, Any]:
     return self._clusters() | report.results(

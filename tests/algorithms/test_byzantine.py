@@ -7,10 +7,12 @@ import toy
 
 from fedreid_jax import errors
 from fedreid_jax.algorithms import byzantine, fedpav
+from fedreid_jax.core import types
 from fedreid_jax.core.component import Participants
+from fedreid_jax.losses import identity
 from fedreid_jax.training import toy_federation
 
-KERNEL, MEAN = handmade.KERNEL, handmade.MEAN
+KERNEL, HEAD, MEAN = handmade.KERNEL, handmade.HEAD, handmade.MEAN
 CLIENTS = toy_federation.toy_clients()
 
 
@@ -63,6 +65,51 @@ def send(component, index, value=3.0, seed=0):
     upload(index, value), received, jax.random.key(seed)
   )
   return {name: np.asarray(x) for name, x in found.shared.items()}
+
+
+def trained(labels, scores):
+  """(shared parameters, classifier) after three steps of a FedPav client."""
+  steps = np.arange(6).reshape(3, 2)
+  task = handmade.task(num_steps=3, rows=steps, valid=np.ones((3, 2), bool))
+  return _trained(task, labels, scores)
+
+
+@jax.jit
+def _trained(task, labels, scores):
+  def objective(outputs, batch):
+    loss = identity.cross_entropy(outputs.logits, batch.labels, batch.valid)
+    return loss, {}
+
+  program = handmade.algorithm((fedpav.make(),), objective=objective).program
+  rng = np.random.default_rng(0)
+  start = handmade.variables(kernel=rng.standard_normal((3, 2)))
+  del start[HEAD]
+  broadcast = types.Broadcast(start, {}, jnp.int32(0), jnp.int32(0))
+  zeros = jnp.zeros(6, jnp.int32)
+  images = jnp.asarray(handmade.pixels(rng.integers(0, 30, (6, 3))))
+  table = types.Table(images, labels, zeros, zeros)
+  state = types.ClientState({HEAD: scores}, {}, ())
+  carry = program.begin(broadcast, state, task)
+  carry, _ = program.train(broadcast, table, carry, task)
+  upload, kept = program.end(broadcast, state, carry, task)
+  return upload.shared, kept.personal[HEAD]
+
+
+def test_renamed_identities_are_no_attack_on_a_personal_classifier():
+  """Labels and columns of the classifier that are permuted alike."""
+  labels, new = np.array([0, 1, 2, 2, 0, 1]), np.array([2, 0, 1])
+  scores = np.random.default_rng(1).standard_normal((2, 3)).astype('f4')
+  renamed = scores[:, np.argsort(new)]
+  honest, own = trained(labels, scores)
+  sent, columns = trained(new[labels], renamed)
+  assert sent.keys() == {KERNEL, MEAN}
+  toy.assert_close_trees(sent, honest, 1e-6)
+  np.testing.assert_allclose(columns[:, new], own, atol=1e-6)
+  assert np.abs(own - scores).max() > 0.01
+  # Labels that are wrong change what the client sends.
+  for wrong in (new[labels], labels[[1, 0, 2, 4, 3, 5]]):
+    changed, _ = trained(wrong, scores)
+    assert np.abs(changed[KERNEL] - honest[KERNEL]).max() > 0.01
 
 
 def test_the_sign_twice_is_the_honest_upload():

@@ -12,6 +12,7 @@ from fedreid_jax.algorithms import dp_fedavg, fedopt, fedpav, uniform
 from fedreid_jax.algorithms.statistics import clipping
 from fedreid_jax.core import types
 from fedreid_jax.core.component import Participants
+from fedreid_jax.core.contexts import ReceiveCtx
 from fedreid_jax.training import toy_federation
 
 KERNEL, MEAN = handmade.KERNEL, handmade.MEAN
@@ -84,6 +85,16 @@ def test_updates_are_clipped_and_averaged_over_the_expected_cohort():
     alone.shared[KERNEL].ravel(), 1 + 0.5 * change[0] / norms[0] / 4, rtol=1e-5
   )
   np.testing.assert_allclose(state.shared[MEAN][0], 2.0, rtol=1e-6)
+
+
+def test_a_streamed_round_divides_by_the_expected_cohort_as_well():
+  made = bound(10, 0.4, noise=0.0, clip=0.5)
+  values = trained(np.random.default_rng(7))
+  few = {n: x[:3] for n, x in values.items()}
+  sent = send(made, few, SHARED)
+  stacked, _ = handmade.serve((FEDPAV, made), START, sent, clients=10)
+  streamed, _ = handmade.stream((FEDPAV, made), START, sent)
+  toy.assert_close_trees(streamed.shared, stacked.shared, 1e-6)
 
 
 @pytest.mark.parametrize('value', [np.nan, np.inf, 1e10, 1e30, -3e38])
@@ -170,7 +181,8 @@ def test_the_clip_finds_the_median_from_both_sides(first):
 
   @jax.jit
   def step(state, bits, key):
-    state = server.receive(state, bits, jnp.ones(100, bool), None)
+    senders = ReceiveCtx(jnp.arange(100))
+    state = server.receive(state, bits, jnp.ones(100, bool), senders)
     ctx = handmade.context(dp_fedavg.AggregationCtx, key=key)
     return server.update(state, {}, ctx)[0]
 

@@ -98,6 +98,7 @@ def test_the_first_round_is_that_of_fedavg(config, clients):
   assert logs[0]['metrics']['dppt_known'] == 0
 
 
+@pytest.mark.slow
 def test_later_rounds_pull_features_to_the_centres(config, clients):
   server, _, logs = run(config, clients, 2, loss='edu', norm=False)
   assert logs[1]['metrics']['dppt_rectification'] > 0

@@ -43,9 +43,8 @@ def with_timetable(executor, updates):
   return executor
 
 
-@pytest.mark.parametrize(
-  'reduction', ['stacked', pytest.param('stream', marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('reduction', ['stacked', 'stream'])
 def test_updates_are_those_of_the_paper(config, clients, reduction):
   config.fraction, config.execution.reduction = 0.5, reduction
   options = fedbuff.Options(lr=0.7, exponent=1.5, max_staleness=2)

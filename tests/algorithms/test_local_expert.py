@@ -157,6 +157,7 @@ def test_what_stays_is_the_model_of_the_client_not_the_expert(config, clients):
   assert logs[1]['metrics']['local_expert_divergence'] > 0
 
 
+@pytest.mark.slow
 def test_heads_of_the_others_do_not_change(config, clients):
   config.fraction = 0.5
   config.model.neck, config.model.bottleneck = 'mapping', 6

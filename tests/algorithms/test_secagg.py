@@ -8,7 +8,7 @@ import pytest
 import toy
 
 from fedreid_jax import algorithms, errors
-from fedreid_jax.algorithms import byzantine, fedpav, secagg
+from fedreid_jax.algorithms import byzantine, fedpav, secagg, uniform
 from fedreid_jax.algorithms.statistics import ring
 from fedreid_jax.config import schema, validation
 from fedreid_jax.core import compose, prng
@@ -44,9 +44,9 @@ def uploads(rows=(0, 1, 2, 3), **fields):
   )
 
 
-def rounds(sent, numbers=(0,), **options):
+def rounds(sent, numbers=(0,), beside=(), **options):
   """The shared parameters and the log of each of some rounds."""
-  made = handmade.algorithm((fedpav.make(), bound(**options)))
+  made = handmade.algorithm((fedpav.make(), *beside, bound(**options)))
   seed, public = prng.data(0), jnp.zeros((0, 1, 1, 3), jnp.uint8)
   start = {name: jnp.asarray(x) for name, x in START.items()}
   state = made.init_server(start, jnp.ones(4), public, seed)
@@ -71,15 +71,19 @@ def expected(sent, arrived, equal=False):
     own = shares.reshape((4,) + (1,) * START[name].ndim)
     own = own * np.clip(changes, -limit, limit).astype('f4')
     total = np.rint(own * scale).astype('i8')[arrived].sum(axis=0)
-    models[name] = START[name] + total.astype('f4') / scale / weight
+    models[name] = START[name] + total.astype('f4') / scale * (1 / weight)
   return models
 
 
 def test_models_have_the_bits_of_sums_of_integers():
   sent = uploads()
-  for options in ({}, {'masks': False}, {'weights': 'equal'}):
-    ((found, log),) = rounds(sent, **options)
-    equal = options.get('weights') == 'equal'
+  for beside, options in (
+    ((), {}),
+    ((), {'masks': False}),
+    ((uniform.make(),), {}),
+  ):
+    ((found, log),) = rounds(sent, beside=beside, **options)
+    equal = bool(beside)
     toy.assert_equal_trees(found, expected(sent, np.arange(4), equal))
     shares = np.ones(4) / 4 if equal else SIZES / SIZES.sum()
     np.testing.assert_allclose(log['weights'], shares, rtol=1e-6)
@@ -90,7 +94,7 @@ def test_models_have_the_bits_of_sums_of_integers():
       weights=shares,
     )
     assert found[KERNEL][0, 0] == pytest.approx(clipped, abs=1e-6)
-    assert log['server']['secagg_clipped'] == pytest.approx(1 / 32)
+    assert log['server']['secagg_clipped'] == pytest.approx(1 / 36)
     assert log['server']['secagg_survivors'] == 4
 
 
@@ -108,15 +112,15 @@ def test_lost_uploads_are_left_out_and_few_abort_the_round():
   seen = set()
   for found, log in rounds(sent, range(20), dropout=0.3):
     arrived = np.flatnonzero(log['weights'] > 0)
-    server = log['server']
-    enough = server['secagg_survivors'] >= 3
-    assert server['secagg_aborted'] == (not enough)
-    if server['secagg_survivors']:
-      assert server['secagg_survivors'] == len(arrived)
-    right = expected(sent, arrived) if enough else {n: START[n] for n in BOUNDS}
+    survivors = log['server']['secagg_survivors']
+    assert log['server']['secagg_aborted'] == (survivors < 3)
+    assert len(arrived) == (survivors if survivors >= 3 else 0)
+    right = {n: START[n] for n in BOUNDS}
+    if survivors >= 3:
+      right = expected(sent, arrived)
     toy.assert_equal_trees(found, right)
-    assert not log['fell_back']
-    seen.add(len(arrived))
+    assert not log['fell_back'] and log['valid'].all()
+    seen.add(int(survivors))
   assert {2, 3, 4} <= seen
 
 
@@ -156,17 +160,22 @@ def test_bytes_are_those_of_packed_numbers_with_keys_and_shares():
 
 
 @pytest.mark.parametrize(
-  'name',
-  (
-    *('client_clustering', 'fedatt', 'dfh', 'robust', 'compress', 'kd'),
-    *('scaffold', 'dppt', 'cdw', 'fednova', 'fedbuff', 'dp_fedavg', 'uniform'),
-  ),
+  'name, reason',
+  [
+    ('client_clustering', "'client_clustering' clusters all uploads"),
+    ('compress', "'compress' compresses single uploads"),
+    ('dfh', "server of 'dfh' receives single messages"),
+    ('fedatt', "weights of 'fedatt' do not follow from sums"),
+    ('fedbuff', "clients of 'fedbuff' start from models of different rounds"),
+    ('kd', "'kd' needs all uploads at once"),
+    ('robust', "weights of 'robust' need all uploads at once"),
+  ],
 )
-def test_what_needs_single_uploads_is_refused(name):
+def test_what_needs_single_uploads_is_refused(name, reason):
   parts = compose.load(('fedpav', name, 'secagg'), {}, algorithms)
-  with pytest.raises(errors.ConfigError, match=f"'{name}'") as caught:
+  with pytest.raises(errors.ConfigError, match=reason) as caught:
     compose.check(parts)
-  assert "'secagg'" in str(caught.value)
+  assert "but 'secagg' gives the server sums only" in str(caught.value)
 
 
 def test_only_attackers_that_agree_are_refused():
@@ -178,11 +187,19 @@ def test_only_attackers_that_agree_are_refused():
     return fedpav.make(), attack, secagg.make()
 
   compose.check(method('sign'))
-  with pytest.raises(errors.ConfigError, match="composed with 'byzantine'"):
+  with pytest.raises(
+    errors.ConfigError, match="'byzantine' changes all uploads"
+  ):
     compose.check(method('alie'))
 
 
-@pytest.mark.parametrize('name', ['fedprox', 'moon', 'snr', 'fedopt', 'noise'])
+@pytest.mark.parametrize(
+  'name',
+  (
+    *('fedprox', 'moon', 'snr', 'fedopt', 'noise', 'uniform', 'dpsgd'),
+    *('scaffold', 'dppt', 'cdw', 'fednova', 'dp_fedavg'),
+  ),
+)
 def test_what_sees_the_sum_only_is_composed(name):
   compose.check(compose.load(('fedpav', 'secagg', name), {}, algorithms))
 
@@ -193,12 +210,14 @@ def test_what_sees_the_sum_only_is_composed(name):
     (2, {}, '2 clients in a round, but secure aggregation needs 3'),
     (4, {'threshold': 5}, 'needs 5 uploads'),
     (65, {}, 'masks of 65 clients'),
+    (2048, {'bits': 16, 'masks': False}, '16 bits are too few.*2048 weights'),
   ],
 )
 def test_cohorts_that_cannot_be_added(cohort, options, message):
   with pytest.raises(errors.ConfigError, match=message):
     bound(cohort=cohort, **options)
   bound(cohort=65, masks=False)
+  bound(cohort=1500, bits=16, masks=False)
 
 
 def test_running_statistics_of_one_client_are_refused():

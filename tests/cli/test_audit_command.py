@@ -34,7 +34,7 @@ def test_a_failed_control_is_code_4_and_leaves_its_figures(workdir):
   (line,) = err.splitlines()
   assert code == 4 and line.startswith('error[4]: audit invalid: '), err
   assert 'the positive control reaches' in line and str(file) in line
-  assert 'plaza, 2 images: PSNR' in out
+  assert 'plaza, 2 images, gradients of 1, noise 0: PSNR' in out
   assert 'right person at rank 1: ' in out
   found = json.loads(file.read_text())
   assert found['valid'] is False and len(found['failed']) >= 1

@@ -193,23 +193,33 @@ def test_two_processes_that_differ_are_refused(tree, tmp_path):
   assert not (tmp_path / 'w').exists()
 
 
+# The margin is for a machine with other work.
+HEARTBEAT_S, MARGIN_S = 10, 30
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  'victim, number', [(0, signal.SIGKILL), (1, signal.SIGSTOP)]
+  'victim, number, more_s', [(0, signal.SIGKILL, 30), (1, signal.SIGSTOP, 0)]
 )
-def test_the_loss_of_a_process_ends_the_other(tree, tmp_path, victim, number):
+def test_the_loss_of_a_process_ends_the_other_in_time(
+  tree, tmp_path, victim, number, more_s
+):
+  """The limits are those of docs/errors.md; a process that hangs fails."""
   endless = folder_flags(
     tree, tmp_path, rounds=10**6, checkpoint_every=10**6, **NO_EVALUATION
   )
-  both = launch_two((*endless, '--heartbeat_s=10'))
+  both = launch_two((*endless, f'--heartbeat_s={HEARTBEAT_S}'))
   wait_for_rounds(tmp_path, both)
   both[victim].send_signal(number)
-  code, _, err = finish(both[1 - victim])
+  try:
+    code, _, err = finish(both[1 - victim], HEARTBEAT_S + more_s + MARGIN_S)
+  finally:
+    for process in both:
+      process.kill()
   assert code == 6, err
   line = err.splitlines()[-1]
   assert line.startswith('error[6]: another process of this run was lost')
   assert 'Traceback' not in err and 'coordination' not in err
-  both[victim].kill()
   finish(both[victim])
 
 

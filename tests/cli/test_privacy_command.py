@@ -1,7 +1,13 @@
-"""`fedreid privacy plan`, as a program."""
+"""`fedreid privacy plan`, as a program, and as a run of `dpsgd` has it."""
 
 import commands
 import pytest
+import toy
+from private_clients import bound, participants
+
+from fedreid_jax.algorithms import dpsgd, fedpav
+from fedreid_jax.core import accounting, guarantee
+from fedreid_jax.core.accounting import Mechanism
 
 pytest.importorskip('dp_accounting', reason='pip install .[privacy]')
 
@@ -12,28 +18,90 @@ def plan(*flags):
   return commands.launch_program('privacy', 'plan', *flags)
 
 
+def people(identities, expected, steps):
+  """Returns one client of a run with one round."""
+  return participants(
+    (toy.toy_client('a', 2 * identities, identities),),
+    identities=expected, batch=2 * expected, steps=steps,
+  )  # fmt: skip
+
+
+def number(out, name):
+  return float(out.split(name)[1].split()[0])
+
+
 @pytest.mark.slow
-def test_the_noise_that_an_epsilon_takes():
-  code, out, err = plan('--epsilon=8', '--delta=1e-5', *CLIENT)
+@pytest.mark.parametrize(
+  'flags, noise', [((), 1.6583), (('--places=0',), 1.6258)]
+)
+def test_the_noise_that_an_epsilon_takes(flags, noise):
+  code, out, err = plan('--epsilon=8', '--delta=1e-5', *CLIENT, *flags)
   assert (code, err) == (0, '')
   assert 'probability 0.1667 in each of 200 steps' in out
-  assert 'noise: 1.62' in out
+  assert number(out, 'noise: ') == pytest.approx(noise, abs=5e-4)
   assert 'at delta = 1e-05 per identity' in out
-  epsilon = float(out.split('epsilon = ')[1].split()[0])
-  assert 7.98 < epsilon <= 8
+  assert 7.98 < number(out, 'epsilon = ') <= 8
+
+
+@pytest.mark.slow
+def test_the_printed_noise_given_again_keeps_to_the_epsilon():
+  """With six digits, 258.358 in place of 258.3585, it does not."""
+  one = ('--identities=1', '--batch-identities=1', '--steps=20')
+  code, out, err = plan('--epsilon=0.05', *one)
+  assert (code, err) == (0, '')
+  noise = out.split('noise: ')[1].split()[0]
+  assert '.' in noise and len(noise) > len('258.358')
+  found = accounting.epsilon([Mechanism(float(noise), 1.0, 20)], 1e-5)
+  assert 0.0499 < found <= 0.05
+  code, out, err = plan(f'--noise={noise}', *one)
+  assert (code, err) == (0, '')
+  assert 0.0499 < number(out, 'epsilon = ') <= 0.05
+
+
+@pytest.mark.slow
+def test_the_noise_is_that_of_a_run_of_dpsgd():
+  code, out, err = plan(
+    '--epsilon=1', '--delta=1e-3', '--identities=12', '--batch-identities=2',
+    '--steps=20',
+  )  # fmt: skip
+  assert (code, err) == (0, '')
+  noise, run = number(out, 'noise: '), people(12, 2, 20)
+  options = dpsgd.Options(epsilon=1.0, delta=1e-3)
+  assert noise == dpsgd.noise_of(options, run)
+  made = bound(run, noise=noise, delta=1e-3)
+  assert guarantee.Guarantee((fedpav.make(), made), run).epsilon(1) <= 1
+
+
+@pytest.mark.slow
+def test_the_epsilon_is_that_of_a_run_of_dpsgd():
+  code, out, err = plan('--noise=2', *CLIENT)
+  assert (code, err) == (0, '')
+  run = people(48, 8, 200)
+  found = guarantee.Guarantee((fedpav.make(), bound(run, noise=2.0)), run)
+  assert number(out, 'epsilon = ') == pytest.approx(found.epsilon(1), rel=1e-3)
+  assert out.splitlines()[-1].split(' per ')[0] in found.statement(1)
 
 
 @pytest.mark.parametrize(
   'flags, line',
   [
-    (('--noise=2',), 'epsilon = 5.98 at delta = 1e-05 per identity'),
+    (
+      ('--noise=2',),
+      '200 steps, at most 16 in a step\nnoise: 2 times the clip\n'
+      'epsilon = 6.134 at delta = 1e-05 per identity',
+    ),
     (('--noise=0',), 'no differential privacy'),
     (
-      ('--noise=2', '--statistics-noise=10', '--releases=21'),
-      'statistics of DFH: 21 times with noise 10\nepsilon = 6.38',
+      (
+        '--noise=2',
+        '--statistics-noise=10',
+        '--releases=21',
+        '--places=0',
+      ),
+      'statistics of DFH: 21 times with noise 10\nepsilon = 6.385',
     ),
     (
-      ('--noise=1', '--clients=2'),
+      ('--noise=1', '--clients=2', '--places=0'),
       'epsilon = 26.5 at delta = 1e-05 per identity in up to 2 clients\n'
       'epsilon above 20 gives no meaningful protection',
     ),
@@ -49,16 +117,17 @@ def test_the_epsilon_that_a_noise_gives(flags, line):
   [
     ((), '--epsilon, --noise'),
     (('--noise=1', '--epsilon=8'), '--epsilon, --noise'),
-    (('--noise=1', '--delta=0.01'), 'give at most 0.0021'),
+    (('--noise=1', '--delta=0.01'), 'give at most 0.002083'),
     (('--noise=1', '--batch_identities=49'), 'twice'),
     (('--epsilon=-1',), 'epsilon'),
+    (('--noise=1', '--places=15'), 'give at least 16, or 0 for no limit'),
     (('--noise=1', '--releases=21'), 'give both of them'),
     (('--noise=nan',), 'not finite — --noise'),
     (('--epsilon=nan',), 'not finite — --epsilon'),
     (('--noise=1', '--delta=nan'), 'not finite — --delta'),
     (('--noise=1', '--statistics-noise=inf'), '--statistics_noise'),
     (
-      ('--epsilon=1', '--statistics-noise=0.5', '--releases=21'),
+      ('--epsilon=1', '--statistics-noise=2', '--releases=21'),
       'the statistics alone have epsilon = ',
     ),
   ],

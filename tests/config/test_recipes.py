@@ -6,7 +6,8 @@ import jax
 import pytest
 
 from fedreid_jax.config import recipes, validation
-from fedreid_jax.training import loop
+from fedreid_jax.core import accounting
+from fedreid_jax.training import build, loop
 
 CONFIGS = recipes.folder()
 RECIPES = recipes.names()
@@ -22,6 +23,7 @@ VARIANTS = {
 CALLS = [(recipe, '') for recipe in RECIPES] + [
   (recipe, arg) for recipe, args in VARIANTS.items() for arg in args
 ]
+GUARANTEED = ('dfh_dp', 'dp_fedavg', 'dpsgd')
 # Two rounds of classification, and of local losses beside other servers.
 SMOKE = (
   ('cifar', ''),
@@ -52,6 +54,9 @@ OWN = {
   'dp_fedavg': f'{TINY},data.num_clients=6,fraction=1.0,dp_fedavg.epsilon=0.0,'
   'dp_fedavg.noise=0.001,dp_fedavg.clip=10.0,dp_fedavg.min_clients=6,'
   'dp_fedavg.delta=0.01',
+  # Few clients, so that each has a batch of images.
+  'availability': f'{TINY},data.num_clients=8',
+  'stragglers': f'{TINY},data.num_clients=8,fraction=0.5',
   'dpsgd': 'dpsgd.epsilon=0.0,dpsgd.noise=0.001,dpsgd.clip=10.0',
   'dfh_dp': 'dpsgd.epsilon=0.0,dpsgd.noise=0.001,dpsgd.clip=10.0,'
   'dfh.noise=0.001',
@@ -88,6 +93,13 @@ def test_docstring_has_its_command(recipe):
   )
 
 
+@pytest.mark.parametrize('recipe', RECIPES)
+def test_only_these_recipes_claim_a_guarantee(recipe):
+  components = build.load_components(config_of(recipe, 'smoke'))
+  claims = any(component.info.claim for component in components)
+  assert claims == (recipe in GUARANTEED)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('recipe, arg', CALLS)
 def test_end_to_end_at_twice_the_rate(recipe, arg, tmp_path, capsys):
@@ -119,6 +131,9 @@ def test_smoke_end_to_end(recipe, arg, tmp_path, capsys):
 
 def check_results(config, results, capsys):
   assert results['rounds'] == config.rounds
+  # The recipes with a guarantee, too, have far too little noise for one here;
+  # tests/training/test_guarantee_of_runs.py has them with more.
+  assert results['privacy'] == accounting.NONE
   warned = 'no (epsilon, delta) guarantee' in capsys.readouterr().out
   assert warned == ('noise' in config.components)
   assert {e['round'] for e in results['evaluation']} == {0, config.rounds}

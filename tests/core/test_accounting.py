@@ -1,9 +1,11 @@
 """Guarantees against golden values, closed forms and laws of composition."""
 
+import functools
 import math
 
+import numpy as np
 import pytest
-from scipy import optimize, stats
+from scipy import optimize, special, stats
 
 from fedreid_jax import errors
 from fedreid_jax.core import accounting
@@ -24,6 +26,28 @@ def gaussian_epsilon(noise, steps, delta):
   return optimize.brentq(excess, 0.0, 200.0)
 
 
+def renyi_epsilon(mechanism, delta):
+  """A looser bound, from Renyi divergences of integer orders.
+
+  Mironov, Talwar and Zhang (2019), section 3.3, for Poisson sampling; Canonne,
+  Kamath and Steinke (2020), proposition 12, for the conversion.
+  """
+  noise, rate, steps = mechanism[:3]
+  found = []
+  for order in range(2, 513):
+    k = np.arange(order + 1)
+    chosen = -special.betaln(k + 1, order - k + 1) - math.log(order + 1)
+    weights = special.xlogy(k, rate) + special.xlog1py(order - k, -rate)
+    moments = (k**2 - k) / (2 * noise**2)
+    moment = special.logsumexp(chosen + weights + moments)
+    found.append(
+      steps * moment / (order - 1)
+      + math.log1p(-1 / order)
+      - math.log(delta * order) / (order - 1)
+    )
+  return min(found)
+
+
 @pytest.mark.parametrize('noise, steps', [(1.0, 1), (4.0, 20), (0.7, 3)])
 def test_without_sampling_epsilon_is_exact(noise, steps):
   found = accounting.epsilon([Mechanism(noise, 1.0, steps)], 1e-5)
@@ -31,15 +55,78 @@ def test_without_sampling_epsilon_is_exact(noise, steps):
 
 
 @pytest.mark.parametrize(
-  'noise, rate, steps, wanted',
+  'noise, rate, steps, wanted, looser',
   [
-    (1.0, 0.1, 100, 7.0466),
-    (1.1, 256 / 60000, 14063, 2.3818),
+    (1.0, 0.1, 100, 7.0466, 7.9039),
+    (1.1, 256 / 60000, 14063, 2.3818, 2.5967),
+    (4.0, 1.0, 20, 4.9833, 5.3777),
   ],
 )
-def test_with_sampling_epsilon_has_golden_values(noise, rate, steps, wanted):
-  found = accounting.epsilon([Mechanism(noise, rate, steps)], 1e-5)
+def test_epsilon_has_golden_values(noise, rate, steps, wanted, looser):
+  """Also those of Renyi accounting, which uses fractional orders as well."""
+  mechanism = Mechanism(noise, rate, steps)
+  found = accounting.epsilon([mechanism], 1e-5)
   assert found == pytest.approx(wanted, abs=1e-3)
+  assert renyi_epsilon(mechanism, 1e-5) == pytest.approx(looser, rel=1e-2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'mechanisms, wanted',
+  [
+    ([Mechanism(4.0, 0.1, 20)], 0.4291),  # 10 of 100 clients, 20 rounds
+    ([Mechanism(1.0, 1.0, 20)], 28.37),  # all clients
+    ([Mechanism(1.0, 1 / 6, 200)], 17.52),  # a person in one client,
+    ([Mechanism(1.0, 1 / 6, 200)] * 2, 26.50),  # and in two
+  ],
+)
+def test_epsilon_of_typical_runs(mechanisms, wanted):
+  found = accounting.epsilon(mechanisms, 1e-5)
+  assert found == pytest.approx(wanted, rel=3e-4)
+
+
+NOISES, RATES, STEPS = (1.0, 2.0, 8.0), (0.01, 0.1, 0.5, 1.0), (1, 40)
+
+
+@functools.cache
+def grid():
+  """Returns epsilons `[noise, rate, steps]` and their Renyi bounds."""
+  mechanisms = [
+    Mechanism(noise, rate, steps)
+    for noise in NOISES
+    for rate in RATES
+    for steps in STEPS
+  ]
+  found = [accounting.epsilon([one], 1e-5) for one in mechanisms]
+  looser = [renyi_epsilon(one, 1e-5) for one in mechanisms]
+  shape = len(NOISES), len(RATES), len(STEPS)
+  return np.reshape(found, shape), np.reshape(looser, shape)
+
+
+@pytest.mark.slow
+def test_epsilon_is_not_above_the_renyi_bound():
+  found, looser = grid()
+  assert (found <= looser).all() and (found > 0).all()
+  tight = looser[looser > 1] / found[looser > 1]
+  assert tight.size > 10 and np.median(tight) < 1.2
+
+
+@pytest.mark.slow
+def test_epsilon_on_a_grid_of_noise_rates_and_steps():
+  found, _ = grid()
+  assert (np.diff(found, axis=0) < 0).all()  # more noise
+  assert (np.diff(found, axis=1) > 0).all()  # a larger rate
+  assert (np.diff(found, axis=2) > 0).all()  # more steps
+
+
+@pytest.mark.slow
+def test_fewer_places_are_not_more_private():
+  free = Mechanism(2.0, 1 / 6, 200)
+  limited = [free._replace(population=48, places=n) for n in (24, 16, 12)]
+  found = [accounting.epsilon([one], 1e-5) for one in (free, *limited)]
+  assert (np.diff(found) > 0).all()
+  assert found[0] == pytest.approx(5.980, abs=1e-3)
+  assert found[2] == pytest.approx(6.134, abs=1e-3)
 
 
 def test_more_noise_fewer_steps_and_rarer_sampling_are_more_private():
@@ -69,14 +156,14 @@ def test_no_noise_is_no_guarantee():
   assert accounting.epsilon(mechanisms, 1e-5) == math.inf
 
 
-def reaches(mechanism, target, wanted):
+def reaches(mechanism, target, wanted, delta=1e-5):
   def make(noise):
     return [mechanism._replace(noise=noise)]
 
-  noise = accounting.multiplier(make, target, 1e-5)
+  noise = accounting.multiplier(make, target, delta)
   assert noise == pytest.approx(wanted, rel=5e-4)
-  assert accounting.epsilon(make(noise), 1e-5) <= target
-  assert accounting.epsilon(make(noise - 2e-3), 1e-5) > target
+  assert accounting.epsilon(make(noise), delta) <= target
+  assert accounting.epsilon(make(noise - 2e-3), delta) > target
 
 
 def test_a_multiplier_reaches_its_target():
@@ -84,9 +171,20 @@ def test_a_multiplier_reaches_its_target():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('target, wanted', [(8.0, 1.6257), (1.0, 8.9188)])
-def test_with_sampling_a_multiplier_reaches_its_target(target, wanted):
-  reaches(Mechanism(0.0, 1 / 6, 200), target, wanted)
+@pytest.mark.parametrize(
+  'rate, steps, delta, target, wanted',
+  [
+    (1 / 6, 200, 1e-5, 8.0, 1.6257),
+    (1 / 6, 200, 1e-5, 3.0, 3.4382),
+    (1 / 6, 200, 1e-5, 1.0, 8.9188),
+    (0.1, 400, 1e-3, 8.0, 1.1765),
+    (0.1, 400, 1e-3, 1.0, 5.2415),
+  ],
+)
+def test_with_sampling_a_multiplier_reaches_its_target(
+  rate, steps, delta, target, wanted
+):
+  reaches(Mechanism(0.0, rate, steps), target, wanted, delta)
 
 
 def test_an_unreachable_target_is_an_error():

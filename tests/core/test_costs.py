@@ -1,11 +1,15 @@
 """Forecast costs of a round against the round itself."""
 
+import jax
+import numpy as np
 import pytest
 import toy
 
 from fedreid_jax import algorithms
 from fedreid_jax.core import compose
 from fedreid_jax.models import flops
+
+PARTS = 'start', 'training', 'moments', 'data pass', 'uploads'
 
 
 @pytest.mark.parametrize(
@@ -25,7 +29,27 @@ def test_a_round_costs_what_was_forecast(config, clients, budget):
   assert found.sent == {'up': log['up'], 'down': log['down']}
   assert found.sent['up'].keys() == {'model', 'dfh'}
   assert found.images == log['images'] > found.steps > 3
-  assert found.temporary and found.arguments and found.temporary > 1000
+  check_memory(found.memory, server, executor.resident)
+
+
+def nbytes(tree):
+  return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def check_memory(memory, server, resident):
+  """Compares programs of four clients on one device with what they hold."""
+  images = 4 * 3 * np.prod(toy.IMAGE_SHAPE)  # at least three of each client
+  model = nbytes(server.shared)
+  parts = ('training',) if resident else PARTS
+  assert memory.keys() == {*parts, 'aggregation'}
+  assert memory['training'].arguments > model + images
+  assert memory['training'].temporary > 1000
+  # Four uploads leave the clients and reach the server, whose new state takes
+  # the place of the old one.
+  sender = memory['training' if resident else 'uploads']
+  assert sender.results > 4 * model
+  assert memory['aggregation'].arguments > 4 * model + nbytes(server)
+  assert memory['aggregation'].results < model
 
 
 @pytest.mark.slow
@@ -42,3 +66,36 @@ def test_xla_counts_one_step_whatever_their_number(config, clients):
   assert counted[0] == counted[1]
   assert 1.5 < counted[2] / counted[0] < 2.5
   assert 0.4 < counted[2] / expected < 2
+
+
+@pytest.mark.slow
+def test_the_programs_of_waves_are_counted(config, clients):
+  config.execution.reduction = 'stream'
+  config.execution.image_budget_mb = 0.002  # less than two clients need
+  executor, variables, _ = toy.make_executor(
+    config, clients, compose.load(('fedpav',), {}, algorithms)
+  )
+  server, states = executor.init(variables)
+  memory = executor.forecast(server, states).memory
+  assert memory.keys() == {
+    *('start', 'training', 'uploads', 'sum of waves', 'aggregation')
+  }
+  # The sums of two waves are given, and those of both take the place of one.
+  sums = memory['sum of waves']
+  assert sums.arguments > 2 * nbytes(server.shared) > 0
+  assert sums.results < sums.arguments / 2
+  executor.round(server, states, 0)
+
+
+@pytest.mark.slow
+def test_an_empty_first_round_has_a_forecast(config, clients):
+  """Poisson sampling may draw nobody, and images may not stay on a device."""
+  config.cohort, config.fraction = 'poisson', 0.01
+  config.execution.image_budget_mb = 700 / 2**20
+  executor, variables, _ = toy.make_executor(
+    config, clients, compose.load(('fedpav', 'dfh'), {}, algorithms)
+  )
+  server, store = executor.init(variables)
+  assert executor._tasks.sample(0).size == 0 and not executor.resident
+  assert executor.senders(server, store) == ['dfh']
+  assert executor.forecast(server, store).images > 0

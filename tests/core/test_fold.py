@@ -173,13 +173,19 @@ def test_clients_may_be_vmapped(clients, width, devices):
 
 @pytest.mark.exact
 @pytest.mark.parametrize(
-  'names', [('fedpav', 'dfh', 'cdw'), ('fedpav', 'dppt', 'fednova')], ids=str
+  'names',
+  [
+    ('fedpav', 'dfh', 'cdw'),
+    ('fedpav', 'dppt', 'fednova'),
+    ('fedpav', 'uniform', 'fedopt'),
+  ],
+  ids=str,
 )
 def test_any_number_of_devices_gives_the_same_bits(clients, names):
   """On each number of devices the clients have other places."""
   made = components(names)
   one = result(clients, made, rounds=2, reduction='stream')
-  for devices in (2, 4):
+  for devices in (2, 4, 8):
     many = result(clients, made, devices, rounds=2, reduction='stream')
     toy.assert_equal_trees(one[0], many[0])
     toy.assert_equal_trees(one[1], many[1])

@@ -64,7 +64,7 @@ def test_a_claim_is_of_the_rounds_that_are_done():
   found = of(owner(noise=4.0, rate=1.0))
   text = found.statement(20)
   assert text == (
-    'epsilon = 4.983 at delta = 1e-05 per client (Gaussian, 20 rounds)'
+    'epsilon = 4.984 at delta = 1e-05 per client (Gaussian, 20 rounds)'
   )
   assert 0 < found.epsilon(10) < found.epsilon(20)
   assert found.epsilon(0) == 0

@@ -22,7 +22,7 @@ def programs(config, clients, names):
     return call
 
   run = executor._run
-  executor._run = executor._local._run = run._replace(
+  executor._run = executor._local.run = run._replace(
     **{n: kept(n, getattr(run, n)) for n in ('whole', 'aggregate', 'prepare')}
   )
   server, _, _ = toy.run(executor, variables, 1)

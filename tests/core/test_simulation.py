@@ -5,7 +5,7 @@ import toy
 
 from fedreid_jax import algorithms
 from fedreid_jax.core import compose
-from fedreid_jax.core.component import ClientHooks, Component
+from fedreid_jax.core.component import ClientHooks, Component, ServerHooks
 
 RECIPES = [('fedpav',), ('fedpav', 'dfh')]
 
@@ -29,6 +29,23 @@ def test_any_number_of_devices_gives_the_same_bits(config, clients, names):
     many = result(config, clients, names, devices=devices)
     toy.assert_equal_trees(one[0], many[0])
     toy.assert_equal_trees(one[1], many[1])
+
+
+@pytest.mark.exact
+def test_components_read_complete_uploads_and_models(config, clients):
+  """The bits of a sum depend on how coordinates are divided."""
+
+  def update(state, models, ctx):
+    read = jax.tree.leaves((ctx.uploaded, models))
+    total = sum(x[0].sum() for x in read)  # of one client and one group
+    return state, {n: x + 1e-3 * total for n, x in models.items()}
+
+  reader = Component('reader', server=ServerHooks(update=update))
+  made, found = (*components(('fedpav',)), reader), []
+  for devices in (1, 2):
+    executor, variables, _ = toy.make_executor(config, clients, made, devices)
+    found.append(toy.run(executor, variables, 2))
+  toy.assert_equal_trees(found[0][0], found[1][0])
 
 
 @pytest.mark.slow

@@ -11,9 +11,11 @@ from fedreid_jax.core import cohort, compose, lanes, types, waves
 METHODS = ('fedpav', 'scaffold'), ('fedpav', 'dfh', 'cdw')
 
 
-def run(clients, names, devices=1, budget=0.0):
+def run(clients, names, devices=1, budget=0.0, **fields):
   config = toy.toy_config()
-  config.fraction, config.execution.reduction = 0.75, 'stream'
+  config.fraction = 0.75
+  config.update_from_flattened_dict(fields)
+  config.execution.reduction = 'stream'
   config.execution.image_budget_mb = budget
   executor, variables, _ = toy.make_executor(
     config, clients, compose.load(names, {}, algorithms), devices
@@ -36,9 +38,8 @@ def test_waves_change_no_bit(clients, names, devices):
   whole, states, logs, one = run(clients, names)
   parts, others, again, several = run(clients, names, devices, 700 / 2**20)
   assert one == 1 and several == (3 if devices == 1 else 2)
-  if names[1] != 'scaffold':  # its controls are sums in another order
-    toy.assert_equal_trees(whole, parts)
-    toy.assert_equal_trees(states, others)
+  toy.assert_equal_trees(whole, parts)
+  toy.assert_equal_trees(states, others)
   for log, other in zip(logs, again, strict=True):
     assert log['up'] == other['up'] and log['images'] == other['images']
     for name in ('clients', 'valid', 'weights', 'groups'):
@@ -46,6 +47,50 @@ def test_waves_change_no_bit(clients, names, devices):
     # Images in parts add the metrics of their steps in another order.
     for name, found in log['per_client'].items():
       np.testing.assert_allclose(found, other['per_client'][name], rtol=1e-6)
+
+
+@pytest.mark.exact
+def test_waves_on_eight_devices_change_no_bit():
+  many = tuple(toy.toy_client(f'c{k:02}', 4 + k % 3) for k in range(20))
+  names = 'fedpav', 'uniform', 'fedopt'
+  whole, states, _, one = run(many, names)
+  parts, others, _, several = run(many, names, 8, 700 / 2**20)
+  assert one == 1 and several == 2
+  toy.assert_equal_trees(whole, parts)
+  toy.assert_equal_trees(states, others)
+
+
+@pytest.mark.exact
+def test_waves_of_few_clients_change_no_bit(clients):
+  """Poisson sampling draws fewer clients than a round has places."""
+  few = {'cohort': 'poisson', 'fraction': 0.6, 'seed': 4}
+  whole, states, logs, one = run(clients, METHODS[0], **few)
+  parts, others, again, several = run(
+    clients, METHODS[0], budget=100 / 2**20, **few
+  )
+  drawn = [log['clients'].tolist() for log in logs]
+  assert one == 1 and several > 1
+  assert all(0 < len(clients_) < len(clients) for clients_ in drawn)
+  toy.assert_equal_trees(whole, parts)
+  toy.assert_equal_trees(states, others)
+  for log, other in zip(logs, again, strict=True):
+    np.testing.assert_array_equal(log['valid'], other['valid'])
+    np.testing.assert_array_equal(log['weights'], other['weights'])
+
+
+def test_places_without_a_client_are_empty():
+  def wave(*index):
+    indices = np.array(index, np.int32)
+    images = np.where(indices < 0, 0, indices + 10)
+    return types.Upload(
+      indices, {}, images, indices * 0 + 1, indices >= 0, {}
+    ), (), indices >= 0  # fmt: skip
+
+  found = waves.join([wave(4, -1), wave(2, 7)], (), 6).uploads
+  assert found.index.tolist() == [2, 4, 7, -1, -1, -1]
+  assert found.num_examples.tolist() == [12, 14, 17, 0, 0, 0]
+  found = waves.join([wave(4, -1), wave(2, 7)], (), 2).uploads
+  assert found.index.tolist() == [2, 4]
 
 
 @pytest.mark.slow

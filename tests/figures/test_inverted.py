@@ -13,6 +13,7 @@ def result(number):
     gain=1.0,
     interval=(0.0, 2.0),
     positive=17.8,
+    noisy=None,
     negative=-6.1,
     failed=(),
     persons=Identified(0.5, (0.1, 0.9), 1.0, 0.1),

@@ -47,7 +47,18 @@ def test_figures_become_sentences(tmp_path):
   assert 'person with 62 % of these images' in found['gradient']
   assert '53 % of all pairs (48 to 59 %), which may be' in found['trace']
   assert 'as the client in 58 %' in found['trace']
-  assert 'epsilon = 8' in found['canary'] and 'below 1.56' in found['canary']
+  assert 'epsilon = 7.999' in found['canary']
+  assert 'not below 1.558' in found['canary']
+
+
+def test_images_and_noise_of_a_gradient_are_said(tmp_path):
+  sent = {'images': 4, 'noise': 0.5}
+  write(tmp_path, 'gradient', {**GRADIENT, 'sent': sent})
+  (text,) = report_audits.sentences(tmp_path).values()
+  assert 'gradient of 4 images of plaza, with noise of 0.5 times the' in text
+  write(tmp_path, 'gradient', {**GRADIENT, 'sent': {'images': 1, 'noise': 0.0}})
+  (text,) = report_audits.sentences(tmp_path).values()
+  assert 'a single image of plaza reconstructs' in text
 
 
 def test_attacks_that_succeed_and_claims_that_are_wrong(tmp_path):
@@ -58,9 +69,8 @@ def test_attacks_that_succeed_and_claims_that_are_wrong(tmp_path):
   assert (
     '71 % of all pairs (62 to 80 %), better than guessing' in found['trace']
   )
-  assert (
-    'epsilon = 1, which is wrong: epsilon is at least 1.56' in (found['canary'])
-  )
+  wrong = 'epsilon = 1, which is wrong: epsilon is at least 1.558'
+  assert wrong in found['canary']
 
 
 def test_an_invalid_audit_has_no_figures(tmp_path):

@@ -3,14 +3,15 @@ import dataclasses
 import numpy as np
 import pytest
 
+import fedreid_jax as fr
 from fedreid_jax import errors
 from fedreid_jax.algorithms import dp_fedavg
 from fedreid_jax.algorithms.statistics import white_noise
 from fedreid_jax.config import schema
 from fedreid_jax.core.component import Participants
 from fedreid_jax.data.federation import Federation
-from fedreid_jax.privacy import canary_audit, canary_rounds
-from fedreid_jax.training import toy_federation
+from fedreid_jax.privacy import canary_audit, canary_rounds, canary_steps
+from fedreid_jax.training import build, toy_federation
 
 
 def participants(number=200, fraction=1.0, rounds=1):
@@ -38,13 +39,39 @@ def test_a_missing_noise_line_is_caught(monkeypatch):
     white_noise, 'gaussian', lambda key, models, scale: models
   )
   found = audit(1.0, noise=3.0)
-  assert found.failed == () and 'the run claims 1.000' in found.refuted
+  assert found.failed == () and 'the run claims 1' in found.refuted
 
 
 def test_a_missing_clip_is_caught(monkeypatch):
   monkeypatch.setattr(dp_fedavg, '_bounded', lambda upload, *_: upload)
   found = audit(1.0, noise=3.0)
-  assert found.failed == () and 'the run claims 1.000' in found.refuted
+  assert found.failed == () and 'the run claims 1' in found.refuted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'recipe, component',
+  [
+    ('dp_fedavg:smoke,components=("fedpav","dp_fedavg","secagg")', 'dp_fedavg'),
+    ('dfh_dp:smoke', 'dpsgd'),
+  ],
+)
+def test_the_noise_is_that_of_the_run(recipe, component, monkeypatch):
+  """That of an epsilon depends on roundings, and on other messages."""
+  config = fr.load_config(recipe, {'secagg.masks': False})
+
+  def of(options, people, *_):
+    raise LookupError(people)
+
+  for module in (canary_rounds, canary_steps):
+    monkeypatch.setattr(module, 'of', of)
+  with pytest.raises(LookupError) as caught:
+    canary_audit.of_run(config, build.load.load(config.data))
+  (people,) = caught.value.args
+  if component == 'dpsgd':
+    assert people.released
+  else:
+    assert people.rounding > 0
 
 
 def test_the_noise_of_the_scores_is_that_of_the_mechanism():

@@ -11,6 +11,7 @@ from fedreid_jax.privacy import (
   gradient_identified,
   gradient_observed,
 )
+from fedreid_jax.privacy.gradient_observed import Sent
 from fedreid_jax.privacy.gradient_search import Search
 
 SHORT = Search(steps=8, starts=1)
@@ -32,6 +33,36 @@ def test_audit_of_a_run(run):
   np.testing.assert_array_equal(found.originals[0], client.images()[0])
   # Eight steps are too few for the positive control.
   assert any('the positive control' in message for message in found.failed)
+
+
+@pytest.mark.slow
+def test_audit_of_gradients_of_two_images_with_noise(run):
+  client = run.client('birch')
+  sent = Sent(images=2, noise=0.5)
+  found = gradient_audit.audit(run, client, 3, SHORT, run, sent)
+  assert found.labels == (0, 1) and len(found.gains) == 2
+  assert found.found.shape == (2, 8, 8, 1)
+  assert found.noisy is not None and found.noisy < found.positive
+
+
+def test_a_clipped_gradient_is_the_mean_of_directions():
+  """Gradients of w and v with x = 3 and y = 4, and of x = 0 and y = -2."""
+
+  def gradient(x, y):
+    return {'w': x.sum(keepdims=True), 'v': y.sum(keepdims=True)}
+
+  mean = gradient_observed.clipped(gradient)
+  found = mean(jnp.asarray([3.0, 0.0]), jnp.asarray([4.0, -2.0]))
+  assert found['w'] == pytest.approx(0.3) and found['v'] == pytest.approx(-0.1)
+
+
+def test_noise_is_that_of_a_sum_divided_by_its_images():
+  zeros = {'a': jnp.zeros(4000), 'b': jnp.ones(4000)}
+  sent = Sent(images=4, noise=2.0)
+  found = gradient_observed.noisy(zeros, sent, jax.random.key(0))
+  parts = np.stack([found['a'], found['b'] - 1])
+  assert parts.std(1) == pytest.approx(0.5, rel=0.05)
+  assert abs(np.corrcoef(parts)[0, 1]) < 0.05
 
 
 def test_the_classifier_that_is_not_shared_is_a_random_one(run):
@@ -62,8 +93,10 @@ def test_reconstructions_lead_to_their_persons(run):
 def test_persons_with_one_image_are_not_attacked(run):
   client = run.client('birch')
   single = client._replace(labels=np.arange(14, dtype=np.int32))
-  with pytest.raises(errors.ConfigError, match='fewer than two persons'):
+  with pytest.raises(errors.ConfigError, match='fewer than 2 persons'):
     gradient_audit.audit(run, single, 2, SHORT, run)
+  with pytest.raises(errors.ConfigError, match='fewer than 4 persons'):
+    gradient_audit.audit(run, client, 8, SHORT, run, Sent(images=4))
 
 
 @pytest.mark.parametrize(

@@ -43,3 +43,29 @@ def test_a_coordinator_has_no_images_of_the_sites(changes):
 def test_a_simulation_of_secure_aggregation_is_refused():
   with pytest.raises(errors.ConfigError, match='is simulated only'):
     federated.check(fr.load_config('secagg:smoke'))
+
+
+@pytest.mark.parametrize(
+  'recipe, changes, message',
+  [
+    ('dp_fedavg', {}, "guarantee of 'dp_fedavg'.*remove 'dp_fedavg'$"),
+    ('dpsgd', {}, "guarantee of 'dpsgd'.*remove 'dpsgd'$"),
+    ('dfh_dp', {}, "guarantee of 'dpsgd'.*remove 'dpsgd'$"),
+    (
+      'dfh',
+      {'dfh.clip': 1.0, 'dfh.noise': 2.0},
+      "guarantee of 'dfh'.*remove 'dfh', or set dfh.noise to 0$",
+    ),
+  ],
+)
+def test_sites_could_remove_the_noise_of_a_guarantee(recipe, changes, message):
+  config = fr.load_config(f'{recipe}:smoke', changes)
+  with pytest.raises(errors.ConfigError, match=message) as caught:
+    federated.check(config)
+  assert 'at real sites: its noise follows from the seed' in str(caught.value)
+  assert caught.value.where == 'components'
+
+
+def test_noise_without_a_guarantee_is_not_refused():
+  changes = {'components': ('fedpav', 'noise')}
+  federated.check(fr.load_config('fedpav:smoke', changes))

@@ -2,10 +2,18 @@
 
 import json
 
+import numpy as np
 import pytest
+import toy
 
 from fedreid_jax import errors
-from fedreid_jax.config import recipes, saved_config, validation
+from fedreid_jax.config import (
+  component_rules,
+  recipes,
+  saved_config,
+  validation,
+)
+from fedreid_jax.data import client_split
 from fedreid_jax.training import build, loop, run_files
 
 SMALL = (
@@ -39,7 +47,9 @@ def test_a_private_run_says_its_epsilon(tmp_path, capsys):
   results = train('dp_fedavg', PRIVATE, tmp_path, rounds=3)
   assert results['privacy'].startswith('epsilon = ')
   assert 'at delta = 0.01 per client' in results['privacy']
+  assert 'public: numbers of clients' in results['privacy']
   assert '3 rounds' in results['privacy']
+  assert results['communication']['up'].keys() == {'model'}
   assert capsys.readouterr().out.count(results['privacy']) == 2
   lines = (tmp_path / 'metrics.jsonl').read_text().splitlines()
   cohorts = [
@@ -53,7 +63,13 @@ def test_a_private_run_says_its_epsilon(tmp_path, capsys):
   [
     ({'dp_fedavg.min_clients': 7}, '6 clients are too few'),
     ({'cohort': 'fixed'}, "set it to 'poisson'"),
-    ({'batch_stats_rule': 'average'}, 'running statistics would leave'),
+    ({'batch_stats_rule': 'average'}, 'statistics would.*— batch_stats_rule'),
+    ({'model.norm': 'batch'}, "statistics would leave.*— model.norm.*'group'"),
+    (
+      {'model.norm': 'batch', 'evaluation.batch_stats': 'source'},
+      "moments of the clients' images would leave.*— evaluation.batch_stats",
+    ),
+    ({'evaluation.batch_stats': 'source'}, 'has no statistics of batches'),
     ({'cohort': 'fixed', 'cohort_max': 3}, 'has no largest size'),
     (
       {'components': ('fedpav', 'dfh', 'dp_fedavg'), 'model.neck': 'none'},
@@ -120,6 +136,14 @@ def test_messages_that_keep_the_guarantee(name, fields, tmp_path):
     ({'model.pretrained': 'convnet-synthetic'}, 'need their statistics'),
     ({'evaluation.batch_stats': 'source'}, 'no statistics of batches'),
     ({'model.variant': 'snr'}, 'batch normalisation only'),
+    (
+      {'data.client_split': 'by_camera'},
+      "with 'by_camera' a person is at several clients.*'by_identity'",
+    ),
+    (
+      {'data.client_split': 'iid', 'data.sources': ('plaza',)},
+      "with 'iid' a person is at several clients",
+    ),
     ({'local.sampler': 'pk'}, "'pk' does not sample each identity"),
     ({'local.steps': 0}, 'number of steps depends on the images'),
     ({'local.identities': 8}, 'but a client has 4'),
@@ -133,6 +157,27 @@ def test_messages_that_keep_the_guarantee(name, fields, tmp_path):
 def test_runs_whose_persons_are_not_protected(fields, message, tmp_path):
   with pytest.raises(errors.ConfigError, match=message):
     train('dpsgd', PERSONS, tmp_path, **fields)
+
+
+def test_a_person_is_in_one_client_with_the_splits_that_are_allowed():
+  """An image is always at one client, so that it may be the unit."""
+  domains = tuple(
+    toy.toy_images(name, 48, 6)._replace(cameras=np.arange(48, dtype='i4') % 4)
+    for name in ('plaza', 'campus')
+  )
+  for split in client_split.CLIENT_SPLITS:
+    alone = split in client_split.OF_ONE_DOMAIN
+    clients = client_split.make_clients(
+      domains[:1] if alone else domains,
+      split, 0, 'global', num_clients=3, concentration=1.0,
+    )  # fmt: skip
+    persons = [label for c in clients for label in np.unique(c.labels)]
+    divided = len(persons) > len({*persons})
+    assert divided == (split in component_rules.DIVIDE_PERSONS), split
+    config = recipes.recipe('configs/dpsgd.py', PERSONS)
+    config.data.client_split = split
+    config.dpsgd.unit, config.local.sampler = 'image', 'poisson'
+    assert validation.validate(config)
 
 
 STATISTICS = f'{PERSONS},dfh.clip=2.0'
@@ -157,6 +202,7 @@ def test_a_run_that_sends_statistics_with_a_guarantee(tmp_path):
   [
     ({'dfh.noise': 0.0}, 'sent without noise — dfh.noise'),
     ({'dfh.clip': 0.0}, 'statistics without a bound'),
+    ({'data.client_split': 'by_camera'}, 'a person is at several clients'),
     ({'dfh.loss': 'triplet'}, 'no function of one person.*dfh.loss'),
     ({'dfh.normalise': 'batch'}, 'take away their mean — dfh.normalise'),
     (

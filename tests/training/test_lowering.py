@@ -21,6 +21,8 @@ IDENTITIES = (
 OWN = {
   'dp_fedavg': 'data.num_clients=6,fraction=1.0,dp_fedavg.epsilon=0.0,'
   'dp_fedavg.min_clients=6,dp_fedavg.delta=0.01',
+  'availability': 'data.num_clients=8',
+  'stragglers': 'data.num_clients=8',
   'dpsgd': IDENTITIES,
   'dfh_dp': IDENTITIES,
 }

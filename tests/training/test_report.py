@@ -1,3 +1,6 @@
+import json
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import toy
@@ -22,6 +25,46 @@ def test_metrics_of_clients_with_a_finite_update():
     'ash': {'loss': 1.5, 'weight': 0.25},
     'dogwood': {'loss': 2.5, 'weight': 0.75},
   }
+
+
+def test_a_small_cohort_has_the_names_of_its_clients():
+  timed = SimpleNamespace(late=np.array([1]))
+  weights = np.array([0.25, 0.0, 0.75], np.float32)
+  log = LOG | {'timetable': timed, 'weights': weights}
+  assert report.cohort_values(log, NAMES, 'lines') == {
+    'clients': ['ash', 'cedar', 'dogwood'],
+    'excluded': ['cedar'],
+    'late': ['birch'],
+    'weights': [0.25, 0.0, 0.75],
+  }
+  assert report.cohort_values(log, NAMES, 'files') == {
+    **{'num_clients': 3, 'num_excluded': 1, 'num_late': 1},
+    'over_clients': {
+      'loss': {'min': 1.5, 'median': 2.0, 'max': 2.5},
+      'weight': {'min': 0.25, 'median': 0.5, 'max': 0.75},
+    },
+  }
+
+
+def line_of(clients, form):
+  """Returns the letters of a line on a round of a number of clients."""
+  odd = np.arange(clients) % 2 > 0
+  log = {
+    'clients': np.arange(clients),
+    'valid': odd,
+    'per_client': {'loss': np.where(odd, 1.5, np.nan)},
+    'weights': odd * 0.5,
+    'timetable': SimpleNamespace(late=np.arange(clients)),
+  }
+  names = [f'{k:05d}' for k in range(clients)]
+  return len(json.dumps(report.cohort_values(log, names, form)))
+
+
+@pytest.mark.parametrize('form', ['files', 'summary'])
+def test_the_line_of_a_large_cohort_does_not_grow(form):
+  # Numbers of three digits each.
+  assert line_of(200, form) == line_of(998, form) < 300
+  assert line_of(998, 'lines') > 4 * line_of(200, 'lines')
 
 
 @pytest.mark.parametrize(

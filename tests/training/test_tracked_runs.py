@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import toy
 
 import fedreid_jax as fr
 from fedreid_jax import errors
 from fedreid_jax.core import simulation
-from fedreid_jax.training import loop, recorder
-from fedreid_jax.training.tracking import to_csv, tracker
+from fedreid_jax.training import build, loop, recorder
+from fedreid_jax.training.tracking import client_metrics, to_csv, tracker
 
 SLOW, HOOKS = pytest.mark.slow, ('evaluation', 'checkpoint')
 
@@ -133,6 +134,26 @@ def test_events_of_a_run(federation, fedpav, tmp_path):
   assert [x.score for x in saved] == [None, *scores[1:]]
   (end,) = events(listener, 'end')
   assert (end.round, end.error) == (2, None)
+
+
+@SLOW
+def test_a_round_of_many_clients_is_a_short_line(
+  federation, fedpav, tmp_path, monkeypatch
+):
+  public = federation._replace(public=toy.toy_public())
+  monkeypatch.setattr(build.load, 'load', lambda *_, **__: public)
+  monkeypatch.setattr(client_metrics, 'LARGEST', 3)
+  fedpav.rounds, fedpav.components = 1, ('fedpav', 'client_clustering')
+  listener = Listener()
+  results = fr.train(fedpav, tmp_path, callbacks=[listener])
+  (event,) = events(listener, 'round')
+  assert event.form == 'summary' and len(event.clients) == 4
+  assert event.metrics['num_clients'] == 4
+  assert event.metrics['num_clusters'] == len(results['clusters'])
+  assert not {'clients', 'weights', 'clusters'} & {*event.metrics}
+  lines = (tmp_path / 'metrics.jsonl').read_text().splitlines()
+  (line,) = (x for x in lines if '"train"' in x)
+  assert 'over_clients' in line and 'ash' not in line
 
 
 def test_ranked_lists_are_drawn_for_callbacks_unless_none_are_asked(

@@ -29,10 +29,14 @@ def scale(bound: float, num_terms: int, bits: int) -> float:
     bits: b, 16 to 32.
   """
   bound = float(np.float32(bound))
-  rounding = 0.5 if bits >= NEAREST else 1.0
-  most = (2 ** (bits - 1) - 1) / num_terms - rounding
+  most = (2 ** (bits - 1) - 1) / num_terms - rounding(bits)
   _, exponent = math.frexp(min(most, 2.0 ** (bits - 2)) / bound)
   return 2.0 ** (exponent - 1)
+
+
+def rounding(bits: int) -> float:
+  """Returns the largest distance of an integer to its value times s."""
+  return 0.5 if bits >= NEAREST else 1.0
 
 
 def encode(

@@ -11,6 +11,7 @@ from fedreid_jax.evaluation.protocols import Precision, ProtocolName
 
 SEED = Range(0, 2**31 - 1)
 Feature = Literal['embedding', 'feature']
+ClientMetrics = Literal['auto', 'lines', 'files']
 Tracker = Literal['csv', 'tensorboard', 'mlflow', 'wandb']
 
 
@@ -69,11 +70,11 @@ class Run:
     'as images',
   ] = 4
   client_metrics: Annotated[
-    Literal['auto', 'lines', 'files'],
+    ClientMetrics,
     Reporting(),
     'metrics of each client: in metrics.jsonl and in trackers (lines) or in '
-    'client-metrics/ROUND.npz (files); auto writes lines for at most 64 '
-    'clients in a round',
+    'client-metrics/ROUND.npz (files); auto writes lines for at most 16 '
+    'clients in a round, and only a summary for more',
   ] = 'auto'
 
 
@@ -204,11 +205,13 @@ class Execution:
     'most 1,024 clients and 2 GiB, otherwise in files of the work directory',
   ] = 'auto'
   image_budget_mb: Annotated[
-    float, Range(0), 'limit of images on a device in MB; 0 means no limit'
+    float,
+    Range(0),
+    'limit of images on a device in MB; 0 means a quarter of its memory',
   ] = 0.0
   reduction: Annotated[
     Reduction,
-    'uploads of a round: stacked on every device, or stream, added to sums '
+    'uploads of a round: stacked on the devices, or stream, added to sums '
     'client by client; auto streams if they exceed stack_budget_mb',
   ] = 'auto'
   stack_budget_mb: Annotated[

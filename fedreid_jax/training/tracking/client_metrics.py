@@ -1,34 +1,59 @@
-"""The metrics of every client in files of columns, one file a round.
+"""The metrics of every client of a round: in a line, in a file, or summarised.
 
-A line of `metrics.jsonl` has the metrics of every client of a small cohort. For
-a large one they are in `client-metrics/ROUND.npz`: the array `client` has the
-names, and every metric is an array of the same length.
+A line of `metrics.jsonl` has the names and the metrics of every client of a
+small cohort. That of a larger one has their numbers and a summary, so that its
+size does not depend on the cohort. On request the metrics of a round are also
+in `client-metrics/ROUND.npz`: the array `client` has the names, and every
+metric is an array of the same length.
 """
 
 import io
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from fedreid_jax import errors
+from fedreid_jax.config.groups.run import ClientMetrics
 from fedreid_jax.training import atomic
 
 FOLDER = 'client-metrics'  # in a work directory
 NAMES = 'client'
 DAMAGED = OSError, ValueError, KeyError, EOFError
-LARGEST = 64  # clients of a round whose metrics `auto` writes into a line
+LARGEST = 16  # clients of a round whose metrics `auto` writes into a line
+
+Form = Literal['lines', 'files', 'summary']
 
 
-def in_files(rule: str, cohort: int) -> bool:
-  """Returns whether the metrics of clients are in files.
+def form(rule: ClientMetrics, clients: int) -> Form:
+  """Returns where the metrics of clients are written.
 
   Args:
     rule: `client_metrics` of a configuration.
-    cohort: number of clients of a round.
+    clients: number of clients of a round.
   """
-  return cohort > LARGEST if rule == 'auto' else rule == 'files'
+  if rule == 'auto':
+    return 'summary' if clients > LARGEST else 'lines'
+  return rule
+
+
+def summary(
+  clients: Mapping[str, Mapping[str, float]],
+) -> dict[str, dict[str, float]]:
+  """Returns the minimum, median and maximum of each metric over the clients.
+
+  Args:
+    clients: metrics by the name of the client, which all have the same.
+  """
+  return {
+    metric: {
+      name: float(over([found[metric] for found in clients.values()]))
+      for name, over in (('min', min), ('median', np.median), ('max', max))
+    }
+    for metric in next(iter(clients.values()), {})
+  }
 
 
 def write(

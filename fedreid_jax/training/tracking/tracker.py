@@ -41,9 +41,9 @@ class Measured(NamedTuple):
 
 
 def of_round(event: callbacks.Round) -> Measured:
-  """Returns the metrics of a round, and of its clients unless in files."""
+  """Returns the metrics of a round, and of its clients if in lines."""
   scalars = _numbers(event.metrics, 'train')
-  if event.in_files:
+  if event.form != 'lines':
     return Measured('round', event.round, scalars, entries=(event.metrics,))
   for client, metrics in event.clients.items():
     scalars |= _numbers(metrics, f'client/{client}')

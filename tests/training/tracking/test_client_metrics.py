@@ -1,4 +1,4 @@
-"""Metrics of the clients of large cohorts, in files of columns."""
+"""Metrics of the clients of a round: in lines, in files, or summarised."""
 
 import json
 
@@ -17,24 +17,33 @@ CLIENTS = {
 
 
 def test_a_small_cohort_is_in_lines():
-  assert not client_metrics.in_files('auto', 64)
-  assert client_metrics.in_files('auto', 65)
-  assert client_metrics.in_files('files', 2)
-  assert not client_metrics.in_files('lines', 10**4)
+  assert client_metrics.form('auto', 16) == 'lines'
+  assert client_metrics.form('auto', 17) == 'summary'
+  assert client_metrics.form('files', 2) == 'files'
+  assert client_metrics.form('lines', 10**4) == 'lines'
 
 
-@pytest.mark.parametrize('in_files', [False, True])
-def test_a_round_is_in_a_line_or_in_a_file(tmp_path, in_files):
+def test_the_summary_of_each_metric():
+  clients = CLIENTS | {'cedar': {'loss': 5.0, 'weight': 0.0}}
+  assert client_metrics.summary(clients) == {
+    'loss': {'min': 0.1, 'median': 1 / 3, 'max': 5.0},
+    'weight': {'min': 0.0, 'median': 0.25, 'max': 0.75},
+  }
+  assert client_metrics.summary({}) == {}
+
+
+@pytest.mark.parametrize('form', ['lines', 'files', 'summary'])
+def test_a_round_is_in_a_line_in_a_file_or_in_neither(tmp_path, form):
   record = recorder.Recorder(tmp_path, 3, verbose=False)
   values = {'loss': 0.2, 'seconds': 1.0, 'images_per_second': 2.0, 'lr': 0.1}
   values |= {'bytes_up': 1, 'bytes_down': 1}
-  event = callbacks.Round(1, 3, values, CLIENTS, in_files)
+  event = callbacks.Round(1, 3, values, CLIENTS, form)
   record.on_round(event)
   (line,) = (tmp_path / 'metrics.jsonl').read_text().splitlines()
-  assert ('by_client' in json.loads(line)) == (not in_files)
-  assert (client_metrics.read(tmp_path, 1) == CLIENTS) == in_files
+  assert ('by_client' in json.loads(line)) == (form == 'lines')
+  assert (client_metrics.read(tmp_path, 1) == CLIENTS) == (form == 'files')
   names = tracker.of_round(event).scalars
-  assert ('client/ash/loss' in names) == (not in_files)
+  assert ('client/ash/loss' in names) == (form == 'lines')
   assert names['train/loss'] == 0.2
 
 

@@ -1,0 +1,367 @@
+"""Rules and messages in sums of integers against the same in the open."""
+
+import functools
+
+import handmade
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import toy
+
+from fedreid_jax import algorithms, errors
+from fedreid_jax.algorithms import (
+  cdw,
+  dp_fedavg,
+  fednova,
+  fedpav,
+  scaffold,
+  secagg,
+  uniform,
+)
+from fedreid_jax.algorithms.statistics import ring
+from fedreid_jax.core import compose, prng, round_log, rounding, types
+from fedreid_jax.core.accounting import Mechanism
+from fedreid_jax.core.component import Participants
+from fedreid_jax.core.contexts import AggregationCtx, ServerCtx, ServerInitCtx
+from fedreid_jax.core.sums import Weighted
+from fedreid_jax.models import functional, networks
+from fedreid_jax.training import engine, toy_federation
+
+KERNEL, MEAN = handmade.KERNEL, handmade.MEAN
+CLIENTS = toy_federation.toy_clients()
+SIZES = np.array([client.num_images for client in CLIENTS], np.float32)
+START = handmade.variables(0.25, 0.0, 2.0)
+EVERYONE = Participants(CLIENTS, 0, 4)
+DISTANCES = np.array([0.5, 0.1, 0.3, 1.9], np.float32)
+COUNTS = np.array([3.0, 40.0, 9.0, 5.5], np.float32)
+
+
+def secure(**options):
+  made = secagg.make(secagg.Options(**options))
+  assert made.info.bind
+  return made.info.bind(EVERYONE)
+
+
+def private(**options):
+  made = dp_fedavg.make(dp_fedavg.Options(noise=0.0, clip=0.5, **options))
+  assert made.info.bind
+  return made.info.bind(EVERYONE)
+
+
+def uploads(**messages):
+  rng = np.random.default_rng(0)
+  shared = {
+    name: START[name] + rng.uniform(-0.5, 0.5, (4, *START[name].shape))
+    for name in (KERNEL, MEAN)
+  }
+  sent = handmade.uploads(shared, sizes=SIZES)
+  return sent.replace(messages=jax.tree.map(jnp.asarray, messages))
+
+
+def controls():
+  drawn = np.random.default_rng(1).uniform(-1, 1, (4, 3, 2))
+  return {KERNEL: drawn.astype('f4')}
+
+
+def rounds(components, sent, arrived):
+  """The server on the host and the log of some rounds from the same start.
+
+  Args:
+    components: beside FedPav.
+    sent: uploads.
+    arrived: which uploads are finite in each round.
+  """
+  made = handmade.algorithm((fedpav.make(), *components))
+  seed, public = prng.data(0), jnp.zeros((0, 1, 1, 3), jnp.uint8)
+  state = made.init_server(START, jnp.asarray(SIZES), public, seed)
+  run, drawn = jax.jit(made.aggregate), jnp.arange(4)
+  found = [
+    run(state, sent.replace(finite=jnp.asarray(rows)), drawn, k, public, seed)
+    for k, rows in enumerate(arrived)
+  ]
+  return jax.device_get(found)
+
+
+def summation_of(masks, terms):
+  """`(key) -> (sums of terms, uploads in them)`, some uploads being lost."""
+  made = secure(dropout=0.3, masks=masks).summation
+  assert made
+
+  def add(key):
+    ctx = handmade.context(
+      ServerCtx, index=jnp.arange(4), valid=jnp.ones(4, bool), key=key
+    )
+    return made.add(terms, ctx)[1:]
+
+  return add
+
+
+@functools.cache
+def arrived():
+  """Which uploads of eight rounds are in the sum; none of an aborted round."""
+  made = uniform.make(), secure(bits=20, dropout=0.3)
+  logs = rounds(made, uploads(), np.ones((8, 4), bool))
+  return np.stack([log['weights'] > 0 for _, log in logs])
+
+
+# (components, uploads, bits, weights a_k, error of the divisor in roundings).
+METHODS = {
+  'uniform': (lambda: (uniform.make(),), uploads(), 20, np.ones(4), 0.0),
+  'cdw': (
+    lambda: (cdw.make(),),
+    uploads(cdw=DISTANCES),
+    20,
+    DISTANCES / 2,
+    0.0,
+  ),
+  # The sum of n_k |a_k| is sent over 2^16 n_max.
+  'fednova and scaffold': (
+    lambda: (fednova.make(), scaffold.make()),
+    uploads(fednova=COUNTS, scaffold=controls()),
+    32,
+    SIZES / COUNTS / SIZES.max(),
+    2**16 * SIZES.max() / np.sort(SIZES * COUNTS)[:3].sum(),
+  ),
+  'adaptive dp_fedavg': (
+    lambda: (private(adaptive=True),),
+    uploads(dp_fedavg=np.array([0.5, -0.5, 0.5, 0.5], 'f4')),
+    20,
+    np.ones(4),
+    0.0,
+  ),
+}
+
+
+def test_fednova_divides_by_numbers_of_the_sum():
+  """The worked formula; running statistics are weighted by size."""
+  sent = uploads(fednova=COUNTS)
+  made = fednova.make(), secure(masks=False)
+  ((server, _),) = rounds(made, sent, np.ones((1, 4), bool))
+  share = SIZES / SIZES.sum()
+  tau = (share * COUNTS).sum()
+  for name, weight in ((KERNEL, tau * share / COUNTS), (MEAN, share)):
+    changes = np.asarray(sent.shared[name]) - np.asarray(START[name])
+    right = START[name] + np.tensordot(weight, changes, 1)
+    np.testing.assert_allclose(server.shared[name][0], right, rtol=1e-5)
+
+
+def test_masks_change_no_bit_of_any_term():
+  """Terms of a model, of a number and of a message, for some lost uploads."""
+  rng = np.random.default_rng(0)
+  weight = jnp.asarray(rng.uniform(0, 1, 4), jnp.float32)
+
+  def term(weight, most, *shape):
+    values = jnp.asarray(rng.uniform(-most, most, (4, *shape)), jnp.float32)
+    return Weighted(weight, values, most)
+
+  terms = {
+    'model': term(weight, 1.0, 3, 2),
+    'number': Weighted(jnp.ones(4), weight, 1.0),
+    'message': term(-weight, 16.0, 5),
+  }
+  seen = set()
+  add = [jax.jit(summation_of(masks, terms)) for masks in (True, False)]
+  for key in jax.random.split(jax.random.key(1), 20):
+    found, plain = (one(key) for one in add)
+    toy.assert_equal_trees(found, plain)
+    sums, rows = jax.device_get(found)
+    for name, (own, values, limit) in terms.items():
+      scale = np.float32(ring.scale(limit, 4, 32))
+      own = np.asarray(own).reshape((4,) + (1,) * (values.ndim - 1))
+      whole = np.rint(own * np.asarray(values) * scale).astype('i8')
+      total = whole[rows].sum(axis=0).astype('f4') / scale
+      np.testing.assert_array_equal(sums[name], total)
+    seen.add(int(rows.sum()))
+  assert {0, 3} <= seen
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', METHODS)
+def test_a_method_in_secure_sums_is_that_method(name):
+  """Also with lost uploads and aborted rounds, and masks change no bit."""
+  make, sent, bits, shares, of_divisor = METHODS[name]
+  everyone = np.ones((8, 4), bool)
+  found, plain = (
+    rounds(
+      (*make(), secure(bits=bits, dropout=0.3, masks=masks)), sent, everyone
+    )
+    for masks in (True, False)
+  )
+  toy.assert_equal_trees(found, plain)
+  assert {0, 3, 4} <= {*arrived().sum(axis=1)}
+  error = 4 * ring.rounding(bits) / ring.scale(1.0, 4, bits)
+  alone = rounds(make(), sent, arrived())
+  for rows, (server, log), (right, _) in zip(
+    arrived(), found, alone, strict=True
+  ):
+    assert log['server']['secagg_aborted'] == (not rows.any())
+    weight = shares[rows].sum() if rows.any() else 1.0
+    near = error * (1 / (weight - error) + 1 + of_divisor) + 1e-6
+    toy.assert_close_trees(
+      {n: server.shared[n] for n in (KERNEL,)},
+      {n: right.shared[n] for n in (KERNEL,)},
+      near,
+    )
+    # Integers of a message are for values up to 2^10.
+    states = {n: server.states[n] for n in right.states}
+    toy.assert_close_trees(states, right.states, 2**10 * error + 1e-6)
+
+
+def test_sums_that_keep_too_little_are_not_that_method():
+  """The control: with an eighth of the integers the bound is exceeded."""
+  sent, everyone = uploads(), np.ones((1, 4), bool)
+  ((alone, _),) = rounds((uniform.make(),), sent, everyone)
+  made = uniform.make(), secure(bits=20, bound=8.0)
+  ((coarse, _),) = rounds(made, sent, everyone)
+  error = ring.rounding(20) / ring.scale(1.0, 4, 20)
+  assert np.abs(coarse.shared[KERNEL] - alone.shared[KERNEL]).max() > error
+
+
+def test_unequal_distances_that_are_all_zero_keep_the_model():
+  sent = uploads(cdw=np.zeros(4, 'f4'))
+  made = cdw.make(), secure()
+  ((server, log),) = rounds(made, sent, np.ones((1, 4), bool))
+  np.testing.assert_array_equal(server.shared[KERNEL][0], START[KERNEL])
+  assert not log['fell_back'] and not log['weights'].any()
+
+
+@pytest.mark.parametrize('bits, most', [(24, 1.0), (18, 0.4)])
+def test_one_client_moves_the_sum_by_the_clip_and_the_rounding(bits, most):
+  """Values between two integers attain the bound if these are the nearest."""
+  scale = ring.scale(1.0, 4, bits)
+  clip = 1.5 * np.sqrt(6) / scale * (1 + 1e-6)
+  rounding = secagg.make(secagg.Options(bits=bits)).info.rounding
+  bounded = dp_fedavg.make(dp_fedavg.Options(clip=clip)).transport
+  summed = secure(bits=bits).summation
+  assert rounding and bounded and bounded.up and summed
+  limit, up = clip + rounding(EVERYONE, 6), bounded.up
+  start = {KERNEL: jnp.zeros((3, 2)), MEAN: jnp.zeros(2)}
+  broadcast = handmade.context(types.Broadcast, shared=start, messages={})
+
+  def moved(change, key):
+    """The sum with one client; without its contribution it is zero."""
+    shared = {KERNEL: change[None], MEAN: jnp.zeros((1, 2))}
+    sent = jax.tree.map(lambda x: x[0], handmade.uploads(shared))
+    sent = up(sent, broadcast, key)
+    ctx = handmade.context(
+      ServerCtx, index=jnp.arange(4), valid=jnp.ones(4, bool), key=key
+    )
+    four = jnp.zeros((4, 3, 2)).at[2].set(sent.shared[KERNEL])
+    term = Weighted(jnp.ones(4), four, summed.limit(KERNEL))
+    return summed.add({KERNEL: term}, ctx)[1][KERNEL]
+
+  rng = np.random.default_rng(0)
+  between = np.full((100, 3, 2), 1.5 * (1 + 5e-7) / scale)
+  sizes = 10.0 ** rng.uniform(-9, 3, (50, 1, 1))
+  changes = np.concatenate([between, sizes * rng.standard_normal((50, 3, 2))])
+  keys = jax.random.split(jax.random.key(0), 150)
+  found = jax.jit(jax.vmap(moved))(jnp.asarray(changes, jnp.float32), keys)
+  norms = np.linalg.norm(found, axis=(1, 2))
+  assert (norms <= limit * (1 + 1e-6)).all()
+  assert norms.max() > clip + most * (limit - clip) * (1 - 1e-3)
+
+
+def test_noise_and_guarantee_are_those_of_clip_and_rounding():
+  people = EVERYONE._replace(rounding=0.2, fraction=0.5, poisson=True, rounds=7)
+  options = dp_fedavg.Options(noise=2.0, clip=0.3, min_clients=1)
+  scale = dp_fedavg.scale_of(options, people)
+  assert scale.rounding == 0.2
+  # Who is in a round is known to its clients: sampling hides nobody.
+  assert dp_fedavg.mechanisms(2.0, people, 7) == [Mechanism(2.0, 1.0, 7)]
+  made = dp_fedavg.make(options)
+  assert made.info.bind
+  made = made.info.bind(people)
+  assert made.server and made.server.update and made.info.claim
+  claim = made.info.claim(people._replace(rounding=0.0))
+  assert claim.mechanisms(7) == [[Mechanism(2.0, 1.0, 7)]]
+  assert 'sensitivity clip + 0.2 by the rounding' in claim.details
+  zeros = {'params/a': jnp.zeros((1, 100000))}
+  ctx = handmade.context(AggregationCtx, key=jax.random.key(0))
+  first = handmade.context(ServerInitCtx)
+  _, noisy = made.server.update(made.server.init(first), zeros, ctx)
+  expected = 2.0 * (0.3 + 0.2) / 2.0  # over half of four clients
+  assert np.std(noisy['params/a']) == pytest.approx(expected, rel=0.01)
+
+
+def test_rounding_is_of_the_trained_parameters_that_are_sent(config):
+  config.model.features = (4, 8)
+  model = functional.wrap(
+    networks.build(config.model, 3), toy_federation.IMAGE_SHAPE
+  )
+  parts = compose.load(('fedpav', 'secagg', 'dp_fedavg'), {}, algorithms)
+  shared = jax.eval_shape(model.init, jax.random.key(0))
+  sent = [
+    x.size
+    for n, x in shared.items()
+    if n.startswith('params/') and 'classifier' not in n
+  ]
+  made = engine.bound(parts, EVERYONE, model)[-1]
+  assert made.info.claim
+  people = EVERYONE._replace(clients=CLIENTS * 25)
+  details = made.info.claim(people).details
+  norm = np.sqrt(sum(sent)) / 2 / ring.scale(1.0, 4, 32)
+  assert f'clip + {rounding.up(norm)} by' in details
+  alone = engine.bound((parts[0], parts[2]), EVERYONE, model)[-1]
+  assert alone.info.claim
+  assert 'rounding' not in alone.info.claim(people).details
+
+
+def test_messages_have_the_bits_of_the_integers():
+  message = {KERNEL: jnp.zeros((2, 3, 5), jnp.bool_)}
+  made = fedpav.make(), scaffold.make()
+  for beside, sent in (
+    ((), 15),  # of one byte each
+    ((secure(bits=32),), 60),
+    ((secure(bits=25),), 47),  # 375 bits
+  ):
+    method = handmade.algorithm((*made, *beside))
+    assert round_log.message_bytes(method, message, 2) == sent
+
+
+@pytest.mark.parametrize('rule', [fednova, scaffold])
+def test_too_few_bits_for_large_values_are_refused(rule):
+  with pytest.raises(errors.ConfigError, match='17 bits are too few'):
+    handmade.algorithm((fedpav.make(), rule.make(), secure(bits=17)))
+  handmade.algorithm((fedpav.make(), rule.make(), secure(bits=28)))
+  handmade.algorithm((fedpav.make(), cdw.make(), secure(bits=17)))
+
+
+@pytest.mark.slow
+def test_lost_clients_keep_the_controls_they_had(config):
+  """Otherwise their change would be missing in the sum for ever."""
+  options = {'secagg': {'dropout': 0.3, 'threshold': 3}}
+  names = 'fedpav', 'scaffold', 'secagg'
+  method = compose.load(names, options, algorithms)
+  executor, variables, _ = toy.make_executor(config, CLIENTS, method)
+  server, store = executor.init(variables)
+  seen, before = set(), store.stacked().states['scaffold']
+  for round_ in range(12):
+    server, log = executor.round(server, store, round_)
+    after = store.stacked().states['scaffold']
+    same = [
+      (before[n] == x).reshape(len(x), -1).all(1) for n, x in after.items()
+    ]
+    kept, before = int((~np.all(same, axis=0)).sum()), after
+    arrived = int(log['metrics']['secagg_survivors'])
+    assert log['valid'].all() and kept == (arrived if arrived > 2 else 0)
+    seen.add(kept)
+  assert 3 in seen and 0 in seen
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'names', [('fedavg', 'dppt'), ('fedpav', 'scaffold'), ('fedpav', 'fednova')]
+)
+def test_runs_are_near_those_without(config, names):
+  """The models of a round and what the server keeps, on 1 and 2 devices."""
+  people = tuple(c._replace(num_identities=5) for c in CLIENTS)
+  found = []
+  for beside, devices in ((), 1), (('secagg',), 1), (('secagg',), 2):
+    method = compose.load((*names, *beside), {}, algorithms)
+    executor, variables, _ = toy.make_executor(config, people, method, devices)
+    server, _, _ = toy.run(executor, variables, 2 if beside else 1)
+    first, _, _ = toy.run(executor, variables, 1)
+    found.append((first.shared, first.states.get(names[1], ()), server.shared))
+  toy.assert_close_trees(found[0][:2], found[1][:2], 2e-5)
+  toy.assert_equal_trees(found[1], found[2])
