@@ -126,7 +126,8 @@ def _outcomes(
     for worker in busy:
       if worker.pipe in ready:
         yield worker.take()
-      if not worker.process.is_alive():
+      # One that died after `wait` still has an outcome to take.
+      if worker.cell is None and not worker.process.is_alive():
         worker.close()
         team[team.index(worker)] = _Worker(worker.place, train)
 

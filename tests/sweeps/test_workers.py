@@ -2,10 +2,12 @@
 
 import functools
 import json
+import multiprocessing
 import os
 import signal
 import threading
 import time
+from multiprocessing import connection
 
 import pytest
 
@@ -100,6 +102,27 @@ def test_two_processes_train_what_can_be_trained(tmp_path, monkeypatch, capsys):
   assert not (killed.workdir / 'results.json').exists()
   out = capsys.readouterr().out
   assert out.count('finished') == 4 and out.count('failed') == 2
+
+
+def test_a_process_that_dies_before_it_is_asked_is_a_failed_run(
+  tmp_path, monkeypatch
+):
+  monkeypatch.setattr(workers, '_gpus', lambda: ['A', 'B'])
+  waits, wait = [], connection.wait
+
+  def late(pipes, timeout):
+    waits.append(pipes)
+    if len(waits) > 1:
+      return wait(pipes, timeout)
+    while multiprocessing.active_children():  # which joins those that ended
+      time.sleep(0.01)
+    return []
+
+  monkeypatch.setattr(connection, 'wait', late)
+  cells = make_cells(tmp_path, (4,))
+  killed = functools.partial(train, gate=tmp_path)
+  ((cell, error),) = workers.outcomes(cells, killed, 2)
+  assert cell is cells[0] and 'ended with code -9' in str(error)
 
 
 def test_a_signal_lets_every_round_end(tmp_path, monkeypatch):
