@@ -107,13 +107,14 @@ class Scale(NamedTuple):
     noise: z.
     weight: expected sum of a_k in a round.
     clients: expected number of clients in a round.
-    rounding: largest norm by which what is added differs from an update.
+    rounding: largest norm by which integers that are added differ from an
+      update; None if the server sees the uploads.
   """
 
   noise: float
   weight: float
   clients: float
-  rounding: float = 0.0
+  rounding: float | None = None
 
   @property
   def bits(self) -> float:
@@ -170,7 +171,8 @@ def mechanisms(
   """Returns the sums that a client takes part in."""
   number, places = len(participants.clients), participants.cohort
   rate = participants.fraction
-  if participants.rounding:  # the clients of a round know each other
+  if participants.rounding is not None:
+    # The clients of a round, who add their updates, know each other.
     return [Mechanism(noise, 1.0, rounds)]
   if rate < 1 and places < number:
     return [Mechanism(noise, rate, rounds, number, places)]
@@ -211,7 +213,7 @@ def _component(options: Options, scale: Scale) -> Component:
     state: tuple[Array, Array], models: Flat, ctx: AggregationCtx
   ) -> tuple[tuple[Array, Array], Flat]:
     clip, bits = state
-    deviation = noise * (clip + scale.rounding) / scale.weight
+    deviation = noise * (clip + (scale.rounding or 0.0)) / scale.weight
     key = jax.random.fold_in(ctx.key, 0)
     models = white_noise.gaussian(key, models, deviation)
     if adaptive:
@@ -318,7 +320,7 @@ def _claim(options: Options, scale: Scale, participants: Participants) -> Claim:
       f'give at most {rounding.down(largest)}',
     )
   details = f'zero-out, PLD, noise {rounding.exact(scale.noise)}, '
-  if scale.rounding:
+  if scale.rounding is not None:
     participants = participants._replace(rounding=scale.rounding)
     details += (
       f'sensitivity clip + {rounding.up(scale.rounding)} by the rounding of '

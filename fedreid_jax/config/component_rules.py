@@ -12,8 +12,14 @@ Rule = tuple[Any, str, str, str]
 OWN_LABELS = ('by_dataset', 'by_camera', 'by_identity')
 # Splits of `data.client_split` that divide the images of one person.
 DIVIDE_PERSONS = ('by_camera', 'iid', 'dirichlet', 'camera_independent')
-# Parameters of the neck; if they are personal, the server cannot embed images.
-NECK = 'params/neck/fc/kernel'
+# A parameter or statistic of each kind of neck; where it is personal, the model
+# of the server has no neck.
+NECK = {
+  'bn': 'batch_stats/neck/bn/mean',
+  'bnneck': 'params/neck/bn/scale',
+  'bottleneck': 'params/neck/fc/kernel',
+  'mapping': 'params/neck/fc/kernel',
+}
 
 
 def _own_labels(c: Any) -> bool:
@@ -23,6 +29,14 @@ def _own_labels(c: Any) -> bool:
     and c.data.client_split in OWN_LABELS
     and (len(c.data.sources) != 1 or c.data.client_split != 'by_dataset')
   )
+
+
+def _has_personal_neck(c: Any) -> bool:
+  """Returns whether clients of fedpav keep their necks."""
+  leaf = NECK.get(c.model.neck)
+  if leaf is None or 'fedpav' not in c.components:
+    return False
+  return not patterns.Pattern(c.fedpav.shared, 'fedpav.shared').match(leaf)
 
 
 def _counts_steps(component: str, c: Any) -> Iterator[Rule]:
@@ -59,11 +73,8 @@ def _needs_public(component: str, c: Any) -> Iterator[Rule]:
 
 def _embeds_at_server(component: str, c: Any) -> Iterator[Rule]:
   """Yields the rules of a server that embeds images with clients' models."""
-  personal = 'fedpav' in c.components and not patterns.Pattern(
-    c.fedpav.shared, 'fedpav.shared'
-  ).match(NECK)
   yield (
-    personal and c.model.neck in ('bottleneck', 'mapping'),
+    _has_personal_neck(c),
     'fedpav.shared',
     f'{component} compares embeddings, but the neck is not shared',
     'share the parameters of the neck',
@@ -217,6 +228,19 @@ def _fednova(c: Any) -> Iterator[Rule]:
   )
 
 
+def _fedpav(c: Any) -> Iterator[Rule]:
+  ranked = c.evaluation.feature == 'embedding'
+  field = 'feature' if ranked else 'report_both_neck_features'
+  yield (
+    (ranked or c.evaluation.report_both_neck_features)
+    and _has_personal_neck(c),
+    f'evaluation.{field}',
+    'the neck is personal, so that the global model has no embedding',
+    f'set it to {"feature" if ranked else False}, or share the parameters of '
+    'the neck by fedpav.shared',
+  )
+
+
 def _local_expert(c: Any) -> Iterator[Rule]:
   yield (
     c.local_expert.frozen and not c.start_from,
@@ -242,6 +266,14 @@ def _secagg(c: Any) -> Iterator[Rule]:
     "'secagg' does not know the running statistics of one client",
     "set it to 'average' or 'keep_server'",
   )
+  full = c.dp_fedavg.n_max if 'dp_fedavg' in c.components else 0
+  yield (
+    0 < c.secagg.n_max < full,
+    'secagg.n_max',
+    f'dp_fedavg gives a full weight to {full} images only, and secagg counts '
+    f'at most {c.secagg.n_max}',
+    'set it to 0 or to dp_fedavg.n_max',
+  )
 
 
 COMPONENTS: Mapping[str, Callable[[Any], Iterator[Rule]]] = {
@@ -257,6 +289,7 @@ COMPONENTS: Mapping[str, Callable[[Any], Iterator[Rule]]] = {
   'dpsgd': _dpsgd,
   'fedavg': _fedavg,
   'fednova': _fednova,
+  'fedpav': _fedpav,
   'kd': functools.partial(_embeds_at_server, 'kd'),
   'local_expert': _local_expert,
   'robust': _robust,

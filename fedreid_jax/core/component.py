@@ -259,7 +259,8 @@ class Participants(NamedTuple):
     released: by the messages of the components, for the one that claims a
       guarantee; `bind` receives it.
     rounding: largest norm by which the integers of a `Summation`, whose clients
-      know each other, differ from an update; 0 without one. `bind` receives it.
+      know each other, differ from an update; None without a `Summation`. `bind`
+      receives it.
   """
 
   clients: Sequence[types.ClientData]
@@ -273,7 +274,7 @@ class Participants(NamedTuple):
   identities: int = 0
   steps: int = 0
   released: tuple[Released, ...] = ()
-  rounding: float = 0.0
+  rounding: float | None = None
 
   def require_public(self, wanted: int, field: str) -> None:
     """Checks that there is a public set of at least one batch.
@@ -318,7 +319,8 @@ class ComponentInfo(NamedTuple):
     released: what the message tells beside the trained model, under a claim for
       identities; without it such a claim refuses the message.
     rounding: `(Participants, number of trained shared parameters) -> norm` of
-      the difference between an update and what a `Summation` adds.
+      the difference between an update and what a `Summation` adds, 0 if it is
+      not given.
     exposes: what the component tells about persons, for the error of such a
       claim.
     warn: `(metrics of a round, without the component's prefix) -> text`; the

@@ -203,15 +203,18 @@ def _rounding(
   components: tuple[Component, ...],
   participants: Participants,
   model: types.Model,
-) -> float:
-  """Returns the norm of the rounding of an update, 0 if it is not rounded."""
-  found = [c.info.rounding for c in components if c.info.rounding]
-  if not found:
+) -> float | None:
+  """Returns the norm of the rounding of an update, None if none are summed."""
+  adders = [c for c in components if c.summation]
+  if not adders:
+    return None
+  found = adders[0].info.rounding
+  if found is None:
     return 0.0
   variables = jax.eval_shape(model.init, jax.random.key(0))
   shared, _ = param_filter.split(variables, compose.shared_leaves(components))
   trained, _ = param_filter.trainable(shared)
-  return found[0](participants, sum(x.size for x in trained.values()))
+  return found(participants, sum(x.size for x in trained.values()))
 
 
 def _reduction(

@@ -228,6 +228,19 @@ def test_running_statistics_of_one_client_are_refused():
     validation.validate(config)
 
 
+@pytest.mark.parametrize(('most', 'full'), [(100, 0), (0, 200), (200, 200)])
+def test_weights_that_dp_fedavg_calls_full_are_refused_above_n_max(most, full):
+  config = schema.default()
+  config.components = ('fedpav', 'dp_fedavg', 'secagg')
+  config.model.norm, config.batch_stats_rule = 'group', 'keep_server'
+  config.secagg.n_max, config.dp_fedavg.n_max = most, full
+  validation.validate(config)
+  config.dp_fedavg.n_max = 201
+  if most:
+    with pytest.raises(errors.ConfigError, match='secagg.n_max'):
+      validation.validate(config)
+
+
 def test_a_run_warns_of_clipped_values():
   warn = secagg.make().info.warn
   assert warn and not warn({'clipped': 1e-4, 'aborted': 1.0})

@@ -273,7 +273,7 @@ def test_noise_and_guarantee_are_those_of_clip_and_rounding():
   assert made.info.bind
   made = made.info.bind(people)
   assert made.server and made.server.update and made.info.claim
-  claim = made.info.claim(people._replace(rounding=0.0))
+  claim = made.info.claim(people._replace(rounding=None))
   assert claim.mechanisms(7) == [[Mechanism(2.0, 1.0, 7)]]
   assert 'sensitivity clip + 0.2 by the rounding' in claim.details
   zeros = {'params/a': jnp.zeros((1, 100000))}
@@ -282,6 +282,25 @@ def test_noise_and_guarantee_are_those_of_clip_and_rounding():
   _, noisy = made.server.update(made.server.init(first), zeros, ctx)
   expected = 2.0 * (0.3 + 0.2) / 2.0  # over half of four clients
   assert np.std(noisy['params/a']) == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize('exact', [None, 0.0])
+def test_sampling_counts_only_where_no_client_adds(exact):
+  # A sum without a declared rounding is one of clients who know each other.
+  people = EVERYONE._replace(rounding=exact, fraction=0.5, poisson=True)
+  found = dp_fedavg.mechanisms(2.0, people, 7)
+  assert found == [Mechanism(2.0, 0.5 if exact is None else 1.0, 7)]
+
+
+def test_every_summation_is_a_sum_of_clients_who_know_each_other(config):
+  model = functional.wrap(
+    networks.build(config.model, 3), toy_federation.IMAGE_SHAPE
+  )
+  parts = compose.load(('fedpav', 'secagg'), {}, algorithms)
+  plugin = parts[1]._replace(info=parts[1].info._replace(rounding=None))
+  assert engine.completed(parts[:1], EVERYONE, model).rounding is None
+  assert engine.completed((parts[0], plugin), EVERYONE, model).rounding == 0.0
+  assert engine.completed(parts, EVERYONE, model).rounding > 0.0
 
 
 def test_rounding_is_of_the_trained_parameters_that_are_sent(config):
