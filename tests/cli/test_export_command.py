@@ -99,6 +99,7 @@ def test_a_file_is_written_checked_and_described(kind, workdir, tmp_path):
     assert len(about['run']['weights_sha256']) == 64
 
 
+@pytest.mark.slow
 def test_the_next_command_trains_from_the_weights(workdir, tmp_path):
   out = tmp_path / 'w.safetensors'
   written = export.export(workdir, 'safetensors', out)

@@ -92,7 +92,11 @@ def dppt_of_two_features():
     (('fedpav', 'cdw'), {'cdw': [0.0, 0.0, 0.0, 0.0]}),
     (('fedpav', 'fednova'), {'fednova': [2.0, 9.0, 1.0, 4.5]}),
     (('fedpav', 'fednova'), {'fednova': [2.0, 0.0, 1.0, 4.5]}),
-    (('fedpav', 'scaffold'), {'scaffold': changes(0.1)}),
+    pytest.param(
+      ('fedpav', 'scaffold'),
+      {'scaffold': changes(0.1)},
+      marks=pytest.mark.slow,
+    ),
     (('fedpav', 'dppt'), {'dppt': centres()}),
     (('fedavg', 'fedatt'), {}),
   ],

@@ -29,13 +29,10 @@ def programs(config, clients, names):
   return texts, server.shared
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'names',
-  [
-    pytest.param(('fedpav', 'dfh'), marks=pytest.mark.slow),
-    pytest.param(('fedpav', 'kd'), marks=pytest.mark.slow),
-    ('fedpav', 'noise'),
-  ],
+  [('fedpav', 'dfh'), ('fedpav', 'kd'), ('fedpav', 'noise')],
 )
 def test_another_seed_has_the_same_programs(config, clients, names):
   config.model.dropout = 0.5

@@ -97,6 +97,7 @@ def test_measured_moments_are_in_it(tmp_path, monkeypatch, rule):
   assert np.abs(running - features).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_bfloat16_can_be_computed_in_float32(tmp_path):
   workdir = trained(tmp_path, **{'model.dtype': 'bfloat16'})
   pixels = toy_embedding.pixels(3)

@@ -95,6 +95,7 @@ def test_local_models_are_evaluated_beside_the_global_one(
   )
 
 
+@pytest.mark.slow
 def test_the_best_checkpoint_is_one_after_training(
   federation, small, tmp_path, monkeypatch, capsys
 ):
@@ -289,7 +290,8 @@ def explosions(warnings):
 
 
 @pytest.mark.parametrize(
-  'stop_after', [None, 2, pytest.param(3, marks=pytest.mark.slow)]
+  'stop_after',
+  [None, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3))],
 )
 def test_a_finite_explosion_is_said_once(
   federation, small, tmp_path, monkeypatch, capsys, stop_after

@@ -120,6 +120,7 @@ def of_kind(client, kind):
   return client._replace(images=lambda: images)
 
 
+@pytest.mark.slow
 def test_each_modality_has_moments_of_its_own(config, infrared):
   executor, variables, model = make_built(config, infrared)
   sent = counted()
