@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,12 +10,27 @@ from fedreid_jax.core import cohort, types
 from fedreid_jax.core.lanes import Lanes
 from fedreid_jax.core.local_rounds import Wave
 from fedreid_jax.core.settings import SimulationOptions
+from fedreid_jax.core.timetable import Round
 from fedreid_jax.core.types import ClientData
 
 
 def cohort_size(clients: int, options: SimulationOptions) -> int:
   """Returns the places of a cohort, `K`."""
   return options.places or cohort.size(clients, options.fraction)
+
+
+class Drawn(NamedTuple):
+  """The clients of a round.
+
+  Attributes:
+    clients: in the order of sampling, `[K]`.
+    waves: lanes and tasks of each wave.
+    timed: the round as simulated time, None without it.
+  """
+
+  clients: np.ndarray
+  waves: list[Wave]
+  timed: Round | None
 
 
 class CohortTasks:
@@ -76,6 +91,33 @@ class CohortTasks:
         options.seed, round_, number, options.fraction, options.places
       )
     return cohort.sample_cohort(options.seed, round_, number, options.fraction)
+
+  def draw(self, round_: int, groups: Any) -> Drawn:
+    """Returns the clients of a round.
+
+    Args:
+      round_: global round.
+      groups: group of every client, int32 `[N]`.
+    """
+    timetable = self._options.timetable
+    if timetable is None:
+      clients = self.sample(round_)
+      return Drawn(clients, self.waves(clients, groups, round_), None)
+    timed = timetable.round(round_)
+    staleness = timed.staleness
+    waves = self.waves(timed.clients, groups, round_, staleness=staleness)
+    return Drawn(timed.clients, waves, timed)
+
+  def first_wave(self, round_: int, groups: Any) -> Wave | None:
+    """Returns that of a round, None after the last round of the run.
+
+    Args:
+      round_: global round.
+      groups: group of every client, int32 `[N]`.
+    """
+    if round_ >= self._options.rounds:
+      return None
+    return self.draw(round_, groups).waves[0]
 
   def waves(
     self,

@@ -1,5 +1,6 @@
 """The local part of a round on the devices: training, and waves of it."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -130,6 +131,7 @@ class LocalRounds:
     parts: list[Wave],
     round_: int,
     cohort: int,
+    following: Callable[[], Wave | None],
   ) -> tuple[Any, Any, list[Any], dict[str, np.ndarray]]:
     """Trains the clients of a round, one wave after another.
 
@@ -139,6 +141,8 @@ class LocalRounds:
       parts: waves, several only of a method that streams.
       round_: global round.
       cohort: `K`.
+      following: returns the first wave of the next round, None without one;
+        its images are read while the last wave of this round is computed.
 
     Returns:
       (uploads, their positions in the order of sampling, client states of each
@@ -151,6 +155,7 @@ class LocalRounds:
 
     uploads, (rows, sums) = self.wave(server, store, parts[0], round_, True)
     if len(parts) == 1:
+      self._read_ahead(following)
       ranks = transfer.put(parts[0][1].drawn, self.split)
       rows = [self.fetch(store, rows)]
       return uploads, ranks, rows, transfer.get(sums)
@@ -161,6 +166,7 @@ class LocalRounds:
       # The next wave is computed while the rows of the last one are copied.
       found.append(keep(uploads, rows, sums))
       uploads, rows, sums = more, later, counted
+    self._read_ahead(following)
     found.append(keep(uploads, rows, sums))
     joined = waves.join([kept for kept, _, _ in found], totals, cohort)
     ranks = waves.ranks(
@@ -170,6 +176,11 @@ class LocalRounds:
     sums = {n: np.concatenate([c[n] for c in columns]) for n in columns[0]}
     placed = transfer.put((joined, ranks), self.whole)
     return *placed, [rows for _, rows, _ in found], sums
+
+  def _read_ahead(self, following: Callable[[], Wave | None]) -> None:
+    wave = following() if self.segments.resident is None else None
+    if wave is not None:
+      self.segments.read_ahead(*wave)
 
 
 def _rows(streamed: Streamed) -> tuple[Any, Any, Any]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedreid_jax.core import cohort, types
 from fedreid_jax.core.image_store import ImageStore
+from fedreid_jax.core.reading_ahead import ReadingAhead
 
 Part = tuple[types.Table, types.ClientTask]
 
@@ -37,12 +38,27 @@ class Segments:
     self._store, self._placement = store, placement
     self._lanes, self._budget, self._put = lanes_per_device, budget, put
     self.resident = store.resident() if resident else None
+    self._ahead = ReadingAhead()
+
+  def read_ahead(self, lanes: np.ndarray, tasks: types.ClientTask) -> None:
+    """Begins to read the first segment of local steps of a later wave.
+
+    With the segment that is in use two are on a device, as within a round.
+
+    Args:
+      lanes: client of each lane, -1 if empty, `[lanes]`.
+      tasks: of the wave.
+    """
+    wanted = lanes, tasks.rows, tasks.valid
+    self._ahead.start(wanted, self._cut(*wanted))
 
   def training(
     self, lanes: np.ndarray, tasks: types.ClientTask
   ) -> Iterator[Part]:
     """Yields the images and tasks of each segment of local steps."""
-    for first, table, rows, valid in self._cut(lanes, tasks.rows, tasks.valid):
+    wanted = lanes, tasks.rows, tasks.valid
+    cut = self._ahead.take(wanted) or self._cut(*wanted)
+    for first, table, rows, valid in cut:
       start = np.full(len(lanes), first, np.int32)
       part = dataclasses.replace(
         tasks, rows=rows, valid=valid, first_step=start
@@ -56,6 +72,7 @@ class Segments:
     if self.resident is not None:
       yield self.resident, self._put(tasks)
       return
+    self._ahead.settle()  # images are read by one thread at a time
     for first, table, rows, valid in self._cut(
       lanes, tasks.pass_rows, tasks.pass_valid
     ):

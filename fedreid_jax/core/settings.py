@@ -61,6 +61,7 @@ class SimulationOptions(NamedTuple):
     plan_shape: `(S, B)` of the longest plan of the run.
     data_pass_batch: images of one step of a pass over all images.
     reduction: how the uploads of a round are reduced.
+    rounds: of the run; images of a round after these are not read ahead.
     places: largest number of clients in a round, each of which is sampled
       independently with the probability `fraction`; 0 for cohorts of a fixed
       size.
@@ -76,5 +77,6 @@ class SimulationOptions(NamedTuple):
   plan_shape: tuple[int, int]
   data_pass_batch: int
   reduction: Choice
+  rounds: int
   places: int = 0
   timetable: Timetable | None = None

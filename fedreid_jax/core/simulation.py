@@ -228,14 +228,11 @@ class Executor:
       `up` and `down`, the bytes of the whole cohort by content. With simulated
       time it has the `timetable` of the round.
     """
-    timetable = self._options.timetable
-    timed = timetable.round(round_) if timetable else None
-    drawn = timed.clients if timed else self._tasks.sample(round_)
-    waves = self._tasks.waves(
-      drawn, server.groups, round_, staleness=timed.staleness if timed else None
-    )
+    groups = np.asarray(server.groups)
+    drawn, waves, timed = self._tasks.draw(round_, groups)
+    following = functools.partial(self._tasks.first_wave, round_ + 1, groups)
     uploads, ranks, rows, sums = self._local.round(
-      server, store, waves, round_, self._tasks.size
+      server, store, waves, round_, self._tasks.size, following
     )
     log: dict[str, Any] = {**self._wire(server, uploads, drawn, True)}
     server, logged = self._run.aggregate(

@@ -256,6 +256,7 @@ def _options(
     plan_shape=plan_shape,
     data_pass_batch=config.local.data_pass_batch,
     reduction=chosen,
+    rounds=config.rounds,
     places=_places(config, len(federation.clients)),
     timetable=simulated_time.make(config, federation.clients, planner, chosen),
   )
