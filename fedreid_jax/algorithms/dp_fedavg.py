@@ -11,7 +11,7 @@ with A = sum_{k=1}^N a_k and a_k = 1, or a_k = min(n_k / n_max, 1) if `n_max` is
 given. The denominator is that of the expected cohort, because the number of
 clients in a round is private. Noise is added in every round, also in one
 without clients. A D_k that is not finite is zero, because a lost upload would
-tell who took part.
+tell who took part; the client keeps the state from before the round.
 
 With `adaptive`, C follows the norms (Andrew et al., Differentially private
 learning with adaptive clipping, NeurIPS 2021): clients also send
@@ -229,7 +229,7 @@ def _component(options: Options, scale: Scale) -> Component:
 
   return Component(
     NAME,
-    transport=Transport(up=up),
+    transport=Transport(up=up, hides_losses=True),
     aggregation=Aggregation(
       weights,
       raw,

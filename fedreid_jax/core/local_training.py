@@ -93,6 +93,7 @@ class _Wire:
       for c in components
       if c.transport
     ]
+    self.hides_losses = any(t.hides_losses for _, _, t in self._transports)
 
   def key(
     self,
@@ -253,8 +254,12 @@ def _end(
     _all_finite(kept),
     messages,
   )
+  trained_to = shared, kept
   upload, states = wire.upload(upload, broadcast, received, task, states)
-  return upload, dataclasses.replace(kept, states=states)
+  kept = dataclasses.replace(kept, states=states)
+  if wire.hides_losses:
+    kept = trees.select(_all_finite(trained_to), kept, state)
+  return upload, kept
 
 
 def _all_finite(tree: Tree) -> Array:

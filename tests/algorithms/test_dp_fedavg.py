@@ -11,11 +11,11 @@ from fedreid_jax import errors
 from fedreid_jax.algorithms import dp_fedavg, fedopt, fedpav, uniform
 from fedreid_jax.algorithms.statistics import clipping
 from fedreid_jax.core import types
-from fedreid_jax.core.component import Participants
+from fedreid_jax.core.component import ClientHooks, Component, Participants
 from fedreid_jax.core.contexts import ReceiveCtx
 from fedreid_jax.training import toy_federation
 
-KERNEL, MEAN = handmade.KERNEL, handmade.MEAN
+KERNEL, HEAD, MEAN = handmade.KERNEL, handmade.HEAD, handmade.MEAN
 FEDPAV = fedpav.make()
 CLIENTS = toy_federation.toy_clients()
 
@@ -121,6 +121,31 @@ def test_a_client_that_diverged_is_not_told_by_what_arrives():
   broadcast = handmade.context(types.Broadcast, shared=SHARED, messages={})
   assert made.transport and made.transport.up
   assert made.transport.up(one, broadcast, jax.random.key(0)).finite
+
+
+@pytest.mark.slow
+def test_a_client_that_diverged_keeps_the_state_before_the_round(config):
+  def poisoned(variables, state, ctx):
+    del state
+    bad = (ctx.task.index == 2) & (ctx.round == 1)
+    kernel = variables['params/classifier/kernel']
+    return jnp.where(bad, np.inf, 0.0) * kernel.sum(), {}
+
+  poison = Component('poison', client=ClientHooks(loss=poisoned))
+  config.model.norm, config.batch_stats_rule = 'group', 'keep_server'
+  executor, variables, _ = toy.make_executor(
+    config, CLIENTS, (FEDPAV, bound(noise=0.0, clip=9.0), poison)
+  )
+  server, states = executor.init(variables)
+  found = []
+  for number in range(3):
+    server, log = executor.round(server, states, number)
+    found.append(states.stacked().personal[HEAD].copy())
+    assert log['valid'].all()
+  assert np.isfinite(found[1]).all()
+  moved = (found[1] != found[0]).any(axis=(1, 2))
+  assert moved.tolist() == [True, True, False, True]
+  assert (found[2] != found[1]).any(axis=(1, 2)).all()
 
 
 def noise_of(number_of_uploads, seed_round=0):
