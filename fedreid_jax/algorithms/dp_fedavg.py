@@ -24,11 +24,13 @@ Both sums together cost as much as z if the parameters have the noise
 (z^-2 - (2 s)^-2)^(-1/2) C.
 
 The unit is one client, and neighbouring federations differ in whether its
-contribution is zero. `epsilon` chooses z for all rounds of the run. A guarantee
-needs cohorts sampled by Poisson sampling (`cohort=poisson`), or all clients in
-every round. Running statistics and the moments of `evaluation.batch_stats`
-would leave the clients without noise, so that batch normalisation is refused
-(`model.norm`).
+contribution is zero. `epsilon` chooses z for all rounds of the run. Cohorts of
+a fixed size K have q = K / N, and a guarantee that is several times as large as
+that of Poisson sampling (`cohort=poisson`): neighbours then differ in one
+client who is replaced, a sum by 2C.
+
+Running statistics and the moments of `evaluation.batch_stats` would leave the
+clients without noise, so that batch normalisation is refused (`model.norm`).
 
 With secure aggregation (`secagg`) the noise is for C plus the norm of the
 rounding to integers, and sampling does not count: the clients of a round know
@@ -159,10 +161,17 @@ def scale_of(options: Options, participants: Participants) -> Scale:
       options.epsilon,
       options.delta,
     )
-  rate = participants.fraction
+  rate = _rate(participants)
   return Scale(
     noise, rate * sum(shares), rate * len(shares), participants.rounding
   )
+
+
+def _rate(participants: Participants) -> float:
+  """Returns the expected share of the clients in a round."""
+  if participants.poisson or participants.fraction == 1:
+    return participants.fraction
+  return participants.cohort / len(participants.clients)
 
 
 def mechanisms(
@@ -170,13 +179,20 @@ def mechanisms(
 ) -> list[Mechanism]:
   """Returns the sums that a client takes part in."""
   number, places = len(participants.clients), participants.cohort
-  rate = participants.fraction
+  rate = _rate(participants)
   if participants.rounding is not None:
     # The clients of a round, who add their updates, know each other.
     return [Mechanism(noise, 1.0, rounds)]
+  if _draws_as_many(participants):
+    return [Mechanism(noise, rate, rounds, number, places, fixed=True)]
   if rate < 1 and places < number:
     return [Mechanism(noise, rate, rounds, number, places)]
   return [Mechanism(noise, rate, rounds)]
+
+
+def _draws_as_many(participants: Participants) -> bool:
+  """Returns whether every round has the same number of all clients."""
+  return not participants.poisson and _rate(participants) < 1
 
 
 def _component(options: Options, scale: Scale) -> Component:
@@ -298,19 +314,13 @@ def _claim(options: Options, scale: Scale, participants: Participants) -> Claim:
   Raises:
     ConfigError: if there is none for these clients and cohorts.
   """
-  number, rate = len(participants.clients), participants.fraction
+  number = len(participants.clients)
   if number < options.min_clients:
     raise errors.ConfigError(
       f'{number} clients are too few to hide one among them, dp_fedavg needs '
       f'{options.min_clients}',
       'dp_fedavg.min_clients',
       'use more clients; with fewer the noise is larger than their updates',
-    )
-  if rate < 1 and not participants.poisson:
-    raise errors.ConfigError(
-      'cohorts of a fixed size have no tight guarantee',
-      'cohort',
-      "set it to 'poisson', or fraction to 1.0",
     )
   largest = 1 / (10 * number)
   if options.delta > largest:
@@ -319,24 +329,31 @@ def _claim(options: Options, scale: Scale, participants: Participants) -> Claim:
       'dp_fedavg.delta',
       f'give at most {rounding.down(largest)}',
     )
-  details = f'zero-out, PLD, noise {rounding.exact(scale.noise)}, '
-  if scale.rounding is not None:
-    participants = participants._replace(rounding=scale.rounding)
-    details += (
-      f'sensitivity clip + {rounding.up(scale.rounding)} by the rounding of '
-      'integers, sampling not counted because the clients of a round know each '
-      'other'
-    )
-  else:
-    details += f'sampling rate {rounding.exact(rate)}'
-    if participants.cohort < number:
-      details += f', at most {participants.cohort} clients in a round'
-  details += (
-    '; released: every model; public: numbers of clients, images, identities '
-    'and steps'
-  )
+  participants = participants._replace(rounding=scale.rounding)
 
   def released(rounds: int) -> list[list[Mechanism]]:
     return [mechanisms(scale.noise, participants, rounds)]
 
-  return Claim(released, options.delta, details)
+  return Claim(released, options.delta, _details(scale, participants))
+
+
+def _details(scale: Scale, participants: Participants) -> str:
+  number, places = len(participants.clients), participants.cohort
+  (one,) = mechanisms(scale.noise, participants, 1)
+  kind = 'replace-one, RDP' if one.fixed else 'zero-out, PLD'
+  if scale.rounding is not None:
+    sampled = (
+      f'sensitivity clip + {rounding.up(scale.rounding)} by the rounding of '
+      'integers, sampling not counted because the clients of a round know each '
+      'other'
+    )
+  elif one.fixed:
+    sampled = f'{places} of {number} clients in every round'
+  else:
+    sampled = f'sampling rate {rounding.exact(one.rate)}'
+    if places < number:
+      sampled += f', at most {places} clients in a round'
+  return (
+    f'{kind}, noise {rounding.exact(scale.noise)}, {sampled}; released: every '
+    'model; public: numbers of clients, images, identities and steps'
+  )

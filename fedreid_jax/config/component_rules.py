@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from fedreid_jax.config import schema
 from fedreid_jax.core import patterns
 
 # (Whether the rule is violated, field, problem, fix).
@@ -175,6 +176,12 @@ def _dp_fedavg(c: Any) -> Iterator[Rule]:
     'batch_stats_rule',
     'running statistics would leave the clients without noise',
     "set it to 'keep_server'",
+  )
+  yield (
+    c.fraction < 1 and not schema.is_default(c, 'availability'),
+    'availability',
+    'who is available breaks the random sampling of a guarantee',
+    'keep its defaults, or set fraction to 1.0',
   )
   yield from _is_private('dp_fedavg', c)
 

@@ -10,9 +10,17 @@ for the Gaussian mechanism with and without Poisson sampling. Renyi accounting
 (RDP), which is fast and 5 to 15 % looser, only brackets the search for a
 multiplier.
 
+For samples of a fixed size there is no such distribution. Their guarantee is
+that of RDP, for neighbours one of whose units is replaced by another: the unit
+that is replaced changes who else is drawn, so that a sum moves by twice the
+bound and its multiplier is z / 2. It holds as well if the other one's
+contribution is zero.
+
 M. Abadi et al., "Deep learning with differential privacy" (CCS 2016); I.
 Mironov, "Renyi differential privacy" (CSF 2017); A. Koskela et al., "Computing
-tight differential privacy guarantees using FFT" (AISTATS 2020).
+tight differential privacy guarantees using FFT" (AISTATS 2020); Y.-X. Wang et
+al., "Subsampled Renyi differential privacy and analytical moments accountant"
+(AISTATS 2019).
 """
 
 import math
@@ -44,6 +52,8 @@ class Mechanism(NamedTuple):
     population: number of units, if a step has a limited number of places.
     places: largest number of units in a step, above which a random subset takes
       part (truncated Poisson sampling); 0 for no limit.
+    fixed: whether every step takes exactly `places` of the `population`, drawn
+      without replacement; the rate is then not read.
   """
 
   noise: float
@@ -51,6 +61,7 @@ class Mechanism(NamedTuple):
   steps: int
   population: int = 0
   places: int = 0
+  fixed: bool = False
 
 
 def _none(rounds: int, /) -> Sequence[Mechanism]:
@@ -87,8 +98,8 @@ def epsilon(mechanisms: Sequence[Mechanism], delta: float) -> float:
   Raises:
     ConfigError: without `dp-accounting`.
   """
-  accounting, pld = _package(), _package('.pld')
-  accountant = pld.PLDAccountant(_adjacency(accounting))
+  accounting = _package()
+  accountant = _accountant(accounting, mechanisms)
   accountant.compose(_composed(accounting, mechanisms))
   return float(accountant.get_epsilon(delta))
 
@@ -122,9 +133,9 @@ def multiplier(
     ConfigError: if the multiplier is not between `RANGE`, or without
       `dp-accounting`.
   """
-  accounting, pld = _package(), _package('.pld')
+  accounting = _package()
   upper = bracket = _bracket(make, target, delta)
-  if any(one.places for one in make(upper)):
+  if any(one.places and not one.fixed for one in make(upper)):
     upper *= TRUNCATED
 
   def event(z: float) -> Any:
@@ -136,7 +147,7 @@ def multiplier(
     lower *= LOOSE
 
   found = accounting.calibrate_dp_mechanism(
-    lambda: pld.PLDAccountant(_adjacency(accounting)),
+    lambda: _accountant(accounting, make(upper)),
     event,
     target,
     delta,
@@ -153,12 +164,12 @@ def _bracket(
   make: Callable[[float], Sequence[Mechanism]], target: float, delta: float
 ) -> float:
   """Returns a multiplier that reaches the target, at most 1 % above RDP's."""
-  accounting, rdp = _package(), _package('.rdp')
+  accounting = _package()
 
   def reaches(z: float) -> bool:
-    accountant = rdp.RdpAccountant(_ORDERS, _adjacency(accounting))
     # RDP knows no truncated sampling.
-    whole = [one._replace(places=0) for one in make(z)]
+    whole = [x if x.fixed else x._replace(places=0) for x in make(z)]
+    accountant = _renyi(accounting, whole)
     accountant.compose(_composed(accounting, whole))
     return accountant.get_epsilon(delta) <= target
 
@@ -178,6 +189,12 @@ def _bracket(
 def _event(accounting: Any, mechanism: Mechanism) -> Any:
   if not mechanism.noise:
     return accounting.NonPrivateDpEvent()
+  if mechanism.fixed:
+    return accounting.SampledWithoutReplacementDpEvent(
+      mechanism.population,
+      mechanism.places,
+      accounting.GaussianDpEvent(mechanism.noise / 2),
+    )
   if mechanism.places:
     return accounting.TruncatedSubsampledGaussianDpEvent(
       mechanism.population, mechanism.rate, mechanism.places, mechanism.noise
@@ -197,9 +214,27 @@ def _composed(accounting: Any, mechanisms: Sequence[Mechanism]) -> Any:
   )
 
 
-def _adjacency(accounting: Any) -> Any:
-  """Returns the relation in which the contribution of a unit becomes zero."""
-  return accounting.NeighboringRelation.REPLACE_SPECIAL
+def _accountant(accounting: Any, mechanisms: Sequence[Mechanism]) -> Any:
+  if any(one.fixed for one in mechanisms):
+    return _renyi(accounting, mechanisms)
+  return _package('.pld').PLDAccountant(_adjacency(accounting, mechanisms))
+
+
+def _renyi(accounting: Any, mechanisms: Sequence[Mechanism]) -> Any:
+  relation = _adjacency(accounting, mechanisms)
+  return _package('.rdp').RdpAccountant(_ORDERS, relation)
+
+
+def _adjacency(accounting: Any, mechanisms: Sequence[Mechanism]) -> Any:
+  """Returns the relation in which the contribution of a unit becomes zero.
+
+  With samples of a fixed size it is that in which a unit is replaced.
+  """
+  relations = accounting.NeighboringRelation
+  if not any(one.fixed for one in mechanisms):
+    return relations.REPLACE_SPECIAL
+  assert all(one.fixed for one in mechanisms), 'other sums have z, not z / 2'
+  return relations.REPLACE_ONE
 
 
 def _package(module: str = '') -> Any:

@@ -10,7 +10,9 @@ import toy
 from fedreid_jax import errors
 from fedreid_jax.algorithms import dp_fedavg, fedopt, fedpav, uniform
 from fedreid_jax.algorithms.statistics import clipping
+from fedreid_jax.config import recipes, validation
 from fedreid_jax.core import types
+from fedreid_jax.core.accounting import Mechanism
 from fedreid_jax.core.component import ClientHooks, Component, Participants
 from fedreid_jax.core.contexts import ReceiveCtx
 from fedreid_jax.training import toy_federation
@@ -270,11 +272,6 @@ def test_the_servers_optimiser_sees_the_noise():
   [
     ({}, (CLIENTS, 0, 4), '4 clients are too few.*needs 100'),
     (
-      {'min_clients': 1},
-      (CLIENTS, 0, 2, 0.5),
-      "fixed size have no tight guarantee.*'poisson'",
-    ),
-    (
       {'min_clients': 1, 'delta': 0.1},
       (CLIENTS, 0, 4),
       r'above 1 / \(10 x 4 clients\)',
@@ -286,6 +283,40 @@ def test_claims_that_cannot_hold(options, participants, message):
   assert made.info.claim
   with pytest.raises(errors.ConfigError, match=message):
     made.info.claim(Participants(*participants))
+
+
+def test_cohorts_of_a_fixed_size_are_samples_without_replacement():
+  people = tuple(toy_federation.toy_client(f'c{k}', 3) for k in range(10))
+  participants = Participants(people, 0, 4, 0.35, False, 7)
+  options = dp_fedavg.Options(noise=2.0, min_clients=1)
+  scale = dp_fedavg.scale_of(options, participants)
+  assert (scale.clients, scale.weight) == (4.0, 4.0)  # not 3.5
+  made = dp_fedavg.make(options)
+  assert made.info.bind
+  made = made.info.bind(participants)
+  assert made.info.claim
+  claim = made.info.claim(participants)
+  expected = Mechanism(2.0, 0.4, 7, population=10, places=4, fixed=True)
+  assert claim.mechanisms(7) == [[expected]]
+  assert claim.details.startswith(
+    'replace-one, RDP, noise 2, 4 of 10 clients in every round; '
+  )
+  # With all clients, or with those that add up, nobody is sampled.
+  everyone = participants._replace(cohort=10, fraction=1.0)
+  assert dp_fedavg.mechanisms(2.0, everyone, 7) == [Mechanism(2.0, 1.0, 7)]
+  everyone = participants._replace(cohort=10, fraction=0.95)
+  assert dp_fedavg.mechanisms(2.0, everyone, 7) == [Mechanism(2.0, 1.0, 7)]
+  added = participants._replace(rounding=0.1)
+  assert dp_fedavg.mechanisms(2.0, added, 7) == [Mechanism(2.0, 1.0, 7)]
+
+
+def test_who_is_available_is_no_random_sample():
+  config = recipes.recipe('dp_fedavg')
+  config.cohort, config.cohort_max = 'fixed', 0
+  validation.validate(config)
+  config.availability.mean = 0.5
+  with pytest.raises(errors.ConfigError, match='breaks the random sampling'):
+    validation.validate(config)
 
 
 @pytest.mark.slow

@@ -48,6 +48,66 @@ def renyi_epsilon(mechanism, delta):
   return min(found)
 
 
+def wang_epsilon(noise, number, places, steps, delta):
+  """Wang, Balle and Kasiviswanathan (2019), theorem 9: samples of a fixed size.
+
+  The Renyi divergences are those of neighbours at twice the clip.
+  """
+  found = []
+  for order in range(2, 257):
+    k = np.arange(2, order + 1)
+    chosen = -special.betaln(k + 1, order - k + 1) - math.log(order + 1)
+    moments = 2 * k * (k - 1) / noise**2
+    terms = chosen + k * math.log(places / number) + moments + math.log(2)
+    second = 4 / noise**2
+    terms[0] = chosen[0] + 2 * math.log(places / number)
+    terms[0] += min(math.log(4 * math.expm1(second)), second + math.log(2))
+    moment = special.logsumexp([*terms, 0.0])
+    found.append(
+      steps * moment / (order - 1)
+      + math.log1p(-1 / order)
+      - math.log(delta * order) / (order - 1)
+    )
+  return min(found)
+
+
+def of_a_fixed_size(noise, number, places, steps):
+  rate = places / number
+  return Mechanism(noise, rate, steps, number, places, fixed=True)
+
+
+@pytest.mark.parametrize('given', [(2.0, 1000, 20, 50), (1.0, 1000, 50, 10)])
+def test_samples_of_a_fixed_size_have_the_published_bound(given):
+  found = accounting.epsilon([of_a_fixed_size(*given)], 1e-5)
+  assert found == pytest.approx(wang_epsilon(*given, 1e-5), rel=1e-6)
+
+
+def test_samples_of_a_fixed_size_cost_more():
+  few = of_a_fixed_size(4.0, 100, 10, 20)
+  found = accounting.epsilon([few], 1e-5)
+  assert found == pytest.approx(2.242, abs=1e-3)
+  assert found < wang_epsilon(4.0, 100, 10, 20, 1e-5)
+  independent = accounting.epsilon([Mechanism(4.0, 0.1, 20)], 1e-5)
+  assert independent == pytest.approx(0.4291, abs=1e-3)
+  # Without a sample the unit that is replaced moves the sum by twice the clip.
+  assert found < gaussian_epsilon(2.0, 20, 1e-5)
+  more = few._replace(noise=5.0), few._replace(steps=10)
+  rarer = few._replace(places=5)
+  for other in (*more, rarer):
+    assert accounting.epsilon([other], 1e-5) < found
+
+
+@pytest.mark.slow
+def test_a_multiplier_of_samples_of_a_fixed_size_reaches_its_target():
+  found = accounting.multiplier(
+    lambda z: [of_a_fixed_size(z, 100, 10, 20)], 2.24, 1e-5
+  )
+  assert found == pytest.approx(4.0028, abs=2e-4)
+  for noise, reached in ((found, True), (found - 2e-4, False)):
+    mechanism = of_a_fixed_size(noise, 100, 10, 20)
+    assert (accounting.epsilon([mechanism], 1e-5) <= 2.24) == reached
+
+
 @pytest.mark.parametrize('noise, steps', [(1.0, 1), (4.0, 20), (0.7, 3)])
 def test_without_sampling_epsilon_is_exact(noise, steps):
   found = accounting.epsilon([Mechanism(noise, 1.0, steps)], 1e-5)

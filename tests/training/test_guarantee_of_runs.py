@@ -58,11 +58,17 @@ def test_a_private_run_says_its_epsilon(tmp_path, capsys):
   assert len({len(clients) for clients in cohorts}) > 1
 
 
+@pytest.mark.slow
+def test_cohorts_of_a_fixed_size_say_so(tmp_path):
+  pytest.importorskip('dp_accounting', reason='pip install .[privacy]')
+  results = train('dp_fedavg', PRIVATE, tmp_path, cohort='fixed')
+  assert '(replace-one, RDP, noise 2, 2 of 6 clients in' in results['privacy']
+
+
 @pytest.mark.parametrize(
   'fields, message',
   [
     ({'dp_fedavg.min_clients': 7}, '6 clients are too few'),
-    ({'cohort': 'fixed'}, "set it to 'poisson'"),
     ({'batch_stats_rule': 'average'}, 'statistics would.*— batch_stats_rule'),
     ({'model.norm': 'batch'}, "statistics would leave.*— model.norm.*'group'"),
     (
