@@ -11,7 +11,7 @@ from fedreid_jax import errors
 from fedreid_jax.algorithms import dp_fedavg, fedopt, fedpav, uniform
 from fedreid_jax.algorithms.statistics import clipping
 from fedreid_jax.config import recipes, validation
-from fedreid_jax.core import types
+from fedreid_jax.core import guarantee, types
 from fedreid_jax.core.accounting import Mechanism
 from fedreid_jax.core.component import ClientHooks, Component, Participants
 from fedreid_jax.core.contexts import ReceiveCtx
@@ -114,6 +114,45 @@ def test_one_client_moves_the_sum_by_the_clip_at_most(value):
     assert moved[2] == 0
   else:
     assert moved[2] == pytest.approx(0.5, rel=1e-5)
+
+
+def test_every_leaf_of_an_upload_is_bounded_public_or_refused():
+  names = {field.name for field in dataclasses.fields(types.Upload)}
+  public = {'index', 'num_examples', 'num_steps'}
+  assert names == public | {'shared', 'finite', 'messages'}, 'a leaf is new'
+  made = bound(noise=0.0, clip=0.5, adaptive=True)
+  broadcast = handmade.context(
+    types.Broadcast, shared=SHARED, messages={'dp_fedavg': jnp.float32(0.5)}
+  )
+  assert made.transport and made.transport.up
+
+  def sent(seed, finite):
+    values = trained(np.random.default_rng(seed), 1)
+    uploads = handmade.uploads(values, sizes=[7], steps=[3], other=[seed])
+    one = jax.tree.map(lambda x: x[0], uploads)
+    one = one.replace(finite=jnp.bool_(finite))
+    return made.transport.up(one, broadcast, jax.random.key(0))
+
+  first, second = sent(1, True), sent(2, False)
+  for name in (*public, 'finite'):
+    assert getattr(first, name) == getattr(second, name), name
+  changes = [
+    np.linalg.norm(np.asarray(x.shared[KERNEL] - SHARED[KERNEL]))
+    for x in (first, second)
+  ]
+  assert max(changes) <= 0.5 * (1 + 1e-5)
+  np.testing.assert_array_equal(first.shared[MEAN], SHARED[MEAN])
+  np.testing.assert_array_equal(second.shared[MEAN], SHARED[MEAN])
+  assert abs(first.messages['dp_fedavg']) == 0.5
+  # A message of another component passes, and ends the guarantee.
+  assert first.messages['other'] != second.messages['other']
+  people = tuple(toy_federation.toy_client(f'c{k}', 4) for k in range(4))
+  held = guarantee.Guarantee(
+    (FEDPAV, made), Participants(people, 0, 4, rounds=1)
+  )
+  held.check(['dp_fedavg'])
+  with pytest.raises(errors.ConfigError, match="message of 'other' has no"):
+    held.check(['dp_fedavg', 'other'])
 
 
 def test_a_client_that_diverged_is_not_told_by_what_arrives():
