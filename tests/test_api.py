@@ -232,3 +232,15 @@ def test_the_example_finds_persons(tmp_path):
   )
   assert found.returncode == 0, found.stderr
   assert 'person' in found.stdout and found.stderr == ''
+
+
+@pytest.mark.slow
+def test_the_examples_of_tracking_run(tmp_path, monkeypatch, capsys):
+  text = (ROOT / 'docs' / 'tracking.md').read_text()
+  monkeypatch.chdir(tmp_path)
+  names = {}
+  for block in re.findall(r'^```python\n(.*?)^```', text, re.DOTALL | re.M):
+    exec(block, names)
+  said = capsys.readouterr().out
+  assert names['results']['rounds'] == 2 and 'saved ' in said
+  assert re.search(r'^2 evaluation/mall/global/mAP \d', said, re.M)

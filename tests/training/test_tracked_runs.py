@@ -2,9 +2,7 @@
 
 import csv
 import json
-import re
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -390,15 +388,3 @@ def test_a_service_has_all_rounds_of_a_run(
   assert after == before | {'round': 2, 'evaluation': 2}
   lines = (tmp_path / 'w' / 'metrics.jsonl').read_text()
   assert 'failed, the run continues' not in lines
-
-
-@pytest.mark.slow
-def test_the_examples_of_the_documentation_run(tmp_path, monkeypatch, capsys):
-  text = (Path(fr.__file__).parents[1] / 'docs' / 'tracking.md').read_text()
-  monkeypatch.chdir(tmp_path)
-  names = {}
-  for block in re.findall(r'^```python\n(.*?)^```', text, re.DOTALL | re.M):
-    exec(block, names)
-  said = capsys.readouterr().out
-  assert names['results']['rounds'] == 2 and 'saved ' in said
-  assert re.search(r'^2 evaluation/mall/global/mAP \d', said, re.M)
