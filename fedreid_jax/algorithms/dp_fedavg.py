@@ -25,9 +25,9 @@ Both sums together cost as much as z if the parameters have the noise
 
 The unit is one client, and neighbouring federations differ in whether its
 contribution is zero. `epsilon` chooses z for all rounds of the run. Cohorts of
-a fixed size K have q = K / N, and a guarantee that is several times as large as
-that of Poisson sampling (`cohort=poisson`): neighbours then differ in one
-client who is replaced, a sum by 2C.
+a fixed size K have q = K / N and a weaker guarantee: epsilon is several times
+that of Poisson sampling (`cohort=poisson`). Neighbours then differ in one
+client that is replaced by another, which moves a sum by up to 2C.
 
 Running statistics and the moments of `evaluation.batch_stats` would leave the
 clients without noise, so that batch normalisation is refused (`model.norm`).

@@ -23,7 +23,7 @@ The scale is the largest for which K clients at +-B do not overflow
 has been masked, or if it is not finite; then the server learns seeds that
 remove its part of the masks. With fewer uploads than a threshold, 2/3 of the
 clients of the round and at least three, the round is aborted: it has no upload,
-the model stays, and `secagg_aborted` of the round is 1.
+aggregation leaves the model as it is, and `secagg_aborted` of the round is 1.
 
 The arithmetic is simulated exactly: the masked sum has the bits of the sum of
 the x_k. Not simulated are key agreement, signatures, encryption, the sharing of

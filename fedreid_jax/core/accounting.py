@@ -11,10 +11,10 @@ for the Gaussian mechanism with and without Poisson sampling. Renyi accounting
 multiplier.
 
 For samples of a fixed size there is no such distribution. Their guarantee is
-that of RDP, for neighbours one of whose units is replaced by another: the unit
-that is replaced changes who else is drawn, so that a sum moves by twice the
-bound and its multiplier is z / 2. It holds as well if the other one's
-contribution is zero.
+that of RDP, for neighbours that differ in one unit which is replaced by
+another: a sum loses one contribution and gains another, each up to the bound,
+and moves by up to twice the bound, so that the multiplier is z / 2. The
+guarantee also holds if the other contribution is zero.
 
 M. Abadi et al., "Deep learning with differential privacy" (CCS 2016); I.
 Mironov, "Renyi differential privacy" (CSF 2017); A. Koskela et al., "Computing

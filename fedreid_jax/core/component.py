@@ -235,7 +235,8 @@ class Summation(NamedTuple):
     limit: `(name of a parameter or running statistic) -> limit` of its change.
     largest: number of images at which the weight of a client is full.
     bits: of a value that is sent.
-    coarsest: largest limit of a value that the bits can tell from others.
+    coarsest: largest limit that a value may have; with a larger one the bits
+      would round it too coarsely, and its component is refused.
   """
 
   add: Callable[[Tree, contexts.ServerCtx], tuple[State, Tree, Array]]

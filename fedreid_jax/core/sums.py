@@ -37,7 +37,7 @@ class Weighted(NamedTuple):
   Attributes:
     weight: absolute values at most 1, float32 `[K]`.
     values: float32 `[K, ...]`.
-    limit: above the absolute values, which are clipped to it.
+    limit: largest absolute value; larger ones are clipped to it.
   """
 
   weight: Array

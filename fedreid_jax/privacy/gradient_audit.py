@@ -9,8 +9,8 @@ of a gradient are of different persons.
 The positive control is an untrained network of three 5x5 convolutions with
 sigmoids, where the attack is known to succeed. The negative control attacks the
 network of the run with a random gradient of the same norm. With noise, the
-first is also attacked with this noise on its gradient. Success is the PSNR
-above that of a grey image, and whether a model finds the person
+positive control is also attacked with this noise on its gradient. Success is
+the PSNR above that of a grey image, and whether a model finds the person
 (`gradient_identified`).
 """
 

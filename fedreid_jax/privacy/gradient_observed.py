@@ -52,7 +52,11 @@ def of(run: LoadedRun, persons: int) -> Gradient:
 
 
 def clipped(gradient: Gradient) -> Gradient:
-  """Returns the mean of the gradients of single images, scaled to norm 1."""
+  """Returns a function: the mean of single images' gradients, of norm 1 each.
+
+  Args:
+    gradient: `(images [B, H, W, ch], labels [B]) -> gradient` by parameter.
+  """
 
   def one(x: Array, y: Array) -> Flat:
     found = gradient(x[None], y[None])
@@ -68,7 +72,13 @@ def clipped(gradient: Gradient) -> Gradient:
 
 
 def noisy(mean: Flat, sent: Sent, key: Array) -> Flat:
-  """Returns a mean of clipped gradients with the noise of its sum."""
+  """Returns a mean of clipped gradients with the noise of its sum over `B`.
+
+  Args:
+    mean: of gradients of norm 1, by parameter.
+    sent: noise multiplier and number of images, `B`.
+    key: of the noise.
+  """
   found: Flat = {}
   for place, (name, part) in enumerate(sorted(mean.items())):
     noise = jax.random.normal(jax.random.fold_in(key, place), part.shape)
