@@ -25,9 +25,10 @@ Both sums together cost as much as z if the parameters have the noise
 
 The unit is one client, and neighbouring federations differ in whether its
 contribution is zero. `epsilon` chooses z for all rounds of the run. Cohorts of
-a fixed size K have q = K / N and a weaker guarantee: epsilon is several times
-that of Poisson sampling (`cohort=poisson`). Neighbours then differ in one
-client that is replaced by another, which moves a sum by up to 2C.
+a fixed size K have q = K / N and a weaker guarantee than those of Poisson
+sampling (`cohort=poisson`): an epsilon that is known for clients that are
+replaced by others, which moves a sum by up to 2C, or that of all clients in
+every round, if this is smaller.
 
 Running statistics and the moments of `evaluation.batch_stats` would leave the
 clients without noise, so that batch normalisation is refused (`model.norm`).
@@ -183,14 +184,14 @@ def mechanisms(
   if participants.rounding is not None:
     # The clients of a round, who add their updates, know each other.
     return [Mechanism(noise, 1.0, rounds)]
-  if _draws_as_many(participants):
+  if _draws_without_replacement(participants):
     return [Mechanism(noise, rate, rounds, number, places, fixed=True)]
   if rate < 1 and places < number:
     return [Mechanism(noise, rate, rounds, number, places)]
   return [Mechanism(noise, rate, rounds)]
 
 
-def _draws_as_many(participants: Participants) -> bool:
+def _draws_without_replacement(participants: Participants) -> bool:
   """Returns whether every round has the same number of all clients."""
   return not participants.poisson and _rate(participants) < 1
 
@@ -245,7 +246,7 @@ def _component(options: Options, scale: Scale) -> Component:
 
   return Component(
     NAME,
-    transport=Transport(up=up, hides_losses=True),
+    transport=Transport(up=up, loses=_is_lost),
     aggregation=Aggregation(
       weights,
       raw,
@@ -270,11 +271,8 @@ def _bounded(
   upload: Upload, received: Broadcast, bound: Array, adaptive: bool
 ) -> Upload:
   """Returns an upload of which nothing but the number of images is exact."""
-  params, _ = param_filter.trainable(upload.shared)
   start = received.shared
-  changes, below = clipping.clipped(
-    {n: x - start[n] for n, x in params.items()}, bound
-  )
+  changes, below = clipping.clipped(_changes(upload, received), bound)
   sent = {n: start[n] + x for n, x in changes.items()}
   own = {NAME: below.astype(jnp.float32) - 0.5} if adaptive else {}
   return dataclasses.replace(
@@ -283,6 +281,16 @@ def _bounded(
     finite=jnp.ones_like(upload.finite),
     messages={**upload.messages, **own},
   )
+
+
+def _is_lost(upload: Upload, received: Broadcast) -> Array:
+  """Returns whether an update is sent as zero, or the state is not finite."""
+  return ~(upload.finite & clipping.usable(_changes(upload, received)))
+
+
+def _changes(upload: Upload, received: Broadcast) -> Flat:
+  params, _ = param_filter.trainable(upload.shared)
+  return {n: x - received.shared[n] for n, x in params.items()}
 
 
 def _no_numbers(message: Any, ctx: UploadCtx) -> dict[str, Array]:
@@ -340,7 +348,9 @@ def _claim(options: Options, scale: Scale, participants: Participants) -> Claim:
 def _details(scale: Scale, participants: Participants) -> str:
   number, places = len(participants.clients), participants.cohort
   (one,) = mechanisms(scale.noise, participants, 1)
-  kind = 'replace-one, RDP' if one.fixed else 'zero-out, PLD'
+  kind = 'zero-out, PLD'
+  if one.fixed:
+    kind = 'zero-out, the smaller of RDP and of PLD with all clients'
   if scale.rounding is not None:
     sampled = (
       f'sensitivity clip + {rounding.up(scale.rounding)} by the rounding of '

@@ -13,14 +13,8 @@ Rule = tuple[Any, str, str, str]
 OWN_LABELS = ('by_dataset', 'by_camera', 'by_identity')
 # Splits of `data.client_split` that divide the images of one person.
 DIVIDE_PERSONS = ('by_camera', 'iid', 'dirichlet', 'camera_independent')
-# A parameter or statistic of each kind of neck; where it is personal, the model
-# of the server has no neck.
-NECK = {
-  'bn': 'batch_stats/neck/bn/mean',
-  'bnneck': 'params/neck/bn/scale',
-  'bottleneck': 'params/neck/fc/kernel',
-  'mapping': 'params/neck/fc/kernel',
-}
+# Parameters of the neck; if they are personal, the server cannot embed images.
+NECK = 'params/neck/fc/kernel'
 
 
 def _own_labels(c: Any) -> bool:
@@ -30,14 +24,6 @@ def _own_labels(c: Any) -> bool:
     and c.data.client_split in OWN_LABELS
     and (len(c.data.sources) != 1 or c.data.client_split != 'by_dataset')
   )
-
-
-def _has_personal_neck(c: Any) -> bool:
-  """Returns whether clients of fedpav keep their necks."""
-  leaf = NECK.get(c.model.neck)
-  if leaf is None or 'fedpav' not in c.components:
-    return False
-  return not patterns.Pattern(c.fedpav.shared, 'fedpav.shared').match(leaf)
 
 
 def _counts_steps(component: str, c: Any) -> Iterator[Rule]:
@@ -74,8 +60,11 @@ def _needs_public(component: str, c: Any) -> Iterator[Rule]:
 
 def _embeds_at_server(component: str, c: Any) -> Iterator[Rule]:
   """Yields the rules of a server that embeds images with clients' models."""
+  personal = 'fedpav' in c.components and not patterns.Pattern(
+    c.fedpav.shared, 'fedpav.shared'
+  ).match(NECK)
   yield (
-    _has_personal_neck(c),
+    personal and c.model.neck in ('bottleneck', 'mapping'),
     'fedpav.shared',
     f'{component} compares embeddings, but the neck is not shared',
     'share the parameters of the neck',
@@ -178,7 +167,9 @@ def _dp_fedavg(c: Any) -> Iterator[Rule]:
     "set it to 'keep_server'",
   )
   yield (
-    c.fraction < 1 and not schema.is_default(c, 'availability'),
+    c.fraction < 1
+    and 'secagg' not in c.components  # sampling does not count there
+    and not schema.is_default(c, 'availability'),
     'availability',
     'who is available breaks the random sampling of a guarantee',
     'keep its defaults, or set fraction to 1.0',
@@ -235,19 +226,6 @@ def _fednova(c: Any) -> Iterator[Rule]:
   )
 
 
-def _fedpav(c: Any) -> Iterator[Rule]:
-  ranked = c.evaluation.feature == 'embedding'
-  field = 'feature' if ranked else 'report_both_neck_features'
-  yield (
-    (ranked or c.evaluation.report_both_neck_features)
-    and _has_personal_neck(c),
-    f'evaluation.{field}',
-    'the neck is personal, so that the global model has no embedding',
-    f'set it to {"feature" if ranked else False}, or share the parameters of '
-    'the neck by fedpav.shared',
-  )
-
-
 def _local_expert(c: Any) -> Iterator[Rule]:
   yield (
     c.local_expert.frozen and not c.start_from,
@@ -296,7 +274,6 @@ COMPONENTS: Mapping[str, Callable[[Any], Iterator[Rule]]] = {
   'dpsgd': _dpsgd,
   'fedavg': _fedavg,
   'fednova': _fednova,
-  'fedpav': _fedpav,
   'kd': functools.partial(_embeds_at_server, 'kd'),
   'local_expert': _local_expert,
   'robust': _robust,

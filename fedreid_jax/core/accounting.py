@@ -14,7 +14,9 @@ For samples of a fixed size there is no such distribution. Their guarantee is
 that of RDP, for neighbours that differ in one unit which is replaced by
 another: a sum loses one contribution and gains another, each up to the bound,
 and moves by up to twice the bound, so that the multiplier is z / 2. The
-guarantee also holds if the other contribution is zero.
+guarantee also holds if the other contribution is zero. Then the guarantee of
+sums that every unit takes part in holds too, with the multiplier z, because a
+unit that is not drawn tells less: the smaller of both is given.
 
 M. Abadi et al., "Deep learning with differential privacy" (CCS 2016); I.
 Mironov, "Renyi differential privacy" (CSF 2017); A. Koskela et al., "Computing
@@ -53,7 +55,7 @@ class Mechanism(NamedTuple):
     places: largest number of units in a step, above which a random subset takes
       part (truncated Poisson sampling); 0 for no limit.
     fixed: whether every step takes exactly `places` of the `population`, drawn
-      without replacement; the rate is then not read.
+      without replacement.
   """
 
   noise: float
@@ -101,7 +103,10 @@ def epsilon(mechanisms: Sequence[Mechanism], delta: float) -> float:
   accounting = _package()
   accountant = _accountant(accounting, mechanisms)
   accountant.compose(_composed(accounting, mechanisms))
-  return float(accountant.get_epsilon(delta))
+  found = float(accountant.get_epsilon(delta))
+  if any(one.fixed for one in mechanisms):
+    return min(found, epsilon(_of_everyone(mechanisms), delta))
+  return found
 
 
 def text(epsilon: float, delta: float) -> str:
@@ -133,6 +138,17 @@ def multiplier(
     ConfigError: if the multiplier is not between `RANGE`, or without
       `dp-accounting`.
   """
+  if any(one.fixed for one in make(RANGE[1])):
+    return min(
+      _search(make, target, delta),
+      _search(lambda z: _of_everyone(make(z)), target, delta),
+    )
+  return _search(make, target, delta)
+
+
+def _search(
+  make: Callable[[float], Sequence[Mechanism]], target: float, delta: float
+) -> float:
   accounting = _package()
   upper = bracket = _bracket(make, target, delta)
   if any(one.places and not one.fixed for one in make(upper)):
@@ -203,6 +219,11 @@ def _event(accounting: Any, mechanism: Mechanism) -> Any:
   if mechanism.rate == 1:
     return event
   return accounting.PoissonSampledDpEvent(mechanism.rate, event)
+
+
+def _of_everyone(mechanisms: Sequence[Mechanism]) -> list[Mechanism]:
+  """Returns the same sums with every unit in every step."""
+  return [Mechanism(one.noise, 1.0, one.steps) for one in mechanisms]
 
 
 def _composed(accounting: Any, mechanisms: Sequence[Mechanism]) -> Any:

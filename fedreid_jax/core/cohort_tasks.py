@@ -92,21 +92,20 @@ class CohortTasks:
       )
     return cohort.sample_cohort(options.seed, round_, number, options.fraction)
 
-  def draw(self, round_: int, groups: Any) -> Drawn:
+  def draw(self, round_: int, groups: Any, most: int | None = None) -> Drawn:
     """Returns the clients of a round.
 
     Args:
       round_: global round.
       groups: group of every client, int32 `[N]`.
+      most: number of waves, None for all.
     """
     timetable = self._options.timetable
-    if timetable is None:
-      clients = self.sample(round_)
-      return Drawn(clients, self.waves(clients, groups, round_), None)
-    timed = timetable.round(round_)
-    staleness = timed.staleness
-    waves = self.waves(timed.clients, groups, round_, staleness=staleness)
-    return Drawn(timed.clients, waves, timed)
+    timed = timetable.round(round_) if timetable else None
+    clients = timed.clients if timed else self.sample(round_)
+    staleness = timed.staleness if timed else None
+    waves = self.waves(clients, groups, round_, staleness=staleness, most=most)
+    return Drawn(clients, waves, timed)
 
   def first_wave(self, round_: int, groups: Any) -> Wave | None:
     """Returns that of a round, None after the last round of the run.
@@ -117,7 +116,7 @@ class CohortTasks:
     """
     if round_ >= self._options.rounds:
       return None
-    return self.draw(round_, groups).waves[0]
+    return self.draw(round_, groups, most=1).waves[0]
 
   def waves(
     self,
@@ -126,6 +125,7 @@ class CohortTasks:
     round_: int,
     modality: int | None = None,
     staleness: np.ndarray | None = None,
+    most: int | None = None,
   ) -> list[Wave]:
     """Returns the lanes and the tasks of each wave of a round.
 
@@ -136,6 +136,7 @@ class CohortTasks:
       modality: of the images in data passes, None for all.
       staleness: updates of the server since the members' models, int32 `[K]`;
         None if there are none.
+      most: number of waves, None for all.
     """
     if staleness is None:
       staleness = np.zeros(len(members), np.int32)
@@ -156,4 +157,4 @@ class CohortTasks:
         self._options.seed,
       )
 
-    return [(lanes, tasks(lanes)) for lanes in self.lanes.waves(members)]
+    return [(lanes, tasks(lanes)) for lanes in self.lanes.waves(members)[:most]]

@@ -167,9 +167,9 @@ class Transport(NamedTuple):
       that of their arrays.
     moves: whether `up` returns the change from another model than the received
       one, so that no later component may compute or change it.
-    hides_losses: whether `up` sends something finite for a client that
-      diverged. The client then keeps the state before the round, which the
-      server cannot tell it to keep.
+    loses: `(Upload, received Broadcast) -> bool`, whether `up` sends an upload
+      that only looks like one that counts. The client then keeps the state
+      before the round, which the server cannot tell it to keep.
   """
 
   up: Callable[[types.Upload, types.Broadcast, Array], types.Upload] | None = (
@@ -186,7 +186,7 @@ class Transport(NamedTuple):
   ) = None
   size: Callable[[Flat], int] | None = None
   moves: bool = False
-  hides_losses: bool = False
+  loses: Callable[[types.Upload, types.Broadcast], Array] | None = None
 
 
 class Aggregation(NamedTuple):

@@ -1,5 +1,6 @@
 """The local part of a round on the devices: training, and waves of it."""
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 
+from fedreid_jax import errors
 from fedreid_jax.core import compiled, transfer, types, waves
 from fedreid_jax.core.client_store import ClientStore
 from fedreid_jax.core.compose import Algorithm
@@ -178,9 +180,12 @@ class LocalRounds:
     return *placed, [rows for _, rows, _ in found], sums
 
   def _read_ahead(self, following: Callable[[], Wave | None]) -> None:
-    wave = following() if self.segments.resident is None else None
-    if wave is not None:
-      self.segments.read_ahead(*wave)
+    if self.segments.resident is not None:
+      return
+    # An error of the next round, which it meets again, must not end this one.
+    with contextlib.suppress(errors.FedReIDError):
+      if wave := following():
+        self.segments.read_ahead(*wave)
 
 
 def _rows(streamed: Streamed) -> tuple[Any, Any, Any]:

@@ -93,7 +93,7 @@ class _Wire:
       for c in components
       if c.transport
     ]
-    self.hides_losses = any(t.hides_losses for _, _, t in self._transports)
+    self.loses = any(t.loses for _, _, t in self._transports)
 
   def key(
     self,
@@ -123,11 +123,16 @@ class _Wire:
     received: types.Broadcast,
     task: types.ClientTask,
     states: dict[str, Tree],
-  ) -> tuple[types.Upload, dict[str, Tree]]:
-    """Returns the upload as the server receives it, and the new states."""
-    states = dict(states)
+  ) -> tuple[types.Upload, dict[str, Tree], Array]:
+    """Returns what the server receives, the new states, whether it is lost.
+
+    Of an upload that the server knows to be lost the last is not said.
+    """
+    states, lost = dict(states), jnp.bool_(False)
     for name, kept, transport in self._transports:
       key = self.key(Stream.UP, name, sent, task)
+      if transport.loses:
+        lost |= transport.loses(upload, received)
       if transport.up:
         upload = transport.up(upload, received, key)
       if transport.up_with:
@@ -136,7 +141,7 @@ class _Wire:
         )
         finite = upload.finite & _all_finite(states[kept])
         upload = dataclasses.replace(upload, finite=finite)
-    return upload, states
+    return upload, states, lost
 
 
 def _begin(
@@ -254,11 +259,10 @@ def _end(
     _all_finite(kept),
     messages,
   )
-  trained_to = shared, kept
-  upload, states = wire.upload(upload, broadcast, received, task, states)
+  upload, states, lost = wire.upload(upload, broadcast, received, task, states)
   kept = dataclasses.replace(kept, states=states)
-  if wire.hides_losses:
-    kept = trees.select(_all_finite(trained_to), kept, state)
+  if wire.loses:
+    kept = trees.select(lost, state, kept)
   return upload, kept
 
 

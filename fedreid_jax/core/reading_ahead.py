@@ -38,26 +38,36 @@ class ReadingAhead:
       wanted: tree of arrays that determine the segments.
       segments: images of each segment.
     """
-    self.settle()
+    self.drop()
     read = self._thread.submit(lambda: list(itertools.islice(segments, 1)))
     self._ahead = _Ahead(wanted, read, segments)
 
-  def settle(self) -> None:
-    """Waits until nothing is being read."""
-    if self._ahead:
-      futures.wait([self._ahead.first])
+  def drop(self) -> None:
+    """Forgets what was read ahead, when it has been read."""
+    self.take(())
 
   def take(self, wanted: Any) -> Iterator[Any] | None:
     """Returns the segments, None if these were not read ahead.
 
     An error of the thread is not raised: who reads again meets it again.
     """
-    self.settle()
     ahead, self._ahead = self._ahead, None
-    if ahead is None or ahead.first.exception() or not _same(ahead, wanted):
+    if ahead is None:
       return None
-    return itertools.chain(ahead.first.result(), ahead.rest)
+    failed = ahead.first.exception()  # waits
+    if failed or not _same(ahead.wanted, wanted):
+      return None
+    return _each(ahead.first.result(), ahead.rest)
 
 
-def _same(ahead: _Ahead, wanted: Any) -> bool:
-  return jax.tree.all(jax.tree.map(np.array_equal, ahead.wanted, wanted))
+def _same(one: Any, other: Any) -> bool:
+  if jax.tree.structure(one) != jax.tree.structure(other):
+    return False
+  return jax.tree.all(jax.tree.map(np.array_equal, one, other))
+
+
+def _each(first: list[Any], rest: Iterator[Any]) -> Iterator[Any]:
+  # `itertools.chain` would keep the first segment until the last is read.
+  while first:
+    yield first.pop()
+  yield from rest

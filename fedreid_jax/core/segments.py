@@ -43,7 +43,8 @@ class Segments:
   def read_ahead(self, lanes: np.ndarray, tasks: types.ClientTask) -> None:
     """Begins to read the first segment of local steps of a later wave.
 
-    With the segment that is in use two are on a device, as within a round.
+    With the segment that is in use two are on a device, as within a round. It
+    stays there until the wave begins or other images are asked for.
 
     Args:
       lanes: client of each lane, -1 if empty, `[lanes]`.
@@ -72,7 +73,7 @@ class Segments:
     if self.resident is not None:
       yield self.resident, self._put(tasks)
       return
-    self._ahead.settle()  # images are read by one thread at a time
+    self._ahead.drop()  # of three segments, one would be beyond the budget
     for first, table, rows, valid in self._cut(
       lanes, tasks.pass_rows, tasks.pass_valid
     ):

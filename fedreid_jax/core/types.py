@@ -73,7 +73,8 @@ class ClientData(NamedTuple):
 
   Attributes:
     name: unique name; its hash determines the client's random keys.
-    images: returns the pixels; called only where the client runs.
+    images: returns the pixels; called only where the client runs, perhaps by
+      another thread than those of targets.
     labels: identity within the client's label space.
     cameras: number of the camera of each image.
     modalities: 0 visible, 1 infrared.

@@ -25,6 +25,7 @@ from fedreid_jax.models import functional, networks
 from fedreid_jax.training import agreement, engine, source_stats
 
 CLASSIFIER = r'params/(.+/)?classifier/'
+NECK = r'\w+/(.+/)?neck'
 
 
 class Setup(NamedTuple):
@@ -86,8 +87,10 @@ def assemble(
   agreement.connect(mesh)
   variables = jax.jit(model.init)(jax.random.key(config.seed))
   variables, loaded = _pretrained(config, variables)
-  shared, _ = param_filter.split(variables, compose.shared_leaves(components))
+  pattern = compose.shared_leaves(components)
+  shared, _ = param_filter.split(variables, pattern)
   check_classifier(federation, shared or variables)
+  check_ranked(config, variables, pattern)
   return Setup(
     federation,
     variables,
@@ -188,6 +191,38 @@ def check_classifier(federation: Federation, leaves: types.Flat) -> None:
       'the tested model has no classifier, since it is a personal parameter',
       'components',
       "classify with 'fedavg' or 'standalone'",
+    )
+
+
+def check_ranked(config, leaves: types.Flat, shared: str) -> None:
+  """Refuses ranking by features that need what only the clients have.
+
+  Args:
+    config: all of it.
+    leaves: of a whole model.
+    shared: pattern of the shared ones.
+
+  Raises:
+    ConfigError: when the model of the server lacks one of them.
+  """
+  known, own = param_filter.split(leaves, shared)
+  if not known:
+    return
+  given = config.evaluation
+  without = [CLASSIFIER]
+  if given.feature == 'feature' and not given.report_both_neck_features:
+    without.append(NECK)
+  if given.batch_stats in source_stats.MEASURED:
+    without.append('batch_stats/')
+  _, lacking = param_filter.split(own, '|'.join(without))
+  for name in lacking:
+    neck = ", or set evaluation.feature to 'feature'" * bool(
+      param_filter.split({name: ()}, NECK)[0]
+    )
+    raise errors.ConfigError(
+      f'{name} is personal, so that the global model cannot be tested',
+      'evaluation.feature' if neck else 'components',
+      f'share it{neck}',
     )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from fedreid_jax import errors
 from fedreid_jax.config import load as config_lib
 from fedreid_jax.config import parsing
-from fedreid_jax.core import types
+from fedreid_jax.core import compose, types
 from fedreid_jax.data import load as data_lib
 from fedreid_jax.data.federation import Federation
 from fedreid_jax.evaluation import evaluator
@@ -164,6 +164,8 @@ def evaluate_models(
   network = restored.network(config, federation, any_model)
   model, variables, transforms, mesh = network
   build.check_classifier(federation, any_model)
+  shared = compose.shared_leaves(build.load_components(config))
+  build.check_ranked(config, variables, shared)
   run = evaluator.make(
     config.evaluation, federation.targets, model, transforms, mesh
   )

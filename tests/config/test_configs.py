@@ -121,29 +121,6 @@ def test_values_that_cannot_run(field, value, message):
     validation.validate(broken(**{field: value}))
 
 
-@pytest.mark.parametrize(
-  ('neck', 'shared'),
-  [
-    ('bn', r'(?!\w+/neck/)'),
-    ('bnneck', r'(?!params/neck/bn/)'),
-    ('bottleneck', r'(?!params/neck/fc/)'),
-    ('mapping', r'(?!\w+/neck/)'),
-  ],
-)
-def test_embeddings_of_a_personal_neck_are_not_ranked(neck, shared):
-  config = recipes.recipe('fedpav', 'smoke')
-  config.model.neck = neck
-  validation.validate(config)
-  config.fedpav.shared = shared
-  with pytest.raises(errors.ConfigError, match='neck is.*evaluation.feature'):
-    validation.validate(config)
-  config.evaluation.feature = 'feature'
-  validation.validate(config)
-  config.evaluation.report_both_neck_features = True
-  with pytest.raises(errors.ConfigError, match='neck is.*report_both'):
-    validation.validate(config)
-
-
 def test_unknown_field_in_a_file_names_the_near_one():
   config = recipes.recipe('dfh', 'smoke')
   with config.unlocked():

@@ -89,8 +89,10 @@ def test_samples_of_a_fixed_size_cost_more():
   assert found < wang_epsilon(4.0, 100, 10, 20, 1e-5)
   independent = accounting.epsilon([Mechanism(4.0, 0.1, 20)], 1e-5)
   assert independent == pytest.approx(0.4291, abs=1e-3)
-  # Without a sample the unit that is replaced moves the sum by twice the clip.
-  assert found < gaussian_epsilon(2.0, 20, 1e-5)
+  # Half of all units in every step would cost more than all of them.
+  for places in (50, 90, 100):
+    half = accounting.epsilon([of_a_fixed_size(4.0, 100, places, 20)], 1e-5)
+    assert half == pytest.approx(gaussian_epsilon(4.0, 20, 1e-5), rel=1e-3)
   more = few._replace(noise=5.0), few._replace(steps=10)
   rarer = few._replace(places=5)
   for other in (*more, rarer):
@@ -98,14 +100,19 @@ def test_samples_of_a_fixed_size_cost_more():
 
 
 @pytest.mark.slow
-def test_a_multiplier_of_samples_of_a_fixed_size_reaches_its_target():
+@pytest.mark.parametrize(
+  'places, target, wanted', [(10, 2.24, 4.0028), (50, 8.0, 2.6844)]
+)
+def test_a_multiplier_of_samples_of_a_fixed_size_reaches_its_target(
+  places, target, wanted
+):
   found = accounting.multiplier(
-    lambda z: [of_a_fixed_size(z, 100, 10, 20)], 2.24, 1e-5
+    lambda z: [of_a_fixed_size(z, 100, places, 20)], target, 1e-5
   )
-  assert found == pytest.approx(4.0028, abs=2e-4)
+  assert found == pytest.approx(wanted, abs=1e-3)
   for noise, reached in ((found, True), (found - 2e-4, False)):
-    mechanism = of_a_fixed_size(noise, 100, 10, 20)
-    assert (accounting.epsilon([mechanism], 1e-5) <= 2.24) == reached
+    mechanism = of_a_fixed_size(noise, 100, places, 20)
+    assert (accounting.epsilon([mechanism], 1e-5) <= target) == reached
 
 
 @pytest.mark.parametrize('noise, steps', [(1.0, 1), (4.0, 20), (0.7, 3)])

@@ -1,6 +1,9 @@
 """Images of the next round, read while a round is computed."""
 
+import gc
 import threading
+import weakref
+from concurrent import futures
 
 import jax
 import numpy as np
@@ -28,12 +31,39 @@ def test_the_first_is_read_in_a_thread_and_the_others_on_demand():
   ahead = ReadingAhead()
   assert ahead.take(ARRAYS) is None
   ahead.start(ARRAYS, segments())
-  ahead.settle()
-  assert len(readers) == 1 and readers[0].startswith('images')
   found = ahead.take(arrays())
+  assert len(readers) == 1 and readers[0].startswith('images')
   assert found is not None and list(found) == [0, 1, 2]
   assert readers[1:] == [threading.current_thread().name] * 2
   assert ahead.take(ARRAYS) is None  # it was taken
+  ahead.start(ARRAYS, segments())
+  ahead.drop()
+  assert ahead.take(ARRAYS) is None
+
+
+def test_no_segment_outlives_its_use():
+  class Images:
+    pass
+
+  alive = []
+
+  def segments():
+    for _ in range(4):
+      images = Images()
+      alive.append(weakref.ref(images))
+      yield images
+      del images
+
+  ahead = ReadingAhead()
+  ahead.start(ARRAYS, segments())
+  for count, images in enumerate(ahead.take(ARRAYS) or (), 1):
+    del images
+    assert sum(one() is not None for one in alive) <= 1, count
+  assert len(alive) == 4
+  ahead.start(ARRAYS, segments())
+  ahead.drop()
+  gc.collect()
+  assert alive[-1]() is None
 
 
 def test_other_segments_than_those_asked_for_are_dropped():
@@ -74,7 +104,7 @@ def test_a_round_begins_with_a_segment_that_was_read(clients, monkeypatch):
   server, store = executor.init(variables)
   for number in range(3):
     server, _ = executor.round(server, store, number)
-    executor._segments._ahead.settle()
+    futures.wait([x.first for x in [executor._segments._ahead._ahead] if x])
   each = sum(found == (0, False) for found in readers)
   assert each > 1
   for number in range(3):

@@ -62,7 +62,7 @@ def test_a_private_run_says_its_epsilon(tmp_path, capsys):
 def test_cohorts_of_a_fixed_size_say_so(tmp_path):
   pytest.importorskip('dp_accounting', reason='pip install .[privacy]')
   results = train('dp_fedavg', PRIVATE, tmp_path, cohort='fixed')
-  assert '(replace-one, RDP, noise 2, 2 of 6 clients in' in results['privacy']
+  assert 'all clients, noise 2, 2 of 6 clients in every' in results['privacy']
 
 
 @pytest.mark.parametrize(

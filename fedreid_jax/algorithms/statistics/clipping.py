@@ -8,6 +8,16 @@ from fedreid_jax.core.types import Array, Flat
 LARGEST = 1e15
 
 
+def usable(changes: Flat) -> Array:
+  """Returns whether no number is above `LARGEST` or not a number, bool.
+
+  Args:
+    changes: arrays by name.
+  """
+  largest = jnp.stack([jnp.abs(x).max() for x in changes.values()]).max()
+  return largest <= LARGEST  # not of nan
+
+
 def clipped(changes: Flat, bound: Array) -> tuple[Flat, Array]:
   """Returns (changes of at most a norm, whether their norm was below it).
 
@@ -18,9 +28,8 @@ def clipped(changes: Flat, bound: Array) -> tuple[Flat, Array]:
     changes: arrays by name.
     bound: largest Euclidean norm over all of them.
   """
-  largest = jnp.stack([jnp.abs(x).max() for x in changes.values()]).max()
-  usable = largest <= LARGEST  # not of nan
-  changes = {n: jnp.where(usable, x, 0.0) for n, x in changes.items()}
+  within = usable(changes)
+  changes = {n: jnp.where(within, x, 0.0) for n, x in changes.items()}
   norm = jnp.sqrt(sum((x**2).sum() for x in changes.values()))
   factor = jnp.where(norm <= bound, 1.0, bound / norm)
   return {n: factor * x for n, x in changes.items()}, norm <= bound

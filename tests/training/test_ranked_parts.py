@@ -1,0 +1,57 @@
+"""Tests of a global model of which clients keep a part."""
+
+import pytest
+
+from fedreid_jax import errors
+from fedreid_jax.config import recipes, schema
+from fedreid_jax.training import build, loop
+
+LEAVES = dict.fromkeys(
+  [
+    'params/backbone/conv/kernel',
+    'batch_stats/backbone/bn/mean',
+    'params/neck/fc/kernel',
+    'batch_stats/neck/bn/mean',
+    'params/classifier/kernel',
+  ]
+)
+EVERYTHING = r'(?!params/classifier/)'
+NO_NECK = r'(?!\w+/neck/|params/classifier/)'
+NO_MOMENTS = r'(?!batch_stats/|params/classifier/)'
+NO_BACKBONE = r'(?!params/backbone|params/classifier/)'
+
+
+@pytest.mark.parametrize(
+  'shared, feature, both, moments, field',
+  [
+    (EVERYTHING, 'embedding', True, 'running', ''),
+    ('(?!)', 'embedding', True, 'running', ''),  # every client has its model
+    (NO_NECK, 'embedding', False, 'running', 'evaluation.feature'),
+    (NO_NECK, 'embedding', False, 'source', 'evaluation.feature'),
+    (NO_NECK, 'feature', True, 'running', 'evaluation.feature'),
+    (NO_NECK, 'feature', False, 'running', ''),
+    (NO_MOMENTS, 'embedding', False, 'running', 'components'),
+    (NO_MOMENTS, 'feature', False, 'running', 'components'),
+    (NO_MOMENTS, 'embedding', False, 'source', ''),
+    (NO_BACKBONE, 'feature', False, 'source', 'components'),
+  ],
+)
+def test_features_must_not_need_what_clients_keep(
+  shared, feature, both, moments, field
+):
+  config = schema.default()
+  config.evaluation.feature = feature
+  config.evaluation.report_both_neck_features = both
+  config.evaluation.batch_stats = moments
+  if not field:
+    build.check_ranked(config, LEAVES, shared)
+    return
+  with pytest.raises(errors.ConfigError, match='is personal') as found:
+    build.check_ranked(config, LEAVES, shared)
+  assert f' — {field} — share it' in str(found.value)
+
+
+def test_a_run_is_refused_before_it_compiles(tmp_path):
+  config = recipes.recipe('fedreid', 'smoke,evaluation.feature=embedding')
+  with pytest.raises(errors.ConfigError, match="neck/.*to 'feature'"):
+    loop.train(config, tmp_path)
