@@ -39,7 +39,8 @@ class Fixed:
 
 
 def with_timetable(executor, updates):
-  executor._options = executor._options._replace(timetable=Fixed(updates))
+  tasks = executor._tasks
+  tasks._options = tasks._options._replace(timetable=Fixed(updates))
   return executor
 
 
