@@ -169,6 +169,7 @@ def test_bad_arguments(arguments, message):
     components(**arguments)
 
 
+@pytest.mark.slow
 def test_a_client_of_one_identity_is_refused_unless_allowed(config):
   clients = (toy.toy_client('lone', 5, identities=1),)
   with pytest.raises(errors.DataError, match='client lone'):
@@ -186,6 +187,7 @@ def test_alpha_for_another_number_of_clients(config, clients):
     executor.init(variables)
 
 
+@pytest.mark.slow
 def test_statistics_after_training_are_not_larger_than_the_features(config):
   """Within identities of equal size the variance is at most that of all.
 

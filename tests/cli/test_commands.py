@@ -83,6 +83,7 @@ def metrics_of(workdir):
   return [(e['round'], e['metrics']) for e in results['evaluation']]
 
 
+@pytest.mark.slow
 def test_synthetic_recipe_end_to_end(tmp_path):
   flags = f'--config=configs/dfh.py:{TINY}', f'--workdir={tmp_path}'
   code, out, err = finish(launch(*flags))

@@ -100,10 +100,11 @@ def test_the_epsilon_is_that_of_a_run_of_dpsgd():
       ),
       'statistics of DFH: 21 times with noise 10\nepsilon = 6.385',
     ),
-    (
+    pytest.param(
       ('--noise=1', '--clients=2', '--places=0'),
       'epsilon = 26.5 at delta = 1e-05 per identity in up to 2 clients\n'
       'epsilon above 20 gives no meaningful protection',
+      marks=pytest.mark.slow,
     ),
   ],
 )

@@ -233,6 +233,7 @@ def reaches(mechanism, target, wanted, delta=1e-5):
   assert accounting.epsilon(make(noise - 2e-3), delta) > target
 
 
+@pytest.mark.slow
 def test_a_multiplier_reaches_its_target():
   reaches(Mechanism(0.0, 1.0, 20), gaussian_epsilon(4.0, 20, 1e-5), 4.0)
 

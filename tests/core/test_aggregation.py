@@ -74,6 +74,7 @@ def test_equal_clients_give_back_the_client(sizes, seed):
   np.testing.assert_allclose(out, one, rtol=16 * EPS)
 
 
+@pytest.mark.slow
 @PROPERTY
 @given(sizes_of, st.integers(-3, 3), st.integers(0, 99))
 def test_scaling_sizes_or_values_by_a_power_of_two(sizes, power, seed):

@@ -7,6 +7,7 @@ from concurrent import futures
 
 import jax
 import numpy as np
+import pytest
 import toy
 
 from fedreid_jax import algorithms
@@ -87,6 +88,7 @@ def test_an_error_is_left_to_the_next_reader():
   assert ahead.take(ARRAYS) is None
 
 
+@pytest.mark.slow
 def test_a_round_begins_with_a_segment_that_was_read(clients, monkeypatch):
   config = toy.toy_config()
   config.rounds, config.fraction = 3, 0.5
