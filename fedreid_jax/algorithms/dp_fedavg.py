@@ -170,7 +170,7 @@ def scale_of(options: Options, participants: Participants) -> Scale:
 
 def _rate(participants: Participants) -> float:
   """Returns the expected share of the clients in a round."""
-  if participants.poisson or participants.fraction == 1:
+  if participants.poisson:
     return participants.fraction
   return participants.cohort / len(participants.clients)
 
@@ -184,16 +184,10 @@ def mechanisms(
   if participants.rounding is not None:
     # The clients of a round, who add their updates, know each other.
     return [Mechanism(noise, 1.0, rounds)]
-  if _draws_without_replacement(participants):
-    return [Mechanism(noise, rate, rounds, number, places, fixed=True)]
   if rate < 1 and places < number:
-    return [Mechanism(noise, rate, rounds, number, places)]
+    fixed = not participants.poisson
+    return [Mechanism(noise, rate, rounds, number, places, fixed)]
   return [Mechanism(noise, rate, rounds)]
-
-
-def _draws_without_replacement(participants: Participants) -> bool:
-  """Returns whether every round has the same number of all clients."""
-  return not participants.poisson and _rate(participants) < 1
 
 
 def _component(options: Options, scale: Scale) -> Component:

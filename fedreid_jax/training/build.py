@@ -215,15 +215,18 @@ def check_ranked(config, leaves: types.Flat, shared: str) -> None:
   if given.batch_stats in source_stats.MEASURED:
     without.append('batch_stats/')
   _, lacking = param_filter.split(own, '|'.join(without))
-  for name in lacking:
-    neck = ", or set evaluation.feature to 'feature'" * bool(
-      param_filter.split({name: ()}, NECK)[0]
-    )
-    raise errors.ConfigError(
-      f'{name} is personal, so that the global model cannot be tested',
-      'evaluation.feature' if neck else 'components',
-      f'share it{neck}',
-    )
+  if not lacking:
+    return
+  field, fix = 'components', 'share it'
+  if not param_filter.split(lacking, NECK)[1]:
+    field = 'evaluation.feature'
+    fix += ", or set it to 'feature', without report_both_neck_features"
+  raise errors.ConfigError(
+    f'{next(iter(lacking))} is personal, so that the global model cannot be '
+    'tested',
+    field,
+    fix,
+  )
 
 
 def _num_devices(config, num_clients: int) -> int:
