@@ -45,10 +45,15 @@ def make_cell(
   """Returns a cell whose work directory is named after its configuration.
 
   The name has a digest of the fields that differ from their defaults, so that
-  finished runs are found again by a later version with more fields.
+  finished runs are found again by a later version with more fields. A run in
+  `folder` from which this one starts counts by its name alone, so that runs are
+  also found in a copy of the folder.
   """
-  chosen = [*parsing.changed(schema.identity(config)).items()]
-  digest = hashlib.sha256(repr(chosen).encode()).hexdigest()
+  chosen = parsing.changed(schema.identity(config))
+  start = Path(config.start_from)
+  if config.start_from and start.parent == folder:
+    chosen['start_from'] = start.name
+  digest = hashlib.sha256(repr([*chosen.items()]).encode()).hexdigest()
   short = [key.rpartition('.')[2] + value for key, value in factors.items()]
   parts = (config.name, *short, trial, f'seed{config.seed}')
   name = re.sub(r'[^\w.-]+', '_', '-'.join(filter(None, parts)))[:80]

@@ -51,6 +51,18 @@ def test_a_run_that_starts_from_another_one_comes_after_it(tmp_path):
     assert start.config.data.sources == arm.config.data.sources
 
 
+def test_runs_have_the_same_names_in_every_folder(tmp_path):
+  claim = dataclasses.replace(CLAIM, arm=TUNED)
+
+  def names(folder):
+    found = trials.cells(trials.plan([claim], (0, 1), folder))
+    assert {c.config.start_from for c in found} > {''}
+    return [cell.workdir.name for cell in found]
+
+  assert names(tmp_path / 'here') == names(tmp_path / 'there')
+  assert len({*names(tmp_path)}) == 6
+
+
 def test_a_run_waits_for_the_end_of_that_from_which_it_starts(tmp_path):
   claim = dataclasses.replace(CLAIM, arm=TUNED)
   (trial,) = trials.plan([claim], (0,), tmp_path)['dfh']
