@@ -322,7 +322,8 @@ def _claim(options: Options, scale: Scale, participants: Participants) -> Claim:
       f'{number} clients are too few to hide one among them, dp_fedavg needs '
       f'{options.min_clients}',
       'dp_fedavg.min_clients',
-      'use more clients; with fewer the noise is larger than their updates',
+      "use more clients, or 'dpsgd', which hides a person of a client; with "
+      'fewer clients the noise is larger than their updates',
     )
   largest = 1 / (10 * number)
   if options.delta > largest:

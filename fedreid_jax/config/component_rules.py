@@ -186,6 +186,13 @@ def _dpsgd(c: Any) -> Iterator[Rule]:
     "set it to 'by_identity', 'by_dataset' or 'centralised'",
   )
   yield (
+    c.dpsgd.unit == 'identity' and bool(c.data.poison),
+    'data.poison',
+    'labels of poisoned images are not those of persons, but epsilon is that '
+    'of a person',
+    "set it to ''",
+  )
+  yield (
     c.model.norm == 'batch',
     'model.norm',
     'batch normalisation mixes the images of several persons',

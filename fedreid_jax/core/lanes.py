@@ -2,9 +2,9 @@
 
 Resident images belong to a device, so clients run at home. Other clients go to
 the device with the least work (`core.schedule`) of the process that has their
-states. If uploads are streamed too, a round is cut into waves: calls of the
-same programs over some lanes of every device. The memory of a device then
-depends on the lanes of a wave, and not on the number of clients of a round.
+states. If uploads are streamed, a round is cut into waves: calls of the same
+programs over some lanes of every device. The memory of a device then depends on
+the lanes of a wave, and not on the number of clients of a round.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -53,7 +53,7 @@ class Lanes:
         schedule.num_lanes(min(size, clients), devices)
         for clients, devices in self._loads()
       )
-    self.per_device = self._all if homes else min(self._all, most)
+    self.per_device = min(self._all, most)
 
   def _loads(self) -> Iterator[tuple[int, int]]:
     """Yields the numbers of clients and devices of each process."""
@@ -81,9 +81,11 @@ class Lanes:
       int32 `[devices * per_device]` of one wave or more.
     """
     everyone = np.asarray(members, np.int32)
+    shape = self._placement.num_devices, self._all
     if self._homes:
-      return [cohort.assign_lanes(self._placement, everyone, self._all)]
-    rows = np.full((self._placement.num_devices, self._all), -1, np.int32)
+      found = cohort.assign_lanes(self._placement, everyone, self._all)
+      return self._cut(found.reshape(shape))
+    rows = np.full(shape, -1, np.int32)
     owners = self.owners(everyone)
     for process in np.unique(self._processes):
       devices = np.flatnonzero(self._processes == process)
@@ -111,6 +113,6 @@ def most(budget: int, client_bytes: int) -> int:
 
   Args:
     budget: limit of the bytes of images on a device, 0 for no limit.
-    client_bytes: images and states of one client.
+    client_bytes: states of one client, and its images if these come and go.
   """
   return max(1, budget // (WAVES * client_bytes)) if budget else 2**31 - 1

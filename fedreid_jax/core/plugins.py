@@ -8,8 +8,10 @@ that has the name's last part. This module imports neither JAX nor any plug-in.
 import functools
 import importlib
 import importlib.metadata
+import importlib.util
 import pkgutil
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -93,6 +95,19 @@ def component_module(name: str, package: ModuleType) -> str:
   if name in built_in:
     return f'{package.__name__}.{name}'
   return module_of(name, COMPONENT, built_in)
+
+
+def folders(module: str) -> list[Path]:
+  """Returns the folders or the file of the package that a module is in.
+
+  Args:
+    module: full name; its package is found, and the module is not imported.
+  """
+  spec = importlib.util.find_spec(module.partition('.')[0])
+  if spec is None:  # `call` says so
+    return []
+  places = spec.submodule_search_locations or [spec.origin or '']
+  return [Path(place) for place in places if place]
 
 
 def call(

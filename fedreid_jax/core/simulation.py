@@ -94,9 +94,11 @@ class Executor:
     at_home = size == len(clients) or mesh.devices.size == 1
     self.resident = at_home and store.fits(options.budget)
     streams = algorithm.fold is not None
-    images = options.plan_shape[0] * options.plan_shape[1] * store.image_bytes
-    # A client has its images, its parameters, their gradients and momenta.
-    each = images + 3 * options.reduction.model_bytes
+    # A client has its parameters, their gradients and momenta, a state that may
+    # be as large, and its images unless these stay on the devices.
+    each = 4 * options.reduction.model_bytes
+    if not self.resident:
+      each += int(np.prod(options.plan_shape)) * store.image_bytes
     lanes = lanes_.Lanes(
       placed,
       size,
@@ -299,7 +301,8 @@ class Executor:
       store: client states.
     """
     _, uploads, _ = self._first_round(server, store)
-    return [n for n, sent in uploads.messages.items() if jax.tree.leaves(sent)]
+    sent = self._local.sent.get(True, uploads)  # those of a streamed round
+    return [n for n, found in sent.messages.items() if jax.tree.leaves(found)]
 
   def _first_round(
     self, server: types.ServerState, store: ClientStore

@@ -40,6 +40,12 @@ def check(run: LoadedRun) -> None:
       'give a run without it',
     ),
     (
+      config.local.sampler in RANDOM and config.local.identities % 2,
+      f'half of {config.local.identities} persons in a step is no whole number',
+      'local.identities',
+      'give a run with an even number',
+    ),
+    (
       config.evaluation.batch_stats != 'running',
       'the attack uses running statistics, and the evaluation of the run does '
       'not',
@@ -73,8 +79,8 @@ def scores(
   config = run.config.copy_and_resolve_references()
   config.seed, config.track = seed, ()
   if config.local.sampler in RANDOM:
-    config.local.identities = max(config.local.identities // 2, 1)
-    config.local.batch = max(config.local.batch // 2, 1)
+    config.local.identities //= 2
+    config.local.batch //= 2
   members = run.federation._replace(
     clients=tuple(
       one.members(half) for one, half in zip(persons, halves, strict=True)

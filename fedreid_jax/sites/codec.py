@@ -20,13 +20,15 @@ from fedreid_jax.training import structure
 
 PROTOCOL = 1  # of messages; a receiver refuses another
 HELLO, PREPARE, TRAIN, FAILED = 'hello', 'prepare', 'train', 'failed'
+# The reply of a site to whom the coordinator has not said HELLO.
+STRANGER = 'stranger'
 
 
 class Message(NamedTuple):
   """A message of either direction.
 
   Attributes:
-    kind: HELLO, PREPARE, TRAIN, or FAILED of a reply.
+    kind: HELLO, PREPARE, TRAIN, or FAILED or STRANGER of a reply.
     fields: values that JSON can represent.
     arrays: leaves of a tree by their paths, see `structure.by_path`.
   """

@@ -17,8 +17,9 @@ from fedreid_jax.sites.members import Channel, Members
 from fedreid_jax.sites.terms import Facts
 from fedreid_jax.training import build, engine, loop
 
-# Attackers, and starts from earlier models, exist in simulations only.
-SIMULATED = 'byzantine', 'fedbuff'
+# Attackers, and starts from earlier models, exist in simulations only. So does
+# compression: messages have whole arrays, and their bytes would be wrong.
+SIMULATED = 'byzantine', 'fedbuff', 'compress'
 
 
 class Wanted(NamedTuple):

@@ -10,6 +10,7 @@ from fedreid_jax.sites.terms import Facts
 
 POLL_S = 1.0  # between two looks for sites
 HELLO_S = 120.0  # for an answer to the first message, which needs no training
+NO_ARRAYS = 1000  # bytes; a longer reply is not unpacked to learn its kind
 Reply = TypeVar('Reply')
 CODES = {kind.exit_code: kind for kind in errors.FedReIDError.__subclasses__()}
 
@@ -109,7 +110,8 @@ class Members:
     """Returns the replies of sites that came within a time, by name.
 
     A site that does not answer, or whose answer is an error or cannot be read,
-    is left out and named in a line.
+    is left out and named in a line. A site that has started again at the same
+    node is checked like one that comes back, and asked once more.
 
     Args:
       kind: of the messages.
@@ -117,14 +119,14 @@ class Members:
       timeout: in seconds.
       read: `(name, message) -> reply`; raises an error for a wrong message.
     """
-    self._look()
-    nodes = self._present()
-    there = {nodes[name]: name for name in messages if name in nodes}
-    replies: Mapping[int, bytes] = {}
-    if there:
-      sent = {node: messages[name] for node, name in there.items()}
-      replies = self._channel.ask(kind, sent, timeout)
-    answered = {there[n]: data for n, data in replies.items() if n in there}
+    answered = self._deliver(kind, messages, timeout)
+    again = [name for name, data in answered.items() if _is_stranger(data)]
+    if again:
+      nodes = self._present()
+      for name in again:
+        del answered[name], self._known[nodes[name]]
+      only = {name: messages[name] for name in again}
+      answered |= self._deliver(kind, only, timeout)
     found: dict[str, Reply] = {}
     for name in sorted(messages):
       if name not in answered:
@@ -136,6 +138,19 @@ class Members:
       except errors.FedReIDError as error:
         self._say(f'site {name} is left out: {error.line()}')
     return found
+
+  def _deliver(
+    self, kind: str, messages: Mapping[str, bytes], timeout: float
+  ) -> dict[str, bytes]:
+    """Returns the replies of the sites that are connected, by name."""
+    self._look()
+    nodes = self._present()
+    there = {nodes[name]: name for name in messages if name in nodes}
+    if not there:
+      return {}
+    sent = {node: messages[name] for node, name in there.items()}
+    replies = self._channel.ask(kind, sent, timeout)
+    return {there[n]: data for n, data in replies.items() if n in there}
 
   def _present(self) -> dict[str, int]:
     """Returns the nodes of the sites that are connected, by name."""
@@ -192,6 +207,15 @@ class Members:
         f'site {facts.name}',
         'restore them, or start the run again with --restart',
       )
+
+
+def _is_stranger(data: bytes) -> bool:
+  if len(data) > NO_ARRAYS:
+    return False
+  try:
+    return codec.unpack(data, '').kind == codec.STRANGER
+  except errors.IntegrityError:  # who reads the reply says so
+    return False
 
 
 def _read(data: bytes, name: str) -> codec.Message:

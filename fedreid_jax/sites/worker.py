@@ -88,6 +88,7 @@ class Worker:
       versions=terms.versions(),
     )
     self._fields = terms.agreed(config)
+    self._greeted = False
     self._held: tuple[Terms, build.Setup, ClientState] | None = None
 
   def answer(self, data: bytes) -> bytes:
@@ -103,6 +104,9 @@ class Worker:
         raise errors.IntegrityError(
           f'unknown message {message.kind!r}', SERVER, 'use the same version'
         )
+      if message.kind != codec.HELLO and not self._greeted:
+        # It may have started again with other images or another recipe.
+        return codec.pack(codec.STRANGER, {})
       return answers[message.kind](message)
     except errors.FedReIDError as error:
       failure = error
@@ -116,6 +120,7 @@ class Worker:
 
   def _hello(self, message: codec.Message) -> bytes:
     terms.check_agreed(self._fields, message.fields['agreed'])
+    self._greeted = True
     return codec.pack(codec.HELLO, self.facts._asdict())
 
   def _train(self, message: codec.Message) -> bytes:

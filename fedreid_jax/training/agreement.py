@@ -9,7 +9,7 @@ is used and nothing is compiled before all processes agree.
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from fedreid_jax import errors
-from fedreid_jax.config import recipes
+from fedreid_jax.config import recipes, schema
+from fedreid_jax.core import plugins
 from fedreid_jax.training import peers, recorder
 
 SHOWN = 3  # differing fields in a message
@@ -89,16 +90,22 @@ def differences(published: list[dict[str, Any]]) -> list[str]:
   return lines
 
 
-def code() -> dict[str, str]:
-  """Returns versions of the packages and the SHA-256 of every source file."""
+def code(named: Sequence[schema.Named] = ()) -> dict[str, str]:
+  """Returns versions of the packages and the SHA-256 of every source file.
+
+  Args:
+    named: plug-ins, whose packages are read as well.
+  """
   found = {
     f'version of {name}': metadata.version(name) for name in recorder.PACKAGES
   }
-  package = Path(__file__).parents[1]
-  for root in (package, recipes.folder()):
-    for path in sorted(root.rglob('*.py')):
+  roots = [Path(__file__).parents[1], recipes.folder()]
+  for plugin, name in named:
+    roots += plugins.folders(plugins.module_of(name, plugin, ()))
+  for root in roots:
+    for path in [root] if root.is_file() else sorted(root.rglob('*.py')):
       digest = hashlib.sha256(path.read_bytes()).hexdigest()
-      found[f'{root.name}/{path.relative_to(root).as_posix()}'] = digest[:16]
+      found[path.relative_to(root.parent).as_posix()] = digest[:16]
   return found
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from fedreid_jax.config import parsing, saved_config, validation
+from fedreid_jax.config import parsing, saved_config, schema, validation
 from fedreid_jax.training import (
   agreement,
   build,
@@ -115,7 +115,7 @@ def _train(
     lambda: (
       parsing.flatten(config)
       | {'--workdir': str(workdir), '--restart': restart}
-      | agreement.code()
+      | agreement.code(schema.plug_ins(config))
     ),
   )
   resolved, held = saved_config.to_json(config), None

@@ -8,7 +8,10 @@ from fedreid_jax.core.types import ClientData
 from fedreid_jax.training import divergence, recorder
 from fedreid_jax.training.progress import Progress
 
-MAX_BAD_ROUNDS = 3  # in a row, each with an update that is not finite
+MAX_BAD_ROUNDS = 3  # in a row
+# Of a cohort, in a bad round: with one faulty client of a hundred, most rounds
+# of a large cohort lose an update, and the model does not diverge.
+BAD_SHARE = 0.1
 
 
 class Monitor:
@@ -46,19 +49,24 @@ class Monitor:
       if what not in [w['warning'] for w in self._progress.warnings]:
         self._warn(what)
 
-  def check_updates(self, lost: list[str], far: Sequence[str] = ()) -> None:
+  def check_updates(
+    self, lost: list[str], far: Sequence[str], cohort: int
+  ) -> None:
     """Reports clients whose update is not finite or out of range.
 
     Args:
       lost: names of these clients.
       far: names of those of them whose update is finite, but out of range of
         the sums of a streamed round.
+      cohort: number of clients of the round.
 
     Raises:
-      DivergedError: after `MAX_BAD_ROUNDS` rounds in a row with any.
+      DivergedError: after `MAX_BAD_ROUNDS` rounds in a row in which at least
+        `BAD_SHARE` of the cohort was lost.
     """
     state = self._progress
-    state.bad_rounds = state.bad_rounds + 1 if lost else 0
+    bad = lost and len(lost) >= BAD_SHARE * cohort
+    state.bad_rounds = state.bad_rounds + 1 if bad else 0
     broken = [name for name in lost if name not in far]
     for names, what in ((broken, 'not finite'), (far, 'out of range')):
       if names:

@@ -16,7 +16,7 @@ class Progress:
     evaluation: entries of all evaluations.
     bytes: bytes of each kind of message by direction, 'up' and 'down'.
     images: images trained on.
-    bad_rounds: rounds in a row with an update that is not finite.
+    bad_rounds: rounds in a row that lost a share of their updates.
     course: of the losses.
     warnings: of all rounds.
   """

@@ -233,7 +233,8 @@ class Run:
       component_reports.warnings(self._components, log['metrics'])
     )
     far = report.out_of_range(log, self.names)
-    self.monitor.check_updates(report.excluded(log, self.names), far)
+    lost = report.excluded(log, self.names)
+    self.monitor.check_updates(lost, far, len(log['clients']))
     self.monitor.check_loss(log, self._results)
 
   def _evaluate(self) -> float | None:

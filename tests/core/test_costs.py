@@ -99,3 +99,18 @@ def test_an_empty_first_round_has_a_forecast(config, clients):
   assert executor._tasks.sample(0).size == 0 and not executor.resident
   assert executor.senders(server, store) == ['dfh']
   assert executor.forecast(server, store).images > 0
+
+
+@pytest.mark.parametrize('reduction', ['stacked', 'stream'])
+def test_senders_have_messages_also_if_these_are_summed(
+  config, clients, reduction
+):
+  """The server of a streamed round has the sum of SCAFFOLD's messages only."""
+  config.components = ('fedpav', 'scaffold', 'cdw')
+  config.execution.reduction = reduction
+  executor, variables, _ = toy.make_executor(
+    config, clients, compose.load(config.components, {}, algorithms)
+  )
+  assert executor.reduction.streams == (reduction == 'stream')
+  server, store = executor.init(variables)
+  assert {*executor.senders(server, store)} == {'scaffold', 'cdw'}

@@ -50,6 +50,17 @@ def test_waves_change_no_bit(clients, names, devices):
 
 
 @pytest.mark.exact
+@pytest.mark.parametrize('devices', [1, 2])
+def test_waves_whose_images_stay_on_the_device_change_no_bit(devices):
+  many = tuple(toy.toy_client(f'c{k:02}', 4 + k % 3) for k in range(8))
+  whole, states, _, one = run(many, METHODS[0])
+  parts, others, _, several = run(many, METHODS[0], devices, 3000 / 2**20)
+  assert one == 1 and several == (6 if devices == 1 else 3)
+  toy.assert_equal_trees(whole, parts)
+  toy.assert_equal_trees(states, others)
+
+
+@pytest.mark.exact
 def test_waves_on_eight_devices_change_no_bit():
   many = tuple(toy.toy_client(f'c{k:02}', 4 + k % 3) for k in range(20))
   names = 'fedpav', 'uniform', 'fedopt'
@@ -123,6 +134,17 @@ def test_every_client_has_one_lane_of_one_wave():
     assert (np.diff(row[row >= 0]) > 0).all()
   (empty,) = made.waves([])
   assert (empty == -1).all()
+
+
+@pytest.mark.parametrize('homes', [False, True])
+def test_the_lanes_of_a_wave_do_not_grow_with_the_round(homes):
+  home = placed([0, 1] * 6)
+  made = lanes.Lanes(home, 12, homes, [0, 0], lambda k: 1, 2)
+  found = made.waves(range(12))
+  assert made.per_device == 2 and [len(wave) for wave in found] == [4] * 3
+  assert sorted(np.concatenate(found)) == [*range(12)]
+  if homes:
+    assert found[0].tolist() == [0, 2, 1, 3]
 
 
 def test_clients_stay_in_their_process():

@@ -15,6 +15,11 @@ class Line:
 
   def __init__(self, **nodes):
     self.here = {int(node[1:]): one for node, one in nodes.items()}
+    self.greeted = set()
+
+  def start_again(self, node, one):
+    self.here[node] = one
+    self.greeted -= {node}
 
   def nodes(self):
     return [*self.here]
@@ -27,7 +32,10 @@ class Line:
         told = [one.exit_code, one.what, one.where, one.fix]
         told = told if one.where else one.what  # a reply that is damaged
         replies[node] = codec.pack(codec.FAILED, {'error': told})
+      elif kind != codec.HELLO and node not in self.greeted:
+        replies[node] = codec.pack(codec.STRANGER, {})
       elif isinstance(one, Facts):
+        self.greeted |= {node}
         fields = one._asdict() if kind == codec.HELLO else {'name': one.name}
         replies[node] = codec.pack(kind, fields)
     return replies
@@ -86,6 +94,20 @@ def test_a_site_comes_back_as_another_node(said):
   assert ask(made) == {'a': 'a'} and said == ['site b did not answer']
   line.here[7] = facts('b')
   assert ask(made) == {'a': 'a', 'b': 'b'} and len(said) == 1
+
+
+def test_a_site_that_starts_again_at_its_node_is_checked(said):
+  line = Line(n1=facts('a'), n2=facts('b'))
+  made, _ = gathered(line, said)
+  line.start_again(2, facts('b'))
+  assert ask(made) == {'a': 'a', 'b': 'b'} and not said
+  line.start_again(2, facts('b', images=10))
+  assert ask(made) == {'a': 'a'}
+  assert 'its images changed' in said[0] and 'b did not answer' in said[1]
+  line.start_again(2, errors.ConfigError('another recipe', 'site', 'use it'))
+  assert ask(made) == {'a': 'a'} and 'another recipe' in said[2]
+  line.start_again(2, facts('b'))
+  assert ask(made) == {'a': 'a', 'b': 'b'}
 
 
 @pytest.mark.parametrize(

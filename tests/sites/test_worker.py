@@ -29,6 +29,12 @@ def site(config, said, tmp_path):
   return worker.Worker(config, federation, tmp_path, said.append)
 
 
+@pytest.fixture
+def greeted(config, site):
+  ask(site, codec.HELLO, agreed=terms.agreed(config))
+  return site
+
+
 def ask(site, kind, **fields):
   return codec.unpack(site.answer(codec.pack(kind, fields)), 'x')
 
@@ -53,11 +59,18 @@ def test_the_place_of_images_may_differ_and_the_method_may_not(config, site):
   assert 'optim.lr' in what and 'data.height' in what and 'every' not in what
 
 
-def test_errors_are_answered_and_printed(site, said):
-  assert site.answer(b'no message')
+def test_a_site_trains_for_no_coordinator_that_it_does_not_know(config, site):
+  assert ask(site, codec.TRAIN).kind == codec.STRANGER
+  config.optim.lr = 0.5
+  assert ask(site, codec.HELLO, agreed=terms.agreed(config)).kind == 'failed'
+  assert ask(site, codec.PREPARE).kind == codec.STRANGER
+
+
+def test_errors_are_answered_and_printed(greeted, said):
+  assert greeted.answer(b'no message')
   codes = [
-    ask(site, 'other').fields['error'][0],
-    ask(site, codec.TRAIN).fields['error'][0],
+    ask(greeted, 'other').fields['error'][0],
+    ask(greeted, codec.TRAIN).fields['error'][0],
   ]
   assert codes == [
     errors.IntegrityError.exit_code,
@@ -66,9 +79,9 @@ def test_errors_are_answered_and_printed(site, said):
   assert len(said) == 3 and all(line.startswith('error[') for line in said)
 
 
-def test_the_name_of_a_run_is_no_path(site, tmp_path):
+def test_the_name_of_a_run_is_no_path(greeted, tmp_path):
   given = terms.Terms(0, 1, 1, 3, 0, 3, 3, True)._asdict()
-  reply = ask(site, codec.TRAIN, terms=given, run='../../outside')
+  reply = ask(greeted, codec.TRAIN, terms=given, run='../../outside')
   assert 'a run named' in reply.fields['error'][1]
   assert not [*tmp_path.iterdir()]
 

@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from fedreid_jax import errors
+from fedreid_jax.core import plugins
 from fedreid_jax.training import agreement, peers
 
 
@@ -82,3 +83,27 @@ def test_code_is_every_source_file_and_version():
   assert 'version of jax' in code
   assert {'fedreid_jax/core/simulation.py', 'configs/dfh.py'} <= code.keys()
   assert len(set(code.values())) > 50  # digests, not names
+
+
+def test_code_of_plug_ins_counts(tmp_path, monkeypatch):
+  monkeypatch.syspath_prepend(tmp_path)
+  package = tmp_path / 'agreed_package'
+  package.mkdir()
+  for path in (package / '__init__.py', package / 'rule.py'):
+    path.write_text('')
+  (tmp_path / 'agreed_module.py').write_text('')
+  named = [
+    (plugins.COMPONENT, 'agreed_package.rule'),
+    (plugins.SOURCE, 'agreed_module.x'),
+    (plugins.SOURCE, 'not_installed.x'),
+  ]
+  before = agreement.code(named)
+  (package / 'helper.py').write_text('')
+  (package / 'rule.py').write_text('changed')
+  (tmp_path / 'agreed_module.py').write_text('changed')
+  after = agreement.code(named)
+  assert {name for name in after if after[name] != before.get(name)} == {
+    'agreed_package/helper.py',
+    'agreed_package/rule.py',
+    'agreed_module.py',
+  }

@@ -59,6 +59,17 @@ def test_a_private_run_says_its_epsilon(tmp_path, capsys):
 
 
 @pytest.mark.slow
+def test_a_streamed_run_has_the_same_guarantee(tmp_path):
+  pytest.importorskip('dp_accounting', reason='pip install .[privacy]')
+  streamed = train(
+    'dp_fedavg', PRIVATE, tmp_path, **{'execution.reduction': 'stream'}
+  )
+  config = recipes.recipe('configs/dp_fedavg.py', PRIVATE)
+  stacked = build.build(validation.validate(config)).guarantee
+  assert streamed['privacy'] == stacked.statement(1)
+
+
+@pytest.mark.slow
 def test_cohorts_of_a_fixed_size_say_so(tmp_path):
   pytest.importorskip('dp_accounting', reason='pip install .[privacy]')
   results = train('dp_fedavg', PRIVATE, tmp_path, cohort='fixed')
@@ -149,6 +160,10 @@ def test_messages_that_keep_the_guarantee(name, fields, tmp_path):
     (
       {'data.client_split': 'iid', 'data.sources': ('plaza',)},
       "with 'iid' a person is at several clients",
+    ),
+    (
+      {'data.poison': 'shuffle', 'data.poisoned': ('plaza',)},
+      'labels of poisoned images are not those of persons',
     ),
     ({'local.sampler': 'pk'}, "'pk' does not sample each identity"),
     ({'local.steps': 0}, 'number of steps depends on the images'),
