@@ -52,7 +52,8 @@ def states(
   Raises:
     IntegrityError: no checkpoint that verifies, or one of another model.
     ConfigError: the other run has several server models or none, its client of
-      a name has no such parameter, or a target was a training domain.
+      a name has no such parameter, a target was a training domain, or the
+      weights with which that run began were trained on this world.
   """
   workdir = Path(folder).expanduser()
   with run_files.checkpoints_of(workdir) as saved:
@@ -63,6 +64,7 @@ def states(
     benchmark_source.check_trials(host['sources'], data.targets)
   elif _same_world(host['source'], data.source):
     _check_unseen(host, data, folder)
+  _check_weights(workdir, data)
   started = _of_server(server.shared, shared, groups, folder)
   described = workdir / run_files.DESCRIBED
   described = recorder.read_object(described, 'clients')['clients']
@@ -115,6 +117,21 @@ def _check_unseen(host: dict[str, Any], data: Any, folder: str):
       'data.targets',
       'choose another domain or data.world_seed, or set data.allow_overlap',
     )
+
+
+def _check_weights(workdir: Path, data: Any):
+  """Refuses the world of the weights of that run and of those before it."""
+  from fedreid_jax.models import weights
+
+  while (path := workdir / run_files.CONFIG).is_file():
+    given = recorder.read_object(path, 'model')
+    name = given['model'].get('pretrained')
+    if name in weights.NAMES:
+      source = versions.resolve(data.source)
+      weights.check_unseen(name, source, data.world_seed)
+    if not given.get('start_from'):
+      return
+    workdir = Path(given['start_from']).expanduser()
 
 
 def _of_server(wanted: Flat, shared: Flat, groups, folder: str) -> Flat:

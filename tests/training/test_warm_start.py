@@ -6,6 +6,7 @@ import pytest
 import toy
 
 from fedreid_jax import errors
+from fedreid_jax.config import saved_config
 from fedreid_jax.data import federation
 from fedreid_jax.training import build, checkpoint, recorder, warm_start
 
@@ -226,6 +227,28 @@ def test_a_target_of_the_other_runs_sources_is_refused(make_setup, tmp_path):
   begun(*own, data('plaza', world_seed=1))
   with pytest.raises(errors.ConfigError, match='plaza of world 0'):
     begun(*own, data('mall', 'plaza:shots=2'))
+
+
+def test_the_world_of_weights_before_the_other_run_is_refused(
+  make_setup, tmp_path
+):
+  setup, server, states = make_setup('fedpav')
+  left_by(tmp_path, setup, server, states, sources=('plaza',))
+  first = tmp_path / 'first'
+  first.mkdir()
+  config = toy.toy_config()
+  for folder, start, weights in (
+    (tmp_path, str(first), ''),
+    (first, '', 'convnet-synthetic'),
+  ):
+    config.start_from, config.model.pretrained = start, weights
+    given = saved_config.to_json(config)
+    recorder.write_json(folder / 'config.json', given)
+  own = setup, server, tmp_path
+  begun(*own, data('mall'))
+  begun(*own, data('mall', world_seed=1000, source='synthetic_v2'))
+  with pytest.raises(errors.ConfigError, match='persons of world 1000'):
+    begun(*own, data('mall', world_seed=1000))
 
 
 def test_the_persons_of_another_version_of_the_world_are_others(
