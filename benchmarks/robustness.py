@@ -13,8 +13,8 @@ trigger (`evaluation.backdoor`), beside those of the same rule without an
 attack. OUT/robustness.json or OUT/compression.json has all numbers.
 
 Attackers are a share of the clients, chosen by their names; the rules get their
-number as `robust.f`. A rule that does not resist so many is 'refused', and a
-run that cannot recover has 'diverged'.
+number as `robust.f`. A rule that does not resist so many is 'refused', and so is
+`flip` where classifiers are personal; a run that cannot recover has 'diverged'.
 """
 
 import json
@@ -118,7 +118,7 @@ def run(config: Any, folder: Path) -> Cell:
   except errors.DivergedError as error:
     return {'ended': 'diverged', 'why': str(error)}
   except errors.ConfigError as error:
-    if error.where != 'robust.f':
+    if error.where not in ('robust.f', 'data.poison'):
       raise
     return {'ended': 'refused', 'why': str(error)}
   found = [

@@ -104,7 +104,8 @@ def choose(
   if wanted == 'auto' and needing and not fits:
     raise errors.ResourceError(
       f'{needing[0]}: {uploads} uploads of {model_bytes / MB:.3g} MB are '
-      f'{total:.4g} MB on a device, more than {budget_mb:g}',
+      f'{total:.4g} MB on a device, more than {budget_mb:g}, and take about '
+      'twice that while they are combined',
       BUDGET,
       f'set it to {math.ceil(total)} or more if the memory suffices, or lower '
       'fraction' + _inexact(needing[0]),

@@ -1,15 +1,16 @@
 """Attacks by training images: clients with wrong identities, or a trigger.
 
+  flip      identity l of C is C - 1 - l
   shuffle   every image has the identity of a random image of the client
   merge     identities 2 i and 2 i + 1 are one
   backdoor  a share of the images, of any identity, has a trigger and the first
             identity
 
-With a personal classifier a permutation of identities is only a renaming, so
-that the usual flip of labels is no attack. The classes of training never occur
-in a test of retrieval; the backdoor therefore makes images with the trigger
-alike, whoever they show (`evaluation.backdoor`). The trigger is a checkerboard
-in the lower right corner, 6 pixels of an image of 64.
+The flip of labels needs a classifier that the clients share: with a personal
+one it is only a renaming, and is refused (`training.build`). The classes of
+training never occur in a test of retrieval; the backdoor therefore makes images
+with the trigger alike, whoever they show (`evaluation.backdoor`). The trigger
+is a checkerboard in the lower right corner, 6 pixels of an image of 64.
 
 Bagdasaryan et al., How to backdoor federated learning, AISTATS 2020, train such
 images beside clean ones and scale the update (`byzantine.kind=scale`).
@@ -25,7 +26,7 @@ from fedreid_jax import errors
 from fedreid_jax.core import prng
 from fedreid_jax.core.types import ClientData
 
-Poison = Literal['', 'shuffle', 'merge', 'backdoor']
+Poison = Literal['', 'flip', 'shuffle', 'merge', 'backdoor']
 Pixels = UInt8[np.ndarray, 'M H W ch']
 SIDE = 6 / 64  # of the trigger, of the height of the image
 
@@ -84,6 +85,8 @@ def _poisoned(
   uid = prng.client_uid(client.name)
   rng = prng.host(seed, prng.Stream.POISON, 0, uid)
   labels = client.labels
+  if kind == 'flip':  # a client's labels need not begin with 0
+    return client._replace(labels=labels.min() + labels.max() - labels)
   if kind == 'shuffle':
     return client._replace(labels=rng.permutation(labels))
   if kind == 'merge':

@@ -39,6 +39,7 @@ def draw(judged: Sequence[Any]) -> Any:
   axes.set_yticks(
     range(len(judged)), [f'{j.claim.text}' for j in reversed(judged)]
   )
+  axes.set_ylim(-0.6, len(judged) - 0.4)
   axes.tick_params(axis='y', labelsize=7)
   drawn = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
   figure.legend(

@@ -90,6 +90,7 @@ def assemble(
   pattern = compose.shared_leaves(components)
   shared, _ = param_filter.split(variables, pattern)
   check_classifier(federation, shared or variables)
+  check_flip(config.data.poison, shared)
   check_ranked(config, variables, pattern)
   return Setup(
     federation,
@@ -191,6 +192,20 @@ def check_classifier(federation: Federation, leaves: types.Flat) -> None:
       'the tested model has no classifier, since it is a personal parameter',
       'components',
       "classify with 'fedavg' or 'standalone'",
+    )
+
+
+def check_flip(poison: str, shared: types.Flat) -> None:
+  """Refuses flipped labels of a classifier that only the attacker has.
+
+  Raises:
+    ConfigError: when the classifier is personal.
+  """
+  if poison == 'flip' and not param_filter.split(shared, CLASSIFIER)[0]:
+    raise errors.ConfigError(
+      'the classifier is personal, so that flipped labels only rename persons',
+      'data.poison',
+      "use a method that shares it, such as 'fedavg', or 'shuffle'",
     )
 
 

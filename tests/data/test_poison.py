@@ -13,7 +13,7 @@ def poisoned(kind, names=('birch',), share=0.3, seed=0):
   return poison.poison(CLIENTS, kind, names, share, seed)
 
 
-@pytest.mark.parametrize('kind', ['shuffle', 'merge', 'backdoor'])
+@pytest.mark.parametrize('kind', ['flip', 'shuffle', 'merge', 'backdoor'])
 def test_only_the_named_clients_change(kind):
   found = poisoned(kind)
   assert found[0] is CLIENTS[0] and found[2] is CLIENTS[2]
@@ -38,6 +38,17 @@ def test_shuffled_identities_keep_their_numbers_of_images():
   assert (first.labels != second.labels).any()
   one, other = poisoned('shuffle', NAMES)[:2]
   assert (one.labels != other.labels).any()
+
+
+@pytest.mark.parametrize('first', [0, 5])
+def test_flipped_identities_are_counted_from_the_last(first):
+  client = toy_client('birch', 40, 8)
+  client = client._replace(labels=client.labels + np.int32(first))
+  (found,) = poison.poison((client,), 'flip', ('birch',), 0.3, 0)
+  assert found.labels.dtype == np.int32
+  np.testing.assert_array_equal(
+    found.labels - first, 7 - (client.labels - first)
+  )
 
 
 def test_merged_identities_are_pairs():

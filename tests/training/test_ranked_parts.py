@@ -55,3 +55,11 @@ def test_a_run_is_refused_before_it_compiles(tmp_path):
   config = recipes.recipe('fedreid', 'smoke,evaluation.feature=embedding')
   with pytest.raises(errors.ConfigError, match="neck/.*to 'feature'"):
     loop.train(config, tmp_path)
+
+
+def test_flipped_labels_need_a_classifier_that_clients_share():
+  build.check_flip('flip', LEAVES)
+  build.check_flip('shuffle', {})
+  known = {n: x for n, x in LEAVES.items() if 'classifier' not in n}
+  with pytest.raises(errors.ConfigError, match='only rename persons'):
+    build.check_flip('flip', known)

@@ -125,7 +125,7 @@ class Data:
   ] = 0
   poison: Annotated[
     Poison,
-    'attack by the images of some clients: shuffle and merge change '
+    'attack by the images of some clients: flip, shuffle and merge change '
     'identities, backdoor teaches a trigger; for measurements of robustness',
   ] = ''
   poisoned: Annotated[
