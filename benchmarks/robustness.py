@@ -13,7 +13,7 @@ trigger (`evaluation.backdoor`), beside those of the same rule without an
 attack. OUT/robustness.json or OUT/compression.json has all numbers.
 
 Attackers are a share of the clients, chosen by their names; the rules get their
-number as `robust.f`. A rule that does not resist so many is 'refused', and so is
+number as `robust.f`. A rule that does not resist so many is 'refused', as is
 `flip` where classifiers are personal; a run that cannot recover has 'diverged'.
 """
 
