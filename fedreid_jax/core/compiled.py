@@ -47,7 +47,8 @@ class Compiled(NamedTuple):
     prepare: the same without training.
     sent: `end` with stacked uploads, for their shapes.
     sent_untrained: the same before round 0.
-    add: `(Totals, Totals) -> Totals` of a method that streams, both donated.
+    add: `(Totals, Totals) -> Totals` of a method that streams; donates the
+      first.
     moments: `(models [G, ...], table, (own, moments), tasks) -> moments` of
       every client's augmented images at its group's model with its personal
       parameters.
