@@ -107,11 +107,26 @@ def _data(c: Any) -> Iterator[Rule]:
     'set data.poison and the names of the clients, or neither',
   )
   yield (
+    c.data.poison == 'flip' and not _shares_persons(c),
+    'data.poison',
+    'no two clients have the same person under the same number, so that '
+    'flipped labels only rename persons',
+    "set data.client_split to 'iid' and data.labels to '', or use 'shuffle'",
+  )
+  yield (
     classifies and c.data.labels in ('concat', 'max'),
     'data.labels',
     f'{c.data.labels!r} numbers classes differently at each client',
     "set it to ''",
   )
+
+
+def _shares_persons(c: Any) -> bool:
+  """Returns whether a label is the same person at several clients."""
+  if c.data.client_split not in component_rules.DIVIDE_PERSONS:
+    return False
+  numbered = c.data.labels or 'own' * (c.data.client_split == 'by_camera')
+  return numbered in ('', 'global')
 
 
 def _training(c: Any) -> Iterator[Rule]:

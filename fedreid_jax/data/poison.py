@@ -6,9 +6,9 @@
   backdoor  a share of the images, of any identity, has a trigger and the first
             identity
 
-The flip of labels needs a classifier that the clients share: with a personal
-one it is only a renaming, and is refused (`training.build`). The classes of
-training never occur in a test of retrieval; the backdoor therefore makes images
+The flip of labels needs persons and a classifier that clients share: otherwise
+it is only a renaming, and is refused (`config.rules`, `training.build`). The
+classes of training never occur in a test of retrieval; the backdoor therefore makes images
 with the trigger alike, whoever they show (`evaluation.backdoor`). The trigger
 is a checkerboard in the lower right corner, 6 pixels of an image of 64.
 
@@ -85,8 +85,9 @@ def _poisoned(
   uid = prng.client_uid(client.name)
   rng = prng.host(seed, prng.Stream.POISON, 0, uid)
   labels = client.labels
-  if kind == 'flip':  # a client's labels need not begin with 0
-    return client._replace(labels=labels.min() + labels.max() - labels)
+  if kind == 'flip':
+    last = labels.dtype.type(client.num_identities - 1)
+    return client._replace(labels=last - labels)
   if kind == 'shuffle':
     return client._replace(labels=rng.permutation(labels))
   if kind == 'merge':

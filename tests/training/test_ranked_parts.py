@@ -3,7 +3,7 @@
 import pytest
 
 from fedreid_jax import errors
-from fedreid_jax.config import recipes, schema
+from fedreid_jax.config import recipes, schema, validation
 from fedreid_jax.training import build, loop
 
 LEAVES = dict.fromkeys(
@@ -63,3 +63,30 @@ def test_flipped_labels_need_a_classifier_that_clients_share():
   known = {n: x for n, x in LEAVES.items() if 'classifier' not in n}
   with pytest.raises(errors.ConfigError, match='only rename persons'):
     build.check_flip('flip', known)
+
+
+@pytest.mark.parametrize(
+  'fields, refused',
+  [
+    ({'data.client_split': 'iid'}, False),
+    ({'data.client_split': 'iid', 'data.labels': 'global'}, False),
+    ({'data.client_split': 'by_camera', 'data.labels': 'global'}, False),
+    ({'data.client_split': 'by_camera', 'data.labels': 'concat'}, True),
+    ({'data.client_split': 'iid', 'data.labels': 'concat'}, True),
+    ({'data.client_split': 'by_dataset', 'data.labels': 'concat'}, True),
+    ({'data.client_split': 'by_dataset', 'data.labels': 'global'}, True),
+  ],
+)
+def test_flipped_labels_need_persons_whom_clients_share(fields, refused):
+  config = recipes.recipe('configs/fedavg.py', 'smoke')
+  fields = fields | {
+    'data.sources': ('plaza',),
+    'data.poison': 'flip',
+    'data.poisoned': ('plaza.part0',),
+  }
+  config.update_from_flattened_dict(fields)
+  if refused:
+    with pytest.raises(errors.ConfigError, match='only rename persons'):
+      validation.validate(config)
+  else:
+    validation.validate(config)
