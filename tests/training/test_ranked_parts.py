@@ -68,7 +68,7 @@ def test_flipped_labels_need_a_classifier_that_clients_share():
 @pytest.mark.parametrize(
   'fields, refused',
   [
-    ({'data.client_split': 'iid'}, False),
+    ({'data.client_split': 'iid', 'data.labels': ''}, False),
     ({'data.client_split': 'iid', 'data.labels': 'global'}, False),
     ({'data.client_split': 'by_camera', 'data.labels': 'global'}, False),
     ({'data.client_split': 'by_camera', 'data.labels': 'concat'}, True),
