@@ -107,6 +107,18 @@ class LockedError(FedReIDError):
   exit_code = 7
 
 
+def invalid_audit(failed: Iterable[str], place: Path) -> IntegrityError:
+  """Returns the error of an audit with failed controls.
+
+  Args:
+    failed: controls.
+    place: file with the figures.
+  """
+  return IntegrityError(
+    f'audit invalid: {"; ".join(failed)}', str(place), 'do not use its figures'
+  )
+
+
 @contextlib.contextmanager
 def on_disk(path: Path) -> Iterator[None]:
   """Adds the path to errors of writes, which libraries often leave out.

@@ -117,11 +117,7 @@ def main(argv: list[str]) -> None:
     recorder.write_json(file, entries)
     print(file)
     if found.failed:
-      raise errors.IntegrityError(
-        f'audit invalid: {"; ".join(found.failed)}',
-        str(file),
-        'do not use its figures',
-      )
+      raise errors.invalid_audit(found.failed, file)
     if found.scratch:
       shutil.rmtree(found.scratch)
     if found.refuted:

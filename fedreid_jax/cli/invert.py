@@ -17,7 +17,11 @@ best; the run itself is the least informative judge.
 
 The command writes `inversion.png` or `inversion-dfs.png`, the images next to
 the nearest real ones, and a file `.json` of this name: the losses, and the
-rank-1 of the attack and of chance. It needs fedreid_jax[viz].
+rank-1 of the attack with intervals, of the controls and of chance. If real
+images, or those from their features, lead to the right person or domain no more
+often than chance, or the initial noise or permuted statistics more often, the
+figures mean nothing: the command prints `audit invalid` and exits with code 4.
+It needs fedreid_jax[viz].
 """
 
 import time
@@ -85,7 +89,7 @@ def main(argv: list[str]) -> None:
       _other_run(given, workdir) for given in (_JUDGE.value, _MEASURED_BY.value)
     ]
     from fedreid_jax.figures import canvas, reconstructed
-    from fedreid_jax.privacy import judge
+    from fedreid_jax.privacy import inversion_control, judge
     from fedreid_jax.training import loaded_run, recorder
 
     picture = workdir / f'{NAMES[_ATTACK.value]}.png'
@@ -100,6 +104,8 @@ def main(argv: list[str]) -> None:
     attempts = _attack(attacked, measuring, weights, search)
     seconds = time.perf_counter() - start
     answers = judge.judge(attempts, attacked, judging)
+    asked = {question: a.asked for question, a in answers.items()}
+    failed = inversion_control.failed(asked)
     sources = {int(k) for a in attempts.values() for k in a.clients}
     described = {
       'sources': [attacked.federation.clients[k].name for k in sorted(sources)],
@@ -114,7 +120,13 @@ def main(argv: list[str]) -> None:
         'same_initial_weights': judge.same_initial_weights(attacked, judging),
       },
       'measured_by': _MEASURED_BY.value or str(workdir),
-      'rank1': {question: a.rank1 for question, a in answers.items()},
+      'rank1': {question: a.rank1() for question, a in answers.items()},
+      'intervals': {
+        question: {name: one.interval() for name, one in of.items()}
+        for question, of in asked.items()
+      },
+      'valid': not failed,
+      'failed': list(failed),
       'losses': {n: a.images.losses for n, a in attempts.items()},
       'scale': _SCALE.value,
       'weights': weights._asdict(),
@@ -126,6 +138,8 @@ def main(argv: list[str]) -> None:
     figure = reconstructed.draw(attempts, answers, attacked, title)
     canvas.save(figure, picture)
     print(picture)
+    if failed:
+      raise errors.invalid_audit(failed, picture.with_suffix('.json'))
 
   run.guarded(argv, body)
 
@@ -160,9 +174,12 @@ def _title(name: str, described: Mapping[str, Any]) -> str:
   sources = ', '.join(described['sources'])
   lines = [f'{name}: {sources}; rank-1 by {judge}; solid frames: right']
   for question, rank1 in described['rank1'].items():
-    values = ', '.join(f'{n} {v:.1f}' for n, v in rank1.items())
-    lines.append(f'right {question}, %: {values}')
-    print(lines[-1])
+    bounds = described['intervals'][question]
+    shown = {name: f'{name} {share:.1f}' for name, share in rank1.items()}
+    lines.append(f'right {question}, %: {", ".join(shown.values())}')
+    for name, (low, high) in bounds.items():
+      shown[name] += f' [{low:.1f}, {high:.1f}]'
+    print(f'right {question}, %: {", ".join(shown.values())}')
   return '\n'.join(lines)
 
 

@@ -36,12 +36,14 @@ def sentences(folder: Path) -> dict[str, str]:
     IntegrityError: if a file is damaged.
   """
   found: dict[str, str] = {}
-  for attack, words in _WORDS.items():
-    file = folder / f'audit-{attack}.json'
+  for attack, (name, words) in _WORDS.items():
+    file = folder / name
     if not file.exists():
       continue
     try:
       entries = recorder.read_object(file)
+      if 'rank1' in entries and 'valid' not in entries:
+        continue  # an inversion by version 0.1, which judged no controls
       found[attack] = words(entries) if entries['valid'] else _invalid(entries)
     except (errors.IntegrityError, KeyError) as error:
       raise errors.IntegrityError(
@@ -142,9 +144,28 @@ def _canary(entries: Entries) -> str:
   )
 
 
-_WORDS: dict[str, Callable[[Entries], str]] = {
-  'gradient': _gradient,
-  'trace': _trace,
-  'member': _member,
-  'canary': _canary,
+def _inversion(entries: Entries) -> str:
+  kinds = {
+    'identities': ('person', 'identity means', 'the mean features of persons'),
+    'dfs': ('domain', 'DFS', 'the statistics that a client sent to DFH'),
+  }
+  question, name, source = kinds[entries['attack']]
+  if question not in entries['rank1']:  # one client has no other domain
+    return 'The run has one client, so that its statistics were not judged.'
+  rank1 = entries['rank1'][question]
+  low, high = entries['intervals'][question][name]
+  return (
+    f'A model finds the right {question} with {rank1[name]:.0f} % ({low:.0f} '
+    f'to {high:.0f} %) of the images that were reconstructed from {source}; by '
+    f'chance it would be {rank1["chance"]:.0f} %.'
+  )
+
+
+_WORDS: dict[str, tuple[str, Callable[[Entries], str]]] = {
+  'gradient': ('audit-gradient.json', _gradient),
+  'trace': ('audit-trace.json', _trace),
+  'member': ('audit-member.json', _member),
+  'canary': ('audit-canary.json', _canary),
+  'mean features': ('inversion.json', _inversion),
+  'statistics of DFH': ('inversion-dfs.json', _inversion),
 }

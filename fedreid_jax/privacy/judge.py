@@ -13,8 +13,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from fedreid_jax.evaluation import distances as distance_lib
-from fedreid_jax.evaluation import evaluate_ranking
 from fedreid_jax.privacy.attacks import Attempt
+from fedreid_jax.privacy.inversion_control import Asked
 from fedreid_jax.training import loaded_run
 from fedreid_jax.training.loaded_run import LoadedRun
 
@@ -23,15 +23,22 @@ class Answers(NamedTuple):
   """Answers to the question who or where the queries show.
 
   Attributes:
-    rank1: percent of queries whose nearest real image is right: of the attempts
-      by their names, of the initial 'noise', of 'real' images (one of each
-      intended person, absent if none of them has two), and by 'chance'.
+    asked: queries with the right answers and those of their nearest real image:
+      of the attempts by their names, of the initial 'noise', and of 'real'
+      images (one of each intended person, absent if none of them has two).
+    chance: percent of real images with the right answer, the mean over queries.
     nearest: rows of the real images, in order of the distance to each
       reconstructed one, by attempt. Rows count the images of all clients.
   """
 
-  rank1: dict[str, float]
+  asked: dict[str, Asked]
+  chance: float
   nearest: dict[str, Int[np.ndarray, 'B M']]
+
+  def rank1(self) -> dict[str, float]:
+    """Returns the percent of right answers by query, and by 'chance'."""
+    shares = {name: one.rank1() for name, one in self.asked.items()}
+    return shares | {'chance': self.chance}
 
 
 class Gallery(NamedTuple):
@@ -136,42 +143,35 @@ def _ask(
     gallery: real images.
     real: rows of the real images that are queries, too, for the others.
   """
-  rank1, nearest = {}, {}
+  asked, nearest = {}, {}
   for name, right in wanted.items():
     queries = by.ranked(attempts[name].images.photos)
-    rank1[name], distance = _retrieve(by, queries, right, gallery)
+    distance = _distances(by, queries, gallery)
     order = np.argsort(distance, axis=1, kind='stable')
     nearest[name] = gallery.rows[order]
+    asked[name] = Asked(right, gallery.answers[order[:, 0]])
   name, right = list(wanted.items())[-1]
-  noise = by.ranked(attempts[name].images.noise)
-  rank1['noise'] = _retrieve(by, noise, right, gallery)[0]
+  noise = _distances(by, by.ranked(attempts[name].images.noise), gallery)
+  asked['noise'] = Asked(right, gallery.answers[noise.argmin(axis=1)])
   if len(real):
-    asked = np.isin(gallery.rows, real)
-    queries, others = gallery.take(asked), gallery.take(~asked)
-    rank1['real'] = _retrieve(by, queries.features, queries.answers, others)[0]
+    own = np.isin(gallery.rows, real)
+    queries, others = gallery.take(own), gallery.take(~own)
+    distance = _distances(by, queries.features, others)
+    asked['real'] = Asked(
+      queries.answers, others.answers[distance.argmin(axis=1)]
+    )
   shares = [np.mean(gallery.answers == one) for one in right]
-  rank1['chance'] = 100.0 * float(np.mean(shares))
-  return Answers(rank1, nearest)
+  return Answers(asked, 100.0 * float(np.mean(shares)), nearest)
 
 
-def _retrieve(
-  by: LoadedRun, queries: np.ndarray, wanted: np.ndarray, gallery: Gallery
-) -> tuple[float, np.ndarray]:
-  """Returns (percent of right nearest images, all distances)."""
-  distance = np.concatenate(
+def _distances(
+  by: LoadedRun, queries: np.ndarray, gallery: Gallery
+) -> Float[np.ndarray, 'B M']:
+  """Returns the distances of queries to the images of a gallery."""
+  return np.concatenate(
     list(
       distance_lib.squared_blocks(
         queries, gallery.features, by.config.evaluation.metric
       )
     )
   )
-  found = evaluate_ranking(
-    distance,
-    wanted,
-    gallery.answers,
-    np.zeros(len(wanted), int),
-    np.zeros(len(gallery.answers), int),
-    'single_shot',  # drops no camera
-    ranks=(1,),
-  )
-  return float(found['rank1']), distance

@@ -114,3 +114,41 @@ def test_membership_becomes_a_sentence(tmp_path):
   assert 'half of 144 persons' in words
   assert '58 % of all pairs (53 to 63 %), better than guessing' in words
   assert words.endswith('images of the training in 91 %.')
+
+
+def inversion(**changes):
+  return {
+    'valid': True,
+    'attack': 'identities',
+    'rank1': {'person': {'identity means': 12.5, 'chance': 2.1}},
+    'intervals': {'person': {'identity means': [4.7, 25.2]}},
+  } | changes
+
+
+def test_reconstructions_become_a_sentence(tmp_path):
+  (tmp_path / 'inversion.json').write_text(json.dumps(inversion()))
+  words = report_audits.sentences(tmp_path)['mean features']
+  assert 'the right person with 12 % (5 to 25 %) of the images' in words
+  assert words.endswith('by chance it would be 2 %.')
+  domain = inversion(
+    attack='dfs',
+    rank1={'domain': {'DFS': 36.7, 'chance': 33.3}},
+    intervals={'domain': {'DFS': [28.0, 45.9]}},
+  )
+  (tmp_path / 'inversion-dfs.json').write_text(json.dumps(domain))
+  words = report_audits.sentences(tmp_path)['statistics of DFH']
+  assert 'the right domain with 37 % (28 to 46 %)' in words
+  one = inversion(attack='dfs', rank1={'person': {}})
+  (tmp_path / 'inversion-dfs.json').write_text(json.dumps(one))
+  words = report_audits.sentences(tmp_path)['statistics of DFH']
+  assert words.endswith('were not judged.')
+
+
+def test_reconstructions_without_judged_controls_are_left_out(tmp_path):
+  earlier = inversion()
+  del earlier['valid']
+  (tmp_path / 'inversion.json').write_text(json.dumps(earlier))
+  assert not report_audits.sentences(tmp_path)
+  (tmp_path / 'inversion-dfs.json').write_text('{}')
+  with pytest.raises(errors.IntegrityError, match='is no result of an audit'):
+    report_audits.sentences(tmp_path)

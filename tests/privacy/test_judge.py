@@ -34,14 +34,14 @@ def test_real_images_are_found_and_noise_is_not(run):
   np.testing.assert_array_equal(
     np.sort(found.nearest['means']), np.tile(np.arange(9, 23), (3, 1))
   )
-  assert list(found.rank1) == ['means', 'noise', 'real', 'chance']
-  assert found.rank1['means'] == 100
-  np.testing.assert_allclose(found.rank1['chance'], 100 / 3)
-  np.testing.assert_allclose(found.rank1['noise'], 100 / 3)  # all alike
+  assert list(found.rank1()) == ['means', 'noise', 'real', 'chance']
+  assert found.rank1()['means'] == 100
+  np.testing.assert_allclose(found.rank1()['chance'], 100 / 3)
+  np.testing.assert_allclose(found.rank1()['noise'], 100 / 3)  # all alike
   features = run.ranked(client.images())
   gaps = np.linalg.norm(features[:3, None] - features[None, 3:], axis=2)
   right = client.labels[3:][gaps.argmin(1)] == [0, 1, 2]
-  np.testing.assert_allclose(found.rank1['real'], 100 * right.mean())
+  np.testing.assert_allclose(found.rank1()['real'], 100 * right.mean())
 
 
 def test_domains_and_persons_of_several_clients(run):
@@ -57,29 +57,29 @@ def test_domains_and_persons_of_several_clients(run):
   found = judge(made, run, run)
   assert set(found['person'].nearest) == {'real feature'}
   domain = found['domain']
-  assert domain.rank1['DFS'] == 75
-  np.testing.assert_allclose(domain.rank1['real feature'], 200 / 3)
+  assert domain.rank1()['DFS'] == 75
+  np.testing.assert_allclose(domain.rank1()['real feature'], 200 / 3)
   assert domain.nearest['DFS'].shape == (4, 9 + 14 + 5 + 11)
   np.testing.assert_array_equal(domain.nearest['DFS'][:, 0], [9, 10, 11, 0])
-  np.testing.assert_allclose(domain.rank1['chance'], 100 * 14 / 39)
+  np.testing.assert_allclose(domain.rank1()['chance'], 100 * 14 / 39)
   features = np.concatenate(
     [run.ranked(c.images()) for c in run.federation.clients]
   )
   gaps = np.linalg.norm(features[9:11, None] - features[None], axis=2)
   gaps[:, 9:11] = np.inf  # real images do not find one another
   right = (gaps.argmin(1) >= 9) & (gaps.argmin(1) < 23)
-  np.testing.assert_allclose(domain.rank1['real'], 100 * right.mean())
+  np.testing.assert_allclose(domain.rank1()['real'], 100 * right.mean())
   both = {
     'real feature': attempt(real, [1, 1, 0], np.asarray([0, 1, 0])),
   }
   person = judge(both, run, run)['person']
   assert person.nearest['real feature'].shape == (3, 9 + 14)
-  assert person.rank1['real feature'] == 100
+  assert person.rank1()['real feature'] == 100
   shares = [
     np.mean(np.concatenate([birch.labels, ash.labels + 9]) == k)
     for k in (0, 1, 9)
   ]
-  np.testing.assert_allclose(person.rank1['chance'], 100 * np.mean(shares))
+  np.testing.assert_allclose(person.rank1()['chance'], 100 * np.mean(shares))
 
 
 def test_one_client_has_no_question_of_domains(run):
@@ -94,7 +94,7 @@ def test_persons_of_one_image_are_no_real_queries(run):
     labels=np.arange(14, dtype=np.int32), num_identities=14
   )
   made = {'means': attempt(client.images()[:3], [0] * 3, np.arange(3))}
-  rank1 = judge(made, only(run, client), run)['person'].rank1
+  rank1 = judge(made, only(run, client), run)['person'].rank1()
   assert 'real' not in rank1
   np.testing.assert_allclose(rank1['chance'], 100 / 14)
 

@@ -1,0 +1,82 @@
+"""Controls of reconstructed images, and intervals of their figures.
+
+A judge names the person or the domain that each query shows. A permutation test
+says whether it is right more often than by chance: the right answers are
+permuted among the queries, which keeps a preference of the judge for some
+answers, or the same answer to all queries, without effect. Real images and
+images from their features must pass this test, the initial noise and images
+from permuted statistics must not.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Int
+
+from fedreid_jax.privacy import detection
+
+PERMUTATIONS = 9999
+POSITIVE = {'real': 0.05, 'real feature': 0.05}  # the largest p that passes
+NEGATIVE = {'noise': 0.01, 'permuted DFS': 0.01}  # the smallest one
+
+
+class Asked(NamedTuple):
+  """Answers of a judge to some queries.
+
+  Attributes:
+    wanted: right answer of each query.
+    found: answer of the judge.
+  """
+
+  wanted: Int[np.ndarray, ' B']
+  found: Int[np.ndarray, ' B']
+
+  def rank1(self) -> float:
+    """Returns how many of 100 queries are answered right."""
+    return 100.0 * float(np.mean(self.wanted == self.found))
+
+  def interval(self) -> tuple[float, float]:
+    """Returns the 95 % interval of `rank1` (Clopper-Pearson), in percent."""
+    hits = int((self.wanted == self.found).sum())
+    low, high = detection.proportion(hits, len(self.wanted))
+    return 100.0 * low, 100.0 * high
+
+  def p_value(self) -> float:
+    """Returns the share of permuted right answers that are met as often."""
+    rng = np.random.default_rng(0)
+    orders = rng.permuted(np.tile(self.wanted, (PERMUTATIONS, 1)), axis=1)
+    hits = (self.wanted == self.found).sum()
+    as_many = ((orders == self.found).sum(axis=1) >= hits).sum()
+    return float((1 + as_many) / (1 + PERMUTATIONS))
+
+
+def failed(asked: Mapping[str, Mapping[str, Asked]]) -> tuple[str, ...]:
+  """Returns the controls that failed.
+
+  Args:
+    asked: by question, 'person' or 'domain', and by query. Questions with one
+      right answer for all queries are left out. The features of real images
+      must lead to the domain if there are several, else to the person.
+  """
+  broken, positive = [], False
+  several = {
+    (question, name): one
+    for question, of in asked.items()
+    for name, one in of.items()
+    if len(np.unique(one.wanted)) > 1
+  }
+  for (question, name), one in several.items():
+    p = one.p_value()
+    counts = f'{one.rank1():.1f} % of {len(one.wanted)}, p = {p:.2g}'
+    if p < NEGATIVE.get(name, 0.0):
+      broken.append(f'{name} leads to the {question} ({counts})')
+    other = name == 'real feature' and question == 'person'
+    if name not in POSITIVE or (other and ('domain', name) in several):
+      continue
+    positive = True
+    if p > POSITIVE[name]:
+      broken.append(f'{name} does not lead to the {question} ({counts})')
+  if not positive:
+    broken.append('fewer than two persons have two images')
+  return tuple(broken)
