@@ -157,13 +157,22 @@ class Loopback(contextlib.ExitStack):
     self.run('flwr', 'supernode', 'register', key.with_suffix('.pub'), 'here')
     return key
 
-  def supernode(self, name: str, key: Path, at: Path) -> subprocess.Popen:
-    """Starts a SuperNode beside the socket of a site."""
+  def supernode(
+    self, name: str, key: Path, at: Path, authorities: Path | None = None
+  ) -> subprocess.Popen:
+    """Starts a SuperNode beside the socket of a site.
+
+    Args:
+      name: of the site.
+      key: its private key.
+      at: its socket.
+      authorities: folder with `ca.pem`; that of the SuperLink if None.
+    """
     return self.start(
       f'supernode-{name}',
       'flower-supernode',
       f'--superlink={self.address}',
-      f'--root-certificates={self.folder / "ca.pem"}',
+      f'--root-certificates={(authorities or self.folder) / "ca.pem"}',
       f'--auth-supernode-private-key={key}',
       f'--node-config=socket="{at}"',
       f'--port={free_port()}',

@@ -62,6 +62,30 @@ class Federation(loopback.Loopback):
 
 
 @pytest.mark.slow
+def test_strangers_are_refused_on_both_sides(tmp_path):
+  """A key that is not registered, and a server of another authority."""
+  other = tmp_path / 'other'
+  other.mkdir()
+  loopback.make_certificates(other)
+  with Federation(tmp_path) as here:
+    superlink = here.superlink()
+    socket = here.socket('plaza')  # SuperNodes look for it when a run begins
+    key, unknown = here.register('known'), loopback.make_key(tmp_path / 'key')
+    for name, own, of in (('stranger', unknown, None), ('astray', key, other)):
+      refused = here.supernode(name, own, socket, of)
+      here.wait(lambda one=refused: one.poll() is not None, name, superlink)
+      assert refused.returncode
+    here.supernode('known', key, socket)
+    log = tmp_path / 'superlink.log'
+    here.wait(lambda: 'Activated' in log.read_text(), 'a node', superlink)
+    told = log.read_text()
+    assert told.count('Activated') == 1
+    assert 'No SuperNode found with the given public key' in told
+  told = (tmp_path / 'supernode-astray.log').read_text()
+  assert 'CERTIFICATE_VERIFY_FAILED' in told
+
+
+@pytest.mark.slow
 def test_three_sites_train_leave_and_come_back(tmp_path):
   config = fr.load_config(RECIPE, {'data.sources': SITES})
   config.checkpoint_every = 1
