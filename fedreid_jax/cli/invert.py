@@ -12,15 +12,17 @@ best; the run itself is the least informative judge.
               published figure give a run on one domain and --scale=0. The model
               of another run, --measured_by, may measure the means.
   dfs         features sampled from the statistics that DFH sends; the same with
-              permuted channels as a negative control, and the features of real
-              images as a positive one
+              all values in random order as a negative control
+
+In the positive control of both the attacker has the features of real images.
 
 The command writes `inversion.png` or `inversion-dfs.png`, the images next to
 the nearest real ones, and a file `.json` of this name: the losses, and the
 rank-1 of the attack with intervals, of the controls and of chance. If real
 images, or those from their features, lead to the right person or domain no more
-often than chance, or the initial noise or permuted statistics more often, the
-figures mean nothing: the command prints `audit invalid` and exits with code 4.
+often than chance, or the initial noise or values in random order more often,
+the figures mean nothing: the command prints `audit invalid` and exits with code
+4.
 It needs fedreid_jax[viz].
 """
 
@@ -53,8 +55,9 @@ _SOURCE = flags.DEFINE_string(
 _IDENTITIES = flags.DEFINE_integer(
   'identities',
   24,
-  'Number of identities to reconstruct; dfs: number of samples of each client.',
-  lower_bound=1,
+  'Number of identities to reconstruct; dfs: number of samples of each client. '
+  'Fewer than 4 could be right by chance.',
+  lower_bound=4,
 )
 _STEPS = flags.DEFINE_list(
   'steps', ['2000', '1000'], 'Number of steps at half and at full resolution.'
@@ -104,15 +107,9 @@ def main(argv: list[str]) -> None:
     attempts = _attack(attacked, measuring, weights, search)
     seconds = time.perf_counter() - start
     answers = judge.judge(attempts, attacked, judging)
-    asked = {question: a.asked for question, a in answers.items()}
-    failed = inversion_control.failed(asked)
-    sources = {int(k) for a in attempts.values() for k in a.clients}
+    failed = inversion_control.failed({q: a.asked for q, a in answers.items()})
     described = {
-      'sources': [attacked.federation.clients[k].name for k in sorted(sources)],
-      'model': attacked.name,
-      'step': attacked.step,
-      'attack': _ATTACK.value,
-      'images': {n: len(a.images.photos) for n, a in attempts.items()},
+      **_described(attempts, answers, attacked),
       'judge': {
         'workdir': _JUDGE.value or str(workdir),
         'model': judging.name,
@@ -120,15 +117,8 @@ def main(argv: list[str]) -> None:
         'same_initial_weights': judge.same_initial_weights(attacked, judging),
       },
       'measured_by': _MEASURED_BY.value or str(workdir),
-      'rank1': {question: a.rank1() for question, a in answers.items()},
-      'intervals': {
-        question: {name: one.interval() for name, one in of.items()}
-        for question, of in asked.items()
-      },
       'valid': not failed,
       'failed': list(failed),
-      'losses': {n: a.images.losses for n, a in attempts.items()},
-      'scale': _SCALE.value,
       'weights': weights._asdict(),
       'search': search._asdict(),
       'seconds': seconds,
@@ -161,6 +151,26 @@ def _attack(attacked, measuring, weights, search):
   return attacks.identities(
     attacked, client, num, weights, search, _SCALE.value, measuring
   )
+
+
+def _described(attempts, answers, attacked) -> dict[str, Any]:
+  """Returns what was attacked, and with which success."""
+  clients = attacked.federation.clients
+  sources = {int(k) for a in attempts.values() for k in a.clients}
+  return {
+    'sources': [clients[k].name for k in sorted(sources)],
+    'model': attacked.name,
+    'step': attacked.step,
+    'attack': _ATTACK.value,
+    'scale': _SCALE.value,
+    'images': {n: len(a.images.photos) for n, a in attempts.items()},
+    'losses': {n: a.images.losses for n, a in attempts.items()},
+    'rank1': {question: a.rank1() for question, a in answers.items()},
+    'intervals': {
+      question: {name: one.interval() for name, one in a.asked.items()}
+      for question, a in answers.items()
+    },
+  }
 
 
 def _title(name: str, described: Mapping[str, Any]) -> str:

@@ -152,10 +152,13 @@ def _inversion(entries: Entries) -> str:
   question, name, source = kinds[entries['attack']]
   if question not in entries['rank1']:  # one client has no other domain
     return 'The run has one client, so that its statistics were not judged.'
-  rank1 = entries['rank1'][question]
+  rank1, judge = entries['rank1'][question], entries['judge']
   low, high = entries['intervals'][question][name]
+  who = 'Another model' if judge['other_model'] else 'The attacked model'
+  if judge['other_model'] and judge['same_initial_weights']:
+    who += ' with the same initial weights'
   return (
-    f'A model finds the right {question} with {rank1[name]:.0f} % ({low:.0f} '
+    f'{who} finds the right {question} with {rank1[name]:.0f} % ({low:.0f} '
     f'to {high:.0f} %) of the images that were reconstructed from {source}; by '
     f'chance it would be {rank1["chance"]:.0f} %.'
   )

@@ -1,15 +1,16 @@
 """Attacks on what a client of DFH could send.
 
 `identities` is figure 5 of DFH: the attacker has the mean feature of every
-identity (IFS), which the method does not send.
+identity (IFS), which the method does not send. In the positive control he has
+the features of one image of each, which the reconstruction must have.
 
 `statistics` attacks what it does send, the rows m, v, p and q of a client
 (DFS, `algorithms.dfh`). The paper states that these "should be first sampled":
 as in the training, the attacker samples M ~ N(m, v) and V ~ N(p, q), then a
 feature M + sqrt(V) e, and reconstructs an image with this feature. With the
-same objective he reconstructs images for two controls: the sampled features
-with permuted channels, which say nothing of the client, and the features of
-real images, with which the attack must succeed. The paper argues that DFS
+same objective he reconstructs images for two controls: the values of all
+sampled features in random order, which say nothing of a client, and the
+features of real images, with which the attack must succeed. The paper argues that DFS
 reveal less than IFS and does not attack them.
 """
 
@@ -87,7 +88,14 @@ def identities(
   goal = goals.identities(moments.mean[present], np.arange(num), space, scale)
   found = reconstruct(run, goal, weights, search)
   index = [one.name for one in run.federation.clients].index(client.name)
-  return {'identity means': Attempt(found, np.full(num, index), present[:num])}
+  owners, persons = np.full(num, index), present[:num]
+  rows = [np.flatnonzero(client.labels == person)[0] for person in persons]
+  one_each = run.features(client.images()[rows], space, client.modalities[rows])
+  control = reconstruct(run, goals.features(one_each, space), weights, search)
+  return {
+    'identity means': Attempt(found, owners, persons),
+    'real feature': Attempt(control, owners, persons),
+  }
 
 
 def statistics(
@@ -101,7 +109,7 @@ def statistics(
       different identities, the largest number.
     weights: of the objective.
     search: settings of the optimisation; its seed also draws features and
-      permutes channels.
+      permutes their values.
 
   Raises:
     DivergedError: when the loss is not finite.
@@ -109,7 +117,8 @@ def statistics(
   space, clients = domain_statistics.space(run), run.federation.clients
   every = jnp.repeat(domain_statistics.of(run), num, axis=0)
   drawn = sampled(every, run.config.dfh.negative_variance, search.seed)
-  order = np.random.default_rng(search.seed).permutation(drawn.shape[1])
+  # Values of all clients together: samples of one client are no more alike.
+  shuffled = np.random.default_rng(search.seed).permutation(drawn.ravel())
   owners = np.repeat(np.arange(len(clients)), num)
   persons, real = [], []
   for client in clients:
@@ -126,7 +135,7 @@ def statistics(
 
   return {
     'DFS': attempt(drawn, owners),
-    'permuted DFS': attempt(drawn[:, order], owners),
+    'permuted DFS': attempt(shuffled.reshape(drawn.shape), owners),
     'real feature': attempt(
       np.concatenate(real),
       np.repeat(np.arange(len(clients)), [len(own) for own in persons]),

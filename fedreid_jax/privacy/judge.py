@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from fedreid_jax import errors
 from fedreid_jax.evaluation import distances as distance_lib
 from fedreid_jax.privacy.attacks import Attempt
 from fedreid_jax.privacy.inversion_control import Asked
@@ -65,17 +66,18 @@ def judge(
   """Measures retrieval with reconstructed images as queries.
 
   Args:
-    attempts: by their names; one of them intends identities.
+    attempts: by their names; those that intend identities intend the same.
     run: the attacked one, whose clients' images are searched.
     by: run with the judging model.
 
   Returns:
-    'person', whether the attempt that intends identities finds them among the
+    'person', whether the attempts that intend identities find them among the
     images of the attacked clients; and with several clients 'domain', whether
     all attempts find the client among the images of all clients.
 
   Raises:
     ConfigError: when the judge has images of another size.
+    DataError: when its features are not numbers.
   """
   loaded_run.same_images(run, by, '--judge')
   clients = run.federation.clients
@@ -91,7 +93,7 @@ def judge(
     for name, a in attempts.items()
     if a.labels is not None
   }
-  (who,) = intended.values()
+  who = next(iter(intended.values()))
   real = _one_of_each(persons, who)
   attacked = np.isin(domains, domains[np.isin(persons, who)])
   found = {
@@ -168,10 +170,12 @@ def _distances(
   by: LoadedRun, queries: np.ndarray, gallery: Gallery
 ) -> Float[np.ndarray, 'B M']:
   """Returns the distances of queries to the images of a gallery."""
-  return np.concatenate(
-    list(
-      distance_lib.squared_blocks(
-        queries, gallery.features, by.config.evaluation.metric
-      )
-    )
+  blocks = distance_lib.squared_blocks(
+    queries, gallery.features, by.config.evaluation.metric
   )
+  distances = np.concatenate(list(blocks))
+  if np.isnan(distances).any():
+    raise errors.DataError(
+      'NaN distance', 'features of the judge', 'give another --judge'
+    )
+  return distances

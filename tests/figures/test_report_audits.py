@@ -120,6 +120,7 @@ def inversion(**changes):
   return {
     'valid': True,
     'attack': 'identities',
+    'judge': {'other_model': True, 'same_initial_weights': False},
     'rank1': {'person': {'identity means': 12.5, 'chance': 2.1}},
     'intervals': {'person': {'identity means': [4.7, 25.2]}},
   } | changes
@@ -128,16 +129,24 @@ def inversion(**changes):
 def test_reconstructions_become_a_sentence(tmp_path):
   (tmp_path / 'inversion.json').write_text(json.dumps(inversion()))
   words = report_audits.sentences(tmp_path)['mean features']
+  assert words.startswith('Another model finds')
   assert 'the right person with 12 % (5 to 25 %) of the images' in words
   assert words.endswith('by chance it would be 2 %.')
   domain = inversion(
     attack='dfs',
+    judge={'other_model': True, 'same_initial_weights': True},
     rank1={'domain': {'DFS': 36.7, 'chance': 33.3}},
     intervals={'domain': {'DFS': [28.0, 45.9]}},
   )
   (tmp_path / 'inversion-dfs.json').write_text(json.dumps(domain))
   words = report_audits.sentences(tmp_path)['statistics of DFH']
+  assert 'Another model with the same initial weights finds' in words
   assert 'the right domain with 37 % (28 to 46 %)' in words
+  itself = {'other_model': False, 'same_initial_weights': True}
+  own = json.dumps(inversion(judge=itself))
+  (tmp_path / 'inversion.json').write_text(own)
+  words = report_audits.sentences(tmp_path)['mean features']
+  assert words.startswith('The attacked model finds')
   one = inversion(attack='dfs', rank1={'person': {}})
   (tmp_path / 'inversion-dfs.json').write_text(json.dumps(one))
   words = report_audits.sentences(tmp_path)['statistics of DFH']

@@ -63,6 +63,20 @@ def test_identities_a_client_does_not_have_are_left_out(run, asked):
   assert space == 'embedding'
 
 
+def test_features_of_real_images_are_the_control_of_identities(run, asked):
+  client = run.client('birch')
+  client = client._replace(labels=client.labels + 2, num_identities=9)
+  found = attacks.identities(run, client, 2, *ONCE)
+  assert list(found) == ['identity means', 'real feature']
+  control = found['real feature']
+  np.testing.assert_array_equal(control.labels, [2, 3])
+  np.testing.assert_array_equal(control.clients, [1, 1])
+  name, wanted, space = asked[1]
+  own = run.features(client.images()[[0, 1]], 'embedding')
+  assert (name, space) == ('features', 'embedding')
+  np.testing.assert_allclose(wanted, own, atol=1e-5)
+
+
 def moved(run):
   """A run with another model."""
   variables = {n: np.asarray(x) * 2 for n, x in run.variables.items()}
@@ -95,8 +109,11 @@ def test_statistics_and_their_controls(run, asked):
   assert all(call[2] == 'embedding' for call in asked)
   every = jnp.asarray(np.repeat(kept, 2, axis=0))
   np.testing.assert_array_equal(sent, attacks.sampled(every, 'clamp', 0))
-  assert {*map(tuple, sent.T)} == {*map(tuple, permuted.T)}
-  assert not np.array_equal(permuted, sent)
+  # The same values, but no sample or channel has its own.
+  np.testing.assert_array_equal(np.sort(sent, None), np.sort(permuted, None))
+  assert not {*map(tuple, np.sort(sent, 1))} & {
+    *map(tuple, np.sort(permuted, 1))
+  }
   for attempt in found.values():
     np.testing.assert_array_equal(attempt.clients, [0, 0, 1, 1, 2, 2, 3, 3])
   labels = found['real feature'].labels

@@ -29,6 +29,15 @@ def test_permuted_answers_have_the_p_value_of_all_orders():
   assert WRONG.p_value() == 1
 
 
+def test_the_controls_reject_as_often_as_they_say():
+  """Random answers about clients of different sizes, 100 times."""
+  rng = np.random.default_rng(1)
+  wanted = np.repeat([0, 1, 2], [20, 10, 5])
+  found = rng.choice(3, (100, 35), p=[0.7, 0.2, 0.1])
+  p = np.asarray([Asked(wanted, one).p_value() for one in found])
+  assert 0.01 < (p < 0.1).mean() < 0.2 and (p < 0.01).mean() < 0.05
+
+
 def test_one_answer_to_every_query_is_no_success():
   """A judge that names a large domain always is often right, by chance."""
   wanted = np.asarray([0] * 40 + [1] * 10)
@@ -43,7 +52,9 @@ def test_one_answer_to_every_query_is_no_success():
     ({}, None, ''),
     ({'noise': RIGHT}, None, 'noise leads to the person'),
     ({'real': WRONG}, None, 'real does not lead to the person'),
-    ({'real': None}, None, 'fewer than two persons'),
+    ({'real': None}, None, 'real images of two persons cannot be asked'),
+    # The same answer to every query.
+    ({'real': Asked(PERSONS, 0 * PERSONS)}, None, 'real does not lead'),
     ({'real feature': WRONG}, None, 'real feature does not lead to the person'),
     # With several domains the features must lead to the domain only.
     ({'real feature': WRONG}, {'real feature': RIGHT}, ''),
@@ -53,7 +64,12 @@ def test_one_answer_to_every_query_is_no_success():
     ({'identity means': RIGHT}, None, ''),
     ({'identity means': WRONG}, None, ''),
     # All queries are of one domain: nothing can be asked.
-    ({}, {'real': Asked(np.zeros(6, int), np.ones(6, int))}, ''),
+    ({}, {'real': Asked(np.zeros(6, int), 1 + PERSONS)}, ''),
+    # p is 1 / 24 for four right answers and 1 / 6 for three.
+    ({'real': Asked(PERSONS[:4], PERSONS[:4])}, None, ''),
+    ({'real': Asked(PERSONS[:3], PERSONS[:3])}, None, 'real does not lead'),
+    ({'noise': Asked(PERSONS[:4], PERSONS[:4])}, None, ''),
+    ({'noise': Asked(PERSONS[:5], PERSONS[:5])}, None, 'noise leads to'),
   ],
 )
 def test_controls(person, domain, message):

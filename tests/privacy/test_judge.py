@@ -40,7 +40,13 @@ def test_real_images_are_found_and_noise_is_not(run):
   np.testing.assert_allclose(found.rank1()['noise'], 100 / 3)  # all alike
   features = run.ranked(client.images())
   gaps = np.linalg.norm(features[:3, None] - features[None, 3:], axis=2)
-  right = client.labels[3:][gaps.argmin(1)] == [0, 1, 2]
+  answers = client.labels[3:][gaps.argmin(1)]
+  right = answers == [0, 1, 2]
+  persons = found.asked['real'].wanted  # of all clients: ash has nine
+  np.testing.assert_array_equal(persons, found.asked['means'].wanted)
+  np.testing.assert_array_equal(found.asked['real'].found - persons[0], answers)
+  assert len(np.unique(found.asked['noise'].found)) == 1
+  np.testing.assert_array_equal(found.asked['noise'].wanted, persons)
   np.testing.assert_allclose(found.rank1()['real'], 100 * right.mean())
 
 
@@ -97,6 +103,16 @@ def test_persons_of_one_image_are_no_real_queries(run):
   rank1 = judge(made, only(run, client), run)['person'].rank1()
   assert 'real' not in rank1
   np.testing.assert_allclose(rank1['chance'], 100 / 14)
+
+
+def test_features_that_are_no_numbers_are_refused(run):
+  client = run.client('birch')
+  made = {'means': attempt(client.images()[:3], [0] * 3, np.arange(3))}
+  lost = run._replace(
+    variables={n: x * np.nan for n, x in run.variables.items()}
+  )
+  with pytest.raises(errors.DataError, match='NaN distance'):
+    judge(made, only(run, client), lost)
 
 
 def test_a_judge_of_other_images_is_refused(run):
