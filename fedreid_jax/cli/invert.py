@@ -26,6 +26,7 @@ the figures mean nothing: the command prints `audit invalid` and exits with code
 It needs fedreid_jax[viz].
 """
 
+import textwrap
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,6 +37,7 @@ from absl import flags
 from fedreid_jax import errors
 from fedreid_jax.cli import checkpoint_flag, run
 
+TITLE = 60  # characters of a line above the picture
 NAMES = {'identities': 'inversion', 'dfs': 'inversion-dfs'}
 _ATTACK = flags.DEFINE_enum(
   'attack', 'identities', list(NAMES), 'Information that is attacked.'
@@ -182,11 +184,13 @@ def _title(name: str, described: Mapping[str, Any]) -> str:
   if described['judge']['same_initial_weights']:
     judge += ' with the same initial weights'
   sources = ', '.join(described['sources'])
-  lines = [f'{name}: {sources}; rank-1 by {judge}; solid frames: right']
+  line = f'{name}: {sources}; rank-1 by {judge}; solid frames: right'
+  lines = textwrap.wrap(line, TITLE)
   for question, rank1 in described['rank1'].items():
     bounds = described['intervals'][question]
     shown = {name: f'{name} {share:.1f}' for name, share in rank1.items()}
-    lines.append(f'right {question}, %: {", ".join(shown.values())}')
+    line = f'right {question}, %: {", ".join(shown.values())}'
+    lines += textwrap.wrap(line, TITLE)
     for name, (low, high) in bounds.items():
       shown[name] += f' [{low:.1f}, {high:.1f}]'
     print(f'right {question}, %: {", ".join(shown.values())}')

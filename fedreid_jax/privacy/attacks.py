@@ -10,8 +10,8 @@ as in the training, the attacker samples M ~ N(m, v) and V ~ N(p, q), then a
 feature M + sqrt(V) e, and reconstructs an image with this feature. With the
 same objective he reconstructs images for two controls: the values of all
 sampled features in random order, which say nothing of a client, and the
-features of real images, with which the attack must succeed. The paper argues that DFS
-reveal less than IFS and does not attack them.
+features of real images, with which the attack must succeed. The paper argues
+that DFS reveal less than IFS and does not attack them.
 """
 
 from typing import NamedTuple

@@ -20,7 +20,7 @@ def test_published_runs_have_the_published_effects(tmp_path):
   judged = 0
   for name, claim in CLAIMS.items():
     ended = trials.ended(planned[name])
-    if not ended:
+    if len(ended) < 3:  # the page has three seeds of other runs
       continue
     own = [trial for trial in planned[name] if trial.seed in ended]
     one = study.judge(claim, own)

@@ -88,7 +88,7 @@ CLAIMS = (
   Claim(
     'joint_own',
     f'{PAPER}, table 2',
-    "Joint training is the upper bound on the clients' own domains.",
+    "Joint training beats the global model on the clients' own domains.",
     'accuracy 93.58 against 93.31 on CIFAR-10, no figure for persons',
     JOINT,
     EXPERT,
