@@ -22,8 +22,7 @@ rank-1 of the attack with intervals, of the controls and of chance. If real
 images, or those from their features, lead to the right person or domain no more
 often than chance, or the initial noise or values in random order more often,
 the figures mean nothing: the command prints `audit invalid` and exits with code
-4.
-It needs fedreid_jax[viz].
+4. It needs fedreid_jax[viz].
 """
 
 import textwrap

@@ -89,8 +89,7 @@ def identities(
   found = reconstruct(run, goal, weights, search)
   index = [one.name for one in run.federation.clients].index(client.name)
   owners, persons = np.full(num, index), present[:num]
-  rows = [np.flatnonzero(client.labels == person)[0] for person in persons]
-  one_each = run.features(client.images()[rows], space, client.modalities[rows])
+  _, one_each = _one_image_each(run, client, num, space)
   control = reconstruct(run, goals.features(one_each, space), weights, search)
   return {
     'identity means': Attempt(found, owners, persons),
@@ -122,12 +121,9 @@ def statistics(
   owners = np.repeat(np.arange(len(clients)), num)
   persons, real = [], []
   for client in clients:
-    labels, rows = np.unique(client.labels, return_index=True)
-    persons.append(labels[:num])
-    rows = rows[:num]
-    real.append(
-      run.features(client.images()[rows], space, client.modalities[rows])
-    )
+    labels, features = _one_image_each(run, client, num, space)
+    persons.append(labels)
+    real.append(features)
 
   def attempt(wanted, owners, labels=None):
     goal = goals.features(wanted, space)
@@ -142,6 +138,16 @@ def statistics(
       np.concatenate(persons),
     ),
   }
+
+
+def _one_image_each(
+  run: LoadedRun, client: ClientData, num: int, space: str
+) -> tuple[Int[np.ndarray, ' B'], Float[np.ndarray, 'B D']]:
+  """Returns a client's first identities and a feature of an image of each."""
+  labels, rows = np.unique(client.labels, return_index=True)
+  rows = rows[:num]
+  features = run.features(client.images()[rows], space, client.modalities[rows])
+  return labels[:num], features
 
 
 def sampled(

@@ -12,8 +12,6 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from fedreid_jax import errors
-from fedreid_jax.evaluation import distances as distance_lib
 from fedreid_jax.privacy.attacks import Attempt
 from fedreid_jax.privacy.inversion_control import Asked
 from fedreid_jax.training import loaded_run
@@ -148,34 +146,20 @@ def _ask(
   asked, nearest = {}, {}
   for name, right in wanted.items():
     queries = by.ranked(attempts[name].images.photos)
-    distance = _distances(by, queries, gallery)
+    distance = by.distances(queries, gallery.features)
     order = np.argsort(distance, axis=1, kind='stable')
     nearest[name] = gallery.rows[order]
     asked[name] = Asked(right, gallery.answers[order[:, 0]])
   name, right = list(wanted.items())[-1]
-  noise = _distances(by, by.ranked(attempts[name].images.noise), gallery)
+  noise = by.ranked(attempts[name].images.noise)
+  noise = by.distances(noise, gallery.features)
   asked['noise'] = Asked(right, gallery.answers[noise.argmin(axis=1)])
   if len(real):
     own = np.isin(gallery.rows, real)
     queries, others = gallery.take(own), gallery.take(~own)
-    distance = _distances(by, queries.features, others)
+    distance = by.distances(queries.features, others.features)
     asked['real'] = Asked(
       queries.answers, others.answers[distance.argmin(axis=1)]
     )
   shares = [np.mean(gallery.answers == one) for one in right]
   return Answers(asked, 100.0 * float(np.mean(shares)), nearest)
-
-
-def _distances(
-  by: LoadedRun, queries: np.ndarray, gallery: Gallery
-) -> Float[np.ndarray, 'B M']:
-  """Returns the distances of queries to the images of a gallery."""
-  blocks = distance_lib.squared_blocks(
-    queries, gallery.features, by.config.evaluation.metric
-  )
-  distances = np.concatenate(list(blocks))
-  if np.isnan(distances).any():
-    raise errors.DataError(
-      'NaN distance', 'features of the judge', 'give another --judge'
-    )
-  return distances

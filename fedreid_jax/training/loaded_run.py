@@ -16,6 +16,7 @@ from fedreid_jax.data import load as data_lib
 from fedreid_jax.data.augment import Transforms
 from fedreid_jax.data.federation import Federation, Target
 from fedreid_jax.evaluation import classification, features
+from fedreid_jax.evaluation import distances as distance_lib
 from fedreid_jax.training import named_models, restored, run_files
 
 
@@ -66,6 +67,26 @@ class LoadedRun(NamedTuple):
     config = self.config.evaluation
     extract = self.extractor(feature=config.feature, flip=config.flip)
     return extract(self.variables, images, modalities)
+
+  def distances(self, queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
+    """Returns the distances that rank a gallery, `[Q, P]`.
+
+    Args:
+      queries: features `[Q, D]`, see `ranked`.
+      gallery: features `[P, D]`.
+
+    Raises:
+      DataError: when a feature is not a number.
+    """
+    blocks = distance_lib.squared_blocks(
+      queries, gallery, self.config.evaluation.metric
+    )
+    found = np.concatenate(list(blocks))
+    if np.isnan(found).any():
+      raise errors.DataError(
+        'NaN distance', f'features of {self.config.name}', 'give another run'
+      )
+    return found
 
   def moments(
     self, client: ClientData, which: str = 'feature'

@@ -123,11 +123,11 @@ def _check_weights(workdir: Path, data: Any):
   """Refuses the world of the weights of that run and of those before it."""
   from fedreid_jax.models import weights
 
+  source = versions.resolve(data.source)
   while (path := workdir / run_files.CONFIG).is_file():
     given = recorder.read_object(path, 'model')
     name = given['model'].get('pretrained')
     if name in weights.NAMES:
-      source = versions.resolve(data.source)
       weights.check_unseen(name, source, data.world_seed)
     if not given.get('start_from'):
       return
