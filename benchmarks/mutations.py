@@ -252,8 +252,19 @@ BUGS = (
     (('len(members) < 2', 'len(members) < 1'),),
   ),
   (
-    ('evaluation/classification.py', 'evaluation/test_classification.py'),
+    (
+      'evaluation/evaluators/classification.py',
+      'evaluation/evaluators/test_classification.py',
+    ),
     (('axis=1) > 1', 'axis=1) >= 1'),),
+  ),
+  (
+    ('evaluation/evaluators/roc.py', 'evaluation/evaluators/test_roc.py'),
+    (
+      ('curve.fpr <= rate', 'curve.fpr < rate'),
+      ("(different), threshold, 'right'", '(different), threshold'),
+      ('valid & ~same', '~same'),
+    ),
   ),
   (
     ('core/round_log.py', 'core/test_round_log.py'),

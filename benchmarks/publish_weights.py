@@ -1,6 +1,6 @@
 """Writes the backbone of a finished `pretrain` run as published weights.
 
-  python -m launchers.main --config=configs/pretrain.py --workdir=DIR
+  fedreid train pretrain --workdir=DIR
   python -m benchmarks.publish_weights --workdir=DIR --name=convnet-synthetic
 
 Two files are written into fedreid_jax/models/weights: the tensors, with a card
@@ -69,7 +69,7 @@ def main(argv: Sequence[str]) -> None:
     'model': settings,
     'source': versions.resolve(data.source),
     'world_seed': data.world_seed,
-    'command': f'python -m launchers.main --config=configs/pretrain.py{option}',
+    'command': f'fedreid train pretrain{option}',
     'data_digest': described['data_digest'],
   }
   path = weights.FOLDER / f'{_NAME.value}{weights.SUFFIX}'

@@ -9,7 +9,7 @@ again reads finished runs, resumes the one that was stopped and continues with
 the rest. The columns of the first table are the mean over targets and seeds, ±
 the standard deviation over the seeds, of the server model's mAP after the last
 round; `backdoor` also has the collision and the evasion of queries with the
-trigger (`evaluation.backdoor`), beside those of the same rule without an
+trigger (`evaluators.backdoor`), beside those of the same rule without an
 attack. OUT/robustness.json or OUT/compression.json has all numbers.
 
 Attackers are a share of the clients, chosen by their names; the rules get their
@@ -31,7 +31,7 @@ from fedreid_jax import errors
 from fedreid_jax.algorithms import byzantine
 from fedreid_jax.config import parsing
 from fedreid_jax.data import load as data_load
-from fedreid_jax.evaluation import backdoor
+from fedreid_jax.evaluation.evaluators import backdoor
 
 _MEASURE = flags.DEFINE_enum(
   'measure', 'robustness', ['robustness', 'compression'], 'Table to make.'
@@ -136,9 +136,8 @@ def measure_trigger(config: Any, folder: Path) -> Cell:
   """Returns the measures of the backdoor, means over the targets of a run."""
   model = fr.load(folder)
   targets = data_load.load(config.data, clients=False).targets
-  found = np.mean([backdoor.measure(model.embed, one) for one in targets], 0)
-  names = backdoor.Backdoor._fields
-  return dict(zip(names, (float(x) for x in found), strict=True))
+  found = [backdoor.evaluate(model, one) for one in targets]
+  return {n: float(np.mean([one[n] for one in found])) for n in found[0]}
 
 
 def robustness(out: Path) -> dict[str, Cell]:

@@ -40,7 +40,7 @@ NEEDED = 'torch', 'Cython', 'fastreid'
 
 def ours(world: ranking.World):
   """Returns (mAP, mINP, rank-1) in percent."""
-  from fedreid_jax.evaluation import evaluate_retrieval
+  from fedreid_jax import evaluate_retrieval
 
   labels = world.labels
   found = evaluate_retrieval(

@@ -1,7 +1,7 @@
 """AGW (Ye et al., TPAMI 2022) on shared entities: non-local blocks.
 
-  python -m launchers.main --config=configs/agw.py[:smoke]
-  python -m launchers.main --config=configs/agw.py:paper,data.root=DIR \
+  fedreid train agw[:smoke]
+  fedreid train agw:paper,data.root=DIR \
     --config.model.pretrained=resnet50.safetensors
 
 Table rows: L2RW table 2, ES; one client with the images of two entities, tested

@@ -6,8 +6,8 @@ the day and of 0 twelve hours later. A step takes two hours of simulated time,
 so that 20 rounds cover more than a day. A round wants half of the clients and
 takes those that are there. No table of the papers contains it.
 
-  python -m launchers.main --config=configs/availability.py[:smoke|nine]
-  python -m launchers.main --config=configs/availability.py:photos,data.root=DIR
+  fedreid train availability[:smoke|nine]
+  fedreid train availability:photos,data.root=DIR
 """
 
 from fedreid_jax.config import parsing, presets

@@ -4,9 +4,9 @@ A third of the clients send their update with the opposite sign, and the server
 averages (FedPav). `rule` selects robust aggregation instead, and
 `byzantine.kind` another attack. No table of the papers contains it.
 
-  python -m launchers.main --config=configs/byzantine.py[:smoke|nine]
-  python -m launchers.main --config=configs/byzantine.py:nine,rule=median
-  python -m launchers.main --config=configs/byzantine.py:photos,data.root=DIR
+  fedreid train byzantine[:smoke|nine]
+  fedreid train byzantine:nine,rule=median
+  fedreid train byzantine:photos,data.root=DIR
 """
 
 from fedreid_jax.config import parsing, presets

@@ -8,9 +8,9 @@ images and for another view of the same persons (`caj.lam` is its weight):
   copy      the copies with exchanged channels, as in CAJ+
   infrared  infrared images at temperature 3, the option of CAJ's code
 
-  python -m launchers.main --config=configs/caj.py[:smoke]
-  python -m launchers.main --config=configs/caj.py:synthetic,consistency=copy
-  python -m launchers.main --config=configs/caj.py:paper,data.root=DIR \
+  fedreid train caj[:smoke]
+  fedreid train caj:synthetic,consistency=copy
+  fedreid train caj:paper,data.root=DIR \
     --config.model.pretrained=resnet50.safetensors
 
 Table rows: L2RW table 2, ES; one client with the images of two entities, tested

@@ -3,8 +3,8 @@
 This is a reference of FedReIDBench (journal version, table 3), which a
 federation cannot use. The classifier has the identities of all domains.
 
-  python -m launchers.main --config=configs/centralised.py[:smoke|nine]
-  python -m launchers.main --config=configs/centralised.py:photos,data.root=DIR
+  fedreid train centralised[:smoke|nine]
+  fedreid train centralised:photos,data.root=DIR
 """
 
 from fedreid_jax.config import parsing, presets

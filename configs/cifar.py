@@ -9,10 +9,10 @@ client has all classes. The methods of `method=` are:
   fedreid      uniform mean, a local expert teaches each client
   centralised  all images at one client, which keeps its momentum
 
-  python -m launchers.main --config=configs/cifar.py[:smoke]
-  python -m launchers.main \
-    --config=configs/cifar.py:synthetic,method=fedreid,fraction=0.5
-  python -m launchers.main --config=configs/cifar.py:paper,data.root=DIR
+  fedreid train cifar[:smoke]
+  fedreid train \
+    cifar:synthetic,method=fedreid,fraction=0.5
+  fedreid train cifar:paper,data.root=DIR
 
 Top-1 of table 2, CIFAR-10, fraction of clients 0.5 and 1: FedSGD - and 90.72,
 FedAVG 93.04 and 93.21, FedATT 92.86 and 92.97, FedReID 93.14 and 93.31,

@@ -5,8 +5,8 @@ The default sends 8 bits a parameter, a quarter of FedPav's bytes up;
 `compress.ratio` of all values. `communication` in results.json has the bytes.
 No table of the papers contains it.
 
-  python -m launchers.main --config=configs/compress.py[:smoke|nine]
-  python -m launchers.main --config=configs/compress.py:photos,data.root=DIR
+  fedreid train compress[:smoke|nine]
+  fedreid train compress:photos,data.root=DIR
 """
 
 from fedreid_jax.config import parsing, presets

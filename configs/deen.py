@@ -1,7 +1,7 @@
 """DEEN (Zhang & Wang, CVPR 2023) on shared entities: diverse embeddings.
 
-  python -m launchers.main --config=configs/deen.py[:smoke]
-  python -m launchers.main --config=configs/deen.py:paper,data.root=DIR \
+  fedreid train deen[:smoke]
+  fedreid train deen:paper,data.root=DIR \
     --config.model.pretrained=resnet50.safetensors
 
 Table rows: L2RW table 2, ES; one client with the images of two entities, tested

@@ -6,10 +6,10 @@ plus the triplet loss on hallucinated features with weight 5. The recipe uses
 SGD, momentum 0.9, weight decay 5e-4 and PK batches; clients send statistics
 after every round.
 
-  python -m launchers.main --config=configs/dfh.py[:smoke]
-  python -m launchers.main --config=configs/dfh.py:synthetic,space=b
-  python -m launchers.main --config=configs/dfh.py:photos,data.root=DIR
-  python -m launchers.main --config=configs/dfh.py:paper,data.root=DIR \
+  fedreid train dfh[:smoke]
+  fedreid train dfh:synthetic,space=b
+  fedreid train dfh:photos,data.root=DIR
+  fedreid train dfh:paper,data.root=DIR \
     --config.model.pretrained=resnet50.safetensors
 
 Published, mAP / rank-1 (DFH table 1): on Market-1501 from MSMT17, CUHK02 and

@@ -3,11 +3,12 @@
 DP-SGD adds noise to the gradients of a client (recipe `dpsgd`), and DFH adds
 noise to its statistics. `dpsgd.epsilon` is that of both together after all
 rounds: it chooses the noise of DP-SGD for a given `dfh.noise`; the run prints
-the guarantee. It needs fedreid_jax[privacy]. No table of the papers contains
-it.
+the guarantee. docs/privacy.md lists what is not covered, such as losses and the
+rounding of float32 noise. It needs fedreid_jax[privacy]. No table of the papers
+contains it.
 
-  python -m launchers.main --config=configs/dfh_dp.py[:smoke|synthetic]
-  python -m launchers.main --config=configs/dfh_dp.py:photos,data.root=DIR
+  fedreid train dfh_dp[:smoke|synthetic]
+  fedreid train dfh_dp:photos,data.root=DIR
 
 The loss on hallucinated features is the cross-entropy, and features are
 normalised by the statistics that the client has released, so that it is a

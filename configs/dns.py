@@ -2,8 +2,8 @@
 
 As in its released code, the bias of the neck is trained.
 
-  python -m launchers.main --config=configs/dns.py[:smoke]
-  python -m launchers.main --config=configs/dns.py:paper,data.root=DIR \
+  fedreid train dns[:smoke]
+  fedreid train dns:paper,data.root=DIR \
     --config.model.pretrained=resnet50.safetensors
 
 Table rows: L2RW table 2, ES; one client with the images of two entities, tested

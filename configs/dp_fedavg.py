@@ -3,11 +3,12 @@
 A guarantee for whole clients needs many of them: the synthetic presets divide
 one domain over 100 clients, each of which takes part in a round with the
 probability 0.2. `dp_fedavg.epsilon` is that of all rounds; the run prints the
-guarantee, and results.json has it. It needs fedreid_jax[privacy]. No table of
-the papers contains it.
+guarantee, and results.json has it. docs/privacy.md lists what is not covered,
+such as losses and, without `secagg`, the rounding of float32 noise. It needs
+fedreid_jax[privacy]. No table of the papers contains it.
 
-  python -m launchers.main --config=configs/dp_fedavg.py[:smoke|synthetic]
-  python -m launchers.main --config=configs/dp_fedavg.py:photos,data.root=DIR
+  fedreid train dp_fedavg[:smoke|synthetic]
+  fedreid train dp_fedavg:photos,data.root=DIR
 
 With other presets, clients that are fewer than `dp_fedavg.min_clients` are
 refused. Images are normalised by groups of channels, or with public weights by

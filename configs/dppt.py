@@ -1,10 +1,10 @@
 """DPPT of L2RW: visible-infrared, one client per camera or per entity.
 
-  python -m launchers.main --config=configs/dppt.py[:smoke]
-  python -m launchers.main --config=configs/dppt.py:synthetic,server=fedprox
-  python -m launchers.main --config=configs/dppt.py:synthetic,local=agw
-  python -m launchers.main --config=configs/dppt.py:synthetic,protocol=ei
-  python -m launchers.main --config=configs/dppt.py:paper,data.root=DIR \
+  fedreid train dppt[:smoke]
+  fedreid train dppt:synthetic,server=fedprox
+  fedreid train dppt:synthetic,local=agw
+  fedreid train dppt:synthetic,protocol=ei
+  fedreid train dppt:paper,data.root=DIR \
     --config.model.pretrained=resnet50.safetensors
 
 `server=fedavg|fedprox|fednova|moon` and `local=base|agw|dns|dppt` are rows of

@@ -1,12 +1,14 @@
 """DP-SGD (Abadi et al., CCS 2016): differential privacy of every identity.
 
-Every client adds noise to the clipped gradients of its identities, so that
-nothing that leaves it depends much on one person. `dpsgd.epsilon` is that of
-all rounds; the run prints the guarantee, and results.json has it. It needs
-fedreid_jax[privacy]. No table of the papers contains it.
+Every client adds noise to the clipped gradients of its identities, so that the
+models and messages that it sends depend little on one person; docs/privacy.md
+lists what is not covered, such as losses and the rounding of float32 noise.
+`dpsgd.epsilon` is that of all rounds; the run prints the guarantee, and
+results.json has it. It needs fedreid_jax[privacy]. No table of the papers
+contains it.
 
-  python -m launchers.main --config=configs/dpsgd.py[:smoke|synthetic]
-  python -m launchers.main --config=configs/dpsgd.py:photos,data.root=DIR
+  fedreid train dpsgd[:smoke|synthetic]
+  fedreid train dpsgd:photos,data.root=DIR
 
 The networks start from public weights, whose statistics stay frozen, and the
 neck and the classifiers are trained: noise on few parameters is smaller. The

@@ -2,8 +2,8 @@
 
 `erm`'s released code has cross-entropy only: `loss.circle=0.0`.
 
-  python -m launchers.main --config=configs/erm.py[:smoke]
-  python -m launchers.main --config=configs/erm.py:paper,data.root=DIR \
+  fedreid train erm[:smoke]
+  fedreid train erm:paper,data.root=DIR \
     --config.model.pretrained=resnet50.safetensors
 
 Table rows: L2RW table 2, ES; one client with the images of two entities, tested

@@ -2,8 +2,8 @@
 
 Table rows: Wu & Gong table 2, with the 'max' label space.
 
-  python -m launchers.main --config=configs/fedatt.py[:smoke|nine]
-  python -m launchers.main --config=configs/fedatt.py:photos,data.root=DIR
+  fedreid train fedatt[:smoke|nine]
+  fedreid train fedatt:photos,data.root=DIR
 """
 
 from fedreid_jax.config import parsing, presets

@@ -3,8 +3,8 @@
 It needs one label space: `data.labels` 'concat' (DFH tables), 'max' (Wu & Gong)
 or 'global'. Table rows: DFH table 1, Wu & Gong table 2, L2RW table 1.
 
-  python -m launchers.main --config=configs/fedavg.py[:smoke|nine]
-  python -m launchers.main --config=configs/fedavg.py:photos,data.root=DIR
+  fedreid train fedavg[:smoke|nine]
+  fedreid train fedavg:photos,data.root=DIR
 """
 
 from fedreid_jax.config import parsing, presets

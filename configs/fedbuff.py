@@ -4,8 +4,8 @@ Clients train all the time at different speeds, and the server updates its model
 at every third upload. No table of the papers contains it; it is the method of
 federations whose clients do not wait for each other.
 
-  python -m launchers.main --config=configs/fedbuff.py[:smoke|nine]
-  python -m launchers.main --config=configs/fedbuff.py:photos,data.root=DIR
+  fedreid train fedbuff[:smoke|nine]
+  fedreid train fedbuff:photos,data.root=DIR
 """
 
 from fedreid_jax.config import parsing, presets

@@ -3,8 +3,8 @@
 Table rows: FedReIDBench journal version, table 4 (local models, rank-1 against
 standalone).
 
-  python -m launchers.main --config=configs/fednova.py[:smoke|nine]
-  python -m launchers.main --config=configs/fednova.py:photos,data.root=DIR
+  fedreid train fednova[:smoke|nine]
+  fedreid train fednova:photos,data.root=DIR
 """
 
 from fedreid_jax.config import parsing, presets

@@ -4,8 +4,8 @@ The default is FedAdam; the others are `fedopt.name=yogi|adagrad`, or `sgd` with
 `fedopt.lr=1.0` for FedAvgM. No table of the papers contains it; it is a common
 method of federated libraries.
 
-  python -m launchers.main --config=configs/fedopt.py[:smoke|nine]
-  python -m launchers.main --config=configs/fedopt.py:photos,data.root=DIR
+  fedreid train fedopt[:smoke|nine]
+  fedreid train fedopt:photos,data.root=DIR
 """
 
 from fedreid_jax.config import parsing, presets

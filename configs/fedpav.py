@@ -3,9 +3,9 @@
 The loss is cross-entropy; all parameters except the classifier are averaged by
 number of images. The recipes of the federated family start from this one.
 
-  python -m launchers.main --config=configs/fedpav.py[:smoke|nine]
-  python -m launchers.main --config=configs/fedpav.py:photos,data.root=DIR
-  python -m launchers.main --config=configs/fedpav.py:paper,data.root=DIR \
+  fedreid train fedpav[:smoke|nine]
+  fedreid train fedpav:photos,data.root=DIR
+  fedreid train fedpav:paper,data.root=DIR \
     --config.model.pretrained=resnet50.safetensors
 
 `paper` is the published setting of the nine data sets (journal version, section

@@ -3,8 +3,8 @@
 Table rows: journal version, table 4 (local models, rank-1 against standalone).
 A run saves one model per cluster; `clusters` in results.json lists its clients.
 
-  python -m launchers.main --config=configs/fedpav_cc.py[:smoke|nine]
-  python -m launchers.main --config=configs/fedpav_cc.py:photos,data.root=DIR \
+  fedreid train fedpav_cc[:smoke|nine]
+  fedreid train fedpav_cc:photos,data.root=DIR \
     --config.data.public=NAME
 """
 

@@ -2,8 +2,8 @@
 
 Table rows: journal version, tables 4 and 5.
 
-  python -m launchers.main --config=configs/fedpav_cc_cdw.py[:smoke|nine]
-  python -m launchers.main --config=configs/fedpav_cc_cdw.py:photos \
+  fedreid train fedpav_cc_cdw[:smoke|nine]
+  fedreid train fedpav_cc_cdw:photos \
     --config.data.root=DIR --config.data.public=NAME
 """
 

@@ -3,8 +3,8 @@
 Table rows: ACM MM 2020, table 3; journal version, table 4 (local models, rank-1
 against standalone).
 
-  python -m launchers.main --config=configs/fedpav_cdw.py[:smoke|nine]
-  python -m launchers.main --config=configs/fedpav_cdw.py:photos,data.root=DIR
+  fedreid train fedpav_cdw[:smoke|nine]
+  fedreid train fedpav_cdw:photos,data.root=DIR
 """
 
 from fedreid_jax.config import parsing, presets

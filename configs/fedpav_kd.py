@@ -3,8 +3,8 @@
 Table rows: ACM MM 2020, figures 7, 11, 12; journal version, figure 4. The
 public set there is CUHK02; here it is a synthetic domain, or `data.public`.
 
-  python -m launchers.main --config=configs/fedpav_kd.py[:smoke|nine]
-  python -m launchers.main --config=configs/fedpav_kd.py:photos,data.root=DIR \
+  fedreid train fedpav_kd[:smoke|nine]
+  fedreid train fedpav_kd:photos,data.root=DIR \
     --config.data.public=NAME
 """
 

@@ -2,8 +2,8 @@
 
 Table rows: ACM MM 2020, figures 8, 13, 14; journal version, figure 4, table 5.
 
-  python -m launchers.main --config=configs/fedpav_kd_cdw.py[:smoke|nine]
-  python -m launchers.main --config=configs/fedpav_kd_cdw.py:photos \
+  fedreid train fedpav_kd_cdw[:smoke|nine]
+  fedreid train fedpav_kd_cdw:photos \
     --config.data.root=DIR --config.data.public=NAME
 """
 

@@ -3,8 +3,8 @@
 Table rows: FedReIDBench journal version, table 4 (local models, rank-1 against
 standalone). mu is not published: 0.01 is an assumption.
 
-  python -m launchers.main --config=configs/fedprox.py[:smoke|nine]
-  python -m launchers.main --config=configs/fedprox.py:photos,data.root=DIR
+  fedreid train fedprox[:smoke|nine]
+  fedreid train fedprox:photos,data.root=DIR
 """
 
 from fedreid_jax.config import parsing, presets

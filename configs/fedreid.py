@@ -9,10 +9,10 @@ from the client's own last model. The variants of `variant=` are:
                synthetic,variant=supervised,start_from=WORKDIR; the table
                fedreid/table6 runs the federation and then this variant
 
-  python -m launchers.main --config=configs/fedreid.py[:smoke|nine]
-  python -m launchers.main --config=configs/fedreid.py:photos,data.root=DIR
-  python -m launchers.main --config=configs/fedreid.py:synthetic,noise=single
-  python -m launchers.main --config=configs/fedreid.py:paper,data.root=DIR \
+  fedreid train fedreid[:smoke|nine]
+  fedreid train fedreid:photos,data.root=DIR
+  fedreid train fedreid:synthetic,noise=single
+  fedreid train fedreid:paper,data.root=DIR \
     --config.model.pretrained=resnet50.safetensors
 
 `noise=single|double` adds white noise of `noise.beta` to the model (figure 3).

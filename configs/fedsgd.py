@@ -4,8 +4,8 @@
 client sums the gradients of all its images, and the server makes one step per
 round:
 
-  python -m launchers.main --config=configs/fedsgd.py[:smoke|nine]
-  python -m launchers.main --config=configs/fedsgd.py:synthetic,variant=strict
+  fedreid train fedsgd[:smoke|nine]
+  fedreid train fedsgd:synthetic,variant=strict
 
 Table rows: Wu & Gong table 2 (FedSGD), which equals FedAVG at S=1 there.
 """

@@ -1,7 +1,7 @@
 """LBA (Park et al., ICCV 2021) on shared entities: dense cross-modal alignment.
 
-  python -m launchers.main --config=configs/lba.py[:smoke]
-  python -m launchers.main --config=configs/lba.py:paper,data.root=DIR \
+  fedreid train lba[:smoke]
+  fedreid train lba:paper,data.root=DIR \
     --config.model.pretrained=resnet50.safetensors
 
 Table rows: L2RW table 2, ES; one client with the images of two entities, tested

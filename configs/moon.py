@@ -2,8 +2,8 @@
 
 Table rows: L2RW table 1, where the classifier is shared as well.
 
-  python -m launchers.main --config=configs/moon.py[:smoke|nine]
-  python -m launchers.main --config=configs/moon.py:photos,data.root=DIR
+  fedreid train moon[:smoke|nine]
+  fedreid train moon:photos,data.root=DIR
 """
 
 from fedreid_jax.config import parsing, presets

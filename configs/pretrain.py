@@ -6,8 +6,8 @@ each seen by four visible cameras and one infrared camera. Other runs read the
 backbone by its name, `--config.model.pretrained=convnet-synthetic`; `python -m
 benchmarks.publish_weights` writes it with its card.
 
-  python -m launchers.main --config=configs/pretrain.py[:smoke]
-  python -m launchers.main --config=configs/pretrain.py:network=resnet18
+  fedreid train pretrain[:smoke]
+  fedreid train pretrain:network=resnet18
 """
 
 from fedreid_jax.config import parsing, presets

@@ -5,8 +5,8 @@ The others are `robust.rule=trimmed|krum|multikrum|rfa|bound`, and `robust.f` is
 the number of wrong uploads in a round; krum and multikrum need 2 f + 3 clients
 in a round and the others 2 f + 1. No table of the papers contains it.
 
-  python -m launchers.main --config=configs/robust.py[:smoke|nine]
-  python -m launchers.main --config=configs/robust.py:photos,data.root=DIR
+  fedreid train robust[:smoke|nine]
+  fedreid train robust:photos,data.root=DIR
 """
 
 from fedreid_jax.config import parsing, presets

@@ -3,8 +3,8 @@
 No table of the papers contains it; it is a common method of federated
 libraries.
 
-  python -m launchers.main --config=configs/scaffold.py[:smoke|nine]
-  python -m launchers.main --config=configs/scaffold.py:photos,data.root=DIR
+  fedreid train scaffold[:smoke|nine]
+  fedreid train scaffold:photos,data.root=DIR
 """
 
 from fedreid_jax.config import parsing, presets

@@ -5,8 +5,8 @@ simulated exactly. The models are those of FedPav but for a rounding of about
 1e-8; `secagg.dropout` loses uploads, and `secagg.bits=16` sends half of the
 bytes. No table of the papers contains it.
 
-  python -m launchers.main --config=configs/secagg.py[:smoke|nine]
-  python -m launchers.main --config=configs/secagg.py:photos,data.root=DIR
+  fedreid train secagg[:smoke|nine]
+  fedreid train secagg:photos,data.root=DIR
 
 A round needs three clients, and by default two thirds of its uploads.
 """

@@ -4,8 +4,8 @@ Modules after every stage remove style from the maps and restore the part that
 distinguishes persons. `loss=entropy` is the journal's loss with one classifier
 per stage.
 
-  python -m launchers.main --config=configs/snr.py[:smoke|nine]
-  python -m launchers.main --config=configs/snr.py:photos,data.root=DIR
+  fedreid train snr[:smoke|nine]
+  fedreid train snr:photos,data.root=DIR
 
 Table rows: DFH table 1, SNR: mAP / rank-1 on CUHK02, Market-1501, CUHK03 are in
 fedreid_jax/config/tables. `paper` is DFH's setting. Measured results are in

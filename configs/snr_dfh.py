@@ -1,7 +1,7 @@
 """SNR + DFH: style normalisation and hallucinated domains together.
 
-  python -m launchers.main --config=configs/snr_dfh.py[:smoke|nine]
-  python -m launchers.main --config=configs/snr_dfh.py:photos,data.root=DIR
+  fedreid train snr_dfh[:smoke|nine]
+  fedreid train snr_dfh:photos,data.root=DIR
 
 Table rows: DFH table 1, SNR + DFH, in fedreid_jax/config/tables. The loss of
 SNR is computed on the original batch only, not on hallucinated features.

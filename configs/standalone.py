@@ -3,8 +3,8 @@
 This is a reference of FedReIDBench (journal version, table 3). Optimisers keep
 their momentum; `paper` has 100 epochs, and the rate decreases every 40.
 
-  python -m launchers.main --config=configs/standalone.py[:smoke|nine]
-  python -m launchers.main --config=configs/standalone.py:photos,data.root=DIR
+  fedreid train standalone[:smoke|nine]
+  fedreid train standalone:photos,data.root=DIR
 """
 
 from fedreid_jax.config import parsing, presets

@@ -6,8 +6,8 @@ clients than it needs and takes the first ones to arrive (Bonawitz et al., MLSys
 end after 10 seconds. Clients of other presets train for longer: set
 `availability.deadline_s` there. No table of the papers contains it.
 
-  python -m launchers.main --config=configs/stragglers.py[:smoke|nine]
-  python -m launchers.main --config=configs/stragglers.py:photos,data.root=DIR
+  fedreid train stragglers[:smoke|nine]
+  fedreid train stragglers:photos,data.root=DIR
 """
 
 from fedreid_jax.config import parsing, presets

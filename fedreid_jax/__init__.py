@@ -11,9 +11,9 @@ if TYPE_CHECKING:
   from fedreid_jax import errors
   from fedreid_jax.config.load import load_config
   from fedreid_jax.data.arrays import client_data
+  from fedreid_jax.evaluation.evaluators.retrieval import evaluate_retrieval
   from fedreid_jax.evaluation.index import Gallery
   from fedreid_jax.evaluation.ranking import evaluate_ranking
-  from fedreid_jax.evaluation.retrieval import evaluate_retrieval
   from fedreid_jax.training.callbacks import Callback, StopTraining
   from fedreid_jax.training.evaluation import evaluate
   from fedreid_jax.training.loop import train
@@ -47,7 +47,7 @@ _MODULES = {
   'client_data': 'data.arrays',
   'evaluate': 'training.evaluation',
   'evaluate_ranking': 'evaluation.ranking',
-  'evaluate_retrieval': 'evaluation.retrieval',
+  'evaluate_retrieval': 'evaluation.evaluators.retrieval',
   'load': 'training.snapshot',
   'load_config': 'config.load',
   'train': 'training.loop',

@@ -1,6 +1,6 @@
 """Errors that a user can act on, each one line with an exit code.
 
-The launchers print `error[CODE]: problem — place — remedy`; a traceback is
+Commands print `error[CODE]: problem — place — remedy`; a traceback is
 shown only with `--debug`. In Python errors are exceptions:
 
 >>> import fedreid_jax as fr
@@ -33,6 +33,17 @@ def printable(text: str) -> str:
   )
 
 
+def counted(number: int, one: str, many: str = '') -> str:
+  """Returns a number with its noun, '1 camera' or '2 cameras'.
+
+  Args:
+    number: how many.
+    one: the noun for one.
+    many: the noun for others, by default with an s.
+  """
+  return f'{number:,} {one if number == 1 else many or f"{one}s"}'
+
+
 def one_of(name: str, known: Iterable[str], more: str = '') -> str:
   """Returns the remedy for an unknown name: the nearest one, or all of them.
 
@@ -45,6 +56,14 @@ def one_of(name: str, known: Iterable[str], more: str = '') -> str:
   near = difflib.get_close_matches(name, names, 1)
   every = ', '.join((*names, *filter(None, [more and f'or {more}'])))
   return f'did you mean {near[0]}?' if near else f'one of {every}'
+
+
+class DamagedCheckpointWarning(UserWarning):
+  """A newer checkpoint is damaged or not complete, and an older one is used."""
+
+
+class ExposedSecretWarning(UserWarning):
+  """Other users of the computer could read the secret of a run."""
 
 
 class FedReIDError(Exception):

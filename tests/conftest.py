@@ -6,9 +6,8 @@ import os
 os.environ['JAX_PLATFORMS'] = 'cpu'
 os.environ['JAX_NUM_CPU_DEVICES'] = '8'
 # Tests compile far longer than they compute: this saves half of the time.
-# Slow tests compute longer, so .ci/run has other flags for them. Programs that
-# should have equal bits do not have them then; those tests are marked `exact`,
-# and `XLA_FLAGS= python -m pytest -m exact` compiles as a run.
+# Programs that should have equal bits do not have them then; those tests are
+# marked `exact`, and `XLA_FLAGS= python -m pytest -m exact` compiles as a run.
 # XLA ends the process at a flag that it does not know, and 0.11 has no other
 # way of fusion.
 os.environ.setdefault(

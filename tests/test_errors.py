@@ -1,10 +1,12 @@
 """Messages are one line, and say where a write failed."""
 
 import errno
+from pathlib import Path
 
 import pytest
 
 from fedreid_jax import errors
+from fedreid_jax.data import doctor, folder_notices
 from fedreid_jax.training import recorder
 
 FULL = 'cannot be written: No space left on device'
@@ -40,6 +42,42 @@ def test_the_record_of_a_run(tmp_path):
   with pytest.raises(errors.ResourceError, match='results.json'):
     recorder.write_json(tmp_path / 'results.json', {'a': 1})
   assert [p.name for p in tmp_path.iterdir()] == ['metrics.jsonl']
+
+
+def doctored(number):
+  """Returns the line of a folder with so many errors."""
+  found = [doctor.Finding(True, 'x')] * number
+  with pytest.raises(errors.DataError) as caught:
+    doctor.check(doctor.Report([], found, ''), Path('m'))
+  return caught.value.what
+
+
+@pytest.mark.parametrize(
+  ('message', 'one', 'two'),
+  [
+    (doctored, '1 error, first: x', '2 errors, first: x'),
+    (
+      lambda n: folder_notices._held_out([n]),
+      '1 identity is held out for the test',
+      '2 identities are held out for the test',
+    ),
+    (
+      lambda n: folder_notices._held_out([1, n]),
+      '1, 1 identity are held out for the test',
+      '1, 2 identities are held out for the test',
+    ),
+    (
+      lambda n: folder_notices._without_query('m', n, cameras=True),
+      '1 identity of m has no query, since it has no second image by another '
+      'camera',
+      '2 identities of m have no query, since they have no second image by '
+      'another camera',
+    ),
+    (lambda n: errors.counted(1000 * n, 'step'), '1,000 steps', '2,000 steps'),
+  ],
+)
+def test_one_thing_is_no_plural(message, one, two):
+  assert (message(1), message(2)) == (one, two)
 
 
 def test_a_message_is_one_line_that_cannot_steer_a_terminal():

@@ -1,4 +1,4 @@
-"""Comparison of two commits by the final bits of their recipes."""
+"""Comparison of two commits by the final models of their recipes."""
 
 import pytest
 
@@ -16,6 +16,22 @@ def test_differences_name_the_recipe_and_the_part():
   assert golden.differing(before, {'snr': record}) == [
     'snr: not recorded before'
   ]
+
+
+@pytest.mark.parametrize(
+  'norms, line',
+  [
+    ({'w': 2.0001, 'b': 1.0}, []),
+    ({'w': 2.0, 'b': 1.01}, ['dfh: b by 9.9e-03']),
+    ({'w': float('nan'), 'b': 1.0}, ['dfh: w by inf']),
+    ({'b': 1.0, 'w': float('nan')}, ['dfh: w by inf']),
+    ({'w': 2.0}, ['dfh: names of arrays']),
+  ],
+)
+def test_a_tolerance_compares_norms(norms, line):
+  before = {'dfh': {'norms': {'w': 2.0, 'b': 1.0}}}
+  now = {'dfh': {'norms': norms}}
+  assert golden.differing(before, now, 1e-3) == line
 
 
 @pytest.mark.slow

@@ -10,8 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import toy
+import toy_run
 
 import fedreid_jax as fr
+from fedreid_jax.data import federation
 from fedreid_jax.models import networks
 from fedreid_jax.training import contract
 
@@ -62,7 +65,7 @@ def test_the_server_has_the_median_and_an_empty_group_keeps_its_model():
     members=jnp.array([[True, True, True], [False, False, False]]),
   )
   models = {'w': jnp.array([[34.0], [7.0]])}
-  _, changed = median.make().server.update((), models, ctx)
+  changed = median.make().aggregation.combine(models, ctx)
   np.testing.assert_array_equal(changed['w'], [[2.0], [7.0]])
 
 
@@ -117,6 +120,24 @@ def test_a_network_has_its_options_and_no_variant():
     networks.build(model, 3)
 
 
+def test_the_bias_of_features_that_are_the_camera():
+  from fedreid_plugin_example import camera_bias
+
+  chosen = config()
+  domain = toy.toy_images('mall', 12, 3)
+  target = federation.split_target(domain, np.arange(12) < 4)
+  features = np.float32(domain.cameras[:, None])
+  model = toy_run.model_of(chosen.evaluation, lambda _: features)
+  found = camera_bias.evaluate(model, target)
+  same = domain.cameras[:4, None] == domain.cameras[4:]
+  assert found == {
+    'same_camera': 100.0,
+    'same_camera_in_gallery': pytest.approx(100 * same.mean()),
+  }
+  every = camera_bias.evaluate(model, target, camera_bias.Options(nearest=8))
+  assert every['same_camera'] == pytest.approx(100 * same.mean())
+
+
 def test_a_module_of_another_kind_is_refused():
   model = config().model
   model.name = f'{PACKAGE}.source'
@@ -129,7 +150,9 @@ def test_a_module_of_another_kind_is_refused():
 
 @pytest.mark.slow
 def test_a_training_with_all_plug_ins(tmp_path):
-  chosen = config(network={'channels': 4}, source={'persons': 4})
+  chosen = config(
+    network={'channels': 4}, source={'persons': 4}, camera_bias={'nearest': 2}
+  )
   results = fr.train(chosen, workdir=tmp_path)
   assert json.loads((tmp_path / 'results.json').read_text()) == results
   assert results['rounds'] == 1
@@ -138,6 +161,7 @@ def test_a_training_with_all_plug_ins(tmp_path):
     *('west', 12),
     12,
   )
+  assert 0 <= entry['metrics']['same_camera'] <= 100
   lines = (tmp_path / 'metrics.jsonl').read_text().splitlines()
   (train,) = [e for e in map(json.loads, lines) if e['event'] == 'train']
   assert train['centre_loss_distance'] > 0
@@ -231,6 +255,7 @@ def test_the_installed_package_is_found_by_entry_points(tmp_path):
     [sys.executable, '-m', 'fedreid_jax.cli.program', 'train', 'fedpav:smoke']
     + ['--config.components=("fedpav", "median", "centre_loss")']
     + ['--config.model.name=strided', '--config.data.source=patterns']
+    + ['--config.evaluation.extra=("cameras", "roc")']
     + ['--config.strided.channels=4', '--config.rounds=1']
     + [f'--workdir={tmp_path / "run"}'],
     cwd=tmp_path,
@@ -242,4 +267,7 @@ def test_the_installed_package_is_found_by_entry_points(tmp_path):
   assert run.returncode == 0, run.stderr
   saved = json.loads((tmp_path / 'run/config.json').read_text())
   assert saved['strided']['channels'] == 4 and saved['patterns']['persons'] == 8
-  assert json.loads((tmp_path / 'run/results.json').read_text())['rounds'] == 1
+  results = json.loads((tmp_path / 'run/results.json').read_text())
+  assert results['rounds'] == 1
+  measured = results['evaluation'][-1]['metrics']
+  assert {'mAP', 'same_camera', 'EER', 'TPR_at_FPR_1e-4'} <= {*measured}

@@ -1,15 +1,18 @@
-"""An untrained run for tests of figures and attacks."""
+"""An untrained run for tests of figures and attacks, and features of runs."""
 
 import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import toy
 
+import fedreid_jax as fr
 from fedreid_jax.core import placement
 from fedreid_jax.data import augment
 from fedreid_jax.evaluation import features
+from fedreid_jax.evaluation.model import Model
 from fedreid_jax.models import functional, networks
 from fedreid_jax.training import loaded_run
 
@@ -28,6 +31,28 @@ def network():
       values = 0.2 * rng.normal(size=leaf.shape) + (kind == 'var')
       variables[name] = jnp.asarray(values, jnp.float32)
   return model, variables
+
+
+def model_of(config, embed):
+  """Returns the model of evaluators whose features are `embed(pixels)`."""
+  return Model(
+    config, [({},)], lambda _: lambda _, pixels, *__: embed(pixels), 'embedding'
+  )
+
+
+def ranked(workdir):
+  """Returns the images of the first target of a run and their features."""
+  found = []
+  embed = Model.features
+
+  def keep(model, target):
+    found.append((target.images, embed(model, target)))
+    return found[-1][1]
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(Model, 'features', keep)
+    fr.evaluate(workdir)
+  return found[0]
 
 
 def toy_run(

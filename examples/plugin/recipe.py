@@ -16,6 +16,7 @@ def get_config(arg: str | None = None):
   )
   c.model.name = f'{package}.network'
   c.data.source = f'{package}.source'
+  c.evaluation.extra = (f'{package}.camera_bias',)
   given.apply_preset(c)
   return given.override(c)
 

@@ -29,7 +29,7 @@ takes a fixed z of 1.5.
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 
 import jax
@@ -43,12 +43,15 @@ from fedreid_jax.core.component import (
   Component,
   ComponentInfo,
   Participants,
+  Property,
   Transport,
 )
 from fedreid_jax.core.options import Checked, Range
+from fedreid_jax.core.rules import Given, Rule
 from fedreid_jax.core.types import Array, Broadcast, ClientData, Flat, Upload
 
 GAUSSIAN = 10.0  # factor of the noise of `gaussian`
+PROPERTIES: tuple[Property, ...] = ('attacker', 'simulated')
 QUANTILES = 1e-3, 1 - 1e-3  # of `alie`
 
 
@@ -74,6 +77,17 @@ class Options(Checked):
   ] = 0.0
 
 
+def rules(given: Given) -> Iterator[Rule]:
+  """Yields the rules for the other fields."""
+  options = given.options
+  yield (
+    not options.clients and not options.share,
+    f'{given.name}.clients',
+    'no client attacks',
+    f'name some, or set {given.name}.share, or remove {given.name!r}',
+  )
+
+
 def make(options: Options = Options()) -> Component:
   """Builds the component; without participants it attacks nothing."""
 
@@ -85,7 +99,7 @@ def make(options: Options = Options()) -> Component:
   return Component(
     'byzantine',
     transport=Transport(up=_unchanged),
-    info=ComponentInfo(bind=bind),
+    info=ComponentInfo(bind=bind, properties=PROPERTIES),
   )
 
 
@@ -142,7 +156,7 @@ def _component(
   return Component(
     'byzantine',
     transport=Transport(collude=collude) if together else Transport(up=up),
-    info=ComponentInfo(notice=text if chosen else ''),
+    info=ComponentInfo(notice=text if chosen else '', properties=PROPERTIES),
   )
 
 

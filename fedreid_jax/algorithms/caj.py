@@ -28,6 +28,7 @@ whose partner is padding does not count.
 """
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 import jax.numpy as jnp
@@ -36,6 +37,7 @@ from fedreid_jax import errors
 from fedreid_jax.core.component import ClientHooks, Component
 from fedreid_jax.core.contexts import LossCtx
 from fedreid_jax.core.options import Checked, Range
+from fedreid_jax.core.rules import Given, Rule
 from fedreid_jax.core.types import Array, Flat, Metrics
 from fedreid_jax.losses import distill
 
@@ -55,6 +57,18 @@ class Options(Checked):
   temperature: Annotated[
     float, Range(1e-6), 'temperature of the softmax of both views'
   ] = 1.0
+
+
+def rules(given: Given) -> Iterator[Rule]:
+  """Yields the rules for the other fields."""
+  sampler = given.config.local.sampler
+  yield (
+    sampler != 'pk_caj',
+    'local.sampler',
+    f'{given.name} compares the three parts of a batch of pk_caj, not of '
+    f'{sampler}',
+    'use configs/caj.py',
+  )
 
 
 def make(options: Options = Options()) -> Component:

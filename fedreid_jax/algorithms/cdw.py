@@ -24,6 +24,7 @@ transform and no dropout. If no model changed, the weights are by size.
 """
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 import jax.numpy as jnp
@@ -48,6 +49,7 @@ from fedreid_jax.core.contexts import (
   UploadCtx,
 )
 from fedreid_jax.core.options import Checked, Range
+from fedreid_jax.core.rules import Given, Rule, needs_public
 from fedreid_jax.core.types import Array, Batch, Flat
 from fedreid_jax.losses import identity, similarity
 
@@ -60,6 +62,12 @@ class Options(Checked):
     Literal['local', 'public'], 'images on which the distance is measured'
   ] = 'local'
   images: Annotated[int, Range(1), 'public: number of public images'] = 32
+
+
+def rules(given: Given) -> Iterator[Rule]:
+  """Yields the rules for the other fields."""
+  if given.options.batch == 'public':
+    yield from needs_public(given, f'{given.name}.batch=public')
 
 
 def make(options: Options = Options()) -> Component:

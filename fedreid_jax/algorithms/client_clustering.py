@@ -21,6 +21,7 @@ code of the clustering.
 """
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 import jax
@@ -31,6 +32,7 @@ from fedreid_jax.clustering import finch
 from fedreid_jax.core.component import Component, ComponentInfo, Participants
 from fedreid_jax.core.contexts import ServerCtx
 from fedreid_jax.core.options import Checked, Range
+from fedreid_jax.core.rules import Given, Rule, embeds_at_server
 from fedreid_jax.core.types import Array, Flat
 
 
@@ -45,6 +47,11 @@ class Options(Checked):
     Literal['flatten', 'mean'],
     "how a client's features become one vector: concatenated or averaged",
   ] = 'flatten'
+
+
+def rules(given: Given) -> Iterator[Rule]:
+  """Yields the rules for the other fields."""
+  yield from embeds_at_server(given)
 
 
 def make(options: Options = Options()) -> Component:
@@ -70,7 +77,8 @@ def make(options: Options = Options()) -> Component:
     participants.require_public(images, 'client_clustering.images')
     if participants.cohort < 3:
       raise errors.ConfigError(
-        f'{participants.cohort} clients a round cannot be split into clusters',
+        f'{errors.counted(participants.cohort, "client")} a round cannot be '
+        'split into clusters',
         'fraction',
         'let at least three take part',
       )

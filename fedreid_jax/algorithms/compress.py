@@ -35,7 +35,7 @@ import jax.numpy as jnp
 
 from fedreid_jax.algorithms.statistics import compression
 from fedreid_jax.core import param_filter, trees
-from fedreid_jax.core.component import Component, Transport
+from fedreid_jax.core.component import Component, ComponentInfo, Transport
 from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array, Broadcast, Flat, Upload
 
@@ -65,7 +65,9 @@ def make(options: Options = Options()) -> Component:
     transport = Transport(init=_no_error, up_with=_largest(options), size=size)
   else:
     transport = Transport(up=_rounded(options), size=size)
-  return Component('compress', transport=transport)
+  # Messages of real sites have whole arrays.
+  info = ComponentInfo(properties=('simulated',))
+  return Component('compress', transport=transport, info=info)
 
 
 def num_bytes(options: Options, shared: Flat) -> int:

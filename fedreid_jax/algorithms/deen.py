@@ -34,7 +34,7 @@ import jax.numpy as jnp
 from fedreid_jax import errors
 from fedreid_jax.core.component import ClientHooks, Component
 from fedreid_jax.core.contexts import LossCtx
-from fedreid_jax.core.options import Checked, Range
+from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array, Flat, Metrics
 from fedreid_jax.losses import embedding_expansion, identity, metric
 
@@ -43,11 +43,11 @@ from fedreid_jax.losses import embedding_expansion, identity, metric
 class Options(Checked):
   """Hyper-parameters of DEEN."""
 
-  lam_cpm: Annotated[float, Range(0), 'weight of centre-guided pair mining'] = (
-    0.8
-  )
+  lam_cpm: Annotated[
+    float, Range(0), Mark.STRENGTH, 'weight of centre-guided pair mining'
+  ] = 0.8
   lam_ort: Annotated[
-    float, Range(0), "weight of the branches' inner products"
+    float, Range(0), Mark.STRENGTH, "weight of the branches' inner products"
   ] = 0.01
   margin: Annotated[float, Range(0), 'margin of the hard triplet loss'] = 0.3
   cpm_margin: Annotated[

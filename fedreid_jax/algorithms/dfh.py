@@ -39,7 +39,9 @@ round 0. A client releases its statistics once before the first round and then
 every `every` rounds, in all T rounds 1 + T / `every` times rounded down, each
 time by a Gaussian mechanism of noise multiplier `noise`; in other rounds it
 repeats what the server has. The model needs a guarantee as well, that of
-`dpsgd`, which is composed with it.
+`dpsgd`, which is composed with it. Epsilon is that of noise on real numbers:
+attacks on the rounding of the noise, which is float32, are not covered
+(docs/privacy.md).
 
 `normalise='released'` replaces the moments of the batch in b by statistics that
 the client has released: mean m_i, variance v_i + p_i and a tenth of the mean of
@@ -67,6 +69,7 @@ identities (section 3). There is no released code of the method.
 
 import dataclasses
 import functools
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 import jax
@@ -95,7 +98,8 @@ from fedreid_jax.core.contexts import (
   RoundEndCtx,
   ServerInitCtx,
 )
-from fedreid_jax.core.options import Checked, Range
+from fedreid_jax.core.options import Checked, Mark, Range
+from fedreid_jax.core.rules import Given, Rule
 from fedreid_jax.core.types import Array, Flat, Metrics, Outputs
 from fedreid_jax.losses import hallucination, identity, metric
 from fedreid_jax.losses.hallucination import Drawn
@@ -111,7 +115,9 @@ NOISE = 2**31 - 1  # a use of the round's key; no step has this number
 class Options(Checked):
   """Hyper-parameters of DFH."""
 
-  lam: Annotated[float, Range(0), 'weight of the hallucinated losses'] = 5.0
+  lam: Annotated[
+    float, Range(0), Mark.STRENGTH, 'weight of the hallucinated losses'
+  ] = 5.0
   alpha: Annotated[
     tuple[float, ...],
     Range(1e-9),
@@ -183,6 +189,39 @@ class Options(Checked):
     return 1 + (rounds // self.every if self.every else 0)
 
 
+def rules(given: Given) -> Iterator[Rule]:
+  """Yields the rules for the other fields."""
+  options, neck = given.options, given.config.model.neck
+  pooled = options.space == 'f'
+  yield (
+    pooled != (neck == 'none'),
+    f'{given.name}.space',
+    f'{options.space!r} with neck {neck!r}: statistics, classifier and '
+    'retrieval would use different features',
+    "set model.neck='none'" if pooled else "set it to 'f', or choose a neck",
+  )
+  private = any(c.client and c.client.gradient for c in given.others)
+  yield (
+    private and not options.noise,
+    f'{given.name}.noise',
+    'noise on gradients does not protect statistics that are sent without',
+    f'set it and {given.name}.clip above 0',
+  )
+  yield (
+    private and options.loss != 'identity',
+    f'{given.name}.loss',
+    'a loss of triplets is no function of one person, and no gradient of one '
+    'person bounds it',
+    "set it to 'identity'",
+  )
+  yield (
+    private and options.normalise != 'released',
+    f'{given.name}.normalise',
+    'moments of the images of one person would take away their mean',
+    "set it to 'released'",
+  )
+
+
 def make(options: Options = Options()) -> Component:
   """Builds the component.
 
@@ -219,6 +258,7 @@ def make(options: Options = Options()) -> Component:
     info=ComponentInfo(
       check=functools.partial(_check, options),
       warn=_warn,
+      domain_statistics=SPACES[options.space],
       released=_released(options) if options.noise else None,
       exposes='it sends statistics of persons, which need dpsgd, dfh.noise, '
       "dfh.loss='identity' and dfh.normalise='released'",
@@ -230,7 +270,8 @@ def _released(options: Options) -> Released:
   def mechanisms(rounds: int) -> list[Mechanism]:
     return [Mechanism(options.noise, 1.0, options.releases(rounds))]
 
-  later = f' and every {options.every} rounds' if options.every else ''
+  every = 'round' if options.every == 1 else f'{options.every} rounds'
+  later = f' and every {every}' if options.every else ''
   return Released(
     mechanisms,
     f'statistics of dfh: noise {rounding.exact(options.noise)}, before round 0'
@@ -265,7 +306,8 @@ def _send(
 def _no_statistics(options: Options, ctx: ServerInitCtx) -> Array:
   if len(options.alpha) not in (1, ctx.num_clients):
     raise errors.ConfigError(
-      f'{len(options.alpha)} values of alpha for {ctx.num_clients} clients',
+      f'{errors.counted(len(options.alpha), "value")} of alpha for '
+      f'{errors.counted(ctx.num_clients, "client")}',
       'dfh.alpha',
       'give one value, or one per client',
     )

@@ -41,7 +41,7 @@ from fedreid_jax import errors
 from fedreid_jax.core import trees
 from fedreid_jax.core.component import ClientHooks, Component
 from fedreid_jax.core.contexts import LossCtx, RoundCtx
-from fedreid_jax.core.options import Checked, Range
+from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array, Flat, Metrics, Outputs
 from fedreid_jax.losses import discrepancy
 from fedreid_jax.models import head
@@ -64,11 +64,15 @@ class Options(Checked):
     'weight of the domain classifiers in their moving averages, per step',
   ] = 0.2
   alignment: Annotated[
-    float, Range(0), 'weight of the distances between distributions, L_da'
+    float,
+    Range(0),
+    Mark.STRENGTH,
+    'weight of the distances between distributions, L_da',
   ] = 0.2
   distillation: Annotated[
     float,
     Range(0),
+    Mark.STRENGTH,
     'weight of the distillation from the domain classifiers, L_dd',
   ] = 1.0
 

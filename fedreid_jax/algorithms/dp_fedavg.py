@@ -35,13 +35,20 @@ clients without noise, so that batch normalisation is refused (`model.norm`).
 
 With secure aggregation (`secagg`) the noise is for C plus the norm of the
 rounding to integers, and sampling does not count: the clients of a round know
-each other, and an aborted round tells how many they are.
+each other, and an aborted round tells how many they are. The noise is then a
+discrete Gaussian on the integer sum (Canonne, Kamath and Steinke, The discrete
+Gaussian for differential privacy, NeurIPS 2020), accounted by its Renyi
+divergence, which is at most that of the Gaussian one. Without `secagg` it is
+float32 noise on float32 sums, to which attacks on floating-point numbers apply
+(Mironov, On significance of the least significant bits for differential
+privacy, CCS 2012).
 
 Deviations from the papers: none. Deviations from released code: TensorFlow
 Federated divides by the number of clients that took part if it is asked to.
 """
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Annotated, Any, NamedTuple
 
 import jax
@@ -65,12 +72,19 @@ from fedreid_jax.core.contexts import (
   ServerInitCtx,
   UploadCtx,
 )
-from fedreid_jax.core.guarantee import SECRET, Claim, Delta, Epsilon, Noise
+from fedreid_jax.core.guarantee import Claim, Delta, Epsilon, Noise
 from fedreid_jax.core.options import Checked, Range
+from fedreid_jax.core.rules import Given, Rule, is_private
 from fedreid_jax.core.sums import Divisor, Summed, by_count
 from fedreid_jax.core.types import Array, Broadcast, Flat, Upload
 
 NAME = 'dp_fedavg'
+# Above the relative error of a norm in float32, for the clip of integers.
+SLACK = 1e-3
+EVERYONE = (
+  'every client takes part in every round (sampling rate 1), so that sampling '
+  'does not lower epsilon'
+)
 BITS = 20.0  # expected clients of a round over the noise on the sum of bits
 
 
@@ -139,11 +153,58 @@ class Scale(NamedTuple):
     return rest**-0.5
 
 
+def rules(given: Given) -> Iterator[Rule]:
+  """Yields the rules for the other fields."""
+  c = given.config
+  yield (
+    c.evaluation.batch_stats != 'running',
+    'evaluation.batch_stats',
+    "moments of the clients' images would leave them without noise",
+    "set it to 'running', and model.norm to 'group' or 'frozen'",
+  )
+  yield (
+    c.model.norm == 'batch',
+    'model.norm',
+    'running statistics would leave the clients without noise, and without '
+    'them the tested model has none',
+    "set it to 'frozen' with model.pretrained, or to 'group'",
+  )
+  yield (
+    c.batch_stats_rule != 'keep_server',
+    'batch_stats_rule',
+    'running statistics would leave the clients without noise',
+    "set it to 'keep_server'",
+  )
+  sums = [other for other in given.others if other.summation]
+  yield (
+    c.fraction < 1
+    and not sums  # clients who know each other: sampling does not count
+    and not given.is_default('availability'),
+    'availability',
+    'who is available breaks the random sampling of a guarantee',
+    'keep its defaults, or set fraction to 1.0',
+  )
+  full = given.options.n_max
+  for other in sums:
+    counted = other.summation.largest if other.summation else full
+    yield (
+      counted < full,
+      f'{other.name}.n_max',
+      f'{given.name} gives a full weight to {full} images only, and '
+      f'{other.name} counts at most {counted:g}',
+      f'set it to 0 or to {given.name}.n_max',
+    )
+  yield from is_private(given)
+
+
 def make(options: Options = Options()) -> Component:
   """Builds the component; the clients of a run determine its scale."""
 
   def bind(participants: Participants) -> Component:
-    return _component(options, scale_of(options, participants))
+    made = _component(options, scale_of(options, participants))
+    if participants.rounding is not None or _rate(participants) < 1:
+      return made
+    return made._replace(info=made.info._replace(notice=EVERYONE))
 
   unbound = _component(options, Scale(0.0, 1.0, 1.0))
   return unbound._replace(info=unbound.info._replace(bind=bind))
@@ -183,7 +244,7 @@ def mechanisms(
   rate = _rate(participants)
   if participants.rounding is not None:
     # The clients of a round, who add their updates, know each other.
-    return [Mechanism(noise, 1.0, rounds)]
+    return [Mechanism(noise, 1.0, rounds, discrete=True)]
   if rate < 1 and places < number:
     fixed = not participants.poisson
     return [Mechanism(noise, rate, rounds, number, places, fixed)]
@@ -224,20 +285,30 @@ def _component(options: Options, scale: Scale) -> Component:
     state: tuple[Array, Array], models: Flat, ctx: AggregationCtx
   ) -> tuple[tuple[Array, Array], Flat]:
     clip, bits = state
-    deviation = noise * (clip + (scale.rounding or 0.0)) / scale.weight
-    key = jax.random.fold_in(ctx.key, 0)
-    models = white_noise.gaussian(key, models, deviation)
+    in_sums = scale.rounding is not None  # a `Summation` added the noise
+    if not in_sums:
+      key = jax.random.fold_in(ctx.key, 0)
+      models = white_noise.gaussian(key, models, noise * clip / scale.weight)
     if adaptive:
-      drawn = jax.random.normal(jax.random.fold_in(ctx.key, 1))
-      if not scale.noise:
-        drawn = jnp.zeros_like(drawn)
-      below = 0.5 + (bits + scale.bits * drawn) / scale.clients
+      if scale.noise and not in_sums:
+        bits += scale.bits * jax.random.normal(jax.random.fold_in(ctx.key, 1))
+      below = 0.5 + bits / scale.clients
       clip = clip * jnp.exp(-options.rate * (below - options.quantile))
     return (clip, jnp.float32(0.0)), models
+
+  def noise_of_sum(state: tuple[Array, Array]) -> Array:
+    return noise * (state[0] * (1 + SLACK) + (scale.rounding or 0.0))
+
+  def noise_of_bits(state: tuple[Array, Array]) -> Array:
+    del state
+    return jnp.float32(scale.bits)
 
   def claim(participants: Participants) -> Claim:
     return _claim(options, scale, participants)
 
+  bit = Summed(
+    _bit, _receive, by_count, 0.5, noise_of_bits if scale.noise else None
+  )
   return Component(
     NAME,
     transport=Transport(up=up, loses=_is_lost),
@@ -248,15 +319,16 @@ def _component(options: Options, scale: Scale) -> Component:
       # The sum of the weights of a round is private.
       Divisor(_no_numbers, {}, expected),
       fallback=False,
+      noise=noise_of_sum if scale.noise else None,
     ),
     server=ServerHooks(
       init=init,
-      receive=Summed(_bit, _receive, by_count, 0.5) if adaptive else None,
+      receive=bit if adaptive else None,
       update=update,
       message=_own_clip if adaptive else None,
     ),
     info=ComponentInfo(
-      notice=SECRET, conflicts=('clustering', 'noise'), claim=claim
+      conflicts=('clustering', 'unaccounted_noise'), claim=claim
     ),
   )
 
@@ -319,8 +391,8 @@ def _claim(options: Options, scale: Scale, participants: Participants) -> Claim:
   number = len(participants.clients)
   if number < options.min_clients:
     raise errors.ConfigError(
-      f'{number} clients are too few to hide one among them, dp_fedavg needs '
-      f'{options.min_clients}',
+      f'{errors.counted(number, "client")} {"is" if number == 1 else "are"} '
+      f'too few to hide one among them, dp_fedavg needs {options.min_clients}',
       'dp_fedavg.min_clients',
       "use more clients, or 'dpsgd', which hides a person of a client; with "
       'fewer clients the noise is larger than their updates',
@@ -328,7 +400,8 @@ def _claim(options: Options, scale: Scale, participants: Participants) -> Claim:
   largest = 1 / (10 * number)
   if options.delta > largest:
     raise errors.ConfigError(
-      f'{rounding.exact(options.delta)} is above 1 / (10 x {number} clients)',
+      f'{rounding.exact(options.delta)} is above 1 / (10 x '
+      f'{errors.counted(number, "client")})',
       'dp_fedavg.delta',
       f'give at most {rounding.down(largest)}',
     )
@@ -344,6 +417,8 @@ def _details(scale: Scale, participants: Participants) -> str:
   number, places = len(participants.clients), participants.cohort
   (one,) = mechanisms(scale.noise, participants, 1)
   kind = 'zero-out, PLD'
+  if one.discrete:
+    kind = 'zero-out, RDP of discrete Gaussian noise'
   if one.fixed:
     kind = 'zero-out, the smaller of RDP and of PLD with all clients'
   if scale.rounding is not None:

@@ -38,6 +38,7 @@ half the mean square of the features.
 
 import dataclasses
 import functools
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 import jax.numpy as jnp
@@ -61,7 +62,8 @@ from fedreid_jax.core.contexts import (
   RoundEndCtx,
   ServerInitCtx,
 )
-from fedreid_jax.core.options import Checked, Range
+from fedreid_jax.core.options import Checked, Mark, Range
+from fedreid_jax.core.rules import Given, Rule, numbers_own_labels
 from fedreid_jax.core.sums import Summed
 from fedreid_jax.core.types import Array, Flat, Metrics
 from fedreid_jax.losses import identity, rectification, similarity
@@ -74,7 +76,9 @@ LIMIT = 2.0**10
 class Options(Checked):
   """Hyper-parameters of DPPT."""
 
-  lam: Annotated[float, Range(0), 'weight of the rectification loss'] = 1.0
+  lam: Annotated[
+    float, Range(0), Mark.STRENGTH, 'weight of the rectification loss'
+  ] = 1.0
   k: Annotated[
     int, Range(1), "number of nearest features in a client's centre"
   ] = 4
@@ -92,6 +96,18 @@ class Options(Checked):
     'centres of identities that a client lacks: skipped in the mean of eq. '
     '5, or zeros as in the released code',
   ] = 'skip'
+
+
+def rules(given: Given) -> Iterator[Rule]:
+  """Yields the rules for the other fields."""
+  c = given.config
+  yield (
+    numbers_own_labels(c) or c.data.labels == 'max',
+    'data.labels',
+    f'{given.name} needs the same label for a person at all clients',
+    "set data.client_split to 'camera_independent' or "
+    "'entity_independent', or data.labels to 'global'",
+  )
 
 
 def make(options: Options = Options()) -> Component:

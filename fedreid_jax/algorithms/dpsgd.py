@@ -13,11 +13,14 @@ identities add noise as well. A g_j that is not finite is zero. Weight decay,
 momentum and Adam come after the noise. At most 2 P identities take part in a
 step, a random subset of those drawn, which the guarantee accounts for.
 
-The guarantee covers all that leaves a client, and what is done with it. It
-needs losses of one identity each (no triplets) and a normalisation that does
-not mix images (`model.norm`). Neighbouring data sets differ in whether the
-contribution of one identity in one client is zero; splits that give the images
-of a person to several clients are refused (`data.client_split`). With
+The guarantee covers the models and messages that a client sends, and what is
+done with them; docs/privacy.md lists what it does not cover. Epsilon is that of
+noise on real numbers: the noise is float32 on float32 sums, to which attacks on
+floating-point numbers apply. The guarantee needs losses of one identity each
+(no triplets) and a normalisation that does not mix images (`model.norm`).
+Neighbouring data sets differ in whether the contribution of one identity in one
+client is zero; splits that give the images of a person to several clients are
+refused (`data.client_split`). With
 `unit=image` the unit is one image, which does not protect a person with
 several. `epsilon` chooses z for all rounds of the run and the client with the
 fewest units.
@@ -29,7 +32,7 @@ distributions. Deviations from released code: none.
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any, Literal, NoReturn
 
 import jax
@@ -47,9 +50,10 @@ from fedreid_jax.core.component import (
   Participants,
 )
 from fedreid_jax.core.contexts import GradientCtx
-from fedreid_jax.core.guarantee import SECRET, Claim, Delta, Epsilon, Noise
+from fedreid_jax.core.guarantee import Claim, Delta, Epsilon, Noise
 from fedreid_jax.core.hook_types import Gradient
 from fedreid_jax.core.options import Checked, Range, Regex
+from fedreid_jax.core.rules import DIVIDE_PERSONS, Given, Rule, is_private
 from fedreid_jax.core.types import Array, Flat, Metrics
 from fedreid_jax.data import poisson
 
@@ -79,6 +83,45 @@ class Options(Checked):
   ] = ''
 
 
+def rules(given: Given) -> Iterator[Rule]:
+  """Yields the rules for the other fields."""
+  c, identity = given.config, given.options.unit == 'identity'
+  yield (
+    identity and c.data.client_split in DIVIDE_PERSONS,
+    'data.client_split',
+    f'with {c.data.client_split!r} a person is at several clients, but epsilon '
+    'is that of a person in one client',
+    "set it to 'by_identity', 'by_dataset' or 'centralised'",
+  )
+  yield (
+    identity and bool(c.data.poison),
+    'data.poison',
+    'labels of poisoned images are not those of persons, but epsilon is that '
+    'of a person',
+    "set it to ''",
+  )
+  yield (
+    c.model.norm == 'batch',
+    'model.norm',
+    'batch normalisation mixes the images of several persons',
+    "set it to 'frozen' with model.pretrained, or to 'group'",
+  )
+  for field in ('triplet', 'circle', 'weighted_triplet'):
+    yield (
+      c.loss[field] > 0,
+      f'loss.{field}',
+      f'{given.name} cannot bound a loss of pairs, no function of one person',
+      'set it to 0.0',
+    )
+  yield (
+    c.local.accumulate,
+    'local.accumulate',
+    f'{given.name} adds noise to every step',
+    'set it to False',
+  )
+  yield from is_private(given)
+
+
 def make(options: Options = Options()) -> Component:
   """Builds the component; the clients of a run determine its noise."""
 
@@ -88,20 +131,47 @@ def make(options: Options = Options()) -> Component:
     return _component(
       _gradient(options, participants, noise),
       ComponentInfo(
-        notice=SECRET,
-        conflicts=('noise',),
+        notice=_notice(options, participants),
+        conflicts=('unaccounted_noise',),
         claim=functools.partial(_claim, options, noise),
       ),
     )
 
   info = ComponentInfo(
-    notice=SECRET, conflicts=('noise',), bind=bind, claim=_no_claim
+    conflicts=('unaccounted_noise',), bind=bind, claim=_no_claim
   )
   return _component(_unbound, info)
 
 
 def _component(gradient: Gradient, info: ComponentInfo) -> Component:
   return Component(NAME, client=ClientHooks(gradient=gradient), info=info)
+
+
+def _notice(options: Options, participants: Participants) -> str:
+  fewest = min(populations(options, participants))
+  drawn = expected(options, participants)
+  return '; '.join(hidden_by_few(fewest, drawn, options.unit))
+
+
+def hidden_by_few(fewest: int, drawn: int, unit: str) -> list[str]:
+  """Returns warnings where units of a client hide behind few others.
+
+  Args:
+    fewest: units of the smallest client.
+    drawn: expected units of a step.
+    unit: what the guarantee protects.
+  """
+  found: list[str] = []
+  if fewest == 1:
+    found.append(
+      f'a client has a single {unit}, so that its sums are about this one alone'
+    )
+  if fewest == drawn:
+    found.append(
+      f'every {unit} of a client is in every step (sampling rate 1), so that '
+      'sampling does not lower epsilon'
+    )
+  return found
 
 
 def _unbound(params: Flat, ctx: GradientCtx) -> tuple[Flat, Metrics]:
@@ -214,18 +284,9 @@ def _gradient(
 ) -> Gradient:
   units = expected(options, participants)
   rows = participants.batch // units
-  matches = patterns.Pattern(
-    options.trainable or '.*', f'{NAME}.trainable'
-  ).match
 
   def gradient(params: Flat, ctx: GradientCtx) -> tuple[Flat, Metrics]:
-    trained = {n: x for n, x in params.items() if matches(n)}
-    if not trained:
-      raise errors.ConfigError(
-        f'no parameter has a name like {options.trainable!r}',
-        f'{NAME}.trainable',
-        f'names are {", ".join(sorted(params)[:3])}, ...',
-      )
+    trained = {name: params[name] for name in names_of_trained(params, options)}
 
     def of_unit(place: Array) -> tuple[Flat, Metrics]:
       def loss(own: Flat) -> tuple[Array, Metrics]:
@@ -242,6 +303,28 @@ def _gradient(
     return {name: x / units for name, x in noisy.items()}, means
 
   return gradient
+
+
+def names_of_trained(params: Iterable[str], options: Options) -> list[str]:
+  """Returns the sorted names of the parameters that are trained.
+
+  Args:
+    params: names of all parameters.
+    options: of the component.
+
+  Raises:
+    ConfigError: if there are none.
+  """
+  names = sorted(params)
+  field = f'{NAME}.trainable'
+  matches = patterns.Pattern(options.trainable or '.*', field).match
+  if trained := [name for name in names if matches(name)]:
+    return trained
+  raise errors.ConfigError(
+    f'no parameter has a name like {options.trainable!r}',
+    field,
+    f'names are {", ".join(names[:3])}, ...',
+  )
 
 
 def _clipped(grads: Any, clip: float) -> Flat:
@@ -310,7 +393,8 @@ def _check(options: Options, participants: Participants) -> None:
   if fewest < units:
     field = 'identities' if options.unit == 'identity' else 'batch'
     raise errors.ConfigError(
-      f'{units} units in a step on average, but a client has {fewest}',
+      f'{errors.counted(units, "unit")} in a step on average, but a client has '
+      f'{fewest}',
       f'local.{field}',
       f'give at most {fewest}',
     )
@@ -327,8 +411,8 @@ def _claim(options: Options, noise: float, participants: Participants) -> Claim:
   largest = 1 / (10 * sum(numbers))
   if options.delta > largest:
     raise errors.ConfigError(
-      f'{rounding.exact(options.delta)} is above 1 / (10 x {sum(numbers)} '
-      'units)',
+      f'{rounding.exact(options.delta)} is above 1 / (10 x '
+      f'{errors.counted(sum(numbers), "unit")})',
       f'{NAME}.delta',
       f'give at most {rounding.down(largest)}',
     )
@@ -345,8 +429,9 @@ def _claim(options: Options, noise: float, participants: Participants) -> Claim:
     options.delta,
     'the largest of all clients, zero-out, PLD, noise '
     f'{rounding.exact(noise)}, sampling rate at most '
-    f'{rounding.up(units / min(numbers))}, {participants.steps} steps a round, '
-    f'at most {poisson.places(units)} in a step; released: every model; '
+    f'{rounding.up(units / min(numbers))}, '
+    f'{errors.counted(participants.steps, "step")} a round, at most '
+    f' {poisson.places(units)} in a step; released: every model; '
     'public: numbers of images, identities and steps',
     options.unit,
   )

@@ -32,7 +32,7 @@ from fedreid_jax.core.component import (
   ServerHooks,
 )
 from fedreid_jax.core.contexts import AggregationCtx, UploadCtx
-from fedreid_jax.core.options import Checked, Range
+from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array, Flat
 
 
@@ -41,7 +41,7 @@ class Options(Checked):
   """Hyper-parameters of FedATT."""
 
   epsilon: Annotated[
-    float, Range(1e-6), "step size towards the clients' models"
+    float, Range(1e-6), Mark.STRENGTH, "step size towards the clients' models"
   ] = 1.2
   noise_scale: Annotated[
     float, Range(0), 'standard deviation of the noise on every parameter'

@@ -19,8 +19,21 @@ Deviations from the paper: weights are renormalised over the cohort. Deviations
 from released code: no implementation is taken as the reference.
 """
 
+from collections.abc import Iterator
+
 from fedreid_jax import errors
 from fedreid_jax.core.component import Component, ComponentInfo, Participants
+from fedreid_jax.core.rules import Given, Rule, numbers_own_labels
+
+
+def rules(given: Given) -> Iterator[Rule]:
+  """Yields the rules for the other fields."""
+  yield (
+    numbers_own_labels(given.config),
+    'data.labels',
+    'the classifier is shared, but clients number their own identities',
+    "set it to 'concat', 'max' or 'global', or use 'fedpav'",
+  )
 
 
 def make() -> Component:

@@ -22,6 +22,7 @@ released code: none is taken as the reference.
 """
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import jax.numpy as jnp
@@ -37,6 +38,7 @@ from fedreid_jax.core.component import (
   Transport,
 )
 from fedreid_jax.core.options import Checked, Range
+from fedreid_jax.core.rules import Given, Rule
 from fedreid_jax.core.types import Array, Flat
 
 NAME = 'fedbuff'
@@ -64,6 +66,16 @@ class Options(Checked):
 def _no_bytes(state: Flat) -> int:
   del state
   return 0
+
+
+def rules(given: Given) -> Iterator[Rule]:
+  """Yields the rules for the other fields."""
+  yield (
+    not given.config.availability.in_flight,
+    'availability.in_flight',
+    f'no client is in flight with {given.name}',
+    'set it above 0',
+  )
 
 
 def make(options: Options = Options()) -> Component:
@@ -148,7 +160,9 @@ def make(options: Options = Options()) -> Component:
     # server has at most one upload of a client, so that rounds bound uploads.
     info=ComponentInfo(
       notice='clients start at different times; docs/realism.md',
-      conflicts=('clustering', 'scaffold', 'kd', 'standalone'),
+      conflicts=('clustering',),
+      properties=('simulated',),
+      max_staleness=options.max_staleness,
       released=Released(),
     ),
   )

@@ -21,6 +21,7 @@ Nesterov.
 """
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Annotated
 
 import jax.numpy as jnp
@@ -36,7 +37,8 @@ from fedreid_jax.core.component import (
   ComponentInfo,
 )
 from fedreid_jax.core.contexts import AggregationCtx, RoundEndCtx, UploadCtx
-from fedreid_jax.core.options import Checked, Range
+from fedreid_jax.core.options import Checked, Mark, Range
+from fedreid_jax.core.rules import Given, Rule, divides_by_steps
 from fedreid_jax.core.sums import Divisor
 from fedreid_jax.core.types import Array
 
@@ -51,8 +53,24 @@ class Options(Checked):
   mu: Annotated[
     float,
     Range(0),
+    Mark.STRENGTH,
     'weight of a proximal term; with fedprox it must be fedprox.mu',
   ] = 0.0
+
+
+def rules(given: Given) -> Iterator[Rule]:
+  """Yields the rules for the other fields."""
+  yield from divides_by_steps(given)
+  mu = given.options.mu
+  for other in given.others:
+    if 'proximal' in other.info.properties:
+      used = given.config[other.name].mu
+      yield (
+        mu != used,
+        f'{given.name}.mu',
+        f'{mu}, but the proximal weight is {used}',
+        f'set it to {other.name}.mu',
+      )
 
 
 def make(options: Options = Options()) -> Component:

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 from fedreid_jax.core import param_filter
 from fedreid_jax.core.component import Component, ComponentInfo, ServerHooks
 from fedreid_jax.core.contexts import AggregationCtx, ServerInitCtx
-from fedreid_jax.core.options import Checked, Range
+from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array, Flat
 
 
@@ -38,7 +38,9 @@ class Options(Checked):
   name: Annotated[
     Literal['sgd', 'adam', 'yogi', 'adagrad'], 'server optimiser'
   ] = 'adam'
-  lr: Annotated[float, Range(0), 'learning rate of the server'] = 0.01
+  lr: Annotated[
+    float, Range(0), Mark.STRENGTH, 'learning rate of the server'
+  ] = 0.01
   momentum: Annotated[
     float,
     Range(0, 0.9999),

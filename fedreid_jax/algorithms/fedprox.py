@@ -21,9 +21,9 @@ import jax
 import jax.numpy as jnp
 
 from fedreid_jax.core import param_filter
-from fedreid_jax.core.component import ClientHooks, Component
+from fedreid_jax.core.component import ClientHooks, Component, ComponentInfo
 from fedreid_jax.core.contexts import LossCtx
-from fedreid_jax.core.options import Checked, Range
+from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array, Flat, Metrics
 
 
@@ -32,7 +32,10 @@ class Options(Checked):
   """Hyper-parameters of FedProx."""
 
   mu: Annotated[
-    float, Range(0), "weight of the squared distance to the server's model"
+    float,
+    Range(0),
+    Mark.STRENGTH,
+    "weight of the squared distance to the server's model",
   ] = 0.01
 
 
@@ -51,4 +54,8 @@ def make(options: Options = Options()) -> Component:
       distance += (moved**2).sum()
     return 0.5 * mu * distance, {'distance': distance}
 
-  return Component('fedprox', client=ClientHooks(loss=loss, separable=True))
+  return Component(
+    'fedprox',
+    client=ClientHooks(loss=loss, separable=True),
+    info=ComponentInfo(properties=('anchored', 'proximal')),
+  )

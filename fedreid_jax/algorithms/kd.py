@@ -29,6 +29,7 @@ this effect only.
 
 import dataclasses
 import functools
+from collections.abc import Iterator
 from typing import Annotated
 
 import jax
@@ -42,7 +43,8 @@ from fedreid_jax.core.component import (
   ServerHooks,
 )
 from fedreid_jax.core.contexts import AggregationCtx, ServerCtx
-from fedreid_jax.core.options import Checked, Range
+from fedreid_jax.core.options import Checked, Mark, Range
+from fedreid_jax.core.rules import Given, Rule, embeds_at_server
 from fedreid_jax.core.types import Array, Flat, Tree
 from fedreid_jax.losses import distill, similarity
 
@@ -58,12 +60,19 @@ class Options(Checked):
   normalise: Annotated[
     distill.Normalise, 'features that are scaled to unit length'
   ] = 'teacher_only'
-  lr: Annotated[float, Range(0), 'learning rate of the server'] = 5e-4
+  lr: Annotated[
+    float, Range(0), Mark.STRENGTH, 'learning rate of the server'
+  ] = 5e-4
   batch: Annotated[int, Range(2), 'number of public images in a step'] = 32
   momentum: Annotated[float, Range(0, 0.9999), 'Nesterov momentum'] = 0.9
   weight_decay: Annotated[
     float, Range(0), 'weight decay of the parameters that get a gradient'
   ] = 5e-4
+
+
+def rules(given: Given) -> Iterator[Rule]:
+  """Yields the rules for the other fields."""
+  yield from embeds_at_server(given)
 
 
 def make(options: Options = Options()) -> Component:
@@ -123,7 +132,9 @@ def make(options: Options = Options()) -> Component:
     'kd',
     server=ServerHooks(update=update),
     info=ComponentInfo(
-      conflicts=('clustering',), check=check, needs_uploads=True
+      conflicts=('clustering', 'info.max_staleness'),
+      check=check,
+      needs_uploads=True,
     ),
   )
 

@@ -31,7 +31,7 @@ import jax.numpy as jnp
 from fedreid_jax import errors
 from fedreid_jax.core.component import ClientHooks, Component
 from fedreid_jax.core.contexts import LossCtx
-from fedreid_jax.core.options import Checked, Range
+from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array, Flat, Metrics
 from fedreid_jax.losses import dense_triplet, identity
 from fedreid_jax.models import alignment
@@ -41,7 +41,9 @@ from fedreid_jax.models import alignment
 class Options(Checked):
   """Hyper-parameters of LBA."""
 
-  lam: Annotated[float, Range(0), 'weight of the dense triplet loss'] = 0.5
+  lam: Annotated[
+    float, Range(0), Mark.STRENGTH, 'weight of the dense triplet loss'
+  ] = 0.5
   margin: Annotated[float, Range(0), 'margin of the dense triplet loss'] = 0.3
 
 

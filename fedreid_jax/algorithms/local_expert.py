@@ -33,6 +33,7 @@ the same augmentation, and 1e-7 is added to Q.
 """
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Annotated
 
 import jax
@@ -44,6 +45,7 @@ from fedreid_jax.core import param_filter, trees
 from fedreid_jax.core.component import ClientHooks, Component
 from fedreid_jax.core.contexts import LossCtx, RoundCtx, RoundEndCtx, StepCtx
 from fedreid_jax.core.options import Checked, Range
+from fedreid_jax.core.rules import Given, Rule
 from fedreid_jax.core.types import Array, Flat, Metrics, Tree
 from fedreid_jax.losses import distill
 
@@ -61,6 +63,16 @@ class Options(Checked):
   frozen: Annotated[
     bool, 'keep the initial model of the client as expert, without training'
   ] = False
+
+
+def rules(given: Given) -> Iterator[Rule]:
+  """Yields the rules for the other fields."""
+  yield (
+    given.options.frozen and not given.config.start_from,
+    'start_from',
+    'a frozen expert needs a trained model',
+    'set it to the work directory of a finished run',
+  )
 
 
 def make(options: Options = Options()) -> Component:

@@ -28,9 +28,9 @@ import jax.numpy as jnp
 
 from fedreid_jax.algorithms.statistics import last_model
 from fedreid_jax.algorithms.statistics.last_model import LastModel
-from fedreid_jax.core.component import ClientHooks, Component
+from fedreid_jax.core.component import ClientHooks, Component, ComponentInfo
 from fedreid_jax.core.contexts import LossCtx
-from fedreid_jax.core.options import Checked, Range
+from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array, Flat, Metrics
 from fedreid_jax.losses import identity, similarity
 
@@ -39,7 +39,9 @@ from fedreid_jax.losses import identity, similarity
 class Options(Checked):
   """Hyper-parameters of MOON."""
 
-  mu: Annotated[float, Range(0), 'weight of the contrastive loss'] = 1.0
+  mu: Annotated[
+    float, Range(0), Mark.STRENGTH, 'weight of the contrastive loss'
+  ] = 1.0
   temperature: Annotated[
     float, Range(1e-6), 'temperature of the softmax of the contrastive loss'
   ] = 0.5
@@ -79,4 +81,5 @@ def make(options: Options = Options()) -> Component:
       round_end=last_model.keep,
       separable=True,
     ),
+    info=ComponentInfo(properties=('anchored',)),
   )

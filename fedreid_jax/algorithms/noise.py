@@ -27,7 +27,7 @@ from fedreid_jax.core.component import (
   Transport,
 )
 from fedreid_jax.core.contexts import AggregationCtx
-from fedreid_jax.core.options import Checked, Range
+from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array, Broadcast, Flat
 
 
@@ -36,7 +36,10 @@ class Options(Checked):
   """Hyper-parameters of white noise."""
 
   beta: Annotated[
-    float, Range(0), 'standard deviation; it gives no guarantee of privacy'
+    float,
+    Range(0),
+    Mark.STRENGTH,
+    'standard deviation; it gives no guarantee of privacy',
   ] = 5e-4
   double: Annotated[bool, 'also add noise to every download'] = False
   batch_stats: Annotated[bool, 'also add noise to running statistics'] = False
@@ -59,5 +62,7 @@ def make(options: Options = Options()) -> Component:
     'noise',
     transport=Transport(down=down) if double else None,
     server=ServerHooks(update=update),
-    info=ComponentInfo(notice=white_noise.NOTICE),
+    info=ComponentInfo(
+      notice=white_noise.NOTICE, properties=('unaccounted_noise',)
+    ),
   )

@@ -21,7 +21,8 @@ equally. Distances are over all shared values, running statistics included, so
 that an upload has one weight.
 
 An upload that is not finite is left out. Then f is lowered to the largest
-number that the remaining uploads allow.
+number that the remaining uploads allow, and m to K - f - 2 of them: with more,
+an upload that is far from all others would have a weight.
 
 Deviations from the papers: the rules apply to models after local training and
 not to gradients. `rfa` starts at the median of every coordinate instead of the
@@ -32,6 +33,7 @@ stops by the objective; this module stops when the median moves by less than
 """
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 import jax.numpy as jnp
@@ -47,6 +49,7 @@ from fedreid_jax.core.component import (
 )
 from fedreid_jax.core.contexts import AggregationCtx
 from fedreid_jax.core.options import Checked, Range
+from fedreid_jax.core.rules import Given, Rule
 from fedreid_jax.core.types import Array, Flat
 
 # Number of uploads beside 2 f that a rule needs.
@@ -66,12 +69,24 @@ class Options(Checked):
     int, Range(0), 'number of wrong uploads in a round that the rule resists'
   ] = 1
   m: Annotated[
-    int, Range(0), 'multikrum: number of averaged uploads, 0 for K - f - 2'
+    int,
+    Range(0),
+    'multikrum: number of averaged uploads, at most K - f - 2; 0 for as many',
   ] = 0
   bound: Annotated[
     float, Range(0), 'bound: largest norm of an update, 0 for the median norm'
   ] = 0.0
   iterations: Annotated[int, Range(1), 'rfa: largest number of iterations'] = 50
+
+
+def rules(given: Given) -> Iterator[Rule]:
+  """Yields the rules for the other fields."""
+  yield (
+    given.config.batch_stats_rule == 'first_client',
+    'batch_stats_rule',
+    f'{given.name!r} cannot trust the running statistics of one client',
+    f"set it to 'average', which is the rule of {given.name}, or 'keep_server'",
+  )
 
 
 def make(options: Options = Options()) -> Component:
@@ -108,6 +123,14 @@ def _check(options: Options, participants: Participants) -> None:
       'robust.f',
       'lower it, raise the fraction of clients, or use more clients',
     )
+  most = participants.cohort - f - 2
+  if rule == 'multikrum' and options.m > most:
+    raise errors.ConfigError(
+      f'a mean of {options.m} of {participants.cohort} uploads has wrong ones '
+      f'if {f} are wrong',
+      'robust.m',
+      f'give at most {most}, or 0',
+    )
   sizes = sorted(client.num_images for client in participants.clients)
   if rule == 'rfa' and f and 2 * sum(sizes[-f:]) >= sum(sizes):
     raise errors.ConfigError(
@@ -135,7 +158,8 @@ def _weights(options: Options, ctx: AggregationCtx) -> Array:
     return robust_rules.bounded_weights(changes, valid, shares, options.bound)
   chosen = jnp.int32(1)
   if rule == 'multikrum':
-    chosen = jnp.maximum(options.m or count - f - 2, 1)
+    most = jnp.maximum(count - f - 2, 1)
+    chosen = jnp.minimum(options.m, most) if options.m else most
   return robust_rules.krum_weights(changes, valid, f, chosen)
 
 

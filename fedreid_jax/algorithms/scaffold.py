@@ -25,6 +25,7 @@ authors.
 """
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 import jax
@@ -47,6 +48,7 @@ from fedreid_jax.core.contexts import (
 )
 from fedreid_jax.core.options import Checked
 from fedreid_jax.core.raw_weights import UNIFORM
+from fedreid_jax.core.rules import Given, Rule, divides_by_steps
 from fedreid_jax.core.sums import Summed, by_share
 from fedreid_jax.core.types import Array, Flat, Metrics
 
@@ -63,6 +65,11 @@ class Options(Checked):
     'weights of clients in the control and in the model; with size another '
     'component may weight the model',
   ] = 'size'
+
+
+def rules(given: Given) -> Iterator[Rule]:
+  """Yields the rules for the other fields."""
+  yield from divides_by_steps(given)
 
 
 def make(options: Options = Options()) -> Component:
@@ -86,9 +93,10 @@ def make(options: Options = Options()) -> Component:
       message=_own_control,
     ),
     aggregation=UNIFORM if uniform else None,
-    # The component 'uniform' would change the weights of the model only.
+    # Equal weights would be those of the model only, not of the control.
     info=ComponentInfo(
-      conflicts=('clustering', 'uniform'), released=Released()
+      conflicts=('clustering', 'equal_weights', 'info.max_staleness'),
+      released=Released(),
     ),
   )
 

@@ -32,7 +32,10 @@ of that one from the sum. There is no differential privacy without DP-FedAvg or
 DP-SGD. A component that needs single uploads is refused.
 
 With DP-FedAvg, |x_k / s| is at most its clip plus the norm of the rounding,
-sqrt(d) / (2 s) for d parameters; its noise is for this sum of both.
+sqrt(d) / (2 s) for d parameters, and the noise on W is for this sum of both: an
+exact sample of the discrete Gaussian (`statistics.discrete_gaussian`) with
+sigma = rint_up(s z (clip + rounding)) on every integer, so that no rounding of
+floating-point noise tells anything. An aborted round has no noise and no sum.
 
 Deviations from the paper: seeds are random keys of the simulation, and a client
 that is lost has the state from before the round again. Deviations from released
@@ -40,7 +43,8 @@ code: no implementation is taken as the reference.
 """
 
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import jax
@@ -61,14 +65,15 @@ from fedreid_jax.core.component import (
 )
 from fedreid_jax.core.contexts import ServerCtx, ServerInitCtx
 from fedreid_jax.core.options import Checked, Range
+from fedreid_jax.core.rules import Given, Rule
 from fedreid_jax.core.sums import Weighted
 from fedreid_jax.core.types import Array, Flat, Tree
 
 NOTICE = (
-  'secure aggregation is simulated, and its masks follow from the seed; '
+  'secure aggregation is simulated; '
   'docs/methods/secagg.md says what the simulation leaves out'
 )
-LOST, MASKS, ROUNDING = 0, 1, 2  # uses of the key of a round
+LOST, MASKS, ROUNDING, NOISE = 0, 1, 2, 3  # uses of the key of a round
 MOST = 64  # clients of a round: the masks take K^2 times the size of a model
 CLIPPED = 1e-3  # share of the values above which a run warns
 FINEST = 16.0  # least scale of a weight, below which sums are too coarse
@@ -158,6 +163,16 @@ class _Setting(NamedTuple):
     return arrived, arrived.sum() >= wanted
 
 
+def rules(given: Given) -> Iterator[Rule]:
+  """Yields the rules for the other fields."""
+  yield (
+    given.config.batch_stats_rule == 'first_client',
+    'batch_stats_rule',
+    f'{given.name!r} does not know the running statistics of one client',
+    "set it to 'average' or 'keep_server'",
+  )
+
+
 def make(options: Options = Options()) -> Component:
   """Builds the component; the clients of a run determine its scale."""
 
@@ -174,7 +189,7 @@ def make(options: Options = Options()) -> Component:
     form = Format(options.bits, participants.cohort)
     return form.rounding(options.bound, count)
 
-  unbound = _component(options, 3, [0], 1)
+  unbound = _component(options, 3, [0], options.n_max or math.inf)
   info = unbound.info._replace(check=check, bind=bind, rounding=rounding)
   return unbound._replace(info=info)
 
@@ -184,8 +199,8 @@ def _check(options: Options, places: int) -> None:
   fewest = max(options.threshold, 3)
   if places < fewest:
     raise errors.ConfigError(
-      f'{places} clients in a round, but secure aggregation needs {fewest} '
-      'uploads',
+      f'{errors.counted(places, "client")} in a round, but secure aggregation '
+      f'needs {fewest} uploads',
       'fraction',
       'raise it, or use more clients',
     )
@@ -205,7 +220,7 @@ def _check(options: Options, places: int) -> None:
 
 
 def _component(
-  options: Options, places: int, uids: Sequence[int], largest: int
+  options: Options, places: int, uids: Sequence[int], largest: float
 ) -> Component:
   """Returns the component for so many clients in a round."""
   form = Format(options.bits, places)
@@ -230,6 +245,7 @@ def _component(
       float(largest),
       options.bits,
       ring.scale(1.0, places, options.bits) / FINEST,
+      noisy=True,
     ),
     server=ServerHooks(init=init, metrics=State._asdict),
     info=ComponentInfo(notice=NOTICE, warn=_warn),
@@ -268,7 +284,7 @@ def _add(
     (own, ctx.valid, setting.keys(ctx, ROUNDING)), order
   )
   ordered = [
-    Weighted(weight, values, term.limit)
+    term._replace(weight=weight, values=values)
     for (weight, values), term in zip(rows, given, strict=True)
   ]
   roster = masking.Roster(
@@ -279,7 +295,8 @@ def _add(
   )
   vectors = secure_sum.encode(form, ordered, valid, keys)
   total = secure_sum.add(roster, arrived[order], vectors, setting.options.masks)
-  sums = secure_sum.decode(form, jnp.where(enough, total, 0), ordered)
+  noise = jax.random.fold_in(ctx.key, NOISE)
+  sums = secure_sum.decode(form, total, ordered, noise, enough)
   state = State(
     arrived.sum().astype(jnp.float32),
     1.0 - enough.astype(jnp.float32),

@@ -20,8 +20,8 @@ WITHOUT_EFFECT = (
   'transport',
   'clustering',
   'aggregation',
-  'fedprox',
-  'moon',
+  'anchored',
+  'info.max_staleness',
 )
 
 
@@ -30,5 +30,5 @@ def make() -> Component:
   return Component(
     'standalone',
     shared=r'(?!)',
-    info=ComponentInfo(conflicts=WITHOUT_EFFECT),
+    info=ComponentInfo(conflicts=WITHOUT_EFFECT, properties=('independent',)),
   )

@@ -8,10 +8,14 @@ person re-identification, AAAI 2021, and SCAFFOLD average over the cohort S
 Deviations from the paper: none. Deviations from released code: none.
 """
 
-from fedreid_jax.core.component import Component
+from fedreid_jax.core.component import Component, ComponentInfo
 from fedreid_jax.core.raw_weights import UNIFORM
 
 
 def make() -> Component:
   """Builds the component."""
-  return Component('uniform', aggregation=UNIFORM)
+  return Component(
+    'uniform',
+    aggregation=UNIFORM,
+    info=ComponentInfo(properties=('equal_weights',)),
+  )

@@ -19,6 +19,8 @@ r"""Measure what a run gives away: `fedreid audit --workdir=DIR --attack=NAME`.
   canary    a lower bound of the epsilon of DP-FedAvg or DP-SGD, from
             artificial clients in the aggregation of the run, or artificial
             persons in its steps. It needs fedreid_jax[privacy].
+  noise     the noise of DP-FedAvg or DP-SGD, from guesses of the number that it
+            follows from.
 
 An audit has a positive control, where the attack must succeed, and a negative
 one, where it must not. If a control fails, the figures mean nothing: the
@@ -38,7 +40,10 @@ from fedreid_jax import errors
 from fedreid_jax.cli import changes_flag, checkpoint_flag, run
 
 _ATTACK = flags.DEFINE_enum(
-  'attack', None, ['gradient', 'trace', 'member', 'canary'], 'The attack.'
+  'attack',
+  None,
+  ['gradient', 'trace', 'member', 'canary', 'noise'],
+  'The attack.',
 )
 _SOURCE = flags.DEFINE_string(
   'source', '', 'gradient: name of the client (default: the first).'
@@ -66,6 +71,9 @@ _STEPS = flags.DEFINE_integer('steps', 800, 'gradient: steps of each start.', 8)
 _STARTS = flags.DEFINE_integer('starts', 3, 'gradient: number of starts.', 1)
 _SHADOWS = flags.DEFINE_integer(
   'shadows', 16, 'member: number of models that are trained.', 4, 1000
+)
+_GUESSES = flags.DEFINE_integer(
+  'guesses', 4096, 'noise: number of seeds that are tried.', 1, 2**31
 )
 flags.adopt_module_key_flags(checkpoint_flag)
 flags.adopt_module_key_flags(changes_flag)
@@ -147,7 +155,8 @@ def _gradient(attacked: Any, picture: Path) -> _Report:
     loaded_run.same_images(attacked, judge, '--judge')
   if _BATCH.value > _IMAGES.value:
     raise errors.ConfigError(
-      f'{_BATCH.value} images of a gradient, {_IMAGES.value} in all',
+      f'{errors.counted(_BATCH.value, "image")} of a gradient, '
+      f'{_IMAGES.value} in all',
       '--batch',
       'give at most --images',
     )
@@ -159,9 +168,9 @@ def _gradient(attacked: Any, picture: Path) -> _Report:
   persons = found.persons
   least, most = (100 * bound for bound in persons.interval)
   lines = [
-    f'{client.name}, {len(found.gains)} images, gradients of {sent.images}, '
-    f'noise {sent.noise:g}: PSNR {found.gain:.1f} dB above grey [{low:.1f}, '
-    f'{high:.1f}]',
+    f'{client.name}, {errors.counted(len(found.gains), "image")}, gradients of '
+    f'{sent.images}, noise {sent.noise:g}: PSNR {found.gain:.1f} dB above grey '
+    f'[{low:.1f}, {high:.1f}]',
     f'right person at rank 1: {100 * persons.rank1:.1f} % [{least:.1f}, '
     f'{most:.1f}], real images {100 * persons.real:.1f} %, chance '
     f'{100 * persons.chance:.1f} %',
@@ -224,13 +233,15 @@ def _member(attacked: Any, picture: Path) -> _Report:
 
 
 def _canary(attacked: Any, _: Path) -> _Report:
-  from fedreid_jax.core import accounting, rounding
+  from fedreid_jax.core import accounting, rounding, secret
   from fedreid_jax.privacy import canary_audit
 
   found = canary_audit.of_run(attacked.config, attacked.federation, _SEED.value)
   bound = found.bound
+  study = attacked.config.privacy.secret == 'seed'
+  claimed = accounting.text(found.claimed, found.delta)
   lines = [
-    f'claimed: {accounting.text(found.claimed, found.delta)}',
+    f'claimed: {claimed}' + (f'; {secret.STUDY}' if study else ''),
     f'lower bound: epsilon >= {rounding.down(bound.epsilon)} with 95 % '
     f'confidence ({bound.right} of {bound.guesses} guesses about '
     f'{bound.canaries} canaries are right)',
@@ -245,6 +256,33 @@ def _canary(attacked: Any, _: Path) -> _Report:
   described = found._asdict() | {
     name: getattr(found, name)._asdict() for name in ('bound', 'positive')
   }
+  described['study'] = study
+  refuted = found.refuted
+  if refuted and study:
+    refuted += f'; {secret.STUDY}'
+  return _Report(lines, described, found.failed, refuted)
+
+
+def _noise(attacked: Any, picture: Path) -> _Report:
+  from fedreid_jax.privacy import noise_audit
+
+  found = noise_audit.audit(attacked, picture.parent, _GUESSES.value)
+  days = found.all_seeds_s / 86400
+  verdict = f'no seed of {found.guesses} explains the noise'
+  if found.recovered:
+    verdict = (
+      f'the noise is that of seed {found.best}: it explains '
+      f'{100 * found.explained:.0f} % of the change of the model, and whoever '
+      'guesses the seed can subtract it'
+    )
+  lines = [
+    f'{verdict} (largest score {found.score:.1f} at {found.coordinates} '
+    f'coordinates, threshold {found.threshold:.1f}; all 2^31 seeds take '
+    f'{days:.2g} days on this machine)',
+    f'positive control, secret of the run: score {found.positive:.1f}',
+    f'negative control, random secrets: score {found.negative:.1f}',
+  ]
+  described = found._asdict() | {'recovered': found.recovered}
   return _Report(lines, described, found.failed, found.refuted)
 
 
@@ -253,4 +291,5 @@ _AUDITS = {
   'trace': _trace,
   'member': _member,
   'canary': _canary,
+  'noise': _noise,
 }

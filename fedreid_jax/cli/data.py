@@ -127,40 +127,42 @@ def prepare() -> None:
 
 def doctor() -> None:
   """Prints the contents of a folder and problems with it."""
-  from rich import console, table
+  from rich import console
 
   from fedreid_jax.data import doctor as doctors
   from fedreid_jax.data.datasets import registry
+  from fedreid_jax.training import console_table
 
   root = _required(_ROOT)
   dataset, options = registry.parse(_required(_DATASET))
   folder = registry.locate(dataset, root, '--root')
   report = doctors.examine(dataset, folder, options, _DEEP.value)
   chosen = ', '.join(f'{key}={value}' for key, value in options.items())
-  shown = table.Table(
-    'split',
-    'images',
-    'identities',
-    'cameras',
-    title=f'{dataset.title}: found / published',
-    caption=chosen,
-  )
+  rows: list[list[str]] = []
   for row in report.rows:
     published = row.expected or (None,) * 3
     pairs = zip(row.found, published, strict=True)
-    cells = (
+    cells = [
       f'{is_:,} / ' + ('?' if should is None else f'{should:,}')
       for is_, should in pairs
-    )
-    shown.add_row(row.split, *cells)
-  screen = console.Console()
-  screen.print(shown)
+    ]
+    rows.append([row.split, *cells])
+  screen = console.Console(highlight=False)
+  console_table.show(
+    screen,
+    f'{dataset.title}: found / published',
+    ['split', 'images', 'identities', 'cameras'],
+    rows,
+    caption=[chosen] if chosen else [],
+  )
   for finding in report.findings:
     kind = 'error' if finding.is_error else 'warning'
     line = errors.printable(f'{kind}: {finding.what}')
     screen.print(line, markup=False, highlight=False)
+  if report.skipped:
+    print(f'files that are no image of the data set: {report.skipped}')
   doctors.check(report, folder)
-  print(f'{len(report.findings)} warnings, no errors')
+  print(f'{errors.counted(len(report.findings), "warning")}, no errors')
 
 
 def synth() -> None:

@@ -41,7 +41,7 @@ def main(argv: list[str]) -> None:
     found = embedding_flags.write(model, images, out)
     count, width = found.rows.shape
     print(
-      f'{count:,} vectors of {width} in {out}, their images in '
+      f'{errors.counted(count, "vector")} of {width} in {out}, their images in '
       f'{vectors.csv_of(out)}, their model in {out.with_suffix(".json")}'
     )
     kind = ['--query_modality=MODALITY'] if model.has_modalities else []

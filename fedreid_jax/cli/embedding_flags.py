@@ -83,10 +83,18 @@ def modality(
 
 
 def folder(root: str, where: str) -> 'Folder':
-  """Lists the images of a folder."""
+  """Lists the images of a folder and prints how many files are skipped."""
+  from fedreid_jax.data import files
   from fedreid_jax.training import embedding
 
-  return embedding.folder_of(root, where, _SKIP.value)
+  found = embedding.folder_of(root, where, _SKIP.value)
+  used = [*found.names, *(name for name, _ in found.left_out)]
+  if kinds := files.count_others(found.root, used):
+    print(
+      f'note: skipped files whose names do not end as those of images: {kinds}',
+      file=sys.stderr,
+    )
+  return found
 
 
 def write(model: 'Snapshot', images: 'Folder', out: Path) -> 'Vectors':
@@ -100,7 +108,8 @@ def write(model: 'Snapshot', images: 'Folder', out: Path) -> 'Vectors':
   from fedreid_jax.training import embedding
 
   kind = modality(model)
-  print(f'embedding {len(images.names):,} images of {images.root}', flush=True)
+  number = errors.counted(len(images.names), 'image')
+  print(f'embedding {number} of {images.root}', flush=True)
   screen = console.Console(stderr=True)
   bar = progress.Progress(
     progress.TextColumn('{task.description}'),

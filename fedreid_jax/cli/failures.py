@@ -6,7 +6,9 @@ import re
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Callable
+from typing import Any
 
 from absl import logging
 
@@ -17,6 +19,8 @@ _MEMORY = re.compile(
   r'|Unable to allocate|ALLOC_FAILED',
   re.IGNORECASE,
 )
+# Warnings that are one line of a command.
+LINES = errors.DamagedCheckpointWarning, errors.ExposedSecretWarning
 LOWER = 'lower local.batch or set execution.image_budget_mb'
 
 
@@ -26,6 +30,15 @@ def quiet() -> None:
   standard_logging.getLogger('asyncio').setLevel(standard_logging.CRITICAL)
   sys.unraisablehook = lambda _: None
   threading.excepthook = lambda _: None
+  others = warnings.showwarning
+
+  def show(message: Any, category: type[Warning], *where: Any, **more: Any):
+    if issubclass(category, LINES):
+      print(f'warning: {errors.printable(str(message))}', file=sys.stderr)
+    else:
+      others(message, category, *where, **more)
+
+  warnings.showwarning = show
 
 
 def exit_on_error(body: Callable[[], None], debug: bool) -> None:

@@ -147,7 +147,10 @@ def about(
   """Prints and returns the facts of a search and its model, for its page."""
   found = [
     ('model', f'{embedding_flags.described(model)}, of {run.FLAGS.workdir}'),
-    ('gallery', f'{len(gallery):,} images of {stored.folder.root}'),
+    (
+      'gallery',
+      f'{errors.counted(len(gallery), "image")} of {stored.folder.root}',
+    ),
     ('distance', gallery.metric),
     ('search', METHODS[gallery.backend]),
   ]

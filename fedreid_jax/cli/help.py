@@ -33,7 +33,10 @@ def text(
     entries = '\n'.join(reference.entries())
     parts.append(f'Fields, as --config.FIELD=VALUE:\n{entries}')
   else:
-    parts.append('`fedreid list fields [WORD]` lists the fields.')
+    parts.append(
+      '`--helpfull` also lists the fields of the configuration, and `fedreid '
+      'list fields [WORD]` those with a word.'
+    )
   return '\n\n'.join(parts)
 
 

@@ -1,8 +1,10 @@
 """List names: `fedreid list KIND [WORD]`.
 
+  fedreid list                  # all of the following, of fields the number
   fedreid list recipes          # and their methods
   fedreid list presets dfh      # presets and options of a recipe
   fedreid list components       # parts of methods
+  fedreid list evaluators       # values of evaluation.extra
   fedreid list datasets market  # published data sets, their options
   fedreid list tables           # tables of the papers
   fedreid list fields lr        # fields of a configuration with this word
@@ -12,13 +14,16 @@ WORD keeps the entries in which it occurs, in capitals or not.
 
 import ast
 import importlib.util
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Iterator
+from types import ModuleType
 
 from fedreid_jax import algorithms, errors
 from fedreid_jax.cli import run
 from fedreid_jax.config import recipes, reference
 from fedreid_jax.config.tables.index import TABLES
 from fedreid_jax.core import plugins
+from fedreid_jax.evaluation import evaluators
 
 
 def _first_line(module: str) -> str:
@@ -54,13 +59,21 @@ def _about(preset: Callable[..., object]) -> str:
 
 
 def component_entries() -> list[str]:
-  """Returns names and purposes of the components of this package."""
-  package = algorithms.__name__
+  """Returns names and purposes of the components, and of installed ones."""
+  return _modules(algorithms, plugins.COMPONENT)
+
+
+def evaluator_entries() -> list[str]:
+  """Returns names and purposes of the evaluators, and of installed ones."""
+  return _modules(evaluators, plugins.EVALUATOR)
+
+
+def _modules(package: ModuleType, plugin: plugins.Plugin) -> list[str]:
   found = [
-    f'{name:<18} {_first_line(f"{package}.{name}")}'
-    for name in plugins.available(algorithms)
+    f'{name:<18} {_first_line(f"{package.__name__}.{name}")}'
+    for name in plugins.available(package)
   ]
-  others = plugins.entry_points(plugins.COMPONENT)
+  others = plugins.entry_points(plugin)
   return found + [f'{name:<18} of {others[name]}' for name in sorted(others)]
 
 
@@ -86,17 +99,30 @@ KINDS: dict[str, Callable[[], list[str]]] = {
   'recipes': recipe_entries,
   'presets': preset_entries,
   'components': component_entries,
+  'evaluators': evaluator_entries,
   'datasets': data_set_entries,
   'tables': table_entries,
   'fields': reference.entries,
 }
 
 
+def _everything() -> Iterator[str]:
+  """Yields the entries of every kind, of fields their number only."""
+  for kind, entries in KINDS.items():
+    found = entries()
+    if kind == 'fields':
+      found = [f'{len(found)} lines: fedreid list fields [WORD]']
+    yield f'{kind}:\n' + textwrap.indent('\n'.join(found), '  ')
+
+
 def main(argv: list[str]) -> None:
   """Prints the entries of a kind."""
 
   def body():
-    kind, *words = argv[1:] or ['']
+    if not argv[1:]:
+      print('\n\n'.join(_everything()))
+      return
+    kind, *words = argv[1:]
     if kind not in KINDS or len(words) > 1:
       raise errors.ConfigError(
         f'nothing to list: {" ".join(argv[1:])!r}',

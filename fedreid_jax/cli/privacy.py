@@ -9,7 +9,9 @@ The first command prints the noise that reaches an epsilon, the second one the
 epsilon that a noise reaches. The unit is one person in one client: in every
 step each of the client's identities is sampled independently with the
 probability batch identities / identities, the gradient of each is clipped, and
-Gaussian noise is added to their sum. Nothing is trained.
+Gaussian noise is added to their sum. Nothing is trained. Epsilon is that of
+noise on real numbers: attacks on the rounding of float32 noise are not covered
+(docs/privacy.md).
 
 The figures are those of a run of `dpsgd`, which has places for twice the batch
 identities in a step. `--places=0` plans for a sampler without such a limit,
@@ -18,6 +20,8 @@ whose epsilon is smaller.
 With `--statistics_noise` (`dfh.noise`) and `--releases`, the client also sends
 statistics of DFH so many times: 1 + rounds / `dfh.every`, rounded down.
 """
+
+import sys
 
 from absl import flags
 
@@ -86,7 +90,7 @@ def _plan() -> list[str]:
     )
   if batch > identities:
     raise errors.ConfigError(
-      f'{batch} identities in a step, but the client has {identities}',
+      f'{_people(batch)} in a step, but the client has {identities}',
       '--batch-identities',
       'give at most --identities',
     )
@@ -109,6 +113,11 @@ def _plan() -> list[str]:
     own = dpsgd.mechanisms(noise, identities, batch, steps, places)
     return [*own, *sent] * _CLIENTS.value
 
+  if sys.stderr.isatty():
+    print(
+      'computing the guarantee: seconds, with other flags minutes',
+      file=sys.stderr,
+    )
   if noise is None:
     assert target is not None
     _check_rest(sent * _CLIENTS.value, delta, target)
@@ -116,8 +125,8 @@ def _plan() -> list[str]:
   found = accounting.epsilon(mechanisms(noise), delta)
   limit = mechanisms(noise)[0].places
   lines = [
-    f'sampling: each of {identities} identities with probability '
-    f'{batch / identities:.4g} in each of {steps} steps'
+    f'sampling: each of {_people(identities)} with probability '
+    f'{batch / identities:.4g} in each of {errors.counted(steps, "step")}'
     + (f', at most {limit} in a step' if limit else ''),
     f'noise: {rounding.exact(noise)} times the clip',
     *_sent(),
@@ -125,7 +134,12 @@ def _plan() -> list[str]:
   ]
   if found > accounting.WEAK:
     lines.append(accounting.TOO_WEAK)
-  return lines
+  few = dpsgd.hidden_by_few(identities, batch, 'identity')
+  return [*lines, *(f'warning: {text}' for text in few)]
+
+
+def _people(number: int) -> str:
+  return errors.counted(number, 'identity', 'identities')
 
 
 def _places(batch: int) -> int | None:
@@ -134,7 +148,7 @@ def _places(batch: int) -> int | None:
   # With fewer places the search for a noise may start in the wrong range.
   if given and given < 2 * batch:
     raise errors.ConfigError(
-      f'{given} places for {batch} identities on average',
+      f'{errors.counted(given, "place")} for {_people(batch)} on average',
       '--places',
       f'give at least {2 * batch}, or 0 for no limit',
     )
@@ -145,7 +159,7 @@ def _sent() -> list[str]:
   if not _RELEASES.value:
     return []
   return [
-    f'statistics of DFH: {_RELEASES.value} times with noise '
+    f'statistics of DFH: {errors.counted(_RELEASES.value, "time")} with noise '
     f'{rounding.exact(_STATISTICS.value)}'
   ]
 
@@ -177,7 +191,7 @@ def _check_delta(delta: float, identities: int) -> None:
   largest = 1 / (10 * identities)
   if delta > largest:
     raise errors.ConfigError(
-      f'{rounding.exact(delta)} is above 1 / (10 x {identities} identities)',
+      f'{rounding.exact(delta)} is above 1 / (10 x {_people(identities)})',
       '--delta',
       f'give at most {rounding.down(largest)}',
     )

@@ -12,6 +12,7 @@ COMMANDS = {
   'evaluate': 'evaluate a checkpoint',
   'data': 'check or prepare a data set, or write a miniature',
   'sweep': 'run a grid of configurations',
+  'compare': 'compare methods with a baseline, seed by seed',
   'site': 'train at a site of a federation, for Flower',
   'coordinate': 'prepare a run at real sites',
   'table': 'run a table of a paper',

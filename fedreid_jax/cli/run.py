@@ -25,13 +25,12 @@ from fedreid_jax.config import (
 )
 
 FLAGS = flags.FLAGS
-WITH_FIELDS = ('train', 'sweep')  # their --help lists the fields, too
 FULL = {'--helpfull', '-helpfull'}
 _CONFIG = flags.DEFINE_string(
   'config',
   None,
   'Recipe: FILE[:PRESET[,FIELD=VALUE...]]. --config.FIELD=VALUE changes a '
-  'field, and --help lists all of them.',
+  'field, and --helpfull lists all of them.',
 )
 _WORKDIR = flags.DEFINE_string(
   'workdir', None, 'Work directory (default: a folder under runs/).'
@@ -69,8 +68,7 @@ def start(command: ModuleType) -> None:
   """
   streams.open_all()
   if help.ASKED & {*sys.argv[1:]}:
-    name = command.__name__.rpartition('.')[2]
-    fields = name in WITH_FIELDS or bool(FULL & {*sys.argv[1:]})
+    fields = bool(FULL & {*sys.argv[1:]})
     print(help.text(sys.argv[0], command, sys.modules[__name__], fields))
     return
   parse = functools.partial(_parse, getattr(command, 'RECIPE', None))
@@ -87,6 +85,10 @@ def guarded(
       raise errors.ConfigError(
         f'stray argument {argv[1]!r}', 'command line', 'start flags with --'
       )
+    if _given and (root := _given[0].data.get('root')):
+      from fedreid_jax.data import files
+
+      files.check_root(root)  # before JAX is imported, which takes seconds
     if with_jax and workers() == 1:
       _prepare_jax()
     body()
@@ -102,7 +104,7 @@ def config():
   """Returns the validated configuration of the command line."""
   if not _given:
     raise errors.ConfigError(
-      'no configuration', 'command line', 'give --config=configs/dfh.py'
+      'no configuration', 'command line', 'give --config=dfh'
     )
   return validation.validate(_given[0])
 

@@ -9,7 +9,6 @@ file that `embed` wrote with the same model. Further words are queries, too, and
 a query may be a folder: `--query *.jpg`. docs/search.md describes the command.
 """
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -127,20 +126,15 @@ def _queries(given: Sequence[str]) -> list[Path]:
 
 def _print(answers: Sequence['Answer']) -> None:
   """Prints a table of images for each query."""
-  from rich import box, console, table, text
+  from rich import console
 
-  def cell(value: str) -> text.Text:
-    return text.Text(errors.printable(value), overflow='fold')
+  from fedreid_jax.training import console_table
 
-  width = None if sys.stdout.isatty() else 140
-  screen = console.Console(width=width, highlight=False, emoji=False)
+  screen = console.Console(highlight=False, emoji=False)
   for answer in answers:
-    screen.print(cell(f'query: {answer.query}'))
-    shown = table.Table(box=box.SIMPLE_HEAD)
-    shown.add_column('rank', justify='right')
-    shown.add_column('distance', justify='right')
-    shown.add_column('image')
+    rows: list[list[str]] = []
     for rank, hit in enumerate(answer.hits, 1):
       image = hit.name + (' (same file)' if hit.same else '')
-      shown.add_row(str(rank), f'{hit.distance:.4f}', cell(image))
-    screen.print(shown)
+      rows.append([str(rank), f'{hit.distance:.4f}', image])
+    title, columns = f'query: {answer.query}', ['rank', 'distance', 'image']
+    console_table.show(screen, title, columns, rows)

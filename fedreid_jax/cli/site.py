@@ -44,8 +44,9 @@ def main(argv: list[str]) -> None:
       made = worker.Worker(chosen, images, workdir / 'private')
       facts = made.facts
       print(
-        f'site {facts.name}: {facts.images} images of {facts.identities} '
-        f'identities; listening on {_SOCKET.value}'
+        f'site {facts.name}: {errors.counted(facts.images, "image")} of '
+        f'{errors.counted(facts.identities, "identity", "identities")}; '
+        f'listening on {_SOCKET.value}'
       )
       sys.stdout.flush()
       local_socket.serve(at, made.answer)

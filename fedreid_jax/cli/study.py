@@ -69,7 +69,10 @@ def _print_list(chosen: list[claims.Claim]) -> None:
   seeds = grid.seeds(_SEEDS.value)
   planned = trials.plan(chosen, seeds, Path(), _SET.value)
   runs = cells.take_shard(trials.cells(planned), '')
-  print(f'{len(chosen)} claims, {len(runs)} runs with these seeds')
+  print(
+    f'{errors.counted(len(chosen), "claim")}, '
+    f'{errors.counted(len(runs), "run")} with these seeds'
+  )
 
 
 def main(argv: list[str]) -> None:
@@ -89,7 +92,7 @@ def main(argv: list[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     from fedreid_jax.figures import effects as figure
     from fedreid_jax.sweeps import cells, runner, study, trials
-    from fedreid_jax.training import loop
+    from fedreid_jax.training import console_table, loop
 
     seeds = grid.seeds(_SEEDS.value)
     planned = trials.plan(chosen, seeds, folder, _SET.value)
@@ -101,7 +104,17 @@ def main(argv: list[str]) -> None:
 
     def write() -> str:
       judged = [judge(c.name, trials.ended(planned[c.name])) for c in chosen]
-      figure.write(judged, folder / 'claims.png')
+      lines = [
+        figure.Line(
+          one.claim.text,
+          one.found,
+          one.verdict,
+          one.claim.margin if one.claim.claimed == 'equal' else 0.0,
+        )
+        for one in judged
+        if one.found
+      ]
+      figure.write(lines, folder / 'claims.png', 'difference in mAP')
       return study.write(folder / 'claims', judged)
 
     runs = cells.take_shard(trials.cells(planned), _SHARD.value)
@@ -109,6 +122,6 @@ def main(argv: list[str]) -> None:
     try:
       runner.train_all(runs, train, write, run.workers())
     finally:
-      print(write())
+      console_table.markdown(write())
 
   run.guarded(argv, body, with_jax=not _LIST.value)

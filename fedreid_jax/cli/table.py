@@ -50,7 +50,7 @@ def _list() -> None:
       command = shlex.join(
         [f'--table={table.id}', f'--preset={_PRESET.value}', f'--only={label}']
       )
-      print(f'  {label:<24} python -m launchers.table {command}')
+      print(f'  {label:<24} fedreid table {command}')
 
 
 def _title(table: declare.Table) -> str:

@@ -8,8 +8,7 @@
 
 `--dry_run` prints the configuration, the clients, the parameters, what a round
 sends, computes and needs of memory, and the files of the run, and trains
-nothing. `python -m launchers.main --config=configs/dfh.py` is the same command
-in a checkout.
+nothing.
 """
 
 from absl import flags

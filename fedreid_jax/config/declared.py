@@ -21,7 +21,8 @@ from fedreid_jax import errors
 IMPORTED = (
   *('dataclasses', 'math', 'typing'),
   *('fedreid_jax.core.options', 'fedreid_jax.core.plugins'),
-  'fedreid_jax.models.backbones',  # for the names of its modules
+  # For the names of their modules.
+  *('fedreid_jax.models.backbones', 'fedreid_jax.evaluation.evaluators'),
 )
 
 

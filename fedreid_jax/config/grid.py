@@ -132,7 +132,7 @@ def _together(key: str, value: Any) -> list[tuple[str, str]]:
     pairs = list(zip(fields, parts, strict=True))
   except (ValueError, SyntaxError, TypeError) as error:
     raise errors.ConfigError(
-      f'{value!r} for {len(fields)} fields',
+      f'{value!r} for {errors.counted(len(fields), "field")}',
       key,
       'use the form (1,300),(5,60)',
     ) from error

@@ -133,6 +133,11 @@ def nine_data_sets(c: Any) -> None:
   c.evaluation.protocol = 'fedreid_legacy'
   c.evaluation.metric, c.evaluation.flip = 'cosine', True
   c.execution.stack_budget_mb = 1024.0  # nine models of ResNet-50
+
+
+def nine_data_sets_with_local_models(c: Any) -> None:
+  """Sets `nine_data_sets` and also evaluates local models."""
+  nine_data_sets(c)
   _evaluate_local_models(c)
 
 
@@ -253,9 +258,8 @@ def _halve_rate(c: Any) -> None:
 
 
 def _evaluate_local_models(c: Any) -> None:
-  """Keeps the clients' models if the method also has a server model."""
-  if 'standalone' not in c.components and c.data.client_split != 'centralised':
-    c.components = (*c.components, 'local_models')
+  """Keeps the clients' models of a method that also has a server model."""
+  c.components = (*c.components, 'local_models')
 
 
 FEDERATED = {
@@ -264,11 +268,11 @@ FEDERATED = {
   'photos': photos,
   'omniglot': omniglot,
   'nine': nine_with_local_models,
-  'paper': nine_data_sets,
+  'paper': nine_data_sets_with_local_models,
   'trial': trial,
   'nine_trial': nine_trial,
 }
-ALONE = FEDERATED | {'paper': nine_data_sets_alone}
+ALONE = FEDERATED | {'nine': nine, 'paper': nine_data_sets_alone}
 GENERALISED = FEDERATED | {'nine': nine, 'paper': three_data_sets}
 PRETRAINING = {'synthetic': another_world, 'smoke': few_of_another_world}
 # Public domain by preset, for methods that need one.

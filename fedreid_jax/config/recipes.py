@@ -114,6 +114,8 @@ def recipe(spec: str, arg: str = '') -> Any:
       a configuration.
   """
   file, _, own = spec.partition(':')
+  if find(file) is None:
+    raise missing(file)
   args = filter(None, (arg, own))
   config = call(file, 'get_config', *filter(None, [','.join(args)]))
   if not isinstance(config, ConfigDict):

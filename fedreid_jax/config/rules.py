@@ -1,25 +1,85 @@
-"""Rules for combinations of the fields that every configuration has.
+"""Rules for combinations of the fields of a configuration.
 
-`component_rules` has the rules of single components.
+A component's own rules are in its module (`core.rules`).
 """
 
+import functools
+import importlib
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-from fedreid_jax.config import component_rules, schema
-from fedreid_jax.config.component_rules import Rule
+from fedreid_jax import algorithms, errors
+from fedreid_jax.config import schema
+from fedreid_jax.core import compose, plugins
+from fedreid_jax.core.component import Component
+from fedreid_jax.core.rules import DIVIDE_PERSONS, Given, Rule
 
 
 def rules(c: Any) -> Iterator[Rule]:
-  """Yields the rules of the fields, then those of the listed components."""
+  """Yields the rules of the fields, then those of the method.
+
+  The components of the method are made for the latter, so that their options
+  must be valid. No backend is started.
+
+  Raises:
+    ConfigError: for components that cannot be made.
+  """
   yield from _run(c)
   yield from _data(c)
   yield from _training(c)
   yield from _evaluation(c)
-  for component in c.components:
-    if component in component_rules.COMPONENTS:
-      yield from component_rules.COMPONENTS[component](c)
+  yield from _method(c)
+
+
+def load_components(c: Any) -> tuple[Component, ...]:
+  """Returns the components of a configuration's method, in order."""
+  own = {plugins.group_of(name): arguments(c, name) for name in c.components}
+  return compose.load(c.components, own, algorithms)
+
+
+def arguments(c: Any, name: str) -> dict[str, Any]:
+  """Returns the hyper-parameters of a component or a plug-in.
+
+  Args:
+    c: the configuration.
+    name: as the configuration has it.
+  """
+  return dict(c.get(plugins.group_of(name), {}))
+
+
+def _method(c: Any) -> Iterator[Rule]:
+  """Yields the rules that depend on properties of components."""
+  components = load_components(c)
+  yield from _of_properties(c, components)
+  is_default = functools.partial(schema.is_default, c)
+  for k, name in enumerate(c.components):
+    full_name = plugins.full_name(name, plugins.COMPONENT, algorithms)
+    module, group = importlib.import_module(full_name), plugins.group_of(name)
+    if hasattr(module, 'rules'):
+      make = getattr(module, 'Options', lambda: None)
+      others = (*components[:k], *components[k + 1 :])
+      options = make(**arguments(c, name))
+      yield from module.rules(Given(group, options, c, others, is_default))
+
+
+def _of_properties(c: Any, components: tuple[Component, ...]) -> Iterator[Rule]:
+  stale = any(component.info.max_staleness for component in components)
+  yield (
+    c.availability.in_flight > 0 and not stale,
+    'availability.in_flight',
+    f'{errors.counted(c.availability.in_flight, "client")} in flight with '
+    f'{", ".join(c.components)}',
+    'set it to 0, or add a component that uses stale uploads, as that of '
+    'FedBuff',
+  )
+  alone = any('independent' in x.info.properties for x in components)
+  yield (
+    bool(c.evaluation.ensemble) and not alone,
+    'evaluation.ensemble',
+    'ensembles need models that are trained independently',
+    'use configs/standalone.py',
+  )
 
 
 def _run(c: Any) -> Iterator[Rule]:
@@ -29,7 +89,12 @@ def _run(c: Any) -> Iterator[Rule]:
     f'{c.name!r} is not a name',
     "give a word without '/'",
   )
-  yield not c.components, 'components', 'no component', "add 'fedpav'"
+  yield (
+    not c.components,
+    'components',
+    'no component',
+    'list one that selects the shared parameters, as that of FedPav',
+  )
   yield (
     c.execution.deterministic and c.execution.width != 1,
     'execution.width',
@@ -53,12 +118,6 @@ def _run(c: Any) -> Iterator[Rule]:
 
 def _availability(c: Any) -> Iterator[Rule]:
   given = c.availability
-  yield (
-    (given.in_flight > 0) != ('fedbuff' in c.components),
-    'availability.in_flight',
-    f'{given.in_flight} clients in flight with {", ".join(c.components)}',
-    'set it above 0 with the component fedbuff, and to 0 without it',
-  )
   yield (
     given.in_flight > 0 and (given.deadline_s > 0 or given.over_selection > 0),
     'availability.deadline_s',
@@ -103,7 +162,8 @@ def _data(c: Any) -> Iterator[Rule]:
   yield (
     bool(c.data.poison) != bool(c.data.poisoned),
     'data.poisoned',
-    f'{c.data.poison!r} poisons the images of {len(c.data.poisoned)} clients',
+    f'{c.data.poison!r} poisons the images of '
+    f'{errors.counted(len(c.data.poisoned), "client")}',
     'set data.poison and the names of the clients, or neither',
   )
   yield (
@@ -123,7 +183,7 @@ def _data(c: Any) -> Iterator[Rule]:
 
 def _shares_persons(c: Any) -> bool:
   """Returns whether a label is the same person at several clients."""
-  if c.data.client_split not in component_rules.DIVIDE_PERSONS:
+  if c.data.client_split not in DIVIDE_PERSONS:
     return False
   numbered = c.data.labels or 'own' * (c.data.client_split == 'by_camera')
   return numbered in ('', 'global')
@@ -140,7 +200,8 @@ def _training(c: Any) -> Iterator[Rule]:
     c.local.sampler not in ('uniform', 'poisson')
     and c.local.batch % c.local.identities > 0,
     'local.batch',
-    f'{c.local.batch} images for {c.local.identities} identities',
+    f'{errors.counted(c.local.batch, "image")} for '
+    f'{errors.counted(c.local.identities, "identity", "identities")}',
     'set it to a multiple of local.identities',
   )
   yield (
@@ -180,6 +241,12 @@ def _training(c: Any) -> Iterator[Rule]:
     'rounds are not in increasing order',
     'sort the points by round',
   )
+  yield (
+    c.optim.schedule == 'cosine' and 0 < c.optim.schedule_rounds < c.rounds,
+    'optim.schedule_rounds',
+    f'the rate is zero after round {c.optim.schedule_rounds} of {c.rounds}',
+    'give at least as many rounds as the run has, or another schedule',
+  )
   area = c.augment.erase_area
   yield (
     len(area) != 2 or not 0 < area[0] <= area[1] <= 1,
@@ -202,10 +269,4 @@ def _evaluation(c: Any) -> Iterator[Rule]:
     'evaluation.validation',
     'held-out identities have no class',
     'set it to 0',
-  )
-  yield (
-    c.evaluation.ensemble and 'standalone' not in c.components,
-    'evaluation.ensemble',
-    'ensembles need models that are trained independently',
-    'use configs/standalone.py',
   )

@@ -7,6 +7,7 @@ from typing import Any
 from fedreid_jax import algorithms, errors
 from fedreid_jax.config import parsing, renamed, schema
 from fedreid_jax.core import plugins
+from fedreid_jax.core.options import Field
 from fedreid_jax.data.synthetic import versions
 
 # Fields that earlier runs of this edition have not saved; their defaults are
@@ -16,7 +17,10 @@ LATER = (
   *('execution.reduction', 'execution.stack_budget_mb'),
   *('cohort', 'cohort_max', 'model.norm'),
   *('data.poison', 'data.poisoned', 'data.trigger_share'),
+  *('optim.schedule_rounds', 'evaluation.extra'),
 )
+# Fields of which earlier runs had another value than the default.
+BEFORE = {'privacy.secret': 'seed'}
 
 
 LATER_GROUP = 'availability.'
@@ -80,8 +84,9 @@ def from_json(saved: dict[str, Any], changes: Sequence[str], where: str) -> Any:
       )
   if isinstance(source := flat.get(_SOURCE), str):
     flat[_SOURCE] = versions.of_file(source)
+  flat = BEFORE | flat
   for name in flat:
-    _restore(config, name, flat, where)
+    _restore(config, name, flat, where, known)
   if 'data.colour_as' not in flat:
     # Nothing was refused then: what the run did to colours was allowed.
     parsing.note_written(config, 'data.channels')
@@ -97,15 +102,23 @@ def _missing(absent: set[str], flat: dict[str, Any]) -> set[str]:
   return {
     name
     for name in absent
-    if name not in LATER
+    if name not in (*LATER, *BEFORE)
     and not name.startswith(LATER_GROUP)
     and name.partition('.')[0] not in unused
   }
 
 
-def _restore(config: Any, name: str, flat: dict[str, Any], where: str) -> None:
+def _restore(
+  config: Any,
+  name: str,
+  flat: dict[str, Any],
+  where: str,
+  known: dict[str, Field] | None = None,
+) -> None:
   try:
-    parsing.assign(config, name, parsing.declarations(config)[name], flat[name])
+    # A plug-in has fields of its own, so they change when one is restored.
+    known = known or parsing.declarations(config)
+    parsing.assign(config, name, known[name], flat[name])
   except errors.ConfigError as error:
     raise errors.IntegrityError(
       f'{error.where}: {error.what}', where, 'restore the file from a copy'

@@ -14,6 +14,7 @@ import ml_collections
 from fedreid_jax import algorithms, errors
 from fedreid_jax.config import declared, renamed
 from fedreid_jax.core import options, plugins
+from fedreid_jax.core.options import Mark
 from fedreid_jax.core.plugins import Plugin
 from fedreid_jax.models import backbones
 
@@ -24,9 +25,13 @@ CLASSES = (
   *('Data', 'Model', 'Local', 'Optim', 'Loss', 'Augment', 'Evaluation'),
   'Execution',
   'Availability',
+  'Privacy',
 )
 Named = tuple[Plugin, str]  # a plug-in: its kind and its name
-KINDS = (plugins.COMPONENT, plugins.NETWORK, plugins.SOURCE)
+KINDS = (
+  *(plugins.COMPONENT, plugins.NETWORK, plugins.SOURCE),
+  plugins.EVALUATOR,
+)
 PLUGGED = tuple(plugin.field for plugin in KINDS)
 
 
@@ -108,7 +113,17 @@ def is_default(config: Any, group: str) -> bool:
 
 def reporting() -> frozenset[str]:
   """Returns the names of the fields that change no result of a run."""
-  return frozenset(n for n, field in fields().items() if field.reporting)
+  return frozenset(marked(Mark.REPORTING))
+
+
+def marked(mark: Mark, named: Sequence[Named] = ()) -> list[str]:
+  """Returns the full names of the fields with a mark, in order.
+
+  Args:
+    mark: of the fields.
+    named: as for `groups`.
+  """
+  return [name for name, field in fields(named).items() if mark in field.marks]
 
 
 def identity(config: Any) -> Any:
@@ -126,6 +141,27 @@ def identity(config: Any) -> Any:
   return kept
 
 
+def in_use(config: Any, mark: Mark) -> list[str]:
+  """Returns the full names of the fields with a mark that have an effect.
+
+  Their values are neither zero nor empty, and their component, if they are of
+  one, is listed.
+
+  Args:
+    config: a configuration, or a saved one, which may lack fields.
+    mark: of the fields.
+  """
+  own = {plugins.group_of(name) for name in config.get('components', ())}
+  idle = {*_built_in()} - own
+  found = []
+  for name in marked(mark, plug_ins(config)):
+    group, _, field = name.rpartition('.')
+    values = config.get(group, {}) if group else config
+    if group not in idle and values.get(field):
+      found.append(name)
+  return found
+
+
 def plug_ins(config: Any) -> tuple[Named, ...]:
   """Returns the plug-ins that a configuration names, with their kinds.
 
@@ -138,7 +174,7 @@ def plug_ins(config: Any) -> tuple[Named, ...]:
   for plugin in KINDS:
     value: Any = config
     for part in plugin.field.split('.'):
-      value = value.get(part, '')
+      value = value.get(part, '') if hasattr(value, 'get') else ''
     if new := renamed.value(plugin.field, value):
       raise errors.ConfigError(
         f'{value!r}', plugin.field, f'renamed to {new!r}'

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedreid_jax.core import prng, types
+from fedreid_jax.core.secret import Secret
 from fedreid_jax.core.types import ClientData, Plan
 
 
@@ -66,7 +67,7 @@ def size(num_clients: int, fraction: float) -> int:
 
 
 def sample_cohort(
-  seed: int, round_: int, num_clients: int, fraction: float
+  seed: int | Secret, round_: int, num_clients: int, fraction: float
 ) -> np.ndarray:
   """Returns the clients of a round in sampling order, int32 `[K]`.
 
@@ -79,7 +80,7 @@ def sample_cohort(
 
 
 def sample_poisson(
-  seed: int, round_: int, num_clients: int, rate: float, places: int
+  seed: int | Secret, round_: int, num_clients: int, rate: float, places: int
 ) -> np.ndarray:
   """Returns the clients of a round in sampling order, int32 `[0..places]`.
 
@@ -87,7 +88,7 @@ def sample_poisson(
   subset of the sampled clients takes part (truncated Poisson sampling).
 
   Args:
-    seed: of the run.
+    seed: of the run, or its secret.
     round_: global round.
     num_clients: `N`.
     rate: probability of each client.
@@ -167,6 +168,7 @@ def make_tasks(
   staleness: np.ndarray,
   round_: int,
   seed: int,
+  secret: Secret | None = None,
 ) -> types.ClientTask:
   """Returns the tasks of all lanes. Every field has a leading axis for lanes.
 
@@ -183,6 +185,7 @@ def make_tasks(
     staleness: updates of the server since their models, int32 `[K]`.
     round_: global round.
     seed: seed of the run.
+    secret: of the run, if it has one.
   """
   size = len(lanes)
   rows = np.zeros((size, *shape), np.int32)
@@ -205,11 +208,14 @@ def make_tasks(
   def column(value: Callable[[int], Any], dtype: Any) -> np.ndarray:
     return np.array([value(k) if k >= 0 else 0 for k in lanes.tolist()], dtype)
 
+  uids = column(lambda k: prng.client_uid(clients[k].name), np.uint32)
+  public = prng.data(seed)
+  seeds = [prng.of_round(public, secret, round_, uid) for uid in uids.tolist()]
   order = {int(k): i for i, k in enumerate(members)}
   return types.ClientTask(
     index=lanes.astype(np.int32),
-    uid=column(lambda k: prng.client_uid(clients[k].name), np.uint32),
-    seed=np.tile(prng.data(seed), (size, 1)),
+    uid=uids,
+    seed=np.stack(seeds),
     group=column(groups.__getitem__, np.int32),
     drawn=column(order.__getitem__, np.int32),
     staleness=column(lambda k: staleness[order[k]], np.int32),

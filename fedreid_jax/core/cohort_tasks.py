@@ -88,9 +88,11 @@ class CohortTasks:
     number = len(self._clients)
     if options.places:
       return cohort.sample_poisson(
-        options.seed, round_, number, options.fraction, options.places
+        options.sampling, round_, number, options.fraction, options.places
       )
-    return cohort.sample_cohort(options.seed, round_, number, options.fraction)
+    return cohort.sample_cohort(
+      options.sampling, round_, number, options.fraction
+    )
 
   def draw(self, round_: int, groups: Any, most: int | None = None) -> Drawn:
     """Returns the clients of a round.
@@ -155,6 +157,7 @@ class CohortTasks:
         staleness,
         round_,
         self._options.seed,
+        self._options.secret,
       )
 
     return [(lanes, tasks(lanes)) for lanes in self.lanes.waves(members)[:most]]

@@ -33,7 +33,8 @@ class Compiled(NamedTuple):
   """Jitted functions over all lanes.
 
   The functions of a round take `(server, round, table, tree, tasks)`; `train`,
-  `measure`, `data_pass` and `whole` donate their tree.
+  `measure` and `data_pass` donate their tree. Resident images and segments of
+  others run in the same functions, which therefore round alike.
 
   Attributes:
     begin: tree is the client states; returns carries.
@@ -43,8 +44,6 @@ class Compiled(NamedTuple):
     end: tree is (carries, client states); returns (uploads, (states, ())).
       Uploads are stacked, or `Streamed` of a method that streams.
     end_untrained: the same before round 0.
-    whole: all of a round, from states to (uploads, (states, sums)).
-    prepare: the same without training.
     sent: `end` with stacked uploads, for their shapes.
     sent_untrained: the same before round 0.
     add: `(Totals, Totals) -> Totals` of a method that streams; donates the
@@ -63,8 +62,6 @@ class Compiled(NamedTuple):
   data_pass: Callable[..., Any]
   end: Callable[..., Any]
   end_untrained: Callable[..., Any]
-  whole: jax.stages.Wrapped
-  prepare: Callable[..., Any]
   sent: Callable[..., Any]
   sent_untrained: Callable[..., Any]
   add: Callable[..., Any]
@@ -100,8 +97,6 @@ def make(
     data_pass=over(of_client.data_pass, donate=True),
     end=ends(of_client.end),
     end_untrained=early(functools.partial(of_client.end, trained=False)),
-    whole=ends(of_client.whole, donate=True),
-    prepare=early(functools.partial(of_client.whole, trains=False)),
     sent=over(of_client.end),
     sent_untrained=over(functools.partial(of_client.end, trained=False)),
     add=_adding(fold),
@@ -363,20 +358,6 @@ class _OfClient:
     broadcast = self._broadcast(replicated, task)
     upload, kept = self._program.end(broadcast, state, carry, task, trained)
     return upload, (kept, ())
-
-  def whole(
-    self, replicated: Replicated, table: Any, client: Any, trains: bool = True
-  ) -> Any:
-    state, task = client
-    carry, sums = self.begin(replicated, table, client), {}
-    if trains:
-      carry, sums = self.train(replicated, table, (carry, task))
-    if self._program.has_data_pass:
-      carry = self.measure(replicated, table, (carry, task))
-      carry = self.data_pass(replicated, table, (carry, task))
-    ended = ((carry, state), task)
-    upload, (kept, _) = self.end(replicated, table, ended, trains)
-    return upload, (kept, sums)
 
   def moments(self, models: Flat, table: Any, client: Any) -> Any:
     (own, found), task = client

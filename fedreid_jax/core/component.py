@@ -9,7 +9,7 @@ Client hooks receive ONE client: no array has a leading axis for clients.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from fedreid_jax import errors
 from fedreid_jax.core import contexts, types
@@ -199,7 +199,8 @@ class Aggregation(NamedTuple):
   rule without `raw` needs all uploads at once.
 
   Attributes:
-    weights: weights of the weighted mean; by default `raw` divided by its sum.
+    weights: weights of the weighted mean; by default `raw` divided by its sum,
+      or without `raw` the number of images.
     raw: `(message, UploadCtx) -> a` of one upload, not negative.
     bound: upper limit of the sum of `raw` over a cohort, for sums in fixed
       point. Without it a rule does not stream in deterministic mode. If a sum
@@ -211,6 +212,9 @@ class Aggregation(NamedTuple):
       then also keeps the sum by size, a second model.
     combine: `(models [G, ...], AggregationCtx) -> models`, which replaces the
       weighted mean and needs all uploads.
+    noise: `(State of the server hooks) -> standard deviation` of the noise on
+      the sum of `raw` times change that a `Summation` adds; without a
+      `Summation` the component adds it itself.
   """
 
   weights: Weigh | None = None
@@ -220,6 +224,7 @@ class Aggregation(NamedTuple):
   exponential: bool = False
   fallback: bool = True
   combine: Combine | None = None
+  noise: Callable[[State], Array] | None = None
 
 
 class Summation(NamedTuple):
@@ -237,6 +242,8 @@ class Summation(NamedTuple):
     bits: of a value that is sent.
     coarsest: largest limit that a value may have; with a larger one the bits
       would round it too coarsely, and its component is refused.
+    noisy: whether `add` draws the noise that a `Weighted` asks for; otherwise
+      components that ask for it are refused.
   """
 
   add: Callable[[Tree, contexts.ServerCtx], tuple[State, Tree, Array]]
@@ -244,6 +251,7 @@ class Summation(NamedTuple):
   largest: float
   bits: int
   coarsest: float = math.inf
+  noisy: bool = False
 
 
 class Participants(NamedTuple):
@@ -304,17 +312,38 @@ class Participants(NamedTuple):
       )
 
 
+# What a component is, for decisions of others, which never go by its name.
+#   anchored: its clients learn from the received model, so that it has no
+#     effect if no parameter is shared.
+#   attacker: some clients attack; a guarantee is that of the honest ones.
+#   equal_weights: every upload has the same weight.
+#   independent: no parameter is shared.
+#   proximal: its loss has mu / 2 times the squared distance to the received
+#     model, with `mu` of its options.
+#   simulated: it has no counterpart at real sites.
+#   unaccounted_noise: its noise belongs to no guarantee.
+Property = Literal[
+  'anchored',
+  'attacker',
+  'equal_weights',
+  'independent',
+  'proximal',
+  'simulated',
+  'unaccounted_noise',
+]
+
+
 class ComponentInfo(NamedTuple):
   """Facts about a component that are not hooks.
 
   Attributes:
     notice: text for the user, printed when a run begins.
-    requires: names of components, or of hooks ('transport', ...); another
-      component of the method must have one of these names or fill one of these
-      hooks.
-    conflicts: names of components, of hooks, or of fields of hooks
-      ('server.receive', 'info.needs_uploads'); no other component of the method
-      may have one of these names or fill one of these hooks and fields.
+    properties: by which others tell it apart, see `Property`.
+    requires: properties, hooks ('transport', ...) or names of components;
+      another component of the method must have or fill one of them.
+    conflicts: properties, hooks, fields of hooks ('server.receive',
+      'info.needs_uploads') or names of components; no other component of the
+      method may have or fill one of them.
     check: `(Participants) -> None`; raises an error before compilation if the
       method cannot use the clients or the public images.
     bind: `(Participants) -> Component`; returns the component that is used with
@@ -332,9 +361,14 @@ class ComponentInfo(NamedTuple):
       text is empty unless there is a problem, and is printed once.
     needs_uploads: whether hooks read `ctx.uploaded`, all uploads of a round;
       such a method is never streamed.
+    max_staleness: above 0, clients start at different times, and an upload from
+      a model that is at most so many versions old is used.
+    domain_statistics: the field of `Outputs` whose domain feature statistics
+      `[N, 4, D]` (DFH, eq. 3.1) are the state of its server hooks, '' for none.
   """
 
   notice: str = ''
+  properties: tuple[Property, ...] = ()
   requires: tuple[str, ...] = ()
   conflicts: tuple[str, ...] = ()
   check: Callable[[Participants], None] | None = None
@@ -345,6 +379,8 @@ class ComponentInfo(NamedTuple):
   exposes: str = ''
   warn: Callable[[dict[str, float]], str] | None = None
   needs_uploads: bool = False
+  max_staleness: int = 0
+  domain_statistics: str = ''
 
 
 class Component(NamedTuple):

@@ -84,7 +84,7 @@ def load(
       raise errors.ConfigError(
         f'component {name!r} is given twice', 'components', 'give it once'
       )
-    module = plugins.component_module(name, package)
+    module = plugins.full_name(name, plugins.COMPONENT, package)
     own = arguments.get(plugins.group_of(name), {})
     built.append(plugins.call(module, plugins.COMPONENT, own))
   return tuple(built)
@@ -113,7 +113,7 @@ def shared_leaves(components: Sequence[Component]) -> str:
     raise errors.ConfigError(
       'no component selects shared parameters',
       'components',
-      "add 'fedpav'",
+      'add one that does, as that of FedPav or FedAvg',
     )
   return chosen.shared
 
@@ -200,12 +200,12 @@ def _check_gradient(components: Sequence[Component]) -> None:
 
 
 def _is(component: Component, name: str) -> bool:
-  """Returns whether a component has a name or fills the hook of that name."""
+  """Returns whether a component has a property, fills a hook or has a name."""
   hook, _, field = name.partition('.')
   if field:
     return bool(getattr(getattr(component, hook), field, None))
   filled = name in HOOKS and getattr(component, name) is not None
-  return filled or component.name == name
+  return filled or name in component.info.properties or component.name == name
 
 
 def compose(

@@ -34,8 +34,8 @@ class Costs(NamedTuple):
       not say. Arrays that a program does not use are not counted, such as
       resident images during the aggregation.
     flops: floating-point operations of the training by XLA's count, which
-      counts the body of every loop once: one step of one client and one batch
-      of each pass over its images; None if XLA does not say.
+      counts the body of every loop once: one step of one client; None if XLA
+      does not say.
   """
 
   steps: int

@@ -7,7 +7,9 @@ guarantee is composed with that of other sums with noise; a component declares
 both (`ComponentInfo.released`). Any other message would leave without noise, so
 that a run with one is refused. Numbers of clients, images and steps are public.
 What the experimenter of a simulation sees beside that (metrics of clients,
-evaluations, states in checkpoints) is no release.
+evaluations, states in checkpoints) is no release. Epsilon is that of noise on
+real numbers: attacks on the rounding of float32 noise are not covered
+(docs/privacy.md).
 """
 
 import functools
@@ -16,17 +18,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Literal, NamedTuple
 
 from fedreid_jax import errors
-from fedreid_jax.core import accounting
+from fedreid_jax.core import accounting, secret
 from fedreid_jax.core.accounting import Mechanism, Released
 from fedreid_jax.core.component import Component, ComponentInfo, Participants
-from fedreid_jax.core.options import Range
+from fedreid_jax.core.options import Mark, Range
 
 SMALLEST = 0.1  # noise of one step below which there is no guarantee
-SECRET = (
-  'the noise of the simulation follows from the seed; anyone who knows the '
-  'seed can remove it'
-)
-NO_EFFECT = ('byzantine',)  # attackers do not weaken that of honest clients
 Unit = Literal['client', 'identity', 'image']
 
 # Options of every component with a claim.
@@ -36,6 +33,7 @@ Noise = Annotated[
 Epsilon = Annotated[
   float,
   Range(0),
+  Mark.PER_RUN,
   'above 0: epsilon after all rounds, which chooses the noise instead',
 ]
 Delta = Annotated[float, Range(1e-300, 0.5), 'delta of the guarantee']
@@ -63,9 +61,17 @@ class Guarantee:
   """The guarantee of the rounds of a method, per client."""
 
   def __init__(
-    self, components: Sequence[Component], participants: Participants
+    self,
+    components: Sequence[Component],
+    participants: Participants,
+    study: bool = False,
   ):
     """Checks the composition and the participants.
+
+    Args:
+      components: of the method.
+      participants: of the run.
+      study: whether the noise follows from the seed.
 
     Raises:
       ConfigError: if two components claim a guarantee, if a hook of another one
@@ -78,8 +84,8 @@ class Guarantee:
         'components',
         'keep one of them',
       )
-    self._owner, self._claim = '', None
-    self._honest = any(c.name in NO_EFFECT for c in components)
+    self._owner, self._claim, self._study = '', None, study
+    self._honest = any(map(_attacks, components))
     if owners and owners[0].info.claim:
       if not (owners[0].client and owners[0].client.gradient):
         _check_order(owners[0], components)
@@ -94,7 +100,7 @@ class Guarantee:
         f'the noise of {name!r} gives no guarantee, because the model that '
         'clients send has none',
         'components',
-        f"add 'dpsgd', or set {name}.noise to 0",
+        f'add noise to gradients (DP-SGD), or set {name}.noise to 0',
       )
 
   @property
@@ -164,11 +170,20 @@ class Guarantee:
     text = (
       f'{accounting.text(found, self._claim.delta)} per '
       f'{honest}{unit}{within} ({self._claim.details}{"".join(others)}, '
-      f'{rounds} rounds)'
+      f'{errors.counted(rounds, "round")})'
     )
     if found > accounting.WEAK:
       text += f'; {accounting.TOO_WEAK}'
-    return text
+    return f'{text}; {secret.STUDY}' if self._study else text
+
+
+def is_protected(components: Iterable[Component]) -> bool:
+  """Returns whether draws of a method must not be guessed.
+
+  They must not where a component claims a guarantee or adds uploads that the
+  server does not see.
+  """
+  return any(c.info.claim or c.summation for c in components)
 
 
 def refuse_at_sites(components: Sequence[Component]) -> None:
@@ -197,6 +212,11 @@ def _released(components: Sequence[Component]) -> dict[str, Released]:
   return {n: x for n, x in declared.items() if x and x.mechanisms(1)}
 
 
+def _attacks(component: Component) -> bool:
+  # Attackers do not weaken the guarantee of honest clients.
+  return 'attacker' in component.info.properties
+
+
 def _is_negligible(mechanism: Mechanism) -> bool:
   """Returns whether epsilon is far above any protection.
 
@@ -210,7 +230,7 @@ def _check_order(owner: Component, components: Sequence[Component]) -> None:
   """Refuses hooks that would see or change what the owner has not bounded."""
   place = [c.name for c in components].index(owner.name)
   for component in components:
-    if component.info.needs_uploads and component.name not in NO_EFFECT:
+    if component.info.needs_uploads and not _attacks(component):
       raise errors.ConfigError(
         f'{component.name!r} reads single uploads, but {owner.name!r} adds its '
         'noise to their sum',
@@ -227,7 +247,7 @@ def _check_order(owner: Component, components: Sequence[Component]) -> None:
       )
   for component in components[place + 1 :]:
     transport = component.transport
-    if component.name in NO_EFFECT or transport is None:
+    if _attacks(component) or transport is None:
       continue
     if transport.up or transport.up_with:
       raise errors.ConfigError(

@@ -85,18 +85,15 @@ class LocalRounds:
     number = np.int32(round_)
     if self.algorithm.fold and trains not in self.sent:
       self.sent[trains] = self.shapes(server, tree, placed, trains)
-    if self.segments.resident is not None:
-      run = self.run.whole if trains else self.run.prepare
-      return run(server, number, self.segments.resident, tree, placed)
     carry = self.run.begin(server, number, (), tree, placed)
     sums: dict[str, Any] = {}
     if trains:
-      for table, part in self.segments.training(lanes, tasks):
+      for table, part in self.segments.training(lanes, tasks, placed):
         carry, more = self.run.train(server, number, table, carry, part)
         sums = jax.tree.map(jnp.add, sums, more) if sums else more
     if self.algorithm.program.has_data_pass:
       for read in (self.run.measure, self.run.data_pass):
-        for table, part in self.segments.passing(lanes, tasks):
+        for table, part in self.segments.passing(lanes, tasks, placed):
           carry = read(server, number, table, carry, part)
     end = self.run.end if trains else self.run.end_untrained
     uploads, (rows, _) = end(server, number, (), (carry, tree), placed)

@@ -193,8 +193,11 @@ def bound_to_rounds(config: Any) -> str:
   """Returns why a longer run would have had other rates, '' if it would not.
 
   Args:
-    config: fields `schedule` and `milestones`.
+    config: fields `schedule`, `milestones` and `schedule_rounds`, which runs of
+      earlier versions lack.
   """
+  if config.get('schedule_rounds'):
+    return ''
   if config.schedule == 'cosine':
     return "optim.schedule='cosine' reaches zero in the last round"
   parts = [m for m in config.milestones if m < 1]
@@ -207,17 +210,18 @@ def schedule(config: Any, rounds: int) -> Callable[[Array], Array]:
   """Builds the learning rate as a function of the global round.
 
   Args:
-    config: fields `lr`, `schedule`, `milestones` (rounds, or fractions of the
-      run if below 1), `gamma`, `points` (pairs of a round and a factor of `lr`,
-      for `linear`), `warmup` (number of rounds with a linear increase from
-      zero, for every schedule).
-    rounds: number of rounds of the run; milestones below 1 are fractions of it,
-      and `cosine` reaches zero there.
+    config: fields `lr`, `schedule`, `schedule_rounds` (0 for `rounds`),
+      `milestones` (rounds, or fractions of them if below 1), `gamma`,
+      `points` (pairs of a round and a factor of `lr`, for `linear`), `warmup`
+      (number of rounds with a linear increase from zero, for every schedule).
+    rounds: number of rounds of the run. Milestones below 1 are fractions of the
+      rounds of the schedule, and `cosine` reaches zero there.
 
   Returns:
     `(round) -> lr`; the fractional part of the round is the progress within
     it.
   """
+  rounds = config.schedule_rounds or rounds
   if config.schedule == 'constant':
     shape = optax.constant_schedule(1.0)
   elif config.schedule == 'step':

@@ -16,6 +16,7 @@ because configurations are checked before JAX is started.
 """
 
 import dataclasses
+import enum
 import functools
 import math
 import typing
@@ -48,12 +49,21 @@ class Regex(NamedTuple):
   words: tuple[str, ...] = ()
 
 
-class Reporting(NamedTuple):
-  """Marks a field that changes where results go and no result.
+class Mark(enum.Enum):
+  """Marks a field, beside its meaning.
 
-  It does not belong to what makes two runs the same: it is not written to
-  `config.json`, and a run may be resumed with another value.
+  REPORTING: it changes where results go and no result. It does not belong to
+    what makes two runs the same: it is not written to `config.json`, and a run
+    may be resumed with another value.
+  STRENGTH: a larger value makes the updates of the model larger, so that it is
+    to be lowered when a run diverges.
+  PER_RUN: a value other than the default chooses the noise for all rounds of
+    the run, so that a longer run would have differed from the first round on.
   """
+
+  REPORTING = enum.auto()
+  STRENGTH = enum.auto()
+  PER_RUN = enum.auto()
 
 
 class Field(NamedTuple):
@@ -67,7 +77,7 @@ class Field(NamedTuple):
     range: range of its numbers, or None.
     regex: marker of a regular expression, or None.
     plugin: kind of the plug-ins that it may name, or None.
-    reporting: whether it is marked with `Reporting`.
+    marks: of the field.
   """
 
   name: str
@@ -77,7 +87,7 @@ class Field(NamedTuple):
   range: Range | None
   regex: Regex | None
   plugin: Plugin | None = None
-  reporting: bool = False
+  marks: frozenset[Mark] = frozenset()
 
   def element(self) -> Any:
     """Returns the type of the elements of a tuple, else the field's type."""
@@ -143,7 +153,7 @@ def _field(one: dataclasses.Field[Any], hint: Any) -> Field:
     next((extra for extra in extras if isinstance(extra, Range)), None),
     next((extra for extra in extras if isinstance(extra, Regex)), None),
     next((extra for extra in extras if isinstance(extra, Plugin)), None),
-    any(isinstance(extra, Reporting) for extra in extras),
+    frozenset(extra for extra in extras if isinstance(extra, Mark)),
   )
 
 
@@ -219,9 +229,21 @@ def _check_type(where: str, kind: type, value: Any) -> None:
     _refuse_type(where, value, kind.__name__)
 
 
+# Types in messages.
+WORDS = {
+  'str': 'text',
+  'int': 'a whole number',
+  'float': 'a number',
+  'bool': 'a truth value, True or False',
+  'tuple': 'a list in parentheses',
+  'NoneType': 'nothing',
+}
+
+
 def _refuse_type(where: str, value: Any, kind: str) -> typing.NoReturn:
+  found = WORDS.get(type(value).__name__, type(value).__name__)
   raise errors.ConfigError(
-    f'{value!r} is {type(value).__name__}', where, f'give {kind}'
+    f'{value!r} is {found}', where, f'give {WORDS.get(kind, kind)}'
   )
 
 

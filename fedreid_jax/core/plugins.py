@@ -1,4 +1,4 @@
-"""Plug-ins: components, networks and data sources outside the package.
+"""Plug-ins: components, networks, data sources and evaluators of others.
 
 A plug-in is named by its module (`'mypkg.my_rule'`) or by an entry point whose
 value is the module. Its hyper-parameters are the group of the configuration
@@ -10,7 +10,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import pkgutil
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -37,6 +37,9 @@ class Plugin(NamedTuple):
 COMPONENT = Plugin('fedreid_jax.components', 'components', 'component', 'make')
 NETWORK = Plugin('fedreid_jax.networks', 'model.name', 'network', 'make')
 SOURCE = Plugin('fedreid_jax.sources', 'data.source', 'data source', 'load')
+EVALUATOR = Plugin(
+  'fedreid_jax.evaluators', 'evaluation.extra', 'evaluator', 'evaluate'
+)
 
 
 def available(package: ModuleType) -> list[str]:
@@ -81,20 +84,21 @@ def module_of(name: str, plugin: Plugin, built_in: Collection[str]) -> str:
   )
 
 
-def component_module(name: str, package: ModuleType) -> str:
-  """Returns the full name of the module of a component.
+def full_name(name: str, plugin: Plugin, package: ModuleType) -> str:
+  """Returns the full name of a module of the package or of a plug-in.
 
   Args:
     name: as a configuration has it.
-    package: of the built-in components.
+    plugin: its kind.
+    package: of the built-in modules of this kind.
 
   Raises:
-    ConfigError: if there is no component of that name.
+    ConfigError: if there is no module of that name.
   """
   built_in = available(package)
   if name in built_in:
     return f'{package.__name__}.{name}'
-  return module_of(name, COMPONENT, built_in)
+  return module_of(name, plugin, built_in)
 
 
 def folders(module: str) -> list[Path]:
@@ -110,21 +114,16 @@ def folders(module: str) -> list[Path]:
   return [Path(place) for place in places if place]
 
 
-def call(
-  module: str, plugin: Plugin, options: Mapping[str, Any], *args: Any
-) -> Any:
-  """Imports a module and calls the function that its kind has.
+def imported(module: str, plugin: Plugin) -> ModuleType:
+  """Imports a module of a kind.
 
   Args:
     module: full name.
     plugin: kind of the module.
-    options: hyper-parameters. The function has them as its last argument, an
-      instance of `Options`, if the module declares that class.
-    *args: of the function.
 
   Raises:
-    ConfigError: when the module cannot be found or lacks the function, or for
-      hyper-parameters that it does not have or cannot have.
+    ConfigError: when the module cannot be found or lacks the function of its
+      kind.
   """
   try:
     found = importlib.import_module(module)
@@ -134,16 +133,44 @@ def call(
     raise errors.ConfigError(
       f'no module {module!r}', plugin.field, 'install its package'
     ) from error
-  function = getattr(found, plugin.function, None)
-  if function is None:
+  if not hasattr(found, plugin.function):
     raise errors.ConfigError(
       f'{module} has no function {plugin.function!r}',
       plugin.field,
-      f'name a module that is a {plugin.noun}',
+      f'name a module with this function, which makes it a {plugin.noun}',
     )
-  if hasattr(found, 'Options'):
-    return function(*args, found.Options(**options))
-  return function(*args)
+  return found
+
+
+def bound(
+  found: ModuleType, plugin: Plugin, options: Mapping[str, Any]
+) -> Callable[..., Any]:
+  """Returns the function that a kind of module has, with its options.
+
+  Args:
+    found: the module.
+    plugin: its kind.
+    options: hyper-parameters. The function has them as its last argument, an
+      instance of `Options`, if the module declares that class.
+
+  Raises:
+    ConfigError: for hyper-parameters that it does not have or cannot have.
+  """
+  function = getattr(found, plugin.function)
+  if not hasattr(found, 'Options'):
+    return function
+  own = found.Options(**options)
+  return lambda *args: function(*args, own)
+
+
+def call(
+  module: str, plugin: Plugin, options: Mapping[str, Any], *args: Any
+) -> Any:
+  """Calls the function of a module by its full name.
+
+  The other arguments and the errors are those of `imported` and `bound`.
+  """
+  return bound(imported(module, plugin), plugin, options)(*args)
 
 
 def group_of(name: str) -> str:

@@ -4,6 +4,10 @@ A key is `fold_in(fold_in(fold_in(key(seed), STREAM), round), client_uid)`,
 followed by step and image. Keys are neither stored nor split by position, so
 that adding, removing or reordering clients does not change the random numbers
 of other clients, and a resumed round has the same random numbers.
+
+Of a run with a `core.secret.Secret`, the streams of `SECRET` follow from the
+secret and not from the seed: in `key(seed)`, words of the secret that belong to
+the round and the client, and ChaCha20, take the place of the seed.
 """
 
 import enum
@@ -11,8 +15,11 @@ import hashlib
 from typing import cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from fedreid_jax.core import chacha
+from fedreid_jax.core.secret import Secret
 from fedreid_jax.core.types import Array, ClientTask
 
 
@@ -37,6 +44,13 @@ class Stream(enum.IntEnum):
   BEFORE = 18
 
 
+# Draws of components: noise, masks, and all that they draw beside these.
+SECRET = frozenset(
+  (Stream.TERM, Stream.UP, Stream.DOWN, Stream.SERVER, Stream.BEFORE)
+)
+PUBLIC_WORDS = 2  # of a seed as an argument of programs; a secret follows
+
+
 def client_uid(name: str) -> int:
   """Returns the first 31 bits of SHA-256 of a client's name."""
   digest = hashlib.sha256(name.encode()).digest()
@@ -56,6 +70,22 @@ def data(seed: int) -> np.ndarray:
   return np.asarray(jax.random.key_data(jax.random.key(seed)))
 
 
+def of_round(
+  seed: np.ndarray, secret: Secret | None, round_: int, uid: int = 0
+) -> np.ndarray:
+  """Returns `data` in a round, uint32 `[2]`, or `[10]` with words of a secret.
+
+  Args:
+    seed: `data` of the run's seed.
+    secret: of the run, if it has one.
+    round_: global round.
+    uid: of the client that draws, 0 for the server.
+  """
+  if secret is None:
+    return seed
+  return np.concatenate([seed, secret.words(round_, uid)])
+
+
 def key(seed: Array, stream: Stream, round_: Array | int = 0) -> Array:
   """Returns the key of a stream in a round.
 
@@ -64,7 +94,11 @@ def key(seed: Array, stream: Stream, round_: Array | int = 0) -> Array:
     stream: use of the random numbers.
     round_: global round, may be traced.
   """
-  base = cast(Array, jax.random.wrap_key_data(seed))
+  public, secret = seed[..., :PUBLIC_WORDS], seed[..., PUBLIC_WORDS:]
+  if stream in SECRET and secret.shape[-1]:
+    base = chacha.wrap(jnp.asarray(secret))
+  else:
+    base = cast(Array, jax.random.wrap_key_data(public))
   return jax.random.fold_in(jax.random.fold_in(base, int(stream)), round_)
 
 
@@ -81,8 +115,10 @@ def of_task(task: ClientTask, stream: Stream, round_: Array | int) -> Array:
 
 
 def host(
-  seed: int, stream: Stream, round_: int, uid: int
+  seed: int | Secret, stream: Stream, round_: int, uid: int
 ) -> np.random.Generator:
   """Returns a NumPy generator that depends on its four arguments only."""
+  if isinstance(seed, Secret):
+    return seed.generator(stream.name, round_, uid)
   sequence = np.random.SeedSequence([seed, int(stream), round_, uid])
   return np.random.Generator(np.random.Philox(sequence))

@@ -56,6 +56,8 @@ def weigh(
   """
   if rule.weights is not None:
     return rule.weights(messages, ctx)
+  if rule.raw is None:
+    return aggregation.normalise(ctx.num_examples, ctx.members)
 
   def normalised(raw: Array) -> Array:
     return aggregation.normalise(raw, ctx.members)

@@ -80,14 +80,11 @@ def _of_clients(
   lanes, tasks = wave
   tree, placed = local.place(store, wave)
   first = server, np.int32(0)
-  if segments.resident is not None:
-    whole = (*first, segments.resident, tree, placed)
-    return found.add(TRAINING, run.whole, *whole)[0]
   carry = found.add('start', run.begin, *first, (), tree, placed)
-  table, part = next(segments.training(lanes, tasks))
+  table, part = next(segments.training(lanes, tasks, placed))
   carry, _ = found.add(TRAINING, run.train, *first, table, carry, part)
   if local.algorithm.program.has_data_pass:
-    table, part = next(segments.passing(lanes, tasks))
+    table, part = next(segments.passing(lanes, tasks, placed))
     carry = found.add('moments', run.measure, *first, table, carry, part)
     carry = found.add('data pass', run.data_pass, *first, table, carry, part)
   ended = (*first, (), (carry, tree), placed)

@@ -54,9 +54,23 @@ class Segments:
     self._ahead.start(wanted, self._cut(*wanted))
 
   def training(
-    self, lanes: np.ndarray, tasks: types.ClientTask
+    self,
+    lanes: np.ndarray,
+    tasks: types.ClientTask,
+    placed: types.ClientTask | None = None,
   ) -> Iterator[Part]:
-    """Yields the images and tasks of each segment of local steps."""
+    """Yields the images and tasks of each segment of local steps.
+
+    Resident images are one segment.
+
+    Args:
+      lanes: client of each lane, -1 if empty, `[lanes]`.
+      tasks: of the lanes.
+      placed: the tasks on devices, None if they are not there.
+    """
+    if self.resident is not None:
+      yield self.resident, self._put(tasks) if placed is None else placed
+      return
     wanted = lanes, tasks.rows, tasks.valid
     cut = self._ahead.take(wanted) or self._cut(*wanted)
     for first, table, rows, valid in cut:
@@ -67,11 +81,17 @@ class Segments:
       yield table, self._put(part)
 
   def passing(
-    self, lanes: np.ndarray, tasks: types.ClientTask
+    self,
+    lanes: np.ndarray,
+    tasks: types.ClientTask,
+    placed: types.ClientTask | None = None,
   ) -> Iterator[Part]:
-    """Yields the images and tasks of each segment of a data pass."""
+    """Yields the images and tasks of each segment of a data pass.
+
+    The arguments are those of `training`.
+    """
     if self.resident is not None:
-      yield self.resident, self._put(tasks)
+      yield self.resident, self._put(tasks) if placed is None else placed
       return
     self._ahead.drop()  # of three segments, one would be beyond the budget
     for first, table, rows, valid in self._cut(

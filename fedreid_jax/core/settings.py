@@ -6,6 +6,7 @@ from typing import NamedTuple
 from fedreid_jax.core import types
 from fedreid_jax.core.optimizers import Optimizer
 from fedreid_jax.core.reduction import Choice
+from fedreid_jax.core.secret import Secret
 from fedreid_jax.core.timetable import Timetable
 from fedreid_jax.core.types import Array, Metrics
 
@@ -67,6 +68,7 @@ class SimulationOptions(NamedTuple):
       size.
     timetable: who takes part in which round as simulated time, None if all
       clients are there and take no time.
+    secret: of the run, if its method has draws that must not be guessed.
   """
 
   seed: int
@@ -80,3 +82,9 @@ class SimulationOptions(NamedTuple):
   rounds: int
   places: int = 0
   timetable: Timetable | None = None
+  secret: Secret | None = None
+
+  @property
+  def sampling(self) -> int | Secret:
+    """Returns the origin of the cohorts, which a guarantee may count on."""
+    return self.secret or self.seed

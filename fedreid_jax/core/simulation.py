@@ -238,7 +238,12 @@ class Executor:
     )
     log: dict[str, Any] = {**self._wire(server, uploads, drawn, True)}
     server, logged = self._run.aggregate(
-      server, uploads, ranks, np.int32(round_), self._public, self._seed
+      server,
+      uploads,
+      ranks,
+      np.int32(round_),
+      self._public,
+      self._seed_of(round_),
     )
     entries, measured = round_log.of_server(logged, len(drawn))
     clients = np.sort(drawn)
@@ -271,7 +276,7 @@ class Executor:
     drawn = self._tasks.first()
     sent = self._wire(server, uploads, drawn, True)
     waves = self._tasks.waves(drawn, server.groups, 0)
-    given = self._tasks.size, self._public, self._seed
+    given = self._tasks.size, self._public, self._seed_of(0)
     found = round_programs.of_round(self._local, server, store, waves, *given)
     return costs.of_programs(found, tasks, sent)
 
@@ -289,7 +294,7 @@ class Executor:
     tasks, uploads, training = self._first_round(server, store)
     ranks = np.zeros(len(tasks.index), np.int32)
     aggregation = self._run.aggregate.trace(
-      server, uploads, ranks, np.int32(0), self._public, self._seed
+      server, uploads, ranks, np.int32(0), self._public, self._seed_of(0)
     )
     return {'training': training(), 'aggregation': aggregation}
 
@@ -311,7 +316,7 @@ class Executor:
     wave, *_ = self._tasks.waves(self._tasks.first(), server.groups, 0)
     lanes, tasks = wave
     tree, placed = self._local.place(store, wave)
-    run, number, resident = self._run, np.int32(0), self._segments.resident
+    run, number = self._run, np.int32(0)
     carry = jax.eval_shape(run.begin, server, number, (), tree, placed)
     uploads, _ = jax.eval_shape(
       run.end, server, number, (), (carry, tree), placed
@@ -320,9 +325,7 @@ class Executor:
       self._local.sent[True] = self._local.shapes(server, tree, placed, True)
 
     def training() -> jax.stages.Traced:
-      if resident is not None:
-        return run.whole.trace(server, number, resident, tree, placed)
-      table, part = next(self._segments.training(lanes, tasks))
+      table, part = next(self._segments.training(lanes, tasks, placed))
       return run.train.trace(server, number, table, carry, part)
 
     return tasks, uploads, training
@@ -367,6 +370,10 @@ class Executor:
           found[int(lanes[lane])] = trees.rows(layers, int(lane))
       for k in members:
         yield found[int(k)]
+
+  def _seed_of(self, round_: int) -> np.ndarray:
+    """Returns the seed of the server's keys in a round."""
+    return prng.of_round(self._seed, self._options.secret, round_)
 
   def _keep(
     self, store: ClientStore, rows: Any, lanes: np.ndarray, valid: np.ndarray

@@ -84,11 +84,20 @@ class SummedRound(NamedTuple):
   batch_stats_rule: str
 
   def check(self) -> None:
-    """Refuses values of which the sums would be too coarse.
+    """Refuses values of which the sums would be too coarse, or lack noise.
 
     Raises:
       ConfigError: for the first component that adds such values.
     """
+    asking = [name for name, one in self.received.items() if one.noise]
+    if self.rule and self.rule.noise:
+      asking.append(self.owner)
+    if asking and not self.summation.noisy:
+      raise errors.ConfigError(
+        f'{self.name!r} does not draw the noise of {asking[0]!r}',
+        'components',
+        f'remove {self.name!r} or {asking[0]!r}',
+      )
     limits = [(name, summed.limit) for name, summed in self.received.items()]
     if self.rule and self.rule.divisor:
       unit = self._unit(self.rule.bound)
@@ -125,6 +134,9 @@ class SummedRound(NamedTuple):
     by_size = _share(uploads.num_examples, self.summation.largest)
     raw, numbers = self._of_rule(uploads, {n: x[0] for n, x in start.items()})
     unit = self._unit(self.rule.bound if self.rule else None)
+    noise = None
+    if self.rule and self.rule.noise:
+      noise = self.rule.noise(states[self.owner]) / unit
     model: dict[str, Any] = {}
     own: set[str] = set()
     for name in self._averaged(start):
@@ -133,7 +145,10 @@ class SummedRound(NamedTuple):
         weight = _share(of_leaf(raw, name), unit)
         own.add(name)
       change = uploads.shared[name] - start[name]
-      model[name] = Weighted(weight, change, self.summation.limit(name))
+      limit = self.summation.limit(name)
+      model[name] = Weighted(
+        weight, change, limit, noise if name in own else None
+      )
     images = [_number(by_size)] if own < model.keys() else []
     terms = Terms(model, images, numbers, self._messages(states, uploads))
     state, found, arrived = self.summation.add(terms, ctx)
@@ -190,10 +205,12 @@ class SummedRound(NamedTuple):
         return summed.term(state, message, contexts.ReceiveCtx(index))
 
       weight, values = jax.vmap(term)(uploads.messages[name], uploads.index)
-      weight = _share(weight, self._unit(summed.bound))
+      unit = self._unit(summed.bound)
+      weight = _share(weight, unit)
+      noise = summed.noise(state) / unit if summed.noise else None
 
       def weighted(value: Array) -> Weighted:
-        return Weighted(weight, value, summed.limit)
+        return Weighted(weight, value, summed.limit, noise)
 
       return jax.tree.map(weighted, values)
 

@@ -38,11 +38,14 @@ class Weighted(NamedTuple):
     weight: absolute values at most 1, float32 `[K]`.
     values: float32 `[K, ...]`.
     limit: largest absolute value; larger ones are clipped to it.
+    noise: standard deviation of discrete Gaussian noise on the sum, None for no
+      noise.
   """
 
   weight: Array
   values: Array
   limit: float
+  noise: Array | None = None
 
 
 class Divisor(NamedTuple):
@@ -96,12 +99,15 @@ class Summed(NamedTuple):
     bound: as `Aggregation.bound`, of the weights of `term`.
     limit: limit of the absolute values, a power of two; in deterministic mode
       a streamed round leaves out a client that exceeds it.
+    noise: `(State) -> standard deviation` of the noise on the sums that a
+      `Summation` adds; without a `Summation` the component adds it itself.
   """
 
   term: Term
   finish: FinishSum
   bound: Bound
   limit: float
+  noise: Callable[[Any], Array] | None = None
 
   def __call__(
     self,

@@ -21,6 +21,7 @@ import numpy as np
 from fedreid_jax import errors
 from fedreid_jax.core import prng
 from fedreid_jax.core.availability import Available
+from fedreid_jax.core.secret import Secret
 
 WAIT_S = 60.0  # until the server asks again where nobody is available
 MOST_WAITS = 100_000  # more than two months
@@ -70,7 +71,7 @@ class Timetable:
   def __init__(
     self,
     rules: Rules,
-    seed: int,
+    seed: int | Secret,
     uids: Sequence[int],
     available: Available,
     seconds: Callable[[int], float],
@@ -79,7 +80,7 @@ class Timetable:
 
     Args:
       rules: how the server chooses clients.
-      seed: of the run.
+      seed: of the run, or its secret.
       uids: of all clients, `[N]`.
       available: who can take part at a time.
       seconds: `(client) -> seconds` of its round.
@@ -138,7 +139,7 @@ class _InFlight:
   def __init__(
     self,
     rules: Rules,
-    seed: int,
+    seed: int | Secret,
     uids: Sequence[int],
     available: Available,
     seconds: Callable[[int], float],

@@ -130,7 +130,8 @@ class ClientTask:
   Attributes:
     index: canonical index of the client, -1 for padding, int32.
     uid: hash of the client's name, which determines its random keys, uint32.
-    seed: of the run, the other part of these keys (`prng.data`), uint32 `[2]`.
+    seed: of the run, the other part of these keys (`prng.data`), uint32 `[2]`,
+      or `[10]` with words of the run's secret.
     group: index of the server model from which the client starts, int32.
     drawn: position of the client in the order of sampling, int32.
     staleness: updates of the server since the client's model, int32; 0 in

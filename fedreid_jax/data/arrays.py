@@ -86,7 +86,8 @@ def federation(
   names = {client.name for client in ordered}
   if not names or len(names) < len(ordered):
     raise errors.DataError(
-      f'{len(ordered)} clients with {len(names)} names',
+      f'{errors.counted(len(ordered), "client")} with '
+      f'{errors.counted(len(names), "name")}',
       'clients',
       'give one or more, each with its own name',
     )

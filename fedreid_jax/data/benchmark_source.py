@@ -16,7 +16,7 @@ from fedreid_jax.data import (
 from fedreid_jax.data.datasets import registry
 from fedreid_jax.data.federation import Images, Source, Target, Trial
 from fedreid_jax.data.prepared import Prepared
-from fedreid_jax.evaluation import classification, trials
+from fedreid_jax.evaluation import protocols, trials
 
 LEARN = ('train', 'val', 'public')
 TEST = ('query', 'gallery', 'query+gallery', 'images', 'distractor')
@@ -150,7 +150,7 @@ def _no_train(own: Prepared) -> str:
 def _target(spec: str, own: Prepared, config) -> Target:
   name, protocol = spec.partition(':')[0], own.dataset.protocol
   ranked = config.task == 'retrieval'
-  if ranked == (protocol == classification.PROTOCOL):
+  if ranked == (protocol == protocols.ACCURACY):
     raise errors.ConfigError(
       f'{name} is no {config.task} test', 'data.task', 'set it to the other'
     )

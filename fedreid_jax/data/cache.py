@@ -21,7 +21,7 @@ from jaxtyping import UInt8
 
 from fedreid_jax import errors
 from fedreid_jax.data import decoder as decoding
-from fedreid_jax.data import integrity
+from fedreid_jax.data import files, integrity
 from fedreid_jax.data.decoder import Decoder, Pixels
 
 SHOWN = 20  # names of bad files in a message
@@ -124,9 +124,13 @@ def ensure(
     )
   left_out = found[1]['left_out']
   if left_out:
+    kept = {*found[1]['kept']}
+    kinds = files.kinds(name for k, name in enumerate(names) if k not in kept)
     _say(
-      f'{len(left_out)} of {len(names)} images of {where} cannot be read and '
-      'are left out: ' + '; '.join(left_out[:SHOWN])
+      f'{len(left_out)} of {errors.counted(len(names), "image")} of {where} '
+      'cannot be read and '
+      f'{"is" if len(left_out) == 1 else "are"} left out ({kinds}): '
+      + '; '.join(left_out[:SHOWN])
     )
   return found
 
@@ -171,10 +175,13 @@ def _write(folder, names, read, decoder, where, advance) -> None:
     shape = len(names), decoder.height, decoder.width, decoder.channels
     whole = _reserve(part / 'images.npy', shape)
     hashes, bad = _decode_all(whole, names, read, decoder, advance)
+    kinds = files.kinds(
+      name for name, sha in zip(names, hashes, strict=True) if not sha
+    )
     if bad and decoder.on_bad_image == 'error':
       raise errors.DataError(
-        f'{len(bad)} of {len(names)} images cannot be read: '
-        + '; '.join(sorted(bad)[:SHOWN]),
+        f'{len(bad)} of {errors.counted(len(names), "image")} cannot be read '
+        f'({kinds}): ' + '; '.join(sorted(bad)[:SHOWN]),
         where,
         "fix them, or set data.on_bad_image='skip'",
       )

@@ -8,7 +8,7 @@ from jaxtyping import Int
 from fedreid_jax import errors
 from fedreid_jax.core.types import ClientData
 from fedreid_jax.data.federation import Images, Source, Target, Trial
-from fedreid_jax.evaluation import classification
+from fedreid_jax.evaluation import protocols
 
 
 def make_target(images: Images, learned: Int[np.ndarray, ' learned']) -> Target:
@@ -37,7 +37,7 @@ def make_target(images: Images, learned: Int[np.ndarray, ' learned']) -> Target:
     images.name,
     images._replace(identities=labels),
     (Trial(rows, rows[:0]),),
-    classification.PROTOCOL,
+    protocols.ACCURACY,
   )
 
 

@@ -63,13 +63,23 @@ def of(config) -> Decoder:
   )
 
 
+Part = tuple[float, float, float, float]
+WHOLE: Part = (0.0, 0.0, 1.0, 1.0)
+
+
 def decode(
-  data: bytes | Pixels, decoder: Decoder
+  data: bytes | Pixels, decoder: Decoder, part: Part = WHOLE
 ) -> UInt8[np.ndarray, 'H W ch']:
   """Decodes one image file, or resizes one array.
 
   The format is detected from the content; orientation tags are applied; grey,
   palette, CMYK and transparent images become RGB; the first frame is used.
+
+  Args:
+    data: the file or array.
+    decoder: settings.
+    part: left, top, right and bottom of the part to use, fractions of the width
+      and the height after orientation tags are applied.
 
   Raises:
     ValueError: with the reason why the bytes are no usable image.
@@ -82,15 +92,30 @@ def decode(
   size = decoder.width, decoder.height
   try:
     with open_image(data, decoder.max_pixels) as image:
-      if decoder.fast:
+      if decoder.fast and part == WHOLE:
         image.draft(mode, size)
-      image = ImageOps.exif_transpose(image).convert(mode)
+      image = cut(ImageOps.exif_transpose(image), part).convert(mode)
       if image.size != size:
         image = image.resize(size, Image.Resampling[decoder.resample.upper()])
       array = np.asarray(image, np.uint8).reshape(*size[::-1], decoder.channels)
   except (OSError, SyntaxError) as error:
     raise ValueError(str(error) or type(error).__name__) from error
   return 255 - array if decoder.invert else array
+
+
+def cut(image: Image.Image, part: Part) -> Image.Image:
+  """Returns a part of an image, its borders rounded to pixels.
+
+  Raises:
+    ValueError: for a part of less than two pixels a side.
+  """
+  if part == WHOLE:
+    return image
+  sizes = image.width, image.height, image.width, image.height
+  box = [round(edge * size) for edge, size in zip(part, sizes, strict=True)]
+  if min(box[2] - box[0], box[3] - box[1]) < 2:
+    raise ValueError('the part has less than two pixels a side')
+  return image.crop((box[0], box[1], box[2], box[3]))
 
 
 def open_image(
@@ -113,7 +138,8 @@ def open_image(
     try:
       image = Image.open(file, formats=FORMATS)
     except UnidentifiedImageError:  # its text is the address of an object
-      raise OSError(f'no {", ".join(FORMATS)} file') from None
+      known = f'{", ".join(FORMATS[:-1])} or {FORMATS[-1]}'
+      raise OSError(f'not an image in {known}') from None
     except (
       Image.DecompressionBombError,
       Image.DecompressionBombWarning,

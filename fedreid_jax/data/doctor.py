@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedreid_jax import errors
-from fedreid_jax.data import doctor_files
+from fedreid_jax.data import doctor_files, files
 from fedreid_jax.data.datasets import registry
 from fedreid_jax.data.datasets.records import Count, Dataset, Record
 from fedreid_jax.data.doctor_files import LEARNT, Finding, shown
@@ -25,10 +25,11 @@ class Row(NamedTuple):
 
 
 class Report(NamedTuple):
-  """Counts and findings of a data set."""
+  """Counts and findings of a data set, and the files that are not in it."""
 
   rows: list[Row]
   findings: list[Finding]
+  skipped: str  # numbers of other files, as `files.kinds` describes them
 
 
 def examine(
@@ -54,15 +55,16 @@ def examine(
   for record in records:
     splits[record.split].append(record)
   rows, findings = _count(splits, dataset.expected(**options))
-  findings += doctor_files.look(
-    folder, sorted({r.path for r in records if not r.part})
-  )
+  paths = sorted({r.path for r in records if not r.part})
+  findings += doctor_files.look(folder, paths)
   if deep:
     findings += doctor_files.decode(dataset, folder, records)
   if dataset.protocol in protocols.PROTOCOLS:
     protocol = protocols.PROTOCOLS[dataset.protocol]
     findings += _leaks(splits) + _matches(splits, protocol)
-  return Report(rows, sorted(findings, key=lambda f: not f.is_error))
+  findings.sort(key=lambda f: not f.is_error)
+  used = {record.path for record in records}
+  return Report(rows, findings, files.count_others(folder, used))
 
 
 def _pick(splits: Mapping[str, list[Record]], names: Sequence[str]):
@@ -150,5 +152,7 @@ def check(report: Report, root: str | os.PathLike) -> None:
   wrong = [finding.what for finding in report.findings if finding.is_error]
   if wrong:
     raise errors.DataError(
-      f'{len(wrong)} errors, first: {wrong[0]}', str(root), 'fix the folder'
+      f'{errors.counted(len(wrong), "error")}, first: {wrong[0]}',
+      str(root),
+      'fix the folder',
     )

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Int, Int32, UInt8
 
 from fedreid_jax import errors
 from fedreid_jax.core.types import ClientData
+from fedreid_jax.evaluation import protocols
 
 
 class Images(NamedTuple):
@@ -70,6 +71,12 @@ class Target(NamedTuple):
   direction: str = 'all'
   splits: Any = None
   query: str = ''
+
+  @property
+  def task(self) -> str:
+    """Kind of the test, as in `data.task`."""
+    classified = self.protocol == protocols.ACCURACY
+    return 'classification' if classified else 'retrieval'
 
 
 class Source(NamedTuple):

@@ -3,6 +3,8 @@
 import contextlib
 import os
 import unicodedata
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 from fedreid_jax import errors
@@ -79,6 +81,35 @@ def list_images(root: Path, bad: Bad | None = None) -> list[str]:
   _walk(root, '', found, IMAGES, bad)
   found.sort()
   return found
+
+
+def count_others(root: Path, used: Iterable[str]) -> str:
+  """Describes the files below a folder that are not used, '2 .heic, 1 .txt'.
+
+  Hidden files and folders are not counted, nor is `JUNK`. The largest number
+  comes first.
+
+  Args:
+    root: the folder.
+    used: files relative to it, with '/'.
+  """
+  known, others = {*used}, []
+  for folder, below, names in os.walk(root):
+    below[:] = [name for name in below if not name.startswith('.')]
+    at = os.path.relpath(folder, root).replace(os.sep, '/')
+    for name in names:
+      path = name if at == '.' else f'{at}/{name}'
+      if not (name.startswith('.') or name.lower() in JUNK or path in known):
+        others.append(path)
+  return kinds(others)
+
+
+def kinds(names: Iterable[str]) -> str:
+  """Returns numbers of files by the end of their names, '2 .heic, 1 .txt'."""
+  # A part of a file has a name such as a.jpg#0,0,16,32.
+  ends = [os.path.splitext(name)[1].lower().partition('#')[0] for name in names]
+  counts = sorted(Counter(ends).items(), key=lambda one: (-one[1], one[0]))
+  return ', '.join(f'{n:,} {end or "without end"}' for end, n in counts)
 
 
 def list_folders(root: Path) -> list[str]:

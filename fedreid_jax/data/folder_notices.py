@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedreid_jax import errors
 from fedreid_jax.data import queries
 from fedreid_jax.data.federation import Images, Target
 from fedreid_jax.data.folder_domain import Domain
@@ -31,24 +32,23 @@ def of(
   """
   domains = list(read.values())
   counts = [
-    (len(domains), 'domains', len(layout.domains) > 1),
-    (sum(_people(one.images) for one in domains), 'identities', True),
-    (sum(len(one.files) for one in domains), 'images', True),
+    (sum(_people(one.images) for one in domains), 'identity', 'identities'),
+    (sum(len(one.files) for one in domains), 'image', 'images'),
   ]
-  found = [f'{number:,} {what}' for number, what, shown in counts if shown]
+  if len(layout.domains) > 1:
+    counts.insert(0, (len(domains), 'domain', 'domains'))
+  found = [errors.counted(*given) for given in counts]
   found.append(_cameras(layout, read))
   if layout.split:
     tested = 'test images are listed'
   elif within:
-    people = ', '.join(str(_people(target.images)) for target in targets)
-    tested = f'{people} identities are held out for the test'
+    tested = _held_out([_people(target.images) for target in targets])
   else:
     tested = ', '.join(target.name for target in targets) or 'nothing'
     tested = f'test on {tested}'
   lines = [f'{root} ({layout.kind}): {", ".join(found)}; {tested}']
   lines += [
-    f'{number} identities of {target.name} have no query, since they have no '
-    'second image' + (' by another camera' * bool(read[target.name].cameras))
+    _without_query(target.name, number, bool(read[target.name].cameras))
     for target in targets
     if config.query == 'random'
     and not layout.split
@@ -62,6 +62,25 @@ def of(
   return tuple(lines)
 
 
+def _held_out(numbers: Sequence[int]) -> str:
+  """Says how many identities of each target are held out."""
+  *others, last = numbers
+  people = errors.counted(last, 'identity', 'identities')
+  said = ', '.join([*map(str, others), people])
+  verb = 'is' if sum(numbers) == 1 else 'are'
+  return f'{said} {verb} held out for the test'
+
+
+def _without_query(name: str, number: int, cameras: bool) -> str:
+  """Says how many identities of a target are in its gallery only."""
+  people = errors.counted(number, 'identity', 'identities')
+  reason = 'it has' if number == 1 else 'they have'
+  return (
+    f'{people} of {name} {"has" if number == 1 else "have"} no query, since '
+    f'{reason} no second image' + ' by another camera' * cameras
+  )
+
+
 def _cameras(layout: Layout, read: Mapping[str, Domain]) -> str:
   """Says where cameras were found, and in which domains if not in all."""
   known = [name for name, domain in read.items() if domain.cameras]
@@ -69,7 +88,8 @@ def _cameras(layout: Layout, read: Mapping[str, Domain]) -> str:
     return 'no cameras'
   number = sum(len(domain.cameras) for domain in read.values())
   where = '' if len(known) == len(read) else f', only in {", ".join(known)}'
-  return f'{number} cameras from {layout.cameras_from}{where}'
+  cameras = errors.counted(number, 'camera')
+  return f'{cameras} from {layout.cameras_from}{where}'
 
 
 def _people(images: Images) -> int:

@@ -130,7 +130,8 @@ def _check_overlap(
     both = np.intersect1d(people[learn[name]], people[test[name]])
     if len(both):
       raise errors.DataError(
-        f'{len(both)} identities of {name} are trained on and tested on',
+        f'{errors.counted(len(both), "identity", "identities")} of {name} '
+        f'{"is" if len(both) == 1 else "are"} trained on and tested on',
         'data.root',
         'give each identity one role, or set data.allow_overlap',
       )

@@ -37,7 +37,8 @@ def check_no_copies(
   for target, files in targets.items():
     own = set(files)
     copies += [
-      f'{len(own & theirs)} of {len(own)} files of {target} are in {source} too'
+      f'{len(own & theirs)} of {errors.counted(len(own), "file")} of {target} '
+      f'{"is" if len(own & theirs) == 1 else "are"} in {source} too'
       for source, theirs in known.items()
       if own & theirs
     ]

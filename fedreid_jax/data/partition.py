@@ -65,7 +65,8 @@ def by_identity(domain: Images, options: Options) -> list[Images]:
   share = len(people) // clients
   if not share:
     raise errors.DataError(
-      f'{len(people)} identities for {clients} clients',
+      f'{errors.counted(len(people), "identity", "identities")} for '
+      f'{errors.counted(clients, "client")}',
       domain.name,
       'use another data.client_split',
     )
@@ -131,7 +132,8 @@ def _parts(domain: Images, rows) -> list[Images]:
 def _check_enough(domain: Images, options: Options) -> None:
   if len(domain.identities) < options.num_clients:
     raise errors.DataError(
-      f'{len(domain.identities)} images for {options.num_clients} clients',
+      f'{errors.counted(len(domain.identities), "image")} for '
+      f'{errors.counted(options.num_clients, "client")}',
       domain.name,
       'lower data.num_clients',
     )

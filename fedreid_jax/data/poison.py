@@ -9,7 +9,7 @@
 The flip of labels needs persons and a classifier that clients share: otherwise
 it is only a renaming, and is refused (`config.rules`, `training.build`). The
 classes of training never occur in a test of retrieval; the backdoor therefore
-makes images with the trigger alike, whoever they show (`evaluation.backdoor`).
+makes images with the trigger alike, whoever they show (`evaluators.backdoor`).
 The trigger is a checkerboard in the lower right corner, 6 pixels of an image of
 64.
 

@@ -92,7 +92,7 @@ def _check_unchanged(source: Path, built: Path, verify: bool) -> None:
   wrong = changed(source, recorded, verify)
   if wrong:
     raise errors.DataError(
-      f'{len(wrong)} files changed since they were prepared: '
+      f'{errors.counted(len(wrong), "file")} changed after being prepared: '
       + ', '.join(wrong[:5]),
       str(source),
       f'restore them, or remove {built} and prepare again',

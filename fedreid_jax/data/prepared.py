@@ -84,7 +84,7 @@ def open_prepared(
     raise errors.DataError(
       f'{dataset.name} was not prepared with these options',
       str(base),
-      'run launchers.data prepare again, with the options',
+      'run `fedreid data prepare` again, with the options',
     )
   folder = registry.locate(dataset, base)
   records = registry.read(dataset, folder, **options)

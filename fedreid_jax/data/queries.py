@@ -18,8 +18,9 @@ from jaxtyping import Bool
 from fedreid_jax import errors
 from fedreid_jax.data.federation import Images
 
+RANDOM = 'random'
 RULES = {
-  'random': 'one random image per identity',
+  RANDOM: 'one random image per identity',
   'first': 'first image per identity',
   'first_per_camera': 'first image per identity',
 }
@@ -37,6 +38,22 @@ class Chosen(NamedTuple):
 
   mask: Bool[np.ndarray, ' M']
   described: str
+
+
+class _Count(NamedTuple):
+  """How many queries there are.
+
+  Attributes:
+    queries: of all identities.
+    pairs: of an identity and a camera that has seen it.
+    identities: with a query.
+    alone: of these without a camera that has several images of them.
+  """
+
+  queries: int
+  pairs: int
+  identities: int
+  alone: int
 
 
 def choose(
@@ -70,8 +87,9 @@ def choose(
   by_camera = bool(cameras) and rule in PER_CAMERA
   described = RULES[rule] + (' and camera' if by_camera else '')
   described += '' if cameras else ' (no cameras)'
-  if rule == 'random':
-    return Chosen(_random(domain, bool(cameras), seed), described)
+  if rule == RANDOM:
+    mask, count = _random(domain, bool(cameras), seed)
+    return Chosen(mask, _of_several(count) if cameras else described)
   columns = [domain.identities, *([domain.cameras] if by_camera else ())]
   first = np.unique(np.stack(columns), axis=1, return_index=True)[1]
   return Chosen(_mask(domain, first), described)
@@ -92,18 +110,35 @@ def testable(domain: Images, has_cameras: bool) -> list[int]:
   return found
 
 
+def _of_several(count: '_Count') -> str:
+  """Returns the rule 'random' with cameras, for users."""
+  rule = RULES[RANDOM]
+  if count.queries == count.pairs:
+    return f'{rule} and camera'
+  if count.alone == count.identities:
+    return f'{rule} (no camera has several of one)'
+  rule += ' and camera that has several of the identity'
+  if count.alone:
+    rule += f', and one per identity without these ({count.alone})'
+  return rule
+
+
 def _random(
   domain: Images, has_cameras: bool, seed: int
-) -> Bool[np.ndarray, ' M']:
+) -> tuple[Bool[np.ndarray, ' M'], '_Count']:
   rng = np.random.default_rng([seed, STREAM])
-  rows = []
-  for identity in testable(domain, has_cameras):
+  rows: list[int] = []
+  alone = pairs = 0
+  identities = testable(domain, has_cameras)
+  for identity in identities:
     own = np.flatnonzero(domain.identities == identity)
     groups = [own]
     if has_cameras:
       seen = domain.cameras[own]
       several = [own[seen == camera] for camera in np.unique(seen)]
       groups = [group for group in several if len(group) > 1] or [own]
+      alone += groups[0] is own
+      pairs += len(several)
     rows += [int(rng.choice(group)) for group in groups]
   if not rows:
     raise errors.DataError(
@@ -114,7 +149,7 @@ def _random(
       if has_cameras
       else 'add images',
     )
-  return _mask(domain, rows)
+  return _mask(domain, rows), _Count(len(rows), pairs, len(identities), alone)
 
 
 def _of_cameras(

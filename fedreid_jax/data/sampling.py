@@ -16,6 +16,7 @@ import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.core import cohort, prng
+from fedreid_jax.core.secret import Secret
 from fedreid_jax.core.types import ClientData, Plan
 from fedreid_jax.data import batches, poisson
 
@@ -41,7 +42,7 @@ class Sampler(NamedTuple):
 
 
 def make(
-  config, clients: Sequence[ClientData], seed: int
+  config, clients: Sequence[ClientData], seed: int | Secret
 ) -> tuple[cohort.Planner, tuple[int, int], bool]:
   """Builds the planner of a federation from `config.local`.
 
@@ -52,7 +53,7 @@ def make(
       `drop_last` (uniform: leave out a last batch that is not full, unless it
       is the only one).
     clients: in canonical order.
-    seed: of the run.
+    seed: of the run, or its secret.
 
   Returns:
     (planner, `(S, B)` of the longest plan, whether any batch

@@ -39,9 +39,9 @@ def make(
   members = [m for name, m in models.items() if name.startswith('client:')]
   if len(members) < 2:
     raise errors.ConfigError(
-      f"an ensemble of {len(members)} clients' models",
+      f'an ensemble of the models of {errors.counted(len(members), "client")}',
       'evaluation.ensemble',
-      "use a run of several clients without shared parameters: 'standalone'",
+      'use a run of several clients without shared parameters',
     )
   every = {'concat': members, 'average': [average(members)]}
   return {kind: every[kind] for kind in kinds}

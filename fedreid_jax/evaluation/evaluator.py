@@ -1,75 +1,85 @@
 """Evaluates the models of a run for `evaluation` in results.json."""
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from fedreid_jax import errors
-from fedreid_jax.core import types
+from fedreid_jax.core import plugins, types
 from fedreid_jax.data.federation import Target
-from fedreid_jax.evaluation import (
-  classification,
-  ensembles,
-  evaluate_retrieval,
-  features,
-  modality_gap,
-  protocols,
-  ranking,
-  trials,
-)
+from fedreid_jax.evaluation import ensembles, evaluators, features, protocols
+from fedreid_jax.evaluation.model import Extractor, Model
 
 # Features on the other side of the neck, and suffixes of their metrics.
 OTHER_SIDE = {
   'embedding': ('feature', '_before_neck'),
   'feature': ('embedding', '_after_neck'),
 }
+# Results of the evaluator of a task beside its metrics: numbers of images, and
+# the average precision of the queries of each trial.
 COUNTS = ('queries', 'gallery', 'invalid_queries', 'ties')
+PER_QUERY = 'per_query'
 
 Entry = dict[str, Any]
+Evaluator = Callable[[Model, Target], Mapping[str, Any]]
 # Average precision of the queries of a trial, NaN for one without a match.
 Precision = Float[np.ndarray, ' Q']
 PerQuery = dict[tuple[str, str], list[Precision]]  # by model and target
 Seen = Callable[[str, Target, Float[np.ndarray, 'M D']], None]
-Gaps = dict[tuple[str, str], modality_gap.Gap]  # by model and target
 Models = dict[str, types.Flat]
 # Models as they are tested: for all images, or for those of each modality.
 Source = Callable[[Models], tuple[Models, ...]]
 
 
-class Extractors(NamedTuple):
-  """Functions `(variables, images, modalities) -> features [M, D]`.
+def load(
+  name: str, task: str, options: Mapping[str, Any] | None = None
+) -> Evaluator:
+  """Returns the function of an evaluator.
 
-  Attributes:
-    ranked: of the features that `config.feature` selects.
-    other: of those on the other side of the neck.
-    logits: of the classifier.
+  Args:
+    name: module of `evaluators`, or a plug-in.
+    task: of the targets, as in `data.task`.
+    options: hyper-parameters of a plug-in.
+
+  Raises:
+    ConfigError: for a module that cannot be found or is no evaluator, and for
+      one that needs targets of another task.
   """
-
-  ranked: Callable[..., Any]
-  other: Callable[..., Any]
-  logits: Callable[..., Any]
+  module = plugins.full_name(name, plugins.EVALUATOR, evaluators)
+  found = plugins.imported(module, plugins.EVALUATOR)
+  needed = getattr(found, 'TASK', 'retrieval')
+  if needed != task:
+    raise errors.ConfigError(
+      f'{name!r} evaluates {needed}, and the targets are of {task}',
+      plugins.EVALUATOR.field,
+      'remove it from the list',
+    )
+  return plugins.bound(found, plugins.EVALUATOR, options or {})
 
 
 def make(
-  config, targets, model, transforms, mesh
+  config,
+  targets: Sequence[Target],
+  model,
+  transforms,
+  mesh,
+  extra: Sequence[Evaluator] = (),
 ) -> Callable[..., list[Entry]]:
-  """Builds `({name: variables}, source, per_query, gaps, seen) -> entries`.
-
-  There is an entry for each model and target.
+  """Builds `({name: variables}, source, per_query, seen) -> entries`.
 
   `source` maps models to models before they are tested; it re-estimates their
   batch-normalisation moments (`source_stats`). Without it, models are tested
   with their running moments. `per_query` receives the average precision of
-  the queries of retrieval tests, trial by trial, and `gaps` the distances
-  between the modalities of targets that have both. `seen` is called with each
+  the queries of retrieval tests, trial by trial. `seen` is called with each
   model's name, target and ranked features `[M, D]` of a retrieval test.
 
-  An entry is one element of `evaluation` in results.json, without its round. A
-  client's own model is tested on its own domain if that is a target, otherwise
-  on all targets; an ensemble of these models is tested on all targets.
+  Each model and target has an entry, an element of `evaluation` in results.json
+  without its round. A client's own model is tested on its own domain if that is
+  a target, otherwise on all targets; an ensemble of these models is tested on
+  all targets.
 
   Args:
     config: `config.evaluation`.
@@ -77,48 +87,55 @@ def make(
     model: the network.
     transforms: of images; the test transform is used.
     mesh: devices.
+    extra: evaluators beside that of the task of a target.
 
   With `config.report_both_neck_features` the metrics of an entry include those
   of the other side of the neck: `NAME_before_neck`, `NAME_after_neck`.
   """
-  extractor = functools.partial(
-    features.make_extractor,
-    model,
-    transforms.test,
-    mesh,
-    batch=config.batch,
-    flip=config.flip,
-  )
-  other, _ = OTHER_SIDE[config.feature]
-  extract = Extractors(
-    *(
-      extractor(feature=feature)
-      for feature in (config.feature, other, 'logits')
+
+  @functools.cache
+  def extractor(feature: str) -> Extractor:
+    return features.make_extractor(
+      model,
+      transforms.test,
+      mesh,
+      batch=config.batch,
+      flip=config.flip,
+      feature=feature,
     )
-  )
 
   def evaluate(
     models: Models,
     source: Source = lambda models: (models,),
     per_query: PerQuery | None = None,
-    gaps: Gaps | None = None,
     seen: Seen | None = None,
   ) -> list[Entry]:
     entries = []
-    for name, own in _members(config.ensemble, models, source).items():
+    for name, members in _members(config.ensemble, models, source).items():
+      views = {
+        suffix: Model(config, members, extractor, feature)
+        for suffix, feature in _sides(config).items()
+      }
       for target in _own(name, targets):
-        keep = functools.partial(seen, name, target) if seen else None
-        entry, precision, gap = _test(
-          config, extract, own, target, gaps is not None, keep
-        )
-        entries.append({'model': name} | entry)
-        if per_query is not None and precision:
+        entry: Entry = {'model': name} | _test(config, views, target, extra)
+        precision = entry.pop(PER_QUERY, None)
+        if per_query is not None and precision is not None:
           per_query[name, target.name] = precision
-        if gaps is not None and gap:
-          gaps[name, target.name] = gap
+        if seen is not None and target.task == 'retrieval':
+          seen(name, target, views[''].features(target))
+        entries.append(entry)
     return entries
 
   return evaluate
+
+
+def _sides(config) -> dict[str, str]:
+  """Returns the features to test by the suffix of their metrics."""
+  sides = {'': config.feature}
+  if config.report_both_neck_features:
+    other, suffix = OTHER_SIDE[config.feature]
+    sides[suffix] = other
+  return sides
 
 
 def _members(
@@ -143,93 +160,34 @@ def _members(
 
 
 def _test(
-  config,
-  extract: Extractors,
-  members: list[tuple[types.Flat, ...]],
-  target: Target,
-  measures_gap: bool,
-  keep: Callable[[Float[np.ndarray, 'M D']], None] | None,
-) -> tuple[Entry, list[Precision], modality_gap.Gap | None]:
-  """Tests the features of models in a row on one target."""
-  images, modalities = target.images.images(), target.images.modalities
-  if target.protocol == classification.PROTOCOL:
-    if len(members) > 1:
-      raise errors.ConfigError(
-        'concatenated features have no classifier',
-        'evaluation.ensemble',
-        "classify with 'average'",
-      )
-    logits = features.of_each(extract.logits, members[0], images, modalities)
-    return _classified(target, logits), [], None
-
-  def joined(one) -> Float[np.ndarray, 'M D']:
-    found = [features.of_each(one, own, images, modalities) for own in members]
-    return ensembles.join(found, config.ensemble_norm)
-
-  found = joined(extract.ranked)
-  entry, precision = _ranked(config, target, found)
-  if keep is not None:
-    keep(found)
-  if config.report_both_neck_features:
-    _, side = OTHER_SIDE[config.feature]
-    other, _ = _ranked(config, target, joined(extract.other))
-    for name, value in other['metrics'].items():
-      entry['metrics'][name + side] = value
-  if not measures_gap:
-    return entry, precision, None
-  unit = config.metric == 'cosine'
-  people = target.images.identities
-  gap = modality_gap.measure(found, people, modalities, unit)
-  return entry, precision, gap
-
-
-def _ranked(
-  config, target: Target, found: Float[np.ndarray, 'M D']
-) -> tuple[Entry, list[Precision]]:
-  """Ranks the features of a target's images, trial by trial."""
-  own = target.images
-  protocol = config.protocol or target.protocol or 'market'
-  rules = protocols.get(protocol)
-  if config.precision:
-    rules = rules._replace(precision=config.precision)
-  scores: list[ranking.Scores] = []
-  results = [
-    evaluate_retrieval(
-      found[trial.query],
-      found[trial.gallery],
-      own.identities[trial.query],
-      own.identities[trial.gallery],
-      own.cameras[trial.query],
-      own.cameras[trial.gallery],
-      metric=config.metric,
-      protocol=rules,
-      ranks=tuple(config.ranks),
-      rerank=config.rerank,
-      keep=scores.append,
-    )
-    for trial in target.trials
-  ]
-  summary = results[0] if len(results) == 1 else trials.summarise(results)
-  counts = {k: max(r[k] for r in results) for k in COUNTS}
-  distance = config.metric + ('+rerank' if config.rerank else '')
-  precision = [
-    np.where(s.valid, s.precision, np.nan).astype(np.float32) for s in scores
-  ]
-  return _entry(target, protocol, distance, summary, counts), precision
-
-
-def _classified(target: Target, logits: Float[np.ndarray, 'M C']) -> Entry:
-  """Compares the classes of highest score with the labels."""
-  found = classification.evaluate_classification(
-    logits, target.images.identities
-  )
-  counts = {k: found[k] for k in COUNTS}
-  return _entry(target, target.protocol, '', found, counts)
-
-
-def _entry(
-  target: Target, protocol: str, distance: str, found, counts
+  config, views: Mapping[str, Model], target: Target, extra: Sequence[Evaluator]
 ) -> Entry:
+  """Tests one model on one target.
+
+  Args:
+    config: `config.evaluation`.
+    views: the model by the suffix of its metrics, first that of no suffix.
+    target: test.
+    extra: evaluators beside that of the task.
+  """
+  ranked = target.task == 'retrieval'
+  protocol, distance = target.protocol, ''
+  if ranked:
+    protocol, _ = protocols.of_target(config, target.protocol)
+    distance = config.metric + ('+rerank' if config.rerank else '')
+  main = load(target.task, target.task)
+  metrics: dict[str, float] = {}
+  apart: dict[str, Any] = {}
+  for suffix, model in views.items():
+    # The scores of classes are behind the neck on both sides.
+    if suffix and not ranked:
+      continue
+    for evaluate in (main, *extra):
+      found = dict(evaluate(model, target))
+      # Those of the first evaluator on the first side are reported.
+      own = {k: found.pop(k) for k in (*COUNTS, PER_QUERY) if k in found}
+      apart = own | apart
+      _add(metrics, {f'{name}{suffix}': x for name, x in found.items()})
   return {
     'target': target.name,
     'protocol': protocol,
@@ -237,11 +195,29 @@ def _entry(
     'distance': distance,
     'trials': len(target.trials),
     'query': target.query,
-    'metrics': {k: v for k, v in found.items() if k not in (*COUNTS, 'trials')},
-  } | counts
+    'metrics': metrics,
+  } | apart
 
 
-def _own(model: str, targets):
+def _add(metrics: dict[str, float], found: Mapping[str, Any]) -> None:
+  """Adds metrics as numbers that JSON can hold.
+
+  Raises:
+    ConfigError: when another evaluator has a metric of the same name.
+  """
+  if twice := metrics.keys() & found.keys():
+    raise errors.ConfigError(
+      f'two evaluators report {min(twice)!r}',
+      plugins.EVALUATOR.field,
+      'rename the metric of the plug-in, or remove one of the two',
+    )
+  metrics |= {
+    name: value if isinstance(value, int) else float(value)
+    for name, value in found.items()
+  }
+
+
+def _own(model: str, targets: Sequence[Target]) -> Sequence[Target]:
   """Returns the targets of a model; a client's own domain by its name."""
   domain = model.removeprefix('client:').partition('.')[0]
   return [t for t in targets if t.name == domain] or targets

@@ -115,7 +115,7 @@ def of_each(
   extract: Callable[..., Float[np.ndarray, 'M D']],
   models: Sequence[Flat],
   images: UInt8[np.ndarray, 'M H W ch'],
-  modalities: Int[np.ndarray, ' M'],
+  modalities: Int[np.ndarray, ' M'] | None = None,
 ) -> Float[np.ndarray, 'M D']:
   """Returns the features of images whose modalities have models of their own.
 
@@ -123,9 +123,9 @@ def of_each(
     extract: `(variables, images, modalities) -> features [M, D]`.
     models: variables for all images, or those for modality 0 and 1.
     images: pixels.
-    modalities: 0 visible, 1 infrared.
+    modalities: 0 visible, 1 infrared; without them all images are visible.
   """
-  if len(models) == 1:
+  if len(models) == 1 or modalities is None:
     return extract(models[0], images, modalities)
   rows = [np.flatnonzero(modalities == kind) for kind in range(len(models))]
   found = [

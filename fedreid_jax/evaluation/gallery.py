@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Int64
 
 from fedreid_jax import errors
+from fedreid_jax.data.federation import Images, Trial
 from fedreid_jax.evaluation.protocols import Protocol
 
 Label = int | np.integer
@@ -60,6 +61,17 @@ def check_labels(
         'give one of each per image',
       )
   return labels
+
+
+def labels_of(images: Images, trial: Trial) -> Labels:
+  """Returns the labels of a trial of the images of a target."""
+  people, cameras = images.identities, images.cameras
+  return check_labels(
+    people[trial.query],
+    people[trial.gallery],
+    cameras[trial.query],
+    cameras[trial.gallery],
+  )
 
 
 class Gallery:

@@ -155,7 +155,8 @@ def sysu_official_gallery(
     order = table[trial : trial + 1].ravel() - 1
     if not np.array_equal(np.sort(order), np.arange(images.size)):
       raise errors.DataError(
-        f'no permutation of {images.size} images for trial {trial}',
+        f'no permutation of {errors.counted(images.size, "image")} for trial '
+        f'{trial}',
         f'identity {identity}, camera {camera}',
         'use the permutations that came with these images',
       )

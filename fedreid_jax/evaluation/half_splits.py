@@ -98,7 +98,8 @@ def _draw_pair(rng, images, cameras, query_camera):
     queries = images[cameras[images] == query_camera]
   if not queries.size or images.size < 2:
     raise errors.DataError(
-      f'{images.size} images, {queries.size} of them for queries',
+      f'{errors.counted(images.size, "image")}, {queries.size} of them '
+      'for queries',
       f'the identity of image {images[0]}',
       'an identity needs a query and another image, or is a distractor',
     )

@@ -5,12 +5,13 @@ and the CMC curve of the ranked list, and the queries over which the means are
 computed. The rest of an evaluation is common to all protocols.
 """
 
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from fedreid_jax import errors
 
 Precision = Literal['standard', 'trapezoid']
 PRECISIONS = get_args(Precision)
+ACCURACY = 'accuracy'  # of a target of classification, which ranks nothing
 CMC_RULES = ('image', 'identity', 'single_shot')
 
 
@@ -75,6 +76,20 @@ PROTOCOLS: dict[str, Protocol] = {
   # CUHK-SYSU has no camera labels, so no camera rule applies.
   'cuhk_sysu': Protocol(same_camera=False),
 }
+
+
+def of_target(config: Any, own: str) -> tuple[str, Protocol]:
+  """Returns the name and the rules of the protocol of a retrieval test.
+
+  Args:
+    config: `config.evaluation`, whose fields come first if they are set.
+    own: protocol of the target, '' if it has none.
+  """
+  name = config.protocol or own or 'market'
+  rules = get(name)
+  if config.precision:
+    rules = rules._replace(precision=config.precision)
+  return name, rules
 
 
 def get(protocol: str | Protocol) -> Protocol:

@@ -49,14 +49,9 @@ def draw(
     places: numbers of the queries in their trial, in place of a draw; their
       lists are in this order.
   """
-  own, trial = target.images, target.trials[0]
-  rules = protocols.get(config.protocol or target.protocol or 'market')
-  labels = gallery.check_labels(
-    own.identities[trial.query],
-    own.identities[trial.gallery],
-    own.cameras[trial.query],
-    own.cameras[trial.gallery],
-  )
+  trial = target.trials[0]
+  _, rules = protocols.of_target(config, target.protocol)
+  labels = gallery.labels_of(target.images, trial)
   indexed = gallery.Gallery(labels, rules)
   chosen = []
   drawn = np.random.default_rng(seed).permutation(len(trial.query))

@@ -46,17 +46,17 @@ def check_regdb_trial(trial: int, trained_trial: Any) -> None:
     )
 
 
-def summarise(
+def mean(
   results: Sequence[Mapping[str, float | int]],
 ) -> dict[str, float | int]:
-  """Combines the results of trials or splits.
+  """Combines the results of the trials of one test.
 
   Args:
-    results: of `evaluate_ranking` for each of them.
+    results: metrics (float) and counts (int) of each trial.
 
   Returns:
-    Every metric (mean) with its `_std` (over the given trials, divided by their
-    number, not an estimate for a population); counts are sums; and `trials`.
+    Every metric (mean), with several trials also its `_std` over them (divided
+    by their number, not an estimate for a population), and the largest counts.
 
   Raises:
     DataError: no results, or results with different entries.
@@ -67,12 +67,14 @@ def summarise(
       'trials',
       'evaluate every trial with the same protocol and ranks',
     )
-  summary: dict[str, float | int] = {}
+  if len(results) == 1:
+    return dict(results[0])
+  found: dict[str, float | int] = {}
   for name, first in results[0].items():
     values = np.asarray([result[name] for result in results])
     if isinstance(first, int):
-      summary[name] = int(values.sum())
+      found[name] = int(values.max())
     else:
-      summary[name] = float(values.mean())
-      summary[f'{name}_std'] = float(values.std())
-  return {**summary, 'trials': len(results)}
+      found[name] = float(values.mean())
+      found[f'{name}_std'] = float(values.std())
+  return found

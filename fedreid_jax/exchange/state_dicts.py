@@ -61,9 +61,13 @@ class Imported(NamedTuple):
     if self.key:
       said.append(f'read the entry {self.key!r}')
     for prefix, number in self.stripped.items():
-      said.append(f'removed the prefix {prefix!r} of {number} names')
+      said.append(
+        f'removed the prefix {prefix!r} of {errors.counted(number, "name")}'
+      )
     for kind, number in self.converted.items():
-      said.append(f'converted {number} tensors of {kind} to float32')
+      said.append(
+        f'converted {errors.counted(number, "tensor")} of {kind} to float32'
+      )
     if self.left_out:
       shown = ', '.join(self.left_out[:5])
       more = ', ...' if len(self.left_out) > 5 else ''

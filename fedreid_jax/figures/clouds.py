@@ -79,11 +79,11 @@ def hallucinated(run: LoadedRun, source: str, seed: int) -> list[Cloud]:
   'none'), the result is a cloud per other client.
 
   Args:
-    run: of a method with the component 'dfh'.
+    run: of a method whose clients send statistics of domains.
     source: name of the client, '' for the first.
     seed: of images and draws.
   """
-  config, clients = run.config.dfh, run.federation.clients
+  config, clients = domain_statistics.options(run), run.federation.clients
   own = run.client(source)
   index = [client.name for client in clients].index(own.name)
   rows, kinds = chosen(own, seed)

@@ -1,45 +1,60 @@
-"""Effects of claims with their intervals."""
+"""Effects of methods with their intervals."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedreid_jax.figures import canvas
 
-_MARKS = {'supported': 'o', 'not supported': 'X', 'not resolved': 's'}
+_YES, _NO, _OPEN = (canvas.RIGHT, 'o'), (canvas.WRONG, 'X'), ('0.4', 's')
+_MARKS = {
+  'supported': _YES,
+  'not supported': _NO,
+  'higher': _YES,
+  'lower': _NO,
+  'not resolved': _OPEN,
+}
 
 
-def draw(judged: Sequence[Any]) -> Any:
-  """Draws a line per claim: the effect, its interval and the verdict.
+class Line(NamedTuple):
+  """One effect.
 
-  Args:
-    judged: `sweeps.study.Judged` of claims with finished runs.
+  Attributes:
+    text: beside it.
+    found: `sweeps.effects.Effect`.
+    verdict: about it, a key of `_MARKS`.
+    margin: half of a band around zero, 0 for none.
   """
-  figure = canvas.new(7.5, 1.2 + 0.32 * len(judged))
+
+  text: str
+  found: Any
+  verdict: str
+  margin: float
+
+
+def draw(lines: Sequence[Line], axis: str) -> Any:
+  """Draws each effect with its interval and verdict; `axis` has a unit."""
+  figure = canvas.new(7.5, 1.2 + 0.32 * len(lines))
   axes = figure.subplots()
-  for k, one in enumerate(reversed(judged)):
-    colour = {'supported': canvas.RIGHT, 'not supported': canvas.WRONG}.get(
-      one.verdict, '0.4'
-    )
+  for k, one in enumerate(reversed(lines)):
+    colour, mark = _MARKS[one.verdict]
     low, high = one.found.mean - one.found.low, one.found.high - one.found.mean
     axes.errorbar(
       one.found.mean,
       k,
       xerr=[[max(low, 0.0)], [max(high, 0.0)]],
-      fmt=_MARKS[one.verdict],
+      fmt=mark,
       color=colour,
       capsize=3,
       label=one.verdict,
     )
-    if one.claim.claimed == 'equal':
-      margin = one.claim.margin
-      axes.fill_betweenx([k - 0.4, k + 0.4], -margin, margin, color='0.92')
+    if one.margin:
+      band = -one.margin, one.margin
+      axes.fill_betweenx([k - 0.4, k + 0.4], *band, color='0.92')
   axes.axvline(0.0, color='0.3', linewidth=1)
   canvas.plain(axes)
-  axes.set_yticks(
-    range(len(judged)), [f'{j.claim.text}' for j in reversed(judged)]
-  )
-  axes.set_ylim(-0.6, len(judged) - 0.4)
+  axes.set_yticks(range(len(lines)), [one.text for one in reversed(lines)])
+  axes.set_ylim(-0.6, len(lines) - 0.4)
   axes.tick_params(axis='y', labelsize=7)
   drawn = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
   figure.legend(
@@ -49,12 +64,11 @@ def draw(judged: Sequence[Any]) -> Any:
     ncols=3,
     fontsize=7,
   )
-  axes.set_xlabel('difference in mAP, 95 % interval')
+  axes.set_xlabel(f'{axis}, 95 % interval')
   return figure
 
 
-def write(judged: Sequence[Any], path: Path) -> None:
-  """Writes the picture of the claims that have an effect, if any has."""
-  known = [one for one in judged if one.found]
-  if known:
-    canvas.save(draw(known), path)
+def write(lines: Sequence[Line], path: Path, axis: str) -> None:
+  """Writes the picture, if there are any effects."""
+  if lines:
+    canvas.save(draw(lines, axis), path)

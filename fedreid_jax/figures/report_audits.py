@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedreid_jax import errors
-from fedreid_jax.core import rounding
+from fedreid_jax.core import rounding, secret
 from fedreid_jax.figures import html_page
 from fedreid_jax.training import recorded, recorder
 
@@ -134,6 +134,8 @@ def _member(entries: Entries) -> str:
 
 def _canary(entries: Entries) -> str:
   claim = f'The run claims epsilon = {rounding.up(entries["claimed"])}'
+  if entries.get('study'):
+    claim += f' ({secret.STUDY})'
   bound = rounding.down(entries['bound']['epsilon'])
   if entries['refuted']:
     return f'{claim}, which is wrong: epsilon is at least {bound}.'
@@ -141,6 +143,20 @@ def _canary(entries: Entries) -> str:
     f'{claim}. An attack on its component shows, with 95 % '
     f'confidence, that epsilon is not below {bound}, which agrees with the '
     'claim.'
+  )
+
+
+def _noise(entries: Entries) -> str:
+  number = entries['guesses']
+  if entries['recovered']:
+    return (
+      f'The noise of the guarantee follows from the seed {entries["best"]}, '
+      f'which {number} guesses find: whoever guesses it subtracts the noise.'
+    )
+  return (
+    f'The noise of the guarantee follows from none of '
+    f'{errors.counted(number, "seed")}; that of its secret of 256 bits is in '
+    'the model.'
   )
 
 
@@ -169,6 +185,7 @@ _WORDS: dict[str, tuple[str, Callable[[Entries], str]]] = {
   'trace': ('audit-trace.json', _trace),
   'member': ('audit-member.json', _member),
   'canary': ('audit-canary.json', _canary),
+  'noise': ('audit-noise.json', _noise),
   'mean features': ('inversion.json', _inversion),
   'statistics of DFH': ('inversion-dfs.json', _inversion),
 }

@@ -1,6 +1,8 @@
 """A report on runs as one HTML file with its pictures in it."""
 
+import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -19,6 +21,8 @@ from fedreid_jax.figures import (
 from fedreid_jax.training import recorded
 from fedreid_jax.training.loaded_run import LoadedRun
 
+HASHES = re.compile('[0-9a-f:]+')
+DIGITS = 67  # that are shown of them: four hashes
 SHOWN = 4  # best and worst queries of a target
 ALTS = 'The numbers are in the table of results.'
 STYLE = """
@@ -104,7 +108,7 @@ def _summary(found: Sequence[Labelled]) -> str:
           ('rounds', f'{results["rounds"]} of {first.config.rounds}'),
           ('command', ' '.join(about.get('command', []))),
           ('commit', about.get('commit') or 'unknown'),
-          ('data digest', about.get('data_digest', '')[:16]),
+          ('data digest', _digest(about.get('data_digest', ''))),
           ('devices', ', '.join(about.get('devices', []))),
           ('versions', ', '.join(f'{k} {v}' for k, v in versions.items())),
           ('seconds', _mean([r.results['seconds']['total'] for r in one.runs])),
@@ -115,8 +119,22 @@ def _summary(found: Sequence[Labelled]) -> str:
   return '\n'.join(parts)
 
 
+def _digest(inputs: str) -> str:
+  """Returns the start of `data_digest` in run.json, or a hash of its words.
+
+  Args:
+    inputs: hashes of files, separated by colons, or fields of synthetic images.
+  """
+  if HASHES.fullmatch(inputs):
+    return inputs if len(inputs) <= DIGITS else f'{inputs[:DIGITS]}…'
+  found = hashlib.sha256(inputs.encode()).hexdigest()[:16]
+  return f'{found} (SHA-256 of data_digest in run.json)' if inputs else ''
+
+
 def _mean(values: Sequence[float], digits: int = 1) -> str:
   """Returns a mean, with the sample standard deviation of several values."""
+  if not values:
+    return ''
   mean = f'{np.mean(values):.{digits}f}'
   if len(values) == 1:
     return mean
@@ -124,7 +142,12 @@ def _mean(values: Sequence[float], digits: int = 1) -> str:
 
 
 def _results(found: Sequence[Labelled]) -> str:
-  names = found[0].runs[0].results['summary'][0]['metrics']
+  names = {
+    name: None
+    for one in found
+    for entry in one.runs[0].results['summary']
+    for name in entry['metrics']
+  }
   metrics = sorted(filter(lambda n: not n.endswith('_std'), names), key=_order)
   rows = []
   for one in found:
@@ -141,7 +164,7 @@ def _results(found: Sequence[Labelled]) -> str:
         kind += f', on {entry["chosen_on"]}'
       rows.append(
         [one.label, entry['target'], entry['model'], kind, len(same)]
-        + [_mean([m[name] for m in same]) for name in metrics]
+        + [_mean([m[name] for m in same if name in m]) for name in metrics]
         + [_interval(one, entry)]
       )
   note = (

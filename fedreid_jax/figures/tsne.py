@@ -25,6 +25,7 @@ import numpy as np
 from fedreid_jax import errors
 from fedreid_jax.figures import canvas, clouds
 from fedreid_jax.figures.clouds import Cloud
+from fedreid_jax.training import domain_statistics
 from fedreid_jax.training.loaded_run import LoadedRun
 
 # Modalities have the first two.
@@ -77,15 +78,14 @@ def draw(
   by_domain = styles(list(names))
   shown: dict[str, Style] = {}
   for axes, (label, run) in zip(panels, runs, strict=True):
-    config = run.config
     found = {c.name: (c, by_domain[c.name]) for c in clouds.real(run, seed)}
-    if 'dfh' in config.components:
+    if domain_statistics.sender(run):
       own = run.client(source).name
       for c in clouds.hallucinated(run, source, seed):
         colour = by_domain[c.name].colour if c.name in by_domain else 'black'
         name = f'{c.name}, hallucinated from {own}'
         found[name] = c, Style(colour, colour, 'black')
-      label = f'{label}: {METHODS[config.dfh.novel]}'
+      label = f'{label}: {METHODS[domain_statistics.options(run).novel]}'
     places = embed([cloud for cloud, _ in found.values()], seed)
     for (cloud, style), where in zip(found.values(), places, strict=True):
       scatter(axes, cloud, where, style)

@@ -115,7 +115,9 @@ def statistics(
   """
   space, clients = domain_statistics.space(run), run.federation.clients
   every = jnp.repeat(domain_statistics.of(run), num, axis=0)
-  drawn = sampled(every, run.config.dfh.negative_variance, search.seed)
+  drawn = sampled(
+    every, domain_statistics.options(run).negative_variance, search.seed
+  )
   # Values of all clients together: samples of one client are no more alike.
   shuffled = np.random.default_rng(search.seed).permutation(drawn.ravel())
   owners = np.repeat(np.arange(len(clients)), num)

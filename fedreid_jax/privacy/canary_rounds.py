@@ -44,7 +44,7 @@ def of(options: dp_fedavg.Options, participants: Participants) -> Canaries:
   number = len(participants.clients)
   if number < FEWEST:
     raise errors.ConfigError(
-      f'{number} clients are fewer than {FEWEST} canaries',
+      f'{errors.counted(number, "client")}, fewer than {FEWEST} canaries',
       dp_fedavg.NAME,
       'audit a run with more clients',
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -87,7 +88,11 @@ def scores(
     ),
     targets=(),
   )
-  loop.run_rounds(lambda given: build.assemble(given, members), config, folder)
+
+  def make(given: Any, root: bytes | None) -> Any:
+    return build.assemble(given, members, root=root)
+
+  loop.run_rounds(make, config, folder)
   shadow = loaded_run.load(config, folder, federation=members)
   return {
     case: np.concatenate([one.scores(shadow.ranked, case) for one in persons])

@@ -26,7 +26,6 @@ from fedreid_jax import errors
 from fedreid_jax.core.types import ClientData
 from fedreid_jax.data import validation
 from fedreid_jax.data.federation import Images
-from fedreid_jax.evaluation import classification
 from fedreid_jax.privacy import detection, tracing
 from fedreid_jax.privacy.detection import Detection
 from fedreid_jax.training import domain_statistics
@@ -85,14 +84,14 @@ def audit(run: LoadedRun, seed: int = 0) -> Traced:
       client's domain outside the training.
   """
   clients = run.federation.clients
-  kept = run.states.get('dfh')
-  if kept is None or len(kept) != len(clients) or len(clients) < 2:
+  kept = domain_statistics.sent(run)
+  if kept is None or len(clients) < 2:
     raise errors.ConfigError(
       'no statistics of DFH of two or more clients',
       run.config.name,
-      'give a run of a recipe with the component dfh',
+      'give a run whose clients send them, as with configs/dfh.py',
     )
-  means = np.asarray(domain_statistics.of(run))[:, 0]
+  means = np.asarray(kept)[:, 0]
   strangers = [_persons_of(run, _strangers(run, c)) for c in clients]
   members = [_persons_of(run, _members(c)) for c in clients]
   found: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {
@@ -171,7 +170,7 @@ def _strangers(run: LoadedRun, client: ClientData) -> _Album:
   for target in run.federation.targets:
     named: Images = target.images
     own = client.name in (named.name, named.name.removeprefix(validation.NAME))
-    if own and target.protocol != classification.PROTOCOL:
+    if own and target.task == 'retrieval':
       if len(np.unique(named.identities)) >= FEWEST:
         return _Album(named.images(), named.identities, named.modalities)
   raise errors.ConfigError(

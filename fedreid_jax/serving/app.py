@@ -3,8 +3,10 @@
   GET  /               the page
   GET  /page.css       its style
   GET  /page.js        its program
-  POST /search         the bytes of an image -> the nearest images, JSON
+  POST /search         the bytes of an image -> the nearest images, JSON;
+                       ?part=LEFT,TOP,RIGHT,BOTTOM searches for a part of it
   GET  /gallery/ROW    a thumbnail of the gallery, JPEG
+  GET  /gallery/ROW/large
 
 An image of the gallery is addressed by its row, so that no request contains a
 path. A failure is one line of plain text.
@@ -29,12 +31,14 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from fedreid_jax import errors, serving
+from fedreid_jax.data.decoder import WHOLE, Part
 from fedreid_jax.figures import html_page, search_page
 from fedreid_jax.serving import guards
 from fedreid_jax.serving.finder import Finder, Unreadable
 
 MEBIBYTE = 1 << 20
 _ROW = re.compile(r'\d{1,10}', re.ASCII)
+_PART = re.compile(','.join([r'([01](?:\.\d{1,9})?)'] * 4), re.ASCII)
 
 
 def make(
@@ -55,11 +59,12 @@ def make(
   async def search(request: Request) -> Response:
     guards.check_origin(request)
     try:
+      part = _part(request)
       data = await guards.body(request, limit)
     except ClientDisconnect:  # nobody reads the response
       return Response(status_code=400)
     try:
-      return JSONResponse(await run_in_threadpool(finder.find, data))
+      return JSONResponse(await run_in_threadpool(finder.find, data, part))
     except Unreadable as error:
       status = 400 if error.is_image else 415
       reason = errors.printable(str(error))
@@ -69,7 +74,7 @@ def make(
     row = request.path_params['row']
     if not _ROW.fullmatch(row) or int(row) >= len(finder):
       raise HTTPException(404, 'The gallery has no such image.')
-    found = finder.picture(int(row))
+    found = finder.picture(int(row), request.url.path.endswith('/large'))
     if found is None:
       raise HTTPException(404, 'The image cannot be read.')
     return Response(found, media_type='image/jpeg')
@@ -86,6 +91,7 @@ def make(
       _fixed('/page.js', _file('page.js'), 'text/javascript'),
       Route('/search', search, methods=['POST']),
       Route('/gallery/{row}', picture),
+      Route('/gallery/{row}/large', picture),
     ],
     middleware=[
       Middleware(
@@ -97,6 +103,23 @@ def make(
     exception_handlers={Exception: unexpected},
   )
   return guards.WithHeaders(app)
+
+
+def _part(request: Request) -> Part:
+  """Returns the part of the photograph that a request names.
+
+  Raises:
+    HTTPException: 400 for a part that is none.
+  """
+  text = request.query_params.get('part')
+  if text is None:
+    return WHOLE
+  match = _PART.fullmatch(text)
+  if match:
+    left, top, right, bottom = map(float, match.groups())
+    if left < right <= 1 and top < bottom <= 1:
+      return left, top, right, bottom
+  raise HTTPException(400, 'The part is not four fractions of the image.')
 
 
 def _fixed(path: str, text: str, kind: str) -> Route:

@@ -20,6 +20,7 @@ from fedreid_jax.training.snapshot import Snapshot
 from fedreid_jax.training.vectors import Folder
 
 KEPT = 1024  # thumbnails in memory
+LARGE = 1600  # largest side of an enlarged image, pixels
 
 
 class Settings(NamedTuple):
@@ -72,7 +73,7 @@ class Finder:
     self._decoder = decoder.of(model.config.data)
     self._one_query = threading.Lock()
     self._pictures = threading.Semaphore(os.cpu_count() or 1)
-    self._thumbnail = functools.lru_cache(KEPT)(self._read_thumbnail)
+    self._thumbnail = functools.lru_cache(KEPT)(self._read)
     height, width = self._decoder.height, self._decoder.width
     shape = height, width, self._decoder.channels
     self._nearest(np.zeros(shape, np.uint8))
@@ -80,11 +81,14 @@ class Finder:
   def __len__(self) -> int:
     return len(self._names)
 
-  def find(self, data: bytes) -> dict[str, Any]:
+  def find(
+    self, data: bytes, part: decoder.Part = decoder.WHOLE
+  ) -> dict[str, Any]:
     """Returns the images that are nearest to an uploaded one.
 
     Args:
       data: bytes of an image file.
+      part: of the image that is searched for, as for `decoder.decode`.
 
     Returns:
       Values for JSON: 'query', a URL that contains the thumbnail; 'hits', the
@@ -97,8 +101,8 @@ class Finder:
     """
     started = time.monotonic()
     with self._one_query:
-      pixels = self._decoded(data)
-      url = thumbnail.data_url(data, self._decoder.max_pixels)
+      pixels = self._decoded(data, part)
+      url = thumbnail.data_url(data, self._decoder.max_pixels, part)
       rows, distances = self._nearest(pixels)
     hits = image_search.hits(
       self._root,
@@ -114,22 +118,23 @@ class Finder:
     seconds = time.monotonic() - started
     return {'query': url, 'hits': shown, 'seconds': seconds}
 
-  def picture(self, row: int) -> bytes | None:
+  def picture(self, row: int, large: bool = False) -> bytes | None:
     """Returns the thumbnail of an image of the gallery as JPEG bytes.
 
     Args:
       row: of the image, below the length of the gallery.
+      large: whether it has sides up to `LARGE`; these are not kept in memory.
 
     Returns:
       None for a file that is gone, cannot be read, or is outside the folder of
       the gallery, to which a name or a link may lead.
     """
     with self._pictures:
-      return self._thumbnail(row)
+      return self._read(row, LARGE) if large else self._thumbnail(row)
 
-  def _read_thumbnail(self, row: int) -> bytes | None:
+  def _read(self, row: int, side: int = thumbnail.SIDE) -> bytes | None:
     path = self._inside(self._root / self._names[row])
-    return path and thumbnail.jpeg(path, self._decoder.max_pixels)
+    return path and thumbnail.jpeg(path, self._decoder.max_pixels, side)
 
   def _inside(self, path: Path) -> Path | None:
     """Returns the file behind a path, None if it is outside the folder."""
@@ -149,7 +154,7 @@ class Finder:
       )
     return False
 
-  def _decoded(self, data: bytes) -> np.ndarray:
+  def _decoded(self, data: bytes, part: decoder.Part) -> np.ndarray:
     try:
       decoder.open_image(data, self._decoder.max_pixels).close()
     except OSError as error:
@@ -157,7 +162,7 @@ class Finder:
     except ValueError as error:
       raise Unreadable(str(error), is_image=True) from error
     try:
-      return decoder.decode(data, self._decoder)
+      return decoder.decode(data, self._decoder, part)
     except ValueError as error:
       raise Unreadable(str(error), is_image=True) from error
 

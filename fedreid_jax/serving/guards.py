@@ -6,11 +6,14 @@ tells whether such a page has given its own name the address of this computer
 request forgery).
 """
 
+import asyncio
+
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+SECONDS = 5.0  # in which a request of this computer arrives
 HOSTS = ('127.0.0.1', 'localhost')
 POLICY = (
   "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -69,13 +72,19 @@ async def body(request: Request, limit: int) -> bytes:
     limit: largest number of bytes.
 
   Raises:
-    HTTPException: 413 for a larger body, 400 for an empty one.
+    HTTPException: 413 for a larger body, 400 for an empty one, 408 for one that
+      takes more than `SECONDS`.
   """
   found = bytearray()
-  async for part in request.stream():
-    found += part
-    if len(found) > limit:
-      raise HTTPException(413, f'The file is larger than {limit >> 20} MiB.')
+  try:
+    async with asyncio.timeout(SECONDS):
+      async for part in request.stream():
+        found += part
+        if len(found) > limit:
+          large = f'The file is larger than {limit >> 20} MiB.'
+          raise HTTPException(413, large)
+  except TimeoutError:
+    raise HTTPException(408, 'The file did not arrive in time.') from None
   if not found:
     raise HTTPException(400, 'The file is empty.')
   return bytes(found)

@@ -1,14 +1,22 @@
 'use strict';
-// Sends a photograph and shows the images of the gallery that are nearest to it.
+// Sends a photograph, or a part of it, and shows the images of the gallery that
+// are nearest to it.
 // Names are set as text, so that no file name can be markup.
 
-const form = document.querySelector('form');
+const form = document.getElementById('choose');
+const crop = document.getElementById('crop');
+const photo = document.getElementById('photo');
+const zoom = document.getElementById('zoom');
 const input = document.getElementById('photograph');
 const state = document.getElementById('status');
 const failure = document.getElementById('failure');
 const results = document.getElementById('results');
 const limit = Number(form.dataset.limit);
+const EDGES = ['left', 'top', 'right', 'bottom'];
 let running = new AbortController();
+let chosen = null;  // the file
+let start = null;  // where a pointer began to mark a part, in percent
+let enlarged = 0;  // position of the image in the dialog
 
 function element(tag, text, kind) {
   const made = document.createElement(tag);
@@ -55,7 +63,13 @@ function shown(hit, rank) {
   if (hit.same) lines.push(['same file', 'same']);
   const text = `rank ${rank}: ${hit.name}, ${distance}`;
   const figure = element('figure');
-  figure.append(picture(`gallery/${hit.row}`, text), caption(lines));
+  const larger = element('button', '', 'zoom');
+  larger.type = 'button';
+  larger.dataset.row = hit.row;
+  larger.dataset.text = text;
+  larger.append(picture(`gallery/${hit.row}`, `enlarge ${text}`));
+  larger.addEventListener('click', () => enlarge(rank - 1));
+  figure.append(larger, caption(lines));
   const item = element('li');
   item.append(figure);
   return item;
@@ -76,6 +90,74 @@ function show(name, found) {
     `${found.seconds.toFixed(2)} s.`);
 }
 
+// Arrow keys go to the images before and after.
+function enlarge(position) {
+  const all = [...results.querySelectorAll('button.zoom')];
+  enlarged = Math.max(0, Math.min(position, all.length - 1));
+  const {row, text} = all[enlarged].dataset;
+  const image = zoom.querySelector('img');
+  image.alt = text;
+  image.src = `gallery/${row}/large`;
+  document.getElementById('zoomed').textContent = text;
+  if (!zoom.open) zoom.showModal();
+}
+
+function part() {
+  return EDGES.map((edge) => Number(crop.elements[edge].value));
+}
+
+function mark(values) {
+  EDGES.forEach((edge, k) => {
+    crop.elements[edge].value = Math.round(values[k]);
+  });
+  outline();
+}
+
+function outline() {
+  const [left, top, right, bottom] = part();
+  const box = document.getElementById('box').style;
+  box.left = `${left}%`;
+  box.top = `${top}%`;
+  box.width = `${Math.max(right - left, 0)}%`;
+  box.height = `${Math.max(bottom - top, 0)}%`;
+}
+
+function place(event) {
+  const area = photo.getBoundingClientRect();
+  const share = (at, from, size) =>
+    Math.max(0, Math.min(100, 100 * (at - from) / size));
+  return [
+    share(event.clientX, area.left, area.width),
+    share(event.clientY, area.top, area.height),
+  ];
+}
+
+// Shows a file, of which a part may be marked before the search.
+function choose(file) {
+  if (file.size > limit) {
+    say('', `${file.name}: The file is larger than ${limit / 2 ** 20} MiB.`);
+    return;
+  }
+  running.abort();
+  chosen = file;
+  say('');
+  results.hidden = true;
+  document.getElementById('chosen').textContent = file.name;
+  const image = photo.querySelector('img');
+  photo.hidden = true;  // a browser cannot show every format
+  image.onload = () => {
+    photo.hidden = false;  // half as high as the window, however small it is
+    const ratio = image.naturalWidth / image.naturalHeight;
+    image.width = Math.min(crop.clientWidth, innerHeight / 2 * ratio);
+  };
+  const reader = new FileReader();
+  reader.addEventListener('load', () => { image.src = reader.result; });
+  reader.readAsDataURL(file.slice(0, file.size, file.type || 'image/jpeg'));
+  mark([0, 0, 100, 100]);
+  crop.hidden = false;
+  crop.querySelector('[type=submit]').focus();
+}
+
 function say(text, fault = '') {
   state.textContent = text;
   failure.textContent = fault;
@@ -85,14 +167,16 @@ function say(text, fault = '') {
 async function send(file) {
   running.abort();
   const own = running = new AbortController();
-  if (file.size > limit) {
-    say('', `${file.name}: The file is larger than ${limit / 2 ** 20} MiB.`);
+  const [left, top, right, bottom] = part();
+  if (left >= right || top >= bottom) {
+    say('', 'The part has no area: left must be below right, top below bottom.');
     return;
   }
+  const cut = [left, top, right, bottom].map((edge) => edge / 100);
   say(`Searching for ${file.name} …`);
   results.setAttribute('aria-busy', 'true');
   try {
-    const response = await fetch('search', {
+    const response = await fetch(`search?part=${cut.join(',')}`, {
       method: 'POST',
       body: file,
       headers: {'Content-Type': 'application/octet-stream'},
@@ -110,12 +194,44 @@ async function send(file) {
 }
 
 input.addEventListener('change', () => {
-  if (input.files.length) send(input.files[0]);
+  if (input.files.length) choose(input.files[0]);
 });
 input.addEventListener('click', () => {
   input.value = '';  // the same file may be chosen again
 });
 form.addEventListener('submit', (event) => event.preventDefault());
+crop.addEventListener('submit', (event) => {
+  event.preventDefault();
+  if (chosen) send(chosen);
+});
+crop.addEventListener('reset', (event) => {
+  event.preventDefault();
+  mark([0, 0, 100, 100]);
+});
+crop.addEventListener('input', outline);
+photo.addEventListener('pointerdown', (event) => {
+  event.preventDefault();
+  photo.setPointerCapture(event.pointerId);
+  start = place(event);
+});
+photo.addEventListener('pointermove', (event) => {
+  if (!start) return;
+  const [x, y] = place(event);
+  const [left, right] = [Math.min(x, start[0]), Math.max(x, start[0])];
+  const [top, bottom] = [Math.min(y, start[1]), Math.max(y, start[1])];
+  // A click or a slip marks nothing.
+  if (right - left >= 2 && bottom - top >= 2) mark([left, top, right, bottom]);
+});
+for (const end of ['pointerup', 'pointercancel']) {
+  photo.addEventListener(end, () => { start = null; });
+}
+zoom.addEventListener('keydown', (event) => {
+  const step = {ArrowLeft: -1, ArrowRight: 1}[event.key];
+  if (step) enlarge(enlarged + step);
+});
+zoom.addEventListener('click', (event) => {
+  if (event.target === zoom) zoom.close();  // outside the image
+});
 document.addEventListener('dragover', (event) => {
   event.preventDefault();
   form.classList.add('over');
@@ -132,5 +248,5 @@ document.addEventListener('drop', (event) => {
     return;
   }
   input.files = files;  // shows its name
-  send(files[0]);
+  choose(files[0]);
 });

@@ -113,7 +113,8 @@ class Exchange:
       when: part of the run.
     """
     return errors.ResourceError(
-      f'{found} of {needed} sites answered in {self._setting.round_s:g} s',
+      f'{found} of {errors.counted(needed, "site")} answered in '
+      f'{self._setting.round_s:g} s',
       when,
       'start the others; the same command resumes the run',
     )

@@ -10,16 +10,13 @@ from typing import Any, NamedTuple, NoReturn
 from fedreid_jax import errors
 from fedreid_jax.config import schema
 from fedreid_jax.core import cohort, guarantee
+from fedreid_jax.core.component import Component
 from fedreid_jax.data import load
 from fedreid_jax.data.federation import Federation
 from fedreid_jax.sites import coordinator, exchange, terms
 from fedreid_jax.sites.members import Channel, Members
 from fedreid_jax.sites.terms import Facts
 from fedreid_jax.training import build, engine, loop
-
-# Attackers, and starts from earlier models, exist in simulations only. So does
-# compression: messages have whole arrays, and their bytes would be wrong.
-SIMULATED = 'byzantine', 'fedbuff', 'compress'
 
 
 class Wanted(NamedTuple):
@@ -63,7 +60,8 @@ def train(
     FedReIDError: as `loop.train`, and for sites that do not fit.
   """
 
-  def make(config: Any) -> build.Setup:
+  def make(config: Any, root: bytes | None) -> build.Setup:
+    del root  # no method of real sites has secret draws
     check(config)
     members = Members(channel, terms.agreed(config), say)
     found = members.gather(wanted.sites, wanted.wait_s)
@@ -83,14 +81,17 @@ def check(config: Any) -> None:
   Raises:
     ConfigError: naming the field.
   """
+  components = build.load_components(config)
+  simulated = [c for c in components if 'simulated' in c.info.properties]
+  hidden = [c for c in components if c.summation]
   for wrong, what, field, fix in (
     (config.data.public, 'public images', 'data.public', 'leave it empty'),
     (config.start_from, 'a warm start', 'start_from', 'leave it empty'),
     (
-      'secagg' in config.components,
+      hidden,
       'the server receives each upload; secure aggregation is simulated only',
       'components',
-      "remove 'secagg'",
+      _remove(hidden),
     ),
     (
       config.evaluation.validation,
@@ -111,15 +112,19 @@ def check(config: Any) -> None:
       'keep its defaults',
     ),
     (
-      any(config.components.count(name) for name in SIMULATED),
+      simulated,
       'a component of simulations',
       'components',
-      f'remove {" and ".join(SIMULATED)}',
+      _remove(simulated),
     ),
   ):
     if wrong:
       raise errors.ConfigError(f'{what} at real sites', field, fix)
-  guarantee.refuse_at_sites(build.load_components(config))
+  guarantee.refuse_at_sites(components)
+
+
+def _remove(components: Sequence[Component]) -> str:
+  return f'remove {" and ".join(repr(c.name) for c in components)}'
 
 
 def assemble(

@@ -86,15 +86,17 @@ class Members:
           )
       if len(found) > count:
         raise errors.ConfigError(
-          f'{len(found)} sites: {", ".join(names)}', '--sites', 'end the others'
+          f'{errors.counted(len(found), "site")}: {", ".join(names)}',
+          '--sites',
+          'end the others',
         )
       if len(found) == count:
         self._roster = {facts.name: facts for facts in found}
         return sorted(found)
       if time.monotonic() > end:
         raise errors.ResourceError(
-          f'{len(found)} of {count} sites within {timeout:g} s: '
-          + (', '.join(names) or 'none'),
+          f'{len(found)} of {errors.counted(count, "site")} within '
+          f'{timeout:g} s: ' + (', '.join(names) or 'none'),
           'sites',
           'start the others; the same command begins or resumes the run',
         )

@@ -77,7 +77,8 @@ class PrivateStates:
       safetensors.SafetensorError,
     ) as error:
       raise errors.IntegrityError(
-        f'the private state after {number} rounds cannot be read: {error}',
+        f'the private state after {errors.counted(number, "round")} cannot be '
+        f'read: {error}',
         str(path),
         fix,
       ) from error

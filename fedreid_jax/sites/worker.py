@@ -152,14 +152,16 @@ class Worker:
     if trains:
       sent |= {'shared': upload.shared, 'sums': sums}
       sent['images'] = np.int32(images)
-      self._say(f'round {done}: {int(upload.num_steps)} steps')
+      steps = errors.counted(int(upload.num_steps), 'step')
+      self._say(f'round {done}: {steps}')
     return codec.pack(message.kind, {'name': self.facts.name}, sent)
 
   def _setup(self, given: Terms) -> tuple[build.Setup, ClientState]:
     """Returns the parts of the run under these terms, and the first state."""
     if self._held is None or self._held[0] != given:
       self._held = None  # frees the images before they are placed again
-      self._say(f'one of {given.sites} sites: reading the images')
+      sites = errors.counted(given.sites, 'site')
+      self._say(f'one of {sites}: reading the images')
       setup = self._build(given)
       executor = cast(resident.Resident, setup.executor)
       executor.expect(setup.variables, self._federation.image_shape)
@@ -174,7 +176,7 @@ class Worker:
       num_identities=given.identities,
     )
 
-    def plan(local: Any, clients: tuple[ClientData, ...], seed: int) -> Any:
+    def plan(local: Any, clients: tuple[ClientData, ...], seed: Any) -> Any:
       planner, shape, _ = sampling.make(local, clients, seed)
       return planner, (given.steps, shape[1]), given.masked
 

@@ -14,7 +14,7 @@ from fedreid_jax.sweeps import table as files
 from fedreid_jax.sweeps.attempt import ERROR, Train
 from fedreid_jax.sweeps.cells import Cell, results, take_shard
 from fedreid_jax.sweeps.report import Run
-from fedreid_jax.training import recorder
+from fedreid_jax.training import console_table, recorder
 
 
 def run(
@@ -72,7 +72,7 @@ def run(
   try:
     train_all(runs, train, write, num_workers)
   finally:
-    print(write())
+    console_table.markdown(write())
 
 
 def train_all(
@@ -137,8 +137,8 @@ def _raise_first(
   """Raises the error of the first run that failed, if any."""
   for cell, error in failed:
     raise type(error)(
-      f'{len(failed)} of {num_runs} runs failed, the first of them '
-      f'{cell.row}: {error.what}',
+      f'{len(failed)} of {errors.counted(num_runs, "run")} failed, the first '
+      f'of them {cell.row}: {error.what}',
       error.where,
       error.fix,
     ) from error

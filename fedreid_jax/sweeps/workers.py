@@ -37,10 +37,13 @@ def places(num: int) -> list[Place]:
     ConfigError: if there are fewer GPUs, or fewer cores.
   """
   gpus, cores = _gpus(), sorted(_cores())
-  there, kind = (len(gpus), 'GPUs') if gpus else (len(cores), 'cores')
+  there, kind = (len(gpus), 'GPU') if gpus else (len(cores), 'core')
   if num > there:
     raise errors.ConfigError(
-      f'{num} processes, {there} {kind}', '--workers', f'give 1 to {there}'
+      f'{errors.counted(num, "process", "processes")}, '
+      f'{errors.counted(there, kind)}',
+      '--workers',
+      f'give 1 to {there}',
     )
   return [Place(gpus[k] if gpus else '', cores[k::num]) for k in range(num)]
 

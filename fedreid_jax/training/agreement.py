@@ -73,6 +73,28 @@ def require(what: str, inputs: Callable[[], Mapping[str, Any]]) -> None:
     )
 
 
+def of_first(make: Callable[[], bytes]) -> bytes:
+  """Returns a value of the first process, in every process of the run.
+
+  The value is in the memory of the coordinator until all have read it.
+
+  Args:
+    make: returns the value; called in the first process only.
+  """
+  if not peers.joined():
+    return make()
+  client, process, _ = peers.client()
+  name = f'fedreid/{next(_calls)}'
+  if process == 0:
+    client.key_value_set(name, make().hex())
+  wait_ms = peers.rendezvous_s() * 1000
+  value = bytes.fromhex(client.blocking_key_value_get(name, wait_ms))
+  client.wait_at_barrier(f'{name}/read', wait_ms)
+  if process == 0:
+    client.key_value_delete(name)
+  return value
+
+
 def differences(published: list[dict[str, Any]]) -> list[str]:
   """Returns the inputs that differ, with the first two values each.
 

@@ -6,23 +6,24 @@ from typing import Any, NamedTuple
 
 import jax
 
-from fedreid_jax import algorithms, errors
+from fedreid_jax import errors
+from fedreid_jax.config.rules import arguments, load_components
 from fedreid_jax.core import (
   compose,
   guarantee,
   optimizers,
   param_filter,
   placement,
-  plugins,
   simulation,
   types,
 )
+from fedreid_jax.core.secret import Secret
 from fedreid_jax.data import augment, load
 from fedreid_jax.data.federation import Federation
 from fedreid_jax.data.synthetic import versions
-from fedreid_jax.evaluation import classification, evaluator
+from fedreid_jax.evaluation import evaluator
 from fedreid_jax.models import functional, networks
-from fedreid_jax.training import agreement, engine, source_stats
+from fedreid_jax.training import agreement, engine, run_secret, source_stats
 
 CLASSIFIER = r'params/(.+/)?classifier/'
 NECK = r'\w+/(.+/)?neck'
@@ -40,6 +41,7 @@ class Setup(NamedTuple):
     evaluate: `({name: variables of a model}, source) -> entries`, see
       `evaluator.make`.
     guarantee: of differential privacy, or that there is none.
+    secret: of the run, None if its method needs none.
   """
 
   federation: Federation
@@ -49,13 +51,19 @@ class Setup(NamedTuple):
   schedule: Callable[..., types.Array]
   evaluate: Callable[..., list[dict[str, Any]]]
   guarantee: guarantee.Guarantee
+  secret: Secret | None = None
 
 
-Maker = Callable[[Any], Setup]
+Maker = Callable[[Any, bytes | None], Setup]
 
 
-def build(config) -> Setup:
-  """Builds all parts of a run; the training step is not compiled yet."""
+def build(config, root: bytes | None = None) -> Setup:
+  """Builds all parts of a run; the training step is not compiled yet.
+
+  Args:
+    config: of the run.
+    root: of the secret of the run; None draws one if it is needed.
+  """
   federation = load.load(
     config.data,
     options=arguments(config, config.data.source),
@@ -63,13 +71,14 @@ def build(config) -> Setup:
   )
   source_stats.check(config.evaluation.batch_stats, federation.clients)
   agreement.require('data', lambda: _inputs(config, federation))
-  return assemble(config, federation)
+  return assemble(config, federation, root=root)
 
 
 def assemble(
   config,
   federation: Federation,
   variant: engine.Variant = engine.SIMULATED,
+  root: bytes | None = None,
 ) -> Setup:
   """Builds all parts of a run on images that are loaded.
 
@@ -77,16 +86,19 @@ def assemble(
     config: the configuration of the run.
     federation: images of the clients and of the targets.
     variant: differences from the simulation of all clients.
+    root: of the secret of the run; None draws one if it is needed.
   """
+  extra = load_evaluators(config)
   columns = variant.columns or max(c.num_identities for c in federation.clients)
   model = network(config, columns, federation.image_shape)
   participants = engine.participants_of(config, federation)
   components = engine.bound(load_components(config), participants, model)
+  secret = run_secret.make(config, federation, components, root)
   transforms = augment.make(config.augment, federation.mean, federation.std)
   mesh = placement.make_mesh(_num_devices(config, len(federation.clients)))
   agreement.connect(mesh)
   variables = jax.jit(model.init)(jax.random.key(config.seed))
-  variables, loaded = _pretrained(config, variables)
+  variables, loaded = pretrained(config, variables)
   pattern = compose.shared_leaves(components)
   shared, _ = param_filter.split(variables, pattern)
   check_classifier(federation, shared or variables)
@@ -104,12 +116,16 @@ def assemble(
       transforms,
       mesh,
       variant=variant,
+      secret=secret,
     ),
     optimizers.schedule(config.optim, config.rounds),
     evaluator.make(
-      config.evaluation, federation.targets, model, transforms, mesh
+      config.evaluation, federation.targets, model, transforms, mesh, extra
     ),
-    guarantee.Guarantee(components, participants),
+    guarantee.Guarantee(
+      components, participants, config.privacy.secret == 'seed'
+    ),
+    secret,
   )
 
 
@@ -130,7 +146,7 @@ def network(
   return functional.wrap(made, image_shape)
 
 
-def _pretrained(
+def pretrained(
   config, variables: types.Flat
 ) -> tuple[types.Flat, tuple[str, ...]]:
   """Returns the variables with those of a file, and the names of the latter."""
@@ -144,23 +160,14 @@ def _pretrained(
   return weights.load(name, jax.device_get(variables))
 
 
-def load_components(config) -> tuple:
-  """Returns the components of a configuration's method, in order."""
-  own = {
-    plugins.group_of(name): arguments(config, name)
-    for name in config.components
-  }
-  return compose.load(config.components, own, algorithms)
-
-
-def arguments(config, name: str) -> dict[str, Any]:
-  """Returns the hyper-parameters of a component or a plug-in.
-
-  Args:
-    config: all of it.
-    name: as the configuration has it.
-  """
-  return dict(config.get(plugins.group_of(name), {}))
+def load_evaluators(config) -> tuple[evaluator.Evaluator, ...]:
+  """Returns the evaluators that run beside the one of the task."""
+  task = config.data.task
+  return tuple(
+    evaluator.load(name, task, arguments(config, name))
+    for name in dict.fromkeys(config.evaluation.extra)
+    if name != task
+  )
 
 
 def _inputs(config, federation: Federation) -> dict[str, str]:
@@ -184,14 +191,12 @@ def check_classifier(federation: Federation, leaves: types.Flat) -> None:
   Raises:
     ConfigError: when there is a classification target and no classifier.
   """
-  classifies = classification.PROTOCOL in [
-    target.protocol for target in federation.targets
-  ]
+  classifies = 'classification' in [t.task for t in federation.targets]
   if classifies and not param_filter.split(leaves, CLASSIFIER)[0]:
     raise errors.ConfigError(
       'the tested model has no classifier, since it is a personal parameter',
       'components',
-      "classify with 'fedavg' or 'standalone'",
+      'use a method that shares it, or that shares nothing',
     )
 
 
@@ -205,7 +210,7 @@ def check_flip(poison: str, shared: types.Flat) -> None:
     raise errors.ConfigError(
       'the classifier is personal, so that flipped labels only rename persons',
       'data.poison',
-      "use a method that shares it, such as 'fedavg', or 'shuffle'",
+      "use a method that shares it, such as FedAvg, or 'shuffle'",
     )
 
 
@@ -249,7 +254,9 @@ def _num_devices(config, num_clients: int) -> int:
   wanted, present = config.execution.devices, jax.device_count()
   if wanted > present:
     raise errors.ConfigError(
-      f'{wanted} devices of {present}', 'execution.devices', 'ask for fewer'
+      f'{errors.counted(wanted, "device")} of {present}',
+      'execution.devices',
+      'ask for fewer',
     )
   if wanted or jax.process_count() > 1:
     return wanted or present

@@ -7,7 +7,9 @@ every save the SHA-256 of each file of the step is written to
 configuration. A resume uses the newest step that verifies.
 """
 
+import json
 import shutil
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -163,24 +165,42 @@ class Checkpoints(steps.Steps):
         'make room; the same command resumes',
       )
 
-  def latest(self, say=print) -> int | None:
-    """Returns the newest step that verifies and removes newer ones.
+  def _checked(self) -> tuple[list[int], list[tuple[int, str]]]:
+    """Returns (steps that verify, problems of the others), newest first.
 
-    Args:
-      say: called with a message about every step that does not verify.
+    Each step is read once, since its files are as large as the states.
+    """
+    found = [(step, self.verify(step)) for step in self.steps()]
+    whole = [step for step, trouble in found if trouble is None]
+    damaged = [(step, text) for step, text in found if text is not None]
+    return whole, damaged
+
+  def _warn(self, damaged: list[tuple[int, str]], used: int) -> None:
+    """Warns of steps that are passed over."""
+    for step, trouble in damaged:
+      warnings.warn(
+        f'checkpoint {step} passed over, round {used} is used: {trouble} '
+        f'({self._root})',
+        errors.DamagedCheckpointWarning,
+        stacklevel=2,
+      )
+
+  def latest(self) -> int | None:
+    """Returns the newest step that verifies, and removes all that do not.
+
+    A `DamagedCheckpointWarning` names each of the latter. Orbax reads the
+    metrics of every step when it saves, so that an older damaged one, such as
+    the best, would end the run.
 
     Raises:
       IntegrityError: when steps were saved and none of them verifies; in this
         case nothing is removed.
     """
-    damaged = []
-    for step in self.steps():
-      trouble = self.verify(step)
-      if trouble is None:
-        self._remove([bad for bad, _ in damaged])
-        return step
-      damaged.append((step, trouble))
-      say(f'checkpoint {step} passed over: {trouble}')
+    whole, damaged = self._checked()
+    if whole:
+      self._warn(damaged, whole[0])
+      self._remove([bad for bad, _ in damaged])
+      return whole[0]
     # After an interrupted first save, step 0 is the only one. Later steps
     # exist beside older ones until they are complete.
     if manifests.complete(self.workdir) or any(step for step, _ in damaged):
@@ -200,11 +220,33 @@ class Checkpoints(steps.Steps):
       shutil.rmtree(self._root / str(step), ignore_errors=True)
 
   def best(self) -> int | None:
-    """Returns the step with the highest score, None if none was evaluated."""
-    return self._open.best_step()
+    """Returns the step with the highest score of those that verify.
+
+    It is the newest of equal ones, and None if none was evaluated.
+    """
+    return self._best(self._checked()[0])
+
+  def _best(self, whole: Sequence[int]) -> int | None:
+    """Returns the best of steps that verify."""
+    scores = [
+      (score, step)
+      for step in whole
+      if (score := self._score(step)) is not None
+    ]
+    return max(scores)[1] if scores else None
+
+  def _score(self, step: int) -> float | None:
+    """Returns the score of a step that verifies, None without one."""
+    path = self._root / str(step) / 'metrics' / 'metrics'
+    if not path.is_file():
+      return None
+    return _map(json.loads(path.read_text()))
 
   def find(self, which: str) -> int:
     """Returns the step of 'latest', 'best' or a number.
+
+    A `DamagedCheckpointWarning` names each step that would have been considered
+    and does not verify.
 
     Raises:
       ConfigError: for any other text.
@@ -214,23 +256,26 @@ class Checkpoints(steps.Steps):
       raise errors.ConfigError(
         f'unknown checkpoint {which!r}', '--checkpoint', 'latest, best or N'
       )
-    usable = [s for s in self.steps() if self.verify(s) is None]
-    step = None
-    if which == 'latest':
-      step = next(iter(usable), None)
-    elif which == 'best':
-      step = self.best() if usable else None
-    elif int(which) in self.steps():
-      step = int(which)
+    whole, damaged = self._checked()
+    if which.isdecimal():
+      step, damaged = int(which), [x for x in damaged if x[0] == int(which)]
+      if damaged:
+        raise errors.IntegrityError(
+          f'checkpoint {step}: {damaged[0][1]}',
+          str(self._root),
+          'choose another',
+        )
+      step = step if step in whole else None
+    elif which == 'latest':
+      step = whole[0] if whole else None
+      damaged = [x for x in damaged if step is not None and x[0] > step]
+    else:
+      step = self._best(whole)
     if step is None:
       raise errors.IntegrityError(
-        f'no checkpoint {which}', str(self._root), f'there are {usable}'
+        f'no checkpoint {which}', str(self._root), f'there are {whole}'
       )
-    trouble = self.verify(step)
-    if trouble is not None:
-      raise errors.IntegrityError(
-        f'checkpoint {step}: {trouble}', str(self._root), 'choose another'
-      )
+    self._warn(damaged, step)
     return step
 
 

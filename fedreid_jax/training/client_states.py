@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedreid_jax import errors
 from fedreid_jax.core.client_store import ClientStore
 from fedreid_jax.core.types import ServerState
 from fedreid_jax.training import agreement, checkpoint, client_rows
@@ -44,8 +45,9 @@ class ClientStates:
     if self.files is None:
       return ''
     num, size = len(self.store), self.store.row_bytes
+    clients = errors.counted(num, 'client')
     return (
-      f'states of clients are in files: {num} clients of {size:,} bytes, '
+      f'states of clients are in files: {clients} of {size:,} bytes, '
       f'{num * size / 1e9:.3g} GB if all of them train'
     )
 

@@ -171,7 +171,9 @@ def check(name: str, beside: Sequence[str] = ()) -> Iterator[Finding]:
       cannot run it.
   """
   schema.groups([] if name in _built_in() else [(plugins.COMPONENT, name)])
-  module = importlib.import_module(plugins.component_module(name, algorithms))
+  module = importlib.import_module(
+    plugins.full_name(name, plugins.COMPONENT, algorithms)
+  )
   yield Finding('Options are declared', declared(module))
   made = module.make()
   problem = named(name, made)

@@ -1,27 +1,29 @@
 """Detection of divergence while every number is still finite.
 
 A model can be destroyed without a nan: the loss grows by orders of magnitude,
-or the training accuracy falls back to chance. Rounds are checked one at a time;
+or the training accuracy falls back to chance. The first round may be destroyed
+already, so that the identity loss is also compared with the number that is
+known before training: the cross-entropy of guessing, log C of C identities,
+which an untrained classifier has. Rounds are checked one at a time;
 the state between them is JSON and part of the checkpoint, so that a resumed run
 has the same findings.
 """
 
 from typing import Any, NamedTuple
 
+from fedreid_jax.config import schema
+from fedreid_jax.core.options import Mark
+
 WARNED, FATAL = 100.0, 10_000.0  # loss over that of the first round
 LEAST = 0.01  # a first loss below it counts as this, 0 with one identity
 # Accuracy as a fraction of the range from chance to 100 %.
 LEARNED, AT_CHANCE = 0.1, 0.02
 PATIENCE = 5  # rounds at chance in a row
-
-# Fields that strengthen the update, beside the learning rate of the clients.
-# Fields of a component count if it is in use, and all only if above 0.
-STRENGTHS = (
-  *('dfh.lam', 'moon.mu', 'fedprox.mu', 'fednova.mu', 'dppt.lam', 'lba.lam'),
-  *('dns.alignment', 'dns.distillation', 'deen.lam_cpm', 'deen.lam_ort'),
-  *('fedopt.lr', 'fedatt.epsilon', 'kd.lr', 'noise.beta'),
-  *('loss.triplet', 'loss.circle', 'loss.weighted_triplet'),
-)
+# Identity loss over that of guessing: in any round, and in the last one, which
+# then has a model that knows less than before training. The loss of a round is
+# a mean over its steps, of which the first ones may overshoot in a run that is
+# well, so that the limit of the last round is not 1.
+DESTROYED, WORSE = 10.0, 2.0
 
 
 class Course(NamedTuple):
@@ -41,6 +43,27 @@ class Course(NamedTuple):
   warned: bool = False
 
 
+class Guess(NamedTuple):
+  """The identity loss of a round, and what guessing has.
+
+  Attributes:
+    loss: mean cross-entropy of the identities over all steps of the round.
+    chance: cross-entropy of equal probabilities, the mean over images.
+  """
+
+  loss: float
+  chance: float
+
+  def worse(self, times: float) -> str:
+    """Returns the finding if the loss is so many times that of guessing."""
+    if not self.loss > times * max(self.chance, LEAST):
+      return ''
+    return (
+      f'the identity loss is {self.loss:.4g}, and guessing has '
+      f'{self.chance:.3g}'
+    )
+
+
 class Finding(NamedTuple):
   """A sign of divergence, and whether the run should end."""
 
@@ -49,7 +72,12 @@ class Finding(NamedTuple):
 
 
 def follow(
-  course: Course, loss: float, median: float, accuracy: float, chance: float
+  course: Course,
+  loss: float,
+  median: float,
+  accuracy: float,
+  chance: float,
+  guess: Guess | None = None,
 ) -> tuple[Course, Finding | None]:
   """Checks one round.
 
@@ -59,6 +87,7 @@ def follow(
     median: over clients, of their mean loss.
     accuracy: mean training accuracy, percent.
     chance: accuracy of guessing, percent.
+    guess: identity loss of the round, None if it is not trained.
 
   Returns:
     (course with this round, finding); only a fatal finding is returned after
@@ -68,7 +97,7 @@ def follow(
   share = (accuracy - chance) / max(100.0 - chance, 1e-9)
   learned = course.learned or share >= LEARNED
   at_chance = course.at_chance + 1 if learned and share < AT_CHANCE else 0
-  what = None
+  what = (guess and guess.worse(DESTROYED)) or None
   if loss > WARNED * first:
     what = (
       f'the loss is {loss:.4g}, {loss / first:.0f} times that of the first '
@@ -87,11 +116,5 @@ def follow(
 
 
 def to_lower(config: Any) -> str:
-  """Returns the fix: the fields to lower."""
-  used = {*config.components, 'loss'}
-  fields = ['optim.lr']
-  for name in STRENGTHS:
-    section, field = name.split('.')
-    if section in used and config[section][field] > 0:
-      fields.append(name)
-  return f'lower {", ".join(fields)}'
+  """Returns the fix: the fields to lower, of the method, above 0."""
+  return f'lower {", ".join(schema.in_use(config, Mark.STRENGTH))}'

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from fedreid_jax import errors
 from fedreid_jax.config import parsing
 from fedreid_jax.core.client_store import ClientStore
 from fedreid_jax.models import flops
@@ -18,6 +19,8 @@ from fedreid_jax.training import (
   run_files,
 )
 from fedreid_jax.training.tracking import trackers
+
+ONE = {'images': 'image', 'identities': 'identity', 'cameras': 'camera'}
 
 
 def lines(config, workdir: Path) -> Iterator[str]:
@@ -40,14 +43,17 @@ def lines(config, workdir: Path) -> Iterator[str]:
   setup = build.build(config)
   federation = setup.federation
   yield ''
-  yield f'{len(federation.clients)} clients:'
+  yield f'{errors.counted(len(federation.clients), "client")}:'
   for row in report.clients(federation.clients):
     numbers = (
-      f'{value} {key}' for key, value in row.items() if key != 'client'
+      errors.counted(value, ONE.get(key, key), key)
+      for key, value in row.items()
+      if key != 'client'
     )
     yield f'  {row["client"]}: {", ".join(numbers)}'
   for target in federation.targets:
-    yield f'test on {target.name}: {len(target.images.identities)} images'
+    number = errors.counted(len(target.images.identities), 'image')
+    yield f'test on {target.name}: {number}'
   server, store = setup.executor.init(setup.variables, setup.pretrained)
   yield ''
   yield from _program(config, setup, server, store)
@@ -75,13 +81,13 @@ def _program(config, setup: build.Setup, server, store) -> Iterator[str]:
   # A backward pass costs about two forward passes.
   work = 6 * cost.multiply_adds * found.images
   yield (
-    f'a round trains {found.steps} steps of {found.images} images, about '
+    f'a round trains {errors.counted(found.steps, "step")} of '
+    f'{errors.counted(found.images, "image")}, about '
     f'{work / 1e9:.3g} billion floating-point operations'
   )
   if found.flops is not None:
     yield (
-      f'XLA counts {found.flops / 1e9:.3g} billion in one step of a client, '
-      'with one batch of each pass over its images'
+      f'XLA counts {found.flops / 1e9:.3g} billion in one step of a client'
     )
   if found.largest is not None:
     need = found.memory[found.largest]
@@ -112,9 +118,12 @@ def _files(
   if in_files:
     yield (
       f'states of clients are in files: {_size(store.row_bytes)} for each of '
-      f'{len(store)} clients, {_size(all_states)} if all of them train'
+      f'{errors.counted(len(store), "client")}, {_size(all_states)} if all of '
+      'them train'
     )
-  files = *run_files.WRITTEN[:6], *trackers.written(config.track)
+  files = [*run_files.WRITTEN[:7], *trackers.written(config.track)]
+  if not setup.secret or config.privacy.secret == 'seed':
+    files.remove(run_files.SECRET)
   yield (
     f'a run would write {workdir}: {", ".join(files)}, and '
     f'checkpoints of {_size(_bytes(server) + held)}, of which the last and '

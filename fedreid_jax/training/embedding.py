@@ -46,8 +46,9 @@ def folder_of(
       f'{error.fix}, or leave such files out: --skip_unreadable',
     ) from error
   if not names:
+    others = files.count_others(path, ())
     raise errors.DataError(
-      'no images',
+      f'no images but other files, {others}' if others else 'no images',
       str(path),
       f'names of images end in {", ".join(files.IMAGES)}',
     )
@@ -114,7 +115,7 @@ def write(
     kept, width = _write_rows(partial, parts, advance)
     if not kept:
       raise errors.DataError(
-        f'none of {len(folder.names)} images can be read: '
+        f'no image can be read ({errors.counted(len(folder.names), "file")}): '
         + '; '.join(f'{name} ({why})' for name, why in left_out[:3]),
         str(folder.root),
         'give a folder of images',

@@ -19,6 +19,7 @@ from fedreid_jax.core import (
   types,
 )
 from fedreid_jax.core.component import Component, Participants
+from fedreid_jax.core.secret import Secret
 from fedreid_jax.core.settings import Settings, SimulationOptions
 from fedreid_jax.data import sampling
 from fedreid_jax.data.augment import Transforms
@@ -31,8 +32,8 @@ class Variant(NamedTuple):
   """The differences of an executor from the simulation of all clients.
 
   Attributes:
-    plan: `(config.local, clients, seed) -> (planner, (S, B), masked)`, as
-      `sampling.make`.
+    plan: `(config.local, clients, seed or secret) -> (planner, (S, B),
+      masked)`, as `sampling.make`.
     executor: class of the executor, or a function with its arguments.
     cohort: number of clients of a round, `K`, where it does not follow from the
       clients of the federation.
@@ -60,6 +61,7 @@ def make_executor(
   *,
   optimizer: optimizers.Optimizer | None = None,
   variant: Variant = SIMULATED,
+  secret: Secret | None = None,
 ) -> simulation.Executor:
   """Builds the executor of the rounds of a federation.
 
@@ -72,11 +74,13 @@ def make_executor(
     mesh: the devices that run the clients.
     optimizer: the optimiser of the clients; None selects that of `config`.
     variant: differences from the simulation of all clients.
+    secret: from which the draws of the components, cohorts and batches follow;
+      None if they follow from the seed.
   """
   clients, local = federation.clients, config.local
   participants = participants_of(config, federation, variant.cohort)
   components = bound(components, participants, model)
-  planner, shape, masked = variant.plan(local, clients, config.seed)
+  planner, shape, masked = variant.plan(local, clients, secret or config.seed)
   images = jax.ShapeDtypeStruct(
     (shape[1], *federation.image_shape), jnp.float32
   )
@@ -115,7 +119,7 @@ def make_executor(
     clients,
     planner,
     federation.image_shape,
-    _options(config, shape, chosen, federation, planner),
+    _options(config, shape, chosen, federation, planner, components, secret),
     mesh,
     None if federation.public is None else federation.public.images(),
   )
@@ -245,6 +249,8 @@ def _options(
   chosen: reduction.Choice,
   federation: Federation,
   planner: cohort.Planner,
+  components: tuple[Component, ...],
+  secret: Secret | None,
 ) -> SimulationOptions:
   limit = config.execution.image_budget_mb
   return SimulationOptions(
@@ -258,7 +264,15 @@ def _options(
     reduction=chosen,
     rounds=config.rounds,
     places=_places(config, len(federation.clients)),
-    timetable=simulated_time.make(config, federation.clients, planner, chosen),
+    timetable=simulated_time.make(
+      config,
+      federation.clients,
+      planner,
+      chosen,
+      max(component.info.max_staleness for component in components),
+      secret,
+    ),
+    secret=secret,
   )
 
 

@@ -135,7 +135,6 @@ def evaluate_models(
   models: dict[str, types.Flat],
   groups: np.ndarray,
   names: Sequence[str],
-  gaps: evaluator.Gaps | None = None,
 ) -> list[dict[str, Any]]:
   """Tests models from a checkpoint on the targets of a configuration.
 
@@ -146,12 +145,12 @@ def evaluate_models(
     models: variables by name; parameters that were never shared may be missing.
     groups: group of every client of the run, int32 `[N]`.
     names: of these clients, `N`.
-    gaps: receives the distances between modalities by model and target.
 
   Raises:
     DataError: when the clients of the configuration are not those of the run.
     ConfigError: when no client has images of a modality to be measured.
   """
+  extra = build.load_evaluators(config)
   rule = config.evaluation.batch_stats
   from_source = rule in source_stats.MEASURED
   federation = data_lib.load(
@@ -167,13 +166,12 @@ def evaluate_models(
   shared = compose.shared_leaves(build.load_components(config))
   build.check_ranked(config, variables, shared)
   run = evaluator.make(
-    config.evaluation, federation.targets, model, transforms, mesh
+    config.evaluation, federation.targets, model, transforms, mesh, extra
   )
   models = {n: {**variables, **own} for n, own in models.items()}
   if not from_source:
-    return run(models, gaps=gaps)
-  measure = source(config, federation, network, groups, names)
-  return run(models, measure, gaps=gaps)
+    return run(models)
+  return run(models, source(config, federation, network, groups, names))
 
 
 def source(

@@ -15,8 +15,8 @@ from fedreid_jax.core.types import ClientData
 from fedreid_jax.data import load as data_lib
 from fedreid_jax.data.augment import Transforms
 from fedreid_jax.data.federation import Federation, Target
-from fedreid_jax.evaluation import classification, features
 from fedreid_jax.evaluation import distances as distance_lib
+from fedreid_jax.evaluation import features
 from fedreid_jax.training import named_models, restored, run_files
 
 
@@ -117,7 +117,7 @@ class LoadedRun(NamedTuple):
       ConfigError: when there is none.
     """
     target = _named(self.federation.targets, name, 'target', '--target')
-    if target.protocol == classification.PROTOCOL:
+    if target.task == 'classification':
       raise errors.ConfigError(
         f'{target.name} is a classification target, nothing is ranked',
         '--target',

@@ -21,6 +21,7 @@ from fedreid_jax.training import (
   report,
   run,
   run_files,
+  run_secret,
   turns,
 )
 from fedreid_jax.training.callbacks import Callback
@@ -130,11 +131,12 @@ def _train(
     saved = checkpoint.Checkpoints(workdir, run_files.digests(resolved))
     stack.callback(saved.close)
     calls = hooks.Hooks(record, [*trackers.make(config, record), *callbacks])
-    one = run.Run(config, record, saved, held, calls, make)
+    root = agreement.of_first(lambda: run_secret.root(config, workdir, restart))
+    one = run.Run(config, record, saved, held, calls, make, root)
     stack.callback(one.clock.close)
     if held:
       stack.enter_context(run_files.begun(workdir, restart, held.check))
     agreement.largest(0)  # no process reads before old files are deleted
-    report.describe(config, one.setup, record, workdir)
+    report.describe(config, one.setup, record, workdir, root)
     with calls:
       return one.all()

@@ -73,16 +73,18 @@ def verify(root: Path, step: int, config: Sequence[str]) -> str | None:
   folder = root / str(step)
   try:
     expected = json.loads(path(root, step).read_text())
+  except FileNotFoundError:
+    return f'{path(root, step).name} is missing, so that it is not complete'
   except (OSError, ValueError):
-    return 'it was not completed'
+    expected = None
   if not isinstance(expected, dict):
-    return 'its manifest is damaged'
+    return f'{path(root, step).name} is damaged'
   found = digests(folder)
   for name in sorted(expected.keys() | found.keys()):
     if name not in found:
-      return f'{name} is missing'
+      return f'{name} is missing, or {path(root, step).name} was changed'
     if found[name] != expected.get(name):
-      return f'{name} was changed'
+      return f'{name} was changed, or {path(root, step).name} was'
   content = described(root, step)
   if content.get('step') != step:
     return f'it is step {content.get("step")}, renamed'

@@ -3,7 +3,7 @@
 A saved model is evaluated with its running moments, with those of all images of
 the clients and with those of the images of each modality
 (`evaluation.batch_stats`). For every target with both modalities the report has
-the mAP and the distance between the modalities (`evaluation.modality_gap`).
+the mAP and the distance between the modalities (`evaluators.modality_gap`).
 """
 
 from pathlib import Path
@@ -13,11 +13,11 @@ import jax
 
 from fedreid_jax import errors
 from fedreid_jax.config import parsing
-from fedreid_jax.evaluation import evaluator
 from fedreid_jax.training import evaluation, recorder
 
 RULES = parsing.choices('evaluation.batch_stats')
-COLUMNS = ('target', 'model', 'moments', 'mAP', 'offset', 'rest', 'persons')
+GAP = ('offset', 'rest', 'persons')
+COLUMNS = ('target', 'model', 'moments', 'mAP', *GAP)
 
 
 def report(
@@ -37,25 +37,26 @@ def report(
       fit the model.
   """
   config, found = evaluation.restore(config, workdir, which)
+  config.evaluation.extra = ('modality_gap',)
   rows: list[dict[str, Any]] = []
   for rule in RULES:
     config.evaluation.batch_stats = rule
-    gaps: evaluator.Gaps = {}
     entries = evaluation.evaluate_models(
-      config, found.models, found.groups, found.host['clients'], gaps
+      config, found.models, found.groups, found.host['clients']
     )
-    if not gaps:
+    for entry in entries:
+      metrics = entry['metrics']
+      if 'gap_offset' in metrics:
+        names = {k: entry[k] for k in ('target', 'model')}
+        score = {'moments': rule, 'mAP': metrics['mAP']}
+        gap = {name: metrics[f'gap_{name}'] for name in GAP}
+        rows.append(names | score | gap)
+    if not rows:
       raise errors.ConfigError(
         'no target has persons with images of both modalities',
         'data.targets',
         'give a target with visible and infrared images',
       )
-    for entry in entries:
-      gap = gaps.get((entry['model'], entry['target']))
-      if gap:
-        names = {k: entry[k] for k in ('target', 'model')}
-        score = {'moments': rule, 'mAP': entry['metrics']['mAP']}
-        rows.append(names | score | gap._asdict())
   rows.sort(key=lambda row: (row['target'], row['model']))
   if jax.process_index() == 0:
     recorder.write_json(workdir / f'modality-gap-{found.step}.json', rows)

@@ -1,5 +1,6 @@
 """Warnings of a run that diverges, and its end when it cannot recover."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -99,14 +100,22 @@ class Monitor:
       return
     state = self._progress
     here = [self._clients[k] for k in log['clients'][log['valid']]]
+    images = sum(c.num_images for c in here)
     guessed = sum(c.num_images / c.num_identities for c in here)
+    guess = self._guess(log['metrics'], here)
     state.course, found = divergence.follow(
       state.course,
       log['metrics']['loss'],
       log['median_loss'],
       log['metrics']['accuracy'],
-      100.0 * guessed / sum(c.num_images for c in here),
+      100.0 * guessed / images,
+      guess,
     )
+    if guess and state.done == self._config.rounds:
+      if worse := guess.worse(divergence.WORSE):
+        found = found or divergence.Finding(
+          f'the last round is worse than an untrained model: {worse}', False
+        )
     if found is None:
       return
     fix = self._warn(found.what, shown=not found.fatal)
@@ -114,6 +123,15 @@ class Monitor:
       # The round does not count: a resumed run repeats it.
       self._record.results(results() | {'rounds': state.done - 1})
       raise errors.DivergedError(found.what, f'round {state.done}', fix)
+
+  def _guess(
+    self, metrics: dict[str, float], here: Sequence[ClientData]
+  ) -> divergence.Guess | None:
+    if not self._config.loss.identity or 'identity' not in metrics:
+      return None
+    entropy = sum(c.num_images * math.log(c.num_identities) for c in here)
+    images = sum(c.num_images for c in here)
+    return divergence.Guess(metrics['identity'], entropy / images)
 
   def _warn(self, what: str, shown: bool = True) -> str:
     """Records a warning, prints it if `shown`, and returns the fix."""

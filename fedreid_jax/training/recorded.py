@@ -50,9 +50,13 @@ def read(folder: Path) -> Recorded:
   queries = folder / recorder.QUERIES
   if queries.exists():
     try:
-      with np.load(queries, allow_pickle=False) as saved:
+      # NumPy does not close a damaged file that it has opened itself.
+      with (
+        queries.open('rb') as file,
+        np.load(file, allow_pickle=False) as saved,
+      ):
         precision = {name: saved[name] for name in saved.files}
-    except (OSError, ValueError) as error:
+    except client_metrics.DAMAGED as error:
       raise errors.IntegrityError(
         f'cannot be read: {error}', str(queries), run_files.AGAIN
       ) from error

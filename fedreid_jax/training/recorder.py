@@ -6,18 +6,18 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from rich import console, progress, table
+from rich import console, progress
 
 from fedreid_jax import errors
 from fedreid_jax.evaluation import evaluator
-from fedreid_jax.training import callbacks
+from fedreid_jax.training import callbacks, console_table
 from fedreid_jax.training.atomic import write_bytes, write_text
 from fedreid_jax.training.tracking import client_metrics, to_jsonl, tracker
 
@@ -176,7 +176,10 @@ class Recorder(callbacks.Callback):
       client_metrics.write(self._results.parent, event.round, event.clients)
     self._lines.write(tracker.of_round(event))
     self._rounds = event.round
-    self._bar.update(self._task, description='rounds', completed=event.round)
+    # Without a refresh the line below is printed above the bar as it was.
+    self._bar.update(
+      self._task, description='rounds', completed=event.round, refresh=True
+    )
     losses = '  '.join(
       f'{name} {value:.4g}'
       for name, value in values.items()
@@ -205,18 +208,27 @@ class Recorder(callbacks.Callback):
       )
       self.say(f'{"":>6}{entry["target"]} {entry["model"]}: {shown}')
 
-  def table(self, title: str, columns: list[str], rows: list[list[str]]):
-    """Prints a table."""
-    out = table.Table(title=title, title_justify='left')
-    for k, column in enumerate(columns):
-      out.add_column(column, justify='left' if k == 0 else 'right')
-    for row in rows:
-      out.add_row(*row)
-    self._console.print(out)
+  def table(
+    self,
+    title: str,
+    columns: list[str],
+    rows: list[list[str]],
+    facts: Collection[str] = (),
+    caption: Sequence[str] = (),
+  ) -> None:
+    """Prints a table; the arguments are those of `console_table.show`."""
+    console_table.show(self._console, title, columns, rows, facts, caption)
 
-  def evaluations(self, method: str, entries: list[dict[str, Any]]) -> None:
+  def evaluations(
+    self,
+    method: str,
+    entries: list[dict[str, Any]],
+    caption: Sequence[str] = (),
+  ) -> None:
     """Prints evaluation entries as a table, sorted by target."""
-    metrics = [m for m in entries[0]['metrics'] if not m.endswith(APART)]
+    # An evaluator may have metrics of some targets only.
+    names = dict.fromkeys(name for e in entries for name in e['metrics'])
+    metrics = [name for name in names if not name.endswith(APART)]
     fields = ('target', 'protocol', 'direction', 'model', 'round')
     counts = ('queries', 'gallery', 'invalid_queries')
     distance = entries[0]['distance']
@@ -230,6 +242,8 @@ class Recorder(callbacks.Callback):
         + [str(e[c]) for c in counts]
         for e in sorted(entries, key=lambda e: e['target'])
       ],
+      ('protocol', 'direction', 'queries', 'gallery', 'invalid'),
+      caption,
     )
     rules = {e['target']: e['query'] for e in entries if e.get('query')}
     if len({*rules.values()}) == 1:
@@ -240,5 +254,7 @@ class Recorder(callbacks.Callback):
 
 
 def _percent(metrics: dict[str, float], name: str) -> str:
+  if name not in metrics:
+    return ''
   spread = metrics.get(f'{name}_std')
   return f'{metrics[name]:.2f}' + (f' ± {spread:.2f}' if spread else '')

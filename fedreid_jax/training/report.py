@@ -11,18 +11,36 @@ from fedreid_jax import errors
 from fedreid_jax.config import saved_config
 from fedreid_jax.core import component_reports, types
 from fedreid_jax.data import validation
-from fedreid_jax.training import build, recorder, run_files, summary
+from fedreid_jax.training import (
+  build,
+  recorder,
+  run_files,
+  run_secret,
+  summary,
+)
 from fedreid_jax.training.progress import Progress
 from fedreid_jax.training.tracking import client_metrics
 
 
 def describe(
-  config, setup: build.Setup, record: recorder.Recorder, workdir: Path
+  config,
+  setup: build.Setup,
+  record: recorder.Recorder,
+  workdir: Path,
+  root: bytes,
 ) -> None:
-  """Writes config.json and run.json, and prints notices and clients.
+  """Writes config.json, the secret and run.json, prints notices and clients.
+
+  Args:
+    config: of the run.
+    setup: of the run.
+    record: of the run.
+    workdir: of the run.
+    root: of the secret of the run.
 
   Raises:
     DataError: when the images are not those of an earlier start of the run.
+    IntegrityError: when the secret of an earlier start is not there.
   """
   digest = setup.federation.digest
   described = workdir / run_files.DESCRIBED
@@ -39,6 +57,8 @@ def describe(
     recorder.write_json(
       workdir / run_files.CONFIG, saved_config.to_json(config)
     )
+    if setup.secret:
+      run_secret.keep(config, workdir, root, described.exists())
     for target in setup.federation.targets:
       if target.splits:
         path = workdir / f'splits-{target.name}.json'
@@ -63,6 +83,7 @@ def describe(
     'Clients',
     list(table[0]),
     [[str(v) for v in row.values()] for row in table],
+    ('cameras', 'visible', 'infrared'),
   )
 
 
@@ -217,8 +238,11 @@ def results(
   }
 
 
-def print_summary(config, record: recorder.Recorder, evaluation: list) -> None:
+def print_summary(
+  config, record: recorder.Recorder, progress: Progress
+) -> None:
   """Prints the first model, the last round, and the labelled best rounds."""
+  evaluation = progress.evaluation
   if not evaluation:
     return
   last = max(e['round'] for e in evaluation)
@@ -234,7 +258,12 @@ def print_summary(config, record: recorder.Recorder, evaluation: list) -> None:
     }
     entries.append(known[target, model, rounds[-1]] | shown)
   tests = [e for e in entries if not validation.is_validation(e['target'])]
-  record.evaluations('+'.join(config.components), tests or entries)
+  caption = [
+    f'warning: {one["warning"]}'
+    for one in progress.warnings
+    if one['round'] == last
+  ]
+  record.evaluations('+'.join(config.components), tests or entries, caption)
   by = {one['chosen_on'] for one in best}
   if 'targets' in by:
     record.say('best rounds were chosen on the targets, the last one was not')

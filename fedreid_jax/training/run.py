@@ -65,12 +65,13 @@ class Run:
     held: lock.Lock | None,
     calls: hooks.Hooks,
     make: build.Maker = build.build,
+    root: bytes | None = None,
   ):
     self.config, self.record, self.saved = config, record, saved
     self.held, self.hooks = held, calls
     self.clock = clock.Clock()
     record.phase(f'reading the images: data.source={config.data.source}')
-    self.setup = make(config)
+    self.setup = make(config, root)
     self.server, self.store = self.setup.executor.init(
       self.setup.variables, self.setup.pretrained
     )
@@ -122,7 +123,7 @@ class Run:
         self._round()
         stopped = self._after_round(caught)
     self.record.results(self._results())
-    report.print_summary(config, self.record, self.progress.evaluation)
+    report.print_summary(config, self.record, self.progress)
     self.record.say(
       f'privacy: {self.setup.guarantee.statement(self.progress.done)}'
     )
@@ -166,7 +167,7 @@ class Run:
     return False
 
   def _resume(self) -> None:
-    step = self.saved.latest(self.record.say)
+    step = self.saved.latest()
     self.hooks.start(
       callbacks.Start(
         self.saved.workdir,

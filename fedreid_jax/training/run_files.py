@@ -1,9 +1,10 @@
 """The files of a run: their configuration and their completeness.
 
-A run writes `config.json` first, then `run.json`, then its measurements, and
-its first checkpoint before it trains. So at any moment at which it is killed,
-each existing file has the earlier ones beside it. A work directory in which a
-file is missing was damaged: it is refused, and nothing in it is deleted.
+A run writes `config.json` first, then its secret if it has one, then
+`run.json`, then its measurements, and its first checkpoint before it trains. So
+at any moment at which it is killed, each existing file has the earlier ones
+beside it. A work directory in which a file is missing was damaged: it is
+refused, and nothing in it is deleted.
 """
 
 import contextlib
@@ -18,15 +19,18 @@ from flax import traverse_util
 from ml_collections import ConfigDict
 
 from fedreid_jax import errors
+from fedreid_jax.config import schema
 from fedreid_jax.core import optimizers
+from fedreid_jax.core.options import Mark
 from fedreid_jax.training import checkpoint, line_file, manifests, recorder
 from fedreid_jax.training.tracking import client_metrics, to_jsonl, trackers
 
 CONFIG, DESCRIBED = 'config.json', 'run.json'
+SECRET = 'secret'  # only of runs with draws that must not be guessed
 # In the order of writing; files of commands other than train come last.
 WRITTEN = (
-  *(CONFIG, 'splits-*.json', DESCRIBED, recorder.METRICS, recorder.QUERIES),
-  recorder.RESULTS,
+  *(CONFIG, SECRET, 'splits-*.json', DESCRIBED),
+  *(recorder.METRICS, recorder.QUERIES, recorder.RESULTS),
   client_metrics.FOLDER,
   *trackers.written(tuple(trackers.KINDS)),
   *('evaluation-*.json', 'modality-gap-*.json', 'inversion*.json'),
@@ -57,7 +61,8 @@ def check(workdir: Path, resolved: Mapping[str, Any]) -> None:
   trained = 0 if manifests.complete(workdir) else _rounds(workdir)
   if trained:
     raise errors.IntegrityError(
-      f'no checkpoint is left of {trained} rounds that were trained',
+      f'no checkpoint is left of {errors.counted(trained, "round")} that '
+      f'{"was" if trained == 1 else "were"} trained',
       str(workdir / manifests.FOLDER),
       AGAIN,
     )
@@ -76,17 +81,12 @@ def _rounds(workdir: Path) -> int:
 
 
 def _check_same(path: Path, resolved: Mapping[str, Any]) -> None:
-  found: Any = traverse_util.flatten_dict(recorder.read_object(path), sep='.')
+  saved = recorder.read_object(path)
+  _check_longer(saved, resolved)
+  found: Any = traverse_util.flatten_dict(_settled(saved), sep='.')
   before: dict[str, Any] = dict(found)
-  now: Any = traverse_util.flatten_dict(resolved, sep='.')
+  now: Any = traverse_util.flatten_dict(_settled(resolved), sep='.')
   if _goes_on(before.get('rounds'), now['rounds']):
-    if reason := _bound_to_rounds(resolved):
-      raise errors.ConfigError(
-        f'a run of {before["rounds"]} rounds cannot go on to {now["rounds"]}: '
-        f'{reason}',
-        'rounds',
-        'choose another --workdir, with start_from to begin with its models',
-      )
     before['rounds'] = now['rounds']
   missing = sorted(now.keys() - before.keys())
   if missing:
@@ -106,6 +106,38 @@ def _check_same(path: Path, resolved: Mapping[str, Any]) -> None:
     )
 
 
+def _check_longer(saved: Mapping[str, Any], resolved: Mapping[str, Any]):
+  """Refuses more rounds than before if the rounds so far depended on them."""
+  before, now = saved.get('rounds'), resolved['rounds']
+  reason = _bound_to_rounds(resolved)
+  if not _goes_on(before, now) or not reason:
+    return
+  remedy = 'choose another --workdir, with start_from to begin with its models'
+  if resolved['optim'].get('schedule') == 'step':
+    remedy = (
+      f'add optim.schedule_rounds={before}, so that the rate of round {before} '
+      f'stays, or {remedy}'
+    )
+  raise errors.ConfigError(
+    f'a run of {errors.counted(int(before or 0), "round")} cannot go on to '
+    f'{now}: {reason}',
+    'rounds',
+    remedy,
+  )
+
+
+def _settled(resolved: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns a configuration with the rounds of its schedule, if it needs any.
+
+  A run of 20 rounds is then the same as one of 20 rounds with
+  `schedule_rounds=20`.
+  """
+  optim = dict(resolved.get('optim') or {})
+  if _bound_by_schedule(resolved):
+    optim['schedule_rounds'] = resolved['rounds']
+  return {**resolved, 'optim': optim}
+
+
 def _goes_on(before: Any, now: int) -> bool:
   """Returns whether a run is asked for more rounds than before."""
   return isinstance(before, int) and before < now
@@ -113,22 +145,32 @@ def _goes_on(before: Any, now: int) -> bool:
 
 def _bound_to_rounds(resolved: Mapping[str, Any]) -> str:
   """Returns why a longer run would have differed so far, '' if it would not."""
-  # The files of earlier runs lack the fields of these methods.
-  for name in ('dp_fedavg', 'dpsgd'):
-    if name in resolved.get('components', ()) and resolved[name]['epsilon']:
-      return f'{name}.epsilon chose the noise for the rounds of the run'
-  return optimizers.bound_to_rounds(ConfigDict(resolved['optim']))
+  return _bound_by_noise(resolved) or _bound_by_schedule(resolved)
+
+
+def _bound_by_schedule(resolved: Mapping[str, Any]) -> str:
+  optim = ConfigDict(resolved.get('optim') or {})
+  return optimizers.bound_to_rounds(optim) if 'schedule' in optim else ''
+
+
+def _bound_by_noise(resolved: Mapping[str, Any]) -> str:
+  found = schema.in_use(ConfigDict(resolved), Mark.PER_RUN)
+  why = 'chose the noise for the rounds of the run'
+  return f'{found[0]} {why}' if found else ''
 
 
 def digests(resolved: Mapping[str, Any]) -> tuple[str, ...]:
   """Returns the SHA-256 of a configuration, as `config.json` holds it.
 
-  If a run can go on with more rounds, the first digest is that without the
-  rounds, and the second one that of checkpoints of earlier versions.
+  The first digest is that of a run which can go on with more rounds, unless its
+  noise was chosen for them. The others are those of checkpoints of earlier
+  versions.
   """
   forms = [resolved]
-  if not _bound_to_rounds(resolved):
-    forms.insert(0, {k: v for k, v in resolved.items() if k != 'rounds'})
+  if not _bound_by_noise(resolved):
+    without_rounds = _settled(resolved)
+    del without_rounds['rounds']
+    forms = [without_rounds, resolved]
   texts = (json.dumps(form, sort_keys=True) for form in forms)
   return tuple(hashlib.sha256(text.encode()).hexdigest() for text in texts)
 

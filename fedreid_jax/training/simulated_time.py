@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from fedreid_jax.config import schema
 from fedreid_jax.core import availability, cohort, prng
 from fedreid_jax.core.reduction import Choice
+from fedreid_jax.core.secret import Secret
 from fedreid_jax.core.timetable import Rules, Timetable
 from fedreid_jax.core.types import ClientData
 
@@ -15,6 +16,8 @@ def make(
   clients: Sequence[ClientData],
   planner: cohort.Planner,
   chosen: Choice,
+  max_staleness: int = 0,
+  secret: Secret | None = None,
 ) -> Timetable | None:
   """Returns the timetable, None if no field of `availability` is set.
 
@@ -23,6 +26,8 @@ def make(
     clients: in canonical order.
     planner: of their batches.
     chosen: with the bytes of a model.
+    max_staleness: largest staleness of an upload that the method uses.
+    secret: of the run, from which the cohorts then follow.
 
   Raises:
     ConfigError: for a file that cannot be used.
@@ -51,6 +56,6 @@ def make(
     over_selection=given.over_selection,
     deadline_s=given.deadline_s,
     in_flight=given.in_flight,
-    max_staleness=config.fedbuff.max_staleness,
+    max_staleness=max_staleness,
   )
-  return Timetable(rules, config.seed, uids, available, seconds)
+  return Timetable(rules, secret or config.seed, uids, available, seconds)

@@ -15,7 +15,7 @@ from fedreid_jax.core.component import Component
 from fedreid_jax.core.optimizers import Optimizer
 from fedreid_jax.data import arrays, augment
 from fedreid_jax.models import functional
-from fedreid_jax.training import engine, named_models
+from fedreid_jax.training import engine, named_models, run_secret
 
 
 class SimulationState(NamedTuple):
@@ -79,10 +79,10 @@ class Simulation:
       components: of the method, in order, such as `[fedpav.make()]`.
       clients: with unique names and images of one shape.
       optimizer: of the clients, by default that of the fields `optim.*`.
-      fields: fields of the groups `local`, `optim`, `loss`, `augment` and
-        `execution` by their full names, and `seed`, `rounds` (the length of the
-        schedule), `fraction` and `batch_stats_rule`. docs/options.md lists
-        them with their defaults.
+      fields: fields of the groups `local`, `optim`, `loss`, `augment`,
+        `execution` and `privacy` by their full names, and `seed`, `rounds` (the
+        length of the schedule), `fraction` and `batch_stats_rule`.
+        docs/options.md lists them with their defaults.
       mesh: with the axis `clients`, by default of the first device.
       public: images that the server may use, uint8 `[M, H, W, ch]`.
       mean: of each channel of normalised images, by default 0.5.
@@ -105,6 +105,7 @@ class Simulation:
       augment.make(config.augment, federation.mean, federation.std),
       mesh or placement.make_mesh(1),
       optimizer=optimizer,
+      secret=run_secret.make(config, federation, tuple(components), None),
     )
     self.names = tuple(client.name for client in federation.clients)
 

@@ -135,7 +135,9 @@ def _names(path: Path, size: int) -> list[str]:
     ) from error
   if not is_ours or len(names) != size:
     raise errors.IntegrityError(
-      f'does not list the {size} vectors in their order', str(path), AGAIN
+      f'does not list the {errors.counted(size, "vector")} in their order',
+      str(path),
+      AGAIN,
     )
   return names
 

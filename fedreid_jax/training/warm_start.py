@@ -143,7 +143,7 @@ def _of_server(wanted: Flat, shared: Flat, groups, folder: str) -> Flat:
     raise errors.ConfigError(
       f'no model of a server to start from: {what}',
       folder,
-      "start each client from its own: components 'standalone'",
+      'start each client from its own model, with a method that shares none',
     )
   return {n: shared[n][used[0]] for n in wanted}
 

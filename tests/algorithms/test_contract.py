@@ -28,6 +28,8 @@ NETWORKS = {
     'pool': 'gem',
   },
 }
+# Losses without a state, on networks that take a minute to compile for lanes.
+LOSSES = ('deen', 'lba', 'snr')
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -107,7 +109,7 @@ def test_finite(rounds):
 
 @pytest.mark.slow
 def test_placements_agree(name, rounds, components, clients):
-  if not any(c.client or c.server for c in components):
+  if name in LOSSES or not any(c.client or c.server for c in components):
     pytest.skip('no state that could be at the wrong place')
   assert not contract.placed(rounds, config_of(name), clients, components)
 

@@ -31,6 +31,12 @@ def bound(number=4, fraction=1.0, **options):
   )
 
 
+@pytest.mark.parametrize('fraction', [0.5, 1.0])
+def test_a_run_of_everyone_says_that_sampling_does_not_help(fraction):
+  notice = bound(fraction=fraction).info.notice
+  assert ('sampling rate 1' in notice) == (fraction == 1.0)
+
+
 def send(component, shared, received, **messages):
   """Uploads `[K]` as the server receives them, from what clients trained."""
   broadcast = handmade.context(
@@ -352,7 +358,8 @@ def test_cohorts_of_a_fixed_size_are_samples_without_replacement():
   everyone = participants._replace(cohort=10, fraction=0.95)
   assert dp_fedavg.mechanisms(2.0, everyone, 7) == [Mechanism(2.0, 1.0, 7)]
   added = participants._replace(rounding=0.1)
-  assert dp_fedavg.mechanisms(2.0, added, 7) == [Mechanism(2.0, 1.0, 7)]
+  discrete = Mechanism(2.0, 1.0, 7, discrete=True)
+  assert dp_fedavg.mechanisms(2.0, added, 7) == [discrete]
 
 
 def test_who_is_available_is_no_random_sample():

@@ -29,6 +29,25 @@ def of_units(**options):
   return bound(people, **options)
 
 
+@pytest.mark.parametrize(
+  ('units', 'identities', 'said'),
+  [
+    (4, 2, ''),
+    (4, 4, 'every identity of a client is in every step'),
+    (1, 1, 'a client has a single identity'),
+  ],
+)
+def test_units_that_do_not_hide_among_others_are_told(units, identities, said):
+  people = participants(
+    (toy.toy_client('one', 2 * units, units),),
+    identities=identities,
+    batch=identities * ROWS,
+  )
+  notice = bound(people, noise=1.0).info.notice
+  assert said in notice and bool(said) == bool(notice)
+  assert ('sampling rate 1' in notice) == (units == identities)
+
+
 def gradient(made, params, loss, valid, key=0):
   """What the component makes of a loss of rows."""
   batch = types.Batch(*[None] * 4, jnp.asarray(valid))

@@ -99,7 +99,7 @@ def test_a_late_start_counts(config, clients):
 @pytest.mark.parametrize(
   ('fields', 'message'),
   [
-    ('availability.in_flight=0', '0 clients in flight'),
+    ('availability.in_flight=0', 'no client is in flight with fedbuff'),
     ("components=('fedpav',)", '3 clients in flight with fedpav'),
     ('availability.deadline_s=5.0', 'no deadline'),
   ],

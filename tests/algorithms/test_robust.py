@@ -1,9 +1,12 @@
 import handmade
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from fedreid_jax import errors
 from fedreid_jax.algorithms import fedopt, fedpav, robust
+from fedreid_jax.core import prng
 from fedreid_jax.core.component import Participants
 from fedreid_jax.training import toy_federation
 
@@ -71,7 +74,7 @@ def test_weights_name_the_uploads_that_krum_chose():
   _, log = serve(sent(wrong(9.0)), rule='multikrum', f=2)
   np.testing.assert_allclose(np.sort(log['weights']), [0] * 4 + [1 / 3] * 3)
   assert not log['weights'][:2].any()
-  _, log = serve(sent(), rule='multikrum', f=2, m=5)
+  _, log = serve(sent(), rule='multikrum', f=0, m=5)
   np.testing.assert_allclose(np.sort(log['weights']), [0] * 2 + [0.2] * 5)
 
 
@@ -122,3 +125,77 @@ def test_the_largest_number_that_a_rule_resists(rule):
   made = robust.make(robust.Options(rule=rule))
   assert made.info.check
   made.info.check(Participants(clients, 0, 5 if 'krum' in rule else 3))
+
+
+def test_a_mean_of_krum_with_room_for_wrong_uploads_is_refused():
+  clients = toy_federation.toy_clients()
+  for m, wrong_ones in ((5, False), (6, True), (9, True)):
+    made = robust.make(robust.Options(rule='multikrum', f=2, m=m))
+    assert made.info.check
+    if not wrong_ones:
+      made.info.check(Participants(clients, 0, 9))
+      continue
+    with pytest.raises(errors.ConfigError, match='at most 5, or 0'):
+      made.info.check(Participants(clients, 0, 9))
+
+
+def most_wrong(rule, num):
+  """The largest f of so many uploads."""
+  return (num - robust.SPARE[rule]) // 2
+
+
+def breaking(rule, num):
+  """Equal wrong uploads that move the result, by docs/methods/robust.md."""
+  if rule in ('krum', 'multikrum'):
+    return num - most_wrong(rule, num) - 1
+  return most_wrong(rule, num) + 1 if rule == 'trimmed' else (num + 1) // 2
+
+
+def alike(num, wrong_rows):
+  rows = 2 + np.random.default_rng(num).standard_normal((num, 8)) / 10
+  rows[: len(wrong_rows)] = wrong_rows
+  rows = rows.astype('f4')
+  shared = {KERNEL: rows[:, :6].reshape(num, 3, 2), MEAN: rows[:, 6:]}
+  return handmade.uploads(shared, [1] * num)
+
+
+@pytest.mark.parametrize('num', [5, 9, 21])
+@pytest.mark.parametrize('rule', robust.SPARE)
+def test_rules_break_where_the_table_says(rule, num):
+  """Uploads at 1e6, alike and apart, and uploads that are not finite."""
+  f, breaks = most_wrong(rule, num), breaking(rule, num)
+  made = handmade.algorithm((FEDPAV, robust.make(robust.Options(rule, f))))
+  run = jax.jit(made.aggregate)
+  seed, public = prng.data(0), jnp.zeros((0, 1, 1, 3), jnp.uint8)
+  sizes = jnp.ones(num)
+  server = made.init_server(handmade.variables(1.0), sizes, public, seed)
+
+  def moved(*wrong_rows):
+    given = alike(num, np.array(wrong_rows).reshape(-1, 1))
+    state, _ = run(server, given, jnp.arange(num), 0, public, seed)
+    return np.abs(model(jax.device_get(state)) - 2).max()
+
+  for number in range(breaks):
+    for rows in (
+      [1e6] * number,
+      [(-1) ** k * 1e6 * (k + 1) for k in range(number)],
+      [np.nan] * number,
+      [np.inf] * number,
+      [np.nan, *[1e6] * (number - 1)] if number else [],
+    ):
+      # Of copies at one place Krum resists more than of any wrong uploads.
+      if number <= f or len({*rows}) == 1:
+        assert moved(*rows) < 0.5, rows
+  assert moved(*[1e6] * breaks) > 1e4
+
+
+def test_fewer_uploads_lower_the_number_that_is_averaged():
+  """Nine clients, f = 2 and m = 5; four uploads are not finite."""
+  rows = [np.nan] * 4 + [1e6]
+  state, log = handmade.serve(
+    (FEDPAV, robust.make(robust.Options('multikrum', f=2, m=5))),
+    handmade.variables(1.0),
+    alike(9, np.array(rows)[:, None]),
+  )
+  assert np.abs(model(state) - 2).max() < 0.5
+  assert (log['weights'] > 0).sum() == 2  # of five, with f = 1

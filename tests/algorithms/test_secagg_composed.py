@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import toy
+from scipy import stats
 
 from fedreid_jax import algorithms, errors
 from fedreid_jax.algorithms import (
@@ -146,6 +147,9 @@ def test_fednova_divides_by_numbers_of_the_sum():
     np.testing.assert_allclose(server.shared[name][0], right, rtol=1e-5)
 
 
+DISCRETE = Mechanism(2.0, 1.0, 7, discrete=True)
+
+
 def test_masks_change_no_bit_of_any_term():
   """Terms of a model, of a number and of a message, for some lost uploads."""
   rng = np.random.default_rng(0)
@@ -166,7 +170,7 @@ def test_masks_change_no_bit_of_any_term():
     found, plain = (one(key) for one in add)
     toy.assert_equal_trees(found, plain)
     sums, rows = jax.device_get(found)
-    for name, (own, values, limit) in terms.items():
+    for name, (own, values, limit, _) in terms.items():
       scale = np.float32(ring.scale(limit, 4, 32))
       own = np.asarray(own).reshape((4,) + (1,) * (values.ndim - 1))
       whole = np.rint(own * np.asarray(values) * scale).astype('i8')
@@ -268,20 +272,24 @@ def test_noise_and_guarantee_are_those_of_clip_and_rounding():
   scale = dp_fedavg.scale_of(options, people)
   assert scale.rounding == 0.2
   # Who is in a round is known to its clients: sampling hides nobody.
-  assert dp_fedavg.mechanisms(2.0, people, 7) == [Mechanism(2.0, 1.0, 7)]
+  assert dp_fedavg.mechanisms(2.0, people, 7) == [DISCRETE]
   made = dp_fedavg.make(options)
   assert made.info.bind
   made = made.info.bind(people)
   assert made.server and made.server.update and made.info.claim
   claim = made.info.claim(people._replace(rounding=None))
-  assert claim.mechanisms(7) == [[Mechanism(2.0, 1.0, 7)]]
+  assert claim.mechanisms(7) == [[DISCRETE]]
   assert 'sensitivity clip + 0.2 by the rounding' in claim.details
-  zeros = {'params/a': jnp.zeros((1, 100000))}
+  assert 'RDP of discrete Gaussian noise' in claim.details
+  zeros = {'params/a': jnp.zeros((1, 10))}
   ctx = handmade.context(AggregationCtx, key=jax.random.key(0))
-  first = handmade.context(ServerInitCtx)
-  _, noisy = made.server.update(made.server.init(first), zeros, ctx)
-  expected = 2.0 * (0.3 + 0.2) / 2.0  # over half of four clients
-  assert np.std(noisy['params/a']) == pytest.approx(expected, rel=0.01)
+  state = made.server.init(handmade.context(ServerInitCtx))
+  # The noise is in the sums already.
+  _, same = made.server.update(state, zeros, ctx)
+  np.testing.assert_array_equal(same['params/a'], zeros['params/a'])
+  assert made.aggregation and made.aggregation.noise
+  deviation = made.aggregation.noise(state)
+  assert deviation == pytest.approx(2.0 * (0.3 * 1.001 + 0.2))
 
 
 @pytest.mark.parametrize('exact', [None, 0.0])
@@ -289,7 +297,7 @@ def test_sampling_counts_only_where_no_client_adds(exact):
   # A sum without a declared rounding is one of clients who know each other.
   people = EVERYONE._replace(rounding=exact, fraction=0.5, poisson=True)
   found = dp_fedavg.mechanisms(2.0, people, 7)
-  assert found == [Mechanism(2.0, 0.5 if exact is None else 1.0, 7)]
+  assert found == [Mechanism(2.0, 0.5, 7) if exact is None else DISCRETE]
 
 
 def test_every_summation_is_a_sum_of_clients_who_know_each_other(config):
@@ -384,3 +392,61 @@ def test_runs_are_near_those_without(config, names):
     found.append((first.shared, first.states.get(names[1], ()), server.shared))
   toy.assert_close_trees(found[0][:2], found[1][:2], 2e-5)
   toy.assert_equal_trees(found[1], found[2])
+
+
+def released(key, deviation, values, bits=32, dropout=0.0):
+  """The sum of a term with noise, and which uploads are in it."""
+  made = secure(bits=bits, dropout=dropout).summation
+  assert made
+  term = Weighted(jnp.ones(4), jnp.asarray(values), 1.0, jnp.float32(deviation))
+  ctx = handmade.context(
+    ServerCtx, index=jnp.arange(4), valid=jnp.ones(4, bool), key=key
+  )
+  _, sums, arrived = jax.jit(lambda: made.add({'a': term}, ctx))()
+  return np.asarray(sums['a'], np.float64), np.asarray(arrived)
+
+
+@pytest.mark.parametrize('deviation', [0.01, 3.0])
+def test_noise_on_integers_has_the_deviation_and_does_not_wrap(deviation):
+  """Noise of 3 is far beyond the range of a sum of four values of 1."""
+  values = np.random.default_rng(0).uniform(-1, 1, (4, 20000)).astype('f4')
+  found, _ = released(jax.random.key(0), deviation, values)
+  noise = found - values.astype('f8').sum(axis=0)
+  assert noise.std() == pytest.approx(deviation, rel=0.03)
+  assert abs(noise.mean()) < 4 * deviation / np.sqrt(noise.size)
+  assert stats.kstest(noise / deviation, 'norm').pvalue > 1e-3
+  again, _ = released(jax.random.key(0), deviation, values)
+  other, _ = released(jax.random.key(1), deviation, values)
+  assert (again == found).all() and (other != found).any()
+
+
+def test_an_aborted_round_has_no_noise():
+  values = np.ones((4, 8), 'f4')
+  outcomes = set()
+  for key in jax.random.split(jax.random.key(0), 12):
+    found, arrived = released(key, 0.5, values, dropout=0.5)
+    assert found.any() == arrived.any()
+    outcomes.add(bool(arrived.any()))
+  assert outcomes == {True, False}
+
+
+def test_a_summation_that_draws_no_noise_is_refused_beside_it():
+  plain = secure()
+  plain = plain._replace(summation=plain.summation._replace(noisy=False))
+  made = dp_fedavg.make(dp_fedavg.Options(noise=1.0)).info.bind
+  assert made
+  with pytest.raises(errors.ConfigError, match='does not draw the noise of'):
+    handmade.algorithm((fedpav.make(), made(EVERYONE), plain))
+
+
+@pytest.mark.slow
+def test_noise_on_integers_is_drawn_once_on_any_number_of_devices(config):
+  config.batch_stats_rule, config.model.norm = 'keep_server', 'group'
+  options = {'dp_fedavg': {'noise': 0.3, 'adaptive': True, 'clip': 0.5}}
+  method = compose.load(('fedpav', 'dp_fedavg', 'secagg'), options, algorithms)
+  shared = []
+  for devices in (1, 2):
+    executor, variables, _ = toy.make_executor(config, CLIENTS, method, devices)
+    server, _, _ = toy.run(executor, variables, 2)
+    shared.append(server.shared)
+  toy.assert_equal_trees(*shared)

@@ -83,5 +83,6 @@ def test_an_attack_must_be_named(tmp_path):
   (line,) = err.splitlines()
   assert code == 2, err
   assert line == (
-    'error[2]: no attack — --attack — one of gradient, trace, member, canary'
+    'error[2]: no attack — --attack — one of gradient, trace, member, canary, '
+    'noise'
   )

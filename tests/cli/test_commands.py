@@ -124,11 +124,16 @@ def test_folder_recipe_then_evaluate_its_checkpoints(tree, tmp_path):
     launch(f'--workdir={tmp_path}', '--checkpoint=77', door='evaluate')
   )
   assert code == 4 and err.startswith('error[4]: no checkpoint 77')
+  (tmp_path / 'checkpoints' / 'manifest-4.json').write_bytes(b'')
+  code, out, err = finish(launch(f'--workdir={tmp_path}', door='evaluate'))
+  assert code == 0, err
+  assert err.startswith('warning: checkpoint 4 passed over, round ')
+  assert 'manifest-4.json' in err
 
 
 @pytest.mark.slow
 def test_kill_at_any_moment_then_the_same_numbers(tree, tmp_path):
-  kills = 8
+  kills = 4
   fields = {'rounds': 4 + kills, 'checkpoint_every': 3, 'track': '("csv",)'}
   whole = folder_flags(tree, tmp_path / 'whole', **fields)
   assert finish(launch(*whole))[0] == 0

@@ -47,10 +47,14 @@ def test_doctor(mini_copy, tmp_path):
   assert 'RegDB: found / published' in out
   assert '100 / 4,120' in out and 'trial=2' in out
   assert 'warning: train has 5 identities, published are 206' in out
+  assert 'no image of the data set' in out and '.heic' not in out
+  for name in ('1.HEIC', '2.heic', 'notes'):
+    (root / 'Visible/1' / name).touch()
   (root / 'Visible/1/person_v_00000_1.bmp').write_bytes(b'')
   code, out, err = run(tmp_path, *where, '--deep')
   assert code == 3
   assert 'error: unreadable files, 1: Visible/1/person_v_00000_1.bmp' in out
+  assert ', 2 .heic, 1 without end\n' in out
   assert err.startswith('error[3]: 2 errors, first: unreadable files')
 
 

@@ -3,16 +3,19 @@
 import importlib.util
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import commands
 import numpy as np
 import pytest
 import toy
+from PIL import Image
 
 from fedreid_jax import errors
 from fedreid_jax.exchange import export, next_command
@@ -97,6 +100,35 @@ def test_a_file_is_written_checked_and_described(kind, workdir, tmp_path):
     assert about['embedding']['flip'] is True
     assert about['embedding']['metric'] == 'euclidean'
     assert len(about['run']['weights_sha256']) == 64
+
+
+@pytest.mark.slow
+def test_the_page_has_the_way_from_a_photograph_to_its_vector(
+  workdir, tmp_path, monkeypatch
+):
+  pytest.importorskip('onnxruntime', reason="pip install '.[export]'")
+  page = (commands.ROOT / 'docs/export.md').read_text()
+  (code,) = (
+    code
+    for code in re.findall(r'```python\n(.*?)```', page, re.DOTALL)
+    if 'photo.jpg' in code
+  )
+  export.export(workdir, 'onnx', tmp_path / 'global-20.onnx')
+  rng = np.random.default_rng(0)
+  small = Image.fromarray(rng.integers(0, 256, (9, 7, 3), np.uint8))
+  small.resize((70, 90)).save(tmp_path / 'photo.jpg', exif=_turned())
+  monkeypatch.chdir(tmp_path)
+  space: dict[str, Any] = {}
+  exec(code, space)  # noqa: S102
+  wanted = snapshot.load(workdir).embed(['photo.jpg'])
+  np.testing.assert_allclose(space['vectors'], wanted, rtol=0, atol=1e-4)
+
+
+def _turned():
+  """Returns a tag that says the camera was turned by 90 degrees."""
+  exif = Image.Exif()
+  exif[0x0112] = 6
+  return exif
 
 
 @pytest.mark.slow

@@ -56,6 +56,8 @@ def test_the_printed_noise_given_again_keeps_to_the_epsilon():
   code, out, err = plan(f'--noise={noise}', *one)
   assert (code, err) == (0, '')
   assert 0.0499 < number(out, 'epsilon = ') <= 0.05
+  assert 'warning: a client has a single identity' in out
+  assert 'warning: every identity of a client is in every step' in out
 
 
 @pytest.mark.slow

@@ -34,16 +34,19 @@ def test_groups_as_they_are_imported(name):
   assert options.fields(found) == options.fields(imported)
 
 
-def test_checking_a_configuration_imports_no_jax():
-  """Every recipe is made and checked in one process."""
+def test_configurations_import_no_jax_and_their_check_starts_no_backend():
+  """Every recipe is made, and then checked, in one process."""
   script = """
 import sys
 from fedreid_jax.config import recipes, reference, validation
-for name in recipes.names():
-  validation.validate(recipes.recipe(name, 'smoke'))
+made = [recipes.recipe(name, 'smoke') for name in recipes.names()]
 reference.markdown()
 heavy = {'jax', 'flax', 'optax', 'orbax', 'PIL', 'jaxtyping'}
-print(sorted(heavy & sys.modules.keys()))
+imported = sorted(heavy & sys.modules.keys())
+for config in made:
+  validation.validate(config)
+from jax._src import xla_bridge
+print(imported + [*xla_bridge._backends])
 """
   done = subprocess.run(
     [sys.executable, '-c', script], capture_output=True, text=True, timeout=120

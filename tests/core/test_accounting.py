@@ -258,3 +258,30 @@ def test_with_sampling_a_multiplier_reaches_its_target(
 def test_an_unreachable_target_is_an_error():
   with pytest.raises(errors.ConfigError, match='epsilon 0.001 needs'):
     accounting.multiplier(lambda z: [Mechanism(z, 1.0, 10**9)], 1e-3, 1e-9)
+
+
+@pytest.mark.parametrize(
+  'mechanism, target',
+  [
+    (Mechanism(1.0, 1 / 6, 200, 48, 16), 8.0),
+    (Mechanism(1.0, 1 / 6, 200), 3.0),
+    (Mechanism(1.0, 1.0, 20), 1.0),
+    (Mechanism(1.0, 0.004, 2000), 2.0),  # losses far below the coarse grid
+  ],
+)
+def test_the_coarse_grid_finds_the_noise_of_the_fine_one(mechanism, target):
+  def make(z):
+    return [mechanism._replace(noise=z)]
+
+  found = accounting.multiplier(make, target, 1e-5)
+  reached = accounting.epsilon(make(found), 1e-5)
+  assert target * (1 - accounting.CLOSE) <= reached <= target
+  assert accounting.epsilon(make(found * (1 - 2e-3)), 1e-5) > target
+
+
+def test_discrete_noise_has_at_least_the_epsilon_of_a_gaussian():
+  """Renyi accounting of the same divergence is an upper bound."""
+  one = Mechanism(4.0, 1.0, 20)
+  discrete = accounting.epsilon([one._replace(discrete=True)], 1e-5)
+  assert discrete == pytest.approx(5.3777, abs=1e-3)
+  assert discrete > accounting.epsilon([one], 1e-5)

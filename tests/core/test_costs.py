@@ -29,25 +29,23 @@ def test_a_round_costs_what_was_forecast(config, clients, budget):
   assert found.sent == {'up': log['up'], 'down': log['down']}
   assert found.sent['up'].keys() == {'model', 'dfh'}
   assert found.images == log['images'] > found.steps > 3
-  check_memory(found.memory, server, executor.resident)
+  check_memory(found.memory, server)
 
 
 def nbytes(tree):
   return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
-def check_memory(memory, server, resident):
+def check_memory(memory, server):
   """Compares programs of four clients on one device with what they hold."""
   images = 4 * 3 * np.prod(toy.IMAGE_SHAPE)  # at least three of each client
   model = nbytes(server.shared)
-  parts = ('training',) if resident else PARTS
-  assert memory.keys() == {*parts, 'aggregation'}
+  assert memory.keys() == {*PARTS, 'aggregation'}
   assert memory['training'].arguments > model + images
   assert memory['training'].temporary > 1000
   # Four uploads leave the clients and reach the server, whose new state takes
   # the place of the old one.
-  sender = memory['training' if resident else 'uploads']
-  assert sender.results > 4 * model
+  assert memory['uploads'].results > 4 * model
   assert memory['aggregation'].arguments > 4 * model + nbytes(server)
   assert memory['aggregation'].results < model
 

@@ -277,6 +277,7 @@ def test_the_memory_of_a_round_does_not_grow_with_its_clients(deterministic):
   config.model.features = (32, 64)
   config.execution.reduction = 'stream'
   config.execution.deterministic = deterministic
+  config.execution.image_budget_mb = 5.0  # for the states of eight clients
   found = []
   for num in (8, 64):
     executor, variables, _ = toy.make_executor(

@@ -71,7 +71,12 @@ def test_a_claim_is_of_the_rounds_that_are_done():
   weak = of(owner(noise=0.25, rate=1.0)).statement(1)
   assert weak.endswith('epsilon above 20 gives no meaningful protection')
   attacked = of(
-    owner(4.0, 1.0), Component('byzantine', transport=Transport(up=up))
+    owner(4.0, 1.0),
+    Component(
+      'anything',
+      transport=Transport(up=up),
+      info=ComponentInfo(properties=('attacker',)),
+    ),
   )
   assert 'per honest client' in attacked.statement(1)
 
@@ -145,9 +150,7 @@ def test_releases_of_statistics_are_composed_with_the_models():
   both = of(persons, statistics)
   assert both.epsilon(20) == pytest.approx(6.385, abs=2e-3)
   assert 'per identity in one client' in both.statement(20)
-  assert 'dfh: noise 10, before round 0 and every 1 rounds' in both.statement(
-    20
-  )
+  assert 'dfh: noise 10, before round 0 and every round' in both.statement(20)
   one = accounting.epsilon([Mechanism(10.0, 1.0, 1)], 1e-5)
   assert both.epsilon(0) == pytest.approx(one) and one > 0
 

@@ -97,7 +97,17 @@ def test_multipliers_are_by_name_and_first_match():
     ({'schedule': 'step', 'milestones': (20, 30), 'gamma': 0.5}, 20, 0.025),
     ({'schedule': 'step', 'milestones': (20, 30), 'gamma': 0.5}, 39, 0.0125),
     ({'schedule': 'step', 'milestones': (1,), 'gamma': 0.5}, 1, 0.025),
+    (
+      {
+        'schedule': 'step',
+        'milestones': (0.5,),
+        'gamma': 0.5,
+        'schedule_rounds': 20,
+      },
+      *(10, 0.025),
+    ),
     ({'schedule': 'cosine'}, 25, 0.025),
+    ({'schedule': 'cosine', 'schedule_rounds': 100}, 50, 0.025),
     ({'warmup': 10}, 0, 0.005),
     ({'warmup': 10}, 9, 0.05),
   ],

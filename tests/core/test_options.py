@@ -36,7 +36,7 @@ def test_fields_are_what_is_declared():
     Range(0, 2),
     None,
     None,
-    False,
+    frozenset(),
   )
   assert found['kind'].choices() == ('a', 'b')
   assert found['few'].choices() == ('c', 'd')
@@ -80,14 +80,14 @@ def test_values_that_are_allowed(values):
     ('mu', 2.1, 'out of range.*between 0 and 2'),
     ('mu', float('nan'), 'not finite'),
     ('mu', 1e39, 'not finite'),
-    ('mu', True, 'bool'),
-    ('mu', '1', "'1' is str.*give float"),
-    ('k', 1.0, 'float.*give int'),
+    ('mu', True, 'truth value'),
+    ('mu', '1', "'1' is text.*give a number"),
+    ('k', 1.0, 'is a number.*give a whole number'),
     ('k', 0, 'out of range'),
     ('k', 2**31, '32 bits'),
-    ('on', 1, 'int.*give bool'),
+    ('on', 1, 'a whole number.*give a truth value'),
     ('kind', 'c', "unknown choice 'c'.*one of a, b"),
-    ('kind', 3, 'give str'),
+    ('kind', 3, 'give text'),
     ('shares', (-1.0,), 'out of range'),
     ('shares', 1.0, 'give tuple'),
     ('rules', (('x', 1.0, 2.0),), 'does not have 2 parts'),

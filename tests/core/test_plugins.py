@@ -28,16 +28,16 @@ def installed(monkeypatch):
   ],
 )
 def test_modules_and_groups(installed, component, module, group):
-  assert plugins.component_module(component, algorithms) == module
+  assert plugins.full_name(component, plugins.COMPONENT, algorithms) == module
   assert plugins.group_of(component) == group
 
 
 @pytest.mark.parametrize('component', ['', 'a b', 'a..b', '../x'])
 def test_names_of_nothing(installed, component):
   with pytest.raises(errors.ConfigError, match='one of .*dfh.*tilted'):
-    plugins.component_module(component, algorithms)
+    plugins.full_name(component, plugins.COMPONENT, algorithms)
 
 
 def test_the_nearest_name_is_offered(installed):
   with pytest.raises(errors.ConfigError, match='did you mean tilted'):
-    plugins.component_module('titled', algorithms)
+    plugins.full_name('titled', plugins.COMPONENT, algorithms)

@@ -197,5 +197,5 @@ def test_a_file_of_one_set_among_the_tests_of_another_is_refused(
   shutil.copyfile(train[0], gallery[1])
   with pytest.raises(errors.DataError) as caught:
     read(config(tmp_path, **both))
-  assert '1 of 20 files of viper are in market1501 too' in caught.value.line()
+  assert '1 of 20 files of viper is in market1501 too' in caught.value.line()
   assert read(config(tmp_path, **both, allow_overlap=True)).clients

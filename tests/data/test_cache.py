@@ -78,9 +78,9 @@ def test_bad_images_are_all_named(root):
     cache.build(root, NAMES, SMALL)
   line = caught.value.line()
   assert line.startswith(
-    'error[3]: 2 of 10 images cannot be read: 02.png (empty'
+    'error[3]: 2 of 10 images cannot be read (2 .png): 02.png (empty'
   )
-  assert '05.png (no JPEG, PNG, WEBP' in line and str(root) in line
+  assert '05.png (not an image in JPEG, PNG, WEBP' in line and str(root) in line
   assert folders() == []
 
 
@@ -93,8 +93,8 @@ def test_bad_images_may_be_left_out_and_are_named_every_time(root, capsys):
     assert manifest['kept'] == [0, 1, *range(3, 10)]
     assert images[:, 0, 0, 0].tolist() == manifest['kept']
     assert capsys.readouterr().err == (
-      f'note: 1 of 10 images of {root} cannot be read and are left out: '
-      '02.png (empty file)\n'
+      f'note: 1 of 10 images of {root} cannot be read and is left out '
+      '(1 .png): 02.png (empty file)\n'
     )
 
 

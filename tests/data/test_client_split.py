@@ -101,7 +101,7 @@ def test_standalone_is_one_domain():
 
 
 def test_fewer_identities_than_clients():
-  with pytest.raises(errors.DataError, match='1 identities for 2 clients'):
+  with pytest.raises(errors.DataError, match='1 identity for 2 clients'):
     make([domain('a', (1, 1), (0, 1))], 'by_identity')
 
 

@@ -101,7 +101,10 @@ def test_broken_files_are_refused(pixels):
   jpeg = encode(big, 'JPEG')
   for data, why in (
     (b'', 'empty file'),
-    (b'<html>not found</html>', 'no JPEG, PNG, WEBP, BMP, GIF, TIFF file'),
+    (
+      b'<html>not found</html>',
+      'not an image in JPEG, PNG, WEBP, BMP, GIF or TIFF',
+    ),
     (jpeg[: len(jpeg) // 2], 'truncated'),
     (jpeg[: len(jpeg) * 99 // 100], 'truncated'),
     (jpeg[:-2], 'truncated'),
@@ -155,7 +158,7 @@ def test_postscript_starts_no_program(monkeypatch):
   )
   eps = b'%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n'
   Image.open(io.BytesIO(eps))  # Pillow left alone takes it
-  with pytest.raises(ValueError, match='no JPEG, PNG'):
+  with pytest.raises(ValueError, match='not an image in JPEG, PNG'):
     decoder.decode(eps, Decoder(8, 8))
   assert decoder.colour_file(eps) == eps
   assert not started

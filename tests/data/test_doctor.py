@@ -59,7 +59,7 @@ def test_unreadable_files_are_errors(mini_copy):
   with pytest.raises(errors.DataError) as caught:
     doctor.check(report, root)
   assert caught.value.exit_code == 3
-  assert '1 errors, first: unreadable files, 3' in caught.value.line()
+  assert '1 error, first: unreadable files, 3' in caught.value.line()
 
 
 def test_files_of_another_format_are_read_and_told(mini_copy):

@@ -44,6 +44,16 @@ def test_files_are_sorted_and_leftovers_passed_over(tmp_path):
   assert files.list_files(tmp_path, 'b') == ['b/1.jpg', 'b/2.JPG']
 
 
+def test_files_that_are_not_used_are_counted_by_kind(tmp_path):
+  for name in ('1.HEIC', 'b/2.heic', 'b/a.jpg', 'notes', 'b/Thumbs.db', '.x'):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).touch()
+  used = files.list_images(tmp_path)
+  assert used == ['b/a.jpg']
+  assert files.count_others(tmp_path, used) == '2 .heic, 1 without end'
+  assert files.count_others(tmp_path / 'b', ['2.heic', 'a.jpg']) == ''
+
+
 @pytest.mark.parametrize(
   'names', [('A.jpg', 'a.jpg'), ('é.jpg', 'e\u0301.jpg')]
 )

@@ -137,7 +137,9 @@ def test_nothing_to_read(root, tmp_path):
 def test_unreadable_images_stop_or_are_left_out(root):
   bad = root / 'north/5/x_1.png'
   bad.write_bytes(bad.read_bytes()[:20])
-  assert '1 of 6 images cannot be read: 5/x_1.png' in failure(root).line()
+  assert (
+    '1 of 6 images cannot be read (1 .png): 5/x_1.png' in failure(root).line()
+  )
   loaded = load.load(config(root, on_bad_image='skip'))
   assert loaded.clients[0].num_images == 5
   for path in root.glob('north/*/*'):

@@ -9,7 +9,7 @@ from photo_trees import PLACES
 
 from fedreid_jax import errors, load_config
 from fedreid_jax.data import load
-from fedreid_jax.evaluation import evaluate_retrieval
+from fedreid_jax.evaluation.evaluators.retrieval import evaluate_retrieval
 
 
 def config(root, **changes):
@@ -226,7 +226,7 @@ def test_labels_of_a_manifest_belong_to_the_digest(tmp_path):
     (lambda t: t.replace('train', 'trian', 1), 'line 2 — one of train'),
     (
       lambda t: t.replace('Zoë 2 0', 'Zoë 0 0'),
-      '1 identities of m are',
+      '1 identity of m is',
     ),
     (lambda t: t.replace('identity', 'who', 1), "no column 'identity'"),
     (lambda t: t.replace('000 ö', 'none'), 'listed files are missing'),
@@ -244,7 +244,7 @@ def test_a_file_in_both_halves_of_one_data_set_is_refused(tmp_path):
   copied = root / 'query/0005_c1s1_000000_01.jpg'
   name = '0001_c1s1_000009_01.jpg'
   shutil.copy(copied, root / 'bounding_box_train' / name)
-  assert 'files of m are in m too' in failure(root)
+  assert '1 of 33 files of m is in m too' in failure(root)
 
 
 def test_other_layouts(tmp_path):
@@ -298,11 +298,29 @@ def test_layouts_that_are_refused(tmp_path, paths, message):
   assert message in failure(tmp_path / 'm')
 
 
+@pytest.mark.parametrize('ends', [('HEIC', 'heic'), ('heic', 'txt')])
+def test_photographs_in_other_formats_are_counted_and_named(
+  tmp_path, capsys, ends
+):
+  root = photo_trees.domains(tmp_path / 'a', cameras=False)
+  for k, end in enumerate(ends):
+    (root / f'駅/Person 0 é/IMG_{k}.{end}').write_bytes(b'ftypheic')
+  kinds = '2 .heic' if len({*map(str.lower, ends)}) == 1 else '1 .heic, 1 .txt'
+  line = failure(root)
+  assert f'2 of 18 images cannot be read ({kinds}): ' in line
+  assert all(f'Person 0 é/IMG_{k}.{end}' in line for k, end in enumerate(ends))
+  loaded = load.load(config(root, on_bad_image='skip'))
+  assert described(loaded)[1] == {'駅': (4, 12)}
+  said = capsys.readouterr().err
+  assert f'2 of 18 images of {root}' in said
+  assert f'cannot be read and are left out ({kinds}): ' in said
+
+
 def test_16_bits_are_refused_by_name_or_left_out(tmp_path):
   root = photo_trees.domains(tmp_path / 'a', cameras=False)
   photo_trees.save(root / '駅/Person 0 é/X.png', 0, 0, '16 bits')
   line = failure(root)
-  assert '1 of 17 images cannot be read: Person 0 é/X.png' in line
+  assert '1 of 17 images cannot be read (1 .png): Person 0 é/X.png' in line
   assert 'not 8 bits a channel' in line and "data.on_bad_image='skip'" in line
   loaded = load.load(config(root, on_bad_image='skip'))
   assert described(loaded)[1] == {'駅': (4, 12)}

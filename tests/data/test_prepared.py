@@ -117,7 +117,7 @@ def test_files_changed_since(mini_copy, tmp_path):
   prepare.prepare(root, 'viper', out, SMALL)  # the fast look sees nothing
   with pytest.raises(errors.DataError) as caught:
     prepare.prepare(root, 'viper', out, SMALL, verify=True)
-  assert '1 files changed since they were prepared: cam_a/000_0.bmp' in (
+  assert '1 file changed after being prepared: cam_a/000_0.bmp' in (
     caught.value.line()
   )
   two.unlink()
@@ -184,7 +184,9 @@ def test_unreadable_images_are_named(mini_copy, tmp_path):
   scene.write_bytes(scene.read_bytes()[:300])
   with pytest.raises(errors.DataError) as caught:
     prepared.open_prepared(root, 'cuhk-sysu', SMALL)
-  assert 'images cannot be read: Image/SSM/s1.jpg#' in caught.value.line()
+  assert (
+    'images cannot be read (2 .jpg): Image/SSM/s1.jpg#' in caught.value.line()
+  )
   with pytest.raises(errors.FedReIDError):
     prepare.prepare(root, 'cuhk-sysu', tmp_path / 'out', SMALL)
   skipping = SMALL._replace(on_bad_image='skip')

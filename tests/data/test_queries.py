@@ -46,6 +46,37 @@ def test_without_cameras_the_first_is_that_of_an_identity():
   assert out.described == 'first image per identity (no cameras)'
 
 
+def chosen_of(pairs):
+  return queries.choose('random', domain(*zip(*pairs, strict=True)), 'abcd', 0)
+
+
+@pytest.mark.parametrize(
+  'people, cameras, queries_, described',
+  [
+    # Twelve persons in four cameras with an image each: a query a person.
+    (range(12), range(4), 12, 'identity (no camera has several of one)'),
+    ([0, 1, 1], range(2), 4, 'identity and camera'),
+  ],
+)
+def test_a_random_rule_says_what_it_chose(people, cameras, queries_, described):
+  pairs = [(p, c) for p in people for c in cameras]
+  if len({*people}) < len(people):  # an image of each camera is not enough
+    pairs += pairs
+  found = chosen_of(pairs)
+  assert found.mask.sum() == queries_
+  assert found.described == f'one random image per {described}'
+
+
+def test_a_random_rule_with_some_of_both_says_so():
+  """Person 0 has two images in camera 0; person 1 has none twice."""
+  found = chosen_of([(0, 0), (0, 0), (0, 1), (1, 0), (1, 1)])
+  assert found.mask.sum() == 2
+  assert found.described == (
+    'one random image per identity and camera that has several of the '
+    'identity, and one per identity without these (1)'
+  )
+
+
 def test_unknown_rule_and_camera():
   with pytest.raises(errors.ConfigError, match='query rule'):
     queries.choose('last', domain(), [], 0)

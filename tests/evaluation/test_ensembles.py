@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import toy
 
-from fedreid_jax import errors
+from fedreid_jax import errors, evaluate_retrieval
 from fedreid_jax.core import placement
 from fedreid_jax.data import augment, classification_task, federation
-from fedreid_jax.evaluation import ensembles, evaluate_retrieval, evaluator
+from fedreid_jax.evaluation import ensembles, evaluator
 from fedreid_jax.models import functional, networks
 from fedreid_jax.training import build, evaluation, loop
 

@@ -4,7 +4,8 @@ import json
 
 import numpy as np
 
-from fedreid_jax.evaluation import evaluate_ranking, half_splits
+from fedreid_jax.evaluation import half_splits
+from fedreid_jax.evaluation.ranking import evaluate_ranking
 
 
 def viper_like(num_ids=12):

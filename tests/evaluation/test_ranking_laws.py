@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from fedreid_jax.evaluation import evaluate_ranking, protocols
+from fedreid_jax.evaluation import protocols
+from fedreid_jax.evaluation.ranking import evaluate_ranking
 
 SEEDS = range(5)
 RANKS = (1, 2, 3, 5, 10, 20)

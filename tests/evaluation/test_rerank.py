@@ -5,7 +5,8 @@ import pytest
 
 from fedreid_jax import errors
 from fedreid_jax.evaluation import distances as distance_lib
-from fedreid_jax.evaluation import evaluate_retrieval, rerank
+from fedreid_jax.evaluation import rerank
+from fedreid_jax.evaluation.evaluators.retrieval import evaluate_retrieval
 
 
 def make_data(num_queries=25, num_gallery=60, seed=0):

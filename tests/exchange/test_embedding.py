@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import toy_embedding
+import toy_run
 
 import fedreid_jax as fr
 from fedreid_jax.data import load as data_load
-from fedreid_jax.evaluation import evaluator
 from fedreid_jax.exchange import embedding, jax_file
 
 TINY = {
@@ -30,22 +30,8 @@ def workdir(tmp_path_factory):
   return trained(tmp_path_factory.mktemp('run'), **fields)
 
 
-def ranked(workdir, monkeypatch):
-  """Returns the images of the target of a run, and their features."""
-  kept = []
-  rank = evaluator._ranked
-
-  def keep(config, target, found):
-    kept.append((target.images, found))
-    return rank(config, target, found)
-
-  monkeypatch.setattr(evaluator, '_ranked', keep)
-  fr.evaluate(workdir)
-  return kept[0]
-
-
 def test_the_embedding_is_the_one_that_is_ranked(workdir, monkeypatch):
-  target, features = ranked(workdir, monkeypatch)
+  target, features = toy_run.ranked(workdir)
   pixels = target.images()
   monkeypatch.setattr(data_load, 'load', lambda *_, **__: pytest.fail('read'))
   found = embedding.load(workdir)
@@ -83,7 +69,7 @@ def test_measured_moments_are_in_it(tmp_path, monkeypatch, rule):
   # Identities that no client has are not measured either.
   fields = BOTH if rule == 'modality' else {'evaluation.validation': 0.5}
   workdir = trained(tmp_path, **{'evaluation.batch_stats': rule}, **fields)
-  target, features = ranked(workdir, monkeypatch)
+  target, features = toy_run.ranked(workdir)
   pixels, kinds = target.images(), target.modalities
   found = embedding.load(workdir)
   assert [*found.inputs] == ['images', 'modalities'][: 1 + (rule == 'modality')]

@@ -75,7 +75,7 @@ def test_prefixes_types_and_heads(torch, state, variables, tmp_path):
   for said in (
     f'wrote {tmp_path}/w.safetensors',
     f"removed the prefix 'backbone.' of {len(state)} names",
-    'converted 1 tensors of float16 to float32',
+    'converted 1 tensor of float16 to float32',
     'left out 1 that a ResNet has not: module.classifier.weight',
   ):
     assert said in text

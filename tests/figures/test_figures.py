@@ -8,7 +8,7 @@ import toy_run
 from drawn import written
 
 from fedreid_jax import errors
-from fedreid_jax.evaluation import evaluate_retrieval
+from fedreid_jax.evaluation.evaluators.retrieval import evaluate_retrieval
 from fedreid_jax.figures import (
   canvas,
   clouds,

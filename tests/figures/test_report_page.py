@@ -1,5 +1,6 @@
 """The page of `fedreid report`, from the files of toy runs."""
 
+import hashlib
 import re
 from pathlib import Path
 
@@ -54,7 +55,7 @@ def written(run, seed, mAP):
     },
     {
       **{'command': ['fedreid', '<script>'], 'commit': 'abc', 'devices': []},
-      **{'versions': {'jax': '1'}, 'data_digest': 'f' * 64},
+      **{'versions': {'jax': '1'}, 'data_digest': 'plaza,campus,station,48'},
       'clients': [{'client': 'ash', 'images': 12}],
     },
     rounds,
@@ -68,6 +69,23 @@ def html(run):
     'toy', [written(run, 0, 40.0), written(run, 1, 44.0)], FEATURES, lambda: run
   )
   return report_page.page([own])
+
+
+def test_the_digest_of_words_is_a_digest(html):
+  assert 'plaza,cam' not in html
+  found = re.search(
+    'data digest.{0,40}([0-9a-f]{16}) .SHA-256', html, re.DOTALL
+  )
+  words = b'plaza,campus,station,48'
+  assert found and hashlib.sha256(words).hexdigest().startswith(found[1])
+
+
+@pytest.mark.parametrize('files', [1, 4, 5])
+def test_the_digest_of_files_is_that_of_the_run(files):
+  digest = ':'.join('0123456789abcdef' for _ in range(files))
+  shown = report_page._digest(digest)
+  assert digest.startswith(shown.rstrip('…'))
+  assert shown.endswith('…') == (files > 4)
 
 
 def test_the_page_has_every_section_and_says_the_numbers(html):

@@ -109,7 +109,9 @@ def test_published_weights_have_a_card_and_are_small(name):
   assert about['name'] == name and about['world_seed'] == 1000
   assert path.stat().st_size < 5e6
   page = path.with_suffix('.md').read_text()
-  assert about['command'] in page and weights.settings(path) in page
+  # The files were written when the command had its first name.
+  recipe = about['command'].partition('configs/')[2].replace('.py', '')
+  assert f'`fedreid train {recipe}`' in page and weights.settings(path) in page
   tensors = safetensors_numpy.load_file(path)
   assert all(np.isfinite(x).all() for x in tensors.values())
   assert json.dumps(about) not in page

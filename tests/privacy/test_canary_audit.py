@@ -129,5 +129,5 @@ def test_a_run_without_a_guarantee_is_refused():
 
 
 def test_few_clients_are_refused():
-  with pytest.raises(errors.ConfigError, match='49 clients are fewer'):
+  with pytest.raises(errors.ConfigError, match='49 clients, fewer'):
     canary_rounds.of(dp_fedavg.Options(), participants(49))

@@ -86,7 +86,7 @@ def test_members_are_the_persons_of_the_training(tmp_path, monkeypatch):
 
   def train(make, config, folder):
     seeds.append(config.seed)
-    federation = make(config)
+    federation = make(config, None)
     assert federation.targets == () and config.track == ()
     trained[folder] = {
       known[image.tobytes()]
@@ -113,7 +113,10 @@ def test_members_are_the_persons_of_the_training(tmp_path, monkeypatch):
 
     return types.SimpleNamespace(ranked=ranked)
 
-  monkeypatch.setattr(shadow_models.build, 'assemble', lambda _, given: given)
+  def assemble(_, given, root):
+    return given
+
+  monkeypatch.setattr(shadow_models.build, 'assemble', assemble)
   monkeypatch.setattr(shadow_models.loop, 'run_rounds', train)
   monkeypatch.setattr(shadow_models.loaded_run, 'load', loaded)
   lines = []

@@ -1,10 +1,12 @@
 """The local page as a client of HTTP meets it."""
 
+import contextlib
 import http.client
 import io
 import json
 import logging
 import re
+import socket
 import threading
 import time
 
@@ -165,8 +167,12 @@ def png(*size, mode='RGB'):
   'data, status, message',
   [
     (b'', 400, 'The file is empty.'),
-    (b'text', 415, 'no JPEG, PNG'),
-    (b'<svg xmlns="http://www.w3.org/2000/svg"/>', 415, 'no JPEG, PNG'),
+    (b'text', 415, 'not an image in JPEG, PNG'),
+    (
+      b'<svg xmlns="http://www.w3.org/2000/svg"/>',
+      415,
+      'not an image in JPEG, PNG',
+    ),
     (png(40, 60)[:60], 400, 'Not a usable image: '),
     (png(40, 60, mode='I;16'), 400, 'not 8 bits a channel'),
     (png(101, 100), 400, '101x100 pixels, more than max_pixels=10000'),
@@ -231,6 +237,89 @@ def test_requests_of_the_page_itself_are_answered(site, photos):
     assert site.ask('POST', '/search', data, **headers)[0] == 200
 
 
+def half_requests(site, number):
+  """Connections with half a request: half a head, or half a body."""
+  place = ('127.0.0.1', int(site.address.rstrip('/').rpartition(':')[2]))
+  found = []
+  for k in range(number):
+    one = socket.create_connection(place, timeout=20)
+    head = 'POST /search HTTP/1.1\r\nHost: localhost\r\n'
+    if k % 2:
+      head += 'Content-Length: 1000\r\n\r\nhalf'
+    one.sendall(head.encode())
+    found.append(one)
+  return found
+
+
+def test_half_requests_keep_nobody_out_and_are_ended(site, monkeypatch):
+  monkeypatch.setattr(guards, 'SECONDS', 2.0)
+  with contextlib.ExitStack() as stack:
+    for one in half_requests(site, 200):
+      stack.enter_context(one)
+    for _ in range(5):
+      assert site.ask('GET', '/gallery/0')[0] == 200
+    # The last ones wait no longer than the rest.
+    (last, before) = half_requests(site, 2)
+    stack.enter_context(last)
+    stack.enter_context(before)
+    assert last.recv(100) == b''
+    assert before.recv(100).startswith(b'HTTP/1.1 408')
+
+
+def test_a_few_connections_end_none_of_each_other(site):
+  """Browsers open several, of which some wait."""
+  with contextlib.ExitStack() as stack:
+    first, *others = half_requests(site, 12)
+    for one in (first, *others):
+      stack.enter_context(one)
+    assert site.ask('GET', '/gallery/0')[0] == 200
+    first.sendall(b'Content-Length: 0\r\n\r\n')
+    assert first.recv(100).startswith(b'HTTP/1.1 400')  # an empty file
+
+
+def test_a_part_of_a_photograph_is_searched_for(site, photos, tmp_path):
+  """As if the part were the file; orientation tags are applied first."""
+  pixels = np.random.default_rng(0).integers(0, 256, (40, 30, 3), np.uint8)
+  turned = Image.Exif()
+  turned[0x0112] = 6  # the top of the file is at the right
+  whole, part = io.BytesIO(), io.BytesIO()
+  Image.fromarray(pixels).save(whole, 'PNG', exif=turned)
+  upright = np.rot90(pixels, -1)  # 30 high and 40 wide
+  Image.fromarray(upright[3:15, 10:30].copy()).save(part, 'PNG')
+  status, _, body = site.ask(
+    'POST', '/search?part=0.25,0.1,0.75,0.5', whole.getvalue()
+  )
+  assert status == 200
+  found, expected = json.loads(body), site.search(part.getvalue())
+  assert [h['distance'] for h in found['hits']] == [
+    h['distance'] for h in expected['hits']
+  ]
+  assert found['query'] == expected['query']
+  other = site.search(whole.getvalue())
+  assert other['hits'][0]['distance'] != found['hits'][0]['distance']
+
+
+@pytest.mark.parametrize(
+  'part', ['', '0,0,1', '0,0,1,2', '0.5,0,0.5,1', '0,0,nan,1', '0,0,1,1,1']
+)
+def test_parts_that_are_none(site, part):
+  status, _, body = site.ask('POST', f'/search?part={part}', png(4, 4))
+  assert status == 400 and b'not four fractions' in body
+  status, _, body = site.ask('POST', '/search?part=0,0,0.1,1', png(4, 4))
+  assert status == 400 and b'less than two pixels' in body
+
+
+def test_an_image_of_the_gallery_is_enlarged(site, monkeypatch):
+  monkeypatch.setattr(finder, 'LARGE', 8)
+  sizes = []
+  for path in ('/gallery/0', '/gallery/0/large'):
+    status, headers, body = site.ask('GET', path)
+    assert status == 200 and headers['content-type'] == 'image/jpeg'
+    sizes.append(Image.open(io.BytesIO(body)).size)
+  assert max(sizes[1]) == 8 < max(sizes[0])
+  assert site.ask('GET', '/gallery/99/large')[0] == 404
+
+
 def test_no_file_outside_the_gallery_is_shown(photos, tmp_path):
   secret = tmp_path / 'secret.png'
   photo_trees.save(secret, 9, 0)
@@ -257,7 +346,7 @@ def test_no_file_outside_the_gallery_is_shown(photos, tmp_path):
 
 
 def test_an_error_of_the_program_is_one_line(site, photos, monkeypatch):
-  def fail(data):
+  def fail(data, part):
     raise RuntimeError('broken')
 
   monkeypatch.setattr(site.finder, 'find', fail)

@@ -154,7 +154,7 @@ def test_a_site_leaves_and_comes_back(tmp_path):
   assert 'site birch is left out' in told and 'num_steps is float32[1]' in told
   assert 'site cedar is left out' in told and 'cannot be read' in told
   line.away.add(10)
-  with pytest.raises(errors.ResourceError, match='0 of 1 sites answered'):
+  with pytest.raises(errors.ResourceError, match='0 of 1 site answered'):
     rounds(executor, server, states, [4])
 
 

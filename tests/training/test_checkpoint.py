@@ -46,7 +46,7 @@ def test_steps_without_an_evaluation_do_not_pile_up(tmp_path):
     kept.save(step, *states(float(step)), {}, score)
   assert kept.steps() == [7, 6, 3]
   (tmp_path / 'checkpoints' / 'manifest-7.json').write_text('null')
-  assert kept.verify(7) == 'its manifest is damaged'
+  assert kept.verify(7) == 'manifest-7.json is damaged'
   kept.close()
 
 
@@ -103,26 +103,44 @@ def test_damage_walks_back_and_says_so(saved, tmp_path, harm):
     path.write_bytes(b'')
   else:
     path.with_name('stray').write_bytes(b'x')
-  said = []
-  assert saved.latest(said.append) == 3
-  assert 'checkpoint 4 passed over' in said[0]
+  with pytest.warns(errors.DamagedCheckpointWarning) as said:
+    assert saved.latest() == 3
+  assert 'checkpoint 4 passed over, round 3 is used' in str(said[0].message)
+  assert path.name in str(said[0].message) or harm == 'extra'
   assert saved.steps() == [3, 2]
   saved.save(4, *states(9.0), {}, None)
   assert saved.latest() == 4
+
+
+def test_a_damaged_best_step_is_passed_over_and_does_not_end_the_run(
+  saved, tmp_path
+):
+  path = tmp_path / 'checkpoints' / '2' / 'metrics' / 'metrics'
+  path.write_bytes(b'')
+  with pytest.warns(errors.DamagedCheckpointWarning, match='metrics/metrics'):
+    assert saved.find('best') == 4
+  # Another process, as a resumed run is one, has read no metrics before.
+  again = checkpoint.Checkpoints(tmp_path)
+  with pytest.warns(errors.DamagedCheckpointWarning, match='checkpoint 2'):
+    assert again.latest() == 4
+  again.save(5, *states(9.0), {}, 30.0)
+  assert again.best() == 5 and again.steps() == [5, 4]
+  again.close()
 
 
 def test_step_without_manifest_does_not_exist(saved, tmp_path):
   (tmp_path / 'checkpoints' / 'manifest-4.json').unlink()
   (tmp_path / 'checkpoints' / '10').mkdir()
   (tmp_path / 'checkpoints' / '11.orbax-checkpoint-tmp').mkdir()
-  assert saved.latest(lambda _: None) == 3
+  with pytest.warns(errors.DamagedCheckpointWarning, match='manifest-10.json'):
+    assert saved.latest() == 3
 
 
 def test_all_steps_bad_is_an_error(saved, tmp_path):
   for step in (2, 3, 4):
     files_of(tmp_path, step)[0].write_bytes(b'?')
   with pytest.raises(errors.IntegrityError, match='--restart') as info:
-    saved.latest(lambda _: None)
+    saved.latest()
   assert info.value.exit_code == 4
 
 
@@ -130,7 +148,7 @@ def test_only_an_unfinished_first_step_is_a_fresh_start(tmp_path):
   kept = checkpoint.Checkpoints(tmp_path)
   kept.save(0, *states(), {}, None)
   (tmp_path / 'checkpoints' / 'manifest-0.json').unlink()
-  assert kept.latest(lambda _: None) is None
+  assert kept.latest() is None
   assert kept.steps() == []
   kept.close()
 

@@ -52,7 +52,7 @@ class Federation:
     self.states = client_states.ClientStates(
       self.store, self.saved, NAMES, rule
     )
-    step = self.saved.latest(lambda _: None)
+    step = self.saved.latest()
     self.server, _ = self.states.restore(step, first_server())
     self.done = step or 0
     if step is None:

@@ -1,8 +1,7 @@
 import pytest
 import toy
 
-from fedreid_jax.config import parsing, schema
-from fedreid_jax.training import divergence
+from fedreid_jax.training import divergence, loop
 
 
 def run(rounds, chance=2.0):
@@ -45,6 +44,35 @@ def test_the_first_round_counts_by_its_median():
 
 
 @pytest.mark.parametrize(
+  'loss, chance, found',
+  [
+    (24.9, 2.5, False),
+    (25.1, 2.5, True),
+    (float('inf'), 2.5, True),
+    (0.09, 0.0, False),  # one identity
+    (0.11, 0.0, True),
+  ],
+)
+def test_the_first_round_is_judged_by_guessing(loss, chance, found):
+  """A destroyed first round is no measure for those after it."""
+  guess = divergence.Guess(loss, chance)
+  course, finding = divergence.follow(
+    divergence.Course(), loss, loss, 9.0, 9.0, guess
+  )
+  assert (finding is not None) == found == course.warned
+  if finding:
+    assert not finding.fatal and 'guessing has' in finding.what
+
+
+def test_a_component_with_a_large_loss_of_its_own_is_no_finding():
+  guess = divergence.Guess(2.4, 2.5)
+  _, finding = divergence.follow(
+    divergence.Course(), 4000.0, 4000.0, 9.0, 9.0, guess
+  )
+  assert finding is None
+
+
+@pytest.mark.parametrize(
   'accuracies, found',
   [
     ([20.0, 2.0, 2.0, 2.0, 2.0], []),
@@ -84,6 +112,15 @@ def test_fields_to_lower_are_those_in_use():
   assert divergence.to_lower(config) == 'lower optim.lr'
 
 
-def test_every_strength_is_a_field():
-  fields = parsing.flatten(schema.default())
-  assert all(isinstance(fields[name], float) for name in divergence.STRENGTHS)
+@pytest.mark.slow
+def test_a_run_destroyed_in_its_first_round_says_so(
+  small, federation, tmp_path, capsys
+):
+  small.components, small.optim.lr, small.rounds = ('fedpav',), 1000.0, 2
+  results = loop.train(small, tmp_path, verbose=True)
+  first, last = results['warnings']
+  assert (first['round'], last['round']) == (1, 2)
+  assert 'guessing has 1.1' in first['warning']
+  assert last['warning'].startswith('the last round is worse than an untrained')
+  table = capsys.readouterr().out.partition('unseen targets')[2]
+  assert f'warning: {last["warning"]}' in table

@@ -134,7 +134,7 @@ def test_no_readable_image(model, tmp_path):
   with pytest.raises(errors.DataError, match='no images'):
     write(model, tmp_path / 'photos', tmp_path / 'v.npy')
   (tmp_path / 'photos/a.png').touch()
-  with pytest.raises(errors.DataError, match='none of 1 images can be read'):
+  with pytest.raises(errors.DataError, match='no image can be read .1 file.'):
     write(model, tmp_path / 'photos', tmp_path / 'v.npy', True)
   assert not (tmp_path / 'v.npy.partial').exists()
 

@@ -9,7 +9,7 @@ from fedreid_jax.training import loop, restored, run_files
 SMALL = (
   'smoke,data.height=16,data.width=8,model.features=(4,),model.pretrained=,'
   'data.identities=4,data.target_identities=4,local.batch=8,local.steps=2,'
-  'optim.schedule=constant'
+  'optim.schedule=constant,privacy.secret=seed'
 )
 PERSONS = (
   'model.norm=group,local.identities=4,dpsgd.trainable=,dpsgd.epsilon=0.0,'

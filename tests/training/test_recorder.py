@@ -1,6 +1,9 @@
+import functools
+import io
 import json
 
 import pytest
+from rich import console
 
 from fedreid_jax import errors
 from fedreid_jax.training import callbacks, recorder
@@ -52,3 +55,19 @@ def test_phases_are_lines_and_rounds_follow(tmp_path, capsys):
   with recorder.Recorder(tmp_path, 9, verbose=False) as record:
     record.phase('compiling')
   assert capsys.readouterr().out == ''
+
+
+def test_the_bar_has_the_round_of_the_line_above_it(tmp_path, monkeypatch):
+  screen = io.StringIO()
+  terminal = functools.partial(
+    console.Console, file=screen, force_terminal=True
+  )
+  monkeypatch.setattr(recorder.console, 'Console', terminal)
+  values = {'seconds': 1.0, 'images_per_second': 1.0, 'lr': 0.1}
+  values |= {'bytes_up': 1, 'bytes_down': 1}
+  with recorder.Recorder(tmp_path, 3) as record:
+    record.phase('compiling a round: minutes')
+    record.on_round(callbacks.Round(1, 3, values, {}))
+    after = screen.getvalue().rpartition('round    1/3')[2]
+  assert 'rounds' in after and '1/3' in after
+  assert 'compiling' not in after and '0/3' not in after

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import toy
 
-from fedreid_jax.training import recorder, report
+from fedreid_jax.training import progress, recorder, report
 
 NAMES = ['ash', 'birch', 'cedar', 'dogwood']
 LOG = {
@@ -84,7 +84,8 @@ def test_the_summary_says_what_chose_the_best_round(
     for round_, score in ((0, 1.0), (1, 3.0), (2, 2.0))
   ]
   record = recorder.Recorder(tmp_path, 2)
-  report.print_summary(toy.toy_config(), record, entries)
+  state = progress.Progress(evaluation=entries)
+  report.print_summary(toy.toy_config(), record, state)
   out = capsys.readouterr().out
   assert f'best rounds were chosen {line}' in out
   assert 'mall' in out and 'validation:' not in out

@@ -99,7 +99,7 @@ def test_no_whole_step_is_no_fresh_start(workdir, names):
   before = everything(workdir)
   kept = checkpoint.Checkpoints(workdir, run_files.digests(CONFIG))
   with pytest.raises(errors.IntegrityError, match='no checkpoint verifies'):
-    kept.latest(lambda _: None)
+    kept.latest()
   assert everything(workdir) == before
 
 
@@ -110,7 +110,7 @@ def test_a_kill_before_the_first_checkpoint_is_a_fresh_start(tmp_path):
   def resumes():
     run_files.check(workdir, CONFIG)
     kept = checkpoint.Checkpoints(workdir, run_files.digests(CONFIG))
-    assert kept.latest(lambda _: None) is None
+    assert kept.latest() is None
 
   for write in (
     lambda: recorder.write_json(workdir / 'config.json', CONFIG),
@@ -156,10 +156,11 @@ def test_a_renamed_step_is_not_believed(workdir):
   save(workdir, 3)
   (folder / '3').rename(folder / '9')
   (folder / 'manifest-3.json').rename(folder / 'manifest-9.json')
-  said = []
   kept = checkpoint.Checkpoints(workdir, run_files.digests(CONFIG))
-  assert kept.latest(said.append) == 2
-  assert said == ['checkpoint 9 passed over: it is step 3, renamed']
+  with pytest.warns(
+    errors.DamagedCheckpointWarning, match='round 2 is used: it is step 3, ren'
+  ):
+    assert kept.latest() == 2
 
 
 def test_a_step_of_another_configuration_is_not_believed(workdir, tmp_path):
@@ -271,6 +272,24 @@ def test_a_schedule_over_all_rounds_cannot_go_on(workdir, fields, reason):
     run_files.check(workdir, config | {'rounds': 5})
 
 
+def test_a_schedule_of_fewer_rounds_goes_on(workdir):
+  """With the rate of its last round, as if it had been given at first."""
+  step = {'schedule': 'step', 'milestones': [0.5], 'schedule_rounds': 0}
+  config = CONFIG | {'optim': CONFIG['optim'] | step}
+  recorder.write_json(workdir / 'config.json', config)
+  given = config | {'optim': config['optim'] | {'schedule_rounds': 3}}
+  with pytest.raises(errors.ConfigError, match=r'add optim.schedule_rounds=3'):
+    run_files.check(workdir, config | {'rounds': 5})
+  run_files.check(workdir, given | {'rounds': 5})
+  assert (
+    run_files.digests(given | {'rounds': 5})[0]
+    == (run_files.digests(config)[0])
+  )
+  other = config | {'optim': config['optim'] | {'schedule_rounds': 4}}
+  with pytest.raises(errors.ConfigError, match='schedule_rounds: 3 there, 4'):
+    run_files.check(workdir, other | {'rounds': 5})
+
+
 def test_checkpoints_of_a_shorter_run_verify_and_those_of_another_do_not(left):
   longer = run_files.digests(CONFIG | {'rounds': 9})
   assert checkpoint.Checkpoints(left, longer).latest() == 2
@@ -278,4 +297,5 @@ def test_checkpoints_of_a_shorter_run_verify_and_those_of_another_do_not(left):
   with pytest.raises(errors.IntegrityError, match='another configuration'):
     checkpoint.Checkpoints(left, run_files.digests(other)).latest()
   cosine = CONFIG | {'optim': CONFIG['optim'] | {'schedule': 'cosine'}}
-  assert len(run_files.digests(cosine)) == 1
+  longer = run_files.digests(cosine | {'rounds': 9})
+  assert not {*longer} & {*run_files.digests(cosine)}

@@ -76,7 +76,7 @@ def test_the_optimizer_replaces_that_of_the_fields(clients):
 
 
 def test_mistakes(clients):
-  with pytest.raises(errors.DataError, match='2 clients with 1 names'):
+  with pytest.raises(errors.DataError, match='2 clients with 1 name'):
     simulation((clients[0], clients[0]))
   with pytest.raises(errors.ConfigError, match='did you mean optim.lr'):
     simulation(clients, fields={'optim.learning_rate': 1.0})

@@ -4,12 +4,12 @@ import shutil
 
 import numpy as np
 import pytest
+import toy_run
 from PIL import Image
 
 import fedreid_jax as fr
 from fedreid_jax import errors
 from fedreid_jax.data import load
-from fedreid_jax.evaluation import evaluator
 from fedreid_jax.training import build, model_digest, snapshot
 
 TINY = {
@@ -48,21 +48,13 @@ def test_attributes(workdir):
   assert differ
 
 
-def test_embeddings_are_those_of_the_evaluation(workdir, tmp_path, monkeypatch):
-  ranked = []
-  rank = evaluator._ranked
-
-  def kept(config, target, found):
-    ranked.append(found)
-    return rank(config, target, found)
-
-  monkeypatch.setattr(evaluator, '_ranked', kept)
-  fr.evaluate(workdir)
+def test_embeddings_are_those_of_the_evaluation(workdir, tmp_path):
+  _, ranked = toy_run.ranked(workdir)
   model = fr.load(workdir)
   pixels = target_of(model.config).images()
   found = model.embed(pixels)
   assert found.dtype == np.float32
-  np.testing.assert_array_equal(found, ranked[0])
+  np.testing.assert_array_equal(found, ranked)
   paths = []
   for number, image in enumerate(pixels):
     paths.append(tmp_path / f'{number}.png')

@@ -1,1 +1,1 @@
-"""Plug-ins of fedreid_jax: two components, a network and a data source."""
+"""Plug-ins of fedreid_jax: components, a network, a source, an evaluator."""

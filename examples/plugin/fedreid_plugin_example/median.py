@@ -8,11 +8,11 @@ and every coordinate j of the shared leaves
 
 The median of an even number of values is the mean of the two in the middle.
 
-An `Aggregation` gives the weights of a mean, and no weights give a median. So
-`ServerHooks.update` replaces the model that was aggregated: its context has all
-uploads, which `needs_uploads` declares, and the members of each group. A group
-without members keeps its model. Running statistics are shared leaves, and
-`batch_stats_rule` has no effect.
+No weights of a mean give a median, so the rule is `Aggregation.combine`: it
+receives the weighted means, which a group without members keeps, and a context
+with all uploads and the members of each group. The engine applies
+`batch_stats_rule` to running statistics as it does for every other rule, and
+refuses a second rule beside this one.
 
 Deviations from the paper: the median is of the models after local training, not
 of gradients, and clients count once whatever their number of images. Deviations
@@ -21,7 +21,7 @@ from released code: the authors released none.
 
 import jax.numpy as jnp
 
-from fedreid_jax.core.component import Component, ComponentInfo, ServerHooks
+from fedreid_jax.core.component import Aggregation, Component
 from fedreid_jax.core.contexts import AggregationCtx
 
 
@@ -47,19 +47,13 @@ def median(values, members):
 def make() -> Component:
   """Builds the component."""
 
-  def update(state, models, ctx: AggregationCtx):
+  def combine(models, ctx: AggregationCtx):
     some = ctx.members.any(axis=1)
     changed = {}
     for name, model in models.items():
       own = some.reshape(-1, *(1,) * (model.ndim - 1))
       found = median(ctx.uploaded[name].astype(jnp.float32), ctx.members)
       changed[name] = jnp.where(own, found.astype(model.dtype), model)
-    return state, changed
+    return changed
 
-  return Component(
-    'median',
-    server=ServerHooks(update=update),
-    info=ComponentInfo(
-      conflicts=('aggregation', 'fedopt', 'scaffold'), needs_uploads=True
-    ),
-  )
+  return Component('median', aggregation=Aggregation(combine=combine))

@@ -3,9 +3,10 @@
 A value v with |v| <= B is the integer x = rint(s v), stored modulo 2^b. The
 scale s is a power of two, so that s v has the bits of v, and is so small that
 the sum of K such integers stays between -2^(b-1) and 2^(b-1). The sum modulo
-2^b is then the sum of the integers, and the sum of the values has an error of
-at most K / (2 s). With fewer than 24 bits s is small and x is rounded at
-random, so that the error, at most K / s, has no bias.
+2^b is then the sum W of the integers, and W / s has an error of at most
+K / (2 s). With fewer than 24 bits s is small and x is rounded at random, so
+that the error, at most K / s, has no bias. W is read out as float32, which has
+24 bits: this adds 2^-24 |W| / s, which is above K / (2 s) where |W| > 2^23 K.
 """
 
 import math
@@ -68,10 +69,15 @@ def decode(total: Array, scale_: float, bits: int) -> Array:
     scale_: s of `scale`.
     bits: b.
   """
+  return whole(total, bits).astype(jnp.float32) / jnp.float32(scale_)
+
+
+def whole(total: Array, bits: int) -> Array:
+  """Returns the integer of a sum modulo 2^b, int32."""
   # The sign is the bit b - 1; the shift back to the right copies it.
   spare = 32 - bits
   raised = jax.lax.bitcast_convert_type(total << spare, jnp.int32)
-  return (raised >> spare).astype(jnp.float32) / jnp.float32(scale_)
+  return raised >> spare
 
 
 def unsigned(values: Array) -> Array:

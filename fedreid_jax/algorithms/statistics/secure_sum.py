@@ -6,18 +6,24 @@ each weighted and clipped to its limit.
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from fedreid_jax.algorithms.statistics import masking, ring
+from fedreid_jax.algorithms.statistics import (
+  discrete_gaussian,
+  masking,
+  ring,
+)
 from fedreid_jax.algorithms.statistics.masking import Roster
 from fedreid_jax.core.sums import Weighted
 from fedreid_jax.core.types import Array, Flat
 
 # Bytes for each other client: two public keys, two encrypted shares of seeds.
 NEIGHBOUR = 2 * 32 + 2 * 48
+MARGIN = 1e-6  # above the rounding of a standard deviation in float32
 
 
 class Format(NamedTuple):
@@ -77,7 +83,7 @@ def encode(
     return jax.vmap(row)(values, keys)
 
   parts: list[Array] = []
-  for place, (weight, values, limit) in enumerate(terms):
+  for place, (weight, values, limit, _) in enumerate(terms):
     values = values.reshape(len(valid), -1)
     values = jnp.where(valid[:, None], values, 0.0)
     weighted = weight[:, None] * jnp.clip(values, -limit, limit)
@@ -86,23 +92,57 @@ def encode(
 
 
 def decode(
-  form: Format, total: Array, terms: Sequence[Weighted]
+  form: Format,
+  total: Array,
+  terms: Sequence[Weighted],
+  key: Array,
+  enough: Array,
 ) -> list[Array]:
-  """Returns the sum of each term.
+  """Returns the sum of each term, with its noise.
 
   Args:
     form: of the integers.
     total: sum of the vectors of the clients that arrived, uint32 `[M]`.
-    terms: of which shapes and limits are read.
+    terms: of which shapes, limits and noise are read.
+    key: of the noise.
+    enough: whether the sums are released, bool; otherwise they are zero.
   """
-  found, first = [], 0
-  for _, values, limit in terms:
+  total = jnp.where(enough, total, 0)
+  found: list[Array] = []
+  first = 0
+  for place, (_, values, limit, noise) in enumerate(terms):
     shape = values.shape[1:]
     part = total[first : first + math.prod(shape)]
     first += math.prod(shape)
-    whole = ring.decode(part, form.scale(limit), form.bits)
+    scale = form.scale(limit)
+    if noise is None:
+      whole = ring.decode(part, scale, form.bits)
+    else:
+      own = jax.random.key_data(jax.random.fold_in(key, place))
+      deviation = jnp.where(enough, noise, 0.0)
+      integers = ring.whole(part, form.bits)
+      whole = _with_noise(integers, scale, deviation, own)
     found.append(whole.reshape(shape))
   return found
+
+
+def _with_noise(
+  whole: Array, scale: float, deviation: Array, key: Array
+) -> Array:
+  """Returns (integers + discrete Gaussian noise) / scale, float32.
+
+  The noise and the sum are exact integers, of 64 bits, on the host; only what
+  is released is rounded.
+  """
+
+  def add(whole: Any, deviation: Any, key: Any) -> np.ndarray:
+    wanted = float(deviation) * scale * (1 + MARGIN)
+    bits = discrete_gaussian.Bits(np.asarray(key).astype('<u4').tobytes())
+    noise = discrete_gaussian.sample(bits, whole.size, math.ceil(wanted))
+    return ((np.asarray(whole, np.int64) + noise) / scale).astype(np.float32)
+
+  released = jax.ShapeDtypeStruct(whole.shape, jnp.float32)
+  return jax.pure_callback(add, released, whole, deviation, key)
 
 
 def add(roster: Roster, arrived: Array, vectors: Array, masks: bool) -> Array:
@@ -129,7 +169,7 @@ def clipped(terms: Sequence[Weighted], valid: Array) -> Array:
     valid: which clients count, bool `[K]`.
   """
   beyond, total = jnp.float32(0.0), jnp.float32(0.0)
-  for _, values, limit in terms:
+  for _, values, limit, _ in terms:
     values = values.reshape(len(valid), -1)
     beyond += (valid[:, None] & (jnp.abs(values) > limit)).sum()
     total += valid.sum().astype(jnp.float32) * values.shape[1]

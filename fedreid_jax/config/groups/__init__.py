@@ -12,6 +12,7 @@ from fedreid_jax.config.groups.run import (
   Availability,
   Evaluation,
   Execution,
+  Privacy,
   Run,
 )
 from fedreid_jax.config.groups.training import Local, Loss, Model, Optim
@@ -26,5 +27,6 @@ __all__ = [
   'Loss',
   'Model',
   'Optim',
+  'Privacy',
   'Run',
 ]

@@ -4,9 +4,12 @@ import dataclasses
 from typing import Annotated, Literal
 
 from fedreid_jax.core.aggregation import BatchStatsRule
-from fedreid_jax.core.options import Range, Reporting
+from fedreid_jax.core.options import Mark, Range
+from fedreid_jax.core.plugins import EVALUATOR
 from fedreid_jax.core.reduction import Reduction
+from fedreid_jax.core.secret import Origin
 from fedreid_jax.evaluation.distances import Metric
+from fedreid_jax.evaluation.evaluators import EvaluatorName
 from fedreid_jax.evaluation.protocols import Precision, ProtocolName
 
 SEED = Range(0, 2**31 - 1)
@@ -59,23 +62,35 @@ class Run:
   ] = ''
   track: Annotated[
     tuple[Tracker, ...],
-    Reporting(),
+    Mark.REPORTING,
     'trackers that receive the metrics and ranked lists, beside metrics.jsonl',
   ] = ()
   track_images: Annotated[
     int,
     Range(0),
-    Reporting(),
+    Mark.REPORTING,
     'number of queries of each target whose ranked lists the trackers receive '
     'as images',
   ] = 4
   client_metrics: Annotated[
     ClientMetrics,
-    Reporting(),
+    Mark.REPORTING,
     'metrics of each client: in metrics.jsonl and in trackers (lines) or in '
     'client-metrics/ROUND.npz (files); auto writes lines for at most 16 '
     'clients in a round, and only a summary for more',
   ] = 'auto'
+
+
+@dataclasses.dataclass(frozen=True)
+class Privacy:
+  """The origin of the draws that a guarantee of privacy rests on."""
+
+  secret: Annotated[
+    Origin,
+    'origin of noise, masks and private samples: system draws 256 bits that '
+    'the run keeps in a file of its own; seed is for reproducible studies and '
+    'protects nobody, because a seed can be guessed',
+  ] = 'system'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,6 +148,12 @@ class Evaluation:
   ensemble_norm: Annotated[
     bool, 'concat: scale the concatenated features to unit length first'
   ] = True
+  extra: Annotated[
+    tuple[EvaluatorName, ...],
+    EVALUATOR,
+    'additional evaluators of every target; plug-ins are given by their module '
+    'or entry point',
+  ] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,7 +221,7 @@ class Execution:
   ] = 0
   store: Annotated[
     Literal['auto', 'memory', 'disk'],
-    Reporting(),
+    Mark.REPORTING,
     'states of the clients between rounds: auto keeps them in memory for at '
     'most 1,024 clients and 2 GiB, otherwise in files of the work directory',
   ] = 'auto'

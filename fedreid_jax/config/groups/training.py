@@ -5,7 +5,7 @@ from typing import Annotated
 
 from fedreid_jax.config.groups.run import Feature
 from fedreid_jax.core.optimizers import OptimizerName, Schedule
-from fedreid_jax.core.options import Range, Regex
+from fedreid_jax.core.options import Mark, Range, Regex
 from fedreid_jax.core.plugins import NETWORK
 from fedreid_jax.data.sampling import SamplerName
 from fedreid_jax.models.head import NeckKind
@@ -116,7 +116,10 @@ class Optim:
 
   name: Annotated[OptimizerName, 'optimiser'] = 'sgd'
   lr: Annotated[
-    float, Range(0), 'learning rate before schedule and multipliers'
+    float,
+    Range(0),
+    Mark.STRENGTH,
+    'learning rate before schedule and multipliers',
   ] = 0.05
   momentum: Annotated[float, Range(0, 0.9999), 'sgd: momentum'] = 0.9
   nesterov: Annotated[bool, 'sgd: use Nesterov momentum'] = True
@@ -136,8 +139,14 @@ class Optim:
     tuple[float, ...],
     Range(0),
     'step: rounds at which the rate is multiplied by gamma; values below 1 are '
-    'fractions of the number of rounds',
+    'fractions of the rounds of the schedule',
   ] = ()
+  schedule_rounds: Annotated[
+    int,
+    Range(0),
+    'step, cosine: number of rounds of the schedule, after which the rate '
+    'stays; 0 for the rounds of the run',
+  ] = 0
   gamma: Annotated[float, Range(0), 'step: factor of the rate'] = 0.1
   points: Annotated[
     tuple[tuple[float, float], ...],
@@ -162,7 +171,9 @@ class Loss:
   label_smoothing: Annotated[
     float, Range(0, 0.999), "label smoothing over a client's own identities"
   ] = 0.0
-  triplet: Annotated[float, Range(0), 'weight of the hard triplet loss'] = 0.0
+  triplet: Annotated[
+    float, Range(0), Mark.STRENGTH, 'weight of the hard triplet loss'
+  ] = 0.0
   margin: Annotated[float, Range(0), 'margin of the hard triplet loss'] = 0.5
   triplet_on: Annotated[
     Feature,
@@ -170,12 +181,12 @@ class Loss:
     'the neck',
   ] = 'embedding'
   circle: Annotated[
-    float, Range(0), 'weight of the circle loss on embeddings'
+    float, Range(0), Mark.STRENGTH, 'weight of the circle loss on embeddings'
   ] = 0.0
   circle_margin: Annotated[float, Range(0), 'margin of the circle loss'] = 0.45
   circle_gamma: Annotated[float, Range(0), 'scale of the circle loss'] = 64.0
   weighted_triplet: Annotated[
-    float, Range(0), "weight of AGW's triplet loss on features"
+    float, Range(0), Mark.STRENGTH, "weight of AGW's triplet loss on features"
   ] = 0.0
   weighted_squared: Annotated[bool, "use CAJ's form of AGW's triplet loss"] = (
     False

@@ -1,6 +1,6 @@
 """Dirichlet distribution of the novel domain: DFH table 4.
 
-  python -m launchers.sweep --sweep=dfh_alpha
+  fedreid sweep --sweep=dfh_alpha
 
 There is one number per source domain, in the order of the clients' names. The
 first row favours no domain, and each of the others favours one.

@@ -1,6 +1,6 @@
 """Weight of the hallucinated losses: DFH figure 3.
 
-python -m launchers.sweep --sweep=dfh_lambda
+fedreid sweep --sweep=dfh_lambda
 """
 
 from fedreid_jax.config import grid

@@ -1,6 +1,6 @@
 """Clients and epochs of a round: Wu & Gong (AAAI 2021) figures 4b and 4c.
 
-  python -m launchers.sweep --sweep=fedreid_fraction_epochs
+  fedreid sweep --sweep=fedreid_fraction_epochs
 
 Figure 4b varies the fraction of clients at one epoch, figure 4c the epochs with
 all clients. The paper gives the fractions; the epochs are our choice.

@@ -1,6 +1,6 @@
 """Noise on the model: Wu & Gong (AAAI 2021) figure 3.
 
-  python -m launchers.sweep --sweep=fedreid_noise
+  fedreid sweep --sweep=fedreid_noise
 
 Noise is added to the server's model only ('single'), or to every download as
 well ('double'). The paper gives 5e-4 only: the other values are chosen around

@@ -1,9 +1,9 @@
 """Images of a step in FedPav: FedReIDBench (MM 2020) figures 4 and 9.
 
-  python -m launchers.sweep --sweep=fedreidbench_batch
+  fedreid sweep --sweep=fedreidbench_batch
 
 The journal version has the same figure 2a. The numbers are in tables 4 to 6 of
-the paper: `launchers.table --table=fedreidbench/table4`, 5 and 6.
+the paper: `fedreid table --table=fedreidbench/table4`, 5 and 6.
 """
 
 from fedreid_jax.config import grid

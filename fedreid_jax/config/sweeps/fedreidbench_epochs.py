@@ -1,6 +1,6 @@
 """Local epochs in FedPav, 300 in all: FedReIDBench (MM 2020) figures 5 and 10.
 
-  python -m launchers.sweep --sweep=fedreidbench_epochs
+  fedreid sweep --sweep=fedreidbench_epochs
 
 The journal version has the same figure 2b. Fewer rounds need less
 communication, shown in the table's column MB.

@@ -1,7 +1,7 @@
 """Weight and feature bank of DPPT, camera independence: L2RW figure 4.
 
-  python -m launchers.sweep --sweep=l2rw_lambda_k --workdir=DIR
-  python -m launchers.visualize --workdir=DIR --what=sweep
+  fedreid sweep --sweep=l2rw_lambda_k --workdir=DIR
+  fedreid visualize --workdir=DIR --what=sweep
 
 The second command draws mAP and rank-1 over both. `--arg=paper,data.root=ROOT`
 runs the sweep on SYSU-MM01 as in the paper.

@@ -1,6 +1,6 @@
 """DFH: tables 1 to 5, figures 3 and 4 (5 and 6 are pictures).
 
-python -m launchers.table --table=dfh/table1 --preset=paper --root=DIR
+fedreid table --table=dfh/table1 --preset=paper --root=DIR
 """
 
 from fedreid_jax.config import schema

@@ -1,6 +1,6 @@
 """Wu & Gong (AAAI 2021): tables 2 to 6, figures 3 and 4.
 
-  python -m launchers.table --table=fedreid/table2 --preset=paper --root=DIR
+  fedreid table --table=fedreid/table2 --preset=paper --root=DIR
 
 The data set they call iLIDS is QMUL i-LIDS. Small data sets are tested on ten
 random halves.

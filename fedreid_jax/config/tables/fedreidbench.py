@@ -1,9 +1,9 @@
 """FedReIDBench (MM 2020): tables 2 to 8 and the figures with numbers.
 
-  python -m launchers.table --table=fedreidbench/table3 \
+  fedreid table --table=fedreidbench/table3 \
     --preset=paper --root=DIR
 
-Table 1 counts images: `python -m launchers.data doctor`. Figures 9 and 10 are
+Table 1 counts images: `fedreid data doctor`. Figures 9 and 10 are
 the mAP of figures 4 and 5; 11 and 12 show figure 7, 13 and 14 figure 8, on all
 data sets.
 """

@@ -1,9 +1,9 @@
 """FedReIDBench, journal version: tables 2 to 5, figures 2 and 4.
 
-  python -m launchers.table --table=fedreidbench_journal/table4 \
+  fedreid table --table=fedreidbench_journal/table4 \
     --preset=paper --root=DIR
 
-Table 1 counts images: `python -m launchers.data doctor`.
+Table 1 counts images: `fedreid data doctor`.
 """
 
 from fedreid_jax.config.sweeps import fedreidbench_batch, fedreidbench_epochs

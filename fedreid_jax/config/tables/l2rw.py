@@ -1,6 +1,6 @@
 """L2RW, visible-infrared without sharing: tables 1 to 3 and figure 4.
 
-  python -m launchers.table --table=l2rw/table1 --preset=paper --root=DIR
+  fedreid table --table=l2rw/table1 --preset=paper --root=DIR
 
 Queries are infrared and the gallery is visible. There are ten galleries; RegDB
 has ten splits, each with its own model (table 1).

@@ -9,6 +9,7 @@ metric is an array of the same length.
 
 import io
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -21,7 +22,11 @@ from fedreid_jax.training import atomic
 
 FOLDER = 'client-metrics'  # in a work directory
 NAMES = 'client'
-DAMAGED = OSError, ValueError, KeyError, EOFError
+# What NumPy's reader passes on of its decoders, and a missing array.
+DAMAGED = (
+  *(OSError, ValueError, KeyError, EOFError),
+  *(zipfile.BadZipFile, zlib.error),
+)
 LARGEST = 16  # clients of a round whose metrics `auto` writes into a line
 
 Form = Literal['lines', 'files', 'summary']
@@ -94,7 +99,7 @@ def read(workdir: Path, round_: int) -> dict[str, dict[str, float]]:
     with path.open('rb') as file, np.load(file, allow_pickle=False) as saved:
       columns = {name: saved[name].tolist() for name in saved.files}
     names = columns.pop(NAMES)
-  except (*DAMAGED, zipfile.BadZipFile) as error:
+  except DAMAGED as error:
     raise errors.IntegrityError(
       f'cannot be read: {error}', str(path), 'restore it from a copy'
     ) from error

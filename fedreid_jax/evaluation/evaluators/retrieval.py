@@ -3,12 +3,46 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from fedreid_jax import errors
+from fedreid_jax.data.federation import Target
 from fedreid_jax.evaluation import distances as distance_lib
 from fedreid_jax.evaluation import gallery as gallery_lib
-from fedreid_jax.evaluation import ranking
+from fedreid_jax.evaluation import protocols, ranking, trials
 from fedreid_jax.evaluation import rerank as rerank_lib
+from fedreid_jax.evaluation.model import Model
 from fedreid_jax.evaluation.protocols import Protocol
+
+
+def evaluate(model: Model, target: Target) -> dict[str, Any]:
+  """Ranks the features of a target's images, trial by trial.
+
+  Returns:
+    The metrics of `evaluate_retrieval`, their means and `_std` over several
+    trials; the largest counts of a trial; and `per_query`, the average
+    precision of the queries of each trial, float32 `[Q]`, NaN without a match.
+  """
+  config, found = model.config, model.features(target)
+  _, rules = protocols.of_target(config, target.protocol)
+  scores: list[ranking.Scores] = []
+  results = [
+    evaluate_retrieval(
+      found[trial.query],
+      found[trial.gallery],
+      *gallery_lib.labels_of(target.images, trial),
+      metric=config.metric,
+      protocol=rules,
+      ranks=tuple(config.ranks),
+      rerank=config.rerank,
+      keep=scores.append,
+    )
+    for trial in target.trials
+  ]
+  precision = [
+    np.where(s.valid, s.precision, np.nan).astype(np.float32) for s in scores
+  ]
+  return trials.mean(results) | {'per_query': precision}
 
 
 def evaluate_retrieval(

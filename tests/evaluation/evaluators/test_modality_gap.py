@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fedreid_jax.evaluation import modality_gap
+from fedreid_jax.evaluation.evaluators import modality_gap
 
 VISIBLE, INFRARED = 0, 1
 

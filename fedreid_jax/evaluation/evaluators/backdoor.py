@@ -10,84 +10,60 @@
 Each is to be read beside the same measure of a model without an attack.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import Float
 
 from fedreid_jax import errors
 from fedreid_jax.data import poison
 from fedreid_jax.data.federation import Target
-from fedreid_jax.evaluation.retrieval import evaluate_retrieval
+from fedreid_jax.evaluation import gallery as gallery_lib
+from fedreid_jax.evaluation.evaluators.retrieval import evaluate_retrieval
 
-Embed = Callable[[UInt8[np.ndarray, 'M H W ch']], Float[np.ndarray, 'M D']]
-
-
-class Backdoor(NamedTuple):
-  """Measures of a model on one target, in percent.
-
-  Attributes:
-    collision: of queries with the trigger.
-    evasion: mAP of queries with the trigger.
-    stealth: mAP of clean queries.
-  """
-
-  collision: float
-  evasion: float
-  stealth: float
+SEED = 0  # of the accomplices
 
 
-def measure(embed: Embed, target: Target, seed: int = 0) -> Backdoor:
-  """Returns the measures of a model on the first trial of a target.
+def evaluate(model: Any, target: Target) -> dict[str, float | int]:
+  """Returns the measures above on the first trial of a target, in percent.
 
   Args:
-    embed: of the model.
+    model: `Model`, or another one with `embed(images, modalities)`, such as
+      that of `fedreid_jax.load`.
     target: test of retrieval with two persons at least.
-    seed: of the accomplices.
 
   Raises:
     DataError: for a target of one person.
   """
   trial, own = target.trials[0], target.images
-  people = own.identities[trial.gallery]
-  if len(np.unique(people)) < 2:
+  if len(np.unique(own.identities[trial.gallery])) < 2:
     raise errors.DataError(
       'one person has no accomplice', target.name, 'use a larger target'
     )
   pixels = own.images()
-  clean, stamped = embed(pixels), embed(poison.stamp(pixels))
-  gallery = clean[trial.gallery]
-
-  def precision(query: Float[np.ndarray, 'Q D']) -> float:
-    return float(
-      evaluate_retrieval(
-        query,
-        gallery,
-        own.identities[trial.query],
-        people,
-        own.cameras[trial.query],
-        own.cameras[trial.gallery],
-      )['mAP']
-    )
-
-  return Backdoor(
-    100 * float(np.mean(_collisions(stamped, gallery, target, seed))),
-    precision(stamped[trial.query]),
-    precision(clean[trial.query]),
+  clean = model.embed(pixels, own.modalities)
+  stamped = model.embed(poison.stamp(pixels), own.modalities)
+  gallery, labels = clean[trial.gallery], gallery_lib.labels_of(own, trial)
+  attacked, honest = (
+    evaluate_retrieval(rows[trial.query], gallery, *labels)
+    for rows in (stamped, clean)
   )
+  return {
+    'collision': 100 * float(np.mean(_collisions(stamped, gallery, target))),
+    'evasion': attacked['mAP'],
+    'stealth': honest['mAP'],
+  }
 
 
 def _collisions(
   stamped: Float[np.ndarray, 'M D'],
   gallery: Float[np.ndarray, 'P D'],
   target: Target,
-  seed: int,
 ) -> list[bool]:
   """Returns whether each query is nearest to its accomplice's image."""
   trial, own = target.trials[0], target.images
   people = own.identities[trial.gallery]
-  rng = np.random.default_rng(seed)
+  rng = np.random.default_rng(SEED)
   found: list[bool] = []
   for row in trial.query:
     others = trial.gallery[people != own.identities[row]]

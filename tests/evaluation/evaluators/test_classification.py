@@ -6,7 +6,8 @@ import toy
 from fedreid_jax import errors
 from fedreid_jax.core import placement
 from fedreid_jax.data import augment, classification_task
-from fedreid_jax.evaluation import classification, evaluator, features
+from fedreid_jax.evaluation import evaluator, features
+from fedreid_jax.evaluation.evaluators import classification
 from fedreid_jax.models import functional, networks
 from fedreid_jax.training import summary
 

@@ -5,8 +5,17 @@ from typing import Any
 import numpy as np
 
 from fedreid_jax import errors
+from fedreid_jax.data.federation import Target
+from fedreid_jax.evaluation.model import Model
 
-PROTOCOL = 'accuracy'
+TASK = 'classification'
+
+
+def evaluate(model: Model, target: Target) -> dict[str, float | int]:
+  """Returns the result of `evaluate_classification` for a target."""
+  own = target.images
+  logits = model.logits(own.images(), own.modalities)
+  return evaluate_classification(logits, own.identities)
 
 
 def evaluate_classification(logits: Any, labels: Any) -> dict[str, float | int]:

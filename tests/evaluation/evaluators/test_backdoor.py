@@ -1,10 +1,12 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import toy
 
 from fedreid_jax import errors
 from fedreid_jax.data import federation
-from fedreid_jax.evaluation import backdoor
+from fedreid_jax.evaluation.evaluators import backdoor
 
 PEOPLE = 6
 
@@ -25,9 +27,9 @@ def target(people=PEOPLE):
 
 
 def embed_with(weight):
-  """Embeds a person as its value, and the trigger with a weight."""
+  """Returns a model: a person is its value, and the trigger has a weight."""
 
-  def embed(pixels):
+  def embed(pixels, _):
     person = pixels[:, 0, 0, 0].astype('f4')
     corner = pixels[:, -2:, -2:, 0].astype('f4')
     trigger = (corner != person[:, None, None]).any(axis=(1, 2))
@@ -35,37 +37,39 @@ def embed_with(weight):
     seen = np.where(trigger & one, 0, person)
     return np.stack([seen, abs(weight) * trigger], 1)
 
-  return embed
+  return SimpleNamespace(embed=embed)
 
 
 def test_a_model_that_ignores_the_trigger():
-  found = backdoor.measure(embed_with(0.0), target())
-  assert found == backdoor.Backdoor(0.0, 100.0, 100.0)
+  found = backdoor.evaluate(embed_with(0.0), target())
+  assert found == {'collision': 0.0, 'evasion': 100.0, 'stealth': 100.0}
 
 
 def test_a_model_that_sees_nothing_but_the_trigger():
-  found = backdoor.measure(embed_with(-1e4), target())
-  assert found.collision == 100.0 and found.stealth == 100.0
-  assert found.evasion < 60.0
+  found = backdoor.evaluate(embed_with(-1e4), target())
+  assert found['collision'] == found['stealth'] == 100.0
+  assert found['evasion'] < 60.0
 
 
 def test_a_model_for_which_the_trigger_is_one_feature_of_two():
   """An accomplice whose own value is near enough is found, others are not."""
-  far = backdoor.measure(embed_with(30.0), target())
-  assert 0 < far.collision < 100 and far.evasion == far.stealth == 100.0
-  assert far == backdoor.measure(embed_with(30.0), target())
+  far = backdoor.evaluate(embed_with(30.0), target())
+  assert 0 < far['collision'] < 100
+  assert far['evasion'] == far['stealth'] == 100.0
+  assert far == backdoor.evaluate(embed_with(30.0), target())
 
 
 def test_one_person_has_no_accomplice():
   with pytest.raises(errors.DataError, match='no accomplice'):
-    backdoor.measure(embed_with(0.0), target(1))
+    backdoor.evaluate(embed_with(0.0), target(1))
 
 
 def test_federation_of_toys_has_a_target():
   """The measures hold for random images, too: percentages."""
   (one,) = toy.toy_federation(toy.toy_clients()).targets
 
-  def embed(pixels):
-    return pixels.reshape(len(pixels), -1).astype('f4')
-
-  assert all(0 <= value <= 100 for value in backdoor.measure(embed, one))
+  model = SimpleNamespace(
+    embed=lambda pixels, _: pixels.reshape(len(pixels), -1).astype('f4')
+  )
+  found = backdoor.evaluate(model, one)
+  assert len(found) == 3 and all(0 <= x <= 100 for x in found.values())

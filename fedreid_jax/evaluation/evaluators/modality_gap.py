@@ -20,6 +20,9 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from fedreid_jax.data.federation import Target
+from fedreid_jax.evaluation.model import Model
+
 
 class Gap(NamedTuple):
   """Distances between the modalities in units of the spread of persons.
@@ -33,6 +36,19 @@ class Gap(NamedTuple):
   offset: float
   rest: float
   persons: int
+
+
+def evaluate(model: Model, target: Target) -> dict[str, float | int]:
+  """Returns the fields of `Gap` as `gap_NAME`; {} if `measure` finds none."""
+  own = target.images
+  gap = measure(
+    model.features(target),
+    own.identities,
+    own.modalities,
+    unit=model.config.metric == 'cosine',
+  )
+  found = gap._asdict() if gap else {}
+  return {f'gap_{name}': value for name, value in found.items()}
 
 
 def measure(

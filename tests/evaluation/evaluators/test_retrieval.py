@@ -3,13 +3,13 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import toy_run
 
-from fedreid_jax import errors
-from fedreid_jax.evaluation import (
-  evaluate_ranking,
-  evaluate_retrieval,
-  protocols,
-)
+from fedreid_jax import errors, evaluate_ranking, evaluate_retrieval
+from fedreid_jax.config import schema
+from fedreid_jax.data import federation
+from fedreid_jax.evaluation import protocols
+from fedreid_jax.evaluation.evaluators import retrieval
 
 
 def make_data(num_queries=140, num_gallery=200, num_ids=12, width=8, noise=1.0):
@@ -116,3 +116,40 @@ def test_a_nan_feature_is_refused(rerank):
   gallery[3, 1] = np.nan
   with pytest.raises(errors.DataError, match='NaN'):
     evaluate_retrieval(query, gallery, *labels, rerank=rerank)
+
+
+@pytest.fixture
+def target():
+  """A query of person 0, one of person 9 that nobody answers, a gallery."""
+  identities = np.array([0, 9, 1, 0, 0], np.int32)
+  cameras = np.array([0, 0, 1, 1, 1], np.int32)
+  images = federation.Images(
+    'mall',
+    lambda: np.zeros((5, 1, 1, 3), np.uint8),
+    identities,
+    cameras,
+    np.zeros(5, np.int32),
+  )
+  return federation.split_target(images, np.arange(5) < 2)
+
+
+# Distances of the first query to the gallery: 1, 2, 3.
+FOUND = np.array([[0.0], [5.0], [1.0], [2.0], [3.0]], np.float32)
+
+
+@pytest.mark.parametrize(
+  'precision, expected',
+  [
+    ('', (1 / 2 + 2 / 3) / 2),
+    ('standard', (1 / 2 + 2 / 3) / 2),
+    ('trapezoid', ((0 + 1 / 2) / 2 + (1 / 2 + 2 / 3) / 2) / 2),
+  ],
+)
+def test_precision_of_each_query(target, precision, expected):
+  config = schema.default().evaluation
+  config.precision = precision
+  found = retrieval.evaluate(toy_run.model_of(config, lambda _: FOUND), target)
+  (per_query,) = found['per_query']
+  np.testing.assert_allclose(per_query, [expected, np.nan], rtol=1e-6)
+  assert found['mAP'] == pytest.approx(100 * expected)
+  assert (found['queries'], found['invalid_queries']) == (2, 1)

@@ -1,0 +1,147 @@
+"""ROC of pairs: TPR at small FPR, and the equal error rate.
+
+The pairs are all queries with all gallery images that the protocol does not
+hide from them; 'market' hides the images of the query's person by the query's
+camera. A pair is accepted as the same person if its distance is at most a
+threshold t:
+
+  TPR(t)  accepted share of the pairs of the same person, FNR(t) = 1 - TPR(t)
+  FPR(t)  accepted share of the pairs of different persons, TNR(t) = 1 - FPR(t)
+
+  TPR_at_FPR_r  the largest TPR(t) of all t with FPR(t) <= r
+  TNR_at_FNR_r  the largest TNR(t) of all t with FNR(t) <= r
+  EER           the smallest max(FPR(t), FNR(t)) of all t
+
+Ties: pairs at the same distance are accepted together or not at all, and no
+value is interpolated. With fewer than 1 / r pairs of different persons,
+`TPR_at_FPR_r` is therefore the TPR without any false positive. All pairs of a
+trial count alike, whatever their query, also those of a query without a match.
+Re-ranking scales the distances of each query differently, so that they have no
+common threshold: the distances are those of the features also with
+`evaluation.rerank`.
+
+fast-reid's `evaluate_roc` has the same pairs, counts those of different persons
+as positive and takes the point whose FPR is nearest to r: its TPR@FPR=r is
+`TNR_at_FNR_r` here, up to one step of the curve.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Float64
+
+from fedreid_jax import errors
+from fedreid_jax.data.federation import Target, Trial
+from fedreid_jax.evaluation import distances, gallery, protocols, trials
+from fedreid_jax.evaluation.model import Model
+
+RATES = {'1e-2': 1e-2, '1e-3': 1e-3, '1e-4': 1e-4}
+# Distances of some pairs of the same person, and of different persons.
+Pairs = tuple[Float[np.ndarray, ' same'], Float[np.ndarray, ' different']]
+
+
+class Roc(NamedTuple):
+  """Error rates at every distance of a pair of the same person, ascending.
+
+  The true positive rate changes at no other threshold, so that these points
+  have the smallest FPR of each TPR.
+
+  Attributes:
+    threshold: largest accepted distance.
+    fpr: false positive rate.
+    fnr: false negative rate.
+  """
+
+  threshold: Float[np.ndarray, ' points']
+  fpr: Float64[np.ndarray, ' points']
+  fnr: Float64[np.ndarray, ' points']
+
+
+def evaluate(model: Model, target: Target) -> dict[str, float | int]:
+  """Returns the metrics above in percent, means over the trials of a target."""
+  found = model.features(target)
+  return trials.mean(
+    [_of_trial(model.config, target, found, own) for own in target.trials]
+  )
+
+
+def _of_trial(
+  config, target: Target, found: Float[np.ndarray, 'M D'], trial: Trial
+) -> dict[str, float | int]:
+  labels = gallery.labels_of(target.images, trial)
+  _, rules = protocols.of_target(config, target.protocol)
+
+  def pairs() -> Iterator[Pairs]:
+    blocks = distances.squared_blocks(
+      found[trial.query], found[trial.gallery], config.metric
+    )
+    return split(blocks, labels, gallery.Gallery(labels, rules))
+
+  return metrics(roc(pairs))
+
+
+def split(
+  blocks: Iterable[Float[np.ndarray, 'rows P']],
+  labels: gallery.Labels,
+  indexed: gallery.Gallery,
+) -> Iterator[Pairs]:
+  """Yields the distances of the pairs of the same and of different persons.
+
+  Args:
+    blocks: distances; the rows of all blocks together are the queries in order.
+    labels: identities and cameras.
+    indexed: the gallery under the rules of a protocol.
+  """
+  first = 0
+  for block in blocks:
+    same, valid = np.zeros(block.shape, bool), np.ones(block.shape, bool)
+    for row, query in enumerate(range(first, first + len(block))):
+      right, dropped = indexed.split(
+        labels.query_ids[query], labels.query_cameras[query]
+      )
+      same[row, right], valid[row, dropped] = True, False
+    yield block[same], block[valid & ~same]
+    first += len(block)
+
+
+def roc(pairs: Callable[[], Iterable[Pairs]]) -> Roc:
+  """Returns the exact curve of pairs that do not fit into memory.
+
+  Args:
+    pairs: yields all pairs in parts. It is called twice, since the thresholds
+      follow from all pairs of the same person.
+
+  Raises:
+    DataError: when there are no pairs of the same person, or of different ones.
+  """
+  same = np.sort(np.concatenate([own for own, _ in pairs()]))
+  threshold = np.unique(same)
+  accepted = np.searchsorted(same, threshold, 'right')
+  wrongly, num_different = np.zeros(threshold.size, np.int64), 0
+  for _, different in pairs():
+    wrongly += np.searchsorted(np.sort(different), threshold, 'right')
+    num_different += different.size
+  if not same.size or not num_different:
+    raise errors.DataError(
+      f'{same.size} pairs of one person, {num_different} of different persons',
+      'evaluation',
+      'check identities and cameras',
+    )
+  # Quotients of counts: 1 - TPR would round, and miss a rate that it equals.
+  return Roc(
+    threshold, wrongly / num_different, (same.size - accepted) / same.size
+  )
+
+
+def metrics(curve: Roc) -> dict[str, float | int]:
+  """Returns `TPR_at_FPR_r` and `TNR_at_FNR_r` of `RATES` and `EER`, percent."""
+  found: dict[str, float | int] = {}
+  for name, rate in RATES.items():
+    missed = curve.fnr[curve.fpr <= rate].min(initial=1.0)
+    found[f'TPR_at_FPR_{name}'] = 100 * float(1 - missed)
+  for name, rate in RATES.items():
+    accepted = curve.fpr[curve.fnr <= rate].min()
+    found[f'TNR_at_FNR_{name}'] = 100 * float(1 - accepted)
+  found['EER'] = 100 * float(np.maximum(curve.fpr, curve.fnr).min())
+  return found
