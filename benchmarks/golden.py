@@ -31,7 +31,8 @@ from fedreid_jax.config import recipes, validation
 from fedreid_jax.core import param_filter
 from fedreid_jax.data import cache
 from fedreid_jax.data.synthetic import versions
-from fedreid_jax.training import loop, restored, run_files
+from fedreid_jax.training import loop
+from fedreid_jax.training.files import restored, run_files
 
 _WRITE = flags.DEFINE_string('write', None, 'File to write.')
 _COMPARE = flags.DEFINE_string('compare', None, 'File to compare with.')

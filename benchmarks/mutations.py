@@ -25,7 +25,7 @@ class Mutant(NamedTuple):
 
 BUGS = (
   (
-    ('core/aggregation.py', 'core/test_uploads.py'),
+    ('method/aggregation.py', 'core/test_uploads.py'),
     (
       ('real = (upload.index >= 0) & upload.finite', 'real = upload.finite'),
       (
@@ -57,11 +57,11 @@ BUGS = (
     ),
   ),
   (
-    ('core/server_round.py', 'core/test_server_round.py'),
+    ('round/server/server_round.py', 'core/test_server_round.py'),
     (('order.argmin(axis=1)', 'order.argmax(axis=1)'),),
   ),
   (
-    ('core/server_round.py', 'core/test_simulation.py'),
+    ('round/server/server_round.py', 'core/test_simulation.py'),
     (
       (
         'jnp.arange(num_groups)[:, None]) & valid[None]',
@@ -70,7 +70,7 @@ BUGS = (
     ),
   ),
   (
-    ('core/batch_stats.py', 'core/test_batch_stats.py'),
+    ('method/batch_stats.py', 'core/test_batch_stats.py'),
     (
       ('share * (1.0 - share)', 'share * share'),
       ('found.count >= FEWEST_IMAGES', 'found.count > FEWEST_IMAGES'),
@@ -78,7 +78,7 @@ BUGS = (
     ),
   ),
   (
-    ('core/cohort.py', 'core/test_cohort.py'),
+    ('round/cohort/cohort.py', 'core/test_cohort.py'),
     (
       ('(-sizes[k], k)', '(sizes[k], k)'),
       ('math.ceil(fraction', 'math.floor(fraction'),
@@ -91,25 +91,25 @@ BUGS = (
     ),
   ),
   (
-    ('core/optimizers.py', 'core/test_optimizers.py'),
+    ('method/optimizers.py', 'core/test_optimizers.py'),
     (
       ('params[name] - (lr', 'params[name] + (lr'),
       ('cotangent + weight_decay', 'cotangent - weight_decay'),
     ),
   ),
   (
-    ('core/optimizers.py', 'core/test_accumulated.py'),
+    ('method/optimizers.py', 'core/test_accumulated.py'),
     (('buffer if nesterov else', 'buffer if not nesterov else'),),
   ),
   (
-    ('core/optimizers.py', 'core/test_optimizers.py'),
+    ('method/optimizers.py', 'core/test_optimizers.py'),
     (
       ('(jnp.floor(round_) + 1)', 'jnp.floor(round_)'),
       ('int(m) if m >= 1', 'int(m) if m > 1'),
     ),
   ),
   (
-    ('core/local_step.py', 'algorithms/test_fedsgd.py'),
+    ('round/client/local_step.py', 'algorithms/test_fedsgd.py'),
     (('task.num_steps - 1', 'task.num_steps'),),
   ),
   (
@@ -124,11 +124,11 @@ BUGS = (
     ),
   ),
   (
-    ('core/compose.py', 'core/test_compose.py'),
+    ('round/compose.py', 'core/test_compose.py'),
     (('if len(owners) > 1', 'if len(owners) > 2'),),
   ),
   (
-    ('core/round_log.py', 'core/test_round_log.py'),
+    ('round/round_log.py', 'core/test_round_log.py'),
     (
       ('np.median(means)', 'np.mean(means)'),
       ('v[valid].sum()', 'v.sum()'),
@@ -235,11 +235,14 @@ BUGS = (
     ),
   ),
   (
-    ('evaluation/gallery_sampling.py', 'evaluation/test_gallery_sampling.py'),
+    (
+      'evaluation/protocol/gallery_sampling.py',
+      'evaluation/test_gallery_sampling.py',
+    ),
     (('.ravel() - 1', '.ravel()'),),
   ),
   (
-    ('evaluation/half_splits.py', 'evaluation/test_half_splits.py'),
+    ('evaluation/protocol/half_splits.py', 'evaluation/test_half_splits.py'),
     (
       (
         'cameras[images] != cameras[query]',
@@ -267,7 +270,7 @@ BUGS = (
     ),
   ),
   (
-    ('core/round_log.py', 'core/test_round_log.py'),
+    ('round/round_log.py', 'core/test_round_log.py'),
     (('used = used[np.argsort(lanes[used])]', 'used = used[::-1]'),),
   ),
   (
@@ -280,7 +283,7 @@ BUGS = (
     ),
   ),
   (
-    ('training/line_file.py', 'training/test_line_file.py'),
+    ('training/files/line_file.py', 'training/test_line_file.py'),
     (('own <= round_', 'own < round_'),),
   ),
   (

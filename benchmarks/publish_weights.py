@@ -18,7 +18,7 @@ import fedreid_jax
 from fedreid_jax.core import param_filter
 from fedreid_jax.data.synthetic import versions
 from fedreid_jax.models import weights
-from fedreid_jax.training import recorder, run_files
+from fedreid_jax.training.files import recorder, run_files
 
 _WORKDIR = flags.DEFINE_string('workdir', None, 'Finished run.', required=True)
 _NAME = flags.DEFINE_string('name', None, 'Name of the weights.', required=True)

@@ -23,13 +23,11 @@ import numpy as np
 from absl import app, flags, logging
 
 from benchmarks import show
-from fedreid_jax.core import client_store, cohort, types
-from fedreid_jax.training import (
-  checkpoint,
-  client_rows,
-  client_states,
-  manifests,
-)
+from fedreid_jax.core import types
+from fedreid_jax.round.cohort import cohort
+from fedreid_jax.round.devices import client_store
+from fedreid_jax.training.clients import client_rows, client_states
+from fedreid_jax.training.files import checkpoint, manifests
 
 _CLIENTS = flags.DEFINE_integer('clients', 10_000, 'Number of clients.')
 _COHORT = flags.DEFINE_integer('cohort', 64, 'Clients of a round.')

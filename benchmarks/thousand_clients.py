@@ -42,8 +42,8 @@ def engine() -> Iterator[float]:
 
   import fedreid_jax as fr
   from fedreid_jax.algorithms import fedavg
-  from fedreid_jax.core import placement
   from fedreid_jax.models import convnet, reid
+  from fedreid_jax.round.devices import placement
 
   simulation = fr.Simulation(
     lambda identities: reid.ReIDNet(

@@ -7,8 +7,9 @@
     --config.model.pretrained=resnet50.safetensors
 
 Table rows: L2RW table 2, ES; one client with the images of two entities, tested
-on the third. Published numbers: `fedreid_jax/config/tables/l2rw_numbers.py`,
-measured ones in docs/results/infrared.md.
+on the third. Published numbers:
+`fedreid_jax/apps/papers/tables/l2rw_numbers.py`, measured ones in
+docs/results/infrared.md.
 """
 
 from fedreid_jax.config import infrared, parsing

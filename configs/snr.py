@@ -8,8 +8,8 @@ per stage.
   fedreid train snr:photos,data.root=DIR
 
 Table rows: DFH table 1, SNR: mAP / rank-1 on CUHK02, Market-1501, CUHK03 are in
-fedreid_jax/config/tables. `paper` is DFH's setting. Measured results are in
-docs/results/generalisation.md.
+fedreid_jax/apps/papers/tables. `paper` is DFH's setting. Measured results are
+in docs/results/generalisation.md.
 """
 
 from fedreid_jax.config import parsing, presets

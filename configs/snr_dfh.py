@@ -3,8 +3,8 @@
   fedreid train snr_dfh[:smoke|nine]
   fedreid train snr_dfh:photos,data.root=DIR
 
-Table rows: DFH table 1, SNR + DFH, in fedreid_jax/config/tables. The loss of
-SNR is computed on the original batch only, not on hallucinated features.
+Table rows: DFH table 1, SNR + DFH, in fedreid_jax/apps/papers/tables. The loss
+of SNR is computed on the original batch only, not on hallucinated features.
 Measured results are in docs/results/generalisation.md.
 """
 

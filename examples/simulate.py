@@ -10,7 +10,7 @@ import numpy as np
 
 import fedreid_jax as fr
 from fedreid_jax.algorithms import fedpav, fedprox
-from fedreid_jax.core import optimizers
+from fedreid_jax.method import optimizers
 from fedreid_jax.models import convnet, reid
 
 

@@ -39,7 +39,7 @@ if 'JAX_COMPILATION_CACHE_DIR' not in os.environ:
 jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.2)
 
 # Where programs are built: checking them takes a third of the time of a trace.
-CHECKED = ('algorithms', 'core', 'losses', 'models')
+CHECKED = ('algorithms', 'losses', 'method', 'models', 'round')
 
 pytest_plugins = ['miniatures']
 

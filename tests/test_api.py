@@ -18,7 +18,8 @@ from PIL import Image
 
 import fedreid_jax as fr
 from fedreid_jax.data import cache
-from fedreid_jax.training import compile_cache, recorder
+from fedreid_jax.training.files import recorder
+from fedreid_jax.training.processes import compile_cache
 
 ROOT = Path(__file__).parents[1]
 TINY = {

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from fedreid_jax.config import recipes
-from fedreid_jax.training import peers
+from fedreid_jax.training.processes import peers
 
 EXAMPLES = Path(__file__).parents[1] / 'examples'
 # Starts two tasks on this host with the variables that SLURM sets for them.

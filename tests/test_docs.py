@@ -11,9 +11,9 @@ import ml_collections
 import pytest
 
 from fedreid_jax import algorithms
+from fedreid_jax.apps.papers.tables import index
 from fedreid_jax.cli import program
 from fedreid_jax.config import recipes, schema
-from fedreid_jax.config.tables import index
 from fedreid_jax.core import plugins
 
 ROOT = Path(__file__).parents[1]
@@ -152,7 +152,7 @@ def test_programs_commands_and_tables_exist(doc):
     if not module.isupper():
       assert (ROOT / package / f'{module}.py').is_file(), module
   for command in re.findall(r'^ *`?fedreid ([a-z][\w-]*)', text, re.MULTILINE):
-    assert command in program.COMMANDS, command
+    assert command in program.commands(), command
   for name in re.findall(r'--table=([\w/]+)', text):
     assert name in index.TABLES, name
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from fedreid_jax import errors
-from fedreid_jax.data import doctor, folder_notices
-from fedreid_jax.training import recorder
+from fedreid_jax.data.benchmark import doctor
+from fedreid_jax.data.folder import folder_notices
+from fedreid_jax.training.files import recorder
 
 FULL = 'cannot be written: No space left on device'
 

@@ -16,7 +16,7 @@ import toy_run
 import fedreid_jax as fr
 from fedreid_jax.data import federation
 from fedreid_jax.models import networks
-from fedreid_jax.training import contract
+from fedreid_jax.training.checks import contract
 
 ROOT = Path(__file__).parents[1]
 PLUGIN = ROOT / 'examples/plugin'
@@ -179,7 +179,7 @@ def test_a_component_keeps_the_contract():
 
 
 BAD = """
-from fedreid_jax.core.component import ClientHooks, Component
+from fedreid_jax.method.component import ClientHooks, Component
 
 
 def fail(variables, state, ctx):

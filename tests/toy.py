@@ -6,9 +6,9 @@ import math
 import jax
 import numpy as np
 
-from fedreid_jax.core import contexts
 from fedreid_jax.data import federation
-from fedreid_jax.training.toy_federation import (
+from fedreid_jax.method import contexts
+from fedreid_jax.training.checks.toy_federation import (
   IMAGE_SHAPE,
   SIZES,
   make_executor,

@@ -1,4 +1,4 @@
-"""Embeddings of untrained networks, as `exchange.embedding.load` makes them."""
+"""Embeddings of untrained networks, as exports load them."""
 
 import functools
 
@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import toy
 
-from fedreid_jax.core import placement
-from fedreid_jax.data import augment
+from fedreid_jax.apps.deploy.exchange import embedding
+from fedreid_jax.data.images import augment
 from fedreid_jax.evaluation import features
-from fedreid_jax.exchange import embedding
 from fedreid_jax.models import functional, networks
+from fedreid_jax.round.devices import placement
 
 SHAPE = (32, 16, 3)
 MEAN, STD = (0.5, 0.4, 0.3), (0.25, 0.2, 0.3)

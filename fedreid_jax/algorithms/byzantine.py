@@ -38,17 +38,18 @@ import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.algorithms.statistics import robust_rules
-from fedreid_jax.core import aggregation, param_filter, prng, trees
-from fedreid_jax.core.component import (
+from fedreid_jax.core import param_filter, prng, trees
+from fedreid_jax.core.options import Checked, Range
+from fedreid_jax.core.types import Array, Broadcast, ClientData, Flat, Upload
+from fedreid_jax.method import aggregation
+from fedreid_jax.method.component import (
   Component,
   ComponentInfo,
   Participants,
   Property,
   Transport,
 )
-from fedreid_jax.core.options import Checked, Range
-from fedreid_jax.core.rules import Given, Rule
-from fedreid_jax.core.types import Array, Broadcast, ClientData, Flat, Upload
+from fedreid_jax.method.rules import Given, Rule
 
 GAUSSIAN = 10.0  # factor of the noise of `gaussian`
 PROPERTIES: tuple[Property, ...] = ('attacker', 'simulated')

@@ -34,12 +34,12 @@ from typing import Annotated, Literal
 import jax.numpy as jnp
 
 from fedreid_jax import errors
-from fedreid_jax.core.component import ClientHooks, Component
-from fedreid_jax.core.contexts import LossCtx
 from fedreid_jax.core.options import Checked, Range
-from fedreid_jax.core.rules import Given, Rule
 from fedreid_jax.core.types import Array, Flat, Metrics
 from fedreid_jax.losses import distill
+from fedreid_jax.method.component import ClientHooks, Component
+from fedreid_jax.method.contexts import LossCtx
+from fedreid_jax.method.rules import Given, Rule
 
 PARTS = ('visible', 'copy', 'infrared')  # of a batch of pk_caj, in order
 

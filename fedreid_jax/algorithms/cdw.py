@@ -30,9 +30,13 @@ from typing import Annotated, Literal
 import jax.numpy as jnp
 import numpy as np
 
-from fedreid_jax.core import batch_stats, trees
-from fedreid_jax.core.accounting import Released
-from fedreid_jax.core.component import (
+from fedreid_jax.core import trees
+from fedreid_jax.core.options import Checked, Range
+from fedreid_jax.core.types import Array, Batch, Flat
+from fedreid_jax.losses import identity, similarity
+from fedreid_jax.method import batch_stats
+from fedreid_jax.method.accounting import Released
+from fedreid_jax.method.component import (
   Aggregation,
   ClientHooks,
   Component,
@@ -41,17 +45,14 @@ from fedreid_jax.core.component import (
   ServerHooks,
   broadcast_state,
 )
-from fedreid_jax.core.contexts import (
+from fedreid_jax.method.contexts import (
   RoundCtx,
   RoundEndCtx,
   ServerInitCtx,
   StepCtx,
   UploadCtx,
 )
-from fedreid_jax.core.options import Checked, Range
-from fedreid_jax.core.rules import Given, Rule, needs_public
-from fedreid_jax.core.types import Array, Batch, Flat
-from fedreid_jax.losses import identity, similarity
+from fedreid_jax.method.rules import Given, Rule, needs_public
 
 
 @dataclasses.dataclass(frozen=True)

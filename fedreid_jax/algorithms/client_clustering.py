@@ -29,11 +29,11 @@ import jax.numpy as jnp
 
 from fedreid_jax import errors
 from fedreid_jax.clustering import finch
-from fedreid_jax.core.component import Component, ComponentInfo, Participants
-from fedreid_jax.core.contexts import ServerCtx
 from fedreid_jax.core.options import Checked, Range
-from fedreid_jax.core.rules import Given, Rule, embeds_at_server
 from fedreid_jax.core.types import Array, Flat
+from fedreid_jax.method.component import Component, ComponentInfo, Participants
+from fedreid_jax.method.contexts import ServerCtx
+from fedreid_jax.method.rules import Given, Rule, embeds_at_server
 
 
 @dataclasses.dataclass(frozen=True)

@@ -35,9 +35,9 @@ import jax.numpy as jnp
 
 from fedreid_jax.algorithms.statistics import compression
 from fedreid_jax.core import param_filter, trees
-from fedreid_jax.core.component import Component, ComponentInfo, Transport
 from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array, Broadcast, Flat, Upload
+from fedreid_jax.method.component import Component, ComponentInfo, Transport
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,11 +32,11 @@ from typing import Annotated
 import jax.numpy as jnp
 
 from fedreid_jax import errors
-from fedreid_jax.core.component import ClientHooks, Component
-from fedreid_jax.core.contexts import LossCtx
 from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array, Flat, Metrics
 from fedreid_jax.losses import embedding_expansion, identity, metric
+from fedreid_jax.method.component import ClientHooks, Component
+from fedreid_jax.method.contexts import LossCtx
 
 
 @dataclasses.dataclass(frozen=True)

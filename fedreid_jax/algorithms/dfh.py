@@ -26,8 +26,8 @@ the others.
 
 The statistics are measured on the client's trained model in evaluation mode,
 with moments of batch normalisation that are re-estimated at its weights on the
-same images (`core.batch_stats`). The running moments follow the weights with a
-delay; statistics that are measured with them are too large, make the weights
+same images (`method.batch_stats`). The running moments follow the weights with
+a delay; statistics that are measured with them are too large, make the weights
 grow and grow themselves as a result. `sigma_ratio` is the root mean square of
 sqrt(p_i) over that of the batch's standard deviation; it is below 1 unless
 statistics are measured in a different mode from the one in which they are used.
@@ -82,9 +82,13 @@ from fedreid_jax.algorithms.statistics import (
   moments,
   released_moments,
 )
-from fedreid_jax.core import rounding
-from fedreid_jax.core.accounting import Mechanism, Released
-from fedreid_jax.core.component import (
+from fedreid_jax.core.options import Checked, Mark, Range
+from fedreid_jax.core.types import Array, Flat, Metrics, Outputs
+from fedreid_jax.losses import hallucination, identity, metric
+from fedreid_jax.losses.hallucination import Drawn
+from fedreid_jax.method import rounding
+from fedreid_jax.method.accounting import Mechanism, Released
+from fedreid_jax.method.component import (
   ClientHooks,
   Component,
   ComponentInfo,
@@ -92,18 +96,14 @@ from fedreid_jax.core.component import (
   ServerHooks,
   broadcast_state,
 )
-from fedreid_jax.core.contexts import (
+from fedreid_jax.method.contexts import (
   LossCtx,
   ReceiveCtx,
   RoundEndCtx,
   ServerInitCtx,
 )
-from fedreid_jax.core.options import Checked, Mark, Range
-from fedreid_jax.core.rules import Given, Rule
-from fedreid_jax.core.types import Array, Flat, Metrics, Outputs
-from fedreid_jax.losses import hallucination, identity, metric
-from fedreid_jax.losses.hallucination import Drawn
-from fedreid_jax.models import norm
+from fedreid_jax.method.rules import Given, Rule
+from fedreid_jax.models.layers import norm
 
 # The field of `Outputs` that corresponds to F in each reading of the paper.
 SPACES = {'b': 'embedding', 'f': 'feature'}

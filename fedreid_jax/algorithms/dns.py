@@ -39,13 +39,13 @@ from jax import lax
 
 from fedreid_jax import errors
 from fedreid_jax.core import trees
-from fedreid_jax.core.component import ClientHooks, Component
-from fedreid_jax.core.contexts import LossCtx, RoundCtx
 from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array, Flat, Metrics, Outputs
 from fedreid_jax.losses import discrepancy
-from fedreid_jax.models import head
+from fedreid_jax.method.component import ClientHooks, Component
+from fedreid_jax.method.contexts import LossCtx, RoundCtx
 from fedreid_jax.models.dns import DOMAINS, Streams
+from fedreid_jax.models.layers import head
 
 # Kernels of the domain classifiers, by domain.
 Kernels = dict[str, Array]

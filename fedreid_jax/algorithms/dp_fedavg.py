@@ -56,9 +56,12 @@ import jax.numpy as jnp
 
 from fedreid_jax import errors
 from fedreid_jax.algorithms.statistics import clipping, white_noise
-from fedreid_jax.core import accounting, param_filter, rounding
-from fedreid_jax.core.accounting import Mechanism
-from fedreid_jax.core.component import (
+from fedreid_jax.core import param_filter
+from fedreid_jax.core.options import Checked, Range
+from fedreid_jax.core.types import Array, Broadcast, Flat, Upload
+from fedreid_jax.method import accounting, rounding
+from fedreid_jax.method.accounting import Mechanism
+from fedreid_jax.method.component import (
   Aggregation,
   Component,
   ComponentInfo,
@@ -66,17 +69,15 @@ from fedreid_jax.core.component import (
   ServerHooks,
   Transport,
 )
-from fedreid_jax.core.contexts import (
+from fedreid_jax.method.contexts import (
   AggregationCtx,
   ReceiveCtx,
   ServerInitCtx,
   UploadCtx,
 )
-from fedreid_jax.core.guarantee import Claim, Delta, Epsilon, Noise
-from fedreid_jax.core.options import Checked, Range
-from fedreid_jax.core.rules import Given, Rule, is_private
-from fedreid_jax.core.sums import Divisor, Summed, by_count
-from fedreid_jax.core.types import Array, Broadcast, Flat, Upload
+from fedreid_jax.method.guarantee import Claim, Delta, Epsilon, Noise
+from fedreid_jax.method.rules import Given, Rule, is_private
+from fedreid_jax.method.sums import Divisor, Summed, by_count
 
 NAME = 'dp_fedavg'
 # Above the relative error of a norm in float32, for the clip of integers.

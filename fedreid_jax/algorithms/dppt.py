@@ -46,8 +46,11 @@ import jax.numpy as jnp
 from fedreid_jax import errors
 from fedreid_jax.algorithms.statistics import prototypes
 from fedreid_jax.algorithms.statistics.prototypes import FeatureBank, Prototypes
-from fedreid_jax.core import sums
-from fedreid_jax.core.component import (
+from fedreid_jax.core.options import Checked, Mark, Range
+from fedreid_jax.core.types import Array, Flat, Metrics
+from fedreid_jax.losses import identity, rectification, similarity
+from fedreid_jax.method import sums
+from fedreid_jax.method.component import (
   ClientHooks,
   Component,
   ComponentInfo,
@@ -55,18 +58,15 @@ from fedreid_jax.core.component import (
   ServerHooks,
   broadcast_state,
 )
-from fedreid_jax.core.contexts import (
+from fedreid_jax.method.contexts import (
   LossCtx,
   ReceiveCtx,
   RoundCtx,
   RoundEndCtx,
   ServerInitCtx,
 )
-from fedreid_jax.core.options import Checked, Mark, Range
-from fedreid_jax.core.rules import Given, Rule, numbers_own_labels
-from fedreid_jax.core.sums import Summed
-from fedreid_jax.core.types import Array, Flat, Metrics
-from fedreid_jax.losses import identity, rectification, similarity
+from fedreid_jax.method.rules import Given, Rule, numbers_own_labels
+from fedreid_jax.method.sums import Summed
 
 # Of the values of features; with `norm` they are at most 1.
 LIMIT = 2.0**10

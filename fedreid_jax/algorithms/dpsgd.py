@@ -20,7 +20,7 @@ floating-point numbers apply. The guarantee needs losses of one identity each
 (no triplets) and a normalisation that does not mix images (`model.norm`).
 Neighbouring data sets differ in whether the contribution of one identity in one
 client is zero; splits that give the images of a person to several clients are
-refused (`data.client_split`). With
+refused (`data.split.client_split`). With
 `unit=image` the unit is one image, which does not protect a person with
 several. `epsilon` chooses z for all rounds of the run and the client with the
 fewest units.
@@ -41,21 +41,22 @@ import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.algorithms.statistics import clipping, white_noise
-from fedreid_jax.core import accounting, patterns, rounding, trees
-from fedreid_jax.core.accounting import Mechanism
-from fedreid_jax.core.component import (
+from fedreid_jax.core import patterns, trees
+from fedreid_jax.core.options import Checked, Range, Regex
+from fedreid_jax.core.types import Array, Flat, Metrics
+from fedreid_jax.data.split import poisson
+from fedreid_jax.method import accounting, rounding
+from fedreid_jax.method.accounting import Mechanism
+from fedreid_jax.method.component import (
   ClientHooks,
   Component,
   ComponentInfo,
   Participants,
 )
-from fedreid_jax.core.contexts import GradientCtx
-from fedreid_jax.core.guarantee import Claim, Delta, Epsilon, Noise
-from fedreid_jax.core.hook_types import Gradient
-from fedreid_jax.core.options import Checked, Range, Regex
-from fedreid_jax.core.rules import DIVIDE_PERSONS, Given, Rule, is_private
-from fedreid_jax.core.types import Array, Flat, Metrics
-from fedreid_jax.data import poisson
+from fedreid_jax.method.contexts import GradientCtx
+from fedreid_jax.method.guarantee import Claim, Delta, Epsilon, Noise
+from fedreid_jax.method.hook_types import Gradient
+from fedreid_jax.method.rules import DIVIDE_PERSONS, Given, Rule, is_private
 
 NAME = 'dpsgd'
 SAMPLERS = {'identity': 'poisson_pk', 'image': 'poisson'}

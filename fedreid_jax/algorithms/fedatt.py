@@ -24,16 +24,17 @@ import jax
 import jax.numpy as jnp
 
 from fedreid_jax.algorithms.statistics import white_noise
-from fedreid_jax.core import aggregation, param_filter
-from fedreid_jax.core.component import (
+from fedreid_jax.core import param_filter
+from fedreid_jax.core.options import Checked, Mark, Range
+from fedreid_jax.core.types import Array, Flat
+from fedreid_jax.method import aggregation
+from fedreid_jax.method.component import (
   Aggregation,
   Component,
   ComponentInfo,
   ServerHooks,
 )
-from fedreid_jax.core.contexts import AggregationCtx, UploadCtx
-from fedreid_jax.core.options import Checked, Mark, Range
-from fedreid_jax.core.types import Array, Flat
+from fedreid_jax.method.contexts import AggregationCtx, UploadCtx
 
 
 @dataclasses.dataclass(frozen=True)

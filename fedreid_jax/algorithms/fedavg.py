@@ -22,8 +22,8 @@ from released code: no implementation is taken as the reference.
 from collections.abc import Iterator
 
 from fedreid_jax import errors
-from fedreid_jax.core.component import Component, ComponentInfo, Participants
-from fedreid_jax.core.rules import Given, Rule, numbers_own_labels
+from fedreid_jax.method.component import Component, ComponentInfo, Participants
+from fedreid_jax.method.rules import Given, Rule, numbers_own_labels
 
 
 def rules(given: Given) -> Iterator[Rule]:

@@ -8,10 +8,10 @@ arrived,
   w <- w + (lr / K) sum_i s(tau_i) (w_i - w^{v_i}),
   s(tau) = (1 + tau)^-exponent.
 
-Who arrives when is a timetable of simulated time (`core.timetable`). The server
-keeps the last `max_staleness` models; the message of these models simulates
-clients that have kept the one that they received, so that its bytes are not
-counted.
+Who arrives when is a timetable of simulated time (`round.cohort.timetable`).
+The server keeps the last `max_staleness` models; the message of these models
+simulates clients that have kept the one that they received, so that its bytes
+are not counted.
 
 Deviations from the paper: an upload that is staler than `max_staleness` is not
 used, and K does not count it. A running statistic x moves by
@@ -27,9 +27,12 @@ from typing import Annotated, Any
 
 import jax.numpy as jnp
 
-from fedreid_jax.core import contexts, param_filter, sums, types
-from fedreid_jax.core.accounting import Released
-from fedreid_jax.core.component import (
+from fedreid_jax.core import param_filter, types
+from fedreid_jax.core.options import Checked, Range
+from fedreid_jax.core.types import Array, Flat
+from fedreid_jax.method import contexts, sums
+from fedreid_jax.method.accounting import Released
+from fedreid_jax.method.component import (
   Aggregation,
   ClientHooks,
   Component,
@@ -37,9 +40,7 @@ from fedreid_jax.core.component import (
   ServerHooks,
   Transport,
 )
-from fedreid_jax.core.options import Checked, Range
-from fedreid_jax.core.rules import Given, Rule
-from fedreid_jax.core.types import Array, Flat
+from fedreid_jax.method.rules import Given, Rule
 
 NAME = 'fedbuff'
 

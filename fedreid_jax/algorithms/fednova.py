@@ -28,19 +28,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedreid_jax import errors
-from fedreid_jax.core import aggregation, param_filter, sums
-from fedreid_jax.core.accounting import Released
-from fedreid_jax.core.component import (
+from fedreid_jax.core import param_filter
+from fedreid_jax.core.options import Checked, Mark, Range
+from fedreid_jax.core.types import Array
+from fedreid_jax.method import aggregation, sums
+from fedreid_jax.method.accounting import Released
+from fedreid_jax.method.component import (
   Aggregation,
   ClientHooks,
   Component,
   ComponentInfo,
 )
-from fedreid_jax.core.contexts import AggregationCtx, RoundEndCtx, UploadCtx
-from fedreid_jax.core.options import Checked, Mark, Range
-from fedreid_jax.core.rules import Given, Rule, divides_by_steps
-from fedreid_jax.core.sums import Divisor
-from fedreid_jax.core.types import Array
+from fedreid_jax.method.contexts import AggregationCtx, RoundEndCtx, UploadCtx
+from fedreid_jax.method.rules import Given, Rule, divides_by_steps
+from fedreid_jax.method.sums import Divisor
 
 # Of |a_k| in a sum of integers: 6,500 steps with momentum 0.9.
 LIMIT = 2.0**16

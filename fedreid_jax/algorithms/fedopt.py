@@ -25,10 +25,10 @@ from typing import Annotated, Literal
 import jax.numpy as jnp
 
 from fedreid_jax.core import param_filter
-from fedreid_jax.core.component import Component, ComponentInfo, ServerHooks
-from fedreid_jax.core.contexts import AggregationCtx, ServerInitCtx
 from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array, Flat
+from fedreid_jax.method.component import Component, ComponentInfo, ServerHooks
+from fedreid_jax.method.contexts import AggregationCtx, ServerInitCtx
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,8 +19,8 @@ is `config.batch_stats_rule = 'first_client'`.
 import dataclasses
 from typing import Annotated
 
-from fedreid_jax.core.component import Component
 from fedreid_jax.core.options import Checked, Regex
+from fedreid_jax.method.component import Component
 
 
 @dataclasses.dataclass(frozen=True)

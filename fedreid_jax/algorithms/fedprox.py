@@ -21,10 +21,10 @@ import jax
 import jax.numpy as jnp
 
 from fedreid_jax.core import param_filter
-from fedreid_jax.core.component import ClientHooks, Component, ComponentInfo
-from fedreid_jax.core.contexts import LossCtx
 from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array, Flat, Metrics
+from fedreid_jax.method.component import ClientHooks, Component, ComponentInfo
+from fedreid_jax.method.contexts import LossCtx
 
 
 @dataclasses.dataclass(frozen=True)

@@ -35,18 +35,19 @@ from typing import Annotated
 import jax
 import jax.numpy as jnp
 
-from fedreid_jax.core import optimizers, param_filter
-from fedreid_jax.core.component import (
+from fedreid_jax.core import param_filter
+from fedreid_jax.core.options import Checked, Mark, Range
+from fedreid_jax.core.types import Array, Flat, Tree
+from fedreid_jax.losses import distill, similarity
+from fedreid_jax.method import optimizers
+from fedreid_jax.method.component import (
   Component,
   ComponentInfo,
   Participants,
   ServerHooks,
 )
-from fedreid_jax.core.contexts import AggregationCtx, ServerCtx
-from fedreid_jax.core.options import Checked, Mark, Range
-from fedreid_jax.core.rules import Given, Rule, embeds_at_server
-from fedreid_jax.core.types import Array, Flat, Tree
-from fedreid_jax.losses import distill, similarity
+from fedreid_jax.method.contexts import AggregationCtx, ServerCtx
+from fedreid_jax.method.rules import Given, Rule, embeds_at_server
 
 # Parameters, running statistics and optimiser state of the student.
 Training = tuple[Flat, Flat, Tree]

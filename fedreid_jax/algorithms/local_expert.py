@@ -42,12 +42,12 @@ import jax.numpy as jnp
 from fedreid_jax.algorithms.statistics import last_model
 from fedreid_jax.algorithms.statistics.last_model import LastModel
 from fedreid_jax.core import param_filter, trees
-from fedreid_jax.core.component import ClientHooks, Component
-from fedreid_jax.core.contexts import LossCtx, RoundCtx, RoundEndCtx, StepCtx
 from fedreid_jax.core.options import Checked, Range
-from fedreid_jax.core.rules import Given, Rule
 from fedreid_jax.core.types import Array, Flat, Metrics, Tree
 from fedreid_jax.losses import distill
+from fedreid_jax.method.component import ClientHooks, Component
+from fedreid_jax.method.contexts import LossCtx, RoundCtx, RoundEndCtx, StepCtx
+from fedreid_jax.method.rules import Given, Rule
 
 # Variables and optimiser state of the expert.
 Expert = tuple[Flat, Tree]

@@ -21,7 +21,7 @@ not sampled keeps its last model and is evaluated with it.
 
 from fedreid_jax.algorithms.statistics import last_model
 from fedreid_jax.algorithms.statistics.last_model import LastModel
-from fedreid_jax.core.component import ClientHooks, Component
+from fedreid_jax.method.component import ClientHooks, Component
 
 
 def make() -> Component:

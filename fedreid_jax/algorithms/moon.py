@@ -28,11 +28,11 @@ import jax.numpy as jnp
 
 from fedreid_jax.algorithms.statistics import last_model
 from fedreid_jax.algorithms.statistics.last_model import LastModel
-from fedreid_jax.core.component import ClientHooks, Component, ComponentInfo
-from fedreid_jax.core.contexts import LossCtx
 from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array, Flat, Metrics
 from fedreid_jax.losses import identity, similarity
+from fedreid_jax.method.component import ClientHooks, Component, ComponentInfo
+from fedreid_jax.method.contexts import LossCtx
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,15 +20,15 @@ import dataclasses
 from typing import Annotated
 
 from fedreid_jax.algorithms.statistics import white_noise
-from fedreid_jax.core.component import (
+from fedreid_jax.core.options import Checked, Mark, Range
+from fedreid_jax.core.types import Array, Broadcast, Flat
+from fedreid_jax.method.component import (
   Component,
   ComponentInfo,
   ServerHooks,
   Transport,
 )
-from fedreid_jax.core.contexts import AggregationCtx
-from fedreid_jax.core.options import Checked, Mark, Range
-from fedreid_jax.core.types import Array, Broadcast, Flat
+from fedreid_jax.method.contexts import AggregationCtx
 
 
 @dataclasses.dataclass(frozen=True)

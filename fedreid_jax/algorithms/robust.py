@@ -40,17 +40,17 @@ import jax.numpy as jnp
 
 from fedreid_jax import errors
 from fedreid_jax.algorithms.statistics import robust_rules
-from fedreid_jax.core import aggregation
-from fedreid_jax.core.component import (
+from fedreid_jax.core.options import Checked, Range
+from fedreid_jax.core.types import Array, Flat
+from fedreid_jax.method import aggregation
+from fedreid_jax.method.component import (
   Aggregation,
   Component,
   ComponentInfo,
   Participants,
 )
-from fedreid_jax.core.contexts import AggregationCtx
-from fedreid_jax.core.options import Checked, Range
-from fedreid_jax.core.rules import Given, Rule
-from fedreid_jax.core.types import Array, Flat
+from fedreid_jax.method.contexts import AggregationCtx
+from fedreid_jax.method.rules import Given, Rule
 
 # Number of uploads beside 2 f that a rule needs.
 SPARE = {'median': 1, 'trimmed': 1, 'krum': 3, 'multikrum': 3, 'rfa': 1}

@@ -33,24 +33,24 @@ import jax.numpy as jnp
 
 from fedreid_jax import errors
 from fedreid_jax.core import param_filter
-from fedreid_jax.core.accounting import Released
-from fedreid_jax.core.component import (
+from fedreid_jax.core.options import Checked
+from fedreid_jax.core.types import Array, Flat, Metrics
+from fedreid_jax.method.accounting import Released
+from fedreid_jax.method.component import (
   ClientHooks,
   Component,
   ComponentInfo,
   ServerHooks,
 )
-from fedreid_jax.core.contexts import (
+from fedreid_jax.method.contexts import (
   LossCtx,
   ReceiveCtx,
   RoundEndCtx,
   ServerInitCtx,
 )
-from fedreid_jax.core.options import Checked
-from fedreid_jax.core.raw_weights import UNIFORM
-from fedreid_jax.core.rules import Given, Rule, divides_by_steps
-from fedreid_jax.core.sums import Summed, by_share
-from fedreid_jax.core.types import Array, Flat, Metrics
+from fedreid_jax.method.rules import Given, Rule, divides_by_steps
+from fedreid_jax.method.sums import Summed, by_share
+from fedreid_jax.round.server.raw_weights import UNIFORM
 
 # Changes of a control are gradients; diverging clients have larger ones.
 LIMIT = 2.0**10

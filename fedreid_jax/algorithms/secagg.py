@@ -16,7 +16,7 @@ where the last entry of W is s' sum_U a_k. a_k is n_k / n_max, so that the
 weights are those of FedAvg, or the weight of another component over its largest
 value. Numbers of which another rule makes its divisor (FedNova) take the place
 of the last entry, and messages of which the server needs sums (SCAFFOLD, DPPT)
-are further entries with limits of their own (`core.summed_round`).
+are further entries with limits of their own (`round.server.summed_round`).
 
 The scale is the largest for which K clients at +-B do not overflow
 (`statistics.ring`). An upload is lost with the probability `dropout` after it
@@ -55,7 +55,9 @@ from fedreid_jax import errors
 from fedreid_jax.algorithms.statistics import masking, ring, secure_sum
 from fedreid_jax.algorithms.statistics.secure_sum import Format
 from fedreid_jax.core import prng, trees
-from fedreid_jax.core.component import (
+from fedreid_jax.core.options import Checked, Range
+from fedreid_jax.core.types import Array, Flat, Tree
+from fedreid_jax.method.component import (
   Component,
   ComponentInfo,
   Participants,
@@ -63,11 +65,9 @@ from fedreid_jax.core.component import (
   Summation,
   Transport,
 )
-from fedreid_jax.core.contexts import ServerCtx, ServerInitCtx
-from fedreid_jax.core.options import Checked, Range
-from fedreid_jax.core.rules import Given, Rule
-from fedreid_jax.core.sums import Weighted
-from fedreid_jax.core.types import Array, Flat, Tree
+from fedreid_jax.method.contexts import ServerCtx, ServerInitCtx
+from fedreid_jax.method.rules import Given, Rule
+from fedreid_jax.method.sums import Weighted
 
 NOTICE = (
   'secure aggregation is simulated; '

@@ -5,9 +5,9 @@ Re-identification, CVPR 2020; in a federation it is a baseline of DFH (table 1).
 
 After each stage b the network normalises the maps F of every image to F~ and
 restores the part of the removed style that a gate selects, F~+, or the other
-part, F~- (`models/style.py`). With d = 1/2 - s cos of the maps' averages, and
-for each anchor a one positive p and one negative n, which are the same for the
-three,
+part, F~- (`models/layers/style.py`). With d = 1/2 - s cos of the maps'
+averages, and for each anchor a one positive p and one negative n, which are the
+same for the three,
 
   L+ = softplus(d+(a,p) - d(a,p)) + softplus(d(a,n) - d+(a,n))
   L- = softplus(d(a,p) - d-(a,p)) + softplus(d-(a,n) - d(a,n))
@@ -42,13 +42,13 @@ import jax
 import jax.numpy as jnp
 
 from fedreid_jax import errors
-from fedreid_jax.core.component import ClientHooks, Component
-from fedreid_jax.core.contexts import LossCtx
 from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array, Flat, Metrics
 from fedreid_jax.losses import identity, style
-from fedreid_jax.models import head
-from fedreid_jax.models.style import StyleFeatures
+from fedreid_jax.method.component import ClientHooks, Component
+from fedreid_jax.method.contexts import LossCtx
+from fedreid_jax.models.layers import head
+from fedreid_jax.models.layers.style import StyleFeatures
 
 WEIGHTS = {
   'distance': (0.1, 0.1, 0.5, 0.5),

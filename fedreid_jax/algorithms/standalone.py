@@ -12,7 +12,7 @@ Deviations from the paper: none. Deviations from the released code: it trains
 one client per run, which does not change the results.
 """
 
-from fedreid_jax.core.component import Component, ComponentInfo
+from fedreid_jax.method.component import Component, ComponentInfo
 
 # These have no effect if no parameters are shared.
 WITHOUT_EFFECT = (

@@ -8,8 +8,8 @@ person re-identification, AAAI 2021, and SCAFFOLD average over the cohort S
 Deviations from the paper: none. Deviations from released code: none.
 """
 
-from fedreid_jax.core.component import Component, ComponentInfo
-from fedreid_jax.core.raw_weights import UNIFORM
+from fedreid_jax.method.component import Component, ComponentInfo
+from fedreid_jax.round.server.raw_weights import UNIFORM
 
 
 def make() -> Component:

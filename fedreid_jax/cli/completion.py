@@ -10,12 +10,11 @@ upgrade.
 """
 
 import ast
-import importlib.util
 import shlex
 
 from fedreid_jax import errors
 from fedreid_jax.cli import list as listing
-from fedreid_jax.cli import run
+from fedreid_jax.cli import program, run
 from fedreid_jax.config import recipes, schema
 
 SHELLS = ('bash', 'zsh')
@@ -50,10 +49,13 @@ def flags_of(module: str) -> list[str]:
   The modules of two commands cannot be imported together: they define some
   flags with the same names.
   """
-  spec = importlib.util.find_spec(module)
-  assert spec and spec.origin
-  with open(spec.origin, encoding='utf-8') as file:
-    tree = ast.parse(file.read())
+  tree = program.syntax(module)
+  imported = {
+    alias.name: f'{node.module}.{alias.name}'
+    for node in tree.body
+    if isinstance(node, ast.ImportFrom)
+    for alias in node.names
+  }
   found = []
   for node in ast.walk(tree):
     if not isinstance(node, ast.Call) or not node.args:
@@ -61,7 +63,7 @@ def flags_of(module: str) -> list[str]:
     name = getattr(node.func, 'attr', '')
     first = node.args[0]
     if name == 'adopt_module_key_flags' and isinstance(first, ast.Name):
-      found += flags_of(f'{run.__package__}.{first.id}')
+      found += flags_of(imported[first.id])
     if name == 'DEFINE_flag' and isinstance(first, ast.Call):
       first = first.args[0]
     if name.startswith('DEFINE_') and isinstance(first, ast.Constant):
@@ -72,27 +74,24 @@ def flags_of(module: str) -> list[str]:
 
 def script(shell: str) -> str:
   """Returns the script for a shell, 'bash' or 'zsh'."""
-  from fedreid_jax.cli import program
-
   common = [*flags_of(run.__name__), '--help']
   fields = [f'--config.{name}=' for name in schema.fields()]
   first = {
-    'list': [*listing.KINDS],
+    'list': [*listing.kinds()],
     'completion': [*SHELLS],
     'data': ['prepare', 'doctor', 'synth', 'sheet', 'list'],
   }
   cases = []
-  for command in program.COMMANDS:
-    module = f'{run.__package__}.{command.replace("-", "_")}'
+  for command, module in program.commands().items():
     words = [*first.get(command, ()), *flags_of(module), *common]
-    if command in program.WITH_RECIPE:
+    if program.takes_recipe(module):
       words += [*recipes.names(), *fields]
     cases.append(f'      {command}) words={shlex.quote(" ".join(words))} ;;')
   presets = {
     name for one in recipes.names() for name in recipes.choices(one)[0]
   }
   text = _SCRIPT.format(
-    commands=shlex.quote(' '.join(program.COMMANDS)),
+    commands=shlex.quote(' '.join(program.commands())),
     presets=shlex.quote(' '.join(sorted(presets))),
     cases='\n'.join(cases),
   )

@@ -90,10 +90,10 @@ def prepare() -> None:
   """Writes a data set as ArrayRecord files and as pixels."""
   from rich import console, progress
 
-  from fedreid_jax.data import builder
-  from fedreid_jax.data import prepare as preparing
+  from fedreid_jax.data.benchmark import builder
+  from fedreid_jax.data.benchmark import prepare as preparing
   from fedreid_jax.data.datasets import registry
-  from fedreid_jax.data.decoder import Decoder
+  from fedreid_jax.data.images.decoder import Decoder
 
   spec, root, out = _required(_DATASET), _required(_ROOT), _required(_OUT)
   decoder = Decoder(
@@ -129,9 +129,9 @@ def doctor() -> None:
   """Prints the contents of a folder and problems with it."""
   from rich import console
 
-  from fedreid_jax.data import doctor as doctors
+  from fedreid_jax.data.benchmark import doctor as doctors
   from fedreid_jax.data.datasets import registry
-  from fedreid_jax.training import console_table
+  from fedreid_jax.training.reports import console_table
 
   root = _required(_ROOT)
   dataset, options = registry.parse(_required(_DATASET))

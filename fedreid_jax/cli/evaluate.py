@@ -50,7 +50,8 @@ def main(argv: list[str]) -> None:
     if _ENSEMBLE.value:
       chosen.evaluation.ensemble = tuple(_ENSEMBLE.value)
       validation.validate(chosen)
-    from fedreid_jax.training import evaluation, modality_report
+    from fedreid_jax.training import evaluation
+    from fedreid_jax.training.reports import modality_report
 
     run_ = evaluation.evaluate_run
     if _MODALITY_GAP.value:

@@ -56,7 +56,7 @@ def exit_on_error(body: Callable[[], None], debug: bool) -> None:
 
 def _leave(failure: errors.FedReIDError) -> None:
   print(failure.line(), file=sys.stderr, flush=True)
-  peers = sys.modules.get('fedreid_jax.training.peers')
+  peers = sys.modules.get('fedreid_jax.training.processes.peers')
   if peers is not None and peers.joined():
     peers.abandon(failure.exit_code)
   sys.exit(failure.exit_code)
@@ -68,7 +68,7 @@ def explain(error: Exception) -> errors.FedReIDError:
     return error
   text = str(error)
   short = (text.splitlines() or [''])[0][:300]
-  peers = sys.modules.get('fedreid_jax.training.peers')
+  peers = sys.modules.get('fedreid_jax.training.processes.peers')
   if peers is not None and peers.is_loss(error):
     return peers.lost()
   if isinstance(error, OSError) or errors.disk_is_full(error):

@@ -12,28 +12,16 @@
 WORD keeps the entries in which it occurs, in capitals or not.
 """
 
-import ast
-import importlib.util
+import importlib.metadata
 import textwrap
 from collections.abc import Callable, Iterator
 from types import ModuleType
 
 from fedreid_jax import algorithms, errors
-from fedreid_jax.cli import run
+from fedreid_jax.cli import program, run
 from fedreid_jax.config import recipes, reference
-from fedreid_jax.config.tables.index import TABLES
 from fedreid_jax.core import plugins
 from fedreid_jax.evaluation import evaluators
-
-
-def _first_line(module: str) -> str:
-  """Returns the first line of a docstring; the module is not imported."""
-  spec = importlib.util.find_spec(module)
-  if spec is None or spec.origin is None:
-    return ''
-  with open(spec.origin, encoding='utf-8') as file:
-    text = ast.get_docstring(ast.parse(file.read())) or ''
-  return text.partition('\n')[0]
 
 
 def recipe_entries() -> list[str]:
@@ -70,7 +58,7 @@ def evaluator_entries() -> list[str]:
 
 def _modules(package: ModuleType, plugin: plugins.Plugin) -> list[str]:
   found = [
-    f'{name:<18} {_first_line(f"{package.__name__}.{name}")}'
+    f'{name:<18} {program.first_line(f"{package.__name__}.{name}")}'
     for name in plugins.available(package)
   ]
   others = plugins.entry_points(plugin)
@@ -90,25 +78,28 @@ def data_set_entries() -> list[str]:
   return found
 
 
-def table_entries() -> list[str]:
-  """Returns names and titles of the tables of the papers."""
-  return [f'{table.id:<28} {table.title}' for table in TABLES.values()]
-
-
 KINDS: dict[str, Callable[[], list[str]]] = {
   'recipes': recipe_entries,
   'presets': preset_entries,
   'components': component_entries,
   'evaluators': evaluator_entries,
   'datasets': data_set_entries,
-  'tables': table_entries,
   'fields': reference.entries,
 }
 
 
+def kinds() -> dict[str, Callable[[], list[str]]]:
+  """Returns the functions that list the entries of a kind.
+
+  Those of applications are entry points of the group `fedreid.lists`.
+  """
+  found = importlib.metadata.entry_points(group='fedreid.lists')
+  return KINDS | {one.name: lambda one=one: one.load()() for one in found}
+
+
 def _everything() -> Iterator[str]:
   """Yields the entries of every kind, of fields their number only."""
-  for kind, entries in KINDS.items():
+  for kind, entries in kinds().items():
     found = entries()
     if kind == 'fields':
       found = [f'{len(found)} lines: fedreid list fields [WORD]']
@@ -123,14 +114,14 @@ def main(argv: list[str]) -> None:
       print('\n\n'.join(_everything()))
       return
     kind, *words = argv[1:]
-    if kind not in KINDS or len(words) > 1:
+    if kind not in kinds() or len(words) > 1:
       raise errors.ConfigError(
         f'nothing to list: {" ".join(argv[1:])!r}',
         'command line',
-        f'fedreid list KIND [WORD]; {errors.one_of(kind, KINDS)}',
+        f'fedreid list KIND [WORD]; {errors.one_of(kind, kinds())}',
       )
     word = words[0].lower() if words else ''
-    found = [entry for entry in KINDS[kind]() if word in entry.lower()]
+    found = [entry for entry in kinds()[kind]() if word in entry.lower()]
     if not found:
       raise errors.ConfigError(
         f'no {kind} with {word!r}', 'command line', f'fedreid list {kind}'

@@ -27,7 +27,7 @@ from absl import flags
 
 from fedreid_jax import errors
 from fedreid_jax.cli import run
-from fedreid_jax.core import accounting, rounding
+from fedreid_jax.method import accounting, rounding
 
 _EPSILON = flags.DEFINE_float(
   'epsilon', None, 'Largest epsilon; prints the noise that it takes.', 1e-3

@@ -1,42 +1,60 @@
-"""The program `fedreid`: `fedreid COMMAND [RECIPE] --flags`."""
+"""The program `fedreid`: `fedreid COMMAND [RECIPE] --flags`.
 
+The commands of an application are entry points of the group `fedreid.commands`:
+name of the command = its module, which has `main(argv)` and its flags.
+"""
+
+import ast
+import functools
 import importlib
+import importlib.metadata
+import importlib.util
 import sys
 from collections.abc import Sequence
 
 from fedreid_jax import errors
-from fedreid_jax.training import signals
+from fedreid_jax.training.processes import signals
 
-COMMANDS = {
-  'train': 'train or resume a run',
-  'evaluate': 'evaluate a checkpoint',
-  'data': 'check or prepare a data set, or write a miniature',
-  'sweep': 'run a grid of configurations',
-  'compare': 'compare methods with a baseline, seed by seed',
-  'site': 'train at a site of a federation, for Flower',
-  'coordinate': 'prepare a run at real sites',
-  'table': 'run a table of a paper',
-  'study': 'try the claims of the papers',
-  'visualize': 'draw runs',
-  'embed': 'write the vectors of a folder of images',
-  'search': 'find the images that are nearest to a query',
-  'serve': 'search a gallery in a browser',
-  'report': 'write a page about runs',
-  'invert': 'reconstruct images from a model',
-  'audit': 'measure what a run gives away',
-  'export': 'write a model for JAX, ONNX or PyTorch',
-  'import-weights': 'convert weights of PyTorch',
-  'privacy': 'plan a guarantee of differential privacy',
-  'check-component': 'check a component outside the package',
-  'list': 'list recipes, presets, components, data sets, tables or fields',
-  'completion': 'print a script that completes words of a shell',
-}
-WITH_RECIPE = (
-  'train',
-  'sweep',
-  'site',
-  'coordinate',
-)  # their first argument may be a recipe
+GROUP = 'fedreid.commands'
+CORE = (
+  *('train', 'evaluate', 'data', 'report', 'privacy'),
+  *('check-component', 'list', 'completion'),
+)
+
+
+@functools.cache
+def commands() -> dict[str, str]:
+  """Returns the modules of the commands by name, those of the core first."""
+  core = {name: f'{__package__}.{name.replace("-", "_")}' for name in CORE}
+  found = importlib.metadata.entry_points(group=GROUP)
+  others = {one.name: one.value for one in found if one.name not in core}
+  return core | dict(sorted(others.items()))
+
+
+@functools.cache
+def syntax(module: str) -> ast.Module:
+  """Returns the syntax tree of a module, which is not imported."""
+  spec = importlib.util.find_spec(module)
+  if spec is None or spec.origin is None:
+    return ast.Module([], [])
+  with open(spec.origin, encoding='utf-8') as file:
+    return ast.parse(file.read())
+
+
+def first_line(module: str) -> str:
+  """Returns the first line of the docstring of a module."""
+  return (ast.get_docstring(syntax(module)) or '').partition('\n')[0]
+
+
+def takes_recipe(module: str) -> bool:
+  """Returns whether the first argument of a command may be a recipe.
+
+  The module of such a command has a constant `TAKES_RECIPE`.
+  """
+  targets = [
+    n.targets for n in syntax(module).body if isinstance(n, ast.Assign)
+  ]
+  return any(getattr(t, 'id', '') == 'TAKES_RECIPE' for (t, *_) in targets)
 
 
 def main() -> None:
@@ -45,16 +63,17 @@ def main() -> None:
   if command in ('', 'help', '-h', '--help', '--version'):
     print(_version() if command == '--version' else _usage())
     return
-  if command not in COMMANDS:
+  if command not in commands():
     error = errors.ConfigError(
       f'unknown command {command!r}',
       'command line',
-      errors.one_of(command, COMMANDS),
+      errors.one_of(command, commands()),
     )
     print(error.line(), file=sys.stderr)
     sys.exit(error.exit_code)
   arguments = sys.argv[2:]
-  if command in WITH_RECIPE and arguments and not arguments[0].startswith('-'):
+  named = bool(arguments) and not arguments[0].startswith('-')
+  if named and takes_recipe(commands()[command]):
     arguments[0] = f'--config={arguments[0]}'
   run(command, f'fedreid {command}', arguments)
 
@@ -65,14 +84,12 @@ def run(
   """Runs a command.
 
   Args:
-    command: one of `COMMANDS`.
+    command: one of `commands`.
     name: name of the program in its help.
     arguments: arguments of the command; None means those of this process.
   """
   signals.listen()
-  module = importlib.import_module(
-    f'fedreid_jax.cli.{command.replace("-", "_")}'
-  )
+  module = importlib.import_module(commands()[command])
   from fedreid_jax.cli import run as running
 
   sys.argv = [name, *(sys.argv[1:] if arguments is None else arguments)]
@@ -80,7 +97,11 @@ def run(
 
 
 def _usage() -> str:
-  lines = [f'  {name:<16} {text}' for name, text in COMMANDS.items()]
+  def line(name: str, module: str) -> str:
+    about = first_line(module).partition(': `')[0]
+    return f'  {name:<16} {about[:1].lower()}{about[1:]}'
+
+  lines = [line(name, module) for name, module in commands().items()]
   return (
     'usage: fedreid COMMAND [RECIPE[:PRESET,key=value,...]] [--flags]\n\n'
     + '\n'.join(lines)

@@ -30,7 +30,8 @@ flags.adopt_module_key_flags(checkpoint_flag)
 def _labelled(folders: Sequence[Path]) -> list[Any]:
   """Returns the runs by their configurations without the seed."""
   from fedreid_jax.figures import canvas, report_page
-  from fedreid_jax.training import loaded_run, recorded
+  from fedreid_jax.training import loaded_run
+  from fedreid_jax.training.files import recorded
 
   groups: dict[str, list[recorded.Recorded]] = {}
   for folder in folders:
@@ -74,7 +75,7 @@ def main(argv: list[str]) -> None:
         f'no page {out.suffix!r}', str(out), 'give a name that ends in .html'
       )
     from fedreid_jax.figures import canvas, report_page
-    from fedreid_jax.training import atomic
+    from fedreid_jax.training.files import atomic
 
     canvas.new(1, 1)  # raises an error without Matplotlib
     atomic.write_text(out, report_page.page(_labelled(folders)))

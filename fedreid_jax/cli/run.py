@@ -93,7 +93,7 @@ def guarded(
       _prepare_jax()
     body()
     if _DISTRIBUTED.value != 'off':
-      from fedreid_jax.training import peers
+      from fedreid_jax.training.processes import peers
 
       peers.leave()
 
@@ -248,10 +248,10 @@ def _resolved(arg: str) -> str:
 
 def _prepare_jax() -> None:
   """Prepares JAX, and joins other processes with --distributed."""
-  from fedreid_jax.training import process
+  from fedreid_jax.training.processes import process
 
   process.prepare_jax(os.cpu_count() or 1)
   if _DISTRIBUTED.value != 'off':
-    from fedreid_jax.training import peers
+    from fedreid_jax.training.processes import peers
 
     peers.join(_DISTRIBUTED.value, _RENDEZVOUS.value, _HEARTBEAT.value)

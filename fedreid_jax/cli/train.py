@@ -15,6 +15,8 @@ from absl import flags
 
 from fedreid_jax.cli import run
 
+TAKES_RECIPE = True
+
 RECIPE = 'fedpav'  # without one on the command line
 
 _RESTART = flags.DEFINE_bool(
@@ -31,7 +33,7 @@ def main(argv: list[str]) -> None:
   def body():
     chosen, workdir = run.config(), run.workdir()
     if _DRY_RUN.value:
-      from fedreid_jax.training import dry_run
+      from fedreid_jax.training.reports import dry_run
 
       for line in dry_run.lines(chosen, workdir):
         print(line, flush=True)

@@ -1,4 +1,4 @@
-"""Loading of recipes and sweeps from their files."""
+"""Loading of recipes from their files."""
 
 import functools
 import importlib.util
@@ -14,8 +14,6 @@ from ml_collections import ConfigDict
 from fedreid_jax import errors
 from fedreid_jax.config import parsing, renamed, schema
 
-SWEEPS = Path(__file__).parent / 'sweeps'
-
 
 def folder() -> Path:
   """Returns the folder of the recipes in the package or in its checkout."""
@@ -25,18 +23,16 @@ def folder() -> Path:
 
 
 def find(file: str) -> Path | None:
-  """Returns the path of a recipe or sweep, or None.
+  """Returns the path of a recipe, or None.
 
   Args:
-    file: a path, 'configs/NAME.py' or 'NAME' of a recipe, or 'NAME' of a sweep.
+    file: a path, or 'configs/NAME.py' or 'NAME' of a recipe.
   """
   path = Path(file)
   named = path.parent in (Path(), Path('configs'))
   places = [path] if path.suffix == '.py' else []
   if named:
     places.append(folder() / f'{path.stem}.py')
-    if not path.suffix:
-      places.append(SWEEPS / f'{path.stem}.py')
   return next((place for place in places if place.is_file()), None)
 
 

@@ -1,6 +1,6 @@
 """Rules for combinations of the fields of a configuration.
 
-A component's own rules are in its module (`core.rules`).
+A component's own rules are in its module (`method.rules`).
 """
 
 import functools
@@ -11,9 +11,10 @@ from typing import Any
 
 from fedreid_jax import algorithms, errors
 from fedreid_jax.config import schema
-from fedreid_jax.core import compose, plugins
-from fedreid_jax.core.component import Component
-from fedreid_jax.core.rules import DIVIDE_PERSONS, Given, Rule
+from fedreid_jax.core import plugins
+from fedreid_jax.method.component import Component
+from fedreid_jax.method.rules import DIVIDE_PERSONS, Given, Rule
+from fedreid_jax.round import compose
 
 
 def rules(c: Any) -> Iterator[Rule]:

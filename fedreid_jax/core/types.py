@@ -58,7 +58,7 @@ class Model(NamedTuple):
     measure: `(variables, images [B, H, W, ch], mask=, num_identities=,
       modalities=) -> (Outputs, moments by layer)`; evaluation mode, but every
       batch normalisation uses the moments of these images
-      (`core.batch_stats`).
+      (`method.batch_stats`).
     classify: `(variables, embedding [B, D], num_identities) -> logits [B, C]`.
   """
 

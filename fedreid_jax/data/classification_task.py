@@ -8,7 +8,7 @@ from jaxtyping import Int
 from fedreid_jax import errors
 from fedreid_jax.core.types import ClientData
 from fedreid_jax.data.federation import Images, Source, Target, Trial
-from fedreid_jax.evaluation import protocols
+from fedreid_jax.evaluation.protocol import protocols
 
 
 def make_target(images: Images, learned: Int[np.ndarray, ' learned']) -> Target:

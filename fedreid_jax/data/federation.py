@@ -8,7 +8,7 @@ from jaxtyping import Bool, Int, Int32, UInt8
 
 from fedreid_jax import errors
 from fedreid_jax.core.types import ClientData
-from fedreid_jax.evaluation import protocols
+from fedreid_jax.evaluation.protocol import protocols
 
 
 class Images(NamedTuple):

@@ -4,18 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedreid_jax.core import plugins
-from fedreid_jax.data import (
-  benchmark_source,
-  classification_task,
-  client_split,
-  folder_source,
-  overlap,
-  poison,
-  synthetic_source,
-  validation,
-)
+from fedreid_jax.data import classification_task, poison, validation
+from fedreid_jax.data.benchmark import benchmark_source
 from fedreid_jax.data.federation import Federation
-from fedreid_jax.data.synthetic import versions
+from fedreid_jax.data.folder import folder_source
+from fedreid_jax.data.split import client_split, overlap
+from fedreid_jax.data.synthetic import synthetic_source, versions
 
 SOURCES = {
   **dict.fromkeys(versions.NAMES, synthetic_source.load),

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Bool
 
-from fedreid_jax.data import federation, held_out, queries
+from fedreid_jax.data import federation
 from fedreid_jax.data.federation import Images, Target
+from fedreid_jax.data.folder import held_out, queries
 
 NAME = 'validation:'  # before the name of the domain
 

@@ -10,8 +10,9 @@ from jaxtyping import Float
 from fedreid_jax import errors
 from fedreid_jax.core import plugins, types
 from fedreid_jax.data.federation import Target
-from fedreid_jax.evaluation import ensembles, evaluators, features, protocols
+from fedreid_jax.evaluation import ensembles, evaluators, features
 from fedreid_jax.evaluation.model import Extractor, Model
+from fedreid_jax.evaluation.protocol import protocols
 
 # Features on the other side of the neck, and suffixes of their metrics.
 OTHER_SIDE = {

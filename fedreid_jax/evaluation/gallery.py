@@ -7,7 +7,7 @@ from jaxtyping import Bool, Int64
 
 from fedreid_jax import errors
 from fedreid_jax.data.federation import Images, Trial
-from fedreid_jax.evaluation.protocols import Protocol
+from fedreid_jax.evaluation.protocol.protocols import Protocol
 
 Label = int | np.integer
 

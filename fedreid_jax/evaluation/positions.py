@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float, Int64
 
 from fedreid_jax.evaluation.gallery import Gallery
-from fedreid_jax.evaluation.protocols import Protocol
+from fedreid_jax.evaluation.protocol.protocols import Protocol
 
 
 class Answers(NamedTuple):

@@ -11,7 +11,8 @@ from jaxtyping import Bool, Float, Int
 
 from fedreid_jax.data.federation import Target
 from fedreid_jax.evaluation import distances as distance_lib
-from fedreid_jax.evaluation import gallery, protocols
+from fedreid_jax.evaluation import gallery
+from fedreid_jax.evaluation.protocol import protocols
 
 
 class Ranked(NamedTuple):

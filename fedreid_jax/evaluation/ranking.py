@@ -26,8 +26,8 @@ from jaxtyping import Bool, Float, Float64, Int, Int64, Shaped
 from fedreid_jax import errors
 from fedreid_jax.evaluation import gallery as gallery_lib
 from fedreid_jax.evaluation import positions as positions_lib
-from fedreid_jax.evaluation import protocols
-from fedreid_jax.evaluation.protocols import Protocol
+from fedreid_jax.evaluation.protocol import protocols
+from fedreid_jax.evaluation.protocol.protocols import Protocol
 
 
 class Scores(NamedTuple):

@@ -8,8 +8,8 @@ import numpy as np
 
 from fedreid_jax.core.types import ClientData
 from fedreid_jax.losses import hallucination
-from fedreid_jax.models import norm
-from fedreid_jax.training import domain_statistics
+from fedreid_jax.models.layers import norm
+from fedreid_jax.training.clients import domain_statistics
 from fedreid_jax.training.loaded_run import LoadedRun
 
 IDENTITIES = 3  # of a domain, as in the paper

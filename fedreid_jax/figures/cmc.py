@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from fedreid_jax.core import placement
 from fedreid_jax.evaluation import evaluator
 from fedreid_jax.figures import canvas
+from fedreid_jax.round.devices import placement
 from fedreid_jax.training.loaded_run import LoadedRun
 
 RANKS = tuple(range(1, 21))

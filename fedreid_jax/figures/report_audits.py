@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from fedreid_jax import errors
-from fedreid_jax.core import rounding, secret
+from fedreid_jax.core import secret
 from fedreid_jax.figures import html_page
-from fedreid_jax.training import recorded, recorder
+from fedreid_jax.method import rounding
+from fedreid_jax.training.files import recorded, recorder
 
 Entries = Mapping[str, Any]
 NONE = (

@@ -18,7 +18,7 @@ from fedreid_jax.figures import (
   ranked,
   report_audits,
 )
-from fedreid_jax.training import recorded
+from fedreid_jax.training.files import recorded
 from fedreid_jax.training.loaded_run import LoadedRun
 
 HASHES = re.compile('[0-9a-f:]+')

@@ -25,7 +25,7 @@ import numpy as np
 from fedreid_jax import errors
 from fedreid_jax.figures import canvas, clouds
 from fedreid_jax.figures.clouds import Cloud
-from fedreid_jax.training import domain_statistics
+from fedreid_jax.training.clients import domain_statistics
 from fedreid_jax.training.loaded_run import LoadedRun
 
 # Modalities have the first two.

@@ -7,7 +7,7 @@ from flax import linen as nn
 from jaxtyping import Bool, Float, Int
 
 from fedreid_jax.core.types import Array
-from fedreid_jax.models import conv, norm
+from fedreid_jax.models.layers import conv, norm
 
 
 class Block(nn.Module):

@@ -7,7 +7,13 @@ from flax import linen as nn
 from jaxtyping import Bool, Float, Int
 
 from fedreid_jax.core.types import Array
-from fedreid_jax.models import conv, norm, norm_kinds, pool, stage_plugins
+from fedreid_jax.models.layers import (
+  conv,
+  norm,
+  norm_kinds,
+  pool,
+  stage_plugins,
+)
 
 
 class ConvNet(nn.Module):

@@ -14,7 +14,8 @@ from flax import linen as nn
 from jaxtyping import Bool, Float, Int
 
 from fedreid_jax.core.types import Array
-from fedreid_jax.models import conv, norm, resnet
+from fedreid_jax.models import resnet
+from fedreid_jax.models.layers import conv, norm
 
 DILATIONS = (1, 2, 3)
 NUM_BRANCHES = 2

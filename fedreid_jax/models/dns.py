@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float
 
 from fedreid_jax.core import types
 from fedreid_jax.core.types import Array, Number
-from fedreid_jax.models import conv, norm
+from fedreid_jax.models.layers import conv, norm
 
 # Parts that each modality has separately: the stem and two stages.
 MODALITY_SPECIFIC_STAGES = 3

@@ -14,11 +14,10 @@ from fedreid_jax.models import (
   convnet,
   deen,
   dns,
-  non_local,
   reid,
   resnet,
-  style,
 )
+from fedreid_jax.models.layers import non_local, style
 
 DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
 NETWORKS = (

@@ -6,7 +6,7 @@ from jaxtyping import Bool, Float, Int
 
 from fedreid_jax.core import types
 from fedreid_jax.core.types import Array, Number
-from fedreid_jax.models import head, norm, pool
+from fedreid_jax.models.layers import head, norm, pool
 
 
 class ReIDNet(nn.Module):

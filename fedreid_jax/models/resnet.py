@@ -14,7 +14,7 @@ from flax import linen as nn
 from jaxtyping import Bool, Float, Int
 
 from fedreid_jax.core.types import Array
-from fedreid_jax.models import conv, norm, norm_kinds, stage_plugins
+from fedreid_jax.models.layers import conv, norm, norm_kinds, stage_plugins
 
 # Whether blocks are bottlenecks, and the number of blocks of each stage.
 DEPTHS = {

@@ -8,22 +8,21 @@ import jax
 
 from fedreid_jax import errors
 from fedreid_jax.config.rules import arguments, load_components
-from fedreid_jax.core import (
-  compose,
-  guarantee,
-  optimizers,
-  param_filter,
-  placement,
-  simulation,
-  types,
-)
+from fedreid_jax.core import param_filter, types
 from fedreid_jax.core.secret import Secret
-from fedreid_jax.data import augment, load
+from fedreid_jax.data import load
 from fedreid_jax.data.federation import Federation
+from fedreid_jax.data.images import augment
 from fedreid_jax.data.synthetic import versions
 from fedreid_jax.evaluation import evaluator
+from fedreid_jax.method import guarantee, optimizers
 from fedreid_jax.models import functional, networks
-from fedreid_jax.training import agreement, engine, run_secret, source_stats
+from fedreid_jax.round import compose, simulation
+from fedreid_jax.round.devices import placement
+from fedreid_jax.training import engine
+from fedreid_jax.training.clients import source_stats
+from fedreid_jax.training.files import run_secret
+from fedreid_jax.training.processes import agreement
 
 CLASSIFIER = r'params/(.+/)?classifier/'
 NECK = r'\w+/(.+/)?neck'

@@ -9,23 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from fedreid_jax.core import (
-  cohort,
-  compose,
-  optimizers,
-  param_filter,
-  reduction,
-  simulation,
-  types,
-)
-from fedreid_jax.core.component import Component, Participants
+from fedreid_jax.core import param_filter, types
 from fedreid_jax.core.secret import Secret
-from fedreid_jax.core.settings import Settings, SimulationOptions
-from fedreid_jax.data import sampling
-from fedreid_jax.data.augment import Transforms
 from fedreid_jax.data.federation import Federation
+from fedreid_jax.data.images.augment import Transforms
+from fedreid_jax.data.split import sampling
 from fedreid_jax.losses import objective
-from fedreid_jax.training import budget, simulated_time
+from fedreid_jax.method import optimizers
+from fedreid_jax.method.component import Component, Participants
+from fedreid_jax.round import compose, simulation
+from fedreid_jax.round.cohort import cohort
+from fedreid_jax.round.server import reduction
+from fedreid_jax.round.settings import Settings, SimulationOptions
+from fedreid_jax.training.reports import budget, simulated_time
 
 
 class Variant(NamedTuple):

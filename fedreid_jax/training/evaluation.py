@@ -13,23 +13,21 @@ import numpy as np
 from fedreid_jax import errors
 from fedreid_jax.config import load as config_lib
 from fedreid_jax.config import parsing
-from fedreid_jax.core import compose, types
+from fedreid_jax.core import types
 from fedreid_jax.data import load as data_lib
 from fedreid_jax.data.federation import Federation
 from fedreid_jax.evaluation import evaluator
-from fedreid_jax.training import (
-  build,
-  compile_cache,
-  engine,
+from fedreid_jax.round import compose
+from fedreid_jax.training import build, engine
+from fedreid_jax.training.clients import source_stats
+from fedreid_jax.training.files import (
   evaluation_file,
-  library_logs,
   recorder,
   restored,
   run_files,
-  source_stats,
-  summary,
-  turns,
 )
+from fedreid_jax.training.processes import compile_cache, library_logs, turns
+from fedreid_jax.training.reports import summary
 
 
 def evaluate(

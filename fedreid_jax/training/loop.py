@@ -9,22 +9,22 @@ from typing import Any
 import jax
 
 from fedreid_jax.config import parsing, saved_config, schema, validation
-from fedreid_jax.training import (
-  agreement,
-  build,
+from fedreid_jax.training import build, hooks, run
+from fedreid_jax.training.callbacks import Callback
+from fedreid_jax.training.files import (
   checkpoint,
-  compile_cache,
-  hooks,
-  library_logs,
   lock,
   recorder,
-  report,
-  run,
   run_files,
   run_secret,
+)
+from fedreid_jax.training.processes import (
+  agreement,
+  compile_cache,
+  library_logs,
   turns,
 )
-from fedreid_jax.training.callbacks import Callback
+from fedreid_jax.training.reports import report
 from fedreid_jax.training.tracking import trackers
 
 

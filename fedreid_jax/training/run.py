@@ -8,31 +8,21 @@ import jax
 import numpy as np
 
 from fedreid_jax.config import saved_config
-from fedreid_jax.core import client_store, component_reports, types
-from fedreid_jax.core.component import Component
+from fedreid_jax.core import types
 from fedreid_jax.data.synthetic import versions
 from fedreid_jax.evaluation import evaluator
-from fedreid_jax.training import (
-  agreement,
-  build,
-  callbacks,
-  checkpoint,
+from fedreid_jax.method.component import Component
+from fedreid_jax.round import component_reports
+from fedreid_jax.round.devices import client_store
+from fedreid_jax.training import build, callbacks, engine, hooks, warm_start
+from fedreid_jax.training.clients import (
   client_states,
-  clock,
-  engine,
-  hooks,
-  lock,
-  monitor,
   named_models,
-  peers,
-  progress,
-  recorder,
-  report,
-  signals,
   source_stats,
-  summary,
-  warm_start,
 )
+from fedreid_jax.training.files import checkpoint, lock, recorder
+from fedreid_jax.training.processes import agreement, clock, peers, signals
+from fedreid_jax.training.reports import monitor, progress, report, summary
 from fedreid_jax.training.tracking import client_metrics, picture
 
 

@@ -9,13 +9,16 @@ from flax import linen as nn
 from jax.sharding import Mesh
 
 from fedreid_jax.config import load, schema
-from fedreid_jax.core import client_store, placement, types
-from fedreid_jax.core.client_store import ClientStore
-from fedreid_jax.core.component import Component
-from fedreid_jax.core.optimizers import Optimizer
-from fedreid_jax.data import arrays, augment
+from fedreid_jax.core import types
+from fedreid_jax.data.images import arrays, augment
+from fedreid_jax.method.component import Component
+from fedreid_jax.method.optimizers import Optimizer
 from fedreid_jax.models import functional
-from fedreid_jax.training import engine, named_models, run_secret
+from fedreid_jax.round.devices import client_store, placement
+from fedreid_jax.round.devices.client_store import ClientStore
+from fedreid_jax.training import engine
+from fedreid_jax.training.clients import named_models
+from fedreid_jax.training.files import run_secret
 
 
 class SimulationState(NamedTuple):
@@ -130,7 +133,7 @@ class Simulation:
         again.
 
     Returns:
-      (state, log); the log is that of `core.simulation.Executor.round`.
+      (state, log); the log is that of `round.simulation.Executor.round`.
     """
     clients = state.clients.copy()
     server, log = self._executor.round(state.server, clients, state.round)

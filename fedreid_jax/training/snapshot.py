@@ -11,18 +11,14 @@ import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.config import load as config_lib
-from fedreid_jax.core import placement, types
-from fedreid_jax.data import decoder, file_batches
+from fedreid_jax.core import types
 from fedreid_jax.data import load as data_lib
+from fedreid_jax.data.images import decoder, file_batches
 from fedreid_jax.evaluation import features
-from fedreid_jax.training import (
-  compile_cache,
-  library_logs,
-  model_digest,
-  named_models,
-  restored,
-  run_files,
-)
+from fedreid_jax.round.devices import placement
+from fedreid_jax.training.clients import named_models
+from fedreid_jax.training.files import model_digest, restored, run_files
+from fedreid_jax.training.processes import compile_cache, library_logs
 
 Paths = Sequence[str | os.PathLike[str]]
 Images = np.ndarray | Paths

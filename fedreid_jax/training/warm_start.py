@@ -14,11 +14,12 @@ import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.core import param_filter
-from fedreid_jax.core.client_store import ClientStore
 from fedreid_jax.core.types import Flat, ServerState
-from fedreid_jax.data import benchmark_source
+from fedreid_jax.data.benchmark import benchmark_source
 from fedreid_jax.data.synthetic import versions
-from fedreid_jax.training import build, recorder, run_files, structure
+from fedreid_jax.round.devices.client_store import ClientStore
+from fedreid_jax.training import build
+from fedreid_jax.training.files import recorder, run_files, structure
 
 
 def states(

@@ -7,21 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedreid_jax.core import (
-  aggregation,
-  compose,
-  optimizers,
-  param_filter,
-  prng,
-  raw_weights,
-  trees,
-  types,
-)
-from fedreid_jax.core.contexts import AggregationCtx
-from fedreid_jax.core.server_contexts import Groups
-from fedreid_jax.core.settings import Settings
-from fedreid_jax.core.totals import Streamed
-from fedreid_jax.models import head
+from fedreid_jax.core import param_filter, prng, trees, types
+from fedreid_jax.method import aggregation, optimizers
+from fedreid_jax.method.contexts import AggregationCtx
+from fedreid_jax.models.layers import head
+from fedreid_jax.round import compose
+from fedreid_jax.round.server import raw_weights
+from fedreid_jax.round.server.server_contexts import Groups
+from fedreid_jax.round.server.totals import Streamed
+from fedreid_jax.round.settings import Settings
 
 KERNEL = 'params/backbone/kernel'
 HEAD = 'params/classifier/kernel'

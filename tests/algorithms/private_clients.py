@@ -3,7 +3,7 @@
 import toy
 
 from fedreid_jax.algorithms import dpsgd
-from fedreid_jax.core.component import Participants
+from fedreid_jax.method.component import Participants
 
 
 def participants(clients=None, rounds=1, **fields):

@@ -8,9 +8,9 @@ import toy
 from fedreid_jax import errors
 from fedreid_jax.algorithms import byzantine, fedpav
 from fedreid_jax.core import types
-from fedreid_jax.core.component import Participants
 from fedreid_jax.losses import identity
-from fedreid_jax.training import toy_federation
+from fedreid_jax.method.component import Participants
+from fedreid_jax.training.checks import toy_federation
 
 KERNEL, HEAD, MEAN = handmade.KERNEL, handmade.HEAD, handmade.MEAN
 CLIENTS = toy_federation.toy_clients()

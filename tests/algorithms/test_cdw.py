@@ -7,9 +7,9 @@ import toy
 
 from fedreid_jax import errors
 from fedreid_jax.algorithms import cdw, fednova, fedpav
-from fedreid_jax.core.component import Aggregation, Component, Participants
-from fedreid_jax.core.contexts import RoundEndCtx, ServerInitCtx
 from fedreid_jax.core.types import Batch
+from fedreid_jax.method.component import Aggregation, Component, Participants
+from fedreid_jax.method.contexts import RoundEndCtx, ServerInitCtx
 
 FEDPAV = fedpav.make()
 SCORES = [[1, 0, 0], [0, 1, 0]]  # the scores of (x, y) are (x, y, 0)

@@ -7,8 +7,8 @@ import toy
 
 from fedreid_jax import errors
 from fedreid_jax.algorithms import cdw, client_clustering, fedpav, kd
-from fedreid_jax.core import aggregation
-from fedreid_jax.core.component import Aggregation, Component, Participants
+from fedreid_jax.method import aggregation
+from fedreid_jax.method.component import Aggregation, Component, Participants
 
 KERNEL, MEAN = handmade.KERNEL, handmade.MEAN
 FEDPAV = fedpav.make()

@@ -7,7 +7,8 @@ import toy
 
 from fedreid_jax import errors
 from fedreid_jax.algorithms import compress, fedpav
-from fedreid_jax.core import compose, param_filter, round_log, types
+from fedreid_jax.core import param_filter, types
+from fedreid_jax.round import compose, round_log
 
 KERNEL, MEAN = handmade.KERNEL, handmade.MEAN
 STATE = 'compress_transport'

@@ -8,7 +8,7 @@ import toy
 from fedreid_jax import algorithms
 from fedreid_jax.core import plugins
 from fedreid_jax.models import resnet
-from fedreid_jax.training import contract, toy_federation
+from fedreid_jax.training.checks import contract, toy_federation
 
 NAMES = plugins.available(algorithms)
 # What a component that works on a network of its own needs.

@@ -8,8 +8,9 @@ import pytest
 import toy
 
 from fedreid_jax import algorithms, errors
-from fedreid_jax.core import compose, types
+from fedreid_jax.core import types
 from fedreid_jax.losses import hallucination, metric
+from fedreid_jax.round import compose
 
 
 def components(**arguments):

@@ -12,9 +12,10 @@ import pytest
 import toy
 
 from fedreid_jax import algorithms, errors
-from fedreid_jax.core import compose, types
-from fedreid_jax.core.accounting import Mechanism
-from fedreid_jax.core.contexts import RoundCtx, RoundEndCtx
+from fedreid_jax.core import types
+from fedreid_jax.method.accounting import Mechanism
+from fedreid_jax.method.contexts import RoundCtx, RoundEndCtx
+from fedreid_jax.round import compose
 
 
 def dfh(**arguments):

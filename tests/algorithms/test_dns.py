@@ -9,9 +9,10 @@ import toy
 from flax import linen as nn
 
 from fedreid_jax import algorithms, errors
-from fedreid_jax.core import compose, contexts
 from fedreid_jax.losses import discrepancy
+from fedreid_jax.method import contexts
 from fedreid_jax.models import convnet, dns, networks, reid
+from fedreid_jax.round import compose
 
 VARIANTS = tuple(dns.DOMAINS)
 B, D, C = 6, 4, 3

@@ -11,11 +11,12 @@ from fedreid_jax import errors
 from fedreid_jax.algorithms import dp_fedavg, fedopt, fedpav, uniform
 from fedreid_jax.algorithms.statistics import clipping
 from fedreid_jax.config import recipes, validation
-from fedreid_jax.core import guarantee, types
-from fedreid_jax.core.accounting import Mechanism
-from fedreid_jax.core.component import ClientHooks, Component, Participants
-from fedreid_jax.core.contexts import ReceiveCtx
-from fedreid_jax.training import toy_federation
+from fedreid_jax.core import types
+from fedreid_jax.method import guarantee
+from fedreid_jax.method.accounting import Mechanism
+from fedreid_jax.method.component import ClientHooks, Component, Participants
+from fedreid_jax.method.contexts import ReceiveCtx
+from fedreid_jax.training.checks import toy_federation
 
 KERNEL, HEAD, MEAN = handmade.KERNEL, handmade.HEAD, handmade.MEAN
 FEDPAV = fedpav.make()

@@ -4,8 +4,8 @@ import pytest
 import toy
 
 from fedreid_jax import algorithms, errors
-from fedreid_jax.core import compose
-from fedreid_jax.data import sampling
+from fedreid_jax.data.split import sampling
+from fedreid_jax.round import compose
 
 
 @pytest.fixture

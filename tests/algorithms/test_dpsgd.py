@@ -12,8 +12,9 @@ from private_clients import bound, participants
 from fedreid_jax import errors
 from fedreid_jax.algorithms import dpsgd, fedpav, fedprox
 from fedreid_jax.algorithms.statistics import clipping
-from fedreid_jax.core import contexts, param_filter, types
+from fedreid_jax.core import param_filter, types
 from fedreid_jax.losses import identity, metric
+from fedreid_jax.method import contexts
 from fedreid_jax.models import functional, networks
 
 FEDPAV = fedpav.make()

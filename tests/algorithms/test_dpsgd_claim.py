@@ -20,7 +20,8 @@ from fedreid_jax.algorithms import (
   noise,
   scaffold,
 )
-from fedreid_jax.core import compose, guarantee
+from fedreid_jax.method import guarantee
+from fedreid_jax.round import compose
 
 FEDPAV = fedpav.make()
 

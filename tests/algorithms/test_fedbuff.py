@@ -10,7 +10,8 @@ import toy
 from fedreid_jax import errors
 from fedreid_jax.algorithms import compress, fedbuff, fedpav, scaffold
 from fedreid_jax.config import recipes, validation
-from fedreid_jax.core import compose, timetable
+from fedreid_jax.round import compose
+from fedreid_jax.round.cohort import timetable
 
 # (clients, staleness) of each update of the server.
 UPDATES = (

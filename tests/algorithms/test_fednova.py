@@ -6,8 +6,8 @@ import toy
 
 from fedreid_jax import errors
 from fedreid_jax.algorithms import fednova, fedpav
-from fedreid_jax.core import optimizers
-from fedreid_jax.core.contexts import RoundEndCtx
+from fedreid_jax.method import optimizers
+from fedreid_jax.method.contexts import RoundEndCtx
 
 KERNEL, MEAN = handmade.KERNEL, handmade.MEAN
 FEDPAV = fedpav.make()

@@ -7,8 +7,8 @@ import toy
 
 from fedreid_jax import algorithms
 from fedreid_jax.algorithms import fedprox
-from fedreid_jax.core import compose
-from fedreid_jax.core.contexts import LossCtx
+from fedreid_jax.method.contexts import LossCtx
+from fedreid_jax.round import compose
 
 KERNEL, HEAD, MEAN = handmade.KERNEL, handmade.HEAD, handmade.MEAN
 

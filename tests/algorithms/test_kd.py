@@ -8,7 +8,7 @@ import toy
 from fedreid_jax import errors
 from fedreid_jax.algorithms import fedavg, fedpav, kd
 from fedreid_jax.core import prng
-from fedreid_jax.core.component import Participants
+from fedreid_jax.method.component import Participants
 
 KERNEL, HEAD, MEAN = handmade.KERNEL, handmade.HEAD, handmade.MEAN
 FEDAVG = fedavg.make()

@@ -8,14 +8,16 @@ import pytest
 import toy
 
 from fedreid_jax import algorithms
-from fedreid_jax.core import compose, local_step, prng, types
-from fedreid_jax.core.component import (
+from fedreid_jax.core import prng, types
+from fedreid_jax.method.component import (
   Aggregation,
   ClientHooks,
   Component,
   DataPass,
   ServerHooks,
 )
+from fedreid_jax.round import compose
+from fedreid_jax.round.client import local_step
 
 
 def test_server_keys_before_and_in_round_0_differ():

@@ -7,9 +7,10 @@ import pytest
 import toy
 
 from fedreid_jax import algorithms, errors
-from fedreid_jax.core import compose, types
+from fedreid_jax.core import types
 from fedreid_jax.losses import dense_triplet, identity
 from fedreid_jax.models import alignment, functional, reid, resnet
+from fedreid_jax.round import compose
 
 
 def term(**arguments):

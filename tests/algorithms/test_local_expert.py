@@ -10,9 +10,11 @@ import toy
 
 from fedreid_jax import algorithms
 from fedreid_jax.config import recipes
-from fedreid_jax.core import compose, optimizers, types
-from fedreid_jax.core.contexts import AggregationCtx, RoundCtx
+from fedreid_jax.core import types
 from fedreid_jax.losses import distill, identity
+from fedreid_jax.method import optimizers
+from fedreid_jax.method.contexts import AggregationCtx, RoundCtx
+from fedreid_jax.round import compose
 
 SHARED = recipes.recipe('fedreid').fedpav.shared
 VALID = jnp.array([True, True, False])

@@ -6,7 +6,7 @@ import pytest
 
 from fedreid_jax.algorithms import moon
 from fedreid_jax.core import types
-from fedreid_jax.core.contexts import LossCtx, RoundEndCtx
+from fedreid_jax.method.contexts import LossCtx, RoundEndCtx
 
 # One image of pixel values (1, 0, 0) shows the first row of a kernel.
 IMAGE = [[10, 0, 0]]

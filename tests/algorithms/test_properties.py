@@ -11,22 +11,24 @@ import pytest
 import fedreid_jax
 from fedreid_jax import algorithms, errors
 from fedreid_jax.config import recipes, schema, validation
-from fedreid_jax.core import compose, guarantee, options, plugins
+from fedreid_jax.core import options, plugins
+from fedreid_jax.method import guarantee
+from fedreid_jax.round import compose
 
 NAMES = plugins.available(algorithms)
 ROOT = Path(fedreid_jax.__file__).parent
 # Where the name of a component is something else, or the name of a recipe.
 ALLOWED = {
-  'config/claims': 'recipes',
-  'config/tables': 'recipes',
+  'apps/papers/claims': 'recipes',
+  'apps/papers/tables': 'recipes',
   'config/infrared.py': 'recipes',
   'config/presets.py': 'recipes',
   'config/renamed.py': 'names of the first edition',
   'config/groups/run.py': 'the default of `components`',
   'cli/train.py': 'the default recipe',
-  'training/toy_federation.py': 'the component beside the one that is tested',
+  'training/checks/toy_federation.py': 'what is beside a tested component',
   'models/networks.py': 'variants of networks',
-  'data/client_split.py': 'a split of the data',
+  'data/split/client_split.py': 'a split of the data',
 }
 WORDS = {'noise', 'uniform'}  # also of audits, samplers and distributions
 PARTNERS = ('fedpav', 'fedavg', 'standalone')  # select shared parameters

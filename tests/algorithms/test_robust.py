@@ -7,8 +7,8 @@ import pytest
 from fedreid_jax import errors
 from fedreid_jax.algorithms import fedopt, fedpav, robust
 from fedreid_jax.core import prng
-from fedreid_jax.core.component import Participants
-from fedreid_jax.training import toy_federation
+from fedreid_jax.method.component import Participants
+from fedreid_jax.training.checks import toy_federation
 
 KERNEL, MEAN = handmade.KERNEL, handmade.MEAN
 FEDPAV = fedpav.make()

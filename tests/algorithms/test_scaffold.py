@@ -7,14 +7,18 @@ import toy
 
 from fedreid_jax import algorithms, errors
 from fedreid_jax.algorithms import scaffold
-from fedreid_jax.core import component, compose, optimizers, placement, types
-from fedreid_jax.core.contexts import (
+from fedreid_jax.core import types
+from fedreid_jax.data import federation
+from fedreid_jax.data.images import augment
+from fedreid_jax.method import component, optimizers
+from fedreid_jax.method.contexts import (
   LossCtx,
   ReceiveCtx,
   RoundEndCtx,
   ServerInitCtx,
 )
-from fedreid_jax.data import augment, federation
+from fedreid_jax.round import compose
+from fedreid_jax.round.devices import placement
 from fedreid_jax.training import engine
 
 KERNEL, HEAD, MEAN = handmade.KERNEL, handmade.HEAD, handmade.MEAN

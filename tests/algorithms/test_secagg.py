@@ -11,9 +11,10 @@ from fedreid_jax import algorithms, errors
 from fedreid_jax.algorithms import byzantine, fedpav, secagg, uniform
 from fedreid_jax.algorithms.statistics import ring
 from fedreid_jax.config import schema, validation
-from fedreid_jax.core import compose, prng
-from fedreid_jax.core.component import Participants
-from fedreid_jax.training import toy_federation
+from fedreid_jax.core import prng
+from fedreid_jax.method.component import Participants
+from fedreid_jax.round import compose
+from fedreid_jax.training.checks import toy_federation
 
 KERNEL, HEAD, MEAN = handmade.KERNEL, handmade.HEAD, handmade.MEAN
 CLIENTS = toy_federation.toy_clients()

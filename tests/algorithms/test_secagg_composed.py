@@ -21,13 +21,16 @@ from fedreid_jax.algorithms import (
   uniform,
 )
 from fedreid_jax.algorithms.statistics import ring
-from fedreid_jax.core import compose, prng, round_log, rounding, types
-from fedreid_jax.core.accounting import Mechanism
-from fedreid_jax.core.component import Participants
-from fedreid_jax.core.contexts import AggregationCtx, ServerCtx, ServerInitCtx
-from fedreid_jax.core.sums import Weighted
+from fedreid_jax.core import prng, types
+from fedreid_jax.method import rounding
+from fedreid_jax.method.accounting import Mechanism
+from fedreid_jax.method.component import Participants
+from fedreid_jax.method.contexts import AggregationCtx, ServerCtx, ServerInitCtx
+from fedreid_jax.method.sums import Weighted
 from fedreid_jax.models import functional, networks
-from fedreid_jax.training import engine, toy_federation
+from fedreid_jax.round import compose, round_log
+from fedreid_jax.training import engine
+from fedreid_jax.training.checks import toy_federation
 
 KERNEL, MEAN = handmade.KERNEL, handmade.MEAN
 CLIENTS = toy_federation.toy_clients()

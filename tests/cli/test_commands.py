@@ -356,7 +356,7 @@ def test_one_line_and_a_code(flags, code, message, tmp_path):
 
 
 def test_locked_workdir(tree, tmp_path):
-  from fedreid_jax.training import lock
+  from fedreid_jax.training.files import lock
 
   held = lock.Lock(tmp_path)
   code, _, err = finish(launch(*folder_flags(tree, tmp_path)))

@@ -23,9 +23,9 @@ def test_every_recipe_and_preset_is_listed():
   assert lines[0].startswith('dfh:synthetic ') and lines[-1] == '    space=f|b'
 
 
-@pytest.mark.parametrize('kind', listing.KINDS)
+@pytest.mark.parametrize('kind', listing.kinds())
 def test_every_kind_has_entries_that_say_something(kind):
-  found = listing.KINDS[kind]()
+  found = listing.kinds()[kind]()
   assert len(found) == len(set(found)) > 4
   assert all(len(entry.split()) > 1 for entry in found)
 
@@ -41,7 +41,7 @@ def test_without_a_word_everything_is_listed():
   code, out, err = commands.launch_program('list')
   assert (code, err) == (0, '')
   heads = [line for line in out.splitlines() if line[:1].strip()]
-  assert heads == [f'{kind}:' for kind in listing.KINDS]
+  assert heads == [f'{kind}:' for kind in listing.kinds()]
   assert '  fedpav ' in out and 'list fields [WORD]' in out
   assert 'optim.lr' not in out
 
@@ -98,16 +98,14 @@ def test_nearest_data_set():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('command', program.COMMANDS)
+@pytest.mark.parametrize('command', program.commands())
 def test_help_shows_flags_and_examples(command):
   code, out, err = commands.launch_program(command, '--help')
   assert (code, err) == (0, '')
   assert f'usage: fedreid {command}' in out
   assert f'fedreid {command}' in out.partition('\n')[2]  # an example
   assert 'Flags of every command:' in out and '--workdir=VALUE' in out
-  for flag in completion.flags_of(
-    f'fedreid_jax.cli.{command.replace("-", "_")}'
-  ):
+  for flag in completion.flags_of(program.commands()[command]):
     assert flag.strip('-=') in out
   assert '  optim.lr = 0.05' not in out and '--helpfull' in out
 

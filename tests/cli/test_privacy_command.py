@@ -6,8 +6,8 @@ import toy
 from private_clients import bound, participants
 
 from fedreid_jax.algorithms import dpsgd, fedpav
-from fedreid_jax.core import accounting, guarantee
-from fedreid_jax.core.accounting import Mechanism
+from fedreid_jax.method import accounting, guarantee
+from fedreid_jax.method.accounting import Mechanism
 
 pytest.importorskip('dp_accounting', reason='pip install .[privacy]')
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from fedreid_jax.apps.papers.tables import declare, l2rw
 from fedreid_jax.config import infrared, recipes, validation
-from fedreid_jax.config.tables import declare, l2rw
 
 TRUNK = ('params/backbone/', 0.1)
 FROZEN = ('params/neck/bn/bias', 0.0)

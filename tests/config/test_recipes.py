@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from fedreid_jax.config import recipes, validation
-from fedreid_jax.core import accounting
+from fedreid_jax.method import accounting
 from fedreid_jax.training import build, loop
 
 CONFIGS = recipes.folder()

@@ -13,8 +13,9 @@ from fedreid_jax.config import (
   schema,
   validation,
 )
-from fedreid_jax.core import compose, options, plugins
+from fedreid_jax.core import options, plugins
 from fedreid_jax.models import networks
+from fedreid_jax.round import compose
 
 RULE = """
 import dataclasses
@@ -22,7 +23,7 @@ from typing import Annotated
 
 import jax.numpy as jnp
 
-from fedreid_jax.core.component import Component, ComponentInfo
+from fedreid_jax.method.component import Component, ComponentInfo
 from fedreid_jax.core.options import Checked, Range
 
 

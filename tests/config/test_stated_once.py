@@ -12,9 +12,11 @@ import fedreid_jax
 from fedreid_jax import algorithms
 from fedreid_jax.config import schema
 from fedreid_jax.core import options, plugins
-from fedreid_jax.data import client_split, colour, sampling
-from fedreid_jax.evaluation import protocols
-from fedreid_jax.models import backbones, dns, networks, pool, resnet
+from fedreid_jax.data.images import colour
+from fedreid_jax.data.split import client_split, sampling
+from fedreid_jax.evaluation.protocol import protocols
+from fedreid_jax.models import backbones, dns, networks, resnet
+from fedreid_jax.models.layers import pool
 from fedreid_jax.training.tracking import trackers
 
 PACKAGE = Path(str(fedreid_jax.__file__)).parent

@@ -5,7 +5,7 @@ import pytest
 from fedreid_jax import errors
 from fedreid_jax.config import schema, validation
 from fedreid_jax.core import patterns
-from fedreid_jax.data import folder_layout
+from fedreid_jax.data.folder import folder_layout
 
 ENDLESS = r'^(a|a)*$'
 TEXT = 'a' * 60 + 'b'

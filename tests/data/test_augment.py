@@ -7,7 +7,7 @@ import pytest
 
 from fedreid_jax import errors
 from fedreid_jax.config import schema
-from fedreid_jax.data import augment, colour
+from fedreid_jax.data.images import augment, colour
 
 AREA = (0.02, 0.4)
 KEY = jax.random.key(0)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from fedreid_jax import errors
-from fedreid_jax.data import client_split, federation
+from fedreid_jax.data import federation
+from fedreid_jax.data.split import client_split
 
 
 def domain(name='d', identities=(7, 7, 3, 3, 3), cameras=(0, 1, 0, 0, 1)):

@@ -5,7 +5,7 @@ from PIL import Image
 
 from fedreid_jax import errors, load_config
 from fedreid_jax.config import recipes, validation
-from fedreid_jax.data import colour_files
+from fedreid_jax.data.folder import colour_files
 
 
 def noise(spread):

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import EpsImagePlugin, Image, ImageFile
 
-from fedreid_jax.data import decoder
-from fedreid_jax.data.decoder import Decoder
+from fedreid_jax.data.images import decoder
+from fedreid_jax.data.images.decoder import Decoder
 
 
 def chunk(kind, data):

@@ -3,7 +3,7 @@ import shutil
 import pytest
 
 from fedreid_jax import errors
-from fedreid_jax.data import doctor
+from fedreid_jax.data.benchmark import doctor
 from fedreid_jax.data.datasets import registry
 
 

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from fedreid_jax import errors
-from fedreid_jax.data import decoder, file_batches
+from fedreid_jax.data.images import decoder, file_batches
 
 HOW = decoder.Decoder(4, 3)
 

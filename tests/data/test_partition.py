@@ -5,7 +5,8 @@ import pytest
 
 from fedreid_jax import errors
 from fedreid_jax.config import schema
-from fedreid_jax.data import classification_task, client_split, federation, load
+from fedreid_jax.data import classification_task, federation, load
+from fedreid_jax.data.split import client_split
 
 
 def domain(labels, name='d'):

@@ -5,7 +5,7 @@ from PIL import Image
 
 from fedreid_jax import errors
 from fedreid_jax.config import schema
-from fedreid_jax.data import path_labels
+from fedreid_jax.data.folder import path_labels
 
 
 def labels(root, *names):

@@ -5,7 +5,7 @@ import pytest
 import toy
 
 from fedreid_jax.config import schema
-from fedreid_jax.data import poisson, sampling
+from fedreid_jax.data.split import poisson, sampling
 
 STEPS = 4000
 

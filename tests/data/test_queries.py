@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedreid_jax import errors
-from fedreid_jax.data import federation, held_out, queries
+from fedreid_jax.data import federation
+from fedreid_jax.data.folder import held_out, queries
 
 
 def domain(identities=(7, 7, 3, 3, 3), cameras=(0, 1, 0, 0, 1)):

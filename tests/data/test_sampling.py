@@ -6,7 +6,7 @@ import toy
 
 from fedreid_jax import errors
 from fedreid_jax.config import schema
-from fedreid_jax.data import sampling
+from fedreid_jax.data.split import sampling
 
 
 def settings(**changes):

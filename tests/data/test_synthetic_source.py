@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from fedreid_jax.config import schema
-from fedreid_jax.data import synthetic_source
+from fedreid_jax.data.synthetic import synthetic_source
 
 
 def plaza(**fields):

@@ -11,10 +11,11 @@ import pytest
 
 from fedreid_jax import errors
 from fedreid_jax.config import schema
-from fedreid_jax.data import load, synthetic_source
+from fedreid_jax.data import load
 from fedreid_jax.data.synthetic import (
   parameters,
   photographs,
+  synthetic_source,
   versions,
   worlds,
 )

@@ -9,10 +9,11 @@ import pytest
 import toy
 
 from fedreid_jax import errors, evaluate_retrieval
-from fedreid_jax.core import placement
-from fedreid_jax.data import augment, classification_task, federation
+from fedreid_jax.data import classification_task, federation
+from fedreid_jax.data.images import augment
 from fedreid_jax.evaluation import ensembles, evaluator
 from fedreid_jax.models import functional, networks
+from fedreid_jax.round.devices import placement
 from fedreid_jax.training import build, evaluation, loop
 
 ROOT = Path(__file__).parents[2]

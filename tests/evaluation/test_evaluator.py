@@ -11,10 +11,12 @@ import toy
 
 from fedreid_jax import errors
 from fedreid_jax.config import parsing, schema, validation
-from fedreid_jax.core import placement, plugins
-from fedreid_jax.data import augment, classification_task, federation
+from fedreid_jax.core import plugins
+from fedreid_jax.data import classification_task, federation
+from fedreid_jax.data.images import augment
 from fedreid_jax.evaluation import evaluator, evaluators
 from fedreid_jax.models import functional, networks
+from fedreid_jax.round.devices import placement
 from fedreid_jax.training import build
 
 IMAGES = toy.toy_images('mall', 24, 5)

@@ -3,10 +3,10 @@ import numpy as np
 import pytest
 import toy
 
-from fedreid_jax.core import placement
-from fedreid_jax.data import augment
+from fedreid_jax.data.images import augment
 from fedreid_jax.evaluation import features
 from fedreid_jax.models import functional, networks
+from fedreid_jax.round.devices import placement
 
 
 @pytest.fixture(scope='module')

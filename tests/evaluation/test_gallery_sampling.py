@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedreid_jax import errors
-from fedreid_jax.evaluation import gallery_sampling
+from fedreid_jax.evaluation.protocol import gallery_sampling
 
 
 def images(num_ids=9, num_cameras=6, seed=0):

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from fedreid_jax.evaluation import half_splits
+from fedreid_jax.evaluation.protocol import half_splits
 from fedreid_jax.evaluation.ranking import evaluate_ranking
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedreid_jax.evaluation import protocols
+from fedreid_jax.evaluation.protocol import protocols
 from fedreid_jax.evaluation.ranking import evaluate_ranking
 
 SEEDS = range(5)

@@ -3,7 +3,7 @@
 import pytest
 
 from fedreid_jax import errors
-from fedreid_jax.evaluation import trials
+from fedreid_jax.evaluation.protocol import trials
 
 
 def test_a_model_may_be_tested_on_its_own_trial_or_without_one():

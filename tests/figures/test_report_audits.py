@@ -6,7 +6,7 @@ from PIL import Image
 
 from fedreid_jax import errors
 from fedreid_jax.figures import report_audits
-from fedreid_jax.training import recorded
+from fedreid_jax.training.files import recorded
 
 GRADIENT = {
   'valid': True,

@@ -9,7 +9,7 @@ import pytest
 import toy_run
 
 from fedreid_jax.figures import html_page, losses, report_page
-from fedreid_jax.training import recorded
+from fedreid_jax.training.files import recorded
 
 FEATURES = {'dfh.lam': 2.0, 'name': '<b>toy</b>'}
 

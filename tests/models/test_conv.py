@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax import export, lax
 
-from fedreid_jax.models import conv, winograd
+from fedreid_jax.models.layers import conv, winograd
 
 
 def draw(seed, *shape):

@@ -8,15 +8,8 @@ from flax import linen as nn
 from fedreid_jax import errors
 from fedreid_jax.config import recipes
 from fedreid_jax.core import types
-from fedreid_jax.models import (
-  dns,
-  flops,
-  functional,
-  networks,
-  non_local,
-  reid,
-  resnet,
-)
+from fedreid_jax.models import dns, flops, functional, networks, reid, resnet
+from fedreid_jax.models.layers import non_local
 
 SHAPE, IDENTITIES = (288, 144, 3), 395
 

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedreid_jax.models import non_local, reid, resnet
+from fedreid_jax.models import reid, resnet
+from fedreid_jax.models.layers import non_local
 
 KEY = jax.random.key(0)
 

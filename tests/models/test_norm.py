@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedreid_jax.models import norm
+from fedreid_jax.models.layers import norm
 
 
 def draw(seed, *shape):

@@ -7,7 +7,8 @@ import pytest
 import toy
 
 from fedreid_jax import errors
-from fedreid_jax.models import functional, networks, norm, norm_kinds
+from fedreid_jax.models import functional, networks
+from fedreid_jax.models.layers import norm, norm_kinds
 
 
 def draw(seed, *shape):

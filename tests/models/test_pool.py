@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from fedreid_jax.models import pool
+from fedreid_jax.models.layers import pool
 
 
 @pytest.mark.parametrize('shape', [(2, 4, 6, 3), (2, 5, 3, 4)])

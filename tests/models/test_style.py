@@ -7,7 +7,8 @@ import pytest
 from flax import traverse_util
 
 from fedreid_jax.losses import style as style_loss
-from fedreid_jax.models import reid, resnet, style
+from fedreid_jax.models import reid, resnet
+from fedreid_jax.models.layers import style
 
 
 def maps(seed=0, size=(3, 4, 2, 32)):

@@ -14,7 +14,7 @@ SERVICE = (
 PROGRAM = """
 import os, threading
 from fedreid_jax import errors
-from fedreid_jax.training import aborts
+from fedreid_jax.training.processes import aborts
 taken = aborts.Aborts(lambda: errors.ResourceError('lost', 'here', 'again'))
 os.write(2, b'{text}')
 {end}

@@ -7,7 +7,7 @@ import pytest
 
 from fedreid_jax import errors
 from fedreid_jax.core import plugins
-from fedreid_jax.training import agreement, peers
+from fedreid_jax.training.processes import agreement, peers
 
 
 class Service:
@@ -81,7 +81,7 @@ def test_the_third_process_is_compared_too():
 def test_code_is_every_source_file_and_version():
   code = agreement.code()
   assert 'version of jax' in code
-  assert {'fedreid_jax/core/simulation.py', 'configs/dfh.py'} <= code.keys()
+  assert {'fedreid_jax/round/simulation.py', 'configs/dfh.py'} <= code.keys()
   assert len(set(code.values())) > 50  # digests, not names
 
 

@@ -8,8 +8,8 @@ import pytest
 import toy
 
 from fedreid_jax import algorithms, errors
-from fedreid_jax.core import compose
-from fedreid_jax.training import budget
+from fedreid_jax.round import compose
+from fedreid_jax.training.reports import budget
 
 
 def forward(variables, images):

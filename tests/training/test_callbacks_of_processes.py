@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import sys
-from fedreid_jax.training import peers
+from fedreid_jax.training.processes import peers
 
 place, workdir, error = sys.argv[1:]
 peers.join(place, 120, 30)

@@ -9,7 +9,7 @@ import pytest
 
 from fedreid_jax import errors
 from fedreid_jax.core import types
-from fedreid_jax.training import checkpoint
+from fedreid_jax.training.files import checkpoint
 
 
 def states(value=1.0, num=3):

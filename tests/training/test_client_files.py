@@ -10,7 +10,7 @@ from safetensors import numpy as safetensors
 
 from fedreid_jax import errors
 from fedreid_jax.core import types
-from fedreid_jax.training import client_files, client_rows, row_format
+from fedreid_jax.training.clients import client_files, client_rows, row_format
 
 NAMES = [f'c{k}' for k in range(12)]
 SHAPES = types.ClientState(

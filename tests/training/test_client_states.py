@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from fedreid_jax import errors
-from fedreid_jax.core import client_store, types
-from fedreid_jax.training import (
-  checkpoint,
+from fedreid_jax.core import types
+from fedreid_jax.round.devices import client_store
+from fedreid_jax.training.clients import (
   client_files,
   client_states,
-  manifests,
   row_format,
 )
+from fedreid_jax.training.files import checkpoint, manifests
 
 NUM, COHORT = 12, 3
 NAMES = [f'c{k}' for k in range(NUM)]

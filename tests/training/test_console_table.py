@@ -13,14 +13,15 @@ import textwrap
 import pytest
 from rich import console
 
-from fedreid_jax.training import console_table
+from fedreid_jax.training.reports import console_table
 
 PROGRAM = textwrap.dedent("""
   import pathlib, sys, types
   from rich import console
-  from fedreid_jax.cli import search
-  from fedreid_jax.sweeps import comparison
-  from fedreid_jax.training import console_table, recorder
+  from fedreid_jax.apps.deploy.commands import search
+  from fedreid_jax.apps.papers.runs import comparison
+  from fedreid_jax.training.reports import console_table
+  from fedreid_jax.training.files import recorder
 
   record = recorder.Recorder(pathlib.Path(sys.argv[1]), 20)
   metrics = {'mAP': 14.0625, 'mAP_std': 1.125, 'mINP': 3.21, 'rank1': 100.0,

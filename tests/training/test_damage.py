@@ -9,7 +9,8 @@ import pytest
 import fedreid_jax as fr
 from fedreid_jax import errors
 from fedreid_jax.core import param_filter
-from fedreid_jax.training import loop, recorded
+from fedreid_jax.training import loop
+from fedreid_jax.training.files import recorded
 
 REFUSALS = (errors.IntegrityError, errors.DataError, errors.ConfigError)
 ROUNDS = 3

@@ -1,7 +1,8 @@
 import pytest
 import toy
 
-from fedreid_jax.training import divergence, loop
+from fedreid_jax.training import loop
+from fedreid_jax.training.reports import divergence
 
 
 def run(rounds, chance=2.0):

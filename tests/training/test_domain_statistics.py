@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import toy_run
 
-from fedreid_jax.training import domain_statistics
+from fedreid_jax.training.clients import domain_statistics
 
 
 @pytest.fixture

@@ -5,7 +5,8 @@ import re
 import pytest
 import toy
 
-from fedreid_jax.training import build, dry_run
+from fedreid_jax.training import build
+from fedreid_jax.training.reports import dry_run
 
 
 @pytest.fixture

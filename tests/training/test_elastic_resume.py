@@ -12,7 +12,7 @@ import jax
 import pytest
 
 from fedreid_jax import errors
-from fedreid_jax.training import client_rows
+from fedreid_jax.training.clients import client_rows
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
@@ -20,7 +20,7 @@ import json
 import pathlib
 import sys
 
-from fedreid_jax.training import peers
+from fedreid_jax.training.processes import peers
 
 place, workdir, rounds, fields = sys.argv[1:]
 if place:
@@ -28,7 +28,7 @@ if place:
 
 import fedreid_jax as fr
 from fedreid_jax.core import param_filter
-from fedreid_jax.training import restored, run_files
+from fedreid_jax.training.files import restored, run_files
 
 config = fr.load_config(
   'fedpav:smoke',

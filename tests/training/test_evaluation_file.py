@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fedreid_jax.config import recipes, saved_config
-from fedreid_jax.training import evaluation_file, recorder
+from fedreid_jax.training.files import evaluation_file, recorder
 
 
 @pytest.fixture

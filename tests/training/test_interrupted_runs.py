@@ -4,7 +4,8 @@ import pytest
 
 from fedreid_jax.config import recipes, validation
 from fedreid_jax.core import param_filter
-from fedreid_jax.training import loop, restored, run_files
+from fedreid_jax.training import loop
+from fedreid_jax.training.files import restored, run_files
 
 SMALL = (
   'smoke,data.height=16,data.width=8,model.features=(4,),model.pretrained=,'

@@ -1,4 +1,4 @@
-from fedreid_jax.training import line_file
+from fedreid_jax.training.files import line_file
 
 
 def round_of(line):

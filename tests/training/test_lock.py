@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedreid_jax import errors
-from fedreid_jax.training import lock
+from fedreid_jax.training.files import lock
 
 
 def _try_lock(path, queue):

@@ -7,15 +7,11 @@ import pytest
 import toy
 
 from fedreid_jax import errors
-from fedreid_jax.core import simulation
-from fedreid_jax.training import (
-  build,
-  evaluation,
-  loop,
-  run_files,
-  signals,
-  summary,
-)
+from fedreid_jax.round import simulation
+from fedreid_jax.training import build, evaluation, loop
+from fedreid_jax.training.files import run_files
+from fedreid_jax.training.processes import signals
+from fedreid_jax.training.reports import summary
 
 
 @pytest.fixture(autouse=True)

@@ -27,7 +27,7 @@ OWN = {
   'dfh_dp': IDENTITIES,
 }
 FAST = ('dfh',)
-# The kernel gradient of autodiff, which `models.conv` replaces on CPUs.
+# The kernel gradient of autodiff, which `models.layers.conv` replaces on CPUs.
 AUTODIFF = '[f, 0, 1, b]x[i, 0, 1, o]'
 SHARDING = {'Sharding', 'SPMDFullToShardShape', 'SPMDShardToFullShape'}
 

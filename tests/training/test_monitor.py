@@ -7,7 +7,7 @@ import pytest
 import toy
 
 from fedreid_jax import errors
-from fedreid_jax.training import monitor, progress, report
+from fedreid_jax.training.reports import monitor, progress, report
 
 NAMES = ['ash', 'birch', 'cedar', 'dogwood']
 

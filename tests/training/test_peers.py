@@ -3,7 +3,7 @@
 import pytest
 
 from fedreid_jax import errors
-from fedreid_jax.training import peers
+from fedreid_jax.training.processes import peers
 
 
 def test_places():

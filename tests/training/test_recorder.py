@@ -6,7 +6,8 @@ import pytest
 from rich import console
 
 from fedreid_jax import errors
-from fedreid_jax.training import callbacks, recorder
+from fedreid_jax.training import callbacks
+from fedreid_jax.training.files import recorder
 
 
 def written(tmp_path, capsys, lines, round_=5):

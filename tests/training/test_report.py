@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import toy
 
-from fedreid_jax.training import progress, recorder, report
+from fedreid_jax.training.files import recorder
+from fedreid_jax.training.reports import progress, report
 
 NAMES = ['ash', 'birch', 'cedar', 'dogwood']
 LOG = {

@@ -9,7 +9,7 @@ import toy
 
 from fedreid_jax import errors
 from fedreid_jax.core import types
-from fedreid_jax.training import checkpoint, recorder, run_files
+from fedreid_jax.training.files import checkpoint, recorder, run_files
 
 CONFIG = {
   'rounds': 3,

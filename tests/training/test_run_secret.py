@@ -15,13 +15,8 @@ from fedreid_jax.algorithms import dp_fedavg, fedpav
 from fedreid_jax.config import recipes, validation
 from fedreid_jax.core import param_filter, secret
 from fedreid_jax.models import convnet, reid
-from fedreid_jax.training import (
-  callbacks,
-  loop,
-  restored,
-  run_files,
-  run_secret,
-)
+from fedreid_jax.training import callbacks, loop
+from fedreid_jax.training.files import restored, run_files, run_secret
 
 METHOD = (fedpav.make(), dp_fedavg.make())
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedreid_jax.training import signals
+from fedreid_jax.training.processes import signals
 
 ROOT = Path(__file__).parents[2]
 # Native code that neither returns nor lets Python's handlers run.
@@ -22,7 +22,8 @@ def start(body: str) -> subprocess.Popen:
     [
       sys.executable,
       '-c',
-      f'import hashlib, time\nfrom fedreid_jax.training import signals\n{body}',
+      'import hashlib, time\n'
+      f'from fedreid_jax.training.processes import signals\n{body}',
     ],
     env=os.environ | {'PYTHONPATH': str(ROOT)},
     stdout=subprocess.PIPE,

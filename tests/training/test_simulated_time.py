@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from fedreid_jax.config import recipes, validation
-from fedreid_jax.core import cohort
-from fedreid_jax.training import simulated_time
+from fedreid_jax.round.cohort import cohort
+from fedreid_jax.training.reports import simulated_time
 
 DAY_S = 86400.0
 

@@ -8,7 +8,7 @@ import toy
 import fedreid_jax as fr
 from fedreid_jax import errors
 from fedreid_jax.algorithms import fedpav, fedprox
-from fedreid_jax.core import optimizers
+from fedreid_jax.method import optimizers
 from fedreid_jax.models import convnet, reid
 
 FIELDS = {

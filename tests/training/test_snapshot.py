@@ -10,7 +10,8 @@ from PIL import Image
 import fedreid_jax as fr
 from fedreid_jax import errors
 from fedreid_jax.data import load
-from fedreid_jax.training import build, model_digest, snapshot
+from fedreid_jax.training import build, snapshot
+from fedreid_jax.training.files import model_digest
 
 TINY = {
   'model.features': (4, 8),

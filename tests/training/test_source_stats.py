@@ -6,10 +6,12 @@ import pytest
 import toy
 
 from fedreid_jax import algorithms, errors
-from fedreid_jax.core import batch_stats, compose, placement
-from fedreid_jax.data import augment
+from fedreid_jax.data.images import augment
 from fedreid_jax.evaluation import ensembles, evaluator
-from fedreid_jax.training import source_stats
+from fedreid_jax.method import batch_stats
+from fedreid_jax.round import compose
+from fedreid_jax.round.devices import placement
+from fedreid_jax.training.clients import source_stats
 
 NAMES = list(toy.SIZES)
 

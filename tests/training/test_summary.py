@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fedreid_jax.training import summary
+from fedreid_jax.training.reports import summary
 
 
 def entry(round_, rank1, target='mall', model='global', **metrics):

@@ -10,8 +10,9 @@ import toy
 
 import fedreid_jax as fr
 from fedreid_jax import errors
-from fedreid_jax.core import simulation
-from fedreid_jax.training import build, loop, recorder
+from fedreid_jax.round import simulation
+from fedreid_jax.training import build, loop
+from fedreid_jax.training.files import recorder
 from fedreid_jax.training.tracking import client_metrics, to_csv, tracker
 
 SLOW, HOOKS = pytest.mark.slow, ('evaluation', 'checkpoint')

@@ -8,7 +8,8 @@ import toy
 from fedreid_jax import errors
 from fedreid_jax.config import saved_config
 from fedreid_jax.data import federation
-from fedreid_jax.training import build, checkpoint, recorder, warm_start
+from fedreid_jax.training import build, warm_start
+from fedreid_jax.training.files import checkpoint, recorder
 
 
 @pytest.fixture

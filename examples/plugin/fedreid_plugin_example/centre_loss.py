@@ -22,10 +22,10 @@ from typing import Annotated
 import jax
 import jax.numpy as jnp
 
-from fedreid_jax.core.component import ClientHooks, Component
-from fedreid_jax.core.contexts import LossCtx
 from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.losses import identity
+from fedreid_jax.method.component import ClientHooks, Component
+from fedreid_jax.method.contexts import LossCtx
 
 
 @dataclasses.dataclass(frozen=True)

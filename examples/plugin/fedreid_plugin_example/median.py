@@ -21,8 +21,8 @@ from released code: the authors released none.
 
 import jax.numpy as jnp
 
-from fedreid_jax.core.component import Aggregation, Component
-from fedreid_jax.core.contexts import AggregationCtx
+from fedreid_jax.method.component import Aggregation, Component
+from fedreid_jax.method.contexts import AggregationCtx
 
 
 def median(values, members):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from fedreid_jax.core.options import Checked, Range
-from fedreid_jax.models import conv, norm
+from fedreid_jax.models.layers import conv, norm
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,8 +21,8 @@ class Options(Checked):
 class Strided(nn.Module):
   """Stacks 3x3 convolution of stride 2, batch normalisation and ReLU.
 
-  `fedreid_jax.models.norm.BatchNorm` excludes padded samples (`mask`) from the
-  statistics of a batch and supports the re-estimation of moments.
+  `fedreid_jax.models.layers.norm.BatchNorm` excludes padded samples (`mask`)
+  from the statistics of a batch and supports the re-estimation of moments.
 
   Attributes:
     channels: of the first block, doubled by each of the others.

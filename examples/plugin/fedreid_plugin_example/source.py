@@ -14,8 +14,9 @@ import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.core.options import Checked, Range
-from fedreid_jax.data import federation, overlap
+from fedreid_jax.data import federation
 from fedreid_jax.data.federation import Images, Source
+from fedreid_jax.data.split import overlap
 
 GRID = (4, 2)  # colours of a person, rows and columns
 DOMAINS = ('north', 'south')  # without data.sources

@@ -2,8 +2,8 @@
 
 import jax.numpy as jnp
 
-from fedreid_jax.core.contexts import RoundEndCtx
 from fedreid_jax.core.types import Array, Flat
+from fedreid_jax.method.contexts import RoundEndCtx
 
 # Variables of the model, and whether the client has trained before.
 LastModel = tuple[Flat, Array]

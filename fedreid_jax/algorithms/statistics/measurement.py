@@ -5,9 +5,9 @@ from collections.abc import Callable
 from fedreid_jax.algorithms.statistics import moments, released_moments
 from fedreid_jax.algorithms.statistics.moments import Moments
 from fedreid_jax.algorithms.statistics.released_moments import Centred
-from fedreid_jax.core.component import DataPass
-from fedreid_jax.core.contexts import RoundCtx
 from fedreid_jax.core.types import Array, Batch, Outputs
+from fedreid_jax.method.component import DataPass
+from fedreid_jax.method.contexts import RoundCtx
 
 
 def data_pass(represent: Callable[[Outputs], Array], clip: float) -> DataPass:

@@ -18,8 +18,8 @@ from fedreid_jax.algorithms.statistics import (
   ring,
 )
 from fedreid_jax.algorithms.statistics.masking import Roster
-from fedreid_jax.core.sums import Weighted
 from fedreid_jax.core.types import Array, Flat
+from fedreid_jax.method.sums import Weighted
 
 # Bytes for each other client: two public keys, two encrypted shares of seeds.
 NEIGHBOUR = 2 * 32 + 2 * 48

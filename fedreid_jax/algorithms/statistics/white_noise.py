@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from fedreid_jax.core import param_filter
-from fedreid_jax.core.contexts import AggregationCtx
 from fedreid_jax.core.types import Array, Flat, Number
+from fedreid_jax.method.contexts import AggregationCtx
 
 NOTICE = (
   'noise is added without clipping: it gives no (epsilon, delta) guarantee '

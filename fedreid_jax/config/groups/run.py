@@ -3,14 +3,14 @@
 import dataclasses
 from typing import Annotated, Literal
 
-from fedreid_jax.core.aggregation import BatchStatsRule
 from fedreid_jax.core.options import Mark, Range
 from fedreid_jax.core.plugins import EVALUATOR
-from fedreid_jax.core.reduction import Reduction
 from fedreid_jax.core.secret import Origin
 from fedreid_jax.evaluation.distances import Metric
 from fedreid_jax.evaluation.evaluators import EvaluatorName
-from fedreid_jax.evaluation.protocols import Precision, ProtocolName
+from fedreid_jax.evaluation.protocol.protocols import Precision, ProtocolName
+from fedreid_jax.method.aggregation import BatchStatsRule
+from fedreid_jax.round.server.reduction import Reduction
 
 SEED = Range(0, 2**31 - 1)
 Feature = Literal['embedding', 'feature']

@@ -2,7 +2,7 @@
 
 Paths are relative to the folder. Identities and cameras may be words. Modality
 is visible or infrared; split is one of `records.SPLITS`. A folder of one's own
-images may do without the last three columns, see `data.listings`.
+images may do without the last three columns, see `data.folder.listings`.
 """
 
 import csv

@@ -9,10 +9,11 @@ from fedreid_jax import errors
 from fedreid_jax.data.federation import Target
 from fedreid_jax.evaluation import distances as distance_lib
 from fedreid_jax.evaluation import gallery as gallery_lib
-from fedreid_jax.evaluation import protocols, ranking, trials
+from fedreid_jax.evaluation import ranking
 from fedreid_jax.evaluation import rerank as rerank_lib
 from fedreid_jax.evaluation.model import Model
-from fedreid_jax.evaluation.protocols import Protocol
+from fedreid_jax.evaluation.protocol import protocols, trials
+from fedreid_jax.evaluation.protocol.protocols import Protocol
 
 
 def evaluate(model: Model, target: Target) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.config.groups.run import ClientMetrics
-from fedreid_jax.training import atomic
+from fedreid_jax.training.files import atomic
 
 FOLDER = 'client-metrics'  # in a work directory
 NAMES = 'client'

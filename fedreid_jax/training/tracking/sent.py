@@ -10,7 +10,7 @@ was killed.
 from pathlib import Path
 from typing import Any
 
-from fedreid_jax.training import recorder
+from fedreid_jax.training.files import recorder
 from fedreid_jax.training.tracking.tracker import Measured
 
 FILE = 'tracking.json'

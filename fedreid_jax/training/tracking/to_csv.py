@@ -8,7 +8,8 @@ that takes part for the first time.
 import csv
 import io
 
-from fedreid_jax.training import atomic, callbacks, line_file
+from fedreid_jax.training import callbacks
+from fedreid_jax.training.files import atomic, line_file
 from fedreid_jax.training.tracking.tracker import Measured
 
 FILE = 'metrics.csv'

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedreid_jax.training import atomic, line_file
+from fedreid_jax.training.files import atomic, line_file
 from fedreid_jax.training.tracking.tracker import Measured
 
 FILE = 'metrics.jsonl'

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from fedreid_jax import errors
 from fedreid_jax.core import extras
-from fedreid_jax.training import recorder
+from fedreid_jax.training.files import recorder
 from fedreid_jax.training.tracking import (
   sent,
   to_csv,

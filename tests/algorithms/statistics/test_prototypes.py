@@ -7,7 +7,7 @@ import pytest
 
 from fedreid_jax.algorithms import dppt
 from fedreid_jax.algorithms.statistics import prototypes
-from fedreid_jax.core.contexts import ReceiveCtx
+from fedreid_jax.method.contexts import ReceiveCtx
 
 CLASSES = 6
 

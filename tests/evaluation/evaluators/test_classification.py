@@ -4,12 +4,13 @@ import pytest
 import toy
 
 from fedreid_jax import errors
-from fedreid_jax.core import placement
-from fedreid_jax.data import augment, classification_task
+from fedreid_jax.data import classification_task
+from fedreid_jax.data.images import augment
 from fedreid_jax.evaluation import evaluator, features
 from fedreid_jax.evaluation.evaluators import classification
 from fedreid_jax.models import functional, networks
-from fedreid_jax.training import summary
+from fedreid_jax.round.devices import placement
+from fedreid_jax.training.reports import summary
 
 
 def test_accuracy_of_four_images():

@@ -7,7 +7,8 @@ import pytest
 
 from fedreid_jax import errors
 from fedreid_jax.figures import losses
-from fedreid_jax.training import callbacks, recorder
+from fedreid_jax.training import callbacks
+from fedreid_jax.training.files import recorder
 from fedreid_jax.training.tracking import client_metrics, tracker
 
 CLIENTS = {

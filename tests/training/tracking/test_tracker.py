@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from fedreid_jax import errors
-from fedreid_jax.training import callbacks, recorder
+from fedreid_jax.training import callbacks
+from fedreid_jax.training.files import recorder
 from fedreid_jax.training.tracking import sent, tracker, trackers
 
 START = callbacks.Start(Path('w'), {}, 4, True)

@@ -1,0 +1,1 @@
+"""Applications on top of the core; nothing outside imports them."""

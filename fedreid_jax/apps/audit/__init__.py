@@ -1,0 +1,1 @@
+"""Audits of what a run gives away."""

@@ -1,0 +1,1 @@
+"""A lower bound of epsilon by canaries."""

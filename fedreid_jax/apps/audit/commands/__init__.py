@@ -1,0 +1,1 @@
+"""The commands `audit` and `invert`."""

@@ -1,0 +1,224 @@
+"""Reconstruct images from a model: `fedreid invert --workdir=DIR`.
+
+The command runs DeepInversion on a model and on what a client sends or could
+send. Another run judges how often the reconstructed images retrieve the right
+real ones. A run with another seed and other initial weights (`pretrained`) is
+best; the run itself is the least informative judge.
+
+  fedreid invert --workdir=DIR --judge=DIR2 --source=plaza
+  fedreid invert --workdir=DIR --judge=DIR2 --attack=dfs
+
+  identities  the mean feature of each identity, as in figure 5 of DFH. For the
+              published figure give a run on one domain and --scale=0. The model
+              of another run, --measured_by, may measure the means.
+  dfs         features sampled from the statistics that DFH sends; the same with
+              all values in random order as a negative control
+
+In the positive control of both the attacker has the features of real images.
+
+The command writes `inversion.png` or `inversion-dfs.png`, the images next to
+the nearest real ones, and a file `.json` of this name: the losses, and the
+rank-1 of the attack with intervals, of the controls and of chance. If real
+images, or those from their features, lead to the right person or domain no more
+often than chance, or the initial noise or values in random order more often,
+the figures mean nothing: the command prints `audit invalid` and exits with code
+4. It needs fedreid_jax[viz].
+"""
+
+import textwrap
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from fedreid_jax import errors
+from fedreid_jax.cli import checkpoint_flag, run
+
+TITLE = 60  # characters of a line above the picture
+NAMES = {'identities': 'inversion', 'dfs': 'inversion-dfs'}
+_ATTACK = flags.DEFINE_enum(
+  'attack', 'identities', list(NAMES), 'Information that is attacked.'
+)
+_JUDGE = flags.DEFINE_string(
+  'judge', '', 'Work directory of the judge (default: the run itself).'
+)
+_MEASURED_BY = flags.DEFINE_string(
+  'measured_by',
+  '',
+  'identities: work directory of the model that measured the mean features '
+  '(default: the attacked model).',
+)
+_SOURCE = flags.DEFINE_string(
+  'source', '', 'identities: name of the client (default: the first).'
+)
+_IDENTITIES = flags.DEFINE_integer(
+  'identities',
+  24,
+  'Number of identities to reconstruct; dfs: number of samples of each client. '
+  'Fewer than 4 could be right by chance.',
+  lower_bound=4,
+)
+_STEPS = flags.DEFINE_list(
+  'steps', ['2000', '1000'], 'Number of steps at half and at full resolution.'
+)
+_SCALE = flags.DEFINE_float(
+  'scale',
+  30.0,
+  'identities: length of features in the cross-entropy; 0 does not scale them, '
+  'as in the paper.',
+  lower_bound=0,
+)
+_STATISTICS = flags.DEFINE_float(
+  'statistics', 0.05, 'Weight of the batch statistics.', lower_bound=0
+)
+_MODEL = flags.DEFINE_string(
+  'model', '', "'cluster:I' or 'client:NAME' (default: the server's model)."
+)
+flags.adopt_module_key_flags(checkpoint_flag)
+_SEED = flags.DEFINE_integer(
+  'seed', 0, 'Random seed of noise, rolls, mirroring and permutations.'
+)
+
+
+def main(argv: list[str]) -> None:
+  """Writes a picture and its numbers in the work directory."""
+
+  def body():
+    workdir = run.given_workdir()
+    search, weights = _settings()
+    config = run.saved_config(workdir, [])
+    others = [
+      _other_run(given, workdir) for given in (_JUDGE.value, _MEASURED_BY.value)
+    ]
+    from fedreid_jax.apps.audit.inversion import (
+      inversion_control,
+      judge,
+      reconstructed,
+    )
+    from fedreid_jax.figures import canvas
+    from fedreid_jax.training import loaded_run
+    from fedreid_jax.training.files import recorder
+
+    picture = workdir / f'{NAMES[_ATTACK.value]}.png'
+    canvas.check(picture)
+    attacked = loaded_run.load(
+      config, workdir, checkpoint_flag.CHECKPOINT.value, _MODEL.value
+    )
+    judging, measuring = (
+      loaded_run.load(*other) if other else attacked for other in others
+    )
+    start = time.perf_counter()
+    attempts = _attack(attacked, measuring, weights, search)
+    seconds = time.perf_counter() - start
+    answers = judge.judge(attempts, attacked, judging)
+    failed = inversion_control.failed({q: a.asked for q, a in answers.items()})
+    described = {
+      **_described(attempts, answers, attacked),
+      'judge': {
+        'workdir': _JUDGE.value or str(workdir),
+        'model': judging.name,
+        'other_model': not judge.same_model(attacked, judging),
+        'same_initial_weights': judge.same_initial_weights(attacked, judging),
+      },
+      'measured_by': _MEASURED_BY.value or str(workdir),
+      'valid': not failed,
+      'failed': list(failed),
+      'weights': weights._asdict(),
+      'search': search._asdict(),
+      'seconds': seconds,
+    }
+    recorder.write_json(picture.with_suffix('.json'), described)
+    title = _title(config.name, described)
+    figure = reconstructed.draw(attempts, answers, attacked, title)
+    canvas.save(figure, picture)
+    print(picture)
+    if failed:
+      raise errors.invalid_audit(failed, picture.with_suffix('.json'))
+
+  run.guarded(argv, body)
+
+
+def _other_run(given: str, workdir: Path) -> tuple[Any, Path] | None:
+  """Returns (configuration, work directory) of another run than the first."""
+  folder = Path(given or workdir).expanduser().absolute()
+  return None if folder == workdir else (run.saved_config(folder, []), folder)
+
+
+def _attack(attacked, measuring, weights, search):
+  """Returns the attempts of the chosen attack."""
+  from fedreid_jax.apps.audit.inversion import attacks
+
+  num = _IDENTITIES.value
+  if _ATTACK.value == 'dfs':
+    return attacks.statistics(attacked, num, weights, search)
+  client = attacked.client(_SOURCE.value)
+  return attacks.identities(
+    attacked, client, num, weights, search, _SCALE.value, measuring
+  )
+
+
+def _described(attempts, answers, attacked) -> dict[str, Any]:
+  """Returns what was attacked, and with which success."""
+  clients = attacked.federation.clients
+  sources = {int(k) for a in attempts.values() for k in a.clients}
+  return {
+    'sources': [clients[k].name for k in sorted(sources)],
+    'model': attacked.name,
+    'step': attacked.step,
+    'attack': _ATTACK.value,
+    'scale': _SCALE.value,
+    'images': {n: len(a.images.photos) for n, a in attempts.items()},
+    'losses': {n: a.images.losses for n, a in attempts.items()},
+    'rank1': {question: a.rank1() for question, a in answers.items()},
+    'intervals': {
+      question: {name: one.interval() for name, one in a.asked.items()}
+      for question, a in answers.items()
+    },
+  }
+
+
+def _title(name: str, described: Mapping[str, Any]) -> str:
+  """Prints the results and returns the title of the picture."""
+  for attempt, losses in described['losses'].items():
+    for when, parts in losses.items():
+      print(f'{attempt}, {when}: ', *(f'{n} {v:.4g}' for n, v in parts.items()))
+  judge = 'another model' if described['judge']['other_model'] else 'this model'
+  if described['judge']['same_initial_weights']:
+    judge += ' with the same initial weights'
+  sources = ', '.join(described['sources'])
+  line = f'{name}: {sources}; rank-1 by {judge}; solid frames: right'
+  lines = textwrap.wrap(line, TITLE)
+  for question, rank1 in described['rank1'].items():
+    bounds = described['intervals'][question]
+    shown = {name: f'{name} {share:.1f}' for name, share in rank1.items()}
+    line = f'right {question}, %: {", ".join(shown.values())}'
+    lines += textwrap.wrap(line, TITLE)
+    for name, (low, high) in bounds.items():
+      shown[name] += f' [{low:.1f}, {high:.1f}]'
+    print(f'right {question}, %: {", ".join(shown.values())}')
+  return '\n'.join(lines)
+
+
+def _settings():
+  """Returns the settings of the search, and the weights of the objective."""
+  steps = _STEPS.value
+  if len(steps) != 2 or not all(n.isdecimal() for n in steps):
+    raise errors.ConfigError(
+      f'{",".join(steps)!r} is not two numbers', '--steps', 'give HALF,FULL'
+    )
+  if not any(map(int, steps)):
+    raise errors.ConfigError('no steps', '--steps', 'give HALF,FULL')
+  for name in ('measured_by', 'source', 'scale'):
+    if _ATTACK.value == 'dfs' and run.FLAGS[name].present:
+      raise errors.ConfigError(
+        'the attack on DFS has no such flag', f'--{name}', 'leave it out'
+      )
+  from fedreid_jax.apps.audit.inversion.inversion import Weights
+  from fedreid_jax.apps.audit.inversion.search import Search
+
+  return (
+    Search((int(steps[0]), int(steps[1])), seed=_SEED.value),
+    Weights(statistics=_STATISTICS.value),
+  )

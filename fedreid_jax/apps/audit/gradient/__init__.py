@@ -1,0 +1,1 @@
+"""Images from the gradient of one client."""

@@ -1,0 +1,1 @@
+"""Images from a model and the statistics that a run shares."""

@@ -1,0 +1,1 @@
+"""Inference of membership."""

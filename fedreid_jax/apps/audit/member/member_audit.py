@@ -1,0 +1,143 @@
+"""Audit of membership: was a person among those that a model was trained on?
+
+The audit trains the configuration of a run several times, each time with a
+random half of the persons of every client (`shadow_persons`), and attacks each
+of these models with the others (`membership`). The attacker knows the recipe,
+has models that were trained with and without each person, and images of the
+person:
+
+  other images  on which no model was trained.
+  same images   those on which a model with the person was trained: an upper
+                bound.
+
+The positive control is a small network that learns a few persons by heart, and
+the attacker has the same images (`member_control`). The negative control asks
+for other random halves than those of the training.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fedreid_jax.apps.audit.detection import Detection
+from fedreid_jax.apps.audit.member import (
+  member_control,
+  membership,
+  shadow_models,
+  shadow_persons,
+)
+from fedreid_jax.training.loaded_run import LoadedRun
+
+SUCCESS = 0.9  # area of the positive control
+NEGATIVE = 'negative control: other halves'
+SEEDS = 2**31 - 1
+Tell = Callable[[str], None]
+
+
+class Audited(NamedTuple):
+  """Results of the audit.
+
+  Attributes:
+    found: by case, and of the negative control; empty if the positive control
+      has failed, after which no model is trained.
+    positive: of the positive control.
+    persons: number of persons.
+    shadows: number of models.
+    left_out: pairs of a person and a model without a result, because all other
+      models have the person or none has.
+    failed: controls that failed.
+  """
+
+  found: dict[str, Detection]
+  positive: Detection
+  persons: int
+  shadows: int
+  left_out: int
+  failed: tuple[str, ...]
+
+
+def audit(
+  run: LoadedRun,
+  folder: Path,
+  shadows: int,
+  seed: int = 0,
+  tell: Tell = print,
+) -> Audited:
+  """Trains shadow models of a run and attacks each with the others.
+
+  A stopped audit goes on where it ended.
+
+  Args:
+    run: whose configuration and clients are used.
+    folder: of the models; the caller deletes it.
+    shadows: their number, four or more.
+    seed: of the halves and of the models.
+    tell: called with a line after each model.
+
+  Raises:
+    ConfigError: for a run whose shadow models would say nothing, or clients
+      that share persons.
+    DataError: if too few persons have enough images.
+  """
+  shadow_models.check(run)
+  persons = shadow_persons.of_clients(
+    run.federation.clients, run.config.data.client_split
+  )
+  number = sum(one.number for one in persons)
+  positive = member_control.attack(persons, shadows, seed)
+  if positive.auc < SUCCESS:
+    failed = f'persons learnt by heart have an AUC of {positive.auc:.3f}'
+    return Audited({}, positive, number, 0, 0, (f'{failed}, below {SUCCESS}',))
+  included: list[np.ndarray] = []
+  scores: dict[str, list[np.ndarray]] = {c: [] for c in shadow_persons.CASES}
+  for model in range(shadows):
+    rng = np.random.default_rng([seed, model])
+    halves = [shadow_persons.half(one.number, rng) for one in persons]
+    found = shadow_models.scores(
+      run, persons, halves, folder / str(model), int(rng.integers(SEEDS))
+    )
+    included.append(np.concatenate(halves))
+    for case, values in found.items():
+      scores[case].append(values)
+    tell(f'model {model + 1} of {shadows}')
+  rng = np.random.default_rng([seed, shadows])
+  return _judged(
+    {case: np.asarray(rows) for case, rows in scores.items()},
+    np.asarray(included),
+    np.asarray([rng.permutation(row) for row in included]),
+    positive,
+    seed,
+  )
+
+
+def _judged(
+  scores: dict[str, np.ndarray],
+  included: np.ndarray,
+  others: np.ndarray,
+  positive: Detection,
+  seed: int,
+) -> Audited:
+  """Returns the results with the verdict on the negative control."""
+  found: dict[str, Detection] = {}
+  for case, values in scores.items():
+    ratios = membership.log_ratios(values, included)
+    found[case] = membership.measure(ratios, included, seed)
+  first = shadow_persons.CASES[0]
+  ratios = membership.log_ratios(scores[first], others)
+  found[NEGATIVE] = membership.measure(ratios, others, seed)
+  failed: tuple[str, ...] = ()
+  if not membership.at_chance(ratios, others, seed):
+    failed = (
+      f'other halves are found with an AUC of {found[NEGATIVE].auc:.3f}',
+    )
+  counted = found[first].members + found[first].non_members
+  return Audited(
+    found,
+    positive,
+    included.shape[1],
+    len(included),
+    included.size - counted,
+    failed,
+  )

@@ -1,0 +1,145 @@
+"""Persons of clients, of whom shadow models are trained on a random half.
+
+Half of the images of each person are for training; no model is trained on the
+other half.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from fedreid_jax import errors
+from fedreid_jax.apps.audit.member import membership
+from fedreid_jax.core.types import ClientData
+from fedreid_jax.data.split import client_split, partition
+
+SMALLEST = 4  # images of a person: two for training, two others
+FEWEST = 8  # persons
+WHOLE = (partition.whole, partition.by_identity)
+Features = Callable[[np.ndarray, np.ndarray], Float[np.ndarray, 'M D']]
+
+
+class Persons(NamedTuple):
+  """The persons of one client with enough images.
+
+  Attributes:
+    client: with all images.
+    trained: rows for training.
+    asked: the other rows.
+    trained_of: person of each row for training, from 0 to P - 1.
+    asked_of: person of each other row.
+  """
+
+  client: ClientData
+  trained: Int[np.ndarray, ' M']
+  asked: Int[np.ndarray, ' m']
+  trained_of: Int[np.ndarray, ' M']
+  asked_of: Int[np.ndarray, ' m']
+
+  @property
+  def number(self) -> int:
+    """Returns `P`."""
+    return int(self.trained_of.max()) + 1 if len(self.trained_of) else 0
+
+  def some(self, most: int) -> 'Persons':
+    """Returns the first persons, and a client with their images only."""
+    ours, others = self.trained_of < most, self.asked_of < most
+    trained, asked = self.trained[ours], self.asked[others]
+    rows = np.sort(np.r_[trained, asked])
+    return Persons(
+      _with_rows(self.client, rows),
+      np.searchsorted(rows, trained),
+      np.searchsorted(rows, asked),
+      self.trained_of[ours],
+      self.asked_of[others],
+    )
+
+  def members(self, included: Bool[np.ndarray, ' P']) -> ClientData:
+    """Returns the client with the images for training of some persons."""
+    rows = self.trained[included[self.trained_of]]
+    return _with_rows(self.client, rows)
+
+  def scores(self, features: Features, case: str) -> np.ndarray:
+    """Returns the scores of the persons in a model, `[P]`.
+
+    Args:
+      features: `(images, modalities) -> features` of the model.
+      case: one of `CASES`.
+    """
+    same = case == CASES[1]
+    rows = self.trained if same else self.asked
+    images = self.client.images()[rows]
+    found = features(images, self.client.modalities[rows])
+    return membership.compactness(
+      found, self.trained_of if same else self.asked_of
+    )
+
+
+CASES = ('other images', 'same images')
+
+
+def _with_rows(
+  client: ClientData, rows: Int[np.ndarray, ' rows']
+) -> ClientData:
+  return client._replace(
+    images=lambda: client.images()[rows],
+    labels=client.labels[rows],
+    cameras=client.cameras[rows],
+    modalities=client.modalities[rows],
+  )
+
+
+def of_client(client: ClientData) -> Persons:
+  """Returns the persons of a client with `SMALLEST` images or more.
+
+  The images of a person are divided in the order of their cameras, so that both
+  halves have images of most cameras.
+  """
+  number = np.bincount(client.labels)
+  order = np.lexsort((client.cameras, client.labels))
+  order = order[number[client.labels[order]] >= SMALLEST]
+  first = np.r_[True, np.diff(client.labels[order]) != 0]
+  place = np.arange(len(order)) - np.maximum.accumulate(
+    np.where(first, np.arange(len(order)), 0)
+  )
+  person = np.cumsum(first) - 1
+  even = place % 2 == 0
+  return Persons(client, order[even], order[~even], person[even], person[~even])
+
+
+def of_clients(
+  clients: Sequence[ClientData], split: client_split.ClientSplit
+) -> tuple[Persons, ...]:
+  """Returns the persons of all clients.
+
+  Args:
+    clients: of a run.
+    split: `data.split.client_split` of the run.
+
+  Raises:
+    ConfigError: if a person may be at several clients.
+    DataError: if too few persons have enough images.
+  """
+  if client_split.CLIENT_SPLITS[split][0] not in WHOLE:
+    raise errors.ConfigError(
+      f'with data.client_split={split!r} a person is at several clients',
+      '--attack',
+      'give a run whose clients have different persons',
+    )
+  found = tuple(of_client(client) for client in clients)
+  few = min(found, key=lambda persons: persons.number)
+  if few.number < FEWEST:
+    raise errors.DataError(
+      f'{few.number} persons have {SMALLEST} images or more, the audit needs '
+      f'{FEWEST}',
+      f'client {few.client.name}',
+      'give a run with more images of each person',
+    )
+  return found
+
+
+def half(number: int, rng: np.random.Generator) -> Bool[np.ndarray, ' P']:
+  """Returns a random half of some persons."""
+  return rng.permutation(number) < number // 2

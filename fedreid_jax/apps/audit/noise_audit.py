@@ -1,0 +1,306 @@
+"""Search for the noise of a guarantee among the draws of many seeds.
+
+Noise that follows from a guessable number can be computed and subtracted. The
+attacker has the initial and the final model of a run, its configuration, and
+all data but for whether one person is in it, as the definition of differential
+privacy grants: so the attacker knows the digest of both up to one bit. For each
+guess g of the secret, with N_g the noise of the last round at n coordinates of
+the shared parameters and D the change of these coordinates in the whole run,
+the score is
+
+  sqrt(n) <N_g, D> / (|N_g| |D|),
+
+which is a standard normal for a wrong guess. Of DP-FedAvg N_g is the noise of
+the server, and of DP-SGD the sum over all clients and steps. The threshold is
+passed by one wrong search in a million.
+
+The guesses are the secrets of seeds. The positive control is the secret of the
+run, and the negative one are 256 random secrets.
+"""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from fedreid_jax import errors
+from fedreid_jax.algorithms import dp_fedavg, dpsgd
+from fedreid_jax.core import param_filter, prng, secret
+from fedreid_jax.core.prng import Stream
+from fedreid_jax.core.secret import Secret
+from fedreid_jax.core.types import Array, Flat
+from fedreid_jax.round import compose
+from fedreid_jax.training import build
+from fedreid_jax.training.files import restored, run_files, run_secret
+from fedreid_jax.training.loaded_run import LoadedRun
+
+FALSE = 1e-6  # probability that a search without the secret finds one
+BATCH = 64  # guesses at a time
+MOST = 65536  # coordinates
+SEEDS = 2**31
+
+
+class Noise(NamedTuple):
+  """The noise of one round at the observed coordinates.
+
+  Attributes:
+    uids: of those who draw: clients, or 0 for the server.
+    of: `(seeds uint32 [U, 10], round) -> sum of their draws [n]`.
+  """
+
+  uids: tuple[int, ...]
+  of: Callable[[Array, Array | int], Array]
+
+  def seeds(self, secret: Secret, round_: int) -> np.ndarray:
+    """Returns the seeds of the draws of a round, uint32 `[U, 10]`."""
+    public = prng.data(0)  # no draw of noise depends on it
+    given = [prng.of_round(public, secret, round_, uid) for uid in self.uids]
+    return np.stack(given)
+
+
+class Audited(NamedTuple):
+  """Results of the audit.
+
+  Attributes:
+    origin: `privacy.secret` of the run.
+    guesses: number of seeds that were tried.
+    coordinates: number of coordinates of a score, n.
+    threshold: score above which a guess is right.
+    best: seed with the largest score.
+    score: of it.
+    explained: share of the variance of D that the noise of all rounds from
+      this seed explains.
+    all_seeds_s: seconds that all 2^31 seeds would take at this rate.
+    positive: score of the secret of the run.
+    negative: largest score of random secrets.
+    failed: controls that failed.
+    refuted: how the guarantee is refuted, '' if it is not.
+  """
+
+  origin: str
+  guesses: int
+  coordinates: int
+  threshold: float
+  best: int
+  score: float
+  explained: float
+  all_seeds_s: float
+  positive: float
+  negative: float
+  failed: tuple[str, ...]
+  refuted: str
+
+  @property
+  def recovered(self) -> bool:
+    """Whether a seed explains the noise of the run."""
+    return self.score > self.threshold
+
+
+def audit(run: LoadedRun, workdir: Path, guesses: int) -> Audited:
+  """Tries the secrets of seeds against the released model of a run.
+
+  Args:
+    run: with a guarantee of DP-FedAvg or DP-SGD.
+    workdir: of the run, with its secret.
+    guesses: number of seeds, from 0; that of the run is tried as well.
+
+  Raises:
+    ConfigError: for a run without such a guarantee, whose noise is discrete,
+      or that has no round or began from another run.
+    IntegrityError: for a run whose secret is lost or damaged.
+  """
+  config, rounds = run.config, run.step
+  if not rounds or config.start_from:
+    raise errors.ConfigError(
+      'the change of the model is not that of a run from its start',
+      'start_from' if rounds else 'checkpoint',
+      'give a run with rounds and an initial model of its own',
+    )
+  digest = run_secret.digest(config, run.federation)
+  noise, change = _attacked(run)
+  kept = _kept(config, workdir)
+
+  score_all = scorer(noise, change, rounds - 1)
+
+  def scores(roots: Sequence[bytes]) -> np.ndarray:
+    return score_all([Secret(root, digest) for root in roots])
+
+  seeds = sorted({*range(guesses), config.seed})
+  scores([secret.draw()])  # compiles
+  start = time.perf_counter()
+  found = scores([secret.of_seed(seed) for seed in seeds])
+  seconds = time.perf_counter() - start
+  best, score = seeds[int(found.argmax())], float(found.max())
+  positive = float(scores([kept])[0])
+  negative = float(scores([secret.draw() for _ in range(256)]).max())
+  threshold = math.sqrt(2 * math.log(len(seeds) / FALSE))
+  failed: list[str] = []
+  if positive <= threshold:
+    failed.append(
+      f'the secret of the run scores {positive:.1f}, not above {threshold:.1f}'
+    )
+  if negative > threshold:
+    failed.append(f'a random secret scores {negative:.1f}')
+  origin, refuted = config.privacy.secret, ''
+  if score > threshold and origin == 'system':
+    refuted = f'the noise follows from the seed {best}'
+  right = Secret(secret.of_seed(best), digest)
+  return Audited(
+    origin,
+    len(seeds),
+    len(change),
+    threshold,
+    best,
+    score,
+    _explained(noise, right, rounds, change),
+    SEEDS * seconds / len(seeds),
+    positive,
+    negative,
+    tuple(failed),
+    refuted,
+  )
+
+
+def _kept(config, workdir: Path) -> bytes:
+  """Returns the secret of a run.
+
+  Raises:
+    IntegrityError: if it is lost or damaged.
+  """
+  path = workdir / run_files.SECRET
+  if config.privacy.secret == 'system' and not path.exists():
+    raise errors.IntegrityError(
+      'the secret is missing', str(path), 'restore it from a copy'
+    )
+  return run_secret.root(config, workdir, restart=False)
+
+
+def _attacked(run: LoadedRun) -> tuple[Noise, Float[np.ndarray, ' n']]:
+  """Returns the noise of a run and the change in which it is."""
+  config = run.config
+  components = build.load_components(config)
+  pattern = compose.shared_leaves(components)
+  first = restored.network(config, run.federation, run.variables).variables
+  first, _ = build.pretrained(config, first)
+  change = {n: run.variables[n] - first[n] for n in first}
+  shared, _ = param_filter.split(change, pattern)
+  names = [component.name for component in components]
+  if any(component.summation for component in components):
+    raise errors.ConfigError(
+      'the noise on sums of integers is not attacked',
+      '--attack',
+      'give a run without secure aggregation',
+    )
+  if dp_fedavg.NAME in names:
+    noisy = sorted(param_filter.trainable(shared)[0])
+    places, seen = _observed(noisy, shared)
+    return _of_server(dp_fedavg.NAME, places), seen
+  if dpsgd.NAME in names:
+    options = dpsgd.Options(**build.arguments(config, dpsgd.NAME))
+    noisy = dpsgd.names_of_trained(param_filter.trainable(change)[0], options)
+    places, seen = _observed(noisy, shared)
+    uids = [prng.client_uid(client.name) for client in run.federation.clients]
+    return _of_steps(dpsgd.NAME, places, uids, config.local.steps), seen
+  raise errors.ConfigError(
+    f'{config.name} has no guarantee',
+    '--attack',
+    'give a run with the component dp_fedavg or dpsgd',
+  )
+
+
+def _observed(noisy: Sequence[str], shared: Flat) -> tuple[list, np.ndarray]:
+  """Returns (place and number of coordinates of arrays, their change)."""
+  places: list[tuple[int, int]] = []
+  parts: list[np.ndarray] = []
+  left = MOST
+  for place, name in enumerate(noisy):
+    if name in shared and left:
+      part = np.ravel(shared[name])[:left]
+      left -= len(part)
+      places.append((place, len(part)))
+      parts.append(part)
+  return places, np.concatenate(parts)
+
+
+def _normals(key: Array, places: Sequence[tuple[int, int]]) -> Array:
+  """Returns the first draws of each array (`white_noise.gaussian`)."""
+  return jnp.concatenate(
+    [jax.random.normal(jax.random.fold_in(key, p), (n,)) for p, n in places]
+  )
+
+
+def _of_server(name: str, places: Sequence[tuple[int, int]]) -> Noise:
+  def of(seeds: Array, round_: Array | int) -> Array:
+    key = prng.key(seeds[0], Stream.SERVER, round_)
+    key = jax.random.fold_in(key, prng.component_uid(name))
+    return _normals(jax.random.fold_in(key, 0), places)
+
+  return Noise((0,), of)
+
+
+def _of_steps(
+  name: str,
+  places: Sequence[tuple[int, int]],
+  uids: Sequence[int],
+  steps: int,
+) -> Noise:
+  def of(seeds: Array, round_: Array | int) -> Array:
+    def step(i: Array, total: Array) -> Array:
+      uid = jnp.asarray(uids, jnp.uint32)[i // steps]
+      key = prng.client(seeds[i // steps], Stream.TERM, round_, uid)
+      key = jax.random.fold_in(key, prng.component_uid(name))
+      # A step goes against the gradient.
+      return total - _normals(jax.random.fold_in(key, i % steps), places)
+
+    zeros = jnp.zeros(sum(number for _, number in places))
+    return jax.lax.fori_loop(0, len(uids) * steps, step, zeros)
+
+  return Noise(tuple(uids), of)
+
+
+def scorer(
+  noise: Noise, change: Float[np.ndarray, ' n'], round_: int
+) -> Callable[[Sequence[Secret]], Float[np.ndarray, ' guesses']]:
+  """Returns a function of guesses that returns the score of each.
+
+  Args:
+    noise: of the run.
+    change: D.
+    round_: whose noise is compared.
+  """
+  direction = jnp.asarray(change / np.linalg.norm(change))
+
+  @jax.jit
+  def score(seeds: Array) -> Array:
+    drawn = jax.vmap(noise.of, (0, None))(seeds, round_)
+    norms = jnp.linalg.norm(drawn, axis=1)
+    return math.sqrt(len(change)) * (drawn @ direction) / norms
+
+  def scores(guessed: Sequence[Secret]) -> np.ndarray:
+    found: list[np.ndarray] = []
+    for i in range(0, len(guessed), BATCH):
+      part = guessed[i : i + BATCH]
+      seeds = np.stack([noise.seeds(one, round_) for one in part])
+      missing = [(0, BATCH - len(part)), (0, 0), (0, 0)]
+      padded = np.pad(seeds, missing, 'edge')
+      found.append(np.asarray(score(padded))[: len(part)])
+    return np.concatenate(found)
+
+  return scores
+
+
+def _explained(
+  noise: Noise, secret: Secret, rounds: int, change: np.ndarray
+) -> float:
+  """Returns the share of the variance that the noise of all rounds explains."""
+  of = jax.jit(noise.of)
+  drawn = [
+    np.asarray(of(noise.seeds(secret, r), r), np.float64) for r in range(rounds)
+  ]
+  return float(np.corrcoef(sum(drawn), change)[0, 1] ** 2)

@@ -1,0 +1,1 @@
+"""Tracing of persons between clients by shared statistics."""

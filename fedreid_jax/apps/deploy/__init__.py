@@ -1,0 +1,1 @@
+"""Use of a trained model: vectors, search, a server, exports."""

@@ -1,0 +1,53 @@
+"""Embed a folder of images: `fedreid embed --workdir=DIR`.
+
+  fedreid embed --workdir=DIR --images=FOLDER --out=vectors.npy
+
+embeds all images in a folder and its subfolders with the model of a run, and
+writes `vectors.npy` (float32 [n, D], row by row), `paths.csv` (the image of
+each row) and `vectors.json` (the model and its distance). The images on which
+the run was trained are not needed. docs/search.md describes the files.
+"""
+
+from pathlib import Path
+
+from absl import flags
+
+from fedreid_jax import errors
+from fedreid_jax.apps.deploy.commands import embedding_flags
+from fedreid_jax.cli import run
+
+flags.adopt_module_key_flags(embedding_flags)
+_IMAGES = flags.DEFINE_string(
+  'images', None, 'Folder of images; folders in it are searched as well.'
+)
+_OUT = flags.DEFINE_string('out', 'vectors.npy', 'File to write.')
+
+
+def main(argv: list[str]) -> None:
+  """Writes the vectors and prints the command that searches them."""
+
+  def body():
+    if not _IMAGES.value:
+      raise errors.ConfigError(
+        'no images', 'command line', 'give --images=FOLDER'
+      )
+    run.given_workdir()
+    from fedreid_jax.apps.deploy.search import embedding, vectors
+
+    out = Path(_OUT.value).expanduser()
+    embedding.check_out(out)
+    images = embedding_flags.folder(_IMAGES.value, '--images')
+    model = embedding_flags.load()
+    embedding_flags.say_model(model)
+    found = embedding_flags.write(model, images, out)
+    count, width = found.rows.shape
+    print(
+      f'{errors.counted(count, "vector")} of {width} in {out}, their images in '
+      f'{vectors.csv_of(out)}, their model in {out.with_suffix(".json")}'
+    )
+    kind = ['--query_modality=MODALITY'] if model.has_modalities else []
+    embedding_flags.next_step(
+      'search', f'--gallery={out}', *kind, '--query=IMAGE'
+    )
+
+  run.guarded(argv, body)

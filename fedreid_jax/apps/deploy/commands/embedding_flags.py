@@ -1,0 +1,211 @@
+"""Common parts of `embed` and `search`: flags, the model, a progress bar."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from absl import flags
+
+from fedreid_jax import errors
+from fedreid_jax.cli import checkpoint_flag, run
+from fedreid_jax.data.datasets.records import MODALITIES
+
+if TYPE_CHECKING:
+  from fedreid_jax.apps.deploy.search.vectors import Folder, Vectors
+  from fedreid_jax.training.snapshot import Snapshot
+
+_MODEL = flags.DEFINE_string(
+  'model',
+  '',
+  "'cluster:I' or 'client:NAME' (default: the server's model, or the first).",
+)
+flags.adopt_module_key_flags(checkpoint_flag)
+_BATCH = flags.DEFINE_integer(
+  'batch', None, 'Images of a step (default: evaluation.batch).', 1
+)
+_SKIP = flags.DEFINE_bool(
+  'skip_unreadable', False, 'Leave out images that cannot be read.'
+)
+_MODALITY = flags.DEFINE_enum(
+  'modality',
+  None,
+  list(MODALITIES),
+  'Modality of the images in the folder; models with modality-specific stages '
+  'need it.',
+)
+
+SHOWN = 20  # names of unreadable files in a message
+
+
+def load() -> 'Snapshot':
+  """Loads the model that the flags choose."""
+  workdir = run.given_workdir()
+  from fedreid_jax.training import snapshot
+
+  return snapshot.load(workdir, checkpoint_flag.CHECKPOINT.value, _MODEL.value)
+
+
+def say_model(model: 'Snapshot') -> None:
+  """Prints which model is used, and what its evaluation did and it does not."""
+  print(f'model: {described(model)}')
+  if model.config.evaluation.batch_stats == 'source':
+    print(
+      'note: the evaluation of this run re-estimates the moments of batch '
+      'normalisation (evaluation.batch_stats=source); embeddings use the '
+      'running moments'
+    )
+
+
+def described(model: 'Snapshot') -> str:
+  """Returns recipe, name and round of a model."""
+  return f'{model.config.name}, {model.name}, round {model.step}'
+
+
+def modality(
+  model: 'Snapshot', flag: flags.FlagHolder[str | None] = _MODALITY
+) -> int | None:
+  """Returns the modality that a flag gives, 0 visible and 1 infrared.
+
+  Raises:
+    ConfigError: when the model needs a modality and none is given.
+  """
+  if flag.value is not None:
+    return MODALITIES.index(flag.value)
+  if model.has_modalities:
+    raise errors.ConfigError(
+      'the model has separate stages for visible and infrared images',
+      'command line',
+      f'give --{flag.name}={"|".join(MODALITIES)}',
+    )
+  return None
+
+
+def folder(root: str, where: str) -> 'Folder':
+  """Lists the images of a folder and prints how many files are skipped."""
+  from fedreid_jax.apps.deploy.search import embedding
+  from fedreid_jax.data import files
+
+  found = embedding.folder_of(root, where, _SKIP.value)
+  used = [*found.names, *(name for name, _ in found.left_out)]
+  if kinds := files.count_others(found.root, used):
+    print(
+      f'note: skipped files whose names do not end as those of images: {kinds}',
+      file=sys.stderr,
+    )
+  return found
+
+
+def write(model: 'Snapshot', images: 'Folder', out: Path) -> 'Vectors':
+  """Writes the vectors of a folder and shows a progress bar.
+
+  Raises:
+    DataError: for an image that cannot be read, without --skip_unreadable.
+  """
+  from rich import console, progress
+
+  from fedreid_jax.apps.deploy.search import embedding
+
+  kind = modality(model)
+  number = errors.counted(len(images.names), 'image')
+  print(f'embedding {number} of {images.root}', flush=True)
+  screen = console.Console(stderr=True)
+  bar = progress.Progress(
+    progress.TextColumn('{task.description}'),
+    progress.BarColumn(),
+    progress.MofNCompleteColumn(),
+    progress.TimeElapsedColumn(),
+    progress.TimeRemainingColumn(),
+    console=screen,
+    transient=True,
+    disable=not screen.is_terminal,
+  )
+  with bar:
+    task = bar.add_task('embedding', total=len(images.names))
+    try:
+      found = embedding.write(
+        model,
+        images,
+        out,
+        modality=kind,
+        batch=_BATCH.value,
+        skip=_SKIP.value,
+        advance=lambda more: bar.advance(task, more),
+      )
+    except errors.DataError as error:
+      raise _explained(error) from error
+  _say_left_out(found.folder.left_out, str(found.folder.root))
+  return found
+
+
+def queries(
+  model: 'Snapshot', paths: list[Path], kind: int | None
+) -> tuple[list[Path], np.ndarray]:
+  """Returns the queries that can be read, and their vectors.
+
+  Args:
+    model: embeds the queries.
+    paths: of the queries.
+    kind: their modality.
+
+  Raises:
+    DataError: for a file that cannot be read, without --skip_unreadable, or
+      if none can be read.
+  """
+  left_out: list[tuple[str, str]] = []
+
+  def skip(position: int, reason: str) -> None:
+    left_out.append((str(paths[position]), reason))
+
+  parts = model.embed_files(
+    paths,
+    None if kind is None else [kind] * len(paths),
+    _BATCH.value,
+    skip if _SKIP.value else None,
+  )
+  try:
+    found = [*parts]
+  except errors.DataError as error:
+    raise _explained(error) from error
+  _say_left_out(left_out, 'the queries')
+  if not found:
+    raise errors.DataError('no query can be read', '--query', 'give an image')
+  rows = np.concatenate([rows for rows, _ in found])
+  vectors = np.concatenate([vectors for _, vectors in found])
+  return [paths[row] for row in rows], vectors
+
+
+def _explained(error: errors.DataError) -> errors.DataError:
+  """Returns an error that names the flag that leaves out unreadable files."""
+  if _SKIP.value:
+    return error
+  remedy = 'repair or remove it, or leave such files out: --skip_unreadable'
+  return errors.DataError(error.what, error.where, remedy)
+
+
+def _say_left_out(left_out: list[tuple[str, str]], of: str) -> None:
+  if not left_out:
+    return
+  names = [f'{name} ({why})' for name, why in left_out[:SHOWN]]
+  if len(left_out) > SHOWN:
+    names.append('...')
+  count = len(left_out)
+  line = f'{count} {"file" if count == 1 else "files"} of {of} left out'
+  print(errors.printable(f'note: {line}: {"; ".join(names)}'), file=sys.stderr)
+
+
+def next_step(command: str, *more: str) -> None:
+  """Prints a command that uses the same model.
+
+  Args:
+    command: its name.
+    more: its flags but those that choose the model.
+  """
+  flags_ = [
+    f'--{flag.name}={flag.value}'
+    for flag in (checkpoint_flag.CHECKPOINT, _MODEL)
+    if flag.present
+  ]
+  words = shlex.join([*flags_, *more])
+  run.next_step(run.given_workdir(), f'{command} --workdir=DIR {words}')

@@ -1,0 +1,160 @@
+"""Common parts of `search` and `serve`: the gallery and how it is searched."""
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from absl import flags
+
+from fedreid_jax import errors
+from fedreid_jax.apps.deploy.commands import embedding_flags
+from fedreid_jax.cli import run
+from fedreid_jax.data.datasets.records import MODALITIES
+
+if TYPE_CHECKING:
+  from fedreid_jax.apps.deploy.search.vectors import Folder, Vectors
+  from fedreid_jax.evaluation.index import Gallery
+  from fedreid_jax.training.snapshot import Snapshot
+
+flags.adopt_module_key_flags(embedding_flags)
+_GALLERY = flags.DEFINE_string(
+  'gallery', None, 'Folder of images, or a .npy file that `embed` wrote.'
+)
+_K = flags.DEFINE_integer('k', 10, 'Images to find for each query.', 1)
+QUERY_MODALITY = flags.DEFINE_enum(
+  'query_modality',
+  None,
+  list(MODALITIES),
+  'Modality of the queries; models with modality-specific stages need it.',
+)
+_BACKEND = flags.DEFINE_string(
+  'backend',
+  'auto',
+  'Search of the vectors: product (matrix products in JAX), faiss (needs '
+  'fedreid_jax[search]), or auto: faiss for large galleries if installed. '
+  'Both are exact.',
+)
+
+METHODS = {
+  'product': 'exact matrix products in JAX',
+  'faiss': 'exact search by FAISS',
+}
+
+
+class Source(NamedTuple):
+  """A gallery that can be read; one of two attributes is None.
+
+  Attributes:
+    images: a folder without vectors.
+    stored: vectors that `embed` wrote.
+  """
+
+  images: 'Folder | None'
+  stored: 'Vectors | None'
+
+
+def given() -> str:
+  """Returns the gallery of the command line, which is required."""
+  if not _GALLERY.value:
+    raise errors.ConfigError(
+      'no gallery', 'command line', 'give --gallery=FOLDER or vectors.npy'
+    )
+  return _GALLERY.value
+
+
+def check() -> None:
+  """Refuses flags with which no gallery can be searched.
+
+  Raises:
+    ConfigError: naming the flag.
+  """
+  given()
+  run.given_workdir()
+  from fedreid_jax.evaluation import index
+
+  index.check_backend(_BACKEND.value)
+
+
+def neighbours() -> int:
+  """Returns the number of images to find for each query."""
+  return _K.value
+
+
+def find() -> Source:
+  """Opens the vectors of the gallery, or lists its images."""
+  from fedreid_jax.apps.deploy.search import vectors
+
+  path = Path(given()).expanduser()
+  if path.suffix == '.npy' and not path.is_dir():
+    return Source(None, vectors.read(path))
+  return Source(embedding_flags.folder(given(), '--gallery'), None)
+
+
+def check_model(source: Source, model: 'Snapshot') -> None:
+  """Refuses a model that does not fit a gallery.
+
+  Raises:
+    IntegrityError: for vectors of another model.
+    ConfigError: for a modality that is missing or not that of the vectors.
+  """
+  from fedreid_jax.apps.deploy.search import vectors
+
+  if source.stored is None:
+    embedding_flags.modality(model)
+    return
+  vectors.check_model(source.stored, model, given())
+  kind = source.stored.described['modality']
+  own = None if kind is None else MODALITIES[kind]
+  wanted = run.FLAGS.modality
+  if wanted not in (None, own):
+    raise errors.ConfigError(
+      f'the vectors are of {own or "images without a modality"}, not {wanted}',
+      '--modality',
+      'leave the flag out: the vectors have their modality',
+    )
+
+
+def embedded(source: Source, model: 'Snapshot') -> 'Vectors':
+  """Returns the vectors of a gallery, and embeds it if it has none.
+
+  The vectors of a folder are a memory-mapped file that has no name any more, so
+  that nothing remains when the process ends.
+  """
+  if source.stored is not None:
+    return source.stored
+  assert source.images is not None
+  with tempfile.TemporaryDirectory() as scratch:
+    return embedding_flags.write(
+      model, source.images, Path(scratch, 'vectors.npy')
+    )
+
+
+def opened(stored: 'Vectors') -> 'Gallery':
+  """Returns vectors as a gallery, labelled with their rows."""
+  from fedreid_jax.evaluation.index import Gallery
+
+  return Gallery(
+    stored.rows,
+    np.arange(len(stored.rows)),
+    metric=stored.described['metric'],
+    backend=_BACKEND.value,
+  )
+
+
+def about(
+  model: 'Snapshot', stored: 'Vectors', gallery: 'Gallery'
+) -> list[tuple[str, str]]:
+  """Prints and returns the facts of a search and its model, for its page."""
+  found = [
+    ('model', f'{embedding_flags.described(model)}, of {run.FLAGS.workdir}'),
+    (
+      'gallery',
+      f'{errors.counted(len(gallery), "image")} of {stored.folder.root}',
+    ),
+    ('distance', gallery.metric),
+    ('search', METHODS[gallery.backend]),
+  ]
+  for name, value in found[1:]:
+    print(f'{name}: {value}')
+  return found

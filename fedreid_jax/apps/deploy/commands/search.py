@@ -1,0 +1,141 @@
+"""Search images for a person: `fedreid search --workdir=DIR`.
+
+  fedreid search --workdir=DIR --gallery=FOLDER --query=IMAGE
+  fedreid search --workdir=DIR --gallery=vectors.npy --k=20 --query a.jpg b.jpg
+
+prints the images of the gallery that are nearest to each query, and writes them
+as a page for a browser, `search.html`. The gallery is a folder of images, or a
+file that `embed` wrote with the same model. Further words are queries, too, and
+a query may be a folder: `--query *.jpg`. docs/search.md describes the command.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from absl import flags
+
+from fedreid_jax import errors
+from fedreid_jax.apps.deploy.commands import embedding_flags, gallery_flags
+from fedreid_jax.cli import run
+
+if TYPE_CHECKING:
+  from fedreid_jax.apps.deploy.search.image_search import Answer
+  from fedreid_jax.apps.deploy.search.vectors import Vectors
+  from fedreid_jax.training.snapshot import Snapshot
+
+flags.adopt_module_key_flags(gallery_flags)
+_QUERY = flags.DEFINE_multi_string(
+  'query', [], 'Image to search for, or a folder of them.'
+)
+_OUT = flags.DEFINE_string('out', 'search.html', 'Page to write.')
+_EXCLUDE = flags.DEFINE_bool(
+  'exclude_same_file', False, 'Leave out images with the bytes of the query.'
+)
+# A query may be behind another flag: `--query a.jpg b.jpg --k=5`.
+run.FLAGS.set_gnu_getopt()
+
+
+def main(argv: list[str]) -> None:
+  """Prints a table, writes the page, and prints where it is."""
+
+  def body():
+    gallery_flags.check()
+    from fedreid_jax.training.files import atomic
+
+    # All that may be wrong is found before a gallery is embedded.
+    out = Path(_OUT.value).expanduser()
+    if out.suffix != '.html':
+      raise errors.ConfigError(
+        'the name does not end in .html', str(out), 'give --out=FILE.html'
+      )
+    atomic.check_writable(out)
+    paths = _queries([*_QUERY.value, *argv[1:]])
+    source = gallery_flags.find()
+    model = embedding_flags.load()
+    gallery_flags.check_model(source, model)
+    queries = _embedded(model, paths)
+    _search(model, gallery_flags.embedded(source, model), queries, out)
+    print(f'page: {out.absolute().as_uri()}')
+    embedding_flags.next_step(*_following(source))
+
+  run.guarded(argv[:1], body)
+
+
+def _following(source: gallery_flags.Source) -> list[str]:
+  """Returns the words of a command after this one."""
+  given = gallery_flags.given()
+  if source.stored is None:
+    found = ['embed', f'--images={given}']
+    kind = run.FLAGS.modality
+    return [*found, f'--modality={kind}'] if kind else found
+  found = ['search', f'--gallery={given}', '--query=IMAGE']
+  kind = gallery_flags.QUERY_MODALITY.value
+  return [*found, f'--query_modality={kind}'] if kind else found
+
+
+def _embedded(
+  model: 'Snapshot', paths: list[Path]
+) -> tuple[list[Path], np.ndarray]:
+  embedding_flags.say_model(model)
+  kind = embedding_flags.modality(model, gallery_flags.QUERY_MODALITY)
+  return embedding_flags.queries(model, paths, kind)
+
+
+def _search(
+  model: 'Snapshot',
+  stored: 'Vectors',
+  queries: tuple[list[Path], np.ndarray],
+  out: Path,
+) -> None:
+  """Searches the gallery, prints the results and writes the page."""
+  from fedreid_jax.apps.deploy.search import image_search, search_page
+  from fedreid_jax.training.files import atomic
+
+  paths, found = queries
+  folder = stored.folder
+  gallery = gallery_flags.opened(stored)
+  k = gallery_flags.neighbours()
+  answers = image_search.search(
+    gallery, folder.root, folder.names, found, paths, k, _EXCLUDE.value
+  )
+  about = gallery_flags.about(model, stored, gallery)
+  _print(answers)
+  if max(len(one.hits) for one in answers) < k:
+    print(f'note: the gallery has fewer images than --k={k}')
+  max_pixels = model.config.data.max_pixels
+  atomic.write_text(out, search_page.page(answers, about, max_pixels))
+
+
+def _queries(given: Sequence[str]) -> list[Path]:
+  """Returns the files of queries, those of a folder sorted by name."""
+  if not given:
+    raise errors.ConfigError('no query', 'command line', 'give --query=IMAGE')
+  found: list[Path] = []
+  for name in given:
+    path = Path(name).expanduser()
+    if path.is_dir():
+      images = embedding_flags.folder(name, '--query')
+      found += [images.root / one for one in images.names]
+    elif path.is_file():
+      found.append(path)
+    else:
+      raise errors.DataError('no such file', name, 'give an image as --query')
+  return found
+
+
+def _print(answers: Sequence['Answer']) -> None:
+  """Prints a table of images for each query."""
+  from rich import console
+
+  from fedreid_jax.training.reports import console_table
+
+  screen = console.Console(highlight=False, emoji=False)
+  for answer in answers:
+    rows: list[list[str]] = []
+    for rank, hit in enumerate(answer.hits, 1):
+      image = hit.name + (' (same file)' if hit.same else '')
+      rows.append([str(rank), f'{hit.distance:.4f}', image])
+    title, columns = f'query: {answer.query}', ['rank', 'distance', 'image']
+    console_table.show(screen, title, columns, rows)

@@ -1,0 +1,1 @@
+"""Vectors of photographs and the search among them."""

@@ -1,0 +1,1 @@
+"""Tables, claims and sweeps of the papers."""

@@ -1,0 +1,107 @@
+"""Compare methods with a baseline: `fedreid compare BASELINE METHOD...`.
+
+  fedreid compare fedpav fedpav+mine.power_rule --seeds=0,1,2
+  fedreid compare fedpav fedprox dfh --arg=smoke,rounds=6 --workdir=DIR
+  fedreid compare 'fedpav:optim.lr=0.05' 'fedpav+fedprox:optim.lr=0.05'
+
+A method is a recipe, `+COMPONENT` for each component that is added to those of
+the recipe (a name of `fedreid list components`, or your module), and a colon
+with fields. All methods are trained with the same seeds. The table has mAP of
+both, the mean of their paired differences with its 95 % interval, and the
+smallest effect that as many seeds and targets find in 80 % of repetitions; an
+interval that contains zero decides nothing. Seeds count when the runs of all
+methods have ended. `compare.md`, `compare.json` and `compare.png` in the work
+directory are written after every run; by default it is a folder of
+`runs/compared` with a name of its own for these methods and `--arg`. The same
+command resumes; `--shard=0/2` and `--shard=1/2` split the runs between two
+processes, and `--workers=2` trains two at a time.
+"""
+
+import functools
+import typing
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from absl import flags
+
+from fedreid_jax import errors
+from fedreid_jax.apps.papers import grid
+from fedreid_jax.apps.papers.claims import declare
+from fedreid_jax.cli import run
+
+if TYPE_CHECKING:
+  from fedreid_jax.apps.papers.runs.comparison import Row
+
+_ARG = flags.DEFINE_string(
+  'arg', 'synthetic', 'PRESET[,FIELD=VALUE,...] of all methods.'
+)
+_SEEDS = flags.DEFINE_string('seeds', '0,1,2', 'Seeds of every method.')
+_MODELS = flags.DEFINE_enum(
+  'models',
+  'global',
+  list(typing.get_args(declare.Models)),
+  'Models of a run that are compared; `client` is the mean over the own models '
+  'of the clients.',
+)
+_SHARD = flags.DEFINE_string('shard', '', 'I/N: run every N-th run from I.')
+
+
+def main(argv: list[str]) -> None:
+  """Trains the methods and prints their effects."""
+
+  def body():
+    methods = argv[1:]
+    if len(methods) < 2:
+      raise errors.ConfigError(
+        f'{errors.counted(len(methods), "method")} to compare',
+        'command line',
+        'give a baseline and a method: fedreid compare fedpav fedprox',
+      )
+    if run.FLAGS.config:
+      raise errors.ConfigError(
+        '--config has no effect', 'command line', 'give the fields by --arg'
+      )
+    given = run.FLAGS.workdir
+    from fedreid_jax.apps.papers.runs import cells, comparison, runner
+    from fedreid_jax.training import loop
+
+    named = Path('runs/compared', comparison.folder_name(methods, _ARG.value))
+    folder = run.workdir() if given else named.absolute()
+    seeds = grid.seeds(_SEEDS.value)
+    planned = comparison.plan(methods, _ARG.value, seeds, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    chosen = cast(declare.Models, _MODELS.value)
+
+    def write() -> tuple[list[comparison.Row], list[str]]:
+      rows = comparison.compare(planned, chosen)
+      left_out = comparison.unfinished(planned)
+      comparison.write(folder / 'compare', methods[0], rows, left_out)
+      comparison.draw(folder / 'compare.png', methods[0], rows)
+      return rows, comparison.said(left_out)
+
+    train = functools.partial(loop.train, verbose=run.workers() == 1)
+    try:
+      runner.train_all(
+        cells.take_shard(planned, _SHARD.value), train, write, run.workers()
+      )
+    finally:
+      _print(methods[0], *write())
+    print(f'work directory: {folder}')
+
+  run.guarded(argv[:1], body)
+
+
+def _print(baseline: str, rows: 'list[Row]', notes: list[str]) -> None:
+  from rich import console
+
+  from fedreid_jax.apps.papers.runs import comparison
+  from fedreid_jax.training.reports import console_table
+
+  console_table.show(
+    console.Console(highlight=False),
+    f'compared with {baseline}',
+    comparison.COLUMNS,
+    comparison.cells_of(rows),
+    ('seeds',),
+    [*([comparison.ABOUT] if rows else ['no seed has ended yet']), *notes],
+  )

@@ -1,0 +1,128 @@
+"""Try the claims of the papers: `fedreid study --claims`.
+
+  fedreid study --list          # all claims, and how many runs
+  fedreid study --claims --first --seeds=0,1,2
+  fedreid study --claims=dfh,expert --seeds=0,1,2,3,4
+
+Both arms of a claim are run on the same routes with the same seeds and compared
+query by query; docs/protocol.md says how a claim is judged. The most important
+claims come first. `claims.md`, `claims.json` and `claims.png` in the work
+directory are written after every run. The same command resumes a study;
+`--shard=0/2` and `--shard=1/2` split the runs of one work directory between two
+processes, and `--workers=2` trains two runs at a time.
+"""
+
+import functools
+from pathlib import Path
+
+from absl import flags
+
+from fedreid_jax import errors
+from fedreid_jax.apps.papers import claims, grid
+from fedreid_jax.cli import run
+
+
+class _Names(flags.Flag):
+  """Names of claims; the flag alone, `--claims`, keeps the default: all."""
+
+  def __init__(self, name: str, default: str, text: str):
+    super().__init__(
+      flags.ArgumentParser(), flags.ArgumentSerializer(), name, default, text
+    )
+    self.boolean = True  # so that absl takes no value from the next argument
+
+  def _parse(self, argument: str) -> str | None:
+    return super()._parse(self.default if argument == 'true' else argument)
+
+
+_CLAIMS = flags.DEFINE_flag(
+  _Names('claims', 'all', 'Names of claims, separated by commas; or all.')
+)
+_LIST = flags.DEFINE_bool('list', False, 'Print the claims.')
+_FIRST = flags.DEFINE_bool('first', False, 'Only the main claims of a paper.')
+_SEEDS = flags.DEFINE_string('seeds', '0,1,2,3,4', 'Seeds of every arm.')
+_SHARD = flags.DEFINE_string('shard', '', 'I/N: run every N-th run from I.')
+_SET = flags.DEFINE_multi_string(
+  'set', [], 'KEY=VALUE; changes a field in every run.'
+)
+
+
+def _chosen() -> list[claims.Claim]:
+  names = list(claims.CLAIMS)
+  if _CLAIMS.value not in ('', 'all'):
+    names = _CLAIMS.value.split(',')
+  for name in names:
+    if name not in claims.CLAIMS:
+      raise errors.ConfigError(
+        f'no claim {name!r}', '--claims', f'one of {", ".join(claims.CLAIMS)}'
+      )
+  found = [claims.CLAIMS[name] for name in names]
+  return [claim for claim in found if claim.first or not _FIRST.value]
+
+
+def _print_list(chosen: list[claims.Claim]) -> None:
+  """Prints claims, and the number of runs that decide them."""
+  from fedreid_jax.apps.papers.runs import cells, trials
+
+  for claim in chosen:
+    print(f'{claim.name:<20} {claim.source}: {claim.text}')
+  seeds = grid.seeds(_SEEDS.value)
+  planned = trials.plan(chosen, seeds, Path(), _SET.value)
+  runs = cells.take_shard(trials.cells(planned), '')
+  print(
+    f'{errors.counted(len(chosen), "claim")}, '
+    f'{errors.counted(len(runs), "run")} with these seeds'
+  )
+
+
+def main(argv: list[str]) -> None:
+  """Runs the trials of claims and prints the verdicts."""
+
+  def body():
+    chosen = _chosen()
+    if _LIST.value:
+      _print_list(chosen)
+      return
+    if run.FLAGS.config:
+      raise errors.ConfigError(
+        'a study has its own recipes', '--config', 'use --set=KEY=VALUE'
+      )
+    given = run.FLAGS.workdir
+    folder = run.workdir() if given else Path('runs', 'claims').absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    from fedreid_jax.apps.papers.figures import effects as figure
+    from fedreid_jax.apps.papers.runs import cells, runner, study, trials
+    from fedreid_jax.training import loop
+    from fedreid_jax.training.reports import console_table
+
+    seeds = grid.seeds(_SEEDS.value)
+    planned = trials.plan(chosen, seeds, folder, _SET.value)
+
+    @functools.cache  # a claim is judged again when another seed has ended
+    def judge(name: str, ended: tuple[int, ...]) -> study.Judged:
+      own = [trial for trial in planned[name] if trial.seed in ended]
+      return study.judge(claims.CLAIMS[name], own)
+
+    def write() -> str:
+      judged = [judge(c.name, trials.ended(planned[c.name])) for c in chosen]
+      lines = [
+        figure.Line(
+          one.claim.text,
+          one.found,
+          one.verdict,
+          one.claim.margin if one.claim.claimed == 'equal' else 0.0,
+        )
+        for one in judged
+        if one.found
+      ]
+      figure.write(lines, folder / 'claims.png', 'difference in mAP')
+      return study.write(folder / 'claims', judged)
+
+    runs = cells.take_shard(trials.cells(planned), _SHARD.value)
+    train = functools.partial(trials.after_its_start, loop.train)
+    try:
+      runner.train_all(runs, train, write, run.workers())
+    finally:
+      console_table.markdown(write())
+
+  run.guarded(argv, body, with_jax=not _LIST.value)

@@ -1,0 +1,118 @@
+"""Run a grid of configurations: `fedreid sweep`.
+
+  fedreid sweep fedpav:synthetic \
+    --grid='optim.lr=0.01,0.05;rounds=10,20' --seeds=0,1,2 --workdir=DIR
+  fedreid sweep --recipes=fedpav,dfh \
+    --arg=smoke,rounds=4 --baseline=fedpav
+  fedreid sweep --sweep=fedreidbench_batch [--arg=smoke]
+  fedreid sweep dppt:paper,data.root=DIR \
+    --trials=regdb
+
+`local.epochs+rounds=(1,300),(5,60)` changes fields together. Every cell is a
+run in its own folder of the work directory. `table.csv` and `table.md` contain
+mean and sample standard deviation over the finished runs of a cell: its seeds,
+and with `--trials=regdb` the ten trials of the data set, which are also the
+training and test images. `--trials='regdb:trial=1;regdb:trial=2'` takes two of
+them. The same command resumes a sweep; `--shard=0/2` and `--shard=1/2` split
+the runs of one work directory between two processes, and `--workers=2` trains
+two runs at a time, each on a GPU or on half of the cores. With `--baseline`
+runs of equal seeds are paired: the table has the mean of their differences, its
+standard error and the number of pairs.
+"""
+
+import copy
+import dataclasses
+import functools
+from pathlib import Path
+
+from absl import flags
+
+from fedreid_jax import errors
+from fedreid_jax.apps.papers import grid, sweep_files
+from fedreid_jax.cli import run
+from fedreid_jax.config import recipes
+
+TAKES_RECIPE = True
+
+_SWEEP = flags.DEFINE_string(
+  'sweep', None, 'File whose get_sweep() returns the sweep.'
+)
+_RECIPES = flags.DEFINE_list('recipes', [], 'List of FILE[:key=value].')
+_ARG = flags.DEFINE_string(
+  'arg', None, 'PRESET[,key=value,...] of each recipe.'
+)
+_GRID = flags.DEFINE_string('grid', None, 'KEY=VALUE,VALUE;KEY=VALUE,VALUE.')
+_SEEDS = flags.DEFINE_string('seeds', None, 'Seeds of every cell: 0,1,2.')
+_TRIALS = flags.DEFINE_string(
+  'trials', None, 'Data set with trials: one run each, in the same mean.'
+)
+_SHARD = flags.DEFINE_string('shard', '', 'I/N: run every N-th cell from I.')
+_BASELINE = flags.DEFINE_string(
+  'baseline', None, 'Label or work directory of the baseline.'
+)
+
+
+def _sweep() -> grid.Sweep:
+  """Returns the sweep of a file or of flags, with changes by other flags."""
+  ways = (run.FLAGS.config, _RECIPES.value, _SWEEP.value)
+  if sum(map(bool, ways)) != 1 or (run.FLAGS.config and _ARG.value):
+    raise errors.ConfigError(
+      'the sweep is given in no way or in several',
+      'command line',
+      'give --config, or --recipes and --arg, or --sweep',
+    )
+  sweep = grid.Sweep(', '.join(_RECIPES.value), _RECIPES.value, seeds=(0,))
+  if _SWEEP.value:
+    own = Path(sweep_files.__file__).parent / f'{_SWEEP.value}.py'
+    file = str(own) if own.is_file() else _SWEEP.value
+    sweep = recipes.call(file, 'get_sweep')
+    if not isinstance(sweep, grid.Sweep):
+      raise errors.ConfigError(
+        'get_sweep() does not return a Sweep',
+        _SWEEP.value,
+        'return fedreid_jax.apps.papers.grid.Sweep',
+      )
+  given = {
+    'arg': _ARG.value,
+    'grid': _GRID.value and grid.parse(_GRID.value),
+    'seeds': _SEEDS.value and grid.seeds(_SEEDS.value),
+    'baseline': _BASELINE.value,
+    'trials': _TRIALS.value,
+  }
+  changed = {name: value for name, value in given.items() if value}
+  return dataclasses.replace(sweep, **changed)
+
+
+def main(argv: list[str]) -> None:
+  """Runs every cell and prints the table."""
+
+  def body():
+    sweep = _sweep()
+    if run.FLAGS.config:
+      chosen = run.config()
+      made = {chosen.name: functools.partial(copy.deepcopy, chosen)}
+      points = grid.cells(made, sweep)
+    else:
+      points = grid.of_sweep(sweep)
+    name = Path(_SWEEP.value or points[0].config.name).stem
+    folder = Path('runs', 'sweeps', name).absolute()
+    if run.FLAGS.workdir:
+      folder = run.workdir()
+    from fedreid_jax.apps.papers.runs import cells, runner
+    from fedreid_jax.training import loop
+
+    runner.run(
+      [
+        cells.make_cell(p.label, p.config, folder, p.facts, p.trial)
+        for p in points
+      ],
+      folder / 'table',
+      functools.partial(loop.train, verbose=run.workers() == 1),
+      title=sweep.about or points[0].config.name,
+      shard=_SHARD.value,
+      num_workers=run.workers(),
+      baseline=sweep.baseline,
+    )
+    run.next_step(folder, 'visualize --workdir=DIR --what=curves')
+
+  run.guarded(argv, body)

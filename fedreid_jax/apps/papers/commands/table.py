@@ -1,0 +1,135 @@
+"""Run a table of a paper: `fedreid table --table=l2rw/table1`.
+
+  fedreid table --list                       # all tables and rows
+  fedreid table --table=dfh/table1 --preset=smoke
+  fedreid table --table=dfh/table1 --only=DFH --seeds=0,1,2
+  fedreid table --table=dfh/table1 --preset=paper --root=DIR \
+    --set=model.pretrained=resnet50.safetensors
+
+The preset `synthetic` (the default; `smoke` is a reduced version) runs the
+table on built-in images. Only `paper` runs on the published data and shows the
+published numbers next to the measured ones. Runs are stored in the work
+directory by configuration, so that tables can use the same runs. The same
+command resumes a table.
+"""
+
+import functools
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from fedreid_jax import errors
+from fedreid_jax.apps.papers import grid
+from fedreid_jax.apps.papers.tables import declare
+from fedreid_jax.apps.papers.tables.index import TABLES
+from fedreid_jax.cli import run
+from fedreid_jax.config import renamed
+
+_TABLE = flags.DEFINE_string('table', None, 'Name; --list prints all names.')
+_LIST = flags.DEFINE_bool('list', False, 'Print tables, rows and commands.')
+_PRESET = flags.DEFINE_enum(
+  'preset', 'synthetic', list(declare.PRESETS), 'Preset of the data.'
+)
+_ONLY = flags.DEFINE_string('only', '', 'A label, or part of labels.')
+_SEEDS = flags.DEFINE_string('seeds', '0', 'Seeds of every row: 0,1,2.')
+_SHARD = flags.DEFINE_string('shard', '', 'I/N: run every N-th run from I.')
+_ROOT = flags.DEFINE_string('root', None, 'paper: folder of the data sets.')
+_SET = flags.DEFINE_multi_string(
+  'set', [], 'KEY=VALUE; changes a field in every row.'
+)
+
+
+def _list() -> None:
+  for table in TABLES.values():
+    if _TABLE.value not in (None, table.id):
+      continue
+    print(f'{table.id}  {table.title}')
+    for label in dict.fromkeys(row.label for row in table.rows):
+      command = shlex.join(
+        [f'--table={table.id}', f'--preset={_PRESET.value}', f'--only={label}']
+      )
+      print(f'  {label:<24} fedreid table {command}')
+
+
+def _title(table: declare.Table) -> str:
+  notes = [table.note]
+  if _PRESET.value != 'paper':
+    notes.append(
+      'On built-in images; published numbers are of other data and not shown.'
+    )
+  return f'{table.id}: {table.title}\n\n{" ".join(filter(None, notes))}'.strip()
+
+
+def _rows(table: declare.Table) -> list[tuple[str, Any]]:
+  """Returns label and validated configuration of every run."""
+  root = [f'data.root={_ROOT.value!r}'] if _ROOT.value else []
+  found = []
+  for row in declare.chosen(table, _ONLY.value):
+    for seed in grid.seeds(_SEEDS.value):
+      changes = [*root, *_SET.value, f'seed={seed}']
+      for config in declare.runs(row, table, _PRESET.value, changes):
+        if config.data.source == 'datasets' and not config.data.root:
+          raise errors.ConfigError(
+            'the folder of the data sets is missing',
+            '--root',
+            'give the folder, see docs/datasets.md',
+          )
+        found.append((row.label, config))
+  return found
+
+
+def _cells(rows: list[tuple[str, Any]], folder: Path) -> list[Any]:
+  """Returns a cell per run, with folders in place of the labels of rows."""
+  from fedreid_jax.apps.papers.runs.cells import make_cell
+
+  folders: dict[tuple[str, int], Path] = {}
+  found = []
+  for label, config in rows:
+    start = folders.get((config.start_from, config.seed))
+    config.start_from = str(start or config.start_from)
+    found.append(make_cell(label, config, folder, {}))
+    folders.setdefault((label, config.seed), found[-1].workdir)
+  return found
+
+
+def main(argv: list[str]) -> None:
+  """Runs the rows of a table and prints it."""
+
+  def body():
+    if _LIST.value:
+      return _list()
+    if run.FLAGS.config:
+      raise errors.ConfigError(
+        'a table has its own recipes', '--config', 'use --set=KEY=VALUE'
+      )
+    if _TABLE.value not in TABLES:
+      new = renamed.table(_TABLE.value or '')
+      raise errors.ConfigError(
+        f'no table {_TABLE.value!r}',
+        '--table',
+        f'renamed to {new}' if new else 'see --list',
+      )
+    table = TABLES[_TABLE.value]
+    rows = _rows(table)
+    folder = Path('runs', 'tables').absolute()
+    if run.FLAGS.workdir:
+      folder = run.workdir()
+    words = '-'.join(filter(None, (table.id, _PRESET.value, _ONLY.value)))
+    from fedreid_jax.apps.papers.runs import runner
+    from fedreid_jax.training import loop
+
+    runner.run(
+      _cells(rows, folder),
+      folder / re.sub(r'[^\w/.+-]+', '_', words),
+      functools.partial(loop.train, verbose=run.workers() == 1),
+      title=_title(table),
+      shard=_SHARD.value,
+      num_workers=run.workers(),
+      baseline=table.baseline,
+      annotate=lambda lines: declare.annotate(table, _PRESET.value, lines),
+    )
+
+  run.guarded(argv, body, with_jax=not _LIST.value)

@@ -1,0 +1,125 @@
+"""Draw runs: `fedreid visualize --workdir=DIR --what=PICTURE`.
+
+  tsne       three persons of every training domain in the plane, with features
+             hallucinated by DFH or a variant of it, one panel per run
+  ranked     queries and the ten images nearest to each
+  cmc        cumulative match curves, one line per run
+  curves     metrics over the rounds, one line per run; of a sweep one line per
+             row of its table, with a band over the seeds
+  distances  within and between identities, one panel per run
+  persons    some persons' features in both modalities, one panel per run
+  sweep      metrics over the values of the fields of a sweep
+
+Several runs are given as `--workdir=DIR,DIR`; `sweep` and `curves` take the
+work directory of one sweep (`fedreid sweep`), finished or not. The picture is
+WORKDIR/WHAT.png of the first directory, or `--out=FILE.png` (.pdf, .svg). The
+command needs fedreid_jax[viz].
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from absl import flags
+
+from fedreid_jax import errors
+from fedreid_jax.cli import changes_flag, checkpoint_flag, run
+
+ONE = ('ranked', 'sweep')  # pictures of one work directory
+WHAT = (*ONE, 'tsne', 'cmc', 'curves', 'distances', 'persons')
+_WHAT = flags.DEFINE_enum('what', None, WHAT, 'Kind of picture.')
+_TARGET = flags.DEFINE_string(
+  'target',
+  '',
+  'Test to show (default: the first; curves: the mean; sweep: all).',
+)
+_SOURCE = flags.DEFINE_string(
+  'source', '', 'tsne: client whose features are transformed (default: first).'
+)
+_MODEL = flags.DEFINE_string(
+  'model', '', "'cluster:I' or 'client:NAME' (default: the server's model)."
+)
+flags.adopt_module_key_flags(checkpoint_flag)
+_SEED = flags.DEFINE_integer('seed', 0, 'Random seed of samples.')
+_OUT = flags.DEFINE_string('out', '', 'File to write.')
+flags.adopt_module_key_flags(changes_flag)
+
+
+def main(argv: list[str]) -> None:
+  """Writes a picture."""
+
+  def body():
+    if _WHAT.value is None:
+      raise errors.ConfigError(
+        'no picture', '--what', f'one of {", ".join(WHAT)}'
+      )
+    run.given_workdir()  # raises an error if there is none
+    folders = [
+      Path(name).expanduser().absolute()
+      for name in run.FLAGS.workdir.split(',')
+    ]
+    if _WHAT.value in ONE and len(folders) > 1:
+      raise errors.ConfigError(
+        f'{len(folders)} runs', '--workdir', f'{_WHAT.value} shows one'
+      )
+    out = Path(_OUT.value or folders[0] / f'{_WHAT.value}.png').expanduser()
+    from fedreid_jax.figures import canvas
+    from fedreid_jax.training.files import run_files
+
+    canvas.check(out)
+    canvas.save(_figure(folders), out)
+    print(out)
+    if (folders[0] / run_files.CONFIG).exists():  # else a sweep, of many runs
+      run.next_step(folders[0], 'report --workdir=DIR')
+
+  run.guarded(argv, body)
+
+
+def _figure(folders: Sequence[Path]):
+  from fedreid_jax.apps.papers.figures import swept
+  from fedreid_jax.apps.papers.runs import table as files
+  from fedreid_jax.figures import curves
+
+  table = folders[0] / 'table'
+  if _WHAT.value == 'sweep':
+    return swept.draw(files.read(table), _TARGET.value, _MODEL.value)
+  if _WHAT.value == 'curves' and len(folders) == 1 and files.exists(table):
+    return curves.draw(files.finished(table), _TARGET.value)
+  return _of_runs(folders)
+
+
+def _of_runs(folders: Sequence[Path]):
+  from fedreid_jax.figures import (
+    canvas,
+    cmc,
+    curves,
+    distances,
+    persons,
+    ranked,
+    tsne,
+  )
+  from fedreid_jax.training import loaded_run
+  from fedreid_jax.training.files import recorder
+
+  configs = [
+    run.saved_config(folder, changes_flag.CHANGES.value) for folder in folders
+  ]
+  labels = canvas.labels(configs, folders)
+  target, seed = _TARGET.value, _SEED.value
+  if _WHAT.value == 'curves':
+    results = [recorder.read_object(f / 'results.json') for f in folders]
+    return curves.draw(list(zip(labels, results, strict=True)), target)
+  runs = [
+    loaded_run.load(
+      config, folder, checkpoint_flag.CHECKPOINT.value, _MODEL.value
+    )
+    for config, folder in zip(configs, folders, strict=True)
+  ]
+  if _WHAT.value == 'ranked':
+    return ranked.draw(runs[0], labels[0], target, seed=seed)
+  named = list(zip(labels, runs, strict=True))
+  if _WHAT.value == 'tsne':
+    return tsne.draw(named, _SOURCE.value, seed)
+  if _WHAT.value == 'cmc':
+    return cmc.draw(named, target)
+  picture = persons if _WHAT.value == 'persons' else distances
+  return picture.draw(named, target, seed)

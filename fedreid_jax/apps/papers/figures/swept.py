@@ -1,0 +1,202 @@
+"""Metrics over the values of the fields of a sweep (L2RW, figure 4).
+
+A panel shows one metric over the values of one field. A line joins runs that
+differ in this field only, so a sweep that varies one field at a time has one
+line in each panel, and a full grid has one for each value of the other fields.
+The band is one sample standard deviation of the runs of a point to either side.
+Points of fewer runs than others, of a sweep that is not finished, are hollow.
+"""
+
+import ast
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from fedreid_jax import errors
+from fedreid_jax.apps.papers.runs.report import Line
+from fedreid_jax.figures import canvas
+from fedreid_jax.figures.curves import SHOWN
+
+
+class Series(NamedTuple):
+  """The points of one line.
+
+  Attributes:
+    label: what the points have in common, where lines differ in it.
+    points: results by value of the field, as text.
+  """
+
+  label: str
+  points: dict[str, Line]
+
+
+def choose(lines: Sequence[Line], target: str, model: str) -> list[Line]:
+  """Returns the results of the last round of one model.
+
+  Args:
+    lines: of the table of a sweep.
+    target: test to show, '' for all.
+    model: its name, '' for the server's model.
+
+  Raises:
+    ConfigError: if there are none, or they have no fields.
+  """
+  model = model or 'global'
+  found = [
+    line
+    for line in lines
+    if line.kind == 'last'
+    and line.model == model
+    and target in ('', line.target)
+  ]
+  if not found:
+    there = sorted({f'{line.model} on {line.target}' for line in lines})
+    raise errors.ConfigError(
+      f'no results of {model} on {target or "any target"}',
+      '--workdir',
+      f'there are {", ".join(there) or "none"}',
+    )
+  if not varied(found):
+    raise errors.ConfigError(
+      'no field has two values in the finished runs',
+      '--workdir',
+      'give the work directory of a sweep of a field, and finish its runs',
+    )
+  return found
+
+
+def varied(lines: Sequence[Line]) -> list[str]:
+  """Returns the fields that have several values.
+
+  Fields that only change together, such as epochs and rounds of a constant
+  product, are one field `A+B`.
+  """
+  fields = dict.fromkeys(f for line in lines for f in line.factors)
+  several = [f for f in fields if len({_value(x, f) for x in lines}) > 1]
+  if several and not any(any(series(lines, f)) for f in several):
+    return ['+'.join(several)]
+  return several
+
+
+def series(lines: Sequence[Line], field: str) -> Iterator[Series]:
+  """Yields the lines of a panel, those with at least two points.
+
+  Args:
+    lines: as returned by `choose`.
+    field: one of `varied`.
+  """
+  own = field.split('+')
+  groups: dict[tuple[str, ...], dict[str, Line]] = {}
+  for line in lines:
+    others = (f'{k}={v}' for k, v in line.factors.items() if k not in own)
+    key = (_method(line), line.target, *others)
+    groups.setdefault(key, {})[_value(line, field)] = line
+  kept = {key: points for key, points in groups.items() if len(points) > 1}
+  parts = list(zip(*kept, strict=True))
+  # The other fields say at which values the line is taken, also of one line.
+  named = [len(set(part)) > 1 or '=' in part[0] for part in parts]
+  for key, points in kept.items():
+    words = itertools.compress(key, named)
+    yield Series(', '.join(words), _in_order(points))
+
+
+def draw(lines: Sequence[Line], target: str = '', model: str = '') -> Any:
+  """Draws a column of panels per field and a row per metric.
+
+  Args:
+    lines: of the table of a sweep.
+    target: test to show, '' for all.
+    model: its name, '' for the server's model.
+
+  Raises:
+    ConfigError: if no field has several values.
+  """
+  kept = choose(lines, target, model)
+  fields = varied(kept)
+  shown = [m for m in SHOWN if any(m in line.numbers for line in kept)]
+  figure, panels = canvas.table(len(shown), len(fields), 4.2, 2.9)
+  targets = ', '.join(dict.fromkeys(line.target for line in kept))
+  runs = max(line.samples for line in kept)
+  words = [f'Test on {targets}']
+  if runs > 1:
+    words.append(f'band: ± sample standard deviation of {runs} runs')
+  if any(line.samples < runs for line in kept):
+    words.append('hollow: fewer runs')
+  figure.suptitle('; '.join(words), fontsize=10)
+  for row, metric in zip(panels, shown, strict=True):
+    for axes, field in zip(row, fields, strict=True):
+      _panel(axes, list(series(kept, field)), metric, runs)
+      axes.set_xlabel(field)
+      axes.set_ylabel(f'{SHOWN[metric]}, %')
+  return figure
+
+
+def _panel(axes: Any, drawn: Sequence[Series], metric: str, runs: int) -> None:
+  """Draws the lines of a panel; points of fewer than `runs` are hollow."""
+  values = list(dict.fromkeys(v for one in drawn for v in one.points))
+  numbers = {v: _number(v) for v in values}
+  if None in numbers.values():  # words and tuples stand side by side
+    numbers = {v: float(k) for k, v in enumerate(values)}
+    axes.set_xticks(list(numbers.values()), values)
+  for k, one in enumerate(drawn):
+    known = {v: x for v, x in one.points.items() if metric in x.numbers}
+    places = [numbers[v] for v in known]
+    means = [x.numbers[metric] for x in known.values()]
+    spread = [x.numbers.get(f'{metric} std', 0.0) for x in known.values()]
+    colour = canvas.COLOURS[k % len(canvas.COLOURS)]
+    (curve,) = axes.plot(
+      places,
+      means,
+      label=one.label,
+      color=colour,
+      marker='osD^vPX*'[k % 8],
+      markersize=4,
+    )
+    few = [n for n, x in enumerate(known.values()) if x.samples < runs]
+    axes.scatter(
+      [places[n] for n in few],
+      [means[n] for n in few],
+      s=24,
+      c='white',
+      marker=curve.get_marker(),
+      edgecolors=colour,
+      zorder=3,
+    )
+    axes.fill_between(
+      places,
+      [m - s for m, s in zip(means, spread, strict=True)],
+      [m + s for m, s in zip(means, spread, strict=True)],
+      color=colour,
+      alpha=0.2,
+      linewidth=0,
+    )
+  canvas.plain(axes)
+  if any(one.label for one in drawn):
+    axes.legend(fontsize=8)
+
+
+def _method(line: Line) -> str:
+  """Returns the label without the fields and values that follow the name."""
+  pairs = ' '.join(f'{k}={v}' for k, v in line.factors.items())
+  return line.label.removesuffix(pairs).strip()
+
+
+def _value(line: Line, field: str) -> str:
+  return ', '.join(line.factors.get(part, '') for part in field.split('+'))
+
+
+def _in_order(points: dict[str, Line]) -> dict[str, Line]:
+  """Returns the points in the order of their values if these are numbers."""
+  numbers = {value: _number(value) for value in points}
+  if None in numbers.values():
+    return points
+  return {v: points[v] for v in sorted(points, key=lambda v: numbers[v] or 0.0)}
+
+
+def _number(text: str) -> float | None:
+  try:
+    value = ast.literal_eval(text)
+  except (ValueError, SyntaxError):
+    return None
+  whole = isinstance(value, int | float) and not isinstance(value, bool)
+  return float(value) if whole else None

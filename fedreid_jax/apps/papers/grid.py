@@ -1,0 +1,175 @@
+"""Recipes times fields, trials and seeds, as validated configurations."""
+
+import ast
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedreid_jax import errors
+from fedreid_jax.apps.papers import trials
+from fedreid_jax.config import parsing, recipes, validation
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+  """A sweep, the result of `get_sweep()` in a sweep file.
+
+  Attributes:
+    about: title of its table.
+    recipes: `FILE[:key=value,...]`; the pairs are applied after the preset.
+    grid: values by field; several fields are joined by `+` and have tuples as
+      values.
+    arg: `PRESET[,key=value...]` of every recipe.
+    seeds: seeds of every cell.
+    baseline: label or work directory with which the others are compared.
+    trials: trials of a data set as in `trials.parse`, one run each; the results
+      of a cell are means over them.
+  """
+
+  about: str
+  recipes: Sequence[str]
+  grid: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
+  arg: str = 'synthetic'
+  seeds: Sequence[int] = (0, 1, 2)
+  baseline: str = ''
+  trials: str = ''
+
+
+class Point(NamedTuple):
+  """One run of a sweep.
+
+  Attributes:
+    label: name of its cell; the results of runs of a label are averaged.
+    facts: fields of the grid, as text.
+    config: validated configuration.
+    trial: trial of a data set, '' if there are none.
+  """
+
+  label: str
+  facts: dict[str, str]
+  config: Any
+  trial: str = ''
+
+
+def of_sweep(sweep: Sweep) -> list[Point]:
+  """Returns the validated runs of a sweep.
+
+  Raises:
+    ConfigError: if a run is not valid.
+  """
+  makes: dict[str, Callable[[], Any]] = {}
+  for spec in sweep.recipes:
+    file, _, own = spec.partition(':')
+    label = ' '.join((Path(file).stem, *filter(None, parsing.split(own, ','))))
+    if label in makes:
+      raise errors.ConfigError(
+        f'{label} is given twice', 'recipes', 'give each recipe once'
+      )
+    makes[label] = functools.partial(recipes.recipe, spec, sweep.arg)
+  return cells(makes, sweep)
+
+
+def cells(makes: Mapping[str, Callable[[], Any]], sweep: Sweep) -> list[Point]:
+  """Returns all combinations of configurations, fields, trials and seeds.
+
+  Args:
+    makes: functions that return a new configuration, by label.
+    sweep: sweep, whose recipes are not used.
+
+  Raises:
+    ConfigError: if a run is not valid.
+  """
+  found = []
+  for (name, make), facts, trial, seed in itertools.product(
+    makes.items(),
+    list(points(sweep.grid)),
+    trials.parse(sweep.trials) or [''],
+    sweep.seeds,
+  ):
+    pairs = [f'{key}={value}' for key, value in facts.items()]
+    config = parsing.change(make(), [*pairs, f'seed={seed}'])
+    if trial:
+      if facts.keys() & {*trials.FIELDS}:
+        raise errors.ConfigError(
+          f'the grid and {trials.FLAG} change the same field',
+          ', '.join(trials.FIELDS),
+          'leave it out of one of them',
+        )
+      config = trials.change(config, trial)
+    label = ' '.join((name, *pairs))
+    found.append(Point(label, facts, validation.validate(config), trial))
+  return found
+
+
+def points(grid: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, str]]:
+  """Yields the field values of every point of a grid, as text.
+
+  Raises:
+    ConfigError: if a value does not have one part per joined field, if a field
+      is given twice, or if the seed is a field of the grid.
+  """
+  axes = [[_together(key, v) for v in values] for key, values in grid.items()]
+  for point in itertools.product(*axes):
+    facts = dict(pair for pairs in point for pair in pairs)
+    if len(facts) < sum(map(len, point)) or 'seed' in facts:
+      raise errors.ConfigError(
+        f'{", ".join(grid)} has a field twice, or the seed',
+        'grid',
+        'give each field once, and use --seeds for seeds',
+      )
+    yield facts
+
+
+def _together(key: str, value: Any) -> list[tuple[str, str]]:
+  """Returns (field, text) pairs of `a+b` and `(1, 2)`."""
+  fields = key.split('+')
+  if len(fields) == 1:
+    return [(key, value if isinstance(value, str) else repr(value))]
+  try:
+    parts = ast.literal_eval(value) if isinstance(value, str) else value
+    pairs = list(zip(fields, parts, strict=True))
+  except (ValueError, SyntaxError, TypeError) as error:
+    raise errors.ConfigError(
+      f'{value!r} for {errors.counted(len(fields), "field")}',
+      key,
+      'use the form (1,300),(5,60)',
+    ) from error
+  return [pair for k, v in pairs for pair in _together(k, v)]
+
+
+def parse(text: str) -> dict[str, list[str]]:
+  """Returns the grid of `KEY=VALUE,VALUE;KEY=VALUE`, with values as text.
+
+  Raises:
+    ConfigError: if a key has no values or is given twice.
+  """
+  grid: dict[str, list[str]] = {}
+  for part in filter(None, parsing.split(text, ';')):
+    key, _, values = part.partition('=')
+    key = key.strip()
+    grid_values = [value.strip() for value in parsing.split(values, ',')]
+    if not key or key in grid or '' in grid_values:
+      raise errors.ConfigError(
+        f'{part!r} is not a field with values',
+        '--grid',
+        "use the form 'key=value,value;key=value', with each key once",
+      )
+    grid[key] = grid_values
+  return grid
+
+
+def seeds(text: str) -> list[int]:
+  """Returns the seeds of `0,1,2`.
+
+  Raises:
+    ConfigError: if a part is not a number.
+  """
+  try:
+    return [int(part) for part in text.split(',')]
+  except ValueError as error:
+    raise errors.ConfigError(
+      f'{text!r} is not a list of numbers', '--seeds', 'use the form 0,1,2'
+    ) from error

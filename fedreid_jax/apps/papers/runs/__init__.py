@@ -1,0 +1,1 @@
+"""Runs of a sweep, a table or a study."""

@@ -1,0 +1,94 @@
+"""The runs of a sweep: names of their folders, shards, results.
+
+A cell is one configuration of a sweep, and one run in a work directory.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedreid_jax import errors
+from fedreid_jax.config import parsing, schema
+from fedreid_jax.training.files import recorder
+
+
+class Cell(NamedTuple):
+  """One run of a sweep.
+
+  Attributes:
+    label: name of a row of the table. Its numbers are averages over the cells
+      with this label, which differ in their seeds and trials. A cell may start
+      from the models of another one: `config.start_from` is its directory.
+    config: validated `ConfigDict`.
+    workdir: directory of the run; cells with the same directory are one run.
+    factors: values of the fields that the sweep varies; each has a column.
+    trial: trial of a data set, '' if there are none.
+  """
+
+  label: str
+  config: Any
+  workdir: Path
+  factors: Mapping[str, str]
+  trial: str = ''
+
+  @property
+  def row(self) -> str:
+    """Returns the label with the trial."""
+    return ', '.join(filter(None, (self.label, self.trial)))
+
+
+def make_cell(
+  label: str, config, folder: Path, factors: Mapping[str, str], trial: str = ''
+) -> Cell:
+  """Returns a cell whose work directory is named after its configuration.
+
+  The name has a digest of the fields that differ from their defaults, so that
+  finished runs are found again by a later version with more fields. A run in
+  `folder` from which this one starts counts by its name alone, so that runs are
+  also found in a copy of the folder.
+  """
+  chosen = parsing.changed(schema.identity(config))
+  start = Path(config.start_from)
+  if config.start_from and start.parent == folder:
+    chosen['start_from'] = start.name
+  digest = hashlib.sha256(repr([*chosen.items()]).encode()).hexdigest()
+  short = [key.rpartition('.')[2] + value for key, value in factors.items()]
+  parts = (config.name, *short, trial, f'seed{config.seed}')
+  name = re.sub(r'[^\w.-]+', '_', '-'.join(filter(None, parts)))[:80]
+  return Cell(label, config, folder / f'{name}-{digest[:8]}', factors, trial)
+
+
+def take_shard(cells: Sequence[Cell], shard: str) -> list[Cell]:
+  """Returns every N-th run from run I for the shard 'I/N', all runs for ''.
+
+  A run that starts from another one is in the shard of that one.
+
+  Raises:
+    ConfigError: if `shard` has another form.
+  """
+  runs = {str(cell.workdir): cell for cell in cells}
+  match = re.fullmatch(r'(\d+)/(\d+)', shard or '0/1')
+  if not match or int(match[1]) >= int(match[2]):
+    raise errors.ConfigError(
+      f'{shard!r} is not a shard', '--shard', 'give I/N with I below N'
+    )
+
+  def first(folder: str) -> str:
+    start = runs[folder].config.start_from
+    return first(start) if start in runs else folder
+
+  order = list(dict.fromkeys(map(first, runs)))
+  taken = {*order[int(match[1]) :: int(match[2])]}
+  return [cell for folder, cell in runs.items() if first(folder) in taken]
+
+
+def results(cell: Cell) -> dict[str, Any] | None:
+  """Returns the results of a finished run, None for an unfinished one."""
+  try:
+    found = recorder.read_object(cell.workdir / 'results.json')
+  except errors.IntegrityError:  # the run will write a missing or damaged file
+    return None
+  done = found.get('rounds') == cell.config.rounds and 'summary' in found
+  return found if done else None

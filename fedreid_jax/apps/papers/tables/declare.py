@@ -1,0 +1,200 @@
+"""Declaration of a paper's table: rows, their runs, and published numbers."""
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedreid_jax import errors
+from fedreid_jax.apps.papers import grid
+from fedreid_jax.apps.papers.tables.line import Line
+from fedreid_jax.config import parsing, recipes, validation
+
+PRESETS = ('synthetic', 'smoke', 'paper')
+ALL = 'all'  # changes of every preset
+CURVE = 'The curve is `evaluation` in the results.json of each run.'
+
+Changes = Mapping[str, Sequence[str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """Runs whose mean is one row, or one row per target.
+
+  Attributes:
+    label: name in the paper; rows with the same label have different targets.
+    recipe: `FILE[:key=value,...]`; the pairs are applied after the preset.
+    changes: KEY=VALUE pairs by preset ('smoke' defaults to 'synthetic'); the
+      pairs of `ALL` apply to every preset.
+    published: percentages by target and metric.
+    model: 'global', 'cluster', or 'local' for the model of the target's client.
+    each: changes of each run of the row, by preset.
+    starts_from: label of an earlier row; a run starts from the finished run of
+      that row with the same seed.
+  """
+
+  label: str
+  recipe: str
+  changes: Changes = dataclasses.field(default_factory=dict)
+  published: Mapping[str, Mapping[str, float]] = dataclasses.field(
+    default_factory=dict
+  )
+  model: str = 'global'
+  each: Mapping[str, Sequence[Sequence[str]]] = dataclasses.field(
+    default_factory=dict
+  )
+  starts_from: str = ''
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+  """A table of a paper, or the data of a figure.
+
+  Attributes:
+    id: identifier, for example 'l2rw/table1'.
+    title: subject of the comparison.
+    rows: rows in the paper's order.
+    setting: changes of every row, applied before its own changes.
+    kind: published result of a global model: of the 'last' round, the 'best'
+      round or the 'best_three' rounds; with the latter two, the result of a
+      client's own model is that of its 'best' round. The result of the last
+      round is always shown as well.
+    baseline: label with which the others are compared, '' for none.
+    presets: presets of the recipes, if their names differ from the table's.
+    note: information that readers need for the comparison.
+  """
+
+  id: str
+  title: str
+  rows: Sequence[Row]
+  setting: Changes = dataclasses.field(default_factory=dict)
+  kind: str = 'last'
+  baseline: str = ''
+  presets: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  note: str = ''
+
+
+def chosen(table: Table, only: str) -> list[Row]:
+  """Returns the rows with a label, or otherwise those whose label contains it.
+
+  The result always includes the baseline, and rows from which others start.
+
+  Raises:
+    ConfigError: if there is no such row.
+  """
+  labels = [row.label for row in table.rows]
+  exact = only in labels
+  wanted = {x for x in labels if (only == x if exact else only in x)}
+  if not wanted:
+    raise errors.ConfigError(
+      f'no row {only!r} in {table.id}',
+      '--only',
+      f'one of {sorted(set(labels))}',
+    )
+  wanted |= {row.starts_from for row in table.rows if row.label in wanted}
+  return [r for r in table.rows if r.label in wanted | {table.baseline}]
+
+
+def runs(
+  row: Row, table: Table, preset: str, more: Sequence[str] = ()
+) -> list[Any]:
+  """Returns the validated configurations of a row, without their seeds.
+
+  `start_from` is the label of another row if the row starts from that one.
+
+  Args:
+    row: row of the table.
+    table: the table.
+    preset: one of `PRESETS`.
+    more: KEY=VALUE pairs, applied last.
+
+  Raises:
+    ConfigError: if a configuration is not valid, or a recipe does not exist.
+  """
+  configs = []
+  start = (f'start_from={row.starts_from}',) if row.starts_from else ()
+  for each in _of(row.each, preset) or ((),):
+    config = recipes.recipe(row.recipe, table.presets.get(preset, preset))
+    own = (*_of(table.setting, preset), *_of(row.changes, preset), *start)
+    own = (*own, *each, *more)
+    configs.append(validation.validate(parsing.change(config, own)))
+  return configs
+
+
+def _of(changes: Mapping[str, Sequence[Any]], preset: str) -> Sequence[Any]:
+  own = changes.get(preset)
+  if own is None and preset == 'smoke':
+    own = changes.get('synthetic')
+  return *changes.get(ALL, ()), *(own or ())
+
+
+def annotate(table: Table, preset: str, lines: Sequence[Line]) -> list[Line]:
+  """Selects the lines of a table's models and adds the published numbers.
+
+  The numbers are for the published data and are not added for other presets.
+  """
+  kept = []
+  for line in lines:
+    rows = [r for r in table.rows if r.label == line.label and _is_of(r, line)]
+    numbers = dict(line.numbers)
+    for row in rows:
+      if preset == 'paper' and line.kind == _kind(row, table):
+        found = row.published.get(line.target, {})
+        numbers |= {f'{name} published': x for name, x in found.items()}
+    if line.kind in {'last', *(_kind(row, table) for row in rows)} and rows:
+      kept.append(line._replace(numbers=numbers))
+  return kept
+
+
+def _kind(row: Row, table: Table) -> str:
+  """Returns the kind of a row's published result."""
+  if row.model == 'local' and table.kind != 'last':
+    return 'best'
+  return table.kind if row.model == 'global' else 'last'
+
+
+def _is_of(row: Row, line: Line) -> bool:
+  if row.model == 'local':
+    return line.model == f'client:{line.target}'
+  return line.model.partition(':')[0] == row.model
+
+
+def read(text: str, columns: Sequence[str]) -> dict[str, dict[str, float]]:
+  """Reads the numbers of a printed table.
+
+  Args:
+    text: lines with a name, which may contain blanks, and its numbers; '-' is a
+      missing number.
+    columns: names of the numbers.
+
+  Returns:
+    Numbers by name and column.
+  """
+  table = {}
+  for line in text.strip().splitlines():
+    words = line.split()
+    label, values = words[: -len(columns)], words[-len(columns) :]
+    table[' '.join(label)] = {
+      column: float(value)
+      for column, value in zip(columns, values, strict=True)
+      if value != '-'
+    }
+  return table
+
+
+def of_sweep(sweep: grid.Sweep, changes: Changes | None = None) -> list[Row]:
+  """Returns the rows of a figure that shows a sweep.
+
+  Args:
+    sweep: sweep of the figure.
+    changes: changes by preset, applied before the fields of the sweep.
+  """
+  rows = []
+  for recipe, facts in itertools.product(
+    sweep.recipes, list(grid.points(sweep.grid))
+  ):
+    pairs = [f'{key}={value}' for key, value in facts.items()]
+    label = ' '.join(filter(None, (recipe.partition(':')[2], *pairs)))
+    all_ = (*(changes or {}).get(ALL, ()), *pairs)
+    rows.append(Row(label, recipe, {**(changes or {}), ALL: all_}))
+  return rows

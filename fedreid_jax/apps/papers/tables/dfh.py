@@ -1,0 +1,207 @@
+"""DFH: tables 1 to 5, figures 3 and 4 (5 and 6 are pictures).
+
+fedreid table --table=dfh/table1 --preset=paper --root=DIR
+"""
+
+from fedreid_jax.apps.papers.sweep_files import dfh_lambda
+from fedreid_jax.apps.papers.tables.declare import (
+  ALL,
+  CURVE,
+  Row,
+  Table,
+  of_sweep,
+  read,
+)
+from fedreid_jax.config import schema
+
+# Common settings of all runs of the paper (section 4.1), for all recipes.
+LOCAL = (
+  'model.neck=none',  # all methods use the space of the pooled feature
+  'evaluation.feature=embedding',
+  'loss.triplet=1.0',
+  'loss.margin=0.5',
+  'local.sampler=pk',
+  'optim.nesterov=False',
+  'optim.reset_each_round=True',
+)
+SETTING = {
+  ALL: LOCAL,
+  'synthetic': ('local.batch=32', 'local.identities=8'),
+  'paper': (
+    'data.source=datasets',
+    'data.allow_overlap=False',
+    'data.public=""',
+    'data.height=256',
+    'data.width=128',
+    'model.name=resnet50',
+    'model.last_stride=1',
+    'model.classifier_bias=False',
+    'rounds=40',
+    'local.batch=64',
+    'local.identities=16',
+    'local.steps=200',
+    'optim.lr=1e-3',
+    'optim.lr_multipliers=()',
+    'optim.schedule=step',
+    'optim.milestones=(20, 30)',
+    'optim.gamma=0.5',
+    'augment.pad=10',
+    'augment.erase=0.5',
+    'augment.erase_fill=(0.485, 0.456, 0.406)',
+    'evaluation.every=5',
+    'evaluation.protocol=""',
+    'evaluation.metric=euclidean',
+    'evaluation.flip=False',
+  ),
+}
+# Data set and its synthetic stand-in. Both have the same order of names, which
+# is the order of the clients.
+DATA = {
+  'C2': ('cuhk02', 'campus'),
+  'C3': ('cuhk03:query=last', 'mall'),
+  'M': ('market1501', 'plaza'),
+  'MS': ('msmt17', 'station'),
+}
+METHODS: dict[str, tuple[str, ...]] = {  # recipe and its changes
+  'FedAvg': ('fedavg', 'components=("fedavg",)', 'data.labels=concat'),
+  'FedPav': ('fedpav', 'components=("fedpav",)'),
+  'FedReID': ('fedreid', f'fedpav.shared={schema.default().fedpav.shared}'),
+  'SNR': ('snr',),
+  'DFH': ('dfh',),
+  'SNR+DFH': ('snr_dfh',),
+  'no FH': ('fedpav', 'components=("fedpav",)'),
+  'FH': ('dfh', 'dfh.novel=none'),
+  'FH+DM': ('dfh', 'dfh.novel=dirichlet_mixup'),
+  'FH+FM': ('dfh', 'dfh.novel=feature_mixup'),
+  'FH+DH': ('dfh', 'dfh.novel=dirichlet'),
+  'Cross-Entropy': ('dfh', 'dfh.loss=identity'),
+  'Triplet': ('dfh', 'dfh.loss=triplet'),
+}
+METRICS = ('mAP', 'rank1')
+ON_C2, ON_M, ON_C3 = 'MS+C3+M -> C2', 'MS+C2+C3 -> M', 'MS+M+C2 -> C3'
+TABLE1 = """
+  FedAvg   61.3 58.6  24.6 48.3  20.3 22.7
+  FedPav   62.6 59.8  25.4 49.4  22.5 24.3
+  FedReID  64.3 61.2  25.5 49.6  22.4 23.0
+  SNR      67.7 65.1  28.3 53.2  26.0 29.1
+  DFH      71.7 69.5  31.3 56.5  27.2 30.5
+  SNR+DFH  72.4 70.2  33.2 58.8  31.1 33.5
+"""
+ALONE = """
+  MS -> C2  43.8 41.8
+  C3 -> C2  49.8 45.8
+  M -> C2   42.4 37.9
+  MS -> M   23.3 47.5
+  C3 -> M   13.2 31.1
+  C2 -> M   18.9 41.2
+  MS -> C3  18.0 18.5
+  C2 -> C3  21.6 22.5
+  M -> C3   10.2 11.2
+"""
+TABLE2 = """
+  no FH  25.4 49.4  22.5 24.3
+  FH     28.4 51.7  24.1 25.7
+  FH+DM  29.1 52.2  25.6 28.2
+  FH+FM  27.8 50.5  23.6 25.3
+  FH+DH  31.3 56.5  27.2 30.5
+"""
+TABLE3 = """
+  FedPav  24.6 45.3  24.3 47.8  18.9 19.5  22.8 26.5
+  SNR     26.3 49.7  28.2 53.6  20.9 22.0  23.2 22.4
+  DFH     29.8 54.9  29.9 55.1  23.5 25.2  25.0 28.7
+"""
+TABLE4 = {  # domain that the distribution favours
+  ON_C3: 'none 27.2 30.5 \n M  26.9 25.5 \n MS 25.8 28.7 \n C2 26.4 30.2',
+  ON_M: 'none 31.3 56.5 \n C3 30.7 55.3 \n MS 29.8 54.6 \n C2 30.2 54.8',
+}
+TABLE5 = """
+  Cross-Entropy  20.4 23.8  26.3 50.6
+  Triplet        27.2 30.5  31.3 56.5
+"""
+
+
+def _moved(route: str) -> dict[str, tuple[str, ...]]:
+  """Returns the changes for 'SOURCE+SOURCE -> TARGET'."""
+  sources, _, target = route.partition(' -> ')
+  return {
+    preset: (
+      f'data.sources={tuple(DATA[s][k] for s in sources.split("+"))!r}',
+      f'data.targets={(DATA[target][k],)!r}',
+    )
+    for k, preset in enumerate(('paper', 'synthetic'))
+  }
+
+
+def _row(label: str, method: tuple[str, ...], route: str, scores) -> Row:
+  target = DATA[route.partition(' -> ')[2]][0].partition(':')[0]
+  recipe, *pairs = method
+  changes = {**_moved(route), ALL: pairs}
+  return Row(label, f'configs/{recipe}.py', changes, {target: scores})
+
+
+def _rows(text: str, *routes: str, named: bool = False) -> list[Row]:
+  """Returns one row per method and route; a route has two columns of text."""
+  columns = [f'{route}{metric}' for route in routes for metric in METRICS]
+  return [
+    _row(
+      f'{label}, {route}' if named else label,
+      METHODS[label],
+      route,
+      {metric: scores[f'{route}{metric}'] for metric in METRICS},
+    )
+    for label, scores in read(text, columns).items()
+    for route in routes
+  ]
+
+
+def _leaning(route: str, text: str) -> list[Row]:
+  """Returns rows of Dirichlet parameters, one number per client in order."""
+  sources = sorted(route.partition(' ->')[0].split('+'))
+  return [
+    _row(
+      f'towards {domain}',
+      ('dfh', f'dfh.alpha={tuple(1.0 + (s == domain) for s in sources)}'),
+      route,
+      scores,
+    )
+    for domain, scores in read(text, METRICS).items()
+  ]
+
+
+TWO = ('MS+C3 -> M', 'MS+C2 -> M', 'MS+M -> C3', 'MS+C2 -> C3')
+ROWS = {
+  'table1: methods, three sources and one': [
+    *(
+      _row(route, ('centralised',), route, scores)
+      for route, scores in read(ALONE, METRICS).items()
+    ),
+    *_rows(TABLE1, ON_C2, ON_M, ON_C3),
+  ],
+  'table2: ablation of hallucination': _rows(TABLE2, ON_M, ON_C3),
+  'table3: two source clients': _rows(TABLE3, *TWO, named=True),
+  'table4: the Dirichlet law leans towards one domain': [
+    row for route, text in TABLE4.items() for row in _leaning(route, text)
+  ],
+  'table5: loss on hallucinated features': _rows(TABLE5, ON_C3, ON_M),
+  'figure3: weight of the hallucinated losses': [
+    row
+    for route in (ON_C3, ON_M)
+    for row in of_sweep(dfh_lambda.get_sweep(), _moved(route))
+  ],
+  'figure4: convergence, every 5 rounds': [
+    _row('DFH', ('dfh', 'evaluation.every=5'), route, {})
+    for route in (ON_C3, ON_M)
+  ],
+}
+TABLES = tuple(
+  Table(
+    f'dfh/{number}',
+    title,
+    rows,
+    SETTING,
+    note=CURVE if number == 'figure4' else '',
+  )
+  for (number, _, title), rows in (
+    (name.partition(': '), rows) for name, rows in ROWS.items()
+  )
+)

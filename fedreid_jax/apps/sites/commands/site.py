@@ -1,0 +1,57 @@
+"""Train at a site: `fedreid site --config=SITE.py --socket=RUN/site.sock`.
+
+  fedreid site --config=site.py --socket=/run/fedreid/site.sock \\
+    --workdir=/srv/fedreid --name=entrance
+
+answers the messages of a server, which arrive through a SuperNode of Flower on
+this computer: the images and the private state of the site stay here. The
+recipe is that of the server, with the images of this site as its one client.
+Only the user who started it can use the socket. The private state is written
+to the work directory, and the same command goes on with it. A signal ends the
+command. docs/sites.md describes the server, certificates and keys.
+"""
+
+import sys
+from pathlib import Path
+
+from absl import flags
+
+from fedreid_jax import errors
+from fedreid_jax.cli import run
+
+TAKES_RECIPE = True
+
+_SOCKET = flags.DEFINE_string(
+  'socket', None, 'Path of the Unix socket that the SuperNode uses.'
+)
+_NAME = flags.DEFINE_string(
+  'name', '', 'Name of the site (default: that of its training domain).'
+)
+
+
+def main(argv: list[str]) -> None:
+  """Answers messages until a signal arrives."""
+
+  def body():
+    if not _SOCKET.value:
+      raise errors.ConfigError(
+        'no socket', 'command line', 'give --socket=RUN/site.sock'
+      )
+    chosen, workdir = run.config(), run.workdir()
+    from fedreid_jax.apps.sites import worker
+    from fedreid_jax.apps.sites.flower import local_socket
+    from fedreid_jax.training.files import lock
+
+    with lock.Lock(workdir), local_socket.listen(Path(_SOCKET.value)) as at:
+      images = worker.read_images(chosen, _NAME.value)
+      made = worker.Worker(chosen, images, workdir / 'private')
+      facts = made.facts
+      print(
+        f'site {facts.name}: {errors.counted(facts.images, "image")} of '
+        f'{errors.counted(facts.identities, "identity", "identities")}; '
+        f'listening on {_SOCKET.value}'
+      )
+      sys.stdout.flush()
+      local_socket.serve(at, made.answer)
+
+  run.guarded(argv, body)

@@ -1,0 +1,184 @@
+"""A run whose clients are real sites, with the files of any run."""
+
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+from fedreid_jax import errors
+from fedreid_jax.apps.sites import coordinator, exchange, terms
+from fedreid_jax.apps.sites.members import Channel, Members
+from fedreid_jax.apps.sites.terms import Facts
+from fedreid_jax.config import schema
+from fedreid_jax.data import load
+from fedreid_jax.data.federation import Federation
+from fedreid_jax.method import guarantee
+from fedreid_jax.method.component import Component
+from fedreid_jax.round.cohort import cohort
+from fedreid_jax.training import build, engine, loop
+
+
+class Wanted(NamedTuple):
+  """The sites of a run, and how long it waits for them.
+
+  Attributes:
+    sites: number of sites; the run begins when all of them are there.
+    wait_s: seconds to wait for them.
+    round_s: seconds that sites have for a round.
+    min_sites: number of updates without which a round does not count.
+  """
+
+  sites: int
+  wait_s: float = 600.0
+  round_s: float = 3600.0
+  min_sites: int = 1
+
+
+def train(
+  config: Any,
+  workdir: str | os.PathLike[str],
+  channel: Channel,
+  wanted: Wanted,
+  restart: bool = False,
+  say: Callable[[str], None] = print,
+) -> dict[str, Any]:
+  """Trains, or resumes, a run at real sites.
+
+  Args:
+    config: of the coordinator, with the images of the targets.
+    workdir: directory of the run; its files are those of `loop.train`.
+    channel: to the sites.
+    wanted: the sites of the run.
+    restart: delete an earlier run in this directory instead of resuming it.
+    say: prints a line about a site.
+
+  Returns:
+    The contents of `results.json`.
+
+  Raises:
+    FedReIDError: as `loop.train`, and for sites that do not fit.
+  """
+
+  def make(config: Any, root: bytes | None) -> build.Setup:
+    del root  # no method of real sites has secret draws
+    check(config)
+    members = Members(channel, terms.agreed(config), say)
+    found = members.gather(wanted.sites, wanted.wait_s)
+    options = build.arguments(config, config.data.source)
+    tests = load.load(config.data, clients=False, options=options)
+    return assemble(config, tests, members, found, wanted)
+
+  return loop.run_rounds(make, config, workdir, restart, verbose=True)
+
+
+def check(config: Any) -> None:
+  """Refuses what needs the images of the sites, or is a simulation only.
+
+  A guarantee of privacy is a simulation only: sites have `config.seed`, from
+  which its noise and its samples follow.
+
+  Raises:
+    ConfigError: naming the field.
+  """
+  components = build.load_components(config)
+  simulated = [c for c in components if 'simulated' in c.info.properties]
+  hidden = [c for c in components if c.summation]
+  for wrong, what, field, fix in (
+    (config.data.public, 'public images', 'data.public', 'leave it empty'),
+    (config.start_from, 'a warm start', 'start_from', 'leave it empty'),
+    (
+      hidden,
+      'the server receives each upload; secure aggregation is simulated only',
+      'components',
+      _remove(hidden),
+    ),
+    (
+      config.evaluation.validation,
+      'tests on images of the clients',
+      'evaluation.validation',
+      'set it to 0',
+    ),
+    (
+      config.evaluation.batch_stats != 'running',
+      'moments of images of the clients',
+      'evaluation.batch_stats',
+      "set it to 'running'",
+    ),
+    (
+      not schema.is_default(config, 'availability'),
+      'simulated time',
+      'availability',
+      'keep its defaults',
+    ),
+    (
+      simulated,
+      'a component of simulations',
+      'components',
+      _remove(simulated),
+    ),
+  ):
+    if wrong:
+      raise errors.ConfigError(f'{what} at real sites', field, fix)
+  guarantee.refuse_at_sites(components)
+
+
+def _remove(components: Sequence[Component]) -> str:
+  return f'remove {" and ".join(repr(c.name) for c in components)}'
+
+
+def assemble(
+  config: Any,
+  tests: Federation,
+  members: Members,
+  sites: Sequence[Facts],
+  wanted: Wanted,
+) -> build.Setup:
+  """Builds the parts of a run at real sites.
+
+  Args:
+    config: of the coordinator.
+    tests: images of the targets.
+    members: sends messages to the sites.
+    sites: all of them, sorted by name.
+    wanted: how long the run waits for them.
+  """
+  given = terms.make(config, sites)
+  setting = exchange.Setting(
+    members,
+    given,
+    terms.run_name(config, sites),
+    wanted.round_s,
+    wanted.min_sites,
+    # A resumed run begins after the newest checkpoint, or the one before.
+    horizon=2 * config.checkpoint_every + 1,
+  )
+
+  def plan(local: Any, clients: Any, seed: int) -> Any:
+    del clients, seed
+    planner = cohort.Planner(_no_plan, lambda _: given[0].steps)
+    return planner, (given[0].steps, local.batch), given[0].masked
+
+  variant = engine.Variant(
+    plan=plan,
+    executor=functools.partial(coordinator.Coordinator, setting=setting),
+  )
+  clients = tuple(
+    site.placeholder()._replace(num_identities=one.identities)
+    for site, one in zip(sites, given, strict=True)
+  )
+  known = json.dumps([site._replace(versions={}) for site in sites])
+  digest = hashlib.sha256(f'{tests.digest} {known}'.encode()).hexdigest()
+  here = tests._replace(
+    clients=clients, digest=digest, sources=tuple(site.name for site in sites)
+  )
+  return build.assemble(config, here, variant)
+
+
+def _no_plan(round_: int, client: int) -> NoReturn:
+  raise errors.InternalError(
+    'the batches of a site are not planned here',
+    f'client {client}, round {round_}',
+    errors.REPORT,
+  )

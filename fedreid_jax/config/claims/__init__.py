@@ -1,9 +1,0 @@
-"""Claims of the papers, the most important ones first."""
-
-from fedreid_jax.config.claims import dfh, fedreid, fedreidbench, l2rw
-from fedreid_jax.config.claims.declare import Claim
-
-_ALL = (*dfh.CLAIMS, *fedreidbench.CLAIMS, *fedreid.CLAIMS, *l2rw.CLAIMS)
-CLAIMS: dict[str, Claim] = {
-  claim.name: claim for claim in sorted(_ALL, key=lambda c: not c.first)
-}

@@ -1,0 +1,1 @@
+"""Published data sets as sources of a federation."""

@@ -1,0 +1,215 @@
+"""Builders of tensorflow-datasets for the data sets, without TensorFlow.
+
+One class factory serves every data set: manual data, ArrayRecord files, and one
+configuration per choice of options. Both `tfds.builder_from_directory` and
+`as_data_source` read the files.
+"""
+
+import contextlib
+import importlib
+import io
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedreid_jax import errors
+from fedreid_jax.core import extras
+from fedreid_jax.data.cache import Advance
+from fedreid_jax.data.datasets import registry, source
+from fedreid_jax.data.datasets.records import (
+  MODALITIES,
+  Dataset,
+  Record,
+)
+from fedreid_jax.data.images import decoder
+
+VERSION = '1.0.0'
+# By `Record.name`: SHA-256 of the data read and of the data written.
+Hashes = dict[str, tuple[str, str]]
+
+
+def modules() -> Any:
+  """Returns tensorflow_datasets.
+
+  Raises:
+    ConfigError: when it, or a package it needs for writing, is missing.
+  """
+  try:
+    for name in ('importlib_resources', 'array_record'):
+      importlib.import_module(name)
+    return importlib.import_module('tensorflow_datasets')
+  except ImportError as error:
+    raise errors.ConfigError(
+      'tensorflow-datasets is not installed',
+      str(error),
+      extras.command('datasets'),
+    ) from error
+
+
+def split_name(split: str) -> str:
+  """Returns a split's name in tensorflow-datasets."""
+  return split.replace('+', '_and_')
+
+
+def folder(out: Path, dataset: Dataset, options: Mapping[str, Any]) -> Path:
+  """Returns the folder of a built data set under `out`."""
+  return out / _name(dataset) / _config(options) / VERSION
+
+
+def _name(dataset: Dataset) -> str:
+  # tensorflow-datasets requires names that begin with a letter.
+  return 'reid_' + re.sub(r'\W', '_', dataset.name)
+
+
+def _config(options: Mapping[str, Any]) -> str:
+  words = [f'{key}_{value}' for key, value in sorted(options.items())]
+  return re.sub(r'[^\w.]', '_', '-'.join(words).lower()) or 'default'
+
+
+def make(
+  dataset: Dataset,
+  options: Mapping[str, Any],
+  hashes: Hashes,
+  advance: Advance | None = None,
+) -> type:
+  """Returns the builder class of a data set.
+
+  Args:
+    dataset: its description.
+    options: all of its options.
+    hashes: dict that is filled for every image.
+    advance: called with the number of further images that are done.
+
+  Raises:
+    ConfigError: when tensorflow-datasets is not installed.
+  """
+  tfds = modules()
+
+  def split_generators(self, dl_manager):
+    root = Path(dl_manager.manual_dir)
+    records = registry.read(dataset, root, **options)
+    read = source.open_source(root, dataset, records)
+    splits: dict[str, list[Record]] = {}
+    for record in records:
+      splits.setdefault(split_name(record.split), []).append(record)
+    return {
+      split: self._generate_examples(read, own) for split, own in splits.items()
+    }
+
+  def generate_examples(self, read, records):
+    del self
+    yield from _examples(dataset, read, records, hashes, advance)
+
+  return type(
+    'Builder',
+    (tfds.core.GeneratorBasedBuilder,),
+    {
+      'name': _name(dataset),
+      'VERSION': tfds.core.Version(VERSION),
+      'BUILDER_CONFIGS': [tfds.core.BuilderConfig(name=_config(options))],
+      'MANUAL_DOWNLOAD_INSTRUCTIONS': f'Unpack {dataset.title}, described on '
+      f'{dataset.page}, and give its folder.',
+      '_info': lambda self: _info(tfds, self, dataset),
+      '_split_generators': split_generators,
+      '_generate_examples': generate_examples,
+    },
+    skip_registration=True,  # a name may be used again with other options
+  )
+
+
+def _info(tfds: Any, builder: Any, dataset: Dataset) -> Any:
+  features = {
+    'image': tfds.features.Image(shape=(None, None, 3)),
+    'person': tfds.features.Scalar(np.int64),
+    'camera': tfds.features.Scalar(np.int64),
+    'modality': tfds.features.ClassLabel(names=list(MODALITIES)),
+    'name': tfds.features.Text(),
+  }
+  return tfds.core.DatasetInfo(
+    builder=builder,
+    description=f'{dataset.title}. {dataset.note}',
+    features=tfds.features.FeaturesDict(features),
+    disable_shuffling=True,  # keeps the canonical order of the records
+  )
+
+
+def _examples(
+  dataset, read, records, hashes, advance
+) -> Iterator[tuple[int, dict[str, Any]]]:
+  for row, record in enumerate(records):
+    try:
+      data = read(record)
+    except (ValueError, OSError) as error:
+      raise errors.DataError(
+        f'{record.name} cannot be read: {error}', dataset.title, 'fix the file'
+      ) from error
+    written = decoder.colour_file(data)
+    hashes[record.name] = (
+      decoder.content_hash(data),
+      decoder.content_hash(written),
+    )
+    yield (
+      row,
+      {
+        'image': written,
+        'person': record.person,
+        'camera': record.camera,
+        'modality': record.modality,
+        'name': record.name,
+      },
+    )
+    if advance:
+      advance(1)
+
+
+def build(
+  dataset: Dataset,
+  root: Path,
+  out: Path,
+  options: Mapping[str, Any],
+  advance: Advance | None = None,
+) -> Hashes:
+  """Writes a data set under `out`; returns the hashes of its images.
+
+  Raises:
+    ConfigError: when tensorflow-datasets is not installed.
+    DataError: for files that are not as published.
+  """
+  target = folder(out, dataset, options)
+  for leftover in target.parent.glob(f'incomplete.*_{VERSION}'):
+    shutil.rmtree(leftover, ignore_errors=True)
+  tfds = modules()
+  hashes: Hashes = {}
+  cls = make(dataset, options, hashes, advance)
+  builder = cls(data_dir=str(out), file_format='array_record')
+  tfds.disable_progress_bar()
+  config = tfds.download.DownloadConfig(manual_dir=str(root))
+  try:
+    with (
+      tempfile.TemporaryDirectory() as downloads,  # nothing is downloaded
+      contextlib.redirect_stdout(io.StringIO()),  # prints the disk space
+    ):
+      builder.download_and_prepare(
+        download_dir=downloads, download_config=config
+      )
+  except errors.FedReIDError as error:  # without text of tensorflow-datasets
+    raise type(error)(error.what, error.where, error.fix) from error
+  return hashes
+
+
+def open_splits(
+  out: Path, dataset: Dataset, options: Mapping[str, Any]
+) -> dict[str, Any]:
+  """Returns the splits of a built data set with encoded image files.
+
+  Raises:
+    ConfigError: when tensorflow-datasets is not installed.
+  """
+  tfds = modules()
+  built = tfds.builder_from_directory(str(folder(out, dataset, options)))
+  return built.as_data_source(decoders={'image': tfds.decode.SkipDecoding()})

@@ -1,0 +1,1 @@
+"""Photographs in folders, as people have them."""

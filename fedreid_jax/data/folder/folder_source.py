@@ -1,0 +1,169 @@
+"""A folder of images on disk as a federation.
+
+`folder_layout` recognises the domains, identities and cameras. Several domains
+are clients and targets. A single data set is divided by persons: as its folders
+or its manifest list them, or `held_out` draws the persons of the test. Hidden
+files and Thumbs.db are ignored; any other file must be an image.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from jaxtyping import Int
+
+from fedreid_jax import errors
+from fedreid_jax.data import federation, files
+from fedreid_jax.data.federation import Images, Source, Target, Trial
+from fedreid_jax.data.folder import (
+  colour_files,
+  folder_domain,
+  folder_layout,
+  folder_notices,
+  folder_roles,
+  held_out,
+  queries,
+)
+from fedreid_jax.data.folder.folder_domain import Domain
+from fedreid_jax.data.folder.folder_roles import Roles
+from fedreid_jax.data.folder.listings import LEARN, TEST, Layout
+from fedreid_jax.data.split import client_split, overlap
+
+
+def load(config, clients: bool = True) -> Source:
+  """Reads the domains of a folder.
+
+  Args:
+    config: `config.data`: `root`, `sources` (empty: every domain that is no
+      target), `targets` (empty: as `held_out` says), `held_out`, `public`,
+      `query`, `world_seed`, and the fields of names and of the decoder.
+    clients: whether to read the training domains, too.
+
+  Raises:
+    DataError: for data that cannot be trained on.
+    ConfigError: for an unknown query rule, and for colour images that a preset
+      would make grey or invert.
+  """
+  root = files.check_root(config.root)
+  by_camera = config.client_split in client_split.OF_CAMERAS
+  layout = folder_layout.find(root, config, by_camera)
+  roles = folder_roles.choose(config, layout, root, clients)
+  wanted = {*roles.targets}
+  wanted |= {*roles.sources, *roles.public} if clients else set()
+  listed = {name: layout.read(name) for name in sorted(wanted)}
+  colour_files.check(
+    [one.folder / path for one in listed.values() for path in one.names],
+    config,
+    root,
+  )
+  read = {
+    name: folder_domain.read(name, one, config) for name, one in listed.items()
+  }
+  if clients and by_camera:
+    _check_cameras({name: read[name] for name in roles.sources})
+  learn, test = _rows(config, layout, roles, read)
+  if layout.split:  # Domains may have images of one kind only.
+    roles = roles._replace(
+      sources=config.sources or _filled(roles.sources, learn),
+      targets=config.targets or _filled(roles.targets, test),
+    )
+  if clients and not config.allow_overlap:
+    _check_overlap(roles, read, learn, test)
+  targets = tuple(_target(config, read[n], test[n]) for n in roles.targets)
+  return Source(
+    tuple(_part(read[n].images, learn[n]) for n in roles.sources)
+    if clients
+    else (),
+    targets,
+    ':'.join(one.digest[:16] for one in read.values()),
+    read[roles.public[0]].images if roles.public else None,
+    folder_notices.of(config, root, layout, read, targets, roles.within),
+    roles.sources,
+  )
+
+
+def _check_cameras(clients: Mapping[str, Domain]) -> None:
+  """Refuses clients that are cameras where names have none."""
+  for name, domain in clients.items():
+    if not domain.cameras:
+      raise errors.DataError(
+        f'nothing is known of the cameras of {name}',
+        'data.client_split',
+        'name them as in docs/photographs.md, or choose another split',
+      )
+
+
+Rows = dict[str, Int[np.ndarray, '...']]  # by domain
+
+
+def _rows(
+  config, layout: Layout, roles: Roles, read: dict[str, Domain]
+) -> tuple[Rows, Rows]:
+  """Returns the rows of training images and of test images."""
+  if layout.split:
+    learn = {name: domain.rows(*LEARN) for name, domain in read.items()}
+    return learn, {name: domain.rows(*TEST) for name, domain in read.items()}
+  if not roles.within:
+    everything = {n: np.arange(len(one.splits)) for n, one in read.items()}
+    return everything, everything
+  masks = {
+    name: held_out.rows(
+      domain.images, bool(domain.cameras), config.held_out, config.world_seed
+    )
+    for name, domain in read.items()
+  }
+  learn = {name: np.flatnonzero(~mask) for name, mask in masks.items()}
+  return learn, {name: np.flatnonzero(mask) for name, mask in masks.items()}
+
+
+def _filled(names: Sequence[str], rows: Rows) -> tuple[str, ...]:
+  return tuple(name for name in names if len(rows.get(name, ())))
+
+
+def _check_overlap(
+  roles: Roles, read: dict[str, Domain], learn: Rows, test: Rows
+) -> None:
+  """Refuses persons of one data set, and files, that have both roles."""
+  for name in {*roles.sources} & {*roles.targets}:
+    people = read[name].images.identities
+    both = np.intersect1d(people[learn[name]], people[test[name]])
+    if len(both):
+      raise errors.DataError(
+        f'{errors.counted(len(both), "identity", "identities")} of {name} '
+        f'{"is" if len(both) == 1 else "are"} trained on and tested on',
+        'data.root',
+        'give each identity one role, or set data.allow_overlap',
+      )
+  overlap.check_no_copies(
+    {n: read[n].files[learn[n]].tolist() for n in roles.sources},
+    {n: read[n].files[test[n]].tolist() for n in roles.targets},
+  )
+
+
+def _part(domain: Images, rows: Int[np.ndarray, ' rows']) -> Images:
+  """Returns the images at some rows; all of them are not copied."""
+  return domain if len(rows) == len(domain.identities) else domain.take(rows)
+
+
+def _target(config, domain: Domain, rows: Int[np.ndarray, ' rows']) -> Target:
+  """Makes the retrieval test of the test images of a domain."""
+  images = _part(domain.images, rows)
+  if not domain.cameras:
+    # Each image is a view of its own: the camera rule hides none.
+    views = np.arange(len(rows), dtype=np.int32)
+    images = images._replace(cameras=views)
+  splits = domain.splits[rows]
+  if (splits != '').any():
+    query = np.flatnonzero(np.isin(splits, ('query', 'query+gallery')))
+    gallery = np.flatnonzero(np.isin(splits, ('gallery', 'query+gallery')))
+    if not len(query) or not len(gallery):
+      side = 'gallery' if len(query) else 'query'
+      raise errors.DataError(
+        f'no {side} image of {images.name} is listed', 'data.targets', 'add it'
+      )
+    listed = 'as listed' + ('' if domain.cameras else ' (no cameras)')
+    return Target(images.name, images, (Trial(query, gallery),), query=listed)
+  chosen = queries.choose(
+    config.query, images, domain.cameras, config.world_seed
+  )
+  target = federation.split_target(images, chosen.mask)
+  return target._replace(query=chosen.described)

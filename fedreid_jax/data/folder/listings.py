@@ -1,0 +1,147 @@
+"""Files of domains with their labels, and layouts that list or name them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from fedreid_jax import errors
+from fedreid_jax.data import names
+from fedreid_jax.data.benchmark import integrity
+from fedreid_jax.data.datasets import csv_manifest, layout
+from fedreid_jax.data.datasets.records import MODALITIES
+
+BOXES = 'bounding_box_train', 'query', 'bounding_box_test'
+LEARN, TEST = ('train', 'val'), ('query', 'gallery', 'query+gallery')
+
+
+class Listing(NamedTuple):
+  """The files of a domain, and what their names or a manifest say of them.
+
+  Attributes:
+    folder: that the names are relative to.
+    names: paths of the files.
+    identities: of each file.
+    cameras: of each file, None if nothing is known of cameras.
+    splits: of each file, in `LEARN` or `TEST`; empty if not given.
+    modalities: of each file, 0 visible and 1 infrared; empty if all are
+      visible.
+    origin: hash of labels that are not in the names.
+  """
+
+  folder: Path
+  names: list[str]
+  identities: list[str]
+  cameras: list[str] | None
+  splits: tuple[str, ...] = ()
+  modalities: tuple[int, ...] = ()
+  origin: str = ''
+
+
+class Layout(NamedTuple):
+  """The domains of a folder.
+
+  Attributes:
+    kind: for users.
+    domains: names.
+    read: `(name) -> Listing` of a domain.
+    cameras_from: what cameras are read from, for users.
+    split: whether training and test images are listed.
+  """
+
+  kind: str
+  domains: tuple[str, ...]
+  read: Callable[[str], Listing]
+  cameras_from: str = 'names'
+  split: bool = False
+
+
+def name_of(root: Path) -> str:
+  """Returns the name of a folder that is one domain."""
+  return root.name or 'images'
+
+
+def of_boxes(root: Path) -> Layout:
+  """Reads a folder whose folders and files are named as in Market-1501.
+
+  Other numbers of cameras and other ends of names are allowed. Without `query`
+  and `bounding_box_test` there are no test images.
+
+  Raises:
+    DataError: for a missing folder, or a name that does not match.
+  """
+  split = any((root / name).is_dir() for name in BOXES[1:])
+  records = [
+    record
+    for folder, part in zip(BOXES, ('train', *TEST[:2]), strict=True)
+    if split or folder == BOXES[0]
+    for record in layout.from_names(
+      root, folder, r'(-1|\d+)_c(\d+)\D.*', part, range(10**9)
+    )
+    if record.person != int(names.JUNK)
+  ]
+  records.sort()  # by path, as data sets are
+  listing = Listing(
+    root,
+    [record.path for record in records],
+    [str(record.person) for record in records],
+    [str(record.camera) for record in records],
+    tuple(record.split for record in records) if split else (),
+  )
+  return Layout(
+    'folders of Market-1501', (name_of(root),), lambda _: listing, split=split
+  )
+
+
+def of_manifest(root: Path) -> Layout:
+  """Reads manifest.csv; `domain` is the column of domains.
+
+  The columns path and identity are required.
+
+  Raises:
+    DataError: for a manifest that is not as described.
+  """
+  where = str(root / csv_manifest.MANIFEST)
+  by_domain: dict[str, list[dict[str, str]]] = {}
+  seen: set[str] = set()
+  split = False
+  for row in csv_manifest.rows(root, ('path', 'identity')):
+    split = 'split' in row
+    domain = row.get('domain', name_of(root))
+    for wrong, what, fix in (
+      (row['path'] in seen, 'listed twice', 'remove a line'),
+      (not row['identity'], 'without an identity', 'add it'),
+      (not domain, 'without a domain', 'add it'),
+      (
+        split and row['split'] not in (*LEARN, *TEST),
+        f'of split {row.get("split")!r}',
+        "set data.source='datasets', and name csv in sources and targets",
+      ),
+    ):
+      if wrong:
+        raise errors.DataError(f'{row["path"]!r} is {what}', where, fix)
+    seen.add(row['path'])
+    by_domain.setdefault(domain, []).append(row)
+
+  def read(domain: str) -> Listing:
+    rows = sorted(by_domain[domain], key=lambda row: row['path'])
+    cameras = [row.get('camera', '') for row in rows]
+    if any(cameras) and not all(cameras):
+      path = rows[cameras.index('')]['path']
+      raise errors.DataError(f'no camera of {path!r}', where, 'add it')
+    return Listing(
+      root,
+      [row['path'] for row in rows],
+      [row['identity'] for row in rows],
+      cameras if any(cameras) else None,
+      tuple(row['split'] for row in rows if split),
+      tuple(MODALITIES.index(r['modality']) for r in rows if 'modality' in r),
+      integrity.digest(rows),
+    )
+
+  return Layout(
+    csv_manifest.MANIFEST,
+    tuple(sorted(by_domain)),
+    read,
+    'its lines',
+    split,
+  )

@@ -1,0 +1,1 @@
+"""Splits of images over clients, and batches of them."""

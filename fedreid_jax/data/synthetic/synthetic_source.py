@@ -1,0 +1,232 @@
+"""The built-in synthetic images as domains for training and evaluation.
+
+A domain is `NAME[:option=value,...]`; the options are `identities`, `cameras`,
+`infrared` (cameras) and `shots`, with defaults in the configuration. A
+retrieval test shows identities that are not trained on. A classification test
+shows later shots of training identities.
+"""
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import UInt8
+
+from fedreid_jax import errors
+from fedreid_jax.data import classification_task, federation
+from fedreid_jax.data.federation import Images, Source, Target
+from fedreid_jax.data.split import overlap
+from fedreid_jax.data.synthetic import kept, photographs, worlds
+
+# The fields that determine the images, beside the sources.
+FIELDS = (
+  'source',
+  'task',
+  'targets',
+  'public',
+  'identities',
+  'cameras',
+  'infrared',
+  'brightness_correlation',
+  'shots',
+  'target_identities',
+  'target_shots',
+  'direction',
+  'world_seed',
+)
+
+
+class Domain(NamedTuple):
+  """Size of a domain to render.
+
+  Attributes:
+    name: of the domain.
+    identities: number of persons.
+    cameras: number of visible cameras.
+    infrared: number of infrared cameras, numbered after the visible ones.
+    shots: images of a person by a camera.
+  """
+
+  name: str
+  identities: int
+  cameras: int
+  infrared: int
+  shots: int
+
+
+def load(config, clients: bool = True) -> Source:
+  """Renders the domains of a configuration, each when it is needed.
+
+  Args:
+    config: `config.data`.
+    clients: whether to include the training domains.
+
+  Raises:
+    ConfigError: for an unknown domain or option.
+    DataError: for a domain that is both training and test domain.
+  """
+  usual = Domain(
+    '', config.identities, config.cameras, config.infrared, config.shots
+  )
+  public = [_parse(spec, usual) for spec in (config.public,) if spec]
+  specs = tuple(config.sources)
+  if not specs:
+    taken = [s.partition(':')[0] for s in (*config.targets, config.public)]
+    specs = tuple(n for n in photographs.DOMAIN_NAMES if n not in taken)
+  sources = [_parse(spec, usual) for spec in specs]
+  learned: dict[str, Domain] = {d.name: d for d in sources}
+  if config.task == 'classification':
+    targets = [_later_shots(config, s, learned) for s in config.targets]
+  else:
+    targets = [
+      _new_identities(config, s, usual, learned) for s in config.targets
+    ]
+    if not config.allow_overlap:
+      overlap.check_disjoint([*learned], [t.name for t in targets])
+  world = {'source': worlds.find(config.source).digest}
+  digest = [*specs, *(world.get(f, config[f]) for f in FIELDS)]
+  # As before these fields where they change nothing.
+  if config.presence < 1:
+    digest.append(f'presence={config.presence}')
+  if config.camera_spread > 1:
+    digest.append(f'camera_spread={config.camera_spread}')
+  return Source(
+    tuple(_seen(config, d) for d in sources) if clients else (),
+    tuple(targets),
+    ','.join(map(str, digest)),
+    _images(config, public[0], 0) if public and clients else None,
+  )
+
+
+def _new_identities(config, spec: str, usual: Domain, learned) -> Target:
+  """Makes queries of first shots, or of all images of one modality.
+
+  The identities are new, even if the domain is a training domain.
+  """
+  usual = usual._replace(
+    identities=config.target_identities, shots=config.target_shots
+  )
+  domain = _parse(spec, usual, fewest=2)
+  own = learned.get(domain.name)
+  first = max(config.identities, own.identities if own else 0)
+  images = _images(config, domain, first)
+  if domain.infrared and domain.cameras:
+    infrared = images.modalities == 1
+    asks = config.direction == 'infrared-visible'
+    query = infrared if asks else ~infrared
+    made = federation.split_target(images, query)
+    return made._replace(direction=config.direction)
+  shot = np.arange(len(images.identities)) % domain.shots
+  return federation.split_target(images, shot == 0)
+
+
+def _later_shots(config, spec: str, learned) -> Target:
+  """Makes a target of the shots that follow the training shots of a domain."""
+  name = spec.partition(':')[0]
+  if name not in learned:
+    raise errors.ConfigError(
+      f'no client is trained on the classes of {name!r}',
+      'data.targets',
+      f'one of {", ".join(learned)}',
+    )
+  own = learned[name]
+  domain = _parse(spec, own._replace(shots=config.target_shots))
+  shots = own.shots + domain.shots
+  images = _images(config, domain._replace(shots=shots), 0)
+  later = np.arange(len(images.identities)) % shots >= own.shots
+  return classification_task.make_target(
+    images.take(np.flatnonzero(later)), np.arange(own.identities)
+  )
+
+
+def _parse(spec: str, usual: Domain, fewest: int = 1) -> Domain:
+  """Parses a domain; options that are not given are as in `usual`."""
+  name, _, rest = spec.partition(':')
+  if name not in photographs.DOMAIN_NAMES:
+    raise errors.ConfigError(
+      f'no domain {name!r}',
+      'data.sources',
+      f'one of {", ".join(photographs.DOMAIN_NAMES)}',
+    )
+  domain = usual._replace(name=name)
+  for part in filter(None, rest.split(',')):
+    option, _, value = part.partition('=')
+    if option not in Domain._fields[1:] or not value.isdecimal():
+      raise errors.ConfigError(
+        f'{part!r} of {spec!r}',
+        'data.sources',
+        f'NAME:option=number, options {", ".join(Domain._fields[1:])}',
+      )
+    domain = domain._replace(**{option: int(value)})
+  if domain.identities < 1 or domain.shots < fewest:
+    raise errors.ConfigError(
+      f'too few identities or shots in {spec!r}', 'data.sources', 'ask for more'
+    )
+  if domain.cameras + domain.infrared < 1:
+    raise errors.ConfigError(
+      f'no camera in {spec!r}', 'data.sources', 'set cameras or infrared'
+    )
+  return domain
+
+
+def _seen(config, domain: Domain) -> Images:
+  """Returns the training images of a domain whose cameras miss persons.
+
+  Every second camera sees a fraction of the persons. Who is seen depends on the
+  world, the domain, the camera and the person, not on how many there are.
+  """
+  images = _images(config, domain, 0)
+  if config.presence == 1:
+    return images
+  index = photographs.DOMAIN_NAMES.index(domain.name)
+  sees = np.ones((domain.cameras + domain.infrared, domain.identities), bool)
+  for camera in range(1, len(sees), 2):
+    rng = np.random.default_rng((config.world_seed, index, camera))
+    sees[camera] = rng.random(domain.identities) < config.presence
+  return images.take(np.flatnonzero(sees[images.cameras, images.identities]))
+
+
+def _images(config, domain: Domain, first: int) -> Images:
+  """Returns the visible images of a domain, then the infrared ones.
+
+  Args:
+    config: `config.data`.
+    domain: size of the domain.
+    first: number of the first identity.
+  """
+  kinds = (('visible', domain.cameras), ('infrared', domain.infrared))
+
+  @functools.cache
+  def images() -> UInt8[np.ndarray, 'M H W ch']:
+    rgb = np.concatenate(
+      [
+        kept.images(
+          photographs.DOMAIN_NAMES.index(domain.name),
+          domain.identities,
+          cameras,
+          domain.shots,
+          height=config.height,
+          width=config.width,
+          seed=config.world_seed,
+          modality=modality,
+          first_identity=first,
+          brightness_correlation=config.brightness_correlation,
+          camera_spread=config.camera_spread,
+          source=config.source,
+        )
+        for modality, cameras in kinds
+        if cameras
+      ]
+    )
+    return rgb if config.channels == 'rgb' else rgb[..., 1:2]
+
+  columns = []
+  for modality, (_, cameras) in enumerate(kinds):
+    size = domain.identities, cameras, domain.shots
+    person, camera, _ = (axis.reshape(-1) for axis in np.indices(size))
+    camera = camera + modality * domain.cameras
+    columns.append((person, camera, np.full_like(person, modality)))
+  person, camera, kind = (
+    np.concatenate(c).astype(np.int32) for c in zip(*columns, strict=True)
+  )
+  return Images(domain.name, images, person, camera, kind)

@@ -1,0 +1,1 @@
+"""The contract of a method: components, hooks, contexts and guarantees."""

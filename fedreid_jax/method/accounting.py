@@ -1,0 +1,294 @@
+"""Guarantees of differential privacy, by the package `dp-accounting`.
+
+The unit of privacy is one person in one client, or one client. Neighbouring
+data sets differ in one unit, whose contribution is replaced by zero: numbers of
+images and shapes stay. Noise is given as a multiplier `z`, its standard
+deviation over the bound of one unit's contribution (the clip). Epsilon is that
+of noise on real numbers: attacks on the rounding of float32 noise are not
+covered (docs/privacy.md).
+
+A guarantee is computed from privacy loss distributions (PLD), which are tight
+for the Gaussian mechanism with and without Poisson sampling. Renyi accounting
+(RDP), which is fast and 5 to 15 % looser, only brackets the search for a
+multiplier.
+
+For samples of a fixed size there is no such distribution. Their guarantee is
+that of RDP, for neighbours that differ in one unit which is replaced by
+another: a sum loses one contribution and gains another, each up to the bound,
+and moves by up to twice the bound, so that the multiplier is z / 2. The
+guarantee also holds if the other contribution is zero. Then the guarantee of
+sums that every unit takes part in holds too, with the multiplier z, because a
+unit that is not drawn tells less: the smaller of both is given.
+
+M. Abadi et al., "Deep learning with differential privacy" (CCS 2016); I.
+Mironov, "Renyi differential privacy" (CSF 2017); A. Koskela et al., "Computing
+tight differential privacy guarantees using FFT" (AISTATS 2020); Y.-X. Wang et
+al., "Subsampled Renyi differential privacy and analytical moments accountant"
+(AISTATS 2019).
+"""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from fedreid_jax import errors
+from fedreid_jax.core import extras
+from fedreid_jax.method import rounding
+
+NONE = 'no differential privacy'
+WEAK = 20.0  # an epsilon above which a guarantee means nothing
+TOO_WEAK = f'epsilon above {WEAK:g} gives no meaningful protection'
+DIGITS = 4  # of a multiplier, which is rounded up
+RANGE = 0.2, 1e4  # of multipliers in a search
+LOOSE = 0.6  # PLD needs at least this share of RDP's multiplier
+TRUNCATED = 2.0  # largest factor of the noise that a limit of places takes
+# Steps of the grid of privacy losses. Losses are rounded up, so that epsilon is
+# an upper bound on every grid; a finer one is tighter and slower.
+FINE, COARSE = 1e-4, 2e-3
+CLOSE = 1e-3  # of the target, the error of a search on the coarse grid
+# Below 2 the series of RDP may not converge; a bound needs no best order.
+_ORDERS = (*range(2, 65), 96, 128, 256, 512, 1024)
+
+
+class Mechanism(NamedTuple):
+  """Sums with Gaussian noise that a unit takes part in.
+
+  Attributes:
+    noise: multiplier `z`; 0 is no noise.
+    rate: probability `q` with which each step samples a unit, independently of
+      all others (Poisson sampling); 1 takes every unit in every step.
+    steps: number of sums.
+    population: number of units, if a step has a limited number of places.
+    places: largest number of units in a step, above which a random subset takes
+      part (truncated Poisson sampling); 0 for no limit.
+    fixed: whether every step takes exactly `places` of the `population`, drawn
+      without replacement.
+    discrete: whether the noise is a discrete Gaussian on integers, whose loss
+      has no known distribution for vectors; its Renyi divergence is at most
+      that of the Gaussian one.
+  """
+
+  noise: float
+  rate: float
+  steps: int
+  population: int = 0
+  places: int = 0
+  fixed: bool = False
+  discrete: bool = False
+
+
+def _none(rounds: int, /) -> Sequence[Mechanism]:
+  del rounds
+  return ()
+
+
+class Released(NamedTuple):
+  """What the message of a component tells beside the trained model.
+
+  A message that is a function of models and public numbers alone tells nothing
+  more: models that were trained with a guarantee for identities keep it.
+
+  Attributes:
+    mechanisms: `(rounds) -> sums with noise` from which the message is
+      computed, that every identity takes part in; none by default.
+    details: of these sums, for users.
+  """
+
+  mechanisms: Callable[[int], Sequence[Mechanism]] = _none
+  details: str = ''
+
+
+def epsilon(mechanisms: Sequence[Mechanism], delta: float) -> float:
+  """Returns the epsilon at which all releases together are private.
+
+  Args:
+    mechanisms: all that one unit takes part in, each with its own noise.
+    delta: in (0, 1).
+
+  Returns:
+    Infinity where a mechanism has no noise.
+
+  Raises:
+    ConfigError: without `dp-accounting`.
+  """
+  return _epsilon(tuple(mechanisms), delta)
+
+
+@functools.lru_cache(64)
+def _epsilon(mechanisms: tuple[Mechanism, ...], delta: float) -> float:
+  accounting = _package()
+  accountant = _accountant(accounting, mechanisms, FINE)
+  accountant.compose(_composed(accounting, mechanisms))
+  found = float(accountant.get_epsilon(delta))
+  if any(one.fixed for one in mechanisms):
+    return min(found, epsilon(_of_everyone(mechanisms), delta))
+  return found
+
+
+def text(epsilon: float, delta: float) -> str:
+  """Returns the text of a guarantee, which never claims too much.
+
+  Args:
+    epsilon: finite, rounded up.
+    delta: printed with all its digits.
+  """
+  return f'epsilon = {rounding.up(epsilon)} at delta = {rounding.exact(delta)}'
+
+
+def multiplier(
+  make: Callable[[float], Sequence[Mechanism]], target: float, delta: float
+) -> float:
+  """Returns the smallest noise multiplier that reaches an epsilon.
+
+  Args:
+    make: `(z) -> mechanisms` that one unit takes part in; more noise must not
+      raise their epsilon.
+    target: largest epsilon, above 0.
+    delta: in (0, 1).
+
+  Returns:
+    `z` with four digits after the point, so that `epsilon(make(z), delta)` is
+    at most the target and not more than `CLOSE` times the target below it,
+    unless one digit less exceeds it. A coarse grid finds it, and the grid of
+    `epsilon` confirms it, or searches again below it.
+
+  Raises:
+    ConfigError: if the multiplier is not between `RANGE`, or without
+      `dp-accounting`.
+  """
+  if any(one.fixed for one in make(RANGE[1])):
+    return min(
+      _search(make, target, delta),
+      _search(lambda z: _of_everyone(make(z)), target, delta),
+    )
+  return _search(make, target, delta)
+
+
+def _search(
+  make: Callable[[float], Sequence[Mechanism]], target: float, delta: float
+) -> float:
+  accounting = _package()
+  upper = bracket = _bracket(make, target, delta)
+  if any(one.places and not one.fixed for one in make(upper)):
+    upper *= TRUNCATED
+
+  def event(z: float) -> Any:
+    return _composed(accounting, make(z))
+
+  lower = LOOSE * bracket
+  # RDP also exaggerates other mechanisms, whose noise is not searched.
+  while len(make(lower)) > 1 and epsilon(make(lower), delta) <= target:
+    lower *= LOOSE
+
+  for grid in (COARSE, FINE):
+    found = accounting.calibrate_dp_mechanism(
+      functools.partial(_accountant, accounting, make(upper), grid),
+      event,
+      target,
+      delta,
+      accounting.ExplicitBracketInterval(lower, upper),
+      tol=10.0**-DIGITS,
+    )
+    upper = found = math.ceil(found * 10**DIGITS) / 10**DIGITS
+    reached = epsilon(make(found), delta)
+    while reached > target:  # the search has a tolerance
+      upper = found = round(found + 10.0**-DIGITS, DIGITS)
+      reached = epsilon(make(found), delta)
+    if reached >= (1 - CLOSE) * target:
+      break
+  return found
+
+
+def _bracket(
+  make: Callable[[float], Sequence[Mechanism]], target: float, delta: float
+) -> float:
+  """Returns a multiplier that reaches the target, at most 1 % above RDP's."""
+  accounting = _package()
+
+  def reaches(z: float) -> bool:
+    # RDP knows no truncated sampling.
+    whole = [x if x.fixed else x._replace(places=0) for x in make(z)]
+    accountant = _renyi(accounting, whole)
+    accountant.compose(_composed(accounting, whole))
+    return accountant.get_epsilon(delta) <= target
+
+  low, high = RANGE
+  if reaches(low) or not reaches(high):
+    raise errors.ConfigError(
+      f'epsilon {target:g} needs a noise below {low:g} or above {high:g}',
+      'epsilon',
+      'change epsilon, delta, the sampling rate or the number of steps',
+    )
+  while high > 1.01 * low:
+    middle = math.sqrt(low * high)
+    low, high = (low, middle) if reaches(middle) else (middle, high)
+  return high
+
+
+def _event(accounting: Any, mechanism: Mechanism) -> Any:
+  if not mechanism.noise:
+    return accounting.NonPrivateDpEvent()
+  if mechanism.fixed:
+    return accounting.SampledWithoutReplacementDpEvent(
+      mechanism.population,
+      mechanism.places,
+      accounting.GaussianDpEvent(mechanism.noise / 2),
+    )
+  if mechanism.places:
+    return accounting.TruncatedSubsampledGaussianDpEvent(
+      mechanism.population, mechanism.rate, mechanism.places, mechanism.noise
+    )
+  event = accounting.GaussianDpEvent(mechanism.noise)
+  if mechanism.rate == 1:
+    return event
+  return accounting.PoissonSampledDpEvent(mechanism.rate, event)
+
+
+def _of_everyone(mechanisms: Sequence[Mechanism]) -> list[Mechanism]:
+  """Returns the same sums with every unit in every step."""
+  return [Mechanism(one.noise, 1.0, one.steps) for one in mechanisms]
+
+
+def _composed(accounting: Any, mechanisms: Sequence[Mechanism]) -> Any:
+  return accounting.ComposedDpEvent(
+    [
+      accounting.SelfComposedDpEvent(_event(accounting, one), one.steps)
+      for one in mechanisms
+    ]
+  )
+
+
+def _accountant(
+  accounting: Any, mechanisms: Sequence[Mechanism], grid: float
+) -> Any:
+  if any(one.fixed or one.discrete for one in mechanisms):
+    return _renyi(accounting, mechanisms)
+  return _package('.pld').PLDAccountant(
+    _adjacency(accounting, mechanisms), value_discretization_interval=grid
+  )
+
+
+def _renyi(accounting: Any, mechanisms: Sequence[Mechanism]) -> Any:
+  relation = _adjacency(accounting, mechanisms)
+  return _package('.rdp').RdpAccountant(_ORDERS, relation)
+
+
+def _adjacency(accounting: Any, mechanisms: Sequence[Mechanism]) -> Any:
+  """Returns the relation in which the contribution of a unit becomes zero.
+
+  With samples of a fixed size it is that in which a unit is replaced.
+  """
+  relations = accounting.NeighboringRelation
+  if not any(one.fixed for one in mechanisms):
+    return relations.REPLACE_SPECIAL
+  assert all(one.fixed for one in mechanisms), 'other sums have z, not z / 2'
+  return relations.REPLACE_ONE
+
+
+def _package(module: str = '') -> Any:
+  return extras.load(
+    f'dp_accounting{module}',
+    'a guarantee of privacy',
+    extras.command('privacy'),
+  )

@@ -1,0 +1,299 @@
+"""Contexts: the arguments that the engine passes to the hooks of a component.
+
+A context is complete when it is created, and no field changes its meaning
+within a round.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn
+
+from fedreid_jax import errors
+from fedreid_jax.core import types
+from fedreid_jax.core.types import Array, Flat, Metrics, Tree
+from fedreid_jax.method import optimizers
+
+
+@dataclasses.dataclass(frozen=True)
+class RoundCtx:
+  """The start of a client's round.
+
+  Attributes:
+    received: shared parameters as received from the server.
+    message: message of this component's server hooks.
+    task: the client's task in this round.
+    variables: all variables of the client at the start of the round.
+    optimizer: optimiser of the client.
+    batch_shape: `(B, H, W, ch)` of a step.
+    max_images: largest number of images in a round, including repeats and
+      padding.
+    round: global round, int32.
+  """
+
+  received: Flat
+  message: Any
+  task: types.ClientTask
+  variables: Flat
+  optimizer: optimizers.Optimizer
+  batch_shape: tuple[int, int, int, int]
+  max_images: int
+  round: Array
+
+
+@dataclasses.dataclass(frozen=True)
+class StepCtx:
+  """A step before its loss.
+
+  Attributes:
+    received: shared parameters as received from the server.
+    message: message of this component's server hooks.
+    task: the client's task in this round.
+    batch: the augmented batch.
+    photographs: the stored images of the batch, uint8 `[B, H, W, ch]`.
+    model: the network.
+    objective: `(Outputs, Batch) -> (loss, metrics)`, the plain re-ID loss.
+    transform: `(key) -> images`, another augmentation of the photographs.
+    test_transform: `(uint8 images) -> float32 images`, without augmentation.
+    optimizer: optimiser of the client, for networks that components train.
+    step: index within the round, int32.
+    lr: learning rate of the step, float32.
+    round: global round, int32.
+    key: key of this component, client and step.
+    round_key: key of this component, client and round.
+  """
+
+  received: Flat
+  message: Any
+  task: types.ClientTask
+  batch: types.Batch
+  photographs: Array
+  model: types.Model
+  objective: Callable[[types.Outputs, types.Batch], tuple[Array, Metrics]]
+  transform: Callable[[Array], Array]
+  test_transform: Callable[[Array], Array]
+  optimizer: optimizers.Optimizer
+  step: Array
+  lr: Array
+  round: Array
+  key: Array
+  round_key: Array
+
+
+@dataclasses.dataclass(frozen=True)
+class LossCtx(StepCtx):
+  """A step and the outputs of the trained model.
+
+  Attributes:
+    outputs: outputs for the batch before the update; `loss` is differentiated
+      with respect to them.
+    classify: `(embedding [B, D]) -> logits [B, C]` with the trained model.
+    aux: second result of this component's `pre_step`, None if there is none.
+  """
+
+  outputs: types.Outputs
+  classify: Callable[[Array], Array]
+  aux: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class GradientCtx:
+  """A step before its gradient.
+
+  Attributes:
+    batch: the augmented batch.
+    loss: `(parameters, first row, number of rows) -> (loss, metrics)` of
+      consecutive rows of the batch, with the losses of all components.
+    key: key of this component, client and step.
+  """
+
+  batch: types.Batch
+  loss: Callable[[Flat, Array, int], tuple[Array, Metrics]]
+  key: Array
+
+
+@dataclasses.dataclass(frozen=True)
+class RoundEndCtx:
+  """The end of a client's round.
+
+  Attributes:
+    received: shared parameters as received from the server.
+    message: message of this component's server hooks.
+    task: the client's task in this round.
+    start: all variables before training.
+    variables: all variables after training.
+    data_pass: result of the component's data pass, None if there is none.
+    trained: whether the client has trained; it has not in the pass before round
+      0, whose `round` is 0 as well.
+    model: the network.
+    optimizer: optimiser of the client.
+    lr: learning rate at the beginning of the round.
+    test_transform: `(uint8 images) -> float32 images`.
+    round: global round, int32.
+    key: key of this component, client and round.
+  """
+
+  received: Flat
+  message: Any
+  task: types.ClientTask
+  start: Flat
+  variables: Flat
+  data_pass: Tree
+  trained: bool
+  model: types.Model
+  optimizer: optimizers.Optimizer
+  lr: Array
+  test_transform: Callable[[Array], Array]
+  round: Array
+  key: Array
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerInitCtx:
+  """The server before round 0.
+
+  Attributes:
+    key: key of this component.
+    num_clients: `N`.
+    sizes: number of images of each client in canonical order, float32 `[N]`.
+    outputs: shapes of the model's outputs for a batch.
+    shared: shared parameters of one model.
+    public: images of the public set, uint8 `[M, H, W, ch]`; `M` is 0 without a
+      public set.
+  """
+
+  key: Array
+  num_clients: int
+  sizes: Array
+  outputs: types.Outputs
+  shared: Flat
+  public: Array
+
+
+@dataclasses.dataclass(frozen=True)
+class ReceiveCtx:
+  """The senders of messages.
+
+  Attributes:
+    index: canonical index of each sender, -1 for padding, int32 `[K]`.
+  """
+
+  index: Array
+
+
+@dataclasses.dataclass(frozen=True)
+class UploadCtx:
+  """One upload as a streamed round sees it.
+
+  Attributes:
+    index: canonical index of the client, -1 for padding, int32.
+    num_examples: number of images of the client, float32.
+    num_steps: number of local steps of the client, int32.
+    uploaded: shared parameters of the client.
+    start: the model of the client's group before the aggregation.
+  """
+
+  index: Array
+  num_examples: Array
+  num_steps: Array
+  uploaded: Flat
+  start: Flat
+
+  @classmethod
+  def of(cls, upload: types.Upload, start: Flat) -> 'UploadCtx':
+    """Returns the context of one upload.
+
+    Args:
+      upload: of one client.
+      start: the model of its group.
+    """
+    return cls(
+      upload.index,
+      upload.num_examples,
+      upload.num_steps,
+      upload.shared,
+      start,
+    )
+
+
+class NoUploads(NamedTuple):
+  """The place of `ctx.uploaded` in a streamed round.
+
+  Attributes:
+    reader: component whose context this is.
+  """
+
+  reader: str
+
+  def refuse(self) -> NoReturn:
+    """Raises the error of a component that reads the uploads.
+
+    Raises:
+      ConfigError: always.
+    """
+    raise errors.ConfigError(
+      f'component {self.reader!r} reads ctx.uploaded, which a streamed round '
+      'does not keep',
+      'execution.reduction',
+      "set it to 'stacked', or needs_uploads=True in the component's info",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerCtx:
+  """The server after it has received the uploads of a round.
+
+  Attributes:
+    index: canonical index of each client, -1 for padding, int32 `[K]`.
+    valid: whether each upload is real and finite, bool `[K]`.
+    uploaded: shared parameters of each client, `[K, ...]`; an error if the
+      round is streamed.
+    num_examples: number of images of each client, float32 `[K]`.
+    num_steps: number of local steps of each client, int32 `[K]`.
+    previous: the server's models before the round, `[G, ...]`.
+    public: images of the public set, uint8 `[M, H, W, ch]`.
+    model: the network.
+    train_transform: `(key, uint8 images) -> float32 images`.
+    test_transform: `(uint8 images) -> float32 images`.
+    complete: `(shared parameters) -> variables`, with zeros for personal
+      parameters, on which features do not depend.
+    round: global round, int32.
+    key: key of this component and round.
+  """
+
+  index: Array
+  valid: Array
+  uploaded: Flat
+  num_examples: Array
+  num_steps: Array
+  previous: Flat
+  public: Array
+  model: types.Model
+  train_transform: Callable[..., Array]
+  test_transform: Callable[[Array], Array]
+  complete: Callable[[Flat], Flat]
+  round: Array
+  key: Array
+
+  def __getattribute__(self, name: str) -> Any:
+    """Returns a field, and refuses to read uploads that are not kept."""
+    value = object.__getattribute__(self, name)
+    if isinstance(value, NoUploads):
+      value.refuse()
+    return value
+
+
+@dataclasses.dataclass(frozen=True)
+class AggregationCtx(ServerCtx):
+  """The server after clients have been assigned to groups.
+
+  Attributes:
+    members: uploads of each group, bool `[G, K]`.
+    start: the initial model of each group, `[G, ...]`: its previous model, or
+      for groups created in this round the mean of its members' models.
+    raw: `Aggregation.raw` of each upload, float32 `[K]` or a dict of these by
+      parameter name; `()` without such a function.
+  """
+
+  members: Array
+  start: Flat
+  raw: Tree

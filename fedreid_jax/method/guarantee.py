@@ -1,0 +1,259 @@
+"""The guarantee of differential privacy of a run, or that there is none.
+
+A component may claim that all that clients send is bounded and has noise. The
+claim covers the shared parameters and the messages of that component. A claim
+for identities or images also covers functions of the trained models, and the
+guarantee is composed with that of other sums with noise; a component declares
+both (`ComponentInfo.released`). Any other message would leave without noise, so
+that a run with one is refused. Numbers of clients, images and steps are public.
+What the experimenter of a simulation sees beside that (metrics of clients,
+evaluations, states in checkpoints) is no release. Epsilon is that of noise on
+real numbers: attacks on the rounding of float32 noise are not covered
+(docs/privacy.md).
+"""
+
+import functools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated, Literal, NamedTuple
+
+from fedreid_jax import errors
+from fedreid_jax.core import secret
+from fedreid_jax.core.options import Mark, Range
+from fedreid_jax.method import accounting
+from fedreid_jax.method.accounting import Mechanism, Released
+from fedreid_jax.method.component import Component, ComponentInfo, Participants
+
+SMALLEST = 0.1  # noise of one step below which there is no guarantee
+Unit = Literal['client', 'identity', 'image']
+
+# Options of every component with a claim.
+Noise = Annotated[
+  float, Range(0), 'standard deviation of the noise over the clip'
+]
+Epsilon = Annotated[
+  float,
+  Range(0),
+  Mark.PER_RUN,
+  'above 0: epsilon after all rounds, which chooses the noise instead',
+]
+Delta = Annotated[float, Range(1e-300, 0.5), 'delta of the guarantee']
+
+
+class Claim(NamedTuple):
+  """What a component claims for a run.
+
+  Attributes:
+    mechanisms: `(rounds) -> mechanisms` that each kind of unit takes part in;
+      the guarantee is that of the kind with the largest epsilon.
+    delta: of the guarantee.
+    details: of the mechanism, for users.
+    unit: what the guarantee protects; identities and images are those of one
+      client.
+  """
+
+  mechanisms: Callable[[int], Sequence[Sequence[Mechanism]]]
+  delta: float
+  details: str
+  unit: Unit = 'client'
+
+
+class Guarantee:
+  """The guarantee of the rounds of a method, per client."""
+
+  def __init__(
+    self,
+    components: Sequence[Component],
+    participants: Participants,
+    study: bool = False,
+  ):
+    """Checks the composition and the participants.
+
+    Args:
+      components: of the method.
+      participants: of the run.
+      study: whether the noise follows from the seed.
+
+    Raises:
+      ConfigError: if two components claim a guarantee, if a hook of another one
+        breaks it, or if it cannot hold for these participants.
+    """
+    owners = [c for c in components if c.info.claim]
+    if len(owners) > 1:
+      raise errors.ConfigError(
+        f'{owners[0].name!r} and {owners[1].name!r} both claim privacy',
+        'components',
+        'keep one of them',
+      )
+    self._owner, self._claim, self._study = '', None, study
+    self._honest = any(map(_attacks, components))
+    if owners and owners[0].info.claim:
+      if not (owners[0].client and owners[0].client.gradient):
+        _check_order(owners[0], components)
+      self._owner = owners[0].name
+      self._claim = owners[0].info.claim(participants)
+    self._epsilons = functools.cache(self._epsilon)
+    self._infos = {c.name: c.info for c in components}
+    self._released = _released(components)
+    if self._released and self._claim is None:
+      name = next(iter(self._released))
+      raise errors.ConfigError(
+        f'the noise of {name!r} gives no guarantee, because the model that '
+        'clients send has none',
+        'components',
+        f'add noise to gradients (DP-SGD), or set {name}.noise to 0',
+      )
+
+  @property
+  def claimed(self) -> bool:
+    """Whether a component claims a guarantee."""
+    return self._claim is not None
+
+  def check(self, senders: Iterable[str]) -> None:
+    """Checks that nothing leaves a client without a bound and noise.
+
+    Args:
+      senders: names of the components whose clients send messages.
+
+    Raises:
+      ConfigError: for a message of another component than the owner that is not
+        declared for the unit of the claim.
+    """
+    for name in senders:
+      if self._claim is None or name == self._owner:
+        continue
+      info = self._infos.get(name, ComponentInfo())
+      problem = f'the message of {name!r} has no bound and no noise'
+      if name in self._released:
+        if self._claim.unit == 'identity':
+          continue
+        problem = f'the bound of the message of {name!r} is for an identity'
+      elif info.released and self._claim.unit != 'client':
+        continue
+      reason = info.exposes and f': {info.exposes}'
+      raise errors.ConfigError(
+        f'{problem}, so that {self._owner!r} cannot claim a guarantee{reason}',
+        'components',
+        f'remove {name!r} or {self._owner!r}',
+      )
+
+  def epsilon(self, rounds: int) -> float:
+    """Returns epsilon after some rounds, infinite without a guarantee."""
+    return self._epsilons(rounds)
+
+  def _epsilon(self, rounds: int) -> float:
+    if self._claim is None:
+      return math.inf
+    none: list[Sequence[Mechanism]] = [()]
+    others = [
+      one
+      for released in self._released.values()
+      for one in released.mechanisms(rounds)
+    ]
+    kinds = [
+      [*kind, *others]
+      for kind in (self._claim.mechanisms(rounds) if rounds else none)
+    ]
+    if any(_is_negligible(one) for kind in kinds for one in kind):
+      return math.inf
+    delta = self._claim.delta
+    return max(accounting.epsilon(k, delta) if k else 0.0 for k in kinds)
+
+  def statement(self, rounds: int) -> str:
+    """Returns the sentence for users after some rounds."""
+    found = self.epsilon(rounds)
+    if self._claim is None or math.isinf(found):
+      return accounting.NONE
+    unit = self._claim.unit
+    honest = 'honest ' if self._honest else ''
+    within = '' if unit == 'client' else ' in one client'
+    others = [f'; {x.details}' for x in self._released.values() if x.details]
+    text = (
+      f'{accounting.text(found, self._claim.delta)} per '
+      f'{honest}{unit}{within} ({self._claim.details}{"".join(others)}, '
+      f'{errors.counted(rounds, "round")})'
+    )
+    if found > accounting.WEAK:
+      text += f'; {accounting.TOO_WEAK}'
+    return f'{text}; {secret.STUDY}' if self._study else text
+
+
+def is_protected(components: Iterable[Component]) -> bool:
+  """Returns whether draws of a method must not be guessed.
+
+  They must not where a component claims a guarantee or adds uploads that the
+  server does not see.
+  """
+  return any(c.info.claim or c.summation for c in components)
+
+
+def refuse_at_sites(components: Sequence[Component]) -> None:
+  """Refuses components that add noise for a guarantee, at real sites.
+
+  Args:
+    components: of a method, before they know the clients.
+
+  Raises:
+    ConfigError: naming the first such component.
+  """
+  released = _released(components)
+  for name in (*(c.name for c in components if c.info.claim), *released):
+    other = f', or set {name}.noise to 0' if name in released else ''
+    raise errors.ConfigError(
+      f'no guarantee of {name!r} at real sites: its noise follows from the '
+      'seed, which every site has, so that each could remove it',
+      'components',
+      f'remove {name!r}{other}',
+    )
+
+
+def _released(components: Sequence[Component]) -> dict[str, Released]:
+  """Returns what is released with noise of its own, by component."""
+  declared = {c.name: c.info.released for c in components}
+  return {n: x for n, x in declared.items() if x and x.mechanisms(1)}
+
+
+def _attacks(component: Component) -> bool:
+  # Attackers do not weaken the guarantee of honest clients.
+  return 'attacker' in component.info.properties
+
+
+def _is_negligible(mechanism: Mechanism) -> bool:
+  """Returns whether epsilon is far above any protection.
+
+  Its distribution of losses would not fit into memory.
+  """
+  repeated = mechanism.steps if mechanism.rate == 1 else 1
+  return mechanism.noise < SMALLEST * math.sqrt(repeated)
+
+
+def _check_order(owner: Component, components: Sequence[Component]) -> None:
+  """Refuses hooks that would see or change what the owner has not bounded."""
+  place = [c.name for c in components].index(owner.name)
+  for component in components:
+    if component.info.needs_uploads and not _attacks(component):
+      raise errors.ConfigError(
+        f'{component.name!r} reads single uploads, but {owner.name!r} adds its '
+        'noise to their sum',
+        'components',
+        f'remove {component.name!r} or {owner.name!r}',
+      )
+  for component in components[:place]:
+    if component.server and component.server.update:
+      raise errors.ConfigError(
+        f'{component.name!r} changes the model before {owner.name!r} has added '
+        'its noise',
+        'components',
+        f'put {owner.name!r} before it',
+      )
+  for component in components[place + 1 :]:
+    transport = component.transport
+    if _attacks(component) or transport is None:
+      continue
+    if transport.up or transport.up_with:
+      raise errors.ConfigError(
+        f'{component.name!r} changes uploads after {owner.name!r} has bounded '
+        'them',
+        'components',
+        f'put {owner.name!r} after it',
+      )

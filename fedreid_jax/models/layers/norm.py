@@ -1,0 +1,177 @@
+"""Batch normalisation over the real samples of a padded batch."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jax import lax
+from jaxtyping import Bool, Float, Float32
+
+from fedreid_jax.core.types import Array
+from fedreid_jax.method.batch_stats import BatchMoments
+
+EPSILON = 1e-5
+MOMENTUM = 0.9
+
+
+def per_sample(mask: Bool[Array, ' B'], ndim: int) -> Bool[Array, ' B *ones']:
+  """Reshapes a mask to broadcast against an array of `ndim` axes."""
+  return mask.reshape(mask.shape + (1,) * (ndim - 1))
+
+
+def relu(x: Float[Array, '*shape']) -> Float[Array, '*shape']:
+  """Sets all but positive values to zero; nan stays, the gradient at 0 is 0.
+
+  A selection, unlike a maximum, has two operands as large as its result. In
+  this case XLA stores the result for its several consumers in the backward
+  pass and does not recompute it in each, back to the last convolution.
+  """
+  return jnp.where(x <= 0, 0, x)
+
+
+def moments(
+  x: Float32[Array, 'B *positions D'], mask: Bool[Array, ' B'] | None = None
+) -> tuple[Float32[Array, ' D'], Float32[Array, ' D']]:
+  """Returns mean and biased variance of the real samples.
+
+  The variance is that of the differences from the mean: the mean of squares
+  loses all its digits when the mean is large. Without a real sample both are
+  zero, not nan, so a padded step stays finite.
+
+  Args:
+    x: samples, with or without positions.
+    mask: real samples, or None if every one is real.
+  """
+  axes = tuple(range(x.ndim - 1))
+  if mask is None:
+    mean = x.mean(axes)
+    return mean, jnp.square(x - mean).mean(axes)
+  real = per_sample(mask, x.ndim)
+  # A product with the inverse, not a quotient: XLA makes that change in some
+  # programs only, and the last bit would depend on the number of devices.
+  share = 1.0 / _count(x, mask)
+  mean = jnp.where(real, x, 0).sum(axes) * share
+  return mean, jnp.where(real, jnp.square(x - mean), 0).sum(axes) * share
+
+
+def _count(x, mask):
+  per_image = x.size // (x.shape[0] * x.shape[-1])
+  num_real = x.shape[0] if mask is None else jnp.maximum(mask.sum(), 1)
+  return jnp.float32(num_real * per_image)
+
+
+@jax.custom_vjp
+def standardize(
+  x: Float[Array, 'B *positions D'],
+  scale: Float32[Array, ' D'],
+  bias: Float32[Array, ' D'],
+  mask: Bool[Array, ' B'] | None,
+) -> tuple[
+  Float[Array, 'B *positions D'], Float32[Array, ' D'], Float32[Array, ' D']
+]:
+  """Normalises by the batch's own moments: `(y, mean, var)`.
+
+  Automatic differentiation stores and passes over several arrays as large as
+  `x`; the gradient written out needs `x` alone (Ioffe and Szegedy, "Batch
+  normalization", section 3). The returned moments have no gradient.
+
+  Args:
+    x: samples, with or without positions.
+    scale: factor of each channel.
+    bias: shift of each channel.
+    mask: real samples, or None if every one is real.
+  """
+  return _standardize(x, scale, bias, mask)[0]
+
+
+def _standardize(x, scale, bias, mask):
+  wide = x.astype(jnp.float32)
+  mean, var = moments(wide, mask)
+  inverse = lax.rsqrt(var + EPSILON)
+  y = ((wide - mean) * (inverse * scale) + bias).astype(x.dtype)
+  return (y, mean, var), (x, scale, mean, inverse, mask)
+
+
+def _standardize_gradient(residuals, cotangents):
+  x, scale, mean, inverse, mask = residuals
+  dy, axes = cotangents[0].astype(jnp.float32), tuple(range(x.ndim - 1))
+  centred = x.astype(jnp.float32) - mean
+  dbias = dy.sum(axes)
+  dscale = (dy * centred).sum(axes) * inverse
+  gain, count = inverse * scale, _count(x, mask)
+  through_moments = centred * (-gain * inverse * dscale / count) - (
+    gain * dbias / count
+  )
+  if mask is not None:
+    through_moments = jnp.where(per_sample(mask, x.ndim), through_moments, 0)
+  dx = gain * dy + through_moments
+  return dx.astype(x.dtype), dscale, dbias, None
+
+
+standardize.defvjp(_standardize, _standardize_gradient)
+
+
+class BatchNorm(nn.Module):
+  """Normalises each channel, with PyTorch's eps 1e-5 and momentum 0.1.
+
+  All values but the output are float32. The running variance is the biased one;
+  PyTorch stores the unbiased one.
+
+  Attributes:
+    affine: whether it has a scale and a bias.
+    dtype: of the output.
+    scale_init: initialiser of the scale.
+    frozen: whether the running statistics are used in training as well, and
+      never change.
+  """
+
+  affine: bool = True
+  dtype: Any = jnp.float32
+  scale_init: Callable = nn.initializers.ones
+  frozen: bool = False
+
+  @nn.compact
+  def __call__(
+    self,
+    x: Float[Array, 'B *positions D'],
+    *,
+    train: bool,
+    mask: Bool[Array, ' B'] | None = None,
+  ) -> Float[Array, 'B *positions D']:
+    """Normalises samples.
+
+    If the collection `moments` is mutable, the batch's statistics are used and
+    stored there for any value of `train`, and the running ones do not change.
+
+    Args:
+      x: samples, with or without positions.
+      train: use the batch's statistics and update the running ones.
+      mask: real samples, or None if every one is real.
+    """
+    shape = (x.shape[-1],)
+    mean = self.variable('batch_stats', 'mean', jnp.zeros, shape)
+    var = self.variable('batch_stats', 'var', jnp.ones, shape)
+    scale, bias = jnp.ones(shape), jnp.zeros(shape)
+    if self.affine:
+      scale = self.param('scale', self.scale_init, shape)
+      bias = self.param('bias', nn.initializers.zeros, shape)
+    measuring = not self.is_initializing() and self.is_mutable_collection(
+      'moments'
+    )
+    if self.frozen or not (train or measuring):
+      factor = lax.rsqrt(var.value + EPSILON) * scale
+      y = (x.astype(jnp.float32) - mean.value) * factor + bias
+      return y.astype(self.dtype)
+    y, batch_mean, batch_var = standardize(
+      x.astype(self.dtype), scale, bias, mask
+    )
+    if measuring:
+      images = jnp.float32(x.shape[0]) if mask is None else mask.sum()
+      found = BatchMoments(images.astype(jnp.float32), batch_mean, batch_var)
+      self.put_variable('moments', 'batch', found)
+    elif not self.is_initializing():
+      mean.value = MOMENTUM * mean.value + (1 - MOMENTUM) * batch_mean
+      var.value = MOMENTUM * var.value + (1 - MOMENTUM) * batch_var
+    return y

@@ -1,0 +1,117 @@
+"""Style normalisation and restitution (SNR), inserted after a stage.
+
+Jin et al., "Style normalization and restitution for generalizable person
+re-identification", CVPR 2020.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jax import lax
+from jaxtyping import Bool, Float, Float32
+
+from fedreid_jax.core.types import Array
+from fedreid_jax.models.layers import conv, head, norm, stage_plugins
+
+REDUCTION = 16
+
+
+class StyleFeatures(NamedTuple):
+  """Maps of a stage, averaged over positions.
+
+  Attributes:
+    normalised: without their style, of `F~`.
+    enhanced: with the relevant part of it added back, of `F~+`.
+    contaminated: with the other part instead, of `F~-`.
+    logits: identity scores of the three in this order, padded identities
+      included; None without a classifier.
+  """
+
+  normalised: Float32[Array, 'B D']
+  enhanced: Float32[Array, 'B D']
+  contaminated: Float32[Array, 'B D']
+  logits: Float32[Array, '3 B C'] | None
+
+
+class SNR(nn.Module):
+  """Removes the style of maps and adds a part of it back.
+
+  With `F~` the maps normalised by the mean and variance of each channel of each
+  image, scaled and shifted, `R = F - F~` and a gate `a` between 0 and 1,
+
+    F~+ = F~ + a R,   F~- = F~ + (1 - a) R,
+    a = sigmoid(W2 relu(W1 GAP(R) + b1) + b2), D -> D / 16 -> D.
+
+  A channel of an image has one `a` and one mean and variance, so `F~+` is `F`
+  times a gain plus a shift. Averaging is linear and `GAP(F~)` is the bias `b`
+  of the normalisation, so the averages in `StyleFeatures` are `b`, the same for
+  every image, `b + a (GAP(F) - b)` and `b + (1 - a) (GAP(F) - b)`: no other map
+  is formed.
+
+  Attributes:
+    stage: of the network, from 1.
+    num_classes: identities, padding included, of a linear classifier of the
+      three averaged maps; None for no classifier.
+  """
+
+  stage: int
+  num_classes: int | None = None
+
+  @nn.compact
+  def __call__(
+    self,
+    x: Float[Array, 'B h w D'],
+    *,
+    train: bool,
+    mask: Bool[Array, ' B'] | None = None,
+  ) -> tuple[Float[Array, 'B h w D'], dict[str, StyleFeatures]]:
+    """Returns `F~+` and `{'snr_STAGE': StyleFeatures}`."""
+    del train, mask  # each image is normalised by itself, also in a test
+    shape = (x.shape[-1],)
+    scale = self.param('scale', nn.initializers.ones, shape)
+    bias = self.param('bias', nn.initializers.zeros, shape)
+    wide = x.astype(jnp.float32)
+    mean, var = jax.vmap(norm.moments)(wide)
+    style = mean - bias
+    gate = self._gate(style)
+    slope = lax.rsqrt(var + norm.EPSILON) * scale
+    gain = gate + (1 - gate) * slope
+    shift = (1 - gate) * (bias - mean * slope)
+    maps = wide * gain[:, None, None] + shift[:, None, None]
+    restored = jnp.stack([jnp.zeros_like(gate), gate, 1 - gate])
+    averages, logits = bias + restored * style, None
+    normalised, enhanced, contaminated = averages
+    if self.num_classes is not None:
+      logits = nn.Dense(
+        self.num_classes, kernel_init=head.normal(0.0, 0.01), name='classifier'
+      )(averages)
+    features = StyleFeatures(normalised, enhanced, contaminated, logits)
+    return maps.astype(x.dtype), {f'snr_{self.stage}': features}
+
+  def _gate(self, style):
+    features = style.shape[-1]
+    hidden = nn.Dense(
+      max(features // REDUCTION, 1),
+      kernel_init=conv.kaiming_normal,
+      name='reduce',
+    )(style)
+    gate = nn.Dense(features, kernel_init=conv.kaiming_normal, name='expand')
+    return nn.sigmoid(gate(norm.relu(hidden)))
+
+
+def after_stages(num_classes: int | None = None) -> stage_plugins.Rule:
+  """Returns a rule for `plugins`: an SNR `snr_STAGE` ends every stage.
+
+  Args:
+    num_classes: of the classifiers for the entropy form of the loss.
+  """
+
+  def rule(stage: int, block: int, num_blocks: int, channels: int):
+    del channels
+    if block + 1 < num_blocks:
+      return None
+    return SNR(stage, num_classes, name=f'snr_{stage}')
+
+  return rule

@@ -1,1 +1,0 @@
-"""Privacy of a model and its statistics."""

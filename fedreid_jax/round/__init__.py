@@ -1,0 +1,1 @@
+"""A federated round: clients train, the server adds, devices hold both."""

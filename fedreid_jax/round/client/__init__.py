@@ -1,0 +1,1 @@
+"""A client's part of a round."""

@@ -1,0 +1,265 @@
+"""The local round of one client: the only training loop of the package.
+
+All functions are pure functions of ONE client, without a leading axis: `begin`
+starts the round, `train` runs the steps whose images are in the given table,
+`measure` re-estimates the moments of batch normalisation of the trained model,
+`data_pass` folds over the client's images with these moments, `end` ends the
+round. If all images of a client fit on the device, it runs them in one program;
+otherwise `train`, `measure` and `data_pass` are called once per segment, with
+the same results.
+
+The loops have a dynamic number of steps. If clients run one after another, each
+has the cost of its own steps. If they are vmapped, JAX selects on the whole
+carry, so that a client that has finished (or padding, with no steps at all)
+does not change.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedreid_jax.core import param_filter, prng, trees, types
+from fedreid_jax.core.prng import Stream
+from fedreid_jax.core.types import Array, Flat, Metrics, Tree
+from fedreid_jax.method import batch_stats, component, contexts
+from fedreid_jax.round.client import data_pass, local_step
+from fedreid_jax.round.client.local_step import Carry
+from fedreid_jax.round.settings import Settings
+
+
+class Program(NamedTuple):
+  """The local round as pure functions.
+
+  Attributes:
+    begin: `(Broadcast, ClientState, ClientTask) -> Carry`.
+    train: `(Broadcast, Table, Carry, ClientTask) -> (Carry, sums of metrics)`.
+    no_moments: `(variables) -> moments` of zero images, by layer.
+    measure: `(Table, variables, moments, ClientTask, augment=False) ->
+      moments`, merged with those of the images in the table, which are
+      optionally augmented as in training.
+    data_pass: `(Table, Carry, ClientTask) -> Carry`, after all images have been
+      measured.
+    end: `(Broadcast, ClientState, Carry, ClientTask, trained=True) -> (Upload,
+      ClientState)`; before round 0 clients have not trained, and only
+      components with a data pass before the first round take part.
+    has_data_pass: whether any component has a data pass.
+  """
+
+  begin: Callable[..., Carry]
+  train: Callable[..., tuple[Carry, Metrics]]
+  no_moments: Callable[[Flat], batch_stats.Layers]
+  measure: Callable[..., batch_stats.Layers]
+  data_pass: Callable[..., Carry]
+  end: Callable[..., tuple[types.Upload, types.ClientState]]
+  has_data_pass: bool
+
+
+def make(
+  settings: Settings, components: tuple[component.Component, ...]
+) -> Program:
+  """Builds the local round of a method from its components."""
+  hooks = {c.name: c.client for c in components if c.client}
+  wire = _Wire(components)
+  has_data_pass = any(h.data_pass for h in hooks.values())
+  return Program(
+    begin=functools.partial(_begin, settings, hooks, wire),
+    train=functools.partial(_train, settings, hooks, wire),
+    no_moments=functools.partial(data_pass.no_moments, settings),
+    measure=functools.partial(data_pass.measure, settings),
+    data_pass=functools.partial(data_pass.run, settings, hooks),
+    end=functools.partial(_end, settings, hooks, wire),
+    has_data_pass=has_data_pass,
+  )
+
+
+class _Wire:
+  """Both directions of the components' transport, with their keys."""
+
+  def __init__(self, components: tuple[component.Component, ...]):
+    self._transports = [
+      (c.name, component.transport_state(c), c.transport)
+      for c in components
+      if c.transport
+    ]
+    self.loses = any(t.loses for _, _, t in self._transports)
+
+  def key(
+    self,
+    stream: Stream,
+    name: str,
+    broadcast: types.Broadcast,
+    task: types.ClientTask,
+  ) -> Array:
+    """Returns the key of a component, client and round."""
+    base = prng.of_task(task, stream, broadcast.round)
+    return jax.random.fold_in(base, prng.component_uid(name))
+
+  def download(
+    self, broadcast: types.Broadcast, task: types.ClientTask
+  ) -> types.Broadcast:
+    """Returns the broadcast as the client receives it."""
+    for name, _, transport in self._transports:
+      if transport.down:
+        key = self.key(Stream.DOWN, name, broadcast, task)
+        broadcast = transport.down(broadcast, key)
+    return broadcast
+
+  def upload(
+    self,
+    upload: types.Upload,
+    sent: types.Broadcast,
+    received: types.Broadcast,
+    task: types.ClientTask,
+    states: dict[str, Tree],
+  ) -> tuple[types.Upload, dict[str, Tree], Array]:
+    """Returns what the server receives, the new states, whether it is lost.
+
+    Of an upload that the server knows to be lost the last is not said.
+    """
+    states, lost = dict(states), jnp.bool_(False)
+    for name, kept, transport in self._transports:
+      key = self.key(Stream.UP, name, sent, task)
+      if transport.loses:
+        lost |= transport.loses(upload, received)
+      if transport.up:
+        upload = transport.up(upload, received, key)
+      if transport.up_with:
+        states[kept], upload = transport.up_with(
+          states[kept], upload, received, key
+        )
+        finite = upload.finite & _all_finite(states[kept])
+        upload = dataclasses.replace(upload, finite=finite)
+    return upload, states, lost
+
+
+def _begin(
+  settings: Settings,
+  hooks: local_step.Hooks,
+  wire: _Wire,
+  broadcast: types.Broadcast,
+  state: types.ClientState,
+  task: types.ClientTask,
+) -> Carry:
+  broadcast = wire.download(broadcast, task)
+  variables = {**broadcast.shared, **state.personal}
+  params, running = param_filter.trainable(variables)
+  opt_state = state.opt_state
+  if not settings.persistent:
+    opt_state = settings.optimizer.init(params)
+
+  def own(name: str) -> contexts.RoundCtx:
+    return contexts.RoundCtx(
+      received=broadcast.shared,
+      message=broadcast.messages.get(name),
+      task=task,
+      variables=variables,
+      optimizer=settings.optimizer,
+      batch_shape=settings.image_shape,
+      max_images=settings.num_steps * settings.image_shape[0],
+      round=broadcast.round,
+    )
+
+  states = {
+    name: hook.round_start(state.states[name], own(name))
+    for name, hook in hooks.items()
+  }
+  passed = {
+    name: hook.data_pass.init(settings.outputs, own(name))
+    for name, hook in hooks.items()
+    if hook.data_pass
+  }
+  sums: Tree = ()
+  if settings.accumulate:
+    sums = trees.zeros(params), jnp.float32(0.0)
+  layers = data_pass.no_moments(settings, variables) if passed else {}
+  return Carry(params, running, opt_state, states, layers, passed, sums)
+
+
+def _train(
+  settings: Settings,
+  hooks: local_step.Hooks,
+  wire: _Wire,
+  broadcast: types.Broadcast,
+  table: types.Table,
+  carry: Carry,
+  task: types.ClientTask,
+) -> tuple[Carry, Metrics]:
+  received = wire.download(broadcast, task)
+  step = functools.partial(
+    local_step.run, settings, hooks, received, table, task
+  )
+  zeros = trees.zeros(jax.eval_shape(step, carry, jnp.int32(0))[1])
+
+  def body(i: Array, loop: tuple[Carry, Metrics]) -> tuple[Carry, Metrics]:
+    carry, sums = loop
+    carry, metrics = step(carry, i)
+    return carry, jax.tree.map(jnp.add, sums, metrics)
+
+  left = task.num_steps - task.first_step
+  num_steps = jnp.clip(left, 0, task.rows.shape[0])
+  return jax.lax.fori_loop(0, num_steps, body, (carry, zeros))
+
+
+def _end(
+  settings: Settings,
+  hooks: local_step.Hooks,
+  wire: _Wire,
+  broadcast: types.Broadcast,
+  state: types.ClientState,
+  carry: Carry,
+  task: types.ClientTask,
+  trained: bool = True,
+) -> tuple[types.Upload, types.ClientState]:
+  received = wire.download(broadcast, task)
+  variables = {**carry.params, **carry.batch_stats}
+  start = {**received.shared, **state.personal}
+  states: dict[str, Tree] = dict(state.states)
+  messages: dict[str, Tree] = {}
+  # Both passes have the number 0, and must not have the same noise.
+  stream = Stream.TERM if trained else Stream.BEFORE
+  for name, hook in hooks.items():
+    if not (trained or (hook.data_pass and hook.data_pass.before_first_round)):
+      continue
+    ctx = contexts.RoundEndCtx(
+      received=received.shared,
+      message=received.messages.get(name),
+      task=task,
+      start=start,
+      variables=variables,
+      data_pass=carry.passed.get(name),
+      trained=trained,
+      model=settings.model,
+      optimizer=settings.optimizer,
+      lr=settings.schedule(broadcast.round),
+      test_transform=settings.test_transform,
+      round=broadcast.round,
+      key=wire.key(stream, name, broadcast, task),
+    )
+    states[name], messages[name] = hook.round_end(carry.states[name], ctx)
+  shared, personal = param_filter.split(variables, settings.shared)
+  opt_state = carry.opt_state if settings.persistent else ()
+  kept = types.ClientState(personal, states, opt_state)
+  upload = types.Upload(
+    task.index,
+    shared,
+    task.num_examples,
+    task.num_steps,
+    _all_finite(kept),
+    messages,
+  )
+  upload, states, lost = wire.upload(upload, broadcast, received, task, states)
+  kept = dataclasses.replace(kept, states=states)
+  if wire.loses:
+    kept = trees.select(lost, state, kept)
+  return upload, kept
+
+
+def _all_finite(tree: Tree) -> Array:
+  finite = jnp.bool_(True)
+  for leaf in jax.tree.leaves(tree):
+    finite &= jnp.isfinite(leaf).all()
+  return finite

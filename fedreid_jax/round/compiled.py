@@ -1,0 +1,363 @@
+"""The jitted functions of a simulation on a mesh."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from fedreid_jax.core import trees, types
+from fedreid_jax.core.types import Array, Flat, Tree
+from fedreid_jax.method import batch_stats
+from fedreid_jax.round.client import local_step, local_training
+from fedreid_jax.round.compose import Algorithm
+from fedreid_jax.round.devices import placement, waves
+from fedreid_jax.round.server import reduction, server_round
+from fedreid_jax.round.server.fold import Fold
+from fedreid_jax.round.server.totals import Streamed, Totals
+
+Replicated = tuple[Flat, dict[str, Tree], Array]
+
+
+class Compiled(NamedTuple):
+  """Jitted functions over all lanes.
+
+  The functions of a round take `(server, round, table, tree, tasks)`; `train`,
+  `measure` and `data_pass` donate their tree. Resident images and segments of
+  others run in the same functions, which therefore round alike.
+
+  Attributes:
+    begin: tree is the client states; returns carries.
+    train: tree is the carries; returns (carries, sums of metrics).
+    measure: tree is the carries; returns carries.
+    data_pass: tree is the carries; returns carries.
+    end: tree is (carries, client states); returns (uploads, (states, ())).
+      Uploads are stacked, or `Streamed` of a method that streams.
+    end_untrained: the same before round 0.
+    sent: `end` with stacked uploads, for their shapes.
+    sent_untrained: the same before round 0.
+    add: `(Totals, Totals) -> Totals` of a method that streams; donates the
+      first.
+    moments: `(models [G, ...], table, (own, moments), tasks) -> moments` of
+      every client's augmented images at its group's model with its personal
+      parameters.
+    no_moments: `(models [G, ...], own) -> moments` of no images, of one client.
+    aggregate: `(server, uploads, drawn, round, public, seed) -> (server, log)`.
+    receive: `(server, uploads) -> server`.
+  """
+
+  begin: Callable[..., Any]
+  train: jax.stages.Wrapped
+  measure: Callable[..., Any]
+  data_pass: Callable[..., Any]
+  end: Callable[..., Any]
+  end_untrained: Callable[..., Any]
+  sent: Callable[..., Any]
+  sent_untrained: Callable[..., Any]
+  add: Callable[..., Any]
+  moments: Callable[..., batch_stats.Layers]
+  no_moments: Callable[..., batch_stats.Layers]
+  aggregate: jax.stages.Wrapped
+  receive: Callable[..., types.ServerState]
+
+
+def make(
+  algorithm: Algorithm, mesh: Mesh, width: int, ordered: bool
+) -> Compiled:
+  """Builds the compiled functions of an algorithm on a mesh.
+
+  Args:
+    algorithm: a federated method.
+    mesh: devices.
+    width: number of clients that are vmapped at a time on a device.
+    ordered: whether uploads are reduced in canonical order of the clients, so
+      that the sum does not depend on the number of devices.
+  """
+  of_client = _OfClient(algorithm.program)
+  over = functools.partial(_over_lanes, algorithm, mesh, width)
+  ends = early = over
+  if fold := algorithm.fold:
+    ends = _streaming(algorithm, fold, mesh, width)
+    early = _streaming(algorithm, fold._replace(models=False), mesh, width)
+  aggregate, receive = _on_server(algorithm, mesh, ordered)
+  return Compiled(
+    begin=over(of_client.begin),
+    train=over(of_client.train, donate=True),
+    measure=over(of_client.measure, donate=True),
+    data_pass=over(of_client.data_pass, donate=True),
+    end=ends(of_client.end),
+    end_untrained=early(functools.partial(of_client.end, trained=False)),
+    sent=over(of_client.end),
+    sent_untrained=over(functools.partial(of_client.end, trained=False)),
+    add=_adding(fold),
+    moments=_moments(of_client, mesh, width),
+    no_moments=jax.jit(of_client.no_moments),
+    aggregate=aggregate,
+    receive=receive,
+  )
+
+
+def _over_lanes(
+  algorithm: Algorithm,
+  mesh: Mesh,
+  width: int,
+  fn: Callable[..., Any],
+  donate: bool = False,
+) -> jax.stages.Wrapped:
+  """Returns a function of a round, `(server, round, table, tree, tasks)`.
+
+  Args:
+    algorithm: a federated method.
+    mesh: devices.
+    width: number of clients that are vmapped at a time on a device.
+    fn: function `(replicated, table, (tree, task))` of one client.
+    donate: whether the function donates its tree.
+  """
+  over = placement.over_clients(fn, mesh, width)
+
+  def run(
+    server: types.ServerState,
+    round_: Array,
+    table: Any,
+    tree: Any,
+    tasks: types.ClientTask,
+  ) -> Any:
+    replicated = server.shared, algorithm.messages(server), round_
+    return over(replicated, table, (tree, tasks))
+
+  return jax.jit(run, donate_argnums=(3,) if donate else ())
+
+
+def _streaming(
+  algorithm: Algorithm, fold: Fold, mesh: Mesh, width: int
+) -> Callable[..., jax.stages.Wrapped]:
+  """Returns `_over_lanes` of functions whose first results are uploads.
+
+  The functions that it returns add the uploads to sums instead of stacking
+  them, and return (`Streamed`, second result).
+  """
+
+  def zeros(replicated: Any, sent: Any) -> Totals:
+    (shared, _, _), states = replicated
+    return fold.zeros(trees.rows(shared, 0), states, sent[0])
+
+  def add(replicated: Any, totals: Totals, sent: Any) -> Any:
+    (shared, _, _), states = replicated
+    return fold.add(totals, trees.rows(shared, 0), states, *sent)
+
+  carried = placement.Carried(zeros, add, fold.merge)
+
+  def over(fn: Callable[..., Any], donate: bool = False) -> jax.stages.Wrapped:
+    def one(replicated: Any, table: Any, client: Any) -> Any:
+      upload, rest = fn(replicated[0], table, client)
+      return (upload, client[1].drawn), rest
+
+    folded = placement.fold_clients(one, carried, mesh, width)
+
+    def run(
+      server: types.ServerState,
+      round_: Array,
+      table: Any,
+      tree: Any,
+      tasks: types.ClientTask,
+    ) -> Any:
+      replicated = server.shared, algorithm.messages(server), round_
+      totals, ((uploads, raw, far), rest) = folded(
+        (replicated, fold.states(server)), table, (tree, tasks)
+      )
+      return Streamed(uploads, raw, far, totals), rest
+
+    return jax.jit(run, donate_argnums=(3,) if donate else ())
+
+  return over
+
+
+def _adding(fold: Fold | None) -> Callable[..., Any]:
+  """Returns `(Totals, Totals) -> Totals`, which donates the first."""
+
+  def add(totals: Totals, more: Totals) -> Totals:
+    assert fold is not None  # a method that does not stream has no totals
+    return waves.add(fold, totals, more)
+
+  return jax.jit(add, donate_argnums=0)
+
+
+def _moments(
+  of_client: '_OfClient', mesh: Mesh, width: int
+) -> Callable[..., batch_stats.Layers]:
+  """Returns `(models [G, ...], table, (own, moments), tasks) -> moments`."""
+  over = placement.over_clients(of_client.moments, mesh, width)
+
+  def moments(
+    models: Flat, table: Any, tree: Any, tasks: types.ClientTask
+  ) -> Any:
+    return over(models, table, (tree, tasks))
+
+  return jax.jit(moments)
+
+
+def _on_server(
+  algorithm: Algorithm, mesh: Mesh, ordered: bool
+) -> tuple[jax.stages.Wrapped, jax.stages.Wrapped]:
+  """Returns `aggregate` and `receive`, which donate the server's state."""
+  cohort = algorithm.fold.cohort if algorithm.fold else None
+  complete = bool(reduction.needing_uploads(algorithm.components, ordered))
+  canonical = functools.partial(_canonical, mesh, ordered, complete, cohort)
+  replicated = NamedSharding(mesh, P())
+
+  def gather(tree: Any) -> Any:
+    if not ordered:
+      return tree
+    return jax.lax.with_sharding_constraint(tree, replicated)
+
+  def aggregate(
+    server: types.ServerState,
+    uploads: server_round.Received,
+    drawn: Array,
+    round_: Array,
+    public: Array,
+    seed: Array,
+  ) -> Any:
+    uploads, drawn = canonical(uploads, drawn)
+    return algorithm.aggregate(
+      server, uploads, drawn, round_, public, seed, gather
+    )
+
+  def receive(
+    server: types.ServerState, uploads: server_round.Received
+  ) -> types.ServerState:
+    return algorithm.receive(server, canonical(uploads)[0])
+
+  jit = functools.partial(jax.jit, donate_argnums=0, out_shardings=replicated)
+  return jit(aggregate), jit(receive)
+
+
+def _canonical(
+  mesh: Mesh,
+  ordered: bool,
+  complete: bool,
+  cohort: int | None,
+  uploads: server_round.Received,
+  *columns: Array,
+) -> Any:
+  """Returns uploads and columns `[K, ...]` in canonical order of the clients.
+
+  Args:
+    mesh: devices.
+    ordered: whether a device gets the rows of all clients.
+    complete: whether it then gets all of the shared parameters, or a part of
+      the coordinates, which suffices for a mean and takes less memory.
+    cohort: `K`, without the lanes that are empty on any number of devices, if
+      the uploads are streamed.
+    uploads: of all lanes.
+    *columns: more arrays of all lanes.
+  """
+  totals = None
+  if isinstance(uploads, Streamed):
+    totals = uploads.totals
+    rows = uploads.uploads, uploads.raw, uploads.far, *columns
+  else:
+    rows = uploads, *columns
+  if ordered:
+    layout = jax.tree.map(functools.partial(_replicated, mesh), rows)
+    if not complete:
+      parts = _by_coordinates(mesh, rows[0].shared)
+      layout = layout[0].replace(shared=parts), *layout[1:]
+    rows = jax.lax.with_sharding_constraint(rows, layout)
+  if mesh.devices.size > 1:
+    index = rows[0].index
+    last = jnp.iinfo(index.dtype).max
+    order = jnp.argsort(jnp.where(index < 0, last, index))[:cohort]
+    rows = trees.rows(rows, order)
+  if totals is None:
+    return rows
+  kept, raw, far, *rest = rows
+  return Streamed(kept, raw, far, totals), *rest
+
+
+def _replicated(mesh: Mesh, leaf: Array) -> NamedSharding:
+  del leaf
+  return NamedSharding(mesh, P())
+
+
+def _by_coordinates(mesh: Mesh, shared: Flat) -> dict[str, NamedSharding]:
+  """Returns shardings of `[K, ...]` over the coordinates of a parameter.
+
+  They divide the longest axis whose length is a multiple of the number of
+  devices. A parameter without such an axis is replicated, and so is one with a
+  number for each device: a loop over one number is compiled without the fused
+  multiply-add of longer loops, and its sum would have other bits.
+  """
+  size = mesh.size
+
+  def one(leaf: Array) -> NamedSharding:
+    lengths = enumerate(leaf.shape)
+    axes = [axis for axis, n in lengths if axis and n > size and n % size == 0]
+    if not axes:
+      return _replicated(mesh, leaf)
+    longest = max(axes, key=leaf.shape.__getitem__)
+    return NamedSharding(mesh, P(*[None] * longest, placement.AXIS))
+
+  return jax.tree.map(one, shared)
+
+
+def _of_group(models: Flat, task: types.ClientTask) -> Flat:
+  return {name: leaf[task.group] for name, leaf in models.items()}
+
+
+class _OfClient:
+  """The program of one client as functions `(replicated, table, client)`."""
+
+  def __init__(self, program: local_training.Program):
+    self._program = program
+
+  def _broadcast(
+    self, replicated: Replicated, task: types.ClientTask
+  ) -> types.Broadcast:
+    shared, messages, round_ = replicated
+    return types.Broadcast(
+      _of_group(shared, task), messages, round_, task.staleness
+    )
+
+  def begin(
+    self, replicated: Replicated, _: Any, client: Any
+  ) -> local_step.Carry:
+    state, task = client
+    broadcast = self._broadcast(replicated, task)
+    return self._program.begin(broadcast, state, task)
+
+  def train(self, replicated: Replicated, table: Any, client: Any) -> Any:
+    carry, task = client
+    broadcast = self._broadcast(replicated, task)
+    return self._program.train(broadcast, table, carry, task)
+
+  def measure(self, _: Any, table: Any, client: Any) -> local_step.Carry:
+    carry, task = client
+    variables = {**carry.params, **carry.batch_stats}
+    found = self._program.measure(table, variables, carry.moments, task)
+    return dataclasses.replace(carry, moments=found)
+
+  def data_pass(self, _: Any, table: Any, client: Any) -> local_step.Carry:
+    carry, task = client
+    return self._program.data_pass(table, carry, task)
+
+  def end(
+    self, replicated: Replicated, _: Any, client: Any, trained: bool = True
+  ) -> Any:
+    (carry, state), task = client
+    broadcast = self._broadcast(replicated, task)
+    upload, kept = self._program.end(broadcast, state, carry, task, trained)
+    return upload, (kept, ())
+
+  def moments(self, models: Flat, table: Any, client: Any) -> Any:
+    (own, found), task = client
+    variables = _of_group(models, task) | own
+    return self._program.measure(table, variables, found, task, augment=True)
+
+  def no_moments(self, models: Flat, own: Flat) -> batch_stats.Layers:
+    one = {name: leaf[0] for name, leaf in {**models, **own}.items()}
+    return self._program.no_moments(one)

@@ -1,0 +1,57 @@
+"""What the components of a method report beside the training."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedreid_jax.core.types import Flat
+from fedreid_jax.method.component import Component
+from fedreid_jax.round.devices.client_store import ClientStore
+
+
+def notices(components: Sequence[Component]) -> list[str]:
+  """Returns the notices of the components for users of the method."""
+  texts = [component.info.notice for component in components]
+  return [text for text in texts if text]
+
+
+def warnings(
+  components: Sequence[Component], metrics: dict[str, float]
+) -> list[str]:
+  """Returns the components' warnings about the metrics of a round."""
+  texts: list[str] = []
+  for component in components:
+    prefix = f'{component.name}_'
+    own = {
+      name.removeprefix(prefix): value
+      for name, value in metrics.items()
+      if name.startswith(prefix)
+    }
+    if component.info.warn and own:
+      texts.append(component.info.warn(own))
+  return [text for text in texts if text]
+
+
+def models_to_evaluate(
+  components: Sequence[Component], store: ClientStore
+) -> dict[int, Flat]:
+  """Returns the clients' own models that components keep for evaluation.
+
+  Args:
+    components: of the method.
+    store: states of the clients; those that were never written have none.
+
+  Returns:
+    Variables by canonical index of the client.
+  """
+  models: dict[int, Flat] = {}
+  for component in components:
+    if component.client and component.client.models_to_evaluate:
+      for k in store.written():
+        kept = store.row(k).states.get(component.name)
+        if kept is None:  # it stays at a site
+          continue
+        variables, present = component.client.models_to_evaluate(kept)
+        if np.asarray(present):
+          models[k] = dict(variables)
+  return models

@@ -1,0 +1,275 @@
+"""Composition of components into an algorithm: ownership and order of hooks."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedreid_jax import errors
+from fedreid_jax.core import plugins, types
+from fedreid_jax.core.types import Array, Flat, Tree
+from fedreid_jax.method.component import Component
+from fedreid_jax.round.client import initial_states, local_training
+from fedreid_jax.round.server import fold as fold_
+from fedreid_jax.round.server import server_round, summable, summed_round
+from fedreid_jax.round.settings import Settings
+
+# At most one component of a method fills each of these hooks.
+SINGLE_OWNER = ('shared', 'clustering', 'aggregation', 'summation')
+HOOKS = (*SINGLE_OWNER, 'client', 'server', 'transport')
+
+
+class Algorithm(NamedTuple):
+  """A federated method that can be simulated.
+
+  Attributes:
+    components: components of the method, in order.
+    shared: regular expression of the shared parameters.
+    program: the local round of one client.
+    clustered: whether the server keeps several models.
+    init_server: `(variables, sizes, public, seed) -> ServerState`; sizes are
+      the numbers of images of each client, float32 `[N]`, and the seed is
+      `prng.data` of that of the run.
+    init_client: `(uid, pretrained variables, seed) -> ClientState` of one
+      client.
+    messages: `(ServerState) -> messages` broadcast to every client, by name.
+    receive: `(ServerState, uploads) -> ServerState`, after the data pass before
+      round 0.
+    aggregate: `(ServerState, uploads, drawn, round, public, seed) ->
+      (ServerState, log)`.
+    prepares: whether clients run a data pass before round 0.
+    fold: sums of uploads of a method that streams, None for stacked uploads.
+  """
+
+  components: tuple[Component, ...]
+  shared: str
+  program: local_training.Program
+  clustered: bool
+  init_server: Callable[..., types.ServerState]
+  init_client: Callable[[Array, Flat, Array], types.ClientState]
+  messages: Callable[[types.ServerState], dict[str, Tree]]
+  receive: Callable[..., types.ServerState]
+  aggregate: Callable[..., tuple[types.ServerState, server_round.Log]]
+  prepares: bool
+  fold: fold_.Fold | None
+
+
+def load(
+  names: Sequence[str],
+  arguments: Mapping[str, Mapping[str, Any]],
+  package: ModuleType,
+) -> tuple[Component, ...]:
+  """Imports components and calls their `make(Options(...))`.
+
+  Args:
+    names: names of modules of the package and of plug-ins (`core.plugins`).
+    arguments: hyper-parameters by the name of a component's group.
+    package: package of the built-in components.
+
+  Raises:
+    ConfigError: if a component is not found or is given twice, or if its
+      hyper-parameters do not exist or have invalid values.
+  """
+  built: list[Component] = []
+  for name in names:
+    if name in names[: len(built)]:
+      raise errors.ConfigError(
+        f'component {name!r} is given twice', 'components', 'give it once'
+      )
+    module = plugins.full_name(name, plugins.COMPONENT, package)
+    own = arguments.get(plugins.group_of(name), {})
+    built.append(plugins.call(module, plugins.COMPONENT, own))
+  return tuple(built)
+
+
+def owner(components: Sequence[Component], hook: str) -> Component | None:
+  """Returns the component that fills a single-owner hook, or None.
+
+  Raises:
+    ConfigError: if two components fill it; the message names both.
+  """
+  owners = [c for c in components if getattr(c, hook) is not None]
+  if len(owners) > 1:
+    raise errors.ConfigError(
+      f'{owners[0].name!r} and {owners[1].name!r} both fill {hook!r}',
+      'components',
+      'keep one of them',
+    )
+  return owners[0] if owners else None
+
+
+def shared_leaves(components: Sequence[Component]) -> str:
+  """Returns the regular expression of the shared parameters."""
+  chosen = owner(components, 'shared')
+  if chosen is None or chosen.shared is None:
+    raise errors.ConfigError(
+      'no component selects shared parameters',
+      'components',
+      'add one that does, as that of FedPav or FedAvg',
+    )
+  return chosen.shared
+
+
+def check(components: Sequence[Component]) -> None:
+  """Checks ownership, requirements and conflicts of components.
+
+  Raises:
+    ConfigError: if a check fails; the message names the components.
+  """
+  for hook in SINGLE_OWNER:
+    owner(components, hook)
+  _check_gradient(components)
+  for component in components:
+    others = [c for c in components if c is not component]
+    for name in component.info.conflicts:
+      found = next((c for c in others if _is(c, name)), None)
+      if found:
+        raise errors.ConfigError(
+          f'{component.name!r} cannot be composed with {found.name!r}',
+          'components',
+          'keep one of them',
+        )
+    wanted = component.info.requires
+    if wanted and not any(_is(c, name) for c in others for name in wanted):
+      raise errors.ConfigError(
+        f'{component.name!r} needs another component',
+        'components',
+        f'one of {", ".join(wanted)}',
+      )
+  adder = owner(components, 'summation')
+  if adder is not None:
+    summable.check(components, adder)
+  sizes = [c for c in components if c.transport and c.transport.size]
+  if len(sizes) > 1:
+    raise errors.ConfigError(
+      f'{sizes[0].name!r} and {sizes[1].name!r} both compress uploads',
+      'components',
+      'keep one of them',
+    )
+  _check_uploads(components)
+
+
+def _check_uploads(components: Sequence[Component]) -> None:
+  """Refuses a component that would change uploads after they were moved."""
+  moved = ''
+  for component in components:
+    transport = component.transport
+    if transport and moved and (transport.up or transport.up_with):
+      raise errors.ConfigError(
+        f'{component.name!r} changes uploads after {moved!r}, which computes '
+        'them from another model than the received one',
+        'components',
+        f'put {moved!r} after it',
+      )
+    if transport and transport.moves:
+      moved = component.name
+
+
+def _check_gradient(components: Sequence[Component]) -> None:
+  """Refuses losses that an owner of the gradient cannot split by image."""
+  found = [c for c in components if c.client and c.client.gradient]
+  if len(found) > 1:
+    raise errors.ConfigError(
+      f"{found[0].name!r} and {found[1].name!r} both fill 'gradient'",
+      'components',
+      'keep one of them',
+    )
+  for component in components if found else ():
+    hooks = component.client
+    if component is found[0] or hooks is None:
+      continue
+    released = component.info.released
+    passes = hooks.data_pass and not (released and released.mechanisms(1))
+    other = hooks.pre_step or hooks.post_step or passes
+    if other or (hooks.loss and not hooks.separable):
+      exposes = component.info.exposes
+      raise errors.ConfigError(
+        f'the use of images of {component.name!r} cannot be bounded by the '
+        f'gradient of {found[0].name!r}' + (exposes and f': {exposes}'),
+        'components',
+        f'remove {component.name!r} or {found[0].name!r}',
+      )
+
+
+def _is(component: Component, name: str) -> bool:
+  """Returns whether a component has a property, fills a hook or has a name."""
+  hook, _, field = name.partition('.')
+  if field:
+    return bool(getattr(getattr(component, hook), field, None))
+  filled = name in HOOKS and getattr(component, name) is not None
+  return filled or name in component.info.properties or component.name == name
+
+
+def compose(
+  components: tuple[Component, ...],
+  settings: Settings,
+  *,
+  batch_stats_rule: str,
+  ordered: bool,
+  streamed: np.ndarray | None = None,
+) -> Algorithm:
+  """Composes components into an algorithm.
+
+  Args:
+    components: components in the order of the configuration.
+    settings: settings of the local round; `settings.shared` must be
+      `shared_leaves(components)`.
+    batch_stats_rule: rule for running statistics, `aggregation.BatchStatsRule`.
+    ordered: whether uploads are reduced in canonical client order
+      (deterministic mode).
+    streamed: numbers of images of the K largest clients, if uploads are added
+      as clients end (`reduction.choose`); None to stack them.
+
+  Raises:
+    ConfigError: if the components cannot be composed.
+  """
+  check(components)
+  clusterer = owner(components, 'clustering')
+  aggregator = owner(components, 'aggregation')
+  fold = None
+  if streamed is not None:
+    fold = fold_.make(
+      components, aggregator, batch_stats_rule, streamed, ordered
+    )
+  early = [c for c in components if _sends_before_first_round(c)]
+  return Algorithm(
+    components=components,
+    shared=settings.shared,
+    program=local_training.make(settings, components),
+    clustered=clusterer is not None,
+    init_server=functools.partial(
+      initial_states.server, settings, components, clusterer is not None
+    ),
+    init_client=functools.partial(initial_states.client, settings, components),
+    messages=functools.partial(server_round.messages, components),
+    receive=functools.partial(server_round.prepare, early, fold),
+    aggregate=functools.partial(
+      server_round.run,
+      server_round.Rules(
+        components,
+        settings,
+        clusterer,
+        aggregator,
+        batch_stats_rule,
+        ordered,
+        fold,
+        summed_round.make(
+          components,
+          owner(components, 'summation'),
+          aggregator,
+          batch_stats_rule,
+        ),
+      ),
+    ),
+    prepares=bool(early),
+    fold=fold,
+  )
+
+
+def _sends_before_first_round(component: Component) -> bool:
+  client = component.client
+  return bool(
+    client and client.data_pass and client.data_pass.before_first_round
+  )

@@ -1,0 +1,85 @@
+"""Costs of a round, from its compiled program."""
+
+from typing import Any, NamedTuple
+
+import jax
+
+from fedreid_jax.core import types
+from fedreid_jax.round import round_log
+from fedreid_jax.round.round_programs import TRAINING, Programs
+
+
+class Memory(NamedTuple):
+  """Bytes on a device that a program needs while it runs.
+
+  Attributes:
+    arguments: of the arrays that it receives.
+    results: of the arrays that it returns, except those that reuse the memory
+      of arguments.
+    temporary: of all other arrays.
+  """
+
+  arguments: int
+  results: int
+  temporary: int
+
+
+class Costs(NamedTuple):
+  """Costs of a round.
+
+  Attributes:
+    steps: of all clients.
+    images: that are trained on, with repetition.
+    sent: bytes `up` and `down` by content.
+    memory: of each program of the round by its name; none if the compiler does
+      not say. Arrays that a program does not use are not counted, such as
+      resident images during the aggregation.
+    flops: floating-point operations of the training by XLA's count, which
+      counts the body of every loop once: one step of one client; None if XLA
+      does not say.
+  """
+
+  steps: int
+  images: int
+  sent: round_log.Bytes
+  memory: dict[str, Memory]
+  flops: float | None
+
+  @property
+  def largest(self) -> str | None:
+    """Name of the program that needs the most memory."""
+    return max(
+      self.memory, key=lambda name: sum(self.memory[name]), default=None
+    )
+
+
+def of_programs(
+  programs: Programs, tasks: types.ClientTask, sent: round_log.Bytes
+) -> Costs:
+  """Returns the costs of a round.
+
+  Args:
+    programs: of the round.
+    tasks: of its lanes, on the host.
+    sent: bytes by direction and content.
+  """
+  counted: Any = programs.lowered[TRAINING].cost_analysis() or {}
+  memory = {name: _memory(one) for name, one in programs.compiled.items()}
+  return Costs(
+    steps=int(tasks.num_steps.sum()),
+    images=int(tasks.valid.sum()),
+    sent=sent,
+    memory={name: found for name, found in memory.items() if found},
+    flops=counted.get('flops'),
+  )
+
+
+def _memory(program: jax.stages.Compiled) -> Memory | None:
+  found: Any = program.memory_analysis()
+  if found is None:  # on some platforms
+    return None
+  return Memory(
+    found.argument_size_in_bytes,
+    found.output_size_in_bytes - found.alias_size_in_bytes,
+    found.temp_size_in_bytes,
+  )

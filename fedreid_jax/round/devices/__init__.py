@@ -1,0 +1,1 @@
+"""Where clients, images and states are: lanes, segments, waves."""

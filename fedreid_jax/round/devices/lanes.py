@@ -1,0 +1,118 @@
+"""The lanes of a round, in waves that fit in the memory of a device.
+
+Resident images belong to a device, so clients run at home. Other clients go to
+the device with the least work (`round.cohort.schedule`) of the process that has
+their states. If uploads are streamed, a round is cut into waves: calls of the
+same programs over some lanes of every device. The memory of a device then
+depends on the lanes of a wave, and not on the number of clients of a round.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from fedreid_jax.round.cohort import cohort, schedule
+
+WAVES = 2  # of which the images and states fit in the budget
+
+
+class Lanes:
+  """Assigns the clients of a round to lanes.
+
+  Attributes:
+    per_device: lanes of a device in a wave.
+  """
+
+  def __init__(
+    self,
+    placement: cohort.Placement,
+    size: int,
+    homes: bool,
+    processes: Sequence[int],
+    num_steps: Callable[[int], int],
+    most: int,
+  ):
+    """Chooses the number of lanes.
+
+    Args:
+      placement: the device of every client.
+      size: largest number of clients of a round, `K`.
+      homes: whether every client runs on its device, or else on any device of
+        the same process.
+      processes: the process of each device.
+      num_steps: `(client) -> steps`.
+      most: largest number of lanes of a device in a wave.
+    """
+    self._placement, self._homes = placement, homes
+    self._num_steps = num_steps
+    self._processes = np.asarray(processes)
+    if homes:
+      self._all = cohort.num_lanes(placement, size)
+    else:
+      self._all = max(
+        schedule.num_lanes(min(size, clients), devices)
+        for clients, devices in self._loads()
+      )
+    self.per_device = min(self._all, most)
+
+  def _loads(self) -> Iterator[tuple[int, int]]:
+    """Yields the numbers of clients and devices of each process."""
+    owners = self.owners(range(len(self._placement.device)))
+    for process in np.unique(self._processes):
+      devices = int((self._processes == process).sum())
+      yield int((owners == process).sum()), devices
+
+  def owners(self, members: Sequence[int] | np.ndarray) -> np.ndarray:
+    """Returns the process that runs each client, `[k]`.
+
+    Args:
+      members: indices of the clients, `[k]`.
+    """
+    devices = self._placement.device[np.asarray(members, np.int32)]
+    return self._processes[devices]
+
+  def waves(self, members: Sequence[int] | np.ndarray) -> list[np.ndarray]:
+    """Returns the client in each lane of each wave, -1 if empty.
+
+    Args:
+      members: clients of a round, at most `K`.
+
+    Returns:
+      int32 `[devices * per_device]` of one wave or more.
+    """
+    everyone = np.asarray(members, np.int32)
+    shape = self._placement.num_devices, self._all
+    if self._homes:
+      found = cohort.assign_lanes(self._placement, everyone, self._all)
+      return self._cut(found.reshape(shape))
+    rows = np.full(shape, -1, np.int32)
+    owners = self.owners(everyone)
+    for process in np.unique(self._processes):
+      devices = np.flatnonzero(self._processes == process)
+      mine = everyone[owners == process]
+      costs = [self._num_steps(int(k)) for k in mine]
+      found = schedule.assign(mine, costs, len(devices), self._all)
+      rows[devices] = found.reshape(len(devices), self._all)
+    return self._cut(rows)
+
+  def _cut(self, rows: np.ndarray) -> list[np.ndarray]:
+    """Cuts the lanes of all devices, `[devices, lanes]`, into waves."""
+    width = self.per_device
+    used = max(1, int((rows >= 0).sum(axis=1).max(initial=0)))
+    found = []
+    for first in range(0, used, width):
+      wave = np.full((len(rows), width), -1, np.int32)
+      part = rows[:, first : first + width]
+      wave[:, : part.shape[1]] = part
+      found.append(wave.reshape(-1))
+    return found
+
+
+def most(budget: int, client_bytes: int) -> int:
+  """Returns the largest number of lanes of a device in a wave.
+
+  Args:
+    budget: limit of the bytes of images on a device, 0 for no limit.
+    client_bytes: states of one client, and its images if these come and go.
+  """
+  return max(1, budget // (WAVES * client_bytes)) if budget else 2**31 - 1

@@ -1,0 +1,192 @@
+"""The local part of a round on the devices: training, and waves of it."""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
+
+from fedreid_jax import errors
+from fedreid_jax.core import types
+from fedreid_jax.round import compiled
+from fedreid_jax.round.compose import Algorithm
+from fedreid_jax.round.devices import transfer, waves
+from fedreid_jax.round.devices.client_store import ClientStore
+from fedreid_jax.round.devices.segments import Segments
+from fedreid_jax.round.server.totals import Streamed
+
+Wave = tuple[np.ndarray, types.ClientTask]  # client of each lane, and tasks
+
+
+class LocalRounds:
+  """Runs the clients of the lanes.
+
+  Attributes:
+    algorithm: the federated method.
+    run: its compiled functions.
+    segments: images of the clients.
+    split: sharding over lanes.
+    whole: sharding of what every device has.
+    sent: shapes of the uploads of a streamed round, by whether clients train;
+      known after a wave.
+  """
+
+  def __init__(
+    self,
+    algorithm: Algorithm,
+    run: compiled.Compiled,
+    parts: Segments,
+    split: NamedSharding,
+    whole: NamedSharding,
+  ):
+    """Keeps its arguments.
+
+    Args:
+      algorithm: a federated method.
+      run: its compiled functions.
+      parts: images of the clients.
+      split: sharding over lanes.
+      whole: sharding of what every device has.
+    """
+    self.algorithm, self.run, self.segments = algorithm, run, parts
+    self.split, self.whole = split, whole
+    self.sent: dict[bool, types.Upload] = {}
+
+  def place(
+    self, store: ClientStore, wave: Wave
+  ) -> tuple[types.ClientState, types.ClientTask]:
+    """Returns the client states and the tasks of all lanes, on devices."""
+    lanes, tasks = wave
+    here = transfer.is_here(self.split, len(lanes)) if store.local else None
+    rows = transfer.put(store.read(lanes, here), self.split)
+    return rows, transfer.put(tasks, self.split)
+
+  def wave(
+    self,
+    server: types.ServerState,
+    store: ClientStore,
+    wave: Wave,
+    round_: int,
+    trains: bool,
+  ) -> tuple[Any, tuple[Any, Any]]:
+    """Returns (uploads, (client states, sums of metrics)) of all lanes.
+
+    Args:
+      server: server state.
+      store: client states.
+      wave: lanes and tasks.
+      round_: global round.
+      trains: whether the clients train; false for the data passes before round
+        0.
+    """
+    lanes, tasks = wave
+    tree, placed = self.place(store, wave)
+    number = np.int32(round_)
+    if self.algorithm.fold and trains not in self.sent:
+      self.sent[trains] = self.shapes(server, tree, placed, trains)
+    carry = self.run.begin(server, number, (), tree, placed)
+    sums: dict[str, Any] = {}
+    if trains:
+      for table, part in self.segments.training(lanes, tasks, placed):
+        carry, more = self.run.train(server, number, table, carry, part)
+        sums = jax.tree.map(jnp.add, sums, more) if sums else more
+    if self.algorithm.program.has_data_pass:
+      for read in (self.run.measure, self.run.data_pass):
+        for table, part in self.segments.passing(lanes, tasks, placed):
+          carry = read(server, number, table, carry, part)
+    end = self.run.end if trains else self.run.end_untrained
+    uploads, (rows, _) = end(server, number, (), (carry, tree), placed)
+    return uploads, (rows, sums)
+
+  def fetch(self, store: ClientStore, rows: Any) -> Any:
+    """Returns the new client states of all lanes on the host.
+
+    Lanes of other processes are zeros if every process has its own rows.
+    """
+    return transfer.get_here(rows) if store.local else transfer.get(rows)
+
+  def shapes(
+    self, server: types.ServerState, tree: Any, placed: Any, trains: bool
+  ) -> types.Upload:
+    """Returns the shapes of stacked uploads.
+
+    Args:
+      server: server state.
+      tree: client states of the lanes.
+      placed: tasks of the lanes.
+      trains: whether the clients train.
+    """
+    run, number = self.run, np.int32(0)
+    carry = jax.eval_shape(run.begin, server, number, (), tree, placed)
+    end = run.sent if trains else run.sent_untrained
+    tree = carry, tree
+    return jax.eval_shape(end, server, number, (), tree, placed)[0]
+
+  def round(
+    self,
+    server: types.ServerState,
+    store: ClientStore,
+    parts: list[Wave],
+    round_: int,
+    cohort: int,
+    following: Callable[[], Wave | None],
+  ) -> tuple[Any, Any, list[Any], dict[str, np.ndarray]]:
+    """Trains the clients of a round, one wave after another.
+
+    Args:
+      server: server state.
+      store: client states.
+      parts: waves, several only of a method that streams.
+      round_: global round.
+      cohort: `K`.
+      following: returns the first wave of the next round, None without one;
+        its images are read while the last wave of this round is computed.
+
+    Returns:
+      (uploads, their positions in the order of sampling, client states of each
+      wave on the host, sums of metrics of all lanes on the host).
+    """
+
+    def keep(uploads: Any, rows: Any, sums: Any) -> tuple[Any, Any, Any]:
+      kept, counted = transfer.get((_rows(uploads), sums))
+      return kept, self.fetch(store, rows), counted
+
+    uploads, (rows, sums) = self.wave(server, store, parts[0], round_, True)
+    if len(parts) == 1:
+      self._read_ahead(following)
+      ranks = transfer.put(parts[0][1].drawn, self.split)
+      rows = [self.fetch(store, rows)]
+      return uploads, ranks, rows, transfer.get(sums)
+    totals, found = uploads.totals, []
+    for wave in parts[1:]:
+      more, (later, counted) = self.wave(server, store, wave, round_, True)
+      totals = self.run.add(totals, more.totals)
+      # The next wave is computed while the rows of the last one are copied.
+      found.append(keep(uploads, rows, sums))
+      uploads, rows, sums = more, later, counted
+    self._read_ahead(following)
+    found.append(keep(uploads, rows, sums))
+    joined = waves.join([kept for kept, _, _ in found], totals, cohort)
+    ranks = waves.ranks(
+      np.asarray(joined.uploads.index), [tasks for _, tasks in parts]
+    )
+    columns: list[dict[str, np.ndarray]] = [counted for _, _, counted in found]
+    sums = {n: np.concatenate([c[n] for c in columns]) for n in columns[0]}
+    placed = transfer.put((joined, ranks), self.whole)
+    return *placed, [rows for _, rows, _ in found], sums
+
+  def _read_ahead(self, following: Callable[[], Wave | None]) -> None:
+    if self.segments.resident is not None:
+      return
+    # An error of the next round, which it meets again, must not end this one.
+    with contextlib.suppress(errors.FedReIDError):
+      if wave := following():
+        self.segments.read_ahead(*wave)
+
+
+def _rows(streamed: Streamed) -> tuple[Any, Any, Any]:
+  """Returns what a streamed round keeps of each upload."""
+  return streamed.uploads, streamed.raw, streamed.far

@@ -1,0 +1,107 @@
+"""The contexts of the components at the server in one round."""
+
+import copy
+import functools
+from typing import Any, NamedTuple
+
+import jax
+
+from fedreid_jax.core import prng, trees, types
+from fedreid_jax.core.prng import Stream
+from fedreid_jax.core.types import Array, Flat, Tree
+from fedreid_jax.method import contexts
+from fedreid_jax.round.settings import Settings
+
+
+class Groups(NamedTuple):
+  """The uploads of a round by server model.
+
+  Attributes:
+    of_uploads: group of each upload, int32 `[K]`.
+    members: valid uploads of each group, bool `[G, K]`.
+    sizes: weights by number of images, `[G, K]`.
+    start: the model of each group before the aggregation, `[G, ...]`.
+  """
+
+  of_uploads: Array
+  members: Array
+  sizes: Array
+  start: Flat
+
+
+class ServerContexts:
+  """Builds the contexts of the components."""
+
+  def __init__(
+    self,
+    settings: Settings,
+    server: types.ServerState,
+    uploads: types.Upload,
+    valid: Array,
+    round_: Array,
+    public: Array,
+    seed: Array,
+    streamed: bool,
+  ):
+    """Collects the fields that the contexts of all components have.
+
+    Args:
+      settings: settings of the local round.
+      server: state before the round.
+      uploads: uploads of the cohort, `[K, ...]`.
+      valid: whether each upload is valid, bool `[K]`.
+      round_: global round.
+      public: images of the public set.
+      seed: `prng.data` of the run's seed.
+      streamed: whether the server sees no parameters of uploads, so that it is
+        an error to read them.
+    """
+    self._streamed = streamed
+    self._key = prng.key(seed, Stream.SERVER, round_)
+    self._common: dict[str, Any] = {
+      'index': uploads.index,
+      'valid': valid,
+      'uploaded': uploads.shared,
+      'num_examples': uploads.num_examples,
+      'num_steps': uploads.num_steps,
+      'previous': server.shared,
+      'public': public,
+      'model': settings.model,
+      'train_transform': settings.train_transform,
+      'test_transform': settings.test_transform,
+      'complete': functools.partial(_complete, settings),
+      'round': round_,
+    }
+
+  def arrived(self, valid: Array) -> 'ServerContexts':
+    """Returns the contexts with other valid uploads, bool `[K]`."""
+    other = copy.copy(self)
+    other._common = self._common | {'valid': valid}
+    return other
+
+  def of_uploads(self, name: str) -> contexts.ServerCtx:
+    """Returns the context of a component before clients have groups."""
+    return contexts.ServerCtx(**self._fields(name))
+
+  def of_groups(
+    self, name: str, groups: Groups, raw: Tree = ()
+  ) -> contexts.AggregationCtx:
+    """Returns the context of a component after clients have groups."""
+    return contexts.AggregationCtx(
+      **self._fields(name),
+      raw=raw,
+      members=groups.members,
+      start=groups.start,
+    )
+
+  def _fields(self, name: str) -> dict[str, Any]:
+    key = jax.random.fold_in(self._key, prng.component_uid(name))
+    own: dict[str, Any] = {'key': key}
+    if self._streamed:
+      own['uploaded'] = contexts.NoUploads(name)
+    return self._common | own
+
+
+def _complete(settings: Settings, shared: Flat) -> Flat:
+  shapes = jax.eval_shape(settings.model.init, jax.random.key(0))
+  return trees.zeros(shapes) | shared

@@ -1,0 +1,90 @@
+"""The settings of the local round that no component owns."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from fedreid_jax.core import types
+from fedreid_jax.core.secret import Secret
+from fedreid_jax.core.types import Array, Metrics
+from fedreid_jax.method.optimizers import Optimizer
+from fedreid_jax.round.cohort.timetable import Timetable
+from fedreid_jax.round.server.reduction import Choice
+
+
+class Settings(NamedTuple):
+  """The parts of a local round that do not belong to components.
+
+  Attributes:
+    model: the network.
+    objective: `(Outputs, Batch) -> (loss, metrics)`.
+    optimizer: pure functions over the parameters.
+    schedule: `(round with fraction) -> lr`.
+    train_transform: `(key, uint8 [B, H, W, ch], modalities) -> float32 images`.
+    test_transform: `(uint8 [B, H, W, ch]) -> float32 images`.
+    outputs: shapes of the model's outputs for a batch.
+    image_shape: `(B, H, W, ch)` of a batch.
+    num_steps: number of steps of the longest round.
+    shared: regular expression of the shared parameters.
+    persistent: whether the optimiser state is kept between rounds.
+    schedule_per_step: whether the learning rate changes within the round.
+    masked: whether some batches have padded rows.
+    data_pass_batch: images of one step of a pass over all images.
+    accumulate: whether the gradients of a round are accumulated for one update
+      at its end.
+  """
+
+  model: types.Model
+  objective: Callable[..., tuple[Array, Metrics]]
+  optimizer: Optimizer
+  schedule: Callable[[Array], Array]
+  train_transform: Callable[..., Array]
+  test_transform: Callable[[Array], Array]
+  outputs: types.Outputs
+  image_shape: tuple[int, int, int, int]
+  num_steps: int
+  shared: str
+  persistent: bool = False
+  schedule_per_step: bool = False
+  masked: bool = True
+  data_pass_batch: int = 64
+  accumulate: bool = False
+
+
+class SimulationOptions(NamedTuple):
+  """Options of the simulation of clients.
+
+  Attributes:
+    seed: seed of the run.
+    fraction: fraction of the clients that take part in a round.
+    width: number of clients vmapped at a time on a device, 0 for all.
+    ordered: whether uploads are reduced in canonical client order.
+    budget: limit of the bytes of images on a device, 0 for no limit.
+    plan_shape: `(S, B)` of the longest plan of the run.
+    data_pass_batch: images of one step of a pass over all images.
+    reduction: how the uploads of a round are reduced.
+    rounds: of the run; images of a round after these are not read ahead.
+    places: largest number of clients in a round, each of which is sampled
+      independently with the probability `fraction`; 0 for cohorts of a fixed
+      size.
+    timetable: who takes part in which round as simulated time, None if all
+      clients are there and take no time.
+    secret: of the run, if its method has draws that must not be guessed.
+  """
+
+  seed: int
+  fraction: float
+  width: int
+  ordered: bool
+  budget: int
+  plan_shape: tuple[int, int]
+  data_pass_batch: int
+  reduction: Choice
+  rounds: int
+  places: int = 0
+  timetable: Timetable | None = None
+  secret: Secret | None = None
+
+  @property
+  def sampling(self) -> int | Secret:
+    """Returns the origin of the cohorts, which a guarantee may count on."""
+    return self.secret or self.seed

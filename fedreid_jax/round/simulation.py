@@ -1,0 +1,406 @@
+"""A simulation of clients, with one code path for any number of devices.
+
+Images stay on the device as uint8 if they fit. If they exceed a budget, the
+round is cut into segments of steps, and the images of the next segment are
+transferred while the current one is computed. The states of the clients are in
+a store (`round.devices.client_store`), of which only the rows of the cohort are
+read and transferred to devices: neither the memory of the devices nor the work
+of the host in a round grows with the number of clients.
+"""
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from fedreid_jax.core import prng, trees, types
+from fedreid_jax.core.types import ClientData, Flat
+from fedreid_jax.method.batch_stats import Layers
+from fedreid_jax.round import (
+  compiled,
+  costs,
+  local_rounds,
+  round_log,
+  round_programs,
+)
+from fedreid_jax.round.cohort import cohort, cohort_tasks
+from fedreid_jax.round.compose import Algorithm
+from fedreid_jax.round.devices import (
+  image_store,
+  placement,
+  segments,
+  transfer,
+)
+from fedreid_jax.round.devices import lanes as lanes_
+from fedreid_jax.round.devices.client_store import ClientStore
+from fedreid_jax.round.server.reduction import Choice
+from fedreid_jax.round.settings import SimulationOptions
+
+
+class Executor:
+  """Runs the rounds of an algorithm over a federation.
+
+  This is the only stateful object of the engine: it holds images on devices and
+  compiled functions. A run can be resumed from the states passed to its
+  methods.
+
+  Attributes:
+    algorithm: the federated method.
+    resident: whether devices keep the images of all clients.
+  """
+
+  def __init__(
+    self,
+    algorithm: Algorithm,
+    clients: Sequence[ClientData],
+    planner: cohort.Planner,
+    image_shape: tuple[int, int, int],
+    options: SimulationOptions,
+    mesh: Mesh,
+    public: np.ndarray | None = None,
+  ):
+    """Places clients and their images.
+
+    Args:
+      algorithm: a federated method.
+      clients: all clients, in canonical order.
+      planner: `(round, client) -> Plan`.
+      image_shape: `(H, W, ch)`.
+      options: options of the simulation.
+      mesh: devices.
+      public: the public set, uint8 `[M, H, W, ch]`, kept on every device.
+    """
+    self.algorithm, self._clients = algorithm, clients
+    self._init_client = jax.jit(algorithm.init_client)
+    self._options = options
+    self._seed = prng.data(options.seed)
+    self._split = NamedSharding(mesh, P(placement.AXIS))
+    self._whole = NamedSharding(mesh, P())
+    if public is None:
+      public = np.zeros((0, *image_shape), np.uint8)
+    self._public = transfer.put(public, self._whole)
+    placed = cohort.place(clients, mesh.devices.size)
+    size = cohort_tasks.cohort_size(len(clients), options)
+    store = image_store.ImageStore(
+      clients, placed, self._split, image_shape, kept=size
+    )
+    # A few clients of many would not be distributed evenly at home.
+    at_home = size == len(clients) or mesh.devices.size == 1
+    self.resident = at_home and store.fits(options.budget)
+    streams = algorithm.fold is not None
+    # A client has its parameters, their gradients and momenta, a state that may
+    # be as large, and its images unless these stay on the devices.
+    each = 4 * options.reduction.model_bytes
+    if not self.resident:
+      each += int(np.prod(options.plan_shape)) * store.image_bytes
+    lanes = lanes_.Lanes(
+      placed,
+      size,
+      self.resident,
+      [device.process_index for device in mesh.devices.flat],
+      planner.num_steps,
+      lanes_.most(options.budget if streams else 0, each),
+    )
+    self._tasks = cohort_tasks.CohortTasks(
+      clients, placed, planner, lanes, options
+    )
+    self._segments = segments.Segments(
+      store,
+      placed,
+      lanes.per_device,
+      options.budget,
+      self.resident,
+      functools.partial(transfer.put, sharding=self._split),
+    )
+    self._run = compiled.make(algorithm, mesh, options.width, options.ordered)
+    self._local = local_rounds.LocalRounds(
+      algorithm, self._run, self._segments, self._split, self._whole
+    )
+
+  def init(
+    self, variables: Flat, pretrained: Sequence[str] = ()
+  ) -> tuple[types.ServerState, ClientStore]:
+    """Returns (server state on devices, store of the client states).
+
+    Args:
+      variables: variables of the model before round 0.
+      pretrained: names of variables that are read from a file: personal ones
+        start from these values as well, instead of random numbers per client.
+    """
+    init_server = jax.jit(self.algorithm.init_server, out_shardings=self._whole)
+    sizes = np.asarray([c.num_images for c in self._clients], np.float32)
+    server = init_server(variables, sizes, self._public, self._seed)
+    loaded = {name: variables[name] for name in pretrained}
+    shapes = jax.eval_shape(
+      self.algorithm.init_client, np.uint32(0), loaded, self._seed
+    )
+    initial = functools.partial(self._initial, leaves=loaded)
+    return server, ClientStore(initial, shapes, len(self._clients))
+
+  def _initial(self, client: int, leaves: Flat) -> types.ClientState:
+    uid = np.uint32(prng.client_uid(self._clients[client].name))
+    return jax.device_get(self._init_client(uid, leaves, self._seed))
+
+  @property
+  def reduction(self) -> Choice:
+    """How the uploads of a round are reduced."""
+    return self._options.reduction
+
+  def describe_images(self) -> str:
+    """Returns one line on where the images of the clients are."""
+    if self.resident:
+      return 'images: all of them stay on the devices'
+    lanes = self._tasks.lanes.per_device
+    return (
+      'images: those of a round are copied to the devices while it is '
+      f'computed, for at most {lanes} clients at a time on each'
+    )
+
+  def start_from(self, store: ClientStore, own: Callable[[int], Flat]) -> None:
+    """Writes the state of every client before round 0.
+
+    Args:
+      store: of the client states.
+      own: returns the initial variables of a client, of all of its model.
+    """
+    for members in self._tasks.everyone():
+      states = [self._initial(int(k), own(int(k))) for k in members]
+      rows = jax.tree.map(lambda *leaves: np.stack(leaves), *states)
+      # In memory every process has the rows of all clients.
+      store.write(members, rows, self._is_here(members) | (not store.local))
+
+  def put_server(self, server: types.ServerState) -> types.ServerState:
+    """Puts a server state from the host on every device."""
+    return transfer.put(server, self._whole)
+
+  def prepare(
+    self, server: types.ServerState, store: ClientStore
+  ) -> tuple[types.ServerState, dict[str, Counter[str]]]:
+    """Runs the data passes before round 0, if the method has any.
+
+    Args:
+      server: server state, donated if there is a pass.
+      store: client states; the rows of all clients are written.
+
+    Returns:
+      (server with the messages of all clients, log); the log has `up` and
+      `down` like that of a round: `down` is the bytes of the model and `up`
+      those of the messages.
+    """
+    log: dict[str, Counter[str]] = {'up': Counter(), 'down': Counter()}
+    if not self.algorithm.prepares:
+      return server, log
+    for members in self._tasks.everyone():
+      for wave in self._tasks.waves(members, server.groups, 0):
+        lanes, _ = wave
+        uploads, (rows, _) = self._local.wave(server, store, wave, 0, False)
+        here = lanes[lanes >= 0]
+        for way, sizes in self._wire(server, uploads, here, False).items():
+          log[way].update(sizes)
+        server = self._run.receive(server, uploads)
+        rows = self._local.fetch(store, rows)
+        self._keep(store, rows, lanes, lanes >= 0)
+    return server, log
+
+  def round(
+    self, server: types.ServerState, store: ClientStore, round_: int
+  ) -> tuple[types.ServerState, dict[str, Any]]:
+    """Runs one round.
+
+    Args:
+      server: server state, donated.
+      store: client states; the rows of the clients whose upload counts are
+        written.
+      round_: global round.
+
+    Returns:
+      (server, log). The log has `clients`, `valid`, `groups` and `weights` (or
+      their `entropy`) in canonical order of the cohort. It also has
+      `fell_back` (whether weights were replaced by sizes); `metrics` (means
+      over all steps) and `median_loss` (over clients, of their means), both
+      only if there is a valid upload, and in `metrics` those of
+      `ServerHooks.metrics`; `per_client`, metrics of each client of
+      the cohort (means over its steps, in canonical order); `images`; and
+      `up` and `down`, the bytes of the whole cohort by content. With simulated
+      time it has the `timetable` of the round.
+    """
+    groups = np.asarray(server.groups)
+    drawn, waves, timed = self._tasks.draw(round_, groups)
+    following = functools.partial(self._tasks.first_wave, round_ + 1, groups)
+    uploads, ranks, rows, sums = self._local.round(
+      server, store, waves, round_, self._tasks.size, following
+    )
+    log: dict[str, Any] = {**self._wire(server, uploads, drawn, True)}
+    server, logged = self._run.aggregate(
+      server,
+      uploads,
+      ranks,
+      np.int32(round_),
+      self._public,
+      self._seed_of(round_),
+    )
+    entries, measured = round_log.of_server(logged, len(drawn))
+    clients = np.sort(drawn)
+    counted, kept = clients[entries['valid']], clients[entries.pop('kept')]
+    for (lanes, _), found in zip(waves, rows, strict=True):
+      self._keep(store, found, lanes, np.isin(lanes, kept))
+    lanes = np.concatenate([lanes for lanes, _ in waves])
+    steps = np.concatenate([tasks.num_steps for _, tasks in waves])
+    log |= round_log.training(sums, steps, np.isin(lanes, counted))
+    log['metrics'] |= measured
+    log['per_client'] = round_log.per_client(sums, steps, lanes)
+    images = sum(int(tasks.valid.sum()) for _, tasks in waves)
+    log |= entries | {'clients': clients, 'images': images}
+    if timed:
+      log['timetable'] = timed
+    return server, log
+
+  def forecast(
+    self, server: types.ServerState, store: ClientStore
+  ) -> costs.Costs:
+    """Compiles the programs of round 0 and returns its costs.
+
+    Nothing is run. If images do not fit, one segment of steps is counted.
+
+    Args:
+      server: server state.
+      store: client states.
+    """
+    tasks, uploads, _ = self._first_round(server, store)
+    drawn = self._tasks.first()
+    sent = self._wire(server, uploads, drawn, True)
+    waves = self._tasks.waves(drawn, server.groups, 0)
+    given = self._tasks.size, self._public, self._seed_of(0)
+    found = round_programs.of_round(self._local, server, store, waves, *given)
+    return costs.of_programs(found, tasks, sent)
+
+  def programs(
+    self, server: types.ServerState, store: ClientStore
+  ) -> dict[str, jax.stages.Traced]:
+    """Returns the programs of round 0, 'training' and 'aggregation'.
+
+    They can be lowered for any platform. Nothing is compiled or run.
+
+    Args:
+      server: server state.
+      store: client states.
+    """
+    tasks, uploads, training = self._first_round(server, store)
+    ranks = np.zeros(len(tasks.index), np.int32)
+    aggregation = self._run.aggregate.trace(
+      server, uploads, ranks, np.int32(0), self._public, self._seed_of(0)
+    )
+    return {'training': training(), 'aggregation': aggregation}
+
+  def senders(self, server: types.ServerState, store: ClientStore) -> list[str]:
+    """Returns the components whose clients send messages.
+
+    Args:
+      server: server state.
+      store: client states.
+    """
+    _, uploads, _ = self._first_round(server, store)
+    sent = self._local.sent.get(True, uploads)  # those of a streamed round
+    return [n for n, found in sent.messages.items() if jax.tree.leaves(found)]
+
+  def _first_round(
+    self, server: types.ServerState, store: ClientStore
+  ) -> tuple[types.ClientTask, types.Upload, Callable[[], jax.stages.Traced]]:
+    """Returns (tasks of round 0, shapes of its uploads, trace of training)."""
+    wave, *_ = self._tasks.waves(self._tasks.first(), server.groups, 0)
+    lanes, tasks = wave
+    tree, placed = self._local.place(store, wave)
+    run, number = self._run, np.int32(0)
+    carry = jax.eval_shape(run.begin, server, number, (), tree, placed)
+    uploads, _ = jax.eval_shape(
+      run.end, server, number, (), (carry, tree), placed
+    )
+    if self.algorithm.fold:
+      self._local.sent[True] = self._local.shapes(server, tree, placed, True)
+
+    def training() -> jax.stages.Traced:
+      table, part = next(self._segments.training(lanes, tasks, placed))
+      return run.train.trace(server, number, table, carry, part)
+
+    return tasks, uploads, training
+
+  def moments(
+    self,
+    models: Flat,
+    groups: np.ndarray,
+    own: Callable[[np.ndarray], Flat] | None = None,
+    modality: int | None = None,
+  ) -> Iterator[Layers]:
+    """Measures moments of batch normalisation on the images of every client.
+
+    Images are augmented as in training, as the weights were fitted to these.
+
+    Args:
+      models: variables of the models, `[G, ...]`.
+      groups: the model that each client measures, int32 `[N]`.
+      own: returns the variables of some clients, `[k]`, that differ between
+        clients, on the host, `[k, ...]`; None if there are no such variables.
+      modality: of the images that are measured, None for all; a client without
+        such images has the moments of no images.
+
+    Yields:
+      Moments by layer (`method.batch_stats`) of each client in canonical order,
+      on the host.
+    """
+    models = transfer.put(models, self._whole)
+    first = own(np.arange(1)) if own else {}
+    nothing = jax.device_get(self._run.no_moments(models, first))
+    for members in self._tasks.everyone():
+      everything = own(members) if own else {}
+      found: dict[int, Layers] = {}
+      for lanes, tasks in self._tasks.waves(members, groups, 0, modality):
+        mine = trees.rows(everything, np.searchsorted(members, lanes))
+        mine = transfer.put(mine, self._split)
+        layers = transfer.put(transfer.copies(nothing, len(lanes)), self._split)
+        for table, part in self._segments.passing(lanes, tasks):
+          layers = self._run.moments(models, table, (mine, layers), part)
+        layers = transfer.get(layers)
+        for lane in np.flatnonzero(lanes >= 0):
+          found[int(lanes[lane])] = trees.rows(layers, int(lane))
+      for k in members:
+        yield found[int(k)]
+
+  def _seed_of(self, round_: int) -> np.ndarray:
+    """Returns the seed of the server's keys in a round."""
+    return prng.of_round(self._seed, self._options.secret, round_)
+
+  def _keep(
+    self, store: ClientStore, rows: Any, lanes: np.ndarray, valid: np.ndarray
+  ) -> None:
+    """Writes the new states of the valid clients into the store.
+
+    Args:
+      store: of the client states.
+      rows: states of all lanes on the host.
+      lanes: client of each lane, -1 if empty.
+      valid: whether to keep each of them.
+    """
+    if store.local:
+      valid = valid & transfer.is_here(self._split, len(lanes))
+    store.write(lanes, rows, valid)
+
+  def _is_here(self, members: np.ndarray) -> np.ndarray:
+    """Returns whether each client runs on a device of this process."""
+    return self._tasks.lanes.owners(members) == jax.process_index()
+
+  def _wire(
+    self,
+    server: types.ServerState,
+    uploads: Any,
+    members: np.ndarray,
+    trains: bool,
+  ) -> round_log.Bytes:
+    uploads = self._local.sent.get(trains, uploads)  # those of a streamed round
+    return round_log.wire(
+      self.algorithm, server, uploads, members, len(self._clients), trains
+    )

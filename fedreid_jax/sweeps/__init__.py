@@ -1,1 +1,0 @@
-"""Sweeps: many runs one after another, and their tables."""

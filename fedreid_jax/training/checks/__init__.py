@@ -1,0 +1,1 @@
+"""Checks of a component by training on toy clients."""

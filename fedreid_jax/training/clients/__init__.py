@@ -1,0 +1,1 @@
+"""States and statistics of clients, between rounds and on disk."""

@@ -1,0 +1,250 @@
+"""Rows of clients in files: immutable segments, and an index of the live rows.
+
+Every write of rows is one new segment, `SEQUENCE-PROCESS.safetensors`. The
+index has the segment, the offset and the SHA-256 of the newest row of every
+client. A checkpoint holds a copy of the index, so that older segments stay
+while a kept checkpoint names them. The live rows of a segment of which less
+than half is live are copied into the next one, and a segment that neither the
+index nor a kept checkpoint names is deleted.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fedreid_jax import errors
+from fedreid_jax.round.devices.client_store import Row
+from fedreid_jax.training.clients import row_format
+from fedreid_jax.training.clients.row_format import Layout
+
+FOLDER = 'clients'  # in the folder of the checkpoints
+SUFFIX = '.safetensors'
+# A segment has the number `sequence * PROCESSES + process`.
+PROCESSES = 1 << 16
+
+
+class Index(NamedTuple):
+  """The newest row of every client.
+
+  Attributes:
+    segment: number of its segment, -1 if it was never written, int64 `[N]`.
+    offset: first byte in the file, int64 `[N]`.
+    digest: SHA-256 of its bytes, uint8 `[N, 32]`.
+  """
+
+  segment: np.ndarray
+  offset: np.ndarray
+  digest: np.ndarray
+
+  @classmethod
+  def empty(cls, num_clients: int) -> 'Index':
+    """Returns the index of a store without rows."""
+    return cls(
+      np.full(num_clients, -1, np.int64),
+      np.zeros(num_clients, np.int64),
+      np.zeros((num_clients, row_format.DIGEST), np.uint8),
+    )
+
+  def copy(self) -> 'Index':
+    """Returns a copy, which later writes do not change."""
+    return Index(*(array.copy() for array in self))
+
+  def segments(self) -> dict[int, int]:
+    """Returns the number of live rows of each segment."""
+    numbers, counts = np.unique(
+      self.segment[self.segment >= 0], return_counts=True
+    )
+    return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+
+
+def name(segment: int) -> str:
+  """Returns the file name of a segment."""
+  return f'{segment // PROCESSES}-{segment % PROCESSES}{SUFFIX}'
+
+
+def number(path: Path) -> int:
+  """Returns the number of a segment."""
+  sequence, _, process = path.name.removesuffix(SUFFIX).partition('-')
+  return int(sequence) * PROCESSES + int(process)
+
+
+class ClientFiles:
+  """Rows of clients in a folder, as `round.devices.client_store.Rows`.
+
+  Attributes:
+    folder: of the segments.
+    layout: leaves of a row.
+    index: of the rows.
+    changed: clients whose row this process wrote since the last `take_changed`.
+    moved: clients whose old row it copied since then, and wrote no new one.
+  """
+
+  def __init__(
+    self,
+    folder: Path,
+    layout: Layout,
+    clients: Sequence[str],
+    process: int = 0,
+    processes: int = 1,
+  ):
+    """Opens a folder, which the first write creates.
+
+    Args:
+      folder: of the segments.
+      layout: leaves of a row.
+      clients: names of all clients, `N`.
+      process: number of this process.
+      processes: number of processes of the run.
+    """
+    self.folder, self.layout = folder, layout
+    self.index = Index.empty(len(clients))
+    self.changed, self.moved = set[int](), set[int]()
+    self._clients = clients
+    self._process, self._processes = process, processes
+    self._size = row_format.row_bytes(layout)
+    self._next, self._unsynced = 0, set[int]()
+    self._unknown: set[int] = set()  # segments that no one else can read yet
+    self._rows: dict[int, int] = {}  # of the segments of this process
+
+  def __contains__(self, client: int) -> bool:
+    return bool(self.index.segment[client] >= 0)
+
+  def __iter__(self) -> Iterator[int]:
+    return iter(np.flatnonzero(self.index.segment >= 0).tolist())
+
+  def __len__(self) -> int:
+    return int((self.index.segment >= 0).sum())
+
+  def __getitem__(self, client: int) -> Row:
+    if client not in self:
+      raise KeyError(client)
+    path = self.path(int(self.index.segment[client]))
+    try:
+      with path.open('rb') as file:
+        file.seek(int(self.index.offset[client]))
+        content = file.read(self._size)
+    except OSError as error:
+      raise self._damaged(client, path, str(error.strerror)) from error
+    digest = hashlib.sha256(content).digest()
+    if digest != self.index.digest[client].tobytes():
+      raise self._damaged(client, path, 'was changed')
+    return row_format.unpack(self.layout, content)
+
+  def _damaged(self, client: int, path: Path, why: str) -> Exception:
+    return errors.IntegrityError(
+      f'the state of client {self._clients[client]!r} cannot be used: {why}',
+      str(path),
+      'restore the file from a copy, or start again with --restart',
+    )
+
+  def path(self, segment: int) -> Path:
+    """Returns the file of a segment."""
+    return self.folder / name(segment)
+
+  def update(self, rows: Mapping[int, Row]) -> None:
+    """Writes a segment with new rows and the live rows of sparse segments.
+
+    Args:
+      rows: of clients, by canonical index.
+
+    Raises:
+      ResourceError: when the disk is full; the store is then unchanged.
+    """
+    if not rows:
+      return
+    chosen = [*rows, *self._sparse(rows)]
+    segment = self._next * PROCESSES + self._process
+    with errors.on_disk(self.folder):
+      self.folder.mkdir(parents=True, exist_ok=True)
+    written = row_format.write(
+      self.path(segment),
+      self.layout,
+      [self._clients[k] for k in chosen],
+      (rows[k] if k in rows else self[k] for k in chosen),
+    )
+    for client, (offset, digest) in zip(chosen, [*written], strict=True):
+      self.index.segment[client] = segment
+      self.index.offset[client] = offset
+      self.index.digest[client] = np.frombuffer(digest, np.uint8)
+    self._next += 1
+    self._rows[segment] = len(chosen)
+    self._unsynced.add(segment)
+    self._unknown.add(segment)
+    self.changed.update(rows)
+    self.moved.update(chosen)
+    self.moved -= self.changed
+    self.sweep(self._rows.keys() - self._unknown)
+
+  def take_changed(self) -> tuple[list[int], list[int]]:
+    """Returns (`changed`, `moved`), sorted, which it empties.
+
+    The caller publishes the places of these rows: other processes read the
+    segments from then on, so that only a checkpoint may delete them.
+    """
+    taken = sorted(self.changed), sorted(self.moved)
+    self.changed.clear()
+    self.moved.clear()
+    self._unknown.clear()
+    return taken
+
+  def _sparse(self, rows: Mapping[int, Row]) -> list[int]:
+    """Returns live rows of segments of which less than half will be live."""
+    new = np.isin(np.arange(len(self._clients)), [*rows])
+    segment = np.where(new, -1, self.index.segment)
+    live = Index(segment, *self.index[1:]).segments()
+    sparse = [s for s, n in live.items() if 2 * n < self._rows.get(s, 0)]
+    return np.flatnonzero(np.isin(segment, sparse)).tolist()
+
+  def sync(self) -> None:
+    """Waits until all segments are on the disk.
+
+    A checkpoint is written after this call. Other segments are not needed after
+    a loss of power, since their rounds are repeated.
+    """
+    row_format.sync(self.path(s) for s in sorted(self._unsynced))
+    self._unsynced.clear()
+    self._unknown.clear()
+
+  def sweep(self, kept: Iterable[int]) -> None:
+    """Deletes this process's segments that neither the index nor `kept` has."""
+    for segment in self._rows.keys() - self.index.segments().keys() - {*kept}:
+      with errors.on_disk(self.folder):
+        self.path(segment).unlink(missing_ok=True)
+      del self._rows[segment]
+      self._unsynced.discard(segment)
+      self._unknown.discard(segment)
+
+  def begin(self, index: Index | None, kept: Iterable[int]) -> None:
+    """Continues from an index; the first process deletes newer segments.
+
+    Args:
+      index: of a checkpoint; None at the start of a run.
+      kept: segments that checkpoints name.
+    """
+    self.index = Index.empty(len(self._clients)) if index is None else index
+    self.take_changed()
+    self._unsynced.clear()
+    kept = {*kept} | self.index.segments().keys()
+    if self._process == 0:
+      for path in self.folder.glob(f'*{SUFFIX}*'):
+        if path.suffix != SUFFIX or number(path) not in kept:
+          path.unlink(missing_ok=True)
+    self._next = 1 + max((s // PROCESSES for s in kept), default=-1)
+    self._rows = {
+      s: self._length(s)
+      for s in kept
+      if s % PROCESSES % self._processes == self._process
+    }
+
+  def _length(self, segment: int) -> int:
+    """Returns the number of rows in a segment."""
+    path = self.path(segment)
+    try:
+      with path.open('rb') as file:
+        first = 8 + int.from_bytes(file.read(8), 'little')
+      return (path.stat().st_size - first) // self._size
+    except OSError:  # of an older checkpoint, which does not verify
+      return 0

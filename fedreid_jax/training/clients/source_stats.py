@@ -1,0 +1,151 @@
+"""Batch-normalisation moments of source images under the tested models.
+
+After an average of models the running moments belong to none of them, and those
+of a client's own model follow its weights with a delay. With
+`evaluation.batch_stats='source'` every client measures the moments of its own
+images at the frozen weights (`method.batch_stats`) and returns the count, mean
+and variance of every layer; those of all clients of a model are merged by
+images, with the variance between clients. A client's own model gets those of
+its own images. Images are augmented as in training, because the weights are
+fitted to the moments of such images: those of plain images differ (a crop of a
+padded image has a black border). No image of a target is used.
+
+`evaluation.batch_stats='modality'` measures the moments of the visible and of
+the infrared images apart, and a test image is normalised by those of its own
+modality. A mean of the moments of clients of one modality each fits neither.
+
+This is not in the papers, which test with running moments; it is a second
+protocol, reported beside theirs.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+import jax
+import numpy as np
+
+from fedreid_jax import errors
+from fedreid_jax.core.types import ClientData, Flat
+from fedreid_jax.evaluation.evaluator import Models, Source
+from fedreid_jax.method import batch_stats
+from fedreid_jax.method.batch_stats import Layers
+from fedreid_jax.round.simulation import Executor
+
+# Modalities that are measured apart, by `evaluation.batch_stats`; None are all
+# images, and 'running' measures nothing.
+MEASURED: dict[str, tuple[int | None, ...]] = {
+  'source': (None,),
+  'modality': (0, 1),
+}
+
+
+def check(rule: str, clients: Sequence[ClientData]) -> None:
+  """Refuses to measure a modality of which no client has an image.
+
+  Args:
+    rule: `evaluation.batch_stats`.
+    clients: those of the run.
+
+  Raises:
+    ConfigError: when there is none.
+  """
+  if rule != 'modality':
+    return
+  for kind, name in enumerate(('visible', 'infrared')):
+    if not any((c.modalities == kind).any() for c in clients):
+      raise errors.ConfigError(
+        f'no client has an image that is {name}',
+        'evaluation.batch_stats',
+        "set it to 'source'",
+      )
+
+
+def make(
+  executor: Executor,
+  groups: np.ndarray,
+  names: Sequence[str],
+  sent: dict[str, Counter],
+  rule: str = 'source',
+) -> Source:
+  """Builds `(models by name) -> models with the moments of their sources`.
+
+  The result is a tuple of models for all test images, or for those of each
+  modality.
+
+  Args:
+    executor: has the clients' images.
+    groups: group of every client, int32 `[N]`; model 'cluster:G' is that of the
+      clients of group G, a name that is neither 'cluster:' nor 'client:' is of
+      all clients.
+    names: of the clients, `N`; model 'client:NAME' is of one.
+    sent: bytes by direction, `up` and `down`, counted as 'batch_stats'.
+    rule: 'source' or 'modality'.
+  """
+  num = len(names)
+  own = {f'client:{name}' for name in names}
+
+  def measure(
+    models: Flat, received: int, own_of: Callable[[np.ndarray], Flat] | None
+  ) -> Iterator[Iterator[Layers]]:
+    """Yields, for every modality, the moments of every client in turn."""
+    sent['down']['batch_stats'] += received * num
+    for modality in MEASURED[rule]:
+      chosen = np.zeros(num, np.int32)
+      yield map(counted, executor.moments(models, chosen, own_of, modality))
+
+  def counted(layers: Layers) -> Layers:
+    sent['up']['batch_stats'] += sum(x.nbytes for x in jax.tree.leaves(layers))
+    return layers
+
+  def one(name: str, variables: Flat) -> list[Flat]:
+    whole = {n: np.asarray(x)[None] for n, x in variables.items()}
+    group = None
+    if name.startswith('cluster:'):
+      group = int(name.removeprefix('cluster:'))
+    return [
+      batch_stats.install(
+        variables,
+        batch_stats.pool(
+          layers
+          for k, layers in enumerate(parts)
+          if group is None or groups[k] == group
+        ),
+      )
+      for parts in measure(whole, _bytes(variables), None)
+    ]
+
+  def personal(models: Models) -> dict[str, list[Flat]]:
+    """Measures every client's own model on its own images, all at once."""
+    some = next(iter(models.values()))
+
+    def own_of(members: np.ndarray) -> Flat:
+      """Returns the models of some clients, zeros for those without one."""
+      rows = {
+        n: np.zeros((len(members), *x.shape), x.dtype) for n, x in some.items()
+      }
+      for row, k in enumerate(members):
+        for leaf, value in models.get(f'client:{names[k]}', {}).items():
+          rows[leaf][row] = value
+      return rows
+
+    found: dict[str, list[Flat]] = {name: [] for name in models}
+    for parts in measure({}, _bytes(some), own_of):
+      for k, layers in enumerate(parts):
+        if (name := f'client:{names[k]}') in models:
+          found[name].append(batch_stats.install(models[name], layers))
+    return found
+
+  def source(models: Models) -> tuple[Models, ...]:
+    mine = {name: x for name, x in models.items() if name in own}
+    found = personal(mine) if mine else {}
+    found |= {n: one(n, x) for n, x in models.items() if n not in own}
+    return tuple(
+      {name: found[name][k] for name in models}
+      for k in range(len(MEASURED[rule]))
+    )
+
+  return source
+
+
+def _bytes(variables: Flat) -> int:
+  return sum(x.nbytes for x in variables.values())

@@ -1,0 +1,261 @@
+"""Output of a run: console lines, metrics.jsonl, results.json, queries.npz."""
+
+import io
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from rich import console, progress
+
+from fedreid_jax import errors
+from fedreid_jax.evaluation import evaluator
+from fedreid_jax.training import callbacks
+from fedreid_jax.training.files.atomic import write_bytes, write_text
+from fedreid_jax.training.reports import console_table
+from fedreid_jax.training.tracking import client_metrics, to_jsonl, tracker
+
+METRICS, RESULTS = to_jsonl.FILE, 'results.json'
+QUERIES = 'queries.npz'
+# Suffixes of metrics without a column of their own.
+APART = ('_std', '_before_neck', '_after_neck')
+PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
+
+
+def write_json(path: Path, value: Any) -> None:
+  """Writes a JSON file atomically."""
+  write_text(path, json.dumps(value, indent=2, sort_keys=True) + '\n')
+
+
+def read_object(path: Path, *wanted: str) -> dict[str, Any]:
+  """Returns the object in a JSON file of a run.
+
+  Args:
+    path: of the file.
+    *wanted: required keys.
+
+  Raises:
+    IntegrityError: when the file is damaged.
+  """
+  try:
+    value = json.loads(path.read_text())
+  except (OSError, ValueError, RecursionError) as error:
+    raise errors.IntegrityError(
+      f'cannot be read: {error}', str(path), 'start again with --restart'
+    ) from error
+  if not isinstance(value, dict):
+    raise errors.IntegrityError(
+      'is no JSON object', str(path), 'start again with --restart'
+    )
+  for key in wanted:
+    if key not in value:
+      raise errors.IntegrityError(
+        f'has no {key}', str(path), 'start again with --restart'
+      )
+  return value
+
+
+def environment() -> dict[str, Any]:
+  """Returns versions, devices and commit of this process."""
+  try:
+    commit = subprocess.run(
+      ['git', 'describe', '--always', '--dirty'],
+      cwd=Path(__file__).parent,
+      capture_output=True,
+      text=True,
+      check=False,
+    ).stdout.strip()
+  except OSError:  # no git on this machine
+    commit = ''
+  return {
+    'command': sys.argv,
+    'commit': commit or None,
+    'devices': [str(d.device_kind) for d in jax.devices()],
+    'platform': platform.platform(),
+    'processes': jax.process_count(),
+    'python': platform.python_version(),
+    'versions': {name: metadata.version(name) for name in PACKAGES},
+    'xla_flags': os.environ.get('XLA_FLAGS', ''),
+  }
+
+
+class Recorder(callbacks.Callback):
+  """Writes the files of a work directory and the lines of the console.
+
+  Only the first process of a run writes.
+  """
+
+  def __init__(self, workdir: Path, total_rounds: int, verbose: bool = True):
+    """Opens the record of a run in an existing directory.
+
+    Args:
+      workdir: of the run.
+      total_rounds: of the run.
+      verbose: print lines and tables, and show a progress bar.
+    """
+    self._lines = to_jsonl.Writer(workdir)
+    self._results = workdir / RESULTS
+    self._writes = jax.process_index() == 0
+    width = None if sys.stdout.isatty() else 140
+    self._console = console.Console(
+      quiet=not (self._writes and verbose),
+      highlight=False,
+      emoji=False,
+      width=width,
+    )
+    self._bar = progress.Progress(
+      progress.TextColumn('{task.description}'),
+      progress.BarColumn(),
+      progress.MofNCompleteColumn(),
+      progress.TimeElapsedColumn(),
+      progress.TimeRemainingColumn(),
+      console=self._console,
+      transient=True,
+      disable=self._console.quiet or not self._console.is_terminal,
+    )
+    self._task = self._bar.add_task('rounds', total=total_rounds)
+    self._rounds = 0  # that the bar shows
+
+  def __enter__(self):
+    self._bar.start()
+    return self
+
+  def __exit__(self, *exc):
+    self._bar.stop()
+
+  def on_start(self, event: callbacks.Start) -> None:
+    """Drops lines of rounds that are computed again, and damaged lines."""
+    self._rounds = event.round
+    self._bar.update(self._task, completed=event.round)
+    client_metrics.rewind(self._results.parent, event.kept)
+    for number in self._lines.rewind(event.kept):
+      self.say(f'{METRICS}: line {number} cannot be read, left out')
+
+  def event(self, round_: int, event: str, values: Mapping[str, Any]) -> None:
+    """Appends one JSON object to metrics.jsonl."""
+    if self._writes:
+      self._lines.event(round_, event, values)
+
+  def results(self, values: dict[str, Any]) -> None:
+    """Rewrites results.json."""
+    if self._writes:
+      write_json(self._results, values)
+
+  def queries(self, per_query: evaluator.PerQuery) -> None:
+    """Writes the average precision of every query, 'MODEL/TARGET/TRIAL'."""
+    arrays = {
+      f'{model}/{target}/{trial}': precision
+      for (model, target), trials in per_query.items()
+      for trial, precision in enumerate(trials)
+    }
+    if self._writes:
+      file = io.BytesIO()
+      np.savez_compressed(file, allow_pickle=False, **arrays)
+      write_bytes(self._results.with_name(QUERIES), file.getvalue())
+
+  def say(self, line: str) -> None:
+    """Prints a line above the progress bar."""
+    self._console.print(line, markup=False, soft_wrap=True)
+
+  def phase(self, line: str) -> None:
+    """Prints what begins now; in a terminal the progress bar shows its time."""
+    self.say(line)
+    short = line.partition(':')[0]
+    self._bar.reset(self._task, description=short, completed=self._rounds)
+
+  def on_round(self, event: callbacks.Round) -> None:
+    """Records and prints one finished round."""
+    values = event.metrics
+    if event.form == 'files':
+      client_metrics.write(self._results.parent, event.round, event.clients)
+    self._lines.write(tracker.of_round(event))
+    self._rounds = event.round
+    # Without a refresh the line below is printed above the bar as it was.
+    self._bar.update(
+      self._task, description='rounds', completed=event.round, refresh=True
+    )
+    losses = '  '.join(
+      f'{name} {value:.4g}'
+      for name, value in values.items()
+      if isinstance(value, float)
+      and name not in ('seconds', 'lr')
+      and not name.startswith('images_')
+    )
+    megabytes = (values['bytes_up'] + values['bytes_down']) / 1e6
+    self.say(
+      f'round {event.round:>4}/{event.rounds}  {values["seconds"]:6.2f} s  '
+      f'{values["images_per_second"]:7.0f} images/s  lr {values["lr"]:.4g}  '
+      f'{megabytes:.1f} MB  {losses}'
+    )
+    if 'clusters' in values:
+      clusters = (' + '.join(names) for names in values['clusters'].values())
+      self.say(f'{"":>6}clusters: {" | ".join(clusters)}')
+
+  def on_evaluation(self, event: callbacks.Evaluation) -> None:
+    """Records and prints the entries of an evaluation."""
+    self._lines.write(tracker.of_evaluation(event))
+    for entry in event.entries:
+      shown = '  '.join(
+        f'{k} {v:.2f}'
+        for k, v in entry['metrics'].items()
+        if not k.endswith(APART)
+      )
+      self.say(f'{"":>6}{entry["target"]} {entry["model"]}: {shown}')
+
+  def table(
+    self,
+    title: str,
+    columns: list[str],
+    rows: list[list[str]],
+    facts: Collection[str] = (),
+    caption: Sequence[str] = (),
+  ) -> None:
+    """Prints a table; the arguments are those of `console_table.show`."""
+    console_table.show(self._console, title, columns, rows, facts, caption)
+
+  def evaluations(
+    self,
+    method: str,
+    entries: list[dict[str, Any]],
+    caption: Sequence[str] = (),
+  ) -> None:
+    """Prints evaluation entries as a table, sorted by target."""
+    # An evaluator may have metrics of some targets only.
+    names = dict.fromkeys(name for e in entries for name in e['metrics'])
+    metrics = [name for name in names if not name.endswith(APART)]
+    fields = ('target', 'protocol', 'direction', 'model', 'round')
+    counts = ('queries', 'gallery', 'invalid_queries')
+    distance = entries[0]['distance']
+    kind = f'targets, %, {distance} distance' if distance else 'images, %'
+    self.table(
+      f'{method}: unseen {kind}',
+      [*fields, *metrics, 'queries', 'gallery', 'invalid'],
+      [
+        [str(e[f]) for f in fields]
+        + [_percent(e['metrics'], m) for m in metrics]
+        + [str(e[c]) for c in counts]
+        for e in sorted(entries, key=lambda e: e['target'])
+      ],
+      ('protocol', 'direction', 'queries', 'gallery', 'invalid'),
+      caption,
+    )
+    rules = {e['target']: e['query'] for e in entries if e.get('query')}
+    if len({*rules.values()}) == 1:
+      self.say(f'query: {[*rules.values()][0]}')
+    else:
+      for target, rule in sorted(rules.items()):
+        self.say(f'query of {target}: {rule}')
+
+
+def _percent(metrics: dict[str, float], name: str) -> str:
+  if name not in metrics:
+    return ''
+  spread = metrics.get(f'{name}_std')
+  return f'{metrics[name]:.2f}' + (f' ± {spread:.2f}' if spread else '')

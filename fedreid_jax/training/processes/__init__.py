@@ -1,0 +1,1 @@
+"""Processes: signals, several hosts, the compile cache."""

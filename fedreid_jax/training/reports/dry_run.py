@@ -1,0 +1,138 @@
+"""What a run will train, send, need and write, without training it."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from fedreid_jax import errors
+from fedreid_jax.config import parsing
+from fedreid_jax.models import flops
+from fedreid_jax.round.devices.client_store import ClientStore
+from fedreid_jax.training import build
+from fedreid_jax.training.clients import client_rows
+from fedreid_jax.training.files import run_files
+from fedreid_jax.training.reports import budget, report
+from fedreid_jax.training.tracking import trackers
+
+ONE = {'images': 'image', 'identities': 'identity', 'cameras': 'camera'}
+
+
+def lines(config, workdir: Path) -> Iterator[str]:
+  """Yields the lines that `fedreid train --dry_run` prints.
+
+  Reads or renders the images and compiles the program of a round; writes
+  nothing but these programs, into the cache of JAX.
+
+  Args:
+    config: validated `ConfigDict`.
+    workdir: directory of the run.
+
+  Raises:
+    FedReIDError: as `loop.train` before its first round.
+  """
+  trackers.check(config.track)
+  yield 'configuration, where it differs from the defaults:'
+  for name, value in parsing.changed(config).items():
+    yield f'  {name} = {value!r}'
+  setup = build.build(config)
+  federation = setup.federation
+  yield ''
+  yield f'{errors.counted(len(federation.clients), "client")}:'
+  for row in report.clients(federation.clients):
+    numbers = (
+      errors.counted(value, ONE.get(key, key), key)
+      for key, value in row.items()
+      if key != 'client'
+    )
+    yield f'  {row["client"]}: {", ".join(numbers)}'
+  for target in federation.targets:
+    number = errors.counted(len(target.images.identities), 'image')
+    yield f'test on {target.name}: {number}'
+  server, store = setup.executor.init(setup.variables, setup.pretrained)
+  yield ''
+  yield from _program(config, setup, server, store)
+  yield from _files(config, setup, server, store, workdir)
+
+
+def _program(config, setup: build.Setup, server, store) -> Iterator[str]:
+  """Yields the lines on the network and on the compiled program of a round."""
+  federation = setup.federation
+  columns = max(c.num_identities for c in federation.clients)
+  model = build.network(config, columns, federation.image_shape)
+  cost = flops.count(model, federation.image_shape)
+  yield (
+    f'network: {cost.parameters:,} parameters, '
+    f'{cost.multiply_adds / 1e6:.1f} million multiply-adds an image'
+  )
+  yield 'compiling the programs of a round'
+  found = setup.executor.forecast(server, store)
+  for way in ('up', 'down'):
+    sent = found.sent[way]
+    parts = ', '.join(f'{_size(n)} {name}' for name, n in sent.items())
+    yield f'a round sends {_size(sum(sent.values()))} {way} ({parts})'
+  yield setup.executor.reduction.describe()
+  yield setup.executor.describe_images()
+  # A backward pass costs about two forward passes.
+  work = 6 * cost.multiply_adds * found.images
+  yield (
+    f'a round trains {errors.counted(found.steps, "step")} of '
+    f'{errors.counted(found.images, "image")}, about '
+    f'{work / 1e9:.3g} billion floating-point operations'
+  )
+  if found.flops is not None:
+    yield (
+      f'XLA counts {found.flops / 1e9:.3g} billion in one step of a client'
+    )
+  if found.largest is not None:
+    need = found.memory[found.largest]
+    yield (
+      f'a device needs {_size(sum(need))} of {_size(budget.device_memory())} '
+      f'during the {found.largest}: {_size(need.arguments)} images, models '
+      f'and states, {_size(need.results)} results, {_size(need.temporary)} '
+      'activations, gradients and sums'
+    )
+
+
+def _files(
+  config, setup: build.Setup, server, store: ClientStore, workdir: Path
+) -> Iterator[str]:
+  """Yields the lines on the memory of the host and on the files."""
+  shape = setup.federation.image_shape
+  tests = sum(len(t.images.identities) for t in setup.federation.targets)
+  trained = sum(c.num_images for c in setup.federation.clients)
+  images = (trained + tests) * math.prod(shape)
+  all_states = len(store) * store.row_bytes
+  in_files = client_rows.on_disk(config.execution.store, store)
+  held = 0 if in_files else all_states
+  yield (
+    f'the host needs {_size(images + held)} of '
+    f'{_size(budget.host_memory())} for images and states of clients, beside '
+    'its programs'
+  )
+  if in_files:
+    yield (
+      f'states of clients are in files: {_size(store.row_bytes)} for each of '
+      f'{errors.counted(len(store), "client")}, {_size(all_states)} if all of '
+      'them train'
+    )
+  files = [*run_files.WRITTEN[:7], *trackers.written(config.track)]
+  if not setup.secret or config.privacy.secret == 'seed':
+    files.remove(run_files.SECRET)
+  yield (
+    f'a run would write {workdir}: {", ".join(files)}, and '
+    f'checkpoints of {_size(_bytes(server) + held)}, of which the last and '
+    'the best are kept'
+  )
+
+
+def _bytes(tree: Any) -> int:
+  leaves = jax.tree.leaves(tree)
+  return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+
+
+def _size(num_bytes: float) -> str:
+  power = min(int(math.log(max(num_bytes, 1), 1000)), 3)
+  return f'{num_bytes / 1000**power:.3g} {("B", "kB", "MB", "GB")[power]}'

@@ -1,0 +1,194 @@
+import types
+
+import numpy as np
+import pytest
+import toy
+import toy_run
+
+from fedreid_jax import errors
+from fedreid_jax.apps.audit import detection
+from fedreid_jax.apps.audit.member import (
+  member_audit,
+  member_control,
+  shadow_models,
+  shadow_persons,
+)
+from fedreid_jax.data import load
+from fedreid_jax.round import simulation
+
+POSITIVE = detection.Detection(0.95, (0.9, 1.0), None, None, 9, 9)
+
+
+def planted(gap, leak=False):
+  """The verdict on scores that are larger by `gap` for members.
+
+  Args:
+    gap: of other images; it is three times as large for the same images.
+    leak: whether the negative control asks for the members.
+  """
+  rng = np.random.default_rng(0)
+  included = np.asarray([rng.permutation(60) < 30 for _ in range(16)])
+  others = np.asarray([rng.permutation(60) < 30 for _ in range(16)])
+  scores = rng.normal(size=included.shape)
+  found = {
+    'other images': scores + gap * included,
+    'same images': scores + 3 * gap * included,
+  }
+  asked = included if leak else others
+  return member_audit._judged(found, included, asked, POSITIVE, 0)
+
+
+def test_a_verdict_on_planted_scores():
+  found = planted(1.5)
+  assert found.failed == () and found.left_out == 0
+  assert (found.persons, found.shadows) == (60, 16)
+  other, same = (found.found[case] for case in shadow_persons.CASES)
+  assert 0.75 < other.auc < 0.86 and same.auc > 0.98
+  assert abs(found.found[member_audit.NEGATIVE].auc - 0.5) < 0.06
+
+
+def test_a_negative_control_that_succeeds_is_a_failure():
+  (line,) = planted(1.5, leak=True).failed
+  assert 'other halves are found with an AUC of 0.8' in line
+
+
+def small_run(persons=12):
+  """A run of two clients whose pixels are features, and no model."""
+  run = toy_run.toy_run(('fedpav',))
+  rng = np.random.default_rng(0)
+  clients = []
+  for name in ('ash', 'birch'):
+    labels = np.repeat(np.arange(persons), 4).astype(np.int32)
+    images = rng.integers(0, 256, (len(labels), 1, 8, 1), dtype=np.uint8)
+    zeros = np.zeros(len(labels), np.int32)
+    clients.append(
+      toy.toy_client(name, 4)._replace(
+        images=lambda images=images: images,
+        labels=labels,
+        cameras=zeros,
+        modalities=zeros,
+        num_identities=persons,
+      )
+    )
+  images = run.federation._replace(clients=tuple(clients))
+  return run._replace(federation=images)
+
+
+def test_members_are_the_persons_of_the_training(tmp_path, monkeypatch):
+  """The features of a model are noise but for the persons it is trained on."""
+  run, trained, seeds = small_run(), {}, []
+  monkeypatch.setattr(member_control, 'attack', lambda *_: POSITIVE)
+  known = {
+    image.tobytes(): (client.name, label)
+    for client in run.federation.clients
+    for image, label in zip(client.images(), client.labels, strict=True)
+  }
+
+  def train(make, config, folder):
+    seeds.append(config.seed)
+    federation = make(config, None)
+    assert federation.targets == () and config.track == ()
+    trained[folder] = {
+      known[image.tobytes()]
+      for client in federation.clients
+      for image in client.images()
+    }
+    for client in federation.clients:
+      for image, label in zip(client.images(), client.labels, strict=True):
+        assert known[image.tobytes()] == (client.name, label)
+
+  def loaded(config, folder, federation):
+    rng = np.random.default_rng(len(trained))
+
+    def ranked(images, modalities):
+      del modalities
+      who = [known[image.tobytes()] for image in images]
+      axis = {one: rng.normal(size=16) for one in {*who}}
+      return np.asarray(
+        [
+          rng.normal(size=16) + 2 * axis[one] * (one in trained[folder])
+          for one in who
+        ]
+      )
+
+    return types.SimpleNamespace(ranked=ranked)
+
+  def assemble(_, given, root):
+    return given
+
+  monkeypatch.setattr(shadow_models.build, 'assemble', assemble)
+  monkeypatch.setattr(shadow_models.loop, 'run_rounds', train)
+  monkeypatch.setattr(shadow_models.loaded_run, 'load', loaded)
+  lines = []
+  found = member_audit.audit(run, tmp_path, 8, tell=lines.append)
+  assert lines == [f'model {k} of 8' for k in range(1, 9)]
+  assert len({*seeds}) == 8
+  assert {len(members) for members in trained.values()} == {12}
+  assert found.found['other images'].auc > 0.9 and found.failed == ()
+
+
+def test_a_control_that_does_not_succeed_ends_the_audit(tmp_path, monkeypatch):
+  weak = POSITIVE._replace(auc=0.89)
+  monkeypatch.setattr(member_control, 'attack', lambda *_: weak)
+  found = member_audit.audit(small_run(), tmp_path, 4)
+  (line,) = found.failed
+  assert 'AUC of 0.890' in line and found.shadows == 0
+
+
+@pytest.mark.parametrize(
+  'field, value',
+  [
+    ('start_from', 'elsewhere'),
+    ('data.poison', 'shuffle'),
+    ('evaluation.batch_stats', 'source'),
+  ],
+)
+def test_runs_whose_models_would_say_nothing(tmp_path, field, value):
+  run = small_run()
+  run.config.update_from_flattened_dict({field: value})
+  with pytest.raises(errors.ConfigError) as found:
+    member_audit.audit(run, tmp_path, 4)
+  assert found.value.where == field
+
+
+def test_several_models_are_refused(tmp_path):
+  run = small_run()._replace(name='client:ash')
+  with pytest.raises(errors.ConfigError, match='no single model'):
+    member_audit.audit(run, tmp_path, 4)
+
+
+def test_a_random_sampler_keeps_its_rate(tmp_path, monkeypatch):
+  run, seen = small_run(), []
+  run.config.local.sampler = 'poisson_pk'
+  run.config.local.identities, run.config.local.batch = 4, 16
+
+  def train(make, config, folder):
+    seen.append((config.local.identities, config.local.batch))
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(member_control, 'attack', lambda *_: POSITIVE)
+  monkeypatch.setattr(shadow_models.loop, 'run_rounds', train)
+  with pytest.raises(KeyboardInterrupt):
+    member_audit.audit(run, tmp_path, 4)
+  assert seen == [(2, 8)]
+
+
+@pytest.mark.slow
+def test_a_stopped_audit_trains_no_model_twice(tmp_path, monkeypatch):
+  run, lines = small_run(), []
+  config = toy.synthetic_config(8)
+  run = run._replace(config=config, federation=load.load(config.data))
+  monkeypatch.setattr(member_control, 'attack', lambda *_: POSITIVE)
+  real, rounds = simulation.Executor.round, []
+
+  def counted(self, *arguments):
+    rounds.append(1)
+    return real(self, *arguments)
+
+  monkeypatch.setattr(simulation.Executor, 'round', counted)
+  first = member_audit.audit(run, tmp_path, 4, tell=lines.append)
+  assert len(rounds) == 4
+  again = member_audit.audit(run, tmp_path, 4, tell=lines.append)
+  assert len(rounds) == 4 and len(lines) == 8
+  assert again.found == first.found
+  assert (first.persons, first.shadows) == (16, 4)

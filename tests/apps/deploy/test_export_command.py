@@ -1,0 +1,253 @@
+"""`fedreid export` and `fedreid import-weights` as a user meets them."""
+
+import importlib.util
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import commands
+import numpy as np
+import pytest
+import toy
+from PIL import Image
+
+from fedreid_jax import errors
+from fedreid_jax.apps.deploy.exchange import export, next_command
+from fedreid_jax.models import weights
+from fedreid_jax.training import loop, snapshot
+
+PACKAGES = {
+  'jax': ('flatbuffers',),
+  'onnx': ('onnx', 'onnxruntime'),
+  'safetensors': (),
+  'torch': ('torch',),
+}
+
+
+def has(name):
+  return importlib.util.find_spec(name) is not None
+
+
+@pytest.fixture(scope='module')
+def workdir(tmp_path_factory):
+  """A run of a tiny ResNet, whose evaluation mirrors images."""
+  config = toy.synthetic_config()
+  config.name = 'fedpav'
+  config.model.name, config.model.width = 'resnet18', 1 / 32
+  config.data.channels = 'rgb'
+  config.data.mean, config.data.std = (0.5,) * 3, (0.25,) * 3
+  config.evaluation.flip = True
+  folder = tmp_path_factory.mktemp('run')
+  loop.train(config, folder)
+  return folder
+
+
+def recommended(text, tmp_path):
+  """Runs the command that a command recommends."""
+  (line,) = (x for x in text.splitlines() if x.startswith('next: '))
+  program, *arguments = shlex.split(line.removeprefix('next: '))
+  assert program == 'python'
+  return subprocess.run(
+    [sys.executable, *arguments],
+    capture_output=True,
+    text=True,
+    cwd=tmp_path,
+    env=dict(os.environ) | {'JAX_NUM_CPU_DEVICES': '1'},
+    timeout=240,
+    check=True,
+  ).stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', export.FORMATS)
+def test_a_file_is_written_checked_and_described(kind, workdir, tmp_path):
+  if not all(map(has, PACKAGES[kind])):
+    pytest.skip("pip install '.[export]', and torch for --format=torch")
+  form = export.FORMATS[kind]
+  code, text, err = commands.launch_program(
+    'export', f'--workdir={workdir}', f'--format={kind}'
+  )
+  assert code == 0, err
+  path = workdir / f'global-1{form.suffix}'
+  assert f'wrote {path} ({path.stat().st_size:,} bytes)' in text
+  summary = 'uint8 [b, 16, 8, 3] (RGB, values 0 to 255, normalised in the'
+  if form.reader is None:
+    assert 'tensors in the names of torchvision' in text
+  else:
+    assert summary in text
+    pixels = np.random.default_rng(5).integers(0, 256, (6, 16, 8, 3), np.uint8)
+    wanted = snapshot.load(workdir).embed(pixels)
+    got = form.reader(path)(pixels)
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-4)
+  if kind == 'safetensors':
+    about = weights.card(path)
+    assert f'--config.model.pretrained={path}' in text
+    assert '--config.model.width=0.03125' in text
+  else:
+    assert {'jax': 'uint8[b,16,8,3]', 'onnx': summary, 'torch': summary}[
+      kind
+    ] in recommended(text, tmp_path)
+  if kind == 'jax':
+    about = json.loads(zipfile.ZipFile(path).read('about.json'))
+  if kind in ('jax', 'safetensors'):
+    assert about['run']['rounds'] == 1
+    assert about['embedding']['flip'] is True
+    assert about['embedding']['metric'] == 'euclidean'
+    assert len(about['run']['weights_sha256']) == 64
+
+
+@pytest.mark.slow
+def test_the_page_has_the_way_from_a_photograph_to_its_vector(
+  workdir, tmp_path, monkeypatch
+):
+  pytest.importorskip('onnxruntime', reason="pip install '.[export]'")
+  page = (commands.ROOT / 'docs/export.md').read_text()
+  (code,) = (
+    code
+    for code in re.findall(r'```python\n(.*?)```', page, re.DOTALL)
+    if 'photo.jpg' in code
+  )
+  export.export(workdir, 'onnx', tmp_path / 'global-20.onnx')
+  rng = np.random.default_rng(0)
+  small = Image.fromarray(rng.integers(0, 256, (9, 7, 3), np.uint8))
+  small.resize((70, 90)).save(tmp_path / 'photo.jpg', exif=_turned())
+  monkeypatch.chdir(tmp_path)
+  space: dict[str, Any] = {}
+  exec(code, space)  # noqa: S102
+  wanted = snapshot.load(workdir).embed(['photo.jpg'])
+  np.testing.assert_allclose(space['vectors'], wanted, rtol=0, atol=1e-4)
+
+
+def _turned():
+  """Returns a tag that says the camera was turned by 90 degrees."""
+  exif = Image.Exif()
+  exif[0x0112] = 6
+  return exif
+
+
+@pytest.mark.slow
+def test_the_next_command_trains_from_the_weights(workdir, tmp_path):
+  out = tmp_path / 'w.safetensors'
+  written = export.export(workdir, 'safetensors', out)
+  assert written.size == out.stat().st_size and written.difference is None
+  command = next_command.after(written, 'safetensors')
+  program, door, recipe, *flags = shlex.split(command)
+  assert (program, door, recipe) == ('fedreid', 'train', 'fedpav')
+  assert '--config.data.world_seed=1' in flags
+
+
+@pytest.mark.parametrize(
+  ('flags', 'code', 'message'),
+  [
+    ([], 2, 'no format'),
+    pytest.param(['--format=pdf'], 2, 'pdf', marks=pytest.mark.slow),
+  ],
+)
+def test_one_line_and_a_code(flags, code, message, tmp_path):
+  status, _, err = commands.launch_program(
+    'export', f'--workdir={tmp_path}', *flags
+  )
+  lines = err.strip().splitlines()
+  assert status == code and len(lines) == 1, err
+  assert lines[0].startswith(f'error[{code}]: ') and message in lines[0]
+  assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+  ('kind', 'given', 'code', 'message'),
+  [
+    ('jax', {'out': Path('a.onnx')}, 2, 'let it end in .jax.zip'),
+    ('jax', {'out': Path('/none/a.jax.zip')}, 6, 'no such folder'),
+    ('safetensors', {'model': 'client:x'}, 2, 'there are global'),
+    ('safetensors', {'checkpoint': '9'}, 4, 'no checkpoint 9'),
+  ],
+)
+def test_what_cannot_be_exported(workdir, kind, given, code, message):
+  before = {path.name for path in workdir.iterdir()}
+  with pytest.raises(errors.FedReIDError, match=message) as info:
+    export.export(workdir, kind, **given)
+  assert info.value.exit_code == code
+  assert {path.name for path in workdir.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+  ('kind', 'package', 'remedy'),
+  [
+    ('jax', 'flatbuffers', "pip install 'fedreid_jax[export]'"),
+    ('onnx', 'onnx', "pip install 'fedreid_jax[export]'"),
+    ('torch', 'torch', 'pip install torch'),
+  ],
+)
+def test_a_missing_package_is_named_with_its_extra(
+  workdir, kind, package, remedy, tmp_path, monkeypatch
+):
+  monkeypatch.setitem(sys.modules, package, None)
+  with pytest.raises(errors.ConfigError, match='no ' + package) as info:
+    export.export(workdir, kind, tmp_path / f'a{export.FORMATS[kind].suffix}')
+  assert remedy in info.value.line()
+  assert not [*tmp_path.iterdir()]
+
+
+def test_a_program_that_differs_is_not_written(workdir, tmp_path, monkeypatch):
+  wrong = export.FORMATS['jax']._replace(
+    packages=(),
+    encode=lambda found, about: b'',
+    reader=lambda path: lambda images: np.zeros((len(images), 16)),
+  )
+  monkeypatch.setitem(export.FORMATS, 'jax', wrong)
+  with pytest.raises(errors.ConfigError, match='differs from the evaluation'):
+    export.export(workdir, 'jax', tmp_path / 'a.jax.zip')
+  assert not [*tmp_path.iterdir()]
+
+
+def test_import_weights_end_to_end(tmp_path):
+  source, out = tmp_path / 'w.pth', tmp_path / 'w.safetensors'
+  if has('torch'):
+    import torch
+
+    from benchmarks import torch_resnet
+
+    model = {
+      'name': 'resnet18',
+      'width': 1 / 32,
+      'last_stride': 1,
+      'neck': 'bn',
+    }
+    state = torch_resnet.ResNet(model, (0.0,) * 3, (1.0,) * 3).state_dict()
+    torch.save({f'module.{n}': x.half() for n, x in state.items()}, source)
+  code, text, err = commands.launch_program(
+    'import-weights', source, f'--out={out}'
+  )
+  if not has('torch'):
+    assert code == 2 and 'pip install torch' in err
+    return
+  assert code == 0, err
+  assert "removed the prefix 'module.' of 100 names" in text
+  assert 'converted 100 tensors of float16 to float32' in text
+  assert f'--config.model.name=resnet18 --config.model.pretrained={out}' in text
+  assert out.stat().st_size
+
+
+@pytest.mark.parametrize(
+  ('flags', 'message'),
+  [
+    (['a.pth'], 'no file to write'),
+    pytest.param(
+      ['--out=a.safetensors'], '0 files of weights', marks=pytest.mark.slow
+    ),
+    pytest.param(
+      ['a.pth', 'b.pth', '--out=a.safetensors'],
+      '2 files of weights',
+      marks=pytest.mark.slow,
+    ),
+  ],
+)
+def test_import_weights_needs_two_files(flags, message):
+  code, _, err = commands.launch_program('import-weights', *flags)
+  assert code == 2 and message in err and 'fedreid import-weights' in err

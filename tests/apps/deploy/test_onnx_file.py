@@ -1,0 +1,134 @@
+"""ONNX programs, run by ONNX Runtime, against the evaluation of the package."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import toy_embedding
+from jax import lax
+
+from fedreid_jax import errors
+from fedreid_jax.apps.deploy.exchange import embedding, onnx_file
+
+onnx = pytest.importorskip('onnx', reason='pip install .[export]')
+pytest.importorskip('onnxruntime', reason='pip install .[export]')
+
+ABOUT = {'summary': 'images -> embedding', 'run': {'rounds': 2}}
+
+
+def run(found, tmp_path, *inputs):
+  path = tmp_path / 'program.onnx'
+  path.write_bytes(onnx_file.encode(found, ABOUT))
+  return onnx_file.reader(path)(*inputs)
+
+
+@toy_embedding.every_network
+def test_every_network_gives_the_embedding_of_the_evaluation(name, tmp_path):
+  found = toy_embedding.tiny(name, flip=name != 'resnet18')
+  specific = name in toy_embedding.SPECIFIC
+  assert [*found.inputs] == ['images', 'modalities'][: 1 + specific]
+  for num in (1, 5):
+    wanted = toy_embedding.expected(found, num)
+    assert wanted.std() > 0.01
+    got = run(found, tmp_path, *toy_embedding.inputs(found, num))
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-4)
+
+
+def test_the_file_describes_itself():
+  found = toy_embedding.tiny('convnet')
+  model = onnx.load_from_string(onnx_file.encode(found, ABOUT))
+  assert model.doc_string == ABOUT['summary']
+  properties = {one.key: one.value for one in model.metadata_props}
+  assert json.loads(properties['run']) == ABOUT['run']
+  (images,), (output,) = model.graph.input, model.graph.output
+  for one, name, sizes in (
+    (images, 'images', ['b', 32, 16, 3]),
+    (output, 'embedding', ['b', found.output.shape[1]]),
+  ):
+    dims = one.type.tensor_type.shape.dim
+    assert one.name == name
+    assert [d.dim_param or d.dim_value for d in dims] == sizes
+
+
+def test_a_graph_is_in_the_layout_of_onnx_and_holds_weights_once():
+  found = toy_embedding.tiny('resnet18', flip=True)
+  content = onnx_file.encode(found, ABOUT)
+  model = onnx.load_from_string(content)
+  operators = [node.op_type for node in model.graph.node]
+  assert operators.count('Conv') == 2 * 20
+  assert operators.count('Relu') == 2 * 17
+  assert operators.count('Transpose') <= 4
+  weights = sum(x.nbytes for x in found.variables.values())
+  assert len(content) < 1.3 * weights
+
+
+def program(function):
+  """Returns an embedding of a function of `[b, H, W, ch]`."""
+  shape = (4, 6, 3)
+  parts = embedding.trace(
+    lambda variables, images, modalities: function(images), {}, shape
+  )
+
+  def evaluate(images, modalities):
+    return np.asarray(jax.jit(function)(images))
+
+  return embedding.Embedding(None, 0, '', 'float32', *parts, evaluate)
+
+
+@pytest.mark.parametrize(
+  'function',
+  [
+    lambda x: jnp.flip(x, (1, 2)),
+    lambda x: x[:, ::2, 1::3],
+    lambda x: x[:, :, 1:4, 0],
+    lambda x: x[:, :, ::-1],
+    lambda x: jnp.pad(x, ((0, 0), (1, 2), (0, 1), (0, 0)), constant_values=3),
+    lambda x: jnp.stack([x.max(3), x.min(3), x[..., 0]], 1),
+    lambda x: jnp.clip(x.astype(jnp.float32), 3, 200) ** 3,
+    lambda x: lax.rsqrt(x.sum((1, 2), jnp.float32) + 1) - 0.5,
+    lambda x: jnp.einsum('bhwc,bhwd->bcd', *[x.astype(jnp.float32)] * 2),
+    lambda x: jnp.concatenate([x, x]).reshape(2 * x.shape[0], -1)[:, :5],
+    lambda x: jnp.arange(3.0) + jnp.concatenate([x, x])[:, 0, 0, :1],
+    lambda x: jnp.where((x > 9) & ~(x == 12) | (x != 3), x, x - 1),
+    lambda x: lax.reduce_window(
+      x.astype(jnp.float32),
+      -jnp.inf,
+      lax.max,
+      (1, 3, 2, 1),
+      (1, 2, 1, 1),
+      ((0, 0), (1, 1), (0, 1), (0, 0)),
+    ),
+    lambda x: lax.conv_general_dilated(
+      x.astype(jnp.float32),
+      jnp.sin(jnp.arange(54.0)).reshape(3, 3, 1, 6),
+      (1, 2),
+      ((2, 1), (0, 3)),
+      rhs_dilation=(1, 2),
+      dimension_numbers=('NHWC', 'HWIO', 'NHWC'),
+      feature_group_count=3,
+    ),
+  ],
+)
+def test_operations_against_jax(function, tmp_path):
+  found = program(function)
+  for num in (1, 4):
+    images = toy_embedding.pixels(num, (4, 6, 3))
+    wanted = found.evaluate(images, None)
+    got = run(found, tmp_path, images)
+    assert got.dtype == wanted.dtype
+    np.testing.assert_allclose(got, wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+  ('function', 'named'),
+  [
+    (lambda x: lax.cumsum(x, axis=1), "operation 'cumsum'"),
+    (lambda x: jnp.bitwise_and(x, 3), 'and of uint8'),
+    (lambda x: x.sum() + jnp.zeros(x.shape[0] ** 2), 'axis of length'),
+  ],
+)
+def test_what_has_no_translation_is_named(function, named):
+  with pytest.raises(errors.ConfigError, match=named):
+    onnx_file.encode(program(function), ABOUT)

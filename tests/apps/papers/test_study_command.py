@@ -1,0 +1,78 @@
+import json
+
+import commands
+import pytest
+
+from fedreid_jax.apps.papers import claims
+
+# A claim's trial in seconds; the weights fit images of any size.
+TINY = (
+  'rounds=1,data.height=32,data.width=16,data.identities=6,data.shots=2,'
+  'data.target_identities=6'
+).split(',')
+
+
+@pytest.mark.slow
+def test_list_prints_every_claim():
+  code, out, err = commands.launch('study', '--list')
+  assert (code, err) == (0, '')
+  *lines, last = out.splitlines()
+  assert [line.split()[0] for line in lines] == list(claims.CLAIMS)
+  assert last.startswith(f'{len(claims.CLAIMS)} claims, ')
+
+
+def test_list_counts_distinct_runs():
+  """Both claims have the runs of DFH and FedPav: three methods, three routes.
+
+  Two seeds of each.
+  """
+  flags = ['--claims=dfh,dfh_novel,dfh_clients', '--seeds=0,1']
+  code, out, err = commands.launch('study', '--list', *flags)
+  assert (code, err) == (0, '')
+  assert out.splitlines()[-1] == '3 claims, 18 runs with these seeds'
+
+
+def test_the_flag_alone_stands_for_all_claims():
+  """As the README writes it, with another flag behind it."""
+  code, out, err = commands.launch('study', '--list', '--claims', '--first')
+  assert (code, err) == (0, '')
+  assert out.splitlines()[-1].startswith('6 claims, ')
+
+
+def test_an_unknown_claim_is_one_line():
+  code, _, err = commands.launch('study', '--claims=dfh,nothing')
+  assert code == 2 and len(err.splitlines()) == 1
+  assert "no claim 'nothing'" in err and 'fedprox' in err
+
+
+@pytest.mark.slow
+def test_a_claim_is_tried_resumed_and_judged(tmp_path):
+  flags = ['--claims=fedprox', '--seeds=0', f'--workdir={tmp_path}']
+  flags += [f'--set={change}' for change in TINY]
+  code, out, err = commands.launch('study', *flags, '--shard=0/2')
+  assert code == 0, err
+  assert (
+    'no runs yet' in out and len(list(tmp_path.glob('*/results.json'))) == 3
+  )
+  code, out, err = commands.launch('study', *flags)
+  assert code == 0, err
+  assert out.count('[') >= 3  # the runs of the other shard, and an interval
+  assert 'FedProx is near FedPav.' in out
+  (row,) = json.loads((tmp_path / 'claims.json').read_text())
+  assert (row['seeds'], row['targets']) == (1, 9)
+  assert row['low'] <= row['mean'] <= row['high']
+  assert row['mean'] == pytest.approx(row['arm'] - row['base'], abs=1e-3)
+  assert (tmp_path / 'claims.png').stat().st_size > 1000
+
+
+@pytest.mark.slow
+def test_a_claim_about_runs_that_start_from_another_one(tmp_path):
+  """The supervised run starts from the federation, which no claim tests."""
+  flags = ['--claims=own_data_or_alone', '--seeds=0', f'--workdir={tmp_path}']
+  flags += [f'--set={change}' for change in TINY]
+  code, out, err = commands.launch('study', *flags)
+  assert code == 0, err
+  assert len(list(tmp_path.glob('*/results.json'))) == 3
+  assert out.rindex('[3/3]') > out.rindex('[1/3]')
+  (row,) = json.loads((tmp_path / 'claims.json').read_text())
+  assert (row['seeds'], row['targets']) == (1, 3)

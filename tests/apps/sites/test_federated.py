@@ -1,0 +1,180 @@
+"""Three sites in one process give the results of the simulation."""
+
+import jax
+import numpy as np
+import pytest
+import toy
+
+from fedreid_jax import errors
+from fedreid_jax.apps.sites import (
+  codec,
+  coordinator,
+  federated,
+  terms,
+  worker,
+)
+from fedreid_jax.apps.sites.members import Members
+from fedreid_jax.training import build
+
+# Sizes of one number of batches: the sites have one program to compile.
+SIZES = {'ash': 9, 'birch': 12, 'cedar': 11}
+WANTED = federated.Wanted(3, wait_s=0.0)
+
+
+class Line:
+  """A channel to workers of this process; `away` do not answer."""
+
+  def __init__(self, workers):
+    self.workers, self.away, self.bend = dict(workers), set(), None
+    self.said = []
+
+  def nodes(self):
+    return [node for node in self.workers if node not in self.away]
+
+  def ask(self, kind, messages, timeout):
+    replies = {n: self.workers[n].answer(x) for n, x in messages.items()}
+    if self.bend and kind != codec.HELLO:
+      replies = {n: self.bend(n, data) for n, data in replies.items()}
+    return replies
+
+
+def clients():
+  return tuple(toy.toy_client(name, size) for name, size in SIZES.items())
+
+
+def configuration(components):
+  config = toy.toy_config()
+  config.components, config.rounds = components, 4
+  config.checkpoint_every, config.execution.devices = 1, 1
+  return config
+
+
+def start(config, folder):
+  """Returns a line of three sites, with private states below a folder."""
+  return Line(
+    (node, worker.Worker(config, toy.toy_federation((one,)), folder / one.name))
+    for node, one in enumerate(clients(), start=10)
+  )
+
+
+def coordinate(config, line, **wanted):
+  """Returns the executor of a coordinator and its states before round 0."""
+  chosen = WANTED._replace(**wanted)
+  members = Members(line, terms.agreed(config), line.said.append)
+  found = members.gather(chosen.sites, chosen.wait_s)
+  setup = federated.assemble(
+    config, toy.toy_federation(()), members, found, chosen
+  )
+  return setup.executor, *setup.executor.init(setup.variables)
+
+
+def rounds(executor, server, states, numbers):
+  logs = []
+  for number in numbers:
+    server, log = executor.round(server, states, number)
+    logs.append(log)
+  return server, logs
+
+
+def simulated(config, num, left_out=()):
+  """Returns server and logs of a simulation."""
+  setup = build.assemble(config, toy.toy_federation(clients()))
+  server, states = setup.executor.init(setup.variables)
+  server, log = setup.executor.prepare(server, states)
+  return *rounds(setup.executor, server, states, range(num)), log
+
+
+def check_equal(components, folder, check):
+  config = configuration(components)
+  executor, server, states = coordinate(config, start(config, folder))
+  server, prepared = executor.prepare(server, states)
+  expected, logs, log = simulated(config, 2)
+  assert prepared == log
+  server, found = rounds(executor, server, states, range(2))
+  check(jax.device_get(server), jax.device_get(expected))
+  for mine, theirs in zip(found, logs, strict=True):
+    assert mine.keys() == theirs.keys()
+    check(mine, theirs)
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize(
+  'components', [('fedpav', 'cdw'), ('fedpav', 'dfh')], ids='+'.join
+)
+def test_three_sites_have_the_bits_of_the_simulation(components, tmp_path):
+  check_equal(components, tmp_path, toy.assert_equal_trees)
+
+
+@pytest.mark.slow
+def test_messages_of_the_server_change_results_by_roundings(tmp_path):
+  # The simulation fuses the message of the server into the program of a client.
+  check_equal(
+    ('fedpav', 'scaffold'),
+    tmp_path,
+    lambda a, b: toy.assert_close_trees(a, b, 1e-5),
+  )
+
+
+@pytest.mark.slow
+def test_a_site_leaves_and_comes_back(tmp_path):
+  config = configuration(('fedpav', 'cdw'))
+  line = start(config, tmp_path)
+  executor, server, states = coordinate(config, line)
+  one, expected, _ = [], *simulated(config, 2)[::2]
+  server, _ = rounds(executor, server, states, range(2))
+  toy.assert_close_trees(jax.device_get(server), jax.device_get(expected), 1e-5)
+  before = jax.device_get(server)
+
+  # Without birch the round goes on, and its private state does not.
+  line.away.add(11)
+  server, (log,) = rounds(executor, server, states, [2])
+  assert log['clients'].tolist() == [0, 2]
+  assert log['valid'].all() and log['weights'].sum() == pytest.approx(1)
+  assert states.stacked().states[coordinator.KEPT].tolist() == [3, 2, 3]
+  assert 'site birch did not answer' in line.said
+  without = jax.device_get(server)
+
+  # A worker that was started again reads its state from the disk.
+  line.away.clear()
+  one = clients()[1]
+  line.workers[11] = worker.Worker(
+    config, toy.toy_federation((one,)), tmp_path / 'birch'
+  )
+  server, (log,) = rounds(executor, server, states, [3])
+  assert log['clients'].tolist() == [0, 1, 2]
+  assert states.stacked().states[coordinator.KEPT].tolist() == [4, 4, 4]
+
+  # A coordinator that resumes after two rounds repeats them with the same
+  # private states, and so with the same bits.
+  line.away.add(11)
+  coordinator._keep(states, np.arange(3), 2)
+  server, _ = rounds(executor, executor.put_server(before), states, [2])
+  toy.assert_equal_trees(jax.device_get(server), without)
+
+  # A reply of another model, of damaged bytes, or of an error is left out.
+  line.away.clear()
+  line.bend = Bent(codec.TRAIN)
+  server, (log,) = rounds(executor, server, states, [3])
+  assert log['clients'].tolist() == [0]
+  told = ' '.join(line.said)
+  assert 'site birch is left out' in told and 'num_steps is float32[1]' in told
+  assert 'site cedar is left out' in told and 'cannot be read' in told
+  line.away.add(10)
+  with pytest.raises(errors.ResourceError, match='0 of 1 site answered'):
+    rounds(executor, server, states, [4])
+
+
+class Bent:
+  """Bends the replies of nodes 11 and 12."""
+
+  def __init__(self, kind):
+    self.kind = kind
+
+  def __call__(self, node, data):
+    if node == 12:
+      return data[: len(data) // 2]
+    if node == 10:
+      return data
+    message = codec.unpack(data, '')
+    arrays = message.arrays | {'num_steps': np.ones(1, np.float32)}
+    return codec.pack(message.kind, message.fields, arrays)

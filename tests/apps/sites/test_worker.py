@@ -1,0 +1,115 @@
+import pytest
+import toy
+
+import fedreid_jax as fr
+from fedreid_jax import errors
+from fedreid_jax.apps.sites import codec, terms, worker
+
+TINY = {
+  'data.identities': 4,
+  'data.target_identities': 4,
+  'data.height': 8,
+  'data.width': 8,
+}
+
+
+@pytest.fixture
+def config():
+  return toy.toy_config()
+
+
+@pytest.fixture
+def said():
+  return []
+
+
+@pytest.fixture
+def site(config, said, tmp_path):
+  federation = toy.toy_federation((toy.toy_client('ash', 9),))
+  return worker.Worker(config, federation, tmp_path, said.append)
+
+
+@pytest.fixture
+def greeted(config, site):
+  ask(site, codec.HELLO, agreed=terms.agreed(config))
+  return site
+
+
+def ask(site, kind, **fields):
+  return codec.unpack(site.answer(codec.pack(kind, fields)), 'x')
+
+
+def test_a_site_says_its_name_and_numbers_only(config, site):
+  reply = ask(site, codec.HELLO, agreed=terms.agreed(config))
+  assert reply.kind == codec.HELLO and not reply.arrays
+  found = terms.read_facts(reply.fields, 'x')
+  assert found == site.facts
+  assert (found.name, found.images, found.identities) == ('ash', 9, 3)
+  assert (found.steps, found.padded) == (2, False)
+
+
+def test_the_place_of_images_may_differ_and_the_method_may_not(config, site):
+  config.data.root, config.evaluation.every = '/elsewhere', 7
+  assert ask(site, codec.HELLO, agreed=terms.agreed(config)).kind == codec.HELLO
+  config.optim.lr, config.data.height = 0.5, 99
+  code, what, *_ = ask(site, codec.HELLO, agreed=terms.agreed(config)).fields[
+    'error'
+  ]
+  assert code == errors.ConfigError.exit_code
+  assert 'optim.lr' in what and 'data.height' in what and 'every' not in what
+
+
+def test_a_site_trains_for_no_coordinator_that_it_does_not_know(config, site):
+  assert ask(site, codec.TRAIN).kind == codec.STRANGER
+  config.optim.lr = 0.5
+  assert ask(site, codec.HELLO, agreed=terms.agreed(config)).kind == 'failed'
+  assert ask(site, codec.PREPARE).kind == codec.STRANGER
+
+
+def test_errors_are_answered_and_printed(greeted, said):
+  assert greeted.answer(b'no message')
+  codes = [
+    ask(greeted, 'other').fields['error'][0],
+    ask(greeted, codec.TRAIN).fields['error'][0],
+  ]
+  assert codes == [
+    errors.IntegrityError.exit_code,
+    errors.InternalError.exit_code,
+  ]
+  assert len(said) == 3 and all(line.startswith('error[') for line in said)
+
+
+def test_the_name_of_a_run_is_no_path(greeted, tmp_path):
+  given = terms.Terms(0, 1, 1, 3, 0, 3, 3, True)._asdict()
+  reply = ask(greeted, codec.TRAIN, terms=given, run='../../outside')
+  assert 'a run named' in reply.fields['error'][1]
+  assert not [*tmp_path.iterdir()]
+
+
+def test_a_site_is_one_client():
+  config = fr.load_config('fedpav:smoke', TINY)
+  with pytest.raises(errors.DataError, match='one client, not'):
+    worker.read_images(config)
+  config.data.sources = ('plaza',)
+  (client,) = worker.read_images(config, 'entrance').clients
+  assert client.name == 'entrance' and client.num_images > 0
+  config.data.public = 'park'
+  with pytest.raises(errors.ConfigError, match='data.public'):
+    worker.read_images(config)
+
+
+def test_label_spaces_of_a_shared_classifier(config):
+  sites = [
+    terms.Facts(name, 9, size, 2, False, {})
+    for name, size in (('a', 3), ('b', 5))
+  ]
+  spaces = {}
+  for labels in ('', 'concat', 'max'):
+    config.data.labels = labels
+    found = terms.make(config, sites)
+    spaces[labels] = [(t.first_label, t.identities, t.columns) for t in found]
+  assert spaces == {
+    '': [(0, 3, 5), (0, 5, 5)],
+    'concat': [(0, 8, 8), (3, 8, 8)],
+    'max': [(0, 5, 5), (0, 5, 5)],
+  }

@@ -1,0 +1,163 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import toy
+
+from fedreid_jax import algorithms
+from fedreid_jax.core import trees
+from fedreid_jax.method import batch_stats
+from fedreid_jax.models import functional, networks
+from fedreid_jax.round import compose
+from fedreid_jax.round.cohort import cohort
+
+
+def of(x):
+  return {
+    'neck/bn': batch_stats.BatchMoments(
+      jnp.float32(len(x)), jnp.asarray(x.mean(0)), jnp.asarray(x.var(0))
+    )
+  }
+
+
+def test_pooled_moments_are_those_of_all_images():
+  """Batches of other sizes and means: the variance between them counts."""
+  rng = np.random.default_rng(0)
+  parts = [rng.normal(5 * k, 1 + k, (n, 3)) for k, n in enumerate((2, 7, 1))]
+  parts = [p.astype(np.float32) for p in parts]
+  found = batch_stats.pool([of(p) for p in parts])['neck/bn']
+  every = np.concatenate(parts)
+  assert found.count == 10
+  np.testing.assert_allclose(found.mean, every.mean(0), rtol=1e-5)
+  np.testing.assert_allclose(found.var, every.var(0), rtol=1e-5)
+
+
+def test_nothing_merged_with_something_is_that():
+  x = np.random.default_rng(1).normal(size=(4, 3)).astype(np.float32)
+  none = batch_stats.zeros(lambda: (None, of(x)))
+  found = batch_stats.merge(none, of(x))['neck/bn']
+  np.testing.assert_allclose(found.mean, x.mean(0), rtol=1e-6)
+  np.testing.assert_allclose(found.var, x.var(0), rtol=1e-6)
+  empty = batch_stats.merge(none, none)['neck/bn']
+  assert np.isfinite(empty.mean).all() and empty.count == 0
+
+
+@pytest.mark.parametrize('count, replaced', [(0, False), (1, False), (2, True)])
+def test_one_image_has_no_moments(count, replaced):
+  variables = {
+    'params/w': jnp.ones(2),
+    'batch_stats/neck/bn/mean': jnp.zeros(2),
+    'batch_stats/neck/bn/var': jnp.ones(2),
+  }
+  layers = {
+    'neck/bn': batch_stats.BatchMoments(
+      jnp.float32(count), jnp.full(2, 3.0), jnp.full(2, 4.0)
+    )
+  }
+  out = batch_stats.install(variables, layers)
+  assert (out['batch_stats/neck/bn/mean'][0] == 3.0) == replaced
+  assert (out['batch_stats/neck/bn/var'][0] == 4.0) == replaced
+  assert out['params/w'] is variables['params/w']
+
+
+@pytest.mark.parametrize(
+  'fields',
+  [
+    {},
+    pytest.param(
+      {
+        'name': 'resnet18',
+        'width': 0.125,
+        'small_stem': True,
+        'modality_specific_stages': 1,
+      },
+      marks=pytest.mark.slow,
+    ),
+    {'neck': 'bottleneck', 'bottleneck': 6},
+  ],
+  ids=str,
+)
+def test_installed_moments_of_a_batch_give_that_batch_its_own_outputs(fields):
+  """Evaluation with them equals measuring; padded images do not count."""
+  config = toy.toy_config().model
+  config.update(fields)
+  model = functional.wrap(networks.build(config, 3), (16, 16, 1))
+  variables = jax.jit(model.init)(jax.random.key(0))
+  images = jax.random.normal(jax.random.key(1), (8, 16, 16, 1))
+  images = images.at[6:].set(1e6)
+  mask = jnp.arange(8) < 6
+  kinds = jnp.arange(8) % 2
+  measured, layers = model.measure(
+    variables, images, mask=mask, modalities=kinds
+  )
+  installed = batch_stats.install(variables, layers)
+  assert installed.keys() == variables.keys()
+  changed = [n for n in variables if (installed[n] != variables[n]).any()]
+  assert set(changed) == {n for n in variables if n.startswith('batch_stats/')}
+  again, _ = model.apply(
+    installed, images, train=False, mask=mask, modalities=kinds
+  )
+  np.testing.assert_allclose(
+    measured.embedding[:6], again.embedding[:6], atol=1e-4
+  )
+  train, _ = model.apply(
+    variables, images, train=True, mask=mask, modalities=kinds
+  )
+  np.testing.assert_allclose(
+    measured.embedding[:6], train.embedding[:6], atol=1e-5
+  )
+
+
+def test_a_pass_has_every_image_once_in_even_mixed_batches():
+  client = toy.toy_client('elm', 50)
+  plan = cohort.pass_plan(client, 3, 16)
+  assert sorted(plan.rows[plan.valid]) == list(range(50))
+  assert plan.valid.sum(axis=1).tolist() == [13, 13, 12, 12]
+  assert (np.diff(plan.rows[plan.valid]) < 0).any()
+  again = cohort.pass_plan(client, 3, 16)
+  np.testing.assert_array_equal(plan.rows, again.rows)
+  other = cohort.pass_plan(client, 4, 16)
+  assert (plan.rows != other.rows).any()
+
+
+def stacked(moments):
+  return jax.tree.map(lambda *leaves: np.stack(leaves), *moments)
+
+
+@pytest.mark.slow
+def test_moments_of_clients_are_those_of_their_images(config, clients):
+  """At one model of all, at one a client, and in segments."""
+  config.local.data_pass_batch = 16
+  config.augment.pad, config.augment.flip = 0, 0.0
+  fedpav = compose.load(('fedpav',), {}, algorithms)
+  executor, variables, model = toy.make_executor(config, clients, fedpav)
+  found = stacked(
+    executor.moments(
+      {n: np.asarray(x)[None] for n, x in variables.items()}, np.zeros(4, int)
+    )
+  )
+  own = {n: np.stack([x, x + 0.1, x, x]) for n, x in variables.items()}
+  at_own = {}, np.zeros(4, int), lambda k: trees.rows(own, k)
+  each = stacked(executor.moments(*at_own))
+  for k, client in enumerate(clients):
+    images = (client.images().astype(np.float32) / 255 - 0.5) / 0.25
+    for layers, given in (
+      (found, variables),
+      (each, {n: x[k] for n, x in own.items()}),
+    ):
+      _, expected = model.measure(given, images)
+      for name, moments in expected.items():
+        jax.tree.map(
+          lambda x, y, k=k: np.testing.assert_allclose(
+            x[k], y, rtol=1e-4, atol=1e-5
+          ),
+          layers[name],
+          moments,
+        )
+  config.local.data_pass_batch, config.augment.pad = 4, 2
+  whole, *_ = toy.make_executor(config, clients, fedpav)
+  each = stacked(whole.moments(*at_own))
+  assert (each['neck/bn'].mean != found['neck/bn'].mean).any()
+  config.execution.image_budget_mb = 700 / 2**20
+  cut, *_ = toy.make_executor(config, clients, fedpav)
+  toy.assert_equal_trees(each, stacked(cut.moments(*at_own)))

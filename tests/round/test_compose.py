@@ -1,0 +1,77 @@
+import pytest
+
+from fedreid_jax import algorithms, errors
+from fedreid_jax.method.component import (
+  Component,
+  ComponentInfo,
+  ServerHooks,
+  Transport,
+)
+from fedreid_jax.round import compose
+
+
+def test_two_owners_of_a_single_owner_hook_are_named():
+  for hook in compose.SINGLE_OWNER:
+    a = Component('a', **{hook: '.*'})
+    b = Component('b', **{hook: '.*'})
+    with pytest.raises(
+      errors.ConfigError, match=f"'a' and 'b' both fill '{hook}'"
+    ):
+      compose.check((a, b))
+
+
+@pytest.mark.parametrize('named', ['b', 'transport'])
+def test_conflicts_name_components_or_hooks(named):
+  a = Component('a', info=ComponentInfo(conflicts=(named,)))
+  b = Component('b', transport=Transport())
+  compose.check((a,))
+  compose.check((a, Component('c', server=ServerHooks())))
+  for parts in ((a, b), (b, a)):
+    with pytest.raises(
+      errors.ConfigError, match="'a' cannot be composed with 'b'"
+    ):
+      compose.check(parts)
+
+
+def test_conflicts_name_fields_of_hooks():
+  a = Component('a', info=ComponentInfo(conflicts=('transport.size',)))
+  compose.check((a, Component('b', transport=Transport())))
+  compose.check((a, Component('b')))
+  b = Component('b', transport=Transport(size=len))
+  with pytest.raises(errors.ConfigError, match='cannot be composed with'):
+    compose.check((a, b))
+
+
+@pytest.mark.parametrize('named', ['b', 'transport'])
+def test_one_of_the_requirements_is_enough(named):
+  a = Component('a', info=ComponentInfo(requires=('other', named)))
+  compose.check((a, Component('b', transport=Transport())))
+  for parts in ((a,), (a, Component('c'))):
+    with pytest.raises(errors.ConfigError, match=f"'a' needs.*other, {named}"):
+      compose.check(parts)
+
+
+def test_a_component_has_no_conflict_with_itself():
+  compose.check((Component('a', info=ComponentInfo(conflicts=('a',))),))
+
+
+def test_nobody_says_what_is_shared():
+  with pytest.raises(errors.ConfigError, match='shared'):
+    compose.shared_leaves((Component('a'),))
+
+
+def test_unknown_component_lists_the_choices():
+  with pytest.raises(errors.ConfigError, match='dhf.*dfh'):
+    compose.load(('fedpav', 'dhf'), {}, algorithms)
+
+
+def test_component_named_twice():
+  with pytest.raises(errors.ConfigError, match='twice'):
+    compose.load(('fedpav', 'fedpav'), {}, algorithms)
+
+
+def test_arguments_reach_make():
+  (fedpav,) = compose.load(
+    ('fedpav',), {'fedpav': {'shared': 'params/backbone'}}, algorithms
+  )
+  assert compose.shared_leaves((fedpav,)) == 'params/backbone'

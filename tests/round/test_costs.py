@@ -1,0 +1,114 @@
+"""Forecast costs of a round against the round itself."""
+
+import jax
+import numpy as np
+import pytest
+import toy
+
+from fedreid_jax import algorithms
+from fedreid_jax.models import flops
+from fedreid_jax.round import compose
+
+PARTS = 'start', 'training', 'moments', 'data pass', 'uploads'
+
+
+@pytest.mark.parametrize(
+  'budget', [0, pytest.param(2000, marks=pytest.mark.slow)]
+)
+def test_a_round_costs_what_was_forecast(config, clients, budget):
+  """Statistics of DFH go up and down beside the model."""
+  config.components = ('fedpav', 'dfh')
+  config.execution.image_budget_mb = budget / 1e6
+  executor, variables, _ = toy.make_executor(
+    config, clients, compose.load(config.components, {}, algorithms)
+  )
+  server, states = executor.init(variables)
+  server, _ = executor.prepare(server, states)
+  found = executor.forecast(server, states)
+  _, log = executor.round(server, states, 0)
+  assert found.sent == {'up': log['up'], 'down': log['down']}
+  assert found.sent['up'].keys() == {'model', 'dfh'}
+  assert found.images == log['images'] > found.steps > 3
+  check_memory(found.memory, server)
+
+
+def nbytes(tree):
+  return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def check_memory(memory, server):
+  """Compares programs of four clients on one device with what they hold."""
+  images = 4 * 3 * np.prod(toy.IMAGE_SHAPE)  # at least three of each client
+  model = nbytes(server.shared)
+  assert memory.keys() == {*PARTS, 'aggregation'}
+  assert memory['training'].arguments > model + images
+  assert memory['training'].temporary > 1000
+  # Four uploads leave the clients and reach the server, whose new state takes
+  # the place of the old one.
+  assert memory['uploads'].results > 4 * model
+  assert memory['aggregation'].arguments > 4 * model + nbytes(server)
+  assert memory['aggregation'].results < model
+
+
+@pytest.mark.slow
+def test_xla_counts_one_step_whatever_their_number(config, clients):
+  """A step has three passes of the network over a batch."""
+  components = compose.load(('fedpav',), {}, algorithms)
+  counted, expected = [], 0.0
+  for steps, batch in ((2, 4), (5, 4), (2, 8)):
+    config.local.steps, config.local.batch = steps, batch
+    executor, variables, model = toy.make_executor(config, clients, components)
+    found = executor.forecast(*executor.init(variables))
+    counted.append(found.flops)
+    expected = 6 * flops.count(model, toy.IMAGE_SHAPE).multiply_adds * batch
+  assert counted[0] == counted[1]
+  assert 1.5 < counted[2] / counted[0] < 2.5
+  assert 0.4 < counted[2] / expected < 2
+
+
+@pytest.mark.slow
+def test_the_programs_of_waves_are_counted(config, clients):
+  config.execution.reduction = 'stream'
+  config.execution.image_budget_mb = 0.002  # less than two clients need
+  executor, variables, _ = toy.make_executor(
+    config, clients, compose.load(('fedpav',), {}, algorithms)
+  )
+  server, states = executor.init(variables)
+  memory = executor.forecast(server, states).memory
+  assert memory.keys() == {
+    *('start', 'training', 'uploads', 'sum of waves', 'aggregation')
+  }
+  # The sums of two waves are given, and those of both take the place of one.
+  sums = memory['sum of waves']
+  assert sums.arguments > 2 * nbytes(server.shared) > 0
+  assert sums.results < sums.arguments / 2
+  executor.round(server, states, 0)
+
+
+@pytest.mark.slow
+def test_an_empty_first_round_has_a_forecast(config, clients):
+  """Poisson sampling may draw nobody, and images may not stay on a device."""
+  config.cohort, config.fraction = 'poisson', 0.01
+  config.execution.image_budget_mb = 700 / 2**20
+  executor, variables, _ = toy.make_executor(
+    config, clients, compose.load(('fedpav', 'dfh'), {}, algorithms)
+  )
+  server, store = executor.init(variables)
+  assert executor._tasks.sample(0).size == 0 and not executor.resident
+  assert executor.senders(server, store) == ['dfh']
+  assert executor.forecast(server, store).images > 0
+
+
+@pytest.mark.parametrize('reduction', ['stacked', 'stream'])
+def test_senders_have_messages_also_if_these_are_summed(
+  config, clients, reduction
+):
+  """The server of a streamed round has the sum of SCAFFOLD's messages only."""
+  config.components = ('fedpav', 'scaffold', 'cdw')
+  config.execution.reduction = reduction
+  executor, variables, _ = toy.make_executor(
+    config, clients, compose.load(config.components, {}, algorithms)
+  )
+  assert executor.reduction.streams == (reduction == 'stream')
+  server, store = executor.init(variables)
+  assert {*executor.senders(server, store)} == {'scaffold', 'cdw'}

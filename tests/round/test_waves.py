@@ -1,0 +1,192 @@
+"""Rounds in waves against rounds at once."""
+
+import jax
+import numpy as np
+import pytest
+import toy
+
+from fedreid_jax import algorithms
+from fedreid_jax.core import types
+from fedreid_jax.round import compose
+from fedreid_jax.round.cohort import cohort
+from fedreid_jax.round.devices import lanes, waves
+
+METHODS = ('fedpav', 'scaffold'), ('fedpav', 'dfh', 'cdw')
+
+
+def run(clients, names, devices=1, budget=0.0, **fields):
+  config = toy.toy_config()
+  config.fraction = 0.75
+  config.update_from_flattened_dict(fields)
+  config.execution.reduction = 'stream'
+  config.execution.image_budget_mb = budget
+  executor, variables, _ = toy.make_executor(
+    config, clients, compose.load(names, {}, algorithms), devices
+  )
+  server, store = executor.init(variables)
+  server, _ = executor.prepare(server, store)
+  logs = []
+  for number in range(2):
+    server, log = executor.round(server, store, number)
+    logs.append(log)
+  drawn = executor._tasks.sample(0)
+  count = len(executor._tasks.lanes.waves(drawn))
+  return jax.device_get(server), store.stacked(), logs, count
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize('devices', [1, 2])
+@pytest.mark.parametrize('names', METHODS, ids=str)
+def test_waves_change_no_bit(clients, names, devices):
+  whole, states, logs, one = run(clients, names)
+  parts, others, again, several = run(clients, names, devices, 700 / 2**20)
+  assert one == 1 and several == (3 if devices == 1 else 2)
+  toy.assert_equal_trees(whole, parts)
+  toy.assert_equal_trees(states, others)
+  for log, other in zip(logs, again, strict=True):
+    assert log['up'] == other['up'] and log['images'] == other['images']
+    for name in ('clients', 'valid', 'weights', 'groups'):
+      np.testing.assert_array_equal(log[name], other[name])
+    # Images in parts add the metrics of their steps in another order.
+    for name, found in log['per_client'].items():
+      np.testing.assert_allclose(found, other['per_client'][name], rtol=1e-6)
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize('devices', [1, 2])
+def test_waves_whose_images_stay_on_the_device_change_no_bit(devices):
+  many = tuple(toy.toy_client(f'c{k:02}', 4 + k % 3) for k in range(8))
+  whole, states, _, one = run(many, METHODS[0])
+  parts, others, _, several = run(many, METHODS[0], devices, 3000 / 2**20)
+  assert one == 1 and several == (6 if devices == 1 else 3)
+  toy.assert_equal_trees(whole, parts)
+  toy.assert_equal_trees(states, others)
+
+
+@pytest.mark.exact
+def test_waves_on_eight_devices_change_no_bit():
+  many = tuple(toy.toy_client(f'c{k:02}', 4 + k % 3) for k in range(20))
+  names = 'fedpav', 'uniform', 'fedopt'
+  whole, states, _, one = run(many, names)
+  parts, others, _, several = run(many, names, 8, 700 / 2**20)
+  assert one == 1 and several == 2
+  toy.assert_equal_trees(whole, parts)
+  toy.assert_equal_trees(states, others)
+
+
+@pytest.mark.exact
+def test_waves_of_few_clients_change_no_bit(clients):
+  """Poisson sampling draws fewer clients than a round has places."""
+  few = {'cohort': 'poisson', 'fraction': 0.6, 'seed': 4}
+  whole, states, logs, one = run(clients, METHODS[0], **few)
+  parts, others, again, several = run(
+    clients, METHODS[0], budget=100 / 2**20, **few
+  )
+  drawn = [log['clients'].tolist() for log in logs]
+  assert one == 1 and several > 1
+  assert all(0 < len(clients_) < len(clients) for clients_ in drawn)
+  toy.assert_equal_trees(whole, parts)
+  toy.assert_equal_trees(states, others)
+  for log, other in zip(logs, again, strict=True):
+    np.testing.assert_array_equal(log['valid'], other['valid'])
+    np.testing.assert_array_equal(log['weights'], other['weights'])
+
+
+def test_places_without_a_client_are_empty():
+  def wave(*index):
+    indices = np.array(index, np.int32)
+    images = np.where(indices < 0, 0, indices + 10)
+    return types.Upload(
+      indices, {}, images, indices * 0 + 1, indices >= 0, {}
+    ), (), indices >= 0  # fmt: skip
+
+  found = waves.join([wave(4, -1), wave(2, 7)], (), 6).uploads
+  assert found.index.tolist() == [2, 4, 7, -1, -1, -1]
+  assert found.num_examples.tolist() == [12, 14, 17, 0, 0, 0]
+  found = waves.join([wave(4, -1), wave(2, 7)], (), 2).uploads
+  assert found.index.tolist() == [2, 4]
+
+
+@pytest.mark.slow
+def test_waves_train_like_a_whole_round(clients):
+  names = METHODS[0]
+  whole, states, logs, _ = run(clients, names)
+  parts, others, again, several = run(clients, names, budget=700 / 2**20)
+  assert several == 3
+  toy.assert_close_trees(whole, parts, 1e-5)
+  toy.assert_close_trees(states, others, 1e-5)
+  assert logs[0]['clients'].tolist() == again[0]['clients'].tolist()
+
+
+def placed(device):
+  """A placement of which only the devices count."""
+  device = np.array(device, np.int32)
+  return cohort.Placement(device, device, 0, int(device.max()) + 1)
+
+
+def test_every_client_has_one_lane_of_one_wave():
+  home = placed([0, 1] * 6)
+  made = lanes.Lanes(home, 9, False, [0, 0], lambda k: 1 + k % 3, 2)
+  found = made.waves([7, 3, 4, 0, 11, 2, 5])
+  assert made.per_device == 2 and all(len(wave) == 4 for wave in found)
+  everyone = np.concatenate(found)
+  assert sorted(everyone[everyone >= 0]) == [0, 2, 3, 4, 5, 7, 11]
+  # Over the waves, the clients of a device are in canonical order.
+  for device in range(2):
+    row = np.concatenate([w.reshape(2, 2)[device] for w in found])
+    assert (np.diff(row[row >= 0]) > 0).all()
+  (empty,) = made.waves([])
+  assert (empty == -1).all()
+
+
+@pytest.mark.parametrize('homes', [False, True])
+def test_the_lanes_of_a_wave_do_not_grow_with_the_round(homes):
+  home = placed([0, 1] * 6)
+  made = lanes.Lanes(home, 12, homes, [0, 0], lambda k: 1, 2)
+  found = made.waves(range(12))
+  assert made.per_device == 2 and [len(wave) for wave in found] == [4] * 3
+  assert sorted(np.concatenate(found)) == [*range(12)]
+  if homes:
+    assert found[0].tolist() == [0, 2, 1, 3]
+
+
+def test_clients_stay_in_their_process():
+  """Devices 0 and 2 are of process 5, device 1 is the only one of process 3."""
+  home = placed([0, 2, 0, 0, 1, 0, 2, 1])
+  steps = {0: 4, 1: 1, 2: 1, 3: 9, 4: 1, 5: 5, 6: 1, 7: 1}
+  made = lanes.Lanes(home, 8, False, [5, 3, 5], steps.__getitem__, 9)
+  # Six clients on two devices have ceil(1.5 * 6 / 2) lanes.
+  assert made.per_device == 5
+  assert made.owners([0, 4, 6]).tolist() == [5, 3, 5]
+  (found,) = made.waves(range(8))
+  rows = [row[row >= 0].tolist() for row in found.reshape(3, 5)]
+  # 9 steps and two of 1 stand beside 5, 4 and one of 1.
+  assert rows == [[1, 3, 6], [4, 7], [0, 2, 5]]
+
+
+def test_every_process_has_as_many_waves():
+  home = placed([0] * 6 + [1] * 2)
+  made = lanes.Lanes(home, 8, False, [0, 1], lambda k: 1, 2)
+  found = made.waves([7, 6, 4, 3, 2, 1, 0])
+  assert [wave.tolist() for wave in found] == [
+    [0, 1, 6, 7],
+    [2, 3, -1, -1],
+    [4, -1, -1, -1],
+  ]
+
+
+def test_two_waves_fit_in_the_budget():
+  assert lanes.most(1000, 100) == 5
+  assert lanes.most(10, 100) == 1
+  assert lanes.most(0, 100) > 10**6
+
+
+def test_positions_of_empty_lanes_replace_none():
+  def tasks(index, drawn):
+    fields = dict.fromkeys(types.ClientTask.__dataclass_fields__)
+    made = types.ClientTask(**fields)
+    return made.replace(index=np.array(index), drawn=np.array(drawn))
+
+  parts = [tasks([4, -1], [2, 0]), tasks([9, 1], [1, 0])]
+  found = waves.ranks(np.array([1, 4, 9, -1]), parts)
+  assert found.tolist() == [0, 2, 1, 0]
