@@ -1,8 +1,8 @@
 """Names of the first edition and their present names.
 
 The use of a renamed field, value, component, preset or table is an error with
-the new name, or with both where a preset was divided. Only the saved
-configuration of a run of the first edition is translated.
+the new name, or with both where a preset was divided. A saved run with such a
+field is refused.
 """
 
 from collections.abc import Mapping
@@ -72,28 +72,3 @@ def table(name: str) -> str | None:
   """Returns the present id of a table, or None."""
   paper, slash, rest = name.partition('/')
   return f'{TABLES[paper]}{slash}{rest}' if paper in TABLES else None
-
-
-def translate(saved: Mapping[str, Any]) -> dict[str, Any] | None:
-  """Returns the fields of a saved run under their present names.
-
-  Args:
-    saved: values by full name, with tuples instead of lists.
-
-  Returns:
-    None unless the run is of the first edition.
-  """
-  if not saved.keys() & FIELDS.keys():
-    return None
-  found = {FIELDS.get(name, name): old for name, old in saved.items()}
-  for name, values in VALUES.items():
-    if isinstance(found.get(name), str):
-      found[name] = values.get(found[name], found[name])
-  if isinstance(found.get('components'), tuple):
-    found['components'] = tuple(
-      COMPONENTS.get(one, one) for one in found['components']
-    )
-  # Before dfh.space was a field, the neck determined it.
-  pooled = found.get('model.neck') == 'none'
-  found.setdefault('dfh.space', 'f' if pooled else 'b')
-  return found

@@ -1,4 +1,4 @@
-"""Configurations of saved runs, of this edition and of the first one."""
+"""Configurations of saved runs."""
 
 import json
 from collections.abc import Sequence
@@ -42,11 +42,10 @@ def to_json(config: Any) -> dict[str, Any]:
 def from_json(saved: dict[str, Any], changes: Sequence[str], where: str) -> Any:
   """Returns the configuration of a saved run after changes of fields.
 
-  Fields of a run of the first edition get their present names, and fields that
-  did not exist then get their defaults. A later run may lack the fields
-  `LATER`, those of `LATER_GROUP` and the options of methods that did not exist
-  then. No run has the fields of `schema.reporting`. A run has the name of its
-  version of the synthetic world; one without a version is of the first one.
+  A run may lack the fields `LATER`, those of `LATER_GROUP` and the options of
+  methods that did not exist then. No run has the fields of `schema.reporting`.
+  A run has the name of its version of the synthetic world; one without a
+  version is of the first one.
 
   Args:
     saved: content of config.json.
@@ -62,8 +61,13 @@ def from_json(saved: dict[str, Any], changes: Sequence[str], where: str) -> Any:
     name: parsing.as_tuples(value)
     for name, value in parsing.flatten(saved).items()
   }
-  old = renamed.translate(flat)
-  flat = old or flat
+  old = sorted(flat.keys() & renamed.FIELDS.keys())
+  if old:
+    raise errors.IntegrityError(
+      f'has {old[0]}, a field of version 0.1',
+      where,
+      'train again, or evaluate the run with version 0.2',
+    )
   config = schema.default()
   for name in schema.PLUGGED:
     if name in flat:
@@ -72,7 +76,7 @@ def from_json(saved: dict[str, Any], changes: Sequence[str], where: str) -> Any:
   for what, keys in (
     (
       'has no',
-      set() if old else _missing(known.keys() - flat.keys() - aside, flat),
+      _missing(known.keys() - flat.keys() - aside, flat),
     ),
     ('has an unknown', flat.keys() - known.keys()),
   ):

@@ -6,20 +6,20 @@ in the `Options` next to its `make`.
 """
 
 import functools
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
 import ml_collections
 
 from fedreid_jax import algorithms, errors
-from fedreid_jax.config import declared, renamed
+from fedreid_jax.config import renamed
 from fedreid_jax.core import options, plugins
 from fedreid_jax.core.options import Mark
 from fedreid_jax.core.plugins import Plugin
 from fedreid_jax.models import backbones
 
 ConfigDict = ml_collections.ConfigDict
-GROUPS = 'fedreid_jax.config.groups'
 TOP = 'Run'  # the class with the fields at the top level
 CLASSES = (
   *('Data', 'Model', 'Local', 'Optim', 'Loss', 'Augment', 'Evaluation'),
@@ -50,22 +50,20 @@ def groups(named: Sequence[Named] = ()) -> dict[str, Any]:
 
 @functools.cache
 def _groups(named: tuple[Named, ...]) -> dict[str, Any]:
-  found = {'': declared.read(GROUPS, TOP)}
-  found |= {name.lower(): declared.read(GROUPS, name) for name in CLASSES}
+  # Here, because the import of all parts of a method takes a second.
+  from fedreid_jax.config import groups
+
+  found: dict[str, Any] = {'': getattr(groups, TOP)}
+  found |= {name.lower(): getattr(groups, name) for name in CLASSES}
   for package in (algorithms, backbones):
     for name in plugins.available(package):
-      module = f'{package.__name__}.{name}'
-      if declared.has(module, 'Options'):
-        found[name] = declared.read(module, 'Options')
+      module = importlib.import_module(f'{package.__name__}.{name}')
+      if hasattr(module, 'Options'):
+        found[name] = module.Options
   taken = found.keys() | {*_built_in()}
   for plugin, name in named:
     module = plugins.module_of(name, plugin, _choices(plugin))
-    if not declared.exists(module):
-      raise errors.ConfigError(
-        f'{plugin.noun} {name!r} has no source file',
-        plugin.field,
-        'install its package, or check its name',
-      )
+    imported = plugins.imported(module, plugin)
     group = plugins.group_of(name)
     if group in taken:
       raise errors.ConfigError(
@@ -74,8 +72,8 @@ def _groups(named: tuple[Named, ...]) -> dict[str, Any]:
         'rename the module',
       )
     taken |= {group}
-    if declared.has(module, 'Options'):
-      found[group] = declared.read(module, 'Options')
+    if hasattr(imported, 'Options'):
+      found[group] = imported.Options
   return found
 
 

@@ -1,14 +1,13 @@
 """Validation of a configuration: fields, values, and combinations of fields.
 
-Fields are checked before JAX is imported, because its import takes time and a
-wrong name or value should be reported at once. The combinations are checked on
-the components of the method, whose modules import JAX; no backend is started.
+The combinations are checked on the components of the method. No backend of JAX
+is started.
 """
 
 from typing import Any
 
 from fedreid_jax import errors
-from fedreid_jax.config import parsing, schema
+from fedreid_jax.config import parsing, rules, schema
 
 
 def validate(config: Any) -> Any:
@@ -31,8 +30,6 @@ def validate(config: Any) -> Any:
         'create the configuration with schema.default()',
       )
     parsing.check(name, known[name], found[name])
-  from fedreid_jax.config import rules  # it imports JAX
-
   for wrong, where, what, fix in rules.rules(config):
     if wrong:
       raise errors.ConfigError(what, where, fix)

@@ -11,8 +11,7 @@ A component declares its hyper-parameters in a frozen dataclass next to `make`:
 Types are `bool`, `int`, `float`, `str`, a `Literal` of strings, and tuples of
 them (`tuple[float, ...]`, `tuple[tuple[str, float], ...]`). In a tuple, a range
 applies to every number. Where a `Plugin` stands beside a `Literal`, the names
-of plug-ins are allowed beside its choices. This module does not import JAX,
-because configurations are checked before JAX is started.
+of plug-ins are allowed beside its choices.
 """
 
 import dataclasses

@@ -2,7 +2,7 @@
 
 A plug-in is named by its module (`'mypkg.my_rule'`) or by an entry point whose
 value is the module. Its hyper-parameters are the group of the configuration
-that has the name's last part. This module imports neither JAX nor any plug-in.
+that has the name's last part. A module is imported when its fields are needed.
 """
 
 import functools
@@ -122,16 +122,25 @@ def imported(module: str, plugin: Plugin) -> ModuleType:
     plugin: kind of the module.
 
   Raises:
-    ConfigError: when the module cannot be found or lacks the function of its
-      kind.
+    ConfigError: when the module cannot be found or imported, or lacks the
+      function of its kind.
   """
   try:
     found = importlib.import_module(module)
-  except ModuleNotFoundError as error:
-    if error.name is None or not f'{module}.'.startswith(f'{error.name}.'):
-      raise
+  except errors.FedReIDError:
+    raise
+  except Exception as error:  # a module is code and can raise any error
+    name = getattr(error, 'name', None)
+    if isinstance(error, ModuleNotFoundError) and (
+      name and f'{module}.'.startswith(f'{name}.')
+    ):
+      raise errors.ConfigError(
+        f'no module {module!r}', plugin.field, 'install its package'
+      ) from error
     raise errors.ConfigError(
-      f'no module {module!r}', plugin.field, 'install its package'
+      f'{module} cannot be imported: {type(error).__name__}: {error}',
+      plugin.field,
+      'fix the module',
     ) from error
   if not hasattr(found, plugin.function):
     raise errors.ConfigError(

@@ -1,4 +1,4 @@
-"""Names of the first edition: errors, and runs that were saved then."""
+"""Names of version 0.1 are errors with the present name."""
 
 import json
 
@@ -6,16 +6,12 @@ import pytest
 
 from fedreid_jax import errors
 from fedreid_jax.config import (
-  parsing,
   recipes,
   renamed,
   saved_config,
   schema,
   validation,
 )
-
-OLD = {new: old for old, new in renamed.FIELDS.items()}
-LATER = ('data.resample', 'data.max_pixels', 'evaluation.batch_stats')
 
 
 def test_new_names_exist():
@@ -77,46 +73,11 @@ def test_an_old_name_in_a_recipe(tmp_path, line, new):
     recipes.recipe(str(path))
 
 
-def first_edition(arg, recipe='dfh', **changes):
-  """Returns a recipe as a run of the first edition has saved it."""
-  flat = parsing.flatten(
-    json.loads(recipes.recipe(recipe, arg).to_json_best_effort())
-  )
-  saved: dict = {}
-  for name, value in (flat | changes).items():
-    if name in LATER or name == 'dfh.space':
-      continue
-    group, _, last = OLD.get(name, name).rpartition('.')
-    (saved.setdefault(group, {}) if group else saved)[last] = value
-  return saved
-
-
-@pytest.mark.parametrize('space', ['f', 'b'])
-def test_a_run_of_the_first_edition_is_translated(space):
-  arg = f'smoke,space={space}'
-  found = saved_config.from_json(
-    first_edition(arg), ['rounds=7'], 'config.json'
-  )
-  assert found.rounds == 7
-  found.rounds = 2
-  assert found == recipes.recipe('dfh', f'{arg},data.source=synthetic_v1')
-
-
-def test_old_values_of_a_saved_run_are_translated():
-  saved = first_edition(
-    'smoke',
-    recipe='fedpav_cc',
-    **{
-      'data.client_split': 'ei',
-      'augment.channel_kinds': 'gray',
-      'cdw.batch': 'shared',
-      'components': ['fedpav', 'cc'],
-    },
-  )
-  found = saved_config.from_json(saved, [], 'config.json')
-  assert found.components == ('fedpav', 'client_clustering')
-  assert found.data.client_split == 'entity_independent'
-  assert (found.augment.channel_kinds, found.cdw.batch) == ('grey', 'public')
+def test_a_run_of_version_0_1_is_refused():
+  saved = json.loads(recipes.recipe('dfh', 'smoke').to_json_best_effort())
+  saved['data']['world'] = saved['data'].pop('source')
+  with pytest.raises(errors.IntegrityError, match=r'data\.world.* 0\.1'):
+    saved_config.from_json(saved, [], 'config.json')
 
 
 def test_a_run_of_today_must_be_whole():
@@ -124,7 +85,8 @@ def test_a_run_of_today_must_be_whole():
   del saved['data']['resample']
   with pytest.raises(errors.IntegrityError, match='has no data.resample'):
     saved_config.from_json(saved, [], 'config.json')
-  saved = first_edition('smoke') | {'unknown': 1}
+  saved = json.loads(recipes.recipe('dfh', 'smoke').to_json_best_effort())
+  saved['unknown'] = 1
   with pytest.raises(errors.IntegrityError, match='unknown'):
     saved_config.from_json(saved, [], 'config.json')
 

@@ -49,6 +49,13 @@ from fedreid_jax.core.options import Checked, Range
 @dataclasses.dataclass(frozen=True)
 class Options(Checked):
   size: Annotated[int, Range(1), 'size'] = 8
+
+
+def make(*args):
+  raise NotImplementedError
+
+
+load = make
 """
 
 
@@ -59,7 +66,8 @@ def plugin(tmp_path, monkeypatch):
   folder.mkdir()
   (folder / '__init__.py').write_text('')
   (folder / 'my_rule.py').write_text(RULE)
-  (folder / 'fedprox.py').write_text(RULE)
+  (folder / 'fedprox.py').write_text(RULE + OTHERS)
+  (folder / 'broken.py').write_text('1 / 0')
   (folder / 'my_net.py').write_text(OTHERS)
   (folder / 'my_source.py').write_text(OTHERS)
   monkeypatch.syspath_prepend(tmp_path)
@@ -85,7 +93,6 @@ def test_a_listed_plug_in_has_a_group(plugin):
   pairs = f'my_rule.lam=2,components=("fedpav","{plugin}")'
   config = recipes.recipe('dfh', f'smoke,{pairs}')
   assert config.my_rule.lam == 2.0
-  assert 'somebodys.my_rule' not in sys.modules
   validation.validate(config)
   made = compose.load(
     config.components, {'my_rule': dict(config.my_rule)}, algorithms
@@ -114,7 +121,7 @@ def test_fields_of_a_plug_in_that_is_not_listed(plugin):
 @pytest.mark.parametrize(
   'component, message',
   [
-    ('somebodys.nothing', 'no source file'),
+    ('somebodys.nothing', "no module 'somebodys.nothing'"),
     ('somebodys.fedprox', "have the group 'fedprox'"),
     ('dhf', 'did you mean dfh'),
     ('qqq', 'one of .*dfh'),
@@ -130,14 +137,11 @@ OTHER_FIELDS = [('model.name', 'my_net'), ('data.source', 'my_source')]
 
 
 @pytest.mark.parametrize('field, group', OTHER_FIELDS)
-def test_networks_and_sources_have_groups_and_are_not_imported(
-  plugin, field, group
-):
+def test_networks_and_sources_have_groups(plugin, field, group):
   pairs = f'{group}.size=3,{field}=somebodys.{group}'
   recipe = recipes.recipe('dfh', f'smoke,{VERSION},{pairs}')
   config = validation.validate(recipe)
   assert config[group].size == 3
-  assert not [name for name in sys.modules if name.startswith('somebodys')]
   again = saved_config.from_json(config.to_dict(), [], 'config.json')
   assert again == config
   values = {f'{group}.size': 4, field: f'somebodys.{group}'}
@@ -149,8 +153,9 @@ def test_networks_and_sources_have_groups_and_are_not_imported(
   'pairs, message',
   [
     ('{field}=xyz', '{field} — one of .* or a module outside the package'),
-    ('{field}=somebodys.nothing', 'no source file'),
+    ('{field}=somebodys.nothing', "no module 'somebodys.nothing'"),
     ('{field}=somebodys.fedprox', "have the group 'fedprox'"),
+    ('{field}=somebodys.broken', 'cannot be imported: ZeroDivisionError'),
     ('{field}=somebodys.{group},{group}.size=0', 'out of range'),
     ('{field}=somebodys.{group},{group}.sise=1', 'mean {group}.size'),
   ],

@@ -1,10 +1,7 @@
 """The fields of a configuration that do not belong to components.
 
 `Run` has the fields at the top level; every other class is the group of its
-name. The fields of components are declared next to their `make`. A running
-program does not import this package: like the declarations of components, its
-declarations are read from the source (`config.declared`), so that JAX is not
-imported.
+name. The fields of components are declared next to their `make`.
 """
 
 from fedreid_jax.config.groups.images import Augment, Data
