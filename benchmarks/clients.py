@@ -45,7 +45,7 @@ def build(count: int, cohort: int) -> made_up.Rounds:
   config.data.mean = config.data.std = (0.5,)
   config.data.channels = 'grey'
   config.fraction = cohort / count
-  config.execution.reduction, config.execution.store = 'stream', 'disk'
+  config.execution.store = 'disk'
   config.execution.image_budget_mb = _BUDGET.value
   clients = made_up.clients(count, IMAGES, SHAPE, IDENTITIES)
   return made_up.rounds(config, clients)

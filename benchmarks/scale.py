@@ -1,4 +1,4 @@
-"""Memory and time of a round by the number of clients, stacked and streamed.
+"""Memory and time of a round by the number of clients, summed and gathered.
 
   python -m benchmarks.scale [--clients=8,64,512] [--devices=2] [--rounds=3]
 
@@ -30,22 +30,25 @@ _ROUNDS = flags.DEFINE_integer('rounds', 3, 'Measured rounds of a cell.')
 _CELL = flags.DEFINE_string('cell', '', 'Internal: the cell to measure.')
 
 MODES = {
-  'stacked': ('stacked', True),
-  'streamed, float32': ('stream', False),
-  'streamed, fixed point': ('stream', True),
+  'gathered (FedATT)': (('fedpav', 'fedatt'), True),
+  'summed, float32': (('fedpav',), False),
+  'summed, fixed point': (('fedpav',), True),
 }
 SHAPE, IMAGES, IDENTITIES = (32, 32, 3), 32, 8
 MB = 1e6
 
 
-def rounds(num: int, reduction: str, exact: bool) -> made_up.Rounds:
+def rounds(
+  num: int, components: tuple[str, ...], exact: bool
+) -> made_up.Rounds:
   """Returns the rounds of `num` clients."""
   from fedreid_jax.config import schema
 
   config = schema.default()
   config.model.name, config.model.features = 'convnet', (32, 64, 128, 128)
   config.local.batch, config.local.steps = 16, 2
-  config.execution.reduction = reduction
+  config.components = components
+  config.execution.stack_budget_mb = 1e6
   config.execution.deterministic = exact
   clients = made_up.clients(num, IMAGES, SHAPE, IDENTITIES)
   return made_up.rounds(config, clients)

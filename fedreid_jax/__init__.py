@@ -44,7 +44,7 @@ _MODULES = {
   'Simulation': 'training.simulation',
   'Snapshot': 'training.snapshot',
   'StopTraining': 'training.callbacks',
-  'client_data': 'data.arrays',
+  'client_data': 'data.images.arrays',
   'evaluate': 'training.evaluation',
   'evaluate_ranking': 'evaluation.ranking',
   'evaluate_retrieval': 'evaluation.evaluators.retrieval',

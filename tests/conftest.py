@@ -74,3 +74,11 @@ def config():
 def clients() -> tuple[types.ClientData, ...]:
   """Four clients of different sizes, one smaller than two batches."""
   return toy.toy_clients()
+
+
+@pytest.fixture(scope='module')
+def run():
+  """A trained run of the toy clients."""
+  import toy_run
+
+  return toy_run.toy_run()

@@ -103,7 +103,7 @@ def test_pages_that_explain_epsilon_name_the_limit_of_floating_point():
 
 EPSILON = [
   *(f'fedreid_jax/algorithms/{name}.py' for name in ('dpsgd', 'dfh')),
-  *(f'fedreid_jax/core/{name}.py' for name in ('accounting', 'guarantee')),
+  *(f'fedreid_jax/method/{name}.py' for name in ('accounting', 'guarantee')),
   *(f'configs/{name}.py' for name in ('dpsgd', 'dp_fedavg', 'dfh_dp')),
   *('fedreid_jax/algorithms/dp_fedavg.py', 'fedreid_jax/cli/privacy.py'),
 ]

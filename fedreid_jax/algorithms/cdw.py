@@ -37,7 +37,6 @@ from fedreid_jax.losses import identity, similarity
 from fedreid_jax.method import batch_stats
 from fedreid_jax.method.accounting import Released
 from fedreid_jax.method.component import (
-  Aggregation,
   ClientHooks,
   Component,
   ComponentInfo,
@@ -53,6 +52,7 @@ from fedreid_jax.method.contexts import (
   UploadCtx,
 )
 from fedreid_jax.method.rules import Given, Rule, needs_public
+from fedreid_jax.method.sums import Sum
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +91,7 @@ def make(options: Options = Options()) -> Component:
     server=ServerHooks(init=public_batch, message=broadcast_state)
     if public
     else None,
-    aggregation=Aggregation(raw=_by_distance, bound=_largest),
+    aggregation=Sum(_by_distance, _largest, fallback=True),
     info=ComponentInfo(
       check=check,
       released=Released() if public else None,

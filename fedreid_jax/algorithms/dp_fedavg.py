@@ -62,7 +62,6 @@ from fedreid_jax.core.types import Array, Broadcast, Flat, Upload
 from fedreid_jax.method import accounting, rounding
 from fedreid_jax.method.accounting import Mechanism
 from fedreid_jax.method.component import (
-  Aggregation,
   Component,
   ComponentInfo,
   Participants,
@@ -77,7 +76,7 @@ from fedreid_jax.method.contexts import (
 )
 from fedreid_jax.method.guarantee import Claim, Delta, Epsilon, Noise
 from fedreid_jax.method.rules import Given, Rule, is_private
-from fedreid_jax.method.sums import Divisor, Summed, by_count
+from fedreid_jax.method.sums import Divisor, MessageSum, Sum, by_count
 
 NAME = 'dp_fedavg'
 # Above the relative error of a norm in float32, for the clip of integers.
@@ -265,18 +264,13 @@ def _component(options: Options, scale: Scale) -> Component:
       return jnp.ones_like(num_examples)
     return jnp.minimum(num_examples / options.n_max, 1.0)
 
-  def raw(message: Any, ctx: UploadCtx) -> Array:
+  def weight(message: Any, ctx: UploadCtx) -> Array:
     del message
     return share(ctx.num_examples)
 
   def expected(found: dict[str, Array]) -> float:
     del found
     return scale.weight
-
-  def weights(messages: Any, ctx: AggregationCtx) -> Array:
-    del messages
-    each = share(ctx.num_examples)
-    return jnp.where(ctx.members, each[None] / scale.weight, 0.0)
 
   def init(ctx: ServerInitCtx) -> tuple[Array, Array]:
     del ctx
@@ -307,19 +301,17 @@ def _component(options: Options, scale: Scale) -> Component:
   def claim(participants: Participants) -> Claim:
     return _claim(options, scale, participants)
 
-  bit = Summed(
+  bit = MessageSum(
     _bit, _receive, by_count, 0.5, noise_of_bits if scale.noise else None
   )
   return Component(
     NAME,
     transport=Transport(up=up, loses=_is_lost),
-    aggregation=Aggregation(
-      weights,
-      raw,
+    aggregation=Sum(
+      weight,
       by_count,
       # The sum of the weights of a round is private.
       Divisor(_no_numbers, {}, expected),
-      fallback=False,
       noise=noise_of_sum if scale.noise else None,
     ),
     server=ServerHooks(

@@ -66,7 +66,7 @@ from fedreid_jax.method.contexts import (
   ServerInitCtx,
 )
 from fedreid_jax.method.rules import Given, Rule, numbers_own_labels
-from fedreid_jax.method.sums import Summed
+from fedreid_jax.method.sums import MessageSum
 
 # Of the values of features; with `norm` they are at most 1.
 LIMIT = 2.0**10
@@ -158,7 +158,7 @@ def make(options: Options = Options()) -> Component:
     ),
     server=ServerHooks(
       init=_no_centres,
-      receive=Summed(
+      receive=MessageSum(
         _add_centres,
         functools.partial(_mean_centres, options),
         sums.by_count,

@@ -20,7 +20,7 @@ floating-point numbers apply. The guarantee needs losses of one identity each
 (no triplets) and a normalisation that does not mix images (`model.norm`).
 Neighbouring data sets differ in whether the contribution of one identity in one
 client is zero; splits that give the images of a person to several clients are
-refused (`data.split.client_split`). With
+refused (`data.client_split`). With
 `unit=image` the unit is one image, which does not protect a person with
 several. `epsilon` chooses z for all rounds of the run and the client with the
 fewest units.

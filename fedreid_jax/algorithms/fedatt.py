@@ -29,12 +29,12 @@ from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array, Flat
 from fedreid_jax.method import aggregation
 from fedreid_jax.method.component import (
-  Aggregation,
   Component,
   ComponentInfo,
   ServerHooks,
 )
-from fedreid_jax.method.contexts import AggregationCtx, UploadCtx
+from fedreid_jax.method.contexts import AggregationCtx
+from fedreid_jax.method.sums import Gather
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,14 +53,6 @@ def make(options: Options = Options()) -> Component:
   """Builds the component."""
   epsilon, noise_scale = options.epsilon, options.noise_scale
 
-  def distances(message: tuple[()], ctx: UploadCtx) -> dict[str, Array]:
-    del message
-    params, running = param_filter.trainable(ctx.start)
-    logits = {name: jnp.float32(0.0) for name in running}
-    for name, leaf in params.items():
-      logits[name] = jnp.sqrt(((leaf - ctx.uploaded[name]) ** 2).sum())
-    return logits
-
   def weights(messages: tuple[()], ctx: AggregationCtx) -> dict[str, Array]:
     del messages
     members = ctx.members
@@ -68,7 +60,12 @@ def make(options: Options = Options()) -> Component:
     params, running = param_filter.trainable(ctx.start)
 
     def attended(name: str) -> Array:
-      distance = jnp.where(members, ctx.raw[name], -jnp.inf)
+      def norms(start: Array) -> Array:
+        squares = (ctx.uploaded[name] - start) ** 2
+        return jnp.sqrt(squares.reshape(len(squares), -1).sum(axis=1))
+
+      distance: Array = jax.lax.map(norms, ctx.start[name])
+      distance = jnp.where(members, distance, -jnp.inf)
       alpha = jax.nn.softmax(distance, axis=1)
       return epsilon * jnp.where(members, alpha, 0.0)
 
@@ -81,9 +78,7 @@ def make(options: Options = Options()) -> Component:
 
   return Component(
     'fedatt',
-    aggregation=Aggregation(
-      weights, distances, exponential=True, fallback=False
-    ),
+    aggregation=Gather(weights),
     server=ServerHooks(update=perturb) if noise_scale else None,
     info=ComponentInfo(notice=white_noise.NOTICE if noise_scale else ''),
   )

@@ -33,7 +33,6 @@ from fedreid_jax.core.types import Array, Flat
 from fedreid_jax.method import contexts, sums
 from fedreid_jax.method.accounting import Released
 from fedreid_jax.method.component import (
-  Aggregation,
   ClientHooks,
   Component,
   ComponentInfo,
@@ -41,6 +40,7 @@ from fedreid_jax.method.component import (
   Transport,
 )
 from fedreid_jax.method.rules import Given, Rule
+from fedreid_jax.method.sums import Divisor, Sum
 
 NAME = 'fedbuff'
 
@@ -136,16 +136,12 @@ def make(options: Options = Options()) -> Component:
   ) -> tuple[Any, dict[str, Array]]:
     return state, {'staleness': ctx.task.staleness}
 
-  def raw(message: dict[str, Array], ctx: contexts.UploadCtx) -> Array:
+  def weight(message: dict[str, Array], ctx: contexts.UploadCtx) -> Array:
     del ctx
     return (1.0 + message['staleness']) ** -options.exponent
 
-  def weights(
-    messages: dict[str, Array], ctx: contexts.AggregationCtx
-  ) -> Array:
-    del messages
-    number = jnp.maximum(ctx.members.sum(axis=1, keepdims=True), 1)
-    return jnp.where(ctx.members, options.lr * ctx.raw / number, 0.0)
+  def divided(found: dict[str, Array]) -> Array:
+    return found['uploads'] / options.lr
 
   return Component(
     NAME,
@@ -154,8 +150,10 @@ def make(options: Options = Options()) -> Component:
       init=init, update=update, message=message, message_bytes=_no_bytes
     ),
     transport=Transport(up=up, down=down, moves=True),
-    aggregation=Aggregation(
-      weights=weights, raw=raw, bound=sums.by_count, fallback=False
+    aggregation=Sum(
+      weight,
+      sums.by_count,
+      Divisor(_counted, {'uploads': sums.by_count}, divided),
     ),
     # Staleness follows from numbers of images and steps; an update of the
     # server has at most one upload of a client, so that rounds bound uploads.
@@ -167,3 +165,10 @@ def make(options: Options = Options()) -> Component:
       released=Released(),
     ),
   )
+
+
+def _counted(
+  message: dict[str, Array], ctx: contexts.UploadCtx
+) -> dict[str, Array]:
+  del message, ctx
+  return {'uploads': jnp.float32(1.0)}

@@ -24,24 +24,22 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Annotated
 
-import jax.numpy as jnp
 import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.core import param_filter
 from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array
-from fedreid_jax.method import aggregation, sums
+from fedreid_jax.method import sums
 from fedreid_jax.method.accounting import Released
 from fedreid_jax.method.component import (
-  Aggregation,
   ClientHooks,
   Component,
   ComponentInfo,
 )
-from fedreid_jax.method.contexts import AggregationCtx, RoundEndCtx, UploadCtx
+from fedreid_jax.method.contexts import RoundEndCtx, UploadCtx
 from fedreid_jax.method.rules import Given, Rule, divides_by_steps
-from fedreid_jax.method.sums import Divisor
+from fedreid_jax.method.sums import Divisor, Sum
 
 # Of |a_k| in a sum of integers: 6,500 steps with momentum 0.9.
 LIMIT = 2.0**16
@@ -85,17 +83,9 @@ def make(options: Options = Options()) -> Component:
       )
     return state, ctx.optimizer.effective_steps(ctx.task.num_steps, ctx.lr * mu)
 
-  def raw(message: Array, ctx: UploadCtx) -> dict[str, Array]:
+  def weight(message: Array, ctx: UploadCtx) -> dict[str, Array]:
     params, _ = param_filter.trainable(ctx.start)
     return dict.fromkeys(params, ctx.num_examples / message)
-
-  def weights(messages: Array, ctx: AggregationCtx) -> dict[str, Array]:
-    share = aggregation.normalise(ctx.num_examples, ctx.members)
-    counts = jnp.where(ctx.valid, messages, 1.0)
-    worth = ctx.num_steps if mu else counts
-    tau = (share * worth).sum(axis=1, keepdims=True)
-    params, _ = param_filter.trainable(ctx.start)
-    return dict.fromkeys(params, tau * share / counts)
 
   def numbers(message: Array, ctx: UploadCtx) -> dict[str, Array]:
     worth = ctx.num_steps if mu else message
@@ -108,7 +98,7 @@ def make(options: Options = Options()) -> Component:
     'fednova',
     client=ClientHooks(round_end=round_end),
     # |a_k| is at least 1, the weight of the last gradient.
-    aggregation=Aggregation(weights, raw, sums.by_size, divisor),
+    aggregation=Sum(weight, sums.by_size, divisor),
     info=ComponentInfo(released=Released()),
   )
 

@@ -44,13 +44,13 @@ from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array, Flat
 from fedreid_jax.method import aggregation
 from fedreid_jax.method.component import (
-  Aggregation,
   Component,
   ComponentInfo,
   Participants,
 )
 from fedreid_jax.method.contexts import AggregationCtx
 from fedreid_jax.method.rules import Given, Rule
+from fedreid_jax.method.sums import Gather
 
 # Number of uploads beside 2 f that a rule needs.
 SPARE = {'median': 1, 'trimmed': 1, 'krum': 3, 'multikrum': 3, 'rfa': 1}
@@ -105,9 +105,7 @@ def make(options: Options = Options()) -> Component:
   by_coordinate = options.rule in COORDINATES
   return Component(
     'robust',
-    aggregation=Aggregation(
-      weights, combine=combine if by_coordinate else None
-    ),
+    aggregation=Gather(weights, combine if by_coordinate else None),
     info=ComponentInfo(conflicts=('clustering',), check=check),
   )
 

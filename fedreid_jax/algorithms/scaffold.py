@@ -49,8 +49,7 @@ from fedreid_jax.method.contexts import (
   ServerInitCtx,
 )
 from fedreid_jax.method.rules import Given, Rule, divides_by_steps
-from fedreid_jax.method.sums import Summed, by_share
-from fedreid_jax.round.server.raw_weights import UNIFORM
+from fedreid_jax.method.sums import UNIFORM, MessageSum, by_share
 
 # Changes of a control are gradients; diverging clients have larger ones.
 LIMIT = 2.0**10
@@ -89,7 +88,7 @@ def make(options: Options = Options()) -> Component:
     ),
     server=ServerHooks(
       init=init_server,
-      receive=Summed(_share, _moved, by_share, LIMIT),
+      receive=MessageSum(_share, _moved, by_share, LIMIT),
       message=_own_control,
     ),
     aggregation=UNIFORM if uniform else None,

@@ -9,7 +9,7 @@ Deviations from the paper: none. Deviations from released code: none.
 """
 
 from fedreid_jax.method.component import Component, ComponentInfo
-from fedreid_jax.round.server.raw_weights import UNIFORM
+from fedreid_jax.method.sums import UNIFORM
 
 
 def make() -> Component:

@@ -57,6 +57,8 @@ def hint(name: str, known: Collection[str]) -> str:
   """
   if new := renamed.FIELDS.get(name):
     return f'renamed to {new}'
+  if reason := renamed.REMOVED.get(name):
+    return f'remove it: {reason}'
   section, _, last = name.rpartition('.')
   initials = ''.join(word[:1] for word in last.split('_'))
   words = {k: k.rpartition('.')[2] for k in known}

@@ -24,6 +24,9 @@ FIELDS: Mapping[str, str] = {
   'expert.frozen': 'local_expert.frozen',
   'noise.buffers': 'noise.batch_stats',
 }
+REMOVED: Mapping[str, str] = {
+  'execution.reduction': 'uploads are added wherever sums suffice',
+}
 VALUES: Mapping[str, Mapping[str, str]] = {
   'data.client_split': {
     'ci': 'camera_independent',

@@ -14,11 +14,13 @@ from fedreid_jax.data.synthetic import versions
 # what those runs did.
 LATER = (
   *('data.colour_as', 'data.held_out', 'evaluation.validation'),
-  *('execution.reduction', 'execution.stack_budget_mb'),
+  'execution.stack_budget_mb',
   *('cohort', 'cohort_max', 'model.norm'),
   *('data.poison', 'data.poisoned', 'data.trigger_share'),
   *('optim.schedule_rounds', 'evaluation.extra'),
 )
+# Fields that earlier runs have saved, and that changed no result.
+GONE = ('execution.reduction',)
 # Fields of which earlier runs had another value than the default.
 BEFORE = {'privacy.secret': 'seed'}
 
@@ -60,6 +62,7 @@ def from_json(saved: dict[str, Any], changes: Sequence[str], where: str) -> Any:
   flat = {
     name: parsing.as_tuples(value)
     for name, value in parsing.flatten(saved).items()
+    if name not in GONE
   }
   old = sorted(flat.keys() & renamed.FIELDS.keys())
   if old:

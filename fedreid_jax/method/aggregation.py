@@ -6,7 +6,6 @@ model has the remaining weight, which is equivalent to an update by differences.
 """
 
 import functools
-from collections.abc import Callable
 from typing import Literal
 
 import jax
@@ -124,33 +123,27 @@ def summarise(weights: Array | dict[str, Array]) -> dict[str, Array]:
   return {'entropy': every.mean()}
 
 
-def reduce(
-  server: Flat, values: Flat, weights: dict[str, Array], ordered: bool
-) -> Flat:
-  """Returns the new models of all groups.
+def reduce(server: Flat, values: Flat, weights: dict[str, Array]) -> Flat:
+  """Returns the new models of all groups; clients are added in their order.
 
   Args:
     server: current values `[G, ...]`.
     values: uploaded values `[K, ...]`, in canonical order.
     weights: weights by name, `[G, K]`; rows of zeros do not change a group.
-    ordered: whether clients are added sequentially, which gives the same bits
-      on any number of devices; otherwise one contraction sums them in any
-      order.
   """
-  total: Callable[..., Array] = _ordered_sum if ordered else _contraction
 
   def one(name: str) -> Array:
     weight, old = weights[name], server[name]
     wide = (-1,) + (1,) * (old.ndim - 1)
     rest = 1.0 - weight.sum(axis=1)
     rest = jnp.where(jnp.abs(rest) < 1e-6, 0.0, rest).reshape(wide)
-    mean = total(weight, values[name])
+    mean = _total(weight, values[name])
     return jnp.where(rest == 0.0, mean, mean + rest * old).astype(old.dtype)
 
   return {name: one(name) for name in server}
 
 
-def _ordered_sum(weight: Array, value: Array) -> Array:
+def _total(weight: Array, value: Array) -> Array:
   num_groups = weight.shape[0]
   wide = (num_groups,) + (1,) * (value.ndim - 1)
 
@@ -161,12 +154,3 @@ def _ordered_sum(weight: Array, value: Array) -> Array:
 
   zero = jnp.zeros((num_groups, *value.shape[1:]), jnp.float32)
   return jax.lax.scan(add, zero, (weight.T, value))[0]
-
-
-def _contraction(weight: Array, value: Array) -> Array:
-  finite = jnp.where(
-    (weight != 0.0).any(axis=0).reshape((-1,) + (1,) * (value.ndim - 1)),
-    value,
-    0.0,
-  )
-  return jnp.tensordot(weight, finite, axes=1)

@@ -18,7 +18,6 @@ from fedreid_jax.method import contexts
 from fedreid_jax.method.accounting import Released
 from fedreid_jax.method.hook_types import (
   Cluster,
-  Combine,
   EndRound,
   Gradient,
   InitClient,
@@ -27,15 +26,13 @@ from fedreid_jax.method.hook_types import (
   Message,
   PostStep,
   PreStep,
-  Raw,
   Receive,
   RoundState,
   StartRound,
   State,
   Update,
-  Weigh,
 )
-from fedreid_jax.method.sums import Bound, Divisor, Summed
+from fedreid_jax.method.sums import Gather, MessageSum, Sum
 
 
 def _no_state(key: Array, variables: Flat, /) -> State:
@@ -129,7 +126,7 @@ class ServerHooks(NamedTuple):
     init: `(ServerInitCtx) -> State`.
     receive: `(State, messages [K], valid bool [K], ReceiveCtx) -> State`, after
       every round and after the data pass before round 0; a
-      `sums.Summed` if sums of the messages suffice.
+      `sums.MessageSum` if sums of the messages suffice.
     update: `(State, models [G, ...], AggregationCtx) -> (State, models)`.
     message: `(State) -> Message`, broadcast to every client; it is
       `ctx.message` in the client hooks of this component.
@@ -190,49 +187,11 @@ class Transport(NamedTuple):
   loses: Callable[[types.Upload, types.Broadcast], Array] | None = None
 
 
-class Aggregation(NamedTuple):
-  """Aggregation of uploads into the model of each group.
-
-  A rule with `raw` can stream: a round then adds every upload to a weighted sum
-  as soon as its client has trained, and no array grows with the number of
-  clients but the numbers `raw` and the messages. Its `weights` must be a
-  constant times `raw` for each parameter and must not read `ctx.uploaded`. A
-  rule without `raw` needs all uploads at once.
-
-  Attributes:
-    weights: weights of the weighted mean; by default `raw` divided by its sum,
-      or without `raw` the number of images.
-    raw: `(message, UploadCtx) -> a` of one upload, not negative.
-    bound: upper limit of the sum of `raw` over a cohort, for sums in fixed
-      point. Without it a rule does not stream in deterministic mode. If a sum
-      exceeds it, weights by size replace the weights.
-    divisor: `raw` over `weights`, from sums; by default the sum of `raw`. A
-      `Summation` adds a rule with `weights` only if it has a divisor.
-    exponential: whether `raw` is the logarithm of a weight.
-    fallback: whether weights can be all zero or not finite; a streamed round
-      then also keeps the sum by size, a second model.
-    combine: `(models [G, ...], AggregationCtx) -> models`, which replaces the
-      weighted mean and needs all uploads.
-    noise: `(State of the server hooks) -> standard deviation` of the noise on
-      the sum of `raw` times change that a `Summation` adds; without a
-      `Summation` the component adds it itself.
-  """
-
-  weights: Weigh | None = None
-  raw: Raw | None = None
-  bound: Bound | None = None
-  divisor: Divisor | None = None
-  exponential: bool = False
-  fallback: bool = True
-  combine: Combine | None = None
-  noise: Callable[[State], Array] | None = None
-
-
 class Summation(NamedTuple):
   """Addition of uploads of which the server learns sums only.
 
-  The weights of the rule, the changes and the messages of the method must be
-  sums (`round.server.summed_round`). No hook of the server sees an upload.
+  The rule and the messages of the method must be sums (`method.sums`). No hook
+  of the server sees an upload.
 
   Attributes:
     add: `(tree of sums.Weighted, ServerCtx) -> (State, sums, arrived bool
@@ -361,7 +320,7 @@ class ComponentInfo(NamedTuple):
     warn: `(metrics of a round, without the component's prefix) -> text`; the
       text is empty unless there is a problem, and is printed once.
     needs_uploads: whether hooks read `ctx.uploaded`, all uploads of a round;
-      such a method is never streamed.
+      such a method gathers.
     max_staleness: above 0, clients start at different times, and an upload from
       a model that is at most so many versions old is used.
     domain_statistics: the field of `Outputs` whose domain feature statistics
@@ -395,8 +354,8 @@ class Component(NamedTuple):
     transport: transformations of uploads and broadcasts, in the order of the
       configuration.
     clustering: assignment of clients to server models; one owner.
-    aggregation: aggregation of uploads; one owner, by default the mean weighted
-      by number of images.
+    aggregation: rule for the model, see `method.sums`; one owner, by default
+      the mean weighted by number of images.
     summation: addition of uploads that the server does not see; one owner.
     info: notice, requirements, conflicts and checks.
   """
@@ -407,7 +366,7 @@ class Component(NamedTuple):
   server: ServerHooks | None = None
   transport: Transport | None = None
   clustering: Cluster | None = None
-  aggregation: Aggregation | None = None
+  aggregation: Sum | Gather | None = None
   summation: Summation | None = None
   info: ComponentInfo = ComponentInfo()
 
@@ -420,10 +379,10 @@ def transport_state(component: Component) -> str:
   return f'{component.name}_transport'
 
 
-def summed(components: Sequence[Component]) -> dict[str, Summed]:
+def summed(components: Sequence[Component]) -> dict[str, MessageSum]:
   """Returns the components of whose messages sums suffice, by name."""
   return {
     c.name: c.server.receive
     for c in components
-    if c.server and isinstance(c.server.receive, Summed)
+    if c.server and isinstance(c.server.receive, MessageSum)
   }

@@ -182,7 +182,7 @@ class ReceiveCtx:
 
 @dataclasses.dataclass(frozen=True)
 class UploadCtx:
-  """One upload as a streamed round sees it.
+  """One upload, as a rule of sums sees it.
 
   Attributes:
     index: canonical index of the client, -1 for padding, int32.
@@ -216,7 +216,7 @@ class UploadCtx:
 
 
 class NoUploads(NamedTuple):
-  """The place of `ctx.uploaded` in a streamed round.
+  """The place of `ctx.uploaded` in a round of sums.
 
   Attributes:
     reader: component whose context this is.
@@ -231,10 +231,10 @@ class NoUploads(NamedTuple):
       ConfigError: always.
     """
     raise errors.ConfigError(
-      f'component {self.reader!r} reads ctx.uploaded, which a streamed round '
+      f'component {self.reader!r} reads ctx.uploaded, which a round of sums '
       'does not keep',
-      'execution.reduction',
-      "set it to 'stacked', or needs_uploads=True in the component's info",
+      'components',
+      "set needs_uploads=True in the component's info",
     )
 
 
@@ -245,8 +245,8 @@ class ServerCtx:
   Attributes:
     index: canonical index of each client, -1 for padding, int32 `[K]`.
     valid: whether each upload is real and finite, bool `[K]`.
-    uploaded: shared parameters of each client, `[K, ...]`; an error if the
-      round is streamed.
+    uploaded: shared parameters of each client, `[K, ...]`; an error if they
+      were added and not gathered.
     num_examples: number of images of each client, float32 `[K]`.
     num_steps: number of local steps of each client, int32 `[K]`.
     previous: the server's models before the round, `[G, ...]`.
@@ -290,10 +290,7 @@ class AggregationCtx(ServerCtx):
     members: uploads of each group, bool `[G, K]`.
     start: the initial model of each group, `[G, ...]`: its previous model, or
       for groups created in this round the mean of its members' models.
-    raw: `Aggregation.raw` of each upload, float32 `[K]` or a dict of these by
-      parameter name; `()` without such a function.
   """
 
   members: Array
   start: Flat
-  raw: Tree

@@ -126,7 +126,7 @@ class Weigh(Protocol):
     ...
 
 
-class Raw(Protocol):
+class Weight(Protocol):
   """Computes the weight of one upload before normalisation.
 
   The result is a number for all parameters, or a dict of numbers by parameter

@@ -19,7 +19,7 @@ from fedreid_jax.method.component import Component
 Rule = tuple[Any, str, str, str]
 
 OWN_LABELS = ('by_dataset', 'by_camera', 'by_identity')
-# Splits of `data.split.client_split` that divide the images of one person.
+# Splits of `data.client_split` that divide the images of one person.
 DIVIDE_PERSONS = ('by_camera', 'iid', 'dirichlet', 'camera_independent')
 # Parameters of the neck; if they are personal, the server cannot embed images.
 NECK = 'params/neck/fc/kernel'

@@ -1,6 +1,15 @@
-"""Sums over the clients: of messages, and of numbers that divide a mean."""
+"""Rules of the server: an upload is summed or gathered.
 
-from collections.abc import Callable
+With the change D_k of the shared parameters of client k, a `Sum` gives
+
+  w + (1 / d) sum_k a_k D_k,
+
+where the weight a_k depends on one upload and the divisor d on sums. Uploads
+are added as clients end and are not kept, and secure aggregation can add them.
+A `Gather` needs all uploads of a round at once.
+"""
+
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -10,6 +19,7 @@ import numpy as np
 from fedreid_jax.core import trees
 from fedreid_jax.core.types import Array, Tree
 from fedreid_jax.method import contexts
+from fedreid_jax.method.hook_types import Combine, State, Weigh, Weight
 
 # `(numbers of images of the K largest clients, [K]) -> limit` of the sum of the
 # weights of a cohort.
@@ -32,8 +42,21 @@ def by_size(sizes: np.ndarray) -> float:
   return float(sizes.sum())
 
 
+class Term(NamedTuple):
+  """What one upload adds to a sum, weight times values.
+
+  Attributes:
+    weight: over the unit of the sum, so that absolute values are at most 1,
+      float32.
+    values: float32.
+  """
+
+  weight: Array
+  values: Array
+
+
 class Weighted(NamedTuple):
-  """Values of all uploads that are to be added, each with its weight.
+  """Terms of all uploads that are to be added.
 
   Attributes:
     weight: absolute values at most 1, float32 `[K]`.
@@ -52,26 +75,74 @@ class Weighted(NamedTuple):
 class Divisor(NamedTuple):
   """The number by which a rule divides its sum, from sums over the uploads.
 
-  The weights of the rule are `Aggregation.raw` over this number.
-
   Attributes:
     numbers: `(message, UploadCtx) -> numbers` of one upload by name, not
       negative.
-    bounds: as `Aggregation.bound`, of each number.
-    of: `(sums of the numbers) -> divisor`; the model stays if it is not above
-      zero and finite.
+    bounds: as `Sum.bound`, of each number.
+    of: `(sums of the numbers) -> divisor`.
   """
 
-  numbers: Callable[[Tree, contexts.UploadCtx], dict[str, Array]]
-  bounds: dict[str, Bound]
+  numbers: Callable[[Any, contexts.UploadCtx], dict[str, Array]]
+  bounds: Mapping[str, Bound]
   of: Callable[[dict[str, Array]], Array | float]
 
 
-class Term(Protocol):
-  """Returns the term of one client in the sums of a component."""
+class Sum(NamedTuple):
+  """A rule for the model of which sums over the clients suffice.
+
+  Attributes:
+    weight: `(message, UploadCtx) -> a` of one upload, not negative; a number
+      for all parameters, or a dict by name, in which absent parameters are
+      weighted by number of images.
+    bound: limit of the sum of the weights over a cohort. Weights by number of
+      images replace weights that exceed it.
+    divisor: of the sum; by default the sum of the weights. The model stays if
+      it is not above zero and finite.
+    fallback: whether weights by number of images replace a divisor that is not
+      above zero and finite, which takes a second sum of the size of the model.
+    noise: `(State of the server hooks) -> standard deviation` of the noise on
+      the sum that a `Summation` adds; without one the component adds it itself.
+  """
+
+  weight: Weight
+  bound: Bound
+  divisor: Divisor | None = None
+  fallback: bool = False
+  noise: Callable[[State], Array] | None = None
+
+
+class Gather(NamedTuple):
+  """A rule for the model that needs all uploads of a round.
+
+  Attributes:
+    weights: of the weighted mean, by default by number of images.
+    combine: `(models [G, ...], AggregationCtx) -> models`, which replaces the
+      weighted mean.
+  """
+
+  weights: Weigh | None = None
+  combine: Combine | None = None
+
+
+def _images(message: Any, ctx: contexts.UploadCtx) -> Array:
+  del message
+  return ctx.num_examples
+
+
+def _one(message: Any, ctx: contexts.UploadCtx) -> Array:
+  del message, ctx
+  return jnp.float32(1.0)
+
+
+BY_IMAGES = Sum(_images, by_size)  # the rule of a method without another one
+UNIFORM = Sum(_one, by_count)  # the same weight for every upload
+
+
+class TermOf(Protocol):
+  """Returns the term of the message of one client."""
 
   def __call__(
-    self, state: Any, message: Tree, ctx: contexts.ReceiveCtx, /
+    self, state: Any, message: Any, ctx: contexts.ReceiveCtx, /
   ) -> tuple[Array, Tree]:
     """Returns (weight, values); `ctx.index` is that of the one client."""
     ...
@@ -81,49 +152,44 @@ class FinishSum(Protocol):
   """Updates the state with the sums over the valid uploads of a round."""
 
   def __call__(
-    self, state: Any, sums: Tree, valid: Array, ctx: contexts.ReceiveCtx, /
+    self, state: Any, sums: Any, valid: Array, ctx: contexts.ReceiveCtx, /
   ) -> Any:
     """Returns the state; `valid` is bool `[K]`."""
     ...
 
 
-class Summed(NamedTuple):
-  """A `ServerHooks.receive` that needs only weighted sums of the messages.
+class MessageSum(NamedTuple):
+  """A `ServerHooks.receive` of which weighted sums of the messages suffice.
 
-  A streamed round adds the messages client by client and does not keep them,
-  so that a message may be as large as the model.
+  Messages are added client by client and not kept, so that a message may be as
+  large as the model.
 
   Attributes:
     term: `(State, message, ReceiveCtx) -> (weight, values)` of one client.
     finish: `(State, sums of weight * value, valid bool [K], ReceiveCtx) ->
       State`.
-    bound: as `Aggregation.bound`, of the weights of `term`.
+    bound: as `Sum.bound`, of the weights of `term`.
     limit: limit of the absolute values, a power of two; in deterministic mode
-      a streamed round leaves out a client that exceeds it.
+      a client that exceeds it is left out.
     noise: `(State) -> standard deviation` of the noise on the sums that a
-      `Summation` adds; without a `Summation` the component adds it itself.
+      `Summation` adds; without one the component adds it itself.
   """
 
-  term: Term
+  term: TermOf
   finish: FinishSum
   bound: Bound
   limit: float
   noise: Callable[[Any], Array] | None = None
 
   def __call__(
-    self,
-    state: Any,
-    messages: Tree,
-    valid: Array,
-    ctx: contexts.ReceiveCtx,
-    /,
+    self, state: Any, messages: Any, valid: Array, ctx: contexts.ReceiveCtx, /
   ) -> Any:
-    """Receives the stacked messages of a round, as a `Receive`."""
+    """Receives stacked messages, as a `Receive`, in a round that gathers."""
 
-    def term(message: Tree, index: Array) -> tuple[Array, Tree]:
+    def term(message: Any, index: Array) -> tuple[Array, Tree]:
       return self.term(state, message, contexts.ReceiveCtx(index))
 
-    def add(sums: Tree, row: tuple[Tree, Array, Array]) -> tuple[Tree, None]:
+    def add(sums: Tree, row: tuple[Any, Array, Array]) -> tuple[Tree, None]:
       message, index, counts = row
       weight, values = term(message, index)
 

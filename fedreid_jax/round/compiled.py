@@ -16,9 +16,9 @@ from fedreid_jax.method import batch_stats
 from fedreid_jax.round.client import local_step, local_training
 from fedreid_jax.round.compose import Algorithm
 from fedreid_jax.round.devices import placement, waves
-from fedreid_jax.round.server import reduction, server_round
-from fedreid_jax.round.server.fold import Fold
-from fedreid_jax.round.server.totals import Streamed, Totals
+from fedreid_jax.round.server import server_round
+from fedreid_jax.round.server.arithmetic import FixedPoint
+from fedreid_jax.round.server.fold import Fold, Folded, Totals
 
 Replicated = tuple[Flat, dict[str, Tree], Array]
 
@@ -36,12 +36,11 @@ class Compiled(NamedTuple):
     measure: tree is the carries; returns carries.
     data_pass: tree is the carries; returns carries.
     end: tree is (carries, client states); returns (uploads, (states, ())).
-      Uploads are stacked, or `Streamed` of a method that streams.
+      Uploads are stacked, or `Folded` of a method whose uploads are added.
     end_untrained: the same before round 0.
     sent: `end` with stacked uploads, for their shapes.
     sent_untrained: the same before round 0.
-    add: `(Totals, Totals) -> Totals` of a method that streams; donates the
-      first.
+    add: `(Totals, Totals) -> Totals` of two waves; donates the first.
     moments: `(models [G, ...], table, (own, moments), tasks) -> moments` of
       every client's augmented images at its group's model with its personal
       parameters.
@@ -65,25 +64,21 @@ class Compiled(NamedTuple):
   receive: Callable[..., types.ServerState]
 
 
-def make(
-  algorithm: Algorithm, mesh: Mesh, width: int, ordered: bool
-) -> Compiled:
+def make(algorithm: Algorithm, mesh: Mesh, width: int) -> Compiled:
   """Builds the compiled functions of an algorithm on a mesh.
 
   Args:
     algorithm: a federated method.
     mesh: devices.
     width: number of clients that are vmapped at a time on a device.
-    ordered: whether uploads are reduced in canonical order of the clients, so
-      that the sum does not depend on the number of devices.
   """
   of_client = _OfClient(algorithm.program)
   over = functools.partial(_over_lanes, algorithm, mesh, width)
   ends = early = over
   if fold := algorithm.fold:
-    ends = _streaming(algorithm, fold, mesh, width)
-    early = _streaming(algorithm, fold._replace(models=False), mesh, width)
-  aggregate, receive = _on_server(algorithm, mesh, ordered)
+    ends = _adding_up(algorithm, fold, mesh, width)
+    early = _adding_up(algorithm, fold._replace(models=False), mesh, width)
+  aggregate, receive = _on_server(algorithm, mesh)
   return Compiled(
     begin=over(of_client.begin),
     train=over(of_client.train, donate=True),
@@ -132,13 +127,13 @@ def _over_lanes(
   return jax.jit(run, donate_argnums=(3,) if donate else ())
 
 
-def _streaming(
+def _adding_up(
   algorithm: Algorithm, fold: Fold, mesh: Mesh, width: int
 ) -> Callable[..., jax.stages.Wrapped]:
   """Returns `_over_lanes` of functions whose first results are uploads.
 
   The functions that it returns add the uploads to sums instead of stacking
-  them, and return (`Streamed`, second result).
+  them, and return (`Folded`, second result).
   """
 
   def zeros(replicated: Any, sent: Any) -> Totals:
@@ -169,7 +164,7 @@ def _streaming(
       totals, ((uploads, raw, far), rest) = folded(
         (replicated, fold.states(server)), table, (tree, tasks)
       )
-      return Streamed(uploads, raw, far, totals), rest
+      return Folded(uploads, raw, far, totals), rest
 
     return jax.jit(run, donate_argnums=(3,) if donate else ())
 
@@ -180,7 +175,7 @@ def _adding(fold: Fold | None) -> Callable[..., Any]:
   """Returns `(Totals, Totals) -> Totals`, which donates the first."""
 
   def add(totals: Totals, more: Totals) -> Totals:
-    assert fold is not None  # a method that does not stream has no totals
+    assert fold is not None  # only a method with sums has waves
     return waves.add(fold, totals, more)
 
   return jax.jit(add, donate_argnums=0)
@@ -201,18 +196,14 @@ def _moments(
 
 
 def _on_server(
-  algorithm: Algorithm, mesh: Mesh, ordered: bool
+  algorithm: Algorithm, mesh: Mesh
 ) -> tuple[jax.stages.Wrapped, jax.stages.Wrapped]:
   """Returns `aggregate` and `receive`, which donate the server's state."""
-  cohort = algorithm.fold.cohort if algorithm.fold else None
-  complete = bool(reduction.needing_uploads(algorithm.components, ordered))
-  canonical = functools.partial(_canonical, mesh, ordered, complete, cohort)
-  replicated = NamedSharding(mesh, P())
-
-  def gather(tree: Any) -> Any:
-    if not ordered:
-      return tree
-    return jax.lax.with_sharding_constraint(tree, replicated)
+  fold = algorithm.fold
+  cohort = None
+  if fold is not None and isinstance(fold.arithmetic, FixedPoint):
+    cohort = len(fold.arithmetic.sizes)
+  canonical = functools.partial(_canonical, mesh, cohort)
 
   def aggregate(
     server: types.ServerState,
@@ -223,23 +214,20 @@ def _on_server(
     seed: Array,
   ) -> Any:
     uploads, drawn = canonical(uploads, drawn)
-    return algorithm.aggregate(
-      server, uploads, drawn, round_, public, seed, gather
-    )
+    return algorithm.aggregate(server, uploads, drawn, round_, public, seed)
 
   def receive(
     server: types.ServerState, uploads: server_round.Received
   ) -> types.ServerState:
     return algorithm.receive(server, canonical(uploads)[0])
 
+  replicated = NamedSharding(mesh, P())
   jit = functools.partial(jax.jit, donate_argnums=0, out_shardings=replicated)
   return jit(aggregate), jit(receive)
 
 
 def _canonical(
   mesh: Mesh,
-  ordered: bool,
-  complete: bool,
   cohort: int | None,
   uploads: server_round.Received,
   *columns: Array,
@@ -247,27 +235,19 @@ def _canonical(
   """Returns uploads and columns `[K, ...]` in canonical order of the clients.
 
   Args:
-    mesh: devices.
-    ordered: whether a device gets the rows of all clients.
-    complete: whether it then gets all of the shared parameters, or a part of
-      the coordinates, which suffices for a mean and takes less memory.
-    cohort: `K`, without the lanes that are empty on any number of devices, if
-      the uploads are streamed.
+    mesh: devices, each of which gets the rows of all clients.
+    cohort: `K`, without the lanes that are empty on any number of devices, of
+      sums with the same bits on any number of devices.
     uploads: of all lanes.
     *columns: more arrays of all lanes.
   """
   totals = None
-  if isinstance(uploads, Streamed):
+  if isinstance(uploads, Folded):
     totals = uploads.totals
     rows = uploads.uploads, uploads.raw, uploads.far, *columns
   else:
     rows = uploads, *columns
-  if ordered:
-    layout = jax.tree.map(functools.partial(_replicated, mesh), rows)
-    if not complete:
-      parts = _by_coordinates(mesh, rows[0].shared)
-      layout = layout[0].replace(shared=parts), *layout[1:]
-    rows = jax.lax.with_sharding_constraint(rows, layout)
+  rows = jax.lax.with_sharding_constraint(rows, NamedSharding(mesh, P()))
   if mesh.devices.size > 1:
     index = rows[0].index
     last = jnp.iinfo(index.dtype).max
@@ -276,33 +256,7 @@ def _canonical(
   if totals is None:
     return rows
   kept, raw, far, *rest = rows
-  return Streamed(kept, raw, far, totals), *rest
-
-
-def _replicated(mesh: Mesh, leaf: Array) -> NamedSharding:
-  del leaf
-  return NamedSharding(mesh, P())
-
-
-def _by_coordinates(mesh: Mesh, shared: Flat) -> dict[str, NamedSharding]:
-  """Returns shardings of `[K, ...]` over the coordinates of a parameter.
-
-  They divide the longest axis whose length is a multiple of the number of
-  devices. A parameter without such an axis is replicated, and so is one with a
-  number for each device: a loop over one number is compiled without the fused
-  multiply-add of longer loops, and its sum would have other bits.
-  """
-  size = mesh.size
-
-  def one(leaf: Array) -> NamedSharding:
-    lengths = enumerate(leaf.shape)
-    axes = [axis for axis, n in lengths if axis and n > size and n % size == 0]
-    if not axes:
-      return _replicated(mesh, leaf)
-    longest = max(axes, key=leaf.shape.__getitem__)
-    return NamedSharding(mesh, P(*[None] * longest, placement.AXIS))
-
-  return jax.tree.map(one, shared)
+  return Folded(kept, raw, far, totals), *rest
 
 
 def _of_group(models: Flat, task: types.ClientTask) -> Flat:

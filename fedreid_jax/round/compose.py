@@ -5,15 +5,15 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from fedreid_jax import errors
 from fedreid_jax.core import plugins, types
 from fedreid_jax.core.types import Array, Flat, Tree
 from fedreid_jax.method.component import Component
+from fedreid_jax.method.sums import Gather
 from fedreid_jax.round.client import initial_states, local_training
 from fedreid_jax.round.server import fold as fold_
-from fedreid_jax.round.server import server_round, summable, summed_round
+from fedreid_jax.round.server import gathering, masked, server_round
+from fedreid_jax.round.server.arithmetic import FixedPoint, Float32
 from fedreid_jax.round.settings import Settings
 
 # At most one component of a method fills each of these hooks.
@@ -40,7 +40,8 @@ class Algorithm(NamedTuple):
     aggregate: `(ServerState, uploads, drawn, round, public, seed) ->
       (ServerState, log)`.
     prepares: whether clients run a data pass before round 0.
-    fold: sums of uploads of a method that streams, None for stacked uploads.
+    fold: sums of uploads that are added as clients end, None for uploads that
+      are stacked.
   """
 
   components: tuple[Component, ...]
@@ -140,7 +141,7 @@ def check(components: Sequence[Component]) -> None:
       )
   adder = owner(components, 'summation')
   if adder is not None:
-    summable.check(components, adder)
+    gathering.check_sums(components, adder)
   sizes = [c for c in components if c.transport and c.transport.size]
   if len(sizes) > 1:
     raise errors.ConfigError(
@@ -207,8 +208,8 @@ def compose(
   settings: Settings,
   *,
   batch_stats_rule: str,
-  ordered: bool,
-  streamed: np.ndarray | None = None,
+  exact: bool,
+  sizes: Sequence[float],
 ) -> Algorithm:
   """Composes components into an algorithm.
 
@@ -217,10 +218,9 @@ def compose(
     settings: settings of the local round; `settings.shared` must be
       `shared_leaves(components)`.
     batch_stats_rule: rule for running statistics, `aggregation.BatchStatsRule`.
-    ordered: whether uploads are reduced in canonical client order
+    exact: whether sums have the same bits on any number of devices
       (deterministic mode).
-    streamed: numbers of images of the K largest clients, if uploads are added
-      as clients end (`reduction.choose`); None to stack them.
+    sizes: numbers of images of the K largest clients.
 
   Raises:
     ConfigError: if the components cannot be composed.
@@ -228,11 +228,15 @@ def compose(
   check(components)
   clusterer = owner(components, 'clustering')
   aggregator = owner(components, 'aggregation')
-  fold = None
-  if streamed is not None:
-    fold = fold_.make(
-      components, aggregator, batch_stats_rule, streamed, ordered
-    )
+  adder = owner(components, 'summation')
+  arithmetic: Any = FixedPoint(tuple(map(float, sizes))) if exact else Float32()
+  if adder and adder.summation:
+    masked.check(components, adder)
+    arithmetic = masked.Masked(adder.summation)
+  gathers = bool(gathering.reason(components))
+  gather = aggregator and isinstance(aggregator.aggregation, Gather)
+  summing = None if gather else aggregator
+  fold = fold_.make(components, summing, batch_stats_rule, arithmetic)
   early = [c for c in components if _sends_before_first_round(c)]
   return Algorithm(
     components=components,
@@ -244,7 +248,9 @@ def compose(
     ),
     init_client=functools.partial(initial_states.client, settings, components),
     messages=functools.partial(server_round.messages, components),
-    receive=functools.partial(server_round.prepare, early, fold),
+    receive=functools.partial(
+      server_round.prepare, early, fold, gathers or bool(adder)
+    ),
     aggregate=functools.partial(
       server_round.run,
       server_round.Rules(
@@ -252,19 +258,14 @@ def compose(
         settings,
         clusterer,
         aggregator,
+        adder,
         batch_stats_rule,
-        ordered,
+        gathers,
         fold,
-        summed_round.make(
-          components,
-          owner(components, 'summation'),
-          aggregator,
-          batch_stats_rule,
-        ),
       ),
     ),
     prepares=bool(early),
-    fold=fold,
+    fold=None if gathers or adder else fold,
   )
 
 

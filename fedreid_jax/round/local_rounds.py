@@ -16,7 +16,7 @@ from fedreid_jax.round.compose import Algorithm
 from fedreid_jax.round.devices import transfer, waves
 from fedreid_jax.round.devices.client_store import ClientStore
 from fedreid_jax.round.devices.segments import Segments
-from fedreid_jax.round.server.totals import Streamed
+from fedreid_jax.round.server.fold import Folded
 
 Wave = tuple[np.ndarray, types.ClientTask]  # client of each lane, and tasks
 
@@ -30,7 +30,7 @@ class LocalRounds:
     segments: images of the clients.
     split: sharding over lanes.
     whole: sharding of what every device has.
-    sent: shapes of the uploads of a streamed round, by whether clients train;
+    sent: shapes of the uploads before the sums, by whether clients train;
       known after a wave.
   """
 
@@ -139,7 +139,7 @@ class LocalRounds:
     Args:
       server: server state.
       store: client states.
-      parts: waves, several only of a method that streams.
+      parts: waves, several only of sums.
       round_: global round.
       cohort: `K`.
       following: returns the first wave of the next round, None without one;
@@ -187,6 +187,6 @@ class LocalRounds:
         self.segments.read_ahead(*wave)
 
 
-def _rows(streamed: Streamed) -> tuple[Any, Any, Any]:
-  """Returns what a streamed round keeps of each upload."""
-  return streamed.uploads, streamed.raw, streamed.far
+def _rows(folded: Folded) -> tuple[Any, Any, Any]:
+  """Returns what a round of sums keeps of each upload."""
+  return folded.uploads, folded.raw, folded.far

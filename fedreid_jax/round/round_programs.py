@@ -10,7 +10,7 @@ from fedreid_jax.core import types
 from fedreid_jax.round.devices import transfer
 from fedreid_jax.round.devices.client_store import ClientStore
 from fedreid_jax.round.local_rounds import LocalRounds, Wave
-from fedreid_jax.round.server.totals import Streamed
+from fedreid_jax.round.server.fold import Folded
 
 TRAINING = 'training'
 
@@ -92,7 +92,7 @@ def _of_clients(
   return found.add('uploads', run.end, *ended)[0]
 
 
-def _joined(uploads: Streamed, cohort: int, whole: NamedSharding) -> Streamed:
+def _joined(uploads: Folded, cohort: int, whole: NamedSharding) -> Folded:
   """Returns the shapes of the uploads of all waves, as `waves.join` does."""
 
   def every(row: Any) -> Any:
@@ -102,7 +102,7 @@ def _joined(uploads: Streamed, cohort: int, whole: NamedSharding) -> Streamed:
   def placed(leaf: Any) -> Any:
     return _shape(leaf, whole)
 
-  return Streamed(
+  return Folded(
     jax.tree.map(every, uploads.uploads),
     jax.tree.map(every, uploads.raw),
     every(uploads.far),

@@ -8,7 +8,7 @@ from fedreid_jax.core.secret import Secret
 from fedreid_jax.core.types import Array, Metrics
 from fedreid_jax.method.optimizers import Optimizer
 from fedreid_jax.round.cohort.timetable import Timetable
-from fedreid_jax.round.server.reduction import Choice
+from fedreid_jax.round.server.gathering import Uploads
 
 
 class Settings(NamedTuple):
@@ -57,11 +57,10 @@ class SimulationOptions(NamedTuple):
     seed: seed of the run.
     fraction: fraction of the clients that take part in a round.
     width: number of clients vmapped at a time on a device, 0 for all.
-    ordered: whether uploads are reduced in canonical client order.
     budget: limit of the bytes of images on a device, 0 for no limit.
     plan_shape: `(S, B)` of the longest plan of the run.
     data_pass_batch: images of one step of a pass over all images.
-    reduction: how the uploads of a round are reduced.
+    uploads: number and size of the uploads of a round.
     rounds: of the run; images of a round after these are not read ahead.
     places: largest number of clients in a round, each of which is sampled
       independently with the probability `fraction`; 0 for cohorts of a fixed
@@ -74,11 +73,10 @@ class SimulationOptions(NamedTuple):
   seed: int
   fraction: float
   width: int
-  ordered: bool
   budget: int
   plan_shape: tuple[int, int]
   data_pass_batch: int
-  reduction: Choice
+  uploads: Uploads
   rounds: int
   places: int = 0
   timetable: Timetable | None = None

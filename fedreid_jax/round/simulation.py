@@ -38,7 +38,7 @@ from fedreid_jax.round.devices import (
 )
 from fedreid_jax.round.devices import lanes as lanes_
 from fedreid_jax.round.devices.client_store import ClientStore
-from fedreid_jax.round.server.reduction import Choice
+from fedreid_jax.round.server.gathering import Uploads
 from fedreid_jax.round.settings import SimulationOptions
 
 
@@ -92,10 +92,10 @@ class Executor:
     # A few clients of many would not be distributed evenly at home.
     at_home = size == len(clients) or mesh.devices.size == 1
     self.resident = at_home and store.fits(options.budget)
-    streams = algorithm.fold is not None
+    adds = algorithm.fold is not None
     # A client has its parameters, their gradients and momenta, a state that may
     # be as large, and its images unless these stay on the devices.
-    each = 4 * options.reduction.model_bytes
+    each = 4 * options.uploads.model_bytes
     if not self.resident:
       each += int(np.prod(options.plan_shape)) * store.image_bytes
     lanes = lanes_.Lanes(
@@ -104,7 +104,7 @@ class Executor:
       self.resident,
       [device.process_index for device in mesh.devices.flat],
       planner.num_steps,
-      lanes_.most(options.budget if streams else 0, each),
+      lanes_.most(options.budget if adds else 0, each),
     )
     self._tasks = cohort_tasks.CohortTasks(
       clients, placed, planner, lanes, options
@@ -117,7 +117,7 @@ class Executor:
       self.resident,
       functools.partial(transfer.put, sharding=self._split),
     )
-    self._run = compiled.make(algorithm, mesh, options.width, options.ordered)
+    self._run = compiled.make(algorithm, mesh, options.width)
     self._local = local_rounds.LocalRounds(
       algorithm, self._run, self._segments, self._split, self._whole
     )
@@ -147,9 +147,9 @@ class Executor:
     return jax.device_get(self._init_client(uid, leaves, self._seed))
 
   @property
-  def reduction(self) -> Choice:
-    """How the uploads of a round are reduced."""
-    return self._options.reduction
+  def uploads(self) -> Uploads:
+    """Number and size of the uploads of a round."""
+    return self._options.uploads
 
   def describe_images(self) -> str:
     """Returns one line on where the images of the clients are."""
@@ -305,7 +305,7 @@ class Executor:
       store: client states.
     """
     _, uploads, _ = self._first_round(server, store)
-    sent = self._local.sent.get(True, uploads)  # those of a streamed round
+    sent = self._local.sent.get(True, uploads)  # those before the sums
     return [n for n, found in sent.messages.items() if jax.tree.leaves(found)]
 
   def _first_round(
@@ -400,7 +400,7 @@ class Executor:
     members: np.ndarray,
     trains: bool,
   ) -> round_log.Bytes:
-    uploads = self._local.sent.get(trains, uploads)  # those of a streamed round
+    uploads = self._local.sent.get(trains, uploads)  # those before the sums
     return round_log.wire(
       self.algorithm, server, uploads, members, len(self._clients), trains
     )

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import Mesh
 
 from fedreid_jax.core import param_filter, types
@@ -19,7 +18,7 @@ from fedreid_jax.method import optimizers
 from fedreid_jax.method.component import Component, Participants
 from fedreid_jax.round import compose, simulation
 from fedreid_jax.round.cohort import cohort
-from fedreid_jax.round.server import reduction
+from fedreid_jax.round.server import gathering
 from fedreid_jax.round.settings import Settings, SimulationOptions
 from fedreid_jax.training.reports import budget, simulated_time
 
@@ -96,18 +95,18 @@ def make_executor(
     masked=masked,
     optimizer=optimizer or optimizers.make(config.optim),
   )
-  chosen = _reduction(config, variables, components, participants.cohort)
-  if variant.cohort is not None:
-    # Uploads of sites come one after another, and each is checked first.
-    chosen = chosen._replace(streams=False)
+  uploads = _uploads(config, variables, components, participants.cohort)
   sizes = sorted((c.num_images for c in clients), reverse=True)
   algorithm = compose.compose(
     components,
     settings,
     batch_stats_rule=config.batch_stats_rule,
-    ordered=config.execution.deterministic,
-    streamed=np.array(sizes[: chosen.uploads]) if chosen.streams else None,
+    exact=config.execution.deterministic,
+    sizes=sizes[: uploads.number],
   )
+  if variant.cohort is not None:
+    # Uploads of sites come one after another, and each is checked first.
+    algorithm = algorithm._replace(fold=None)
   if algorithm.program.has_data_pass:
     budget.check_data_pass(local.data_pass_batch, each)
   return variant.executor(
@@ -115,7 +114,7 @@ def make_executor(
     clients,
     planner,
     federation.image_shape,
-    _options(config, shape, chosen, federation, planner, components, secret),
+    _options(config, shape, uploads, federation, planner, components, secret),
     mesh,
     None if federation.public is None else federation.public.images(),
   )
@@ -217,22 +216,21 @@ def _rounding(
   return found(participants, sum(x.size for x in trained.values()))
 
 
-def _reduction(
-  config, variables, components: tuple[Component, ...], uploads: int
-) -> reduction.Choice:
-  """Returns how the uploads of a round are reduced.
+def _uploads(
+  config, variables, components: tuple[Component, ...], number: int
+) -> gathering.Uploads:
+  """Returns the uploads of a round.
 
   Raises:
-    FedReIDError: as `reduction.choose`.
+    FedReIDError: as `gathering.of_round`.
   """
   compose.check(components)
   shared, _ = param_filter.split(variables, compose.shared_leaves(components))
   sizes = (x.size * x.dtype.itemsize for x in shared.values())
   execution = config.execution
-  return reduction.choose(
-    execution.reduction,
+  return gathering.of_round(
     components,
-    uploads,
+    number,
     sum(sizes),
     execution.stack_budget_mb,
     execution.deterministic,
@@ -242,7 +240,7 @@ def _reduction(
 def _options(
   config,
   plan_shape: tuple[int, int],
-  chosen: reduction.Choice,
+  uploads: gathering.Uploads,
   federation: Federation,
   planner: cohort.Planner,
   components: tuple[Component, ...],
@@ -253,18 +251,17 @@ def _options(
     seed=config.seed,
     fraction=config.fraction,
     width=config.execution.width,
-    ordered=config.execution.deterministic,
     budget=int(limit * 2**20) if limit else budget.of_images(),
     plan_shape=plan_shape,
     data_pass_batch=config.local.data_pass_batch,
-    reduction=chosen,
+    uploads=uploads,
     rounds=config.rounds,
     places=_places(config, len(federation.clients)),
     timetable=simulated_time.make(
       config,
       federation.clients,
       planner,
-      chosen,
+      uploads.model_bytes,
       max(component.info.max_staleness for component in components),
       secret,
     ),

@@ -7,19 +7,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedreid_jax.core import param_filter, prng, trees, types
-from fedreid_jax.method import aggregation, optimizers
+from fedreid_jax.core import param_filter, prng, types
+from fedreid_jax.method import optimizers
+from fedreid_jax.method.component import Component, ComponentInfo
 from fedreid_jax.method.contexts import AggregationCtx
+from fedreid_jax.method.sums import Gather
 from fedreid_jax.models.layers import head
 from fedreid_jax.round import compose
-from fedreid_jax.round.server import raw_weights
-from fedreid_jax.round.server.server_contexts import Groups
-from fedreid_jax.round.server.totals import Streamed
+from fedreid_jax.round.server import fold as fold_
+from fedreid_jax.round.server.arithmetic import Float32
 from fedreid_jax.round.settings import Settings
 
 KERNEL = 'params/backbone/kernel'
 HEAD = 'params/classifier/kernel'
 MEAN = 'batch_stats/neck/mean'
+# With it, uploads are gathered and not summed.
+READER = Component('reader', info=ComponentInfo(needs_uploads=True))
 
 
 def variables(kernel=0.0, scores=0.0, mean=0.0):
@@ -114,7 +117,7 @@ def _scores(outputs, batch):
   return outputs.logits.sum(), {}
 
 
-def algorithm(components, streamed=None, exact=True, objective=_scores):
+def algorithm(components, sizes=(1e4,) * 16, exact=True, objective=_scores):
   """Composes components over the linear network and plain SGD."""
   settings = Settings(
     model=LINEAR,
@@ -132,12 +135,20 @@ def algorithm(components, streamed=None, exact=True, objective=_scores):
     components,
     settings,
     batch_stats_rule='average',
-    ordered=exact,
-    streamed=streamed,
+    exact=exact,
+    sizes=sizes,
   )
 
 
-def serve(components, server, *rounds, clients=None, public=None, first=0):
+def serve(
+  components,
+  server,
+  *rounds,
+  clients=None,
+  public=None,
+  first=0,
+  exact=True,
+):
   """Rounds of the server, each given its uploads.
 
   Args:
@@ -147,11 +158,12 @@ def serve(components, server, *rounds, clients=None, public=None, first=0):
     clients: N, by default as many as there are uploads; of one image each.
     public: stored images.
     first: number of the first round.
+    exact: whether sums are in fixed point.
 
   Returns:
     (server state on the host, log of the last round).
   """
-  made = algorithm(components)
+  made = algorithm(components, exact=exact)
   sizes = jnp.ones(clients or len(rounds[0].num_steps))
   if public is None:
     public = jnp.zeros((0, 1, 1, 3), jnp.uint8)
@@ -162,30 +174,6 @@ def serve(components, server, *rounds, clients=None, public=None, first=0):
     drawn = jnp.arange(len(sent.num_steps))
     state, log = run(state, sent, drawn, round_, public, seed)
   return jax.device_get((state, log))
-
-
-def stream(components, server, sent, exact=True):
-  """One round of `serve` whose uploads are added up one after another."""
-  sizes = np.asarray(sent.num_examples, float)
-  made = algorithm(components, sizes, exact)
-  seed, public = prng.data(0), jnp.zeros((0, 1, 1, 3), jnp.uint8)
-  state = made.init_server(server, jnp.ones(len(sizes)), public, seed)
-  drawn = jnp.arange(len(sizes))
-
-  @jax.jit
-  def run(state, sent):
-    start = trees.rows(state.shared, 0)
-    states = made.fold.states(state)
-
-    def add(totals, one):
-      return made.fold.add(totals, start, states, *one)
-
-    totals = made.fold.zeros(start, states, trees.rows(sent, 0))
-    totals, rows = jax.lax.scan(add, totals, (sent, drawn))
-    received = Streamed(*rows, totals)
-    return made.aggregate(state, received, drawn, 0, public, seed)
-
-  return jax.device_get(run(state, sent))
 
 
 def rows_of_subsets(component, sent, server):
@@ -211,14 +199,18 @@ def rows_of_subsets(component, sent, server):
       members=members,
     )
     rule = component.aggregation
-    if rule is None:
-      return aggregation.normalise(sent.num_examples, members)[0]
-    messages = sent.messages.get(component.name, ())
-    groups = Groups(jnp.zeros(num, int), members, None, previous)
-    raw = raw_weights.stacked(rule, messages, sent, groups)
-    ctx = dataclasses.replace(ctx, raw=raw)
-    rows = raw_weights.weigh(rule, messages, ctx)
-    return jax.tree.map(lambda row: row[0], rows)
+    if isinstance(rule, Gather):
+      messages = sent.messages.get(component.name, ())
+      rows = rule.weights(messages, ctx)
+      return jax.tree.map(lambda row: row[0], rows)
+    owner = component if rule else None
+    made = fold_.make((component,), owner, 'average', Float32())
+    made = made._replace(received={})
+    own = dataclasses.replace(sent, finite=valid)
+    folded = made.over(server, {}, own, jnp.arange(num))
+    sums, uploads = made.read(folded.totals), folded.uploads
+    mean = made.mean(previous, sums, {}, uploads, folded.raw, uploads.finite)
+    return jax.tree.map(lambda row: row[0], mean.weights)
 
   return subsets, jax.device_get(jax.jit(jax.vmap(one))(subsets))
 

@@ -8,8 +8,9 @@ import toy
 from fedreid_jax import errors
 from fedreid_jax.algorithms import cdw, fednova, fedpav
 from fedreid_jax.core.types import Batch
-from fedreid_jax.method.component import Aggregation, Component, Participants
+from fedreid_jax.method.component import Component, Participants
 from fedreid_jax.method.contexts import RoundEndCtx, ServerInitCtx
+from fedreid_jax.method.sums import Gather
 
 FEDPAV = fedpav.make()
 SCORES = [[1, 0, 0], [0, 1, 0]]  # the scores of (x, y) are (x, y, 0)
@@ -126,7 +127,7 @@ def test_equal_clients_come_back_but_not_by_the_printed_weights():
     return jnp.where(ctx.members, worth / (1 / worth).sum(), 0.0)
 
   sent, got, log = handmade.equal_clients(
-    (FEDPAV, Component('printed', aggregation=Aggregation(printed)))
+    (FEDPAV, Component('printed', aggregation=Gather(printed)))
   )
   assert not log['fell_back']
   for name, leaf in sent.items():

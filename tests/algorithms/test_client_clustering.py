@@ -8,7 +8,8 @@ import toy
 from fedreid_jax import errors
 from fedreid_jax.algorithms import cdw, client_clustering, fedpav, kd
 from fedreid_jax.method import aggregation
-from fedreid_jax.method.component import Aggregation, Component, Participants
+from fedreid_jax.method.component import Component, Participants
+from fedreid_jax.method.sums import Gather
 
 KERNEL, MEAN = handmade.KERNEL, handmade.MEAN
 FEDPAV = fedpav.make()
@@ -216,7 +217,7 @@ def test_a_new_group_moves_from_what_its_members_started_from():
     (
       FEDPAV,
       Component('moving', clustering=cluster),
-      Component('half', aggregation=Aggregation(half)),
+      Component('half', aggregation=Gather(half)),
     ),
     start,
     *rounds,

@@ -96,14 +96,15 @@ def test_updates_are_clipped_and_averaged_over_the_expected_cohort():
   np.testing.assert_allclose(state.shared[MEAN][0], 2.0, rtol=1e-6)
 
 
-def test_a_streamed_round_divides_by_the_expected_cohort_as_well():
+def test_a_gathered_round_divides_by_the_expected_cohort_as_well():
   made = bound(10, 0.4, noise=0.0, clip=0.5)
   values = trained(np.random.default_rng(7))
   few = {n: x[:3] for n, x in values.items()}
   sent = send(made, few, SHARED)
-  stacked, _ = handmade.serve((FEDPAV, made), START, sent, clients=10)
-  streamed, _ = handmade.stream((FEDPAV, made), START, sent)
-  toy.assert_close_trees(streamed.shared, stacked.shared, 1e-6)
+  summed, _ = handmade.serve((FEDPAV, made), START, sent, clients=10)
+  gathering = (FEDPAV, made, handmade.READER)
+  gathered, _ = handmade.serve(gathering, START, sent, clients=10)
+  toy.assert_close_trees(summed.shared, gathered.shared, 1e-6)
 
 
 @pytest.mark.parametrize('value', [np.nan, np.inf, 1e10, 1e30, -3e38])

@@ -8,7 +8,8 @@ from fedreid_jax import errors
 from fedreid_jax.algorithms import cdw, fedavg, fedpav, uniform
 from fedreid_jax.data import federation
 from fedreid_jax.data.split import client_split
-from fedreid_jax.method.component import Aggregation, Component, Participants
+from fedreid_jax.method.component import Component, Participants
+from fedreid_jax.method.sums import Gather
 
 FEDAVG = (fedavg.make(),)
 UNIFORM = (fedavg.make(), uniform.make())
@@ -72,7 +73,7 @@ def test_useless_weights_become_sizes_and_the_log_says_so(raw, by_leaf):
     rows = jnp.where(ctx.members, jnp.array(raw), 0.0)
     return dict.fromkeys(ctx.start, rows) if by_leaf else rows
 
-  broken = Component('broken', aggregation=Aggregation(weights))
+  broken = Component('broken', aggregation=Gather(weights))
   sent = scalars([4, 8], [0, 2], [0, 4], sizes=[1, 3])
   server, log = handmade.serve((*FEDAVG, broken), handmade.variables(9), sent)
   assert log['fell_back']

@@ -46,9 +46,8 @@ def with_timetable(executor, updates):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('reduction', ['stacked', 'stream'])
-def test_updates_are_those_of_the_paper(config, clients, reduction):
-  config.fraction, config.execution.reduction = 0.5, reduction
+def test_updates_are_those_of_the_paper(config, clients):
+  config.fraction = 0.5
   options = fedbuff.Options(lr=0.7, exponent=1.5, max_staleness=2)
   executor, variables, _ = toy.make_executor(
     config, clients, (fedpav.make(), fedbuff.make(options))

@@ -10,12 +10,12 @@ import toy
 from fedreid_jax import algorithms
 from fedreid_jax.core import prng, types
 from fedreid_jax.method.component import (
-  Aggregation,
   ClientHooks,
   Component,
   DataPass,
   ServerHooks,
 )
+from fedreid_jax.method.sums import Gather
 from fedreid_jax.round import compose
 from fedreid_jax.round.client import local_step
 
@@ -48,7 +48,7 @@ def test_server_keys_before_and_in_round_0_differ():
 
   components = (
     probe('a', shared='.*', clustering=clustering),
-    probe('b', aggregation=Aggregation(weights)),
+    probe('b', aggregation=Gather(weights)),
   )
   made = handmade.algorithm(components)
   public = jnp.zeros((0, 1, 1, 3), jnp.uint8)

@@ -166,10 +166,10 @@ def test_bytes_are_those_of_packed_numbers_with_keys_and_shares():
     ('client_clustering', "'client_clustering' clusters all uploads"),
     ('compress', "'compress' compresses single uploads"),
     ('dfh', "server of 'dfh' receives single messages"),
-    ('fedatt', "weights of 'fedatt' do not follow from sums"),
+    ('fedatt', "rule of 'fedatt' needs all uploads at once"),
     ('fedbuff', "clients of 'fedbuff' start from models of different rounds"),
     ('kd', "'kd' needs all uploads at once"),
-    ('robust', "weights of 'robust' need all uploads at once"),
+    ('robust', "rule of 'robust' needs all uploads at once"),
   ],
 )
 def test_what_needs_single_uploads_is_refused(name, reason):

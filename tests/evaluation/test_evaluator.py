@@ -164,7 +164,7 @@ def test_the_metric_of_the_page(parts):
   'name, message',
   [
     ('rocc', 'did you mean roc'),
-    ('nowhere.metric', 'has no source file'),
+    ('nowhere.metric', "no module 'nowhere.metric'"),
     (3, 'is a whole number'),
   ],
 )

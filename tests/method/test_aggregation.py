@@ -24,14 +24,14 @@ def uploads(sizes, values=None):
   )
 
 
-def mean(sizes, values, ordered=True, members=None):
+def mean(sizes, values, members=None):
   sent = uploads(sizes, values)
   here = aggregation.valid_uploads(sent)
   members = here[None] if members is None else members & here[None]
   weights = aggregation.normalise(sent.num_examples, members)
   shape = (len(members), *sent.shared['params/w'].shape[1:])
   server = {'params/w': jnp.full(shape, 7.0)}
-  out = aggregation.reduce(server, sent.shared, {'params/w': weights}, ordered)
+  out = aggregation.reduce(server, sent.shared, {'params/w': weights})
   return np.asarray(out['params/w']), np.asarray(weights)
 
 
@@ -89,12 +89,11 @@ def test_scaling_sizes_or_values_by_a_power_of_two(sizes, power, seed):
 
 @PROPERTY
 @given(sizes_of, st.integers(0, 99))
-def test_ordered_and_free_sums_are_close_to_float64(sizes, seed):
+def test_sums_are_close_to_float64(sizes, seed):
   values = draw_values(sizes, seed)
   exact = np.average(values.astype('f8'), axis=0, weights=sizes)
-  for ordered in (True, False):
-    out, _ = mean(sizes, values, ordered)
-    np.testing.assert_allclose(out[0], exact, atol=1e-5)
+  out, _ = mean(sizes, values)
+  np.testing.assert_allclose(out[0], exact, atol=1e-5)
 
 
 def test_one_client_is_copied_bit_for_bit():
@@ -103,19 +102,17 @@ def test_one_client_is_copied_bit_for_bit():
   np.testing.assert_array_equal(out, value)
 
 
-@pytest.mark.parametrize('ordered', [True, False])
 @pytest.mark.parametrize('bad', [np.nan, np.inf, -np.inf])
-def test_a_client_that_is_not_finite_does_not_count(ordered, bad):
+def test_a_client_that_is_not_finite_does_not_count(bad):
   values = np.array([[1.0, 2], [bad, 0], [3, 4]], 'f4')
-  out, weights = mean([1, 5, 1], values, ordered)
+  out, weights = mean([1, 5, 1], values)
   np.testing.assert_allclose(out, [[2.0, 3.0]])
   np.testing.assert_allclose(weights, [[0.5, 0, 0.5]])
 
 
-@pytest.mark.parametrize('ordered', [True, False])
-def test_empty_group_keeps_its_model_and_groups_do_not_mix(ordered):
+def test_empty_group_keeps_its_model_and_groups_do_not_mix():
   members = jnp.array([[True, True, False], [False] * 3, [False, False, True]])
-  out, _ = mean([1, 1, 9], [[2.0], [4.0], [5.0]], ordered, members)
+  out, _ = mean([1, 1, 9], [[2.0], [4.0], [5.0]], members)
   np.testing.assert_allclose(out, [[3.0], [7.0], [5.0]])
 
 
@@ -123,7 +120,7 @@ def test_rest_of_a_short_row_is_the_servers_model():
   server = {'params/w': jnp.array([[10.0]])}
   values = {'params/w': jnp.array([[2.0], [4.0]])}
   weights = {'params/w': jnp.array([[0.25, 0.25]])}
-  out = aggregation.reduce(server, values, weights, True)
+  out = aggregation.reduce(server, values, weights)
   # 10 - (0.25 * 8 + 0.25 * 6), the update in difference form
   np.testing.assert_allclose(out['params/w'], [[6.5]])
 
@@ -150,5 +147,5 @@ def test_weights_of_any_sum_are_scaled_to_one():
   np.testing.assert_allclose(weights, [m / m.sum()], rtol=1e-6)
   server, values = {'w': jnp.full((1, 1), 9.0)}, {'w': jnp.ones((3, 1))}
   for rows, expected in ((weights, 1.0), (printed[None], 9 - 8 * 0.04)):
-    out = aggregation.reduce(server, values, {'w': rows}, True)
+    out = aggregation.reduce(server, values, {'w': rows})
     np.testing.assert_allclose(out['w'], [[expected]], rtol=1e-6)

@@ -58,12 +58,11 @@ def test_only_rows_that_cannot_be_used_are_replaced():
   assert not fell_back
 
 
-@pytest.mark.parametrize('ordered', [True, False])
-def test_a_client_of_one_group_only_counts_there(ordered):
+def test_a_client_of_one_group_only_counts_there():
   weights = jnp.array([[0.5, 0.5, 0.0], [0.0, 0.25, 0.0]])
   values = {'w': jnp.array([[2.0], [4.0], [np.nan]])}
   server = {'w': jnp.array([[9.0], [8.0]])}
-  out = aggregation.reduce(server, values, {'w': weights}, ordered)
+  out = aggregation.reduce(server, values, {'w': weights})
   # The second row leaves three quarters to the server's model.
   np.testing.assert_allclose(out['w'], [[3.0], [0.25 * 4 + 0.75 * 8]])
 
@@ -80,7 +79,7 @@ def test_running_statistics_have_weights_of_their_own(rule, expected):
   weights = aggregation.leaf_weights(
     half, half, server, jnp.array([[0.0, 1.0]]), rule
   )
-  out = aggregation.reduce(server, values, weights, True)
+  out = aggregation.reduce(server, values, weights)
   np.testing.assert_allclose(out['params/w'], [[2.5]])
   np.testing.assert_allclose(out['batch_stats/mean'], [[expected]])
 

@@ -18,7 +18,6 @@ def run(clients, names, devices=1, budget=0.0, **fields):
   config = toy.toy_config()
   config.fraction = 0.75
   config.update_from_flattened_dict(fields)
-  config.execution.reduction = 'stream'
   config.execution.image_budget_mb = budget
   executor, variables, _ = toy.make_executor(
     config, clients, compose.load(names, {}, algorithms), devices

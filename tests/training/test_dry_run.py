@@ -27,7 +27,7 @@ def test_what_a_run_does_and_needs(lines, clients):
   for pattern in (
     r'network: \d[\d,]* parameters, \d+\.\d million multiply-adds',
     r'a round sends \d[\d.]* k?B up \(\d[\d.]* k?B model\)',
-    r'reduction: stacked, 4 uploads of 0\.\d+ MB are 0\.\d+ MB',
+    r'uploads: 4 of 0\.\d+ MB are added to fixed-point sums',
     r'a round trains \d+ steps of \d+ images',
     r'XLA counts \d[\d.]* billion in one step of a client',
     r'a device needs \d[\d.]* [kM]B of \d',

@@ -102,9 +102,9 @@ def test_two_then_one_then_three_processes_have_one_digest(tmp_path):
 @pytest.mark.slow
 def test_waves_of_two_processes_have_the_digest_of_one(tmp_path):
   """One of the processes has two of three clients, in a wave each."""
-  (whole,) = start(1, tmp_path / 'whole', 2, reduction='stream')
+  (whole,) = start(1, tmp_path / 'whole', 2)
   assert len(whole) == 1 + 3
-  cut = {'reduction': 'stream', 'image_budget_mb': 1e-3}
+  cut = {'image_budget_mb': 1e-3}
   for found in start(2, tmp_path / 'cut', 2, **cut):
     assert found == whole
 

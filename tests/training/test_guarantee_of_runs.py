@@ -56,17 +56,6 @@ def test_a_private_run_says_its_epsilon(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_streamed_run_has_the_same_guarantee(tmp_path):
-  pytest.importorskip('dp_accounting', reason='pip install .[privacy]')
-  streamed = train(
-    'dp_fedavg', PRIVATE, tmp_path, **{'execution.reduction': 'stream'}
-  )
-  config = recipes.recipe('configs/dp_fedavg.py', PRIVATE)
-  stacked = build.build(validation.validate(config)).guarantee
-  assert streamed['privacy'] == stacked.statement(1)
-
-
-@pytest.mark.slow
 def test_cohorts_of_a_fixed_size_say_so(tmp_path):
   pytest.importorskip('dp_accounting', reason='pip install .[privacy]')
   results = train('dp_fedavg', PRIVATE, tmp_path, cohort='fixed')

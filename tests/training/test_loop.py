@@ -50,7 +50,7 @@ def test_files_of_a_run(federation, small, tmp_path):
   assert json.loads((tmp_path / 'config.json').read_text())['name'] == 'toy'
   described = json.loads((tmp_path / 'run.json').read_text())
   assert described['data_digest'] == 'toy' and described['versions']['jax']
-  assert described['reduction'] == 'stacked'
+  assert described['uploads'] == 'sum'
   sent = results['communication']
   assert results['communication_bytes'] == {
     way: sum(sent[way].values()) for way in ('up', 'down')

@@ -8,7 +8,7 @@ and every coordinate j of the shared leaves
 
 The median of an even number of values is the mean of the two in the middle.
 
-No weights of a mean give a median, so the rule is `Aggregation.combine`: it
+No weights of a mean give a median, so the rule is `Gather.combine`: it
 receives the weighted means, which a group without members keeps, and a context
 with all uploads and the members of each group. The engine applies
 `batch_stats_rule` to running statistics as it does for every other rule, and
@@ -21,8 +21,9 @@ from released code: the authors released none.
 
 import jax.numpy as jnp
 
-from fedreid_jax.method.component import Aggregation, Component
+from fedreid_jax.method.component import Component
 from fedreid_jax.method.contexts import AggregationCtx
+from fedreid_jax.method.sums import Gather
 
 
 def median(values, members):
@@ -56,4 +57,4 @@ def make() -> Component:
       changed[name] = jnp.where(own, found.astype(model.dtype), model)
     return changed
 
-  return Component('median', aggregation=Aggregation(combine=combine))
+  return Component('median', aggregation=Gather(combine=combine))

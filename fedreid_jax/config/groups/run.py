@@ -10,7 +10,6 @@ from fedreid_jax.evaluation.distances import Metric
 from fedreid_jax.evaluation.evaluators import EvaluatorName
 from fedreid_jax.evaluation.protocol.protocols import Precision, ProtocolName
 from fedreid_jax.method.aggregation import BatchStatsRule
-from fedreid_jax.round.server.reduction import Reduction
 
 SEED = Range(0, 2**31 - 1)
 Feature = Literal['embedding', 'feature']
@@ -230,14 +229,9 @@ class Execution:
     Range(0),
     'limit of images on a device in MB; 0 means a quarter of its memory',
   ] = 0.0
-  reduction: Annotated[
-    Reduction,
-    'uploads of a round: stacked on the devices, or stream, added to sums '
-    'client by client; auto streams if they exceed stack_budget_mb',
-  ] = 'auto'
   stack_budget_mb: Annotated[
     float,
     Range(0),
-    'auto: limit of the uploads of a round in MB; above it they are streamed, '
-    'or refused if the method needs all of them at once',
+    'limit of the uploads of a round in MB, of a method that needs all of '
+    'them at once; uploads of other methods are added as clients end',
   ] = 512.0

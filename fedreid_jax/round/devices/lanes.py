@@ -2,9 +2,10 @@
 
 Resident images belong to a device, so clients run at home. Other clients go to
 the device with the least work (`round.cohort.schedule`) of the process that has
-their states. If uploads are streamed, a round is cut into waves: calls of the
-same programs over some lanes of every device. The memory of a device then
-depends on the lanes of a wave, and not on the number of clients of a round.
+their states. If uploads are added as clients end, a round is cut into waves:
+calls of the same programs over some lanes of every device. The memory of a
+device then depends on the lanes of a wave, and not on the number of clients of
+a round.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -115,4 +116,6 @@ def most(budget: int, client_bytes: int) -> int:
     budget: limit of the bytes of images on a device, 0 for no limit.
     client_bytes: states of one client, and its images if these come and go.
   """
-  return max(1, budget // (WAVES * client_bytes)) if budget else 2**31 - 1
+  if not budget or not client_bytes:
+    return 2**31 - 1
+  return max(1, budget // (WAVES * client_bytes))

@@ -1,4 +1,4 @@
-"""One streamed round from the uploads of its waves."""
+"""One round of sums from the uploads of its waves."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,8 +7,7 @@ import jax
 import numpy as np
 
 from fedreid_jax.core import trees, types
-from fedreid_jax.round.server.fold import Fold
-from fedreid_jax.round.server.totals import Streamed, Totals
+from fedreid_jax.round.server.fold import Fold, Folded, Totals
 
 
 def add(fold: Fold, totals: Totals, more: Totals) -> Totals:
@@ -21,7 +20,7 @@ def add(fold: Fold, totals: Totals, more: Totals) -> Totals:
   return trees.rows(jax.vmap(merged, axis_name='waves')(both), 0)
 
 
-def join(rows: Sequence[Any], totals: Totals, cohort: int) -> Streamed:
+def join(rows: Sequence[Any], totals: Totals, cohort: int) -> Folded:
   """Returns the uploads of a round.
 
   Args:
@@ -40,7 +39,7 @@ def join(rows: Sequence[Any], totals: Totals, cohort: int) -> Streamed:
   order = np.argsort(np.where(index < 0, np.iinfo(np.int32).max, index))
   order = np.append(order, [-1] * cohort)[:cohort]
   uploads, raw, far = trees.rows((uploads, raw, far), order)
-  return Streamed(uploads, raw, far, totals)
+  return Folded(uploads, raw, far, totals)
 
 
 def ranks(index: np.ndarray, parts: Sequence[types.ClientTask]) -> np.ndarray:

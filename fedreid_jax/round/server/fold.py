@@ -1,39 +1,112 @@
-"""Streamed reduction: uploads are added to sums as soon as a client trained.
+"""Sums over the clients of a round, from the terms of one upload to the model.
 
-A stacked round keeps all uploads, `K` models on the devices. A streamed round
-carries sums through the loop over the clients instead: of the changes `D_k` of
-the shared parameters, weighted by `a_k = Aggregation.raw`, and of the messages
-of which `sums.Summed` needs sums only. What is kept of an upload are its other
-messages and some numbers. With the weights `p_k = c a_k` of the rule, known
-when all clients have trained, the model is
+With the change D_k of the shared parameters and the weight a_k of a rule
+(`method.sums.Sum`), a client adds
 
-  w + sum_k p_k D_k = w + (sum_k p_k / sum_k a_k) sum_k a_k D_k.
+  (a_k / A) D_k,  v_k / V for numbers v_k,  (u_k / U) m_k for messages m_k,
 
-In deterministic mode the sums are exact (`fixed_point`), so that they have the
-same bits on any number of devices and in any order of the clients. Otherwise
-they are float32.
+where the units A, V and U are those of the arithmetic. The sums of the numbers
+give the divisor d of the rule, by default sum_k a_k, and the model is
+
+  w + (A / d) sum_k (a_k / A) D_k.
+
+The arithmetic (`round.server.arithmetic`) is float32, fixed point in
+deterministic mode, or that of a `Summation`. The first two are carried through
+the loop over the clients, so that no upload is kept: what is kept of one are
+its weights and the messages of which sums do not suffice.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 
 from fedreid_jax.core import param_filter, trees, types
 from fedreid_jax.core.types import Array, Flat, Tree
-from fedreid_jax.method import aggregation, component, contexts, sums
-from fedreid_jax.method.component import Aggregation, Component
-from fedreid_jax.round.server import fixed_point, running_sum
-from fedreid_jax.round.server.running_sum import Arithmetic
-from fedreid_jax.round.server.totals import Totals, of_leaf
+from fedreid_jax.method import aggregation, component, contexts
+from fedreid_jax.method.component import Component
+from fedreid_jax.method.sums import (
+  BY_IMAGES,
+  MessageSum,
+  Sum,
+  Term,
+  by_size,
+)
+from fedreid_jax.round.server import arithmetic
+from fedreid_jax.round.server.arithmetic import FixedPoint
 
-# The change of a parameter may be so many powers of two larger than the
-# largest parameter of its array, and running statistics are not bounded by
-# their initial values.
-HEADROOM, HEADROOM_STATISTICS = 6, 16
 _NEVER = jnp.iinfo(jnp.int32).max
+
+
+class Terms(NamedTuple):
+  """What one upload adds, `sums.Term`, or the sums of these, by name.
+
+  Attributes:
+    model: changes of the shared parameters, with the weights of the rule.
+    by_size: changes weighted by number of images.
+    images: the number of images, if anything is weighted by it.
+    numbers: of the divisor.
+    messages: of components of which sums suffice, trees.
+  """
+
+  model: dict[str, Any]
+  by_size: dict[str, Any]
+  images: dict[str, Any]
+  numbers: dict[str, Any]
+  messages: dict[str, Tree]
+
+
+@struct.dataclass
+class Totals:
+  """Sums over the clients so far.
+
+  Attributes:
+    limits: of the values of each sum, constants of a round.
+    sums: of the arithmetic.
+    drawn: position of the client of `first` in the order of sampling, int32.
+    first: running statistics of the client sampled first.
+  """
+
+  limits: Terms
+  sums: Terms
+  drawn: Array
+  first: Flat
+
+
+@struct.dataclass
+class Folded:
+  """The uploads of a round of sums.
+
+  Attributes:
+    uploads: without shared parameters and summed messages, `[K, ...]`; `finite`
+      is whether the upload was added.
+    raw: weights of the rule before the division, `[K]` or by parameter.
+    far: whether an upload is finite but was left out because a value is out of
+      range, bool `[K]`.
+    totals: sums over all uploads.
+  """
+
+  uploads: types.Upload
+  raw: Tree
+  far: Array
+  totals: Totals
+
+
+class Mean(NamedTuple):
+  """The model of a round of sums.
+
+  Attributes:
+    models: `[1, ...]`.
+    weights: of the uploads, `[1, K]` or by parameter.
+    fell_back: whether weights by number of images replaced those of the rule.
+  """
+
+  models: Flat
+  weights: Array | dict[str, Array]
+  fell_back: Array
 
 
 class Fold(NamedTuple):
@@ -41,30 +114,75 @@ class Fold(NamedTuple):
 
   Attributes:
     owner: name of the component with the rule, '' for weights by size.
-    rule: the aggregation of that component.
+    rule: of that component.
     received: components that need sums of messages.
     batch_stats_rule: rule for running statistics, `aggregation.BatchStatsRule`.
-    sizes: numbers of images of the K largest clients, float64 `[K]`.
-    exact: whether sums are in fixed point.
+    arithmetic: of the sums.
     models: whether the uploads have models, False before round 0.
   """
 
   owner: str
-  rule: Aggregation | None
-  received: dict[str, sums.Summed]
+  rule: Sum
+  received: dict[str, MessageSum]
   batch_stats_rule: str
-  sizes: np.ndarray
-  exact: bool
+  arithmetic: Any
   models: bool = True
 
-  @property
-  def cohort(self) -> int:
-    """Returns `K`."""
-    return len(self.sizes)
-
   def states(self, server: types.ServerState) -> dict[str, Tree]:
-    """Returns the states that `Summed.term` reads, by name."""
+    """Returns the states that `MessageSum.term` reads, by name."""
     return {name: server.states[name] for name in self.received}
+
+  def terms(
+    self, states: dict[str, Tree], start: Flat, upload: types.Upload
+  ) -> tuple[Terms, Tree]:
+    """Returns (terms of one upload, weights of the rule before the division).
+
+    Args:
+      states: of the server, by name.
+      start: shared parameters of the server.
+      upload: of one client.
+    """
+    messages = self._messages(states, upload)
+    if not self.models:
+      return Terms({}, {}, {}, {}, messages), ()
+    ctx = contexts.UploadCtx.of(upload, start)
+    message = upload.messages.get(self.owner, ())
+    raw = self.rule.weight(message, ctx)
+    by_rule = self._share(raw, self.rule)
+    images = _over(upload.num_examples, self.arithmetic.unit(by_size))
+    model: dict[str, Term] = {}
+    by_images: dict[str, Term] = {}
+    for name in self._averaged(start):
+      change = upload.shared[name] - start[name]
+      if not isinstance(raw, dict) or name in raw:
+        model[name] = Term(of_leaf(by_rule, name), change)
+      if name not in model or self._falls_back():
+        by_images[name] = Term(images, change)
+    return Terms(
+      model,
+      by_images,
+      {'': _number(images)} if by_images else {},
+      self._numbers(raw, message, ctx),
+      messages,
+    ), raw
+
+  def limits(self, start: Flat, terms: Terms) -> Terms:
+    """Returns the limit of each sum, by name.
+
+    Args:
+      start: shared parameters of the server.
+      terms: of an upload, or their shapes.
+    """
+    of_model = {
+      n: self.arithmetic.limit(n, start[n]) for n in terms.model | terms.by_size
+    }
+    return Terms(
+      {n: of_model[n] for n in terms.model},
+      {n: of_model[n] for n in terms.by_size},
+      dict.fromkeys(terms.images, 1.0),
+      dict.fromkeys(terms.numbers, 1.0),
+      {n: self.received[n].limit for n in terms.messages},
+    )
 
   def zeros(
     self, start: Flat, states: dict[str, Tree], upload: types.Upload
@@ -76,26 +194,20 @@ class Fold(NamedTuple):
       states: of `states`.
       upload: shapes of one upload.
     """
-    averaged, running = self._parts(start)
-    own = self._own(start, upload)
-    by_size = averaged - own
-    if self.rule is None or self.rule.fallback:
-      by_size = averaged
-    size, mine = self.by_size(), self.by_rule()
+    terms, _ = jax.eval_shape(self.terms, states, start, upload)
+    limits = self.limits(start, terms)
+
+    def zero(limit: Any, term: Term) -> Any:
+      del limit
+      return self.arithmetic.zero(term)
+
+    _, running = param_filter.trainable(start)
+    chosen = self.models and self.batch_stats_rule == 'first_client'
     return Totals(
-      limits={n: self._limit(n, start[n]) for n in averaged},
-      by_size={n: size.zero(start[n]) for n in sorted(by_size)},
-      own={n: mine.zero(start[n]) for n in sorted(own)},
-      peaks=dict.fromkeys(
-        sorted(own) if self.rule and self.rule.exponential else (),
-        jnp.float32(running_sum.LOWEST),
-      ),
+      limits=jax.tree.map(jnp.float32, limits),
+      sums=each(zero, limits, terms),
       drawn=jnp.int32(_NEVER),
-      first={n: start[n] for n in running},
-      messages={
-        name: self._zero_message(name, states[name], upload)
-        for name in self._sent(upload)
-      },
+      first={n: start[n] for n in running} if chosen else {},
     )
 
   def add(
@@ -116,207 +228,295 @@ class Fold(NamedTuple):
       drawn: position of the client in the order of sampling.
 
     Returns:
-      (sums, (the rest of the upload, its raw weights, whether a value is out of
-      range)).
+      (sums, (the rest of the upload, its weights before the division, whether a
+      value is out of range)).
     """
     # The program of the client does not depend on what is done to its upload.
     upload = jax.lax.optimization_barrier(upload)
-    change = {n: upload.shared[n] - start[n] for n in totals.limits}
-    raw = self._raw(start, upload)
-    terms = {
-      name: self.received[name].term(
-        states[name],
-        upload.messages[name],
-        contexts.ReceiveCtx(upload.index),
-      )
-      for name in totals.messages
-    }
+    terms, raw = self.terms(states, start, upload)
+    near = each(
+      lambda limit, term: self.arithmetic.in_range(term, limit),
+      totals.limits,
+      terms,
+    )
+    near = jnp.stack([jnp.bool_(True), *jax.tree.leaves(near)]).all()
     finite = aggregation.valid_upload(upload)
-    near = self._in_range(totals, change, raw, terms)
     valid = finite & near
-    added = self._added(totals, change, raw, terms, upload, drawn)
+
+    def plus(limit: Array, term: Term, total: Any) -> Any:
+      return self.arithmetic.add(total, term, limit)
+
+    first = {n: upload.shared[n] for n in totals.first}
+    added = Totals(
+      totals.limits,
+      each(plus, totals.limits, terms, totals.sums),
+      jnp.minimum(drawn, totals.drawn),
+      trees.select(drawn < totals.drawn, first, totals.first),
+    )
     kept = types.Upload(
       upload.index,
       {},
       upload.num_examples,
       upload.num_steps,
       valid,
-      {n: x for n, x in upload.messages.items() if n not in terms},
+      {n: x for n, x in upload.messages.items() if n not in terms.messages},
     )
     return trees.select(valid, added, totals), (kept, raw, finite & ~near)
 
+  def over(
+    self,
+    start: Flat,
+    states: dict[str, Tree],
+    uploads: types.Upload,
+    drawn: Array,
+  ) -> Folded:
+    """Returns the sums over stacked uploads, in their order.
+
+    Args:
+      start: shared parameters of the server.
+      states: of `states`.
+      uploads: `[K, ...]`.
+      drawn: positions of the clients in the order of sampling, int32 `[K]`.
+    """
+
+    def step(totals: Totals, row: Any) -> Any:
+      return self.add(totals, start, states, *row)
+
+    zeros = self.zeros(start, states, trees.rows(uploads, 0))
+    totals, (kept, raw, far) = jax.lax.scan(step, zeros, (uploads, drawn))
+    return Folded(kept, raw, far, totals)
+
   def merge(self, totals: Totals, axis: str) -> Totals:
     """Returns the sums over the clients of all devices along a mesh axis."""
-    size, mine = self.by_size(), self.by_rule()
-    peaks: Flat = jax.lax.pmax(totals.peaks, axis) if totals.peaks else {}
-    own = totals.own
-    if peaks:
-      own = {n: x * jnp.exp(totals.peaks[n] - peaks[n]) for n, x in own.items()}
     drawn = jax.lax.pmin(totals.drawn, axis)
     chosen = (totals.drawn == drawn) & (drawn < _NEVER)
     return Totals(
-      limits=totals.limits,
-      by_size=size.merge(totals.by_size, axis),
-      own=mine.merge(own, axis),
-      peaks=peaks,
-      drawn=drawn,
-      first=running_sum.pick(totals.first, chosen, axis),
-      messages={
-        name: self.of_message(name).merge(tree, axis)
-        for name, tree in totals.messages.items()
-      },
+      totals.limits,
+      jax.lax.psum(totals.sums, axis),
+      drawn,
+      arithmetic.pick(totals.first, chosen, axis),
     )
 
-  def _parts(self, start: Flat) -> tuple[set[str], set[str]]:
-    """Returns names of averaged parameters and of the first client's."""
-    params, running = param_filter.trainable(start)
-    if not self.models:
-      return set(), set()
+  def read(self, totals: Totals) -> Terms:
+    """Returns the sums as float32."""
+
+    def one(limit: Array, total: Any) -> Array:
+      return self.arithmetic.read(total, limit)
+
+    return each(one, totals.limits, totals.sums)
+
+  def messages(self, sums: Terms) -> dict[str, Tree]:
+    """Returns the sums of the messages of each component, by name."""
+
+    def whole(name: str) -> Tree:
+      unit = self.arithmetic.unit(self.received[name].bound)
+      return jax.tree.map(lambda total: unit * total, sums.messages[name])
+
+    return {name: whole(name) for name in sums.messages}
+
+  def mean(
+    self,
+    start: Flat,
+    sums: Terms,
+    first: Flat,
+    uploads: types.Upload,
+    raw: Tree,
+    valid: Array,
+  ) -> Mean:
+    """Returns the new model.
+
+    Args:
+      start: the server's model, `[1, ...]`.
+      sums: of `read`, or of a `Summation`.
+      first: running statistics of the client sampled first, () if none is used.
+      uploads: what is known of the uploads, `[K, ...]`.
+      raw: their weights of the rule before the division.
+      valid: whether each upload is in the sums, bool `[K]`.
+    """
+    trusted = self._trusted(raw, valid)
+    of_size = _inverse(sums.images['']) if sums.images else jnp.float32(0.0)
+    by_rule = {n: self._over_divisor(sums, trusted, n) for n in sums.model}
+    fell_back = jnp.bool_(False)
+    if self._falls_back():
+      lost = [inverse == 0.0 for inverse in by_rule.values()]
+      fell_back = jnp.stack([jnp.bool_(False), *lost]).any() & valid.any()
+
+    def moved(name: str) -> Array:
+      old = start[name]
+      change = jnp.zeros(old.shape[1:], jnp.float32)
+      if name in sums.model:
+        change = sums.model[name] * by_rule[name]
+      if name in sums.by_size:
+        size = sums.by_size[name] * of_size
+        takes = jnp.bool_(name not in sums.model) | fell_back
+        change = jnp.where(takes, size, change)
+      return (old + change[None]).astype(old.dtype)
+
+    names = [*sums.model, *(n for n in sums.by_size if n not in sums.model)]
+    new = {name: moved(name) for name in names}
+    there = {n: x[None].astype(start[n].dtype) for n, x in first.items()}
+    kept = {n: start[n] for n in there}
+    models = start | trees.select(valid.any(), there, kept) | new
+    shares = aggregation.normalise(uploads.num_examples, valid[None])
+    weights = self._weights(raw, by_rule, shares, valid, fell_back)
+    if isinstance(weights, dict):
+      weights = dict.fromkeys(names, shares) | weights
+    return Mean(models, weights, fell_back)
+
+  def _averaged(self, start: Flat) -> list[str]:
+    """Returns the names of the parameters of which there is a mean."""
     if self.batch_stats_rule == 'average':
-      return {*start}, set()
-    first = running if self.batch_stats_rule == 'first_client' else ()
-    return {*params}, {*first}
+      return sorted(start)
+    return sorted(param_filter.trainable(start)[0])
 
-  def _own(self, start: Flat, upload: types.Upload) -> set[str]:
-    """Returns the names of the averaged parameters that the rule weights."""
-    averaged, _ = self._parts(start)
-    raw = jax.eval_shape(self._raw, start, upload)
-    if self.rule is None:
-      return set()
-    return averaged & raw.keys() if isinstance(raw, dict) else averaged
+  def _falls_back(self) -> bool:
+    return self.rule.fallback and self.rule is not BY_IMAGES
 
-  def _raw(self, start: Flat, upload: types.Upload) -> Tree:
-    if self.rule is None or self.rule.raw is None or not self.models:
-      return ()
-    ctx = contexts.UploadCtx.of(upload, start)
-    return self.rule.raw(upload.messages.get(self.owner, ()), ctx)
+  def _share(self, raw: Tree, rule: Sum) -> Tree:
+    unit = self.arithmetic.unit(rule.bound)
+    return jax.tree.map(lambda weight: _over(weight, unit), raw)
 
-  def _limit(self, name: str, value: Array) -> Array:
-    params, _ = param_filter.trainable({name: value})
-    headroom = HEADROOM if params else HEADROOM_STATISTICS
-    return fixed_point.limit(value, headroom)
-
-  def _sent(self, upload: types.Upload) -> list[str]:
-    return [name for name in self.received if name in upload.messages]
-
-  def _zero_message(self, name: str, state: Tree, upload: types.Upload) -> Tree:
-    def term(state: Tree, message: Tree, index: Array) -> tuple[Array, Tree]:
-      return self.received[name].term(
-        state, message, contexts.ReceiveCtx(index)
-      )
-
-    shapes = jax.eval_shape(term, state, upload.messages[name], upload.index)
-    values = shapes[1]
-    return jax.tree.map(self.of_message(name).zero, values)
-
-  def _in_range(
-    self,
-    totals: Totals,
-    change: Flat,
-    raw: Tree,
-    terms: dict[str, tuple[Array, Tree]],
-  ) -> Array:
-    near = jnp.bool_(True)
-    if totals.peaks:  # the sum of infinite exponents is not a number
-      for leaf in jax.tree.leaves(raw):
-        near &= jnp.isfinite(leaf)
-    if not self.exact:
-      return near
-    for name, value in change.items():
-      near &= (jnp.abs(value) <= totals.limits[name]).all()
-    for name, (_, values) in terms.items():
-      for leaf in jax.tree.leaves(values):
-        near &= (jnp.abs(leaf) <= self.received[name].limit).all()
-    return near
-
-  def _added(
-    self,
-    totals: Totals,
-    change: Flat,
-    raw: Tree,
-    terms: dict[str, tuple[Array, Tree]],
-    upload: types.Upload,
-    drawn: Array,
-  ) -> Totals:
-    size, mine, limits = self.by_size(), self.by_rule(), totals.limits
-    by_size = {
-      n: size.add(x, change[n], upload.num_examples, limits[n])
-      for n, x in totals.by_size.items()
+  def _numbers(
+    self, raw: Tree, message: Any, ctx: contexts.UploadCtx
+  ) -> dict[str, Term]:
+    """Returns the numbers of the divisor; by default the weights themselves."""
+    divisor = self.rule.divisor
+    if divisor is None:
+      own = raw if isinstance(raw, dict) else {'': raw}
+      shares = self._share(own, self.rule)
+      return {name: _number(share) for name, share in shares.items()}
+    return {
+      name: _number(_over(value, self.arithmetic.unit(divisor.bounds[name])))
+      for name, value in divisor.numbers(message, ctx).items()
     }
-    own: dict[str, Any] = {}
-    peaks: dict[str, Array] = {}
-    for name, total in totals.own.items():
-      weight = of_leaf(raw, name)
-      if totals.peaks:
-        old = totals.peaks[name]
-        peaks[name] = jnp.maximum(old, weight)
-        total = total * jnp.exp(old - peaks[name])
-        weight = jnp.exp(weight - peaks[name])
-      own[name] = mine.add(total, change[name], weight, limits[name])
-    first = {n: upload.shared[n] for n in totals.first}
-    earlier = drawn < totals.drawn
-    messages = {
-      name: self._add_message(name, tree, *terms[name])
-      for name, tree in totals.messages.items()
-    }
-    return Totals(
-      limits,
-      by_size,
-      own,
-      peaks,
-      jnp.minimum(drawn, totals.drawn),
-      trees.select(earlier, first, totals.first),
-      messages,
-    )
 
-  def _add_message(
-    self, name: str, total: Tree, weight: Array, values: Tree
-  ) -> Tree:
-    sums_, limit = self.of_message(name), self.received[name].limit
+  def _messages(
+    self, states: dict[str, Tree], upload: types.Upload
+  ) -> dict[str, Tree]:
+    def of(name: str) -> Tree:
+      made, ctx = self.received[name], contexts.ReceiveCtx(upload.index)
+      weight, values = made.term(states[name], upload.messages[name], ctx)
+      share = _over(weight, self.arithmetic.unit(made.bound))
+      return jax.tree.map(lambda value: Term(share, value), values)
 
-    def one(value: Array, so_far: Any) -> Any:
-      return sums_.add(so_far, value, weight, jnp.float32(limit))
+    return {name: of(name) for name in self.received if name in upload.messages}
 
-    return jax.tree.map(one, values, total)
+  def _over_divisor(self, sums: Terms, trusted: Array, name: str) -> Array:
+    """Returns A / d of a parameter, 0 if the divisor cannot be used."""
+    unit, divisor = self.arithmetic.unit, self.rule.divisor
+    if divisor is None:
+      found = sums.numbers[name if name in sums.numbers else '']
+    else:
+      numbers = {
+        n: x * unit(divisor.bounds[n]) for n, x in sums.numbers.items()
+      }
+      found = divisor.of(numbers) / unit(self.rule.bound)
+    return jnp.where(trusted, _inverse(found), 0.0)
 
-  def by_size(self) -> Arithmetic:
-    """Returns the sums of changes weighted by number of images."""
-    return running_sum.make(self.exact, self.cohort, sums.by_size(self.sizes))
+  def _trusted(self, raw: Tree, valid: Array) -> Array:
+    """Returns whether the weights are finite and within their bound, bool."""
+    if not self.arithmetic.sees_weights:
+      return jnp.bool_(True)
+    found = jnp.bool_(True)
+    for weights in jax.tree.leaves(raw):
+      weights = jnp.where(valid, weights, 0.0)
+      found &= jnp.isfinite(weights).all()
+      if isinstance(self.arithmetic, FixedPoint):
+        unit = self.arithmetic.unit(self.rule.bound)
+        found &= jnp.abs(weights).sum() <= unit
+    return found
 
-  def by_rule(self) -> Arithmetic:
-    """Returns the sums of changes weighted by the rule."""
-    bound = self.rule.bound if self.rule else None
-    if bound is None:
-      return running_sum.make(False, self.cohort, 1.0)
-    return running_sum.make(self.exact, self.cohort, bound(self.sizes))
+  def _weights(
+    self,
+    raw: Tree,
+    by_rule: dict[str, Array],
+    shares: Array,
+    valid: Array,
+    fell_back: Array,
+  ) -> Array | dict[str, Array]:
+    """Returns the weights of the uploads, for the log."""
 
-  def of_message(self, name: str) -> Arithmetic:
-    """Returns the sums of the messages of a component."""
-    bound = self.received[name].bound(self.sizes)
-    return running_sum.make(self.exact, self.cohort, bound)
+    def one(weights: Array, name: str) -> Array:
+      share = _over(weights, self.arithmetic.unit(self.rule.bound))
+      found = jnp.where(valid, share, 0.0) * by_rule[name]
+      found = jnp.nan_to_num(found, posinf=0.0, neginf=0.0)
+      return jnp.where(fell_back, shares, found[None])
+
+    if isinstance(raw, dict):
+      return {name: one(raw[name], name) for name in by_rule}
+    return one(raw, next(iter(by_rule))) if by_rule else shares
 
 
 def make(
   components: Sequence[Component],
   aggregator: Component | None,
   batch_stats_rule: str,
-  sizes: np.ndarray,
-  exact: bool,
+  arithmetic_: Any,
 ) -> Fold:
-  """Returns the sums of a method that streams.
+  """Returns the sums of a method.
 
   Args:
     components: components of the method.
-    aggregator: the component that fills `aggregation`, if any.
+    aggregator: the component that fills `aggregation` with a `Sum`, if any.
     batch_stats_rule: rule for running statistics.
-    sizes: numbers of images of the K largest clients.
-    exact: whether sums are in fixed point.
+    arithmetic_: of the sums.
   """
+  rule = aggregator.aggregation if aggregator else BY_IMAGES
+  assert isinstance(rule, Sum)
+  if not arithmetic_.sees_weights:  # a second model would be sent
+    rule = rule._replace(fallback=False)
   return Fold(
     aggregator.name if aggregator else '',
-    aggregator.aggregation if aggregator else None,
+    rule,
     component.summed(components),
     batch_stats_rule,
-    np.asarray(sizes, np.float64),
-    exact,
+    arithmetic_,
   )
+
+
+def of_leaf(raw: Tree, name: str) -> Array:
+  """Returns the weight of a parameter, of `Sum.weight`."""
+  return raw[name] if isinstance(raw, dict) else raw
+
+
+def _over(weight: Array, unit: float) -> Array:
+  # XLA may divide by a constant so; the bits then depend on the machine.
+  return weight * np.float32(1 / unit)
+
+
+def _inverse(divisor: Array | float) -> Array:
+  """Returns one over a divisor, 0 if this is not above zero and finite.
+
+  Arrays over a number are compiled as such or by its inverse, with other bits.
+  """
+  divisor = jnp.asarray(divisor, jnp.float32)
+  usable = (divisor > 0) & jnp.isfinite(divisor)
+  return jnp.where(usable, 1.0 / jnp.where(usable, divisor, 1.0), 0.0)
+
+
+def _number(share: Array) -> Term:
+  return Term(share, jnp.ones_like(share))
+
+
+def is_term(leaf: Any) -> bool:
+  """Returns whether a node of a tree is a term or a sum of terms."""
+  return isinstance(leaf, Term) or arithmetic.is_sum(leaf)
+
+
+def each(
+  fn: Callable[..., Any], limits: Terms, terms: Terms, *more: Terms
+) -> Terms:
+  """Maps `(limit, term, ...) -> leaf` over all terms; a name has one limit."""
+
+  def part(own: dict[str, Any], *given: dict[str, Any]) -> dict[str, Any]:
+    return {
+      name: jax.tree.map(
+        lambda *leaves, name=name: fn(own[name], *leaves),
+        *(one[name] for one in given),
+        is_leaf=is_term,
+      )
+      for name in given[0]
+    }
+
+  parts = zip(limits, terms, *more, strict=True)
+  return Terms(*(part(*one) for one in parts))

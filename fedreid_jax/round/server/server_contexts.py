@@ -1,6 +1,5 @@
 """The contexts of the components at the server in one round."""
 
-import copy
 import functools
 from typing import Any, NamedTuple
 
@@ -8,7 +7,7 @@ import jax
 
 from fedreid_jax.core import prng, trees, types
 from fedreid_jax.core.prng import Stream
-from fedreid_jax.core.types import Array, Flat, Tree
+from fedreid_jax.core.types import Array, Flat
 from fedreid_jax.method import contexts
 from fedreid_jax.round.settings import Settings
 
@@ -41,7 +40,7 @@ class ServerContexts:
     round_: Array,
     public: Array,
     seed: Array,
-    streamed: bool,
+    summed: bool,
   ):
     """Collects the fields that the contexts of all components have.
 
@@ -53,10 +52,10 @@ class ServerContexts:
       round_: global round.
       public: images of the public set.
       seed: `prng.data` of the run's seed.
-      streamed: whether the server sees no parameters of uploads, so that it is
-        an error to read them.
+      summed: whether the server sees no parameters of uploads, so that it is an
+        error to read them.
     """
-    self._streamed = streamed
+    self._summed = summed
     self._key = prng.key(seed, Stream.SERVER, round_)
     self._common: dict[str, Any] = {
       'index': uploads.index,
@@ -73,23 +72,23 @@ class ServerContexts:
       'round': round_,
     }
 
-  def arrived(self, valid: Array) -> 'ServerContexts':
-    """Returns the contexts with other valid uploads, bool `[K]`."""
-    other = copy.copy(self)
-    other._common = self._common | {'valid': valid}
-    return other
-
   def of_uploads(self, name: str) -> contexts.ServerCtx:
     """Returns the context of a component before clients have groups."""
     return contexts.ServerCtx(**self._fields(name))
 
   def of_groups(
-    self, name: str, groups: Groups, raw: Tree = ()
+    self, name: str, groups: Groups, valid: Array
   ) -> contexts.AggregationCtx:
-    """Returns the context of a component after clients have groups."""
+    """Returns the context of a component after clients have groups.
+
+    Args:
+      name: of the component.
+      groups: of the uploads.
+      valid: which uploads count, bool `[K]`; a `Summation` may lose some.
+    """
+    fields: dict[str, Any] = self._fields(name) | {'valid': valid}
     return contexts.AggregationCtx(
-      **self._fields(name),
-      raw=raw,
+      **fields,
       members=groups.members,
       start=groups.start,
     )
@@ -97,7 +96,7 @@ class ServerContexts:
   def _fields(self, name: str) -> dict[str, Any]:
     key = jax.random.fold_in(self._key, prng.component_uid(name))
     own: dict[str, Any] = {'key': key}
-    if self._streamed:
+    if self._summed:
       own['uploaded'] = contexts.NoUploads(name)
     return self._common | own
 

@@ -1,26 +1,70 @@
-"""The server's part of a round: clustering, aggregation and updates."""
+"""The server's part of a round: sums or gathered uploads, then updates."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from fedreid_jax.core import param_filter, types
+from fedreid_jax.core import param_filter, trees, types
 from fedreid_jax.core.types import Array, Flat, Tree
 from fedreid_jax.method import aggregation, contexts
 from fedreid_jax.method.component import Component
-from fedreid_jax.method.sums import Summed
-from fedreid_jax.round.server import fold_result, raw_weights, summed_round
-from fedreid_jax.round.server.fold import Fold
+from fedreid_jax.method.sums import Gather, MessageSum
+from fedreid_jax.round.server import masked
+from fedreid_jax.round.server.fold import Fold, Folded
 from fedreid_jax.round.server.server_contexts import Groups, ServerContexts
-from fedreid_jax.round.server.summed_round import SummedRound
-from fedreid_jax.round.server.totals import Streamed
 from fedreid_jax.round.settings import Settings
 
 Log = dict[str, Any]
-Received = types.Upload | Streamed  # stacked, or added up
+Received = types.Upload | Folded  # stacked, or added up
+
+
+class Rules(NamedTuple):
+  """The rules by which uploads become the models of the next round.
+
+  Attributes:
+    components: components of the method, in order.
+    settings: settings of the local round.
+    clusterer: the component that fills `clustering`, if any.
+    aggregator: the component that fills `aggregation`, if any.
+    adder: the component that fills `summation`, if any.
+    batch_stats_rule: rule for running statistics, `aggregation.BatchStatsRule`.
+    gathers: whether the server needs all uploads at once.
+    fold: sums of the method; those of a `Gather` are of its messages.
+  """
+
+  components: Sequence[Component]
+  settings: Settings
+  clusterer: Component | None
+  aggregator: Component | None
+  adder: Component | None
+  batch_stats_rule: str
+  gathers: bool
+  fold: Fold
+
+
+class Reduced(NamedTuple):
+  """The models of a round before the updates of the components.
+
+  Attributes:
+    models: `[G, ...]`.
+    groups: of the uploads.
+    weights: of the uploads, `[G, K]` or by parameter.
+    fell_back: whether weights by number of images replaced those of the rule.
+    valid: which uploads count, bool `[K]`.
+    states: of the server, by name.
+    added: sums of messages, by name.
+  """
+
+  models: Flat
+  groups: Groups
+  weights: Array | dict[str, Array]
+  fell_back: Array
+  valid: Array
+  states: dict[str, Any]
+  added: dict[str, Tree]
 
 
 def messages(
@@ -57,31 +101,19 @@ def receive(
     if not (server and server.receive):
       continue
     ctx = contexts.ReceiveCtx(uploads.index)
-    if name in added and isinstance(server.receive, Summed):
+    if name in added and isinstance(server.receive, MessageSum):
       finish = server.receive.finish
       states[name] = finish(states[name], added[name], valid, ctx)
     else:
-      messages = uploads.messages.get(name, ())
-      states[name] = server.receive(states[name], messages, valid, ctx)
+      sent = uploads.messages.get(name, ())
+      states[name] = server.receive(states[name], sent, valid, ctx)
   return states
-
-
-def _sums_of_messages(fold: Fold | None, received: Received) -> dict[str, Tree]:
-  """Returns the sums of the messages of a streamed round, by component."""
-  if not (fold and isinstance(received, Streamed)):
-    return {}
-  totals = received.totals
-  return {n: fold_result.message(fold, totals, n) for n in totals.messages}
-
-
-def _rows(received: Received) -> types.Upload:
-  """Returns what is known of each upload, `[K, ...]`."""
-  return received.uploads if isinstance(received, Streamed) else received
 
 
 def prepare(
   components: Sequence[Component],
-  fold: Fold | None,
+  fold: Fold,
+  gathers: bool,
   server: types.ServerState,
   received: Received,
 ) -> types.ServerState:
@@ -89,44 +121,20 @@ def prepare(
 
   Args:
     components: components with such a pass.
-    fold: sums of the method if the uploads are streamed.
+    fold: sums of the method.
+    gathers: whether the server needs all uploads at once.
     server: state of the server.
     received: uploads of the pass.
   """
-  uploads = _rows(received)
-  valid = aggregation.valid_uploads(uploads)
-  added = _sums_of_messages(fold, received)
-  states = receive(components, server.states, uploads, added, valid)
+  if not gathers:
+    received = _folded(fold._replace(models=False), server, received)
+  added: dict[str, Tree] = {}
+  if isinstance(received, Folded):
+    added = fold.messages(fold.read(received.totals))
+    received = received.uploads
+  valid = aggregation.valid_uploads(received)
+  states = receive(components, server.states, received, added, valid)
   return dataclasses.replace(server, states=states)
-
-
-def _complete(tree: Any) -> Any:
-  """Returns a tree whose arrays are complete already."""
-  return tree
-
-
-class Rules(NamedTuple):
-  """The rules by which uploads become the models of the next round.
-
-  Attributes:
-    components: components of the method, in order.
-    settings: settings of the local round.
-    clusterer: the component that fills `clustering`, if any.
-    aggregator: the component that fills `aggregation`, if any.
-    batch_stats_rule: rule for running statistics, `aggregation.BatchStatsRule`.
-    ordered: whether uploads are reduced in canonical client order.
-    fold: sums of the method if uploads are streamed.
-    summed: sums of the method if the server sees no upload.
-  """
-
-  components: Sequence[Component]
-  settings: Settings
-  clusterer: Component | None
-  aggregator: Component | None
-  batch_stats_rule: str
-  ordered: bool
-  fold: Fold | None
-  summed: SummedRound | None
 
 
 def run(
@@ -137,45 +145,173 @@ def run(
   round_: Array,
   public: Array,
   seed: Array,
-  gather: Callable[[Any], Any] = _complete,
 ) -> tuple[types.ServerState, Log]:
   """Runs the server's part of a round.
 
   Args:
     rules: rules of the method.
     server: state before the round.
-    received: uploads of the cohort, `[K, ...]`.
+    received: uploads of the cohort, `[K, ...]`, in canonical order.
     drawn: position of each client in the order of sampling, int32 `[K]`.
     round_: global round.
     public: images of the public set.
     seed: `prng.data` of the run's seed.
-    gather: returns a tree of arrays complete on every device. A device may have
-      a part of the coordinates of `received`, which suffices for their mean,
-      but a norm would have other bits. Arrays that nobody reads are not copied.
   """
-  received, fold = _colluded(rules, received), rules.fold
-  if rules.summed and isinstance(received, types.Upload):
-    received = rules.summed.capped(received)
-  parts = _rows(received)
-  finite = valid = aggregation.valid_uploads(parts)
-  received = gather(received)
-  uploads = _rows(received)
-  unseen = bool(fold or rules.summed)
+  if isinstance(received, types.Upload):
+    received = _changed(rules, received)
+  if not (rules.gathers or rules.adder):
+    received = _folded(rules.fold, server, received, drawn)
+  uploads = received.uploads if isinstance(received, Folded) else received
+  valid = aggregation.valid_uploads(uploads)
   context = ServerContexts(
-    rules.settings, server, uploads, valid, round_, public, seed, unseen
+    rules.settings,
+    server,
+    uploads,
+    valid,
+    round_,
+    public,
+    seed,
+    not rules.gathers,
   )
-  states, added = server.states, _sums_of_messages(fold, received)
-  found: summed_round.Added | None = None
-  if rules.summed:
-    name = rules.summed.name
-    found = rules.summed.add(
-      states, uploads, server.shared, context.of_uploads(name)
-    )
-    states, added = states | {name: found.state}, found.messages
-    valid = found.arrived
-    context = context.arrived(valid)
+  if isinstance(received, Folded):
+    found = _added(rules, server, received, valid)
+  elif rules.adder:
+    found = _masked(rules, server, uploads, context)
+  else:
+    found = _gathered(rules, server, uploads, valid, drawn, context)
+  states, models = found.states, found.models
+  states = receive(rules.components, states, uploads, found.added, found.valid)
+  for component in rules.components:
+    hooks, name = component.server, component.name
+    if hooks and hooks.update:
+      ctx = context.of_groups(name, found.groups, found.valid)
+      states[name], models = hooks.update(states[name], models, ctx)
+  of_uploads = found.groups.of_uploads
+  rows = jnp.where(found.valid, uploads.index, server.groups.shape[0])
+  new = types.ServerState(
+    shared=models,
+    groups=server.groups.at[rows].set(of_uploads, mode='drop'),
+    states=states,
+  )
+  log: Log = {
+    'valid': valid,
+    'kept': found.valid,
+    'groups': of_uploads,
+    'fell_back': found.fell_back,
+    'server': _metrics(rules.components, states),
+  }
+  if isinstance(received, Folded):
+    log['out_of_range'] = received.far
+  return new, log | aggregation.summarise(found.weights)
+
+
+def _changed(rules: Rules, uploads: types.Upload) -> types.Upload:
+  """Returns stacked uploads as the server receives them."""
+  for component in rules.components:
+    transport = component.transport
+    # Clients that know each other's uploads.
+    if transport and transport.collude:
+      uploads = transport.collude(uploads)
+  if rules.adder and rules.adder.summation:
+    largest = rules.adder.summation.largest
+    images = jnp.minimum(uploads.num_examples, largest)
+    uploads = dataclasses.replace(uploads, num_examples=images)
+  return uploads
+
+
+def _folded(
+  fold: Fold,
+  server: types.ServerState,
+  received: Received,
+  drawn: Array | None = None,
+) -> Folded:
+  """Returns uploads that are added up; those of real sites arrive stacked."""
+  if isinstance(received, Folded):
+    return received
+  if drawn is None:
+    drawn = jnp.zeros_like(received.index)
+  start = trees.rows(server.shared, 0)
+  return fold.over(start, fold.states(server), received, drawn)
+
+
+def _one_group(
+  server: types.ServerState, uploads: types.Upload, valid: Array
+) -> Groups:
+  """Returns the groups of a method with one model."""
+  members = valid[None]
+  sizes = aggregation.normalise(uploads.num_examples, members)
+  return Groups(jnp.zeros_like(uploads.index), members, sizes, server.shared)
+
+
+def _added(
+  rules: Rules, server: types.ServerState, folded: Folded, valid: Array
+) -> Reduced:
+  """Returns the models of uploads that were added."""
+  fold, uploads, totals = rules.fold, folded.uploads, folded.totals
+  sums = fold.read(totals)
+  mean = fold.mean(
+    server.shared, sums, totals.first, uploads, folded.raw, valid
+  )
+  return Reduced(
+    mean.models,
+    _one_group(server, uploads, valid),
+    mean.weights,
+    mean.fell_back,
+    valid,
+    dict(server.states),
+    fold.messages(sums),
+  )
+
+
+def _masked(
+  rules: Rules,
+  server: types.ServerState,
+  uploads: types.Upload,
+  context: ServerContexts,
+) -> Reduced:
+  """Returns the models of uploads that a `Summation` adds."""
+  assert rules.adder
+  fold, name = rules.fold, rules.adder.name
+  start = trees.rows(server.shared, 0)
+  ctx = context.of_uploads(name)
+  state, sums, arrived, raw = masked.add(
+    fold, server.states, start, uploads, ctx
+  )
+  mean = fold.mean(server.shared, sums, {}, uploads, raw, arrived)
+  return Reduced(
+    mean.models,
+    _one_group(server, uploads, arrived),
+    mean.weights,
+    mean.fell_back,
+    arrived,
+    server.states | {name: state},
+    fold.messages(sums),
+  )
+
+
+def _gathered(
+  rules: Rules,
+  server: types.ServerState,
+  uploads: types.Upload,
+  valid: Array,
+  drawn: Array,
+  context: ServerContexts,
+) -> Reduced:
+  """Returns the models of stacked uploads."""
   groups = _assign(rules, context, server, uploads, valid)
-  weights, fell_back = _weigh(rules, context, groups, received, valid)
+  aggregator = rules.aggregator
+  rule = aggregator.aggregation if aggregator else None
+  if not isinstance(rule, Gather):
+    models, weights, fell_back, valid = _sums_of_groups(
+      rules.fold, server, uploads, groups, drawn
+    )
+    states = dict(server.states)
+    return Reduced(models, groups, weights, fell_back, valid, states, {})
+  assert aggregator
+  ctx = context.of_groups(aggregator.name, groups, valid)
+  sent = uploads.messages.get(aggregator.name, ())
+  weights = rule.weights(sent, ctx) if rule.weights else groups.sizes
+  weights, fell_back = aggregation.usable(weights, groups.members, groups.sizes)
   by_leaf = aggregation.leaf_weights(
     weights,
     groups.sizes,
@@ -183,39 +319,45 @@ def run(
     _first(drawn, groups.members),
     rules.batch_stats_rule,
   )
-  if found:
-    models = found.models
-  elif fold and isinstance(received, Streamed):
-    models = fold_result.aggregate(
-      fold, groups.start, received, valid, by_leaf, fell_back
+  models = aggregation.reduce(groups.start, uploads.shared, by_leaf)
+  if rule.combine:
+    combined = rule.combine(models, ctx)
+    if rules.batch_stats_rule != 'average':
+      combined, _ = param_filter.trainable(combined)
+    models = models | combined
+  states = dict(server.states)
+  return Reduced(models, groups, weights, fell_back, valid, states, {})
+
+
+def _sums_of_groups(
+  fold: Fold,
+  server: types.ServerState,
+  uploads: types.Upload,
+  groups: Groups,
+  drawn: Array,
+) -> tuple[Flat, Any, Array, Array]:
+  """Returns (models, weights, whether a group fell back, valid uploads)."""
+  states = fold.states(server)
+
+  def one(group: tuple[Flat, Array]) -> tuple[Flat, Any, Array, Array]:
+    start, members = group
+    own = dataclasses.replace(uploads, finite=uploads.finite & members)
+    folded = fold.over(start, states, own, drawn)
+    mean = fold.mean(
+      {n: x[None] for n, x in start.items()},
+      fold.read(folded.totals),
+      folded.totals.first,
+      own,
+      folded.raw,
+      folded.uploads.finite,
     )
-  else:
-    models = aggregation.reduce(
-      groups.start, parts.shared, by_leaf, rules.ordered
-    )
-    models = _combine(rules, context, groups, gather(models))
-  states = receive(rules.components, states, uploads, added, valid)
-  for component in rules.components:
-    hooks, name = component.server, component.name
-    if hooks and hooks.update:
-      ctx = context.of_groups(name, groups)
-      states[name], models = hooks.update(states[name], models, ctx)
-  rows = jnp.where(valid, uploads.index, server.groups.shape[0])
-  new = types.ServerState(
-    shared=models,
-    groups=server.groups.at[rows].set(groups.of_uploads, mode='drop'),
-    states=states,
+    models, weights = trees.rows((mean.models, mean.weights), 0)
+    return models, weights, mean.fell_back, folded.uploads.finite
+
+  models, weights, fell_back, valid = jax.lax.map(
+    one, (groups.start, groups.members)
   )
-  log: Log = {
-    'valid': finite,
-    'kept': valid,
-    'groups': groups.of_uploads,
-    'fell_back': fell_back,
-    'server': _metrics(rules.components, states),
-  }
-  if isinstance(received, Streamed):
-    log['out_of_range'] = received.far
-  return new, log | aggregation.summarise(weights)
+  return models, weights, fell_back.any(), valid.any(axis=0)
 
 
 def _metrics(
@@ -238,74 +380,21 @@ def _assign(
   valid: Array,
 ) -> Groups:
   """Returns the groups of a round, which are new if the method clusters."""
-  num_groups = server.groups.shape[0] if rules.clusterer else 1
-  groups = old = server.groups[jnp.maximum(uploads.index, 0)]
-  if rules.clusterer and rules.clusterer.clustering:
-    ctx = context.of_uploads(rules.clusterer.name)
-    groups = rules.clusterer.clustering(server.groups, ctx)
+  if not (rules.clusterer and rules.clusterer.clustering):
+    return _one_group(server, uploads, valid)
+  num_groups = server.groups.shape[0]
+  old = server.groups[jnp.maximum(uploads.index, 0)]
+  ctx = context.of_uploads(rules.clusterer.name)
+  groups = rules.clusterer.clustering(server.groups, ctx)
   members = (groups[None] == jnp.arange(num_groups)[:, None]) & valid[None]
   sizes = aggregation.normalise(uploads.num_examples, members)
-  start = server.shared
-  if rules.clusterer:
-    # Clustering may create groups in this round. A group starts from the mean
-    # of the models that its members received.
-    started = {n: x[old] for n, x in start.items()}
-    by_size = dict.fromkeys(start, sizes)
-    start = aggregation.reduce(start, started, by_size, rules.ordered)
+  # Clustering may create groups in this round. A group starts from the mean
+  # of the models that its members received.
+  started = {n: x[old] for n, x in server.shared.items()}
+  start = aggregation.reduce(
+    server.shared, started, dict.fromkeys(server.shared, sizes)
+  )
   return Groups(groups, members, sizes, start)
-
-
-def _weigh(
-  rules: Rules,
-  context: ServerContexts,
-  groups: Groups,
-  received: Received,
-  valid: Array,
-) -> tuple[Array | dict[str, Array], Array]:
-  """Returns (weights of the uploads, whether sizes replaced them)."""
-  if not (rules.aggregator and rules.aggregator.aggregation):
-    return groups.sizes, jnp.bool_(False)
-  name, rule = rules.aggregator.name, rules.aggregator.aggregation
-  messages = _rows(received).messages.get(name, ())
-  if isinstance(received, Streamed):
-    raw = received.raw
-  else:
-    raw = raw_weights.stacked(rule, messages, received, groups)
-  ctx = context.of_groups(name, groups, raw)
-  weights = raw_weights.weigh(rule, messages, ctx)
-  if rules.fold:
-    exceeds = fold_result.exceeds(rules.fold, raw, valid)
-
-    def trusted(rows: Array) -> Array:
-      return jnp.where(exceeds, jnp.nan, rows)
-
-    weights = jax.tree.map(trusted, weights)
-  if rules.summed:  # without weights the model stays
-    return jax.tree.map(jnp.nan_to_num, weights), jnp.bool_(False)
-  return aggregation.usable(weights, groups.members, groups.sizes)
-
-
-def _colluded(rules: Rules, received: Received) -> Received:
-  """Returns the uploads after the clients that know each other's uploads."""
-  for component in rules.components:
-    transport = component.transport
-    if transport and transport.collude and isinstance(received, types.Upload):
-      received = transport.collude(received)
-  return received
-
-
-def _combine(
-  rules: Rules, context: ServerContexts, groups: Groups, models: Flat
-) -> Flat:
-  """Returns the models of a rule that is no weighted mean, else the given."""
-  component = rules.aggregator
-  rule = component.aggregation if component else None
-  if component is None or rule is None or rule.combine is None:
-    return models
-  found = rule.combine(models, context.of_groups(component.name, groups))
-  if rules.batch_stats_rule != 'average':
-    found, _ = param_filter.trainable(found)
-  return {**models, **found}
 
 
 def _first(drawn: Array, members: Array) -> Array:

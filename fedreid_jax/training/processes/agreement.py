@@ -122,7 +122,7 @@ def code(named: Sequence[schema.Named] = ()) -> dict[str, str]:
   found = {
     f'version of {name}': metadata.version(name) for name in recorder.PACKAGES
   }
-  roots = [Path(__file__).parents[1], recipes.folder()]
+  roots = [Path(__file__).parents[2], recipes.folder()]
   for plugin, name in named:
     roots += plugins.folders(plugins.module_of(name, plugin, ()))
   for root in roots:

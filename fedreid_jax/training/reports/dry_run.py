@@ -73,7 +73,7 @@ def _program(config, setup: build.Setup, server, store) -> Iterator[str]:
     sent = found.sent[way]
     parts = ', '.join(f'{_size(n)} {name}' for name, n in sent.items())
     yield f'a round sends {_size(sum(sent.values()))} {way} ({parts})'
-  yield setup.executor.reduction.describe()
+  yield setup.executor.uploads.describe()
   yield setup.executor.describe_images()
   # A backward pass costs about two forward passes.
   work = 6 * cost.multiply_adds * found.images

@@ -63,12 +63,12 @@ def describe(
     found = {
       'data_digest': digest,
       'clients': table,
-      'reduction': setup.executor.reduction.name,
+      'uploads': setup.executor.uploads.name,
       'images_on_devices': setup.executor.resident,
     }
     recorder.write_json(described, recorder.environment() | found)
-  if setup.executor.reduction.streams:
-    record.say(setup.executor.reduction.describe())
+  if setup.executor.uploads.gathered:
+    record.say(setup.executor.uploads.describe())
   if not setup.executor.resident:
     record.say(setup.executor.describe_images())
   components = setup.executor.algorithm.components

@@ -9,14 +9,13 @@ from fedreid_jax.core.secret import Secret
 from fedreid_jax.core.types import ClientData
 from fedreid_jax.round.cohort import availability, cohort
 from fedreid_jax.round.cohort.timetable import Rules, Timetable
-from fedreid_jax.round.server.reduction import Choice
 
 
 def make(
   config,
   clients: Sequence[ClientData],
   planner: cohort.Planner,
-  chosen: Choice,
+  model_bytes: int,
   max_staleness: int = 0,
   secret: Secret | None = None,
 ) -> Timetable | None:
@@ -26,7 +25,7 @@ def make(
     config: the configuration of the run.
     clients: in canonical order.
     planner: of their batches.
-    chosen: with the bytes of a model.
+    model_bytes: bytes of the shared parameters.
     max_staleness: largest staleness of an upload that the method uses.
     secret: of the run, from which the cohorts then follow.
 
@@ -49,7 +48,7 @@ def make(
   @functools.cache
   def seconds(client: int) -> float:
     steps = planner.num_steps(client)
-    sent = 2 * chosen.model_bytes
+    sent = 2 * model_bytes
     return devices.seconds(config.seed, uids[client], steps, sent)
 
   rules = Rules(

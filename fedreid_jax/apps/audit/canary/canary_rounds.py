@@ -22,13 +22,14 @@ from fedreid_jax import errors
 from fedreid_jax.algorithms import dp_fedavg
 from fedreid_jax.apps.audit.canary.canaries import Canaries
 from fedreid_jax.core.types import Array, Broadcast, Flat, Upload
-from fedreid_jax.method import aggregation
 from fedreid_jax.method.component import Component, Participants
 from fedreid_jax.method.contexts import (
   AggregationCtx,
   ReceiveCtx,
   ServerInitCtx,
+  UploadCtx,
 )
+from fedreid_jax.method.sums import Sum
 from fedreid_jax.round.cohort import cohort
 
 LEAF = 'params/canaries'
@@ -125,7 +126,8 @@ def _round(
     component.transport,
     component.aggregation,
   )
-  assert server and transport and transport.up and rule and rule.weights
+  assert server and transport and transport.up
+  assert isinstance(rule, Sum) and rule.divisor
   name, number = component.name, len(included)
   told = {name: server.message(state)} if server.message else {}
   received = _context(
@@ -148,24 +150,24 @@ def _round(
     return transport.up(sent, received, key)
 
   uploads = jax.vmap(up)(jnp.arange(number), included.astype(jnp.float32))
-  messages = uploads.messages.get(name, ())
+  messages, images = uploads.messages.get(name, ()), uploads.num_examples
   if server.receive:
     state = server.receive(state, messages, present, ReceiveCtx(uploads.index))
   models = {LEAF: model[LEAF][None]}
   ctx = _context(
     AggregationCtx,
-    num_examples=uploads.num_examples,
+    num_examples=images,
     valid=present,
     members=present[None],
     previous=models,
     start=models,
     key=key,
   )
-  weights = rule.weights(messages, ctx)
+  weights = rule.weight(messages, _context(UploadCtx, num_examples=images))
   assert not isinstance(weights, dict)
-  models = aggregation.reduce(
-    models, uploads.shared, {LEAF: weights}, ordered=False
-  )
+  changes = uploads.shared[LEAF] - model[LEAF]
+  total = (jnp.where(present, weights, 0.0)[:, None] * changes).sum(axis=0)
+  models = {LEAF: (model[LEAF] + total / rule.divisor.of({}))[None]}
   assert server.update
   state, models = server.update(state, models, ctx)
   return state, {LEAF: models[LEAF][0]}

@@ -116,7 +116,7 @@ def of_clients(
 
   Args:
     clients: of a run.
-    split: `data.split.client_split` of the run.
+    split: `data.client_split` of the run.
 
   Raises:
     ConfigError: if a person may be at several clients.

@@ -7,16 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedreid_jax.round.server import fixed_point
+from fedreid_jax.round.server import arithmetic
 
 
 def summed(values, weights, limit, bits):
   """The sum of stacked terms, added one after another."""
 
   def add(total, term):
-    return fixed_point.add(total, *term, limit, bits), None
+    return arithmetic.add(total, *term, limit, bits), None
 
-  return jax.lax.scan(add, fixed_point.zero(values[0]), (values, weights))[0]
+  return jax.lax.scan(add, arithmetic.zero(values[0]), (values, weights))[0]
 
 
 @pytest.mark.parametrize(
@@ -28,8 +28,8 @@ def test_a_limit_is_a_power_of_two_above_the_values(
   largest, headroom, expected
 ):
   values = jnp.array([[0.1, -largest], [0.0, 0.2 * largest]])
-  assert fixed_point.limit(values, headroom) == expected
-  assert fixed_point.limit(jnp.zeros((0, 3)), 2) == 4.0
+  assert arithmetic.limit(values, headroom) == expected
+  assert arithmetic.limit(jnp.zeros((0, 3)), 2) == 4.0
 
 
 @pytest.mark.parametrize('num', [2, 64, 1024])
@@ -38,7 +38,7 @@ def test_sums_are_near_the_exact_ones_and_equal_in_any_order(num):
   values = rng.standard_normal((num, 20)).astype('f4') * 1e-2
   weights = rng.random(num).astype('f4')
   weights /= np.float32(2 ** np.ceil(np.log2(weights.sum())))
-  limit, bits = jnp.float32(64), fixed_point.low_bits(num)
+  limit, bits = jnp.float32(64), arithmetic.low_bits(num)
   run = jax.jit(summed, static_argnums=3)
   total = run(values, weights, limit, bits)
   order = rng.permutation(num)
@@ -46,7 +46,7 @@ def test_sums_are_near_the_exact_ones_and_equal_in_any_order(num):
     total, run(values[order], weights[order], limit, bits), strict=True
   ):
     np.testing.assert_array_equal(one, other)
-  found = fixed_point.read(total, limit, bits)
+  found = arithmetic.read(total, limit, bits)
   products = weights[:, None] * values  # in float32, as in the sum
   exact = [float(sum(map(Fraction, map(float, row)))) for row in products.T]
   rounding = num * 64 * 2.0 ** -(31 + bits)
@@ -59,18 +59,18 @@ def test_nothing_wraps_at_the_largest_values(num, value):
   """All terms are at the limit, and the weights sum to one."""
   values = jnp.full((num, 1), value, jnp.float32)
   weights = jnp.full(num, 1 / num, jnp.float32)
-  bits = fixed_point.low_bits(num)
+  bits = arithmetic.low_bits(num)
   total = summed(values, weights, jnp.float32(64), bits)
-  found = fixed_point.read(total, jnp.float32(64), bits)
+  found = arithmetic.read(total, jnp.float32(64), bits)
   np.testing.assert_allclose(found, value, rtol=1e-6)
 
 
 def test_remainders_at_one_half_do_not_wrap():
   """Half a unit of the high part, the largest remainder, in every term."""
   num = 2**16
-  bits, limit = fixed_point.low_bits(num), jnp.float32(2.0**30)
+  bits, limit = arithmetic.low_bits(num), jnp.float32(2.0**30)
   values = jnp.full((num, 1), 0.4999, jnp.float32)
   total = summed(values, jnp.ones(num, jnp.float32), limit, bits)
-  found = fixed_point.read(total, limit, bits)
+  found = arithmetic.read(total, limit, bits)
   np.testing.assert_allclose(found, num * 0.4999, rtol=1e-4)
   assert abs(int(total.low[0])) > 2**29

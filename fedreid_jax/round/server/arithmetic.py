@@ -1,0 +1,200 @@
+"""Weighted sums over clients: in float32, or in fixed point.
+
+Sums of floating-point numbers depend on the order of their terms, so that they
+would change with the number of devices. Integers do not. A term `w v`, with
+`|v| <= limit` and weights whose absolute values sum to at most 1, is
+
+  x = w v 2^30 / limit,  high = rint(x),  low = rint((x - high) 2^bits),
+
+and both integers are added as int32. The limit is a power of two, so `x` has
+the bits of the float32 product `w v`, and `x - high` is exact. The sums cannot
+wrap: with K terms `|sum high| <= 2^30 + K/2`, and the choice of `low_bits`
+gives `|sum low| <= K 2^(bits-1) <= 2^30`. The rounding of a term is at most
+`limit 2^-(31 + bits)`.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedreid_jax.core import param_filter
+from fedreid_jax.core.types import Array, Tree
+from fedreid_jax.method.sums import Bound, Term
+
+UNIT = 2.0**30
+# The change of a parameter may be so many powers of two larger than the
+# largest parameter of its array, and running statistics are not bounded by
+# their initial values.
+HEADROOM, HEADROOM_STATISTICS = 6, 16
+
+
+class Sum(NamedTuple):
+  """A sum of terms.
+
+  Attributes:
+    high: in units of `limit 2^-30`, int32.
+    low: remainders in units of `limit 2^-(30 + bits)`, int32.
+  """
+
+  high: Array
+  low: Array
+
+
+def low_bits(num_terms: int) -> int:
+  """Returns the number of bits of a remainder, for sums of so many terms."""
+  return 31 - max(1, (num_terms - 1).bit_length())
+
+
+def limit(values: Array, headroom: int) -> Array:
+  """Returns a power of two above the absolute values, float32.
+
+  Args:
+    values: float32, finite.
+    headroom: the result is `2^headroom` times the smallest power of two that
+      is at least 1 and at least the largest absolute value.
+  """
+  largest = jnp.abs(values).max(initial=1.0)
+  mantissa, exponent = jnp.frexp(largest.astype(jnp.float32))
+  exponent = exponent - (mantissa == 0.5) + headroom
+  # exp2 of a whole number is not exact on every platform.
+  bits = (exponent.astype(jnp.int32) + 127) << 23
+  return jax.lax.bitcast_convert_type(bits, jnp.float32)
+
+
+def zero(like: Array) -> Sum:
+  """Returns the sum of no terms of a shape."""
+  zeros = jnp.zeros(like.shape, jnp.int32)
+  return Sum(zeros, zeros)
+
+
+def add(
+  total: Sum, value: Array, weight: Array, limit: Array, bits: int
+) -> Sum:
+  """Adds a term.
+
+  Args:
+    total: sum of the terms so far.
+    value: float32, absolute values at most `limit`.
+    weight: float32; the absolute values of all weights sum to at most 1.
+    limit: a power of two.
+    bits: of `low_bits`.
+  """
+  scaled = weight * value * (UNIT / limit)
+  high = jnp.rint(scaled)
+  low = jnp.rint((scaled - high) * 2.0**bits)
+  return Sum(
+    total.high + high.astype(jnp.int32), total.low + low.astype(jnp.int32)
+  )
+
+
+def read(total: Sum, limit: Array, bits: int) -> Array:
+  """Returns a sum as float32, with the arguments of `add`."""
+  whole = total.high + (total.low >> bits)
+  part = total.low & (2**bits - 1)
+  value = whole.astype(jnp.float32) + part.astype(jnp.float32) * 2.0**-bits
+  return value * (limit / UNIT)
+
+
+class Float32(NamedTuple):
+  """Sums in the order of the clients."""
+
+  sees_weights = True
+
+  def unit(self, bound: Bound) -> float:
+    """Returns the number by which the weights of a sum are divided."""
+    del bound
+    return 1.0
+
+  def limit(self, name: str, value: Array) -> Array:
+    """Returns the limit of the change of a parameter, which has none."""
+    del name, value
+    return jnp.float32(jnp.inf)
+
+  def in_range(self, term: Term, limit: Array) -> Array:
+    """Returns whether a term can be added, bool."""
+    del term, limit
+    return jnp.bool_(True)
+
+  def zero(self, term: Term) -> Array:
+    """Returns the sum of no terms of a shape."""
+    return jnp.zeros(term.values.shape, jnp.float32)
+
+  def add(self, total: Array, term: Term, limit: Array) -> Array:
+    """Adds a term; a weight that is not finite counts as 0."""
+    del limit
+    weight = jnp.where(jnp.isfinite(term.weight), term.weight, 0.0)
+    return total + weight * term.values
+
+  def read(self, total: Array, limit: Array) -> Array:
+    """Returns a sum as float32."""
+    del limit
+    return total
+
+
+class FixedPoint(NamedTuple):
+  """Sums with the same bits in any order of the clients.
+
+  Attributes:
+    sizes: numbers of images of the K largest clients.
+  """
+
+  sizes: tuple[float, ...]
+  sees_weights = True
+
+  def unit(self, bound: Bound) -> float:
+    """Returns the least power of two that the weights of K clients fit in."""
+    mantissa, exponent = math.frexp(bound(np.array(self.sizes)))
+    return 2.0 ** (exponent - (mantissa == 0.5))
+
+  def limit(self, name: str, value: Array) -> Array:
+    """Returns the limit of the change of a parameter or running statistic."""
+    params, _ = param_filter.trainable({name: value})
+    return limit(value, HEADROOM if params else HEADROOM_STATISTICS)
+
+  def in_range(self, term: Term, limit: Array) -> Array:
+    """Returns whether the values of a term are within their limit, bool."""
+    return (jnp.abs(term.values) <= limit).all()
+
+  def zero(self, term: Term) -> Sum:
+    """Returns the sum of no terms of a shape."""
+    return zero(term.values)
+
+  def add(self, total: Sum, term: Term, limit: Array) -> Sum:
+    """Adds a term; a weight that is not finite or too large counts as 0."""
+    usable = jnp.abs(term.weight) <= 1.0  # false if it is not a number
+    weight = jnp.where(usable, term.weight, 0.0)
+    return add(total, term.values, weight, limit, self._bits())
+
+  def read(self, total: Sum, limit: Array) -> Array:
+    """Returns a sum as float32."""
+    return read(total, limit, self._bits())
+
+  def _bits(self) -> int:
+    return low_bits(len(self.sizes))
+
+
+def is_sum(leaf: Any) -> bool:
+  """Returns whether a node of a tree is a sum in fixed point."""
+  return isinstance(leaf, Sum)
+
+
+def pick(tree: Tree, chosen: Array, axis: str) -> Tree:
+  """Returns the float32 arrays of the one chosen device along a mesh axis.
+
+  Args:
+    tree: arrays of this device.
+    chosen: whether this device is chosen, bool; zeros if none is.
+    axis: name of the mesh axis.
+  """
+
+  def one(value: Array) -> Array:
+    # The sum of bits: 0.0 + -0.0 would lose the sign.
+    value = value.astype(jnp.float32)
+    bits = jax.lax.bitcast_convert_type(value, jnp.int32)
+    total = jnp.asarray(jax.lax.psum(jnp.where(chosen, bits, 0), axis))
+    return jax.lax.bitcast_convert_type(total, jnp.float32)
+
+  return jax.tree.map(one, tree)

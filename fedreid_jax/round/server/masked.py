@@ -1,0 +1,134 @@
+"""Sums that a component adds so that the server sees no upload.
+
+The terms are those of `round.server.fold`, with weights of at most 1 for any
+client. The component (`component.Summation`) adds those of all uploads.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedreid_jax import errors
+from fedreid_jax.core import types
+from fedreid_jax.core.types import Array, Flat, Tree
+from fedreid_jax.method import contexts
+from fedreid_jax.method.component import Component, Summation
+from fedreid_jax.method.sums import Bound, MessageSum, Sum, Term, Weighted
+from fedreid_jax.round.server.fold import Fold, Terms, is_term
+
+
+class Masked(NamedTuple):
+  """The arithmetic of a `Summation`.
+
+  Attributes:
+    summation: of a component.
+  """
+
+  summation: Summation
+  sees_weights = False
+
+  def unit(self, bound: Bound) -> float:
+    """Returns the largest weight of one client."""
+    return bound(np.array([self.summation.largest]))
+
+  def limit(self, name: str, value: Array) -> float:
+    """Returns the limit of the change of a parameter or running statistic."""
+    del value
+    return self.summation.limit(name)
+
+
+def add(
+  fold: Fold,
+  states: dict[str, Tree],
+  start: Flat,
+  uploads: types.Upload,
+  ctx: contexts.ServerCtx,
+) -> tuple[Any, Terms, Array, Tree]:
+  """Returns (state, sums, which uploads are in them, weights of the rule).
+
+  Args:
+    fold: sums of the method, in the arithmetic `Masked`.
+    states: of the server, by name.
+    start: shared parameters of the server.
+    uploads: `[K, ...]`.
+    ctx: context of the component that adds.
+  """
+  unit = fold.arithmetic.unit
+
+  def one(upload: types.Upload) -> tuple[Terms, Tree]:
+    return fold.terms(states, start, upload)
+
+  terms, raw = jax.vmap(one)(uploads)
+  limits = fold.limits(start, terms)
+
+  def given(
+    part: dict[str, Tree], own: dict[str, float], noise: dict[str, Any]
+  ) -> dict[str, Tree]:
+    def weighted(name: str, term: Term) -> Weighted:
+      usable = jnp.isfinite(term.weight)
+      weight = jnp.where(usable, jnp.clip(term.weight, -1.0, 1.0), 0.0)
+      return Weighted(weight, term.values, own[name], noise.get(name))
+
+    return {
+      name: jax.tree.map(
+        lambda term, name=name: weighted(name, term), tree, is_leaf=is_term
+      )
+      for name, tree in part.items()
+    }
+
+  noise: Terms = Terms({}, {}, {}, {}, {})
+  if fold.rule.noise:
+    deviation = fold.rule.noise(states[fold.owner]) / unit(fold.rule.bound)
+    noise = noise._replace(model=dict.fromkeys(terms.model, deviation))
+  of_messages = {
+    name: made.noise(states[name]) / unit(made.bound)
+    for name, made in fold.received.items()
+    if made.noise
+  }
+  noise = noise._replace(messages=of_messages)
+  parts = zip(terms, limits, noise, strict=True)
+  weighted = Terms(*(given(*part) for part in parts))
+  state, sums, arrived = fold.arithmetic.summation.add(weighted, ctx)
+  return state, sums, arrived, raw
+
+
+def check(components: Sequence[Component], adder: Component) -> None:
+  """Refuses values of which the sums would be too coarse, or lack noise.
+
+  Args:
+    components: of the method, for the participants of the run.
+    adder: the component that fills `summation`.
+
+  Raises:
+    ConfigError: for the first component that adds such values.
+  """
+  summation = adder.summation
+  assert summation
+  unit = Masked(summation).unit
+  for other in components:
+    rule, name = other.aggregation, other.name
+    receive = other.server.receive if other.server else None
+    limits: list[float] = []
+    noisy = False
+    if isinstance(receive, MessageSum):
+      limits.append(receive.limit)
+      noisy = bool(receive.noise)
+    if isinstance(rule, Sum):
+      noisy |= bool(rule.noise)
+      bounds = rule.divisor.bounds.values() if rule.divisor else ()
+      limits += [unit(bound) / unit(rule.bound) for bound in bounds]
+    if noisy and not summation.noisy:
+      raise errors.ConfigError(
+        f'{adder.name!r} does not draw the noise of {name!r}',
+        'components',
+        f'remove {adder.name!r} or {name!r}',
+      )
+    if any(limit > summation.coarsest for limit in limits):
+      raise errors.ConfigError(
+        f'{summation.bits} bits are too few for the sums of {name!r}',
+        f'{adder.name}.bits',
+        'raise it, or lower fraction',
+      )
