@@ -127,12 +127,7 @@ class LockedError(FedReIDError):
 
 
 def invalid_audit(failed: Iterable[str], place: Path) -> IntegrityError:
-  """Returns the error of an audit with failed controls.
-
-  Args:
-    failed: controls.
-    place: file with the figures.
-  """
+  """Returns the error of an audit with failed controls."""
   return IntegrityError(
     f'audit invalid: {"; ".join(failed)}', str(place), 'do not use its figures'
   )

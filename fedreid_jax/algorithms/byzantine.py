@@ -107,10 +107,6 @@ def make(options: Options = Options()) -> Component:
 def attackers(options: Options, names: Sequence[str]) -> list[str]:
   """Returns the names of the attackers.
 
-  Args:
-    options: names, or a share.
-    names: of all clients.
-
   Raises:
     ConfigError: for a name that no client has, or a share of less than one
       client.

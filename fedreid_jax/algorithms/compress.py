@@ -71,12 +71,7 @@ def make(options: Options = Options()) -> Component:
 
 
 def num_bytes(options: Options, shared: Flat) -> int:
-  """Returns the bytes of the shared parameters in one upload.
-
-  Args:
-    options: of the compression.
-    shared: arrays or their shapes.
-  """
+  """Returns the bytes of the shared parameters in one upload."""
   params, running = param_filter.trainable(shared)
   sizes = [math.prod(x.shape) for x in params.values()]
   rest = sum(math.prod(x.shape) * x.dtype.itemsize for x in running.values())

@@ -309,10 +309,6 @@ def _gradient(
 def names_of_trained(params: Iterable[str], options: Options) -> list[str]:
   """Returns the sorted names of the parameters that are trained.
 
-  Args:
-    params: names of all parameters.
-    options: of the component.
-
   Raises:
     ConfigError: if there are none.
   """

@@ -64,7 +64,7 @@ def make(options: Options = Options()) -> Component:
         squares = (ctx.uploaded[name] - start) ** 2
         return jnp.sqrt(squares.reshape(len(squares), -1).sum(axis=1))
 
-      distance: Array = jax.lax.map(norms, ctx.start[name])
+      distance = jnp.asarray(jax.lax.map(norms, ctx.start[name]))
       distance = jnp.where(members, distance, -jnp.inf)
       alpha = jax.nn.softmax(distance, axis=1)
       return epsilon * jnp.where(members, alpha, 0.0)

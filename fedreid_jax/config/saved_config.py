@@ -49,11 +49,6 @@ def from_json(saved: dict[str, Any], changes: Sequence[str], where: str) -> Any:
   A run has the name of its version of the synthetic world; one without a
   version is of the first one.
 
-  Args:
-    saved: content of config.json.
-    changes: FIELD=VALUE pairs.
-    where: path of the file.
-
   Raises:
     IntegrityError: if a field is missing or unknown, or its value is not
       allowed.

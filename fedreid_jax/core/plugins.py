@@ -117,10 +117,6 @@ def folders(module: str) -> list[Path]:
 def imported(module: str, plugin: Plugin) -> ModuleType:
   """Imports a module of a kind.
 
-  Args:
-    module: full name.
-    plugin: kind of the module.
-
   Raises:
     ConfigError: when the module cannot be found or imported, or lacks the
       function of its kind.

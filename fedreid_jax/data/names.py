@@ -25,11 +25,6 @@ def identities(
 ) -> list[str]:
   """Returns the group of `data.identity_pattern` in each name.
 
-  Args:
-    pattern: regular expression.
-    names: paths.
-    where: the folder, for messages.
-
   Raises:
     DataError: for a name that does not match.
   """

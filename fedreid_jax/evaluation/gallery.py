@@ -104,10 +104,6 @@ class Gallery:
   ) -> tuple[Int64[np.ndarray, ' R'], Int64[np.ndarray, ' dropped']]:
     """Returns the matches of a query and its dropped images.
 
-    Args:
-      identity: identity of the query.
-      camera: camera of the query.
-
     Returns:
       Indices of the kept images of the identity, in gallery order, and indices
       of the dropped images, each once, in any order.

@@ -103,12 +103,7 @@ def save(figure: Any, path: Path) -> None:
 
 
 def labels(configs: Sequence[Any], folders: Sequence[Path]) -> list[str]:
-  """Returns the names of runs' recipes, made distinct where they are equal.
-
-  Args:
-    configs: of the runs.
-    folders: their work directories.
-  """
+  """Returns the names of runs' recipes, made distinct where they are equal."""
   names = [config.name for config in configs]
   seeds = [f'{config.name}, seed {config.seed}' for config in configs]
   for found in (names, seeds):

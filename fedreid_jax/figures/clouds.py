@@ -35,10 +35,6 @@ class Cloud(NamedTuple):
 def chosen(client: ClientData, seed: int) -> tuple[np.ndarray, np.ndarray]:
   """Chooses images of three identities of a client at random.
 
-  Args:
-    client: owner of the images.
-    seed: of the choice.
-
   Returns:
     (rows of the images, 0, 1 or 2 for the identity of each), `[M]` both.
   """

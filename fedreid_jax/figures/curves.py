@@ -18,10 +18,6 @@ def over_rounds(evaluation: Sequence[dict[str, Any]], metric: str) -> Curve:
   """Returns a metric by round, the mean over targets and models.
 
   If the server has models, personal models are left out.
-
-  Args:
-    evaluation: as in results.json.
-    metric: its name.
   """
   served = [e for e in evaluation if not e['model'].startswith('client:')]
   values: dict[int, list[float]] = {}

@@ -10,12 +10,7 @@ MOST = 16  # clients with a line of their own
 
 
 def of_rounds(rounds: Sequence[dict[str, Any]], metric: str) -> Curve:
-  """Returns a metric of the cohort by round.
-
-  Args:
-    rounds: lines of metrics.jsonl.
-    metric: its name.
-  """
+  """Returns a metric of the cohort by round."""
   return {line['round']: line[metric] for line in rounds if metric in line}
 
 

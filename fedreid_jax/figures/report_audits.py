@@ -19,11 +19,7 @@ NONE = (
 
 
 def content(found: Sequence[tuple[str, recorded.Recorded]]) -> str:
-  """Returns the HTML of the section.
-
-  Args:
-    found: labels and runs.
-  """
+  """Returns the HTML of the section."""
   return ''.join(_run(label, run) for label, run in found)
 
 

@@ -58,9 +58,6 @@ class Labelled(NamedTuple):
 def page(found: Sequence[Labelled]) -> str:
   """Returns the HTML of a report.
 
-  Args:
-    found: runs by label.
-
   Raises:
     ConfigError: without Matplotlib.
   """

@@ -20,11 +20,6 @@ def orthogonality(
   """Returns the mean inner product of the two branches, over three (eq. 6).
 
   The three is from the released code, which divides by the tripled batch.
-
-  Args:
-    first: features of one branch.
-    second: of the other.
-    valid: real rows.
   """
   return identity.masked_mean((first * second).sum(axis=1), valid) / 3
 

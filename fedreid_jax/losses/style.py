@@ -20,11 +20,6 @@ def draw_triplets(
 ) -> tuple[Int[Array, ' B'], Int[Array, ' B'], Bool[Array, ' B']]:
   """Draws a positive and a negative at random for every anchor.
 
-  Args:
-    key: typed PRNG key.
-    labels: identities.
-    valid: real rows.
-
   Returns:
     Rows of the positives, other than the anchors, and of the negatives, and
     which anchors have both.

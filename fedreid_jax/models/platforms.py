@@ -8,9 +8,6 @@ def fallback(equation: core.JaxprEqn) -> core.ClosedJaxpr | None:
 
   The branch is that of all platforms without one of their own. Its inputs are
   those of the equation after the first, the index of the platform.
-
-  Args:
-    equation: of a traced program.
   """
   if equation.primitive.name != 'cond':
     return None

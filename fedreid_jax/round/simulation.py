@@ -266,10 +266,6 @@ class Executor:
     """Compiles the programs of round 0 and returns its costs.
 
     Nothing is run. If images do not fit, one segment of steps is counted.
-
-    Args:
-      server: server state.
-      store: client states.
     """
     tasks, uploads, _ = self._first_round(server, store)
     drawn = self._tasks.first()
@@ -285,10 +281,6 @@ class Executor:
     """Returns the programs of round 0, 'training' and 'aggregation'.
 
     They can be lowered for any platform. Nothing is compiled or run.
-
-    Args:
-      server: server state.
-      store: client states.
     """
     tasks, uploads, training = self._first_round(server, store)
     ranks = np.zeros(len(tasks.index), np.int32)
@@ -298,12 +290,7 @@ class Executor:
     return {'training': training(), 'aggregation': aggregation}
 
   def senders(self, server: types.ServerState, store: ClientStore) -> list[str]:
-    """Returns the components whose clients send messages.
-
-    Args:
-      server: server state.
-      store: client states.
-    """
+    """Returns the components whose clients send messages."""
     _, uploads, _ = self._first_round(server, store)
     sent = self._local.sent.get(True, uploads)  # those before the sums
     return [n for n, found in sent.messages.items() if jax.tree.leaves(found)]

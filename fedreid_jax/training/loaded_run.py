@@ -138,11 +138,6 @@ def _named(found: Sequence[Any], name: str, kind: str, flag: str) -> Any:
 def same_images(run: LoadedRun, other: LoadedRun, flag: str) -> None:
   """Refuses a second run on images of another size.
 
-  Args:
-    run: the first run.
-    other: the second run.
-    flag: that named it.
-
   Raises:
     ConfigError: when the sizes differ.
   """

@@ -9,11 +9,7 @@ LARGEST = 1e15
 
 
 def usable(changes: Flat) -> Array:
-  """Returns whether no number is above `LARGEST` or not a number, bool.
-
-  Args:
-    changes: arrays by name.
-  """
+  """Returns whether no number is above `LARGEST` or not a number, bool."""
   largest = jnp.stack([jnp.abs(x).max() for x in changes.values()]).max()
   return largest <= LARGEST  # not of nan
 

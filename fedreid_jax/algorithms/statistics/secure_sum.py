@@ -42,12 +42,7 @@ class Format(NamedTuple):
     return ring.scale(limit, self.places, self.bits)
 
   def rounding(self, limit: float, count: int) -> float:
-    """Returns the largest norm of the rounding of so many values.
-
-    Args:
-      limit: of the values.
-      count: number of values.
-    """
+    """Returns the largest norm of the rounding of so many values."""
     return math.sqrt(count) * ring.rounding(self.bits) / self.scale(limit)
 
   def num_bytes(self, shared: Flat, masks: bool) -> int:

@@ -267,13 +267,7 @@ def _of_steps(
 def scorer(
   noise: Noise, change: Float[np.ndarray, ' n'], round_: int
 ) -> Callable[[Sequence[Secret]], Float[np.ndarray, ' guesses']]:
-  """Returns a function of guesses that returns the score of each.
-
-  Args:
-    noise: of the run.
-    change: D.
-    round_: whose noise is compared.
-  """
+  """Returns a function of guesses that returns the score of each."""
   direction = jnp.asarray(change / np.linalg.norm(change))
 
   @jax.jit

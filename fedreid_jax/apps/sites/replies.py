@@ -61,10 +61,6 @@ class Replies:
   def read(self, name: str, message: codec.Message) -> Any:
     """Returns the tree of a reply.
 
-    Args:
-      name: of the site.
-      message: its reply.
-
     Raises:
       IntegrityError: for other arrays than those of the method, or a reply of
         another site.

@@ -56,11 +56,6 @@ def attach(
 ) -> ClientFiles:
   """Moves the rows of a store into the files of a run.
 
-  Args:
-    store: of the run.
-    workdir: of the run.
-    names: of all clients.
-
   Returns:
     The files.
   """

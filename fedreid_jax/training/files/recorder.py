@@ -37,10 +37,6 @@ def write_json(path: Path, value: Any) -> None:
 def read_object(path: Path, *wanted: str) -> dict[str, Any]:
   """Returns the object in a JSON file of a run.
 
-  Args:
-    path: of the file.
-    *wanted: required keys.
-
   Raises:
     IntegrityError: when the file is damaged.
   """

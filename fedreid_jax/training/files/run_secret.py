@@ -133,10 +133,6 @@ def digest(config: Any, federation: Federation) -> str:
 
   Execution is left out, as results do not depend on it, and the number of
   rounds, unless a run with more of them would have differed from its start.
-
-  Args:
-    config: of the run.
-    federation: its images.
   """
   resolved = saved_config.to_json(config)
   del resolved['execution']

@@ -97,11 +97,7 @@ def of_first(make: Callable[[], bytes]) -> bytes:
 
 
 def differences(published: list[dict[str, Any]]) -> list[str]:
-  """Returns the inputs that differ, with the first two values each.
-
-  Args:
-    published: inputs of every process.
-  """
+  """Returns the inputs that differ, with the first two values each."""
   lines = []
   for name in sorted(set().union(*published)):
     values = [inputs.get(name) for inputs in published]
@@ -138,9 +134,6 @@ def connect(mesh: Mesh) -> None:
   Gloo gives its first collective over some devices 30 seconds from the first
   process to the last, too few where one compiles and another does not. Later
   collectives over the same devices wait.
-
-  Args:
-    mesh: of the run.
   """
   if peers.joined():
     largest(0)

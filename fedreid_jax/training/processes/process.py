@@ -13,9 +13,6 @@ def prepare_jax(cores: int) -> None:
   The small operations of one client do not use all cores. One device per core
   runs as many clients at a time, with the same bits. `JAX_NUM_CPU_DEVICES`
   overrides the number.
-
-  Args:
-    cores: cores of this process.
   """
   compile_cache.ignore_errors()
   compile_cache.use()

@@ -16,9 +16,6 @@ def taken(config) -> Iterator[None]:
   Programs over several devices that two threads start at once may arrive at
   the devices in different orders, and then wait for each other forever. On one
   device runs need not wait.
-
-  Args:
-    config: of the run.
   """
   alone = 1 in (config.execution.devices, jax.device_count())
   with contextlib.nullcontext() if alone else _turn:

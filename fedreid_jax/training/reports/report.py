@@ -153,22 +153,12 @@ def cohort_values(
 
 
 def excluded(log: dict[str, Any], names: list[str]) -> list[str]:
-  """Returns the clients whose update a round left out.
-
-  Args:
-    log: of the round.
-    names: of all clients.
-  """
+  """Returns the clients whose update a round left out."""
   return [names[k] for k in log['clients'][~log['valid']]]
 
 
 def out_of_range(log: dict[str, Any], names: list[str]) -> list[str]:
-  """Returns the clients whose finite update a streamed round left out.
-
-  Args:
-    log: of the round.
-    names: of all clients.
-  """
+  """Returns the clients whose finite update a streamed round left out."""
   far = log.get('out_of_range', np.zeros(len(log['clients']), bool))
   return [names[k] for k in log['clients'][far]]
 
@@ -176,12 +166,7 @@ def out_of_range(log: dict[str, Any], names: list[str]) -> list[str]:
 def client_values(
   log: dict[str, Any], names: list[str]
 ) -> dict[str, dict[str, float]]:
-  """Returns metrics of the clients with a finite update in a round, by name.
-
-  Args:
-    log: of the round.
-    names: of all clients.
-  """
+  """Returns metrics of the clients with a finite update in a round, by name."""
   columns = log['per_client']
   if 'weights' in log:
     columns = columns | {'weight': log['weights']}

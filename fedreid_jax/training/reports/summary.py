@@ -69,9 +69,6 @@ def checkpoint_score(entries: list[Entry]) -> float | None:
 
   It is the mean of mAP (or accuracy) over the tests on held-out persons, else
   over the targets, of the models of the server, else of the clients.
-
-  Args:
-    entries: of one round.
   """
   judges = _judges(entries)
   served = [e for e in judges if not e['model'].startswith('client:')]

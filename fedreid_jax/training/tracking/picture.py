@@ -53,12 +53,7 @@ class Pictures:
 def draw(
   lists: list[ranked_lists.Ranked], images: UInt8[np.ndarray, 'M H W ch']
 ) -> Picture:
-  """Returns a row of photographs per list.
-
-  Args:
-    lists: of queries.
-    images: of the target.
-  """
+  """Returns a row of photographs per list."""
   rows = []
   for one in lists:
     photos = [framed(images[one.query], None)]

@@ -24,12 +24,7 @@ class Sent:
   """
 
   def __init__(self, workdir: Path, service: str):
-    """Reads the entry.
-
-    Args:
-      workdir: of the run.
-      service: name of the entry.
-    """
+    """Reads the entry."""
     self._path, self._service = workdir / FILE, service
     self.entry: dict[str, Any] = self._read().get(service, {})
 

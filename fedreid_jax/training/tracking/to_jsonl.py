@@ -39,9 +39,6 @@ class Writer:
   def rewind(self, round_: int) -> list[int]:
     """Drops lines of rounds that are computed again, and damaged lines.
 
-    Args:
-      round_: last round to keep.
-
     Returns:
       The numbers of the damaged lines, from 1.
     """

@@ -40,10 +40,6 @@ FEWEST = 50  # canaries
 def of(options: dp_fedavg.Options, participants: Participants) -> Canaries:
   """Returns the canaries of a run, one instead of each client.
 
-  Args:
-    options: of the component.
-    participants: of the run.
-
   Raises:
     ConfigError: with fewer than 50 clients.
   """

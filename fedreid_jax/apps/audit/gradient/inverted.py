@@ -12,12 +12,7 @@ CONTROLS = ('image', 'control')
 
 
 def draw(found: Inverted, title: str) -> Any:
-  """Draws images with their reconstructions in two columns, and both controls.
-
-  Args:
-    found: results of the audit.
-    title: of the figure.
-  """
+  """Draws images beside their reconstructions, and both controls."""
   pairs = [
     (
       Photo(found.originals[k], None, f'person {found.labels[k]}'),

@@ -56,11 +56,6 @@ def watch(
 ]:
   """Runs a network in evaluation mode and measures its normalisation inputs.
 
-  Args:
-    model: network.
-    variables: of the network.
-    images: normalised images.
-
   Returns:
     (outputs, mean and biased variance, `[D]` each, of the input of each batch
     normalisation of maps, by its name and in the order they are called).

@@ -36,12 +36,6 @@ def reconstruct(
 ) -> Reconstructed:
   """Reconstructs images whose features attain a goal.
 
-  Args:
-    run: the attacked model.
-    goal: of the features.
-    weights: of the objective.
-    search: settings of the optimisation.
-
   Raises:
     ConfigError: for half the resolution with a model of a fixed size.
     DivergedError: when the loss is not finite.

@@ -76,10 +76,6 @@ class Traced(NamedTuple):
 def audit(run: LoadedRun, seed: int = 0) -> Traced:
   """Traces the persons of all clients in the means that the clients sent.
 
-  Args:
-    run: a run of DFH.
-    seed: of the positive control.
-
   Raises:
     ConfigError: for a run without DFH, with one client, or without persons of a
       client's domain outside the training.

@@ -92,9 +92,6 @@ def effective_dimensions(reference: Float[np.ndarray, 'R D']) -> float:
 
   The sum of the squared eigenvalues of a covariance of R persons is too large
   by (sum l)^2 / R, which is subtracted.
-
-  Args:
-    reference: mean features of persons.
   """
   spread = reference.std(0)
   alive = reference[:, spread > _SMALLEST].astype(np.float64)
@@ -105,14 +102,7 @@ def effective_dimensions(reference: Float[np.ndarray, 'R D']) -> float:
 
 
 def simulate(dimensions: int, persons: int, reference: int, seed: int) -> float:
-  """Returns the AUC for isotropic features, the positive control.
-
-  Args:
-    dimensions: of the features.
-    persons: number of members.
-    reference: size of the reference.
-    seed: of the features.
-  """
+  """Returns the AUC for isotropic features, the positive control."""
   rng = np.random.default_rng(seed)
   found = []
   for _ in range(-(-SIMULATED // persons)):

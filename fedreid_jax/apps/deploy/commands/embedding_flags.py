@@ -144,11 +144,6 @@ def queries(
 ) -> tuple[list[Path], np.ndarray]:
   """Returns the queries that can be read, and their vectors.
 
-  Args:
-    model: embeds the queries.
-    paths: of the queries.
-    kind: their modality.
-
   Raises:
     DataError: for a file that cannot be read, without --skip_unreadable, or
       if none can be read.

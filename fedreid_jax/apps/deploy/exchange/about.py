@@ -33,10 +33,6 @@ def describe(embedding: Embedding, workdir: Path) -> dict[str, Any]:
   the program), `embedding` (its kind, and the distance it is compared by),
   `model` (fields of the network), `run` (of which it is, and its digests),
   `source` and `world_seed` (of synthetic training images), `versions`.
-
-  Args:
-    embedding: the embedding.
-    workdir: of its run.
   """
   config = embedding.config
   data, ranked = config.data, config.evaluation

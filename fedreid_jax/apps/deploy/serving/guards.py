@@ -67,10 +67,6 @@ def check_origin(request: Request) -> None:
 async def body(request: Request, limit: int) -> bytes:
   """Returns the body of a request, of which at most `limit` bytes are kept.
 
-  Args:
-    request: with an upload.
-    limit: largest number of bytes.
-
   Raises:
     HTTPException: 413 for a larger body, 400 for an empty one, 408 for one that
       takes more than `SECONDS`.

@@ -37,12 +37,6 @@ def plan(
   Runs with the same configuration have the same work directory, and are run
   once for all claims.
 
-  Args:
-    claims: the claims.
-    seeds: seeds of every arm.
-    folder: of the runs.
-    changes: FIELD=VALUE of every run.
-
   Raises:
     ConfigError: for a recipe or a field that does not exist.
   """

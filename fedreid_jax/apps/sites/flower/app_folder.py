@@ -70,9 +70,6 @@ def take(path: Path) -> tuple[Any, Wanted, bool]:
 
   A restart is done once: another start of the same settings resumes the run.
 
-  Args:
-    path: of the settings.
-
   Raises:
     IntegrityError: if the file is damaged.
   """
