@@ -14,8 +14,6 @@ RECIPES = recipes.names()
 PRESETS = ('synthetic', 'smoke', 'paper')
 # Recipes with choices of their own.
 VARIANTS = {
-  'caj': ('consistency=copy',),
-  'dppt': ('local=ca,protocol=ei',),
   'fedreid': ('noise=double', 'variant=plain'),
   'fedsgd': ('variant=strict',),
   'snr': ('loss=entropy',),
@@ -24,10 +22,10 @@ CALLS = [(recipe, '') for recipe in RECIPES] + [
   (recipe, arg) for recipe, args in VARIANTS.items() for arg in args
 ]
 GUARANTEED = ('dfh_dp', 'dp_fedavg', 'dpsgd')
-# Two rounds of local losses beside other servers.
+# Two rounds of other choices, and of a local loss beside another server.
 SMOKE = (
-  ('dppt', 'local=dns,server=fedprox'),
-  ('dppt', 'local=base,server=fednova'),
+  ('caj', 'consistency=copy'),
+  ('dppt', 'local=ca,protocol=ei,server=fednova'),
 )
 # Presets `synthetic` on persons few enough for seconds. A network of this size
 # loses its channels to DFH's loss, which the preset's own does not.
@@ -46,7 +44,6 @@ OWN = {
   'snr_dfh': 'rounds=20,model.features=(32,64)',
   'cifar': 'rounds=30',
   'caj': 'local.epochs=8',
-  'caj:consistency=copy': 'local.epochs=14',
   'dns': 'rounds=20,local.epochs=8',
   'agw': f'rounds=20,{TINY}',
   # Few clients, so that their noise is far below that of a guarantee.

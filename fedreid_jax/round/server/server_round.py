@@ -56,6 +56,8 @@ class Reduced(NamedTuple):
     valid: which uploads count, bool `[K]`.
     states: of the server, by name.
     added: sums of messages, by name.
+    far: which finite uploads are not in the sums, because a value is out of
+      range, bool `[K]`; None if nothing is.
   """
 
   models: Flat
@@ -65,6 +67,7 @@ class Reduced(NamedTuple):
   valid: Array
   states: dict[str, Any]
   added: dict[str, Tree]
+  far: Array | None = None
 
 
 def messages(
@@ -194,14 +197,14 @@ def run(
     states=states,
   )
   log: Log = {
-    'valid': valid,
+    'valid': valid if found.far is None else valid & ~found.far,
     'kept': found.valid,
     'groups': of_uploads,
     'fell_back': found.fell_back,
     'server': _metrics(rules.components, states),
   }
-  if isinstance(received, Folded):
-    log['out_of_range'] = received.far
+  if found.far is not None:
+    log['out_of_range'] = found.far
   return new, log | aggregation.summarise(found.weights)
 
 
@@ -260,6 +263,7 @@ def _added(
     valid,
     dict(server.states),
     fold.messages(sums),
+    folded.far,
   )
 
 
@@ -302,11 +306,7 @@ def _gathered(
   aggregator = rules.aggregator
   rule = aggregator.aggregation if aggregator else None
   if not isinstance(rule, Gather):
-    models, weights, fell_back, valid = _sums_of_groups(
-      rules.fold, server, uploads, groups, drawn
-    )
-    states = dict(server.states)
-    return Reduced(models, groups, weights, fell_back, valid, states, {})
+    return _sums_of_groups(rules.fold, server, uploads, groups, drawn)
   assert aggregator
   ctx = context.of_groups(aggregator.name, groups, valid)
   sent = uploads.messages.get(aggregator.name, ())
@@ -335,29 +335,34 @@ def _sums_of_groups(
   uploads: types.Upload,
   groups: Groups,
   drawn: Array,
-) -> tuple[Flat, Any, Array, Array]:
-  """Returns (models, weights, whether a group fell back, valid uploads)."""
+) -> Reduced:
+  """Returns the models of stacked uploads, one sum for each group."""
   states = fold.states(server)
 
-  def one(group: tuple[Flat, Array]) -> tuple[Flat, Any, Array, Array]:
+  def one(group: tuple[Flat, Array]) -> Any:
     start, members = group
     own = dataclasses.replace(uploads, finite=uploads.finite & members)
     folded = fold.over(start, states, own, drawn)
+    valid = folded.uploads.finite
     mean = fold.mean(
       {n: x[None] for n, x in start.items()},
       fold.read(folded.totals),
       folded.totals.first,
       own,
       folded.raw,
-      folded.uploads.finite,
+      valid,
     )
     models, weights = trees.rows((mean.models, mean.weights), 0)
-    return models, weights, mean.fell_back, folded.uploads.finite
+    return models, weights, mean.fell_back, valid, folded.far
 
-  models, weights, fell_back, valid = jax.lax.map(
+  models, weights, fell_back, valid, far = jax.lax.map(
     one, (groups.start, groups.members)
   )
-  return models, weights, fell_back.any(), valid.any(axis=0)
+  valid, far = valid.any(axis=0), far.any(axis=0)
+  states = dict(server.states)
+  return Reduced(
+    models, groups, weights, fell_back.any(), valid, states, {}, far
+  )
 
 
 def _metrics(

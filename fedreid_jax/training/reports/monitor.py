@@ -59,7 +59,7 @@ class Monitor:
     Args:
       lost: names of these clients.
       far: names of those of them whose update is finite, but out of range of
-        the sums of a streamed round.
+        the sums.
       cohort: number of clients of the round.
 
     Raises:

@@ -158,7 +158,7 @@ def excluded(log: dict[str, Any], names: list[str]) -> list[str]:
 
 
 def out_of_range(log: dict[str, Any], names: list[str]) -> list[str]:
-  """Returns the clients whose finite update a streamed round left out."""
+  """Returns the clients whose finite update the sums left out."""
   far = log.get('out_of_range', np.zeros(len(log['clients']), bool))
   return [names[k] for k in log['clients'][far]]
 
