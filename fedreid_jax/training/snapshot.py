@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import hashlib
+import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,8 +19,34 @@ from fedreid_jax.data.images import decoder, file_batches
 from fedreid_jax.evaluation import features
 from fedreid_jax.round.devices import placement
 from fedreid_jax.training.clients import named_models
-from fedreid_jax.training.files import model_digest, restored, run_files
+from fedreid_jax.training.files import restored, run_files
 from fedreid_jax.training.processes import compile_cache, library_logs
+
+# The identity of a model: vectors of different models cannot be compared.
+
+# Fields beside the weights that features depend on, where they may differ
+# between models of equal weights.
+FEATURE_FIELDS = (
+  *('data.height', 'data.width', 'data.channels', 'data.invert'),
+  *('data.resample', 'data.fast_decode', 'data.mean', 'data.std'),
+  *('evaluation.feature', 'evaluation.flip'),
+)
+
+
+def of(config: Any, leaves: types.Flat) -> str:
+  """Returns the SHA-256 of the leaves of a checkpoint and `FEATURE_FIELDS`."""
+  fields = {
+    name: config[section][field]
+    for name in FEATURE_FIELDS
+    for section, _, field in [name.partition('.')]
+  }
+  found = hashlib.sha256(json.dumps(fields).encode())
+  for name in sorted(leaves):
+    leaf = np.ascontiguousarray(leaves[name])
+    found.update(f'{name} {leaf.dtype} {leaf.shape}'.encode())
+    found.update(leaf.tobytes())
+  return found.hexdigest()
+
 
 Paths = Sequence[str | os.PathLike[str]]
 Images = np.ndarray | Paths
@@ -223,5 +251,5 @@ def load(
     step=step,
     name=name,
     _extractor=functools.cache(lambda batch: extractor(batch=batch)),
-    digest=model_digest.of(config, models[name]),
+    digest=of(config, models[name]),
   )

@@ -5,7 +5,7 @@ from PIL import Image
 
 from fedreid_jax import errors, load_config
 from fedreid_jax.config import recipes, validation
-from fedreid_jax.data.folder import colour_files
+from fedreid_jax.data.folder import folder_source
 
 
 def noise(spread):
@@ -28,20 +28,20 @@ def noise(spread):
 )
 def test_what_is_coloured(tmp_path, pixels, name, coloured):
   Image.fromarray(pixels).save(tmp_path / name)
-  assert colour_files.is_coloured(tmp_path / name) is coloured
+  assert folder_source.is_coloured(tmp_path / name) is coloured
 
 
 def test_one_coloured_part_is_enough(tmp_path):
   pixels = noise(5)
   pixels[32:48, 8:24] = (150, 40, 40)  # an eighth
   Image.fromarray(pixels).save(tmp_path / 'x.png')
-  assert colour_files.is_coloured(tmp_path / 'x.png')
+  assert folder_source.is_coloured(tmp_path / 'x.png')
 
 
 def test_what_cannot_be_read_is_not_coloured(tmp_path):
   (tmp_path / 'x.jpg').write_bytes(b'no image')
-  assert not colour_files.is_coloured(tmp_path / 'x.jpg')
-  assert not colour_files.is_coloured(tmp_path / 'missing.jpg')
+  assert not folder_source.is_coloured(tmp_path / 'x.jpg')
+  assert not folder_source.is_coloured(tmp_path / 'missing.jpg')
 
 
 @pytest.fixture
@@ -72,21 +72,21 @@ def test_a_preset_converts_no_colours_but_a_user_may(tree, arg, message):
   config = validation.validate(recipes.recipe('fedpav', arg)).data
   root = tree[0].parent
   if not message:
-    colour_files.check(tree, config, root)
+    folder_source.check(tree, config, root)
     return
   with pytest.raises(errors.ConfigError, match=message):
-    colour_files.check(tree, config, root)
+    folder_source.check(tree, config, root)
   for shot, path in enumerate(tree):
     Image.fromarray(noise(0)[..., 0]).save(path)
     if shot % 5 == 0:  # a fifth of the files, and less of those looked at
       photo_trees.save(path, 1, shot)
-  colour_files.check(tree, config, root)
+  folder_source.check(tree, config, root)
 
 
 def test_python_users_write_it_too(tree):
   config = load_config('fedpav:photos', {'data.invert': True})
   assert config.data.colour_as == ('inverted',)
-  colour_files.check(tree, config.data, tree[0].parent)
+  folder_source.check(tree, config.data, tree[0].parent)
   config = load_config(
     'fedpav:photos', data={'channels': 'grey', 'mean': (0.5,), 'std': (0.25,)}
   )
@@ -94,4 +94,4 @@ def test_python_users_write_it_too(tree):
   config = load_config('fedpav:photos')
   config.data.invert = True
   with pytest.raises(errors.ConfigError, match='inverted'):
-    colour_files.check(tree, config.data, tree[0].parent)
+    folder_source.check(tree, config.data, tree[0].parent)

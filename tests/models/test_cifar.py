@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import toy
 
-from fedreid_jax.models import cifar, reid
+from fedreid_jax.models import reid
+from fedreid_jax.models.backbones import resnet32
 
 
 def images(num=4, size=8):
@@ -13,7 +14,7 @@ def images(num=4, size=8):
 
 
 def network(**changes):
-  backbone = cifar.CifarResNet(**({'features': (3, 4, 6)} | changes))
+  backbone = resnet32.CifarResNet(**({'features': (3, 4, 6)} | changes))
   return reid.ReIDNet(backbone, 10, neck_kind='none', classifier_bias=True)
 
 
@@ -31,7 +32,7 @@ def test_resnet32_has_464_154_parameters():
     for _ in range(after)
   )
   model = reid.ReIDNet(
-    cifar.CifarResNet(), 10, neck_kind='none', classifier_bias=True
+    resnet32.CifarResNet(), 10, neck_kind='none', classifier_bias=True
   )
   params = jax.eval_shape(
     lambda key: model.init(key, images(2, 32), train=False), jax.random.key(0)
@@ -42,7 +43,7 @@ def test_resnet32_has_464_154_parameters():
 
 
 def test_stages_halve_the_map():
-  backbone = cifar.CifarResNet()
+  backbone = resnet32.CifarResNet()
   (maps, extras), _ = jax.eval_shape(
     lambda key: backbone.init_with_output(key, images(2, 32), train=False),
     jax.random.key(0),
@@ -53,7 +54,7 @@ def test_stages_halve_the_map():
 
 def test_a_shortcut_subsamples_and_leaves_new_channels_zero():
   """A block whose convolutions are zero is its shortcut."""
-  block = cifar.Block(5, 2, jnp.float32)
+  block = resnet32.Block(5, 2, jnp.float32)
   x = images(2, 6)
   variables = block.init(jax.random.key(0), x, train=False)
   params = jax.tree.map(jnp.zeros_like, variables['params'])

@@ -16,8 +16,7 @@ def rounds_of(recipe, seed=0):
   config = validation.validate(recipes.recipe(recipe, f'synthetic,seed={seed}'))
   clients = [SimpleNamespace(name=f'{k:02d}') for k in range(40)]
   planner = cohort.Planner(lambda *_: None, lambda _: 1)
-  chosen = SimpleNamespace(model_bytes=1_000_000)
-  table = simulated_time.make(config, clients, planner, chosen)
+  table = simulated_time.make(config, clients, planner, 1_000_000)
   return [table.round(number) for number in range(config.rounds)]
 
 

@@ -11,7 +11,6 @@ import fedreid_jax as fr
 from fedreid_jax import errors
 from fedreid_jax.data import load
 from fedreid_jax.training import build, snapshot
-from fedreid_jax.training.files import model_digest
 
 TINY = {
   'model.features': (4, 8),
@@ -92,17 +91,17 @@ def test_a_digest_belongs_to_a_model(workdir, tmp_path):
   shutil.copytree(workdir, tmp_path / 'copy')
   assert fr.load(tmp_path / 'copy').digest == last.digest
   leaves = {'a': np.arange(3.0), 'b': np.ones((2, 2))}
-  config, before = last.config, model_digest.of(last.config, leaves)
-  assert model_digest.of(config, dict(reversed(leaves.items()))) == before
+  config, before = last.config, snapshot.of(last.config, leaves)
+  assert snapshot.of(config, dict(reversed(leaves.items()))) == before
   for other in ({'a': leaves['a'] + 1}, {'b': np.ones(4)}, {'c': np.ones(1)}):
-    assert model_digest.of(config, leaves | other) != before
+    assert snapshot.of(config, leaves | other) != before
   for field, value in (('flip', False), ('feature', 'embedding')):
     changed = config.copy_and_resolve_references()
     changed.evaluation[field] = value
-    assert model_digest.of(changed, leaves) != before
+    assert snapshot.of(changed, leaves) != before
   changed = config.copy_and_resolve_references()
   changed.rounds, changed.evaluation.batch = 7, 3
-  assert model_digest.of(changed, leaves) == before
+  assert snapshot.of(changed, leaves) == before
 
 
 def test_no_image_of_the_run_is_read(workdir, monkeypatch):

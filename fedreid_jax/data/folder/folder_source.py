@@ -6,19 +6,20 @@ or its manifest list them, or `held_out` draws the persons of the test. Hidden
 files and Thumbs.db are ignored; any other file must be an image.
 """
 
+import contextlib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 from jaxtyping import Int
+from PIL import Image
 
 from fedreid_jax import errors
 from fedreid_jax.data import federation, files
 from fedreid_jax.data.federation import Images, Source, Target, Trial
 from fedreid_jax.data.folder import (
-  colour_files,
   folder_domain,
   folder_layout,
-  folder_notices,
   folder_roles,
   held_out,
   queries,
@@ -26,7 +27,160 @@ from fedreid_jax.data.folder import (
 from fedreid_jax.data.folder.folder_domain import Domain
 from fedreid_jax.data.folder.folder_roles import Roles
 from fedreid_jax.data.folder.listings import LEARN, TEST, Layout
+from fedreid_jax.data.images import decoder
 from fedreid_jax.data.split import client_split, overlap
+
+# Lines that say what was recognised in a folder of images.
+
+
+def of(
+  config,
+  root: Path,
+  layout: Layout,
+  read: Mapping[str, Domain],
+  targets: Sequence[Target],
+  within: bool,
+) -> tuple[str, ...]:
+  """Returns the notices of a folder; the first describes what was found.
+
+  Args:
+    config: `config.data`.
+    root: the folder.
+    layout: of the folder.
+    read: domains by name.
+    targets: of the run.
+    within: whether targets are other persons of the sources.
+  """
+  domains = list(read.values())
+  counts = [
+    (sum(_people(one.images) for one in domains), 'identity', 'identities'),
+    (sum(len(one.files) for one in domains), 'image', 'images'),
+  ]
+  if len(layout.domains) > 1:
+    counts.insert(0, (len(domains), 'domain', 'domains'))
+  found = [errors.counted(*given) for given in counts]
+  found.append(_cameras(layout, read))
+  if layout.split:
+    tested = 'test images are listed'
+  elif within:
+    tested = _held_out([_people(target.images) for target in targets])
+  else:
+    tested = ', '.join(target.name for target in targets) or 'nothing'
+    tested = f'test on {tested}'
+  lines = [f'{root} ({layout.kind}): {", ".join(found)}; {tested}']
+  lines += [
+    _without_query(target.name, number, bool(read[target.name].cameras))
+    for target in targets
+    if config.query == 'random'
+    and not layout.split
+    and (number := _untested(target, bool(read[target.name].cameras)))
+  ]
+  alone = within and len(domains) == 1 and config.client_split == 'by_dataset'
+  if alone and domains[0].cameras:
+    lines.append(
+      'there is one client; data.client_split=by_camera makes each camera one'
+    )
+  return tuple(lines)
+
+
+def _held_out(numbers: Sequence[int]) -> str:
+  """Says how many identities of each target are held out."""
+  *others, last = numbers
+  people = errors.counted(last, 'identity', 'identities')
+  said = ', '.join([*map(str, others), people])
+  verb = 'is' if sum(numbers) == 1 else 'are'
+  return f'{said} {verb} held out for the test'
+
+
+def _without_query(name: str, number: int, cameras: bool) -> str:
+  """Says how many identities of a target are in its gallery only."""
+  people = errors.counted(number, 'identity', 'identities')
+  reason = 'it has' if number == 1 else 'they have'
+  return (
+    f'{people} of {name} {"has" if number == 1 else "have"} no query, since '
+    f'{reason} no second image' + ' by another camera' * cameras
+  )
+
+
+def _cameras(layout: Layout, read: Mapping[str, Domain]) -> str:
+  """Says where cameras were found, and in which domains if not in all."""
+  known = [name for name, domain in read.items() if domain.cameras]
+  if not known:
+    return 'no cameras'
+  number = sum(len(domain.cameras) for domain in read.values())
+  where = '' if len(known) == len(read) else f', only in {", ".join(known)}'
+  cameras = errors.counted(number, 'camera')
+  return f'{cameras} from {layout.cameras_from}{where}'
+
+
+def _people(images: Images) -> int:
+  return len(np.unique(images.identities))
+
+
+def _untested(target: Target, has_cameras: bool) -> int:
+  """Returns the number of identities that `random` gives no query."""
+  can = queries.testable(target.images, has_cameras)
+  return _people(target.images) - len(can)
+
+
+# Refuses to drop the colours of photographs where nobody asked for it.
+#
+# The values for drawings make images grey and invert them. Applied to
+# photographs by mistake, they cost accuracy and cause no error. A few files are
+# decoded at a small size: an image is coloured if the channels of one pixel in
+# fifty differ by more than 40 of 255 levels, which neither the noise of a JPEG
+# file nor yellowed paper does.
+
+FILES = 16  # that are looked at, spread over all
+SIDE = 32  # pixels of the side to which they are reduced
+CHROMA, PIXELS = 40, 0.02  # levels, and the share of pixels above them
+COLOURED = 0.25  # share of the files
+
+
+def is_coloured(path: Path, max_pixels: int = decoder.MAX_PIXELS) -> bool:
+  """Returns whether a file is a coloured image; False if it is none."""
+  # Files that cannot be read are reported when all are decoded.
+  with contextlib.suppress(OSError, SyntaxError, ValueError):
+    with decoder.open_image(path.read_bytes(), max_pixels) as image:
+      image.draft('RGB', (SIDE, SIDE))
+      small = image.convert('RGB').resize((SIDE, SIDE), Image.Resampling.BOX)
+      chroma = np.ptp(np.asarray(small, np.int32), axis=-1)
+      return bool((chroma > CHROMA).mean() > PIXELS)
+  return False
+
+
+def check(paths: Sequence[Path], config, root: Path) -> None:
+  """Refuses conversions of coloured images that only a preset has set.
+
+  Args:
+    paths: of the images.
+    config: `config.data`: `channels`, `invert`, `colour_as`.
+    root: for messages.
+
+  Raises:
+    ConfigError: with what to write.
+  """
+  changes = {
+    'grey': (config.channels == 'grey', 'made grey', 'data.channels=grey'),
+    'inverted': (config.invert, 'inverted', 'data.invert=True'),
+  }
+  refused = [
+    (done, written)
+    for kind, (on, done, written) in changes.items()
+    if on and kind not in config.colour_as
+  ]
+  if not refused:
+    return
+  some = paths[:: max(1, -(-len(paths) // FILES))]
+  coloured = sum(is_coloured(path, config.max_pixels) for path in some)
+  if coloured < max(1, COLOURED * len(some)):
+    return
+  done, written = (' and '.join(parts) for parts in zip(*refused, strict=True))
+  raise errors.ConfigError(
+    f'colour images would be {done}',
+    str(root),
+    f'use the preset photos, or write {written} if that is meant',
+  )
 
 
 def load(config, clients: bool = True) -> Source:
@@ -50,7 +204,7 @@ def load(config, clients: bool = True) -> Source:
   wanted = {*roles.targets}
   wanted |= {*roles.sources, *roles.public} if clients else set()
   listed = {name: layout.read(name) for name in sorted(wanted)}
-  colour_files.check(
+  check(
     [one.folder / path for one in listed.values() for path in one.names],
     config,
     root,
@@ -76,7 +230,7 @@ def load(config, clients: bool = True) -> Source:
     targets,
     ':'.join(one.digest[:16] for one in read.values()),
     read[roles.public[0]].images if roles.public else None,
-    folder_notices.of(config, root, layout, read, targets, roles.within),
+    of(config, root, layout, read, targets, roles.within),
     roles.sources,
   )
 

@@ -1,6 +1,6 @@
 """The saved steps of a run, for reading."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,73 @@ import orbax.checkpoint as ocp
 
 from fedreid_jax import errors
 from fedreid_jax.core import param_filter, types
-from fedreid_jax.core.types import ClientState, ServerState
-from fedreid_jax.training.clients import client_files, saved_rows
+from fedreid_jax.core.types import ClientState, Flat, ServerState
+from fedreid_jax.training.clients import client_files, row_format
 from fedreid_jax.training.clients.client_files import ClientFiles, Index
+from fedreid_jax.training.clients.row_format import Layout, Leaf
 from fedreid_jax.training.files import manifests, structure
+
+# The states of the clients in a checkpoint, without the run that made them.
+
+PREFIX = 'personal.'  # of the names of personal parameters
+
+
+class Personal(Mapping[int, Flat]):
+  """Personal parameters of the clients that have a row, read on demand."""
+
+  def __init__(self, files: ClientFiles):
+    self._files = files
+
+  def __len__(self) -> int:
+    return len(self._files)
+
+  def __iter__(self) -> Iterator[int]:
+    return iter(self._files)
+
+  def __getitem__(self, client: int) -> Flat:
+    row = self._files[client]
+    names = [leaf.name for leaf in self._files.layout]
+    return _personal(dict(zip(names, row, strict=True)))
+
+
+def unstacked(states: Mapping[str, np.ndarray]) -> dict[int, Flat]:
+  """Returns the personal parameters by client of states `[N, ...]` by name."""
+  own = _personal(states)
+  num = min((len(leaf) for leaf in own.values()), default=0)
+  return {k: {name: leaf[k] for name, leaf in own.items()} for k in range(num)}
+
+
+def _personal(leaves: Mapping[str, np.ndarray]) -> Flat:
+  return {
+    name.removeprefix(PREFIX).replace('.', '/'): leaf
+    for name, leaf in leaves.items()
+    if name.startswith(PREFIX)
+  }
+
+
+def layout(described: dict[str, Any]) -> Layout:
+  """Returns the leaves of a row from the JSON part of a checkpoint."""
+  return tuple(
+    Leaf(name, dtype, tuple(shape))
+    for name, dtype, shape in described['layout']
+  )
+
+
+def differences(described: dict[str, Any], states: ClientState) -> list[str]:
+  """Returns the leaves of rows that are not as expected, one line each.
+
+  Args:
+    described: the JSON part of a checkpoint.
+    states: with the expected shapes, `[N, ...]`.
+  """
+  saved = set(layout(described))
+  one = jax.tree.map(lambda leaf: leaf[0], states)
+  wanted = set(row_format.layout(one))
+  return [
+    f'clients/{leaf.name} of {leaf.dtype}{list(leaf.shape)} is in one only'
+    for leaf in sorted(saved ^ wanted)
+  ]
+
 
 STATES = 'states.'  # prefix of the names of the server components' states
 
@@ -62,9 +125,9 @@ class Steps:
     found = self._read(step, ['server', *items])
     own: Mapping[int, types.Flat] = {}
     if 'rows' in found:
-      own = saved_rows.Personal(self.files(step, Index(**found['rows'])))
+      own = Personal(self.files(step, Index(**found['rows'])))
     elif 'clients' in found:
-      own = saved_rows.unstacked(found['clients'])
+      own = unstacked(found['clients'])
     shared = param_filter.flatten(found.get('model', {}))
     return shared, own, found['server']['groups'], found['host']
 
@@ -73,7 +136,7 @@ class Steps:
     described = manifests.described(self._root, step)
     files = ClientFiles(
       self._root / client_files.FOLDER,
-      saved_rows.layout(described['rows']),
+      layout(described['rows']),
       described['run']['clients'],
     )
     files.index = index
@@ -126,7 +189,7 @@ class Steps:
     differ = structure.differences(wanted, saved)
     if in_files:
       described = manifests.described(self._root, step)['rows']
-      differ += saved_rows.differences(described, clients)
+      differ += differences(described, clients)
     if differ:
       raise errors.IntegrityError(
         'checkpoint of another model: ' + '; '.join(differ[:5]),

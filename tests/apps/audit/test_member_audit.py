@@ -9,7 +9,6 @@ from fedreid_jax import errors
 from fedreid_jax.apps.audit import detection
 from fedreid_jax.apps.audit.member import (
   member_audit,
-  member_control,
   shadow_models,
   shadow_persons,
 )
@@ -77,7 +76,7 @@ def small_run(persons=12):
 def test_members_are_the_persons_of_the_training(tmp_path, monkeypatch):
   """The features of a model are noise but for the persons it is trained on."""
   run, trained, seeds = small_run(), {}, []
-  monkeypatch.setattr(member_control, 'attack', lambda *_: POSITIVE)
+  monkeypatch.setattr(member_audit, 'attack', lambda *_: POSITIVE)
   known = {
     image.tobytes(): (client.name, label)
     for client in run.federation.clients
@@ -129,7 +128,7 @@ def test_members_are_the_persons_of_the_training(tmp_path, monkeypatch):
 
 def test_a_control_that_does_not_succeed_ends_the_audit(tmp_path, monkeypatch):
   weak = POSITIVE._replace(auc=0.89)
-  monkeypatch.setattr(member_control, 'attack', lambda *_: weak)
+  monkeypatch.setattr(member_audit, 'attack', lambda *_: weak)
   found = member_audit.audit(small_run(), tmp_path, 4)
   (line,) = found.failed
   assert 'AUC of 0.890' in line and found.shadows == 0
@@ -166,7 +165,7 @@ def test_a_random_sampler_keeps_its_rate(tmp_path, monkeypatch):
     seen.append((config.local.identities, config.local.batch))
     raise KeyboardInterrupt
 
-  monkeypatch.setattr(member_control, 'attack', lambda *_: POSITIVE)
+  monkeypatch.setattr(member_audit, 'attack', lambda *_: POSITIVE)
   monkeypatch.setattr(shadow_models.loop, 'run_rounds', train)
   with pytest.raises(KeyboardInterrupt):
     member_audit.audit(run, tmp_path, 4)
@@ -178,7 +177,7 @@ def test_a_stopped_audit_trains_no_model_twice(tmp_path, monkeypatch):
   run, lines = small_run(), []
   config = toy.synthetic_config(8)
   run = run._replace(config=config, federation=load.load(config.data))
-  monkeypatch.setattr(member_control, 'attack', lambda *_: POSITIVE)
+  monkeypatch.setattr(member_audit, 'attack', lambda *_: POSITIVE)
   real, rounds = simulation.Executor.round, []
 
   def counted(self, *arguments):

@@ -11,7 +11,7 @@ import pytest
 
 import fedreid_jax as fr
 from fedreid_jax import errors
-from fedreid_jax.apps.deploy.serving import extra
+from fedreid_jax.apps.deploy.commands import serve
 
 MISSING = "pip install '.[serve]'"
 TINY = {
@@ -31,10 +31,10 @@ TINY = {
 def test_a_missing_package_is_one_line_with_the_extra(monkeypatch, name):
   for other in ('starlette', 'uvicorn'):
     monkeypatch.setitem(sys.modules, other, pytest)
-  extra.check()
+  serve.check()
   monkeypatch.setitem(sys.modules, name, None)
   with pytest.raises(errors.ConfigError) as info:
-    extra.check()
+    serve.check()
   assert info.value.line().startswith(f'error[2]: no {name}: ')
   assert "— serve — pip install 'fedreid_jax[serve]'" in info.value.line()
 

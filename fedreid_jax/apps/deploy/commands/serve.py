@@ -20,6 +20,20 @@ from absl import flags
 from fedreid_jax import errors
 from fedreid_jax.apps.deploy.commands import embedding_flags, gallery_flags
 from fedreid_jax.cli import failures, run
+from fedreid_jax.core import extras
+
+# Packages that only the local page needs.
+
+
+def check() -> None:
+  """Refuses to go on without the packages of the server.
+
+  Raises:
+    ConfigError: naming the one that is missing, and the extra.
+  """
+  for name in ('starlette', 'uvicorn'):
+    extras.load(name, 'serve', extras.command('serve'))
+
 
 if TYPE_CHECKING:
   from fedreid_jax.apps.deploy.search.vectors import Folder
@@ -48,9 +62,8 @@ def main(argv: list[str]) -> None:
         f'stray argument {argv[-1]!r}', 'command line', 'give one WORKDIR'
       )
     gallery_flags.check()
-    from fedreid_jax.apps.deploy.serving import extra
 
-    extra.check()
+    check()
     _serve()
 
   run.guarded(argv[:1], body)
