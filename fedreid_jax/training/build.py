@@ -24,6 +24,8 @@ from fedreid_jax.training.clients import source_stats
 from fedreid_jax.training.files import run_secret
 from fedreid_jax.training.processes import agreement
 
+# Names of variables. A neck has parameters and statistics, which are in
+# different collections.
 CLASSIFIER = r'params/(.+/)?classifier/'
 NECK = r'\w+/(.+/)?neck'
 
@@ -69,6 +71,8 @@ def build(config, root: bytes | None = None) -> Setup:
     held_out=config.evaluation.validation,
   )
   source_stats.check(config.evaluation.batch_stats, federation.clients)
+  # Before anything is compiled: processes with different images would train
+  # different models.
   agreement.require('data', lambda: _inputs(config, federation))
   return assemble(config, federation, root=root)
 
@@ -88,6 +92,8 @@ def assemble(
     root: of the secret of the run; None draws one if it is needed.
   """
   extra = load_evaluators(config)
+  # The classifier of every client is padded to the client with the most
+  # identities, so that all clients have one structure.
   columns = variant.columns or max(c.num_identities for c in federation.clients)
   model = network(config, columns, federation.image_shape)
   participants = engine.participants_of(config, federation)
@@ -95,6 +101,7 @@ def assemble(
   secret = run_secret.make(config, federation, components, root)
   transforms = augment.make(config.augment, federation.mean, federation.std)
   mesh = placement.make_mesh(_num_devices(config, len(federation.clients)))
+  # While no process compiles: the first collective has a short time limit.
   agreement.connect(mesh)
   variables = jax.jit(model.init)(jax.random.key(config.seed))
   variables, loaded = pretrained(config, variables)
@@ -137,7 +144,7 @@ def network(
 
   Args:
     config: all of it.
-    num_classes: identities of the classifier, padded to the largest client.
+    num_classes: columns of the classifier, `C`.
     image_shape: `(H, W, ch)`.
   """
   options = arguments(config, config.model.name)
@@ -148,7 +155,11 @@ def network(
 def pretrained(
   config, variables: types.Flat
 ) -> tuple[types.Flat, tuple[str, ...]]:
-  """Returns the variables with those of a file, and the names of the latter."""
+  """Replaces variables by those of the file `config.model.pretrained`.
+
+  Returns:
+    (variables, names of those from the file); none without a file.
+  """
   name = config.model.pretrained
   if not name:
     return variables, ()
@@ -160,7 +171,7 @@ def pretrained(
 
 
 def load_evaluators(config) -> tuple[evaluator.Evaluator, ...]:
-  """Returns the evaluators that run beside the one of the task."""
+  """Returns the evaluators of `evaluation.extra`, without that of the task."""
   task = config.data.task
   return tuple(
     evaluator.load(name, task, arguments(config, name))
@@ -185,7 +196,7 @@ def _inputs(config, federation: Federation) -> dict[str, str]:
 
 
 def check_classifier(federation: Federation, leaves: types.Flat) -> None:
-  """Refuses classification with a model without the clients' classifier.
+  """Refuses a classification target if the tested model has no classifier.
 
   Raises:
     ConfigError: when there is a classification target and no classifier.
@@ -200,7 +211,7 @@ def check_classifier(federation: Federation, leaves: types.Flat) -> None:
 
 
 def check_flip(poison: str, shared: types.Flat) -> None:
-  """Refuses flipped labels of a classifier that only the attacker has.
+  """Refuses flipped labels if the classifier is not shared.
 
   Raises:
     ConfigError: when the classifier is personal.
@@ -214,20 +225,22 @@ def check_flip(poison: str, shared: types.Flat) -> None:
 
 
 def check_ranked(config, leaves: types.Flat, shared: str) -> None:
-  """Refuses ranking by features that need what only the clients have.
+  """Refuses to rank by features of layers that stay at the clients.
 
   Args:
     config: all of it.
     leaves: of a whole model.
-    shared: pattern of the shared ones.
+    shared: pattern of the names of shared leaves.
 
   Raises:
-    ConfigError: when the model of the server lacks one of them.
+    ConfigError: when the model of the server lacks such a layer.
   """
   known, own = param_filter.split(leaves, shared)
   if not known:
     return
   given = config.evaluation
+  # Ranking uses no classifier, the feature before the neck needs no neck, and
+  # moments that are measured on the clients replace those of the model.
   without = [CLASSIFIER]
   if given.feature == 'feature' and not given.report_both_neck_features:
     without.append(NECK)
@@ -249,7 +262,7 @@ def check_ranked(config, leaves: types.Flat, shared: str) -> None:
 
 
 def _num_devices(config, num_clients: int) -> int:
-  """Returns the number of devices; at most one per client if one process."""
+  """Returns the number of devices; one process uses at most one per client."""
   wanted, present = config.execution.devices, jax.device_count()
   if wanted > present:
     raise errors.ConfigError(

@@ -36,8 +36,8 @@ class Start(NamedTuple):
   Attributes:
     workdir: of the run.
     config: its configuration, as in `config.json`.
-    round: completed rounds, of the checkpoint that a resumed run starts from.
-    resumed: whether there is such a checkpoint.
+    round: number of completed rounds, 0 unless the run is resumed.
+    resumed: whether the run starts from a checkpoint.
   """
 
   workdir: Path
@@ -47,15 +47,13 @@ class Start(NamedTuple):
 
   @property
   def name(self) -> str:
-    """Name of the run for trackers: its recipe and its seed."""
+    """Name of the run in trackers: its recipe and its seed."""
     return f'{self.config["name"]}-seed{self.config["seed"]}'
 
   @property
   def kept(self) -> int:
-    """The last round whose measurements stay, -1 if no round was saved.
-
-    Later rounds were lost with the process, and are computed again.
-    """
+    """The last round whose measurements stay, -1 if no round was saved."""
+    # Later rounds were not saved, and a resumed run computes them again.
     return self.round if self.resumed else -1
 
 

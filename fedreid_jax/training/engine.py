@@ -30,9 +30,9 @@ class Variant(NamedTuple):
     plan: `(config.local, clients, seed or secret) -> (planner, (S, B),
       masked)`, as `sampling.make`.
     executor: class of the executor, or a function with its arguments.
-    cohort: number of clients of a round, `K`, where it does not follow from the
-      clients of the federation.
-    columns: of the classifier, `C`, for the same reason.
+    cohort: number of clients of a round, `K`; None computes it from the clients
+      of the federation.
+    columns: of the classifier, `C`; None computes it likewise.
   """
 
   plan: Callable[..., tuple[cohort.Planner, tuple[int, int], bool]] = (
@@ -69,8 +69,8 @@ def make_executor(
     mesh: the devices that run the clients.
     optimizer: the optimiser of the clients; None selects that of `config`.
     variant: differences from the simulation of all clients.
-    secret: from which the draws of the components, cohorts and batches follow;
-      None if they follow from the seed.
+    secret: root of the draws of the components, cohorts and batches; with None
+      they follow from the seed.
   """
   clients, local = federation.clients, config.local
   participants = participants_of(config, federation, variant.cohort)
@@ -81,6 +81,8 @@ def make_executor(
   )
   forward = functools.partial(model.apply, train=False)
   variables = jax.eval_shape(model.init, jax.random.key(config.seed))
+  # Before any allocation: a system that runs out of memory may end the process
+  # without a message.
   each = budget.cost(forward, variables, federation.image_shape)
   members = min(participants.cohort, len(clients))
   budget.check(config, shape, members, each, len(mesh.local_devices))
@@ -105,7 +107,7 @@ def make_executor(
     sizes=sizes[: uploads.number],
   )
   if variant.cohort is not None:
-    # Uploads of sites come one after another, and each is checked first.
+    # Uploads of sites are received one after another and checked one by one.
     algorithm = algorithm._replace(fold=None)
   if algorithm.program.has_data_pass:
     budget.check_data_pass(local.data_pass_batch, each)
@@ -149,7 +151,7 @@ def participants_of(
 
 
 def _places(config, num_clients: int) -> int:
-  """Returns the places of a Poisson cohort, 0 for a fixed one."""
+  """Returns the largest size of a Poisson cohort, 0 for a fixed cohort."""
   if config.cohort == 'fixed':
     return 0
   return min(config.cohort_max or num_clients, num_clients)
@@ -160,7 +162,7 @@ def bound(
   participants: Participants,
   model: types.Model,
 ) -> tuple[Component, ...]:
-  """Returns the components for the participants after they checked them.
+  """Checks the participants with every component, then binds them.
 
   Args:
     components: of the method, in order.
@@ -168,7 +170,7 @@ def bound(
     model: the network.
 
   Raises:
-    FedReIDError: if one cannot use the clients or the public images.
+    FedReIDError: if a component cannot use the clients or the public images.
   """
   participants = completed(components, participants, model)
   for component in components:
@@ -185,7 +187,7 @@ def completed(
   participants: Participants,
   model: types.Model,
 ) -> Participants:
-  """Returns the participants with what the components release and round.
+  """Adds the releases of the components and the norm of their rounding.
 
   Args:
     components: of the method, in order.
@@ -203,7 +205,7 @@ def _rounding(
   participants: Participants,
   model: types.Model,
 ) -> float | None:
-  """Returns the norm of the rounding of an update, None if none are summed."""
+  """Returns the norm of the rounding of an update, None without a sum."""
   adders = [c for c in components if c.summation]
   if not adders:
     return None

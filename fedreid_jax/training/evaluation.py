@@ -101,7 +101,7 @@ def evaluate_run(
 
 
 def _chosen_on(workdir: Path) -> str:
-  """Returns what chose the best checkpoint, by the evaluations of the run."""
+  """Returns the tests that chose the best checkpoint, for a message."""
   results = recorder.read_object(workdir / recorder.RESULTS, 'evaluation')
   if summary.chosen_on(results['evaluation']) == 'validation':
     return 'held-out identities of the clients'
@@ -109,7 +109,7 @@ def _chosen_on(workdir: Path) -> str:
 
 
 def restore(config, workdir: Path, which: str) -> tuple[Any, restored.Restored]:
-  """Returns a configuration for the models of a checkpoint, and these models.
+  """Returns the models of a checkpoint and the configuration to test them.
 
   Args:
     config: validated `ConfigDict`; not modified.
@@ -123,7 +123,7 @@ def restore(config, workdir: Path, which: str) -> tuple[Any, restored.Restored]:
     found = restored.restore(saved, which)
   config = copy.deepcopy(config)
   if found.host['source'] == config.data.source:
-    # The training domains of the model restrict the allowed targets.
+    # The check of targets must know the domains that trained the model.
     config.data.sources = tuple(found.host['sources'])
   return config, found
 
@@ -166,6 +166,8 @@ def evaluate_models(
   run = evaluator.make(
     config.evaluation, federation.targets, model, transforms, mesh, extra
   )
+  # Parameters that were never shared keep their initial values, on which no
+  # ranked feature depends (`build.check_ranked`).
   models = {n: {**variables, **own} for n, own in models.items()}
   if not from_source:
     return run(models)
@@ -210,5 +212,6 @@ def source(
     network.transforms,
     network.mesh,
   )
+  # The run has ended, so that these bytes are counted for nobody.
   sent = {'up': Counter(), 'down': Counter()}
   return source_stats.make(executor, groups, names, sent, rule)

@@ -1,4 +1,4 @@
-"""Calls of the callbacks of a run, and its end by one of them."""
+"""Calls of the callbacks of a run, any of which may end it."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -9,7 +9,8 @@ from fedreid_jax import errors
 from fedreid_jax.training import callbacks
 from fedreid_jax.training.callbacks import Callback
 
-# What the processes of a run agree on after a round, above numbers of signals.
+# Processes agree after a round on the largest of their reasons to end, which
+# are numbers of signals or one of these.
 STOPPED, FAILED = 1000, 1001
 Event = TypeVar('Event')
 
@@ -17,9 +18,8 @@ Event = TypeVar('Event')
 class Hooks:
   """The callbacks of a run; the first process calls them.
 
-  An exception in the record of the run is raised at once. One in another
-  callback is kept until the run has saved its state. Until then the other
-  callbacks receive all events, so that a resumed run need not repeat any.
+  An exception in the record of the run is raised at once, one in another
+  callback after the run has saved its state.
 
   Attributes:
     watched: whether there are callbacks beside the record.
@@ -44,7 +44,7 @@ class Hooks:
     return self
 
   def __exit__(self, kind, error: BaseException | None, trace) -> None:
-    """Ends every callback, and raises the first exception of them."""
+    """Calls `on_end` of every callback, then raises its first exception."""
     del kind, trace
     found = None
     for one in self._started:
@@ -89,8 +89,11 @@ class Hooks:
     except callbacks.StopTraining as stop:
       self._error = self._error or stop
     except Exception as error:
+      # Results and reports are made from the record, so a run ends without it.
       if one is self._all[0]:
         raise
+      # Kept until the round is saved: the other callbacks receive all events,
+      # so that a resumed run need not repeat any.
       self._failed.append(one)
       if self.ending() != FAILED:
         self._error = error
@@ -109,7 +112,7 @@ class Hooks:
 
 
 def check(found: Sequence[object]) -> None:
-  """Refuses objects that are no callbacks.
+  """Refuses objects that are not instances of `Callback`.
 
   Raises:
     ConfigError: naming the first of them.

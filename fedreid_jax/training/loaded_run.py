@@ -1,4 +1,4 @@
-"""A saved run: one of its models with its training and test images."""
+"""One model of a saved run, with its training and test images."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -29,13 +29,13 @@ class LoadedRun(NamedTuple):
     step: rounds of training.
     name: of the model: 'global', 'cluster:GROUP' or 'client:NAME'.
     model: the network.
-    variables: of the model; parameters that were never shared have their
-      initial values, only identity scores depend on them.
+    variables: of the model; parameters that were never shared have initial
+      values, on which identity scores depend and features do not.
     federation: images.
     transforms: of images.
     extractor: `(feature=, flip=)`, of `features.make_extractor`.
-    states: states of the server's components by their names, as far as each is
-      one array.
+    states: states of the server's components by their names; one that is a
+      tree has an entry for each leaf, named by its path.
   """
 
   config: Any
@@ -95,7 +95,7 @@ class LoadedRun(NamedTuple):
     """Returns the moments of a client's features, by identity.
 
     Args:
-      client: owner of the images.
+      client: whose images are used.
       which: 'feature' before the neck or 'embedding' after it.
     """
     found = self.features(client.images(), which, client.modalities)
@@ -197,6 +197,7 @@ def load(
     variables={**variables, **models[name]},
     federation=federation,
     transforms=transforms,
+    # Each extractor has a jitted function, which compiles once.
     extractor=functools.cache(extractor),
     states=states,
   )

@@ -84,10 +84,11 @@ def run_rounds(
   verbose: bool = False,
   callbacks: Sequence[Callback] = (),
 ) -> dict[str, Any]:
-  """Trains, or resumes, a run as `train` does, of parts that are given.
+  """Trains, or resumes, a run as `train` does, with the parts of `make`.
 
   Args:
-    make: `(config) -> Setup`; `build.build` for a simulation of all clients.
+    make: `(config, root of the secret) -> Setup`; `build.build` for a
+      simulation of all clients.
     config: as for `train`.
     workdir: as for `train`.
     restart: as for `train`.
@@ -111,6 +112,8 @@ def _train(
   verbose: bool,
   callbacks: Sequence[Callback],
 ):
+  # Processes that differ in a field or in code would train different models and
+  # end with wrong numbers.
   agreement.require(
     'configuration or code',
     lambda: (
@@ -131,9 +134,11 @@ def _train(
     saved = checkpoint.Checkpoints(workdir, run_files.digests(resolved))
     stack.callback(saved.close)
     calls = hooks.Hooks(record, [*trackers.make(config, record), *callbacks])
+    # Only the first process reads or draws the secret; the others receive it.
     root = agreement.of_first(lambda: run_secret.root(config, workdir, restart))
     one = run.Run(config, record, saved, held, calls, make, root)
     stack.callback(one.clock.close)
+    # Only now, when all parts are built, a restart deletes the earlier run.
     if held:
       stack.enter_context(run_files.begun(workdir, restart, held.check))
     agreement.largest(0)  # no process reads before old files are deleted

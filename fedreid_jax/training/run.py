@@ -27,16 +27,11 @@ from fedreid_jax.training.processes import agreement, peers, signals
 from fedreid_jax.training.reports import monitor, progress, report, summary
 from fedreid_jax.training.tracking import client_metrics, picture
 
-# Time of the phases of a run.
-
 COMPILE_EVENT = '/jax/core/compile/backend_compile_duration'
 
 
 class Clock:
-  """Seconds of each phase of a run, with compilation as a phase.
-
-  Compilations of other threads, which may train other runs, do not count.
-  """
+  """Seconds of each phase of a run, with compilation as a phase."""
 
   def __init__(self):
     """Starts at zero."""
@@ -53,17 +48,20 @@ class Clock:
     jax.monitoring.unregister_event_duration_listener(self._on_duration)
 
   def _on_duration(self, event: str, duration_secs: float, **_) -> None:
+    # JAX calls it for every thread, and other threads may train other runs.
     if event == COMPILE_EVENT and threading.get_ident() == self._thread:
       self._compiled += duration_secs
 
   def lap(self, phase: str) -> float:
-    """Adds the time since the last lap to a phase, less compilation.
+    """Adds the time since the last lap, without compilation, to a phase.
 
     Returns:
       The added seconds.
     """
     now = time.perf_counter()
     compiled, self._compiled = self._compiled, 0.0
+    # JAX measures with the time of day, which can be set meanwhile, so that the
+    # difference of the two clocks can be negative.
     spent = max(now - self._start - compiled, 0.0)
     self.seconds[phase] += spent
     self.seconds['compile'] += compiled
@@ -149,6 +147,8 @@ class Run:
       self.server, log = self.setup.executor.prepare(self.server, self.store)
       self.progress.count(log)
       self.clock.lap('train')
+      # Saved before training, because a work directory that has rounds and no
+      # checkpoint is refused as damaged.
       self._save(self._evaluate())
     stopped = self._ended(agreement.largest(self.hooks.ending()))
     if not stopped and self.progress.done < config.rounds:
@@ -171,10 +171,12 @@ class Run:
     score = None
     if last or done % config.evaluation.every == 0:
       score = self._evaluate()
+    # All processes must save and end after the same round.
     ending = agreement.largest(self.hooks.ending() or caught())
     due = last or score is not None
     if due or ending or done % config.checkpoint_every == 0:
       self._save(score)
+      # A callback may also end the run when it receives the checkpoint.
       ending = max(ending, agreement.largest(self.hooks.ending()))
     return self._ended(ending)
 
@@ -246,8 +248,10 @@ class Run:
     state, executor = self.progress, self.setup.executor
     lr = float(self.setup.schedule(state.done))
     self.server, log = executor.round(self.server, self.store, state.done)
+    # JAX returns before the devices are done; the lap must not.
     jax.block_until_ready(self.server)
     seconds = self.clock.lap('train')
+    # Before anything is written: the folder may belong to another run by now.
     self._check_lock()
     state.done += 1
     state.images += log['images']
@@ -277,8 +281,8 @@ class Run:
     """Evaluates all models and records their results.
 
     Returns:
-      The score that selects the best checkpoint, None if there are no results.
-      As in the summary, the model before training is no candidate.
+      The score that selects the best checkpoint, None if there are no results
+      and before training.
     """
     per_query: evaluator.PerQuery = {}
     config = self.config
@@ -295,6 +299,7 @@ class Run:
     self.clock.lap('eval')
     for entry in entries:
       entry['round'] = self.progress.done
+    # A copy, so that no callback can change the results of the run.
     self.hooks.evaluation(
       callbacks.Evaluation(
         self.progress.done, tuple(copy.deepcopy(entries)), pictures.found
@@ -302,6 +307,7 @@ class Run:
     )
     self.progress.evaluation += entries
     self.record.results(self._results())
+    # As in the summary, the model before training is no candidate.
     return summary.checkpoint_score(entries) if self.progress.done else None
 
   def _source(self) -> tuple:

@@ -25,8 +25,9 @@ class SimulationState(NamedTuple):
   """State of a simulation between two rounds.
 
   Attributes:
-    server: of the server, on the devices.
-    clients: of the clients; `clients.stacked()` has all of them, `[N, ...]`.
+    server: state of the server, on the devices.
+    clients: states of the clients; `clients.stacked()` returns all of them,
+      `[N, ...]`.
     round: number of rounds that are done.
   """
 
@@ -79,7 +80,7 @@ class Simulation:
     Args:
       model_fn: `(C) -> Flax module` with the interface of
         `fedreid_jax.models.reid.ReIDNet`.
-      components: of the method, in order, such as `[fedpav.make()]`.
+      components: of the method, in order, for example `[fedpav.make()]`.
       clients: with unique names and images of one shape.
       optimizer: of the clients, by default that of the fields `optim.*`.
       fields: fields of the groups `local`, `optim`, `loss`, `augment`,
@@ -135,6 +136,7 @@ class Simulation:
     Returns:
       (state, log); the log is that of `round.simulation.Executor.round`.
     """
+    # The executor changes a store in place; `state` keeps its own clients.
     clients = state.clients.copy()
     server, log = self._executor.round(state.server, clients, state.round)
     return SimulationState(server, clients, state.round + 1), log

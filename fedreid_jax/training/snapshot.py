@@ -22,10 +22,9 @@ from fedreid_jax.training.clients import named_models
 from fedreid_jax.training.files import restored, run_files
 from fedreid_jax.training.processes import compile_cache, library_logs
 
-# The identity of a model: vectors of different models cannot be compared.
-
-# Fields beside the weights that features depend on, where they may differ
-# between models of equal weights.
+# Fields on which features depend, and which may differ between models of equal
+# weights. Vectors of different models cannot be compared, so that these fields
+# are part of the digest of a model.
 FEATURE_FIELDS = (
   *('data.height', 'data.width', 'data.channels', 'data.invert'),
   *('data.resample', 'data.fast_decode', 'data.mean', 'data.std'),
@@ -69,8 +68,8 @@ class Snapshot:
       sent to the server are initial values, on which no embedding depends.
     step: rounds of training.
     name: of the model: 'global', 'cluster:GROUP' or 'client:NAME'.
-    digest: SHA-256 of what its embeddings depend on: models of equal digests
-      have equal embeddings.
+    digest: SHA-256 of the weights and of the fields that its embeddings depend
+      on; models of equal digests have equal embeddings.
   """
 
   config: Any
@@ -117,6 +116,7 @@ class Snapshot:
         shape, or modalities that do not fit.
       ConfigError: for a batch below 1.
     """
+    # Arrays of other libraries have a dtype, and lists of paths have none.
     if hasattr(images, 'dtype'):
       images = np.asarray(images)
     if isinstance(images, np.ndarray):
@@ -169,7 +169,7 @@ class Snapshot:
   def _check(
     self, images: Images, modalities: Any, batch: int | None
   ) -> tuple[np.ndarray, int]:
-    """Returns modalities and batch of images."""
+    """Returns (modalities int32 `[n]`, images of a step), or refuses them."""
     if isinstance(images, str | os.PathLike):
       raise errors.DataError('one path', str(images), 'give a list of paths')
     if not len(images):
@@ -240,7 +240,8 @@ def load(
     features.make_extractor,
     network.model,
     network.transforms.test,
-    # Two threads must not start programs for several devices at once.
+    # One device: programs over several devices that two threads start at once
+    # may wait for each other forever.
     placement.make_mesh(1),
     flip=config.evaluation.flip,
     feature=config.evaluation.feature,
@@ -250,6 +251,7 @@ def load(
     variables={**network.variables, **models[name]},
     step=step,
     name=name,
+    # One jitted function for each batch, which compiles once.
     _extractor=functools.cache(lambda batch: extractor(batch=batch)),
     digest=of(config, models[name]),
   )

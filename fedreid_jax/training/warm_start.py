@@ -84,6 +84,7 @@ def states(
     structure.check_fits(leaves, setup.variables)
     return leaves
 
+  # The states of components are initialised from the models of the other run.
   started_server, _ = setup.executor.init(setup.variables | started)
   setup.executor.start_from(clients, own)
   return started_server
@@ -101,16 +102,14 @@ def _same_world(trained: str, tested: str) -> bool:
 
 
 def _check_unseen(host: dict[str, Any], data: Any, folder: str):
-  """Refuses a target on which the other run was trained.
-
-  A run without `data.sources` was trained on all domains of its world.
-  """
+  """Refuses a target on which the other run was trained."""
   if data.allow_overlap or host.get('world_seed') != data.world_seed:
     return
   names = [
     {spec.partition(':')[0] for spec in specs}
     for specs in (host['sources'], data.targets)
   ]
+  # A run without `data.sources` was trained on all domains of its world.
   both = sorted(names[0] & names[1] if names[0] else names[1])
   if both:
     raise errors.ConfigError(
@@ -121,10 +120,12 @@ def _check_unseen(host: dict[str, Any], data: Any, folder: str):
 
 
 def _check_weights(workdir: Path, data: Any):
-  """Refuses the world of the weights of that run and of those before it."""
+  """Refuses a world on which weights of that run were trained."""
   from fedreid_jax.models import weights
 
   source = versions.resolve(data.source)
+  # Models of a run with `start_from` come from those of an earlier run, whose
+  # weights count as well.
   while (path := workdir / run_files.CONFIG).is_file():
     given = recorder.read_object(path, 'model')
     name = given['model'].get('pretrained')
@@ -136,7 +137,7 @@ def _check_weights(workdir: Path, data: Any):
 
 
 def _of_server(wanted: Flat, shared: Flat, groups, folder: str) -> Flat:
-  """Returns the parameters that are shared now, of the only server model."""
+  """Returns the parameters that are shared now, from the one server model."""
   alone = sorted(wanted.keys() - shared.keys())
   used = np.unique(groups)
   if alone or (wanted and len(used) > 1):
@@ -150,14 +151,15 @@ def _of_server(wanted: Flat, shared: Flat, groups, folder: str) -> Flat:
 
 
 def _known_to_all(wanted: Flat, shared: Flat, groups) -> Flat:
-  """Returns what was shared there and is personal now, of the only model.
+  """Returns personal parameters of this run that were shared in the other.
 
-  Classifiers are left out: their columns are other persons.
+  There are none if the other run had several server models.
   """
   used = np.unique(groups)
   if len(used) > 1:
     return {}
   leaves = {n: x[used[0]] for n, x in shared.items() if n not in wanted}
+  # The columns of that run's classifier are other persons.
   _, rest = param_filter.split(leaves, build.CLASSIFIER)
   return rest
 

@@ -1,8 +1,8 @@
-"""The promises of every component, checked on a toy federation.
+"""Checks of the requirements on every component, on a toy federation.
 
 `check` runs all checks on one component, for `fedreid check-component`. The
-tests of the built-in components call the functions one by one. A function of a
-check returns the problem it has found, '' if there is none.
+tests of the built-in components call the functions one by one. The function of
+a check returns the problem that it finds, '' if there is none.
 """
 
 import functools
@@ -40,7 +40,7 @@ class Finding(NamedTuple):
 
   Attributes:
     check: what was checked.
-    problem: that was found, '' if there is none.
+    problem: description of the problem, '' if there is none.
     serious: whether a problem is a failure; otherwise it is a warning.
   """
 
@@ -50,7 +50,7 @@ class Finding(NamedTuple):
 
 
 def named(name: str, component: Any) -> str:
-  """Checks that `make` returns a component of the name of its group."""
+  """Checks that `make` returns a component with the name of its group."""
   if not isinstance(component, Component):
     return f'make returns {type(component).__name__}, not a Component'
   group = plugins.group_of(name)
@@ -108,6 +108,8 @@ def placed(rounds: Rounds, config, clients, components: Components) -> str:
   They are compared with the models of `rounds`, for which the same
   configuration trained one client after another on one device.
   """
+  # Clients that are vmapped have other last bits, so that models are compared
+  # with a tolerance.
   config.fraction = FRACTION
   config.execution.deterministic, config.execution.width = False, 0
   executor, variables, _ = make_executor(config, clients, components, 2)
@@ -164,7 +166,7 @@ def check(name: str, beside: Sequence[str] = ()) -> Iterator[Finding]:
 
   Args:
     name: of the component, built-in or a plug-in.
-    beside: as for `method`.
+    beside: as for `toy_federation.method`.
 
   Raises:
     ConfigError: when there is no such component, or when the toy federation

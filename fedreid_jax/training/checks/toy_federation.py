@@ -95,14 +95,14 @@ def make_executor(
   devices: int = 1,
   traces: list | None = None,
 ) -> tuple[simulation.Executor, types.Flat, types.Model]:
-  """Returns executor, variables and model of a toy federation.
+  """Returns (executor, variables, model) of a toy federation.
 
   Args:
     config: toy configuration.
     clients: in canonical order.
     components: of the method.
     devices: number of devices.
-    traces: list that grows at every trace of the training transform.
+    traces: list to which every trace of the training transform adds an element.
   """
   model = functional.wrap(
     networks.build(config.model, max(c.num_identities for c in clients)),
@@ -110,6 +110,7 @@ def make_executor(
   )
   transforms = augment.make(config.augment, config.data.mean, config.data.std)
 
+  # JAX runs Python code only while it traces, which makes traces countable.
   def train(key, images, modalities=None):
     if traces is not None:
       traces.append(1)
@@ -138,7 +139,7 @@ def make_executor(
 def run(
   executor: simulation.Executor, variables: types.Flat, rounds: int
 ) -> tuple:
-  """Runs rounds; returns server on the host, client states, and logs."""
+  """Runs rounds; returns (server on the host, client states, logs)."""
   server, store = executor.init(variables)
   server, _ = executor.prepare(server, store)
   logs = []

@@ -22,7 +22,8 @@ from fedreid_jax.training.clients.row_format import Layout
 
 FOLDER = 'clients'  # in the folder of the checkpoints
 SUFFIX = '.safetensors'
-# A segment has the number `sequence * PROCESSES + process`.
+# A segment has the number `sequence * PROCESSES + process`: every process
+# counts its segments without asking the others.
 PROCESSES = 1 << 16
 
 
@@ -79,7 +80,8 @@ class ClientFiles:
     layout: leaves of a row.
     index: of the rows.
     changed: clients whose row this process wrote since the last `take_changed`.
-    moved: clients whose old row it copied since then, and wrote no new one.
+    moved: clients whose old row this process copied since then, without a new
+      one.
   """
 
   def __init__(
@@ -128,6 +130,8 @@ class ClientFiles:
         content = file.read(self._size)
     except OSError as error:
       raise self._damaged(client, path, str(error.strerror)) from error
+    # A manifest has only the names and sizes of segments, so that a row is
+    # verified when it is read.
     digest = hashlib.sha256(content).digest()
     if digest != self.index.digest[client].tobytes():
       raise self._damaged(client, path, 'was changed')
@@ -165,6 +169,8 @@ class ClientFiles:
       [self._clients[k] for k in chosen],
       (rows[k] if k in rows else self[k] for k in chosen),
     )
+    # `write` is a generator: the list completes the segment before the index
+    # changes, so that a full disk leaves the store as it was.
     for client, (offset, digest) in zip(chosen, [*written], strict=True):
       self.index.segment[client] = segment
       self.index.offset[client] = offset
@@ -176,13 +182,14 @@ class ClientFiles:
     self.changed.update(rows)
     self.moved.update(chosen)
     self.moved -= self.changed
+    # Other processes may read segments that were published, so that only a
+    # checkpoint may delete those.
     self.sweep(self._rows.keys() - self._unknown)
 
   def take_changed(self) -> tuple[list[int], list[int]]:
-    """Returns (`changed`, `moved`), sorted, which it empties.
+    """Empties `changed` and `moved`, and returns both, sorted.
 
-    The caller publishes the places of these rows: other processes read the
-    segments from then on, so that only a checkpoint may delete them.
+    The caller publishes the places of these rows to the other processes.
     """
     taken = sorted(self.changed), sorted(self.moved)
     self.changed.clear()
@@ -201,9 +208,10 @@ class ClientFiles:
   def sync(self) -> None:
     """Waits until all segments are on the disk.
 
-    A checkpoint is written after this call. Other segments are not needed after
-    a loss of power, since their rounds are repeated.
+    A checkpoint is written after this call.
     """
+    # Not after every write: rounds after a checkpoint are repeated, so that
+    # their segments are not needed after a loss of power.
     row_format.sync(self.path(s) for s in sorted(self._unsynced))
     self._unsynced.clear()
     self._unknown.clear()
@@ -228,6 +236,8 @@ class ClientFiles:
     self.take_changed()
     self._unsynced.clear()
     kept = {*kept} | self.index.segments().keys()
+    # Segments that no checkpoint names are of rounds that will be repeated, and
+    # files with another suffix were not completely written.
     if self._process == 0:
       for path in self.folder.glob(f'*{SUFFIX}*'):
         if path.suffix != SUFFIX or number(path) not in kept:

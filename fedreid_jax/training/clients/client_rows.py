@@ -1,9 +1,9 @@
 """The states of the clients of a run, in memory or in files.
 
 A small federation has all states in memory, and a checkpoint has them as one
-array per leaf. In a large one every process writes the rows of the clients that
-it ran (`client_files`), and a checkpoint has an index of these files. The bits
-of the models are the same, and a run can be resumed with the other choice.
+array per leaf. In a large federation every process writes the rows of the
+clients that it ran (`client_files`), and a checkpoint has an index of these
+files. Both give the same bits, and a run can be resumed with the other choice.
 """
 
 import time
@@ -54,10 +54,7 @@ def on_disk(rule: str, store: ClientStore) -> bool:
 def attach(
   store: ClientStore, workdir: Path, names: Sequence[str]
 ) -> ClientFiles:
-  """Moves the rows of a store into the files of a run.
-
-  Returns:
-    The files.
+  """Moves the rows of a store into the files of a run, and returns the files.
   """
   files = ClientFiles(
     manifests.clients(workdir),
@@ -79,6 +76,8 @@ def check_shared(folder: Path) -> None:
   if not peers.joined():
     return
   first, probe = jax.process_index() == 0, folder / _PROBE
+  # A new token, because a run that was killed may have left its probe; it is an
+  # int32, which `largest` sends.
   token = agreement.largest(time.time_ns() % 2**31 if first else 0)
   if first:
     with errors.on_disk(folder):
@@ -137,15 +136,12 @@ def restore(
 
 
 def publish(files: ClientFiles) -> None:
-  """Gives the places of new rows to all processes, 57 bytes a row.
-
-  After a resume on other devices a process may copy the old row of a client to
-  which another process writes a new one: the new one wins.
-  """
+  """Sends the places of new rows to all processes, 57 bytes a row."""
   changed, moved = files.take_changed()
   if not peers.joined():
     return
   mine = changed + moved
+  # A collective needs arrays of one size, so that shorter ones are padded.
   most = agreement.largest(len(mine))
   if not most:
     return
@@ -159,6 +155,8 @@ def publish(files: ClientFiles) -> None:
   received: Any = multihost_utils.process_allgather(sent)
   found = np.frombuffer(np.asarray(received).tobytes(), _RECORD)
   found = found[found['client'] >= 0]
+  # Copied rows first, so that new ones replace them: after a resume on other
+  # devices a process may copy the old row of a client that another one trains.
   for part in (found[found['moved']], found[~found['moved']]):
     for field, column in files.index._asdict().items():
       column[part['client']] = part[field]

@@ -69,6 +69,7 @@ class ClientStates:
     if self.files is None:
       states = self.store.stacked()
       return self._saved.save(step, server, states, host, score)
+    # The checkpoint names rows, so that they must be on the disk before it.
     self.files.sync()
     self.publish()  # all processes have synchronised their files
     path = self._saved.save(step, server, self.files, host, score)
@@ -79,7 +80,7 @@ class ClientStates:
   def restore(
     self, step: int | None, server: ServerState
   ) -> tuple[ServerState, dict[str, Any]]:
-    """Restores the states of the clients, and returns the others.
+    """Restores the states of the clients, and returns the rest of a checkpoint.
 
     Args:
       step: of a checkpoint that verifies; None at the start of a run.

@@ -41,8 +41,7 @@ def space(run: LoadedRun) -> str:
 def sent(run: LoadedRun) -> jax.Array | None:
   """Returns the DFS that the server stored, `[N, 4, D]`, None without any.
 
-  There are none, either, if the configuration has other clients than the
-  server had.
+  It is None as well if the configuration has another number of clients.
   """
   found = sender(run)
   kept = run.states.get(found.name) if found else None
@@ -54,7 +53,7 @@ def sent(run: LoadedRun) -> jax.Array | None:
 def of(run: LoadedRun) -> jax.Array:
   """Returns the DFS of every client, `[N, 4, D]`, rows m, v, p and q.
 
-  They are those of `sent`, or else they are measured on the images.
+  They are measured on the images unless the server stored them (`sent`).
   """
   kept = sent(run)
   if kept is not None:

@@ -1,4 +1,4 @@
-"""The models of a run by their names, as files and commands have them."""
+"""The names of the models of a run in files and commands."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,9 +22,7 @@ def of(
 
   Args:
     shared: shared parameters, `[G, ...]`.
-    personal: personal parameters by canonical index of the client; those added
-      to a model of the server are of any client, since only identity scores
-      depend on them.
+    personal: personal parameters by canonical index of the client.
     groups: group of every client, int32 `[N]`.
     names: of the clients, `N`.
   """
@@ -35,6 +33,8 @@ def of(
       if k in personal
     }
   several = next(iter(shared.values())).shape[0] > 1
+  # A model of the server gets personal parameters of any client, because only
+  # identity scores depend on them.
   own = personal[min(personal)] if personal else {}
   return {
     f'cluster:{group}' if several else 'global': {
@@ -46,7 +46,7 @@ def of(
 
 
 def choose(models: Mapping[str, Any], name: str) -> str:
-  """Returns the name of a model, of the first if it is ''."""
+  """Returns the name of a model that exists, the first one for ''."""
   name = name or next(iter(models))
   if name not in models:
     raise errors.ConfigError(

@@ -1,9 +1,7 @@
 """The bytes of the state of one client, and files of such rows.
 
 A segment is a safetensors file with a tensor `CLIENT/LEAF` for every leaf of
-every client in it. `safetensors.numpy.save_file` orders tensors by type and
-name; here all leaves of a client are written in a row, so that one read and one
-digest cover them. The library reads these files like any other.
+every client in it. The package safetensors can read it.
 """
 
 import hashlib
@@ -84,7 +82,7 @@ def pack(row: Row) -> bytes:
 
 
 def unpack(leaves: Layout, content: bytes) -> Row:
-  """Returns the arrays of a row, which cannot be written to."""
+  """Returns the arrays of a row, which are read-only."""
   found, first = [], 0
   for leaf in leaves:
     part = content[first : first + leaf.nbytes]
@@ -96,6 +94,9 @@ def unpack(leaves: Layout, content: bytes) -> Row:
 
 def header(leaves: Layout, clients: Sequence[str]) -> bytes:
   """Returns the first part of a segment with the rows of clients in order."""
+  # `safetensors.numpy.save_file` orders tensors by type and name. Here all
+  # leaves of a client follow each other, so that one read and one digest cover
+  # them.
   entries, first = {}, 0
   for client in clients:
     for leaf in leaves:
@@ -106,6 +107,7 @@ def header(leaves: Layout, clients: Sequence[str]) -> bytes:
       }
       first += leaf.nbytes
   text = json.dumps(entries, separators=(',', ':')).encode()
+  # The format allows spaces after the header, which align the tensors.
   text += b' ' * (-len(text) % 8)
   return len(text).to_bytes(8, 'little') + text
 
@@ -113,7 +115,7 @@ def header(leaves: Layout, clients: Sequence[str]) -> bytes:
 def write(
   path: Path, leaves: Layout, clients: Sequence[str], rows: Iterable[Row]
 ) -> Iterator[tuple[int, bytes]]:
-  """Writes a segment, which has its name when it is complete.
+  """Writes a segment, which gets its name when it is complete.
 
   Args:
     path: of the segment.
@@ -148,6 +150,8 @@ def sync(paths: Iterable[Path]) -> None:
     with errors.on_disk(path):
       _sync(path)
     folders.add(path.parent)
+  # A file that was renamed has its name after a loss of power only if its
+  # folder is on the disk.
   for folder in folders:
     with errors.on_disk(folder):
       _sync(folder)

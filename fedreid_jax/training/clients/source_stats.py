@@ -1,21 +1,18 @@
 """Batch-normalisation moments of source images under the tested models.
 
-After an average of models the running moments belong to none of them, and those
+The running moments of averaged models fit none of them, and the running moments
 of a client's own model follow its weights with a delay. With
-`evaluation.batch_stats='source'` every client measures the moments of its own
+`evaluation.batch_stats='source'` every client measures the moments of its
 images at the frozen weights (`method.batch_stats`) and returns the count, mean
-and variance of every layer; those of all clients of a model are merged by
-images, with the variance between clients. A client's own model gets those of
-its own images. Images are augmented as in training, because the weights are
-fitted to the moments of such images: those of plain images differ (a crop of a
-padded image has a black border). No image of a target is used.
+and variance of every layer. The moments of all clients of a model are merged by
+images, with the variance between clients; a client's own model gets the moments
+of that client's images. No image of a target is used. With
+`evaluation.batch_stats='modality'` the visible and the infrared images are
+measured separately, and a test image is normalised by the moments of its
+modality.
 
-`evaluation.batch_stats='modality'` measures the moments of the visible and of
-the infrared images apart, and a test image is normalised by those of its own
-modality. A mean of the moments of clients of one modality each fits neither.
-
-This is not in the papers, which test with running moments; it is a second
-protocol, reported beside theirs.
+The papers test with running moments. This is a second protocol, whose results
+are reported beside those of the papers' protocol.
 """
 
 from collections import Counter
@@ -31,8 +28,9 @@ from fedreid_jax.method import batch_stats
 from fedreid_jax.method.batch_stats import Layers
 from fedreid_jax.round.simulation import Executor
 
-# Modalities that are measured apart, by `evaluation.batch_stats`; None are all
-# images, and 'running' measures nothing.
+# Modalities that are measured separately, by `evaluation.batch_stats`; None
+# means all images, and 'running' measures nothing. A mean over clients of one
+# modality each fits neither modality.
 MEASURED: dict[str, tuple[int | None, ...]] = {
   'source': (None,),
   'modality': (0, 1),
@@ -44,10 +42,10 @@ def check(rule: str, clients: Sequence[ClientData]) -> None:
 
   Args:
     rule: `evaluation.batch_stats`.
-    clients: those of the run.
+    clients: of the run.
 
   Raises:
-    ConfigError: when there is none.
+    ConfigError: when no client has an image of a modality to be measured.
   """
   if rule != 'modality':
     return
@@ -74,10 +72,10 @@ def make(
 
   Args:
     executor: has the clients' images.
-    groups: group of every client, int32 `[N]`; model 'cluster:G' is that of the
-      clients of group G, a name that is neither 'cluster:' nor 'client:' is of
-      all clients.
-    names: of the clients, `N`; model 'client:NAME' is of one.
+    groups: group of every client, int32 `[N]`; model 'cluster:G' belongs to the
+      clients of group G, and a model that is neither 'cluster:' nor 'client:'
+      to all clients.
+    names: of the clients, `N`; model 'client:NAME' belongs to one of them.
     sent: bytes by direction, `up` and `down`, counted as 'batch_stats'.
     rule: 'source' or 'modality'.
   """
@@ -91,6 +89,8 @@ def make(
     sent['down']['batch_stats'] += received * num
     for modality in MEASURED[rule]:
       chosen = np.zeros(num, np.int32)
+      # The executor augments images as in training, because the weights are
+      # fitted to such images: a crop of a padded image has a black border.
       yield map(counted, executor.moments(models, chosen, own_of, modality))
 
   def counted(layers: Layers) -> Layers:
