@@ -54,8 +54,7 @@ def on_disk(rule: str, store: ClientStore) -> bool:
 def attach(
   store: ClientStore, workdir: Path, names: Sequence[str]
 ) -> ClientFiles:
-  """Moves the rows of a store into the files of a run, and returns the files.
-  """
+  """Moves the rows of a store into the files of a run, and returns these."""
   files = ClientFiles(
     manifests.clients(workdir),
     row_format.layout(store.shapes),

@@ -1,4 +1,4 @@
-"""Files that are replaced as a whole, so that a kill leaves the old content."""
+"""Files that are replaced as a whole: a killed process leaves the old one."""
 
 import os
 from pathlib import Path

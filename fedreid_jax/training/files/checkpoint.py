@@ -1,10 +1,8 @@
 """Checkpoints with verified content, by Orbax and SHA-256 digests.
 
-Orbax writes a step under another name and renames it, but stores no checksum of
-its payload: a flipped bit restores as wrong weights without an error. So after
-every save the SHA-256 of each file of the step is written to
-`manifest-STEP.json`; one of these files contains the step and the digest of its
-configuration. A resume uses the newest step that verifies.
+After every save the SHA-256 of each file of the step is written to
+`manifest-STEP.json`. One of these files contains the number of the step and the
+digest of its configuration. A resumed run uses the newest step that verifies.
 """
 
 import json
@@ -50,6 +48,7 @@ class Checkpoints(steps.Steps):
     self._options = ocp.CheckpointManagerOptions(
       best_fn=_map,
       read_only=read_only,
+      # A manifest needs the digests of complete files.
       enable_async_checkpointing=False,
       preservation_policy=None
       if read_only
@@ -94,8 +93,8 @@ class Checkpoints(steps.Steps):
       clients: all states, on the host, `[N, ...]`, or their files, which all
         processes have written and published.
       host: values that JSON can represent.
-      score: of the evaluation of this step, if any; stored as 'mAP' for every
-        metric.
+      score: of the evaluation of this step, if any; it is stored as 'mAP',
+        whatever its metric is.
 
     Returns:
       The directory of the step.
@@ -130,9 +129,12 @@ class Checkpoints(steps.Steps):
           str(self._root),
           'end every run that uses it, then start one of them again',
         )
+      # Orbax stores no checksum of its payload: a flipped bit would be restored
+      # as wrong weights without an error.
       if jax.process_index() == 0:
         files = manifests.digests(self._root / str(step))
         recorder.write_json(manifests.path(self._root, step), files)
+        # Orbax has deleted older steps, and a manifest means a complete step.
         for stale in manifests.complete(self.workdir):
           if not (self._root / stale.stem.removeprefix('manifest-')).exists():
             stale.unlink()
@@ -161,10 +163,8 @@ class Checkpoints(steps.Steps):
       )
 
   def _checked(self) -> tuple[list[int], list[tuple[int, str]]]:
-    """Returns (steps that verify, problems of the others), newest first.
-
-    Each step is read once, since its files are as large as the states.
-    """
+    """Returns (steps that verify, problems of the others), newest first."""
+    # Each step is read only once, because its files are as large as the states.
     found = [(step, self.verify(step)) for step in self.steps()]
     whole = [step for step, trouble in found if trouble is None]
     damaged = [(step, text) for step, text in found if text is not None]
@@ -183,9 +183,7 @@ class Checkpoints(steps.Steps):
   def latest(self) -> int | None:
     """Returns the newest step that verifies, and removes all that do not.
 
-    A `DamagedCheckpointWarning` names each of the latter. Orbax reads the
-    metrics of every step when it saves, so that an older damaged one, such as
-    the best, would end the run.
+    A `DamagedCheckpointWarning` names each step that is removed.
 
     Raises:
       IntegrityError: when steps were saved and none of them verifies; in this
@@ -194,6 +192,8 @@ class Checkpoints(steps.Steps):
     whole, damaged = self._checked()
     if whole:
       self._warn(damaged, whole[0])
+      # Orbax reads the metrics of every step when it saves, so that a damaged
+      # older step, such as the best, would end the run later.
       self._remove([bad for bad, _ in damaged])
       return whole[0]
     # After an interrupted first save, step 0 is the only one. Later steps
@@ -217,7 +217,7 @@ class Checkpoints(steps.Steps):
   def best(self) -> int | None:
     """Returns the step with the highest score of those that verify.
 
-    It is the newest of equal ones, and None if none was evaluated.
+    Of equal scores it is the newest step; it is None if none was evaluated.
     """
     return self._best(self._checked()[0])
 
@@ -240,8 +240,8 @@ class Checkpoints(steps.Steps):
   def find(self, which: str) -> int:
     """Returns the step of 'latest', 'best' or a number.
 
-    A `DamagedCheckpointWarning` names each step that would have been considered
-    and does not verify.
+    A `DamagedCheckpointWarning` names each step that does not verify and could
+    have been chosen.
 
     Raises:
       ConfigError: for any other text.

@@ -1,4 +1,4 @@
-"""The file of an evaluation after training, which no other one overwrites."""
+"""The file of an evaluation after training, which no other overwrites."""
 
 import json
 import re
@@ -18,10 +18,10 @@ def write(
 ) -> Path:
   """Writes `evaluation-STEP-TARGETS.json` and returns its path.
 
-  It has the `checkpoint` as it was asked for, its `round`, the `overrides`
-  (fields in which the configuration differs from that of the run) and the
-  `entries`. The same evaluation writes the same file again; another one of the
-  same round and targets has a number at the end of its name.
+  The file has the `checkpoint` as it was asked for, its `round`, the
+  `overrides` (fields in which the configuration differs from that of the run)
+  and the `entries`. The same evaluation replaces its file; another evaluation
+  of the same round and targets gets a number at the end of the name.
 
   Args:
     config: of the evaluation.
@@ -49,7 +49,7 @@ def write(
 
 
 def overrides(config, workdir: Path) -> dict[str, Any]:
-  """Returns the fields in which a configuration differs from a run's own."""
+  """Returns the fields in which a configuration differs from that of a run."""
   before = parsing.flatten(load.load_saved(workdir))
   now = parsing.flatten(saved_config.identity(config))
   return {k: now[k] for k in sorted(now) if now[k] != before.get(k)}

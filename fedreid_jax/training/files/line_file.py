@@ -1,8 +1,7 @@
 """Files with a line per measurement, which a resumed run continues exactly.
 
-Lines are appended, and a run that is killed may leave an incomplete last line
-and lines of rounds after its last checkpoint. A resumed run drops both, and
-computes these rounds again.
+A run that is killed may leave an incomplete last line and lines of rounds after
+its last checkpoint. A resumed run drops both and computes these rounds again.
 """
 
 from collections.abc import Callable
@@ -21,11 +20,11 @@ def read(path: Path, round_of: RoundOf) -> list[tuple[str, int | None]]:
     round_of: returns the round of a line, None if it cannot be read.
 
   Returns:
-    (line, its round). Text after the last line end was not completely written
-    and is left out.
+    (line, its round); an incomplete last line is left out.
   """
   if not path.exists():
     return []
+  # Text after the last line end was not completely written.
   *lines, _ = path.read_bytes().split(b'\n')
   return [(line.decode(errors='replace'), round_of(line)) for line in lines]
 

@@ -1,10 +1,8 @@
 """Exclusive use of a work directory by one process.
 
-The lock is on the folder itself: a lock file could be deleted by hand, and a
-second run would lock a new one. Only on a file system that cannot lock folders
-(NFS, for example) the lock is on a file in it, `.lock`. The package filelock
-locks files only, so it cannot replace this module: it has no lock on a folder
-and no check that the locked file is still the one at the path.
+The lock is on the folder itself, or on a file in it where folders cannot be
+locked. The package filelock cannot replace this module: it locks files only,
+and does not check that the locked file is still at its path.
 """
 
 import contextlib
@@ -36,6 +34,8 @@ class Lock(contextlib.ExitStack):
       self.callback(_remove_empty, made, os.stat(workdir))
       if not os.access(workdir, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+      # A lock file could be deleted by hand, and a second run would lock a new
+      # one. It is used only where folders cannot be locked, as on NFS.
       if not self._take(workdir, os.O_RDONLY):
         self._take(workdir / '.lock', os.O_RDWR | os.O_CREAT)
         self.callback(self._path.unlink, missing_ok=True)
@@ -61,6 +61,7 @@ class Lock(contextlib.ExitStack):
     try:
       fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
+      # Any other error of a folder means that its file system cannot lock it.
       if isinstance(error, BlockingIOError) or not path.is_dir():
         raise
       return False
@@ -86,7 +87,14 @@ class Lock(contextlib.ExitStack):
 
 
 def _remove_empty(made: list[Path], before: os.stat_result) -> None:
-  """Removes folders from the inside out, up to one that is not empty."""
+  """Removes empty folders from the inside out.
+
+  Args:
+    made: folders that `Lock` created, the innermost first.
+    before: state of the innermost folder when it was created.
+  """
+  # Another folder at the path is of another run, and one that is not empty ends
+  # the loop by an error.
   with contextlib.suppress(OSError):
     if made and os.path.samestat(os.stat(made[0]), before):
       for folder in made:

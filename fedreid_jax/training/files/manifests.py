@@ -1,8 +1,8 @@
 """Manifests of checkpoints: the SHA-256 of every file of a step.
 
-`manifest-STEP.json` is written after the step, so a step without a manifest is
-incomplete. A step with a file that differs, or that belongs to another step or
-configuration, does not verify.
+`manifest-STEP.json` is written after the step, so that a step without a
+manifest is incomplete. A step does not verify if one of its files differs, or
+if it belongs to another step or configuration.
 """
 
 import hashlib
@@ -37,12 +37,10 @@ def path(root: Path, step: int) -> Path:
 
 
 def described(root: Path, step: int) -> dict[str, Any]:
-  """Returns the JSON part of a step: its number, configuration and run.
-
-  A step of version 0.1 has the part of the run only, and its number is that of
-  its folder. Models of such steps can be restored, runs cannot be resumed.
-  """
+  """Returns the JSON part of a step: its number, configuration and run."""
   found = json.loads((root / str(step) / 'host/metadata').read_text())
+  # A step of version 0.1 has only the part of the run. Its models can be
+  # restored, but the run cannot be resumed.
   if 'run' not in found:
     found = {'step': step, 'config': None, 'run': found}
   run = found['run']
@@ -95,10 +93,8 @@ def verify(root: Path, step: int, config: Sequence[str]) -> str | None:
 
 
 def _verify_rows(root: Path, content: dict[str, Any]) -> str | None:
-  """Returns the first problem of the files that a step names.
-
-  The content of a row is verified when it is read.
-  """
+  """Returns the first problem of the files that a step names."""
+  # Only names and sizes: the content of a row is verified when it is read.
   for name, size in content.get('rows', {}).get('segments', {}).items():
     path = root / client_files.FOLDER / name
     if not path.is_file():

@@ -1,4 +1,4 @@
-"""The files of a run as values, for reports; no model is loaded."""
+"""The contents of a run's files, for reports; no model is loaded."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from fedreid_jax.training.tracking import client_metrics, to_jsonl
 
 
 class Recorded(NamedTuple):
-  """What a run has written.
+  """The contents of the files of a run.
 
   Attributes:
     folder: its work directory.

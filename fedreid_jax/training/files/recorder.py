@@ -152,6 +152,7 @@ class Recorder(callbacks.Callback):
       for trial, precision in enumerate(trials)
     }
     if self._writes:
+      # Into memory first, because the file is then replaced atomically.
       file = io.BytesIO()
       np.savez_compressed(file, allow_pickle=False, **arrays)
       write_bytes(self._results.with_name(QUERIES), file.getvalue())
@@ -161,7 +162,7 @@ class Recorder(callbacks.Callback):
     self._console.print(line, markup=False, soft_wrap=True)
 
   def phase(self, line: str) -> None:
-    """Prints what begins now; in a terminal the progress bar shows its time."""
+    """Prints the phase that begins; a progress bar in a terminal times it."""
     self.say(line)
     short = line.partition(':')[0]
     self._bar.reset(self._task, description=short, completed=self._rounds)

@@ -1,10 +1,10 @@
 """The files of a run: their configuration and their completeness.
 
 A run writes `config.json` first, then its secret if it has one, then
-`run.json`, then its measurements, and its first checkpoint before it trains. So
-at any moment at which it is killed, each existing file has the earlier ones
-beside it. A work directory in which a file is missing was damaged: it is
-refused, and nothing in it is deleted.
+`run.json`, then its measurements, and its first checkpoint before it trains. A
+run that is killed at any moment therefore leaves no file without the earlier
+ones. A work directory in which a file is missing is damaged: it is refused, and
+nothing in it is deleted.
 """
 
 import contextlib
@@ -32,7 +32,8 @@ from fedreid_jax.training.tracking import client_metrics, to_jsonl, trackers
 
 CONFIG, DESCRIBED = 'config.json', 'run.json'
 SECRET = 'secret'  # only of runs with draws that must not be guessed
-# In the order of writing; files of commands other than train come last.
+# In the order of writing, which `check` relies on; files of commands other than
+# train come last.
 WRITTEN = (
   *(CONFIG, SECRET, 'splits-*.json', DESCRIBED),
   *(recorder.METRICS, recorder.QUERIES, recorder.RESULTS),
@@ -91,6 +92,8 @@ def _check_same(path: Path, resolved: Mapping[str, Any]) -> None:
   found: Any = traverse_util.flatten_dict(_settled(saved), sep='.')
   before: dict[str, Any] = dict(found)
   now: Any = traverse_util.flatten_dict(_settled(resolved), sep='.')
+  # A run may be resumed with more rounds; `_check_longer` refuses those that
+  # would have changed the rounds so far.
   if _goes_on(before.get('rounds'), now['rounds']):
     before['rounds'] = now['rounds']
   missing = sorted(now.keys() - before.keys())
@@ -132,11 +135,8 @@ def _check_longer(saved: Mapping[str, Any], resolved: Mapping[str, Any]):
 
 
 def _settled(resolved: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns a configuration with the rounds of its schedule, if it needs any.
-
-  A run of 20 rounds is then the same as one of 20 rounds with
-  `schedule_rounds=20`.
-  """
+  """Returns a configuration with the rounds of its schedule, if it has any."""
+  # A run of 20 rounds is the same as one of 20 rounds with schedule_rounds=20.
   optim = dict(resolved.get('optim') or {})
   if _bound_by_schedule(resolved):
     optim['schedule_rounds'] = resolved['rounds']
@@ -149,7 +149,9 @@ def _goes_on(before: Any, now: int) -> bool:
 
 
 def _bound_to_rounds(resolved: Mapping[str, Any]) -> str:
-  """Returns why a longer run would have differed so far, '' if it would not."""
+  """Returns the reason why more rounds would have changed the rounds so far.
+
+  It is '' if there is none."""
   return _bound_by_noise(resolved) or _bound_by_schedule(resolved)
 
 
@@ -167,11 +169,12 @@ def _bound_by_noise(resolved: Mapping[str, Any]) -> str:
 def digests(resolved: Mapping[str, Any]) -> tuple[str, ...]:
   """Returns the SHA-256 of a configuration, as `config.json` holds it.
 
-  The first digest is that of a run which can go on with more rounds, unless its
-  noise was chosen for them. The others are those of checkpoints of earlier
-  versions.
+  The first digest is saved with checkpoints. The others are accepted, because
+  checkpoints of earlier versions have them.
   """
   forms = [resolved]
+  # Without the number of rounds, so that a run can be resumed with more of
+  # them, unless its noise was chosen for that number.
   if not _bound_by_noise(resolved):
     without_rounds = _settled(resolved)
     del without_rounds['rounds']
@@ -184,7 +187,7 @@ def digests(resolved: Mapping[str, Any]) -> tuple[str, ...]:
 def checkpoints_of(workdir: Path) -> Iterator[checkpoint.Checkpoints]:
   """Opens the checkpoints of a run for reading.
 
-  Those of another configuration than its `config.json` do not verify.
+  Checkpoints of a configuration other than `config.json` do not verify.
   """
   path = workdir / CONFIG
   config = digests(recorder.read_object(path)) if path.exists() else ()
@@ -213,6 +216,7 @@ def begun(
   try:
     yield
   except BaseException:
+    # Without the lock the files belong to another run, and none is deleted.
     with contextlib.suppress(errors.LockedError):
       check_lock()
       if new and not manifests.complete(workdir):
@@ -228,6 +232,7 @@ def _clear(workdir: Path, foreign: frozenset[Path]) -> None:
     foreign: folders of trackers that stay.
   """
   shutil.rmtree(workdir / manifests.FOLDER, ignore_errors=True)
+  # A killed deletion must not leave a file without the earlier ones.
   for pattern in reversed(WRITTEN):
     for path in (*workdir.glob(pattern), *workdir.glob(f'{pattern}.partial')):
       if path.is_symlink() or not path.is_dir():

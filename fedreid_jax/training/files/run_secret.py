@@ -1,10 +1,9 @@
 """The secret of a run: where it comes from, and the file that keeps it.
 
 `privacy.secret=system` draws 32 bytes once and keeps them in the file `secret`
-of the work directory, which only its owner can read, so that a resumed run
-repeats the noise of a round that was not saved. They are in no other file and
-in no log. Of several processes of one run, the first sends them to the others
-through JAX's coordinator, which forgets them at once; nothing else sends them.
+of the work directory, which only its owner can read. They are in no other file
+and in no log. Of several processes of one run, the first sends them to the
+others through JAX's coordinator, which deletes them once all have read them.
 `privacy.secret=seed` needs no file.
 """
 
@@ -50,6 +49,7 @@ def root(config: Any, workdir: Path, restart: bool) -> bytes:
   if config.privacy.secret == 'seed':
     return secret.of_seed(config.seed)
   path = workdir / run_files.SECRET
+  # A resumed run must repeat the noise of a round that was not saved.
   if restart or not path.exists():
     return secret.draw()
   with errors.on_disk(path):
@@ -62,7 +62,7 @@ def root(config: Any, workdir: Path, restart: bool) -> bytes:
 
 
 def _close(path: Path) -> None:
-  """Takes the file of a secret from the others that may read it."""
+  """Removes the permission of others to read a secret, with a warning."""
   mode = stat.S_IMODE(path.stat().st_mode)
   if not mode & ~MODE:
     return
@@ -103,6 +103,8 @@ def keep(config: Any, workdir: Path, root_: bytes, begun: bool) -> None:
     with os.fdopen(opened, 'w') as file:
       file.write(f'{root_.hex()} {_checksum(root_.hex())}\n')
       file.flush()
+      # Noise must not be released before its secret is on the disk: a run that
+      # is resumed with another one repeats rounds with other noise.
       os.fsync(file.fileno())
     os.replace(partial, path)
 
@@ -131,10 +133,11 @@ def make(
 def digest(config: Any, federation: Federation) -> str:
   """Returns the SHA-256 of all that the updates of a run depend on.
 
-  Execution is left out, as results do not depend on it, and the number of
-  rounds, unless a run with more of them would have differed from its start.
+  The number of rounds is left out, unless more rounds would have changed the
+  first ones.
   """
   resolved = saved_config.to_json(config)
+  # Results do not depend on the execution.
   del resolved['execution']
   found = hashlib.sha256()
   about = [run_files.digests(resolved)[0], federation.digest]

@@ -16,7 +16,8 @@ from fedreid_jax.training.clients.client_files import ClientFiles, Index
 from fedreid_jax.training.clients.row_format import Layout, Leaf
 from fedreid_jax.training.files import manifests, structure
 
-# The states of the clients in a checkpoint, without the run that made them.
+# States of clients in a checkpoint, which are read without the model of the
+# run.
 
 PREFIX = 'personal.'  # of the names of personal parameters
 
@@ -40,7 +41,11 @@ class Personal(Mapping[int, Flat]):
 
 
 def unstacked(states: Mapping[str, np.ndarray]) -> dict[int, Flat]:
-  """Returns the personal parameters by client of states `[N, ...]` by name."""
+  """Returns the personal parameters of each client.
+
+  Args:
+    states: leaves `[N, ...]` by name.
+  """
   own = _personal(states)
   num = min((len(leaf) for leaf in own.values()), default=0)
   return {k: {name: leaf[k] for name, leaf in own.items()} for k in range(num)}
@@ -63,7 +68,7 @@ def layout(described: dict[str, Any]) -> Layout:
 
 
 def differences(described: dict[str, Any], states: ClientState) -> list[str]:
-  """Returns the leaves of rows that are not as expected, one line each.
+  """Returns the leaves of rows that differ from the expected ones, as lines.
 
   Args:
     described: the JSON part of a checkpoint.
@@ -116,6 +121,7 @@ class Steps:
       trained.
     """
     folder = self._root / str(step)
+    # Empty items are not saved: a method that shares nothing has no 'model'.
     has_shared = (folder / 'model').is_dir()
     items = ['model'] if has_shared else []
     if personal or not has_shared:
@@ -124,6 +130,7 @@ class Steps:
       items += present or ([] if has_shared else ['clients'])
     found = self._read(step, ['server', *items])
     own: Mapping[int, types.Flat] = {}
+    # Rows of many clients are read one by one, as they are needed.
     if 'rows' in found:
       own = Personal(self.files(step, Index(**found['rows'])))
     elif 'clients' in found:
@@ -150,7 +157,8 @@ class Steps:
   def restore_states(self, step: int) -> dict[str, np.ndarray]:
     """Restores the states of the server's components, by their names.
 
-    States of one array each have these names; others have paths as names.
+    The state of a component that is one array has the component's name; the
+    leaves of other states are named by their paths.
     """
     return {
       name.removeprefix(STATES): leaf

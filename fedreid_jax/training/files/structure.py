@@ -25,12 +25,12 @@ def by_path(tree: Tree) -> dict[str, Any]:
 
 
 def named(tree: Tree) -> dict[str, np.ndarray]:
-  """Returns the leaves of a tree as arrays of the host, by their paths."""
+  """Returns the leaves of a tree as NumPy arrays, by their paths."""
   return {name: np.asarray(leaf) for name, leaf in by_path(tree).items()}
 
 
 def items(server: ServerState, clients: Tree) -> dict[str, Tree]:
-  """Returns the items of a checkpoint, but for the JSON part.
+  """Returns the items of a checkpoint except the JSON part.
 
   Args:
     server: state of the server.
@@ -46,6 +46,7 @@ def items(server: ServerState, clients: Tree) -> dict[str, Tree]:
 
 def rebuild(like: Tree, saved: dict[str, np.ndarray]) -> Tree:
   """Returns a tree of the structure of `like` with the leaves of `saved`."""
+  # Saved leaves are found by path, whatever their order in the file.
   names = list(by_path(like))
   structure = jax.tree.structure(like)
   return jax.tree.unflatten(structure, [np.array(saved[n]) for n in names])
