@@ -1,6 +1,6 @@
-"""Visible-infrared presets of L2RW, and the configurations they start from.
+"""Visible-infrared presets of L2RW, and the configurations that they change.
 
-They are used by the recipe `dppt` and by the recipes of shared entities.
+The recipe `dppt` and the recipes of shared entities use them.
 """
 
 from fedreid_jax.config import presets
@@ -16,9 +16,10 @@ DNS_RATES = (
 def federated(name: str, components: tuple[str, ...], client_split: str):
   """Returns L2RW's setting for independent cameras (CI) and entities (EI).
 
-  It has one stream, GeM, BNNeck, cross-entropy and circle loss; batches of 8
-  identities by 8 images with replacement, optimisers that keep their momentum,
-  and a rate that changes within the round (section 4.1).
+  The network has one stream, GeM and BNNeck, and the loss is cross-entropy and
+  circle loss. Batches have 8 identities by 8 images with replacement, the
+  optimisers keep their momentum, and the rate changes within the round (section
+  4.1).
   """
   c = presets.base(name, components)
   c.data.client_split = client_split
@@ -34,9 +35,9 @@ def federated(name: str, components: tuple[str, ...], client_split: str):
 def shared(name: str, variant: str, modality_specific_stages: int):
   """Returns the setting of entities that share their images (ES).
 
-  It has two streams if the network supports them, batches of 8 identities by 4
-  visible and 4 infrared images, a warm-up of ten epochs and a step schedule
-  (section 4.1).
+  The network has two streams if it supports them. Batches have 8 identities by
+  4 visible and 4 infrared images, and the schedule has a warm-up of ten epochs
+  and then steps (section 4.1).
   """
   c = presets.base(name, ('fedavg',))
   _network(c)
@@ -51,11 +52,9 @@ def shared(name: str, variant: str, modality_specific_stages: int):
 
 
 def erase(c) -> None:
-  """Erases a rectangle of half the images, like the code of CAJ and DNS.
-
-  Rectangles are sampled until one fits. It is filled after normalisation with
-  the mean of CIFAR-10's channels before normalisation.
-  """
+  """Erases a rectangle of half the images, like the code of CAJ and DNS."""
+  # That code samples rectangles until one fits, and fills it after
+  # normalisation with the mean of CIFAR-10's channels before normalisation.
   c.augment.erase, c.augment.erase_tries = 0.5, 100
   c.augment.erase_fill = (0.4914, 0.4822, 0.4465)
 
@@ -69,10 +68,9 @@ def freeze_bias(c) -> None:
 
 
 def dns_rates(c) -> None:
-  """Sets the rates of DNS, which are higher in the last stages.
-
-  A backbone with random initial weights keeps the rate of the head.
-  """
+  """Sets the rates of DNS, which are higher in the last stages."""
+  # A backbone with random initial weights, for which `small` sets no
+  # multipliers, keeps the rate of the head.
   if c.optim.lr_multipliers:
     c.optim.lr_multipliers = DNS_RATES
 
@@ -151,7 +149,11 @@ def _rounds(c, rounds: int) -> None:
 
 
 def paper(c) -> None:
-  """Sets the published setting: SYSU-MM01 by camera, or RegDB, LLCM to it."""
+  """Sets the published setting: SYSU-MM01 by camera, or other data sets to it.
+
+  With entities as clients, LLCM and RegDB are the sources and SYSU-MM01 is the
+  target.
+  """
   c.data.source = 'datasets'
   c.data.height, c.data.width = 288, 144
   c.data.resample = 'lanczos'

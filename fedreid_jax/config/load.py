@@ -58,7 +58,7 @@ def load_config(
 
 
 def load_saved(workdir: Path, changes: Sequence[str] = ()) -> Any:
-  """Returns the configuration of a run, read from JSON and never executed.
+  """Reads the configuration of a run from JSON, without executing its recipe.
 
   Args:
     workdir: work directory of the run.
@@ -93,7 +93,7 @@ def change(config: Any, values: Mapping[str, Any]) -> Any:
   Raises:
     ConfigError: if a field does not exist, or a value is not valid.
   """
-  # Names of plug-ins are set first, since they bring fields.
+  # Names of plug-ins are set first, because other fields belong to plug-ins.
   for name in sorted(values, key=lambda one: one not in schema.PLUGGED):
     known, value = parsing.flatten(schema.complete(config)), values[name]
     if name not in known:

@@ -52,7 +52,7 @@ def hint(name: str, known: Collection[str]) -> str:
   """Returns a hint for the name of a field that does not exist.
 
   Args:
-    name: 'section.field', misspelt or of the first edition.
+    name: 'section.field', misspelt or the name of an earlier version.
     known: full names of all fields.
   """
   if new := renamed.FIELDS.get(name):
@@ -141,7 +141,7 @@ class Argument(NamedTuple):
 def argument(
   text: str | None, presets: Mapping[str, Preset], **choices: Sequence[str]
 ) -> Argument:
-  """Reads `PRESET[,OPTION=CHOICE...][,FIELD=VALUE...]`.
+  """Parses `PRESET[,OPTION=CHOICE...][,FIELD=VALUE...]`.
 
   Args:
     text: text after the colon of `--config`, None for the preset 'synthetic'.
@@ -182,7 +182,7 @@ def choices(field: str) -> tuple[str, ...]:
 def change(config: Any, pairs: Sequence[str], where: str = '--config') -> Any:
   """Sets fields from FIELD=VALUE pairs with Python literals or words as values.
 
-  Names of plug-ins are set first, so that their fields can be set with them.
+
 
   Args:
     config: configuration that is changed and returned.
@@ -200,6 +200,7 @@ def change(config: Any, pairs: Sequence[str], where: str = '--config') -> Any:
         f'no field and value {key!r}', where, 'PRESET,key=value,...'
       )
     texts.append((key, text))
+  # Names of plug-ins are set first, because other fields belong to plug-ins.
   for key, text in sorted(texts, key=lambda one: one[0] not in schema.PLUGGED):
     known = declarations(config)
     if key not in known:
@@ -212,9 +213,9 @@ def change(config: Any, pairs: Sequence[str], where: str = '--config') -> Any:
 
 
 def note_written(config: Any, name: str) -> None:
-  """Allows a conversion of colour images that a user has written.
+  """Allows the conversion of colour images if a user has set its field.
 
-  The conversion is refused where a preset or a recipe has set it.
+  The conversion is refused if only a preset or a recipe has set it.
 
   Args:
     config: configuration that is changed.
@@ -257,11 +258,13 @@ def assign(config: Any, name: str, field: options.Field, value: Any) -> None:
 
 def _value(text: str, kind: Any) -> Any:
   """Converts text to a value for a field of the given type."""
+  # Words without quotes are no literals, and remain text.
   try:
     value = as_tuples(ast.literal_eval(text.strip()))
   except (ValueError, SyntaxError, MemoryError, RecursionError):
     value = text
   is_text = kind is str or get_origin(kind) is Literal
+  # A text field keeps '1' or 'None' as it was written.
   if is_text and not isinstance(value, str):
     return text
   if kind is float and isinstance(value, str):
@@ -273,7 +276,7 @@ def _value(text: str, kind: Any) -> Any:
 
 
 def as_tuples(value: Any) -> Any:
-  """Returns a value with tuples instead of its lists."""
+  """Returns a value with tuples instead of lists, also inside it."""
   if isinstance(value, list | tuple):
     return tuple(map(as_tuples, value))
   return value

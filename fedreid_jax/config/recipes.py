@@ -77,7 +77,7 @@ def choices(
 
 
 def call(file: str, function: str, *args: Any) -> Any:
-  """Calls a function of a recipe or sweep, which is located with `find`.
+  """Calls a function of a recipe or sweep whose file `find` locates.
 
   Raises:
     ConfigError: if there is no such file, or the function raises an error.
@@ -87,6 +87,7 @@ def call(file: str, function: str, *args: Any) -> Any:
   except errors.FedReIDError:
     raise
   except Exception as error:  # a configuration file can raise any error
+    # A recipe of an earlier version may use a field that was renamed since.
     new = None
     if isinstance(error, AttributeError | KeyError):
       unknown = re.search(r'[\'"](\w+)[\'"]', str(error))

@@ -1,8 +1,8 @@
 """Names of the first edition and their present names.
 
-The use of a renamed field, value, component, preset or table is an error with
-the new name, or with both where a preset was divided. A saved run with such a
-field is refused.
+The use of a renamed field, value, component, preset or table is an error whose
+message has the new name, or both new names of a preset that was divided. A
+saved run with such a field is refused.
 """
 
 from collections.abc import Mapping

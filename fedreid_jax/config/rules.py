@@ -20,8 +20,8 @@ from fedreid_jax.round import compose
 def rules(c: Any) -> Iterator[Rule]:
   """Yields the rules of the fields, then those of the method.
 
-  The components of the method are made for the latter, so that their options
-  must be valid. No backend is started.
+  The components of the method are made for the rules of the method, so that
+  their options must be valid. No backend of JAX is started.
 
   Raises:
     ConfigError: for components that cannot be made.
@@ -44,7 +44,7 @@ def arguments(c: Any, name: str) -> dict[str, Any]:
 
   Args:
     c: the configuration.
-    name: as the configuration has it.
+    name: as it is written in the configuration.
   """
   return dict(c.get(plugins.group_of(name), {}))
 

@@ -21,7 +21,8 @@ LATER = (
 )
 # Fields that earlier runs have saved, and that changed no result.
 GONE = ('execution.reduction',)
-# Fields of which earlier runs had another value than the default.
+# Fields that earlier runs have not saved, and the values that they had then
+# where these are not the defaults.
 BEFORE = {'privacy.secret': 'seed'}
 
 
@@ -31,6 +32,7 @@ _SOURCE = plugins.SOURCE.field
 
 def identity(config: Any) -> Any:
   """Returns `schema.identity` with the version of the synthetic world."""
+  # The name without a version means the newest one, which may change.
   kept = schema.identity(config)
   kept.data.source = versions.resolve(kept.data.source)
   return kept
@@ -46,8 +48,6 @@ def from_json(saved: dict[str, Any], changes: Sequence[str], where: str) -> Any:
 
   A run may lack the fields `LATER`, those of `LATER_GROUP` and the options of
   methods that did not exist then. No run has the fields of `schema.reporting`.
-  A run has the name of its version of the synthetic world; one without a
-  version is of the first one.
 
   Raises:
     IntegrityError: if a field is missing or unknown, or its value is not
@@ -84,6 +84,8 @@ def from_json(saved: dict[str, Any], changes: Sequence[str], where: str) -> Any:
         where,
         'restore the file from a copy, or give --config',
       )
+  # A run has the name of its version of the synthetic world; a name without a
+  # version means the first one.
   if isinstance(source := flat.get(_SOURCE), str):
     flat[_SOURCE] = versions.of_file(source)
   flat = BEFORE | flat
@@ -97,7 +99,7 @@ def from_json(saved: dict[str, Any], changes: Sequence[str], where: str) -> Any:
 
 
 def _missing(absent: set[str], flat: dict[str, Any]) -> set[str]:
-  """Returns the absent fields without which a run cannot be described."""
+  """Returns the absent fields that every run must have saved."""
   saved = {name.partition('.')[0] for name in flat}
   unused = {*plugins.available(algorithms)} - saved
   unused -= {*flat.get('components', ())}

@@ -39,8 +39,8 @@ def groups(named: Sequence[Named] = ()) -> dict[str, Any]:
   """Returns the declaration of every group; '' is the top level.
 
   Args:
-    named: plug-ins of a configuration, which have groups, too. Built-in
-      components always have.
+    named: plug-ins of a configuration, whose groups are added to those of the
+      built-in components.
 
   Raises:
     ConfigError: for a plug-in that does not exist, and for two with one group.
@@ -50,7 +50,7 @@ def groups(named: Sequence[Named] = ()) -> dict[str, Any]:
 
 @functools.cache
 def _groups(named: tuple[Named, ...]) -> dict[str, Any]:
-  # Here, because the import of all parts of a method takes a second.
+  # Imported here, because the import of all parts of a method takes a second.
   from fedreid_jax.config import groups
 
   found: dict[str, Any] = {'': getattr(groups, TOP)}
@@ -127,7 +127,7 @@ def marked(mark: Mark, named: Sequence[Named] = ()) -> list[str]:
 def identity(config: Any) -> Any:
   """Returns a copy of a configuration without the fields of `reporting`.
 
-  Two configurations with equal copies are of the same run.
+  Configurations with equal copies describe the same run.
   """
   kept = config.copy_and_resolve_references()
   with kept.unlocked():
@@ -142,8 +142,8 @@ def identity(config: Any) -> Any:
 def in_use(config: Any, mark: Mark) -> list[str]:
   """Returns the full names of the fields with a mark that have an effect.
 
-  Their values are neither zero nor empty, and their component, if they are of
-  one, is listed.
+  Their values are neither zero nor empty, and a field of a component has an
+  effect only if the component is listed.
 
   Args:
     config: a configuration, or a saved one, which may lack fields.
@@ -163,7 +163,7 @@ def in_use(config: Any, mark: Mark) -> list[str]:
 def plug_ins(config: Any) -> tuple[Named, ...]:
   """Returns the plug-ins that a configuration names, with their kinds.
 
-  Values of a wrong type are left out; the check of their fields refuses them.
+
 
   Raises:
     ConfigError: if a name of the first edition is used.
@@ -177,6 +177,8 @@ def plug_ins(config: Any) -> tuple[Named, ...]:
       raise errors.ConfigError(
         f'{value!r}', plugin.field, f'renamed to {new!r}'
       )
+    # Values of a wrong type are left out; the check of their field refuses
+    # them.
     names = value if isinstance(value, tuple) else (value,)
     own = _choices(plugin)
     found += [

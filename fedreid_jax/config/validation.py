@@ -1,7 +1,7 @@
 """Validation of a configuration: fields, values, and combinations of fields.
 
-The combinations are checked on the components of the method. No backend of JAX
-is started.
+Combinations are checked with the components of the method. No backend of JAX is
+started.
 """
 
 from typing import Any

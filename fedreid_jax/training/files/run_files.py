@@ -151,7 +151,8 @@ def _goes_on(before: Any, now: int) -> bool:
 def _bound_to_rounds(resolved: Mapping[str, Any]) -> str:
   """Returns the reason why more rounds would have changed the rounds so far.
 
-  It is '' if there is none."""
+  It is '' if there is none.
+  """
   return _bound_by_noise(resolved) or _bound_by_schedule(resolved)
 
 

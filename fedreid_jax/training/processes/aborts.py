@@ -1,9 +1,10 @@
 """Reports aborts of native code as one line and an exit code.
 
-JAX's coordination service ends a process by `abort()` when other processes are
-lost or do not connect: no Python exception, status 134, a stack trace. A
-handler of SIGABRT runs before that and ends the process like any other error.
-The service's own messages are suppressed; other native messages are printed.
+JAX's coordination service calls `abort()` when other processes are lost or do
+not connect, which would end a process with status 134 and a stack trace and
+without a Python exception. A handler of SIGABRT ends it like any other error
+instead. The service's messages are suppressed; other native messages are
+printed.
 """
 
 import ctypes
@@ -32,6 +33,8 @@ class Aborts:
     """
     self._error = error
     self._by_service = False
+    # Native code writes to descriptor 2, whatever `sys.stderr` is: it becomes a
+    # pipe, which a thread copies to the screen.
     self._screen = os.dup(2)
     read, write = os.pipe()
     os.dup2(write, 2)
@@ -40,7 +43,8 @@ class Aborts:
     self._reader = threading.Thread(target=self._copy, args=(read,))
     self._reader.daemon = True
     self._reader.start()
-    # Stored, because C holds no reference to it.
+    # Python's own handlers run between two of its instructions, and `abort`
+    # does not return to one. Stored, because C holds no reference to it.
     self._handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(self._on_abort)
     ctypes.CDLL(None).signal(signal.SIGABRT, self._handler)
 

@@ -1,9 +1,8 @@
 """Agreement of the processes of a run on inputs and decisions.
 
-Processes that differ in a field would train different models and end with wrong
-numbers. So each process publishes its configuration, versions and code, and
-later the digests of its images, as text at the coordination service. No device
-is used and nothing is compiled before all processes agree.
+Each process publishes its configuration, versions and code, and later the
+digests of its images, as text at the coordination service. No device is used
+and nothing is compiled before all processes agree.
 """
 
 import hashlib
@@ -27,6 +26,8 @@ from fedreid_jax.training.files import recorder
 from fedreid_jax.training.processes import peers
 
 SHOWN = 3  # differing fields in a message
+# Processes make the same calls in the same order, so that the number of a call
+# is its name at the coordination service.
 _calls = itertools.count()
 
 
@@ -77,7 +78,7 @@ def require(what: str, inputs: Callable[[], Mapping[str, Any]]) -> None:
 def of_first(make: Callable[[], bytes]) -> bytes:
   """Returns a value of the first process, in every process of the run.
 
-  The value is in the memory of the coordinator until all have read it.
+  The value is in the coordinator's memory until all processes have read it.
 
   Args:
     make: returns the value; called in the first process only.
@@ -90,6 +91,7 @@ def of_first(make: Callable[[], bytes]) -> bytes:
     client.key_value_set(name, make().hex())
   wait_ms = peers.rendezvous_s() * 1000
   value = bytes.fromhex(client.blocking_key_value_get(name, wait_ms))
+  # The value may be a secret: it is deleted as soon as all have read it.
   client.wait_at_barrier(f'{name}/read', wait_ms)
   if process == 0:
     client.key_value_delete(name)
@@ -97,7 +99,7 @@ def of_first(make: Callable[[], bytes]) -> bytes:
 
 
 def differences(published: list[dict[str, Any]]) -> list[str]:
-  """Returns the inputs that differ, with the first two values each."""
+  """Returns a line for each input that differs, with two of its values."""
   lines = []
   for name in sorted(set().union(*published)):
     values = [inputs.get(name) for inputs in published]
@@ -131,10 +133,10 @@ def code(named: Sequence[schema.Named] = ()) -> dict[str, str]:
 def connect(mesh: Mesh) -> None:
   """Runs a collective over the devices while all processes are together.
 
-  Gloo gives its first collective over some devices 30 seconds from the first
-  process to the last, too few where one compiles and another does not. Later
-  collectives over the same devices wait.
+  Later collectives over the same devices wait for all processes.
   """
+  # Gloo's first collective over some devices fails 30 seconds after the first
+  # process has begun it, which is too soon where only one process compiles.
   if peers.joined():
     largest(0)
     whole = NamedSharding(mesh, P())
@@ -145,7 +147,7 @@ def connect(mesh: Mesh) -> None:
 
 
 def largest(number: int) -> int:
-  """Returns the largest of the numbers that the processes hold, in each."""
+  """Returns the largest number of all processes, in each of them."""
   if not peers.joined():
     return number
   return int(np.max(multihost_utils.process_allgather(np.int32(number))))

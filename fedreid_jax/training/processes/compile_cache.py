@@ -12,8 +12,8 @@ def use() -> None:
   """Keeps compiled programs in the user's cache directory of this package.
 
   A cache directory that was chosen before, in `JAX_COMPILATION_CACHE_DIR` or in
-  `jax.config`, is left as it is. No other setting of JAX is changed, but that
-  programs are kept however short their compilation was.
+  `jax.config`, is left as it is. Programs are kept however short their
+  compilation was; no other setting of JAX is changed.
   """
   if (
     'JAX_COMPILATION_CACHE_DIR' in os.environ
@@ -27,9 +27,7 @@ def use() -> None:
 
 
 def ignore_errors() -> None:
-  """Ignores what JAX warns of a cache that cannot be used.
-
-  Such a cache costs time and changes no result, and there would be a line for
-  every program.
-  """
+  """Ignores the warnings of JAX about a cache that cannot be used."""
+  # Such a cache costs time and changes no result, and JAX would print a line
+  # for every program.
   warnings.filterwarnings('ignore', 'Error .*persistent compilation cache')

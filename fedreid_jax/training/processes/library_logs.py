@@ -1,4 +1,4 @@
-"""Log messages of Orbax, which report nothing that a user can act on."""
+"""Suppression of log messages of Orbax on which a user cannot act."""
 
 import contextlib
 import logging
@@ -24,7 +24,8 @@ _filter = _Filter()
 
 @contextlib.contextmanager
 def muted() -> Iterator[None]:
-  """Drops the warnings of Orbax; those of a caller's own use are unchanged."""
+  """Drops the warnings of Orbax until the end of the block."""
+  # Only then, because a caller may use Orbax as well and want its warnings.
   logger = logging.getLogger('absl')
   with _filter.lock:
     logger.addFilter(_filter)  # once, however often it is added
@@ -33,6 +34,7 @@ def muted() -> Iterator[None]:
     yield
   finally:
     with _filter.lock:
+      # Other threads may still be in such a block.
       _filter.users -= 1
       if not _filter.users:
         logger.removeFilter(_filter)

@@ -3,9 +3,9 @@
 Processes connect to the first one's coordination service within a time limit
 and send heartbeats to it. If a process stops, or its connection breaks, all
 others end: JAX raises from a collective or aborts, and both are reported as one
-line with the exit code of `ResourceError`. The number of
-processes is constant while a run lasts; the same command, on as many hosts or
-on another number, resumes from the last checkpoint.
+line with the exit code of `ResourceError`. The number of processes is constant
+while a run lasts. The same command resumes from the last checkpoint, also on
+another number of hosts.
 """
 
 import os
@@ -101,8 +101,8 @@ def join(mode: str, rendezvous_s: int, heartbeat_s: int) -> None:
   """
   global _joined
   place = (None, None, None) if mode == 'auto' else parse(mode)
-  # Processes agree on signals after every round; JAX's service would handle
-  # SIGTERM itself.
+  # Processes agree on signals after every round (`signals`); with its
+  # preemption service JAX would handle SIGTERM itself.
   jax.config.update('jax_enable_preemption_service', False)
   _joined = _Joined(rendezvous_s)
   try:
@@ -132,18 +132,21 @@ def leave() -> None:
 
 
 def abandon(code: int) -> NoReturn:
-  """Ends this process after an error; a normal exit would wait for others.
+  """Ends this process after an error, without waiting for the others.
 
-  The first process ends last, so that others with the same error can report it
-  before the service they depend on ends.
+  Args:
+    code: exit status of the process.
   """
+  # The first process ends last, so that others with the same error can report
+  # it before the service that they depend on ends.
   if client()[1] == 0:
     time.sleep(_LAST_S)
+  # A normal exit would wait for the other processes.
   os._exit(code)
 
 
 def client() -> tuple[Any, int, int]:
-  """Returns (coordination service, number of this process, and of all)."""
+  """Returns (coordination service, number of this process, of processes)."""
   state = distributed.global_state
   return state.client, state.process_id, state.num_processes
 

@@ -1,4 +1,4 @@
-"""What a process sets in JAX before it trains."""
+"""Settings of JAX that a process makes before it trains."""
 
 import os
 
@@ -10,11 +10,14 @@ from fedreid_jax.training.processes import compile_cache
 def prepare_jax(cores: int) -> None:
   """Sets the compile cache and the number of CPU devices.
 
-  The small operations of one client do not use all cores. One device per core
-  runs as many clients at a time, with the same bits. `JAX_NUM_CPU_DEVICES`
-  overrides the number.
+  `JAX_NUM_CPU_DEVICES` overrides the number.
+
+  Args:
+    cores: number of CPU devices.
   """
   compile_cache.ignore_errors()
   compile_cache.use()
+  # The small operations of one client do not use all cores. One device per core
+  # runs as many clients at a time, with the same bits.
   if 'JAX_NUM_CPU_DEVICES' not in os.environ:
     jax.config.update('jax_num_cpu_devices', cores)

@@ -1,9 +1,7 @@
-"""SIGTERM and SIGINT: a round is completed, anything else ends at once.
+"""SIGTERM and SIGINT: a run completes its round, other work ends at once.
 
-Python calls a handler between two instructions of its main thread, which may
-compile, wait for another process or read images for minutes. Therefore the
-number of a signal also wakes a thread through the descriptor of
-`signal.set_wakeup_fd`; the first of handler and thread handles it.
+A signal is handled by Python's handler in the main thread or by a thread of
+this module, whichever is first.
 """
 
 import contextlib
@@ -26,9 +24,14 @@ class _Listener:
     self.noted = 0  # number of that signal
     self._lock = threading.RLock()  # a handler may interrupt a handler
     self._read, self._write = os.pipe()
+    # Handler and thread read the same pipe, and the second one must not wait;
+    # `set_wakeup_fd` accepts no blocking descriptor.
     os.set_blocking(self._read, False)
     os.set_blocking(self._write, False)
     self._old = {s: signal.signal(s, lambda *_: self._act()) for s in STOPS}
+    # Python calls a handler between two instructions of its main thread, which
+    # may compile, wait for another process or read images for minutes. The
+    # number of a signal in the pipe wakes a thread at once.
     self._wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
     self._thread = threading.Thread(target=self._wait, daemon=True)
     self._thread.start()
@@ -82,14 +85,14 @@ def listen() -> None:
 def deferred() -> Iterator[Callable[[], int]]:
   """Lets rounds finish: only a second signal ends the process at once.
 
-  Without `listen` signals belong to the caller of this package, and nothing is
-  changed: any thread may train.
+  Without an earlier call of `listen` nothing is changed, because signals then
+  belong to the caller of this package and any thread may train.
 
   Yields:
     Function that returns the number of the first signal, 0 before it.
 
   Raises:
-    SystemExit: with 128 + a signal that came after the last call of it.
+    SystemExit: with 128 + the number of a signal, if one arrived.
   """
   listener = _listener
   if listener is None:

@@ -1,4 +1,4 @@
-"""Runs of several threads on the same devices."""
+"""Turns of the runs of several threads on the same devices."""
 
 import contextlib
 import threading
@@ -13,10 +13,10 @@ _turn = threading.RLock()
 def taken(config) -> Iterator[None]:
   """Waits for other threads' runs if this one uses several devices.
 
-  Programs over several devices that two threads start at once may arrive at
-  the devices in different orders, and then wait for each other forever. On one
-  device runs need not wait.
+  Runs on one device do not wait.
   """
+  # Programs over several devices that two threads start at once may reach the
+  # devices in different orders and then wait for each other forever.
   alone = 1 in (config.execution.devices, jax.device_count())
   with contextlib.nullcontext() if alone else _turn:
     yield

@@ -1,9 +1,9 @@
 """Checks whether a run can fit in memory, before any of it is allocated.
 
-Otherwise, a batch or plan that cannot fit ends in a failed allocation or, with
-overcommitted memory, in a process that the system kills without a message. The
-needs are lower bounds and the limit is all of the memory, so a run that can fit
-is never refused.
+Without this check, a batch or plan that cannot fit ends in a failed allocation
+or, with overcommitted memory, in a process that the system kills without a
+message. The needs are lower bounds and the limit is all of the memory, so that
+a run that can fit is never refused.
 """
 
 import math
@@ -42,7 +42,7 @@ class Cost(NamedTuple):
 
 
 def host_memory() -> int:
-  """Returns the bytes this process can use at most."""
+  """Returns the largest number of bytes that this process can use."""
   limits = [os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')]
   space = resource.getrlimit(resource.RLIMIT_AS)[0]
   if space != resource.RLIM_INFINITY:
@@ -62,8 +62,10 @@ def device_memory() -> int:
 def of_images() -> int:
   """Returns the bytes of a device that images may take.
 
-  They are a quarter of its memory, and of its share of that of the host.
+  They are a quarter of the memory of the device, or of its share of the memory
+  of the host if that is less.
   """
+  # Devices of CPU cores divide the memory of the host.
   share = host_memory() // jax.local_device_count()
   return min(device_memory(), share) // _IMAGES
 
@@ -109,6 +111,7 @@ def check(
     ResourceError: naming the field to lower.
   """
   steps, batch = plan_shape
+  # Clients of a device that are not vmapped train one after another.
   lanes = min(config.execution.width or members, -(-members // devices))
   step = batch * lanes * (each.image + each.kept)
   _require('local.batch', batch, step, device_memory())

@@ -18,7 +18,7 @@ def show(
   facts: Collection[str] = (),
   caption: Sequence[str] = (),
 ) -> None:
-  """Prints a table, or where it is too wide, a block of lines for each row.
+  """Prints a table, or a block of lines for each row if it is too wide.
 
   Args:
     screen: to print on.
@@ -43,6 +43,7 @@ def show(
   if title:
     _print(screen, errors.printable(title))
   made = _table(names, cells)
+  # Rich cuts cells of a table that is too wide, so its full width is needed.
   endless = screen.options.update(max_width=FULL)
   natural = measure.Measurement.get(screen, endless, made).maximum
   if natural <= screen.width:

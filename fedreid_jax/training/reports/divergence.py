@@ -1,11 +1,8 @@
 """Detection of divergence while every number is still finite.
 
 A model can be destroyed without a nan: the loss grows by orders of magnitude,
-or the training accuracy falls back to chance. The first round may be destroyed
-already, so that the identity loss is also compared with the number that is
-known before training: the cross-entropy of guessing, log C of C identities,
-which an untrained classifier has. Rounds are checked one at a time;
-the state between them is JSON and part of the checkpoint, so that a resumed run
+or the training accuracy falls back to chance. Rounds are checked one at a time.
+The state between them is JSON and part of the checkpoint, so that a resumed run
 has the same findings.
 """
 
@@ -19,10 +16,9 @@ LEAST = 0.01  # a first loss below it counts as this, 0 with one identity
 # Accuracy as a fraction of the range from chance to 100 %.
 LEARNED, AT_CHANCE = 0.1, 0.02
 PATIENCE = 5  # rounds at chance in a row
-# Identity loss over that of guessing: in any round, and in the last one, which
-# then has a model that knows less than before training. The loss of a round is
-# a mean over its steps, of which the first ones may overshoot in a run that is
-# well, so that the limit of the last round is not 1.
+# Identity loss over that of guessing, in any round and in the last one. A last
+# model above 1 would be worse than an untrained one, but the loss of a round is
+# a mean over its steps, of which the first ones may overshoot in a good run.
 DESTROYED, WORSE = 10.0, 2.0
 
 
@@ -44,7 +40,7 @@ class Course(NamedTuple):
 
 
 class Guess(NamedTuple):
-  """The identity loss of a round, and what guessing has.
+  """The identity loss of a round, and that of guessing.
 
   Attributes:
     loss: mean cross-entropy of the identities over all steps of the round.
@@ -55,7 +51,7 @@ class Guess(NamedTuple):
   chance: float
 
   def worse(self, times: float) -> str:
-    """Returns the finding if the loss is so many times that of guessing."""
+    """Returns the finding if the loss is above `times` that of guessing."""
     if not self.loss > times * max(self.chance, LEAST):
       return ''
     return (
@@ -97,6 +93,9 @@ def follow(
   share = (accuracy - chance) / max(100.0 - chance, 1e-9)
   learned = course.learned or share >= LEARNED
   at_chance = course.at_chance + 1 if learned and share < AT_CHANCE else 0
+  # The first round may be destroyed already, so that losses are also compared
+  # with a number that is known before training: the cross-entropy of guessing,
+  # log C for C identities, which an untrained classifier has.
   what = (guess and guess.worse(DESTROYED)) or None
   if loss > WARNED * first:
     what = (
@@ -116,5 +115,5 @@ def follow(
 
 
 def to_lower(config: Any) -> str:
-  """Returns the fix: the fields to lower, of the method, above 0."""
+  """Returns the fix, which names the fields of the method that can be lower."""
   return f'lower {", ".join(schema.in_use(config, Mark.STRENGTH))}'

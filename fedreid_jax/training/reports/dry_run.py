@@ -1,4 +1,4 @@
-"""What a run will train, send, need and write, without training it."""
+"""Forecast of the training, messages, memory and files of a run."""
 
 import math
 from collections.abc import Iterator

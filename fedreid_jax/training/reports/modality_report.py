@@ -1,4 +1,4 @@
-"""Reports what the moments of batch normalisation cost a visible-infrared run.
+"""Effect of the moments of batch normalisation on a visible-infrared run.
 
 A saved model is evaluated with its running moments, with those of all images of
 the clients and with those of the images of each modality

@@ -58,8 +58,7 @@ class Monitor:
 
     Args:
       lost: names of these clients.
-      far: names of those of them whose update is finite, but out of range of
-        the sums.
+      far: names of those whose update is finite, but out of range of the sums.
       cohort: number of clients of the round.
 
     Raises:

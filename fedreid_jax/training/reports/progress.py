@@ -17,7 +17,7 @@ class Progress:
     bytes: bytes of each kind of message by direction, 'up' and 'down'.
     images: images trained on.
     bad_rounds: rounds in a row that lost a share of their updates.
-    course: of the losses.
+    course: state of the detection of divergence.
     warnings: of all rounds.
   """
 

@@ -50,6 +50,8 @@ def describe(
         'restore the original files, or start again with --restart',
       )
   table = clients(setup.federation.clients)
+  # In the order of `run_files.WRITTEN`: a run that is killed must leave no file
+  # without the earlier ones.
   if jax.process_index() == 0:
     recorder.write_json(
       workdir / run_files.CONFIG, saved_config.to_json(config)
@@ -85,7 +87,7 @@ def describe(
 
 
 def clients(federated: Sequence[types.ClientData]) -> list[dict[str, Any]]:
-  """Returns name and numbers of images, identities and cameras of clients."""
+  """Returns a row for each client: its name, and the counts of its images."""
   return [
     {
       'client': c.name,
@@ -102,7 +104,7 @@ def clients(federated: Sequence[types.ClientData]) -> list[dict[str, Any]]:
 def round_values(
   log: dict[str, Any], seconds: float, lr: float
 ) -> dict[str, Any]:
-  """Returns the entries of a round in metrics.jsonl but for its clients.
+  """Returns the entries of a round in metrics.jsonl, without its clients.
 
   Args:
     log: of the round.
@@ -158,7 +160,7 @@ def excluded(log: dict[str, Any], names: list[str]) -> list[str]:
 
 
 def out_of_range(log: dict[str, Any], names: list[str]) -> list[str]:
-  """Returns the clients whose finite update the sums left out."""
+  """Returns the clients whose finite update is out of range of the sums."""
   far = log.get('out_of_range', np.zeros(len(log['clients']), bool))
   return [names[k] for k in log['clients'][far]]
 
@@ -193,7 +195,7 @@ def clusters(groups: np.ndarray, names: list[str]) -> dict[str, list[str]]:
 def results(
   config, progress: Progress, seconds: dict[str, float], privacy: str
 ) -> dict[str, Any]:
-  """Returns the content of results.json but for the clusters.
+  """Returns the content of results.json, without the clusters.
 
   Args:
     config: of the run.

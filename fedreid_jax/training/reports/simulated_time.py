@@ -48,6 +48,7 @@ def make(
   @functools.cache
   def seconds(client: int) -> float:
     steps = planner.num_steps(client)
+    # The model is sent to the client and back.
     sent = 2 * model_bytes
     return devices.seconds(config.seed, uids[client], steps, sent)
 

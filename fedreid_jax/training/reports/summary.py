@@ -3,7 +3,7 @@
 FedReIDBench reports the mean over the three rounds with the best global model
 (journal version, section 4.2.2) and returns the best of each client's models
 (Algorithm 1, line 8); L2RW's results of entities are those of the best round.
-So the summaries are
+The summaries are
 
   last        every model in the last evaluated round;
   best_three  the global model: the mean over the three rounds with the largest
@@ -15,9 +15,9 @@ So the summaries are
 
 For classification, accuracy replaces rank-1. Tests on held-out persons of the
 clients (`evaluation.validation`) choose the rounds where there are any. Without
-them `best_three` and `best` choose rounds by test results, with more effect the
-more often a run is evaluated: the last round is then the unbiased result. All
-are labelled.
+them `best_three` and `best` choose rounds by test results, which favours runs
+that are evaluated more often: only the last round is then an unbiased result.
+Every summary states how its rounds were chosen.
 """
 
 from collections import defaultdict
@@ -77,7 +77,7 @@ def checkpoint_score(entries: list[Entry]) -> float | None:
 
 
 def chosen_on(entries: list[Entry]) -> str:
-  """Returns what chooses rounds: 'validation' if there is any, or 'targets'."""
+  """Returns the tests that choose rounds: 'validation', or else 'targets'."""
   held_out = any(validation.is_validation(e['target']) for e in entries)
   return 'validation' if held_out else 'targets'
 

@@ -1,10 +1,9 @@
 """The metrics of every client of a round: in a line, in a file, or summarised.
 
 A line of `metrics.jsonl` has the names and the metrics of every client of a
-small cohort. That of a larger one has their numbers and a summary, so that its
-size does not depend on the cohort. On request the metrics of a round are also
-in `client-metrics/ROUND.npz`: the array `client` has the names, and every
-metric is an array of the same length.
+small cohort. For a larger cohort it has the numbers of clients and a summary.
+On request the metrics of a round are also in `client-metrics/ROUND.npz`: the
+array `client` has the names, and every metric is an array of the same length.
 """
 
 import io
@@ -22,7 +21,7 @@ from fedreid_jax.training.files import atomic
 
 FOLDER = 'client-metrics'  # in a work directory
 NAMES = 'client'
-# What NumPy's reader passes on of its decoders, and a missing array.
+# Exceptions of NumPy's reader and of its decoders, and of a missing array.
 DAMAGED = (
   *(OSError, ValueError, KeyError, EOFError),
   *(zipfile.BadZipFile, zlib.error),
@@ -39,6 +38,7 @@ def form(rule: ClientMetrics, clients: int) -> Form:
     rule: `client_metrics` of a configuration.
     clients: number of clients of a round.
   """
+  # The size of a line must not grow with the cohort.
   if rule == 'auto':
     return 'summary' if clients > LARGEST else 'lines'
   return rule
@@ -87,7 +87,7 @@ def rewind(workdir: Path, round_: int) -> None:
 
 
 def read(workdir: Path, round_: int) -> dict[str, dict[str, float]]:
-  """Returns the metrics of clients by name, none if there is no file.
+  """Returns the metrics of the clients of a round, {} if there is no file.
 
   Raises:
     IntegrityError: when the file is damaged.

@@ -1,8 +1,8 @@
 """Ranked lists as one picture, without a plotting library.
 
-A row is a query and the images nearest to it. As in `figures.ranked`, the frame
-of an image of the same person is solid and green, and that of another person
-is dashed and orange.
+A row is a query and the images nearest to it. As in `figures.ranked`, an image
+of the same person has a solid green frame, and an image of another person has a
+dashed orange frame.
 """
 
 from typing import Any
@@ -40,7 +40,7 @@ class Pictures:
   def __call__(
     self, model: str, target: Target, features: Float[np.ndarray, 'M D']
   ) -> None:
-    """Draws the lists of a target, once; for `seen` of an evaluation."""
+    """Draws the lists of a target once; it is the `seen` of an evaluation."""
     if target.name in self._targets:
       return
     self._targets.add(target.name)
@@ -53,7 +53,7 @@ class Pictures:
 def draw(
   lists: list[ranked_lists.Ranked], images: UInt8[np.ndarray, 'M H W ch']
 ) -> Picture:
-  """Returns a row of photographs per list."""
+  """Returns a picture with a row of photographs for each list."""
   rows = []
   for one in lists:
     photos = [framed(images[one.query], None)]

@@ -1,10 +1,9 @@
-"""What a run has sent to services that keep each measurement for good.
+"""Record of the measurements that were sent to tracking services.
 
-MLflow and Weights & Biases cannot take a measurement back. So `tracking.json`
-in the work directory has the identifier of the run at each service, and the
-last round that was sent. It is written before a round is sent. A run that is
-killed and resumed sends no round twice; it may lack the round during which it
-was killed.
+MLflow and Weights & Biases cannot delete a measurement. Therefore
+`tracking.json` in the work directory has the identifier of the run at each
+service and the last round that was sent. A run that is killed and resumed sends
+no round twice; the service may lack the round during which it was killed.
 """
 
 from pathlib import Path
@@ -32,13 +31,15 @@ class Sent:
     return recorder.read_object(self._path) if self._path.exists() else {}
 
   def begin(self, **entry: Any) -> None:
-    """Replaces the entry by that of a new run at the service."""
+    """Replaces the entry by one for a new run at the service."""
     self.entry = entry
     self._save()
 
   def take(self, measured: Measured) -> bool:
     """Returns whether measurements are new, and marks them as sent."""
     new = measured.round > self.entry.get(measured.kind, -1)
+    # Written before the measurements are sent: a run that is killed between the
+    # two loses them at the service, which is better than sending them twice.
     if new:
       self.entry[measured.kind] = measured.round
       self._save()

@@ -1,9 +1,4 @@
-"""Metrics as a CSV file with one number a line.
-
-The columns are round, metric and value. A table with one column per metric
-would have to be rewritten whenever a metric appears, such as those of a client
-that takes part for the first time.
-"""
+"""Metrics as a CSV file, with a line for each number."""
 
 import csv
 import io
@@ -13,6 +8,8 @@ from fedreid_jax.training.files import atomic, line_file
 from fedreid_jax.training.tracking.tracker import Measured
 
 FILE = 'metrics.csv'
+# A table with a column for each metric would have to be rewritten whenever a
+# metric appears, such as those of a client that takes part for the first time.
 HEADER = ('round', 'metric', 'value')
 
 

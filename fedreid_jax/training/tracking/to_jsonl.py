@@ -1,7 +1,7 @@
-"""The record of a run: `metrics.jsonl`, one JSON object a line.
+"""The record of a run: `metrics.jsonl`, with a JSON object on each line.
 
-Every run writes it. It is the source of results and reports, so that a failure
-to write it ends the run, unlike the failure of a tracker.
+Every run writes it. Results and reports are made from it, so that a failure to
+write it ends the run, unlike the failure of a tracker.
 """
 
 import json

@@ -1,8 +1,7 @@
 """Metrics and images in a tracking store of MLflow.
 
-MLflow's own variables choose the store (`MLFLOW_TRACKING_URI`) and the
-experiment (`MLFLOW_EXPERIMENT_NAME`). The writer uses a client, and not the
-functions of the module `mlflow`, which have one active run per process.
+MLflow's environment variables select the store (`MLFLOW_TRACKING_URI`) and the
+experiment (`MLFLOW_EXPERIMENT_NAME`).
 """
 
 import importlib
@@ -17,7 +16,7 @@ from fedreid_jax.training.tracking.sent import Sent
 from fedreid_jax.training.tracking.tracker import Measured
 
 EXPERIMENT = 'fedreid_jax'  # without MLFLOW_EXPERIMENT_NAME
-# Limits of a call, and of the text of a parameter.
+# MLflow's limits of a call and of the text of a parameter.
 METRICS, PARAMETERS, LETTERS = 1000, 100, 500
 
 
@@ -31,6 +30,8 @@ class Writer:
     uri, before = self._mlflow.get_tracking_uri(), self._sent.entry.get('uri')
     if before and not self._mlflow.is_tracking_uri_set():
       uri = before  # the default depends on the current directory
+    # The functions of the module `mlflow` have one active run per process, and
+    # several threads may train.
     self._client = self._mlflow.MlflowClient(tracking_uri=uri)
     if uri == before:
       self._run = self._sent.entry['id']
@@ -85,5 +86,5 @@ class Writer:
 
 
 def _allowed(name: str) -> str:
-  """Returns a name in which other letters than MLflow's are underscores."""
+  """Replaces letters that MLflow does not allow in a name by underscores."""
   return re.sub(r'[^A-Za-z0-9_./ -]', '_', name)

@@ -1,10 +1,4 @@
-"""Metrics and images as event files of TensorBoard.
-
-Events are written with the parts of tensorboardX below its `SummaryWriter`,
-which writes in a thread: if the disk is full, this thread ends, and the run
-would wait for it forever. Here a failed write is an exception of the run's
-thread.
-"""
+"""Metrics and images as event files of TensorBoard, by tensorboardX."""
 
 import importlib
 import json
@@ -20,11 +14,12 @@ FOLDER = 'tensorboard'
 class Writer:
   """Writes a file of events in the folder `tensorboard`.
 
-  A resumed run writes a new file, which begins with an event that makes
-  TensorBoard drop the rounds that are computed again.
+  A resumed run writes a new file.
   """
 
   def __init__(self, start: callbacks.Start):
+    # Not `SummaryWriter`, which writes in a thread: on a full disk this thread
+    # ends, and the run waits for it forever. `EventsWriter` raises in this one.
     self._protos: Any = importlib.import_module('tensorboardX.proto.event_pb2')
     self._summary: Any = importlib.import_module('tensorboardX.summary')
     writer: Any = importlib.import_module('tensorboardX.event_file_writer')
@@ -33,6 +28,7 @@ class Writer:
     # TensorBoard reads files by name, and the name has the time in seconds.
     number = len([*folder.iterdir()])
     self._file = writer.EventsWriter(str(folder / 'events'), f'.{number:04}')
+    # This event makes TensorBoard drop the rounds that are computed again.
     if number:
       event = self._event(start.kept + 1)
       event.session_log.status = self._protos.SessionLog.START

@@ -1,7 +1,7 @@
 """Metrics and images in a run of Weights & Biases.
 
-The variables of the service apply, such as `WANDB_MODE=offline`, `WANDB_ENTITY`
-and `WANDB_PROJECT`.
+The environment variables of the service apply, such as `WANDB_MODE=offline`,
+`WANDB_ENTITY` and `WANDB_PROJECT`.
 """
 
 import importlib
@@ -17,17 +17,12 @@ from fedreid_jax.training.tracking.tracker import Measured
 FOLDER = 'wandb'  # in the work directory; the service names it
 PROJECT = 'fedreid_jax'  # without WANDB_PROJECT
 # Seconds. Without limits a run would wait for a login, or at its end for a
-# network that was lost. What was not uploaded is kept on the disk.
+# network that was lost. Measurements that were not uploaded stay on the disk.
 LOGIN_S, FINISH_S = 60, 300
 
 
 class Writer:
-  """Writes to a run of the service; a resumed run continues the same one.
-
-  Steps of the service must increase with every call, so they are not rounds:
-  round R has the steps 2 R (training) and 2 R + 1 (evaluation), and `round` is
-  the axis of all metrics.
-  """
+  """Writes to a run of the service; a resumed run continues the same one."""
 
   def __init__(self, start: callbacks.Start):
     self._wandb: Any = importlib.import_module('wandb')
@@ -49,6 +44,8 @@ class Writer:
         finish_timeout=FINISH_S,
       ),
     )
+    # Steps of the service must increase with every call, so that they cannot be
+    # rounds: round R has steps 2 R (training) and 2 R + 1 (evaluation).
     self._run.define_metric('round')
     self._run.define_metric('*', step_metric='round')
 

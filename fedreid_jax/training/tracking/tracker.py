@@ -1,4 +1,4 @@
-"""Metrics of a run by their names, written by one tracker.
+"""The names of the metrics of a run, and the tracker that writes them.
 
 All trackers receive the same names:
 
@@ -41,7 +41,7 @@ class Measured(NamedTuple):
 
 
 def of_round(event: callbacks.Round) -> Measured:
-  """Returns the metrics of a round, and of its clients if in lines."""
+  """Returns the metrics of a round, with those of its clients for 'lines'."""
   scalars = _numbers(event.metrics, 'train')
   if event.form != 'lines':
     return Measured('round', event.round, scalars, entries=(event.metrics,))
@@ -74,9 +74,9 @@ def _numbers(metrics: Mapping[str, Any], group: str) -> dict[str, float]:
 class MetricWriter(Protocol):
   """Writes measurements to one place.
 
-  A resumed run repeats the rounds after its last checkpoint. A writer drops
-  what it has of these rounds when it is opened, or skips what it has already,
-  so that no measurement is there twice.
+  A resumed run repeats the rounds after its last checkpoint. So that no
+  measurement is written twice, a writer deletes the measurements of these
+  rounds when it is opened, or skips the rounds that it has written already.
   """
 
   def write(self, measured: Measured) -> None:
@@ -84,7 +84,7 @@ class MetricWriter(Protocol):
     ...
 
   def close(self, error: BaseException | None) -> None:
-    """Writes what is left, and ends.
+    """Writes the remaining measurements, and ends.
 
     Args:
       error: exception that ends the run, None after a run without one.
@@ -97,13 +97,12 @@ Warn = Callable[[int, str], None]
 
 
 class Tracker(callbacks.Callback):
-  """Passes the events of a run to a writer, and outlives its failures.
+  """Passes the events of a run to a writer, whose failures end no run.
 
   An exception of the writer ends neither the run nor other trackers. It becomes
-  one warning line on the console and in `metrics.jsonl`, and the writer
-  receives nothing more, not even `close`. If the run is resumed, the writer is
-  opened again. A call that does not return holds the run up, so that a writer
-  needs time limits of its own.
+  a warning on the console and in `metrics.jsonl`, and the writer is not called
+  again, not even `close`. If the run is resumed, the writer is opened again. A
+  run waits for every call, so that a writer must limit their time.
   """
 
   def __init__(self, name: str, open_: Open, warn: Warn):
@@ -148,7 +147,7 @@ class Tracker(callbacks.Callback):
       self._guarded(lambda: writer.write(measured))
 
   def _guarded(self, call: Callable[[], None]) -> None:
-    """Runs a call; after an exception the writer receives nothing more."""
+    """Runs a call; after an exception the writer is not called again."""
     try:
       call()
     except Exception as error:

@@ -22,7 +22,7 @@ class Kind(NamedTuple):
   Attributes:
     open: returns the writer of a run that starts.
     package: module that it needs, '' for none.
-    extra: of this package, which installs it.
+    extra: name of the extra of this package that installs the module.
     written: files and folders in a work directory.
   """
 
@@ -50,7 +50,7 @@ def written(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def check(names: tuple[str, ...]) -> None:
-  """Refuses trackers without their packages.
+  """Refuses trackers whose packages cannot be imported.
 
   Args:
     names: `config.track`.
