@@ -96,7 +96,7 @@ class UnknownChoiceError(errors.ConfigError):
 
   Attributes:
     presets: of the recipe.
-    choices: of its own options.
+    choices: of the options of the recipe.
   """
 
   def __init__(
@@ -119,7 +119,7 @@ class Argument(NamedTuple):
 
   Attributes:
     preset: name of the preset.
-    options: choices of the recipe's own options, by name.
+    options: choices of the options of the recipe, by name.
     apply_preset: function that applies the preset to a configuration.
     pairs: pairs FIELD=VALUE, which are applied last.
   """
@@ -146,7 +146,7 @@ def argument(
   Args:
     text: text after the colon of `--config`, None for the preset 'synthetic'.
     presets: presets by name.
-    **choices: choices of the recipe's own options; the first is the default.
+    **choices: choices of the options of the recipe; the first is the default.
 
   Raises:
     UnknownChoiceError: if a preset or choice is unknown.

@@ -70,8 +70,8 @@ def omniglot(c: Any) -> None:
 def nine(c: Any) -> None:
   """Trains nine synthetic clients with sizes like FedReIDBench's, 131 to 1.
 
-  Each is evaluated on other persons of its own domain; no client has images of
-  the domain mall.
+  The targets are other persons of these domains, and the domain mall, of which
+  no client has images.
   """
   synthetic(c)
   c.optim.lr, c.optim.schedule = 0.05, 'constant'  # as in the papers
@@ -172,8 +172,8 @@ def three_data_sets(c: Any) -> None:
 def another_world(c: Any) -> None:
   """Trains on eleven domains of a separate world, with 110 persons each.
 
-  Both modalities are in one client; the test is on other persons of the twelfth
-  domain, each image of which is visible.
+  A client has images of both modalities. The test is on persons of the twelfth
+  domain, whose images are all visible.
   """
   synthetic(c)
   c.data.source = versions.FIRST

@@ -68,7 +68,7 @@ def about(file: str) -> str:
 def choices(
   file: str,
 ) -> tuple[Mapping[str, parsing.Preset], Mapping[str, Sequence[str]]]:
-  """Returns the presets of a recipe and the choices of its own options."""
+  """Returns the presets of a recipe and the choices of its options."""
   try:
     call(file, 'get_config', '?')  # a preset that no recipe has
   except parsing.UnknownChoiceError as error:

@@ -18,7 +18,7 @@ from fedreid_jax.round import compose
 
 
 def rules(c: Any) -> Iterator[Rule]:
-  """Yields the rules of the fields, then those of the method.
+  """Yields the rules of the fields, then the rules of the method.
 
   The components of the method are made for the rules of the method, so that
   their options must be valid. No backend of JAX is started.

@@ -41,8 +41,8 @@ class Setup(NamedTuple):
     schedule: learning rate of a round.
     evaluate: `({name: variables of a model}, source) -> entries`, see
       `evaluator.make`.
-    guarantee: of differential privacy, or that there is none.
-    secret: of the run, None if its method needs none.
+    guarantee: statement of differential privacy, or that there is none.
+    secret: root of private draws, None if the method has none.
   """
 
   federation: Federation
@@ -155,7 +155,7 @@ def network(
 def pretrained(
   config, variables: types.Flat
 ) -> tuple[types.Flat, tuple[str, ...]]:
-  """Replaces variables by those of the file `config.model.pretrained`.
+  """Replaces variables by the weights of the file `config.model.pretrained`.
 
   Returns:
     (variables, names of those from the file); none without a file.
@@ -171,7 +171,7 @@ def pretrained(
 
 
 def load_evaluators(config) -> tuple[evaluator.Evaluator, ...]:
-  """Returns the evaluators of `evaluation.extra`, without that of the task."""
+  """Returns the evaluators of `evaluation.extra` except the one of the task."""
   task = config.data.task
   return tuple(
     evaluator.load(name, task, arguments(config, name))

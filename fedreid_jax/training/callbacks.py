@@ -79,7 +79,7 @@ class Round(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-  """An evaluation; that of round 0 is before training.
+  """An evaluation; the one of round 0 precedes training.
 
   Attributes:
     round: number of completed rounds.

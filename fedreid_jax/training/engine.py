@@ -67,7 +67,7 @@ def make_executor(
     components: the components of the method, in order.
     transforms: the image transforms for training and for tests.
     mesh: the devices that run the clients.
-    optimizer: the optimiser of the clients; None selects that of `config`.
+    optimizer: the optimiser of the clients; None makes the one of `config`.
     variant: differences from the simulation of all clients.
     secret: root of the draws of the components, cohorts and batches; with None
       they follow from the seed.
@@ -130,7 +130,7 @@ def participants_of(
   Args:
     config: the configuration of the run.
     federation: images of the clients, and the public images.
-    size: largest number of clients in a round, None for that of `config`.
+    size: largest number of clients in a round; None follows `config`.
   """
   clients, public = federation.clients, federation.public
   if size is None:

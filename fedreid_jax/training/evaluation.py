@@ -136,7 +136,7 @@ def evaluate_models(
 ) -> list[dict[str, Any]]:
   """Tests models from a checkpoint on the targets of a configuration.
 
-  Clients' images are read only to measure moments (`evaluation.batch_stats`).
+
 
   Args:
     config: all of it.
@@ -151,6 +151,7 @@ def evaluate_models(
   extra = build.load_evaluators(config)
   rule = config.evaluation.batch_stats
   from_source = rule in source_stats.MEASURED
+  # Clients' images are read only where moments are measured on them.
   federation = data_lib.load(
     config.data,
     from_source,
@@ -181,7 +182,7 @@ def source(
   groups: np.ndarray,
   names: Sequence[str],
 ) -> evaluator.Source:
-  """Builds the function of `source_stats.make` for models of a checkpoint.
+  """Builds `source_stats.make` of the clients of a run for its checkpoint.
 
   Args:
     config: all of it.

@@ -43,18 +43,18 @@ def train(
   >>> results['rounds'], [entry['target'] for entry in results['summary']]
   (1, ['mall', 'mall', 'mall'])
 
-  Several threads may train at once, each in a work directory of its own. Where
-  runs use several devices, they train one after another. Compiled programs are
-  kept in the user's cache directory, unless JAX already has one. Signals are
-  left to the caller: a run that is ended resumes from its last checkpoint.
-  A tracker of `config.track` that fails is a warning, and the run continues
+  Several threads may train at once in different work directories. Runs that use
+  several devices train one after another. Compiled programs are kept in the
+  user's cache directory, unless JAX already has one. Signals are handled by the
+  caller; a run that was interrupted resumes from its last checkpoint. If a
+  tracker of `config.track` fails, there is a warning, and the run continues
   without it; an exception of a callback ends the run.
 
   Args:
     config: `ConfigDict`, of `load_config` for example.
     workdir: directory of the run; it is made if it does not exist.
     restart: delete an earlier run in this directory instead of resuming it.
-    verbose: print what the command prints.
+    verbose: print the lines that `fedreid train` prints.
     callbacks: instances of classes derived from `Callback`, called in this
       order by the first process of the run.
 
@@ -63,14 +63,14 @@ def train(
     callback has raised `StopTraining`.
 
   Raises:
-    ConfigError: for a configuration that cannot be run, or another one than
-      that of the run in the directory.
+    ConfigError: for a configuration that cannot be run, or that differs from
+      the one of the run in the directory.
     DataError: for images or labels that cannot be trained on or evaluated.
     IntegrityError: for a damaged run in the directory.
     DivergedError: when the updates are no longer finite.
     ResourceError: when memory, a device or the disk does not suffice.
     LockedError: when another run uses the directory.
-    Exception: that of a callback, after the round was saved.
+    Exception: raised by a callback; the round was saved before.
     SystemExit: with 128 + signal after a clean save, in commands only.
   """
   return run_rounds(build.build, config, workdir, restart, verbose, callbacks)

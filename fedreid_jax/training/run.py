@@ -165,7 +165,7 @@ class Run:
     return self._results()
 
   def _after_round(self, caught: Callable[[], int]) -> bool:
-    """Evaluates and saves at their intervals; returns whether to stop."""
+    """Evaluates and saves if they are due; returns whether to stop."""
     config, done = self.config, self.progress.done
     last = done == config.rounds
     score = None
@@ -188,7 +188,7 @@ class Run:
 
     Raises:
       SystemExit: after a signal.
-      Exception: that of a callback.
+      Exception: raised by a callback.
     """
     done = self.progress.done
     if ending == hooks.FAILED:

@@ -82,7 +82,7 @@ class Simulation:
         `fedreid_jax.models.reid.ReIDNet`.
       components: of the method, in order, for example `[fedpav.make()]`.
       clients: with unique names and images of one shape.
-      optimizer: of the clients, by default that of the fields `optim.*`.
+      optimizer: of the clients, by default the one of the fields `optim.*`.
       fields: fields of the groups `local`, `optim`, `loss`, `augment`,
         `execution` and `privacy` by their full names, and `seed`, `rounds` (the
         length of the schedule), `fraction` and `batch_stats_rule`.
@@ -134,7 +134,7 @@ class Simulation:
         again.
 
     Returns:
-      (state, log); the log is that of `round.simulation.Executor.round`.
+      (state, log); see `round.simulation.Executor.round` for the log.
     """
     # The executor changes a store in place; `state` keeps its own clients.
     clients = state.clients.copy()
@@ -142,7 +142,7 @@ class Simulation:
     return SimulationState(server, clients, state.round + 1), log
 
   def models(self, state: SimulationState) -> dict[str, types.Flat]:
-    """Returns the variables of the models by name, as `results.json` has them.
+    """Returns the variables of the models by their names in `results.json`.
 
     Args:
       state: of the simulation.

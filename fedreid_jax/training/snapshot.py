@@ -89,9 +89,9 @@ class Snapshot:
   ) -> np.ndarray:
     """Returns the features that the evaluation of the run ranks.
 
-    Files are decoded, and features are chosen and mirrored, as the
-    configuration says. Running statistics of batch normalisation are used, also
-    where the run is evaluated with those of its sources.
+    The configuration determines the decoding of files, the feature and the use
+    of mirror images. Running statistics of batch normalisation are used, even
+    if the run is evaluated with statistics of its sources.
 
     >>> import numpy as np
     >>> import fedreid_jax as fr
@@ -105,8 +105,8 @@ class Snapshot:
         configuration, uint8 `[n, H, W, ch]`.
       modalities: of the images, 0 visible and 1 infrared, `[n]`; without them
         all are visible.
-      batch: images of a step, by default `evaluation.batch`, for which the
-        features have the bits of the evaluation.
+      batch: images of a step; with the default, `evaluation.batch`, features
+        have the same bits as in the evaluation.
 
     Returns:
       float32 `[n, D]`.

@@ -1,9 +1,9 @@
 """Initial states of a run from the models of another run.
 
-Wu & Gong (AAAI 2021, table 6) continue training each client alone, from the
-model of a finished federation and the client's own head. A run with other
-clients is a pretrained start: they have random values for the parameters that
-stay at the clients.
+Wu & Gong (AAAI 2021, table 6) continue to train each client alone, from the
+model of a finished federation and the client's head. A run with other clients
+uses that model as pretrained weights: parameters that stay at the clients start
+from random values.
 """
 
 from collections.abc import Callable, Iterable
@@ -32,12 +32,12 @@ def states(
 ) -> ServerState:
   """Writes the states before round 0, from another run's last checkpoint.
 
-  Parameters that are shared now start from the server's model of that run;
-  personal parameters start from the model of the client of that name there,
-  which consists of the server's and the client's own leaves. A client that was
-  not there, or had another number of identities, has new random values for its
-  personal parameters, unless they were shared there. The states of components
-  are initialised from these models.
+  Parameters that are shared in this run start from the server's model of the
+  other run. Personal parameters of a client start from the model of the client
+  of this name in the other run, which consists of the server's leaves and the
+  client's leaves. If there was no such client, or it had another number of
+  identities, its personal parameters start from the server's model where they
+  were shared, and else from new random values.
 
   Args:
     setup: `build.Setup` of this run.
@@ -51,10 +51,11 @@ def states(
     The state of the server.
 
   Raises:
-    IntegrityError: no checkpoint that verifies, or one of another model.
-    ConfigError: the other run has several server models or none, its client of
-      a name has no such parameter, a target was a training domain, or the
-      weights with which that run began were trained on this world.
+    IntegrityError: there is no checkpoint that verifies, or it is of another
+      model.
+    ConfigError: the other run has several server models or none, a client of it
+      lacks a parameter, a target was a training domain, or the weights with
+      which that run began were trained on this world.
   """
   workdir = Path(folder).expanduser()
   with run_files.checkpoints_of(workdir) as saved:

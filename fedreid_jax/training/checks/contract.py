@@ -39,7 +39,7 @@ class Finding(NamedTuple):
   """The result of one check.
 
   Attributes:
-    check: what was checked.
+    check: the requirement that was checked.
     problem: description of the problem, '' if there is none.
     serious: whether a problem is a failure; otherwise it is a warning.
   """

@@ -17,8 +17,8 @@ def of(
 ) -> dict[str, types.Flat]:
   """Returns the variables of each model of a run by its name.
 
-  One model is 'global', several are 'cluster:GROUP'; without shared parameters
-  every client has its own model, 'client:NAME'.
+  A single model is named 'global', and several are named 'cluster:GROUP'.
+  Without shared parameters the model of each client is named 'client:NAME'.
 
   Args:
     shared: shared parameters, `[G, ...]`.

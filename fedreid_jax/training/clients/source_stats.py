@@ -67,8 +67,8 @@ def make(
 ) -> Source:
   """Builds `(models by name) -> models with the moments of their sources`.
 
-  The result is a tuple of models for all test images, or for those of each
-  modality.
+  The result is a tuple with models for all test images, or with models for the
+  test images of each modality.
 
   Args:
     executor: has the clients' images.

@@ -20,8 +20,8 @@ class Recorded(NamedTuple):
     config: its configuration.
     results: as in results.json.
     described: as in run.json.
-    rounds: lines of metrics.jsonl of the rounds, in their order, with the
-      metrics of clients that are in files of their own.
+    rounds: lines of metrics.jsonl of the rounds, in order, with the metrics of
+      clients that are in `client-metrics/`.
     precision: average precision of every query of the last evaluation, in
       [0, 1] and NaN without a match, by 'MODEL/TARGET/TRIAL'; none for an
       unfinished run.

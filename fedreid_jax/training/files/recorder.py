@@ -24,7 +24,7 @@ from fedreid_jax.training.tracking import client_metrics, to_jsonl, tracker
 
 METRICS, RESULTS = to_jsonl.FILE, 'results.json'
 QUERIES = 'queries.npz'
-# Suffixes of metrics without a column of their own.
+# Suffixes of metrics that have no column in tables.
 APART = ('_std', '_before_neck', '_after_neck')
 PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
 
@@ -214,7 +214,7 @@ class Recorder(callbacks.Callback):
     facts: Collection[str] = (),
     caption: Sequence[str] = (),
   ) -> None:
-    """Prints a table; the arguments are those of `console_table.show`."""
+    """Prints a table; see `console_table.show` for the arguments."""
     console_table.show(self._console, title, columns, rows, facts, caption)
 
   def evaluations(
@@ -224,7 +224,7 @@ class Recorder(callbacks.Callback):
     caption: Sequence[str] = (),
   ) -> None:
     """Prints evaluation entries as a table, sorted by target."""
-    # An evaluator may have metrics of some targets only.
+    # An evaluator may have metrics for only some of the targets.
     names = dict.fromkeys(name for e in entries for name in e['metrics'])
     metrics = [name for name in names if not name.endswith(APART)]
     fields = ('target', 'protocol', 'direction', 'model', 'round')

@@ -1,4 +1,4 @@
-"""The secret of a run: where it comes from, and the file that keeps it.
+"""The origin of the secret of a run, and the file in which it is kept.
 
 `privacy.secret=system` draws 32 bytes once and keeps them in the file `secret`
 of the work directory, which only its owner can read. They are in no other file
@@ -35,8 +35,8 @@ LOST = (
 def root(config: Any, workdir: Path, restart: bool) -> bytes:
   """Returns the root of the secret of a run, which may be a new one.
 
-  An `ExposedSecretWarning` says that others than its owner could read the file;
-  its mode is that of a new file again.
+  An `ExposedSecretWarning` says that users other than the owner could read the
+  file, whose permissions are then corrected.
 
   Args:
     config: of the run.
@@ -79,7 +79,7 @@ def _close(path: Path) -> None:
 
 
 def keep(config: Any, workdir: Path, root_: bytes, begun: bool) -> None:
-  """Writes the file of a secret that follows from the system.
+  """Writes the file of a secret that was drawn by the system.
 
   Args:
     config: of the run.

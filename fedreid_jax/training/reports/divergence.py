@@ -40,7 +40,7 @@ class Course(NamedTuple):
 
 
 class Guess(NamedTuple):
-  """The identity loss of a round, and that of guessing.
+  """The identity loss of a round, and the loss of guessing.
 
   Attributes:
     loss: mean cross-entropy of the identities over all steps of the round.

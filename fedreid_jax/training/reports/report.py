@@ -36,8 +36,8 @@ def describe(
     root: of the secret of the run.
 
   Raises:
-    DataError: when the images are not those of an earlier start of the run.
-    IntegrityError: when the secret of an earlier start is not there.
+    DataError: when the images have changed since an earlier start of the run.
+    IntegrityError: when the secret of an earlier start is missing.
   """
   digest = setup.federation.digest
   described = workdir / run_files.DESCRIBED
@@ -225,7 +225,7 @@ def results(
 def print_summary(
   config, record: recorder.Recorder, progress: Progress
 ) -> None:
-  """Prints the first model, the last round, and the labelled best rounds."""
+  """Prints the metrics before training, of the last round, and of the best."""
   evaluation = progress.evaluation
   if not evaluation:
     return

@@ -23,7 +23,7 @@ class Pictures:
   """Pictures of an evaluation, of the first model that is tested on a target.
 
   Attributes:
-    found: 'TARGET/MODEL' to a picture.
+    found: pictures by 'TARGET/MODEL'.
   """
 
   def __init__(self, config: Any, num: int):
