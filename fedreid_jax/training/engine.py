@@ -98,6 +98,8 @@ def make_executor(
     optimizer=optimizer or optimizers.make(config.optim),
   )
   uploads = _uploads(config, variables, components, participants.cohort)
+  # The unit of exact sums is chosen so that the weights of the K largest
+  # clients fit.
   sizes = sorted((c.num_images for c in clients), reverse=True)
   algorithm = compose.compose(
     components,

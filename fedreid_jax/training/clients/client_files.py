@@ -202,6 +202,7 @@ class ClientFiles:
     new = np.isin(np.arange(len(self._clients)), [*rows])
     segment = np.where(new, -1, self.index.segment)
     live = Index(segment, *self.index[1:]).segments()
+    # Rows of other processes' segments are unknown, and never sparse.
     sparse = [s for s, n in live.items() if 2 * n < self._rows.get(s, 0)]
     return np.flatnonzero(np.isin(segment, sparse)).tolist()
 

@@ -1,4 +1,4 @@
-"""The models of a checkpoint, and the network that they belong to."""
+"""The models of a checkpoint, and the network of these models."""
 
 from typing import Any, NamedTuple
 
@@ -80,6 +80,8 @@ def network(config, federation: Federation, leaves: types.Flat) -> Network:
   Raises:
     IntegrityError: when they do not fit the configured network.
   """
+  # The classifier has the columns of the checkpoint, because the clients that
+  # determined them may not be loaded.
   model = build.network(config, num_classes(leaves), federation.image_shape)
   variables = jax.jit(model.init)(jax.random.key(config.seed))
   structure.check_fits(leaves, variables)

@@ -118,6 +118,7 @@ def _files(
       f'{errors.counted(len(store), "client")}, {_size(all_states)} if all of '
       'them train'
     )
+  # The first seven are the files that `train` writes.
   files = [*run_files.WRITTEN[:7], *trackers.written(config.track)]
   if not setup.secret or config.privacy.secret == 'seed':
     files.remove(run_files.SECRET)
