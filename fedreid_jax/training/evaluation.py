@@ -19,7 +19,7 @@ from fedreid_jax.data.federation import Federation
 from fedreid_jax.evaluation import evaluator
 from fedreid_jax.round import compose
 from fedreid_jax.training import build, engine
-from fedreid_jax.training.clients import source_stats
+from fedreid_jax.training.clients import named_models, source_stats
 from fedreid_jax.training.files import (
   evaluation_file,
   recorder,
@@ -158,7 +158,7 @@ def evaluate_models(
     build.arguments(config, config.data.source),
     config.evaluation.validation,
   )
-  any_model = next(iter(models.values()))
+  any_model = models[named_models.choose(models, '')]
   network = restored.network(config, federation, any_model)
   model, variables, transforms, mesh = network
   build.check_classifier(federation, any_model)

@@ -10,6 +10,7 @@ import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.algorithms.statistics import moments
+from fedreid_jax.config import rules
 from fedreid_jax.core import types
 from fedreid_jax.core.types import ClientData
 from fedreid_jax.data import load as data_lib
@@ -178,7 +179,8 @@ def load(
   name = named_models.choose(models, name)
   if federation is None:
     held_out = config.evaluation.validation
-    federation = data_lib.load(config.data, held_out=held_out)
+    options = rules.arguments(config, config.data.source)
+    federation = data_lib.load(config.data, held_out=held_out, options=options)
   model, variables, transforms, mesh = restored.network(
     config, federation, models[name]
   )

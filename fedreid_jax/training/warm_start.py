@@ -127,7 +127,12 @@ def _check_weights(workdir: Path, data: Any):
   source = versions.resolve(data.source)
   # Models of a run with `start_from` come from those of an earlier run, whose
   # weights count as well.
+  seen: set[Path] = set()
   while (path := workdir / run_files.CONFIG).is_file():
+    # Two runs that were restarted may name each other.
+    if path.resolve() in seen:
+      return
+    seen.add(path.resolve())
     given = recorder.read_object(path, 'model')
     name = given['model'].get('pretrained')
     if name in weights.NAMES:

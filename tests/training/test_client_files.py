@@ -264,3 +264,10 @@ def test_files_that_are_newer_than_the_index_are_deleted(tmp_path):
 def test_a_type_that_files_cannot_hold_is_refused():
   with pytest.raises(errors.ConfigError, match='execution.store'):
     row_format.layout({'a': np.zeros(2, np.complex64)})
+
+
+def test_a_file_of_somebody_else_is_left_alone(tmp_path):
+  other = tmp_path / 'copy of 3-0.safetensors'
+  other.write_text('')
+  opened(tmp_path).begin(None, [])
+  assert other.exists()

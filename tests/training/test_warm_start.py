@@ -1,3 +1,4 @@
+import json
 from types import SimpleNamespace
 
 import jax
@@ -9,6 +10,7 @@ from fedreid_jax import errors
 from fedreid_jax.config import saved_config
 from fedreid_jax.data import federation
 from fedreid_jax.training import build, warm_start
+from fedreid_jax.training.clients import named_models
 from fedreid_jax.training.files import checkpoint, recorder
 
 
@@ -296,3 +298,17 @@ def test_a_frozen_teacher_is_the_federation_with_the_own_head(
     (began.personal[n] != teacher[n]).any() for n in teacher if 'params' in n
   ]
   assert all(moved)
+
+
+def test_runs_that_started_from_each_other_are_no_endless_loop(tmp_path):
+  folders = [tmp_path / 'a', tmp_path / 'b']
+  for folder, other in zip(folders, folders[::-1], strict=True):
+    folder.mkdir()
+    saved = {'model': {'pretrained': ''}, 'start_from': str(other)}
+    (folder / 'config.json').write_text(json.dumps(saved))
+  warm_start._check_weights(folders[0], data('mall'))
+
+
+def test_a_checkpoint_without_models_is_one_line():
+  with pytest.raises(errors.ConfigError, match='have not trained'):
+    named_models.choose({}, '')

@@ -9,6 +9,7 @@ index nor a kept checkpoint names is deleted.
 """
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -64,6 +65,9 @@ class Index(NamedTuple):
 def name(segment: int) -> str:
   """Returns the file name of a segment."""
   return f'{segment // PROCESSES}-{segment % PROCESSES}{SUFFIX}'
+
+
+NAME = re.compile(rf'\d+-\d+{re.escape(SUFFIX)}')
 
 
 def number(path: Path) -> int:
@@ -241,6 +245,8 @@ class ClientFiles:
     # files with another suffix were not completely written.
     if self._process == 0:
       for path in self.folder.glob(f'*{SUFFIX}*'):
+        if not NAME.match(path.name):
+          continue  # a file of somebody else
         if path.suffix != SUFFIX or number(path) not in kept:
           path.unlink(missing_ok=True)
     self._next = 1 + max((s // PROCESSES for s in kept), default=-1)

@@ -47,6 +47,12 @@ def of(
 
 def choose(models: Mapping[str, Any], name: str) -> str:
   """Returns the name of a model that exists, the first one for ''."""
+  if not models:
+    raise errors.ConfigError(
+      'the checkpoint has no model: its clients have not trained',
+      '--checkpoint',
+      'choose a later one',
+    )
   name = name or next(iter(models))
   if name not in models:
     raise errors.ConfigError(

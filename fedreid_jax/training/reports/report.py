@@ -114,7 +114,7 @@ def round_values(
   values = log['metrics'] | {
     'seconds': seconds,
     'images': log['images'],
-    'images_per_second': log['images'] / seconds,
+    'images_per_second': log['images'] / max(seconds, 1e-9),
     'lr': lr,
     'bytes_up': sum(log['up'].values()),
     'bytes_down': sum(log['down'].values()),
