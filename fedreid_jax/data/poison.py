@@ -86,7 +86,6 @@ def _poisoned(
   rng = prng.host(seed, prng.Stream.POISON, 0, uid)
   labels = client.labels
   if kind == 'flip':
-    # A Python int would not keep the type of the labels in every NumPy.
     last = labels.dtype.type(client.num_identities - 1)
     return client._replace(labels=last - labels)
   if kind == 'shuffle':

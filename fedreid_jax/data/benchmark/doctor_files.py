@@ -29,14 +29,14 @@ class Finding(NamedTuple):
 
 
 def shown(names: Iterable[Any]) -> str:
-  """Returns the number of names, and the first of them."""
+  """Returns the number of names and the first `SHOWN`, as text."""
   names = [str(name) for name in names]
   more = f' and {len(names) - SHOWN} more' if len(names) > SHOWN else ''
   return f'{len(names)}: ' + ', '.join(names[:SHOWN]) + more
 
 
 def _in_threads(work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-  """Returns the results that are not None, in order."""
+  """Calls `work` for all items; returns the results other than None in order."""
 
   def some(start: int) -> list[Any]:
     return [work(item) for item in items[start : start + _TASK]]
@@ -47,7 +47,10 @@ def _in_threads(work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
 
 
 def look(root: Path, paths: Sequence[str]) -> list[Finding]:
-  """Checks both ends of every file; decodes only files that look broken."""
+  """Checks the first and last bytes of files.
+
+  Only files that look broken are decoded.
+  """
   small = decoder.Decoder(8, 8)
 
   def look(path: str) -> tuple[bool, str] | None:
