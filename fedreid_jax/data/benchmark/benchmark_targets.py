@@ -94,7 +94,7 @@ def sampled(
   people, cameras, names = (
     column[pool] for column in (images.identities, images.cameras, names)
   )
-  # The official permutations are of visible galleries only.
+  # The official protocol has visible galleries only.
   official = protocol == 'sysu' and config.gallery_sampling == 'official'
   permutations = {}
   if official and config.direction == regdb.DIRECTIONS[0]:

@@ -119,7 +119,7 @@ def _matches(splits, protocol: protocols.Protocol) -> list[Finding]:
     r.path for r in queries if not _answers(r, gallery[r.person], protocol)
   ]
   if invalid:
-    # Tests leave out a query without a match; without any other there is none.
+    # Nothing can be tested only if no query has a match.
     what = f'queries without a match, {shown(invalid)}'
     findings.append(Finding(len(invalid) == len(queries), what))
   images = defaultdict(int)

@@ -36,7 +36,7 @@ def shown(names: Iterable[Any]) -> str:
 
 
 def _in_threads(work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-  """Calls `work` for all items; returns the results other than None in order."""
+  """Calls `work` for all items; returns results other than None, in order."""
 
   def some(start: int) -> list[Any]:
     return [work(item) for item in items[start : start + _TASK]]

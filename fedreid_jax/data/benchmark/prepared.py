@@ -146,8 +146,8 @@ def _open_built(base, dataset, options, decoder, advance) -> Prepared:
   )
 
   def image(k: int) -> bytes:
-    # Threads decode in parallel. Reading takes a twentieth of that time, so that
-    # one lock for it costs little.
+    # Threads decode in parallel. Reading takes a twentieth of that time, so one
+    # lock for it costs little.
     with lock:
       return reader()(k)
 

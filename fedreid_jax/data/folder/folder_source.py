@@ -30,6 +30,7 @@ from fedreid_jax.data.folder.listings import LEARN, TEST, Layout
 from fedreid_jax.data.images import decoder
 from fedreid_jax.data.split import client_split, overlap
 
+
 def of(
   config,
   root: Path,

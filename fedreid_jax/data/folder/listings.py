@@ -72,12 +72,12 @@ def of_boxes(root: Path) -> Layout:
     DataError: for a missing folder, or a name that does not match.
   """
   split = any((root / name).is_dir() for name in BOXES[1:])
+  # Any camera number is valid: other data sets of this layout have more than 6.
   records = [
     record
     for folder, part in zip(BOXES, ('train', *TEST[:2]), strict=True)
     if split or folder == BOXES[0]
     for record in layout.from_names(
-      # Other data sets in this layout have more than six cameras.
       root, folder, r'(-1|\d+)_c(\d+)\D.*', part, range(10**9)
     )
     if record.person != int(names.JUNK)

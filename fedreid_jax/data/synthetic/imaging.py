@@ -83,7 +83,7 @@ def _picture(
   width,
   infrared: Bool[Array, ''],
 ) -> Float[Array, '3 {height} {width}']:
-  """Composes the scene: reflected light."""
+  """Draws the scene; the planes are reflected light in red, green and blue."""
   y, x = _grid(height, width)
   frame = view.frame(person, shot, x, y)
   lens = jnp.maximum(1 / height, 1 / camera.lines)
@@ -104,6 +104,7 @@ def _picture(
   bx = bx / (1 + 0.5 * camera.elevation * (0.5 - by))
   light = view.light(camera, shot, bx, by)
   part = canvas, person, pose, bx, by
+  # From front to back: a canvas hides later layers behind earlier ones.
   _occluder(canvas, shot, frame.x, frame.y)
   body.mane(*part, near=True)
   body.head(*part, light)
@@ -121,8 +122,8 @@ def _picture(
   weights = jnp.stack(
     [jnp.broadcast_to(plane, (height, width)) for plane in canvas.planes]
   )
-  # A matrix product instead of a sum of planes: compilers do not fuse it. If it
-  # were fused with its consumers, every layer would be drawn for each of them.
+  # Compilers do not fuse a matrix product. A sum of planes would be fused with
+  # its consumers, and every layer would be drawn again for each of them.
   return jnp.einsum('mhw,mc->chw', weights, paint)
 
 
@@ -146,11 +147,14 @@ def _develop(
   for c in range(3):
     value = planes[c] + camera.mixing * (grey - planes[c])
     value = value * light * jnp.where(infrared, 1.0, camera.gain[c])
+    # A power needs a positive base; the corners of a wide image may have none.
     value = jnp.clip(value, 1e-4, 1.5) ** (camera.gamma * 0.8)
+    # In infrared the channels have the same grain, so that they are equal.
     stream = jnp.where(infrared, 0, c).astype(jnp.uint32)
     bits = shapes.hash_grid(
       column, row, shot.seed + jnp.uint32(0x51ED27) * stream
     )
+    # The sum of two uniform variables has a triangular distribution.
     high = (bits >> 16).astype(jnp.float32)
     grain = (high + (bits & 0xFFFF).astype(jnp.float32)) / 65536 - 1
     channels.append(value + 2.4 * camera.noise * grain)
@@ -171,16 +175,16 @@ def photograph(
   """Renders one person seen by one camera.
 
   Args:
-    view: of the world.
+    view: view of the version of the world.
     person: parameters of the person.
     camera: parameters of the camera.
     shot: parameters of the moment.
-    infrared: whether the camera is an infrared one.
+    infrared: whether the camera is an infrared camera.
     height: H, pixels.
     width: W, pixels.
 
   Returns:
-    image: three equal channels in infrared.
+    The pixels; in infrared the three channels are equal.
   """
   planes = _picture(view, person, camera, shot, height, width, infrared)
   return _develop(planes, camera, shot, infrared)
