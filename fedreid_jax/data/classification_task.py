@@ -12,11 +12,11 @@ from fedreid_jax.evaluation.protocol import protocols
 
 
 def make_target(images: Images, learned: Int[np.ndarray, ' learned']) -> Target:
-  """Makes a target whose labels are those of the clients.
+  """Makes a target whose labels number the classes as the clients do.
 
   Args:
     images: test images.
-    learned: identities of the training images, in any order and number.
+    learned: identities of the training images, in any order, repeated or not.
 
   Raises:
     DataError: without test images, or for a class without training images.

@@ -12,7 +12,7 @@ IDENTITY = r'^([^/]+)/'
 CAMERA = r'(?i)(?:^|[\s_/-])c(?:am(?:era)?[\s_-]?)?(\d+)'
 NUMBER = r'_(\d+)\.[^.]+$'
 AUTO = 'auto'
-JUNK = '-1'  # the person of images that show nobody
+JUNK = '-1'  # the person of images that show no person
 
 
 def identities(

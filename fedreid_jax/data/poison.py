@@ -52,9 +52,9 @@ def poison(
   Args:
     clients: all clients.
     kind: attack, '' for none.
-    names: of the clients that attack.
-    share: of a client's images that have the trigger.
-    seed: of the random choices, which differ between clients.
+    names: names of the clients that attack.
+    share: fraction of the images of such a client that have the trigger.
+    seed: seed of the random choices, which differ between clients.
 
   Raises:
     ConfigError: for a name that no client has.

@@ -32,7 +32,7 @@ def hold_out(
   Args:
     domains: training domains.
     share: fraction of the persons of a domain.
-    seed: of the draw.
+    seed: seed of the draw.
   """
   trained, tests = [], []
   for domain in domains:

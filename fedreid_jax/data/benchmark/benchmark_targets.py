@@ -28,7 +28,7 @@ def halves(
 
   Args:
     name: name of the data set.
-    own: the data set.
+    own: images and labels of the data set.
     images: its test images.
     splits: split of each of these images, as in `Record.split`.
     seed: seed of the draw.

@@ -199,7 +199,7 @@ def build(
       builder.download_and_prepare(
         download_dir=downloads, download_config=config
       )
-  # tensorflow-datasets adds text of its own to exceptions.
+  # tensorflow-datasets adds text to exceptions.
   except errors.FedReIDError as error:
     raise type(error)(error.what, error.where, error.fix) from error
   return hashes

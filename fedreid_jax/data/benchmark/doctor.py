@@ -18,7 +18,7 @@ TESTED = ('query', 'gallery', 'query+gallery')
 
 
 class Row(NamedTuple):
-  """Counts of a split, found and published (None for an unexpected split)."""
+  """Counts of a split on disk and as published (None if not published)."""
 
   split: str
   found: Count

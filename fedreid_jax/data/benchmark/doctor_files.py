@@ -21,7 +21,7 @@ class Finding(NamedTuple):
 
   Attributes:
     is_error: whether training or testing would be wrong; else a notice.
-    what: description, one line.
+    what: description in one line.
   """
 
   is_error: bool

@@ -35,8 +35,8 @@ def prepare(
     spec: `NAME[:option=value,...]`.
     out: folder to write to.
     decoder: settings of the decoder.
-    verify: whether to compare the SHA-256 of files with those of the prepared
-      files, not only their size and modification time.
+    verify: whether to compare the SHA-256 of the files with the recorded
+      hashes, and not only sizes and modification times.
     on_build: called with the number of further images that are written.
     on_decode: called with the number of further images that are decoded.
 

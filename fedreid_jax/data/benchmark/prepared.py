@@ -180,7 +180,7 @@ def _reader(
     raise
   except Exception as error:
     raise _damaged(str(error), built) from error
-  # Each split is stored on its own, in the order of the records.
+  # Each split is stored separately, in the order of the records.
   place, sizes = [], dict.fromkeys(splits, 0)
   for record in records:
     split = builder.split_name(record.split)

@@ -57,7 +57,7 @@ def num_train(records: Sequence[Record], full: int, test: int) -> int:
   """Returns the number of training identities.
 
   Args:
-    records: of the data set on disk.
+    records: images of the data set on disk.
     full: number of identities of the published data set.
     test: number of its test identities.
   """

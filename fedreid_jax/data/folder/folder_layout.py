@@ -45,6 +45,7 @@ def find(root: Path, config, needs_cameras: bool) -> Layout:
     return listings.of_boxes(root)
   folders = files.list_folders(root)
   boxes = [name for name in folders if (root / name / BOXES[0]).is_dir()]
+  # The folder above a data set is accepted if it holds nothing else.
   if boxes and len(folders) == 1:
     return listings.of_boxes(root / boxes[0])
   if boxes:
@@ -147,7 +148,7 @@ def _are_domains(root: Path, folders: Sequence[str]) -> bool:
     {names.person(path) for path in files.list_files(root, folder)}
     for folder in folders
   ]
-  # In a layout identity/image each folder shows one person, whatever the names.
+  # In the layout identity/image each folder shows only one person.
   several = any(len(own - {names.JUNK}) > 1 for own in people)
   return several and not any(None in own for own in people)
 

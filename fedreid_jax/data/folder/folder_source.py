@@ -82,7 +82,7 @@ def of(
 
 
 def _held_out(numbers: Sequence[int]) -> str:
-  """Says how many identities of each target are held out."""
+  """Describes the number of held-out identities of each target."""
   *others, last = numbers
   people = errors.counted(last, 'identity', 'identities')
   said = ', '.join([*map(str, others), people])
@@ -91,7 +91,7 @@ def _held_out(numbers: Sequence[int]) -> str:
 
 
 def _without_query(name: str, number: int, cameras: bool) -> str:
-  """Says how many identities of a target are in its gallery only."""
+  """Describes the number of identities of a target that have no query."""
   people = errors.counted(number, 'identity', 'identities')
   reason = 'it has' if number == 1 else 'they have'
   return (
@@ -101,7 +101,7 @@ def _without_query(name: str, number: int, cameras: bool) -> str:
 
 
 def _cameras(layout: Layout, read: Mapping[str, Domain]) -> str:
-  """Says where cameras were found, and in which domains if not in all."""
+  """Describes the origin of cameras, and the domains if only some have any."""
   known = [name for name, domain in read.items() if domain.cameras]
   if not known:
     return 'no cameras'

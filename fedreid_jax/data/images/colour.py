@@ -141,7 +141,7 @@ def exchange(
 
   Args:
     key: PRNG key of the image.
-    image: normalised; a copied channel keeps its own mean and deviation.
+    image: normalised image; a copied channel keeps its mean and deviation.
     chances: probabilities of the outcomes.
   """
   return _mixed(

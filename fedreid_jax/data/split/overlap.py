@@ -23,7 +23,7 @@ def check_disjoint(sources: Sequence[str], targets: Sequence[str]) -> None:
 def check_no_copies(
   sources: Mapping[str, Iterable[str]], targets: Mapping[str, Iterable[str]]
 ) -> None:
-  """Refuses test files that are copies of training files, whatever their names.
+  """Refuses test files that are copies of training files under any name.
 
   Args:
     sources: SHA-256 of the training files, by domain.

@@ -50,9 +50,9 @@ class Pose(NamedTuple):
   """Orientation of a body relative to the camera.
 
   Attributes:
-    cos: of the walking direction, an angle that is 0 towards the camera.
-    sin: of the walking direction.
-    phase: of the gait.
+    cos: cosine of the walking direction, an angle that is 0 towards the camera.
+    sin: sine of the walking direction.
+    phase: phase of the gait.
     tilt: elevation of the camera, which lowers near points in the image.
   """
 

@@ -19,7 +19,7 @@ class Frame(NamedTuple):
     across: distance from the axis of the person, in body heights.
     down: distance below the top of the person, in body heights.
     feet: place of the feet in the scene.
-    height: of the person in the image, in image heights.
+    height: height of the person in the image, in image heights.
   """
 
   x: Float[Array, '1 W']
@@ -134,13 +134,13 @@ def _develop(
   _, height, width = planes.shape
   y, x = _grid(height, width)
   edge = jnp.clip(0.5 + 8 * (x * 0.7 + y - shot.shade_edge), 0, 1)
-  # An infrared camera has its own lamp: a bright middle, no shadows.
+  # An infrared camera has a lamp: the middle is bright, and shadows are absent.
   radius = x * x * 4 + (y - 0.45) * (y - 0.45)
   fall = jnp.where(infrared, 0.5 + camera.vignette, camera.vignette)
   shadow = 1 - jnp.where(infrared, 0.0, shot.shade) * edge
   light = camera.exposure * shot.exposure * shadow * (1 - fall * radius)
   grey = (planes[0] + planes[1] + planes[2]) / 3
-  # Grain has the size of the sensor's own pixels.
+  # Grain has the size of a pixel of the sensor.
   lines = jnp.minimum(camera.lines * 1.5, height)
   column, row = jnp.floor((x + 4) * lines), jnp.floor(y * lines)
   channels = []

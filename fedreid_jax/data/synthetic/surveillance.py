@@ -22,7 +22,7 @@ DOMAIN, IDENTITY, CAMERA, SHOT = range(4, 8)
 # persons apart.
 OWN = 0.2
 COMMON = 0.75
-PROPS = 3  # a door or window, a sign, a thing on the ground
+PROPS = 3  # an opening in the wall, a sign, a thing on the ground
 
 
 def domain(key: Array, drawn: Domain, *ids: Array | int) -> Domain:

@@ -183,7 +183,7 @@ def _seen(config, domain: Domain) -> Images:
   index = photographs.DOMAIN_NAMES.index(domain.name)
   sees = np.ones((domain.cameras + domain.infrared, domain.identities), bool)
   for camera in range(1, len(sees), 2):
-    # A person is seen or not whatever the numbers of cameras and persons.
+    # The draw of a person does not depend on the number of cameras or persons.
     rng = np.random.default_rng((config.world_seed, index, camera))
     sees[camera] = rng.random(domain.identities) < config.presence
   return images.take(np.flatnonzero(sees[images.cameras, images.identities]))
