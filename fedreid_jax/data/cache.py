@@ -170,7 +170,7 @@ def exclusive(folder: Path) -> filelock.BaseFileLock:
 def _write(folder, names, read, decoder, where, advance) -> None:
   """Decodes all images into a new folder."""
   # The folder is renamed when it is complete, so that no reader sees a part of
-  # the images. An interrupted run may have left the first name behind.
+  # the images. An interrupted run can leave this folder behind.
   part = folder.with_name(folder.name + '.part')
   for leftover in (part, folder):
     shutil.rmtree(leftover, ignore_errors=True)

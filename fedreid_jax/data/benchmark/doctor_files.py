@@ -51,6 +51,7 @@ def look(root: Path, paths: Sequence[str]) -> list[Finding]:
 
   Only files that look broken are decoded.
   """
+  # The pixels are not used, only whether they can be decoded.
   small = decoder.Decoder(8, 8)
 
   def look(path: str) -> tuple[bool, str] | None:
@@ -97,6 +98,7 @@ def decode(dataset: Dataset, root: Path, records) -> list[Finding]:
   findings = []
   if bad:
     findings.append(Finding(True, f'undecodable images, {shown(bad)}'))
+  # The lists train and val are both trained on, so copies in both are no leak.
   sides = defaultdict(lambda: defaultdict(list))
   for record, sha, error in seen:
     if not error:

@@ -87,6 +87,7 @@ def permutations(
   cells = layout.matlab(
     files.check_root(root), 'exp/rand_perm_cam.mat', 'rand_perm_cam'
   )
+  # The cell of a person whom the camera has not seen is empty.
   return {
     (person, camera): rows
     for camera, cell in enumerate(cells.ravel(), 1)

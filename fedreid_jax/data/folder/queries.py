@@ -91,6 +91,7 @@ def choose(
     mask, count = _random(domain, bool(cameras), seed)
     return Chosen(mask, _of_several(count) if cameras else described)
   columns = [domain.identities, *([domain.cameras] if by_camera else ())]
+  # `np.unique` returns the first of several equal columns.
   first = np.unique(np.stack(columns), axis=1, return_index=True)[1]
   return Chosen(_mask(domain, first), described)
 

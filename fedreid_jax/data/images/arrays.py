@@ -83,6 +83,7 @@ def federation(
   Raises:
     DataError: for no clients, or two with one name.
   """
+  # The canonical order of clients.
   ordered = tuple(sorted(clients, key=lambda client: client.name))
   names = {client.name for client in ordered}
   if not names or len(names) < len(ordered):

@@ -44,7 +44,7 @@ def frame(person, shot, x, y) -> Frame:
 
 
 def light(camera, shot, x, y) -> body.Light:
-  """Returns even light, with folds of low contrast."""
+  """Describes even light, with folds of low contrast."""
   folds = 0.86 + 0.28 * shapes.cloud(x * 14, y * 9, shot.seed)
   return body.Light(camera.light, folds, 0.22, 0.0)
 
