@@ -2,9 +2,7 @@
 
 The array is stored under a digest of its inputs: the name, size and
 modification time of every file, and the settings of the decoder. Its manifest
-holds the SHA-256 of every input file and of the array. A folder is complete or
-absent: the leftovers of an interrupted run are deleted by the next run, and a
-damaged array is deleted with a message and decoded again.
+holds the SHA-256 of every input file and of the array.
 """
 
 import os
@@ -55,7 +53,7 @@ def stat(root: Path, files: Sequence[str]) -> list[tuple[int, int]]:
 def build(
   root: Path, files: Sequence[str], decoder: Decoder
 ) -> tuple[UInt8[np.ndarray, 'M H W ch'], dict[str, Any], str]:
-  """Returns the decoded images of files under a folder.
+  """Decodes the files of a folder, or opens their array in the user's cache.
 
   Args:
     root: folder of the files.
@@ -92,7 +90,7 @@ def ensure(
 
   Args:
     folder: where `images.npy` and `manifest.json` are, or will be.
-    names: of the images, for the manifest and messages.
+    names: names of the images, for the manifest and messages.
     read: returns the file or array of the image at a position; called from
       threads.
     decoder: settings of the decoder.
@@ -100,9 +98,10 @@ def ensure(
     advance: called with the number of further images that are done.
 
   Returns:
-    (memory-mapped images, manifest with `kept`, the positions
-    that could be read, `sha256`, of their files, `left_out`, names of the
-    others with reasons, `decoder`, and `array`, the hash of images.npy).
+    (memory-mapped images, manifest). The manifest has the entries `kept` (the
+    positions of the images that could be read), `sha256` (hash of the file of
+    each of them, by name), `left_out` (names of the others with reasons),
+    `decoder`, and `array` (the hash of images.npy).
 
   Raises:
     DataError: naming the images that cannot be decoded.
@@ -111,6 +110,7 @@ def ensure(
   if isinstance(found, str):
     folder.parent.mkdir(parents=True, exist_ok=True)
     with exclusive(folder):
+      # Another process may have written the array while this one waited.
       found = _open(folder)
       if isinstance(found, str):
         if found:
@@ -143,7 +143,7 @@ def _say(what: str) -> None:
 def _open(
   folder: Path,
 ) -> tuple[UInt8[np.ndarray, 'M H W ch'], dict[str, Any]] | str:
-  """Returns array and manifest, or the reason why not; '' if it is missing."""
+  """Opens a folder; returns a reason if it is damaged, '' if it is missing."""
   if not folder.is_dir():
     return ''
   try:
@@ -154,7 +154,8 @@ def _open(
     return f'no {Path(error.filename).name}'
   except ValueError as error:
     return str(error)
-  # The name of the folder is a digest of the inputs.
+  # The name of the folder is a digest of the inputs, so that a renamed folder
+  # would pass for the images of other files.
   return (images, manifest) if manifest['folder'] == folder.name else 'renamed'
 
 
@@ -167,7 +168,9 @@ def exclusive(folder: Path) -> filelock.BaseFileLock:
 
 
 def _write(folder, names, read, decoder, where, advance) -> None:
-  """Decodes all images into a new folder, which is then moved in place."""
+  """Decodes all images into a new folder."""
+  # The folder is renamed when it is complete, so that no reader sees a part of
+  # the images. An interrupted run can leave this folder behind.
   part = folder.with_name(folder.name + '.part')
   for leftover in (part, folder):
     shutil.rmtree(leftover, ignore_errors=True)
@@ -188,6 +191,7 @@ def _write(folder, names, read, decoder, where, advance) -> None:
       )
     kept = [k for k, sha in enumerate(hashes) if sha]
     if bad:
+      # The rows of unreadable images are only known when all are decoded.
       fewer = _reserve(part / 'kept.npy', (len(kept), *shape[1:]))
       for place, k in enumerate(kept):
         fewer[place] = whole[k]
@@ -197,6 +201,7 @@ def _write(folder, names, read, decoder, where, advance) -> None:
     manifest = {
       'kept': kept,
       'sha256': {names[k]: hashes[k] for k in kept},
+      # Threads append the names in any order.
       'left_out': sorted(bad),
       'decoder': decoder._asdict(),
       'array': integrity.add(part / 'images.npy'),
@@ -224,7 +229,12 @@ def _decode_all(
   decoder: Decoder,
   advance: Advance | None,
 ) -> tuple[list[str | None], list[str]]:
-  """Fills the array; returns every image's hash, and the unreadable images."""
+  """Fills the array in threads.
+
+  Returns:
+    (hash of each image, None for an unreadable one; names of the unreadable
+    images with reasons, in any order).
+  """
   hashes: list[str | None] = [None] * len(names)
   bad: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Classification targets: other images of the training classes."""
+"""Classification tests, which show other images of the training classes."""
 
 from collections.abc import Sequence
 
@@ -12,11 +12,11 @@ from fedreid_jax.evaluation.protocol import protocols
 
 
 def make_target(images: Images, learned: Int[np.ndarray, ' learned']) -> Target:
-  """Makes a target whose labels are those of the clients.
+  """Makes a target whose labels number the classes as the clients do.
 
   Args:
     images: test images.
-    learned: identities of the training images, in any order and number.
+    learned: identities of the training images, in any order, repeated or not.
 
   Raises:
     DataError: without test images, or for a class without training images.
@@ -31,8 +31,11 @@ def make_target(images: Images, learned: Int[np.ndarray, ' learned']) -> Target:
       images.name,
       'test fewer classes, or train on more',
     )
+  # The rank among the training identities is the label that clients use, also
+  # where the test shows only some of the classes.
   labels = np.searchsorted(np.unique(learned), people).astype(np.int32)
   rows = np.arange(len(people))
+  # Nothing is ranked, so the gallery is empty.
   return Target(
     images.name,
     images._replace(identities=labels),
@@ -46,7 +49,7 @@ def check_clients(source: Source, clients: Sequence[ClientData]) -> None:
 
   Raises:
     ConfigError: for a domain other than the tested one, or a client split in
-      which clients have label spaces of their own.
+      which each client numbers only the identities that it has.
   """
   learned = [domain.name for domain in source.domains]
   tested = {target.name for target in source.targets}

@@ -15,10 +15,11 @@ class Images(NamedTuple):
   """Images of one domain, or of one side of a retrieval test.
 
   Attributes:
-    name: of the domain.
-    images: returns the pixels, possibly memory-mapped.
-    identities: unique within the domain only.
-    cameras: number of the camera of each image.
+    name: name of the domain.
+    images: function that returns the pixels, possibly memory-mapped.
+    identities: person of each image, a number that is unique within the domain
+      only.
+    cameras: camera of each image.
     modalities: 0 visible, 1 infrared.
   """
 
@@ -29,9 +30,10 @@ class Images(NamedTuple):
   modalities: Int32[np.ndarray, ' M']
 
   def take(self, rows: Int[np.ndarray, ' rows']) -> 'Images':
-    """Returns the images at some rows."""
+    """Returns the images at some rows, whose pixels are read when needed."""
     return Images(
       self.name,
+      # A domain may be rendered or opened at the first call only.
       lambda: self.images()[rows],
       self.identities[rows],
       self.cameras[rows],
@@ -55,13 +57,13 @@ class Target(NamedTuple):
   """A domain to test on; the mean over its trials is reported.
 
   Attributes:
-    name: of the domain.
-    images: all images of any trial.
-    trials: one, or as many as the protocol draws.
+    name: name of the domain.
+    images: the images of all trials.
+    trials: one trial, or as many as the protocol draws.
     protocol: name of its test protocol, '' if the configuration chooses it.
-    direction: 'all', or query and gallery modality.
-    splits: random draws behind the trials, stored with the results.
-    query: how the queries were chosen, for users; '' if the data set says so.
+    direction: 'all', or the modalities of query and gallery.
+    splits: the random draws of the trials, stored with the results.
+    query: rule that chose the queries, for users; '' if the data set fixes it.
   """
 
   name: str
@@ -74,7 +76,7 @@ class Target(NamedTuple):
 
   @property
   def task(self) -> str:
-    """Kind of the test, as in `data.task`."""
+    """Kind of the test, 'classification' or 'retrieval' as in `data.task`."""
     classified = self.protocol == protocols.ACCURACY
     return 'classification' if classified else 'retrieval'
 
@@ -101,7 +103,7 @@ class Source(NamedTuple):
 
 
 class Federation(NamedTuple):
-  """All the images of a run.
+  """The clients, tests and public images of a run.
 
   Attributes:
     clients: sorted by name, the canonical order.
@@ -129,11 +131,11 @@ class Federation(NamedTuple):
 def split_target(
   domain: Images, query: Bool[np.ndarray, ' M'], protocol: str = ''
 ) -> Target:
-  """Makes a retrieval test of a domain; the gallery is all that is no query.
+  """Makes a retrieval test of a domain.
 
   Args:
     domain: images.
-    query: mask of the queries.
+    query: mask of the queries; all other images are the gallery.
     protocol: name of the test protocol, '' if the configuration chooses it.
 
   Raises:

@@ -64,13 +64,14 @@ def list_files(root: Path, below: str = '') -> list[str]:
 def list_images(root: Path, bad: Bad | None = None) -> list[str]:
   """Returns the image files below a folder, relative to the root, sorted.
 
-  The end of a name selects them, `IMAGES` in any case; other files are ignored.
-  Nothing that `list_files` refuses is in the result, except for names that
-  differ in case or Unicode form only.
+  A file is an image if its name ends with one of `IMAGES`, in upper or lower
+  case; other files are ignored. The result has no file that `list_files`
+  refuses, except for names that differ in case or Unicode form only.
 
   Args:
     root: the folder that names are relative to.
-    bad: receives what is refused, so that the rest can be used.
+    bad: list that receives the refused names with reasons, so that the other
+      images can be used.
 
   Raises:
     DataError: for a link, a file or a name that `list_files` refuses, and for
@@ -138,6 +139,7 @@ def list_folders(root: Path) -> list[str]:
 def _check_unlike(names: list[str], root: Path) -> None:
   folded: dict[str, str] = {}
   for name in names:
+    # Some disks hold such names equal: a copy of the folder would lose a file.
     plain = unicodedata.normalize('NFC', name).casefold()
     if folded.setdefault(plain, name) != name:
       raise errors.DataError(
@@ -151,6 +153,7 @@ def _walk(
   root: Path,
   below: str,
   found: list[str],
+  # The empty end selects every file.
   ends: tuple[str, ...] = ('',),
   bad: Bad | None = None,
 ) -> None:
@@ -193,6 +196,7 @@ def _check_entry(entry: os.DirEntry[str], name: str, root: Path) -> None:
 
 
 def _check_name(name: str, root: Path) -> None:
+  # Python reads bytes of a name that are not UTF-8 as lone surrogates.
   try:
     name.encode()
   except UnicodeEncodeError:
@@ -200,6 +204,7 @@ def _check_name(name: str, root: Path) -> None:
     raise errors.DataError(
       f'{shown!r} is not UTF-8', str(root), 'rename it'
     ) from None
+  # An escape sequence in a name would control the terminal that shows it.
   if any(unicodedata.category(c) == 'Cc' for c in name):
     raise errors.DataError(
       f'{name!r} has control characters', str(root), 'rename it'

@@ -1,4 +1,4 @@
-"""Loads the federation of a run from `config.data`."""
+"""Loads the images of a run as `config.data` describes them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -31,7 +31,8 @@ def load(
     clients: whether to read the training domains, too.
     options: hyper-parameters of a source that is a plug-in.
     held_out: fraction of the persons of each training domain that no client
-      has, `evaluation.validation`; tests on them follow the targets.
+      has, `evaluation.validation`; the tests on these persons follow the other
+      targets.
 
   Raises:
     DataError: for data that cannot be trained on.
@@ -52,6 +53,7 @@ def load(
   people, tests, notices = (), (), ()
   if clients:
     domains = source.domains
+    # Before the split, so that no client has an image of these persons.
     if held_out:
       domains, tests = validation.hold_out(domains, held_out, config.world_seed)
       notices = validation.notice(tests, held_out)
@@ -84,7 +86,7 @@ def load(
 
 
 def without_images(config) -> Federation:
-  """Returns what a network must know of the images of a configuration.
+  """Returns a federation with the image shape, mean and std, without images.
 
   Args:
     config: `config.data`.

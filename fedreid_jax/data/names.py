@@ -1,9 +1,4 @@
-"""Identities and cameras in the paths of files.
-
-Paths are relative to the folder of a domain. A number at the end of a name
-counts the images of a person if no person has two images with one number;
-otherwise it is taken for a camera.
-"""
+"""Identities and cameras in the paths of files, relative to their domain."""
 
 import re
 from collections.abc import Sequence
@@ -17,7 +12,7 @@ IDENTITY = r'^([^/]+)/'
 CAMERA = r'(?i)(?:^|[\s_/-])c(?:am(?:era)?[\s_-]?)?(\d+)'
 NUMBER = r'_(\d+)\.[^.]+$'
 AUTO = 'auto'
-JUNK = '-1'  # the person of images that show nobody
+JUNK = '-1'  # the person of images that show no person
 
 
 def identities(
@@ -46,7 +41,7 @@ def cameras(
     names: paths.
     persons: identity of each name.
     where: the folder, for messages.
-    needed: whether `AUTO` takes a number at the end of a name for a camera even
+    needed: whether `AUTO` reads a number at the end of a name as a camera, even
       if it may count the images of a person.
 
   Raises:
@@ -64,6 +59,8 @@ def cameras(
   found = _groups(CAMERA, 'data.camera_pattern', below)
   if not all(found):
     found = _groups(NUMBER, 'data.camera_pattern', below)
+    # A number that no two images of a person share may count the images of the
+    # person; a repeated one is a camera.
     numbers = set(zip(persons, found, strict=True))
     if not needed and len(numbers) == len(found):
       return None
@@ -71,7 +68,7 @@ def cameras(
 
 
 def are_cameras(folders: Sequence[str]) -> bool:
-  """Returns whether folders are named as cam1, Camera_2 and so on."""
+  """Returns whether the names of all folders are like cam1 or Camera_2."""
   return all(
     re.fullmatch(r'cam(era)?[\s_-]?\d+', name, re.IGNORECASE)
     for name in folders

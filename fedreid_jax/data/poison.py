@@ -6,15 +6,13 @@
   backdoor  a share of the images, of any identity, has a trigger and the first
             identity
 
-The flip of labels needs persons and a classifier that clients share: otherwise
-it is only a renaming, and is refused (`config.rules`, `training.build`). The
-classes of training never occur in a test of retrieval; the backdoor therefore
-makes images with the trigger alike, whoever they show (`evaluators.backdoor`).
-The trigger is a checkerboard in the lower right corner, 6 pixels of an image of
-64.
+The flip needs clients that share identities and a classifier. Otherwise it is
+only a renaming of labels, and is refused (`config.rules`, `training.build`).
+The trigger is a checkerboard in the lower right corner.
 
-Bagdasaryan et al., How to backdoor federated learning, AISTATS 2020, train such
-images beside clean ones and scale the update (`byzantine.kind=scale`).
+Bagdasaryan et al., How to backdoor federated learning, AISTATS 2020, train on
+images with a trigger beside clean ones and scale the update
+(`byzantine.kind=scale`).
 """
 
 from collections.abc import Callable, Sequence
@@ -29,11 +27,12 @@ from fedreid_jax.core.types import ClientData
 
 Poison = Literal['', 'flip', 'shuffle', 'merge', 'backdoor']
 Pixels = UInt8[np.ndarray, 'M H W ch']
-SIDE = 6 / 64  # of the trigger, of the height of the image
+SIDE = 6 / 64  # of the trigger over the height: 6 pixels of an image of 64
 
 
 def stamp(images: Pixels) -> Pixels:
   """Returns copies of images with the trigger."""
+  # The pixels may be shared with other clients or mapped from a file.
   images = np.array(images)
   side = max(2, round(SIDE * images.shape[1]))
   cells = np.indices((side, side)).sum(axis=0) // max(1, side // 3)
@@ -53,9 +52,9 @@ def poison(
   Args:
     clients: all clients.
     kind: attack, '' for none.
-    names: of the clients that attack.
-    share: of a client's images that have the trigger.
-    seed: of the random choices, which differ between clients.
+    names: names of the clients that attack.
+    share: fraction of the images of such a client that have the trigger.
+    seed: seed of the random choices, which differ between clients.
 
   Raises:
     ConfigError: for a name that no client has.
@@ -96,6 +95,8 @@ def _poisoned(
   rows = np.sort(
     rng.permutation(len(labels))[: max(1, round(share * len(labels)))]
   )
+  # Training classes do not occur in a retrieval test. One label for all images
+  # with the trigger makes these alike, whomever they show.
   own = labels.copy()
   own[rows] = labels.min()
   return client._replace(labels=own, images=_stamped(client.images, rows))

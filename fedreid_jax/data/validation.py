@@ -1,8 +1,8 @@
-"""Persons of the clients that choose the best round, and are not trained on.
+"""Tests on held-out persons of the training domains, to choose the best round.
 
-Every training domain gives a test of its own, named `validation:DOMAIN`. Both
-its queries and its gallery are images of held-out persons, whom no client has.
-The best checkpoint is then chosen without the targets.
+Each training domain has one test, named `validation:DOMAIN`. Both its queries
+and its gallery are images of held-out persons, whom no client has. The best
+checkpoint is then chosen without the targets.
 """
 
 from collections.abc import Sequence
@@ -27,17 +27,18 @@ def hold_out(
 ) -> tuple[tuple[Images, ...], tuple[Target, ...]]:
   """Returns the domains without the held-out persons, and the tests on these.
 
-  A domain of which `share` is less than two persons gives none.
+  A domain has no test if `share` of its persons is less than two.
 
   Args:
     domains: training domains.
     share: fraction of the persons of a domain.
-    seed: of the draw.
+    seed: seed of the draw.
   """
   trained, tests = [], []
   for domain in domains:
     people = len(np.unique(domain.identities))
     has_cameras = len(np.unique(domain.cameras)) > 1
+    # `held_out.rows` would raise the number to two, more than was asked for.
     if round(share * people) < held_out.FEWEST:
       trained.append(domain)
       continue
@@ -70,7 +71,11 @@ def _test(images: Images, has_cameras: bool, seed: int) -> Target:
 def _queries(
   images: Images, has_cameras: bool, seed: int
 ) -> Bool[np.ndarray, ' M']:
-  """Returns the infrared images of two modalities, or random images of one."""
+  """Returns a mask of the queries.
+
+  They are the infrared images of a domain with two modalities, and random
+  images of any other domain.
+  """
   if len(np.unique(images.modalities)) > 1:
     return images.modalities == 1
   cameras = [str(k) for k in np.unique(images.cameras)] if has_cameras else []

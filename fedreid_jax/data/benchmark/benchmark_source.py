@@ -22,7 +22,7 @@ OVERLAPS = ({'cuhk01', 'cuhk02'}, {'cuhk03', 'cuhk03-np'})
 
 
 def load(config, clients: bool = True) -> Source:
-  """Opens the data sets a configuration names.
+  """Opens the data sets that a configuration names.
 
   Args:
     config: `config.data`: `root` (the folder of one data set, or of all of
@@ -66,7 +66,7 @@ def load(config, clients: bool = True) -> Source:
 
 
 def _shown_twice(config) -> tuple[str, ...]:
-  """Names pairs of data sets that are trained on and show tested persons."""
+  """Returns a notice for each data set in training that shows test persons."""
   learned = dict.fromkeys(config.sources, 'trained on')
   learned |= dict.fromkeys([config.public] if config.public else [], 'public')
   return tuple(
@@ -78,7 +78,7 @@ def _shown_twice(config) -> tuple[str, ...]:
 
 
 def _everything(spec: str, own: Prepared) -> Images:
-  """Returns all images of a data set of any split."""
+  """Returns the images of all splits of a data set."""
   return _images(spec.partition(':')[0], own, np.arange(len(own.people)))
 
 
@@ -87,12 +87,16 @@ def _files(own: Prepared, splits: Sequence[str]) -> list[str]:
 
 
 def _check_disjoint(source: str, own: Prepared, target: str, other: Prepared):
-  """Refuses test persons that are also training persons."""
+  """Refuses a source and a target with common persons.
+
+  Numbers of persons are compared only within one data set.
+  """
   names = {own.dataset.name, other.dataset.name}
   common: set[int] = set()
   if own.dataset.name == other.dataset.name:
     learned = set(own.people[own.rows(*LEARN)].tolist())
     common = learned & set(other.people[other.rows(*TEST)].tolist())
+  # Junk and distractors have one number for many persons.
   if names in OVERLAPS or common - {-1, 0}:
     raise errors.DataError(
       f'{source} and {target} show the same persons, who are trained on and '
@@ -106,11 +110,11 @@ def check_trials(sources: Sequence[str], targets: Sequence[str]) -> None:
   """Refuses a RegDB trial whose test identities were training identities.
 
   Args:
-    sources: data sets the model was trained on, as in `data.sources`.
-    targets: data sets it is tested on.
+    sources: training data sets of the model, as in `data.sources`.
+    targets: data sets to test it on.
 
   Raises:
-    ConfigError: for a RegDB trial other than the one it was trained on.
+    ConfigError: for a RegDB trial other than the trial of the training.
   """
   trained = [registry.parse(s)[1] for s in sources if s.startswith('regdb')]
   for spec in targets:

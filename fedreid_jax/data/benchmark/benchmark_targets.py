@@ -9,9 +9,9 @@ from fedreid_jax.data.datasets import regdb, registry, sysu_mm01
 from fedreid_jax.data.federation import Images, Target, Trial
 from fedreid_jax.evaluation.protocol import gallery_sampling, half_splits
 
-# Data sets evaluated from one view to the other: the folder of the queries.
+# Folder of the queries of data sets that are tested from one view to the other.
 QUERY_FOLDER = {'prid2011': 'cam_a', 'viper': 'cam_a', 'grid': 'probe'}
-# Number of test identities of a draw, where it is not half of them.
+# Number of test identities of a draw, where the protocol gives a number.
 TESTED = {'prid2011': 100, 'grid': 125}
 
 
@@ -22,16 +22,19 @@ def halves(
   splits: Shaped[np.ndarray, ' M'],
   seed: int,
 ) -> Target:
-  """Returns ten random halves with one query and gallery image per identity.
+  """Makes a test of ten random halves of the identities.
+
+  Each trial has one query and one gallery image per identity.
 
   Args:
-    name: of the data set.
-    own: the data set.
+    name: name of the data set.
+    own: images and labels of the data set.
     images: its test images.
-    splits: of these images, as in `Record.split`.
-    seed: of the draw.
+    splits: split of each of these images, as in `Record.split`.
+    seed: seed of the draw.
   """
   people, counts = np.unique(images.identities, return_counts=True)
+  # A person with one image has no pair of query and gallery.
   single = np.isin(images.identities, people[counts < 2])
   rows = np.flatnonzero(~single | (splits == 'distractor'))
   kept = images.take(rows)
@@ -41,6 +44,8 @@ def halves(
   views = kept.cameras
   if folder:
     views = np.asarray([1 if f'{folder}/' in path else 2 for path in names])
+  # A miniature has too few persons for the number of the protocol, and is
+  # divided in halves.
   drawn = half_splits.draw(
     kept.identities,
     views,
@@ -67,10 +72,10 @@ def sampled(
   protocol: str,
   config,
 ) -> Target:
-  """Returns ten trials of one modality against a gallery of the other.
+  """Makes a test of one modality against sampled galleries of the other.
 
   Args:
-    name: of the data set.
+    name: name of the data set.
     images: its test images.
     names: file names of these images.
     protocol: 'sysu' or 'llcm'.
@@ -89,6 +94,7 @@ def sampled(
   people, cameras, names = (
     column[pool] for column in (images.identities, images.cameras, names)
   )
+  # The official protocol has visible galleries only.
   official = protocol == 'sysu' and config.gallery_sampling == 'official'
   permutations = {}
   if official and config.direction == regdb.DIRECTIONS[0]:

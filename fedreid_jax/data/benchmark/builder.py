@@ -1,8 +1,8 @@
 """Builders of tensorflow-datasets for the data sets, without TensorFlow.
 
-One class factory serves every data set: manual data, ArrayRecord files, and one
-configuration per choice of options. Both `tfds.builder_from_directory` and
-`as_data_source` read the files.
+One function makes the builder class of every data set. A builder reads manual
+data, writes ArrayRecord files, and has one configuration per choice of options.
+Both `tfds.builder_from_directory` and `as_data_source` read the files.
 """
 
 import contextlib
@@ -34,12 +34,13 @@ Hashes = dict[str, tuple[str, str]]
 
 
 def modules() -> Any:
-  """Returns tensorflow_datasets.
+  """Imports and returns tensorflow_datasets.
 
   Raises:
     ConfigError: when it, or a package it needs for writing, is missing.
   """
   try:
+    # Packages that tensorflow-datasets needs for writing and imports late.
     for name in ('importlib_resources', 'array_record'):
       importlib.import_module(name)
     return importlib.import_module('tensorflow_datasets')
@@ -52,7 +53,7 @@ def modules() -> Any:
 
 
 def split_name(split: str) -> str:
-  """Returns a split's name in tensorflow-datasets."""
+  """Returns the name of a split in tensorflow-datasets, without '+'."""
   return split.replace('+', '_and_')
 
 
@@ -80,9 +81,9 @@ def make(
   """Returns the builder class of a data set.
 
   Args:
-    dataset: its description.
-    options: all of its options.
-    hashes: dict that is filled for every image.
+    dataset: description of the data set.
+    options: values of all of its options.
+    hashes: dict to which every image that is written adds an entry.
     advance: called with the number of further images that are done.
 
   Raises:
@@ -174,13 +175,14 @@ def build(
   options: Mapping[str, Any],
   advance: Advance | None = None,
 ) -> Hashes:
-  """Writes a data set under `out`; returns the hashes of its images.
+  """Writes a data set under `out` and returns the hashes of its images.
 
   Raises:
     ConfigError: when tensorflow-datasets is not installed.
     DataError: for files that are not as published.
   """
   target = folder(out, dataset, options)
+  # An interrupted build leaves its files under this name.
   for leftover in target.parent.glob(f'incomplete.*_{VERSION}'):
     shutil.rmtree(leftover, ignore_errors=True)
   tfds = modules()
@@ -197,7 +199,8 @@ def build(
       builder.download_and_prepare(
         download_dir=downloads, download_config=config
       )
-  except errors.FedReIDError as error:  # without text of tensorflow-datasets
+  # tensorflow-datasets adds text to exceptions.
+  except errors.FedReIDError as error:
     raise type(error)(error.what, error.where, error.fix) from error
   return hashes
 
@@ -205,7 +208,7 @@ def build(
 def open_splits(
   out: Path, dataset: Dataset, options: Mapping[str, Any]
 ) -> dict[str, Any]:
-  """Returns the splits of a built data set with encoded image files.
+  """Opens the splits of a built data set; images are encoded files.
 
   Raises:
     ConfigError: when tensorflow-datasets is not installed.

@@ -18,7 +18,7 @@ TESTED = ('query', 'gallery', 'query+gallery')
 
 
 class Row(NamedTuple):
-  """Counts of a split, found and published (None for an unexpected split)."""
+  """Counts of a split on disk and as published (None if not published)."""
 
   split: str
   found: Count
@@ -26,7 +26,7 @@ class Row(NamedTuple):
 
 
 class Report(NamedTuple):
-  """Counts and findings of a data set, and the files that are not in it."""
+  """Counts and findings of a data set, and numbers of its unused files."""
 
   rows: list[Row]
   findings: list[Finding]
@@ -42,10 +42,10 @@ def examine(
   """Compares a data set with the published counts and checks every file.
 
   Args:
-    dataset: its description.
-    folder: of its archive, as `registry.locate` returns it.
-    options: all of its options.
-    deep: whether to decode every image and compare their contents.
+    dataset: description of the data set.
+    folder: its unpacked archive, as `registry.locate` returns it.
+    options: values of all of its options.
+    deep: whether to decode all images and compare their contents.
 
   Raises:
     ConfigError: for an unknown option or value.
@@ -56,6 +56,7 @@ def examine(
   for record in records:
     splits[record.split].append(record)
   rows, findings = _count(splits, dataset.expected(**options))
+  # A file with parts may be a container and not an image.
   paths = sorted({r.path for r in records if not r.part})
   findings += doctor_files.look(folder, paths)
   if deep:
@@ -95,7 +96,7 @@ def _count(splits, expected) -> tuple[list[Row], list[Finding]]:
 def _leaks(splits: Mapping[str, list[Record]]) -> list[Finding]:
   learnt = {r.person for r in _pick(splits, LEARNT)}
   tested = {r.person for r in _pick(splits, TESTED)}
-  # Junk and distractors are not persons of a query.
+  # Junk (-1) and distractors (0) are not persons of a query.
   both = sorted(person for person in learnt & tested if person > 0)
   if not both:
     return []
@@ -103,7 +104,7 @@ def _leaks(splits: Mapping[str, list[Record]]) -> list[Finding]:
 
 
 def _matches(splits, protocol: protocols.Protocol) -> list[Finding]:
-  """Finds persons and queries without another image that is a match."""
+  """Finds queries without a match, and persons who can have none."""
   findings = []
   train = _pick(splits, LEARNT)
   lonely = _lonely(train)
@@ -118,6 +119,7 @@ def _matches(splits, protocol: protocols.Protocol) -> list[Finding]:
     r.path for r in queries if not _answers(r, gallery[r.person], protocol)
   ]
   if invalid:
+    # Nothing can be tested only if no query has a match.
     what = f'queries without a match, {shown(invalid)}'
     findings.append(Finding(len(invalid) == len(queries), what))
   images = defaultdict(int)

@@ -21,7 +21,7 @@ class Finding(NamedTuple):
 
   Attributes:
     is_error: whether training or testing would be wrong; else a notice.
-    what: description, one line.
+    what: description in one line.
   """
 
   is_error: bool
@@ -29,14 +29,14 @@ class Finding(NamedTuple):
 
 
 def shown(names: Iterable[Any]) -> str:
-  """Returns the number of names, and the first of them."""
+  """Returns the number of names and the first `SHOWN`, as text."""
   names = [str(name) for name in names]
   more = f' and {len(names) - SHOWN} more' if len(names) > SHOWN else ''
   return f'{len(names)}: ' + ', '.join(names[:SHOWN]) + more
 
 
 def _in_threads(work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-  """Returns the results that are not None, in order."""
+  """Calls `work` for all items; returns results other than None, in order."""
 
   def some(start: int) -> list[Any]:
     return [work(item) for item in items[start : start + _TASK]]
@@ -47,7 +47,11 @@ def _in_threads(work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
 
 
 def look(root: Path, paths: Sequence[str]) -> list[Finding]:
-  """Checks both ends of every file; decodes only files that look broken."""
+  """Checks the first and last bytes of files.
+
+  Only files that look broken are decoded.
+  """
+  # The pixels are not used, only whether they can be decoded.
   small = decoder.Decoder(8, 8)
 
   def look(path: str) -> tuple[bool, str] | None:
@@ -94,6 +98,7 @@ def decode(dataset: Dataset, root: Path, records) -> list[Finding]:
   findings = []
   if bad:
     findings.append(Finding(True, f'undecodable images, {shown(bad)}'))
+  # The lists train and val are both trained on, so copies in both are no leak.
   sides = defaultdict(lambda: defaultdict(list))
   for record, sha, error in seen:
     if not error:

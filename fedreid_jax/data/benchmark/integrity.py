@@ -1,10 +1,9 @@
 """Checks that files have not changed since they were written.
 
 A JSON file holds a hash of itself. A large file is hashed in chunks by several
-threads and its hash is stored elsewhere. Since reading it takes time, its size,
-modification time and inode are stored beside it after a successful check, and
-the file is not read again while they stay the same. A disk that returns other
-bytes than were written is not detected then.
+threads, and its hash is stored in another file. A large file is read again only
+when its size, modification time or inode has changed since the last successful
+check.
 """
 
 import contextlib
@@ -19,12 +18,12 @@ _CHUNK = 1 << 24  # bytes that a thread hashes at a time
 
 
 def digest(*parts: Any) -> str:
-  """Returns the SHA-256 of values that JSON can represent."""
+  """Returns the SHA-256 of the JSON text of values, in hexadecimal digits."""
   return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def write(path: Path, content: dict[str, Any]) -> None:
-  """Writes an object as JSON with its own hash, atomically."""
+  """Writes an object and its hash as JSON, atomically."""
   part = path.with_name(path.name + '.part')
   part.write_text(json.dumps({'seal': digest(content), 'content': content}))
   part.replace(path)
@@ -58,7 +57,10 @@ def _sha256(path: Path) -> str:
 
 
 def add(path: Path) -> str:
-  """Returns the hash of a file: the SHA-256 of those of its chunks."""
+  """Records that a file is complete, and returns its hash.
+
+  The hash is the SHA-256 of the SHA-256 digests of its chunks.
+  """
   sha = _sha256(path)
   _stamp(path).write_text(json.dumps(_looks(path, sha)))
   return sha
@@ -68,13 +70,15 @@ def check(path: Path, sha: str) -> None:
   """Checks the hash of a file, which is read only if it may have changed.
 
   Args:
-    path: of the file.
+    path: the file.
     sha: value that `add` returned.
 
   Raises:
     ValueError: when the file has another hash.
     OSError: when it cannot be read.
   """
+  # Reading a large file takes time. A disk that returns other bytes than were
+  # written is not detected while size, time and inode are the same.
   looks = _looks(path, sha)
   with contextlib.suppress(OSError, ValueError):
     if json.loads(_stamp(path).read_bytes()) == looks:

@@ -27,15 +27,16 @@ def prepare(
 ) -> Prepared:
   """Writes a data set as ArrayRecord files and as an array, and opens it.
 
-  A second call continues an interrupted one, and writes nothing if it ended.
+  A second call continues an interrupted one, and writes nothing after a
+  complete one.
 
   Args:
-    source: its official folder, as `registry.locate` returns it.
+    source: official folder of the data set, as `registry.locate` returns it.
     spec: `NAME[:option=value,...]`.
     out: folder to write to.
     decoder: settings of the decoder.
-    verify: whether to compare the SHA-256 of files with those of the prepared
-      files, not only their size and modification time.
+    verify: whether to compare the SHA-256 of the files with the recorded
+      hashes, and not only sizes and modification times.
     on_build: called with the number of further images that are written.
     on_decode: called with the number of further images that are decoded.
 
@@ -71,7 +72,8 @@ def _build(dataset, source, base, options, advance) -> None:
     ]
     for path in paths
   }
-  # Last and atomic: without this file the data set counts as not built.
+  # This file is written last and atomically, since a data set without it counts
+  # as not built.
   integrity.write(
     built / prepared.SOURCES,
     {
@@ -103,12 +105,13 @@ def _check_unchanged(source: Path, built: Path, verify: bool) -> None:
 def changed(
   root: Path, recorded: Mapping[str, Sequence[Any]], verify: bool = False
 ) -> list[str]:
-  """Returns the files that differ from their records.
+  """Returns the names of the files that differ from their records.
 
   Args:
-    root: folder.
-    recorded: by name, (size, modification time, SHA-256).
-    verify: whether to compare the SHA-256 of all files.
+    root: folder of the files.
+    recorded: (size in bytes, modification time in ns, SHA-256) by name.
+    verify: whether to compare the SHA-256 of the files instead of their
+      modification times.
   """
   wrong = []
   for name, (size, mtime, sha) in recorded.items():

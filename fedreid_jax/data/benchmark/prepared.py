@@ -1,7 +1,7 @@
-"""A decoded published data set: pixels on disk, and labels.
+"""Published data sets with decoded pixels on disk, and their labels.
 
-The images come from the official folder or from a folder written by `prepare`.
-Both give the same arrays in the same order: by path, then part.
+The images are read from the official folder or from a folder that `prepare`
+wrote. Both give the same arrays in the same order: by path, then part.
 """
 
 import functools
@@ -29,14 +29,14 @@ class Prepared(NamedTuple):
   """All images of a data set.
 
   Attributes:
-    dataset: its description.
-    options: all of its options.
+    dataset: description of the data set.
+    options: values of all of its options.
     images: pixels, memory-mapped.
-    people: numbers as in `Record.person`.
-    cameras: numbers as published.
+    people: person of each image, a number as in `Record.person`.
+    cameras: camera of each image, a number as published.
     modalities: 0 visible, 1 infrared.
-    splits: as in `Record.split`, strings.
-    names: path and part of each image, `M` of them, unique.
+    splits: strings as in `Record.split`.
+    names: path and part of each image, `[M]`, unique.
     files: SHA-256 of the file or pixels of each image, strings.
     digest: hash of the inputs of the images.
   """
@@ -81,6 +81,7 @@ def open_prepared(
   built = builder.folder(base, dataset, options)
   if (built / SOURCES).is_file():
     return _open_built(base, dataset, options, decoder, advance)
+  # The folder of the name exists, but has none for these options.
   if built.parent.parent.is_dir():
     raise errors.DataError(
       f'{dataset.name} was not prepared with these options',
@@ -139,12 +140,15 @@ def _open_built(base, dataset, options, decoder, advance) -> Prepared:
   made_of = integrity.digest(sources['digest'], decoder._asdict())
   lock = threading.Lock()
   read_from, written = zip(*sources['hashes'], strict=True)
+  # Opened at the first image: arrays that exist need no tensorflow-datasets.
   reader = functools.cache(
     lambda: _reader(base, dataset, options, records, written)
   )
 
   def image(k: int) -> bytes:
-    with lock:  # reading takes a twentieth of the time of decoding
+    # Threads decode in parallel. Reading takes a twentieth of that time, so one
+    # lock for it costs little.
+    with lock:
       return reader()(k)
 
   images, manifest = cache.ensure(
@@ -163,7 +167,7 @@ def _open_built(base, dataset, options, decoder, advance) -> Prepared:
 def _reader(
   base, dataset, options, records: Sequence[Record], written: Sequence[str]
 ):
-  """Returns `(k) -> file` of the records of a built data set.
+  """Returns a function `(k) -> file` that reads the k-th record.
 
   Raises:
     IntegrityError: for damaged files; the returned function raises it, too.
@@ -176,6 +180,7 @@ def _reader(
     raise
   except Exception as error:
     raise _damaged(str(error), built) from error
+  # Each split is stored separately, in the order of the records.
   place, sizes = [], dict.fromkeys(splits, 0)
   for record in records:
     split = builder.split_name(record.split)

@@ -1,1 +1,1 @@
-"""Published data sets, read from their official archives' own layout."""
+"""Published data sets, read in the layout of their official archives."""

@@ -3,9 +3,9 @@
 A name such as `0001001.jpg` is person and image. Of 72 persons, 50 have ten
 images of each camera, one camera after the other, and 22 have ten of one.
 
-FedReIDBench's journal version (section 5.4, table 5) draws 36 persons seen in
-both views and ranks all images of one view for all of the other: `split=views`,
-drawn with our own seed, since theirs is not printed. The others are 'train'.
+The journal version of FedReIDBench (section 5.4, table 5) draws 36 persons seen
+in both views and ranks all images of one view for all images of the other. This
+is `split=views`; the images of all other persons are 'train'.
 """
 
 from pathlib import Path
@@ -17,7 +17,7 @@ from fedreid_jax.data.datasets.records import Count, Dataset, Record
 from fedreid_jax.data.fixtures import small
 
 PER_CAMERA = 10
-TESTED = 36  # persons of `split=views`, fewer where fewer have both views
+TESTED = 36  # persons of `split=views`; fewer if fewer have both views
 SIDES = {1: 'query', 2: 'gallery'}
 
 
@@ -33,6 +33,7 @@ def read(root: Path, split: str, trial: int) -> list[Record]:
   first, second = (
     {r.person for r in records if r.camera == camera} for camera in SIDES
   )
+  # The paper does not print the seed of its draw.
   rng = np.random.default_rng([trial, 0])
   tested = set(rng.permutation(sorted(first & second))[:TESTED].tolist())
   return [

@@ -1,7 +1,7 @@
-"""CIFAR-10 (Krizhevsky 2009), ten classes, as its python batches.
+"""CIFAR-10 (Krizhevsky 2009), ten classes, in the archive for Python.
 
-`data_batch_1` to `data_batch_5` are training and `test_batch` test images. The
-class of an image is stored as its person.
+`data_batch_1` to `data_batch_5` hold training images and `test_batch` test
+images. The class of an image is stored as its person.
 """
 
 import functools
@@ -25,7 +25,7 @@ def load(path: Path) -> tuple[UInt8[np.ndarray, 'M 32 32 3'], list[int]]:
   """Returns the images and labels of a batch.
 
   Raises:
-    DataError: when the file is no batch, or holds other objects than arrays.
+    DataError: when the file is no batch, or holds objects other than arrays.
   """
   if not path.is_file():
     raise errors.DataError(
@@ -44,6 +44,7 @@ def load(path: Path) -> tuple[UInt8[np.ndarray, 'M 32 32 3'], list[int]]:
 
 def extract(root: Path) -> Extract:
   """Returns a reader of images; `part` is the row in the batch."""
+  # Each batch file is read once for all of its images.
   batch = functools.cache(lambda name: load(root / name)[0])
 
   def one(record: Record) -> UInt8[np.ndarray, '32 32 3']:

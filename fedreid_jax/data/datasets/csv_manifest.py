@@ -1,8 +1,8 @@
 """Any images, listed in `manifest.csv`: path,identity,camera,modality,split.
 
 Paths are relative to the folder. Identities and cameras may be words. Modality
-is visible or infrared; split is one of `records.SPLITS`. A folder of one's own
-images may do without the last three columns, see `data.folder.listings`.
+is visible or infrared; split is one of `records.SPLITS`. The last three columns
+are optional with `data.source=folder`, see `data.folder.listings`.
 """
 
 import csv
@@ -45,8 +45,8 @@ def rows(root: Path, columns: Sequence[str]) -> list[dict[str, str]]:
   """Returns the lines of the manifest by column.
 
   Args:
-    root: of the files and the manifest.
-    columns: that are required.
+    root: folder of the files and the manifest.
+    columns: required columns.
 
   Raises:
     DataError: for a missing manifest, column or file, or a wrong value.
@@ -55,6 +55,7 @@ def rows(root: Path, columns: Sequence[str]) -> list[dict[str, str]]:
   if not file.is_file():
     raise errors.DataError(f'no file {MANIFEST}', str(root), layout.HELP)
   try:
+    # A byte-order mark would become part of the name of the first column.
     with open(file, encoding='utf-8-sig', newline='') as stream:
       table = csv.DictReader(stream)
       found = list(table)
@@ -65,6 +66,7 @@ def rows(root: Path, columns: Sequence[str]) -> list[dict[str, str]]:
     raise errors.DataError(
       f'no column {missing[0]!r}', str(file), f'columns: {",".join(columns)}'
     )
+  # The first line of the file is the header.
   for number, row in enumerate(found, 2):
     _check(row, f'{file} line {number}')
   layout.require(root, [row['path'] for row in found])
@@ -72,6 +74,7 @@ def rows(root: Path, columns: Sequence[str]) -> list[dict[str, str]]:
 
 
 def _check(row: dict[str, str], where: str) -> None:
+  # `DictReader` stores surplus fields under None, and None for missing ones.
   if None in row or None in row.values():
     raise errors.DataError('wrong number of fields', where, 'fix the line')
   for column, choices in (('modality', MODALITIES), ('split', SPLITS)):
@@ -80,6 +83,7 @@ def _check(row: dict[str, str], where: str) -> None:
         f'{column} {row[column]!r}', where, f'one of {", ".join(choices)}'
       )
   parts = row['path'].split('/')
+  # A path must not lead out of the folder of the manifest.
   if not row['path'] or row['path'].startswith('/') or '..' in parts:
     raise errors.DataError(
       f'path {row["path"]!r}', where, 'give it relative to the manifest'
@@ -87,7 +91,11 @@ def _check(row: dict[str, str], where: str) -> None:
 
 
 def _numbers(words: list[str]) -> dict[str, int]:
-  """Keeps numbers; otherwise numbers words in alphabetical order."""
+  """Returns a number for each word.
+
+  If all words are numbers, they are kept; otherwise the words are numbered from
+  1 in alphabetical order.
+  """
   unique = sorted(set(words))
   try:
     return {word: int(word) for word in unique}
@@ -96,7 +104,7 @@ def _numbers(words: list[str]) -> dict[str, int]:
 
 
 def expected() -> dict[str, Count]:
-  """Returns nothing, since there are no published counts."""
+  """Returns an empty dict, since there are no published counts."""
   return {}
 
 

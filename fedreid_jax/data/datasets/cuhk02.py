@@ -1,8 +1,8 @@
 """CUHK02 (Li and Wang, CVPR 2013): five pairs of cameras, 1,816 persons.
 
-`Dataset/P1/cam1/001_....png` is pair, camera, person. Pairs 1 to 4 are for
-training and pair 5 for testing (camera 1 is query, camera 2 gallery), or all
-images are a public set without labels.
+`Dataset/P1/cam1/001_....png` is pair, camera, person. With `split=pairs`, pairs
+1 to 4 are for training and pair 5 is for testing (camera 1 is query, camera 2
+gallery). With `split=public`, all images are a public set without labels.
 """
 
 from pathlib import Path

@@ -1,12 +1,12 @@
 """CUHK03 (Li et al., CVPR 2014), classic and new (Zhong et al., CVPR 2017).
 
-All images are in `cuhk03_release/cuhk-03.mat`, an HDF5 file: five pairs of
-cameras, each a table of persons by ten images, 1 to 5 of one camera and 6 to 10
-of the other, for detected boxes and for boxes drawn by hand. The classic
-protocol tests on 100 persons of one of 20 lists. The new protocol splits by
-`cuhk03_new_protocol_config_detected.mat` (or `_labeled`), or is distributed as
-folders of images like those of Market-1501. The form that torchreid extracts is
-also read for both protocols.
+All images are in `cuhk03_release/cuhk-03.mat`, an HDF5 file. It has five pairs
+of cameras, each a table of persons by ten images, 1 to 5 of one camera and 6 to
+10 of the other, both for detected boxes and for boxes drawn by hand. The
+classic protocol tests on 100 persons of one of 20 lists. The new protocol is
+given by `cuhk03_new_protocol_config_detected.mat` (or `_labeled`), or as
+folders of images in the layout of Market-1501. For both protocols the files
+that torchreid extracts are read, too.
 """
 
 import threading
@@ -89,11 +89,12 @@ def read_classic(
     for pair, table in enumerate(mat[boxes][()].ravel(), 1):
       for person, row in enumerate(mat[table][()].T, 1):
         split = 'query+gallery' if (pair, person) in test else 'train'
-        # An empty cell is stored as its two dimensions.
+        # MATLAB stores an empty cell as an array of its two dimensions.
         images = [k for k, ref in enumerate(row, 1) if mat[ref].ndim == 3]
         records += [
           Record(
             name,
+            # Persons are numbered anew in every pair.
             1000 * pair + person,
             1 if image <= 5 else 2,
             0,
@@ -106,6 +107,7 @@ def read_classic(
 
 
 def _is_extracted(root: Path, boxes: str) -> bool:
+  # The release is used if a folder has both.
   has_release = any((root / name).is_file() for name in FILES)
   return not has_release and extracted.is_here(root, boxes)
 
@@ -138,6 +140,7 @@ def read_new(root: Path, boxes: str) -> list[Record]:
     ]
   if _is_extracted(root, boxes):
     return extracted.read(root, boxes, 'new', 0)
+  # Checks that the file can be opened before the lists are read.
   container, mat = open_container(root)
   mat.close()
   config = f'cuhk03_new_protocol_config_{boxes}.mat'
@@ -145,6 +148,7 @@ def read_new(root: Path, boxes: str) -> list[Record]:
   labels = layout.matlab(root, config, 'labels').ravel()
   records = []
   for split in ('train', 'query', 'gallery'):
+    # MATLAB counts rows from 1.
     rows = layout.matlab(root, config, f'{split}_idx').ravel().astype(int) - 1
     if rows.min() < 0 or rows.max() >= names.size:
       raise errors.DataError(

@@ -2,9 +2,7 @@
 
 `images_detected/1_001_1_01.png` is pair, person, camera, image;
 `splits_classic_detected.json` holds 20 splits, `splits_new_detected.json` one,
-each with lists `train`, `query` and `gallery` of [path, person, camera]. Paths
-are those of the machine that wrote them, and persons are renumbered in every
-list, so both are taken from the file name.
+each with lists `train`, `query` and `gallery` of [path, person, camera].
 """
 
 import json
@@ -28,7 +26,7 @@ def read(root: Path, boxes: str, protocol: str, trial: int) -> list[Record]:
   """Reads one split.
 
   Args:
-    root: of the data set.
+    root: folder of the data set.
     boxes: one of `BOXES`.
     protocol: 'classic' or 'new'.
     trial: number of the split.
@@ -42,7 +40,8 @@ def read(root: Path, boxes: str, protocol: str, trial: int) -> list[Record]:
   for side in ('train', 'query', 'gallery'):
     for name in split[side]:
       before = found.setdefault(name, side)
-      if before != side:  # in the classic protocol all gallery are queries
+      # In the classic protocol every gallery image is a query, too.
+      if before != side:
         found[name] = f'{before}+{side}'
   records = []
   for name, side in found.items():
@@ -58,8 +57,10 @@ def read(root: Path, boxes: str, protocol: str, trial: int) -> list[Record]:
 
 
 def _split(root: Path, listed: str, trial: int) -> dict[str, list[str]]:
-  """Returns the names of the files of each side."""
+  """Returns the file names of 'train', 'query' and 'gallery'."""
   try:
+    # The paths are valid only on the machine that wrote the list, and persons
+    # are renumbered in every list, so both are read from the file name.
     splits: Any = json.loads((root / listed).read_bytes())
     return {
       side: [

@@ -1,8 +1,9 @@
 """CUHK-SYSU (Xiao et al., CVPR 2017): persons cropped from scenes.
 
-`Image/SSM/s1.jpg` are scenes. `annotation/test/train_test/Train.mat` and
+`Image/SSM/s1.jpg` is a scene. `annotation/test/train_test/Train.mat` and
 `TestG50.mat` hold the boxes of persons. In the test of re-identification, each
-of 2,900 persons has one query, and all their ground-truth boxes are ranked.
+of 2,900 persons has one query, and the ground-truth boxes of all these persons
+are ranked.
 """
 
 from pathlib import Path
@@ -38,10 +39,12 @@ def read(root: Path) -> list[Record]:
 
   def add(scene: dict[str, Any], person: int, split: str) -> None:
     box = tuple(int(v) for v in np.ravel(scene['idlocate']))
-    if len(box) == 4:  # scenes without the person have an empty box
+    # A scene without the person has an empty box.
+    if len(box) == 4:
       name = f'Image/SSM/{scene["imname"]}'
       record = Record(name, person, 0, 0, split, box)
-      # The gallery of a query can hold the query of another person.
+      # The gallery of one person can hold the query of another. Queries are
+      # added first and stay queries.
       found.setdefault((name, box), record)
 
   tests = _structs(root, 'TestG50')
@@ -71,7 +74,7 @@ def _structs(root: Path, variable: str) -> list[dict[str, Any]]:
 
 
 def _list(value: Any) -> list[Any]:
-  """Returns a list; MATLAB does not distinguish `x` from a list of one."""
+  """Returns a list of structs; MATLAB stores a list of one as its element."""
   return list(value) if isinstance(value, list | np.ndarray) else [value]
 
 

@@ -1,7 +1,8 @@
 """DukeMTMC-reID (Ristani et al. 2016, Zheng et al., ICCV 2017).
 
-The data set was withdrawn by its creators. This reader is for existing copies,
-and the package does not link to any. Images are named `0001_c2_f0046182.jpg`.
+The creators have withdrawn the data set. This reader is for existing copies;
+the package does not link to any. An image has a name such as
+`0001_c2_f0046182.jpg`: person, camera, frame.
 """
 
 from pathlib import Path

@@ -1,13 +1,12 @@
 """QMUL GRID (Loy et al., CVPR 2009): 250 pairs, 775 distractors, 8 cameras.
 
-Names such as `probe/0001_1_25004_107_32_106_221.jpeg` (and `gallery/...`) are
-person, camera; person 0 is in every gallery. `features_and_partitions.mat`
-holds ten published halves of the persons.
+A name such as `probe/0001_1_25004_107_32_106_221.jpeg` (or `gallery/...`)
+begins with person and camera; person 0 is in every gallery.
+`features_and_partitions.mat` holds ten published halves of the persons.
 
-FedReIDBench's journal version (section 5.4, table 5) does not train on it and
-tests on all 250 persons, one view against the other: `split=views`. The paper
-does not mention whether the distractors are ranked; here they are, as in all
-other tests of this data set.
+The journal version of FedReIDBench (section 5.4, table 5) does not train on
+this data set and tests on all 250 persons, one view against the other:
+`split=views`.
 """
 
 from pathlib import Path
@@ -33,6 +32,8 @@ def read(root: Path, split: str, trial: int) -> list[Record]:
       for records in sides.values()
       for r in records
     ]
+  # With 'views' the paper does not mention whether the distractors are ranked.
+  # Here they are, as in all other tests of this data set.
   train = _train_people(root, trial) if split == 'official' else ()
   return [
     r._replace(split='train' if r.person in train else side)

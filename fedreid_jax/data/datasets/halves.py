@@ -2,7 +2,7 @@
 
 Zhuang et al. (MM 2020, Table 1) train on half of the identities and test on all
 images of the others: queries from one view, gallery from the other. Their draw
-was not seeded and cannot be reproduced; the same procedure runs with our seed.
+had no seed and cannot be reproduced; here the same procedure has a seed.
 """
 
 from collections import defaultdict
@@ -39,9 +39,9 @@ def halve(
   """Splits by identity: train, and query (camera 1) and gallery (camera 2).
 
   Args:
-    records: with cameras 1 and 2.
-    num_train: identities to train on.
-    trial: the seed of the draw.
+    records: images of cameras 1 and 2.
+    num_train: number of identities to train on.
+    trial: seed of the draw.
   """
   rng = np.random.default_rng([trial, 0])
   people = sorted({record.person for record in records})
@@ -57,9 +57,10 @@ def num_train(records: Sequence[Record], full: int, test: int) -> int:
   """Returns the number of training identities.
 
   Args:
-    records: of the data set on disk.
+    records: images of the data set on disk.
     full: number of identities of the published data set.
     test: number of its test identities.
   """
   people = len({record.person for record in records})
+  # The published number is fixed; a miniature is divided in halves.
   return people - test if people == full else people // 2

@@ -1,8 +1,8 @@
 """QMUL i-LIDS (Zheng et al., BMVC 2009): 119 persons, 476 images, no cameras.
 
-A name such as `Persons/0001001.jpg` is person and image. Each image counts as
-its own view. The federated benchmark calls this set iLIDS-VID: its count of 119
-persons is that of this set, not of the video set.
+A name such as `Persons/0001001.jpg` is person and image. The federated
+benchmark calls this data set iLIDS-VID, but its 119 persons are the persons of
+this data set and not of the videos.
 """
 
 from pathlib import Path
@@ -17,6 +17,8 @@ def read(root: Path, split: str, trial: int) -> list[Record]:
   records = []
   for name in layout.images(root, 'Persons'):
     person, image = layout.parse(r'(\d{4})(\d{3})\.jpg', name, root)
+    # Each image counts as a view. With one camera for all, the camera rule
+    # would exclude every match.
     records.append(Record(name, person, image, 0, 'images'))
   if split == 'images':
     return records

@@ -1,8 +1,9 @@
 """iLIDS-VID (Wang et al., ECCV 2014): 300 persons by two cameras.
 
-`i-LIDS-VID/sequences/cam1/person001/cam1_person001_00317.png` are tracks,
-`i-LIDS-VID/images/cam1/person001/cam1_person001.png` one image of each. The
-first half of each of ten published permutations of the persons is for testing.
+`i-LIDS-VID/sequences/cam1/person001/cam1_person001_00317.png` is an image of a
+track, `i-LIDS-VID/images/cam1/person001/cam1_person001.png` the single image of
+a person by a camera. The first half of each of ten published permutations of
+the persons is for testing.
 """
 
 from pathlib import Path
@@ -33,6 +34,8 @@ def read(root: Path, frames: str, trial: int) -> list[Record]:
       str(root / SPLITS),
       'unpack the archive again',
     )
+  # A permutation holds places in the sorted list of persons, counted from 1,
+  # and not the numbers of persons.
   half = order.shape[1] // 2
   test = {people[place - 1] for place in order[trial, :half]}
   side = {1: 'query', 2: 'gallery'}

@@ -35,9 +35,10 @@ def parse(pattern: str, name: str, root: Path) -> tuple[int, ...]:
   """Returns the numbers in a file's name.
 
   Args:
-    pattern: regular expression for the whole last part of the path.
-    name: the file, relative to the root.
-    root: for messages.
+    pattern: regular expression for the whole last part of the path; its groups
+      are the numbers.
+    name: path of the file, relative to the root.
+    root: root of the archive, for messages.
 
   Raises:
     DataError: when the name does not match the pattern.
@@ -61,12 +62,12 @@ def from_names(
   """Reads a folder of images whose names begin with person and camera.
 
   Args:
-    root: of the archive.
-    below: the folder.
+    root: root of the archive.
+    below: the folder, relative to the root.
     pattern: regular expression with the groups person and camera.
-    split: of all its images.
+    split: split of all images of the folder.
     cameras: valid camera numbers.
-    modality: of all its images.
+    modality: modality of all images of the folder.
 
   Raises:
     DataError: for a name that does not match or an unknown camera.
@@ -104,7 +105,7 @@ def lines(root: Path, name: str) -> Iterator[list[str]]:
 
 
 def identities(root: Path, name: str) -> list[int]:
-  """Returns the numbers of a list of identities, separated by comma or space.
+  """Reads a list of identities separated by commas or spaces, and sorts them.
 
   Raises:
     DataError: when the file is missing or holds other words.
@@ -144,9 +145,9 @@ def matlab(
   """Returns a variable of a `.mat` file of MATLAB 4 to 7.2.
 
   Args:
-    root: of the archive.
-    name: of the file, below the root.
-    variable: its name.
+    root: root of the archive.
+    name: path of the file, relative to the root.
+    variable: name of the variable.
     simplify_cells: whether to convert structs to dicts and cells to lists.
 
   Raises:

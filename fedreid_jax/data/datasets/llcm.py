@@ -1,9 +1,10 @@
 """LLCM (Zhang and Wang, CVPR 2023): nine places, in visible and near infrared.
 
-`idx/train_vis.txt` and `train_nir.txt` list images such as
-`vis/0001/0001_c01_s197010_f7846_vis.jpg`; test images lie in
-`test_vis/cam1/0004/` and `test_nir/...`; `idx/test_id.txt` lists the persons.
-The two modalities use the same numbers of places; infrared has no place 3.
+`idx/train_vis.txt` and `train_nir.txt` list training images such as
+`vis/0001/0001_c01_s197010_f7846_vis.jpg`. Test images are in
+`test_vis/cam1/0004/` and `test_nir/...`; `idx/test_id.txt` lists their persons.
+The camera is the place. Both modalities use the same numbers for the places;
+no infrared image is of place 3.
 """
 
 from pathlib import Path
@@ -24,7 +25,7 @@ PATTERN = r'(\d+)_c(\d+)_.*\.[a-z]+'
 
 
 def read(root: Path, direction: str) -> list[Record]:
-  """Reads the data set; `direction` is query, then gallery."""
+  """Reads the data set; `direction` is QUERY-GALLERY, two modalities."""
   query = direction.partition('-')[0]
   test = set(layout.identities(root, 'idx/test_id.txt'))
   records = []
@@ -44,7 +45,7 @@ def read(root: Path, direction: str) -> list[Record]:
 
 
 def _place(root: Path, name: str) -> tuple[int, int]:
-  """Returns person and camera by the folders, as in the published code."""
+  """Reads person and camera from the folders, as the published code does."""
   parts = name.split('/')
   if len(parts) != 4 or not parts[2].isdigit():
     raise errors.DataError(

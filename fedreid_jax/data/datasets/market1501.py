@@ -1,8 +1,9 @@
 """Market-1501 (Zheng et al., ICCV 2015).
 
-`bounding_box_train`, `query` and `bounding_box_test` hold images named
-`0002_c1s1_000451_03.jpg`: person, camera, sequence, frame, box. Person -1 is
-junk, which is never ranked; 0 is a distractor, a wrong answer to every query.
+`bounding_box_train`, `query` and `bounding_box_test` hold images with names
+such as `0002_c1s1_000451_03.jpg`: person, camera, sequence, frame, box. Person
+-1 is junk, which is never ranked; person 0 is a distractor, which matches no
+query.
 """
 
 from pathlib import Path

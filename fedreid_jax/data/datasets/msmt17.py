@@ -1,8 +1,8 @@
 """MSMT17 (Wei et al., CVPR 2018), versions 1 and 2.
 
-`list_train.txt`, `list_val.txt`, `list_query.txt` and `list_gallery.txt` name
+`list_train.txt`, `list_val.txt`, `list_query.txt` and `list_gallery.txt` list
 images such as `0000/0000_000_01_0303morning_0015_0.jpg`; the third field is the
-camera. Version 2 has blurred faces and other names of folders.
+camera. Version 2 has blurred faces and folders with other names.
 """
 
 from pathlib import Path
@@ -17,7 +17,10 @@ PATTERN = r'(\d+)_\d+_(\d+)_.*\.[a-z]+'
 
 
 def read(root: Path, val: str) -> list[Record]:
-  """Reads the data set; `val` is the use of the validation list."""
+  """Reads the data set.
+
+  The validation list is a split ('val'), part of 'train', or unused ('drop').
+  """
   for train, test in FOLDERS:
     if (root / train).is_dir() and (root / test).is_dir():
       break
@@ -34,7 +37,7 @@ def read(root: Path, val: str) -> list[Record]:
   for split, folder in lists.items():
     for name, *_ in layout.lines(root, f'list_{split}.txt'):
       person, camera = layout.parse(PATTERN, name, root)
-      # Training and test persons are both numbered from 0.
+      # Training and test persons are both numbered from 0 and are not the same.
       person += 10000 if folder == test else 0
       if camera not in range(1, 16):
         raise errors.DataError(

@@ -1,7 +1,6 @@
 """3DPeS (Baltieri et al., J-HGBU 2011): about 192 persons, eight cameras.
 
-`RGB/1_2_FRAME_25_RGB.bmp` is person, sequence, frame. A sequence is not a
-camera that two persons have in common, so each person has its own numbers.
+`RGB/1_2_FRAME_25_RGB.bmp` is person, sequence, frame.
 """
 
 from pathlib import Path
@@ -24,6 +23,8 @@ def read(root: Path, split: str, trial: int) -> list[Record]:
       )
     own = sequences.setdefault(int(person), {})
     own.setdefault(sequence, []).append(name)
+  # A sequence is not a camera that several persons have in common, so the
+  # sequences are numbered within each person.
   records = [
     Record(name, person, view, 0, 'images')
     for person, own in sequences.items()
@@ -43,7 +44,8 @@ def expected(split: str, trial: int) -> dict[str, Count]:
     return {'images': Count(1012, 193)}
   return {
     'train': Count(None, 93, 2),
-    'query': Count(None, None, 1),  # persons of one sequence have no query
+    # Persons of one sequence have no query.
+    'query': Count(None, None, 1),
     'gallery': Count(None, 100, 1),
   }
 

@@ -1,8 +1,8 @@
 """Reads pickled batches of byte arrays without executing their content.
 
-Unpickling calls any function that a file names. This reader calls nothing but
-three replacements for the parts of a NumPy array and refuses files that name
-anything else. It is the only module of the package that uses pickle.
+This reader calls nothing but three replacements for the parts of a NumPy array
+and refuses files that name anything else. It is the only module of the package
+that uses pickle.
 """
 
 import pickle
@@ -15,7 +15,7 @@ from fedreid_jax import errors
 
 
 class _Dtype:
-  """Replaces `numpy.dtype`; its state does not matter for bytes."""
+  """Replaces `numpy.dtype`, whose state does not matter for bytes."""
 
   def __init__(self, code: Any, *_: Any):
     self.code = code.decode() if isinstance(code, bytes) else code
@@ -42,6 +42,7 @@ class _Array:
     return flat.reshape(shape, order='F' if fortran else 'C')
 
 
+# NumPy 2 has renamed `numpy.core` to `numpy._core`; files can have either name.
 _ALLOWED = {('numpy', 'ndarray'): _Array, ('numpy', 'dtype'): _Dtype} | {
   (f'numpy.{core}.multiarray', '_reconstruct'): _Array
   for core in ('core', '_core')
@@ -50,6 +51,7 @@ _ALLOWED = {('numpy', 'ndarray'): _Array, ('numpy', 'dtype'): _Dtype} | {
 
 class _Unpickler(pickle.Unpickler):
   def find_class(self, module_name: str, global_name: str) -> Any:
+    # The base class would import and call any function that a file names.
     try:
       return _ALLOWED[module_name, global_name]
     except KeyError:
@@ -73,6 +75,7 @@ def load(path: Path) -> Any:
       key: value.value() if isinstance(value, _Array) else value
       for key, value in batch.items()
     }
+  # The file cannot be read, which says nothing of its content.
   except OSError:
     raise
   # Damaged opcodes can raise almost any exception.

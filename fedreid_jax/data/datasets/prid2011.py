@@ -1,8 +1,8 @@
 """PRID 2011 (Hirzer et al., SCIA 2011): two cameras, 200 persons in both.
 
-`single_shot/cam_a/person_0001.png` has one image per person; persons 1 to 200
-are the same in both cameras, others are not: 385 in camera A, 749 in B.
-`multi_shot/cam_a/person_0001/0001.png` are tracks of the same persons.
+`single_shot/cam_a/person_0001.png` is the image of a person, of 385 in camera A
+and 749 in camera B. Equal numbers are the same person from 1 to 200 only.
+`multi_shot/cam_a/person_0001/0001.png` is an image of a track of this person.
 """
 
 from pathlib import Path
@@ -46,6 +46,7 @@ def read(root: Path, split: str, trial: int) -> list[Record]:
       person = layout.parse(r'person_(\d+)', name.rpartition('/')[0], root)[0]
       tracks.setdefault(person, []).append(name)
     for person, track in sorted(tracks.items()):
+      # The persons of camera B only are in the gallery.
       if person in test or (camera == 2 and person > COMMON):
         continue
       chosen = rng.permutation(len(track))[:MOST]
@@ -62,7 +63,8 @@ def _people(root: Path, names: list[str]) -> dict[int, str]:
 
 
 def _of_camera_b(names, people, split: str) -> list[Record]:
-  """Returns persons of camera B only, whose numbers are reused in camera A."""
+  """Returns records of persons whom only camera B has seen."""
+  # Camera A has other persons with these numbers.
   return [Record(names[p], 1000 + p, 2, 0, split) for p in people]
 
 

@@ -1,8 +1,8 @@
 """Records of images and descriptions of data sets.
 
 A reader is a function of an unpacked archive that returns one record per image.
-It opens list and `.mat` files but no image, so that a data set of 50,000 files
-is read in a second.
+It opens list and `.mat` files but no image, so that it reads a data set of
+50,000 files in a second.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,17 +33,17 @@ class Record(NamedTuple):
   """One image.
 
   Attributes:
-    path: of its file, relative to the root, with '/'.
-    person: number as published; -1 is junk, 0 a distractor in the data sets
-      that define it. The same number in two splits is the same person.
-    camera: number as published, from 1 where there is one.
+    path: path of the file, relative to the root, with '/'.
+    person: number as published; -1 is junk and 0 a distractor in the data sets
+      that define these. The same number in two splits is the same person.
+    camera: number as published, from 1; 0 if nothing is known of cameras.
     modality: 0 visible, 1 infrared.
-    split: 'train' or 'val' for training; 'query' and 'gallery' for tests,
-      'query+gallery' for images that are both; 'images' if the protocol
-      divides the identities, with 'distractor' in every gallery; 'test' of a
+    split: 'train' or 'val' for training; 'query' and 'gallery' for tests, and
+      'query+gallery' for images that are both; 'images' if the protocol divides
+      the identities, with 'distractor' in every gallery; 'test' of a
       classification task; 'public' for a set without labels.
-    part: part of the file: () all of it, or a box (left, top, width, height) in
-      pixels, or the position in a container for the data set's `extract`.
+    part: () for the whole file; a box (left, top, width, height) in pixels, or
+      the position in a container, for the `extract` of the data set.
   """
 
   path: str
@@ -55,7 +55,7 @@ class Record(NamedTuple):
 
   @property
   def name(self) -> str:
-    """Returns path and part as one text, unique in a data set."""
+    """Path and part as one text, which is unique in a data set."""
     part = ','.join(str(number) for number in self.part)
     return f'{self.path}#{part}' if part else self.path
 
@@ -76,16 +76,16 @@ class Dataset(NamedTuple):
 
   Attributes:
     name: name for users.
-    title: name by its authors.
+    title: name that its authors use.
     read: `(root, **options) -> records`, in any order.
     expected: `(**options) -> {split: Count}` of the official archive.
     protocol: name of its test protocol.
-    page: official place of its description and distribution.
+    page: official page that describes and distributes it.
     miniature: `(root, photos)`, writes some persons in its official layout.
     folders: names of its unpacked archive, if the root is one level above.
     options: choices of every option, the default first.
-    extract: `(root) -> (record) -> uint8 [H, W, 3]` for images in container
-      files.
+    extract: `(root) -> (record) -> uint8 [H, W, 3]` for images that are parts
+      of files.
     note: important remark on its use, one line.
   """
 

@@ -1,8 +1,7 @@
 """RegDB (Nguyen et al., Sensors 2017): one visible and one thermal camera.
 
-`idx/train_visible_1.txt` and similar files list images of ten trials in lines
-such as `Visible/8/male_front_v_05344_1.bmp 0`. The person is the folder; the
-label after the path is numbered anew in every list.
+`idx/train_visible_1.txt` and similar files list the images of ten trials in
+lines such as `Visible/8/male_front_v_05344_1.bmp 0`.
 """
 
 from pathlib import Path
@@ -24,7 +23,7 @@ DIRECTIONS = get_args(Direction)
 
 
 def read(root: Path, trial: int, direction: str) -> list[Record]:
-  """Reads one of ten trials; `direction` is query, then gallery."""
+  """Reads one of ten trials; `direction` is QUERY-GALLERY, two modalities."""
   query = direction.partition('-')[0]
   sides = {'visible': VISIBLE, 'thermal': INFRARED}
   records = []
@@ -35,6 +34,8 @@ def read(root: Path, trial: int, direction: str) -> list[Record]:
         is_query = query == ('infrared' if modality else 'visible')
         split = 'query' if is_query else 'gallery'
       for name, *_ in layout.lines(root, f'idx/{part}_{side}_{trial}.txt'):
+        # The label after the path is numbered anew in every list; the folder is
+        # the person.
         person = _person(root, name)
         records.append(Record(name, person, modality + 1, modality, split))
   layout.require(root, [record.path for record in records])

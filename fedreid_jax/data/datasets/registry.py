@@ -14,13 +14,13 @@ from fedreid_jax.data.datasets.records import Dataset, Record
 
 
 def _modules() -> Iterator[ModuleType]:
-  """Yields the modules of this package but for this one, by name."""
+  """Imports and yields the other modules of this package, in order of name."""
   for name in plugins.available(datasets):
     if f'{datasets.__name__}.{name}' != __name__:
       yield importlib.import_module(f'{datasets.__name__}.{name}')
 
 
-# Every data set that a module beside this one describes.
+# A module of this package adds a data set by defining a `Dataset`.
 DATASETS: dict[str, Dataset] = {
   found.name: found
   for module in _modules()
@@ -43,7 +43,7 @@ def get(name: str) -> Dataset:
 
 
 def parse(spec: str) -> tuple[Dataset, dict[str, Any]]:
-  """Returns data set and options of `NAME[:option=value,...]`.
+  """Returns the data set and all options of `NAME[:option=value,...]`.
 
   Options that are not given have their defaults.
 
@@ -96,16 +96,16 @@ def check_options(dataset: Dataset, given: Mapping[str, Any]) -> dict[str, Any]:
 def locate(
   dataset: Dataset, root: str | os.PathLike, where: str = 'data.root'
 ) -> Path:
-  """Returns the folder of a data set: the root, or one of its name in it.
+  """Returns the folder of a data set: the root, or a folder below it.
 
-  A folder of the data set's name may itself hold the folder of its unpacked
-  archive: `ROOT/market1501/Market-1501-v15.09.15`. All other functions take the
-  returned folder.
+  All other functions take the returned folder.
 
   Raises:
     DataError: when the folder is missing or an archive.
   """
   path = files.check_root(root, where)
+  # A folder with the name of the data set may hold the folder of its unpacked
+  # archive: `ROOT/market1501/Market-1501-v15.09.15`.
   for _ in range(2):
     for name in (*dataset.folders, dataset.name):
       if (path / name).is_dir():
@@ -118,9 +118,9 @@ def read(dataset: Dataset, folder: Path, **options: Any) -> list[Record]:
   """Reads a data set, sorted by path and part.
 
   Args:
-    dataset: its description.
-    folder: of its archive, as `locate` returns it.
-    **options: as in `Dataset.options`.
+    dataset: description of the data set.
+    folder: its unpacked archive, as `locate` returns it.
+    **options: values of options in `Dataset.options`.
 
   Raises:
     ConfigError: for an unknown option or value.

@@ -1,4 +1,4 @@
-"""Reads the pixels of records."""
+"""Reads the image files of records, or the pixels of parts of files."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,11 +13,12 @@ from fedreid_jax.data.datasets.records import Dataset, Record
 def open_source(
   root: Path, dataset: Dataset, records: Sequence[Record]
 ) -> Callable[[Record], bytes | UInt8[np.ndarray, 'H W 3']]:
-  """Returns a reader of records: file bytes, or pixels.
+  """Returns a function that reads the bytes of a file, or pixels for a part.
 
-  The reader raises ValueError for a missing part, and OSError for a file that
+  The function raises ValueError for a missing part, and OSError for a file that
   cannot be read.
   """
+  # A data set with a container can also come as a folder of image files.
   extract: Any = None
   if dataset.extract and any(record.part for record in records):
     extract = dataset.extract(root)

@@ -2,7 +2,7 @@
 
 `cam1/0001/0001.jpg` is camera, person, image; `exp/train_id.txt`, `val_id.txt`
 and `test_id.txt` list persons. Infrared test images are queries; the gallery of
-each trial is drawn from the visible ones.
+each trial is drawn from the visible test images.
 """
 
 from pathlib import Path
@@ -33,7 +33,11 @@ CAMERAS = {
 
 
 def read(root: Path, val: str) -> list[Record]:
-  """Reads the data set; `val` is the use of the validation persons."""
+  """Reads the data set.
+
+  The validation persons are a split ('val'), part of 'train', or unused
+  ('drop').
+  """
   split_of = {}
   for split in ('train', 'val', 'test'):
     for person in layout.identities(root, f'exp/{split}_id.txt'):
@@ -53,7 +57,8 @@ def read(root: Path, val: str) -> list[Record]:
         split = 'query' if modality == INFRARED else 'gallery'
       elif split == 'val' and val != 'val':
         split = 'train' if val == 'train' else None
-      if split:  # persons of no list are seen by one camera only
+      # Persons of no list are seen by one camera only.
+      if split:
         records.append(Record(name, person, camera, modality, split))
   return records
 
@@ -82,6 +87,7 @@ def permutations(
   cells = layout.matlab(
     files.check_root(root), 'exp/rand_perm_cam.mat', 'rand_perm_cam'
   )
+  # The cell of a person whom the camera has not seen is empty.
   return {
     (person, camera): rows
     for camera, cell in enumerate(cells.ravel(), 1)

@@ -1,7 +1,7 @@
 """VIPeR (Gray and Tao, ECCV 2008): 632 persons, one image in each of two views.
 
 `cam_a/000_45.bmp` is person and angle. The notes and the folder of links for
-MATLAB in the archive are ignored.
+MATLAB, which the archive also holds, are ignored.
 """
 
 from pathlib import Path

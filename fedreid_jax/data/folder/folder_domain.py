@@ -19,8 +19,8 @@ class Domain(NamedTuple):
   Attributes:
     images: images and labels.
     cameras: names by camera number, empty if nothing is known of cameras.
-    splits: of each image, as in `Listing.splits`, or empty.
-    files: SHA-256 of each image's file, strings.
+    splits: split of each image as in `Listing.splits`, or '' for each.
+    files: SHA-256 of the file of each image, strings.
     digest: hash of the inputs of the images.
   """
 
@@ -39,8 +39,8 @@ def read(name: str, listing: Listing, config) -> Domain:
   """Reads one domain.
 
   Args:
-    name: of the domain.
-    listing: its files.
+    name: name of the domain.
+    listing: files and labels of the domain.
     config: `config.data`.
 
   Raises:
@@ -54,6 +54,7 @@ def read(name: str, listing: Listing, config) -> Domain:
     raise errors.DataError(
       'no readable image', str(listing.folder), 'fix the files'
     )
+  # The digest of the images covers names and not the lines of a manifest.
   if listing.origin:
     digest = integrity.digest(digest, listing.origin)
   size = len(listing.names)

@@ -22,7 +22,7 @@ from fedreid_jax.data.datasets import csv_manifest
 from fedreid_jax.data.folder import listings
 from fedreid_jax.data.folder.listings import BOXES, Layout, Listing
 
-# `(names, identities, folder) -> cameras`
+# Reads cameras: `(names, identities, folder) -> camera of each name, or None`.
 Cameras = Callable[[list[str], list[str], Path], list[str] | None]
 EXPECTED = 'the layout is domain/identity/image; see docs/photographs.md'
 
@@ -33,8 +33,8 @@ def find(root: Path, config, needs_cameras: bool) -> Layout:
   Args:
     root: the folder, which exists.
     config: `config.data`: `identity_pattern`, `camera_pattern`.
-    needs_cameras: whether clients are cameras, so that a number at the end of
-      a name is one.
+    needs_cameras: whether each client is a camera, so that a number at the end
+      of a name is read as one.
 
   Raises:
     DataError: for a folder without images, or of no known layout.
@@ -45,6 +45,7 @@ def find(root: Path, config, needs_cameras: bool) -> Layout:
     return listings.of_boxes(root)
   folders = files.list_folders(root)
   boxes = [name for name in folders if (root / name / BOXES[0]).is_dir()]
+  # The folder above a data set is accepted if it holds nothing else.
   if boxes and len(folders) == 1:
     return listings.of_boxes(root / boxes[0])
   if boxes:
@@ -66,6 +67,7 @@ def find(root: Path, config, needs_cameras: bool) -> Layout:
     _check_numbered(root)
     read = functools.partial(_numbered, root, cameras)
     return Layout('names with identities', own, lambda _: read())
+  # A pattern that a user has written refers to names below a domain.
   written = config.identity_pattern != names.IDENTITY
   if written or any(_has_folders(root / name) for name in folders):
     automatic = config.camera_pattern == names.AUTO and not written
@@ -117,7 +119,11 @@ def _files(folder: Path) -> list[str]:
 
 
 def _below(root: Path, depth: int, layout: str) -> list[str]:
-  """Returns the files in folders of the root, which are at least so deep."""
+  """Returns the files in folders of the root.
+
+  Raises:
+    DataError: without files, or for a file in fewer than `depth - 1` folders.
+  """
   paths = [path for path in files.list_files(root) if '/' in path]
   if not paths:
     raise errors.DataError('no images', str(root), EXPECTED)
@@ -137,11 +143,12 @@ def _has_folders(folder: Path) -> bool:
 
 
 def _are_domains(root: Path, folders: Sequence[str]) -> bool:
-  """Returns whether names begin with persons, several in some folder."""
+  """Returns whether all names begin with a person, and a folder has several."""
   people = [
     {names.person(path) for path in files.list_files(root, folder)}
     for folder in folders
   ]
+  # In the layout identity/image each folder shows only one person.
   several = any(len(own - {names.JUNK}) > 1 for own in people)
   return several and not any(None in own for own in people)
 

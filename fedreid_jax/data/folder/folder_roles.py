@@ -12,10 +12,10 @@ class Roles(NamedTuple):
   """The domains of a run.
 
   Attributes:
-    sources: to train on.
-    targets: to test on.
-    public: none or one.
-    within: whether targets are other persons of the sources.
+    sources: domains to train on.
+    targets: domains to test on.
+    public: the public domain, or none.
+    within: whether the targets show other persons of the source domains.
   """
 
   sources: tuple[str, ...]
@@ -29,7 +29,7 @@ def choose(config, layout: Layout, root: Path, clients: bool) -> Roles:
 
   Args:
     config: `config.data`: `sources`, `targets`, `public`, `held_out`.
-    layout: of the folder.
+    layout: layout of the folder.
     root: the folder, for messages.
     clients: whether to train.
 
@@ -44,6 +44,7 @@ def choose(config, layout: Layout, root: Path, clients: bool) -> Roles:
   within = layout.split or (holds and len(present) == 1 and present[0] in known)
   if within:
     sources, targets = sources or present, targets or present
+  # Of several domains the last one is held out as a whole.
   elif holds:
     left = [n for n in present if n not in (*sources, config.public)]
     targets = tuple(left[-1:])

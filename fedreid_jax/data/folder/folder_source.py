@@ -1,9 +1,9 @@
 """A folder of images on disk as a federation.
 
 `folder_layout` recognises the domains, identities and cameras. Several domains
-are clients and targets. A single data set is divided by persons: as its folders
-or its manifest list them, or `held_out` draws the persons of the test. Hidden
-files and Thumbs.db are ignored; any other file must be an image.
+are clients and targets. A single data set is divided by persons: its folders or
+its manifest list the test images, or `held_out` draws the persons of the test.
+Hidden files and Thumbs.db are ignored; any other file must be an image.
 """
 
 import contextlib
@@ -30,8 +30,6 @@ from fedreid_jax.data.folder.listings import LEARN, TEST, Layout
 from fedreid_jax.data.images import decoder
 from fedreid_jax.data.split import client_split, overlap
 
-# Lines that say what was recognised in a folder of images.
-
 
 def of(
   config,
@@ -41,15 +39,15 @@ def of(
   targets: Sequence[Target],
   within: bool,
 ) -> tuple[str, ...]:
-  """Returns the notices of a folder; the first describes what was found.
+  """Returns the notices of a folder; the first describes its content.
 
   Args:
     config: `config.data`.
     root: the folder.
-    layout: of the folder.
+    layout: layout of the folder.
     read: domains by name.
-    targets: of the run.
-    within: whether targets are other persons of the sources.
+    targets: targets of the run.
+    within: whether the targets show other persons of the source domains.
   """
   domains = list(read.values())
   counts = [
@@ -84,7 +82,7 @@ def of(
 
 
 def _held_out(numbers: Sequence[int]) -> str:
-  """Says how many identities of each target are held out."""
+  """Describes the number of held-out identities of each target."""
   *others, last = numbers
   people = errors.counted(last, 'identity', 'identities')
   said = ', '.join([*map(str, others), people])
@@ -93,7 +91,7 @@ def _held_out(numbers: Sequence[int]) -> str:
 
 
 def _without_query(name: str, number: int, cameras: bool) -> str:
-  """Says how many identities of a target are in its gallery only."""
+  """Describes the number of identities of a target that have no query."""
   people = errors.counted(number, 'identity', 'identities')
   reason = 'it has' if number == 1 else 'they have'
   return (
@@ -103,7 +101,7 @@ def _without_query(name: str, number: int, cameras: bool) -> str:
 
 
 def _cameras(layout: Layout, read: Mapping[str, Domain]) -> str:
-  """Says where cameras were found, and in which domains if not in all."""
+  """Describes the origin of cameras, and the domains if only some have any."""
   known = [name for name, domain in read.items() if domain.cameras]
   if not known:
     return 'no cameras'
@@ -123,22 +121,16 @@ def _untested(target: Target, has_cameras: bool) -> int:
   return _people(target.images) - len(can)
 
 
-# Refuses to drop the colours of photographs where nobody asked for it.
-#
-# The values for drawings make images grey and invert them. Applied to
-# photographs by mistake, they cost accuracy and cause no error. A few files are
-# decoded at a small size: an image is coloured if the channels of one pixel in
-# fifty differ by more than 40 of 255 levels, which neither the noise of a JPEG
-# file nor yellowed paper does.
-
-FILES = 16  # that are looked at, spread over all
-SIDE = 32  # pixels of the side to which they are reduced
-CHROMA, PIXELS = 40, 0.02  # levels, and the share of pixels above them
-COLOURED = 0.25  # share of the files
+FILES = 16  # files that are checked for colour, spread over all
+SIDE = 32  # pixels a side to which they are reduced
+# An image is coloured if the channels of one pixel in fifty differ by more than
+# 40 of 255 levels. The noise of a JPEG file or yellowed paper differs by less.
+CHROMA, PIXELS = 40, 0.02
+COLOURED = 0.25  # share of coloured files at which a conversion is refused
 
 
 def is_coloured(path: Path, max_pixels: int = decoder.MAX_PIXELS) -> bool:
-  """Returns whether a file is a coloured image; False if it is none."""
+  """Returns whether a file is a coloured image; False for other files."""
   # Files that cannot be read are reported when all are decoded.
   with contextlib.suppress(OSError, SyntaxError, ValueError):
     with decoder.open_image(path.read_bytes(), max_pixels) as image:
@@ -150,16 +142,18 @@ def is_coloured(path: Path, max_pixels: int = decoder.MAX_PIXELS) -> bool:
 
 
 def check(paths: Sequence[Path], config, root: Path) -> None:
-  """Refuses conversions of coloured images that only a preset has set.
+  """Refuses to convert coloured images if only a preset asks for it.
 
   Args:
-    paths: of the images.
+    paths: paths of the images.
     config: `config.data`: `channels`, `invert`, `colour_as`.
-    root: for messages.
+    root: the folder, for messages.
 
   Raises:
-    ConfigError: with what to write.
+    ConfigError: with the option that confirms the conversion.
   """
+  # The presets for drawings make images grey and invert them. For photographs
+  # this would cost accuracy and cause no error.
   changes = {
     'grey': (config.channels == 'grey', 'made grey', 'data.channels=grey'),
     'inverted': (config.invert, 'inverted', 'data.invert=True'),
@@ -215,7 +209,8 @@ def load(config, clients: bool = True) -> Source:
   if clients and by_camera:
     _check_cameras({name: read[name] for name in roles.sources})
   learn, test = _rows(config, layout, roles, read)
-  if layout.split:  # Domains may have images of one kind only.
+  # In a listed split a domain may have only training or only test images.
+  if layout.split:
     roles = roles._replace(
       sources=config.sources or _filled(roles.sources, learn),
       targets=config.targets or _filled(roles.targets, test),
@@ -236,7 +231,7 @@ def load(config, clients: bool = True) -> Source:
 
 
 def _check_cameras(clients: Mapping[str, Domain]) -> None:
-  """Refuses clients that are cameras where names have none."""
+  """Refuses to make a client of each camera where names have no cameras."""
   for name, domain in clients.items():
     if not domain.cameras:
       raise errors.DataError(
@@ -276,7 +271,10 @@ def _filled(names: Sequence[str], rows: Rows) -> tuple[str, ...]:
 def _check_overlap(
   roles: Roles, read: dict[str, Domain], learn: Rows, test: Rows
 ) -> None:
-  """Refuses persons of one data set, and files, that have both roles."""
+  """Refuses persons and files that are both trained on and tested on.
+
+  Persons are compared within a domain, files between all domains.
+  """
   for name in {*roles.sources} & {*roles.targets}:
     people = read[name].images.identities
     both = np.intersect1d(people[learn[name]], people[test[name]])
@@ -294,7 +292,8 @@ def _check_overlap(
 
 
 def _part(domain: Images, rows: Int[np.ndarray, ' rows']) -> Images:
-  """Returns the images at some rows; all of them are not copied."""
+  """Returns the images at some rows."""
+  # All rows need no copy of the memory-mapped pixels.
   return domain if len(rows) == len(domain.identities) else domain.take(rows)
 
 
@@ -302,7 +301,7 @@ def _target(config, domain: Domain, rows: Int[np.ndarray, ' rows']) -> Target:
   """Makes the retrieval test of the test images of a domain."""
   images = _part(domain.images, rows)
   if not domain.cameras:
-    # Each image is a view of its own: the camera rule hides none.
+    # With a view for each image, the camera rule hides no match.
     views = np.arange(len(rows), dtype=np.int32)
     images = images._replace(cameras=views)
   splits = domain.splits[rows]

@@ -16,14 +16,14 @@ def rows(
 ) -> Bool[np.ndarray, ' M']:
   """Returns a mask of the images of random persons that are held out.
 
-  Only persons of whom an image can be found with another are held out, at
-  least two of them, and one person at least is trained on.
+  Only persons who have two images that can match each other are held out. At
+  least two persons are held out, and at least one is trained on.
 
   Args:
     domain: all images.
     has_cameras: whether the two images must be of different cameras.
     share: fraction of all persons.
-    seed: of the draw.
+    seed: seed of the draw.
 
   Raises:
     DataError: for too few persons.

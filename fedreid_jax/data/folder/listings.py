@@ -1,4 +1,4 @@
-"""Files of domains with their labels, and layouts that list or name them."""
+"""Files of domains with labels, from a manifest or names of Market-1501."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,17 +15,16 @@ LEARN, TEST = ('train', 'val'), ('query', 'gallery', 'query+gallery')
 
 
 class Listing(NamedTuple):
-  """The files of a domain, and what their names or a manifest say of them.
+  """The files of a domain with the labels of their names or of a manifest.
 
   Attributes:
-    folder: that the names are relative to.
+    folder: folder that the names are relative to.
     names: paths of the files.
-    identities: of each file.
-    cameras: of each file, None if nothing is known of cameras.
-    splits: of each file, in `LEARN` or `TEST`; empty if not given.
-    modalities: of each file, 0 visible and 1 infrared; empty if all are
-      visible.
-    origin: hash of labels that are not in the names.
+    identities: name of the person in each file.
+    cameras: camera of each file, None if nothing is known of cameras.
+    splits: split of each file, in `LEARN` or `TEST`; empty if not given.
+    modalities: 0 visible or 1 infrared for each file; empty if all are visible.
+    origin: hash of labels that are not in the names, '' if there are none.
   """
 
   folder: Path
@@ -41,10 +40,10 @@ class Layout(NamedTuple):
   """The domains of a folder.
 
   Attributes:
-    kind: for users.
-    domains: names.
+    kind: description for users.
+    domains: names of the domains.
     read: `(name) -> Listing` of a domain.
-    cameras_from: what cameras are read from, for users.
+    cameras_from: origin of the cameras, for users.
     split: whether training and test images are listed.
   """
 
@@ -56,20 +55,24 @@ class Layout(NamedTuple):
 
 
 def name_of(root: Path) -> str:
-  """Returns the name of a folder that is one domain."""
+  """Returns the domain's name, for a folder that is one domain.
+
+  The root of a file system has no name; its domain is 'images'.
+  """
   return root.name or 'images'
 
 
 def of_boxes(root: Path) -> Layout:
   """Reads a folder whose folders and files are named as in Market-1501.
 
-  Other numbers of cameras and other ends of names are allowed. Without `query`
+  Cameras may have any number, and the rest of a name any form. Without `query`
   and `bounding_box_test` there are no test images.
 
   Raises:
     DataError: for a missing folder, or a name that does not match.
   """
   split = any((root / name).is_dir() for name in BOXES[1:])
+  # Any camera number is valid: other data sets of this layout have more than 6.
   records = [
     record
     for folder, part in zip(BOXES, ('train', *TEST[:2]), strict=True)
@@ -93,9 +96,10 @@ def of_boxes(root: Path) -> Layout:
 
 
 def of_manifest(root: Path) -> Layout:
-  """Reads manifest.csv; `domain` is the column of domains.
+  """Reads manifest.csv.
 
-  The columns path and identity are required.
+  The columns path and identity are required. The column domain divides the
+  images into domains.
 
   Raises:
     DataError: for a manifest that is not as described.
@@ -135,6 +139,7 @@ def of_manifest(root: Path) -> Layout:
       cameras if any(cameras) else None,
       tuple(row['split'] for row in rows if split),
       tuple(MODALITIES.index(r['modality']) for r in rows if 'modality' in r),
+      # Labels can change while the files stay as they are.
       integrity.digest(rows),
     )
 

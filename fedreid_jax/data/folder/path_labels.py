@@ -11,8 +11,8 @@ class Label(NamedTuple):
   """Identity and camera of an image, by its path.
 
   Attributes:
-    identity: of the person, after the domain if there are several.
-    camera: its name, '' if nothing is known of cameras.
+    identity: name of the person, after the domain if there are several.
+    camera: name of the camera, '' if nothing is known of cameras.
   """
 
   identity: str
@@ -27,18 +27,19 @@ class _Patterns(NamedTuple):
 def read(root: Path, config: Any) -> dict[str, Label]:
   """Returns the labels of images by their paths relative to a folder.
 
-  They are those that a training on the folder would use, with cameras where
-  names have them. Images that it would leave out have no label.
+  The labels are the same as in training on the folder, with cameras where names
+  have them. Images that training would leave out have no label.
 
   Args:
-    root: the folder, absolute.
+    root: absolute path of the folder.
     config: `config.data`: `identity_pattern`, `camera_pattern`.
 
   Raises:
     DataError: for a folder of no known layout.
   """
   pattern = config.camera_pattern
-  if pattern in ('', names.NUMBER):  # nobody has chosen it for these names
+  # No user has chosen these two patterns for the names of this folder.
+  if pattern in ('', names.NUMBER):
     pattern = names.AUTO
   patterns = _Patterns(config.identity_pattern, pattern)
   layout = folder_layout.find(root, patterns, needs_cameras=False)

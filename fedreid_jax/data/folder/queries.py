@@ -32,8 +32,8 @@ class Chosen(NamedTuple):
   """The queries of a target domain.
 
   Attributes:
-    mask: whether an image is a query.
-    described: the rule, for users.
+    mask: whether each image is a query.
+    described: the rule in words, for users.
   """
 
   mask: Bool[np.ndarray, ' M']
@@ -41,13 +41,13 @@ class Chosen(NamedTuple):
 
 
 class _Count(NamedTuple):
-  """How many queries there are.
+  """Numbers that describe the queries of the rule 'random'.
 
   Attributes:
-    queries: of all identities.
-    pairs: of an identity and a camera that has seen it.
-    identities: with a query.
-    alone: of these without a camera that has several images of them.
+    queries: number of queries.
+    pairs: number of pairs of an identity and a camera that has seen it.
+    identities: number of identities with a query.
+    alone: number of these of whom no camera has several images.
   """
 
   queries: int
@@ -67,7 +67,7 @@ def choose(
       'camera=NAME[+NAME...]' for all images of these cameras.
     domain: the images, in canonical order.
     cameras: names by camera number, empty if there are no cameras.
-    seed: of the random choice.
+    seed: seed of the random choice.
 
   Raises:
     ConfigError: for an unknown rule or camera.
@@ -91,16 +91,18 @@ def choose(
     mask, count = _random(domain, bool(cameras), seed)
     return Chosen(mask, _of_several(count) if cameras else described)
   columns = [domain.identities, *([domain.cameras] if by_camera else ())]
+  # `np.unique` returns the first of several equal columns.
   first = np.unique(np.stack(columns), axis=1, return_index=True)[1]
   return Chosen(_mask(domain, first), described)
 
 
 def testable(domain: Images, has_cameras: bool) -> list[int]:
-  """Returns the identities of which an image can be found with another.
+  """Returns the identities who have two images that can match each other.
 
   Args:
     domain: the images.
-    has_cameras: whether the two images must be of different cameras.
+    has_cameras: whether the two images must be of different cameras, since the
+      camera rule hides matches of the query's camera.
   """
   found = []
   for identity in np.unique(domain.identities).tolist():
@@ -111,7 +113,7 @@ def testable(domain: Images, has_cameras: bool) -> list[int]:
 
 
 def _of_several(count: '_Count') -> str:
-  """Returns the rule 'random' with cameras, for users."""
+  """Describes the rule 'random' for images with cameras."""
   rule = RULES[RANDOM]
   if count.queries == count.pairs:
     return f'{rule} and camera'
@@ -136,6 +138,7 @@ def _random(
     if has_cameras:
       seen = domain.cameras[own]
       several = [own[seen == camera] for camera in np.unique(seen)]
+      # A single image stays in the gallery, as a match for other cameras.
       groups = [group for group in several if len(group) > 1] or [own]
       alone += groups[0] is own
       pairs += len(several)

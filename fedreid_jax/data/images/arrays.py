@@ -1,4 +1,4 @@
-"""Clients and federations of arrays, for simulations from Python."""
+"""Clients and federations made from arrays, for simulations in Python."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ def client_data(
   modalities: Sequence[int] | np.ndarray | None = None,
   num_identities: int | None = None,
 ) -> types.ClientData:
-  """Returns a client of arrays.
+  """Makes a client from arrays.
 
   >>> import numpy as np
   >>> import fedreid_jax as fr
@@ -27,12 +27,13 @@ def client_data(
   (3, 2)
 
   Args:
-    name: unique; its hash is the root of the client's random numbers.
+    name: unique name; its hash is the root of the client's random numbers.
     images: uint8 `[M, H, W, ch]`.
     labels: identities, dense from 0, `[M]`.
-    cameras: `[M]`, by default 0.
+    cameras: camera numbers `[M]`, by default 0.
     modalities: 0 visible, 1 infrared, `[M]`, by default 0.
-    num_identities: `C`, by default the largest label plus one.
+    num_identities: number of classes `C`, by default the largest label plus
+      one.
 
   Raises:
     DataError: for arrays that do not belong together.
@@ -71,17 +72,18 @@ def federation(
   mean: Sequence[float] | None,
   std: Sequence[float] | None,
 ) -> Federation:
-  """Returns the federation of some clients, without targets.
+  """Makes a federation of clients, without targets.
 
   Args:
-    clients: with unique names and images of one shape.
+    clients: clients with unique names and images of one shape.
     public: images that the server may use, uint8 `[M, H, W, ch]`.
-    mean: of each channel of normalised images, by default 0.5.
-    std: of each channel, by default 0.25.
+    mean: mean of each channel, of values in 0..1, by default 0.5.
+    std: standard deviation of each channel, by default 0.25.
 
   Raises:
     DataError: for no clients, or two with one name.
   """
+  # The canonical order of clients.
   ordered = tuple(sorted(clients, key=lambda client: client.name))
   names = {client.name for client in ordered}
   if not names or len(names) < len(ordered):

@@ -1,9 +1,8 @@
 """Transforms of images, run on the device inside the compiled step.
 
-Images arrive as uint8. The test transform normalises; the training transform
+The input is uint8. The test transform normalises it. The training transform
 enlarges, pads and crops, mirrors, changes hues, normalises, erases a rectangle
-and exchanges channels, with a key per image. Erasing fills after normalisation,
-as in the papers' code.
+and exchanges channels, with a key per image.
 """
 
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from jaxtyping import Float, Float32, Int, Key, Num
 from fedreid_jax.core.types import Array
 from fedreid_jax.data.images import colour
 
+# Smallest and largest height over width of an erased rectangle.
 ERASE_ASPECT = (0.3, 1 / 0.3)
 
 
@@ -71,6 +71,7 @@ def make(config, mean: tuple[float, ...], std: tuple[float, ...]) -> Transforms:
     if config['flip']:
       mirror = jax.random.bernoulli(keys[1], config['flip'])
       image = jnp.where(mirror, image[:, ::-1], image)
+    # Erasing fills after normalisation, as in the papers' code.
     image = test(colours.before(keys[3], image, group))
     if config['erase']:
       image = erase(
@@ -89,6 +90,7 @@ def make(config, mean: tuple[float, ...], std: tuple[float, ...]) -> Transforms:
     modalities: Int[Array | np.ndarray, ' B'] | None = None,
   ) -> Float32[Array, 'B H W ch']:
     size = images.shape[0]
+    # The key of an image depends on its place, not on the size of the batch.
     own = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(size))
     return jax.vmap(one)(own, images, colours.groups(size, modalities))
 
@@ -107,10 +109,10 @@ def pad_and_crop(
 def enlarge_and_crop(
   key: Key[Array, ''], image: Num[Array, 'H W ch'], probability: float
 ) -> Float32[Array, 'H W ch']:
-  """Crops a window of the original size from an image that is an eighth larger.
+  """Crops a window of the original size from an image enlarged by an eighth.
 
-  The augmentation of Wu and Gong's code (`Random2DTranslation` of torchreid):
-  bilinear interpolation, sizes rounded.
+  This is the augmentation of Wu and Gong's code (`Random2DTranslation` of
+  torchreid), with bilinear interpolation and rounded sizes.
   """
   height, width, channels = image.shape
   larger = round(height * 1.125), round(width * 1.125)
@@ -135,9 +137,8 @@ def erase(
   """Fills one random rectangle of a normalised image.
 
   Zhong et al., "Random erasing data augmentation". The area is uniform between
-  two fractions of the image, the aspect (height over width) in 0.3 to 3.33. Of
-  `tries` rectangles the first that fits is taken. If none fits, nothing is
-  erased, so the rate is a little below `probability`.
+  two fractions of the image, and the aspect (height over width) is uniform in
+  0.3 to 3.33. Of `tries` rectangles the first that fits is used.
   """
   height, width, _ = image.shape
   keys = jax.random.split(key, 5)
@@ -149,9 +150,13 @@ def erase(
   high = jnp.round(jnp.sqrt(size * aspect)).astype(jnp.int32)
   wide = jnp.round(jnp.sqrt(size / aspect)).astype(jnp.int32)
   fits = (high < height) & (wide < width)
+  # 0 if none fits. Then nothing is erased, and the rate of erasing is a little
+  # below the probability.
   first = fits.argmax()
   high, wide = high[first], wide[first]
   happens = fits[first] & jax.random.bernoulli(keys[2], probability)
+  # The place is computed for a rectangle that does not fit, too, and needs
+  # limits that are not negative.
   top = jax.random.randint(keys[3], (), 0, jnp.maximum(height - high, 0) + 1)
   left = jax.random.randint(keys[4], (), 0, jnp.maximum(width - wide, 0) + 1)
   y, x = jnp.arange(height)[:, None], jnp.arange(width)[None]

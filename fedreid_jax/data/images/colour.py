@@ -2,7 +2,7 @@
 
 Channel exchange copies one channel of a normalised image, or its luminance, to
 all three (Ye et al., "Channel augmented joint learning for visible-infrared
-recognition"; L2RW's channel augmentation). A law gives the probabilities of
+recognition"; channel augmentation of L2RW). A law gives the probabilities of
 five outcomes: unchanged, or red, green, blue or luminance in all channels.
 """
 
@@ -20,20 +20,21 @@ from fedreid_jax.core.types import Array, Number
 LUMINANCE = (0.2989, 0.5870, 0.1140)
 Kind = Literal['exchange', 'copy', 'grey', 'adapt']
 Infrared = Literal['same', 'adapt', 'hue']
-# Weights of red, green, blue and luminance. CAJ's infrared images: a quarter
-# for each channel, half of the last quarter for luminance, the rest unchanged.
+# Weights of red, green, blue and luminance. 'adapt' is for infrared images of
+# CAJ: a quarter for each channel, half of the last quarter for luminance, and
+# the other half unchanged.
 KINDS = {
   'exchange': (1, 1, 1, 1),
   'copy': (1, 1, 1, 0),
   'grey': (0, 0, 0, 1),
   'adapt': (2, 2, 2, 1),
 }
-# Probability of exchanging channels of infrared images: as for visible images;
-# by CAJ's law; zero, with rotated hues (DNS).
+# Probability of exchanging channels of infrared images: 'same' as for visible
+# images, 'adapt' by CAJ's law, 'hue' never, but with rotated hues (DNS).
 INFRARED = {'same': None, 'adapt': 7 / 8, 'hue': 0.0}
 VISIBLE, OTHER, COPY = range(3)  # groups of images; 0 and 1 are modalities
 
-# `[outcome, input channel, output channel]`.
+# Weights of the five outcomes: `[outcome, input channel, output channel]`.
 _MIXES = np.stack(
   [
     np.eye(3),
@@ -47,7 +48,7 @@ class Colours(NamedTuple):
   """Colour changes of a training transform.
 
   Attributes:
-    groups: `(B, modalities [B] or None) -> [B]`, visible, infrared or copy.
+    groups: `(B, modalities [B] or None) -> [B]`, `VISIBLE`, `OTHER` or `COPY`.
     before: `(key, image, group) -> image`, run before normalisation.
     after: `(key, image, group) -> image`, run after normalisation and erasing.
   """
@@ -58,7 +59,7 @@ class Colours(NamedTuple):
 
 
 def make(config: Any, channels: int) -> Colours:
-  """Builds the colour changes of a configuration; unused ones cost nothing.
+  """Builds the colour changes of a configuration.
 
   Args:
     config: fields `grey` (probability of luminance before normalisation),
@@ -72,6 +73,7 @@ def make(config: Any, channels: int) -> Colours:
   Raises:
     ConfigError: for images without RGB channels.
   """
+  # Changes that are off are left out when the step is traced, and cost nothing.
   grey, copies = config['grey'], config['copies']
   laws = _laws(config)
   turns, exchanges = config['infrared'] == 'hue', bool((laws[:, 0] < 1).any())
@@ -119,11 +121,11 @@ def _laws(config) -> np.ndarray:
 
 
 def law(kind: str, probability: float) -> tuple[float, ...]:
-  """Returns the probabilities of the five outcomes.
+  """Returns the probabilities of the five outcomes, unchanged first.
 
   Args:
     kind: one of `KINDS`.
-    probability: of any change of the image.
+    probability: probability that the image changes.
   """
   shares = KINDS[kind]
   rest = (probability * share / sum(shares) for share in shares)
@@ -139,7 +141,7 @@ def exchange(
 
   Args:
     key: PRNG key of the image.
-    image: normalised; a copied channel keeps its own mean and deviation.
+    image: normalised image; a copied channel keeps its mean and deviation.
     chances: probabilities of the outcomes.
   """
   return _mixed(
@@ -155,7 +157,7 @@ def luminance(image: Float[Array, '*B H W 3']) -> Float[Array, '*B H W 3']:
 def _mixed(
   image: Float[Array, '*B H W 3'], mix: Float[Array, '3 3']
 ) -> Float[Array, '*B H W 3']:
-  # A matrix product would round a channel that is only copied.
+  # A matrix product would round a channel that this only copies.
   red, green, blue = (image[..., k, None] * mix[k] for k in range(3))
   return red + green + blue
 
@@ -172,6 +174,7 @@ def rotate_hue(
   red, green, blue = (image[..., k] for k in range(3))
   value, lowest = image.max(axis=-1), image.min(axis=-1)
   chroma = value - lowest
+  # Grey pixels have no chroma to divide by; their hue does not matter.
   width = jnp.where(chroma > 0, chroma, 1.0)
   hue = jnp.where(
     value == red,

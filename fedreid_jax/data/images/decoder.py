@@ -1,8 +1,8 @@
 """Decodes an image file or array to uint8 pixels of a given size.
 
-Files are untrusted input: only readers of common photograph formats are tried,
-since other readers start programs (PostScript) or fetch files, and a file whose
-header announces too many pixels or too many bits is refused before decoding.
+Files are untrusted input. Only readers of common photograph formats are tried,
+and a file whose header announces too many pixels or too many bits is refused
+before it is decoded.
 """
 
 import hashlib
@@ -15,12 +15,13 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
+# Other readers of Pillow start programs (PostScript) or fetch files.
 FORMATS = ('JPEG', 'PNG', 'WEBP', 'BMP', 'GIF', 'TIFF')
 MAX_PIXELS = 40_000_000
 Resample = Literal['bicubic', 'bilinear', 'lanczos']
 Pixels = UInt8[np.ndarray, 'rows columns 3']
 
-# A bad file is refused by name; the warnings of Pillow do not contain it.
+# A bad file is refused with its name, which Pillow's warnings do not contain.
 warnings.filterwarnings('ignore', module=r'PIL\.')
 
 
@@ -28,15 +29,15 @@ class Decoder(NamedTuple):
   """Settings of the decoder.
 
   Attributes:
-    height: H.
-    width: W.
+    height: H, pixels.
+    width: W, pixels.
     channels: 3 for RGB, 1 for grey.
-    invert: whether to turn dark strokes on white into light on black.
+    invert: whether to turn dark strokes on white into light ones on black.
     on_bad_image: 'error', or 'skip' to leave out files that cannot be read.
     resample: one of `Resample`.
-    max_pixels: of a file, height times width; a larger one is not decoded.
-    fast: whether a JPEG file of at least twice the size is decoded at a half,
-      a quarter or an eighth of its own; pixels differ a little.
+    max_pixels: largest height times width of a file that is decoded.
+    fast: whether a JPEG file of at least twice the size is decoded at a half, a
+      quarter or an eighth of its size; this changes the pixels a little.
   """
 
   height: int
@@ -82,9 +83,10 @@ def decode(
       and the height after orientation tags are applied.
 
   Raises:
-    ValueError: with the reason why the bytes are no usable image.
+    ValueError: with the reason why the image cannot be used.
   """
-  # Another library may have switched this on: half an image would be accepted.
+  # Another library may have switched this on, and Pillow would accept half an
+  # image.
   ImageFile.LOAD_TRUNCATED_IMAGES = False
   if not len(data):
     raise ValueError('empty file')
@@ -104,10 +106,10 @@ def decode(
 
 
 def cut(image: Image.Image, part: Part) -> Image.Image:
-  """Returns a part of an image, its borders rounded to pixels.
+  """Cuts a part out of an image, with borders rounded to pixels.
 
   Raises:
-    ValueError: for a part of less than two pixels a side.
+    ValueError: for a part with less than two pixels a side.
   """
   if part == WHOLE:
     return image
@@ -124,7 +126,7 @@ def open_image(
   """Opens an image whose header allows it to be decoded.
 
   Args:
-    source: bytes of a file, its path, or pixels.
+    source: bytes of a file, path of a file, or pixels.
     max_pixels: largest allowed number of pixels.
 
   Raises:
@@ -137,7 +139,8 @@ def open_image(
     file = io.BytesIO(source) if isinstance(source, bytes) else source
     try:
       image = Image.open(file, formats=FORMATS)
-    except UnidentifiedImageError:  # its text is the address of an object
+    # The text of this exception is the address of an object.
+    except UnidentifiedImageError:
       known = f'{", ".join(FORMATS[:-1])} or {FORMATS[-1]}'
       raise OSError(f'not an image in {known}') from None
     except (
@@ -175,7 +178,7 @@ def content_hash(data: bytes | Pixels) -> str:
 
 
 def colour_file(data: bytes | Pixels) -> bytes:
-  """Returns a colour file unchanged, and anything else converted to one.
+  """Returns an RGB file unchanged, and converts other images to PNG in RGB.
 
   A file that cannot be opened is also returned unchanged.
   """

@@ -1,4 +1,4 @@
-"""Image files as batches of pixels, decoded ahead of their use."""
+"""Decodes image files in batches, the next one while the caller uses one."""
 
 import collections
 import os
@@ -28,11 +28,11 @@ def read(
 ) -> Iterator[Batch]:
   """Yields positions and pixels of image files, `batch` files at a time.
 
-  The files of the next batch are decoded by threads while the caller uses this
-  one, so that two batches are in memory.
+  Threads decode the next batch while the caller uses this one, so two batches
+  are in memory.
 
   Args:
-    paths: of the files.
+    paths: paths of the files.
     decoder: settings of the decoder.
     batch: number of files of a batch.
     skip: called with the position of a file that cannot be read, and with the
@@ -74,6 +74,7 @@ def read(
     for first in range(0, len(paths), batch):
       positions = range(first, min(first + batch, len(paths)))
       ahead.append((positions, pool.map(one, positions)))
+      # The second batch is decoded while the first one is used.
       if len(ahead) == 2:
         yield kept(*ahead.popleft())
     while ahead:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 RENAMED = 'format differs from the suffix'
 _ENDS = 64  # bytes at the end of a complete file that contain its end mark
-# First bytes, end mark, suffixes of the name.
+# First bytes, end mark ('' for formats without one), suffixes of the name.
 _FORMATS = (
   (b'\xff\xd8\xff', b'\xff\xd9', ('.jpg', '.jpeg')),
   (b'\x89PNG\r\n\x1a\n', b'IEND', ('.png',)),
@@ -18,7 +18,7 @@ _FORMATS = (
 
 
 def doubt(path: Path) -> str:
-  """Returns why a file may be no complete image of its format, '' for none.
+  """Returns why a file may be no complete image of its format, or ''.
 
   Raises:
     OSError: when it cannot be read.

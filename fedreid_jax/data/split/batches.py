@@ -13,6 +13,7 @@ def uniform(
   """Shuffles `num` images in every epoch until `steps` batches are full."""
   per_epoch = num // batch if drop_last else -(-num // batch)
   per_epoch = max(per_epoch, 1)
+  # A padded row is -1 here; in the plan it is row 0 with a mask of False.
   rows = np.full((steps, batch), -1, np.int32)
   for first in range(0, steps, per_epoch):
     order = np.full(per_epoch * batch, -1, np.int32)
@@ -33,17 +34,16 @@ def pk(
 ) -> Plan:
   """Draws P identities and K images of each.
 
-  Identities come from a shuffled list, which is shuffled again when fewer than
-  P are left in it. Images of one draw differ if the client has enough of them.
+  The images of an identity in a batch differ if the client has enough of them.
 
   Args:
     rng: generator of this client and round.
     client: labels and cameras of its images.
-    steps: batches to draw.
+    steps: number of batches to draw.
     batch: B, a multiple of P.
     identities: P; a client with fewer leaves the rest of the batch padded.
-    cross_camera: take one random image of an identity, and the others from
-      other cameras if there are any.
+    cross_camera: whether to take one random image of an identity, and the
+      others from other cameras if there are any.
   """
   images = batch // identities
   present = np.unique(client.labels)
@@ -52,6 +52,8 @@ def pk(
   size = min(identities, len(present))
   order = np.empty(0, present.dtype)
   for step in range(steps):
+    # A shuffled list shows identities equally often. It is shuffled again when
+    # fewer than P are left.
     if len(order) < size:
       order = rng.permutation(present)
     chosen, order = order[:size], order[size:]
@@ -70,7 +72,7 @@ def pk(
 
 
 def groups_of(client: ClientData, images: int) -> int:
-  """Returns how many groups of K images `pk_torchreid` makes in an epoch."""
+  """Returns the number of groups of K images of `pk_torchreid` in an epoch."""
   sizes = np.unique(client.labels, return_counts=True)[1]
   return int(np.maximum(sizes // images, 1).sum())
 
@@ -88,26 +90,28 @@ def pk_torchreid(
   This is the `RandomIdentitySampler` of torchreid: the images of each identity
   are shuffled and cut into groups of K, the remainder is left out, and an
   identity with fewer images has one group drawn with replacement. A batch takes
-  one group of each of P identities that have any; the epoch ends when fewer
-  than P have, so the number of its batches is random. torchreid shows no image
-  of a data set of fewer than P identities; here the rest of a batch is padded.
+  one group of each of P random identities with groups left. The number of
+  batches of an epoch is random.
 
   Args:
     rng: generator of this client and round.
     client: labels of its images.
-    steps: batches to draw at most.
+    steps: largest number of batches to draw.
     batch: B, a multiple of P.
     identities: P; a client with fewer leaves the rest of the batch padded.
-    epochs: number of epochs at most; 0 for as many as `steps` need.
+    epochs: largest number of epochs; 0 for as many as `steps` need.
   """
   images = batch // identities
   present = np.unique(client.labels)
   pools = [np.flatnonzero(client.labels == label) for label in present]
+  # torchreid shows no image of a client with fewer than P identities; here the
+  # rest of each batch is padded.
   size = min(identities, len(present))
   drawn: list[np.ndarray] = []
   epoch = 0
   while len(drawn) < steps and not 0 < epochs <= epoch:
     groups = [_groups(rng, pool, images) for pool in pools]
+    # The epoch ends when fewer than P identities have a group left.
     while len(left := [k for k, own in enumerate(groups) if own]) >= size:
       chosen = rng.choice(left, size, replace=False)
       drawn.append(np.stack([groups[k].pop() for k in chosen]))
@@ -121,7 +125,7 @@ def pk_torchreid(
 def _groups(
   rng, pool: Int[np.ndarray, ' pool'], images: int
 ) -> list[Int[np.ndarray, ' images']]:
-  """Cuts shuffled rows into groups of K."""
+  """Cuts shuffled rows into groups of K, without the remainder."""
   if len(pool) < images:
     return [rng.choice(pool, images)]
   shuffled = rng.permutation(pool)[: len(pool) // images * images]
@@ -137,7 +141,7 @@ def pk_replace(
 ) -> Plan:
   """Draws P identities for each batch, and K images of each with replacement.
 
-  This is L2RW's sampler of clients that do not know modalities.
+  This is the sampler of L2RW for clients that do not know modalities.
 
   Args:
     rng: generator of this client and round.
@@ -163,8 +167,9 @@ def pk_by_modality(
 ) -> Plan:
   """Draws P identities for each batch, and images of both modalities of each.
 
-  Identities that have one modality only are never drawn. Images are drawn with
-  replacement; all parts of a batch have the same identities in the same order.
+  Identities with images of one modality only are never drawn. Images are drawn
+  with replacement. All parts of a batch have the same identities in the same
+  order.
 
   Args:
     rng: generator of this client and round.
@@ -218,6 +223,7 @@ def _identities(
   rng, present: Int[np.ndarray, ' present'], steps: int, num: int
 ) -> Int[np.ndarray, 'S {num}']:
   """Draws identities of each batch without replacement, -1 for none."""
+  # Sorting random numbers permutes the identities of all batches at once.
   order = rng.random((steps, len(present))).argsort(axis=1)[:, :num]
   chosen = np.full((steps, num), -1)
   chosen[:, : order.shape[1]] = present[order]
@@ -236,5 +242,6 @@ def _images(
   first = np.searchsorted(labels[pool], chosen)[..., None]
   last = np.searchsorted(labels[pool], chosen, side='right')[..., None]
   size = (*chosen.shape, num)
+  # An absent identity has no row; the limit of a draw must still be above 0.
   drawn = pool[first + rng.integers(0, np.maximum(last - first, 1), size)]
   return np.where(last > first, drawn, -1).astype(np.int32)

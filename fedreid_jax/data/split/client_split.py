@@ -1,11 +1,11 @@
 """Splits domains into clients with images and label spaces.
 
 A domain is a data set or a synthetic place. A label space is the set of
-identities that a client's classifier distinguishes. The published settings of
-federated re-identification differ in two points: the partition of the images
+identities that the classifier of a client distinguishes. The published settings
+of federated re-identification differ in two points: the partition of the images
 (one client per data set, camera or group of identities, or one client for all
-images) and the label space of a client (its own identities, those of its
-domain, or those of all domains).
+images) and the label space (the identities of the client, of its domain, or of
+all domains).
 """
 
 from collections.abc import Sequence
@@ -48,6 +48,7 @@ CLIENT_SPLITS: dict[ClientSplit, tuple[partition.Partition, bool, str]] = {
   'entity_independent': (partition.whole, False, 'all'),
   'entity_shared': (partition.whole, True, 'all'),
 }
+# 'by_identity' has as many clients as a domain has cameras.
 OF_CAMERAS = tuple(
   name
   for name, (divide, _, _) in CLIENT_SPLITS.items()
@@ -69,18 +70,19 @@ def make_clients(
 
   Labels are numbers from 0 in the label space of the client. It consists of the
   identities of all domains for 'centralised', 'entity_independent' and
-  'entity_shared', of those of its domain for 'camera_independent', 'iid' and
-  'dirichlet', and of the client's own identities for the other splits.
+  'entity_shared', of the identities of its domain for 'camera_independent',
+  'iid' and 'dirichlet', and of the identities of the client for other splits.
 
   Args:
     domains: training domains; identities are unique within each.
     split: one of `CLIENT_SPLITS`.
     seed: seed of random partitions.
-    labels: '' for the label space above. A shared classifier needs another one
-      if clients number their own identities: 'concat' numbers the identities of
-      one client after those of another, 'max' has as many labels as the largest
-      client, so that identities of different clients have the same label, and
-      'global' numbers the identities of all domains.
+    labels: '' for the label space above. A shared classifier needs another
+      label space if each client numbers only the identities that it has:
+      'concat' numbers the identities of one client after the identities of
+      another, 'max' has as many labels as the largest client, so that
+      identities of different clients share labels, and 'global' numbers the
+      identities of all domains.
     num_clients: number of clients of 'iid' and 'dirichlet'.
     concentration: parameter of 'dirichlet'.
 
@@ -110,6 +112,7 @@ def make_clients(
     clients = [_merged(clients)]
   clients.sort(key=lambda c: c.name)
   _check_names([c.name for c in clients])
+  # After sorting, so that 'concat' depends on names and not on the order given.
   if labels in ('concat', 'max'):
     clients = _one_space(clients, labels)
   return tuple(clients)
@@ -132,7 +135,7 @@ def _check_domains(domains: Sequence[Images], split: str) -> None:
 def _one_space(
   clients: Sequence[ClientData], labels: Labels
 ) -> list[ClientData]:
-  """Renumbers the own identities of each client for a shared classifier."""
+  """Renumbers the identities of each client for a shared classifier."""
   spaces = label_spaces([c.num_identities for c in clients], labels)
   return [
     c._replace(labels=c.labels + np.int32(first), num_identities=columns)
@@ -144,9 +147,9 @@ def label_spaces(sizes: Sequence[int], labels: Labels) -> list[tuple[int, int]]:
   """Returns (first label, columns of the classifier) of each client.
 
   Args:
-    sizes: numbers of the clients' own identities.
-    labels: 'concat' or 'max' for a shared classifier, see `make_clients`; each
-      client has its own label space for other values.
+    sizes: number of identities of each client.
+    labels: 'concat' or 'max' for a shared classifier, see `make_clients`; for
+      other values each client numbers its identities from 0.
   """
   if labels == 'concat':
     first = np.cumsum([0, *sizes[:-1]])
@@ -170,7 +173,8 @@ def _client(part: Images, columns: int) -> ClientData:
 
 
 def _merged(clients: Sequence[ClientData]) -> ClientData:
-  """Merges clients of one label space and keeps their cameras distinct."""
+  """Merges clients of one label space."""
+  # Cameras of different domains have the same numbers and are not the same.
   stride = 1 + max(int(c.cameras.max()) for c in clients)
   return ClientData(
     '+'.join(c.name for c in clients),
@@ -185,6 +189,7 @@ def _merged(clients: Sequence[ClientData]) -> ClientData:
 
 
 def _check_names(names: list[str]) -> None:
+  # The random numbers of a client follow from the hash of its name.
   uids = [prng.client_uid(name) for name in names]
   twice = sorted(
     {n for n, u in zip(names, uids, strict=True) if uids.count(u) > 1}

@@ -23,7 +23,7 @@ def check_disjoint(sources: Sequence[str], targets: Sequence[str]) -> None:
 def check_no_copies(
   sources: Mapping[str, Iterable[str]], targets: Mapping[str, Iterable[str]]
 ) -> None:
-  """Refuses test files that are training files under any name.
+  """Refuses test files that are copies of training files under any name.
 
   Args:
     sources: SHA-256 of the training files, by domain.
@@ -54,7 +54,7 @@ def check_public(public: str, others: Sequence[str]) -> None:
   """Refuses a public set that is a training or test domain.
 
   Args:
-    public: its domain, '' for none.
+    public: domain of the public set, '' for none.
     others: domains of clients and targets.
 
   Raises:

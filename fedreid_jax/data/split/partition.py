@@ -1,8 +1,8 @@
 """Divides the images of a domain among clients.
 
-A partition is a function `(domain, options) -> images of each client`. It is
-deterministic: random partitions depend only on the seed, the name of the domain
-and the other options. Every image belongs to at most one client.
+A partition is a function `(domain, options) -> images of each client`. Random
+partitions depend only on the seed, the name of the domain and the other
+options. Every image belongs to at most one client.
 """
 
 from collections.abc import Callable
@@ -52,10 +52,10 @@ def by_camera(domain: Images, options: Options) -> list[Images]:
 
 
 def by_identity(domain: Images, options: Options) -> list[Images]:
-  """Assigns equal numbers of random identities to clients.
+  """Assigns equal numbers of random identities to as many clients as cameras.
 
-  There are as many clients as cameras. If the number of identities is not a
-  multiple of the number of clients, the remaining identities are not used.
+  If the number of identities is not a multiple of the number of clients, the
+  remaining identities are not used.
 
   Raises:
     DataError: when there are fewer identities than cameras.
@@ -97,8 +97,7 @@ def dirichlet(domain: Images, options: Options) -> list[Images]:
   This is the partition of Yurochkin et al., Bayesian nonparametric federated
   learning of neural networks, ICML 2019, section 4. Each class has weights
   `p ~ Dir(concentration)`, and its shuffled images are divided at the
-  cumulative weights. Then a client without images receives the last image of
-  the largest client (the first of several largest ones), so no client is empty.
+  cumulative weights.
 
   Raises:
     DataError: when there are fewer images than clients.
@@ -112,6 +111,8 @@ def dirichlet(domain: Images, options: Options) -> list[Images]:
     cuts = np.rint(np.cumsum(weights)[:-1] * len(order)).astype(int)
     for own, more in zip(rows, np.split(order, cuts), strict=True):
       own.extend(more.tolist())
+  # A client without images receives the last image of the largest client (the
+  # first of several largest ones), since no client may be empty.
   while not all(rows):
     min(rows, key=len).append(max(rows, key=len).pop())
   return _parts(domain, rows)

@@ -1,7 +1,7 @@
 """Batches of independently sampled units, for guarantees of privacy.
 
 A unit is an identity or a single image. Every unit of a client is in a step
-with the same probability, independently of all others and of other steps
+with the same probability, independently of all other units and of other steps
 (Poisson sampling). A step has a limited number of places; if more units are
 drawn, a random subset of them takes part (truncated Poisson sampling,
 arXiv:2508.15089). A step may be empty.
@@ -15,12 +15,15 @@ PLACES = 2  # places of a step over the expected number of its units
 
 
 def places(expected: int) -> int:
-  """Returns the number of places of a step, from its expected number."""
+  """Returns the number of places of a step with an expected number of units."""
   return PLACES * expected
 
 
 def rate(expected: int, population: int) -> float:
-  """Returns the probability of a unit, 1 with fewer units than expected."""
+  """Returns the probability that a unit is in a step.
+
+  It is 1 for a client with fewer units than the expected number of a step.
+  """
   return min(expected / population, 1.0)
 
 
@@ -31,9 +34,9 @@ def images(
 
   Args:
     rng: generator of this client and round.
-    client: its number of images.
-    steps: steps to draw.
-    batch: B.
+    client: the client, of which only the number of images is used.
+    steps: number of steps to draw.
+    batch: B, the expected number of images of a step.
   """
   pools = np.arange(client.num_images)[:, None]
   return _plan(rng, list(pools), steps, batch, 1)
@@ -53,9 +56,9 @@ def identities(
   Args:
     rng: generator of this client and round.
     client: labels of its images.
-    steps: steps to draw.
+    steps: number of steps to draw.
     batch: B, a multiple of P.
-    expected: P.
+    expected: P, the expected number of identities of a step.
   """
   pools = [np.flatnonzero(client.labels == j) for j in np.unique(client.labels)]
   return _plan(rng, pools, steps, expected, batch // expected)
@@ -68,20 +71,22 @@ def _plan(
   expected: int,
   size: int,
 ) -> Plan:
-  """Returns `size` images of each drawn unit, the units first in a step.
+  """Draws units for each step and `size` images of each unit.
+
+  The rows of drawn units come first in a step; the others are padded.
 
   Args:
     rng: generator of this client and round.
     pools: rows of the images of each unit.
-    steps: steps to draw.
-    expected: units of a step on average.
-    size: images of a unit in a step.
+    steps: number of steps to draw.
+    expected: expected number of units of a step.
+    size: number of images of a unit in a step.
   """
   most = places(expected)
   rows = np.full((steps, most, size), -1, np.int32)
   for step in range(steps):
     drawn = rng.random(len(pools)) < rate(expected, len(pools))
-    # The order is random, so that the units without a place are as well.
+    # In a random order, units without a place are a random subset, too.
     for place, unit in enumerate(rng.permutation(np.flatnonzero(drawn))[:most]):
       pool = pools[unit]
       rows[step, place] = rng.choice(pool, size, replace=len(pool) < size)

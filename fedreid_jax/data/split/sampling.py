@@ -1,11 +1,12 @@
 """Selection of the images of a batch, a function of (seed, round, client).
 
-`uniform` shuffles a client's images once per epoch. `pk` draws P identities and
-K images of each, as a triplet loss needs; `pk_replace` draws anew for every
-batch, and `pk_modality` and `pk_caj` draw as many infrared images as visible
-ones. These show every identity equally often. `pk_torchreid` shows an image at
-most once per epoch, and so an identity as often as it has images. `poisson_pk`
-and `poisson` draw every identity or image independently (`data.split.poisson`).
+`uniform` shuffles the images of a client once per epoch. `pk` draws P
+identities and K images of each, as a triplet loss needs; `pk_replace` draws
+anew for every batch, and `pk_modality` and `pk_caj` draw images of both
+modalities of each identity. These show every identity equally often.
+`pk_torchreid` shows an image at most once per epoch, and therefore an identity
+in proportion to its images. `poisson_pk` and `poisson` draw every identity or
+image independently (`data.split.poisson`).
 """
 
 import functools
@@ -30,10 +31,10 @@ class Sampler(NamedTuple):
   """A sampler of batches.
 
   Attributes:
-    epoch: `(client) -> batches of an epoch`, of the longest one.
-    plan: `(rng, client, steps) -> Plan`, with as many steps or fewer.
+    epoch: `(client) -> number of batches` of the longest epoch.
+    plan: `(rng, client, steps) -> Plan`, with `steps` batches or fewer.
     padded: `(client) -> bool`, whether a batch can have padded rows.
-    places: rows of a batch over `config.batch`.
+    places: number of rows of a batch over `config.batch`.
   """
 
   epoch: Callable[[ClientData], int]
@@ -53,8 +54,8 @@ def make(
       is batch / P), `cross_camera` (pk: prefer images of other cameras),
       `drop_last` (uniform: leave out a last batch that is not full, unless it
       is the only one).
-    clients: in canonical order.
-    seed: of the run, or its secret.
+    clients: clients in canonical order.
+    seed: seed of the run, or its secret.
 
   Returns:
     (planner, `(S, B)` of the longest plan, whether any batch
@@ -117,6 +118,8 @@ def _pk(config) -> Sampler:
 def _pk_torchreid(config) -> Sampler:
   images = config.batch // config.identities
 
+  # The number of batches of an epoch is random. Each batch uses one group of
+  # each of `size` identities, which gives the largest number.
   def size(client: ClientData) -> int:
     return min(config.identities, len(np.unique(client.labels)))
 
@@ -168,6 +171,7 @@ def _poisson(config) -> Sampler:
   return Sampler(
     lambda client: client.num_images // config.batch + 1,
     plan,
+    # The number of units of a step is random.
     lambda client: True,
     poisson.PLACES,
   )

@@ -1,11 +1,8 @@
 """Random parameters of synthetic domains, identities, cameras and shots.
 
-Everything is a function of a key and of ids, never of counts: each object folds
-its own stream constant and its ids into the key, then draws a fixed number of
-uniforms. More identities, cameras or shots do not change the existing ones.
-
-The infrared reflectance of garments is a mixture of their brightness and of an
-independent draw; the weight of the brightness is `brightness_correlation`.
+All parameters are functions of a key and of ids, never of counts. The infrared
+reflectance of garments is a mixture of their brightness and of an independent
+draw; the weight of the brightness is `brightness_correlation`.
 """
 
 from collections.abc import Callable
@@ -44,10 +41,10 @@ DOMAIN_NAMES = (
 )
 
 # One row for each of the first domains; further domains reuse the rows with
-# other draws. season 0 summer .. 1 winter; hue and saturation of the fashion;
-# scene 0 facade, 1 foliage, 2 tiled hall, 3 open; ground and wall brightness;
-# warmth of the light -1 blue .. 1 orange; exposure; native lines of the
-# sensors; camera elevation; fraction of occluded walkers.
+# other draws. Columns: season, 0 summer .. 1 winter; hue and saturation of the
+# fashion; scene, 0 facade, 1 foliage, 2 tiled hall, 3 open; brightness of
+# ground and wall; warmth of the light, -1 blue .. 1 orange; exposure; lines of
+# the sensors; elevation of the cameras; fraction of occluded persons.
 _ARCHETYPES = (
   (0.10, 0.08, 0.65, 0, 0.55, 0.50, 0.40, 1.05, 100.0, 0.20, 0.25),
   (0.45, 0.35, 0.55, 1, 0.45, 0.40, 0.00, 1.00, 92.0, 0.14, 0.22),
@@ -64,14 +61,16 @@ LUMINANCE = (0.299, 0.587, 0.114)  # of red, green and blue
 
 
 def draws(key: Array, num: int, *ids: Array | int) -> Array:
-  """Draws `[num]` uniforms of a stream and of the ids of an object."""
+  """Draws `[num]` uniforms of an object; `ids` are its stream and its ids."""
+  # The key depends on ids and not on counts, so that more identities, cameras
+  # or shots do not change the existing ones.
   for i in ids:
     key = jax.random.fold_in(key, i)
   return jax.random.uniform(key, (num,))
 
 
 def between(draw: Array, low, high) -> Array:
-  """Returns a uniform draw between two limits."""
+  """Maps a uniform draw in [0, 1) to [low, high)."""
   return low + (high - low) * draw
 
 
@@ -122,7 +121,13 @@ def sample_domain(key: Array, domain: Array) -> Domain:
 
 
 def choose(domain: Domain, material: Array | int, pick: Array) -> Array:
-  """Returns colours of the palette, `[..., 3]`, the same for all materials."""
+  """Returns colours of the palette, `[..., 3]`, in any material.
+
+  Args:
+    domain: the domain.
+    material: not used; all garments have one palette.
+    pick: uniform draws `[...]`.
+  """
   del material
   return domain.palette[(pick * COLOURS).astype(jnp.int32)]
 
@@ -198,7 +203,7 @@ def sample_identity(
 
 
 def gain(warmth: Array, green: Number = 1.0) -> Array:
-  """Returns the gain of the channels, `[3]`, in light of a warmth."""
+  """Returns the gains of red, green and blue, `[3]`, for a warmth of light."""
   return jnp.stack([1 + 0.18 * warmth, jnp.asarray(green), 1 - 0.22 * warmth])
 
 
@@ -207,8 +212,8 @@ def sample_camera(
 ) -> Camera:
   """Draws a camera of a domain; `ids` are the domain and the camera.
 
-  An infrared camera is another device than the visible one of the same
-  number, with another position and view of the walkers.
+  An infrared camera is another device than the visible camera with the same
+  number, with another position and another view of the persons.
   """
   d = draws(key, 40, CAMERA, *ids, modality)
   cold = domain.warmth + 0.4 * (d[0] - 0.5)
@@ -242,10 +247,10 @@ def sample_camera(
 
 
 def spread(camera: Camera, factor: Number) -> Camera:
-  """Returns a camera that differs more from others, `factor` times.
+  """Returns a camera whose differences from others are `factor` times as large.
 
-  The logarithms of gains, exposure and gamma are multiplied, the mixture of
-  channels too; noise and resolution change by the square root.
+  The factor multiplies the logarithms of gains, exposure and gamma, and the
+  mixture of channels. Noise and resolution change by its square root.
   """
   return camera._replace(
     gain=camera.gain**factor,

@@ -3,7 +3,7 @@
 A body is a skeleton of joints in three dimensions, rotated by the walking
 direction and projected on the image. Each point of the torso has an angle
 around the body, so a print is seen only from the front and a backpack only from
-behind. Near parts are drawn before the parts they hide.
+behind.
 """
 
 from typing import NamedTuple
@@ -38,6 +38,8 @@ class Light(NamedTuple):
   def limb(self, factor: float, distance, thick):
     """Returns the brightness of a limb at a signed distance from its edge."""
     shade = factor * self.folds
+    # `roundness` is a Python number: the first version, where it is 0, compiles
+    # without this shading.
     if not self.roundness:
       return shade
     inside = jnp.clip(-distance / thick, 0, 1)
@@ -48,9 +50,9 @@ class Pose(NamedTuple):
   """Orientation of a body relative to the camera.
 
   Attributes:
-    cos: of the walking direction, an angle that is 0 towards the camera.
-    sin: of the walking direction.
-    phase: of the gait.
+    cos: cosine of the walking direction, an angle that is 0 towards the camera.
+    sin: sine of the walking direction.
+    phase: phase of the gait.
     tilt: elevation of the camera, which lowers near points in the image.
   """
 
@@ -144,7 +146,7 @@ def trunk(canvas, person, pose, x, y, light):
   knots = jnp.array([0.14, 0.165, 0.19, 0.30, 0.38, 0.50, 0.70])
   wide = jnp.array([0.034, 0.055, 0.100, 0.094, 0.083, 0.090, 0.094])
   deep = jnp.array([0.034, 0.045, 0.055, 0.064, 0.060, 0.066, 0.070])
-  # The profile of a body is one number per row.
+  # The profile is one number per row, so that it is not interpolated per pixel.
   wide = jnp.interp(y[:, 0], knots, wide)[:, None] * person.shoulders
   deep = jnp.interp(y[:, 0], knots, deep)[:, None]
   half = jnp.hypot(wide * pose.cos, deep * pose.sin) * person.build
@@ -214,7 +216,7 @@ def head(canvas, person, pose, x, y, light):
 
 
 def mane(canvas, person, pose, x, y, near):
-  """Draws long hair if it is on this side: `near` for the camera's side."""
+  """Draws long hair if it is on the side of the camera, as `near` says."""
   wide = jnp.hypot(0.050 * pose.cos, 0.040 * pose.sin)
   back = -0.026 * pose.sin
   fall, _ = shapes.capsule(
@@ -225,7 +227,7 @@ def mane(canvas, person, pose, x, y, near):
 
 
 def bag(canvas, person, pose, x, y, near):
-  """Draws the bag if it is on this side: `near` for the camera's side."""
+  """Draws the bag if it is on the side of the camera, as `near` says."""
   cos, sin = pose.cos, pose.sin
   size, is_pack = person.bag_size, person.bag == BACKPACK
   pack = jnp.maximum(
@@ -238,7 +240,7 @@ def bag(canvas, person, pose, x, y, near):
     jnp.abs(x - side * cos) - jnp.hypot(0.028 * cos, 0.070 * sin) * size,
     jnp.abs(y - low) - 0.055 * size,
   )
-  # Seen from straight ahead, a bag at the side is still in front of the legs.
+  # From straight ahead, a bag at the side is still in front of the legs.
   ahead = jnp.where(is_pack, -cos, 0.12 - side * sin)
   shown = (person.bag != NO_BAG) & ((ahead > 0) == near)
   cover = canvas.cover(jnp.where(is_pack, pack, hang) - 0.006)

@@ -1,4 +1,4 @@
-"""A sheet of example images."""
+"""Writes a sheet of examples of the synthetic images."""
 
 import os
 from collections.abc import Sequence
@@ -32,11 +32,11 @@ def write(
     path: PNG file to write.
     domains: names of the rows of visible images, some of
       `photographs.DOMAIN_NAMES`.
-    identities: groups in a row, each one person by all cameras.
-    cameras: images in a group.
+    identities: number of groups in a row, each of one person by all cameras.
+    cameras: number of images in a group.
     height: H of an image, pixels.
     width: W of an image, pixels.
-    seed: of all synthetic images.
+    seed: seed of all synthetic images.
     source: `data.source` of the world, one of `versions.NAMES`.
 
   Raises:

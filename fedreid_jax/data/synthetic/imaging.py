@@ -19,7 +19,7 @@ class Frame(NamedTuple):
     across: distance from the axis of the person, in body heights.
     down: distance below the top of the person, in body heights.
     feet: place of the feet in the scene.
-    height: of the person in the image, in image heights.
+    height: height of the person in the image, in image heights.
   """
 
   x: Float[Array, '1 W']
@@ -83,7 +83,7 @@ def _picture(
   width,
   infrared: Bool[Array, ''],
 ) -> Float[Array, '3 {height} {width}']:
-  """Composes the scene: reflected light."""
+  """Draws the scene; the planes are reflected light in red, green and blue."""
   y, x = _grid(height, width)
   frame = view.frame(person, shot, x, y)
   lens = jnp.maximum(1 / height, 1 / camera.lines)
@@ -104,6 +104,7 @@ def _picture(
   bx = bx / (1 + 0.5 * camera.elevation * (0.5 - by))
   light = view.light(camera, shot, bx, by)
   part = canvas, person, pose, bx, by
+  # From front to back: a canvas hides later layers behind earlier ones.
   _occluder(canvas, shot, frame.x, frame.y)
   body.mane(*part, near=True)
   body.head(*part, light)
@@ -121,8 +122,8 @@ def _picture(
   weights = jnp.stack(
     [jnp.broadcast_to(plane, (height, width)) for plane in canvas.planes]
   )
-  # A matrix product instead of a sum of planes: compilers do not fuse it. If it
-  # were fused with its consumers, every layer would be drawn for each of them.
+  # Compilers do not fuse a matrix product. A sum of planes would be fused with
+  # its consumers, and every layer would be drawn again for each of them.
   return jnp.einsum('mhw,mc->chw', weights, paint)
 
 
@@ -133,24 +134,27 @@ def _develop(
   _, height, width = planes.shape
   y, x = _grid(height, width)
   edge = jnp.clip(0.5 + 8 * (x * 0.7 + y - shot.shade_edge), 0, 1)
-  # An infrared camera has its own lamp: a bright middle, no shadows.
+  # An infrared camera has a lamp: the middle is bright, and shadows are absent.
   radius = x * x * 4 + (y - 0.45) * (y - 0.45)
   fall = jnp.where(infrared, 0.5 + camera.vignette, camera.vignette)
   shadow = 1 - jnp.where(infrared, 0.0, shot.shade) * edge
   light = camera.exposure * shot.exposure * shadow * (1 - fall * radius)
   grey = (planes[0] + planes[1] + planes[2]) / 3
-  # Grain has the size of the sensor's own pixels.
+  # Grain has the size of a pixel of the sensor.
   lines = jnp.minimum(camera.lines * 1.5, height)
   column, row = jnp.floor((x + 4) * lines), jnp.floor(y * lines)
   channels = []
   for c in range(3):
     value = planes[c] + camera.mixing * (grey - planes[c])
     value = value * light * jnp.where(infrared, 1.0, camera.gain[c])
+    # A power needs a positive base; the corners of a wide image may have none.
     value = jnp.clip(value, 1e-4, 1.5) ** (camera.gamma * 0.8)
+    # In infrared the channels have the same grain, so that they are equal.
     stream = jnp.where(infrared, 0, c).astype(jnp.uint32)
     bits = shapes.hash_grid(
       column, row, shot.seed + jnp.uint32(0x51ED27) * stream
     )
+    # The sum of two uniform variables has a triangular distribution.
     high = (bits >> 16).astype(jnp.float32)
     grain = (high + (bits & 0xFFFF).astype(jnp.float32)) / 65536 - 1
     channels.append(value + 2.4 * camera.noise * grain)
@@ -171,16 +175,16 @@ def photograph(
   """Renders one person seen by one camera.
 
   Args:
-    view: of the world.
+    view: view of the version of the world.
     person: parameters of the person.
     camera: parameters of the camera.
     shot: parameters of the moment.
-    infrared: whether the camera is an infrared one.
+    infrared: whether the camera is an infrared camera.
     height: H, pixels.
     width: W, pixels.
 
   Returns:
-    image: three equal channels in infrared.
+    The pixels; in infrared the three channels are equal.
   """
   planes = _picture(view, person, camera, shot, height, width, infrared)
   return _develop(planes, camera, shot, infrared)

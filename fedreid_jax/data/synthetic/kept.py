@@ -1,8 +1,7 @@
-"""Rendered images that a process keeps for its later runs.
+"""Keeps rendered images for later runs of the same process.
 
-The runs of a study have few domains between them, and rendering them takes a
-tenth of a short run. Images are kept up to a size, and the least recently used
-are dropped, so that at most 288 MiB are kept.
+The runs of a study share few domains, and rendering takes a tenth of a short
+run.
 """
 
 import functools
@@ -13,7 +12,8 @@ from jaxtyping import UInt8
 
 from fedreid_jax.data.synthetic import photographs
 
-MAX_BYTES = 6 * 2**20  # of the images of one call that are kept
+# At most 48 * 6 MiB = 288 MiB are kept; the least recently used are dropped.
+MAX_BYTES = 6 * 2**20  # of the images of one call
 MAX_CALLS = 48
 
 
@@ -27,16 +27,16 @@ def images(
   width: int,
   **options: Any,
 ) -> UInt8[np.ndarray, 'M H W 3']:
-  """Returns the images of `photographs.generate`, which must not be changed.
+  """Returns the images of `photographs.generate`, in a read-only array.
 
   Args:
-    domain: as in `photographs.generate`, like all others.
+    domain: number of the domain, as in `photographs.generate`.
     identities: number of identities.
     cameras: number of cameras.
     shots: number of shots of an identity by a camera.
     height: H, pixels.
     width: W, pixels.
-    **options: `seed`, `modality` and the others.
+    **options: `seed`, `modality` and other options of `photographs.generate`.
   """
   num_bytes = identities * cameras * shots * height * width * 3
   render = _kept if num_bytes <= MAX_BYTES else _rendered
@@ -47,6 +47,7 @@ def images(
 
 def _rendered(*sizes: int, **options: Any) -> UInt8[np.ndarray, 'M H W 3']:
   found = photographs.generate(*sizes, **options).images
+  # Later calls return the same array.
   found.setflags(write=False)
   return found
 

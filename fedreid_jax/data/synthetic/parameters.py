@@ -1,4 +1,4 @@
-"""The parameters of a synthetic image: domain, identity, camera and shot.
+"""Parameters of a synthetic image: domain, identity, camera and shot.
 
 `appearance` samples them, and `body` and `imaging` render them. Lengths on a
 person are in body heights, and positions in an image are in image heights.
@@ -16,7 +16,7 @@ COLOURS = 9  # colours of the garments of a domain
 SKIN, HAIR, UPPER, UPPER_ACCENT, LOWER, LOWER_ACCENT = range(6)
 INNER, SHOE, BAG, HAT = range(6, 10)
 WALL, WALL_DETAIL, GROUND, GROUND_DETAIL, OCCLUDER = range(10, 15)
-PROP = 15  # the first of the second world's props
+PROP = 15  # the first prop of the second world
 PROPS = GROUND_DETAIL - WALL + 1  # the row of a camera with its first prop
 
 

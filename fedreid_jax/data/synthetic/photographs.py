@@ -1,21 +1,21 @@
 """Synthetic images of pedestrians for training and evaluation without data.
 
-`image = render(key, domain, identity, camera, shot)` is a pure function: a
-person keeps build, skin, hair, garments, textures, shoes, bag and hat; a camera
+`image = render(key, domain, identity, camera, shot)` is a pure function. A
+person has a build, skin, hair, garments, textures, shoes, bag and hat; a camera
 has a viewpoint, colour cast, exposure, sharpness, noise and scenery; a shot has
 a pose, a crop error, light and perhaps an occluder; a domain has one fashion
-and one kind of place. An infrared image has no colour: the reflectances of
-garments are drawn independently of it, or partly given by their brightness,
-while shapes and textures stay. `docs/synthetic.png` shows examples.
+and one kind of place. An infrared image shows the same shapes and textures
+without colour: the infrared reflectances of garments are independent of it, or
+partly given by its brightness. `docs/synthetic.png` shows examples.
 
-The world has versions, see `worlds`; `python -m benchmarks.world` measures how
-difficult they are, and docs/results/world.md has the figures. The first version
-was also measured like this: 2026-11-21, seed 0, 64x32, 48 identities x 4
-cameras x 3 shots per training domain; 60 other identities of the mall, 4
-cameras, 2 shots, one the query, one the gallery, without the query's own
-camera. Four 3x3
-conv-BN-ReLU-pool blocks (32, 64, 128, 128), BN neck, cross-entropy, crop and
-flip, 15 epochs of SGD at a constant 0.05; mean of 3 seeds (range):
+The world has versions, see `worlds`. `python -m benchmarks.world` measures
+their difficulty, and docs/results/world.md has the figures. The first version
+was also measured with these settings: 2026-11-21, seed 0, 64x32, 48 identities
+x 4 cameras x 3 shots per training domain; 60 other identities of the mall, 4
+cameras, 2 shots, one for the query and one for the gallery, without images of
+the camera of the query. Four 3x3 conv-BN-ReLU-pool blocks (32, 64, 128, 128),
+BN neck, cross-entropy, crop and flip, 15 epochs of SGD at a constant 0.05; mean
+of 3 seeds (range):
 
   on the unseen mall                 rank-1              mAP
   chance                              1.3
@@ -26,13 +26,13 @@ flip, 15 epochs of SGD at a constant 0.05; mean of 3 seeds (range):
   trained on plaza                   41.4 (38.8-46.7)   30.7 (26.0-37.7)
   trained on all three               53.8 (49.6-59.2)   46.5 (43.7-49.6)
 
-The domain shift is substantial: on other identities of its own domain, a
+The domain shift is substantial: on other identities of its training domain, a
 network trained on one domain has a rank-1 of 75 to 82 (each of 3 domains, 3
 seeds).
 
-Speed: at least 10,000 images of 128x64 in 30 s on two cores are required;
-measured were 11.9 s and, with both cores in use by others, 22.1 s, after 6 to
-9 s of compilation.
+Rendering must take at most 30 s for 10,000 images of 128x64 on two cores. It
+took 11.9 s and, while other programs used both cores, 22.1 s, after 6 to 9 s of
+compilation.
 """
 
 import functools
@@ -56,8 +56,8 @@ class Sample(NamedTuple):
   """Rendered images and their labels.
 
   Attributes:
-    images: pixels.
-    identities: person of each image.
+    images: pixels of each image.
+    identities: person in each image.
     cameras: camera of each image.
   """
 
@@ -83,10 +83,10 @@ def render(
 
   Args:
     key: PRNG key of all synthetic images.
-    domain: a domain.
-    identity: a person of the domain.
-    camera: a camera of the domain.
-    shot: a moment of this person seen by this camera.
+    domain: number of a domain.
+    identity: number of a person of the domain.
+    camera: number of a camera of the domain.
+    shot: number of an image of this person by this camera.
     height: H, pixels.
     width: W, pixels.
     modality: 0 visible, 1 infrared.
@@ -109,8 +109,8 @@ def render(
   return imaging.photograph(world.view, *scene, height=height, width=width)
 
 
-# Two programs: in one, the compiler would fuse the draws into the pixels and
-# draw the random numbers again for each of them.
+# Sampling and rendering are two programs. In one program the compiler would
+# fuse the draws into the pixels and draw the random numbers for each of them.
 @functools.partial(jax.jit, static_argnames='world')
 def _sample_batch(seed, modality, brightness_correlation, *ids, world):
   sample = functools.partial(
@@ -157,23 +157,23 @@ def generate(
   images of smaller counts.
 
   Args:
-    domain: which domain, from 0; `DOMAIN_NAMES` names the first few.
+    domain: number of the domain, from 0; `DOMAIN_NAMES` names the first ones.
     identities: number of identities.
     cameras: number of cameras.
     shots: number of shots of an identity by a camera.
     height: H, pixels.
     width: W, pixels.
-    seed: of all synthetic images.
-    modality: 'visible' or 'infrared'; an infrared camera is another device
-      than the visible one of its number, and its shots are other moments.
+    seed: seed of all synthetic images.
+    modality: 'visible' or 'infrared'; an infrared camera is another device than
+      the visible camera with the same number, and its shots are other moments.
     first_identity: number of the first identity.
     brightness_correlation: weight of the brightness in the infrared
       reflectance of garments, 0 (independent) to 1.
-    camera_spread: factor of the differences between cameras, from 1.
+    camera_spread: factor of the differences between cameras, at least 1.
     source: `data.source` of the world, one of `versions.NAMES`.
 
   Returns:
-    sample: the images and their labels.
+    The images and their labels.
 
   Raises:
     ConfigError: for a count below one, a negative number, another modality or
@@ -226,12 +226,12 @@ def _rendered(
   """Renders images in batches, uint8 `[M, H, W, 3]`.
 
   Args:
-    world: one of the versions.
+    world: version of the world.
     which: seed, modality and brightness correlation.
     ids: domain, identity, camera and shot of each image, int32 `[4, M]`.
     height: H, pixels.
     width: W, pixels.
-    camera_spread: as in `generate`; 1 leaves the program as it is.
+    camera_spread: as in `generate`; the default 1 runs no further program.
   """
   num = ids.shape[1]
   images = np.empty((num, height, width, 3), np.uint8)

@@ -1,4 +1,4 @@
-"""The view of the second version: a crop of a camera's fixed background."""
+"""The view of the second version, with a fixed background of each camera."""
 
 import jax.numpy as jnp
 
@@ -7,7 +7,8 @@ from fedreid_jax.data.synthetic.imaging import Frame, View
 
 
 def frame(person, shot, x, y) -> Frame:
-  """Returns a scene that is moved and scaled together with the person."""
+  """Returns the coordinates of a scene that a crop moves with the person."""
+  # A crop moves and scales the background as well, as a crop of one photograph.
   x, y = (x - shot.left) / shot.scale, (y - shot.top) / shot.scale
   size = 0.93 * person.height
   return Frame(
@@ -21,14 +22,14 @@ def frame(person, shot, x, y) -> Frame:
 
 
 def light(camera, shot, x, y) -> body.Light:
-  """Returns light from above and from one side, and folds."""
+  """Returns light from above and from the side of the camera's light."""
   folds = 0.80 + 0.36 * shapes.cloud(x * 13 + y * 4, y * 9, shot.seed)
   side = 1 + 0.2 * camera.light * jnp.clip(8 * x, -1, 1)
   return body.Light(camera.light, folds * side * (1.1 - 0.24 * y), 0.28, 0.4)
 
 
 def scenery(canvas, camera, shot, frame: Frame) -> None:
-  """Draws the background: things, ground with the person's shadow, wall."""
+  """Draws things, the ground with the shadow of the person, and the wall."""
   x, y = frame.x, frame.y
   u = x + shot.drift
   panes, sign, thing = camera.props

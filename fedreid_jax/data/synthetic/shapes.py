@@ -1,9 +1,7 @@
 """Drawing primitives: signed distances, noise and layers of material.
 
-A distance becomes a coverage by the width of a pixel, or of the camera's own
-pixel if that is larger, so blur costs nothing. Layers are drawn front to back:
-each takes a part of the remaining light and adds it to the weight plane of its
-material, so that colour is one small product at the end.
+Layers are drawn from front to back: each takes a part of the remaining light
+and adds it to the weight planes of its materials.
 """
 
 import jax.numpy as jnp
@@ -13,6 +11,7 @@ from fedreid_jax.core.types import Array
 
 def hash_grid(x: Array, y: Array, seed: Array) -> Array:
   """Hashes integer coordinates to uint32, at low cost per pixel."""
+  # Coordinates can be negative. An int32 wraps to uint32; a float does not.
   h = x.astype(jnp.int32).astype(jnp.uint32) * jnp.uint32(0x9E3779B1)
   h = h ^ (y.astype(jnp.int32).astype(jnp.uint32) * jnp.uint32(0x85EBCA77))
   h = (h ^ seed) * jnp.uint32(0xC2B2AE3D)
@@ -22,11 +21,12 @@ def hash_grid(x: Array, y: Array, seed: Array) -> Array:
 
 def unit(bits: Array) -> Array:
   """Converts hashed bits to a number in [0, 1)."""
+  # A float32 represents whole numbers below 2**24 exactly.
   return (bits >> 8).astype(jnp.float32) * (1 / 16777216.0)
 
 
 def cloud(x: Array, y: Array, seed: Array) -> Array:
-  """Returns smooth noise of unit spacing in [0, 1]."""
+  """Returns smooth noise in [0, 1] with independent values at whole numbers."""
   i, j = jnp.floor(x), jnp.floor(y)
   u, v = x - i, y - j
   u, v = u * u * (3 - 2 * u), v * v * (3 - 2 * v)
@@ -39,6 +39,7 @@ def capsule(x, y, start, end, radius, tip):
   """Returns the distance to a tapered capsule, and the position along it."""
   dx, dy = end[0] - start[0], end[1] - start[1]
   along = (x - start[0]) * dx + (y - start[1]) * dy
+  # Both ends can be projected on one point.
   along = jnp.clip(along / (dx * dx + dy * dy + 1e-6), 0, 1)
   across = jnp.hypot(x - start[0] - along * dx, y - start[1] - along * dy)
   return across - (radius + (tip - radius) * along), along
@@ -51,7 +52,14 @@ def ellipse(x, y, centre, wide, high):
 
 
 def wave(phase, period, pixel):
-  """Returns a smooth square wave in [0, 1], its mean below the resolution."""
+  """Returns a smooth square wave in [0, 1].
+
+  Args:
+    phase: number of periods.
+    period: length of a period.
+    pixel: width of a pixel, in the unit of the period.
+  """
+  # A wave of two pixels or less cannot be resolved and fades to its mean.
   contrast = jnp.clip(1.6 - 3.2 * pixel / period, 0, 1)
   level = jnp.clip(1.5 * jnp.sin(2 * jnp.pi * phase), -1, 1)
   return 0.5 + 0.5 * contrast * level
@@ -65,16 +73,18 @@ def blend(base: int, accent: int, pattern, shade):
 class Canvas:
   """Weight planes of the materials and the light that is left."""
 
+  # One plane per material makes the colours one small product at the end.
   def __init__(self, pixel, materials: int):
     self.pixel, self.clear = pixel, 1.0
     self.planes: list = [0.0] * materials
 
   def cover(self, distance):
     """Returns the coverage in [0, 1] of the shape `distance < 0`."""
+    # The pixel can be the larger pixel of the camera; this blur costs nothing.
     return jnp.clip(0.5 - distance / self.pixel, 0, 1)
 
   def lay(self, coverage, *mix):
-    """Draws a layer behind the earlier ones; `mix` is (material, weight)."""
+    """Draws a layer behind earlier ones; `mix` has pairs (material, weight)."""
     seen = self.clear * coverage
     for material, share in mix:
       self.planes[material] = self.planes[material] + seen * share

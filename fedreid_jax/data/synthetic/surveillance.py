@@ -1,7 +1,6 @@
 """Second version of cameras and shots: fixed backgrounds, boxes of a detector.
 
-The functions change what `appearance` has drawn. Their own draws come from
-other streams of the root key.
+The functions change the draws of `appearance`.
 """
 
 import jax.numpy as jnp
@@ -16,20 +15,24 @@ from fedreid_jax.data.synthetic.parameters import (
   Shot,
 )
 
-DOMAIN, IDENTITY, CAMERA, SHOT = range(4, 8)  # streams beside the first four
-OWN = 0.2  # of the differences between the cameras of a domain
-COMMON = 0.75  # of the differences between domains
-PROPS = 3  # a door or window, a sign, a thing on the ground
+# Streams of the root key, other than the first four of `appearance`.
+DOMAIN, IDENTITY, CAMERA, SHOT = range(4, 8)
+# Exponents that reduce the differences between the cameras of a domain, and
+# between domains. Most garments are black, grey or white, so brightness tells
+# persons apart.
+OWN = 0.2
+COMMON = 0.75
+PROPS = 3  # an opening in the wall, a sign, a thing on the ground
 
 
 def domain(key: Array, drawn: Domain, *ids: Array | int) -> Domain:
-  """Gives a domain its garments."""
+  """Replaces the palette of a domain with colours of the wardrobe."""
   d = draws(key, wardrobe.NUM_DRAWS, DOMAIN, *ids)
   return drawn._replace(palette=wardrobe.palette(d, drawn.season))
 
 
 def identity(key: Array, drawn: Identity, *ids: Array | int) -> Identity:
-  """Makes most garments plain, and prints some."""
+  """Draws textures of garments anew, most of them plain."""
   d = draws(key, 2, IDENTITY, *ids)
   upper = jnp.array([0.42, 0.56, 0.63, 0.72, 0.84])
   lower = jnp.array([0.85, 0.90, 0.95])
@@ -42,7 +45,7 @@ def identity(key: Array, drawn: Identity, *ids: Array | int) -> Identity:
 def camera(
   key: Array, place: Domain, drawn: Camera, *ids: Array | int
 ) -> Camera:
-  """Gives a camera its background and a light from one side."""
+  """Adds a fixed background and a light from one side to a camera."""
   d = draws(key, 33, CAMERA, *ids)
   hue, saturation = 0.03 + 0.6 * d[0] ** 2, 0.04 + 0.16 * d[1]
   wall = rgb(hue, saturation, place.wall * between(d[2], 0.6, 1.3))
@@ -71,7 +74,6 @@ def camera(
     materials=jnp.concatenate([scenery, infrared[:, None]], axis=1),
     light=side * between(d[20], 0.4, 1.0),
     noise=0.6 * drawn.noise,
-    # Most garments are black, grey or white, so brightness tells persons apart.
     gain=usual**COMMON * (drawn.gain / usual) ** OWN,
     exposure=place.exposure**COMMON * (drawn.exposure / place.exposure) ** OWN,
     gamma=drawn.gamma**OWN,
@@ -80,10 +82,10 @@ def camera(
 
 
 def shot(key: Array, place: Domain, drawn: Shot, *ids: Array | int) -> Shot:
-  """Frames a person as a detector does, and keeps the scene in its place.
+  """Crops a person like a detector, with the scene in its place.
 
-  Half of the boxes are good. The others are cut at the feet or at the head,
-  too large, or beside the person.
+  A little more than half of the boxes are good. The others are cut at the feet
+  or at the head, too large, or beside the person.
   """
   d = draws(key, 12, SHOT, *ids)
   box = jnp.searchsorted(jnp.array([0.56, 0.74, 0.81, 0.91]), d[0])

@@ -40,11 +40,11 @@ class Domain(NamedTuple):
   """Size of a domain to render.
 
   Attributes:
-    name: of the domain.
+    name: name of the domain.
     identities: number of persons.
     cameras: number of visible cameras.
     infrared: number of infrared cameras, numbered after the visible ones.
-    shots: images of a person by a camera.
+    shots: number of images of a person by a camera.
   """
 
   name: str
@@ -55,7 +55,7 @@ class Domain(NamedTuple):
 
 
 def load(config, clients: bool = True) -> Source:
-  """Renders the domains of a configuration, each when it is needed.
+  """Describes the domains of a configuration; pixels are rendered when needed.
 
   Args:
     config: `config.data`.
@@ -85,7 +85,8 @@ def load(config, clients: bool = True) -> Source:
       overlap.check_disjoint([*learned], [t.name for t in targets])
   world = {'source': worlds.find(config.source).digest}
   digest = [*specs, *(world.get(f, config[f]) for f in FIELDS)]
-  # As before these fields where they change nothing.
+  # The default values add nothing, so that runs from before there were these
+  # fields have the same digest.
   if config.presence < 1:
     digest.append(f'presence={config.presence}')
   if config.camera_spread > 1:
@@ -99,15 +100,17 @@ def load(config, clients: bool = True) -> Source:
 
 
 def _new_identities(config, spec: str, usual: Domain, learned) -> Target:
-  """Makes queries of first shots, or of all images of one modality.
+  """Makes a test on identities that are not trained on.
 
-  The identities are new, even if the domain is a training domain.
+  Queries are the first shots, or all images of one modality if a domain has
+  both.
   """
   usual = usual._replace(
     identities=config.target_identities, shots=config.target_shots
   )
   domain = _parse(spec, usual, fewest=2)
   own = learned.get(domain.name)
+  # The domain may be a training domain, whose identities come first.
   first = max(config.identities, own.identities if own else 0)
   images = _images(config, domain, first)
   if domain.infrared and domain.cameras:
@@ -121,7 +124,7 @@ def _new_identities(config, spec: str, usual: Domain, learned) -> Target:
 
 
 def _later_shots(config, spec: str, learned) -> Target:
-  """Makes a target of the shots that follow the training shots of a domain."""
+  """Makes a test on the shots that follow the training shots of a domain."""
   name = spec.partition(':')[0]
   if name not in learned:
     raise errors.ConfigError(
@@ -140,7 +143,7 @@ def _later_shots(config, spec: str, learned) -> Target:
 
 
 def _parse(spec: str, usual: Domain, fewest: int = 1) -> Domain:
-  """Parses a domain; options that are not given are as in `usual`."""
+  """Parses `NAME[:option=value,...]`, with defaults from `usual`."""
   name, _, rest = spec.partition(':')
   if name not in photographs.DOMAIN_NAMES:
     raise errors.ConfigError(
@@ -172,8 +175,7 @@ def _parse(spec: str, usual: Domain, fewest: int = 1) -> Domain:
 def _seen(config, domain: Domain) -> Images:
   """Returns the training images of a domain whose cameras miss persons.
 
-  Every second camera sees a fraction of the persons. Who is seen depends on the
-  world, the domain, the camera and the person, not on how many there are.
+  Every second camera sees a fraction of the persons, `presence`.
   """
   images = _images(config, domain, 0)
   if config.presence == 1:
@@ -181,6 +183,7 @@ def _seen(config, domain: Domain) -> Images:
   index = photographs.DOMAIN_NAMES.index(domain.name)
   sees = np.ones((domain.cameras + domain.infrared, domain.identities), bool)
   for camera in range(1, len(sees), 2):
+    # The draw of a person does not depend on the number of cameras or persons.
     rng = np.random.default_rng((config.world_seed, index, camera))
     sees[camera] = rng.random(domain.identities) < config.presence
   return images.take(np.flatnonzero(sees[images.cameras, images.identities]))
@@ -191,7 +194,7 @@ def _images(config, domain: Domain, first: int) -> Images:
 
   Args:
     config: `config.data`.
-    domain: size of the domain.
+    domain: name and size of the domain.
     first: number of the first identity.
   """
   kinds = (('visible', domain.cameras), ('infrared', domain.infrared))

@@ -1,9 +1,4 @@
-"""Names of the versions of the synthetic world.
-
-A recipe that says 'synthetic' means the newest version. The file of a run has
-the name of the version, so 'synthetic' in a file is the first one, which was
-written before there were others.
-"""
+"""Names of the versions of the synthetic world."""
 
 from typing import Literal
 
@@ -15,7 +10,9 @@ NAMES = UNVERSIONED, *VERSIONS
 
 
 def resolve(source: str) -> str:
-  """Returns the version that a configuration means by `data.source`.
+  """Returns the version of `data.source` in a configuration.
+
+  The name without a version means the newest version.
 
   Args:
     source: any `data.source`; one that is not synthetic is returned as it is.
@@ -24,7 +21,10 @@ def resolve(source: str) -> str:
 
 
 def of_file(source: str) -> str:
-  """Returns the version that the file of a run means by `data.source`.
+  """Returns the version of `data.source` in the file of a run.
+
+  A run saves the name of a version. The name without a version is in files from
+  before there were versions, and means the first version.
 
   Args:
     source: any `data.source`; one that is not synthetic is returned as it is.

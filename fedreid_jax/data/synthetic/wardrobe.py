@@ -1,8 +1,7 @@
 """Colours of the garments of the second version.
 
 A domain has a sample of the colours below. Fashions differ between domains in
-the colours of a family, and little in the sizes of the families, so that no
-family is the clothing of a domain.
+the colours of a family, and little in the sizes of the families.
 """
 
 import jax.numpy as jnp
@@ -47,8 +46,8 @@ _FAMILY = np.eye(FAMILIES, dtype=np.float32)[_COLOURS[:, 0].astype(int)]
 _RGB = _COLOURS[:, 1:4]
 _SHARES = _COLOURS[:, 4:].T / _COLOURS[:, 4:].sum(0)[:, None]  # [4, N]
 
-# The kind of each material of a person; skin and hair have colours of their
-# own, and the value here is not used.
+# The kind of each material of a person. The values of skin and hair are not
+# used, since `appearance` draws their colours.
 _KIND = np.full(10, TOPS)
 _KIND[[parameters.LOWER, parameters.LOWER_ACCENT]] = LEGWEAR
 _KIND[parameters.SHOE], _KIND[parameters.BAG] = SHOES, BAGS
@@ -63,9 +62,11 @@ def shares(draws: Array, season: Array) -> Array:
   """
   fashion, size = draws[: len(_RGB)], draws[len(_RGB) :]
   light = jnp.array(_RGB @ np.array(appearance.LUMINANCE, np.float32))
-  # Between a quarter and four times.
+  # The draw changes a share by a quarter to four times.
   fashion = jnp.exp(2.8 * (fashion - 0.5) - 1.2 * season * light)
   weights = _SHARES * fashion
+  # The shares of the families are then restored within 15 %, so that no family
+  # is the clothing of a whole domain.
   wanted = (_SHARES @ _FAMILY) * (0.85 + 0.3 * size)
   weights = weights * ((wanted / (weights @ _FAMILY)) @ _FAMILY.T)
   return weights / weights.sum(axis=1, keepdims=True)
@@ -87,6 +88,7 @@ def palette(draws: Array, season: Array) -> Array:
   # One colour in each of equal parts of the distribution.
   place = (jnp.arange(PALETTE) + own[0]) / PALETTE
   which = (place[..., None] > limits[:, None]).sum(axis=-1)
+  # The last sum of float32 shares can be below 1.
   colours = jnp.array(_RGB)[jnp.minimum(which, len(_RGB) - 1)]
   shift = jnp.moveaxis(own[1:4] - 0.5, 0, -1)
   value = 1 + 0.5 * (own[4, ..., None] - 0.5)
@@ -94,6 +96,12 @@ def palette(draws: Array, season: Array) -> Array:
 
 
 def choose(domain: Domain, material: Array | int, pick: Array) -> Array:
-  """Returns the colours of materials, `[..., 3]`, by uniform draws."""
+  """Returns colours of a kind of garment, `[..., 3]`.
+
+  Args:
+    domain: the domain, with a palette for each kind of garment.
+    material: rows of the material table, `[...]`.
+    pick: uniform draws `[...]`.
+  """
   kind = jnp.array(_KIND)[material]
   return domain.palette[kind, (pick * PALETTE).astype(jnp.int32)]

@@ -1,8 +1,8 @@
-"""The versions of the synthetic world: the functions of which each consists.
+"""The versions of the synthetic world, and the functions of each.
 
-Both versions have the same bodies, sensors and streams of keys. The second one
-has garments of a realistic wardrobe, a fixed background per camera, crops as of
-a detector, and shading. Persons of one version are others in the other one.
+Both versions have the same bodies, sensors and streams of keys. The second
+version has garments of a realistic wardrobe, a fixed background for each
+camera, crops like those of a detector, and shading.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ from fedreid_jax.data.synthetic.imaging import Frame, View
 
 
 def frame(person, shot, x, y) -> Frame:
-  """Returns a fixed scene in which the place of the person varies."""
+  """Returns coordinates of a fixed scene in which the person moves."""
   size = 0.93 * shot.scale * person.height
   return Frame(
     x,
@@ -44,7 +44,7 @@ def frame(person, shot, x, y) -> Frame:
 
 
 def light(camera, shot, x, y) -> body.Light:
-  """Returns folds of little contrast."""
+  """Describes even light, with folds of low contrast."""
   folds = 0.86 + 0.28 * shapes.cloud(x * 14, y * 9, shot.seed)
   return body.Light(camera.light, folds, 0.22, 0.0)
 
@@ -98,17 +98,17 @@ Scene = tuple[
 
 @dataclasses.dataclass(frozen=True)
 class World:
-  """One version.
+  """One version of the world.
 
   Attributes:
     digest: value of `data.source` in the digest of the images.
-    salt: is folded into the key; 0 leaves it as it is.
-    choose: `(domain, material, pick) -> colours`, of garments.
-    domain: `(key, domain, *ids) -> domain`, changes what was drawn.
-    identity: `(key, identity, *ids) -> identity`.
-    camera: `(key, domain, camera, *ids) -> camera`.
-    shot: `(key, domain, shot, *ids) -> shot`.
-    view: renders.
+    salt: number that is folded into the key; 0 leaves the key as it is.
+    choose: `(domain, material, pick) -> colours` of garments.
+    domain: `(key, domain, *ids) -> domain`, changes a drawn domain.
+    identity: `(key, identity, *ids) -> identity`, changes a drawn person.
+    camera: `(key, domain, camera, *ids) -> camera`, changes a drawn camera.
+    shot: `(key, domain, shot, *ids) -> shot`, changes a drawn shot.
+    view: functions that render.
   """
 
   digest: str
@@ -134,14 +134,15 @@ class World:
     """Draws the parameters of an image.
 
     Args:
-      key: of all synthetic images.
-      domain: a domain.
-      identity: a person of the domain.
-      camera: a camera of the domain.
-      shot: a moment of this person seen by this camera.
+      key: PRNG key of all synthetic images.
+      domain: number of a domain.
+      identity: number of a person of the domain.
+      camera: number of a camera of the domain.
+      shot: number of an image of this person by this camera.
       modality: 0 visible, 1 infrared.
       brightness_correlation: as in `photographs.generate`.
     """
+    # Persons of one version must not be persons of another.
     if self.salt:
       key = jax.random.fold_in(key, self.salt)
     place = self.domain(key, appearance.sample_domain(key, domain), domain)
@@ -173,7 +174,8 @@ def _unchanged_there(key, place, drawn, *ids):
 
 
 _FIRST = World(
-  digest=versions.UNVERSIONED,  # as before there were versions
+  # Runs from before there were versions have this digest.
+  digest=versions.UNVERSIONED,
   salt=0,
   choose=appearance.choose,
   domain=_unchanged,
@@ -201,7 +203,7 @@ def find(source: str) -> World:
   """Returns the world of a `data.source`.
 
   Raises:
-    ConfigError: for a name of none.
+    ConfigError: for a name of no version.
   """
   if source not in versions.NAMES:
     raise errors.ConfigError(
