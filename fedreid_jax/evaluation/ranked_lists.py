@@ -76,6 +76,7 @@ def draw(
     rows = np.sqrt(rows)
   found = []
   for (place, right, dropped), row in zip(chosen, rows, strict=True):
+    # Ties are in gallery order, as in the evaluation.
     order = np.argsort(row, kind='stable')
     order = order[~np.isin(order, dropped)]
     found.append(

@@ -69,6 +69,7 @@ def draw(
     name = run.config.evaluation.metric
     axes.set_xlabel(f'{"Euclidean" if name == "euclidean" else name} distance')
     axes.set_ylabel('density')
+    # The legend is above the histograms and does not cover them.
     axes.margins(y=0.3)
     axes.legend(fontsize=8, loc='upper left')
   return figure

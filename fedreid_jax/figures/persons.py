@@ -28,6 +28,8 @@ def of(run: LoadedRun, target: str = '', seed: int = 0) -> list[Cloud]:
   """
   own = run.target(target).images
   rng = np.random.default_rng(seed)
+  # The draw depends only on the seed and the test, so that all runs side by
+  # side show the same images.
   everyone = np.unique(own.identities)
   chosen = []
   for person in np.sort(rng.permutation(everyone)[:PERSONS]):

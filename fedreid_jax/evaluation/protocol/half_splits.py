@@ -41,8 +41,6 @@ def draw(
 ) -> list[Split]:
   """Draws random half splits with one query and one gallery image each.
 
-  The two images of an identity are of two cameras if it has two.
-
   Args:
     ids: identity of each image.
     cameras: camera of each image.
@@ -105,6 +103,7 @@ def _draw_pair(rng, images, cameras, query_camera):
       'an identity needs a query and another image, or is a distractor',
     )
   query = rng.choice(queries)
+  # The two images are of two cameras if the identity has two.
   elsewhere = images[cameras[images] != cameras[query]]
   others = elsewhere if elsewhere.size else images[images != query]
   return query, rng.choice(others)

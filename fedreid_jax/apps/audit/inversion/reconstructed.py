@@ -47,7 +47,8 @@ def draw(
       question = 'person'
     lines = _lines(attempt, answers[question].nearest[name], run, num)
     blocks.append((titles, lines))
-  if len(blocks) == 1:  # in two columns
+  # A single attempt has two columns of lines.
+  if len(blocks) == 1:
     titles, lines = blocks[0]
     blocks = [(titles, lines[::2]), (titles, lines[1::2])]
   return _side_by_side(blocks, title)
