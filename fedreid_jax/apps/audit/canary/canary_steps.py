@@ -76,8 +76,9 @@ def of(
 def guesses(number: int) -> int:
   """Returns the number of canaries that are guessed.
 
-  With a probability of 0.9999 at least half as many canaries take part, and at
-  least half as many do not, so that all guesses can be right.
+  It is the largest number r for which, with a probability of 0.9999, at least
+  r / 2 canaries take part and at least r / 2 do not, so that all guesses can be
+  right.
 
   Args:
     number: of canaries, `m`.
