@@ -16,14 +16,14 @@ from fedreid_jax.core.types import Array
 Metric = Literal['euclidean', 'cosine']
 METRICS = get_args(Metric)
 
-# One compiled program of one shape: a product with another number of rows may
-# round differently.
+# All blocks have one shape, so that one program is compiled: a product with
+# another number of rows may round differently.
 BLOCK = 128
 
 
 @jax.jit
 def normalise(feature: Float[Array, 'rows D']) -> Float[Array, 'rows D']:
-  """Returns rows of length 1; a row of zeros stays as it is."""
+  """Scales rows to length 1; a row of zeros is unchanged."""
   # This is not differentiated, so `optax.safe_norm` has no advantage.
   norm = jnp.linalg.norm(feature, axis=1, keepdims=True)
   return feature / jnp.maximum(norm, 1e-12)
@@ -47,6 +47,7 @@ def _block(
   products = jnp.matmul(query, gallery.T, precision=jax.lax.Precision.HIGHEST)
   if metric == 'cosine':
     return 1.0 - products
+  # Rounding may make the distance of equal vectors negative.
   return jnp.maximum(
     query_squares[:, None] + gallery_squares[None, :] - 2.0 * products, 0.0
   )
@@ -62,12 +63,11 @@ def squared_blocks(
 
   Args:
     query: query features, float32 `[Q, D]`.
-    gallery: gallery features, float32 `[P, D]`, unchanged until the last block
-      is there: an array of NumPy may be read in place.
+    gallery: gallery features, float32 `[P, D]`. An array of NumPy may be read
+      in place and must not change before the last block.
     metric: 'euclidean' or 'cosine'.
-    chunk: rows in flight, in whole blocks and at least one; the device computes
-      later blocks while the caller uses the first. The distances do not depend
-      on it.
+    chunk: rows that are computed ahead, rounded up to whole blocks. The
+      distances do not depend on it.
 
   Yields:
     Blocks of `BLOCK` rows, the last one shorter.
@@ -107,6 +107,8 @@ def _blocks(
   if metric == 'cosine':
     gallery = normalise(gallery)
   squares = _squares(gallery)
+  # JAX dispatches asynchronously: the device computes later blocks while the
+  # caller uses the first.
   in_flight = collections.deque()
   for start in range(0, len(query), BLOCK):
     rows = query[start : start + BLOCK]

@@ -4,11 +4,11 @@ Wu & Gong, Decentralised learning from independent multi-domain labels for
 person re-identification, AAAI 2021, table 3: the concatenated features of all
 models, `f(x) = [f_1(x), ..., f_N(x)]`, or one model with the mean of their
 parameters and running statistics, `w = (1/N) sum_k w_k`. The paper does not
-mention a scale of the features; here each model's features have unit length, so
-that none outweighs the others, unless `evaluation.ensemble_norm` is off. The
-mean of running moments differs from the moments of the mean model; with
-`evaluation.batch_stats='source'` or 'modality' they are re-estimated on all
-clients' images.
+mention a scale of the features. Here the features of each model have unit
+length, unless `evaluation.ensemble_norm` is off. The mean of running moments
+differs from the moments of the mean model; with
+`evaluation.batch_stats='source'` or 'modality' the moments are re-estimated on
+the images of all clients.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,8 @@ def make(
 
   Args:
     models: variables by name; those of clients are 'client:NAME'.
-    kinds: 'concat', of all clients' models, or 'average', of one new model.
+    kinds: 'concat', with all clients' models as members, or 'average', with
+      their mean as the only member.
 
   Raises:
     ConfigError: for fewer than two models of clients.
@@ -61,14 +62,17 @@ def join(
   """Concatenates the features of several models.
 
   Args:
-    features: float32 `[M, D]` of each; those of a single model are unchanged.
-    norm: whether to scale each model's to unit length; zeros stay zeros.
+    features: float32 `[M, D]` of each model; features of a single model are
+      unchanged.
+    norm: whether to scale the features of each model to unit length; rows of
+      zeros are unchanged.
 
   Returns:
     float32 `[M, N D]`.
   """
   if len(features) == 1:
     return features[0]
+  # With unit length no model outweighs the others in the distances.
   if norm:
     features = [np.asarray(similarity.unit(jnp.asarray(x))) for x in features]
   return np.concatenate(features, axis=1)

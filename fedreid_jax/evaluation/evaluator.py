@@ -46,8 +46,8 @@ def load(
     options: hyper-parameters of a plug-in.
 
   Raises:
-    ConfigError: for a module that cannot be found or is no evaluator, and for
-      one that needs targets of another task.
+    ConfigError: for a module that cannot be found or is not an evaluator, and
+      for an evaluator of another task.
   """
   module = plugins.full_name(name, plugins.EVALUATOR, evaluators)
   found = plugins.imported(module, plugins.EVALUATOR)
@@ -71,16 +71,16 @@ def make(
 ) -> Callable[..., list[Entry]]:
   """Builds `({name: variables}, source, per_query, seen) -> entries`.
 
-  `source` maps models to models before they are tested; it re-estimates their
-  batch-normalisation moments (`source_stats`). Without it, models are tested
-  with their running moments. `per_query` receives the average precision of
-  the queries of retrieval tests, trial by trial. `seen` is called with each
-  model's name, target and ranked features `[M, D]` of a retrieval test.
+  `source` re-estimates the batch-normalisation moments of models before they
+  are tested (`source_stats`). Without it, models are tested with their running
+  moments. `per_query` receives the average precision of the queries of
+  retrieval tests, trial by trial. `seen` is called with the name of a model, a
+  target of retrieval and the ranked features `[M, D]`.
 
   Each model and target has an entry, an element of `evaluation` in results.json
-  without its round. A client's own model is tested on its own domain if that is
-  a target, otherwise on all targets; an ensemble of these models is tested on
-  all targets.
+  without its round. The model of a client is tested on the domain of the client
+  if this is a target, and otherwise on all targets. An ensemble of these models
+  is tested on all targets.
 
   Args:
     config: `config.evaluation`.
@@ -88,7 +88,7 @@ def make(
     model: the network.
     transforms: of images; the test transform is used.
     mesh: devices.
-    extra: evaluators beside that of the task of a target.
+    extra: evaluators in addition to the one of the target's task.
 
   With `config.report_both_neck_features` the metrics of an entry include those
   of the other side of the neck: `NAME_before_neck`, `NAME_after_neck`.
@@ -147,7 +147,8 @@ def _members(
   The features of several members are concatenated. A member is the variables
   for all images, or those for each modality.
   """
-  # Averaged parameters have other moments.
+  # The average is taken before the moments are re-estimated, since averaged
+  # parameters have other moments.
   averaged = ensembles.make(models, [k for k in kinds if k == 'average'])
   joined = [k for k in kinds if k != 'average']
   parts: list[dict[str, list[types.Flat]]] = []
@@ -167,9 +168,9 @@ def _test(
 
   Args:
     config: `config.evaluation`.
-    views: the model by the suffix of its metrics, first that of no suffix.
+    views: the model by the suffix of its metrics; the suffix '' comes first.
     target: test.
-    extra: evaluators beside that of the task.
+    extra: evaluators in addition to the one of the target's task.
   """
   ranked = target.task == 'retrieval'
   protocol, distance = target.protocol, ''
@@ -180,12 +181,12 @@ def _test(
   metrics: dict[str, float] = {}
   apart: dict[str, Any] = {}
   for suffix, model in views.items():
-    # The scores of classes are behind the neck on both sides.
+    # Class scores come after the neck, so they do not depend on the side.
     if suffix and not ranked:
       continue
     for evaluate in (main, *extra):
       found = dict(evaluate(model, target))
-      # Those of the first evaluator on the first side are reported.
+      # Counts of the first evaluator and the first side take precedence.
       own = {k: found.pop(k) for k in (*COUNTS, PER_QUERY) if k in found}
       apart = own | apart
       _add(metrics, {f'{name}{suffix}': x for name, x in found.items()})
@@ -219,6 +220,6 @@ def _add(metrics: dict[str, float], found: Mapping[str, Any]) -> None:
 
 
 def _own(model: str, targets: Sequence[Target]) -> Sequence[Target]:
-  """Returns the targets of a model; a client's own domain by its name."""
+  """Returns the target of a client's domain if there is one, else all."""
   domain = model.removeprefix('client:').partition('.')[0]
   return [t for t in targets if t.name == domain] or targets

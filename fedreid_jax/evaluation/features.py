@@ -60,14 +60,11 @@ def make_extractor(
   """Builds `(variables, uint8 images [M, H, W, ch], modalities [M] or None) ->
   float32 [M, D]`; without modalities all images are visible.
 
-  Every device always gets `batch` images, so the features have the same bits on
-  any number of devices.
-
   Args:
     model: network.
     view: test transform.
     mesh: devices.
-    batch: images of one device at a time.
+    batch: number of images on each device at a time.
     flip: average the features of an image and its mirror image.
     feature: 'embedding' after the neck, 'feature' before it, or 'logits'.
   """
@@ -89,6 +86,8 @@ def make_extractor(
 
   def put(part: np.ndarray):
     size = len(part)
+    # Every device always gets `batch` images, so the features have the same
+    # bits on any number of devices, and one program is compiled.
     part = np.pad(part, [(0, chunk - size)] + [(0, 0)] * (part.ndim - 1))
     return jax.make_array_from_callback(
       part.shape, split, lambda index: part[index]
@@ -117,11 +116,11 @@ def of_each(
   images: UInt8[np.ndarray, 'M H W ch'],
   modalities: Int[np.ndarray, ' M'] | None = None,
 ) -> Float[np.ndarray, 'M D']:
-  """Returns the features of images whose modalities have models of their own.
+  """Returns features of images by the model of each image's modality.
 
   Args:
     extract: `(variables, images, modalities) -> features [M, D]`.
-    models: variables for all images, or those for modality 0 and 1.
+    models: variables for all images, or one for each of modality 0 and 1.
     images: pixels.
     modalities: 0 visible, 1 infrared; without them all images are visible.
   """
@@ -133,4 +132,5 @@ def of_each(
     for variables, own in zip(models, rows, strict=True)
     if len(own)
   ]
+  # The inverse permutation restores the order of the images.
   return np.concatenate(found)[np.argsort(np.concatenate(rows))]

@@ -2,7 +2,7 @@
 
 `faiss.knn` is the brute-force search behind `IndexFlat` (Johnson, Douze and
 Jegou, "Billion-scale similarity search with GPUs", IEEE Transactions on Big
-Data 2021). It reads the vectors where they are, while `IndexFlat` copies them.
+Data 2021).
 """
 
 import importlib
@@ -49,7 +49,7 @@ def nearest(
 
   Args:
     queries: rows to search for.
-    vectors: rows that are searched, at least k.
+    vectors: k rows or more, among which to search.
     k: number of neighbours.
     metric: one of `distances.METRICS`; distances are those of
       `distances.squared_blocks`, up to rounding.
@@ -79,17 +79,16 @@ def _block(
   k: int,
   metric: str,
 ) -> tuple[Int64[np.ndarray, 'Q k'], Float32[np.ndarray, 'Q k']]:
-  """Does the work of `nearest` for some queries, and for unit rows if cosine.
-
-  FAISS returns any of the vectors at the k-th distance. Therefore more than k
-  are searched for, until the last one is farther than the k-th. Then all at
-  this distance are there, and those with the lowest indices are taken.
-  """
+  """Returns the result of `nearest` for some queries; unit rows if cosine."""
   faiss = library()
   cosine = metric == 'cosine'
   kind = faiss.METRIC_INNER_PRODUCT if cosine else faiss.METRIC_L2
+  # FAISS returns any of the vectors at the k-th distance. Therefore more than k
+  # are searched for, until the last one is farther than the k-th. Then all at
+  # this distance are included, and those with the lowest indices are selected.
   asked = min(k + 1, len(vectors))
   while True:
+    # knn reads the vectors in place, while an IndexFlat copies them.
     found, indices = faiss.knn(queries, vectors, asked, kind)
     # A difference of rounded squares may be negative.
     found = np.float32(1) - found if cosine else np.maximum(found, 0)

@@ -1,4 +1,4 @@
-"""Labels of a test set, and the gallery images kept for a query."""
+"""Labels of a test set, and the gallery images that a query may retrieve."""
 
 from typing import Any, NamedTuple
 
@@ -34,8 +34,8 @@ def check_labels(
   """Returns the labels as int64 arrays.
 
   Raises:
-    DataError: an empty side, a label that is not an integer, or identities and
-      cameras of different lengths.
+    DataError: for an empty side, a label that is not an integer, or identities
+      and cameras of different lengths.
   """
   given = Labels(query_ids, gallery_ids, query_cameras, gallery_cameras)
   checked = []
@@ -75,7 +75,7 @@ def labels_of(images: Images, trial: Trial) -> Labels:
 
 
 class Gallery:
-  """The gallery with an index, so that a query finds its images directly.
+  """The gallery with an index of its images by identity.
 
   Attributes:
     by_identity: gallery images by identity, then in gallery order, `[P]`.
@@ -92,6 +92,7 @@ class Gallery:
 
   def _hidden_from(self, camera: Label) -> Bool[np.ndarray, ' P']:
     """Returns a mask of the images hidden from all queries of a camera."""
+    # Few cameras have many queries, so the mask is computed once per camera.
     if camera not in self._hidden:
       places = [g for q, g in self._protocol.common_places if q == camera]
       self._hidden[camera] = np.isin(self._cameras, places) | (
@@ -102,11 +103,11 @@ class Gallery:
   def split(
     self, identity: Label, camera: Label
   ) -> tuple[Int64[np.ndarray, ' R'], Int64[np.ndarray, ' dropped']]:
-    """Returns the matches of a query and its dropped images.
+    """Separates the matches of a query from the images hidden from it.
 
     Returns:
-      Indices of the kept images of the identity, in gallery order, and indices
-      of the dropped images, each once, in any order.
+      (indices of the matches in gallery order, indices of the hidden images,
+      each once, in any order).
     """
     own = self.by_identity[
       np.searchsorted(self._sorted_ids, identity, 'left') : np.searchsorted(

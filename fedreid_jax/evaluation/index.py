@@ -10,8 +10,8 @@ from fedreid_jax import errors
 from fedreid_jax.evaluation import distances, flat_search
 
 MISSING = -1  # index and integer label of a neighbour that does not exist
-# Vectors that are searched at a time. It bounds the memory of distances, and
-# vectors on a disk are read in parts of this size.
+# Number of vectors that are searched at a time. It bounds the memory of
+# distances, and vectors on a disk are read in parts of this size.
 TILE = 65_536
 LARGE = 100_000  # vectors for which 'auto' chooses FAISS
 
@@ -58,8 +58,8 @@ class Gallery:
 
     Args:
       vectors: float32 `[P, D]`; a memory-mapped array is not copied.
-      labels: of the vectors, integers or strings `[P]`.
-      cameras: of the vectors, integers `[P]`.
+      labels: labels of the vectors, integers or strings `[P]`.
+      cameras: cameras of the vectors, integers `[P]`.
       metric: 'euclidean', or 'cosine' for `1 - cos`.
       backend: 'product' for matrix products in JAX, 'faiss' for the exact
         search of FAISS, or 'auto' for FAISS if it is installed and there are at
@@ -108,20 +108,19 @@ class Gallery:
   ]:
     """Finds the nearest vectors of each query among all vectors.
 
-    Of vectors at equal distances those with lower indices come first. The
+    Among vectors at equal distances those with lower indices come first. The
     distances of 'product' are those that the evaluation ranks
-    (`evaluation.distances`); those of 'faiss' differ by rounding, so vectors
-    whose distances differ by less may be in another order. `TILE` vectors and
-    `distances.BLOCK` queries are compared at a time, so that memory does not
-    grow with the number of either. A Euclidean distance is the root of a
-    float32 sum: near zero, the error of its square is about 1e-6 of the squared
-    norms.
+    (`evaluation.distances`). The distances of 'faiss' differ by rounding, so
+    vectors whose distances differ by less may be in another order. The memory
+    does not grow with the number of vectors or queries. A Euclidean distance is
+    the root of a float32 sum: near zero, the error of its square is about 1e-6
+    of the squared norms.
 
     Args:
       queries: float32 `[Q, D]`.
       k: number of neighbours.
-      cameras: of the queries, integers `[Q]`. With them, vectors of a query's
-        own camera are left out, and matrix products are used.
+      cameras: cameras of the queries, integers `[Q]`. With them, vectors of the
+        camera of a query are left out, and matrix products are used.
 
     Returns:
       (indices, distances, labels), the nearest first. Where fewer than k
@@ -163,6 +162,7 @@ class Gallery:
         values = np.concatenate([found[row], values])
         order = np.argsort(values, kind='stable')[:k]
         indices[row], found[row] = places[order], values[order]
+    # Squares rank alike, so that only the returned distances need a root.
     if self.metric == 'euclidean':
       found = np.sqrt(found)
     labels = self.labels[indices]
@@ -189,7 +189,8 @@ class Gallery:
     """Yields the nearest vectors of a tile for each query."""
     vectors = self.vectors[tile]
     size, row = len(vectors), 0
-    if size < TILE < len(self):  # one shape for all tiles is compiled once
+    # The last of several tiles is padded, so that one program is compiled.
+    if size < TILE < len(self):
       vectors = np.pad(vectors, ((0, TILE - size), (0, 0)))
     for block in distances.squared_blocks(queries, vectors, self.metric):
       for line in block[:, :size]:
@@ -204,7 +205,7 @@ def check_backend(name: str) -> None:
   """Refuses a backend that is unknown or not installed.
 
   Raises:
-    ConfigError: naming the choices, or the package that is missing.
+    ConfigError: the message names the choices or the missing package.
   """
   if name not in BACKENDS:
     raise errors.ConfigError(
@@ -220,6 +221,7 @@ def _nearest(
   line: Float[np.ndarray, ' P'], k: int
 ) -> Int64[np.ndarray, ' found']:
   """Returns the indices of the k smallest finite values, ties by index."""
+  # A partition takes less time than a sort, and keeps all ties at the limit.
   if k < len(line):
     limit = np.partition(line, k - 1)[k - 1]
     chosen = np.flatnonzero(line <= limit)
@@ -241,7 +243,8 @@ def _vectors(values: Any, where: str) -> Float32[np.ndarray, 'rows D']:
 
 
 def _finite(values: Float32[np.ndarray, 'rows D']) -> bool:
-  """Returns whether all values are finite, without a large mask of them."""
+  """Returns whether all values are finite."""
+  # In parts, since a mask of all values would be large.
   starts = range(0, len(values), TILE)
   return all(np.isfinite(values[k : k + TILE]).all() for k in starts)
 

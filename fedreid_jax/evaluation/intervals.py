@@ -12,18 +12,18 @@ DRAWS = 2000
 def of_queries(
   values: Sequence[Float[np.ndarray, ' Q']], draws: int = DRAWS
 ) -> tuple[float, float]:
-  """Returns the interval of the mean over queries that are drawn anew.
+  """Returns the 95 % bootstrap interval of the mean over queries.
 
   Queries without a match in the gallery, NaN, do not count.
 
   Args:
-    values: of the queries, one array for each run that asked the same queries;
-      a drawn query is drawn for all of them.
-    draws: bootstrap samples.
+    values: values of the queries, one array for each run with these queries.
+    draws: number of bootstrap samples.
 
   Raises:
     ValueError: if no query has a match.
   """
+  # A drawn query is drawn for all runs: their mean by query is sampled.
   found = np.stack(values)
   found = found[:, ~np.isnan(found).any(axis=0)].mean(axis=0)
   if not found.size:

@@ -1,4 +1,4 @@
-"""A model, or an ensemble of models, as evaluators see it."""
+"""A model, or an ensemble of models, with the functions for evaluators."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ Extractor = Callable[..., Float[np.ndarray, 'M D']]
 
 
 class Model:
-  """Functions of images, and the features of the images of a target.
+  """Embeddings and class scores of images.
 
   Attributes:
     config: `config.evaluation`.
@@ -29,12 +29,12 @@ class Model:
     extractor: Callable[[str], Extractor],
     feature: str,
   ):
-    """Makes a model of variables.
+    """Creates a model from variables.
 
     Args:
       config: `config.evaluation`.
       members: models whose features are concatenated. Each has variables for
-        all images, or those for each modality.
+        all images, or variables for each modality.
       extractor: builds the extractor of an output of the network by its name.
       feature: name of the output that is ranked.
     """
@@ -58,7 +58,8 @@ class Model:
 
   def features(self, target: Target) -> Float[np.ndarray, 'M D']:
     """Returns `embed` of all images of a target."""
-    # All evaluators of a target need the same features.
+    # All evaluators of a target need the same features. Targets are tested in
+    # turn, so that only the latest features are kept.
     if self._latest is None or self._latest[0] is not target:
       own = target.images
       self._latest = target, self.embed(own.images(), own.modalities)

@@ -1,7 +1,6 @@
 """Positions of the matches of a query in its ranked list.
 
-The list itself is never sorted: a position is the number of nearer images, and
-few comparisons of all distances take less time than one argsort. Images at the
+The list is not sorted: a position is the number of nearer images. Images at the
 same distance are in gallery order.
 """
 
@@ -21,10 +20,10 @@ class Answers(NamedTuple):
   """The matches of one query, nearest first.
 
   Attributes:
-    images: their gallery indices.
-    positions: their positions in the ranked list, from 0, ascending.
-    ties: matches whose position depends on the tie rule: a wrong image of
-      the ranked list is at the same distance.
+    images: gallery indices of the matches.
+    positions: positions in the ranked list, from 0, ascending.
+    ties: number of matches whose position depends on the tie rule, since a
+      wrong image of the ranked list is at the same distance.
   """
 
   images: Int64[np.ndarray, ' R']
@@ -53,9 +52,13 @@ def kept_positions(
       _numbers(distance, values), ('left', 'right'), strict=True
     )
   )
+  # Matches at one distance have the same number of nearer images: each counts
+  # the equal matches before it, too.
   first_equal = np.searchsorted(values, values, 'left')
   num_equal = np.searchsorted(values, values, 'right') - first_equal
   positions = nearer + np.arange(right.size) - first_equal
+  # More images than matches at a distance: wrong ones are among them, and the
+  # gallery order decides.
   tied = not_farther - nearer > num_equal
   for value in np.unique(values[tied]) if tied.any() else ():
     same = np.setdiff1d(np.flatnonzero(distance == value), dropped)
@@ -68,11 +71,11 @@ def kept_positions(
 def counted_matches() -> int:
   """Returns the largest number of matches whose nearer images are counted.
 
-  With more matches, one sort of the distances takes less time. It is measured
-  once in a process: a sort of NumPy takes as long as the comparisons of 110
-  matches on an AMD EPYC, and of fewer where NumPy sorts with AVX-512. Positions
-  do not depend on it.
+  With more matches, one sort of the distances takes less time. Positions do not
+  depend on this number.
   """
+  # Measured once in a process, since the number differs between machines: 110
+  # on an AMD EPYC, and fewer where NumPy sorts with AVX-512.
   sample = np.random.default_rng(0).random(1 << 16, np.float32)
   sort = _seconds(lambda: np.sort(sample))
   count = _seconds(lambda: np.count_nonzero(sample < sample[0]))
@@ -92,9 +95,10 @@ def _seconds(run: Callable[[], object]) -> float:
 def _numbers(
   distance: Float[np.ndarray, ' P'], values: Float[np.ndarray, ' R']
 ) -> tuple[Int64[np.ndarray, ' R'], Int64[np.ndarray, ' R']]:
-  """Returns how many distances are below, and at most, each ascending value."""
+  """Returns the numbers of distances below, and at most, each sorted value."""
   near = distance <= values[-1]
-  if 4 * np.count_nonzero(near) < near.size:  # else a copy costs what it saves
+  # Otherwise the copy takes as long as it saves.
+  if 4 * np.count_nonzero(near) < near.size:
     distance = np.compress(near, distance)
   if values.size > counted_matches():
     distance = np.sort(distance)
@@ -102,6 +106,7 @@ def _numbers(
       np.searchsorted(distance, values, side) for side in ('left', 'right')
     )
     return below, at_most
+  # A few comparisons of all distances take less time than one sort.
   below = [np.count_nonzero(distance < value) for value in values]
   at_most = [np.count_nonzero(distance <= value) for value in values]
   return np.asarray(below), np.asarray(at_most)
@@ -123,7 +128,7 @@ def first_hits(
     dropped: gallery indices hidden from the query.
     gallery: the indexed gallery.
     protocol: defines the entries that the curve counts.
-    seed: of the random galleries of this query.
+    seed: seed of the random galleries of this query.
 
   Returns:
     One position, or those in `protocol.repeats` random galleries.
@@ -134,6 +139,7 @@ def first_hits(
   kept[dropped] = False
   if protocol.cmc == 'identity':
     first = answers.images[0]
+    # Images at the same distance are in gallery order.
     before = distance < distance[first]
     before[:first] |= distance[:first] == distance[first]
     return np.unique(gallery.codes[before & kept]).size
@@ -142,11 +148,12 @@ def first_hits(
 
 
 def _single_shot(distance, answers, kept, gallery, repeats, rng):
-  """Returns positions in lists of one kept image per identity, `[repeats]`."""
+  """Returns positions in lists with a kept image per identity, `[repeats]`."""
   images = gallery.by_identity[kept[gallery.by_identity]]
   codes, starts, counts = np.unique(
     gallery.codes[images], return_index=True, return_counts=True
   )
+  # One random number per identity selects among its kept images.
   draws = rng.random((repeats, codes.size)) * counts[None, :]
   drawn = images[starts[None, :] + draws.astype(np.int64)]
   column = np.searchsorted(codes, gallery.codes[answers.images[0]])

@@ -1,6 +1,7 @@
 """Ranked lists of the queries of a test, under its protocol.
 
-The lists are ordered by the distance, also where an evaluation re-ranks.
+The lists are ordered by the distance of features, also if the evaluation
+re-ranks.
 """
 
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ class Ranked(NamedTuple):
   Attributes:
     query: row of the target's images.
     gallery: rows of the target's images.
-    distance: not squared, or `1 - cos`.
+    distance: Euclidean distance, not squared, or `1 - cos`.
     right: whether each image has the query's identity.
   """
 
@@ -42,13 +43,13 @@ def draw(
   """Ranks the gallery of a test for some queries that have a match.
 
   Args:
-    features: of the target's images.
+    features: features of the target's images.
     target: test; of several trials the first is taken.
     config: `config.evaluation`.
     num: largest number of queries, which are drawn at random.
     seed: of the draw.
-    places: numbers of the queries in their trial, in place of a draw; their
-      lists are in this order.
+    places: numbers of the queries in the trial, instead of a draw; the lists
+      are in this order.
   """
   trial = target.trials[0]
   _, rules = protocols.of_target(config, target.protocol)
@@ -75,6 +76,7 @@ def draw(
     rows = np.sqrt(rows)
   found = []
   for (place, right, dropped), row in zip(chosen, rows, strict=True):
+    # Ties are in gallery order, as in the evaluation.
     order = np.argsort(row, kind='stable')
     order = order[~np.isin(order, dropped)]
     found.append(

@@ -11,9 +11,7 @@ are:
   INP            = R / (p_{R-1} + 1)   (Ye et al., TPAMI 2021, equation 2)
   CMC at k       = 1 where p_0 < k, else 0
 
-The scores of single queries are stored as float64, and their means are computed
-once at the end. Therefore the number of queries in a block does not change the
-result.
+The result does not depend on the number of queries in a block.
 """
 
 import itertools
@@ -55,6 +53,8 @@ def average_precision(positions: Int[np.ndarray, ' R'], rule: str) -> float:
   at_hit = (hits + 1) / (positions + 1)
   if rule == 'standard':
     return float(at_hit.mean())
+  # The fraction is 1 at position 0 by definition. np.where evaluates both cases
+  # everywhere, and np.maximum avoids 0 / 0.
   before = np.where(positions > 0, hits / np.maximum(positions, 1), 1.0)
   return float((before + at_hit).mean() / 2)
 
@@ -75,10 +75,12 @@ def score_queries(
     seed: seed of the random galleries of the 'single_shot' curve.
 
   Raises:
-    DataError: a distance is NaN.
+    DataError: if a distance is NaN.
   """
   num_queries = labels.query_ids.size
   gallery = gallery_lib.Gallery(labels, protocol)
+  # Scores are float64, and their means are computed once at the end, so that
+  # the number of queries in a block does not change the result.
   scores = Scores(
     precision=np.zeros(num_queries),
     inverse_penalty=np.zeros(num_queries),
@@ -87,6 +89,7 @@ def score_queries(
     ties=np.zeros(num_queries, np.int64),
   )
   for query, distance in enumerate(itertools.chain.from_iterable(blocks)):
+    # Comparisons with NaN are false, so that a match at NaN would rank first.
     if np.isnan(distance).any():
       raise errors.DataError(
         'NaN distance',
@@ -120,7 +123,7 @@ def summarise(
   """Returns the means over queries, in percent, and the counts.
 
   Raises:
-    DataError: no query has a match.
+    DataError: if no query has a match.
   """
   if not scores.valid.any():
     raise errors.DataError(
@@ -176,8 +179,8 @@ def evaluate_ranking(
 ) -> dict[str, float | int]:
   """Evaluates a matrix of distances under a test protocol.
 
-  Images at the same distance are in gallery order. A CMC curve that is shorter
-  than a rank keeps its last value.
+  Images at the same distance are in gallery order. A CMC curve has its last
+  value at all ranks beyond its length.
 
   >>> import fedreid_jax as fr
   >>> distance = [[0.1, 0.7, 0.2], [0.3, 0.4, 0.9]]
@@ -203,8 +206,8 @@ def evaluate_ranking(
     `ties` (matches at the distance of an image of another identity).
 
   Raises:
-    ConfigError: an unknown protocol or a rank below 1.
-    DataError: labels that do not fit, NaN distances, or no valid query.
+    ConfigError: for an unknown protocol or a rank below 1.
+    DataError: for labels that do not fit, NaN distances, or no valid query.
   """
   labels = gallery_lib.check_labels(
     query_ids, gallery_ids, query_cameras, gallery_cameras

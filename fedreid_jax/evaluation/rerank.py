@@ -6,10 +6,9 @@ compared by the Jaccard distance of their vectors, mixed with the original one:
 
   d* = (1 - lambda) d_J + lambda d / max_j d(i, j)         (equations 7 to 12)
 
-Here d* is multiplied by the maximum, a constant of the query: the order is the
-published one, and lambda = 1 returns the original distances bit for bit.
-Neighbours and weights are sparse and distances are computed in blocks, so the
-memory is linear in the number of images, not quadratic.
+Here d* is multiplied by the maximum, a constant of the query, which does not
+change the order. Neighbours and weights are sparse and distances are computed
+in blocks, so the memory is linear in the number of images, not quadratic.
 """
 
 from collections.abc import Iterator
@@ -27,8 +26,8 @@ class Rerank(NamedTuple):
   """Options of the re-ranking, by default the published ones.
 
   Attributes:
-    k1: neighbours that are searched for reciprocal ones.
-    k2: nearest images whose encodings are averaged.
+    k1: number of neighbours that are searched for reciprocal ones.
+    k2: number of nearest images whose encodings are averaged.
     original_weight: lambda, the weight of the original distance.
   """
 
@@ -38,10 +37,10 @@ class Rerank(NamedTuple):
 
 
 def check(options: Rerank) -> Rerank:
-  """Returns the options.
+  """Returns the options after a check of their ranges.
 
   Raises:
-    ConfigError: k1 or k2 below 1, or lambda outside [0, 1].
+    ConfigError: for k1 or k2 below 1, or lambda outside [0, 1].
   """
   if options.k1 < 1 or options.k2 < 1 or not 0 <= options.original_weight <= 1:
     raise errors.ConfigError(
@@ -55,6 +54,7 @@ def _nearest(blocks, num_nearest):
   nearest, largest = [], []
   for block in blocks:
     images = np.argpartition(block, num_nearest - 1, axis=1)[:, :num_nearest]
+    # In gallery order, so that the stable sort breaks ties by it.
     images.sort(axis=1)
     order = np.argsort(
       np.take_along_axis(block, images, axis=1), axis=1, kind='stable'
@@ -65,7 +65,7 @@ def _nearest(blocks, num_nearest):
 
 
 def _reciprocal(nearest):
-  """Returns a mask of the nearest images that have the image among theirs."""
+  """Returns whether each nearest image has the image among its nearest."""
   return np.stack(
     [(nearest[row] == image).any(axis=1) for image, row in enumerate(nearest)]
   )
@@ -90,7 +90,7 @@ def _encode(features, nearest, largest, options):
   for image in range(num_images):
     images = _expanded(image, nearest, mutual, near, near_mutual)
     squares = np.square(features[images] - features[image]).sum(axis=1)
-    # If all images are equal, the largest distance is 0 and so are all others.
+    # If all images are equal, all distances are 0, and so is the largest one.
     weight = np.exp(-squares / (largest[image] or 1.0))
     columns.append(images)
     weights.append(weight / weight.sum())
@@ -138,15 +138,15 @@ def reranked_blocks(
       that a protocol drops later.
     metric: 'euclidean' or 'cosine'; distances are squared as in the published
       code, which for 'cosine' means `1 - cos` of the normalised features.
-    chunk: as for `distance.squared_blocks`.
+    chunk: as for `distances.squared_blocks`.
     options: k1, k2 and lambda.
 
   Yields:
-    Blocks of `distance.BLOCK` rows, the last one shorter.
+    Blocks of `distances.BLOCK` rows, the last one shorter.
 
   Raises:
-    ConfigError: as for `distance.squared_blocks`.
-    DataError: as for `distance.squared_blocks`.
+    ConfigError: as for `distances.squared_blocks`.
+    DataError: as for `distances.squared_blocks`.
   """
   originals = distance_lib.squared_blocks(query, gallery, metric, chunk)
   query = np.asarray(query, np.float32)
@@ -160,10 +160,12 @@ def reranked_blocks(
   )
   nearest, largest = _nearest(everything, min(options.k1 + 1, len(features)))
   encodings = _encode(features, nearest, largest, options)
+  # Columns of the gallery are selected for each query, hence csc.
   of_gallery = sparse.csc_matrix(encodings[len(query) :])
   row = 0
   for block in originals:
     rows = range(row, row + len(block))
+    # d* times the maximum: lambda = 1 gives the original distances bit for bit.
     jaccard = np.stack([_jaccard(encodings[i], of_gallery) for i in rows])
     scale = (1 - options.original_weight) * largest[rows][:, None]
     yield scale * jaccard + options.original_weight * block

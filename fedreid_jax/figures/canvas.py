@@ -1,7 +1,6 @@
 """Common parts of figures: Matplotlib if installed, colours, photographs.
 
-Figures are created without `pyplot`, so without a window system or global
-state, in any thread.
+Figures can be created in any thread.
 """
 
 import os
@@ -38,7 +37,7 @@ class Photo(NamedTuple):
   Attributes:
     image: uint8 `[H, W, ch]`.
     right: whether the frame marks a match; None for no frame.
-    caption: text below it.
+    caption: text below the photograph.
   """
 
   image: np.ndarray
@@ -71,11 +70,12 @@ def new(width: float, height: float) -> Any:
     raise errors.ConfigError(
       'Matplotlib is not installed', 'pictures', MISSING
     ) from error
+  # pyplot would need a window system and has global state.
   return figure.Figure((width, height), layout='constrained')
 
 
 def row(num: int, width: float, height: float) -> tuple[Any, Any]:
-  """Returns (figure, its panels), `num` side by side, sizes in inches."""
+  """Returns (figure, `num` panels side by side); sizes of a panel in inches."""
   figure, panels = table(1, num, width, height)
   return figure, panels[0]
 
@@ -83,7 +83,7 @@ def row(num: int, width: float, height: float) -> tuple[Any, Any]:
 def table(
   rows: int, columns: int, width: float, height: float
 ) -> tuple[Any, Any]:
-  """Returns (figure, its panels `[rows, columns]`), sizes of one in inches."""
+  """Returns (figure, panels `[rows, columns]`); sizes of a panel in inches."""
   figure = new(width * columns + 0.4, height * rows)
   return figure, figure.subplots(rows, columns, squeeze=False)
 
@@ -94,7 +94,7 @@ def save(figure: Any, path: Path) -> None:
 
   kind = path.suffix.removeprefix('.')
   partial = path.with_name(path.name + '.partial')
-  # Without the date that two of the formats contain, and random names in one.
+  # Two formats contain the date, and SVG has random names without a fixed salt.
   dated = {'pdf': 'CreationDate', 'svg': 'Date'}
   metadata = {dated[kind]: None} if kind in dated else {}
   with matplotlib.rc_context({'svg.hashsalt': 'fedreid_jax'}):
@@ -103,7 +103,7 @@ def save(figure: Any, path: Path) -> None:
 
 
 def labels(configs: Sequence[Any], folders: Sequence[Path]) -> list[str]:
-  """Returns the names of runs' recipes, made distinct where they are equal."""
+  """Returns names of recipes, with seeds or folders if some are equal."""
   names = [config.name for config in configs]
   seeds = [f'{config.name}, seed {config.seed}' for config in configs]
   for found in (names, seeds):
@@ -130,9 +130,9 @@ def sheet(
   Frames of wrong answers are dashed.
 
   Args:
-    rows: of photographs, None for an empty place.
-    titles: above the columns.
-    title: of the figure.
+    rows: rows of photographs, None for an empty place.
+    titles: titles of the columns.
+    title: title of the figure.
     gaps: columns with space before them.
   """
   height, width = next(p.image.shape for p in rows[0] if p)[:2]
@@ -174,5 +174,6 @@ def _show(axes: Any, photo: Photo | None, anchor: str) -> None:
   if photo.right is not None:
     axes.spines[:].set_color(RIGHT if photo.right else WRONG)
     axes.spines[:].set_linewidth(2.5)
-    axes.spines[:].set_capstyle('butt')  # longer ends would close the gaps
+    # Longer ends would close the gaps of dashes.
+    axes.spines[:].set_capstyle('butt')
     axes.spines[:].set_linestyle('-' if photo.right else (0, (2, 1)))

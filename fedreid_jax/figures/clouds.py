@@ -1,4 +1,4 @@
-"""Features of some identities, and features hallucinated from them."""
+"""Features of some identities, and hallucinated features of a new domain."""
 
 from typing import NamedTuple
 
@@ -19,12 +19,12 @@ NOVEL = 'novel domain'
 
 
 class Cloud(NamedTuple):
-  """Features that belong together.
+  """Features of one domain or person.
 
   Attributes:
-    name: of their domain or person.
-    features: of the images, `[M, D]`.
-    kinds: number of each feature's marker, `[M]`.
+    name: name of the domain or the person.
+    features: features of the images, `[M, D]`.
+    kinds: number of the marker of each feature, `[M]`.
   """
 
   name: str
@@ -36,7 +36,7 @@ def chosen(client: ClientData, seed: int) -> tuple[np.ndarray, np.ndarray]:
   """Chooses images of three identities of a client at random.
 
   Returns:
-    (rows of the images, 0, 1 or 2 for the identity of each), `[M]` both.
+    (rows of the images, identity of each as 0, 1 or 2), `[M]` both.
   """
   rng = np.random.default_rng(seed)
   persons = rng.permutation(np.unique(client.labels))[:IDENTITIES]
@@ -66,18 +66,15 @@ def _features(
 
 
 def hallucinated(run: LoadedRun, source: str, seed: int) -> list[Cloud]:
-  """Returns features of a novel domain, hallucinated from one client's.
+  """Returns features of a novel domain, hallucinated from those of a client.
 
-  For all images the mean, the variance and the weights of the domains are drawn
-  once, as for a batch of the training, so that one affine map with a factor per
-  channel gives all features of DFH. Features are normalised by the moments of a
-  random batch of the client. If the method has no novel domain (`dfh.novel` is
-  'none'), the result is a cloud per other client.
+  If the method has no novel domain (`dfh.novel` is 'none'), the result has a
+  cloud for each other client.
 
   Args:
-    run: of a method whose clients send statistics of domains.
+    run: run of a method whose clients send statistics of domains.
     source: name of the client, '' for the first.
-    seed: of images and draws.
+    seed: random seed of images and draws.
   """
   config, clients = domain_statistics.options(run), run.federation.clients
   own = run.client(source)
@@ -86,12 +83,17 @@ def hallucinated(run: LoadedRun, source: str, seed: int) -> list[Cloud]:
   batch = np.random.default_rng(seed).permutation(own.num_images)[:BATCH]
   both = jnp.asarray(_features(run, own, np.concatenate([rows, batch])))
   feature, dim = both[: len(rows)], both.shape[1]
+  # As in the training, the moments are those of a random batch, not of the few
+  # chosen images.
   in_batch = jnp.arange(len(both)) >= len(rows)
   normalised, *_ = norm.standardize(
     both, jnp.ones(dim), jnp.zeros(dim), in_batch
   )
   normalised = normalised[: len(rows)]
 
+  # The mean, the variance and the weights of the domains are drawn once for all
+  # images, as for a batch of the training, so that one affine map with a factor
+  # per channel gives all features of DFH.
   draw_key, novel_key = jax.random.split(jax.random.key(seed))
   drawn = hallucination.draw(
     draw_key, domain_statistics.of(run), config.negative_variance

@@ -15,7 +15,8 @@ RANKS = tuple(range(1, 21))
 
 
 def curve(run: LoadedRun, target: str = '') -> np.ndarray:
-  """Returns the match rate at each of `RANKS`, percent, under the protocol."""
+  """Returns the match rate in percent at each of `RANKS` by the protocol."""
+  # The configuration of the run keeps its ranks.
   config = copy.deepcopy(run.config.evaluation)
   config.ranks = RANKS
   evaluate = evaluator.make(
@@ -33,8 +34,8 @@ def draw(runs: Sequence[tuple[str, LoadedRun]], target: str = '') -> Any:
   """Draws one line per run.
 
   Args:
-    target: target to rank, '' for the first of each run.
-    target: to rank, '' for the first of each run.
+    runs: (label, run).
+    target: name of the target to rank, '' for the first of each run.
   """
   figure = canvas.new(5.2, 3.8)
   axes = figure.subplots()

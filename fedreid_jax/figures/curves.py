@@ -17,7 +17,7 @@ Curve = dict[int, float]
 def over_rounds(evaluation: Sequence[dict[str, Any]], metric: str) -> Curve:
   """Returns a metric by round, the mean over targets and models.
 
-  If the server has models, personal models are left out.
+  Personal models count only if the server has no model.
   """
   served = [e for e in evaluation if not e['model'].startswith('client:')]
   values: dict[int, list[float]] = {}
@@ -30,7 +30,7 @@ def over_rounds(evaluation: Sequence[dict[str, Any]], metric: str) -> Curve:
 def mean_and_spread(curves: Sequence[Curve]) -> tuple[Curve, Curve]:
   """Returns mean and sample standard deviation by round; 0 for a single curve.
 
-  Rounds that some curve does not have are left out.
+  The rounds are those that all curves have.
   """
   rounds = sorted(set(curves[0]).intersection(*curves[1:]))
   values = {r: [curve[r] for curve in curves] for r in rounds}
@@ -43,15 +43,15 @@ def mean_and_spread(curves: Sequence[Curve]) -> tuple[Curve, Curve]:
 def draw(runs: Sequence[tuple[str, dict[str, Any]]], target: str = '') -> Any:
   """Draws a panel per metric and a line per label.
 
-  Runs with the same label, of several seeds, are one line of their mean and a
-  band of one sample standard deviation to either side.
+  Runs with the same label differ in their seeds. They are drawn as one line of
+  the mean with a band of one sample standard deviation on either side.
 
   Args:
     runs: (label, results.json).
     target: target to show, '' for the mean over all.
 
   Raises:
-    ConfigError: for a target that no run was tested on.
+    ConfigError: for a target on which no run was tested.
   """
   tests = [
     (label, [e for e in found['evaluation'] if target in ('', e['target'])])

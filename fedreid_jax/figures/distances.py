@@ -15,14 +15,14 @@ QUERIES = 500  # largest number; their pairs with the gallery are counted
 def split(
   run: LoadedRun, target: str = '', seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns the distances of a test's pairs (within, between) identities.
+  """Returns distances of the pairs of a test, (within, between) identities.
 
   A pair is a query and an image that the protocol does not hide from it.
 
   Args:
-    run: with the model.
-    target: test, '' for the first.
-    seed: of the draw of queries, if there are more than `QUERIES`.
+    run: run with the model.
+    target: name of the test, '' for the first.
+    seed: random seed of the queries, if there are more than `QUERIES`.
   """
   ranked = lists.draw(run, target, QUERIES, seed)
   distance = np.concatenate([r.distance for r in ranked])
@@ -37,8 +37,8 @@ def draw(
 
   Args:
     runs: (label, run).
-    target: test, '' for the first of each run.
-    seed: of the draw of queries.
+    target: name of the test, '' for the first of each run.
+    seed: random seed of the queries.
   """
   figure, places = canvas.row(len(runs), 4.2, 3.6)
   for axes, (label, run) in zip(places, runs, strict=True):
@@ -69,6 +69,7 @@ def draw(
     name = run.config.evaluation.metric
     axes.set_xlabel(f'{"Euclidean" if name == "euclidean" else name} distance')
     axes.set_ylabel('density')
+    # The legend is above the histograms and does not cover them.
     axes.margins(y=0.3)
     axes.legend(fontsize=8, loc='upper left')
   return figure

@@ -1,7 +1,4 @@
-"""An HTML file that needs no other file and no network.
-
-Pictures are data URLs, and the content security policy allows nothing else.
-"""
+"""An HTML file that needs no other file and no network."""
 
 import base64
 import html
@@ -32,13 +29,14 @@ section { border-top: 1px solid var(--line); padding: 1rem 0; }
 
 
 def document(title: str, body: str, style: str = '') -> str:
-  """Returns a page.
+  """Returns a page with inline style and pictures.
 
   Args:
-    title: of the page, also its first heading.
+    title: title of the page, also its first heading.
     body: HTML below the heading.
     style: CSS after `STYLE`.
   """
+  # Pictures are data URLs. The policy allows no file from elsewhere.
   head = (
     '<meta http-equiv="Content-Security-Policy" content="default-src '
     "'none'; img-src data:; style-src 'unsafe-inline'\">\n"
@@ -48,10 +46,10 @@ def document(title: str, body: str, style: str = '') -> str:
 
 
 def with_head(title: str, head: str, body: str) -> str:
-  """Returns a page whose style and policy are those of its head.
+  """Returns a page with a given head, which has the style and the policy.
 
   Args:
-    title: of the page, also its first heading.
+    title: title of the page, also its first heading.
     head: HTML of the head after the title.
     body: HTML below the heading.
   """
@@ -65,18 +63,18 @@ def with_head(title: str, head: str, body: str) -> str:
 
 
 def text(value: Any) -> str:
-  """Returns a value as text of a page, on one line."""
+  """Returns a value as escaped text on one line."""
   return html.escape(errors.printable(str(value)))
 
 
 def text_block(lines: str) -> str:
-  """Returns lines of text as they are."""
+  """Returns lines of text as a preformatted block, escaped."""
   shown = '\n'.join(errors.printable(line) for line in lines.split('\n'))
   return f'<pre tabindex="0">{html.escape(shown)}</pre>\n'
 
 
 def facts(pairs: Iterable[tuple[str, Any]]) -> str:
-  """Returns a list of names and values."""
+  """Returns names and values as a description list."""
   rows = ''.join(
     f'<dt>{text(name)}</dt><dd>{text(value)}</dd>' for name, value in pairs
   )
@@ -84,7 +82,7 @@ def facts(pairs: Iterable[tuple[str, Any]]) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-  """Returns a table that scrolls where it is wider than the page."""
+  """Returns a table that scrolls if it is wider than the page."""
   first = ''.join(f'<th scope="col">{text(name)}</th>' for name in header)
   others = ''.join(
     f'<tr>{"".join(f"<td>{text(cell)}</td>" for cell in row)}</tr>\n'
@@ -101,8 +99,8 @@ def figure(drawn: Any, alt: str, minimum: int = 0) -> str:
 
   Args:
     drawn: the figure.
-    alt: what it shows, in words.
-    minimum: width in pixels below which the page scrolls to it.
+    alt: description in words.
+    minimum: width in pixels below which the picture scrolls.
   """
   stream = io.BytesIO()
   drawn.savefig(stream, format='png', dpi=130)

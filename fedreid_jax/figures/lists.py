@@ -16,11 +16,12 @@ def draw(
   """Ranks the gallery of a test for some queries that have a match.
 
   Args:
-    run: with the model.
-    target: test, '' for the first; of several trials the first is taken.
+    run: run with the model.
+    target: name of the test, '' for the first; of several trials the first is
+      used.
     num: largest number of queries, which are drawn at random.
-    seed: of the draw.
-    places: numbers of the queries, in place of a draw.
+    seed: random seed of the queries.
+    places: numbers of the queries, instead of a draw.
   """
   test = run.target(target)
   features = run.ranked(test.images.images(), test.images.modalities)

@@ -20,11 +20,12 @@ def of_clients(
   """Returns a metric of every client that took part, by round.
 
   Args:
-    rounds: lines of metrics.jsonl; those of earlier versions have no clients.
-    metric: its name.
+    rounds: lines of metrics.jsonl.
+    metric: name of the metric.
   """
   found: dict[str, Curve] = {}
   for line in rounds:
+    # Lines of earlier versions have no clients.
     for client, values in line.get('by_client', {}).items():
       if metric in values:
         found.setdefault(client, {})[line['round']] = values[metric]

@@ -1,8 +1,8 @@
 """Some persons of a test in the plane (L2RW, figure 3).
 
 Points are the ranked features, with a colour per person and a marker per
-modality; runs are side by side and show the same images. Good features for
-retrieval separate persons and join modalities.
+modality. Runs are side by side and show the same images. Features that are good
+for retrieval separate persons and not modalities.
 """
 
 from collections.abc import Sequence
@@ -19,15 +19,17 @@ IMAGES = 24  # largest number per person and modality
 
 
 def of(run: LoadedRun, target: str = '', seed: int = 0) -> list[Cloud]:
-  """Returns the ranked features of some persons of a test, a cloud each.
+  """Returns a cloud of ranked features for each of some persons of a test.
 
   Args:
-    run: with the model.
-    target: test, '' for the first.
-    seed: of the draw of persons and images.
+    run: run with the model.
+    target: name of the test, '' for the first.
+    seed: random seed of persons and images.
   """
   own = run.target(target).images
   rng = np.random.default_rng(seed)
+  # The draw depends only on the seed and the test, so that all runs side by
+  # side show the same images.
   everyone = np.unique(own.identities)
   chosen = []
   for person in np.sort(rng.permutation(everyone)[:PERSONS]):
@@ -54,8 +56,8 @@ def draw(
 
   Args:
     runs: (label, run).
-    target: test, '' for the first of each run.
-    seed: of persons, images and t-SNE.
+    target: name of the test, '' for the first of each run.
+    seed: random seed of persons, images and t-SNE.
   """
   figure, panels = canvas.row(len(runs), 4.2, 4.4)
   for axes, (label, run) in zip(panels, runs, strict=True):

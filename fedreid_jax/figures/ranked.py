@@ -20,15 +20,15 @@ def draw(
   seed: int = 0,
   places: Sequence[int] | None = None,
 ) -> Any:
-  """Draws a row per query, without images that its protocol hides.
+  """Draws a row per query, without images that the protocol hides.
 
   Args:
-    run: with the model.
-    label: of the run.
-    target: test, '' for the first.
-    num: queries, drawn at random among those with a match.
-    seed: of the draw.
-    places: numbers of the queries, in place of a draw.
+    run: run with the model.
+    label: label of the run.
+    target: name of the test, '' for the first.
+    num: number of queries, drawn at random among those with a match.
+    seed: random seed of the queries.
+    places: numbers of the queries, instead of a draw.
   """
   test = run.target(target)
   images, views = test.images.images(), captions(test.images.cameras)
@@ -49,10 +49,8 @@ def draw(
 
 
 def captions(cameras: np.ndarray) -> list[str]:
-  """Names the cameras `[M]`, unless every image is a view of its own.
-
-  The images of a target without cameras are numbered in their place.
-  """
+  """Returns names of the cameras `[M]`, '' for a target without cameras."""
+  # A target without cameras has the numbers of its images as cameras.
   if len(np.unique(cameras)) == len(cameras):
     return [''] * len(cameras)
   return [f'camera {camera}' for camera in cameras.tolist()]

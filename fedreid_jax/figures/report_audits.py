@@ -1,4 +1,4 @@
-"""Audits and guarantees of runs in plain words, for the report on runs."""
+"""Audits and guarantees of runs in words, for the report on runs."""
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
@@ -19,12 +19,12 @@ NONE = (
 
 
 def content(found: Sequence[tuple[str, recorded.Recorded]]) -> str:
-  """Returns the HTML of the section."""
+  """Returns the HTML of the section on privacy."""
   return ''.join(_run(label, run) for label, run in found)
 
 
 def sentences(folder: Path) -> dict[str, str]:
-  """Returns what the audits of a run found, by attack.
+  """Returns the results of the audits of a run in words, by attack.
 
   Args:
     folder: work directory of the run.
@@ -39,8 +39,9 @@ def sentences(folder: Path) -> dict[str, str]:
       continue
     try:
       entries = recorder.read_object(file)
+      # An inversion by version 0.1 had no controls.
       if 'rank1' in entries and 'valid' not in entries:
-        continue  # an inversion by version 0.1, which judged no controls
+        continue
       found[attack] = words(entries) if entries['valid'] else _invalid(entries)
     except (errors.IntegrityError, KeyError) as error:
       raise errors.IntegrityError(
@@ -163,7 +164,8 @@ def _inversion(entries: Entries) -> str:
     'dfs': ('domain', 'DFS', 'the statistics that a client sent to DFH'),
   }
   question, name, source = kinds[entries['attack']]
-  if question not in entries['rank1']:  # one client has no other domain
+  # A run with one client has no other domain.
+  if question not in entries['rank1']:
     return 'The run has one client, so that its statistics were not judged.'
   rank1, judge = entries['rank1'][question], entries['judge']
   low, high = entries['intervals'][question][name]

@@ -1,4 +1,4 @@
-"""A report on runs as one HTML file with its pictures in it."""
+"""A report on runs as one HTML file that contains its pictures."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ from fedreid_jax.training.files import recorded
 from fedreid_jax.training.loaded_run import LoadedRun
 
 HASHES = re.compile('[0-9a-f:]+')
-DIGITS = 67  # that are shown of them: four hashes
+DIGITS = 67  # characters that are shown: four hashes
 SHOWN = 4  # best and worst queries of a target
 ALTS = 'The numbers are in the table of results.'
 STYLE = """
@@ -43,10 +43,10 @@ class Labelled(NamedTuple):
   """Runs of one configuration that differ in their seeds.
 
   Attributes:
-    label: for users.
-    runs: what they have written; at least one.
-    changed: fields of their configuration that differ from the defaults.
-    load: returns the model and the images of the first of them.
+    label: label for users.
+    runs: files of one run or more.
+    changed: fields of the configuration that differ from the defaults.
+    load: function that returns the model and the images of the first run.
   """
 
   label: str
@@ -175,7 +175,7 @@ def _results(found: Sequence[Labelled]) -> str:
 
 
 def _order(metric: str) -> tuple[str, int]:
-  """Returns a key with which rank-5 comes before rank-10."""
+  """Returns a key that sorts rank-5 before rank-10."""
   word = metric.rstrip('0123456789')
   return word, int(metric[len(word) :] or 0)
 
@@ -183,6 +183,7 @@ def _order(metric: str) -> tuple[str, int]:
 def _interval(one: Labelled, entry: dict[str, Any]) -> str:
   name = f'{entry["model"]}/{entry["target"]}/0'
   values = [run.precision[name] for run in one.runs if name in run.precision]
+  # Queries of several runs are averaged, so that their numbers must be equal.
   alike = len({len(value) for value in values}) == 1
   if entry['kind'] != 'last' or not alike or np.isnan(values).all():
     return ''

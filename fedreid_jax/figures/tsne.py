@@ -9,12 +9,12 @@ methods: Dirichlet-MixUp and Feature-MixUp of hallucinated features, and DFH
 run has a panel.
 
 Deviations: the paper does not say whether its panels share one model; here each
-has the model of its own run. The paper does not say how often statistics are
+panel has the model of its run. The paper does not say how often statistics are
 drawn for the figure; here they are drawn once for all images (`clouds`), which
-shows what the method does to the pairwise structure of a batch. Features are
-those that the statistics describe (`dfh.space`). A run without a novel domain
-(`dfh.novel` is 'none') shows features of the other domains instead, and a run
-without DFH shows its own features only.
+shows the effect of the method on the pairwise structure of a batch. The
+features are those that the statistics describe (`dfh.space`). A run without a
+novel domain (`dfh.novel` is 'none') shows features of the other domains
+instead, and a run without DFH shows only real features.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ from fedreid_jax.figures.clouds import Cloud
 from fedreid_jax.training.clients import domain_statistics
 from fedreid_jax.training.loaded_run import LoadedRun
 
-# Modalities have the first two.
+# The first two denote modalities in `persons`.
 MARKERS = ('o', '^', 's')
 PERPLEXITY = 30
 METHODS = {
@@ -40,7 +40,7 @@ METHODS = {
 
 
 def embed(found: Sequence[Cloud], seed: int) -> list[np.ndarray]:
-  """Maps features of several clouds to one plane by t-SNE, `[M, 2]` each.
+  """Maps the features of all clouds to one plane by t-SNE, `[M, 2]` each.
 
   Raises:
     ConfigError: without scikit-learn.
@@ -54,11 +54,13 @@ def embed(found: Sequence[Cloud], seed: int) -> list[np.ndarray]:
     ) from error
   points = np.concatenate([c.features for c in found])
   mapper = manifold.TSNE(
+    # scikit-learn needs a perplexity below the number of points.
     perplexity=min(PERPLEXITY, (len(points) - 1) / 3),
     init='pca',
     random_state=seed,
   )
-  with threadpoolctl.threadpool_limits(1):  # several threads add in any order
+  # Several threads would add in any order, and the figure would vary.
+  with threadpoolctl.threadpool_limits(1):
     places = mapper.fit_transform(points)
   return np.split(places, np.cumsum([len(c.features) for c in found])[:-1])
 
@@ -70,8 +72,8 @@ def draw(
 
   Args:
     runs: (label, run).
-    source: client whose features are transformed, '' for the first.
-    seed: of images, draws and t-SNE.
+    source: name of the client whose features are transformed, '' for the first.
+    seed: random seed of images, draws and t-SNE.
   """
   figure, panels = canvas.row(len(runs), 4.2, 4.8)
   names = {c.name: None for _, run in runs for c in run.federation.clients}
@@ -101,9 +103,9 @@ class Style(NamedTuple):
   """Colours of a cloud.
 
   Attributes:
-    colour: of the domain.
-    face: of the markers.
-    edge: of the markers.
+    colour: colour of the domain.
+    face: face colour of the markers, or 'none'.
+    edge: edge colour of the markers.
   """
 
   colour: str
@@ -112,10 +114,11 @@ class Style(NamedTuple):
 
 
 def styles(names: Sequence[str]) -> dict[str, Style]:
-  """Returns the style of each domain, of three also distinct in grey.
+  """Returns the style of each domain.
 
-  The first is dark, the second light and the third hollow. After seven domains
-  colours repeat, with hollow markers for filled ones and the reverse.
+  The styles of three domains are also distinct in grey: the first is dark, the
+  second light and the third hollow. After seven domains the colours repeat,
+  with hollow and filled markers exchanged.
   """
   found = {}
   for k, name in enumerate(names):
@@ -134,7 +137,7 @@ def scatter(axes, cloud: Cloud, where: np.ndarray, style: Style) -> None:
   Args:
     axes: the panel.
     cloud: features.
-    where: their places, `[M, 2]`.
+    where: places of the features, `[M, 2]`.
     style: colours.
   """
   for kind in np.unique(cloud.kinds):

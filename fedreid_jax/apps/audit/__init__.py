@@ -1,1 +1,1 @@
-"""Audits of what a run gives away."""
+"""Audits of the private information that a run reveals."""

@@ -3,8 +3,7 @@
 AUC is the probability that a random member has a higher score than a random
 non-member. TPR is the fraction of members above the score that at most 1 % of
 the non-members exceed (Carlini et al., "Membership inference attacks from first
-principles", S&P 2022): an attack that is certain about a few persons has a high
-TPR even if its AUC is near 0.5.
+principles", S&P 2022).
 """
 
 from typing import NamedTuple
@@ -15,6 +14,8 @@ from scipy import stats
 
 LEVEL = 0.95  # of intervals
 CONTROL = 0.99  # of the interval that decides about a negative control
+# An attack that is certain about a few persons has a high TPR at this low rate
+# even if its AUC is near 0.5.
 FALSE_POSITIVES = 0.01
 FEWEST = 1000  # non-members that a false positive rate of 1 % needs
 CHANCE = 0.5
@@ -24,16 +25,16 @@ Others = Float[np.ndarray, ' Q']
 
 
 class Detection(NamedTuple):
-  """What an attack finds.
+  """Success of an attack.
 
   Attributes:
     auc: area under the ROC curve.
-    auc_interval: 95 %; of `measure` by DeLong's variance.
+    auc_interval: 95 % interval; `measure` uses DeLong's variance.
     tpr: true positive rate at a false positive rate of 1 %; None with fewer
       than 1000 non-members.
-    tpr_interval: 95 %; of `measure` Clopper-Pearson.
-    members: their number.
-    non_members: their number.
+    tpr_interval: 95 % interval; `measure` uses Clopper and Pearson's.
+    members: number of members.
+    non_members: number of non-members.
   """
 
   auc: float
@@ -44,7 +45,7 @@ class Detection(NamedTuple):
   non_members: int
 
   def text(self) -> str:
-    """Returns the figures for users."""
+    """Returns one line for users, with the TPR in percent."""
     low, high = self.auc_interval
     shown = f'AUC {self.auc:.3f} [{low:.3f}, {high:.3f}]'
     if self.tpr is None or self.tpr_interval is None:
@@ -81,6 +82,8 @@ def hits(members: Members, others: Others) -> int | None:
   """
   if len(others) < FEWEST:
     return None
+  # The threshold is the largest score that at most 1 % of the non-members
+  # exceed, so members with an equal score do not count.
   allowed = int(FALSE_POSITIVES * len(others))
   return int((members > np.sort(others)[-allowed - 1]).sum())
 
@@ -102,13 +105,14 @@ def auc_interval(
   """
   below, above = _below(members, others), _below(others, members)
   variance = below.var(ddof=1) / len(below) + above.var(ddof=1) / len(above)
+  # The normal interval can leave [0, 1], which an area cannot.
   width = float(stats.norm.ppf(0.5 + level / 2) * np.sqrt(variance))
   middle = float(below.mean())
   return max(middle - width, 0.0), min(middle + width, 1.0)
 
 
 def at_chance(members: Members, others: Others) -> bool:
-  """Returns whether the 99 % interval of the area has 0.5 in it."""
+  """Returns whether the 99 % interval of the area contains 0.5."""
   low, high = auc_interval(members, others, CONTROL)
   return low <= CHANCE <= high
 
@@ -121,6 +125,8 @@ def proportion(hits: int, number: int) -> tuple[float, float]:
 
 def _below(of: Members, among: Others) -> Members:
   """Returns the share of `among` below each score; equal ones count half."""
+  # The mean of both sides counts equal scores half, without the product of
+  # members and non-members that a comparison of all pairs would need.
   ranked = np.sort(among)
   left = np.searchsorted(ranked, of, 'left')
   right = np.searchsorted(ranked, of, 'right')

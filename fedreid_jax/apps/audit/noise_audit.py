@@ -1,21 +1,20 @@
 """Search for the noise of a guarantee among the draws of many seeds.
 
-Noise that follows from a guessable number can be computed and subtracted. The
-attacker has the initial and the final model of a run, its configuration, and
-all data but for whether one person is in it, as the definition of differential
-privacy grants: so the attacker knows the digest of both up to one bit. For each
-guess g of the secret, with N_g the noise of the last round at n coordinates of
-the shared parameters and D the change of these coordinates in the whole run,
-the score is
+Noise that is generated from a guessable number can be computed and subtracted.
+The attacker has the initial and the final model of a run, its configuration and
+all data, and does not know whether one person is in them, as the definition of
+differential privacy grants. For each guess g of the secret, with N_g the noise
+of the last round at n coordinates of the shared parameters and D the change of
+these coordinates in the whole run, the score is
 
   sqrt(n) <N_g, D> / (|N_g| |D|),
 
-which is a standard normal for a wrong guess. Of DP-FedAvg N_g is the noise of
-the server, and of DP-SGD the sum over all clients and steps. The threshold is
-passed by one wrong search in a million.
+which is a standard normal variable for a wrong guess. In DP-FedAvg N_g is the
+noise of the server, and in DP-SGD the sum of the noise of all clients and
+steps.
 
-The guesses are the secrets of seeds. The positive control is the secret of the
-run, and the negative one are 256 random secrets.
+The guesses are the secrets that follow from seeds. The positive control scores
+the secret of the run, and the negative control scores 256 random secrets.
 """
 
 import math
@@ -41,7 +40,7 @@ from fedreid_jax.training.files import restored, run_files, run_secret
 from fedreid_jax.training.loaded_run import LoadedRun
 
 FALSE = 1e-6  # probability that a search without the secret finds one
-BATCH = 64  # guesses at a time
+BATCH = 64  # guesses in one call of the compiled program
 MOST = 65536  # coordinates
 SEEDS = 2**31
 
@@ -50,7 +49,7 @@ class Noise(NamedTuple):
   """The noise of one round at the observed coordinates.
 
   Attributes:
-    uids: of those who draw: clients, or 0 for the server.
+    uids: numbers of the clients that draw noise, or 0 for the server.
     of: `(seeds uint32 [U, 10], round) -> sum of their draws [n]`.
   """
 
@@ -73,7 +72,7 @@ class Audited(NamedTuple):
     coordinates: number of coordinates of a score, n.
     threshold: score above which a guess is right.
     best: seed with the largest score.
-    score: of it.
+    score: score of this seed.
     explained: share of the variance of D that the noise of all rounds from
       this seed explains.
     all_seeds_s: seconds that all 2^31 seeds would take at this rate.
@@ -122,6 +121,8 @@ def audit(run: LoadedRun, workdir: Path, guesses: int) -> Audited:
       'start_from' if rounds else 'checkpoint',
       'give a run with rounds and an initial model of its own',
     )
+  # The attacker knows configuration and data up to one person, so the digest of
+  # both hides at most one bit from the attacker.
   digest = run_secret.digest(config, run.federation)
   noise, change = _attacked(run)
   kept = _kept(config, workdir)
@@ -131,14 +132,18 @@ def audit(run: LoadedRun, workdir: Path, guesses: int) -> Audited:
   def scores(roots: Sequence[bytes]) -> np.ndarray:
     return score_all([Secret(root, digest) for root in roots])
 
+  # The seed of the run may lie beyond the range of guesses.
   seeds = sorted({*range(guesses), config.seed})
-  scores([secret.draw()])  # compiles
+  # The first call compiles, which the rate of guesses should not include.
+  scores([secret.draw()])
   start = time.perf_counter()
   found = scores([secret.of_seed(seed) for seed in seeds])
   seconds = time.perf_counter() - start
   best, score = seeds[int(found.argmax())], float(found.max())
   positive = float(scores([kept])[0])
   negative = float(scores([secret.draw() for _ in range(256)]).max())
+  # The tail of a standard normal is at most exp(-t^2 / 2), so the union bound
+  # over all guesses lets one wrong search in a million pass.
   threshold = math.sqrt(2 * math.log(len(seeds) / FALSE))
   failed: list[str] = []
   if positive <= threshold:
@@ -147,6 +152,7 @@ def audit(run: LoadedRun, workdir: Path, guesses: int) -> Audited:
     )
   if negative > threshold:
     failed.append(f'a random secret scores {negative:.1f}')
+  # A run with privacy.secret=seed makes no promise against guesses of its seed.
   origin, refuted = config.privacy.secret, ''
   if score > threshold and origin == 'system':
     refuted = f'the noise follows from the seed {best}'
@@ -182,15 +188,18 @@ def _kept(config, workdir: Path) -> bytes:
 
 
 def _attacked(run: LoadedRun) -> tuple[Noise, Float[np.ndarray, ' n']]:
-  """Returns the noise of a run and the change in which it is."""
+  """Returns the noise of a run and the change of its shared coordinates."""
   config = run.config
   components = build.load_components(config)
   pattern = compose.shared_leaves(components)
+  # The run did not keep its initial model, which follows from the
+  # configuration and the pretrained weights.
   first = restored.network(config, run.federation, run.variables).variables
   first, _ = build.pretrained(config, first)
   change = {n: run.variables[n] - first[n] for n in first}
   shared, _ = param_filter.split(change, pattern)
   names = [component.name for component in components]
+  # The noise on sums of integers is discrete and comes from another generator.
   if any(component.summation for component in components):
     raise errors.ConfigError(
       'the noise on sums of integers is not attacked',
@@ -215,7 +224,9 @@ def _attacked(run: LoadedRun) -> tuple[Noise, Float[np.ndarray, ' n']]:
 
 
 def _observed(noisy: Sequence[str], shared: Flat) -> tuple[list, np.ndarray]:
-  """Returns (place and number of coordinates of arrays, their change)."""
+  """Returns (place and number of coordinates of arrays, their change [n])."""
+  # The place of an array among all noisy ones selects its key, so arrays that
+  # clients do not share are counted, too.
   places: list[tuple[int, int]] = []
   parts: list[np.ndarray] = []
   left = MOST
@@ -281,6 +292,7 @@ def scorer(
     for i in range(0, len(guessed), BATCH):
       part = guessed[i : i + BATCH]
       seeds = np.stack([noise.seeds(one, round_) for one in part])
+      # The last batch is padded so that all batches run one compiled program.
       missing = [(0, BATCH - len(part)), (0, 0), (0, 0)]
       padded = np.pad(seeds, missing, 'edge')
       found.append(np.asarray(score(padded))[: len(part)])
@@ -293,6 +305,7 @@ def _explained(
   noise: Noise, secret: Secret, rounds: int, change: np.ndarray
 ) -> float:
   """Returns the share of the variance that the noise of all rounds explains."""
+  # Sums of many rounds are kept in float64, as float32 loses small draws.
   of = jax.jit(noise.of)
   drawn = [
     np.asarray(of(noise.seeds(secret, r), r), np.float64) for r in range(rounds)

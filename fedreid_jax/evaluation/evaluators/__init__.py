@@ -2,11 +2,12 @@
 
 `evaluate` receives a `Model` and a `Target`, and its `Options` as a third
 argument if the module declares them, like every plug-in (docs/plugins.md). It
-returns numbers by name, `{}` if the target has none. `TASK` is the kind of
-target that it needs, as in `data.task`; without it, the target is of retrieval.
+returns numbers by name, or `{}` for a target without them. `TASK` is the task
+of the targets that the evaluator needs, as in `data.task`, by default
+'retrieval'.
 
-The evaluator with the name of a target's task always runs, and the others run
-if `evaluation.extra` lists them.
+The evaluator with the name of a target's task always runs. The others run if
+`evaluation.extra` lists them.
 """
 
 import sys

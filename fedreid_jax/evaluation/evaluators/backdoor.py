@@ -1,13 +1,13 @@
-"""Measures of a backdoor in retrieval: what a trigger does to queries.
+"""Measures of a backdoor in retrieval: the effect of a trigger on queries.
 
   collision  share of the queries with the trigger whose nearest image is the
-             accomplice's: one image of another person, with the trigger, beside
-             a clean gallery; as each query has a random accomplice, the share
-             of a clean model is not zero
+             one of their accomplice: an image of another person with the
+             trigger, in addition to a clean gallery. Each query has a random
+             accomplice, so that the share of a clean model is not zero
   evasion    mAP of queries with the trigger on the clean gallery
   stealth    mAP without any trigger
 
-Each is to be read beside the same measure of a model without an attack.
+Compare each with the same measure of a model without an attack.
 """
 
 from typing import Any
@@ -28,9 +28,9 @@ def evaluate(model: Any, target: Target) -> dict[str, float | int]:
   """Returns the measures above on the first trial of a target, in percent.
 
   Args:
-    model: `Model`, or another one with `embed(images, modalities)`, such as
-      that of `fedreid_jax.load`.
-    target: test of retrieval with two persons at least.
+    model: `Model`, or another model with `embed(images, modalities)`, such as
+      the result of `fedreid_jax.load`.
+    target: test of retrieval with two persons or more.
 
   Raises:
     DataError: for a target of one person.
@@ -69,6 +69,7 @@ def _collisions(
     others = trial.gallery[people != own.identities[row]]
     accomplice = stamped[rng.choice(others)]
     same = people == own.identities[row]
+    # Like the protocol market, hides images of the person by the same camera.
     same &= own.cameras[trial.gallery] == own.cameras[row]
     distances = np.linalg.norm(gallery[~same] - stamped[row], axis=1)
     apart = np.linalg.norm(accomplice - stamped[row])

@@ -19,20 +19,20 @@ def evaluate(model: Model, target: Target) -> dict[str, float | int]:
 
 
 def evaluate_classification(logits: Any, labels: Any) -> dict[str, float | int]:
-  """Counts the images whose own class has the highest score.
+  """Computes the accuracy: the share of images with the highest score right.
 
   Args:
     logits: `[M, C]`, one column per class, without padding.
     labels: class of each image, int `[M]`.
 
   Returns:
-    `accuracy` in percent; `queries`, which is M, and `gallery` and
-    `invalid_queries`, which are 0; and `ties`, images with several highest
-    scores, of which the first column counts.
+    `accuracy` in percent; `queries`, which is M; `gallery` and
+    `invalid_queries`, which are 0; and `ties`, the number of images with
+    several highest scores, of which the first column is the answer.
 
   Raises:
-    DataError: no images, logits and labels that do not fit, a label without a
-      column, or NaN logits.
+    DataError: for no images, logits and labels that do not fit, a label without
+      a column, or NaN logits.
   """
   logits, labels = np.asarray(logits), np.asarray(labels)
   if logits.ndim != 2 or labels.shape != logits.shape[:1] or not labels.size:
@@ -47,6 +47,7 @@ def evaluate_classification(logits: Any, labels: Any) -> dict[str, float | int]:
       'evaluation',
       'test a model of these classes',
     )
+  # argmax would return the column of the first NaN.
   if np.isnan(logits).any():
     raise errors.DataError(
       'NaN logits', 'evaluation', 'the model has diverged; lower optim.lr'

@@ -9,9 +9,9 @@ within a modality are
   rest   = sqrt(mean_p |v_p - i_p - mean (v - i)|^2)
 
 An offset moves all queries by the same vector, so that they find the images of
-the gallery that lie in its direction, whoever these show. Moments of batch
-normalisation that fit neither modality cause one. `rest` is what an offset does
-not explain: 0 if both modalities have the same features up to the offset,
+the gallery in its direction, irrespective of the person. Moments of batch
+normalisation that fit neither modality cause an offset. `rest` is the remaining
+distance: 0 if both modalities have the same features up to the offset, and
 sqrt(2) spread if they are independent.
 """
 
@@ -28,8 +28,8 @@ class Gap(NamedTuple):
   """Distances between the modalities in units of the spread of persons.
 
   Attributes:
-    offset: the common one.
-    rest: of a person without the common offset.
+    offset: length of the common offset.
+    rest: root mean square distance of persons without the common offset.
     persons: number of persons with images of both modalities.
   """
 
@@ -60,7 +60,7 @@ def measure(
   """Returns the gap, None with fewer than two persons in both modalities.
 
   Args:
-    features: of images.
+    features: features of the images.
     identities: person of each image.
     modalities: 0 visible, 1 infrared.
     unit: scale features to unit length, as the cosine distance does.

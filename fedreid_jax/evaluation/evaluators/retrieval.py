@@ -63,8 +63,8 @@ def evaluate_retrieval(
 ) -> dict[str, float | int]:
   """Evaluates features under a test protocol.
 
-  Distances of `chunk` queries are computed at a time; the result does not
-  depend on it, bit for bit.
+  Distances of `chunk` queries are computed at a time. The result does not
+  depend on `chunk`, bit for bit.
 
   >>> import fedreid_jax as fr
   >>> query, gallery = [[0.0, 1.0]], [[0.0, 0.9], [1.0, 0.0], [0.0, 0.8]]
@@ -84,19 +84,19 @@ def evaluate_retrieval(
     protocol: a name of `protocols.PROTOCOLS` or a `Protocol`.
     ranks: ranks at which the CMC curve is reported, from 1.
     chunk: number of queries whose distances are held at a time, in blocks of
-      `distance.BLOCK` rows.
+      `distances.BLOCK` rows.
     rerank: whether to re-rank with k-reciprocal encoding, or its options.
-    seed: of the random galleries of a 'single_shot' CMC curve.
-    keep: receives the scores of every query.
+    seed: seed of the random galleries of a 'single_shot' CMC curve.
+    keep: function that receives the scores of the queries.
 
   Returns:
     The result of `evaluate_ranking`.
 
   Raises:
-    ConfigError: an unknown protocol or metric, a rank or chunk below 1, or
+    ConfigError: for an unknown protocol or metric, a rank or chunk below 1, or
       re-ranking options out of range.
-    DataError: features and labels that do not fit, NaN features, or no valid
-      query.
+    DataError: for features and labels that do not fit, NaN features, or no
+      valid query.
   """
   labels = gallery_lib.check_labels(
     query_ids, gallery_ids, query_cameras, gallery_cameras

@@ -15,13 +15,11 @@ threshold t:
 Ties: pairs at the same distance are accepted together or not at all, and no
 value is interpolated. With fewer than 1 / r pairs of different persons,
 `TPR_at_FPR_r` is therefore the TPR without any false positive. All pairs of a
-trial count alike, whatever their query, also those of a query without a match.
-Re-ranking scales the distances of each query differently, so that they have no
-common threshold: the distances are those of the features also with
-`evaluation.rerank`.
+trial have the same weight, also those of a query without a match. The distances
+are those of the features also with `evaluation.rerank`.
 
 fast-reid's `evaluate_roc` has the same pairs, counts those of different persons
-as positive and takes the point whose FPR is nearest to r: its TPR@FPR=r is
+as positive and selects the point whose FPR is nearest to r: its TPR@FPR=r is
 `TNR_at_FNR_r` here, up to one step of the curve.
 """
 
@@ -44,9 +42,6 @@ Pairs = tuple[Float[np.ndarray, ' same'], Float[np.ndarray, ' different']]
 
 class Roc(NamedTuple):
   """Error rates at every distance of a pair of the same person, ascending.
-
-  The true positive rate changes at no other threshold, so that these points
-  have the smallest FPR of each TPR.
 
   Attributes:
     threshold: largest accepted distance.
@@ -73,6 +68,8 @@ def _of_trial(
   labels = gallery.labels_of(target.images, trial)
   _, rules = protocols.of_target(config, target.protocol)
 
+  # Re-ranking scales the distances of each query differently, so that they have
+  # no common threshold.
   def pairs() -> Iterator[Pairs]:
     blocks = distances.squared_blocks(
       found[trial.query], found[trial.gallery], config.metric
@@ -114,9 +111,11 @@ def roc(pairs: Callable[[], Iterable[Pairs]]) -> Roc:
       follow from all pairs of the same person.
 
   Raises:
-    DataError: when there are no pairs of the same person, or of different ones.
+    DataError: without a pair of the same person, or of different persons.
   """
   same = np.sort(np.concatenate([own for own, _ in pairs()]))
+  # The true positive rate changes at no other threshold, so that these points
+  # have the smallest FPR of each TPR.
   threshold = np.unique(same)
   accepted = np.searchsorted(same, threshold, 'right')
   wrongly, num_different = np.zeros(threshold.size, np.int64), 0
@@ -129,7 +128,8 @@ def roc(pairs: Callable[[], Iterable[Pairs]]) -> Roc:
       'evaluation',
       'check identities and cameras',
     )
-  # Quotients of counts: 1 - TPR would round, and miss a rate that it equals.
+  # FNR as a quotient of counts: 1 - TPR would round, and a rate that equals r
+  # could exceed it.
   return Roc(
     threshold, wrongly / num_different, (same.size - accepted) / same.size
   )

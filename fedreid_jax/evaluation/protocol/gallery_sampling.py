@@ -1,11 +1,11 @@
 """Galleries that a protocol samples anew for every trial.
 
 SYSU-MM01 and LLCM take a few images of every (identity, camera). Two published
-samplings exist for SYSU-MM01 and give different galleries; results should name
-the sampling:
+samplings exist for SYSU-MM01. They give different galleries, so that results
+should name the sampling:
 
   agw: the code of Ye et al. (TPAMI 2021) and its descendants, with Python's
-    own generator seeded by the trial;
+    generator seeded by the trial;
   official: the code of Wu et al. (ICCV 2017), with permutations that are
     distributed with the data set.
 """
@@ -35,6 +35,8 @@ def _folders(ids, cameras, names, gallery_cameras):
       'gallery sampling',
       'give one of each per image',
     )
+  # The order of the draws determines the gallery: identities ascend, cameras
+  # have the given order, and a camera without images uses no random number.
   for identity in np.unique(ids):
     for camera in gallery_cameras:
       images = np.flatnonzero((ids == identity) & (cameras == camera))
@@ -61,10 +63,8 @@ def sample_per_camera(
 ) -> Int64[np.ndarray, ' drawn']:
   """Draws images of every (identity, camera) with Python's generator.
 
-  Identities ascend, cameras have the given order, files are sorted by name,
-  and an identity without images of a camera uses no random number. One shot is
-  `random.choice` after `random.seed(trial)`, bit for bit; several are
-  `random.sample`, or all images if there are fewer.
+  One shot is `random.choice` after `random.seed(trial)`, bit for bit, and
+  several are `random.sample`, or all images if there are fewer.
 
   Args:
     ids: identity of each test image.
@@ -80,7 +80,7 @@ def sample_per_camera(
   Raises:
     DataError: arrays of different lengths.
   """
-  # A separate generator: the global one belongs to the user.
+  # A separate generator, since users may use the global one.
   rng = random.Random(trial)
   drawn = []
   for _, _, images in _folders(ids, cameras, names, gallery_cameras):
@@ -178,9 +178,9 @@ def llcm_gallery(
     cameras: camera of each of them.
     names: file name of each of them.
     trial: 0 to 9.
-    modality: of the gallery, 'visible' (cameras 1 to 9) or 'infrared' (all of
-      them but 3). Camera numbers repeat across modalities, so the arrays hold
-      one modality only.
+    modality: modality of the gallery, 'visible' (cameras 1 to 9) or 'infrared'
+      (without camera 3). Camera numbers repeat across modalities, so the arrays
+      contain one modality only.
 
   Returns:
     Indices of the gallery images.
@@ -189,5 +189,6 @@ def llcm_gallery(
     ConfigError: an unknown modality.
     DataError: arrays of different lengths.
   """
+  # Infrared images have no camera 3.
   gallery_cameras = _mode_cameras(LLCM_CAMERAS, modality, 'modality')
   return sample_per_camera(ids, cameras, names, gallery_cameras, trial)

@@ -1,6 +1,6 @@
 """Random half splits of the small data sets, drawn from a seed.
 
-VIPeR, GRID, i-LIDS, PRID, 3DPeS, CAVIAR and CUHK01 have no fixed test set: half
+VIPeR, GRID, i-LIDS, PRID, 3DPeS, CAVIAR and CUHK01 have no fixed test set. Half
 of the identities are drawn for testing, with one query and one gallery image
 each (Wu and Gong, AAAI 2021, section 5.1), and the mean over ten such splits is
 reported.
@@ -41,21 +41,19 @@ def draw(
 ) -> list[Split]:
   """Draws random half splits with one query and one gallery image each.
 
-  The two images of an identity are of two cameras if it has two.
-
   Args:
     ids: identity of each image.
     cameras: camera of each image.
     distractors: images that are in every gallery and in no training set.
     num_splits: number of splits.
     num_test: test identities per split, by default half of them, rounded down.
-    query_camera: take queries from this camera only (PRID, GRID), by default
-      from any.
-    seed: split `i` depends on the seed and `i` only.
+    query_camera: camera of all queries (PRID, GRID), by default any.
+    seed: random seed; split `i` depends on the seed and `i` only.
 
   Raises:
-    ConfigError: more test identities than there are, or none.
-    DataError: an identity with one image, or none of the query camera.
+    ConfigError: for no test identities, or more than there are.
+    DataError: for an identity with one image, or without one of the query
+      camera.
   """
   ids, cameras = np.asarray(ids), np.asarray(cameras)
   is_distractor = np.zeros(ids.size, bool)
@@ -70,6 +68,7 @@ def draw(
     )
   splits = []
   for index in range(num_splits):
+    # A generator per split, so that more splits do not change the first ones.
     rng = np.random.default_rng([seed, index])
     test = np.sort(rng.permutation(identities)[:num_test])
     pairs = [
@@ -104,6 +103,7 @@ def _draw_pair(rng, images, cameras, query_camera):
       'an identity needs a query and another image, or is a distractor',
     )
   query = rng.choice(queries)
+  # The two images are of two cameras if the identity has two.
   elsewhere = images[cameras[images] != cameras[query]]
   others = elsewhere if elsewhere.size else images[images != query]
   return query, rng.choice(others)
@@ -112,12 +112,12 @@ def _draw_pair(rng, images, cameras, query_camera):
 def described(
   splits: Sequence[Split], names: Sequence[str], seed: int
 ) -> dict[str, Any]:
-  """Returns splits with their seed as JSON, images by name.
+  """Returns splits and their seed as values for JSON, images by name.
 
   Args:
     splits: the splits.
     names: name of each image, unique, `[M]`.
-    seed: the seed they were drawn with.
+    seed: seed of the draws.
   """
   named = [
     {part: [names[i] for i in images] for part, images in s._asdict().items()}

@@ -21,8 +21,8 @@ class Protocol(NamedTuple):
   Attributes:
     same_camera: drop the gallery images of the query's identity that were taken
       by its own camera.
-    common_places: pairs (query camera, gallery camera): all images of the
-      second are hidden from queries of the first.
+    common_places: pairs (query camera, gallery camera); all images of the
+      gallery camera are hidden from queries of the query camera.
     precision: average precision, 'standard' (mean of the precision at every
       hit) or 'trapezoid' (mean of the precision before and at every hit).
     cmc: entries of the CMC curve: 'image', 'identity' (every identity once,
@@ -69,7 +69,7 @@ PROTOCOLS: dict[str, Protocol] = {
   'sysu': Protocol(
     same_camera=False, common_places=((3, 2), (2, 3)), cmc='identity'
   ),
-  # RegDB: one camera per modality, so no camera rule.
+  # RegDB has one camera per modality, so no camera rule applies.
   'regdb': Protocol(same_camera=False),
   # LLCM: camera numbers are those of places, common to the two modalities.
   'llcm': Protocol(cmc='identity'),
@@ -82,7 +82,7 @@ def of_target(config: Any, own: str) -> tuple[str, Protocol]:
   """Returns the name and the rules of the protocol of a retrieval test.
 
   Args:
-    config: `config.evaluation`, whose fields come first if they are set.
+    config: `config.evaluation`, whose fields take precedence if they are set.
     own: protocol of the target, '' if it has none.
   """
   name = config.protocol or own or 'market'
@@ -99,7 +99,7 @@ def get(protocol: str | Protocol) -> Protocol:
     protocol: a key of `PROTOCOLS`, or a custom protocol.
 
   Raises:
-    ConfigError: no protocol of that name, or a rule that does not exist.
+    ConfigError: for an unknown protocol or rule.
   """
   if isinstance(protocol, str):
     if protocol not in PROTOCOLS:

@@ -13,17 +13,14 @@ NUM_REGDB_TRIALS = 10
 def check_regdb_trial(trial: int, trained_trial: Any) -> None:
   """Refuses to test a RegDB trial with a model of another trial.
 
-  The ten RegDB trials split the same 412 identities: a model of another trial
-  was trained on about half of the test identities.
-
   Args:
     trial: the trial to be tested, 1 to 10.
     trained_trial: the trial recorded with the model, None for a model that
       was not trained on RegDB.
 
   Raises:
-    ConfigError: no such trial, or the model is of another one.
-    IntegrityError: the recorded trial does not exist.
+    ConfigError: if there is no such trial, or the model is of another one.
+    IntegrityError: if the recorded trial does not exist.
   """
   known = range(1, NUM_REGDB_TRIALS + 1)
   if trial not in known:
@@ -38,6 +35,8 @@ def check_regdb_trial(trial: int, trained_trial: Any) -> None:
       'checkpoint',
       'train the model again',
     )
+  # The ten trials split the same 412 identities: a model of another trial was
+  # trained on about half of the test identities.
   if trained_trial != trial:
     raise errors.ConfigError(
       f'the model was trained on RegDB trial {trained_trial}, not {trial}',
@@ -55,11 +54,11 @@ def mean(
     results: metrics (float) and counts (int) of each trial.
 
   Returns:
-    Every metric (mean), with several trials also its `_std` over them (divided
-    by their number, not an estimate for a population), and the largest counts.
+    The mean of every metric, with several trials also the standard deviation
+    `_std` (divided by their number), and the largest counts.
 
   Raises:
-    DataError: no results, or results with different entries.
+    DataError: for no results, or results with different entries.
   """
   if not results or any(set(r) != set(results[0]) for r in results):
     raise errors.DataError(
@@ -76,5 +75,6 @@ def mean(
       found[name] = int(values.max())
     else:
       found[name] = float(values.mean())
+      # Divided by the number of trials: not an estimate for a population.
       found[f'{name}_std'] = float(values.std())
   return found

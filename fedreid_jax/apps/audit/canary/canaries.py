@@ -10,15 +10,15 @@ Scores = Callable[[Bool[np.ndarray, ' m'], int], Float[np.ndarray, ' m']]
 
 
 class Canaries(NamedTuple):
-  """The canaries of a component and what the attacker sees of them.
+  """The canaries of a component and their scores for the attacker.
 
   Attributes:
     number: of canaries, `m`.
     guesses: number of canaries that are guessed, `r`, even.
     delta: of the guarantee.
     scores: `(included, seed) -> scores` of the mechanism as it is in the run.
-    silent: the same without noise and with all canaries in every sum, where
-      all guesses must be right.
+    silent: the same function of the mechanism without noise and with all
+      canaries in every sum, for which all guesses must be right.
   """
 
   number: int

@@ -3,7 +3,7 @@
 Every client of a run of DP-FedAvg (`canary_rounds`), or every identity of one
 client of a run of DP-SGD (`canary_steps`), is a canary that takes part with
 probability 1/2. The positive control has no noise and all canaries in every
-sum. The negative control has permuted scores.
+sum. The negative control permutes the scores.
 """
 
 from typing import Any, NamedTuple
@@ -32,8 +32,8 @@ class Audited(NamedTuple):
     claimed: epsilon of the run.
     delta: of the guarantee.
     bound: lower bound of epsilon.
-    positive: bound without noise.
-    largest: bound if all guesses are right.
+    positive: lower bound without noise.
+    largest: lower bound if all guesses are right.
     negative: median bound of permuted scores.
     failed: controls that failed.
     refuted: how the guarantee is refuted, '' if it is not.
@@ -117,6 +117,7 @@ def audit(canaries: Canaries, claimed: float, seed: int = 0) -> Audited:
   if negative > 0:
     failed.append(f'permuted scores have the bound {negative:.3f}')
   refuted = ''
+  # The bound is rounded down and the claim up, so that neither is overstated.
   if bound.epsilon > claimed:
     refuted = (
       f'epsilon is at least {rounding.down(bound.epsilon)}, the run claims '

@@ -8,10 +8,10 @@ and the auditor guesses for r of them whether they did. Of a mechanism that is
   p(epsilon) = beta + 2 m delta max_{1 <= i <= v} (P[B >= v - i] - beta) / i,
   beta = P[B >= v],  B ~ Bin(r, e^epsilon / (1 + e^epsilon)).
 
-The bound is the largest epsilon with p <= 0.05: a true epsilon below it has a
-probability of at most 5 %. The auditor guesses that the r / 2 canaries with the
-highest scores took part and the r / 2 with the lowest did not; r must be fixed
-before the scores are seen.
+The bound is the largest epsilon with p <= 0.05, so that it exceeds the true
+epsilon with a probability of at most 5 %. The auditor guesses that the r / 2
+canaries with the highest scores took part and the r / 2 with the lowest did
+not. The number r must be fixed before the scores are seen.
 """
 
 from typing import NamedTuple
@@ -43,7 +43,7 @@ class Bound(NamedTuple):
 def p_value(
   epsilon: float, delta: float, canaries: int, guesses: int, right: int
 ) -> float:
-  """Returns the largest probability of so many right guesses or more.
+  """Returns the largest probability of `right` or more right guesses.
 
   Args:
     epsilon: of the mechanism.
@@ -52,6 +52,7 @@ def p_value(
     guesses: number of canaries that were guessed, `r`.
     right: number of right guesses, `v`.
   """
+  # This form of e^epsilon / (1 + e^epsilon) does not overflow.
   rate = 1 / (1 + np.exp(-epsilon))
   beta = float(stats.binom.sf(right - 1, guesses, rate))
   if not right or not delta:
@@ -63,7 +64,7 @@ def p_value(
 
 
 def lower_bound(delta: float, canaries: int, guesses: int, right: int) -> float:
-  """Returns the largest epsilon that so many right guesses exclude.
+  """Returns the largest epsilon that `right` right guesses exclude.
 
   Args:
     delta: of the mechanism.
@@ -76,6 +77,7 @@ def lower_bound(delta: float, canaries: int, guesses: int, right: int) -> float:
     found = p_value(epsilon, delta, canaries, guesses, right)
     return found - (1 - CONFIDENCE)
 
+  # root_scalar needs a change of sign in the bracket.
   if excess(0.0) >= 0:
     return 0.0
   if excess(LARGEST) <= 0:
@@ -99,6 +101,8 @@ def guess(
     delta: of the mechanism.
   """
   half = guesses // 2
+  # A stable sort breaks ties by the position, which is independent of whether a
+  # canary takes part.
   order = np.argsort(scores, kind='stable')
   right = int(included[order[-half:]].sum() + (~included[order[:half]]).sum())
   number = len(scores)
@@ -122,9 +126,11 @@ def of_permuted(
     guesses: number of canaries to guess.
     delta: of the mechanism.
     seed: of the permutations.
-    draws: number of permutations; one of them exceeds 0 in up to 5 %.
+    draws: number of permutations.
   """
   rng = np.random.default_rng(seed)
+  # Up to 5 % of the permutations have a bound above 0 by chance, hence the
+  # median.
   found = [
     guess(rng.permutation(scores), included, guesses, delta).epsilon
     for _ in range(draws)

@@ -1,12 +1,11 @@
 """Rounds of DP-FedAvg with canaries as clients.
 
-A canary that takes part sends an update of a thousand times the clip in a
-direction of its own, orthogonal to all other directions. A canary that does not
-sends its initial parameters, whose update is zero, as the guarantee supposes.
-The hooks of the component clip, weight and sum the updates and add the noise in
-every round, with the cohorts of the run, and the auditor sees the models. The
-score of a canary is the sum over rounds of the change of the model in its
-direction.
+Each canary has a coordinate of the model as its direction. A canary that takes
+part sends an update of a thousand times the clip in this direction. A canary
+that does not sends its initial parameters, whose update is zero. The hooks of
+the component clip, weight and sum the updates and add the noise in every round,
+with the cohorts of the run, and the auditor sees the models. The score of a
+canary is the change of the model in its direction over all rounds.
 """
 
 import dataclasses
@@ -99,7 +98,7 @@ def scores(
 def _cohort(
   participants: Participants, number: int, seed: int, round_: int
 ) -> np.ndarray:
-  """Returns the clients of a round."""
+  """Returns the numbers of the clients in a round, drawn as in the run."""
   if participants.poisson:
     return cohort.sample_poisson(
       seed, round_, number, participants.fraction, participants.cohort
@@ -116,7 +115,7 @@ def _round(
   included: Array,
   key: Array,
 ) -> tuple[Any, Flat]:
-  """Returns (state, model) after a round of the component's own hooks."""
+  """Returns (state, model) after a round with the hooks of the component."""
   server, transport, rule = (
     component.server,
     component.transport,
@@ -131,6 +130,8 @@ def _round(
   )
 
   def up(index: Array, takes_part: Array) -> Upload:
+    # The guarantee compares a client with one whose update is zero, so absent
+    # canaries send an update, too.
     push = FACTOR * options.clip * takes_part
     trained = model[LEAF].at[index].add(push)
     sent = Upload(

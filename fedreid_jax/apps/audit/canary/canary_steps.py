@@ -1,17 +1,14 @@
 """Steps of DP-SGD with canaries as the identities or images of a client.
 
-A canary that takes part has a gradient of a thousand times the clip in a
-direction of its own, orthogonal to all other directions. A canary that does not
-has the gradient zero, as the guarantee supposes. The sampler of the run draws
-the canaries of each step, and the gradient function of the component clips,
-sums and adds the noise in every step of every round; the auditor sees all
-noisy sums. The score of a canary is the sum over steps of the noisy gradient
-in its direction.
+Each canary has a coordinate of the model as its direction. A canary that takes
+part has a gradient of a thousand times the clip in this direction. A canary
+that does not has the gradient zero. The sampler of the run draws the canaries
+of each step, and the gradient function of the component clips, sums and adds
+the noise in every step of every round. The auditor sees all noisy sums. The
+score of a canary is the sum over steps of the noisy gradient in its direction.
 
-The client of the canaries is that of the run with the fewest units, because the
-claim is that of this client. It is enlarged by a whole factor, and the expected
-units of a step with it, so that the sampling rate stays the same and there are
-enough canaries to refute the claim.
+The canaries replace the units of the client with the fewest units, enlarged by
+a whole factor (`enlarged`).
 """
 
 import dataclasses
@@ -79,12 +76,15 @@ def of(
 def guesses(number: int) -> int:
   """Returns the number of canaries that are guessed.
 
-  It is the largest for which, with a probability of 0.9999, as many canaries
-  are guessed to take part as take part, and likewise of the others.
+  It is the largest number r for which, with a probability of 0.9999, at least
+  r / 2 canaries take part and at least r / 2 do not, so that all guesses can be
+  right.
 
   Args:
     number: of canaries, `m`.
   """
+  # The number that takes part has the standard deviation sqrt(m) / 2, of which
+  # four are subtracted from the mean.
   return 2 * int(number / 2 - 2 * number**0.5)
 
 
@@ -99,6 +99,7 @@ def enlarged(
     claimed: epsilon of the run. If even the largest number of canaries without
       noise cannot refute it, there are as few as possible.
   """
+  # The claim of the run is the epsilon of the client with the fewest units.
   fewest = min(dpsgd.populations(options, participants))
   units = dpsgd.expected(options, participants)
 
@@ -108,6 +109,8 @@ def enlarged(
     return largest > claimed
 
   sizes = (number for number in SIZES if refutes(number))
+  # A whole factor for the population and the units of a step keeps the sampling
+  # rate exactly.
   times = -(-next(sizes, SIZES[0]) // fewest)
   return Enlarged(fewest * times, units * times, participants.batch // units)
 
@@ -139,7 +142,10 @@ def scores(
   # Participants have the fields of config.local that these samplers read.
   planner, _, _ = sampling.make(people, (named,), seed)
   run = jax.jit(functools.partial(_round, bind(people)))
+  # The guarantee compares a unit with one whose gradient is zero, so absent
+  # canaries are sampled, too.
   push = jnp.asarray(FACTOR * options.clip * included, jnp.float32)
+  # Sums over rounds are in float64; the device has only float32.
   found = np.zeros(client.number)
   key = jax.random.key(seed)
   for round_ in range(people.rounds):
@@ -151,7 +157,7 @@ def scores(
 
 
 def _client(number: int) -> ClientData:
-  """Returns a client of one image per identity, whose pixels are not read."""
+  """Returns a client with one image per identity, whose pixels are not used."""
   labels, zeros = np.arange(number, dtype=np.int32), np.zeros(number, np.int32)
   pixels = np.zeros((number, 1, 1, 1), np.uint8)
   return ClientData('canaries', lambda: pixels, labels, zeros, zeros, number)
@@ -166,11 +172,11 @@ def _round(
     component: bound to the client of the canaries.
     push: slope of the loss of each canary, `[m]`.
     plan: rows of the images of each step, int32 `[S, B]`.
-    real: real rows, bool `[S, B]`.
+    real: whether each row is real and not padding, bool `[S, B]`.
     key: of the noise of the round.
 
   Returns:
-    `[m]`.
+    Sum by canary, `[m]`.
   """
   assert component.client and component.client.gradient
   gradient = component.client.gradient
@@ -182,6 +188,8 @@ def _round(
     rows, valid, number = given
 
     def loss(params: Flat, first: Array, size: int) -> tuple[Array, Metrics]:
+      # The gradient of the mean is `push` at the canary, whatever `size` is, as
+      # all images of a unit are of one canary.
       own = jax.lax.dynamic_slice_in_dim(rows, first, size)
       return (push[own] * params[LEAF][own]).mean(), {}
 

@@ -1,4 +1,4 @@
-r"""Measure what a run gives away: `fedreid audit --workdir=DIR --attack=NAME`.
+r"""Measure what a run reveals: `fedreid audit --workdir=DIR --attack=NAME`.
 
   fedreid audit --workdir=DIR --attack=gradient --judge=DIR2
   fedreid audit --workdir=DIR --attack=trace \
@@ -6,27 +6,26 @@ r"""Measure what a run gives away: `fedreid audit --workdir=DIR --attack=NAME`.
     --set=data.target_identities=700 --set=data.target_shots=4 \
     --set=data.allow_overlap=True
 
-  gradient  images from the gradients that they give, and a picture of both,
-            `audit-gradient.png`. It needs fedreid_jax[viz].
-  trace     whether a person is among those of a client, from the mean that the
+  gradient  Reconstruct images from their gradients, and write a picture of
+            both, `audit-gradient.png`. It needs fedreid_jax[viz].
+  trace     Decide whether a person belongs to a client, from the mean that the
             client of DFH sent. It needs persons of the clients' domains whom no
             client has, with as many images each: those of
             `evaluation.validation`, or of targets as above.
-  member    whether a person was among those that the model was trained on, from
-            models that are trained as the run was, each on half of the persons.
-            It takes as long as `--shadows` runs, and goes on when it is started
-            again.
-  canary    a lower bound of the epsilon of DP-FedAvg or DP-SGD, from
+  member    Decide whether the model was trained on a person, with models that
+            are trained like the run, each on half of the persons. It takes as
+            long as `--shadows` runs, and continues when it is started again.
+  canary    Compute a lower bound of the epsilon of DP-FedAvg or DP-SGD, from
             artificial clients in the aggregation of the run, or artificial
             persons in its steps. It needs fedreid_jax[privacy].
-  noise     the noise of DP-FedAvg or DP-SGD, from guesses of the number that it
-            follows from.
+  noise     Recover the noise of DP-FedAvg or DP-SGD by guesses of the number
+            from which it is generated.
 
 An audit has a positive control, where the attack must succeed, and a negative
-one, where it must not. If a control fails, the figures mean nothing: the
+control, where it must not. If a control fails, the figures mean nothing: the
 command prints `audit invalid` and exits with code 4. It writes
-`audit-ATTACK.json` in the work directory, and `fedreid report` says in words
-what is in it.
+`audit-ATTACK.json` in the work directory, and `fedreid report` explains the
+results in words.
 """
 
 import shutil
@@ -83,9 +82,14 @@ _SEED = flags.DEFINE_integer(
 
 
 class _Report(NamedTuple):
-  """Lines for users, entries of the file, failed controls, a broken claim.
+  """Results of an attack.
 
-  `scratch` is a folder that is deleted after a valid audit.
+  Attributes:
+    lines: for users.
+    entries: of the file.
+    failed: controls that failed.
+    refuted: how a claim is refuted, '' if it is not.
+    scratch: folder that is deleted after a valid audit.
   """
 
   lines: list[str]
@@ -105,6 +109,7 @@ def main(argv: list[str]) -> None:
         'no attack', '--attack', f'one of {", ".join(_AUDITS)}'
       )
     config = run.saved_config(workdir, changes_flag.CHANGES.value)
+    # JAX is imported after the checks of flags, so that mistakes show at once.
     from fedreid_jax.training import loaded_run
     from fedreid_jax.training.files import recorder
 
@@ -123,6 +128,7 @@ def main(argv: list[str]) -> None:
       'step': attacked.step,
       'seconds': time.perf_counter() - start,
     }
+    # The file is written before the errors, which refer to it.
     recorder.write_json(file, entries)
     print(file)
     if found.failed:
@@ -146,6 +152,7 @@ def _gradient(attacked: Any, picture: Path) -> _Report:
   from fedreid_jax.figures import canvas
   from fedreid_jax.training import loaded_run
 
+  # A missing package or an unwritable file shows before the attack, not after.
   canvas.check(picture)
   client = attacked.client(_SOURCE.value)
   search = Search(_STEPS.value, _STARTS.value, seed=_SEED.value)
@@ -216,6 +223,8 @@ def _trace(attacked: Any, _: Path) -> _Report:
 def _member(attacked: Any, picture: Path) -> _Report:
   from fedreid_jax.apps.audit.member import member_audit
 
+  # The digest and the seed keep models of another configuration apart, which
+  # cannot continue this audit.
   name = f'audit-member-{run.digest(attacked.config)}-{_SEED.value}'
   folder = picture.parent / name
   found = member_audit.audit(attacked, folder, _SHADOWS.value, _SEED.value)

@@ -1,9 +1,10 @@
 """Reconstruct images from a model: `fedreid invert --workdir=DIR`.
 
-The command runs DeepInversion on a model and on what a client sends or could
-send. Another run judges how often the reconstructed images retrieve the right
-real ones. A run with another seed and other initial weights (`pretrained`) is
-best; the run itself is the least informative judge.
+The command runs DeepInversion on a model and on the statistics that a client
+sends or could send. Another run, the judge, measures how often the
+reconstructed images retrieve the right real ones. A run with another seed and
+other initial weights (`pretrained`) is the best judge, and the run itself is
+the least informative one.
 
   fedreid invert --workdir=DIR --judge=DIR2 --source=plaza
   fedreid invert --workdir=DIR --judge=DIR2 --attack=dfs
@@ -12,17 +13,18 @@ best; the run itself is the least informative judge.
               published figure give a run on one domain and --scale=0. The model
               of another run, --measured_by, may measure the means.
   dfs         features sampled from the statistics that DFH sends; the same with
-              all values in random order as a negative control
+              all values in random order is the negative control
 
-In the positive control of both the attacker has the features of real images.
+In the positive control of both attacks the attacker has the features of real
+images.
 
-The command writes `inversion.png` or `inversion-dfs.png`, the images next to
-the nearest real ones, and a file `.json` of this name: the losses, and the
-rank-1 of the attack with intervals, of the controls and of chance. If real
-images, or those from their features, lead to the right person or domain no more
-often than chance, or the initial noise or values in random order more often,
-the figures mean nothing: the command prints `audit invalid` and exits with code
-4. It needs fedreid_jax[viz].
+The command writes `inversion.png` or `inversion-dfs.png`, with the images next
+to the nearest real ones, and a `.json` file of the same name with the losses
+and the rank-1 of the attack, of the controls and of chance, with intervals.
+Real images, and images from their features, must lead to the right person or
+domain more often than chance; the initial noise, and images from values in
+random order, must not. Otherwise the figures mean nothing: the command prints
+`audit invalid` and exits with code 4. It needs fedreid_jax[viz].
 """
 
 import textwrap
@@ -83,7 +85,7 @@ _SEED = flags.DEFINE_integer(
 
 
 def main(argv: list[str]) -> None:
-  """Writes a picture and its numbers in the work directory."""
+  """Writes the picture and the `.json` file in the work directory."""
 
   def body():
     workdir = run.given_workdir()
@@ -160,7 +162,7 @@ def _attack(attacked, measuring, weights, search):
 
 
 def _described(attempts, answers, attacked) -> dict[str, Any]:
-  """Returns what was attacked, and with which success."""
+  """Returns the entries of the file about the attack and its success."""
   clients = attacked.federation.clients
   sources = {int(k) for a in attempts.values() for k in a.clients}
   return {

@@ -1,1 +1,1 @@
-"""Images from the gradient of one client."""
+"""Reconstruction of images from the gradient of one client."""

@@ -1,17 +1,17 @@
 """Gradient inversion: images from the gradient that a client computes.
 
-The attacker has the gradient of one image or a few (`gradient_observed`), which
-a client sends in FedSGD, and knows the parameters, the identities and the
-classifier: an upper bound, since the classifiers of re-identification stay at
-the clients, and clients send the sum of many steps on many images. The images
-of a gradient are of different persons.
+The attacker has the gradient of one image or of a few images of different
+persons (`gradient_observed`), as a client sends it in FedSGD. The attacker also
+knows the parameters, the identities and the classifier. The result is an upper
+bound, since the classifiers of re-identification stay at the clients, and
+clients send the sum of many steps on many images.
 
 The positive control is an untrained network of three 5x5 convolutions with
 sigmoids, where the attack is known to succeed. The negative control attacks the
 network of the run with a random gradient of the same norm. With noise, the
 positive control is also attacked with this noise on its gradient. Success is
-the PSNR above that of a grey image, and whether a model finds the person
-(`gradient_identified`).
+the difference of the PSNR to that of a grey image, and the rate at which a
+model retrieves the person (`gradient_identified`).
 """
 
 from collections.abc import Sequence
@@ -47,13 +47,13 @@ class Inverted(NamedTuple):
 
   Attributes:
     gains: PSNR of each image above that of grey, dB.
-    gain: their mean.
+    gain: mean of the gains.
     interval: 95 % interval of the mean over images, by Student's t.
     positive: gain of the positive control.
-    noisy: that of the positive control with the noise, if there is noise.
+    noisy: gain of the positive control with noise, None without noise.
     negative: gain of the negative control.
     failed: controls that failed.
-    persons: whether the reconstructions lead to the persons.
+    persons: retrieval of the persons by the reconstructions.
     labels: person of each image.
     originals: attacked images.
     found: their reconstructions.
@@ -88,7 +88,7 @@ def audit(
 
   Args:
     run: the attacked model.
-    client: owner of the images, of its first persons.
+    client: client whose first persons are attacked.
     num: largest number of images, two at least.
     search: settings of the optimisation.
     by: run with the model that judges who the reconstructions show.
@@ -108,6 +108,7 @@ def audit(
   observe = jax.jit(gradient)
   attack = gradient_search.make(gradient, shape, search)
   key = jax.random.key(search.seed)
+  # Blocks have one shape, so that the attack is compiled once.
   answers: list[np.ndarray] = []
   for k, block in enumerate(blocks):
     y = jnp.asarray(labels[block])
@@ -118,6 +119,7 @@ def audit(
   y = jnp.asarray(labels[blocks[0]])
   wanted = observe(pixels(originals[blocks[0]]), y)
   other = gradient_search.random_like(wanted, search.seed)
+  # No block has the number `num`, so the control starts from other noise.
   noise, _ = attack(other, y, num)
   reconstructed = np.concatenate(answers)
   gains = [
@@ -155,13 +157,14 @@ def _attacked(
   """Returns the first image of each of the first persons with several.
 
   Args:
-    client: owner of the images.
+    client: client with the images.
     num: largest number of images.
-    batch: number of images of a gradient, of which theirs is a multiple.
+    batch: number of images of a gradient; the result has a multiple of it.
   """
   _, first, counts = np.unique(
     client.labels, return_index=True, return_counts=True
   )
+  # The judge needs another image of the person.
   rows = first[counts > 1][:num]
   rows = rows[: len(rows) // batch * batch]
   least = max(batch, 2)
@@ -192,7 +195,7 @@ def failed(positive: float, negative: float) -> tuple[str, ...]:
 
 
 def _interval(gains: Sequence[float]) -> tuple[float, float]:
-  """Returns the interval of the mean."""
+  """Returns the 95 % interval of the mean by Student's t."""
   width = stats.t.ppf(0.5 + detection.LEVEL / 2, len(gains) - 1)
   width *= np.std(gains, ddof=1) / np.sqrt(len(gains))
   return float(np.mean(gains) - width), float(np.mean(gains) + width)
@@ -204,15 +207,16 @@ def gain(
 ) -> float:
   """Returns the PSNR of a reconstruction above that of grey, in dB."""
   own, one = np.asarray(original), np.asarray(found)
+  # An exact reconstruction has a finite PSNR.
   error = max(float(np.square(own - one).mean()), 1e-10)
   return float(10 * np.log10(np.square(own - GREY).mean() / error))
 
 
 def pixels(images: UInt8[np.ndarray, '*shape']) -> Float[Array, '*shape']:
-  """Returns pixels in 0..1."""
+  """Returns photos as float32 pixels in 0..1."""
   return jnp.asarray(images, jnp.float32) / 255.0
 
 
 def photos(images: Float[np.ndarray, '*shape']) -> UInt8[np.ndarray, '*shape']:
-  """Returns pixels in 0..255."""
+  """Returns pixels in 0..1 as photos in 0..255, clipped and rounded."""
   return np.round(np.clip(images, 0.0, 1.0) * 255.0).astype(np.uint8)

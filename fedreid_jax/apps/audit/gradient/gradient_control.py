@@ -1,9 +1,8 @@
 """The positive control of gradient inversion: a network that can be inverted.
 
-Three 5x5 convolutions of stride 2 with sigmoids and a linear classifier, of
-uniform weights in [-1/2, 1/2], as in Zhu et al., "Deep leakage from gradients"
-(NeurIPS 2019). Sigmoids are smooth, so that the gradient determines the image;
-with ReLU the attack may fail, which would not show that it cannot succeed.
+The network has three 5x5 convolutions of stride 2 with sigmoids and a linear
+classifier. Its weights are uniform in [-1/2, 1/2], as in Zhu et al., "Deep
+leakage from gradients" (NeurIPS 2019).
 """
 
 import jax
@@ -25,15 +24,17 @@ CHANNELS = 12
 
 
 class Sigmoids(nn.Module):
-  """The network."""
+  """Convolutions with sigmoids and a linear classifier."""
 
   @nn.compact
   def __call__(self, x: Float[Array, 'B H W ch']) -> Float[Array, 'B C']:
-    """Maps pixels to scores."""
+    """Maps pixels `[B, H, W, ch]` to scores of classes `[B, C]`."""
 
     def init(key, shape, dtype=jnp.float32):
       return jax.random.uniform(key, shape, dtype, -0.5, 0.5)
 
+    # Sigmoids are smooth, so that the gradient determines the image. A failure
+    # with ReLU would not show whether the attack or the network is the reason.
     for _ in range(3):
       convolution = nn.Conv(
         CHANNELS, (5, 5), 2, kernel_init=init, bias_init=init
@@ -46,7 +47,7 @@ class Sigmoids(nn.Module):
 def attack(
   image: Float[Array, '1 H W ch'], search: Search, noise: float = 0.0
 ) -> Float[np.ndarray, '2 h w ch']:
-  """Returns the image at a size of 32 x 16 and its reconstruction.
+  """Returns the image, resized to 32 x 16, and its reconstruction.
 
   Args:
     image: pixels in 0..1.

@@ -1,9 +1,9 @@
-"""Whether images from gradients lead to the right person.
+"""Retrieval of persons with images reconstructed from gradients.
 
-A reconstruction may be far from the image in its pixels and still show who the
+A reconstruction may differ from the image in its pixels and still show who the
 person is. The reconstructions are queries, and a model, the judge, ranks the
-other images of the client. The judge should be another run with other initial
-weights than the attacked one.
+other images of the client. The judge should be another run than the attacked
+one, with other initial weights.
 """
 
 from typing import NamedTuple
@@ -21,7 +21,7 @@ class Identified(NamedTuple):
 
   Attributes:
     rank1: share of the reconstructions whose nearest image shows the person.
-    interval: 95 %, Clopper-Pearson.
+    interval: 95 % interval of `rank1` by Clopper and Pearson.
     real: the same share of the attacked images themselves.
     chance: share of the images that show the person, the mean over queries.
   """
@@ -38,15 +38,16 @@ def identify(
   rows: Int[np.ndarray, ' B'],
   found: UInt8[np.ndarray, 'B H W ch'],
 ) -> Identified:
-  """Returns how often reconstructions lead to their persons.
+  """Measures how often reconstructions retrieve their persons.
 
   Args:
     by: run with the judging model.
-    client: owner of the images.
-    rows: attacked images, whose persons have other images, too.
+    client: client with the images.
+    rows: rows of the attacked images, whose persons have other images.
     found: their reconstructions.
   """
   every = by.ranked(client.images(), client.modalities)
+  # The attacked images leave the gallery, in which they would find themselves.
   others = np.setdiff1d(np.arange(len(every)), rows)
   wanted, known = client.labels[rows], client.labels[others]
 

@@ -1,13 +1,13 @@
 """The gradient of the identity loss that an attacker observes.
 
-It is that of the mean cross-entropy of some images with respect to the
-parameters that clients share. Batch normalisation has its running moments, as
-the client that sends gradients of one image must. Where the run shares no
-classifier, a random one takes its place, and its own gradient is not observed.
+It is the gradient of the mean cross-entropy of some images with respect to the
+parameters that clients share. If the run shares no classifier, a random one is
+used, whose gradient is not observed.
 
-With noise it is a step of DP-SGD (Abadi et al., CCS 2016, algorithm 1): the
-gradients of the B images are scaled to norm 1, as by a clip below the norm of
-each, and normal noise of the standard deviation z is added to their sum:
+With noise the gradient is that of a step of DP-SGD (Abadi et al., CCS 2016,
+algorithm 1): the gradients of the B images are scaled to norm 1, as by a clip
+below the norm of each, and normal noise of the standard deviation z is added to
+their sum:
 
   (sum_i g_i / |g_i| + z N(0, 1)) / B.
 """
@@ -52,7 +52,7 @@ def of(run: LoadedRun, persons: int) -> Gradient:
 
 
 def clipped(gradient: Gradient) -> Gradient:
-  """Returns a function: the mean of single images' gradients, of norm 1 each.
+  """Returns a function of the mean of single images' gradients of norm 1.
 
   Args:
     gradient: `(images [B, H, W, ch], labels [B]) -> gradient` by parameter.
@@ -72,7 +72,7 @@ def clipped(gradient: Gradient) -> Gradient:
 
 
 def noisy(mean: Flat, sent: Sent, key: Array) -> Flat:
-  """Returns a mean of clipped gradients with the noise of its sum over `B`.
+  """Adds the noise of a sum, divided by `B`, to a mean of clipped gradients.
 
   Args:
     mean: of gradients of norm 1, by parameter.
@@ -89,6 +89,7 @@ def noisy(mean: Flat, sent: Sent, key: Array) -> Flat:
 def _head(run: LoadedRun, persons: int) -> Array | None:
   """Returns a random classifier `[D, C]` where the run shares none."""
   kernel = run.variables.get(f'{CLASSIFIER}kernel')
+  # A classifier may have fewer columns than the client has persons.
   if kernel is not None and kernel.shape[-1] >= persons:
     return None
   outputs = jax.eval_shape(
@@ -97,11 +98,12 @@ def _head(run: LoadedRun, persons: int) -> Array | None:
     )[0]
   )
   size = outputs.embedding.shape[1]
+  # The variance 1 / D keeps the scores in the range of the embedding.
   return jax.random.normal(jax.random.key(0), (size, persons)) / size**0.5
 
 
 def _gradient(run: LoadedRun, head: Array | None, x: Array, y: Array) -> Flat:
-  """Returns the gradient of the cross-entropy of shared parameters."""
+  """Returns the gradient of the cross-entropy by shared parameter."""
   params, moments = param_filter.trainable(run.variables)
   mean, std = (
     jnp.asarray(v, jnp.float32)
@@ -111,6 +113,8 @@ def _gradient(run: LoadedRun, head: Array | None, x: Array, y: Array) -> Flat:
   learned = {n: v for n, v in params.items() if n not in fixed}
 
   def loss(learned: Flat) -> Array:
+    # A client that sends gradients of one image has to use the running moments
+    # of batch normalisation, since a batch of one image has none.
     outputs, _ = run.model.apply(
       {**moments, **fixed, **learned}, (x - mean) / std, train=False
     )

@@ -36,7 +36,7 @@ class Search(NamedTuple):
   """Settings of the optimisation.
 
   Attributes:
-    steps: of one start.
+    steps: number of steps of each start.
     starts: number of starts.
     rate: first learning rate.
     variation: weight of the differences of neighbouring pixels, `a`.
@@ -91,6 +91,7 @@ def make(gradient: Gradient, shape: tuple[int, ...], search: Search) -> Attack:
     wanted: Flat, labels: Array, key: Array
   ) -> tuple[Pixels, Float[Array, '']]:
     keys = jax.random.split(key, search.starts)
+    # Starts run one after another, so that the memory is that of one start.
     found, values = jax.lax.map(lambda key: start(key, wanted, labels), keys)
     best = jnp.argmin(values)
     return found[best], values[best]
@@ -112,17 +113,18 @@ def cosine(one: Flat, other: Flat) -> Float[Array, '']:
     return jnp.stack([(a[name] * b[name]).sum() for name in a]).sum()
 
   squared = dot(one, one) * dot(other, other)
+  # The maximum below the root keeps the gradient of zero gradients finite.
   return dot(one, other) / jnp.sqrt(jnp.maximum(squared, 1e-24))
 
 
 def variation(x: Pixels) -> Float[Array, '']:
-  """Returns the mean absolute difference of neighbouring pixels."""
+  """Returns the mean absolute differences of vertical and horizontal pairs."""
   down = jnp.abs(x[:, 1:] - x[:, :-1]).mean()
   return down + jnp.abs(x[:, :, 1:] - x[:, :, :-1]).mean()
 
 
 def random_like(wanted: Flat, seed: int) -> Flat:
-  """Returns a random direction with the norm of each part of a gradient."""
+  """Returns random normal parts with the norms of the parts of a gradient."""
   key = jax.random.key(seed)
   found: Flat = {}
   for place, (name, part) in enumerate(sorted(wanted.items())):

@@ -1,4 +1,4 @@
-"""Images beside what gradient inversion made of their gradients."""
+"""Figure of images beside their reconstructions from gradients."""
 
 from typing import Any
 

@@ -1,1 +1,1 @@
-"""Images from a model and the statistics that a run shares."""
+"""Reconstruction of images from a model and the statistics of a run."""

@@ -1,17 +1,17 @@
-"""Attacks on what a client of DFH could send.
+"""Attacks on statistics of features that a client of DFH could send.
 
 `identities` is figure 5 of DFH: the attacker has the mean feature of every
-identity (IFS), which the method does not send. In the positive control he has
-the features of one image of each, which the reconstruction must have.
+identity (IFS), which the method does not send. In the positive control the
+attacker has the features of one image of each identity.
 
-`statistics` attacks what it does send, the rows m, v, p and q of a client
-(DFS, `algorithms.dfh`). The paper states that these "should be first sampled":
-as in the training, the attacker samples M ~ N(m, v) and V ~ N(p, q), then a
-feature M + sqrt(V) e, and reconstructs an image with this feature. With the
-same objective he reconstructs images for two controls: the values of all
-sampled features in random order, which say nothing of a client, and the
-features of real images, with which the attack must succeed. The paper argues
-that DFS reveal less than IFS and does not attack them.
+`statistics` attacks the statistics that the method does send, the rows m, v, p
+and q of a client (DFS, `algorithms.dfh`). The paper states that these "should
+be first sampled": as in the training, the attacker samples M ~ N(m, v) and
+V ~ N(p, q), then a feature M + sqrt(V) e, and reconstructs an image with this
+feature. Two controls have the same objective. The negative control has the
+values of all sampled features in random order, and the positive control has
+the features of real images. The paper argues that DFS reveal less than IFS and
+does not attack them.
 """
 
 from typing import NamedTuple
@@ -41,8 +41,9 @@ class Attempt(NamedTuple):
 
   Attributes:
     images: reconstructed.
-    clients: number of the client of each, in the order of the run.
-    labels: intended identity of each in the client's labels, or None.
+    clients: number of the client of each image, in the order of the run.
+    labels: intended identity of each image in the labels of its client, or
+      None if no identity is intended.
   """
 
   images: Reconstructed
@@ -63,16 +64,17 @@ def identities(
 
   Args:
     run: the attacked model.
-    client: owner of the identities.
+    client: client with the identities.
     num: largest number of identities.
     weights: of the objective.
     search: settings of the optimisation.
-    scale: of features, see `goals`.
+    scale: length of features, see `goals`.
     measured_by: run with the model that measured the mean features, `run` if
       None.
 
   Raises:
-    ConfigError: when that model has images or features of another size.
+    ConfigError: when the model of `measured_by` has images or features of
+      another size.
     DivergedError: when the loss is not finite.
   """
   space = domain_statistics.space(run)
@@ -87,6 +89,7 @@ def identities(
       '--measured_by',
       'give a run with the same network',
     )
+  # An identity without images has no mean.
   present = np.flatnonzero(np.asarray(moments.count))
   num = min(num, len(present))
   goal = goals.identities(moments.mean[present], np.arange(num), space, scale)
@@ -122,7 +125,8 @@ def statistics(
   drawn = sampled(
     every, domain_statistics.options(run).negative_variance, search.seed
   )
-  # Values of all clients together: samples of one client are no more alike.
+  # The values of all clients are permuted together, so that samples of one
+  # client are no more similar than others.
   shuffled = np.random.default_rng(search.seed).permutation(drawn.ravel())
   owners = np.repeat(np.arange(len(clients)), num)
   persons, real = [], []
@@ -168,5 +172,6 @@ def sampled(
   """
   draw_key, key = jax.random.split(jax.random.key(seed))
   drawn = hallucination.draw(draw_key, dfs, negative_variance)
+  # Variances are of dimensions, as DFS have no covariances.
   noise = jax.random.normal(key, drawn.means.shape)
   return np.asarray(drawn.means + jnp.sqrt(drawn.variances) * noise)

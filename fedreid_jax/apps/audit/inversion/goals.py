@@ -1,4 +1,4 @@
-"""What the features of reconstructed images should agree with.
+"""Goals for the features of reconstructed images.
 
 `identities` is the attack of figure 5 of DFH: the attacker has the mean feature
 mu_j of each identity j (IFS), and these are the weights of a classifier W of
@@ -6,12 +6,11 @@ features f,
 
   CE(W f, y), W_j = mu_j.
 
-By default f and mu_j are scaled to one length, since the cross-entropy
-saturates otherwise; a scale of 0 is the published form. The paper writes that
-the means initialise the classifier; here they stay fixed.
+By default f is scaled to the length 30 and mu_j to the length 1. A scale of 0
+is the published form. The paper writes that the means initialise the
+classifier; here they stay fixed.
 
-`features` asks that each image n has a given feature t_n, with a = 10 so that
-it outweighs the batch statistics,
+`features` asks that each image n has a given feature t_n, with a = 10,
 
   a mean_n |f_n - t_n|^2 / |t_n|^2.
 """
@@ -27,17 +26,19 @@ from fedreid_jax.core import types
 from fedreid_jax.core.types import Array
 from fedreid_jax.losses import identity
 
+# The cross-entropy of features that are not scaled saturates.
 SCALE = 30.0
-FACTOR = 10.0  # a
+# a is chosen so that the goal outweighs the batch statistics.
+FACTOR = 10.0
 
 
 class Goal(NamedTuple):
-  """A part of the objective of the attack.
+  """The part of the objective that depends on the attack.
 
   Attributes:
-    name: of the part.
+    name: name of the part.
     num_images: number of images, `B`.
-    loss: disagreement of the outputs for these images.
+    loss: function of the outputs of the network for these images.
   """
 
   name: str
@@ -51,7 +52,7 @@ def identities(
   space: str = 'feature',
   scale: float = SCALE,
 ) -> Goal:
-  """Asks that images show persons with given mean features.
+  """Returns the goal that images show persons with given mean features.
 
   Args:
     means: mean feature of each identity.
@@ -63,6 +64,7 @@ def identities(
   valid = jnp.ones(len(labels), bool)
 
   def unit(x: Float[Array, 'M D']) -> Float[Array, 'M D']:
+    # The maximum is below the root, whose gradient at zero is infinite.
     lengths = jnp.sqrt(jnp.maximum(jnp.square(x).sum(1), 1e-12))
     return x / lengths[:, None]
 
@@ -81,7 +83,7 @@ def identities(
 def features(
   wanted: Float[Array | np.ndarray, 'B D'], space: str = 'feature'
 ) -> Goal:
-  """Asks that images have given features.
+  """Returns the goal that images have given features.
 
   Args:
     wanted: feature of each image.

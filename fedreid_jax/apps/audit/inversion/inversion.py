@@ -2,7 +2,7 @@
 
 Yin et al., "Dreaming to distill: data-free knowledge transfer via
 DeepInversion" (CVPR 2020), which DFH calls D2D and uses to measure the
-information in feature statistics (its figure 5). Images x are optimised from
+information in feature statistics (DFH, figure 5). Images x are optimised from
 noise to minimise
 
   G(x') + a_tv TV(x') + a_l2 mean_n |x'_n|
@@ -12,7 +12,7 @@ where x' is x rolled and mirrored at random, m_l and v_l are the running
 statistics of the l-th batch normalisation, mean_l and var_l those of its input
 for x', c_l is 10 for the first and 1 for the others, and TV is the sum of the
 norms of the differences between neighbours in four directions. G is the goal of
-the attack (`goals`). The network is frozen. `search` has the optimisation.
+the attack (`goals`). The network is frozen. `search` optimises the images.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ Loss = Callable[
 
 
 class Weights(NamedTuple):
-  """Weights of the objective, as published; that of the goal is 1.
+  """Weights of the objective, as published; the weight of the goal is 1.
 
   Attributes:
     variation: of the differences between neighbours, `a_tv`.
@@ -58,7 +58,7 @@ def watch(
 
   Returns:
     (outputs, mean and biased variance, `[D]` each, of the input of each batch
-    normalisation of maps, by its name and in the order they are called).
+    normalisation of maps, by its name and in the order of the calls).
   """
   seen: dict[str, tuple[Array, Array]] = {}
 
@@ -86,7 +86,7 @@ def variation(images: Float[Array, 'B H W ch']) -> Float[Array, '']:
 
 
 def _norm(x: Float[Array, '...'], axis=None) -> Float[Array, '...']:
-  # The gradient of the norm of zero is zero, not nan.
+  # With the maximum the gradient of the norm of zero is zero, not NaN.
   return jnp.sqrt(jnp.maximum(jnp.square(x).sum(axis), 1e-12))
 
 
@@ -98,8 +98,8 @@ def make_loss(
   Args:
     model: network.
     variables: of the network, frozen.
-    goal: of the attack.
-    weights: of the other parts, which are returned unweighted.
+    goal: goal of the attack.
+    weights: weights of the other parts; all parts are returned unweighted.
   """
 
   def loss(
@@ -111,6 +111,8 @@ def make_loss(
       + _norm(var - variables[f'batch_stats/{name}/var'])
       for name, (mean, var) in seen.items()
     ]
+    # The first in the order of the calls; the slice allows networks without
+    # batch normalisation.
     gaps[:1] = [weights.first * gap for gap in gaps[:1]]
     parts = {
       goal.name: goal.loss(outputs),

@@ -1,9 +1,7 @@
 """Controls of reconstructed images, and intervals of their figures.
 
 A judge names the person or the domain that each query shows. A permutation test
-says whether it is right more often than by chance: the right answers are
-permuted among the queries, which keeps a preference of the judge for some
-answers, or the same answer to all queries, without effect. Real images, which
+decides whether the judge is right more often than by chance. Real images, which
 test the judge, and images from their features, which test the attack, must pass
 this test; the initial noise and images from permuted values must not.
 """
@@ -33,7 +31,7 @@ class Asked(NamedTuple):
   found: Int[np.ndarray, ' B']
 
   def rank1(self) -> float:
-    """Returns how many of 100 queries are answered right."""
+    """Returns the percentage of right answers."""
     return 100.0 * float(np.mean(self.wanted == self.found))
 
   def interval(self) -> tuple[float, float]:
@@ -43,13 +41,16 @@ class Asked(NamedTuple):
     return 100.0 * low, 100.0 * high
 
   def p_value(self) -> float:
-    """Returns the share of permuted right answers that are met as often."""
+    """Returns the p-value of a permutation test of the right answers."""
     rng = np.random.default_rng(0)
     hits = (self.wanted == self.found).sum()
+    # Permuted right answers keep their frequencies, so that a judge with a
+    # preference for some answers, or with one answer to all, gains nothing.
     as_many = sum(
       (rng.permutation(self.wanted) == self.found).sum() >= hits
       for _ in range(PERMUTATIONS)
     )
+    # The identity is one of the permutations, so the p-value is never 0.
     return float((1 + as_many) / (1 + PERMUTATIONS))
 
 
@@ -57,10 +58,11 @@ def failed(asked: Mapping[str, Mapping[str, Asked]]) -> tuple[str, ...]:
   """Returns the controls that failed.
 
   Args:
-    asked: by question, 'person' or 'domain', and by query. Questions with one
-      right answer for all queries are left out. The features of real images
-      must lead to the domain if there are several, else to the person.
+    asked: answers by question, 'person' or 'domain', and by query. The features
+      of real images must lead to the domain if there are several domains, else
+      to the person.
   """
+  # With one right answer for all queries every permutation is as good.
   several = {
     (question, name): one
     for question, of in asked.items()

@@ -1,9 +1,9 @@
 """Success of an attack: retrieval with reconstructed images as queries.
 
-The model that ranks images, the judge, should differ from the attacked one,
-which takes any images with the right features for the right ones. A judge that
-was trained from the same initial weights has similar features, so that its
-answers are too favourable to the attack.
+The model that ranks images, the judge, should differ from the attacked model,
+which accepts any images with the right features. A judge that was trained from
+the same initial weights has similar features, so that its answers are too
+favourable to the attack.
 """
 
 from collections.abc import Mapping
@@ -19,12 +19,12 @@ from fedreid_jax.training.loaded_run import LoadedRun
 
 
 class Answers(NamedTuple):
-  """Answers to the question who or where the queries show.
+  """Answers to the question which person or domain the queries show.
 
   Attributes:
-    asked: queries with the right answers and those of their nearest real image:
-      of the attempts by their names, of the initial 'noise', and of 'real'
-      images (one of each intended person, absent if none of them has two).
+    asked: right answers and answers of the nearest real image, for the attempts
+      by their names, for the initial 'noise', and for 'real' images (one of
+      each intended person who has two; absent without such a person).
     chance: percent of real images with the right answer, the mean over queries.
     nearest: rows of the real images, in order of the distance to each
       reconstructed one, by attempt. Rows count the images of all clients.
@@ -45,7 +45,7 @@ class Gallery(NamedTuple):
 
   Attributes:
     rows: among the images of all clients.
-    features: of the judge.
+    features: features by the judge.
     answers: number of the person or of the domain of each.
   """
 
@@ -65,22 +65,23 @@ def judge(
 
   Args:
     attempts: by their names; those that intend identities intend the same.
-    run: the attacked one, whose clients' images are searched.
+    run: the attacked run, whose clients' images are searched.
     by: run with the judging model.
 
   Returns:
-    'person', whether the attempts that intend identities find them among the
-    images of the attacked clients; and with several clients 'domain', whether
-    all attempts find the client among the images of all clients.
+    'person': answers of the attempts that intend identities, among the images
+    of the attacked clients. With several clients also 'domain': answers of all
+    attempts, among the images of all clients.
 
   Raises:
     ConfigError: when the judge has images of another size.
-    DataError: when its features are not numbers.
+    DataError: when the features of the judge are not numbers.
   """
   loaded_run.same_images(run, by, '--judge')
   clients = run.federation.clients
   features = [by.ranked(c.images(), c.modalities) for c in clients]
   domains = np.repeat(np.arange(len(clients)), [len(f) for f in features])
+  # Labels count the persons of one client; offsets make them unique.
   first = np.cumsum([0, *(c.num_identities for c in clients)])
   persons = np.concatenate([c.labels for c in clients]) + first[domains]
   everything = Gallery(
@@ -122,7 +123,7 @@ def same_initial_weights(one: LoadedRun, other: LoadedRun) -> bool:
 
 
 def _one_of_each(persons: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-  """Returns the first image of those wanted persons who have another one."""
+  """Returns the first image of each wanted person who has two or more."""
   own = [np.flatnonzero(persons == person) for person in wanted]
   return np.asarray([rows[0] for rows in own if len(rows) > 1], int)
 
@@ -150,6 +151,8 @@ def _ask(
     order = np.argsort(distance, axis=1, kind='stable')
     nearest[name] = gallery.rows[order]
     asked[name] = Asked(right, gallery.answers[order[:, 0]])
+  # The noise has the right answers of the last attempt. With DFS this is the
+  # attempt with the features of real images.
   name, right = list(wanted.items())[-1]
   noise = by.ranked(attempts[name].images.noise)
   noise = by.distances(noise, gallery.features)
@@ -157,6 +160,7 @@ def _ask(
   if len(real):
     own = np.isin(gallery.rows, real)
     queries, others = gallery.take(own), gallery.take(~own)
+    # An image would retrieve itself, so the queries leave the gallery.
     distance = by.distances(queries.features, others.features)
     asked['real'] = Asked(
       queries.answers, others.answers[distance.argmin(axis=1)]

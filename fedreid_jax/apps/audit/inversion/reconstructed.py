@@ -1,8 +1,8 @@
 """Reconstructed images beside the nearest real ones (DFH, figure 5).
 
 The paper shows reconstructed images only. Here each is followed by the images
-that the judge finds nearest, with a solid frame for a right answer: the
-intended person, or, if no person was intended, the client's domain.
+that are nearest by the judge, with a solid frame around those of the intended
+person, or of the domain of the client if no person is intended.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ def draw(
   Args:
     attempts: by their names.
     answers: of the judge, by question.
-    run: with the images of all clients.
+    run: the attacked run, with the images of all clients.
     title: of the figure.
   """
   num = SHOWN if len(attempts) == 1 else SHOWN // 2
@@ -47,7 +47,8 @@ def draw(
       question = 'person'
     lines = _lines(attempt, answers[question].nearest[name], run, num)
     blocks.append((titles, lines))
-  if len(blocks) == 1:  # in two columns
+  # A single attempt has two columns of lines.
+  if len(blocks) == 1:
     titles, lines = blocks[0]
     blocks = [(titles, lines[::2]), (titles, lines[1::2])]
   return _side_by_side(blocks, title)
@@ -89,6 +90,7 @@ def _lines(
       photos.append(Photo(images[owner][own], None, named(owner, person)))
     return photos + [found(int(row)) for row in nearest[k, :NEAREST]]
 
+  # Evenly spaced, so that every client has lines.
   chosen = np.linspace(0, total - 1, min(num, total)).round().astype(int)
   return [line(int(k)) for k in chosen]
 

@@ -22,8 +22,8 @@ class Reconstructed(NamedTuple):
   Attributes:
     photos: reconstructed pixels.
     noise: initial noise as pixels.
-    losses: 'before' and 'after', at full resolution and not rolled: the `loss`
-      and its parts.
+    losses: the `loss` and its parts, 'before' and 'after' the search, of images
+      at full resolution that are not rolled.
   """
 
   photos: UInt8[np.ndarray, 'B H W ch']
@@ -34,7 +34,7 @@ class Reconstructed(NamedTuple):
 def reconstruct(
   run: LoadedRun, goal: Goal, weights: Weights, search: Search
 ) -> Reconstructed:
-  """Reconstructs images whose features attain a goal.
+  """Reconstructs images whose features minimise the loss of a goal.
 
   Raises:
     ConfigError: for half the resolution with a model of a fixed size.
@@ -49,6 +49,7 @@ def reconstruct(
     jnp.asarray(v, jnp.float32)
     for v in (run.federation.mean, run.federation.std)
   )
+  # Limits of pixels in 0..1 after the normalisation of the network's input.
   limits = -mean / std, (1.0 - mean) / std
   shape = goal.num_images, *run.federation.image_shape
   images, noise = search_lib.reconstruct(loss, shape, limits, search)

@@ -1,9 +1,11 @@
 """The optimisation of images from noise that DeepInversion uses.
 
 Images are first reconstructed at half the resolution, from noise averaged over
-2x2 pixels, and enlarged. The published code continues with the noise before
-this averaging. It keeps the best image of both resolutions, whose losses are
-not comparable; here the best image of the last resolution is kept.
+2x2 pixels, and enlarged.
+
+Deviations from the released code: it continues with the noise before this
+averaging, and keeps the best image of both resolutions. Here the enlarged
+images are continued, and the best image of the last resolution is kept.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,10 +26,10 @@ BETAS = 0.5, 0.9  # of Adam
 
 
 class Search(NamedTuple):
-  """How images are optimised.
+  """Settings of the optimisation.
 
   Attributes:
-    steps: at half the resolution, and at the full one.
+    steps: numbers of steps at half and at full resolution.
     lr: highest learning rate of Adam.
     seed: of noise, rolls and mirrors.
   """
@@ -42,9 +44,9 @@ class State(NamedTuple):
 
   Attributes:
     images: the current ones.
-    optimizer: its state.
+    optimizer: state of the optimizer.
     best: the images with the smallest loss so far.
-    least: that loss.
+    least: loss of these images.
   """
 
   images: Float[Array, 'B H W ch']
@@ -80,6 +82,7 @@ def make_step(
     (value, _), grads = jax.value_and_grad(moved, has_aux=True)(state.images)
     change, inner = optimizer.update(grads, state.optimizer)
     better = value < state.least
+    # The loss is of the images before this step.
     return State(
       jnp.clip(state.images + change, *limits),
       inner,
@@ -122,6 +125,7 @@ def reconstruct(
     optimizer = optax.adam(rate, *BETAS)
     step = make_step(loss, optimizer, limits)
     own_key = jax.random.fold_in(key, stage)
+    # Losses of two resolutions are not comparable: each starts at infinity.
     state = State(images, optimizer.init(images), images, jnp.float32(jnp.inf))
     for number in range(steps):
       state = step(state, own_key, number)

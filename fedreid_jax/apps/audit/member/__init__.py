@@ -1,1 +1,1 @@
-"""Inference of membership."""
+"""Inference of membership in the training data."""

@@ -1,4 +1,4 @@
-"""Audit of membership: was a person among those that a model was trained on?
+"""Audit of membership: whether a model was trained on images of a person.
 
 The audit trains the configuration of a run several times, each time with a
 random half of the persons of every client (`shadow_persons`), and attacks each
@@ -10,9 +10,9 @@ person:
   same images   those on which a model with the person was trained: an upper
                 bound.
 
-The positive control is a small network that learns a few persons by heart, and
-the attacker has the same images (`member_control`). The negative control asks
-for other random halves than those of the training.
+In the positive control a small network memorises a few persons, and the
+attacker has the images of the training (`attack`). The negative control asks
+for random halves other than those of the training.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,10 +37,9 @@ from fedreid_jax.training.simulation import Simulation
 
 # The positive control of the audit of membership.
 #
-# A small network learns a few persons of the run by heart, without
-# augmentation, once for each random half of these persons; the attacker has the
-# images of the training. The networks are clients that share nothing, so that
-# they train in one program.
+# A small network memorises a few persons of the run, without augmentation, once
+# for each random half of these persons, and the attacker has the images of the
+# training.
 
 SIZE = 32, 16  # of the images
 PERSONS = 24  # largest number
@@ -58,7 +57,7 @@ FIELDS = {
 def attack(
   persons: Sequence[Persons], networks: int, seed: int = 0
 ) -> Detection:
-  """Returns how well members of the training are found by their images.
+  """Returns the success of the positive control.
 
   Args:
     persons: of the run; those of the client with the most are used.
@@ -73,6 +72,8 @@ def attack(
     few.members(half)._replace(name=f'network {k}')
     for k, half in enumerate(halves)
   ]
+  # The networks are clients that share nothing, so that they train in one
+  # compiled program.
   simulation = Simulation(
     lambda identities: reid.ReIDNet(convnet.ConvNet(CHANNELS), identities),
     [standalone.make()],
@@ -118,13 +119,13 @@ class Audited(NamedTuple):
   """Results of the audit.
 
   Attributes:
-    found: by case, and of the negative control; empty if the positive control
-      has failed, after which no model is trained.
-    positive: of the positive control.
+    found: success by case, and of the negative control; empty if the positive
+      control has failed.
+    positive: success of the positive control.
     persons: number of persons.
     shadows: number of models.
-    left_out: pairs of a person and a model without a result, because all other
-      models have the person or none has.
+    left_out: number of pairs of a person and a model without a result, because
+      all other models have the person or none has.
     failed: controls that failed.
   """
 
@@ -145,7 +146,7 @@ def audit(
 ) -> Audited:
   """Trains shadow models of a run and attacks each with the others.
 
-  A stopped audit goes on where it ended.
+  An audit that was stopped continues with the models in its folder.
 
   Args:
     run: whose configuration and clients are used.
@@ -165,12 +166,16 @@ def audit(
   )
   number = sum(one.number for one in persons)
   positive = attack(persons, shadows, seed)
+  # The control takes a minute and each shadow model as long as the run, so no
+  # model is trained after a control that failed.
   if positive.auc < SUCCESS:
     failed = f'persons learnt by heart have an AUC of {positive.auc:.3f}'
     return Audited({}, positive, number, 0, 0, (f'{failed}, below {SUCCESS}',))
   included: list[np.ndarray] = []
   scores: dict[str, list[np.ndarray]] = {c: [] for c in shadow_persons.CASES}
   for model in range(shadows):
+    # The halves follow from the number of the model, so that an audit that is
+    # started again gets the halves of the models that it finds.
     rng = np.random.default_rng([seed, model])
     halves = [shadow_persons.half(one.number, rng) for one in persons]
     found = shadow_models.scores(
@@ -180,6 +185,7 @@ def audit(
     for case, values in found.items():
       scores[case].append(values)
     tell(f'model {model + 1} of {shadows}')
+  # No model has this number, so the permutations are independent of the halves.
   rng = np.random.default_rng([seed, shadows])
   return _judged(
     {case: np.asarray(rows) for case, rows in scores.items()},

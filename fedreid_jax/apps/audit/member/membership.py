@@ -3,14 +3,12 @@
 The score of a person in a model is how compact the person's features are: the
 mean cosine between them, minus the mean cosine to the features of the nearest
 other person. Training makes it larger. Several models are trained, each on a
-random part of the persons, and each of them is attacked with what the others
-say (LiRA of Carlini et al., "Membership inference attacks from first
+random part of the persons, and each of them is attacked with the scores in the
+others (LiRA of Carlini et al., "Membership inference attacks from first
 principles", S&P 2022, section 5): for person i, s_i is normal with mean
 mu_in,i over the models with the person and mu_out,i over those without, and
 
   Lambda_i = log N(s_i; mu_in,i, v_in) - log N(s_i; mu_out,i, v_out).
-
-As the paper advises for few models, both variances are common to all persons.
 """
 
 from collections.abc import Iterator
@@ -44,9 +42,11 @@ def compactness(
   sums = np.zeros((len(counts), features.shape[1]))
   np.add.at(sums, persons, directions)
   products = sums @ sums.T
-  own = np.bincount(persons, (directions**2).sum(1))  # an image with itself
+  # The cosine of an image with itself is no evidence: it is subtracted.
+  own = np.bincount(persons, (directions**2).sum(1))
   within = (np.diag(products) - own) / (counts * (counts - 1))
   between = products / np.outer(counts, counts)
+  # A person is not the nearest other person of itself.
   np.fill_diagonal(between, -np.inf)
   return within - between.max(1)
 
@@ -62,6 +62,7 @@ def log_ratios(scores: Scores, included: Included) -> Scores:
   """
   found = np.full(scores.shape, np.nan)
   for run in range(len(scores)):
+    # The attacked model is left out, so its score does not describe itself.
     others = np.delete(scores, run, axis=0)
     member = np.delete(included, run, axis=0)
     with np.errstate(invalid='ignore'):
@@ -74,11 +75,20 @@ def log_ratios(scores: Scores, included: Included) -> Scores:
 def _log_normal(
   score: Float[np.ndarray, ' P'], scores: Scores, which: Included
 ) -> Float[np.ndarray, ' P']:
-  """Returns the log density of scores by some of the models, but a constant."""
+  """Returns the log density of scores up to a constant, `[P]`.
+
+  Args:
+    score: of the persons in the attacked model.
+    scores: of the persons in the other models.
+    which: models and persons from which the density is estimated.
+  """
   number = which.sum(0)
   mean = np.where(which, scores, 0).sum(0) / np.where(number, number, np.nan)
+  # A variance of each person would be too uncertain: the paper advises a common
+  # one for few models. A person costs a degree of freedom by its mean.
   gaps = np.where(which, scores - mean, 0)[:, number > 0]
   variance = (gaps**2).sum() / max(int((number[number > 0] - 1).sum()), 1)
+  # The inverted comparison is also true of NaN.
   if not variance > 0:
     return np.full(len(score), np.nan)
   return -((score - mean) ** 2) / (2 * variance) - np.log(variance) / 2
@@ -87,9 +97,8 @@ def _log_normal(
 def measure(ratios: Scores, included: Included, seed: int = 0) -> Detection:
   """Returns how well the ratios tell members from non-members.
 
-  The intervals are of a bootstrap over persons, since the ratios of one person
-  in several models are not independent. That of the TPR is None if a sample has
-  fewer than 1000 non-members.
+  The intervals are percentiles of a bootstrap over persons. The interval of the
+  TPR is None if a sample has fewer than 1000 non-members.
 
   Args:
     ratios: Lambda; NaN is left out.
@@ -115,7 +124,7 @@ def measure(ratios: Scores, included: Included, seed: int = 0) -> Detection:
 
 
 def at_chance(ratios: Scores, included: Included, seed: int = 0) -> bool:
-  """Returns whether the 99 % interval of the area has 0.5 in it.
+  """Returns whether the 99 % interval of the area contains 0.5.
 
   Args:
     ratios: as for `measure`.
@@ -143,6 +152,8 @@ def _sides(ratios: Scores, included: Included) -> Sides:
 
 def _drawn(ratios: Scores, included: Included, seed: int) -> Iterator[Sides]:
   """Yields the sides of samples of persons with replacement."""
+  # Ratios of one person in several models are not independent, so persons are
+  # drawn with all their models.
   rng, size = np.random.default_rng(seed), ratios.shape[1]
   for _ in range(DRAWS):
     persons = rng.integers(size, size=size)

@@ -15,10 +15,10 @@ RANDOM = ('poisson', 'poisson_pk')  # samplers with a probability for a unit
 
 
 def check(run: LoadedRun) -> None:
-  """Refuses a run of which shadow models would say nothing.
+  """Refuses a run whose shadow models would be uninformative.
 
   Raises:
-    ConfigError: naming the field.
+    ConfigError: for the first field that rules out the audit.
   """
   config = run.config
   for wrong, what, field, fix in (
@@ -67,18 +67,17 @@ def scores(
 ) -> dict[str, np.ndarray]:
   """Trains a model on halves of the persons and returns the scores of all.
 
-  With a random sampler a step has half as many persons, so that the sampling
-  rate is that of the run, and with it the noise of DP-SGD.
-
   Args:
     run: whose configuration is trained.
     persons: of each client.
     halves: whether each person is a member, by client.
-    folder: of the model, which a stopped training continues.
+    folder: of the model; a training that was stopped continues there.
     seed: of the training.
   """
   config = run.config.copy_and_resolve_references()
   config.seed, config.track = seed, ()
+  # A step with half as many persons keeps the sampling rate of the run, and
+  # thereby the noise of DP-SGD.
   if config.local.sampler in RANDOM:
     config.local.identities //= 2
     config.local.batch //= 2

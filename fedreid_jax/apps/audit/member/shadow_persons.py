@@ -1,7 +1,7 @@
 """Persons of clients, of whom shadow models are trained on a random half.
 
-Half of the images of each person are for training; no model is trained on the
-other half.
+Half of the images of each person are for training, and no model is trained on
+the other half.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,11 +25,11 @@ class Persons(NamedTuple):
   """The persons of one client with enough images.
 
   Attributes:
-    client: with all images.
-    trained: rows for training.
-    asked: the other rows.
-    trained_of: person of each row for training, from 0 to P - 1.
-    asked_of: person of each other row.
+    client: client with all its images.
+    trained: rows of the images for training.
+    asked: rows of the images on which no model is trained.
+    trained_of: person of each row in `trained`, from 0 to P - 1.
+    asked_of: person of each row in `asked`.
   """
 
   client: ClientData
@@ -40,11 +40,11 @@ class Persons(NamedTuple):
 
   @property
   def number(self) -> int:
-    """Returns `P`."""
+    """Number of persons, `P`."""
     return int(self.trained_of.max()) + 1 if len(self.trained_of) else 0
 
   def some(self, most: int) -> 'Persons':
-    """Returns the first persons, and a client with their images only."""
+    """Returns the first `most` persons, of a client with only their images."""
     ours, others = self.trained_of < most, self.asked_of < most
     trained, asked = self.trained[ours], self.asked[others]
     rows = np.sort(np.r_[trained, asked])
@@ -94,12 +94,14 @@ def _with_rows(
 def of_client(client: ClientData) -> Persons:
   """Returns the persons of a client with `SMALLEST` images or more.
 
-  The images of a person are divided in the order of their cameras, so that both
-  halves have images of most cameras.
+  Every second image of a person, in the order of the cameras, is for training.
   """
   number = np.bincount(client.labels)
+  # Sorted by camera, both halves of a person have images of most cameras.
   order = np.lexsort((client.cameras, client.labels))
   order = order[number[client.labels[order]] >= SMALLEST]
+  # The maximum is the position of the person's first image, so that `place`
+  # counts the images of each person from 0.
   first = np.r_[True, np.diff(client.labels[order]) != 0]
   place = np.arange(len(order)) - np.maximum.accumulate(
     np.where(first, np.arange(len(order)), 0)
@@ -122,6 +124,7 @@ def of_clients(
     ConfigError: if a person may be at several clients.
     DataError: if too few persons have enough images.
   """
+  # A person at two clients could be a member of one and not of the other.
   if client_split.CLIENT_SPLITS[split][0] not in WHOLE:
     raise errors.ConfigError(
       f'with data.client_split={split!r} a person is at several clients',
@@ -141,5 +144,5 @@ def of_clients(
 
 
 def half(number: int, rng: np.random.Generator) -> Bool[np.ndarray, ' P']:
-  """Returns a random half of some persons."""
+  """Returns whether each of some persons is in a random half, bool `[P]`."""
   return rng.permutation(number) < number // 2

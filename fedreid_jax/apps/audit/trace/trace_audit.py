@@ -1,12 +1,12 @@
 """Tracing of persons in the statistics of DFH of a finished run.
 
 The members are the persons of a client, and the non-members are persons of the
-same domain whom no client has: half of them are the reference of the attacker,
-the others are scored. A person's feature is the mean over the person's images,
-with the final model. The published mean is the row m of the DFS of the client,
-in three cases:
+same domain whom no client has. Half of the non-members are the reference of the
+attacker, and the others are scored. The feature of a person is the mean over
+the person's images with the final model. The published mean is the row m of the
+DFS of the client, in three cases:
 
-  sent          as the server has it. The client measured it with its own model
+  sent          as the server has it. The client measured it with its model
                 before the aggregation, and the attacker has the final model.
   same images   measured with the model of the attacker, who has the same images
                 of the person as the client: an upper bound.
@@ -55,9 +55,9 @@ class Traced(NamedTuple):
   """Results of the audit.
 
   Attributes:
-    found: by case, and of the negative control.
-    dimensions: of the features.
-    effective: effective dimensions, the mean over clients.
+    found: success by case, and of the negative control.
+    dimensions: number of dimensions of the features.
+    effective: number of effective dimensions, the mean over clients.
     expected: AUC by theory for the effective dimensions, the mean over clients.
     simulated: AUC of the positive control.
     theory: AUC by theory for the positive control.
@@ -102,6 +102,8 @@ def audit(run: LoadedRun, seed: int = 0) -> Traced:
       (CASES[2], own.even.mean(0), 'odd'),
       (NEGATIVE, elsewhere, 'every'),
     ):
+      # The reference and the non-members that are scored are different persons:
+      # whitening by the scored ones would bias their scores.
       known, asked = getattr(others, kind)[::2], getattr(others, kind)[1::2]
       found[case].append(
         (
@@ -109,6 +111,7 @@ def audit(run: LoadedRun, seed: int = 0) -> Traced:
           tracing.scores(asked, mean, known),
         )
       )
+  # Scores are standardised by the reference of each client and can be pooled.
   pooled = {
     case: tuple(np.concatenate(side) for side in zip(*pairs, strict=True))
     for case, pairs in found.items()
@@ -126,6 +129,7 @@ def _judged(members, strangers, pooled, seed: int) -> Traced:
     tracing.theory(dims, number, 1 / len(rows)).auc
     for dims, number, rows in zip(effective, numbers, known, strict=True)
   ]
+  # The simulation has the numbers of the first client.
   persons, reference = numbers[0], len(known[0])
   simulated = tracing.simulate(size, persons, reference, seed)
   theory = tracing.theory(float(size), persons, 1 / reference).auc
@@ -180,12 +184,13 @@ def _strangers(run: LoadedRun, client: ClientData) -> _Album:
 
 
 def _persons_of(run: LoadedRun, album: _Album) -> Side:
-  """Returns mean features of the persons with two images or more."""
+  """Returns mean features `[P, D]` of the persons with two images or more."""
   space = domain_statistics.space(run)
   features = run.features(album.images, space, album.modalities)
   rows: list[list[np.ndarray]] = []
   for person in np.unique(album.persons):
     own = features[album.persons == person]
+    # The case of other images needs an image on each side.
     if len(own) > 1:
       rows.append([own.mean(0), own[::2].mean(0), own[1::2].mean(0)])
   every, even, odd = np.asarray(rows).transpose(1, 0, 2)

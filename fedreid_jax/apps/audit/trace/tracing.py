@@ -15,9 +15,9 @@ dimension, members and non-members differ by
   d' = (D / J) / sqrt(D (1 / J + s^2)),  AUC = Phi(d' / sqrt(2)),
   TPR at 1 % FPR = Phi(d' - Phi^-1(0.99)).
 
-A reference of R persons acts as noise of variance 1 / R. Features are not
-isotropic: their effective number of dimensions is (sum l)^2 / sum l^2 of the
-eigenvalues l of their covariance.
+A reference of R persons acts as noise of variance 1 / R. Real features are not
+isotropic. Their effective number of dimensions is (sum l)^2 / sum l^2, where l
+are the eigenvalues of their covariance.
 """
 
 from typing import NamedTuple
@@ -65,10 +65,7 @@ def scores(
   published: Float[np.ndarray, ' D'],
   reference: Float[np.ndarray, 'R D'],
 ) -> Float[np.ndarray, ' P']:
-  """Returns T of each person.
-
-  They are shifted and scaled to mean 0 and standard deviation 1 over the
-  reference, so that the scores of several clients can be put together.
+  """Returns T of each person, standardised by the scores of the reference.
 
   Args:
     persons: mean feature of each person.
@@ -76,6 +73,8 @@ def scores(
     reference: mean features of persons who are not members.
   """
   centre, spread = reference.mean(0), reference.std(0)
+  # Dead dimensions get the weight 0. The maximum keeps the division, which
+  # np.where evaluates everywhere, from a division by zero.
   alive = spread > _SMALLEST
   scale = np.where(alive, 1 / np.maximum(spread, _SMALLEST), 0.0)
 
@@ -83,26 +82,26 @@ def scores(
     return ((features - centre) * scale).astype(np.float64)
 
   towards = whitened(published)
+  # Standardised scores of several clients can be pooled.
   found, usual = whitened(persons) @ towards, whitened(reference) @ towards
   return (found - usual.mean()) / max(float(usual.std()), 1e-12)
 
 
 def effective_dimensions(reference: Float[np.ndarray, 'R D']) -> float:
-  """Returns the effective number of dimensions of whitened features.
-
-  The sum of the squared eigenvalues of a covariance of R persons is too large
-  by (sum l)^2 / R, which is subtracted.
-  """
+  """Returns the effective number of dimensions of whitened features."""
   spread = reference.std(0)
   alive = reference[:, spread > _SMALLEST].astype(np.float64)
   rows = (alive - alive.mean(0)) / alive.std(0)
-  total = rows.shape[1]  # whitened dimensions have variance 1
+  # The sum of the eigenvalues is the number of dimensions, since whitened ones
+  # have variance 1. The sum of the squared eigenvalues of a covariance of R
+  # persons is too large by (sum l)^2 / R, which is subtracted.
+  total = rows.shape[1]
   squared = np.square(rows.T @ rows / len(rows)).sum() - total**2 / len(rows)
   return float(np.clip(total**2 / max(squared, total), 1.0, total))
 
 
 def simulate(dimensions: int, persons: int, reference: int, seed: int) -> float:
-  """Returns the AUC for isotropic features, the positive control."""
+  """Returns the mean AUC for isotropic features, the positive control."""
   rng = np.random.default_rng(seed)
   found = []
   for _ in range(-(-SIMULATED // persons)):

@@ -2,10 +2,10 @@
 
   fedreid embed --workdir=DIR --images=FOLDER --out=vectors.npy
 
-embeds all images in a folder and its subfolders with the model of a run, and
-writes `vectors.npy` (float32 [n, D], row by row), `paths.csv` (the image of
-each row) and `vectors.json` (the model and its distance). The images on which
-the run was trained are not needed. docs/search.md describes the files.
+The command embeds all images in a folder and its subfolders with the model of a
+run. It writes `vectors.npy` (float32 [n, D]), `paths.csv` (the image of each
+row) and `vectors.json` (the model and its distance). It does not need the
+images on which the run was trained. docs/search.md describes the files.
 """
 
 from pathlib import Path

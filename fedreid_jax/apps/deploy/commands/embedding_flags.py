@@ -48,7 +48,7 @@ def load() -> 'Snapshot':
 
 
 def say_model(model: 'Snapshot') -> None:
-  """Prints which model is used, and what its evaluation did and it does not."""
+  """Prints the model, and a note if its evaluation had other moments."""
   print(f'model: {described(model)}')
   if model.config.evaluation.batch_stats == 'source':
     print(
@@ -110,6 +110,7 @@ def write(model: 'Snapshot', images: 'Folder', out: Path) -> 'Vectors':
   kind = modality(model)
   number = errors.counted(len(images.names), 'image')
   print(f'embedding {number} of {images.root}', flush=True)
+  # The bar is for terminals only: a log would get a line per update.
   screen = console.Console(stderr=True)
   bar = progress.Progress(
     progress.TextColumn('{task.description}'),
@@ -194,8 +195,8 @@ def next_step(command: str, *more: str) -> None:
   """Prints a command that uses the same model.
 
   Args:
-    command: its name.
-    more: its flags but those that choose the model.
+    command: name of the command.
+    more: flags of the command, without those that choose the model.
   """
   flags_ = [
     f'--{flag.name}={flag.value}'

@@ -6,7 +6,7 @@
   torch        weights in a .pth file, in torchvision's names
 
 A program maps uint8 pixels to the embedding that the evaluation of the run
-ranks; the normalisation of pixels is part of it. Each file contains its own
+ranks; the normalisation of pixels is part of the program. Each file contains a
 description. The file is WORKDIR/MODEL-STEP.SUFFIX, or `--out=FILE`.
 
 The formats jax and onnx need fedreid_jax[export], and torch needs PyTorch.

@@ -1,4 +1,4 @@
-"""Common parts of `search` and `serve`: the gallery and how it is searched."""
+"""Common parts of `search` and `serve`: the gallery and its search."""
 
 import tempfile
 from pathlib import Path
@@ -43,7 +43,7 @@ METHODS = {
 
 
 class Source(NamedTuple):
-  """A gallery that can be read; one of two attributes is None.
+  """A gallery that can be read; one of the two attributes is None.
 
   Attributes:
     images: a folder without vectors.
@@ -55,7 +55,7 @@ class Source(NamedTuple):
 
 
 def given() -> str:
-  """Returns the gallery of the command line, which is required."""
+  """Returns the value of --gallery, which is required."""
   if not _GALLERY.value:
     raise errors.ConfigError(
       'no gallery', 'command line', 'give --gallery=FOLDER or vectors.npy'
@@ -64,7 +64,7 @@ def given() -> str:
 
 
 def check() -> None:
-  """Refuses flags with which no gallery can be searched.
+  """Refuses flags that do not allow a search.
 
   Raises:
     ConfigError: naming the flag.
@@ -96,7 +96,8 @@ def check_model(source: Source, model: 'Snapshot') -> None:
 
   Raises:
     IntegrityError: for vectors of another model.
-    ConfigError: for a modality that is missing or not that of the vectors.
+    ConfigError: for a modality that is missing, or that differs from the one of
+      the vectors.
   """
   from fedreid_jax.apps.deploy.search import vectors
 
@@ -116,14 +117,12 @@ def check_model(source: Source, model: 'Snapshot') -> None:
 
 
 def embedded(source: Source, model: 'Snapshot') -> 'Vectors':
-  """Returns the vectors of a gallery, and embeds it if it has none.
-
-  The vectors of a folder are a memory-mapped file that has no name any more, so
-  that nothing remains when the process ends.
-  """
+  """Returns the vectors of a gallery, and embeds it if it has none."""
   if source.stored is not None:
     return source.stored
   assert source.images is not None
+  # The file is deleted here but stays mapped into memory, so that nothing
+  # remains when the process ends.
   with tempfile.TemporaryDirectory() as scratch:
     return embedding_flags.write(
       model, source.images, Path(scratch, 'vectors.npy')
@@ -145,7 +144,7 @@ def opened(stored: 'Vectors') -> 'Gallery':
 def about(
   model: 'Snapshot', stored: 'Vectors', gallery: 'Gallery'
 ) -> list[tuple[str, str]]:
-  """Prints and returns the facts of a search and its model, for its page."""
+  """Prints the facts of a search, and returns them with the model."""
   found = [
     ('model', f'{embedding_flags.described(model)}, of {run.FLAGS.workdir}'),
     (

@@ -1,7 +1,7 @@
 """Convert weights: `fedreid import-weights FILE.pth --out=FILE.safetensors`.
 
-FILE.pth has the weights of a ResNet in PyTorch's format. PyTorch reads it with
-`weights_only=True`, so no code of the file is run. The command removes the
+FILE.pth contains the weights of a ResNet in PyTorch's format. PyTorch reads it
+with `weights_only=True`, so no code in the file is run. The command removes the
 prefixes `module.` and `backbone.`, converts other types to float32, leaves out
 the classifier, and prints what it did. PyTorch must be installed.
 

@@ -3,10 +3,11 @@
   fedreid search --workdir=DIR --gallery=FOLDER --query=IMAGE
   fedreid search --workdir=DIR --gallery=vectors.npy --k=20 --query a.jpg b.jpg
 
-prints the images of the gallery that are nearest to each query, and writes them
-as a page for a browser, `search.html`. The gallery is a folder of images, or a
-file that `embed` wrote with the same model. Further words are queries, too, and
-a query may be a folder: `--query *.jpg`. docs/search.md describes the command.
+The command prints the images of the gallery that are nearest to each query, and
+writes them as a page for a browser, `search.html`. The gallery is a folder of
+images, or a file that `embed` wrote with the same model. Further arguments are
+queries, too (`--query *.jpg`), and a query may be a folder. docs/search.md
+describes the command.
 """
 
 from collections.abc import Sequence
@@ -38,13 +39,13 @@ run.FLAGS.set_gnu_getopt()
 
 
 def main(argv: list[str]) -> None:
-  """Prints a table, writes the page, and prints where it is."""
+  """Prints a table, writes the page and prints its address."""
 
   def body():
     gallery_flags.check()
     from fedreid_jax.training.files import atomic
 
-    # All that may be wrong is found before a gallery is embedded.
+    # All checks come first, since a large gallery takes long to embed.
     out = Path(_OUT.value).expanduser()
     if out.suffix != '.html':
       raise errors.ConfigError(
@@ -64,7 +65,7 @@ def main(argv: list[str]) -> None:
 
 
 def _following(source: gallery_flags.Source) -> list[str]:
-  """Returns the words of a command after this one."""
+  """Returns the words of the command that is suggested next."""
   given = gallery_flags.given()
   if source.stored is None:
     found = ['embed', f'--images={given}']

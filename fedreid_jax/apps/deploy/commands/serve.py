@@ -3,12 +3,11 @@
   fedreid serve runs/first --gallery=photos
   fedreid serve runs/first --gallery=vectors.npy --k=20 --port=0
 
-starts a page on this computer. A photograph of a person that is dropped on the
-page or chosen there is embedded, and the page shows the nearest images of the
-gallery.
-Only programs on this computer can reach the page (127.0.0.1), it needs no
-network, and no upload is written to a disk. Ctrl-C ends the command. It needs
-fedreid_jax[serve]. docs/search.md describes the page.
+The command starts a page on this computer. The page embeds a photograph of a
+person that is dropped or chosen there, and shows the nearest images of the
+gallery. Only programs on this computer can reach the page (127.0.0.1). It needs
+no network, and no upload is written to a disk. Ctrl-C ends the command. It
+needs fedreid_jax[serve]. docs/search.md describes the page.
 """
 
 import sys
@@ -22,14 +21,14 @@ from fedreid_jax.apps.deploy.commands import embedding_flags, gallery_flags
 from fedreid_jax.cli import failures, run
 from fedreid_jax.core import extras
 
-# Packages that only the local page needs.
+# The packages of the server are an extra, since only this page needs them.
 
 
 def check() -> None:
-  """Refuses to go on without the packages of the server.
+  """Checks that the packages of the server are installed.
 
   Raises:
-    ConfigError: naming the one that is missing, and the extra.
+    ConfigError: if one is missing; the message names it and the extra.
   """
   for name in ('starlette', 'uvicorn'):
     extras.load(name, 'serve', extras.command('serve'))
@@ -72,7 +71,8 @@ def main(argv: list[str]) -> None:
 def _serve() -> None:
   from fedreid_jax.apps.deploy.serving import app, finder, server
 
-  # All that may be wrong is found before a gallery is embedded.
+  # All checks come first, also that of the port, since a large gallery takes
+  # long to embed.
   source = gallery_flags.find()
   at = server.listen(_PORT.value)
   model = embedding_flags.load()
@@ -88,12 +88,13 @@ def _serve() -> None:
   made = app.make(found, about, _UPLOAD.value * app.MEBIBYTE, _failed)
   print(f'address: {server.address(at)}')
   print('next: open the address in a browser on this computer; Ctrl-C ends it')
+  # Output to a pipe is buffered, and the server prints nothing more.
   sys.stdout.flush()
   server.run(made, at)
 
 
 def _labels(model: 'Snapshot', folder: 'Folder') -> dict[str, 'Label']:
-  """Returns identities and cameras in names; without them, prints a note."""
+  """Returns identities and cameras by name, {} with a note if unknown."""
   from fedreid_jax.data.folder import path_labels
 
   try:
@@ -107,7 +108,7 @@ def _labels(model: 'Snapshot', folder: 'Folder') -> dict[str, 'Label']:
 
 
 def _failed(error: Exception) -> str:
-  """Prints an error of a request and returns its line."""
+  """Prints the line of an error in a request and returns it."""
   if run.FLAGS.debug:
     traceback.print_exception(error)
   line = failures.explain(error).line()

@@ -26,13 +26,13 @@ _INPUTS = {
 
 
 def describe(embedding: Embedding, workdir: Path) -> dict[str, Any]:
-  """Returns values that JSON can represent.
+  """Returns the description of an embedding as values for JSON.
 
-  Keys: `summary` (one paragraph), `inputs` and `output` (shapes and types),
+  Keys: `summary` (one line), `inputs` and `output` (shapes and types),
   `preprocessing` (of image files, before the program), `normalisation` (within
-  the program), `embedding` (its kind, and the distance it is compared by),
-  `model` (fields of the network), `run` (of which it is, and its digests),
-  `source` and `world_seed` (of synthetic training images), `versions`.
+  the program), `embedding` (its kind, and the distance that compares it),
+  `model` (fields of the network), `run` (the run and its digests), `source` and
+  `world_seed` (of synthetic training images), `versions`.
   """
   config = embedding.config
   data, ranked = config.data, config.evaluation
@@ -76,7 +76,7 @@ def describe(embedding: Embedding, workdir: Path) -> dict[str, Any]:
 
 
 def _run(embedding: Embedding, workdir: Path) -> dict[str, Any]:
-  """Returns which model of which run an embedding is of."""
+  """Returns the run and the model of an embedding, with their digests."""
   config = embedding.config
   described = recorder.read_object(workdir / run_files.DESCRIBED, 'data_digest')
   resolved = recorder.read_object(workdir / run_files.CONFIG)
@@ -93,7 +93,7 @@ def _run(embedding: Embedding, workdir: Path) -> dict[str, Any]:
 
 
 def summary(embedding: Embedding) -> str:
-  """Returns the contract of the program in one line."""
+  """Returns the inputs and the output of the program in one line."""
   ranked = embedding.config.evaluation
   arrays = ', '.join(
     f'{name} {_text(one)}' for name, one in embedding.inputs.items()

@@ -1,9 +1,8 @@
 """The function from pixels to embeddings that the evaluation of a run ranks.
 
-The function is traced once with a symbolic number of images, equations that the
+The function is traced once with a symbolic number of images. Equations that the
 embedding does not need are removed, and the variables that remain become
-constants. Convolutions choose their method by the platform for which the
-program is lowered (`models.layers.conv`).
+constants.
 """
 
 import copy
@@ -39,16 +38,17 @@ class Embedding(NamedTuple):
   """An embedding as a program of its inputs.
 
   Attributes:
-    config: of the run.
+    config: configuration of the run.
     step: rounds of training.
-    name: of the model: 'global', 'cluster:GROUP' or 'client:NAME'.
-    dtype: of the computation, one of `networks.DTYPES`.
-    variables: that the embedding depends on, `{'params/...': array}`; names
-      with the prefix `versions.INFRARED` are moments of infrared images.
+    name: name of the model: 'global', 'cluster:GROUP' or 'client:NAME'.
+    dtype: type of the computation, one of `networks.DTYPES`.
+    variables: variables on which the embedding depends, `{'params/...':
+      array}`; names with the prefix `versions.INFRARED` are moments of infrared
+      images.
     program: `(*variables in order, *inputs) -> [embedding]`.
     inputs: shapes and types by name, in order: 'images', uint8 `[b, H, W, ch]`,
       and 'modalities', int32 `[b]`, if the embedding depends on them.
-    output: its shape and type, float32 `[b, D]`.
+    output: shape and type of the result, float32 `[b, D]`.
     evaluate: `(images, modalities) -> float32 [M, D]` on the host, as the
       evaluation of the run computes it.
   """
@@ -78,10 +78,10 @@ def load(
   (`evaluation.batch_stats`).
 
   Args:
-    workdir: of the run.
+    workdir: work directory of the run.
     checkpoint: 'latest', 'best', or the number of a round that was saved.
-    model: its name; '' for the server's, or the first if there are several.
-    dtype: of the computation; '' for that of the run.
+    model: name of the model; '' for the server's, or the first of several.
+    dtype: type of the computation; '' for the type of the run.
 
   Raises:
     IntegrityError: when there is no such run or checkpoint, or it is damaged.
@@ -116,7 +116,7 @@ def load(
     versions.join(models),
     federation.image_shape,
   )
-  # Three images, not a batch of the evaluation, which may take minutes.
+  # Batches of three images, since a batch of the evaluation may take minutes.
   extract = features.make_extractor(
     network.model, view, placement.make_mesh(1), batch=3, **ranked
   )
@@ -152,8 +152,8 @@ def trace(
   """Returns the `variables`, `program`, `inputs` and `output` of an embedding.
 
   Args:
-    function: of `features.make_embedding`.
-    variables: of the model.
+    function: result of `features.make_embedding`.
+    variables: variables of the model.
     image_shape: `(H, W, ch)`.
   """
   (b,) = export.symbolic_shape(BATCH)
@@ -162,8 +162,10 @@ def trace(
     MODALITIES: jax.ShapeDtypeStruct((b,), jnp.int32),
   }
   closed = jax.make_jaxpr(function)(variables, *inputs.values())
+  # The export would keep unused inputs, such as modalities, as arguments of the
+  # program.
   needed, used = partial_eval.dce_jaxpr(closed.jaxpr, [True])
-  # A flat dict is traced in the order of its sorted names.
+  # JAX flattens a dict in the order of its sorted names.
   names = zip([*sorted(variables), *inputs], used, strict=True)
   chosen = [name for name, is_used in names if is_used]
   (out,) = closed.out_avals

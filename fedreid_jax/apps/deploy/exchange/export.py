@@ -1,4 +1,4 @@
-"""Export of a model of a run to a file, which is read again and checked."""
+"""Export of a model to a file, which is read again and checked."""
 
 import tempfile
 from collections.abc import Callable
@@ -25,11 +25,11 @@ class Format(NamedTuple):
   """A kind of file.
 
   Attributes:
-    suffix: of its files.
+    suffix: suffix of the files.
     encode: `(Embedding, description) -> content`.
     reader: `(path) -> function of the inputs`; None for a file of tensors.
-    dtype: of the computation; '' for that of the run.
-    packages: that it needs.
+    dtype: type of the computation; '' for the type of the run.
+    packages: packages that the format needs.
     remedy: how to install them.
   """
 
@@ -76,11 +76,12 @@ class Written(NamedTuple):
   Attributes:
     path: of the file.
     size: in bytes.
-    about: its description, of `about.describe`.
-    difference: from the evaluation, of random images; None for weights.
-    num_tensors: number of weights that the embedding depends on.
-    names: whose names the tensors of a file of weights have, one of the forms
-      of `models.weights`; '' for a program.
+    about: description of the model by `about.describe`.
+    difference: largest difference from the evaluation on random images; None
+      for weights.
+    num_tensors: number of weights on which the embedding depends.
+    names: convention of the names of tensors in a file of weights, one of the
+      forms of `models.weights`; '' for a program.
   """
 
   path: Path
@@ -100,15 +101,15 @@ def export(
 ) -> Written:
   """Writes a model of a run in another format.
 
-  A program is read again and compared with the evaluation before its file gets
-  its name.
+  A program is read again and compared with the evaluation before the file is
+  written.
 
   Args:
-    workdir: of the run.
+    workdir: work directory of the run.
     kind: one of `FORMATS`.
     out: file; by default WORKDIR/MODEL-STEP with the suffix of the format.
     checkpoint: 'latest', 'best', or the number of a round that was saved.
-    model: its name; '' for the server's, or the first if there are several.
+    model: name of the model; '' for the server's, or the first of several.
 
   Raises:
     ConfigError: for a model that the run does not have, a package that is not
@@ -125,10 +126,12 @@ def export(
     )
   if out is not None and not out.parent.is_dir():
     raise errors.ResourceError('no such folder', str(out.parent), 'create it')
+  # A missing package shows before the model is loaded and traced.
   for package in form.packages:
     extras.load(package, f'--format={kind}', form.remedy)
   found = embedding.load(workdir, checkpoint, model, form.dtype)
   if out is None:
+    # Names of models such as client:NAME have characters that paths reserve.
     name = found.name.replace(':', '-').replace('/', '-')
     out = workdir / f'{name}-{found.step}{form.suffix}'
   described = about.describe(found, workdir)
@@ -149,7 +152,7 @@ def _check(
   reader: Callable[[Path], Callable[..., np.ndarray]],
   kind: str,
 ) -> float:
-  """Returns the largest difference of a program from the evaluation.
+  """Returns the largest difference between a program and the evaluation.
 
   Raises:
     ConfigError: if it is larger than `TOLERANCE`.
@@ -160,7 +163,8 @@ def _check(
   kinds = (np.arange(_IMAGES) % 2).astype(np.int32)
   inputs = {embedding.IMAGES: images, embedding.MODALITIES: kinds}
   chosen = [inputs[name] for name in found.inputs]
-  # ONNX Runtime computes in float32 where a GPU computes products in less.
+  # ONNX Runtime computes products in float32, and a GPU in a lower precision by
+  # default.
   precision = 'highest' if kind == 'onnx' else None
   with jax.default_matmul_precision(precision):
     expected = found.evaluate(images, kinds)
@@ -168,10 +172,12 @@ def _check(
     path = Path(folder, 'program')
     path.write_bytes(content)
     call = reader(path)
+    # Two sizes of batches show that the number of images is not fixed.
     rows = [slice(0, 1), slice(1, _IMAGES)]
     got = np.concatenate([call(*(x[r] for x in chosen)) for r in rows])
   difference = float(np.abs(got - expected).max())
   limit = TOLERANCE[found.config.model.dtype] * max(1, np.abs(expected).max())
+  # The inverted comparison also refuses NaN.
   if not difference <= limit:
     raise errors.ConfigError(
       f'the program differs from the evaluation by {difference:.2g}',

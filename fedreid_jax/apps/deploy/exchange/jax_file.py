@@ -1,8 +1,8 @@
 """Embeddings as programs of `jax.export`, lowered for CPU, CUDA and TPU.
 
-A file is a ZIP archive without compression of two members: `program.bin`, the
-serialised program, and `about.json`, what `about.describe` returns.
-`jax.export.deserialize` reads the program; JAX and flatbuffers are needed,
+A file is an uncompressed ZIP archive with two members: `program.bin`, the
+serialised program, and `about.json`, the result of `about.describe`.
+`jax.export.deserialize` reads the program. It needs JAX and flatbuffers, but
 neither this package nor Flax.
 """
 
@@ -23,17 +23,15 @@ from fedreid_jax.core import extras
 SUFFIX = '.jax.zip'
 PLATFORMS = ('cpu', 'cuda', 'tpu')
 PROGRAM, ABOUT = 'program.bin', 'about.json'
-# Members of equal content have equal bytes at any time.
+# With a fixed date equal programs have equal files.
 _DATE = (1980, 1, 1, 0, 0, 0)
 
 
 def lowered(embedding: Embedding) -> export.Exported:
-  """Returns the embedding lowered for `PLATFORMS`.
-
-  JAX stores the lines of the source of each operation, with absolute paths of
-  this machine; they are left out.
-  """
+  """Returns the embedding lowered for `PLATFORMS`."""
   function = jax.jit(lambda *inputs: embedding.call(*inputs))
+  # Without the limit, JAX stores the source line of each operation with
+  # absolute paths of this machine.
   before = jax.config.jax_traceback_in_locations_limit  # pyright: ignore
   jax.config.update('jax_traceback_in_locations_limit', 0)
   try:
@@ -62,7 +60,7 @@ def encode(embedding: Embedding, about: dict[str, Any]) -> bytes:
 
 
 def reader(path: Path) -> Callable[..., np.ndarray]:
-  """Returns the function of a file, of arrays on the host."""
+  """Returns the program of a file as a function of arrays on the host."""
   with zipfile.ZipFile(path) as file:
     program = export.deserialize(bytearray(file.read(PROGRAM)))
   call = jax.jit(program.call)

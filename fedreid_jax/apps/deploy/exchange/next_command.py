@@ -35,7 +35,7 @@ def after(written: Written, kind: str) -> str:
       "print(f['fedreid_jax']['summary'], *f['state_dict'])"
     ),
   }[kind]
-  # Within double quotes a shell changes these characters.
+  # A shell interprets these characters within double quotes.
   quoted = shlex.quote(code) if {*'"$`\\'} & {*code} else f'"{code}"'
   return f'python -c {quoted}'
 
@@ -50,7 +50,8 @@ def _train(path: str, about: dict[str, Any]) -> str:
     if value != usual.get(name)
   }
   fields['model.pretrained'] = path
-  if 'world_seed' in about:  # Weights are refused for the world they have seen.
+  # Weights are refused for the synthetic world on which they were trained.
+  if 'world_seed' in about:
     fields['data.world_seed'] = about['world_seed'] + 1
   return shlex.join(
     [

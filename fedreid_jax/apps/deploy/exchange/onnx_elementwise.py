@@ -51,13 +51,14 @@ def _elementwise(graph: Graph, equation: Any, operands: list) -> Operand:
     raise Unsupported(f'{name} of {dtype}')
   floating = np.issubdtype(dtype, np.floating)
   if name == 'sub' and floating and isinstance(operands[1], np.ndarray):
-    # Runtimes add a constant within the convolution before it.
+    # Runtimes merge the addition of a constant into the convolution before it.
     name, operands = 'add', [operands[0], -operands[1]]
   return graph.elementwise(ELEMENTWISE[name], operands, dtype)
 
 
 def _less_or_equal(graph: Graph, equation: Any, operands: list) -> Operand:
   del equation
+  # `_select` recognises a ReLU by the operands of the comparison.
   result = graph.elementwise('LessOrEqual', operands, np.dtype(bool))
   graph.compared[result.name] = (operands[0], operands[1])
   return result
@@ -101,6 +102,7 @@ def _cast(graph: Graph, equation: Any, operands: list) -> Operand:
 
 def _power(graph: Graph, equation: Any, operands: list) -> Operand:
   (x,) = operands
+  # `square` has no parameter y.
   exponent = np.array(equation.params.get('y', 2), x.dtype)
   return graph.elementwise('Pow', [x, exponent], x.dtype)
 

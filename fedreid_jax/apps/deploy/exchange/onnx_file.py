@@ -3,12 +3,12 @@
 The traced program is translated equation by equation with the builders of the
 package `onnx`: calls are inlined, equations of constants are computed, and the
 rest is translated by the tables of `onnx_elementwise`, `onnx_shapes` and
-`onnx_sums`. Of methods by platform, that of all other platforms is taken.
+`onnx_sums`.
 
-Kept converters were tried first. jax2onnx 0.17.1 excludes the Orbax of this
-package, and with JAX 0.10 it writes the max-pooling of a ResNet with four
-spatial axes, which ONNX Runtime refuses; tf2onnx cannot read the StableHLO of
-`jax2tf`.
+Maintained converters did not work: jax2onnx 0.17.1 excludes the version of
+Orbax that this package needs, and with JAX 0.10 it writes the max-pooling of a
+ResNet with four spatial axes, which ONNX Runtime refuses. tf2onnx cannot read
+the StableHLO of `jax2tf`.
 """
 
 import json
@@ -107,13 +107,14 @@ def encode(embedding: Embedding, about: dict[str, Any]) -> bytes:
     },
   )
   onnx.checker.check_model(model, full_check=True)
+  # Equal models give equal bytes.
   return model.SerializeToString(deterministic=True)
 
 
 def _translate(
   graph: Graph, program: core.ClosedJaxpr, inputs: Sequence[Operand]
 ) -> list[Operand]:
-  """Adds the equations of a program; returns its results."""
+  """Adds the equations of a program and returns its results."""
   jaxpr = program.jaxpr
   known: dict[Any, Operand] = dict(zip(jaxpr.invars, inputs, strict=True))
   consts = [np.asarray(value) for value in program.consts]
@@ -136,7 +137,7 @@ def _translate(
 def _equation(
   graph: Graph, equation: Any, operands: list[Operand]
 ) -> Sequence[Operand]:
-  """Adds an equation; returns its results."""
+  """Adds an equation and returns its results."""
   name, params = equation.primitive.name, equation.params
   if name in CALLS:
     inner = params[CALLS[name]]
@@ -144,10 +145,13 @@ def _equation(
       inner = core.ClosedJaxpr(inner, ())
     return _translate(graph, inner, operands)
   if name == 'platform_index':
-    return [np.zeros((), np.int32)]  # only read by the conditional below
+    # Only the conditional below reads the index.
+    return [np.zeros((), np.int32)]
+  # ONNX has no platforms: the branch for all other platforms is used.
   branch = platforms.fallback(equation)
   if branch is not None:
     return _translate(graph, branch, operands[1:])
+  # Equations of constants, such as masks from iota, are computed by JAX.
   if _is_constant(equation, operands):
     found = equation.primitive.bind(*operands, **params)
     found = found if equation.primitive.multiple_results else [found]
@@ -160,6 +164,7 @@ def _equation(
 def _is_constant(equation: Any, operands: list[Operand]) -> bool:
   """Returns whether the results of an equation can be computed now."""
   atoms = (*equation.invars, *equation.outvars)
+  # A constant may be stored with axes of length 1, and JAX needs whole ones.
   return all(
     isinstance(one, np.ndarray) and one.shape == atom.aval.shape
     for one, atom in zip(operands, equation.invars, strict=True)
@@ -169,7 +174,7 @@ def _is_constant(equation: Any, operands: list[Operand]) -> bool:
 
 
 def reader(path: Path) -> Callable[..., np.ndarray]:
-  """Returns the function of a file, by ONNX Runtime on the CPU.
+  """Returns a function that runs a file in ONNX Runtime on the CPU.
 
   Raises:
     ConfigError: without ONNX Runtime.

@@ -1,12 +1,8 @@
 """A graph of ONNX operators under construction.
 
-Operators broadcast their operands as NumPy does, so a value may be stored with
-axes of length 1 where the variable that it stands for is longer. `Graph.whole`
-repeats it for operators that do not broadcast.
-
-Convolutions of ONNX have the channels before the positions, those of the
-networks after them. Operators that work element by element are moved before a
-transposition, so that two of them meet and cancel.
+Operators broadcast their operands like NumPy, so a value may be stored with
+axes of length 1 where the variable of the program is longer. `Graph.whole`
+repeats the value for operators that do not broadcast.
 """
 
 import hashlib
@@ -29,9 +25,9 @@ class Value(NamedTuple):
   """A result of an operator, or an input.
 
   Attributes:
-    name: in the graph.
-    shape: as stored.
-    dtype: of its elements.
+    name: name in the graph.
+    shape: shape as stored.
+    dtype: type of the elements.
   """
 
   name: str
@@ -111,7 +107,7 @@ class Graph:
     return result
 
   def name(self, operand: Operand, name: str) -> None:
-    """Gives an operand a name, that of an output."""
+    """Adds an output with a name that has the value of an operand."""
     self.nodes.append(
       self._onnx.helper.make_node(
         'Identity', [self._name(operand)], [name], name=name
@@ -122,6 +118,7 @@ class Graph:
     if isinstance(operand, Value):
       return operand.name
     array = np.asarray(operand, order='C')
+    # Equal constants are stored once.
     digest = hashlib.sha256(array.tobytes()).digest()
     key = array.dtype, array.shape, digest
     if key not in self._names:
@@ -143,6 +140,9 @@ class Graph:
     axes = views[0][1] if views and views[0] else ()
     if not axes or any(view is None or view[1] != axes for view in views):
       return self.add(operator, operands, joined(operands), dtype, **attributes)
+    # ONNX has channels before positions in convolutions, and the networks after
+    # them. Operators are moved before a transposition, so that it is next to
+    # that of the following convolution, and the two cancel.
     inverse = np.argsort(axes)
     sources = [
       self._transposed[x.name][0]
@@ -154,10 +154,10 @@ class Graph:
     return self.transpose(result, axes)
 
   def type_of(self, dtype: Any) -> int:
-    """Returns ONNX's number of a type.
+    """Returns the number by which ONNX denotes a type.
 
     Raises:
-      Unsupported: for a type that it does not have.
+      Unsupported: for a type that ONNX does not have.
     """
     try:
       return self._onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
@@ -170,6 +170,7 @@ class Graph:
       return operand
     if isinstance(operand, np.ndarray):
       return operand.reshape(shape)
+    # ONNX infers one length, written as -1, from the number of elements.
     sizes = [-1 if export.is_symbolic_dim(n) else n for n in shape]
     if sizes.count(-1) > 1:
       raise Unsupported(f'a reshape to {shape}')
@@ -236,7 +237,7 @@ class Graph:
     return self._multiples[factor]
 
   def needed(self, output: str) -> tuple[list[Any], list[Any]]:
-    """Returns the operators and constants that an output depends on."""
+    """Returns the operators and constants on which an output depends."""
     names, nodes = {output}, []
     for node in reversed(self.nodes):
       if names & {*node.output}:

@@ -50,6 +50,7 @@ def _slice(graph: Graph, equation: Any, operands: list) -> Operand:
   source, out = equation.invars[0].aval, equation.outvars[0].aval
   starts = equation.params['start_indices']
   limits = equation.params['limit_indices']
+  # The length of a whole axis may be symbolic, and ONNX allows larger ends.
   ends = [
     END if limit == size else limit
     for limit, size in zip(limits, source.shape, strict=True)
@@ -60,10 +61,8 @@ def _slice(graph: Graph, equation: Any, operands: list) -> Operand:
 
 
 def _gather(graph: Graph, equation: Any, operands: list) -> Operand:
-  """Translates a gather at constant places, as an index of an array makes it.
-
-  Of a source with a symbolic axis `x[:, 1:3]` and `x[:, ::2]` are gathers, too.
-  """
+  """Translates a gather at constant places, the result of indexing an array."""
+  # JAX traces x[:, 1:3] and x[:, ::2] as gathers, too, if an axis is symbolic.
   source, out = equation.invars[0].aval, equation.outvars[0].aval
   numbers = equation.params['dimension_numbers']
   sizes, place = equation.params['slice_sizes'], operands[1]
@@ -71,6 +70,7 @@ def _gather(graph: Graph, equation: Any, operands: list) -> Operand:
   if not isinstance(place, np.ndarray) or numbers.operand_batching_dims:
     raise Unsupported('a gather at computed places')
   limits = [source.shape[axis] - sizes[axis] for axis in axes]
+  # ONNX counts negative places from the end, and JAX may clamp or fill.
   if (place < 0).any() or (place > np.array(limits)).any():
     raise Unsupported('a gather outside of an array')
   x = graph.whole(operands[0], source.shape)
@@ -111,6 +111,7 @@ def _gather(graph: Graph, equation: Any, operands: list) -> Operand:
 def _reverse(graph: Graph, equation: Any, operands: list) -> Operand:
   out, axes = equation.outvars[0].aval, equation.params['dimensions']
   rank = range(len(out.shape))
+  # A slice backwards from the last element; ONNX clamps the end.
   starts = [-1 if axis in axes else 0 for axis in rank]
   ends = [-END if axis in axes else END for axis in rank]
   steps = [-1 if axis in axes else 1 for axis in rank]

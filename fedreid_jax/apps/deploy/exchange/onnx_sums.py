@@ -38,6 +38,7 @@ def _convolution(graph: Graph, equation: Any, operands: list) -> Operand:
   low, high = zip(*params['padding'], strict=True)
   if min(*low, *high) < 0:
     raise Unsupported('a convolution with negative padding')
+  # ONNX has one layout, [images, channels, positions]; that of JAX is free.
   x, kernel = (
     graph.transpose(graph.whole(operand, variable.aval.shape), axes)
     for operand, variable, axes in zip(
@@ -64,6 +65,8 @@ def _max_pool(graph: Graph, equation: Any, operands: list) -> Operand:
   params, out = equation.params, equation.outvars[0].aval
   window, strides = params['window_dimensions'], params['window_strides']
   rank = range(len(window))
+  # ONNX pools all axes but the first two, so that the axes without a window are
+  # moved there.
   spatial = [a for a in rank if window[a] != 1 or strides[a] != 1]
   others = [a for a in rank if a not in spatial]
   dilated = (*params['base_dilation'], *params['window_dilation'])
@@ -98,6 +101,8 @@ def _product(graph: Graph, equation: Any, operands: list) -> Operand:
   )
   if not left_batch and (left, right) == ((len(a.shape) - 1,), (0,)):
     return graph.add('MatMul', [a, b], out.shape, out.dtype)
+  # Any other contraction is written in the notation of einsum, with equal
+  # letters for contracted and for batch axes.
   letters = iter('abcdefghijklmnopqrstuvwxyz')
   first = [next(letters) for _ in a.shape]
   second = [next(letters) for _ in b.shape]

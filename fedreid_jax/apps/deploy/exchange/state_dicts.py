@@ -1,8 +1,7 @@
 """Conversion of PyTorch's weights of a ResNet to a `.safetensors` file.
 
-PyTorch reads the file with `weights_only=True`, which allows tensors and plain
-values and runs no code of the file. The tensors of the backbone are kept under
-torchvision's names, as `models.pretrained` reads them.
+The tensors of the backbone are kept under torchvision's names, which
+`models.pretrained` reads.
 """
 
 import hashlib
@@ -32,17 +31,17 @@ _CONVERT = 'use the weights of a ResNet of torchvision'
 
 
 class Imported(NamedTuple):
-  """What a conversion did.
+  """Result of a conversion.
 
   Attributes:
     network: 'resnet50' for example.
     path: of the new file.
     size: in bytes.
     tensors: number of tensors.
-    key: of the file in which the weights were, '' for none.
-    stripped: number of tensors by the prefix that was removed.
+    key: entry of the file that contained the weights, '' for none.
+    stripped: number of names by the prefix that was removed.
     converted: number of tensors by their former type, unless float32.
-    left_out: names of other tensors.
+    left_out: names of tensors that are not of the backbone.
   """
 
   network: str
@@ -55,7 +54,7 @@ class Imported(NamedTuple):
   left_out: list[str]
 
   def lines(self) -> list[str]:
-    """Returns what was done, for the console."""
+    """Returns lines for the console about the conversion."""
     said = [f'wrote {self.path} ({self.size:,} bytes)']
     said.append(f'{self.network}: {self.tensors} tensors of float32')
     if self.key:
@@ -80,8 +79,8 @@ def convert(path: Path, out: Path) -> Imported:
   """Converts a file of PyTorch's weights.
 
   Args:
-    path: of a `.pth` file: tensors by name, or a dict that contains such a dict
-      under one of `NESTED`.
+    path: `.pth` file with tensors by name, or with a dict that contains such a
+      dict under one of `NESTED`.
     out: file to write, `.safetensors`.
 
   Raises:
@@ -102,6 +101,7 @@ def convert(path: Path, out: Path) -> Imported:
   for full, value in state.items():
     name, removed = _strip(full)
     if not _BACKBONE.fullmatch(name):
+      # PyTorch's counters of batches are in each normalisation and have no use.
       if not name.endswith('.num_batches_tracked'):
         left_out.append(full)
       continue
@@ -139,6 +139,7 @@ def convert(path: Path, out: Path) -> Imported:
 
 
 def _read(torch: Any, path: Path) -> Any:
+  # weights_only allows tensors and plain values and runs no code of the file.
   try:
     return torch.load(path, map_location='cpu', weights_only=True)
   except pickle.UnpicklingError as error:
@@ -155,7 +156,7 @@ def _read(torch: Any, path: Path) -> Any:
 
 
 def _tensors(found: Any, path: Path, torch: Any) -> tuple[dict[str, Any], str]:
-  """Returns the tensors by name, and the key of the dict that has them."""
+  """Returns the tensors by name, and the key of the dict with them."""
   candidates = [('', found)]
   if isinstance(found, Mapping):
     candidates += [(key, found[key]) for key in NESTED if key in found]
@@ -170,7 +171,7 @@ def _tensors(found: Any, path: Path, torch: Any) -> tuple[dict[str, Any], str]:
 
 
 def _strip(name: str) -> tuple[str, list[str]]:
-  """Returns a name without `PREFIXES`, and those that were removed."""
+  """Returns a name without `PREFIXES`, and the removed prefixes."""
   removed = []
   while prefix := next((p for p in PREFIXES if name.startswith(p)), ''):
     name = name.removeprefix(prefix)
@@ -181,7 +182,7 @@ def _strip(name: str) -> tuple[str, list[str]]:
 def _network(
   tensors: Mapping[str, Any], left_out: list[str], path: Path
 ) -> str:
-  """Returns the name of the ResNet that tensors belong to."""
+  """Returns the name of the ResNet with these tensors, by its blocks."""
   if not tensors:
     raise errors.IntegrityError(
       f'has no tensor of a ResNet, but {", ".join(left_out[:3])}',

@@ -1,8 +1,8 @@
-"""Embeddings of models with moments of their own for each modality.
+"""Embeddings of models with separate moments for each modality.
 
-With `evaluation.batch_stats='modality'` batch normalisation has other moments
-for infrared images than for visible ones. The program computes both embeddings
-of an image and selects one.
+With `evaluation.batch_stats='modality'` batch normalisation has different
+moments for infrared and for visible images. The program computes both
+embeddings of an image and selects one.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,16 +17,17 @@ INFRARED = 'infrared:'  # before names of moments that only infrared images have
 
 
 def join(versions: Sequence[Flat]) -> Flat:
-  """Returns variables for all images, or for those of each modality, as one.
+  """Joins the variables of all versions of a model in one dict.
 
   Args:
-    versions: one for all images, or those of visible and of infrared ones.
+    versions: variables for all images, or for visible and for infrared images.
   """
   joined = dict(versions[0])
   for infrared in versions[1:]:
     joined |= {
       INFRARED + name: value
       for name, value in infrared.items()
+      # Parameters are equal and are stored once.
       if not np.array_equal(value, joined[name])
     }
   return joined

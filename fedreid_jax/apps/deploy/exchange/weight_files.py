@@ -1,10 +1,10 @@
 """Weights of an embedding as files of tensors, for PyTorch or this package.
 
-A ResNet without inserted modules is written in torchvision's names and layout
+A ResNet without inserted modules is written with torchvision's names and layout
 (`models.pretrained.tensors`). Other networks have no counterpart in
-torchvision: their tensors have this package's names and layout, and only the
-format `safetensors` has them. `model.pretrained` reads the backbone of each
-`.safetensors` file.
+torchvision. Their tensors have this package's names and layout, and only the
+format `safetensors` supports them. `model.pretrained` reads the backbone of
+each `.safetensors` file.
 """
 
 import io
@@ -23,7 +23,7 @@ STATE = 'state_dict'  # key of the tensors in a .pth file
 
 
 def form(embedding: Embedding) -> str:
-  """Returns whose names the tensors of an embedding get."""
+  """Returns the form of the names of tensors, TORCHVISION or OWN."""
   return weights.TORCHVISION if _of_torchvision(embedding) else weights.OWN
 
 
@@ -36,7 +36,7 @@ def encode_safetensors(embedding: Embedding, about: dict[str, Any]) -> bytes:
 
 
 def encode_pth(embedding: Embedding, about: dict[str, Any]) -> bytes:
-  """Returns the content of a `.pth` file: `state_dict`, and the description.
+  """Returns the content of a `.pth` file, `state_dict` and the description.
 
   `torch.load` reads it with `weights_only=True`.
 
@@ -65,7 +65,7 @@ def encode_pth(embedding: Embedding, about: dict[str, Any]) -> bytes:
 
 
 def _of_torchvision(embedding: Embedding) -> dict[str, np.ndarray]:
-  """Returns tensors in torchvision's names, none if it has no such network."""
+  """Returns tensors by torchvision's names, {} if it has no such network."""
   if embedding.config.model.name not in resnet.DEPTHS:
     return {}
   return pretrained.tensors(embedding.variables)

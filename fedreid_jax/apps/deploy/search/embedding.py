@@ -1,7 +1,6 @@
 """Writes the vectors of a folder of images, a batch at a time.
 
-The memory does not grow with the number of images, but for their names.
-`vectors.py` describes the files.
+Of all images only the names are in memory. `vectors.py` describes the files.
 """
 
 import contextlib
@@ -25,15 +24,16 @@ from fedreid_jax.training.snapshot import Snapshot
 def folder_of(
   root: str | os.PathLike[str], where: str, skip: bool
 ) -> vectors_lib.Folder:
-  """Lists the images of a folder and the folders in it.
+  """Lists the images of a folder and of its subfolders.
 
   Args:
     root: the folder.
-    where: flag that holds it, for messages.
+    where: flag with the folder, for messages.
     skip: whether to leave out names that cannot be used.
 
   Raises:
-    DataError: for no folder, no images, or a name that cannot be used.
+    DataError: if there is no such folder, no image, or a name that cannot be
+      used.
   """
   path = files.check_root(root, where)
   left_out: files.Bad = []
@@ -56,7 +56,7 @@ def folder_of(
 
 
 def check_out(path: Path) -> None:
-  """Refuses files that could not be written or that `write` did not write.
+  """Refuses a path that cannot be written, or files that `write` did not write.
 
   Raises:
     ConfigError: for a name without `.npy`, or files of another origin.
@@ -89,8 +89,8 @@ def write(
   """Writes the vectors of a folder of images and opens them.
 
   Args:
-    model: embeds the images.
-    folder: its images.
+    model: model that embeds the images.
+    folder: names of the images.
     out: `.npy` file.
     modality: of all images, 0 visible and 1 infrared, or None.
     batch: images of a step, None for `evaluation.batch`.
@@ -110,6 +110,7 @@ def write(
     if skip
     else None,
   )
+  # Vectors of an earlier call stay valid until the new ones are complete.
   partial = out.with_name(out.name + '.partial')
   with errors.on_disk(out), _removed_on_failure(partial):
     kept, width = _write_rows(partial, parts, advance)
@@ -121,6 +122,8 @@ def write(
         'give a folder of images',
       )
     advance(len(folder.names) - kept[-1] - 1)
+    # The JSON file is deleted first and written last, so that a process that is
+    # killed in between leaves no description of files that do not match.
     out.with_suffix('.json').unlink(missing_ok=True)
     os.replace(partial, out)
   names = [folder.names[row] for row in kept]
@@ -153,7 +156,7 @@ def _write_rows(
   """Writes the vectors of batches to a `.npy` file as they are computed.
 
   Args:
-    path: of the file.
+    path: path of the file.
     parts: (positions, vectors) of every batch.
     advance: called with the number of further positions.
 
@@ -171,6 +174,7 @@ def _write_rows(
       kept += rows.tolist()
       advance(kept[-1] + 1 - done)
       done = kept[-1] + 1
+    # The number of readable images is known only now.
     file.seek(0)
     _write_header(file, len(kept), width)
   return kept, width
@@ -187,7 +191,7 @@ def _removed_on_failure(path: Path) -> Iterator[None]:
 
 def _write_header(file: BinaryIO, rows: int, width: int) -> None:
   """Writes the header of a `.npy` file, of one length for any `rows`."""
-  # NumPy pads the number of rows, so that the header can be written again.
+  # NumPy pads the number of rows, so that the header can be overwritten.
   header = {'descr': '<f4', 'fortran_order': False, 'shape': (rows, width)}
   np.lib.format.write_array_header_1_0(file, header)
 

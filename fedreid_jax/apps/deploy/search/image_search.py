@@ -16,10 +16,10 @@ class Hit(NamedTuple):
   """An image of the gallery.
 
   Attributes:
-    name: its path relative to the folder of the gallery.
-    path: its path.
-    distance: to the query.
-    same: whether it is the file of the query, or has the same bytes.
+    name: path relative to the folder of the gallery.
+    path: path of the file.
+    distance: distance to the query.
+    same: whether this is the file of the query, or has the same bytes.
   """
 
   name: str
@@ -32,8 +32,8 @@ class Answer(NamedTuple):
   """The images nearest to a query.
 
   Attributes:
-    query: its file.
-    hits: the nearest first.
+    query: file of the query.
+    hits: images, the nearest first.
   """
 
   query: Path
@@ -49,13 +49,13 @@ def search(
   k: int,
   exclude_same_file: bool = False,
 ) -> list[Answer]:
-  """Returns the k images nearest to every query, fewer of a smaller gallery.
+  """Returns the k nearest images of every query, or all of a smaller gallery.
 
   Args:
     gallery: vectors of the images, `[P, D]`, labelled with their rows.
     root: folder of the images.
-    names: paths of the images relative to it, `P`.
-    vectors: of the queries, float32 `[Q, D]`.
+    names: paths of the images relative to `root`, `P`.
+    vectors: vectors of the queries, float32 `[Q, D]`.
     queries: files of the queries, `Q`.
     k: number of images.
     exclude_same_file: whether to leave out images with the bytes of the query.
@@ -79,7 +79,8 @@ def search(
     ]
     if asked == len(gallery) or all(len(a.hits) == wanted for a in answers):
       return answers
-    asked = min(2 * asked, len(gallery))  # a query has several copies
+    # A query has several copies in the gallery.
+    asked = min(2 * asked, len(gallery))
 
 
 def hits(
@@ -93,9 +94,9 @@ def hits(
 
   Args:
     root: folder of the images.
-    names: paths of the images relative to it, `P`.
-    rows: of the images that were found, int64 `[k]`.
-    distances: of them, float32 `[k]`.
+    names: paths of the images relative to `root`, `P`.
+    rows: rows of the nearest images, int64 `[k]`.
+    distances: distances of these images, float32 `[k]`.
     same: whether a file has the bytes of the query.
   """
   for row, distance in zip(rows.tolist(), distances, strict=True):
@@ -104,7 +105,7 @@ def hits(
 
 
 def _same(query: Path, other: Path) -> bool:
-  """Returns whether two files are one, or have the same bytes."""
+  """Returns whether two paths are one file, or have the same bytes."""
   try:
     return os.path.samefile(query, other) or filecmp.cmp(
       query, other, shallow=False

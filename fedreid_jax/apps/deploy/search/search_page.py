@@ -1,4 +1,4 @@
-"""Results of a search as one HTML file with its pictures in it."""
+"""Results of a search as one HTML file that contains its pictures."""
 
 import functools
 from collections.abc import Sequence
@@ -42,9 +42,9 @@ def page(
   """Returns an HTML page of queries and the images nearest to each.
 
   Args:
-    answers: of the queries.
+    answers: images nearest to the queries.
     about: names and values that describe the search.
-    max_pixels: of a file; a larger one is not shown.
+    max_pixels: largest number of pixels of a file that is shown.
   """
 
   # A picture may be the answer to many queries.
@@ -87,7 +87,7 @@ def page(
 
 
 def _contents(answers: Sequence[Answer]) -> str:
-  """Returns links to the queries if there are several."""
+  """Returns links to the queries, or '' for a single one."""
   if len(answers) < 2:
     return ''
   links = ''.join(

@@ -21,12 +21,14 @@ def jpeg(
 
   Args:
     source: path of the file, or its bytes.
-    max_pixels: of a file; a larger one is not decoded.
+    max_pixels: largest number of pixels of a file that is decoded.
     side: largest side, pixels.
     part: of the image, as for `decoder.decode`.
   """
   try:
     with decoder.open_image(source, max_pixels) as image:
+      # A draft decodes a JPEG file at a lower resolution, of which a small part
+      # would have too few pixels.
       if part == decoder.WHOLE:
         image.draft('RGB', (side, side))
       image = decoder.cut(ImageOps.exif_transpose(image), part).convert('RGB')
@@ -43,7 +45,7 @@ def data_url(
   max_pixels: int = decoder.MAX_PIXELS,
   part: decoder.Part = decoder.WHOLE,
 ) -> str | None:
-  """Returns the thumbnail of `jpeg` as a URL that contains it."""
+  """Returns the thumbnail of `jpeg` as a `data:` URL."""
   found = jpeg(source, max_pixels, part=part)
   if found is None:
     return None

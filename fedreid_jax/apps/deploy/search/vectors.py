@@ -2,8 +2,7 @@
 
 `NAME.npy` holds the vectors, float32 `[n, D]`, in the order of the file names,
 which a CSV file lists (`csv_of`). `NAME.json` describes both and the model that
-made them. It is written last and deleted first, so that the files belong
-together if it exists.
+computed them. If it exists, the three files belong together.
 """
 
 import csv
@@ -26,7 +25,7 @@ DESCRIBED = {
 }
 MODEL = {'digest', 'recipe', 'name', 'round'}
 AGAIN = 'make the files again with `fedreid embed`'
-_COMPARED = 64  # rows whose hash shows that another file took the place of one
+_COMPARED = 64  # rows whose hash shows that a file was replaced by another one
 
 
 class Folder(NamedTuple):
@@ -35,7 +34,7 @@ class Folder(NamedTuple):
   Attributes:
     root: the folder, absolute.
     names: paths of the images relative to it, sorted.
-    left_out: names that cannot be used, and why.
+    left_out: names that cannot be used, and the reasons.
   """
 
   root: Path
@@ -48,7 +47,7 @@ class Vectors(NamedTuple):
 
   Attributes:
     rows: float32 `[n, D]`, memory-mapped.
-    folder: their images; `left_out` has those without a vector.
+    folder: the images; `left_out` has those without a vector.
     described: content of the JSON file.
   """
 
@@ -64,7 +63,7 @@ def csv_of(path: Path) -> Path:
 
 
 def read(path: Path) -> Vectors:
-  """Opens the files that `write` wrote.
+  """Opens files that `embedding.write` wrote.
 
   Raises:
     DataError: when there is no such file.
@@ -102,10 +101,10 @@ def read(path: Path) -> Vectors:
 
 
 def check_model(stored: Vectors, model: Snapshot, where: str) -> None:
-  """Refuses vectors that another model made.
+  """Refuses vectors that another model computed.
 
   Raises:
-    IntegrityError: naming both models.
+    IntegrityError: if the models differ; the message names both.
   """
   own = stored.described['model']
   if own['digest'] != model.digest:
@@ -120,7 +119,7 @@ def check_model(stored: Vectors, model: Snapshot, where: str) -> None:
 
 
 def _names(path: Path, size: int) -> list[str]:
-  """Returns the paths of a CSV file, whose indices must be complete."""
+  """Returns the paths in a CSV file with the indices 0 to `size` - 1."""
   names: list[str] = []
   try:
     with path.open(encoding='utf-8', newline='') as file:
@@ -155,6 +154,7 @@ def _described(path: Path) -> dict[str, Any]:
 
 
 def sample(rows: np.ndarray) -> str:
-  """Returns the SHA-256 of some rows, which takes no time for any number."""
+  """Returns the SHA-256 of up to `_COMPARED` evenly spaced rows."""
+  # All rows of a large file would take long to read.
   places = np.linspace(0, len(rows) - 1, min(len(rows), _COMPARED))
   return hashlib.sha256(rows[places.astype(np.int64)].tobytes()).hexdigest()

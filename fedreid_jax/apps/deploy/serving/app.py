@@ -8,8 +8,7 @@
   GET  /gallery/ROW    a thumbnail of the gallery, JPEG
   GET  /gallery/ROW/large
 
-An image of the gallery is addressed by its row, so that no request contains a
-path. A failure is one line of plain text.
+The response to a request that fails is one line of plain text.
 """
 
 import re
@@ -39,6 +38,7 @@ from fedreid_jax.data.images.decoder import WHOLE, Part
 from fedreid_jax.figures import html_page
 
 MEBIBYTE = 1 << 20
+# Images of the gallery are addressed by rows: no request contains a path.
 _ROW = re.compile(r'\d{1,10}', re.ASCII)
 _PART = re.compile(','.join([r'([01](?:\.\d{1,9})?)'] * 4), re.ASCII)
 
@@ -52,10 +52,11 @@ def make(
   """Builds the application.
 
   Args:
-    finder: searches the gallery.
+    finder: search of the gallery.
     about: names and values that describe the search.
     limit: bytes of an upload.
-    failed: called with an error of the program; returns the line to show.
+    failed: called with an error of the program; returns the line that the
+      response contains.
   """
 
   async def search(request: Request) -> Response:
@@ -66,6 +67,7 @@ def make(
     except ClientDisconnect:  # nobody reads the response
       return Response(status_code=400)
     try:
+      # The search computes for long and would block other requests.
       return JSONResponse(await run_in_threadpool(finder.find, data, part))
     except Unreadable as error:
       status = 400 if error.is_image else 415
@@ -104,6 +106,7 @@ def make(
     ],
     exception_handlers={Exception: unexpected},
   )
+  # Outside of Starlette, whose error responses must have the headers, too.
   return guards.WithHeaders(app)
 
 
@@ -111,7 +114,7 @@ def _part(request: Request) -> Part:
   """Returns the part of the photograph that a request names.
 
   Raises:
-    HTTPException: 400 for a part that is none.
+    HTTPException: 400 for an invalid part.
   """
   text = request.query_params.get('part')
   if text is None:

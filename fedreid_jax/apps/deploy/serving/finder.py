@@ -1,4 +1,4 @@
-"""Finds an uploaded photograph in a gallery; no upload is written to a disk."""
+"""Search of a gallery for an uploaded photograph, which no file stores."""
 
 import contextlib
 import functools
@@ -23,12 +23,12 @@ LARGE = 1600  # largest side of an enlarged image, pixels
 
 
 class Settings(NamedTuple):
-  """How a gallery is searched.
+  """Settings of a search.
 
   Attributes:
     k: number of images to find.
     modality: of the queries, 0 visible and 1 infrared, or None.
-    labels: identities and cameras by the names of the images, as far as known.
+    labels: known identities and cameras by the names of the images.
   """
 
   k: int
@@ -37,7 +37,7 @@ class Settings(NamedTuple):
 
 
 class Unreadable(Exception):
-  """An upload that is no usable image.
+  """An upload that is not a usable image.
 
   Attributes:
     is_image: whether its format is that of an image.
@@ -51,30 +51,31 @@ class Unreadable(Exception):
 class Finder:
   """A gallery with the model that embeds queries.
 
-  Its methods can be called by several threads. One query at a time is decoded
-  and embedded, and as many pictures at a time are decoded as there are cores,
-  so that the memory does not grow with the number of requests.
+  Several threads can call the methods.
   """
 
   def __init__(
     self, model: Snapshot, gallery: Gallery, folder: Folder, settings: Settings
   ):
-    """Keeps a gallery, and compiles the search for one query.
+    """Keeps a gallery and compiles the search.
 
     Args:
-      model: embeds queries.
+      model: model that embeds queries.
       gallery: vectors of the images, `[P, D]`, labelled with their rows.
       folder: the images, `P` of them.
-      settings: of the search.
+      settings: settings of the search.
     """
     self._model, self._gallery, self._settings = model, gallery, settings
     self._names, self._root = folder.names, folder.root.resolve()
     self._decoder = decoder.of(model.config.data)
+    # The locks bound the memory of many simultaneous requests, each of which
+    # would decode a picture.
     self._one_query = threading.Lock()
     self._pictures = threading.Semaphore(os.cpu_count() or 1)
     self._thumbnail = functools.lru_cache(KEPT)(self._read)
     height, width = self._decoder.height, self._decoder.width
     shape = height, width, self._decoder.channels
+    # The first search compiles, for which no user should wait.
     self._nearest(np.zeros(shape, np.uint8))
 
   def __len__(self) -> int:
@@ -87,16 +88,16 @@ class Finder:
 
     Args:
       data: bytes of an image file.
-      part: of the image that is searched for, as for `decoder.decode`.
+      part: part of the image that is the query, as for `decoder.decode`.
 
     Returns:
       Values for JSON: 'query', a URL that contains the thumbnail; 'hits', the
       nearest first, with 'row', 'name', 'distance', 'same' (whether the file
       has the bytes of the query), 'identity' and 'camera' ('' if unknown), and
-      'similarity' (1 - distance) if the distance is that of cosines; 'seconds'.
+      'similarity' (1 - distance) for the cosine distance; 'seconds'.
 
     Raises:
-      Unreadable: for bytes that are no usable image.
+      Unreadable: for bytes that are not a usable image.
     """
     started = time.monotonic()
     with self._one_query:
@@ -121,12 +122,12 @@ class Finder:
     """Returns the thumbnail of an image of the gallery as JPEG bytes.
 
     Args:
-      row: of the image, below the length of the gallery.
-      large: whether it has sides up to `LARGE`; these are not kept in memory.
+      row: row of the image, below the length of the gallery.
+      large: whether its sides are up to `LARGE`; such an image is not cached.
 
     Returns:
-      None for a file that is gone, cannot be read, or is outside the folder of
-      the gallery, to which a name or a link may lead.
+      None for a file that is absent, cannot be read, or is outside the folder
+      of the gallery.
     """
     with self._pictures:
       return self._read(row, LARGE) if large else self._thumbnail(row)
@@ -136,8 +137,9 @@ class Finder:
     return path and thumbnail.jpeg(path, self._decoder.max_pixels, side)
 
   def _inside(self, path: Path) -> Path | None:
-    """Returns the file behind a path, None if it is outside the folder."""
+    """Returns the resolved path of a file, None if it is outside the folder."""
     with contextlib.suppress(OSError, RuntimeError, ValueError):
+      # A name with `..` or a symbolic link may lead outside.
       target = path.resolve(strict=True)
       if target.is_relative_to(self._root) and target.is_file():
         return target
@@ -148,6 +150,7 @@ class Finder:
       file = self._inside(path)
       return (
         file is not None
+        # Most files have another size and need not be read.
         and file.stat().st_size == len(data)
         and file.read_bytes() == data
       )
@@ -173,7 +176,7 @@ class Finder:
     """
     kind = self._settings.modality
     kinds = None if kind is None else [kind]
-    # A batch of the evaluation would take as long as all of its images.
+    # A batch of the evaluation is padded and takes as long as if it were full.
     vectors = self._model.embed(pixels[None], kinds, batch=1)
     k = min(self._settings.k, len(self._gallery))
     rows, distances, _ = self._gallery.search(vectors, k)

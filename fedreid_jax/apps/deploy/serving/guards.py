@@ -1,9 +1,6 @@
-"""What the server refuses, and what it forbids the browser.
+"""Requests that the server refuses, and headers that restrict the browser.
 
-A page of another site can send requests to this computer. The name of the host
-tells whether such a page has given its own name the address of this computer
-(DNS rebinding), and the origin tells which page sends an upload (cross-site
-request forgery).
+A page of another site can send requests to this computer.
 """
 
 import asyncio
@@ -13,7 +10,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-SECONDS = 5.0  # in which a request of this computer arrives
+SECONDS = 5.0  # in which a request from this computer arrives
+# The name of the host shows whether a page of another site has given its name
+# the address of this computer (DNS rebinding).
 HOSTS = ('127.0.0.1', 'localhost')
 POLICY = (
   "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -32,7 +31,7 @@ HEADERS = {
 
 
 class WithHeaders:
-  """Adds `HEADERS` to all responses, those of errors included."""
+  """Adds `HEADERS` to all responses, also to those of errors."""
 
   def __init__(self, app: ASGIApp):
     """Keeps the application that responds."""
@@ -50,14 +49,14 @@ class WithHeaders:
 
 
 def check_origin(request: Request) -> None:
-  """Refuses a request that a page of another site sends.
-
-  Programs other than browsers send neither of the two headers.
+  """Refuses a request from a page of another site (request forgery).
 
   Raises:
     HTTPException: 403.
   """
   headers = request.headers
+  # Programs other than browsers send neither of the two headers, so that the
+  # defaults accept them.
   own = f'http://{headers["host"]}'
   site = headers.get('sec-fetch-site', 'same-origin')
   if headers.get('origin', own) != own or site not in ('same-origin', 'none'):
@@ -65,12 +64,14 @@ def check_origin(request: Request) -> None:
 
 
 async def body(request: Request, limit: int) -> bytes:
-  """Returns the body of a request, of which at most `limit` bytes are kept.
+  """Returns the body of a request, of at most `limit` bytes.
 
   Raises:
     HTTPException: 413 for a larger body, 400 for an empty one, 408 for one that
       takes more than `SECONDS`.
   """
+  # The length that a request declares may be absent or wrong, so that the bytes
+  # are counted as they arrive.
   found = bytearray()
   try:
     async with asyncio.timeout(SECONDS):

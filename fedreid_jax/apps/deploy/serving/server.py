@@ -1,4 +1,4 @@
-"""The server of the page, which only this computer can reach."""
+"""The server of the page, which only programs on this computer can reach."""
 
 import asyncio
 import contextlib
@@ -14,16 +14,13 @@ from fedreid_jax.apps.deploy.serving import guards
 
 HOST = '127.0.0.1'
 CONNECTIONS = 32  # more are refused: each may hold an upload in memory
-# Connections without a whole request. The oldest one makes room for one more,
-# so that those who send half a request do not keep out others.
+# Connections without a whole request. The oldest one is closed for a new one,
+# so that clients that send half a request do not exclude others.
 INCOMPLETE = CONNECTIONS // 2
 
 
 class Protocol(H11Protocol):
-  """HTTP in which no request may stay incomplete.
-
-  Uvicorn limits the time between two requests only.
-  """
+  """HTTP with a limit of the time in which a request must be complete."""
 
   cycle: Any  # None before the first request, which uvicorn does not declare
 
@@ -54,11 +51,12 @@ class Protocol(H11Protocol):
     return cycle is None or cycle.response_complete or cycle.more_body
 
   def _arm(self) -> None:
+    # Uvicorn limits only the time between two requests.
     self.since = self.loop.time()
     self._timer = self.loop.call_later(guards.SECONDS, self._give_up)
 
   def _give_up(self) -> None:
-    # The application ends a body that is late with a response.
+    # The application responds to a late body itself (`guards.body`).
     if self.cycle is None or self.cycle.response_complete:
       self.transport.abort()
 
@@ -68,12 +66,10 @@ def _by_age(connections: Any) -> list[Protocol]:
 
 
 def listen(port: int) -> socket.socket:
-  """Returns a socket of this computer's own address.
-
-  Connections wait until the server runs.
+  """Returns a socket of the loopback address.
 
   Args:
-    port: its number, 0 for any free one.
+    port: number of the port, 0 for any free one.
 
   Raises:
     ResourceError: for a port that is in use or not allowed.
@@ -83,6 +79,7 @@ def listen(port: int) -> socket.socket:
     # A server that has just ended must not block the port.
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     found.bind((HOST, port))
+    # Connections wait from now on until the server runs.
     found.listen(CONNECTIONS)
   except OSError as error:
     found.close()
@@ -100,7 +97,7 @@ def address(of: socket.socket) -> str:
 
 
 def make(app: ASGIApp) -> uvicorn.Server:
-  """Returns the server of an application, which prints nothing."""
+  """Returns a server of an application that prints nothing."""
   return uvicorn.Server(
     uvicorn.Config(
       app,
