@@ -11,12 +11,12 @@
 A cell is one combination of a recipe and values of fields. In the grid,
 `local.epochs+rounds=(1,300),(5,60)` changes two fields together. Every run has
 a folder in the work directory. `table.csv` and `table.md` contain the mean and
-the sample standard deviation over the finished runs of a cell. These are its
-seeds, and with `--trials=regdb` also the ten trials of the data set, which
-replace the training and test images. `--trials='regdb:trial=1;regdb:trial=2'`
-takes two of them. With `--baseline` runs with the same seed are paired: the
-table has the mean of their differences, its standard error and the number of
-pairs.
+the sample standard deviation over the finished runs of a cell, one for every
+seed. With `--trials=regdb` each seed has a run for each of the ten trials of
+the data set, which replace the training and test images;
+`--trials='regdb:trial=1;regdb:trial=2'` takes two of them. With `--baseline`
+runs with the same seed are paired: the table has the mean of their differences,
+its standard error and the number of pairs.
 
 The same command resumes a sweep. `--shard=0/2` and `--shard=1/2` split the runs
 of one work directory between two processes, and `--workers=2` trains two runs
