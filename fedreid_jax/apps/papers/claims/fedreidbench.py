@@ -39,8 +39,8 @@ DIVIDED = tuple(
 
 
 # Methods that the papers find near their baseline: source, published numbers,
-# recipe. Those of the journal are of local models over training alone, means of
-# the nine data sets in table 4.
+# recipe. Numbers of the journal are increases of local models over training
+# alone, means of the nine data sets in table 4.
 NEAR = {
   'fedprox': (
     f'{JOURNAL}, table 4',
@@ -192,7 +192,8 @@ CLAIMS = (
     DIVIDED,
   ),
   _near('fedprox', 'FedProx'),
-  # With as many steps in every client it is FedPav.
+  # Where every client takes as many steps, FedNova is FedPav: the nine clients
+  # differ in their numbers of images.
   Claim(
     'fednova',
     f'{JOURNAL}, table 4',

@@ -156,7 +156,7 @@ def _serve(pipe: Any, place: Place, train: attempts.Train) -> None:
   # second signal would end the round. So only the parent signals its workers.
   os.setpgrp()
   signals.listen()
-  # Before JAX looks for devices and counts cores.
+  # Before JAX looks for devices.
   if place.gpu:
     os.environ['CUDA_VISIBLE_DEVICES'] = place.gpu
   elif hasattr(os, 'sched_setaffinity'):
@@ -169,7 +169,7 @@ def _serve(pipe: Any, place: Place, train: attempts.Train) -> None:
 
 
 def _cores() -> set[int]:
-  # A scheduler may allow fewer cores than there are; macOS cannot say which.
+  # A scheduler may allow fewer cores than there are; not every system tells.
   if hasattr(os, 'sched_getaffinity'):
     return os.sched_getaffinity(0)
   return {*range(os.cpu_count() or 1)}
