@@ -27,7 +27,7 @@ def read(
 
   Args:
     args: arguments of the command line.
-    known: all flags except those of fields, `--config.FIELD`.
+    known: all flags except `--config.FIELD`.
     fields: declarations of the fields of a configuration, by full name.
 
   Returns:

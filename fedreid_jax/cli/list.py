@@ -102,7 +102,7 @@ def kinds() -> dict[str, Callable[[], list[str]]]:
 
 
 def _everything() -> Iterator[str]:
-  """Yields a block for every kind; that of the fields has only their number."""
+  """Yields a block for every kind; fields are only counted."""
   for kind, entries in kinds().items():
     found = entries()
     if kind == 'fields':

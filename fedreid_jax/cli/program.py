@@ -25,7 +25,7 @@ CORE = (
 
 @functools.cache
 def commands() -> dict[str, str]:
-  """Returns the modules of the commands by name, those of the core first."""
+  """Returns the modules of the commands by name, core commands first."""
   core = {name: f'{__package__}.{name.replace("-", "_")}' for name in CORE}
   found = importlib.metadata.entry_points(group=GROUP)
   # Another package can add commands, but not replace those of the core.
@@ -91,7 +91,7 @@ def run(
   Args:
     command: one of `commands`.
     name: name of the program in its help.
-    arguments: arguments of the command; None means those of this process.
+    arguments: arguments of the command; None means `sys.argv`.
   """
   # First: the imports take seconds, in which a signal would end with a
   # traceback.

@@ -7,7 +7,7 @@ import sys
 
 
 def open_all() -> None:
-  """Discards what is written to a closed standard stream or a broken pipe."""
+  """Discards output to a closed standard stream or a broken pipe."""
   # After `>&-` descriptors up to 2 are free, and the next opened file would get
   # one of them and everything that is printed. So /dev/null takes them all.
   while (free := os.open(os.devnull, os.O_RDWR)) <= 2:

@@ -20,7 +20,7 @@ class Setting(NamedTuple):
 
   Attributes:
     members: sends messages to sites.
-    terms: of each site, in canonical order, which is that of their names.
+    terms: of each site, in canonical order: sorted by name.
     run: name of the run at the sites, see `terms.run_name`.
     round_s: seconds that sites have for a round.
     min_sites: number of updates without which a round does not count.

@@ -20,7 +20,7 @@ from fedreid_jax.round.cohort import cohort
 # about the place of images, tests, machines and the work of the coordinator.
 OWN_GROUPS = 'data', 'evaluation', 'execution'
 OWN_FIELDS = 'name', 'fraction', 'checkpoint_every', 'start_from'
-# Fields of the groups above that change what a site computes.
+# Fields of the groups above that change the computation at a site.
 EQUAL = (
   *(f'data.{name}' for name in ('height', 'width', 'channels', 'mean', 'std')),
   *(f'data.{name}' for name in ('task', 'labels', 'invert', 'resample')),
@@ -161,7 +161,7 @@ def is_run(name: str) -> bool:
 
 
 def check_agreed(here: Mapping[str, Any], there: Mapping[str, Any]) -> None:
-  """Compares the fields of a site with those of the coordinator.
+  """Compares the fields of a site with the fields of the coordinator.
 
   Raises:
     ConfigError: naming the fields that differ.

@@ -39,7 +39,8 @@ class Resident(simulation.Executor):
   """Runs the local rounds of one client and returns its uploads.
 
   Attributes:
-    received: shapes of what the server sends, see `shapes.broadcast`.
+    received: shapes of the arrays that the server sends, see
+      `shapes.broadcast`.
   """
 
   def __init__(
@@ -68,7 +69,7 @@ class Resident(simulation.Executor):
   def expect(
     self, variables: types.Flat, image_shape: tuple[int, int, int]
   ) -> None:
-    """Sets the shapes of what the server sends.
+    """Sets the shapes of the arrays that the server sends.
 
     Args:
       variables: of the model.
@@ -248,7 +249,7 @@ class Worker:
   def _train(self, message: codec.Message) -> bytes:
     fields = message.fields
     given, run = Terms(**fields['terms']), str(fields['run'])
-    # The name becomes that of a folder, and must not lead out of its parent.
+    # It becomes the name of a folder, and must not lead out of its parent.
     if not terms.is_run(run):
       raise errors.IntegrityError(
         f'a run named {run!r}', SERVER, 'use the same version'

@@ -21,7 +21,7 @@ class Arm(NamedTuple):
   Attributes:
     recipe: `NAME:PRESET[,key=value...]`.
     models: models that are tested: 'global'; 'client', the mean over the
-      clients' own models; 'best_client', the client's model with the highest
+      models of the clients; 'best_client', the client's model with the highest
       mean over all targets of a seed, which favours this arm; 'concat', the
       clients' features in a row; 'average', the mean of their parameters.
     start: recipe of the run from whose models the runs of this arm start, with
@@ -56,8 +56,8 @@ class Claim:
     margin: in mAP, the smallest gain that matters, or the largest difference
       between methods that are near each other.
     first: whether it is a main claim, which `--first` selects.
-    minus: targets whose effect is subtracted from that of the others, for a
-      claim about the difference.
+    minus: targets whose effect is subtracted from the effect on the others, for
+      a claim about the difference.
     seeds: largest number of seeds with which it is tried.
   """
 

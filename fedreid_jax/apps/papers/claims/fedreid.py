@@ -18,7 +18,7 @@ SUPERVISED = Arm(
   'fedreid:trial,variant=supervised', 'client', start=EXPERT.recipe
 )
 TWO = ROUTES[:2]
-# Each client is tested on other persons of its own domain.
+# Each client is tested on other persons of its training domain.
 OWN = (
   route(
     'plaza campus station', 'plaza campus station', 'data.allow_overlap=True'

@@ -119,7 +119,7 @@ def main(argv: list[str]) -> None:
     folder = Path('runs', 'tables').absolute()
     if run.FLAGS.workdir:
       folder = run.workdir()
-    # Each preset and selection of rows has its own files of results.
+    # Each preset and selection of rows is written to separate files.
     words = '-'.join(filter(None, (table.id, _PRESET.value, _ONLY.value)))
     from fedreid_jax.apps.papers.runs import runner
     from fedreid_jax.training import loop

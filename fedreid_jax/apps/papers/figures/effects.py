@@ -21,7 +21,7 @@ class Line(NamedTuple):
 
   Attributes:
     text: label of the line.
-    found: `apps.papers.runs.effects.Effect`.
+    found: the effect, `apps.papers.runs.effects.Effect`.
     verdict: a key of `_MARKS`.
     margin: half of the width of a band around zero in mAP, 0 for no band.
   """
@@ -59,7 +59,7 @@ def draw(lines: Sequence[Line], axis: str) -> Any:
   axes.set_yticks(range(len(lines)), [one.text for one in reversed(lines)])
   axes.set_ylim(-0.6, len(lines) - 0.4)
   axes.tick_params(axis='y', labelsize=7)
-  # One entry per verdict: every line has a label of its own.
+  # One entry per verdict: every line has a label.
   drawn = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
   figure.legend(
     drawn.values(),

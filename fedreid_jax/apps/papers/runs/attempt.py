@@ -48,6 +48,6 @@ def attempt(
       note.write_text(error.line())
     return error
   finally:
-    # Later cells compile programs of their own, and these need memory.
+    # Frees memory: later cells compile other programs.
     jax.clear_caches()
   return None

@@ -52,7 +52,7 @@ def effect(
     differences: for every seed, differences of average precision in [-1, 1] by
       target, `[Q]`; every seed has the same targets and queries. A query
       without a match is NaN.
-    minus: targets whose mean effect is subtracted from that of the others.
+    minus: targets whose mean effect is subtracted from the mean of the others.
     draws: bootstrap samples.
 
   Raises:

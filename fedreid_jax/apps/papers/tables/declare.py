@@ -54,7 +54,7 @@ class Table:
     id: identifier, for example 'l2rw/table1'.
     title: subject of the comparison.
     rows: rows in the paper's order.
-    setting: changes of every row, applied before its own changes.
+    setting: changes of every row, applied before `Row.changes`.
     kind: round of the published result of a global model: 'last', 'best' or
       'best_three'. The result of the last round is always shown as well.
     baseline: label with which the others are compared, '' for none.
@@ -147,8 +147,7 @@ def annotate(table: Table, preset: str, lines: Sequence[Line]) -> list[Line]:
 
 def _kind(row: Row, table: Table) -> str:
   """Returns the kind of a row's published result."""
-  # Where the table is of selected rounds, the result of a client's own model is
-  # that of its best round.
+  # Where a table shows selected rounds, a client's model has its best round.
   if row.model == 'local' and table.kind != 'last':
     return 'best'
   return table.kind if row.model == 'global' else 'last'

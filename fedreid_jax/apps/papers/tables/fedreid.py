@@ -173,7 +173,7 @@ def _formulations() -> list[Row]:
 
 
 def _own_data_sets() -> list[Row]:
-  """Returns the rows of table 6: tests on the clients' own data sets."""
+  """Returns the rows of table 6: tests on the clients' data sets."""
   rows = []
   for label, scores in read(TABLE6, COLUMNS6).items():
     published: dict[str, dict[str, float]] = {}

@@ -79,7 +79,7 @@ def _recipe(label: str) -> tuple[str, ...]:
 def _by_camera(label: str, data: str, scores, recipe: tuple[str, ...]) -> Row:
   """Returns a row of camera independence (CI): each camera is a client."""
   paper, synthetic = DATA[data]
-  # Each split of RegDB has other training persons, and so a model of its own.
+  # Each split of RegDB has other training persons, and so another model.
   splits = TRIALS if data == 'R' else (paper,)
   return Row(
     label,

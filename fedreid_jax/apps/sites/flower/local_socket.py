@@ -118,7 +118,7 @@ def _receive(connection: socket.socket) -> bytes:
 def _read(connection: socket.socket, size: int) -> bytes:
   parts = bytearray()
   while len(parts) < size:
-    # At most 1 MiB at a time: `recv` allocates what it is asked for.
+    # At most 1 MiB at a time: `recv` allocates as many bytes as it may read.
     part = connection.recv(min(size - len(parts), 2**20))
     if not part:
       raise EOFError('the connection ended')
