@@ -1,4 +1,4 @@
-"""Data sets: `fedreid data COMMAND --flags`.
+"""Prepare, check and draw data sets: `fedreid data COMMAND --flags`.
 
   prepare --dataset=NAME --root=DIR --out=DIR    write ArrayRecord and pixels
   doctor  --dataset=NAME --root=DIR [--deep]     check a folder
@@ -207,7 +207,7 @@ def sheet() -> None:
 
 
 def list_all() -> None:
-  """Prints the names, options and notes of all data sets."""
+  """Prints the names, protocols, options and notes of all data sets."""
   from fedreid_jax.cli import list as listing
 
   print('\n'.join(listing.data_set_entries()))

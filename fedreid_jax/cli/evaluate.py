@@ -3,7 +3,7 @@
 The configuration of the run is read from its work directory; `--set=KEY=VALUE`
 changes its fields, so that a model can be evaluated on any target:
 
-  fedreid evaluate --workdir=DIR --checkpoint=best \
+  fedreid evaluate --workdir=DIR --checkpoint=best \\
     --set='data.targets=("park",)' --set=evaluation.metric=cosine
 
 If a run has one model per client, as `standalone` does, ensembles of these

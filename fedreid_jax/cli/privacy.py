@@ -1,8 +1,8 @@
 """Plan a guarantee of differential privacy: `fedreid privacy plan --flags`.
 
-  fedreid privacy plan --epsilon=8 --identities=48 --batch-identities=8 \
+  fedreid privacy plan --epsilon=8 --identities=48 --batch-identities=8 \\
     --steps=200
-  fedreid privacy plan --noise=1.66 --identities=48 --batch-identities=8 \
+  fedreid privacy plan --noise=1.66 --identities=48 --batch-identities=8 \\
     --steps=200
 
 The first command prints the smallest noise for an epsilon, the second one the

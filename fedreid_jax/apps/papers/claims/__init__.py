@@ -4,8 +4,7 @@ from fedreid_jax.apps.papers.claims import dfh, fedreid, fedreidbench, l2rw
 from fedreid_jax.apps.papers.claims.declare import Claim
 
 _ALL = (*dfh.CLAIMS, *fedreidbench.CLAIMS, *fedreid.CLAIMS, *l2rw.CLAIMS)
+# Sorting is stable: within both parts the order of the papers remains.
 CLAIMS: dict[str, Claim] = {
-  # Sorting is stable: within both parts the order of the papers remains.
-  claim.name: claim
-  for claim in sorted(_ALL, key=lambda c: not c.first)
+  claim.name: claim for claim in sorted(_ALL, key=lambda c: not c.first)
 }

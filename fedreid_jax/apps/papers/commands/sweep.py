@@ -1,11 +1,11 @@
 """Run a grid of configurations: `fedreid sweep`.
 
-  fedreid sweep fedpav:synthetic \
+  fedreid sweep fedpav:synthetic \\
     --grid='optim.lr=0.01,0.05;rounds=10,20' --seeds=0,1,2 --workdir=DIR
-  fedreid sweep --recipes=fedpav,dfh \
+  fedreid sweep --recipes=fedpav,dfh \\
     --arg=smoke,rounds=4 --baseline=fedpav
   fedreid sweep --sweep=fedreidbench_batch [--arg=smoke]
-  fedreid sweep dppt:paper,data.root=DIR \
+  fedreid sweep dppt:paper,data.root=DIR \\
     --trials=regdb
 
 A cell is one combination of a recipe and values of fields. In the grid,

@@ -3,7 +3,7 @@
   fedreid table --list                       # all tables and rows
   fedreid table --table=dfh/table1 --preset=smoke
   fedreid table --table=dfh/table1 --only=DFH --seeds=0,1,2
-  fedreid table --table=dfh/table1 --preset=paper --root=DIR \
+  fedreid table --table=dfh/table1 --preset=paper --root=DIR \\
     --set=model.pretrained=resnet50.safetensors
 
 The preset `synthetic`, the default, runs the table on built-in images; `smoke`

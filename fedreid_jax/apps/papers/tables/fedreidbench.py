@@ -1,6 +1,6 @@
 """Tables 2 to 8, and figures with numbers of FedReIDBench (MM 2020).
 
-  fedreid table --table=fedreidbench/table3 \
+  fedreid table --table=fedreidbench/table3 \\
     --preset=paper --root=DIR
 
 Table 1 has counts of images, which `fedreid data doctor` shows. Figures 9 and

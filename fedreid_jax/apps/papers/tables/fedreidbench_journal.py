@@ -1,6 +1,6 @@
 """Tables 2 to 5, and figures 2 and 4 of the journal version of FedReIDBench.
 
-  fedreid table --table=fedreidbench_journal/table4 \
+  fedreid table --table=fedreidbench_journal/table4 \\
     --preset=paper --root=DIR
 
 Table 1 has counts of images, which `fedreid data doctor` shows.
