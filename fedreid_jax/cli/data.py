@@ -142,7 +142,7 @@ def doctor() -> None:
   chosen = ', '.join(f'{key}={value}' for key, value in options.items())
   rows: list[list[str]] = []
   for row in report.rows:
-    # Images, identities and cameras; no publication states some of them.
+    # Images, identities and cameras; None where no number was published.
     published = row.expected or (None,) * 3
     pairs = zip(row.found, published, strict=True)
     cells = [

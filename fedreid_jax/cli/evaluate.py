@@ -49,7 +49,7 @@ def main(argv: list[str]) -> None:
     chosen = run.saved_config(workdir, changes_flag.CHANGES.value)
     if _ENSEMBLE.value:
       chosen.evaluation.ensemble = tuple(_ENSEMBLE.value)
-      # The saved configuration was valid with its own ensembles only.
+      # The saved configuration was validated with other ensembles.
       validation.validate(chosen)
     from fedreid_jax.training import evaluation
     from fedreid_jax.training.reports import modality_report

@@ -1,4 +1,4 @@
-"""Common flags of the commands, and the frame in which a command runs."""
+"""Common flags of the commands, and the steps around the work of each."""
 
 import difflib
 import functools

@@ -20,8 +20,8 @@ class Cell(NamedTuple):
   Attributes:
     label: name of a row of the table, whose numbers are averages over the cells
       with this label. These differ in their seeds and trials.
-    config: validated `ConfigDict`; `start_from` is the directory of another cell
-      if this one starts from the models of that one.
+    config: validated `ConfigDict`; `start_from` is the directory of another
+      cell if this one starts from the models of that one.
     workdir: directory of the run; cells with the same directory are one run.
     factors: values of the fields that the sweep varies; each has a column.
     trial: trial of a data set, '' if there are none.

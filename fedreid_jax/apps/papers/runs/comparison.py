@@ -2,8 +2,8 @@
 
 Every method is trained with the same seeds on the same data as the baseline,
 and is compared with it query by query; `effects` computes the effect and its
-interval. The bootstrap of one target draws seeds and queries; for all targets it
-draws targets, too.
+interval. The bootstrap of one target draws seeds and queries; for all targets
+it draws targets, too.
 """
 
 import hashlib
@@ -109,8 +109,8 @@ def compare(cells: Sequence[Cell], models: Models) -> list[Row]:
     models: models of a run that are compared.
 
   Raises:
-    ConfigError: if the runs have no such models or no queries, or if the queries
-      of two runs differ.
+    ConfigError: if the runs have no such models or no queries, or if the
+      queries of two runs differ.
   """
   baseline, *labels = dict.fromkeys(cell.label for cell in cells)
   chosen = {(cell.label, cell.config.seed): cell for cell in cells}

@@ -16,8 +16,8 @@ Verdict = Literal['supported', 'not supported', 'not resolved', 'no runs yet']
 Claimed = Literal['greater', 'equal']
 LEVEL = 95.0  # coverage of the interval in percent
 DRAWS = 2000  # bootstrap samples
-# Number of standard errors of the smallest effect that 80 % of repetitions of the
-# design find: quantiles 0.975 and 0.8 of the normal distribution.
+# Number of standard errors of the smallest effect that 80 % of repetitions of
+# the design find: quantiles 0.975 and 0.8 of the normal distribution.
 DETECTABLE = 1.96 + 0.84
 
 

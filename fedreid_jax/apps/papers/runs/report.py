@@ -101,9 +101,9 @@ def increase(line: Line, base: Line) -> dict[str, float]:
   """Returns the increase of metrics over another line.
 
   Runs with the same seed and trial are pairs. The increase is the mean over the
-  pairs; ` n` is their number, and ` se` the standard error of the mean, which is
-  the sample standard deviation of the differences over the root of n. Without
-  pairs the increase is the difference of the two means.
+  pairs; ` n` is their number, and ` se` the standard error of the mean, which
+  is the sample standard deviation of the differences over the root of n.
+  Without pairs the increase is the difference of the two means.
   """
   pairs = [pair for pair in line.runs if pair in base.runs]
   found = {}

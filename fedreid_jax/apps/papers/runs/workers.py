@@ -45,8 +45,8 @@ def places(num: int) -> list[Place]:
   return [Place(gpus[k] if gpus else '', cores[k::num]) for k in range(num)]
 
 
-# Not a pool: that of `multiprocessing` or `concurrent.futures` ends all runs when
-# one process is killed, and cannot let a round finish after a signal.
+# Not a pool: that of `multiprocessing` or `concurrent.futures` ends all runs
+# when one process is killed, and cannot let a round finish after a signal.
 class _Worker:
   """A process that trains one cell after another."""
 
@@ -131,7 +131,8 @@ def _outcomes(
     for worker in busy:
       if worker.pipe in ready:
         yield worker.take()
-      # A process that died after `wait` has a cell, whose outcome is taken first.
+      # A process that died after `wait` has a cell, whose outcome is taken
+      # first.
       if worker.cell is None and not worker.process.is_alive():
         worker.close()
         team[team.index(worker)] = _Worker(worker.place, train)
@@ -140,7 +141,7 @@ def _outcomes(
 def _hand_out(
   team: Sequence[_Worker], waiting: list[Cell], by_folder: dict[str, Cell]
 ) -> None:
-  """Gives cells to the idle workers; a cell waits for the one it starts from."""
+  """Gives cells to the idle workers; a cell waits for its start."""
   for worker in team:
     busy = [other.cell for other in team if other.cell]
     unfinished = {str(cell.workdir) for cell in (*waiting, *busy)}
@@ -152,8 +153,8 @@ def _hand_out(
 
 def _serve(pipe: Any, place: Place, train: attempts.Train) -> None:
   """Trains the cells that come through a pipe until it is closed."""
-  # A terminal signals its whole process group, and the parent signals as well: a
-  # second signal would end the round. So only the parent signals its workers.
+  # A terminal signals its whole process group, and the parent signals as well:
+  # a second signal would end the round. So only the parent signals its workers.
   os.setpgrp()
   signals.listen()
   # Before JAX looks for devices.
