@@ -41,7 +41,6 @@ _SCRIPT = """_fedreid() {{
 }}
 complete -o default -F _fedreid fedreid
 """
-# Zsh runs the functions of bash with its module bashcompinit.
 _ZSH = 'autoload -U +X bashcompinit && bashcompinit\n'
 
 

@@ -23,7 +23,6 @@ def text(
     with_fields: whether to list the fields of a configuration.
   """
   known = flags.FLAGS
-  # Key flags include adopted ones, of modules such as `checkpoint_flag`.
   own = known.get_key_flags_for_module(command.__name__)
   of_all = known.get_key_flags_for_module(common.__name__)
   parts = [f'usage: {name} [--flags]', inspect.getdoc(command) or '']

@@ -99,7 +99,6 @@ def run(
   module = importlib.import_module(commands()[command])
   from fedreid_jax.cli import run as running
 
-  # absl and `help` read the arguments and the name of the program from here.
   sys.argv = [name, *(sys.argv[1:] if arguments is None else arguments)]
   running.start(module)
 

@@ -77,7 +77,6 @@ class Exchange:
       read: `(name, message) -> reply`.
     """
     setting = self._setting
-    # One transfer for all sites.
     shared, groups, messages = jax.device_get(
       (server.shared, server.groups, self._messages(server))
     )

@@ -28,7 +28,6 @@ def attempt(
   """
   note = cell.workdir / ERROR
   with contextlib.suppress(OSError):
-    # The error of an earlier attempt.
     note.unlink()
   try:
     # The start has checkpoints before it is finished, which `train` would

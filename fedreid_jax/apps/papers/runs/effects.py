@@ -93,9 +93,8 @@ def _drawn(
   rng: np.random.Generator,
 ) -> float:
   """Returns the effect in one sample of seeds, targets and queries."""
-  # One fewer than there are: the variance of the bootstrap is then unbiased;
-  # with three seeds it would otherwise be two thirds of that. The same for
-  # targets.
+  # One seed and one target fewer: the variance is then unbiased; with three
+  # seeds it would otherwise be two thirds of that.
   seeds = rng.integers(num_seeds, size=max(num_seeds - 1, 1))
   means: list[float] = []
   for side in sides:
