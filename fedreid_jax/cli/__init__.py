@@ -1,1 +1,1 @@
-"""Commands: `fedreid COMMAND` and `fedreid NAME`."""
+"""The program `fedreid`, its core commands and their common flags."""

@@ -1,4 +1,4 @@
-"""The flag of the commands that change fields of a saved configuration."""
+"""The flag `--set` of commands that read the configuration of a run."""
 
 from absl import flags
 

@@ -1,13 +1,14 @@
 """Check a component: `fedreid check-component NAME [--beside=NAME,...]`.
 
 NAME is a module outside the package ('mypkg.my_rule'), an entry point, or a
-component of the package. The command runs two rounds of a toy federation and
-prints a line for every check that the components of the package pass, too:
+component of the package. The command runs two rounds of a toy federation with
+it and prints one line for every check. The components of the package pass the
+same checks:
 
   fedreid check-component mypkg.my_rule
   fedreid check-component mypkg.my_noise --beside=fedpav,fedprox
 
-The exit code is 0 if all checks pass, and 2 otherwise. A warning is no failure.
+The exit code is 0 if no check fails, and 2 otherwise. A warning is no failure.
 """
 
 import os
@@ -47,6 +48,7 @@ def main(argv: list[str]) -> None:
         f'failed checks: {failed}', argv[1], 'change the component'
       )
 
-  # Placements are compared on two devices.
+  # One check compares placements on two devices. JAX reads the number when it
+  # starts, which `guarded` does.
   os.environ.setdefault('JAX_NUM_CPU_DEVICES', '2')
   run.guarded(argv[:1], body)

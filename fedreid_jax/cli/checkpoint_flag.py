@@ -1,4 +1,4 @@
-"""The flag of the commands that read a checkpoint of a run."""
+"""The flag `--checkpoint` of commands that read the models of a run."""
 
 from absl import flags
 

@@ -1,4 +1,4 @@
-"""Parsing of field flags, and detection of repeated or misspelt flags."""
+"""Separates `--config.FIELD` flags from the flags that absl parses."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,11 +9,11 @@ from absl import flags
 from fedreid_jax import errors
 from fedreid_jax.config import parsing
 
-PREFIX = 'config.'  # of the flags of fields
+PREFIX = 'config.'  # begins the name of every flag of a field
 
 
 class _Given(NamedTuple):
-  """A flag of the command line: its name, its value and its words."""
+  """One flag, and the words of the command line that it consists of."""
 
   name: str
   value: str
@@ -27,7 +27,7 @@ def read(
 
   Args:
     args: arguments of the command line.
-    known: all flags except those of fields, `--config.FIELD`.
+    known: all flags except `--config.FIELD`.
     fields: declarations of the fields of a configuration, by full name.
 
   Returns:
@@ -56,12 +56,14 @@ def read(
       pairs.append(f'{field}={value}')
     else:
       rest += words
+    # absl keeps the last of two values and says nothing about the first.
     if name in seen:
       raise errors.ConfigError(
         f'--{name} twice: {seen[name]!r} and {value!r}',
         'command line',
         'give it once',
       )
+    # `DEFINE_multi_string` flags, such as --set, collect all their values.
     repeats = name in known and isinstance(known[name], flags.MultiFlag)
     if name and not repeats:
       seen[name] = value
@@ -69,8 +71,10 @@ def read(
 
 
 def recipe(args: Sequence[str], known: flags.FlagValues) -> str | None:
-  """Returns the value of `--config`, before the other flags are read."""
+  """Returns the last value of `--config`, None without one."""
 
+  # Fields count as not boolean: the recipe, which may bring plug-ins, decides
+  # which fields exist, so none is known yet.
   def is_boolean(name: str) -> bool:
     return name in known and known[name].boolean
 
@@ -81,7 +85,7 @@ def recipe(args: Sequence[str], known: flags.FlagValues) -> str | None:
 def values(
   args: Sequence[str], known: flags.FlagValues, fields: Sequence[str]
 ) -> list[str]:
-  """Returns FIELD=VALUE of the flags of some fields, which are not boolean."""
+  """Returns FIELD=VALUE of the given fields, none of which is boolean."""
 
   def is_boolean(name: str) -> bool:
     return name in known and known[name].boolean
@@ -98,17 +102,19 @@ def _given(
 ) -> Iterator[_Given]:
   """Yields all flags with absl's syntax; other words have the name ''.
 
-  Flags have the forms `--name=value` and `--name value`, and boolean flags also
-  `--name` and `--noname`, with one dash or two. Between the words of a name,
-  but not of a field's, `-` means `_`.
+  A flag is `--name=value` or `--name value`, with one dash or two. A boolean
+  flag can also be `--name` or `--noname`.
   """
   left = iter(args)
   for arg in left:
+    # A name begins with a letter, so a negative number is no flag. DOTALL: a
+    # value may contain line breaks.
     match = re.match(r'--?([a-zA-Z][^=]*)(=?)(.*)', arg, re.DOTALL)
     if not match:
       yield _Given('', '', (arg,))
       continue
     name, sign, value = match.groups()
+    # `--dry-run` means `--dry_run`, but the name of a field is taken as it is.
     if not name.removeprefix('no').startswith(PREFIX):
       name = name.replace('-', '_')
     words = (f'--{name}{sign}{value}',)
@@ -120,6 +126,7 @@ def _given(
     ):
       name, value = name[2:], 'false'
     elif not sign:
+      # The next word is the value even if it looks like a flag, as in absl.
       more = next(left, None)
       value = more or ''
       words = words if more is None else (*words, more)

@@ -4,9 +4,9 @@
   source <(fedreid completion zsh)                   # in ~/.zshrc
   fedreid completion bash > /etc/bash_completion.d/fedreid
 
-It completes commands, recipes, presets, flags, fields and what `list` lists.
-The words are those of the installed version: make the script again after an
-upgrade.
+The script completes commands, recipes, presets, flags, fields and kinds of
+`fedreid list`. It contains the words of the installed version: print it again
+after an upgrade.
 """
 
 import ast
@@ -19,6 +19,7 @@ from fedreid_jax.config import recipes, schema
 
 SHELLS = ('bash', 'zsh')
 
+# Bash separates words at a colon, so a preset is the word after `:`.
 _SCRIPT = """_fedreid() {{
   local current=${{COMP_WORDS[COMP_CWORD]}} words=
   local command=${{COMP_WORDS[1]}} before=${{COMP_WORDS[COMP_CWORD-1]}}
@@ -44,11 +45,9 @@ _ZSH = 'autoload -U +X bashcompinit && bashcompinit\n'
 
 
 def flags_of(module: str) -> list[str]:
-  """Returns the flags that a module defines or adopts, from its source.
-
-  The modules of two commands cannot be imported together: they define some
-  flags with the same names.
-  """
+  """Returns the flags that a module defines or adopts, as `--NAME[=]`."""
+  # From the source, because the modules of two commands cannot be imported
+  # together: some of their flags have the same names.
   tree = program.syntax(module)
   imported = {
     alias.name: f'{node.module}.{alias.name}'
@@ -64,6 +63,7 @@ def flags_of(module: str) -> list[str]:
     first = node.args[0]
     if name == 'adopt_module_key_flags' and isinstance(first, ast.Name):
       found += flags_of(imported[first.id])
+    # The name of the flag is the first argument of the class of the flag.
     if name == 'DEFINE_flag' and isinstance(first, ast.Call):
       first = first.args[0]
     if name.startswith('DEFINE_') and isinstance(first, ast.Constant):

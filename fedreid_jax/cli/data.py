@@ -1,4 +1,4 @@
-"""Data sets: `fedreid data COMMAND --flags`.
+"""Prepare, check and draw data sets: `fedreid data COMMAND --flags`.
 
   prepare --dataset=NAME --root=DIR --out=DIR    write ArrayRecord and pixels
   doctor  --dataset=NAME --root=DIR [--deep]     check a folder
@@ -6,7 +6,7 @@
   sheet   --out=FILE.png                         draw the synthetic images
   list                                           list all data sets
 
-NAME may have options: `msmt17:val=drop`, `regdb:trial=3`.
+NAME can have options: `msmt17:val=drop`, `regdb:trial=3`.
 """
 
 import shlex
@@ -39,6 +39,7 @@ _HEIGHT = flags.DEFINE_integer(
 _WIDTH = flags.DEFINE_integer(
   'width', None, 'Width of images in pixels.', *_range('data.width')
 )
+# Flags take defaults and ranges of the fields that they must agree with.
 _RESAMPLE = flags.DEFINE_enum(
   'resample',
   str(FIELDS['data.resample'].default),
@@ -87,7 +88,7 @@ def _required(flag: flags.FlagHolder[str | None]) -> str:
 
 
 def prepare() -> None:
-  """Writes a data set as ArrayRecord files and as pixels."""
+  """Writes a data set as ArrayRecord files and as decoded pixels."""
   from rich import console, progress
 
   from fedreid_jax.data.benchmark import builder
@@ -107,7 +108,8 @@ def prepare() -> None:
   dataset, options = registry.parse(spec)
   source = registry.locate(dataset, root, '--root')
   total = len(registry.read(dataset, source, **options))
-  builder.modules()  # imported first: an import blocks the bar's thread
+  # Imported first, because an import blocks the thread that draws the bar.
+  builder.modules()
   screen = console.Console(stderr=True)
   with progress.Progress(console=screen, transient=True) as bar:
     write = bar.add_task('writing', total=total)
@@ -126,7 +128,7 @@ def prepare() -> None:
 
 
 def doctor() -> None:
-  """Prints the contents of a folder and problems with it."""
+  """Prints the counts of a folder beside the published ones, and problems."""
   from rich import console
 
   from fedreid_jax.data.benchmark import doctor as doctors
@@ -140,6 +142,7 @@ def doctor() -> None:
   chosen = ', '.join(f'{key}={value}' for key, value in options.items())
   rows: list[list[str]] = []
   for row in report.rows:
+    # Images, identities and cameras; None where no number was published.
     published = row.expected or (None,) * 3
     pairs = zip(row.found, published, strict=True)
     cells = [
@@ -158,9 +161,11 @@ def doctor() -> None:
   for finding in report.findings:
     kind = 'error' if finding.is_error else 'warning'
     line = errors.printable(f'{kind}: {finding.what}')
+    # A file name may contain brackets, which rich would read as markup.
     screen.print(line, markup=False, highlight=False)
   if report.skipped:
     print(f'files that are no image of the data set: {report.skipped}')
+  # Raises an error if any finding is one, so all of them are printed before.
   doctors.check(report, folder)
   print(f'{errors.counted(len(report.findings), "warning")}, no errors')
 
@@ -172,7 +177,8 @@ def synth() -> None:
 
   root = _required(_ROOT)
   dataset, _ = registry.parse(_required(_DATASET))
-  write.check_empty(root)  # before half a minute of rendering
+  # Rendering takes half a minute, so the folder is checked first.
+  write.check_empty(root)
   pictures = render.render(
     _IDENTITIES.value,
     height=_HEIGHT.value or 128,
@@ -186,7 +192,7 @@ def synth() -> None:
 
 
 def sheet() -> None:
-  """Writes a contact sheet of the synthetic images."""
+  """Writes a contact sheet of synthetic images."""
   from fedreid_jax.data.synthetic import contact_sheet
 
   size = {}
@@ -201,7 +207,7 @@ def sheet() -> None:
 
 
 def list_all() -> None:
-  """Prints the names, options and notes of all data sets."""
+  """Prints the names, protocols, options and notes of all data sets."""
   from fedreid_jax.cli import list as listing
 
   print('\n'.join(listing.data_set_entries()))
@@ -228,5 +234,6 @@ def main(argv: list[str]) -> None:
       )
     COMMANDS[argv[1]]()
 
+  # The other commands need no JAX, whose import takes seconds.
   renders = len(argv) > 1 and argv[1] in ('synth', 'sheet')
   run.guarded(argv[:1] + argv[2:], body, with_jax=renders)

@@ -3,19 +3,19 @@
 The configuration of the run is read from its work directory; `--set=KEY=VALUE`
 changes its fields, so that a model can be evaluated on any target:
 
-  fedreid evaluate --workdir=DIR --checkpoint=best \
+  fedreid evaluate --workdir=DIR --checkpoint=best \\
     --set='data.targets=("park",)' --set=evaluation.metric=cosine
 
-If a run has one model per client, for example `standalone`,
-ensembles of these models can be evaluated as well. Their features are
-concatenated, or their parameters averaged:
+If a run has one model per client, as `standalone` does, ensembles of these
+models can be evaluated as well: their features are concatenated, or their
+parameters averaged:
 
   fedreid evaluate --workdir=DIR --ensemble=concat,average
 
-For a visible-infrared run, `--modality_gap` prints the mAP and the distance
-between the features of both modalities with running moments of batch
-normalisation, with those of the clients' images and with those of each
-modality:
+For a visible-infrared run, `--modality_gap` compares three kinds of moments of
+batch normalisation: running moments, those of the clients' images and those of
+each modality. It prints the mAP with each of them, and the distance between the
+features of both modalities:
 
   fedreid evaluate --workdir=DIR --modality_gap
 """
@@ -39,9 +39,9 @@ _MODALITY_GAP = flags.DEFINE_bool(
 
 
 def main(argv: list[str]) -> None:
-  """Prints and writes `evaluation-STEP.json` in the work directory.
+  """Prints results and writes `evaluation-STEP.json` in the work directory.
 
-  With `--modality_gap` it is `modality-gap-STEP.json`.
+  With `--modality_gap` the file is `modality-gap-STEP.json`.
   """
 
   def body():
@@ -49,6 +49,7 @@ def main(argv: list[str]) -> None:
     chosen = run.saved_config(workdir, changes_flag.CHANGES.value)
     if _ENSEMBLE.value:
       chosen.evaluation.ensemble = tuple(_ENSEMBLE.value)
+      # The saved configuration was validated with other ensembles.
       validation.validate(chosen)
     from fedreid_jax.training import evaluation
     from fedreid_jax.training.reports import modality_report

@@ -1,4 +1,4 @@
-"""Exit of a command: success, or one line on stderr and a documented code."""
+"""Converts the failure of a command to one line on stderr and an exit code."""
 
 import logging as standard_logging
 import os
@@ -14,20 +14,22 @@ from absl import logging
 
 from fedreid_jax import errors
 
+# XLA and CUDA report a lack of memory only in the text of an error.
 _MEMORY = re.compile(
   r'RESOURCE_EXHAUSTED|out of memory|OUT_OF_MEMORY|std::bad_alloc'
   r'|Unable to allocate|ALLOC_FAILED',
   re.IGNORECASE,
 )
-# Warnings that are one line of a command.
+# Warnings for users: printed without the line of source that Python adds.
 LINES = errors.DamagedCheckpointWarning, errors.ExposedSecretWarning
 LOWER = 'lower local.batch or set execution.image_budget_mb'
 
 
 def quiet() -> None:
-  """Suppresses messages of libraries, so that an error is one line."""
+  """Silences libraries, so that the line of an error stands alone."""
   logging.set_verbosity(logging.FATAL)
   standard_logging.getLogger('asyncio').setLevel(standard_logging.CRITICAL)
+  # Destructors and threads that fail during the exit would print tracebacks.
   sys.unraisablehook = lambda _: None
   threading.excepthook = lambda _: None
   others = warnings.showwarning
@@ -42,11 +44,12 @@ def quiet() -> None:
 
 
 def exit_on_error(body: Callable[[], None], debug: bool) -> None:
-  """Runs a command; a failure is one line and a documented exit code."""
+  """Runs a command; with `debug` a failure also prints its traceback."""
   if not debug:
     quiet()
   try:
     body()
+    # A full disk behind a redirected stdout is an error of the command, too.
     sys.stdout.flush()
   except Exception as error:
     if debug:
@@ -56,6 +59,8 @@ def exit_on_error(body: Callable[[], None], debug: bool) -> None:
 
 def _leave(failure: errors.FedReIDError) -> None:
   print(failure.line(), file=sys.stderr, flush=True)
+  # Looked up, because an import would bring JAX into commands without it. A
+  # normal exit would wait for the other processes.
   peers = sys.modules.get('fedreid_jax.training.processes.peers')
   if peers is not None and peers.joined():
     peers.abandon(failure.exit_code)
@@ -69,6 +74,7 @@ def explain(error: Exception) -> errors.FedReIDError:
   text = str(error)
   short = (text.splitlines() or [''])[0][:300]
   peers = sys.modules.get('fedreid_jax.training.processes.peers')
+  # Tested first: the loss of a process may look like one of the causes below.
   if peers is not None and peers.is_loss(error):
     return peers.lost()
   if isinstance(error, OSError) or errors.disk_is_full(error):

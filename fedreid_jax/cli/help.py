@@ -1,4 +1,4 @@
-"""The text of `fedreid COMMAND --help`."""
+"""Formats the text of `fedreid COMMAND --help`."""
 
 import inspect
 from collections.abc import Iterable
@@ -17,10 +17,10 @@ def text(
   """Returns the help of a command.
 
   Args:
-    name: of the program.
-    command: its module.
-    common: module of the flags of every command.
-    with_fields: whether to list the fields of a configuration, too.
+    name: of the program, as in `fedreid train`.
+    command: module of the command, whose docstring is the description.
+    common: module that defines the flags of every command.
+    with_fields: whether to list the fields of a configuration.
   """
   known = flags.FLAGS
   own = known.get_key_flags_for_module(command.__name__)
@@ -47,6 +47,7 @@ def _flags(given: Iterable[flags.Flag]) -> str:
     shape = f'--[no]{flag.name}' if flag.boolean else f'--{flag.name}=VALUE'
     given_default = default not in (None, '', [], False)
     shown = f' (default: {default})' if given_default else ''
-    about = (flag.help or '').partition(';\n')[0]  # absl adds how to repeat it
+    # absl appends to multi flags how they are repeated.
+    about = (flag.help or '').partition(';\n')[0]
     lines.append(f'  {shape}\n      {about}{shown}')
   return '\n'.join(lines)

@@ -1,15 +1,15 @@
 """List names: `fedreid list KIND [WORD]`.
 
-  fedreid list                  # all of the following, of fields the number
-  fedreid list recipes          # and their methods
+  fedreid list                  # all of the following, but not each field
+  fedreid list recipes          # recipes and their methods
   fedreid list presets dfh      # presets and options of a recipe
   fedreid list components       # parts of methods
   fedreid list evaluators       # values of evaluation.extra
-  fedreid list datasets market  # published data sets, their options
+  fedreid list datasets market  # published data sets and their options
   fedreid list tables           # tables of the papers
   fedreid list fields lr        # fields of a configuration with this word
 
-WORD keeps the entries in which it occurs, in capitals or not.
+WORD selects the entries in which it occurs; case does not matter.
 """
 
 import importlib.metadata
@@ -25,7 +25,7 @@ from fedreid_jax.evaluation import evaluators
 
 
 def recipe_entries() -> list[str]:
-  """Returns names and purposes of the recipes."""
+  """Returns a line with the name and the purpose of every recipe."""
   return [f'{name:<16} {recipes.about(name)}' for name in recipes.names()]
 
 
@@ -47,12 +47,12 @@ def _about(preset: Callable[..., object]) -> str:
 
 
 def component_entries() -> list[str]:
-  """Returns names and purposes of the components, and of installed ones."""
+  """Returns lines of the components of this package and of plug-ins."""
   return _modules(algorithms, plugins.COMPONENT)
 
 
 def evaluator_entries() -> list[str]:
-  """Returns names and purposes of the evaluators, and of installed ones."""
+  """Returns lines of the evaluators of this package and of plug-ins."""
   return _modules(evaluators, plugins.EVALUATOR)
 
 
@@ -61,6 +61,8 @@ def _modules(package: ModuleType, plugin: plugins.Plugin) -> list[str]:
     f'{name:<18} {program.first_line(f"{package.__name__}.{name}")}'
     for name in plugins.available(package)
   ]
+  # Plug-ins are listed by their entry points: no code of another package is
+  # run.
   others = plugins.entry_points(plugin)
   return found + [f'{name:<18} of {others[name]}' for name in sorted(others)]
 
@@ -89,16 +91,18 @@ KINDS: dict[str, Callable[[], list[str]]] = {
 
 
 def kinds() -> dict[str, Callable[[], list[str]]]:
-  """Returns the functions that list the entries of a kind.
+  """Returns the functions that list entries, by kind.
 
-  Those of applications are entry points of the group `fedreid.lists`.
+  Applications add kinds as entry points of the group `fedreid.lists`.
   """
   found = importlib.metadata.entry_points(group='fedreid.lists')
+  # Entry points are loaded when they are called; `one=one` binds the entry
+  # point of this iteration.
   return KINDS | {one.name: lambda one=one: one.load()() for one in found}
 
 
 def _everything() -> Iterator[str]:
-  """Yields the entries of every kind, of fields their number only."""
+  """Yields a block for every kind; fields are only counted."""
   for kind, entries in kinds().items():
     found = entries()
     if kind == 'fields':

@@ -1,24 +1,24 @@
 """Plan a guarantee of differential privacy: `fedreid privacy plan --flags`.
 
-  fedreid privacy plan --epsilon=8 --identities=48 --batch-identities=8 \
+  fedreid privacy plan --epsilon=8 --identities=48 --batch-identities=8 \\
     --steps=200
-  fedreid privacy plan --noise=1.66 --identities=48 --batch-identities=8 \
+  fedreid privacy plan --noise=1.66 --identities=48 --batch-identities=8 \\
     --steps=200
 
-The first command prints the noise that reaches an epsilon, the second one the
-epsilon that a noise reaches. The unit is one person in one client: in every
-step each of the client's identities is sampled independently with the
-probability batch identities / identities, the gradient of each is clipped, and
-Gaussian noise is added to their sum. Nothing is trained. Epsilon is that of
-noise on real numbers: attacks on the rounding of float32 noise are not covered
+The first command prints the smallest noise for an epsilon, the second one the
+epsilon for a noise. Nothing is trained. The unit of privacy is one person in
+one client: in every step each of the client's identities is sampled
+independently with the probability batch identities / identities, the gradient
+of each is clipped, and Gaussian noise is added to their sum. The epsilon is of
+noise in real numbers: attacks on the rounding of float32 noise are not covered
 (docs/privacy.md).
 
-The figures are those of a run of `dpsgd`, which has places for twice the batch
-identities in a step. `--places=0` plans for a sampler without such a limit,
-whose epsilon is smaller.
+The numbers are those of a run of `dpsgd`, which has places for twice the batch
+identities in a step. `--places=0` assumes a sampler without such a limit, whose
+epsilon is smaller.
 
 With `--statistics_noise` (`dfh.noise`) and `--releases`, the client also sends
-statistics of DFH so many times: 1 + rounds / `dfh.every`, rounded down.
+statistics of DFH. A run has 1 + rounds / `dfh.every` releases, rounded down.
 """
 
 import sys
@@ -66,7 +66,7 @@ _RELEASES = flags.DEFINE_integer(
 
 
 def main(argv: list[str]) -> None:
-  """Runs the subcommand `plan`."""
+  """Prints the plan of the subcommand `plan`."""
 
   def body():
     if argv[1:] != ['plan']:
@@ -101,16 +101,20 @@ def _plan() -> list[str]:
       'one of two flags', '--statistics-noise, --releases', 'give both of them'
     )
 
+  # Statistics are computed from all images of a client: their sampling
+  # probability is 1.
   sent = (
     [accounting.Mechanism(_STATISTICS.value, 1.0, _RELEASES.value)]
     if _RELEASES.value
     else []
   )
 
+  # After the checks of the flags, which fail without this delay.
   from fedreid_jax.algorithms import dpsgd  # imports JAX
 
   def mechanisms(noise: float) -> list[accounting.Mechanism]:
     own = dpsgd.mechanisms(noise, identities, batch, steps, places)
+    # One person in several clients takes part in the mechanisms of each.
     return [*own, *sent] * _CLIENTS.value
 
   if sys.stderr.isatty():
@@ -120,6 +124,7 @@ def _plan() -> list[str]:
     )
   if noise is None:
     assert target is not None
+    # No noise on gradients can make up for statistics that exceed the target.
     _check_rest(sent * _CLIENTS.value, delta, target)
     noise = accounting.multiplier(mechanisms, target, delta)
   found = accounting.epsilon(mechanisms(noise), delta)
@@ -143,7 +148,7 @@ def _people(number: int) -> str:
 
 
 def _places(batch: int) -> int | None:
-  """Returns the places of a step, none for those of `dpsgd`."""
+  """Returns the places of a step: None means as in `dpsgd`, 0 no limit."""
   given = _PLACES.value
   # With fewer places the search for a noise may start in the wrong range.
   if given and given < 2 * batch:
@@ -176,7 +181,7 @@ def _statement(epsilon: float, delta: float) -> str:
 def _check_rest(
   sent: list[accounting.Mechanism], delta: float, target: float
 ) -> None:
-  """Refuses an epsilon that the statistics alone exceed."""
+  """Refuses an epsilon that the statistics alone reach or exceed."""
   alone = accounting.epsilon(sent, delta) if sent else 0.0
   if alone >= target:
     raise errors.ConfigError(
@@ -187,12 +192,15 @@ def _check_rest(
 
 
 def _check_delta(delta: float, identities: int) -> None:
-  """Refuses a delta at which a release of whole persons would be private."""
+  """Refuses a delta above 1 / (10 x identities)."""
+  # A mechanism that publishes each person with probability delta has epsilon 0:
+  # a delta near 1 / identities would allow it to publish whole persons.
   largest = 1 / (10 * identities)
   if delta > largest:
     raise errors.ConfigError(
       f'{rounding.exact(delta)} is above 1 / (10 x {_people(identities)})',
       '--delta',
+      # Rounded down, so that the printed number is accepted.
       f'give at most {rounding.down(largest)}',
     )
 

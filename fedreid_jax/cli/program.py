@@ -1,7 +1,8 @@
 """The program `fedreid`: `fedreid COMMAND [RECIPE] --flags`.
 
-The commands of an application are entry points of the group `fedreid.commands`:
-name of the command = its module, which has `main(argv)` and its flags.
+Commands of applications and of other packages are entry points of the group
+`fedreid.commands`: the name of the command, and its module, which has
+`main(argv)` and the flags of the command.
 """
 
 import ast
@@ -24,16 +25,18 @@ CORE = (
 
 @functools.cache
 def commands() -> dict[str, str]:
-  """Returns the modules of the commands by name, those of the core first."""
+  """Returns the modules of the commands by name, core commands first."""
   core = {name: f'{__package__}.{name.replace("-", "_")}' for name in CORE}
   found = importlib.metadata.entry_points(group=GROUP)
+  # Another package can add commands, but not replace those of the core.
   others = {one.name: one.value for one in found if one.name not in core}
   return core | dict(sorted(others.items()))
 
 
 @functools.cache
 def syntax(module: str) -> ast.Module:
-  """Returns the syntax tree of a module, which is not imported."""
+  """Returns the syntax tree of a module, an empty one if it is unknown."""
+  # Not imported: two commands may define the same flag.
   spec = importlib.util.find_spec(module)
   if spec is None or spec.origin is None:
     return ast.Module([], [])
@@ -42,14 +45,14 @@ def syntax(module: str) -> ast.Module:
 
 
 def first_line(module: str) -> str:
-  """Returns the first line of the docstring of a module."""
+  """Returns the first line of the docstring of a module, or an empty string."""
   return (ast.get_docstring(syntax(module)) or '').partition('\n')[0]
 
 
 def takes_recipe(module: str) -> bool:
-  """Returns whether the first argument of a command may be a recipe.
+  """Returns whether a module of a command has a constant `TAKES_RECIPE`.
 
-  The module of such a command has a constant `TAKES_RECIPE`.
+  The first argument of such a command may be a recipe.
   """
   targets = [
     n.targets for n in syntax(module).body if isinstance(n, ast.Assign)
@@ -64,6 +67,8 @@ def main() -> None:
     print(_version() if command == '--version' else _usage())
     return
   if command not in commands():
+    # Printed here, because flags and their `--debug` exist only once a command
+    # is imported.
     error = errors.ConfigError(
       f'unknown command {command!r}',
       'command line',
@@ -86,8 +91,10 @@ def run(
   Args:
     command: one of `commands`.
     name: name of the program in its help.
-    arguments: arguments of the command; None means those of this process.
+    arguments: arguments of the command; None means `sys.argv`.
   """
+  # First: the imports take seconds, in which a signal would end with a
+  # traceback.
   signals.listen()
   module = importlib.import_module(commands()[command])
   from fedreid_jax.cli import run as running

@@ -3,13 +3,14 @@
   fedreid report --workdir=runs/first
   fedreid report --workdir=runs/dfh-0,runs/dfh-1,runs/fedpav-0 --out=all.html
 
-The page is one file with its pictures in it: configuration, versions, data and
-clients, learning curves, results with intervals, match curves, distances of
-right and wrong pairs, the best and the worst ranked lists, the bytes that were
-sent by their content, and guarantees and audits of privacy in plain words. Runs
-that differ in the seed only are one label with a band over the seeds; the lists
-are of the first of them. The page is DIR/report.html, or `--out=FILE`. The
-command needs fedreid_jax[viz].
+The page is one file that includes its pictures. It shows the configuration,
+versions, data and clients, learning curves, results with intervals, match
+curves, distances of right and wrong pairs, the best and the worst ranked lists,
+the bytes that were sent by their content, and guarantees and audits of privacy
+in plain words. Runs that differ only in their seed share a label, with a band
+over the seeds; their ranked lists are those of the first run. The page is
+written to DIR/report.html, or to `--out=FILE`. The command needs
+fedreid_jax[viz].
 """
 
 import functools
@@ -28,7 +29,7 @@ flags.adopt_module_key_flags(checkpoint_flag)
 
 
 def _labelled(folders: Sequence[Path]) -> list[Any]:
-  """Returns the runs by their configurations without the seed."""
+  """Groups runs whose configurations differ at most in the seed."""
   from fedreid_jax.figures import canvas, report_page
   from fedreid_jax.training import loaded_run
   from fedreid_jax.training.files import recorded
@@ -48,6 +49,7 @@ def _labelled(folders: Sequence[Path]) -> list[Any]:
       label,
       own,
       parsing.changed(own[0].config),
+      # Deferred: only some parts of the page need the parameters of a run.
       functools.partial(
         loaded_run.load,
         own[0].config,
@@ -61,7 +63,7 @@ def _labelled(folders: Sequence[Path]) -> list[Any]:
 
 
 def main(argv: list[str]) -> None:
-  """Writes the page."""
+  """Writes the page and prints its path."""
 
   def body():
     run.given_workdir()  # raises an error if there is none
@@ -77,6 +79,7 @@ def main(argv: list[str]) -> None:
     from fedreid_jax.figures import canvas, report_page
     from fedreid_jax.training.files import atomic
 
+    # Before the runs are read, which takes longer.
     canvas.new(1, 1)  # raises an error without Matplotlib
     atomic.write_text(out, report_page.page(_labelled(folders)))
     print(out)

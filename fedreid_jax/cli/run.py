@@ -1,4 +1,4 @@
-"""Common parts of the commands: flags, errors, devices, the compile cache."""
+"""Common flags of the commands, and the steps around the work of each."""
 
 import difflib
 import functools
@@ -56,17 +56,20 @@ _WORKERS = flags.DEFINE_integer(
   1,
 )
 
-_given: list[Any] = []  # the configuration of the command line, if any
+# The configuration of the command line: one element, or none without a recipe.
+_given: list[Any] = []
 
 
 def start(command: ModuleType) -> None:
   """Parses the command line and runs a command.
 
   Args:
-    command: module with `main(argv)` and the flags of the command; `RECIPE` is
-      the recipe that it runs without `--config`, if it has one.
+    command: module with `main(argv)` and the flags of the command; a constant
+      `RECIPE` is the default of `--config`.
   """
   streams.open_all()
+  # Before absl, whose own `--help` lists the flags of libraries, too, and no
+  # fields.
   if help.ASKED & {*sys.argv[1:]}:
     fields = bool(FULL & {*sys.argv[1:]})
     print(help.text(sys.argv[0], command, sys.modules[__name__], fields))
@@ -78,7 +81,14 @@ def start(command: ModuleType) -> None:
 def guarded(
   argv: list[str], body: Callable[[], None], with_jax: bool = True
 ) -> None:
-  """Runs a command; a failure is one line and a documented exit code."""
+  """Runs a command; a failure is one line and a documented exit code.
+
+  Args:
+    argv: name of the program and arguments that are no flags; any argument is
+      an error.
+    body: the work of the command.
+    with_jax: whether the command computes with JAX.
+  """
 
   def run():
     if len(argv) > 1:
@@ -88,13 +98,18 @@ def guarded(
     if _given and (root := _given[0].data.get('root')):
       from fedreid_jax.data import files
 
-      files.check_root(root)  # before JAX is imported, which takes seconds
+      # Before the import of JAX, which takes seconds.
+      files.check_root(root)
+    # With several workers each of them prepares JAX, and this process must not
+    # reserve the GPUs.
     if with_jax and workers() == 1:
       _prepare_jax()
     body()
     if _DISTRIBUTED.value != 'off':
       from fedreid_jax.training.processes import peers
 
+      # Not after an error: it waits for the other processes, and `failures`
+      # ends this one.
       peers.leave()
 
   failures.exit_on_error(run, _DEBUG.value)
@@ -110,7 +125,7 @@ def config():
 
 
 def saved_config(folder: Path, changes: list[str]):
-  """Returns the configuration of a run, read from JSON and never executed.
+  """Returns the configuration of a run, which is JSON and is not executed.
 
   Args:
     folder: work directory of the run.
@@ -131,12 +146,11 @@ def given_workdir() -> Path:
 
 
 def next_step(folder: Path, command: str) -> None:
-  """Prints the work directory of a command and a sensible command after it.
+  """Prints the work directory of a command, and a command to run next.
 
   Args:
     folder: the work directory.
-    command: words after `fedreid`; the work directory takes the place of DIR in
-      `--workdir=DIR`.
+    command: words after `fedreid`; `--workdir=DIR` is replaced by the folder.
   """
   here = Path.cwd()
   shown = folder.relative_to(here) if folder.is_relative_to(here) else folder
@@ -147,10 +161,10 @@ def next_step(folder: Path, command: str) -> None:
 
 
 def workers() -> int:
-  """Returns the number of processes that train.
+  """Returns the number of processes that train runs, `--workers`.
 
-  If there are several, they prepare JAX, and this process leaves the GPUs to
-  them.
+  Raises:
+    ConfigError: if there are several and `--distributed` is given.
   """
   if _WORKERS.value > 1 and _DISTRIBUTED.value != 'off':
     raise errors.ConfigError(
@@ -160,11 +174,15 @@ def workers() -> int:
 
 
 def workdir() -> Path:
-  """Returns the absolute work directory; by default named after the config."""
+  """Returns the absolute work directory, by default named after the recipe."""
   if _WORKDIR.value:
+    # The system calls would fail later with an error that does not name the
+    # flag.
     if '\0' in _WORKDIR.value or len(_WORKDIR.value) > 1000:
       raise errors.ConfigError('not a path', '--workdir', 'give a shorter one')
     return Path(_WORKDIR.value).expanduser().absolute()
+  # The digest gives runs with other fields other folders, and the same command
+  # the same one, where it resumes.
   chosen = config()
   return Path(
     'runs', f'{chosen.name}-seed{chosen.seed}-{digest(chosen)}'
@@ -172,7 +190,7 @@ def workdir() -> Path:
 
 
 def digest(chosen: Any) -> str:
-  """Returns eight hexadecimal digits of a configuration, for names."""
+  """Returns eight hexadecimal digits that identify a configuration."""
   identity = schema.identity(chosen).to_json_best_effort()
   return hashlib.sha256(identity.encode()).hexdigest()[:8]
 
@@ -180,11 +198,14 @@ def digest(chosen: Any) -> str:
 def _parse(default: str | None, argv: list[str]) -> list[str]:
   parsed: list[str] = []
 
+  # A function, so that errors of the command line are reported like all others.
+  # `--debug` is not parsed yet when it is needed.
   def parse():
     args = [_resolved(arg) for arg in argv[1:]]
     spec = command_line.recipe(args, FLAGS) or default
     config = recipes.recipe(spec) if spec else None
-    if spec:  # Names of plug-ins are set first, since they bring fields.
+    if spec:
+      # Names of plug-ins are set first, because plug-ins declare fields.
       named = command_line.values(args, FLAGS, schema.PLUGGED)
       config = parsing.change(config, named)
     fields = schema.fields(schema.plug_ins(config) if spec else ())
@@ -209,6 +230,7 @@ def _parse(default: str | None, argv: list[str]) -> list[str]:
         'give --config',
       )
     if spec:
+      # Locked: a mistyped assignment in a command must not add a field.
       _given[:] = [parsing.change(config, pairs).lock()]
 
   failures.exit_on_error(parse, '--debug' in argv)
@@ -216,7 +238,7 @@ def _parse(default: str | None, argv: list[str]) -> list[str]:
 
 
 def _refuse_infinite() -> None:
-  """Refuses `nan` and `inf`, which the bounds of a flag let through."""
+  """Refuses `nan` and `inf`, which pass the bounds of a flag in absl."""
   for name in FLAGS:
     value = FLAGS[name].value
     if isinstance(value, float) and not math.isfinite(value):
@@ -224,7 +246,7 @@ def _refuse_infinite() -> None:
 
 
 def _nearest(name: str, fields: Iterable[str]) -> str:
-  """Returns the flag, of the command or of a field, that may be meant."""
+  """Returns a hint with the nearest flag of the command or of a field."""
   near = difflib.get_close_matches(name, list(FLAGS), 1)
   if near:
     return f'did you mean --{near[0]}?'
@@ -233,7 +255,7 @@ def _nearest(name: str, fields: Iterable[str]) -> str:
 
 
 def _resolved(arg: str) -> str:
-  """Replaces `configs/NAME.py` by its path in the package if necessary."""
+  """Replaces the recipe of `--config=RECIPE` by the path of its file."""
   name, sign, value = arg.partition('=')
   if name.lstrip('-') != 'config' or not sign:
     return arg

@@ -6,9 +6,9 @@
   fedreid train dfh --config.rounds=40 --config.optim.lr=0.02
   fedreid train dfh:paper --config.data.root=DIR --dry_run
 
-`--dry_run` prints the configuration, the clients, the parameters, what a round
-sends, computes and needs of memory, and the files of the run, and trains
-nothing.
+`--dry_run` trains nothing. It prints the configuration, the clients, the
+parameters, the bytes, operations and memory of a round, and the files of the
+run.
 """
 
 from absl import flags
@@ -17,7 +17,7 @@ from fedreid_jax.cli import run
 
 TAKES_RECIPE = True
 
-RECIPE = 'fedpav'  # without one on the command line
+RECIPE = 'fedpav'  # if the command line names none
 
 _RESTART = flags.DEFINE_bool(
   'restart', False, 'Delete the files of an earlier run in the work directory.'
@@ -28,7 +28,7 @@ _DRY_RUN = flags.DEFINE_bool(
 
 
 def main(argv: list[str]) -> None:
-  """Runs the configured experiment in its work directory."""
+  """Trains, resumes or, with `--dry_run`, describes the configured run."""
 
   def body():
     chosen, workdir = run.config(), run.workdir()

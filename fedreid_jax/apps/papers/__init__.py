@@ -1,1 +1,1 @@
-"""Tables, claims and sweeps of the papers."""
+"""Sweeps, and the tables and claims of the papers."""

@@ -1,4 +1,4 @@
-"""Recipes times fields, trials and seeds, as validated configurations."""
+"""Configurations of all combinations of recipes, fields, trials and seeds."""
 
 import ast
 import dataclasses
@@ -15,18 +15,18 @@ from fedreid_jax.config import parsing, recipes, validation
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-  """A sweep, the result of `get_sweep()` in a sweep file.
+  """A sweep, as `get_sweep()` of a sweep file returns it.
 
   Attributes:
     about: title of its table.
     recipes: `FILE[:key=value,...]`; the pairs are applied after the preset.
-    grid: values by field; several fields are joined by `+` and have tuples as
-      values.
+    grid: values by field; fields that change together are joined by `+`, and
+      their values are tuples.
     arg: `PRESET[,key=value...]` of every recipe.
     seeds: seeds of every cell.
     baseline: label or work directory with which the others are compared.
-    trials: trials of a data set as in `trials.parse`, one run each; the results
-      of a cell are means over them.
+    trials: trials of a data set as in `trials.parse`; each is a run, and the
+      results of a cell are means over them.
   """
 
   about: str
@@ -42,8 +42,8 @@ class Point(NamedTuple):
   """One run of a sweep.
 
   Attributes:
-    label: name of its cell; the results of runs of a label are averaged.
-    facts: fields of the grid, as text.
+    label: name of its cell; results of runs with the same label are averaged.
+    facts: values of the fields of the grid, as text.
     config: validated configuration.
     trial: trial of a data set, '' if there are none.
   """
@@ -64,6 +64,7 @@ def of_sweep(sweep: Sweep) -> list[Point]:
   for spec in sweep.recipes:
     file, _, own = spec.partition(':')
     label = ' '.join((Path(file).stem, *filter(None, parsing.split(own, ','))))
+    # Two recipes with one label would be averaged as if they were seeds.
     if label in makes:
       raise errors.ConfigError(
         f'{label} is given twice', 'recipes', 'give each recipe once'
@@ -77,7 +78,7 @@ def cells(makes: Mapping[str, Callable[[], Any]], sweep: Sweep) -> list[Point]:
 
   Args:
     makes: functions that return a new configuration, by label.
-    sweep: sweep, whose recipes are not used.
+    sweep: grid, trials and seeds; its recipes are not used.
 
   Raises:
     ConfigError: if a run is not valid.
@@ -86,6 +87,7 @@ def cells(makes: Mapping[str, Callable[[], Any]], sweep: Sweep) -> list[Point]:
   for (name, make), facts, trial, seed in itertools.product(
     makes.items(),
     list(points(sweep.grid)),
+    # One point with the trial '' where a sweep has no trials.
     trials.parse(sweep.trials) or [''],
     sweep.seeds,
   ):
@@ -114,6 +116,7 @@ def points(grid: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, str]]:
   axes = [[_together(key, v) for v in values] for key, values in grid.items()]
   for point in itertools.product(*axes):
     facts = dict(pair for pairs in point for pair in pairs)
+    # A dictionary keeps one value of a field that two axes contain.
     if len(facts) < sum(map(len, point)) or 'seed' in facts:
       raise errors.ConfigError(
         f'{", ".join(grid)} has a field twice, or the seed',
@@ -124,7 +127,7 @@ def points(grid: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, str]]:
 
 
 def _together(key: str, value: Any) -> list[tuple[str, str]]:
-  """Returns (field, text) pairs of `a+b` and `(1, 2)`."""
+  """Returns the pairs (a, 1) and (b, 2) of `a+b` and `(1, 2)`, as text."""
   fields = key.split('+')
   if len(fields) == 1:
     return [(key, value if isinstance(value, str) else repr(value))]

@@ -1,8 +1,9 @@
-"""Trials of a published data set: one run each, which are averaged like seeds.
+"""Trials of a published data set, which are averaged like seeds.
 
-RegDB for example has ten splits of its persons, and published results are means
-over ten models. A trial replaces `data.sources` and `data.targets`: a model is
-trained on the training persons of a trial and tested on its test persons.
+RegDB, for example, has ten splits of its persons, and published results are
+means over ten models. A trial replaces `data.sources` and `data.targets`: a
+model is trained on the training persons of the trial and tested on its test
+persons.
 """
 
 from typing import Any
@@ -22,7 +23,8 @@ def parse(text: str) -> list[str]:
   Raises:
     ConfigError: for an unknown data set or option, or one without trials.
   """
-  from fedreid_jax.data.datasets import registry  # takes most of a second
+  # Imported here: it takes most of a second, and few sweeps have trials.
+  from fedreid_jax.data.datasets import registry
 
   found = []
   for spec in filter(None, map(str.strip, parsing.split(text, ';'))):
@@ -47,10 +49,10 @@ def change(config: Any, trial: str) -> Any:
 
   Args:
     config: configuration that is changed and returned.
-    trial: one of `parse`.
+    trial: one of the results of `parse`.
 
   Raises:
-    ConfigError: for images that are not those of published data sets.
+    ConfigError: if the images are not those of published data sets.
   """
   if config.data.source != 'datasets' or not config.data.root:
     raise errors.ConfigError(

@@ -1,1 +1,1 @@
-"""Federated training of real sites, over Flower."""
+"""Federated training at real sites, whose messages Flower carries."""

@@ -1,9 +1,9 @@
 """Messages between the coordinator and a site, as bytes.
 
 A message is a safetensors file: arrays by their paths in a tree, and a header
-with the kind of the message and its fields as JSON. Nothing in it is executed
-when it is read. A receiver compares names, shapes and types of the arrays with
-those of the tree that it expects.
+with the kind of the message and its fields as JSON. Reading it executes
+nothing. A receiver compares names, shapes and types of the arrays with those of
+the tree that it expects.
 """
 
 import json
@@ -18,17 +18,18 @@ from fedreid_jax import errors
 from fedreid_jax.core.types import Tree
 from fedreid_jax.training.files import structure
 
-PROTOCOL = 1  # of messages; a receiver refuses another
+PROTOCOL = 1  # version of the messages; a receiver refuses any other
 HELLO, PREPARE, TRAIN, FAILED = 'hello', 'prepare', 'train', 'failed'
-# The reply of a site to whom the coordinator has not said HELLO.
+# Reply of a worker that has not received HELLO since it started. Its images or
+# its recipe may have changed, so that the coordinator has to check them again.
 STRANGER = 'stranger'
 
 
 class Message(NamedTuple):
-  """A message of either direction.
+  """A message from or to a site.
 
   Attributes:
-    kind: HELLO, PREPARE, TRAIN, or FAILED or STRANGER of a reply.
+    kind: HELLO, PREPARE or TRAIN; a reply may also be FAILED or STRANGER.
     fields: values that JSON can represent.
     arrays: leaves of a tree by their paths, see `structure.by_path`.
   """
@@ -47,6 +48,7 @@ def pack(kind: str, fields: dict[str, Any], tree: Tree = ()) -> bytes:
     tree: arrays on the host or on a device, of types that NumPy has.
   """
   arrays = {
+    # safetensors writes the bytes of an array in the order of memory.
     name: np.array(leaf, order='C')
     for name, leaf in structure.named(jax.device_get(tree)).items()
   }
@@ -62,7 +64,7 @@ def unpack(data: bytes, where: str) -> Message:
     where: sender of the message, for errors.
 
   Raises:
-    IntegrityError: when the bytes are no message of this protocol.
+    IntegrityError: when the bytes are not a message of this protocol.
   """
   try:
     arrays = safetensors_numpy.load(data)
@@ -72,6 +74,7 @@ def unpack(data: bytes, where: str) -> Message:
   except (
     safetensors.SafetensorError,
     KeyError,
+    # JSON of another form, and JSON that is nested too deeply for its parser.
     TypeError,
     ValueError,
     RecursionError,
@@ -91,16 +94,15 @@ def unpack(data: bytes, where: str) -> Message:
 
 
 def metadata(data: bytes) -> dict[str, str]:
-  """Returns the texts in the header of a safetensors file.
-
-  The function `load` of safetensors leaves them out.
-  """
+  """Returns the texts in the header of a safetensors file, by name."""
+  # `load` of safetensors omits them. A file begins with the size of its header,
+  # eight bytes in little-endian order, and the header, which is JSON.
   size = int.from_bytes(data[:8], 'little')
   return json.loads(data[8 : 8 + size])['__metadata__']
 
 
 def fit(arrays: dict[str, np.ndarray], like: Tree, where: str) -> Any:
-  """Returns arrays as a tree, if they are those of the expected tree.
+  """Returns arrays as a tree after comparing them with the expected tree.
 
   Args:
     arrays: of a message or a file.
@@ -108,8 +110,8 @@ def fit(arrays: dict[str, np.ndarray], like: Tree, where: str) -> Any:
     where: sender of the arrays, for errors.
 
   Raises:
-    IntegrityError: naming the first leaves that are missing, are not expected,
-      or have another shape or type.
+    IntegrityError: naming the first leaves that are missing or not expected, or
+      whose shape or type differs.
   """
   wanted = {name: _form(leaf) for name, leaf in structure.by_path(like).items()}
   found = {name: _form(leaf) for name, leaf in arrays.items()}

@@ -1,9 +1,9 @@
-"""The executor of a coordinator: its clients train at real sites.
+"""The executor of a coordinator, whose clients train at real sites.
 
-The server's part of a round is that of the simulation: the same components,
-weights and updates. Only the local rounds are messages to sites. A site that
-does not answer in time, or whose reply does not have the expected arrays, has
-not arrived, and the round goes on without it.
+The server's part of a round is the same as in a simulation: the same
+components, weights and updates. Messages to the sites replace the local rounds.
+A site that does not answer in time, or whose reply does not have the expected
+arrays, has not arrived, and the round goes on without it.
 """
 
 import dataclasses
@@ -24,18 +24,19 @@ from fedreid_jax.round.devices.client_store import ClientStore
 from fedreid_jax.round.settings import SimulationOptions
 from fedreid_jax.training import build
 
-KEPT = 'rounds kept at sites'  # its name in the states of a checkpoint
+# Name, in the client states of a checkpoint, of the number of rounds of a site.
+KEPT = 'rounds kept at sites'
 
 
 class Coordinator(simulation.Executor):
-  """Runs rounds whose local parts are at sites.
+  """Runs rounds whose local parts run at sites.
 
-  The client states of its methods hold the initial personal parameters, which
-  complete the server's model for a test, and the number of rounds after which
-  each site has the state that the next round starts from.
+  A client state here has the initial personal parameters, which complete the
+  server's model for a test, and a number of rounds: the site starts its next
+  round from its private state after so many rounds.
   """
 
-  _replies: replies.Replies  # from `init` on
+  _replies: replies.Replies  # set by `init`, which knows the model
 
   def __init__(
     self,
@@ -71,17 +72,18 @@ class Coordinator(simulation.Executor):
     variables: types.Flat,
     pretrained: Sequence[str] = (),
   ) -> tuple[types.ServerState, ClientStore]:
-    """Returns (server state on the device, what is known of the sites).
+    """Returns (server state on the device, client states of the sites).
 
     Args:
       variables: of the model before round 0.
-      pretrained: not used; sites read the same file.
+      pretrained: not used; each site reads the file itself.
 
     Raises:
       ConfigError: if the server's model cannot be tested or nothing is shared.
     """
     del pretrained
     shared, personal = param_filter.split(variables, self.algorithm.shared)
+    # Tests of retrieval do not use the classifier, so it alone may be missing.
     _, lacking = param_filter.split(personal, build.CLASSIFIER)
     if lacking or not shared:
       raise errors.ConfigError(
@@ -101,7 +103,8 @@ class Coordinator(simulation.Executor):
       self._options.plan_shape,
       self._options.data_pass_batch,
     )
-    # Private states stay at the sites; a classifier is here for its shape.
+    # Private states stay at the sites. A test needs the shape of a classifier,
+    # not its values.
     kept = {KEPT: np.asarray(private.INITIAL, np.int32)}
     one = types.ClientState(jax.device_get(personal), kept, ())
     shapes = jax.eval_shape(lambda: one)
@@ -114,7 +117,7 @@ class Coordinator(simulation.Executor):
 
     Args:
       server: server state, donated if there is a pass.
-      store: of `init`; what the sites keep is written.
+      store: of `init`; the number of rounds of each site is written.
 
     Raises:
       ResourceError: if a site did not answer.
@@ -136,6 +139,7 @@ class Coordinator(simulation.Executor):
       ).items():
         log[way].update(sizes)
       server = self._run.receive(server, uploads)
+      # A site does not keep its state of a pass that was not finite.
       whole = [k for k, reply in found.items() if reply['finite']]
       _keep(store, np.asarray(whole, np.int32), 0)
     return server, log
@@ -163,6 +167,8 @@ class Coordinator(simulation.Executor):
     needed = min(self._setting.min_sites, len(drawn))
     if len(found) < max(needed, 1):
       raise self._ask.missing(len(found), needed, f'round {round_ + 1}')
+    # Always K rows, whoever arrived: another shape would compile the round
+    # again.
     uploads, rest = self._replies.stacked(found, codec.TRAIN, self._tasks.size)
     lanes, steps = np.asarray(uploads.index), np.asarray(uploads.num_steps)
     clients = np.asarray(sorted(found), np.int32)
@@ -171,6 +177,7 @@ class Coordinator(simulation.Executor):
         self.algorithm, server, uploads, clients, len(self._clients), True
       )
     }
+    # Ranks in the drawn cohort do not depend on which sites arrived.
     rank = np.zeros(len(self._clients), np.int32)
     rank[drawn] = np.arange(len(drawn))
     server, entries = self._run.aggregate(
@@ -182,6 +189,8 @@ class Coordinator(simulation.Executor):
       self._seed,
     )
     entries, measured = round_log.of_server(entries, len(clients))
+    # A site's state advances only with an update that counts; other sites start
+    # from their last state again.
     counted, kept = clients[entries['valid']], clients[entries.pop('kept')]
     _keep(store, kept, round_ + 1)
     valid = np.isin(lanes, counted)
@@ -198,7 +207,7 @@ def _kept(store: ClientStore) -> np.ndarray:
 
 
 def _keep(store: ClientStore, sites: np.ndarray, rounds: int) -> None:
-  """Writes the number of rounds in the private states of some sites."""
+  """Writes the number of rounds of some sites to their client states."""
   if sites.size:
     rows = store.read(sites)
     kept = {KEPT: np.full(len(sites), rounds, np.int32)}

@@ -1,4 +1,4 @@
-"""One exchange of messages between the coordinator and sites of a cohort."""
+"""Exchanges messages between the coordinator and the sites of a cohort."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -16,12 +16,12 @@ from fedreid_jax.core.types import Tree
 
 
 class Setting(NamedTuple):
-  """What a coordinator is told about its sites.
+  """The sites of a run as the coordinator addresses them.
 
   Attributes:
     members: sends messages to sites.
-    terms: of each site, in canonical order.
-    run: name of the run at the sites.
+    terms: of each site, in canonical order: sorted by name.
+    run: name of the run at the sites, see `terms.run_name`.
     round_s: seconds that sites have for a round.
     min_sites: number of updates without which a round does not count.
     horizon: number of rounds that a resumed run may repeat.
@@ -53,7 +53,8 @@ class Exchange:
     """
     self._setting, self._names = setting, list(names)
     self._messages = messages
-    # Numbers of the states at the sites before each of the last rounds.
+    # `starts` of the last rounds; a resumed run asks for none before the
+    # oldest. Until there are `horizon` of them, sites delete nothing.
     self._past: deque[np.ndarray] = deque(maxlen=setting.horizon)
 
   def __call__(
@@ -65,7 +66,7 @@ class Exchange:
     round_: int,
     read: Callable[[str, codec.Message], Any],
   ) -> dict[int, Any]:
-    """Returns the replies of the sites that arrived, by canonical index.
+    """Sends messages and returns the replies, by canonical index of the site.
 
     Args:
       kind: of the messages.
@@ -105,12 +106,12 @@ class Exchange:
     return {self._names.index(name): reply for name, reply in found.items()}
 
   def missing(self, found: int, needed: int, when: str) -> errors.ResourceError:
-    """Returns the error that fewer sites answered than are needed.
+    """Returns an error for a round in which too few sites answered.
 
     Args:
       found: number of sites that answered.
       needed: number of sites without which the run cannot go on.
-      when: part of the run.
+      when: part of the run, for the message.
     """
     return errors.ResourceError(
       f'{found} of {errors.counted(needed, "site")} answered in '

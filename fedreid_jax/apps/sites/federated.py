@@ -1,4 +1,7 @@
-"""A run whose clients are real sites, with the files of any run."""
+"""Trains a run whose clients are real sites.
+
+The run has the same files as a simulation.
+"""
 
 import functools
 import hashlib
@@ -21,11 +24,11 @@ from fedreid_jax.training import build, engine, loop
 
 
 class Wanted(NamedTuple):
-  """The sites of a run, and how long it waits for them.
+  """Number of sites of a run, and limits on waiting for them.
 
   Attributes:
-    sites: number of sites; the run begins when all of them are there.
-    wait_s: seconds to wait for them.
+    sites: number of sites; the run begins when all of them are connected.
+    wait_s: seconds to wait for that.
     round_s: seconds that sites have for a round.
     min_sites: number of updates without which a round does not count.
   """
@@ -47,8 +50,8 @@ def train(
   """Trains, or resumes, a run at real sites.
 
   Args:
-    config: of the coordinator, with the images of the targets.
-    workdir: directory of the run; its files are those of `loop.train`.
+    config: of the coordinator; its data fields name the images of the targets.
+    workdir: directory of the run, with the files of `loop.train`.
     channel: to the sites.
     wanted: the sites of the run.
     restart: delete an earlier run in this directory instead of resuming it.
@@ -58,11 +61,12 @@ def train(
     The contents of `results.json`.
 
   Raises:
-    FedReIDError: as `loop.train`, and for sites that do not fit.
+    FedReIDError: as `loop.train`, and for sites that cannot take part.
   """
 
   def make(config: Any, root: bytes | None) -> build.Setup:
-    del root  # no method of real sites has secret draws
+    # `check` refuses the methods whose random numbers follow from a secret.
+    del root
     check(config)
     members = Members(channel, terms.agreed(config), say)
     found = members.gather(wanted.sites, wanted.wait_s)
@@ -74,10 +78,7 @@ def train(
 
 
 def check(config: Any) -> None:
-  """Refuses what needs the images of the sites, or is a simulation only.
-
-  A guarantee of privacy is a simulation only: sites have `config.seed`, from
-  which its noise and its samples follow.
+  """Refuses fields that need images of the sites, or work in simulations only.
 
   Raises:
     ConfigError: naming the field.
@@ -121,6 +122,8 @@ def check(config: Any) -> None:
   ):
     if wrong:
       raise errors.ConfigError(f'{what} at real sites', field, fix)
+  # Sites have `config.seed`, from which noise and samples of a guarantee
+  # follow: each of them could remove the noise.
   guarantee.refuse_at_sites(components)
 
 
@@ -141,8 +144,8 @@ def assemble(
     config: of the coordinator.
     tests: images of the targets.
     members: sends messages to the sites.
-    sites: all of them, sorted by name.
-    wanted: how long the run waits for them.
+    sites: facts about all sites, sorted by name.
+    wanted: limits on waiting for them.
   """
   given = terms.make(config, sites)
   setting = exchange.Setting(
@@ -157,6 +160,7 @@ def assemble(
 
   def plan(local: Any, clients: Any, seed: int) -> Any:
     del clients, seed
+    # Only the shape of a plan is known here; batches are planned at the sites.
     planner = cohort.Planner(_no_plan, lambda _: given[0].steps)
     return planner, (given[0].steps, local.batch), given[0].masked
 
@@ -168,6 +172,8 @@ def assemble(
     site.placeholder()._replace(num_identities=one.identities)
     for site, one in zip(sites, given, strict=True)
   )
+  # The digest stands for images that are not here: a run does not resume with
+  # other sites. Versions may change.
   known = json.dumps([site._replace(versions={}) for site in sites])
   digest = hashlib.sha256(f'{tests.digest} {known}'.encode()).hexdigest()
   here = tests._replace(

@@ -1,4 +1,4 @@
-"""The sites that a coordinator can reach, by their names."""
+"""Connects the names of sites with the nodes at which they can be reached."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -8,10 +8,12 @@ from fedreid_jax import errors
 from fedreid_jax.apps.sites import codec, terms
 from fedreid_jax.apps.sites.terms import Facts
 
-POLL_S = 1.0  # between two looks for sites
-HELLO_S = 120.0  # for an answer to the first message, which needs no training
-NO_ARRAYS = 1000  # bytes; a longer reply is not unpacked to learn its kind
+POLL_S = 1.0  # seconds between two searches for sites
+HELLO_S = 120.0  # seconds for a reply to HELLO, which needs no training
+# A STRANGER has no arrays: a reply of more bytes is not unpacked for its kind.
+NO_ARRAYS = 1000
 Reply = TypeVar('Reply')
+# A reply FAILED has the exit code of an error, which decides its class here.
 CODES = {kind.exit_code: kind for kind in errors.FedReIDError.__subclasses__()}
 
 
@@ -19,18 +21,18 @@ class Channel(Protocol):
   """A connection to nodes, each of which is a site."""
 
   def nodes(self) -> Sequence[int]:
-    """Returns the numbers of the nodes that are connected."""
+    """Returns the numbers of all connected nodes."""
     ...
 
   def ask(
     self, kind: str, messages: Mapping[int, bytes], timeout: float
   ) -> Mapping[int, bytes]:
-    """Returns the replies that came within a time, by node.
+    """Sends messages and returns the replies by node; some may be missing.
 
     Args:
       kind: of the messages, see `codec`.
       messages: by node.
-      timeout: in seconds.
+      timeout: in seconds; a later reply is lost.
     """
     ...
 
@@ -48,17 +50,19 @@ class Members:
 
     Args:
       channel: to the nodes.
-      agreed: of `terms.agreed`, which sites compare with their own.
+      agreed: fields of `terms.agreed`; sites compare them with theirs.
       say: prints a line.
     """
     self._channel, self._say = channel, say
     self._hello = codec.pack(codec.HELLO, {'agreed': dict(agreed)})
     self._known: dict[int, Facts] = {}
-    self._refused: dict[int, str] = {}  # and why, so that it is said once
+    # The last error of each refused node, so that it is printed only once.
+    self._refused: dict[int, str] = {}
+    # The sites of the run, once it has begun; empty before.
     self._roster: dict[str, Facts] = {}
 
   def gather(self, count: int, timeout: float) -> list[Facts]:
-    """Waits for a number of sites; no other site can join later.
+    """Waits until a number of sites is connected; later no other one can join.
 
     Args:
       count: number of sites.
@@ -68,9 +72,10 @@ class Members:
       Facts about the sites, sorted by name.
 
     Raises:
-      DataError: when two sites have one name.
-      ConfigError: when there are more sites, or one has another configuration.
-      ResourceError: when there are fewer after the timeout.
+      DataError: when two sites have the same name.
+      ConfigError: when more sites are connected, or the configuration of one
+        differs.
+      ResourceError: when fewer sites are connected after the timeout.
     """
     end = time.monotonic() + timeout
     while True:
@@ -109,19 +114,20 @@ class Members:
     timeout: float,
     read: Callable[[str, codec.Message], Reply],
   ) -> dict[str, Reply]:
-    """Returns the replies of sites that came within a time, by name.
+    """Sends messages to sites and returns their replies by name.
 
-    A site that does not answer, or whose answer is an error or cannot be read,
-    is left out and named in a line. A site that has started again at the same
-    node is checked like one that comes back, and asked once more.
+    A site that does not answer in time, or whose reply is an error or cannot be
+    read, is left out and named in a printed line.
 
     Args:
       kind: of the messages.
       messages: by name of the site.
-      timeout: in seconds.
+      timeout: in seconds, for each attempt.
       read: `(name, message) -> reply`; raises an error for a wrong message.
     """
     answered = self._deliver(kind, messages, timeout)
+    # A worker that was restarted behind a connected SuperNode keeps its node.
+    # It is forgotten, so that it is checked with HELLO, and asked once more.
     again = [name for name, data in answered.items() if _is_stranger(data)]
     if again:
       nodes = self._present()
@@ -144,7 +150,7 @@ class Members:
   def _deliver(
     self, kind: str, messages: Mapping[str, bytes], timeout: float
   ) -> dict[str, bytes]:
-    """Returns the replies of the sites that are connected, by name."""
+    """Sends messages to the connected sites and returns their replies."""
     self._look()
     nodes = self._present()
     there = {nodes[name]: name for name in messages if name in nodes}
@@ -155,14 +161,14 @@ class Members:
     return {there[n]: data for n, data in replies.items() if n in there}
 
   def _present(self) -> dict[str, int]:
-    """Returns the nodes of the sites that are connected, by name."""
+    """Returns the node of each connected site, by name."""
     return {facts.name: node for node, facts in self._known.items()}
 
   def _look(self, refuse: bool = False) -> None:
-    """Learns the names of nodes that have come, and forgets those that left.
+    """Asks new nodes for their facts, and forgets nodes that have left.
 
     Args:
-      refuse: whether an error of a site is raised; otherwise it is a line.
+      refuse: whether to raise the error of a site; otherwise it is printed.
     """
     here = self._channel.nodes()
     self._known = {n: facts for n, facts in self._known.items() if n in here}
@@ -203,6 +209,8 @@ class Members:
         'end one of them',
       )
     before = self._roster[facts.name]
+    # Without versions: after an update of JAX a site may return, and the
+    # version of this package is compared above.
     if facts._replace(versions={}) != before._replace(versions={}):
       raise errors.DataError(
         'its images changed since the run began',
@@ -216,14 +224,15 @@ def _is_stranger(data: bytes) -> bool:
     return False
   try:
     return codec.unpack(data, '').kind == codec.STRANGER
-  except errors.IntegrityError:  # who reads the reply says so
+  except errors.IntegrityError:  # reported when the reply is read
     return False
 
 
 def _read(data: bytes, name: str) -> codec.Message:
-  """Returns a reply, and raises the error in a reply of failure."""
+  """Returns a reply, or raises the error that a reply FAILED contains."""
   message = codec.unpack(data, name)
   if message.kind == codec.FAILED:
+    # The site may send anything here: other forms give an InternalError.
     told = message.fields.get('error')
     code, *parts = told if isinstance(told, list) and len(told) == 4 else [0]
     kind = CODES.get(code if isinstance(code, int) else 0, errors.InternalError)

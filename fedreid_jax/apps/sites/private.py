@@ -1,9 +1,7 @@
-"""The private state of a site, on its own disk.
+"""The private states of a site, on the disk of the site.
 
-A file holds the state after a number of rounds whose update the site has sent.
-The coordinator says which of them a round starts from: an update that it has
-not received does not count, and after a restart it may repeat rounds. So files
-are kept as long as it may ask for them.
+A file has the state after a number of rounds whose update the site has sent.
+The coordinator decides from which of them a round starts.
 """
 
 import os
@@ -19,36 +17,40 @@ from fedreid_jax.core import param_filter
 from fedreid_jax.core.types import ClientState
 from fedreid_jax.training.files import atomic, structure
 
-INITIAL = -1  # the state before the first message, which has no file
+INITIAL = -1  # number of the state before the first message; it has no file
 
 
 class PrivateStates:
-  """The states of one site in one federation, by number of rounds."""
+  """The states of one site in one run, by number of rounds."""
 
   def __init__(self, folder: Path):
-    """Creates the folder, which only its owner can read.
+    """Creates the folder; only its owner can read it.
 
     Raises:
-      ResourceError: when it cannot be created.
+      ResourceError: when the folder cannot be created.
     """
     self._folder = folder
     with errors.on_disk(folder):
       folder.mkdir(parents=True, exist_ok=True)
+      # `mkdir` does not change the mode of a folder that exists.
       os.chmod(folder, 0o700)
 
   def save(self, number: int, state: ClientState, oldest: int) -> None:
-    """Writes a state, and deletes those that are not needed any more.
+    """Writes a state, and deletes states that are no longer needed.
 
     Args:
       number: of rounds that are done.
       state: on the host.
       oldest: number of the oldest state that the coordinator may ask for.
     """
+    # safetensors does not notice changed values of a damaged file.
     arrays = structure.named(state)
     found = {'digest': param_filter.digest(arrays)}
     atomic.write_bytes(
       self._path(number), safetensors_numpy.save(arrays, found)
     )
+    # Older updates may not have arrived, and a coordinator that resumes repeats
+    # rounds: it tells how far back it may go.
     for old in self.numbers():
       if old < oldest:
         self._path(old).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The replies of sites as the uploads of a cohort."""
+"""Converts the replies of sites to the uploads of a cohort."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ SCALARS = 'num_examples', 'num_steps', 'finite'
 
 
 class Replies:
-  """Shapes of the replies of a method, and what is made of those that came."""
+  """Checks replies by the shapes of a method, and stacks them to uploads."""
 
   def __init__(
     self,
@@ -28,7 +28,7 @@ class Replies:
     plan_shape: tuple[int, int],
     pass_batch: int,
   ):
-    """Finds the shapes; nothing is run.
+    """Finds the shapes of replies by tracing; nothing is run.
 
     Args:
       algorithm: a federated method.
@@ -62,8 +62,8 @@ class Replies:
     """Returns the tree of a reply.
 
     Raises:
-      IntegrityError: for other arrays than those of the method, or a reply of
-        another site.
+      IntegrityError: for a reply of another site, or one whose arrays are not
+        those of the method.
     """
     where = f'site {name}'
     if message.kind not in self._like or message.fields.get('name') != name:
@@ -77,9 +77,7 @@ class Replies:
   def stacked(
     self, found: dict[int, Any], kind: str, size: int
   ) -> tuple[types.Upload, dict[str, Any]]:
-    """Returns the uploads of a cohort, `[K, ...]`, and what else came.
-
-    Those that have not arrived are padding, after the others.
+    """Returns the uploads of a cohort, `[K, ...]`, and the other values.
 
     Args:
       found: replies of one kind by the canonical index of the site.
@@ -89,10 +87,13 @@ class Replies:
     Returns:
       (uploads, `sums` of metrics and number of `images`), on the host.
     """
+    # Sites that have not arrived are rows of zeros with the index -1 at the
+    # end. In canonical order, so that sums do not depend on who answers first.
     order, absent = sorted(found), size - len(found)
     rows = [*(found[k] for k in order), *[_zeros(self._like[kind])] * absent]
     whole = jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
-    if 'shared' not in whole:  # before round 0 no site sends its model
+    # Before round 0 no site sends its model, but an upload has one.
+    if 'shared' not in whole:
       whole['shared'] = transfer.copies(_zeros(self._shared), size)
     index = jnp.asarray([*order, *[-1] * absent], jnp.int32)
     rest = {name: whole.pop(name, {}) for name in ('sums', 'images')}

@@ -1,4 +1,4 @@
-"""Shapes of the messages of a method, without running it."""
+"""Shapes of the messages of a method, which is traced but not run."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def broadcast(
   num_sites: int,
   image_shape: tuple[int, ...],
 ) -> dict[str, Tree]:
-  """Returns the shapes of what the server sends to a site.
+  """Returns the shapes of the arrays that the server sends to a site.
 
   Args:
     algorithm: a federated method.
@@ -29,6 +29,7 @@ def broadcast(
     `shared` (the parameters of one group) and `messages` (by component).
   """
   sizes = jax.ShapeDtypeStruct((num_sites,), jnp.float32)
+  # Real sites have no public images.
   public = jax.ShapeDtypeStruct((0, *image_shape), jnp.uint8)
   server = jax.eval_shape(
     algorithm.init_server, variables, sizes, public, prng.data(0)
@@ -50,11 +51,11 @@ def replies(
   plan_shape: tuple[int, int],
   pass_batch: int,
 ) -> tuple[types.Upload, types.Upload, dict[str, Any]]:
-  """Returns the shapes of what a site sends.
+  """Returns the shapes of the arrays that a site sends.
 
   Args:
     algorithm: a federated method.
-    received: of `broadcast`.
+    received: result of `broadcast`.
     image_shape: `(H, W, ch)`.
     plan_shape: `(S, B)` of the longest round.
     pass_batch: images of one step of a pass over all images.
@@ -65,6 +66,8 @@ def replies(
   task = _task(plan_shape, pass_batch)
   state = jax.eval_shape(algorithm.init_client, task.uid, {}, task.seed)
   columns = (_int(1),) * 3
+  # One row of each column: no shape of an upload depends on the number of
+  # images.
   images = jax.ShapeDtypeStruct((1, *image_shape), jnp.uint8)
   table = types.Table(images, *columns)
   program = algorithm.program

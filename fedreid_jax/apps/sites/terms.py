@@ -1,4 +1,4 @@
-"""What the coordinator and its sites tell each other before they train."""
+"""Facts and terms that the coordinator and its sites exchange before a run."""
 
 import hashlib
 import json
@@ -16,10 +16,11 @@ from fedreid_jax.core.types import ClientData
 from fedreid_jax.data.split import client_split
 from fedreid_jax.round.cohort import cohort
 
-# Fields that must be equal at the coordinator and at all sites: all but those
-# of the place of images, of tests, of machines and of the coordinator's work.
+# All other fields must be equal at the coordinator and at all sites. These are
+# about the place of images, tests, machines and the work of the coordinator.
 OWN_GROUPS = 'data', 'evaluation', 'execution'
 OWN_FIELDS = 'name', 'fraction', 'checkpoint_every', 'start_from'
+# Fields of the groups above that change the computation at a site.
 EQUAL = (
   *(f'data.{name}' for name in ('height', 'width', 'channels', 'mean', 'std')),
   *(f'data.{name}' for name in ('task', 'labels', 'invert', 'resample')),
@@ -28,7 +29,7 @@ EQUAL = (
 
 
 class Facts(NamedTuple):
-  """What a site says about itself.
+  """Numbers and versions that a site reports to the coordinator.
 
   Attributes:
     name: of the site; its hash determines the random keys of the site.
@@ -36,7 +37,7 @@ class Facts(NamedTuple):
     identities: number of its identities.
     steps: number of local steps of its longest round.
     padded: whether any of its batches can have padded rows.
-    versions: of fedreid_jax and of JAX.
+    versions: of fedreid_jax and JAX, by name.
   """
 
   name: str
@@ -47,7 +48,7 @@ class Facts(NamedTuple):
   versions: dict[str, str]
 
   def placeholder(self) -> ClientData:
-    """Returns a client with these numbers, and without images."""
+    """Returns a client with as many images and identities, but no pixels."""
     labels = np.arange(self.images, dtype=np.int32) % self.identities
     column = np.zeros(self.images, np.int32)
     return ClientData(
@@ -68,12 +69,13 @@ def read_facts(fields: Mapping[str, Any], where: str) -> Facts:
     where: sender of the message, for errors.
 
   Raises:
-    IntegrityError: for other fields, or values of other types.
+    IntegrityError: for other fields, or values of wrong types.
   """
   try:
     found = Facts(**fields)
     counts = found.images, found.identities, found.steps
     valid = isinstance(found.name, str) and 0 < len(found.name) < 200
+    # `type`, because JSON's `true` would be an int for `isinstance`.
     valid &= all(type(n) is int and n > 0 for n in counts)
     valid &= isinstance(found.padded, bool)
     valid &= isinstance(found.versions, dict)
@@ -87,15 +89,15 @@ def read_facts(fields: Mapping[str, Any], where: str) -> Facts:
 
 
 class Terms(NamedTuple):
-  """What a site must know of the others, equal in all rounds.
+  """Facts about the whole run that a site needs; they never change.
 
   Attributes:
     number: canonical index of the site.
     sites: number of sites, `N`.
     cohort: number of sites of a round, `K`.
-    columns: of the classifier, `C`.
-    first_label: number that is added to the site's own labels.
-    identities: number of the site's columns of the classifier.
+    columns: number of columns of the classifier, `C`.
+    first_label: number that is added to the site's labels.
+    identities: number of columns of the classifier that belong to the site.
     steps: number of local steps of the longest round of any site.
     masked: whether any batch of any site can have padded rows.
   """
@@ -144,10 +146,9 @@ def agreed(config: Any) -> dict[str, Any]:
 
 
 def run_name(config: Any, sites: Sequence[Facts]) -> str:
-  """Returns the name of a run at its sites, of its fields and its sites.
-
-  It does not depend on `rounds`: a run that goes on has the same states.
-  """
+  """Returns the name of a run at its sites: 16 hexadecimal digits."""
+  # Without `rounds`: a run that is continued with more rounds has the same
+  # states. Without versions, which may change while a run is interrupted.
   known = [site._replace(versions={}) for site in sites]
   fields = {n: x for n, x in agreed(config).items() if n != 'rounds'}
   text = json.dumps([fields, known], sort_keys=True)
@@ -155,12 +156,12 @@ def run_name(config: Any, sites: Sequence[Facts]) -> str:
 
 
 def is_run(name: str) -> bool:
-  """Returns whether a text can be the name of a run."""
+  """Returns whether a text has the form of `run_name`."""
   return re.fullmatch('[0-9a-f]{16}', name) is not None
 
 
 def check_agreed(here: Mapping[str, Any], there: Mapping[str, Any]) -> None:
-  """Compares the fields of a site with those of the coordinator.
+  """Compares the fields of a site with the fields of the coordinator.
 
   Raises:
     ConfigError: naming the fields that differ.
@@ -183,7 +184,7 @@ def make(config: Any, sites: Sequence[Facts]) -> list[Terms]:
 
   Args:
     config: of the coordinator.
-    sites: all of them, sorted by name.
+    sites: facts about all sites, sorted by name.
   """
   sizes = [site.identities for site in sites]
   spaces = client_split.label_spaces(sizes, config.data.labels)

@@ -1,8 +1,8 @@
-"""The resident worker of a site: it answers the messages of the coordinator.
+"""The resident worker of a site, which answers messages of the coordinator.
 
-It keeps the images, the compiled functions and the private state of the site,
-so that a round is neither a start of Python nor a compilation. It answers one
-message at a time.
+Between messages it keeps the images, the compiled functions and the private
+state of the site, so that a round needs no start of Python and no compilation.
+It answers one message at a time.
 """
 
 import dataclasses
@@ -36,12 +36,11 @@ from fedreid_jax.training import build, engine
 
 
 class Resident(simulation.Executor):
-  """Runs the local rounds of one client, and sends its uploads elsewhere.
-
-  It holds the images and the compiled functions of the site between rounds.
+  """Runs the local rounds of one client and returns its uploads.
 
   Attributes:
-    received: shapes of what the server sends, see `shapes.broadcast`.
+    received: shapes of the arrays that the server sends, see
+      `shapes.broadcast`.
   """
 
   def __init__(
@@ -59,16 +58,18 @@ class Resident(simulation.Executor):
       *rest: as for `simulation.Executor`.
       terms: of the site.
     """
-    # The site has the messages of the server and not its state.
+    # A site receives the messages of the server's components, not their states.
+    # `local` puts them in place of the states, from where this returns them.
     local = algorithm._replace(messages=operator.attrgetter('states'))
     super().__init__(local, clients, *rest)
+    # The shapes of messages follow from the server of the unchanged method.
     self._terms, self._sender = terms, algorithm
     self.received: dict[str, Any] = {}
 
   def expect(
     self, variables: types.Flat, image_shape: tuple[int, int, int]
   ) -> None:
-    """Sets the shapes of what the server sends.
+    """Sets the shapes of the arrays that the server sends.
 
     Args:
       variables: of the model.
@@ -85,9 +86,10 @@ class Resident(simulation.Executor):
 
     Args:
       variables: of the model before round 0.
-      pretrained: names of those that are read from a file.
+      pretrained: names of the variables that were read from a file.
     """
     loaded = {name: variables[name] for name in pretrained}
+    # Random keys follow from the name, so they are those of the simulation.
     uid = np.uint32(prng.client_uid(self._clients[0].name))
     init = jax.jit(self.algorithm.init_client)
     return jax.device_get(init(uid, loaded, self._seed))
@@ -111,6 +113,8 @@ class Resident(simulation.Executor):
     Returns:
       (upload, state to keep, sums of metrics, number of images), on the host.
     """
+    # One group, `[1, ...]`: the server sends the parameters of the site's group
+    # only.
     server = types.ServerState(
       shared={n: leaf[None] for n, leaf in received['shared'].items()},
       groups=jnp.zeros(1, jnp.int32),
@@ -126,8 +130,10 @@ class Resident(simulation.Executor):
     return *found, int(wave[1].valid.sum())
 
   def _wave(self, groups: types.Array, round_: int) -> Wave:
-    """Returns the lanes and the task of a round, with the site's index."""
+    """Returns the lanes and the task of a round."""
     ((lanes, tasks),) = self._tasks.waves(np.zeros(1, int), groups, round_)
+    # Here the site is client 0 of one. Components use its number in the
+    # federation.
     index = np.full(len(lanes), self._terms.number, np.int32)
     return lanes, dataclasses.replace(tasks, index=index)
 
@@ -144,11 +150,11 @@ def read_images(config: Any, name: str = '') -> Federation:
 
   Args:
     config: of the site.
-    name: of the site; '' for the name of its training domain.
+    name: of the site; '' means the name of its training domain.
 
   Raises:
-    DataError: when the images are those of several clients.
-    ConfigError: for a public set, which the server would have to have, too.
+    DataError: when the images form several clients.
+    ConfigError: for a public set, which would have to be at the server, too.
   """
   if config.data.public:
     raise errors.ConfigError(
@@ -171,7 +177,7 @@ class Worker:
   """Answers messages with the images and the private state of a site.
 
   Attributes:
-    facts: what the site says about itself.
+    facts: numbers and versions that the site reports to the coordinator.
   """
 
   def __init__(
@@ -203,10 +209,12 @@ class Worker:
     )
     self._fields = terms.agreed(config)
     self._greeted = False
+    # Built for the first message: terms come from the coordinator, and another
+    # run at the same sites has the same terms and needs no compilation.
     self._held: tuple[Terms, build.Setup, ClientState] | None = None
 
   def answer(self, data: bytes) -> bytes:
-    """Returns the reply to a message; that to an error names the error."""
+    """Returns the reply to a message; after an error it is a reply FAILED."""
     try:
       message = codec.unpack(data, SERVER)
       answers = {
@@ -219,12 +227,13 @@ class Worker:
           f'unknown message {message.kind!r}', SERVER, 'use the same version'
         )
       if message.kind != codec.HELLO and not self._greeted:
-        # It may have started again with other images or another recipe.
+        # This process may have been started again with other images or another
+        # recipe, which HELLO compares.
         return codec.pack(codec.STRANGER, {})
       return answers[message.kind](message)
     except errors.FedReIDError as error:
       failure = error
-    except Exception as error:  # the worker must answer the next message
+    except Exception as error:  # the worker has to survive for later messages
       traceback.print_exception(error)
       what = f'{type(error).__name__}: {error}'
       failure = errors.InternalError(what, 'site', errors.REPORT)
@@ -240,7 +249,8 @@ class Worker:
   def _train(self, message: codec.Message) -> bytes:
     fields = message.fields
     given, run = Terms(**fields['terms']), str(fields['run'])
-    if not terms.is_run(run):  # it becomes the name of a folder
+    # It becomes the name of a folder, and must not lead out of its parent.
+    if not terms.is_run(run):
       raise errors.IntegrityError(
         f'a run named {run!r}', SERVER, 'use the same version'
       )
@@ -249,13 +259,16 @@ class Worker:
     received = codec.fit(message.arrays, executor.received, SERVER)
     kept = private.PrivateStates(self._folder / run)
     start, round_ = int(fields['start']), int(fields['round'])
+    # The coordinator says which state counts: it may have missed the last
+    # update, or repeat rounds after a restart.
     state = initial if start == private.INITIAL else kept.load(start, initial)
     trains = message.kind == codec.TRAIN
     upload, state, sums, images = executor.local(
       received, state, round_, trains
     )
     done = round_ + 1 if trains else 0
-    if bool(upload.finite):  # otherwise the update does not count
+    # An update that is not finite does not count, nor does its state.
+    if bool(upload.finite):
       kept.save(done, state, int(fields['oldest']))
     sent = {
       'messages': upload.messages,
@@ -263,6 +276,7 @@ class Worker:
       'num_steps': upload.num_steps,
       'finite': upload.finite,
     }
+    # Before round 0 only messages are sent, as the shapes in `replies` say.
     if trains:
       sent |= {'shared': upload.shared, 'sums': sums}
       sent['images'] = np.int32(images)
@@ -271,9 +285,9 @@ class Worker:
     return codec.pack(message.kind, {'name': self.facts.name}, sent)
 
   def _setup(self, given: Terms) -> tuple[build.Setup, ClientState]:
-    """Returns the parts of the run under these terms, and the first state."""
+    """Returns the parts of a run for some terms, and the first client state."""
     if self._held is None or self._held[0] != given:
-      self._held = None  # frees the images before they are placed again
+      self._held = None  # frees device memory before images are placed again
       sites = errors.counted(given.sites, 'site')
       self._say(f'one of {sites}: reading the images')
       setup = self._build(given)
@@ -285,6 +299,7 @@ class Worker:
 
   def _build(self, given: Terms) -> build.Setup:
     (client,) = self._federation.clients
+    # Labels and columns of the classifier as in a federation of all sites.
     own = client._replace(
       labels=client.labels + client.labels.dtype.type(given.first_label),
       num_identities=given.identities,
@@ -292,6 +307,8 @@ class Worker:
 
     def plan(local: Any, clients: tuple[ClientData, ...], seed: Any) -> Any:
       planner, shape, _ = sampling.make(local, clients, seed)
+      # Steps and masking of all sites, so that the shapes and the programs are
+      # those of a simulation of the same clients.
       return planner, (given.steps, shape[1]), given.masked
 
     variant = engine.Variant(

@@ -1,8 +1,8 @@
-"""Declaration of the claims of a paper and of the trials that decide them.
+"""Declares the claims of a paper and the runs that decide them.
 
 A claim compares two arms. An arm is a recipe and the models of its runs that
-are tested; both arms are run on the same routes with the same seeds, and are
-compared query by query.
+are tested. Both arms are trained on the same routes with the same seeds, and
+are compared query by query.
 """
 
 import dataclasses
@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 Models = Literal['global', 'client', 'best_client', 'concat', 'average']
-# Of a claim that is not a main one and needs runs of its own.
+# Number of seeds of a claim that is not a main one and needs runs that no other
+# claim has.
 SIDE_SEEDS = 3
 
 
@@ -20,7 +21,7 @@ class Arm(NamedTuple):
   Attributes:
     recipe: `NAME:PRESET[,key=value...]`.
     models: models that are tested: 'global'; 'client', the mean over the
-      clients' own models; 'best_client', the client's model with the highest
+      models of the clients; 'best_client', the client's model with the highest
       mean over all targets of a seed, which favours this arm; 'concat', the
       clients' features in a row; 'average', the mean of their parameters.
     start: recipe of the run from whose models the runs of this arm start, with
@@ -33,7 +34,7 @@ class Arm(NamedTuple):
 
 
 class Route(NamedTuple):
-  """Domains that train, and domains that are tested."""
+  """Changes that select the training domains and the tested domains."""
 
   name: str
   changes: tuple[str, ...]
@@ -44,20 +45,20 @@ class Claim:
   """A statement of a paper about two methods.
 
   Attributes:
-    name: for files and tables.
+    name: name on the command line and in files.
     source: paper and table.
     text: the statement.
-    published: the paper's own figures.
+    published: the numbers of the paper.
     arm: the method that the statement is about.
     base: the method that it is compared with.
-    routes: sources and targets.
+    routes: training domains and targets on which it is tried.
     claimed: 'greater', or 'equal' for methods that are near each other.
-    margin: in mAP: the smallest gain that matters, or the largest difference
-      of methods that are near each other.
-    first: whether the first pass tries it.
-    minus: targets whose effect is subtracted from that of the others: the claim
-      is about their difference.
-    seeds: the most seeds with which it is tried.
+    margin: in mAP, the smallest gain that matters, or the largest difference
+      between methods that are near each other.
+    first: whether it is a main claim, which `--first` selects.
+    minus: targets whose effect is subtracted from the effect on the others, for
+      a claim about the difference.
+    seeds: largest number of seeds with which it is tried.
   """
 
   name: str
@@ -75,7 +76,7 @@ class Claim:
 
 
 def route(sources: str, targets: str, *more: str) -> Route:
-  """Returns a route from names of domains, separated by spaces."""
+  """Returns a route; names of domains are separated by spaces."""
   changes = (
     f'data.sources={tuple(sources.split())!r}',
     f'data.targets={tuple(targets.split())!r}',
@@ -83,7 +84,7 @@ def route(sources: str, targets: str, *more: str) -> Route:
   return Route(sources.replace(' ', '+'), (*changes, *more))
 
 
-# Nine domains, each of which is trained on in one route and unseen in another.
+# Nine domains. Each is a training domain in one route and unseen in another.
 ROUTES = (
   route('plaza campus station', 'mall park market'),
   route('mall park market', 'harbour alley arcade'),

@@ -20,8 +20,8 @@ TWO_SOURCES = (
   route('plaza campus', 'mall park market'),
   route('mall park', 'harbour alley arcade'),
 )
-# Rows of table 4: mAP on CUHK03 and Market-1501, which the equal weights find
-# with 27.2 and 31.3. Each row is tried on one route.
+# Rows of table 4: mAP on CUHK03 and Market-1501; equal weights have 27.2 and
+# 31.3. Each row is tried on one route.
 ALPHAS = {
   (1.0, 2.0, 1.0): '26.9, 30.7',
   (2.0, 1.0, 1.0): '25.8, 29.8',

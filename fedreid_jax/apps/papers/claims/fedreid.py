@@ -11,14 +11,14 @@ from fedreid_jax.apps.papers.claims.declare import (
 
 PAPER = 'Wu and Gong, AAAI 2021'
 EXPERT = Arm('fedreid:trial')
-# The mapping network of `fedreid`, for the methods with which it is compared.
+# The mapping network of `fedreid`, for the methods that it is compared with.
 NETWORK = 'model.neck=mapping,model.bottleneck=128,evaluation.feature=feature'
 JOINT = Arm(f'centralised:trial,{NETWORK}')
 SUPERVISED = Arm(
   'fedreid:trial,variant=supervised', 'client', start=EXPERT.recipe
 )
 TWO = ROUTES[:2]
-# Each client is tested on other persons of its own domain.
+# Each client is tested on other persons of its training domain.
 OWN = (
   route(
     'plaza campus station', 'plaza campus station', 'data.allow_overlap=True'
@@ -27,7 +27,8 @@ OWN = (
 
 
 def _alone(models: Models) -> Arm:
-  """Returns individual clients, or an ensemble of them; all are one run."""
+  """Returns an arm of clients that train alone, or an ensemble of them."""
+  # All ensembles are fields of one recipe, so that these arms share their runs.
   ensembles = 'evaluation.ensemble=("concat","average")'
   return Arm(f'standalone:trial,{NETWORK},{ensembles}', models)
 

@@ -12,7 +12,7 @@ from fedreid_jax.apps.papers.claims.declare import (
 CONFERENCE = 'FedReIDBench, ACM MM 2020'
 JOURNAL = 'FedReIDBench, TOMM 2023'
 FEDPAV = Arm('fedpav:trial')
-# Nine clients, each tested on other persons of its own domain.
+# Nine clients, each tested on other persons of its training domain.
 NINE = (Route('nine', ()),)
 GLOBAL = Arm('fedpav:nine_trial')
 OWN = Arm('fedpav:nine_trial', 'client')
@@ -20,8 +20,8 @@ CDW = Arm('fedpav_cdw:nine_trial', 'client')
 ALONE = Arm('standalone:nine_trial', 'client')
 LARGE = ('plaza', 'campus', 'station', 'park', 'market')
 INFRARED = 'cameras=0,infrared=4'
-# Six clients, each tested on other persons of its own domain: three domains of
-# visible and three of infrared cameras, and six of visible ones.
+# Six clients, each tested on other persons of its training domain: three
+# domains of visible and three of infrared cameras, and six of visible cameras.
 GROUPS = (
   f'plaza campus station mall:{INFRARED} park:{INFRARED} market:{INFRARED}'
 )
@@ -39,8 +39,8 @@ DIVIDED = tuple(
 
 
 # Methods that the papers find near their baseline: source, published numbers,
-# recipe. Those of the journal are of local models over training alone, means of
-# the nine data sets in table 4.
+# recipe. Numbers of the journal are increases of local models over training
+# alone, means of the nine data sets in table 4.
 NEAR = {
   'fedprox': (
     f'{JOURNAL}, table 4',
@@ -192,7 +192,8 @@ CLAIMS = (
     DIVIDED,
   ),
   _near('fedprox', 'FedProx'),
-  # With as many steps in every client it is FedPav.
+  # Where every client takes as many steps, FedNova is FedPav: the nine clients
+  # differ in their numbers of images.
   Claim(
     'fednova',
     f'{JOURNAL}, table 4',

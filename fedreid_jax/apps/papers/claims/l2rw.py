@@ -34,8 +34,8 @@ METHODS = {
   'agw': 'mAP 49.29, 55.58, 41.91 against 23.25, 15.89, 30.66',
   'dns': 'mAP 49.29, 55.58, 41.91 against 40.09, 45.30, 37.81',
 }
-# Figure 4, whose values the paper does not give: one on either side of the
-# chosen one.
+# Figure 4, whose values the paper does not give: one value on either side of
+# the default of the paper.
 FIGURE4 = {
   'lambda_low': ('A weight of 1 is better than one of 0.1.', 'dppt.lam=0.1'),
   'lambda_high': ('A weight of 1 is better than one of 2.', 'dppt.lam=2.0'),

@@ -1,1 +1,1 @@
-"""The commands of sweeps, tables, claims and pictures."""
+"""Commands for sweeps, tables, claims, comparisons and pictures."""

@@ -4,17 +4,19 @@
   fedreid compare fedpav fedprox dfh --arg=smoke,rounds=6 --workdir=DIR
   fedreid compare 'fedpav:optim.lr=0.05' 'fedpav+fedprox:optim.lr=0.05'
 
-A method is a recipe, `+COMPONENT` for each component that is added to those of
-the recipe (a name of `fedreid list components`, or your module), and a colon
-with fields. All methods are trained with the same seeds. The table has mAP of
-both, the mean of their paired differences with its 95 % interval, and the
-smallest effect that as many seeds and targets find in 80 % of repetitions; an
-interval that contains zero decides nothing. Seeds count when the runs of all
-methods have ended. `compare.md`, `compare.json` and `compare.png` in the work
-directory are written after every run; by default it is a folder of
-`runs/compared` with a name of its own for these methods and `--arg`. The same
-command resumes; `--shard=0/2` and `--shard=1/2` split the runs between two
-processes, and `--workers=2` trains two at a time.
+A method is a recipe, then `+COMPONENT` for each added component (a name of
+`fedreid list components`, or your module), then a colon and fields. All methods
+are trained with the same seeds. The table has the mAP of the method and of the
+baseline, the mean of their paired differences with its 95 % interval, and the
+smallest effect that an experiment of as many seeds and targets finds in 80 % of
+repetitions. An interval that contains zero decides nothing. A seed counts when
+its runs have ended for all methods.
+
+`compare.md`, `compare.json` and `compare.png` in the work directory are written
+after every run. The default work directory is a folder of `runs/compared`,
+named after the methods and `--arg`. The same command resumes; `--shard=0/2` and
+`--shard=1/2` split the runs between two processes, and `--workers=2` trains two
+runs at a time.
 """
 
 import functools
@@ -65,6 +67,7 @@ def main(argv: list[str]) -> None:
     from fedreid_jax.apps.papers.runs import cells, comparison, runner
     from fedreid_jax.training import loop
 
+    # Not `run.workdir()`, whose default is named after one recipe.
     named = Path('runs/compared', comparison.folder_name(methods, _ARG.value))
     folder = run.workdir() if given else named.absolute()
     seeds = grid.seeds(_SEEDS.value)
@@ -85,6 +88,7 @@ def main(argv: list[str]) -> None:
         cells.take_shard(planned, _SHARD.value), train, write, run.workers()
       )
     finally:
+      # Also after an error or a signal: the finished runs have results.
       _print(methods[0], *write())
     print(f'work directory: {folder}')
 

@@ -4,12 +4,13 @@
   fedreid study --claims --first --seeds=0,1,2
   fedreid study --claims=dfh,expert --seeds=0,1,2,3,4
 
-Both arms of a claim are run on the same routes with the same seeds and compared
-query by query; docs/protocol.md says how a claim is judged. The most important
-claims come first. `claims.md`, `claims.json` and `claims.png` in the work
-directory are written after every run. The same command resumes a study;
-`--shard=0/2` and `--shard=1/2` split the runs of one work directory between two
-processes, and `--workers=2` trains two runs at a time.
+A claim compares two methods. Both are trained on the same routes with the same
+seeds and compared query by query; docs/protocol.md describes how a claim is
+judged. The most important claims are tried first. `claims.md`, `claims.json`
+and `claims.png` in the work directory are written after every run. The same
+command resumes a study; `--shard=0/2` and `--shard=1/2` split the runs of one
+work directory between two processes, and `--workers=2` trains two runs at a
+time.
 """
 
 import functools
@@ -23,13 +24,15 @@ from fedreid_jax.cli import run
 
 
 class _Names(flags.Flag):
-  """Names of claims; the flag alone, `--claims`, keeps the default: all."""
+  """Names of claims; `--claims` without a value keeps the default, all."""
 
   def __init__(self, name: str, default: str, text: str):
     super().__init__(
       flags.ArgumentParser(), flags.ArgumentSerializer(), name, default, text
     )
-    self.boolean = True  # so that absl takes no value from the next argument
+    # absl takes no value from the next argument for a boolean flag, and gives
+    # it the text 'true', see `_parse`.
+    self.boolean = True
 
   def _parse(self, argument: str) -> str | None:
     return super()._parse(self.default if argument == 'true' else argument)
@@ -61,13 +64,14 @@ def _chosen() -> list[claims.Claim]:
 
 
 def _print_list(chosen: list[claims.Claim]) -> None:
-  """Prints claims, and the number of runs that decide them."""
+  """Prints claims and the number of their runs."""
   from fedreid_jax.apps.papers.runs import cells, trials
 
   for claim in chosen:
     print(f'{claim.name:<20} {claim.source}: {claim.text}')
   seeds = grid.seeds(_SEEDS.value)
   planned = trials.plan(chosen, seeds, Path(), _SET.value)
+  # Claims share runs: cells with the same folder count once.
   runs = cells.take_shard(trials.cells(planned), '')
   print(
     f'{errors.counted(len(chosen), "claim")}, '
@@ -76,7 +80,7 @@ def _print_list(chosen: list[claims.Claim]) -> None:
 
 
 def main(argv: list[str]) -> None:
-  """Runs the trials of claims and prints the verdicts."""
+  """Trains the runs of claims and prints the verdicts."""
 
   def body():
     chosen = _chosen()
@@ -98,7 +102,9 @@ def main(argv: list[str]) -> None:
     seeds = grid.seeds(_SEEDS.value)
     planned = trials.plan(chosen, seeds, folder, _SET.value)
 
-    @functools.cache  # a claim is judged again when another seed has ended
+    # A bootstrap of each claim takes time, and this is called after every run.
+    # The key `ended` changes when another seed has ended.
+    @functools.cache
     def judge(name: str, ended: tuple[int, ...]) -> study.Judged:
       own = [trial for trial in planned[name] if trial.seed in ended]
       return study.judge(claims.CLAIMS[name], own)

@@ -1,23 +1,26 @@
 """Run a grid of configurations: `fedreid sweep`.
 
-  fedreid sweep fedpav:synthetic \
+  fedreid sweep fedpav:synthetic \\
     --grid='optim.lr=0.01,0.05;rounds=10,20' --seeds=0,1,2 --workdir=DIR
-  fedreid sweep --recipes=fedpav,dfh \
+  fedreid sweep --recipes=fedpav,dfh \\
     --arg=smoke,rounds=4 --baseline=fedpav
   fedreid sweep --sweep=fedreidbench_batch [--arg=smoke]
-  fedreid sweep dppt:paper,data.root=DIR \
+  fedreid sweep dppt:paper,data.root=DIR \\
     --trials=regdb
 
-`local.epochs+rounds=(1,300),(5,60)` changes fields together. Every cell is a
-run in its own folder of the work directory. `table.csv` and `table.md` contain
-mean and sample standard deviation over the finished runs of a cell: its seeds,
-and with `--trials=regdb` the ten trials of the data set, which are also the
-training and test images. `--trials='regdb:trial=1;regdb:trial=2'` takes two of
-them. The same command resumes a sweep; `--shard=0/2` and `--shard=1/2` split
-the runs of one work directory between two processes, and `--workers=2` trains
-two runs at a time, each on a GPU or on half of the cores. With `--baseline`
-runs of equal seeds are paired: the table has the mean of their differences, its
-standard error and the number of pairs.
+A cell is one combination of a recipe and values of fields. In the grid,
+`local.epochs+rounds=(1,300),(5,60)` changes two fields together. Every run has
+a folder in the work directory. `table.csv` and `table.md` contain the mean and
+the sample standard deviation over the finished runs of a cell, one for every
+seed. With `--trials=regdb` each seed has a run for each of the ten trials of
+the data set, which replace the training and test images;
+`--trials='regdb:trial=1;regdb:trial=2'` takes two of them. With `--baseline`
+runs with the same seed are paired: the table has the mean of their differences,
+its standard error and the number of pairs.
+
+The same command resumes a sweep. `--shard=0/2` and `--shard=1/2` split the runs
+of one work directory between two processes, and `--workers=2` trains two runs
+at a time, each on a GPU or on half of the cores.
 """
 
 import copy
@@ -53,7 +56,7 @@ _BASELINE = flags.DEFINE_string(
 
 
 def _sweep() -> grid.Sweep:
-  """Returns the sweep of a file or of flags, with changes by other flags."""
+  """Returns the sweep of a file or of flags, changed by the other flags."""
   ways = (run.FLAGS.config, _RECIPES.value, _SWEEP.value)
   if sum(map(bool, ways)) != 1 or (run.FLAGS.config and _ARG.value):
     raise errors.ConfigError(
@@ -84,12 +87,13 @@ def _sweep() -> grid.Sweep:
 
 
 def main(argv: list[str]) -> None:
-  """Runs every cell and prints the table."""
+  """Trains the runs of all cells and prints the table."""
 
   def body():
     sweep = _sweep()
     if run.FLAGS.config:
       chosen = run.config()
+      # A copy for each cell, because `grid.cells` changes the configuration.
       made = {chosen.name: functools.partial(copy.deepcopy, chosen)}
       points = grid.cells(made, sweep)
     else:

@@ -3,14 +3,14 @@
   fedreid table --list                       # all tables and rows
   fedreid table --table=dfh/table1 --preset=smoke
   fedreid table --table=dfh/table1 --only=DFH --seeds=0,1,2
-  fedreid table --table=dfh/table1 --preset=paper --root=DIR \
+  fedreid table --table=dfh/table1 --preset=paper --root=DIR \\
     --set=model.pretrained=resnet50.safetensors
 
-The preset `synthetic` (the default; `smoke` is a reduced version) runs the
-table on built-in images. Only `paper` runs on the published data and shows the
-published numbers next to the measured ones. Runs are stored in the work
-directory by configuration, so that tables can use the same runs. The same
-command resumes a table.
+The preset `synthetic`, the default, runs the table on built-in images; `smoke`
+is a reduced version of it. Only `paper` runs on the published data and shows
+the published numbers next to the measured ones. The folder of a run is named
+after its configuration, so that tables share runs. The same command resumes a
+table.
 """
 
 import functools
@@ -64,7 +64,7 @@ def _title(table: declare.Table) -> str:
 
 
 def _rows(table: declare.Table) -> list[tuple[str, Any]]:
-  """Returns label and validated configuration of every run."""
+  """Returns the label and the validated configuration of every run."""
   root = [f'data.root={_ROOT.value!r}'] if _ROOT.value else []
   found = []
   for row in declare.chosen(table, _ONLY.value):
@@ -82,12 +82,14 @@ def _rows(table: declare.Table) -> list[tuple[str, Any]]:
 
 
 def _cells(rows: list[tuple[str, Any]], folder: Path) -> list[Any]:
-  """Returns a cell per run, with folders in place of the labels of rows."""
+  """Returns a cell per run; `start_from` becomes the folder of a run."""
   from fedreid_jax.apps.papers.runs.cells import make_cell
 
   folders: dict[tuple[str, int], Path] = {}
   found = []
   for label, config in rows:
+    # Until here `start_from` is the label of an earlier row, see
+    # `declare.runs`: its folder follows from its configuration.
     start = folders.get((config.start_from, config.seed))
     config.start_from = str(start or config.start_from)
     found.append(make_cell(label, config, folder, {}))
@@ -96,7 +98,7 @@ def _cells(rows: list[tuple[str, Any]], folder: Path) -> list[Any]:
 
 
 def main(argv: list[str]) -> None:
-  """Runs the rows of a table and prints it."""
+  """Trains the runs of a table and prints it."""
 
   def body():
     if _LIST.value:
@@ -117,6 +119,7 @@ def main(argv: list[str]) -> None:
     folder = Path('runs', 'tables').absolute()
     if run.FLAGS.workdir:
       folder = run.workdir()
+    # Each preset and selection of rows is written to separate files.
     words = '-'.join(filter(None, (table.id, _PRESET.value, _ONLY.value)))
     from fedreid_jax.apps.papers.runs import runner
     from fedreid_jax.training import loop

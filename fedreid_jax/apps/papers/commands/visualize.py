@@ -1,19 +1,20 @@
 """Draw runs: `fedreid visualize --workdir=DIR --what=PICTURE`.
 
-  tsne       three persons of every training domain in the plane, with features
-             hallucinated by DFH or a variant of it, one panel per run
+  tsne       features of three persons of every training domain in the plane,
+             with features hallucinated by DFH or a variant of it, one panel
+             per run
   ranked     queries and the ten images nearest to each
   cmc        cumulative match curves, one line per run
-  curves     metrics over the rounds, one line per run; of a sweep one line per
+  curves     metrics over the rounds, one line per run; for a sweep one line per
              row of its table, with a band over the seeds
-  distances  within and between identities, one panel per run
+  distances  distances within and between identities, one panel per run
   persons    some persons' features in both modalities, one panel per run
   sweep      metrics over the values of the fields of a sweep
 
 Several runs are given as `--workdir=DIR,DIR`; `sweep` and `curves` take the
 work directory of one sweep (`fedreid sweep`), finished or not. The picture is
-WORKDIR/WHAT.png of the first directory, or `--out=FILE.png` (.pdf, .svg). The
-command needs fedreid_jax[viz].
+written to DIR/WHAT.png for the first directory, or to `--out=FILE.png` (also
+.pdf or .svg). The command needs fedreid_jax[viz].
 """
 
 from collections.abc import Sequence
@@ -45,7 +46,7 @@ flags.adopt_module_key_flags(changes_flag)
 
 
 def main(argv: list[str]) -> None:
-  """Writes a picture."""
+  """Writes a picture and prints its path."""
 
   def body():
     if _WHAT.value is None:
@@ -65,10 +66,12 @@ def main(argv: list[str]) -> None:
     from fedreid_jax.figures import canvas
     from fedreid_jax.training.files import run_files
 
+    # Before the models are loaded and their features computed.
     canvas.check(out)
     canvas.save(_figure(folders), out)
     print(out)
-    if (folders[0] / run_files.CONFIG).exists():  # else a sweep, of many runs
+    # The folder of a sweep has no configuration, and `report` takes runs.
+    if (folders[0] / run_files.CONFIG).exists():
       run.next_step(folders[0], 'report --workdir=DIR')
 
   run.guarded(argv, body)

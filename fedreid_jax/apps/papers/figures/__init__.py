@@ -1,1 +1,1 @@
-"""Pictures of sweeps and claims."""
+"""Pictures of sweeps, claims and comparisons."""

@@ -1,4 +1,4 @@
-"""Effects of methods with their intervals."""
+"""Draws effects of methods with their intervals."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,10 +20,10 @@ class Line(NamedTuple):
   """One effect.
 
   Attributes:
-    text: beside it.
-    found: `apps.papers.runs.effects.Effect`.
-    verdict: about it, a key of `_MARKS`.
-    margin: half of a band around zero, 0 for none.
+    text: label of the line.
+    found: the effect, `apps.papers.runs.effects.Effect`.
+    verdict: a key of `_MARKS`.
+    margin: half of the width of a band around zero in mAP, 0 for no band.
   """
 
   text: str
@@ -33,15 +33,18 @@ class Line(NamedTuple):
 
 
 def draw(lines: Sequence[Line], axis: str) -> Any:
-  """Draws each effect with its interval and verdict; `axis` has a unit."""
+  """Draws each effect with its interval; `axis` is a label with a unit."""
   figure = canvas.new(7.5, 1.2 + 0.32 * len(lines))
   axes = figure.subplots()
+  # The axis points upwards, so the first line is drawn last, at the top.
   for k, one in enumerate(reversed(lines)):
     colour, mark = _MARKS[one.verdict]
     low, high = one.found.mean - one.found.low, one.found.high - one.found.mean
     axes.errorbar(
       one.found.mean,
       k,
+      # Matplotlib refuses negative lengths, and a percentile of a bootstrap may
+      # lie beyond the mean.
       xerr=[[max(low, 0.0)], [max(high, 0.0)]],
       fmt=mark,
       color=colour,
@@ -56,6 +59,7 @@ def draw(lines: Sequence[Line], axis: str) -> Any:
   axes.set_yticks(range(len(lines)), [one.text for one in reversed(lines)])
   axes.set_ylim(-0.6, len(lines) - 0.4)
   axes.tick_params(axis='y', labelsize=7)
+  # One entry per verdict: every line has a label.
   drawn = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
   figure.legend(
     drawn.values(),
@@ -69,6 +73,6 @@ def draw(lines: Sequence[Line], axis: str) -> Any:
 
 
 def write(lines: Sequence[Line], path: Path, axis: str) -> None:
-  """Writes the picture, if there are any effects."""
+  """Writes the picture; without effects it writes nothing."""
   if lines:
     canvas.save(draw(lines, axis), path)

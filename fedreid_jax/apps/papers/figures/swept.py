@@ -1,10 +1,9 @@
-"""Metrics over the values of the fields of a sweep (L2RW, figure 4).
+"""Draws metrics over the values of the fields of a sweep (L2RW, figure 4).
 
 A panel shows one metric over the values of one field. A line joins runs that
-differ in this field only, so a sweep that varies one field at a time has one
-line in each panel, and a full grid has one for each value of the other fields.
-The band is one sample standard deviation of the runs of a point to either side.
-Points of fewer runs than others, of a sweep that is not finished, are hollow.
+differ in this field only: a sweep that varies one field at a time has one line
+in each panel, and a full grid has one for each value of the other fields. The
+band is one sample standard deviation of the runs of a point to either side.
 """
 
 import ast
@@ -22,7 +21,7 @@ class Series(NamedTuple):
   """The points of one line.
 
   Attributes:
-    label: what the points have in common, where lines differ in it.
+    label: method, target and other fields, where lines differ in them.
     points: results by value of the field, as text.
   """
 
@@ -39,7 +38,7 @@ def choose(lines: Sequence[Line], target: str, model: str) -> list[Line]:
     model: its name, '' for the server's model.
 
   Raises:
-    ConfigError: if there are none, or they have no fields.
+    ConfigError: if there are no such results, or no field has two values.
   """
   model = model or 'global'
   found = [
@@ -66,13 +65,11 @@ def choose(lines: Sequence[Line], target: str, model: str) -> list[Line]:
 
 
 def varied(lines: Sequence[Line]) -> list[str]:
-  """Returns the fields that have several values.
-
-  Fields that only change together, such as epochs and rounds of a constant
-  product, are one field `A+B`.
-  """
+  """Returns the fields that have several values; `A+B` are joined fields."""
   fields = dict.fromkeys(f for line in lines for f in line.factors)
   several = [f for f in fields if len({_value(x, f) for x in lines}) > 1]
+  # No two points differ in one field only: the fields change together, as
+  # epochs and rounds of a constant product do.
   if several and not any(any(series(lines, f)) for f in several):
     return ['+'.join(several)]
   return several
@@ -82,8 +79,8 @@ def series(lines: Sequence[Line], field: str) -> Iterator[Series]:
   """Yields the lines of a panel, those with at least two points.
 
   Args:
-    lines: as returned by `choose`.
-    field: one of `varied`.
+    lines: result of `choose`.
+    field: one of the results of `varied`.
   """
   own = field.split('+')
   groups: dict[tuple[str, ...], dict[str, Line]] = {}
@@ -93,7 +90,8 @@ def series(lines: Sequence[Line], field: str) -> Iterator[Series]:
     groups.setdefault(key, {})[_value(line, field)] = line
   kept = {key: points for key, points in groups.items() if len(points) > 1}
   parts = list(zip(*kept, strict=True))
-  # The other fields say at which values the line is taken, also of one line.
+  # A label has the parts in which lines differ. The values of other fields are
+  # shown for a single line, too.
   named = [len(set(part)) > 1 or '=' in part[0] for part in parts]
   for key, points in kept.items():
     words = itertools.compress(key, named)
@@ -132,10 +130,11 @@ def draw(lines: Sequence[Line], target: str = '', model: str = '') -> Any:
 
 
 def _panel(axes: Any, drawn: Sequence[Series], metric: str, runs: int) -> None:
-  """Draws the lines of a panel; points of fewer than `runs` are hollow."""
+  """Draws the lines of a panel."""
   values = list(dict.fromkeys(v for one in drawn for v in one.points))
   numbers = {v: _number(v) for v in values}
-  if None in numbers.values():  # words and tuples stand side by side
+  # Words and tuples have no place on an axis: they are spread evenly.
+  if None in numbers.values():
     numbers = {v: float(k) for k, v in enumerate(values)}
     axes.set_xticks(list(numbers.values()), values)
   for k, one in enumerate(drawn):
@@ -152,6 +151,8 @@ def _panel(axes: Any, drawn: Sequence[Series], metric: str, runs: int) -> None:
       marker='osD^vPX*'[k % 8],
       markersize=4,
     )
+    # Hollow: a sweep that is not finished has points with fewer runs than
+    # others.
     few = [n for n, x in enumerate(known.values()) if x.samples < runs]
     axes.scatter(
       [places[n] for n in few],
@@ -176,7 +177,7 @@ def _panel(axes: Any, drawn: Sequence[Series], metric: str, runs: int) -> None:
 
 
 def _method(line: Line) -> str:
-  """Returns the label without the fields and values that follow the name."""
+  """Returns the part of a label before the fields and values."""
   pairs = ' '.join(f'{k}={v}' for k, v in line.factors.items())
   return line.label.removesuffix(pairs).strip()
 
@@ -186,7 +187,7 @@ def _value(line: Line, field: str) -> str:
 
 
 def _in_order(points: dict[str, Line]) -> dict[str, Line]:
-  """Returns the points in the order of their values if these are numbers."""
+  """Sorts the points by their values if all values are numbers."""
   numbers = {value: _number(value) for value in points}
   if None in numbers.values():
     return points
@@ -198,5 +199,6 @@ def _number(text: str) -> float | None:
     value = ast.literal_eval(text)
   except (ValueError, SyntaxError):
     return None
+  # True and False would be 1 and 0.
   whole = isinstance(value, int | float) and not isinstance(value, bool)
   return float(value) if whole else None

@@ -1,1 +1,1 @@
-"""Runs of a sweep, a table or a study."""
+"""Training and evaluation of the runs of sweeps, tables and studies."""

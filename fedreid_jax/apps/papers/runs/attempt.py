@@ -1,4 +1,4 @@
-"""Trains one cell of a sweep, and records an error in place of its results."""
+"""Trains one cell of a sweep and records its error, if any, in a file."""
 
 import contextlib
 import sys
@@ -19,17 +19,19 @@ ERROR = 'error.txt'  # file in the work directory of a cell that failed
 def attempt(
   cell: Cell, train: Train, start: Cell | None
 ) -> errors.FedReIDError | None:
-  """Runs a cell; an error is written to its work directory and returned.
+  """Trains a cell; an error is written to its work directory and returned.
 
   Args:
     cell: the cell.
     train: function that starts or resumes a run.
-    start: cell from whose models it starts, None if there is none.
+    start: cell from whose models `cell` starts; None for no other cell.
   """
   note = cell.workdir / ERROR
   with contextlib.suppress(OSError):
     note.unlink()
   try:
+    # The start has checkpoints before it is finished, which `train` would
+    # accept.
     if start and cells.results(start) is None:
       raise errors.IntegrityError(
         f'the run from which it starts, {start.label}, is not finished',
@@ -39,10 +41,12 @@ def attempt(
     train(cell.config, cell.workdir)
   except errors.FedReIDError as error:
     print(error.line(), file=sys.stderr)
-    with contextlib.suppress(OSError):  # the error may concern this folder
+    # The error may be that this folder cannot be written.
+    with contextlib.suppress(OSError):
       note.parent.mkdir(parents=True, exist_ok=True)
       note.write_text(error.line())
     return error
   finally:
-    jax.clear_caches()  # frees memory: later cells compile their own programs
+    # Frees memory: later cells compile other programs.
+    jax.clear_caches()
   return None

@@ -1,4 +1,4 @@
-"""The runs of a sweep: names of their folders, shards, results.
+"""Cells of a sweep: names of their folders, shards and results.
 
 A cell is one configuration of a sweep, and one run in a work directory.
 """
@@ -18,10 +18,10 @@ class Cell(NamedTuple):
   """One run of a sweep.
 
   Attributes:
-    label: name of a row of the table. Its numbers are averages over the cells
-      with this label, which differ in their seeds and trials. A cell may start
-      from the models of another one: `config.start_from` is its directory.
-    config: validated `ConfigDict`.
+    label: name of a row of the table, whose numbers are averages over the cells
+      with this label. These differ in their seeds and trials.
+    config: validated `ConfigDict`; `start_from` is the directory of another
+      cell if this one starts from the models of that one.
     workdir: directory of the run; cells with the same directory are one run.
     factors: values of the fields that the sweep varies; each has a column.
     trial: trial of a data set, '' if there are none.
@@ -42,15 +42,13 @@ class Cell(NamedTuple):
 def make_cell(
   label: str, config, folder: Path, factors: Mapping[str, str], trial: str = ''
 ) -> Cell:
-  """Returns a cell whose work directory is named after its configuration.
-
-  The name has a digest of the fields that differ from their defaults, so that
-  finished runs are found again by a later version with more fields. A run in
-  `folder` from which this one starts counts by its name alone, so that runs are
-  also found in a copy of the folder.
-  """
+  """Returns a cell whose work directory is named after its configuration."""
+  # Only fields that differ from their defaults, so that a later version with
+  # more fields finds finished runs.
   chosen = parsing.changed(schema.identity(config))
   start = Path(config.start_from)
+  # The name without its parents, so that runs are found in a copy of the
+  # folder.
   if config.start_from and start.parent == folder:
     chosen['start_from'] = start.name
   digest = hashlib.sha256(repr([*chosen.items()]).encode()).hexdigest()
@@ -61,9 +59,9 @@ def make_cell(
 
 
 def take_shard(cells: Sequence[Cell], shard: str) -> list[Cell]:
-  """Returns every N-th run from run I for the shard 'I/N', all runs for ''.
+  """Returns every N-th run from run I, counted from 0, for the shard 'I/N'.
 
-  A run that starts from another one is in the shard of that one.
+  The shard '' has all runs. Of cells with the same directory the last is kept.
 
   Raises:
     ConfigError: if `shard` has another form.
@@ -75,6 +73,8 @@ def take_shard(cells: Sequence[Cell], shard: str) -> list[Cell]:
       f'{shard!r} is not a shard', '--shard', 'give I/N with I below N'
     )
 
+  # A run that starts from another one is in the shard of that one: another
+  # process might not have finished it.
   def first(folder: str) -> str:
     start = runs[folder].config.start_from
     return first(start) if start in runs else folder
@@ -88,7 +88,7 @@ def results(cell: Cell) -> dict[str, Any] | None:
   """Returns the results of a finished run, None for an unfinished one."""
   try:
     found = recorder.read_object(cell.workdir / 'results.json')
-  except errors.IntegrityError:  # the run will write a missing or damaged file
+  except errors.IntegrityError:  # missing or damaged: the run writes it again
     return None
   done = found.get('rounds') == cell.config.rounds and 'summary' in found
   return found if done else None

@@ -1,9 +1,9 @@
-"""Compares methods with a baseline: `fedreid compare`.
+"""Compares methods with a baseline, for `fedreid compare`.
 
 Every method is trained with the same seeds on the same data as the baseline,
-and is compared with it query by query; `effects` has the estimate and its
-interval. The interval of one target draws seeds and queries, that of all
-targets draws targets, too.
+and is compared with it query by query; `effects` computes the effect and its
+interval. The bootstrap of one target draws seeds and queries; for all targets
+it draws targets, too.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from fedreid_jax.apps.papers.runs.cells import Cell, make_cell, results
 from fedreid_jax.training.files import atomic, recorder
 
 ALL = 'all targets'
-# Plus signs in a path before `.py` and behind the first colon separate nothing.
+# A plus sign in a path before `.py` or after the first colon is no separator.
 _METHOD = re.compile(
   r'(?P<recipe>[^:]*?\.py|[^+:]*)(?P<added>(?:\+[A-Za-z_][\w.]*)*)'
   r'(?P<fields>:.*)?',
@@ -33,14 +33,14 @@ _METHOD = re.compile(
 
 
 class Row(NamedTuple):
-  """A method and the baseline on a target, or on all of them.
+  """The effect of a method over the baseline on one target, or on all.
 
   Attributes:
-    label: the method.
-    target: its name, or `ALL`.
-    base: mAP of the baseline, mean over the seeds.
-    arm: mAP of the method.
-    found: the difference.
+    label: method, as on the command line.
+    target: name of the target, or `ALL`.
+    base: mAP of the baseline in percent, mean over the seeds.
+    arm: mAP of the method in percent, mean over the seeds.
+    found: effect, arm minus base.
   """
 
   label: str
@@ -67,17 +67,15 @@ def config(method: str, arg: str, seed: int) -> Any:
     raise recipes.missing(method)
   made = recipes.recipe(f'{parts["recipe"]}{parts["fields"] or ""}', arg)
   components = (*made.components, *parts['added'].split('+')[1:])
-  # By `change`, because components bring fields of their own.
+  # By `change`, because added components may declare fields.
   made = parsing.change(made, [f'components={components!r}', f'seed={seed}'])
   return validation.validate(made)
 
 
 def folder_name(methods: Sequence[str], arg: str) -> str:
-  """Returns the name of the folder of a comparison.
-
-  Comparisons of other methods, of another baseline or with another `arg` have
-  other names, so that none overwrites the files of another one.
-  """
+  """Returns the name of the folder of a comparison."""
+  # The digest separates comparisons whose names are cut or equal, which would
+  # overwrite each other's files. Seeds do not count: more of them resume.
   digest = hashlib.sha256(repr((*methods, arg)).encode()).hexdigest()
   names = re.sub(r'[^\w.-]+', '_', '-'.join(methods))[:60]
   return f'{names}-{digest[:8]}'
@@ -86,7 +84,7 @@ def folder_name(methods: Sequence[str], arg: str) -> str:
 def plan(
   methods: Sequence[str], arg: str, seeds: Sequence[int], folder: Path
 ) -> list[Cell]:
-  """Returns the runs, seed by seed, so that pairs are complete early.
+  """Returns a cell for every seed and method.
 
   Raises:
     ConfigError: if a method is given twice, or is not valid.
@@ -95,6 +93,7 @@ def plan(
     raise errors.ConfigError(
       'a method is given twice', 'command line', 'give different methods'
     )
+  # Seed by seed, so that pairs are complete early.
   return [
     make_cell(method, config(method, arg, seed), folder, {})
     for seed in seeds
@@ -103,22 +102,21 @@ def plan(
 
 
 def compare(cells: Sequence[Cell], models: Models) -> list[Row]:
-  """Returns the effects of all methods but the first one, the baseline.
-
-  Only seeds whose runs have ended for all methods count, so that all effects
-  are of the same seeds.
+  """Returns the effects of all methods over the first one, the baseline.
 
   Args:
-    cells: of `plan`.
+    cells: result of `plan`.
     models: models of a run that are compared.
 
   Raises:
-    ConfigError: if the runs have no such models or no queries, or if two runs
-      have different queries.
+    ConfigError: if the runs have no such models or no queries, or if the
+      queries of two runs differ.
   """
   baseline, *labels = dict.fromkeys(cell.label for cell in cells)
   chosen = {(cell.label, cell.config.seed): cell for cell in cells}
   left_out = unfinished(cells)
+  # Only seeds whose runs have ended for all methods: all effects are of the
+  # same seeds.
   seeds = sorted({cell.config.seed for cell in cells} - {*left_out})
   rows = []
   for label in labels if seeds else ():
@@ -133,10 +131,10 @@ def compare(cells: Sequence[Cell], models: Models) -> list[Row]:
 
 
 def unfinished(cells: Sequence[Cell]) -> dict[int, list[str]]:
-  """Returns the methods whose run has not ended, of each seed with such a run.
+  """Returns the methods whose runs have not ended, by seed.
 
   Args:
-    cells: of `plan`.
+    cells: result of `plan`.
   """
   found: dict[int, list[str]] = {}
   for cell in sorted(cells, key=lambda cell: cell.config.seed):
@@ -146,7 +144,7 @@ def unfinished(cells: Sequence[Cell]) -> dict[int, list[str]]:
 
 
 def said(left_out: Mapping[int, Sequence[str]]) -> list[str]:
-  """Returns the line on the seeds that do not count, none if all do."""
+  """Returns a line about the seeds that do not count, or no line."""
   seeds = [f'{seed} ({", ".join(runs)})' for seed, runs in left_out.items()]
   return [f'seeds left out, not ended: {"; ".join(seeds)}'] if seeds else []
 
@@ -154,6 +152,7 @@ def said(left_out: Mapping[int, Sequence[str]]) -> list[str]:
 def _precision(cell: Cell, models: Models) -> study.Precision:
   try:
     return study.precision(cell.workdir, models)
+  # Runs of classification have results but no file of queries.
   except FileNotFoundError:
     raise errors.ConfigError(
       'the run ranks no queries',
@@ -169,7 +168,8 @@ def _precision(cell: Cell, models: Models) -> study.Precision:
 def _rows(
   label: str, pairs: Sequence[tuple[study.Precision, ...]]
 ) -> list[Row]:
-  """Returns a row for every target, and one for all of them if several."""
+  """Returns a row for every target, and one for all if there are several."""
+  # Differences are taken query by query, so the queries have to be the same.
   first = pairs[0][0]
   shapes = {t: x.shape for t, x in first.items()}
   for side in (side for pair in pairs for side in pair):
@@ -188,6 +188,7 @@ def _rows(
     arm, base = (
       float(
         100
+        # A query without a match is NaN.
         * np.mean([np.nanmean(pair[k][t]) for pair in pairs for t in targets])
       )
       for k in (0, 1)
@@ -234,9 +235,9 @@ def write(
 
   Args:
     path: without a suffix.
-    baseline: the first method.
-    rows: of `compare`.
-    left_out: of `unfinished`.
+    baseline: label of the first method.
+    rows: result of `compare`.
+    left_out: result of `unfinished`.
   """
   recorder.write_json(
     path.with_suffix('.json'),
@@ -258,7 +259,8 @@ def write(
 
 
 def draw(path: Path, baseline: str, rows: Sequence[Row]) -> None:
-  """Draws the effects, if there are any."""
+  """Draws the effects to a file; without effects it writes nothing."""
+  # There is no claim here, only a direction.
   words = {'supported': 'higher', 'not supported': 'lower'}
   lines = []
   for row in rows:

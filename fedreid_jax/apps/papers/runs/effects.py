@@ -2,12 +2,9 @@
 
 An effect is the mean of differences of average precision, in mAP: query by
 query between two runs with the same seed and targets, then over the queries of
-a target, the targets, and the seeds. Its interval is that of a bootstrap that
-draws seeds, targets and queries, each with replacement: a drawn target has the
-same drawn queries for every drawn seed, because the seeds ask the same queries.
-One seed and one target fewer are drawn than there are, which makes the variance
-of the bootstrap unbiased (Rao and Wu, JASA 1988): with three seeds it would
-otherwise be two thirds of it.
+a target, the targets, and the seeds. Its interval is computed by a bootstrap
+that draws seeds, targets and queries, each with replacement, with the sizes of
+Rao and Wu (JASA 1988).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -17,10 +14,10 @@ import numpy as np
 
 Verdict = Literal['supported', 'not supported', 'not resolved', 'no runs yet']
 Claimed = Literal['greater', 'equal']
-LEVEL = 95.0  # percent of the interval
-DRAWS = 2000
-# Standard errors between no effect and one that 80 % of repetitions of the
-# design would find: quantiles 0.975 and 0.8 of the normal distribution.
+LEVEL = 95.0  # coverage of the interval in percent
+DRAWS = 2000  # bootstrap samples
+# Number of standard errors of the smallest effect that 80 % of repetitions of
+# the design find: quantiles 0.975 and 0.8 of the normal distribution.
 DETECTABLE = 1.96 + 0.84
 
 
@@ -28,12 +25,12 @@ class Effect(NamedTuple):
   """A difference in mAP.
 
   Attributes:
-    mean: of the differences.
+    mean: mean of the differences.
     low: lower end of the interval.
     high: upper end of the interval.
     detectable: smallest effect that the design finds in 80 % of repetitions.
     seeds: number of seeds.
-    targets: number of targets, counted once for each route.
+    targets: number of targets; one in several routes counts for each of them.
   """
 
   mean: float
@@ -55,7 +52,7 @@ def effect(
     differences: for every seed, differences of average precision in [-1, 1] by
       target, `[Q]`; every seed has the same targets and queries. A query
       without a match is NaN.
-    minus: targets whose mean is subtracted from that of the others.
+    minus: targets whose mean effect is subtracted from the mean of the others.
     draws: bootstrap samples.
 
   Raises:
@@ -63,16 +60,18 @@ def effect(
   """
   if not differences or not differences[0]:
     raise ValueError('no differences')
+  # Sorted, so that the random draws do not depend on the order of the targets.
   names = sorted(differences[0])
   if any(sorted(own) != names for own in differences):
     raise ValueError('the seeds have different targets')
-  # `[S, Q]` of each target
+  # `[S, Q]` of each target, without queries that have no match for some seed.
   values = [np.stack([own[name] for own in differences]) for name in names]
   values = [100.0 * x[:, ~np.isnan(x).any(axis=0)] for x in values]
   sides = [
     [x for name, x in zip(names, values, strict=True) if (name in minus) == low]
     for low in (False, True)
   ]
+  # A fixed seed: the same runs give the same interval.
   rng = np.random.default_rng(0)
   means = np.array([_drawn(sides, len(differences), rng) for _ in range(draws)])
   tail = (100.0 - LEVEL) / 2
@@ -94,6 +93,8 @@ def _drawn(
   rng: np.random.Generator,
 ) -> float:
   """Returns the effect in one sample of seeds, targets and queries."""
+  # One seed and one target fewer: the variance is then unbiased; with three
+  # seeds it would otherwise be two thirds of that.
   seeds = rng.integers(num_seeds, size=max(num_seeds - 1, 1))
   means: list[float] = []
   for side in sides:
@@ -101,6 +102,8 @@ def _drawn(
     for k in (
       rng.integers(len(side), size=max(len(side) - 1, 1)) if side else ()
     ):
+      # The same queries for every drawn seed, because all seeds have the same
+      # queries.
       queries = rng.integers(side[k].shape[1], size=side[k].shape[1])
       own.append(side[k][seeds].mean(axis=0)[queries].mean())
     means += [float(np.mean(own))] if own else []
@@ -115,8 +118,8 @@ def verdict(found: Effect | None, claimed: Claimed, margin: float) -> Verdict:
   the interval is within `margin` of zero, not supported if it is outside.
 
   Args:
-    found: the effect, None without runs.
-    claimed: the direction of the claim.
+    found: the effect; None without finished runs.
+    claimed: what the claim says.
     margin: in mAP.
   """
   if found is None:

@@ -1,4 +1,4 @@
-"""The lines of the table of a sweep: means, spreads, paired differences."""
+"""Computes the lines of a table: means, deviations, paired differences."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -18,10 +18,10 @@ class Run(NamedTuple):
   """A finished run.
 
   Attributes:
-    label: of the row of its table.
+    label: label of its row in the table.
     factors: values of the fields that the sweep varies.
-    pair: its seed and trial; runs of two labels with the same are a pair.
-    results: as in results.json.
+    pair: seed and trial; runs of two labels with the same ones are a pair.
+    results: contents of results.json.
   """
 
   label: str
@@ -31,10 +31,9 @@ class Run(NamedTuple):
 
 
 def summarise(runs: Iterable[Run]) -> list[Line]:
-  """Returns mean and sample standard deviation over the runs of a label.
+  """Returns means and sample standard deviations over the runs of a label.
 
-  The latter is the estimate for other runs: squares are divided by the number
-  of runs less one. A single run has none.
+  A single run has no standard deviation.
   """
   groups: dict[tuple[str, ...], list[tuple[Run, dict[str, float]]]] = {}
   for run in runs:
@@ -47,6 +46,8 @@ def summarise(runs: Iterable[Run]) -> list[Line]:
     for name in samples[0][1]:
       values = [metrics[name] for _, metrics in samples]
       numbers[name] = float(np.mean(values))
+      # ddof=1: an estimate for other runs, from squares over the number less
+      # one.
       if len(values) > 1:
         numbers[f'{name} std'] = float(np.std(values, ddof=1))
     sent = [sum(r.results['communication_bytes'].values()) for r, _ in samples]
@@ -69,17 +70,19 @@ def summarise(runs: Iterable[Run]) -> list[Line]:
 
 
 def compare(lines: Sequence[Line], baseline: Sequence[Line]) -> list[Line]:
-  """Adds the increase over a baseline on the same target.
+  """Adds to each line its increase over a baseline on the same target.
 
-  A model is compared with the baseline's model of the same name. If there is
-  none, it is compared with that of the target's own client: a federated model
-  with the result of the client alone. Best rounds are compared with best rounds
-  if the baseline has any.
+  A model is compared with the baseline's model of the same name, or otherwise
+  with the model of the client of the target.
   """
   known = {(b.target, b.model, b.kind): b for b in baseline}
   compared = []
   for line in lines:
+    # A baseline of clients that train alone has no global model: a federated
+    # model is compared with the client whose data set is the target.
     own = f'client:{line.target}'
+    # Results of best rounds are compared with best rounds if the baseline has
+    # them.
     kind = 'last' if line.kind == 'last' else 'best'
     keys = (
       (line.model, line.kind),
@@ -97,10 +100,10 @@ def compare(lines: Sequence[Line], baseline: Sequence[Line]) -> list[Line]:
 def increase(line: Line, base: Line) -> dict[str, float]:
   """Returns the increase of metrics over another line.
 
-  Runs of the same seed and trial are paired: the increase is the mean over the
-  pairs, ` n` is their number, and ` se` the standard error of that mean, the
-  sample standard deviation of the differences over the root of n. Without a
-  pair it is the difference of the two means.
+  Runs with the same seed and trial are pairs. The increase is the mean over the
+  pairs; ` n` is their number, and ` se` the standard error of the mean, which
+  is the sample standard deviation of the differences over the root of n.
+  Without pairs the increase is the difference of the two means.
   """
   pairs = [pair for pair in line.runs if pair in base.runs]
   found = {}

@@ -1,4 +1,4 @@
-"""Trains the cells of a sweep and writes one table of their results."""
+"""Trains the cells of a sweep and writes a table of their results."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -29,22 +29,21 @@ def run(
   annotate: Callable[[list[Line]], list[Line]] = list,
   num_workers: int = 1,
 ) -> None:
-  """Runs cells and writes one table of the finished ones.
+  """Trains the unfinished cells and writes a table of the finished ones.
 
   If a cell ends with an error, the error is recorded and the next cell runs.
-  Finished cells are not run again.
 
   Args:
     cells: cells of the table.
     table: path of the table without suffix; a `.csv` and a `.md` file are
-      written after every cell.
+      written before the first cell and after every cell.
     train: function that starts or resumes a run, such as `loop.train`.
     title: title of the table.
     shard: 'I/N' runs every N-th cell from cell I. The table has all finished
       cells, including those of other shards.
     baseline: label or work directory of the results to compare with, '' for no
       comparison.
-    annotate: selects and extends the lines of a table before it is written.
+    annotate: function that selects and extends the lines of the table.
     num_workers: processes that train at the same time, see `train_all`.
 
   Raises:
@@ -52,11 +51,14 @@ def run(
     FedReIDError: if runs failed, after the last run; it is the error of the
       first run that failed.
   """
+  # `process_count` starts the backend, which would reserve the GPUs of workers.
   if num_workers == 1 and jax.process_count() > 1:
     raise errors.ConfigError(
       'a sweep cannot use several processes', '--distributed', 'use --shard=I/N'
     )
   runs = take_shard(cells, shard)
+  # A baseline outside the sweep is read now: a wrong path fails before
+  # training.
   other = []
   if baseline and baseline not in {cell.label for cell in cells}:
     other = report.summarise([_run_of(baseline)])
@@ -73,6 +75,7 @@ def run(
   try:
     train_all(runs, train, write, num_workers)
   finally:
+    # Also after an error or a signal, for the cells that have ended.
     console_table.markdown(write())
 
 
@@ -82,9 +85,9 @@ def train_all(
   after: Callable[[], object],
   num_workers: int = 1,
 ) -> None:
-  """Runs the unfinished cells.
+  """Trains the unfinished cells.
 
-  A cell that starts from another one does not run if that one is not finished.
+  A cell that starts from an unfinished one fails.
 
   Args:
     runs: cells with different work directories.
@@ -119,7 +122,7 @@ def train_all(
 def _one_after_another(
   runs: Sequence[Cell], train: Train
 ) -> Iterator[workers.Outcome]:
-  """Trains the unfinished cells in this process, and yields each."""
+  """Trains the unfinished cells in this process and yields their outcomes."""
   by_folder = {str(cell.workdir): cell for cell in runs}
   for number, cell in enumerate(runs, 1):
     if results(cell) is None:
@@ -147,6 +150,8 @@ def _raise_first(
 
 def collect(cells: Iterable[Cell]) -> list[Line]:
   """Returns the mean and standard deviation of the finished cells by label."""
+  # Cells with equal label and folder are one run, which counts once in the
+  # mean.
   once = {(cell.label, cell.workdir): cell for cell in cells}
   found = [(cell, results(cell)) for cell in once.values()]
   return report.summarise(
@@ -157,7 +162,7 @@ def collect(cells: Iterable[Cell]) -> list[Line]:
 
 
 def _unfinished(cells: Iterable[Cell]) -> list[dict[str, str]]:
-  """Returns a row for each unfinished cell, with its error if known."""
+  """Returns a row for each unfinished cell, with its error if it failed."""
   rows = []
   for cell in cells:
     if results(cell) is None:

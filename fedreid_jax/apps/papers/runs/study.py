@@ -1,4 +1,4 @@
-"""Judges claims by their trials, see docs/protocol.md."""
+"""Judges claims by their trials (docs/protocol.md)."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +11,8 @@ from fedreid_jax.apps.papers.runs import effects
 from fedreid_jax.apps.papers.runs.trials import Trial
 from fedreid_jax.training.files import atomic, recorder
 
-Precision = dict[str, np.ndarray]  # of the queries of each target, `[Q]`
+# Average precision of the queries, `[Q]` in [0, 1] or NaN, by target.
+Precision = dict[str, np.ndarray]
 
 
 class Judged(NamedTuple):
@@ -19,10 +20,10 @@ class Judged(NamedTuple):
 
   Attributes:
     claim: the claim.
-    arm: mAP of the arm, NaN without runs.
-    base: mAP of its base.
-    found: the effect, None without a finished seed.
-    verdict: about the claim.
+    arm: mAP of the arm in percent, NaN without finished runs.
+    base: mAP of its base in percent, NaN without finished runs.
+    found: the effect; None without a finished seed.
+    verdict: result of `effects.verdict`.
   """
 
   claim: Claim
@@ -33,7 +34,13 @@ class Judged(NamedTuple):
 
 
 def precision(workdir: Path, models: Models) -> Precision:
-  """Returns the average precision of the queries of every target of a run."""
+  """Returns the average precision of the queries of a run by target.
+
+  Raises:
+    FileNotFoundError: if the run ranked no queries.
+    KeyError: if the run has no such model.
+    ValueError: for 'best_client' if no model of a client was tested.
+  """
   with np.load(workdir / recorder.QUERIES) as saved:
     found: dict[str, dict[str, list[np.ndarray]]] = {}
     for key in saved.files:
@@ -48,6 +55,7 @@ def precision(workdir: Path, models: Models) -> Precision:
   clients = [own for m, own in joined.items() if m.startswith('client:')]
   if models == 'best_client':
     return max(clients, key=_mean)
+  # The mean over the clients per query, so that queries stay paired.
   return {
     target: np.mean([own[target] for own in clients if target in own], axis=0)
     for target in dict.fromkeys(t for own in clients for t in own)
@@ -55,7 +63,7 @@ def precision(workdir: Path, models: Models) -> Precision:
 
 
 def judge(claim: Claim, trials: Sequence[Trial]) -> Judged:
-  """Judges a claim by trials whose runs have all ended."""
+  """Judges a claim by trials, all of whose runs have ended."""
   differences, means = [], []
   for trial in trials:
     pairs = trial.runs.items()
@@ -66,6 +74,7 @@ def judge(claim: Claim, trials: Sequence[Trial]) -> Judged:
       ):
         own = precision(cell.workdir, arm.models)
         side.update({f'{route}: {target}': x for target, x in own.items()})
+    # Clients may be tested on fewer targets than the global model.
     common = sides[0].keys() & sides[1].keys()
     differences.append({t: sides[0][t] - sides[1][t] for t in common})
     means.append([_mean({t: side[t] for t in common}) for side in sides])
@@ -87,11 +96,12 @@ def judge(claim: Claim, trials: Sequence[Trial]) -> Judged:
 
 
 def _mean(own: Precision) -> float:
+  # Targets have equal weights, whatever their numbers of queries.
   return float(np.mean([np.nanmean(x) for x in own.values()]))
 
 
 def write(path: Path, judged: Sequence[Judged]) -> str:
-  """Writes `PATH.md` and `PATH.json`, and returns the former."""
+  """Writes `PATH.json` and `PATH.md`, and returns the Markdown."""
   recorder.write_json(path.with_suffix('.json'), [_row(j) for j in judged])
   lines = [
     '| claim | source | published | base | arm | effect, mAP | detectable | '

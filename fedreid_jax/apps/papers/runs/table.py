@@ -1,4 +1,4 @@
-"""The files of a sweep: its table, CSV and Markdown, and a list of its runs."""
+"""Reads and writes the files of a sweep: its table and the list of its runs."""
 
 import contextlib
 import csv
@@ -24,9 +24,9 @@ def write(
 
   Args:
     path: of the table, without suffix.
-    title: of the Markdown.
-    lines: of the table.
-    unfinished: rows of unfinished runs: label, factors, seed and error.
+    title: heading of the Markdown.
+    lines: lines of the table.
+    unfinished: rows of unfinished runs with label, factors, seed and error.
 
   Returns:
     The Markdown.
@@ -70,6 +70,7 @@ def read(path: Path) -> list[Line]:
   file = path.with_name(f'{path.name}.csv')
   try:
     rows = list(csv.DictReader(io.StringIO(file.read_text())))
+    # The rows of unfinished runs have no samples.
     return [_line(row) for row in rows if row['samples']]
   except (OSError, KeyError, ValueError) as error:
     raise errors.IntegrityError(
@@ -96,6 +97,7 @@ def write_runs(path: Path, cells: Iterable[Cell]) -> None:
   table = csv.DictWriter(out, names, lineterminator='\n')
   table.writeheader()
   for cell in cells:
+    # Relative, so that the folder of a sweep can be moved.
     folder = os.path.relpath(cell.workdir, path.parent)
     own = {'label': cell.label, 'seed': cell.config.seed, 'trial': cell.trial}
     table.writerow({**own, **cell.factors, 'workdir': folder})
@@ -103,7 +105,7 @@ def write_runs(path: Path, cells: Iterable[Cell]) -> None:
 
 
 def finished(path: Path) -> list[tuple[str, dict[str, Any]]]:
-  """Returns label and results.json of the finished runs of a table.
+  """Returns (label, contents of results.json) of the finished runs.
 
   Args:
     path: of the table, without suffix.
@@ -121,7 +123,7 @@ def finished(path: Path) -> list[tuple[str, dict[str, Any]]]:
     ) from error
   found = []
   for label, folder in folders:
-    with contextlib.suppress(errors.IntegrityError):  # it has not ended
+    with contextlib.suppress(errors.IntegrityError):  # the run has not ended
       results = recorder.read_object(folder / 'results.json')
       if 'summary' in results:
         found.append((label, results))
@@ -130,6 +132,8 @@ def finished(path: Path) -> list[tuple[str, dict[str, Any]]]:
 
 def _line(row: Mapping[str, str]) -> Line:
   names = list(row)
+  # Columns are found by position: factors are between `label` and `target`, and
+  # numbers between `samples` and `MB`.
   first, last = names.index('target'), names.index('samples')
   return Line(
     label=row['label'],
@@ -149,11 +153,13 @@ def _line(row: Mapping[str, str]) -> Line:
 
 
 def _order(metric: str) -> tuple[str, int]:
+  # By number, so that rank5 is before rank10.
   word = metric.rstrip('0123456789')
   return word, int(metric[len(word) :] or 0)
 
 
 def _markdown(title, columns, lines, unfinished) -> str:
+  # `_percent` writes these beside the mean.
   columns = [c for c in columns if not c.endswith((' std', ' se', ' n'))]
   header = ('label', 'target', 'model', 'kind', 'samples', *columns)
   rows = [(*header, 'MB', 'seconds'), ['---'] * (len(header) + 2)]
@@ -175,7 +181,7 @@ def _markdown(title, columns, lines, unfinished) -> str:
 
 
 def _percent(line: Line, name: str) -> str:
-  """Returns a mean with its spread, or an increase with its error and n."""
+  """Returns a mean with its deviation, or an increase with its error and n."""
   if name not in line.numbers:
     return ''
   number = line.numbers[name]
@@ -189,8 +195,8 @@ def _percent(line: Line, name: str) -> str:
 
 
 def _replace(path: Path, text: str) -> None:
-  # Not recorder.write_text: several shards write one table, each by its own
-  # temporary name.
+  # Not `atomic.write_text`, whose temporary name is fixed: several shards write
+  # the same table.
   partial = path.with_name(f'{path.name}.{os.getpid()}.partial')
   partial.write_text(text)
   os.replace(partial, path)

@@ -1,4 +1,4 @@
-"""The runs of claims: which there are, and in which order they are trained."""
+"""Plans the runs that decide claims, and their order."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,8 +16,8 @@ class Trial(NamedTuple):
   """The runs of a claim with one seed.
 
   Attributes:
-    seed: of all of them.
-    runs: of the arm and of its base, by route.
+    seed: seed of all runs.
+    runs: (run of the arm, run of its base) by route.
     starts: runs from whose models these start.
   """
 
@@ -32,10 +32,10 @@ def plan(
   folder: Path,
   changes: Sequence[str] = (),
 ) -> dict[str, list[Trial]]:
-  """Returns the trials of every claim.
+  """Returns the trials of every claim, by its name.
 
-  Runs with the same configuration have the same work directory, and are run
-  once for all claims.
+  Runs with the same configuration have the same work directory, so claims share
+  them.
 
   Raises:
     ConfigError: for a recipe or a field that does not exist.
@@ -70,25 +70,24 @@ def plan(
 
 
 def cells(trials: Mapping[str, Sequence[Trial]]) -> list[Cell]:
-  """Returns the runs of all trials: claim by claim, seed by seed.
-
-  Runs that start from the models of another one come last.
-  """
+  """Returns the runs of all trials: claim by claim, seed by seed."""
   found = [
     cell
     for own in trials.values()
     for trial in own
     for cell in (*trial.starts, *itertools.chain(*trial.runs.values()))
   ]
+  # Runs that start from the models of another one come last; sorting is stable.
   return sorted(found, key=lambda cell: bool(cell.config.start_from))
 
 
 def after_its_start(train: Train, config: Any, workdir: Path) -> Any:
-  """Trains a run whose `start_from` has to be finished.
+  """Trains a run, unless the run of its `start_from` is not finished.
 
-  Another process may still train that run, whose last checkpoint is then not
-  its final one.
+  Raises:
+    ConfigError: if that run is not finished.
   """
+  # Another shard may still train it: its last checkpoint is not the final one.
   start = Cell('', config, Path(config.start_from), {})
   if config.start_from and results(start) is None:
     raise errors.ConfigError(
@@ -100,7 +99,7 @@ def after_its_start(train: Train, config: Any, workdir: Path) -> Any:
 
 
 def ended(trials: Sequence[Trial]) -> tuple[int, ...]:
-  """Returns the seeds of a claim whose runs have all ended."""
+  """Returns the seeds of a claim for which all runs have ended."""
   return tuple(
     trial.seed
     for trial in trials

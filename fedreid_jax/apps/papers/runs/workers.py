@@ -1,9 +1,6 @@
 """Trains cells in several processes: one for each GPU, or for a share of cores.
 
-The processes are those of `multiprocessing`. Its pool, and that of
-`concurrent.futures`, would end all runs when one process is killed, and could
-not let a round finish after a signal. A scheduler's array of jobs needs no
-process of this program: each job is given `--shard`.
+The jobs of a scheduler's array need no such processes: each gets a `--shard`.
 """
 
 import contextlib
@@ -19,12 +16,12 @@ from fedreid_jax.apps.papers.runs import attempt as attempts
 from fedreid_jax.apps.papers.runs.cells import Cell
 from fedreid_jax.training.processes import process, signals
 
-POLL_S = 0.5  # between two looks whether a signal has arrived
+POLL_S = 0.5  # seconds between two tests whether a signal has arrived
 Outcome = tuple[Cell, errors.FedReIDError | None]
 
 
 class Place(NamedTuple):
-  """What a process computes on: a GPU, or with '' the cores alone."""
+  """The GPU of a process ('' for none) and its cores."""
 
   gpu: str
   cores: Sequence[int]
@@ -48,26 +45,30 @@ def places(num: int) -> list[Place]:
   return [Place(gpus[k] if gpus else '', cores[k::num]) for k in range(num)]
 
 
+# Not a pool: that of `multiprocessing` or `concurrent.futures` ends all runs
+# when one process is killed, and cannot let a round finish after a signal.
 class _Worker:
   """A process that trains one cell after another."""
 
   def __init__(self, place: Place, train: attempts.Train):
     self.place, self.cell = place, None
+    # A fork would copy the state of JAX and of its threads.
     context = multiprocessing.get_context('spawn')
     self.pipe, end = context.Pipe()
     self.process = context.Process(target=_serve, args=(end, place, train))
     self.process.start()
-    end.close()  # so that the death of the process closes the pipe
+    # The process has the only other end now, so its death closes the pipe.
+    end.close()
 
   def give(self, cell: Cell, start: Cell | None) -> None:
-    """Lets it train a cell, which may start from the models of another."""
+    """Sends a cell to the process, and the cell from which it starts."""
     self.cell = cell
-    # A process that has died meanwhile is noticed when it is asked.
+    # `take` notices a process that has died meanwhile.
     with contextlib.suppress(OSError):
       self.pipe.send((cell, start))
 
   def take(self) -> Outcome:
-    """Returns the cell that it was given and its error, None without one."""
+    """Waits for the cell and returns it with its error, None for success."""
     cell, self.cell = self.cell, None
     assert cell is not None
     try:
@@ -81,7 +82,7 @@ class _Worker:
       )
 
   def close(self, number: int = 0) -> None:
-    """Ends it; with the number of a signal it may finish its round."""
+    """Ends the process; after a signal of this number it finishes its round."""
     self.pipe.close()
     if number and self.process.pid and self.process.is_alive():
       os.kill(self.process.pid, number)
@@ -93,11 +94,11 @@ def outcomes(
 ) -> Iterator[Outcome]:
   """Trains cells in `num` processes and yields each when it has ended.
 
-  A cell that starts from another one of `runs` waits for that one.
+  A cell that starts from another one of `runs` waits for it.
 
   Args:
     runs: cells with different work directories.
-    train: function that starts or resumes a run; it can be pickled.
+    train: function that starts or resumes a run; has to be picklable.
     num: number of processes.
 
   Raises:
@@ -125,11 +126,13 @@ def _outcomes(
     busy = [worker for worker in team if worker.cell]
     if not busy:
       return
+    # With a limit, because no pipe is ready when a signal has arrived.
     ready = connection.wait([worker.pipe for worker in busy], POLL_S)
     for worker in busy:
       if worker.pipe in ready:
         yield worker.take()
-      # One that died after `wait` still has an outcome to take.
+      # A process that died after `wait` has a cell, whose outcome is taken
+      # first.
       if worker.cell is None and not worker.process.is_alive():
         worker.close()
         team[team.index(worker)] = _Worker(worker.place, train)
@@ -138,7 +141,7 @@ def _outcomes(
 def _hand_out(
   team: Sequence[_Worker], waiting: list[Cell], by_folder: dict[str, Cell]
 ) -> None:
-  """Gives cells to the idle workers, but none whose start is not finished."""
+  """Gives cells to the idle workers; a cell waits for its start."""
   for worker in team:
     busy = [other.cell for other in team if other.cell]
     unfinished = {str(cell.workdir) for cell in (*waiting, *busy)}
@@ -150,11 +153,12 @@ def _hand_out(
 
 def _serve(pipe: Any, place: Place, train: attempts.Train) -> None:
   """Trains the cells that come through a pipe until it is closed."""
-  # A terminal signals its whole group, and a second signal would not let a
-  # round finish: the parent alone signals its workers.
+  # A terminal signals its whole process group, and the parent signals as well:
+  # a second signal would end the round. So only the parent signals its workers.
   os.setpgrp()
   signals.listen()
-  if place.gpu:  # before JAX looks for devices
+  # Before JAX looks for devices.
+  if place.gpu:
     os.environ['CUDA_VISIBLE_DEVICES'] = place.gpu
   elif hasattr(os, 'sched_setaffinity'):
     os.sched_setaffinity(0, place.cores)
@@ -166,13 +170,15 @@ def _serve(pipe: Any, place: Place, train: attempts.Train) -> None:
 
 
 def _cores() -> set[int]:
+  # A scheduler may allow fewer cores than there are; not every system tells.
   if hasattr(os, 'sched_getaffinity'):
     return os.sched_getaffinity(0)
   return {*range(os.cpu_count() or 1)}
 
 
 def _gpus() -> list[str]:
-  """Returns the GPUs of this process, which JAX would reserve if asked."""
+  """Returns the names of the GPUs that this process may use."""
+  # Without JAX, which would reserve their memory in this process.
   if os.environ.get('JAX_PLATFORMS', '').startswith('cpu'):
     return []
   visible = os.environ.get('CUDA_VISIBLE_DEVICES')

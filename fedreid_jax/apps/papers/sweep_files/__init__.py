@@ -1,1 +1,1 @@
-"""Sweeps: files whose `get_sweep()` returns the cells to run."""
+"""Sweep files, whose `get_sweep()` returns the sweep of a figure or table."""

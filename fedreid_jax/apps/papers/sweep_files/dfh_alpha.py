@@ -2,8 +2,9 @@
 
   fedreid sweep --sweep=dfh_alpha
 
-There is one number per source domain, in the order of the clients' names. The
-first row favours no domain, and each of the others favours one.
+The distribution has one parameter per source domain, in the order of the
+clients' names. The first row favours no domain, and each of the others favours
+one.
 """
 
 from fedreid_jax.apps.papers import grid

@@ -3,7 +3,7 @@
   fedreid sweep --sweep=fedreid_fraction_epochs
 
 Figure 4b varies the fraction of clients at one epoch, figure 4c the epochs with
-all clients. The paper gives the fractions; the epochs are our choice.
+all clients. The paper states the fractions; the epochs are chosen here.
 """
 
 from fedreid_jax.apps.papers import grid

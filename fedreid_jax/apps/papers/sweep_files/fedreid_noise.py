@@ -3,7 +3,7 @@
   fedreid sweep --sweep=fedreid_noise
 
 Noise is added to the server's model only ('single'), or to every download as
-well ('double'). The paper gives 5e-4 only: the other values are chosen around
+well ('double'). The paper states only 5e-4; the other values are chosen around
 it. Noise without clipping gives no guarantee of privacy.
 """
 

@@ -2,8 +2,8 @@
 
   fedreid sweep --sweep=fedreidbench_batch
 
-The journal version has the same figure 2a. The numbers are in tables 4 to 6 of
-the paper: `fedreid table --table=fedreidbench/table4`, 5 and 6.
+Figure 2a of the journal version is the same. The numbers are in tables 4 to 6
+of the paper: `fedreid table --table=fedreidbench/table4`, 5 and 6.
 """
 
 from fedreid_jax.apps.papers import grid

@@ -2,8 +2,8 @@
 
   fedreid sweep --sweep=fedreidbench_epochs
 
-The journal version has the same figure 2b. Fewer rounds need less
-communication, shown in the table's column MB.
+Figure 2b of the journal version is the same. Fewer rounds need less
+communication, which the column MB of the table shows.
 """
 
 from fedreid_jax.apps.papers import grid

@@ -7,7 +7,8 @@ The second command draws mAP and rank-1 over both. `--arg=paper,data.root=ROOT`
 runs the sweep on SYSU-MM01 as in the paper.
 
 Figure 4a varies the weight at K = 4, figure 4b varies K at a weight of 1. The
-paper does not give the values on the axes: they are chosen around its defaults.
+paper does not state the values on the axes; they are chosen around its
+defaults.
 """
 
 from fedreid_jax.apps.papers import grid
@@ -18,6 +19,7 @@ SIZES = (1, 2, 4, 6, 8)
 
 def get_sweep() -> grid.Sweep:
   """Returns the sweep."""
+  # The point of both defaults, (1.0, 4), is in both figures and runs once.
   pairs = [(lam, 4) for lam in LAMBDAS] + [(1.0, k) for k in SIZES if k != 4]
   return grid.Sweep(
     about='DPPT, weight of the rectification and features of a centre',

@@ -1,1 +1,1 @@
-"""The tables of the papers, declared as runs and published numbers."""
+"""Tables of the papers: declarations of runs and published numbers."""

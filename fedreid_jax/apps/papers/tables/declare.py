@@ -1,4 +1,4 @@
-"""Declaration of a paper's table: rows, their runs, and published numbers."""
+"""Declares a paper's table: rows, their runs, and published numbers."""
 
 import dataclasses
 import itertools
@@ -11,7 +11,7 @@ from fedreid_jax.apps.papers.tables.line import Line
 from fedreid_jax.config import parsing, recipes, validation
 
 PRESETS = ('synthetic', 'smoke', 'paper')
-ALL = 'all'  # changes of every preset
+ALL = 'all'  # key of the changes that apply to every preset
 CURVE = 'The curve is `evaluation` in the results.json of each run.'
 
 Changes = Mapping[str, Sequence[str]]
@@ -19,7 +19,7 @@ Changes = Mapping[str, Sequence[str]]
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """Runs whose mean is one row, or one row per target.
+  """Runs whose mean is one row of a table, or one row per target.
 
   Attributes:
     label: name in the paper; rows with the same label have different targets.
@@ -28,7 +28,7 @@ class Row:
       pairs of `ALL` apply to every preset.
     published: percentages by target and metric.
     model: 'global', 'cluster', or 'local' for the model of the target's client.
-    each: changes of each run of the row, by preset.
+    each: changes of each run of the row, by preset; by default one run.
     starts_from: label of an earlier row; a run starts from the finished run of
       that row with the same seed.
   """
@@ -54,14 +54,12 @@ class Table:
     id: identifier, for example 'l2rw/table1'.
     title: subject of the comparison.
     rows: rows in the paper's order.
-    setting: changes of every row, applied before its own changes.
-    kind: published result of a global model: of the 'last' round, the 'best'
-      round or the 'best_three' rounds; with the latter two, the result of a
-      client's own model is that of its 'best' round. The result of the last
-      round is always shown as well.
+    setting: changes of every row, applied before `Row.changes`.
+    kind: round of the published result of a global model: 'last', 'best' or
+      'best_three'. The result of the last round is always shown as well.
     baseline: label with which the others are compared, '' for none.
-    presets: presets of the recipes, if their names differ from the table's.
-    note: information that readers need for the comparison.
+    presets: presets of the recipes by preset of the table, if names differ.
+    note: facts that a reader needs for the comparison.
   """
 
   id: str
@@ -75,14 +73,15 @@ class Table:
 
 
 def chosen(table: Table, only: str) -> list[Row]:
-  """Returns the rows with a label, or otherwise those whose label contains it.
+  """Returns the rows with a label, or else those whose labels contain it.
 
-  The result always includes the baseline, and rows from which others start.
+  The result includes the baseline and the rows from which others start.
 
   Raises:
     ConfigError: if there is no such row.
   """
   labels = [row.label for row in table.rows]
+  # A label may be a part of others, such as DFH of SNR+DFH.
   exact = only in labels
   wanted = {x for x in labels if (only == x if exact else only in x)}
   if not wanted:
@@ -100,7 +99,7 @@ def runs(
 ) -> list[Any]:
   """Returns the validated configurations of a row, without their seeds.
 
-  `start_from` is the label of another row if the row starts from that one.
+  If the row starts from another one, `start_from` is the label of that row.
 
   Args:
     row: row of the table.
@@ -115,6 +114,7 @@ def runs(
   start = (f'start_from={row.starts_from}',) if row.starts_from else ()
   for each in _of(row.each, preset) or ((),):
     config = recipes.recipe(row.recipe, table.presets.get(preset, preset))
+    # Later changes override earlier ones: from the table to the command line.
     own = (*_of(table.setting, preset), *_of(row.changes, preset), *start)
     own = (*own, *each, *more)
     configs.append(validation.validate(parsing.change(config, own)))
@@ -123,21 +123,20 @@ def runs(
 
 def _of(changes: Mapping[str, Sequence[Any]], preset: str) -> Sequence[Any]:
   own = changes.get(preset)
+  # `smoke` uses the same built-in images as `synthetic`.
   if own is None and preset == 'smoke':
     own = changes.get('synthetic')
   return *changes.get(ALL, ()), *(own or ())
 
 
 def annotate(table: Table, preset: str, lines: Sequence[Line]) -> list[Line]:
-  """Selects the lines of a table's models and adds the published numbers.
-
-  The numbers are for the published data and are not added for other presets.
-  """
+  """Selects the lines of the models of a table and adds published numbers."""
   kept = []
   for line in lines:
     rows = [r for r in table.rows if r.label == line.label and _is_of(r, line)]
     numbers = dict(line.numbers)
     for row in rows:
+      # Published numbers are of published data, which only this preset has.
       if preset == 'paper' and line.kind == _kind(row, table):
         found = row.published.get(line.target, {})
         numbers |= {f'{name} published': x for name, x in found.items()}
@@ -148,6 +147,7 @@ def annotate(table: Table, preset: str, lines: Sequence[Line]) -> list[Line]:
 
 def _kind(row: Row, table: Table) -> str:
   """Returns the kind of a row's published result."""
+  # Where a table shows selected rounds, a client's model has its best round.
   if row.model == 'local' and table.kind != 'last':
     return 'best'
   return table.kind if row.model == 'global' else 'last'
@@ -163,12 +163,12 @@ def read(text: str, columns: Sequence[str]) -> dict[str, dict[str, float]]:
   """Reads the numbers of a printed table.
 
   Args:
-    text: lines with a name, which may contain blanks, and its numbers; '-' is a
+    text: lines of a name, which may contain blanks, and numbers; '-' is a
       missing number.
     columns: names of the numbers.
 
   Returns:
-    Numbers by name and column.
+    Numbers by name of the line and name of the column.
   """
   table = {}
   for line in text.strip().splitlines():
@@ -186,7 +186,7 @@ def of_sweep(sweep: grid.Sweep, changes: Changes | None = None) -> list[Row]:
   """Returns the rows of a figure that shows a sweep.
 
   Args:
-    sweep: sweep of the figure.
+    sweep: the sweep that the figure shows.
     changes: changes by preset, applied before the fields of the sweep.
   """
   rows = []

@@ -1,4 +1,4 @@
-"""DFH: tables 1 to 5, figures 3 and 4 (5 and 6 are pictures).
+"""Tables 1 to 5, and figures 3 and 4 of DFH; figures 5 and 6 are pictures.
 
 fedreid table --table=dfh/table1 --preset=paper --root=DIR
 """
@@ -14,9 +14,10 @@ from fedreid_jax.apps.papers.tables.declare import (
 )
 from fedreid_jax.config import schema
 
-# Common settings of all runs of the paper (section 4.1), for all recipes.
+# Settings of all runs of the paper (section 4.1), for all recipes.
 LOCAL = (
-  'model.neck=none',  # all methods use the space of the pooled feature
+  # All methods use the space of the pooled feature.
+  'model.neck=none',
   'evaluation.feature=embedding',
   'loss.triplet=1.0',
   'loss.margin=0.5',
@@ -54,15 +55,15 @@ SETTING = {
     'evaluation.flip=False',
   ),
 }
-# Data set and its synthetic stand-in. Both have the same order of names, which
-# is the order of the clients.
+# Data set and its synthetic stand-in. Clients are sorted by name, and both
+# lists have the same order, on which `dfh.alpha` depends.
 DATA = {
   'C2': ('cuhk02', 'campus'),
   'C3': ('cuhk03:query=last', 'mall'),
   'M': ('market1501', 'plaza'),
   'MS': ('msmt17', 'station'),
 }
-METHODS: dict[str, tuple[str, ...]] = {  # recipe and its changes
+METHODS: dict[str, tuple[str, ...]] = {  # recipe and its changes, by label
   'FedAvg': ('fedavg', 'components=("fedavg",)', 'data.labels=concat'),
   'FedPav': ('fedpav', 'components=("fedpav",)'),
   'FedReID': ('fedreid', f'fedpav.shared={schema.default().fedpav.shared}'),
@@ -110,7 +111,7 @@ TABLE3 = """
   SNR     26.3 49.7  28.2 53.6  20.9 22.0  23.2 22.4
   DFH     29.8 54.9  29.9 55.1  23.5 25.2  25.0 28.7
 """
-TABLE4 = {  # domain that the distribution favours
+TABLE4 = {  # the first word is the domain that the distribution favours
   ON_C3: 'none 27.2 30.5 \n M  26.9 25.5 \n MS 25.8 28.7 \n C2 26.4 30.2',
   ON_M: 'none 31.3 56.5 \n C3 30.7 55.3 \n MS 29.8 54.6 \n C2 30.2 54.8',
 }
@@ -140,7 +141,13 @@ def _row(label: str, method: tuple[str, ...], route: str, scores) -> Row:
 
 
 def _rows(text: str, *routes: str, named: bool = False) -> list[Row]:
-  """Returns one row per method and route; a route has two columns of text."""
+  """Returns one row per method and route.
+
+  Args:
+    text: numbers of `METRICS` for every route, by method.
+    *routes: as for `_moved`.
+    named: whether labels contain the route, for routes with the same target.
+  """
   columns = [f'{route}{metric}' for route in routes for metric in METRICS]
   return [
     _row(
@@ -155,7 +162,8 @@ def _rows(text: str, *routes: str, named: bool = False) -> list[Row]:
 
 
 def _leaning(route: str, text: str) -> list[Row]:
-  """Returns rows of Dirichlet parameters, one number per client in order."""
+  """Returns the rows of a route in table 4; 'none' has equal parameters."""
+  # One number per client, in the order of the clients.
   sources = sorted(route.partition(' ->')[0].split('+'))
   return [
     _row(

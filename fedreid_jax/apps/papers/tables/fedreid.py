@@ -1,9 +1,9 @@
-"""Wu & Gong (AAAI 2021): tables 2 to 6, figures 3 and 4.
+"""Tables 2 to 6, and figures 3 and 4 of Wu & Gong (AAAI 2021).
 
   fedreid table --table=fedreid/table2 --preset=paper --root=DIR
 
-The data set they call iLIDS is QMUL i-LIDS. Small data sets are tested on ten
-random halves.
+The data set that the paper calls iLIDS is QMUL i-LIDS. Small data sets are
+tested on ten random halves.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ SMALL = {
 }
 TWO = dict(list(SMALL.items())[:2])
 LARGE = {'cuhk-sysu': ('cuhk-sysu', 'bridge')}
-# The setting of `fedreid` for the methods with which it is compared.
+# The setting of the recipe `fedreid`, for the methods that it is compared with.
 SETTING = (
   'data.public=""',
   'model.last_stride=2',
@@ -56,13 +56,14 @@ SETTING = (
   'evaluation.feature=feature',
   'evaluation.flip=True',
 )
+# On built-in images these methods need its mapping network, too.
 NETWORK = (
   'model.neck=mapping',
   'model.bottleneck=128',
   'evaluation.feature=feature',
 )
 DIRECT, SUPERVISED = 'Direct', 'Supervised + distilled'
-RECIPES = {  # by a label or its first word; other labels use `fedreid`
+RECIPES = {  # by label or its first word; other labels use `fedreid`
   'FedSGD': 'fedsgd.py',
   'FedAVG': 'fedavg.py:data.labels=max',
   'FedATT': 'fedatt.py',
@@ -88,7 +89,7 @@ TABLE3 = """
   Duke   25.0 56.2 \n Market 26.1 48.0
   CUHK03 21.6 41.0 \n MSMT   27.3 60.5
 """
-ENSEMBLES = {  # of individual clients: their rows, and names of their models
+ENSEMBLES = {  # rows of ensembles of individual clients, by name of the model
   'concat': 'Features in a row  29.4 56.2',
   'average': 'Parameters averaged  19.9 41.8',
 }
@@ -99,7 +100,7 @@ TABLE6 = f"""
   {DIRECT}      80.2 60.1 68.0 52.1 48.4
   {SUPERVISED}  90.3 76.2 77.4 60.7 64.6
 """
-# Rank-1 only for MSMT17, which the caption of table 6 has.
+# The caption of table 6 has the rank-1 of MSMT17, and no mAP.
 COLUMNS6 = (
   *('market1501 rank1', 'market1501 mAP', 'dukemtmc rank1', 'dukemtmc mAP'),
   'msmt17 rank1',
@@ -117,6 +118,7 @@ def _changes(clients: Domains, targets: Domains) -> dict[str, Sequence[str]]:
     )
     for k in (0, 1)
   )
+  # Only table 6 tests other persons of the clients' domains.
   own = (f'data.allow_overlap={targets is CLIENTS}',)
   return {ALL: own, 'paper': paper, 'synthetic': synthetic}
 
@@ -130,7 +132,7 @@ def _row(
   model: str = 'global',
   starts_from: str = '',
 ) -> Row:
-  """Returns a row of re-identification; pairs are changes of every preset."""
+  """Returns a row of re-identification; `pairs` apply to every preset."""
   recipe = RECIPES.get(label, RECIPES.get(label.partition(' ')[0]))
   changes = _changes(clients, targets)
   if recipe:
@@ -155,7 +157,7 @@ def _rank1(text: str, targets: Domains) -> dict[str, Scores]:
 
 
 def _formulations() -> list[Row]:
-  """Returns table 2: image classification and re-identification."""
+  """Returns the rows of table 2: image classification and re-identification."""
   rows = []
   for label, scores in read(TABLE2, ('cifar10', *TWO)).items():
     method, _, share = label.rstrip(')').partition(' (S=')
@@ -171,7 +173,7 @@ def _formulations() -> list[Row]:
 
 
 def _own_data_sets() -> list[Row]:
-  """Returns table 6: the clients' own data sets."""
+  """Returns the rows of table 6: tests on the clients' data sets."""
   rows = []
   for label, scores in read(TABLE6, COLUMNS6).items():
     published: dict[str, dict[str, float]] = {}

@@ -1,12 +1,12 @@
-"""Common parts of the tables of both FedReIDBench papers: clients and rows."""
+"""Clients and rows that the tables of both FedReIDBench papers share."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedreid_jax.apps.papers.tables.declare import ALL, Row, Table
 
-# Targets in the papers' order. According to its counts of images, the data set
-# they call iLIDS-VID is QMUL i-LIDS.
+# Targets in the papers' order. The papers write iLIDS-VID, but their counts of
+# images are those of QMUL i-LIDS.
 SETS = (
   'msmt17',
   'dukemtmc',
@@ -19,8 +19,9 @@ SETS = (
   'qmul-ilids',
 )
 METRICS = ('rank1', 'rank5', 'rank10', 'mAP')
-# The presets `paper` and `nine` of the recipes have the nine clients.
+# Of the presets of the recipes, `paper` and `nine` have the nine clients.
 PRESETS = {'synthetic': 'nine', 'smoke': 'nine'}
+# Changes that reduce the preset `nine` to the size of `smoke`.
 SMOKE = (
   'rounds=2',
   'data.height=32',
@@ -42,19 +43,19 @@ def nine(id: str, title: str, rows: Sequence[Row], **more: Any) -> Table:
 def row(
   label: str, recipe: str, published: Scores | None = None, *pairs: str, **more
 ) -> Row:
-  """Returns a row from its label, recipe, scores by target, and changes."""
+  """Returns a row; `pairs` are changes, `more` fields of `Row`."""
   return Row(
     label, f'configs/{recipe}.py', {ALL: pairs}, published or {}, **more
   )
 
 
 def standalone(published: Scores) -> Row:
-  """Returns the row of clients that train independently."""
+  """Returns the row of clients that train alone."""
   return row('Standalone', 'standalone', published, model='local')
 
 
-# This control is not in the papers: public images update the running statistics
-# of the server's model, but not its weights.
+# A control that the papers do not have: public images update the running
+# statistics of the server's model, but not its weights.
 KD_CONTROL = row('KD, rate 0', 'fedpav_kd', None, 'kd.lr=0.0')
 
 
@@ -65,6 +66,7 @@ def one_set(id: str, scored: Mapping[str, Scores]) -> Table:
     id: identifier of the table.
     scored: published numbers by target, client split and metric.
   """
+  # With as many cameras as the data set, and so as many clients by camera.
   stand_in = {'market1501': 'station:cameras=6', 'cuhk03-np': 'mall:cameras=2'}
   rows = []
   for target, scenarios in scored.items():
@@ -83,7 +85,8 @@ def one_set(id: str, scored: Mapping[str, Scores]) -> Table:
           {target: scores},
         )
       )
-  other = 'data.allow_overlap=True'  # other persons of the same domain
+  # Clients and tests are other persons of the same domain.
+  other = 'data.allow_overlap=True'
   return Table(
     id,
     'one data set by camera, by identity, in one place',

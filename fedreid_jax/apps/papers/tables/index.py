@@ -1,4 +1,4 @@
-"""All tables of the papers by their identifiers."""
+"""The index of all tables of the papers, by identifier."""
 
 from fedreid_jax.apps.papers.tables import (
   dfh,
@@ -13,5 +13,5 @@ TABLES = {table.id: table for paper in PAPERS for table in paper.TABLES}
 
 
 def entries() -> list[str]:
-  """Returns names and titles of the tables of the papers."""
+  """Returns a line with the name and the title of every table."""
   return [f'{table.id:<28} {table.title}' for table in TABLES.values()]

@@ -1,9 +1,9 @@
-"""L2RW, visible-infrared without sharing: tables 1 to 3 and figure 4.
+"""Tables 1 to 3, and figure 4 of L2RW: visible-infrared without sharing.
 
   fedreid table --table=l2rw/table1 --preset=paper --root=DIR
 
-Queries are infrared and the gallery is visible. There are ten galleries; RegDB
-has ten splits, each with its own model (table 1).
+Queries are infrared and the gallery is visible, with ten galleries. RegDB has
+ten splits; in table 1 each of them has a model.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,15 +23,16 @@ from fedreid_jax.apps.papers.tables.l2rw_numbers import (
   TABLE3,
 )
 
-# Data set and the synthetic stand-in: visible and infrared cameras.
+# Data set and its synthetic stand-in, with visible and infrared cameras.
 DATA = {
   'S': ('sysu-mm01', 'plaza:cameras=4,infrared=2'),
   'R': ('regdb', 'campus:cameras=1,infrared=1'),
   'L': ('llcm', 'station:cameras=3,infrared=3'),
 }
 TRIALS = tuple(f'regdb:trial={trial}' for trial in range(1, 11))
-RELEASED = ('dppt.loss=mixed', 'dppt.norm=False')  # the loss of the code
-RECIPES: dict[str, tuple[str, ...]] = {  # recipe and its changes
+# The loss of the released code.
+RELEASED = ('dppt.loss=mixed', 'dppt.norm=False')
+RECIPES: dict[str, tuple[str, ...]] = {  # recipe and its changes, by label
   'ES B': ('erm.py',),
   'ES LBA': ('lba.py',),
   'ES AGW': ('agw.py',),
@@ -65,7 +66,8 @@ AS_RELEASED = {
   'EI DPPT': 'EI DPPT, as released',
   'B+CA+mrb cos': 'B+CA+mrb, as released',
 }
-OWN = 'data.allow_overlap=True'  # other persons of the same domain
+# Tests are of other persons of the training domain.
+OWN = 'data.allow_overlap=True'
 
 
 def _recipe(label: str) -> tuple[str, ...]:
@@ -75,8 +77,9 @@ def _recipe(label: str) -> tuple[str, ...]:
 
 
 def _by_camera(label: str, data: str, scores, recipe: tuple[str, ...]) -> Row:
-  """Returns a row of camera independence (CI) with one client per camera."""
+  """Returns a row of camera independence (CI): each camera is a client."""
   paper, synthetic = DATA[data]
+  # Each split of RegDB has other training persons, and so another model.
   splits = TRIALS if data == 'R' else (paper,)
   return Row(
     label,
@@ -92,10 +95,11 @@ def _domains(sources: Sequence[str], *targets: str) -> tuple[str, ...]:
 
 
 def _by_entity(label: str, route: str, scores) -> Row:
-  """Returns a row of entities: shared (ES), or independent (EI)."""
+  """Returns a row of shared (ES) or independent (EI) entities."""
   sources, _, target = route.partition(' -> ')
   paper, synthetic = zip(*(DATA[s] for s in sources.split('+')), strict=True)
   recipe, *pairs = RECIPES[label]
+  # As a target RegDB trains nothing: one model is tested on all splits.
   tested = TRIALS if target == 'R' else (DATA[target][0],)
   return Row(
     label,
@@ -110,10 +114,11 @@ def _by_entity(label: str, route: str, scores) -> Row:
 
 
 def _table1(data: str) -> list[Row]:
-  """Returns the rows of a data set, channel exchange after each base."""
+  """Returns the rows of a data set in table 1."""
   rows = []
   for label, scores in read(TABLE1[data], METRICS).items():
     rows.append(_by_camera(label, data, scores, _recipe(label)))
+    # The paper has no row of channel exchange alone.
     if '+' not in label:
       exchange = f'{label}+CA'
       rows.append(_by_camera(exchange, data, {}, _recipe(exchange)))

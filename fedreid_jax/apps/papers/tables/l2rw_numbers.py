@@ -1,4 +1,7 @@
-"""Published numbers of L2RW, tables 1 to 3. S is SYSU-MM01, R RegDB, L LLCM."""
+"""Published numbers of L2RW, tables 1 to 3.
+
+S is SYSU-MM01, R is RegDB, and L is LLCM.
+"""
 
 METRICS = ('rank1', 'rank10', 'mAP', 'mINP')
 TABLE1 = {
@@ -58,9 +61,8 @@ TABLE1 = {
   """,
 }
 # Shared entities (ES) are one client, independent entities (EI) have one client
-# each. All numbers are of the round, among 30, with the best rank-1 on the test
-# images, as printed in the released notebooks; the numbers of the other tables
-# are of the last round.
+# each. The released notebooks show that all numbers are of the round, among 30,
+# with the best rank-1 on the test images. Tables 1 and 3 are of the last round.
 TABLE2 = {
   'R+L -> S': """
     ES B       8.63 36.26  9.57 4.01

@@ -1,9 +1,10 @@
-"""A line of the report of a sweep or table."""
+"""A line of the table of a sweep or of a paper."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+# In the order of the columns after a metric.
 SUFFIXES = (
   ' std',
   ' published',
@@ -18,17 +19,17 @@ class Line(NamedTuple):
   """Scores of one model of a label on a target.
 
   Attributes:
-    label: of the runs.
-    factors: values of the label, one column each.
-    target: ranked target.
+    label: label of the runs.
+    factors: values of the fields that the sweep varies; each has a column.
+    target: name of the target.
     model: 'global', 'client:NAME' or 'cluster:I'.
-    kind: 'last' round, 'best' one, or mean of the 'best_three', see `summary`.
+    kind: 'last' round, 'best' round, or mean of the 'best_three' rounds.
     samples: number of runs.
-    numbers: percent: the mean of each metric and, under its name with one of
-      `SUFFIXES`, its other statistics.
+    numbers: in percent, the mean of each metric under its name, and its other
+      statistics under its name with one of `SUFFIXES`.
     megabytes: sent in both directions, mean over the runs.
-    seconds: mean over the runs.
-    runs: metrics of each run by its seed and trial; none if the line is read
+    seconds: duration, mean over the runs.
+    runs: metrics of each run by its seed and trial; empty if the line was read
       from a file.
   """
 

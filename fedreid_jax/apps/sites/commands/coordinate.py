@@ -3,10 +3,11 @@
   fedreid coordinate dfh:photos --workdir=runs/sites --sites=3
   flwr run runs/sites/flower my-superlink --stream
 
-The first command checks the recipe and writes what Flower needs into the work
-directory; the second one starts the run on a SuperLink, or resumes it. The
-files of the run are those of `fedreid train`. It needs fedreid_jax[sites].
-docs/sites.md describes the SuperLink, the sites, certificates and keys.
+The first command checks the recipe and writes a folder for Flower into the work
+directory; the second one starts the run on a SuperLink, or resumes it. The run
+has the same files as one of `fedreid train`. The command needs
+fedreid_jax[sites]. docs/sites.md describes the SuperLink, the sites,
+certificates and keys.
 """
 
 from absl import flags
@@ -33,7 +34,7 @@ _RESTART = flags.DEFINE_bool(
 
 
 def main(argv: list[str]) -> None:
-  """Writes the folder for `flwr run`."""
+  """Checks the recipe and writes the folder for `flwr run`."""
 
   def body():
     chosen, workdir = run.config(), run.workdir()
@@ -41,6 +42,7 @@ def main(argv: list[str]) -> None:
     from fedreid_jax.apps.sites.flower import app_folder, extra
 
     federated.check(chosen)
+    # Only to fail here if Flower is missing: `flwr run` does the work.
     extra.flower('flwr')
     wanted = federated.Wanted(
       _SITES.value, _WAIT.value, _ROUND.value, _MIN_SITES.value

@@ -3,12 +3,13 @@
   fedreid site --config=site.py --socket=/run/fedreid/site.sock \\
     --workdir=/srv/fedreid --name=entrance
 
-answers the messages of a server, which arrive through a SuperNode of Flower on
-this computer: the images and the private state of the site stay here. The
-recipe is that of the server, with the images of this site as its one client.
-Only the user who started it can use the socket. The private state is written
-to the work directory, and the same command goes on with it. A signal ends the
-command. docs/sites.md describes the server, certificates and keys.
+The command answers the messages of a server, which arrive through a SuperNode
+of Flower on this computer. The images and the private state of the site stay
+here. The recipe is the same as at the server, but its data fields name the
+images of this site, which are one client. Only the user who started the command
+can use the socket. The private state is written to the work directory, and the
+same command continues with it. A signal ends the command. docs/sites.md
+describes the server, certificates and keys.
 """
 
 import sys
@@ -42,8 +43,11 @@ def main(argv: list[str]) -> None:
     from fedreid_jax.apps.sites.flower import local_socket
     from fedreid_jax.training.files import lock
 
+    # The lock comes first: two sites would write the same private states.
     with lock.Lock(workdir), local_socket.listen(Path(_SOCKET.value)) as at:
       images = worker.read_images(chosen, _NAME.value)
+      # The socket is there before the images are read, which may take minutes:
+      # messages wait for the worker meanwhile.
       made = worker.Worker(chosen, images, workdir / 'private')
       facts = made.facts
       print(

@@ -1,1 +1,1 @@
-"""The parts of a federation that Flower runs."""
+"""The programs of a federation that Flower starts, and their connections."""

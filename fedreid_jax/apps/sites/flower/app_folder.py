@@ -1,8 +1,4 @@
-"""The folder that `flwr run` sends to the server, and the settings of a run.
-
-The programs in it are those of this package, which each site has installed:
-the folder has no code.
-"""
+"""The folder that `flwr run` sends to the server, and the settings of a run."""
 
 import json
 from pathlib import Path
@@ -14,8 +10,10 @@ from fedreid_jax.config import saved_config, validation
 from fedreid_jax.training.files import atomic, recorder
 
 FOLDER, FILE = 'flower', 'sites.json'  # in the work directory
-SETTINGS = 'settings'  # in the run configuration of Flower
+SETTINGS = 'settings'  # key of the path in the run configuration of Flower
 
+# The folder has no code: both programs are modules of this package, which the
+# server and each site have installed.
 _PROJECT = """[project]
 name = "fedreid-sites"
 version = "{version}"
@@ -59,6 +57,8 @@ def write(config: Any, workdir: Path, wanted: Wanted, restart: bool) -> Path:
   text = _PROJECT.format(
     version=fedreid_jax.__version__,
     key=SETTINGS,
+    # TOML reads a string of JSON, except for the surrogate pairs of its ASCII
+    # form.
     settings=json.dumps(str(workdir / FILE), ensure_ascii=False),
   )
   atomic.write_text(folder / 'pyproject.toml', text)
@@ -68,13 +68,12 @@ def write(config: Any, workdir: Path, wanted: Wanted, restart: bool) -> Path:
 def take(path: Path) -> tuple[Any, Wanted, bool]:
   """Returns (configuration, wanted sites, whether to restart) of a run.
 
-  A restart is done once: another start of the same settings resumes the run.
-
   Raises:
     IntegrityError: if the file is damaged.
   """
   found = recorder.read_object(path, 'config', 'wanted', 'restart')
   config = saved_config.from_json(found['config'], (), str(path))
+  # A restart is done once: the next `flwr run` of the same folder resumes.
   recorder.write_json(path, found | {'restart': False})
   return (
     validation.validate(config),

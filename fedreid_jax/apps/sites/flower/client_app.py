@@ -1,7 +1,8 @@
 """The program that Flower starts at a site for every message.
 
-It hands the bytes of the message to the resident worker of the site, whose
-socket the configuration of the SuperNode names, and returns those of the reply.
+It sends the bytes of the message to the socket of the site's resident worker,
+which the configuration of the SuperNode names, and returns the bytes of the
+reply.
 """
 
 from typing import Any
@@ -9,13 +10,15 @@ from typing import Any
 from fedreid_jax import errors
 from fedreid_jax.apps.sites.flower import extra, local_socket
 
-RECORD, DATA = 'fedreid', 'data'  # of a message of Flower
+RECORD, DATA = 'fedreid', 'data'  # where a message of Flower has our bytes
 SOCKET = 'socket'  # in --node-config of the SuperNode
 
 _flower = extra.flower('flwr.app')
+# Flower looks for this name, see `app_folder`.
 app = extra.flower('flwr.clientapp').ClientApp()
 
 
+# The worker tells messages apart by itself; `server_app` sends both types.
 @app.query()
 @app.train()
 def answer(message: Any, context: Any) -> Any:
@@ -35,5 +38,5 @@ def answer(message: Any, context: Any) -> Any:
 
 
 def content(data: bytes) -> Any:
-  """Returns bytes as the content of a message of Flower."""
+  """Returns the content of a message of Flower with these bytes."""
   return _flower.RecordDict({RECORD: _flower.ConfigRecord({DATA: data})})

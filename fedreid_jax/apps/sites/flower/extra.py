@@ -1,4 +1,4 @@
-"""The packages that only a federation of real sites needs."""
+"""Imports Flower, which only a federation of real sites needs."""
 
 from types import ModuleType
 
@@ -9,9 +9,9 @@ def flower(name: str) -> ModuleType:
   """Returns a module of Flower.
 
   Args:
-    name: of the module, as 'flwr.app'.
+    name: of the module, such as 'flwr.app'.
 
   Raises:
-    ConfigError: naming the extra, if it is not installed.
+    ConfigError: naming the extra, if Flower is not installed.
   """
   return extras.load(name, 'real sites', extras.command('sites'))

@@ -1,9 +1,11 @@
 """Messages between two programs of one computer, over a Unix socket.
 
 A message is its length in eight bytes, big-endian, and its bytes. Only the user
-who owns the socket can connect to it. This module imports the standard library
-only, because the program that Flower starts for every message uses it.
+who owns the socket can connect to it.
 """
+
+# Flower starts a process for every message, which imports this module: imports
+# of JAX or NumPy here would delay each of them.
 
 import contextlib
 import os
@@ -15,28 +17,33 @@ from pathlib import Path
 from fedreid_jax import errors
 
 _LENGTH = 8
-_LARGEST = 2**34  # bytes of a message, against a length that is no length
+_LARGEST = 2**34  # bytes; a peer that is no such program may send any length
 
 
 def listen(path: Path) -> socket.socket:
   """Returns a listening socket that only its owner can connect to.
 
   Args:
-    path: of the socket; one that no process listens on any more is replaced.
+    path: of the socket; a socket on which no process listens is replaced.
 
   Raises:
-    LockedError: when another process listens on it.
-    ResourceError: when it cannot be made, for a path over 107 bytes, too.
+    LockedError: when another process listens on the path.
+    ResourceError: when the socket cannot be created; Linux allows paths of at
+      most 107 bytes.
   """
   path.parent.mkdir(parents=True, exist_ok=True)
+  # A file of a socket stays behind when its process is killed. Only a
+  # connection shows whether a process listens.
   with contextlib.suppress(OSError), _connected(path):
     raise errors.LockedError(
       'another process listens on it', str(path), 'end it, or give another'
     )
   made = socket.socket(socket.AF_UNIX)
   try:
+    # Only a socket is deleted: another file makes `bind` fail.
     if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
       path.unlink()
+    # By umask, because another user could connect between `bind` and a chmod.
     before = os.umask(0o177)
     try:
       made.bind(str(path))
@@ -62,19 +69,20 @@ def serve(at: socket.socket, answer: Callable[[bytes], bytes]) -> None:
   """
   while True:
     connection, _ = at.accept()
+    # A peer that leaves early must not end the service of the site.
     with connection, contextlib.suppress(OSError, EOFError):
       _send(connection, answer(_receive(connection)))
 
 
 def ask(path: str, message: bytes) -> bytes:
-  """Returns the reply to a message.
+  """Sends a message and returns the reply.
 
   Args:
     path: of the socket.
-    message: for the process that listens on it.
+    message: bytes for the process that listens on the socket.
 
   Raises:
-    ResourceError: when no process listens on it, or it ended.
+    ResourceError: when no process listens on the socket, or it ended.
   """
   try:
     with _connected(Path(path)) as connection:
@@ -110,6 +118,7 @@ def _receive(connection: socket.socket) -> bytes:
 def _read(connection: socket.socket, size: int) -> bytes:
   parts = bytearray()
   while len(parts) < size:
+    # At most 1 MiB at a time: `recv` allocates as many bytes as it may read.
     part = connection.recv(min(size - len(parts), 2**20))
     if not part:
       raise EOFError('the connection ended')

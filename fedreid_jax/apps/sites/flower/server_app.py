@@ -1,6 +1,6 @@
 """The program that Flower starts at the server for a run.
 
-It reads the file that `fedreid coordinate` has written, and trains.
+It reads the settings that `fedreid coordinate` has written, and trains.
 """
 
 import os
@@ -17,7 +17,7 @@ app = extra.flower('flwr.serverapp').ServerApp()
 
 
 class GridChannel:
-  """A channel to the SuperNodes of a run."""
+  """A `members.Channel` to the SuperNodes of a run."""
 
   def __init__(self, grid: Any):
     """Keeps the grid, `flwr.serverapp.Grid`."""
@@ -30,9 +30,7 @@ class GridChannel:
   def ask(
     self, kind: str, messages: Mapping[int, bytes], timeout: float
   ) -> Mapping[int, bytes]:
-    """Returns the replies that came within a time, by node.
-
-    A message that no site has answered by then is not delivered later.
+    """Sends messages and returns the replies that came in time, by node.
 
     Args:
       kind: of the messages, see `codec`.
@@ -43,7 +41,10 @@ class GridChannel:
       _flower.Message(
         client_app.content(data),
         dst_node_id=node,
+        # Flower has fixed types; `codec` has the kind of a message in its
+        # bytes.
         message_type='query' if kind == codec.HELLO else 'train',
+        # A message that was not delivered in time is not delivered later.
         ttl=timeout,
       )
       for node, data in messages.items()
@@ -64,7 +65,7 @@ def main(grid: Any, context: Any) -> None:
 
   Args:
     grid: `flwr.serverapp.Grid`.
-    context: `flwr.app.Context`, whose run configuration names the file.
+    context: `flwr.app.Context`; its run configuration names the file.
   """
   from fedreid_jax.apps.sites import federated
   from fedreid_jax.training.processes import process
@@ -75,5 +76,7 @@ def main(grid: Any, context: Any) -> None:
   try:
     federated.train(config, path.parent, GridChannel(grid), wanted, restart)
   except errors.FedReIDError as error:
+    # Flower shows this output in `flwr run --stream`; the exception ends the
+    # run.
     print(error.line(), flush=True)
     raise
