@@ -45,7 +45,8 @@ def _flags(given: Iterable[flags.Flag]) -> str:
   for flag in sorted(given, key=lambda flag: flag.name):
     default = flag.default
     shape = f'--[no]{flag.name}' if flag.boolean else f'--{flag.name}=VALUE'
-    given_default = default not in (None, '', [], False)
+    # 0 is a default to show, although it equals False.
+    given_default = default is not False and default not in (None, '', [])
     shown = f' (default: {default})' if given_default else ''
     # absl appends to multi flags how they are repeated.
     about = (flag.help or '').partition(';\n')[0]

@@ -178,7 +178,9 @@ def workdir() -> Path:
   if _WORKDIR.value:
     # The system calls would fail later with an error that does not name the
     # flag.
-    if '\0' in _WORKDIR.value or len(_WORKDIR.value) > 1000:
+    # `report` and `visualize` take several, separated by commas.
+    longest = max(map(len, _WORKDIR.value.split(',')))
+    if '\0' in _WORKDIR.value or longest > 1000:
       raise errors.ConfigError('not a path', '--workdir', 'give a shorter one')
     return Path(_WORKDIR.value).expanduser().absolute()
   # The digest gives runs with other fields other folders, and the same command

@@ -166,6 +166,8 @@ class Gallery:
     if self.metric == 'euclidean':
       found = np.sqrt(found)
     labels = self.labels[indices]
+    if labels.dtype.kind == 'u':  # which has no -1
+      labels = labels.astype(np.int64)
     empty = MISSING if self.labels.dtype.kind in 'iu' else ''
     return indices, found, np.where(indices == MISSING, empty, labels)
 

@@ -93,7 +93,7 @@ def save(figure: Any, path: Path) -> None:
   import matplotlib
 
   kind = path.suffix.removeprefix('.')
-  partial = path.with_name(path.name + '.partial')
+  partial = path.with_name(f'{path.name}.{os.getpid()}.partial')
   # Two formats contain the date, and SVG has random names without a fixed salt.
   dated = {'pdf': 'CreationDate', 'svg': 'Date'}
   metadata = {dated[kind]: None} if kind in dated else {}
@@ -109,7 +109,9 @@ def labels(configs: Sequence[Any], folders: Sequence[Path]) -> list[str]:
   for found in (names, seeds):
     if len(set(found)) == len(found):
       return found
-  return [f'{n} ({f.name})' for n, f in zip(names, folders, strict=True)]
+  short = [f.name for f in folders]
+  shown = short if len({*short}) == len(short) else [str(f) for f in folders]
+  return [f'{n} ({f})' for n, f in zip(names, shown, strict=True)]
 
 
 def plain(axes: Any) -> None:

@@ -146,11 +146,12 @@ def audit(run: LoadedRun, workdir: Path, guesses: int) -> Audited:
   # over all guesses lets one wrong search in a million pass.
   threshold = math.sqrt(2 * math.log(len(seeds) / FALSE))
   failed: list[str] = []
-  if positive <= threshold:
+  # Scores that are no numbers fail as well.
+  if not positive > threshold:
     failed.append(
       f'the secret of the run scores {positive:.1f}, not above {threshold:.1f}'
     )
-  if negative > threshold:
+  if not negative <= threshold:
     failed.append(f'a random secret scores {negative:.1f}')
   # A run with privacy.secret=seed makes no promise against guesses of its seed.
   origin, refuted = config.privacy.secret, ''

@@ -48,7 +48,7 @@ def client_data(
     else modalities,
   }
   columns = {n: np.asarray(x, np.int32) for n, x in columns.items()}
-  wrong = [n for n, x in columns.items() if x.shape != (size,) or x.min() < 0]
+  wrong = [n for n, x in columns.items() if x.shape != (size,) or (x < 0).any()]
   if not size or images.ndim != 4 or images.dtype != np.uint8 or wrong:
     raise errors.DataError(
       f'images {images.dtype}{list(images.shape)} with '
@@ -99,8 +99,8 @@ def federation(
     clients=ordered,
     targets=(),
     image_shape=shape,
-    mean=tuple(mean or [0.5] * channels),
-    std=tuple(std or [0.25] * channels),
+    mean=tuple([0.5] * channels if mean is None else mean),
+    std=tuple([0.25] * channels if std is None else std),
     digest='',
     public=None if public is None else _public(public),
   )

@@ -13,7 +13,8 @@ def write_text(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
   """Writes a file atomically."""
-  partial = path.with_name(path.name + '.partial')
+  # Shards of a sweep write one file from several processes.
+  partial = path.with_name(f'{path.name}.{os.getpid()}.partial')
   try:
     with errors.on_disk(path):
       partial.write_bytes(content)

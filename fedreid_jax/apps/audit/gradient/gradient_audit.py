@@ -185,11 +185,12 @@ def failed(positive: float, negative: float) -> tuple[str, ...]:
     negative: gain of the negative control.
   """
   found: list[str] = []
-  if positive < GAIN:
+  # Gains that are no numbers fail as well.
+  if not positive >= GAIN:
     found.append(
       f'the positive control reaches {positive:.1f} dB above grey, not {GAIN:g}'
     )
-  if negative > 0:
+  if not negative <= 0:
     found.append(f'a random gradient reaches {negative:.1f} dB above grey')
   return tuple(found)
 

@@ -168,7 +168,7 @@ def audit(
   positive = attack(persons, shadows, seed)
   # The control takes a minute and each shadow model as long as the run, so no
   # model is trained after a control that failed.
-  if positive.auc < SUCCESS:
+  if not positive.auc >= SUCCESS:  # or no number
     failed = f'persons learnt by heart have an AUC of {positive.auc:.3f}'
     return Audited({}, positive, number, 0, 0, (f'{failed}, below {SUCCESS}',))
   included: list[np.ndarray] = []

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedreid_jax import errors
-from fedreid_jax.config import parsing, recipes, validation
 from fedreid_jax.apps.papers.claims.declare import Models
 from fedreid_jax.apps.papers.figures import effects as figure
 from fedreid_jax.apps.papers.runs import effects, study
 from fedreid_jax.apps.papers.runs.cells import Cell, make_cell, results
+from fedreid_jax.config import parsing, recipes, validation
 from fedreid_jax.training.files import atomic, recorder
 
 ALL = 'all targets'

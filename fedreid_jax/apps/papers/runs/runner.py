@@ -7,15 +7,15 @@ from typing import Any
 import jax
 
 from fedreid_jax import errors
-from fedreid_jax.apps.papers.tables.line import Line
 from fedreid_jax.apps.papers.runs import attempt as attempts
 from fedreid_jax.apps.papers.runs import report, workers
 from fedreid_jax.apps.papers.runs import table as files
 from fedreid_jax.apps.papers.runs.attempt import ERROR, Train
 from fedreid_jax.apps.papers.runs.cells import Cell, results, take_shard
 from fedreid_jax.apps.papers.runs.report import Run
-from fedreid_jax.training.reports import console_table
+from fedreid_jax.apps.papers.tables.line import Line
 from fedreid_jax.training.files import recorder
+from fedreid_jax.training.reports import console_table
 
 
 def run(

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from fedreid_jax import errors
-from fedreid_jax.apps.papers.tables.line import SUFFIXES, Line
 from fedreid_jax.apps.papers.runs.cells import Cell
+from fedreid_jax.apps.papers.tables.line import SUFFIXES, Line
 from fedreid_jax.training.files import recorder
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedreid_jax import errors
-from fedreid_jax.config import recipes, validation
 from fedreid_jax.apps.papers.claims.declare import Arm, Claim, Route
 from fedreid_jax.apps.papers.runs.attempt import Train
 from fedreid_jax.apps.papers.runs.cells import Cell, make_cell, results
+from fedreid_jax.config import recipes, validation
 
 
 class Trial(NamedTuple):
