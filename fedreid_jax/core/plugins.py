@@ -20,7 +20,7 @@ from fedreid_jax import errors
 
 
 class Plugin(NamedTuple):
-  """Marks a field whose values may name plug-ins, and says of which kind.
+  """A kind of plug-in; it marks a field whose values may name plug-ins.
 
   Attributes:
     group: group of the entry points.

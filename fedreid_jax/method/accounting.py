@@ -56,9 +56,9 @@ class Mechanism(NamedTuple):
       sample takes part (truncated Poisson sampling). 0 for no limit.
     fixed: whether every step takes exactly `places` of the `population`, drawn
       without replacement.
-    discrete: whether the noise is a discrete Gaussian on integers, whose loss
-      has no known distribution for vectors; its Renyi divergence is at most
-      that of the Gaussian one.
+    discrete: whether the noise is a discrete Gaussian on integers. Its privacy
+      loss has no known distribution for vectors; its Renyi divergence is at
+      most the divergence of Gaussian noise.
   """
 
   noise: float
@@ -165,7 +165,7 @@ def _search(
 ) -> float:
   accounting = _package()
   upper = bracket = _bracket(make, target, delta)
-  # The bracket is that of sampling without a limit of places.
+  # The bracket ignores a limit of places, which needs more noise.
   if any(one.places and not one.fixed for one in make(upper)):
     upper *= TRUNCATED
 
@@ -173,8 +173,8 @@ def _search(
     return _composed(accounting, make(z))
 
   lower = LOOSE * bracket
-  # RDP overestimates the other mechanisms too, whose noise is not searched, so
-  # that the multiplier may be below `LOOSE` times that of RDP.
+  # RDP also overestimates mechanisms whose noise is not searched, so that the
+  # multiplier may be below `LOOSE` times the multiplier of RDP.
   while len(make(lower)) > 1 and epsilon(make(lower), delta) <= target:
     lower *= LOOSE
 

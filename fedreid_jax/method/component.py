@@ -130,8 +130,8 @@ class ServerHooks(NamedTuple):
     update: `(State, models [G, ...], AggregationCtx) -> (State, models)`.
     message: `(State) -> Message`, broadcast to every client; it is
       `ctx.message` in the client hooks of this component.
-    message_bytes: `(State) -> bytes` of the message, if its size differs from
-      that of its arrays.
+    message_bytes: `(State) -> bytes` of the message, if it is sent in another
+      form than its arrays.
     metrics: `(State) -> metrics` of the round, float32, after `update`; they
       are recorded with the prefix of the component.
   """
@@ -161,8 +161,8 @@ class Transport(NamedTuple):
       an upload is lost, the client keeps the state before the round.
     up_with: `(State, Upload, received Broadcast, key) -> (State, Upload)`, an
       `up` with a state.
-    size: `(shared parameters) -> bytes` of them in one upload, if it differs
-      from that of their arrays.
+    size: `(shared parameters) -> bytes` of them in one upload, if they are sent
+      in another form than their arrays.
     moves: whether `up` computes the change from another model than the received
       one, so that no later component may change the upload.
     loses: `(Upload, received Broadcast) -> bool`, whether `up` replaces an
@@ -276,7 +276,7 @@ class Participants(NamedTuple):
 # its name, so that a plug-in is treated like a built-in component.
 #   anchored: its clients learn from the received model, so that it has no
 #     effect if no parameter is shared.
-#   attacker: some clients attack; a guarantee is that of the honest ones.
+#   attacker: some clients attack; a guarantee covers the honest clients.
 #   equal_weights: every upload has the same weight.
 #   independent: no parameter is shared.
 #   proximal: its loss has mu / 2 times the squared distance to the received

@@ -3,7 +3,7 @@
 A component may claim that everything that clients send is bounded and has
 noise. The claim covers the shared parameters and the messages of that
 component. A claim for identities or images also covers functions of the trained
-models, and the guarantee is composed with that of other sums with noise; a
+models, and it is composed with the guarantees of other sums with noise; a
 component declares both (`ComponentInfo.released`). A run with any other message
 is refused. Numbers of clients, images and steps are public. Metrics of clients,
 evaluations and states in checkpoints, which the experimenter of a simulation
@@ -248,7 +248,7 @@ def _check_order(owner: Component, components: Sequence[Component]) -> None:
         'components',
         f'put {owner.name!r} before it',
       )
-  # Attackers may change uploads, as the guarantee is that of honest clients.
+  # Attackers may change uploads, because the guarantee covers honest clients.
   for component in components[place + 1 :]:
     transport = component.transport
     if _attacks(component) or transport is None:

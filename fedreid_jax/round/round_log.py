@@ -96,7 +96,7 @@ def wire(
     sizes = [x.size * x.dtype.itemsize for x in jax.tree.leaves(tree)]
     return len(members) * sum(sizes) // parts
 
-  # Empty lanes send nothing, so that bytes are those of one lane times members.
+  # Empty lanes send nothing: sizes are per lane, and multiplied by the members.
   lanes = uploads.index.shape[0]
   groups = num_clients if algorithm.clustered else 1
   up = {

@@ -188,8 +188,8 @@ class Executor:
       store: client states; the rows of all clients are written.
 
     Returns:
-      (server with the messages of all clients, log). The log has the bytes of
-      the messages as `up` and those of the model as `down`.
+      (server with the messages of all clients, log). In the log, `up` has the
+      bytes of the messages and `down` the bytes of the model.
     """
     log: dict[str, Counter[str]] = {'up': Counter(), 'down': Counter()}
     if not self.algorithm.prepares:
@@ -265,8 +265,8 @@ class Executor:
   ) -> costs.Costs:
     """Compiles the programs of round 0 and returns its costs.
 
-    Nothing is run. If images do not stay on devices, the costs are those of the
-    program of one segment of steps.
+    Nothing is run. If images do not stay on devices, the program of one segment
+    of steps is counted.
     """
     tasks, uploads, _ = self._first_round(server, store)
     drawn = self._tasks.first()
