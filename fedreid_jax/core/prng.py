@@ -44,12 +44,12 @@ class Stream(enum.IntEnum):
   BEFORE = 18
 
 
-# Draws of components, such as noise and masks. Whoever guesses the seed of 31
-# bits could repeat and remove them, so that a secret replaces it where one is.
+# Draws of components, such as noise and masks. Anybody who guesses the seed of
+# 31 bits could repeat them; with a secret they do not follow from the seed.
 SECRET = frozenset(
   (Stream.TERM, Stream.UP, Stream.DOWN, Stream.SERVER, Stream.BEFORE)
 )
-# Words of the seed in the array that programs receive; the secret's follow.
+# Words of the seed in the array that programs receive; a secret's words follow.
 PUBLIC_WORDS = 2
 
 

@@ -168,8 +168,8 @@ class LocalRounds:
     for wave in parts[1:]:
       more, (later, counted) = self.wave(server, store, wave, round_, True)
       totals = self.run.add(totals, more.totals)
-      # The copy of the last wave's rows waits for them, and starts only now so
-      # that the devices already have the next wave to compute.
+      # To copy the rows of the last wave means to wait for them. By now the
+      # devices have the next wave to compute.
       found.append(keep(uploads, rows, sums))
       uploads, rows, sums = more, later, counted
     self._read_ahead(following)

@@ -35,7 +35,8 @@ def server(
   """
   num_clients = sizes.shape[0]
   leaves, _ = param_filter.split(variables, settings.shared)
-  # As many clusters as clients at most: shapes are constant in a run.
+  # There are at most as many clusters as clients. With this number of models
+  # clusters may change without a new program.
   num_groups = num_clients if clustered else 1
   shared = {
     n: jnp.broadcast_to(x, (num_groups, *x.shape)) for n, x in leaves.items()

@@ -68,12 +68,14 @@ class CohortTasks:
     def passes(client: int, modality: int | None = None) -> types.Plan:
       return cohort.pass_plan(clients[client], options.seed, batch, modality)
 
+    # The pass of a client is the same in every round.
     self._passes = functools.cache(passes)
     most = max(client.num_images for client in clients)
     self._pass_shape = -(-most // batch), batch
 
   def everyone(self) -> Iterator[np.ndarray]:
     """Yields the indices of all clients, at most `K` at a time."""
+    # The lanes of a device suffice for a cohort, and not for all clients.
     number = np.arange(len(self._clients))
     for first in range(0, len(number), self.size):
       yield number[first : first + self.size]

@@ -84,6 +84,7 @@ def of_round(
   """
   gathered = reason(components)
   total = number * model_bytes / MB
+  # Every device has all gathered uploads, so that more devices do not help.
   if gathered and total > budget_mb:
     raise errors.ResourceError(
       f'{gathered}: {number} uploads of {model_bytes / MB:.3g} MB are '

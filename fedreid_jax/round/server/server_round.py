@@ -347,7 +347,8 @@ def _sums_of_groups(
 
   def one(group: tuple[Flat, Array]) -> Any:
     start, members = group
-    # An upload that is not finite is not added: so are members of other groups.
+    # Uploads that are not finite are not added. Members of other groups are
+    # left out in the same way.
     own = dataclasses.replace(uploads, finite=uploads.finite & members)
     folded = fold.over(start, states, own, drawn)
     valid = folded.uploads.finite
