@@ -20,7 +20,7 @@ def zeros(shapes: Tree) -> Any:
 
 
 def rows(tree: _T, index: Leaf) -> _T:
-  """Returns the rows of every array that an index of the leading axis picks."""
+  """Returns the rows of every array at an index of the leading axis."""
 
   def chosen(leaf: Leaf) -> Leaf:
     return leaf[index]
@@ -45,5 +45,5 @@ def select(condition: Array, new: _T, old: _T) -> _T:
 
 
 def subtract(a: _T, b: _T) -> _T:
-  """Returns `a - b` for every two arrays of the same place."""
+  """Returns `a - b` for the arrays of two trees of the same structure."""
   return jax.tree.map(jnp.subtract, a, b)

@@ -164,6 +164,7 @@ def _search(
   make: Callable[[float], Sequence[Mechanism]], target: float, delta: float
 ) -> float:
   accounting = _package()
+  # RDP is fast and 5 to 15 % looser than PLD, so that it brackets the search.
   upper = bracket = _bracket(make, target, delta)
   # The bracket ignores a limit of places, which needs more noise.
   if any(one.places and not one.fixed for one in make(upper)):

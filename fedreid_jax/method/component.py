@@ -381,7 +381,7 @@ def transport_state(component: Component) -> str:
 
 
 def summed(components: Sequence[Component]) -> dict[str, MessageSum]:
-  """Returns the sums of messages by component, for those that sums suffice."""
+  """Returns the components whose `receive` is a `MessageSum`, by name."""
   return {
     c.name: c.server.receive
     for c in components

@@ -85,8 +85,8 @@ class LossCtx(StepCtx):
   """The context of a step with the outputs of the trained model.
 
   Attributes:
-    outputs: outputs for the batch before the update; the gradient of `loss`
-      flows through them.
+    outputs: outputs for the batch before the update; `loss` is differentiated
+      with respect to them.
     classify: `(embedding [B, D]) -> logits [B, C]` with the trained model.
     aux: second result of this component's `pre_step`, None if there is none.
   """
