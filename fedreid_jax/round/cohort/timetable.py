@@ -76,7 +76,7 @@ class Timetable:
     available: Available,
     seconds: Callable[[int], float],
   ):
-    """Prepares a timetable without rounds.
+    """Prepares the computation; no round is computed yet.
 
     Args:
       rules: rules by which the server chooses clients.

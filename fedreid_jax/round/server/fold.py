@@ -310,7 +310,7 @@ class Fold(NamedTuple):
     return each(one, totals.limits, totals.sums)
 
   def messages(self, sums: Terms) -> dict[str, Tree]:
-    """Returns the sums of messages without their units, by component."""
+    """Returns the sums of messages, multiplied by their units, by component."""
 
     def whole(name: str) -> Tree:
       unit = self.arithmetic.unit(self.received[name].bound)
