@@ -1,1 +1,1 @@
-"""The engine: types, keys, the client loop, execution and aggregation."""
+"""Types, trees, options, plug-ins and random keys of the whole package."""

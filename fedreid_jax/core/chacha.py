@@ -1,12 +1,11 @@
-"""Random keys of 256 bits: the ChaCha20 stream cipher as a generator of JAX.
+"""A random number generator for JAX with keys of 256 bits: ChaCha20.
 
 Y. Nir and A. Langley, ChaCha20 and Poly1305 for IETF protocols, RFC 8439,
-section 2.3. JAX's own generator (Threefry) has keys of 64 bits, of which 2^64
-guesses find one, and is no cipher. Here a guess costs 2^256, and without the
-key the bits cannot be told from random ones by any known method.
+section 2.3. The functions of `jax.random` accept the keys that `wrap` returns.
 
-Functions of `jax.random` take keys of `wrap` as any other key. The nonce
-separates the uses of a key: its bits, its parts and the keys folded from it.
+JAX's default generator (Threefry) is not a cipher, and its keys of 64 bits are
+found with 2^64 guesses. A key of ChaCha20 takes 2^256 guesses, and no known
+method distinguishes its output from random bits without the key.
 """
 
 import functools
@@ -21,11 +20,13 @@ from jax.extend import random as custom
 from fedreid_jax import errors
 from fedreid_jax.core.types import Array
 
-WORDS = 8  # of a key
+WORDS = 8  # 32-bit words of a key
 WIDTHS = 8, 16, 32  # bits of the integers that can be drawn
 _CONSTANTS = tuple(np.frombuffer(b'expand 32-byte k', '<u4').tolist())
-_BITS, _SPLIT, _FOLD = 0, 1, 2  # last word of the nonce
-# Words of the state of a column round, and of a diagonal one.
+# The last word of the nonce is different for each use of a key, so that its
+# bits, its parts and the keys folded from it come from different blocks.
+_BITS, _SPLIT, _FOLD = 0, 1, 2
+# Words of the state in a column round, and in a diagonal round.
 _QUARTERS = (
   *((0, 4, 8, 12), (1, 5, 9, 13), (2, 6, 10, 14), (3, 7, 11, 15)),
   *((0, 5, 10, 15), (1, 6, 11, 12), (2, 7, 8, 13), (3, 4, 9, 14)),
@@ -34,7 +35,7 @@ State = tuple[Array, ...]
 
 
 def wrap(words: Array) -> Array:
-  """Returns the keys of `[..., 8]` words, uint32."""
+  """Returns JAX keys `[...]` from the words of keys, uint32 `[..., 8]`."""
   return cast(Array, jax.random.wrap_key_data(words, impl=_IMPLEMENTATION))
 
 
@@ -44,12 +45,12 @@ def blocks(key: Array, counters: Array, nonce: tuple[int, int, int]) -> Array:
   Args:
     key: uint32 `[8]`.
     counters: number of each block, uint32 `[n]`.
-    nonce: three words.
+    nonce: three words of 32 bits.
   """
   zero = jnp.zeros_like(counters)
   first = [*_CONSTANTS, *key, counters, *nonce]
   start = tuple(zero + jnp.asarray(x, jnp.uint32) for x in first)
-  # Not unrolled, because every array with noise has a copy of this program.
+  # A loop keeps the program small: every array with noise has a copy of it.
   mixed = cast(State, jax.lax.fori_loop(0, 10, _double_round, start))
   return jnp.stack([a + b for a, b in zip(mixed, start, strict=True)])
 
@@ -75,7 +76,7 @@ def _random_bits(key: Array, width: int, shape: tuple[int, ...]) -> Array:
   """Returns unsigned integers of 8, 16 or 32 bits.
 
   Raises:
-    InternalError: for another width, such as that of float64.
+    InternalError: for another width, such as 64 bits for float64.
   """
   if width not in WIDTHS:
     raise errors.InternalError(
@@ -88,7 +89,7 @@ def _random_bits(key: Array, width: int, shape: tuple[int, ...]) -> Array:
   stream = blocks(key, _counters(-(-words // 16)), (0, 0, _BITS))
   bits = stream.T.reshape(-1)[:words]
   if width < 32:
-    # Of each word the low part comes first.
+    # The low part of a word comes first, as in the byte stream of the RFC.
     shifts = jnp.arange(0, 32, width, dtype=jnp.uint32)
     bits = (bits[:, None] >> shifts).astype(f'uint{width}').reshape(-1)
   return bits[:count].reshape(shape)
@@ -100,6 +101,7 @@ def _split(key: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _fold_in(key: Array, data: Any) -> Array:
+  # The number is the counter, so that each number gives a block of its own.
   counter = jnp.asarray(data).astype(jnp.uint32)[None]
   return blocks(key, counter, (0, 0, _FOLD))[:WORDS, 0]
 

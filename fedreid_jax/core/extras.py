@@ -1,4 +1,4 @@
-"""Packages that an extra of this package installs, imported where needed."""
+"""Optional packages, which are installed by extras and imported on demand."""
 
 import importlib
 from types import ModuleType
@@ -7,20 +7,20 @@ from fedreid_jax import errors
 
 
 def command(extra: str) -> str:
-  """Returns the command that installs an extra."""
+  """Returns the shell command that installs an extra of this package."""
   return f"pip install 'fedreid_jax[{extra}]'"
 
 
 def load(name: str, needed_by: str, remedy: str) -> ModuleType:
-  """Returns an optional package.
+  """Imports an optional package.
 
   Args:
-    name: of the package.
+    name: module name of the package.
     needed_by: command or flag that needs it, for the message.
     remedy: how to install it.
 
   Raises:
-    ConfigError: if it is not installed.
+    ConfigError: if the package cannot be imported.
   """
   try:
     return importlib.import_module(name)

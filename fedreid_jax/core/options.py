@@ -1,4 +1,4 @@
-"""Declaration of hyper-parameters, and checks of their values.
+"""Declarations of hyper-parameters, and checks of their values.
 
 A component declares its hyper-parameters in a frozen dataclass next to `make`:
 
@@ -26,7 +26,8 @@ from fedreid_jax.core import plugins
 from fedreid_jax.core.patterns import Pattern
 from fedreid_jax.core.plugins import Plugin
 
-INT32, FLOAT32 = 2**31 - 1, 3.4e38  # largest numbers on a device
+# Values become int32 and float32 on a device; larger ones would overflow.
+INT32, FLOAT32 = 2**31 - 1, 3.4e38
 
 
 class Range(NamedTuple):
@@ -40,8 +41,8 @@ class Regex(NamedTuple):
   """Marks the text of a field as a regular expression.
 
   Attributes:
-    groups: minimum number of groups in it.
-    words: values that are no regular expressions.
+    groups: minimum number of groups in the expression.
+    words: values with another meaning, which are not regular expressions.
   """
 
   groups: int = 0
@@ -49,15 +50,14 @@ class Regex(NamedTuple):
 
 
 class Mark(enum.Enum):
-  """Marks a field, beside its meaning.
+  """Properties of a field that other modules ask for.
 
-  REPORTING: it changes where results go and no result. It does not belong to
-    what makes two runs the same: it is not written to `config.json`, and a run
-    may be resumed with another value.
-  STRENGTH: a larger value makes the updates of the model larger, so that it is
-    to be lowered when a run diverges.
-  PER_RUN: a value other than the default chooses the noise for all rounds of
-    the run, so that a longer run would have differed from the first round on.
+  REPORTING: the field changes where results are written and no result. It is
+    not written to `config.json`, and a run may be resumed with another value.
+  STRENGTH: a larger value makes the updates of the model larger. The advice
+    for a run that diverges is to lower it.
+  PER_RUN: a value other than the default chooses the noise from the number of
+    rounds, so that a longer run differs from the first round on.
   """
 
   REPORTING = enum.auto()
@@ -75,8 +75,8 @@ class Field(NamedTuple):
     meaning: description for users in one line.
     range: range of its numbers, or None.
     regex: marker of a regular expression, or None.
-    plugin: kind of the plug-ins that it may name, or None.
-    marks: of the field.
+    plugin: kind of the plug-ins that the field may name, or None.
+    marks: properties of the field.
   """
 
   name: str
@@ -89,11 +89,14 @@ class Field(NamedTuple):
   marks: frozenset[Mark] = frozenset()
 
   def element(self) -> Any:
-    """Returns the type of the elements of a tuple, else the field's type."""
+    """Returns the first type inside a tuple, else the field's type."""
     return _arguments(self.kind)[0] if _is_tuple(self.kind) else self.kind
 
   def choices(self) -> tuple[str, ...]:
-    """Returns the choices of a field or of its elements, () if none."""
+    """Returns the choices of a `Literal` of the field or of its elements.
+
+    A field of another type has none, ().
+    """
     kind = self.element()
     return _arguments(kind) if typing.get_origin(kind) is Literal else ()
 
@@ -114,9 +117,10 @@ class Field(NamedTuple):
 
 
 class Checked:
-  """Base class of declarations that checks the values of its instances."""
+  """Base class of declarations; it checks the values of every instance."""
 
   def __post_init__(self) -> None:
+    # The fields of a component are a group with the name of its module.
     group = type(self).__module__.rpartition('.')[2]
     for field in fields(type(self)):
       check(f'{group}.{field.name}', field, getattr(self, field.name))
@@ -165,8 +169,8 @@ def check(where: str, field: Field, value: Any) -> None:
     value: value to check.
 
   Raises:
-    ConfigError: if it is not; the message has the field, the value and the
-      allowed values.
+    ConfigError: if the value is not allowed; the message has the field, the
+      value and the allowed values.
   """
   _check(where, field, field.kind, value)
 
@@ -175,6 +179,7 @@ def _check(where: str, field: Field, kind: Any, value: Any) -> None:
   if _is_tuple(kind):
     parts = _parts(where, field, value)
     kinds = _arguments(kind)
+    # `tuple[kind, ...]` has one kind for any number of parts.
     if kinds[-1] is Ellipsis:
       kinds = kinds[:1] * len(parts)
     if len(kinds) != len(parts):
@@ -223,12 +228,13 @@ def _parts(where: str, field: Field, value: Any) -> tuple[Any, ...]:
 
 def _check_type(where: str, kind: type, value: Any) -> None:
   kinds = (float, int) if kind is float else (kind,)
+  # A bool is an int in Python, and must not pass for a number.
   is_bool = isinstance(value, bool) and kind is not bool
   if is_bool or not isinstance(value, kinds):
     _refuse_type(where, value, kind.__name__)
 
 
-# Types in messages.
+# Names of Python types in messages to users.
 WORDS = {
   'str': 'text',
   'int': 'a whole number',
@@ -253,6 +259,7 @@ def _check_number(where: str, within: Range | None, value: Any) -> None:
     raise errors.ConfigError(
       'a whole number of more than 32 bits', where, f'at most {INT32}'
     )
+  # The negated comparison also refuses nan, for which both orders are false.
   if isinstance(value, float) and not abs(value) <= FLOAT32:
     raise errors.ConfigError(
       f'{value} is not finite in float32', where, 'give a smaller number'

@@ -1,4 +1,4 @@
-"""Flat dicts of variables: shared, personal and trainable ones."""
+"""Flat dicts of variables, and the division of one by names."""
 
 import hashlib
 
@@ -10,17 +10,17 @@ from fedreid_jax.core.types import Flat, Tree
 
 
 def flatten(tree: Tree) -> Flat:
-  """Returns `{'params/a/b': leaf}` of a nested dict of variables."""
+  """Returns a nested dict of variables as one like `{'params/a/b': leaf}`."""
   return traverse_util.flatten_dict(tree, sep='/')
 
 
 def unflatten(flat: Flat) -> Tree:
-  """Returns the nested dict of a flat one."""
+  """Returns a flat dict of variables as the nested dict that Flax uses."""
   return traverse_util.unflatten_dict(flat, sep='/')
 
 
 def split(flat: Flat, pattern: str) -> tuple[Flat, Flat]:
-  """Returns (entries whose name matches from its start, other entries)."""
+  """Returns (entries whose name starts with a match, all other entries)."""
   matches = patterns.Pattern(pattern, 'fedpav.shared').match
   chosen = {name: leaf for name, leaf in flat.items() if matches(name)}
   return chosen, {n: leaf for n, leaf in flat.items() if n not in chosen}
@@ -32,8 +32,9 @@ def trainable(flat: Flat) -> tuple[Flat, Flat]:
 
 
 def digest(flat: Flat) -> str:
-  """Returns the SHA-256 of names, types, shapes and bits."""
+  """Returns the SHA-256 of names, types, shapes and bits, as hexadecimal."""
   found = hashlib.sha256()
+  # Sorted, so that the digest does not depend on the order of the dict.
   for name, value in sorted(flat.items()):
     value = np.asarray(value)
     found.update(f'{name} {value.dtype} {value.shape}\n'.encode())

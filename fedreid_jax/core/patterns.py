@@ -1,9 +1,8 @@
 """Regular expressions of a configuration, matched with a time limit.
 
 A pattern such as `(a|a)*$` takes time exponential in the length of a text that
-it does not match. RE2 and other linear engines lack the lookahead that
-`fedpav.shared` needs. A backtracking engine is used instead (`regex`, with the
-syntax of Python's `re`), with a limit of processor time.
+it does not match. The engine `regex`, which has the syntax of Python's `re`,
+stops it after a limit of processor time.
 """
 
 import time
@@ -17,7 +16,7 @@ LIMIT_S = 5.0  # processor time per pattern, for all texts together
 
 
 class Pattern:
-  """A regular expression of a field, and its remaining time."""
+  """A regular expression of a field, with the time that it may still take."""
 
   def __init__(self, pattern: str, field: str):
     """Compiles a pattern.
@@ -27,11 +26,13 @@ class Pattern:
       field: field that contains it, for messages.
 
     Raises:
-      ConfigError: if it is not a regular expression.
+      ConfigError: if the pattern is not a regular expression.
     """
     self._field = field
     self._left = LIMIT_S
     try:
+      # RE2 and other engines with linear time lack lookahead, which
+      # `fedpav.shared` needs.
       self._compiled = regex.compile(pattern)
     except regex.error as error:
       raise errors.ConfigError(
@@ -63,6 +64,7 @@ class Pattern:
       found = find(text, timeout=self._left)
     except TimeoutError:
       found, self._left = None, 0.0
+    # Every text counts, as many slow texts take as long as a very slow one.
     self._left -= time.thread_time() - start
     if self._left <= 0:
       raise errors.ConfigError(

@@ -1,8 +1,9 @@
-"""Plug-ins: components, networks, data sources and evaluators of others.
+"""Plug-ins: components, networks, data sources and evaluators from elsewhere.
 
 A plug-in is named by its module (`'mypkg.my_rule'`) or by an entry point whose
-value is the module. Its hyper-parameters are the group of the configuration
-that has the name's last part. A module is imported when its fields are needed.
+value is the module. Its hyper-parameters are a group of the configuration with
+the last part of the plug-in's name. The module is imported when its fields are
+needed.
 """
 
 import functools
@@ -19,13 +20,13 @@ from fedreid_jax import errors
 
 
 class Plugin(NamedTuple):
-  """Marks a field whose values may name plug-ins, and says of which kind.
+  """A kind of plug-in; it marks a field whose values may name plug-ins.
 
   Attributes:
-    group: of the entry points.
-    field: full name of the field of a configuration.
-    noun: for messages.
-    function: that a module of this kind has.
+    group: group of the entry points.
+    field: full name of the field of a configuration that names the plug-ins.
+    noun: name of the kind in messages.
+    function: name of the function that a module of this kind has.
   """
 
   group: str
@@ -51,7 +52,7 @@ def available(package: ModuleType) -> list[str]:
 
 @functools.cache
 def entry_points(plugin: Plugin) -> dict[str, str]:
-  """Returns the module of every installed plug-in, by its entry point."""
+  """Returns the modules of the installed plug-ins of a kind, by entry point."""
   return {
     one.name: one.module
     for one in importlib.metadata.entry_points(group=plugin.group)
@@ -62,9 +63,9 @@ def module_of(name: str, plugin: Plugin, built_in: Collection[str]) -> str:
   """Returns the full name of the module of a plug-in.
 
   Args:
-    name: as a configuration has it.
-    plugin: its kind.
-    built_in: names of the package, for the message.
+    name: name of the plug-in in a configuration.
+    plugin: kind of the plug-in.
+    built_in: names of the built-in modules, for the message.
 
   Raises:
     ConfigError: when the name is neither dotted nor an entry point.
@@ -88,9 +89,9 @@ def full_name(name: str, plugin: Plugin, package: ModuleType) -> str:
   """Returns the full name of a module of the package or of a plug-in.
 
   Args:
-    name: as a configuration has it.
-    plugin: its kind.
-    package: of the built-in modules of this kind.
+    name: name of the module in a configuration.
+    plugin: kind of the module.
+    package: package of the built-in modules of this kind.
 
   Raises:
     ConfigError: if there is no module of that name.
@@ -102,20 +103,21 @@ def full_name(name: str, plugin: Plugin, package: ModuleType) -> str:
 
 
 def folders(module: str) -> list[Path]:
-  """Returns the folders or the file of the package that a module is in.
+  """Returns the folders, or the single file, of a module's top-level package.
 
   Args:
-    module: full name; its package is found, and the module is not imported.
+    module: full name of the module, which is not imported.
   """
   spec = importlib.util.find_spec(module.partition('.')[0])
-  if spec is None:  # `call` says so
+  # `imported` raises the error for users when the module is needed.
+  if spec is None:
     return []
   places = spec.submodule_search_locations or [spec.origin or '']
   return [Path(place) for place in places if place]
 
 
 def imported(module: str, plugin: Plugin) -> ModuleType:
-  """Imports a module of a kind.
+  """Imports a module and checks that it has the function of its kind.
 
   Raises:
     ConfigError: when the module cannot be found or imported, or lacks the
@@ -126,6 +128,8 @@ def imported(module: str, plugin: Plugin) -> ModuleType:
   except errors.FedReIDError:
     raise
   except Exception as error:  # a module is code and can raise any error
+    # The module itself or a parent is missing. A module that lacks one of its
+    # imports is there, and is reported as one that cannot be imported.
     name = getattr(error, 'name', None)
     if isinstance(error, ModuleNotFoundError) and (
       name and f'{module}.'.startswith(f'{name}.')
@@ -150,16 +154,16 @@ def imported(module: str, plugin: Plugin) -> ModuleType:
 def bound(
   found: ModuleType, plugin: Plugin, options: Mapping[str, Any]
 ) -> Callable[..., Any]:
-  """Returns the function that a kind of module has, with its options.
+  """Returns the function of a module, with its hyper-parameters bound.
 
   Args:
     found: the module.
-    plugin: its kind.
-    options: hyper-parameters. The function has them as its last argument, an
-      instance of `Options`, if the module declares that class.
+    plugin: kind of the module.
+    options: hyper-parameters. If the module declares a class `Options`, the
+      function receives an instance of it as its last argument.
 
   Raises:
-    ConfigError: for hyper-parameters that it does not have or cannot have.
+    ConfigError: if a hyper-parameter does not exist or has an invalid value.
   """
   function = getattr(found, plugin.function)
   if not hasattr(found, 'Options'):
@@ -173,11 +177,11 @@ def call(
 ) -> Any:
   """Calls the function of a module by its full name.
 
-  The other arguments and the errors are those of `imported` and `bound`.
+  `imported` and `bound` describe the other arguments and the errors.
   """
   return bound(imported(module, plugin), plugin, options)(*args)
 
 
 def group_of(name: str) -> str:
-  """Returns the group of a configuration that has a plug-in's fields."""
+  """Returns the name of the configuration group with a plug-in's fields."""
   return name.rpartition('.')[2]

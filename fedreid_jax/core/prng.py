@@ -1,13 +1,13 @@
-"""All random keys of the program, as functions of their use.
+"""All random keys of the package, as functions of their use.
 
 A key is `fold_in(fold_in(fold_in(key(seed), STREAM), round), client_uid)`,
 followed by step and image. Keys are neither stored nor split by position, so
 that adding, removing or reordering clients does not change the random numbers
 of other clients, and a resumed round has the same random numbers.
 
-Of a run with a `core.secret.Secret`, the streams of `SECRET` follow from the
-secret and not from the seed: in `key(seed)`, words of the secret that belong to
-the round and the client, and ChaCha20, take the place of the seed.
+If a run has a `core.secret.Secret`, the streams of `SECRET` follow from the
+secret: ChaCha20 keys, from words that the secret derives for the round and the
+client, replace `key(seed)`.
 """
 
 import enum
@@ -44,15 +44,17 @@ class Stream(enum.IntEnum):
   BEFORE = 18
 
 
-# Draws of components: noise, masks, and all that they draw beside these.
+# Draws of components, such as noise and masks. Anybody who guesses the seed of
+# 31 bits could repeat them; with a secret they do not follow from the seed.
 SECRET = frozenset(
   (Stream.TERM, Stream.UP, Stream.DOWN, Stream.SERVER, Stream.BEFORE)
 )
-PUBLIC_WORDS = 2  # of a seed as an argument of programs; a secret follows
+# Words of the seed in the array that programs receive; a secret's words follow.
+PUBLIC_WORDS = 2
 
 
 def client_uid(name: str) -> int:
-  """Returns the first 31 bits of SHA-256 of a client's name."""
+  """Returns the first 31 bits of the SHA-256 of a client's name."""
   digest = hashlib.sha256(name.encode()).digest()
   return int.from_bytes(digest[:4], 'big') >> 1
 
@@ -63,10 +65,8 @@ def component_uid(name: str) -> int:
 
 
 def data(seed: int) -> np.ndarray:
-  """Returns the seed of a run as an argument of its programs, uint32 `[2]`.
-
-  A program that has the seed as a constant is compiled again for every seed.
-  """
+  """Returns the seed of a run as an argument of its programs, uint32 `[2]`."""
+  # A program that has the seed as a constant is compiled again for every seed.
   return np.asarray(jax.random.key_data(jax.random.key(seed)))
 
 
@@ -77,9 +77,9 @@ def of_round(
 
   Args:
     seed: `data` of the run's seed.
-    secret: of the run, if it has one.
+    secret: secret of the run, if there is one.
     round_: global round.
-    uid: of the client that draws, 0 for the server.
+    uid: hash of the name of the client that draws, 0 for the server.
   """
   if secret is None:
     return seed
@@ -92,7 +92,7 @@ def key(seed: Array, stream: Stream, round_: Array | int = 0) -> Array:
   Args:
     seed: `data` of the run's seed.
     stream: use of the random numbers.
-    round_: global round, may be traced.
+    round_: global round, which may be traced.
   """
   public, secret = seed[..., :PUBLIC_WORDS], seed[..., PUBLIC_WORDS:]
   if stream in SECRET and secret.shape[-1]:
@@ -105,7 +105,7 @@ def key(seed: Array, stream: Stream, round_: Array | int = 0) -> Array:
 def client(
   seed: Array, stream: Stream, round_: Array | int, uid: Array | int
 ) -> Array:
-  """Returns the key of a client, given by its name's hash, in a round."""
+  """Returns the key of a client in a round; `uid` is its `client_uid`."""
   return jax.random.fold_in(key(seed, stream, round_), uid)
 
 

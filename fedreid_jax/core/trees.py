@@ -1,4 +1,4 @@
-"""Operations on every leaf of a tree: zeros, rows and a choice of two trees."""
+"""Operations on every leaf of a tree: zeros, rows, choice and difference."""
 
 from typing import Any, TypeVar
 
@@ -11,7 +11,7 @@ _T = TypeVar('_T')
 
 
 def zeros(shapes: Tree) -> Any:
-  """Returns zeros with the shapes and types of arrays, or of `eval_shape`."""
+  """Returns zeros with the shapes and types of arrays or of `eval_shape`."""
 
   def zero(leaf: Leaf) -> Array:
     return jnp.zeros(leaf.shape, leaf.dtype)
@@ -20,7 +20,7 @@ def zeros(shapes: Tree) -> Any:
 
 
 def rows(tree: _T, index: Leaf) -> _T:
-  """Returns the rows of every array, an index along the leading axis."""
+  """Returns the rows of every array at an index of the leading axis."""
 
   def chosen(leaf: Leaf) -> Leaf:
     return leaf[index]
@@ -32,17 +32,18 @@ def select(condition: Array, new: _T, old: _T) -> _T:
   """Returns `new` where the condition holds and `old` elsewhere.
 
   Args:
-    condition: bool, broadcast to every array.
+    condition: bool, is broadcast to every array.
     new: tree of arrays.
     old: tree of the same structure.
   """
 
   def one(new: Array, old: Array) -> Array:
+    # A product with the condition would keep nan and infinity of the other.
     return jnp.where(condition, new, old)
 
   return jax.tree.map(one, new, old)
 
 
 def subtract(a: _T, b: _T) -> _T:
-  """Returns the difference of every two arrays."""
+  """Returns `a - b` for the arrays of two trees of the same structure."""
   return jax.tree.map(jnp.subtract, a, b)

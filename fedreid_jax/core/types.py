@@ -1,4 +1,4 @@
-"""Types shared by host and device, client and server, and the components.
+"""Types that host and device, client and server, and components share.
 
 Shapes in annotations and docstrings of the package use these letters:
 
@@ -9,8 +9,8 @@ Shapes in annotations and docstrings of the package use these letters:
 
 Trees of variables are flat dicts, `{'params/classifier/kernel': array}`: a
 regular expression over the keys selects the shared parameters, and a method can
-have different weights for each parameter. Distances are not squared unless the
-name contains it, angles are `1 - cos`, learning rates are per step.
+have different weights for each parameter. A distance is not squared unless its
+name says so, an angle is `1 - cos`, and a learning rate is per step.
 """
 
 from collections.abc import Callable
@@ -30,13 +30,12 @@ Metrics = dict[str, Array]
 
 
 class Outputs(NamedTuple):
-  """Model outputs for a batch, float32 for every type of computation.
+  """Outputs of a network for a batch, float32 in every computing precision.
 
   Attributes:
     feature: pooled backbone feature before the neck.
-    embedding: feature after the neck, which is ranked.
-    logits: identity scores; those of padded identities are large negative
-      numbers.
+    embedding: feature after the neck, by which galleries are ranked.
+    logits: identity scores; padded identities have large negative ones.
     extras: outputs that only some networks have, by name.
   """
 
@@ -73,8 +72,8 @@ class ClientData(NamedTuple):
 
   Attributes:
     name: unique name; its hash determines the client's random keys.
-    images: returns the pixels; called only where the client runs, perhaps by
-      another thread than those of targets.
+    images: returns the pixels. It is called only in a process that runs the
+      client, perhaps in another thread than the one that reads targets.
     labels: identity within the client's label space.
     cameras: number of the camera of each image.
     modalities: 0 visible, 1 infrared.
@@ -90,7 +89,7 @@ class ClientData(NamedTuple):
 
   @property
   def num_images(self) -> int:
-    """Returns `M`."""
+    """Number of training images, `M`."""
     return len(self.labels)
 
 
@@ -99,7 +98,7 @@ class Plan(NamedTuple):
 
   Attributes:
     rows: indices of the client's images.
-    valid: whether each row is real.
+    valid: whether each row is an image and not padding.
   """
 
   rows: Int32[np.ndarray, 'S B']
@@ -108,7 +107,7 @@ class Plan(NamedTuple):
 
 @struct.dataclass
 class Table:
-  """Concatenated images of one device's clients.
+  """Concatenated images of the clients of one device.
 
   Attributes:
     images: uint8 `[M, H, W, ch]`.
@@ -130,12 +129,12 @@ class ClientTask:
   Attributes:
     index: canonical index of the client, -1 for padding, int32.
     uid: hash of the client's name, which determines its random keys, uint32.
-    seed: of the run, the other part of these keys (`prng.data`), uint32 `[2]`,
-      or `[10]` with words of the run's secret.
+    seed: seed of the run for these keys (`prng.data`), uint32 `[2]`, or `[10]`
+      with words of the run's secret.
     group: index of the server model from which the client starts, int32.
     drawn: position of the client in the order of sampling, int32.
-    staleness: updates of the server since the client's model, int32; 0 in
-      rounds.
+    staleness: updates of the server since it sent the client's model, int32;
+      0 if clients train in rounds.
     num_examples: number of training images, the client's weight in a mean,
       float32.
     num_identities: number of the client's columns among `C`, int32.
@@ -173,7 +172,7 @@ class Broadcast:
     shared: shared parameters of the client's group.
     messages: messages of the components' server hooks, by name.
     round: global round, int32.
-    staleness: updates of the server since the client's model, int32.
+    staleness: updates of the server since it sent the client's model, int32.
   """
 
   shared: Flat
@@ -184,7 +183,7 @@ class Broadcast:
 
 @struct.dataclass
 class Upload:
-  """A client's message to the server; stacked to `[K, ...]` there.
+  """A client's message to the server, which stacks them to `[K, ...]`.
 
   Attributes:
     index: canonical index of the client, -1 for padding, int32.
@@ -205,7 +204,7 @@ class Upload:
 
 @struct.dataclass
 class ClientState:
-  """State of a client between rounds; stacked to `[N, ...]` on the host.
+  """State of a client between rounds, `[N, ...]` for all clients on the host.
 
   Attributes:
     personal: personal parameters and running statistics.
@@ -237,11 +236,11 @@ class Batch(NamedTuple):
   """One augmented batch.
 
   Attributes:
-    images: normalised.
+    images: normalised images.
     labels: identity within the client's label space.
     cameras: number of the camera of each image.
     modalities: 0 visible, 1 infrared.
-    valid: real rows.
+    valid: whether each row is an image and not padding.
   """
 
   images: Float32[Array, 'B H W ch']

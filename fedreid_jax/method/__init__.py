@@ -1,1 +1,1 @@
-"""The contract of a method: components, hooks, contexts and guarantees."""
+"""The interface of a method: components, hooks, contexts and guarantees."""

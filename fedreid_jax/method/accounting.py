@@ -1,24 +1,16 @@
 """Guarantees of differential privacy, by the package `dp-accounting`.
 
 The unit of privacy is one person in one client, or one client. Neighbouring
-data sets differ in one unit, whose contribution is replaced by zero: numbers of
-images and shapes stay. Noise is given as a multiplier `z`, its standard
-deviation over the bound of one unit's contribution (the clip). Epsilon is that
-of noise on real numbers: attacks on the rounding of float32 noise are not
-covered (docs/privacy.md).
+data sets differ in one unit, whose contribution is replaced by zero, while
+numbers of images and shapes stay the same. Noise is given as a multiplier `z`,
+its standard deviation over the bound of one unit's contribution (the clip).
+Epsilon is computed for noise on real numbers: attacks on the rounding of
+float32 noise are not covered (docs/privacy.md).
 
 A guarantee is computed from privacy loss distributions (PLD), which are tight
-for the Gaussian mechanism with and without Poisson sampling. Renyi accounting
-(RDP), which is fast and 5 to 15 % looser, only brackets the search for a
-multiplier.
-
-For samples of a fixed size there is no such distribution. Their guarantee is
-that of RDP, for neighbours that differ in one unit which is replaced by
-another: a sum loses one contribution and gains another, each up to the bound,
-and moves by up to twice the bound, so that the multiplier is z / 2. The
-guarantee also holds if the other contribution is zero. Then the guarantee of
-sums that every unit takes part in holds too, with the multiplier z, because a
-unit that is not drawn tells less: the smaller of both is given.
+for the Gaussian mechanism with and without Poisson sampling. For samples of a
+fixed size there is no such distribution, and their guarantee is computed by
+Renyi accounting (RDP), which is fast and 5 to 15 % looser.
 
 M. Abadi et al., "Deep learning with differential privacy" (CCS 2016); I.
 Mironov, "Renyi differential privacy" (CSF 2017); A. Koskela et al., "Computing
@@ -37,36 +29,36 @@ from fedreid_jax.core import extras
 from fedreid_jax.method import rounding
 
 NONE = 'no differential privacy'
-WEAK = 20.0  # an epsilon above which a guarantee means nothing
+WEAK = 20.0  # the epsilon above which a guarantee gives no protection
 TOO_WEAK = f'epsilon above {WEAK:g} gives no meaningful protection'
-DIGITS = 4  # of a multiplier, which is rounded up
-RANGE = 0.2, 1e4  # of multipliers in a search
+DIGITS = 4  # decimal places of a multiplier, which is rounded up
+RANGE = 0.2, 1e4  # multipliers among which a search looks
 LOOSE = 0.6  # PLD needs at least this share of RDP's multiplier
-TRUNCATED = 2.0  # largest factor of the noise that a limit of places takes
+TRUNCATED = 2.0  # largest factor by which a limit of places raises the noise
 # Steps of the grid of privacy losses. Losses are rounded up, so that epsilon is
 # an upper bound on every grid; a finer one is tighter and slower.
 FINE, COARSE = 1e-4, 2e-3
-CLOSE = 1e-3  # of the target, the error of a search on the coarse grid
+CLOSE = 1e-3  # share of the target that a search on the coarse grid may miss
 # Below 2 the series of RDP may not converge; a bound needs no best order.
 _ORDERS = (*range(2, 65), 96, 128, 256, 512, 1024)
 
 
 class Mechanism(NamedTuple):
-  """Sums with Gaussian noise that a unit takes part in.
+  """Sums with Gaussian noise, to which a unit contributes.
 
   Attributes:
-    noise: multiplier `z`; 0 is no noise.
+    noise: multiplier `z`; 0 for no noise.
     rate: probability `q` with which each step samples a unit, independently of
       all others (Poisson sampling); 1 takes every unit in every step.
     steps: number of sums.
     population: number of units, if a step has a limited number of places.
-    places: largest number of units in a step, above which a random subset takes
-      part (truncated Poisson sampling); 0 for no limit.
+    places: largest number of units in a step; a random subset of a larger
+      sample takes part (truncated Poisson sampling). 0 for no limit.
     fixed: whether every step takes exactly `places` of the `population`, drawn
       without replacement.
-    discrete: whether the noise is a discrete Gaussian on integers, whose loss
-      has no known distribution for vectors; its Renyi divergence is at most
-      that of the Gaussian one.
+    discrete: whether the noise is a discrete Gaussian on integers. Its privacy
+      loss has no known distribution for vectors; its Renyi divergence is at
+      most the divergence of Gaussian noise.
   """
 
   noise: float
@@ -84,15 +76,15 @@ def _none(rounds: int, /) -> Sequence[Mechanism]:
 
 
 class Released(NamedTuple):
-  """What the message of a component tells beside the trained model.
+  """The information in the message of a component beside the trained model.
 
-  A message that is a function of models and public numbers alone tells nothing
-  more: models that were trained with a guarantee for identities keep it.
+  A message that is a function of models and public numbers alone has none: a
+  guarantee for identities of the models also covers functions of them.
 
   Attributes:
     mechanisms: `(rounds) -> sums with noise` from which the message is
-      computed, that every identity takes part in; none by default.
-    details: of these sums, for users.
+      computed, to which every identity contributes; none by default.
+    details: description of these sums for users.
   """
 
   mechanisms: Callable[[int], Sequence[Mechanism]] = _none
@@ -103,14 +95,14 @@ def epsilon(mechanisms: Sequence[Mechanism], delta: float) -> float:
   """Returns the epsilon at which all releases together are private.
 
   Args:
-    mechanisms: all that one unit takes part in, each with its own noise.
-    delta: in (0, 1).
+    mechanisms: all sums to which one unit contributes, each with its noise.
+    delta: delta of the guarantee, in (0, 1).
 
   Returns:
     Infinity where a mechanism has no noise.
 
   Raises:
-    ConfigError: without `dp-accounting`.
+    ConfigError: if `dp-accounting` is not installed.
   """
   return _epsilon(tuple(mechanisms), delta)
 
@@ -121,6 +113,9 @@ def _epsilon(mechanisms: tuple[Mechanism, ...], delta: float) -> float:
   accountant = _accountant(accounting, mechanisms, FINE)
   accountant.compose(_composed(accounting, mechanisms))
   found = float(accountant.get_epsilon(delta))
+  # Sums over everyone have a PLD, and their guarantee also holds for samples: a
+  # unit that is not drawn reveals less. Here a contribution becomes zero, so
+  # that the multiplier is z and not z / 2.
   if any(one.fixed for one in mechanisms):
     return min(found, epsilon(_of_everyone(mechanisms), delta))
   return found
@@ -130,8 +125,8 @@ def text(epsilon: float, delta: float) -> str:
   """Returns the text of a guarantee, which never claims too much.
 
   Args:
-    epsilon: finite, rounded up.
-    delta: printed with all its digits.
+    epsilon: a finite number, which is rounded up.
+    delta: a number that is printed with all its digits.
   """
   return f'epsilon = {rounding.up(epsilon)} at delta = {rounding.exact(delta)}'
 
@@ -142,20 +137,20 @@ def multiplier(
   """Returns the smallest noise multiplier that reaches an epsilon.
 
   Args:
-    make: `(z) -> mechanisms` that one unit takes part in; more noise must not
+    make: `(z) -> mechanisms` to which one unit contributes; more noise must not
       raise their epsilon.
     target: largest epsilon, above 0.
-    delta: in (0, 1).
+    delta: delta of the guarantee, in (0, 1).
 
   Returns:
     `z` with four digits after the point, so that `epsilon(make(z), delta)` is
-    at most the target and not more than `CLOSE` times the target below it,
-    unless one digit less exceeds it. A coarse grid finds it, and the grid of
-    `epsilon` confirms it, or searches again below it.
+    at most the target. It is not more than `CLOSE` times the target below it,
+    unless a multiplier that is smaller by one unit of the last digit exceeds
+    the target.
 
   Raises:
-    ConfigError: if the multiplier is not between `RANGE`, or without
-      `dp-accounting`.
+    ConfigError: if the multiplier is outside of `RANGE`, or if `dp-accounting`
+      is not installed.
   """
   if any(one.fixed for one in make(RANGE[1])):
     return min(
@@ -169,7 +164,9 @@ def _search(
   make: Callable[[float], Sequence[Mechanism]], target: float, delta: float
 ) -> float:
   accounting = _package()
+  # RDP is fast and 5 to 15 % looser than PLD, so that it brackets the search.
   upper = bracket = _bracket(make, target, delta)
+  # The bracket ignores a limit of places, which needs more noise.
   if any(one.places and not one.fixed for one in make(upper)):
     upper *= TRUNCATED
 
@@ -177,10 +174,13 @@ def _search(
     return _composed(accounting, make(z))
 
   lower = LOOSE * bracket
-  # RDP also exaggerates other mechanisms, whose noise is not searched.
+  # RDP also overestimates mechanisms whose noise is not searched, so that the
+  # multiplier may be below `LOOSE` times the multiplier of RDP.
   while len(make(lower)) > 1 and epsilon(make(lower), delta) <= target:
     lower *= LOOSE
 
+  # A grid only affects the search, as `epsilon` confirms every result. The slow
+  # fine grid searches below the coarse result if that is far from the target.
   for grid in (COARSE, FINE):
     found = accounting.calibrate_dp_mechanism(
       functools.partial(_accountant, accounting, make(upper), grid),
@@ -192,7 +192,7 @@ def _search(
     )
     upper = found = math.ceil(found * 10**DIGITS) / 10**DIGITS
     reached = epsilon(make(found), delta)
-    while reached > target:  # the search has a tolerance
+    while reached > target:  # because the search has a tolerance
       upper = found = round(found + 10.0**-DIGITS, DIGITS)
       reached = epsilon(make(found), delta)
     if reached >= (1 - CLOSE) * target:
@@ -207,7 +207,7 @@ def _bracket(
   accounting = _package()
 
   def reaches(z: float) -> bool:
-    # RDP knows no truncated sampling.
+    # RDP has no accounting of truncated sampling.
     whole = [x if x.fixed else x._replace(places=0) for x in make(z)]
     accountant = _renyi(accounting, whole)
     accountant.compose(_composed(accounting, whole))
@@ -229,6 +229,8 @@ def _bracket(
 def _event(accounting: Any, mechanism: Mechanism) -> Any:
   if not mechanism.noise:
     return accounting.NonPrivateDpEvent()
+  # A unit is replaced by another one: the sum loses a contribution and gains
+  # one, each up to the bound, and moves by up to twice the bound.
   if mechanism.fixed:
     return accounting.SampledWithoutReplacementDpEvent(
       mechanism.population,
@@ -246,7 +248,7 @@ def _event(accounting: Any, mechanism: Mechanism) -> Any:
 
 
 def _of_everyone(mechanisms: Sequence[Mechanism]) -> list[Mechanism]:
-  """Returns the same sums with every unit in every step."""
+  """Returns the same sums with a contribution of every unit in every step."""
   return [Mechanism(one.noise, 1.0, one.steps) for one in mechanisms]
 
 
@@ -275,9 +277,10 @@ def _renyi(accounting: Any, mechanisms: Sequence[Mechanism]) -> Any:
 
 
 def _adjacency(accounting: Any, mechanisms: Sequence[Mechanism]) -> Any:
-  """Returns the relation in which the contribution of a unit becomes zero.
+  """Returns the relation of neighbouring data sets.
 
-  With samples of a fixed size it is that in which a unit is replaced.
+  The contribution of a unit becomes zero, or with samples of a fixed size that
+  of another unit.
   """
   relations = accounting.NeighboringRelation
   if not any(one.fixed for one in mechanisms):

@@ -1,8 +1,8 @@
 """Server aggregation: valid uploads, their weights, and the weighted mean.
 
-A weight row that sums to one gives a weighted mean of the uploads. If the
-weights of a rule sum to less or more (normalised averaging), the server's own
-model has the remaining weight, which is equivalent to an update by differences.
+A row of weights that sums to one gives a weighted mean of the uploads. If the
+weights of a rule sum to less or more (normalised averaging), the server's model
+has the remaining weight, which is equivalent to an update by differences.
 """
 
 import functools
@@ -18,16 +18,14 @@ BatchStatsRule = Literal['average', 'first_client', 'keep_server']
 
 
 def valid_uploads(uploads: types.Upload) -> Array:
-  """Returns `valid_upload` of stacked uploads, bool `[K]`."""
+  """Returns which of the stacked uploads are valid, bool `[K]`."""
   return jax.vmap(valid_upload)(uploads)
 
 
 def valid_upload(upload: types.Upload) -> Array:
-  """Returns whether an upload is real and all finite, bool.
-
-  The state that a client keeps must be finite as well, because otherwise it
-  would not be finite in any later round.
-  """
+  """Returns whether an upload is not padding and all of it is finite, bool."""
+  # `upload.finite` is about the state that the client keeps, which would not be
+  # finite in any later round either.
   real = (upload.index >= 0) & upload.finite
   for leaf in jax.tree.leaves((upload.shared, upload.messages)):
     real &= jnp.isfinite(leaf).all()
@@ -39,7 +37,7 @@ def normalise(raw: Array, members: Array) -> Array:
 
   Args:
     raw: non-negative weights `[K]`.
-    members: which uploads make up each group, bool `[G, K]`.
+    members: which uploads each group has, bool `[G, K]`.
 
   Returns:
     float32 `[G, K]`; the row of an empty group is zero. The row of a group
@@ -47,11 +45,12 @@ def normalise(raw: Array, members: Array) -> Array:
   """
   rows = jnp.where(members, raw, 0.0)
   scaled = rows / rows.sum(axis=1, keepdims=True)
+  # 0 / 0 of an empty group is nan.
   return jnp.where(members, scaled, 0.0)
 
 
 def uniform(members: Array) -> Array:
-  """Returns equal weights for all uploads of a group, `[G, K]`."""
+  """Returns equal weights for all uploads of a group, float32 `[G, K]`."""
   return normalise(jnp.ones(members.shape[1], jnp.float32), members)
 
 
@@ -68,6 +67,7 @@ def usable(
     finite = jnp.isfinite(rows).all(axis=1)
     return ~(finite & (rows != 0).any(axis=1)) & members.any(axis=1)
 
+  # A group falls back for all parameters or for none.
   bad = functools.reduce(
     jnp.logical_or, [wrong(rows) for rows in jax.tree.leaves(weights)]
   )
@@ -90,7 +90,7 @@ def leaf_weights(
   Args:
     weights: one array for all parameters, or arrays by name (absent parameters
       are weighted by size).
-    sizes: weights by size.
+    sizes: weights by number of images.
     shared: shared parameters and running statistics.
     first: one-hot weights of the first client sampled in each group.
     rule: rule for running statistics, one of `BatchStatsRule`.
@@ -99,6 +99,7 @@ def leaf_weights(
     weights if isinstance(weights, dict) else dict.fromkeys(shared, weights)
   )
   by_leaf = {name: by_leaf.get(name, sizes) for name in shared}
+  # Weights of zero leave the running statistics of the server as they are.
   if rule != 'average':
     override = first if rule == 'first_client' else jnp.zeros_like(sizes)
     _, running = param_filter.trainable(shared)
@@ -109,8 +110,8 @@ def leaf_weights(
 def summarise(weights: Array | dict[str, Array]) -> dict[str, Array]:
   """Returns the log entry for weights: `weights [K]`, or their `entropy`.
 
-  Weights by parameter are summarised by the mean over parameters of the entropy
-  of their distribution, in nats; it is 0 if one client has all the weight.
+  The entropy, in nats, is for weights by parameter. It is the mean over the
+  parameters, and is 0 if one client has all the weight.
   """
   if not isinstance(weights, dict):
     return {'weights': weights.sum(axis=0)}
@@ -124,7 +125,7 @@ def summarise(weights: Array | dict[str, Array]) -> dict[str, Array]:
 
 
 def reduce(server: Flat, values: Flat, weights: dict[str, Array]) -> Flat:
-  """Returns the new models of all groups; clients are added in their order.
+  """Returns the new models of all groups, `[G, ...]`.
 
   Args:
     server: current values `[G, ...]`.
@@ -136,8 +137,11 @@ def reduce(server: Flat, values: Flat, weights: dict[str, Array]) -> Flat:
     weight, old = weights[name], server[name]
     wide = (-1,) + (1,) * (old.ndim - 1)
     rest = 1.0 - weight.sum(axis=1)
+    # Weights that sum to one up to rounding leave nothing for the server, so
+    # that one client is copied bit for bit.
     rest = jnp.where(jnp.abs(rest) < 1e-6, 0.0, rest).reshape(wide)
     mean = _total(weight, values[name])
+    # Not `mean + 0 * old`, which changes bits or is nan.
     return jnp.where(rest == 0.0, mean, mean + rest * old).astype(old.dtype)
 
   return {name: one(name) for name in server}
@@ -150,7 +154,9 @@ def _total(weight: Array, value: Array) -> Array:
   def add(total: Array, row: tuple[Array, Array]) -> tuple[Array, None]:
     w, v = row
     w = w.reshape(wide)
+    # Uploads without weight may have values that are not finite.
     return total + jnp.where(w == 0.0, 0.0, w * v[None]), None
 
   zero = jnp.zeros((num_groups, *value.shape[1:]), jnp.float32)
+  # A scan adds clients in their order, which fixes the bits of the sum.
   return jax.lax.scan(add, zero, (weight.T, value))[0]

@@ -9,8 +9,8 @@ by the moments of that batch, and the moments of the batches are merged exactly,
   mean = sum_b n_b mean_b / n,
   var  = sum_b n_b [var_b + (mean_b - mean)^2] / n,
 
-by number of images, so that the variance includes the differences between
-batches (or between clients).
+weighted by number of images, so that the variance includes the differences
+between batches or between clients.
 """
 
 import functools
@@ -24,7 +24,7 @@ from flax import struct
 from fedreid_jax.core import trees
 from fedreid_jax.core.types import Flat, Leaf
 
-# With fewer images, every normalised feature is zero.
+# One image has a variance of zero, and every normalised feature would be zero.
 FEWEST_IMAGES = 2
 
 
@@ -50,7 +50,8 @@ def zeros(measure: Callable[[], tuple[Any, Layers]]) -> Layers:
   """Returns the moments of zero images.
 
   Args:
-    measure: `() -> (Outputs, Layers)` for any batch; only its shapes are used.
+    measure: `() -> (Outputs, Layers)` of any batch; it is traced for the shapes
+      of its results and not computed.
   """
   return trees.zeros(jax.eval_shape(measure)[1])
 
@@ -62,6 +63,7 @@ def merge(a: Layers, b: Layers) -> Layers:
 
 def _merge(a: BatchMoments, b: BatchMoments) -> BatchMoments:
   count = a.count + b.count
+  # The maximum avoids 0 / 0 for two parts without images.
   share = b.count / jnp.maximum(count, 1.0)
   shift = b.mean - a.mean
   mean = a.mean + share * shift
@@ -70,7 +72,7 @@ def _merge(a: BatchMoments, b: BatchMoments) -> BatchMoments:
 
 
 def pool(parts: Iterable[Layers]) -> Layers:
-  """Returns the moments of the images of all parts, merged in order."""
+  """Returns the moments of the images of all parts, merged in their order."""
   return functools.reduce(merge, parts)
 
 

@@ -1,9 +1,9 @@
 """Components: the interface between the engine and federated methods.
 
 A federated method is a composition of components. A component is a set of
-hooks: functions that the engine calls at fixed points of a round. A hook
-receives only the state and the messages of its own component. Its arguments are
-in the order (own state, inputs, context); a hook without one of these omits it.
+hooks, which are functions that the engine calls at fixed points of a round. A
+hook receives only the state and the messages of its component. Its arguments
+are in the order (state, inputs, context), without those that it does not need.
 Client hooks receive ONE client: no array has a leading axis for clients.
 """
 
@@ -55,16 +55,15 @@ def _no_message(
 class DataPass(NamedTuple):
   """A fold over all images of a client after training.
 
-  Images have the test transform. Features are those of the trained model in
+  Images have the test transform. The trained model computes the features in
   evaluation mode, with moments of batch normalisation that are re-estimated at
-  its weights on the same images (`method.batch_stats`), because the running
-  moments follow the weights with a delay.
+  its weights on the same images (`method.batch_stats`).
 
   Attributes:
     init: `(Outputs with shapes, RoundCtx) -> accumulator`.
     update: `(accumulator, Outputs, Batch) -> accumulator`.
-    before_first_round: the pass and `round_end` also run before round 0,
-      without training.
+    before_first_round: whether the pass and `round_end` also run before round
+      0, without training.
   """
 
   init: Callable[[types.Outputs, contexts.RoundCtx], Tree]
@@ -83,21 +82,22 @@ class ClientHooks(NamedTuple):
     pre_step: `(RoundState, StepCtx) -> (RoundState, Aux)`; Aux is `ctx.aux` in
       the `loss` and `post_step` of this component.
     loss: `(variables, RoundState, LossCtx) -> (loss, metrics)`.
-    gradient: `(parameters, GradientCtx) -> (gradients, metrics)` in place of
-      the gradient of the mean loss of a batch; one owner. The optimiser adds
-      the weight decay. Then the losses of all other components must be
-      `separable`, and they must have no `pre_step`, no `post_step`, and a
-      `data_pass` only if `ComponentInfo.released` declares noise.
-    separable: whether the loss is a mean of terms that depend on one image
-      each, or on none, and the state depends on images by the trained
-      parameters only.
+    gradient: `(parameters, GradientCtx) -> (gradients, metrics)`, which
+      replaces the gradient of the mean loss of a batch; only one component has
+      it. The optimiser adds the weight decay. The losses of all other
+      components must be `separable`, and they must have no `pre_step`, no
+      `post_step`, and a `data_pass` only if `ComponentInfo.released` declares
+      noise.
+    separable: whether the loss is a mean of terms that depend on at most one
+      image each, and the state depends on images only through the trained
+      parameters.
     post_step: `(RoundState, LossCtx) -> RoundState`.
     data_pass: a fold over all images after training; its result is
       `ctx.data_pass` in `round_end`.
     round_end: `(RoundState, RoundEndCtx) -> (State, Message)`.
     models_to_evaluate: `(State) -> (variables, whether there are any)`, a model
       of the client that is evaluated in addition to the server's model. It is
-      called for clients whose state was written.
+      called for the clients that have a stored state.
   """
 
   init: InitClient = _no_state
@@ -125,13 +125,13 @@ class ServerHooks(NamedTuple):
   Attributes:
     init: `(ServerInitCtx) -> State`.
     receive: `(State, messages [K], valid bool [K], ReceiveCtx) -> State`, after
-      every round and after the data pass before round 0; a
+      every round and after the data pass before round 0. It is a
       `sums.MessageSum` if sums of the messages suffice.
     update: `(State, models [G, ...], AggregationCtx) -> (State, models)`.
     message: `(State) -> Message`, broadcast to every client; it is
       `ctx.message` in the client hooks of this component.
-    message_bytes: `(State) -> bytes` of the message, if they are not those of
-      its arrays.
+    message_bytes: `(State) -> bytes` of the message, if it is sent in another
+      form than its arrays.
     metrics: `(State) -> metrics` of the round, float32, after `update`; they
       are recorded with the prefix of the component.
   """
@@ -145,29 +145,29 @@ class ServerHooks(NamedTuple):
 
 
 def broadcast_state(state: State, /) -> Message:
-  """A `ServerHooks.message` that sends the whole state."""
+  """Returns the whole state, as a `ServerHooks.message`."""
   return state
 
 
 class Transport(NamedTuple):
-  """Transformations of uploads and broadcasts, both run on the client's device.
+  """Transformations of uploads and broadcasts on the client's device.
 
   Attributes:
     up: `(Upload, received Broadcast, key) -> Upload`.
     down: `(Broadcast, key) -> Broadcast`.
-    collude: `(uploads [K]) -> uploads`, run where the server receives them. It
-      simulates clients that know each other's uploads, after every `up`.
+    collude: `(uploads [K]) -> uploads`, which simulates clients that know each
+      other's uploads. It runs at the server, after every `up`.
     init: `(shared parameters) -> State`, kept at the client for `up_with`. If
       an upload is lost, the client keeps the state before the round.
     up_with: `(State, Upload, received Broadcast, key) -> (State, Upload)`, an
       `up` with a state.
-    size: `(shared parameters) -> bytes` of them in one upload, if it is not
-      that of their arrays.
-    moves: whether `up` returns the change from another model than the received
-      one, so that no later component may compute or change it.
-    loses: `(Upload, received Broadcast) -> bool`, whether `up` sends an upload
-      that only looks like one that counts. The client then keeps the state
-      before the round, which the server cannot tell it to keep.
+    size: `(shared parameters) -> bytes` of them in one upload, if they are sent
+      in another form than their arrays.
+    moves: whether `up` computes the change from another model than the received
+      one, so that no later component may change the upload.
+    loses: `(Upload, received Broadcast) -> bool`, whether `up` replaces an
+      upload that is lost by one that seems valid to the server. The client
+      itself then keeps the state before the round.
   """
 
   up: Callable[[types.Upload, types.Broadcast, Array], types.Upload] | None = (
@@ -188,22 +188,22 @@ class Transport(NamedTuple):
 
 
 class Summation(NamedTuple):
-  """Addition of uploads of which the server learns sums only.
+  """Addition of uploads, of which the server learns only the sums.
 
   The rule and the messages of the method must be sums (`method.sums`). No hook
-  of the server sees an upload.
+  of the server receives an upload.
 
   Attributes:
     add: `(tree of sums.Weighted, ServerCtx) -> (State, sums, arrived bool
       [K])`; the sums of weight times value over the uploads that arrived, and
       the new state of the component's server hooks.
     limit: `(name of a parameter or running statistic) -> limit` of its change.
-    largest: number of images at which the weight of a client is full.
-    bits: of a value that is sent.
-    coarsest: largest limit that a value may have; with a larger one the bits
-      would round it too coarsely, and its component is refused.
+    largest: number of images that counts at most in the weight of a client.
+    bits: number of bits of a value that is sent.
+    coarsest: largest limit that a value may have. The bits round values with a
+      larger limit too coarsely, and their component is refused.
     noisy: whether `add` draws the noise that a `Weighted` asks for; otherwise
-      components that ask for it are refused.
+      components that ask for noise are refused.
   """
 
   add: Callable[[Tree, contexts.ServerCtx], tuple[State, Tree, Array]]
@@ -215,7 +215,7 @@ class Summation(NamedTuple):
 
 
 class Participants(NamedTuple):
-  """The participants of a run, for the check of a component.
+  """The participants of a run, for checks by a component.
 
   Attributes:
     clients: all clients.
@@ -229,11 +229,11 @@ class Participants(NamedTuple):
     batch: number of images in a step, on average if it is random.
     identities: number of identities in a step, likewise.
     steps: number of steps of a round, 0 if it depends on the client.
-    released: by the messages of the components, for the one that claims a
-      guarantee; `bind` receives it.
-    rounding: largest norm by which the integers of a `Summation`, whose clients
-      know each other, differ from an update; None without a `Summation`. `bind`
-      receives it.
+    released: releases in the messages of all components, for the component that
+      claims a guarantee; known when `bind` is called.
+    rounding: largest norm of the difference between an update and the integers
+      of it that a `Summation` adds; None without a `Summation`; known when
+      `bind` is called.
   """
 
   clients: Sequence[types.ClientData]
@@ -272,10 +272,11 @@ class Participants(NamedTuple):
       )
 
 
-# What a component is, for decisions of others, which never go by its name.
+# Facts about a component that decide how others treat it. They do not depend on
+# its name, so that a plug-in is treated like a built-in component.
 #   anchored: its clients learn from the received model, so that it has no
 #     effect if no parameter is shared.
-#   attacker: some clients attack; a guarantee is that of the honest ones.
+#   attacker: some clients attack; a guarantee covers the honest clients.
 #   equal_weights: every upload has the same weight.
 #   independent: no parameter is shared.
 #   proximal: its loss has mu / 2 times the squared distance to the received
@@ -298,7 +299,7 @@ class ComponentInfo(NamedTuple):
 
   Attributes:
     notice: text for the user, printed when a run begins.
-    properties: by which others tell it apart, see `Property`.
+    properties: facts for decisions of other modules, see `Property`.
     requires: properties, hooks ('transport', ...) or names of components;
       another component of the method must have or fill one of them.
     conflicts: properties, hooks, fields of hooks ('server.receive',
@@ -308,21 +309,21 @@ class ComponentInfo(NamedTuple):
       method cannot use the clients or the public images.
     bind: `(Participants) -> Component`; returns the component that is used with
       these participants, if its hooks depend on them. It has the same name.
-    claim: `(Participants) -> core.guarantee.Claim` of differential privacy; it
-      raises an error if the guarantee cannot hold.
-    released: what the message tells beside the trained model, under a claim for
-      identities; without it such a claim refuses the message.
+    claim: `(Participants) -> method.guarantee.Claim` of differential privacy;
+      it raises an error if the guarantee cannot hold.
+    released: information in the message beside the trained model, under a claim
+      for identities or images; such a claim refuses a message without it.
     rounding: `(Participants, number of trained shared parameters) -> norm` of
-      the difference between an update and what a `Summation` adds, 0 if it is
-      not given.
-    exposes: what the component tells about persons, for the error of such a
-      claim.
+      the difference between an update and the values that a `Summation` adds, 0
+      if it is not given.
+    exposes: the information about persons in the component's message, for the
+      error of such a claim.
     warn: `(metrics of a round, without the component's prefix) -> text`; the
       text is empty unless there is a problem, and is printed once.
     needs_uploads: whether hooks read `ctx.uploaded`, all uploads of a round;
       such a method gathers.
-    max_staleness: above 0, clients start at different times, and an upload from
-      a model that is at most so many versions old is used.
+    max_staleness: if above 0, clients start at different times, and uploads are
+      used whose model is at most so many versions old.
     domain_statistics: the field of `Outputs` whose domain feature statistics
       `[N, 4, D]` (DFH, eq. 3.1) are the state of its server hooks, '' for none.
   """
@@ -347,7 +348,7 @@ class Component(NamedTuple):
   """A part of a federated method, usually one contribution of a paper.
 
   Attributes:
-    name: its key in `config.components` and of its states and messages.
+    name: name in `config.components`, and key of its states and messages.
     shared: regular expression of the shared parameters; one owner.
     client: hooks at every client; the hooks of all components are applied.
     server: hooks at the server, in the order of the configuration.
@@ -374,13 +375,13 @@ class Component(NamedTuple):
 def transport_state(component: Component) -> str:
   """Returns the name of the state of a component's transport at a client.
 
-  It differs from that of its client hooks, which have a state of their own.
+  The state of the component's client hooks has the component's name.
   """
   return f'{component.name}_transport'
 
 
 def summed(components: Sequence[Component]) -> dict[str, MessageSum]:
-  """Returns the components of whose messages sums suffice, by name."""
+  """Returns the components whose `receive` is a `MessageSum`, by name."""
   return {
     c.name: c.server.receive
     for c in components

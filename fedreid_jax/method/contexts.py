@@ -16,7 +16,7 @@ from fedreid_jax.method import optimizers
 
 @dataclasses.dataclass(frozen=True)
 class RoundCtx:
-  """The start of a client's round.
+  """The context of the start of a client's round.
 
   Attributes:
     received: shared parameters as received from the server.
@@ -42,19 +42,20 @@ class RoundCtx:
 
 @dataclasses.dataclass(frozen=True)
 class StepCtx:
-  """A step before its loss.
+  """The context of a step before its loss.
 
   Attributes:
     received: shared parameters as received from the server.
     message: message of this component's server hooks.
     task: the client's task in this round.
     batch: the augmented batch.
-    photographs: the stored images of the batch, uint8 `[B, H, W, ch]`.
+    photographs: the images of the batch without augmentation, uint8
+      `[B, H, W, ch]`.
     model: the network.
     objective: `(Outputs, Batch) -> (loss, metrics)`, the plain re-ID loss.
     transform: `(key) -> images`, another augmentation of the photographs.
     test_transform: `(uint8 images) -> float32 images`, without augmentation.
-    optimizer: optimiser of the client, for networks that components train.
+    optimizer: optimiser of the client, for networks that a component trains.
     step: index within the round, int32.
     lr: learning rate of the step, float32.
     round: global round, int32.
@@ -81,7 +82,7 @@ class StepCtx:
 
 @dataclasses.dataclass(frozen=True)
 class LossCtx(StepCtx):
-  """A step and the outputs of the trained model.
+  """The context of a step with the outputs of the trained model.
 
   Attributes:
     outputs: outputs for the batch before the update; `loss` is differentiated
@@ -97,7 +98,7 @@ class LossCtx(StepCtx):
 
 @dataclasses.dataclass(frozen=True)
 class GradientCtx:
-  """A step before its gradient.
+  """The context of a step before its gradient.
 
   Attributes:
     batch: the augmented batch.
@@ -113,7 +114,7 @@ class GradientCtx:
 
 @dataclasses.dataclass(frozen=True)
 class RoundEndCtx:
-  """The end of a client's round.
+  """The context of the end of a client's round.
 
   Attributes:
     received: shared parameters as received from the server.
@@ -122,8 +123,8 @@ class RoundEndCtx:
     start: all variables before training.
     variables: all variables after training.
     data_pass: result of the component's data pass, None if there is none.
-    trained: whether the client has trained; it has not in the pass before round
-      0, whose `round` is 0 as well.
+    trained: whether the client has trained. It is false in the pass before
+      round 0, whose `round` is 0 as well.
     model: the network.
     optimizer: optimiser of the client.
     lr: learning rate at the beginning of the round.
@@ -149,7 +150,7 @@ class RoundEndCtx:
 
 @dataclasses.dataclass(frozen=True)
 class ServerInitCtx:
-  """The server before round 0.
+  """The context of the server before round 0.
 
   Attributes:
     key: key of this component.
@@ -182,7 +183,7 @@ class ReceiveCtx:
 
 @dataclasses.dataclass(frozen=True)
 class UploadCtx:
-  """One upload, as a rule of sums sees it.
+  """One upload, for a rule that is a sum.
 
   Attributes:
     index: canonical index of the client, -1 for padding, int32.
@@ -203,8 +204,8 @@ class UploadCtx:
     """Returns the context of one upload.
 
     Args:
-      upload: of one client.
-      start: the model of its group.
+      upload: upload of one client.
+      start: model of the client's group before the aggregation.
     """
     return cls(
       upload.index,
@@ -216,19 +217,19 @@ class UploadCtx:
 
 
 class NoUploads(NamedTuple):
-  """The place of `ctx.uploaded` in a round of sums.
+  """The value of `ctx.uploaded` if the server keeps no uploads.
 
   Attributes:
-    reader: component whose context this is.
+    reader: name of the component that has the context.
   """
 
   reader: str
 
   def refuse(self) -> NoReturn:
-    """Raises the error of a component that reads the uploads.
+    """Raises the error for a component that reads the uploads.
 
     Raises:
-      ConfigError: always.
+      ConfigError: in every call.
     """
     raise errors.ConfigError(
       f'component {self.reader!r} reads ctx.uploaded, which a round of sums '
@@ -240,13 +241,13 @@ class NoUploads(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ServerCtx:
-  """The server after it has received the uploads of a round.
+  """The context of the server after it has received the uploads of a round.
 
   Attributes:
     index: canonical index of each client, -1 for padding, int32 `[K]`.
     valid: whether each upload is real and finite, bool `[K]`.
-    uploaded: shared parameters of each client, `[K, ...]`; an error if they
-      were added and not gathered.
+    uploaded: shared parameters of each client, `[K, ...]`; to read them is an
+      error if uploads are added and not gathered.
     num_examples: number of images of each client, float32 `[K]`.
     num_steps: number of local steps of each client, int32 `[K]`.
     previous: the server's models before the round, `[G, ...]`.
@@ -276,6 +277,7 @@ class ServerCtx:
 
   def __getattribute__(self, name: str) -> Any:
     """Returns a field, and refuses to read uploads that are not kept."""
+    # Not `__getattr__`, which Python does not call for fields that exist.
     value = object.__getattribute__(self, name)
     if isinstance(value, NoUploads):
       value.refuse()
@@ -284,12 +286,13 @@ class ServerCtx:
 
 @dataclasses.dataclass(frozen=True)
 class AggregationCtx(ServerCtx):
-  """The server after clients have been assigned to groups.
+  """The context of the server after clients have been assigned to groups.
 
   Attributes:
     members: uploads of each group, bool `[G, K]`.
-    start: the initial model of each group, `[G, ...]`: its previous model, or
-      for groups created in this round the mean of its members' models.
+    start: the model of each group before the aggregation, `[G, ...]`: its
+      previous model, or if clients are clustered the mean of the models that
+      its members received.
   """
 
   members: Array

@@ -1,15 +1,14 @@
-"""The guarantee of differential privacy of a run, or that there is none.
+"""The guarantee of differential privacy of a run, if there is one.
 
-A component may claim that all that clients send is bounded and has noise. The
-claim covers the shared parameters and the messages of that component. A claim
-for identities or images also covers functions of the trained models, and the
-guarantee is composed with that of other sums with noise; a component declares
-both (`ComponentInfo.released`). Any other message would leave without noise, so
-that a run with one is refused. Numbers of clients, images and steps are public.
-What the experimenter of a simulation sees beside that (metrics of clients,
-evaluations, states in checkpoints) is no release. Epsilon is that of noise on
-real numbers: attacks on the rounding of float32 noise are not covered
-(docs/privacy.md).
+A component may claim that everything that clients send is bounded and has
+noise. The claim covers the shared parameters and the messages of that
+component. A claim for identities or images also covers functions of the trained
+models, and it is composed with the guarantees of other sums with noise; a
+component declares both (`ComponentInfo.released`). A run with any other message
+is refused. Numbers of clients, images and steps are public. Metrics of clients,
+evaluations and states in checkpoints, which the experimenter of a simulation
+sees, are not releases. Epsilon is computed for noise on real numbers: attacks
+on the rounding of float32 noise are not covered (docs/privacy.md).
 """
 
 import functools
@@ -24,10 +23,10 @@ from fedreid_jax.method import accounting
 from fedreid_jax.method.accounting import Mechanism, Released
 from fedreid_jax.method.component import Component, ComponentInfo, Participants
 
-SMALLEST = 0.1  # noise of one step below which there is no guarantee
+SMALLEST = 0.1  # multiplier of one step below which there is no guarantee
 Unit = Literal['client', 'identity', 'image']
 
-# Options of every component with a claim.
+# Types of the options that every component with a claim has.
 Noise = Annotated[
   float, Range(0), 'standard deviation of the noise over the clip'
 ]
@@ -41,15 +40,15 @@ Delta = Annotated[float, Range(1e-300, 0.5), 'delta of the guarantee']
 
 
 class Claim(NamedTuple):
-  """What a component claims for a run.
+  """The guarantee that a component claims for a run.
 
   Attributes:
-    mechanisms: `(rounds) -> mechanisms` that each kind of unit takes part in;
-      the guarantee is that of the kind with the largest epsilon.
-    delta: of the guarantee.
-    details: of the mechanism, for users.
-    unit: what the guarantee protects; identities and images are those of one
-      client.
+    mechanisms: `(rounds) -> mechanisms` to which each kind of unit contributes;
+      the kind with the largest epsilon determines the guarantee.
+    delta: delta of the guarantee.
+    details: description of the mechanism for users.
+    unit: what the guarantee protects; an identity or an image is protected
+      within one client.
   """
 
   mechanisms: Callable[[int], Sequence[Sequence[Mechanism]]]
@@ -59,7 +58,7 @@ class Claim(NamedTuple):
 
 
 class Guarantee:
-  """The guarantee of the rounds of a method, per client."""
+  """The guarantee of the rounds of a method."""
 
   def __init__(
     self,
@@ -70,13 +69,13 @@ class Guarantee:
     """Checks the composition and the participants.
 
     Args:
-      components: of the method.
-      participants: of the run.
+      components: components of the method.
+      participants: participants of the run.
       study: whether the noise follows from the seed.
 
     Raises:
-      ConfigError: if two components claim a guarantee, if a hook of another one
-        breaks it, or if it cannot hold for these participants.
+      ConfigError: if two components claim a guarantee, if a hook of another
+        component breaks it, or if it cannot hold for these participants.
     """
     owners = [c for c in components if c.info.claim]
     if len(owners) > 1:
@@ -88,6 +87,8 @@ class Guarantee:
     self._owner, self._claim, self._study = '', None, study
     self._honest = any(map(_attacks, components))
     if owners and owners[0].info.claim:
+      # An owner of the gradient adds noise at the clients, before any of the
+      # hooks that the check is about. `compose` checks the losses of others.
       if not (owners[0].client and owners[0].client.gradient):
         _check_order(owners[0], components)
       self._owner = owners[0].name
@@ -110,13 +111,13 @@ class Guarantee:
     return self._claim is not None
 
   def check(self, senders: Iterable[str]) -> None:
-    """Checks that nothing leaves a client without a bound and noise.
+    """Checks that every message of a client has a bound and noise.
 
     Args:
       senders: names of the components whose clients send messages.
 
     Raises:
-      ConfigError: for a message of another component than the owner that is not
+      ConfigError: if a message of another component than the owner is not
         declared for the unit of the claim.
     """
     for name in senders:
@@ -138,7 +139,7 @@ class Guarantee:
       )
 
   def epsilon(self, rounds: int) -> float:
-    """Returns epsilon after some rounds, infinite without a guarantee."""
+    """Returns epsilon after some rounds, infinity without a guarantee."""
     return self._epsilons(rounds)
 
   def _epsilon(self, rounds: int) -> float:
@@ -154,13 +155,14 @@ class Guarantee:
       [*kind, *others]
       for kind in (self._claim.mechanisms(rounds) if rounds else none)
     ]
+    # The distribution of losses of such noise would not fit into memory.
     if any(_is_negligible(one) for kind in kinds for one in kind):
       return math.inf
     delta = self._claim.delta
     return max(accounting.epsilon(k, delta) if k else 0.0 for k in kinds)
 
   def statement(self, rounds: int) -> str:
-    """Returns the sentence for users after some rounds."""
+    """Returns the guarantee after some rounds as a sentence for users."""
     found = self.epsilon(rounds)
     if self._claim is None or math.isinf(found):
       return accounting.NONE
@@ -179,10 +181,10 @@ class Guarantee:
 
 
 def is_protected(components: Iterable[Component]) -> bool:
-  """Returns whether draws of a method must not be guessed.
+  """Returns whether nobody may be able to guess the draws of a method.
 
-  They must not where a component claims a guarantee or adds uploads that the
-  server does not see.
+  This is so if a component claims a guarantee or adds uploads that the server
+  does not see.
   """
   return any(c.info.claim or c.summation for c in components)
 
@@ -191,10 +193,10 @@ def refuse_at_sites(components: Sequence[Component]) -> None:
   """Refuses components that add noise for a guarantee, at real sites.
 
   Args:
-    components: of a method, before they know the clients.
+    components: components of a method, before `bind`.
 
   Raises:
-    ConfigError: naming the first such component.
+    ConfigError: if there is such a component; the message names the first.
   """
   released = _released(components)
   for name in (*(c.name for c in components if c.info.claim), *released):
@@ -208,7 +210,8 @@ def refuse_at_sites(components: Sequence[Component]) -> None:
 
 
 def _released(components: Sequence[Component]) -> dict[str, Released]:
-  """Returns what is released with noise of its own, by component."""
+  """Returns the messages that are released with noise, by component."""
+  # Noise of 0 gives no mechanism, for any number of rounds.
   declared = {c.name: c.info.released for c in components}
   return {n: x for n, x in declared.items() if x and x.mechanisms(1)}
 
@@ -219,16 +222,15 @@ def _attacks(component: Component) -> bool:
 
 
 def _is_negligible(mechanism: Mechanism) -> bool:
-  """Returns whether epsilon is far above any protection.
-
-  Its distribution of losses would not fit into memory.
-  """
+  """Returns whether the epsilon of a mechanism gives no protection at all."""
+  # n sums to which a unit always contributes are as private as one sum with
+  # the multiplier z / sqrt(n).
   repeated = mechanism.steps if mechanism.rate == 1 else 1
   return mechanism.noise < SMALLEST * math.sqrt(repeated)
 
 
 def _check_order(owner: Component, components: Sequence[Component]) -> None:
-  """Refuses hooks that would see or change what the owner has not bounded."""
+  """Refuses hooks that read or change values without the owner's noise."""
   place = [c.name for c in components].index(owner.name)
   for component in components:
     if component.info.needs_uploads and not _attacks(component):
@@ -246,6 +248,7 @@ def _check_order(owner: Component, components: Sequence[Component]) -> None:
         'components',
         f'put {owner.name!r} before it',
       )
+  # Attackers may change uploads, because the guarantee covers honest clients.
   for component in components[place + 1 :]:
     transport = component.transport
     if _attacks(component) or transport is None:

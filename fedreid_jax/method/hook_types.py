@@ -5,7 +5,7 @@ from typing import Any, Protocol
 from fedreid_jax.core.types import Array, Flat, Metrics
 from fedreid_jax.method import contexts
 
-# States and messages are pytrees with a structure chosen by the component.
+# The component chooses the structure of these trees; the engine only maps them.
 State = Any
 RoundState = Any
 Aux = Any
@@ -16,7 +16,7 @@ class InitClient(Protocol):
   """Initialises the state that a client keeps between rounds."""
 
   def __call__(self, key: Array, variables: Flat, /) -> State:
-    """Returns the state; the key is specific to this component and client."""
+    """Returns the state; the key belongs to this component and client."""
     ...
 
 
@@ -57,7 +57,7 @@ class Gradient(Protocol):
 
 
 class PostStep(Protocol):
-  """Runs after the update of a step; the outputs precede the update."""
+  """Runs after the update of a step, with the outputs before the update."""
 
   def __call__(
     self, state: RoundState, ctx: contexts.LossCtx, /
@@ -81,7 +81,7 @@ class InitServer(Protocol):
 class Receive(Protocol):
   """Updates the state with the messages of this component in a round.
 
-  Messages are stacked, `[K, ...]`; invalid rows must have no effect.
+  Messages are stacked, `[K, ...]`. Rows that are not valid must have no effect.
   """
 
   def __call__(
@@ -103,7 +103,7 @@ class Update(Protocol):
 
 
 class Cluster(Protocol):
-  """Assigns a server model, an index below `N`, to each client of a cohort."""
+  """Assigns each client of a cohort to a server model, an index below `N`."""
 
   def __call__(self, groups: Array, ctx: contexts.ServerCtx, /) -> Array:
     """Returns int32 `[K]` from the groups of all clients, int32 `[N]`."""
@@ -141,12 +141,12 @@ class Weight(Protocol):
 
 
 class Combine(Protocol):
-  """Computes the models of a rule that is no weighted mean, as a median is.
+  """Computes the models of a rule that is no weighted mean, such as a median.
 
-  The context has all uploads. Running statistics are taken from the result only
-  if `batch_stats_rule` is 'average'.
+  The context has all uploads. Running statistics of the result are used only if
+  `batch_stats_rule` is 'average'.
   """
 
   def __call__(self, models: Flat, ctx: contexts.AggregationCtx, /) -> Flat:
-    """Returns the models `[G, ...]`, given those of the weighted mean."""
+    """Returns the models `[G, ...]`; `models` are the weighted means."""
     ...

@@ -2,11 +2,9 @@
 
 SGD has PyTorch's semantics, on which the papers' results are based: weight
 decay is added to the gradient before momentum, and the learning rate is applied
-last, so that a change of the rate does not rescale the momentum. Every
-parameter on which the loss depends has weight decay, even while its gradient is
-zero. A parameter on which the loss does not depend has no gradient (`grad is
-None` in PyTorch), no weight decay and is not changed. These parameters are
-detected when the loss is differentiated, at no cost per step.
+last. Every parameter on which the loss depends has weight decay, even while its
+gradient is zero. A parameter on which the loss does not depend has no gradient
+(`grad is None` in PyTorch) and no weight decay, and does not change.
 """
 
 import functools
@@ -34,7 +32,7 @@ Gradient = Callable[..., tuple[Flat, Any]]
 
 
 class Optimizer(NamedTuple):
-  """Pure functions over the parameters.
+  """An optimiser as pure functions over the parameters.
 
   Attributes:
     init: `(params) -> state`.
@@ -84,7 +82,7 @@ def sgd(
   weight_decay: float,
   lr_multipliers: Multipliers = (),
 ) -> Optimizer:
-  """Builds SGD with PyTorch's semantics."""
+  """Builds SGD with PyTorch's semantics, as the module describes them."""
   return _optimizer(
     optax.trace(momentum, nesterov=nesterov),
     weight_decay,
@@ -119,6 +117,8 @@ def _optimizer(
   ) -> tuple[Flat, Tree]:
     steps: Any
     steps, state = core.update(grads, state, params)
+    # The rate comes after the momentum, as in PyTorch, so that a change of the
+    # rate does not rescale the momentum.
     return {
       name: params[name] - (lr * factor(name)) * steps[name] for name in params
     }, state
@@ -127,10 +127,7 @@ def _optimizer(
 
 
 def _decaying(weight_decay: float) -> Callable[[Flat], Flat]:
-  """Returns the identity function, with weight decay added to its gradient.
-
-  JAX distinguishes an absent gradient (a symbolic zero) from a zero gradient.
-  """
+  """Returns the identity function, with weight decay added to its gradient."""
 
   @jax.custom_vjp
   def same(params: Flat) -> Flat:
@@ -141,6 +138,8 @@ def _decaying(weight_decay: float) -> Callable[[Flat], Flat]:
     return values, values
 
   def backward(params: Flat, cotangents: Flat) -> tuple[Flat]:
+    # A symbolic zero means that the loss does not depend on a parameter. JAX
+    # knows this when it traces the gradient, so that it costs nothing per step.
     absent = jax.custom_derivatives.SymbolicZero
     return (
       {
@@ -166,19 +165,18 @@ def effective_steps(
 
   With a constant gradient g and learning rate eta, `num_steps` steps of SGD
   from a zero momentum buffer change the weights by `-eta |a|_1 g` (Wang et al.,
-  FedNova, section 4). Without momentum `|a|_1` is the number of steps; for
-  heavy ball and Nesterov the recursion is computed, which equals the closed
-  forms of both.
+  FedNova, section 4). Without momentum `|a|_1` is the number of steps.
 
   Args:
-    num_steps: number of local steps, int32, may be traced.
+    num_steps: number of local steps, int32, which may be traced.
     decay: learning rate times the proximal weight mu, 0 without a proximal
       term.
     momentum: momentum of SGD.
-    nesterov: whether it is Nesterov momentum.
+    nesterov: whether SGD has Nesterov momentum instead of heavy ball.
   """
 
   def step(_: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+    # One recursion equals the closed forms of heavy ball and of Nesterov.
     moved, buffer = carry
     gradient = 1.0 - decay * moved
     buffer = momentum * buffer + gradient
@@ -190,12 +188,15 @@ def effective_steps(
 
 
 def bound_to_rounds(config: Any) -> str:
-  """Returns why a longer run would have had other rates, '' if it would not.
+  """Returns why a longer run would have other learning rates.
 
   Args:
-    config: fields `schedule`, `milestones` and `schedule_rounds`, which runs of
-      earlier versions lack.
+    config: fields `schedule`, `milestones` and `schedule_rounds`.
+
+  Returns:
+    A reason for users, '' if the rates do not depend on the number of rounds.
   """
+  # `get`, because the configuration of a run of an earlier version lacks it.
   if config.get('schedule_rounds'):
     return ''
   if config.schedule == 'cosine':
@@ -218,8 +219,8 @@ def schedule(config: Any, rounds: int) -> Callable[[Array], Array]:
       rounds of the schedule, and `cosine` reaches zero there.
 
   Returns:
-    `(round) -> lr`; the fractional part of the round is the progress within
-    it.
+    `(round) -> lr`; the fractional part of `round` is the progress within the
+    round.
   """
   rounds = config.schedule_rounds or rounds
   if config.schedule == 'constant':
@@ -247,6 +248,7 @@ def schedule(config: Any, rounds: int) -> Callable[[Array], Array]:
   def rate(round_: Array) -> Array:
     round_ = jnp.asarray(round_, jnp.float32)
     rise = 1.0
+    # Whole rounds, from 1: the rate is not 0 in the first round.
     if config.warmup:
       rise = jnp.minimum((jnp.floor(round_) + 1) / config.warmup, 1.0)
     return jnp.asarray(config.lr * shape(round_) * rise, jnp.float32)

@@ -1,13 +1,13 @@
 """Numbers of a guarantee as text that never claims too much.
 
-An upper bound must not become smaller when it is printed, nor a lower bound
-larger. Noise and delta are printed with all their digits, so that the text,
-given as an option, is the same number.
+An upper bound must not become smaller when it is printed, and a lower bound
+must not become larger. Noise and delta are printed with all their digits, so
+that the text, given as an option, is the same number.
 """
 
 import decimal
 
-DIGITS = 4
+DIGITS = 4  # significant digits of a bound
 
 
 def up(bound: float) -> str:
@@ -21,12 +21,13 @@ def down(bound: float) -> str:
 
 
 def exact(number: float) -> str:
-  """Returns the shortest text that is read as the same number."""
+  """Returns the shortest text from which Python reads the same number."""
   return repr(float(number)).removesuffix('.0')
 
 
 def _rounded(bound: float, mode: str) -> str:
-  # The shortest text of 8.236 is not raised, though its binary value is above.
+  # The binary value of 8.236 is a little above it. Its shortest text has four
+  # digits, so that the number is not rounded up to 8.237.
   shortest = decimal.Decimal(repr(float(bound)))
   context = decimal.Context(prec=DIGITS, rounding=mode)
   return f'{float(context.plus(shortest)):g}'

@@ -4,9 +4,9 @@ A module of a component may have, beside its `Options`,
 
   def rules(given: rules.Given) -> Iterator[rules.Rule]: ...
 
-which are checked before anything is compiled. Components are told apart by
-their properties and hooks, so that a plug-in is treated as a built-in one. What
-several components need is written here once.
+which are checked before anything is compiled. A rule recognises other
+components by their properties and hooks, so that a plug-in is treated like a
+built-in component. This module has the rules that several components share.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,19 +18,20 @@ from fedreid_jax.method.component import Component
 # (Whether the rule is violated, field, problem, fix).
 Rule = tuple[Any, str, str, str]
 
+# Splits of `data.client_split` whose clients number their own identities.
 OWN_LABELS = ('by_dataset', 'by_camera', 'by_identity')
-# Splits of `data.client_split` that divide the images of one person.
+# Splits of `data.client_split` that may divide the images of one person.
 DIVIDE_PERSONS = ('by_camera', 'iid', 'dirichlet', 'camera_independent')
-# Parameters of the neck; if they are personal, the server cannot embed images.
+# A parameter of the neck. If it is personal, the server cannot embed images.
 NECK = 'params/neck/fc/kernel'
 
 
 class Given(NamedTuple):
-  """A configuration as a component sees it.
+  """A configuration, for the rules of one component.
 
   Attributes:
-    name: of the component's group of fields, for messages.
-    options: of the component, its `Options`.
+    name: name of the component's group of fields, for messages.
+    options: the component's `Options`.
     config: the whole configuration.
     others: the other components of the method, in order.
     is_default: `(group) -> bool`, whether all fields of a group have their
@@ -81,7 +82,7 @@ def needs_public(given: Given, by: str = '') -> Iterator[Rule]:
 
   Args:
     given: the configuration.
-    by: field and value that need them, by default the component.
+    by: field and value that need the images, by default the component.
   """
   yield (
     given.config.model.modality_specific_stages > 0,

@@ -4,9 +4,9 @@ With the change D_k of the shared parameters of client k, a `Sum` gives
 
   w + (1 / d) sum_k a_k D_k,
 
-where the weight a_k depends on one upload and the divisor d on sums. Uploads
-are added as clients end and are not kept, and secure aggregation can add them.
-A `Gather` needs all uploads of a round at once.
+where the weight a_k depends on one upload and the divisor d on sums. An upload
+is added when its client has trained, and is not kept; secure aggregation can
+also add it. A `Gather` needs all uploads of a round at once.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,28 +27,28 @@ Bound = Callable[[np.ndarray], float]
 
 
 def by_count(sizes: np.ndarray) -> float:
-  """A `Bound` of weights that are at most 1."""
+  """Returns `K`, the `Bound` of weights that are at most 1 each."""
   return float(len(sizes))
 
 
 def by_share(sizes: np.ndarray) -> float:
-  """A `Bound` of shares, whose sum over all clients is 1."""
+  """Returns 1, the `Bound` of shares, whose sum over all clients is 1."""
   del sizes
   return 1.0
 
 
 def by_size(sizes: np.ndarray) -> float:
-  """A `Bound` of weights that are at most the number of images."""
+  """Returns the `Bound` of weights that are at most the number of images."""
   return float(sizes.sum())
 
 
 class Term(NamedTuple):
-  """What one upload adds to a sum, weight times values.
+  """The term of one upload in a sum, weight times values.
 
   Attributes:
-    weight: over the unit of the sum, so that absolute values are at most 1,
-      float32.
-    values: float32.
+    weight: weight divided by the unit of the sum, so that its absolute value is
+      at most 1, float32.
+    values: values of any shape, float32.
   """
 
   weight: Array
@@ -59,9 +59,9 @@ class Weighted(NamedTuple):
   """Terms of all uploads that are to be added.
 
   Attributes:
-    weight: absolute values at most 1, float32 `[K]`.
-    values: float32 `[K, ...]`.
-    limit: largest absolute value; larger ones are clipped to it.
+    weight: weights with absolute values of at most 1, float32 `[K]`.
+    values: values of each upload, float32 `[K, ...]`.
+    limit: largest absolute value; larger values are clipped to it.
     noise: standard deviation of discrete Gaussian noise on the sum, None for no
       noise.
   """
@@ -76,9 +76,9 @@ class Divisor(NamedTuple):
   """The number by which a rule divides its sum, from sums over the uploads.
 
   Attributes:
-    numbers: `(message, UploadCtx) -> numbers` of one upload by name, not
-      negative.
-    bounds: as `Sum.bound`, of each number.
+    numbers: `(message, UploadCtx) -> numbers` of one upload by name, which are
+      not negative.
+    bounds: the limit of the sum of each number over a cohort.
     of: `(sums of the numbers) -> divisor`.
   """
 
@@ -88,20 +88,22 @@ class Divisor(NamedTuple):
 
 
 class Sum(NamedTuple):
-  """A rule for the model of which sums over the clients suffice.
+  """A rule for the model that needs only sums over the clients.
 
   Attributes:
-    weight: `(message, UploadCtx) -> a` of one upload, not negative; a number
+    weight: `(message, UploadCtx) -> a` of one upload, not negative: a number
       for all parameters, or a dict by name, in which absent parameters are
       weighted by number of images.
     bound: limit of the sum of the weights over a cohort. Weights by number of
       images replace weights that exceed it.
-    divisor: of the sum; by default the sum of the weights. The model stays if
-      it is not above zero and finite.
-    fallback: whether weights by number of images replace a divisor that is not
-      above zero and finite, which takes a second sum of the size of the model.
-    noise: `(State of the server hooks) -> standard deviation` of the noise on
-      the sum that a `Summation` adds; without one the component adds it itself.
+    divisor: divisor of the sum, by default the sum of the weights. The model
+      stays as it is if the divisor is not above zero and finite.
+    fallback: whether the mean by number of images replaces a sum whose divisor
+      is not above zero and finite. It takes a second sum of the size of the
+      model.
+    noise: `(State of the server hooks) -> standard deviation` of the noise that
+      a `Summation` adds to the sum; without a `Summation` the component adds
+      the noise itself.
   """
 
   weight: Weight
@@ -115,7 +117,7 @@ class Gather(NamedTuple):
   """A rule for the model that needs all uploads of a round.
 
   Attributes:
-    weights: of the weighted mean, by default by number of images.
+    weights: weights of the weighted mean, by default by number of images.
     combine: `(models [G, ...], AggregationCtx) -> models`, which replaces the
       weighted mean.
   """
@@ -134,7 +136,7 @@ def _one(message: Any, ctx: contexts.UploadCtx) -> Array:
   return jnp.float32(1.0)
 
 
-BY_IMAGES = Sum(_images, by_size)  # the rule of a method without another one
+BY_IMAGES = Sum(_images, by_size)  # the rule of a method that has no other rule
 UNIFORM = Sum(_one, by_count)  # the same weight for every upload
 
 
@@ -144,7 +146,7 @@ class TermOf(Protocol):
   def __call__(
     self, state: Any, message: Any, ctx: contexts.ReceiveCtx, /
   ) -> tuple[Array, Tree]:
-    """Returns (weight, values); `ctx.index` is that of the one client."""
+    """Returns (weight, values); `ctx.index` is the index of this client."""
     ...
 
 
@@ -159,7 +161,7 @@ class FinishSum(Protocol):
 
 
 class MessageSum(NamedTuple):
-  """A `ServerHooks.receive` of which weighted sums of the messages suffice.
+  """A `ServerHooks.receive` that needs only weighted sums of the messages.
 
   Messages are added client by client and not kept, so that a message may be as
   large as the model.
@@ -168,11 +170,11 @@ class MessageSum(NamedTuple):
     term: `(State, message, ReceiveCtx) -> (weight, values)` of one client.
     finish: `(State, sums of weight * value, valid bool [K], ReceiveCtx) ->
       State`.
-    bound: as `Sum.bound`, of the weights of `term`.
+    bound: limit of the sum of the weights of `term` over a cohort.
     limit: limit of the absolute values, a power of two; in deterministic mode
       a client that exceeds it is left out.
-    noise: `(State) -> standard deviation` of the noise on the sums that a
-      `Summation` adds; without one the component adds it itself.
+    noise: `(State) -> standard deviation` of the noise that a `Summation` adds
+      to the sums; without a `Summation` the component adds the noise itself.
   """
 
   term: TermOf
@@ -194,11 +196,12 @@ class MessageSum(NamedTuple):
       weight, values = term(message, index)
 
       def one(total: Array, value: Array) -> Array:
+        # Rows that do not count may have values that are not finite.
         return total + jnp.where(counts, weight * value, 0.0)
 
       return jax.tree.map(one, sums, values), None
 
-    # In order: zeros of empty lanes at the end change no bit.
+    # In the order of rows: the zeros of empty lanes at the end change no bit.
     rows = messages, ctx.index, valid
     first = trees.rows((messages, ctx.index), 0)
     zeros = trees.zeros(jax.eval_shape(term, *first)[1])

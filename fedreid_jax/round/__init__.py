@@ -1,1 +1,1 @@
-"""A federated round: clients train, the server adds, devices hold both."""
+"""A federated round: local training, aggregation, and their devices."""

@@ -1,4 +1,4 @@
-"""The jitted functions of a simulation on a mesh."""
+"""The compiled functions of a simulation on a mesh of devices."""
 
 import dataclasses
 import functools
@@ -24,27 +24,27 @@ Replicated = tuple[Flat, dict[str, Tree], Array]
 
 
 class Compiled(NamedTuple):
-  """Jitted functions over all lanes.
+  """Compiled functions over all lanes.
 
   The functions of a round take `(server, round, table, tree, tasks)`; `train`,
-  `measure` and `data_pass` donate their tree. Resident images and segments of
-  others run in the same functions, which therefore round alike.
+  `measure` and `data_pass` donate their tree.
 
   Attributes:
-    begin: tree is the client states; returns carries.
-    train: tree is the carries; returns (carries, sums of metrics).
-    measure: tree is the carries; returns carries.
-    data_pass: tree is the carries; returns carries.
-    end: tree is (carries, client states); returns (uploads, (states, ())).
-      Uploads are stacked, or `Folded` of a method whose uploads are added.
-    end_untrained: the same before round 0.
+    begin: the tree is the client states; returns carries.
+    train: the tree is the carries; returns (carries, sums of metrics).
+    measure: the tree is the carries; returns carries.
+    data_pass: the tree is the carries; returns carries.
+    end: the tree is (carries, client states); returns (uploads, (states, ())).
+      Uploads are stacked, or `Folded` if the method adds them.
+    end_untrained: `end` before round 0.
     sent: `end` with stacked uploads, for their shapes.
-    sent_untrained: the same before round 0.
+    sent_untrained: `sent` before round 0.
     add: `(Totals, Totals) -> Totals` of two waves; donates the first.
     moments: `(models [G, ...], table, (own, moments), tasks) -> moments` of
       every client's augmented images at its group's model with its personal
       parameters.
-    no_moments: `(models [G, ...], own) -> moments` of no images, of one client.
+    no_moments: `(models [G, ...], own) -> moments` of one client without
+      images.
     aggregate: `(server, uploads, drawn, round, public, seed) -> (server, log)`.
     receive: `(server, uploads) -> server`.
   """
@@ -79,6 +79,8 @@ def make(algorithm: Algorithm, mesh: Mesh, width: int) -> Compiled:
     ends = _adding_up(algorithm, fold, mesh, width)
     early = _adding_up(algorithm, fold._replace(models=False), mesh, width)
   aggregate, receive = _on_server(algorithm, mesh)
+  # Resident images and segments of images run in the same programs, which
+  # therefore round alike.
   return Compiled(
     begin=over(of_client.begin),
     train=over(of_client.train, donate=True),
@@ -130,10 +132,11 @@ def _over_lanes(
 def _adding_up(
   algorithm: Algorithm, fold: Fold, mesh: Mesh, width: int
 ) -> Callable[..., jax.stages.Wrapped]:
-  """Returns `_over_lanes` of functions whose first results are uploads.
+  """Returns a variant of `_over_lanes` for functions that return uploads.
 
-  The functions that it returns add the uploads to sums instead of stacking
-  them, and return (`Folded`, second result).
+  The functions of a round that it builds add the first results, which are
+  uploads, to sums instead of stacking them. They return (`Folded`, second
+  result).
   """
 
   def zeros(replicated: Any, sent: Any) -> Totals:
@@ -172,10 +175,10 @@ def _adding_up(
 
 
 def _adding(fold: Fold | None) -> Callable[..., Any]:
-  """Returns `(Totals, Totals) -> Totals`, which donates the first."""
+  """Returns the compiled `(Totals, Totals) -> Totals`; donates the first."""
 
   def add(totals: Totals, more: Totals) -> Totals:
-    assert fold is not None  # only a method with sums has waves
+    assert fold is not None  # only a method with sums has several waves
     return waves.add(fold, totals, more)
 
   return jax.jit(add, donate_argnums=0)
@@ -200,6 +203,8 @@ def _on_server(
 ) -> tuple[jax.stages.Wrapped, jax.stages.Wrapped]:
   """Returns `aggregate` and `receive`, which donate the server's state."""
   fold = algorithm.fold
+  # The number of lanes depends on the number of devices. Sums with the same
+  # bits on any number of devices need arrays of the same size.
   cohort = None
   if fold is not None and isinstance(fold.arithmetic, FixedPoint):
     cohort = len(fold.arithmetic.sizes)
@@ -236,9 +241,8 @@ def _canonical(
 
   Args:
     mesh: devices, each of which gets the rows of all clients.
-    cohort: `K`, without the lanes that are empty on any number of devices, of
-      sums with the same bits on any number of devices.
-    uploads: of all lanes.
+    cohort: `K`, to which the rows are cut; None keeps the rows of empty lanes.
+    uploads: uploads of all lanes.
     *columns: more arrays of all lanes.
   """
   totals = None
@@ -251,6 +255,7 @@ def _canonical(
   if mesh.devices.size > 1:
     index = rows[0].index
     last = jnp.iinfo(index.dtype).max
+    # Lanes are in canonical order on each device only. Empty ones go last.
     order = jnp.argsort(jnp.where(index < 0, last, index))[:cohort]
     rows = trees.rows(rows, order)
   if totals is None:

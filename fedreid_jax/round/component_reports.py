@@ -1,4 +1,4 @@
-"""What the components of a method report beside the training."""
+"""Notices, warnings and models of clients that components report."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from fedreid_jax.round.devices.client_store import ClientStore
 
 
 def notices(components: Sequence[Component]) -> list[str]:
-  """Returns the notices of the components for users of the method."""
+  """Returns the texts that components want users to read when a run begins."""
   texts = [component.info.notice for component in components]
   return [text for text in texts if text]
 
@@ -38,8 +38,9 @@ def models_to_evaluate(
   """Returns the clients' own models that components keep for evaluation.
 
   Args:
-    components: of the method.
-    store: states of the clients; those that were never written have none.
+    components: components of the method.
+    store: states of the clients; a client whose state was never written has no
+      such model.
 
   Returns:
     Variables by canonical index of the client.
@@ -49,7 +50,8 @@ def models_to_evaluate(
     if component.client and component.client.models_to_evaluate:
       for k in store.written():
         kept = store.row(k).states.get(component.name)
-        if kept is None:  # it stays at a site
+        # The state of a client that is a real site stays there.
+        if kept is None:
           continue
         variables, present = component.client.models_to_evaluate(kept)
         if np.asarray(present):

@@ -1,4 +1,4 @@
-"""Composition of components into an algorithm: ownership and order of hooks."""
+"""Composition of components into an algorithm: owners and order of hooks."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -29,9 +29,9 @@ class Algorithm(NamedTuple):
     shared: regular expression of the shared parameters.
     program: the local round of one client.
     clustered: whether the server keeps several models.
-    init_server: `(variables, sizes, public, seed) -> ServerState`; sizes are
-      the numbers of images of each client, float32 `[N]`, and the seed is
-      `prng.data` of that of the run.
+    init_server: `(variables, sizes, public, seed) -> ServerState`; `sizes` are
+      the numbers of images of each client, float32 `[N]`, and `seed` is
+      `prng.data` of the run's seed.
     init_client: `(uid, pretrained variables, seed) -> ClientState` of one
       client.
     messages: `(ServerState) -> messages` broadcast to every client, by name.
@@ -40,8 +40,8 @@ class Algorithm(NamedTuple):
     aggregate: `(ServerState, uploads, drawn, round, public, seed) ->
       (ServerState, log)`.
     prepares: whether clients run a data pass before round 0.
-    fold: sums of uploads that are added as clients end, None for uploads that
-      are stacked.
+    fold: sums to which an upload is added when its client has trained; None if
+      uploads are stacked.
   """
 
   components: tuple[Component, ...]
@@ -102,7 +102,11 @@ def owner(components: Sequence[Component], hook: str) -> Component | None:
 
 
 def shared_leaves(components: Sequence[Component]) -> str:
-  """Returns the regular expression of the shared parameters."""
+  """Returns the regular expression of the shared parameters.
+
+  Raises:
+    ConfigError: unless exactly one component selects shared parameters.
+  """
   chosen = owner(components, 'shared')
   if chosen is None or chosen.shared is None:
     raise errors.ConfigError(
@@ -153,7 +157,7 @@ def check(components: Sequence[Component]) -> None:
 
 
 def _check_uploads(components: Sequence[Component]) -> None:
-  """Refuses a component that would change uploads after they were moved."""
+  """Refuses components that change uploads after one with `Transport.moves`."""
   moved = ''
   for component in components:
     transport = component.transport
@@ -169,7 +173,7 @@ def _check_uploads(components: Sequence[Component]) -> None:
 
 
 def _check_gradient(components: Sequence[Component]) -> None:
-  """Refuses losses that an owner of the gradient cannot split by image."""
+  """Refuses a use of images that the owner of the gradient cannot bound."""
   found = [c for c in components if c.client and c.client.gradient]
   if len(found) > 1:
     raise errors.ConfigError(
@@ -182,6 +186,7 @@ def _check_gradient(components: Sequence[Component]) -> None:
     if component is found[0] or hooks is None:
       continue
     released = component.info.released
+    # A data pass with noise has a guarantee of its own, which is added.
     passes = hooks.data_pass and not (released and released.mechanisms(1))
     other = hooks.pre_step or hooks.post_step or passes
     if other or (hooks.loss and not hooks.separable):
@@ -197,6 +202,8 @@ def _check_gradient(components: Sequence[Component]) -> None:
 def _is(component: Component, name: str) -> bool:
   """Returns whether a component has a property, fills a hook or has a name."""
   hook, _, field = name.partition('.')
+  # A field of a hook, such as 'server.receive'. A hook that is not filled is
+  # None, which has no such field.
   if field:
     return bool(getattr(getattr(component, hook), field, None))
   filled = name in HOOKS and getattr(component, name) is not None
@@ -236,6 +243,7 @@ def compose(
   gathers = bool(gathering.reason(components))
   gather = aggregator and isinstance(aggregator.aggregation, Gather)
   summing = None if gather else aggregator
+  # A `Gather` has a fold too, for the sums of messages.
   fold = fold_.make(components, summing, batch_stats_rule, arithmetic)
   early = [c for c in components if _sends_before_first_round(c)]
   return Algorithm(
@@ -265,6 +273,8 @@ def compose(
       ),
     ),
     prepares=bool(early),
+    # The clients' loop adds uploads only if nothing else reads them. A
+    # `Summation` adds stacked uploads, in the program of the server.
     fold=None if gathers or adder else fold,
   )
 

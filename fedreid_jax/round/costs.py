@@ -1,4 +1,4 @@
-"""Costs of a round, from its compiled program."""
+"""Costs of a round: steps, bytes, memory and operations of its programs."""
 
 from typing import Any, NamedTuple
 
@@ -13,10 +13,10 @@ class Memory(NamedTuple):
   """Bytes on a device that a program needs while it runs.
 
   Attributes:
-    arguments: of the arrays that it receives.
-    results: of the arrays that it returns, except those that reuse the memory
-      of arguments.
-    temporary: of all other arrays.
+    arguments: bytes of the arrays that the program receives.
+    results: bytes of the arrays that it returns, except those that reuse the
+      memory of arguments.
+    temporary: bytes of all other arrays.
   """
 
   arguments: int
@@ -28,15 +28,14 @@ class Costs(NamedTuple):
   """Costs of a round.
 
   Attributes:
-    steps: of all clients.
-    images: that are trained on, with repetition.
+    steps: number of local steps of all clients.
+    images: number of images in these steps, with repetition.
     sent: bytes `up` and `down` by content.
-    memory: of each program of the round by its name; none if the compiler does
-      not say. Arrays that a program does not use are not counted, such as
-      resident images during the aggregation.
-    flops: floating-point operations of the training by XLA's count, which
-      counts the body of every loop once: one step of one client; None if XLA
-      does not say.
+    memory: memory of each program of the round by its name; empty if the
+      compiler does not report it. Arrays that a program does not use are not
+      counted, such as resident images during the aggregation.
+    flops: floating-point operations of one step of one client, None if XLA does
+      not report them.
   """
 
   steps: int
@@ -47,7 +46,7 @@ class Costs(NamedTuple):
 
   @property
   def largest(self) -> str | None:
-    """Name of the program that needs the most memory."""
+    """Name of the program that needs the most memory, None if unknown."""
     return max(
       self.memory, key=lambda name: sum(self.memory[name]), default=None
     )
@@ -59,10 +58,12 @@ def of_programs(
   """Returns the costs of a round.
 
   Args:
-    programs: of the round.
-    tasks: of its lanes, on the host.
+    programs: programs of the round.
+    tasks: tasks of all lanes, on the host.
     sent: bytes by direction and content.
   """
+  # XLA counts the body of every loop once, so that this is the cost of one step
+  # of one client.
   counted: Any = programs.lowered[TRAINING].cost_analysis() or {}
   memory = {name: _memory(one) for name, one in programs.compiled.items()}
   return Costs(
@@ -76,7 +77,7 @@ def of_programs(
 
 def _memory(program: jax.stages.Compiled) -> Memory | None:
   found: Any = program.memory_analysis()
-  if found is None:  # on some platforms
+  if found is None:  # some platforms have no analysis
     return None
   return Memory(
     found.argument_size_in_bytes,

@@ -1,4 +1,4 @@
-"""The local part of a round on the devices: training, and waves of it."""
+"""The local part of a round on the devices, for one wave after another."""
 
 import contextlib
 from collections.abc import Callable
@@ -30,8 +30,8 @@ class LocalRounds:
     segments: images of the clients.
     split: sharding over lanes.
     whole: sharding of what every device has.
-    sent: shapes of the uploads before the sums, by whether clients train;
-      known after a wave.
+    sent: shapes of the uploads before they are added, by whether clients train;
+      known after the first wave.
   """
 
   def __init__(
@@ -42,7 +42,7 @@ class LocalRounds:
     split: NamedSharding,
     whole: NamedSharding,
   ):
-    """Keeps its arguments.
+    """Compiles and runs nothing yet.
 
     Args:
       algorithm: a federated method.
@@ -85,6 +85,7 @@ class LocalRounds:
     lanes, tasks = wave
     tree, placed = self.place(store, wave)
     number = np.int32(round_)
+    # The results of `end` are sums, which do not have the shapes of an upload.
     if self.algorithm.fold and trains not in self.sent:
       self.sent[trains] = self.shapes(server, tree, placed, trains)
     carry = self.run.begin(server, number, (), tree, placed)
@@ -94,6 +95,7 @@ class LocalRounds:
         carry, more = self.run.train(server, number, table, carry, part)
         sums = jax.tree.map(jnp.add, sums, more) if sums else more
     if self.algorithm.program.has_data_pass:
+      # The data pass needs the moments of all images, hence a pass before it.
       for read in (self.run.measure, self.run.data_pass):
         for table, part in self.segments.passing(lanes, tasks, placed):
           carry = read(server, number, table, carry, part)
@@ -104,7 +106,8 @@ class LocalRounds:
   def fetch(self, store: ClientStore, rows: Any) -> Any:
     """Returns the new client states of all lanes on the host.
 
-    Lanes of other processes are zeros if every process has its own rows.
+    If every process keeps the states of its clients only, the lanes of other
+    processes are zeros.
     """
     return transfer.get_here(rows) if store.local else transfer.get(rows)
 
@@ -139,11 +142,12 @@ class LocalRounds:
     Args:
       server: server state.
       store: client states.
-      parts: waves, several only of sums.
+      parts: waves; there are several only if uploads are added.
       round_: global round.
       cohort: `K`.
-      following: returns the first wave of the next round, None without one;
-        its images are read while the last wave of this round is computed.
+      following: returns the first wave of the next round, None if there is no
+        next round. Its images are read while the last wave of this round is
+        computed.
 
     Returns:
       (uploads, their positions in the order of sampling, client states of each
@@ -164,7 +168,8 @@ class LocalRounds:
     for wave in parts[1:]:
       more, (later, counted) = self.wave(server, store, wave, round_, True)
       totals = self.run.add(totals, more.totals)
-      # The next wave is computed while the rows of the last one are copied.
+      # To copy the rows of the last wave means to wait for them. By now the
+      # devices have the next wave to compute.
       found.append(keep(uploads, rows, sums))
       uploads, rows, sums = more, later, counted
     self._read_ahead(following)
@@ -181,12 +186,12 @@ class LocalRounds:
   def _read_ahead(self, following: Callable[[], Wave | None]) -> None:
     if self.segments.resident is not None:
       return
-    # An error of the next round, which it meets again, must not end this one.
+    # The next round meets an error of its wave again. It must not end this one.
     with contextlib.suppress(errors.FedReIDError):
       if wave := following():
         self.segments.read_ahead(*wave)
 
 
 def _rows(folded: Folded) -> tuple[Any, Any, Any]:
-  """Returns what a round of sums keeps of each upload."""
+  """Returns the parts of each upload that a round of sums keeps."""
   return folded.uploads, folded.raw, folded.far

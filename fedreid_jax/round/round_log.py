@@ -1,4 +1,4 @@
-"""The log of a round: metrics of training and numbers of transferred bytes."""
+"""The log of a round: metrics of training and numbers of bytes sent."""
 
 import math
 from collections.abc import Sized
@@ -59,7 +59,7 @@ def of_server(
 
   Args:
     entries: log of `server_round.run`, on a device.
-    num_clients: number of clients of the cohort; the rows after it are empty.
+    num_clients: number of clients of the cohort; later rows are empty lanes.
   """
   host = jax.tree.map(np.asarray, entries)
   measured = host.pop('server')
@@ -86,7 +86,7 @@ def wire(
   Args:
     algorithm: a federated method.
     server: state of the server.
-    uploads: `[lanes, ...]`.
+    uploads: uploads of all lanes, `[lanes, ...]`, or their shapes.
     members: the clients that take part.
     num_clients: `N`.
     trains: whether the clients train.
@@ -96,6 +96,7 @@ def wire(
     sizes = [x.size * x.dtype.itemsize for x in jax.tree.leaves(tree)]
     return len(members) * sum(sizes) // parts
 
+  # Empty lanes send nothing: sizes are per lane, and multiplied by the members.
   lanes = uploads.index.shape[0]
   groups = num_clients if algorithm.clustered else 1
   up = {
@@ -123,7 +124,7 @@ def model_bytes(algorithm: Algorithm, shared: Flat) -> int:
 
   Args:
     algorithm: a federated method, whose transport may compress them.
-    shared: of all lanes, `[lanes, ...]`.
+    shared: shared parameters of all lanes, `[lanes, ...]`.
   """
   one = {
     name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
@@ -140,8 +141,8 @@ def message_bytes(algorithm: Algorithm, message: Tree, lanes: int) -> int:
 
   Args:
     algorithm: a federated method, which may send integers of fewer bits.
-    message: of all lanes, `[lanes, ...]`.
-    lanes: their number.
+    message: messages of all lanes, `[lanes, ...]`.
+    lanes: number of lanes.
   """
   leaves = jax.tree.leaves(message)
   for component in algorithm.components:

@@ -19,18 +19,18 @@ class Programs:
   """Programs of a round, compiled for the shapes of their arguments.
 
   Attributes:
-    lowered: by name, in the order in which a round runs them; a program that
-      runs for each wave or segment is here once.
-    compiled: likewise.
+    lowered: lowered programs by name, in the order in which a round runs them;
+      a program that runs for each wave or segment is included once.
+    compiled: compiled programs by name, in the same order.
   """
 
   def __init__(self) -> None:
-    """Compiles nothing yet."""
+    """Starts without programs."""
     self.lowered: dict[str, jax.stages.Lowered] = {}
     self.compiled: dict[str, jax.stages.Compiled] = {}
 
   def add(self, name: str, program: Any, *args: Any) -> Any:
-    """Compiles a program and returns the shapes and places of its results."""
+    """Compiles a program; returns the shapes and shardings of its results."""
     lowered = self.lowered[name] = program.lower(*args)
     made = self.compiled[name] = lowered.compile()
     return jax.tree.map(_shape, made.out_info, made.output_shardings)
@@ -51,10 +51,10 @@ def of_round(
     local: local part of the rounds.
     server: server state.
     store: client states.
-    waves: of the round.
+    waves: waves of the round.
     cohort: `K`.
-    public: the public set.
-    seed: data of the key of the run.
+    public: images of the public set.
+    seed: `prng.data` of the run's seed.
   """
   found = Programs()
   uploads = _of_clients(found, local, server, store, waves[0])
@@ -77,6 +77,8 @@ def _of_clients(
   wave: Wave,
 ) -> Any:
   """Adds the programs of `LocalRounds.wave`; returns shapes of its uploads."""
+  # The results of a program, with their shardings, are the arguments of the
+  # next one, so that it is compiled as in a round.
   run, segments = local.run, local.segments
   lanes, tasks = wave
   tree, placed = local.place(store, wave)

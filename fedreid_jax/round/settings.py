@@ -1,4 +1,4 @@
-"""The settings of the local round that no component owns."""
+"""Settings of the local round and of the simulation, beside components."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -26,9 +26,9 @@ class Settings(NamedTuple):
     num_steps: number of steps of the longest round.
     shared: regular expression of the shared parameters.
     persistent: whether the optimiser state is kept between rounds.
-    schedule_per_step: whether the learning rate changes within the round.
+    schedule_per_step: whether the learning rate changes within a round.
     masked: whether some batches have padded rows.
-    data_pass_batch: images of one step of a pass over all images.
+    data_pass_batch: number of images in a batch of a pass over all images.
     accumulate: whether the gradients of a round are accumulated for one update
       at its end.
   """
@@ -59,15 +59,16 @@ class SimulationOptions(NamedTuple):
     width: number of clients vmapped at a time on a device, 0 for all.
     budget: limit of the bytes of images on a device, 0 for no limit.
     plan_shape: `(S, B)` of the longest plan of the run.
-    data_pass_batch: images of one step of a pass over all images.
+    data_pass_batch: number of images in a batch of a pass over all images.
     uploads: number and size of the uploads of a round.
-    rounds: of the run; images of a round after these are not read ahead.
+    rounds: number of rounds of the run; no images are read ahead after the
+      last one.
     places: largest number of clients in a round, each of which is sampled
       independently with the probability `fraction`; 0 for cohorts of a fixed
       size.
-    timetable: who takes part in which round as simulated time, None if all
-      clients are there and take no time.
-    secret: of the run, if its method has draws that must not be guessed.
+    timetable: the clients of each round in simulated time, None if all clients
+      are available and take no time.
+    secret: secret of the run, if nobody may guess the draws of its method.
   """
 
   seed: int
@@ -84,5 +85,6 @@ class SimulationOptions(NamedTuple):
 
   @property
   def sampling(self) -> int | Secret:
-    """Returns the origin of the cohorts, which a guarantee may count on."""
+    """Returns the secret or the seed from which cohorts are drawn."""
+    # Amplification by sampling needs cohorts that nobody can guess.
     return self.secret or self.seed

@@ -3,9 +3,9 @@
 Images stay on the device as uint8 if they fit. If they exceed a budget, the
 round is cut into segments of steps, and the images of the next segment are
 transferred while the current one is computed. The states of the clients are in
-a store (`round.devices.client_store`), of which only the rows of the cohort are
-read and transferred to devices: neither the memory of the devices nor the work
-of the host in a round grows with the number of clients.
+a store (`round.devices.client_store`). Only the states of the cohort are read
+and transferred to devices, so that neither the memory of the devices nor the
+work of the host in a round grows with the number of clients.
 """
 
 import functools
@@ -45,9 +45,8 @@ from fedreid_jax.round.settings import SimulationOptions
 class Executor:
   """Runs the rounds of an algorithm over a federation.
 
-  This is the only stateful object of the engine: it holds images on devices and
-  compiled functions. A run can be resumed from the states passed to its
-  methods.
+  The executor holds images on devices and compiled functions. The states that
+  its methods receive and return are enough to resume a run.
 
   Attributes:
     algorithm: the federated method.
@@ -89,7 +88,8 @@ class Executor:
     store = image_store.ImageStore(
       clients, placed, self._split, image_shape, kept=size
     )
-    # A few clients of many would not be distributed evenly at home.
+    # With resident images a client runs on the device that has them. A small
+    # cohort of many clients would not be distributed evenly then.
     at_home = size == len(clients) or mesh.devices.size == 1
     self.resident = at_home and store.fits(options.budget)
     adds = algorithm.fold is not None
@@ -148,11 +148,11 @@ class Executor:
 
   @property
   def uploads(self) -> Uploads:
-    """Number and size of the uploads of a round."""
+    """Number and size of the uploads of a round, and whether they are added."""
     return self._options.uploads
 
   def describe_images(self) -> str:
-    """Returns one line on where the images of the clients are."""
+    """Returns a line for users that says where the clients' images are."""
     if self.resident:
       return 'images: all of them stay on the devices'
     lanes = self._tasks.lanes.per_device
@@ -165,13 +165,13 @@ class Executor:
     """Writes the state of every client before round 0.
 
     Args:
-      store: of the client states.
-      own: returns the initial variables of a client, of all of its model.
+      store: store of the client states.
+      own: returns all initial variables of a client's model.
     """
     for members in self._tasks.everyone():
       states = [self._initial(int(k), own(int(k))) for k in members]
       rows = jax.tree.map(lambda *leaves: np.stack(leaves), *states)
-      # In memory every process has the rows of all clients.
+      # A store in memory has the rows of all clients in every process.
       store.write(members, rows, self._is_here(members) | (not store.local))
 
   def put_server(self, server: types.ServerState) -> types.ServerState:
@@ -188,9 +188,8 @@ class Executor:
       store: client states; the rows of all clients are written.
 
     Returns:
-      (server with the messages of all clients, log); the log has `up` and
-      `down` like that of a round: `down` is the bytes of the model and `up`
-      those of the messages.
+      (server with the messages of all clients, log). In the log, `up` has the
+      bytes of the messages and `down` the bytes of the model.
     """
     log: dict[str, Counter[str]] = {'up': Counter(), 'down': Counter()}
     if not self.algorithm.prepares:
@@ -214,20 +213,20 @@ class Executor:
 
     Args:
       server: server state, donated.
-      store: client states; the rows of the clients whose upload counts are
+      store: client states; the rows of the clients whose upload is used are
         written.
       round_: global round.
 
     Returns:
-      (server, log). The log has `clients`, `valid`, `groups` and `weights` (or
-      their `entropy`) in canonical order of the cohort. It also has
-      `fell_back` (whether weights were replaced by sizes); `metrics` (means
-      over all steps) and `median_loss` (over clients, of their means), both
-      only if there is a valid upload, and in `metrics` those of
-      `ServerHooks.metrics`; `per_client`, metrics of each client of
-      the cohort (means over its steps, in canonical order); `images`; and
-      `up` and `down`, the bytes of the whole cohort by content. With simulated
-      time it has the `timetable` of the round.
+      (server, log). The log has, in canonical order of the cohort, `clients`,
+      `valid`, `groups`, `weights` (or their `entropy`) and `per_client`
+      (metrics of each client, means over its steps). It has `fell_back`
+      (whether sizes replaced the weights), `images` (their number), and `up`
+      and `down` (bytes of the whole cohort by content). `metrics` has means
+      over all steps and the metrics of `ServerHooks.metrics`, and `median_loss`
+      is the median of the clients' mean losses; without a valid upload there
+      are no means and no median. With simulated time the log has the
+      `timetable` of the round.
     """
     groups = np.asarray(server.groups)
     drawn, waves, timed = self._tasks.draw(round_, groups)
@@ -245,6 +244,7 @@ class Executor:
       self._seed_of(round_),
     )
     entries, measured = round_log.of_server(logged, len(drawn))
+    # The server's rows are in canonical order, as are the indices.
     clients = np.sort(drawn)
     counted, kept = clients[entries['valid']], clients[entries.pop('kept')]
     for (lanes, _), found in zip(waves, rows, strict=True):
@@ -265,7 +265,8 @@ class Executor:
   ) -> costs.Costs:
     """Compiles the programs of round 0 and returns its costs.
 
-    Nothing is run. If images do not fit, one segment of steps is counted.
+    Nothing is run. If images do not stay on devices, the program of one segment
+    of steps is counted.
     """
     tasks, uploads, _ = self._first_round(server, store)
     drawn = self._tasks.first()
@@ -290,9 +291,10 @@ class Executor:
     return {'training': training(), 'aggregation': aggregation}
 
   def senders(self, server: types.ServerState, store: ClientStore) -> list[str]:
-    """Returns the components whose clients send messages."""
+    """Returns the names of the components whose clients send messages."""
     _, uploads, _ = self._first_round(server, store)
-    sent = self._local.sent.get(True, uploads)  # those before the sums
+    # Before they are added: sums are not the messages.
+    sent = self._local.sent.get(True, uploads)
     return [n for n, found in sent.messages.items() if jax.tree.leaves(found)]
 
   def _first_round(
@@ -325,15 +327,16 @@ class Executor:
   ) -> Iterator[Layers]:
     """Measures moments of batch normalisation on the images of every client.
 
-    Images are augmented as in training, as the weights were fitted to these.
+    Images are augmented as in training, because the weights were fitted to
+    augmented images.
 
     Args:
       models: variables of the models, `[G, ...]`.
       groups: the model that each client measures, int32 `[N]`.
-      own: returns the variables of some clients, `[k]`, that differ between
-        clients, on the host, `[k, ...]`; None if there are no such variables.
-      modality: of the images that are measured, None for all; a client without
-        such images has the moments of no images.
+      own: returns the variables that differ between clients, `[k, ...]` on the
+        host, for the indices of some clients, `[k]`; None if there are none.
+      modality: modality of the images that are measured, None for all; a client
+        without such images has the moments of no images.
 
     Yields:
       Moments by layer (`method.batch_stats`) of each client in canonical order,
@@ -346,6 +349,7 @@ class Executor:
       everything = own(members) if own else {}
       found: dict[int, Layers] = {}
       for lanes, tasks in self._tasks.waves(members, groups, 0, modality):
+        # Empty lanes, -1, get the first row, and have no images.
         mine = trees.rows(everything, np.searchsorted(members, lanes))
         mine = transfer.put(mine, self._split)
         layers = transfer.put(transfer.copies(nothing, len(lanes)), self._split)
@@ -367,7 +371,7 @@ class Executor:
     """Writes the new states of the valid clients into the store.
 
     Args:
-      store: of the client states.
+      store: store of the client states.
       rows: states of all lanes on the host.
       lanes: client of each lane, -1 if empty.
       valid: whether to keep each of them.
@@ -387,7 +391,8 @@ class Executor:
     members: np.ndarray,
     trains: bool,
   ) -> round_log.Bytes:
-    uploads = self._local.sent.get(trains, uploads)  # those before the sums
+    # Clients send uploads, and not the sums of them that `uploads` may be.
+    uploads = self._local.sent.get(trains, uploads)
     return round_log.wire(
       self.algorithm, server, uploads, members, len(self._clients), trains
     )

@@ -1,1 +1,1 @@
-"""A client's part of a round."""
+"""A client's part of a round: local steps and passes over its images."""

@@ -16,8 +16,8 @@ def gather(
 
   Args:
     table: table of images.
-    rows: int32 `[B]`.
-    valid: real rows, bool `[B]`.
+    rows: rows of the table, int32 `[B]`.
+    valid: whether each row is an image and not padding, bool `[B]`.
     transform: `(uint8 images) -> float32 images`.
   """
   return types.Batch(

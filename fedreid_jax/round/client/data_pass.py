@@ -1,4 +1,4 @@
-"""Passes over all images of a client: moments of layers and data passes."""
+"""Passes over all images of a client: moments of layers, and data passes."""
 
 import dataclasses
 import functools
@@ -37,6 +37,7 @@ def fold(
     augment: whether images have the training transform instead of the test
       transform.
   """
+  # The same keys in every round, so that moments depend on the model only.
   base = prng.of_task(task, Stream.PASS, 0)
 
   def one(i: Array, value: _T) -> _T:
@@ -49,11 +50,13 @@ def fold(
     if augment:
       transform = functools.partial(
         settings.train_transform,
+        # Counted in the whole pass, so that segments have the same keys.
         jax.random.fold_in(base, task.first_step + i),
         modalities=table.modalities[rows],
       )
     return body(value, batches.gather(table, rows, valid, transform))
 
+  # Padded batches are at the end.
   num = task.pass_valid.any(axis=1).sum(dtype=jnp.int32)
   return jax.lax.fori_loop(0, num, one, start)
 
@@ -89,13 +92,13 @@ def measure(
   task: types.ClientTask,
   augment: bool = False,
 ) -> batch_stats.Layers:
-  """Merges moments with those of the images in the table at frozen variables.
+  """Merges moments with the moments of the images in the table.
 
   Args:
     settings: settings of the local round.
     table: images.
-    variables: variables of the model.
-    layers: previous moments.
+    variables: variables of the model, which stay as they are.
+    layers: moments of the images before this table.
     task: task of the client.
     augment: whether images have the training transform.
   """
@@ -127,6 +130,7 @@ def run(
     carry: carry of the client, with the moments of all its images.
     task: task of the client.
   """
+  # The running moments follow the weights with a delay (`method.batch_stats`).
   passes = {n: h.data_pass for n, h in hooks.items() if h.data_pass}
   variables = batch_stats.install(
     {**carry.params, **carry.batch_stats}, carry.moments

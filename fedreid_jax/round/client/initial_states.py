@@ -27,7 +27,7 @@ def server(
   Args:
     settings: settings of the local round.
     components: components of the method.
-    clustered: whether every client may have a model of its own at the server.
+    clustered: whether the server has a model for every client, for clusters.
     variables: variables of the model.
     sizes: number of images of each client, float32 `[N]`.
     public: images of the public set.
@@ -35,6 +35,8 @@ def server(
   """
   num_clients = sizes.shape[0]
   leaves, _ = param_filter.split(variables, settings.shared)
+  # There are at most as many clusters as clients. With this number of models
+  # clusters may change without a new program.
   num_groups = num_clients if clustered else 1
   shared = {
     n: jnp.broadcast_to(x, (num_groups, *x.shape)) for n, x in leaves.items()
@@ -70,7 +72,7 @@ def client(
     settings: settings of the local round.
     components: components of the method.
     uid: hash of the client's name.
-    pretrained: variables that replace the client's own random values.
+    pretrained: variables that replace the random values of the client.
     seed: `prng.data` of the run's seed.
   """
   key = prng.client(seed, Stream.CLASSIFIER, 0, uid)

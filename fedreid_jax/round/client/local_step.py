@@ -30,8 +30,8 @@ class Carry:
     moments: moments of the trained model on the client's images, for data
       passes.
     passed: accumulators of data passes, by name.
-    sums: (accumulated gradients, their number of images) if gradients are
-      accumulated.
+    sums: (accumulated gradients, number of images in them) if gradients are
+      accumulated, else ().
   """
 
   params: Flat
@@ -70,6 +70,8 @@ def run(
   carry, aux = _pre_step(hooks, step, carry)
   last = step.number == task.num_steps - 1
   owner = next((n for n, hook in hooks.items() if hook.gradient), None)
+  # With an owner of the gradient, running statistics stay and no `post_step`
+  # runs, because both would use images without its bound.
   if owner is not None:
     grads, metrics = _owned(owner, hooks, step, carry)
     return _update(settings, carry, grads, step.batch, step.lr, last), metrics
@@ -115,7 +117,7 @@ def _loss(
 def _owned(
   owner: str, hooks: Hooks, step: Step, carry: Carry
 ) -> tuple[Flat, Metrics]:
-  """Returns the gradients of the component that owns them, and metrics."""
+  """Returns (gradients, metrics) of the component with a `gradient` hook."""
 
   def loss(params: Flat, first: Array, size: int) -> tuple[Array, Metrics]:
     of_part = _loss(hooks, step.part(first, size), carry, {})
@@ -127,8 +129,8 @@ def _owned(
   given, metrics = compute(carry.params, step.gradient(owner, loss))
 
   def linear(params: Flat) -> tuple[Array, tuple[()]]:
-    # Its gradient is the given one, and the optimiser adds the weight decay of
-    # the parameters that it contains.
+    # The gradient of this function is the given one. The optimiser, which
+    # differentiates it, adds the weight decay of the parameters in it.
     products = [jnp.vdot(x, params[n]) for n, x in given.items()]
     return jnp.stack(products).sum(), ()
 
@@ -169,6 +171,7 @@ def _update(
 
   if not settings.accumulate:
     return move(grads)
+  # Weighted by images: the update has the gradient of the mean over all images.
   num = batch.valid.sum().astype(jnp.float32)
   total, images = carry.sums
   total = {name: old + num * grads[name] for name, old in total.items()}

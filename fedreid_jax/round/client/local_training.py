@@ -1,17 +1,12 @@
 """The local round of one client: the only training loop of the package.
 
-All functions are pure functions of ONE client, without a leading axis: `begin`
+All functions are pure functions of ONE client, without a leading axis. `begin`
 starts the round, `train` runs the steps whose images are in the given table,
 `measure` re-estimates the moments of batch normalisation of the trained model,
-`data_pass` folds over the client's images with these moments, `end` ends the
-round. If all images of a client fit on the device, it runs them in one program;
-otherwise `train`, `measure` and `data_pass` are called once per segment, with
-the same results.
-
-The loops have a dynamic number of steps. If clients run one after another, each
-has the cost of its own steps. If they are vmapped, JAX selects on the whole
-carry, so that a client that has finished (or padding, with no steps at all)
-does not change.
+`data_pass` folds over the client's images with these moments, and `end` ends
+the round. If the images stay on the device, each is called once. Otherwise
+`train`, `measure` and `data_pass` are called for each segment, with the same
+results.
 """
 
 import dataclasses
@@ -39,13 +34,13 @@ class Program(NamedTuple):
     train: `(Broadcast, Table, Carry, ClientTask) -> (Carry, sums of metrics)`.
     no_moments: `(variables) -> moments` of zero images, by layer.
     measure: `(Table, variables, moments, ClientTask, augment=False) ->
-      moments`, merged with those of the images in the table, which are
-      optionally augmented as in training.
+      moments`, merged with the moments of the images in the table. `augment`
+      chooses the augmentation of the training.
     data_pass: `(Table, Carry, ClientTask) -> Carry`, after all images have been
       measured.
     end: `(Broadcast, ClientState, Carry, ClientTask, trained=True) -> (Upload,
-      ClientState)`; before round 0 clients have not trained, and only
-      components with a data pass before the first round take part.
+      ClientState)`. `trained` is false before round 0; then only components
+      with a data pass before the first round take part.
     has_data_pass: whether any component has a data pass.
   """
 
@@ -61,7 +56,7 @@ class Program(NamedTuple):
 def make(
   settings: Settings, components: tuple[component.Component, ...]
 ) -> Program:
-  """Builds the local round of a method from its components."""
+  """Builds the local round of a method from the hooks of its components."""
   hooks = {c.name: c.client for c in components if c.client}
   wire = _Wire(components)
   has_data_pass = any(h.data_pass for h in hooks.values())
@@ -94,7 +89,7 @@ class _Wire:
     broadcast: types.Broadcast,
     task: types.ClientTask,
   ) -> Array:
-    """Returns the key of a component, client and round."""
+    """Returns the key of a component for a client and a round."""
     base = prng.of_task(task, stream, broadcast.round)
     return jax.random.fold_in(base, prng.component_uid(name))
 
@@ -116,13 +111,14 @@ class _Wire:
     task: types.ClientTask,
     states: dict[str, Tree],
   ) -> tuple[types.Upload, dict[str, Tree], Array]:
-    """Returns what the server receives, the new states, whether it is lost.
+    """Returns (upload that the server receives, new states, if it is lost).
 
-    Of an upload that the server knows to be lost the last is not said.
+    The last is true only for uploads that the server cannot recognise as lost.
     """
     states, lost = dict(states), jnp.bool_(False)
     for name, kept, transport in self._transports:
       key = self.key(Stream.UP, name, sent, task)
+      # Before `up`, which replaces the upload that is lost.
       if transport.loses:
         lost |= transport.loses(upload, received)
       if transport.up:
@@ -131,6 +127,7 @@ class _Wire:
         states[kept], upload = transport.up_with(
           states[kept], upload, received, key
         )
+        # The state is kept, and would not be finite in any later round.
         finite = upload.finite & _all_finite(states[kept])
         upload = dataclasses.replace(upload, finite=finite)
     return upload, states, lost
@@ -188,6 +185,8 @@ def _train(
   carry: Carry,
   task: types.ClientTask,
 ) -> tuple[Carry, Metrics]:
+  # Every program of a round repeats the download with the same key, which gives
+  # the same broadcast.
   received = wire.download(broadcast, task)
   step = functools.partial(
     local_step.run, settings, hooks, received, table, task
@@ -199,6 +198,9 @@ def _train(
     carry, metrics = step(carry, i)
     return carry, jax.tree.map(jnp.add, sums, metrics)
 
+  # A dynamic number of steps: if clients run one after another, each takes only
+  # its steps. If they are vmapped, JAX selects on the carry, so that a client
+  # that has finished, or an empty lane without steps, does not change.
   left = task.num_steps - task.first_step
   num_steps = jnp.clip(left, 0, task.rows.shape[0])
   return jax.lax.fori_loop(0, num_steps, body, (carry, zeros))
@@ -219,7 +221,8 @@ def _end(
   start = {**received.shared, **state.personal}
   states: dict[str, Tree] = dict(state.states)
   messages: dict[str, Tree] = {}
-  # Both passes have the number 0, and must not have the same noise.
+  # The pass before round 0 and the pass in round 0 both have the round 0, and
+  # must not have the same noise.
   stream = Stream.TERM if trained else Stream.BEFORE
   for name, hook in hooks.items():
     if not (trained or (hook.data_pass and hook.data_pass.before_first_round)):
@@ -253,6 +256,8 @@ def _end(
   )
   upload, states, lost = wire.upload(upload, broadcast, received, task, states)
   kept = dataclasses.replace(kept, states=states)
+  # The server takes a lost upload for a valid one, so that it cannot tell the
+  # client to keep its previous state.
   if wire.loses:
     kept = trees.select(lost, state, kept)
   return upload, kept

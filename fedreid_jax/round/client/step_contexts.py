@@ -1,4 +1,4 @@
-"""One local step as the network and the components see it."""
+"""The batch, the random keys and the contexts of one local step."""
 
 import copy
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from fedreid_jax.round.settings import Settings
 
 
 class Step:
-  """The batch and the random keys of a step, and the contexts with them."""
+  """The batch, the random keys and the contexts of a step or a part of one."""
 
   def __init__(
     self,
@@ -37,6 +37,7 @@ class Step:
       i: index of the step within the rows of the task.
     """
     self.settings, self._broadcast, self._task = settings, broadcast, task
+    # Counted in the whole round, so that segments have the same random keys.
     self.number = task.first_step + i
     self._first: Array | None = None
     rows, modalities = task.rows[i], table.modalities[task.rows[i]]
@@ -70,7 +71,7 @@ class Step:
     }
 
   def part(self, first: Array, size: int) -> 'Step':
-    """Returns the step of consecutive rows, with random keys of its own.
+    """Returns a step of consecutive rows of the batch, with different keys.
 
     Args:
       first: first row of the part, int32.
@@ -129,7 +130,7 @@ class Step:
     Args:
       name: name of the component.
       variables: variables with which `classify` computes identity scores.
-      outputs: outputs for the batch.
+      outputs: outputs of the model for the batch.
       aux: second results of `pre_step`, by name.
     """
 
@@ -154,7 +155,7 @@ class Step:
     return key if self._first is None else jax.random.fold_in(key, self._first)
 
   def _own(self, name: str) -> dict[str, Any]:
-    """Returns the fields of a context of one component."""
+    """Returns the fields of all contexts of one component."""
     base = prng.of_task(self._task, Stream.TERM, self._broadcast.round)
     round_key = jax.random.fold_in(base, prng.component_uid(name))
     return self._common | {

@@ -1,1 +1,1 @@
-"""Which clients train in a round, and when."""
+"""The clients that train in a round, and the times at which they train."""

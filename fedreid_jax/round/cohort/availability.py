@@ -1,11 +1,12 @@
-"""When clients can take part, and how long their devices take.
+"""Times at which clients are available, and durations of their rounds.
 
-A client can take part at a time either with a probability that rises and falls
+A client is available at a time either with a probability that rises and falls
 over the day, `clip(mean + swing sin(2 pi (h / 24 + phase)), 0, 1)`, or in the
 intervals of a file. A device needs `bytes / bandwidth + steps * step_s / speed`
-seconds for a round; speed and bandwidth are log-normal, as measured devices are
-(Lai et al., FedScale, ICML 2022). Phase, speed and bandwidth belong to a client
-for the whole run. All functions are pure and run on the host.
+seconds for a round. Speed and bandwidth have log-normal distributions, like
+those of measured devices (Lai et al., FedScale, ICML 2022). A client has the
+same phase, speed and bandwidth in the whole run. All functions are pure and run
+on the host.
 """
 
 import csv
@@ -25,12 +26,12 @@ COLUMNS = ('client', 'from_s', 'until_s')
 
 
 class Devices(NamedTuple):
-  """How fast clients' devices are.
+  """The speed and bandwidth of the clients' devices.
 
   Attributes:
     step_s: seconds of a local step on the median device.
     speed_spread: standard deviation of the logarithm of the speed.
-    bandwidth: bytes a second of the median device in both directions, 0 if
+    bandwidth: bytes per second of the median device in both directions, 0 if
       transfers take no time.
     bandwidth_spread: standard deviation of the logarithm of the bandwidth.
   """
@@ -44,11 +45,12 @@ class Devices(NamedTuple):
     """Returns the seconds of a client's round.
 
     Args:
-      seed: of the run.
-      uid: of the client.
-      steps: local steps of the client.
-      sent: bytes down and up.
+      seed: seed of the run.
+      uid: hash of the client's name.
+      steps: number of local steps of the client.
+      sent: number of bytes in both directions together.
     """
+    # Round 0 of the stream: a device has one speed in the whole run.
     rng = prng.host(seed, Stream.DEVICE, 0, uid)
     speed, bandwidth = np.exp(
       rng.standard_normal(2) * (self.speed_spread, self.bandwidth_spread)
@@ -64,13 +66,13 @@ Available = Callable[[int, float], np.ndarray]
 def daily(
   seed: int, uids: Sequence[int], mean: float, swing: float
 ) -> Available:
-  """Returns availability that rises and falls over the day.
+  """Returns an availability that rises and falls over the day.
 
   Args:
-    seed: of the run.
-    uids: of all clients, `[N]`.
+    seed: seed of the run.
+    uids: hashes of the names of all clients, `[N]`.
     mean: mean probability.
-    swing: how far the probability rises above and falls below its mean.
+    swing: largest difference of the probability from its mean.
   """
   phases = np.asarray(
     [prng.host(seed, Stream.DEVICE, 1, uid).random() for uid in uids]
@@ -79,7 +81,7 @@ def daily(
   def available(draw: int, seconds: float) -> np.ndarray:
     rng = prng.host(seed, Stream.AVAILABILITY, draw, 0)
     wave = np.sin(2 * math.pi * (seconds / DAY_S + phases))
-    # A probability of 1 is above every random number.
+    # Random numbers are below 1, so that a probability of 1 is always.
     return rng.random(len(phases)) < np.clip(mean + swing * wave, 0, 1)
 
   return available
@@ -93,11 +95,11 @@ def listed(path: str, names: Sequence[str]) -> Available:
       since the start of the run; a client may have several rows, and one
       without a row never takes part. The file repeats after its last
       `until_s`.
-    names: of all clients, `[N]`.
+    names: names of all clients, `[N]`.
 
   Raises:
     ConfigError: if the file cannot be read, names no client of the run, or has
-      a row that is no interval.
+      a row that is not an interval.
   """
   where = 'availability.file'
   known = {name: k for k, name in enumerate(names)}
@@ -134,6 +136,7 @@ def listed(path: str, names: Sequence[str]) -> Available:
 
   def available(draw: int, seconds: float) -> np.ndarray:
     del draw
+    # The intervals repeat, for runs that last longer than the file.
     seconds = math.fmod(seconds, until.max())
     now = (begin <= seconds) & (seconds < until)
     return np.bincount(client[now], minlength=len(names)) > 0

@@ -1,7 +1,7 @@
 """Samples the cohort of a round and assigns its clients to devices and lanes.
 
 The cohort is the set of clients that train in a round. A lane is a place for
-one client on a device. All functions are pure.
+one client on a device. All functions are pure and run on the host.
 """
 
 import math
@@ -20,7 +20,7 @@ class Planner(NamedTuple):
 
   Attributes:
     plan: `(round, client) -> Plan`.
-    num_steps: `(client) -> steps` of its longest plan.
+    num_steps: `(client) -> number of steps` of the client's longest plan.
   """
 
   plan: Callable[[int, int], Plan]
@@ -62,7 +62,8 @@ def place(clients: Sequence[ClientData], num_devices: int) -> Placement:
 
 
 def size(num_clients: int, fraction: float) -> int:
-  """Returns the number of clients of a round, `K`."""
+  """Returns the number of clients of a round, `K`, at least 1."""
+  # Rounding errors of the product must not add a client: 0.07 * 100 is above 7.
   return max(1, math.ceil(fraction * num_clients - 1e-9))
 
 
@@ -88,7 +89,7 @@ def sample_poisson(
   subset of the sampled clients takes part (truncated Poisson sampling).
 
   Args:
-    seed: of the run, or its secret.
+    seed: seed or secret of the run.
     round_: global round.
     num_clients: `N`.
     rate: probability of each client.
@@ -100,7 +101,7 @@ def sample_poisson(
 
 
 def num_lanes(placement: Placement, cohort_size: int) -> int:
-  """Returns the number of lanes per device that suffices for any cohort."""
+  """Returns the lanes per device that suffice for any cohort of a size."""
   most = np.bincount(placement.device, minlength=placement.num_devices)
   return int(min(cohort_size, most.max()))
 
@@ -131,22 +132,23 @@ def pass_plan(
 ) -> Plan:
   """Returns the batches of a pass over all of a client's images, `[P, B]`.
 
-  The order is one random permutation for the whole run, so that every batch is
-  a random sample of the client's images, whatever their order on disk. Batches
-  differ in size by at most one image, which avoids a small last batch.
+  The order is one random permutation for the whole run. Batches differ in size
+  by at most one image.
 
   Args:
     client: data of the client.
     seed: seed of the run.
     batch: `B`, the largest number of images in a batch.
-    modality: of the images of the pass, None for all; a client without such
-      images has one batch without images.
+    modality: modality of the images of the pass, None for all; a client without
+      such images has one batch without images.
   """
   images = np.arange(client.num_images)
   if modality is not None:
     images = np.flatnonzero(client.modalities == modality)
   num_batches = max(1, -(-len(images) // batch))
   rng = prng.host(seed, prng.Stream.PASS, 0, prng.client_uid(client.name))
+  # Every batch is a random sample of the images, whatever their order on disk.
+  # Equal parts avoid a small last batch.
   parts = np.array_split(images[rng.permutation(len(images))], num_batches)
   rows = np.zeros((len(parts), batch), np.int32)
   valid = np.zeros((len(parts), batch), bool)
@@ -176,18 +178,19 @@ def make_tasks(
     clients: all clients, in canonical order.
     placement: the device of every client.
     lanes: client of each lane, -1 if empty.
-    planner: function of (round, client) that returns the plan of its steps.
+    planner: `(round, client) -> plan` of the client's steps.
     shape: `(S, B)` of the longest plan of the run.
-    passes: function that returns the plan of a client's data pass.
+    passes: `(client) -> plan` of the client's data pass.
     pass_shape: `(P, B')` of the longest pass.
     groups: group of every client, `[N]`.
     members: the clients of the lanes in the order of sampling, `[K]`.
-    staleness: updates of the server since their models, int32 `[K]`.
+    staleness: updates of the server since it sent their models, int32 `[K]`.
     round_: global round.
     seed: seed of the run.
-    secret: of the run, if it has one.
+    secret: secret of the run, if there is one.
   """
   size = len(lanes)
+  # The longest plans determine the shapes, so that all rounds have one program.
   rows = np.zeros((size, *shape), np.int32)
   valid = np.zeros((size, *shape), bool)
   pass_rows = np.zeros((size, *pass_shape), np.int32)

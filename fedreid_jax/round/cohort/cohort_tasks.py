@@ -16,7 +16,7 @@ from fedreid_jax.round.settings import SimulationOptions
 
 
 def cohort_size(clients: int, options: SimulationOptions) -> int:
-  """Returns the places of a cohort, `K`."""
+  """Returns the largest number of clients of a round, `K`."""
   return options.places or cohort.size(clients, options.fraction)
 
 
@@ -26,7 +26,7 @@ class Drawn(NamedTuple):
   Attributes:
     clients: in the order of sampling, `[K]`.
     waves: lanes and tasks of each wave.
-    timed: the round as simulated time, None without it.
+    timed: the round in simulated time, None if time is not simulated.
   """
 
   clients: np.ndarray
@@ -38,7 +38,7 @@ class CohortTasks:
   """Draws cohorts and makes the tasks of their clients.
 
   Attributes:
-    size: places of a cohort, `K`.
+    size: largest number of clients of a round, `K`.
     planner: `(round, client) -> Plan`.
     lanes: distribution of clients over devices.
   """
@@ -68,18 +68,23 @@ class CohortTasks:
     def passes(client: int, modality: int | None = None) -> types.Plan:
       return cohort.pass_plan(clients[client], options.seed, batch, modality)
 
+    # The pass of a client is the same in every round.
     self._passes = functools.cache(passes)
     most = max(client.num_images for client in clients)
     self._pass_shape = -(-most // batch), batch
 
   def everyone(self) -> Iterator[np.ndarray]:
-    """Yields all clients in parts of the size of a cohort."""
+    """Yields the indices of all clients, at most `K` at a time."""
+    # The lanes of a device suffice for a cohort, and not for all clients.
     number = np.arange(len(self._clients))
     for first in range(0, len(number), self.size):
       yield number[first : first + self.size]
 
   def first(self) -> np.ndarray:
-    """Returns the clients of round 0, or client 0 if it has none."""
+    """Returns the clients of round 0, for the shapes of its programs.
+
+    A round that Poisson sampling leaves empty has client 0 here.
+    """
     drawn = self.sample(0)
     return drawn if len(drawn) else np.arange(1)
 
@@ -101,7 +106,7 @@ class CohortTasks:
     Args:
       round_: global round.
       groups: group of every client, int32 `[N]`.
-      most: number of waves, None for all.
+      most: largest number of waves to return, None for all.
     """
     timetable = self._options.timetable
     timed = timetable.round(round_) if timetable else None
@@ -111,7 +116,7 @@ class CohortTasks:
     return Drawn(clients, waves, timed)
 
   def first_wave(self, round_: int, groups: Any) -> Wave | None:
-    """Returns that of a round, None after the last round of the run.
+    """Returns the first wave of a round, None after the last round.
 
     Args:
       round_: global round.
@@ -136,10 +141,10 @@ class CohortTasks:
       members: clients in the order of sampling, `[K]`.
       groups: group of every client, int32 `[N]`.
       round_: global round.
-      modality: of the images in data passes, None for all.
-      staleness: updates of the server since the members' models, int32 `[K]`;
-        None if there are none.
-      most: number of waves, None for all.
+      modality: modality of the images in data passes, None for all.
+      staleness: updates of the server since it sent the members' models, int32
+        `[K]`; None for zeros.
+      most: largest number of waves to return, None for all.
     """
     if staleness is None:
       staleness = np.zeros(len(members), np.int32)

@@ -1,14 +1,14 @@
-"""Who trains in which round, and when, as simulated time.
+"""The clients of each round and their times, in simulated time.
 
 With rounds, the server invites clients that are available, `1 + over_selection`
-times as many as it needs, and takes the first ones that arrive before the
+times as many as it needs. It uses the first uploads that it receives before the
 deadline (Bonawitz et al., MLSys 2019). Without rounds (`in_flight`), a client
-starts whenever another one arrives, and the server updates its model at every
-`size`-th arrival (FedBuff; Nguyen et al., AISTATS 2022): uploads are then
-*stale* by the number of updates since their clients started.
+starts when the upload of another one is received, and the server updates its
+model after every `size` uploads (FedBuff; Nguyen et al., AISTATS 2022). The
+staleness of an upload is the number of updates since its client started.
 
-Times never depend on trained values. A timetable is a function of the seed, so
-that a run that is resumed has the same one.
+Times do not depend on trained values. A timetable is a function of the seed, so
+that a resumed run has the same timetable.
 """
 
 import heapq
@@ -23,21 +23,21 @@ from fedreid_jax.core import prng
 from fedreid_jax.core.secret import Secret
 from fedreid_jax.round.cohort.availability import Available
 
-WAIT_S = 60.0  # until the server asks again where nobody is available
-MOST_WAITS = 100_000  # more than two months
+WAIT_S = 60.0  # seconds until the server asks again if no client is available
+MOST_WAITS = 100_000  # times that the server asks, for more than two months
 
 
 class Round(NamedTuple):
   """The clients of a round.
 
   Attributes:
-    clients: whose uploads the server uses, int32 `[K]`, in the order of
-      sampling, or of arrival without rounds.
+    clients: clients whose uploads the server uses, int32 `[K]`, in the order of
+      sampling, or without rounds in the order of arrival.
     staleness: updates of the server since each client started, int32 `[K]`.
-    late: clients whose work is lost: after the deadline, after enough others,
-      or too stale, int32.
-    start: seconds since the start of the run.
-    end: seconds at which the server updates its model.
+    late: clients whose uploads are not used, int32: after the deadline, after
+      enough others, or too stale.
+    start: start of the round, in seconds since the start of the run.
+    end: time at which the server updates its model, likewise.
   """
 
   clients: np.ndarray
@@ -48,13 +48,13 @@ class Round(NamedTuple):
 
 
 class Rules(NamedTuple):
-  """How the server chooses clients.
+  """The rules by which the server chooses clients.
 
   Attributes:
-    size: uploads of an update, `K`.
+    size: number of uploads of an update, `K`.
     over_selection: additional clients that are invited, as a fraction of `K`.
     deadline_s: longest time of a round in seconds, 0 for none.
-    in_flight: clients that train at a time without rounds, 0 for rounds.
+    in_flight: number of clients that train at a time, 0 for rounds.
     max_staleness: largest staleness of an upload that is used.
   """
 
@@ -66,7 +66,7 @@ class Rules(NamedTuple):
 
 
 class Timetable:
-  """The rounds of a run, computed in order and kept."""
+  """The rounds of a run, which are computed in order and kept."""
 
   def __init__(
     self,
@@ -76,14 +76,14 @@ class Timetable:
     available: Available,
     seconds: Callable[[int], float],
   ):
-    """Computes nothing yet.
+    """Prepares the computation; no round is computed yet.
 
     Args:
-      rules: how the server chooses clients.
-      seed: of the run, or its secret.
-      uids: of all clients, `[N]`.
-      available: who can take part at a time.
-      seconds: `(client) -> seconds` of its round.
+      rules: rules by which the server chooses clients.
+      seed: seed or secret of the run.
+      uids: hashes of the names of all clients, `[N]`.
+      available: availability of the clients.
+      seconds: `(client) -> seconds` of the client's round.
     """
     self._rules, self._seed, self._uids = rules, seed, uids
     self._available, self._seconds = available, seconds
@@ -95,7 +95,7 @@ class Timetable:
     )
 
   def round(self, number: int) -> Round:
-    """Returns a round; those before it are computed first."""
+    """Returns a round; all rounds before it are computed first."""
     while len(self._rounds) <= number:
       if self._asynchronous is not None:
         self._rounds.append(self._asynchronous.update())
@@ -109,11 +109,13 @@ class Timetable:
     able = self._available(number, start)
     rng = prng.host(self._seed, prng.Stream.COHORT, number, 0)
     order = rng.permutation(len(self._uids))
+    # Rounding errors of the product must not invite one more client.
     wanted = math.ceil((1 + rules.over_selection) * rules.size - 1e-9)
     invited = order[able[order]][:wanted]
     times = np.asarray([self._seconds(int(k)) for k in invited])
     limit = rules.deadline_s or math.inf
     uids = [self._uids[int(k)] for k in invited]
+    # Equal times are ordered by the hash of the name, not by the place.
     ranked = [int(i) for i in np.lexsort((np.asarray(uids), times))]
     used = [i for i in ranked if times[i] <= limit][: rules.size]
     if len(used) == rules.size:
@@ -134,7 +136,7 @@ class Timetable:
 
 
 class _InFlight:
-  """Clients that train at the same time and start at different ones."""
+  """Clients that train at the same time but start at different times."""
 
   def __init__(
     self,
@@ -190,7 +192,8 @@ class _InFlight:
   def _fill(self, buffered: set[int]) -> None:
     """Starts clients until enough of them train.
 
-    A client is in flight or in the buffer at most once: it keeps one state.
+    A client trains at most once at a time, and not while its upload is in the
+    buffer.
     """
     free = self._rules.in_flight - len(self._training)
     if free <= 0:
@@ -198,6 +201,7 @@ class _InFlight:
     able = self._available(self._draws, self._now)
     rng = prng.host(self._seed, prng.Stream.COHORT, self._draws, 0)
     self._draws += 1
+    # A client keeps one state, which a second round would start from too early.
     busy = buffered | {client for _, _, client, _ in self._training}
     order = rng.permutation(len(self._uids))
     for client in [int(k) for k in order if able[k] and k not in busy][:free]:

@@ -1,1 +1,1 @@
-"""Where clients, images and states are: lanes, segments, waves."""
+"""Clients, images and states on devices: lanes, segments, waves, stores."""

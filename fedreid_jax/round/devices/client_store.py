@@ -1,10 +1,10 @@
 """The states of the clients between rounds, by canonical index.
 
-A client that was never written has the state of `init_client`, which is
-computed when it is read and takes no space. A row is the state of one client
-that was written. Rows are in memory, or in files of the process that ran the
-client (`training.clients.client_files`): the engine reads the rows of a cohort
-before a round and writes those of the valid clients after it.
+A row is the state of one client that was written. Rows are in memory, or in
+files of the process that ran the client (`training.clients.client_files`). A
+client without a row has the state of `init_client`, which is computed when it
+is read. The engine reads the states of a cohort before a round and writes those
+of the valid clients after it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ Row = tuple[np.ndarray, ...]  # leaves of a state, in the order of the tree
 
 
 class Rows(Protocol):
-  """The rows that were written, such as a `dict`."""
+  """The rows that were written; a `dict` has this interface."""
 
   def __contains__(self, client: int, /) -> bool: ...
 
@@ -28,7 +28,7 @@ class Rows(Protocol):
   def __iter__(self) -> Iterator[int]: ...
 
   def update(self, rows: Mapping[int, Row], /) -> None:
-    """Replaces the rows of some clients."""
+    """Adds or replaces the rows of some clients."""
     ...
 
 
@@ -54,10 +54,10 @@ class ClientStore:
   """States of `N` clients.
 
   Attributes:
-    shapes: of the state of one client, a tree of `ShapeDtypeStruct`.
+    shapes: shapes of the state of one client, a tree of `ShapeDtypeStruct`.
     rows: rows of the clients that were written.
-    local: whether every process writes the rows of the clients that it ran, and
-      no others; otherwise all processes have all rows.
+    local: whether every process writes only the rows of the clients that it
+      ran; otherwise every process has all rows.
   """
 
   def __init__(
@@ -67,13 +67,13 @@ class ClientStore:
     num_clients: int,
     rows: Rows | None = None,
   ):
-    """Stores nothing yet.
+    """Starts with the given rows, or without rows.
 
     Args:
       init: returns the initial state of a client on the host.
-      shapes: of such a state.
+      shapes: shapes of such a state.
       num_clients: `N`.
-      rows: rows that were written; None keeps them in memory.
+      rows: rows in files that were written; None for rows in memory.
     """
     self.shapes, self._init, self._num = shapes, init, num_clients
     self.rows: Rows = {} if rows is None else rows
@@ -85,13 +85,13 @@ class ClientStore:
 
   @property
   def row_bytes(self) -> int:
-    """Returns the size of the state of one client."""
+    """Bytes of the state of one client."""
     return sum(
       x.size * np.dtype(x.dtype).itemsize for x in jax.tree.leaves(self.shapes)
     )
 
   def attach(self, rows: Rows) -> None:
-    """Uses rows in files from now on, instead of those in memory."""
+    """Copies the rows in memory into files, and uses these from now on."""
     if self.rows:
       rows.update({k: self.rows[k] for k in self.rows})
     self.rows, self.local = rows, True
@@ -111,8 +111,9 @@ class ClientStore:
     """Returns the states of clients, `[k, ...]`, new arrays on the host.
 
     Args:
-      clients: their indices, `[k]`; -1 for any state.
-      here: whether each row is wanted, bool `[k]`; the others have any value.
+      clients: indices of the clients, `[k]`; -1 for an arbitrary state.
+      here: whether each state is needed, bool `[k]`, None for all; the others
+        are arbitrary.
     """
     wanted = np.asarray(clients) >= 0
     if here is not None:
@@ -123,7 +124,8 @@ class ClientStore:
       for k, use in zip(clients, wanted, strict=True)
     ]
     some = next((row for row in found if row is not None), None)
-    if some is None:  # arrays without a value of a client take no memory
+    # No state is needed, so that no initial state is computed for its shape.
+    if some is None:
       some = tuple(np.zeros(x.shape, x.dtype) for x in shapes)
     full = [some if row is None else row for row in found]
     stacked = [np.stack([row[i] for row in full]) for i in range(len(shapes))]
@@ -138,12 +140,13 @@ class ClientStore:
     """Replaces the states of the valid clients.
 
     Args:
-      clients: their indices, `[k]`.
-      states: on the host, `[k, ...]`.
-      valid: whether to keep each of them, bool `[k]`.
+      clients: indices of the clients, `[k]`.
+      states: states on the host, `[k, ...]`.
+      valid: whether to write each of them, bool `[k]`.
     """
     leaves: list[np.ndarray] = jax.tree.leaves(states)
     if leaves:
+      # Copies: a view of one row would keep the arrays of all lanes.
       rows = {
         int(clients[i]): tuple(np.array(leaf[i]) for leaf in leaves)
         for i in np.flatnonzero(valid).tolist()
@@ -181,6 +184,7 @@ class ClientStore:
       return self._initial[client]
     leaves = map(np.asarray, jax.tree.leaves(self._init(client)))
     row = tuple(leaves)
-    if not self.local:  # a small federation
+    # With rows in memory the federation is small enough to keep these as well.
+    if not self.local:
       self._initial[client] = row
     return row

@@ -1,4 +1,4 @@
-"""Images of clients on devices: all images, or those of one segment of a round.
+"""Images of clients on devices: all of them, or one segment of a round.
 
 A process reads only the images of the clients on its own devices.
 """
@@ -34,10 +34,10 @@ class ImageStore:
     Args:
       clients: all clients, in canonical order.
       placement: the device of every client.
-      sharding: over the images of all devices.
+      sharding: sharding over the images of all devices.
       image_shape: `(H, W, ch)`.
-      kept: number of clients whose images are kept on the host after they
-        were read.
+      kept: number of clients whose images stay in the memory of the host after
+        they were read.
     """
     self._clients, self._placement = clients, placement
     self._sharding, self._image_shape = sharding, image_shape
@@ -45,11 +45,11 @@ class ImageStore:
 
   @property
   def image_bytes(self) -> int:
-    """Returns the size of one image."""
+    """Bytes of one image, of type uint8."""
     return int(np.prod(self._image_shape))
 
   def fits(self, budget: int) -> bool:
-    """Returns whether the images of a device fit in a budget.
+    """Returns whether the resident images of every device fit in a budget.
 
     Args:
       budget: limit of the bytes of images on a device, 0 for no limit.
@@ -57,7 +57,7 @@ class ImageStore:
     return not budget or self._placement.rows * self.image_bytes <= budget
 
   def resident(self) -> Table:
-    """Returns every client's images, `[devices * rows, ...]`."""
+    """Returns the images of all clients, `[devices * rows, ...]`."""
     placement = self._placement
 
     def fill(device: int) -> Table:
@@ -67,7 +67,7 @@ class ImageStore:
       return block
 
     table = self._on_devices(placement.rows, fill)
-    self._images.cache_clear()  # the images are now on the device
+    self._images.cache_clear()  # the images are on the devices now
     return table
 
   def segment(self, lanes: np.ndarray, rows: np.ndarray) -> Table:
@@ -105,6 +105,8 @@ class ImageStore:
       getattr(block, name)[first : first + len(images)] = column
 
   def _on_devices(self, rows: int, fill: Callable[[int], Table]) -> Table:
+    # JAX asks for the shards of each column separately, and only for devices of
+    # this process. The cache reads the images of a device once.
     fill = functools.cache(fill)
     total = rows * self._placement.num_devices
 

@@ -1,11 +1,11 @@
 """The lanes of a round, in waves that fit in the memory of a device.
 
-Resident images belong to a device, so clients run at home. Other clients go to
-the device with the least work (`round.cohort.schedule`) of the process that has
-their states. If uploads are added as clients end, a round is cut into waves:
+A client whose images are resident runs on the device that has them. Other
+clients run on the device with the least work in the process that has their
+states. If uploads are added, a round is cut into waves, which are
 calls of the same programs over some lanes of every device. The memory of a
-device then depends on the lanes of a wave, and not on the number of clients of
-a round.
+device then depends on the number of lanes of a wave, and not on the number of
+clients of a round.
 """
 
 import heapq
@@ -16,7 +16,7 @@ import numpy as np
 
 from fedreid_jax.round.cohort import cohort
 
-# Which device runs which client of a round, by longest processing time.
+# Clients are assigned to devices by longest processing time.
 #
 # A device runs its clients one after another, so a round takes as long as the
 # device with the most steps. Clients are assigned in the order of decreasing
@@ -24,7 +24,9 @@ from fedreid_jax.round.cohort import cohort
 # shortest round), as pfl-research does by numbers of images (Granqvist et al.,
 # 2024).
 
-SLACK = 1.5  # lanes of a device over an equal share; empty lanes take no step
+# Lanes of a device over an equal share of the clients: a device whose clients
+# have few steps runs more of them. Empty lanes take no step.
+SLACK = 1.5
 
 
 def num_lanes(cohort: int, num_devices: int) -> int:
@@ -52,9 +54,9 @@ def assign(
 
   Args:
     members: canonical indices of the clients, `[K]`.
-    costs: time of each, in any unit, `[K]`.
+    costs: time of each client, in any unit, `[K]`.
     num_devices: number of devices.
-    lanes: lanes of a device, at least `K / num_devices`.
+    lanes: number of lanes of a device, at least `K / num_devices`.
   """
   found: list[list[int]] = [[] for _ in range(num_devices)]
   # (work so far, device) of the devices that have an empty lane.
@@ -73,14 +75,16 @@ def assign(
   return assigned.reshape(-1)
 
 
-WAVES = 2  # of which the images and states fit in the budget
+# Waves whose images and states fit in the budget, because the next wave is
+# computed while the rows of the last one are copied.
+WAVES = 2
 
 
 class Lanes:
   """Assigns the clients of a round to lanes.
 
   Attributes:
-    per_device: lanes of a device in a wave.
+    per_device: number of lanes of a device in a wave.
   """
 
   def __init__(
@@ -97,8 +101,8 @@ class Lanes:
     Args:
       placement: the device of every client.
       size: largest number of clients of a round, `K`.
-      homes: whether every client runs on its device, or else on any device of
-        the same process.
+      homes: whether every client runs on the device of its placement; otherwise
+        it runs on any device of the same process.
       processes: the process of each device.
       num_steps: `(client) -> steps`.
       most: largest number of lanes of a device in a wave.
@@ -126,8 +130,10 @@ class Lanes:
     """Returns the process that runs each client, `[k]`.
 
     Args:
-      members: indices of the clients, `[k]`.
+      members: canonical indices of the clients, `[k]`.
     """
+    # The placement decides, even if no images are resident: a process has the
+    # states and reads the images of its clients only.
     devices = self._placement.device[np.asarray(members, np.int32)]
     return self._processes[devices]
 
@@ -157,6 +163,8 @@ class Lanes:
 
   def _cut(self, rows: np.ndarray) -> list[np.ndarray]:
     """Cuts the lanes of all devices, `[devices, lanes]`, into waves."""
+    # All waves have the same number of lanes, and therefore the same programs.
+    # No wave has only lanes that are empty on every device.
     width = self.per_device
     used = max(1, int((rows >= 0).sum(axis=1).max(initial=0)))
     found = []
@@ -173,7 +181,8 @@ def most(budget: int, client_bytes: int) -> int:
 
   Args:
     budget: limit of the bytes of images on a device, 0 for no limit.
-    client_bytes: states of one client, and its images if these come and go.
+    client_bytes: bytes of the states of one client, and of its images unless
+      these are resident.
   """
   if not budget or not client_bytes:
     return 2**31 - 1

@@ -1,8 +1,9 @@
 """Maps a function of one client over the clients of all devices.
 
 `shard_map` runs over a mesh axis `clients`, and on every device `lax.map` runs
-over its clients, `width` at a time: with 1 they run one after another, each
-with its own number of steps; with 0 all clients of a device are vmapped.
+over its clients, `width` at a time. With a width of 1 the clients run one after
+another, each with its number of steps; with 0 all clients of a device are
+vmapped.
 """
 
 import functools
@@ -35,7 +36,7 @@ def _first_devices(num_devices: int | None) -> Sequence[Any]:
 def over_clients(
   fn: Callable[..., Any], mesh: Mesh, width: int
 ) -> Callable[..., Any]:
-  """Maps a function of one client over the lanes of all devices.
+  """Returns the map of a function of one client over the lanes of all devices.
 
   Args:
     fn: `(replicated, table, one client's trees) -> trees`.
@@ -59,12 +60,12 @@ def over_clients(
 
 
 class Carried(NamedTuple):
-  """What is carried through the loop over clients.
+  """A fold with a carry through the loop over the clients of a device.
 
   Attributes:
     zeros: `(replicated, shapes of a first result) -> carry`.
     add: `(replicated, carry, first result) -> (carry, trees to keep)`.
-    merge: `(carry, name of the mesh axis) -> carry` of all devices.
+    merge: `(carry, name of the mesh axis) -> carry` over all devices.
   """
 
   zeros: Callable[..., Tree]
@@ -75,18 +76,18 @@ class Carried(NamedTuple):
 def fold_clients(
   fn: Callable[..., Any], carried: Carried, mesh: Mesh, width: int
 ) -> Callable[..., Any]:
-  """Folds the results of a function of one client over the lanes.
+  """Returns the fold of the results of a function of one client over lanes.
 
   Args:
     fn: `(replicated, table, one client's trees) -> (result, trees)`; the result
       is folded and not stacked.
     carried: the fold.
     mesh: devices.
-    width: as for `over_clients`.
+    width: number of clients that are vmapped at a time, as in `over_clients`.
 
   Returns:
-    A function with the arguments of that of `over_clients` that returns (carry,
-    (trees to keep [lanes, ...], trees [lanes, ...])).
+    `(replicated, table [devices * rows, ...], trees [lanes, ...]) -> (carry,
+    (trees to keep [lanes, ...], trees [lanes, ...]))`.
   """
 
   def on_device(
@@ -103,6 +104,7 @@ def fold_clients(
       return add(carry, one(client))
 
     def together(carry: Tree, group: Tree) -> tuple[Tree, Any]:
+      # Clients are vmapped, and their results are added in order.
       return jax.lax.scan(add, carry, jax.vmap(one)(group))
 
     first = jax.eval_shape(one, trees.rows(clients, 0))[0]

@@ -1,4 +1,4 @@
-"""The first segment of the next round, read while this round is computed."""
+"""Reads the first segment of a round while the round before it is computed."""
 
 import itertools
 from collections.abc import Iterator
@@ -14,8 +14,8 @@ class _Ahead(NamedTuple):
 
   Attributes:
     wanted: arrays that determine the segments.
-    first: the first of them, in a list that is empty if there are none.
-    rest: the others, read on demand.
+    first: the first segment in a list, which is empty if there are no segments.
+    rest: the other segments, which are read on demand.
   """
 
   wanted: Any
@@ -24,37 +24,40 @@ class _Ahead(NamedTuple):
 
 
 class ReadingAhead:
-  """Reads in a thread of its own; one segment is read ahead at most."""
+  """Reads at most one segment ahead, in a separate thread."""
 
   def __init__(self) -> None:
-    """Reads nothing yet."""
+    """Starts the thread pool; no segment is read yet."""
     self._thread = futures.ThreadPoolExecutor(1, 'images')
     self._ahead: _Ahead | None = None
 
   def start(self, wanted: Any, segments: Iterator[Any]) -> None:
-    """Begins to read the first of segments.
+    """Begins to read the first of some segments.
 
     Args:
       wanted: tree of arrays that determine the segments.
-      segments: images of each segment.
+      segments: iterator over the segments, which reads their images.
     """
     self.drop()
     read = self._thread.submit(lambda: list(itertools.islice(segments, 1)))
     self._ahead = _Ahead(wanted, read, segments)
 
   def drop(self) -> None:
-    """Forgets what was read ahead, when it has been read."""
+    """Waits for a segment that is being read ahead, and drops it."""
     self.take(())
 
   def take(self, wanted: Any) -> Iterator[Any] | None:
     """Returns the segments, None if these were not read ahead.
 
-    An error of the thread is not raised: who reads again meets it again.
+    Args:
+      wanted: tree of arrays that determine the segments.
     """
     ahead, self._ahead = self._ahead, None
     if ahead is None:
       return None
-    failed = ahead.first.exception()  # waits
+    # This waits for the thread. Its error is not raised, as whoever reads these
+    # segments again meets the error again.
+    failed = ahead.first.exception()
     if failed or not _same(ahead.wanted, wanted):
       return None
     return _each(ahead.first.result(), ahead.rest)
@@ -67,7 +70,8 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _each(first: list[Any], rest: Iterator[Any]) -> Iterator[Any]:
-  # `itertools.chain` would keep the first segment until the last is read.
+  # `itertools.chain` would keep the first segment in memory until the last one
+  # is read.
   while first:
     yield first.pop()
   yield from rest

@@ -1,4 +1,4 @@
-"""Images and tasks of a round, complete or in segments that fit in a budget."""
+"""Images and tasks of a round, as a whole or in segments within a budget."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ class Segments:
       lanes_per_device: number of lanes per device.
       budget: limit of the bytes of images on a device, 0 for no limit.
       resident: whether devices keep all images.
-      put: function that shards a tree over lanes.
+      put: function that puts a tree on devices, sharded over lanes.
     """
     self._store, self._placement = store, placement
     self._lanes, self._budget, self._put = lanes_per_device, budget, put
@@ -44,13 +44,14 @@ class Segments:
   def read_ahead(self, lanes: np.ndarray, tasks: types.ClientTask) -> None:
     """Begins to read the first segment of local steps of a later wave.
 
-    With the segment that is in use two are on a device, as within a round. It
-    stays there until the wave begins or other images are asked for.
+    The segment stays on the devices until the wave begins or other images are
+    needed.
 
     Args:
       lanes: client of each lane, -1 if empty, `[lanes]`.
-      tasks: of the wave.
+      tasks: tasks of the wave.
     """
+    # With the segment in use there are two on a device, as within a round.
     wanted = lanes, tasks.rows, tasks.valid
     self._ahead.start(wanted, self._cut(*wanted))
 
@@ -66,8 +67,8 @@ class Segments:
 
     Args:
       lanes: client of each lane, -1 if empty, `[lanes]`.
-      tasks: of the lanes.
-      placed: the tasks on devices, None if they are not there.
+      tasks: tasks of the lanes.
+      placed: the tasks on devices, None if they are not there yet.
     """
     if self.resident is not None:
       yield self.resident, self._put(tasks) if placed is None else placed
@@ -89,12 +90,13 @@ class Segments:
   ) -> Iterator[Part]:
     """Yields the images and tasks of each segment of a data pass.
 
-    The arguments are those of `training`.
+    `training` describes the arguments.
     """
     if self.resident is not None:
       yield self.resident, self._put(tasks) if placed is None else placed
       return
-    self._ahead.drop()  # of three segments, one would be beyond the budget
+    # The budget is for two segments, and the pass itself needs both.
+    self._ahead.drop()
     for first, table, rows, valid in self._cut(
       lanes, tasks.pass_rows, tasks.pass_valid
     ):
@@ -112,8 +114,8 @@ class Segments:
     Args:
       lanes: client of each lane, -1 if empty, `[lanes]`.
       rows: rows of the resident table, int32 `[lanes, S, B]`.
-      valid: real rows, bool `[lanes, S, B]`; a client with fewer than `S`
-        batches has them at the front.
+      valid: whether each row is an image and not padding, bool `[lanes, S, B]`;
+        a client with fewer than `S` batches has them at the front.
 
     Yields:
       (first batch, table of the images, rows of that table, valid).
@@ -121,17 +123,21 @@ class Segments:
     steps, batch = rows.shape[1:]
     step = self._lanes * batch * self._store.image_bytes
     length = steps
+    # Two segments are on a device: the next one is copied while one is in use.
     if self._budget:
       length = int(np.clip(self._budget // (2 * step), 1, steps))
     first_row = self._placement.first_row[np.maximum(lanes, 0)]
     own = np.maximum(rows - first_row[:, None, None], 0)
     for first in range(0, int(valid.any(axis=2).sum(axis=1).max()), length):
+      # The last segment is padded, so that all segments have one program.
       cut = np.zeros((len(lanes), length, batch), np.int32)
       real = np.zeros(cut.shape, bool)
       span = slice(first, first + length)
       size = own[:, span].shape[1]
       cut[:, :size], real[:, :size] = own[:, span], valid[:, span]
+      # No images are read for a client without batches in this segment.
       busy = np.where(real.any(axis=(1, 2)), lanes, -1)
       table = self._store.segment(busy, cut.reshape(len(lanes), -1))
+      # A device indexes its part of the table from 0.
       at = np.arange(cut.size, dtype=np.int32).reshape(cut.shape)
       yield first, table, at % (self._lanes * length * batch), real

@@ -1,4 +1,4 @@
-"""Trees of arrays between the host and the devices of all processes."""
+"""Transfers trees of arrays between the host and devices of all processes."""
 
 from typing import Any
 
@@ -11,7 +11,8 @@ from fedreid_jax.core.types import Tree
 
 
 def put(tree: Tree, sharding: NamedSharding) -> Any:
-  """Puts arrays of the host, equal on every process, on devices."""
+  """Puts arrays of the host, which are equal in every process, on devices."""
+  # A process has no access to the devices of others: it only puts its shards.
 
   def one(array: Any) -> jax.Array:
     array = np.asarray(array)
@@ -23,7 +24,7 @@ def put(tree: Tree, sharding: NamedSharding) -> Any:
 
 
 def get(tree: Tree) -> Any:
-  """Returns arrays sharded over lanes completely on every process."""
+  """Returns all lanes of sharded arrays, on the host of every process."""
   if jax.process_count() == 1:
     return jax.device_get(tree)
   return multihost_utils.process_allgather(tree, tiled=True)
@@ -38,7 +39,7 @@ def is_here(sharding: NamedSharding, size: int) -> np.ndarray:
 
 
 def get_here(tree: Tree) -> Any:
-  """Returns arrays sharded over lanes; lanes of other processes are zeros."""
+  """Returns sharded arrays on the host; lanes of other processes are zeros."""
   if jax.process_count() == 1:
     return jax.device_get(tree)
 
@@ -52,7 +53,7 @@ def get_here(tree: Tree) -> Any:
 
 
 def copies(tree: Tree, num: int) -> Any:
-  """Returns copies of a tree on the host along a new leading axis."""
+  """Returns copies of a tree on the host, with a new leading axis of `num`."""
 
   def stacked(leaf: np.ndarray) -> np.ndarray:
     return np.stack([leaf] * num)

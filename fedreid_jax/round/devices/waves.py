@@ -1,4 +1,4 @@
-"""One round of sums from the uploads of its waves."""
+"""Joins the sums and the uploads of the waves of a round."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +12,7 @@ from fedreid_jax.round.server.fold import Fold, Folded, Totals
 
 def add(fold: Fold, totals: Totals, more: Totals) -> Totals:
   """Returns the sums over the clients of two waves."""
+  # As if the waves were two devices of a mesh, by vmap with a named axis.
 
   def merged(one: Totals) -> Totals:
     return fold.merge(one, 'waves')
@@ -21,7 +22,7 @@ def add(fold: Fold, totals: Totals, more: Totals) -> Totals:
 
 
 def join(rows: Sequence[Any], totals: Totals, cohort: int) -> Folded:
-  """Returns the uploads of a round.
+  """Returns the uploads of a round, in canonical order and `[K, ...]`.
 
   Args:
     rows: `(uploads, raw, far)` of each wave on the host, `[lanes, ...]`.
@@ -30,7 +31,8 @@ def join(rows: Sequence[Any], totals: Totals, cohort: int) -> Folded:
   """
 
   def column(*parts: np.ndarray) -> np.ndarray:
-    # The last row is an empty lane: waves may have fewer lanes than K.
+    # The last row is an empty lane, which is repeated below if the waves have
+    # fewer lanes than K.
     return np.concatenate([*parts, np.zeros_like(parts[0][:1])])
 
   uploads, raw, far = jax.tree.map(column, *rows)
@@ -47,7 +49,7 @@ def ranks(index: np.ndarray, parts: Sequence[types.ClientTask]) -> np.ndarray:
 
   Args:
     index: client of each upload, -1 if empty, `[K]`.
-    parts: tasks of the waves.
+    parts: tasks of each wave.
   """
   drawn = {
     int(client): int(position)

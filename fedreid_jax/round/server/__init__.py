@@ -1,1 +1,1 @@
-"""The server's part of a round."""
+"""The server's part of a round: sums, gathered uploads and updates."""

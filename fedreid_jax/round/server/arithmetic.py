@@ -6,10 +6,7 @@ would change with the number of devices. Integers do not. A term `w v`, with
 
   x = w v 2^30 / limit,  high = rint(x),  low = rint((x - high) 2^bits),
 
-and both integers are added as int32. The limit is a power of two, so `x` has
-the bits of the float32 product `w v`, and `x - high` is exact. The sums cannot
-wrap: with K terms `|sum high| <= 2^30 + K/2`, and the choice of `low_bits`
-gives `|sum low| <= K 2^(bits-1) <= 2^30`. The rounding of a term is at most
+and both integers are added as int32. The rounding of a term is at most
 `limit 2^-(31 + bits)`.
 """
 
@@ -26,17 +23,17 @@ from fedreid_jax.method.sums import Bound, Term
 
 UNIT = 2.0**30
 # The change of a parameter may be so many powers of two larger than the
-# largest parameter of its array, and running statistics are not bounded by
-# their initial values.
+# largest parameter of its array. The headroom of running statistics is larger,
+# because their initial values do not bound them.
 HEADROOM, HEADROOM_STATISTICS = 6, 16
 
 
 class Sum(NamedTuple):
-  """A sum of terms.
+  """A sum of terms in fixed point.
 
   Attributes:
-    high: in units of `limit 2^-30`, int32.
-    low: remainders in units of `limit 2^-(30 + bits)`, int32.
+    high: sum of the rounded terms, in units of `limit 2^-30`, int32.
+    low: sum of the remainders, in units of `limit 2^-(30 + bits)`, int32.
   """
 
   high: Array
@@ -45,6 +42,7 @@ class Sum(NamedTuple):
 
 def low_bits(num_terms: int) -> int:
   """Returns the number of bits of a remainder, for sums of so many terms."""
+  # Remainders cannot wrap: `|sum low| <= K 2^(bits - 1) <= 2^30` with K terms.
   return 31 - max(1, (num_terms - 1).bit_length())
 
 
@@ -58,14 +56,15 @@ def limit(values: Array, headroom: int) -> Array:
   """
   largest = jnp.abs(values).max(initial=1.0)
   mantissa, exponent = jnp.frexp(largest.astype(jnp.float32))
+  # A power of two has the mantissa 0.5, and is its own limit.
   exponent = exponent - (mantissa == 0.5) + headroom
-  # exp2 of a whole number is not exact on every platform.
+  # The bits of a float32, as exp2 of integers is not exact on every platform.
   bits = (exponent.astype(jnp.int32) + 127) << 23
   return jax.lax.bitcast_convert_type(bits, jnp.float32)
 
 
 def zero(like: Array) -> Sum:
-  """Returns the sum of no terms of a shape."""
+  """Returns the sum of no terms, in the shape of an array."""
   zeros = jnp.zeros(like.shape, jnp.int32)
   return Sum(zeros, zeros)
 
@@ -77,11 +76,13 @@ def add(
 
   Args:
     total: sum of the terms so far.
-    value: float32, absolute values at most `limit`.
+    value: values, float32, of at most `limit` in absolute value.
     weight: float32; the absolute values of all weights sum to at most 1.
     limit: a power of two.
-    bits: of `low_bits`.
+    bits: result of `low_bits`.
   """
+  # As the limit is a power of two, `scaled` has the bits of `weight * value`,
+  # and `scaled - high` is exact. `|sum high| <= 2^30 + K/2` cannot wrap.
   scaled = weight * value * (UNIT / limit)
   high = jnp.rint(scaled)
   low = jnp.rint((scaled - high) * 2.0**bits)
@@ -91,7 +92,7 @@ def add(
 
 
 def read(total: Sum, limit: Array, bits: int) -> Array:
-  """Returns a sum as float32, with the arguments of `add`."""
+  """Returns a sum as float32; `limit` and `bits` are those of `add`."""
   whole = total.high + (total.low >> bits)
   part = total.low & (2**bits - 1)
   value = whole.astype(jnp.float32) + part.astype(jnp.float32) * 2.0**-bits
@@ -99,27 +100,27 @@ def read(total: Sum, limit: Array, bits: int) -> Array:
 
 
 class Float32(NamedTuple):
-  """Sums in the order of the clients."""
+  """Sums in float32, whose bits depend on the order of the clients."""
 
   sees_weights = True
 
   def unit(self, bound: Bound) -> float:
-    """Returns the number by which the weights of a sum are divided."""
+    """Returns 1: weights need no unit, by which they would be divided."""
     del bound
     return 1.0
 
   def limit(self, name: str, value: Array) -> Array:
-    """Returns the limit of the change of a parameter, which has none."""
+    """Returns infinity: the change of a parameter has no limit."""
     del name, value
     return jnp.float32(jnp.inf)
 
   def in_range(self, term: Term, limit: Array) -> Array:
-    """Returns whether a term can be added, bool."""
+    """Returns true: every term can be added."""
     del term, limit
     return jnp.bool_(True)
 
   def zero(self, term: Term) -> Array:
-    """Returns the sum of no terms of a shape."""
+    """Returns the sum of no terms, in the shape of the values of a term."""
     return jnp.zeros(term.values.shape, jnp.float32)
 
   def add(self, total: Array, term: Term, limit: Array) -> Array:
@@ -129,7 +130,7 @@ class Float32(NamedTuple):
     return total + weight * term.values
 
   def read(self, total: Array, limit: Array) -> Array:
-    """Returns a sum as float32."""
+    """Returns a sum, which is float32."""
     del limit
     return total
 
@@ -145,7 +146,7 @@ class FixedPoint(NamedTuple):
   sees_weights = True
 
   def unit(self, bound: Bound) -> float:
-    """Returns the least power of two that the weights of K clients fit in."""
+    """Returns the least power of two that bounds the weights of K clients."""
     mantissa, exponent = math.frexp(bound(np.array(self.sizes)))
     return 2.0 ** (exponent - (mantissa == 0.5))
 
@@ -159,17 +160,19 @@ class FixedPoint(NamedTuple):
     return (jnp.abs(term.values) <= limit).all()
 
   def zero(self, term: Term) -> Sum:
-    """Returns the sum of no terms of a shape."""
+    """Returns the sum of no terms, in the shape of the values of a term."""
     return zero(term.values)
 
   def add(self, total: Sum, term: Term, limit: Array) -> Sum:
     """Adds a term; a weight that is not finite or too large counts as 0."""
-    usable = jnp.abs(term.weight) <= 1.0  # false if it is not a number
+    # False for nan. `Fold.mean` reacts to such weights; here they only must not
+    # wrap the sums.
+    usable = jnp.abs(term.weight) <= 1.0
     weight = jnp.where(usable, term.weight, 0.0)
     return add(total, term.values, weight, limit, self._bits())
 
   def read(self, total: Sum, limit: Array) -> Array:
-    """Returns a sum as float32."""
+    """Returns a sum in fixed point as float32."""
     return read(total, limit, self._bits())
 
   def _bits(self) -> int:
@@ -191,7 +194,7 @@ def pick(tree: Tree, chosen: Array, axis: str) -> Tree:
   """
 
   def one(value: Array) -> Array:
-    # The sum of bits: 0.0 + -0.0 would lose the sign.
+    # A sum of bit patterns, because 0.0 + -0.0 would lose the sign.
     value = value.astype(jnp.float32)
     bits = jax.lax.bitcast_convert_type(value, jnp.int32)
     total = jnp.asarray(jax.lax.psum(jnp.where(chosen, bits, 0), axis))

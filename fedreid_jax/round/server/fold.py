@@ -5,15 +5,15 @@ With the change D_k of the shared parameters and the weight a_k of a rule
 
   (a_k / A) D_k,  v_k / V for numbers v_k,  (u_k / U) m_k for messages m_k,
 
-where the units A, V and U are those of the arithmetic. The sums of the numbers
-give the divisor d of the rule, by default sum_k a_k, and the model is
+where the arithmetic chooses the units A, V and U. The sums of the numbers give
+the divisor d of the rule, by default sum_k a_k, and the model is
 
   w + (A / d) sum_k (a_k / A) D_k.
 
 The arithmetic (`round.server.arithmetic`) is float32, fixed point in
-deterministic mode, or that of a `Summation`. The first two are carried through
-the loop over the clients, so that no upload is kept: what is kept of one are
-its weights and the messages of which sums do not suffice.
+deterministic mode, or the arithmetic of a `Summation`. The first two are
+carried through the loop over the clients, so that only the weights of an upload
+are kept, and messages of which a sum does not suffice.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,18 +38,18 @@ from fedreid_jax.method.sums import (
 from fedreid_jax.round.server import arithmetic
 from fedreid_jax.round.server.arithmetic import FixedPoint
 
-_NEVER = jnp.iinfo(jnp.int32).max
+_NEVER = jnp.iinfo(jnp.int32).max  # position of no client; every other is lower
 
 
 class Terms(NamedTuple):
-  """What one upload adds, `sums.Term`, or the sums of these, by name.
+  """The terms of one upload (`sums.Term`), or the sums of terms, by name.
 
   Attributes:
     model: changes of the shared parameters, with the weights of the rule.
-    by_size: changes weighted by number of images.
-    images: the number of images, if anything is weighted by it.
-    numbers: of the divisor.
-    messages: of components of which sums suffice, trees.
+    by_size: changes of the shared parameters, weighted by number of images.
+    images: the number of images, if any change is weighted by it.
+    numbers: numbers of the divisor.
+    messages: messages of which sums suffice, trees.
   """
 
   model: dict[str, Any]
@@ -64,8 +64,8 @@ class Totals:
   """Sums over the clients so far.
 
   Attributes:
-    limits: of the values of each sum, constants of a round.
-    sums: of the arithmetic.
+    limits: limits of the values of each sum, which are constant in a round.
+    sums: sums in the representation of the arithmetic.
     drawn: position of the client of `first` in the order of sampling, int32.
     first: running statistics of the client sampled first.
   """
@@ -81,8 +81,8 @@ class Folded:
   """The uploads of a round of sums.
 
   Attributes:
-    uploads: without shared parameters and summed messages, `[K, ...]`; `finite`
-      is whether the upload was added.
+    uploads: uploads without shared parameters and summed messages, `[K, ...]`;
+      their `finite` is whether the upload was added.
     raw: weights of the rule before the division, `[K]` or by parameter.
     far: whether an upload is finite but was left out because a value is out of
       range, bool `[K]`.
@@ -99,8 +99,8 @@ class Mean(NamedTuple):
   """The model of a round of sums.
 
   Attributes:
-    models: `[1, ...]`.
-    weights: of the uploads, `[1, K]` or by parameter.
+    models: the new model, `[1, ...]`.
+    weights: weights of the uploads, `[1, K]` or by parameter.
     fell_back: whether weights by number of images replaced those of the rule.
   """
 
@@ -114,11 +114,11 @@ class Fold(NamedTuple):
 
   Attributes:
     owner: name of the component with the rule, '' for weights by size.
-    rule: of that component.
-    received: components that need sums of messages.
+    rule: rule of that component.
+    received: sums of messages, by component.
     batch_stats_rule: rule for running statistics, `aggregation.BatchStatsRule`.
-    arithmetic: of the sums.
-    models: whether the uploads have models, False before round 0.
+    arithmetic: arithmetic of the sums.
+    models: whether the uploads have models; false before round 0.
   """
 
   owner: str
@@ -138,9 +138,9 @@ class Fold(NamedTuple):
     """Returns (terms of one upload, weights of the rule before the division).
 
     Args:
-      states: of the server, by name.
+      states: states of the server, by name.
       start: shared parameters of the server.
-      upload: of one client.
+      upload: upload of one client.
     """
     messages = self._messages(states, upload)
     if not self.models:
@@ -171,8 +171,10 @@ class Fold(NamedTuple):
 
     Args:
       start: shared parameters of the server.
-      terms: of an upload, or their shapes.
+      terms: terms of an upload, or their shapes.
     """
+    # Limits depend on the server's model only, so that they are constant in a
+    # round and the same on all devices.
     of_model = {
       n: self.arithmetic.limit(n, start[n]) for n in terms.model | terms.by_size
     }
@@ -191,7 +193,7 @@ class Fold(NamedTuple):
 
     Args:
       start: shared parameters of the server.
-      states: of `states`.
+      states: result of `states`.
       upload: shapes of one upload.
     """
     terms, _ = jax.eval_shape(self.terms, states, start, upload)
@@ -223,15 +225,16 @@ class Fold(NamedTuple):
     Args:
       totals: sums over the clients so far.
       start: shared parameters of the server.
-      states: of `states`.
-      upload: of one client.
+      states: result of `states`.
+      upload: upload of one client.
       drawn: position of the client in the order of sampling.
 
     Returns:
       (sums, (the rest of the upload, its weights before the division, whether a
       value is out of range)).
     """
-    # The program of the client does not depend on what is done to its upload.
+    # Without the barrier XLA could fuse the client's program with the sums, and
+    # its bits would depend on what is done to the upload.
     upload = jax.lax.optimization_barrier(upload)
     terms, raw = self.terms(states, start, upload)
     near = each(
@@ -261,6 +264,7 @@ class Fold(NamedTuple):
       valid,
       {n: x for n, x in upload.messages.items() if n not in terms.messages},
     )
+    # A choice, as an upload that is not valid may have turned sums into nan.
     return trees.select(valid, added, totals), (kept, raw, finite & ~near)
 
   def over(
@@ -274,8 +278,8 @@ class Fold(NamedTuple):
 
     Args:
       start: shared parameters of the server.
-      states: of `states`.
-      uploads: `[K, ...]`.
+      states: result of `states`.
+      uploads: stacked uploads, `[K, ...]`.
       drawn: positions of the clients in the order of sampling, int32 `[K]`.
     """
 
@@ -306,7 +310,7 @@ class Fold(NamedTuple):
     return each(one, totals.limits, totals.sums)
 
   def messages(self, sums: Terms) -> dict[str, Tree]:
-    """Returns the sums of the messages of each component, by name."""
+    """Returns the sums of messages, multiplied by their units, by component."""
 
     def whole(name: str) -> Tree:
       unit = self.arithmetic.unit(self.received[name].bound)
@@ -327,16 +331,18 @@ class Fold(NamedTuple):
 
     Args:
       start: the server's model, `[1, ...]`.
-      sums: of `read`, or of a `Summation`.
-      first: running statistics of the client sampled first, () if none is used.
-      uploads: what is known of the uploads, `[K, ...]`.
-      raw: their weights of the rule before the division.
+      sums: sums of `read` or of a `Summation`.
+      first: running statistics of the client sampled first, {} if the rule does
+        not use them.
+      uploads: uploads, perhaps without shared parameters, `[K, ...]`.
+      raw: weights of the rule before the division.
       valid: whether each upload is in the sums, bool `[K]`.
     """
     trusted = self._trusted(raw, valid)
     of_size = _inverse(sums.images['']) if sums.images else jnp.float32(0.0)
     by_rule = {n: self._over_divisor(sums, trusted, n) for n in sums.model}
     fell_back = jnp.bool_(False)
+    # All parameters fall back if the divisor of one cannot be used.
     if self._falls_back():
       lost = [inverse == 0.0 for inverse in by_rule.values()]
       fell_back = jnp.stack([jnp.bool_(False), *lost]).any() & valid.any()
@@ -364,7 +370,7 @@ class Fold(NamedTuple):
     return Mean(models, weights, fell_back)
 
   def _averaged(self, start: Flat) -> list[str]:
-    """Returns the names of the parameters of which there is a mean."""
+    """Returns the names of the parameters that are averaged, sorted."""
     if self.batch_stats_rule == 'average':
       return sorted(start)
     return sorted(param_filter.trainable(start)[0])
@@ -402,7 +408,7 @@ class Fold(NamedTuple):
     return {name: of(name) for name in self.received if name in upload.messages}
 
   def _over_divisor(self, sums: Terms, trusted: Array, name: str) -> Array:
-    """Returns A / d of a parameter, 0 if the divisor cannot be used."""
+    """Returns A / d of a parameter, 0 if the divisor is not usable."""
     unit, divisor = self.arithmetic.unit, self.rule.divisor
     if divisor is None:
       found = sums.numbers[name if name in sums.numbers else '']
@@ -415,6 +421,8 @@ class Fold(NamedTuple):
 
   def _trusted(self, raw: Tree, valid: Array) -> Array:
     """Returns whether the weights are finite and within their bound, bool."""
+    # The server does not see the weights of a `Summation`; `masked.add` clips
+    # those that are out of range.
     if not self.arithmetic.sees_weights:
       return jnp.bool_(True)
     found = jnp.bool_(True)
@@ -459,11 +467,12 @@ def make(
     components: components of the method.
     aggregator: the component that fills `aggregation` with a `Sum`, if any.
     batch_stats_rule: rule for running statistics.
-    arithmetic_: of the sums.
+    arithmetic_: arithmetic of the sums.
   """
   rule = aggregator.aggregation if aggregator else BY_IMAGES
   assert isinstance(rule, Sum)
-  if not arithmetic_.sees_weights:  # a second model would be sent
+  # For a fallback every client of a `Summation` would send a second model.
+  if not arithmetic_.sees_weights:
     rule = rule._replace(fallback=False)
   return Fold(
     aggregator.name if aggregator else '',
@@ -475,20 +484,20 @@ def make(
 
 
 def of_leaf(raw: Tree, name: str) -> Array:
-  """Returns the weight of a parameter, of `Sum.weight`."""
+  """Returns the weight of a parameter from the result of `Sum.weight`."""
   return raw[name] if isinstance(raw, dict) else raw
 
 
 def _over(weight: Array, unit: float) -> Array:
-  # XLA may divide by a constant so; the bits then depend on the machine.
+  # XLA may compile a division by a constant as this product. Whether it does so
+  # depends on the machine, and the bits with it.
   return weight * np.float32(1 / unit)
 
 
 def _inverse(divisor: Array | float) -> Array:
-  """Returns one over a divisor, 0 if this is not above zero and finite.
-
-  Arrays over a number are compiled as such or by its inverse, with other bits.
-  """
+  """Returns one over a divisor, 0 if this is not above zero and finite."""
+  # A division of an array by a number may be compiled as a product with the
+  # inverse, which has other bits. The callers therefore always multiply.
   divisor = jnp.asarray(divisor, jnp.float32)
   usable = (divisor > 0) & jnp.isfinite(divisor)
   return jnp.where(usable, 1.0 / jnp.where(usable, divisor, 1.0), 0.0)
@@ -506,7 +515,10 @@ def is_term(leaf: Any) -> bool:
 def each(
   fn: Callable[..., Any], limits: Terms, terms: Terms, *more: Terms
 ) -> Terms:
-  """Maps `(limit, term, ...) -> leaf` over all terms; a name has one limit."""
+  """Maps `(limit, term, ...) -> leaf` over all terms.
+
+  All terms of a name have the same limit.
+  """
 
   def part(own: dict[str, Any], *given: dict[str, Any]) -> dict[str, Any]:
     return {

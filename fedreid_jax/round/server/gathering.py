@@ -1,4 +1,4 @@
-"""Whether the server needs the uploads of a round, and their memory."""
+"""Whether the server needs all uploads of a round at once, and their memory."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ class Uploads(NamedTuple):
 
   Attributes:
     gathered: why the server needs all of them at once, '' if sums suffice.
-    number: of the uploads, `K`.
+    number: number of uploads, `K`.
     model_bytes: bytes of the shared parameters of one upload.
     exact: whether sums are in fixed point.
   """
@@ -33,7 +33,7 @@ class Uploads(NamedTuple):
     return 'gather' if self.gathered else 'sum'
 
   def describe(self) -> str:
-    """Returns one line on the uploads and their memory."""
+    """Returns a line for users about the uploads and their memory."""
     size = f'{self.number} of {self.model_bytes / MB:.3g} MB'
     if self.gathered:
       total = self.number * self.model_bytes / MB
@@ -43,7 +43,10 @@ class Uploads(NamedTuple):
 
 
 def reason(components: Sequence[Component]) -> str:
-  """Returns why a method needs all uploads at once, '' if sums suffice."""
+  """Returns why a method needs all uploads at once, '' if sums suffice.
+
+  The reason is a text for users about the first such component.
+  """
   return next(filter(None, map(_reason, components)), '')
 
 
@@ -70,7 +73,7 @@ def of_round(
   """Returns the uploads of a round; the result does not depend on devices.
 
   Args:
-    components: of the method.
+    components: components of the method.
     number: number of uploads of a round, `K`.
     model_bytes: bytes of the shared parameters of one upload.
     budget_mb: limit of gathered uploads in MB, `execution.stack_budget_mb`.
@@ -81,6 +84,7 @@ def of_round(
   """
   gathered = reason(components)
   total = number * model_bytes / MB
+  # Every device has all gathered uploads, so that more devices do not help.
   if gathered and total > budget_mb:
     raise errors.ResourceError(
       f'{gathered}: {number} uploads of {model_bytes / MB:.3g} MB are '
@@ -97,11 +101,12 @@ def check_sums(components: Sequence[Component], adder: Component) -> None:
   """Refuses components for which the sums of a `Summation` do not suffice.
 
   Args:
-    components: of the method.
+    components: components of the method.
     adder: the component that fills `summation`.
 
   Raises:
-    ConfigError: for the first of them; the message says why.
+    ConfigError: if there is such a component; the message says why sums do not
+      suffice.
   """
   for other in components:
     found = other is not adder and (_reason(other) or _needs_more(other))

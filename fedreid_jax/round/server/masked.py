@@ -1,7 +1,7 @@
-"""Sums that a component adds so that the server sees no upload.
+"""Sums by a component that hides the uploads from the server.
 
-The terms are those of `round.server.fold`, with weights of at most 1 for any
-client. The component (`component.Summation`) adds those of all uploads.
+A component (`component.Summation`) adds the terms of `round.server.fold` of all
+uploads. The weight of every client is at most 1.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class Masked(NamedTuple):
   """The arithmetic of a `Summation`.
 
   Attributes:
-    summation: of a component.
+    summation: hook of the component that adds.
   """
 
   summation: Summation
@@ -32,6 +32,7 @@ class Masked(NamedTuple):
 
   def unit(self, bound: Bound) -> float:
     """Returns the largest weight of one client."""
+    # The server sees no weights, so that the bound must hold for each of them.
     return bound(np.array([self.summation.largest]))
 
   def limit(self, name: str, value: Array) -> float:
@@ -51,9 +52,9 @@ def add(
 
   Args:
     fold: sums of the method, in the arithmetic `Masked`.
-    states: of the server, by name.
+    states: states of the server, by name.
     start: shared parameters of the server.
-    uploads: `[K, ...]`.
+    uploads: stacked uploads, `[K, ...]`.
     ctx: context of the component that adds.
   """
   unit = fold.arithmetic.unit
@@ -68,6 +69,7 @@ def add(
     part: dict[str, Tree], own: dict[str, float], noise: dict[str, Any]
   ) -> dict[str, Tree]:
     def weighted(name: str, term: Term) -> Weighted:
+      # A clipped nan is nan, which has no integer.
       usable = jnp.isfinite(term.weight)
       weight = jnp.where(usable, jnp.clip(term.weight, -1.0, 1.0), 0.0)
       return Weighted(weight, term.values, own[name], noise.get(name))
@@ -79,6 +81,8 @@ def add(
       for name, tree in part.items()
     }
 
+  # The deviation is for the sum of the rule. The terms have weights divided by
+  # the unit, and so has the noise.
   noise: Terms = Terms({}, {}, {}, {}, {})
   if fold.rule.noise:
     deviation = fold.rule.noise(states[fold.owner]) / unit(fold.rule.bound)
@@ -96,14 +100,14 @@ def add(
 
 
 def check(components: Sequence[Component], adder: Component) -> None:
-  """Refuses values of which the sums would be too coarse, or lack noise.
+  """Refuses components whose sums would be too coarse or lack noise.
 
   Args:
-    components: of the method, for the participants of the run.
+    components: components of the method, after `bind`.
     adder: the component that fills `summation`.
 
   Raises:
-    ConfigError: for the first component that adds such values.
+    ConfigError: if there is such a component.
   """
   summation = adder.summation
   assert summation

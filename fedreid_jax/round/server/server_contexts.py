@@ -13,7 +13,7 @@ from fedreid_jax.round.settings import Settings
 
 
 class Groups(NamedTuple):
-  """The uploads of a round by server model.
+  """The groups of the uploads of a round, one for each server model.
 
   Attributes:
     of_uploads: group of each upload, int32 `[K]`.
@@ -29,7 +29,7 @@ class Groups(NamedTuple):
 
 
 class ServerContexts:
-  """Builds the contexts of the components."""
+  """Builds the contexts of the server hooks of all components."""
 
   def __init__(
     self,
@@ -46,14 +46,14 @@ class ServerContexts:
 
     Args:
       settings: settings of the local round.
-      server: state before the round.
+      server: state of the server before the round.
       uploads: uploads of the cohort, `[K, ...]`.
       valid: whether each upload is valid, bool `[K]`.
       round_: global round.
       public: images of the public set.
       seed: `prng.data` of the run's seed.
-      summed: whether the server sees no parameters of uploads, so that it is an
-        error to read them.
+      summed: whether the server has sums and no uploads; then to read
+        `ctx.uploaded` is an error.
     """
     self._summed = summed
     self._key = prng.key(seed, Stream.SERVER, round_)
@@ -82,9 +82,10 @@ class ServerContexts:
     """Returns the context of a component after clients have groups.
 
     Args:
-      name: of the component.
-      groups: of the uploads.
-      valid: which uploads count, bool `[K]`; a `Summation` may lose some.
+      name: name of the component.
+      groups: groups of the uploads.
+      valid: which uploads are used, bool `[K]`. A `Summation` may lose some of
+        those that the constructor received as valid.
     """
     fields: dict[str, Any] = self._fields(name) | {'valid': valid}
     return contexts.AggregationCtx(
@@ -102,5 +103,6 @@ class ServerContexts:
 
 
 def _complete(settings: Settings, shared: Flat) -> Flat:
+  # Only shapes are needed, so that the network is not initialised.
   shapes = jax.eval_shape(settings.model.init, jax.random.key(0))
   return trees.zeros(shapes) | shared

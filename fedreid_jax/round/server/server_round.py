@@ -18,7 +18,7 @@ from fedreid_jax.round.server.server_contexts import Groups, ServerContexts
 from fedreid_jax.round.settings import Settings
 
 Log = dict[str, Any]
-Received = types.Upload | Folded  # stacked, or added up
+Received = types.Upload | Folded  # stacked uploads, or their sums
 
 
 class Rules(NamedTuple):
@@ -32,7 +32,8 @@ class Rules(NamedTuple):
     adder: the component that fills `summation`, if any.
     batch_stats_rule: rule for running statistics, `aggregation.BatchStatsRule`.
     gathers: whether the server needs all uploads at once.
-    fold: sums of the method; those of a `Gather` are of its messages.
+    fold: sums of the method; with a `Gather` only its sums of messages are
+      used.
   """
 
   components: Sequence[Component]
@@ -49,15 +50,15 @@ class Reduced(NamedTuple):
   """The models of a round before the updates of the components.
 
   Attributes:
-    models: `[G, ...]`.
-    groups: of the uploads.
-    weights: of the uploads, `[G, K]` or by parameter.
+    models: models of all groups, `[G, ...]`.
+    groups: groups of the uploads.
+    weights: weights of the uploads, `[G, K]` or by parameter.
     fell_back: whether weights by number of images replaced those of the rule.
-    valid: which uploads count, bool `[K]`.
-    states: of the server, by name.
+    valid: which uploads are used, bool `[K]`.
+    states: states of the server, by name.
     added: sums of messages, by name.
     far: which finite uploads are not in the sums, because a value is out of
-      range, bool `[K]`; None if nothing is.
+      range, bool `[K]`; None if values have no range.
   """
 
   models: Flat
@@ -93,9 +94,9 @@ def receive(
   Args:
     components: components whose clients sent messages.
     states: states of the server, by name.
-    uploads: what is known of the uploads of a round, or of the data pass before
-      round 0, `[K, ...]`.
-    added: sums of the messages of components of which the uploads have none.
+    uploads: uploads of a round or of the data pass before round 0, perhaps
+      without shared parameters and summed messages, `[K, ...]`.
+    added: sums of messages by component, for messages that are not in uploads.
     valid: whether each upload is valid, bool `[K]`.
   """
   states = dict(states)
@@ -125,10 +126,11 @@ def prepare(
   Args:
     components: components with such a pass.
     fold: sums of the method.
-    gathers: whether the server needs all uploads at once.
+    gathers: whether uploads are stacked for the components.
     server: state of the server.
     received: uploads of the pass.
   """
+  # The uploads of real sites are stacked, and added here.
   if not gathers:
     received = _folded(fold._replace(models=False), server, received)
   added: dict[str, Tree] = {}
@@ -153,7 +155,7 @@ def run(
 
   Args:
     rules: rules of the method.
-    server: state before the round.
+    server: state of the server before the round.
     received: uploads of the cohort, `[K, ...]`, in canonical order.
     drawn: position of each client in the order of sampling, int32 `[K]`.
     round_: global round.
@@ -190,6 +192,8 @@ def run(
       ctx = context.of_groups(name, found.groups, found.valid)
       states[name], models = hooks.update(states[name], models, ctx)
   of_uploads = found.groups.of_uploads
+  # Uploads that are not used get a row out of range, which is dropped. The -1
+  # of an empty lane would be the last client.
   rows = jnp.where(found.valid, uploads.index, server.groups.shape[0])
   new = types.ServerState(
     shared=models,
@@ -212,10 +216,11 @@ def _changed(rules: Rules, uploads: types.Upload) -> types.Upload:
   """Returns stacked uploads as the server receives them."""
   for component in rules.components:
     transport = component.transport
-    # Clients that know each other's uploads.
+    # Simulates clients that know each other's uploads.
     if transport and transport.collude:
       uploads = transport.collude(uploads)
   if rules.adder and rules.adder.summation:
+    # The bound of a weight holds for at most `largest` images.
     largest = rules.adder.summation.largest
     images = jnp.minimum(uploads.num_examples, largest)
     uploads = dataclasses.replace(uploads, num_examples=images)
@@ -228,7 +233,7 @@ def _folded(
   received: Received,
   drawn: Array | None = None,
 ) -> Folded:
-  """Returns uploads that are added up; those of real sites arrive stacked."""
+  """Returns the sums of uploads, which are stacked if real sites sent them."""
   if isinstance(received, Folded):
     return received
   if drawn is None:
@@ -240,7 +245,7 @@ def _folded(
 def _one_group(
   server: types.ServerState, uploads: types.Upload, valid: Array
 ) -> Groups:
-  """Returns the groups of a method with one model."""
+  """Returns the groups of a method that has one model."""
   members = valid[None]
   sizes = aggregation.normalise(uploads.num_examples, members)
   return Groups(jnp.zeros_like(uploads.index), members, sizes, server.shared)
@@ -249,7 +254,7 @@ def _one_group(
 def _added(
   rules: Rules, server: types.ServerState, folded: Folded, valid: Array
 ) -> Reduced:
-  """Returns the models of uploads that were added."""
+  """Returns the models from sums that the clients' program has added."""
   fold, uploads, totals = rules.fold, folded.uploads, folded.totals
   sums = fold.read(totals)
   mean = fold.mean(
@@ -273,7 +278,7 @@ def _masked(
   uploads: types.Upload,
   context: ServerContexts,
 ) -> Reduced:
-  """Returns the models of uploads that a `Summation` adds."""
+  """Returns the models from uploads that a `Summation` adds."""
   assert rules.adder
   fold, name = rules.fold, rules.adder.name
   start = trees.rows(server.shared, 0)
@@ -301,7 +306,7 @@ def _gathered(
   drawn: Array,
   context: ServerContexts,
 ) -> Reduced:
-  """Returns the models of stacked uploads."""
+  """Returns the models from stacked uploads."""
   groups = _assign(rules, context, server, uploads, valid)
   aggregator = rules.aggregator
   rule = aggregator.aggregation if aggregator else None
@@ -322,6 +327,7 @@ def _gathered(
   models = aggregation.reduce(groups.start, uploads.shared, by_leaf)
   if rule.combine:
     combined = rule.combine(models, ctx)
+    # With another rule the running statistics are those of `reduce`.
     if rules.batch_stats_rule != 'average':
       combined, _ = param_filter.trainable(combined)
     models = models | combined
@@ -336,11 +342,13 @@ def _sums_of_groups(
   groups: Groups,
   drawn: Array,
 ) -> Reduced:
-  """Returns the models of stacked uploads, one sum for each group."""
+  """Returns the models from stacked uploads, with a sum for each group."""
   states = fold.states(server)
 
   def one(group: tuple[Flat, Array]) -> Any:
     start, members = group
+    # Uploads that are not finite are not added. Members of other groups are
+    # left out in the same way.
     own = dataclasses.replace(uploads, finite=uploads.finite & members)
     folded = fold.over(start, states, own, drawn)
     valid = folded.uploads.finite
@@ -368,7 +376,7 @@ def _sums_of_groups(
 def _metrics(
   components: Sequence[Component], states: dict[str, Any]
 ) -> dict[str, Array]:
-  """Returns the metrics of the server, with the names of their components."""
+  """Returns the metrics of the server, with the component as a prefix."""
   return {
     f'{component.name}_{name}': value
     for component in components
@@ -388,6 +396,7 @@ def _assign(
   if not (rules.clusterer and rules.clusterer.clustering):
     return _one_group(server, uploads, valid)
   num_groups = server.groups.shape[0]
+  # Any group for an empty lane, -1, which has no weight below.
   old = server.groups[jnp.maximum(uploads.index, 0)]
   ctx = context.of_uploads(rules.clusterer.name)
   groups = rules.clusterer.clustering(server.groups, ctx)
@@ -403,7 +412,8 @@ def _assign(
 
 
 def _first(drawn: Array, members: Array) -> Array:
-  """Returns the one-hot `[G, K]` of each group's member sampled first."""
+  """Returns each group's member sampled first, as one-hot rows `[G, K]`."""
   order = jnp.where(members, drawn[None], jnp.iinfo(jnp.int32).max)
   first = jnp.arange(drawn.shape[0])[None] == order.argmin(axis=1)[:, None]
+  # The row of an empty group, whose argmin is 0, stays zero.
   return (first & members).astype(jnp.float32)
