@@ -12,7 +12,8 @@ from jaxtyping import Bool, Float, Int, Key
 from fedreid_jax.core.types import Array, Number
 from fedreid_jax.losses import identity
 
-SHORT = 1e-12  # vectors of no greater squared length have no direction
+# Vectors of at most this squared length have no direction.
+SHORT = 1e-12
 
 
 def draw_triplets(
@@ -29,6 +30,7 @@ def draw_triplets(
   real = valid[:, None] & valid[None]
   positive = same & real & ~jnp.eye(size, dtype=bool)
   negative = ~same & real
+  # The largest of independent draws is uniform among the candidates.
   lots = jax.random.uniform(key, (2, size, size))
   return (
     jnp.where(positive, lots[0], -1.0).argmax(axis=1),
@@ -55,10 +57,10 @@ def distance(
     + s(d(a,p) - d-(a,p)) + s(d-(a,n) - d(a,n)),
 
   d of the normalised features, d+ of the enhanced, d- of the contaminated. The
-  cosine with a vector of zero length is 0, and has no gradient.
+  cosine with a vector of length zero is 0 and has no gradient.
 
   Args:
-    key: typed PRNG key of the triplets.
+    key: PRNG key of the triplets.
     normalised: features without style.
     enhanced: with the relevant part of it added back.
     contaminated: with the other part instead.
@@ -99,7 +101,7 @@ def mean_entropy(
   """Returns the mean entropy, in nats, of the softmax of scores.
 
   Args:
-    logits: scores; columns of absent identities hold a large negative.
+    logits: scores, a large negative number in columns of padded identities.
     valid: real rows.
   """
   log_p = jax.nn.log_softmax(logits)

@@ -12,8 +12,8 @@ b_k, and of the others the seeds s_kj:
   sum_{k in U} x_k = sum_{k in U} (y_k - PRG(b_k))
     - sum_{k in U, j in R \\ U} +-PRG(s_kj),
 
-because the masks of two clients in U cancel. Seeds are keys of JAX here; the
-functions say nothing of how clients agree on them.
+because the masks of two clients in U cancel. Seeds are random keys of JAX; the
+agreement of the clients on them is not simulated.
 """
 
 from typing import NamedTuple
@@ -49,15 +49,16 @@ def needed(num_clients: Array, threshold: int) -> Array:
 
   Args:
     num_clients: of the roster.
-    threshold: wanted number, 0 for two thirds of the roster. Three is the
-      least, because either of two clients knows the upload of the other.
+    threshold: wanted number, 0 for two thirds of the roster. The result is at
+      least three.
   """
   wanted = threshold or (2 * num_clients + 2) // 3
+  # From a sum of two uploads each of the two clients knows the other upload.
   return jnp.maximum(wanted, 3)
 
 
 def masked(roster: Roster, values: Array) -> Array:
-  """Returns what the clients send, uint32 `[K, M]`.
+  """Adds the masks to the values of the clients, uint32 `[K, M]`.
 
   Args:
     roster: of the round.
@@ -71,6 +72,7 @@ def masked(roster: Roster, values: Array) -> Array:
   rows = values, roster.uids, roster.present
   sent = jax.vmap(own)(rows)
 
+  # One pair at a time: all masks at once would take K^2 times the uploads.
   def add(sent: Array, pair: Array) -> tuple[Array, None]:
     one, other = pair
     both = roster.present[one] & roster.present[other]
@@ -94,12 +96,14 @@ def unmasked_sum(roster: Roster, arrived: Array, sent: Array) -> Array:
     total: Array, row: tuple[Array, Array, Array]
   ) -> tuple[Array, None]:
     message, uid, here = row
+    # The row of a lost client is replaced, because it must not be read.
     message = jnp.where(here, message, 0)
     return total + message - _own_mask(roster, uid, here, length), None
 
   def remove_pair(total: Array, pair: Array) -> tuple[Array, None]:
     one, other = pair
     both = roster.present[one] & roster.present[other]
+    # If both arrived, their masks cancel; if neither did, none is in the sum.
     lost = both & (arrived[one] != arrived[other])
     mask = _pair_mask(roster, one, other, length)
     mask = jnp.where(arrived[one], mask, -mask)
@@ -125,6 +129,8 @@ def _own_mask(roster: Roster, uid: Array, counts: Array, length: int) -> Array:
 
 def _pair_mask(roster: Roster, one: Array, other: Array, length: int) -> Array:
   """Returns the mask that `one` adds and `other` subtracts."""
+  # The order of the uids and not of the places, which depend on the cohort:
+  # both clients of a pair derive the same key and opposite signs.
   first, second = roster.uids[one], roster.uids[other]
   key = jax.random.fold_in(roster.key, PAIR)
   key = jax.random.fold_in(key, jnp.minimum(first, second))
