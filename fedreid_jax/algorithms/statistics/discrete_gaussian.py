@@ -28,7 +28,7 @@ class Bits:
   """A stream of random bits, determined by a key."""
 
   def __init__(self, key: bytes):
-    """Starts the stream of a key, bytes of any length."""
+    """Starts the stream of a key, 32 bytes or fewer from a study's seed."""
     self._key, self._chunks, self._left = key, 0, b''
 
   def words(self, count: int) -> np.ndarray:
