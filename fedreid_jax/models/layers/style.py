@@ -22,9 +22,9 @@ class StyleFeatures(NamedTuple):
   """Maps of a stage, averaged over positions.
 
   Attributes:
-    normalised: without their style, of `F~`.
-    enhanced: with the relevant part of it added back, of `F~+`.
-    contaminated: with the other part instead, of `F~-`.
+    normalised: average of `F~`, without style.
+    enhanced: average of `F~+`, with the relevant part of the style.
+    contaminated: average of `F~-`, with the other part of the style.
     logits: identity scores of the three in this order, padded identities
       included; None without a classifier.
   """
@@ -44,11 +44,9 @@ class SNR(nn.Module):
     F~+ = F~ + a R,   F~- = F~ + (1 - a) R,
     a = sigmoid(W2 relu(W1 GAP(R) + b1) + b2), D -> D / 16 -> D.
 
-  A channel of an image has one `a` and one mean and variance, so `F~+` is `F`
-  times a gain plus a shift. Averaging is linear and `GAP(F~)` is the bias `b`
-  of the normalisation, so the averages in `StyleFeatures` are `b`, the same for
-  every image, `b + a (GAP(F) - b)` and `b + (1 - a) (GAP(F) - b)`: no other map
-  is formed.
+  With `b` the bias of the normalisation, the averages in `StyleFeatures` are
+  `b`, the same for every image, `b + a (GAP(F) - b)` and
+  `b + (1 - a) (GAP(F) - b)`.
 
   Attributes:
     stage: of the network, from 1.
@@ -77,10 +75,14 @@ class SNR(nn.Module):
     style = mean - bias
     gate = self._gate(style)
     slope = lax.rsqrt(var + norm.EPSILON) * scale
+    # A channel of an image has one gate, mean and variance, so F~+ is F times a
+    # gain plus a shift, and no other map is formed.
     gain = gate + (1 - gate) * slope
     shift = (1 - gate) * (bias - mean * slope)
     maps = wide * gain[:, None, None] + shift[:, None, None]
     restored = jnp.stack([jnp.zeros_like(gate), gate, 1 - gate])
+    # Averaging is linear, and GAP(F~) is the bias exactly: a computed average
+    # would start as rounding errors, and the loss as the cosine of these.
     averages, logits = bias + restored * style, None
     normalised, enhanced, contaminated = averages
     if self.num_classes is not None:
