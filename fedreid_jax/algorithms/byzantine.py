@@ -17,7 +17,7 @@ Blanchard et al., NeurIPS 2017 (gaussian); Bagdasaryan et al., How to backdoor
 federated learning, AISTATS 2020 (scale); Baruch et al., A little is enough:
 circumventing defenses for distributed learning, NeurIPS 2019 (alie). The
 component is for measurements of aggregation rules (`robust`). Running
-statistics and the messages of components are those of honest training. Compose
+statistics and the messages of components come from honest training. Compose
 it last, since it changes the upload after other components.
 
 Deviations from the papers: they attack gradients, and this module the models

@@ -3,8 +3,8 @@
 Zhang and Wang, "Diverse embedding expansion network and low-light cross-
 modality benchmark for visible-infrared person re-identification" (CVPR 2023).
 The network `models.deen` computes two more embeddings of every image. Let `f`
-be the features of the images and `f1`, `f2` those of the expansions, all before
-the neck. The loss is
+be the features of the images and `f1`, `f2` the features of the expansions, all
+before the neck. The loss is
 
   L = CE + L_tri + lam_cpm [CPM(f, f1) + CPM(f, f2)] + lam_ort L_ort (eq. 10),
 

@@ -392,7 +392,7 @@ def _on_hallucinated(options: Options, ctx: LossCtx, features: Array) -> Array:
 
 
 def _normalise(features: Array, valid: Array) -> tuple[Array, Array]:
-  """Returns features normalised by their own moments, and their variance."""
+  """Returns features normalised by moments of the batch, and the variance."""
   dim = features.shape[1]
   normalised, _, variance = norm.standardize(
     features, jnp.ones(dim), jnp.zeros(dim), valid
@@ -424,7 +424,7 @@ def _check(options: Options, participants: Participants) -> None:
 
 
 def _warn(metrics: dict[str, float]) -> str:
-  """Returns a warning if the statistics exceed those of the batches."""
+  """Returns a warning if shared deviations exceed the ones of the batches."""
   if metrics['sigma_ratio'] <= 1.0:
     return ''
   return (

@@ -164,9 +164,9 @@ def _distillation(
   """Returns L_dd.
 
   Args:
-    ctx: of the step.
+    ctx: context of the step.
     averages: kernels W by domain.
-    domains: their names, in order.
+    domains: names of the domains, in order.
     own: the domain of each image, int32 `[B]`.
     members: real images of each domain, bool `[M, B]`.
   """

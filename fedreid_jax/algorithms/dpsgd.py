@@ -4,7 +4,7 @@ Abadi et al., Deep learning with differential privacy, CCS 2016, with an
 identity in place of an example. In every step each of the J identities of a
 client is in S with probability q = P / J, independently. With l_j, the mean
 loss of K images of identity j, and g_j, its gradient with respect to all
-trained parameters together, those of the private classifier included,
+trained parameters together, including the private classifier,
 
   g = (sum_{j in S} g_j min(1, C / |g_j|) + N(0, (z C)^2 I)) / P.
 
@@ -220,8 +220,8 @@ def mechanisms(
     population: number of units of the client, J.
     units: P.
     steps: number of steps of the client.
-    places: largest number of units in a step; that of the sampler by default,
-      0 for no limit.
+    places: largest number of units in a step, 0 for no limit; by default the
+      limit of the sampler.
 
   Returns:
     One mechanism.

@@ -1,4 +1,4 @@
-"""Local models: each client's own model, kept for evaluation.
+"""Local models: the trained model of each client, kept for evaluation.
 
 Zhuang et al. (FedReIDBench, ACM MM 2020, section 4) evaluate two models of a
 round: the global model, and the "local model" (w_k, v_k) of each client after

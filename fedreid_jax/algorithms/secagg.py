@@ -12,8 +12,8 @@ modulo 2^b, and
 
   w = w^t + (W / s) / (sum_U a_k),
 
-where the last entry of W is s' sum_U a_k. a_k is n_k / n_max, so that the
-weights are those of FedAvg, or the weight of another component over its largest
+where the last entry of W is s' sum_U a_k. a_k is n_k / n_max, which gives
+the weights of FedAvg, or the weight of another component over its largest
 value. The numbers in the divisor of another rule (FedNova) replace the last
 entry, and messages that the server needs as sums (SCAFFOLD, DPPT) are further
 entries with separate limits (`round.server.summed_round`).

@@ -28,7 +28,7 @@ def circle(
 
   Sun et al., "Circle loss: a unified perspective of pair similarity
   optimization", in the form of L2RW's training. With s_ij the cosine of two
-  images, m the margin, positives those of the anchor's identity but itself,
+  images, m the margin, and the other images of the anchor's identity positives,
 
     1/B mean_i softplus(lse_p[gamma [1+m-s]_+ (1-m-s)]
                         + lse_n[gamma [s+m]_+ (s-m)]),

@@ -33,7 +33,7 @@ def centre_pair_mining(
   """Returns the loss of centre-guided pair mining for one expansion (eq. 3-5).
 
   With `v, r` the mean features of an identity's visible and infrared images,
-  `v', r'` those of their expansions, and `d` Euclidean, it is
+  `v', r'` the means of their expansions, and `d` the Euclidean distance, it is
   `(l(r, v; v') + l(v, r; r')) / 2`, where
 
     l(x, y; y') = mean_id { [d(x, y') - sg d(y, y') + m]_+
@@ -44,7 +44,7 @@ def centre_pair_mining(
 
   Args:
     original: features of the images.
-    branch: those of an expansion.
+    branch: features of an expansion of the images.
     labels: identities.
     modalities: 0 visible, 1 infrared.
     valid: real rows.

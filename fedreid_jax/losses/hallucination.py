@@ -102,7 +102,7 @@ def novel_domain(
     novel: `dirichlet` is DFH's domain hallucination, the mixups are its
       ablations (DFH table 2).
     drawn: statistics of the domains.
-    feature: the batch's own features `F_i`.
+    feature: features `F_i` of the batch.
     normalised: normalised features `b`.
     own: index of the client's domain.
     alpha: concentrations of the Dirichlet distribution.

@@ -66,7 +66,7 @@ def distance(
     contaminated: with the other part instead.
     labels: identities.
     valid: real rows.
-    scale: of the cosine; with 1/2, d is between 0 and 1.
+    scale: factor of the cosine; with 1/2, d is between 0 and 1.
   """
   positive, negative, counts = draw_triplets(key, labels, valid)
 
@@ -118,7 +118,7 @@ def entropy(
   adaptation", IEEE Transactions on Multimedia 2021).
 
   Args:
-    logits: of normalised, enhanced and contaminated features.
+    logits: scores of normalised, enhanced and contaminated features.
     valid: real rows.
   """
   normalised, enhanced, contaminated = (mean_entropy(x, valid) for x in logits)

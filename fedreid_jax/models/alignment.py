@@ -139,10 +139,10 @@ def align(
 ) -> tuple[Float[Array, 'B h w D'], Alignment]:
   """Reconstructs the maps of images from the maps of their partners.
 
-  An image without a partner of the same person is its own reconstruction.
+  The map of an image without a partner of the same person stays as it is.
 
   Args:
-    maps: of the images.
+    maps: maps of the images.
     same: index of the image of the same person.
     has_same: whether there is one.
     other: index of the image of another person.

@@ -69,7 +69,7 @@ class PositionNonLocal(nn.Module):
   positions of the earlier map.
 
   Attributes:
-    dtype: of the computation.
+    dtype: type of the computation.
   """
 
   dtype: Any = jnp.float32
@@ -104,7 +104,7 @@ class Expansion(nn.Module):
   channels, ReLU, and a pointwise convolution back.
 
   Attributes:
-    dtype: of the computation.
+    dtype: type of the computation.
   """
 
   dtype: Any = jnp.float32

@@ -3,7 +3,7 @@
 Jiang et al., "Domain shifting: a generalized solution for heterogeneous
 cross-modality person re-identification", ECCV 2024. A heterogeneous space
 shift (HSS) gates the maps of the last two stages; in training a common space
-shift (CSS) makes a second feature of every image, and each domain has its own
+shift (CSS) makes a second feature of every image, and each domain has a
 classifier. The losses are in `algorithms.dns`.
 """
 
@@ -35,7 +35,7 @@ class HeterogeneousShift(nn.Module):
   the shifted maps, and its gates multiply the original maps.
 
   Attributes:
-    dtype: of the computation.
+    dtype: type of the computation.
   """
 
   dtype: Any = jnp.float32
@@ -136,7 +136,7 @@ class DNS(nn.Module):
       are two streams; its leaves keep their names.
     num_classes: identities of the classifiers, padding included.
     domains: one of `DOMAINS`; leaves are `params/domain_visible/kernel`.
-    dropout: of the common space shift.
+    dropout: dropout rate of the common space shift.
   """
 
   network: nn.Module
@@ -159,7 +159,7 @@ class DNS(nn.Module):
     Args:
       images: normalised images.
       train: use batch statistics and dropout.
-      **inputs: those of `reid.ReIDNet`.
+      **inputs: further inputs of `reid.ReIDNet`.
 
     Returns:
       Outputs of the network. In training extras are `shifted`, the features

@@ -91,11 +91,11 @@ def tensors(variables: Flat) -> dict[str, np.ndarray]:
   `neck` with a linear layer `fc` and a layer `bn`.
 
   Args:
-    variables: of the backbone and the neck, `{'params/...': array}`.
+    variables: variables of the backbone and the neck, `{'params/...': array}`.
 
   Returns:
-    Tensors by name; none if there are leaves other than those of torchvision's
-    ResNets and of the neck.
+    Tensors by name; none if a leaf belongs neither to a ResNet of torchvision
+    nor to the neck.
   """
   found = {}
   for leaf, value in variables.items():

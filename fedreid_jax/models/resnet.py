@@ -88,7 +88,7 @@ class ResNet(nn.Module):
     width: multiplier of the 64 base channels.
     small_stem: a 3x3 stem of stride 1 without max-pooling, for small images.
     last_stride: stride of the last stage; 1 keeps a finer map.
-    dtype: of the computation.
+    dtype: type of the computation.
     modality_specific_stages: number of parts, counted from the stem, that each
       modality has separately; names of the infrared ones begin with
       `infrared_`.

@@ -9,7 +9,7 @@ LARGEST = 1e15
 
 
 def usable(changes: Flat) -> Array:
-  """Returns whether all magnitudes are at most `LARGEST`, bool."""
+  """Returns whether all magnitudes are finite and at most `LARGEST`, bool."""
   largest = jnp.stack([jnp.abs(x).max() for x in changes.values()]).max()
   # A comparison with nan is false, so nan is refused as well.
   return largest <= LARGEST

@@ -24,9 +24,9 @@ def rounded(key: Array, values: Array, bits: int, by_norm: bool) -> Array:
   """Rounds values at random to a few levels, without bias.
 
   Args:
-    key: of this leaf, client and round.
-    values: of one leaf.
-    bits: of a code.
+    key: PRNG key of the leaf, client and round.
+    values: values of one leaf.
+    bits: bits of a code.
     by_norm: whether the scale is the Euclidean norm (QSGD) or the largest
       magnitude.
   """

@@ -6,7 +6,7 @@ privacy, NeurIPS 2020, algorithms 1 to 3. An integer x has the probability
   exp(-x^2 / (2 sigma^2)) / sum_y exp(-y^2 / (2 sigma^2)).
 
 The sampler uses no floating-point number, so that attacks on the rounding of
-floating-point noise do not apply. The random bits are those of SHAKE-256.
+floating-point noise do not apply. SHAKE-256 generates the random bits.
 
 For vectors v, w of integers with |v - w|_2 <= D, the mechanism that adds one
 sample to each coordinate has at most the Renyi divergence of the Gaussian

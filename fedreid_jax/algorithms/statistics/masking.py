@@ -5,7 +5,7 @@ learning, CCS 2017, with numbers modulo 2^b. Client k of the roster R sends
 
   y_k = x_k + PRG(b_k) + sum_{j > k} PRG(s_kj) - sum_{j < k} PRG(s_kj),
 
-where b_k is a seed of its own, s_kj is a seed of the pair, and clients are in
+where b_k is a seed of client k, s_kj is a seed of the pair, and clients are in
 the order of their uids. Of the clients U whose y_k arrive, the server learns
 b_k, and of the others the seeds s_kj:
 
@@ -32,8 +32,8 @@ class Roster(NamedTuple):
   """The clients that begin a round.
 
   Attributes:
-    key: of the round, from which all seeds follow.
-    uids: of the clients, uint32 `[K]`.
+    key: PRNG key of the round, from which all seeds are derived.
+    uids: hashes of the names of the clients, uint32 `[K]`.
     present: whether each place has a client, bool `[K]`.
     bits: b.
   """
@@ -48,8 +48,8 @@ def needed(num_clients: Array, threshold: int) -> Array:
   """Returns how many clients must arrive, int32.
 
   Args:
-    num_clients: of the roster.
-    threshold: wanted number, 0 for two thirds of the roster. The result is at
+    num_clients: number of clients of the roster.
+    threshold: required number, 0 for two thirds of the roster. The result is at
       least three.
   """
   wanted = threshold or (2 * num_clients + 2) // 3
@@ -61,7 +61,7 @@ def masked(roster: Roster, values: Array) -> Array:
   """Adds the masks to the values of the clients, uint32 `[K, M]`.
 
   Args:
-    roster: of the round.
+    roster: clients of the round.
     values: x modulo 2^b, uint32 `[K, M]`.
   """
 
@@ -86,9 +86,9 @@ def unmasked_sum(roster: Roster, arrived: Array, sent: Array) -> Array:
   """Returns the sum of x of the clients that arrived, uint32 `[M]`.
 
   Args:
-    roster: of the round.
+    roster: clients of the round.
     arrived: whether the message of each client arrived, bool `[K]`.
-    sent: of `masked`; rows that did not arrive are not read.
+    sent: result of `masked`; rows that did not arrive are not read.
   """
   length = sent.shape[1]
 

@@ -132,7 +132,7 @@ def mean(
 
   Args:
     old: prototypes of the server.
-    sums: of `terms` over the valid uploads.
+    sums: sums of `terms` over the valid uploads.
     everyone: number of valid uploads if a client without the identity
       contributes a centre of zeros, as in the released code; None for the
       paper, where it does not contribute.

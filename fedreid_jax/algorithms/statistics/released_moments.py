@@ -30,7 +30,7 @@ class Centred:
 
   Attributes:
     centre: o, `[D]`.
-    moments: of the clipped differences from it.
+    moments: moments of the clipped differences from the centre.
   """
 
   centre: Array

@@ -52,7 +52,7 @@ def encode(
     values: float32, absolute values at most the bound of `scale`.
     scale_: s of `scale`.
     bits: b.
-    key: of the random rounding, None to round to the nearest integer.
+    key: PRNG key of the random rounding, None to round to the nearest integer.
   """
   scaled = values * jnp.float32(scale_)
   if key is None:

@@ -44,7 +44,7 @@ class Format(NamedTuple):
     return ring.scale(limit, self.places, self.bits)
 
   def rounding(self, limit: float, count: int) -> float:
-    """Returns the largest norm of the rounding of so many values."""
+    """Returns the largest norm of the rounding error of `count` values."""
     return math.sqrt(count) * ring.rounding(self.bits) / self.scale(limit)
 
   def num_bytes(self, shared: Flat, masks: bool) -> int:
@@ -65,10 +65,11 @@ def encode(
   """Returns the vectors of the clients, uint32 `[K, M]`.
 
   Args:
-    form: of the integers.
-    terms: of all clients; values beyond their limit are clipped.
-    valid: whether the terms are finite, bool `[K]`; others count as zero.
-    keys: of the random rounding with few bits, one for each client.
+    form: format of the integers.
+    terms: terms of all clients; values beyond their limit are clipped.
+    valid: mask of the clients whose terms are finite, bool `[K]`; the terms of
+      others count as zero.
+    keys: PRNG keys of the random rounding, one for each client.
   """
 
   def one(place: int, values: Array, limit: float) -> Array:
@@ -100,10 +101,10 @@ def decode(
   """Returns the sum of each term, with its noise.
 
   Args:
-    form: of the integers.
+    form: format of the integers.
     total: sum of the vectors of the clients that arrived, uint32 `[M]`.
-    terms: of which shapes, limits and noise are read.
-    key: of the noise.
+    terms: terms whose shapes, limits and noise are read.
+    key: PRNG key of the noise.
     enough: whether the sums are released, bool; otherwise they are zero.
   """
   # An aborted round releases nothing: zeros, and no noise around them.
@@ -149,9 +150,9 @@ def add(roster: Roster, arrived: Array, vectors: Array, masks: bool) -> Array:
   """Returns the sum of the vectors that arrived, uint32 `[M]`.
 
   Args:
-    roster: of the round.
+    roster: clients of the round.
     arrived: whether the message of each client arrived, bool `[K]`.
-    vectors: of `encode`.
+    vectors: results of `encode`, uint32 `[K, M]`.
     masks: whether to add and remove the masks, which changes no bit.
   """
   if masks:
@@ -165,7 +166,7 @@ def clipped(terms: Sequence[Weighted], valid: Array) -> Array:
   """Returns the share of the values beyond their limit, float32.
 
   Args:
-    terms: of all clients.
+    terms: terms of all clients.
     valid: which clients count, bool `[K]`.
   """
   beyond, total = jnp.float32(0.0), jnp.float32(0.0)

@@ -298,8 +298,8 @@ class Conv(nn.Module):
     padding: zeros added to each side of both axes.
     dilation: distance between the taps of both axes.
     use_bias: whether a bias is added.
-    dtype: of the computation.
-    param_dtype: of the parameters.
+    dtype: type of the computation.
+    param_dtype: type of the parameters.
     kernel_init: initialiser of the kernel, He et al.'s by default.
   """
 

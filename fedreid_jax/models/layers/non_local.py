@@ -85,8 +85,8 @@ def plugins(
   of stage 3, or all of them if a stage has fewer: five in ResNet-50.
 
   Args:
-    inter_channels: of every block; AGW's published models have 1.
-    dtype: of the computation.
+    inter_channels: inner channels of a block; AGW's published models have 1.
+    dtype: type of the computation.
   """
 
   def rule(stage: int, block: int, num_blocks: int, channels: int):

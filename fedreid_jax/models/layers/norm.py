@@ -122,7 +122,7 @@ class BatchNorm(nn.Module):
 
   Attributes:
     affine: whether it has a scale and a bias.
-    dtype: of the output.
+    dtype: type of the output.
     scale_init: initialiser of the scale.
     frozen: whether training uses the running statistics and leaves them
       unchanged.

@@ -33,7 +33,7 @@ class GroupNorm(nn.Module):
 
   Attributes:
     affine: whether it has a scale and a bias.
-    dtype: of the output.
+    dtype: type of the output.
     scale_init: initialiser of the scale.
   """
 
@@ -79,9 +79,9 @@ def layer(
 
   Args:
     kind: one of `NormKind`.
-    name: of the module.
+    name: name of the module.
     affine: whether it has a scale and a bias.
-    dtype: of the output.
+    dtype: type of the output.
     scale_init: initialiser of the scale.
   """
   if kind == 'group':

@@ -49,7 +49,7 @@ class SNR(nn.Module):
   `b + (1 - a) (GAP(F) - b)`.
 
   Attributes:
-    stage: of the network, from 1.
+    stage: number of the stage in the network, from 1.
     num_classes: identities, padding included, of a linear classifier of the
       three averaged maps; None for no classifier.
   """
@@ -107,7 +107,8 @@ def after_stages(num_classes: int | None = None) -> stage_plugins.Rule:
   """Returns a rule for `plugins`: an SNR `snr_STAGE` ends every stage.
 
   Args:
-    num_classes: of the classifiers for the entropy form of the loss.
+    num_classes: identities of the classifiers for the entropy form of the loss;
+      None for no classifiers.
   """
 
   def rule(stage: int, block: int, num_blocks: int, channels: int):

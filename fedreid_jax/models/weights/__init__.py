@@ -74,7 +74,7 @@ def load(name: str, variables: Flat) -> tuple[Flat, tuple[str, ...]]:
   keep their values.
 
   Args:
-    name: of published weights, or a path.
+    name: name of published weights, or a path.
     variables: variables of the model; not modified.
 
   Returns:
@@ -130,8 +130,8 @@ def save(path: Path, variables: Mapping[str, Any], about: dict[str, Any]):
   """Writes the backbone of a model with a card.
 
   Args:
-    path: of the new file.
-    variables: of the model.
+    path: path of the new file.
+    variables: variables of the model.
     about: the card; `model` has the fields of the network, and `source` and
       `world_seed` are the synthetic world, which `check_unseen` refuses.
   """
