@@ -3,7 +3,7 @@
 Zhuang et al. (FedReIDBench), ACM MM 2020, section 5.2, and its journal version,
 eq. 1 and 2. Let g be the identity scores of one batch by the model that a
 client received, and g' the scores by the model that it trained, each with its
-own classifier. Then
+classifier. Then
 
   d_k = mean_i [ 1 - <g_i, g'_i> / (|g_i| |g'_i|) ],
   w = sum_{k in S} (d_k / sum_{j in S} d_j) w_k.

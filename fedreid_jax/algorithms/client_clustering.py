@@ -68,7 +68,6 @@ def make(options: Options = Options()) -> Component:
         return outputs.embedding.mean(axis=0)
       return outputs.embedding.reshape(-1)
 
-    # One model at a time, for memory.
     return jax.lax.map(vector, ctx.uploaded)
 
   def cluster(groups: Array, ctx: ServerCtx) -> Array:

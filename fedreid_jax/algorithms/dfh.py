@@ -10,7 +10,7 @@ and biased variance s_ij (eq. 3.1):
 A client sends them after local training (and once before round 0), and the
 server sends all of them to every client. Each step samples, for every domain k,
 a mean M_k = m_k + sqrt(v_k) e1 and a variance V_k = p_k + sqrt(q_k) e2. With
-b = BN(F_i) the features of the batch, normalised by the batch's own moments, it
+b = BN(F_i) the features of the batch, normalised by its moments, the step
 hallucinates
 
   F_k = M_k + sqrt(V_k) b for k != i                (feature, eq. 3.2)
@@ -19,8 +19,8 @@ hallucinates
 The ablations of the paper compute F_nov from features instead (table 2):
 Dirichlet-MixUp is sum_k w_k F_k, w ~ Dir(alpha); Feature-MixUp is u F_a +
 (1 - u) F_b, u uniform on [0, 1] (Beta(1, 1)), of two different domains a and b.
-In both F_i are the images' own features (`mix_own='raw'`) or hallucinated like
-the others.
+In both, F_i are the features of the images (`mix_own='raw'`) or hallucinated
+like the others.
 
   L = L_ori + lam [ L_tri(F_nov) + 1/(N-1) sum_{k != i} L_tri(F_k) ] (eq. 3.6)
 

@@ -106,7 +106,6 @@ def make(options: Options = Options()) -> Component:
   ) -> tuple[Array, Metrics]:
     del variables
     modalities = ctx.batch.modalities
-    # With one domain every image belongs to it, of whichever modality.
     own = modalities if len(domains) > 1 else jnp.zeros_like(modalities)
     members = ctx.batch.valid & (own == jnp.arange(len(domains))[:, None])
     shifted = ctx.outputs.extras['shifted']

@@ -292,7 +292,6 @@ def _component(options: Options, scale: Scale) -> Component:
         bits += scale.bits * jax.random.normal(jax.random.fold_in(ctx.key, 1))
       below = 0.5 + bits / scale.clients
       clip = clip * jnp.exp(-options.rate * (below - options.quantile))
-    # A sum of bits is used once.
     return (clip, jnp.float32(0.0)), models
 
   def noise_of_sum(state: tuple[Array, Array]) -> Array:

@@ -374,7 +374,7 @@ def summed(
 
 
 def _check(options: Options, participants: Participants) -> None:
-  """Refuses a run in which units are not sampled independently.
+  """Refuses a run whose units are not sampled independently.
 
   Raises:
     ConfigError: if a field must be changed.

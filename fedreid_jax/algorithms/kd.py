@@ -179,5 +179,4 @@ def _by_client(
     # An invalid upload may not be finite, and 0 * nan is nan.
     return jnp.where(counts, feature, 0.0)
 
-  # One teacher at a time, for memory.
   return jax.lax.map(one, (ctx.uploaded, ctx.valid))

@@ -2,7 +2,7 @@
 
 Decentralised learning from independent multi-domain labels for person
 re-identification, AAAI 2021, section 3. In round k the client's model starts
-from the server's embedding and the client's own head (eq. 7), and the expert
+from the server's embedding and the client's head (eq. 7), and the expert
 starts from the client's *model* at the end of its last round (eq. 10); in the
 first round both start from the same model. Each batch has two augmentations x
 and x'; d are the client model's scores of x and d' the expert's scores of x'.

@@ -18,7 +18,7 @@ Deviations from the paper: there p_k = 1/N, and the models of the cohort have
 equal weights; `weights='uniform'` gives both. The paper divides by the number
 of steps, which is |a|_1 of SGD without momentum; with momentum a gradient has a
 total weight of `optim.effective_steps`. The correction is a gradient of every
-shared parameter, so all of these have weight decay. The server's own step is 1;
+shared parameter, so all of these have weight decay. The server's step is 1;
 compose with 'fedopt' for another step. With `optim.schedule_per_step` eta is
 the rate at the beginning of the round. There is no released code of the
 authors.

@@ -33,8 +33,6 @@ def first_neighbour_clusters(
   valid = jnp.ones(num, bool) if valid is None else jnp.asarray(valid)
   size = jnp.linalg.norm(features, axis=1, keepdims=True)
   unit = features / jnp.maximum(size, 1e-12)
-  # Cosines of similar models differ in late digits, which the short floats
-  # that some accelerators use by default do not have.
   similarity = jnp.matmul(unit, unit.T, precision='highest')
   pairs = valid[:, None] & valid[None] & ~jnp.eye(num, dtype=bool)
   nearest = jnp.where(pairs, similarity, -jnp.inf).argmax(axis=1)

@@ -80,8 +80,6 @@ def centre_pair_mining(
 
 def _means(members: Array, features: Array) -> Array:
   share = members / jnp.maximum(members.sum(axis=1, keepdims=True), 1)
-  # The short floats that some accelerators use by default would round the
-  # centres, of which small differences are taken.
   return jnp.matmul(share, features, precision=jax.lax.Precision.HIGHEST)
 
 

@@ -22,8 +22,8 @@ def draw_triplets(
   """Draws a positive and a negative at random for every anchor.
 
   Returns:
-    Rows of the positives, other than the anchors, and of the negatives, and
-    which anchors have both.
+    Rows of the positives, which differ from the anchors, rows of the negatives,
+    and a mask of the anchors that have both.
   """
   size = labels.shape[0]
   same = labels[:, None] == labels[None]
@@ -50,20 +50,21 @@ def distance(
 ) -> Float[Array, '']:
   """Compares distances within triplets before and after restitution.
 
-  With d = 1/2 - scale cos, a positive p and a negative n of each anchor a, and
-  s = softplus, the mean over the anchors that have both of
+  The loss is the mean of
 
     s(d+(a,p) - d(a,p)) + s(d(a,n) - d+(a,n))
-    + s(d(a,p) - d-(a,p)) + s(d-(a,n) - d(a,n)),
+    + s(d(a,p) - d-(a,p)) + s(d-(a,n) - d(a,n))
 
-  d of the normalised features, d+ of the enhanced, d- of the contaminated. The
-  cosine with a vector of length zero is 0 and has no gradient.
+  over the anchors a that have a positive p and a negative n, with s = softplus
+  and d = 1/2 - scale cos. The features of d are the normalised ones, of d+ the
+  enhanced and of d- the contaminated ones. The cosine with a vector of length
+  zero is 0 and has no gradient.
 
   Args:
     key: PRNG key of the triplets.
     normalised: features without style.
-    enhanced: with the relevant part of it added back.
-    contaminated: with the other part instead.
+    enhanced: features with the relevant part of the style added back.
+    contaminated: features with the other part of the style added back.
     labels: identities.
     valid: real rows.
     scale: factor of the cosine; with 1/2, d is between 0 and 1.
@@ -113,9 +114,9 @@ def entropy(
 ) -> Float[Array, '']:
   """Compares a classifier's uncertainty before and after restitution.
 
-  `softplus(H+ - H) + softplus(H - H-)`, H the mean entropy of the batch (Jin
-  et al., "Style normalization and restitution for domain generalization and
-  adaptation", IEEE Transactions on Multimedia 2021).
+  The loss is `softplus(H+ - H) + softplus(H - H-)` with the mean entropy H of
+  the batch (Jin et al., "Style normalization and restitution for domain
+  generalization and adaptation", IEEE Transactions on Multimedia 2021).
 
   Args:
     logits: scores of normalised, enhanced and contaminated features.

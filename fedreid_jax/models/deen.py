@@ -100,8 +100,8 @@ class PositionNonLocal(nn.Module):
 class Expansion(nn.Module):
   """Diverse embedding expansion: two additional maps of every map.
 
-  Each is the mean of three dilated 3x3 convolutions to a quarter of the
-  channels, ReLU, and a pointwise convolution back.
+  Each one is the result of the mean of three dilated 3x3 convolutions to a
+  quarter of the channels, a ReLU, and a pointwise convolution to all channels.
 
   Attributes:
     dtype: type of the computation.

@@ -1,4 +1,4 @@
-"""Builds the network of a configuration."""
+"""Builds the network that a configuration describes."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias

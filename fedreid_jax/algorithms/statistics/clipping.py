@@ -31,7 +31,5 @@ def clipped(changes: Flat, bound: Array) -> tuple[Flat, Array]:
   # The norm of such changes overflows or is nan and would bound nothing.
   changes = {n: jnp.where(within, x, 0.0) for n, x in changes.items()}
   norm = jnp.sqrt(sum((x**2).sum() for x in changes.values()))
-  # A factor of exactly 1 leaves the bits of changes within the bound as they
-  # are, and the selection avoids 0 / 0 for changes of zero.
   factor = jnp.where(norm <= bound, 1.0, bound / norm)
   return {n: factor * x for n, x in changes.items()}, norm <= bound

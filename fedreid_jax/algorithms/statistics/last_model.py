@@ -5,8 +5,7 @@ import jax.numpy as jnp
 from fedreid_jax.core.types import Array, Flat
 from fedreid_jax.method.contexts import RoundEndCtx
 
-# Variables of the model, and whether the client has trained before. A flag and
-# no None, because a state has the same arrays in every round.
+# Variables of the model, and whether the client has trained before.
 LastModel = tuple[Flat, Array]
 
 

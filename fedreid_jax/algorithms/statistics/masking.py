@@ -117,12 +117,12 @@ def unmasked_sum(roster: Roster, arrived: Array, sent: Array) -> Array:
 
 
 def _pairs(num: int) -> Array:
-  """Returns the places of all pairs, int32 `[K (K - 1) / 2, 2]`."""
+  """Returns the indices of all pairs of clients, int32 `[K (K - 1) / 2, 2]`."""
   return jnp.asarray(np.stack(np.triu_indices(num, 1), axis=1), jnp.int32)
 
 
 def _own_mask(roster: Roster, uid: Array, counts: Array, length: int) -> Array:
-  """Returns PRG(b_k), zeros for a client that does not count."""
+  """Returns the mask PRG(b_k), or zeros for a client that does not count."""
   key = jax.random.fold_in(jax.random.fold_in(roster.key, OWN), uid)
   return jnp.where(counts, jax.random.bits(key, (length,), jnp.uint32), 0)
 

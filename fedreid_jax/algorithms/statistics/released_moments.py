@@ -56,7 +56,6 @@ def merge(
     valid: bool `[B]`.
     clip: c, largest distance from the centre.
   """
-  # Padded rows are bounded too, but `moments.merge` does not read them.
   near = _bounded(features - seen.centre, clip)
   added = moments.merge(seen.moments, near, labels, valid)
   return Centred(seen.centre, added)

@@ -15,7 +15,8 @@ import jax.numpy as jnp
 from fedreid_jax.core import trees
 from fedreid_jax.core.types import Array, Flat, Number
 
-SMALLEST = 1e-6  # a distance of the geometric median, and its relative change
+# Least distance in the geometric median, and relative change at which it stops.
+SMALLEST = 1e-6
 # Centre, weights, norm of the last move, and number of iterations.
 _Loop = tuple[Flat, Array, Array, Array]
 
@@ -87,8 +88,8 @@ def distances(leaves: Flat, centre: Flat) -> Array:
 def krum_scores(leaves: Flat, valid: Array, f: Number) -> Array:
   """Returns Krum's score of each row, infinite for absent ones, `[K]`.
 
-  It is the sum of the squared distances to the nearest K - f - 2 others, or to
-  one other if there are fewer.
+  The score is the sum of the squared distances to the nearest K - f - 2 other
+  rows, or to one other row if this number is smaller than 1.
   """
   rows, num = present(leaves, valid), len(valid)
 

@@ -36,7 +36,7 @@ class StyleFeatures(NamedTuple):
 
 
 class SNR(nn.Module):
-  """Removes the style of maps and adds a part of it back.
+  """Removes the style of maps and restores a part of it.
 
   With `F~` the maps normalised by the mean and variance of each channel of each
   image, scaled and shifted, `R = F - F~` and a gate `a` between 0 and 1,
