@@ -53,7 +53,7 @@ def needed(num_clients: Array, threshold: int) -> Array:
       least three.
   """
   wanted = threshold or (2 * num_clients + 2) // 3
-  # From a sum of two uploads each of the two clients knows the other upload.
+  # From a sum of two uploads, either client can compute the other upload.
   return jnp.maximum(wanted, 3)
 
 
