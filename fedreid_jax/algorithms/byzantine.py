@@ -1,7 +1,7 @@
 """Byzantine clients: some clients send wrong parameters on purpose.
 
-With D_k = w_k - w^t of the trainable parameters, an attacker trains as all
-others do and sends
+With D_k = w_k - w^t of the trainable parameters, an attacker trains like all
+other clients and sends
 
   sign      w^t - g D_k, g = 1
   scale     w^t + g D_k, g = sum_j n_j / sum_{attackers} n_j, by which the mean
@@ -15,11 +15,10 @@ others do and sends
 
 Blanchard et al., NeurIPS 2017 (gaussian); Bagdasaryan et al., How to backdoor
 federated learning, AISTATS 2020 (scale); Baruch et al., A little is enough:
-circumventing defenses for distributed learning, NeurIPS 2019 (alie). It is for
-measurements of aggregation rules, see `robust`. Running statistics and the
-messages of components are those of honest training, because a negative variance
-would betray the attacker. Compose it last, since it changes what other
-components have made of the upload.
+circumventing defenses for distributed learning, NeurIPS 2019 (alie). The
+component is for measurements of aggregation rules (`robust`). Running
+statistics and the messages of components come from honest training. Compose
+it last, since it changes the upload after other components.
 
 Deviations from the papers: they attack gradients, and this module the models
 after local training. z is between the quantiles 0.001 and 0.999 where a cohort
@@ -51,9 +50,11 @@ from fedreid_jax.method.component import (
 )
 from fedreid_jax.method.rules import Given, Rule
 
-GAUSSIAN = 10.0  # factor of the noise of `gaussian`
+GAUSSIAN = 10.0  # noise of `gaussian` over the root mean square of the update
 PROPERTIES: tuple[Property, ...] = ('attacker', 'simulated')
-QUANTILES = 1e-3, 1 - 1e-3  # of `alie`
+# Bounds of the quantile of `alie`, which reaches 0 or 1 in a cohort of few
+# honest clients, where z would be infinite.
+QUANTILES = 1e-3, 1 - 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,6 +117,8 @@ def attackers(options: Options, names: Sequence[str]) -> list[str]:
       raise errors.ConfigError(
         f'no client {name!r}', 'byzantine.clients', errors.one_of(name, names)
       )
+  # Without the margin, the rounding of a product such as 0.29 * 100 =
+  # 28.999999999999996 would lose one attacker.
   number = math.floor(options.share * len(names) + 1e-9)
   if options.share and not number and not options.clients:
     raise errors.ConfigError(
@@ -141,6 +144,7 @@ def _component(
 
   def up(upload: Upload, received: Broadcast, key: Array) -> Upload:
     is_wrong = _among(wrong, upload.index)
+    # Trainable parameters only: a negative variance would betray the attacker.
     start, _ = param_filter.trainable(received.shared)
     sent = attack(options.kind, factor, upload.shared, start, key)
     return _with(upload, trees.select(is_wrong, sent, _of(upload, sent)))
@@ -160,14 +164,14 @@ def _component(
 def attack(
   kind: str, factor: float, shared: Flat, start: Flat, key: Array
 ) -> Flat:
-  """Returns what an attacker sends for the trainable parameters.
+  """Returns the trainable parameters that an attacker sends.
 
   Args:
     kind: 'sign', 'scale', 'gaussian' or 'zero'.
-    factor: of the attack.
+    factor: g.
     shared: values after training.
-    start: values before it.
-    key: of the client and round.
+    start: values before training.
+    key: PRNG key of the client and round.
   """
   changes = {n: shared[n] - x for n, x in start.items()}
   if kind == 'gaussian':
@@ -199,10 +203,11 @@ def largest_deviation(num_uploads: Array, num_wrong: Array) -> Array:
 
 
 def _collude(scale: float, wrong: Array, uploads: Upload) -> Upload:
-  """Returns the uploads `[K]` after the attackers agreed on one vector."""
+  """Replaces the uploads of all attackers by the vector of `alie`."""
   valid = aggregation.valid_uploads(uploads)
   wrong &= valid
   own, _ = param_filter.trainable(uploads.shared)
+  # Honest rows do not enter the mean, and lost ones may not be finite.
   own = robust_rules.present(own, wrong)
   count = jnp.maximum(wrong.sum(), 1)
   z = scale or largest_deviation(valid.sum(), wrong.sum())

@@ -3,21 +3,21 @@
 Ye et al., "Channel augmented joint learning for visible-infrared recognition"
 (CAJ, ICCV 2021), and "Channel augmentation for visible-infrared re-
 identification" (CAJ+, TPAMI 2024). A batch of the sampler `pk_caj` has three
-parts of equal size: visible images, copies of them with one channel in place of
-all, and infrared images; the n-th images of all parts show the same person. Let
-`s_n` be the scores of the n-th visible image, and `t_n` those of its copy or of
-the n-th infrared image. The component adds to the plain loss
+parts of equal size: visible images, copies of them in which one channel
+replaces all three, and infrared images; the n-th images of all parts show the
+same person. Let `s_n` be the scores of the n-th visible image, and `t_n` those
+of its copy or of the n-th infrared image. The component adds to the plain loss
 
   lam T^2 mean_n sum_z Q_nz log(Q_nz / P_nz),  P_n = softmax(s_n / T), Q_n =
       softmax(t_n / T),
 
-where Q has no gradient. Without this component CAJ is its plain loss, the
-cross-entropy and the weighted triplet loss of all three parts; L2RW's rows of
-CAJ have no such term.
+where Q has no gradient. Without this component the method is its plain loss,
+the cross-entropy and the weighted triplet loss of all three parts. L2RW reports
+CAJ without this term.
 
-The term is that of the released code, in two editions: CAJ has the infrared
-images as `teacher` and T = 3, with a weight of 0 unless it is given; CAJ+ has
-the copies as `teacher`, T = 1 and a weight of 1. These are the defaults.
+The released code has the term in two versions. CAJ has the infrared images as
+`teacher` and T = 3, with a default weight of 0. CAJ+ has the copies as
+`teacher`, T = 1 and a weight of 1, which are the defaults here.
 
 Deviations from the paper: the papers speak of joint learning of the views, and
 of a consistency regularisation that is mutual; here, as in the released code by

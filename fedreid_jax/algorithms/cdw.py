@@ -3,18 +3,15 @@
 Zhuang et al. (FedReIDBench), ACM MM 2020, section 5.2, and its journal version,
 eq. 1 and 2. Let g be the identity scores of one batch by the model that a
 client received, and g' the scores by the model that it trained, each with its
-own classifier. Then
+classifier. Then
 
   d_k = mean_i [ 1 - <g_i, g'_i> / (|g_i| |g'_i|) ],
   w = sum_{k in S} (d_k / sum_{j in S} d_j) w_k.
 
-The batch is the first batch of the round, which contains the client's own
-images (`batch='local'`), or the first public images (`batch='public'`, the
-algorithms of the journal). Both models are in evaluation mode, but normalise
-with the moments of that batch. The running moments fit neither model: those of
-the received model are an average and those of the trained model are delayed,
-and these errors would enter d. A batch of one image has no moments; in that
-case the running moments are used.
+The batch is the first batch of the round, which contains images of the client
+(`batch='local'`), or the first public images (`batch='public'`, the algorithms
+of the journal). Both models are in evaluation mode, but normalise with the
+moments of that batch, or with the running moments if it has a single image.
 
 Deviations from the paper: the conference's Algorithm 3 divides by sum 1/m_k, so
 that the weights do not sum to one; the journal's equation and the released code
@@ -116,22 +113,27 @@ def _keep_first(first: Batch, ctx: StepCtx) -> tuple[Batch, tuple[()]]:
 def _distance(
   ctx: RoundEndCtx, photographs: Array, valid: Array, modalities: Array | None
 ) -> Array:
-  """Returns d_k, the mean cosine distance of the scores of both models."""
+  """Returns d_k, the mean cosine distance between the scores of both models."""
   images = ctx.test_transform(photographs)
 
   def scores(variables: Flat) -> Array:
+    # The running moments fit neither model: the received ones are averages, the
+    # trained ones are delayed, and these errors would enter d.
     measured, _ = ctx.model.measure(
       variables, images, mask=valid, modalities=modalities
     )
     running, _ = ctx.model.apply(
       variables, images, train=False, modalities=modalities
     )
+    # One image has no moments. Both are computed because `valid` is traced.
     several = valid.sum() >= batch_stats.FEWEST_IMAGES
     logits = jnp.where(several, measured.logits, running.logits)
     real = jnp.arange(logits.shape[1]) < ctx.task.num_identities
+    # Padded identities, whose columns the loss masks, do not enter the cosine.
     return jnp.where(real, logits, 0.0)
 
   near = similarity.cosine(scores(ctx.start), scores(ctx.variables))
+  # Rounding may bring a cosine above 1, and a weight must not be negative.
   return identity.masked_mean(jnp.maximum(1.0 - near, 0.0), valid)
 
 
@@ -152,4 +154,5 @@ def _by_distance(message: Array, ctx: UploadCtx) -> Array:
 
 
 def _largest(sizes: np.ndarray) -> float:
-  return 2.0 * len(sizes)  # the cosine distance of opposite vectors is 2
+  # The cosine distance of opposite vectors is 2.
+  return 2.0 * len(sizes)

@@ -1,17 +1,16 @@
 """Client clustering: similar clients share a model.
 
 Zhuang et al. (FedReIDBench), journal version, section 5.1 and Algorithm 2.
-After local training each client's model embeds the same public images X. All of
-its features together are one vector u_k, and one step of FINCH with the cosine
-distance (`clustering.finch`) splits the cohort S into clusters c:
+After local training the model of each client embeds the same public images X.
+Its features, concatenated, are one vector u_k, and one step of FINCH with the
+cosine distance (`clustering.finch`) splits the cohort S into clusters c:
 
   w_c = sum_{k in c} (n_k / sum_{j in c} n_j) w_k.
 
 The clients of c start their next round from w_c. A client that was not sampled,
 or whose upload is lost, keeps the model of its last cluster. With 'cdw' the
 weights within a cluster are cosine distances. The models are in evaluation mode
-and use the moments of batch normalisation of X itself: the running moments of a
-trained model are delayed, and clients would differ by this delay.
+and normalise with the moments of X.
 
 Deviations from the paper: it does not specify how a batch of features becomes
 one vector; this module concatenates them (`represent='mean'` averages them). X
@@ -62,6 +61,8 @@ def make(options: Options = Options()) -> Component:
     batch = ctx.test_transform(ctx.public[:images])
 
     def vector(shared: Flat) -> Array:
+      # Moments of X: the running moments of a trained model are delayed, and
+      # clients would differ by this delay.
       outputs, _ = ctx.model.measure(ctx.complete(shared), batch)
       if represent == 'mean':
         return outputs.embedding.mean(axis=0)
@@ -111,7 +112,8 @@ def _free_groups(
     .at[jnp.where(present, num, groups)]
     .set(True, mode='drop')
   )
-  # Free numbers come first, in order; there are at least as many as clusters.
+  # Absent clients keep the model of their group, so it must not be reused. Free
+  # groups come first, in order; there are at least as many as clusters.
   free = jnp.argsort(held, stable=True)
   leads = valid & (clusters == jnp.arange(clusters.shape[0]))
   rank = jnp.cumsum(leads) - 1

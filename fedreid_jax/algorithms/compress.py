@@ -1,24 +1,25 @@
-"""Compression of what clients send: few bits a value, or few values.
+"""Compression of uploads: few bits for each value, or few values.
 
 With D_k = w_k - w^t of the trainable shared parameters the server receives
-w^t + C(D_k). By `compress.kind`, for every leaf x of D_k, with L = 2^(b-1) - 1
-levels of b bits and u uniform on [0, 1),
+w^t + C(D_k). `compress.kind` selects C. For every leaf x of D_k, with
+L = 2^(b-1) - 1 levels of b bits and u uniform on [0, 1),
 
   int    C(x) = sign(x) floor(|x| L / m + u) m / L, m = max |x|
   qsgd   the same with m = |x|_2
-  topk   p = D_k + e_k; C(p) are the ratio d values of p of largest magnitude
-         over all leaves, zeros elsewhere; e_k <- p - C(p)
+  topk   p = D_k + e_k; C(p) keeps the ratio d values of p of largest
+         magnitude over all leaves, of d in all, and is zero elsewhere;
+         e_k <- p - C(p)
 
 Alistarh et al., QSGD: communication-efficient SGD via gradient quantization and
-encoding, NeurIPS 2017 (int is its variant with the largest magnitude, of which
-the error is smaller for b = 8); Karimireddy et al., Error feedback fixes
+encoding, NeurIPS 2017 (int is the variant with the largest magnitude, whose
+error is smaller for b = 8); Karimireddy et al., Error feedback fixes
 SignSGD and other gradient compression schemes, ICML 2019 (topk). C of the first
-two is unbiased. The memory e_k stays at the client; if an upload is lost, e_k
-is that before the round.
+two is unbiased. The client keeps the memory e_k; if an upload is lost, e_k is
+the one from before the round.
 
 `communication` of the results counts the bytes of the compressed message: b
-bits a value and a float32 for every leaf, or the values of topk with their
-indices (or with a bit for each parameter, if that is shorter). Running
+bits for each value and a float32 for every leaf, or the values of topk with
+their indices (or with a bit for each parameter, if that is shorter). Running
 statistics, the messages of components and the broadcast are sent in full.
 
 Deviations from the papers: the update of a round is compressed instead of a
@@ -65,7 +66,7 @@ def make(options: Options = Options()) -> Component:
     transport = Transport(init=_no_error, up_with=_largest(options), size=size)
   else:
     transport = Transport(up=_rounded(options), size=size)
-  # Messages of real sites have whole arrays.
+  # Real sites send whole arrays, so that the saving is only simulated.
   info = ComponentInfo(properties=('simulated',))
   return Component('compress', transport=transport, info=info)
 
@@ -83,7 +84,7 @@ def num_bytes(options: Options, shared: Flat) -> int:
 
 
 def _rounded(options: Options):
-  """Returns `up` of int and qsgd."""
+  """Returns `Transport.up` of int and qsgd."""
   by_norm = options.kind == 'qsgd'
 
   def up(upload: Upload, received: Broadcast, key: Array) -> Upload:
@@ -100,7 +101,7 @@ def _rounded(options: Options):
 
 
 def _largest(options: Options):
-  """Returns `up_with` of topk, whose state is the error so far."""
+  """Returns `Transport.up_with` of topk, whose state is the memory e_k."""
 
   def up(
     error: Flat, upload: Upload, received: Broadcast, key: Array

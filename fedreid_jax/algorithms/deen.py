@@ -3,14 +3,14 @@
 Zhang and Wang, "Diverse embedding expansion network and low-light cross-
 modality benchmark for visible-infrared person re-identification" (CVPR 2023).
 The network `models.deen` computes two more embeddings of every image. Let `f`
-be the features of the images and `f1`, `f2` those of the expansions, all before
-the neck. The loss is
+be the features of the images and `f1`, `f2` the features of the expansions, all
+before the neck. The loss is
 
   L = CE + L_tri + lam_cpm [CPM(f, f1) + CPM(f, f2)] + lam_ort L_ort (eq. 10),
 
 where cross-entropy and hard triplet loss are over all three, and `CPM` and
-`L_ort` are those of `losses.embedding_expansion`. It is the whole loss: the
-plain loss has to be switched off (`loss.identity = loss.triplet = 0`).
+`L_ort` are defined in `losses.embedding_expansion`. This is the whole loss: the
+plain loss must be switched off (`loss.identity = loss.triplet = 0`).
 
 Deviations from the paper, all of which are those of the released code: each of
 the three terms of CPM has its own hinge (eq. 3 has one around all), the

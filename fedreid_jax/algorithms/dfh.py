@@ -10,7 +10,7 @@ and biased variance s_ij (eq. 3.1):
 A client sends them after local training (and once before round 0), and the
 server sends all of them to every client. Each step samples, for every domain k,
 a mean M_k = m_k + sqrt(v_k) e1 and a variance V_k = p_k + sqrt(q_k) e2. With
-b = BN(F_i) the features of the batch, normalised by the batch's own moments, it
+b = BN(F_i) the features of the batch, normalised by its moments, the step
 hallucinates
 
   F_k = M_k + sqrt(V_k) b for k != i                (feature, eq. 3.2)
@@ -19,37 +19,36 @@ hallucinates
 The ablations of the paper compute F_nov from features instead (table 2):
 Dirichlet-MixUp is sum_k w_k F_k, w ~ Dir(alpha); Feature-MixUp is u F_a +
 (1 - u) F_b, u uniform on [0, 1] (Beta(1, 1)), of two different domains a and b.
-In both F_i are the images' own features (`mix_own='raw'`) or hallucinated like
-the others.
+In both, F_i are the features of the images (`mix_own='raw'`) or hallucinated
+like the others.
 
   L = L_ori + lam [ L_tri(F_nov) + 1/(N-1) sum_{k != i} L_tri(F_k) ] (eq. 3.6)
 
 The statistics are measured on the client's trained model in evaluation mode,
 with moments of batch normalisation that are re-estimated at its weights on the
 same images (`method.batch_stats`). The running moments follow the weights with
-a delay; statistics that are measured with them are too large, make the weights
-grow and grow themselves as a result. `sigma_ratio` is the root mean square of
-sqrt(p_i) over that of the batch's standard deviation; it is below 1 unless
-statistics are measured in a different mode from the one in which they are used.
+a delay, and statistics measured with them are too large: they make the weights
+grow, which makes the statistics grow. The metric `sigma_ratio` is the root mean
+square of sqrt(p_i) over the root mean square of the batch's standard deviation;
+it is below 1 if statistics are measured in the mode in which they are used.
 
-With `noise`, the statistics are sums with a bound for each identity and with
-noise (`algorithms.statistics.released_moments`): features are clipped to the
-distance `clip` from the mean that the client released before, or from 0 before
-round 0. A client releases its statistics once before the first round and then
-every `every` rounds, in all T rounds 1 + T / `every` times rounded down, each
-time by a Gaussian mechanism of noise multiplier `noise`; in other rounds it
-repeats what the server has. The model needs a guarantee as well, that of
-`dpsgd`, which is composed with it. Epsilon is that of noise on real numbers:
+With `noise`, the statistics are noisy sums in which each identity is bounded
+(`algorithms.statistics.released_moments`): features are clipped to the distance
+`clip` from the mean that the client released before, or from 0 before round 0.
+A client releases its statistics once before the first round and then every
+`every` rounds, 1 + floor(T / `every`) times in T rounds, each time by a
+Gaussian mechanism of noise multiplier `noise`; in other rounds it repeats the
+statistics that the server has. The model needs the guarantee of `dpsgd` as
+well, which is composed with this one. Epsilon holds for noise on real numbers:
 attacks on the rounding of the noise, which is float32, are not covered
 (docs/privacy.md).
 
 `normalise='released'` replaces the moments of the batch in b by statistics that
-the client has released: mean m_i, variance v_i + p_i and a tenth of the mean of
-that over channels, without which channels of variance zero would diverge. The
-loss of an image is then a function of this image alone if it is the
-cross-entropy; `dpsgd` needs this, because features of one identity that are
-normalised by themselves lose their mean. With `dpsgd` every identity of a step
-has samples of its own.
+the client has released: the mean m_i and the variance v_i + p_i plus a tenth of
+its mean over channels. With the cross-entropy, the loss of an image is then a
+function of this image alone. `dpsgd` needs this, because features of one
+identity that are normalised by their own moments lose their mean. With `dpsgd`
+every identity of a step has separate samples.
 
 Deviations from the paper: `clip`, `noise`, `moments`, `every` and
 `normalise='released'` are not in it and are off by default. It does not state
@@ -107,8 +106,11 @@ from fedreid_jax.models.layers import norm
 
 # The field of `Outputs` that corresponds to F in each reading of the paper.
 SPACES = {'b': 'embedding', 'f': 'feature'}
-FLOOR = 0.1  # part of the mean variance that is added to that of a channel
-NOISE = 2**31 - 1  # a use of the round's key; no step has this number
+# Part of the mean variance that is added to the variance of each channel.
+FLOOR = 0.1
+# Number of a use of the round's key. Steps fold their number into the same key,
+# and none is as large.
+NOISE = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -287,7 +289,7 @@ def _represent(options: Options, outputs: Outputs) -> Array:
 def _send(
   options: Options, state: tuple[()], ctx: RoundEndCtx
 ) -> tuple[tuple[()], Array]:
-  """Returns new statistics, or those that the server has already."""
+  """Returns new statistics, or the ones that the server already has."""
   squares, every = options.moments == 'all', options.every
   if options.clip:
     key = jax.random.fold_in(ctx.key, NOISE)
@@ -296,9 +298,11 @@ def _send(
     )
   else:
     found = moments.statistics(ctx.data_pass)
+    # Rows 1 and 3 are v and q.
     found = found if squares else found.at[1::2].set(0.0)
   if every == 1 or not ctx.trained:
     return state, found
+  # A repeated message is no new release and costs no epsilon.
   due = (ctx.round + 1) % every == 0 if every else False
   return state, jnp.where(due, found, ctx.message[ctx.task.index])
 
@@ -318,6 +322,7 @@ def _no_statistics(options: Options, ctx: ServerInitCtx) -> Array:
 def _receive(
   state: Array, messages: Array, valid: Array, ctx: ReceiveCtx
 ) -> Array:
+  # A row behind the last is dropped, so that a lost upload keeps the old one.
   rows = jnp.where(valid, ctx.index, state.shape[0])
   return state.at[rows].set(messages, mode='drop')
 
@@ -373,6 +378,7 @@ def _known_domains(
   every = hallucination.per_domain(drawn.means, drawn.variances, normalised)
   each = jax.vmap(on_domain)(every)
   others = jnp.arange(num) != ctx.task.index
+  # The client's domain is computed as well, because its index is traced.
   return jnp.where(others, each, 0.0).sum() / max(num - 1, 1)
 
 
@@ -386,7 +392,7 @@ def _on_hallucinated(options: Options, ctx: LossCtx, features: Array) -> Array:
 
 
 def _normalise(features: Array, valid: Array) -> tuple[Array, Array]:
-  """Returns features normalised by their own moments, and their variance."""
+  """Returns features normalised by moments of the batch, and the variance."""
   dim = features.shape[1]
   normalised, _, variance = norm.standardize(
     features, jnp.ones(dim), jnp.zeros(dim), valid
@@ -398,13 +404,14 @@ def _by_released(features: Array, own: Array) -> tuple[Array, Array]:
   """Returns features normalised by statistics `[4, D]`, and their variance."""
   mean, between, within, _ = own
   variance = between + within
-  # Noise, or a channel that was constant, leaves a variance of about zero.
+  # Noise, or a constant channel, leaves a variance of about zero, by which the
+  # features would diverge.
   floor = norm.EPSILON + FLOOR * variance.mean()
   return (features - mean) * jax.lax.rsqrt(variance + floor), variance
 
 
 def _check(options: Options, participants: Participants) -> None:
-  """Checks that no client's statistics reveal single persons."""
+  """Refuses clients whose statistics would reveal single persons."""
   for client in participants.clients:
     num = len(np.unique(client.labels))
     if num < options.min_identities:
@@ -417,7 +424,7 @@ def _check(options: Options, participants: Participants) -> None:
 
 
 def _warn(metrics: dict[str, float]) -> str:
-  """Returns a warning if the statistics exceed those of the batches."""
+  """Returns a warning if shared deviations exceed the ones of the batches."""
   if metrics['sigma_ratio'] <= 1.0:
     return ''
   return (

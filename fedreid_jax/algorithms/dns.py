@@ -2,10 +2,10 @@
 
 Jiang et al., "Domain shifting: a generalized solution for heterogeneous
 cross-modality person re-identification", ECCV 2024; a baseline of L2RW, where
-the variant without modalities is called DNS*. The network is `models.dns`: Z
-are its pooled features, z = BN(Z), and Z^ the output of its common space shift
-for Z. The following terms are added to the identity and circle losses of the
-configuration:
+the variant without modalities is called DNS*. In the network, `models.dns`, Z
+are the pooled features, z = BN(Z), and Z^ is the output of the common space
+shift for Z. The component adds these terms to the identity and circle losses of
+the configuration:
 
   0.2 L_da + L_dd, with, for visible v and infrared r,
 
@@ -24,8 +24,8 @@ has one classifier C, and the two features teach each other, `KL(softmax C(z) ||
 softmax W(Z^)) + KL(softmax C(Z^) || softmax W(z))`, with both cross-entropies.
 
 Deviations from the paper: `one_stream` is an assumption, because L2RW states
-only that modality information is removed. A client keeps W between its rounds,
-and its W starts as the first classifier that the client receives. As in the
+only that modality information is removed. A client keeps W between its rounds;
+W starts as the first classifier that the client receives. As in the
 code, Z^ enters L_dd without a neck. Deviations from the released code: tau is
 0.2, as in the code of DNS; in the code of L2RW it is 0, and W is constant.
 """
@@ -110,11 +110,15 @@ def make(options: Options = Options()) -> Component:
     members = ctx.batch.valid & (own == jnp.arange(len(domains))[:, None])
     shifted = ctx.outputs.extras['shifted']
     da = discrepancy.alignment(ctx.outputs.feature, shifted, members)
+    # W moves before it is used. A loss cannot change the state, so `post_step`
+    # repeats the move.
     averages = move(state[0], ctx.outputs)
     dd = _distillation(ctx, averages, domains, own, members)
     metrics = {'alignment': da, 'distillation': dd}
     total = jnp.float32(0.0)
     for weight, part in ((alignment, da), (distillation, dd)):
+      # A part of weight zero is not added: parameters that only it depends on
+      # have no gradient, and so no weight decay.
       if weight:
         total += weight * part
     return total, metrics
@@ -132,7 +136,7 @@ def make(options: Options = Options()) -> Component:
 
 
 def _domains(variant: Streams) -> tuple[str, ...]:
-  """Returns the names of a variant's domains, in order."""
+  """Returns the names of a variant's domains, in the order of modalities."""
   return DOMAINS[variant]
 
 
@@ -159,9 +163,9 @@ def _distillation(
   """Returns L_dd.
 
   Args:
-    ctx: of the step.
+    ctx: context of the step.
     averages: kernels W by domain.
-    domains: their names, in order.
+    domains: names of the domains, in order.
     own: the domain of each image, int32 `[B]`.
     members: real images of each domain, bool `[M, B]`.
   """

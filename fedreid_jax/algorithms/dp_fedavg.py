@@ -8,10 +8,9 @@ of them, each of N clients in the round with probability q,
   w^{t+1} = w^t + (sum_{k in S} a_k D'_k + N(0, (z C)^2 I)) / (q A)
 
 with A = sum_{k=1}^N a_k and a_k = 1, or a_k = min(n_k / n_max, 1) if `n_max` is
-given. The denominator is that of the expected cohort, because the number of
-clients in a round is private. Noise is added in every round, also in one
-without clients. A D_k that is not finite is zero, because a lost upload would
-tell who took part; the client keeps the state from before the round.
+given. q A is the expected sum of the weights in a round. Every round has noise,
+also one without clients. A D_k that is not finite is sent as zero; the client
+keeps the state from before the round.
 
 With `adaptive`, C follows the norms (Andrew et al., Differentially private
 learning with adaptive clipping, NeurIPS 2021): clients also send
@@ -20,27 +19,27 @@ b_k - 1/2, b_k = 1 if |D_k| <= C, and
   b = 1/2 + (sum_k (b_k - 1/2) + N(0, s^2)) / (q N),  s = q N / 20,
   C <- C exp(-rate (b - quantile)).
 
-Both sums together cost as much as z if the parameters have the noise
-(z^-2 - (2 s)^-2)^(-1/2) C.
+Both sums together have the privacy loss of the noise z if the noise on the
+parameters is (z^-2 - (2 s)^-2)^(-1/2) C.
 
 The unit is one client, and neighbouring federations differ in whether its
 contribution is zero. `epsilon` chooses z for all rounds of the run. Cohorts of
 a fixed size K have q = K / N and a weaker guarantee than those of Poisson
-sampling (`cohort=poisson`): an epsilon that is known for clients that are
-replaced by others, which moves a sum by up to 2C, or that of all clients in
-every round, if this is smaller.
+sampling (`cohort=poisson`): the epsilon of replacing a client by another, which
+moves a sum by up to 2C, or, if it is smaller, the epsilon of all clients in
+every round.
 
 Running statistics and the moments of `evaluation.batch_stats` would leave the
 clients without noise, so that batch normalisation is refused (`model.norm`).
 
-With secure aggregation (`secagg`) the noise is for C plus the norm of the
-rounding to integers, and sampling does not count: the clients of a round know
-each other, and an aborted round tells how many they are. The noise is then a
-discrete Gaussian on the integer sum (Canonne, Kamath and Steinke, The discrete
-Gaussian for differential privacy, NeurIPS 2020), accounted by its Renyi
-divergence, which is at most that of the Gaussian one. Without `secagg` it is
-float32 noise on float32 sums, to which attacks on floating-point numbers apply
-(Mironov, On significance of the least significant bits for differential
+With secure aggregation (`secagg`) the noise covers C plus the norm of the
+rounding to integers, and sampling does not lower epsilon: the clients of a
+round know each other, and an aborted round reveals their number. The noise is
+then a discrete Gaussian on the integer sum (Canonne, Kamath and Steinke, The
+discrete Gaussian for differential privacy, NeurIPS 2020), accounted by its
+Renyi divergence, which is at most that of the Gaussian one. Without `secagg` it
+is float32 noise on float32 sums, to which attacks on floating-point numbers
+apply (Mironov, On significance of the least significant bits for differential
 privacy, CCS 2012).
 
 Deviations from the papers: none. Deviations from released code: TensorFlow
@@ -79,7 +78,8 @@ from fedreid_jax.method.rules import Given, Rule, is_private
 from fedreid_jax.method.sums import Divisor, MessageSum, Sum, by_count
 
 NAME = 'dp_fedavg'
-# Above the relative error of a norm in float32, for the clip of integers.
+# Above the relative error of a norm in float32: the exact noise on integers has
+# to cover an update whose norm was rounded down before it was clipped.
 SLACK = 1e-3
 EVERYONE = (
   'every client takes part in every round (sampling rate 1), so that sampling '
@@ -118,14 +118,14 @@ class Options(Checked):
 
 
 class Scale(NamedTuple):
-  """What depends on the clients of a run.
+  """The quantities that depend on the clients of a run.
 
   Attributes:
     noise: z.
     weight: expected sum of a_k in a round.
     clients: expected number of clients in a round.
-    rounding: largest norm by which integers that are added differ from an
-      update; None if the server sees the uploads.
+    rounding: largest norm of the difference between an update and its integers
+      in secure aggregation; None without it.
   """
 
   noise: float
@@ -142,6 +142,8 @@ class Scale(NamedTuple):
     """Returns the noise on the sum of updates, over the clip."""
     if not (adaptive and self.noise):
       return self.noise
+    # Inverse squares of noise over sensitivity add up. A bit b - 1/2 has the
+    # sensitivity 1/2, so its noise counts as 2 s.
     rest = self.noise**-2 - (2 * self.bits) ** -2
     if rest <= 0:
       raise errors.ConfigError(
@@ -239,11 +241,11 @@ def _rate(participants: Participants) -> float:
 def mechanisms(
   noise: float, participants: Participants, rounds: int
 ) -> list[Mechanism]:
-  """Returns the sums that a client takes part in."""
+  """Returns the noisy sums to which a client contributes."""
   number, places = len(participants.clients), participants.cohort
   rate = _rate(participants)
   if participants.rounding is not None:
-    # The clients of a round, who add their updates, know each other.
+    # Without the sampling rate: the clients of a round know each other.
     return [Mechanism(noise, 1.0, rounds, discrete=True)]
   if rate < 1 and places < number:
     fixed = not participants.poisson
@@ -270,6 +272,7 @@ def _component(options: Options, scale: Scale) -> Component:
 
   def expected(found: dict[str, Array]) -> float:
     del found
+    # The number of clients in a round is private.
     return scale.weight
 
   def init(ctx: ServerInitCtx) -> tuple[Array, Array]:
@@ -329,8 +332,10 @@ def _component(options: Options, scale: Scale) -> Component:
 def _bounded(
   upload: Upload, received: Broadcast, bound: Array, adaptive: bool
 ) -> Upload:
-  """Returns an upload of which nothing but the number of images is exact."""
+  """Returns the upload with a clipped update and without running statistics."""
   start = received.shared
+  # Changes that are not finite become zero and count as an upload, because a
+  # lost one would reveal who took part.
   changes, below = clipping.clipped(_changes(upload, received), bound)
   sent = {n: start[n] + x for n, x in changes.items()}
   own = {NAME: below.astype(jnp.float32) - 0.5} if adaptive else {}
@@ -343,7 +348,10 @@ def _bounded(
 
 
 def _is_lost(upload: Upload, received: Broadcast) -> Array:
-  """Returns whether an update is sent as zero, or the state is not finite."""
+  """Returns whether the client must keep its state from before the round.
+
+  This is so if the update is sent as zero or the state is not finite.
+  """
   return ~(upload.finite & clipping.usable(_changes(upload, received)))
 
 
@@ -379,7 +387,7 @@ def _claim(options: Options, scale: Scale, participants: Participants) -> Claim:
   """Returns the claim for a run.
 
   Raises:
-    ConfigError: if there is none for these clients and cohorts.
+    ConfigError: if there are too few clients, or delta is too large for them.
   """
   number = len(participants.clients)
   if number < options.min_clients:

@@ -11,11 +11,9 @@ when the image was used. For an identity i with mean c_i of its features
   c_i^g  = mean of c^_i^m over the clients that have i               (eq. 5)
   L      = L_ori + lam mean_i (1 - cos(z_i, c^g_{y_i}))            (eq. 6-7)
 
-with the server's centres of the last round, which are constants. The features
-are those of the training batches, normalised by the batches' own moments like
-the features that the loss compares with the centres. An identity without a
-centre does not enter the loss; in the first round this holds for every
-identity.
+with the server's centres of the last round, which have no gradient. An identity
+without a centre does not enter the loss; in the first round no identity has
+one.
 
 Deviations from the paper: none in the default. Its cosine does not depend on
 lengths, so `norm` changes the features that are averaged and the losses 'edu'
@@ -68,7 +66,8 @@ from fedreid_jax.method.contexts import (
 from fedreid_jax.method.rules import Given, Rule, numbers_own_labels
 from fedreid_jax.method.sums import MessageSum
 
-# Of the values of features; with `norm` they are at most 1.
+# Bound of the values of features in secure aggregation; with `norm` they are at
+# most 1. A larger bound would round all of them more coarsely.
 LIMIT = 2.0**10
 
 
@@ -113,7 +112,8 @@ def rules(given: Given) -> Iterator[Rule]:
 def make(options: Options = Options()) -> Component:
   """Builds the component.
 
-  A client stores the feature of every image of its round, 4 D bytes each.
+  A client needs memory for the features of all images of its round, 4 D bytes
+  for each image.
   """
   lam, k, loss = options.lam, options.k, options.loss
   norm = options.norm
@@ -140,6 +140,8 @@ def make(options: Options = Options()) -> Component:
     return lam * value, {'rectification': value, 'known': share}
 
   def fill_bank(state: FeatureBank, ctx: LossCtx) -> FeatureBank:
+    # The feature of the training step, normalised by the moments of its batch
+    # like the features that the loss compares with the centres.
     z = represent(ctx.outputs.embedding)
     return prototypes.insert(state, z, ctx.batch.labels, ctx.batch.valid)
 
@@ -175,7 +177,7 @@ def make(options: Options = Options()) -> Component:
 def _add_centres(
   state: Prototypes, message: Prototypes, ctx: ReceiveCtx
 ) -> tuple[Array, Prototypes]:
-  """Returns (weight, the terms of eq. 5) of one client."""
+  """Returns the weight of one client and its terms in eq. 5."""
   del state, ctx
   return jnp.float32(1.0), prototypes.terms(message)
 
@@ -211,8 +213,7 @@ def check(participants: Participants) -> None:
   """Checks that all clients have the same label space.
 
   Raises:
-    DataError: if the numbers of identities of two clients differ; it names
-      both.
+    DataError: if the numbers of identities of two clients differ.
   """
   first = participants.clients[0]
   for client in participants.clients:

@@ -3,27 +3,26 @@
 Abadi et al., Deep learning with differential privacy, CCS 2016, with an
 identity in place of an example. In every step each of the J identities of a
 client is in S with probability q = P / J, independently. With l_j, the mean
-loss of K images of identity j, and g_j, its gradient by all trained parameters
-together, also those of the client's own classifier,
+loss of K images of identity j, and g_j, its gradient with respect to all
+trained parameters together, including the private classifier,
 
   g = (sum_{j in S} g_j min(1, C / |g_j|) + N(0, (z C)^2 I)) / P.
 
-P is fixed: the number of identities in a step is private. Steps without
-identities add noise as well. A g_j that is not finite is zero. Weight decay,
-momentum and Adam come after the noise. At most 2 P identities take part in a
-step, a random subset of those drawn, which the guarantee accounts for.
+Steps without identities add noise as well. A g_j that is not finite is zero.
+Weight decay, momentum and Adam come after the noise. At most 2 P identities
+take part in a step, a random subset of those drawn, which the guarantee
+accounts for.
 
-The guarantee covers the models and messages that a client sends, and what is
-done with them; docs/privacy.md lists what it does not cover. Epsilon is that of
-noise on real numbers: the noise is float32 on float32 sums, to which attacks on
-floating-point numbers apply. The guarantee needs losses of one identity each
-(no triplets) and a normalisation that does not mix images (`model.norm`).
-Neighbouring data sets differ in whether the contribution of one identity in one
-client is zero; splits that give the images of a person to several clients are
-refused (`data.client_split`). With
-`unit=image` the unit is one image, which does not protect a person with
-several. `epsilon` chooses z for all rounds of the run and the client with the
-fewest units.
+The guarantee covers the models and messages that a client sends, and
+everything computed from them; docs/privacy.md lists the exceptions. Epsilon
+holds for noise on real numbers: the noise is float32 on float32 sums, to which
+attacks on floating-point numbers apply. The guarantee needs losses of one
+identity each (no triplets) and a normalisation that does not mix images
+(`model.norm`). Neighbouring data sets differ in whether the contribution of one
+identity in one client is zero; splits that give the images of a person to
+several clients are refused (`data.client_split`). With `unit=image` the unit is
+one image, which does not protect a person with several images. `epsilon`
+chooses z for all rounds of the run and the client with the fewest units.
 
 Deviations from the paper: an identity, not an example, is the unit; steps have
 a limited number of places (arXiv:2508.15089); the accounting is by privacy loss
@@ -155,12 +154,12 @@ def _notice(options: Options, participants: Participants) -> str:
 
 
 def hidden_by_few(fewest: int, drawn: int, unit: str) -> list[str]:
-  """Returns warnings where units of a client hide behind few others.
+  """Returns warnings about clients with few units.
 
   Args:
-    fewest: units of the smallest client.
-    drawn: expected units of a step.
-    unit: what the guarantee protects.
+    fewest: number of units of the smallest client.
+    drawn: expected number of units of a step.
+    unit: 'identity' or 'image'.
   """
   found: list[str] = []
   if fewest == 1:
@@ -214,15 +213,15 @@ def mechanisms(
   steps: int,
   places: int | None = None,
 ) -> list[Mechanism]:
-  """Returns the sums that a unit takes part in.
+  """Returns the noisy sums to which a unit contributes.
 
   Args:
     noise: z.
     population: number of units of the client, J.
     units: P.
     steps: number of steps of the client.
-    places: largest number of units in a step; that of the sampler by default,
-      0 for no limit.
+    places: largest number of units in a step, 0 for no limit; by default the
+      limit of the sampler.
 
   Returns:
     One mechanism.
@@ -235,9 +234,9 @@ def mechanisms(
 
 
 def noise_of(options: Options, participants: Participants) -> float:
-  """Returns z, the largest that a client of the run needs.
+  """Returns z, the largest noise that a client of the run needs.
 
-  With it the guarantee includes the messages of other components.
+  The guarantee with z includes the messages of other components.
   """
   if not options.epsilon:
     return options.noise
@@ -245,6 +244,8 @@ def noise_of(options: Options, participants: Participants) -> float:
   steps = participants.steps * participants.rounds
   others = _others(options, participants)
   found = 0.0
+  # Small clients first: they need the most noise, and a search is expensive, so
+  # others are only checked against the noise found so far.
   for population in sorted({*populations(options, participants)}):
 
     def released(z: float, population: int = population) -> list[Mechanism]:
@@ -259,7 +260,7 @@ def noise_of(options: Options, participants: Participants) -> float:
 
 
 def _others(options: Options, participants: Participants) -> list[Mechanism]:
-  """Returns the sums of other components that an identity takes part in.
+  """Returns the noisy sums of other components.
 
   Raises:
     ConfigError: if these alone exceed `epsilon`.
@@ -296,11 +297,14 @@ def _gradient(
       grads, metrics = jax.grad(loss, has_aux=True)(trained)
       return _clipped(grads, options.clip), metrics
 
+    # The rows of one unit are together in a batch.
     used = ctx.batch.valid.reshape(-1, rows).any(axis=1)
     total, metrics = summed(of_unit, used, options.microbatch)
+    # Also in a step without units, which would otherwise be recognised.
     noisy = white_noise.gaussian(ctx.key, total, noise * options.clip)
     count = jnp.maximum(used.sum(), 1)
     means = {name: x / count for name, x in metrics.items()}
+    # A fixed divisor, because the number of units in a step is private.
     return {name: x / units for name, x in noisy.items()}, means
 
   return gradient
@@ -332,7 +336,7 @@ def _clipped(grads: Any, clip: float) -> Flat:
 def summed(
   of_unit: Callable[[Array], Any], used: Array, microbatch: int
 ) -> Any:
-  """Returns the sum of a function of the places of a step.
+  """Returns the sum of a function over the places of a step.
 
   Args:
     of_unit: `(place) -> tree of arrays`.
@@ -346,6 +350,8 @@ def summed(
     return jnp.zeros(like.shape, like.dtype)
 
   def group(i: Array, total: Any) -> Any:
+    # The last group may be beyond the places; its excess repeats the last place
+    # and is masked.
     places = i * microbatch + jnp.arange(microbatch, dtype=jnp.int32)
     inside = jnp.minimum(places, last)
     real = used[inside] & (places <= last)
@@ -356,17 +362,19 @@ def summed(
 
     def add(old: Array, new: Array) -> Array:
       mask = real.reshape(-1, *(1,) * (new.ndim - 1))
+      # An empty place may have values that are not finite, and 0 * nan is nan.
       return old + jnp.where(mask, new, 0).sum(axis=0)
 
     return jax.tree.map(add, total, each)
 
+  # Places are filled from the front, so empty groups at the end are skipped.
   ends = jnp.where(used, jnp.arange(used.shape[0]) + 1, 0).max()
   groups = (ends + microbatch - 1) // microbatch
   return jax.lax.fori_loop(0, groups, group, jax.tree.map(zero, shapes))
 
 
 def _check(options: Options, participants: Participants) -> None:
-  """Refuses a run in which units are not sampled independently.
+  """Refuses a run whose units are not sampled independently.
 
   Raises:
     ConfigError: if a field must be changed.
@@ -417,7 +425,8 @@ def _claim(options: Options, noise: float, participants: Participants) -> Claim:
   def released(rounds: int) -> list[list[Mechanism]]:
     steps = participants.steps * rounds
     kinds = [mechanisms(noise, n, units, steps) for n in sorted({*numbers})]
-    # Without a limit of places, epsilon grows with the sampling rate.
+    # Without a limit of places, epsilon grows with the sampling rate, so that
+    # the smallest of these clients stands for all of them.
     free = [kind for kind in kinds if not kind[0].places]
     return free[:1] + [kind for kind in kinds if kind[0].places]
 

@@ -6,10 +6,10 @@ IJCNN 2019, eq. 5-7. For every parameter l and client k of the cohort,
   s_k = |w^l - w_k^l|_2,  alpha = softmax_k(s),
   w^l <- w^l - epsilon sum_k alpha_k (w^l - w_k^l) + noise N(0, 1).
 
-As published, a larger distance gives more attention. The softmax is of norms
-that are not normalised: it selects one client if distances differ by several
-units, and is almost uniform if they are all small; the log contains its mean
-entropy over parameters.
+As published, a larger distance gives more attention. The norms in the softmax
+are not normalised: it selects one client if distances differ by several units,
+and is almost uniform if they are all small. The log contains its mean entropy
+over parameters.
 
 Deviations from the paper: none. Deviations from the released code: the norm is
 that of the flattened parameter; the code takes the spectral norm of matrices
@@ -65,6 +65,8 @@ def make(options: Options = Options()) -> Component:
         return jnp.sqrt(squares.reshape(len(squares), -1).sum(axis=1))
 
       distance = jnp.asarray(jax.lax.map(norms, ctx.start[name]))
+      # Padded and lost uploads get no attention. The softmax of a group without
+      # members is nan, which the selection below replaces.
       distance = jnp.where(members, distance, -jnp.inf)
       alpha = jax.nn.softmax(distance, axis=1)
       return epsilon * jnp.where(members, alpha, 0.0)

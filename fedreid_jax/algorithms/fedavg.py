@@ -5,15 +5,15 @@ decentralized data, AISTATS 2017, Algorithm 1: with n_k images at client k,
 
   w = sum_{k in S} (n_k / sum_{j in S} n_j) w_k.
 
-Clients of re-identification have different identities, so a classifier can only
+In re-identification clients have different identities, so a classifier can only
 be averaged in one label space, `config.data.labels`: 'concat' numbers the
 identities of all clients consecutively (DFH, L2RW), 'max' has as many columns
 as the largest client has identities, so that different persons share a column
-(Wu & Gong), 'global' numbers the persons themselves.
+(Wu & Gong), 'global' gives every person one number at all clients.
 
-With one epoch per round and all clients it is the method that Wu & Gong call
-FedSGD. FedSGD of McMahan et al., one server step per round with the gradient of
-all images, is the same component with `config.local.accumulate`.
+With one epoch per round and all clients, this is the method that Wu & Gong call
+FedSGD. FedSGD of McMahan et al., with one server step per round along the
+gradient of all images, is the same component with `config.local.accumulate`.
 
 Deviations from the paper: weights are renormalised over the cohort. Deviations
 from released code: no implementation is taken as the reference.

@@ -8,10 +8,8 @@ arrived,
   w <- w + (lr / K) sum_i s(tau_i) (w_i - w^{v_i}),
   s(tau) = (1 + tau)^-exponent.
 
-Who arrives when is a timetable of simulated time (`round.cohort.timetable`).
-The server keeps the last `max_staleness` models; the message of these models
-simulates clients that have kept the one that they received, so that its bytes
-are not counted.
+A timetable of simulated time (`round.cohort.timetable`) determines when each
+upload arrives. The server keeps the last `max_staleness` models.
 
 Deviations from the paper: an upload that is staler than `max_staleness` is not
 used, and K does not count it. A running statistic x moves by
@@ -66,6 +64,7 @@ class Options(Checked):
 
 def _no_bytes(state: Flat) -> int:
   del state
+  # The message simulates clients that have kept the model that they received.
   return 0
 
 
@@ -92,6 +91,7 @@ def make(options: Options = Options()) -> Component:
   def update(
     state: Flat, models: Flat, ctx: contexts.AggregationCtx
   ) -> tuple[Flat, Flat]:
+    # Newest first: the model of staleness s is at place s - 1.
     kept = {
       name: jnp.concatenate([ctx.previous[name], old[:-1]])
       for name, old in state.items()
@@ -126,6 +126,8 @@ def make(options: Options = Options()) -> Component:
     # The server multiplies by `lr`, which must not exceed 1 for a variance.
     share = min(1.0, 1.0 / options.lr)
     shared |= {
+      # From the present value: the change since an earlier version would add
+      # to a variance that has fallen since, and could make it negative.
       name: present[name] + share * (x - present[name])
       for name, x in running.items()
     }
@@ -155,8 +157,9 @@ def make(options: Options = Options()) -> Component:
       sums.by_count,
       Divisor(_counted, {'uploads': sums.by_count}, divided),
     ),
-    # Staleness follows from numbers of images and steps; an update of the
-    # server has at most one upload of a client, so that rounds bound uploads.
+    # Staleness depends on numbers of images and steps only. An update of the
+    # server has at most one upload of a client, so that the number of rounds
+    # bounds that of uploads in a guarantee.
     info=ComponentInfo(
       notice='clients start at different times; docs/realism.md',
       conflicts=('clustering',),

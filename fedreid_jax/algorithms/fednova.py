@@ -7,8 +7,8 @@ gradients in D_k (`optim.effective_steps`),
 
   w = w^t - tau sum_k p_k D_k / |a_k|_1,  tau = sum_k p_k |a_k|_1.
 
-If a proximal term is added (`mu`, the same as the mu of FedProx if that is also
-used), tau = sum_k p_k tau_k with tau_k steps.
+With a proximal term (`mu`, which must equal the mu of FedProx if both are
+used), tau = sum_k p_k tau_k, where tau_k is the number of steps.
 
 FedNova needs a zero momentum buffer at the start of every round, and |a|_1 is
 defined for SGD only: both are checked. Running statistics are averaged by size.
@@ -41,7 +41,8 @@ from fedreid_jax.method.contexts import RoundEndCtx, UploadCtx
 from fedreid_jax.method.rules import Given, Rule, divides_by_steps
 from fedreid_jax.method.sums import Divisor, Sum
 
-# Of |a_k| in a sum of integers: 6,500 steps with momentum 0.9.
+# Bound of |a_k| in secure aggregation: 6,500 steps with momentum 0.9. A larger
+# one would round the numbers of all clients more coarsely.
 LIMIT = 2.0**16
 
 
@@ -97,7 +98,8 @@ def make(options: Options = Options()) -> Component:
   return Component(
     'fednova',
     client=ClientHooks(round_end=round_end),
-    # |a_k| is at least 1, the weight of the last gradient.
+    # A weight is at most the number of images, because |a_k| is at least 1, the
+    # weight of the last gradient.
     aggregation=Sum(weight, sums.by_size, divisor),
     info=ComponentInfo(released=Released()),
   )

@@ -9,8 +9,9 @@ the aggregated model of the round, D = w' - w^t, m <- b1 m + (1 - b1) D and
 
   w = w^t + lr m / (sqrt(v) + tau),  m = 0 and v = tau^2 at first.
 
-`sgd` is FedAvgM (Hsu et al., 2019): m <- b1 m + D, w = w^t + lr m; rate 1 and
-momentum 0 is FedAvg. Running statistics are those of the aggregated model.
+`sgd` is FedAvgM (Hsu et al., 2019): m <- b1 m + D, w = w^t + lr m. With rate 1
+and momentum 0 it is FedAvg. Running statistics are taken from the aggregated
+model.
 
 Deviations from the paper: w' is the aggregated model, weighted by size unless
 another rule is composed; the paper's D is the uniform mean of the clients'
@@ -73,6 +74,7 @@ def make(options: Options = Options()) -> Component:
 
   def init(ctx: ServerInitCtx) -> tuple[Flat, Flat]:
     params, _ = param_filter.trainable(ctx.shared)
+    # A leading axis of one, because models of the server have one for clusters.
     zeros = {n: jnp.zeros_like(x)[None] for n, x in params.items()}
     return zeros, {n: x + tau**2 for n, x in zeros.items()}
 

@@ -3,9 +3,9 @@
 Zhuang et al., Performance Optimization for Federated Person Re-identification
 via Benchmark Analysis (FedReIDBench), ACM MM 2020, Algorithm 1.
 
-All parameters except the identity classifier are shared; the classifier is
-personal, because identities differ. With n_k images at client k of the cohort
-S,
+All parameters are shared except the identity classifier, which is personal
+because the identities of clients differ. With n_k images at client k of the
+cohort S,
 
   w = sum_{k in S} (n_k / sum_{j in S} n_j) w_k.
 

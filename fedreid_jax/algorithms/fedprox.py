@@ -4,9 +4,8 @@ Li et al., Federated optimization in heterogeneous networks, MLSys 2020, eq. 2:
 
   L_k(w) + mu / 2 |w - w^t|^2
 
-over the trainable shared parameters; the server has no counterpart of a
-client's classifier. The term is part of the loss, so its gradient enters the
-momentum.
+over the trainable shared parameters. The term is part of the loss, so its
+gradient enters the momentum.
 
 Deviations from the paper: no client does less work than the others. Deviations
 from the released code: there the proximal gradient is added after the gradient
@@ -47,6 +46,7 @@ def make(options: Options = Options()) -> Component:
     variables: Flat, state: tuple[()], ctx: LossCtx
   ) -> tuple[Array, Metrics]:
     del state
+    # The server has no counterpart of a client's private classifier.
     anchor, _ = param_filter.trainable(ctx.received)
     distance = jnp.float32(0.0)
     for name, start in anchor.items():

@@ -8,12 +8,9 @@ clients' models of the round,
   L = mean_{batch, dimensions} (f_w(x) - (1/K) sum_{k in S} f_{w_k}(x))^2.
 
 All models see the same augmented batch, and every distillation starts a new SGD
-(Nesterov). The last batch is kept even if it is not full. Teachers are frozen.
+(Nesterov). The last batch is used even if it is not full. Teachers are frozen.
 Teachers and student normalise with the moments of the batch and have no
 dropout; the student's running statistics become those of the public images.
-(The running statistics of a teacher are delayed and come from other images:
-features computed with them are not the features that the teacher was trained to
-compute.)
 
 Deviations from the paper: none is known. In the conference version clients send
 features; in the journal version the server computes them from the models, which
@@ -22,9 +19,8 @@ is equivalent. Deviations from the released code: it distils every ten rounds
 released code, teachers' features have unit length and the student's do not
 (`normalise='teacher_only'`).
 
-The student's running statistics follow the public images independently of the
-learning rate: `lr=0` is the control experiment that keeps the weights and has
-this effect only.
+The student's running statistics follow the public images at any learning rate:
+`lr=0` is the control experiment that keeps the weights and changes these only.
 """
 
 import dataclasses
@@ -94,6 +90,7 @@ def make(options: Options = Options()) -> Component:
     steps = -(-num // batch)
     order_key, augment_key = jax.random.split(ctx.key)
     order = jax.random.permutation(order_key, num)
+    # Padded places repeat the first image and are masked below.
     order = jnp.pad(order, (0, steps * batch - num)).reshape(steps, batch)
     params, running = param_filter.trainable(model)
 
@@ -122,6 +119,7 @@ def make(options: Options = Options()) -> Component:
     def unchanged(model: Flat) -> Flat:
       return model
 
+    # Without a valid upload there is no teacher.
     due = ((ctx.round + 1) % every == 0) & ctx.valid.any()
     model = jax.lax.cond(due, distilled, unchanged, model)
     return state, {n: x[None] for n, x in model.items()}
@@ -172,10 +170,13 @@ def _by_client(
 
   def one(client: tuple[Flat, Array]) -> Array:
     shared, counts = client
+    # Moments of the batch: running statistics are delayed and come from other
+    # images, so features computed with them are not those that were trained.
     outputs, _ = ctx.model.measure(ctx.complete(shared), images, mask=valid)
     feature = outputs.embedding
     if normalise != 'none':
       feature = similarity.unit(feature)
+    # An invalid upload may not be finite, and 0 * nan is nan.
     return jnp.where(counts, feature, 0.0)
 
   return jax.lax.map(one, (ctx.uploaded, ctx.valid))

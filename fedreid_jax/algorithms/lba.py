@@ -7,7 +7,7 @@ the same person and from one of another person, both of the other modality. The
 component adds to the plain loss, cross-entropy and hard triplet (margin 0.3) on
 features before the neck,
 
-  L = CE + L_tri + sum_{l = 3, 4} [CE(rebuilt_l) + lam L_dt_l]
+  L = CE + L_tri + sum_{l = 3, 4} [CE(rebuilt_l) + lam L_dt_l],
 
 the cross-entropy of the maps reconstructed from the same person, and the dense
 triplet loss between map, positive and negative (`losses.dense_triplet`). The

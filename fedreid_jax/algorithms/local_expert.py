@@ -2,7 +2,7 @@
 
 Decentralised learning from independent multi-domain labels for person
 re-identification, AAAI 2021, section 3. In round k the client's model starts
-from the server's embedding and the client's own head (eq. 7), and the expert
+from the server's embedding and the client's head (eq. 7), and the expert
 starts from the client's *model* at the end of its last round (eq. 10); in the
 first round both start from the same model. Each batch has two augmentations x
 and x'; d are the client model's scores of x and d' the expert's scores of x'.
@@ -20,8 +20,7 @@ head.
 With `frozen` the teacher is the model from which the client first started,
 without dropout. This is the variant "supervised with local data and
 distillation" (table 6), which starts from a trained federation (`start_from`).
-Like the trained expert it normalises with the moments of the batch; its running
-moments are an average over clients.
+Like the trained expert it normalises with the moments of the batch.
 
 Deviations from the paper: if only a fraction of the clients takes part, the
 others do not train (the paper trains all clients and then selects), so an
@@ -103,6 +102,7 @@ def make(options: Options = Options()) -> Component:
     return divergence, {'divergence': divergence}
 
   def round_end(state: Expert, ctx: RoundEndCtx) -> tuple[LastModel, tuple[()]]:
+    # A frozen teacher stays the model from which the client first started.
     own = state[0] if frozen else ctx.variables
     return (own, jnp.bool_(True)), ()
 
@@ -120,6 +120,7 @@ def make(options: Options = Options()) -> Component:
 
 def _scores(expert: Flat, images: Array, ctx: StepCtx) -> Array:
   """Returns the scores of an expert that is not trained."""
+  # Moments of the batch, since its running moments are an average over clients.
   outputs, _ = ctx.model.measure(
     expert,
     images,

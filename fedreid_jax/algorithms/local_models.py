@@ -1,15 +1,15 @@
-"""Local models: each client's own model, kept for evaluation.
+"""Local models: the trained model of each client, kept for evaluation.
 
 Zhuang et al. (FedReIDBench, ACM MM 2020, section 4) evaluate two models of a
-round: the global model, and each client's (w_k, v_k) after local training and
-before aggregation, its "local model". With w the shared parameters and v_k the
+round: the global model, and the "local model" (w_k, v_k) of each client after
+local training and before aggregation. With w the shared parameters and v_k the
 classifier, client k keeps the state
 
   (w_k, v_k) at the end of its last participation, and whether there was one.
 
 The running moments of batch normalisation follow the weights with a delay. The
 paper tests with them (`evaluation.batch_stats='running'`); 'source' tests with
-moments that are re-estimated on the client's own images.
+moments that are re-estimated on the images of the client.
 
 The component does not change the training. It needs host memory for one copy of
 the model per client, and these copies are part of checkpoints.

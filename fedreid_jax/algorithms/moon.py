@@ -8,11 +8,9 @@ frozen. Then
   l = -log [ e^{cos(z, z_g) / T} / (e^{cos(z, z_g) / T} + e^{cos(z, z_p) / T}) ]
 
 and the local loss is L + mu mean_batch l. A client that takes part for the
-first time has no previous model and l = 0. A client keeps a copy of its whole
-model. All three networks normalise with the moments of the batch, so that z and
-z_g are equal at the first step of a round. Running moments are averages or
-delayed, and cosines between features computed with them would measure these
-errors.
+first time has no previous model and l = 0. Each client keeps a copy of its
+whole model. All three networks normalise with the moments of the batch, so that
+z and z_g are equal at the first step of a round.
 
 Deviations from the paper: z is the embedding that is ranked, not the output of
 a separate projection head (later re-identification code does the same).
@@ -57,6 +55,8 @@ def make(options: Options = Options()) -> Component:
     past, has_past = state
 
     def embed(own: Flat) -> Array:
+      # Moments of the batch: running moments are averages or delayed, and
+      # cosines of features computed with them would measure these errors.
       outputs, _ = ctx.model.measure(
         jax.lax.stop_gradient(own),
         ctx.batch.images,
@@ -66,10 +66,13 @@ def make(options: Options = Options()) -> Component:
       return outputs.embedding
 
     z = ctx.outputs.embedding
+    # The server has no private parameters; this client's complete its model.
     near = similarity.cosine(z, embed({**variables, **ctx.received}))
     far = similarity.cosine(z, embed(past))
+    # The formula for two candidates, without exponentials that overflow.
     each = jax.nn.softplus((far - near) / temperature)
     contrast = identity.masked_mean(each, ctx.batch.valid)
+    # Before the first participation the state holds arbitrary values.
     contrast = jnp.where(has_past, contrast, 0.0)
     return mu * contrast, {'contrast': contrast}
 

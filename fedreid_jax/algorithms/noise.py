@@ -1,11 +1,11 @@
 """White noise on the model, the privacy protection of Wu and Gong.
 
-Decentralised learning from independent multi-domain labels for person
-re-identification, AAAI 2021, eq. 14 and 15. After the aggregation ('single')
+Wu and Gong, Decentralised learning from independent multi-domain labels for
+person re-identification, AAAI 2021, eq. 14 and 15. After the aggregation
 
-  theta <- theta + beta N(0, 1),
+  theta <- theta + beta N(0, 1)
 
-and, if `double`, independent noise of the same size is added to every download.
+and, with `double`, independent noise of the same size on every download.
 
 Values are not clipped before noise is added, so the noise gives no (epsilon,
 delta) guarantee of differential privacy for any beta; a run prints this notice.

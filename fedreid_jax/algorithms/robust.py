@@ -4,8 +4,8 @@ With D_k = w_k - w^t of the K uploads of a round, of which f may be wrong:
 
   median     the median of every coordinate
   trimmed    its mean without the f largest and the f smallest values
-  krum       the D_i with the least s_i, the sum of its squared distances to
-             the nearest K - f - 2 others
+  krum       the D_i with the least s_i, the sum of the squared distances of
+             D_i to the nearest K - f - 2 others
   multikrum  the mean of the m with the least s_i, by default m = K - f - 2
   rfa        the geometric median, argmin_v sum_k p_k |v - D_k|
   bound      sum_k p_k D_k min(1, M / |D_k|); M is the median of the norms
@@ -17,12 +17,10 @@ learning with adversaries: Byzantine tolerant gradient descent, NeurIPS 2017
 (krum, multikrum); Pillutla et al., Robust aggregation for federated learning,
 2019 (rfa); Sun et al., Can you really backdoor federated learning?, 2019
 (bound). p_k are the shares of images; the first four rules weight clients
-equally. Distances are over all shared values, running statistics included, so
-that an upload has one weight.
+equally. Distances are over all shared values, running statistics included.
 
 An upload that is not finite is left out. Then f is lowered to the largest
-number that the remaining uploads allow, and m to K - f - 2 of them: with more,
-an upload that is far from all others would have a weight.
+number that the remaining uploads allow, and m to K - f - 2 of them.
 
 Deviations from the papers: the rules apply to models after local training and
 not to gradients. `rfa` starts at the median of every coordinate instead of the
@@ -52,9 +50,10 @@ from fedreid_jax.method.contexts import AggregationCtx
 from fedreid_jax.method.rules import Given, Rule
 from fedreid_jax.method.sums import Gather
 
-# Number of uploads beside 2 f that a rule needs.
+# Number of uploads in addition to 2 f that a rule needs; `bound` has no limit.
 SPARE = {'median': 1, 'trimmed': 1, 'krum': 3, 'multikrum': 3, 'rfa': 1}
-COORDINATES = ('median', 'trimmed')  # no weights of a mean give these
+# Rules by coordinate: their results are no weighted means of the uploads.
+COORDINATES = ('median', 'trimmed')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +110,7 @@ def make(options: Options = Options()) -> Component:
 
 
 def _check(options: Options, participants: Participants) -> None:
-  """Refuses more wrong uploads than the rule resists."""
+  """Refuses a number of wrong uploads that the rule does not resist."""
   rule, f = options.rule, options.f
   needed = 2 * f + SPARE.get(rule, -2 * f)
   if participants.cohort < needed:
@@ -130,6 +129,7 @@ def _check(options: Options, participants: Participants) -> None:
       f'give at most {most}, or 0',
     )
   sizes = sorted(client.num_images for client in participants.clients)
+  # With half of the weight, the geometric median is at the wrong uploads.
   if rule == 'rfa' and f and 2 * sum(sizes[-f:]) >= sum(sizes):
     raise errors.ConfigError(
       f'the {f} largest clients have half of all images, which is their weight '
@@ -144,6 +144,7 @@ def _weights(options: Options, ctx: AggregationCtx) -> Array:
   valid, rule = ctx.members[0], options.rule
   if rule in COORDINATES:
     return aggregation.uniform(ctx.members)[0]
+  # All shared values together, so that an upload has one weight.
   changes = {n: x - ctx.start[n] for n, x in ctx.uploaded.items()}
   count = valid.sum()
   f = robust_rules.tolerated(count, options.f, SPARE.get(rule, 1))
@@ -156,6 +157,7 @@ def _weights(options: Options, ctx: AggregationCtx) -> Array:
     return robust_rules.bounded_weights(changes, valid, shares, options.bound)
   chosen = jnp.int32(1)
   if rule == 'multikrum':
+    # With more, an upload that is far from all others would have a weight.
     most = jnp.maximum(count - f - 2, 1)
     chosen = jnp.minimum(options.m, most) if options.m else most
   return robust_rules.krum_weights(changes, valid, f, chosen)

@@ -8,17 +8,17 @@ gradient, as the linear term <c - c_k, w> of the loss. After the round
   c_k' = c_k - c + (w^t - w_k) / (eta |a|_1),
   c' = c + sum_{k in S} p_k (c_k' - c_k),  p_k = n_k / sum_{j=1}^N n_j,
 
-over the trainable shared parameters. The sum of sizes is over all N clients,
-the expected size of a cohort times N / |S|. So c = sum_k p_k c_k at any time,
-for any cohorts. If the controls are the gradients at w, no client moves when
-sum_k p_k grad F_k(w) = 0: the fixed point is the optimum of the objective that
-weights clients by size, as the mean of models does.
+over the trainable shared parameters. The sum of sizes is over all N clients, so
+that c = sum_k p_k c_k at any time, for any cohorts. If the controls are the
+gradients at w, no client moves when sum_k p_k grad F_k(w) = 0: the fixed point
+is the optimum of the objective that weights clients by size, like the mean of
+models.
 
 Deviations from the paper: there p_k = 1/N, and the models of the cohort have
 equal weights; `weights='uniform'` gives both. The paper divides by the number
 of steps, which is |a|_1 of SGD without momentum; with momentum a gradient has a
 total weight of `optim.effective_steps`. The correction is a gradient of every
-shared parameter, so all of these have weight decay. The server's own step is 1;
+shared parameter, so all of these have weight decay. The server's step is 1;
 compose with 'fedopt' for another step. With `optim.schedule_per_step` eta is
 the rate at the beginning of the round. There is no released code of the
 authors.
@@ -51,7 +51,8 @@ from fedreid_jax.method.contexts import (
 from fedreid_jax.method.rules import Given, Rule, divides_by_steps
 from fedreid_jax.method.sums import UNIFORM, MessageSum, by_share
 
-# Changes of a control are gradients; diverging clients have larger ones.
+# Bound of the changes of a control in secure aggregation. They are gradients,
+# which are larger only at a client that diverges.
 LIMIT = 2.0**10
 
 
@@ -128,12 +129,14 @@ def _update_control(state: Flat, ctx: RoundEndCtx) -> tuple[Flat, Flat]:
   control = ctx.message
   change: Flat = {}
   for name, c in control.items():
+    # A rate of zero leaves the weights unmoved, which must not become 0 / 0.
     rate = jnp.maximum(ctx.lr * ctx.optimizer.factor(name) * counts, 1e-12)
     moved = ctx.start[name] - ctx.variables[name]
     # A division by a scalar is compiled as one or as a product with its
     # inverse, with other bits: which of them differs between programs.
     change[name] = moved * (1.0 / rate) - c
   own = {n: state[n] + d for n, d in change.items()}
+  # The state also has private parameters if a client has any; they stay zero.
   return {**state, **own}, change
 
 

@@ -7,16 +7,16 @@ learning, CCS 2017. With D_k = w_k - w^t of the shared parameters, weights
   x_k = (rint(s a_k clip(D_k, -B, B)), rint(s' a_k))  modulo 2^b
 
 and sends x_k with masks (`statistics.masking`) that cancel in the sum over the
-set U of clients whose message arrives. The server computes W = sum_U x_k
+set U of clients whose messages arrive. The server computes W = sum_U x_k
 modulo 2^b, and
 
   w = w^t + (W / s) / (sum_U a_k),
 
-where the last entry of W is s' sum_U a_k. a_k is n_k / n_max, so that the
-weights are those of FedAvg, or the weight of another component over its largest
-value. Numbers of which another rule makes its divisor (FedNova) take the place
-of the last entry, and messages of which the server needs sums (SCAFFOLD, DPPT)
-are further entries with limits of their own (`round.server.summed_round`).
+where the last entry of W is s' sum_U a_k. a_k is n_k / n_max, which gives
+the weights of FedAvg, or the weight of another component over its largest
+value. The numbers in the divisor of another rule (FedNova) replace the last
+entry, and messages that the server needs as sums (SCAFFOLD, DPPT) are further
+entries with separate limits (`round.server.summed_round`).
 
 The scale is the largest for which K clients at +-B do not overflow
 (`statistics.ring`). An upload is lost with the probability `dropout` after it
@@ -28,14 +28,14 @@ aggregation leaves the model as it is, and `secagg_aborted` of the round is 1.
 The arithmetic is simulated exactly: the masked sum has the bits of the sum of
 the x_k. Not simulated are key agreement, signatures, encryption, the sharing of
 seeds, a server that lies, and time. All clients but one can compute the upload
-of that one from the sum. There is no differential privacy without DP-FedAvg or
-DP-SGD. A component that needs single uploads is refused.
+of that one from the sum. Only DP-FedAvg or DP-SGD adds differential privacy. A
+component that needs single uploads is refused.
 
-With DP-FedAvg, |x_k / s| is at most its clip plus the norm of the rounding,
-sqrt(d) / (2 s) for d parameters, and the noise on W is for this sum of both: an
-exact sample of the discrete Gaussian (`statistics.discrete_gaussian`) with
-sigma = rint_up(s z (clip + rounding)) on every integer, so that no rounding of
-floating-point noise tells anything. An aborted round has no noise and no sum.
+With DP-FedAvg, |x_k / s| is at most the clip plus the norm of the rounding,
+sqrt(d) / (2 s) for d parameters. The noise on every integer of W is an exact
+sample of the discrete Gaussian (`statistics.discrete_gaussian`) with
+sigma = rint_up(s z (clip + rounding)), so that attacks on the rounding of
+floating-point noise do not apply. An aborted round has neither noise nor sum.
 
 Deviations from the paper: seeds are random keys of the simulation, and a client
 that is lost has the state from before the round again. Deviations from released
@@ -74,7 +74,8 @@ NOTICE = (
   'docs/methods/secagg.md says what the simulation leaves out'
 )
 LOST, MASKS, ROUNDING, NOISE = 0, 1, 2, 3  # uses of the key of a round
-MOST = 64  # clients of a round: the masks take K^2 times the size of a model
+# Clients of a round, because the time of the masks is K^2 times a model.
+MOST = 64
 CLIPPED = 1e-3  # share of the values above which a run warns
 FINEST = 16.0  # least scale of a weight, below which sums are too coarse
 
@@ -110,7 +111,7 @@ class Options(Checked):
 
 
 class State(NamedTuple):
-  """What is reported of a round, float32.
+  """The report of a round, float32.
 
   Attributes:
     survivors: number of uploads that arrived.
@@ -124,11 +125,11 @@ class State(NamedTuple):
 
 
 class _Setting(NamedTuple):
-  """The options, and what depends on the clients of a run.
+  """The options and the quantities that depend on the clients of a run.
 
   Attributes:
-    options: of the component.
-    form: of the integers.
+    options: hyper-parameters of the component.
+    form: format of the integers.
     uids: hashes of the names of all clients, uint32 `[N]`.
   """
 
@@ -142,22 +143,25 @@ class _Setting(NamedTuple):
     return self.options.bound if trained else self.options.bound_batch_stats
 
   def keys(self, ctx: ServerCtx, use: int) -> Array:
-    """Returns a key of each client, `[K]`."""
+    """Returns one key for each client, `[K]`."""
     key = jax.random.fold_in(ctx.key, use)
 
     def one(uid: Array) -> Array:
+      # By name and not by place, so that cohorts and devices do not change it.
       return jax.random.fold_in(key, uid)
 
     return jax.vmap(one)(self.uids_of(ctx))
 
   def uids_of(self, ctx: ServerCtx) -> Array:
     """Returns the hash of each client's name, uint32 `[K]`."""
+    # Padded places have the index -1; any client stands in for them.
     return jnp.asarray(self.uids)[jnp.maximum(ctx.index, 0)]
 
   def survivors(self, ctx: ServerCtx) -> tuple[Array, Array]:
-    """Returns (whether each upload arrives, bool `[K]`, whether enough do)."""
+    """Draws which uploads arrive, bool `[K]`, and whether they are enough."""
     drawn = jax.vmap(jax.random.uniform)(self.keys(ctx, LOST))
     arrived = ctx.valid & (drawn >= self.options.dropout)
+    # The threshold counts the clients that began, also those lost since.
     clients = (ctx.index >= 0).sum()
     wanted = masking.needed(clients, self.options.threshold)
     return arrived, arrived.sum() >= wanted
@@ -222,7 +226,7 @@ def _check(options: Options, places: int) -> None:
 def _component(
   options: Options, places: int, uids: Sequence[int], largest: float
 ) -> Component:
-  """Returns the component for so many clients in a round."""
+  """Returns the component for `places` clients in a round."""
   form = Format(options.bits, places)
   setting = _Setting(options, form, np.array(uids, np.uint32))
 
@@ -269,14 +273,18 @@ def _is_weighted(tree: Tree) -> bool:
 def _add(
   setting: _Setting, terms: Tree, ctx: ServerCtx
 ) -> tuple[State, Tree, Array]:
-  """Returns (report, sums, which uploads are in them); none if too few are."""
+  """Returns (report, sums, mask of the uploads in them).
+
+  With too few uploads the sums are zero and the mask is False.
+  """
   form = setting.form
   flat: tuple[list[Weighted], Any] = jax.tree.flatten(
     terms, is_leaf=_is_weighted
   )
   given, structure = flat
   arrived, enough = setting.survivors(ctx)
-  # The same clients at the same places on any number of devices.
+  # Sorted by client, because the place of an upload depends on the number of
+  # devices and the roundings and masks must not; padding goes last and is cut.
   last = jnp.iinfo(ctx.index.dtype).max
   order = jnp.argsort(jnp.where(ctx.index < 0, last, ctx.index))[: form.places]
   own = [(x.weight, x.values) for x in given]

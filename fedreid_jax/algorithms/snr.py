@@ -3,11 +3,11 @@
 Jin et al., Style Normalization and Restitution for Generalizable Person
 Re-identification, CVPR 2020; in a federation it is a baseline of DFH (table 1).
 
-After each stage b the network normalises the maps F of every image to F~ and
-restores the part of the removed style that a gate selects, F~+, or the other
-part, F~- (`models/layers/style.py`). With d = 1/2 - s cos of the maps'
-averages, and for each anchor a one positive p and one negative n, which are the
-same for the three,
+After each stage b the network normalises the maps F of every image to F~. A
+gate selects a part of the removed style; F~+ is F~ with this part restored, and
+F~- is F~ with the other part (`models/layers/style.py`). With
+d = 1/2 - s cos of the averages of two images' maps, and one positive p and one
+negative n for each anchor a, the same for F~, F~+ and F~-,
 
   L+ = softplus(d+(a,p) - d(a,p)) + softplus(d(a,n) - d+(a,n))
   L- = softplus(d(a,p) - d-(a,p)) + softplus(d-(a,n) - d(a,n))
@@ -19,20 +19,19 @@ cross-entropy of F~+:
 
   w = (0.01, 0.01, 0.01, 0), cross-entropy (0, 0, 0.01, 0).
 
-The parameters of the modules are shared like those of the backbone; these
+The parameters of the modules are shared like those of the backbone. The
 classifiers must be personal, because identities differ between clients. With
 DFH, only the original batch enters L.
 
 Deviations from the paper: DFH states neither the scale s nor w; s = 1/2 and the
 weights above are this package's reading of the original method. The average of
 F~ is the bias of the normalisation, the same for every image, so its d is 1/2
-while that bias is zero and 0 afterwards, for every pair. The average is
-replaced by the bias exactly: a computed sum would start as rounding errors, and
-d as the cosine of these errors. Deviations from the released code: that of the
-original authors has the entropy form only, on stages 1 to 3, and freezes batch
-normalisation; an independent implementation of the distance form has s = 1 and
-a gate without biases; a federated one by the first author of DFH has the
-entropy form with w = (1, 1, 1, 0), without the triplet loss.
+while that bias is zero and 0 afterwards, for every pair. Deviations from the
+released code: the code of the original authors has the entropy form only, on
+stages 1 to 3, and freezes batch normalisation; an independent implementation of
+the distance form has s = 1 and a gate without biases; a federated one by the
+first author of DFH has the entropy form with w = (1, 1, 1, 0), without the
+triplet loss.
 """
 
 import dataclasses
@@ -126,7 +125,11 @@ def make(options: Options = Options()) -> Component:
 
 
 def _stages(extras: dict[str, Any]) -> list[StyleFeatures]:
-  """Returns the outputs of a network's modules in the order of its stages."""
+  """Returns the outputs of the SNR modules in the order of the stages.
+
+  Raises:
+    ConfigError: if there are none.
+  """
   stages = [extras[name] for name in sorted(extras) if name.startswith('snr_')]
   if not stages:
     raise errors.ConfigError(

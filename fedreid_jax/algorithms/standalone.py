@@ -5,8 +5,8 @@ journal version, table 3): model k is trained on the images of client k only,
 
   (w_k, v_k) <- (w_k, v_k) - eta grad L_k((w_k, v_k)),
 
-in the same loop as every method. One run trains all clients, and each is
-evaluated as `client:NAME`; communication is zero.
+in the same loop as all methods. One run trains all clients, and each is
+evaluated as `client:NAME`. Nothing is communicated.
 
 Deviations from the paper: none. Deviations from the released code: it trains
 one client per run, which does not change the results.
@@ -29,6 +29,7 @@ def make() -> Component:
   """Builds the component."""
   return Component(
     'standalone',
+    # Matches no name.
     shared=r'(?!)',
     info=ComponentInfo(conflicts=WITHOUT_EFFECT, properties=('independent',)),
   )

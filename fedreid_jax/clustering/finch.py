@@ -3,8 +3,7 @@
 Sarfraz, Sharma and Stiefelhagen, Efficient parameter-free clustering using
 first neighbor relations, CVPR 2019, eq. 1: with k_i the nearest row of i by
 cosine, rows i and j are linked if j = k_i, i = k_j or k_i = k_j; clusters are
-connected components. A component of the links (i, k_i) alone has the same
-members, so every cluster has at least two.
+connected components. Every cluster has at least two rows.
 """
 
 import jax.numpy as jnp
@@ -18,7 +17,7 @@ def first_neighbour_clusters(
   features: Float[Array | np.ndarray, 'K D'],
   valid: Bool[Array | np.ndarray, ' K'] | None = None,
 ) -> Int32[Array, ' K']:
-  """Clusters rows by one step of FINCH; may be traced.
+  """Clusters rows by one step of FINCH, also under `jit`.
 
   Args:
     features: one row per client.
@@ -26,8 +25,8 @@ def first_neighbour_clusters(
       own.
 
   Returns:
-    The lowest row of each row's cluster. Of several nearest rows the lowest
-    counts. A single row is one cluster.
+    The lowest row of each row's cluster. Of equally near rows the lowest is the
+    nearest. A single row is one cluster.
   """
   features = jnp.asarray(features, jnp.float32)
   num = features.shape[0]
@@ -37,6 +36,8 @@ def first_neighbour_clusters(
   similarity = jnp.matmul(unit, unit.T, precision='highest')
   pairs = valid[:, None] & valid[None] & ~jnp.eye(num, dtype=bool)
   nearest = jnp.where(pairs, similarity, -jnp.inf).argmax(axis=1)
+  # Links (i, k_i) are enough: the third kind, k_i = k_j, joins rows that are
+  # already connected through k_i. `argmax` gives 0 where no pair is allowed.
   linked = (nearest[:, None] == jnp.arange(num)[None]) & pairs
   reach = linked | linked.T | jnp.eye(num, dtype=bool)
   # Each product doubles the path length, so this many reach any row.

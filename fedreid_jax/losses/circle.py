@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int
 from fedreid_jax.core.types import Array, Number
 from fedreid_jax.losses import similarity
 
-# Finite: the gradient of a logsumexp of only -inf values is nan.
+# Finite, because the gradient of a logsumexp of -inf values alone is nan.
 NOTHING = -1e9
 
 
@@ -28,17 +28,16 @@ def circle(
 
   Sun et al., "Circle loss: a unified perspective of pair similarity
   optimization", in the form of L2RW's training. With s_ij the cosine of two
-  images, m the margin, positives those of the anchor's identity but itself,
+  images, m the margin, and the other images of the anchor's identity positives,
 
     1/B mean_i softplus(lse_p[gamma [1+m-s]_+ (1-m-s)]
                         + lse_n[gamma [s+m]_+ (s-m)]),
 
-  where the factors in `[.]_+` are constants. The outer 1/B is in the published
-  code and not in the papers; `B` counts the valid rows. An anchor without a
-  positive or without a negative adds 0, the limit of the formula, and counts.
+  where the factors in `[.]_+` have no gradient, and `B` is the number of valid
+  rows. An anchor without a positive or without a negative adds 0.
 
   Args:
-    features: of any length.
+    features: rows of any length above zero.
     labels: identities.
     valid: real rows.
     margin: `m`.
@@ -55,4 +54,6 @@ def circle(
   total = _logsumexp(pull, positive) + _logsumexp(push, negative)
   counts = positive.any(axis=1) & negative.any(axis=1)
   num = jnp.maximum(valid.sum(), 1).astype(jnp.float32)
+  # The second 1/B is in the published code and not in the papers. An anchor
+  # without a positive or a negative has the limit 0, and counts in B.
   return jnp.where(counts, jax.nn.softplus(total), 0.0).sum() / (num * num)

@@ -15,7 +15,8 @@ from fedreid_jax.losses import identity, metric, similarity
 
 NUM_KERNELS = 5
 INTER, INTRA, IDENTITY = 0.45, 0.05, 0.25
-# Squared; smaller distances of unit vectors are rounding errors.
+# A squared distance; smaller ones of unit vectors are rounding errors, and a
+# bandwidth of them would turn the kernels into noise.
 NEAREST = 1e-6
 
 
@@ -28,28 +29,31 @@ def mmd(
   """Returns the squared maximum mean discrepancy of two sets of vectors.
 
   `mean k(x, x') + mean k(y, y') - 2 mean k(x, y)` over all pairs, including a
-  vector with itself (Gretton et al., "A kernel two-sample test"), k the sum of
-  `exp(-|a - b|^2 / (2^i s))` for i of 0 to 4. The bandwidth s is a quarter of
-  the mean squared distance of two different vectors of both sets, without
-  gradient. Zero if a set is empty.
+  vector with itself (Gretton et al., "A kernel two-sample test"), where k is
+  the sum of `exp(-|a - b|^2 / (2^i s))` for i from 0 to 4. The bandwidth s is a
+  quarter of the mean squared distance of two different vectors of both sets,
+  and has no gradient. The result is 0 if a set is empty.
 
   Args:
-    x: vectors of the first set, among others.
-    y: vectors of the second set, among others.
-    valid_x: mask of the vectors in the first set.
-    valid_y: mask of the vectors in the second set.
+    x: rows, some of which are the first set.
+    y: rows, some of which are the second set.
+    valid_x: mask of the rows in the first set.
+    valid_y: mask of the rows in the second set.
   """
   squared = jnp.square(metric.pairwise_distance(jnp.concatenate([x, y])))
   valid = jnp.concatenate([valid_x, valid_y])
   count = valid.sum()
   pairs = valid[:, None] & valid[None]
   total = jnp.where(pairs, lax.stop_gradient(squared), 0.0).sum()
+  # A vector has the distance 0 to itself, so the sum is over different ones.
   mean = total / jnp.maximum(count * (count - 1), 1)
+  # Divided by 4, so that the mean distance is the scale of the middle kernel.
   bandwidth = jnp.maximum(mean / 2 ** (NUM_KERNELS // 2), NEAREST)
   kernel = sum(
     jnp.exp(-squared / (2**i * bandwidth)) for i in range(NUM_KERNELS)
   )
-  # +1/n over x and -1/m over y: the quadratic form of these is the statistic.
+  # With +1/n over x and -1/m over y, the quadratic form of the kernel matrix is
+  # the sum of the three means.
   share = jnp.concatenate(
     [
       valid_x / jnp.maximum(valid_x.sum(), 1),
@@ -65,11 +69,10 @@ def alignment(
   shifted: Float[Array, 'B D'],
   members: Bool[Array, 'domains B'],
 ) -> Float[Array, '']:
-  """Returns L_da, the discrepancy of domains and of their two features.
+  """Returns L_da, the discrepancy between domains and between their features.
 
   `0.45 [MMD(Z_v, Z_r) + MMD(Z^_v, Z^_r)] + 0.05 [MMD(Z_v, Z^_v) + MMD(Z_r,
-  Z^_r)]` on vectors of length one (DNS). With one domain only `0.05 MMD(Z, Z^)`
-  is left.
+  Z^_r)]` on vectors of unit length (DNS); with one domain, `0.05 MMD(Z, Z^)`.
 
   Args:
     feature: `Z`, pooled features.
@@ -90,14 +93,14 @@ def distillation(
   labels: Int[Array, ' B'],
   members: Bool[Array, 'domains B'],
 ) -> Float[Array, '']:
-  """Returns half of L_dd: the distillation of a domain's classifier.
+  """Returns one half of L_dd, for one of the two features.
 
   `mean_n KL(softmax a_n || softmax b_n)` over all real images, plus 0.25 times
-  the cross-entropy of each domain's images (DNS). No gradient passes to b.
+  the cross-entropy of each domain's images (DNS). `b` has no gradient.
 
   Args:
-    logits: `a`, of each image by its own domain's classifier.
-    targets: `b`, by the moving average of the other domain's.
+    logits: `a`, scores of each image by the classifier of its domain.
+    targets: `b`, scores by the moving average of the other domain's classifier.
     labels: identities.
     members: real images of each domain.
   """

@@ -18,15 +18,15 @@ def feature_mse(
   valid: Bool[Array, ' B'],
   normalise: str,
 ) -> Float[Array, '']:
-  """Returns the squared error, a mean over real rows and dimensions.
+  """Returns the squared error of features, averaged over rows and dimensions.
 
   FedReIDBench, journal version, Algorithm 3.
 
   Args:
     student: features of the trained network.
-    teacher: those of the other, already normalised if that is wanted.
+    teacher: features of the other network, which the caller normalises.
     valid: real rows.
-    normalise: with 'both' the student's rows are scaled to unit length, too.
+    normalise: a `Normalise`; 'both' scales the student's rows to unit length.
   """
   if normalise == 'both':
     student = similarity.unit(student)
@@ -43,7 +43,7 @@ def divergence(
 
   Args:
     student: scores, padded identities with a large negative value.
-    teacher: as `student`; has no gradient.
+    teacher: scores like those of the student, without gradient.
     valid: real rows.
     temperature: T.
   """

@@ -17,10 +17,8 @@ def orthogonality(
   second: Float[Array, 'B D'],
   valid: Bool[Array, ' B'],
 ) -> Float[Array, '']:
-  """Returns the mean inner product of the two branches, over three (eq. 6).
-
-  The three is from the released code, which divides by the tripled batch.
-  """
+  """Returns a third of the mean inner product of the two branches (eq. 6)."""
+  # The released code divides by the batch of the images and both expansions.
   return identity.masked_mean((first * second).sum(axis=1), valid) / 3
 
 
@@ -32,10 +30,10 @@ def centre_pair_mining(
   valid: Bool[Array, ' B'],
   margin: Number = 0.2,
 ) -> Float[Array, '']:
-  """Centre-guided pair mining for one expansion (eq. 3 to 5).
+  """Returns the loss of centre-guided pair mining for one expansion (eq. 3-5).
 
   With `v, r` the mean features of an identity's visible and infrared images,
-  `v', r'` those of their expansions, and `d` Euclidean, it is
+  `v', r'` the means of their expansions, and `d` the Euclidean distance, it is
   `(l(r, v; v') + l(v, r; r')) / 2`, where
 
     l(x, y; y') = mean_id { [d(x, y') - sg d(y, y') + m]_+
@@ -46,7 +44,7 @@ def centre_pair_mining(
 
   Args:
     original: features of the images.
-    branch: those of an expansion.
+    branch: features of an expansion of the images.
     labels: identities.
     modalities: 0 visible, 1 infrared.
     valid: real rows.
@@ -60,15 +58,18 @@ def centre_pair_mining(
   first = both & (same.argmax(axis=1) == jnp.arange(labels.size))
   others = ~same & first[None]
   stacked = jnp.concatenate([original, branch], axis=1)
+  # A matrix product multiplies padded rows by zero, and 0 * nan is nan.
   stacked = jnp.where(valid[:, None], stacked, 0.0)
   v, v_branch = jnp.split(_means(visible, stacked), 2, axis=1)
   r, r_branch = jnp.split(_means(infrared, stacked), 2, axis=1)
 
   def mined(x, y, y_branch):
     across = _distance(x, y_branch)
+    # Constant in the released code, see the deviations of `algorithms.deen`.
     within = jax.lax.stop_gradient(_distance(y, y_branch))
     loss = identity.masked_mean(_hinge(across - within + margin), first)
     for centres in (y_branch, y):
+      # Without another identity the minimum is FAR and the hinge 0.
       far = jnp.where(others, metric.pairwise_distance(centres), metric.FAR)
       hinge = _hinge(across - far.min(axis=1) + margin)
       loss = loss + identity.masked_mean(hinge, first) / 2
@@ -83,6 +84,7 @@ def _means(members: Array, features: Array) -> Array:
 
 
 def _distance(x: Array, y: Array) -> Array:
+  # The gradient of a root at zero is infinite.
   return jnp.sqrt(jnp.maximum(jnp.square(x - y).sum(axis=1), 1e-12))
 
 

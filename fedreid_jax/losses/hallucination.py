@@ -1,4 +1,4 @@
-"""Features of unseen domains, from the statistics of known domains.
+"""Hallucinates features of unseen domains from statistics of known domains.
 
 Yang et al., DFH, section 3.2, and the mixups of its ablation (table 2).
 """
@@ -59,7 +59,7 @@ def draw(
   Args:
     key: PRNG key.
     dfs: statistics of each domain, rows m, v, p, q.
-    negative_variance: treatment of a variance drawn below zero, `Negative`.
+    negative_variance: treatment of a variance drawn below zero, a `Negative`.
   """
   m, v, p, q = jnp.moveaxis(dfs, 1, 0)
   key_m, key_v = jax.random.split(key)
@@ -67,12 +67,15 @@ def draw(
   scale = jnp.sqrt(q)
   raw = p + scale * jax.random.normal(key_v, p.shape)
   dead = p < FLOOR
+  # Dead channels are counted apart: their draws are at the floor in any case.
   negative = (raw < FLOOR) & ~dead
   if negative_variance == 'abs':
     raw = jnp.abs(raw)
   elif negative_variance == 'mean':
     raw = jnp.where(raw < FLOOR, p, raw)
   elif negative_variance == 'resample':
+    # Draws above this number of standard deviations are above zero. A channel
+    # without variation has scale 0, and any number gives p.
     lowest = -p / jnp.where(scale > 0, scale, 1.0)
     key_v = jax.random.fold_in(key_v, 1)  # the first draw has used the key
     above = jax.random.truncated_normal(key_v, lowest, jnp.inf, p.shape)
@@ -99,12 +102,12 @@ def novel_domain(
     novel: `dirichlet` is DFH's domain hallucination, the mixups are its
       ablations (DFH table 2).
     drawn: statistics of the domains.
-    feature: the batch's own features `F_i`.
+    feature: features `F_i` of the batch.
     normalised: normalised features `b`.
-    own: index of the client's own domain.
-    alpha: concentration of the Dirichlet law.
+    own: index of the client's domain.
+    alpha: concentrations of the Dirichlet distribution.
     mix_weights: draw weights per `batch` or per `sample` (mixups only).
-    mix_own: features of the own domain in a mixup, `OWN`.
+    mix_own: features of the client's domain in a mixup, an `Own`.
   """
   num = drawn.means.shape[0]
   if novel == 'dirichlet':
@@ -120,6 +123,7 @@ def novel_domain(
     w = jax.random.dirichlet(key, alpha, rows)
     return jnp.einsum('...n,n...d->...d' if rows else 'n,nbd->bd', w, every)
   pair_key, key = jax.random.split(key)
+  # Two different domains; with one domain both are the same.
   pair = jax.random.permutation(pair_key, num)[:2]
   share = jax.random.uniform(key, (*(rows or (1,)), 1))
   return share * every[pair[0]] + (1 - share) * every[pair[1 % num]]

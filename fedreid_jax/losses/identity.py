@@ -1,4 +1,4 @@
-"""Identity classification: cross-entropy over a client's own identities."""
+"""Cross-entropy and accuracy of the classification of a client's identities."""
 
 import jax
 import jax.numpy as jnp
@@ -6,13 +6,16 @@ from jaxtyping import Bool, Float, Int
 
 from fedreid_jax.core.types import Array
 
-MASKED = -1e8  # logits at or below are columns of another client's identities
+# Logits at or below belong to padded columns, whose value is -1e9
+# (`models.layers.head.PADDED_LOGIT`).
+MASKED = -1e8
 
 
 def masked_mean(
   values: Float[Array, ' B'], valid: Bool[Array, ' B']
 ) -> Float[Array, '']:
   """Returns the mean of the values over valid rows, 0 when there is none."""
+  # Padded values may not be finite, and 0 * nan is nan.
   total = jnp.where(valid, values, 0.0).sum()
   return total / jnp.maximum(valid.sum(), 1)
 
@@ -23,18 +26,19 @@ def cross_entropy(
   valid: Bool[Array, ' B'],
   smoothing: float = 0.0,
 ) -> Float[Array, '']:
-  """Softmax cross-entropy, mean over the valid rows of a batch.
+  """Returns the softmax cross-entropy, averaged over the valid rows.
 
   Args:
-    logits: scores; columns of absent identities hold a large negative.
+    logits: scores, `PADDED_LOGIT` in columns of padded identities.
     labels: identities.
     valid: real rows.
-    smoothing: mass spread evenly over the real identities only.
+    smoothing: probability that is spread evenly over the real identities.
   """
   log_p = jax.nn.log_softmax(logits)
   picked = jnp.take_along_axis(log_p, labels[:, None], axis=1)[:, 0]
   loss = -picked
   if smoothing:
+    # A padded column has log p of about -1e9 and would dominate the mean.
     real = logits > MASKED
     even = jnp.where(real, log_p, 0.0).sum(axis=1) / real.sum(axis=1)
     loss = (1 - smoothing) * loss - smoothing * even
@@ -46,6 +50,6 @@ def accuracy(
   labels: Int[Array, ' B'],
   valid: Bool[Array, ' B'],
 ) -> Float[Array, '']:
-  """Fraction of valid rows whose own identity has the highest score."""
+  """Returns the fraction of valid rows whose label has the highest score."""
   right = (logits.argmax(axis=1) == labels).astype(jnp.float32)
   return masked_mean(right, valid)

@@ -7,17 +7,18 @@ from jaxtyping import Bool, Float, Int
 from fedreid_jax.core.types import Array, Number
 from fedreid_jax.losses import identity
 
+# Above any distance, and finite so that differences with it are not nan.
 FAR = 1e9
 
 
 def pairwise_distance(x: Float[Array, 'B D']) -> Float[Array, 'B B']:
-  """Euclidean distances between rows, gradients finite at zero.
+  """Returns Euclidean distances between rows, with finite gradients at zero.
 
-  The first row is subtracted from all: distances do not depend on a common
-  mean, but in float32 the squares of a large one leave no digits for them. The
-  mean of the rows would serve as well, but padded rows would enter it. The
-  distance of a row to itself is exactly zero.
+  The distance of a row to itself is exactly zero.
   """
+  # Distances do not depend on a common mean, but in float32 the squares of a
+  # large one leave no digits for them. The first row is subtracted, because
+  # padded rows would enter the mean of all rows.
   x = x - jax.lax.stop_gradient(x[:1])
   square = (x * x).sum(axis=1)
   # Squares of nearly equal size cancel, so the product must not be rounded to
@@ -35,11 +36,11 @@ def hard_triplet(
   valid: Bool[Array, ' B'],
   margin: Number,
 ) -> Float[Array, '']:
-  """Batch-hard triplet loss (Hermans et al.; DFH, section 3.2).
+  """Returns the batch-hard triplet loss (Hermans et al.; DFH, section 3.2).
 
   `mean_n [max_{p: y_p = y_n} |f_n - f_p| - min_{q: y_q != y_n} |f_n - f_q|
-  + m]_+`, Euclidean, neither squared nor normalised. The anchor may be its own
-  positive. Anchors without a negative in the batch do not count.
+  + m]_+` with Euclidean distances, neither squared nor normalised. An anchor
+  may be its own positive. An anchor without a negative does not count.
 
   Args:
     features: one row per image.

@@ -1,4 +1,4 @@
-"""The re-ID loss of a client: identity and optional metric losses."""
+"""The loss of a client: cross-entropy of identities and metric losses."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Distance of features from stored centres of their identities."""
+"""Loss on the distances of features from the centres of their identities."""
 
 from typing import Literal
 
@@ -20,7 +20,7 @@ def rectification(
   present: Bool[Array, ' C'],
   kind: Kind,
 ) -> Float[Array, '']:
-  """Mean distance of images from the centres of their identities.
+  """Returns the mean distance of images from the centres of their identities.
 
   Jiang et al., L2RW, eq. 6. `cos` is `1 - cos(z_i, c_{y_i})`, `edu` is
   `|z_i - c_{y_i}|^2 / D`, `mixed` is half of each (table 3). Images whose

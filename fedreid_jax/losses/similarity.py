@@ -1,4 +1,4 @@
-"""Angles between features."""
+"""Unit vectors and cosines of features."""
 
 import jax
 import jax.numpy as jnp
@@ -18,13 +18,14 @@ def unit(x: Float[Array, '*rows D']) -> Float32[Array, '*rows D']:
 def cosine(
   x: Float[Array, 'B D'], y: Float[Array, 'B D']
 ) -> Float[Array, ' B']:
-  """Cosines of pairs of rows, 0 and with a finite gradient at zero."""
+  """Returns cosines of pairs of rows; the cosine with a row of zeros is 0."""
+  # The floor keeps the gradient at zero finite.
   size = jnp.sqrt(jnp.maximum((x * x).sum(-1) * (y * y).sum(-1), 1e-16))
   return (x * y).sum(-1) / size
 
 
 def pairwise_cosine(x: Float[Array, 'B D']) -> Float32[Array, 'B B']:
-  """Cosines of the angles between rows."""
+  """Returns the cosines between all rows."""
   x = unit(x)
   # With a scale of 64 in an exponent, the short floats that some accelerators
   # use by default leave no digits.

@@ -12,7 +12,8 @@ from jaxtyping import Bool, Float, Int, Key
 from fedreid_jax.core.types import Array, Number
 from fedreid_jax.losses import identity
 
-SHORT = 1e-12  # vectors of no greater squared length have no direction
+# Vectors of at most this squared length have no direction.
+SHORT = 1e-12
 
 
 def draw_triplets(
@@ -21,14 +22,15 @@ def draw_triplets(
   """Draws a positive and a negative at random for every anchor.
 
   Returns:
-    Rows of the positives, other than the anchors, and of the negatives, and
-    which anchors have both.
+    Rows of the positives, which differ from the anchors, rows of the negatives,
+    and a mask of the anchors that have both.
   """
   size = labels.shape[0]
   same = labels[:, None] == labels[None]
   real = valid[:, None] & valid[None]
   positive = same & real & ~jnp.eye(size, dtype=bool)
   negative = ~same & real
+  # The largest of independent draws is uniform among the candidates.
   lots = jax.random.uniform(key, (2, size, size))
   return (
     jnp.where(positive, lots[0], -1.0).argmax(axis=1),
@@ -48,23 +50,24 @@ def distance(
 ) -> Float[Array, '']:
   """Compares distances within triplets before and after restitution.
 
-  With d = 1/2 - scale cos, a positive p and a negative n of each anchor a, and
-  s = softplus, the mean over the anchors that have both of
+  The loss is the mean of
 
     s(d+(a,p) - d(a,p)) + s(d(a,n) - d+(a,n))
-    + s(d(a,p) - d-(a,p)) + s(d-(a,n) - d(a,n)),
+    + s(d(a,p) - d-(a,p)) + s(d-(a,n) - d(a,n))
 
-  d of the normalised features, d+ of the enhanced, d- of the contaminated. The
-  cosine with a vector of zero length is 0, and has no gradient.
+  over the anchors a that have a positive p and a negative n, with s = softplus
+  and d = 1/2 - scale cos. The features of d are the normalised ones, of d+ the
+  enhanced and of d- the contaminated ones. The cosine with a vector of length
+  zero is 0 and has no gradient.
 
   Args:
-    key: typed PRNG key of the triplets.
+    key: PRNG key of the triplets.
     normalised: features without style.
-    enhanced: with the relevant part of it added back.
-    contaminated: with the other part instead.
+    enhanced: features with the relevant part of the style added back.
+    contaminated: features with the other part of the style added back.
     labels: identities.
     valid: real rows.
-    scale: of the cosine; with 1/2, d is between 0 and 1.
+    scale: factor of the cosine; with 1/2, d is between 0 and 1.
   """
   positive, negative, counts = draw_triplets(key, labels, valid)
 
@@ -99,7 +102,7 @@ def mean_entropy(
   """Returns the mean entropy, in nats, of the softmax of scores.
 
   Args:
-    logits: scores; columns of absent identities hold a large negative.
+    logits: scores, a large negative number in columns of padded identities.
     valid: real rows.
   """
   log_p = jax.nn.log_softmax(logits)
@@ -111,12 +114,12 @@ def entropy(
 ) -> Float[Array, '']:
   """Compares a classifier's uncertainty before and after restitution.
 
-  `softplus(H+ - H) + softplus(H - H-)`, H the mean entropy of the batch (Jin
-  et al., "Style normalization and restitution for domain generalization and
-  adaptation", IEEE Transactions on Multimedia 2021).
+  The loss is `softplus(H+ - H) + softplus(H - H-)` with the mean entropy H of
+  the batch (Jin et al., "Style normalization and restitution for domain
+  generalization and adaptation", IEEE Transactions on Multimedia 2021).
 
   Args:
-    logits: of normalised, enhanced and contaminated features.
+    logits: scores of normalised, enhanced and contaminated features.
     valid: real rows.
   """
   normalised, enhanced, contaminated = (mean_entropy(x, valid) for x in logits)

@@ -7,14 +7,16 @@ from jaxtyping import Bool, Float, Int
 from fedreid_jax.core.types import Array
 from fedreid_jax.losses import identity, metric
 
-# Above it the exponential of a float32 overflows.
+# The exponential of a larger number overflows in float32.
 LARGEST = 88.0
 
 
 def _soft_mean(
   distance: Float[Array, 'B B'], chosen: Bool[Array, 'B B'], sign: float
 ) -> Float[Array, ' B']:
-  """Means of distances weighted by `softmax(sign * distance)`."""
+  """Returns means of distances with the weights `softmax(sign * distance)`."""
+  # The public code adds 1e-6 to a sum of exponentials that are not shifted, so
+  # that the weights of negatives vanish at distances above some 15.
   weights = jax.nn.softmax(
     jnp.where(chosen, sign * distance, -metric.FAR), axis=1
   )
@@ -27,17 +29,14 @@ def weighted_triplet(
   valid: Bool[Array, ' B'],
   squared: bool = False,
 ) -> Float[Array, '']:
-  """Weighted regularisation triplet loss, `mean_i log(1 + exp(d+ - d-))`.
+  """Returns the weighted regularisation triplet loss.
 
-  Ye et al., "Deep learning for person re-identification: a survey and outlook"
-  (AGW). `d+` is the mean distance to the anchor's identity (itself, at
-  distance 0, included) with weights softmax(d), `d-` that to the others with
-  weights softmax(-d). Distances are Euclidean, neither squared nor normalised.
-  Anchors without a negative in the batch do not count.
-
-  The weights are a softmax over the chosen images alone: the public code adds
-  1e-6 to a sum of exponentials that are not shifted, so that the weights of
-  negatives vanish at distances above some 15.
+  `mean_i log(1 + exp(d+ - d-))` (Ye et al., "Deep learning for person
+  re-identification: a survey and outlook", AGW). `d+` is the mean distance to
+  the images of the anchor's identity, the anchor included, with weights
+  softmax(d); `d-` is the mean distance to the others with weights softmax(-d).
+  Distances are Euclidean, neither squared nor normalised. An anchor without a
+  negative in the batch does not count.
 
   Args:
     features: one row per image.

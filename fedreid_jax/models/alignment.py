@@ -19,6 +19,7 @@ from fedreid_jax.models import resnet
 
 TEMPERATURE = 50.0
 LEVELS = ('layer3', 'layer4')
+# Squared lengths and ranges below it count as zero.
 TINY = 1e-12
 
 
@@ -26,13 +27,14 @@ class Alignment(NamedTuple):
   """Alignments of a batch for the losses.
 
   Attributes:
-    comask: how much a position, of `P`, shows a person in both the image and
-      its matching image, from 0 to 1, no gradient.
+    comask: degree to which each of `P` positions shows a person in both the
+      image and its matching image, from 0 to 1, without gradient.
     positive: distance of each position to its reconstruction from the image of
       the same person.
-    negative: to its reconstruction from the image of another person.
-    has_positive: whether the batch had an image of the same person.
-    has_negative: whether it had one of another person.
+    negative: distance of each position to its reconstruction from the image of
+      another person.
+    has_positive: whether the batch has an image of the same person.
+    has_negative: whether the batch has an image of another person.
   """
 
   comask: Float[Array, 'B P']
@@ -59,9 +61,9 @@ class CMAlign(resnet.ResNet):
   ) -> tuple[Float[Array, 'RB h w D'], dict]:
     """Maps `[B, H, W, ch]` to (`[R B, h, w, D]`, extras).
 
-    In training with labels `R` is 3: the images, the outputs of stage 4 for the
-    reconstructions of stage 3, the reconstructions of stage 4; extras hold an
-    `Alignment` for each of `LEVELS`. Otherwise it is 1.
+    In training with labels, `R` is 3: the maps of the images, the outputs of
+    stage 4 for the reconstructions at stage 3, and the reconstructions at stage
+    4; extras hold an `Alignment` for each of `LEVELS`. Otherwise `R` is 1.
 
     Args:
       x: images.
@@ -109,13 +111,12 @@ def partners(
   Args:
     labels: identities.
     modalities: 0 visible, 1 infrared.
-    real: whether an image is real; padded images have no partner and are no
-      partner.
+    real: whether an image is real; padded images neither have nor are partners.
     key: PRNG key.
 
   Returns:
-    Indices of an image of the same person and whether there is one; the same
-    of an image of another person.
+    Indices of images of the same person, whether each image has one, indices of
+    images of another person, and whether each image has one.
   """
   other = modalities[:, None] != modalities[None]
   allowed = other & real[:, None] & real[None]
@@ -123,6 +124,7 @@ def partners(
   score = jax.random.uniform(key, (2, *same.shape))
 
   def pick(score, allowed):
+    # The largest of independent draws is uniform among the allowed images.
     return jnp.where(allowed, score, -1.0).argmax(axis=1), allowed.any(axis=1)
 
   return *pick(score[0], allowed & same), *pick(score[1], allowed & ~same)
@@ -135,12 +137,12 @@ def align(
   other: Int[Array, ' B'],
   has_other: Bool[Array, ' B'],
 ) -> tuple[Float[Array, 'B h w D'], Alignment]:
-  """Reconstructs maps from those of their partners.
+  """Reconstructs the maps of images from the maps of their partners.
 
-  An image without a partner of the same person is its own reconstruction.
+  The map of an image without a partner of the same person stays as it is.
 
   Args:
-    maps: of the images.
+    maps: maps of the images.
     same: index of the image of the same person.
     has_same: whether there is one.
     other: index of the image of another person.
@@ -154,6 +156,7 @@ def align(
   matching, warped = warp(flat, flat[same])
   seen = mask * jnp.einsum('bpq,bq->bp', matching, mask[same])
   _, from_other = warp(flat, flat[other])
+  # Without a partner, `same` is an arbitrary image, which must not enter.
   share = jnp.where(has_same[:, None], mask, 0.0)[..., None]
   rebuilt = share * warped + (1.0 - share) * flat
   return rebuilt.astype(maps.dtype).reshape(maps.shape), Alignment(
@@ -173,11 +176,11 @@ def warp(
 
   Args:
     query: features of `P` positions.
-    target: features of other positions.
+    target: features of `P2` positions.
 
   Returns:
-    Matching probabilities, softmax over the target's positions of 50 times the
-    cosine, and the target warped to the query.
+    Matching probabilities, the softmax of 50 times the cosine over the
+    positions of the target, and the target warped to the query.
   """
   cosine = jnp.einsum('bpd,bqd->bpq', _unit(query), _unit(target))
   matching = jax.nn.softmax(TEMPERATURE * cosine)
@@ -185,7 +188,7 @@ def warp(
 
 
 def person_mask(maps: Float32[Array, 'B P D']) -> Float32[Array, 'B P']:
-  """Returns the channels' norm at each position, from 0 to 1."""
+  """Returns the norm over channels at each position, scaled to [0, 1]."""
   return _stretch(_length(maps))
 
 
@@ -203,4 +206,5 @@ def _unit(x):
   square = jnp.square(x).sum(axis=-1, keepdims=True)
   # A position after ReLU may be zero; its similarity to all others is zero.
   active = square > TINY
+  # The inner selection keeps an infinite derivative out of the gradient.
   return jnp.where(active, x * jax.lax.rsqrt(jnp.where(active, square, 1)), 0)

@@ -21,8 +21,8 @@ class ConvNet(nn.Module):
 
   Attributes:
     features: output channels of each block.
-    dtype: of the computation.
-    plugins: modules put after blocks; each block is a stage.
+    dtype: type of the computation.
+    plugins: rule of the modules after blocks; each block is a stage.
     norm_kind: one of `norm_kinds.NormKind`.
   """
 

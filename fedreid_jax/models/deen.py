@@ -25,14 +25,15 @@ kaiming_fan_in = nn.initializers.variance_scaling(2.0, 'fan_in', 'normal')
 
 
 class ChannelNonLocal(nn.Module):
-  """Adds channel attention over the map before the stage to a map.
+  """Adds attention between the channels of a map and of an earlier map.
 
-  With `n` its positions, `theta` and `phi` pointwise maps to the `d` channels
-  of the earlier one: `x + BN(W(g a^T))`, `a = theta^T phi / d`, `[d, d]`.
+  The result is `x + BN(W(g a^T))` with `a = theta^T phi / d`, `[d, d]`, and `d`
+  the number of channels of the earlier map. `theta` is a pointwise convolution
+  of the map to `d` channels, `phi` and `g` are those of the earlier map.
 
   Attributes:
-    stride: of the stage between the two maps.
-    dtype: of the computation.
+    stride: stride of the stage between the two maps.
+    dtype: type of the computation.
   """
 
   stride: int
@@ -62,14 +63,13 @@ class ChannelNonLocal(nn.Module):
 
 
 class PositionNonLocal(nn.Module):
-  """Adds spatial attention over the map before the stage to a map.
+  """Adds attention between the positions of a map and of an earlier map.
 
-  `x + BN(W(a g))`, `a = theta phi^T / N` over the `N` earlier positions. There
-  is no softmax, so that `(theta phi^T) g = theta (phi^T g)`, and the matrix of
-  all pairs of positions is never formed.
+  The result is `x + BN(W(a g))` with `a = theta phi^T / N` over the `N`
+  positions of the earlier map.
 
   Attributes:
-    dtype: of the computation.
+    dtype: type of the computation.
   """
 
   dtype: Any = jnp.float32
@@ -89,6 +89,8 @@ class PositionNonLocal(nn.Module):
     theta = pointwise(channels, name='theta')(x)
     phi = _flat(pointwise(channels, name='phi')(earlier))
     g = _flat(pointwise(channels, name='g')(earlier))
+    # Without a softmax (theta phi^T) g = theta (phi^T g), and the matrix of all
+    # pairs of positions is never formed.
     context = jnp.einsum('bnc,bnd->bcd', phi, g) / phi.shape[1]
     y = jnp.einsum('bhwc,bcd->bhwd', theta, context)
     y = pointwise(x.shape[-1], name='out')(y)
@@ -98,18 +100,18 @@ class PositionNonLocal(nn.Module):
 class Expansion(nn.Module):
   """Diverse embedding expansion: two additional maps of every map.
 
-  Each is the mean of three dilated 3x3 convolutions to a quarter of the
-  channels, ReLU, and a pointwise convolution back.
+  Each one is the result of the mean of three dilated 3x3 convolutions to a
+  quarter of the channels, a ReLU, and a pointwise convolution to all channels.
 
   Attributes:
-    dtype: of the computation.
+    dtype: type of the computation.
   """
 
   dtype: Any = jnp.float32
 
   @nn.compact
   def __call__(self, x: Float[Array, 'B h w D']) -> Float[Array, '3*B h w D']:
-    """Returns the given maps, and then two expansions of each."""
+    """Returns the given maps followed by two expansions of each."""
     channels = x.shape[-1]
     maps = [x]
     for branch in range(1, NUM_BRANCHES + 1):
@@ -148,7 +150,9 @@ class DEEN(resnet.ResNet):
     modalities: Int[Array, ' B'] | None = None,
     labels: Int[Array, ' B'] | None = None,
   ) -> tuple[Float[Array, 'RB h w D'], dict]:
-    """Maps `[B, H, W, ch]` to (`[R B, h, w, D]`, extras), R 3 in training.
+    """Maps `[B, H, W, ch]` to (`[R B, h, w, D]`, extras).
+
+    `R` is 3 in training, else 1.
 
     Args:
       x: images.
@@ -177,8 +181,8 @@ class DEEN(resnet.ResNet):
       )
       x = across_channels(x, earlier, train=train, mask=mask)
       x = across_positions(x, earlier, train=train, mask=mask)
-    # Called in evaluation too, so that its parameters exist for every way of
-    # initialisation; unused results are not compiled.
+    # Called in evaluation too, because the network is initialised with
+    # `train=False` and needs all parameters; unused results are not compiled.
     every = Expansion(self.dtype, name='dee')(x)
     if train:
       x = nn.Dropout(DROPOUT, deterministic=False)(every)

@@ -3,7 +3,7 @@
 Jiang et al., "Domain shifting: a generalized solution for heterogeneous
 cross-modality person re-identification", ECCV 2024. A heterogeneous space
 shift (HSS) gates the maps of the last two stages; in training a common space
-shift (CSS) makes a second feature of every image, and each domain has its own
+shift (CSS) makes a second feature of every image, and each domain has a
 classifier. The losses are in `algorithms.dns`.
 """
 
@@ -29,13 +29,13 @@ REDUCTION, SMALLEST = 32, 8
 class HeterogeneousShift(nn.Module):
   """Gates maps by coordinate attention to shifted maps (HSS).
 
-  The shift of a channel is the outer product of the softmax over rows of their
-  maxima and the softmax over columns of theirs. The attention (Hou et al.,
+  The shift of a channel is the outer product of two softmaxes, over the maxima
+  of its rows and over the maxima of its columns. The attention (Hou et al.,
   "Coordinate attention for efficient mobile network design") is computed from
   the shifted maps, and its gates multiply the original maps.
 
   Attributes:
-    dtype: of the computation.
+    dtype: type of the computation.
   """
 
   dtype: Any = jnp.float32
@@ -48,7 +48,7 @@ class HeterogeneousShift(nn.Module):
     train: bool,
     mask: Bool[Array, ' B'] | None = None,
   ) -> tuple[Float[Array, 'B h w D'], dict[str, Float[Array, 'B D']]]:
-    """Returns the gated maps and, as extra `average`, their average."""
+    """Returns the gated maps and their average, as the extra `average`."""
     h, w, channels = x.shape[1:]
     # A softmax sums to one, so the average of the outer product along one side
     # is the other factor divided by the length of the side.
@@ -76,7 +76,7 @@ def _softmax(x):
 
 
 class CommonShift(nn.Module):
-  """Makes the shifted feature `MLP(g + softmax(g))` of an average `g` (CSS).
+  """Computes the shifted feature `MLP(g + softmax(g))` of an average `g` (CSS).
 
   Attributes:
     dropout: rate after both layers.
@@ -111,8 +111,8 @@ class CommonShift(nn.Module):
 class DomainClassifier(nn.Module):
   """A linear classifier that returns its kernel.
 
-  Its scores are computed twice: with the kernel, and with the moving average
-  that a client keeps of it.
+  The loss computes scores with the kernel and with the moving average of it
+  that a client keeps.
 
   Attributes:
     num_classes: identities, padding included.
@@ -136,7 +136,7 @@ class DNS(nn.Module):
       are two streams; its leaves keep their names.
     num_classes: identities of the classifiers, padding included.
     domains: one of `DOMAINS`; leaves are `params/domain_visible/kernel`.
-    dropout: of the common space shift.
+    dropout: dropout rate of the common space shift.
   """
 
   network: nn.Module
@@ -146,6 +146,7 @@ class DNS(nn.Module):
 
   def setup(self):
     """Builds the common space shift and the classifiers."""
+    # The leaves of the network keep their names, by which weights are found.
     nn.share_scope(self, self.network)
     self.css = CommonShift(self.dropout)
     self.domain = {d: DomainClassifier(self.num_classes) for d in self.domains}
@@ -158,7 +159,7 @@ class DNS(nn.Module):
     Args:
       images: normalised images.
       train: use batch statistics and dropout.
-      **inputs: those of `reid.ReIDNet`.
+      **inputs: further inputs of `reid.ReIDNet`.
 
     Returns:
       Outputs of the network. In training extras are `shifted`, the features
@@ -189,7 +190,7 @@ class DNS(nn.Module):
 def plugins(
   dtype: Any = jnp.float32,
 ) -> Callable[[int, int, int, int], HeterogeneousShift | None]:
-  """Returns the rule for `resnet.ResNet(plugins=)`: after stages 3 and 4."""
+  """Returns the rule for `resnet.ResNet`: an HSS after stages 3 and 4."""
 
   def rule(stage: int, block: int, num_blocks: int, channels: int):
     del channels

@@ -1,8 +1,8 @@
-"""Parameters and multiply-adds of a network, from its traced program.
+"""Counts parameters and multiply-adds of a network from its traced program.
 
-Nothing is computed: the program of an embedding at test time is traced with
-abstract values, equations that the embedding does not need are removed, and the
-products of its convolutions and matrices are counted.
+The program of an embedding at test time is traced with abstract values, without
+computing it. Equations that the embedding does not need are removed, and the
+products of the convolutions and matrix products are counted.
 """
 
 import math
@@ -25,10 +25,10 @@ class Cost(NamedTuple):
   """Size of a network.
 
   Attributes:
-    parameters: number of trained values that the output depends on, including
-      those of both modalities where they differ.
-    multiply_adds: of convolutions and matrix products, for one image, which
-      passes through the parts of its own modality.
+    parameters: number of trained values on which the output depends, with the
+      modality-specific parts of both modalities.
+    multiply_adds: products in convolutions and matrix products for one image,
+      which passes through the parts of one modality.
   """
 
   parameters: int
@@ -75,8 +75,9 @@ def _walk(program: core.Jaxpr, other: list[bool]) -> tuple[int, list[bool]]:
 
   Args:
     program: equations.
-    other: mask of its inputs of the other modality. A result from one of them
-      is of that modality too, unless it is a selection with any other case.
+    other: mask of the inputs that belong to the other modality. A result of
+      such an input belongs to it too, unless it is a selection that has a case
+      of another kind.
   """
   marked = {v for v, mark in zip(program.invars, other, strict=True) if mark}
 
@@ -95,7 +96,7 @@ def _walk(program: core.Jaxpr, other: list[bool]) -> tuple[int, list[bool]]:
 
 
 def _equation(equation, inputs: list[bool]) -> tuple[int, list[bool]]:
-  """Returns the same for one equation."""
+  """Returns the results of `_walk` for one equation."""
   name, params = equation.primitive.name, equation.params
   branch = platforms.fallback(equation)
   if branch is not None:
@@ -111,13 +112,14 @@ def _equation(equation, inputs: list[bool]) -> tuple[int, list[bool]]:
     inner = getattr(inner, 'jaxpr', inner)
     products, outputs = _walk(inner, inputs)
     return products * params.get('length', 1), outputs
+  # A selection joins the modalities again; its first input is the condition.
   other = all(inputs[1:]) if name == 'select_n' else any(inputs)
   products = 0 if other else _products(equation)
   return products, [other] * len(equation.outvars)
 
 
 def _products(equation) -> int:
-  """Returns the multiply-adds of a primitive, including taps on padding."""
+  """Returns the multiply-adds of a primitive, with those on padding."""
   name, params = equation.primitive.name, equation.params
   if name == 'conv_general_dilated':
     taps = params['dimension_numbers'].rhs_spec[1:]

@@ -1,4 +1,4 @@
-"""A linen network as pure functions over a flat dict of variables."""
+"""Wraps a linen network as pure functions of a flat dict of variables."""
 
 from typing import Any
 
@@ -56,9 +56,11 @@ def wrap(
       mask=mask,
       modalities=modalities,
       labels=labels,
+      # A network without this key trains without dropout.
       rngs={} if key is None else {'dropout': key},
       mutable=['batch_stats'] if train else [],
     )
+    # In evaluation nothing is updated, and the old statistics are returned.
     return outputs, batch_stats | param_filter.flatten(updated)
 
   def measure(
@@ -81,7 +83,8 @@ def wrap(
       modalities=modalities,
       mutable=['moments'],
     )
-    # 'moments/LAYER/batch' of every normalisation layer.
+    # Names are 'moments/LAYER/batch'. Networks without batch statistics have no
+    # such collection.
     layers = param_filter.flatten(found['moments']) if found else {}
     return outputs, {n.removesuffix('/batch'): x for n, x in layers.items()}
 

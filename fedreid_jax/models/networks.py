@@ -1,4 +1,4 @@
-"""Builds the network of a configuration."""
+"""Builds the network that a configuration describes."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -35,7 +35,7 @@ class Variant(NamedTuple):
   """Changes of a published network to a backbone.
 
   Attributes:
-    plugins: `(dtype, num_classes) -> rule of modules put after blocks`.
+    plugins: `(dtype, num_classes) -> rule` of the modules after blocks.
     backbone: class that replaces `resnet.ResNet`, or None.
     resnet_only: whether it needs the stages of a ResNet.
   """
@@ -69,11 +69,11 @@ def build(
   Args:
     config: `config.model`, validated.
     num_classes: identities of the classifier, padded to the largest client.
-    options: hyper-parameters of a network that is a module of its own.
+    options: hyper-parameters of a network in a separate module.
 
   Raises:
     ConfigError: for a variant of a network without variants, or a module that
-      cannot be found or makes no network.
+      is missing or does not build a Flax module.
   """
   network = reid.ReIDNet(
     _backbone(config, num_classes, options or {}),

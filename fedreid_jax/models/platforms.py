@@ -4,11 +4,13 @@ from jax.extend import core
 
 
 def fallback(equation: core.JaxprEqn) -> core.ClosedJaxpr | None:
-  """Returns what `lax.platform_dependent` runs by default, None for others.
+  """Returns the default branch of a `lax.platform_dependent`.
 
-  The branch is that of all platforms without one of their own. Its inputs are
-  those of the equation after the first, the index of the platform.
+  The inputs of the branch are the inputs of the equation without the first, the
+  index of the platform. The result is None for other equations.
   """
+  # JAX lowers `platform_dependent` to a `cond` that names its platforms; an
+  # ordinary `cond` does not. The default branch has the platform None.
   if equation.primitive.name != 'cond':
     return None
   params = equation.params

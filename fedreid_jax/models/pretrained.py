@@ -1,9 +1,7 @@
-"""Weights in torchvision's format, from and for `.safetensors` files.
+"""Converts weights from and to torchvision's format, in `.safetensors` files.
 
-The names are torchvision's, `layer1.0.downsample.0.weight`; those of a neck,
-which torchvision does not have, begin with `neck.`. Pickled files are refused,
-since reading them runs code; names, shapes and types are checked in the header
-before any tensor is read.
+Names are torchvision's, such as `layer1.0.downsample.0.weight`. The names of a
+neck, which torchvision does not have, begin with `neck.`.
 """
 
 import re
@@ -26,8 +24,10 @@ _LEAVES = {
 }
 # Modules that a published network inserts keep their initial values.
 _TORCHVISION = re.compile(r'\w+/backbone/(infrared_)?(conv1|bn1|layer\d_\d+)/')
+# Axes of PyTorch's kernels from those of Flax, and back.
 _TO_OIHW, _TO_HWIO = (3, 2, 0, 1), (2, 3, 1, 0)
 _NECK = re.compile(r'\w+/neck/')
+# Reading a pickled file runs code from it, so these are refused.
 _PICKLED = ('.pth', '.pt', '.pkl', '.bin', '.ckpt', '.tar')
 
 
@@ -55,9 +55,12 @@ def load(path: str | Path, variables: Tree) -> Tree:
   _check_format(path)
   try:
     with safetensors.safe_open(path, framework='numpy') as file:
+      # Names, shapes and types are in the header, and are checked before any
+      # tensor is read.
       _check_names(path, set(file.keys()), set(wanted))
       for key, leaves in wanted.items():
         tensor = jnp.asarray(_read(path, file, key, flat[leaves[0]].shape))
+        # Visible and infrared leaves of the same name share the tensor.
         flat |= dict.fromkeys(leaves, tensor)
   except (safetensors.SafetensorError, OSError) as error:
     raise errors.IntegrityError(
@@ -67,7 +70,7 @@ def load(path: str | Path, variables: Tree) -> Tree:
 
 
 def covers(leaf: str) -> bool:
-  """Returns whether a leaf comes from a weight file."""
+  """Returns whether a leaf is read from a weight file."""
   return _TORCHVISION.match(leaf) is not None
 
 
@@ -83,16 +86,16 @@ def name(leaf: str) -> str:
 def tensors(variables: Flat) -> dict[str, np.ndarray]:
   """Returns variables in torchvision's names and layout, for PyTorch.
 
-  A file of these tensors is one that `load` reads. In PyTorch they are the
-  state of a ResNet without `fc`; `neck.bn.weight` and the like are the state of
-  a module `neck` with the layers `fc`, a linear one, and `bn`.
+  `load` reads a file of these tensors. In PyTorch they are the state of a
+  ResNet without `fc`; names such as `neck.bn.weight` are the state of a module
+  `neck` with a linear layer `fc` and a layer `bn`.
 
   Args:
-    variables: of the backbone and the neck, `{'params/...': array}`.
+    variables: variables of the backbone and the neck, `{'params/...': array}`.
 
   Returns:
-    Tensors by name; none if there are leaves other than those of torchvision's
-    ResNets and of the neck.
+    Tensors by name; none if a leaf belongs neither to a ResNet of torchvision
+    nor to the neck.
   """
   found = {}
   for leaf, value in variables.items():

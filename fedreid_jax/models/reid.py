@@ -1,4 +1,4 @@
-"""A re-identification network: backbone, pooling, neck, classifier."""
+"""A re-identification network: backbone, pooling, neck and classifier."""
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -12,13 +12,13 @@ from fedreid_jax.models.layers import head, norm, pool
 class ReIDNet(nn.Module):
   """Maps images to features, embeddings and identity scores.
 
-  Parameters live under `params/backbone`, `params/neck`, `params/classifier`,
-  so a regular expression over the paths selects the shared parameters.
+  The names of parameters begin with `params/backbone`, `params/neck` and
+  `params/classifier`, so that a regular expression selects the shared ones.
 
   Attributes:
     backbone: module that maps `[B, H, W, ch]` to (`[R B, h, w, D]`, extras).
-      The first `B` maps are of the images, the others are made from them in
-      training; extras by name are passed on.
+      The first `B` maps belong to the images; the others are computed from
+      them in training. Extras are returned in the outputs.
     num_classes: identities of the classifier, padding included.
     pooling: one of `pool.POOLS`.
     neck_kind: one of `head.NeckKind`.
@@ -65,7 +65,7 @@ class ReIDNet(nn.Module):
       train: use batch statistics and dropout.
       num_identities: number of real identities, which are first; the logits of
         the others are -1e9; may be traced; None if all `num_classes` are real.
-      mask: False for padded samples, which never enter statistics; None if all
+      mask: False for padded samples, which do not enter statistics; None if all
         are real.
       modalities: 0 visible, 1 infrared, for networks with modality-specific
         parts.
@@ -75,6 +75,8 @@ class ReIDNet(nn.Module):
       Features, embeddings and logits, all float32.
     """
     if mask is not None:
+      # Padded pixels may not be finite, and gradients of kernels multiply them
+      # by zero.
       images = jnp.where(norm.per_sample(mask, images.ndim), images, 0)
     maps, extras = self.backbone(
       images, train=train, mask=mask, modalities=modalities, labels=labels

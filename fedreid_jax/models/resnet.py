@@ -30,9 +30,9 @@ class Block(nn.Module):
 
   Attributes:
     features: channels of the 3x3 convolutions.
-    stride: step of the block.
+    stride: stride of the block.
     bottleneck: whether it has three convolutions, the last four times wider.
-    dtype: of the computation.
+    dtype: type of the computation.
     norm_kind: one of `norm_kinds.NormKind`.
   """
 
@@ -88,11 +88,11 @@ class ResNet(nn.Module):
     width: multiplier of the 64 base channels.
     small_stem: a 3x3 stem of stride 1 without max-pooling, for small images.
     last_stride: stride of the last stage; 1 keeps a finer map.
-    dtype: of the computation.
-    modality_specific_stages: number of parts, the stem first and then stages,
-      that each modality has separately; names of the infrared ones begin with
+    dtype: type of the computation.
+    modality_specific_stages: number of parts, counted from the stem, that each
+      modality has separately; names of the infrared ones begin with
       `infrared_`.
-    plugins: modules put after blocks, stages counted from 1.
+    plugins: rule of the modules after blocks; stages are counted from 1.
     norm_kind: one of `norm_kinds.NormKind`.
   """
 
@@ -190,7 +190,7 @@ def by_modality(
   modalities: Int[Array, ' B'] | None,
   modality_specific: bool,
 ) -> Float[Array, ' B *out']:
-  """Runs a part once, or once per modality if it is modality-specific.
+  """Runs a part once, or once for each modality if it is modality-specific.
 
   Args:
     run: `(x, mask=, prefix=) -> x`.
@@ -206,6 +206,9 @@ def by_modality(
     modalities = jnp.zeros(x.shape[0], jnp.int32)
   infrared = modalities == 1
   real = jnp.ones_like(infrared) if mask is None else mask
+  # Both parts run on all images and the results are selected: which images
+  # are infrared is traced, and shapes are fixed. Masks keep their statistics
+  # apart.
   visible = run(x, mask=real & ~infrared, prefix='')
   other = run(x, mask=real & infrared, prefix='infrared_')
   return jnp.where(norm.per_sample(infrared, visible.ndim), other, visible)

@@ -1,7 +1,7 @@
 """Compressed updates: random rounding to few levels, and the largest values.
 
-Values stay float32 in the simulation; `*_bytes` is the length of the message
-that would be sent.
+The simulation keeps the values in float32. The functions `*_bytes` compute the
+length of the message that would be sent.
 """
 
 import math
@@ -21,18 +21,19 @@ def levels(bits: int) -> int:
 
 
 def rounded(key: Array, values: Array, bits: int, by_norm: bool) -> Array:
-  """Returns the values that arrive after random rounding, without bias.
+  """Rounds values at random to a few levels, without bias.
 
   Args:
-    key: of this leaf, client and round.
-    values: of one leaf.
-    bits: of a code.
+    key: PRNG key of the leaf, client and round.
+    values: values of one leaf.
+    bits: bits of a code.
     by_norm: whether the scale is the Euclidean norm (QSGD) or the largest
       magnitude.
   """
   most = levels(bits)
   size = jnp.abs(values)
   scale = jnp.sqrt((values**2).sum()) if by_norm else size.max()
+  # A leaf of zeros must not become 0 / 0.
   unit = jnp.where(scale == 0, 1.0, scale)
   codes = jnp.floor(size / unit * most + jax.random.uniform(key, values.shape))
   # The sum of the largest code and of almost one may round to the next code.
@@ -46,11 +47,13 @@ def rounded_bytes(sizes: list[int], bits: int) -> int:
 
 def number_kept(size: int, ratio: float) -> int:
   """Returns how many of `size` values are sent, at least one."""
+  # Without the margin the rounding of the product, 0.07 * 100 =
+  # 7.000000000000001, would send one value more.
   return max(1, math.ceil(ratio * size - 1e-9))
 
 
 def largest(leaves: Flat, ratio: float) -> Flat:
-  """Returns the leaves with zeros but for the largest magnitudes of all.
+  """Keeps the values of largest magnitude over all leaves, and zeros the rest.
 
   Among equal magnitudes the first are kept, in the order of the names.
 
@@ -58,6 +61,7 @@ def largest(leaves: Flat, ratio: float) -> Flat:
     leaves: arrays by name.
     ratio: fraction of all values that is kept.
   """
+  # A fixed order, because the first of equal magnitudes are kept.
   names = sorted(leaves)
   flat = jnp.concatenate([leaves[name].reshape(-1) for name in names])
   _, kept = jax.lax.top_k(jnp.abs(flat), number_kept(flat.size, ratio))
@@ -70,6 +74,9 @@ def largest(leaves: Flat, ratio: float) -> Flat:
 
 
 def largest_bytes(size: int, ratio: float) -> int:
-  """Returns the bytes of the values and of their indices or of a bit mask."""
+  """Returns the bytes of the kept values and of their positions.
+
+  Positions are indices, or one bit for each value if that is shorter.
+  """
   kept = number_kept(size, ratio)
   return VALUE * kept + min(VALUE * kept, math.ceil(size / 8))

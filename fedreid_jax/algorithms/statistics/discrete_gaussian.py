@@ -5,13 +5,12 @@ privacy, NeurIPS 2020, algorithms 1 to 3. An integer x has the probability
 
   exp(-x^2 / (2 sigma^2)) / sum_y exp(-y^2 / (2 sigma^2)).
 
-No number is rounded: a Bernoulli trial with a rational probability compares it
-with uniform bits, as many as decide, so that attacks on the rounding of
-floating-point noise do not apply. The random bits are those of SHAKE-256.
+The sampler uses no floating-point number, so that attacks on the rounding of
+floating-point noise do not apply. SHAKE-256 generates the random bits.
 
-With integers v, w of which |v - w|_2 <= D and one sample on each coordinate,
-the mechanism has the Renyi divergence of the Gaussian one, a D^2 / (2 sigma^2)
-at every order a (their proposition 5 and theorem 14).
+For vectors v, w of integers with |v - w|_2 <= D, the mechanism that adds one
+sample to each coordinate has at most the Renyi divergence of the Gaussian
+mechanism, a D^2 / (2 sigma^2) at every order a (proposition 5, theorem 14).
 """
 
 import hashlib
@@ -20,14 +19,16 @@ from typing import Any
 import numpy as np
 
 CHUNK = 2**20  # bytes of the stream at a time
-Integers = np.ndarray  # of Python's integers, which have no limit
+# Arrays of dtype object with Python's integers: squares and products of the
+# sampler exceed 64 bits.
+Integers = np.ndarray
 
 
 class Bits:
-  """A stream of random bits that follows from a key."""
+  """A stream of random bits, determined by a key."""
 
   def __init__(self, key: bytes):
-    """Starts the stream of a key of 32 bytes, or of a study's seed."""
+    """Starts the stream of a key, 32 bytes or fewer from a study's seed."""
     self._key, self._chunks, self._left = key, 0, b''
 
   def words(self, count: int) -> np.ndarray:
@@ -35,6 +36,7 @@ class Bits:
     wanted = 8 * count
     parts, have = [self._left], len(self._left)
     while have < wanted:
+      # A counter after the key makes every chunk a hash of a different input.
       number = self._chunks.to_bytes(8, 'little')
       parts.append(hashlib.shake_256(self._key + number).digest(CHUNK))
       self._chunks, have = self._chunks + 1, have + CHUNK
@@ -55,9 +57,11 @@ def sample(bits: Bits, count: int, sigma: int) -> np.ndarray:
   found = np.zeros(count, np.int64)
   if not sigma:
     return found
+  # The paper's t = floor(sigma) + 1; sigma is an integer here.
   scale, missing = sigma + 1, np.arange(count)
   while len(missing):
     drawn, usable = _laplace(bits, len(missing), scale)
+    # Algorithm 3's (|x| - sigma^2 / t)^2 / (2 sigma^2), as a ratio of integers.
     far = (abs(drawn) * scale - sigma**2) ** 2
     near = 2 * sigma**2 * scale**2
     places = np.flatnonzero(usable)
@@ -68,7 +72,11 @@ def sample(bits: Bits, count: int, sigma: int) -> np.ndarray:
 
 
 def _laplace(bits: Bits, count: int, scale: int) -> tuple[Integers, np.ndarray]:
-  """Returns discrete Laplace samples, and which of them are to be used."""
+  """Draws discrete Laplace samples, some of which must be rejected.
+
+  Returns:
+    The samples, and a mask of those that are accepted.
+  """
   low = _below(bits, count, scale).astype(object)
   usable = _exponential(bits, low, scale)
   high = np.zeros(count, object)
@@ -78,6 +86,7 @@ def _laplace(bits: Bits, count: int, scale: int) -> tuple[Integers, np.ndarray]:
     high[going] += 1
   size = low + scale * high
   negative = bits.words(count) >> np.uint64(63) == 1
+  # Otherwise zero would be drawn twice as often, as +0 and as -0.
   usable &= ~(negative & (size == 0))
   return np.where(negative, -size, size), usable
 
@@ -86,6 +95,7 @@ def _below(bits: Bits, count: int, limit: int) -> np.ndarray:
   """Returns uniform integers below a limit, by rejection."""
   found = np.zeros(count, np.uint64)
   missing = np.arange(count)
+  # The remainder is uniform only up to the last multiple of the limit.
   largest = np.uint64(2**64 // limit * limit - 1)
   while len(missing):
     drawn = bits.words(len(missing))
@@ -96,9 +106,14 @@ def _below(bits: Bits, count: int, limit: int) -> np.ndarray:
 
 
 def _exponential(bits: Bits, over: Integers, under: int) -> np.ndarray:
-  """Returns trials with the probability exp(-over / under)."""
+  """Draws Bernoulli trials with the probability exp(-over / under).
+
+  The numerators are integers of any size, at least 0.
+  """
   count = len(over)
   found = np.ones(count, bool)
+  # exp(-n - r) = exp(-1)^n exp(-r): a trial for each whole number, and one of
+  # the rest, which is below 1 as `_at_most_one` requires.
   whole, rest = over // under, over % under
   going = np.flatnonzero(whole > 0)
   while len(going):
@@ -113,23 +128,27 @@ def _exponential(bits: Bits, over: Integers, under: int) -> np.ndarray:
 
 
 def _at_most_one(bits: Bits, over: Integers, under: int) -> np.ndarray:
-  """Returns trials of `_exponential` where over / under is at most 1."""
+  """Draws trials of `_exponential` with over / under of at most 1."""
   number = np.ones(len(over), object)
   going = np.arange(len(over))
   while len(going):
     going = going[_trials(bits, over[going], under * number[going])]
     number[going] += 1
+  # By the series of exp(-x), the run of successes ends at an odd number with
+  # exactly this probability.
   return (number % 2 == 1).astype(bool)
 
 
 def _trials(bits: Bits, over: Integers, under: Integers) -> np.ndarray:
-  """Returns trials with the rational probability over / under."""
+  """Draws Bernoulli trials with the rational probability over / under."""
   shifted: Any = over * 2**64
   limit, drawn = shifted // under, bits.words(len(over))
   # A probability of 1 has the limit 2^64, which is no uint64.
   certain = (limit >= 2**64).astype(bool)
   compared = np.where(certain, 0, limit).astype(np.uint64)
   found = certain | (drawn < compared)
+  # Equal in 64 bits: the next 64 binary digits decide, so that nothing is
+  # rounded.
   for i in np.flatnonzero(~certain & (drawn == compared)):
     rest = np.array([shifted[i] % under[i]], object)
     found[i] = _trials(bits, rest, under[i : i + 1])[0]

@@ -10,12 +10,13 @@ LastModel = tuple[Flat, Array]
 
 
 def none_yet(key: Array, variables: Flat) -> LastModel:
-  """A `ClientHooks.init`: the client has not trained; values are arbitrary."""
+  """Starts as a client that has not trained; a `ClientHooks.init`."""
   del key
+  # The values are arbitrary: they are not used before the flag is set.
   return variables, jnp.bool_(False)
 
 
 def keep(state: LastModel, ctx: RoundEndCtx) -> tuple[LastModel, tuple[()]]:
-  """A `ClientHooks.round_end` that keeps the trained model."""
+  """Keeps the trained model; a `ClientHooks.round_end`."""
   del state
   return (ctx.variables, jnp.bool_(True)), ()

@@ -11,14 +11,12 @@ from fedreid_jax.method.contexts import RoundCtx
 
 
 def data_pass(represent: Callable[[Outputs], Array], clip: float) -> DataPass:
-  """Returns the pass, which also runs before round 0.
-
-  Its result is `Moments`, or `Centred` with a clip.
+  """Returns the data pass, whose result is `Moments`, or `Centred` with a clip.
 
   Args:
     represent: `(outputs) -> features [B, D]`.
-    clip: largest distance of a feature from the mean in the message, which is
-      zero before round 0; 0 for none.
+    clip: largest distance of a feature from the mean that the client sent
+      before, which is zero before round 0; 0 for none.
   """
 
   def nothing(outputs: Outputs, ctx: RoundCtx) -> Moments:
@@ -30,6 +28,7 @@ def data_pass(represent: Callable[[Outputs], Array], clip: float) -> DataPass:
     return moments.merge(seen, represent(outputs), batch.labels, batch.valid)
 
   def none_near(outputs: Outputs, ctx: RoundCtx) -> Centred:
+    # The centre is row m of the statistics that this client sent before.
     return released_moments.zeros(
       outputs.logits.shape[1], ctx.message[ctx.task.index, 0]
     )
@@ -39,6 +38,7 @@ def data_pass(represent: Callable[[Outputs], Array], clip: float) -> DataPass:
       seen, represent(outputs), batch.labels, batch.valid, clip
     )
 
+  # Before the first round as well, whose loss needs the statistics of all.
   if clip:
     return DataPass(none_near, add_near, before_first_round=True)
   return DataPass(nothing, add, before_first_round=True)

@@ -1,4 +1,4 @@
-"""Per-identity moments of features, and the statistics DFH shares."""
+"""Moments of the features of each identity, and the statistics of DFH."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ from fedreid_jax.core.types import Array
 
 @struct.dataclass
 class Moments:
-  """Per-identity moments of features, merged batch by batch.
+  """Moments of the features of each identity, merged batch by batch.
 
   Attributes:
     count: images of each identity, `[C]`.
@@ -40,6 +40,8 @@ def merge(
     valid: bool `[B]`.
   """
   num = moments.count.shape[0]
+  # Segment `num` is out of range, so `segment_sum` drops padded rows without
+  # reading their values, which may not be finite.
   owners = jnp.where(valid, labels, num)
 
   def total(values: Array) -> Array:
@@ -48,6 +50,8 @@ def merge(
   ones = total(valid.astype(jnp.float32))
   each = jnp.maximum(ones, 1.0)[:, None]
   mean = total(features) / each
+  # Squares of differences: in float32 a mean of squares minus a squared mean
+  # loses its digits where the mean is large.
   gap = features - mean[jnp.minimum(owners, num - 1)]
   m2 = total(gap * gap)
   count = moments.count + ones
@@ -59,6 +63,7 @@ def merge(
 
 def statistics(moments: Moments) -> Array:
   """Returns the DFS `[4, D]`: rows m, v, p, q (DFH eq. 3.1)."""
+  # Padded identities of the label space have no images.
   seen = (moments.count > 0)[:, None]
   # Multiply by the inverse instead of dividing: XLA makes this change itself
   # on one device but not on several, and the last bit would differ.

@@ -1,10 +1,7 @@
 """Feature bank of a round, and the prototypes of identities computed from it.
 
 A client stores the feature of every training image in the order of training, in
-one log for all identities. The features nearest to a centre are known only
-after the last feature of the identity, because each feature moves the centre;
-all features must therefore be kept. A log needs memory for the images of the
-round, without the worst-case capacity for each identity.
+one log for all identities.
 """
 
 import jax
@@ -14,6 +11,9 @@ from flax import struct
 from fedreid_jax.core.types import Array
 
 
+# All features are kept, because each one moves the centre, to which the nearest
+# are wanted. One log has the images of the round as its capacity; a bank for
+# each identity would need the worst case for each.
 @struct.dataclass
 class FeatureBank:
   """Features of a round.
@@ -63,6 +63,7 @@ def insert(
     valid: real rows, bool `[B]`; other rows are not inserted.
   """
   capacity = bank.labels.shape[0]
+  # Rows at the capacity are out of range and dropped.
   rows = jnp.where(valid, bank.num + jnp.cumsum(valid) - 1, capacity)
   return FeatureBank(
     bank.features.at[rows].set(features, mode='drop'),
@@ -102,6 +103,8 @@ def nearest_means(bank: FeatureBank, num_identities: int, k: int) -> Prototypes:
   count = total(jnp.ones_like(owners), real)
   mean = total(bank.features, real) / jnp.maximum(count, 1)[:, None]
   away = jnp.square(bank.features - mean[own]).sum(axis=1)
+  # Sorted by identity and then by distance; the rank of a feature is its place
+  # behind the first of its identity. Empty rows come last.
   order = jnp.lexsort((away, owners))
   place = jnp.zeros_like(owners).at[order].set(jnp.arange(len(owners)))
   rank = place - (jnp.cumsum(count) - count)[own]
@@ -110,9 +113,9 @@ def nearest_means(bank: FeatureBank, num_identities: int, k: int) -> Prototypes:
 
 
 def terms(message: Prototypes) -> Prototypes:
-  """Returns the terms of one client in the sums of `mean`.
+  """Returns the terms of one client in the sums of `mean`, float32.
 
-  The presence of an identity is a count, float32.
+  `present` becomes a count of 0 or 1.
   """
   present = message.present
   features = jnp.where(present[:, None], message.features, 0.0)
@@ -124,12 +127,12 @@ def mean(
 ) -> Prototypes:
   """Averages an identity's centres over the clients that have one.
 
-  Jiang et al., L2RW, eq. 5, over the valid uploads; an identity that
-  none of them has keeps its old centre.
+  Jiang et al., L2RW, eq. 5, over the valid uploads; an identity without a
+  feature in any of them keeps its old centre.
 
   Args:
     old: prototypes of the server.
-    sums: of `terms` over the valid uploads.
+    sums: sums of `terms` over the valid uploads.
     everyone: number of valid uploads if a client without the identity
       contributes a centre of zeros, as in the released code; None for the
       paper, where it does not contribute.

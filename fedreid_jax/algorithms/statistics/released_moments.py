@@ -1,16 +1,13 @@
-"""DFH's statistics as sums with a bound for each identity, and with noise.
+"""The statistics of DFH with noise, from sums of bounded records.
 
 Features are clipped to a ball around a public centre o,
 
   f <- (f - o) min(1, c / |f - o|).
 
 Identity j with the mean mu_j and the biased variance s_j of these features adds
-the record r_j = (mu_j / c, mu_j^2 / c^2, s_j / c^2, s_j^2 / c^4), with squares
-of every element, however many images it has. Since
-|mu_j|^2 + |s_j|_1 is the mean of |f|^2, it is at most c^2, and so
-|r_j| <= sqrt(2), which a client of one image at distance c in one dimension
-attains. Without the squares |r_j| <= 1. With S, the sum of the J records and
-N(0, (z sensitivity)^2 I), and the public J,
+one record r_j = (mu_j / c, mu_j^2 / c^2, s_j / c^2, s_j^2 / c^4), with squares
+of every element, for any number of its images. With S, the sum of the J records
+and N(0, (z sensitivity)^2 I), and the public J,
 
   m = o + c S_1 / J,               v = [c^2 S_2 / J - (m - o)^2]_+,
   p = [c^2 S_3 / J]_+,             q = [c^4 S_4 / J - p^2]_+.
@@ -33,7 +30,7 @@ class Centred:
 
   Attributes:
     centre: o, `[D]`.
-    moments: of the clipped differences from it.
+    moments: moments of the clipped differences from the centre.
   """
 
   centre: Array
@@ -65,7 +62,9 @@ def merge(
 
 
 def sensitivity(squares: bool) -> float:
-  """Returns the largest norm of a record, with its squares or without."""
+  """Returns the largest norm |r_j| of a record, with or without its squares."""
+  # |mu|^2 + |s|_1 is the mean of |f|^2, at most c^2, so that |r|^2 <= 2. One
+  # image at distance c along one axis attains it. Without squares |r| <= 1.
   return math.sqrt(2.0) if squares else 1.0
 
 
@@ -97,10 +96,12 @@ def release(
     squares: whether v and q are released; otherwise they are zero.
   """
   found, bound = records(seen.moments, clip, squares), sensitivity(squares)
-  # Rounding can bring a record a little above its bound.
+  # In float32 a record can be a little above its bound, which the guarantee
+  # assumes.
   flat = _bounded(found.reshape(len(found), -1), bound)
   total = flat.reshape(found.shape).sum(axis=0)
   total = total + noise * bound * jax.random.normal(key, total.shape)
+  # The number of identities is public, so that it is exact.
   identities = (seen.moments.count > 0).sum()
   mean = total / jnp.maximum(identities, 1)
   if not squares:
@@ -108,6 +109,7 @@ def release(
     none = jnp.zeros_like(m)
     return jnp.stack([seen.centre + m, none, p, none])
   m, p = clip * mean[0], jnp.maximum(clip**2 * mean[2], 0.0)
+  # Noise can make a difference negative, but not a variance.
   v = jnp.maximum(clip**2 * mean[1] - m**2, 0.0)
   q = jnp.maximum(clip**4 * mean[3] - p**2, 0.0)
   return jnp.stack([seen.centre + m, v, p, q])

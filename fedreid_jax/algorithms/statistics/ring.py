@@ -1,12 +1,11 @@
 """Real numbers as integers modulo 2^b, whose sums are exact in any order.
 
-A value v with |v| <= B is the integer x = rint(s v), stored modulo 2^b. The
-scale s is a power of two, so that s v has the bits of v, and is so small that
-the sum of K such integers stays between -2^(b-1) and 2^(b-1). The sum modulo
-2^b is then the sum W of the integers, and W / s has an error of at most
-K / (2 s). With fewer than 24 bits s is small and x is rounded at random, so
-that the error, at most K / s, has no bias. W is read out as float32, which has
-24 bits: this adds 2^-24 |W| / s, which is above K / (2 s) where |W| > 2^23 K.
+A value v with |v| <= B is the integer x = rint(s v), stored modulo 2^b. The sum
+of K such integers stays between -2^(b-1) and 2^(b-1), so that the sum modulo
+2^b is the sum W of the integers, and W / s has an error of at most K / (2 s),
+or K / s with fewer than 24 bits, where x is rounded at random without bias.
+Reading W as float32, which has 24 bits, adds an error of 2^-24 |W| / s, which
+is larger than K / (2 s) where |W| > 2^23 K.
 """
 
 import math
@@ -17,7 +16,8 @@ import numpy as np
 
 from fedreid_jax.core.types import Array
 
-# With as many bits or more, a value is rounded to the nearest integer.
+# With this many bits or more, a value is rounded to the nearest integer. With
+# fewer, steps are coarse, and only a random rounding has no bias in the mean.
 NEAREST = 24
 
 
@@ -30,13 +30,16 @@ def scale(bound: float, num_terms: int, bits: int) -> float:
     bits: b, 16 to 32.
   """
   bound = float(np.float32(bound))
+  # Each term may be rounded up, so its rounding counts in the sum.
   most = (2 ** (bits - 1) - 1) / num_terms - rounding(bits)
+  # A power of two, because a product with it changes no digit in float32. At
+  # most 2^(b-2) keeps a single value within int32.
   _, exponent = math.frexp(min(most, 2.0 ** (bits - 2)) / bound)
   return 2.0 ** (exponent - 1)
 
 
 def rounding(bits: int) -> float:
-  """Returns the largest distance of an integer to its value times s."""
+  """Returns the largest |x - s v| of a value v and its integer x."""
   return 0.5 if bits >= NEAREST else 1.0
 
 
@@ -49,7 +52,7 @@ def encode(
     values: float32, absolute values at most the bound of `scale`.
     scale_: s of `scale`.
     bits: b.
-    key: of the random rounding, None to round to the nearest integer.
+    key: PRNG key of the random rounding, None to round to the nearest integer.
   """
   scaled = values * jnp.float32(scale_)
   if key is None:
@@ -81,7 +84,7 @@ def whole(total: Array, bits: int) -> Array:
 
 
 def unsigned(values: Array) -> Array:
-  """Returns the bits of int32 as uint32."""
+  """Reinterprets int32 as uint32, that is modulo 2^32."""
   return jax.lax.bitcast_convert_type(values, jnp.uint32)
 
 

@@ -1,9 +1,9 @@
-"""Means that few wrong uploads cannot move far, as functions of stacked rows.
+"""Robust means of stacked uploads, which few wrong rows cannot move far.
 
 Leaves are `{name: [K, ...]}`, one row for each upload, and `valid` says which
-rows are present; absent rows have no effect, whatever their values. Distances
-are over all leaves together, and computed leaf by leaf. The number of wrong
-rows `f` may be traced, like the number of valid rows.
+rows are present; absent rows have no effect, even if they are not finite.
+Distances are over all leaves together. The number of wrong rows `f` and the
+number of valid rows may be traced.
 """
 
 import functools
@@ -15,7 +15,8 @@ import jax.numpy as jnp
 from fedreid_jax.core import trees
 from fedreid_jax.core.types import Array, Flat, Number
 
-SMALLEST = 1e-6  # a distance of the geometric median, and its relative change
+# Least distance in the geometric median, and relative change at which it stops.
+SMALLEST = 1e-6
 # Centre, weights, norm of the last move, and number of iterations.
 _Loop = tuple[Flat, Array, Array, Array]
 
@@ -32,7 +33,8 @@ def tolerated(count: Array, f: Number, spare: int) -> Array:
 
 
 def present(leaves: Flat, valid: Array) -> Flat:
-  """Returns the leaves with zeros in absent rows, which may not be finite."""
+  """Replaces absent rows, which may not be finite, by zeros."""
+  # Not a product with the mask: 0 * nan is nan.
   return {n: jnp.where(_wide(valid, x), x, 0.0) for n, x in leaves.items()}
 
 
@@ -47,13 +49,14 @@ def median(leaves: Flat, valid: Array) -> Flat:
     ordered = _ordered(values, valid)
     low = ordered[jnp.maximum(count - 1, 0) // 2]
     high = ordered[jnp.minimum(count // 2, len(valid) - 1)]
+    # Halves are added, because the sum of two large values may overflow.
     return jnp.where(low == high, low, 0.5 * low + 0.5 * high)
 
   return {name: one(values) for name, values in leaves.items()}
 
 
 def trimmed_mean(leaves: Flat, valid: Array, f: Number) -> Flat:
-  """Returns the mean of every coordinate without its `f` ends on either side.
+  """Returns the mean of every coordinate without `f` values at either end.
 
   Args:
     leaves: values `[K, ...]`.
@@ -63,6 +66,7 @@ def trimmed_mean(leaves: Flat, valid: Array, f: Number) -> Flat:
   """
   place = jnp.arange(len(valid))
   count = valid.sum()
+  # Absent rows are sorted to the end, behind `count` places.
   kept = (place >= f) & (place < count - f)
   number = jnp.maximum(kept.sum(), 1)
 
@@ -84,8 +88,8 @@ def distances(leaves: Flat, centre: Flat) -> Array:
 def krum_scores(leaves: Flat, valid: Array, f: Number) -> Array:
   """Returns Krum's score of each row, infinite for absent ones, `[K]`.
 
-  It is the sum of the squared distances to the nearest K - f - 2 others, or to
-  one other if there are fewer.
+  The score is the sum of the squared distances to the nearest K - f - 2 other
+  rows, or to one other row if this number is smaller than 1.
   """
   rows, num = present(leaves, valid), len(valid)
 
@@ -96,8 +100,10 @@ def krum_scores(leaves: Flat, valid: Array, f: Number) -> Array:
   squared = cast(Array, jax.lax.map(apart, rows))
   both = valid[:, None] & valid[None]
   squared = jnp.where(both, squared, jnp.inf)
+  # Exactly zero, so that each row is the first of its own sorted distances.
   squared = jnp.where(jnp.eye(num, dtype=bool), 0.0, squared)
   count = valid.sum()
+  # At least one other row: a sum over no distance is 0 and would always win.
   nearest = jnp.clip(count - f - 2, 1, jnp.maximum(count - 1, 0))
   # The first of a sorted row is the row itself.
   used = jnp.arange(num) <= nearest
@@ -129,8 +135,7 @@ def geometric_median_weights(
 ) -> Array:
   """Returns the weights of the rows in their geometric median, `[K]`.
 
-  Weiszfeld's iteration starts at the median of every coordinate, since from the
-  mean one distant row takes many iterations to lose its weight.
+  They are computed by Weiszfeld's iteration.
 
   Args:
     leaves: values `[K, ...]`.
@@ -139,12 +144,14 @@ def geometric_median_weights(
     iterations: largest number of iterations; they end when the median moves by
       less than `SMALLEST` of its norm.
   """
+  # From the mean, one distant row takes many iterations to lose its weight.
   start = median(leaves, valid)
   leaves = present(leaves, valid)
   shares = jnp.where(valid, shares, 0.0)
 
   def step(loop: _Loop) -> _Loop:
     centre, _, _, number = loop
+    # A row at the centre would have an infinite weight.
     weights = shares / jnp.maximum(distances(leaves, centre), SMALLEST)
     weights /= weights.sum()
     new = {n: jnp.tensordot(weights, x, axes=1) for n, x in leaves.items()}
@@ -154,6 +161,7 @@ def geometric_median_weights(
     centre, _, moved, number = loop
     return (number < iterations) & (moved > SMALLEST * _norm(centre))
 
+  # One step before the loop, whose condition compares the last move.
   first = step((start, shares, jnp.float32(0.0), jnp.int32(0)))
   return jax.lax.while_loop(moves, step, first)[1]
 
@@ -173,11 +181,13 @@ def bounded_weights(
   zero = {name: jnp.zeros_like(x[0]) for name, x in leaves.items()}
   norms = distances(leaves, zero)
   limit = median({'norm': norms}, valid)['norm'] if bound == 0 else bound
+  # The selection avoids 0 / 0 for rows of zeros.
   factor = jnp.where(norms <= limit, 1.0, limit / norms)
   return jnp.where(valid, shares * factor, 0.0)
 
 
 def _ordered(values: Array, valid: Array) -> Array:
+  # Infinite, so that absent rows come after all present ones.
   return jnp.sort(jnp.where(_wide(valid, values), values, jnp.inf), axis=0)
 
 

@@ -1,7 +1,7 @@
-"""Values of many arrays as one vector of integers, and their sums.
+"""Encodes the arrays of an upload as one vector of integers, and decodes sums.
 
-The vector of client k has the integers (`ring`) of its terms, array by array,
-each weighted and clipped to its limit.
+The vector of client k holds the integers (`ring`) of its terms, array by array,
+clipped to their limits and weighted.
 """
 
 import math
@@ -23,11 +23,13 @@ from fedreid_jax.method.sums import Weighted
 
 # Bytes for each other client: two public keys, two encrypted shares of seeds.
 NEIGHBOUR = 2 * 32 + 2 * 48
-MARGIN = 1e-6  # above the rounding of a standard deviation in float32
+# Relative; the standard deviation is a float32, whose rounding of 6e-8 must not
+# make the noise smaller than the guarantee says.
+MARGIN = 1e-6
 
 
 class Format(NamedTuple):
-  """How numbers become integers.
+  """The format of the integers in an upload.
 
   Attributes:
     bits: b of an integer.
@@ -42,11 +44,11 @@ class Format(NamedTuple):
     return ring.scale(limit, self.places, self.bits)
 
   def rounding(self, limit: float, count: int) -> float:
-    """Returns the largest norm of the rounding of so many values."""
+    """Returns the largest norm of the rounding error of `count` values."""
     return math.sqrt(count) * ring.rounding(self.bits) / self.scale(limit)
 
   def num_bytes(self, shared: Flat, masks: bool) -> int:
-    """Returns the bytes of one upload with one weight, without messages.
+    """Returns the bytes of a model and its weight, without messages.
 
     Args:
       shared: arrays of one model, or their shapes.
@@ -63,14 +65,16 @@ def encode(
   """Returns the vectors of the clients, uint32 `[K, M]`.
 
   Args:
-    form: of the integers.
-    terms: of all clients; values beyond their limit are clipped.
-    valid: whether the terms are finite, bool `[K]`; others count as zero.
-    keys: of the random rounding with few bits, one for each client.
+    form: format of the integers.
+    terms: terms of all clients; values beyond their limit are clipped.
+    valid: mask of the clients whose terms are finite, bool `[K]`; the terms of
+      others count as zero.
+    keys: PRNG keys of the random rounding, one for each client.
   """
 
   def one(place: int, values: Array, limit: float) -> Array:
     def row(values: Array, key: Array) -> Array:
+      # A key for every term: equal draws would correlate the roundings.
       few = form.bits < ring.NEAREST
       own = jax.random.fold_in(key, place) if few else None
       return ring.encode(values, form.scale(limit), form.bits, own)
@@ -80,6 +84,7 @@ def encode(
   parts: list[Array] = []
   for place, (weight, values, limit, _) in enumerate(terms):
     values = values.reshape(len(valid), -1)
+    # The conversion of nan to an integer is undefined, and a clip keeps nan.
     values = jnp.where(valid[:, None], values, 0.0)
     weighted = weight[:, None] * jnp.clip(values, -limit, limit)
     parts.append(one(place, weighted, limit))
@@ -96,12 +101,13 @@ def decode(
   """Returns the sum of each term, with its noise.
 
   Args:
-    form: of the integers.
+    form: format of the integers.
     total: sum of the vectors of the clients that arrived, uint32 `[M]`.
-    terms: of which shapes, limits and noise are read.
-    key: of the noise.
+    terms: terms whose shapes, limits and noise are read.
+    key: PRNG key of the noise.
     enough: whether the sums are released, bool; otherwise they are zero.
   """
+  # An aborted round releases nothing: zeros, and no noise around them.
   total = jnp.where(enough, total, 0)
   found: list[Array] = []
   first = 0
@@ -124,15 +130,15 @@ def decode(
 def _with_noise(
   whole: Array, scale: float, deviation: Array, key: Array
 ) -> Array:
-  """Returns (integers + discrete Gaussian noise) / scale, float32.
+  """Returns (integers + discrete Gaussian noise) / scale, float32."""
 
-  The noise and the sum are exact integers, of 64 bits, on the host; only what
-  is released is rounded.
-  """
+  # On the host, where integers have 64 bits: the noise and the sum are exact,
+  # and only the released result is rounded.
 
   def add(whole: Any, deviation: Any, key: Any) -> np.ndarray:
     wanted = float(deviation) * scale * (1 + MARGIN)
     bits = discrete_gaussian.Bits(np.asarray(key).astype('<u4').tobytes())
+    # Rounded up, since less noise would break the guarantee.
     noise = discrete_gaussian.sample(bits, whole.size, math.ceil(wanted))
     return ((np.asarray(whole, np.int64) + noise) / scale).astype(np.float32)
 
@@ -144,10 +150,10 @@ def add(roster: Roster, arrived: Array, vectors: Array, masks: bool) -> Array:
   """Returns the sum of the vectors that arrived, uint32 `[M]`.
 
   Args:
-    roster: of the round.
+    roster: clients of the round.
     arrived: whether the message of each client arrived, bool `[K]`.
-    vectors: of `encode`.
-    masks: whether they are masked on the way, which changes no bit.
+    vectors: results of `encode`, uint32 `[K, M]`.
+    masks: whether to add and remove the masks, which changes no bit.
   """
   if masks:
     sent = masking.masked(roster, vectors)
@@ -160,7 +166,7 @@ def clipped(terms: Sequence[Weighted], valid: Array) -> Array:
   """Returns the share of the values beyond their limit, float32.
 
   Args:
-    terms: of all clients.
+    terms: terms of all clients.
     valid: which clients count, bool `[K]`.
   """
   beyond, total = jnp.float32(0.0), jnp.float32(0.0)

@@ -1,7 +1,7 @@
-"""Gaussian noise on parameters.
+"""Adds Gaussian noise to parameters.
 
-If values are not clipped before noise is added, the noise gives no (epsilon,
-delta) guarantee of differential privacy.
+Noise on values that are not clipped before gives no (epsilon, delta) guarantee
+of differential privacy.
 """
 
 import jax
@@ -32,6 +32,7 @@ def gaussian(
   """
   params, _ = param_filter.trainable(leaves)
   chosen = leaves if batch_stats else params
+  # The places of sorted names do not depend on the order of the dict.
   noisy = {
     name: leaves[name]
     + scale
@@ -60,6 +61,7 @@ def on_updated(
   """
   updated = ctx.members.any(axis=1)
   noisy = gaussian(ctx.key, models, scale, batch_stats)
+  # A model without uploads is unchanged, so noise must not accumulate on it.
   return {
     name: jnp.where(
       updated.reshape((-1,) + (1,) * (old.ndim - 1)), noisy[name], old

@@ -9,8 +9,6 @@ from jaxtyping import Bool, Float, Int
 from fedreid_jax.core.types import Array
 from fedreid_jax.models.layers import conv, norm
 
-# ResNets of 6 n + 2 layers for 32x32 images.
-
 
 class Block(nn.Module):
   """Adds two 3x3 convolutions to its input.
@@ -20,8 +18,8 @@ class Block(nn.Module):
 
   Attributes:
     features: output channels.
-    stride: step of the block.
-    dtype: of the computation.
+    stride: stride of the block.
+    dtype: type of the computation.
   """
 
   features: int
@@ -65,7 +63,7 @@ class CifarResNet(nn.Module):
   Attributes:
     features: channels of each stage; all but the first halve the map.
     blocks: blocks of a stage, `n` of 6 n + 2 layers.
-    dtype: of the computation.
+    dtype: type of the computation.
   """
 
   features: tuple[int, ...] = (16, 32, 64)
@@ -98,5 +96,5 @@ class CifarResNet(nn.Module):
 
 
 def make(config) -> CifarResNet:
-  """Returns the backbone in the type of computation of `config.model`."""
+  """Returns a ResNet-32 that computes in `config.dtype`."""
   return CifarResNet(dtype=jnp.dtype(config.dtype))

@@ -1,12 +1,9 @@
-"""Two-dimensional convolution whose gradients stay fast inside CPU loops.
+"""Two-dimensional convolution with gradients that are fast in loops on a CPU.
 
-Inside a `while` or `scan` XLA's CPU backend runs the kernel gradient that
-autodiff writes (`f01b_i01o->01bf`) naively, 20 to 40 times slower than
-outside. Here, on a CPU, both gradients are written as `b01f_01io->b01f` with
-explicit transposes, 1x1 convolutions and those of maps smaller than the kernel
-(which run naively, too) are matrix products, and wide 3x3 ones train by
-Winograd's method. In programs that are lowered for another platform, wherever
-they are traced, XLA's own convolution is used.
+On a CPU, gradients are written as convolutions that XLA runs fast, 1x1
+convolutions and those of maps smaller than the kernel are matrix products, and
+wide 3x3 ones train by Winograd's method. Programs that are lowered for another
+platform use XLA's convolution, on whichever platform they are traced.
 """
 
 import functools
@@ -24,9 +21,9 @@ from fedreid_jax.core.types import Array
 # Winograd's minimal filtering along the height of a 3x3 convolution.
 #
 # Lavin and Gray, "Fast algorithms for convolutional neural networks", F(4, 3):
-# four rows of the output take six products instead of twelve, both in the
-# convolution and in the gradient of its kernel. Along one axis only, the
-# rounding error stays near 1e-5 of the output, and the added rows are
+# four rows of the output need six products instead of twelve, both in the
+# convolution and in the gradient of its kernel. It runs along one axis only:
+# the rounding error is then near 1e-5 of the output, and the added rows are
 # contiguous.
 
 TILE = 4
@@ -37,7 +34,7 @@ def convolve(
   x: Float[Array, 'B H W ci'],
   kernel: Float[Array, '3 3 ci co'],
 ) -> Float[Array, 'B H W co']:
-  """Convolves with stride 1 and padding 1.
+  """Convolves with stride 1 and padding 1 by Winograd's method.
 
   Args:
     convolve_rows: convolves `[B, H, W, ci]` with `[1, 3, ci, co]`, with padding
@@ -147,6 +144,9 @@ def _canonical_forward(x, kernel, *static):
   return plain(x, kernel, *static), (x, kernel)
 
 
+# Inside a `while` or `scan` XLA's CPU backend runs the kernel gradient that
+# autodiff writes (`f01b_i01o->01bf`) naively, 20 to 40 times slower than
+# outside. Both gradients are therefore written as `b01f_01io->b01f`.
 def _canonical_backward(stride, pads, dilation, residuals, dy):
   x, kernel = residuals
   return (
@@ -194,7 +194,10 @@ canonical.defvjp(_canonical_forward, _canonical_backward)
 def trained_by_winograd(
   x: Float[Array, 'B H W ci'], kernel: Float[Array, '3 3 ci co']
 ) -> Float[Array, 'B H W co']:
-  """Convolves 3x3, stride 1, padding 1; equals `plain` without gradients."""
+  """Convolves 3x3 with stride 1 and padding 1, differentiated by Winograd.
+
+  Without differentiation it equals `plain`.
+  """
   return plain(x, kernel, 1, both(1))
 
 
@@ -235,7 +238,7 @@ def unfolded(
   pads: Pads,
   dilation: int,
 ) -> Float[Array, 'B h w co']:
-  """Convolves as one matrix product of the inputs of each output position."""
+  """Convolves as one matrix product with the inputs of each output position."""
   kh, kw, ci, co = kernel.shape
   x = jnp.pad(x, ((0, 0), *pads, (0, 0)))
   h, w = (
@@ -268,10 +271,11 @@ def on_cpu(
   padding: int,
   dilation: int,
 ) -> Float[Array, 'B h w co']:
-  """Convolves by the method above that trains fastest on a CPU."""
+  """Convolves by the method of this module that trains fastest on a CPU."""
   size = kernel.shape[:2]
   if size == (1, 1) and padding == 0:
     return pointwise(x, kernel, stride)
+  # XLA runs convolutions of maps smaller than the kernel naively, too.
   if _is_tiny(x, kernel, stride):
     return unfolded(x, kernel, stride, both(padding), dilation)
   if (
@@ -294,8 +298,8 @@ class Conv(nn.Module):
     padding: zeros added to each side of both axes.
     dilation: distance between the taps of both axes.
     use_bias: whether a bias is added.
-    dtype: of the computation.
-    param_dtype: of the parameters.
+    dtype: type of the computation.
+    param_dtype: type of the parameters.
     kernel_init: initialiser of the kernel, He et al.'s by default.
   """
 
@@ -317,7 +321,7 @@ class Conv(nn.Module):
     shape = (*self.kernel_size, x.shape[-1], self.features)
     kernel = self.param('kernel', self.kernel_init, shape, self.param_dtype)
     x, kernel = x.astype(self.dtype), kernel.astype(self.dtype)
-    # The platform for which a program is lowered, not that which traces it.
+    # A program may be lowered for another platform than the one that traces it.
     y = lax.platform_dependent(
       x,
       kernel,

@@ -52,9 +52,10 @@ class Neck(nn.Module):
     train: bool,
     mask: Bool[Array, ' B'] | None = None,
   ) -> Float[Array, 'B D2']:
-    """Maps features to embeddings; statistics are of the samples in `mask`.
+    """Maps features to embeddings.
 
-    Without a key `dropout` it trains without dropout.
+    Batch statistics are computed from the samples in `mask`. Training without a
+    key `dropout` has no dropout.
     """
     if self.kind == 'none':
       return x
@@ -82,8 +83,8 @@ def mask_identities(
 
   Args:
     logits: scores of the padded number of identities.
-    num_identities: number of real ones, which are first, may be traced; None if
-      all are real.
+    num_identities: number of real identities, which come first; may be traced.
+      None if all are real.
   """
   if num_identities is None:
     return logits

@@ -22,13 +22,12 @@ LAST_BLOCKS = {2: 2, 3: 3}
 class NonLocal(nn.Module):
   """Computes `x + BN(W y)` with `y_i = 1/P sum_j (theta(x_i).phi(x_j)) g(x_j)`.
 
-  `P` is the number of positions. Without a softmax the sum over `j` is a small
-  matrix common to all `i`, so no `P x P` attention is ever formed. The
-  normalisation starts at scale 0, which makes the block an exact identity.
+  `P` is the number of positions. The scale of BN starts at 0, so that the block
+  is at first an exact identity.
 
   Attributes:
     inter_channels: channels of `theta`, `phi` and `g`.
-    dtype: of the computation, except for the products, which are float32.
+    dtype: type of the computation, except for the products in float32.
   """
 
   inter_channels: int = 1
@@ -65,9 +64,12 @@ class NonLocal(nn.Module):
       for name in ('theta', 'phi', 'g')
     )
     positions = x.shape[1] * x.shape[2]
+    # Without a softmax the sum over j is a small matrix common to all i, so no
+    # P x P attention is ever formed.
     common = jnp.einsum('bhwp,bhwq->bpq', phi, value) / positions
     y = jnp.einsum('bhwp,bpq->bhwq', theta, common)
     y = project(y, x.shape[-1], 'w')
+    # Scale 0, so that a pretrained trunk is unchanged at the start.
     bn = norm.BatchNorm(
       dtype=self.dtype, scale_init=nn.initializers.zeros, name='bn'
     )
@@ -83,8 +85,8 @@ def plugins(
   of stage 3, or all of them if a stage has fewer: five in ResNet-50.
 
   Args:
-    inter_channels: of every block; AGW's published models have 1.
-    dtype: of the computation.
+    inter_channels: inner channels of a block; AGW's published models have 1.
+    dtype: type of the computation.
   """
 
   def rule(stage: int, block: int, num_blocks: int, channels: int):

@@ -13,6 +13,7 @@ from fedreid_jax.core.types import Array
 from fedreid_jax.method.batch_stats import BatchMoments
 
 EPSILON = 1e-5
+# Weight of the old running moments; PyTorch's momentum is the rest, 0.1.
 MOMENTUM = 0.9
 
 
@@ -22,12 +23,10 @@ def per_sample(mask: Bool[Array, ' B'], ndim: int) -> Bool[Array, ' B *ones']:
 
 
 def relu(x: Float[Array, '*shape']) -> Float[Array, '*shape']:
-  """Sets all but positive values to zero; nan stays, the gradient at 0 is 0.
-
-  A selection, unlike a maximum, has two operands as large as its result. In
-  this case XLA stores the result for its several consumers in the backward
-  pass and does not recompute it in each, back to the last convolution.
-  """
+  """Sets all but positive values to zero; nan stays, the gradient at 0 is 0."""
+  # A selection, unlike a maximum, has two operands as large as its result. XLA
+  # then stores the result for its consumers in the backward pass and does not
+  # recompute it in each, back to the last convolution.
   return jnp.where(x <= 0, 0, x)
 
 
@@ -36,9 +35,8 @@ def moments(
 ) -> tuple[Float32[Array, ' D'], Float32[Array, ' D']]:
   """Returns mean and biased variance of the real samples.
 
-  The variance is that of the differences from the mean: the mean of squares
-  loses all its digits when the mean is large. Without a real sample both are
-  zero, not nan, so a padded step stays finite.
+  Without a real sample both are zero and not nan, so that a padded step stays
+  finite.
 
   Args:
     x: samples, with or without positions.
@@ -47,6 +45,8 @@ def moments(
   axes = tuple(range(x.ndim - 1))
   if mask is None:
     mean = x.mean(axes)
+    # Squares of differences: the mean of squares minus the squared mean loses
+    # its digits when the mean is large.
     return mean, jnp.square(x - mean).mean(axes)
   real = per_sample(mask, x.ndim)
   # A product with the inverse, not a quotient: XLA makes that change in some
@@ -71,11 +71,9 @@ def standardize(
 ) -> tuple[
   Float[Array, 'B *positions D'], Float32[Array, ' D'], Float32[Array, ' D']
 ]:
-  """Normalises by the batch's own moments: `(y, mean, var)`.
+  """Normalises by the moments of the batch, and returns `(y, mean, var)`.
 
-  Automatic differentiation stores and passes over several arrays as large as
-  `x`; the gradient written out needs `x` alone (Ioffe and Szegedy, "Batch
-  normalization", section 3). The returned moments have no gradient.
+  The returned moments have no gradient.
 
   Args:
     x: samples, with or without positions.
@@ -94,6 +92,8 @@ def _standardize(x, scale, bias, mask):
   return (y, mean, var), (x, scale, mean, inverse, mask)
 
 
+# Ioffe and Szegedy, "Batch normalization", section 3. This gradient needs x
+# alone; automatic differentiation would store and read several arrays as large.
 def _standardize_gradient(residuals, cotangents):
   x, scale, mean, inverse, mask = residuals
   dy, axes = cotangents[0].astype(jnp.float32), tuple(range(x.ndim - 1))
@@ -104,6 +104,7 @@ def _standardize_gradient(residuals, cotangents):
   through_moments = centred * (-gain * inverse * dscale / count) - (
     gain * dbias / count
   )
+  # Padded samples do not enter the moments.
   if mask is not None:
     through_moments = jnp.where(per_sample(mask, x.ndim), through_moments, 0)
   dx = gain * dy + through_moments
@@ -116,15 +117,15 @@ standardize.defvjp(_standardize, _standardize_gradient)
 class BatchNorm(nn.Module):
   """Normalises each channel, with PyTorch's eps 1e-5 and momentum 0.1.
 
-  All values but the output are float32. The running variance is the biased one;
-  PyTorch stores the unbiased one.
+  All values but the output are float32. The running variance is biased, while
+  that of PyTorch is unbiased.
 
   Attributes:
     affine: whether it has a scale and a bias.
-    dtype: of the output.
+    dtype: type of the output.
     scale_init: initialiser of the scale.
-    frozen: whether the running statistics are used in training as well, and
-      never change.
+    frozen: whether training uses the running statistics and leaves them
+      unchanged.
   """
 
   affine: bool = True
@@ -142,8 +143,9 @@ class BatchNorm(nn.Module):
   ) -> Float[Array, 'B *positions D']:
     """Normalises samples.
 
-    If the collection `moments` is mutable, the batch's statistics are used and
-    stored there for any value of `train`, and the running ones do not change.
+    If the collection `moments` is mutable, the statistics of the batch are used
+    and stored in it for any value of `train`, and the running ones do not
+    change.
 
     Args:
       x: samples, with or without positions.

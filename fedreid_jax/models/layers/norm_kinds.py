@@ -29,12 +29,11 @@ def num_groups(channels: int) -> int:
 class GroupNorm(nn.Module):
   """Normalises each image over groups of channels, in float32.
 
-  Features without positions are one group (layer normalisation), because groups
-  of few numbers would lose most of them.
+  Features without positions are one group (layer normalisation).
 
   Attributes:
     affine: whether it has a scale and a bias.
-    dtype: of the output.
+    dtype: type of the output.
     scale_init: initialiser of the scale.
   """
 
@@ -50,8 +49,10 @@ class GroupNorm(nn.Module):
     train: bool,
     mask: Bool[Array, ' B'] | None = None,
   ) -> Float[Array, 'B *positions D']:
-    """Normalises samples; `train` and `mask` make no difference."""
+    """Normalises samples; `train` and `mask` have no effect."""
     del train, mask
+    # Without positions, groups of few numbers would lose most of their
+    # information. The fast variance loses its digits when the mean is large.
     layer = nn.GroupNorm(
       num_groups(x.shape[-1]) if x.ndim > 2 else 1,
       epsilon=norm.EPSILON,
@@ -61,6 +62,7 @@ class GroupNorm(nn.Module):
       scale_init=self.scale_init,
       use_fast_variance=False,
     )
+    # The leaves get the same names as those of `BatchNorm`.
     nn.share_scope(self, layer)
     return layer(x.astype(jnp.float32)).astype(self.dtype)
 
@@ -77,9 +79,9 @@ def layer(
 
   Args:
     kind: one of `NormKind`.
-    name: of the module.
+    name: name of the module.
     affine: whether it has a scale and a bias.
-    dtype: of the output.
+    dtype: type of the output.
     scale_init: initialiser of the scale.
   """
   if kind == 'group':

@@ -18,9 +18,7 @@ def max_pool_2x2(
 ) -> Float[Array, 'B H//2 W//2 D']:
   """Halves maps by maxima; a last odd row or column is dropped.
 
-  The gradient goes to the first maximum in row-major order, as in PyTorch. It
-  is written out because XLA's own, a select-and-scatter, is about twenty times
-  slower on a CPU.
+  The gradient goes to the first maximum in row-major order, as in PyTorch.
   """
   return _windows(x).max((2, 4))
 
@@ -39,6 +37,7 @@ def _max_pool_forward(x):
   return max_pool_2x2(x), (first, x.shape)
 
 
+# XLA's gradient, a select-and-scatter, is about twenty times slower on a CPU.
 def _max_pool_backward(residuals, dy):
   first, shape = residuals
   b, h, w, d = dy.shape
@@ -68,13 +67,14 @@ def generalised_mean(maps: Float[Array, 'B h w D']) -> Float[Array, 'B D']:
   """Returns `(mean(x^3) + 1e-12)^(1/3)` over positions.
 
   Radenovic et al., "Fine-tuning CNN image retrieval with no human
-  annotation", with a fixed power. The maps are those after ReLU.
+  annotation", with a fixed power. Maps must not be negative.
   """
+  # The gradient of the root at zero is infinite.
   return (average(maps**GEM_POWER) + 1e-12) ** (1 / GEM_POWER)
 
 
 def flatten(maps: Float[Array, 'B h w D']) -> Float[Array, 'B h*w*D']:
-  """Keeps every position."""
+  """Concatenates the features of all positions."""
   return maps.reshape(maps.shape[0], -1)
 
 

@@ -1,4 +1,4 @@
-"""Modules of published networks between the blocks of a backbone."""
+"""Inserts modules of published networks between the blocks of a backbone."""
 
 from collections.abc import Callable
 
@@ -20,10 +20,10 @@ def after(
   mask: Bool[Array, ' B'] | None,
   extras: dict,
 ) -> Float[Array, 'B h w D']:
-  """Applies the module that a rule puts after a block, if any.
+  """Applies the module that a rule defines for the place after a block, if any.
 
   Args:
-    rule: or None for no modules.
+    rule: a `Rule`, or None for no modules.
     place: stage from 1, block from 0, blocks of the stage.
     x: maps.
     train: use batch statistics.

@@ -22,9 +22,9 @@ class StyleFeatures(NamedTuple):
   """Maps of a stage, averaged over positions.
 
   Attributes:
-    normalised: without their style, of `F~`.
-    enhanced: with the relevant part of it added back, of `F~+`.
-    contaminated: with the other part instead, of `F~-`.
+    normalised: average of `F~`, without style.
+    enhanced: average of `F~+`, with the relevant part of the style.
+    contaminated: average of `F~-`, with the other part of the style.
     logits: identity scores of the three in this order, padded identities
       included; None without a classifier.
   """
@@ -36,7 +36,7 @@ class StyleFeatures(NamedTuple):
 
 
 class SNR(nn.Module):
-  """Removes the style of maps and adds a part of it back.
+  """Removes the style of maps and restores a part of it.
 
   With `F~` the maps normalised by the mean and variance of each channel of each
   image, scaled and shifted, `R = F - F~` and a gate `a` between 0 and 1,
@@ -44,14 +44,12 @@ class SNR(nn.Module):
     F~+ = F~ + a R,   F~- = F~ + (1 - a) R,
     a = sigmoid(W2 relu(W1 GAP(R) + b1) + b2), D -> D / 16 -> D.
 
-  A channel of an image has one `a` and one mean and variance, so `F~+` is `F`
-  times a gain plus a shift. Averaging is linear and `GAP(F~)` is the bias `b`
-  of the normalisation, so the averages in `StyleFeatures` are `b`, the same for
-  every image, `b + a (GAP(F) - b)` and `b + (1 - a) (GAP(F) - b)`: no other map
-  is formed.
+  With `b` the bias of the normalisation, the averages in `StyleFeatures` are
+  `b`, the same for every image, `b + a (GAP(F) - b)` and
+  `b + (1 - a) (GAP(F) - b)`.
 
   Attributes:
-    stage: of the network, from 1.
+    stage: number of the stage in the network, from 1.
     num_classes: identities, padding included, of a linear classifier of the
       three averaged maps; None for no classifier.
   """
@@ -77,10 +75,14 @@ class SNR(nn.Module):
     style = mean - bias
     gate = self._gate(style)
     slope = lax.rsqrt(var + norm.EPSILON) * scale
+    # A channel of an image has one gate, mean and variance, so F~+ is F times a
+    # gain plus a shift, and no other map is formed.
     gain = gate + (1 - gate) * slope
     shift = (1 - gate) * (bias - mean * slope)
     maps = wide * gain[:, None, None] + shift[:, None, None]
     restored = jnp.stack([jnp.zeros_like(gate), gate, 1 - gate])
+    # Averaging is linear, and GAP(F~) is the bias exactly: a computed average
+    # would start as rounding errors, and the loss as the cosine of these.
     averages, logits = bias + restored * style, None
     normalised, enhanced, contaminated = averages
     if self.num_classes is not None:
@@ -105,7 +107,8 @@ def after_stages(num_classes: int | None = None) -> stage_plugins.Rule:
   """Returns a rule for `plugins`: an SNR `snr_STAGE` ends every stage.
 
   Args:
-    num_classes: of the classifiers for the entropy form of the loss.
+    num_classes: identities of the classifiers for the entropy form of the loss;
+      None for no classifiers.
   """
 
   def rule(stage: int, block: int, num_blocks: int, channels: int):

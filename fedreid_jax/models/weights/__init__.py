@@ -1,10 +1,10 @@
-"""Weights of backbones, found by name, and files of their form.
+"""Published weights of backbones, and the format of their files.
 
-A file has the leaves of a backbone under the names that this package gives
-them, `params/backbone/block0/conv/kernel`, and a card in its header: JSON under
-the key `fedreid_jax` with the command, the data and their digest. Files of
-torchvision's form are read by `models.pretrained`; their card, if they have
-one, says `"form": "torchvision"`.
+A file has the leaves of a backbone under the names of this package,
+`params/backbone/block0/conv/kernel`, and a card in its header: JSON under the
+key `fedreid_jax` with the command, the data and their digest. Files in
+torchvision's format are read by `models.pretrained`; a card in such a file has
+`"form": "torchvision"`.
 """
 
 import json
@@ -25,7 +25,8 @@ from fedreid_jax.models import pretrained
 SUFFIX = '.safetensors'
 OWN, TORCHVISION = 'fedreid_jax', 'torchvision'  # forms
 HEADER = 'fedreid_jax'
-FIRST_WORLD = 'synthetic_v1'  # of cards from before there were versions
+# Source in cards that were written before synthetic worlds had versions.
+FIRST_WORLD = 'synthetic_v1'
 BACKBONE = r'(params|batch_stats)/backbone/'
 FOLDER = Path(__file__).parent
 NAMES = tuple(sorted(x.stem for x in FOLDER.glob(f'*{SUFFIX}')))
@@ -54,25 +55,30 @@ def card(path: Path) -> dict[str, Any]:
     with safetensors.safe_open(path, framework='numpy') as file:
       return json.loads((file.metadata() or {}).get(HEADER, '{}'))
   except (safetensors.SafetensorError, OSError, ValueError):
-    return {}  # Reading the tensors says what is wrong.
+    # No error here: reading the tensors raises one that names the problem.
+    return {}
 
 
 def form(path: Path) -> str:
-  """Returns whose names the tensors of a file have, `OWN` or `TORCHVISION`."""
+  """Returns the naming of the tensors in a file, `OWN` or `TORCHVISION`."""
+  # Files of others have no card; a card without a form is from this package.
   about = card(path)
   return about.get('form', OWN) if about else TORCHVISION
 
 
 def load(name: str, variables: Flat) -> tuple[Flat, tuple[str, ...]]:
-  """Returns the variables with the backbone of a file, and the names of it.
+  """Replaces the backbone in variables by the weights of a file.
 
   The infrared parts of a network start from the same tensors as the visible
-  ones if the file has no others; modules that a published network inserts keep
-  their values.
+  ones if the file has none for them; modules that a published network inserts
+  keep their values.
 
   Args:
-    name: of published weights, or a path.
-    variables: of the model; not modified.
+    name: name of published weights, or a path.
+    variables: variables of the model; not modified.
+
+  Returns:
+    The new variables, and the names of those that were read.
 
   Raises:
     ConfigError: for an unknown name.
@@ -110,7 +116,7 @@ def load(name: str, variables: Flat) -> tuple[Flat, tuple[str, ...]]:
 
 
 def settings(path: Path) -> str:
-  """Returns the fields of the network of a card, as overrides."""
+  """Returns the fields of the network in a card, as command-line overrides."""
   fields = card(path).get('model', {})
   tuples = {
     k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()
@@ -124,10 +130,10 @@ def save(path: Path, variables: Mapping[str, Any], about: dict[str, Any]):
   """Writes the backbone of a model with a card.
 
   Args:
-    path: of the new file.
-    variables: of the model.
+    path: path of the new file.
+    variables: variables of the model.
     about: the card; `model` has the fields of the network, and `source` and
-      `world_seed` are the synthetic world, which `build` refuses as a target.
+      `world_seed` are the synthetic world, which `check_unseen` refuses.
   """
   chosen, _ = param_filter.split(dict(variables), BACKBONE)
   arrays = {n: np.ascontiguousarray(x, np.float32) for n, x in chosen.items()}
@@ -139,7 +145,7 @@ def encode(tensors: dict[str, np.ndarray], about: dict[str, Any]) -> bytes:
 
   Args:
     tensors: contiguous arrays by name.
-    about: the card; `form` says whose names they have, by default `OWN`.
+    about: the card; `form` is the naming of the tensors, by default `OWN`.
   """
   return safetensors_numpy.save(tensors, {HEADER: json.dumps(about)})
 
@@ -153,7 +159,7 @@ def check_unseen(name: str, source: str, world_seed: int) -> None:
     world_seed: `data.world_seed` of the run.
 
   Raises:
-    ConfigError: when the world of the data is that of the weights.
+    ConfigError: if the weights were trained on the world of the data.
   """
   about = card(find(name))
   seen = about.get('source', FIRST_WORLD), about.get('world_seed')
