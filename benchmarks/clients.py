@@ -4,11 +4,11 @@
 
 Clients have 16 grey images of 16x16 pixels and take one step with a small
 network (FedPav: every client keeps its classifier). Images are not resident
-(`execution.image_budget_mb`), uploads are streamed and states of clients are in
-files. Every cell has its own process. `ms a client` is the time of a round over
-K, and `bare` the time of the same steps in one compiled loop on one device,
-without clients. `device` is the compiler's count of the memory on a device that
-the largest program of a round needs. `host` is the peak of the
+(`execution.image_budget_mb`), uploads are added as clients end and states of
+clients are in files. Every cell has its own process. `ms a client` is the time
+of a round over K, and `bare` the time of the same steps in one compiled loop on
+one device, without clients. `device` is the compiler's count of the memory on a
+device that the largest program of a round needs. `host` is the peak of the
 process, `save` the time of a checkpoint after the measured rounds.
 """
 

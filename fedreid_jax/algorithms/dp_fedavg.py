@@ -85,6 +85,9 @@ EVERYONE = (
   'every client takes part in every round (sampling rate 1), so that sampling '
   'does not lower epsilon'
 )
+# Above it a change may be out of the range of the fixed-point sums
+# (`arithmetic.HEADROOM`), and a client that is left out would be seen.
+LARGEST = 64.0
 BITS = 20.0  # expected clients of a round over the noise on the sum of bits
 
 
@@ -176,6 +179,12 @@ def rules(given: Given) -> Iterator[Rule]:
     'batch_stats_rule',
     'running statistics would leave the clients without noise',
     "set it to 'keep_server'",
+  )
+  yield (
+    c.execution.deterministic and given.options.clip > LARGEST,
+    f'{given.name}.clip',
+    f'sums in fixed point have a range of {LARGEST:g}',
+    'lower it, or set execution.deterministic to False',
   )
   sums = [other for other in given.others if other.summation]
   yield (
@@ -292,6 +301,7 @@ def _component(options: Options, scale: Scale) -> Component:
         bits += scale.bits * jax.random.normal(jax.random.fold_in(ctx.key, 1))
       below = 0.5 + bits / scale.clients
       clip = clip * jnp.exp(-options.rate * (below - options.quantile))
+      clip = jnp.minimum(clip, max(options.clip, LARGEST))
     return (clip, jnp.float32(0.0)), models
 
   def noise_of_sum(state: tuple[Array, Array]) -> Array:
@@ -314,7 +324,7 @@ def _component(options: Options, scale: Scale) -> Component:
       weight,
       by_count,
       # The sum of the weights of a round is private.
-      Divisor(_no_numbers, {}, expected),
+      Divisor(_no_numbers, {}, {}, expected),
       noise=noise_of_sum if scale.noise else None,
     ),
     server=ServerHooks(
@@ -360,7 +370,7 @@ def _changes(upload: Upload, received: Broadcast) -> Flat:
   return {n: x - received.shared[n] for n, x in params.items()}
 
 
-def _no_numbers(message: Any, ctx: UploadCtx) -> dict[str, Array]:
+def _no_numbers(message: Any, ctx: UploadCtx) -> dict[str, Any]:
   del message, ctx
   return {}
 

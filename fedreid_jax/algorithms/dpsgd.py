@@ -437,7 +437,7 @@ def _claim(options: Options, noise: float, participants: Participants) -> Claim:
     f'{rounding.exact(noise)}, sampling rate at most '
     f'{rounding.up(units / min(numbers))}, '
     f'{errors.counted(participants.steps, "step")} a round, at most '
-    f' {poisson.places(units)} in a step; released: every model; '
+    f'{poisson.places(units)} in a step; released: every model; '
     'public: numbers of images, identities and steps',
     options.unit,
   )

@@ -155,7 +155,7 @@ def make(options: Options = Options()) -> Component:
     aggregation=Sum(
       weight,
       sums.by_count,
-      Divisor(_counted, {'uploads': sums.by_count}, divided),
+      Divisor(_counted, {'uploads': sums.by_count}, {'uploads': 1.0}, divided),
     ),
     # Staleness depends on numbers of images and steps only. An update of the
     # server has at most one upload of a client, so that the number of rounds
@@ -172,6 +172,6 @@ def make(options: Options = Options()) -> Component:
 
 def _counted(
   message: dict[str, Array], ctx: contexts.UploadCtx
-) -> dict[str, Array]:
+) -> dict[str, tuple[Array, Array | float]]:
   del message, ctx
-  return {'uploads': jnp.float32(1.0)}
+  return {'uploads': (jnp.float32(1.0), 1.0)}

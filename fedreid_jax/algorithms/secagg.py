@@ -16,7 +16,7 @@ where the last entry of W is s' sum_U a_k. a_k is n_k / n_max, which gives
 the weights of FedAvg, or the weight of another component over its largest
 value. The numbers in the divisor of another rule (FedNova) replace the last
 entry, and messages that the server needs as sums (SCAFFOLD, DPPT) are further
-entries with separate limits (`round.server.summed_round`).
+entries with separate limits (`round.server.masked`).
 
 The scale is the largest for which K clients at +-B do not overflow
 (`statistics.ring`). An upload is lost with the probability `dropout` after it

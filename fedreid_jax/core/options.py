@@ -246,6 +246,9 @@ WORDS = {
 
 
 def _refuse_type(where: str, value: Any, kind: str) -> typing.NoReturn:
+  # Python cannot format integers of 5000 digits.
+  if isinstance(value, int) and abs(value) > INT32:
+    value = 'a whole number of more than 32 bits'
   found = WORDS.get(type(value).__name__, type(value).__name__)
   raise errors.ConfigError(
     f'{value!r} is {found}', where, f'give {WORDS.get(kind, kind)}'

@@ -229,7 +229,7 @@ def schedule(config: Any, rounds: int) -> Callable[[Array], Array]:
     shape = optax.piecewise_constant_schedule(
       1.0,
       {
-        int(m) if m >= 1 else math.ceil(m * rounds): config.gamma
+        int(m) if m >= 1 else math.ceil(m * rounds - 1e-9): config.gamma
         for m in config.milestones
       },
     )

@@ -46,8 +46,8 @@ class Term(NamedTuple):
   """The term of one upload in a sum, weight times values.
 
   Attributes:
-    weight: weight divided by the unit of the sum, so that its absolute value is
-      at most 1, float32.
+    weight: weight divided by the unit of the sum, float32. The units of fixed
+      point and of a `Summation` make its absolute value at most 1.
     values: values of any shape, float32.
   """
 
@@ -76,14 +76,19 @@ class Divisor(NamedTuple):
   """The number by which a rule divides its sum, from sums over the uploads.
 
   Attributes:
-    numbers: `(message, UploadCtx) -> numbers` of one upload by name, which are
-      not negative.
-    bounds: the limit of the sum of each number over a cohort.
+    numbers: `(message, UploadCtx) -> (weight, value)` of one upload by name,
+      not negative. The number that is added is their product.
+    bounds: by name, the limit of the sum of the weights over a cohort.
+    limits: by name, the limit of the values, a power of two; in deterministic
+      mode a client that exceeds it is left out.
     of: `(sums of the numbers) -> divisor`.
   """
 
-  numbers: Callable[[Any, contexts.UploadCtx], dict[str, Array]]
+  numbers: Callable[
+    [Any, contexts.UploadCtx], dict[str, tuple[Array, Array | float]]
+  ]
   bounds: Mapping[str, Bound]
+  limits: Mapping[str, float]
   of: Callable[[dict[str, Array]], Array | float]
 
 
@@ -94,13 +99,12 @@ class Sum(NamedTuple):
     weight: `(message, UploadCtx) -> a` of one upload, not negative: a number
       for all parameters, or a dict by name, in which absent parameters are
       weighted by number of images.
-    bound: limit of the sum of the weights over a cohort. Weights by number of
-      images replace weights that exceed it.
+    bound: limit of the sum of the weights over a cohort.
     divisor: divisor of the sum, by default the sum of the weights. The model
-      stays as it is if the divisor is not above zero and finite.
-    fallback: whether the mean by number of images replaces a sum whose divisor
-      is not above zero and finite. It takes a second sum of the size of the
-      model.
+      stays as it is if the divisor is not above zero and finite, or the weights
+      exceed their bound.
+    fallback: whether the mean by number of images replaces such a sum. It takes
+      a second sum of the size of the model.
     noise: `(State of the server hooks) -> standard deviation` of the noise that
       a `Summation` adds to the sum; without a `Summation` the component adds
       the noise itself.

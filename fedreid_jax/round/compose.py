@@ -205,7 +205,9 @@ def _is(component: Component, name: str) -> bool:
   # A field of a hook, such as 'server.receive'. A hook that is not filled is
   # None, which has no such field.
   if field:
-    return bool(getattr(getattr(component, hook), field, None))
+    return bool(getattr(getattr(component, hook, None), field, None)) or (
+      component.name == name
+    )
   filled = name in HOOKS and getattr(component, name) is not None
   return filled or name in component.info.properties or component.name == name
 

@@ -268,7 +268,7 @@ class Run:
         form,
       )
     )
-    self.monitor.check_weights(log['fell_back'])
+    self.monitor.check_weights(log['fell_back'], log['stayed'])
     self.monitor.warn_once(
       component_reports.warnings(self._components, log['metrics'])
     )

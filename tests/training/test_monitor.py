@@ -41,7 +41,7 @@ def test_a_few_faulty_clients_of_many_do_not_end_the_run():
     found.check_updates(many, (), 64)
 
 
-def test_names_of_a_stacked_and_of_a_streamed_round():
+def test_names_of_clients_out_of_range():
   log = {'clients': np.array([0, 2, 3])}
   assert report.out_of_range(log, NAMES) == []
   log['out_of_range'] = np.array([False, True, False])

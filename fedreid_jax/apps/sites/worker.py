@@ -32,8 +32,6 @@ from fedreid_jax.round.devices.client_store import ClientStore
 from fedreid_jax.round.local_rounds import Wave
 from fedreid_jax.training import build, engine
 
-# The executor at a site: the local rounds of its one client.
-
 
 class Resident(simulation.Executor):
   """Runs the local rounds of one client and returns its uploads.

@@ -102,11 +102,13 @@ class Mean(NamedTuple):
     models: the new model, `[1, ...]`.
     weights: weights of the uploads, `[1, K]` or by parameter.
     fell_back: whether weights by number of images replaced those of the rule.
+    stayed: whether parameters stayed, because the weights were not usable.
   """
 
   models: Flat
   weights: Array | dict[str, Array]
   fell_back: Array
+  stayed: Array
 
 
 class Fold(NamedTuple):
@@ -156,7 +158,7 @@ class Fold(NamedTuple):
       change = upload.shared[name] - start[name]
       if not isinstance(raw, dict) or name in raw:
         model[name] = Term(of_leaf(by_rule, name), change)
-      if name not in model or self._falls_back():
+      if name not in model or self.rule.fallback:
         by_images[name] = Term(images, change)
     return Terms(
       model,
@@ -182,7 +184,7 @@ class Fold(NamedTuple):
       {n: of_model[n] for n in terms.model},
       {n: of_model[n] for n in terms.by_size},
       dict.fromkeys(terms.images, 1.0),
-      dict.fromkeys(terms.numbers, 1.0),
+      {n: self._limit_of_number(n) for n in terms.numbers},
       {n: self.received[n].limit for n in terms.messages},
     )
 
@@ -341,11 +343,10 @@ class Fold(NamedTuple):
     trusted = self._trusted(raw, valid)
     of_size = _inverse(sums.images['']) if sums.images else jnp.float32(0.0)
     by_rule = {n: self._over_divisor(sums, trusted, n) for n in sums.model}
-    fell_back = jnp.bool_(False)
+    lost = [inverse == 0.0 for inverse in by_rule.values()]
+    unusable = jnp.stack([jnp.bool_(False), *lost]).any() & valid.any()
     # All parameters fall back if the divisor of one cannot be used.
-    if self._falls_back():
-      lost = [inverse == 0.0 for inverse in by_rule.values()]
-      fell_back = jnp.stack([jnp.bool_(False), *lost]).any() & valid.any()
+    fell_back = unusable & self.rule.fallback
 
     def moved(name: str) -> Array:
       old = start[name]
@@ -365,18 +366,13 @@ class Fold(NamedTuple):
     models = start | trees.select(valid.any(), there, kept) | new
     shares = aggregation.normalise(uploads.num_examples, valid[None])
     weights = self._weights(raw, by_rule, shares, valid, fell_back)
-    if isinstance(weights, dict):
-      weights = dict.fromkeys(names, shares) | weights
-    return Mean(models, weights, fell_back)
+    return Mean(models, weights, fell_back, unusable & ~fell_back)
 
   def _averaged(self, start: Flat) -> list[str]:
     """Returns the names of the parameters that are averaged, sorted."""
     if self.batch_stats_rule == 'average':
       return sorted(start)
     return sorted(param_filter.trainable(start)[0])
-
-  def _falls_back(self) -> bool:
-    return self.rule.fallback and self.rule is not BY_IMAGES
 
   def _share(self, raw: Tree, rule: Sum) -> Tree:
     unit = self.arithmetic.unit(rule.bound)
@@ -392,9 +388,16 @@ class Fold(NamedTuple):
       shares = self._share(own, self.rule)
       return {name: _number(share) for name, share in shares.items()}
     return {
-      name: _number(_over(value, self.arithmetic.unit(divisor.bounds[name])))
-      for name, value in divisor.numbers(message, ctx).items()
+      name: Term(
+        _over(weight, self.arithmetic.unit(divisor.bounds[name])),
+        jnp.asarray(value, jnp.float32),
+      )
+      for name, (weight, value) in divisor.numbers(message, ctx).items()
     }
+
+  def _limit_of_number(self, name: str) -> float:
+    divisor = self.rule.divisor
+    return divisor.limits[name] if divisor else 1.0
 
   def _messages(
     self, states: dict[str, Tree], upload: types.Upload

@@ -16,7 +16,8 @@ class Uploads(NamedTuple):
   """The uploads of a round.
 
   Attributes:
-    gathered: why the server needs all of them at once, '' if sums suffice.
+    gathered: why all of them are on a device at once, '' if they are added as
+      clients end.
     number: number of uploads, `K`.
     model_bytes: bytes of the shared parameters of one upload.
     exact: whether sums are in fixed point.
@@ -83,6 +84,10 @@ def of_round(
     ResourceError: if uploads are gathered and exceed the budget.
   """
   gathered = reason(components)
+  # A sum of masked uploads is simulated with all of them on a device.
+  for component in components:
+    if component.summation and not gathered:
+      gathered = f'component {component.name!r} masks all uploads together'
   total = number * model_bytes / MB
   # Every device has all gathered uploads, so that more devices do not help.
   if gathered and total > budget_mb:

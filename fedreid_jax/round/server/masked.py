@@ -111,7 +111,6 @@ def check(components: Sequence[Component], adder: Component) -> None:
   """
   summation = adder.summation
   assert summation
-  unit = Masked(summation).unit
   for other in components:
     rule, name = other.aggregation, other.name
     receive = other.server.receive if other.server else None
@@ -122,8 +121,7 @@ def check(components: Sequence[Component], adder: Component) -> None:
       noisy = bool(receive.noise)
     if isinstance(rule, Sum):
       noisy |= bool(rule.noise)
-      bounds = rule.divisor.bounds.values() if rule.divisor else ()
-      limits += [unit(bound) / unit(rule.bound) for bound in bounds]
+      limits += rule.divisor.limits.values() if rule.divisor else ()
     if noisy and not summation.noisy:
       raise errors.ConfigError(
         f'{adder.name!r} does not draw the noise of {name!r}',

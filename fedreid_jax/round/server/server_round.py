@@ -13,7 +13,7 @@ from fedreid_jax.method import aggregation, contexts
 from fedreid_jax.method.component import Component
 from fedreid_jax.method.sums import Gather, MessageSum
 from fedreid_jax.round.server import masked
-from fedreid_jax.round.server.fold import Fold, Folded
+from fedreid_jax.round.server.fold import Fold, Folded, Mean
 from fedreid_jax.round.server.server_contexts import Groups, ServerContexts
 from fedreid_jax.round.settings import Settings
 
@@ -50,10 +50,8 @@ class Reduced(NamedTuple):
   """The models of a round before the updates of the components.
 
   Attributes:
-    models: models of all groups, `[G, ...]`.
+    mean: models of all groups, and how they were made.
     groups: groups of the uploads.
-    weights: weights of the uploads, `[G, K]` or by parameter.
-    fell_back: whether weights by number of images replaced those of the rule.
     valid: which uploads are used, bool `[K]`.
     states: states of the server, by name.
     added: sums of messages, by name.
@@ -61,10 +59,8 @@ class Reduced(NamedTuple):
       range, bool `[K]`; None if values have no range.
   """
 
-  models: Flat
+  mean: Mean
   groups: Groups
-  weights: Array | dict[str, Array]
-  fell_back: Array
   valid: Array
   states: dict[str, Any]
   added: dict[str, Tree]
@@ -184,7 +180,7 @@ def run(
     found = _masked(rules, server, uploads, context)
   else:
     found = _gathered(rules, server, uploads, valid, drawn, context)
-  states, models = found.states, found.models
+  states, models = found.states, found.mean.models
   states = receive(rules.components, states, uploads, found.added, found.valid)
   for component in rules.components:
     hooks, name = component.server, component.name
@@ -204,12 +200,13 @@ def run(
     'valid': valid if found.far is None else valid & ~found.far,
     'kept': found.valid,
     'groups': of_uploads,
-    'fell_back': found.fell_back,
+    'fell_back': found.mean.fell_back,
+    'stayed': found.mean.stayed,
     'server': _metrics(rules.components, states),
   }
   if found.far is not None:
     log['out_of_range'] = found.far
-  return new, log | aggregation.summarise(found.weights)
+  return new, log | aggregation.summarise(found.mean.weights)
 
 
 def _changed(rules: Rules, uploads: types.Upload) -> types.Upload:
@@ -261,10 +258,8 @@ def _added(
     server.shared, sums, totals.first, uploads, folded.raw, valid
   )
   return Reduced(
-    mean.models,
+    mean,
     _one_group(server, uploads, valid),
-    mean.weights,
-    mean.fell_back,
     valid,
     dict(server.states),
     fold.messages(sums),
@@ -288,10 +283,8 @@ def _masked(
   )
   mean = fold.mean(server.shared, sums, {}, uploads, raw, arrived)
   return Reduced(
-    mean.models,
+    mean,
     _one_group(server, uploads, arrived),
-    mean.weights,
-    mean.fell_back,
     arrived,
     server.states | {name: state},
     fold.messages(sums),
@@ -331,8 +324,8 @@ def _gathered(
     if rules.batch_stats_rule != 'average':
       combined, _ = param_filter.trainable(combined)
     models = models | combined
-  states = dict(server.states)
-  return Reduced(models, groups, weights, fell_back, valid, states, {})
+  mean = Mean(models, weights, fell_back, jnp.bool_(False))
+  return Reduced(mean, groups, valid, dict(server.states), {})
 
 
 def _sums_of_groups(
@@ -361,16 +354,16 @@ def _sums_of_groups(
       valid,
     )
     models, weights = trees.rows((mean.models, mean.weights), 0)
-    return models, weights, mean.fell_back, valid, folded.far
+    return mean._replace(models=models, weights=weights), valid, folded.far
 
-  models, weights, fell_back, valid, far = jax.lax.map(
-    one, (groups.start, groups.members)
+  mean, valid, far = jax.lax.map(one, (groups.start, groups.members))
+  mean = mean._replace(fell_back=mean.fell_back.any(), stayed=mean.stayed.any())
+  # A client whose update is out of range is no member of its group.
+  used = groups._replace(
+    members=valid, sizes=aggregation.normalise(uploads.num_examples, valid)
   )
   valid, far = valid.any(axis=0), far.any(axis=0)
-  states = dict(server.states)
-  return Reduced(
-    models, groups, weights, fell_back.any(), valid, states, {}, far
-  )
+  return Reduced(mean, used, valid, dict(server.states), {}, far)
 
 
 def _metrics(

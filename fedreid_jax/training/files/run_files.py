@@ -235,7 +235,8 @@ def _clear(workdir: Path, foreign: frozenset[Path]) -> None:
   shutil.rmtree(workdir / manifests.FOLDER, ignore_errors=True)
   # A killed deletion must not leave a file without the earlier ones.
   for pattern in reversed(WRITTEN):
-    for path in (*workdir.glob(pattern), *workdir.glob(f'{pattern}*.partial')):
+    partial = workdir.glob(f'{pattern}.[0-9]*.partial')
+    for path in (*workdir.glob(pattern), *partial):
       if path.is_symlink() or not path.is_dir():
         path.unlink()
       elif path not in foreign:

@@ -37,12 +37,17 @@ class Monitor:
     self._config, self._record = config, record
     self._clients, self._progress = clients, progress
 
-  def check_weights(self, fell_back: bool) -> None:
+  def check_weights(self, fell_back: bool, stayed: bool) -> None:
     """Reports a round whose aggregation weights could not be used."""
     if fell_back:
       self._record.say(
         f'round {self._progress.done}: weights are zero or not finite, '
         'weights by size are used instead'
+      )
+    if stayed:
+      self._record.say(
+        f'round {self._progress.done}: weights are zero, not finite or beyond '
+        'their bound, the model stays'
       )
 
   def warn_once(self, warnings: Iterable[str]) -> None:

@@ -26,10 +26,11 @@ from fedreid_jax.method.contexts import (
   AggregationCtx,
   ReceiveCtx,
   ServerInitCtx,
-  UploadCtx,
 )
-from fedreid_jax.method.sums import Sum
+from fedreid_jax.method.sums import MessageSum
 from fedreid_jax.round.cohort import cohort
+from fedreid_jax.round.server import fold
+from fedreid_jax.round.server.arithmetic import Float32
 
 LEAF = 'params/canaries'
 FACTOR = 1e3  # of the clip
@@ -116,13 +117,8 @@ def _round(
   key: Array,
 ) -> tuple[Any, Flat]:
   """Returns (state, model) after a round with the hooks of the component."""
-  server, transport, rule = (
-    component.server,
-    component.transport,
-    component.aggregation,
-  )
+  server, transport = component.server, component.transport
   assert server and transport and transport.up
-  assert isinstance(rule, Sum) and rule.divisor
   name, number = component.name, len(included)
   told = {name: server.message(state)} if server.message else {}
   received = _context(
@@ -147,26 +143,29 @@ def _round(
     return transport.up(sent, received, key)
 
   uploads = jax.vmap(up)(jnp.arange(number), included.astype(jnp.float32))
-  messages, images = uploads.messages.get(name, ()), uploads.num_examples
-  if server.receive:
-    state = server.receive(state, messages, present, ReceiveCtx(uploads.index))
+  uploads = dataclasses.replace(uploads, finite=present)
+  # The sums of a run, in float32.
+  sums = fold.make((component,), component, 'keep_server', Float32())
+  order = jnp.arange(number)
+  folded = sums.over(model, {name: state}, uploads, order)
+  added = sums.read(folded.totals)
+  if isinstance(server.receive, MessageSum):
+    ctx = ReceiveCtx(uploads.index)
+    total = sums.messages(added)[name]
+    state = server.receive.finish(state, total, present, ctx)
   models = {LEAF: model[LEAF][None]}
+  mean = sums.mean(models, added, {}, folded.uploads, folded.raw, present)
   ctx = _context(
     AggregationCtx,
-    num_examples=images,
+    num_examples=uploads.num_examples,
     valid=present,
     members=present[None],
     previous=models,
     start=models,
     key=key,
   )
-  weights = rule.weight(messages, _context(UploadCtx, num_examples=images))
-  assert not isinstance(weights, dict)
-  changes = uploads.shared[LEAF] - model[LEAF]
-  total = (jnp.where(present, weights, 0.0)[:, None] * changes).sum(axis=0)
-  models = {LEAF: (model[LEAF] + total / rule.divisor.of({}))[None]}
   assert server.update
-  state, models = server.update(state, models, ctx)
+  state, models = server.update(state, mean.models, ctx)
   return state, {LEAF: models[LEAF][0]}
 
 
