@@ -240,7 +240,7 @@ def test_the_command_prints_a_line_for_each_check():
   lines = done.stdout.splitlines()
   assert len(lines) == 9 and all(line.startswith('ok ') for line in lines)
   done = command(f'{PACKAGE}.nothing')
-  assert done.returncode == 2 and 'no source file' in done.stderr
+  assert done.returncode == 2 and 'no module' in done.stderr
 
 
 @pytest.mark.slow

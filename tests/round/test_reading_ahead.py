@@ -5,6 +5,7 @@ import threading
 import weakref
 from concurrent import futures
 
+import handmade
 import jax
 import numpy as np
 import pytest
@@ -94,7 +95,9 @@ def test_a_round_begins_with_a_segment_that_was_read(clients, monkeypatch):
   config = toy.toy_config()
   config.rounds, config.fraction = 3, 0.5
   config.execution.image_budget_mb = 700 / 2**20
-  given = config, clients, compose.load(('fedpav',), {}, algorithms)
+  made = compose.load(('fedpav',), {}, algorithms)
+  # Uploads that are gathered are of one wave.
+  given = config, clients, (*made, handmade.READER)
   readers, segment = [], image_store.ImageStore.segment
 
   def watched(store, *args):

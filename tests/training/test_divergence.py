@@ -1,6 +1,7 @@
 import pytest
 import toy
 
+from fedreid_jax import errors
 from fedreid_jax.training import loop
 from fedreid_jax.training.reports import divergence
 
@@ -114,10 +115,21 @@ def test_fields_to_lower_are_those_in_use():
 
 
 @pytest.mark.slow
+def test_updates_beyond_the_range_of_sums_end_a_run(
+  small, federation, tmp_path, capsys
+):
+  small.components, small.optim.lr, small.rounds = ('fedpav',), 1000.0, 4
+  with pytest.raises(errors.DivergedError, match='out of range'):
+    loop.train(small, tmp_path, verbose=True)
+  assert capsys.readouterr().out.count('out of range') >= 2
+
+
+@pytest.mark.slow
 def test_a_run_destroyed_in_its_first_round_says_so(
   small, federation, tmp_path, capsys
 ):
   small.components, small.optim.lr, small.rounds = ('fedpav',), 1000.0, 2
+  small.execution.deterministic = False  # sums of any size
   results = loop.train(small, tmp_path, verbose=True)
   first, last = results['warnings']
   assert (first['round'], last['round']) == (1, 2)

@@ -235,8 +235,9 @@ def _clear(workdir: Path, foreign: frozenset[Path]) -> None:
   shutil.rmtree(workdir / manifests.FOLDER, ignore_errors=True)
   # A killed deletion must not leave a file without the earlier ones.
   for pattern in reversed(WRITTEN):
-    partial = workdir.glob(f'{pattern}.[0-9]*.partial')
-    for path in (*workdir.glob(pattern), *partial):
+    # Partial files may have the number of a process.
+    names = pattern, f'{pattern}.partial', f'{pattern}.[0-9]*.partial'
+    for path in [path for name in names for path in workdir.glob(name)]:
       if path.is_symlink() or not path.is_dir():
         path.unlink()
       elif path not in foreign:
