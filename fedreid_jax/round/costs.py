@@ -1,5 +1,6 @@
 """Costs of a round: steps, bytes, memory and operations of its programs."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -53,13 +54,15 @@ class Costs(NamedTuple):
 
 
 def of_programs(
-  programs: Programs, tasks: types.ClientTask, sent: round_log.Bytes
+  programs: Programs,
+  waves: Sequence[types.ClientTask],
+  sent: round_log.Bytes,
 ) -> Costs:
   """Returns the costs of a round.
 
   Args:
     programs: programs of the round.
-    tasks: tasks of all lanes, on the host.
+    waves: tasks of all lanes of each wave, on the host.
     sent: bytes by direction and content.
   """
   # XLA counts the body of every loop once, so that this is the cost of one step
@@ -67,8 +70,8 @@ def of_programs(
   counted: Any = programs.lowered[TRAINING].cost_analysis() or {}
   memory = {name: _memory(one) for name, one in programs.compiled.items()}
   return Costs(
-    steps=int(tasks.num_steps.sum()),
-    images=int(tasks.valid.sum()),
+    steps=sum(int(tasks.num_steps.sum()) for tasks in waves),
+    images=sum(int(tasks.valid.sum()) for tasks in waves),
     sent=sent,
     memory={name: found for name, found in memory.items() if found},
     flops=counted.get('flops'),

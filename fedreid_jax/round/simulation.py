@@ -268,13 +268,13 @@ class Executor:
     Nothing is run. If images do not stay on devices, the program of one segment
     of steps is counted.
     """
-    tasks, uploads, _ = self._first_round(server, store)
+    _, uploads, _ = self._first_round(server, store)
     drawn = self._tasks.first()
     sent = self._wire(server, uploads, drawn, True)
     waves = self._tasks.waves(drawn, server.groups, 0)
     given = self._tasks.size, self._public, self._seed_of(0)
     found = round_programs.of_round(self._local, server, store, waves, *given)
-    return costs.of_programs(found, tasks, sent)
+    return costs.of_programs(found, [tasks for _, tasks in waves], sent)
 
   def programs(
     self, server: types.ServerState, store: ClientStore

@@ -30,18 +30,20 @@ def test_a_round_costs_what_was_forecast(config, clients, budget):
   assert found.sent == {'up': log['up'], 'down': log['down']}
   assert found.sent['up'].keys() == {'model', 'dfh'}
   assert found.images == log['images'] > found.steps > 3
-  check_memory(found.memory, server)
+  check_memory(found.memory, server, waves=bool(budget))
 
 
 def nbytes(tree):
   return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
-def check_memory(memory, server):
+def check_memory(memory, server, waves):
   """Compares programs of four clients on one device with what they hold."""
-  images = 4 * 3 * np.prod(toy.IMAGE_SHAPE)  # at least three of each client
   model = nbytes(server.shared)
-  assert memory.keys() == {*PARTS, 'aggregation'}
+  # At least three of each client; a wave has one client.
+  images = (1 if waves else 4) * 3 * np.prod(toy.IMAGE_SHAPE)
+  added = {'sum of waves'} if waves else set()
+  assert memory.keys() == {*PARTS, *added, 'aggregation'}
   assert memory['training'].arguments > model + images
   assert memory['training'].temporary > 1000
   # Sums of two integers a parameter reach the server, whose new state takes the
