@@ -1,6 +1,7 @@
 """Messages are one line, and say where a write failed."""
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,7 @@ def test_the_record_of_a_run(tmp_path):
     recorder.Recorder(tmp_path, 1).event(1, 'train', {})
   assert info.value.what == FULL
   assert info.value.where == str(tmp_path / 'metrics.jsonl')
-  (tmp_path / 'results.json.partial').symlink_to('/dev/full')
+  (tmp_path / f'results.json.{os.getpid()}.partial').symlink_to('/dev/full')
   with pytest.raises(errors.ResourceError, match='results.json'):
     recorder.write_json(tmp_path / 'results.json', {'a': 1})
   assert [p.name for p in tmp_path.iterdir()] == ['metrics.jsonl']
