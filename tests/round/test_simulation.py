@@ -4,7 +4,12 @@ import pytest
 import toy
 
 from fedreid_jax import algorithms
-from fedreid_jax.method.component import ClientHooks, Component, ServerHooks
+from fedreid_jax.method.component import (
+  ClientHooks,
+  Component,
+  ComponentInfo,
+  ServerHooks,
+)
 from fedreid_jax.round import compose
 
 RECIPES = [('fedpav',), ('fedpav', 'dfh')]
@@ -40,7 +45,8 @@ def test_components_read_complete_uploads_and_models(config, clients):
     total = sum(x[0].sum() for x in read)  # of one client and one group
     return state, {n: x + 1e-3 * total for n, x in models.items()}
 
-  reader = Component('reader', server=ServerHooks(update=update))
+  info = ComponentInfo(needs_uploads=True)
+  reader = Component('reader', server=ServerHooks(update=update), info=info)
   made, found = (*components(('fedpav',)), reader), []
   for devices in (1, 2):
     executor, variables, _ = toy.make_executor(config, clients, made, devices)

@@ -161,7 +161,7 @@ def test_modalities_belong_to_their_images(workdir, tmp_path):
 
 @pytest.mark.slow
 def test_modalities_reach_the_network(tmp_path):
-  fields = TINY | {'data.infrared': 2}
+  fields = TINY | {'data.infrared': 2, 'model.name': 'resnet18'}
   config = fr.load_config('agw:smoke', fields, rounds=1)
   fr.train(config, tmp_path)
   model = fr.load(tmp_path)
