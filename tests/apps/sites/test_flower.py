@@ -36,7 +36,7 @@ class AfterOne(fr.Callback):
 
   def on_checkpoint(self, event):
     if event.round == 1:
-      self.model = server_model(event.path.parents[2], 1)
+      self.model = server_model(event.path.parents[1], 1)
 
 
 class Federation(loopback.Loopback):
