@@ -23,7 +23,7 @@ CALLS = [(recipe, '') for recipe in RECIPES] + [
 ]
 GUARANTEED = ('dfh_dp', 'dp_fedavg', 'dpsgd')
 # Their networks take a minute to compile, and minutes to learn.
-SHORT = ('agw', 'deen', 'dns')
+SHORT = ('agw', 'caj', 'cifar', 'deen', 'dns', 'lba')
 # Presets `synthetic` on persons few enough for seconds. A network of this size
 # loses its channels to DFH's loss, which the preset's own does not.
 SMALL = ','.join(
@@ -39,8 +39,9 @@ OWN = {
   'snr': 'model.features=(32,64)',
   'snr:loss=entropy': 'model.features=(32,64)',
   'snr_dfh': 'rounds=20,model.features=(32,64)',
-  'cifar': 'rounds=30',
-  'caj': 'local.epochs=8',
+  'cifar': 'rounds=2',
+  'caj': 'rounds=2',
+  'lba': f'rounds=2,{TINY}',
   'dns': 'rounds=2',
   'agw': f'rounds=2,{TINY}',
   # Few clients, so that their noise is far below that of a guarantee.
