@@ -41,7 +41,8 @@ _TOLERANCE = flags.DEFINE_float(
   'tolerance', 0.0, 'Relative difference of norms that is none; 0: bits.'
 )
 # Records of earlier commits are of the first synthetic world.
-_ARGUMENT = f'smoke,data.source={versions.FIRST}'
+# The draws of a secret of the system differ between runs.
+_ARGUMENT = f'smoke,privacy.secret=seed,data.source={versions.FIRST}'
 _RECIPES = flags.DEFINE_list('recipes', None, 'Recipes (default: all).')
 
 
