@@ -76,6 +76,7 @@ from fedreid_jax.method.contexts import (
 from fedreid_jax.method.guarantee import Claim, Delta, Epsilon, Noise
 from fedreid_jax.method.rules import Given, Rule, is_private
 from fedreid_jax.method.sums import Divisor, MessageSum, Sum, by_count
+from fedreid_jax.round.server.arithmetic import HEADROOM
 
 NAME = 'dp_fedavg'
 # Above the relative error of a norm in float32: the exact noise on integers has
@@ -86,8 +87,8 @@ EVERYONE = (
   'does not lower epsilon'
 )
 # Above it a change may be out of the range of the fixed-point sums
-# (`arithmetic.HEADROOM`), and a client that is left out would be seen.
-LARGEST = 64.0
+# (`HEADROOM`), and a client that is left out would be seen.
+LARGEST = 2.0**HEADROOM
 BITS = 20.0  # expected clients of a round over the noise on the sum of bits
 
 

@@ -150,7 +150,8 @@ class Fold(NamedTuple):
     ctx = contexts.UploadCtx.of(upload, start)
     message = upload.messages.get(self.owner, ())
     raw = self.rule.weight(message, ctx)
-    by_rule = self._share(raw, self.rule)
+    unit = self.arithmetic.unit(self.rule.bound)
+    by_rule = jax.tree.map(lambda weight: _over(weight, unit), raw)
     images = _over(upload.num_examples, self.arithmetic.unit(by_size))
     model: dict[str, Term] = {}
     by_images: dict[str, Term] = {}
@@ -164,7 +165,7 @@ class Fold(NamedTuple):
       model,
       by_images,
       {'': _number(images)} if by_images else {},
-      self._numbers(raw, message, ctx),
+      self._numbers(by_rule, message, ctx),
       messages,
     ), raw
 
@@ -374,19 +375,14 @@ class Fold(NamedTuple):
       return sorted(start)
     return sorted(param_filter.trainable(start)[0])
 
-  def _share(self, raw: Tree, rule: Sum) -> Tree:
-    unit = self.arithmetic.unit(rule.bound)
-    return jax.tree.map(lambda weight: _over(weight, unit), raw)
-
   def _numbers(
-    self, raw: Tree, message: Any, ctx: contexts.UploadCtx
+    self, by_rule: Tree, message: Any, ctx: contexts.UploadCtx
   ) -> dict[str, Term]:
     """Returns the numbers of the divisor; by default the weights themselves."""
     divisor = self.rule.divisor
     if divisor is None:
-      own = raw if isinstance(raw, dict) else {'': raw}
-      shares = self._share(own, self.rule)
-      return {name: _number(share) for name, share in shares.items()}
+      own = by_rule if isinstance(by_rule, dict) else {'': by_rule}
+      return {name: _number(share) for name, share in own.items()}
     return {
       name: Term(
         _over(weight, self.arithmetic.unit(divisor.bounds[name])),

@@ -119,8 +119,8 @@ def verdict(found: Effect | None, claimed: Claimed, margin: float) -> Verdict:
 
   Args:
     found: the effect; None without finished runs.
-    claimed: what the claim says.
-    margin: in mAP.
+    claimed: the direction that the claim states.
+    margin: difference in mAP.
   """
   if found is None:
     return 'no runs yet'
