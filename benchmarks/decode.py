@@ -15,7 +15,7 @@ from PIL import Image
 from rich import console, table
 
 from fedreid_jax.data import cache
-from fedreid_jax.data.images.decoder import Decoder
+from fedreid_jax.data.decoder import Decoder
 from fedreid_jax.data.synthetic import photographs, versions
 
 _IMAGES = flags.DEFINE_integer('images', 12936, 'Number of images.', 1)

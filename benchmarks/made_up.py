@@ -55,7 +55,7 @@ def rounds(
   import jax
 
   from fedreid_jax import algorithms
-  from fedreid_jax.data.images import arrays, augment
+  from fedreid_jax.data import arrays, augment
   from fedreid_jax.models import functional, networks
   from fedreid_jax.round import compose
   from fedreid_jax.round.devices import placement

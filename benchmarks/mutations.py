@@ -208,7 +208,7 @@ BUGS = (
     ),
   ),
   (
-    ('evaluation/positions.py', 'evaluation/test_ranking.py'),
+    ('evaluation/ranking.py', 'evaluation/test_ranking.py'),
     (
       ("for side in ('left', 'right')", "for side in ('right', 'left')"),
       ('- nearer > num_equal', '- nearer >= num_equal'),
@@ -217,40 +217,24 @@ BUGS = (
         'before[:first] |= distance[:first] ==',
         'before[first:] |= distance[first:] ==',
       ),
-    ),
-  ),
-  (
-    ('evaluation/ranking.py', 'evaluation/test_ranking.py'),
-    (
       ('positions > 0, hits', 'positions > 1, hits'),
       ('(positions[-1] + 1)', '(positions[0] + 1)'),
       ('scores.first[counted] < rank', 'scores.first[counted] <= rank'),
     ),
   ),
   (
-    ('evaluation/rerank.py', 'evaluation/test_rerank.py'),
+    ('evaluation/distances.py', 'evaluation/test_distances.py'),
     (
       ('common > 2 / 3', 'common >= 2 / 3'),
       ('options.k1 / 2)) + 1', 'options.k1 / 2))'),
-    ),
-  ),
-  (
-    ('evaluation/distances.py', 'evaluation/test_distances.py'),
-    (
       ('- 2.0 * products, 0.0', '- products, 0.0'),
       ('* BLOCK >= chunk', '* BLOCK > chunk'),
     ),
   ),
   (
+    ('evaluation/trials.py', 'evaluation/test_trials.py'),
     (
-      'evaluation/protocol/gallery_sampling.py',
-      'evaluation/test_gallery_sampling.py',
-    ),
-    (('.ravel() - 1', '.ravel()'),),
-  ),
-  (
-    ('evaluation/protocol/half_splits.py', 'evaluation/test_half_splits.py'),
-    (
+      ('.ravel() - 1', '.ravel()'),
       (
         'cameras[images] != cameras[query]',
         'cameras[images] == cameras[query]',
@@ -258,7 +242,7 @@ BUGS = (
     ),
   ),
   (
-    ('evaluation/ensembles.py', 'evaluation/test_ensembles.py'),
+    ('evaluation/features.py', 'evaluation/test_features.py'),
     (('len(members) < 2', 'len(members) < 1'),),
   ),
   (

@@ -91,7 +91,7 @@ def write(path: Path) -> None:
 def worker(name: str, path: str) -> None:
   """Prints the measurements of one contender."""
   import fedreid_jax as fr
-  from fedreid_jax.evaluation import flat_search
+  from fedreid_jax.evaluation import index
 
   vectors = np.load(path, mmap_mode='r')
   for first in range(0, len(vectors), PART):
@@ -105,17 +105,17 @@ def worker(name: str, path: str) -> None:
 
     jax.devices()
   else:
-    flat_search.library()
+    index.library()
   before, memory = allocated(), Memory()
   clock = [now()]
   if name == 'IndexFlat':
-    faiss = flat_search.library()
+    faiss = index.library()
     kind = {'euclidean': faiss.IndexFlatL2, 'cosine': faiss.IndexFlatIP}
-    index = kind[_METRIC.value](_WIDTH.value)  # lengths are 1
-    index.add(vectors)
+    flat = kind[_METRIC.value](_WIDTH.value)  # lengths are 1
+    flat.add(vectors)
 
     def search(few: np.ndarray) -> np.ndarray:
-      return index.search(few, NEIGHBOURS)[1]
+      return flat.search(few, NEIGHBOURS)[1]
   else:
     gallery = fr.Gallery(
       vectors, np.arange(len(vectors)), metric=_METRIC.value, backend=name

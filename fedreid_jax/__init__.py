@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
   from fedreid_jax import errors
   from fedreid_jax.config.load import load_config
-  from fedreid_jax.data.images.arrays import client_data
+  from fedreid_jax.data.arrays import client_data
   from fedreid_jax.evaluation.evaluators.retrieval import evaluate_retrieval
   from fedreid_jax.evaluation.index import Gallery
   from fedreid_jax.evaluation.ranking import evaluate_ranking
@@ -44,7 +44,7 @@ _MODULES = {
   'Simulation': 'training.simulation',
   'Snapshot': 'training.snapshot',
   'StopTraining': 'training.callbacks',
-  'client_data': 'data.images.arrays',
+  'client_data': 'data.arrays',
   'evaluate': 'training.evaluation',
   'evaluate_ranking': 'evaluation.ranking',
   'evaluate_retrieval': 'evaluation.evaluators.retrieval',

@@ -8,7 +8,7 @@ import pytest
 import toy
 
 from fedreid_jax.apps.deploy.exchange import embedding
-from fedreid_jax.data.images import augment
+from fedreid_jax.data import augment
 from fedreid_jax.evaluation import features
 from fedreid_jax.models import functional, networks
 from fedreid_jax.round.devices import placement

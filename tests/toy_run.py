@@ -9,9 +9,9 @@ import pytest
 import toy
 
 import fedreid_jax as fr
-from fedreid_jax.data.images import augment
+from fedreid_jax.data import augment
 from fedreid_jax.evaluation import features
-from fedreid_jax.evaluation.model import Model
+from fedreid_jax.evaluation.features import Model
 from fedreid_jax.models import functional, networks
 from fedreid_jax.round.devices import placement
 from fedreid_jax.training import loaded_run

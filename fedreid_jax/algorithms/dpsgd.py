@@ -43,7 +43,7 @@ from fedreid_jax.algorithms.statistics import clipping, white_noise
 from fedreid_jax.core import patterns, trees
 from fedreid_jax.core.options import Checked, Range, Regex
 from fedreid_jax.core.types import Array, Flat, Metrics
-from fedreid_jax.data.split import poisson
+from fedreid_jax.data import sampling
 from fedreid_jax.method import accounting, rounding
 from fedreid_jax.method.accounting import Mechanism
 from fedreid_jax.method.component import (
@@ -227,7 +227,7 @@ def mechanisms(
     One mechanism.
   """
   if places is None:
-    places = poisson.places(units)
+    places = sampling.places(units)
   if not places or population <= places:
     return [Mechanism(noise, units / population, steps)]
   return [Mechanism(noise, units / population, steps, population, places)]
@@ -437,7 +437,7 @@ def _claim(options: Options, noise: float, participants: Participants) -> Claim:
     f'{rounding.exact(noise)}, sampling rate at most '
     f'{rounding.up(units / min(numbers))}, '
     f'{errors.counted(participants.steps, "step")} a round, at most '
-    f'{poisson.places(units)} in a step; released: every model; '
+    f'{sampling.places(units)} in a step; released: every model; '
     'public: numbers of images, identities and steps',
     options.unit,
   )

@@ -94,7 +94,7 @@ def prepare() -> None:
   from fedreid_jax.data.benchmark import builder
   from fedreid_jax.data.benchmark import prepare as preparing
   from fedreid_jax.data.datasets import registry
-  from fedreid_jax.data.images.decoder import Decoder
+  from fedreid_jax.data.decoder import Decoder
 
   spec, root, out = _required(_DATASET), _required(_ROOT), _required(_OUT)
   decoder = Decoder(
@@ -193,14 +193,14 @@ def synth() -> None:
 
 def sheet() -> None:
   """Writes a contact sheet of synthetic images."""
-  from fedreid_jax.data.synthetic import contact_sheet
+  from fedreid_jax.data.synthetic import photographs
 
   size = {}
   if _HEIGHT.value:
     size['height'] = _HEIGHT.value
   if _WIDTH.value:
     size['width'] = _WIDTH.value
-  contact_sheet.write(
+  photographs.write(
     _required(_OUT), seed=_SEED.value, source=_SOURCE.value, **size
   )
   print(f'the synthetic world in {_OUT.value}')

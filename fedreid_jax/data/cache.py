@@ -18,10 +18,10 @@ import numpy as np
 from jaxtyping import UInt8
 
 from fedreid_jax import errors
+from fedreid_jax.data import decoder as decoding
 from fedreid_jax.data import files
 from fedreid_jax.data.benchmark import integrity
-from fedreid_jax.data.images import decoder as decoding
-from fedreid_jax.data.images.decoder import Decoder, Pixels
+from fedreid_jax.data.decoder import Decoder, Pixels
 
 SHOWN = 20  # names of bad files in a message
 _TASK = 64  # images that a thread decodes at a time

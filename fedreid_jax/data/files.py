@@ -24,17 +24,27 @@ def check_root(root: str | os.PathLike, where: str = 'data.root') -> Path:
     where: the field or flag that holds it, for messages.
 
   Raises:
-    DataError: when it is missing, an archive or a file.
+    DataError: when it is missing, an archive or a file, or cannot be opened.
   """
   if not str(root):
     raise errors.DataError('no folder given', where, f'set {where}')
-  path = Path(root).expanduser()
-  if path.suffix.lower() in ARCHIVES and not path.is_dir():
+  # RuntimeError is for a user without a home, OSError for a folder above that
+  # may not be read, or a name that is too long.
+  try:
+    path = Path(root).expanduser()
+    is_folder, exists = path.is_dir(), path.exists()
+  except (OSError, RuntimeError) as error:
+    raise errors.DataError(
+      f'{root} cannot be opened: {getattr(error, "strerror", 0) or error}',
+      where,
+      'give an existing folder',
+    ) from error
+  if path.suffix.lower() in ARCHIVES and not is_folder:
     raise errors.DataError(
       f'{root} is an archive', where, 'unpack it first and give the folder'
     )
-  if not path.is_dir():
-    what = 'is no folder' if path.exists() else 'does not exist'
+  if not is_folder:
+    what = 'is no folder' if exists else 'does not exist'
     raise errors.DataError(f'{root} {what}', where, 'give an existing folder')
   return path.resolve()
 
@@ -49,9 +59,9 @@ def list_files(root: Path, below: str = '') -> list[str]:
     below: folder under it to list, with '/'.
 
   Raises:
-    DataError: for a link that leads out of the root or to a folder, a file that
-      is not a regular one, a name that is not plain text, or two names that
-      differ in case or Unicode form only.
+    DataError: for a folder that cannot be read, a link that leads out of the
+      root or to a folder, a file that is not a regular one, a name that is not
+      plain text, or two names that differ in case or Unicode form only.
   """
   root = root.resolve()
   found: list[str] = []
@@ -161,9 +171,12 @@ def _walk(
   try:
     entries = list(os.scandir(root / below))
   except OSError as error:
+    why = error.strerror or str(error)
     if bad is None:
-      raise
-    bad.append((below, error.strerror or str(error)))
+      raise errors.DataError(
+        f'cannot be read: {why}', str(root / below), 'change its permissions'
+      ) from error
+    bad.append((below, why))
     return
   for entry in entries:
     if entry.name.startswith('.') or entry.name.lower() in JUNK:

@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedreid_jax.core import plugins
-from fedreid_jax.data import classification_task, poison, validation
+from fedreid_jax.data import client_split, federation, poison, validation
 from fedreid_jax.data.benchmark import benchmark_source
 from fedreid_jax.data.federation import Federation
 from fedreid_jax.data.folder import folder_source
-from fedreid_jax.data.split import client_split, overlap
 from fedreid_jax.data.synthetic import synthetic_source, versions
 
 SOURCES = {
@@ -42,7 +41,7 @@ def load(
   named = [
     spec.partition(':')[0] for spec in (*config.sources, *config.targets)
   ]
-  overlap.check_public(config.public.partition(':')[0], named)
+  federation.check_public(config.public.partition(':')[0], named)
   if config.source in SOURCES:
     source = SOURCES[config.source](config, clients)
   else:
@@ -74,7 +73,7 @@ def load(
     )
     notices = (*notices, *poison.notice(config.poison, config.poisoned))
     if config.task == 'classification':
-      classification_task.check_clients(source, people)
+      federation.check_classes(source, people)
   return without_images(config)._replace(
     clients=people,
     targets=(*source.targets, *tests),

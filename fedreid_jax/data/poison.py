@@ -2,7 +2,7 @@
 
   flip      identity l of C is C - 1 - l
   shuffle   every image has the identity of a random image of the client
-  merge     identities 2 i and 2 i + 1 are one
+  merge     identities 2 i and 2 i + 1 are one, counted from the client's first
   backdoor  a share of the images, of any identity, has a trigger and the first
             identity
 
@@ -52,7 +52,7 @@ def poison(
   Args:
     clients: all clients.
     kind: attack, '' for none.
-    names: names of the clients that attack.
+    names: those of the clients that attack.
     share: fraction of the images of such a client that have the trigger.
     seed: seed of the random choices, which differ between clients.
 
@@ -91,7 +91,9 @@ def _poisoned(
   if kind == 'shuffle':
     return client._replace(labels=rng.permutation(labels))
   if kind == 'merge':
-    return client._replace(labels=labels // 2 * 2)
+    # The identities of a client may begin at any number (labels 'concat').
+    first = labels.min()
+    return client._replace(labels=first + (labels - first) // 2 * 2)
   rows = np.sort(
     rng.permutation(len(labels))[: max(1, round(share * len(labels)))]
   )

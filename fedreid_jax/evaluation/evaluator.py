@@ -10,9 +10,8 @@ from jaxtyping import Float
 from fedreid_jax import errors
 from fedreid_jax.core import plugins, types
 from fedreid_jax.data.federation import Target
-from fedreid_jax.evaluation import ensembles, evaluators, features
-from fedreid_jax.evaluation.model import Extractor, Model
-from fedreid_jax.evaluation.protocol import protocols
+from fedreid_jax.evaluation import evaluators, features, protocols
+from fedreid_jax.evaluation.features import Extractor, Model
 
 # Features on the other side of the neck, and suffixes of their metrics.
 OTHER_SIDE = {
@@ -149,12 +148,12 @@ def _members(
   """
   # The average is taken before the moments are re-estimated, since averaged
   # parameters have other moments.
-  averaged = ensembles.make(models, [k for k in kinds if k == 'average'])
+  averaged = features.make(models, [k for k in kinds if k == 'average'])
   joined = [k for k in kinds if k != 'average']
   parts: list[dict[str, list[types.Flat]]] = []
   for part in source(models | {k: own[0] for k, own in averaged.items()}):
     alone = {name: [variables] for name, variables in part.items()}
-    parts.append(alone | ensembles.make(part, joined))
+    parts.append(alone | features.make(part, joined))
   return {
     name: list(zip(*(part[name] for part in parts), strict=True))
     for name in (*models, *kinds)

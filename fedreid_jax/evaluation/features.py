@@ -1,6 +1,22 @@
-"""Features of images, sharded over devices, with a padded last batch."""
+"""Features of images, sharded over devices, with a padded last batch.
+
+Ensembles of models that were trained separately.
+
+Wu & Gong, Decentralised learning from independent multi-domain labels for
+person re-identification, AAAI 2021, table 3: the concatenated features of all
+models, `f(x) = [f_1(x), ..., f_N(x)]`, or one model with the mean of their
+parameters and running statistics, `w = (1/N) sum_k w_k`. The paper does not
+mention a scale of the features. Here the features of each model have unit
+length, unless `evaluation.ensemble_norm` is off. The mean of running moments
+differs from the moments of the mean model; with
+`evaluation.batch_stats='source'` or 'modality' the moments are re-estimated on
+the images of all clients.
+
+A model, or an ensemble of models, with the functions for evaluators.
+"""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +25,11 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Float, Int, UInt8
 
+from fedreid_jax import errors
 from fedreid_jax.core import types
 from fedreid_jax.core.types import Array, Flat
+from fedreid_jax.data.federation import Target
+from fedreid_jax.losses import similarity
 
 
 def make_embedding(
@@ -134,3 +153,130 @@ def of_each(
   ]
   # The inverse permutation restores the order of the images.
   return np.concatenate(found)[np.argsort(np.concatenate(rows))]
+
+
+def make(
+  models: dict[str, Flat], kinds: Sequence[str]
+) -> dict[str, list[Flat]]:
+  """Returns the members of each ensemble of the clients' models.
+
+  Args:
+    models: variables by name; those of clients are 'client:NAME'.
+    kinds: 'concat', with all clients' models as members, or 'average', with
+      their mean as the only member.
+
+  Raises:
+    ConfigError: for fewer than two models of clients.
+  """
+  if not kinds:
+    return {}
+  members = [m for name, m in models.items() if name.startswith('client:')]
+  if len(members) < 2:
+    raise errors.ConfigError(
+      f'an ensemble of the models of {errors.counted(len(members), "client")}',
+      'evaluation.ensemble',
+      'use a run of several clients without shared parameters',
+    )
+  every = {'concat': members, 'average': [average(members)]}
+  return {kind: every[kind] for kind in kinds}
+
+
+def average(models: Sequence[Flat]) -> Flat:
+  """Returns the mean of every leaf, running statistics included."""
+  return {
+    name: np.mean([np.asarray(m[name]) for m in models], axis=0)
+    for name in models[0]
+  }
+
+
+def join(
+  features: Sequence[Float[np.ndarray, 'M _']], norm: bool
+) -> Float[np.ndarray, 'M _']:
+  """Concatenates the features of several models.
+
+  Args:
+    features: float32 `[M, D]` of each model; features of a single model are
+      unchanged.
+    norm: whether to scale the features of each model to unit length; rows of
+      zeros are unchanged.
+
+  Returns:
+    float32 `[M, N D]`.
+  """
+  if len(features) == 1:
+    return features[0]
+  # With unit length no model outweighs the others in the distances.
+  if norm:
+    features = [np.asarray(similarity.unit(jnp.asarray(x))) for x in features]
+  return np.concatenate(features, axis=1)
+
+
+# `(variables, images, modalities) -> outputs of the network [M, D]`.
+Extractor = Callable[..., Float[np.ndarray, 'M D']]
+
+
+class Model:
+  """Embeddings and class scores of images.
+
+  Attributes:
+    config: `config.evaluation`.
+  """
+
+  def __init__(
+    self,
+    config: Any,
+    members: Sequence[tuple[Flat, ...]],
+    extractor: Callable[[str], Extractor],
+    feature: str,
+  ):
+    """Creates a model from variables.
+
+    Args:
+      config: `config.evaluation`.
+      members: models whose features are concatenated. Each has variables for
+        all images, or variables for each modality.
+      extractor: builds the extractor of an output of the network by its name.
+      feature: name of the output that is ranked.
+    """
+    self.config = config
+    self._members, self._extractor = members, extractor
+    self._feature = feature
+    self._latest: tuple[Target, Float[np.ndarray, 'M D']] | None = None
+
+  def embed(
+    self,
+    images: UInt8[np.ndarray, 'M H W ch'],
+    modalities: Int[np.ndarray, ' M'] | None = None,
+  ) -> Float[np.ndarray, 'M D']:
+    """Returns the features of images; without modalities all are visible."""
+    extract = self._extractor(self._feature)
+    found = [of_each(extract, own, images, modalities) for own in self._members]
+    return join(found, self.config.ensemble_norm)
+
+  def features(self, target: Target) -> Float[np.ndarray, 'M D']:
+    """Returns `embed` of all images of a target."""
+    # All evaluators of a target need the same features. Targets are tested in
+    # turn, so that only the latest features are kept.
+    if self._latest is None or self._latest[0] is not target:
+      own = target.images
+      self._latest = target, self.embed(own.images(), own.modalities)
+    return self._latest[1]
+
+  def logits(
+    self,
+    images: UInt8[np.ndarray, 'M H W ch'],
+    modalities: Int[np.ndarray, ' M'] | None = None,
+  ) -> Float[np.ndarray, 'M C']:
+    """Returns the class scores of images.
+
+    Raises:
+      ConfigError: for an ensemble of concatenated features.
+    """
+    if len(self._members) > 1:
+      raise errors.ConfigError(
+        'concatenated features have no classifier',
+        'evaluation.ensemble',
+        "classify with 'average'",
+      )
+    extract = self._extractor('logits')
+    return of_each(extract, self._members[0], images, modalities)

@@ -1,13 +1,24 @@
-"""Exact nearest-neighbour search of feature vectors."""
+"""Exact nearest-neighbour search of feature vectors.
 
+Exact search by FAISS, an optional package.
+
+`faiss.knn` is the brute-force search behind `IndexFlat` (Johnson, Douze and
+Jegou, "Billion-scale similarity search with GPUs", IEEE Transactions on Big
+Data 2021).
+"""
+
+import importlib
+import importlib.util
 from collections.abc import Iterator
 from typing import Any, Literal, get_args
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Float32, Int64, Integer, Shaped
 
 from fedreid_jax import errors
-from fedreid_jax.evaluation import distances, flat_search
+from fedreid_jax.core import extras
+from fedreid_jax.evaluation import distances
 
 MISSING = -1  # index and integer label of a neighbour that does not exist
 # Number of vectors that are searched at a time. It bounds the memory of
@@ -82,7 +93,7 @@ class Gallery:
     check_backend(backend)
     self.backend = backend
     if backend == 'auto':
-      use_faiss = len(self.vectors) >= LARGE and flat_search.installed()
+      use_faiss = len(self.vectors) >= LARGE and installed()
       self.backend = 'faiss' if use_faiss else 'product'
     if not self.vectors.size:
       raise errors.DataError('no vectors', 'vectors', 'give one or more')
@@ -176,9 +187,7 @@ class Gallery:
   ) -> Iterator[Near]:
     """Yields the nearest vectors of a tile for each query."""
     vectors = self.vectors[tile]
-    lines = flat_search.nearest(
-      queries, vectors, min(k, len(vectors)), self.metric
-    )
+    lines = by_faiss(queries, vectors, min(k, len(vectors)), self.metric)
     yield from zip(*lines, strict=True)
 
   def _by_products(
@@ -216,7 +225,7 @@ def check_backend(name: str) -> None:
       errors.one_of(name, BACKENDS),
     )
   if name == 'faiss':
-    flat_search.library()
+    library()
 
 
 def _nearest(
@@ -260,3 +269,87 @@ def _cameras(values: Any, size: int) -> Integer[np.ndarray, ' {size}']:
       f'give {size} integers',
     )
   return values
+
+
+_MISSING_FAISS = extras.command('search')
+
+
+def installed() -> bool:
+  """Returns whether FAISS can be imported."""
+  return importlib.util.find_spec('faiss') is not None
+
+
+def library() -> Any:
+  """Imports FAISS.
+
+  Raises:
+    ConfigError: when it is not installed.
+  """
+  try:
+    return importlib.import_module('faiss')
+  except ImportError as error:
+    raise errors.ConfigError(
+      'FAISS is not installed', 'search', _MISSING_FAISS
+    ) from error
+
+
+def by_faiss(
+  queries: Float32[np.ndarray, 'Q D'],
+  vectors: Float32[np.ndarray, 'P D'],
+  k: int,
+  metric: str,
+) -> tuple[Int64[np.ndarray, 'Q k'], Float32[np.ndarray, 'Q k']]:
+  """Returns the indices of the k nearest vectors, and their distances.
+
+  Args:
+    queries: rows to search for.
+    vectors: k rows or more, among which to search.
+    k: number of neighbours.
+    metric: one of `distances.METRICS`; distances are those of
+      `distances.squared_blocks`, up to rounding.
+
+  Returns:
+    (indices, distances), the nearest first and vectors at equal distances in
+    the order of their indices.
+  """
+  if metric == 'cosine':
+    queries, vectors = (
+      np.asarray(distances.normalise(jnp.asarray(part)))
+      for part in (queries, vectors)
+    )
+  queries, vectors = map(np.ascontiguousarray, (queries, vectors))
+  indices = np.empty((len(queries), k), np.int64)
+  found = np.empty((len(queries), k), np.float32)
+  # Blocks of queries bound the memory where many distances are equal.
+  for first in range(0, len(queries), distances.BLOCK):
+    rows = slice(first, first + distances.BLOCK)
+    indices[rows], found[rows] = _block(queries[rows], vectors, k, metric)
+  return indices, found
+
+
+def _block(
+  queries: Float32[np.ndarray, 'Q D'],
+  vectors: Float32[np.ndarray, 'P D'],
+  k: int,
+  metric: str,
+) -> tuple[Int64[np.ndarray, 'Q k'], Float32[np.ndarray, 'Q k']]:
+  """Returns the result of `nearest` for some queries; unit rows if cosine."""
+  faiss = library()
+  cosine = metric == 'cosine'
+  kind = faiss.METRIC_INNER_PRODUCT if cosine else faiss.METRIC_L2
+  # FAISS returns any of the vectors at the k-th distance. Therefore more than k
+  # are searched for, until the last one is farther than the k-th. Then all at
+  # this distance are included, and those with the lowest indices are selected.
+  asked = min(k + 1, len(vectors))
+  while True:
+    # knn reads the vectors in place, while an IndexFlat copies them.
+    found, indices = faiss.knn(queries, vectors, asked, kind)
+    # A difference of rounded squares may be negative.
+    found = np.float32(1) - found if cosine else np.maximum(found, 0)
+    if asked == len(vectors) or (found[:, -1] > found[:, k - 1]).all():
+      break
+    asked = min(2 * asked, len(vectors))
+  order = np.lexsort((indices, found))[:, :k]
+  return np.take_along_axis(indices, order, 1), np.take_along_axis(
+    found, order, 1
+  )

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from fedreid_jax.evaluation import ranked_lists
+from fedreid_jax.evaluation import gallery
 from fedreid_jax.training.loaded_run import LoadedRun
 
 
@@ -12,7 +12,7 @@ def draw(
   num: int,
   seed: int,
   places: Sequence[int] | None = None,
-) -> list[ranked_lists.Ranked]:
+) -> list[gallery.Ranked]:
   """Ranks the gallery of a test for some queries that have a match.
 
   Args:
@@ -26,4 +26,4 @@ def draw(
   test = run.target(target)
   features = run.ranked(test.images.images(), test.images.modalities)
   config = run.config.evaluation
-  return ranked_lists.draw(features, test, config, num, seed, places)
+  return gallery.draw_lists(features, test, config, num, seed, places)

@@ -225,7 +225,7 @@ class Participants(NamedTuple):
       probability of each.
     poisson: whether each client is sampled independently.
     rounds: number of rounds of the run.
-    sampler: sampler of batches, one of `data.split.sampling.SAMPLERS`.
+    sampler: sampler of batches, one of `data.sampling.SAMPLERS`.
     batch: number of images in a step, on average if it is random.
     identities: number of identities in a step, likewise.
     steps: number of steps of a round, 0 if it depends on the client.

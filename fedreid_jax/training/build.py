@@ -10,9 +10,8 @@ from fedreid_jax import errors
 from fedreid_jax.config.rules import arguments, load_components
 from fedreid_jax.core import param_filter, types
 from fedreid_jax.core.secret import Secret
-from fedreid_jax.data import load
+from fedreid_jax.data import augment, load
 from fedreid_jax.data.federation import Federation
-from fedreid_jax.data.images import augment
 from fedreid_jax.data.synthetic import versions
 from fedreid_jax.evaluation import evaluator
 from fedreid_jax.method import guarantee, optimizers

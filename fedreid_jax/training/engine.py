@@ -10,9 +10,9 @@ from jax.sharding import Mesh
 
 from fedreid_jax.core import param_filter, types
 from fedreid_jax.core.secret import Secret
+from fedreid_jax.data import sampling
+from fedreid_jax.data.augment import Transforms
 from fedreid_jax.data.federation import Federation
-from fedreid_jax.data.images.augment import Transforms
-from fedreid_jax.data.split import sampling
 from fedreid_jax.losses import objective
 from fedreid_jax.method import optimizers
 from fedreid_jax.method.component import Component, Participants

@@ -14,8 +14,8 @@ from fedreid_jax.config import rules
 from fedreid_jax.core import types
 from fedreid_jax.core.types import ClientData
 from fedreid_jax.data import load as data_lib
+from fedreid_jax.data.augment import Transforms
 from fedreid_jax.data.federation import Federation, Target
-from fedreid_jax.data.images.augment import Transforms
 from fedreid_jax.evaluation import distances as distance_lib
 from fedreid_jax.evaluation import features
 from fedreid_jax.training.clients import named_models

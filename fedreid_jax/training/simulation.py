@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from fedreid_jax.config import load, schema
 from fedreid_jax.core import types
-from fedreid_jax.data.images import arrays, augment
+from fedreid_jax.data import arrays, augment
 from fedreid_jax.method.component import Component
 from fedreid_jax.method.optimizers import Optimizer
 from fedreid_jax.models import functional

@@ -14,8 +14,8 @@ import numpy as np
 from fedreid_jax import errors
 from fedreid_jax.config import load as config_lib
 from fedreid_jax.core import types
+from fedreid_jax.data import decoder
 from fedreid_jax.data import load as data_lib
-from fedreid_jax.data.images import decoder, file_batches
 from fedreid_jax.evaluation import features
 from fedreid_jax.round.devices import placement
 from fedreid_jax.training.clients import named_models
@@ -131,7 +131,7 @@ class Snapshot:
     paths: Paths,
     modalities: Any = None,
     batch: int | None = None,
-    skip: file_batches.Skip | None = None,
+    skip: decoder.Skip | None = None,
   ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields the features of `embed` for files, a batch at a time.
 
@@ -162,7 +162,7 @@ class Snapshot:
     kinds, batch = self._check(paths, modalities, batch)
     extract = self._extractor(batch)
     how = decoder.of(self.config.data)
-    for rows, pixels in file_batches.read(paths, how, batch, skip):
+    for rows, pixels in decoder.read(paths, how, batch, skip):
       if len(rows):
         yield rows, extract(self.variables, pixels, kinds[rows])
 

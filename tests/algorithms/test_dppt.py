@@ -4,7 +4,7 @@ import pytest
 import toy
 
 from fedreid_jax import algorithms, errors
-from fedreid_jax.data.split import sampling
+from fedreid_jax.data import sampling
 from fedreid_jax.round import compose
 
 

@@ -6,8 +6,7 @@ import toy
 
 from fedreid_jax import errors
 from fedreid_jax.algorithms import cdw, fedavg, fedpav, uniform
-from fedreid_jax.data import federation
-from fedreid_jax.data.split import client_split
+from fedreid_jax.data import client_split, federation
 from fedreid_jax.method.component import Component, Participants
 from fedreid_jax.method.sums import Gather
 

@@ -9,8 +9,7 @@ from fedreid_jax import algorithms
 from fedreid_jax.config import parsing, recipes
 from fedreid_jax.core import prng
 from fedreid_jax.core.prng import Stream
-from fedreid_jax.data.images import augment
-from fedreid_jax.data.split import sampling
+from fedreid_jax.data import augment, sampling
 from fedreid_jax.round import compose
 
 

@@ -28,7 +28,7 @@ ALLOWED = {
   'cli/train.py': 'the default recipe',
   'training/checks/toy_federation.py': 'what is beside a tested component',
   'models/networks.py': 'variants of networks',
-  'data/split/client_split.py': 'a split of the data',
+  'data/client_split.py': 'a split of the data',
 }
 WORDS = {'noise', 'uniform'}  # also of audits, samplers and distributions
 PARTNERS = ('fedpav', 'fedavg', 'standalone')  # select shared parameters

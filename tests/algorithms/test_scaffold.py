@@ -8,8 +8,7 @@ import toy
 from fedreid_jax import algorithms, errors
 from fedreid_jax.algorithms import scaffold
 from fedreid_jax.core import types
-from fedreid_jax.data import federation
-from fedreid_jax.data.images import augment
+from fedreid_jax.data import augment, federation
 from fedreid_jax.method import component, optimizers
 from fedreid_jax.method.contexts import (
   LossCtx,

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from fedreid_jax.cli import data
+from fedreid_jax.data import decoder
 from fedreid_jax.data.benchmark import prepared
 from fedreid_jax.data.datasets import registry
-from fedreid_jax.data.images import decoder
 
 
 def run(tmp_path, *arguments):

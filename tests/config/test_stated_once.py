@@ -12,9 +12,8 @@ import fedreid_jax
 from fedreid_jax import algorithms
 from fedreid_jax.config import schema
 from fedreid_jax.core import options, plugins
-from fedreid_jax.data.images import colour
-from fedreid_jax.data.split import client_split, sampling
-from fedreid_jax.evaluation.protocol import protocols
+from fedreid_jax.data import augment, client_split, sampling
+from fedreid_jax.evaluation import protocols
 from fedreid_jax.models import backbones, dns, networks, resnet
 from fedreid_jax.models.layers import pool
 from fedreid_jax.training.tracking import trackers
@@ -68,8 +67,8 @@ def test_no_other_list_has_the_choices_of_a_field():
 @pytest.mark.parametrize(
   'field, table',
   [
-    ('augment.channel_kinds', colour.KINDS),
-    ('augment.infrared', colour.INFRARED),
+    ('augment.channel_kinds', augment.KINDS),
+    ('augment.infrared', augment.INFRARED),
     ('data.client_split', client_split.CLIENT_SPLITS),
     ('dns.variant', dns.DOMAINS),
     ('evaluation.protocol', ['', *protocols.PROTOCOLS]),

@@ -7,7 +7,7 @@ import pytest
 
 from fedreid_jax import errors
 from fedreid_jax.config import schema
-from fedreid_jax.data.images import augment, colour
+from fedreid_jax.data import augment
 
 AREA = (0.02, 0.4)
 KEY = jax.random.key(0)
@@ -200,7 +200,7 @@ def test_laws_change_no_other_random_number():
   without = transforms(pad=2, flip=0.5, erase=0.5)
   np.testing.assert_allclose(
     with_law.train(KEY, images),
-    colour.luminance(without.train(KEY, images)),
+    augment.luminance(without.train(KEY, images)),
     rtol=1e-5,
     atol=1e-6,
   )
@@ -229,7 +229,7 @@ def test_hues_are_rotated_as_by_colorsys(turn):
     h, s, v = colorsys.rgb_to_hsv(*image[at])
     expected[at] = colorsys.hsv_to_rgb((h + turn) % 1, s, v)
   np.testing.assert_allclose(
-    colour.rotate_hue(jnp.asarray(image, jnp.float32), turn),
+    augment.rotate_hue(jnp.asarray(image, jnp.float32), turn),
     expected,
     atol=1e-5,
   )

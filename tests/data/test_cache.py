@@ -11,10 +11,9 @@ import pytest
 from PIL import Image
 
 from fedreid_jax import errors
-from fedreid_jax.data import cache
+from fedreid_jax.data import cache, decoder
 from fedreid_jax.data.benchmark import integrity
-from fedreid_jax.data.images import decoder
-from fedreid_jax.data.images.decoder import Decoder
+from fedreid_jax.data.decoder import Decoder
 
 NAMES = [f'{k:02d}.png' for k in range(10)]
 SMALL = Decoder(4, 3)

@@ -1,11 +1,13 @@
+"""Partitions of one domain, and targets of their common classes."""
+
 from typing import get_args
 
 import numpy as np
 import pytest
 
 from fedreid_jax import errors
-from fedreid_jax.data import federation
-from fedreid_jax.data.split import client_split
+from fedreid_jax.config import schema
+from fedreid_jax.data import client_split, federation, load
 
 
 def domain(name='d', identities=(7, 7, 3, 3, 3), cameras=(0, 1, 0, 0, 1)):
@@ -162,3 +164,208 @@ def test_label_spaces_of_cameras_that_see_the_same_people(
 )
 def test_order_of_the_domains_does_not_matter(name, labels):
   assert labelled(labels, name) == labelled(labels, name, order=-1)
+
+
+def domain_partition(labels, name='d'):
+  """Images whose pixels say which row of the domain they are."""
+  rows = np.arange(len(labels))
+  return federation.Images(
+    name,
+    lambda: rows.astype(np.int32).reshape(-1, 1, 1, 1),
+    np.asarray(labels, np.int32),
+    np.zeros(len(rows), np.int32),
+    np.zeros(len(rows), np.int32),
+  )
+
+
+SHARES = {'num_clients': 4, 'concentration': 0.5}
+
+
+def divide(name, labels, seed=0, **shares):
+  return client_split.make_clients(
+    [domain_partition(labels)], name, seed, **(SHARES | shares)
+  )
+
+
+def rows_of(clients):
+  return [client.images().ravel().tolist() for client in clients]
+
+
+@pytest.mark.parametrize('name', ['iid', 'dirichlet'])
+@pytest.mark.parametrize('num', [1, 3, 7])
+def test_every_image_is_at_one_client_under_its_class(name, num):
+  labels = np.tile([40, 7, 9], 11)
+  clients = divide(name, labels, num_clients=num)
+  rows = rows_of(clients)
+  assert sorted(sum(rows, [])) == list(range(33))
+  assert [c.name for c in clients] == [f'd.part{k}' for k in range(num)]
+  for client, own in zip(clients, rows, strict=True):
+    assert own and own == sorted(own)
+    dense = np.searchsorted([7, 9, 40], labels[own])
+    np.testing.assert_array_equal(client.labels, dense)
+    assert client.num_identities == 3
+
+
+@pytest.mark.parametrize('name', ['iid', 'dirichlet'])
+def test_partitions_depend_on_the_seed_and_the_domain_only(name):
+  labels = np.repeat(np.arange(4), 20)
+  first = rows_of(divide(name, labels))
+  assert first == rows_of(divide(name, labels))
+  assert first != rows_of(divide(name, labels, seed=1))
+  other = client_split.make_clients(
+    [domain_partition(labels, 'other')], name, 0, **SHARES
+  )
+  assert first != rows_of(other)
+
+
+def test_iid_is_an_equal_split_without_an_order():
+  clients = divide('iid', np.repeat(np.arange(10), 103))
+  assert [c.num_images for c in clients] == [258, 258, 257, 257]
+  for client in clients:
+    counts = np.bincount(client.labels, minlength=10)
+    # Hypergeometric: mean 25.75, standard deviation below 4.4.
+    assert (abs(counts - 25.75) < 18).all()
+
+
+def test_shares_of_a_class_have_the_moments_of_the_dirichlet_law():
+  labels = np.repeat(np.arange(600), 200)
+  for concentration in (0.2, 1.0, 5.0):
+    clients = divide('dirichlet', labels, concentration=concentration)
+    shares = np.stack([np.bincount(c.labels, minlength=600) for c in clients])
+    shares = shares / 200
+    np.testing.assert_allclose(shares.sum(axis=0), 1)
+    np.testing.assert_allclose(shares.mean(axis=1), 0.25, atol=0.05)
+    expected = 0.25 * 0.75 / (4 * concentration + 1)
+    np.testing.assert_allclose(shares.var(), expected, rtol=0.12)
+
+
+def test_clients_that_would_be_empty_get_an_image():
+  """With a tiny concentration one client has a class nearly whole."""
+  for seed in range(20):
+    clients = divide(
+      'dirichlet', [0] * 9, seed=seed, num_clients=5, concentration=1e-3
+    )
+    sizes = sorted(c.num_images for c in clients)
+    assert sizes[0] >= 1 and sum(sizes) == 9
+  assert sizes == [1, 1, 1, 1, 5]
+  exactly = divide('dirichlet', [0, 0, 1], num_clients=3, concentration=1e-3)
+  assert [c.num_images for c in exactly] == [1, 1, 1]
+
+
+@pytest.mark.parametrize('name', ['iid', 'dirichlet'])
+def test_impossible_partitions(name):
+  with pytest.raises(errors.DataError, match='3 images for 4 clients'):
+    divide(name, [0, 1, 2])
+  with pytest.raises(errors.DataError, match=f'{name} training of 2 domains'):
+    client_split.make_clients(
+      [domain_partition([0] * 9), domain_partition([0] * 9, 'e')],
+      name,
+      0,
+      **SHARES,
+    )
+
+
+def test_labels_of_a_classification_test_are_those_of_training():
+  target = federation.class_target(
+    domain_partition([9, 40, 40]), np.array([40, 7, 9, 7])
+  )
+  assert target.images.identities.tolist() == [1, 2, 2]
+  ((query, gallery),) = target.trials
+  assert query.tolist() == [0, 1, 2] and not len(gallery)
+  assert target.protocol == 'accuracy'
+  with pytest.raises(errors.DataError, match=r'classes \[3\] are tested'):
+    federation.class_target(domain_partition([9, 3]), np.array([9, 7]))
+  with pytest.raises(errors.DataError, match='no test images'):
+    federation.class_target(domain_partition([]), np.array([9]))
+
+
+def synthetic(**changes):
+  data = schema.default().data
+  data.task, data.client_split = 'classification', 'iid'
+  data.sources = data.targets = ('plaza',)
+  data.height, data.width = 16, 8
+  data.identities, data.cameras, data.shots = 3, 2, 4
+  data.target_shots = 2
+  data.update(changes)
+  return data
+
+
+@pytest.mark.slow
+def test_synthetic_tests_show_the_shots_after_the_training_shots():
+  found = load.load(synthetic())
+  (target,) = found.targets
+  (alone,) = load.load(synthetic(), clients=False).targets
+  # The same domain with all shots as training images.
+  (everything,) = load.load(
+    synthetic(client_split='centralised', shots=6, targets=())
+  ).clients
+  every = everything.images().reshape(3, 2, 6, 16, 8, 3)
+  tested = target.images.images().reshape(3, 2, 2, 16, 8, 3)
+  np.testing.assert_array_equal(tested, every[:, :, 4:])
+  np.testing.assert_array_equal(alone.images.images(), target.images.images())
+  assert target.images.identities.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+  trained = np.concatenate([c.images() for c in found.clients])
+  assert len(trained) == 3 * 2 * 4
+  seen = {image.tobytes() for image in trained}
+  assert not seen & {image.tobytes() for image in target.images.images()}
+
+
+def test_options_of_a_synthetic_test():
+  data = synthetic(targets=('plaza:identities=2,shots=1',))
+  (target,) = load.load(data).targets
+  assert target.images.identities.tolist() == [0, 0, 1, 1]
+  with pytest.raises(errors.DataError, match=r'classes \[3\]'):
+    load.load(synthetic(targets=('plaza:identities=4',)))
+
+
+@pytest.mark.parametrize(
+  'changes, message',
+  [
+    (dict(targets=('mall',)), "no client is trained on the classes of 'mall'"),
+    (
+      dict(sources=(), targets=('mall',)),
+      "no client is trained on the classes of 'mall'",
+    ),
+    (
+      dict(sources=('plaza', 'mall'), client_split='by_dataset'),
+      'classification is of one domain',
+    ),
+    (dict(client_split='by_identity'), r'clients number \[1\] classes of 3'),
+  ],
+)
+def test_clients_that_cannot_classify(changes, message):
+  with pytest.raises(errors.ConfigError, match=message):
+    load.load(synthetic(**changes))
+
+
+def published(root, **changes):
+  data = synthetic(source='datasets', root=str(root))
+  data.sources = data.targets = ('cifar10',)
+  data.update(changes)
+  return data
+
+
+def test_cifar10_is_partitioned_and_tested_on_its_own_test_images(minis):
+  found = load.load(published(minis('cifar10')))
+  assert [c.num_images for c in found.clients] == [13, 13, 12, 12]
+  assert {c.num_identities for c in found.clients} == {10}
+  (target,) = found.targets
+  assert sorted(target.images.identities) == list(range(10))
+  assert target.images.images().shape == (10, 16, 8, 3)
+  (alone,) = load.load(published(minis('cifar10')), clients=False).targets
+  np.testing.assert_array_equal(
+    alone.images.identities, target.images.identities
+  )
+
+
+def test_tasks_a_published_data_set_has_no_test_for(minis, tmp_path):
+  for name in ('market1501', 'cifar10'):
+    (tmp_path / name).symlink_to(minis(name))
+  market = published(tmp_path, sources=('market1501',), targets=('market1501',))
+  with pytest.raises(errors.ConfigError, match='no classification test'):
+    load.load(market)
+  ranked = published(tmp_path, task='retrieval')
+  with pytest.raises(errors.ConfigError, match='cifar10 is no retrieval test'):
+    load.load(ranked)
+  with pytest.raises(errors.ConfigError, match='one domain'):
+    load.load(published(tmp_path, sources=('market1501',)))

@@ -9,7 +9,7 @@ from PIL import Image
 
 from fedreid_jax import errors
 from fedreid_jax.data.datasets import cuhk03, registry, source, sysu_mm01
-from fedreid_jax.data.images.decoder import Decoder, decode
+from fedreid_jax.data.decoder import Decoder, decode
 
 FULL = Decoder(32, 16)
 # Counts for ten persons, 15 cameras and two shots.

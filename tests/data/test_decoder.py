@@ -1,5 +1,6 @@
 import io
 import struct
+import threading
 import zlib
 from typing import get_args
 
@@ -7,8 +8,9 @@ import numpy as np
 import pytest
 from PIL import EpsImagePlugin, Image, ImageFile
 
-from fedreid_jax.data.images import decoder
-from fedreid_jax.data.images.decoder import Decoder
+from fedreid_jax import errors
+from fedreid_jax.data import decoder
+from fedreid_jax.data.decoder import Decoder
 
 
 def chunk(kind, data):
@@ -180,3 +182,67 @@ def test_files_of_colour_are_kept_and_others_made_so(pixels):
   with Image.open(io.BytesIO(grey)) as image:
     assert image.mode == 'RGB'
     np.testing.assert_array_equal(np.asarray(image)[..., 2], pixels[..., 0])
+
+
+HOW = decoder.Decoder(4, 3)
+
+
+@pytest.fixture
+def paths(tmp_path):
+  """Seven files, of which the third and the last cannot be read."""
+  found = []
+  for number in range(7):
+    found.append(tmp_path / f'{number}.png')
+    Image.new('RGB', (9, 8), (number, 0, 0)).save(found[-1])
+  found[2].write_bytes(b'')
+  found[6].unlink()
+  return found
+
+
+def test_positions_belong_to_pixels(paths):
+  skipped = []
+  found = [*decoder.read(paths, HOW, 3, lambda *bad: skipped.append(bad))]
+  assert [rows.tolist() for rows, _ in found] == [[0, 1], [3, 4, 5], []]
+  for rows, pixels in found:
+    assert pixels.shape == (len(rows), 4, 3, 3) and pixels.dtype == np.uint8
+    assert (pixels[..., 0] == rows[:, None, None]).all()
+  assert skipped == [(2, 'empty file'), (6, 'No such file or directory')]
+
+
+def test_a_file_that_cannot_be_read_is_named(paths):
+  batches = decoder.read(paths, HOW, 2)
+  assert next(batches)[0].tolist() == [0, 1]
+  with pytest.raises(errors.DataError, match=r'empty file — .*2\.png'):
+    next(batches)
+
+
+def test_one_batch_is_decoded_ahead(paths, monkeypatch):
+  decoded, decode, lock = [], decoder.decode, threading.Lock()
+
+  def counting(data, how):
+    with lock:
+      decoded.append(data)
+    return decode(data, how)
+
+  monkeypatch.setattr(decoder, 'decode', counting)
+  batches = decoder.read([paths[0]] * 100, HOW, 5)
+  for number, _ in zip(range(1, 4), batches, strict=False):
+    assert 5 * number <= len(decoded) <= 5 * (number + 1)
+  batches.close()
+  assert len(decoded) <= 20
+
+
+def test_nothing_is_read_of_no_files():
+  assert [*decoder.read([], HOW, 5)] == []
+
+
+@pytest.mark.parametrize('kind', ['JPEG', 'PNG', 'BMP', 'GIF', 'WEBP', 'TIFF'])
+def test_files_that_end_early_are_in_doubt(kind, tmp_path):
+  noise = np.random.default_rng(0).integers(0, 255, (64, 48, 3), np.uint8)
+  data = encode(noise, kind)
+  path = tmp_path / f'a.{kind.lower()}'
+  for size, complete in ((len(data), True), (len(data) * 9 // 10, False)):
+    path.write_bytes(data[:size])
+    assert (decoder.doubt(path) == '') == complete
+  path.write_bytes(data)
+  assert decoder.doubt(path.rename(tmp_path / 'a.xyz')) == decoder.RENAMED

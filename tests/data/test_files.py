@@ -23,6 +23,8 @@ def test_roots_that_are_none(tmp_path):
     ('', 'no folder given'),
     (str(tmp_path / 'none'), 'does not exist'),
     (str(tmp_path / 'file'), 'is no folder'),
+    ('~no-such-user/a', 'cannot be opened'),
+    ('a' * 5000, 'cannot be opened'),
   ):
     with pytest.raises(errors.DataError, match=what):
       files.check_root(root)
@@ -82,6 +84,18 @@ def test_links(tmp_path):
     with pytest.raises(errors.DataError, match=what):
       files.list_files(root)
     (root / 'c').unlink()
+
+
+def test_folders_that_cannot_be_read(tmp_path, monkeypatch):
+  def refuse(path):
+    raise PermissionError(13, 'Permission denied', str(path))
+
+  monkeypatch.setattr(os, 'scandir', refuse)
+  with pytest.raises(errors.DataError, match='cannot be read: Permission'):
+    files.list_files(tmp_path)
+  bad: files.Bad = []
+  assert files.list_images(tmp_path, bad) == []
+  assert bad == [('', 'Permission denied')]
 
 
 def test_pipes_and_names_that_are_no_text(tmp_path):

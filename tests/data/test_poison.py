@@ -46,10 +46,14 @@ def test_flipped_identities_are_counted_from_the_last():
   np.testing.assert_array_equal(found.labels, 9 - client.labels)
 
 
-def test_merged_identities_are_pairs():
-  found, labels = poisoned('merge')[1].labels, CLIENTS[1].labels
-  assert {*found} == {0, 2, 4, 6}
-  np.testing.assert_array_equal(found // 2, labels // 2)
+@pytest.mark.parametrize('first', [0, 5])
+def test_merged_identities_are_pairs(first):
+  labels = CLIENTS[1].labels
+  client = CLIENTS[1]._replace(
+    labels=labels + np.int32(first), num_identities=8 + first
+  )
+  found = poison.poison((client,), 'merge', ('birch',), 0.3, 0)[0].labels
+  np.testing.assert_array_equal(found, first + labels // 2 * 2)
 
 
 @pytest.mark.parametrize('share, number', [(0.3, 12), (1.0, 40), (0.0, 1)])

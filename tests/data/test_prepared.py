@@ -14,7 +14,7 @@ from fedreid_jax import errors
 from fedreid_jax.data import cache
 from fedreid_jax.data.benchmark import builder, integrity, prepare, prepared
 from fedreid_jax.data.datasets import registry, source
-from fedreid_jax.data.images.decoder import Decoder, decode
+from fedreid_jax.data.decoder import Decoder, decode
 
 SMALL = Decoder(16, 8)
 KINDS = ('market1501', 'cuhk03:query=last', 'cuhk-sysu', 'cifar10', 'llcm')
@@ -160,7 +160,7 @@ def test_killed_prepare_is_finished_by_the_next(minis, tmp_path):
   code = (
     'import pathlib, sys, time; '
     'from fedreid_jax.data.benchmark import prepare; '
-    'from fedreid_jax.data.images.decoder import Decoder; '
+    'from fedreid_jax.data.decoder import Decoder; '
     'prepare.prepare(pathlib.Path(sys.argv[1]), *sys.argv[2:4], Decoder(16, 8),'
     ' on_build=lambda n: (print("on", file=sys.stderr), time.sleep(0.05)))'
   )

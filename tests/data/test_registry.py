@@ -3,7 +3,7 @@ import pytest
 from fedreid_jax import errors
 from fedreid_jax.data.datasets import registry
 from fedreid_jax.data.datasets.records import SPLITS, Record
-from fedreid_jax.evaluation.protocol import protocols
+from fedreid_jax.evaluation import protocols
 
 ALL = sorted(registry.DATASETS)
 

@@ -1,10 +1,14 @@
-"""Blocks of distances against float64 NumPy, and their bits."""
+"""Blocks of distances against float64 NumPy, and their bits.
+
+k-reciprocal re-ranking against a dense transcription of the equations.
+"""
 
 import numpy as np
 import pytest
 
 from fedreid_jax import errors
 from fedreid_jax.evaluation import distances as distance_lib
+from fedreid_jax.evaluation.evaluators.retrieval import evaluate_retrieval
 
 
 def features(num_queries=300, num_gallery=70, width=19):
@@ -93,4 +97,123 @@ def test_errors(arguments, error):
         'gallery': gallery,
         **arguments,
       }
+    )
+
+
+def make_data(num_queries=25, num_gallery=60, seed=0):
+  rng = np.random.default_rng(seed)
+  ids = rng.integers(0, 8, num_queries + num_gallery)
+  features = rng.standard_normal((8, 12))[ids]
+  features = features + 0.9 * rng.standard_normal(features.shape)
+  features = features.astype(np.float32)
+  labels = (ids[:num_queries], ids[num_queries:])
+  return features[:num_queries], features[num_queries:], *labels
+
+
+def dense_rerank(query, gallery, metric, options):
+  """Equations 1 to 12 with sets and matrices, in float64."""
+  features = np.concatenate([query, gallery]).astype(np.float64)
+  if metric == 'cosine':
+    features = features / np.linalg.norm(features, axis=1, keepdims=True)
+    distance = 1 - features @ features.T
+  else:
+    distance = np.square(features[:, None] - features[None, :]).sum(-1)
+  distance = distance / distance.max(axis=1, keepdims=True)
+  num_images = len(features)
+  ranks = np.argsort(distance, axis=1, kind='stable')
+
+  def reciprocal(i, k):
+    return {
+      int(j) for j in ranks[i, : k + 1] if i in ranks[j, : k + 1].tolist()
+    }
+
+  encodings = np.zeros((num_images, num_images))
+  for i in range(num_images):
+    members = reciprocal(i, options.k1)
+    expanded = set(members)
+    for j in members:
+      theirs = reciprocal(j, int(np.around(options.k1 / 2)))
+      if len(theirs & members) > 2 / 3 * len(theirs):
+        expanded |= theirs
+    columns = sorted(expanded)
+    encodings[i, columns] = np.exp(-distance[i, columns])
+    encodings[i] /= encodings[i].sum()
+  averaged = np.stack([encodings[r[: options.k2]].mean(0) for r in ranks])
+  num_queries = len(query)
+  low = np.minimum(averaged[:num_queries, None], averaged[None, num_queries:])
+  high = np.maximum(averaged[:num_queries, None], averaged[None, num_queries:])
+  jaccard = 1 - low.sum(-1) / high.sum(-1)
+  original = distance[:num_queries, num_queries:]
+  weight = options.original_weight
+  return (1 - weight) * jaccard + weight * original
+
+
+@pytest.mark.parametrize('metric', ['euclidean', 'cosine'])
+@pytest.mark.parametrize(
+  'options',
+  [
+    distance_lib.Rerank(),
+    distance_lib.Rerank(k1=5, k2=1, original_weight=0.0),
+    distance_lib.Rerank(k1=7, k2=3, original_weight=0.5),
+  ],
+)
+def test_matches_the_equations_up_to_the_scale_of_a_query(metric, options):
+  query, gallery, *_ = make_data()
+  blocks = distance_lib.reranked_blocks(query, gallery, metric, options=options)
+  result = np.concatenate(list(blocks))
+  expected = dense_rerank(query, gallery, metric, options)
+  scale = result.max(axis=1) / expected.max(axis=1)
+  np.testing.assert_allclose(result, expected * scale[:, None], rtol=2e-5)
+
+
+@pytest.mark.parametrize('metric', ['euclidean', 'cosine'])
+def test_lambda_one_returns_the_original_distances_bit_for_bit(metric):
+  query, gallery, *_ = make_data()
+  options = distance_lib.Rerank(original_weight=1.0)
+  blocks = distance_lib.reranked_blocks(query, gallery, metric, options=options)
+  original = distance_lib.squared_blocks(query, gallery, metric)
+  np.testing.assert_array_equal(
+    np.concatenate(list(blocks)), np.concatenate(list(original))
+  )
+
+
+def test_improves_clustered_features_and_keeps_the_counts():
+  query, gallery, query_ids, gallery_ids = make_data(60, 200)
+  labels = (query_ids, gallery_ids, np.zeros(60, int), np.ones(200, int))
+  plain = evaluate_retrieval(query, gallery, *labels)
+  better = evaluate_retrieval(query, gallery, *labels, rerank=True)
+  same = evaluate_retrieval(
+    query, gallery, *labels, rerank=distance_lib.Rerank(original_weight=1.0)
+  )
+  assert better['mAP'] > plain['mAP'] + 1
+  assert same == plain
+
+
+@pytest.mark.parametrize('copies', [1, 2])
+def test_fewer_images_than_neighbours_and_identical_images(copies):
+  query = np.ones((1, 4), np.float32)
+  blocks = distance_lib.reranked_blocks(query, np.ones((copies, 4), np.float32))
+  np.testing.assert_array_equal(next(iter(blocks)), np.zeros((1, copies)))
+
+
+@pytest.mark.parametrize(
+  'options',
+  [
+    distance_lib.Rerank(k1=0),
+    distance_lib.Rerank(k2=0),
+    distance_lib.Rerank(original_weight=1.5),
+    distance_lib.Rerank(original_weight=float('nan')),
+  ],
+)
+def test_options_out_of_range_are_refused(options):
+  query, gallery, query_ids, gallery_ids = make_data()
+  with pytest.raises(errors.ConfigError, match='lambda'):
+    evaluate_retrieval(
+      query,
+      gallery,
+      query_ids,
+      gallery_ids,
+      np.zeros(25, int),
+      np.ones(60, int),
+      rerank=options,
     )

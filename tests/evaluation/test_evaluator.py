@@ -12,8 +12,7 @@ import toy
 from fedreid_jax import errors
 from fedreid_jax.config import parsing, schema, validation
 from fedreid_jax.core import plugins
-from fedreid_jax.data import classification_task, federation
-from fedreid_jax.data.images import augment
+from fedreid_jax.data import augment, federation
 from fedreid_jax.evaluation import evaluator, evaluators
 from fedreid_jax.models import functional, networks
 from fedreid_jax.round.devices import placement
@@ -22,7 +21,7 @@ from fedreid_jax.training import build
 IMAGES = toy.toy_images('mall', 24, 5)
 BOTH = IMAGES._replace(modalities=(np.arange(24) % 2).astype(np.int32))
 TARGET = federation.split_target(IMAGES, np.arange(24) < 8)
-CLASSES = classification_task.make_target(IMAGES, IMAGES.identities)
+CLASSES = federation.class_target(IMAGES, IMAGES.identities)
 GAP = [f'gap_{name}' for name in ('offset', 'rest', 'persons')]
 
 

@@ -8,7 +8,7 @@ import pytest
 import fedreid_jax as fr
 from fedreid_jax import errors
 from fedreid_jax.evaluation import distances as distance_lib
-from fedreid_jax.evaluation import flat_search, index
+from fedreid_jax.evaluation import index
 
 
 @pytest.fixture(params=['product', 'faiss'])
@@ -186,7 +186,7 @@ def test_faiss_leaves_cameras_to_products():
 
 @pytest.mark.parametrize('there', [False, True])
 def test_faiss_is_chosen_for_large_galleries_if_it_is_there(monkeypatch, there):
-  monkeypatch.setattr(flat_search, 'installed', lambda: there)
+  monkeypatch.setattr(index, 'installed', lambda: there)
   monkeypatch.setattr(index, 'LARGE', 10)
   chosen = [
     fr.Gallery(vectors(size, 0), range(size), backend='auto').backend

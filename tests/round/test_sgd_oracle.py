@@ -8,8 +8,7 @@ import toy
 from fedreid_jax import algorithms
 from fedreid_jax.core import prng
 from fedreid_jax.core.prng import Stream
-from fedreid_jax.data.images import augment
-from fedreid_jax.data.split import sampling
+from fedreid_jax.data import augment, sampling
 from fedreid_jax.round import compose
 
 MOMENTUM, DECAY, LR = 0.9, 0.01, (0.05, 0.01)

@@ -8,7 +8,7 @@ import toy
 
 from fedreid_jax import errors
 from fedreid_jax.config import recipes, saved_config, validation
-from fedreid_jax.data.split import client_split
+from fedreid_jax.data import client_split
 from fedreid_jax.method import rules
 from fedreid_jax.training import build, loop
 from fedreid_jax.training.files import run_files

@@ -78,6 +78,9 @@ def test_the_optimizer_replaces_that_of_the_fields(clients):
 def test_mistakes(clients):
   with pytest.raises(errors.DataError, match='2 clients with 1 name'):
     simulation((clients[0], clients[0]))
+  large = fr.client_data('large', np.zeros((1, 9, 9, 1), np.uint8), [0])
+  with pytest.raises(errors.DataError, match='images of shapes'):
+    simulation((clients[0], large))
   with pytest.raises(errors.ConfigError, match='did you mean optim.lr'):
     simulation(clients, fields={'optim.learning_rate': 1.0})
   with pytest.raises(errors.ConfigError, match='no component selects'):
@@ -89,6 +92,7 @@ def test_mistakes(clients):
     dict(images=images, labels=[0, 1, -1]),
     dict(images=images, labels=[0, 1, 2], cameras=[0]),
     dict(images=images[0], labels=[0]),
+    dict(images=images, labels=[0, 1, 2], num_identities=2),
   ):
     with pytest.raises(errors.DataError, match='client a'):
       fr.client_data('a', **wrong)

@@ -6,8 +6,8 @@ import pytest
 import toy
 
 from fedreid_jax import algorithms, errors
-from fedreid_jax.data.images import augment
-from fedreid_jax.evaluation import ensembles, evaluator
+from fedreid_jax.data import augment
+from fedreid_jax.evaluation import evaluator, features
 from fedreid_jax.method import batch_stats
 from fedreid_jax.round import compose
 from fedreid_jax.round.devices import placement
@@ -94,7 +94,7 @@ def test_an_average_of_models_has_moments_of_its_own(config, built, clients):
   other = {n: 1.5 * x for n, x in variables.items()}
   models = {'client:ash': variables, 'client:birch': other}
   source = source_stats.make(executor, np.zeros(4, int), NAMES, counted())
-  mean = ensembles.average([variables, other])
+  mean = features.average([variables, other])
   scores = {}
   for name, given in (('running', {}), ('source', {'source': source})):
     entries = evaluate(models, **given)

@@ -14,7 +14,7 @@ import numpy as np
 from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.data.federation import Target
 from fedreid_jax.evaluation.distances import squared_blocks
-from fedreid_jax.evaluation.model import Model
+from fedreid_jax.evaluation.features import Model
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,6 @@ from fedreid_jax import errors
 from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.data import federation
 from fedreid_jax.data.federation import Images, Source
-from fedreid_jax.data.split import overlap
 
 GRID = (4, 2)  # colours of a person, rows and columns
 DOMAINS = ('north', 'south')  # without data.sources
@@ -49,7 +48,7 @@ def load(config, clients: bool, options: Options = Options()) -> Source:
       'patterns of a target have other identities', 'data.task', 'retrieval'
     )
   names = tuple(config.sources) or DOMAINS
-  overlap.check_disjoint(names, config.targets)
+  federation.check_disjoint(names, config.targets)
   targets = []
   for name in config.targets:
     images = _images(config, options, name)

@@ -13,7 +13,7 @@ import fedreid_jax
 from fedreid_jax import errors
 from fedreid_jax.config import parsing, saved_config
 from fedreid_jax.core.types import ClientData
-from fedreid_jax.data.split import client_split
+from fedreid_jax.data import client_split
 from fedreid_jax.round.cohort import cohort
 
 # All other fields must be equal at the coordinator and at all sites. These are

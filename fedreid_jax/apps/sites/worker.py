@@ -22,9 +22,8 @@ from fedreid_jax.apps.sites import codec, private, shapes, terms
 from fedreid_jax.apps.sites.terms import Facts, Terms
 from fedreid_jax.core import prng, types
 from fedreid_jax.core.types import ClientData, ClientState
-from fedreid_jax.data import load
+from fedreid_jax.data import load, sampling
 from fedreid_jax.data.federation import Federation
-from fedreid_jax.data.split import sampling
 from fedreid_jax.round import simulation
 from fedreid_jax.round.compose import Algorithm
 from fedreid_jax.round.devices import transfer

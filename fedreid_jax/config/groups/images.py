@@ -7,11 +7,11 @@ from fedreid_jax.config.groups.run import SEED
 from fedreid_jax.core.options import Range, Regex
 from fedreid_jax.core.plugins import SOURCE
 from fedreid_jax.data import names
+from fedreid_jax.data.augment import Infrared, Kind
+from fedreid_jax.data.client_split import ClientSplit, Labels
 from fedreid_jax.data.datasets.regdb import Direction
-from fedreid_jax.data.images.colour import Infrared, Kind
-from fedreid_jax.data.images.decoder import MAX_PIXELS, Resample
+from fedreid_jax.data.decoder import MAX_PIXELS, Resample
 from fedreid_jax.data.poison import Poison
-from fedreid_jax.data.split.client_split import ClientSplit, Labels
 from fedreid_jax.data.synthetic import versions
 
 PIXELS = Range(8, 4096)

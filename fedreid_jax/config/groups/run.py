@@ -8,7 +8,7 @@ from fedreid_jax.core.plugins import EVALUATOR
 from fedreid_jax.core.secret import Origin
 from fedreid_jax.evaluation.distances import Metric
 from fedreid_jax.evaluation.evaluators import EvaluatorName
-from fedreid_jax.evaluation.protocol.protocols import Precision, ProtocolName
+from fedreid_jax.evaluation.protocols import Precision, ProtocolName
 from fedreid_jax.method.aggregation import BatchStatsRule
 
 SEED = Range(0, 2**31 - 1)

@@ -6,7 +6,7 @@ from typing import Annotated
 from fedreid_jax.config.groups.run import Feature
 from fedreid_jax.core.options import Mark, Range, Regex
 from fedreid_jax.core.plugins import NETWORK
-from fedreid_jax.data.split.sampling import SamplerName
+from fedreid_jax.data.sampling import SamplerName
 from fedreid_jax.method.optimizers import OptimizerName, Schedule
 from fedreid_jax.models.layers.head import NeckKind
 from fedreid_jax.models.layers.norm_kinds import NormKind

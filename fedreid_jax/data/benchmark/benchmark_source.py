@@ -6,14 +6,12 @@ import numpy as np
 from jaxtyping import Int
 
 from fedreid_jax import errors
-from fedreid_jax.data import classification_task
+from fedreid_jax.data import decoder, federation
 from fedreid_jax.data.benchmark import benchmark_targets, prepared
 from fedreid_jax.data.benchmark.prepared import Prepared
 from fedreid_jax.data.datasets import registry
 from fedreid_jax.data.federation import Images, Source, Target, Trial
-from fedreid_jax.data.images import decoder
-from fedreid_jax.data.split import overlap
-from fedreid_jax.evaluation.protocol import protocols, trials
+from fedreid_jax.evaluation import protocols, trials
 
 LEARN = ('train', 'val', 'public')
 TEST = ('query', 'gallery', 'query+gallery', 'images', 'distractor')
@@ -50,7 +48,7 @@ def load(config, clients: bool = True) -> Source:
     for source in config.sources:
       for target in config.targets:
         _check_disjoint(source, opened[source], target, opened[target])
-    overlap.check_no_copies(
+    federation.check_no_copies(
       {s: _files(opened[s], LEARN) for s in config.sources},
       {t: _files(opened[t], TEST) for t in config.targets},
     )
@@ -157,7 +155,7 @@ def _target(spec: str, own: Prepared, config) -> Target:
     )
   if not ranked:
     images = _images(name, own, own.rows('test'))
-    return classification_task.make_target(images, own.people[own.rows(*LEARN)])
+    return federation.class_target(images, own.people[own.rows(*LEARN)])
   test = own.rows(*TEST)
   images = _images(name, own, test)
   splits = own.splits[test]

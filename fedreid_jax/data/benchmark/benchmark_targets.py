@@ -7,7 +7,7 @@ from fedreid_jax import errors
 from fedreid_jax.data.benchmark.prepared import Prepared
 from fedreid_jax.data.datasets import regdb, registry, sysu_mm01
 from fedreid_jax.data.federation import Images, Target, Trial
-from fedreid_jax.evaluation.protocol import gallery_sampling, half_splits
+from fedreid_jax.evaluation import trials
 
 # Folder of the queries of data sets that are tested from one view to the other.
 QUERY_FOLDER = {'prid2011': 'cam_a', 'viper': 'cam_a', 'grid': 'probe'}
@@ -46,7 +46,7 @@ def halves(
     views = np.asarray([1 if f'{folder}/' in path else 2 for path in names])
   # A miniature has too few persons for the number of the protocol, and is
   # divided in halves.
-  drawn = half_splits.draw(
+  drawn = trials.draw_half_splits(
     kept.identities,
     views,
     np.flatnonzero(splits[rows] == 'distractor'),
@@ -61,7 +61,7 @@ def halves(
     kept,
     tuple(Trial(split.query, split.gallery) for split in drawn),
     own.dataset.protocol,
-    splits=half_splits.described(drawn, names, seed),
+    splits=trials.describe_splits(drawn, names, seed),
   )
 
 
@@ -104,18 +104,18 @@ def sampled(
   for trial in range(config.trials):
     if protocol == 'llcm':
       side = config.direction.partition('-')[2]
-      rows = gallery_sampling.llcm_gallery(people, cameras, names, trial, side)
+      rows = trials.llcm_gallery(people, cameras, names, trial, side)
     elif config.direction != regdb.DIRECTIONS[0]:
-      rows = gallery_sampling.sample_per_camera(
+      rows = trials.sample_per_camera(
         people,
         cameras,
         names,
-        gallery_sampling.SYSU_QUERY_CAMERAS,
+        trials.SYSU_QUERY_CAMERAS,
         trial,
         config.shots_per_camera,
       )
     elif official:
-      rows = gallery_sampling.sysu_official_gallery(
+      rows = trials.sysu_official_gallery(
         people,
         cameras,
         names,
@@ -125,7 +125,7 @@ def sampled(
         config.shots_per_camera,
       )
     else:
-      rows = gallery_sampling.sysu_agw_gallery(
+      rows = trials.sysu_agw_gallery(
         people, cameras, names, trial, config.search, config.shots_per_camera
       )
     drawn.append(Trial(query, pool[rows]))

@@ -19,6 +19,7 @@ import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.core import extras
+from fedreid_jax.data import decoder
 from fedreid_jax.data.cache import Advance
 from fedreid_jax.data.datasets import registry, source
 from fedreid_jax.data.datasets.records import (
@@ -26,7 +27,6 @@ from fedreid_jax.data.datasets.records import (
   Dataset,
   Record,
 )
-from fedreid_jax.data.images import decoder
 
 VERSION = '1.0.0'
 # By `Record.name`: SHA-256 of the data read and of the data written.

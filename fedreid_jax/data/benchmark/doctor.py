@@ -12,7 +12,7 @@ from fedreid_jax.data.benchmark import doctor_files
 from fedreid_jax.data.benchmark.doctor_files import LEARNT, Finding, shown
 from fedreid_jax.data.datasets import registry
 from fedreid_jax.data.datasets.records import Count, Dataset, Record
-from fedreid_jax.evaluation.protocol import protocols
+from fedreid_jax.evaluation import protocols
 
 TESTED = ('query', 'gallery', 'query+gallery')
 

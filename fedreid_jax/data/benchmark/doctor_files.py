@@ -7,9 +7,9 @@ from concurrent import futures
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedreid_jax.data import decoder
 from fedreid_jax.data.datasets import source
 from fedreid_jax.data.datasets.records import Dataset, Record
-from fedreid_jax.data.images import decoder, signatures
 
 LEARNT = ('train', 'val')
 SHOWN = 5  # names in a finding
@@ -56,8 +56,8 @@ def look(root: Path, paths: Sequence[str]) -> list[Finding]:
 
   def look(path: str) -> tuple[bool, str] | None:
     try:
-      doubt = signatures.doubt(root / path)
-      if doubt == signatures.RENAMED:
+      doubt = decoder.doubt(root / path)
+      if doubt == decoder.RENAMED:
         return False, path
       if doubt:
         decoder.decode((root / path).read_bytes(), small)

@@ -13,7 +13,7 @@ from fedreid_jax.data.benchmark import builder, integrity, prepared
 from fedreid_jax.data.benchmark.prepared import Prepared
 from fedreid_jax.data.cache import Advance
 from fedreid_jax.data.datasets import registry
-from fedreid_jax.data.images.decoder import Decoder
+from fedreid_jax.data.decoder import Decoder
 
 
 def prepare(

@@ -20,7 +20,7 @@ from fedreid_jax.data.benchmark import builder, integrity
 from fedreid_jax.data.cache import Advance
 from fedreid_jax.data.datasets import registry, source
 from fedreid_jax.data.datasets.records import Dataset, Record
-from fedreid_jax.data.images.decoder import Decoder, content_hash
+from fedreid_jax.data.decoder import Decoder, content_hash
 
 SOURCES = 'sources.json'  # the inputs of a built data set
 

@@ -13,10 +13,10 @@ import numpy as np
 from jaxtyping import UInt8
 
 from fedreid_jax import errors
+from fedreid_jax.data import decoder
 from fedreid_jax.data.datasets import layout
 from fedreid_jax.data.datasets.records import Count, Dataset, Extract, Record
 from fedreid_jax.data.fixtures import large
-from fedreid_jax.data.images import decoder
 
 FOLDER = 'annotation/test/train_test'
 

@@ -6,11 +6,10 @@ import numpy as np
 from jaxtyping import Int, Shaped
 
 from fedreid_jax import errors
-from fedreid_jax.data import cache
+from fedreid_jax.data import cache, decoder
 from fedreid_jax.data.benchmark import integrity
 from fedreid_jax.data.federation import Images
 from fedreid_jax.data.folder.listings import Listing
-from fedreid_jax.data.images import decoder
 
 
 class Domain(NamedTuple):

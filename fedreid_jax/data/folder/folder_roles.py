@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedreid_jax import errors
+from fedreid_jax.data import federation
 from fedreid_jax.data.folder.listings import Layout
-from fedreid_jax.data.split import overlap
 
 
 class Roles(NamedTuple):
@@ -63,5 +63,5 @@ def choose(config, layout: Layout, root: Path, clients: bool) -> Roles:
       'add a domain, or change data.targets',
     )
   if not within and not config.allow_overlap:
-    overlap.check_disjoint(sources, targets)
+    federation.check_disjoint(sources, targets)
   return Roles(sources, targets, public, within)

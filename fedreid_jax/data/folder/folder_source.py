@@ -15,7 +15,7 @@ from jaxtyping import Int
 from PIL import Image
 
 from fedreid_jax import errors
-from fedreid_jax.data import federation, files
+from fedreid_jax.data import client_split, decoder, federation, files
 from fedreid_jax.data.federation import Images, Source, Target, Trial
 from fedreid_jax.data.folder import (
   folder_domain,
@@ -27,8 +27,6 @@ from fedreid_jax.data.folder import (
 from fedreid_jax.data.folder.folder_domain import Domain
 from fedreid_jax.data.folder.folder_roles import Roles
 from fedreid_jax.data.folder.listings import LEARN, TEST, Layout
-from fedreid_jax.data.images import decoder
-from fedreid_jax.data.split import client_split, overlap
 
 
 def of(
@@ -285,7 +283,7 @@ def _check_overlap(
         'data.root',
         'give each identity one role, or set data.allow_overlap',
       )
-  overlap.check_no_copies(
+  federation.check_no_copies(
     {n: read[n].files[learn[n]].tolist() for n in roles.sources},
     {n: read[n].files[test[n]].tolist() for n in roles.targets},
   )

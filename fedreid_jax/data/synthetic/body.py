@@ -4,6 +4,11 @@ A body is a skeleton of joints in three dimensions, rotated by the walking
 direction and projected on the image. Each point of the torso has an angle
 around the body, so a print is seen only from the front and a backpack only from
 behind.
+
+Drawing primitives: signed distances, noise and layers of material.
+
+Layers are drawn from front to back: each takes a part of the remaining light
+and adds it to the weight planes of its materials.
 """
 
 from typing import NamedTuple
@@ -11,7 +16,90 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from fedreid_jax.core.types import Array
-from fedreid_jax.data.synthetic import parameters, shapes
+from fedreid_jax.data.synthetic import appearance
+
+
+def hash_grid(x: Array, y: Array, seed: Array) -> Array:
+  """Hashes integer coordinates to uint32, at low cost per pixel."""
+  # Coordinates can be negative. An int32 wraps to uint32; a float does not.
+  h = x.astype(jnp.int32).astype(jnp.uint32) * jnp.uint32(0x9E3779B1)
+  h = h ^ (y.astype(jnp.int32).astype(jnp.uint32) * jnp.uint32(0x85EBCA77))
+  h = (h ^ seed) * jnp.uint32(0xC2B2AE3D)
+  h = (h ^ (h >> 15)) * jnp.uint32(0x27D4EB2F)
+  return h ^ (h >> 13)
+
+
+def unit(bits: Array) -> Array:
+  """Converts hashed bits to a number in [0, 1)."""
+  # A float32 represents whole numbers below 2**24 exactly.
+  return (bits >> 8).astype(jnp.float32) * (1 / 16777216.0)
+
+
+def cloud(x: Array, y: Array, seed: Array) -> Array:
+  """Returns smooth noise in [0, 1] with independent values at whole numbers."""
+  i, j = jnp.floor(x), jnp.floor(y)
+  u, v = x - i, y - j
+  u, v = u * u * (3 - 2 * u), v * v * (3 - 2 * v)
+  a, b = (unit(hash_grid(i + k, j, seed)) for k in (0, 1))
+  c, d = (unit(hash_grid(i + k, j + 1, seed)) for k in (0, 1))
+  return (a + (b - a) * u) * (1 - v) + (c + (d - c) * u) * v
+
+
+def capsule(x, y, start, end, radius, tip):
+  """Returns the distance to a tapered capsule, and the position along it."""
+  dx, dy = end[0] - start[0], end[1] - start[1]
+  along = (x - start[0]) * dx + (y - start[1]) * dy
+  # Both ends can be projected on one point.
+  along = jnp.clip(along / (dx * dx + dy * dy + 1e-6), 0, 1)
+  across = jnp.hypot(x - start[0] - along * dx, y - start[1] - along * dy)
+  return across - (radius + (tip - radius) * along), along
+
+
+def ellipse(x, y, centre, wide, high):
+  """Returns the first-order distance to an ellipse."""
+  p, q = (x - centre[0]) / wide, (y - centre[1]) / high
+  return (jnp.sqrt(p * p + q * q) - 1) * jnp.minimum(wide, high)
+
+
+def wave(phase, period, pixel):
+  """Returns a smooth square wave in [0, 1].
+
+  Args:
+    phase: number of periods.
+    period: length of a period.
+    pixel: width of a pixel, in the unit of the period.
+  """
+  # A wave of two pixels or less cannot be resolved and fades to its mean.
+  contrast = jnp.clip(1.6 - 3.2 * pixel / period, 0, 1)
+  level = jnp.clip(1.5 * jnp.sin(2 * jnp.pi * phase), -1, 1)
+  return 0.5 + 0.5 * contrast * level
+
+
+def blend(base: int, accent: int, pattern, shade):
+  """Returns the mix of two materials; `pattern` is the accent's fraction."""
+  return (base, (1 - pattern) * shade), (accent, pattern * shade)
+
+
+class Canvas:
+  """Weight planes of the materials and the light that is left."""
+
+  # One plane per material makes the colours one small product at the end.
+  def __init__(self, pixel, materials: int):
+    self.pixel, self.clear = pixel, 1.0
+    self.planes: list = [0.0] * materials
+
+  def cover(self, distance):
+    """Returns the coverage in [0, 1] of the shape `distance < 0`."""
+    # The pixel can be the larger pixel of the camera; this blur costs nothing.
+    return jnp.clip(0.5 - distance / self.pixel, 0, 1)
+
+  def lay(self, coverage, *mix):
+    """Draws a layer behind earlier ones; `mix` has pairs (material, weight)."""
+    seen = self.clear * coverage
+    for material, share in mix:
+      self.planes[material] = self.planes[material] + seen * share
+    self.clear = self.clear - seen
+
 
 # Kinds of texture; a block is a yoke over the chest, a print is on the chest.
 PLAIN, STRIPES, COLUMNS, CHECKS, BLOCK, PRINT = range(6)
@@ -69,8 +157,8 @@ class Pose(NamedTuple):
 
 def _texture(kind, frequency, angle, y, pixel):
   """Returns the fraction of the accent colour at an angle and a height."""
-  rows = shapes.wave(y * frequency, 1 / frequency, pixel)
-  columns = shapes.wave(angle * (frequency * 0.1), 1 / frequency, pixel)
+  rows = wave(y * frequency, 1 / frequency, pixel)
+  columns = wave(angle * (frequency * 0.1), 1 / frequency, pixel)
   block = jnp.where(y < 0.30, 1.0, 0.0)
   return jnp.select(
     [kind == STRIPES, kind == COLUMNS, kind == CHECKS, kind == BLOCK],
@@ -87,8 +175,8 @@ def arm(canvas, person, pose, x, y, side, light):
   elbow = pose.project(across * 1.12, -0.55 * swing, 0.345)
   hand = pose.project(across * 1.12, -1.1 * swing + 0.02, 0.485)
   thick = 0.025 * person.build
-  upper, along = shapes.capsule(x, y, shoulder, elbow, 1.2 * thick, thick)
-  fore, beyond = shapes.capsule(x, y, elbow, hand, thick, 0.019)
+  upper, along = capsule(x, y, shoulder, elbow, 1.2 * thick, thick)
+  fore, beyond = capsule(x, y, elbow, hand, thick, 0.019)
   place = jnp.where(upper < fore, 0.5 * along, 0.5 + 0.5 * beyond)
   edge = jnp.minimum(upper, fore)
   shade = light.limb(_BRIGHTNESS[side], edge, thick)
@@ -98,10 +186,8 @@ def arm(canvas, person, pose, x, y, side, light):
   pattern = _texture(rings, person.frequency, 0.0, y, canvas.pixel)
   canvas.lay(
     canvas.cover(edge),
-    *shapes.blend(
-      parameters.UPPER, parameters.UPPER_ACCENT, pattern, sleeve * shade
-    ),
-    (parameters.SKIN, (1 - sleeve) * shade),
+    *blend(appearance.UPPER, appearance.UPPER_ACCENT, pattern, sleeve * shade),
+    (appearance.SKIN, (1 - sleeve) * shade),
   )
 
 
@@ -114,22 +200,20 @@ def leg(canvas, person, pose, x, y, side, light):
   ankle = pose.project(across, swing - 0.01, 0.945)
   toe = pose.project(1.2 * across, swing + 0.065, 0.962)
   thick = 0.038 * person.build
-  thigh, _ = shapes.capsule(x, y, hip, knee, 1.35 * thick, thick)
-  shin, _ = shapes.capsule(x, y, knee, ankle, thick, 0.65 * thick)
-  shoe, _ = shapes.capsule(x, y, ankle, toe, 0.026, 0.020)
+  thigh, _ = capsule(x, y, hip, knee, 1.35 * thick, thick)
+  shin, _ = capsule(x, y, knee, ankle, thick, 0.65 * thick)
+  shoe, _ = capsule(x, y, ankle, toe, 0.026, 0.020)
   edge = jnp.minimum(thigh, shin)
   shade = light.limb(_BRIGHTNESS[side], edge, thick)
   clothed = jnp.clip((person.leg - y) * 60, 0, 1) * (1 - person.skirt)
   pattern = _texture(
     person.lower_texture, 1.3 * person.frequency, x * 10, y, canvas.pixel
   )
-  canvas.lay(canvas.cover(shoe), (parameters.SHOE, shade))
+  canvas.lay(canvas.cover(shoe), (appearance.SHOE, shade))
   canvas.lay(
     canvas.cover(edge),
-    *shapes.blend(
-      parameters.LOWER, parameters.LOWER_ACCENT, pattern, clothed * shade
-    ),
-    (parameters.SKIN, (1 - clothed) * shade),
+    *blend(appearance.LOWER, appearance.LOWER_ACCENT, pattern, clothed * shade),
+    (appearance.SKIN, (1 - clothed) * shade),
   )
 
 
@@ -160,7 +244,7 @@ def trunk(canvas, person, pose, x, y, light):
     person.upper_texture, person.frequency, angle, y, canvas.pixel
   )
   size = 0.1 * person.print_size
-  motif = shapes.ellipse(angle * 0.1, y, (0.0, 0.29), size, 0.055)
+  motif = ellipse(angle * 0.1, y, (0.0, 0.29), size, 0.055)
   printed = jnp.where(person.upper_texture == PRINT, canvas.cover(motif), 0.0)
   pattern = jnp.maximum(pattern, printed)
   opening = canvas.cover((jnp.abs(angle) - person.opening) * half)
@@ -168,13 +252,13 @@ def trunk(canvas, person, pose, x, y, light):
   torso = jnp.maximum(0.15 - y, y - person.hem)
   canvas.lay(
     canvas.cover(jnp.maximum(jnp.abs(x) - half, torso)),
-    *shapes.blend(
-      parameters.UPPER, parameters.UPPER_ACCENT, pattern, shade * (1 - inner)
+    *blend(
+      appearance.UPPER, appearance.UPPER_ACCENT, pattern, shade * (1 - inner)
     ),
-    (parameters.INNER, shade * inner),
+    (appearance.INNER, shade * inner),
   )
-  neck, _ = shapes.capsule(x, y, (0.0, 0.12), (0.0, 0.175), 0.030, 0.034)
-  canvas.lay(canvas.cover(neck), (parameters.SKIN, 0.78))
+  neck, _ = capsule(x, y, (0.0, 0.12), (0.0, 0.175), 0.030, 0.034)
+  canvas.lay(canvas.cover(neck), (appearance.SKIN, 0.78))
   flare = 1 + 0.9 * person.skirt * jnp.clip(y - 0.5, 0, 0.3)
   end = jnp.where(person.skirt > 0, person.leg, 0.57)
   hips = jnp.maximum(0.46 - y, y - end)
@@ -183,7 +267,7 @@ def trunk(canvas, person, pose, x, y, light):
   )
   canvas.lay(
     canvas.cover(jnp.maximum(jnp.abs(x) - half * flare, hips)),
-    *shapes.blend(parameters.LOWER, parameters.LOWER_ACCENT, pattern, shade),
+    *blend(appearance.LOWER, appearance.LOWER_ACCENT, pattern, shade),
   )
 
 
@@ -193,25 +277,25 @@ def head(canvas, person, pose, x, y, light):
   nod = 0.012 * sin
   centre = (nod, 0.075 + 0.05 * tilt)
   wide = jnp.hypot(0.047 * cos, 0.056 * sin)
-  skull = shapes.ellipse(x, y, centre, wide, 0.066)
+  skull = ellipse(x, y, centre, wide, 0.066)
   aside = jnp.clip((x - nod) / wide, -1, 1)
   # Direction of a point of the head: 1 for the nose, -1 for the nape.
   ahead = cos * jnp.sqrt(1.0001 - aside * aside) + sin * aside
   line = 0.045 + 0.09 * jnp.clip(0.45 - ahead, 0, 1)
   shade = 0.9 + 0.15 * light.side * aside
   brim = (0.085 * sin, 0.040 + 0.055 * cos * tilt + 0.012 * cos)
-  peak, _ = shapes.capsule(x, y, (0.0, 0.035), brim, 0.018, 0.010)
+  peak, _ = capsule(x, y, (0.0, 0.035), brim, 0.018, 0.010)
   crown = jnp.maximum(skull - 0.008, y - 0.048)
   hat = jnp.where(person.hat == CAP, jnp.minimum(crown, peak), crown)
   canvas.lay(
     canvas.cover(hat) * jnp.where(person.hat != NO_HAT, 1.0, 0.0),
-    (parameters.HAT, shade),
+    (appearance.HAT, shade),
   )
   hairy = jnp.where(person.hair > 0, canvas.cover(y - line), 0.0)
   canvas.lay(
     canvas.cover(skull - 0.004 * hairy),
-    (parameters.HAIR, hairy * shade),
-    (parameters.SKIN, (1 - hairy) * shade),
+    (appearance.HAIR, hairy * shade),
+    (appearance.SKIN, (1 - hairy) * shade),
   )
 
 
@@ -219,11 +303,11 @@ def mane(canvas, person, pose, x, y, near):
   """Draws long hair if it is on the side of the camera, as `near` says."""
   wide = jnp.hypot(0.050 * pose.cos, 0.040 * pose.sin)
   back = -0.026 * pose.sin
-  fall, _ = shapes.capsule(
+  fall, _ = capsule(
     x, y, (back, 0.06), (back, 0.03 + person.hair), wide, wide * 0.9
   )
   shown = (person.hair > 0.10) & ((pose.cos < 0) == near)
-  canvas.lay(jnp.where(shown, canvas.cover(fall), 0.0), (parameters.HAIR, 0.85))
+  canvas.lay(jnp.where(shown, canvas.cover(fall), 0.0), (appearance.HAIR, 0.85))
 
 
 def bag(canvas, person, pose, x, y, near):
@@ -244,8 +328,8 @@ def bag(canvas, person, pose, x, y, near):
   ahead = jnp.where(is_pack, -cos, 0.12 - side * sin)
   shown = (person.bag != NO_BAG) & ((ahead > 0) == near)
   cover = canvas.cover(jnp.where(is_pack, pack, hang) - 0.006)
-  rim = 0.85 + 0.2 * shapes.wave(y * 8.0, 0.125, canvas.pixel)
-  canvas.lay(jnp.where(shown, cover, 0.0), (parameters.BAG, rim))
+  rim = 0.85 + 0.2 * wave(y * 8.0, 0.125, canvas.pixel)
+  canvas.lay(jnp.where(shown, cover, 0.0), (appearance.BAG, rim))
 
 
 def straps(canvas, person, pose, x, y):
@@ -258,4 +342,4 @@ def straps(canvas, person, pose, x, y):
   is_pack = person.bag == BACKPACK
   strap = jnp.maximum(jnp.where(is_pack, pair, slung) - 0.009, 0.165 - y)
   worn = (is_pack & (pose.cos > 0)) | (person.bag == SHOULDER_BAG)
-  canvas.lay(jnp.where(worn, canvas.cover(strap), 0.0), (parameters.BAG, 0.8))
+  canvas.lay(jnp.where(worn, canvas.cover(strap), 0.0), (appearance.BAG, 0.8))

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Bool, Float, UInt8
 
 from fedreid_jax.core.types import Array
-from fedreid_jax.data.synthetic import body, parameters, shapes
+from fedreid_jax.data.synthetic import appearance, body
 
 
 class Frame(NamedTuple):
@@ -57,21 +57,21 @@ def _occluder(canvas, shot, x, y):
   post = jnp.abs(x - 0.35 * place) - 0.028
   top = 0.62 + 0.25 * shot.occluder_place
   beside = jnp.sign(place) * 0.17 + 0.16 * place
-  torso, _ = shapes.capsule(x, y, (beside, 0.24), (beside, 0.5), 0.085, 0.07)
-  legs, _ = shapes.capsule(
+  torso, _ = body.capsule(x, y, (beside, 0.24), (beside, 0.5), 0.085, 0.07)
+  legs, _ = body.capsule(
     x, y, (beside, 0.5), (beside - 0.05 * jnp.sign(place), 1.0), 0.07, 0.03
   )
-  skull = shapes.ellipse(x, y, (beside, 0.1), 0.048, 0.064)
+  skull = body.ellipse(x, y, (beside, 0.1), 0.048, 0.064)
   distance = jnp.select(
     [shot.occluder == 1, shot.occluder == 2, shot.occluder == 3],
     [post, top - y, jnp.minimum(jnp.minimum(torso, legs), skull)],
     1.0,
   )
-  bars = 0.55 + 0.45 * shapes.wave(x * 14.0, 0.07, canvas.pixel)
+  bars = 0.55 + 0.45 * body.wave(x * 14.0, 0.07, canvas.pixel)
   cover = canvas.cover(distance) * jnp.where(shot.occluder == 2, bars, 1.0)
   worn = jnp.where((y < 0.16) | (y > 0.52), 0.45, 0.9)
   shade = jnp.where(shot.occluder == 3, worn, 0.7 + 0.25 * y)
-  canvas.lay(cover, (parameters.OCCLUDER, shade))
+  canvas.lay(cover, (appearance.OCCLUDER, shade))
 
 
 def _picture(
@@ -92,12 +92,12 @@ def _picture(
   table = jnp.concatenate(
     [
       person.materials,
-      camera.materials[: parameters.PROPS],
+      camera.materials[: appearance.PROPS],
       shot.material[None],
-      camera.materials[parameters.PROPS :],
+      camera.materials[appearance.PROPS :],
     ]
   )
-  canvas = shapes.Canvas(lens / frame.height, len(table))
+  canvas = body.Canvas(lens / frame.height, len(table))
   theta = camera.yaw + shot.yaw
   pose = body.Pose(jnp.cos(theta), jnp.sin(theta), shot.phase, camera.elevation)
   # Seen from above, a head is larger than the feet.
@@ -151,7 +151,7 @@ def _develop(
     value = jnp.clip(value, 1e-4, 1.5) ** (camera.gamma * 0.8)
     # In infrared the channels have the same grain, so that they are equal.
     stream = jnp.where(infrared, 0, c).astype(jnp.uint32)
-    bits = shapes.hash_grid(
+    bits = body.hash_grid(
       column, row, shot.seed + jnp.uint32(0x51ED27) * stream
     )
     # The sum of two uniform variables has a triangular distribution.
@@ -164,9 +164,9 @@ def _develop(
 
 def photograph(
   view: View,
-  person: parameters.Identity,
-  camera: parameters.Camera,
-  shot: parameters.Shot,
+  person: appearance.Identity,
+  camera: appearance.Camera,
+  shot: appearance.Shot,
   infrared: Bool[Array, ''],
   *,
   height: int,

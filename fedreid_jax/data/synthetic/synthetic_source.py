@@ -4,19 +4,66 @@ A domain is `NAME[:option=value,...]`; the options are `identities`, `cameras`,
 `infrared` (cameras) and `shots`, with defaults in the configuration. A
 retrieval test shows identities that are not trained on. A classification test
 shows later shots of training identities.
+
+Keeps rendered images for later runs of the same process.
+
+The runs of a study share few domains, and rendering takes a tenth of a short
+run.
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import UInt8
 
 from fedreid_jax import errors
-from fedreid_jax.data import classification_task, federation
+from fedreid_jax.data import federation
 from fedreid_jax.data.federation import Images, Source, Target
-from fedreid_jax.data.split import overlap
-from fedreid_jax.data.synthetic import kept, photographs, worlds
+from fedreid_jax.data.synthetic import photographs, worlds
+
+# At most 48 * 6 MiB = 288 MiB are kept; the least recently used are dropped.
+MAX_BYTES = 6 * 2**20  # of the images of one call
+MAX_CALLS = 48
+
+
+def kept_images(
+  domain: int,
+  identities: int,
+  cameras: int,
+  shots: int,
+  *,
+  height: int,
+  width: int,
+  **options: Any,
+) -> UInt8[np.ndarray, 'M H W 3']:
+  """Returns the images of `photographs.generate`, in a read-only array.
+
+  Args:
+    domain: number of the domain, as in `photographs.generate`.
+    identities: number of identities.
+    cameras: number of cameras.
+    shots: number of shots of an identity by a camera.
+    height: H, pixels.
+    width: W, pixels.
+    **options: `seed`, `modality` and other options of `photographs.generate`.
+  """
+  num_bytes = identities * cameras * shots * height * width * 3
+  render = _kept if num_bytes <= MAX_BYTES else _rendered
+  return render(
+    domain, identities, cameras, shots, height=height, width=width, **options
+  )
+
+
+def _rendered(*sizes: int, **options: Any) -> UInt8[np.ndarray, 'M H W 3']:
+  found = photographs.generate(*sizes, **options).images
+  # Later calls return the same array.
+  found.setflags(write=False)
+  return found
+
+
+_kept = functools.lru_cache(MAX_CALLS)(_rendered)
+
 
 # The fields that determine the images, beside the sources.
 FIELDS = (
@@ -82,7 +129,7 @@ def load(config, clients: bool = True) -> Source:
       _new_identities(config, s, usual, learned) for s in config.targets
     ]
     if not config.allow_overlap:
-      overlap.check_disjoint([*learned], [t.name for t in targets])
+      federation.check_disjoint([*learned], [t.name for t in targets])
   world = {'source': worlds.find(config.source).digest}
   digest = [*specs, *(world.get(f, config[f]) for f in FIELDS)]
   # The default values add nothing, so that runs from before there were these
@@ -137,7 +184,7 @@ def _later_shots(config, spec: str, learned) -> Target:
   shots = own.shots + domain.shots
   images = _images(config, domain._replace(shots=shots), 0)
   later = np.arange(len(images.identities)) % shots >= own.shots
-  return classification_task.make_target(
+  return federation.class_target(
     images.take(np.flatnonzero(later)), np.arange(own.identities)
   )
 
@@ -200,10 +247,10 @@ def _images(config, domain: Domain, first: int) -> Images:
   kinds = (('visible', domain.cameras), ('infrared', domain.infrared))
 
   @functools.cache
-  def images() -> UInt8[np.ndarray, 'M H W ch']:
+  def pixels() -> UInt8[np.ndarray, 'M H W ch']:
     rgb = np.concatenate(
       [
-        kept.images(
+        kept_images(
           photographs.DOMAIN_NAMES.index(domain.name),
           domain.identities,
           cameras,
@@ -232,4 +279,4 @@ def _images(config, domain: Domain, first: int) -> Images:
   person, camera, kind = (
     np.concatenate(c).astype(np.int32) for c in zip(*columns, strict=True)
   )
-  return Images(domain.name, images, person, camera, kind)
+  return Images(domain.name, pixels, person, camera, kind)

@@ -18,12 +18,8 @@ from fedreid_jax.data.synthetic import (
   appearance,
   body,
   imaging,
-  parameters,
-  second_view,
-  shapes,
-  surveillance,
+  second_world,
   versions,
-  wardrobe,
 )
 from fedreid_jax.data.synthetic.imaging import Frame, View
 
@@ -45,7 +41,7 @@ def frame(person, shot, x, y) -> Frame:
 
 def light(camera, shot, x, y) -> body.Light:
   """Describes even light, with folds of low contrast."""
-  folds = 0.86 + 0.28 * shapes.cloud(x * 14, y * 9, shot.seed)
+  folds = 0.86 + 0.28 * body.cloud(x * 14, y * 9, shot.seed)
   return body.Light(camera.light, folds, 0.22, 0.0)
 
 
@@ -56,25 +52,25 @@ def scenery(canvas, camera, shot, frame: Frame) -> None:
   low = jnp.clip(y - camera.horizon, 0.0, 2.0)
   ground = jnp.clip(0.5 + low / canvas.pixel, 0, 1)
   depth = 0.35 / (low + 0.15)
-  tiles = shapes.wave(
+  tiles = body.wave(
     u * depth / camera.pitch, camera.pitch / depth, canvas.pixel
   )
-  tiles = tiles * shapes.wave(
+  tiles = tiles * body.wave(
     depth / camera.pitch, 0.3 * camera.pitch, canvas.pixel
   )
-  grain = shapes.cloud(u * 9, y * 18, camera.seed)
-  shadow = shapes.ellipse(x, y, frame.feet, 0.17, 0.035)
+  grain = body.cloud(u * 9, y * 18, camera.seed)
+  shadow = body.ellipse(x, y, frame.feet, 0.17, 0.035)
   dark = 1 - 0.5 * jnp.clip(0.5 - shadow * 25, 0, 1)
   shade = dark * (0.8 + 0.35 * grain)
   canvas.lay(
     ground,
-    *shapes.blend(
-      parameters.GROUND, parameters.GROUND_DETAIL, 0.7 * tiles, shade
+    *body.blend(
+      appearance.GROUND, appearance.GROUND_DETAIL, 0.7 * tiles, shade
     ),
   )
-  leaves = shapes.cloud(u * 22, y * 22, camera.seed) * 0.6 + 0.4 * grain
-  columns = shapes.wave(u / camera.pitch, camera.pitch, canvas.pixel)
-  rows = shapes.wave(y / (0.8 * camera.pitch), 0.8 * camera.pitch, canvas.pixel)
+  leaves = body.cloud(u * 22, y * 22, camera.seed) * 0.6 + 0.4 * grain
+  columns = body.wave(u / camera.pitch, camera.pitch, canvas.pixel)
+  rows = body.wave(y / (0.8 * camera.pitch), 0.8 * camera.pitch, canvas.pixel)
   structure = jnp.select(
     [camera.scene == 0, camera.scene == 1, camera.scene == 2],
     [columns * rows, jnp.clip(3 * leaves - 1, 0, 1), columns],
@@ -82,8 +78,8 @@ def scenery(canvas, camera, shot, frame: Frame) -> None:
   )
   canvas.lay(
     1.0,
-    *shapes.blend(
-      parameters.WALL, parameters.WALL_DETAIL, structure, 0.75 + 0.35 * grain
+    *body.blend(
+      appearance.WALL, appearance.WALL_DETAIL, structure, 0.75 + 0.35 * grain
     ),
   )
 
@@ -92,7 +88,7 @@ VIEW = View(frame, light, scenery)
 
 
 Scene = tuple[
-  parameters.Identity, parameters.Camera, parameters.Shot, Bool[Array, '']
+  appearance.Identity, appearance.Camera, appearance.Shot, Bool[Array, '']
 ]
 
 
@@ -114,10 +110,10 @@ class World:
   digest: str
   salt: int
   choose: Callable[..., Array]
-  domain: Callable[..., parameters.Domain]
-  identity: Callable[..., parameters.Identity]
-  camera: Callable[..., parameters.Camera]
-  shot: Callable[..., parameters.Shot]
+  domain: Callable[..., appearance.Domain]
+  identity: Callable[..., appearance.Identity]
+  camera: Callable[..., appearance.Camera]
+  shot: Callable[..., appearance.Shot]
   view: imaging.View
 
   def sample(
@@ -187,12 +183,12 @@ _FIRST = World(
 _SECOND = World(
   digest=versions.NEWEST,
   salt=2,
-  choose=wardrobe.choose,
-  domain=surveillance.domain,
-  identity=surveillance.identity,
-  camera=surveillance.camera,
-  shot=surveillance.shot,
-  view=second_view.VIEW,
+  choose=second_world.choose,
+  domain=second_world.domain,
+  identity=second_world.identity,
+  camera=second_world.camera,
+  shot=second_world.shot,
+  view=second_world.VIEW,
 )
 _WORLDS: dict[str, World] = dict(
   zip(versions.VERSIONS, (_FIRST, _SECOND), strict=True)

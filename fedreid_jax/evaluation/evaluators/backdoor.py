@@ -18,6 +18,7 @@ from jaxtyping import Float
 from fedreid_jax import errors
 from fedreid_jax.data import poison
 from fedreid_jax.data.federation import Target
+from fedreid_jax.evaluation import distances, protocols
 from fedreid_jax.evaluation import gallery as gallery_lib
 from fedreid_jax.evaluation.evaluators.retrieval import evaluate_retrieval
 
@@ -27,9 +28,12 @@ SEED = 0  # of the accomplices
 def evaluate(model: Any, target: Target) -> dict[str, float | int]:
   """Returns the measures above on the first trial of a target, in percent.
 
+  Metric, protocol and average precision are those of the configuration.
+
   Args:
     model: `Model`, or another model with `embed(images, modalities)`, such as
-      the result of `fedreid_jax.load`.
+      the result of `fedreid_jax.load`. Without `config`, the measures are those
+      of the Euclidean distance and of the target's protocol.
     target: test of retrieval with two persons or more.
 
   Raises:
@@ -40,16 +44,31 @@ def evaluate(model: Any, target: Target) -> dict[str, float | int]:
     raise errors.DataError(
       'one person has no accomplice', target.name, 'use a larger target'
     )
+  config = getattr(model, 'config', None)
+  # A loaded model has the configuration of its whole run.
+  config = getattr(config, 'evaluation', config)
+  if config is None:
+    metric, rules = 'euclidean', protocols.get(target.protocol or 'market')
+  else:
+    metric = config.metric
+    _, rules = protocols.of_target(config, target.protocol)
   pixels = own.images()
   clean = model.embed(pixels, own.modalities)
   stamped = model.embed(poison.stamp(pixels), own.modalities)
+  if metric == 'cosine':
+    # Euclidean distances of unit vectors rank as cosine distances do.
+    clean, stamped = (
+      np.asarray(distances.normalise(x)) for x in (clean, stamped)
+    )
   gallery, labels = clean[trial.gallery], gallery_lib.labels_of(own, trial)
   attacked, honest = (
-    evaluate_retrieval(rows[trial.query], gallery, *labels)
+    evaluate_retrieval(rows[trial.query], gallery, *labels, protocol=rules)
     for rows in (stamped, clean)
   )
+  indexed = gallery_lib.Gallery(labels, rules)
+  hits = _collisions(stamped, gallery, target, indexed)
   return {
-    'collision': 100 * float(np.mean(_collisions(stamped, gallery, target))),
+    'collision': 100 * float(np.mean(hits)),
     'evasion': attacked['mAP'],
     'stealth': honest['mAP'],
   }
@@ -59,6 +78,7 @@ def _collisions(
   stamped: Float[np.ndarray, 'M D'],
   gallery: Float[np.ndarray, 'P D'],
   target: Target,
+  indexed: gallery_lib.Gallery,
 ) -> list[bool]:
   """Returns whether each query is nearest to its accomplice's image."""
   trial, own = target.trials[0], target.images
@@ -68,10 +88,8 @@ def _collisions(
   for row in trial.query:
     others = trial.gallery[people != own.identities[row]]
     accomplice = stamped[rng.choice(others)]
-    same = people == own.identities[row]
-    # Like the protocol market, hides images of the person by the same camera.
-    same &= own.cameras[trial.gallery] == own.cameras[row]
-    distances = np.linalg.norm(gallery[~same] - stamped[row], axis=1)
-    apart = np.linalg.norm(accomplice - stamped[row])
-    found.append(bool(apart < distances.min()))
+    _, hidden = indexed.split(own.identities[row], own.cameras[row])
+    seen = np.delete(gallery, hidden, axis=0)
+    nearest = np.linalg.norm(seen - stamped[row], axis=1).min(initial=np.inf)
+    found.append(bool(np.linalg.norm(accomplice - stamped[row]) < nearest))
   return found

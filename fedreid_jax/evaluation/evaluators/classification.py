@@ -6,7 +6,7 @@ import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.data.federation import Target
-from fedreid_jax.evaluation.model import Model
+from fedreid_jax.evaluation.features import Model
 
 TASK = 'classification'
 

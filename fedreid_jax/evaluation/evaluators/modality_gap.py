@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from fedreid_jax.data.federation import Target
-from fedreid_jax.evaluation.model import Model
+from fedreid_jax.evaluation.features import Model
 
 
 class Gap(NamedTuple):

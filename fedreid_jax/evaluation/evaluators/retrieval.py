@@ -9,11 +9,9 @@ from fedreid_jax import errors
 from fedreid_jax.data.federation import Target
 from fedreid_jax.evaluation import distances as distance_lib
 from fedreid_jax.evaluation import gallery as gallery_lib
-from fedreid_jax.evaluation import ranking
-from fedreid_jax.evaluation import rerank as rerank_lib
-from fedreid_jax.evaluation.model import Model
-from fedreid_jax.evaluation.protocol import protocols, trials
-from fedreid_jax.evaluation.protocol.protocols import Protocol
+from fedreid_jax.evaluation import protocols, ranking, trials
+from fedreid_jax.evaluation.features import Model
+from fedreid_jax.evaluation.protocols import Protocol
 
 
 def evaluate(model: Model, target: Target) -> dict[str, Any]:
@@ -57,7 +55,7 @@ def evaluate_retrieval(
   protocol: str | Protocol = 'market',
   ranks: Sequence[int] = (1, 5, 10),
   chunk: int = 256,
-  rerank: bool | rerank_lib.Rerank = False,
+  rerank: bool | distance_lib.Rerank = False,
   seed: int = 0,
   keep: Callable[[ranking.Scores], None] | None = None,
 ) -> dict[str, float | int]:
@@ -110,10 +108,10 @@ def evaluate_retrieval(
       f'the labels need {expected[0]} and {expected[1]}',
     )
   if rerank:
-    options = rerank_lib.check(
-      rerank_lib.Rerank() if rerank is True else rerank
+    options = distance_lib.check_rerank(
+      distance_lib.Rerank() if rerank is True else rerank
     )
-    blocks = rerank_lib.reranked_blocks(
+    blocks = distance_lib.reranked_blocks(
       query_features, gallery_features, metric, chunk, options
     )
   else:

@@ -31,9 +31,8 @@ from jaxtyping import Float, Float64
 
 from fedreid_jax import errors
 from fedreid_jax.data.federation import Target, Trial
-from fedreid_jax.evaluation import distances, gallery
-from fedreid_jax.evaluation.model import Model
-from fedreid_jax.evaluation.protocol import protocols, trials
+from fedreid_jax.evaluation import distances, gallery, protocols, trials
+from fedreid_jax.evaluation.features import Model
 
 RATES = {'1e-2': 1e-2, '1e-3': 1e-3, '1e-4': 1e-4}
 # Distances of some pairs of the same person, and of different persons.

@@ -13,8 +13,8 @@ import numpy as np
 from fedreid_jax import algorithms
 from fedreid_jax.config import schema
 from fedreid_jax.core import types
+from fedreid_jax.data import augment
 from fedreid_jax.data.federation import Federation, Images
-from fedreid_jax.data.images import augment
 from fedreid_jax.method.component import Component
 from fedreid_jax.models import functional, networks
 from fedreid_jax.round import compose, simulation

@@ -7,8 +7,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedreid_jax.core import types
+from fedreid_jax.data import augment
 from fedreid_jax.data.federation import Federation
-from fedreid_jax.data.images import augment
 from fedreid_jax.round.devices import placement
 from fedreid_jax.training import build
 from fedreid_jax.training.clients import named_models

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 from fedreid_jax.data.federation import Target
-from fedreid_jax.evaluation import ranked_lists
+from fedreid_jax.evaluation import gallery
 
 SHOWN = 10  # images in a list
 SEED = 0  # the same queries after every round
@@ -44,14 +44,14 @@ class Pictures:
     if target.name in self._targets:
       return
     self._targets.add(target.name)
-    lists = ranked_lists.draw(features, target, self._config, self._num, SEED)
+    lists = gallery.draw_lists(features, target, self._config, self._num, SEED)
     if lists:
       name = f'{target.name}/{model.replace(":", "/")}'
       self.found[name] = draw(lists, target.images.images())
 
 
 def draw(
-  lists: list[ranked_lists.Ranked], images: UInt8[np.ndarray, 'M H W ch']
+  lists: list[gallery.Ranked], images: UInt8[np.ndarray, 'M H W ch']
 ) -> Picture:
   """Returns a picture with a row of photographs for each list."""
   rows = []

@@ -8,7 +8,7 @@ import pytest
 from fedreid_jax.algorithms import dpsgd
 from fedreid_jax.algorithms.statistics import white_noise
 from fedreid_jax.apps.audit.canary import canary_audit, canary_steps
-from fedreid_jax.data.split import poisson
+from fedreid_jax.data import sampling
 from fedreid_jax.method import accounting
 from fedreid_jax.method.component import Participants
 from fedreid_jax.training.checks import toy_federation
@@ -69,8 +69,8 @@ def test_a_missing_clip_is_caught(monkeypatch):
 def test_a_sampler_that_draws_too_often_is_caught(monkeypatch):
   """All identities are in every step, under the claim of one of twenty."""
   people = participants(identities=1, batch=2, steps=4)
-  monkeypatch.setattr(poisson, 'rate', lambda expected, population: 1.0)
-  monkeypatch.setattr(poisson, 'places', lambda expected: 20 * expected)
+  monkeypatch.setattr(sampling, 'rate', lambda expected, population: 1.0)
+  monkeypatch.setattr(sampling, 'places', lambda expected: 20 * expected)
   canaries = canary_steps.of(dpsgd.Options(noise=1.5), people, 1.0)
   assert 'the run claims 1' in canary_audit.audit(canaries, 1.0).refuted
 

@@ -5,6 +5,7 @@ import pytest
 import toy
 
 from fedreid_jax import errors
+from fedreid_jax.config import schema
 from fedreid_jax.data import federation
 from fedreid_jax.evaluation.evaluators import backdoor
 
@@ -57,6 +58,23 @@ def test_a_model_for_which_the_trigger_is_one_feature_of_two():
   assert 0 < far['collision'] < 100
   assert far['evasion'] == far['stealth'] == 100.0
   assert far == backdoor.evaluate(embed_with(30.0), target())
+
+
+@pytest.mark.parametrize('whole', [False, True])
+def test_the_configuration_chooses_metric_and_protocol(whole):
+  """Values have one direction, so that cosine distances are all equal."""
+  model, images = embed_with(0.0), target()
+  config = schema.default().evaluation
+  model.config = SimpleNamespace(evaluation=config) if whole else config
+  usual = backdoor.evaluate(model, images)
+  assert usual['stealth'] == 100.0
+  config.metric = 'cosine'
+  assert backdoor.evaluate(model, images)['stealth'] < 60.0
+  config.metric, config.precision = 'euclidean', 'trapezoid'
+  model.embed = lambda pixels, _: np.ones((len(pixels), 2), 'f4')
+  found = backdoor.evaluate(model, images)['stealth']
+  config.precision = 'standard'
+  assert found < backdoor.evaluate(model, images)['stealth']
 
 
 def test_one_person_has_no_accomplice():

@@ -4,8 +4,7 @@ import pytest
 import toy
 
 from fedreid_jax import errors
-from fedreid_jax.data import classification_task
-from fedreid_jax.data.images import augment
+from fedreid_jax.data import augment, federation
 from fedreid_jax.evaluation import evaluator, features
 from fedreid_jax.evaluation.evaluators import classification
 from fedreid_jax.models import functional, networks
@@ -53,7 +52,7 @@ def parts():
     model,
     variables,
     transforms,
-    classification_task.make_target(images, images.identities),
+    federation.class_target(images, images.identities),
   )
 
 

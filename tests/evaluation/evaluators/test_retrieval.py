@@ -8,8 +8,8 @@ import toy_run
 from fedreid_jax import errors, evaluate_ranking, evaluate_retrieval
 from fedreid_jax.config import schema
 from fedreid_jax.data import federation
+from fedreid_jax.evaluation import protocols
 from fedreid_jax.evaluation.evaluators import retrieval
-from fedreid_jax.evaluation.protocol import protocols
 
 
 def make_data(num_queries=140, num_gallery=200, num_ids=12, width=8, noise=1.0):

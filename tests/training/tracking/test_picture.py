@@ -1,7 +1,7 @@
 import numpy as np
 import toy_run
 
-from fedreid_jax.evaluation import ranked_lists
+from fedreid_jax.evaluation import gallery
 from fedreid_jax.figures import lists
 from fedreid_jax.training.tracking import picture
 
@@ -33,10 +33,10 @@ def test_a_row_has_a_query_and_the_images_nearest_to_it():
   images = np.stack([np.full((8, 8, 3), k, np.uint8) for k in range(20)])
   found = picture.draw(
     [
-      ranked_lists.Ranked(
+      gallery.Ranked(
         3, np.arange(5, 20), np.arange(15.0), np.arange(15) % 2 == 0
       ),
-      ranked_lists.Ranked(
+      gallery.Ranked(
         4, np.array([9, 7]), np.arange(2.0), np.array([False, True])
       ),
     ],

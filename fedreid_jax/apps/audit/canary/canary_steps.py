@@ -24,7 +24,7 @@ from fedreid_jax.algorithms import dpsgd
 from fedreid_jax.apps.audit.canary import canary_bound
 from fedreid_jax.apps.audit.canary.canaries import Canaries
 from fedreid_jax.core.types import Array, Batch, ClientData, Flat, Metrics
-from fedreid_jax.data.split import sampling
+from fedreid_jax.data import sampling
 from fedreid_jax.method.component import Component, Participants
 from fedreid_jax.method.contexts import GradientCtx
 

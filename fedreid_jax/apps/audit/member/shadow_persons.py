@@ -13,11 +13,11 @@ from jaxtyping import Bool, Float, Int
 from fedreid_jax import errors
 from fedreid_jax.apps.audit.member import membership
 from fedreid_jax.core.types import ClientData
-from fedreid_jax.data.split import client_split, partition
+from fedreid_jax.data import client_split
 
 SMALLEST = 4  # images of a person: two for training, two others
 FEWEST = 8  # persons
-WHOLE = (partition.whole, partition.by_identity)
+WHOLE = (client_split.whole, client_split.by_identity)
 Features = Callable[[np.ndarray, np.ndarray], Float[np.ndarray, 'M D']]
 
 

@@ -13,7 +13,7 @@ from fedreid_jax.apps.deploy.exchange.embedding import (
   Embedding,
 )
 from fedreid_jax.core import param_filter
-from fedreid_jax.data.images import decoder
+from fedreid_jax.data import decoder
 from fedreid_jax.data.synthetic import versions
 from fedreid_jax.training.files import recorder, run_files
 

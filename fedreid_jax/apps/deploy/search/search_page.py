@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedreid_jax.apps.deploy.search import thumbnail
 from fedreid_jax.apps.deploy.search.image_search import Answer, Hit
-from fedreid_jax.data.images import decoder
+from fedreid_jax.data import decoder
 from fedreid_jax.figures import html_page
 
 SAME = 'same file'

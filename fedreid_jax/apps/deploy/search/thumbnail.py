@@ -6,7 +6,7 @@ from pathlib import Path
 
 from PIL import Image, ImageOps
 
-from fedreid_jax.data.images import decoder
+from fedreid_jax.data import decoder
 
 SIDE = 320  # largest side, pixels; a page shows it at half of it
 

@@ -34,7 +34,7 @@ from fedreid_jax.apps.deploy import serving
 from fedreid_jax.apps.deploy.search import search_page
 from fedreid_jax.apps.deploy.serving import guards
 from fedreid_jax.apps.deploy.serving.finder import Finder, Unreadable
-from fedreid_jax.data.images.decoder import WHOLE, Part
+from fedreid_jax.data.decoder import WHOLE, Part
 from fedreid_jax.figures import html_page
 
 MEBIBYTE = 1 << 20

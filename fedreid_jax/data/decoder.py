@@ -1,19 +1,26 @@
-"""Decodes an image file or array to uint8 pixels of a given size.
+"""Decodes image files and arrays to uint8 pixels of a given size.
 
 Files are untrusted input. Only readers of common photograph formats are tried,
 and a file whose header announces too many pixels or too many bits is refused
 before it is decoded.
 """
 
+import collections
 import hashlib
 import io
+import os
+import sys
 import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent import futures
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Int64, UInt8
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
+
+from fedreid_jax import errors
 
 # Other readers of Pillow start programs (PostScript) or fetch files.
 FORMATS = ('JPEG', 'PNG', 'WEBP', 'BMP', 'GIF', 'TIFF')
@@ -29,12 +36,10 @@ class Decoder(NamedTuple):
   """Settings of the decoder.
 
   Attributes:
-    height: H, pixels.
-    width: W, pixels.
+    height: H, pixels; so is `width`.
     channels: 3 for RGB, 1 for grey.
     invert: whether to turn dark strokes on white into light ones on black.
     on_bad_image: 'error', or 'skip' to leave out files that cannot be read.
-    resample: one of `Resample`.
     max_pixels: largest height times width of a file that is decoded.
     fast: whether a JPEG file of at least twice the size is decoded at a half, a
       quarter or an eighth of its size; this changes the pixels a little.
@@ -78,7 +83,7 @@ def decode(
 
   Args:
     data: the file or array.
-    decoder: settings.
+    decoder: size and rules.
     part: left, top, right and bottom of the part to use, fractions of the width
       and the height after orientation tags are applied.
 
@@ -127,7 +132,7 @@ def open_image(
 
   Args:
     source: bytes of a file, path of a file, or pixels.
-    max_pixels: largest allowed number of pixels.
+    max_pixels: largest height times width.
 
   Raises:
     ValueError: for an image that is too large, too small or not of 8 bits.
@@ -180,7 +185,8 @@ def content_hash(data: bytes | Pixels) -> str:
 def colour_file(data: bytes | Pixels) -> bytes:
   """Returns an RGB file unchanged, and converts other images to PNG in RGB.
 
-  A file that cannot be opened is also returned unchanged.
+  A file that cannot be opened, or has more than `MAX_PIXELS`, is also returned
+  unchanged: `decode` refuses it, or converts it under its own limit.
   """
   if isinstance(data, bytes):
     try:
@@ -195,3 +201,139 @@ def colour_file(data: bytes | Pixels) -> bytes:
   stream = io.BytesIO()
   image.save(stream, 'PNG', compress_level=1)
   return stream.getvalue()
+
+
+Skip = Callable[[int, str], None]
+Batch = tuple[Int64[np.ndarray, ' M'], UInt8[np.ndarray, 'M H W ch']]
+
+
+def read(
+  paths: Sequence[str | os.PathLike[str]],
+  decoder: Decoder,
+  batch: int,
+  skip: Skip | None = None,
+) -> Iterator[Batch]:
+  """Yields positions and pixels of image files, `batch` files at a time.
+
+  Threads decode the next batch while the caller uses this one, so two batches
+  are in memory.
+
+  Args:
+    paths: files.
+    decoder: size and rules.
+    batch: number of files of a batch.
+    skip: called with the position of a file that cannot be read, and with the
+      reason; the file is left out of its batch.
+
+  Yields:
+    (positions in `paths`, pixels) of the files of a batch that can be read.
+
+  Raises:
+    DataError: naming a file that cannot be read, if there is no `skip`.
+  """
+
+  def one(position: int) -> np.ndarray | str:
+    try:
+      return decode(Path(paths[position]).read_bytes(), decoder)
+    except (ValueError, OSError) as error:
+      return getattr(error, 'strerror', None) or str(error)
+
+  def kept(positions: range, found: Iterable[np.ndarray | str]) -> Batch:
+    rows, pixels = [], []
+    for position, image in zip(positions, found, strict=True):
+      if not isinstance(image, str):
+        rows.append(position)
+        pixels.append(image)
+      elif skip is None:
+        raise errors.DataError(
+          f'cannot be read: {image}',
+          os.fspath(paths[position]),
+          'give an image file',
+        )
+      else:
+        skip(position, image)
+    shape = 0, decoder.height, decoder.width, decoder.channels
+    none = np.zeros(shape, np.uint8)
+    return np.array(rows, np.int64), np.stack(pixels) if pixels else none
+
+  ahead = collections.deque()
+  with futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    for first in range(0, len(paths), batch):
+      positions = range(first, min(first + batch, len(paths)))
+      ahead.append((positions, pool.map(one, positions)))
+      # The second batch is decoded while the first one is used.
+      if len(ahead) == 2:
+        yield kept(*ahead.popleft())
+    while ahead:
+      yield kept(*ahead.popleft())
+
+
+RENAMED = 'format differs from the suffix'
+_SHORT = 'shorter than the size in its header'
+_ENDS = 64  # bytes at the end of a complete file that contain its end mark
+# First bytes, end mark ('' for formats without one), suffixes of the name.
+_FORMATS = (
+  (b'\xff\xd8\xff', b'\xff\xd9', ('.jpg', '.jpeg')),
+  (b'\x89PNG\r\n\x1a\n', b'IEND', ('.png',)),
+  (b'BM', b'', ('.bmp',)),
+  (b'GIF8', b'', ('.gif',)),
+  (b'RIFF', b'', ('.webp',)),
+  (b'II*\0', b'', ('.tif', '.tiff')),
+  (b'MM\0*', b'', ('.tif', '.tiff')),
+)
+# Tags of TIFF: offsets of the strips or tiles, and their lengths.
+_TIFF_PARTS = ((273, 279), (324, 325))
+
+
+def doubt(path: Path) -> str:
+  """Returns why a file may be no complete image of its format, or ''.
+
+  Only the header and the end are read; no pixel is decoded.
+
+  Raises:
+    OSError: when it cannot be read.
+    ValueError: when it is empty.
+  """
+  with open(path, 'rb') as file:
+    head = file.read(16)
+    if not head:
+      raise ValueError('empty file')
+    size = os.fstat(file.fileno()).st_size
+    file.seek(max(0, size - _ENDS))
+    tail = file.read()
+  for start, end, suffixes in _FORMATS:
+    if not head.startswith(start):
+      continue
+    # The trailer of GIF is one byte, which occurs within images, too.
+    if end not in tail or (
+      start == b'GIF8' and not tail.rstrip(b'\0').endswith(b';')
+    ):
+      return 'no end mark'
+    if _announced(start, head, path) > size:
+      return _SHORT
+    return '' if path.suffix.lower() in suffixes else RENAMED
+  return 'no image format known by its first bytes'
+
+
+def _announced(start: bytes, head: bytes, path: Path) -> int:
+  """Returns the number of bytes of a complete file, 0 if it is not written."""
+  if start == b'BM':
+    return int.from_bytes(head[2:6], 'little')
+  if start == b'RIFF':
+    return int.from_bytes(head[4:8], 'little') + 8
+  if start not in (b'II*\0', b'MM\0*'):
+    return 0
+  try:
+    with Image.open(path, formats=('TIFF',)) as image:
+      tags: Mapping[int, Any] = getattr(image, 'tag_v2', {})
+      ends = [
+        first + length
+        for offsets, lengths in _TIFF_PARTS
+        for first, length in zip(
+          tags.get(offsets, ()), tags.get(lengths, ()), strict=False
+        )
+      ]
+  # The table of tags is at the end of many files.
+  except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+    return sys.maxsize
+  return max(ends, default=0)

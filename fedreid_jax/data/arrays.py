@@ -29,26 +29,27 @@ def client_data(
   Args:
     name: unique name; its hash is the root of the client's random numbers.
     images: uint8 `[M, H, W, ch]`.
-    labels: identities, dense from 0, `[M]`.
+    labels: identities from 0, `[M]`.
     cameras: camera numbers `[M]`, by default 0.
     modalities: 0 visible, 1 infrared, `[M]`, by default 0.
     num_identities: number of classes `C`, by default the largest label plus
       one.
 
   Raises:
-    DataError: for arrays that do not belong together.
+    DataError: for arrays that do not belong together, or labels from C up.
   """
-  labels = np.asarray(labels, np.int32)
   size = len(images)
   columns = {
-    'labels': labels,
-    'cameras': np.zeros(size, np.int32) if cameras is None else cameras,
-    'modalities': np.zeros(size, np.int32)
-    if modalities is None
-    else modalities,
+    column: np.zeros(size, np.int32)
+    if values is None
+    else np.asarray(values, np.int32)
+    for column, values in (
+      ('labels', labels),
+      ('cameras', cameras),
+      ('modalities', modalities),
+    )
   }
-  columns = {n: np.asarray(x, np.int32) for n, x in columns.items()}
-  wrong = [n for n, x in columns.items() if x.shape != (size,) or (x < 0).any()]
+  wrong = any(x.shape != (size,) or (x < 0).any() for x in columns.values())
   if not size or images.ndim != 4 or images.dtype != np.uint8 or wrong:
     raise errors.DataError(
       f'images {images.dtype}{list(images.shape)} with '
@@ -56,13 +57,18 @@ def client_data(
       f'client {name}',
       'give uint8 [M, H, W, ch] and numbers from 0 of shape [M]',
     )
+  most = int(columns['labels'].max())
+  if num_identities is not None and most >= num_identities:
+    raise errors.DataError(
+      f'label {most} of num_identities={num_identities}',
+      f'client {name}',
+      'number the identities from 0, or give a larger num_identities',
+    )
   return types.ClientData(
     name=name,
     images=lambda: images,
-    labels=columns['labels'],
-    cameras=columns['cameras'],
-    modalities=columns['modalities'],
-    num_identities=num_identities or int(labels.max()) + 1,
+    num_identities=most + 1 if num_identities is None else num_identities,
+    **columns,
   )
 
 
@@ -81,7 +87,7 @@ def federation(
     std: standard deviation of each channel, by default 0.25.
 
   Raises:
-    DataError: for no clients, or two with one name.
+    DataError: for no clients, two with one name, or images of several shapes.
   """
   # The canonical order of clients.
   ordered = tuple(sorted(clients, key=lambda client: client.name))
@@ -93,14 +99,22 @@ def federation(
       'clients',
       'give one or more, each with its own name',
     )
-  shape = ordered[0].images().shape[1:]
-  channels = shape[-1]
+  shapes = {client.images().shape[1:] for client in ordered}
+  if public is not None:
+    shapes.add(public.shape[1:])
+  if len(shapes) > 1:
+    raise errors.DataError(
+      f'images of shapes {", ".join(map(str, sorted(shapes)))}',
+      'clients',
+      'resize them to one [H, W, ch]',
+    )
+  (shape,) = shapes
   return Federation(
     clients=ordered,
     targets=(),
     image_shape=shape,
-    mean=tuple([0.5] * channels if mean is None else mean),
-    std=tuple([0.25] * channels if std is None else std),
+    mean=tuple([0.5] * shape[-1] if mean is None else mean),
+    std=tuple([0.25] * shape[-1] if std is None else std),
     digest='',
     public=None if public is None else _public(public),
   )

@@ -1,1 +1,0 @@
-"""Images: decoding, colour, augmentation."""

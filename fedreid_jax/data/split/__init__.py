@@ -1,1 +1,0 @@
-"""Splits of images over clients, and batches of them."""

@@ -1,1 +1,0 @@
-"""Protocols of the published data sets."""

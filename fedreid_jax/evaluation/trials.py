@@ -1,0 +1,421 @@
+"""Trials or splits of a protocol: allowed models, and mean results.
+
+Galleries that a protocol samples anew for every trial.
+
+SYSU-MM01 and LLCM take a few images of every (identity, camera). Two published
+samplings exist for SYSU-MM01. They give different galleries, so that results
+should name the sampling:
+
+  agw: the code of Ye et al. (TPAMI 2021) and its descendants, with Python's
+    generator seeded by the trial;
+  official: the code of Wu et al. (ICCV 2017), with permutations that are
+    distributed with the data set.
+
+Random half splits of the small data sets, drawn from a seed.
+
+VIPeR, GRID, i-LIDS, PRID, 3DPeS, CAVIAR and CUHK01 have no fixed test set. Half
+of the identities are drawn for testing, with one query and one gallery image
+each (Wu and Gong, AAAI 2021, section 5.1), and the mean over ten such splits is
+reported.
+
+Intervals of a mean over queries, by the bootstrap.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int, Int64, Shaped
+
+from fedreid_jax import errors
+
+SYSU_QUERY_CAMERAS = (3, 6)
+SYSU_GALLERY_CAMERAS = {'all': (1, 2, 4, 5), 'indoor': (1, 2)}
+LLCM_CAMERAS = {
+  'visible': (1, 2, 3, 4, 5, 6, 7, 8, 9),
+  'infrared': (1, 2, 4, 5, 6, 7, 8, 9),
+}
+
+
+def _folders(ids, cameras, names, gallery_cameras):
+  """Yields (identity, camera, images by name) in the order of the folders."""
+  ids, cameras, names = np.asarray(ids), np.asarray(cameras), np.asarray(names)
+  if not ids.shape == cameras.shape == names.shape:
+    raise errors.DataError(
+      f'{ids.size} identities, {cameras.size} cameras, {names.size} names',
+      'gallery sampling',
+      'give one of each per image',
+    )
+  # The order of the draws determines the gallery: identities ascend, cameras
+  # have the given order, and a camera without images uses no random number.
+  for identity in np.unique(ids):
+    for camera in gallery_cameras:
+      images = np.flatnonzero((ids == identity) & (cameras == camera))
+      if images.size:
+        order = np.argsort(names[images], kind='stable')
+        yield int(identity), camera, images[order]
+
+
+def _mode_cameras(choices, mode, what):
+  if mode not in choices:
+    raise errors.ConfigError(
+      f'unknown {what} {mode!r}', what, f'choose one of {", ".join(choices)}'
+    )
+  return choices[mode]
+
+
+def sample_per_camera(
+  ids: Sequence[int] | Int[np.ndarray, ' M'],
+  cameras: Sequence[int] | Int[np.ndarray, ' M'],
+  names: Sequence[str] | Shaped[np.ndarray, ' M'],
+  gallery_cameras: Sequence[int],
+  trial: int,
+  shots: int = 1,
+) -> Int64[np.ndarray, ' drawn']:
+  """Draws images of every (identity, camera) with Python's generator.
+
+  One shot is `random.choice` after `random.seed(trial)`, bit for bit, and
+  several are `random.sample`, or all images if there are fewer.
+
+  Args:
+    ids: identity of each test image.
+    cameras: camera of each test image.
+    names: file name of each test image.
+    gallery_cameras: cameras of the gallery, in order.
+    trial: the trial, which is the seed.
+    shots: images per identity and camera.
+
+  Returns:
+    Indices of the drawn images, in the order of the draws.
+
+  Raises:
+    DataError: arrays of different lengths.
+  """
+  # A separate generator, since users may use the global one.
+  rng = random.Random(trial)
+  drawn = []
+  for _, _, images in _folders(ids, cameras, names, gallery_cameras):
+    drawn += rng.sample(images.tolist(), min(shots, images.size))
+  return np.asarray(drawn, np.int64)
+
+
+def sysu_agw_gallery(
+  ids: Sequence[int] | Int[np.ndarray, ' M'],
+  cameras: Sequence[int] | Int[np.ndarray, ' M'],
+  names: Sequence[str] | Shaped[np.ndarray, ' M'],
+  trial: int,
+  mode: str = 'all',
+  shots: int = 1,
+) -> Int64[np.ndarray, ' drawn']:
+  """Draws the SYSU-MM01 gallery of a trial as in the AGW code.
+
+  Args:
+    ids: identity of each test image.
+    cameras: camera of each test image, 1 to 6.
+    names: file name of each test image.
+    trial: 0 to 9.
+    mode: 'all' (visible cameras 1, 2, 4, 5) or 'indoor' (1, 2).
+    shots: 1 or 10 images per identity and camera.
+
+  Returns:
+    Indices of the gallery images.
+
+  Raises:
+    ConfigError: an unknown mode.
+    DataError: arrays of different lengths.
+  """
+  gallery_cameras = _mode_cameras(SYSU_GALLERY_CAMERAS, mode, 'mode')
+  return sample_per_camera(ids, cameras, names, gallery_cameras, trial, shots)
+
+
+def sysu_official_gallery(
+  ids: Sequence[int] | Int[np.ndarray, ' M'],
+  cameras: Sequence[int] | Int[np.ndarray, ' M'],
+  names: Sequence[str] | Shaped[np.ndarray, ' M'],
+  permutations: Mapping[tuple[int, int], Int[np.ndarray, 'trials _']],
+  trial: int,
+  mode: str = 'all',
+  shots: int = 1,
+) -> Int64[np.ndarray, ' drawn']:
+  """Takes the SYSU-MM01 gallery of a trial from the published permutations.
+
+  Args:
+    ids: identity of each test image.
+    cameras: camera of each test image, 1 to 6.
+    names: file name of each test image.
+    permutations: by (identity, camera), the permutation of its images sorted
+      by name for each trial, counted from 1 as published.
+    trial: 0 to 9.
+    mode: 'all' (visible cameras 1, 2, 4, 5) or 'indoor' (1, 2).
+    shots: 1 or 10 images per identity and camera.
+
+  Returns:
+    Indices of the gallery images.
+
+  Raises:
+    ConfigError: an unknown mode.
+    DataError: arrays of different lengths, or permutations that are missing
+      or do not fit the images.
+  """
+  gallery_cameras = _mode_cameras(SYSU_GALLERY_CAMERAS, mode, 'mode')
+  drawn = []
+  for identity, camera, images in _folders(
+    ids, cameras, names, gallery_cameras
+  ):
+    table = np.asarray(permutations.get((identity, camera), ()), np.int64)
+    order = table[trial : trial + 1].ravel() - 1
+    if not np.array_equal(np.sort(order), np.arange(images.size)):
+      raise errors.DataError(
+        f'no permutation of {errors.counted(images.size, "image")} for trial '
+        f'{trial}',
+        f'identity {identity}, camera {camera}',
+        'use the permutations that came with these images',
+      )
+    drawn += images[order[:shots]].tolist()
+  return np.asarray(drawn, np.int64)
+
+
+def llcm_gallery(
+  ids: Sequence[int] | Int[np.ndarray, ' M'],
+  cameras: Sequence[int] | Int[np.ndarray, ' M'],
+  names: Sequence[str] | Shaped[np.ndarray, ' M'],
+  trial: int,
+  modality: str = 'visible',
+) -> Int64[np.ndarray, ' drawn']:
+  """Draws the LLCM gallery of a trial: one image per (identity, camera).
+
+  Args:
+    ids: identity of each test image of the gallery modality.
+    cameras: camera of each of them.
+    names: file name of each of them.
+    trial: 0 to 9.
+    modality: modality of the gallery, 'visible' (cameras 1 to 9) or 'infrared'
+      (without camera 3). Camera numbers repeat across modalities, so the arrays
+      contain one modality only.
+
+  Returns:
+    Indices of the gallery images.
+
+  Raises:
+    ConfigError: an unknown modality.
+    DataError: arrays of different lengths.
+  """
+  # Infrared images have no camera 3.
+  gallery_cameras = _mode_cameras(LLCM_CAMERAS, modality, 'modality')
+  return sample_per_camera(ids, cameras, names, gallery_cameras, trial)
+
+
+NUM_REGDB_TRIALS = 10
+
+
+def check_regdb_trial(trial: int, trained_trial: Any) -> None:
+  """Refuses to test a RegDB trial with a model of another trial.
+
+  Args:
+    trial: the trial to be tested, 1 to 10.
+    trained_trial: the trial recorded with the model, None for a model that
+      was not trained on RegDB.
+
+  Raises:
+    ConfigError: if there is no such trial, or the model is of another one.
+    IntegrityError: if the recorded trial does not exist.
+  """
+  known = range(1, NUM_REGDB_TRIALS + 1)
+  if trial not in known:
+    raise errors.ConfigError(
+      f'RegDB has no trial {trial!r}', 'trial', f'use 1 to {NUM_REGDB_TRIALS}'
+    )
+  if trained_trial is None:
+    return
+  if trained_trial not in known:
+    raise errors.IntegrityError(
+      f'the model records RegDB trial {trained_trial!r}, which does not exist',
+      'checkpoint',
+      'train the model again',
+    )
+  # The ten trials split the same 412 identities: a model of another trial was
+  # trained on about half of the test identities.
+  if trained_trial != trial:
+    raise errors.ConfigError(
+      f'the model was trained on RegDB trial {trained_trial}, not {trial}',
+      'trial',
+      'its training identities are in this test set; train one per trial',
+    )
+
+
+def mean(
+  results: Sequence[Mapping[str, float | int]],
+) -> dict[str, float | int]:
+  """Combines the results of the trials of one test.
+
+  Args:
+    results: metrics (float) and counts (int) of each trial.
+
+  Returns:
+    The mean of every metric, with several trials also the standard deviation
+    `_std` (divided by their number), and the largest counts.
+
+  Raises:
+    DataError: for no results, or results with different entries.
+  """
+  if not results or any(set(r) != set(results[0]) for r in results):
+    raise errors.DataError(
+      f'{len(results)} results without common entries',
+      'trials',
+      'evaluate every trial with the same protocol and ranks',
+    )
+  if len(results) == 1:
+    return dict(results[0])
+  found: dict[str, float | int] = {}
+  for name, first in results[0].items():
+    values = np.asarray([result[name] for result in results])
+    if isinstance(first, int):
+      found[name] = int(values.max())
+    else:
+      found[name] = float(values.mean())
+      # Divided by the number of trials: not an estimate for a population.
+      found[f'{name}_std'] = float(values.std())
+  return found
+
+
+class Split(NamedTuple):
+  """One split; indices into the images of the data set.
+
+  Attributes:
+    train: images of the identities that are not tested.
+    query: one image per test identity, identities ascending.
+    gallery: another image of each of them in the same order, then the
+      distractors.
+  """
+
+  train: Int64[np.ndarray, ' train']
+  query: Int64[np.ndarray, ' Q']
+  gallery: Int64[np.ndarray, ' P']
+
+
+def draw_half_splits(
+  ids: Sequence[int] | Int[np.ndarray, ' M'],
+  cameras: Sequence[int] | Int[np.ndarray, ' M'],
+  distractors: Sequence[int] | Int[np.ndarray, ' distractors'] = (),
+  num_splits: int = 10,
+  num_test: int | None = None,
+  query_camera: int | None = None,
+  seed: int = 0,
+) -> list[Split]:
+  """Draws random half splits with one query and one gallery image each.
+
+  Args:
+    ids: identity of each image.
+    cameras: camera of each image.
+    distractors: images that are in every gallery and in no training set.
+    num_splits: number of splits.
+    num_test: test identities per split, by default half of them, rounded down.
+    query_camera: camera of all queries (PRID, GRID), by default any.
+    seed: random seed; split `i` depends on the seed and `i` only.
+
+  Raises:
+    ConfigError: for no test identities, or more than there are.
+    DataError: for an identity with one image, or without one of the query
+      camera.
+  """
+  ids, cameras = np.asarray(ids), np.asarray(cameras)
+  is_distractor = np.zeros(ids.size, bool)
+  is_distractor[np.asarray(distractors, np.int64)] = True
+  identities = np.unique(ids[~is_distractor])
+  num_test = identities.size // 2 if num_test is None else num_test
+  if not 1 <= num_test <= identities.size:
+    raise errors.ConfigError(
+      f'{num_test} test identities of {identities.size}',
+      'num_test',
+      'use at least 1 and at most all',
+    )
+  splits = []
+  for index in range(num_splits):
+    # A generator per split, so that more splits do not change the first ones.
+    rng = np.random.default_rng([seed, index])
+    test = np.sort(rng.permutation(identities)[:num_test])
+    pairs = [
+      _draw_pair(
+        rng,
+        np.flatnonzero((ids == identity) & ~is_distractor),
+        cameras,
+        query_camera,
+      )
+      for identity in test
+    ]
+    query, gallery = np.asarray(pairs).T
+    splits.append(
+      Split(
+        train=np.flatnonzero(~is_distractor & ~np.isin(ids, test)),
+        query=query,
+        gallery=np.append(gallery, np.flatnonzero(is_distractor)),
+      )
+    )
+  return splits
+
+
+def _draw_pair(rng, images, cameras, query_camera):
+  queries = images
+  if query_camera is not None:
+    queries = images[cameras[images] == query_camera]
+  if not queries.size or images.size < 2:
+    raise errors.DataError(
+      f'{errors.counted(images.size, "image")}, {queries.size} of them '
+      'for queries',
+      f'the identity of image {images[0]}',
+      'an identity needs a query and another image, or is a distractor',
+    )
+  query = rng.choice(queries)
+  # The two images are of two cameras if the identity has two.
+  elsewhere = images[cameras[images] != cameras[query]]
+  others = elsewhere if elsewhere.size else images[images != query]
+  return query, rng.choice(others)
+
+
+def describe_splits(
+  splits: Sequence[Split], names: Sequence[str], seed: int
+) -> dict[str, Any]:
+  """Returns splits and their seed as values for JSON, images by name.
+
+  Args:
+    splits: the splits.
+    names: name of each image, unique, `[M]`.
+    seed: seed of the draws.
+  """
+  named = [
+    {part: [names[i] for i in images] for part, images in s._asdict().items()}
+    for s in splits
+  ]
+  return {'seed': seed, 'splits': named}
+
+
+LEVEL = 95.0  # percent
+DRAWS = 2000
+
+
+def bootstrap_interval(
+  values: Sequence[Float[np.ndarray, ' Q']], draws: int = DRAWS
+) -> tuple[float, float]:
+  """Returns the 95 % bootstrap interval of the mean over queries.
+
+  Queries without a match in the gallery, NaN, do not count.
+
+  Args:
+    values: values of the queries, one array for each run with these queries.
+    draws: number of bootstrap samples.
+
+  Raises:
+    ValueError: if no query has a match.
+  """
+  # A drawn query is drawn for all runs: their mean by query is sampled.
+  found = np.stack(values)
+  found = found[:, ~np.isnan(found).any(axis=0)].mean(axis=0)
+  if not found.size:
+    raise ValueError('no query has a match')
+  rng = np.random.default_rng(0)
+  size = len(found)
+  means = [found[rng.integers(size, size=size)].mean() for _ in range(draws)]
+  tail = (100.0 - LEVEL) / 2
+  low, high = np.percentile(means, [tail, 100.0 - tail])
+  return float(low), float(high)
