@@ -200,7 +200,7 @@ def sheet() -> None:
     size['height'] = _HEIGHT.value
   if _WIDTH.value:
     size['width'] = _WIDTH.value
-  photographs.write(
+  photographs.write_contact_sheet(
     _required(_OUT), seed=_SEED.value, source=_SOURCE.value, **size
   )
   print(f'the synthetic world in {_OUT.value}')

@@ -4,8 +4,6 @@ The input is uint8. The test transform normalises it. The training transform
 enlarges, pads and crops, mirrors, changes hues, normalises, erases a rectangle
 and exchanges channels, with a key per image.
 
-Random changes of the colours of an image in training.
-
 Channel exchange copies one channel of a normalised image, or its luminance, to
 all three (Ye et al., "Channel augmented joint learning for visible-infrared
 recognition"; channel augmentation of L2RW). A law gives the probabilities of
@@ -131,7 +129,7 @@ def law(kind: str, probability: float) -> tuple[float, ...]:
 
   Args:
     kind: one of `KINDS`.
-    probability: probability that the image changes.
+    probability: that the image changes.
   """
   shares = KINDS[kind]
   rest = (probability * share / sum(shares) for share in shares)
@@ -143,12 +141,9 @@ def exchange(
   image: Float[Array, 'H W 3'],
   chances: Float[Array, ' 5'],
 ) -> Float[Array, 'H W 3']:
-  """Draws one of the five outcomes for an image.
+  """Draws one of the five outcomes of a law for a normalised image.
 
-  Args:
-    key: PRNG key of the image.
-    image: normalised image; a copied channel keeps its mean and deviation.
-    chances: probabilities of the outcomes.
+  A copied channel keeps its mean and deviation.
   """
   return _mixed(
     image, jnp.asarray(_MIXES)[jax.random.choice(key, 5, p=chances)]

@@ -53,12 +53,7 @@ def stat(root: Path, files: Sequence[str]) -> list[tuple[int, int]]:
 def build(
   root: Path, files: Sequence[str], decoder: Decoder
 ) -> tuple[UInt8[np.ndarray, 'M H W ch'], dict[str, Any], str]:
-  """Decodes the files of a folder, or opens their array in the user's cache.
-
-  Args:
-    root: folder of the files.
-    files: names relative to it, in the order of the result.
-    decoder: settings of the decoder.
+  """Decodes files below a root, or opens their array in the user's cache.
 
   Returns:
     (memory-mapped images, manifest of `ensure`, digest).
@@ -90,10 +85,10 @@ def ensure(
 
   Args:
     folder: where `images.npy` and `manifest.json` are, or will be.
-    names: names of the images, for the manifest and messages.
+    names: those of the images, for the manifest and messages.
     read: returns the file or array of the image at a position; called from
       threads.
-    decoder: settings of the decoder.
+    decoder: size and rules.
     where: source of the images, for messages.
     advance: called with the number of further images that are done.
 
@@ -160,10 +155,7 @@ def _open(
 
 
 def exclusive(folder: Path) -> filelock.BaseFileLock:
-  """Returns a lock that is held by one process or thread at a time.
-
-  Entering it waits for the others; it is released when a process ends.
-  """
+  """Returns a lock for one process or thread, released when a process ends."""
   return filelock.FileLock(folder.with_name(folder.name + '.lock'))
 
 
@@ -229,12 +221,7 @@ def _decode_all(
   decoder: Decoder,
   advance: Advance | None,
 ) -> tuple[list[str | None], list[str]]:
-  """Fills the array in threads.
-
-  Returns:
-    (hash of each image, None for an unreadable one; names of the unreadable
-    images with reasons, in any order).
-  """
+  """Fills the array; returns hashes, None if unreadable, and bad names."""
   hashes: list[str | None] = [None] * len(names)
   bad: list[str] = []
 

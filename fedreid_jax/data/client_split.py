@@ -7,8 +7,6 @@ of federated re-identification differ in two points: the partition of the images
 images) and the label space (the identities of the client, of its domain, or of
 all domains).
 
-Divides the images of a domain among clients.
-
 A partition is a function `(domain, options) -> images of each client`. Random
 partitions depend only on the seed, the name of the domain and the other
 options. Every image belongs to at most one client.
@@ -29,8 +27,7 @@ class Options(NamedTuple):
   """Parameters of a partition.
 
   Attributes:
-    seed: seed of random partitions.
-    num_clients: number of clients `N` of 'iid' and 'dirichlet'.
+    num_clients: `N` of 'iid' and 'dirichlet'.
     concentration: parameter of the Dirichlet distribution. Above 10 every class
       is divided almost evenly among the clients; below 0.1 almost all images
       of a class belong to one client.
@@ -207,15 +204,14 @@ def make_clients(
   Args:
     domains: training domains; identities are unique within each.
     split: one of `CLIENT_SPLITS`.
-    seed: seed of random partitions.
+    seed: of random partitions.
     labels: '' for the label space above. A shared classifier needs another
       label space if each client numbers only the identities that it has:
       'concat' numbers the identities of one client after the identities of
       another, 'max' has as many labels as the largest client, so that
       identities of different clients share labels, and 'global' numbers the
       identities of all domains.
-    num_clients: number of clients of 'iid' and 'dirichlet'.
-    concentration: parameter of 'dirichlet'.
+    num_clients: as in `Options`; so is `concentration`.
 
   Raises:
     DataError: if a domain has no images or too few, if names of clients are not

@@ -5,18 +5,13 @@ identities and K images of each, as a triplet loss needs; `pk_replace` draws
 anew for every batch, and `pk_modality` and `pk_caj` draw images of both
 modalities of each identity. These show every identity equally often.
 `pk_torchreid` shows an image at most once per epoch, and therefore an identity
-in proportion to its images. `poisson_pk` and `poisson` draw every identity or
-image independently (`data.sampling`).
+in proportion to its images.
 
-Selection of the images of each batch of a client, drawn with NumPy.
-
-Batches of independently sampled units, for guarantees of privacy.
-
-A unit is an identity or a single image. Every unit of a client is in a step
-with the same probability, independently of all other units and of other steps
-(Poisson sampling). A step has a limited number of places; if more units are
-drawn, a random subset of them takes part (truncated Poisson sampling,
-arXiv:2508.15089). A step may be empty.
+`poisson_pk` and `poisson` are for guarantees of privacy. A unit of these, an
+identity or a single image, is in a step with the same probability,
+independently of all other units and of other steps (Poisson sampling). A step
+has a limited number of places; if more units are drawn, a random subset of them
+takes part (truncated Poisson sampling, arXiv:2508.15089). A step may be empty.
 """
 
 import functools
@@ -68,8 +63,8 @@ def make(
     seed: seed of the run, or its secret.
 
   Returns:
-    (planner, `(S, B)` of the longest plan, whether any batch
-    of any round can have padded rows).
+    (planner, `(S, B)` of the longest plan, whether any batch of any round can
+    have padded rows).
 
   Raises:
     ConfigError: for a batch that is no multiple of parts times identities.
@@ -173,8 +168,10 @@ def _by_modality(config) -> Sampler:
 def _poisson(config) -> Sampler:
   def plan(rng: np.random.Generator, client: ClientData, steps: int) -> Plan:
     if config.sampler == 'poisson':
-      return images(rng, client, steps, config.batch)
-    return identities(rng, client, steps, config.batch, config.identities)
+      return poisson_images(rng, client, steps, config.batch)
+    return poisson_identities(
+      rng, client, steps, config.batch, config.identities
+    )
 
   return Sampler(
     lambda client: client.num_images // config.batch + 1,
@@ -207,13 +204,24 @@ SAMPLERS = {
 }
 
 
+# The functions below draw `steps` batches of B images with the generator of a
+# client and round. P is `identities`, K is B / P; a client with fewer than P
+# identities leaves the rest of a batch padded.
+
+
+def _plan(rows: Int[np.ndarray, 'S ...']) -> Plan:
+  """Makes a plan of the rows of each batch, -1 for a padded one."""
+  rows = rows.reshape(len(rows), -1)
+  # In the plan it is row 0 with a mask of False.
+  return Plan(np.maximum(rows, 0), rows >= 0)
+
+
 def uniform(
   rng: np.random.Generator, num: int, steps: int, batch: int, drop_last: bool
 ) -> Plan:
   """Shuffles `num` images in every epoch until `steps` batches are full."""
   per_epoch = num // batch if drop_last else -(-num // batch)
   per_epoch = max(per_epoch, 1)
-  # A padded row is -1 here; in the plan it is row 0 with a mask of False.
   rows = np.full((steps, batch), -1, np.int32)
   for first in range(0, steps, per_epoch):
     order = np.full(per_epoch * batch, -1, np.int32)
@@ -221,7 +229,7 @@ def uniform(
     order[: shuffled.size] = shuffled
     size = min(per_epoch, steps - first)
     rows[first : first + size] = order.reshape(per_epoch, batch)[:size]
-  return Plan(np.maximum(rows, 0), rows >= 0)
+  return _plan(rows)
 
 
 def pk(
@@ -235,15 +243,8 @@ def pk(
   """Draws P identities and K images of each.
 
   The images of an identity in a batch differ if the client has enough of them.
-
-  Args:
-    rng: generator of this client and round.
-    client: labels and cameras of its images.
-    steps: number of batches to draw.
-    batch: B, a multiple of P.
-    identities: P; a client with fewer leaves the rest of the batch padded.
-    cross_camera: whether to take one random image of an identity, and the
-      others from other cameras if there are any.
+  `cross_camera` takes one random image of an identity, and the others from
+  other cameras if there are any.
   """
   images = batch // identities
   present = np.unique(client.labels)
@@ -267,8 +268,7 @@ def pk(
       others = others if len(others) else pool
       more = rng.choice(others, images - 1, replace=len(others) < images - 1)
       rows[step, place] = [anchor, *more]
-  rows = rows.reshape(steps, batch)
-  return Plan(np.maximum(rows, 0), rows >= 0)
+  return _plan(rows)
 
 
 def groups_of(client: ClientData, images: int) -> int:
@@ -291,15 +291,8 @@ def pk_torchreid(
   are shuffled and cut into groups of K, the remainder is left out, and an
   identity with fewer images has one group drawn with replacement. A batch takes
   one group of each of P random identities with groups left. The number of
-  batches of an epoch is random.
-
-  Args:
-    rng: generator of this client and round.
-    client: labels of its images.
-    steps: largest number of batches to draw.
-    batch: B, a multiple of P.
-    identities: P; a client with fewer leaves the rest of the batch padded.
-    epochs: largest number of epochs; 0 for as many as `steps` need.
+  batches of an epoch is random, and at most `steps` are drawn, of at most
+  `epochs` epochs if it is not 0.
   """
   images = batch // identities
   present = np.unique(client.labels)
@@ -318,8 +311,7 @@ def pk_torchreid(
     epoch += 1
   rows = np.full((min(steps, len(drawn)), identities, images), -1, np.int32)
   rows[:, :size] = drawn[: len(rows)]
-  rows = rows.reshape(len(rows), batch)
-  return Plan(np.maximum(rows, 0), rows >= 0)
+  return _plan(rows)
 
 
 def _groups(
@@ -342,19 +334,11 @@ def pk_replace(
   """Draws P identities for each batch, and K images of each with replacement.
 
   This is the sampler of L2RW for clients that do not know modalities.
-
-  Args:
-    rng: generator of this client and round.
-    client: labels of its images.
-    steps: batches to draw.
-    batch: B, a multiple of P.
-    identities: P; a client with fewer leaves the rest of the batch padded.
   """
   chosen = _identities(rng, np.unique(client.labels), steps, identities)
   every = np.arange(client.num_images)
   rows = _images(rng, client.labels, every, chosen, batch // identities)
-  rows = rows.reshape(steps, batch)
-  return Plan(np.maximum(rows, 0), rows >= 0)
+  return _plan(rows)
 
 
 def pk_by_modality(
@@ -369,15 +353,8 @@ def pk_by_modality(
 
   Identities with images of one modality only are never drawn. Images are drawn
   with replacement. All parts of a batch have the same identities in the same
-  order.
-
-  Args:
-    rng: generator of this client and round.
-    client: labels and modalities of its images.
-    steps: batches to draw.
-    batch: B, a multiple of P times the number of parts.
-    identities: P; a client with fewer leaves the rest of each part padded.
-    parts: modality of each part; a repeated modality has the same images.
+  order; `parts` has the modality of each, and B is a multiple of P times their
+  number.
 
   Raises:
     DataError: for a client that has no identity in both modalities.
@@ -395,8 +372,7 @@ def pk_by_modality(
     for modality in (0, 1)
   ]
   rows = np.stack([drawn[modality] for modality in parts], axis=1)
-  rows = rows.reshape(steps, batch)
-  return Plan(np.maximum(rows, 0), rows >= 0)
+  return _plan(rows)
 
 
 def in_both(client: ClientData) -> Int[np.ndarray, ' identities']:
@@ -451,34 +427,24 @@ PLACES = 2  # places of a step over the expected number of its units
 
 
 def places(expected: int) -> int:
-  """Returns the number of places of a step with an expected number of units."""
+  """Returns the places of a step with an expected number of units."""
   return PLACES * expected
 
 
 def rate(expected: int, population: int) -> float:
-  """Returns the probability that a unit is in a step.
-
-  It is 1 for a client with fewer units than the expected number of a step.
-  """
+  """Returns the probability that a unit is in a step, 1 for too few units."""
   return min(expected / population, 1.0)
 
 
-def images(
+def poisson_images(
   rng: np.random.Generator, client: ClientData, steps: int, batch: int
 ) -> Plan:
-  """Draws every image independently, B on average.
-
-  Args:
-    rng: generator of this client and round.
-    client: the client, of which only the number of images is used.
-    steps: number of steps to draw.
-    batch: B, the expected number of images of a step.
-  """
+  """Draws every image independently, B on average."""
   pools = np.arange(client.num_images)[:, None]
-  return _plan(rng, list(pools), steps, batch, 1)
+  return _poisson_plan(rng, list(pools), steps, batch, 1)
 
 
-def identities(
+def poisson_identities(
   rng: np.random.Generator,
   client: ClientData,
   steps: int,
@@ -488,36 +454,19 @@ def identities(
   """Draws every identity independently, P on average, and K images of each.
 
   The K = B / P images of an identity differ if it has enough of them.
-
-  Args:
-    rng: generator of this client and round.
-    client: labels of its images.
-    steps: number of steps to draw.
-    batch: B, a multiple of P.
-    expected: P, the expected number of identities of a step.
   """
   pools = [np.flatnonzero(client.labels == j) for j in np.unique(client.labels)]
-  return _plan(rng, pools, steps, expected, batch // expected)
+  return _poisson_plan(rng, pools, steps, expected, batch // expected)
 
 
-def _plan(
+def _poisson_plan(
   rng: np.random.Generator,
   pools: list[np.ndarray],
   steps: int,
   expected: int,
   size: int,
 ) -> Plan:
-  """Draws units for each step and `size` images of each unit.
-
-  The rows of drawn units come first in a step; the others are padded.
-
-  Args:
-    rng: generator of this client and round.
-    pools: rows of the images of each unit.
-    steps: number of steps to draw.
-    expected: expected number of units of a step.
-    size: number of images of a unit in a step.
-  """
+  """Draws units, given by the rows of their images, and `size` rows of each."""
   most = places(expected)
   rows = np.full((steps, most, size), -1, np.int32)
   for step in range(steps):
@@ -526,5 +475,4 @@ def _plan(
     for place, unit in enumerate(rng.permutation(np.flatnonzero(drawn))[:most]):
       pool = pools[unit]
       rows[step, place] = rng.choice(pool, size, replace=len(pool) < size)
-  rows = rows.reshape(steps, most * size)
-  return Plan(np.maximum(rows, 0), rows >= 0)
+  return _plan(rows)

@@ -1,10 +1,9 @@
-"""Distances between query and gallery features, in fixed blocks of rows.
+"""Distances between query and gallery features, plain or re-ranked, in blocks.
 
-Re-ranking with k-reciprocal encoding (Zhong et al., CVPR 2017).
-
-An image is encoded as the vector of Gaussian weights of its expanded
-k1-reciprocal neighbours, averaged over its k2 nearest images; two images are
-compared by the Jaccard distance of their vectors, mixed with the original one:
+Re-ranking is that with k-reciprocal encoding (Zhong et al., CVPR 2017). An
+image is encoded as the vector of Gaussian weights of its expanded k1-reciprocal
+neighbours, averaged over its k2 nearest images; two images are compared by the
+Jaccard distance of their vectors, mixed with the original one:
 
   d* = (1 - lambda) d_J + lambda d / max_j d(i, j)         (equations 7 to 12)
 
@@ -251,21 +250,10 @@ def reranked_blocks(
 ) -> Iterator[Float[np.ndarray, 'rows P']]:
   """Yields re-ranked distances of the queries in order.
 
-  Args:
-    query: query features, float32 `[Q, D]`.
-    gallery: gallery features, float32 `[P, D]`; all images are used, also those
-      that a protocol drops later.
-    metric: 'euclidean' or 'cosine'; distances are squared as in the published
-      code, which for 'cosine' means `1 - cos` of the normalised features.
-    chunk: as for `distances.squared_blocks`.
-    options: k1, k2 and lambda.
-
-  Yields:
-    Blocks of `distances.BLOCK` rows, the last one shorter.
-
-  Raises:
-    ConfigError: as for `distances.squared_blocks`.
-    DataError: as for `distances.squared_blocks`.
+  Arguments, blocks and errors are those of `squared_blocks`. Distances are
+  squared as in the published code, which for 'cosine' means `1 - cos` of the
+  normalised features. All images are used, also those that a protocol drops
+  later.
   """
   originals = squared_blocks(query, gallery, metric, chunk)
   query = np.asarray(query, np.float32)

@@ -40,8 +40,8 @@ def load(
   """Returns the function of an evaluator.
 
   Args:
-    name: module of `evaluators`, or a plug-in.
-    task: of the targets, as in `data.task`.
+    name: module of `evaluators`, or a plug-in, which may have options.
+    task: that of the targets, as in `data.task`.
     options: hyper-parameters of a plug-in.
 
   Raises:
@@ -81,16 +81,10 @@ def make(
   if this is a target, and otherwise on all targets. An ensemble of these models
   is tested on all targets.
 
-  Args:
-    config: `config.evaluation`.
-    targets: tests, of retrieval or of classification.
-    model: the network.
-    transforms: of images; the test transform is used.
-    mesh: devices.
-    extra: evaluators in addition to the one of the target's task.
-
-  With `config.report_both_neck_features` the metrics of an entry include those
-  of the other side of the neck: `NAME_before_neck`, `NAME_after_neck`.
+  `config` is `config.evaluation`, and `extra` has evaluators in addition to the
+  one of the target's task. With `config.report_both_neck_features` the metrics
+  of an entry include those of the other side of the neck: `NAME_before_neck`,
+  `NAME_after_neck`.
   """
 
   @functools.cache
@@ -141,11 +135,7 @@ def _sides(config) -> dict[str, str]:
 def _members(
   kinds: Sequence[str], models: Models, source: Source
 ) -> dict[str, list[tuple[types.Flat, ...]]]:
-  """Returns the members of every model and ensemble.
-
-  The features of several members are concatenated. A member is the variables
-  for all images, or those for each modality.
-  """
+  """Returns the members, one or those of an ensemble, of every model."""
   # The average is taken before the moments are re-estimated, since averaged
   # parameters have other moments.
   averaged = features.make(models, [k for k in kinds if k == 'average'])
@@ -163,14 +153,7 @@ def _members(
 def _test(
   config, views: Mapping[str, Model], target: Target, extra: Sequence[Evaluator]
 ) -> Entry:
-  """Tests one model on one target.
-
-  Args:
-    config: `config.evaluation`.
-    views: the model by the suffix of its metrics; the suffix '' comes first.
-    target: test.
-    extra: evaluators in addition to the one of the target's task.
-  """
+  """Tests a model on a target, each view by the suffix of its metrics."""
   ranked = target.task == 'retrieval'
   protocol, distance = target.protocol, ''
   if ranked:
@@ -201,11 +184,7 @@ def _test(
 
 
 def _add(metrics: dict[str, float], found: Mapping[str, Any]) -> None:
-  """Adds metrics as numbers that JSON can hold.
-
-  Raises:
-    ConfigError: when another evaluator has a metric of the same name.
-  """
+  """Adds metrics as numbers of JSON, and refuses a second one of one name."""
   if twice := metrics.keys() & found.keys():
     raise errors.ConfigError(
       f'two evaluators report {min(twice)!r}',

@@ -1,18 +1,14 @@
-"""Features of images, sharded over devices, with a padded last batch.
+"""Features of images by a model, or by an ensemble of models.
 
-Ensembles of models that were trained separately.
-
-Wu & Gong, Decentralised learning from independent multi-domain labels for
-person re-identification, AAAI 2021, table 3: the concatenated features of all
-models, `f(x) = [f_1(x), ..., f_N(x)]`, or one model with the mean of their
-parameters and running statistics, `w = (1/N) sum_k w_k`. The paper does not
-mention a scale of the features. Here the features of each model have unit
-length, unless `evaluation.ensemble_norm` is off. The mean of running moments
-differs from the moments of the mean model; with
-`evaluation.batch_stats='source'` or 'modality' the moments are re-estimated on
-the images of all clients.
-
-A model, or an ensemble of models, with the functions for evaluators.
+The models of an ensemble were trained separately (Wu & Gong, Decentralised
+learning from independent multi-domain labels for person re-identification, AAAI
+2021, table 3): the concatenated features of all models,
+`f(x) = [f_1(x), ..., f_N(x)]`, or one model with the mean of their parameters
+and running statistics, `w = (1/N) sum_k w_k`. The paper does not mention a
+scale of the features. Here the features of each model have unit length, unless
+`evaluation.ensemble_norm` is off. The mean of running moments differs from the
+moments of the mean model; with `evaluation.batch_stats='source'` or 'modality'
+the moments are re-estimated on the images of all clients.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,7 +41,7 @@ def make_embedding(
   Args:
     model: network.
     view: test transform.
-    flip: average the features of an image and its mirror image.
+    flip: whether to average the features of an image and its mirror image.
     feature: 'embedding' after the neck, 'feature' before it, or 'logits'.
   """
 
@@ -79,13 +75,8 @@ def make_extractor(
   """Builds `(variables, uint8 images [M, H, W, ch], modalities [M] or None) ->
   float32 [M, D]`; without modalities all images are visible.
 
-  Args:
-    model: network.
-    view: test transform.
-    mesh: devices.
-    batch: number of images on each device at a time.
-    flip: average the features of an image and its mirror image.
-    feature: 'embedding' after the neck, 'feature' before it, or 'logits'.
+  `batch` images are on each device at a time; the other arguments are those of
+  `make_embedding`.
   """
   axis = mesh.axis_names[0]
   split, whole = NamedSharding(mesh, P(axis)), NamedSharding(mesh, P())
@@ -140,7 +131,7 @@ def of_each(
   Args:
     extract: `(variables, images, modalities) -> features [M, D]`.
     models: variables for all images, or one for each of modality 0 and 1.
-    images: pixels.
+    images: uint8 pixels.
     modalities: 0 visible, 1 infrared; without them all images are visible.
   """
   if len(models) == 1 or modalities is None:
@@ -192,16 +183,10 @@ def average(models: Sequence[Flat]) -> Flat:
 def join(
   features: Sequence[Float[np.ndarray, 'M _']], norm: bool
 ) -> Float[np.ndarray, 'M _']:
-  """Concatenates the features of several models.
+  """Concatenates the features `[M, D]` of N models to `[M, N D]`.
 
-  Args:
-    features: float32 `[M, D]` of each model; features of a single model are
-      unchanged.
-    norm: whether to scale the features of each model to unit length; rows of
-      zeros are unchanged.
-
-  Returns:
-    float32 `[M, N D]`.
+  With `norm` the features of each model are scaled to unit length; rows of
+  zeros, and the features of a single model, are unchanged.
   """
   if len(features) == 1:
     return features[0]

@@ -1,10 +1,4 @@
-"""Labels of a test set, and the gallery images that a query may retrieve.
-
-Ranked lists of the queries of a test, under its protocol.
-
-The lists are ordered by the distance of features, also if the evaluation
-re-ranks.
-"""
+"""Labels of a test, and the gallery images that each query may retrieve."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -22,14 +16,7 @@ Label = int | np.integer
 
 
 class Labels(NamedTuple):
-  """Identity and camera of every test image.
-
-  Attributes:
-    query_ids: identity of each query.
-    gallery_ids: identity of each gallery image.
-    query_cameras: camera of each query.
-    gallery_cameras: camera of each gallery image.
-  """
+  """Identity and camera of every test image."""
 
   query_ids: Int64[np.ndarray, ' Q']
   gallery_ids: Int64[np.ndarray, ' P']
@@ -158,9 +145,12 @@ def draw_lists(
 ) -> list[Ranked]:
   """Ranks the gallery of a test for some queries that have a match.
 
+  The order is that of the distance of features, also if the evaluation
+  re-ranks.
+
   Args:
-    features: features of the target's images.
-    target: test; of several trials the first is taken.
+    features: those of the target's images.
+    target: test, of whose trials the first is taken.
     config: `config.evaluation`.
     num: largest number of queries, which are drawn at random.
     seed: of the draw.

@@ -1,10 +1,8 @@
-"""Exact nearest-neighbour search of feature vectors.
+"""Exact nearest-neighbour search of vectors, by JAX or by FAISS.
 
-Exact search by FAISS, an optional package.
-
-`faiss.knn` is the brute-force search behind `IndexFlat` (Johnson, Douze and
-Jegou, "Billion-scale similarity search with GPUs", IEEE Transactions on Big
-Data 2021).
+FAISS is an optional package. `faiss.knn` is the brute-force search behind
+`IndexFlat` (Johnson, Douze and Jegou, "Billion-scale similarity search with
+GPUs", IEEE Transactions on Big Data 2021).
 """
 
 import importlib
@@ -164,7 +162,9 @@ class Gallery:
     for first in range(0, len(self), TILE):
       tile = slice(first, first + TILE)
       if self.backend == 'faiss' and own is None:
-        near = self._by_faiss(queries, tile, k)
+        vectors = self.vectors[tile]
+        most = min(k, len(vectors))
+        near = zip(*by_faiss(queries, vectors, most, self.metric), strict=True)
       else:
         near = self._by_products(queries, tile, k, own)
       for row, (places, values) in enumerate(near):
@@ -181,14 +181,6 @@ class Gallery:
       labels = labels.astype(np.int64)
     empty = MISSING if self.labels.dtype.kind in 'iu' else ''
     return indices, found, np.where(indices == MISSING, empty, labels)
-
-  def _by_faiss(
-    self, queries: Float32[np.ndarray, 'Q D'], tile: slice, k: int
-  ) -> Iterator[Near]:
-    """Yields the nearest vectors of a tile for each query."""
-    vectors = self.vectors[tile]
-    lines = by_faiss(queries, vectors, min(k, len(vectors)), self.metric)
-    yield from zip(*lines, strict=True)
 
   def _by_products(
     self,
@@ -301,12 +293,8 @@ def by_faiss(
 ) -> tuple[Int64[np.ndarray, 'Q k'], Float32[np.ndarray, 'Q k']]:
   """Returns the indices of the k nearest vectors, and their distances.
 
-  Args:
-    queries: rows to search for.
-    vectors: k rows or more, among which to search.
-    k: number of neighbours.
-    metric: one of `distances.METRICS`; distances are those of
-      `distances.squared_blocks`, up to rounding.
+  There are k vectors or more. Distances are those of
+  `distances.squared_blocks`, up to rounding.
 
   Returns:
     (indices, distances), the nearest first and vectors at equal distances in

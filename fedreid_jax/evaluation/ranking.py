@@ -11,12 +11,9 @@ are:
   INP            = R / (p_{R-1} + 1)   (Ye et al., TPAMI 2021, equation 2)
   CMC at k       = 1 where p_0 < k, else 0
 
-The result does not depend on the number of queries in a block.
-
-Positions of the matches of a query in its ranked list.
-
 The list is not sorted: a position is the number of nearer images. Images at the
-same distance are in gallery order.
+same distance are in gallery order. The result does not depend on the number of
+queries in a block.
 """
 
 import functools
@@ -58,7 +55,7 @@ def kept_positions(
   """Finds the matches of a query in its ranked list.
 
   Args:
-    distance: distance of every gallery image to the query.
+    distance: that of every gallery image to the query.
     right: gallery indices of the matches, ascending.
     dropped: gallery indices hidden from the query.
   """
@@ -139,18 +136,10 @@ def first_hits(
   protocol: Protocol,
   seed: tuple[int, int],
 ) -> Int64[np.ndarray, ' repeats'] | int | np.integer:
-  """Returns the positions of the steps of the CMC curve of a query, from 0.
+  """Returns the position of the step of the CMC curve of a query, from 0.
 
-  Args:
-    distance: distance of every gallery image to the query.
-    answers: the matches of the query.
-    dropped: gallery indices hidden from the query.
-    gallery: the indexed gallery.
-    protocol: defines the entries that the curve counts.
-    seed: seed of the random galleries of this query.
-
-  Returns:
-    One position, or those in `protocol.repeats` random galleries.
+  For a single-shot curve there are `protocol.repeats` positions, those in
+  random galleries of the query's seed.
   """
   if protocol.cmc == 'image':
     return answers.positions[0]
@@ -187,8 +176,8 @@ class Scores(NamedTuple):
   """Scores of every query. A query without a match is invalid.
 
   Attributes:
-    precision: average precision, zero without a match.
-    inverse_penalty: inverse negative penalty, zero without a match.
+    precision: AP, zero without a match.
+    inverse_penalty: INP, zero without a match.
     first: position of the first match in the CMC curve, infinite without one.
     valid: whether the query has a match.
     ties: number of matches at the distance of an image of another identity;
@@ -226,8 +215,8 @@ def score_queries(
     blocks: distances; the rows of all blocks together are the queries in
       order.
     labels: identities and cameras.
-    protocol: the test protocol.
-    seed: seed of the random galleries of the 'single_shot' curve.
+    protocol: rules of the test.
+    seed: of the random galleries of the 'single_shot' curve.
 
   Raises:
     DataError: if a distance is NaN.

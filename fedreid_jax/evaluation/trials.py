@@ -1,6 +1,4 @@
-"""Trials or splits of a protocol: allowed models, and mean results.
-
-Galleries that a protocol samples anew for every trial.
+"""Trials of a protocol: random galleries and splits, and their mean results.
 
 SYSU-MM01 and LLCM take a few images of every (identity, camera). Two published
 samplings exist for SYSU-MM01. They give different galleries, so that results
@@ -11,14 +9,10 @@ should name the sampling:
   official: the code of Wu et al. (ICCV 2017), with permutations that are
     distributed with the data set.
 
-Random half splits of the small data sets, drawn from a seed.
-
 VIPeR, GRID, i-LIDS, PRID, 3DPeS, CAVIAR and CUHK01 have no fixed test set. Half
 of the identities are drawn for testing, with one query and one gallery image
 each (Wu and Gong, AAAI 2021, section 5.1), and the mean over ten such splits is
 reported.
-
-Intervals of a mean over queries, by the bootstrap.
 """
 
 import random
@@ -34,11 +28,14 @@ SYSU_QUERY_CAMERAS = (3, 6)
 SYSU_GALLERY_CAMERAS = {'all': (1, 2, 4, 5), 'indoor': (1, 2)}
 LLCM_CAMERAS = {
   'visible': (1, 2, 3, 4, 5, 6, 7, 8, 9),
+  # Infrared images have no camera 3.
   'infrared': (1, 2, 4, 5, 6, 7, 8, 9),
 }
+Numbers = Sequence[int] | Int[np.ndarray, ' M']
+Names = Sequence[str] | Shaped[np.ndarray, ' M']
 
 
-def _folders(ids, cameras, names, gallery_cameras):
+def _folders(ids: Numbers, cameras: Numbers, names: Names, gallery_cameras):
   """Yields (identity, camera, images by name) in the order of the folders."""
   ids, cameras, names = np.asarray(ids), np.asarray(cameras), np.asarray(names)
   if not ids.shape == cameras.shape == names.shape:
@@ -66,9 +63,9 @@ def _mode_cameras(choices, mode, what):
 
 
 def sample_per_camera(
-  ids: Sequence[int] | Int[np.ndarray, ' M'],
-  cameras: Sequence[int] | Int[np.ndarray, ' M'],
-  names: Sequence[str] | Shaped[np.ndarray, ' M'],
+  ids: Numbers,
+  cameras: Numbers,
+  names: Names,
   gallery_cameras: Sequence[int],
   trial: int,
   shots: int = 1,
@@ -83,14 +80,14 @@ def sample_per_camera(
     cameras: camera of each test image.
     names: file name of each test image.
     gallery_cameras: cameras of the gallery, in order.
-    trial: the trial, which is the seed.
+    trial: 0 to 9, the seed.
     shots: images per identity and camera.
 
   Returns:
     Indices of the drawn images, in the order of the draws.
 
   Raises:
-    DataError: arrays of different lengths.
+    DataError: for arrays of different lengths.
   """
   # A separate generator, since users may use the global one.
   rng = random.Random(trial)
@@ -101,38 +98,29 @@ def sample_per_camera(
 
 
 def sysu_agw_gallery(
-  ids: Sequence[int] | Int[np.ndarray, ' M'],
-  cameras: Sequence[int] | Int[np.ndarray, ' M'],
-  names: Sequence[str] | Shaped[np.ndarray, ' M'],
+  ids: Numbers,
+  cameras: Numbers,
+  names: Names,
   trial: int,
   mode: str = 'all',
   shots: int = 1,
 ) -> Int64[np.ndarray, ' drawn']:
   """Draws the SYSU-MM01 gallery of a trial as in the AGW code.
 
-  Args:
-    ids: identity of each test image.
-    cameras: camera of each test image, 1 to 6.
-    names: file name of each test image.
-    trial: 0 to 9.
-    mode: 'all' (visible cameras 1, 2, 4, 5) or 'indoor' (1, 2).
-    shots: 1 or 10 images per identity and camera.
-
-  Returns:
-    Indices of the gallery images.
+  `mode` is 'all' (visible cameras 1, 2, 4, 5) or 'indoor' (1, 2); the other
+  arguments, result and errors are those of `sample_per_camera`.
 
   Raises:
-    ConfigError: an unknown mode.
-    DataError: arrays of different lengths.
+    ConfigError: for an unknown mode.
   """
   gallery_cameras = _mode_cameras(SYSU_GALLERY_CAMERAS, mode, 'mode')
   return sample_per_camera(ids, cameras, names, gallery_cameras, trial, shots)
 
 
 def sysu_official_gallery(
-  ids: Sequence[int] | Int[np.ndarray, ' M'],
-  cameras: Sequence[int] | Int[np.ndarray, ' M'],
-  names: Sequence[str] | Shaped[np.ndarray, ' M'],
+  ids: Numbers,
+  cameras: Numbers,
+  names: Names,
   permutations: Mapping[tuple[int, int], Int[np.ndarray, 'trials _']],
   trial: int,
   mode: str = 'all',
@@ -140,22 +128,13 @@ def sysu_official_gallery(
 ) -> Int64[np.ndarray, ' drawn']:
   """Takes the SYSU-MM01 gallery of a trial from the published permutations.
 
-  Args:
-    ids: identity of each test image.
-    cameras: camera of each test image, 1 to 6.
-    names: file name of each test image.
-    permutations: by (identity, camera), the permutation of its images sorted
-      by name for each trial, counted from 1 as published.
-    trial: 0 to 9.
-    mode: 'all' (visible cameras 1, 2, 4, 5) or 'indoor' (1, 2).
-    shots: 1 or 10 images per identity and camera.
-
-  Returns:
-    Indices of the gallery images.
+  `permutations` has, by (identity, camera), the permutation of its images
+  sorted by name for each trial, counted from 1 as published; the other
+  arguments are those of `sysu_agw_gallery`.
 
   Raises:
-    ConfigError: an unknown mode.
-    DataError: arrays of different lengths, or permutations that are missing
+    ConfigError: for an unknown mode.
+    DataError: for arrays of different lengths, or permutations that are missing
       or do not fit the images.
   """
   gallery_cameras = _mode_cameras(SYSU_GALLERY_CAMERAS, mode, 'mode')
@@ -177,31 +156,21 @@ def sysu_official_gallery(
 
 
 def llcm_gallery(
-  ids: Sequence[int] | Int[np.ndarray, ' M'],
-  cameras: Sequence[int] | Int[np.ndarray, ' M'],
-  names: Sequence[str] | Shaped[np.ndarray, ' M'],
+  ids: Numbers,
+  cameras: Numbers,
+  names: Names,
   trial: int,
   modality: str = 'visible',
 ) -> Int64[np.ndarray, ' drawn']:
   """Draws the LLCM gallery of a trial: one image per (identity, camera).
 
-  Args:
-    ids: identity of each test image of the gallery modality.
-    cameras: camera of each of them.
-    names: file name of each of them.
-    trial: 0 to 9.
-    modality: modality of the gallery, 'visible' (cameras 1 to 9) or 'infrared'
-      (without camera 3). Camera numbers repeat across modalities, so the arrays
-      contain one modality only.
-
-  Returns:
-    Indices of the gallery images.
+  Camera numbers repeat across modalities, so the arrays contain one modality
+  only, that of the gallery.
 
   Raises:
-    ConfigError: an unknown modality.
-    DataError: arrays of different lengths.
+    ConfigError: for an unknown modality.
+    DataError: for arrays of different lengths.
   """
-  # Infrared images have no camera 3.
   gallery_cameras = _mode_cameras(LLCM_CAMERAS, modality, 'modality')
   return sample_per_camera(ids, cameras, names, gallery_cameras, trial)
 
@@ -212,10 +181,8 @@ NUM_REGDB_TRIALS = 10
 def check_regdb_trial(trial: int, trained_trial: Any) -> None:
   """Refuses to test a RegDB trial with a model of another trial.
 
-  Args:
-    trial: the trial to be tested, 1 to 10.
-    trained_trial: the trial recorded with the model, None for a model that
-      was not trained on RegDB.
+  `trained_trial` is the one recorded with the model, None for a model that was
+  not trained on RegDB.
 
   Raises:
     ConfigError: if there is no such trial, or the model is of another one.
@@ -247,10 +214,7 @@ def check_regdb_trial(trial: int, trained_trial: Any) -> None:
 def mean(
   results: Sequence[Mapping[str, float | int]],
 ) -> dict[str, float | int]:
-  """Combines the results of the trials of one test.
-
-  Args:
-    results: metrics (float) and counts (int) of each trial.
+  """Combines metrics (float) and counts (int) of the trials of one test.
 
   Returns:
     The mean of every metric, with several trials also the standard deviation
@@ -295,8 +259,8 @@ class Split(NamedTuple):
 
 
 def draw_half_splits(
-  ids: Sequence[int] | Int[np.ndarray, ' M'],
-  cameras: Sequence[int] | Int[np.ndarray, ' M'],
+  ids: Numbers,
+  cameras: Numbers,
   distractors: Sequence[int] | Int[np.ndarray, ' distractors'] = (),
   num_splits: int = 10,
   num_test: int | None = None,
@@ -376,13 +340,7 @@ def _draw_pair(rng, images, cameras, query_camera):
 def describe_splits(
   splits: Sequence[Split], names: Sequence[str], seed: int
 ) -> dict[str, Any]:
-  """Returns splits and their seed as values for JSON, images by name.
-
-  Args:
-    splits: the splits.
-    names: name of each image, unique, `[M]`.
-    seed: seed of the draws.
-  """
+  """Returns splits and their seed as values for JSON, images by name."""
   named = [
     {part: [names[i] for i in images] for part, images in s._asdict().items()}
     for s in splits
@@ -399,11 +357,8 @@ def bootstrap_interval(
 ) -> tuple[float, float]:
   """Returns the 95 % bootstrap interval of the mean over queries.
 
-  Queries without a match in the gallery, NaN, do not count.
-
-  Args:
-    values: values of the queries, one array for each run with these queries.
-    draws: number of bootstrap samples.
+  Queries without a match in the gallery, NaN, do not count. There is one array
+  for each run with these queries, and the mean over runs is sampled.
 
   Raises:
     ValueError: if no query has a match.

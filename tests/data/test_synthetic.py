@@ -94,27 +94,6 @@ def test_compiles_once_whatever_the_counts():
   assert photographs._photograph_batch._cache_size() == before
 
 
-def test_render_is_traceable_in_everything():
-  def one(seed, *ids):
-    return photographs.render(
-      jax.random.key(seed), *ids[:4], **SIZE, modality=ids[4]
-    )
-
-  shape = jax.eval_shape(jax.vmap(one), *([jnp.arange(3)] * 6))
-  assert shape.shape == (3, 16, 8, 3) and shape.dtype == jnp.uint8
-
-
-@pytest.mark.slow
-def test_render_is_the_image_that_generate_makes():
-  ids = (jnp.int32(i) for i in (4, 1, 1, 0))
-  image = photographs.render(
-    jax.random.key(0), *ids, **SIZE, modality=jnp.int32(0)
-  )
-  expected = generate(4, 2, 2, 1).images[3]
-  # Separately compiled float32 arithmetic may round to the next level.
-  assert np.abs(np.asarray(image, int) - expected.astype(int)).max() <= 1
-
-
 def test_infrared_is_grey_and_another_moment():
   visible = generate(1).images.astype(float)
   infrared = generate(1, modality='infrared').images
@@ -257,7 +236,7 @@ def test_invalid_arguments(unchecked, arguments):
 def test_contact_sheet_is_a_picture(tmp_path):
   path = tmp_path / 'sheet.png'
   few = dict(domains=('plaza', 'mall'), identities=2, cameras=2)
-  photographs.write(path, **few, **SIZE)
+  photographs.write_contact_sheet(path, **few, **SIZE)
   with Image.open(path) as sheet:
     assert sheet.format == 'PNG'
     assert sheet.height >= 3 * 16 and sheet.width >= 4 * 8
@@ -266,7 +245,7 @@ def test_contact_sheet_is_a_picture(tmp_path):
 
 def test_contact_sheet_that_cannot_be_written(tmp_path):
   with pytest.raises(errors.ResourceError, match='sheet.png'):
-    photographs.write(
+    photographs.write_contact_sheet(
       tmp_path / 'missing' / 'sheet.png',
       domains=('plaza',),
       identities=1,

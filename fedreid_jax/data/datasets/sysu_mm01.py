@@ -79,7 +79,7 @@ def permutations(
 
   Returns:
     Permutations of the images for each trial, counted from 1, as
-    `gallery_sampling.sysu_official_gallery` takes them.
+    `trials.sysu_official_gallery` takes them.
 
   Raises:
     DataError: when `exp/rand_perm_cam.mat` is missing or cannot be read.

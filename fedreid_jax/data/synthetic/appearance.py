@@ -2,11 +2,7 @@
 
 All parameters are functions of a key and of ids, never of counts. The infrared
 reflectance of garments is a mixture of their brightness and of an independent
-draw; the weight of the brightness is `brightness_correlation`.
-
-Parameters of a synthetic image: domain, identity, camera and shot.
-
-`appearance` samples them, and `body` and `imaging` render them. Lengths on a
+draw; the weight of the brightness is `brightness_correlation`. Lengths on a
 person are in body heights, and positions in an image are in image heights.
 Angles are in radians. Materials are reflectances in [0, 1] of four channels
 (red, green, blue and near infrared); a palette has the first three.
@@ -113,19 +109,9 @@ class Shot(NamedTuple):
   seed: Array
 
 
-DOMAIN_NAMES = (
-  'plaza',
-  'campus',
-  'station',
-  'mall',
-  'park',
-  'market',
-  'harbour',
-  'alley',
-  'arcade',
-  'bridge',
-  'depot',
-  'garden',
+DOMAIN_NAMES = tuple(
+  'plaza campus station mall park market harbour alley arcade bridge depot '
+  'garden'.split()
 )
 
 # One row for each of the first domains; further domains reuse the rows with
@@ -209,14 +195,8 @@ def sample_domain(key: Array, domain: Array) -> Domain:
 
 
 def choose(domain: Domain, material: Array | int, pick: Array) -> Array:
-  """Returns colours of the palette, `[..., 3]`, in any material.
-
-  Args:
-    domain: the domain.
-    material: not used; all garments have one palette.
-    pick: uniform draws `[...]`.
-  """
-  del material
+  """Returns colours of the palette, `[..., 3]`, for uniform draws `[...]`."""
+  del material  # all garments have one palette
   return domain.palette[(pick * COLOURS).astype(jnp.int32)]
 
 

@@ -3,12 +3,8 @@
 A body is a skeleton of joints in three dimensions, rotated by the walking
 direction and projected on the image. Each point of the torso has an angle
 around the body, so a print is seen only from the front and a backpack only from
-behind.
-
-Drawing primitives: signed distances, noise and layers of material.
-
-Layers are drawn from front to back: each takes a part of the remaining light
-and adds it to the weight planes of its materials.
+behind. Layers are drawn from front to back: each takes a part of the remaining
+light and adds it to the weight planes of its materials.
 """
 
 from typing import NamedTuple
@@ -64,10 +60,7 @@ def ellipse(x, y, centre, wide, high):
 def wave(phase, period, pixel):
   """Returns a smooth square wave in [0, 1].
 
-  Args:
-    phase: number of periods.
-    period: length of a period.
-    pixel: width of a pixel, in the unit of the period.
+  `phase` counts periods; `period` and `pixel`, the width of one, are lengths.
   """
   # A wave of two pixels or less cannot be resolved and fades to its mean.
   contrast = jnp.clip(1.6 - 3.2 * pixel / period, 0, 1)
@@ -112,7 +105,7 @@ class Light(NamedTuple):
   """Light on a body.
 
   Attributes:
-    side: horizontal direction of the light, -1 .. 1.
+    side: horizontal direction, -1 .. 1.
     folds: brightness of the garments at each pixel.
     contrast: difference between the lit and the dark side of the torso.
     roundness: how much darker the edges of a limb are than its middle.
@@ -138,9 +131,9 @@ class Pose(NamedTuple):
   """Orientation of a body relative to the camera.
 
   Attributes:
-    cos: cosine of the walking direction, an angle that is 0 towards the camera.
-    sin: sine of the walking direction.
-    phase: phase of the gait.
+    cos: of the walking direction, an angle that is 0 towards the camera.
+    sin: of the walking direction.
+    phase: that of the gait.
     tilt: elevation of the camera, which lowers near points in the image.
   """
 

@@ -172,19 +172,6 @@ def photograph(
   height: int,
   width: int,
 ) -> UInt8[Array, '{height} {width} 3']:
-  """Renders one person seen by one camera.
-
-  Args:
-    view: view of the version of the world.
-    person: parameters of the person.
-    camera: parameters of the camera.
-    shot: parameters of the moment.
-    infrared: whether the camera is an infrared camera.
-    height: H, pixels.
-    width: W, pixels.
-
-  Returns:
-    The pixels; in infrared the three channels are equal.
-  """
+  """Renders a person seen by a camera; infrared channels are equal."""
   planes = _picture(view, person, camera, shot, height, width, infrared)
   return _develop(planes, camera, shot, infrared)

@@ -1,40 +1,17 @@
 """Synthetic images of pedestrians for training and evaluation without data.
 
-`image = render(key, domain, identity, camera, shot)` is a pure function. A
-person has a build, skin, hair, garments, textures, shoes, bag and hat; a camera
+An image is a pure function of (seed, domain, identity, camera, shot). A person
+has a build, skin, hair, garments, textures, shoes, bag and hat; a camera
 has a viewpoint, colour cast, exposure, sharpness, noise and scenery; a shot has
 a pose, a crop error, light and perhaps an occluder; a domain has one fashion
 and one kind of place. An infrared image shows the same shapes and textures
 without colour: the infrared reflectances of garments are independent of it, or
 partly given by its brightness. `docs/synthetic.png` shows examples.
 
-The world has versions, see `worlds`. `python -m benchmarks.world` measures
-their difficulty, and docs/results/world.md has the figures. The first version
-was also measured with these settings: 2026-11-21, seed 0, 64x32, 48 identities
-x 4 cameras x 3 shots per training domain; 60 other identities of the mall, 4
-cameras, 2 shots, one for the query and one for the gallery, without images of
-the camera of the query. Four 3x3 conv-BN-ReLU-pool blocks (32, 64, 128, 128),
-BN neck, cross-entropy, crop and flip, 15 epochs of SGD at a constant 0.05; mean
-of 3 seeds (range):
-
-  on the unseen mall                 rank-1              mAP
-  chance                              1.3
-  raw pixels                          5.0                5.9
-  mean colour of 8 stripes           15.4               13.2
-  trained on station                 28.2 (22.1-33.3)   24.3 (20.6-27.0)
-  trained on campus                  29.0 (28.3-29.6)   27.4 (26.1-29.2)
-  trained on plaza                   41.4 (38.8-46.7)   30.7 (26.0-37.7)
-  trained on all three               53.8 (49.6-59.2)   46.5 (43.7-49.6)
-
-The domain shift is substantial: on other identities of its training domain, a
-network trained on one domain has a rank-1 of 75 to 82 (each of 3 domains, 3
-seeds).
-
-Rendering must take at most 30 s for 10,000 images of 128x64 on two cores. It
-took 11.9 s and, while other programs used both cores, 22.1 s, after 6 to 9 s of
-compilation.
-
-Writes a sheet of examples of the synthetic images.
+The world has versions, see `worlds`; docs/results/world.md has their
+difficulty. Rendering must take at most 30 s for 10,000 images of 128x64 on two
+cores. It took 11.9 s and, while other programs used both cores, 22.1 s, after 6
+to 9 s of compilation.
 """
 
 import functools
@@ -44,11 +21,10 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Int, Int32, Key, UInt8
+from jaxtyping import Int32, UInt8
 from PIL import Image, ImageDraw, ImageFont
 
 from fedreid_jax import errors
-from fedreid_jax.core.types import Array, Number
 from fedreid_jax.data.synthetic import appearance, imaging, versions, worlds
 
 DOMAIN_NAMES = appearance.DOMAIN_NAMES
@@ -58,60 +34,11 @@ _BATCH = 64  # images rendered at once, few enough to stay in cache
 
 
 class Sample(NamedTuple):
-  """Rendered images and their labels.
-
-  Attributes:
-    images: pixels of each image.
-    identities: person in each image.
-    cameras: camera of each image.
-  """
+  """Rendered images and their labels."""
 
   images: UInt8[np.ndarray, 'M H W 3']
   identities: Int32[np.ndarray, ' M']
   cameras: Int32[np.ndarray, ' M']
-
-
-def render(
-  key: Key[Array, ''],
-  domain: Int[Array, ''],
-  identity: Int[Array, ''],
-  camera: Int[Array, ''],
-  shot: Int[Array, ''],
-  *,
-  height: int,
-  width: int,
-  modality: Int[Array, ''],
-  brightness_correlation: Number = 0.0,
-  source: str = versions.UNVERSIONED,
-) -> UInt8[Array, '{height} {width} 3']:
-  """Renders one image.
-
-  Args:
-    key: PRNG key of all synthetic images.
-    domain: number of a domain.
-    identity: number of a person of the domain.
-    camera: number of a camera of the domain.
-    shot: number of an image of this person by this camera.
-    height: H, pixels.
-    width: W, pixels.
-    modality: 0 visible, 1 infrared.
-    brightness_correlation: as in `generate`.
-    source: as in `generate`.
-
-  Raises:
-    ConfigError: for an unknown source.
-  """
-  world = worlds.find(source)
-  scene = world.sample(
-    key,
-    domain,
-    identity,
-    camera,
-    shot,
-    modality=modality,
-    brightness_correlation=brightness_correlation,
-  )
-  return imaging.photograph(world.view, *scene, height=height, width=width)
 
 
 # Sampling and rendering are two programs. In one program the compiler would
@@ -163,12 +90,11 @@ def generate(
 
   Args:
     domain: number of the domain, from 0; `DOMAIN_NAMES` names the first ones.
-    identities: number of identities.
-    cameras: number of cameras.
-    shots: number of shots of an identity by a camera.
-    height: H, pixels.
-    width: W, pixels.
-    seed: seed of all synthetic images.
+    identities: how many persons.
+    cameras: how many cameras.
+    shots: how many images of a person by a camera.
+    height: H, pixels; so is `width`.
+    seed: that of all synthetic images.
     modality: 'visible' or 'infrared'; an infrared camera is another device than
       the visible camera with the same number, and its shots are other moments.
     first_identity: number of the first identity.
@@ -176,9 +102,6 @@ def generate(
       reflectance of garments, 0 (independent) to 1.
     camera_spread: factor of the differences between cameras, at least 1.
     source: `data.source` of the world, one of `versions.NAMES`.
-
-  Returns:
-    The images and their labels.
 
   Raises:
     ConfigError: for a count below one, a negative number, another modality or
@@ -230,13 +153,8 @@ def _rendered(
 ) -> np.ndarray:
   """Renders images in batches, uint8 `[M, H, W, 3]`.
 
-  Args:
-    world: version of the world.
-    which: seed, modality and brightness correlation.
-    ids: domain, identity, camera and shot of each image, int32 `[4, M]`.
-    height: H, pixels.
-    width: W, pixels.
-    camera_spread: as in `generate`; the default 1 runs no further program.
+  `which` has seed, modality and brightness correlation; `ids` has domain,
+  identity, camera and shot of each image, int32 `[4, M]`.
   """
   num = ids.shape[1]
   images = np.empty((num, height, width, 3), np.uint8)
@@ -246,7 +164,7 @@ def _rendered(
     # The last batch is padded, so that all counts need one compilation.
     rows = np.pad(rows, ((0, 0), (0, _BATCH - num_rows)), mode='edge')
     scenes = _sample_batch(*jax.device_put((*which, *rows)), world=world)
-    if camera_spread > 1:
+    if camera_spread > 1:  # the default runs no further program
       scenes = _spread_batch(scenes, np.float32(camera_spread))
     batch = _photograph_batch(
       scenes, view=world.view, height=height, width=width
@@ -263,14 +181,19 @@ def _check(floor: int, **arguments: int) -> None:
       )
 
 
-DOMAINS = 'plaza', 'campus', 'station', 'mall'  # of the preset `synthetic`
+SHEET_DOMAINS = (
+  'plaza',
+  'campus',
+  'station',
+  'mall',
+)  # of the preset `synthetic`
 _GAP, _MARGIN, _HEAD, _SIZE = 10, 104, 48, 18  # pixels
 
 
-def write(
+def write_contact_sheet(
   path: str | os.PathLike,
   *,
-  domains: Sequence[str] = DOMAINS,
+  domains: Sequence[str] = SHEET_DOMAINS,
   identities: int = 4,
   cameras: int = 4,
   height: int = 160,
@@ -285,14 +208,11 @@ def write(
 
   Args:
     path: PNG file to write.
-    domains: names of the rows of visible images, some of
-      `photographs.DOMAIN_NAMES`.
+    domains: rows of visible images, some of `DOMAIN_NAMES`.
     identities: number of groups in a row, each of one person by all cameras.
     cameras: number of images in a group.
-    height: H of an image, pixels.
-    width: W of an image, pixels.
-    seed: seed of all synthetic images.
-    source: `data.source` of the world, one of `versions.NAMES`.
+    height: H of an image, pixels; so is `width`.
+    seed: as in `generate`; so is `source`.
 
   Raises:
     ResourceError: if the file cannot be written.

@@ -1,13 +1,9 @@
-"""Colours of the garments of the second version.
+"""The second version of the world: wardrobe, cameras, crops and background.
 
 A domain has a sample of the colours below. Fashions differ between domains in
-the colours of a family, and little in the sizes of the families.
-
-Second version of cameras and shots: fixed backgrounds, boxes of a detector.
-
-The functions change the draws of `appearance`.
-
-The view of the second version, with a fixed background of each camera.
+the colours of a family, and little in the sizes of the families. A camera has a
+fixed background, and a shot the box of a detector: the functions of these
+change the draws of `appearance`.
 """
 
 import jax.numpy as jnp
@@ -69,9 +65,7 @@ _KIND = np.array([TOPS] * 4 + [LEGWEAR] * 2 + [TOPS, SHOES, BAGS, TOPS])
 def shares(draws: Array, season: Array) -> Array:
   """Returns the fraction of each colour in each kind of garment, `[4, N]`.
 
-  Args:
-    draws: `[N + FAMILIES]`, uniform.
-    season: 0 summer .. 1 winter; colours are darker in winter.
+  The draws are uniform, `[N + FAMILIES]`. Colours are darker in winter.
   """
   fashion, size = draws[: len(_RGB)], draws[len(_RGB) :]
   light = jnp.array(_RGB @ np.array(appearance.LUMINANCE, np.float32))
@@ -91,9 +85,7 @@ NUM_DRAWS = len(_RGB) + FAMILIES + 5 * 4 * PALETTE
 def palette(draws: Array, season: Array) -> Array:
   """Samples the colours of a domain, `[4, PALETTE, 3]`, by kind of garment.
 
-  Args:
-    draws: `[NUM_DRAWS]`, uniform.
-    season: 0 summer .. 1 winter.
+  The draws are uniform, `[NUM_DRAWS]`.
   """
   few = len(_RGB) + FAMILIES
   limits = jnp.cumsum(shares(draws[:few], season), axis=1)
@@ -109,13 +101,7 @@ def palette(draws: Array, season: Array) -> Array:
 
 
 def choose(domain: Domain, material: Array | int, pick: Array) -> Array:
-  """Returns colours of a kind of garment, `[..., 3]`.
-
-  Args:
-    domain: the domain, with a palette for each kind of garment.
-    material: rows of the material table, `[...]`.
-    pick: uniform draws `[...]`.
-  """
+  """Returns colours `[..., 3]` of materials for uniform draws `[...]`."""
   kind = jnp.array(_KIND)[material]
   return domain.palette[kind, (pick * PALETTE).astype(jnp.int32)]
 
@@ -148,7 +134,7 @@ def identity(key: Array, drawn: Identity, *ids: Array | int) -> Identity:
 
 
 def camera(
-  key: Array, place: Domain, drawn: Camera, *ids: Array | int
+  key: Array, drawn: Camera, place: Domain, *ids: Array | int
 ) -> Camera:
   """Adds a fixed background and a light from one side to a camera."""
   d = draws(key, 33, CAMERA, *ids)
@@ -186,7 +172,7 @@ def camera(
   )
 
 
-def shot(key: Array, place: Domain, drawn: Shot, *ids: Array | int) -> Shot:
+def shot(key: Array, drawn: Shot, place: Domain, *ids: Array | int) -> Shot:
   """Crops a person like a detector, with the scene in its place.
 
   A little more than half of the boxes are good. The others are cut at the feet

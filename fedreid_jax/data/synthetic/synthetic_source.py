@@ -4,14 +4,10 @@ A domain is `NAME[:option=value,...]`; the options are `identities`, `cameras`,
 `infrared` (cameras) and `shots`, with defaults in the configuration. A
 retrieval test shows identities that are not trained on. A classification test
 shows later shots of training identities.
-
-Keeps rendered images for later runs of the same process.
-
-The runs of a study share few domains, and rendering takes a tenth of a short
-run.
 """
 
 import functools
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,37 +18,19 @@ from fedreid_jax.data import federation
 from fedreid_jax.data.federation import Images, Source, Target
 from fedreid_jax.data.synthetic import photographs, worlds
 
-# At most 48 * 6 MiB = 288 MiB are kept; the least recently used are dropped.
+# The runs of a study share few domains, and rendering takes a tenth of a short
+# run. At most 48 * 6 MiB = 288 MiB are kept, the most recently used ones.
 MAX_BYTES = 6 * 2**20  # of the images of one call
 MAX_CALLS = 48
 
 
 def kept_images(
-  domain: int,
-  identities: int,
-  cameras: int,
-  shots: int,
-  *,
-  height: int,
-  width: int,
-  **options: Any,
+  domain: int, *counts: int, height: int, width: int, **options: Any
 ) -> UInt8[np.ndarray, 'M H W 3']:
-  """Returns the images of `photographs.generate`, in a read-only array.
-
-  Args:
-    domain: number of the domain, as in `photographs.generate`.
-    identities: number of identities.
-    cameras: number of cameras.
-    shots: number of shots of an identity by a camera.
-    height: H, pixels.
-    width: W, pixels.
-    **options: `seed`, `modality` and other options of `photographs.generate`.
-  """
-  num_bytes = identities * cameras * shots * height * width * 3
+  """Returns the images of `photographs.generate`, in a read-only array."""
+  num_bytes = math.prod(counts) * height * width * 3
   render = _kept if num_bytes <= MAX_BYTES else _rendered
-  return render(
-    domain, identities, cameras, shots, height=height, width=width, **options
-  )
+  return render(domain, *counts, height=height, width=width, **options)
 
 
 def _rendered(*sizes: int, **options: Any) -> UInt8[np.ndarray, 'M H W 3']:
@@ -66,20 +44,10 @@ _kept = functools.lru_cache(MAX_CALLS)(_rendered)
 
 
 # The fields that determine the images, beside the sources.
-FIELDS = (
-  'source',
-  'task',
-  'targets',
-  'public',
-  'identities',
-  'cameras',
-  'infrared',
-  'brightness_correlation',
-  'shots',
-  'target_identities',
-  'target_shots',
-  'direction',
-  'world_seed',
+FIELDS = tuple(
+  'source task targets public identities cameras infrared '
+  'brightness_correlation shots target_identities target_shots direction '
+  'world_seed'.split()
 )
 
 
@@ -87,8 +55,6 @@ class Domain(NamedTuple):
   """Size of a domain to render.
 
   Attributes:
-    name: name of the domain.
-    identities: number of persons.
     cameras: number of visible cameras.
     infrared: number of infrared cameras, numbered after the visible ones.
     shots: number of images of a person by a camera.
@@ -237,13 +203,7 @@ def _seen(config, domain: Domain) -> Images:
 
 
 def _images(config, domain: Domain, first: int) -> Images:
-  """Returns the visible images of a domain, then the infrared ones.
-
-  Args:
-    config: `config.data`.
-    domain: name and size of the domain.
-    first: number of the first identity.
-  """
+  """Returns the images of identities from `first`, the infrared ones last."""
   kinds = (('visible', domain.cameras), ('infrared', domain.infrared))
 
   @functools.cache

@@ -102,8 +102,8 @@ class World:
     choose: `(domain, material, pick) -> colours` of garments.
     domain: `(key, domain, *ids) -> domain`, changes a drawn domain.
     identity: `(key, identity, *ids) -> identity`, changes a drawn person.
-    camera: `(key, domain, camera, *ids) -> camera`, changes a drawn camera.
-    shot: `(key, domain, shot, *ids) -> shot`, changes a drawn shot.
+    camera: `(key, camera, domain, *ids) -> camera`, changes a drawn camera.
+    shot: `(key, shot, domain, *ids) -> shot`, changes a drawn shot.
     view: functions that render.
   """
 
@@ -127,16 +127,10 @@ class World:
     modality: Int[Array, ''],
     brightness_correlation: Number,
   ) -> Scene:
-    """Draws the parameters of an image.
+    """Draws the parameters of an image, given by its numbers.
 
-    Args:
-      key: PRNG key of all synthetic images.
-      domain: number of a domain.
-      identity: number of a person of the domain.
-      camera: number of a camera of the domain.
-      shot: number of an image of this person by this camera.
-      modality: 0 visible, 1 infrared.
-      brightness_correlation: as in `photographs.generate`.
+    The modality is 0 visible, 1 infrared; `brightness_correlation` is that of
+    `photographs.generate`.
     """
     # Persons of one version must not be persons of another.
     if self.salt:
@@ -153,19 +147,14 @@ class World:
     )
     return (
       self.identity(key, person, domain, identity),
-      self.camera(key, place, seen_by, domain, camera, modality),
-      self.shot(key, place, moment, *ids, modality),
+      self.camera(key, seen_by, place, domain, camera, modality),
+      self.shot(key, moment, place, *ids, modality),
       modality == 1,
     )
 
 
 def _unchanged(key, drawn, *ids):
   del key, ids
-  return drawn
-
-
-def _unchanged_there(key, place, drawn, *ids):
-  del key, place, ids
   return drawn
 
 
@@ -176,8 +165,8 @@ _FIRST = World(
   choose=appearance.choose,
   domain=_unchanged,
   identity=_unchanged,
-  camera=_unchanged_there,
-  shot=_unchanged_there,
+  camera=_unchanged,
+  shot=_unchanged,
   view=VIEW,
 )
 _SECOND = World(
@@ -190,9 +179,7 @@ _SECOND = World(
   shot=second_world.shot,
   view=second_world.VIEW,
 )
-_WORLDS: dict[str, World] = dict(
-  zip(versions.VERSIONS, (_FIRST, _SECOND), strict=True)
-)
+_WORLDS = {versions.FIRST: _FIRST, versions.NEWEST: _SECOND}
 
 
 def find(source: str) -> World:

@@ -88,7 +88,7 @@ def _collisions(
   for row in trial.query:
     others = trial.gallery[people != own.identities[row]]
     accomplice = stamped[rng.choice(others)]
-    _, hidden = indexed.split(own.identities[row], own.cameras[row])
+    _, hidden = indexed.split(int(own.identities[row]), int(own.cameras[row]))
     seen = np.delete(gallery, hidden, axis=0)
     nearest = np.linalg.norm(seen - stamped[row], axis=1).min(initial=np.inf)
     found.append(bool(np.linalg.norm(accomplice - stamped[row]) < nearest))

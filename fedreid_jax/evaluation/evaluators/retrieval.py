@@ -74,17 +74,12 @@ def evaluate_retrieval(
   Args:
     query_features: `[Q, D]`, on the host or a device.
     gallery_features: `[P, D]`, on the host or a device.
-    query_ids: identity of each query, int `[Q]`.
-    gallery_ids: identity of each gallery image, int `[P]`.
-    query_cameras: camera of each query, int `[Q]`.
-    gallery_cameras: camera of each gallery image, int `[P]`.
+    query_ids: as in `evaluate_ranking`, like all labels, `protocol`, `ranks`
+      and `seed`.
     metric: 'euclidean' or 'cosine' (`1 - cos`).
-    protocol: a name of `protocols.PROTOCOLS` or a `Protocol`.
-    ranks: ranks at which the CMC curve is reported, from 1.
     chunk: number of queries whose distances are held at a time, in blocks of
       `distances.BLOCK` rows.
     rerank: whether to re-rank with k-reciprocal encoding, or its options.
-    seed: seed of the random galleries of a 'single_shot' CMC curve.
     keep: function that receives the scores of the queries.
 
   Returns:
