@@ -137,9 +137,7 @@ def law(kind: str, probability: float) -> tuple[float, ...]:
 
 
 def exchange(
-  key: Key[Array, ''],
-  image: Float[Array, 'H W 3'],
-  chances: Float[Array, ' 5'],
+  key: Key[Array, ''], image: Float[Array, 'H W 3'], chances: Float[Array, ' 5']
 ) -> Float[Array, 'H W 3']:
   """Draws one of the five outcomes of a law for a normalised image.
 
@@ -181,9 +179,7 @@ def rotate_hue(
     value == red,
     (green - blue) / width,
     jnp.where(
-      value == green,
-      (blue - red) / width + 2.0,
-      (red - green) / width + 4.0,
+      value == green, (blue - red) / width + 2.0, (red - green) / width + 4.0
     ),
   )
 

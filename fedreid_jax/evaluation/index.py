@@ -212,9 +212,7 @@ def check_backend(name: str) -> None:
   """
   if name not in BACKENDS:
     raise errors.ConfigError(
-      f'unknown backend {name!r}',
-      'backend',
-      errors.one_of(name, BACKENDS),
+      f'unknown backend {name!r}', 'backend', errors.one_of(name, BACKENDS)
     )
   if name == 'faiss':
     library()

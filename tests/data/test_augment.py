@@ -25,6 +25,12 @@ def photographs(num=4):
   return jnp.asarray(rng.integers(0, 256, (num, 6, 5, 3), dtype=np.uint8))
 
 
+def of_keys(num, change):
+  """Returns the results of `change(key)` for several keys."""
+  keys = jax.vmap(jax.random.key)(jnp.arange(num))
+  return np.asarray(jax.jit(jax.vmap(change))(keys))
+
+
 def test_test_transform_normalises():
   image = jnp.full((1, 1, 1, 3), 255, jnp.uint8)
   np.testing.assert_allclose(
@@ -60,10 +66,8 @@ def test_enlarged_images_are_windows_of_pytorchs():
   centres = (np.arange(9) + 0.5) * 8 / 9 - 0.5
   wide = np.clip(centres, 0, 7)
   seen = set()
-  for k in range(40):
-    out = np.asarray(augment.enlarge_and_crop(jax.random.key(k), ramp, 1.0))[
-      ..., 0
-    ]
+  images = of_keys(40, lambda key: augment.enlarge_and_crop(key, ramp, 1.0))
+  for out in images[..., 0]:
     rows = [t for t in (0, 1) if np.allclose(out[:, 0], wide[t : t + 8])]
     assert len(rows) == 1 and np.allclose(out, out[:, :1])
     seen.update(rows)
@@ -82,8 +86,7 @@ def test_crop_is_a_window_of_the_padded_image():
   image = photographs(1)[0]
   wide = np.pad(np.asarray(image), ((2, 2), (2, 2), (0, 0)))
   seen = set()
-  for k in range(40):
-    out = np.asarray(augment.pad_and_crop(jax.random.key(k), image, 2))
+  for out in of_keys(40, lambda key: augment.pad_and_crop(key, image, 2)):
     at = [
       (y, x)
       for y in range(5)
@@ -98,11 +101,8 @@ def test_crop_is_a_window_of_the_padded_image():
 def test_erase_is_one_rectangle_of_the_stated_area():
   image = jnp.ones((40, 20, 3))
   hit = 0
-  for k in range(60):
-    out = np.asarray(
-      augment.erase(jax.random.key(k), image, 1.0, 0.0, AREA, 1)
-    )[..., 0]
-    gone = out == 0
+  images = of_keys(60, lambda key: augment.erase(key, image, 1.0, 0.0, AREA, 1))
+  for gone in images[..., 0] == 0:
     if not gone.any():
       continue
     hit += 1

@@ -1,5 +1,3 @@
-"""Partitions of one domain, and targets of their common classes."""
-
 from typing import get_args
 
 import numpy as np
@@ -166,16 +164,8 @@ def test_order_of_the_domains_does_not_matter(name, labels):
   assert labelled(labels, name) == labelled(labels, name, order=-1)
 
 
-def domain_partition(labels, name='d'):
-  """Images whose pixels say which row of the domain they are."""
-  rows = np.arange(len(labels))
-  return federation.Images(
-    name,
-    lambda: rows.astype(np.int32).reshape(-1, 1, 1, 1),
-    np.asarray(labels, np.int32),
-    np.zeros(len(rows), np.int32),
-    np.zeros(len(rows), np.int32),
-  )
+def classes(labels, name='d'):
+  return domain(name, labels, np.zeros(len(labels)))
 
 
 SHARES = {'num_clients': 4, 'concentration': 0.5}
@@ -183,7 +173,7 @@ SHARES = {'num_clients': 4, 'concentration': 0.5}
 
 def divide(name, labels, seed=0, **shares):
   return client_split.make_clients(
-    [domain_partition(labels)], name, seed, **(SHARES | shares)
+    [classes(labels)], name, seed, **(SHARES | shares)
   )
 
 
@@ -213,7 +203,7 @@ def test_partitions_depend_on_the_seed_and_the_domain_only(name):
   assert first == rows_of(divide(name, labels))
   assert first != rows_of(divide(name, labels, seed=1))
   other = client_split.make_clients(
-    [domain_partition(labels, 'other')], name, 0, **SHARES
+    [classes(labels, 'other')], name, 0, **SHARES
   )
   assert first != rows_of(other)
 
@@ -258,7 +248,7 @@ def test_impossible_partitions(name):
     divide(name, [0, 1, 2])
   with pytest.raises(errors.DataError, match=f'{name} training of 2 domains'):
     client_split.make_clients(
-      [domain_partition([0] * 9), domain_partition([0] * 9, 'e')],
+      [classes([0] * 9), classes([0] * 9, 'e')],
       name,
       0,
       **SHARES,
@@ -267,16 +257,16 @@ def test_impossible_partitions(name):
 
 def test_labels_of_a_classification_test_are_those_of_training():
   target = federation.class_target(
-    domain_partition([9, 40, 40]), np.array([40, 7, 9, 7])
+    classes([9, 40, 40]), np.array([40, 7, 9, 7])
   )
   assert target.images.identities.tolist() == [1, 2, 2]
   ((query, gallery),) = target.trials
   assert query.tolist() == [0, 1, 2] and not len(gallery)
   assert target.protocol == 'accuracy'
   with pytest.raises(errors.DataError, match=r'classes \[3\] are tested'):
-    federation.class_target(domain_partition([9, 3]), np.array([9, 7]))
+    federation.class_target(classes([9, 3]), np.array([9, 7]))
   with pytest.raises(errors.DataError, match='no test images'):
-    federation.class_target(domain_partition([]), np.array([9]))
+    federation.class_target(classes([]), np.array([9]))
 
 
 def synthetic(**changes):

@@ -354,11 +354,11 @@ def test_those_without_a_place_are_random(monkeypatch):
   client = toy.toy_client('one', 40, 10)
   rng = np.random.default_rng(0)
   pools = [np.flatnonzero(client.labels == j) for j in range(10)]
-  plan = sampling._plan(rng, pools, STEPS, 5, 1)
+  plan = sampling._poisson_plan(rng, pools, STEPS, 5, 1)
   found = included(client, plan, 10)
   assert found.sum(axis=1).max() == 10
   monkeypatch.setattr(sampling, 'PLACES', 1)
-  plan = sampling._plan(rng, pools, STEPS, 5, 1)
+  plan = sampling._poisson_plan(rng, pools, STEPS, 5, 1)
   found = included(client, plan, 10)
   assert found.sum(axis=1).max() == 5
   error = 4 * np.sqrt(0.25 / STEPS)

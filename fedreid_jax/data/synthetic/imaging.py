@@ -75,13 +75,7 @@ def _occluder(canvas, shot, x, y):
 
 
 def _picture(
-  view: View,
-  person,
-  camera,
-  shot,
-  height,
-  width,
-  infrared: Bool[Array, ''],
+  view: View, person, camera, shot, height, width, infrared: Bool[Array, '']
 ) -> Float[Array, '3 {height} {width}']:
   """Draws the scene; the planes are reflected light in red, green and blue."""
   y, x = _grid(height, width)

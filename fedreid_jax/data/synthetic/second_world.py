@@ -275,8 +275,7 @@ def scenery(canvas, camera, shot, frame: Frame) -> None:
     0.4 * grain,
   )
   canvas.lay(
-    1.0,
-    *body.blend(appearance.WALL, appearance.WALL_DETAIL, structure, lit),
+    1.0, *body.blend(appearance.WALL, appearance.WALL_DETAIL, structure, lit)
   )
 
 
