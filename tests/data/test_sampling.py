@@ -1,4 +1,4 @@
-"""Batches of independently sampled identities and images."""
+"""Batches of every sampler."""
 
 import random
 

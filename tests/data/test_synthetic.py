@@ -1,7 +1,4 @@
-"""Guarantees of the synthetic images.
-
-The versions of the synthetic world: what stays and what they are like.
-"""
+"""Guarantees of the synthetic images and of the versions of their world."""
 
 import colorsys
 import functools

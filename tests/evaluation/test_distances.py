@@ -1,7 +1,4 @@
-"""Blocks of distances against float64 NumPy, and their bits.
-
-k-reciprocal re-ranking against a dense transcription of the equations.
-"""
+"""Blocks of distances against NumPy, and re-ranking against its equations."""
 
 import numpy as np
 import pytest

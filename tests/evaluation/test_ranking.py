@@ -1,9 +1,4 @@
-"""Golden numbers, a slow oracle and the errors of the ranking metrics.
-
-Positions of matches, counted and sorted, against a stable argsort.
-
-Metamorphic laws: changes that keep a metric, and changes that move it.
-"""
+"""Golden numbers, a slow oracle, laws and the errors of the ranking metrics."""
 
 import itertools
 
@@ -15,7 +10,6 @@ from sklearn import metrics as sklearn_metrics
 
 from fedreid_jax import errors
 from fedreid_jax.evaluation import protocols, ranking
-from fedreid_jax.evaluation import ranking as positions_lib
 from fedreid_jax.evaluation.ranking import evaluate_ranking
 
 # Two instances worked out with the released evaluators of the field.
@@ -364,7 +358,7 @@ def slow_positions(distance, right, dropped):
 def test_counted_and_sorted_matches_have_the_positions_of_an_argsort(
   monkeypatch, number, nearest, levels
 ):
-  monkeypatch.setattr(positions_lib, 'counted_matches', lambda: 7)
+  monkeypatch.setattr(ranking, 'counted_matches', lambda: 7)
   rng = np.random.default_rng(number)
   distance = rng.random(600, np.float32)
   images = rng.permutation(600)
@@ -373,7 +367,7 @@ def test_counted_and_sorted_matches_have_the_positions_of_an_argsort(
     distance[right] *= 0.1
   if levels:
     distance = np.floor(levels * distance)
-  answers = positions_lib.kept_positions(distance, right, dropped)
+  answers = ranking.kept_positions(distance, right, dropped)
   expected = slow_positions(distance, right, dropped)
   np.testing.assert_array_equal(answers.positions, expected)
   kept = np.setdiff1d(np.arange(600), np.append(dropped, right))
@@ -382,7 +376,7 @@ def test_counted_and_sorted_matches_have_the_positions_of_an_argsort(
 
 
 def test_the_choice_is_a_number_of_matches():
-  assert positions_lib.counted_matches() > 0
+  assert ranking.counted_matches() > 0
 
 
 SEEDS = range(5)

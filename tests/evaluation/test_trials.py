@@ -1,9 +1,4 @@
-"""Trials of RegDB and the summary over trials.
-
-Sampled galleries against a walk over real folders.
-
-Half splits of the small sets and their files.
-"""
+"""Galleries against a walk over folders, half splits and mean results."""
 
 import json
 import os
