@@ -77,8 +77,9 @@ class Gallery:
     Raises:
       ConfigError: for an unknown metric or backend, or for 'faiss' when it is
         not installed.
-      DataError: for vectors that are empty or not finite, and for labels or
-        cameras that do not fit them.
+      DataError: for vectors that are empty, not finite or of norms above 9e18
+        (their squared distances overflow), and for labels or cameras that do
+        not fit them.
     """
     if metric not in distances.METRICS:
       raise errors.ConfigError(
@@ -236,7 +237,7 @@ def _vectors(values: Any, where: str) -> Float32[np.ndarray, 'rows D']:
   values = np.asarray(values, np.float32)
   if values.ndim != 2 or not _finite(values):
     raise errors.DataError(
-      f'values of shape {values.shape}, or not finite',
+      f'values of shape {values.shape}, or not finite or of norms above 9e18',
       where,
       'give a matrix of finite numbers',
     )
@@ -244,10 +245,12 @@ def _vectors(values: Any, where: str) -> Float32[np.ndarray, 'rows D']:
 
 
 def _finite(values: Float32[np.ndarray, 'rows D']) -> bool:
-  """Returns whether all values are finite."""
-  # In parts, since a mask of all values would be large.
-  starts = range(0, len(values), TILE)
-  return all(np.isfinite(values[k : k + TILE]).all() for k in starts)
+  """Returns whether all squared distances between rows are finite."""
+  # A squared distance is at most four times the larger squared norm. In parts,
+  # since float64 copies of all values would be large.
+  parts = (values[k : k + TILE] for k in range(0, len(values), TILE))
+  squares = (np.einsum('ij,ij->i', x, x, dtype=np.float64) for x in parts)
+  return all((x < np.finfo(np.float32).max / 4).all() for x in squares)
 
 
 def _cameras(values: Any, size: int) -> Integer[np.ndarray, ' {size}']:

@@ -1,1 +1,1 @@
-"""Figures of runs by Matplotlib, one module per figure."""
+"""Figures of runs by Matplotlib, and pages of HTML."""

@@ -32,16 +32,10 @@ MISSING = extras.command('viz')
 
 
 class Photo(NamedTuple):
-  """A photograph on a sheet.
+  """A photograph on a sheet."""
 
-  Attributes:
-    image: uint8 `[H, W, ch]`.
-    right: whether the frame marks a match; None for no frame.
-    caption: text below the photograph.
-  """
-
-  image: np.ndarray
-  right: bool | None = None
+  image: np.ndarray  # uint8 `[H, W, ch]`
+  right: bool | None = None  # whether the frame marks a match; None: no frame
   caption: str = ''
 
 
@@ -127,14 +121,12 @@ def sheet(
   title: str,
   gaps: Sequence[int] = (),
 ) -> Any:
-  """Arranges photographs in rows, with solid frames for matches.
-
-  Frames of wrong answers are dashed.
+  """Arranges photographs in rows; frames of matches are solid, others dashed.
 
   Args:
-    rows: rows of photographs, None for an empty place.
-    titles: titles of the columns.
-    title: title of the figure.
+    rows: None is an empty place.
+    titles: of the columns.
+    title: of the figure.
     gaps: columns with space before them.
   """
   height, width = next(p.image.shape for p in rows[0] if p)[:2]

@@ -1,4 +1,4 @@
-"""Metrics over the rounds of runs (DFH, figure 4)."""
+"""Metrics over the rounds of runs: of tests (DFH, figure 4) and of training."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -10,6 +10,7 @@ from fedreid_jax import errors
 from fedreid_jax.figures import canvas
 
 SHOWN = {'mAP': 'mAP', 'rank1': 'rank-1', 'accuracy': 'accuracy'}
+MOST = 16  # clients with a line of their own
 
 Curve = dict[int, float]
 
@@ -40,6 +41,11 @@ def mean_and_spread(curves: Sequence[Curve]) -> tuple[Curve, Curve]:
   return mean, {r: float(np.std(x, ddof=1)) for r, x in values.items()}
 
 
+def has_lines(evaluation: Sequence[dict[str, Any]]) -> bool:
+  """Returns whether `draw` can show anything of these tests."""
+  return any(e['metrics'].keys() & SHOWN.keys() for e in evaluation)
+
+
 def draw(runs: Sequence[tuple[str, dict[str, Any]]], target: str = '') -> Any:
   """Draws a panel per metric and a line per label.
 
@@ -48,10 +54,11 @@ def draw(runs: Sequence[tuple[str, dict[str, Any]]], target: str = '') -> Any:
 
   Args:
     runs: (label, results.json).
-    target: target to show, '' for the mean over all.
+    target: '' for the mean over all targets.
 
   Raises:
-    ConfigError: for a target on which no run was tested.
+    ConfigError: for a target on which no run was tested, or tests without any
+      metric of `SHOWN`.
   """
   tests = [
     (label, [e for e in found['evaluation'] if target in ('', e['target'])])
@@ -69,40 +76,107 @@ def draw(runs: Sequence[tuple[str, dict[str, Any]]], target: str = '') -> Any:
     if curve := over_rounds(test, metric):
       lines[metric].setdefault(label, []).append(curve)
   shown = [metric for metric in SHOWN if lines[metric]]
+  if not shown:
+    raise errors.ConfigError(
+      'the tests have no metric with a curve',
+      'results.json',
+      f'evaluate one of {", ".join(SHOWN)}',
+    )
   most = max(len(found) for of in lines.values() for found in of.values())
   where = target or ('mean of ' if len(names) > 1 else '') + ', '.join(names)
   band = f'; band: ± sample standard deviation of {most} runs'
   figure, places = canvas.row(len(shown), 4.2, 3.4)
   figure.suptitle(f'Test on {where}{band if most > 1 else ""}', fontsize=10)
   for axes, metric in zip(places, shown, strict=True):
-    _panel(axes, lines[metric])
+    _test_panel(axes, lines[metric])
     axes.set_ylabel(f'{SHOWN[metric]}, %')
   places[-1].legend(fontsize=8)
   return figure
 
 
-def _panel(axes: Any, lines: Mapping[str, Sequence[Curve]]) -> None:
+def _test_panel(axes: Any, lines: Mapping[str, Sequence[Curve]]) -> None:
   for k, (label, curves) in enumerate(lines.items()):
-    mean, spread = mean_and_spread(curves)
-    colour = canvas.COLOURS[k % len(canvas.COLOURS)]
-    axes.plot(
-      list(mean),
-      list(mean.values()),
+    _line_with_band(
+      axes,
+      curves,
+      0.2,
       label=label,
-      color=colour,
+      color=canvas.COLOURS[k % len(canvas.COLOURS)],
       linestyle=('-', '--', '-.', ':')[k % 4],
       marker='osD^vPX*'[k % 8],
       markersize=4,
     )
-    axes.fill_between(
-      list(mean),
-      [mean[r] - spread[r] for r in mean],
-      [mean[r] + spread[r] for r in mean],
-      color=colour,
-      alpha=0.2,
-      linewidth=0,
-    )
+  _finish(axes)
+  axes.set_ylim(bottom=0)
+
+
+def _line_with_band(
+  axes: Any, curves: Sequence[Curve], alpha: float, **style: Any
+) -> None:
+  mean, spread = mean_and_spread(curves)
+  axes.plot(list(mean), list(mean.values()), **style)
+  axes.fill_between(
+    list(mean),
+    [mean[r] - spread[r] for r in mean],
+    [mean[r] + spread[r] for r in mean],
+    color=style['color'],
+    alpha=alpha,
+    linewidth=0,
+  )
+
+
+def _finish(axes: Any) -> None:
   canvas.plain(axes)
   axes.set_xlabel('round')
-  axes.set_ylim(bottom=0)
   axes.xaxis.get_major_locator().set_params(integer=True)
+
+
+def of_clients(
+  rounds: Sequence[dict[str, Any]], metric: str
+) -> dict[str, Curve]:
+  """Returns a metric of every client that took part, by round.
+
+  Args:
+    rounds: lines of metrics.jsonl.
+    metric: a key of `by_client`.
+  """
+  found: dict[str, Curve] = {}
+  for line in rounds:
+    # Lines of earlier versions have no clients.
+    for client, values in line.get('by_client', {}).items():
+      if metric in values:
+        found.setdefault(client, {})[line['round']] = values[metric]
+  return dict(sorted(found.items()))
+
+
+def draw_losses(
+  labelled: Sequence[tuple[str, Sequence[Sequence[dict[str, Any]]]]],
+) -> Any:
+  """Draws a panel per label: the mean with a band over seeds, and the clients.
+
+  The lines of the clients are those of the first run.
+
+  Args:
+    labelled: (label, lines of metrics.jsonl of each of its runs).
+  """
+  figure, places = canvas.row(len(labelled), 5.2, 3.4)
+  for axes, (label, runs) in zip(places, labelled, strict=True):
+    clients = of_clients(runs[0], 'loss')
+    for k, (client, curve) in enumerate([*clients.items()][:MOST]):
+      axes.plot(
+        list(curve),
+        list(curve.values()),
+        color=canvas.COLOURS[(k + 1) % len(canvas.COLOURS)],
+        linestyle=('--', ':', '-.')[k % 3],
+        linewidth=1,
+        label=client,
+      )
+    means = [
+      {r['round']: r['loss'] for r in run if 'loss' in r} for run in runs
+    ]
+    _line_with_band(axes, means, 0.15, color='black', linewidth=2, label='mean')
+    _finish(axes)
+    axes.set_title(label, fontsize=10)
+    axes.set_ylabel('loss')
+    axes.legend(fontsize=7, ncols=2)
+  return figure

@@ -32,7 +32,7 @@ def document(title: str, body: str, style: str = '') -> str:
   """Returns a page with inline style and pictures.
 
   Args:
-    title: title of the page, also its first heading.
+    title: also the first heading.
     body: HTML below the heading.
     style: CSS after `STYLE`.
   """
@@ -46,13 +46,7 @@ def document(title: str, body: str, style: str = '') -> str:
 
 
 def with_head(title: str, head: str, body: str) -> str:
-  """Returns a page with a given head, which has the style and the policy.
-
-  Args:
-    title: title of the page, also its first heading.
-    head: HTML of the head after the title.
-    body: HTML below the heading.
-  """
+  """Returns a page whose `head` has the style and the policy."""
   return (
     '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
     '<meta name="viewport" content="width=device-width, initial-scale=1">\n'

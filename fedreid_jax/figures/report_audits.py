@@ -18,16 +18,13 @@ NONE = (
 )
 
 
-def content(found: Sequence[tuple[str, recorded.Recorded]]) -> str:
-  """Returns the HTML of the section on privacy."""
-  return ''.join(_run(label, run) for label, run in found)
+def content(runs: Sequence[tuple[str, recorded.Recorded]]) -> str:
+  """Returns the HTML of the section on privacy of (label, run)."""
+  return ''.join(_run(label, run) for label, run in runs)
 
 
 def sentences(folder: Path) -> dict[str, str]:
-  """Returns the results of the audits of a run in words, by attack.
-
-  Args:
-    folder: work directory of the run.
+  """Returns the results of the audits in a work directory in words, by attack.
 
   Raises:
     IntegrityError: if a file is damaged.
@@ -42,17 +39,16 @@ def sentences(folder: Path) -> dict[str, str]:
       # An inversion by version 0.1 had no controls.
       if 'rank1' in entries and 'valid' not in entries:
         continue
-      found[attack] = words(entries) if entries['valid'] else _invalid(entries)
+      if not entries['valid']:
+        failed = '; '.join(entries['failed'])
+        found[attack] = f'The audit is invalid, it has no figures: {failed}.'
+        continue
+      found[attack] = words(entries)
     except (errors.IntegrityError, KeyError) as error:
       raise errors.IntegrityError(
         'is no result of an audit', str(file), 'delete it and audit the run'
       ) from error
   return found
-
-
-def _invalid(entries: Entries) -> str:
-  failed = '; '.join(entries['failed'])
-  return f'The audit is invalid, it has no figures: {failed}.'
 
 
 def _run(label: str, run: recorded.Recorded) -> str:
@@ -114,11 +110,8 @@ def _trace(entries: Entries) -> str:
 def _member(entries: Entries) -> str:
   cases = entries['found']
   other, same = (cases[case] for case in ('other images', 'same images'))
-  but = (
-    f' (but with {", ".join(changed)})'
-    if (changed := entries['changes'])
-    else ''
-  )
+  changes = ', '.join(entries['changes'])
+  but = f' (but with {changes})' if changes else ''
   low, high = (100 * bound for bound in other['auc_interval'])
   guess = _beside_guessing(low, high)
   return (

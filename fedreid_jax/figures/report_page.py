@@ -9,15 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedreid_jax.evaluation import trials
-from fedreid_jax.figures import (
-  cmc,
-  curves,
-  distances,
-  html_page,
-  losses,
-  ranked,
-  report_audits,
-)
+from fedreid_jax.figures import curves, html_page, report_audits, retrieval
 from fedreid_jax.training.files import recorded
 from fedreid_jax.training.loaded_run import LoadedRun
 
@@ -40,19 +32,12 @@ p { margin: 0 0 .75rem; max-width: 60rem; }
 
 
 class Labelled(NamedTuple):
-  """Runs of one configuration that differ in their seeds.
-
-  Attributes:
-    label: label for users.
-    runs: files of one run or more.
-    changed: fields of the configuration that differ from the defaults.
-    load: function that returns the model and the images of the first run.
-  """
+  """Runs of one configuration that differ in their seeds."""
 
   label: str
   runs: Sequence[recorded.Recorded]
-  changed: Mapping[str, Any]
-  load: Callable[[], LoadedRun]
+  changed: Mapping[str, Any]  # fields that differ from the defaults
+  load: Callable[[], LoadedRun]  # model and images of the first run
 
 
 def page(found: Sequence[Labelled]) -> str:
@@ -62,6 +47,7 @@ def page(found: Sequence[Labelled]) -> str:
     ConfigError: without Matplotlib.
   """
   loaded = [(one.label, one.load()) for one in found]
+  every = [(one.label, run) for one in found for run in one.runs]
   sections = [
     ('run', 'What was run', _summary(found)),
     ('results', 'Results', _results(found)),
@@ -69,7 +55,7 @@ def page(found: Sequence[Labelled]) -> str:
     ('ranks', 'Match curves and distances', _ranks(loaded)),
     ('lists', 'Best and worst queries', _lists(found, loaded)),
     ('sent', 'Bytes sent', _sent(found)),
-    ('privacy', 'Privacy', report_audits.content(_every(found))),
+    ('privacy', 'Privacy', report_audits.content(every)),
     ('clients', 'Clients', _clients(found)),
     ('configuration', 'Configuration', _configuration(found)),
   ]
@@ -83,45 +69,32 @@ def page(found: Sequence[Labelled]) -> str:
   return html_page.document(title, body, STYLE)
 
 
-def _every(
-  found: Sequence[Labelled],
-) -> list[tuple[str, recorded.Recorded]]:
-  """Returns all runs with their labels."""
-  return [(one.label, run) for one in found for run in one.runs]
-
-
 def _summary(found: Sequence[Labelled]) -> str:
-  parts = []
-  for one in found:
-    first = one.runs[0]
-    about, results = first.described, first.results
-    versions = about.get('versions', {})
-    parts.append(
-      html_page.facts(
-        [
-          ('label', one.label),
-          ('method', results['method']),
-          ('seeds', ', '.join(str(run.config.seed) for run in one.runs)),
-          ('rounds', f'{results["rounds"]} of {first.config.rounds}'),
-          ('command', ' '.join(about.get('command', []))),
-          ('commit', about.get('commit') or 'unknown'),
-          ('data digest', _digest(about.get('data_digest', ''))),
-          ('devices', ', '.join(about.get('devices', []))),
-          ('versions', ', '.join(f'{k} {v}' for k, v in versions.items())),
-          ('seconds', _mean([r.results['seconds']['total'] for r in one.runs])),
-          ('work directories', ', '.join(str(r.folder) for r in one.runs)),
-        ]
-      )
-    )
-  return '\n'.join(parts)
+  return '\n'.join(html_page.facts(_facts(one)) for one in found)
+
+
+def _facts(one: Labelled) -> list[tuple[str, Any]]:
+  first = one.runs[0]
+  about, results = first.described, first.results
+  versions = about.get('versions', {})
+  return [
+    ('label', one.label),
+    ('method', results['method']),
+    ('seeds', ', '.join(str(run.config.seed) for run in one.runs)),
+    ('rounds', f'{results["rounds"]} of {first.config.rounds}'),
+    ('command', ' '.join(about.get('command', []))),
+    ('commit', about.get('commit') or 'unknown'),
+    ('data digest', _digest(about.get('data_digest', ''))),
+    ('devices', ', '.join(about.get('devices', []))),
+    ('versions', ', '.join(f'{k} {v}' for k, v in versions.items())),
+    ('seconds', _mean([run.results['seconds']['total'] for run in one.runs])),
+    ('work directories', ', '.join(str(run.folder) for run in one.runs)),
+  ]
 
 
 def _digest(inputs: str) -> str:
-  """Returns the start of `data_digest` in run.json, or a hash of its words.
-
-  Args:
-    inputs: hashes of files, separated by colons, or fields of synthetic images.
-  """
+  """Returns the start of `data_digest` in run.json, or a hash of its words."""
+  # Hashes of files, separated by colons, or fields of synthetic images.
   if HASHES.fullmatch(inputs):
     return inputs if len(inputs) <= DIGITS else f'{inputs[:DIGITS]}…'
   found = hashlib.sha256(inputs.encode()).hexdigest()[:16]
@@ -175,7 +148,7 @@ def _results(found: Sequence[Labelled]) -> str:
 
 
 def _order(metric: str) -> tuple[str, int]:
-  """Returns a key that sorts rank-5 before rank-10."""
+  # Sorts rank-5 before rank-10.
   word = metric.rstrip('0123456789')
   return word, int(metric[len(word) :] or 0)
 
@@ -194,24 +167,24 @@ def _interval(one: Labelled, entry: dict[str, Any]) -> str:
 def _learning(found: Sequence[Labelled]) -> str:
   tests = [(one.label, run.results) for one in found for run in one.runs]
   parts = []
-  if any(results['evaluation'] for _, results in tests):
+  if any(curves.has_lines(results['evaluation']) for _, results in tests):
     drawn = curves.draw(tests)
     parts.append(html_page.figure(drawn, f'Metrics by round. {ALTS}', 480))
   trained = [(one.label, [run.rounds for run in one.runs]) for one in found]
   if all(runs[0] for _, runs in trained):
-    drawn = losses.draw(trained)
+    drawn = curves.draw_losses(trained)
     words = 'Training loss by round: the mean and every client.'
     parts.append(html_page.figure(drawn, words, 480))
   return ''.join(parts)
 
 
 def _ranks(loaded: Sequence[tuple[str, LoadedRun]]) -> str:
-  first = cmc.draw(loaded)
-  second = distances.draw(loaded)
-  return html_page.figure(
-    first, 'Share of queries with a match among the first 20.', 420
-  ) + html_page.figure(
-    second, 'Distances of images of the same person and of others.', 420
+  first = retrieval.draw_match_curves(loaded)
+  second = retrieval.draw_distances(loaded)
+  ranks = 'Share of queries with a match among the first 20.'
+  pairs = 'Distances of images of the same person and of others.'
+  return html_page.figure(first, ranks, 420) + html_page.figure(
+    second, pairs, 420
   )
 
 
@@ -225,11 +198,9 @@ def _lists(
       if values is None or np.isnan(values).all():
         continue
       order = [int(k) for k in np.argsort(values) if not np.isnan(values[k])]
-      for words, places in (
-        ('best', order[::-1][:SHOWN]),
-        ('worst', order[:SHOWN]),
-      ):
-        drawn = ranked.draw(
+      extremes = {'best': order[::-1][:SHOWN], 'worst': order[:SHOWN]}
+      for words, places in extremes.items():
+        drawn = retrieval.draw_ranked(
           run, f'{label}, {words} queries', target.name, places=places
         )
         shown = ', '.join(f'{100 * values[k]:.0f}' for k in places)
@@ -244,10 +215,8 @@ def _sent(found: Sequence[Labelled]) -> str:
     sent = one.runs[0].results['communication']
     for way in ('up', 'down'):
       for name in sorted(sent[way]):
-        values = [
-          run.results['communication'][way].get(name, 0) / 1e6
-          for run in one.runs
-        ]
+        all_sent = [run.results['communication'][way] for run in one.runs]
+        values = [of.get(name, 0) / 1e6 for of in all_sent]
         rows.append([one.label, way, name, _mean(values, 3)])
   return html_page.table(['run', 'direction', 'content', 'MB'], rows)
 

@@ -216,6 +216,7 @@ def test_no_queries():
     ({'vectors': np.zeros((0, 2)), 'labels': []}, errors.DataError),
     ({'vectors': np.zeros(3)}, errors.DataError),
     ({'vectors': np.full((3, 2), np.nan)}, errors.DataError),
+    ({'vectors': np.full((3, 2), 1e19)}, errors.DataError),
     ({'labels': [1, 2]}, errors.DataError),
     ({'labels': [1.0, 2.0, 3.0]}, errors.DataError),
     ({'cameras': [1, 2]}, errors.DataError),

@@ -9,16 +9,7 @@ from drawn import written
 
 from fedreid_jax import errors
 from fedreid_jax.evaluation.evaluators.retrieval import evaluate_retrieval
-from fedreid_jax.figures import (
-  canvas,
-  clouds,
-  cmc,
-  curves,
-  distances,
-  lists,
-  ranked,
-  tsne,
-)
+from fedreid_jax.figures import canvas, curves, retrieval, tsne
 
 
 def entry(round_, target, model, **metrics):
@@ -88,6 +79,10 @@ def test_curves(tmp_path):
     curves.draw([('a', RESULTS)], 'moon')
   with pytest.raises(errors.ConfigError, match='there are none'):
     curves.draw([('a', {'evaluation': []})])
+  other = {'evaluation': [entry(0, 'mall', 'global', score=1.0)]}
+  assert not curves.has_lines(other['evaluation'])
+  with pytest.raises(errors.ConfigError, match='no metric with a curve'):
+    curves.draw([('a', other)])
 
 
 def test_runs_of_one_label_are_a_line_with_a_band():
@@ -118,10 +113,12 @@ def test_match_curve(run, tmp_path):
   query, gallery = sides(run)
   columns = [x for pair in zip(query, gallery, strict=True) for x in pair]
   expected = evaluate_retrieval(*columns, ranks=(1, 7))
-  found = cmc.curve(run)
+  found = retrieval.match_rates(run)
   assert found[0] == expected['rank1'] and found[6] == expected['rank7']
   assert len(found) == 20 and (np.diff(found) >= 0).all()
-  written(cmc.draw([('a', run), ('b', run)]), tmp_path / 'cmc.png')
+  written(
+    retrieval.draw_match_curves([('a', run), ('b', run)]), tmp_path / 'cmc.png'
+  )
 
 
 def pairs(run):
@@ -139,15 +136,15 @@ def test_distances_are_those_of_visible_pairs(run, tmp_path):
     [d for d, q, _, same in pairs(run) if same == kind and q in answered]
     for kind in (True, False)
   ]
-  found = distances.split(run)
+  found = retrieval.distances_of_pairs(run)
   for kind, values in zip(found, expected, strict=True):
     np.testing.assert_allclose(np.sort(kind), np.sort(values), atol=2e-4)
-  written(distances.draw([('a', run)]), tmp_path / 'distances.png')
+  written(retrieval.draw_distances([('a', run)]), tmp_path / 'distances.png')
 
 
 def test_lists_leave_out_the_same_camera(run):
   num_queries = len(run.target('').trials[0].query)
-  found = lists.draw(run, '', 99, 0)
+  found = retrieval.rank(run, '', 99, 0)
   assert 0 < len(found) <= num_queries
   for one in found:
     mine = sorted((d, g) for d, q, g, _ in pairs(run) if q == one.query)
@@ -157,17 +154,19 @@ def test_lists_leave_out_the_same_camera(run):
     np.testing.assert_array_equal(
       one.right, people[one.gallery] == people[one.query]
     )
-  few = lists.draw(run, '', 3, 5)
+  few = retrieval.rank(run, '', 3, 5)
   assert [r.query for r in few] == sorted({r.query for r in few})
-  assert [r.query for r in few] == [r.query for r in lists.draw(run, '', 3, 5)]
+  assert [r.query for r in few] == [
+    r.query for r in retrieval.rank(run, '', 3, 5)
+  ]
 
 
 def test_ranked_sheet(run, tmp_path):
-  figure = ranked.draw(run, 'toy', num=2)
+  figure = retrieval.draw_ranked(run, 'toy', num=2)
   assert len(figure.axes) == 2 * 11
   photos = [axes.get_images()[0].get_array() for axes in figure.axes]
   assert all(photo.shape == toy.IMAGE_SHAPE[:2] for photo in photos)
-  one = lists.draw(run, '', 2, 0)[0]
+  one = retrieval.rank(run, '', 2, 0)[0]
   for axes, right in zip(figure.axes[1:11], one.right, strict=False):
     colour = axes.spines['left'].get_edgecolor()[:3]
     wanted = canvas.RIGHT if right else canvas.WRONG
@@ -178,9 +177,9 @@ def test_ranked_sheet(run, tmp_path):
 
 
 def test_images_are_captioned_by_cameras_if_there_are_any():
-  found = ranked.captions(np.array([1, 0, 1]))
+  found = retrieval.captions(np.array([1, 0, 1]))
   assert found == ['camera 1', 'camera 0', 'camera 1']
-  assert ranked.captions(np.arange(3)) == ['', '', '']
+  assert retrieval.captions(np.arange(3)) == ['', '', '']
 
 
 @pytest.mark.parametrize('picture', ['ranked', 'tsne'])
@@ -198,7 +197,7 @@ def test_a_picture_says_which_images_are_infrared(picture):
 
   run = infrared._replace(extractor=recording)
   if picture == 'ranked':
-    lists.draw(run, '', 2, 0)
+    retrieval.rank(run, '', 2, 0)
   else:
-    clouds.real(run, 0)
+    tsne.real(run, 0)
   assert told and all(kinds is not None for kinds in told)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import toy_run
 
-from fedreid_jax.figures import html_page, losses, report_page
+from fedreid_jax.figures import curves, html_page, report_page
 from fedreid_jax.training.files import recorded
 
 FEATURES = {'dfh.lam': 2.0, 'name': '<b>toy</b>'}
@@ -115,10 +115,9 @@ def test_metrics_of_clients_by_round():
     {'round': 2, 'loss': 1.0, 'by_client': {'a': {'loss': 1.5}}},
     {'round': 3, 'loss': 0.5},  # of an earlier version
   ]
-  assert losses.of_rounds(rounds, 'loss') == {1: 2.0, 2: 1.0, 3: 0.5}
-  found = losses.of_clients(rounds, 'loss')
+  found = curves.of_clients(rounds, 'loss')
   assert found == {'a': {2: 1.5}, 'b': {1: 3.0}} and list(found) == ['a', 'b']
-  assert losses.of_clients(rounds, 'accuracy') == {}
+  assert curves.of_clients(rounds, 'accuracy') == {}
 
 
 def test_text_of_a_page_is_escaped_and_keeps_its_lines():

@@ -5,35 +5,35 @@ import toy_run
 from drawn import written
 from matplotlib import colors
 
-from fedreid_jax.figures import clouds, persons, tsne
+from fedreid_jax.figures import tsne
 
 
 def test_three_identities_of_every_client(run):
-  found = clouds.real(run, 0)
+  found = tsne.real(run, 0)
   assert [c.name for c in found] == ['ash', 'birch', 'cedar', 'dogwood']
   client = run.client('birch')
-  rows, kinds = clouds.chosen(client, 0)
+  rows, kinds = tsne.chosen(client, 0)
   assert set(kinds) == {0, 1, 2}
   persons = [np.unique(client.labels[rows[kinds == k]]) for k in range(3)]
   assert sorted(int(p) for (p,) in persons) == [0, 1, 2]
   features = run.features(client.images()[rows], 'feature')
   np.testing.assert_allclose(found[1].features, features, atol=1e-6)
   np.testing.assert_array_equal(found[1].kinds, kinds)
-  again, _ = clouds.chosen(client, 0)
+  again, _ = tsne.chosen(client, 0)
   np.testing.assert_array_equal(rows, again)
 
 
-def test_identities_and_images_are_drawn_by_the_seed(monkeypatch):
+def test_identities_and_images_are_drawn_by_the_seed():
   labels = np.repeat(np.arange(9, dtype=np.int32), 40)
   client = toy.toy_client('ash', 9)._replace(labels=labels)
-  drawn = [set(labels[clouds.chosen(client, seed)[0]]) for seed in range(8)]
+  drawn = [set(labels[tsne.chosen(client, seed)[0]]) for seed in range(8)]
   assert all(len(persons) == 3 for persons in drawn)
   assert len(set.union(*drawn)) == 9
-  rows, kinds = clouds.chosen(client, 0)
+  rows, kinds = tsne.chosen(client, 0)
   assert list(np.bincount(kinds)) == [24, 24, 24]
   assert len(set(rows)) == 72
   few = client._replace(labels=np.zeros(9, np.int32))
-  assert set(clouds.chosen(few, 0)[1]) == {0}
+  assert set(tsne.chosen(few, 0)[1]) == {0}
 
 
 def test_hallucinated_features_have_the_statistics(run):
@@ -45,17 +45,17 @@ def test_hallucinated_features_have_the_statistics(run):
     states={'dfh': dfs}, config=run.config.copy_and_resolve_references()
   )
   client = run.client('birch')
-  rows, kinds = clouds.chosen(client, 0)
+  rows, kinds = tsne.chosen(client, 0)
   every = run.features(client.images(), 'feature')  # fewer than a batch
   b = ((every - every.mean(0)) / np.sqrt(every.var(0) + 1e-5))[rows]
-  (novel,) = clouds.hallucinated(run, 'birch', 0)
+  (novel,) = tsne.hallucinated(run, 'birch', 0)
   assert novel.name == 'novel domain'
   np.testing.assert_array_equal(novel.kinds, kinds)
   shift = novel.features - b
   np.testing.assert_allclose(shift, shift[0, 0] + 0 * shift, atol=1e-5)
   assert 0 < shift[0, 0] < 3
   run.config.dfh.novel = 'none'
-  found = clouds.hallucinated(run, 'birch', 0)
+  found = tsne.hallucinated(run, 'birch', 0)
   assert [c.name for c in found] == ['ash', 'cedar', 'dogwood']
   for mean, cloud in zip((0, 2, 3), found, strict=True):
     np.testing.assert_allclose(cloud.features, mean + b, atol=1e-5)
@@ -67,8 +67,8 @@ def test_one_draw_keeps_the_differences_between_images(run, novel):
   config = run.config.copy_and_resolve_references()
   config.dfh.novel, config.dfh.mix_own = novel, 'hallucinated'
   run = run._replace(config=config)
-  (cloud,) = clouds.hallucinated(run, '', 3)
-  rows, _ = clouds.chosen(run.client(''), 3)
+  (cloud,) = tsne.hallucinated(run, '', 3)
+  rows, _ = tsne.chosen(run.client(''), 3)
   own = run.features(run.client('').images()[rows], 'feature')
   before, after = own - own[:1], cloud.features - cloud.features[:1]
   largest = abs(before).argmax(0)[None]
@@ -79,7 +79,7 @@ def test_one_draw_keeps_the_differences_between_images(run, novel):
   np.testing.assert_allclose(
     after[:, alive], factor * before[:, alive], atol=1e-4
   )
-  (other,) = clouds.hallucinated(run, '', 4)
+  (other,) = tsne.hallucinated(run, '', 4)
   assert not np.allclose(cloud.features.mean(0), other.features.mean(0))
 
 
@@ -91,6 +91,7 @@ def drawn_points(axes):
   ]
 
 
+@pytest.mark.slow
 def test_figure_six_of_three_methods(tmp_path):
   """One command's picture: panels, markers of identities, domains in grey."""
   runs = [
@@ -111,8 +112,8 @@ def test_figure_six_of_three_methods(tmp_path):
     *(f'identity {k + 1} of a domain' for k in range(3)),
   ]
   points = [drawn_points(axes) for axes in figure.axes]
-  real = sum(len(c.features) for c in clouds.real(runs[0][1], 1))
-  made = len(clouds.chosen(runs[0][1].client('birch'), 1)[0])
+  real = sum(len(c.features) for c in tsne.real(runs[0][1], 1))
+  made = len(tsne.chosen(runs[0][1].client('birch'), 1)[0])
   # The first panel also has the empty clouds of the legend.
   shown = [sum(len(p[0]) for p in panel if p[0].size) for panel in points]
   assert shown == [real + made, real + made, real]
@@ -129,7 +130,7 @@ def test_three_domains_are_distinct_without_colour():
   assert 0.2 < dark < light - 0.2  # black is for novel domains
   many = tsne.styles([str(k) for k in range(14)]).values()
   assert len({(s.face, s.edge) for s in many}) == 14
-  assert len(set(tsne.MARKERS)) == clouds.IDENTITIES
+  assert len(set(tsne.MARKERS)) == tsne.IDENTITIES
 
 
 def test_features_of_known_domains_without_a_novel_one(run):
@@ -146,13 +147,13 @@ def test_features_of_known_domains_without_a_novel_one(run):
 def test_persons_are_the_same_whatever_the_run(tmp_path):
   own = toy_run.toy_run(infrared=True)
   images = own.target('').images
-  found = persons.of(own, seed=1)
+  found = tsne.persons(own, seed=1)
   assert [c.name for c in found] == [f'person {k}' for k in range(5)]
   assert sum(len(c.kinds) for c in found) == len(images.identities)
   features = own.ranked(images.images(), images.modalities)
   np.testing.assert_allclose(
     found[2].features, features[images.identities == 2], atol=1e-6
   )
-  picture = persons.draw([('a', own), ('b', own)], seed=1)
+  picture = tsne.draw_persons([('a', own), ('b', own)], seed=1)
   pixels = written(picture, tmp_path / 'persons.png')
   assert len(picture.axes) == 2 and pixels.shape[1] > 700

@@ -1,8 +1,8 @@
 """Ranked lists as one picture, without a plotting library.
 
-A row is a query and the images nearest to it. As in `figures.ranked`, an image
-of the same person has a solid green frame, and an image of another person has a
-dashed orange frame.
+A row is a query and the images nearest to it. As in `figures.retrieval`, an
+image of the same person has a solid green frame, and an image of another person
+has a dashed orange frame.
 """
 
 from typing import Any

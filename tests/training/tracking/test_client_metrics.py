@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedreid_jax import errors
-from fedreid_jax.figures import losses
+from fedreid_jax.figures import curves
 from fedreid_jax.training import callbacks
 from fedreid_jax.training.files import recorder
 from fedreid_jax.training.tracking import client_metrics, tracker
@@ -60,7 +60,7 @@ def test_files_are_columns_and_later_rounds_are_deleted(tmp_path):
   lines = [
     {'round': k, 'by_client': client_metrics.read(tmp_path, k)} for k in (1, 2)
   ]
-  assert losses.of_clients(lines, 'loss')['birch'] == {1: 1 / 3, 2: 1 / 3}
+  assert curves.of_clients(lines, 'loss')['birch'] == {1: 1 / 3, 2: 1 / 3}
 
 
 def test_a_round_without_a_valid_client(tmp_path):

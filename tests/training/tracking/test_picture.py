@@ -2,7 +2,7 @@ import numpy as np
 import toy_run
 
 from fedreid_jax.evaluation import gallery
-from fedreid_jax.figures import lists
+from fedreid_jax.figures import retrieval
 from fedreid_jax.training.tracking import picture
 
 GREEN, ORANGE, WHITE = [0, 158, 115], [213, 94, 0], [255, 255, 255]
@@ -62,7 +62,7 @@ def test_pictures_show_the_lists_of_the_first_model_of_a_target():
   (name,) = found.found
   assert name == 'target/client/ash'
   expected = picture.draw(
-    lists.draw(run, '', 2, picture.SEED), target.images.images()
+    retrieval.rank(run, '', 2, picture.SEED), target.images.images()
   )
   np.testing.assert_array_equal(found.found[name], expected)
 

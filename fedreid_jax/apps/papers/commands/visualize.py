@@ -91,15 +91,7 @@ def _figure(folders: Sequence[Path]):
 
 
 def _of_runs(folders: Sequence[Path]):
-  from fedreid_jax.figures import (
-    canvas,
-    cmc,
-    curves,
-    distances,
-    persons,
-    ranked,
-    tsne,
-  )
+  from fedreid_jax.figures import canvas, curves, retrieval, tsne
   from fedreid_jax.training import loaded_run
   from fedreid_jax.training.files import recorder
 
@@ -118,11 +110,12 @@ def _of_runs(folders: Sequence[Path]):
     for config, folder in zip(configs, folders, strict=True)
   ]
   if _WHAT.value == 'ranked':
-    return ranked.draw(runs[0], labels[0], target, seed=seed)
+    return retrieval.draw_ranked(runs[0], labels[0], target, seed=seed)
   named = list(zip(labels, runs, strict=True))
   if _WHAT.value == 'tsne':
     return tsne.draw(named, _SOURCE.value, seed)
   if _WHAT.value == 'cmc':
-    return cmc.draw(named, target)
-  picture = persons if _WHAT.value == 'persons' else distances
-  return picture.draw(named, target, seed)
+    return retrieval.draw_match_curves(named, target)
+  if _WHAT.value == 'persons':
+    return tsne.draw_persons(named, target, seed)
+  return retrieval.draw_distances(named, target, seed)
