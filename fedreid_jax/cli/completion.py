@@ -56,10 +56,16 @@ def flags_of(module: str) -> list[str]:
     for alias in node.names
   }
   found = []
-  for node in ast.walk(tree):
-    if not isinstance(node, ast.Call) or not node.args:
-      continue
+  # Functions define no flag of their own module.
+  top = [n for n in tree.body if not isinstance(n, ast.FunctionDef)]
+  calls = [n for one in top for n in ast.walk(one) if isinstance(n, ast.Call)]
+  for node in calls:
     name = getattr(node.func, 'attr', '')
+    # `run.define_NAME()` defines the flag NAME.
+    if name.startswith('define_'):
+      found.append(f'--{name.removeprefix("define_")}=')
+    if not node.args:
+      continue
     first = node.args[0]
     if name == 'adopt_module_key_flags' and isinstance(first, ast.Name):
       found += flags_of(imported[first.id])

@@ -11,6 +11,7 @@ NAME can have options: `msmt17:val=drop`, `regdb:trial=3`.
 
 import shlex
 from collections.abc import Callable
+from typing import Any
 
 from absl import flags
 
@@ -195,11 +196,8 @@ def sheet() -> None:
   """Writes a contact sheet of synthetic images."""
   from fedreid_jax.data.synthetic import photographs
 
-  size = {}
-  if _HEIGHT.value:
-    size['height'] = _HEIGHT.value
-  if _WIDTH.value:
-    size['width'] = _WIDTH.value
+  given = {'height': _HEIGHT.value, 'width': _WIDTH.value}
+  size: dict[str, Any] = {name: n for name, n in given.items() if n}
   photographs.write_contact_sheet(
     _required(_OUT), seed=_SEED.value, source=_SOURCE.value, **size
   )

@@ -22,11 +22,11 @@ features of both modalities:
 
 from absl import flags
 
-from fedreid_jax.cli import changes_flag, checkpoint_flag, run
+from fedreid_jax.cli import run
 from fedreid_jax.config import validation
 
-flags.adopt_module_key_flags(checkpoint_flag)
-flags.adopt_module_key_flags(changes_flag)
+_CHECKPOINT = run.define_checkpoint()
+_CHANGES = run.define_set()
 _ENSEMBLE = flags.DEFINE_list(
   'ensemble', [], "Ensembles of the clients' models: concat, average or both."
 )
@@ -46,7 +46,7 @@ def main(argv: list[str]) -> None:
 
   def body():
     workdir = run.given_workdir()
-    chosen = run.saved_config(workdir, changes_flag.CHANGES.value)
+    chosen = run.saved_config(workdir, _CHANGES.value)
     if _ENSEMBLE.value:
       chosen.evaluation.ensemble = tuple(_ENSEMBLE.value)
       # The saved configuration was validated with other ensembles.
@@ -57,7 +57,7 @@ def main(argv: list[str]) -> None:
     run_ = evaluation.evaluate_run
     if _MODALITY_GAP.value:
       run_ = modality_report.report
-    run_(chosen, workdir, checkpoint_flag.CHECKPOINT.value, verbose=True)
+    run_(chosen, workdir, _CHECKPOINT.value, verbose=True)
     run.next_step(workdir, 'visualize --workdir=DIR --what=ranked')
 
   run.guarded(argv, body)

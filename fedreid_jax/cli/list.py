@@ -25,7 +25,7 @@ from fedreid_jax.evaluation import evaluators
 
 
 def recipe_entries() -> list[str]:
-  """Returns a line with the name and the purpose of every recipe."""
+  """Returns name and purpose of every recipe."""
   return [f'{name:<16} {recipes.about(name)}' for name in recipes.names()]
 
 

@@ -22,6 +22,7 @@ statistics of DFH. A run has 1 + rounds / `dfh.every` releases, rounded down.
 """
 
 import sys
+from collections.abc import Callable
 
 from absl import flags
 
@@ -73,18 +74,26 @@ def main(argv: list[str]) -> None:
       raise errors.ConfigError(
         f'no command {" ".join(argv[1:])!r}', 'command line', 'plan'
       )
-    for line in _plan():
+    # Before JAX is imported, which takes seconds.
+    _check()
+    for line in _plan(_required(_IDENTITIES), _required(_BATCH)):
       print(line)
 
   run.guarded(argv[:1], body, with_jax=False)
 
 
-def _plan() -> list[str]:
-  identities = _given('identities', _IDENTITIES.value)
-  batch = _given('batch_identities', _BATCH.value)
-  steps, delta = _given('steps', _STEPS.value), _DELTA.value
-  target, noise = _EPSILON.value, _NOISE.value
-  if (target is None) == (noise is None):
+def _required(flag: flags.FlagHolder[int | None]) -> int:
+  if flag.value is None:
+    name = flag.name.replace('_', '-')
+    raise errors.ConfigError('not given', f'--{name}', 'give a number')
+  return flag.value
+
+
+def _check() -> None:
+  """Refuses flags that do not fit each other."""
+  identities, batch = _required(_IDENTITIES), _required(_BATCH)
+  _required(_STEPS)
+  if (_EPSILON.value is None) == (_NOISE.value is None):
     raise errors.ConfigError(
       'both or none of two flags', '--epsilon, --noise', 'give one of them'
     )
@@ -94,26 +103,43 @@ def _plan() -> list[str]:
       '--batch-identities',
       'give at most --identities',
     )
-  places = _places(batch)
-  _check_delta(delta, identities)
+  # With fewer places the search for a noise may start in the wrong range.
+  if _PLACES.value and _PLACES.value < 2 * batch:
+    raise errors.ConfigError(
+      f'{errors.counted(_PLACES.value, "place")} for {_people(batch)} on '
+      'average',
+      '--places',
+      f'give at least {2 * batch}, or 0 for no limit',
+    )
+  # A mechanism that publishes each person with probability delta has epsilon 0:
+  # a delta near 1 / identities would allow it to publish whole persons.
+  largest = 1 / (10 * identities)
+  if _DELTA.value > largest:
+    raise errors.ConfigError(
+      f'{rounding.exact(_DELTA.value)} is above 1 / (10 x '
+      f'{_people(identities)})',
+      '--delta',
+      # Rounded down, so that the printed number is accepted.
+      f'give at most {rounding.down(largest)}',
+    )
   if bool(_STATISTICS.value) != bool(_RELEASES.value):
     raise errors.ConfigError(
       'one of two flags', '--statistics-noise, --releases', 'give both of them'
     )
 
-  # Statistics are computed from all images of a client: their sampling
-  # probability is 1.
-  sent = (
-    [accounting.Mechanism(_STATISTICS.value, 1.0, _RELEASES.value)]
-    if _RELEASES.value
-    else []
-  )
 
-  # After the checks of the flags, which fail without this delay.
+def _plan(identities: int, batch: int) -> list[str]:
   from fedreid_jax.algorithms import dpsgd  # imports JAX
 
+  steps, delta = _required(_STEPS), _DELTA.value
+  sent: list[accounting.Mechanism] = []
+  if _RELEASES.value:
+    # Statistics are computed from all images of a client: their sampling
+    # probability is 1.
+    sent = [accounting.Mechanism(_STATISTICS.value, 1.0, _RELEASES.value)]
+
   def mechanisms(noise: float) -> list[accounting.Mechanism]:
-    own = dpsgd.mechanisms(noise, identities, batch, steps, places)
+    own = dpsgd.mechanisms(noise, identities, batch, steps, _PLACES.value)
     # One person in several clients takes part in the mechanisms of each.
     return [*own, *sent] * _CLIENTS.value
 
@@ -122,23 +148,23 @@ def _plan() -> list[str]:
       'computing the guarantee: seconds, with other flags minutes',
       file=sys.stderr,
     )
+  noise = _NOISE.value
   if noise is None:
-    assert target is not None
-    # No noise on gradients can make up for statistics that exceed the target.
-    _check_rest(sent * _CLIENTS.value, delta, target)
-    noise = accounting.multiplier(mechanisms, target, delta)
-  found = accounting.epsilon(mechanisms(noise), delta)
+    noise = _noise(mechanisms, sent * _CLIENTS.value)
+  epsilon = accounting.epsilon(mechanisms(noise), delta)
   limit = mechanisms(noise)[0].places
   lines = [
     f'sampling: each of {_people(identities)} with probability '
     f'{batch / identities:.4g} in each of {errors.counted(steps, "step")}'
     + (f', at most {limit} in a step' if limit else ''),
     f'noise: {rounding.exact(noise)} times the clip',
-    *_sent(),
-    _statement(found, delta),
   ]
-  if found > accounting.WEAK:
-    lines.append(accounting.TOO_WEAK)
+  if sent:
+    lines.append(
+      f'statistics of DFH: {errors.counted(_RELEASES.value, "time")} with '
+      f'noise {rounding.exact(_STATISTICS.value)}'
+    )
+  lines += _guarantee(epsilon)
   few = dpsgd.hidden_by_few(identities, batch, 'identity')
   return [*lines, *(f'warning: {text}' for text in few)]
 
@@ -147,66 +173,29 @@ def _people(number: int) -> str:
   return errors.counted(number, 'identity', 'identities')
 
 
-def _places(batch: int) -> int | None:
-  """Returns the places of a step: None means as in `dpsgd`, 0 no limit."""
-  given = _PLACES.value
-  # With fewer places the search for a noise may start in the wrong range.
-  if given and given < 2 * batch:
-    raise errors.ConfigError(
-      f'{errors.counted(given, "place")} for {_people(batch)} on average',
-      '--places',
-      f'give at least {2 * batch}, or 0 for no limit',
-    )
-  return given
-
-
-def _sent() -> list[str]:
-  if not _RELEASES.value:
-    return []
-  return [
-    f'statistics of DFH: {errors.counted(_RELEASES.value, "time")} with noise '
-    f'{rounding.exact(_STATISTICS.value)}'
-  ]
-
-
-def _statement(epsilon: float, delta: float) -> str:
-  if epsilon == float('inf'):
-    return accounting.NONE
-  unit = 'per identity'
-  if _CLIENTS.value > 1:
-    unit = f'per identity in up to {_CLIENTS.value} clients'
-  return f'{accounting.text(epsilon, delta)} {unit}'
-
-
-def _check_rest(
-  sent: list[accounting.Mechanism], delta: float, target: float
-) -> None:
-  """Refuses an epsilon that the statistics alone reach or exceed."""
+def _noise(
+  mechanisms: Callable[[float], list[accounting.Mechanism]],
+  sent: list[accounting.Mechanism],
+) -> float:
+  """Returns the noise for --epsilon, which the statistics must not reach."""
+  target, delta = _EPSILON.value, _DELTA.value
+  assert target is not None
   alone = accounting.epsilon(sent, delta) if sent else 0.0
+  # No noise on gradients can make up for it.
   if alone >= target:
     raise errors.ConfigError(
       f'the statistics alone have epsilon = {rounding.up(alone)}',
       '--statistics-noise',
       'raise it, or send them less often',
     )
+  return accounting.multiplier(mechanisms, target, delta)
 
 
-def _check_delta(delta: float, identities: int) -> None:
-  """Refuses a delta above 1 / (10 x identities)."""
-  # A mechanism that publishes each person with probability delta has epsilon 0:
-  # a delta near 1 / identities would allow it to publish whole persons.
-  largest = 1 / (10 * identities)
-  if delta > largest:
-    raise errors.ConfigError(
-      f'{rounding.exact(delta)} is above 1 / (10 x {_people(identities)})',
-      '--delta',
-      # Rounded down, so that the printed number is accepted.
-      f'give at most {rounding.down(largest)}',
-    )
-
-
-def _given(name: str, value: int | None) -> int:
-  if value is None:
-    flag = name.replace('_', '-')
-    raise errors.ConfigError('not given', f'--{flag}', 'give a number')
-  return value
+def _guarantee(epsilon: float) -> list[str]:
+  if epsilon == float('inf'):
+    return [accounting.NONE]
+  unit = 'per identity'
+  if _CLIENTS.value > 1:
+    unit = f'per identity in up to {_CLIENTS.value} clients'
+  line = f'{accounting.text(epsilon, _DELTA.value)} {unit}'
+  return [line, accounting.TOO_WEAK] if epsilon > accounting.WEAK else [line]

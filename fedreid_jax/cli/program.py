@@ -6,17 +6,27 @@ Commands of applications and of other packages are entry points of the group
 """
 
 import ast
+import errno
 import functools
 import importlib
 import importlib.metadata
 import importlib.util
+import inspect
+import io
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from types import ModuleType
 
+from absl import flags
+
+import fedreid_jax
 from fedreid_jax import errors
 from fedreid_jax.training.processes import signals
 
 GROUP = 'fedreid.commands'
+FULL = {'--helpfull', '-helpfull'}
+ASKED = {'--help', '-help', '-h', '-?', *FULL}
 CORE = (
   *('train', 'evaluate', 'data', 'report', 'privacy'),
   *('check-component', 'list', 'completion'),
@@ -45,7 +55,7 @@ def syntax(module: str) -> ast.Module:
 
 
 def first_line(module: str) -> str:
-  """Returns the first line of the docstring of a module, or an empty string."""
+  """Returns the first line of the docstring of a module, or ''."""
   return (ast.get_docstring(syntax(module)) or '').partition('\n')[0]
 
 
@@ -64,7 +74,7 @@ def main() -> None:
   """Runs the command in the first argument."""
   command = sys.argv[1] if len(sys.argv) > 1 else ''
   if command in ('', 'help', '-h', '--help', '--version'):
-    print(_version() if command == '--version' else _usage())
+    print(fedreid_jax.__version__ if command == '--version' else _usage())
     return
   if command not in commands():
     # Printed here, because flags and their `--debug` exist only once a command
@@ -91,16 +101,35 @@ def run(
   Args:
     command: one of `commands`.
     name: name of the program in its help.
-    arguments: arguments of the command; None means `sys.argv`.
+    arguments: None means those of `sys.argv`.
   """
   # First: the imports take seconds, in which a signal would end with a
   # traceback.
   signals.listen()
   module = importlib.import_module(commands()[command])
+  sys.argv = [name, *(sys.argv[1:] if arguments is None else arguments)]
+  start(module)
+
+
+def start(command: ModuleType) -> None:
+  """Parses `sys.argv` and runs a command.
+
+  Args:
+    command: module with `main(argv)` and the flags of the command; a constant
+      `RECIPE` is the default of `--config`.
+  """
+  from absl import app
+
   from fedreid_jax.cli import run as running
 
-  sys.argv = [name, *(sys.argv[1:] if arguments is None else arguments)]
-  running.start(module)
+  open_all()
+  # Before absl, whose own `--help` lists the flags of libraries, too, and no
+  # fields.
+  if ASKED & {*sys.argv[1:]}:
+    print(_help(sys.argv[0], command, running, bool(FULL & {*sys.argv[1:]})))
+    return
+  parse = functools.partial(running.parse, getattr(command, 'RECIPE', None))
+  app.run(command.main, argv=sys.argv, flags_parser=parse)
 
 
 def _usage() -> str:
@@ -116,10 +145,78 @@ def _usage() -> str:
   )
 
 
-def _version() -> str:
-  import fedreid_jax
+def _help(
+  name: str, command: ModuleType, common: ModuleType, with_fields: bool
+) -> str:
+  """Returns the docstring of a command, its flags and those of `common`."""
+  from fedreid_jax.config import reference
 
-  return fedreid_jax.__version__
+  known = flags.FLAGS
+  parts = [f'usage: {name} [--flags]', inspect.getdoc(command) or '']
+  if own := known.get_key_flags_for_module(command.__name__):
+    parts.append(f'Flags:\n{_flags(own)}')
+  of_all = known.get_key_flags_for_module(common.__name__)
+  parts.append(f'Flags of every command:\n{_flags(of_all)}')
+  if with_fields:
+    entries = '\n'.join(reference.entries())
+    parts.append(f'Fields, as --config.FIELD=VALUE:\n{entries}')
+  else:
+    parts.append(
+      '`--helpfull` also lists the fields of the configuration, and `fedreid '
+      'list fields [WORD]` those with a word.'
+    )
+  return '\n\n'.join(parts)
+
+
+def _flags(given: Iterable[flags.Flag]) -> str:
+  lines = []
+  for flag in sorted(given, key=lambda flag: flag.name):
+    default = flag.default
+    shape = f'--[no]{flag.name}' if flag.boolean else f'--{flag.name}=VALUE'
+    # 0 is a default to show, although it equals False.
+    given_default = default is not False and default not in (None, '', [])
+    shown = f' (default: {default})' if given_default else ''
+    # absl appends to multi flags how they are repeated.
+    about = (flag.help or '').partition(';\n')[0]
+    lines.append(f'  {shape}\n      {about}{shown}')
+  return '\n'.join(lines)
+
+
+def open_all() -> None:
+  """Discards output to a closed standard stream or a broken pipe."""
+  # After `>&-` descriptors up to 2 are free, and the next opened file would get
+  # one of them and everything that is printed. So /dev/null takes them all.
+  while (free := os.open(os.devnull, os.O_RDWR)) <= 2:
+    os.set_inheritable(free, True)
+  os.close(free)
+  for name, number in (('stdout', 1), ('stderr', 2)):
+    sys_stream = getattr(sys, name)
+    # None is a stream that was closed when Python started.
+    if sys_stream is None or not sys_stream.isatty():
+      setattr(sys, name, _text(number, sys_stream))
+
+
+def _text(number: int, like: io.TextIOWrapper | None) -> io.TextIOWrapper:
+  return io.TextIOWrapper(
+    io.BufferedWriter(_Raw(number, 'wb', closefd=False)),
+    encoding=like.encoding if like else 'utf-8',
+    errors='backslashreplace',
+    line_buffering=True,
+  )
+
+
+class _Raw(io.FileIO):
+  """An open descriptor whose writes never fail for a lost reader."""
+
+  def write(self, data, /):
+    try:
+      return super().write(data)
+    # EPIPE after `| head -1` has ended, EBADF where the descriptor was closed.
+    except OSError as error:
+      if error.errno not in (errno.EPIPE, errno.EBADF):
+        raise
+      # Claims success: the buffer would otherwise keep the bytes and try again.
+      return memoryview(data).nbytes
 
 
 if __name__ == '__main__':

@@ -21,11 +21,11 @@ from typing import Any
 from absl import flags
 
 from fedreid_jax import errors
-from fedreid_jax.cli import checkpoint_flag, run
+from fedreid_jax.cli import run
 from fedreid_jax.config import parsing
 
 _OUT = flags.DEFINE_string('out', '', 'File to write (default: report.html).')
-flags.adopt_module_key_flags(checkpoint_flag)
+_CHECKPOINT = run.define_checkpoint()
 
 
 def _labelled(folders: Sequence[Path]) -> list[Any]:
@@ -51,11 +51,7 @@ def _labelled(folders: Sequence[Path]) -> list[Any]:
       parsing.changed(own[0].config),
       # Deferred: only some parts of the page need the parameters of a run.
       functools.partial(
-        loaded_run.load,
-        own[0].config,
-        own[0].folder,
-        checkpoint_flag.CHECKPOINT.value,
-        '',
+        loaded_run.load, own[0].config, own[0].folder, _CHECKPOINT.value, ''
       ),
     )
     for label, own in zip(labels, groups.values(), strict=True)
@@ -66,11 +62,7 @@ def main(argv: list[str]) -> None:
   """Writes the page and prints its path."""
 
   def body():
-    run.given_workdir()  # raises an error if there is none
-    folders = [
-      Path(name).expanduser().absolute()
-      for name in run.FLAGS.workdir.split(',')
-    ]
+    folders = run.given_workdirs()
     out = Path(_OUT.value or folders[0] / 'report.html').expanduser()
     if out.suffix != '.html':
       raise errors.ConfigError(

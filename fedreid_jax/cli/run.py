@@ -1,21 +1,27 @@
-"""Common flags of the commands, and the steps around the work of each."""
+"""Flags of every command, and the steps around the work of a command.
+
+`parse` reads the command line, `guarded` runs the work of a command and turns
+any failure into one line on stderr and an exit code.
+"""
 
 import difflib
-import functools
 import hashlib
+import logging as standard_logging
 import math
 import os
+import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
-from absl import app, flags
+from absl import flags, logging
 
 from fedreid_jax import errors
-from fedreid_jax.cli import command_line, failures, help, streams
 from fedreid_jax.config import (
   load,
   parsing,
@@ -25,7 +31,7 @@ from fedreid_jax.config import (
 )
 
 FLAGS = flags.FLAGS
-FULL = {'--helpfull', '-helpfull'}
+PREFIX = 'config.'  # begins the name of every flag of a field
 _CONFIG = flags.DEFINE_string(
   'config',
   None,
@@ -56,26 +62,38 @@ _WORKERS = flags.DEFINE_integer(
   1,
 )
 
+# XLA and CUDA report a lack of memory only in the text of an error.
+_MEMORY = re.compile(
+  r'RESOURCE_EXHAUSTED|out of memory|OUT_OF_MEMORY|std::bad_alloc'
+  r'|Unable to allocate|ALLOC_FAILED',
+  re.IGNORECASE,
+)
+# Warnings for users: printed without the line of source that Python adds.
+LINES = errors.DamagedCheckpointWarning, errors.ExposedSecretWarning
+LOWER = 'lower local.batch or set execution.image_budget_mb'
+
 # The configuration of the command line: one element, or none without a recipe.
 _given: list[Any] = []
 
 
-def start(command: ModuleType) -> None:
-  """Parses the command line and runs a command.
+# The functions define a flag of the command that calls them.
+flags.disclaim_key_flags()
 
-  Args:
-    command: module with `main(argv)` and the flags of the command; a constant
-      `RECIPE` is the default of `--config`.
-  """
-  streams.open_all()
-  # Before absl, whose own `--help` lists the flags of libraries, too, and no
-  # fields.
-  if help.ASKED & {*sys.argv[1:]}:
-    fields = bool(FULL & {*sys.argv[1:]})
-    print(help.text(sys.argv[0], command, sys.modules[__name__], fields))
-    return
-  parse = functools.partial(_parse, getattr(command, 'RECIPE', None))
-  app.run(command.main, argv=sys.argv, flags_parser=parse)
+
+def define_checkpoint() -> flags.FlagHolder[str]:
+  """Defines `--checkpoint`, for commands that read the models of a run."""
+  return flags.DEFINE_string(
+    'checkpoint',
+    'latest',
+    "Checkpoint: 'latest', 'best' or the number of a step.",
+  )
+
+
+def define_set() -> flags.FlagHolder[list[str]]:
+  """Defines `--set`, for commands that read the configuration of a run."""
+  return flags.DEFINE_multi_string(
+    'set', [], 'KEY=VALUE; changes a field of the configuration.'
+  )
 
 
 def guarded(
@@ -87,7 +105,7 @@ def guarded(
     argv: name of the program and arguments that are no flags; any argument is
       an error.
     body: the work of the command.
-    with_jax: whether the command computes with JAX.
+    with_jax: whether to prepare JAX before.
   """
 
   def run():
@@ -108,11 +126,11 @@ def guarded(
     if _DISTRIBUTED.value != 'off':
       from fedreid_jax.training.processes import peers
 
-      # Not after an error: it waits for the other processes, and `failures`
-      # ends this one.
+      # Not after an error: it waits for the other processes, and
+      # `exit_on_error` ends this one.
       peers.leave()
 
-  failures.exit_on_error(run, _DEBUG.value)
+  exit_on_error(run, _DEBUG.value)
 
 
 def config():
@@ -125,11 +143,9 @@ def config():
 
 
 def saved_config(folder: Path, changes: list[str]):
-  """Returns the configuration of a run, which is JSON and is not executed.
+  """Returns the configuration of a run, changed by KEY=VALUE pairs.
 
-  Args:
-    folder: work directory of the run.
-    changes: KEY=VALUE pairs of fields to change.
+  It is JSON and is not executed.
   """
   if _CONFIG.value is not None:
     return config()
@@ -145,12 +161,17 @@ def given_workdir() -> Path:
   return workdir()
 
 
+def given_workdirs() -> list[Path]:
+  """Returns the work directories of `--workdir=DIR,DIR`, which is required."""
+  given_workdir()
+  names = (_WORKDIR.value or '').split(',')
+  return [Path(name).expanduser().absolute() for name in names]
+
+
 def next_step(folder: Path, command: str) -> None:
   """Prints the work directory of a command, and a command to run next.
 
-  Args:
-    folder: the work directory.
-    command: words after `fedreid`; `--workdir=DIR` is replaced by the folder.
+  In the words after `fedreid`, `--workdir=DIR` is replaced by the folder.
   """
   here = Path.cwd()
   shown = folder.relative_to(here) if folder.is_relative_to(here) else folder
@@ -177,8 +198,7 @@ def workdir() -> Path:
   """Returns the absolute work directory, by default named after the recipe."""
   if _WORKDIR.value:
     # The system calls would fail later with an error that does not name the
-    # flag.
-    # `report` and `visualize` take several, separated by commas.
+    # flag. `report` and `visualize` take several, separated by commas.
     longest = max(map(len, _WORKDIR.value.split(',')))
     if '\0' in _WORKDIR.value or longest > 1000:
       raise errors.ConfigError('not a path', '--workdir', 'give a shorter one')
@@ -197,21 +217,28 @@ def digest(chosen: Any) -> str:
   return hashlib.sha256(identity.encode()).hexdigest()[:8]
 
 
-def _parse(default: str | None, argv: list[str]) -> list[str]:
+def parse(default: str | None, argv: list[str]) -> list[str]:
+  """Parses a command line; returns the words that are no flags.
+
+  Args:
+    default: recipe without `--config`.
+    argv: name of the program and arguments.
+  """
   parsed: list[str] = []
 
   # A function, so that errors of the command line are reported like all others.
-  # `--debug` is not parsed yet when it is needed.
-  def parse():
+  def read() -> None:
     args = [_resolved(arg) for arg in argv[1:]]
-    spec = command_line.recipe(args, FLAGS) or default
+    # The recipe may bring plug-ins, which declare fields: none is known yet.
+    given = {one.name: one.value for one in _flags_in(args, FLAGS, {})}
+    spec = given.get('config') or default
     config = recipes.recipe(spec) if spec else None
     if spec:
-      # Names of plug-ins are set first, because plug-ins declare fields.
-      named = command_line.values(args, FLAGS, schema.PLUGGED)
+      plugged = [f for f in schema.PLUGGED if PREFIX + f in given]
+      named = [f'{field}={given[PREFIX + field]}' for field in plugged]
       config = parsing.change(config, named)
     fields = schema.fields(schema.plug_ins(config) if spec else ())
-    rest, pairs = command_line.read(args, FLAGS, fields)
+    rest, pairs = read_flags(args, FLAGS, fields)
     try:
       parsed.extend(FLAGS([argv[0], *rest]))
     except flags.UnrecognizedFlagError as error:
@@ -224,7 +251,11 @@ def _parse(default: str | None, argv: list[str]) -> list[str]:
       raise errors.ConfigError(
         str(error), 'command line', 'see --help'
       ) from error
-    _refuse_infinite()
+    for name in FLAGS:
+      value = FLAGS[name].value
+      # `nan` and `inf` pass the bounds of a flag in absl.
+      if isinstance(value, float) and not math.isfinite(value):
+        raise errors.ConfigError('not finite', f'--{name}', 'give a number')
     if pairs and not spec:
       raise errors.ConfigError(
         'a field without a configuration',
@@ -235,16 +266,9 @@ def _parse(default: str | None, argv: list[str]) -> list[str]:
       # Locked: a mistyped assignment in a command must not add a field.
       _given[:] = [parsing.change(config, pairs).lock()]
 
-  failures.exit_on_error(parse, '--debug' in argv)
+  # `--debug` is not parsed yet when it is needed.
+  exit_on_error(read, '--debug' in argv)
   return parsed
-
-
-def _refuse_infinite() -> None:
-  """Refuses `nan` and `inf`, which pass the bounds of a flag in absl."""
-  for name in FLAGS:
-    value = FLAGS[name].value
-    if isinstance(value, float) and not math.isfinite(value):
-      raise errors.ConfigError('not finite', f'--{name}', 'give a number')
 
 
 def _nearest(name: str, fields: Iterable[str]) -> str:
@@ -253,7 +277,7 @@ def _nearest(name: str, fields: Iterable[str]) -> str:
   if near:
     return f'did you mean --{near[0]}?'
   hint = parsing.hint(name, list(fields))
-  return f'a field is set by --{command_line.PREFIX}FIELD; {hint}'
+  return f'a field is set by --{PREFIX}FIELD; {hint}'
 
 
 def _resolved(arg: str) -> str:
@@ -271,7 +295,6 @@ def _resolved(arg: str) -> str:
 
 
 def _prepare_jax() -> None:
-  """Prepares JAX, and joins other processes with --distributed."""
   from fedreid_jax.training.processes import process
 
   process.prepare_jax(os.cpu_count() or 1)
@@ -279,3 +302,160 @@ def _prepare_jax() -> None:
     from fedreid_jax.training.processes import peers
 
     peers.join(_DISTRIBUTED.value, _RENDEZVOUS.value, _HEARTBEAT.value)
+
+
+class _Given(NamedTuple):
+  name: str  # '' for a word that is no flag
+  value: str
+  words: tuple[str, ...]  # of the command line
+
+
+def read_flags(
+  args: Sequence[str], known: flags.FlagValues, fields: Mapping[str, Any]
+) -> tuple[list[str], list[str]]:
+  """Separates `--config.FIELD` flags from those that absl parses.
+
+  Args:
+    args: arguments of the command line.
+    known: all flags except `--config.FIELD`.
+    fields: declarations of the fields of a configuration, by full name.
+
+  Returns:
+    The other arguments, and FIELD=VALUE of every flag of a field.
+
+  Raises:
+    ConfigError: if a flag is given twice (the message has both values), or a
+      field does not exist (the message has the nearest name).
+  """
+  seen: dict[str, str] = {}
+  rest, pairs = [], []
+  for name, value, words in _flags_in(args, known, fields):
+    field = name.removeprefix(PREFIX)
+    if name and field != name:
+      if field not in fields:
+        raise errors.ConfigError(
+          f'unknown field {field!r}', f'--{name}', parsing.hint(field, fields)
+        )
+      pairs.append(f'{field}={value}')
+    else:
+      rest += words
+    # absl keeps the last of two values and says nothing about the first.
+    if name in seen:
+      raise errors.ConfigError(
+        f'--{name} twice: {seen[name]!r} and {value!r}',
+        'command line',
+        'give it once',
+      )
+    # `DEFINE_multi_string` flags, such as --set, collect all their values.
+    repeats = name in known and isinstance(known[name], flags.MultiFlag)
+    if name and not repeats:
+      seen[name] = value
+  return rest, pairs
+
+
+def _flags_in(
+  args: Sequence[str], known: flags.FlagValues, fields: Mapping[str, Any]
+) -> Iterator[_Given]:
+  """Yields all words with absl's syntax.
+
+  A flag is `--name=value` or `--name value`, with one dash or two. A boolean
+  flag can also be `--name` or `--noname`.
+  """
+
+  def is_boolean(name: str) -> bool:
+    if name in known:
+      return known[name].boolean
+    field = fields.get(name.removeprefix(PREFIX))
+    return field is not None and field.kind is bool
+
+  left = iter(args)
+  for arg in left:
+    # A name begins with a letter, so a negative number is no flag. DOTALL: a
+    # value may contain line breaks.
+    match = re.match(r'--?([a-zA-Z][^=]*)(=?)(.*)', arg, re.DOTALL)
+    if not match:
+      yield _Given('', '', (arg,))
+      continue
+    name, sign, value = match.groups()
+    # `--dry-run` means `--dry_run`, but the name of a field is taken as it is.
+    if not name.removeprefix('no').startswith(PREFIX):
+      name = name.replace('-', '_')
+    words = (f'--{name}{sign}{value}',)
+    if not sign and is_boolean(name):
+      value = 'true'
+    elif not sign and (
+      name.startswith(f'no{PREFIX}')
+      or (name.startswith('no') and is_boolean(name[2:]))
+    ):
+      name, value = name[2:], 'false'
+    elif not sign:
+      # The next word is the value even if it looks like a flag, as in absl.
+      more = next(left, None)
+      value = more or ''
+      words = words if more is None else (*words, more)
+    yield _Given(name, value, words)
+
+
+def quiet() -> None:
+  """Silences libraries, so that the line of an error stands alone."""
+  logging.set_verbosity(logging.FATAL)
+  standard_logging.getLogger('asyncio').setLevel(standard_logging.CRITICAL)
+  # Destructors and threads that fail during the exit would print tracebacks.
+  sys.unraisablehook = lambda _: None
+  threading.excepthook = lambda _: None
+  others = warnings.showwarning
+
+  def show(message: Any, category: type[Warning], *where: Any, **more: Any):
+    if issubclass(category, LINES):
+      print(f'warning: {errors.printable(str(message))}', file=sys.stderr)
+    else:
+      others(message, category, *where, **more)
+
+  warnings.showwarning = show
+
+
+def exit_on_error(body: Callable[[], None], debug: bool) -> None:
+  """Runs a command; with `debug` a failure also prints its traceback."""
+  if not debug:
+    quiet()
+  try:
+    body()
+    # A full disk behind a redirected stdout is an error of the command, too.
+    sys.stdout.flush()
+  except Exception as error:
+    if debug:
+      traceback.print_exc()
+    failure = explain(error)
+    print(failure.line(), file=sys.stderr, flush=True)
+    # A normal exit would wait for the other processes.
+    if (peers := _peers()) and peers.joined():
+      peers.abandon(failure.exit_code)
+    sys.exit(failure.exit_code)
+
+
+def _peers() -> Any:
+  # Looked up, because an import would bring JAX into commands without it.
+  return sys.modules.get('fedreid_jax.training.processes.peers')
+
+
+def explain(error: Exception) -> errors.FedReIDError:
+  """Converts any exception to one with a documented code."""
+  if isinstance(error, errors.FedReIDError):
+    return error
+  text = str(error)
+  short = (text.splitlines() or [''])[0][:300]
+  # Tested first: the loss of a process may look like one of the causes below.
+  if (peers := _peers()) and peers.is_loss(error):
+    return peers.lost()
+  if isinstance(error, OSError) or errors.disk_is_full(error):
+    where = getattr(error, 'filename', None) or 'disk'
+    reason = getattr(error, 'strerror', None) or short
+    return errors.ResourceError(reason, str(where), 'check the disk')
+  if isinstance(error, MemoryError) or _MEMORY.search(text):
+    return errors.ResourceError(short or 'out of memory', 'memory', LOWER)
+  frame = traceback.extract_tb(error.__traceback__)[-1]
+  return errors.InternalError(
+    f'{type(error).__name__}: {short}',
+    f'{os.path.basename(frame.filename)}:{frame.lineno}',
+    errors.REPORT,
+  )

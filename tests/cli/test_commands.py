@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -279,6 +280,7 @@ def test_a_reader_that_leaves_is_no_error():
   process.stderr.close()
 
 
+@pytest.mark.slow
 def test_a_disk_that_takes_no_more_is_one_line(tree, tmp_path):
   # Python would cut the compiled modules that it writes, too, without an error.
   whole = {'PYTHONDONTWRITEBYTECODE': '1'}
@@ -296,22 +298,10 @@ def test_a_disk_that_takes_no_more_is_one_line(tree, tmp_path):
     (('--config=configs/none.py',), 2, 'one of agw'),
     (('--config=configs/dfh.py:papr',), 2, 'unknown preset'),
     (('--config=configs/dfh.py:smoke', 'config.lr=5'), 2, 'stray argument'),
-    (
-      ('--config=configs/dfh.py', '--config.optim.learing_rate', '1'),
-      2,
-      'did you mean optim.lr?',
-    ),
     (('--config=configs/dfh.py', '--config.rounds=x'), 2, 'rounds'),
     (('--config=configs/dfh.py', '--config.optim.lr=nan'), 2, 'not finite'),
-    (('--config=configs/dfh.py', '--roundz=3'), 2, 'roundz'),
     (('--roundz=3',), 2, '--config.FIELD; did you mean rounds?'),
-    (('--learning_rate=3',), 2, '--config.FIELD; did you mean optim.lr'),
     (('--workdr=x',), 2, 'did you mean --workdir?'),
-    (
-      ('--config=configs/dfh.py', '--config.seed=1', '--config.seed=2'),
-      2,
-      "'1' and '2'",
-    ),
     (
       ('--config', 'configs/dfh.py', '--config.seed', '1', '-config.seed', '2'),
       2,
@@ -325,10 +315,11 @@ def test_a_disk_that_takes_no_more_is_one_line(tree, tmp_path):
       2,
       '--distributed',
     ),
-    (
+    pytest.param(
       ('--config=configs/dfh.py:smoke,execution.devices=64',),
       2,
       '64 devices',
+      marks=pytest.mark.slow,
     ),
     (
       ('--config=configs/dfh.py:omniglot,data.root=/nowhere',),
@@ -336,10 +327,11 @@ def test_a_disk_that_takes_no_more_is_one_line(tree, tmp_path):
       'does not exist',
     ),
     (('--config=configs/dfh.py:smoke', '--workdir=/dev/null/x'), 6, 'write'),
-    (
+    pytest.param(
       (f'--config=configs/dfh.py:{TINY},local.steps=2000000000',),
       6,
       'local.steps',
+      marks=pytest.mark.slow,
     ),
   ],
   ids=lambda v: '' if isinstance(v, int) else str(v)[:40],
@@ -365,8 +357,6 @@ def test_locked_workdir(tree, tmp_path):
 
 
 def test_truncated_image_is_named(tree, tmp_path):
-  import shutil
-
   shutil.copytree(tree, tmp_path / 'tree')
   bad = tmp_path / 'tree' / 'east' / 'p1' / 'x_01.png'
   bad.write_bytes(bad.read_bytes()[:40])

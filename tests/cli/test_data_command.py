@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from fedreid_jax.cli import data
+from fedreid_jax.cli import data, program
 from fedreid_jax.data import decoder
 from fedreid_jax.data.benchmark import prepared
 from fedreid_jax.data.datasets import registry
@@ -75,7 +75,7 @@ def door(tmp_path, monkeypatch, capfd):
     for name in names:
       flags[name].unparse()
     with pytest.raises(SystemExit) as caught:
-      data.run.start(data)
+      program.start(data)
     return (caught.value.code or 0, *capfd.readouterr())
 
   yield one

@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 from absl import flags
 
 from fedreid_jax import errors
-from fedreid_jax.cli import changes_flag, checkpoint_flag, run
+from fedreid_jax.cli import run
 
 _ATTACK = flags.DEFINE_enum(
   'attack',
@@ -74,8 +74,8 @@ _SHADOWS = flags.DEFINE_integer(
 _GUESSES = flags.DEFINE_integer(
   'guesses', 4096, 'noise: number of seeds that are tried.', 1, 2**31
 )
-flags.adopt_module_key_flags(checkpoint_flag)
-flags.adopt_module_key_flags(changes_flag)
+_CHECKPOINT = run.define_checkpoint()
+_CHANGES = run.define_set()
 _SEED = flags.DEFINE_integer(
   'seed', 0, 'Random seed of the audit.', 0, 2**31 - 1
 )
@@ -108,15 +108,13 @@ def main(argv: list[str]) -> None:
       raise errors.ConfigError(
         'no attack', '--attack', f'one of {", ".join(_AUDITS)}'
       )
-    config = run.saved_config(workdir, changes_flag.CHANGES.value)
+    config = run.saved_config(workdir, _CHANGES.value)
     # JAX is imported after the checks of flags, so that mistakes show at once.
     from fedreid_jax.training import loaded_run
     from fedreid_jax.training.files import recorder
 
     file = workdir / f'audit-{_ATTACK.value}.json'
-    attacked = loaded_run.load(
-      config, workdir, checkpoint_flag.CHECKPOINT.value
-    )
+    attacked = loaded_run.load(config, workdir, _CHECKPOINT.value)
     start = time.perf_counter()
     found = _AUDITS[_ATTACK.value](attacked, file.with_suffix('.png'))
     print('\n'.join(found.lines))
@@ -237,7 +235,7 @@ def _member(attacked: Any, picture: Path) -> _Report:
   described = found._asdict() | {
     'found': {case: one._asdict() for case, one in found.found.items()},
     'positive': found.positive._asdict(),
-    'changes': list(changes_flag.CHANGES.value),
+    'changes': list(_CHANGES.value),
   }
   return _Report(lines, described, found.failed, scratch=folder)
 

@@ -36,7 +36,7 @@ from typing import Any
 from absl import flags
 
 from fedreid_jax import errors
-from fedreid_jax.cli import checkpoint_flag, run
+from fedreid_jax.cli import run
 
 TITLE = 60  # characters of a line above the picture
 NAMES = {'identities': 'inversion', 'dfs': 'inversion-dfs'}
@@ -78,7 +78,7 @@ _STATISTICS = flags.DEFINE_float(
 _MODEL = flags.DEFINE_string(
   'model', '', "'cluster:I' or 'client:NAME' (default: the server's model)."
 )
-flags.adopt_module_key_flags(checkpoint_flag)
+_CHECKPOINT = run.define_checkpoint()
 _SEED = flags.DEFINE_integer(
   'seed', 0, 'Random seed of noise, rolls, mirroring and permutations.'
 )
@@ -105,9 +105,7 @@ def main(argv: list[str]) -> None:
 
     picture = workdir / f'{NAMES[_ATTACK.value]}.png'
     canvas.check(picture)
-    attacked = loaded_run.load(
-      config, workdir, checkpoint_flag.CHECKPOINT.value, _MODEL.value
-    )
+    attacked = loaded_run.load(config, workdir, _CHECKPOINT.value, _MODEL.value)
     judging, measuring = (
       loaded_run.load(*other) if other else attacked for other in others
     )

@@ -9,7 +9,7 @@ import numpy as np
 from absl import flags
 
 from fedreid_jax import errors
-from fedreid_jax.cli import checkpoint_flag, run
+from fedreid_jax.cli import run
 from fedreid_jax.data.datasets.records import MODALITIES
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _MODEL = flags.DEFINE_string(
   '',
   "'cluster:I' or 'client:NAME' (default: the server's model, or the first).",
 )
-flags.adopt_module_key_flags(checkpoint_flag)
+_CHECKPOINT = run.define_checkpoint()
 _BATCH = flags.DEFINE_integer(
   'batch', None, 'Images of a step (default: evaluation.batch).', 1
 )
@@ -44,7 +44,7 @@ def load() -> 'Snapshot':
   workdir = run.given_workdir()
   from fedreid_jax.training import snapshot
 
-  return snapshot.load(workdir, checkpoint_flag.CHECKPOINT.value, _MODEL.value)
+  return snapshot.load(workdir, _CHECKPOINT.value, _MODEL.value)
 
 
 def say_model(model: 'Snapshot') -> None:
@@ -200,7 +200,7 @@ def next_step(command: str, *more: str) -> None:
   """
   flags_ = [
     f'--{flag.name}={flag.value}'
-    for flag in (checkpoint_flag.CHECKPOINT, _MODEL)
+    for flag in (_CHECKPOINT, _MODEL)
     if flag.present
   ]
   words = shlex.join([*flags_, *more])

@@ -20,12 +20,12 @@ from pathlib import Path
 from absl import flags
 
 from fedreid_jax import errors
-from fedreid_jax.cli import checkpoint_flag, run
+from fedreid_jax.cli import run
 
 FORMATS = ('jax', 'onnx', 'safetensors', 'torch')
 _FORMAT = flags.DEFINE_enum('format', None, FORMATS, 'Format of the file.')
 _OUT = flags.DEFINE_string('out', '', 'File to write.')
-flags.adopt_module_key_flags(checkpoint_flag)
+_CHECKPOINT = run.define_checkpoint()
 _MODEL = flags.DEFINE_string(
   'model', '', "'cluster:I' or 'client:NAME' (default: the server's model)."
 )
@@ -47,7 +47,7 @@ def main(argv: list[str]) -> None:
       workdir,
       _FORMAT.value,
       out,
-      checkpoint_flag.CHECKPOINT.value,
+      _CHECKPOINT.value,
       _MODEL.value,
     )
     print(f'wrote {written.path} ({written.size:,} bytes)')

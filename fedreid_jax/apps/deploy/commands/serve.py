@@ -18,7 +18,7 @@ from absl import flags
 
 from fedreid_jax import errors
 from fedreid_jax.apps.deploy.commands import embedding_flags, gallery_flags
-from fedreid_jax.cli import failures, run
+from fedreid_jax.cli import run
 from fedreid_jax.core import extras
 
 # The packages of the server are an extra, since only this page needs them.
@@ -111,6 +111,6 @@ def _failed(error: Exception) -> str:
   """Prints the line of an error in a request and returns it."""
   if run.FLAGS.debug:
     traceback.print_exception(error)
-  line = failures.explain(error).line()
+  line = run.explain(error).line()
   print(line, file=sys.stderr, flush=True)
   return line

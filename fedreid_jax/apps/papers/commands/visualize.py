@@ -23,7 +23,7 @@ from pathlib import Path
 from absl import flags
 
 from fedreid_jax import errors
-from fedreid_jax.cli import changes_flag, checkpoint_flag, run
+from fedreid_jax.cli import run
 
 ONE = ('ranked', 'sweep')  # pictures of one work directory
 WHAT = (*ONE, 'tsne', 'cmc', 'curves', 'distances', 'persons')
@@ -39,10 +39,10 @@ _SOURCE = flags.DEFINE_string(
 _MODEL = flags.DEFINE_string(
   'model', '', "'cluster:I' or 'client:NAME' (default: the server's model)."
 )
-flags.adopt_module_key_flags(checkpoint_flag)
+_CHECKPOINT = run.define_checkpoint()
 _SEED = flags.DEFINE_integer('seed', 0, 'Random seed of samples.')
 _OUT = flags.DEFINE_string('out', '', 'File to write.')
-flags.adopt_module_key_flags(changes_flag)
+_CHANGES = run.define_set()
 
 
 def main(argv: list[str]) -> None:
@@ -53,11 +53,7 @@ def main(argv: list[str]) -> None:
       raise errors.ConfigError(
         'no picture', '--what', f'one of {", ".join(WHAT)}'
       )
-    run.given_workdir()  # raises an error if there is none
-    folders = [
-      Path(name).expanduser().absolute()
-      for name in run.FLAGS.workdir.split(',')
-    ]
+    folders = run.given_workdirs()
     if _WHAT.value in ONE and len(folders) > 1:
       raise errors.ConfigError(
         f'{len(folders)} runs', '--workdir', f'{_WHAT.value} shows one'
@@ -95,18 +91,14 @@ def _of_runs(folders: Sequence[Path]):
   from fedreid_jax.training import loaded_run
   from fedreid_jax.training.files import recorder
 
-  configs = [
-    run.saved_config(folder, changes_flag.CHANGES.value) for folder in folders
-  ]
+  configs = [run.saved_config(folder, _CHANGES.value) for folder in folders]
   labels = canvas.labels(configs, folders)
   target, seed = _TARGET.value, _SEED.value
   if _WHAT.value == 'curves':
     results = [recorder.read_object(f / 'results.json') for f in folders]
     return curves.draw(list(zip(labels, results, strict=True)), target)
   runs = [
-    loaded_run.load(
-      config, folder, checkpoint_flag.CHECKPOINT.value, _MODEL.value
-    )
+    loaded_run.load(config, folder, _CHECKPOINT.value, _MODEL.value)
     for config, folder in zip(configs, folders, strict=True)
   ]
   if _WHAT.value == 'ranked':

@@ -1,4 +1,4 @@
-"""A screen that is gone is no error, and its descriptor is nobody else's."""
+"""Closed standard streams are no error, and their descriptors stay unused."""
 
 import os
 import subprocess
@@ -10,8 +10,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import os, sys
-from fedreid_jax.cli import streams
-streams.open_all()
+from fedreid_jax.cli import program
+program.open_all()
 opened = os.open('/dev/null', os.O_RDONLY)
 for _ in range(100):
   print('x' * 10_000)

@@ -1,8 +1,13 @@
+"""Flags that are refused, and exceptions as one line and an exit code."""
+
+import errno
+
+import jax
 import pytest
 from absl import flags
 
 from fedreid_jax import errors
-from fedreid_jax.cli import command_line
+from fedreid_jax.cli import run
 from fedreid_jax.config import schema
 
 FIELDS = schema.fields()
@@ -35,7 +40,7 @@ def known():
 )
 def test_a_flag_twice_in_any_form(known, line, values):
   with pytest.raises(errors.ConfigError, match=f'twice: {values}'):
-    command_line.read(line.split(), known, FIELDS)
+    run.read_flags(line.split(), known, FIELDS)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +56,7 @@ def test_a_flag_twice_in_any_form(known, line, values):
   ],
 )
 def test_lines_that_say_nothing_twice(known, line):
-  command_line.read(line.split(), known, FIELDS)
+  run.read_flags(line.split(), known, FIELDS)
 
 
 @pytest.mark.parametrize(
@@ -70,10 +75,55 @@ def test_lines_that_say_nothing_twice(known, line):
 )
 def test_a_misspelt_field_gets_the_nearest(known, flag, field):
   with pytest.raises(errors.ConfigError, match=f'mean {field}\\?') as info:
-    command_line.read(flag.split(), known, FIELDS)
+    run.read_flags(flag.split(), known, FIELDS)
   assert info.value.exit_code == 2 and info.value.where.startswith('--')
 
 
 def test_a_field_that_is_near_nothing(known):
   with pytest.raises(errors.ConfigError, match="'zzz.qqq'.*options.md"):
-    command_line.read(['--config.zzz.qqq=1'], known, FIELDS)
+    run.read_flags(['--config.zzz.qqq=1'], known, FIELDS)
+
+
+FULL = 'RESOURCE_EXHAUSTED: Error writing "a/0": No space left on device'
+
+
+@pytest.mark.parametrize(
+  'error, code, words',
+  [
+    (errors.DataError('no images', 'x', 'y'), 3, 'no images — x — y'),
+    (MemoryError(), 6, 'local.batch'),
+    (MemoryError('Unable to allocate 3 TiB\nfor'), 6, 'local.batch'),
+    (
+      jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: while trying\nmore'),
+      6,
+      'local.batch',
+    ),
+    (
+      jax.errors.JaxRuntimeError('INTERNAL: Out of memory allocating 9 bytes'),
+      6,
+      'local.batch',
+    ),
+    (ValueError(FULL), 6, 'check the disk'),
+    (OSError(errno.ENOSPC, 'No space left on device', '/x/y'), 6, '/x/y'),
+    (OSError(errno.EIO, 'Input/output error'), 6, 'Input/output error'),
+  ],
+  ids=lambda value: str(value)[:30],
+)
+def test_codes(error, code, words):
+  line = run.explain(error).line()
+  assert line.startswith(f'error[{code}]: ') and words in line
+  assert '\n' not in line
+
+
+def test_an_error_of_the_program_says_where(capsys):
+  def body():
+    return 1 // 0
+
+  with pytest.raises(SystemExit) as info:
+    run.exit_on_error(body, debug=True)
+  assert info.value.code == 70
+  err = capsys.readouterr().err
+  assert 'Traceback' in err
+  last = err.splitlines()[-1]
+  assert last.startswith('error[70]: ZeroDivisionError: ')
+  assert 'test_run.py:' in last
