@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import toy
 
-from fedreid_jax.apps.deploy.exchange import embedding
+from fedreid_jax.apps.deploy import embedding
 from fedreid_jax.data import augment
 from fedreid_jax.evaluation import features
 from fedreid_jax.models import functional, networks

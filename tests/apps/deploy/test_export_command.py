@@ -18,7 +18,7 @@ import toy
 from PIL import Image
 
 from fedreid_jax import errors
-from fedreid_jax.apps.deploy.exchange import export, next_command
+from fedreid_jax.apps.deploy import exchange
 from fedreid_jax.models import weights
 from fedreid_jax.training import loop, snapshot
 
@@ -65,11 +65,11 @@ def recommended(text, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('kind', export.FORMATS)
+@pytest.mark.parametrize('kind', exchange.FORMATS)
 def test_a_file_is_written_checked_and_described(kind, workdir, tmp_path):
   if not all(map(has, PACKAGES[kind])):
     pytest.skip("pip install '.[export]', and torch for --format=torch")
-  form = export.FORMATS[kind]
+  form = exchange.FORMATS[kind]
   code, text, err = commands.launch_program(
     'export', f'--workdir={workdir}', f'--format={kind}'
   )
@@ -113,7 +113,7 @@ def test_the_page_has_the_way_from_a_photograph_to_its_vector(
     for code in re.findall(r'```python\n(.*?)```', page, re.DOTALL)
     if 'photo.jpg' in code
   )
-  export.export(workdir, 'onnx', tmp_path / 'global-20.onnx')
+  exchange.export(workdir, 'onnx', tmp_path / 'global-20.onnx')
   rng = np.random.default_rng(0)
   small = Image.fromarray(rng.integers(0, 256, (9, 7, 3), np.uint8))
   small.resize((70, 90)).save(tmp_path / 'photo.jpg', exif=_turned())
@@ -134,12 +134,24 @@ def _turned():
 @pytest.mark.slow
 def test_the_next_command_trains_from_the_weights(workdir, tmp_path):
   out = tmp_path / 'w.safetensors'
-  written = export.export(workdir, 'safetensors', out)
+  written = exchange.export(workdir, 'safetensors', out)
   assert written.size == out.stat().st_size and written.difference is None
-  command = next_command.after(written, 'safetensors')
+  command = exchange.next_command(written, 'safetensors')
   program, door, recipe, *flags = shlex.split(command)
   assert (program, door, recipe) == ('fedreid', 'train', 'fedpav')
   assert '--config.data.world_seed=1' in flags
+
+
+@pytest.mark.parametrize(
+  'path', ['a.onnx', 'a b.onnx', 'a!b.onnx', '$a`b.onnx', "it's.onnx"]
+)
+def test_a_recommended_command_is_safe_to_paste(path):
+  """Outside of single quotes bash would expand the history at `!`."""
+  written = exchange.Written(Path(path), 0, {}, None, 0, '')
+  command = exchange.next_command(written, 'onnx')
+  assert repr(path) in shlex.split(command)[2]
+  if {*path} & {*'!$`'}:
+    assert command.startswith("python -c '")
 
 
 @pytest.mark.parametrize(
@@ -168,12 +180,12 @@ def test_one_line_and_a_code(flags, code, message, tmp_path):
     ('safetensors', {'checkpoint': '9'}, 4, 'no checkpoint 9'),
   ],
 )
-def test_what_cannot_be_exported(workdir, kind, given, code, message):
-  before = {path.name for path in workdir.iterdir()}
+def test_what_cannot_be_exported(tiny_run, kind, given, code, message):
+  before = {path.name for path in tiny_run.iterdir()}
   with pytest.raises(errors.FedReIDError, match=message) as info:
-    export.export(workdir, kind, **given)
+    exchange.export(tiny_run, kind, **given)
   assert info.value.exit_code == code
-  assert {path.name for path in workdir.iterdir()} == before
+  assert {path.name for path in tiny_run.iterdir()} == before
 
 
 @pytest.mark.parametrize(
@@ -185,24 +197,26 @@ def test_what_cannot_be_exported(workdir, kind, given, code, message):
   ],
 )
 def test_a_missing_package_is_named_with_its_extra(
-  workdir, kind, package, remedy, tmp_path, monkeypatch
+  tiny_run, kind, package, remedy, tmp_path, monkeypatch
 ):
   monkeypatch.setitem(sys.modules, package, None)
   with pytest.raises(errors.ConfigError, match='no ' + package) as info:
-    export.export(workdir, kind, tmp_path / f'a{export.FORMATS[kind].suffix}')
+    exchange.export(
+      tiny_run, kind, tmp_path / f'a{exchange.FORMATS[kind].suffix}'
+    )
   assert remedy in info.value.line()
   assert not [*tmp_path.iterdir()]
 
 
-def test_a_program_that_differs_is_not_written(workdir, tmp_path, monkeypatch):
-  wrong = export.FORMATS['jax']._replace(
+def test_a_program_that_differs_is_not_written(tiny_run, tmp_path, monkeypatch):
+  wrong = exchange.FORMATS['jax']._replace(
     packages=(),
     encode=lambda found, about: b'',
-    reader=lambda path: lambda images: np.zeros((len(images), 16)),
+    reader=lambda path: lambda images: np.zeros((len(images), 8)),
   )
-  monkeypatch.setitem(export.FORMATS, 'jax', wrong)
+  monkeypatch.setitem(exchange.FORMATS, 'jax', wrong)
   with pytest.raises(errors.ConfigError, match='differs from the evaluation'):
-    export.export(workdir, 'jax', tmp_path / 'a.jax.zip')
+    exchange.export(tiny_run, 'jax', tmp_path / 'a.jax.zip')
   assert not [*tmp_path.iterdir()]
 
 

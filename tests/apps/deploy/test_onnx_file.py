@@ -10,7 +10,7 @@ import toy_embedding
 from jax import lax
 
 from fedreid_jax import errors
-from fedreid_jax.apps.deploy.exchange import embedding, onnx_file
+from fedreid_jax.apps.deploy import embedding, onnx_file
 
 onnx = pytest.importorskip('onnx', reason='pip install .[export]')
 pytest.importorskip('onnxruntime', reason='pip install .[export]')

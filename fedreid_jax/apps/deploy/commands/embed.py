@@ -32,10 +32,10 @@ def main(argv: list[str]) -> None:
         'no images', 'command line', 'give --images=FOLDER'
       )
     run.given_workdir()
-    from fedreid_jax.apps.deploy.search import embedding, vectors
+    from fedreid_jax.apps.deploy import vectors
 
     out = Path(_OUT.value).expanduser()
-    embedding.check_out(out)
+    vectors.check_out(out)
     images = embedding_flags.folder(_IMAGES.value, '--images')
     model = embedding_flags.load()
     embedding_flags.say_model(model)

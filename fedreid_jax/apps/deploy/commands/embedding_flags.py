@@ -13,7 +13,7 @@ from fedreid_jax.cli import run
 from fedreid_jax.data.datasets.records import MODALITIES
 
 if TYPE_CHECKING:
-  from fedreid_jax.apps.deploy.search.vectors import Folder, Vectors
+  from fedreid_jax.apps.deploy.vectors import Folder, Vectors
   from fedreid_jax.training.snapshot import Snapshot
 
 _MODEL = flags.DEFINE_string(
@@ -84,10 +84,10 @@ def modality(
 
 def folder(root: str, where: str) -> 'Folder':
   """Lists the images of a folder and prints how many files are skipped."""
-  from fedreid_jax.apps.deploy.search import embedding
+  from fedreid_jax.apps.deploy import vectors
   from fedreid_jax.data import files
 
-  found = embedding.folder_of(root, where, _SKIP.value)
+  found = vectors.folder_of(root, where, _SKIP.value)
   used = [*found.names, *(name for name, _ in found.left_out)]
   if kinds := files.count_others(found.root, used):
     print(
@@ -105,7 +105,7 @@ def write(model: 'Snapshot', images: 'Folder', out: Path) -> 'Vectors':
   """
   from rich import console, progress
 
-  from fedreid_jax.apps.deploy.search import embedding
+  from fedreid_jax.apps.deploy import vectors
 
   kind = modality(model)
   number = errors.counted(len(images.names), 'image')
@@ -125,7 +125,7 @@ def write(model: 'Snapshot', images: 'Folder', out: Path) -> 'Vectors':
   with bar:
     task = bar.add_task('embedding', total=len(images.names))
     try:
-      found = embedding.write(
+      found = vectors.write(
         model,
         images,
         out,

@@ -41,9 +41,9 @@ def main(argv: list[str]) -> None:
       )
     workdir = run.given_workdir()
     out = Path(_OUT.value).expanduser().absolute() if _OUT.value else None
-    from fedreid_jax.apps.deploy.exchange import export, next_command
+    from fedreid_jax.apps.deploy import exchange
 
-    written = export.export(
+    written = exchange.export(
       workdir,
       _FORMAT.value,
       out,
@@ -56,6 +56,6 @@ def main(argv: list[str]) -> None:
     else:
       print(written.about['summary'])
       print(f'largest difference from the evaluation: {written.difference:.1e}')
-    print(f'next: {next_command.after(written, _FORMAT.value)}')
+    print(f'next: {exchange.next_command(written, _FORMAT.value)}')
 
   run.guarded(argv, body)

@@ -13,7 +13,7 @@ from fedreid_jax.cli import run
 from fedreid_jax.data.datasets.records import MODALITIES
 
 if TYPE_CHECKING:
-  from fedreid_jax.apps.deploy.search.vectors import Folder, Vectors
+  from fedreid_jax.apps.deploy.vectors import Folder, Vectors
   from fedreid_jax.evaluation.index import Gallery
   from fedreid_jax.training.snapshot import Snapshot
 
@@ -83,7 +83,7 @@ def neighbours() -> int:
 
 def find() -> Source:
   """Opens the vectors of the gallery, or lists its images."""
-  from fedreid_jax.apps.deploy.search import vectors
+  from fedreid_jax.apps.deploy import vectors
 
   path = Path(given()).expanduser()
   if path.suffix == '.npy' and not path.is_dir():
@@ -99,7 +99,7 @@ def check_model(source: Source, model: 'Snapshot') -> None:
     ConfigError: for a modality that is missing, or that differs from the one of
       the vectors.
   """
-  from fedreid_jax.apps.deploy.search import vectors
+  from fedreid_jax.apps.deploy import vectors
 
   if source.stored is None:
     embedding_flags.modality(model)

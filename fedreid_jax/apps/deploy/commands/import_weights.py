@@ -30,11 +30,11 @@ def main(argv: list[str]) -> None:
         'command line',
         'give fedreid import-weights FILE.pth --out=FILE.safetensors',
       )
-    from fedreid_jax.apps.deploy.exchange import state_dicts
+    from fedreid_jax.apps.deploy import exchange
 
     given = argv[1], _OUT.value
     source, out = (Path(name).expanduser().absolute() for name in given)
-    imported = state_dicts.convert(source, out)
+    imported = exchange.convert(source, out)
     for line in imported.lines():
       print(errors.printable(line))
     print(

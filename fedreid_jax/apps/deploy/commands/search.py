@@ -22,8 +22,8 @@ from fedreid_jax.apps.deploy.commands import embedding_flags, gallery_flags
 from fedreid_jax.cli import run
 
 if TYPE_CHECKING:
-  from fedreid_jax.apps.deploy.search.image_search import Answer
-  from fedreid_jax.apps.deploy.search.vectors import Vectors
+  from fedreid_jax.apps.deploy.image_search import Answer
+  from fedreid_jax.apps.deploy.vectors import Vectors
   from fedreid_jax.training.snapshot import Snapshot
 
 flags.adopt_module_key_flags(gallery_flags)
@@ -91,7 +91,7 @@ def _search(
   out: Path,
 ) -> None:
   """Searches the gallery, prints the results and writes the page."""
-  from fedreid_jax.apps.deploy.search import image_search, search_page
+  from fedreid_jax.apps.deploy import image_search
   from fedreid_jax.training.files import atomic
 
   paths, found = queries
@@ -106,7 +106,7 @@ def _search(
   if max(len(one.hits) for one in answers) < k:
     print(f'note: the gallery has fewer images than --k={k}')
   max_pixels = model.config.data.max_pixels
-  atomic.write_text(out, search_page.page(answers, about, max_pixels))
+  atomic.write_text(out, image_search.page(answers, about, max_pixels))
 
 
 def _queries(given: Sequence[str]) -> list[Path]:

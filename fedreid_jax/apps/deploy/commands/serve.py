@@ -35,7 +35,7 @@ def check() -> None:
 
 
 if TYPE_CHECKING:
-  from fedreid_jax.apps.deploy.search.vectors import Folder
+  from fedreid_jax.apps.deploy.vectors import Folder
   from fedreid_jax.data.folder.path_labels import Label
   from fedreid_jax.training.snapshot import Snapshot
 
@@ -69,7 +69,7 @@ def main(argv: list[str]) -> None:
 
 
 def _serve() -> None:
-  from fedreid_jax.apps.deploy.serving import app, finder, server
+  from fedreid_jax.apps.deploy import server
 
   # All checks come first, also that of the port, since a large gallery takes
   # long to embed.
@@ -83,9 +83,9 @@ def _serve() -> None:
   gallery = gallery_flags.opened(stored)
   about = gallery_flags.about(model, stored, gallery)
   labels = _labels(model, stored.folder)
-  settings = finder.Settings(gallery_flags.neighbours(), kind, labels)
-  found = finder.Finder(model, gallery, stored.folder, settings)
-  made = app.make(found, about, _UPLOAD.value * app.MEBIBYTE, _failed)
+  settings = server.Settings(gallery_flags.neighbours(), kind, labels)
+  found = server.Finder(model, gallery, stored.folder, settings)
+  made = server.make_app(found, about, _UPLOAD.value * server.MEBIBYTE, _failed)
   print(f'address: {server.address(at)}')
   print('next: open the address in a browser on this computer; Ctrl-C ends it')
   # Output to a pipe is buffered, and the server prints nothing more.

@@ -1,4 +1,6 @@
-"""A graph of ONNX operators under construction.
+"""X.
+
+A graph of ONNX operators under construction.
 
 Operators broadcast their operands like NumPy, so a value may be stored with
 axes of length 1 where the variable of the program is longer. `Graph.whole`

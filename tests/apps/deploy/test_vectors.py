@@ -10,7 +10,7 @@ from PIL import Image, ImageOps
 
 import fedreid_jax as fr
 from fedreid_jax import errors
-from fedreid_jax.apps.deploy.search import embedding, vectors
+from fedreid_jax.apps.deploy import vectors
 from fedreid_jax.training import snapshot
 
 
@@ -47,8 +47,8 @@ NAMES = ['Zoë/1,5 "x".png', 'Zoë/2.bmp', 'a.png', 'b.webp', 'c.png']
 
 
 def write(model, root, out, skip=False, **options):
-  folder = embedding.folder_of(root, '--images', skip)
-  return embedding.write(model, folder, out, skip=skip, **options)
+  folder = vectors.folder_of(root, '--images', skip)
+  return vectors.write(model, folder, out, skip=skip, **options)
 
 
 def test_three_files_that_belong_together(model, photos, tmp_path):
@@ -103,7 +103,7 @@ def test_a_header_for_any_number_of_rows(tmp_path, rows):
   parts = [
     (np.arange(len(p) // 3), p.reshape(-1, 3)) for p in parts[0] if len(p)
   ]
-  written = embedding._write_rows(tmp_path / 'r.npy', iter(parts), lambda _: 0)
+  written = vectors._write_rows(tmp_path / 'r.npy', iter(parts), lambda _: 0)
   assert (len(written[0]), written[1]) == (rows, 3)
   np.testing.assert_array_equal(
     np.load(tmp_path / 'r.npy').ravel(), np.arange(rows * 3)
@@ -170,17 +170,17 @@ def test_files_of_others_are_not_replaced(model, photos, tmp_path):
   for name in ('vectors.npy', 'paths.csv'):
     (tmp_path / name).write_text('mine')
     with pytest.raises(errors.ConfigError, match=name):
-      embedding.check_out(tmp_path / 'vectors.npy')
+      vectors.check_out(tmp_path / 'vectors.npy')
     (tmp_path / name).unlink()
   write(model, photos, tmp_path / 'vectors.npy')
-  embedding.check_out(tmp_path / 'vectors.npy')  # its own may be replaced
+  vectors.check_out(tmp_path / 'vectors.npy')  # its own may be replaced
   write(model, photos / 'Zoë', tmp_path / 'vectors.npy')
   assert len(vectors.read(tmp_path / 'vectors.npy').rows) == 2
   for name in ('v.txt', 'v', '.npy'):
     with pytest.raises(errors.ConfigError, match=r'\.npy'):
-      embedding.check_out(tmp_path / name)
+      vectors.check_out(tmp_path / name)
   with pytest.raises(errors.ResourceError, match='No such file'):
-    embedding.check_out(tmp_path / 'none' / 'v.npy')
+    vectors.check_out(tmp_path / 'none' / 'v.npy')
 
 
 def test_vectors_of_another_model_are_refused(model, photos, tmp_path):

@@ -16,16 +16,16 @@ import pytest
 from PIL import Image
 
 import fedreid_jax as fr
-from fedreid_jax.apps.deploy.search import embedding, vectors
+from fedreid_jax.apps.deploy import vectors
 from fedreid_jax.data.folder import path_labels
 from fedreid_jax.training import snapshot
 
 pytest.importorskip('uvicorn', reason="pip install '.[serve]'")
 pytest.importorskip('starlette', reason="pip install '.[serve]'")
 
-from fedreid_jax.apps.deploy.serving import app, finder, guards, server
+from fedreid_jax.apps.deploy import server
 
-LIMIT = app.MEBIBYTE
+LIMIT = server.MEBIBYTE
 PERSONS, SHOTS = 4, 3
 
 
@@ -51,21 +51,21 @@ class Site:
 
   def __init__(self, root, scratch, metric='euclidean', names=None):
     own = model(metric)
-    folder = embedding.folder_of(root, '--gallery', skip=False)
-    stored = embedding.write(own, folder, scratch / 'vectors.npy')
+    folder = vectors.folder_of(root, '--gallery', skip=False)
+    stored = vectors.write(own, folder, scratch / 'vectors.npy')
     if names:
       folder = vectors.Folder(root, names, [])
     labels = path_labels.read(root, own.config.data)
     rows = np.arange(len(stored.rows))
     gallery = fr.Gallery(stored.rows, rows, metric=metric)
     self.rows, self.names, self.failures = stored.rows, folder.names, []
-    self.finder = finder.Finder(
-      own, gallery, folder, finder.Settings(5, None, labels)
+    self.finder = server.Finder(
+      own, gallery, folder, server.Settings(5, None, labels)
     )
-    made = app.make(self.finder, [('model', '<b>')], LIMIT, self._failed)
+    made = server.make_app(self.finder, [('model', '<b>')], LIMIT, self._failed)
     self._socket = server.listen(0)
     self.address = server.address(self._socket)
-    self._server = server.make(made)
+    self._server = server.make_server(made)
     run = {'sockets': [self._socket]}
     self._thread = threading.Thread(target=self._server.run, kwargs=run)
     self._thread.start()
@@ -213,7 +213,7 @@ def test_uploads_that_are_refused(site, data, status, message):
     ('GET', '/gallery/../p0/x_c00.png', {}, 404),
     ('GET', '/gallery/..%2f..%2f..%2fetc%2fpasswd', {}, 404),
     ('GET', '/../../../../etc/passwd', {}, 404),
-    ('GET', '/app.py', {}, 404),
+    ('GET', '/server.py', {}, 404),
   ],
 )
 def test_requests_that_are_refused(site, photos, method, path, headers, status):
@@ -223,7 +223,7 @@ def test_requests_that_are_refused(site, photos, method, path, headers, status):
   found, sent, body = site.ask(method, path, data, **headers)
   assert found == status
   assert len(body.splitlines()) == 1 and not sent['access-control-allow-origin']
-  for name, value in guards.HEADERS.items():
+  for name, value in server.HEADERS.items():
     assert sent[name] == value
 
 
@@ -253,7 +253,7 @@ def half_requests(site, number):
 
 
 def test_half_requests_keep_nobody_out_and_are_ended(site, monkeypatch):
-  monkeypatch.setattr(guards, 'SECONDS', 2.0)
+  monkeypatch.setattr(server, 'SECONDS', 2.0)
   with contextlib.ExitStack() as stack:
     for one in half_requests(site, 200):
       stack.enter_context(one)
@@ -311,7 +311,7 @@ def test_parts_that_are_none(site, part):
 
 
 def test_an_image_of_the_gallery_is_enlarged(site, monkeypatch):
-  monkeypatch.setattr(finder, 'LARGE', 8)
+  monkeypatch.setattr(server, 'LARGE', 8)
   sizes = []
   for path in ('/gallery/0', '/gallery/0/large'):
     status, headers, body = site.ask('GET', path)
@@ -334,13 +334,13 @@ def test_no_file_outside_the_gallery_is_shown(photos, tmp_path):
   try:
     with pytest.MonkeyPatch.context() as patch:
       listed = vectors.Folder(photos, names[:12], [])
-      patch.setattr(finder.Finder, '_nearest', lambda *_: None)
+      patch.setattr(server.Finder, '_nearest', lambda *_: None)
       gallery = fr.Gallery(np.zeros((12, 1)), range(12))
-      settings = finder.Settings(1, None, {})
-      found = finder.Finder(model(), gallery, listed, settings)
+      settings = server.Settings(1, None, {})
+      found = server.Finder(model(), gallery, listed, settings)
     shown = [found.picture(row) is not None for row in range(7)]
     assert shown == [False] * 5 + [True] * 2
-    assert not found._has_bytes(link, secret.read_bytes())
+    assert not found._has_bytes(secret.read_bytes(), link)
   finally:
     link.unlink()
     inside.unlink()
@@ -354,7 +354,7 @@ def test_an_error_of_the_program_is_one_line(site, photos, monkeypatch):
   monkeypatch.setattr(logging, 'lastResort', None)
   status, headers, body = site.ask('POST', '/search', png(4, 4))
   assert (status, body) == (500, b'one line')
-  assert headers['content-security-policy'] == guards.POLICY
+  assert headers['content-security-policy'] == server.POLICY
   assert [str(error) for error in site.failures] == ['broken']
   site.failures.clear()
 

@@ -1,0 +1,301 @@
+"""The function from pixels to embeddings that the evaluation of a run ranks.
+
+The function is traced once with a symbolic number of images. Equations that the
+embedding does not need are removed, and the variables that remain become
+constants.
+
+With `evaluation.batch_stats='modality'` batch normalisation has different
+moments for infrared and for visible images. The program then computes both
+embeddings of an image and selects one.
+"""
+
+import copy
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export
+from jax.extend import core
+from jax.interpreters import partial_eval
+
+import fedreid_jax
+from fedreid_jax.config import load as config_lib
+from fedreid_jax.core import param_filter
+from fedreid_jax.core.types import Array, Flat
+from fedreid_jax.data import decoder
+from fedreid_jax.data import load as data_lib
+from fedreid_jax.data.synthetic import versions
+from fedreid_jax.evaluation import features
+from fedreid_jax.round.devices import placement
+from fedreid_jax.training import build, evaluation
+from fedreid_jax.training.clients import named_models, source_stats
+from fedreid_jax.training.files import recorder, restored, run_files
+from fedreid_jax.training.processes import library_logs
+
+BATCH = 'b'  # name of the symbolic number of images
+IMAGES, MODALITIES, OUTPUT = 'images', 'modalities', 'embedding'
+INFRARED = 'infrared:'  # before names of moments that only infrared images have
+# Fields of `config.model` that do not describe the network.
+_TRAINING = ('pretrained', 'dropout')
+_INPUTS = {
+  IMAGES: 'decoded and resized pixels, 0 to 255, normalised in the program',
+  MODALITIES: '0 visible, 1 infrared',
+}
+
+
+class Embedding(NamedTuple):
+  """An embedding as a program of its inputs.
+
+  Attributes:
+    config: configuration of the run.
+    step: rounds of training.
+    name: name of the model: 'global', 'cluster:GROUP' or 'client:NAME'.
+    dtype: type of the computation, one of `networks.DTYPES`.
+    variables: variables on which the embedding depends, `{'params/...':
+      array}`; names with the prefix `INFRARED` are moments of infrared images.
+    program: `(*variables in order, *inputs) -> [embedding]`.
+    inputs: shapes and types by name, in order: 'images', uint8 `[b, H, W, ch]`,
+      and 'modalities', int32 `[b]`, if the embedding depends on them.
+    output: shape and type of the result, float32 `[b, D]`.
+    evaluate: `(images, modalities) -> float32 [M, D]` on the host, as the
+      evaluation of the run computes it.
+  """
+
+  config: Any
+  step: int
+  name: str
+  dtype: str
+  variables: dict[str, np.ndarray]
+  program: core.ClosedJaxpr
+  inputs: dict[str, jax.ShapeDtypeStruct]
+  output: jax.ShapeDtypeStruct
+  evaluate: Callable[..., np.ndarray]
+
+  def call(self, *inputs: Array) -> Array:
+    """Returns float32 `[b, D]` while `jax.export` traces it with `inputs`."""
+    leaves = map(jnp.asarray, self.variables.values())
+    return core.jaxpr_as_fun(self.program)(*leaves, *inputs)[0]
+
+
+def load(
+  workdir: Path, checkpoint: str = 'latest', model: str = '', dtype: str = ''
+) -> Embedding:
+  """Loads the embedding of a model of a run.
+
+  Images of the run are read only to measure moments of batch normalisation
+  (`evaluation.batch_stats`).
+
+  Args:
+    workdir: work directory of the run.
+    checkpoint: 'latest', 'best', or the number of a round that was saved.
+    model: '' for the server's model, or the first of several.
+    dtype: type of the computation; '' for the type of the run.
+
+  Raises:
+    IntegrityError: when there is no such run or checkpoint, or it is damaged.
+    ConfigError: for a model that the run does not have.
+  """
+  config = config_lib.load_saved(workdir)
+  with library_logs.muted(), run_files.checkpoints_of(workdir) as saved:
+    step, models, groups, host = restored.restore(saved, checkpoint)
+  name = named_models.choose(models, model)
+  measured = config.evaluation.batch_stats in source_stats.MEASURED
+  if measured:
+    federation = data_lib.load(
+      config.data,
+      options=build.arguments(config, config.data.source),
+      held_out=config.evaluation.validation,
+    )
+  else:
+    federation = data_lib.without_images(config.data)
+  network = restored.network(config, federation, models[name])
+  own = {name: {**network.variables, **models[name]}}
+  tested = (own,)
+  if measured:
+    clients = host['clients']
+    tested = evaluation.source(config, federation, network, groups, clients)(
+      own
+    )
+  models = [{n: np.asarray(x) for n, x in one[name].items()} for one in tested]
+  chosen = copy.deepcopy(config)
+  chosen.model.dtype = dtype = dtype or config.model.dtype
+  ranked = {
+    'flip': config.evaluation.flip,
+    'feature': config.evaluation.feature,
+  }
+  traced = build.network(
+    chosen, restored.num_classes(models[0]), federation.image_shape
+  )
+  view = network.transforms.test
+  parts = trace(
+    select_moments(features.make_embedding(traced, view, **ranked)),
+    join_moments(models),
+    federation.image_shape,
+  )
+  # Batches of three images, since a batch of the evaluation may take minutes.
+  extract = features.make_extractor(
+    network.model, view, placement.make_mesh(1), batch=3, **ranked
+  )
+  evaluate = functools.partial(features.of_each, extract, models)
+  return Embedding(config, step, name, dtype, *parts, evaluate)
+
+
+def join_moments(models: Sequence[Flat]) -> Flat:
+  """Joins the variables of a model for visible and for infrared images.
+
+  A single version is for all images.
+  """
+  joined = dict(models[0])
+  for infrared in models[1:]:
+    joined |= {
+      INFRARED + name: value
+      for name, value in infrared.items()
+      # Parameters are equal and are stored once.
+      if not np.array_equal(value, joined[name])
+    }
+  return joined
+
+
+def select_moments(embed: Callable[..., Array]) -> Callable[..., Array]:
+  """Makes a function of `features.make_embedding` accept `join_moments`."""
+
+  def embedding(variables: Flat, images: Any, modalities: Any) -> Any:
+    visible = {n: x for n, x in variables.items() if not n.startswith(INFRARED)}
+    found = embed(visible, images, modalities)
+    if len(visible) == len(variables):
+      return found
+    infrared = visible | {
+      n.removeprefix(INFRARED): x
+      for n, x in variables.items()
+      if n.startswith(INFRARED)
+    }
+    other = embed(infrared, images, modalities)
+    return jnp.where((modalities == 1)[:, None], other, found)
+
+  return embedding
+
+
+def trace(
+  function: Callable[..., Array],
+  variables: Flat,
+  image_shape: tuple[int, int, int],
+) -> tuple[
+  dict[str, np.ndarray],
+  core.ClosedJaxpr,
+  dict[str, jax.ShapeDtypeStruct],
+  jax.ShapeDtypeStruct,
+]:
+  """Returns the `variables`, `program`, `inputs` and `output` of an embedding.
+
+  Args:
+    function: result of `features.make_embedding`.
+    variables: variables of the model.
+    image_shape: `(H, W, ch)`.
+  """
+  (b,) = export.symbolic_shape(BATCH)
+  inputs = {
+    IMAGES: jax.ShapeDtypeStruct((b, *image_shape), jnp.uint8),
+    MODALITIES: jax.ShapeDtypeStruct((b,), jnp.int32),
+  }
+  closed = jax.make_jaxpr(function)(variables, *inputs.values())
+  # The export would keep unused inputs, such as modalities, as arguments of the
+  # program.
+  needed, used = partial_eval.dce_jaxpr(closed.jaxpr, [True])
+  # JAX flattens a dict in the order of its sorted names.
+  names = zip([*sorted(variables), *inputs], used, strict=True)
+  chosen = [name for name, is_used in names if is_used]
+  (out,) = closed.out_avals
+  return (
+    {n: variables[n] for n in chosen if n in variables},
+    core.ClosedJaxpr(needed, closed.consts),
+    {n: inputs[n] for n in chosen if n in inputs},
+    jax.ShapeDtypeStruct(out.shape, out.dtype),
+  )
+
+
+def describe(embedding: Embedding, workdir: Path) -> dict[str, Any]:
+  """Describes an embedding in values for JSON, which its files contain.
+
+  Keys: `summary` (one line), `inputs` and `output` (shapes and types),
+  `preprocessing` (of image files, before the program), `normalisation` (within
+  the program), `embedding` (its kind, and the distance that compares it),
+  `model` (fields of the network), `run` (the run and its digests), `source` and
+  `world_seed` (of synthetic training images), `versions`.
+  """
+  config = embedding.config
+  data, ranked, model = config.data, config.evaluation, config.model.to_dict()
+  inputs = {
+    name: _array(one) | {'values': _INPUTS[name]}
+    for name, one in embedding.inputs.items()
+  }
+  about: dict[str, Any] = {
+    'summary': _summary(embedding),
+    'inputs': inputs,
+    'output': {OUTPUT: _array(embedding.output)},
+    'preprocessing': decoder.of(data)._asdict(),
+    'normalisation': {
+      'rule': '(images / 255 - mean) / std',
+      'mean': list(data.mean),
+      'std': list(data.std),
+    },
+    'embedding': {
+      'feature': ranked.feature,
+      'flip': ranked.flip,
+      'batch_stats': ranked.batch_stats,
+      'metric': ranked.metric,
+      'unit_length': False,
+      'dtype': embedding.dtype,
+    },
+    'model': {n: value for n, value in model.items() if n not in _TRAINING},
+    'run': _run(embedding, workdir),
+    'versions': {
+      'fedreid_jax': fedreid_jax.__version__,
+      'jax': jax.__version__,
+    },
+  }
+  source = versions.resolve(data.source)
+  if source in versions.VERSIONS:
+    about |= {'source': source, 'world_seed': data.world_seed}
+  return about
+
+
+def _run(embedding: Embedding, workdir: Path) -> dict[str, Any]:
+  config = embedding.config
+  described = recorder.read_object(workdir / run_files.DESCRIBED, 'data_digest')
+  resolved = recorder.read_object(workdir / run_files.CONFIG)
+  return {
+    'recipe': config.name,
+    'components': list(config.components),
+    'seed': config.seed,
+    'rounds': embedding.step,
+    'model': embedding.name,
+    'config_sha256': run_files.digests(resolved)[-1],  # of all fields
+    'data_digest': described['data_digest'],
+    'weights_sha256': param_filter.digest(embedding.variables),
+  }
+
+
+def _summary(embedding: Embedding) -> str:
+  """Returns the inputs and the output of the program in one line."""
+  metric = embedding.config.evaluation.metric
+  arrays = ', '.join(
+    f'{name} {_text(one)}' for name, one in embedding.inputs.items()
+  )
+  order = {3: 'RGB', 1: 'grey'}[embedding.inputs[IMAGES].shape[-1]]
+  return (
+    f'{arrays} ({order}, values 0 to 255, normalised in the program) -> '
+    f'{OUTPUT} {_text(embedding.output)}, to be compared by {metric} distance'
+  )
+
+
+def _array(one: jax.ShapeDtypeStruct) -> dict[str, Any]:
+  shape = [n if isinstance(n, int) else BATCH for n in one.shape]
+  return {'shape': shape, 'dtype': str(one.dtype)}
+
+
+def _text(one: jax.ShapeDtypeStruct) -> str:
+  return f'{one.dtype} [{", ".join(map(str, _array(one)["shape"]))}]'

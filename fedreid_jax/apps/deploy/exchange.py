@@ -1,0 +1,511 @@
+"""Models and weights in the formats of other programs.
+
+A file of a program or of weights is written with a description of the model; a
+program is read again and compared with the evaluation first.
+
+- jax: a program of `jax.export`, lowered for CPU, CUDA and TPU, in an
+  uncompressed ZIP archive of `program.bin` and `about.json`.
+  `jax.export.deserialize` reads the program. It needs JAX and flatbuffers, but
+  neither this package nor Flax.
+- onnx: `onnx_file`.
+- safetensors and torch: tensors. A ResNet without inserted modules is written
+  with torchvision's names and layout (`models.pretrained.tensors`). Other
+  networks have no counterpart in torchvision. Their tensors have this package's
+  names and layout, and only the format safetensors supports them.
+  `model.pretrained` reads the backbone of each `.safetensors` file.
+
+In the other direction, PyTorch's weights of a ResNet are converted to a
+`.safetensors` file, in which the tensors of the backbone keep torchvision's
+names.
+"""
+
+import hashlib
+import io
+import json
+import pickle
+import re
+import shlex
+import tempfile
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import export as jax_export
+
+from fedreid_jax import errors
+from fedreid_jax.apps.deploy import embedding as embedding_lib
+from fedreid_jax.apps.deploy import onnx_file
+from fedreid_jax.apps.deploy.embedding import IMAGES, MODALITIES, Embedding
+from fedreid_jax.config import recipes, schema
+from fedreid_jax.core import extras
+from fedreid_jax.models import pretrained, resnet, weights
+from fedreid_jax.training.files import recorder
+
+PLATFORMS = ('cpu', 'cuda', 'tpu')
+PROGRAM, ABOUT = 'program.bin', 'about.json'
+# With a fixed date equal programs have equal files.
+_DATE = (1980, 1, 1, 0, 0, 0)
+
+PYTORCH = 'pip install torch, or use --format=safetensors'
+STATE = 'state_dict'  # key of the tensors in a .pth file
+# Of DistributedDataParallel, and of networks that contain a ResNet.
+PREFIXES = ('module.', 'backbone.')
+# Keys of the weights among other things that training programs save.
+NESTED = ('state_dict', 'model_state_dict', 'model', 'net', 'params')
+_BACKBONE = re.compile(
+  r'(conv1|bn1|layer[1-4]\.\d+\.(conv\d|bn\d|downsample\.[01]))'
+  r'\.(weight|bias|running_mean|running_var)'
+)
+_CONVERT = 'use the weights of a ResNet of torchvision'
+
+
+def lowered(embedding: Embedding) -> jax_export.Exported:
+  """Returns the embedding lowered for `PLATFORMS`."""
+  function = jax.jit(lambda *inputs: embedding.call(*inputs))
+  # Without the limit, JAX stores the source line of each operation with
+  # absolute paths of this machine.
+  before = jax.config.jax_traceback_in_locations_limit  # pyright: ignore
+  jax.config.update('jax_traceback_in_locations_limit', 0)
+  try:
+    return jax_export.export(function, platforms=PLATFORMS)(
+      *embedding.inputs.values()
+    )
+  finally:
+    jax.config.update('jax_traceback_in_locations_limit', before)
+
+
+def encode_jax(embedding: Embedding, about: dict[str, Any]) -> bytes:
+  """Returns the content of a file of the format jax.
+
+  Raises:
+    ConfigError: without flatbuffers.
+  """
+  extras.load('flatbuffers', '--format=jax', extras.command('export'))
+  content = io.BytesIO()
+  with zipfile.ZipFile(content, 'w') as file:
+    for name, member in (
+      (ABOUT, json.dumps(about, indent=2).encode()),
+      (PROGRAM, bytes(lowered(embedding).serialize())),
+    ):
+      file.writestr(zipfile.ZipInfo(name, _DATE), member)
+  return content.getvalue()
+
+
+def read_jax(path: Path) -> Callable[..., np.ndarray]:
+  """Returns the program of a file as a function of arrays on the host."""
+  with zipfile.ZipFile(path) as file:
+    program = jax_export.deserialize(bytearray(file.read(PROGRAM)))
+  call = jax.jit(program.call)
+  return lambda *inputs: np.asarray(call(*inputs))
+
+
+def form(embedding: Embedding) -> str:
+  """Returns the form of the names of tensors, TORCHVISION or OWN."""
+  return weights.TORCHVISION if _of_torchvision(embedding) else weights.OWN
+
+
+def encode_safetensors(embedding: Embedding, about: dict[str, Any]) -> bytes:
+  """Returns the content of a `.safetensors` file."""
+  tensors = _of_torchvision(embedding) or {
+    n: np.ascontiguousarray(x) for n, x in embedding.variables.items()
+  }
+  return weights.encode(tensors, about | {'form': form(embedding)})
+
+
+def encode_pth(embedding: Embedding, about: dict[str, Any]) -> bytes:
+  """Returns the content of a `.pth` file, `state_dict` and the description.
+
+  `torch.load` reads it with `weights_only=True`.
+
+  Raises:
+    ConfigError: without PyTorch, or for a network that torchvision has not.
+  """
+  model = embedding.config.model
+  tensors = _of_torchvision(embedding)
+  if not tensors:
+    infrared = embedding_lib.INFRARED
+    two = any(name.startswith(infrared) for name in embedding.variables)
+    raise errors.ConfigError(
+      f'torchvision has no network {model.name!r} of the variant '
+      f'{model.variant!r} with {model.modality_specific_stages} '
+      'modality-specific stages' + ' and moments of each modality' * two,
+      '--format=torch',
+      'use --format=onnx, or --format=safetensors with the names of this '
+      'package',
+    )
+  torch = extras.load('torch', '--format=torch', PYTORCH)
+  state = {n: torch.from_numpy(x.copy()) for n, x in tensors.items()}
+  content = io.BytesIO()
+  torch.save({STATE: state, weights.HEADER: about}, content)
+  return content.getvalue()
+
+
+def _of_torchvision(embedding: Embedding) -> dict[str, np.ndarray]:
+  """Returns tensors by torchvision's names, {} if it has no such network."""
+  if embedding.config.model.name not in resnet.DEPTHS:
+    return {}
+  return pretrained.tensors(embedding.variables)
+
+
+class Format(NamedTuple):
+  """A kind of file."""
+
+  suffix: str
+  encode: Callable[[Embedding, dict[str, Any]], bytes]  # with a description
+  # (path) -> function of the inputs; None for a file of tensors
+  reader: Callable[[Path], Callable[..., np.ndarray]] | None = None
+  dtype: str = ''  # of the computation; '' for the type of the run
+  packages: tuple[str, ...] = ()  # that the format needs
+  remedy: str = extras.command('export')  # how to install them
+
+
+FORMATS = {
+  'jax': Format('.jax.zip', encode_jax, read_jax, packages=('flatbuffers',)),
+  'onnx': Format(
+    onnx_file.SUFFIX,
+    onnx_file.encode,
+    onnx_file.reader,
+    # ONNX Runtime has no convolutions of bfloat16 on the CPU.
+    dtype='float32',
+    packages=('onnx', 'onnxruntime'),
+  ),
+  'safetensors': Format(weights.SUFFIX, encode_safetensors),
+  'torch': Format('.pth', encode_pth, packages=('torch',), remedy=PYTORCH),
+}
+# Largest difference from the evaluation, as a share of the largest value, or of
+# 1 if that is smaller. bfloat16 has eight bits.
+TOLERANCE = {'float32': 1e-4, 'bfloat16': 0.1}
+_IMAGES = 4  # of the check: one alone, then three
+
+
+class Written(NamedTuple):
+  """An exported file.
+
+  Attributes:
+    path: of the file.
+    size: in bytes.
+    about: description of the model by `embedding.describe`.
+    difference: largest difference from the evaluation on random images; None
+      for weights.
+    num_tensors: number of weights on which the embedding depends.
+    names: convention of the names of tensors in a file of weights, one of the
+      forms of `models.weights`; '' for a program.
+  """
+
+  path: Path
+  size: int
+  about: dict[str, Any]
+  difference: float | None
+  num_tensors: int
+  names: str
+
+
+def export(
+  workdir: Path,
+  kind: str,
+  out: Path | None = None,
+  checkpoint: str = 'latest',
+  model: str = '',
+) -> Written:
+  """Writes a model of a run in another format.
+
+  A program is read again and compared with the evaluation before the file is
+  written.
+
+  Args:
+    workdir: work directory of the run.
+    kind: one of `FORMATS`.
+    out: file; by default WORKDIR/MODEL-STEP with the suffix of the format.
+    checkpoint: as for `embedding.load`.
+    model: as for `embedding.load`.
+
+  Raises:
+    ConfigError: for a model that the run does not have, a package that is not
+      installed, another suffix, or a network that the format cannot express.
+    ResourceError: for a folder that does not exist or cannot be written.
+    IntegrityError: when there is no such run or checkpoint, or it is damaged.
+  """
+  chosen = FORMATS[kind]
+  if out is not None and not out.name.endswith(chosen.suffix):
+    raise errors.ConfigError(
+      f'{out.name} is no name of the format {kind}',
+      '--out',
+      f'let it end in {chosen.suffix}',
+    )
+  if out is not None and not out.parent.is_dir():
+    raise errors.ResourceError('no such folder', str(out.parent), 'create it')
+  # A missing package shows before the model is loaded and traced.
+  for package in chosen.packages:
+    extras.load(package, f'--format={kind}', chosen.remedy)
+  found = embedding_lib.load(workdir, checkpoint, model, chosen.dtype)
+  if out is None:
+    # Names of models such as client:NAME have characters that paths reserve.
+    name = found.name.replace(':', '-').replace('/', '-')
+    out = workdir / f'{name}-{found.step}{chosen.suffix}'
+  described = embedding_lib.describe(found, workdir)
+  content = chosen.encode(found, described)
+  difference, names = None, ''
+  if chosen.reader is None:
+    names = form(found)
+  else:
+    difference = _check(found, content, chosen.reader, kind)
+  recorder.write_bytes(out, content)
+  size, number = len(content), len(found.variables)
+  return Written(out, size, described, difference, number, names)
+
+
+def _check(
+  found: Embedding,
+  content: bytes,
+  reader: Callable[[Path], Callable[..., np.ndarray]],
+  kind: str,
+) -> float:
+  """Returns the largest difference between a program and the evaluation.
+
+  Raises:
+    ConfigError: if it is larger than `TOLERANCE`.
+  """
+  rng = np.random.default_rng(0)
+  shape = found.inputs[IMAGES].shape[1:]
+  images = rng.integers(0, 256, (_IMAGES, *shape), np.uint8)
+  kinds = (np.arange(_IMAGES) % 2).astype(np.int32)
+  inputs = {IMAGES: images, MODALITIES: kinds}
+  arguments = [inputs[name] for name in found.inputs]
+  # ONNX Runtime computes products in float32, and a GPU in a lower precision by
+  # default.
+  precision = 'highest' if kind == 'onnx' else None
+  with jax.default_matmul_precision(precision):
+    expected = found.evaluate(images, kinds)
+  with tempfile.TemporaryDirectory() as folder:
+    path = Path(folder, 'program')
+    path.write_bytes(content)
+    call = reader(path)
+    # Two sizes of batches show that the number of images is not fixed.
+    rows = [slice(0, 1), slice(1, _IMAGES)]
+    got = np.concatenate([call(*(x[r] for x in arguments)) for r in rows])
+  difference = float(np.abs(got - expected).max())
+  limit = TOLERANCE[found.config.model.dtype] * max(1, np.abs(expected).max())
+  # The inverted comparison also refuses NaN.
+  if not difference <= limit:
+    raise errors.ConfigError(
+      f'the program differs from the evaluation by {difference:.2g}',
+      f'--format={kind}',
+      'use another format, and report it',
+    )
+  return difference
+
+
+def next_command(written: Written, kind: str) -> str:
+  """Returns a command that uses a file, one of `FORMATS`."""
+  path = str(written.path)
+  if kind == 'safetensors':
+    return _train(path, written.about)
+  code = {
+    'jax': (
+      'import jax, zipfile; '
+      f'f = zipfile.ZipFile({path!r}); '
+      "p = jax.export.deserialize(bytearray(f.read('program.bin'))); "
+      'print(p.in_avals, p.out_avals)'
+    ),
+    'onnx': (
+      'import onnxruntime; '
+      f's = onnxruntime.InferenceSession({path!r}); '
+      'print(s.get_modelmeta().description)'
+    ),
+    'torch': (
+      'import torch; '
+      f'f = torch.load({path!r}, weights_only=True); '
+      "print(f['fedreid_jax']['summary'], *f['state_dict'])"
+    ),
+  }[kind]
+  # A shell interprets these characters within double quotes; bash expands its
+  # history at `!`.
+  quoted = shlex.quote(code) if {*'"$`\\!'} & {*code} else f'"{code}"'
+  return f'python -c {quoted}'
+
+
+def _train(path: str, about: dict[str, Any]) -> str:
+  recipe = about['run']['recipe']
+  usual = schema.default().model.to_dict()
+  fields = {
+    f'model.{name}': value
+    for name, value in about['model'].items()
+    if value != usual.get(name)
+  }
+  fields['model.pretrained'] = path
+  # Weights are refused for the synthetic world on which they were trained.
+  if 'world_seed' in about:
+    fields['data.world_seed'] = about['world_seed'] + 1
+  return shlex.join(
+    [
+      *('fedreid', 'train'),
+      recipe if recipe in recipes.names() else 'RECIPE',
+      *(f'--config.{name}={value}' for name, value in fields.items()),
+    ]
+  )
+
+
+class Imported(NamedTuple):
+  """Result of a conversion."""
+
+  network: str  # 'resnet50' for example
+  path: Path  # of the new file
+  size: int  # bytes
+  tensors: int
+  key: str  # entry of the file that contained the weights, '' for none
+  stripped: dict[str, int]  # number of names by the prefix that was removed
+  converted: dict[str, int]  # number of tensors by former type, unless float32
+  left_out: list[str]  # names of tensors that are not of the backbone
+
+  def lines(self) -> list[str]:
+    """Returns lines for the console about the conversion."""
+    said = [f'wrote {self.path} ({self.size:,} bytes)']
+    said.append(f'{self.network}: {self.tensors} tensors of float32')
+    if self.key:
+      said.append(f'read the entry {self.key!r}')
+    for prefix, number in self.stripped.items():
+      said.append(
+        f'removed the prefix {prefix!r} of {errors.counted(number, "name")}'
+      )
+    for kind, number in self.converted.items():
+      said.append(
+        f'converted {errors.counted(number, "tensor")} of {kind} to float32'
+      )
+    if self.left_out:
+      shown = ', '.join(self.left_out[:5])
+      more = ', ...' if len(self.left_out) > 5 else ''
+      number = len(self.left_out)
+      said.append(f'left out {number} that a ResNet has not: {shown}{more}')
+    return said
+
+
+def convert(path: Path, out: Path) -> Imported:
+  """Converts a file of PyTorch's weights.
+
+  Args:
+    path: `.pth` file with tensors by name, or with a dict that contains such a
+      dict under one of `NESTED`.
+    out: file to write, `.safetensors`.
+
+  Raises:
+    ConfigError: without PyTorch, or for another suffix of `out`.
+    IntegrityError: for a file that is absent, damaged, holds more than plain
+      values, or has no weights of a ResNet.
+  """
+  if out.suffix != weights.SUFFIX:
+    raise errors.ConfigError(
+      f'{out.name} is no {weights.SUFFIX} file', '--out', 'change its suffix'
+    )
+  torch = extras.load('torch', 'import-weights', 'pip install torch')
+  state, key = _tensors(_read(torch, path), path, torch)
+  stripped: Counter[str] = Counter()
+  converted: Counter[str] = Counter()
+  tensors: dict[str, np.ndarray] = {}
+  left_out = []
+  for full, value in state.items():
+    name, removed = _strip(full)
+    if not _BACKBONE.fullmatch(name):
+      # PyTorch's counters of batches are in each normalisation and have no use.
+      if not name.endswith('.num_batches_tracked'):
+        left_out.append(full)
+      continue
+    if name in tensors:
+      raise errors.IntegrityError(
+        f'two tensors are {name} without their prefixes', str(path), _CONVERT
+      )
+    stripped.update(removed)
+    kind = str(value.dtype).removeprefix('torch.')
+    if kind != 'float32':
+      converted[kind] += 1
+    array = value.detach().to(torch.float32).contiguous().numpy()
+    if not np.isfinite(array).all():
+      raise errors.IntegrityError(
+        f'tensor {full} has values that are not finite',
+        str(path),
+        'fetch the file again',
+      )
+    tensors[name] = array
+  network = _network(tensors, left_out, path)
+  digest = hashlib.sha256(path.read_bytes()).hexdigest()
+  card = {'form': weights.TORCHVISION, 'imported': {'sha256': digest}}
+  content = weights.encode(dict(sorted(tensors.items())), card)
+  recorder.write_bytes(out, content)
+  return Imported(
+    network,
+    out,
+    len(content),
+    len(tensors),
+    key,
+    dict(stripped),
+    dict(converted),
+    left_out,
+  )
+
+
+def _read(torch: Any, path: Path) -> Any:
+  # weights_only allows tensors and plain values and runs no code of the file.
+  try:
+    return torch.load(path, map_location='cpu', weights_only=True)
+  except pickle.UnpicklingError as error:
+    raise errors.IntegrityError(
+      'holds more than tensors and plain values, and reading it could run code',
+      str(path),
+      "save the state_dict alone, torch.save(model.state_dict(), 'FILE.pth')",
+    ) from error
+  except (OSError, RuntimeError, EOFError, ValueError, KeyError) as error:
+    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    raise errors.IntegrityError(
+      f'unreadable weights: {reason[:200]}', str(path), 'fetch the file again'
+    ) from error
+
+
+def _tensors(found: Any, path: Path, torch: Any) -> tuple[dict[str, Any], str]:
+  """Returns the tensors by name, and the key of the dict with them."""
+  candidates = [('', found)]
+  if isinstance(found, Mapping):
+    candidates += [(key, found[key]) for key in NESTED if key in found]
+  for key, one in candidates:
+    if isinstance(one, Mapping):
+      tensors = {n: x for n, x in one.items() if isinstance(x, torch.Tensor)}
+      if tensors:
+        return tensors, key
+  raise errors.IntegrityError(
+    'has no tensors by name', str(path), f'looked for {", ".join(NESTED)}'
+  )
+
+
+def _strip(name: str) -> tuple[str, list[str]]:
+  """Returns a name without `PREFIXES`, and the removed prefixes."""
+  removed = []
+  while prefix := next((p for p in PREFIXES if name.startswith(p)), ''):
+    name = name.removeprefix(prefix)
+    removed.append(prefix)
+  return name, removed
+
+
+def _network(
+  tensors: Mapping[str, Any], left_out: list[str], path: Path
+) -> str:
+  """Returns the name of the ResNet with these tensors, by its blocks."""
+  if not tensors:
+    raise errors.IntegrityError(
+      f'has no tensor of a ResNet, but {", ".join(left_out[:3])}',
+      str(path),
+      _CONVERT,
+    )
+  blocks = {n.rpartition('.conv1.')[0] for n in tensors if '.conv1.' in n}
+  stages = Counter(block.partition('.')[0] for block in blocks)
+  sizes = tuple(stages[f'layer{k}'] for k in (1, 2, 3, 4))
+  bottleneck = any('.conv3.' in name for name in tensors)
+  for name, depth in resnet.DEPTHS.items():
+    if depth == (bottleneck, sizes):
+      return name
+  raise errors.IntegrityError(
+    f'is another ResNet, with {sizes} blocks',
+    str(path),
+    f'use one of {", ".join(resnet.DEPTHS)}',
+  )

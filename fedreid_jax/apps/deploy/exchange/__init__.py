@@ -1,1 +1,0 @@
-"""Models and weights in the formats of other programs."""

@@ -1,0 +1,230 @@
+"""Images of a gallery that are nearest to query images, and a page of them."""
+
+import base64
+import filecmp
+import functools
+import io
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from fedreid_jax.data import decoder
+from fedreid_jax.evaluation.index import Gallery
+from fedreid_jax.figures import html_page
+
+SIDE = 320  # largest side, pixels; a page shows it at half of it
+SAME = 'same file'
+
+STYLE = """
+.row { display: grid; gap: 1rem; grid-template-columns: 11rem 1fr;
+  align-items: start; }
+ol.hits { list-style: none; margin: 0; padding: 0; display: grid; gap: .65rem;
+  grid-template-columns: repeat(auto-fill, minmax(7.75rem, 1fr)); }
+figure { margin: 0; padding: .4rem; background: var(--back);
+  border: 2px solid transparent; border-radius: .4rem; height: 100%; }
+figure.query { border-color: var(--mark); height: auto; }
+figure img, .gone { display: flex; width: 100%; height: 10rem;
+  object-fit: contain; align-items: center; justify-content: center;
+  text-align: center; font-size: .85rem; }
+.gone { border: 1px dashed var(--line); }
+figcaption { margin-top: .4rem; font-size: .8rem; }
+figcaption span { display: block; overflow-wrap: anywhere; }
+.rank { font-weight: 600; }
+.same { color: var(--mark); font-weight: 600; }
+@media (max-width: 40rem) {
+  .row { grid-template-columns: 1fr; }
+  ol.hits { grid-template-columns: repeat(auto-fill, minmax(7.5rem, 1fr)); }
+  figure.query { max-width: 11rem; } }
+"""
+
+
+class Hit(NamedTuple):
+  """An image of the gallery."""
+
+  name: str  # path relative to the folder of the gallery
+  path: Path
+  distance: float  # to the query
+  same: bool  # whether this is the file of the query, or has the same bytes
+
+
+class Answer(NamedTuple):
+  """The images nearest to a query, the nearest first."""
+
+  query: Path
+  hits: list[Hit]
+
+
+def search(
+  gallery: Gallery,
+  root: Path,
+  names: list[str],
+  vectors: np.ndarray,
+  queries: Sequence[Path],
+  k: int,
+  exclude_same_file: bool = False,
+) -> list[Answer]:
+  """Returns the k nearest images of every query, or all of a smaller gallery.
+
+  Args:
+    gallery: vectors of the images, `[P, D]`, labelled with their rows.
+    root: folder of the images.
+    names: paths of the images relative to `root`, `P`.
+    vectors: vectors of the queries, float32 `[Q, D]`.
+    queries: files of the queries, `Q`.
+    k: number of images.
+    exclude_same_file: whether to leave out images with the bytes of the query.
+  """
+  wanted = min(k, len(gallery))
+  asked = min(wanted + exclude_same_file, len(gallery))
+
+  def kept(
+    query: Path, rows: np.ndarray, distances: np.ndarray
+  ) -> Iterator[Hit]:
+    same = functools.partial(_same, query)
+    for hit in hits(root, names, rows, distances, same):
+      if not (hit.same and exclude_same_file):
+        yield hit
+
+  while True:
+    rows, distances, _ = gallery.search(vectors, asked)
+    answers = [
+      Answer(query, [*kept(query, found, near)][:wanted])
+      for query, found, near in zip(queries, rows, distances, strict=True)
+    ]
+    if asked == len(gallery) or all(len(a.hits) == wanted for a in answers):
+      return answers
+    # A query has several copies in the gallery.
+    asked = min(2 * asked, len(gallery))
+
+
+def hits(
+  root: Path,
+  names: list[str],
+  rows: np.ndarray,
+  distances: np.ndarray,
+  same: Callable[[Path], bool],
+) -> Iterator[Hit]:
+  """Yields the images in rows int64 `[k]` at distances float32 `[k]`.
+
+  `same` tells whether a file has the bytes of the query.
+  """
+  for row, distance in zip(rows.tolist(), distances, strict=True):
+    path = root / names[row]
+    yield Hit(names[row], path, float(distance), same(path))
+
+
+def _same(query: Path, other: Path) -> bool:
+  try:
+    return os.path.samefile(query, other) or filecmp.cmp(
+      query, other, shallow=False
+    )
+  except OSError:  # the images of stored vectors may be gone
+    return query.resolve() == other
+
+
+def thumbnail(
+  source: Path | bytes,
+  max_pixels: int = decoder.MAX_PIXELS,
+  side: int = SIDE,
+  part: decoder.Part = decoder.WHOLE,
+) -> bytes | None:
+  """Returns the thumbnail of a file, None if it cannot be read.
+
+  Args:
+    source: path of the file, or its bytes.
+    max_pixels: largest number of pixels of a file that is decoded.
+    side: largest side of the thumbnail, pixels.
+    part: of the image, as for `decoder.decode`.
+  """
+  try:
+    with decoder.open_image(source, max_pixels) as image:
+      # A draft decodes a JPEG file at a lower resolution, of which a small part
+      # would have too few pixels.
+      if part == decoder.WHOLE:
+        image.draft('RGB', (side, side))
+      image = decoder.cut(ImageOps.exif_transpose(image), part).convert('RGB')
+      image.thumbnail((side, side), Image.Resampling.BICUBIC)
+      stream = io.BytesIO()
+      image.save(stream, 'JPEG', quality=80)
+  except (OSError, SyntaxError, ValueError):
+    return None
+  return stream.getvalue()
+
+
+def data_url(
+  source: Path | bytes,
+  max_pixels: int = decoder.MAX_PIXELS,
+  part: decoder.Part = decoder.WHOLE,
+) -> str | None:
+  """Returns the thumbnail as a `data:` URL, None if it cannot be read."""
+  found = thumbnail(source, max_pixels, part=part)
+  if found is None:
+    return None
+  return f'data:image/jpeg;base64,{base64.b64encode(found).decode()}'
+
+
+def page(
+  answers: Sequence[Answer],
+  about: Sequence[tuple[str, str]],
+  max_pixels: int = decoder.MAX_PIXELS,
+) -> str:
+  """Returns an HTML page of queries and the images nearest to each.
+
+  Args:
+    answers: images nearest to the queries.
+    about: names and values that describe the search.
+    max_pixels: largest number of pixels of a file that is shown.
+  """
+
+  # A picture may be the answer to many queries.
+  @functools.lru_cache(maxsize=1024)
+  def image(path: Path) -> str | None:
+    return data_url(path, max_pixels)
+
+  def picture(path: Path, alt: str) -> str:
+    url = image(path)
+    if url is None:
+      return f'<div class="gone" role="img" aria-label="{alt}">no picture</div>'
+    return f'<img src="{url}" alt="{alt}">'
+
+  def hit(rank: int, one: Hit) -> str:
+    name, distance = html_page.text(one.name), f'{one.distance:.4f}'
+    same = f'<span class="same">{SAME}</span>' if one.same else ''
+    # A narrow column breaks a path after a slash.
+    folded = name.replace('/', '/<wbr>')
+    shown = picture(one.path, f'rank {rank}: {name}, distance {distance}')
+    return (
+      f'<li><figure>{shown}<figcaption>'
+      f'<span class="rank">rank {rank}</span>'
+      f'<span>distance {distance}</span><span>{folded}</span>{same}'
+      '</figcaption></figure></li>'
+    )
+
+  def section(number: int, answer: Answer) -> str:
+    name = html_page.text(str(answer.query))
+    nearest = '\n'.join(hit(k, one) for k, one in enumerate(answer.hits, 1))
+    return (
+      f'<section aria-labelledby="q{number}">\n'
+      f'<h2 id="q{number}">Query {number}: {name}</h2>\n<div class="row">\n'
+      f'<figure class="query">{picture(answer.query, f"query: {name}")}'
+      '<figcaption><span class="rank">query</span>'
+      f'<span>{html_page.text(answer.query.name)}</span></figcaption></figure>\n'
+      f'<ol class="hits">\n{nearest}\n</ol>\n</div>\n</section>'
+    )
+
+  sections = '\n'.join(section(k, one) for k, one in enumerate(answers, 1))
+  contents = _contents(answers) if len(answers) > 1 else ''
+  body = f'{html_page.facts(about)}{contents}{sections}'
+  return html_page.document('Search results', body, STYLE)
+
+
+def _contents(answers: Sequence[Answer]) -> str:
+  links = ''.join(
+    f'<li><a href="#q{k}">{html_page.text(str(one.query))}</a></li>'
+    for k, one in enumerate(answers, 1)
+  )
+  return f'<nav aria-label="Queries"><ol>{links}</ol></nav>\n'

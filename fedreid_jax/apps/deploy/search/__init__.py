@@ -1,1 +1,0 @@
-"""Vectors of photographs and the search among them."""

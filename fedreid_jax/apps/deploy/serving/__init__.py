@@ -1,1 +1,0 @@
-"""A local web page that searches a gallery for a photograph."""
