@@ -1,30 +1,14 @@
-"""X.
-
-Embeddings as ONNX programs.
+"""Embeddings as ONNX programs.
 
 The traced program is translated equation by equation with the builders of the
 package `onnx`: calls are inlined, equations of constants are computed, and the
-rest is translated by the tables of `onnx_elementwise`, `onnx_shapes` and
-`onnx_sums`.
+rest is translated by `TRANSLATIONS`, which has a function
+`(graph, equation, operands) -> result` for each of JAX's primitives.
 
 Maintained converters did not work: jax2onnx 0.17.1 excludes the version of
 Orbax that this package needs, and with JAX 0.10 it writes the max-pooling of a
 ResNet with four spatial axes, which ONNX Runtime refuses. tf2onnx cannot read
 the StableHLO of `jax2tf`.
-
-Translations of primitives that work element by element.
-
-`TRANSLATIONS` has a function `(graph, equation, operands) -> result` for each
-of JAX's primitives. Operands may be stored with axes of length 1, see
-`onnx_graph`.
-
-Translations of primitives that move elements.
-
-`TRANSLATIONS` is a table as in `onnx_elementwise`.
-
-Translations of reductions, convolutions, pooling and products.
-
-`TRANSLATIONS` is a table as in `onnx_elementwise`.
 """
 
 import json
@@ -59,11 +43,12 @@ REDUCTIONS = {
 
 
 def _reduce(graph: Graph, equation: Any, operands: list) -> Operand:
-  x = graph.whole(operands[0], equation.invars[0].aval.shape)
   axes = np.array(equation.params['axes'], np.int64)
   out = equation.outvars[0].aval
   operator = REDUCTIONS[equation.primitive.name]
-  return graph.add(operator, [x, axes], out.shape, out.dtype, keepdims=0)
+  return graph.add(
+    operator, [*operands, axes], out.shape, out.dtype, keepdims=0
+  )
 
 
 def _convolution(graph: Graph, equation: Any, operands: list) -> Operand:
@@ -76,18 +61,13 @@ def _convolution(graph: Graph, equation: Any, operands: list) -> Operand:
   if min(*low, *high) < 0:
     raise Unsupported('a convolution with negative padding')
   # ONNX has one layout, [images, channels, positions]; that of JAX is free.
-  x, kernel = (
-    graph.transpose(graph.whole(operand, variable.aval.shape), axes)
-    for operand, variable, axes in zip(
-      operands,
-      equation.invars,
-      (numbers.lhs_spec, numbers.rhs_spec),
-      strict=True,
-    )
-  )
+  x, kernel = operands
   result = graph.add(
     'Conv',
-    [x, kernel],
+    [
+      graph.transpose(x, numbers.lhs_spec),
+      graph.transpose(kernel, numbers.rhs_spec),
+    ],
     tuple(out.shape[axis] for axis in numbers.out_spec),
     out.dtype,
     strides=list(params['window_strides']),
@@ -114,10 +94,9 @@ def _max_pool(graph: Graph, equation: Any, operands: list) -> Operand:
     raise Unsupported('a maximum over windows with padded images')
   axes = [*others, *spatial]
   low, high = zip(*(padding[axis] for axis in spatial), strict=True)
-  x = graph.whole(operands[0], equation.invars[0].aval.shape)
   result = graph.add(
     'MaxPool',
-    [graph.transpose(x, axes)],
+    [graph.transpose(operands[0], axes)],
     tuple(out.shape[axis] for axis in axes),
     out.dtype,
     kernel_shape=[window[axis] for axis in spatial],
@@ -132,10 +111,7 @@ def _product(graph: Graph, equation: Any, operands: list) -> Operand:
   (left, right), (left_batch, right_batch) = equation.params[
     'dimension_numbers'
   ]
-  a, b = (
-    graph.whole(operand, variable.aval.shape)
-    for operand, variable in zip(operands, equation.invars, strict=True)
-  )
+  a, b = operands
   if not left_batch and (left, right) == ((len(a.shape) - 1,), (0,)):
     return graph.add('MatMul', [a, b], out.shape, out.dtype)
   # Any other contraction is written in the notation of einsum, with equal
@@ -152,14 +128,6 @@ def _product(graph: Graph, equation: Any, operands: list) -> Operand:
   return graph.add('Einsum', [a, b], out.shape, out.dtype, equation=rule)
 
 
-SUM_RULES: dict[str, Callable[..., Operand]] = {
-  **dict.fromkeys(REDUCTIONS, _reduce),
-  'conv_general_dilated': _convolution,
-  'dot_general': _product,
-  'reduce_window_max': _max_pool,
-}
-
-
 def _broadcast(graph: Graph, equation: Any, operands: list) -> Operand:
   (x,) = operands
   shape = [1] * len(equation.params['shape'])
@@ -170,8 +138,7 @@ def _broadcast(graph: Graph, equation: Any, operands: list) -> Operand:
 
 
 def _reshape(graph: Graph, equation: Any, operands: list) -> Operand:
-  x = graph.whole(operands[0], equation.invars[0].aval.shape)
-  return graph.reshape(x, equation.outvars[0].aval.shape)
+  return graph.reshape(operands[0], equation.outvars[0].aval.shape)
 
 
 def _transpose(graph: Graph, equation: Any, operands: list) -> Operand:
@@ -198,8 +165,7 @@ def _slice(graph: Graph, equation: Any, operands: list) -> Operand:
     for limit, size in zip(limits, source.shape, strict=True)
   ]
   steps = equation.params['strides'] or (1,) * len(ends)
-  x = graph.whole(operands[0], source.shape)
-  return _sliced(graph, x, out, starts, ends, steps)
+  return _sliced(graph, operands[0], out, starts, ends, steps)
 
 
 def _gather(graph: Graph, equation: Any, operands: list) -> Operand:
@@ -207,7 +173,7 @@ def _gather(graph: Graph, equation: Any, operands: list) -> Operand:
   # JAX traces x[:, 1:3] and x[:, ::2] as gathers, too, if an axis is symbolic.
   source, out = equation.invars[0].aval, equation.outvars[0].aval
   numbers = equation.params['dimension_numbers']
-  sizes, place = equation.params['slice_sizes'], operands[1]
+  sizes, (x, place) = equation.params['slice_sizes'], operands
   axes, collapsed = numbers.start_index_map, numbers.collapsed_slice_dims
   if not isinstance(place, np.ndarray) or numbers.operand_batching_dims:
     raise Unsupported('a gather at computed places')
@@ -215,7 +181,6 @@ def _gather(graph: Graph, equation: Any, operands: list) -> Operand:
   # ONNX counts negative places from the end, and JAX may clamp or fill.
   if (place < 0).any() or (place > np.array(limits)).any():
     raise Unsupported('a gather outside of an array')
-  x = graph.whole(operands[0], source.shape)
   if place.ndim == 1:  # one block
     starts, ends = [0] * len(sizes), [END] * len(sizes)
     for axis, start in zip(axes, place.tolist(), strict=True):
@@ -237,13 +202,8 @@ def _gather(graph: Graph, equation: Any, operands: list) -> Operand:
   flat = np.asarray(
     np.ravel_multi_index(tuple(np.moveaxis(place, -1, 0)), lengths), np.int64
   )
-  found = graph.add(
-    'Gather',
-    [rows, flat],
-    (*flat.shape, *rest),
-    out.dtype,
-    axis=0,
-  )
+  shape = *flat.shape, *rest
+  found = graph.add('Gather', [rows, flat], shape, out.dtype, axis=0)
   offset = numbers.offset_dims
   free = [axis for axis in range(len(out.shape)) if axis not in offset]
   order = {axis: k for k, axis in enumerate([*free, *offset])}
@@ -257,28 +217,18 @@ def _reverse(graph: Graph, equation: Any, operands: list) -> Operand:
   starts = [-1 if axis in axes else 0 for axis in rank]
   ends = [-END if axis in axes else END for axis in rank]
   steps = [-1 if axis in axes else 1 for axis in rank]
-  x = graph.whole(operands[0], out.shape)
-  return _sliced(graph, x, out, starts, ends, steps)
+  return _sliced(graph, operands[0], out, starts, ends, steps)
 
 
 def _concatenate(graph: Graph, equation: Any, operands: list) -> Operand:
-  out = equation.outvars[0].aval
-  parts = [
-    graph.whole(x, variable.aval.shape)
-    for x, variable in zip(operands, equation.invars, strict=True)
-  ]
-  axis = equation.params['dimension']
-  return graph.add('Concat', parts, out.shape, out.dtype, axis=axis)
+  out, axis = equation.outvars[0].aval, equation.params['dimension']
+  return graph.add('Concat', operands, out.shape, out.dtype, axis=axis)
 
 
 def _stack(graph: Graph, equation: Any, operands: list) -> Operand:
   out, axis = equation.outvars[0].aval, equation.params['axis']
   parts = [
-    graph.reshape(
-      graph.whole(x, variable.aval.shape),
-      (*variable.aval.shape[:axis], 1, *variable.aval.shape[axis:]),
-    )
-    for x, variable in zip(operands, equation.invars, strict=True)
+    graph.reshape(x, (*x.shape[:axis], 1, *x.shape[axis:])) for x in operands
   ]
   return graph.add('Concat', parts, out.shape, out.dtype, axis=axis)
 
@@ -288,24 +238,8 @@ def _pad(graph: Graph, equation: Any, operands: list) -> Operand:
   low, high, inner = zip(*config, strict=True)
   if any(inner) or min(*low, *high) < 0:
     raise Unsupported('padding between elements, or a crop')
-  x = graph.whole(operands[0], equation.invars[0].aval.shape)
-  pads = np.array([*low, *high], np.int64)
-  return graph.add('Pad', [x, pads, operands[1]], out.shape, out.dtype)
-
-
-SHAPE_RULES: dict[str, Callable[..., Operand]] = {
-  'broadcast_in_dim': _broadcast,
-  'concatenate': _concatenate,
-  'expand_dims': _reshape,
-  'gather': _gather,
-  'pad': _pad,
-  'reshape': _reshape,
-  'rev': _reverse,
-  'slice': _slice,
-  'squeeze': _reshape,
-  'stack': _stack,
-  'transpose': _transpose,
-}
+  (x, value), pads = operands, np.array([*low, *high], np.int64)
+  return graph.add('Pad', [x, pads, value], out.shape, out.dtype)
 
 
 ELEMENTWISE = {
@@ -413,7 +347,8 @@ def _clamp(graph: Graph, equation: Any, operands: list) -> Operand:
   return graph.elementwise('Min', [x, high], x.dtype)
 
 
-ELEMENTWISE_RULES: dict[str, Callable[..., Operand]] = {
+# Operands of these may be stored with axes of length 1, see `onnx_graph`.
+_ON_VIEWS: dict[str, Callable[..., Operand]] = {
   **dict.fromkeys(ELEMENTWISE, _elementwise),
   'clamp': _clamp,
   'convert_element_type': _cast,
@@ -425,16 +360,30 @@ ELEMENTWISE_RULES: dict[str, Callable[..., Operand]] = {
   'select_n': _select,
   'square': _power,
   'stop_gradient': _same,
+  'broadcast_in_dim': _broadcast,
+  'transpose': _transpose,
 }
+# Those of the others are whole.
+_ON_WHOLE: dict[str, Callable[..., Operand]] = {
+  **dict.fromkeys(REDUCTIONS, _reduce),
+  'conv_general_dilated': _convolution,
+  'dot_general': _product,
+  'reduce_window_max': _max_pool,
+  'concatenate': _concatenate,
+  'expand_dims': _reshape,
+  'gather': _gather,
+  'pad': _pad,
+  'reshape': _reshape,
+  'rev': _reverse,
+  'slice': _slice,
+  'squeeze': _reshape,
+  'stack': _stack,
+}
+TRANSLATIONS = _ON_VIEWS | _ON_WHOLE
 
 
 SUFFIX = '.onnx'
 IR_VERSION = 8  # of opset 18; later ones need later runtimes
-TRANSLATIONS = {
-  **ELEMENTWISE_RULES,
-  **SHAPE_RULES,
-  **SUM_RULES,
-}
 # Primitives that run an inner program once.
 CALLS = {
   'jit': 'jaxpr',
@@ -542,6 +491,11 @@ def _equation(
     found = equation.primitive.bind(*operands, **params)
     found = found if equation.primitive.multiple_results else [found]
     return [np.asarray(one) for one in found]
+  if name in _ON_WHOLE:
+    operands = [
+      graph.whole(x, variable.aval.shape)
+      for x, variable in zip(operands, equation.invars, strict=True)
+    ]
   if name not in TRANSLATIONS:
     raise Unsupported(f'it has the operation {name!r}')
   return [TRANSLATIONS[name](graph, equation, operands)]

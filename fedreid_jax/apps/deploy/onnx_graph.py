@@ -1,6 +1,4 @@
-"""X.
-
-A graph of ONNX operators under construction.
+"""A graph of ONNX operators under construction.
 
 Operators broadcast their operands like NumPy, so a value may be stored with
 axes of length 1 where the variable of the program is longer. `Graph.whole`
@@ -24,16 +22,10 @@ Shape = tuple[Any, ...]  # an axis may be a multiple of the number of images
 
 
 class Value(NamedTuple):
-  """A result of an operator, or an input.
+  """A result of an operator, or an input."""
 
-  Attributes:
-    name: name in the graph.
-    shape: shape as stored.
-    dtype: type of the elements.
-  """
-
-  name: str
-  shape: Shape
+  name: str  # in the graph
+  shape: Shape  # as stored
   dtype: np.dtype
 
 

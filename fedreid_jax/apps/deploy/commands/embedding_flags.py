@@ -59,7 +59,7 @@ def say_model(model: 'Snapshot') -> None:
 
 
 def described(model: 'Snapshot') -> str:
-  """Returns recipe, name and round of a model."""
+  """Returns recipe, name and round of a model in words."""
   return f'{model.config.name}, {model.name}, round {model.step}'
 
 
@@ -186,18 +186,12 @@ def _say_left_out(left_out: list[tuple[str, str]], of: str) -> None:
   names = [f'{name} ({why})' for name, why in left_out[:SHOWN]]
   if len(left_out) > SHOWN:
     names.append('...')
-  count = len(left_out)
-  line = f'{count} {"file" if count == 1 else "files"} of {of} left out'
+  line = f'{errors.counted(len(left_out), "file")} of {of} left out'
   print(errors.printable(f'note: {line}: {"; ".join(names)}'), file=sys.stderr)
 
 
 def next_step(command: str, *more: str) -> None:
-  """Prints a command that uses the same model.
-
-  Args:
-    command: name of the command.
-    more: flags of the command, without those that choose the model.
-  """
+  """Prints a command with the flags that choose the model, and more flags."""
   flags_ = [
     f'--{flag.name}={flag.value}'
     for flag in (_CHECKPOINT, _MODEL)

@@ -43,19 +43,14 @@ METHODS = {
 
 
 class Source(NamedTuple):
-  """A gallery that can be read; one of the two attributes is None.
+  """A gallery that can be read; one of the two attributes is None."""
 
-  Attributes:
-    images: a folder without vectors.
-    stored: vectors that `embed` wrote.
-  """
-
-  images: 'Folder | None'
-  stored: 'Vectors | None'
+  images: 'Folder | None'  # without vectors
+  stored: 'Vectors | None'  # that `embed` wrote
 
 
 def given() -> str:
-  """Returns the value of --gallery, which is required."""
+  """Returns --gallery, which is required."""
   if not _GALLERY.value:
     raise errors.ConfigError(
       'no gallery', 'command line', 'give --gallery=FOLDER or vectors.npy'
@@ -145,12 +140,10 @@ def about(
   model: 'Snapshot', stored: 'Vectors', gallery: 'Gallery'
 ) -> list[tuple[str, str]]:
   """Prints the facts of a search, and returns them with the model."""
+  images = errors.counted(len(gallery), 'image')
   found = [
     ('model', f'{embedding_flags.described(model)}, of {run.FLAGS.workdir}'),
-    (
-      'gallery',
-      f'{errors.counted(len(gallery), "image")} of {stored.folder.root}',
-    ),
+    ('gallery', f'{images} of {stored.folder.root}'),
     ('distance', gallery.metric),
     ('search', METHODS[gallery.backend]),
   ]

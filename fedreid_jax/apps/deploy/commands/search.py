@@ -56,7 +56,9 @@ def main(argv: list[str]) -> None:
     source = gallery_flags.find()
     model = embedding_flags.load()
     gallery_flags.check_model(source, model)
-    queries = _embedded(model, paths)
+    embedding_flags.say_model(model)
+    kind = embedding_flags.modality(model, gallery_flags.QUERY_MODALITY)
+    queries = embedding_flags.queries(model, paths, kind)
     _search(model, gallery_flags.embedded(source, model), queries, out)
     print(f'page: {out.absolute().as_uri()}')
     embedding_flags.next_step(*_following(source))
@@ -74,14 +76,6 @@ def _following(source: gallery_flags.Source) -> list[str]:
   found = ['search', f'--gallery={given}', '--query=IMAGE']
   kind = gallery_flags.QUERY_MODALITY.value
   return [*found, f'--query_modality={kind}'] if kind else found
-
-
-def _embedded(
-  model: 'Snapshot', paths: list[Path]
-) -> tuple[list[Path], np.ndarray]:
-  embedding_flags.say_model(model)
-  kind = embedding_flags.modality(model, gallery_flags.QUERY_MODALITY)
-  return embedding_flags.queries(model, paths, kind)
 
 
 def _search(

@@ -21,19 +21,6 @@ from fedreid_jax.apps.deploy.commands import embedding_flags, gallery_flags
 from fedreid_jax.cli import run
 from fedreid_jax.core import extras
 
-# The packages of the server are an extra, since only this page needs them.
-
-
-def check() -> None:
-  """Checks that the packages of the server are installed.
-
-  Raises:
-    ConfigError: if one is missing; the message names it and the extra.
-  """
-  for name in ('starlette', 'uvicorn'):
-    extras.load(name, 'serve', extras.command('serve'))
-
-
 if TYPE_CHECKING:
   from fedreid_jax.apps.deploy.vectors import Folder
   from fedreid_jax.data.folder.path_labels import Label
@@ -61,11 +48,21 @@ def main(argv: list[str]) -> None:
         f'stray argument {argv[-1]!r}', 'command line', 'give one WORKDIR'
       )
     gallery_flags.check()
-
     check()
     _serve()
 
   run.guarded(argv[:1], body)
+
+
+def check() -> None:
+  """Refuses to go on without the packages of the server.
+
+  Raises:
+    ConfigError: naming the missing package and the extra.
+  """
+  # An extra, since only this page needs them.
+  for name in ('starlette', 'uvicorn'):
+    extras.load(name, 'serve', extras.command('serve'))
 
 
 def _serve() -> None:
