@@ -1,15 +1,14 @@
 import numpy as np
 import pytest
 import toy_run
+from drawn import written
+from matplotlib import colors
 
 from fedreid_jax import errors
-from fedreid_jax.apps.audit.inversion.attacks import Attempt
-from fedreid_jax.apps.audit.inversion.judge import (
-  judge,
-  same_initial_weights,
-  same_model,
-)
-from fedreid_jax.apps.audit.inversion.reconstruction import Reconstructed
+from fedreid_jax.apps.audit import attacks
+from fedreid_jax.apps.audit.attacks import Attempt
+from fedreid_jax.apps.audit.inversion import Reconstructed
+from fedreid_jax.figures import canvas
 
 
 @pytest.fixture(scope='module')
@@ -32,7 +31,7 @@ def test_real_images_are_found_and_noise_is_not(run):
   client = run.client('birch')  # identities by turns, 5, 5 and 4 images
   rows = np.asarray([3, 4, 5])
   made = {'means': attempt(client.images()[rows], [1] * 3, np.arange(3))}
-  found = judge(made, run, run)['person']
+  found = attacks.judge(made, run, run)['person']
   # Rows count all clients' images, of which nine are before birch's.
   np.testing.assert_array_equal(found.nearest['means'][:, 0], rows + 9)
   np.testing.assert_array_equal(
@@ -64,7 +63,7 @@ def test_domains_and_persons_of_several_clients(run):
     # The last one is of person 0 of ash and intends person 0 of birch.
     'real feature': attempt(real, [1] * 3, np.asarray([0, 1, 0])),
   }
-  found = judge(made, run, run)
+  found = attacks.judge(made, run, run)
   assert set(found['person'].nearest) == {'real feature'}
   domain = found['domain']
   assert domain.rank1()['DFS'] == 75
@@ -82,7 +81,7 @@ def test_domains_and_persons_of_several_clients(run):
   both = {
     'real feature': attempt(real, [1, 1, 0], np.asarray([0, 1, 0])),
   }
-  person = judge(both, run, run)['person']
+  person = attacks.judge(both, run, run)['person']
   assert person.nearest['real feature'].shape == (3, 9 + 14)
   assert person.rank1()['real feature'] == 100
   shares = [
@@ -95,7 +94,7 @@ def test_domains_and_persons_of_several_clients(run):
 def test_one_client_has_no_question_of_domains(run):
   client = run.client('birch')
   made = {'means': attempt(client.images()[:3], [0] * 3, np.arange(3))}
-  assert set(judge(made, only(run, client), run)) == {'person'}
+  assert set(attacks.judge(made, only(run, client), run)) == {'person'}
 
 
 def test_persons_of_one_image_are_no_real_queries(run):
@@ -104,7 +103,7 @@ def test_persons_of_one_image_are_no_real_queries(run):
     labels=np.arange(14, dtype=np.int32), num_identities=14
   )
   made = {'means': attempt(client.images()[:3], [0] * 3, np.arange(3))}
-  rank1 = judge(made, only(run, client), run)['person'].rank1()
+  rank1 = attacks.judge(made, only(run, client), run)['person'].rank1()
   assert 'real' not in rank1
   np.testing.assert_allclose(rank1['chance'], 100 / 14)
 
@@ -116,20 +115,20 @@ def test_features_that_are_no_numbers_are_refused(run):
     variables={n: x * np.nan for n, x in run.variables.items()}
   )
   with pytest.raises(errors.DataError, match='NaN distance'):
-    judge(made, only(run, client), lost)
+    attacks.judge(made, only(run, client), lost)
 
 
 def test_a_judge_of_other_images_is_refused(run):
   made = {'means': attempt(run.client('').images()[:1], [0], np.arange(1))}
   small = run.federation._replace(image_shape=(8, 4, 1))
   with pytest.raises(errors.ConfigError, match='same size'):
-    judge(made, run, run._replace(federation=small))
+    attacks.judge(made, run, run._replace(federation=small))
 
 
 def test_same_model(run):
-  assert same_model(run, run)
+  assert attacks.same_model(run, run)
   moved = {n: np.asarray(x) + 1 for n, x in run.variables.items()}
-  assert not same_model(run, run._replace(variables=moved))
+  assert not attacks.same_model(run, run._replace(variables=moved))
 
 
 @pytest.mark.parametrize(
@@ -151,4 +150,70 @@ def test_same_initial_weights(run, mine, theirs, same):
     config.model.pretrained = pretrained
     return run._replace(config=config)
 
-  assert same_initial_weights(made(**mine), made(**theirs)) is same
+  assert attacks.same_initial_weights(made(**mine), made(**theirs)) is same
+
+
+def attempt_reconstructed(photos, clients, labels=None):
+  images = Reconstructed(photos, photos, {})
+  return attacks.Attempt(images, np.asarray(clients), labels)
+
+
+def colour(axes):
+  return colors.to_hex(axes.spines['left'].get_edgecolor()).upper()
+
+
+def test_reconstructed_sheet_of_identities(run, tmp_path):
+  photos = run.client('birch').images()
+  made = {
+    'identity means': attempt_reconstructed(photos[:3], [1] * 3, np.arange(3))
+  }
+  answers = attacks.judge(made, run, run)
+  figure = attacks.draw(made, answers, run, 'title')
+  assert len(figure.axes) == 2 * 8  # two rows of two, the last place empty
+  assert sum(bool(axes.get_images()) for axes in figure.axes) == 12
+  captions = [axes.get_xlabel() for axes in figure.axes]
+  assert captions[:3] == ['birch 0'] * 3 and captions[4:7] == ['birch 1'] * 3
+  assert colour(figure.axes[2]) == canvas.RIGHT
+  np.testing.assert_array_equal(
+    figure.axes[1].get_images()[0].get_array(), photos[0, :, :, 0]
+  )
+  written(figure, tmp_path / 'reconstructed.png')
+
+
+def test_reconstructed_sheet_of_statistics(run, tmp_path):
+  birch, ash = run.client('birch'), run.client('ash')
+  both = np.concatenate([birch.images()[:1], ash.images()[:1]])
+  made = {
+    'DFS': attempt_reconstructed(both, [1, 0]),
+    'permuted DFS': attempt_reconstructed(both[::-1], [1, 0]),
+    'real feature': attempt_reconstructed(both[:1], [1], np.arange(1)),
+  }
+  answers = attacks.judge(made, run, run)
+  figure = attacks.draw(made, answers, run, 'title')
+  rows = np.asarray(figure.axes).reshape(2, 10)
+  captions = [[axes.get_xlabel() for axes in row] for row in rows]
+  assert captions[0][:2] == ['birch', 'birch']
+  assert captions[0][3:5] == ['birch', 'ash']
+  assert captions[1][3:5] == ['ash', 'birch']
+  assert captions[0][6:9] == ['birch 0'] * 3
+  frames = [colour(rows[0, place]) for place in (1, 4, 8)]
+  assert frames == [canvas.RIGHT, canvas.WRONG, canvas.RIGHT]
+  assert not any(axes.get_images() for axes in rows[1, 6:])
+  written(figure, tmp_path / 'reconstructed.png')
+
+
+def test_a_sheet_shows_all_clients(run):
+  """Of more images than there are rows, some of every client."""
+  photos = np.repeat(run.client('birch').images()[:1], 40, axis=0)
+  owners = np.repeat(np.arange(4), 10)
+  made = {
+    'DFS': attempt_reconstructed(photos, owners),
+    'real feature': attempt_reconstructed(photos[:1], [1], np.arange(1)),
+  }
+  answers = attacks.judge(made, run, run)
+  figure = attacks.draw(made, answers, run, 'title')
+  rows = np.asarray(figure.axes).reshape(8, 7)
+  shown = [row[0].get_xlabel() for row in rows]
+  assert shown == [
+    n for n in ('ash', 'birch', 'cedar', 'dogwood') for _ in 'ab'
+  ]

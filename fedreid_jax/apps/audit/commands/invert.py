@@ -80,7 +80,11 @@ _MODEL = flags.DEFINE_string(
 )
 flags.adopt_module_key_flags(checkpoint_flag)
 _SEED = flags.DEFINE_integer(
-  'seed', 0, 'Random seed of noise, rolls, mirroring and permutations.'
+  'seed',
+  0,
+  'Random seed of noise, rolls, mirroring and permutations.',
+  lower_bound=0,
+  upper_bound=2**31 - 1,
 )
 
 
@@ -94,11 +98,7 @@ def main(argv: list[str]) -> None:
     others = [
       _other_run(given, workdir) for given in (_JUDGE.value, _MEASURED_BY.value)
     ]
-    from fedreid_jax.apps.audit.inversion import (
-      inversion_control,
-      judge,
-      reconstructed,
-    )
+    from fedreid_jax.apps.audit import attacks
     from fedreid_jax.figures import canvas
     from fedreid_jax.training import loaded_run
     from fedreid_jax.training.files import recorder
@@ -114,15 +114,15 @@ def main(argv: list[str]) -> None:
     start = time.perf_counter()
     attempts = _attack(attacked, measuring, weights, search)
     seconds = time.perf_counter() - start
-    answers = judge.judge(attempts, attacked, judging)
-    failed = inversion_control.failed({q: a.asked for q, a in answers.items()})
+    answers = attacks.judge(attempts, attacked, judging)
+    failed = attacks.failed({q: a.asked for q, a in answers.items()})
     described = {
       **_described(attempts, answers, attacked),
       'judge': {
         'workdir': _JUDGE.value or str(workdir),
         'model': judging.name,
-        'other_model': not judge.same_model(attacked, judging),
-        'same_initial_weights': judge.same_initial_weights(attacked, judging),
+        'other_model': not attacks.same_model(attacked, judging),
+        'same_initial_weights': attacks.same_initial_weights(attacked, judging),
       },
       'measured_by': _MEASURED_BY.value or str(workdir),
       'valid': not failed,
@@ -133,7 +133,7 @@ def main(argv: list[str]) -> None:
     }
     recorder.write_json(picture.with_suffix('.json'), described)
     title = _title(config.name, described)
-    figure = reconstructed.draw(attempts, answers, attacked, title)
+    figure = attacks.draw(attempts, answers, attacked, title)
     canvas.save(figure, picture)
     print(picture)
     if failed:
@@ -150,7 +150,7 @@ def _other_run(given: str, workdir: Path) -> tuple[Any, Path] | None:
 
 def _attack(attacked, measuring, weights, search):
   """Returns the attempts of the chosen attack."""
-  from fedreid_jax.apps.audit.inversion import attacks
+  from fedreid_jax.apps.audit import attacks
 
   num = _IDENTITIES.value
   if _ATTACK.value == 'dfs':
@@ -217,8 +217,7 @@ def _settings():
       raise errors.ConfigError(
         'the attack on DFS has no such flag', f'--{name}', 'leave it out'
       )
-  from fedreid_jax.apps.audit.inversion.inversion import Weights
-  from fedreid_jax.apps.audit.inversion.search import Search
+  from fedreid_jax.apps.audit.inversion import Search, Weights
 
   return (
     Search((int(steps[0]), int(steps[1])), seed=_SEED.value),

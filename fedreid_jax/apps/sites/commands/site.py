@@ -39,8 +39,7 @@ def main(argv: list[str]) -> None:
         'no socket', 'command line', 'give --socket=RUN/site.sock'
       )
     chosen, workdir = run.config(), run.workdir()
-    from fedreid_jax.apps.sites import worker
-    from fedreid_jax.apps.sites.flower import local_socket
+    from fedreid_jax.apps.sites import local_socket, worker
     from fedreid_jax.training.files import lock
 
     # The lock comes first: two sites would write the same private states.
