@@ -111,28 +111,11 @@ def audit(
   rows = _attacked(client, num, sent.images)
   labels = client.labels[rows]
   originals = np.asarray(client.images()[rows])
-  blocks = np.arange(len(rows)).reshape(-1, sent.images)
-  shape = sent.images, *run.federation.image_shape
-  function = gradient_search.observed(run, client.num_identities)
-  if sent.noise:
-    function = gradient_search.clipped(function)
-  observe = jax.jit(function)
-  attack = gradient_search.make(function, shape, search)
-  key = jax.random.key(search.seed)
-  # Blocks have one shape, so that the attack is compiled once.
-  answers: list[np.ndarray] = []
-  for k, block in enumerate(blocks):
-    y = jnp.asarray(labels[block])
-    wanted = observe(pixels(originals[block]), y)
-    if sent.noise:
-      wanted = gradient_search.noisy(wanted, sent, jax.random.fold_in(key, k))
-    answers.append(attack(wanted, y, k)[0])
-  y = jnp.asarray(labels[blocks[0]])
-  wanted = observe(pixels(originals[blocks[0]]), y)
-  other = gradient_search.random_like(wanted, search.seed)
-  # No block has the number `num`, so the control starts from other noise.
-  noise, _ = attack(other, y, num)
-  reconstructed = np.concatenate(answers)
+  # No attack on a gradient of the images has the number `num`, so the control
+  # starts from other noise.
+  reconstructed, noise = _reconstruct(
+    run, client, originals, labels, search, sent, num
+  )
   gains = [
     gain(pixels(own), one)
     for own, one in zip(originals, reconstructed, strict=True)
@@ -144,7 +127,7 @@ def audit(
   if sent.noise:
     noisy = gain(*attack_sigmoids(first, search, sent.noise))
   positive = gain(control[0], control[1])
-  negative = gain(pixels(originals[0]), noise[0])
+  negative = gain(pixels(originals[0]), noise)
   return Inverted(
     gains=tuple(gains),
     gain=float(np.mean(gains)),
@@ -158,8 +141,40 @@ def audit(
     originals=originals,
     found=found,
     control=photos(control),
-    random=photos(noise[0]),
+    random=photos(noise),
   )
+
+
+def _reconstruct(
+  run: LoadedRun,
+  client: ClientData,
+  originals: np.ndarray,
+  labels: np.ndarray,
+  search: Search,
+  sent: Sent,
+  control: int,
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns the reconstructions, and an image from a random gradient."""
+  gradient = gradient_search.observed(run, client.num_identities)
+  if sent.noise:
+    gradient = gradient_search.clipped(gradient)
+  observe = jax.jit(gradient)
+  # Blocks have one shape, so that the attack is compiled once.
+  shape = sent.images, *originals.shape[1:]
+  attack = gradient_search.make(gradient, shape, search)
+  key = jax.random.key(search.seed)
+  blocks = np.arange(len(labels)).reshape(-1, sent.images)
+  answers: list[np.ndarray] = []
+  for k, block in enumerate(blocks):
+    y = jnp.asarray(labels[block])
+    wanted = observe(pixels(originals[block]), y)
+    if sent.noise:
+      wanted = gradient_search.noisy(wanted, sent, jax.random.fold_in(key, k))
+    answers.append(attack(wanted, y, k)[0])
+  y = jnp.asarray(labels[blocks[0]])
+  wanted = observe(pixels(originals[blocks[0]]), y)
+  other = gradient_search.random_like(wanted, search.seed)
+  return np.concatenate(answers), attack(other, y, control)[0][0]
 
 
 def _attacked(

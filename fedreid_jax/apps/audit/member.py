@@ -23,6 +23,7 @@ the images of the training. The negative control asks for random halves other
 than those of the training.
 """
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -191,14 +192,16 @@ def attack_memory(
   models = simulation.models(state)
   embed = jax.jit(simulation.embed)
 
-  def scores(name: str):
-    def features(images: np.ndarray, _: np.ndarray):
-      pixels = (jnp.asarray(images, jnp.float32) / 255 - 0.5) / 0.25
-      return np.asarray(embed(models[name], pixels))
+  def features(name: str, images: np.ndarray, _: np.ndarray) -> np.ndarray:
+    pixels = (jnp.asarray(images, jnp.float32) / 255 - 0.5) / 0.25
+    return np.asarray(embed(models[f'client:{name}'], pixels))
 
-    return few.scores(features, CASES[1])
-
-  values = np.asarray([scores(f'client:{one.name}') for one in clients])
+  values = np.asarray(
+    [
+      few.scores(functools.partial(features, one.name), CASES[1])
+      for one in clients
+    ]
+  )
   included = np.asarray(halves)
   return measure(log_ratios(values, included), included, seed)
 

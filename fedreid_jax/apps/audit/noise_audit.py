@@ -21,7 +21,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -109,12 +109,7 @@ def audit(run: LoadedRun, workdir: Path, guesses: int) -> Audited:
   # both hides at most one bit from the attacker.
   digest = run_secret.digest(config, run.federation)
   noise, change = _attacked(run)
-  path = workdir / run_files.SECRET
-  if config.privacy.secret == 'system' and not path.exists():
-    raise errors.IntegrityError(
-      'the secret is missing', str(path), 'restore it from a copy'
-    )
-  kept = run_secret.root(config, workdir, restart=False)
+  kept = _kept(config, workdir)
   score_all = scorer(noise, change, rounds - 1)
 
   def scores(roots: Sequence[bytes]) -> np.ndarray:
@@ -133,14 +128,6 @@ def audit(run: LoadedRun, workdir: Path, guesses: int) -> Audited:
   # The tail of a standard normal is at most exp(-t^2 / 2), so the union bound
   # over all guesses lets one wrong search in a million pass.
   threshold = math.sqrt(2 * math.log(len(seeds) / FALSE))
-  failed: list[str] = []
-  # Scores that are no numbers fail as well.
-  if not positive > threshold:
-    failed.append(
-      f'the secret of the run scores {positive:.1f}, not above {threshold:.1f}'
-    )
-  if not negative <= threshold:
-    failed.append(f'a random secret scores {negative:.1f}')
   # A run with privacy.secret=seed makes no promise against guesses of its seed.
   origin, refuted = config.privacy.secret, ''
   if score > threshold and origin == 'system':
@@ -157,9 +144,33 @@ def audit(run: LoadedRun, workdir: Path, guesses: int) -> Audited:
     SEEDS * seconds / len(seeds),
     positive,
     negative,
-    tuple(failed),
+    _failed(positive, negative, threshold),
     refuted,
   )
+
+
+def _kept(config: Any, workdir: Path) -> bytes:
+  """Returns the secret of a run, which must not be a new one."""
+  path = workdir / run_files.SECRET
+  if config.privacy.secret == 'system' and not path.exists():
+    raise errors.IntegrityError(
+      'the secret is missing', str(path), 'restore it from a copy'
+    )
+  return run_secret.root(config, workdir, restart=False)
+
+
+def _failed(
+  positive: float, negative: float, threshold: float
+) -> tuple[str, ...]:
+  failed: list[str] = []
+  # Scores that are no numbers fail as well.
+  if not positive > threshold:
+    failed.append(
+      f'the secret of the run scores {positive:.1f}, not above {threshold:.1f}'
+    )
+  if not negative <= threshold:
+    failed.append(f'a random secret scores {negative:.1f}')
+  return tuple(failed)
 
 
 def _attacked(run: LoadedRun) -> tuple[Noise, Float[np.ndarray, ' n']]:

@@ -59,14 +59,9 @@ STRANGERS = 200  # non-members who are scored in one repetition of it
 CLOSE = 0.03  # largest gap between simulation and theory
 _SMALLEST = 1e-6  # standard deviation of a dimension that is not dead
 
-
-class Side(NamedTuple):
-  """Mean features of persons, `[P, D]`."""
-
-  every: Float[np.ndarray, 'P D']  # over all images of each person
-  # Over every second image, starting with the first.
-  even: Float[np.ndarray, 'P D']
-  odd: Float[np.ndarray, 'P D']  # over the other images
+# Mean features of persons, `[P, D]`: over 'every' image of each person, over
+# every second image ('even'), and over the other images ('odd').
+Side = dict[str, np.ndarray]
 
 
 class Traced(NamedTuple):
@@ -106,17 +101,17 @@ def audit(run: LoadedRun, seed: int = 0) -> Traced:
     case: [] for case in (*CASES, NEGATIVE)
   }
   for k, (own, others) in enumerate(zip(members, strangers, strict=True)):
-    elsewhere = members[(k + 1) % len(clients)].every.mean(0)
+    elsewhere = members[(k + 1) % len(clients)]['every'].mean(0)
     for case, mean, kind in (
       (CASES[0], means[k], 'every'),
-      (CASES[1], own.every.mean(0), 'every'),
-      (CASES[2], own.even.mean(0), 'odd'),
+      (CASES[1], own['every'].mean(0), 'every'),
+      (CASES[2], own['even'].mean(0), 'odd'),
       (NEGATIVE, elsewhere, 'every'),
     ):
       # The reference and the non-members that are scored are different persons:
       # whitening by the scored ones would bias their scores.
-      known, asked = getattr(others, kind)[::2], getattr(others, kind)[1::2]
-      inside = scores(getattr(own, kind), mean, known)
+      known, asked = others[kind][::2], others[kind][1::2]
+      inside = scores(own[kind], mean, known)
       found[case].append((inside, scores(asked, mean, known)))
   # Scores are standardised by the reference of each client and can be pooled.
   pooled = {
@@ -128,9 +123,9 @@ def audit(run: LoadedRun, seed: int = 0) -> Traced:
 
 def _judged(members, strangers, pooled, seed: int) -> Traced:
   """Returns the results with the verdict on both controls."""
-  size = members[0].every.shape[1]
-  numbers = [len(own.every) for own in members]
-  known = [others.every[::2] for others in strangers]
+  size = members[0]['every'].shape[1]
+  numbers = [len(own['every']) for own in members]
+  known = [others['every'][::2] for others in strangers]
   effective = [effective_dimensions(rows) for rows in known]
   expected = [
     auc(dims, number, 1 / len(rows))
@@ -189,14 +184,14 @@ def _persons_of(
   """Returns mean features of the persons with two images or more."""
   space = domain_statistics.space(run)
   features = run.features(images, space, modalities)
-  rows: list[list[np.ndarray]] = []
-  for person in np.unique(persons):
-    own = features[persons == person]
-    # The case of other images needs an image on each side.
-    if len(own) > 1:
-      rows.append([own.mean(0), own[::2].mean(0), own[1::2].mean(0)])
-  every, even, odd = np.asarray(rows).transpose(1, 0, 2)
-  return Side(every, even, odd)
+  groups = [features[persons == person] for person in np.unique(persons)]
+  # The case of other images needs an image on each side.
+  groups = [own for own in groups if len(own) > 1]
+  starts = {'every': (0, 1), 'even': (0, 2), 'odd': (1, 2)}
+  return {
+    kind: np.asarray([own[first::step].mean(0) for own in groups])
+    for kind, (first, step) in starts.items()
+  }
 
 
 def auc(dimensions: float, persons: int, variance: float = 0.0) -> float:

@@ -27,6 +27,7 @@ HELLO, PREPARE, TRAIN, FAILED = 'hello', 'prepare', 'train', 'failed'
 # Reply of a worker that has not received HELLO since it started. Its images or
 # its recipe may have changed, so that the coordinator has to check them again.
 STRANGER = 'stranger'
+SCALARS = 'num_examples', 'num_steps', 'finite'  # of `types.Upload`
 INITIAL = -1  # number of a site's state before its first message
 
 # JSON of another form, and JSON that is nested too deeply for its parser, are

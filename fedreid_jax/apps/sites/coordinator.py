@@ -29,7 +29,6 @@ from fedreid_jax.training import build
 
 # Name, in the client states of a checkpoint, of the number of rounds of a site.
 KEPT = 'rounds kept at sites'
-SCALARS = 'num_examples', 'num_steps', 'finite'
 
 
 class Setting(NamedTuple):
@@ -119,7 +118,7 @@ class Coordinator(simulation.Executor):
       self._options.plan_shape,
       self._options.data_pass_batch,
     )
-    scalars = {name: getattr(upload, name) for name in SCALARS}
+    scalars = {name: getattr(upload, name) for name in codec.SCALARS}
     rest = {'sums': sums, 'images': jax.ShapeDtypeStruct((), np.int32)}
     sent = {'messages': upload.messages, 'shared': upload.shared}
     return {

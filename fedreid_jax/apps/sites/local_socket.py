@@ -10,7 +10,6 @@ who owns the socket can connect to it.
 import contextlib
 import os
 import socket
-import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -43,7 +42,7 @@ def listen(path: Path) -> socket.socket:
   made = socket.socket(socket.AF_UNIX)
   try:
     # Only a socket is deleted: another file makes `bind` fail.
-    if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
+    if path.is_socket():
       path.unlink()
     # By umask, because another user could connect between `bind` and a chmod.
     before = os.umask(0o177)

@@ -6,7 +6,6 @@ returns the terms of the run. A site may leave and return as another node.
 
 import hashlib
 import json
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
@@ -111,21 +110,6 @@ def versions() -> dict[str, str]:
   return {'fedreid_jax': fedreid_jax.__version__, 'jax': jax}
 
 
-def check_versions(site: Facts) -> None:
-  """Refuses a site with another version of this package.
-
-  Raises:
-    ConfigError: naming both versions.
-  """
-  here, there = fedreid_jax.__version__, site.versions.get('fedreid_jax')
-  if here != there:
-    raise errors.ConfigError(
-      f'fedreid_jax {there} there, {here} here',
-      f'site {site.name}',
-      'install the same version',
-    )
-
-
 def agreed(config: Any) -> dict[str, Any]:
   """Returns the fields that a site and the coordinator must agree on."""
 
@@ -145,11 +129,6 @@ def run_name(config: Any, sites: Sequence[Facts]) -> str:
   fields = {n: x for n, x in agreed(config).items() if n != 'rounds'}
   text = json.dumps([fields, known], sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def is_run(name: str) -> bool:
-  """Returns whether a text has the form of `run_name`."""
-  return re.fullmatch('[0-9a-f]{16}', name) is not None
 
 
 def check_agreed(here: Mapping[str, Any], there: Mapping[str, Any]) -> None:
@@ -354,7 +333,13 @@ class Members:
 
   def _check(self, facts: Facts) -> None:
     """Raises an error for a site that cannot take part."""
-    check_versions(facts)
+    here, there = fedreid_jax.__version__, facts.versions.get('fedreid_jax')
+    if here != there:
+      raise errors.ConfigError(
+        f'fedreid_jax {there} there, {here} here',
+        f'site {facts.name}',
+        'install the same version',
+      )
     if not self._roster:
       return
     if facts.name not in self._roster:

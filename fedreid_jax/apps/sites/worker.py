@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import operator
 import os
+import re
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -62,22 +63,15 @@ class Resident(simulation.Executor):
     self._terms, self._sender = terms, algorithm
     self.received: dict[str, Any] = {}
 
-  def expect(
-    self, variables: types.Flat, image_shape: tuple[int, int, int]
-  ) -> None:
-    """Sets the shapes of the arrays that the server sends."""
-    self.received = codec.broadcast_shapes(
-      self._sender, variables, self._terms.sites, image_shape
-    )
-
-  def first_state(
-    self, variables: types.Flat, pretrained: Sequence[str]
+  def begin(
+    self, setup: build.Setup, image_shape: tuple[int, int, int]
   ) -> types.ClientState:
-    """Returns the state of the client before round 0, on the host.
-
-    Personal variables in `pretrained` were read from a file and start from it.
-    """
-    loaded = {name: variables[name] for name in pretrained}
+    """Sets `received`, and returns the client's state before round 0."""
+    self.received = codec.broadcast_shapes(
+      self._sender, setup.variables, self._terms.sites, image_shape
+    )
+    # Personal variables that were read from a file start from it.
+    loaded = {name: setup.variables[name] for name in setup.pretrained}
     # Random keys follow from the name, so they are those of the simulation.
     uid = np.uint32(prng.client_uid(self._clients[0].name))
     init = jax.jit(self.algorithm.init_client)
@@ -285,7 +279,7 @@ class Worker:
     fields = message.fields
     given, run = Terms(**fields['terms']), str(fields['run'])
     # It becomes the name of a folder, and must not lead out of its parent.
-    if not terms.is_run(run):
+    if not re.fullmatch('[0-9a-f]{16}', run):
       raise errors.IntegrityError(
         f'a run named {run!r}', SERVER, 'use the same version'
       )
@@ -305,13 +299,9 @@ class Worker:
     # An update that is not finite does not count, nor does its state.
     if bool(upload.finite):
       kept.save(done, state, int(fields['oldest']))
-    sent = {
-      'messages': upload.messages,
-      'num_examples': upload.num_examples,
-      'num_steps': upload.num_steps,
-      'finite': upload.finite,
-    }
-    # Before round 0 only messages are sent, as the shapes in `replies` say.
+    names = 'messages', *codec.SCALARS
+    sent = {name: getattr(upload, name) for name in names}
+    # Before round 0 only these are sent, see `Coordinator._shapes`.
     if trains:
       sent |= {'shared': upload.shared, 'sums': sums}
       sent['images'] = np.int32(images)
@@ -327,9 +317,8 @@ class Worker:
       self._say(f'one of {sites}: reading the images')
       setup = self._build(given)
       executor = cast(Resident, setup.executor)
-      executor.expect(setup.variables, self._federation.image_shape)
-      first = executor.first_state(setup.variables, setup.pretrained)
-      self._held = given, setup, jax.device_get(first)
+      first = executor.begin(setup, self._federation.image_shape)
+      self._held = given, setup, first
     return self._held[1:]
 
   def _build(self, given: Terms) -> build.Setup:

@@ -132,22 +132,26 @@ def test_a_node_that_does_not_belong_to_the_run_is_named_once(one, text, said):
   assert len(refused) == 1 and text in refused[0]
 
 
-def test_the_error_of_a_site_is_said_and_the_others_go_on(said):
+@pytest.mark.parametrize(
+  ('error', 'text'),
+  [
+    (
+      errors.ResourceError('no memory', 'site', 'lower it'),
+      'error[6]: no memory — site — lower it',
+    ),
+    # It cannot be read.
+    (
+      errors.DataError('no list'),
+      'error[70]: an error without a reason — site b',
+    ),
+  ],
+)
+def test_the_error_of_a_site_is_said_and_the_others_go_on(error, text, said):
   line = Line(n1=facts('a'), n2=facts('b'))
   made, _ = gathered(line, said)
-  line.here[2] = errors.ResourceError('no memory', 'site', 'lower it')
+  line.here[2] = error
   assert ask(made) == {'a': 'a'}
-  assert said == ['site b is left out: error[6]: no memory — site — lower it']
-
-
-def test_an_error_that_cannot_be_read_is_one_as_well(said):
-  line = Line(n1=facts('a'), n2=facts('b'))
-  made, _ = gathered(line, said)
-  line.here[2] = errors.DataError('no list')
-  assert ask(made) == {'a': 'a'}
-  assert said == [
-    'site b is left out: error[70]: an error without a reason — site b'
-  ]
+  assert said == [f'site b is left out: {text}']
 
 
 def test_silent_nodes_delay_one_round_once_and_together(said):

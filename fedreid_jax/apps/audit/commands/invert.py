@@ -112,7 +112,14 @@ def main(argv: list[str]) -> None:
       loaded_run.load(*other) if other else attacked for other in others
     )
     start = time.perf_counter()
-    attempts = _attack(attacked, measuring, weights, search)
+    num = _IDENTITIES.value
+    if _ATTACK.value == 'dfs':
+      attempts = attacks.statistics(attacked, num, weights, search)
+    else:
+      client = attacked.client(_SOURCE.value)
+      attempts = attacks.identities(
+        attacked, client, num, weights, search, _SCALE.value, measuring
+      )
     seconds = time.perf_counter() - start
     answers = attacks.judge(attempts, attacked, judging)
     failed = attacks.failed({q: a.asked for q, a in answers.items()})
@@ -146,19 +153,6 @@ def _other_run(given: str, workdir: Path) -> tuple[Any, Path] | None:
   """Returns (configuration, work directory) of another run than the first."""
   folder = Path(given or workdir).expanduser().absolute()
   return None if folder == workdir else (run.saved_config(folder, []), folder)
-
-
-def _attack(attacked, measuring, weights, search):
-  """Returns the attempts of the chosen attack."""
-  from fedreid_jax.apps.audit import attacks
-
-  num = _IDENTITIES.value
-  if _ATTACK.value == 'dfs':
-    return attacks.statistics(attacked, num, weights, search)
-  client = attacked.client(_SOURCE.value)
-  return attacks.identities(
-    attacked, client, num, weights, search, _SCALE.value, measuring
-  )
 
 
 def _described(attempts, answers, attacked) -> dict[str, Any]:
@@ -205,13 +199,12 @@ def _title(name: str, described: Mapping[str, Any]) -> str:
 
 def _settings():
   """Returns the settings of the search, and the weights of the objective."""
-  steps = _STEPS.value
+  steps, fix = _STEPS.value, 'give HALF,FULL'
   if len(steps) != 2 or not all(n.isdecimal() for n in steps):
-    raise errors.ConfigError(
-      f'{",".join(steps)!r} is not two numbers', '--steps', 'give HALF,FULL'
-    )
+    what = f'{",".join(steps)!r} is not two numbers'
+    raise errors.ConfigError(what, '--steps', fix)
   if not any(map(int, steps)):
-    raise errors.ConfigError('no steps', '--steps', 'give HALF,FULL')
+    raise errors.ConfigError('no steps', '--steps', fix)
   for name in ('measured_by', 'source', 'scale'):
     if _ATTACK.value == 'dfs' and run.FLAGS[name].present:
       raise errors.ConfigError(
