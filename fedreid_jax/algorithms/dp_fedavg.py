@@ -301,8 +301,11 @@ def _component(options: Options, scale: Scale) -> Component:
       if scale.noise and not in_sums:
         bits += scale.bits * jax.random.normal(jax.random.fold_in(ctx.key, 1))
       below = 0.5 + bits / scale.clients
-      clip = clip * jnp.exp(-options.rate * (below - options.quantile))
-      clip = jnp.minimum(clip, max(options.clip, LARGEST))
+      moved = clip * jnp.exp(-options.rate * (below - options.quantile))
+      moved = jnp.minimum(moved, max(options.clip, LARGEST))
+      # An aborted round has no bits. Without a `Summation` the clip moves also
+      # in a round without clients, because their number is private.
+      clip = jnp.where(ctx.members.any(), moved, clip) if in_sums else moved
     return (clip, jnp.float32(0.0)), models
 
   def noise_of_sum(state: tuple[Array, Array]) -> Array:

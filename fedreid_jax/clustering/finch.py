@@ -21,8 +21,8 @@ def first_neighbour_clusters(
 
   Args:
     features: one row per client.
-    valid: rows to cluster; None for all. Each other row is a cluster of its
-      own.
+    valid: rows to cluster; None for all. Each other row, and each that is not
+      finite, is a cluster of its own.
 
   Returns:
     The lowest row of each row's cluster. Of equally near rows the lowest is the
@@ -30,7 +30,10 @@ def first_neighbour_clusters(
   """
   features = jnp.asarray(features, jnp.float32)
   num = features.shape[0]
-  valid = jnp.ones(num, bool) if valid is None else jnp.asarray(valid)
+  # The largest of similarities with a nan is the nan: one such row would be
+  # the nearest of all others, and join them.
+  finite = jnp.isfinite(features).all(axis=1)
+  valid = finite if valid is None else finite & jnp.asarray(valid)
   size = jnp.linalg.norm(features, axis=1, keepdims=True)
   unit = features / jnp.maximum(size, 1e-12)
   similarity = jnp.matmul(unit, unit.T, precision='highest')

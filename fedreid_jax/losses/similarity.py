@@ -19,9 +19,19 @@ def cosine(
   x: Float[Array, 'B D'], y: Float[Array, 'B D']
 ) -> Float[Array, ' B']:
   """Returns cosines of pairs of rows; the cosine with a row of zeros is 0."""
+  # The quotient of sums, unlike a sum of products of unit vectors, is 1 exactly
+  # for equal rows.
+  x, y = _near_one(x), _near_one(y)
   # The floor keeps the gradient at zero finite.
   size = jnp.sqrt(jnp.maximum((x * x).sum(-1) * (y * y).sum(-1), 1e-16))
   return (x * y).sum(-1) / size
+
+
+def _near_one(x: Float[Array, 'B D']) -> Float[Array, 'B D']:
+  # Squares of squares overflow above 1e9 and vanish below 1e-9. A power of two
+  # changes no digit, and the cosine does not depend on it.
+  _, exponent = jnp.frexp(jnp.abs(x).max(axis=-1, keepdims=True))
+  return x * jnp.ldexp(jnp.ones((), x.dtype), -jnp.clip(exponent, -126, 126))
 
 
 def pairwise_cosine(x: Float[Array, 'B D']) -> Float32[Array, 'B B']:

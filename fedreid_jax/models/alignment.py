@@ -182,9 +182,13 @@ def warp(
     Matching probabilities, the softmax of 50 times the cosine over the
     positions of the target, and the target warped to the query.
   """
-  cosine = jnp.einsum('bpd,bqd->bpq', _unit(query), _unit(target))
+  # The short floats of some accelerators would leave few digits: the cosines
+  # are multiplied by 50 in an exponent, and a map is compared with its
+  # reconstruction.
+  einsum = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
+  cosine = einsum('bpd,bqd->bpq', _unit(query), _unit(target))
   matching = jax.nn.softmax(TEMPERATURE * cosine)
-  return matching, jnp.einsum('bpq,bqd->bpd', matching, target)
+  return matching, einsum('bpq,bqd->bpd', matching, target)
 
 
 def person_mask(maps: Float32[Array, 'B P D']) -> Float32[Array, 'B P']:

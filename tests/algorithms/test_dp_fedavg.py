@@ -271,6 +271,28 @@ def test_the_clip_finds_the_median_from_both_sides(first):
   assert 0.8 < float(server.message(state)) < 1.25
 
 
+@pytest.mark.parametrize('in_sums', [False, True])
+def test_the_clip_stays_in_a_round_that_secure_aggregation_aborts(in_sums):
+  people = Participants(CLIENTS, 0, 4, 1.0, False, 1)
+  options = dp_fedavg.Options(
+    min_clients=1, adaptive=True, quantile=0.9, noise=0.01
+  )
+  bind = dp_fedavg.make(options).info.bind
+  assert bind
+  server = bind(people._replace(rounding=0.0 if in_sums else None)).server
+  assert server and server.update
+  state = server.init(handmade.context(dp_fedavg.ServerInitCtx))
+  for arrived in (False, True):
+    ctx = handmade.context(
+      dp_fedavg.AggregationCtx,
+      key=jax.random.key(0),
+      members=jnp.full((1, 4), arrived),
+    )
+    (clip, _), _ = server.update(state, {}, ctx)
+    # Without secure aggregation a round without clients looks like any other.
+    assert (clip != state[0]) == (arrived or not in_sums)
+
+
 def test_bits_say_whether_the_norm_is_below_the_clip():
   made = bound(4, adaptive=True, noise=0.01)
   values = trained(np.random.default_rng(4))

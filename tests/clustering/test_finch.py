@@ -70,6 +70,13 @@ def test_equal_rows_are_one_cluster():
   assert not finch.first_neighbour_clusters(jnp.ones((7, 3))).any()
 
 
+@pytest.mark.parametrize('wrong', [np.nan, np.inf])
+def test_a_row_that_is_not_finite_is_alone(wrong):
+  rows = jnp.array([[1, 0], [0, 1], [wrong, 1], [1, 0.1], [0.1, 1]])
+  found = finch.first_neighbour_clusters(rows)
+  assert found.tolist() == [0, 1, 2, 0, 1]
+
+
 def test_rows_that_are_not_valid_are_alone_whatever_they_hold():
   """Even nan; the others are clustered as if they were not there."""
   rng = np.random.default_rng(1)

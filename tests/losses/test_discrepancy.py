@@ -97,6 +97,13 @@ def test_an_empty_set_is_zero_without_nan(in_x, in_y):
   np.testing.assert_array_equal(grad, np.zeros_like(x))
 
 
+def test_differences_are_not_rounded_to_short_floats():
+  x, mask = jnp.ones((4, 6)), jnp.arange(4) < 2
+  program = str(jax.make_jaxpr(discrepancy.mmd)(x, x, mask, ~mask))
+  products = program.count('dot_general')
+  assert products and program.count('Precision.HIGHEST') == 2 * products
+
+
 def test_collapsed_features_are_near_zero_and_finite():
   x = jnp.full((4, 8), 0.125**0.5)
   value, grad = statistic(x, x, real(4), real(4))

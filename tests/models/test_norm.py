@@ -62,6 +62,25 @@ def test_batch_without_a_real_sample_stays_finite():
   np.testing.assert_array_equal([mean, var], np.zeros((2, 3)))
 
 
+def test_a_step_without_a_real_sample_leaves_the_running_statistics():
+  layer, x = norm.BatchNorm(), draw(0, 4, 3)
+  old = {'mean': draw(1, 3), 'var': 1 + draw(2, 3) ** 2}
+  variables = layer.init(jax.random.key(0), x, train=False)
+  step = jax.jit(
+    lambda mask: layer.apply(
+      {**variables, 'batch_stats': old},
+      x,
+      train=True,
+      mask=mask,
+      mutable=['batch_stats'],
+    )[1]['batch_stats']
+  )
+  kept, moved = step(jnp.zeros(4, bool)), step(jnp.arange(4) < 1)
+  for name, value in old.items():
+    np.testing.assert_array_equal(kept[name], value)
+    assert (moved[name] != value).all()
+
+
 def test_affine_parameters_are_optional():
   layer = norm.BatchNorm(affine=False)
   variables = layer.init(jax.random.key(0), jnp.ones((2, 3)), train=False)

@@ -34,6 +34,16 @@ def test_worked_global_pools():
   np.testing.assert_array_equal(pool.flatten(maps), [[1, 2, 3, 0]])
 
 
+def test_gem_counts_negative_values_as_zero():
+  maps = jnp.asarray([-1.0, -5.0, 3.0, 0.0]).reshape(1, 2, 2, 1)
+  for x in (maps, jnp.minimum(maps, 0)):
+    value, gradient = jax.value_and_grad(
+      lambda x: pool.generalised_mean(x).sum()
+    )(x)
+    wanted = pool.generalised_mean(jnp.maximum(x, 0)).sum()
+    assert value == wanted and np.isfinite(gradient).all()
+
+
 def test_gem_of_empty_maps_has_a_finite_gradient():
   maps = jnp.zeros((1, 2, 2, 1))
   np.testing.assert_allclose(pool.generalised_mean(maps), [[1e-4]], 1e-4)

@@ -73,6 +73,29 @@ def test_another_network_is_refused_with_the_fields_of_the_card(saved):
       weights.load(str(path), variables(**fields))
 
 
+@pytest.mark.parametrize(
+  'saved_fields, fields, missing',
+  [
+    ({}, {'features': (4, 6, 8)}, 'bn3/mean'),
+    (
+      {'name': 'resnet18', 'width': 1 / 32},
+      {'name': 'resnet34', 'width': 1 / 32},
+      'layer1_2/bn1/mean',
+    ),
+    ({'norm': 'group'}, {}, 'bn1/mean'),
+  ],
+)
+def test_a_file_of_a_part_of_the_network_is_refused(
+  tmp_path, saved_fields, fields, missing
+):
+  path = tmp_path / 'small.safetensors'
+  weights.save(path, variables(**saved_fields), ABOUT)
+  with pytest.raises(
+    errors.IntegrityError, match=f'the file has no .*{missing}'
+  ):
+    weights.load(str(path), variables(**fields))
+
+
 def test_a_value_that_is_not_finite_is_refused(tmp_path):
   own = variables()
   leaf = next(n for n in own if n.startswith('params/backbone/'))

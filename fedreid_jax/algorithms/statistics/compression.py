@@ -32,7 +32,12 @@ def rounded(key: Array, values: Array, bits: int, by_norm: bool) -> Array:
   """
   most = levels(bits)
   size = jnp.abs(values)
-  scale = jnp.sqrt((values**2).sum()) if by_norm else size.max()
+  scale = size.max()
+  if by_norm:
+    # A square overflows from 1e19; a power of two changes no digit.
+    _, exponent = jnp.frexp(scale)
+    near_one = jnp.ldexp(values, -exponent)
+    scale = jnp.ldexp(jnp.sqrt((near_one**2).sum()), exponent)
   # A leaf of zeros must not become 0 / 0.
   unit = jnp.where(scale == 0, 1.0, scale)
   codes = jnp.floor(size / unit * most + jax.random.uniform(key, values.shape))

@@ -149,7 +149,8 @@ class BatchNorm(nn.Module):
 
     Args:
       x: samples, with or without positions.
-      train: use the batch's statistics and update the running ones.
+      train: use the batch's statistics and update the running ones, which
+        stay in a step without a real sample.
       mask: real samples, or None if every one is real.
     """
     shape = (x.shape[-1],)
@@ -174,6 +175,10 @@ class BatchNorm(nn.Module):
       found = BatchMoments(images.astype(jnp.float32), batch_mean, batch_var)
       self.put_variable('moments', 'batch', found)
     elif not self.is_initializing():
-      mean.value = MOMENTUM * mean.value + (1 - MOMENTUM) * batch_mean
-      var.value = MOMENTUM * var.value + (1 - MOMENTUM) * batch_var
+      for running, now in ((mean, batch_mean), (var, batch_var)):
+        new = MOMENTUM * running.value + (1 - MOMENTUM) * now
+        # The moments of no image are zeros, which a step without images of one
+        # modality must not mix into the statistics of that modality.
+        seen = True if mask is None else mask.any()
+        running.value = jnp.where(seen, new, running.value)
     return y

@@ -64,13 +64,15 @@ def average(maps: Float[Array, 'B h w D']) -> Float[Array, 'B D']:
 
 
 def generalised_mean(maps: Float[Array, 'B h w D']) -> Float[Array, 'B D']:
-  """Returns `(mean(x^3) + 1e-12)^(1/3)` over positions.
+  """Returns `(mean([x]_+^3) + 1e-12)^(1/3)` over positions.
 
   Radenovic et al., "Fine-tuning CNN image retrieval with no human
-  annotation", with a fixed power. Maps must not be negative.
+  annotation", with a fixed power; negative values count as zero.
   """
-  # The gradient of the root at zero is infinite.
-  return (average(maps**GEM_POWER) + 1e-12) ** (1 / GEM_POWER)
+  # SNR makes maps negative, and the root of a negative mean is nan. The
+  # gradient of the root at zero is infinite.
+  cubes = jnp.maximum(maps, 0) ** GEM_POWER
+  return (average(cubes) + 1e-12) ** (1 / GEM_POWER)
 
 
 def flatten(maps: Float[Array, 'B h w D']) -> Float[Array, 'B h*w*D']:

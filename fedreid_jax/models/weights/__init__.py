@@ -8,6 +8,7 @@ torchvision's format are read by `models.pretrained`; a card in such a file has
 """
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -70,8 +71,8 @@ def load(name: str, variables: Flat) -> tuple[Flat, tuple[str, ...]]:
   """Replaces the backbone in variables by the weights of a file.
 
   The infrared parts of a network start from the same tensors as the visible
-  ones if the file has none for them; modules that a published network inserts
-  keep their values.
+  ones if the file has none for them; modules of a kind that the file does not
+  have, which a published network inserts, keep their values.
 
   Args:
     name: name of published weights, or a path.
@@ -95,6 +96,11 @@ def load(name: str, variables: Flat) -> tuple[Flat, tuple[str, ...]]:
     n: n if n in tensors else n.replace('/infrared_', '/') for n in variables
   }
   covered = {n: s for n, s in sources.items() if s in tensors}
+  kinds = {_kind(n) for n in tensors}
+  # All blocks of a deeper network are of a kind that the file has.
+  missing = sorted(
+    n for n in variables.keys() - covered.keys() if _kind(n) in kinds
+  )
   absent = sorted(tensors.keys() - set(covered.values()))
   wrong = [
     n for n, s in covered.items() if tensors[s].shape != variables[n].shape
@@ -102,6 +108,7 @@ def load(name: str, variables: Flat) -> tuple[Flat, tuple[str, ...]]:
   broken = [n for n, x in tensors.items() if not np.isfinite(x).all()]
   for kind, leaves in (
     ('the network has no', absent),
+    ('the file has no', missing),
     ('the network has another shape of', wrong),
     ('not finite:', broken),
   ):
@@ -113,6 +120,12 @@ def load(name: str, variables: Flat) -> tuple[Flat, tuple[str, ...]]:
       )
   new = {n: jnp.asarray(tensors[s]) for n, s in covered.items()}
   return variables | new, tuple(covered)
+
+
+def _kind(leaf: str) -> str:
+  """Returns the path of a module of the backbone without its numbers."""
+  module = '/'.join(leaf.replace('/infrared_', '/').split('/')[1:3])
+  return re.sub(r'\d+', '', module)
 
 
 def settings(path: Path) -> str:

@@ -50,6 +50,14 @@ def test_rounding_has_no_bias_and_a_bounded_error(by_norm):
   assert 0 < squared < bound
 
 
+@pytest.mark.parametrize('factor', [2.0**90, 2.0**-90])
+def test_the_norm_of_large_and_small_values_is_finite(factor):
+  key, own = jax.random.key(0), values(50)
+  found = compression.rounded(key, factor * own, 8, True)
+  wanted = compression.rounded(key, own, 8, True)
+  np.testing.assert_array_equal(found, factor * wanted)
+
+
 def test_zeros_and_nan_stay():
   key = jax.random.key(0)
   assert not compression.rounded(key, jnp.zeros(5), 8, False).any()
