@@ -15,7 +15,7 @@ from fedreid_jax.data.federation import Federation
 from fedreid_jax.data.synthetic import versions
 from fedreid_jax.evaluation import evaluator
 from fedreid_jax.method import guarantee, optimizers
-from fedreid_jax.models import functional, networks
+from fedreid_jax.models import networks
 from fedreid_jax.round import compose, simulation
 from fedreid_jax.round.devices import placement
 from fedreid_jax.training import engine
@@ -148,7 +148,7 @@ def network(
   """
   options = arguments(config, config.model.name)
   made = networks.build(config.model, num_classes, options)
-  return functional.wrap(made, image_shape)
+  return networks.wrap(made, image_shape)
 
 
 def pretrained(

@@ -13,7 +13,7 @@ from fedreid_jax.core import types
 from fedreid_jax.data import arrays, augment
 from fedreid_jax.method.component import Component
 from fedreid_jax.method.optimizers import Optimizer
-from fedreid_jax.models import functional
+from fedreid_jax.models import networks
 from fedreid_jax.round.devices import client_store, placement
 from fedreid_jax.round.devices.client_store import ClientStore
 from fedreid_jax.training import engine
@@ -100,7 +100,7 @@ class Simulation:
     config = load.change(schema.default(), fields or {})
     federation = arrays.federation(clients, public, mean, std)
     columns = max(client.num_identities for client in federation.clients)
-    self._model = functional.wrap(model_fn(columns), federation.image_shape)
+    self._model = networks.wrap(model_fn(columns), federation.image_shape)
     self._executor = engine.make_executor(
       config,
       federation,

@@ -9,7 +9,7 @@ import toy
 
 from fedreid_jax import errors
 from fedreid_jax.algorithms import dp_fedavg, fedopt, fedpav, uniform
-from fedreid_jax.algorithms.statistics import clipping
+from fedreid_jax.algorithms.statistics import privacy
 from fedreid_jax.config import recipes, validation
 from fedreid_jax.core import types
 from fedreid_jax.method import guarantee
@@ -318,14 +318,14 @@ def test_the_bits_cost_a_part_of_the_noise():
 
 def test_a_norm_over_all_leaves():
   changes = {'a': jnp.full(3, 2.0), 'b': jnp.full((2, 2), 1.0)}
-  found, below = clipping.clipped(changes, jnp.float32(2.0))
+  found, below = privacy.clipped(changes, jnp.float32(2.0))
   np.testing.assert_allclose(found['a'], 1.0)
   np.testing.assert_allclose(found['b'], 0.5)
   assert not below
-  same, below = clipping.clipped(changes, jnp.float32(4.0))
+  same, below = privacy.clipped(changes, jnp.float32(4.0))
   np.testing.assert_array_equal(same['b'], changes['b'])
   assert below
-  zero, below = clipping.clipped({'a': jnp.zeros(2)}, jnp.float32(1.0))
+  zero, below = privacy.clipped({'a': jnp.zeros(2)}, jnp.float32(1.0))
   assert not zero['a'].any() and below
 
 

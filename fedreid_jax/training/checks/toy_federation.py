@@ -16,7 +16,7 @@ from fedreid_jax.core import types
 from fedreid_jax.data import augment
 from fedreid_jax.data.federation import Federation, Images
 from fedreid_jax.method.component import Component
-from fedreid_jax.models import functional, networks
+from fedreid_jax.models import networks
 from fedreid_jax.round import compose, simulation
 from fedreid_jax.round.devices import placement
 from fedreid_jax.training import engine
@@ -104,7 +104,7 @@ def make_executor(
     devices: number of devices.
     traces: list to which every trace of the training transform adds an element.
   """
-  model = functional.wrap(
+  model = networks.wrap(
     networks.build(config.model, max(c.num_identities for c in clients)),
     IMAGE_SHAPE,
   )

@@ -6,7 +6,7 @@ import pytest
 import fedreid_jax as fr
 from fedreid_jax import errors
 from fedreid_jax.algorithms import dp_fedavg
-from fedreid_jax.algorithms.statistics import white_noise
+from fedreid_jax.algorithms.statistics import privacy
 from fedreid_jax.apps.audit import canary, canary_runs
 from fedreid_jax.config import schema
 from fedreid_jax.data.federation import Federation
@@ -100,9 +100,7 @@ def test_the_aggregation_keeps_its_claim():
 
 
 def test_a_missing_noise_line_is_caught(monkeypatch):
-  monkeypatch.setattr(
-    white_noise, 'gaussian', lambda key, models, scale: models
-  )
+  monkeypatch.setattr(privacy, 'gaussian', lambda key, models, scale: models)
   found = audit(1.0, noise=3.0)
   assert found.failed == () and 'the run claims 1' in found.refuted
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedreid_jax.algorithms import dpsgd
-from fedreid_jax.algorithms.statistics import white_noise
+from fedreid_jax.algorithms.statistics import privacy
 from fedreid_jax.apps.audit import canary, canary_runs
 from fedreid_jax.data import sampling
 from fedreid_jax.method import accounting
@@ -55,7 +55,7 @@ def test_the_claim_of_these_tests_is_that_of_the_accounting():
 
 
 def test_a_missing_noise_line_is_caught(monkeypatch):
-  monkeypatch.setattr(white_noise, 'gaussian', lambda key, total, scale: total)
+  monkeypatch.setattr(privacy, 'gaussian', lambda key, total, scale: total)
   found = audit(CLAIMED)
   assert found.failed == () and 'the run claims 3.08' in found.refuted
 

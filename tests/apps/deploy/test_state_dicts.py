@@ -10,7 +10,7 @@ import toy_embedding
 
 from fedreid_jax import errors
 from fedreid_jax.apps.deploy.exchange import state_dicts
-from fedreid_jax.models import functional, networks, pretrained, weights
+from fedreid_jax.models import networks, weights
 
 FIELDS = {'name': 'resnet18', 'width': 1 / 32}
 
@@ -37,7 +37,7 @@ def variables():
   config = toy.toy_config().model
   for name, value in FIELDS.items():
     config[name] = value
-  model = functional.wrap(networks.build(config, 3), (32, 16, 3))
+  model = networks.wrap(networks.build(config, 3), (32, 16, 3))
   shapes = jax.eval_shape(model.init, jax.random.key(0))
   return toy_embedding.random_variables(shapes)
 
@@ -46,7 +46,10 @@ def variables():
 def state(torch, variables):
   """The state of a ResNet, without a classifier."""
   leaves = {n: x for n, x in variables.items() if '/backbone/' in n}
-  return {n: torch.from_numpy(x) for n, x in pretrained.tensors(leaves).items()}
+  return {
+    n: torch.from_numpy(x)
+    for n, x in weights.torchvision_tensors(leaves).items()
+  }
 
 
 def convert(torch, saved, tmp_path):

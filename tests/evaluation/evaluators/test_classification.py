@@ -7,7 +7,7 @@ from fedreid_jax import errors
 from fedreid_jax.data import augment, federation
 from fedreid_jax.evaluation import evaluator, features
 from fedreid_jax.evaluation.evaluators import classification
-from fedreid_jax.models import functional, networks
+from fedreid_jax.models import networks
 from fedreid_jax.round.devices import placement
 from fedreid_jax.training.reports import summary
 
@@ -44,7 +44,7 @@ def test_what_cannot_be_evaluated(logits, labels, message):
 def parts():
   """A toy network, its variables, transforms and a test of three classes."""
   config = toy.toy_config()
-  model = functional.wrap(networks.build(config.model, 3), toy.IMAGE_SHAPE)
+  model = networks.wrap(networks.build(config.model, 3), toy.IMAGE_SHAPE)
   variables = jax.jit(model.init)(jax.random.key(0))
   transforms = augment.make(config.augment, (0.5,), (0.25,))
   images = toy.toy_images('ash', 23)

@@ -1,7 +1,7 @@
 """Conversion of PyTorch's weights of a ResNet to a `.safetensors` file.
 
 The tensors of the backbone are kept under torchvision's names, which
-`models.pretrained` reads.
+`models.weights` reads.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
 """Weights of an embedding as files of tensors, for PyTorch or this package.
 
 A ResNet without inserted modules is written with torchvision's names and layout
-(`models.pretrained.tensors`). Other networks have no counterpart in
+(`models.weights.tensors`). Other networks have no counterpart in
 torchvision. Their tensors have this package's names and layout, and only the
 format `safetensors` supports them. `model.pretrained` reads the backbone of
 each `.safetensors` file.
@@ -16,7 +16,7 @@ from fedreid_jax import errors
 from fedreid_jax.apps.deploy.exchange import versions
 from fedreid_jax.apps.deploy.exchange.embedding import Embedding
 from fedreid_jax.core import extras
-from fedreid_jax.models import pretrained, resnet, weights
+from fedreid_jax.models import resnet, weights
 
 PYTORCH = 'pip install torch, or use --format=safetensors'
 STATE = 'state_dict'  # key of the tensors in a .pth file
@@ -68,4 +68,4 @@ def _of_torchvision(embedding: Embedding) -> dict[str, np.ndarray]:
   """Returns tensors by torchvision's names, {} if it has no such network."""
   if embedding.config.model.name not in resnet.DEPTHS:
     return {}
-  return pretrained.tensors(embedding.variables)
+  return weights.torchvision_tensors(embedding.variables)

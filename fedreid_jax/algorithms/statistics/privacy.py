@@ -1,4 +1,4 @@
-"""Adds Gaussian noise to parameters.
+"""Bounds the norm of updates and gradients, and adds Gaussian noise.
 
 Noise on values that are not clipped before gives no (epsilon, delta) guarantee
 of differential privacy.
@@ -11,10 +11,38 @@ from fedreid_jax.core import param_filter
 from fedreid_jax.core.types import Array, Flat, Number
 from fedreid_jax.method.contexts import AggregationCtx
 
+# The norm stays finite in float32: 10^8 squares of this size add up to 1e38.
+LARGEST = 1e15
 NOTICE = (
   'noise is added without clipping: it gives no (epsilon, delta) guarantee '
   'of differential privacy'
 )
+
+
+def usable(changes: Flat) -> Array:
+  """Returns whether all magnitudes are finite and at most `LARGEST`, bool."""
+  largest = jnp.stack([jnp.abs(x).max() for x in changes.values()]).max()
+  # A comparison with nan is false, so nan is refused as well.
+  return largest <= LARGEST
+
+
+def clipped(changes: Flat, bound: Array) -> tuple[Flat, Array]:
+  """Scales changes down to a largest norm.
+
+  Changes that are not `usable` become zero.
+
+  Args:
+    bound: largest Euclidean norm over all of them.
+
+  Returns:
+    The changes, and whether their norm was at most the bound.
+  """
+  within = usable(changes)
+  # The norm of such changes overflows or is nan and would bound nothing.
+  changes = {n: jnp.where(within, x, 0.0) for n, x in changes.items()}
+  norm = jnp.sqrt(sum((x**2).sum() for x in changes.values()))
+  factor = jnp.where(norm <= bound, 1.0, bound / norm)
+  return {n: factor * x for n, x in changes.items()}, norm <= bound
 
 
 def gaussian(
@@ -23,7 +51,6 @@ def gaussian(
   """Adds independent N(0, scale^2) to every element.
 
   Args:
-    key: PRNG key.
     leaves: arrays by name; the noise of an array depends on the key and on the
       position of its name in sorted order.
     scale: standard deviation.
@@ -52,7 +79,6 @@ def on_updated(
 
   Args:
     models: models after the aggregation, `[G, ...]`.
-    ctx: context of the server's update.
     scale: standard deviation.
     batch_stats: whether running statistics get noise as well.
 

@@ -1,4 +1,7 @@
-"""Masked sums against plain sums, bit for bit."""
+"""Integers modulo 2^b against Python's integers, which do not overflow.
+
+Masked sums against plain sums, bit for bit.
+"""
 
 import functools
 import itertools
@@ -9,7 +12,90 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedreid_jax.algorithms.statistics import masking
+from fedreid_jax.algorithms.statistics import secure_sum
+
+CASES = [
+  *((9, 1.0, 32), (8, 1.0, 32), (3, 0.1, 24), (5, 16.0, 17)),
+  *((3, 1.0, bits) for bits in (16, 20, 24, 32)),
+]
+
+
+def total(codes, bits):
+  return secure_sum.wrap(codes.sum(axis=0, dtype=jnp.uint32), bits)
+
+
+def test_scales_are_the_largest_powers_of_two():
+  assert secure_sum.scale(1.0, 9, 32) == 2.0**27
+  assert secure_sum.scale(1.0, 9, 16) == 2.0**11
+  assert secure_sum.scale(16.0, 9, 32) == 2.0**23
+  assert secure_sum.scale(1.0, 1, 32) == 2.0**30
+
+
+@pytest.mark.parametrize('num, bound, bits', CASES)
+@pytest.mark.parametrize('sign', [1, -1])
+def test_all_clients_at_the_bound_fit_and_not_at_twice_the_scale(
+  num, bound, bits, sign
+):
+  scale = secure_sum.scale(bound, num, bits)
+  own = jnp.full((num, 1), sign * bound, jnp.float32)
+  for factor, fits in ((1, True), (2, False)):
+    codes = secure_sum.to_integers(own, factor * scale, bits)
+    found = secure_sum.from_integers(total(codes, bits), factor * scale, bits)
+    near = abs(float(found[0]) - sign * num * bound) <= num / scale
+    # -2^(b-1) is in range, so that eight clients at -1 fit at twice the scale.
+    edge = sign < 0 and num * factor * scale * bound == 2.0 ** (bits - 1)
+    assert near == (fits or edge)
+
+
+@pytest.mark.parametrize('num, bound, bits', CASES)
+def test_the_error_of_a_sum_is_bounded(num, bound, bits):
+  own = np.random.default_rng(0).uniform(-bound, bound, (num, 500)).astype('f4')
+  scale = secure_sum.scale(bound, num, bits)
+  key = None if bits >= secure_sum.NEAREST else jax.random.key(0)
+  codes = secure_sum.to_integers(jnp.asarray(own), scale, bits, key)
+  found = np.asarray(
+    secure_sum.from_integers(total(codes, bits), scale, bits), 'f8'
+  )
+  exact = own.astype('f8').sum(axis=0)
+  rounding = num / (scale if key is not None else 2 * scale)
+  read_out = 2.0**-24 * (np.abs(exact) + rounding)
+  error = np.abs(found - exact)
+  assert (error <= rounding + read_out).all() and error.max() > 0
+  # With more than 24 bits the rounding of the sum to float32 is the larger one.
+  assert (error > rounding).any() == (bits == 32)
+  # A scale that is 16 times smaller does not keep the bound.
+  coarse = secure_sum.to_integers(jnp.asarray(own), scale / 16, bits)
+  worse = np.asarray(
+    secure_sum.from_integers(total(coarse, bits), scale / 16, bits), 'f8'
+  )
+  assert (np.abs(worse - exact) > rounding + 2.0**-24 * np.abs(exact)).any()
+
+
+def test_random_rounding_has_no_bias():
+  keys = jax.random.split(jax.random.key(0), 4000)
+  scale = secure_sum.scale(1.0, 9, 16)
+  value = jnp.float32(0.3 / scale)
+  codes = jax.vmap(lambda key: secure_sum.to_integers(value, scale, 16, key))(
+    keys
+  )
+  assert {*np.unique(codes)} == {0, 1}
+  assert np.mean(codes) == pytest.approx(0.3, abs=0.03)
+  below = jax.vmap(lambda key: secure_sum.to_integers(-value, scale, 16, key))(
+    keys
+  )
+  assert {*np.unique(below)} == {0, 2**16 - 1}
+
+
+def test_whole_numbers_come_back():
+  own = jnp.arange(-5.0, 6.0)
+  for bits in (16, 20, 32):
+    key = jax.random.key(0) if bits < secure_sum.NEAREST else None
+    codes = secure_sum.to_integers(own, 1.0, bits, key)
+    assert (np.asarray(codes, 'u8') < 2**bits).all()
+    np.testing.assert_array_equal(
+      secure_sum.from_integers(codes, 1.0, bits), own
+    )
+
 
 PLACES, LENGTH = 6, 4096
 UIDS = np.array([70, 3, 2**31 - 1, 12, 500, 9], np.uint32)
@@ -17,7 +103,7 @@ UIDS = np.array([70, 3, 2**31 - 1, 12, 500, 9], np.uint32)
 
 def roster(present=None, bits=32, seed=0, uids=UIDS):
   here = np.ones(len(uids), bool) if present is None else np.asarray(present)
-  return masking.Roster(
+  return secure_sum.Roster(
     jax.random.key(seed), jnp.asarray(uids), jnp.asarray(here), bits
   )
 
@@ -35,13 +121,13 @@ def plain(own, arrived, bits):
 
 @functools.partial(jax.jit, static_argnames='bits')
 def _masked(key, uids, present, own, bits):
-  return masking.masked(masking.Roster(key, uids, present, bits), own)
+  return secure_sum.masked(secure_sum.Roster(key, uids, present, bits), own)
 
 
 @functools.partial(jax.jit, static_argnames='bits')
 def _added(key, uids, present, arrived, sent, bits):
-  given = masking.Roster(key, uids, present, bits)
-  return masking.unmasked_sum(given, arrived, sent)
+  given = secure_sum.Roster(key, uids, present, bits)
+  return secure_sum.unmasked_sum(given, arrived, sent)
 
 
 def masked(given, own):
@@ -131,4 +217,4 @@ def test_masks_are_new_in_every_round():
   [(9, 0, 6), (10, 0, 7), (4, 0, 3), (3, 0, 3), (9, 8, 8), (9, 1, 3)],
 )
 def test_the_threshold(clients, threshold, wanted):
-  assert int(masking.needed(jnp.int32(clients), threshold)) == wanted
+  assert int(secure_sum.needed(jnp.int32(clients), threshold)) == wanted

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import toy
 
-from fedreid_jax.algorithms.statistics import white_noise
+from fedreid_jax.algorithms.statistics import privacy
 
 KEY = jax.random.key(5)
 LEAVES = {
@@ -15,7 +15,7 @@ LEAVES = {
 
 
 def added(key=KEY, **arguments):
-  noisy = white_noise.gaussian(key, LEAVES, 0.5, **arguments)
+  noisy = privacy.gaussian(key, LEAVES, 0.5, **arguments)
   assert noisy.keys() == LEAVES.keys()
   return {n: np.asarray(noisy[n] - x).ravel() for n, x in LEAVES.items()}
 
@@ -38,8 +38,8 @@ def test_deviation_is_the_scale_and_leaves_are_independent():
 def test_order_of_the_leaves_does_not_matter():
   backwards = dict(reversed(LEAVES.items()))
   toy.assert_equal_trees(
-    white_noise.gaussian(KEY, LEAVES, 0.5),
-    white_noise.gaussian(KEY, backwards, 0.5),
+    privacy.gaussian(KEY, LEAVES, 0.5),
+    privacy.gaussian(KEY, backwards, 0.5),
   )
 
 
@@ -49,4 +49,4 @@ def test_running_statistics_only_if_asked(batch_stats):
 
 
 def test_no_scale_is_no_noise():
-  toy.assert_equal_trees(white_noise.gaussian(KEY, LEAVES, 0.0), LEAVES)
+  toy.assert_equal_trees(privacy.gaussian(KEY, LEAVES, 0.0), LEAVES)
