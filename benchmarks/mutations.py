@@ -240,7 +240,7 @@ BUGS = (
     (('used = used[np.argsort(lanes[used])]', 'used = used[::-1]'),),
   ),
   (
-    ('training/hooks.py', 'training/test_hooks.py'),
+    ('training/callbacks.py', 'training/test_callbacks.py'),
     (
       ('if one is self._all[0]', 'if one is self._all[-1]'),
       ('self._failed.append(one)', 'self._failed.clear()'),
@@ -249,26 +249,26 @@ BUGS = (
     ),
   ),
   (
-    ('training/files/line_file.py', 'training/test_line_file.py'),
+    ('training/files/atomic.py', 'training/test_atomic.py'),
     (('own <= round_', 'own < round_'),),
   ),
   (
-    ('training/callbacks.py', 'training/tracking/test_to_csv.py'),
+    ('training/callbacks.py', 'training/test_trackers.py'),
     (('self.round if self.resumed else -1', 'self.round'),),
   ),
   (
-    ('training/tracking/sent.py', 'training/tracking/test_tracker.py'),
+    ('training/trackers.py', 'training/test_trackers.py'),
     (('measured.round > self', 'measured.round >= self'),),
   ),
   (
     (
-      'training/tracking/to_tensorboard.py',
-      'training/tracking/test_to_tensorboard.py',
+      'training/trackers.py',
+      'training/test_to_tensorboard.py',
     ),
     (('self._event(start.kept + 1)', 'self._event(start.kept)'),),
   ),
   (
-    ('training/tracking/picture.py', 'training/tracking/test_picture.py'),
+    ('training/picture.py', 'training/test_picture.py'),
     (
       ('if not right else', 'if right else'),
       ('self._targets.add(target.name)', 'self._targets.add(model)'),

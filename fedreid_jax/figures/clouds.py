@@ -9,7 +9,7 @@ import numpy as np
 from fedreid_jax.core.types import ClientData
 from fedreid_jax.losses import hallucination
 from fedreid_jax.models.layers import norm
-from fedreid_jax.training.clients import domain_statistics
+from fedreid_jax.training import loaded_run
 from fedreid_jax.training.loaded_run import LoadedRun
 
 IDENTITIES = 3  # of a domain, as in the paper
@@ -60,7 +60,7 @@ def _features(
 ) -> np.ndarray:
   return run.features(
     client.images()[rows],
-    domain_statistics.space(run),
+    loaded_run.statistics_space(run),
     client.modalities[rows],
   )
 
@@ -76,7 +76,7 @@ def hallucinated(run: LoadedRun, source: str, seed: int) -> list[Cloud]:
     source: name of the client, '' for the first.
     seed: random seed of images and draws.
   """
-  config, clients = domain_statistics.options(run), run.federation.clients
+  config, clients = loaded_run.statistics_options(run), run.federation.clients
   own = run.client(source)
   index = [client.name for client in clients].index(own.name)
   rows, kinds = chosen(own, seed)
@@ -96,7 +96,7 @@ def hallucinated(run: LoadedRun, source: str, seed: int) -> list[Cloud]:
   # per channel gives all features of DFH.
   draw_key, novel_key = jax.random.split(jax.random.key(seed))
   drawn = hallucination.draw(
-    draw_key, domain_statistics.of(run), config.negative_variance
+    draw_key, loaded_run.domain_statistics(run), config.negative_variance
   )
   if config.novel == 'none':
     every = hallucination.per_domain(drawn.means, drawn.variances, normalised)

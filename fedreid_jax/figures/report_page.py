@@ -18,7 +18,7 @@ from fedreid_jax.figures import (
   ranked,
   report_audits,
 )
-from fedreid_jax.training.files import recorded
+from fedreid_jax.training.files import run_files
 from fedreid_jax.training.loaded_run import LoadedRun
 
 HASHES = re.compile('[0-9a-f:]+')
@@ -50,7 +50,7 @@ class Labelled(NamedTuple):
   """
 
   label: str
-  runs: Sequence[recorded.Recorded]
+  runs: Sequence[run_files.Recorded]
   changed: Mapping[str, Any]
   load: Callable[[], LoadedRun]
 
@@ -85,7 +85,7 @@ def page(found: Sequence[Labelled]) -> str:
 
 def _every(
   found: Sequence[Labelled],
-) -> list[tuple[str, recorded.Recorded]]:
+) -> list[tuple[str, run_files.Recorded]]:
   """Returns all runs with their labels."""
   return [(one.label, run) for one in found for run in one.runs]
 

@@ -25,7 +25,7 @@ import numpy as np
 from fedreid_jax import errors
 from fedreid_jax.figures import canvas, clouds
 from fedreid_jax.figures.clouds import Cloud
-from fedreid_jax.training.clients import domain_statistics
+from fedreid_jax.training import loaded_run
 from fedreid_jax.training.loaded_run import LoadedRun
 
 # The first two denote modalities in `persons`.
@@ -81,13 +81,13 @@ def draw(
   shown: dict[str, Style] = {}
   for axes, (label, run) in zip(panels, runs, strict=True):
     found = {c.name: (c, by_domain[c.name]) for c in clouds.real(run, seed)}
-    if domain_statistics.sender(run):
+    if loaded_run.statistics_sender(run):
       own = run.client(source).name
       for c in clouds.hallucinated(run, source, seed):
         colour = by_domain[c.name].colour if c.name in by_domain else 'black'
         name = f'{c.name}, hallucinated from {own}'
         found[name] = c, Style(colour, colour, 'black')
-      label = f'{label}: {METHODS[domain_statistics.options(run).novel]}'
+      label = f'{label}: {METHODS[loaded_run.statistics_options(run).novel]}'
     places = embed([cloud for cloud, _ in found.values()], seed)
     for (cloud, style), where in zip(found.values(), places, strict=True):
       scatter(axes, cloud, where, style)

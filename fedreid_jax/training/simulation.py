@@ -16,8 +16,7 @@ from fedreid_jax.method.optimizers import Optimizer
 from fedreid_jax.models import networks
 from fedreid_jax.round.devices import client_store, placement
 from fedreid_jax.round.devices.client_store import ClientStore
-from fedreid_jax.training import engine
-from fedreid_jax.training.clients import named_models
+from fedreid_jax.training import engine, named_models
 from fedreid_jax.training.files import run_secret
 
 
@@ -114,11 +113,7 @@ class Simulation:
     self.names = tuple(client.name for client in federation.clients)
 
   def init(self, key: types.Array) -> SimulationState:
-    """Returns the state before the first round.
-
-    Args:
-      key: typed PRNG key of the initial model.
-    """
+    """Returns the state before the first round."""
     variables = jax.jit(self._model.init)(key)
     server, clients = self._executor.init(variables)
     server, _ = self._executor.prepare(server, clients)
@@ -144,9 +139,6 @@ class Simulation:
   def models(self, state: SimulationState) -> dict[str, types.Flat]:
     """Returns the variables of the models by their names in `results.json`.
 
-    Args:
-      state: of the simulation.
-
     Returns:
       'global', 'cluster:GROUP' or 'client:NAME' to a flat dict of variables.
     """
@@ -161,7 +153,6 @@ class Simulation:
     """Returns embeddings of normalised images in evaluation mode, `[B, D]`.
 
     Args:
-      variables: of one model.
       images: float32 `[B, H, W, ch]`.
     """
     outputs, _ = self._model.apply(variables, images, train=False)

@@ -16,16 +16,16 @@ from fedreid_jax.method import guarantee
 from fedreid_jax.method.accounting import Mechanism
 from fedreid_jax.method.component import ClientHooks, Component, Participants
 from fedreid_jax.method.contexts import ReceiveCtx
-from fedreid_jax.training.checks import toy_federation
+from fedreid_jax.training import contract
 
 KERNEL, HEAD, MEAN = handmade.KERNEL, handmade.HEAD, handmade.MEAN
 FEDPAV = fedpav.make()
-CLIENTS = toy_federation.toy_clients()
+CLIENTS = contract.toy_clients()
 
 
 def bound(number=4, fraction=1.0, **options):
   made = dp_fedavg.make(dp_fedavg.Options(min_clients=1, **options))
-  people = tuple(toy_federation.toy_client(f'c{k}', 4) for k in range(number))
+  people = tuple(contract.toy_client(f'c{k}', 4) for k in range(number))
   assert made.info.bind
   return made.info.bind(
     Participants(people, 0, number, fraction, fraction < 1, 1)
@@ -154,7 +154,7 @@ def test_every_leaf_of_an_upload_is_bounded_public_or_refused():
   assert abs(first.messages['dp_fedavg']) == 0.5
   # A message of another component passes, and ends the guarantee.
   assert first.messages['other'] != second.messages['other']
-  people = tuple(toy_federation.toy_client(f'c{k}', 4) for k in range(4))
+  people = tuple(contract.toy_client(f'c{k}', 4) for k in range(4))
   held = guarantee.Guarantee(
     (FEDPAV, made), Participants(people, 0, 4, rounds=1)
   )
@@ -360,7 +360,7 @@ def test_claims_that_cannot_hold(options, participants, message):
 
 
 def test_cohorts_of_a_fixed_size_are_samples_without_replacement():
-  people = tuple(toy_federation.toy_client(f'c{k}', 3) for k in range(10))
+  people = tuple(contract.toy_client(f'c{k}', 3) for k in range(10))
   participants = Participants(people, 0, 4, 0.35, False, 7)
   options = dp_fedavg.Options(noise=2.0, min_clients=1)
   scale = dp_fedavg.scale_of(options, participants)
@@ -398,7 +398,7 @@ def test_who_is_available_is_no_random_sample():
 @pytest.mark.slow
 def test_epsilon_chooses_the_noise():
   pytest.importorskip('dp_accounting', reason='pip install .[privacy]')
-  people = tuple(toy_federation.toy_client(f'c{k}', 3) for k in range(100))
+  people = tuple(contract.toy_client(f'c{k}', 3) for k in range(100))
   participants = Participants(people, 0, 100, 0.1, True, 400)
   options = dp_fedavg.Options(epsilon=8.0, delta=1e-3)
   scale = dp_fedavg.scale_of(options, participants)

@@ -11,7 +11,7 @@ from fedreid_jax.algorithms import fedopt, fedpav, robust
 from fedreid_jax.algorithms import robust as rules
 from fedreid_jax.core import prng
 from fedreid_jax.method.component import Participants
-from fedreid_jax.training.checks import toy_federation
+from fedreid_jax.training import contract
 
 KERNEL, MEAN = handmade.KERNEL, handmade.MEAN
 FEDPAV = fedpav.make()
@@ -116,7 +116,7 @@ def test_the_servers_optimiser_moves_by_the_robust_mean():
   ],
 )
 def test_more_wrong_uploads_than_a_rule_resists(rule, f, cohort, message):
-  clients = toy_federation.toy_clients()
+  clients = contract.toy_clients()
   made = robust.make(robust.Options(rule=rule, f=f))
   assert made.info.check
   with pytest.raises(errors.ConfigError, match=message):
@@ -125,14 +125,14 @@ def test_more_wrong_uploads_than_a_rule_resists(rule, f, cohort, message):
 
 @pytest.mark.parametrize('rule', RULES)
 def test_the_largest_number_that_a_rule_resists(rule):
-  clients = toy_federation.toy_clients()
+  clients = contract.toy_clients()
   made = robust.make(robust.Options(rule=rule))
   assert made.info.check
   made.info.check(Participants(clients, 0, 5 if 'krum' in rule else 3))
 
 
 def test_a_mean_of_krum_with_room_for_wrong_uploads_is_refused():
-  clients = toy_federation.toy_clients()
+  clients = contract.toy_clients()
   for m, wrong_ones in ((5, False), (6, True), (9, True)):
     made = robust.make(robust.Options(rule='multikrum', f=2, m=m))
     assert made.info.check

@@ -14,10 +14,10 @@ from fedreid_jax.config import schema, validation
 from fedreid_jax.core import prng
 from fedreid_jax.method.component import Participants
 from fedreid_jax.round import compose
-from fedreid_jax.training.checks import toy_federation
+from fedreid_jax.training import contract
 
 KERNEL, HEAD, MEAN = handmade.KERNEL, handmade.HEAD, handmade.MEAN
-CLIENTS = toy_federation.toy_clients()
+CLIENTS = contract.toy_clients()
 SIZES = np.array([client.num_images for client in CLIENTS], np.float32)
 START = {n: np.asarray(x) for n, x in handmade.variables(0.25, 0, 2.0).items()}
 BOUNDS = {KERNEL: 1.0, MEAN: 16.0}

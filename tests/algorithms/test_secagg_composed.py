@@ -29,11 +29,10 @@ from fedreid_jax.method.contexts import AggregationCtx, ServerCtx, ServerInitCtx
 from fedreid_jax.method.sums import Weighted
 from fedreid_jax.models import networks
 from fedreid_jax.round import compose, round_log
-from fedreid_jax.training import engine
-from fedreid_jax.training.checks import toy_federation
+from fedreid_jax.training import contract, engine
 
 KERNEL, MEAN = handmade.KERNEL, handmade.MEAN
-CLIENTS = toy_federation.toy_clients()
+CLIENTS = contract.toy_clients()
 SIZES = np.array([client.num_images for client in CLIENTS], np.float32)
 START = handmade.variables(0.25, 0.0, 2.0)
 EVERYONE = Participants(CLIENTS, 0, 4)
@@ -304,9 +303,7 @@ def test_sampling_counts_only_where_no_client_adds(exact):
 
 
 def test_every_summation_is_a_sum_of_clients_who_know_each_other(config):
-  model = networks.wrap(
-    networks.build(config.model, 3), toy_federation.IMAGE_SHAPE
-  )
+  model = networks.wrap(networks.build(config.model, 3), contract.IMAGE_SHAPE)
   parts = compose.load(('fedpav', 'secagg'), {}, algorithms)
   plugin = parts[1]._replace(info=parts[1].info._replace(rounding=None))
   assert engine.completed(parts[:1], EVERYONE, model).rounding is None
@@ -316,9 +313,7 @@ def test_every_summation_is_a_sum_of_clients_who_know_each_other(config):
 
 def test_rounding_is_of_the_trained_parameters_that_are_sent(config):
   config.model.features = (4, 8)
-  model = networks.wrap(
-    networks.build(config.model, 3), toy_federation.IMAGE_SHAPE
-  )
+  model = networks.wrap(networks.build(config.model, 3), contract.IMAGE_SHAPE)
   parts = compose.load(('fedpav', 'secagg', 'dp_fedavg'), {}, algorithms)
   shared = jax.eval_shape(model.init, jax.random.key(0))
   sent = [

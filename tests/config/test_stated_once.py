@@ -15,7 +15,7 @@ from fedreid_jax.core import options, plugins
 from fedreid_jax.data import augment, client_split, sampling
 from fedreid_jax.evaluation import protocols
 from fedreid_jax.models import backbones, dns, networks, reid, resnet
-from fedreid_jax.training.tracking import trackers
+from fedreid_jax.training import trackers
 
 PACKAGE = Path(str(fedreid_jax.__file__)).parent
 FILES = [

@@ -41,7 +41,6 @@ from fedreid_jax.figures import canvas
 from fedreid_jax.figures.canvas import Photo
 from fedreid_jax.losses import hallucination
 from fedreid_jax.training import loaded_run
-from fedreid_jax.training.clients import domain_statistics
 from fedreid_jax.training.loaded_run import LoadedRun
 
 PERMUTATIONS = 9999
@@ -92,10 +91,10 @@ def identities(
     ConfigError: when the model of `measured_by` has images or features of
       another size.
   """
-  space = domain_statistics.space(run)
+  space = loaded_run.statistics_space(run)
   own = measured_by or run
   loaded_run.same_images(run, own, '--measured_by')
-  moments = own.moments(client, domain_statistics.space(own))
+  moments = own.moments(client, loaded_run.statistics_space(own))
   theirs = moments.mean.shape[1]
   ours = run.features(client.images()[:1], space).shape[1]
   if theirs != ours:
@@ -131,10 +130,10 @@ def statistics(
   are of different identities. The seed of `search` also draws features and
   permutes their values.
   """
-  space, clients = domain_statistics.space(run), run.federation.clients
-  every = jnp.repeat(domain_statistics.of(run), num, axis=0)
+  space, clients = loaded_run.statistics_space(run), run.federation.clients
+  every = jnp.repeat(loaded_run.domain_statistics(run), num, axis=0)
   drawn = sampled(
-    every, domain_statistics.options(run).negative_variance, search.seed
+    every, loaded_run.statistics_options(run).negative_variance, search.seed
   )
   # The values of all clients are permuted together, so that samples of one
   # client are no more similar than others.

@@ -35,8 +35,8 @@ from fedreid_jax.core.prng import Stream
 from fedreid_jax.core.secret import Secret
 from fedreid_jax.core.types import Array, Flat
 from fedreid_jax.round import compose
-from fedreid_jax.training import build
-from fedreid_jax.training.files import restored, run_files, run_secret
+from fedreid_jax.training import build, named_models
+from fedreid_jax.training.files import run_files, run_secret
 from fedreid_jax.training.loaded_run import LoadedRun
 
 FALSE = 1e-6  # probability that a search without the secret finds one
@@ -179,7 +179,7 @@ def _attacked(run: LoadedRun) -> tuple[Noise, Float[np.ndarray, ' n']]:
   components = build.load_components(config)
   # The run did not keep its initial model, which follows from the
   # configuration and the pretrained weights.
-  first = restored.network(config, run.federation, run.variables).variables
+  first = named_models.network(config, run.federation, run.variables).variables
   first, _ = build.pretrained(config, first)
   change = {n: run.variables[n] - first[n] for n in first}
   shared, _ = param_filter.split(change, compose.shared_leaves(components))

@@ -48,7 +48,7 @@ from fedreid_jax.apps.audit.detection import Detection
 from fedreid_jax.core.types import ClientData
 from fedreid_jax.data import validation
 from fedreid_jax.data.federation import Images
-from fedreid_jax.training.clients import domain_statistics
+from fedreid_jax.training import loaded_run
 from fedreid_jax.training.loaded_run import LoadedRun
 
 FEWEST = 8  # persons outside the training
@@ -85,7 +85,7 @@ def audit(run: LoadedRun, seed: int = 0) -> Traced:
       client's domain outside the training.
   """
   clients = run.federation.clients
-  kept = domain_statistics.sent(run)
+  kept = loaded_run.statistics_sent(run)
   if kept is None or len(clients) < 2:
     raise errors.ConfigError(
       'no statistics of DFH of two or more clients',
@@ -182,7 +182,7 @@ def _persons_of(
   modalities: Int[np.ndarray, ' M'],
 ) -> Side:
   """Returns mean features of the persons with two images or more."""
-  space = domain_statistics.space(run)
+  space = loaded_run.statistics_space(run)
   features = run.features(images, space, modalities)
   groups = [features[persons == person] for person in np.unique(persons)]
   # The case of other images needs an image on each side.

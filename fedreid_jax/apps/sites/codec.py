@@ -20,7 +20,7 @@ from fedreid_jax import errors
 from fedreid_jax.core import prng, trees, types
 from fedreid_jax.core.types import Tree
 from fedreid_jax.round.compose import Algorithm
-from fedreid_jax.training.files import structure
+from fedreid_jax.training.files import client_files
 
 PROTOCOL = 1  # version of the messages; a receiver refuses any other
 HELLO, PREPARE, TRAIN, FAILED = 'hello', 'prepare', 'train', 'failed'
@@ -43,7 +43,7 @@ class Message(NamedTuple):
 
   kind: str  # HELLO, PREPARE or TRAIN; a reply may also be FAILED or STRANGER
   fields: dict[str, Any]  # values that JSON can represent
-  # Leaves of a tree by their paths, see `structure.by_path`.
+  # Leaves of a tree by their paths, see `client_files.by_path`.
   arrays: dict[str, np.ndarray]
 
 
@@ -52,7 +52,7 @@ def pack(kind: str, fields: dict[str, Any], tree: Tree = ()) -> bytes:
   arrays = {
     # safetensors writes the bytes of an array in the order of memory.
     name: np.array(leaf, order='C')
-    for name, leaf in structure.named(jax.device_get(tree)).items()
+    for name, leaf in client_files.named(jax.device_get(tree)).items()
   }
   header = {'protocol': PROTOCOL, 'kind': kind, 'fields': fields}
   return safetensors_numpy.save(arrays, {'fedreid': json.dumps(header)})
@@ -97,7 +97,9 @@ def fit(arrays: dict[str, np.ndarray], like: Tree, where: str) -> Any:
     IntegrityError: naming the first leaves that are missing or not expected, or
       whose shape or type differs.
   """
-  wanted = {name: _form(leaf) for name, leaf in structure.by_path(like).items()}
+  wanted = {
+    name: _form(leaf) for name, leaf in client_files.by_path(like).items()
+  }
   found = {name: _form(leaf) for name, leaf in arrays.items()}
   differ = [
     f'{name} is {found.get(name, "absent")}, not {wanted.get(name, "expected")}'

@@ -34,7 +34,7 @@ from fedreid_jax.round.compose import Algorithm
 from fedreid_jax.round.devices import transfer
 from fedreid_jax.round.devices.client_store import ClientStore
 from fedreid_jax.training import build, engine
-from fedreid_jax.training.files import atomic, structure
+from fedreid_jax.training.files import atomic, client_files
 
 SERVER = 'message of the server'
 
@@ -159,7 +159,7 @@ class PrivateStates:
     The coordinator asks for no state before `oldest`.
     """
     # safetensors does not notice changed values of a damaged file.
-    arrays = structure.named(state)
+    arrays = client_files.named(state)
     found = {'digest': param_filter.digest(arrays)}
     atomic.write_bytes(
       self._path(number), safetensors_numpy.save(arrays, found)

@@ -11,8 +11,7 @@ from fedreid_jax.apps.audit import canary, canary_runs
 from fedreid_jax.config import schema
 from fedreid_jax.data.federation import Federation
 from fedreid_jax.method.component import Participants
-from fedreid_jax.training import build
-from fedreid_jax.training.checks import toy_federation
+from fedreid_jax.training import build, contract
 
 
 @pytest.mark.parametrize(
@@ -80,7 +79,7 @@ def test_without_noise_every_guess_is_right_and_permuted_ones_are_chance():
 
 
 def participants(number=200, fraction=1.0, rounds=1):
-  people = tuple(toy_federation.toy_client(f'c{k}', 4) for k in range(number))
+  people = tuple(contract.toy_client(f'c{k}', 4) for k in range(number))
   return Participants(people, 0, number, fraction, fraction < 1, rounds=rounds)
 
 
@@ -163,7 +162,7 @@ def test_options_of_the_component(changed):
 
 def private_run(*components, **fields):
   """Configuration and federation of a run on toy clients of three persons."""
-  config = toy_federation.toy_config()
+  config = contract.toy_config()
   config.components = components
   config.local.sampler, config.local.steps = 'poisson_pk', 4
   config.local.identities, config.local.batch = 2, 4
@@ -171,7 +170,7 @@ def private_run(*components, **fields):
   schema.complete(config)
   config.update_from_flattened_dict(fields)
   federation = Federation(
-    toy_federation.toy_clients(), (), (8, 8, 1), (0.5,), (0.25,), 'toy'
+    contract.toy_clients(), (), (8, 8, 1), (0.5,), (0.25,), 'toy'
   )
   return config, federation
 

@@ -11,7 +11,7 @@ from fedreid_jax.apps.audit import canary, canary_runs
 from fedreid_jax.data import sampling
 from fedreid_jax.method import accounting
 from fedreid_jax.method.component import Participants
-from fedreid_jax.training.checks import toy_federation
+from fedreid_jax.training import contract
 
 NOISE = 2.0
 CLAIMED = 3.08  # epsilon of `participants` at delta 1e-5
@@ -19,7 +19,7 @@ CLAIMED = 3.08  # epsilon of `participants` at delta 1e-5
 
 def participants(**fields):
   """Two clients of 40 and 20 identities, half of the latter in a step."""
-  people = tuple(toy_federation.toy_client(f'c{k}', 2 * k, k) for k in (40, 20))
+  people = tuple(contract.toy_client(f'c{k}', 2 * k, k) for k in (40, 20))
   given = Participants(
     people, 0, 2, rounds=2, steps=8,
     sampler='poisson_pk', batch=10, identities=5,
@@ -108,5 +108,5 @@ def test_there_are_as_many_canaries_as_the_claim_needs():
     for claimed in (1.0, 6.0, 6.5, 7.999, 20.0, np.inf)
   ]
   assert numbers == [1000, 2000, 4000, 16000, 1000, 1000]
-  few = people._replace(clients=(toy_federation.toy_client('c', 42, 21),))
+  few = people._replace(clients=(contract.toy_client('c', 42, 21),))
   assert canary_runs.enlarged(options, few, 1.0)[:2] == (1008, 240)

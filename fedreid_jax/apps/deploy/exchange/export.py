@@ -18,7 +18,7 @@ from fedreid_jax.apps.deploy.exchange import (
 )
 from fedreid_jax.core import extras
 from fedreid_jax.models import weights
-from fedreid_jax.training.files import recorder
+from fedreid_jax.training.files import atomic
 
 
 class Format(NamedTuple):
@@ -141,7 +141,7 @@ def export(
     names = weight_files.form(found)
   else:
     difference = _check(found, content, form.reader, kind)
-  recorder.write_bytes(out, content)
+  atomic.write_bytes(out, content)
   size, number = len(content), len(found.variables)
   return Written(out, size, described, difference, number, names)
 

@@ -17,7 +17,7 @@ import numpy as np
 from fedreid_jax import errors
 from fedreid_jax.core import extras
 from fedreid_jax.models import resnet, weights
-from fedreid_jax.training.files import recorder
+from fedreid_jax.training.files import atomic
 
 # Of DistributedDataParallel, and of networks that contain a ResNet.
 PREFIXES = ('module.', 'backbone.')
@@ -125,7 +125,7 @@ def convert(path: Path, out: Path) -> Imported:
   digest = hashlib.sha256(path.read_bytes()).hexdigest()
   card = {'form': weights.TORCHVISION, 'imported': {'sha256': digest}}
   content = weights.encode(dict(sorted(tensors.items())), card)
-  recorder.write_bytes(out, content)
+  atomic.write_bytes(out, content)
   return Imported(
     network,
     out,
