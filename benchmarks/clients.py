@@ -64,8 +64,7 @@ def bare(model: Any) -> float:
 
 def measure(count: int, cohort: int, folder: Path) -> dict[str, float]:
   """Returns the figures of one cell."""
-  from fedreid_jax.training.clients import client_states
-  from fedreid_jax.training.files import checkpoint
+  from fedreid_jax.training.files import checkpoint, client_states
 
   executor, model, variables, names = build(count, cohort)
   server, store = executor.init(variables)

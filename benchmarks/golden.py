@@ -31,8 +31,8 @@ from fedreid_jax.config import recipes, validation
 from fedreid_jax.core import param_filter
 from fedreid_jax.data import cache
 from fedreid_jax.data.synthetic import versions
-from fedreid_jax.training import loop
-from fedreid_jax.training.files import restored, run_files
+from fedreid_jax.training import loop, named_models
+from fedreid_jax.training.files import run_files
 
 _WRITE = flags.DEFINE_string('write', None, 'File to write.')
 _COMPARE = flags.DEFINE_string('compare', None, 'File to compare with.')
@@ -58,7 +58,7 @@ def record(recipe: str, rounds: int = 0) -> dict[str, Any]:
   with tempfile.TemporaryDirectory() as folder:
     results = loop.train(config, Path(folder))
     with run_files.checkpoints_of(Path(folder)) as saved:
-      models = restored.restore(saved, 'latest').models
+      models = named_models.restore(saved, 'latest').models
   jax.clear_caches()  # otherwise the programs of all recipes stay in memory
   last = [
     {'target': e['target'], 'model': e['model'], **e['metrics']}

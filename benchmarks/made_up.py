@@ -56,7 +56,7 @@ def rounds(
 
   from fedreid_jax import algorithms
   from fedreid_jax.data import arrays, augment
-  from fedreid_jax.models import functional, networks
+  from fedreid_jax.models import networks
   from fedreid_jax.round import compose
   from fedreid_jax.round.devices import placement
   from fedreid_jax.training import engine
@@ -65,7 +65,7 @@ def rounds(
   federation = arrays.federation(clients, None, mean, std)
   columns = max(client.num_identities for client in federation.clients)
   shape = federation.image_shape
-  model = functional.wrap(networks.build(config.model, columns), shape)
+  model = networks.wrap(networks.build(config.model, columns), shape)
   executor = engine.make_executor(
     config,
     federation,

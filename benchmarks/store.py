@@ -26,8 +26,7 @@ from benchmarks import show
 from fedreid_jax.core import types
 from fedreid_jax.round.cohort import cohort
 from fedreid_jax.round.devices import client_store
-from fedreid_jax.training.clients import client_rows, client_states
-from fedreid_jax.training.files import checkpoint, manifests
+from fedreid_jax.training.files import checkpoint, client_states, steps
 
 _CLIENTS = flags.DEFINE_integer('clients', 10_000, 'Number of clients.')
 _COHORT = flags.DEFINE_integer('cohort', 64, 'Clients of a round.')
@@ -92,7 +91,7 @@ def measure(folder: pathlib.Path, rule: str) -> list[str]:
   for first in range(0, min(len(trained), 20 * len(drawn)), len(drawn)):
     part = trained[first : first + len(drawn)]
     reads.append(seconds(store.read, part)[0])
-  root = workdir / manifests.FOLDER
+  root = workdir / steps.FOLDER
   used = sum(x.stat().st_size for x in root.rglob('*') if x.is_file())
   saved.close()
   again = checkpoint.Checkpoints(workdir)
@@ -132,7 +131,7 @@ def main(argv: list[str]) -> None:
   logging.set_verbosity(logging.ERROR)
   with tempfile.TemporaryDirectory(dir=_FOLDER.value) as folder:
     rules = ['disk', 'memory']
-    if _CLIENTS.value * _KILOBYTES.value * 1000 > client_rows.MEMORY_BYTES:
+    if _CLIENTS.value * _KILOBYTES.value * 1000 > client_states.MEMORY_BYTES:
       rules.remove('memory')
     lines = [measure(pathlib.Path(folder), rule) for rule in rules]
   show.rows(

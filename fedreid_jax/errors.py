@@ -34,23 +34,14 @@ def printable(text: str) -> str:
 
 
 def counted(number: int, one: str, many: str = '') -> str:
-  """Returns a number with its noun, '1 camera' or '2 cameras'.
-
-  Args:
-    number: how many.
-    one: the noun for one.
-    many: the noun for others, by default with an s.
-  """
+  """Returns a number with its noun, '1 camera' or '2 cameras'."""
   return f'{number:,} {one if number == 1 else many or f"{one}s"}'
 
 
 def one_of(name: str, known: Iterable[str], more: str = '') -> str:
   """Returns the remedy for an unknown name: the nearest one, or all of them.
 
-  Args:
-    name: the unknown name.
-    known: all names.
-    more: what may be given in place of a name.
+  `more` is what may be given in place of a name.
   """
   names = list(known)
   near = difflib.get_close_matches(name, names, 1)
@@ -67,11 +58,7 @@ class ExposedSecretWarning(UserWarning):
 
 
 class FedReIDError(Exception):
-  """Base of every error with a documented exit code.
-
-  Attributes:
-    exit_code: the code the process ends with.
-  """
+  """Base of every error, which ends a command with its `exit_code`."""
 
   exit_code = 1
 

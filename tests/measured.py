@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedreid_jax.training.tracking.tracker import Measured
+from fedreid_jax.training.trackers import Measured
 
 PICTURE = np.arange(6 * 4 * 3, dtype=np.uint8).reshape(6, 4, 3)
 

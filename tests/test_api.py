@@ -19,7 +19,7 @@ from PIL import Image
 import fedreid_jax as fr
 from fedreid_jax.data import cache
 from fedreid_jax.training.files import recorder
-from fedreid_jax.training.processes import compile_cache
+from fedreid_jax.training.processes import process
 
 ROOT = Path(__file__).parents[1]
 TINY = {
@@ -207,8 +207,8 @@ def test_the_cache_of_the_caller_is_kept(monkeypatch, tmp_path, by):
     jax_compilation_cache_dir = chosen
     update = staticmethod(changed.__setitem__)
 
-  monkeypatch.setattr(compile_cache.jax, 'config', Config)
-  compile_cache.use()
+  monkeypatch.setattr(process.jax, 'config', Config)
+  process.use_cache()
   expected = {
     'jax_persistent_cache_min_compile_time_secs': 0,
     'jax_compilation_cache_dir': str(tmp_path / 'xla'),

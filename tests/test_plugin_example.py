@@ -16,7 +16,7 @@ import toy_run
 import fedreid_jax as fr
 from fedreid_jax.data import federation
 from fedreid_jax.models import networks
-from fedreid_jax.training.checks import contract
+from fedreid_jax.training import contract
 
 ROOT = Path(__file__).parents[1]
 PLUGIN = ROOT / 'examples/plugin'
@@ -218,7 +218,7 @@ def test_differences_are_found():
   tree = {'a': np.ones(2, np.float32), 'b': np.arange(3)}
   near = {'a': tree['a'] + np.float32(1e-6), 'b': np.arange(3)}
   assert not contract.difference(tree, tree)
-  assert contract.difference(tree, near) == "['a'] differs"
+  assert contract.difference(tree, near) == 'a differs'
   assert not contract.difference(tree, near, 1e-5)
   assert 'structure' in contract.difference(tree, {'a': tree['a']})
 

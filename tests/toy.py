@@ -8,7 +8,7 @@ import numpy as np
 
 from fedreid_jax.data import federation
 from fedreid_jax.method import contexts
-from fedreid_jax.training.checks.toy_federation import (
+from fedreid_jax.training.contract import (
   IMAGE_SHAPE,
   SIZES,
   make_executor,

@@ -10,7 +10,7 @@ import toy
 from fedreid_jax.apps.deploy import embedding
 from fedreid_jax.data import augment
 from fedreid_jax.evaluation import features
-from fedreid_jax.models import functional, networks
+from fedreid_jax.models import networks
 from fedreid_jax.round.devices import placement
 
 SHAPE = (32, 16, 3)
@@ -63,7 +63,7 @@ def make(
   config.evaluation.flip, config.evaluation.feature = flip, feature
   for name, value in model.items():
     config.model[name] = value
-  network = functional.wrap(networks.build(config.model, 3), shape)
+  network = networks.wrap(networks.build(config.model, 3), shape)
   shapes = jax.eval_shape(network.init, jax.random.key(0))
   variables = random_variables(shapes, gain)
   view = augment.make(config.augment, MEAN, STD).test

@@ -12,7 +12,7 @@ import fedreid_jax as fr
 from fedreid_jax.data import augment
 from fedreid_jax.evaluation import features
 from fedreid_jax.evaluation.features import Model
-from fedreid_jax.models import functional, networks
+from fedreid_jax.models import networks
 from fedreid_jax.round.devices import placement
 from fedreid_jax.training import loaded_run
 
@@ -20,7 +20,7 @@ from fedreid_jax.training import loaded_run
 @functools.cache
 def network():
   """Returns (model, variables), running statistics other than 0 and 1."""
-  model = functional.wrap(
+  model = networks.wrap(
     networks.build(toy.toy_config().model, 3), toy.IMAGE_SHAPE
   )
   variables = jax.jit(model.init)(jax.random.key(0))

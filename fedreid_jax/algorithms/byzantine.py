@@ -36,7 +36,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedreid_jax import errors
-from fedreid_jax.algorithms.statistics import robust_rules
+from fedreid_jax.algorithms import robust
 from fedreid_jax.core import param_filter, prng, trees
 from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array, Broadcast, ClientData, Flat, Upload
@@ -169,9 +169,6 @@ def attack(
   Args:
     kind: 'sign', 'scale', 'gaussian' or 'zero'.
     factor: g.
-    shared: values after training.
-    start: values before training.
-    key: PRNG key of the client and round.
   """
   changes = {n: shared[n] - x for n, x in start.items()}
   if kind == 'gaussian':
@@ -190,12 +187,7 @@ def attack(
 
 
 def largest_deviation(num_uploads: Array, num_wrong: Array) -> Array:
-  """Returns z of `alie`.
-
-  Args:
-    num_uploads: number of all uploads.
-    num_wrong: number of attackers among them.
-  """
+  """Returns z of `alie`."""
   honest = jnp.maximum(num_uploads - num_wrong, 1)
   needed = num_uploads // 2 + 1 - num_wrong
   share = jnp.clip((honest - needed) / honest, *QUANTILES)
@@ -208,20 +200,18 @@ def _collude(scale: float, wrong: Array, uploads: Upload) -> Upload:
   wrong &= valid
   own, _ = param_filter.trainable(uploads.shared)
   # Honest rows do not enter the mean, and lost ones may not be finite.
-  own = robust_rules.present(own, wrong)
+  own = robust.present(own, wrong)
   count = jnp.maximum(wrong.sum(), 1)
   z = scale or largest_deviation(valid.sum(), wrong.sum())
 
   def one(values: Array) -> Array:
-    rows = wrong.reshape((-1,) + (1,) * (values.ndim - 1))
     mean = values.sum(axis=0) / count
-    apart = jnp.where(rows, values - mean[None], 0.0)
+    apart = jnp.where(robust.wide(wrong, values), values - mean[None], 0.0)
     return mean - z * jnp.sqrt((apart**2).sum(axis=0) / count)
 
   def placed(name: str, sent: Array) -> Array:
     values = uploads.shared[name]
-    rows = wrong.reshape((-1,) + (1,) * (values.ndim - 1))
-    return jnp.where(rows, sent[None], values)
+    return jnp.where(robust.wide(wrong, values), sent[None], values)
 
   return _with(uploads, {n: placed(n, one(x)) for n, x in own.items()})
 

@@ -36,7 +36,7 @@ import jax.numpy as jnp
 from fedreid_jax import errors
 from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array, Flat, Metrics
-from fedreid_jax.losses import distill
+from fedreid_jax.losses import identity
 from fedreid_jax.method.component import ClientHooks, Component
 from fedreid_jax.method.contexts import LossCtx
 from fedreid_jax.method.rules import Given, Rule
@@ -93,7 +93,7 @@ def make(options: Options = Options()) -> Component:
       )
     scores = jnp.split(ctx.outputs.logits, len(PARTS))
     valid = jnp.split(ctx.batch.valid, len(PARTS))
-    divergence = distill.divergence(
+    divergence = identity.divergence(
       scores[0], scores[teacher], valid[0] & valid[teacher], temperature
     )
     return lam * divergence, {'divergence': divergence}

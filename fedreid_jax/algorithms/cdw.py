@@ -30,7 +30,7 @@ import numpy as np
 from fedreid_jax.core import trees
 from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array, Batch, Flat
-from fedreid_jax.losses import identity, similarity
+from fedreid_jax.losses import identity, metric
 from fedreid_jax.method import batch_stats
 from fedreid_jax.method.accounting import Released
 from fedreid_jax.method.component import (
@@ -132,7 +132,7 @@ def _distance(
     # Padded identities, whose columns the loss masks, do not enter the cosine.
     return jnp.where(real, logits, 0.0)
 
-  near = similarity.cosine(scores(ctx.start), scores(ctx.variables))
+  near = metric.cosine(scores(ctx.start), scores(ctx.variables))
   # Rounding may bring a cosine above 1, and a weight must not be negative.
   return identity.masked_mean(jnp.maximum(1.0 - near, 0.0), valid)
 

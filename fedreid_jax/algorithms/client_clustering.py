@@ -3,7 +3,7 @@
 Zhuang et al. (FedReIDBench), journal version, section 5.1 and Algorithm 2.
 After local training the model of each client embeds the same public images X.
 Its features, concatenated, are one vector u_k, and one step of FINCH with the
-cosine distance (`clustering.finch`) splits the cohort S into clusters c:
+cosine distance splits the cohort S into clusters c:
 
   w_c = sum_{k in c} (n_k / sum_{j in c} n_j) w_k.
 
@@ -11,6 +11,11 @@ The clients of c start their next round from w_c. A client that was not sampled,
 or whose upload is lost, keeps the model of its last cluster. With 'cdw' the
 weights within a cluster are cosine distances. The models are in evaluation mode
 and normalise with the moments of X.
+
+FINCH is the first partition of Sarfraz, Sharma and Stiefelhagen, Efficient
+parameter-free clustering using first neighbor relations, CVPR 2019, eq. 1: with
+k_i the nearest row of i by cosine, rows i and j are linked if j = k_i, i = k_j
+or k_i = k_j, and the clusters, connected components, have two rows or more.
 
 Deviations from the paper: it does not specify how a batch of features becomes
 one vector; this module concatenates them (`represent='mean'` averages them). X
@@ -27,7 +32,6 @@ import jax
 import jax.numpy as jnp
 
 from fedreid_jax import errors
-from fedreid_jax.clustering import finch
 from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array, Flat
 from fedreid_jax.method.component import Component, ComponentInfo, Participants
@@ -71,7 +75,7 @@ def make(options: Options = Options()) -> Component:
     return jax.lax.map(vector, ctx.uploaded)
 
   def cluster(groups: Array, ctx: ServerCtx) -> Array:
-    clusters = finch.first_neighbour_clusters(vectors(ctx), ctx.valid)
+    clusters = first_neighbour_clusters(vectors(ctx), ctx.valid)
     return _free_groups(groups, ctx.index, ctx.valid, clusters)
 
   def check(participants: Participants) -> None:
@@ -120,3 +124,39 @@ def _free_groups(
   return jnp.where(valid, free[rank[clusters]], groups[index]).astype(
     groups.dtype
   )
+
+
+def first_neighbour_clusters(
+  features: Array, valid: Array | None = None
+) -> Array:
+  """Clusters rows by one step of FINCH, also under `jit`.
+
+  Args:
+    features: one row per client, `[K, D]`.
+    valid: rows to cluster, bool `[K]`; None for all. Each other row, and each
+      that is not finite, is a cluster of its own.
+
+  Returns:
+    The lowest row of each row's cluster, int32 `[K]`. Of equally near rows the
+    lowest is the nearest. A single row is one cluster.
+  """
+  rows: Array = jnp.asarray(features, jnp.float32)
+  num = len(rows)
+  # The largest of similarities with a nan is the nan: one such row would be
+  # the nearest of all others, and join them.
+  finite = jnp.isfinite(rows).all(axis=1)
+  valid = finite if valid is None else finite & jnp.asarray(valid)
+  size = jnp.sqrt((rows**2).sum(axis=1, keepdims=True))
+  unit = rows / jnp.maximum(size, 1e-12)
+  similarity = jnp.matmul(unit, unit.T, precision='highest')
+  pairs = valid[:, None] & valid[None] & ~jnp.eye(num, dtype=bool)
+  nearest = jnp.where(pairs, similarity, -jnp.inf).argmax(axis=1)
+  # Links (i, k_i) are enough: the third kind, k_i = k_j, joins rows that are
+  # already connected through k_i. `argmax` gives 0 where no pair is allowed.
+  linked = (nearest[:, None] == jnp.arange(num)[None]) & pairs
+  reach = linked | linked.T | jnp.eye(num, dtype=bool)
+  # Each product doubles the path length, so this many reach any row.
+  for _ in range(max(num - 1, 1).bit_length()):
+    paths = reach.astype(jnp.float32)
+    reach = jnp.matmul(paths, paths) > 0
+  return reach.argmax(axis=1).astype(jnp.int32)

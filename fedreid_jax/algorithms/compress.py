@@ -25,6 +25,9 @@ statistics, the messages of components and the broadcast are sent in full.
 Deviations from the papers: the update of a round is compressed instead of a
 gradient, and QSGD's codes have b bits each instead of an Elias code. Deviations
 from released code: none is known.
+
+The simulation keeps the values in float32, and computes the length of the
+message that would be sent.
 """
 
 import dataclasses
@@ -34,11 +37,13 @@ from typing import Annotated, Literal
 import jax
 import jax.numpy as jnp
 
-from fedreid_jax.algorithms.statistics import compression
 from fedreid_jax.core import param_filter, trees
 from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array, Broadcast, Flat, Upload
 from fedreid_jax.method.component import Component, ComponentInfo, Transport
+
+SCALE = 4  # bytes of the float32 that goes with the codes of a leaf
+VALUE = 4  # bytes of a float32, or of an index
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,8 +84,8 @@ def num_bytes(options: Options, shared: Flat) -> int:
   if not sizes:
     return rest
   if options.kind == 'topk':
-    return rest + compression.largest_bytes(sum(sizes), options.ratio)
-  return rest + compression.rounded_bytes(sizes, options.bits)
+    return rest + largest_bytes(sum(sizes), options.ratio)
+  return rest + rounded_bytes(sizes, options.bits)
 
 
 def _rounded(options: Options):
@@ -90,7 +95,7 @@ def _rounded(options: Options):
   def up(upload: Upload, received: Broadcast, key: Array) -> Upload:
     changes = _changes(upload, received)
     sent = {
-      name: compression.rounded(
+      name: rounded(
         jax.random.fold_in(key, place), changes[name], options.bits, by_norm
       )
       for place, name in enumerate(sorted(changes))
@@ -109,7 +114,7 @@ def _largest(options: Options):
     del key
     changes = _changes(upload, received)
     wanted = {n: x + error[n] for n, x in changes.items()}
-    sent = compression.largest(wanted, options.ratio) if wanted else {}
+    sent = largest(wanted, options.ratio) if wanted else {}
     rest = trees.subtract(wanted, sent)
     return rest, _arrived(upload, received, sent)
 
@@ -130,3 +135,68 @@ def _arrived(upload: Upload, received: Broadcast, sent: Flat) -> Upload:
   """Returns the upload with the server's values plus the compressed update."""
   models = {n: received.shared[n] + x for n, x in sent.items()}
   return dataclasses.replace(upload, shared={**upload.shared, **models})
+
+
+def levels(bits: int) -> int:
+  """Returns the largest code, one bit of which is its sign."""
+  return 2 ** (bits - 1) - 1
+
+
+def rounded(key: Array, values: Array, bits: int, by_norm: bool) -> Array:
+  """Rounds values at random to a few levels, without bias.
+
+  Args:
+    by_norm: whether the scale is the Euclidean norm (QSGD) or the largest
+      magnitude.
+  """
+  most = levels(bits)
+  size = jnp.abs(values)
+  scale = size.max()
+  if by_norm:
+    # A square overflows from 1e19; a power of two changes no digit.
+    _, exponent = jnp.frexp(scale)
+    near_one = jnp.ldexp(values, -exponent)
+    scale = jnp.ldexp(jnp.sqrt((near_one**2).sum()), exponent)
+  # A leaf of zeros must not become 0 / 0.
+  unit = jnp.where(scale == 0, 1.0, scale)
+  codes = jnp.floor(size / unit * most + jax.random.uniform(key, values.shape))
+  # The sum of the largest code and of almost one may round to the next code.
+  return jnp.sign(values) * jnp.minimum(codes, most) * (scale / most)
+
+
+def rounded_bytes(sizes: list[int], bits: int) -> int:
+  """Returns the bytes of the codes and the scales of leaves of these sizes."""
+  return sum(math.ceil(bits * size / 8) + SCALE for size in sizes)
+
+
+def number_kept(size: int, ratio: float) -> int:
+  """Returns how many of `size` values are sent, at least one."""
+  # Without the margin the rounding of the product, 0.07 * 100 =
+  # 7.000000000000001, would send one value more.
+  return max(1, math.ceil(ratio * size - 1e-9))
+
+
+def largest(leaves: Flat, ratio: float) -> Flat:
+  """Keeps the values of largest magnitude over all leaves, and zeros the rest.
+
+  Among equal magnitudes the first are kept, in the order of the names.
+  """
+  # A fixed order, because the first of equal magnitudes are kept.
+  names = sorted(leaves)
+  flat = jnp.concatenate([leaves[name].reshape(-1) for name in names])
+  _, kept = jax.lax.top_k(jnp.abs(flat), number_kept(flat.size, ratio))
+  sent = jnp.zeros_like(flat).at[kept].set(flat[kept])
+  found: Flat = {}
+  for name in names:
+    part, sent = sent[: leaves[name].size], sent[leaves[name].size :]
+    found[name] = part.reshape(leaves[name].shape)
+  return found
+
+
+def largest_bytes(size: int, ratio: float) -> int:
+  """Returns the bytes of the kept values and of their positions.
+
+  Positions are indices, or one bit for each value if that is shorter.
+  """
+  kept = number_kept(size, ratio)
+  return VALUE * kept + min(VALUE * kept, math.ceil(size / 8))

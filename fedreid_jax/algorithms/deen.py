@@ -9,7 +9,7 @@ before the neck. The loss is
   L = CE + L_tri + lam_cpm [CPM(f, f1) + CPM(f, f2)] + lam_ort L_ort (eq. 10),
 
 where cross-entropy and hard triplet loss are over all three, and `CPM` and
-`L_ort` are defined in `losses.embedding_expansion`. This is the whole loss: the
+`L_ort` are defined in `losses.cross_modal`. This is the whole loss: the
 plain loss must be switched off (`loss.identity = loss.triplet = 0`).
 
 Deviations from the paper, all of which are those of the released code: each of
@@ -34,7 +34,7 @@ import jax.numpy as jnp
 from fedreid_jax import errors
 from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array, Flat, Metrics
-from fedreid_jax.losses import embedding_expansion, identity, metric
+from fedreid_jax.losses import cross_modal, identity, metric
 from fedreid_jax.method.component import ClientHooks, Component
 from fedreid_jax.method.contexts import LossCtx
 
@@ -85,7 +85,7 @@ def make(options: Options = Options()) -> Component:
     of_all = jnp.tile(labels, 3), jnp.tile(valid, 3)
     original, first, second = jnp.split(every.feature, 3)
     mined = sum(
-      embedding_expansion.centre_pair_mining(
+      cross_modal.centre_pair_mining(
         original, branch, labels, modalities, valid, cpm_margin
       )
       for branch in (first, second)
@@ -94,7 +94,7 @@ def make(options: Options = Options()) -> Component:
       'identity': identity.cross_entropy(every.logits, *of_all),
       'triplet': metric.hard_triplet(every.feature, *of_all, margin),
       'cpm': jnp.asarray(mined),
-      'ort': embedding_expansion.orthogonality(first, second, valid),
+      'ort': cross_modal.orthogonality(first, second, valid),
     }
     loss = (
       metrics['identity']

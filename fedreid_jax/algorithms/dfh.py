@@ -33,7 +33,7 @@ square of sqrt(p_i) over the root mean square of the batch's standard deviation;
 it is below 1 if statistics are measured in the mode in which they are used.
 
 With `noise`, the statistics are noisy sums in which each identity is bounded
-(`algorithms.statistics.released_moments`): features are clipped to the distance
+(`algorithms.statistics.moments`): features are clipped to the distance
 `clip` from the mean that the client released before, or from 0 before round 0.
 A client releases its statistics once before the first round and then every
 `every` rounds, 1 + floor(T / `every`) times in T rounds, each time by a
@@ -76,11 +76,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedreid_jax import errors
-from fedreid_jax.algorithms.statistics import (
-  measurement,
-  moments,
-  released_moments,
-)
+from fedreid_jax.algorithms.statistics import moments
 from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array, Flat, Metrics, Outputs
 from fedreid_jax.losses import hallucination, identity, metric
@@ -247,7 +243,7 @@ def make(options: Options = Options()) -> Component:
     client=ClientHooks(
       loss=functools.partial(_hallucinated_loss, options),
       separable=(options.loss, options.normalise) == ('identity', 'released'),
-      data_pass=measurement.data_pass(
+      data_pass=moments.data_pass(
         functools.partial(_represent, options), options.clip
       ),
       round_end=functools.partial(_send, options),
@@ -293,7 +289,7 @@ def _send(
   squares, every = options.moments == 'all', options.every
   if options.clip:
     key = jax.random.fold_in(ctx.key, NOISE)
-    found = released_moments.release(
+    found = moments.release(
       key, ctx.data_pass, options.clip, options.noise, squares
     )
   else:

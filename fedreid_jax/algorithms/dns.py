@@ -41,11 +41,11 @@ from fedreid_jax import errors
 from fedreid_jax.core import trees
 from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array, Flat, Metrics, Outputs
-from fedreid_jax.losses import discrepancy
+from fedreid_jax.losses import cross_modal
 from fedreid_jax.method.component import ClientHooks, Component
 from fedreid_jax.method.contexts import LossCtx, RoundCtx
+from fedreid_jax.models import reid
 from fedreid_jax.models.dns import DOMAINS, Streams
-from fedreid_jax.models.layers import head
 
 # Kernels of the domain classifiers, by domain.
 Kernels = dict[str, Array]
@@ -86,7 +86,7 @@ def make(options: Options = Options()) -> Component:
   """
   variant, tau, alignment = options.variant, options.tau, options.alignment
   distillation = options.distillation
-  domains = _domains(variant)
+  domains = DOMAINS[variant]
 
   def init(key: Array, variables: Flat) -> State:
     del key
@@ -109,7 +109,7 @@ def make(options: Options = Options()) -> Component:
     own = modalities if len(domains) > 1 else jnp.zeros_like(modalities)
     members = ctx.batch.valid & (own == jnp.arange(len(domains))[:, None])
     shifted = ctx.outputs.extras['shifted']
-    da = discrepancy.alignment(ctx.outputs.feature, shifted, members)
+    da = cross_modal.alignment(ctx.outputs.feature, shifted, members)
     # W moves before it is used. A loss cannot change the state, so `post_step`
     # repeats the move.
     averages = move(state[0], ctx.outputs)
@@ -135,14 +135,9 @@ def make(options: Options = Options()) -> Component:
   )
 
 
-def _domains(variant: Streams) -> tuple[str, ...]:
-  """Returns the names of a variant's domains, in the order of modalities."""
-  return DOMAINS[variant]
-
-
 def _kernels(variables: Flat, variant: Streams) -> Kernels:
   """Returns the kernels of a variant's classifiers."""
-  names = {d: f'params/domain_{d}/kernel' for d in _domains(variant)}
+  names = {d: f'params/domain_{d}/kernel' for d in DOMAINS[variant]}
   absent = set(names.values()) - variables.keys()
   if absent:
     raise errors.ConfigError(
@@ -163,7 +158,6 @@ def _distillation(
   """Returns L_dd.
 
   Args:
-    ctx: context of the step.
     averages: kernels W by domain.
     domains: names of the domains, in order.
     own: the domain of each image, int32 `[B]`.
@@ -173,14 +167,14 @@ def _distillation(
   def score(x: Array, kernels: Kernels, domain: Array) -> Array:
     every = jnp.stack([x @ kernels[name] for name in domains])
     picked = every[domain, jnp.arange(len(x))]
-    return head.mask_identities(picked, ctx.task.num_identities)
+    return reid.mask_identities(picked, ctx.task.num_identities)
 
   z, shifted = ctx.outputs.embedding, ctx.outputs.extras['shifted']
   pairs = ((z, z), (shifted, shifted))
   if len(domains) == 1:
     pairs = ((z, shifted), (shifted, z))
   halves = [
-    discrepancy.distillation(
+    cross_modal.distillation(
       score(taught, ctx.outputs.extras['domains'], own),
       score(teacher, averages, len(domains) - 1 - own),
       ctx.batch.labels,

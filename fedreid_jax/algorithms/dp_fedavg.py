@@ -54,7 +54,7 @@ import jax
 import jax.numpy as jnp
 
 from fedreid_jax import errors
-from fedreid_jax.algorithms.statistics import clipping, white_noise
+from fedreid_jax.algorithms.statistics import privacy
 from fedreid_jax.core import param_filter
 from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array, Broadcast, Flat, Upload
@@ -296,13 +296,16 @@ def _component(options: Options, scale: Scale) -> Component:
     in_sums = scale.rounding is not None  # a `Summation` added the noise
     if not in_sums:
       key = jax.random.fold_in(ctx.key, 0)
-      models = white_noise.gaussian(key, models, noise * clip / scale.weight)
+      models = privacy.gaussian(key, models, noise * clip / scale.weight)
     if adaptive:
       if scale.noise and not in_sums:
         bits += scale.bits * jax.random.normal(jax.random.fold_in(ctx.key, 1))
       below = 0.5 + bits / scale.clients
-      clip = clip * jnp.exp(-options.rate * (below - options.quantile))
-      clip = jnp.minimum(clip, max(options.clip, LARGEST))
+      moved = clip * jnp.exp(-options.rate * (below - options.quantile))
+      moved = jnp.minimum(moved, max(options.clip, LARGEST))
+      # An aborted round has no bits. Without a `Summation` the clip moves also
+      # in a round without clients, because their number is private.
+      clip = jnp.where(ctx.members.any(), moved, clip) if in_sums else moved
     return (clip, jnp.float32(0.0)), models
 
   def noise_of_sum(state: tuple[Array, Array]) -> Array:
@@ -347,7 +350,7 @@ def _bounded(
   start = received.shared
   # Changes that are not finite become zero and count as an upload, because a
   # lost one would reveal who took part.
-  changes, below = clipping.clipped(_changes(upload, received), bound)
+  changes, below = privacy.clipped(_changes(upload, received), bound)
   sent = {n: start[n] + x for n, x in changes.items()}
   own = {NAME: below.astype(jnp.float32) - 0.5} if adaptive else {}
   return dataclasses.replace(
@@ -363,7 +366,7 @@ def _is_lost(upload: Upload, received: Broadcast) -> Array:
 
   This is so if the update is sent as zero or the state is not finite.
   """
-  return ~(upload.finite & clipping.usable(_changes(upload, received)))
+  return ~(upload.finite & privacy.usable(_changes(upload, received)))
 
 
 def _changes(upload: Upload, received: Broadcast) -> Flat:

@@ -39,14 +39,14 @@ import functools
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
+import jax
 import jax.numpy as jnp
+from flax import struct
 
 from fedreid_jax import errors
-from fedreid_jax.algorithms.statistics import prototypes
-from fedreid_jax.algorithms.statistics.prototypes import FeatureBank, Prototypes
 from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array, Flat, Metrics
-from fedreid_jax.losses import identity, rectification, similarity
+from fedreid_jax.losses import identity, metric
 from fedreid_jax.method import sums
 from fedreid_jax.method.component import (
   ClientHooks,
@@ -81,9 +81,7 @@ class Options(Checked):
   k: Annotated[
     int, Range(1), "number of nearest features in a client's centre"
   ] = 4
-  loss: Annotated[rectification.Kind, 'distance of the rectification loss'] = (
-    'cos'
-  )
+  loss: Annotated[metric.Kind, 'distance of the rectification loss'] = 'cos'
   norm: Annotated[bool, 'scale features to unit length first'] = True
   target: Annotated[
     Literal['global', 'zeros'],
@@ -95,6 +93,37 @@ class Options(Checked):
     'centres of identities that a client lacks: skipped in the mean of eq. '
     '5, or zeros as in the released code',
   ] = 'skip'
+
+
+# All features are kept, because each one moves the centre, to which the nearest
+# are wanted. One log has the images of the round as its capacity; a bank for
+# each identity would need the worst case for each.
+@struct.dataclass
+class FeatureBank:
+  """Features of a round.
+
+  Attributes:
+    features: features in the order of insertion, `[M, D]`.
+    labels: their identities, -1 for empty rows, int32 `[M]`.
+    num: number of inserted features, int32.
+  """
+
+  features: Array
+  labels: Array
+  num: Array
+
+
+@struct.dataclass
+class Prototypes:
+  """One feature for each identity.
+
+  Attributes:
+    features: one row per identity, zeros if it has no feature, `[C, D]`.
+    present: whether each identity has a feature, bool `[C]`.
+  """
+
+  features: Array
+  present: Array
 
 
 def rules(given: Given) -> Iterator[Rule]:
@@ -119,14 +148,14 @@ def make(options: Options = Options()) -> Component:
   norm = options.norm
 
   def represent(embedding: Array) -> Array:
-    return similarity.unit(embedding) if norm else embedding
+    return metric.unit(embedding) if norm else embedding
 
   def rectify(
     variables: Flat, state: FeatureBank, ctx: LossCtx
   ) -> tuple[Array, Metrics]:
     del variables, state
     known, batch = ctx.message, ctx.batch
-    value = rectification.rectification(
+    value = metric.rectification(
       represent(ctx.outputs.embedding),
       batch.labels,
       batch.valid,
@@ -143,12 +172,12 @@ def make(options: Options = Options()) -> Component:
     # The feature of the training step, normalised by the moments of its batch
     # like the features that the loss compares with the centres.
     z = represent(ctx.outputs.embedding)
-    return prototypes.insert(state, z, ctx.batch.labels, ctx.batch.valid)
+    return insert(state, z, ctx.batch.labels, ctx.batch.valid)
 
   def nearest_features(
     state: FeatureBank, ctx: RoundEndCtx
   ) -> tuple[tuple[()], Prototypes]:
-    return (), prototypes.nearest_means(state, len(ctx.message.present), k)
+    return (), nearest_means(state, len(ctx.message.present), k)
 
   return Component(
     'dppt',
@@ -179,7 +208,7 @@ def _add_centres(
 ) -> tuple[Array, Prototypes]:
   """Returns the weight of one client and its terms in eq. 5."""
   del state, ctx
-  return jnp.float32(1.0), prototypes.terms(message)
+  return jnp.float32(1.0), terms(message)
 
 
 def _mean_centres(
@@ -191,7 +220,7 @@ def _mean_centres(
 ) -> Prototypes:
   del ctx
   everyone = valid.sum() if options.absent == 'zeros' else None
-  new = prototypes.mean(state, totals, everyone)
+  new = mean(state, totals, everyone)
   if options.target == 'zeros':
     return Prototypes(state.features, new.present)
   return new
@@ -199,14 +228,12 @@ def _mean_centres(
 
 def _empty_bank(state: tuple[()], ctx: RoundCtx) -> FeatureBank:
   del state
-  return prototypes.empty(ctx.max_images, ctx.message.features.shape[1])
+  return empty(ctx.max_images, ctx.message.features.shape[1])
 
 
 def _no_centres(ctx: ServerInitCtx) -> Prototypes:
   outputs = ctx.outputs
-  return prototypes.no_prototypes(
-    outputs.logits.shape[1], outputs.embedding.shape[1]
-  )
+  return no_prototypes(outputs.logits.shape[1], outputs.embedding.shape[1])
 
 
 def check(participants: Participants) -> None:
@@ -224,3 +251,103 @@ def check(participants: Participants) -> None:
         f'client {client.name}',
         "number all clients' identities together (data.client_split)",
       )
+
+
+def empty(capacity: int, num_features: int) -> FeatureBank:
+  """Returns an empty bank for `capacity` features."""
+  return FeatureBank(
+    jnp.zeros((capacity, num_features), jnp.float32),
+    jnp.full(capacity, -1, jnp.int32),
+    jnp.int32(0),
+  )
+
+
+def insert(
+  bank: FeatureBank, features: Array, labels: Array, valid: Array
+) -> FeatureBank:
+  """Adds a batch; features beyond the capacity are dropped.
+
+  Args:
+    bank: bank for `M` features.
+    features: `[B, D]`.
+    labels: int32 `[B]`.
+    valid: real rows, bool `[B]`; other rows are not inserted.
+  """
+  capacity = bank.labels.shape[0]
+  # Rows at the capacity are out of range and dropped.
+  rows = jnp.where(valid, bank.num + jnp.cumsum(valid) - 1, capacity)
+  return FeatureBank(
+    bank.features.at[rows].set(features, mode='drop'),
+    bank.labels.at[rows].set(labels, mode='drop'),
+    bank.num + valid.sum(dtype=jnp.int32),
+  )
+
+
+def no_prototypes(num_identities: int, num_features: int) -> Prototypes:
+  """Returns prototypes for which no identity has a feature."""
+  return Prototypes(
+    jnp.zeros((num_identities, num_features), jnp.float32),
+    jnp.zeros(num_identities, bool),
+  )
+
+
+def nearest_means(bank: FeatureBank, num_identities: int, k: int) -> Prototypes:
+  """Averages the `k` features of each identity nearest to their mean.
+
+  Jiang et al., L2RW, eq. 3-4, with Euclidean distances; all features of an
+  identity with fewer than `k` are averaged. Ties are broken by order.
+
+  Args:
+    num_identities: `C`.
+    k: number of features in a centre.
+  """
+  real = bank.labels >= 0
+  owners = jnp.where(real, bank.labels, num_identities)
+  own = jnp.minimum(owners, num_identities - 1)
+
+  # Rows of segment `C` are dropped, which avoids a masked copy of the bank.
+  def total(values: Array, chosen: Array) -> Array:
+    segment = jnp.where(chosen, owners, num_identities)
+    return jax.ops.segment_sum(values, segment, num_identities)
+
+  count = total(jnp.ones_like(owners), real)
+  mean = total(bank.features, real) / jnp.maximum(count, 1)[:, None]
+  away = jnp.square(bank.features - mean[own]).sum(axis=1)
+  # Sorted by identity and then by distance; the rank of a feature is its place
+  # behind the first of its identity. Empty rows come last.
+  order = jnp.lexsort((away, owners))
+  place = jnp.zeros_like(owners).at[order].set(jnp.arange(len(owners)))
+  rank = place - (jnp.cumsum(count) - count)[own]
+  near = total(bank.features, rank < k) / jnp.clip(count, 1, k)[:, None]
+  return Prototypes(near, count > 0)
+
+
+def terms(message: Prototypes) -> Prototypes:
+  """Returns the terms of one client in the sums of `mean`, float32.
+
+  `present` becomes a count of 0 or 1.
+  """
+  present = message.present
+  features = jnp.where(present[:, None], message.features, 0.0)
+  return Prototypes(features, present.astype(jnp.float32))
+
+
+def mean(
+  old: Prototypes, totals: Prototypes, everyone: Array | None = None
+) -> Prototypes:
+  """Averages an identity's centres over the clients that have one.
+
+  Jiang et al., L2RW, eq. 5, over the valid uploads; an identity without a
+  feature in any of them keeps its old centre.
+
+  Args:
+    everyone: number of valid uploads if a client without the identity
+      contributes a centre of zeros, as in the released code; None for the
+      paper, where it does not contribute.
+  """
+  fresh = totals.present > 0
+  num = totals.present if everyone is None else everyone
+  mean = totals.features / jnp.atleast_1d(jnp.maximum(num, 1))[:, None]
+  return Prototypes(
+    jnp.where(fresh[:, None], mean, old.features), fresh | old.present
+  )

@@ -32,14 +32,14 @@ distributions. Deviations from released code: none.
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fedreid_jax import errors
-from fedreid_jax.algorithms.statistics import clipping, white_noise
+from fedreid_jax.algorithms.statistics import privacy
 from fedreid_jax.core import patterns, trees
 from fedreid_jax.core.options import Checked, Range, Regex
 from fedreid_jax.core.types import Array, Flat, Metrics
@@ -138,7 +138,7 @@ def make(options: Options = Options()) -> Component:
     )
 
   info = ComponentInfo(
-    conflicts=('unaccounted_noise',), bind=bind, claim=_no_claim
+    conflicts=('unaccounted_noise',), bind=bind, claim=_unbound
   )
   return _component(_unbound, info)
 
@@ -154,13 +154,7 @@ def _notice(options: Options, participants: Participants) -> str:
 
 
 def hidden_by_few(fewest: int, drawn: int, unit: str) -> list[str]:
-  """Returns warnings about clients with few units.
-
-  Args:
-    fewest: number of units of the smallest client.
-    drawn: expected number of units of a step.
-    unit: 'identity' or 'image'.
-  """
+  """Returns warnings about clients with few units."""
   found: list[str] = []
   if fewest == 1:
     found.append(
@@ -174,17 +168,8 @@ def hidden_by_few(fewest: int, drawn: int, unit: str) -> list[str]:
   return found
 
 
-def _unbound(params: Flat, ctx: GradientCtx) -> tuple[Flat, Metrics]:
-  del params, ctx
-  _fail()
-
-
-def _no_claim(participants: Participants) -> NoReturn:
-  del participants
-  _fail()
-
-
-def _fail() -> NoReturn:
+def _unbound(*arguments: Any) -> NoReturn:
+  del arguments
   raise errors.InternalError(
     'dpsgd has no noise before it knows the clients', NAME, errors.REPORT
   )
@@ -217,9 +202,7 @@ def mechanisms(
 
   Args:
     noise: z.
-    population: number of units of the client, J.
     units: P.
-    steps: number of steps of the client.
     places: largest number of units in a step, 0 for no limit; by default the
       limit of the sampler.
 
@@ -295,13 +278,14 @@ def _gradient(
         return ctx.loss(params | own, place * rows, rows)
 
       grads, metrics = jax.grad(loss, has_aux=True)(trained)
-      return _clipped(grads, options.clip), metrics
+      bounded, _ = privacy.clipped(cast(Flat, grads), jnp.float32(options.clip))
+      return bounded, metrics
 
     # The rows of one unit are together in a batch.
     used = ctx.batch.valid.reshape(-1, rows).any(axis=1)
     total, metrics = summed(of_unit, used, options.microbatch)
     # Also in a step without units, which would otherwise be recognised.
-    noisy = white_noise.gaussian(ctx.key, total, noise * options.clip)
+    noisy = privacy.gaussian(ctx.key, total, noise * options.clip)
     count = jnp.maximum(used.sum(), 1)
     means = {name: x / count for name, x in metrics.items()}
     # A fixed divisor, because the number of units in a step is private.
@@ -326,11 +310,6 @@ def names_of_trained(params: Iterable[str], options: Options) -> list[str]:
     field,
     f'names are {", ".join(names[:3])}, ...',
   )
-
-
-def _clipped(grads: Any, clip: float) -> Flat:
-  bounded, _ = clipping.clipped(grads, jnp.float32(clip))
-  return bounded
 
 
 def summed(

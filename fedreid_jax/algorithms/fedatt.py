@@ -23,7 +23,7 @@ from typing import Annotated
 import jax
 import jax.numpy as jnp
 
-from fedreid_jax.algorithms.statistics import white_noise
+from fedreid_jax.algorithms.statistics import privacy
 from fedreid_jax.core import param_filter
 from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array, Flat
@@ -76,11 +76,11 @@ def make(options: Options = Options()) -> Component:
   def perturb(
     state: tuple[()], models: Flat, ctx: AggregationCtx
   ) -> tuple[tuple[()], Flat]:
-    return state, white_noise.on_updated(models, ctx, noise_scale)
+    return state, privacy.on_updated(models, ctx, noise_scale)
 
   return Component(
     'fedatt',
     aggregation=Gather(weights),
     server=ServerHooks(update=perturb) if noise_scale else None,
-    info=ComponentInfo(notice=white_noise.NOTICE if noise_scale else ''),
+    info=ComponentInfo(notice=privacy.NOTICE if noise_scale else ''),
   )

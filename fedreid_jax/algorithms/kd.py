@@ -26,7 +26,7 @@ The student's running statistics follow the public images at any learning rate:
 import dataclasses
 import functools
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, cast
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,7 @@ import jax.numpy as jnp
 from fedreid_jax.core import param_filter
 from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array, Flat, Tree
-from fedreid_jax.losses import distill, similarity
+from fedreid_jax.losses import metric
 from fedreid_jax.method import optimizers
 from fedreid_jax.method.component import (
   Component,
@@ -55,7 +55,7 @@ class Options(Checked):
 
   every: Annotated[int, Range(1), 'rounds between distillations'] = 1
   normalise: Annotated[
-    distill.Normalise, 'features that are scaled to unit length'
+    metric.Normalise, 'features that are scaled to unit length'
   ] = 'teacher_only'
   lr: Annotated[
     float, Range(0), Mark.STRENGTH, 'learning rate of the server'
@@ -139,7 +139,7 @@ def make(options: Options = Options()) -> Component:
 
 
 def _student_loss(
-  normalise: distill.Normalise,
+  normalise: metric.Normalise,
   params: Flat,
   running: Flat,
   ctx: ServerCtx,
@@ -150,7 +150,7 @@ def _student_loss(
   variables = ctx.complete({**params, **running})
   outputs, updated = ctx.model.apply(variables, images, train=True, mask=valid)
   target = _teach(ctx, images, valid, normalise)
-  loss = distill.feature_mse(outputs.embedding, target, valid, normalise)
+  loss = metric.feature_mse(outputs.embedding, target, valid, normalise)
   return loss, {n: updated[n] for n in running}
 
 
@@ -158,15 +158,6 @@ def _teach(
   ctx: ServerCtx, images: Array, valid: Array, normalise: str
 ) -> Array:
   """Returns the mean feature of the clients' frozen models, `[B, D]`."""
-  features = _by_client(ctx, images, valid, normalise)
-  mean = features.sum(axis=0) / jnp.maximum(ctx.valid.sum(), 1)
-  return jax.lax.stop_gradient(mean)
-
-
-def _by_client(
-  ctx: ServerCtx, images: Array, valid: Array, normalise: str
-) -> Array:
-  """Returns the features by every client's model, zeros of invalid uploads."""
 
   def one(client: tuple[Flat, Array]) -> Array:
     shared, counts = client
@@ -175,8 +166,10 @@ def _by_client(
     outputs, _ = ctx.model.measure(ctx.complete(shared), images, mask=valid)
     feature = outputs.embedding
     if normalise != 'none':
-      feature = similarity.unit(feature)
+      feature = metric.unit(feature)
     # An invalid upload may not be finite, and 0 * nan is nan.
     return jnp.where(counts, feature, 0.0)
 
-  return jax.lax.map(one, (ctx.uploaded, ctx.valid))
+  features = cast(Array, jax.lax.map(one, (ctx.uploaded, ctx.valid)))
+  mean = features.sum(axis=0) / jnp.maximum(ctx.valid.sum(), 1)
+  return jax.lax.stop_gradient(mean)

@@ -10,7 +10,7 @@ features before the neck,
   L = CE + L_tri + sum_{l = 3, 4} [CE(rebuilt_l) + lam L_dt_l],
 
 the cross-entropy of the maps reconstructed from the same person, and the dense
-triplet loss between map, positive and negative (`losses.dense_triplet`). The
+triplet loss between map, positive and negative (`losses.cross_modal`). The
 paper ranks the feature before the neck.
 
 Deviations from the paper: an image without a partner in the batch is excluded
@@ -31,7 +31,7 @@ import jax.numpy as jnp
 from fedreid_jax import errors
 from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array, Flat, Metrics
-from fedreid_jax.losses import dense_triplet, identity
+from fedreid_jax.losses import cross_modal, identity
 from fedreid_jax.method.component import ClientHooks, Component
 from fedreid_jax.method.contexts import LossCtx
 from fedreid_jax.models import alignment
@@ -72,7 +72,7 @@ def make(options: Options = Options()) -> Component:
       aligned = extras[level]
       counts = batch.valid & aligned.has_positive
       entropy += identity.cross_entropy(logits, batch.labels, counts)
-      dense += dense_triplet.dense_triplet(
+      dense += cross_modal.dense_triplet(
         aligned.comask,
         aligned.positive,
         aligned.negative,

@@ -38,12 +38,12 @@ from typing import Annotated
 import jax
 import jax.numpy as jnp
 
-from fedreid_jax.algorithms.statistics import last_model
-from fedreid_jax.algorithms.statistics.last_model import LastModel
+from fedreid_jax.algorithms import local_models
+from fedreid_jax.algorithms.local_models import LastModel
 from fedreid_jax.core import param_filter, trees
 from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array, Flat, Metrics, Tree
-from fedreid_jax.losses import distill
+from fedreid_jax.losses import identity
 from fedreid_jax.method.component import ClientHooks, Component
 from fedreid_jax.method.contexts import LossCtx, RoundCtx, RoundEndCtx, StepCtx
 from fedreid_jax.method.rules import Given, Rule
@@ -96,7 +96,7 @@ def make(options: Options = Options()) -> Component:
     variables: Flat, state: Expert, ctx: LossCtx
   ) -> tuple[Array, Metrics]:
     del variables, state
-    divergence = distill.divergence(
+    divergence = identity.divergence(
       ctx.outputs.logits, ctx.aux, ctx.batch.valid, temperature
     )
     return divergence, {'divergence': divergence}
@@ -109,7 +109,7 @@ def make(options: Options = Options()) -> Component:
   return Component(
     'local_expert',
     client=ClientHooks(
-      init=last_model.none_yet,
+      init=local_models.none_yet,
       round_start=round_start,
       pre_step=pre_step,
       loss=loss,

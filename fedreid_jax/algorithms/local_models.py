@@ -19,9 +19,14 @@ the models of the clients that are sampled in the round; here a client that was
 not sampled keeps its last model and is evaluated with it.
 """
 
-from fedreid_jax.algorithms.statistics import last_model
-from fedreid_jax.algorithms.statistics.last_model import LastModel
+import jax.numpy as jnp
+
+from fedreid_jax.core.types import Array, Flat
 from fedreid_jax.method.component import ClientHooks, Component
+from fedreid_jax.method.contexts import RoundEndCtx
+
+# Variables of the model, and whether the client has trained before.
+LastModel = tuple[Flat, Array]
 
 
 def make() -> Component:
@@ -33,8 +38,21 @@ def make() -> Component:
   return Component(
     'local_models',
     client=ClientHooks(
-      init=last_model.none_yet,
-      round_end=last_model.keep,
+      init=none_yet,
+      round_end=keep,
       models_to_evaluate=model,
     ),
   )
+
+
+def none_yet(key: Array, variables: Flat) -> LastModel:
+  """Starts as a client that has not trained; a `ClientHooks.init`."""
+  del key
+  # The values are arbitrary: they are not used before the flag is set.
+  return variables, jnp.bool_(False)
+
+
+def keep(state: LastModel, ctx: RoundEndCtx) -> tuple[LastModel, tuple[()]]:
+  """Keeps the trained model; a `ClientHooks.round_end`."""
+  del state
+  return (ctx.variables, jnp.bool_(True)), ()

@@ -24,11 +24,11 @@ from typing import Annotated
 import jax
 import jax.numpy as jnp
 
-from fedreid_jax.algorithms.statistics import last_model
-from fedreid_jax.algorithms.statistics.last_model import LastModel
+from fedreid_jax.algorithms import local_models
+from fedreid_jax.algorithms.local_models import LastModel
 from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array, Flat, Metrics
-from fedreid_jax.losses import identity, similarity
+from fedreid_jax.losses import identity, metric
 from fedreid_jax.method.component import ClientHooks, Component, ComponentInfo
 from fedreid_jax.method.contexts import LossCtx
 
@@ -67,8 +67,8 @@ def make(options: Options = Options()) -> Component:
 
     z = ctx.outputs.embedding
     # The server has no private parameters; this client's complete its model.
-    near = similarity.cosine(z, embed({**variables, **ctx.received}))
-    far = similarity.cosine(z, embed(past))
+    near = metric.cosine(z, embed({**variables, **ctx.received}))
+    far = metric.cosine(z, embed(past))
     # The formula for two candidates, without exponentials that overflow.
     each = jax.nn.softplus((far - near) / temperature)
     contrast = identity.masked_mean(each, ctx.batch.valid)
@@ -79,9 +79,9 @@ def make(options: Options = Options()) -> Component:
   return Component(
     'moon',
     client=ClientHooks(
-      init=last_model.none_yet,
+      init=local_models.none_yet,
       loss=loss,
-      round_end=last_model.keep,
+      round_end=local_models.keep,
       separable=True,
     ),
     info=ComponentInfo(properties=('anchored',)),

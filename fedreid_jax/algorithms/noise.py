@@ -19,7 +19,7 @@ added to every entry of the state (`batch_stats`).
 import dataclasses
 from typing import Annotated
 
-from fedreid_jax.algorithms.statistics import white_noise
+from fedreid_jax.algorithms.statistics import privacy
 from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array, Broadcast, Flat
 from fedreid_jax.method.component import (
@@ -52,10 +52,10 @@ def make(options: Options = Options()) -> Component:
   def update(
     state: tuple[()], models: Flat, ctx: AggregationCtx
   ) -> tuple[tuple[()], Flat]:
-    return state, white_noise.on_updated(models, ctx, beta, batch_stats)
+    return state, privacy.on_updated(models, ctx, beta, batch_stats)
 
   def down(broadcast: Broadcast, key: Array) -> Broadcast:
-    noisy = white_noise.gaussian(key, broadcast.shared, beta, batch_stats)
+    noisy = privacy.gaussian(key, broadcast.shared, beta, batch_stats)
     return dataclasses.replace(broadcast, shared=noisy)
 
   return Component(
@@ -63,6 +63,6 @@ def make(options: Options = Options()) -> Component:
     transport=Transport(down=down) if double else None,
     server=ServerHooks(update=update),
     info=ComponentInfo(
-      notice=white_noise.NOTICE, properties=('unaccounted_noise',)
+      notice=privacy.NOTICE, properties=('unaccounted_noise',)
     ),
   )

@@ -6,8 +6,8 @@ learning, CCS 2017. With D_k = w_k - w^t of the shared parameters, weights
 
   x_k = (rint(s a_k clip(D_k, -B, B)), rint(s' a_k))  modulo 2^b
 
-and sends x_k with masks (`statistics.masking`) that cancel in the sum over the
-set U of clients whose messages arrive. The server computes W = sum_U x_k
+and sends x_k with masks that cancel in the sum over the set U of clients whose
+messages arrive (`statistics.secure_sum`). The server computes W = sum_U x_k
 modulo 2^b, and
 
   w = w^t + (W / s) / (sum_U a_k),
@@ -18,12 +18,12 @@ value. The numbers in the divisor of another rule (FedNova) replace the last
 entry, and messages that the server needs as sums (SCAFFOLD, DPPT) are further
 entries with separate limits (`round.server.masked`).
 
-The scale is the largest for which K clients at +-B do not overflow
-(`statistics.ring`). An upload is lost with the probability `dropout` after it
-has been masked, or if it is not finite; then the server learns seeds that
-remove its part of the masks. With fewer uploads than a threshold, 2/3 of the
-clients of the round and at least three, the round is aborted: it has no upload,
-aggregation leaves the model as it is, and `secagg_aborted` of the round is 1.
+The scale is the largest for which K clients at +-B do not overflow. An upload
+is lost with the probability `dropout` after it has been masked, or if it is not
+finite; then the server learns seeds that remove its part of the masks. With
+fewer uploads than a threshold, 2/3 of the clients of the round and at least
+three, the round is aborted: it has no upload, aggregation leaves the model as
+it is, and `secagg_aborted` of the round is 1.
 
 The arithmetic is simulated exactly: the masked sum has the bits of the sum of
 the x_k. Not simulated are key agreement, signatures, encryption, the sharing of
@@ -52,7 +52,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedreid_jax import errors
-from fedreid_jax.algorithms.statistics import masking, ring, secure_sum
+from fedreid_jax.algorithms.statistics import secure_sum
 from fedreid_jax.algorithms.statistics.secure_sum import Format
 from fedreid_jax.core import prng, trees
 from fedreid_jax.core.options import Checked, Range
@@ -163,7 +163,7 @@ class _Setting(NamedTuple):
     arrived = ctx.valid & (drawn >= self.options.dropout)
     # The threshold counts the clients that began, also those lost since.
     clients = (ctx.index >= 0).sum()
-    wanted = masking.needed(clients, self.options.threshold)
+    wanted = secure_sum.needed(clients, self.options.threshold)
     return arrived, arrived.sum() >= wanted
 
 
@@ -215,7 +215,7 @@ def _check(options: Options, places: int) -> None:
       'secagg.masks',
       'set it to False, which gives the same models, or lower fraction',
     )
-  if ring.scale(1.0, places, options.bits) < FINEST:
+  if secure_sum.scale(1.0, places, options.bits) < FINEST:
     raise errors.ConfigError(
       f'{options.bits} bits are too few for the sum of {places} weights',
       'secagg.bits',
@@ -248,7 +248,7 @@ def _component(
       setting.limit,
       float(largest),
       options.bits,
-      ring.scale(1.0, places, options.bits) / FINEST,
+      secure_sum.scale(1.0, places, options.bits) / FINEST,
       noisy=True,
     ),
     server=ServerHooks(init=init, metrics=State._asdict),
@@ -295,7 +295,7 @@ def _add(
     term._replace(weight=weight, values=values)
     for (weight, values), term in zip(rows, given, strict=True)
   ]
-  roster = masking.Roster(
+  roster = secure_sum.Roster(
     jax.random.fold_in(ctx.key, MASKS),
     setting.uids_of(ctx)[order],
     ctx.index[order] >= 0,

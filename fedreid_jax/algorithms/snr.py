@@ -5,7 +5,7 @@ Re-identification, CVPR 2020; in a federation it is a baseline of DFH (table 1).
 
 After each stage b the network normalises the maps F of every image to F~. A
 gate selects a part of the removed style; F~+ is F~ with this part restored, and
-F~- is F~ with the other part (`models/layers/style.py`). With
+F~- is F~ with the other part (`models/layers/inserted.py`). With
 d = 1/2 - s cos of the averages of two images' maps, and one positive p and one
 negative n for each anchor a, the same for F~, F~+ and F~-,
 
@@ -46,8 +46,8 @@ from fedreid_jax.core.types import Array, Flat, Metrics
 from fedreid_jax.losses import identity, style
 from fedreid_jax.method.component import ClientHooks, Component
 from fedreid_jax.method.contexts import LossCtx
-from fedreid_jax.models.layers import head
-from fedreid_jax.models.layers.style import StyleFeatures
+from fedreid_jax.models import reid
+from fedreid_jax.models.layers.inserted import StyleFeatures
 
 WEIGHTS = {
   'distance': (0.1, 0.1, 0.5, 0.5),
@@ -110,7 +110,7 @@ def make(options: Options = Options()) -> Component:
           "set it to 'snr_entropy'",
         )
       else:
-        logits = head.mask_identities(features.logits, ctx.task.num_identities)
+        logits = reid.mask_identities(features.logits, ctx.task.num_identities)
         value = style.entropy(logits, valid)
         entropy = identity.cross_entropy(logits[1], labels, valid)
         supervised = _last(identity_weights, len(stages), 'identity_weights')

@@ -33,7 +33,7 @@ def main(argv: list[str]) -> None:
         'command line',
         'give one, as in fedreid check-component mypkg.my_rule',
       )
-    from fedreid_jax.training.checks import contract
+    from fedreid_jax.training import contract
 
     failed = 0
     for finding in contract.check(argv[1], _BESIDE.value):

@@ -51,12 +51,11 @@ def main(argv: list[str]) -> None:
       chosen.evaluation.ensemble = tuple(_ENSEMBLE.value)
       # The saved configuration was validated with other ensembles.
       validation.validate(chosen)
-    from fedreid_jax.training import evaluation
-    from fedreid_jax.training.reports import modality_report
+    from fedreid_jax.training.evaluation import evaluate_run, modality_gap
 
-    run_ = evaluation.evaluate_run
+    run_ = evaluate_run
     if _MODALITY_GAP.value:
-      run_ = modality_report.report
+      run_ = modality_gap
     run_(chosen, workdir, _CHECKPOINT.value, verbose=True)
     run.next_step(workdir, 'visualize --workdir=DIR --what=ranked')
 

@@ -32,11 +32,11 @@ def _labelled(folders: Sequence[Path]) -> list[Any]:
   """Groups runs whose configurations differ at most in the seed."""
   from fedreid_jax.figures import canvas, report_page
   from fedreid_jax.training import loaded_run
-  from fedreid_jax.training.files import recorded
+  from fedreid_jax.training.files import run_files
 
-  groups: dict[str, list[recorded.Recorded]] = {}
+  groups: dict[str, list[run_files.Recorded]] = {}
   for folder in folders:
-    found = recorded.read(folder)
+    found = run_files.read(folder)
     fields = parsing.flatten(found.config)
     key = repr(sorted((k, v) for k, v in fields.items() if k != 'seed'))
     groups.setdefault(key, []).append(found)

@@ -25,7 +25,7 @@ from fedreid_jax import errors
 from fedreid_jax.core import types
 from fedreid_jax.core.types import Array, Flat
 from fedreid_jax.data.federation import Target
-from fedreid_jax.losses import similarity
+from fedreid_jax.losses import metric
 
 
 def make_embedding(
@@ -192,7 +192,7 @@ def join(
     return features[0]
   # With unit length no model outweighs the others in the distances.
   if norm:
-    features = [np.asarray(similarity.unit(jnp.asarray(x))) for x in features]
+    features = [np.asarray(metric.unit(jnp.asarray(x))) for x in features]
   return np.concatenate(features, axis=1)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.core import extras
-from fedreid_jax.training.tracking.picture import RIGHT, WRONG
+from fedreid_jax.training.picture import RIGHT, WRONG
 
 # Okabe and Ito, "Color universal design": distinct for any colour vision.
 # Their yellow is darkened for points on white.

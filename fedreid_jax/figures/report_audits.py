@@ -9,7 +9,7 @@ from fedreid_jax import errors
 from fedreid_jax.core import secret
 from fedreid_jax.figures import html_page
 from fedreid_jax.method import rounding
-from fedreid_jax.training.files import recorded, recorder
+from fedreid_jax.training.files import recorder, run_files
 
 Entries = Mapping[str, Any]
 NONE = (
@@ -18,7 +18,7 @@ NONE = (
 )
 
 
-def content(runs: Sequence[tuple[str, recorded.Recorded]]) -> str:
+def content(runs: Sequence[tuple[str, run_files.Recorded]]) -> str:
   """Returns the HTML of the section on privacy of (label, run)."""
   return ''.join(_run(label, run) for label, run in runs)
 
@@ -51,7 +51,7 @@ def sentences(folder: Path) -> dict[str, str]:
   return found
 
 
-def _run(label: str, run: recorded.Recorded) -> str:
+def _run(label: str, run: run_files.Recorded) -> str:
   guarantee = run.results.get('privacy', 'no differential privacy')
   words = sentences(run.folder)
   pairs = [('run', label), ('guarantee', guarantee), *words.items()]

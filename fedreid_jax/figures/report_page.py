@@ -10,7 +10,7 @@ import numpy as np
 
 from fedreid_jax.evaluation import trials
 from fedreid_jax.figures import curves, html_page, report_audits, retrieval
-from fedreid_jax.training.files import recorded
+from fedreid_jax.training.files import run_files
 from fedreid_jax.training.loaded_run import LoadedRun
 
 HASHES = re.compile('[0-9a-f:]+')
@@ -35,7 +35,7 @@ class Labelled(NamedTuple):
   """Runs of one configuration that differ in their seeds."""
 
   label: str
-  runs: Sequence[recorded.Recorded]
+  runs: Sequence[run_files.Recorded]
   changed: Mapping[str, Any]  # fields that differ from the defaults
   load: Callable[[], LoadedRun]  # model and images of the first run
 

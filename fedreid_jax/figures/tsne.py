@@ -29,7 +29,7 @@ from fedreid_jax.core.types import ClientData
 from fedreid_jax.figures import canvas
 from fedreid_jax.losses import hallucination
 from fedreid_jax.models.layers import norm
-from fedreid_jax.training.clients import domain_statistics
+from fedreid_jax.training import loaded_run
 from fedreid_jax.training.loaded_run import LoadedRun
 
 IDENTITIES = 3  # of a domain, as in the paper
@@ -81,7 +81,7 @@ def _features(
 ) -> np.ndarray:
   return run.features(
     client.images()[rows],
-    domain_statistics.space(run),
+    loaded_run.statistics_space(run),
     client.modalities[rows],
   )
 
@@ -97,7 +97,7 @@ def hallucinated(run: LoadedRun, source: str, seed: int) -> list[Cloud]:
     source: '' for the first client.
     seed: random seed of images and draws.
   """
-  config, clients = domain_statistics.options(run), run.federation.clients
+  config, clients = loaded_run.statistics_options(run), run.federation.clients
   own = run.client(source)
   index = [client.name for client in clients].index(own.name)
   rows, kinds = chosen(own, seed)
@@ -117,7 +117,7 @@ def hallucinated(run: LoadedRun, source: str, seed: int) -> list[Cloud]:
   # per channel gives all features of DFH.
   draw_key, novel_key = jax.random.split(jax.random.key(seed))
   drawn = hallucination.draw(
-    draw_key, domain_statistics.of(run), config.negative_variance
+    draw_key, loaded_run.domain_statistics(run), config.negative_variance
   )
   if config.novel == 'none':
     every = hallucination.per_domain(drawn.means, drawn.variances, normalised)
@@ -194,13 +194,13 @@ def draw(
   shown: dict[str, Style] = {}
   for axes, (label, run) in zip(panels, runs, strict=True):
     found = {c.name: (c, by_domain[c.name]) for c in real(run, seed)}
-    if domain_statistics.sender(run):
+    if loaded_run.statistics_sender(run):
       own = run.client(source).name
       for c in hallucinated(run, source, seed):
         colour = by_domain[c.name].colour if c.name in by_domain else 'black'
         name = f'{c.name}, hallucinated from {own}'
         found[name] = c, Style(colour, colour, 'black')
-      label = f'{label}: {METHODS[domain_statistics.options(run).novel]}'
+      label = f'{label}: {METHODS[loaded_run.statistics_options(run).novel]}'
     places = embed([cloud for cloud, _ in found.values()], seed)
     for (cloud, style), where in zip(found.values(), places, strict=True):
       _scatter(axes, cloud, where, style)

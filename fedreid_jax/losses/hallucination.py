@@ -57,7 +57,6 @@ def draw(
   """Draws a mean and a variance for every domain.
 
   Args:
-    key: PRNG key.
     dfs: statistics of each domain, rows m, v, p, q.
     negative_variance: treatment of a variance drawn below zero, a `Negative`.
   """
@@ -98,13 +97,10 @@ def novel_domain(
   """Hallucinates the features of a domain that no client has.
 
   Args:
-    key: PRNG key.
     novel: `dirichlet` is DFH's domain hallucination, the mixups are its
       ablations (DFH table 2).
-    drawn: statistics of the domains.
     feature: features `F_i` of the batch.
     normalised: normalised features `b`.
-    own: index of the client's domain.
     alpha: concentrations of the Dirichlet distribution.
     mix_weights: draw weights per `batch` or per `sample` (mixups only).
     mix_own: features of the client's domain in a mixup, an `Own`.

@@ -2,12 +2,13 @@
 
 import jax
 import jax.numpy as jnp
+import optax
 from jaxtyping import Bool, Float, Int
 
-from fedreid_jax.core.types import Array
+from fedreid_jax.core.types import Array, Number
 
 # Logits at or below belong to padded columns, whose value is -1e9
-# (`models.layers.head.PADDED_LOGIT`).
+# (`models.reid.PADDED_LOGIT`).
 MASKED = -1e8
 
 
@@ -30,8 +31,6 @@ def cross_entropy(
 
   Args:
     logits: scores, `PADDED_LOGIT` in columns of padded identities.
-    labels: identities.
-    valid: real rows.
     smoothing: probability that is spread evenly over the real identities.
   """
   log_p = jax.nn.log_softmax(logits)
@@ -53,3 +52,23 @@ def accuracy(
   """Returns the fraction of valid rows whose label has the highest score."""
   right = (logits.argmax(axis=1) == labels).astype(jnp.float32)
   return masked_mean(right, valid)
+
+
+def divergence(
+  student: Float[Array, 'B C'],
+  teacher: Float[Array, 'B C'],
+  valid: Bool[Array, ' B'],
+  temperature: Number,
+) -> Float[Array, '']:
+  """Returns `T^2 mean_n KL(softmax(t/T) || softmax(s/T))` (Hinton et al.).
+
+  Args:
+    student: scores, padded identities with a large negative value.
+    teacher: scores like those of the student, without gradient.
+    temperature: T.
+  """
+  log_p = jax.nn.log_softmax(student / temperature)
+  log_q = jax.nn.log_softmax(jax.lax.stop_gradient(teacher) / temperature)
+  # A padded identity has probability 0 in both and adds nothing.
+  each = optax.losses.kl_divergence_with_log_targets(log_p, log_q)
+  return temperature**2 * masked_mean(each, valid)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Float
 
 from fedreid_jax.core.types import Array, Batch, Metrics, Outputs
-from fedreid_jax.losses import circle, identity, metric, weighted_triplet
+from fedreid_jax.losses import identity, metric
 
 
 def make(
@@ -43,7 +43,7 @@ def make(
       loss = loss + config.triplet * hinge
       metrics['triplet'] = hinge
     if config.circle:
-      round_ = circle.circle(
+      round_ = metric.circle(
         outputs.embedding,
         labels,
         valid,
@@ -53,7 +53,7 @@ def make(
       loss = loss + config.circle * round_
       metrics['circle'] = round_
     if config.weighted_triplet:
-      weighted = weighted_triplet.weighted_triplet(
+      weighted = metric.weighted_triplet(
         outputs.feature, labels, valid, config.weighted_squared
       )
       loss = loss + config.weighted_triplet * weighted

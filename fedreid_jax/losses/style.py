@@ -10,10 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int, Key
 
 from fedreid_jax.core.types import Array, Number
-from fedreid_jax.losses import identity
-
-# Vectors of at most this squared length have no direction.
-SHORT = 1e-12
+from fedreid_jax.losses import identity, metric
 
 
 def draw_triplets(
@@ -61,18 +58,15 @@ def distance(
   zero is 0 and has no gradient.
 
   Args:
-    key: PRNG key of the triplets.
     normalised: features without style.
     enhanced: features with the relevant part of the style added back.
     contaminated: features with the other part of the style added back.
-    labels: identities.
-    valid: real rows.
     scale: factor of the cosine; with 1/2, d is between 0 and 1.
   """
   positive, negative, counts = draw_triplets(key, labels, valid)
 
   def apart(features):
-    unit = _direction(features)
+    unit = metric.direction(features)
     p, n = ((unit * unit[rows]).sum(axis=1) for rows in (positive, negative))
     return 0.5 - scale * p, 0.5 - scale * n
 
@@ -88,14 +82,6 @@ def distance(
   return identity.masked_mean(losses, counts)
 
 
-def _direction(features):
-  square = (features * features).sum(axis=1, keepdims=True)
-  long = square > SHORT
-  # The inner selection keeps an infinite derivative out of the gradient.
-  inverse = jax.lax.rsqrt(jnp.where(long, square, 1.0))
-  return jnp.where(long, features * inverse, 0.0)
-
-
 def mean_entropy(
   logits: Float[Array, 'B C'], valid: Bool[Array, ' B']
 ) -> Float[Array, '']:
@@ -103,7 +89,6 @@ def mean_entropy(
 
   Args:
     logits: scores, a large negative number in columns of padded identities.
-    valid: real rows.
   """
   log_p = jax.nn.log_softmax(logits)
   return identity.masked_mean(-(jnp.exp(log_p) * log_p).sum(axis=1), valid)
@@ -120,7 +105,6 @@ def entropy(
 
   Args:
     logits: scores of normalised, enhanced and contaminated features.
-    valid: real rows.
   """
   normalised, enhanced, contaminated = (mean_entropy(x, valid) for x in logits)
   return jax.nn.softplus(enhanced - normalised) + jax.nn.softplus(

@@ -15,6 +15,7 @@ from flax import linen as nn
 from jaxtyping import Bool, Float, Float32, Int, Key
 
 from fedreid_jax.core.types import Array
+from fedreid_jax.losses import metric
 from fedreid_jax.models import resnet
 
 TEMPERATURE = 50.0
@@ -66,24 +67,14 @@ class CMAlign(resnet.ResNet):
     4; extras hold an `Alignment` for each of `LEVELS`. Otherwise `R` is 1.
 
     Args:
-      x: images.
       train: use batch statistics and align; needs the key `dropout`.
-      mask: real images, or None if all are.
-      modalities: 0 visible, 1 infrared.
-      labels: identities.
     """
     extras: dict = {}
-
-    def part(number, x, mask, modalities=modalities):
-      run = functools.partial(self.part, number, train=train, extras=extras)
-      return resnet.by_modality(
-        run, x, mask, modalities, number < self.modality_specific_stages
-      )
-
+    part = functools.partial(self.part, train=train, extras=extras)
     for number in range(4):
-      x = part(number, x, mask)
+      x = part(number, x, mask, modalities)
     if not train or labels is None or modalities is None:
-      return part(4, x, mask), extras
+      return part(4, x, mask, modalities), extras
     size = x.shape[0]
     real = jnp.ones(size, bool) if mask is None else mask
     draw = functools.partial(partners, labels, modalities, real)
@@ -109,10 +100,7 @@ def partners(
   """Draws for every image two images of the other modality.
 
   Args:
-    labels: identities.
-    modalities: 0 visible, 1 infrared.
     real: whether an image is real; padded images neither have nor are partners.
-    key: PRNG key.
 
   Returns:
     Indices of images of the same person, whether each image has one, indices of
@@ -141,13 +129,6 @@ def align(
 
   The map of an image without a partner of the same person stays as it is.
 
-  Args:
-    maps: maps of the images.
-    same: index of the image of the same person.
-    has_same: whether there is one.
-    other: index of the image of another person.
-    has_other: whether there is one.
-
   Returns:
     Reconstructions and an `Alignment`.
   """
@@ -174,17 +155,19 @@ def warp(
 ) -> tuple[Float32[Array, 'B P P2'], Float32[Array, 'B P D']]:
   """Matches every position of one map with all positions of another.
 
-  Args:
-    query: features of `P` positions.
-    target: features of `P2` positions.
-
   Returns:
     Matching probabilities, the softmax of 50 times the cosine over the
     positions of the target, and the target warped to the query.
   """
-  cosine = jnp.einsum('bpd,bqd->bpq', _unit(query), _unit(target))
+  # The short floats of some accelerators would leave few digits: the cosines
+  # are multiplied by 50 in an exponent, and a map is compared with its
+  # reconstruction.
+  einsum = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
+  cosine = einsum(
+    'bpd,bqd->bpq', metric.direction(query), metric.direction(target)
+  )
   matching = jax.nn.softmax(TEMPERATURE * cosine)
-  return matching, jnp.einsum('bpq,bqd->bpd', matching, target)
+  return matching, einsum('bpq,bqd->bpd', matching, target)
 
 
 def person_mask(maps: Float32[Array, 'B P D']) -> Float32[Array, 'B P']:
@@ -200,11 +183,3 @@ def _stretch(values):
 def _length(x):
   # The gradient at zero is zero, not infinite.
   return jnp.sqrt(jnp.maximum(jnp.square(x).sum(axis=-1), TINY))
-
-
-def _unit(x):
-  square = jnp.square(x).sum(axis=-1, keepdims=True)
-  # A position after ReLU may be zero; its similarity to all others is zero.
-  active = square > TINY
-  # The inner selection keeps an infinite derivative out of the gradient.
-  return jnp.where(active, x * jax.lax.rsqrt(jnp.where(active, square, 1)), 0)

@@ -7,13 +7,7 @@ from flax import linen as nn
 from jaxtyping import Bool, Float, Int
 
 from fedreid_jax.core.types import Array
-from fedreid_jax.models.layers import (
-  conv,
-  norm,
-  norm_kinds,
-  pool,
-  stage_plugins,
-)
+from fedreid_jax.models.layers import conv, inserted, norm
 
 
 class ConvNet(nn.Module):
@@ -21,14 +15,13 @@ class ConvNet(nn.Module):
 
   Attributes:
     features: output channels of each block.
-    dtype: type of the computation.
     plugins: rule of the modules after blocks; each block is a stage.
-    norm_kind: one of `norm_kinds.NormKind`.
+    norm_kind: one of `norm.NormKind`.
   """
 
   features: tuple[int, ...] = (32, 64, 128, 128)
   dtype: Any = jnp.float32
-  plugins: stage_plugins.Rule | None = None
+  plugins: inserted.Rule | None = None
   norm_kind: str = 'batch'
 
   @nn.compact
@@ -48,8 +41,8 @@ class ConvNet(nn.Module):
       x = conv.Conv(
         features, (3, 3), padding=1, dtype=self.dtype, name=f'conv{i}'
       )(x)
-      bn = norm_kinds.layer(self.norm_kind, f'bn{i}', dtype=self.dtype)
+      bn = norm.layer(self.norm_kind, f'bn{i}', dtype=self.dtype)
       # ReLU and maximum commute, and the ReLU is cheaper after the pooling.
-      x = norm.relu(pool.max_pool_2x2(bn(x, train=train, mask=mask)))
-      x = stage_plugins.after(self.plugins, (i, 0, 1), x, train, mask, extras)
+      x = norm.relu(conv.max_pool_2x2(bn(x, train=train, mask=mask)))
+      x = inserted.after(self.plugins, (i, 0, 1), x, train, mask, extras)
     return x, extras

@@ -33,7 +33,6 @@ class ChannelNonLocal(nn.Module):
 
   Attributes:
     stride: stride of the stage between the two maps.
-    dtype: type of the computation.
   """
 
   stride: int
@@ -67,9 +66,6 @@ class PositionNonLocal(nn.Module):
 
   The result is `x + BN(W(a g))` with `a = theta phi^T / N` over the `N`
   positions of the earlier map.
-
-  Attributes:
-    dtype: type of the computation.
   """
 
   dtype: Any = jnp.float32
@@ -102,9 +98,6 @@ class Expansion(nn.Module):
 
   Each one is the result of the mean of three dilated 3x3 convolutions to a
   quarter of the channels, a ReLU, and a pointwise convolution to all channels.
-
-  Attributes:
-    dtype: type of the computation.
   """
 
   dtype: Any = jnp.float32
@@ -155,24 +148,14 @@ class DEEN(resnet.ResNet):
     `R` is 3 in training, else 1.
 
     Args:
-      x: images.
       train: use batch statistics, expand; needs the key `dropout`.
-      mask: real images, or None if all are.
-      modalities: 0 visible, 1 infrared.
-      labels: not used.
     """
     del labels
     extras: dict = {}
-
-    def part(number, x, mask, modalities=modalities):
-      run = functools.partial(self.part, number, train=train, extras=extras)
-      return resnet.by_modality(
-        run, x, mask, modalities, number < self.modality_specific_stages
-      )
-
-    x = part(0, x, mask)
+    part = functools.partial(self.part, train=train, extras=extras)
+    x = part(0, x, mask, modalities)
     for stage in (1, 2, 3):
-      earlier, x = x, part(stage, x, mask)
+      earlier, x = x, part(stage, x, mask, modalities)
       across_channels = ChannelNonLocal(
         1 if stage == 1 else 2, self.dtype, name=f'mfa{stage}_channel'
       )

@@ -22,7 +22,10 @@ from fedreid_jax.models.layers import conv, norm
 # Parts that each modality has separately: the stem and two stages.
 MODALITY_SPECIFIC_STAGES = 3
 Streams = Literal['two_stream', 'one_stream']
-DOMAINS = {'two_stream': ('visible', 'infrared'), 'one_stream': ('common',)}
+DOMAINS: dict[str, tuple[str, ...]] = {
+  'two_stream': ('visible', 'infrared'),
+  'one_stream': ('common',),
+}
 REDUCTION, SMALLEST = 32, 8
 
 
@@ -33,9 +36,6 @@ class HeterogeneousShift(nn.Module):
   of its rows and over the maxima of its columns. The attention (Hou et al.,
   "Coordinate attention for efficient mobile network design") is computed from
   the shifted maps, and its gates multiply the original maps.
-
-  Attributes:
-    dtype: type of the computation.
   """
 
   dtype: Any = jnp.float32
@@ -79,7 +79,6 @@ class CommonShift(nn.Module):
   """Computes the shifted feature `MLP(g + softmax(g))` of an average `g` (CSS).
 
   Attributes:
-    dropout: rate after both layers.
     expansion: width of the hidden layer over that of the feature.
   """
 
@@ -155,11 +154,6 @@ class DNS(nn.Module):
     self, images: Float[Array, 'B H W ch'], *, train: bool, **inputs
   ) -> types.Outputs:
     """Runs the network.
-
-    Args:
-      images: normalised images.
-      train: use batch statistics and dropout.
-      **inputs: further inputs of `reid.ReIDNet`.
 
     Returns:
       Outputs of the network. In training extras are `shifted`, the features

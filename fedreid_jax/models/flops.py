@@ -15,7 +15,6 @@ from jax.interpreters import partial_eval
 
 from fedreid_jax import errors
 from fedreid_jax.core import param_filter, types
-from fedreid_jax.models import platforms
 
 # Leaves of the parts that a visible image does not pass through.
 OTHER_MODALITY = '/infrared_'
@@ -44,7 +43,6 @@ def count(
   """Counts parameters and multiply-adds of a network at test time.
 
   Args:
-    model: the network.
     image_shape: `(H, W, ch)`.
     classifier: whether to include the identity scores, not only the embedding.
 
@@ -74,7 +72,6 @@ def _walk(program: core.Jaxpr, other: list[bool]) -> tuple[int, list[bool]]:
   """Returns multiply-adds, and a mask of results of the other modality.
 
   Args:
-    program: equations.
     other: mask of the inputs that belong to the other modality. A result of
       such an input belongs to it too, unless it is a selection that has a case
       of another kind.
@@ -98,7 +95,7 @@ def _walk(program: core.Jaxpr, other: list[bool]) -> tuple[int, list[bool]]:
 def _equation(equation, inputs: list[bool]) -> tuple[int, list[bool]]:
   """Returns the results of `_walk` for one equation."""
   name, params = equation.primitive.name, equation.params
-  branch = platforms.fallback(equation)
+  branch = fallback(equation)
   if branch is not None:
     return _walk(branch.jaxpr, inputs[1:])
   if name in ('while', 'cond'):
@@ -129,3 +126,20 @@ def _products(equation) -> int:
     return 0
   right, out = equation.invars[1].aval, equation.outvars[0].aval
   return out.size * math.prod(right.shape[axis] for axis in taps)
+
+
+def fallback(equation: core.JaxprEqn) -> core.ClosedJaxpr | None:
+  """Returns the default branch of a `lax.platform_dependent`.
+
+  The inputs of the branch are the inputs of the equation without the first, the
+  index of the platform. The result is None for other equations.
+  """
+  # JAX lowers `platform_dependent` to a `cond` that names its platforms; an
+  # ordinary `cond` does not. The default branch has the platform None.
+  if equation.primitive.name != 'cond':
+    return None
+  params = equation.params
+  platforms = params.get('branches_platforms')
+  if not platforms:
+    return None
+  return params['branches'][platforms.index(None)]

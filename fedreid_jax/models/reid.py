@@ -1,4 +1,10 @@
-"""A re-identification network: backbone, pooling, neck and classifier."""
+"""A re-identification network: backbone, pooling, neck and classifier.
+
+The neck maps pooled features to embeddings, and the scores of padded identities
+are masked.
+"""
+
+from typing import Literal
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -6,7 +12,13 @@ from jaxtyping import Bool, Float, Int
 
 from fedreid_jax.core import types
 from fedreid_jax.core.types import Array, Number
-from fedreid_jax.models.layers import head, norm, pool
+from fedreid_jax.models.layers import conv, norm
+
+NeckKind = Literal['none', 'bn', 'bnneck', 'bottleneck', 'mapping']
+# Finite, because the gradient of a softmax of an infinite logit is nan.
+PADDED_LOGIT = -1e9
+GEM_POWER = 3
+Pool = Literal['gap', 'gem', 'flatten']
 
 
 class ReIDNet(nn.Module):
@@ -20,12 +32,11 @@ class ReIDNet(nn.Module):
       The first `B` maps belong to the images; the others are computed from
       them in training. Extras are returned in the outputs.
     num_classes: identities of the classifier, padding included.
-    pooling: one of `pool.POOLS`.
-    neck_kind: one of `head.NeckKind`.
+    pooling: one of `POOLS`.
+    neck_kind: one of `NeckKind`.
     bottleneck: features of the `bottleneck` neck.
     dropout: dropout rate of the `bottleneck` neck.
-    classifier_bias: whether the classifier has a bias.
-    norm_kind: normalisation of the neck, one of `norm_kinds.NormKind`.
+    norm_kind: normalisation of the neck, one of `norm.NormKind`.
   """
 
   backbone: nn.Module
@@ -39,13 +50,13 @@ class ReIDNet(nn.Module):
 
   def setup(self):
     """Builds the neck and the classifier."""
-    self.neck = head.Neck(
+    self.neck = Neck(
       self.neck_kind, self.bottleneck, self.dropout, self.norm_kind
     )
     self.classifier = nn.Dense(
       self.num_classes,
       use_bias=self.classifier_bias,
-      kernel_init=head.normal(0.0, 0.001),
+      kernel_init=conv.normal(0.0, 0.001),
     )
 
   def __call__(
@@ -62,7 +73,6 @@ class ReIDNet(nn.Module):
 
     Args:
       images: normalised images.
-      train: use batch statistics and dropout.
       num_identities: number of real identities, which are first; the logits of
         the others are -1e9; may be traced; None if all `num_classes` are real.
       mask: False for padded samples, which do not enter statistics; None if all
@@ -85,7 +95,7 @@ class ReIDNet(nn.Module):
     copies = maps.shape[0] // size
     if mask is not None:
       mask = jnp.tile(mask, copies)
-    feature = pool.POOLS[self.pooling](maps.astype(jnp.float32))
+    feature = POOLS[self.pooling](maps.astype(jnp.float32))
     embedding = self.neck(feature, train=train, mask=mask)
     every = types.Outputs(
       feature, embedding, self.classify(embedding, num_identities)
@@ -102,4 +112,97 @@ class ReIDNet(nn.Module):
     num_identities: Number | None = None,
   ) -> Float[Array, 'B C']:
     """Scores embeddings against the identities."""
-    return head.mask_identities(self.classifier(embedding), num_identities)
+    return mask_identities(self.classifier(embedding), num_identities)
+
+
+class Neck(nn.Module):
+  """Maps pooled features to embeddings, in float32.
+
+  Attributes:
+    kind: `bn` normalises without scale and bias, `bnneck` with (Luo et al.,
+      "Bag of tricks and a strong baseline for deep person
+      re-identification"); `bottleneck` is a linear layer, normalisation and
+      dropout; `mapping` has a ReLU before the dropout (Wu and Gong,
+      "Decentralised learning from independent multi-domain labels for person
+      re-identification"); `none` is the identity.
+    bottleneck: features of `bottleneck` and `mapping`.
+    dropout: rate of `bottleneck` and `mapping`.
+    norm_kind: one of `norm.NormKind`.
+  """
+
+  kind: str
+  bottleneck: int = 512
+  dropout: float = 0.5
+  norm_kind: str = 'batch'
+
+  @nn.compact
+  def __call__(
+    self,
+    x: Float[Array, 'B D'],
+    *,
+    train: bool,
+    mask: Bool[Array, ' B'] | None = None,
+  ) -> Float[Array, 'B D2']:
+    """Maps features to embeddings.
+
+    Batch statistics are computed from the samples in `mask`. Training without a
+    key `dropout` has no dropout.
+    """
+    if self.kind == 'none':
+      return x
+    if self.kind == 'bn':
+      bn = norm.layer(self.norm_kind, 'bn', affine=False)
+      return bn(x, train=train, mask=mask)
+    if self.kind == 'bnneck':
+      init = conv.normal(1.0, 0.01)
+      bn = norm.layer(self.norm_kind, 'bn', scale_init=init)
+      return bn(x, train=train, mask=mask)
+    x = nn.Dense(self.bottleneck, kernel_init=conv.kaiming_normal, name='fc')(x)
+    init = conv.normal(1.0, 0.02)
+    bn = norm.layer(self.norm_kind, 'bn', scale_init=init)
+    x = bn(x, train=train, mask=mask)
+    if self.kind == 'mapping':
+      x = norm.relu(x)
+    deterministic = not (train and self.has_rng('dropout'))
+    return nn.Dropout(self.dropout, deterministic=deterministic)(x)
+
+
+def mask_identities(
+  logits: Float[Array, '*rows C'], num_identities: Number | None
+) -> Float[Array, '*rows C']:
+  """Sets the logits of padded identities to `PADDED_LOGIT`.
+
+  Args:
+    logits: scores of the padded number of identities.
+    num_identities: number of real identities, which come first; may be traced.
+      None if all are real.
+  """
+  if num_identities is None:
+    return logits
+  real = jnp.arange(logits.shape[-1]) < num_identities
+  return jnp.where(real, logits, PADDED_LOGIT)
+
+
+def average(maps: Float[Array, 'B h w D']) -> Float[Array, 'B D']:
+  """Averages maps over positions."""
+  return maps.mean((1, 2))
+
+
+def generalised_mean(maps: Float[Array, 'B h w D']) -> Float[Array, 'B D']:
+  """Returns `(mean([x]_+^3) + 1e-12)^(1/3)` over positions.
+
+  Radenovic et al., "Fine-tuning CNN image retrieval with no human
+  annotation", with a fixed power; negative values count as zero.
+  """
+  # SNR makes maps negative, and the root of a negative mean is nan. The
+  # gradient of the root at zero is infinite.
+  cubes = jnp.maximum(maps, 0) ** GEM_POWER
+  return (average(cubes) + 1e-12) ** (1 / GEM_POWER)
+
+
+def flatten(maps: Float[Array, 'B h w D']) -> Float[Array, 'B h*w*D']:
+  """Concatenates the features of all positions."""
+  return maps.reshape(maps.shape[0], -1)
+
+
+POOLS = {'gap': average, 'gem': generalised_mean, 'flatten': flatten}

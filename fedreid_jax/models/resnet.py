@@ -14,7 +14,7 @@ from flax import linen as nn
 from jaxtyping import Bool, Float, Int
 
 from fedreid_jax.core.types import Array
-from fedreid_jax.models.layers import conv, norm, norm_kinds, stage_plugins
+from fedreid_jax.models.layers import conv, inserted, norm
 
 # Whether blocks are bottlenecks, and the number of blocks of each stage.
 DEPTHS = {
@@ -29,11 +29,8 @@ class Block(nn.Module):
   """Adds two 3x3 convolutions, or a 1x1-3x3-1x1 bottleneck, to its input.
 
   Attributes:
-    features: channels of the 3x3 convolutions.
-    stride: stride of the block.
     bottleneck: whether it has three convolutions, the last four times wider.
-    dtype: type of the computation.
-    norm_kind: one of `norm_kinds.NormKind`.
+    norm_kind: one of `norm.NormKind`.
   """
 
   features: int
@@ -61,7 +58,7 @@ class Block(nn.Module):
         dtype=self.dtype,
         name=name,
       )(x)
-      bn = norm_kinds.layer(self.norm_kind, norm_name, dtype=self.dtype)
+      bn = norm.layer(self.norm_kind, norm_name, dtype=self.dtype)
       return bn(x, train=train, mask=mask)
 
     d = self.features
@@ -88,12 +85,11 @@ class ResNet(nn.Module):
     width: multiplier of the 64 base channels.
     small_stem: a 3x3 stem of stride 1 without max-pooling, for small images.
     last_stride: stride of the last stage; 1 keeps a finer map.
-    dtype: type of the computation.
     modality_specific_stages: number of parts, counted from the stem, that each
       modality has separately; names of the infrared ones begin with
       `infrared_`.
     plugins: rule of the modules after blocks; stages are counted from 1.
-    norm_kind: one of `norm_kinds.NormKind`.
+    norm_kind: one of `norm.NormKind`.
   """
 
   depth: str = 'resnet50'
@@ -102,7 +98,7 @@ class ResNet(nn.Module):
   last_stride: int = 2
   dtype: Any = jnp.float32
   modality_specific_stages: int = 0
-  plugins: stage_plugins.Rule | None = None
+  plugins: inserted.Rule | None = None
   norm_kind: str = 'batch'
 
   @property
@@ -123,32 +119,30 @@ class ResNet(nn.Module):
     """Returns maps and the extras of inserted modules.
 
     Args:
-      x: images.
-      train: use batch statistics.
-      mask: real images, or None if all are.
       modalities: 0 visible, 1 infrared; for modality-specific parts.
-      labels: not used.
     """
     del labels
     extras: dict = {}
     for part in range(1 + len(DEPTHS[self.depth][1])):
-      run = functools.partial(self.part, part, train=train, extras=extras)
-      x = by_modality(
-        run, x, mask, modalities, part < self.modality_specific_stages
-      )
+      x = self.part(part, x, mask, modalities, train=train, extras=extras)
     return x, extras
 
   def part(
     self,
     part: int,
     x: Float[Array, 'B H W D'],
+    mask: Bool[Array, ' B'] | None,
+    modalities: Int[Array, ' B'] | None,
     *,
     train: bool,
-    mask: Bool[Array, ' B'] | None,
-    prefix: str,
     extras: dict,
   ) -> Float[Array, 'B h w D2']:
     """Runs the stem (0) or a stage (1 to 4) within a compact module."""
+    run = functools.partial(self._part, part, train=train, extras=extras)
+    separate = part < self.modality_specific_stages
+    return by_modality(run, x, mask, modalities, separate)
+
+  def _part(self, part: int, x, *, train: bool, mask, prefix: str, extras):
     if part == 0:
       return self._stem(x, train, mask, prefix)
     bottleneck, depths = DEPTHS[self.depth]
@@ -163,7 +157,7 @@ class ResNet(nn.Module):
         name=f'{prefix}layer{part}_{i}',
       )(x, train=train, mask=mask)
       place = part, i, depths[part - 1]
-      x = stage_plugins.after(self.plugins, place, x, train, mask, extras)
+      x = inserted.after(self.plugins, place, x, train, mask, extras)
     return x
 
   def _stem(self, x, train: bool, mask, prefix: str):
@@ -176,7 +170,7 @@ class ResNet(nn.Module):
       dtype=self.dtype,
       name=f'{prefix}conv1',
     )(x)
-    bn = norm_kinds.layer(self.norm_kind, f'{prefix}bn1', dtype=self.dtype)
+    bn = norm.layer(self.norm_kind, f'{prefix}bn1', dtype=self.dtype)
     x = norm.relu(bn(x, train=train, mask=mask))
     if not self.small_stem:
       x = nn.max_pool(x, (3, 3), (2, 2), [(1, 1), (1, 1)])  # pyright: ignore
@@ -194,8 +188,6 @@ def by_modality(
 
   Args:
     run: `(x, mask=, prefix=) -> x`.
-    x: images or maps.
-    mask: real images, or None if all are.
     modalities: 0 visible, 1 infrared; None counts as visible.
     modality_specific: whether modalities have separate parameters and
       statistics.

@@ -15,13 +15,12 @@ from fedreid_jax.data.federation import Federation
 from fedreid_jax.data.synthetic import versions
 from fedreid_jax.evaluation import evaluator
 from fedreid_jax.method import guarantee, optimizers
-from fedreid_jax.models import functional, networks
+from fedreid_jax.models import networks
 from fedreid_jax.round import compose, simulation
 from fedreid_jax.round.devices import placement
-from fedreid_jax.training import engine
-from fedreid_jax.training.clients import source_stats
+from fedreid_jax.training import engine, source_stats
 from fedreid_jax.training.files import run_secret
-from fedreid_jax.training.processes import agreement
+from fedreid_jax.training.processes import peers
 
 # Names of variables. A neck has parameters and statistics, which are in
 # different collections.
@@ -58,12 +57,7 @@ Maker = Callable[[Any, bytes | None], Setup]
 
 
 def build(config, root: bytes | None = None) -> Setup:
-  """Builds all parts of a run; the training step is not compiled yet.
-
-  Args:
-    config: of the run.
-    root: of the secret of the run; None draws one if it is needed.
-  """
+  """Builds all parts of a run, as `assemble`, with the images of `config`."""
   federation = load.load(
     config.data,
     options=arguments(config, config.data.source),
@@ -72,7 +66,7 @@ def build(config, root: bytes | None = None) -> Setup:
   source_stats.check(config.evaluation.batch_stats, federation.clients)
   # Before anything is compiled: processes with different images would train
   # different models.
-  agreement.require('data', lambda: _inputs(config, federation))
+  peers.require('data', lambda: _inputs(config, federation))
   return assemble(config, federation, root=root)
 
 
@@ -85,8 +79,6 @@ def assemble(
   """Builds all parts of a run on images that are loaded.
 
   Args:
-    config: the configuration of the run.
-    federation: images of the clients and of the targets.
     variant: differences from the simulation of all clients.
     root: of the secret of the run; None draws one if it is needed.
   """
@@ -101,7 +93,7 @@ def assemble(
   transforms = augment.make(config.augment, federation.mean, federation.std)
   mesh = placement.make_mesh(_num_devices(config, len(federation.clients)))
   # While no process compiles: the first collective has a short time limit.
-  agreement.connect(mesh)
+  peers.connect(mesh)
   variables = jax.jit(model.init)(jax.random.key(config.seed))
   variables, loaded = pretrained(config, variables)
   pattern = compose.shared_leaves(components)
@@ -139,16 +131,10 @@ def network(
   num_classes: int,
   image_shape: tuple[int, int, int],
 ) -> types.Model:
-  """Returns the network of a configuration.
-
-  Args:
-    config: all of it.
-    num_classes: columns of the classifier, `C`.
-    image_shape: `(H, W, ch)`.
-  """
+  """Returns the network for images `(H, W, ch)` with `C` identities."""
   options = arguments(config, config.model.name)
   made = networks.build(config.model, num_classes, options)
-  return functional.wrap(made, image_shape)
+  return networks.wrap(made, image_shape)
 
 
 def pretrained(
@@ -195,11 +181,7 @@ def _inputs(config, federation: Federation) -> dict[str, str]:
 
 
 def check_classifier(federation: Federation, leaves: types.Flat) -> None:
-  """Refuses a classification target if the tested model has no classifier.
-
-  Raises:
-    ConfigError: when there is a classification target and no classifier.
-  """
+  """Refuses a classification target if the tested model has no classifier."""
   classifies = 'classification' in [t.task for t in federation.targets]
   if classifies and not param_filter.split(leaves, CLASSIFIER)[0]:
     raise errors.ConfigError(
@@ -210,11 +192,7 @@ def check_classifier(federation: Federation, leaves: types.Flat) -> None:
 
 
 def check_flip(poison: str, shared: types.Flat) -> None:
-  """Refuses flipped labels if the classifier is not shared.
-
-  Raises:
-    ConfigError: when the classifier is personal.
-  """
+  """Refuses flipped labels if the classifier is not shared."""
   if poison == 'flip' and not param_filter.split(shared, CLASSIFIER)[0]:
     raise errors.ConfigError(
       'the classifier is personal, so that flipped labels only rename persons',
@@ -226,13 +204,7 @@ def check_flip(poison: str, shared: types.Flat) -> None:
 def check_ranked(config, leaves: types.Flat, shared: str) -> None:
   """Refuses to rank by features of layers that stay at the clients.
 
-  Args:
-    config: all of it.
-    leaves: of a whole model.
-    shared: pattern of the names of shared leaves.
-
-  Raises:
-    ConfigError: when the model of the server lacks such a layer.
+  `shared` is the pattern of the names of the shared leaves.
   """
   known, own = param_filter.split(leaves, shared)
   if not known:

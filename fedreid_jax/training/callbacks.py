@@ -1,15 +1,19 @@
 """Callbacks of a run, and the events that they receive.
 
 The console, `metrics.jsonl`, the trackers and the callbacks of a user receive
-the same events. Only the first process of a run calls them.
+the same events. Only the first process of a run calls them, and each of them
+may end it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import jax
 from jaxtyping import UInt8
 from numpy import ndarray
+
+from fedreid_jax import errors
 
 
 class StopTraining(Exception):  # noqa: N818  It is no error.
@@ -160,3 +164,100 @@ class Callback:
 
   def on_end(self, event: End) -> None:
     """Called once when the run ends, also after an exception."""
+
+
+# Processes agree after a round on the largest of their reasons to end, which
+# are numbers of signals or one of these.
+STOPPED, FAILED = 1000, 1001
+Event = Start | Round | Evaluation | Checkpoint
+_FUNCTIONS = {
+  Start: 'on_start',
+  Round: 'on_round',
+  Evaluation: 'on_evaluation',
+  Checkpoint: 'on_checkpoint',
+}
+
+
+class Hooks:
+  """The callbacks of a run; the first process calls them.
+
+  An exception in the record of the run is raised at once, one in another
+  callback after the run has saved its state.
+
+  Attributes:
+    watched: whether there are callbacks beside the record.
+  """
+
+  def __init__(self, record: Callback, others: Sequence[Callback]):
+    """Prepares the calls; the record of the run receives each event first."""
+    first = jax.process_index() == 0
+    self._all = [record, *others] if first else []
+    self._failed: list[Callback] = []
+    self._started: list[Callback] = []
+    self._error: Exception | None = None
+    self._round = 0
+    self.watched = len(self._all) > 1
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, kind, error: BaseException | None, trace) -> None:
+    """Calls `on_end` of every callback, then raises the first exception."""
+    found = None
+    for one in self._started:
+      try:
+        one.on_end(End(self._round, error))
+      except StopTraining:
+        pass  # the run ends anyway
+      except Exception as failure:
+        found = found or failure
+    if found and error is None:
+      raise found
+
+  def report(self, event: Event) -> None:
+    """Calls the function for an event; an exception at the start is raised."""
+    self._round = event.round
+    for one in self._all:
+      if isinstance(event, Start):
+        self._started.append(one)
+      if one not in self._failed:
+        self._call(one, event)
+    if isinstance(event, Start):
+      self.raise_error()
+
+  def _call(self, one: Callback, event: Event) -> None:
+    try:
+      getattr(one, _FUNCTIONS[type(event)])(event)
+    except StopTraining as stop:
+      self._error = self._error or stop
+    except Exception as error:
+      # Results and reports are made from the record, so a run ends without it.
+      if one is self._all[0]:
+        raise
+      # Kept until the round is saved: the other callbacks receive all events,
+      # so that a resumed run need not repeat any.
+      self._failed.append(one)
+      if self.ending() != FAILED:
+        self._error = error
+
+  def ending(self) -> int:
+    """Returns STOPPED or FAILED after an exception, 0 without one."""
+    if self._error is None:
+      return 0
+    return STOPPED if isinstance(self._error, StopTraining) else FAILED
+
+  def raise_error(self) -> None:
+    """Raises the exception of a callback, if there is one."""
+    if self._error is not None and self.ending() == FAILED:
+      raise self._error
+
+
+def check(found: Sequence[object]) -> None:
+  """Raises a ConfigError for an object that is no `Callback`."""
+  for one in found:
+    if not isinstance(one, Callback):
+      raise errors.ConfigError(
+        f'{one!r} is not an instance of fedreid_jax.Callback',
+        'callbacks',
+        'derive its class from Callback, and give an instance',
+      )

@@ -1,15 +1,17 @@
 """Builds the executor of the rounds of a federation from a configuration."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from fedreid_jax.core import param_filter, types
+from fedreid_jax.config import schema
+from fedreid_jax.core import param_filter, prng, types
 from fedreid_jax.core.secret import Secret
+from fedreid_jax.core.types import ClientData
 from fedreid_jax.data import sampling
 from fedreid_jax.data.augment import Transforms
 from fedreid_jax.data.federation import Federation
@@ -17,10 +19,11 @@ from fedreid_jax.losses import objective
 from fedreid_jax.method import optimizers
 from fedreid_jax.method.component import Component, Participants
 from fedreid_jax.round import compose, simulation
-from fedreid_jax.round.cohort import cohort
+from fedreid_jax.round.cohort import availability, cohort
+from fedreid_jax.round.cohort.timetable import Rules, Timetable
 from fedreid_jax.round.server import gathering
 from fedreid_jax.round.settings import Settings, SimulationOptions
-from fedreid_jax.training.reports import budget, simulated_time
+from fedreid_jax.training.reports import budget
 
 
 class Variant(NamedTuple):
@@ -61,13 +64,7 @@ def make_executor(
   """Builds the executor of the rounds of a federation.
 
   Args:
-    config: the configuration of the run.
-    federation: images of the clients, and the public images.
-    model: the network.
-    components: the components of the method, in order.
-    transforms: the image transforms for training and for tests.
-    mesh: the devices that run the clients.
-    optimizer: the optimiser of the clients; None makes the one of `config`.
+    optimizer: of the clients; None makes the one of `config`.
     variant: differences from the simulation of all clients.
     secret: root of the draws of the components, cohorts and batches; with None
       they follow from the seed.
@@ -97,7 +94,15 @@ def make_executor(
     masked=masked,
     optimizer=optimizer or optimizers.make(config.optim),
   )
-  uploads = _uploads(config, variables, components, participants.cohort)
+  compose.check(components)
+  shared, _ = param_filter.split(variables, compose.shared_leaves(components))
+  uploads = gathering.of_round(
+    components,
+    participants.cohort,
+    sum(x.size * x.dtype.itemsize for x in shared.values()),
+    config.execution.stack_budget_mb,
+    config.execution.deterministic,
+  )
   # The unit of exact sums is chosen so that the weights of the K largest
   # clients fit.
   sizes = sorted((c.num_images for c in clients), reverse=True)
@@ -130,18 +135,14 @@ def participants_of(
   """Returns the participants of a run.
 
   Args:
-    config: the configuration of the run.
-    federation: images of the clients, and the public images.
     size: largest number of clients in a round; None follows `config`.
   """
   clients, public = federation.clients, federation.public
-  if size is None:
-    fixed = cohort.size(len(clients), config.fraction)
-    size = _places(config, len(clients)) or fixed
+  fixed = cohort.size(len(clients), config.fraction)
   return Participants(
     clients,
     0 if public is None else len(public.identities),
-    size,
+    size or _places(config, len(clients)) or fixed,
     config.fraction,
     config.cohort == 'poisson',
     config.rounds,
@@ -166,11 +167,6 @@ def bound(
 ) -> tuple[Component, ...]:
   """Checks the participants with every component, then binds them.
 
-  Args:
-    components: of the method, in order.
-    participants: of the run.
-    model: the network.
-
   Raises:
     FedReIDError: if a component cannot use the clients or the public images.
   """
@@ -189,13 +185,7 @@ def completed(
   participants: Participants,
   model: types.Model,
 ) -> Participants:
-  """Adds the releases of the components and the norm of their rounding.
-
-  Args:
-    components: of the method, in order.
-    participants: of the run.
-    model: the network.
-  """
+  """Adds the releases of the components and the norm of their rounding."""
   released = tuple(c.info.released for c in components if c.info.released)
   return participants._replace(
     released=released, rounding=_rounding(components, participants, model)
@@ -208,37 +198,14 @@ def _rounding(
   model: types.Model,
 ) -> float | None:
   """Returns the norm of the rounding of an update, None without a sum."""
-  adders = [c for c in components if c.summation]
-  if not adders:
-    return None
-  found = adders[0].info.rounding
-  if found is None:
-    return 0.0
+  adder = next((c for c in components if c.summation), None)
+  if adder is None or adder.info.rounding is None:
+    return None if adder is None else 0.0
   variables = jax.eval_shape(model.init, jax.random.key(0))
   shared, _ = param_filter.split(variables, compose.shared_leaves(components))
   trained, _ = param_filter.trainable(shared)
-  return found(participants, sum(x.size for x in trained.values()))
-
-
-def _uploads(
-  config, variables, components: tuple[Component, ...], number: int
-) -> gathering.Uploads:
-  """Returns the uploads of a round.
-
-  Raises:
-    FedReIDError: as `gathering.of_round`.
-  """
-  compose.check(components)
-  shared, _ = param_filter.split(variables, compose.shared_leaves(components))
-  sizes = (x.size * x.dtype.itemsize for x in shared.values())
-  execution = config.execution
-  return gathering.of_round(
-    components,
-    number,
-    sum(sizes),
-    execution.stack_budget_mb,
-    execution.deterministic,
-  )
+  size = sum(x.size for x in trained.values())
+  return adder.info.rounding(participants, size)
 
 
 def _options(
@@ -261,7 +228,7 @@ def _options(
     uploads=uploads,
     rounds=config.rounds,
     places=_places(config, len(federation.clients)),
-    timetable=simulated_time.make(
+    timetable=make_timetable(
       config,
       federation.clients,
       planner,
@@ -280,16 +247,7 @@ def _settings(
   transforms: Transforms,
   **shapes,
 ) -> Settings:
-  """Returns the settings of the local training.
-
-  Args:
-    config: the configuration of the run.
-    model: the network.
-    components: the components of the method, in order.
-    transforms: the image transforms for training and for tests.
-    **shapes: the fields `outputs`, `image_shape`, `num_steps`, `masked` and
-      `optimizer` of `Settings`.
-  """
+  """Returns the settings of the local training; `shapes` are fields of them."""
   return Settings(
     model=model,
     objective=objective.make(config.loss),
@@ -303,3 +261,51 @@ def _settings(
     accumulate=config.local.accumulate,
     **shapes,
   )
+
+
+def make_timetable(
+  config,
+  clients: Sequence[ClientData],
+  planner: cohort.Planner,
+  model_bytes: int,
+  max_staleness: int,
+  secret: Secret | None,
+) -> Timetable | None:
+  """Returns the timetable, None if no field of `availability` is set.
+
+  Args:
+    model_bytes: bytes of the shared parameters.
+    max_staleness: largest staleness of an upload that the method uses.
+    secret: of the run, from which the cohorts then follow.
+
+  Raises:
+    ConfigError: for a file that cannot be used.
+  """
+  given = config.availability
+  if schema.is_default(config, 'availability'):
+    return None
+  uids = [prng.client_uid(client.name) for client in clients]
+  if given.file:
+    names = [client.name for client in clients]
+    available = availability.listed(given.file, names)
+  else:
+    available = availability.daily(config.seed, uids, given.mean, given.swing)
+  devices = availability.Devices(
+    given.step_s, given.speed_spread, given.bandwidth, given.bandwidth_spread
+  )
+
+  @functools.cache
+  def seconds(client: int) -> float:
+    steps = planner.num_steps(client)
+    # The model is sent to the client and back.
+    sent = 2 * model_bytes
+    return devices.seconds(config.seed, uids[client], steps, sent)
+
+  rules = Rules(
+    size=cohort.size(len(clients), config.fraction),
+    over_selection=given.over_selection,
+    deadline_s=given.deadline_s,
+    in_flight=given.in_flight,
+    max_staleness=max_staleness,
+  )
+  return Timetable(rules, secret or config.seed, uids, available, seconds)

@@ -1,7 +1,10 @@
 """Evaluation of the models of a saved run, on its targets or on others."""
 
 import copy
+import itertools
+import json
 import os
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,22 +15,21 @@ import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.config import load as config_lib
-from fedreid_jax.config import parsing
+from fedreid_jax.config import parsing, saved_config
 from fedreid_jax.core import types
 from fedreid_jax.data import load as data_lib
 from fedreid_jax.data.federation import Federation
 from fedreid_jax.evaluation import evaluator
 from fedreid_jax.round import compose
-from fedreid_jax.training import build, engine
-from fedreid_jax.training.clients import named_models, source_stats
-from fedreid_jax.training.files import (
-  evaluation_file,
-  recorder,
-  restored,
-  run_files,
-)
-from fedreid_jax.training.processes import compile_cache, library_logs, turns
-from fedreid_jax.training.reports import summary
+from fedreid_jax.training import build, engine, named_models, source_stats
+from fedreid_jax.training.files import recorder, run_files
+from fedreid_jax.training.processes import process
+from fedreid_jax.training.reports import report
+
+LONGEST = 60  # letters of the targets in the name of a file
+RULES = parsing.choices('evaluation.batch_stats')
+GAP = ('offset', 'rest', 'persons')
+COLUMNS = ('target', 'model', 'moments', 'mAP', *GAP)
 
 
 def evaluate(
@@ -62,21 +64,14 @@ def evaluate(
   folder = Path(workdir).expanduser().absolute()
   config = config_lib.load_saved(folder)
   config = config_lib.change(config, parsing.flatten(dict(overrides or {})))
-  compile_cache.use()
-  with turns.taken(config), library_logs.muted():
+  with process.turn(config):
     return evaluate_run(config, folder, str(checkpoint), verbose)
 
 
 def evaluate_run(
   config, workdir: Path, which: str, verbose: bool = False
 ) -> list[dict[str, Any]]:
-  """Evaluates a checkpoint and writes `evaluation-STEP-TARGETS.json`.
-
-  Args:
-    config: validated `ConfigDict`; its targets are ranked.
-    workdir: of a run.
-    which: 'latest', 'best' or a step.
-    verbose: print the entries as a table.
+  """Evaluates as `evaluate` does, on the targets of a validated `config`.
 
   Raises:
     IntegrityError: when there is no such checkpoint, or it does not verify or
@@ -91,36 +86,27 @@ def evaluate_run(
   if entries:
     record.evaluations('+'.join(config.components), entries)
   if which == 'best':
-    record.say(
-      f'note: checkpoint {step} was chosen as the best on {_chosen_on(workdir)}'
-    )
+    results = recorder.read_object(workdir / recorder.RESULTS, 'evaluation')
+    on = "the run's targets"
+    if report.chosen_on(results['evaluation']) == 'validation':
+      on = 'held-out identities of the clients'
+    record.say(f'note: checkpoint {step} was chosen as the best on {on}')
   if jax.process_index() == 0:
-    path = evaluation_file.write(asked, workdir, which, step, entries)
+    path = write(asked, workdir, which, step, entries)
     record.say(f'written: {path}')
   return entries
 
 
-def _chosen_on(workdir: Path) -> str:
-  """Returns the tests that chose the best checkpoint, for a message."""
-  results = recorder.read_object(workdir / recorder.RESULTS, 'evaluation')
-  if summary.chosen_on(results['evaluation']) == 'validation':
-    return 'held-out identities of the clients'
-  return "the run's targets"
-
-
-def restore(config, workdir: Path, which: str) -> tuple[Any, restored.Restored]:
+def restore(
+  config, workdir: Path, which: str
+) -> tuple[Any, named_models.Restored]:
   """Returns the models of a checkpoint and the configuration to test them.
-
-  Args:
-    config: validated `ConfigDict`; not modified.
-    workdir: of a run.
-    which: 'latest', 'best' or a step.
 
   Raises:
     IntegrityError: when there is no such checkpoint, or it does not verify.
   """
   with run_files.checkpoints_of(workdir) as saved:
-    found = restored.restore(saved, which)
+    found = named_models.restore(saved, which)
   config = copy.deepcopy(config)
   if found.host['source'] == config.data.source:
     # The check of targets must know the domains that trained the model.
@@ -136,13 +122,8 @@ def evaluate_models(
 ) -> list[dict[str, Any]]:
   """Tests models from a checkpoint on the targets of a configuration.
 
-
-
   Args:
-    config: all of it.
     models: variables by name; parameters that were never shared may be missing.
-    groups: group of every client of the run, int32 `[N]`.
-    names: of these clients, `N`.
 
   Raises:
     DataError: when the clients of the configuration are not those of the run.
@@ -159,7 +140,7 @@ def evaluate_models(
     config.evaluation.validation,
   )
   any_model = models[named_models.choose(models, '')]
-  network = restored.network(config, federation, any_model)
+  network = named_models.network(config, federation, any_model)
   model, variables, transforms, mesh = network
   build.check_classifier(federation, any_model)
   shared = compose.shared_leaves(build.load_components(config))
@@ -178,18 +159,11 @@ def evaluate_models(
 def source(
   config,
   federation: Federation,
-  network: restored.Network,
+  network: named_models.Network,
   groups: np.ndarray,
   names: Sequence[str],
 ) -> evaluator.Source:
   """Builds `source_stats.make` of the clients of a run for its checkpoint.
-
-  Args:
-    config: all of it.
-    federation: with the clients' images.
-    network: of the models.
-    groups: group of every client of the run, int32 `[N]`.
-    names: of these clients, `N`.
 
   Raises:
     DataError: when the clients of the configuration are not those of the run.
@@ -216,3 +190,95 @@ def source(
   # The run has ended, so that these bytes are counted for nobody.
   sent = {'up': Counter(), 'down': Counter()}
   return source_stats.make(executor, groups, names, sent, rule)
+
+
+def write(
+  config, workdir: Path, which: str, step: int, entries: Sequence[Any]
+) -> Path:
+  """Writes `evaluation-STEP-TARGETS.json` and returns its path.
+
+  The file has the `checkpoint` as it was asked for, its `round`, the
+  `overrides` (fields in which the configuration differs from that of the run)
+  and the `entries`. The same evaluation replaces its file; another evaluation
+  of the same round and targets gets a number at the end of the name.
+
+  """
+  before = parsing.flatten(config_lib.load_saved(workdir))
+  now = parsing.flatten(saved_config.identity(config))
+  found = {
+    'checkpoint': which,
+    'round': step,
+    'overrides': {k: now[k] for k in sorted(now) if now[k] != before.get(k)},
+    'entries': list(entries),
+  }
+  names = '+'.join(dict.fromkeys(entry['target'] for entry in entries))
+  stem = re.sub(r'[^\w.+-]+', '_', names)[:LONGEST] or 'none'
+  path = workdir / f'evaluation-{step}-{stem}.json'
+  for number in itertools.count(2):
+    if not path.exists() or _same(path, found):
+      break
+    path = workdir / f'evaluation-{step}-{stem}-{number}.json'
+  recorder.write_json(path, found)
+  return path
+
+
+def _same(path: Path, found: dict[str, Any]) -> bool:
+  """Returns whether a file of this name holds the same evaluation."""
+  try:
+    before = recorder.read_object(path)
+  except errors.IntegrityError:
+    return True  # it was not completely written, and is replaced
+  now = json.loads(json.dumps(found))  # lists in place of tuples
+  return all(before.get(key) == now[key] for key in ('checkpoint', 'overrides'))
+
+
+def modality_gap(
+  config, workdir: Path, which: str, verbose: bool = False
+) -> list[dict[str, Any]]:
+  """Writes `modality-gap-STEP.json` and returns its rows.
+
+  A model is evaluated with its running moments of batch normalisation, with
+  those of all images of the clients and with those of the images of each
+  modality (`evaluation.batch_stats`). For every target with both modalities the
+  report has the mAP and the distance between the modalities
+  (`evaluators.modality_gap`). The arguments are those of `evaluate_run`.
+
+  Raises:
+    ConfigError: when the clients or the targets have one modality only.
+    IntegrityError: when there is no such checkpoint, or it does not verify or
+      fit the model.
+  """
+  config, found = restore(config, workdir, which)
+  config.evaluation.extra = ('modality_gap',)
+  rows: list[dict[str, Any]] = []
+  for rule in RULES:
+    config.evaluation.batch_stats = rule
+    entries = evaluate_models(
+      config, found.models, found.groups, found.host['clients']
+    )
+    for entry in entries:
+      metrics = entry['metrics']
+      if 'gap_offset' in metrics:
+        names = {k: entry[k] for k in ('target', 'model')}
+        score = {'moments': rule, 'mAP': metrics['mAP']}
+        gap = {name: metrics[f'gap_{name}'] for name in GAP}
+        rows.append(names | score | gap)
+    if not rows:
+      raise errors.ConfigError(
+        'no target has persons with images of both modalities',
+        'data.targets',
+        'give a target with visible and infrared images',
+      )
+  rows.sort(key=lambda row: (row['target'], row['model']))
+  if jax.process_index() == 0:
+    recorder.write_json(workdir / f'modality-gap-{found.step}.json', rows)
+  record = recorder.Recorder(workdir, config.rounds, verbose)
+  record.table(
+    'distance between modalities, in spreads of persons',
+    list(COLUMNS),
+    [
+      [f'{x:.2f}' if isinstance(x, float) else str(x) for x in cells]
+      for cells in ([row[column] for column in COLUMNS] for row in rows)
+    ],
+  )
+  return rows

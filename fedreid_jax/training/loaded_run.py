@@ -1,4 +1,9 @@
-"""One model of a saved run, with its training and test images."""
+"""One model of a saved run, with its training and test images.
+
+DFH's clients send domain feature statistics (DFS) to the server
+(`algorithms.dfh`, eq. 3.1). For a run of a method without this component they
+are measured on the clients' images with the model of the run.
+"""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -6,9 +11,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedreid_jax import errors
+from fedreid_jax.algorithms import dfh
 from fedreid_jax.algorithms.statistics import moments
 from fedreid_jax.config import rules
 from fedreid_jax.core import types
@@ -18,8 +25,9 @@ from fedreid_jax.data.augment import Transforms
 from fedreid_jax.data.federation import Federation, Target
 from fedreid_jax.evaluation import distances as distance_lib
 from fedreid_jax.evaluation import features
-from fedreid_jax.training.clients import named_models
-from fedreid_jax.training.files import restored, run_files
+from fedreid_jax.method.component import Component
+from fedreid_jax.training import build, named_models
+from fedreid_jax.training.files import run_files
 
 
 class LoadedRun(NamedTuple):
@@ -73,10 +81,6 @@ class LoadedRun(NamedTuple):
   def distances(self, queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
     """Returns the distances that rank a gallery, `[Q, P]`.
 
-    Args:
-      queries: features `[Q, D]`, see `ranked`.
-      gallery: features `[P, D]`.
-
     Raises:
       DataError: when a feature is not a number.
     """
@@ -95,9 +99,7 @@ class LoadedRun(NamedTuple):
   ) -> moments.Moments:
     """Returns the moments of a client's features, by identity.
 
-    Args:
-      client: whose images are used.
-      which: 'feature' before the neck or 'embedding' after it.
+    They are those before the neck, or after it if `which` is 'embedding'.
     """
     found = self.features(client.images(), which, client.modalities)
     none = moments.zeros(client.num_identities, found.shape[1])
@@ -105,19 +107,11 @@ class LoadedRun(NamedTuple):
     return jax.jit(moments.merge)(none, found, client.labels, real)
 
   def client(self, name: str) -> ClientData:
-    """Returns a client, the first if the name is ''.
-
-    Raises:
-      ConfigError: when there is none.
-    """
+    """Returns a client, the first if the name is ''."""
     return _named(self.federation.clients, name, 'client', '--source')
 
   def target(self, name: str) -> Target:
-    """Returns a retrieval test, the first if the name is ''.
-
-    Raises:
-      ConfigError: when there is none.
-    """
+    """Returns a retrieval test, the first if the name is ''."""
     target = _named(self.federation.targets, name, 'target', '--target')
     if target.task == 'classification':
       raise errors.ConfigError(
@@ -137,11 +131,7 @@ def _named(found: Sequence[Any], name: str, kind: str, flag: str) -> Any:
 
 
 def same_images(run: LoadedRun, other: LoadedRun, flag: str) -> None:
-  """Refuses a second run on images of another size.
-
-  Raises:
-    ConfigError: when the sizes differ.
-  """
+  """Refuses a second run on images of another size."""
   ours, theirs = run.federation.image_shape, other.federation.image_shape
   if ours != theirs:
     raise errors.ConfigError(
@@ -162,8 +152,6 @@ def load(
   """Loads a model of a run.
 
   Args:
-    config: of the run, validated.
-    workdir: of the run.
     which: checkpoint, 'latest', 'best' or a step.
     name: of the model, '' for the server's (the first if there are several).
     federation: images; None loads those of `config`.
@@ -174,23 +162,17 @@ def load(
     ConfigError: for a model the run does not have.
   """
   with run_files.checkpoints_of(workdir) as saved:
-    step, models, _, _ = restored.restore(saved, which)
+    step, models, _, _ = named_models.restore(saved, which)
     states = saved.restore_states(step)
   name = named_models.choose(models, name)
   if federation is None:
     held_out = config.evaluation.validation
     options = rules.arguments(config, config.data.source)
     federation = data_lib.load(config.data, held_out=held_out, options=options)
-  model, variables, transforms, mesh = restored.network(
+  model, variables, transforms, mesh = named_models.network(
     config, federation, models[name]
   )
-  extractor = functools.partial(
-    features.make_extractor,
-    model,
-    transforms.test,
-    mesh,
-    batch=config.evaluation.batch,
-  )
+  make, batch = features.make_extractor, config.evaluation.batch
   return LoadedRun(
     config=config,
     step=step,
@@ -200,6 +182,51 @@ def load(
     federation=federation,
     transforms=transforms,
     # Each extractor has a jitted function, which compiles once.
-    extractor=functools.cache(extractor),
+    extractor=functools.cache(
+      functools.partial(make, model, transforms.test, mesh, batch=batch)
+    ),
     states=states,
   )
+
+
+def statistics_sender(run: LoadedRun) -> Component | None:
+  """Returns the component whose clients send DFS, None without one."""
+  components = build.load_components(run.config)
+  return next((c for c in components if c.info.domain_statistics), None)
+
+
+def statistics_options(run: LoadedRun) -> Any:
+  """Returns the options of the component that sends DFS, or those of DFH."""
+  found = statistics_sender(run)
+  return run.config[found.name] if found else dfh.Options()
+
+
+def statistics_space(run: LoadedRun) -> str:
+  """Returns the field of `Outputs` with the features that DFS describe."""
+  found = statistics_sender(run)
+  return found.info.domain_statistics if found else 'feature'
+
+
+def statistics_sent(run: LoadedRun) -> jax.Array | None:
+  """Returns the DFS that the server stored, `[N, 4, D]`, None without any.
+
+  It is None as well if the configuration has another number of clients.
+  """
+  found = statistics_sender(run)
+  kept = run.states.get(found.name) if found else None
+  if kept is None or len(kept) != len(run.federation.clients):
+    return None
+  return jnp.asarray(kept)
+
+
+def domain_statistics(run: LoadedRun) -> jax.Array:
+  """Returns the DFS of every client, `[N, 4, D]`, rows m, v, p and q.
+
+  They are measured on the images unless the server stored them.
+  """
+  kept = statistics_sent(run)
+  if kept is not None:
+    return kept
+  which, statistics = statistics_space(run), jax.jit(moments.statistics)
+  every = [statistics(run.moments(c, which)) for c in run.federation.clients]
+  return jnp.stack(every)

@@ -1,31 +1,44 @@
-"""Training of a configuration in a work directory."""
+"""Training in a work directory: rounds, evaluations and checkpoints."""
 
 import contextlib
+import copy
 import os
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from fedreid_jax.config import parsing, saved_config, schema, validation
-from fedreid_jax.training import build, hooks, run
-from fedreid_jax.training.callbacks import Callback
+from fedreid_jax.core import types
+from fedreid_jax.data.synthetic import versions
+from fedreid_jax.evaluation import evaluator
+from fedreid_jax.round import component_reports
+from fedreid_jax.round.devices import client_store
+from fedreid_jax.training import (
+  build,
+  engine,
+  named_models,
+  picture,
+  source_stats,
+  trackers,
+  warm_start,
+)
+from fedreid_jax.training import callbacks as events
 from fedreid_jax.training.files import (
   checkpoint,
-  lock,
+  client_states,
   recorder,
   run_files,
   run_secret,
 )
-from fedreid_jax.training.processes import (
-  agreement,
-  compile_cache,
-  library_logs,
-  turns,
-)
-from fedreid_jax.training.reports import report
-from fedreid_jax.training.tracking import trackers
+from fedreid_jax.training.processes import peers, process, signals
+from fedreid_jax.training.reports import monitor, report
+
+COMPILE_EVENT = '/jax/core/compile/backend_compile_duration'
 
 
 def train(
@@ -33,7 +46,7 @@ def train(
   workdir: str | os.PathLike[str],
   restart: bool = False,
   verbose: bool = False,
-  callbacks: Sequence[Callback] = (),
+  callbacks: Sequence[events.Callback] = (),
 ) -> dict[str, Any]:
   """Trains, or resumes, a run in a work directory, which it locks.
 
@@ -82,26 +95,318 @@ def run_rounds(
   workdir: str | os.PathLike[str],
   restart: bool = False,
   verbose: bool = False,
-  callbacks: Sequence[Callback] = (),
+  callbacks: Sequence[events.Callback] = (),
 ) -> dict[str, Any]:
   """Trains, or resumes, a run as `train` does, with the parts of `make`.
 
-  Args:
-    make: `(config, root of the secret) -> Setup`; `build.build` for a
-      simulation of all clients.
-    config: as for `train`.
-    workdir: as for `train`.
-    restart: as for `train`.
-    verbose: as for `train`.
-    callbacks: as for `train`.
+  `make` is `(config, root of the secret) -> Setup`, and `build.build` for a
+  simulation of all clients. The other arguments are those of `train`.
   """
   validation.validate(config)
-  hooks.check(callbacks)
+  events.check(callbacks)
   trackers.check(config.track)
-  compile_cache.use()
-  with turns.taken(config), library_logs.muted():
+  with process.turn(config):
     folder = Path(workdir).expanduser().absolute()
     return _train(make, config, folder, restart, verbose, callbacks)
+
+
+class Clock:
+  """Seconds of each phase of a run, with compilation as a phase."""
+
+  def __init__(self):
+    self.seconds: dict[str, float] = dict.fromkeys(
+      ('setup', 'compile', 'train', 'eval'), 0.0
+    )
+    self._start = time.perf_counter()
+    self._compiled = 0.0
+    self._thread = threading.get_ident()
+    jax.monitoring.register_event_duration_secs_listener(self._on_duration)
+
+  def close(self) -> None:
+    """Stops listening to the compiler."""
+    jax.monitoring.unregister_event_duration_listener(self._on_duration)
+
+  def _on_duration(self, event: str, duration_secs: float, **_) -> None:
+    # JAX calls it for every thread, and other threads may train other runs.
+    if event == COMPILE_EVENT and threading.get_ident() == self._thread:
+      self._compiled += duration_secs
+
+  def lap(self, phase: str) -> float:
+    """Adds the time since the last lap, without compilation, to a phase.
+
+    Returns:
+      The added seconds.
+    """
+    now = time.perf_counter()
+    compiled, self._compiled = self._compiled, 0.0
+    # JAX measures with the time of day, which can be set meanwhile, so that the
+    # difference of the two clocks can be negative.
+    spent = max(now - self._start - compiled, 0.0)
+    self.seconds[phase] += spent
+    self.seconds['compile'] += compiled
+    self._start = now
+    return spent
+
+
+class Run:
+  """The state of a run in one process.
+
+  Attributes:
+    held: lock of the work directory, None in a process that holds no lock.
+    setup: images, network, components and executor of the rounds.
+    server: state of the server.
+    store: states of the clients.
+    clients: saves and restores these states.
+    names: of the clients in canonical order.
+    form: where the metrics of the clients of a round are written.
+    progress: completed rounds and the results so far.
+    fresh: whether the run starts at round 0, without a checkpoint.
+  """
+
+  def __init__(
+    self,
+    config,
+    record: recorder.Recorder,
+    saved: checkpoint.Checkpoints,
+    held: run_files.Lock | None,
+    calls: events.Hooks,
+    clock: Clock,
+    make: build.Maker,
+    root: bytes,
+  ):
+    self.config, self.record, self.saved = config, record, saved
+    self.held, self.hooks, self.clock = held, calls, clock
+    record.phase(f'reading the images: data.source={config.data.source}')
+    self.setup = make(config, root)
+    self.server, self.store = self.setup.executor.init(
+      self.setup.variables, self.setup.pretrained
+    )
+    if self.setup.guarantee.claimed:
+      senders = self.setup.executor.senders(self.server, self.store)
+      self.setup.guarantee.check(senders)
+    self.names = [c.name for c in self.setup.federation.clients]
+    self.clients = client_states.ClientStates(
+      self.store, saved, self.names, config.execution.store
+    )
+    people = engine.participants_of(config, self.setup.federation)
+    # All rounds of a run have the same form.
+    self.form: recorder.Form = recorder.client_form(
+      config.client_metrics, people.cohort
+    )
+    if self.clients.notice:
+      record.say(self.clients.notice)
+    self.progress = monitor.Progress()
+    self.monitor = monitor.Monitor(
+      config, record, self.setup.federation.clients, self.progress
+    )
+    self.fresh = True
+
+  def all(self) -> dict[str, Any]:
+    """Runs the remaining rounds and returns the content of results.json."""
+    config = self.config
+    self._resume()
+    self.clock.lap('setup')
+    if self.fresh:
+      if config.start_from:
+        self.server = warm_start.states(
+          self.setup,
+          self.server,
+          self.store,
+          config.start_from,
+          config.data,
+          self.record.say,
+        )
+      self.record.phase('compiling and evaluating the model before training')
+      self.server, log = self.setup.executor.prepare(self.server, self.store)
+      self.progress.count(log)
+      self.clock.lap('train')
+      # Saved before training, because a work directory that has rounds and no
+      # checkpoint is refused as damaged.
+      self._save(self._evaluate())
+    stopped = self._ended(peers.largest(self.hooks.ending()))
+    if not stopped and self.progress.done < config.rounds:
+      self.record.phase('compiling a round: seconds to minutes, once a machine')
+    with signals.deferred() as caught:
+      while not stopped and self.progress.done < config.rounds:
+        self._round()
+        stopped = self._after_round(caught)
+    self.record.results(self._results())
+    report.print_summary(config, self.record, self.progress)
+    self.record.say(
+      f'privacy: {self.setup.guarantee.statement(self.progress.done)}'
+    )
+    return self._results()
+
+  def _after_round(self, caught: Callable[[], int]) -> bool:
+    """Evaluates and saves if they are due; returns whether to stop."""
+    config, done = self.config, self.progress.done
+    last = done == config.rounds
+    score = None
+    if last or done % config.evaluation.every == 0:
+      score = self._evaluate()
+    # All processes must save and end after the same round.
+    ending = peers.largest(self.hooks.ending() or caught())
+    due = last or score is not None
+    if due or ending or done % config.checkpoint_every == 0:
+      self._save(score)
+      # A callback may also end the run when it receives the checkpoint.
+      ending = max(ending, peers.largest(self.hooks.ending()))
+    return self._ended(ending)
+
+  def _ended(self, ending: int) -> bool:
+    """Ends the run after a save; returns whether a callback stopped it."""
+    done = self.progress.done
+    if ending == events.FAILED:
+      self.hooks.raise_error()
+      raise peers.lost()  # another process has raised it
+    if ending == events.STOPPED:
+      if done < self.config.rounds:
+        self.record.say(f'saved after round {done}, stopped by a callback')
+      return True
+    if ending:
+      self.record.say(f'saved after round {done}, stopped by a signal')
+      raise SystemExit(128 + ending)
+    return False
+
+  def _resume(self) -> None:
+    step = self.saved.latest()
+    self.hooks.report(
+      events.Start(
+        self.saved.workdir,
+        saved_config.to_json(self.config),
+        step or 0,
+        resumed=step is not None,
+      )
+    )
+    server, host = self.clients.restore(step, self.server)
+    if step is None:
+      return
+    self.fresh = False
+    self.server = self.setup.executor.put_server(server)
+    self.progress.load(step, host)
+    self.clock.seconds = host['seconds']
+    self.record.say(f'resumed after round {step}')
+
+  def _save(self, score: float | None) -> None:
+    host = {
+      'source': versions.resolve(self.config.data.source),
+      'sources': list(
+        self.config.data.sources or self.setup.federation.sources
+      ),
+      'world_seed': self.config.data.world_seed,
+      'clients': self.names,
+    } | self.progress.to_host(self.clock.seconds)
+    self._check_lock()
+    done = self.progress.done
+    path = self.clients.save(done, self.server, host, score)
+    self.hooks.report(events.Checkpoint(done, path, score))
+
+  def _check_lock(self) -> None:
+    if self.held:
+      self.held.check()
+
+  def _round(self) -> None:
+    state, executor = self.progress, self.setup.executor
+    components = executor.algorithm.components
+    lr = float(self.setup.schedule(state.done))
+    self.server, log = executor.round(self.server, self.store, state.done)
+    # JAX returns before the devices are done; the lap must not.
+    jax.block_until_ready(self.server)
+    seconds = self.clock.lap('train')
+    # Before anything is written: the folder may belong to another run by now.
+    self._check_lock()
+    state.done += 1
+    state.images += log['images']
+    state.count(log)
+    form = self.form
+    self.hooks.report(
+      events.Round(
+        state.done,
+        self.config.rounds,
+        report.round_values(log, seconds, lr)
+        | report.cohort_values(log, self.names, form)
+        | self._clusters_of_round(),
+        report.client_values(log, self.names),
+        form,
+      )
+    )
+    self.monitor.check_weights(log['fell_back'], log['stayed'])
+    self.monitor.warn_once(
+      component_reports.warnings(components, log['metrics'])
+    )
+    self.monitor.check_updates(
+      report.excluded(log, self.names),
+      report.out_of_range(log, self.names),
+      len(log['clients']),
+    )
+    self.monitor.check_loss(log, self._results)
+
+  def _evaluate(self) -> float | None:
+    """Evaluates all models; returns the score of a checkpoint, if any."""
+    per_query: evaluator.PerQuery = {}
+    config, executor = self.config, self.setup.executor
+    pictures = picture.Pictures(config.evaluation, config.track_images)
+    drawn = self.hooks.watched and config.track_images
+    groups, rule = np.asarray(self.server.groups), config.evaluation.batch_stats
+    # Re-estimates moments before an evaluation.
+    sent = self.progress.bytes
+    source = source_stats.make(executor, groups, self.names, sent, rule)
+    entries = self.setup.evaluate(
+      self._models(groups),
+      *([] if rule == 'running' else [source]),
+      per_query=per_query,
+      seen=pictures if drawn else None,
+    )
+    if self.progress.done == self.config.rounds:
+      self.record.queries(per_query)
+    self.clock.lap('eval')
+    for entry in entries:
+      entry['round'] = self.progress.done
+    # A copy, so that no callback can change the results of the run.
+    self.hooks.report(
+      events.Evaluation(
+        self.progress.done, tuple(copy.deepcopy(entries)), pictures.found
+      )
+    )
+    self.progress.evaluation += entries
+    self.record.results(self._results())
+    # As in the summary, the model before training is no candidate.
+    return report.checkpoint_score(entries) if self.progress.done else None
+
+  def _models(self, groups: np.ndarray) -> dict[str, types.Flat]:
+    """Returns the server's models and the clients' models to evaluate."""
+    self.clients.publish()
+    personal = client_store.Personal(self.store)
+    models = named_models.of(self.server.shared, personal, groups, self.names)
+    components = self.setup.executor.algorithm.components
+    own = component_reports.models_to_evaluate(components, self.store)
+    return models | {f'client:{self.names[k]}': x for k, x in own.items()}
+
+  def _clusters(self) -> dict[str, Any]:
+    """Returns the clients of each server model, empty without clustering."""
+    if not self.setup.executor.algorithm.clustered:
+      return {}
+    found: dict[str, list[str]] = {}
+    groups = np.asarray(self.server.groups).tolist()
+    for name, group in zip(self.names, groups, strict=True):
+      found.setdefault(str(group), []).append(name)
+    return {'clusters': found}
+
+  def _clusters_of_round(self) -> dict[str, Any]:
+    """Returns the clusters, or their number if their clients are many."""
+    found = self._clusters()
+    rule = self.config.client_metrics
+    if found and recorder.client_form(rule, len(self.names)) != 'lines':
+      return {'num_clusters': len(found['clusters'])}
+    return found
+
+  def _results(self) -> dict[str, Any]:
+    return self._clusters() | report.results(
+      self.config,
+      self.progress,
+      self.clock.seconds,
+      self.setup.guarantee.statement(self.progress.done),
+    )
 
 
 def _train(
@@ -110,22 +415,22 @@ def _train(
   workdir: Path,
   restart: bool,
   verbose: bool,
-  callbacks: Sequence[Callback],
+  callbacks: Sequence[events.Callback],
 ):
   # Processes that differ in a field or in code would train different models and
   # end with wrong numbers.
-  agreement.require(
+  peers.require(
     'configuration or code',
     lambda: (
       parsing.flatten(config)
       | {'--workdir': str(workdir), '--restart': restart}
-      | agreement.code(schema.plug_ins(config))
+      | peers.code(schema.plug_ins(config))
     ),
   )
   resolved, held = saved_config.to_json(config), None
   with contextlib.ExitStack() as stack:
     if jax.process_index() == 0:
-      held = stack.enter_context(lock.Lock(workdir))
+      held = stack.enter_context(run_files.Lock(workdir))
       if not restart:
         run_files.check(workdir, resolved)
     record = stack.enter_context(
@@ -133,15 +438,16 @@ def _train(
     )
     saved = checkpoint.Checkpoints(workdir, run_files.digests(resolved))
     stack.callback(saved.close)
-    calls = hooks.Hooks(record, [*trackers.make(config, record), *callbacks])
+    calls = events.Hooks(record, [*trackers.make(config, record), *callbacks])
     # Only the first process reads or draws the secret; the others receive it.
-    root = agreement.of_first(lambda: run_secret.root(config, workdir, restart))
-    one = run.Run(config, record, saved, held, calls, make, root)
-    stack.callback(one.clock.close)
+    root = peers.of_first(lambda: run_secret.root(config, workdir, restart))
+    clock = Clock()
+    stack.callback(clock.close)
+    one = Run(config, record, saved, held, calls, clock, make, root)
     # Only now, when all parts are built, a restart deletes the earlier run.
     if held:
       stack.enter_context(run_files.begun(workdir, restart, held.check))
-    agreement.largest(0)  # no process reads before old files are deleted
+    peers.largest(0)  # no process reads before old files are deleted
     report.describe(config, one.setup, record, workdir, root)
     with calls:
       return one.all()

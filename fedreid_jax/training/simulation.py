@@ -13,11 +13,10 @@ from fedreid_jax.core import types
 from fedreid_jax.data import arrays, augment
 from fedreid_jax.method.component import Component
 from fedreid_jax.method.optimizers import Optimizer
-from fedreid_jax.models import functional
+from fedreid_jax.models import networks
 from fedreid_jax.round.devices import client_store, placement
 from fedreid_jax.round.devices.client_store import ClientStore
-from fedreid_jax.training import engine
-from fedreid_jax.training.clients import named_models
+from fedreid_jax.training import engine, named_models
 from fedreid_jax.training.files import run_secret
 
 
@@ -100,7 +99,7 @@ class Simulation:
     config = load.change(schema.default(), fields or {})
     federation = arrays.federation(clients, public, mean, std)
     columns = max(client.num_identities for client in federation.clients)
-    self._model = functional.wrap(model_fn(columns), federation.image_shape)
+    self._model = networks.wrap(model_fn(columns), federation.image_shape)
     self._executor = engine.make_executor(
       config,
       federation,
@@ -114,11 +113,7 @@ class Simulation:
     self.names = tuple(client.name for client in federation.clients)
 
   def init(self, key: types.Array) -> SimulationState:
-    """Returns the state before the first round.
-
-    Args:
-      key: typed PRNG key of the initial model.
-    """
+    """Returns the state before the first round."""
     variables = jax.jit(self._model.init)(key)
     server, clients = self._executor.init(variables)
     server, _ = self._executor.prepare(server, clients)
@@ -144,9 +139,6 @@ class Simulation:
   def models(self, state: SimulationState) -> dict[str, types.Flat]:
     """Returns the variables of the models by their names in `results.json`.
 
-    Args:
-      state: of the simulation.
-
     Returns:
       'global', 'cluster:GROUP' or 'client:NAME' to a flat dict of variables.
     """
@@ -161,7 +153,6 @@ class Simulation:
     """Returns embeddings of normalised images in evaluation mode, `[B, D]`.
 
     Args:
-      variables: of one model.
       images: float32 `[B, H, W, ch]`.
     """
     outputs, _ = self._model.apply(variables, images, train=False)

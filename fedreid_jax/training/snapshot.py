@@ -13,18 +13,18 @@ import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.config import load as config_lib
-from fedreid_jax.core import types
+from fedreid_jax.config import parsing
+from fedreid_jax.core import plugins, types
 from fedreid_jax.data import decoder
 from fedreid_jax.data import load as data_lib
 from fedreid_jax.evaluation import features
 from fedreid_jax.round.devices import placement
-from fedreid_jax.training.clients import named_models
-from fedreid_jax.training.files import restored, run_files
-from fedreid_jax.training.processes import compile_cache, library_logs
+from fedreid_jax.training import named_models
+from fedreid_jax.training.files import run_files
+from fedreid_jax.training.processes import process
 
-# Fields on which features depend, and which may differ between models of equal
-# weights. Vectors of different models cannot be compared, so that these fields
-# are part of the digest of a model.
+# Fields on which features depend beside those of `model`, and which may differ
+# between models of equal weights.
 FEATURE_FIELDS = (
   *('data.height', 'data.width', 'data.channels', 'data.invert'),
   *('data.resample', 'data.fast_decode', 'data.mean', 'data.std'),
@@ -33,11 +33,18 @@ FEATURE_FIELDS = (
 
 
 def of(config: Any, leaves: types.Flat) -> str:
-  """Returns the SHA-256 of the leaves of a checkpoint and `FEATURE_FIELDS`."""
-  fields = {
-    name: config[section][field]
-    for name in FEATURE_FIELDS
-    for section, _, field in [name.partition('.')]
+  """Returns the SHA-256 of a model: leaves of a checkpoint, and fields.
+
+  Vectors of different models cannot be compared. Fields of `model` that have
+  their defaults are left out, so that a new one does not change the digest.
+  """
+  every = parsing.flatten(config)
+  network = ('model.', f'{plugins.group_of(config.model.name)}.')
+  fields = {name: every[name] for name in FEATURE_FIELDS}
+  fields |= {
+    name: value
+    for name, value in parsing.changed(config).items()
+    if name.startswith(network) and name != 'model.pretrained'
   }
   found = hashlib.sha256(json.dumps(fields).encode())
   for name in sorted(leaves):
@@ -215,7 +222,7 @@ def load(
   'global'
 
   Args:
-    workdir: of the run.
+    workdir: of a run.
     checkpoint: 'latest', 'best', or the number of a round that was saved.
     model: its name, 'cluster:GROUP' or 'client:NAME' for example. By default
       the model of the server, or the first where there are several.
@@ -229,11 +236,11 @@ def load(
   """
   folder = Path(workdir).expanduser().absolute()
   config = config_lib.load_saved(folder)
-  compile_cache.use()
-  with library_logs.muted(), run_files.checkpoints_of(folder) as saved:
-    step, models, _, _ = restored.restore(saved, str(checkpoint))
+  process.use_cache()
+  with process.orbax_muted(), run_files.checkpoints_of(folder) as saved:
+    step, models, _, _ = named_models.restore(saved, str(checkpoint))
   name = named_models.choose(models, model)
-  network = restored.network(
+  network = named_models.network(
     config, data_lib.without_images(config.data), models[name]
   )
   extractor = functools.partial(

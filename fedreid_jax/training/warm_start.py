@@ -18,8 +18,8 @@ from fedreid_jax.core.types import Flat, ServerState
 from fedreid_jax.data.benchmark import benchmark_source
 from fedreid_jax.data.synthetic import versions
 from fedreid_jax.round.devices.client_store import ClientStore
-from fedreid_jax.training import build
-from fedreid_jax.training.files import recorder, run_files, structure
+from fedreid_jax.training import build, named_models
+from fedreid_jax.training.files import recorder, run_files
 
 
 def states(
@@ -40,12 +40,9 @@ def states(
   were shared, and else from new random values.
 
   Args:
-    setup: `build.Setup` of this run.
     server: its initial state without a warm start.
     clients: receives the states of the clients.
-    folder: work directory of the other run.
     data: `config.data` of this run.
-    say: prints a line.
 
   Returns:
     The state of the server.
@@ -82,7 +79,7 @@ def states(
     else:
       leaves = started | _known_to_all(server.shared, shared, groups)
       _say_new(client.name, setup.variables.keys() - leaves.keys(), say)
-    structure.check_fits(leaves, setup.variables)
+    named_models.check_fits(leaves, setup.variables)
     return leaves
 
   # The states of components are initialised from the models of the other run.
@@ -92,12 +89,7 @@ def states(
 
 
 def _same_world(trained: str, tested: str) -> bool:
-  """Returns whether two sources are one version of the synthetic world.
-
-  Args:
-    trained: `data.source` in a file of the other run.
-    tested: `data.source` of this run.
-  """
+  """Returns whether two sources are one version of the synthetic world."""
   version = versions.of_file(trained)
   return version in versions.VERSIONS and version == versions.resolve(tested)
 
@@ -157,10 +149,7 @@ def _of_server(wanted: Flat, shared: Flat, groups, folder: str) -> Flat:
 
 
 def _known_to_all(wanted: Flat, shared: Flat, groups) -> Flat:
-  """Returns personal parameters of this run that were shared in the other.
-
-  There are none if the other run had several server models.
-  """
+  """Returns personal parameters of this run that one model of it shared."""
   used = np.unique(groups)
   if len(used) > 1:
     return {}

@@ -12,7 +12,7 @@ from fedreid_jax.method import optimizers
 from fedreid_jax.method.component import Component, ComponentInfo
 from fedreid_jax.method.contexts import AggregationCtx
 from fedreid_jax.method.sums import Gather
-from fedreid_jax.models.layers import head
+from fedreid_jax.models import reid
 from fedreid_jax.round import compose
 from fedreid_jax.round.server import fold as fold_
 from fedreid_jax.round.server.arithmetic import Float32
@@ -58,7 +58,7 @@ def _apply(variables, images, *, train, num_identities=None, mask=None, **_):
     buffers = {**buffers, MEAN: 0.9 * variables[MEAN] + 0.1 * batch}
   else:
     embedding = embedding - variables[MEAN]
-  logits = head.mask_identities(embedding @ variables[HEAD], num_identities)
+  logits = reid.mask_identities(embedding @ variables[HEAD], num_identities)
   return types.Outputs(feature, embedding, logits), buffers
 
 
@@ -66,7 +66,7 @@ LINEAR = types.Model(
   init=lambda key: variables(),
   apply=_apply,
   measure=_measure,
-  classify=lambda own, x, num=None: head.mask_identities(x @ own[HEAD], num),
+  classify=lambda own, x, num=None: reid.mask_identities(x @ own[HEAD], num),
 )
 
 

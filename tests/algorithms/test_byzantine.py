@@ -10,10 +10,10 @@ from fedreid_jax.algorithms import byzantine, fedpav
 from fedreid_jax.core import types
 from fedreid_jax.losses import identity
 from fedreid_jax.method.component import Participants
-from fedreid_jax.training.checks import toy_federation
+from fedreid_jax.training import contract
 
 KERNEL, HEAD, MEAN = handmade.KERNEL, handmade.HEAD, handmade.MEAN
-CLIENTS = toy_federation.toy_clients()
+CLIENTS = contract.toy_clients()
 
 
 def bound(people=CLIENTS, **options):
@@ -160,7 +160,7 @@ def test_z_of_alie(num, wrong, z):
 
 def test_alie_sends_the_mean_less_z_deviations_from_all_attackers():
   rng = np.random.default_rng(0)
-  people = tuple(toy_federation.toy_client(name, 4) for name in 'abcdefghi')
+  people = tuple(contract.toy_client(name, 4) for name in 'abcdefghi')
   values = {
     KERNEL: rng.standard_normal((9, 3, 2)).astype('f4'),
     MEAN: rng.standard_normal((9, 2)).astype('f4'),

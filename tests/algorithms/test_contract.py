@@ -8,7 +8,7 @@ import toy
 from fedreid_jax import algorithms
 from fedreid_jax.core import plugins
 from fedreid_jax.models import resnet
-from fedreid_jax.training.checks import contract, toy_federation
+from fedreid_jax.training import contract
 
 NAMES = plugins.available(algorithms)
 # What a component that works on a network of its own needs.
@@ -74,13 +74,13 @@ def name(request):
 
 @pytest.fixture(scope='module')
 def components(name):
-  return toy_federation.method(name)
+  return contract.method(name)
 
 
 @pytest.fixture(scope='module')
 def rounds(name, components, clients):
   """Two rounds of a method on three of four clients."""
-  return toy_federation.run_twice(config_of(name), clients, components)
+  return contract.run_twice(config_of(name), clients, components)
 
 
 @pytest.mark.parametrize('method', NAMES)

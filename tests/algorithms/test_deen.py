@@ -8,8 +8,8 @@ import toy
 
 from fedreid_jax import algorithms, errors
 from fedreid_jax.core import types
-from fedreid_jax.losses import embedding_expansion, identity, metric
-from fedreid_jax.models import deen, functional, reid, resnet
+from fedreid_jax.losses import cross_modal, identity, metric
+from fedreid_jax.models import deen, networks, reid, resnet
 from fedreid_jax.round import compose
 
 
@@ -49,9 +49,9 @@ def test_the_loss_is_the_sum_of_its_parts():
   expected = (
     identity.cross_entropy(every.logits, labels, valid)
     + metric.hard_triplet(every.feature, labels, valid, 0.3)
-    + 0.8 * embedding_expansion.centre_pair_mining(f, f1, *where)
-    + 0.8 * embedding_expansion.centre_pair_mining(f, f2, *where)
-    + 0.01 * embedding_expansion.orthogonality(f1, f2, batch.valid)
+    + 0.8 * cross_modal.centre_pair_mining(f, f1, *where)
+    + 0.8 * cross_modal.centre_pair_mining(f, f2, *where)
+    + 0.01 * cross_modal.orthogonality(f1, f2, batch.valid)
   )
   loss, metrics = term()({}, (), ctx)
   np.testing.assert_allclose(loss, expected, rtol=1e-6)
@@ -98,7 +98,7 @@ def test_it_reads_what_its_network_says(monkeypatch):
   """Of the real network, by shapes alone: what it says is what is read."""
   monkeypatch.setitem(resnet.DEPTHS, 'resnet18', (False, (1, 1, 1, 1)))
   network = deen.DEEN('resnet18', 1 / 16, small_stem=True, last_stride=1)
-  model = functional.wrap(reid.ReIDNet(network, 3, 'gap'), (16, 8, 3))
+  model = networks.wrap(reid.ReIDNet(network, 3, 'gap'), (16, 8, 3))
   ctx = context()
 
   def loss(variables, key):
@@ -119,5 +119,5 @@ def test_it_reads_what_its_network_says(monkeypatch):
   variables = jax.eval_shape(model.init, key)
   total, metrics, buffers = jax.eval_shape(loss, variables, key)
   assert total.shape == () and total.dtype == jnp.float32
-  assert all(metric.shape == () for metric in metrics.values())
+  assert all(value.shape == () for value in metrics.values())
   assert 'batch_stats/backbone/infrared_bn1/mean' in buffers

@@ -9,7 +9,7 @@ import toy
 from flax import linen as nn
 
 from fedreid_jax import algorithms, errors
-from fedreid_jax.losses import discrepancy
+from fedreid_jax.losses import cross_modal
 from fedreid_jax.method import contexts
 from fedreid_jax.models import convnet, dns, networks, reid
 from fedreid_jax.round import compose
@@ -153,7 +153,7 @@ def test_loss_is_its_definition(variant):
     one_distillation(variant, *pair, classifiers, averages) for pair in pairs
   )
   members = [(domain == m) & VALID for m in range(len(averages))]
-  da = discrepancy.alignment(
+  da = cross_modal.alignment(
     now.outputs.feature, now.outputs.extras['shifted'], jnp.asarray(members)
   )
   close(metrics, {'alignment': da, 'distillation': dd})
@@ -189,7 +189,7 @@ def test_one_modality_in_a_batch_has_only_its_own_terms(modality):
   found, metrics = evaluate(term, state, now)
   assert np.isfinite(found)
   shifted = now.outputs.extras['shifted']
-  own = discrepancy.mmd(
+  own = cross_modal.mmd(
     now.outputs.feature / jnp.linalg.norm(now.outputs.feature, axis=1)[:, None],
     shifted / jnp.linalg.norm(shifted, axis=1)[:, None],
     jnp.asarray(there),

@@ -9,23 +9,23 @@ import toy
 
 from fedreid_jax import errors
 from fedreid_jax.algorithms import dp_fedavg, fedopt, fedpav, uniform
-from fedreid_jax.algorithms.statistics import clipping
+from fedreid_jax.algorithms.statistics import privacy
 from fedreid_jax.config import recipes, validation
 from fedreid_jax.core import types
 from fedreid_jax.method import guarantee
 from fedreid_jax.method.accounting import Mechanism
 from fedreid_jax.method.component import ClientHooks, Component, Participants
 from fedreid_jax.method.contexts import ReceiveCtx
-from fedreid_jax.training.checks import toy_federation
+from fedreid_jax.training import contract
 
 KERNEL, HEAD, MEAN = handmade.KERNEL, handmade.HEAD, handmade.MEAN
 FEDPAV = fedpav.make()
-CLIENTS = toy_federation.toy_clients()
+CLIENTS = contract.toy_clients()
 
 
 def bound(number=4, fraction=1.0, **options):
   made = dp_fedavg.make(dp_fedavg.Options(min_clients=1, **options))
-  people = tuple(toy_federation.toy_client(f'c{k}', 4) for k in range(number))
+  people = tuple(contract.toy_client(f'c{k}', 4) for k in range(number))
   assert made.info.bind
   return made.info.bind(
     Participants(people, 0, number, fraction, fraction < 1, 1)
@@ -154,7 +154,7 @@ def test_every_leaf_of_an_upload_is_bounded_public_or_refused():
   assert abs(first.messages['dp_fedavg']) == 0.5
   # A message of another component passes, and ends the guarantee.
   assert first.messages['other'] != second.messages['other']
-  people = tuple(toy_federation.toy_client(f'c{k}', 4) for k in range(4))
+  people = tuple(contract.toy_client(f'c{k}', 4) for k in range(4))
   held = guarantee.Guarantee(
     (FEDPAV, made), Participants(people, 0, 4, rounds=1)
   )
@@ -271,6 +271,28 @@ def test_the_clip_finds_the_median_from_both_sides(first):
   assert 0.8 < float(server.message(state)) < 1.25
 
 
+@pytest.mark.parametrize('in_sums', [False, True])
+def test_the_clip_stays_in_a_round_that_secure_aggregation_aborts(in_sums):
+  people = Participants(CLIENTS, 0, 4, 1.0, False, 1)
+  options = dp_fedavg.Options(
+    min_clients=1, adaptive=True, quantile=0.9, noise=0.01
+  )
+  bind = dp_fedavg.make(options).info.bind
+  assert bind
+  server = bind(people._replace(rounding=0.0 if in_sums else None)).server
+  assert server and server.update
+  state = server.init(handmade.context(dp_fedavg.ServerInitCtx))
+  for arrived in (False, True):
+    ctx = handmade.context(
+      dp_fedavg.AggregationCtx,
+      key=jax.random.key(0),
+      members=jnp.full((1, 4), arrived),
+    )
+    (clip, _), _ = server.update(state, {}, ctx)
+    # Without secure aggregation a round without clients looks like any other.
+    assert (clip != state[0]) == (arrived or not in_sums)
+
+
 def test_bits_say_whether_the_norm_is_below_the_clip():
   made = bound(4, adaptive=True, noise=0.01)
   values = trained(np.random.default_rng(4))
@@ -296,14 +318,14 @@ def test_the_bits_cost_a_part_of_the_noise():
 
 def test_a_norm_over_all_leaves():
   changes = {'a': jnp.full(3, 2.0), 'b': jnp.full((2, 2), 1.0)}
-  found, below = clipping.clipped(changes, jnp.float32(2.0))
+  found, below = privacy.clipped(changes, jnp.float32(2.0))
   np.testing.assert_allclose(found['a'], 1.0)
   np.testing.assert_allclose(found['b'], 0.5)
   assert not below
-  same, below = clipping.clipped(changes, jnp.float32(4.0))
+  same, below = privacy.clipped(changes, jnp.float32(4.0))
   np.testing.assert_array_equal(same['b'], changes['b'])
   assert below
-  zero, below = clipping.clipped({'a': jnp.zeros(2)}, jnp.float32(1.0))
+  zero, below = privacy.clipped({'a': jnp.zeros(2)}, jnp.float32(1.0))
   assert not zero['a'].any() and below
 
 
@@ -338,7 +360,7 @@ def test_claims_that_cannot_hold(options, participants, message):
 
 
 def test_cohorts_of_a_fixed_size_are_samples_without_replacement():
-  people = tuple(toy_federation.toy_client(f'c{k}', 3) for k in range(10))
+  people = tuple(contract.toy_client(f'c{k}', 3) for k in range(10))
   participants = Participants(people, 0, 4, 0.35, False, 7)
   options = dp_fedavg.Options(noise=2.0, min_clients=1)
   scale = dp_fedavg.scale_of(options, participants)
@@ -376,7 +398,7 @@ def test_who_is_available_is_no_random_sample():
 @pytest.mark.slow
 def test_epsilon_chooses_the_noise():
   pytest.importorskip('dp_accounting', reason='pip install .[privacy]')
-  people = tuple(toy_federation.toy_client(f'c{k}', 3) for k in range(100))
+  people = tuple(contract.toy_client(f'c{k}', 3) for k in range(100))
   participants = Participants(people, 0, 100, 0.1, True, 400)
   options = dp_fedavg.Options(epsilon=8.0, delta=1e-3)
   scale = dp_fedavg.scale_of(options, participants)

@@ -11,11 +11,11 @@ from private_clients import bound, participants
 
 from fedreid_jax import errors
 from fedreid_jax.algorithms import dpsgd, fedpav, fedprox
-from fedreid_jax.algorithms.statistics import clipping
+from fedreid_jax.algorithms.statistics import privacy
 from fedreid_jax.core import param_filter, types
 from fedreid_jax.losses import identity, metric
 from fedreid_jax.method import contexts
-from fedreid_jax.models import functional, networks
+from fedreid_jax.models import networks
 
 FEDPAV = fedpav.make()
 UNITS, ROWS, CLIP = 4, 2, 0.05
@@ -187,7 +187,7 @@ def test_noise_moves_the_models_of_all_clients_apart():
 def network(norm):
   config = toy.toy_config()
   config.model.norm, config.model.neck = norm, 'bnneck'
-  model = functional.wrap(networks.build(config.model, UNITS), toy.IMAGE_SHAPE)
+  model = networks.wrap(networks.build(config.model, UNITS), toy.IMAGE_SHAPE)
   return model, jax.jit(model.init)(jax.random.key(1))
 
 
@@ -230,7 +230,7 @@ def clipped_parts(losses, params, keep='params/'):
   each = jax.jacrev(losses)(params)
   chosen = {n: x for n, x in each.items() if n.startswith(keep)}
   rest = {n: x.sum(axis=0) for n, x in each.items() if n not in chosen}
-  bounded, _ = jax.vmap(clipping.clipped, (0, None))(chosen, jnp.float32(CLIP))
+  bounded, _ = jax.vmap(privacy.clipped, (0, None))(chosen, jnp.float32(CLIP))
   return {n: x.sum(axis=0) for n, x in bounded.items()} | rest
 
 

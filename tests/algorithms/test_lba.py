@@ -8,8 +8,8 @@ import toy
 
 from fedreid_jax import algorithms, errors
 from fedreid_jax.core import types
-from fedreid_jax.losses import dense_triplet, identity
-from fedreid_jax.models import alignment, functional, reid, resnet
+from fedreid_jax.losses import cross_modal, identity
+from fedreid_jax.models import alignment, networks, reid, resnet
 from fedreid_jax.round import compose
 
 
@@ -51,7 +51,7 @@ def test_the_loss_is_the_sum_of_its_parts():
     for part in (logits[4:8], logits[8:])
   )
   dense = sum(
-    dense_triplet.dense_triplet(*extras[level][:3], counts, 0.3)
+    cross_modal.dense_triplet(*extras[level][:3], counts, 0.3)
     for level in ('layer3', 'layer4')
   )
   loss, metrics = term()({}, (), ctx)
@@ -77,7 +77,7 @@ def test_it_reads_what_its_network_says(monkeypatch):
   """Of the real network, by shapes alone: what it says is what is read."""
   monkeypatch.setitem(resnet.DEPTHS, 'resnet18', (False, (1, 1, 1, 1)))
   network = alignment.CMAlign('resnet18', 1 / 16, True, 1)
-  model = functional.wrap(reid.ReIDNet(network, 3, 'gem'), (16, 8, 3))
+  model = networks.wrap(reid.ReIDNet(network, 3, 'gem'), (16, 8, 3))
   ctx = context()
 
   def loss(variables, key):

@@ -11,7 +11,7 @@ import toy
 from fedreid_jax import algorithms
 from fedreid_jax.config import recipes
 from fedreid_jax.core import types
-from fedreid_jax.losses import distill, identity
+from fedreid_jax.losses import identity
 from fedreid_jax.method import optimizers
 from fedreid_jax.method.contexts import AggregationCtx, RoundCtx
 from fedreid_jax.round import compose
@@ -46,17 +46,17 @@ def test_divergence_by_hand():
   q = np.exp(np.asarray(t[:2, :4], 'f8') / temperature)
   p, q = (x / x.sum(axis=1, keepdims=True) for x in (p, q))
   expected = temperature**2 * (q * np.log(q / p)).sum(axis=1).mean()
-  found = distill.divergence(s, t, VALID, temperature)
+  found = identity.divergence(s, t, VALID, temperature)
   np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 def test_divergence_of_equal_scores_is_zero():
-  found = distill.divergence(logits(0), logits(0), VALID, 3.0)
+  found = identity.divergence(logits(0), logits(0), VALID, 3.0)
   np.testing.assert_allclose(found, 0.0, atol=1e-6)
 
 
 def test_divergence_has_no_gradient_with_respect_to_the_expert():
-  gradient = jax.grad(distill.divergence, argnums=1)(
+  gradient = jax.grad(identity.divergence, argnums=1)(
     logits(0), logits(1), VALID, 3.0
   )
   assert not np.any(gradient)
@@ -66,7 +66,7 @@ def test_temperature_keeps_the_order_of_the_gradient():
   """Hinton et al.: times T^2, gradients are of one size for any large T."""
   sizes = [
     np.linalg.norm(
-      jax.grad(distill.divergence)(
+      jax.grad(identity.divergence)(
         logits(0, False), logits(1, False), VALID, temperature
       )
     )

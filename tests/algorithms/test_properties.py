@@ -26,7 +26,7 @@ ALLOWED = {
   'config/renamed.py': 'names of the first edition',
   'config/groups/run.py': 'the default of `components`',
   'cli/train.py': 'the default recipe',
-  'training/checks/toy_federation.py': 'what is beside a tested component',
+  'training/contract.py': 'what is beside a tested component',
   'models/networks.py': 'variants of networks',
   'data/client_split.py': 'a split of the data',
 }

@@ -9,15 +9,15 @@ import toy
 
 from fedreid_jax import algorithms, errors
 from fedreid_jax.algorithms import byzantine, fedpav, secagg, uniform
-from fedreid_jax.algorithms.statistics import ring
+from fedreid_jax.algorithms.statistics import secure_sum
 from fedreid_jax.config import schema, validation
 from fedreid_jax.core import prng
 from fedreid_jax.method.component import Participants
 from fedreid_jax.round import compose
-from fedreid_jax.training.checks import toy_federation
+from fedreid_jax.training import contract
 
 KERNEL, HEAD, MEAN = handmade.KERNEL, handmade.HEAD, handmade.MEAN
-CLIENTS = toy_federation.toy_clients()
+CLIENTS = contract.toy_clients()
 SIZES = np.array([client.num_images for client in CLIENTS], np.float32)
 START = {n: np.asarray(x) for n, x in handmade.variables(0.25, 0, 2.0).items()}
 BOUNDS = {KERNEL: 1.0, MEAN: 16.0}
@@ -62,12 +62,12 @@ def rounds(sent, numbers=(0,), beside=(), **options):
 def expected(sent, arrived, equal=False):
   """The model of the integers of the clients that arrived."""
   shares = np.ones(4, 'f4') if equal else SIZES * np.float32(1 / SIZES.max())
-  one = ring.scale(1.0, 4, 32)
+  one = secure_sum.scale(1.0, 4, 32)
   weight = np.rint(shares * one).astype('i8')[arrived].sum()
   weight = np.float32(weight) / np.float32(one)
   models = {}
   for name, limit in BOUNDS.items():
-    scale = np.float32(ring.scale(limit, 4, 32))
+    scale = np.float32(secure_sum.scale(limit, 4, 32))
     changes = np.asarray(sent.shared[name]) - START[name]
     own = shares.reshape((4,) + (1,) * START[name].ndim)
     own = own * np.clip(changes, -limit, limit).astype('f4')
@@ -142,7 +142,7 @@ def test_few_bits_are_rounded_at_random():
   sent = uploads()
   found = [x for x, _ in rounds(sent, range(40), bits=16)]
   right = expected(sent, np.arange(4))
-  step = 4 / ring.scale(1.0, 4, 16)
+  step = 4 / secure_sum.scale(1.0, 4, 16)
   each = np.stack([x[KERNEL] for x in found])
   assert 0 < np.abs(each - right[KERNEL]).max() < 2 * step
   assert (each[0] != each[1]).any()

@@ -20,20 +20,19 @@ from fedreid_jax.algorithms import (
   secagg,
   uniform,
 )
-from fedreid_jax.algorithms.statistics import ring
+from fedreid_jax.algorithms.statistics import secure_sum
 from fedreid_jax.core import prng, types
 from fedreid_jax.method import rounding
 from fedreid_jax.method.accounting import Mechanism
 from fedreid_jax.method.component import Participants
 from fedreid_jax.method.contexts import AggregationCtx, ServerCtx, ServerInitCtx
 from fedreid_jax.method.sums import Weighted
-from fedreid_jax.models import functional, networks
+from fedreid_jax.models import networks
 from fedreid_jax.round import compose, round_log
-from fedreid_jax.training import engine
-from fedreid_jax.training.checks import toy_federation
+from fedreid_jax.training import contract, engine
 
 KERNEL, MEAN = handmade.KERNEL, handmade.MEAN
-CLIENTS = toy_federation.toy_clients()
+CLIENTS = contract.toy_clients()
 SIZES = np.array([client.num_images for client in CLIENTS], np.float32)
 START = handmade.variables(0.25, 0.0, 2.0)
 EVERYONE = Participants(CLIENTS, 0, 4)
@@ -174,7 +173,7 @@ def test_masks_change_no_bit_of_any_term():
     toy.assert_equal_trees(found, plain)
     sums, rows = jax.device_get(found)
     for name, (own, values, limit, _) in terms.items():
-      scale = np.float32(ring.scale(limit, 4, 32))
+      scale = np.float32(secure_sum.scale(limit, 4, 32))
       own = np.asarray(own).reshape((4,) + (1,) * (values.ndim - 1))
       whole = np.rint(own * np.asarray(values) * scale).astype('i8')
       total = whole[rows].sum(axis=0).astype('f4') / scale
@@ -197,7 +196,7 @@ def test_a_method_in_secure_sums_is_that_method(name):
   )
   toy.assert_equal_trees(found, plain)
   assert {0, 3, 4} <= {*arrived().sum(axis=1)}
-  error = 4 * ring.rounding(bits) / ring.scale(1.0, 4, bits)
+  error = 4 * secure_sum.rounding(bits) / secure_sum.scale(1.0, 4, bits)
   alone = rounds(make(), sent, arrived())
   for rows, (server, log), (right, _) in zip(
     arrived(), found, alone, strict=True
@@ -221,7 +220,7 @@ def test_sums_that_keep_too_little_are_not_that_method():
   ((alone, _),) = rounds((uniform.make(),), sent, everyone)
   made = uniform.make(), secure(bits=20, bound=8.0)
   ((coarse, _),) = rounds(made, sent, everyone)
-  error = ring.rounding(20) / ring.scale(1.0, 4, 20)
+  error = secure_sum.rounding(20) / secure_sum.scale(1.0, 4, 20)
   assert np.abs(coarse.shared[KERNEL] - alone.shared[KERNEL]).max() > error
 
 
@@ -236,7 +235,7 @@ def test_unequal_distances_that_are_all_zero_keep_the_model():
 @pytest.mark.parametrize('bits, most', [(24, 1.0), (18, 0.4)])
 def test_one_client_moves_the_sum_by_the_clip_and_the_rounding(bits, most):
   """Values between two integers attain the bound if these are the nearest."""
-  scale = ring.scale(1.0, 4, bits)
+  scale = secure_sum.scale(1.0, 4, bits)
   clip = 1.5 * np.sqrt(6) / scale * (1 + 1e-6)
   rounding = secagg.make(secagg.Options(bits=bits)).info.rounding
   bounded = dp_fedavg.make(dp_fedavg.Options(clip=clip)).transport
@@ -304,9 +303,7 @@ def test_sampling_counts_only_where_no_client_adds(exact):
 
 
 def test_every_summation_is_a_sum_of_clients_who_know_each_other(config):
-  model = functional.wrap(
-    networks.build(config.model, 3), toy_federation.IMAGE_SHAPE
-  )
+  model = networks.wrap(networks.build(config.model, 3), contract.IMAGE_SHAPE)
   parts = compose.load(('fedpav', 'secagg'), {}, algorithms)
   plugin = parts[1]._replace(info=parts[1].info._replace(rounding=None))
   assert engine.completed(parts[:1], EVERYONE, model).rounding is None
@@ -316,9 +313,7 @@ def test_every_summation_is_a_sum_of_clients_who_know_each_other(config):
 
 def test_rounding_is_of_the_trained_parameters_that_are_sent(config):
   config.model.features = (4, 8)
-  model = functional.wrap(
-    networks.build(config.model, 3), toy_federation.IMAGE_SHAPE
-  )
+  model = networks.wrap(networks.build(config.model, 3), contract.IMAGE_SHAPE)
   parts = compose.load(('fedpav', 'secagg', 'dp_fedavg'), {}, algorithms)
   shared = jax.eval_shape(model.init, jax.random.key(0))
   sent = [
@@ -330,7 +325,7 @@ def test_rounding_is_of_the_trained_parameters_that_are_sent(config):
   assert made.info.claim
   people = EVERYONE._replace(clients=CLIENTS * 25)
   details = made.info.claim(people).details
-  norm = np.sqrt(sum(sent)) / 2 / ring.scale(1.0, 4, 32)
+  norm = np.sqrt(sum(sent)) / 2 / secure_sum.scale(1.0, 4, 32)
   assert f'clip + {rounding.up(norm)} by' in details
   alone = engine.bound((parts[0], parts[2]), EVERYONE, model)[-1]
   assert alone.info.claim

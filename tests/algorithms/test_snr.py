@@ -8,7 +8,7 @@ import toy
 
 from fedreid_jax import algorithms, errors
 from fedreid_jax.losses import identity, style
-from fedreid_jax.models.layers import style as style_model
+from fedreid_jax.models.layers import inserted as style_model
 from fedreid_jax.round import compose
 
 LABELS = np.array([0, 1, 0, 1, 2, 2])

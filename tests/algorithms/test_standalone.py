@@ -4,7 +4,7 @@ import toy
 
 from fedreid_jax import algorithms, errors
 from fedreid_jax.round import compose
-from fedreid_jax.training.clients import named_models
+from fedreid_jax.training import named_models
 
 KERNEL = 'params/backbone/conv1/kernel'
 

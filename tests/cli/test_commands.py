@@ -348,9 +348,9 @@ def test_one_line_and_a_code(flags, code, message, tmp_path):
 
 
 def test_locked_workdir(tree, tmp_path):
-  from fedreid_jax.training.files import lock
+  from fedreid_jax.training.files import run_files
 
-  held = lock.Lock(tmp_path)
+  held = run_files.Lock(tmp_path)
   code, _, err = finish(launch(*folder_flags(tree, tmp_path)))
   assert code == 7 and err.startswith('error[7]: another run')
   held.close()

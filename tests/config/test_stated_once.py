@@ -14,9 +14,8 @@ from fedreid_jax.config import schema
 from fedreid_jax.core import options, plugins
 from fedreid_jax.data import augment, client_split, sampling
 from fedreid_jax.evaluation import protocols
-from fedreid_jax.models import backbones, dns, networks, resnet
-from fedreid_jax.models.layers import pool
-from fedreid_jax.training.tracking import trackers
+from fedreid_jax.models import backbones, dns, networks, reid, resnet
+from fedreid_jax.training import trackers
 
 PACKAGE = Path(str(fedreid_jax.__file__)).parent
 FILES = [
@@ -78,7 +77,7 @@ def test_no_other_list_has_the_choices_of_a_field():
       'model.name',
       [*resnet.DEPTHS, 'convnet', *plugins.available(backbones)],
     ),
-    ('model.pool', pool.POOLS),
+    ('model.pool', reid.POOLS),
     ('model.variant', networks.VARIANTS),
     ('track', trackers.KINDS),
   ],

@@ -3,7 +3,7 @@ import pytest
 
 from fedreid_jax import errors
 from fedreid_jax.data import poison
-from fedreid_jax.training.checks.toy_federation import toy_client
+from fedreid_jax.training.contract import toy_client
 
 NAMES = ('ash', 'birch', 'cedar')
 CLIENTS = tuple(toy_client(name, 40, 8) for name in NAMES)

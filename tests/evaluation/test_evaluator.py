@@ -14,7 +14,7 @@ from fedreid_jax.config import parsing, schema, validation
 from fedreid_jax.core import plugins
 from fedreid_jax.data import augment, federation
 from fedreid_jax.evaluation import evaluator, evaluators
-from fedreid_jax.models import functional, networks
+from fedreid_jax.models import networks
 from fedreid_jax.round.devices import placement
 from fedreid_jax.training import build
 
@@ -29,7 +29,7 @@ GAP = [f'gap_{name}' for name in ('offset', 'rest', 'persons')]
 def parts():
   """A toy network, its variables and its transforms."""
   config = toy.toy_config()
-  model = functional.wrap(networks.build(config.model, 24), toy.IMAGE_SHAPE)
+  model = networks.wrap(networks.build(config.model, 24), toy.IMAGE_SHAPE)
   variables = jax.jit(model.init)(jax.random.key(0))
   return model, variables, augment.make(config.augment, (0.5,), (0.25,))
 

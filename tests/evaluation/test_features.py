@@ -11,7 +11,7 @@ import toy
 from fedreid_jax import errors, evaluate_retrieval
 from fedreid_jax.data import augment, federation
 from fedreid_jax.evaluation import evaluator, features
-from fedreid_jax.models import functional, networks
+from fedreid_jax.models import networks
 from fedreid_jax.round.devices import placement
 from fedreid_jax.training import build, evaluation, loop
 
@@ -19,7 +19,7 @@ from fedreid_jax.training import build, evaluation, loop
 @pytest.fixture(scope='module')
 def network():
   config = toy.toy_config()
-  model = functional.wrap(networks.build(config.model, 3), toy.IMAGE_SHAPE)
+  model = networks.wrap(networks.build(config.model, 3), toy.IMAGE_SHAPE)
   transforms = augment.make(config.augment, (0.5,), (0.25,))
   return model, jax.jit(model.init)(jax.random.key(0)), transforms.test
 
@@ -74,7 +74,7 @@ def test_each_modality_has_its_own_stem():
   config = toy.toy_config()
   config.model.name, config.model.width = 'resnet18', 1 / 32
   config.model.small_stem, config.model.modality_specific_stages = True, 1
-  model = functional.wrap(networks.build(config.model, 3), toy.IMAGE_SHAPE)
+  model = networks.wrap(networks.build(config.model, 3), toy.IMAGE_SHAPE)
   variables = model.init(jax.random.key(0))
   transforms = augment.make(config.augment, (0.5,), (0.25,))
   run = features.make_extractor(
@@ -136,7 +136,7 @@ def test_features_in_a_row_have_unit_parts():
 @pytest.mark.parametrize('side', ['before', 'after'])
 def test_both_sides_of_the_neck_are_ranked(side):
   config = toy.toy_config()
-  model = functional.wrap(networks.build(config.model, 3), toy.IMAGE_SHAPE)
+  model = networks.wrap(networks.build(config.model, 3), toy.IMAGE_SHAPE)
   variables = jax.jit(model.init)(jax.random.key(0))
   # A neck that keeps one number: what it ranks differs from its input.
   variables['batch_stats/neck/bn/var'] = (
@@ -182,7 +182,7 @@ def test_members_are_clients_and_the_order_is_as_asked():
 def parts():
   """A toy network, three models of it, and its transforms."""
   config = toy.toy_config()
-  model = functional.wrap(networks.build(config.model, 5), toy.IMAGE_SHAPE)
+  model = networks.wrap(networks.build(config.model, 5), toy.IMAGE_SHAPE)
   init = jax.jit(model.init)
   models = {f'client:{k}': init(jax.random.key(k)) for k in range(3)}
   return model, models, augment.make(config.augment, (0.5,), (0.25,))

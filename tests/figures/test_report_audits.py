@@ -6,7 +6,7 @@ from PIL import Image
 
 from fedreid_jax import errors
 from fedreid_jax.figures import report_audits
-from fedreid_jax.training.files import recorded
+from fedreid_jax.training.files import run_files
 
 GRADIENT = {
   'valid': True,
@@ -90,7 +90,7 @@ def test_a_damaged_file_is_an_error(tmp_path, text):
 
 def test_the_section_has_the_guarantee_and_the_picture(tmp_path):
   def shown(folder: Path, results):
-    run = recorded.Recorded(folder, None, results, {}, [], {})
+    run = run_files.Recorded(folder, None, results, {}, [], {})
     return report_audits.content([('<dfh>', run)])
 
   html = shown(tmp_path, {'privacy': 'epsilon = 8 at delta = 1e-05'})

@@ -9,7 +9,7 @@ import pytest
 import toy_run
 
 from fedreid_jax.figures import curves, html_page, report_page
-from fedreid_jax.training.files import recorded
+from fedreid_jax.training.files import run_files
 
 FEATURES = {'dfh.lam': 2.0, 'name': '<b>toy</b>'}
 
@@ -41,7 +41,7 @@ def written(run, seed, mAP):
     | {'metrics': {'mAP': mAP}}
     for k in (0, 2)
   ]
-  return recorded.Recorded(
+  return run_files.Recorded(
     Path(f'/runs/{seed}'),
     config,
     {

@@ -51,3 +51,23 @@ def test_accuracy():
   logits = jnp.array([[1.0, 2], [3, 0], [0, 5]])
   labels, valid = jnp.array([1, 1, 1]), jnp.array([True, True, False])
   np.testing.assert_allclose(identity.accuracy(logits, labels, valid), 0.5)
+
+
+def test_the_divergence_is_of_the_teacher_from_the_student():
+  """T^2 KL(q || p) by its definition; it differs from KL(p || q)."""
+  rng = np.random.default_rng(5)
+  student, teacher = rng.normal(size=(2, 3, 4)) * 3
+  valid, temperature = np.array([True, True, False]), 2.0
+
+  def law(scores):
+    weights = np.exp(scores / temperature)
+    return weights / weights.sum(axis=1, keepdims=True)
+
+  p, q = law(student), law(teacher)
+  forward = (q * np.log(q / p)).sum(axis=1)[:2].mean() * temperature**2
+  backward = (p * np.log(p / q)).sum(axis=1)[:2].mean() * temperature**2
+  assert abs(forward - backward) > 0.1
+  found = identity.divergence(
+    jnp.asarray(student), jnp.asarray(teacher), jnp.asarray(valid), temperature
+  )
+  np.testing.assert_allclose(found, forward, rtol=1e-5)

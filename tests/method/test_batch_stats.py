@@ -7,7 +7,7 @@ import toy
 from fedreid_jax import algorithms
 from fedreid_jax.core import trees
 from fedreid_jax.method import batch_stats
-from fedreid_jax.models import functional, networks
+from fedreid_jax.models import networks
 from fedreid_jax.round import compose
 from fedreid_jax.round.cohort import cohort
 
@@ -81,7 +81,7 @@ def test_installed_moments_of_a_batch_give_that_batch_its_own_outputs(fields):
   """Evaluation with them equals measuring; padded images do not count."""
   config = toy.toy_config().model
   config.update(fields)
-  model = functional.wrap(networks.build(config, 3), (16, 16, 1))
+  model = networks.wrap(networks.build(config, 3), (16, 16, 1))
   variables = jax.jit(model.init)(jax.random.key(0))
   images = jax.random.normal(jax.random.key(1), (8, 16, 16, 1))
   images = images.at[6:].set(1e6)

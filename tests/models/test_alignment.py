@@ -132,6 +132,13 @@ def test_an_image_aligned_with_itself_is_matched_position_by_position():
   np.testing.assert_allclose(warped, maps, atol=1e-6)
 
 
+def test_matching_is_not_rounded_to_short_floats():
+  maps = jnp.ones((2, 3, 4))
+  program = str(jax.make_jaxpr(alignment.warp)(maps, maps))
+  products = program.count('dot_general')
+  assert products and program.count('Precision.HIGHEST') == 2 * products
+
+
 def test_without_a_partner_the_map_is_its_own_reconstruction():
   maps = jnp.asarray(activity())
   none = jnp.zeros(4, bool)

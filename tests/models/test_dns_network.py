@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedreid_jax.models import dns, functional, reid, resnet
+from fedreid_jax.models import dns, networks, reid, resnet
 
 SHAPE, CLASSES = (32, 16, 3), 5
 MODALITIES = jnp.array([0, 1, 1, 0])
@@ -39,7 +39,7 @@ def _variant(request, monkeypatch):
 @pytest.fixture(name='network')
 def _network(variant):
   """(variant, model, variables), drawn here: to compile `init` takes longer."""
-  model = functional.wrap(build(variant), SHAPE)
+  model = networks.wrap(build(variant), SHAPE)
   rng = np.random.default_rng(1)
   variables = {
     name: jnp.asarray(

@@ -8,8 +8,8 @@ from flax import linen as nn
 from fedreid_jax import errors
 from fedreid_jax.config import recipes
 from fedreid_jax.core import types
-from fedreid_jax.models import dns, flops, functional, networks, reid, resnet
-from fedreid_jax.models.layers import non_local
+from fedreid_jax.models import dns, flops, networks, reid, resnet
+from fedreid_jax.models.layers import inserted
 
 SHAPE, IDENTITIES = (288, 144, 3), 395
 
@@ -37,7 +37,7 @@ def plain():
 
 
 def count(module, **arguments):
-  return flops.count(functional.wrap(module, SHAPE), SHAPE, **arguments)
+  return flops.count(networks.wrap(module, SHAPE), SHAPE, **arguments)
 
 
 def resnet50_multiply_adds(height, width):
@@ -80,7 +80,7 @@ def test_classifier_is_counted_if_asked_for():
 
 
 def test_agw_costs_what_the_paper_says():
-  found = count(network(1, non_local.plugins()))
+  found = count(network(1, inserted.after_last_blocks()))
   assert found.parameters == pytest.approx(23.55e6, rel=2e-4)
   assert found.multiply_adds == pytest.approx(5.18e9, rel=0.01)
 
@@ -102,7 +102,7 @@ def test_lba_and_deen_cost_what_the_results_say(recipe, parameters, billions):
   """DEEN's branches are for training: at test time its own feature is taken."""
   c = recipes.recipe(recipe, 'paper')
   shape = (c.data.height, c.data.width, 3)
-  model = functional.wrap(networks.build(c.model, IDENTITIES), shape)
+  model = networks.wrap(networks.build(c.model, IDENTITIES), shape)
   found = flops.count(model, shape)
   assert found.parameters == parameters
   assert found.multiply_adds == pytest.approx(1e9 * billions, rel=1e-3)
@@ -128,14 +128,14 @@ class Loop(nn.Module):
 
 
 def test_loops_and_what_the_embedding_does_not_need():
-  model = functional.wrap(Loop(), (2, 1, 3))
+  model = networks.wrap(Loop(), (2, 1, 3))
   assert flops.count(model, (2, 1, 3)) == (9, 5 * 2 * 9)
   with_scores = flops.count(model, (2, 1, 3), classifier=True)
   assert with_scores == (9 + 21, 5 * 2 * 9 + 2 * 21)
 
 
 def test_a_loop_of_unknown_length_is_refused():
-  model = functional.wrap(Loop(length=None), (2, 1, 3))
+  model = networks.wrap(Loop(length=None), (2, 1, 3))
   with pytest.raises(errors.ConfigError, match='while'):
     flops.count(model, (2, 1, 3))
 

@@ -249,3 +249,29 @@ def test_bfloat16_keeps_float32_parameters_statistics_and_outputs(name):
 def test_an_unknown_network_is_refused():
   with pytest.raises(errors.ConfigError, match='did you mean resnet50'):
     make(name='resnet20')
+
+
+@pytest.mark.parametrize('absent', [0, 1])
+def test_a_modality_without_images_keeps_its_running_statistics(
+  absent, monkeypatch
+):
+  monkeypatch.setitem(resnet.DEPTHS, 'resnet18', (False, (1,)))
+  model = make(name='resnet18', modality_specific_stages=1)
+  x = images()
+  variables = jax.jit(lambda k: model.init(k, x, train=False))(
+    jax.random.key(0)
+  )
+  _, updated = jax.jit(
+    lambda v: model.apply(
+      v,
+      x,
+      train=True,
+      modalities=jnp.full(len(x), 1 - absent),
+      mutable=BATCH_STATS,
+    )
+  )(variables)
+  for name in ('bn1', 'infrared_bn1'):
+    before = variables['batch_stats']['backbone'][name]
+    after = updated['batch_stats']['backbone'][name]
+    kept = [np.array_equal(before[n], x) for n, x in after.items()]
+    assert kept == [name.startswith('infrared') == bool(absent)] * 2

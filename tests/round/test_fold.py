@@ -10,7 +10,7 @@ import pytest
 import toy
 
 from fedreid_jax import algorithms, errors
-from fedreid_jax.algorithms.statistics import prototypes
+from fedreid_jax.algorithms import dppt
 from fedreid_jax.core import param_filter, types
 from fedreid_jax.method import sums
 from fedreid_jax.method.component import (
@@ -63,7 +63,7 @@ def centres():
   """Centres of three identities, of which four clients have some."""
   present = jnp.array([[1, 1, 0], [1, 0, 0], [0, 1, 0], [1, 1, 0]], bool)
   features = jnp.arange(24.0).reshape(4, 3, 2) - 5.0
-  return prototypes.Prototypes(features, present)
+  return dppt.Prototypes(features, present)
 
 
 def _is_list(value):

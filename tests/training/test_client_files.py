@@ -10,7 +10,7 @@ from safetensors import numpy as safetensors
 
 from fedreid_jax import errors
 from fedreid_jax.core import types
-from fedreid_jax.training.clients import client_files, client_rows, row_format
+from fedreid_jax.training.files import client_files, client_states
 
 NAMES = [f'c{k}' for k in range(12)]
 SHAPES = types.ClientState(
@@ -18,7 +18,7 @@ SHAPES = types.ClientState(
   {'moon': (np.zeros((), bool), np.zeros(5, np.int32))},
   (),
 )
-LAYOUT = row_format.layout(SHAPES)
+LAYOUT = client_files.layout(SHAPES)
 LEAVES = {
   'personal.params.classifier.kernel',
   *('states.moon.0', 'states.moon.1'),
@@ -73,7 +73,7 @@ def test_every_bit_of_a_row_counts(tmp_path):
   files.update(rows(c3=7, c1=4))
   path = tmp_path / '0-0.safetensors'
   whole = path.read_bytes()
-  first, size = int(files.index.offset[1]), row_format.row_bytes(LAYOUT)
+  first, size = int(files.index.offset[1]), client_files.row_bytes(LAYOUT)
   for place in range(first, first + size):
     damaged = bytearray(whole)
     damaged[place] ^= 1 << place % 8
@@ -157,7 +157,7 @@ def test_a_write_that_fails_changes_nothing(tmp_path, monkeypatch, step):
     if step == 'open':
       patch.setattr(type(tmp_path), 'open', fail)
     elif step == 'write':
-      patch.setattr(row_format, 'pack', fail)
+      patch.setattr(client_files, '_pack', fail)
     else:
       patch.setattr(os, 'replace', fail)
     with pytest.raises(errors.ResourceError, match='No space left'):
@@ -230,11 +230,11 @@ def publish_all(two, monkeypatch):
     return np.stack([sent['0'], sent['1']])
 
   gathered = SimpleNamespace(process_allgather=gather)
-  monkeypatch.setattr(client_rows, 'multihost_utils', gathered)
-  monkeypatch.setattr(client_rows.agreement, 'largest', lambda own: 8)
-  monkeypatch.setattr(client_rows.peers, 'joined', lambda: True)
+  monkeypatch.setattr(client_states, 'multihost_utils', gathered)
+  monkeypatch.setattr(client_states.peers, 'largest', lambda own: 8)
+  monkeypatch.setattr(client_states.peers, 'joined', lambda: True)
   threads = [
-    threading.Thread(target=client_rows.publish, args=(files,), name=str(k))
+    threading.Thread(target=client_states.publish, args=(files,), name=str(k))
     for k, files in enumerate(two)
   ]
   for thread in threads:
@@ -263,7 +263,7 @@ def test_files_that_are_newer_than_the_index_are_deleted(tmp_path):
 
 def test_a_type_that_files_cannot_hold_is_refused():
   with pytest.raises(errors.ConfigError, match='execution.store'):
-    row_format.layout({'a': np.zeros(2, np.complex64)})
+    client_files.layout({'a': np.zeros(2, np.complex64)})
 
 
 def test_a_file_of_somebody_else_is_left_alone(tmp_path):

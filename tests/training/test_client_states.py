@@ -11,12 +11,12 @@ import pytest
 from fedreid_jax import errors
 from fedreid_jax.core import types
 from fedreid_jax.round.devices import client_store
-from fedreid_jax.training.clients import (
+from fedreid_jax.training.files import (
+  checkpoint,
   client_files,
   client_states,
-  row_format,
+  steps,
 )
-from fedreid_jax.training.files import checkpoint, manifests
 
 NUM, COHORT = 12, 3
 NAMES = [f'c{k}' for k in range(NUM)]
@@ -110,7 +110,7 @@ def test_states_in_files_are_those_in_memory(tmp_path):
   assert never and len(run.store.written()) > COHORT
   step = json.loads((tmp_path / 'checkpoints/6/host/metadata').read_text())
   assert step['rows']['segments'].keys() <= {
-    path.name for path in manifests.clients(tmp_path).iterdir()
+    path.name for path in steps.clients(tmp_path).iterdir()
   }
 
 
@@ -141,9 +141,9 @@ def calls(monkeypatch, workdir, stop):
 
   disk = {n: counted(n, getattr(os, n)) for n in ('replace', 'fsync')}
   named = {n: getattr(os, n) for n in ('open', 'close', 'O_RDONLY')}
-  monkeypatch.setattr(row_format, 'os', SimpleNamespace(**named, **disk))
+  monkeypatch.setattr(client_files, 'os', SimpleNamespace(**named, **disk))
   for module, name in (
-    (manifests, 'digests'),
+    (steps, 'digests'),
     (checkpoint.recorder, 'write_json'),
     (checkpoint.ocp.CheckpointManager, 'save'),
     (client_files.ClientFiles, 'sweep'),
@@ -176,13 +176,13 @@ def test_a_kill_at_every_step_of_a_save_changes_no_bit(tmp_path, monkeypatch):
     )
     assert_equal(again.run(4).all(), after(4))
     live = {client_files.name(s) for s in again.saved.segments()}
-    assert {p.name for p in manifests.clients(workdir).iterdir()} == live
+    assert {p.name for p in steps.clients(workdir).iterdir()} == live
 
 
 def test_a_kill_before_the_manifest_repeats_the_round(tmp_path, monkeypatch):
   run = Federation(tmp_path).run(2)
   with monkeypatch.context() as patch:
-    patch.setattr(manifests, 'digests', lambda _: (_ for _ in ()).throw(Killed))
+    patch.setattr(steps, 'digests', lambda _: (_ for _ in ()).throw(Killed))
     with pytest.raises(Killed):
       run.run(3)
   again = Federation(tmp_path)

@@ -10,7 +10,7 @@ import fedreid_jax as fr
 from fedreid_jax import errors
 from fedreid_jax.core import param_filter
 from fedreid_jax.training import loop
-from fedreid_jax.training.files import recorded
+from fedreid_jax.training.files import run_files
 
 REFUSALS = (errors.IntegrityError, errors.DataError, errors.ConfigError)
 ROUNDS = 3
@@ -45,7 +45,7 @@ def read(folder):
   with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter('always', errors.DamagedCheckpointWarning)
     model = fr.load(folder)
-  figures = recorded.read(folder)
+  figures = run_files.read(folder)
   told = [
     str(w.message)
     for w in said
@@ -63,7 +63,7 @@ def check(folder, draws, seed):
     model = fr.load(folder, checkpoint=round_)
     digests[round_] = param_filter.digest(model.variables)
   assert len({*digests.values()}) == 2
-  whole = recorded.read(folder).results['summary']
+  whole = run_files.read(folder).results['summary']
   for _ in range(draws):
     shutil.rmtree(folder)
     shutil.copytree(kept, folder)

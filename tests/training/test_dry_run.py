@@ -32,14 +32,17 @@ def test_what_a_run_does_and_needs(lines, clients):
     r'XLA counts \d[\d.]* billion in one step of a client',
     r'a device needs \d[\d.]* [kM]B of \d',
     r'a run would write \S+run: config.json, .*results.json, metrics.csv, '
-    r'and checkpoints of \d[\d.]* k?B',
+    r'and checkpoints of \d[\d.]* k?B, of which the last 2 and the best are',
   ):
     assert re.search(pattern, lines), pattern
 
 
 @pytest.mark.parametrize(
   'number, text',
-  [(0, '0 B'), (999, '999 B'), (1500, '1.5 kB'), (2.5e9, '2.5 GB')],
+  [
+    *((0, '0 B'), (999, '999 B'), (1000, '1 kB'), (1500, '1.5 kB')),
+    *((999_700, '1 MB'), (2.5e9, '2.5 GB'), (2e12, '2 TB')),
+  ],
 )
 def test_sizes(number, text):
   assert dry_run._size(number) == text

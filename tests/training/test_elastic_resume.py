@@ -12,7 +12,7 @@ import jax
 import pytest
 
 from fedreid_jax import errors
-from fedreid_jax.training.clients import client_rows
+from fedreid_jax.training.files import client_states
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
@@ -28,7 +28,8 @@ if place:
 
 import fedreid_jax as fr
 from fedreid_jax.core import param_filter
-from fedreid_jax.training.files import restored, run_files
+from fedreid_jax.training import named_models
+from fedreid_jax.training.files import run_files
 
 config = fr.load_config(
   'fedpav:smoke',
@@ -47,7 +48,7 @@ fr.train(config, workdir)
 with run_files.checkpoints_of(pathlib.Path(workdir)) as saved:
   step = saved.find('latest')
   _, personal, _, _ = saved.restore_models(step, personal=True)
-  models = restored.restore(saved, 'latest').models
+  models = named_models.restore(saved, 'latest').models
 for name, one in (*models.items(), *personal.items()):
   print(step, name, param_filter.digest(dict(one)))
 if place:
@@ -123,15 +124,17 @@ def test_processes_must_see_one_folder(tmp_path, monkeypatch, is_first, sees):
       (folder / 'probe').write_text('77')
     return max(own, int(len(calls) == 3 and not sees))
 
-  monkeypatch.setattr(client_rows.jax, 'process_index', lambda: 1 - is_first)
-  monkeypatch.setattr(client_rows.agreement, 'largest', largest)
-  monkeypatch.setattr(client_rows.peers, 'joined', lambda: True)
-  monkeypatch.setattr(client_rows.peers, 'leave', lambda: calls.append('left'))
+  monkeypatch.setattr(client_states.jax, 'process_index', lambda: 1 - is_first)
+  monkeypatch.setattr(client_states.peers, 'largest', largest)
+  monkeypatch.setattr(client_states.peers, 'joined', lambda: True)
+  monkeypatch.setattr(
+    client_states.peers, 'leave', lambda: calls.append('left')
+  )
   if sees:
-    client_rows.check_shared(folder)
+    client_states.check_shared(folder)
   else:
     with pytest.raises(errors.ConfigError, match='execution.store'):
-      client_rows.check_shared(folder)
+      client_states.check_shared(folder)
     assert calls[-1] == 'left'
   assert calls[2] == (not is_first and not sees)
   if is_first:

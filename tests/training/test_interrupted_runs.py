@@ -4,8 +4,8 @@ import pytest
 
 from fedreid_jax.config import recipes, validation
 from fedreid_jax.core import param_filter
-from fedreid_jax.training import loop
-from fedreid_jax.training.files import restored, run_files
+from fedreid_jax.training import loop, named_models
+from fedreid_jax.training.files import run_files
 
 SMALL = (
   'smoke,data.height=16,data.width=8,model.features=(4,),model.pretrained=,'
@@ -37,7 +37,7 @@ def train(recipe, folder, **fields):
   config.update_from_flattened_dict(fields)
   loop.train(validation.validate(config), folder)
   with run_files.checkpoints_of(folder) as saved:
-    models = restored.restore(saved, 'latest').models
+    models = named_models.restore(saved, 'latest').models
   return {name: param_filter.digest(model) for name, model in models.items()}
 
 

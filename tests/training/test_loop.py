@@ -5,13 +5,14 @@ import signal
 import numpy as np
 import pytest
 import toy
+from jax._src import monitoring
 
 from fedreid_jax import errors
 from fedreid_jax.round import simulation
 from fedreid_jax.training import build, evaluation, loop
 from fedreid_jax.training.files import run_files
 from fedreid_jax.training.processes import signals
-from fedreid_jax.training.reports import summary
+from fedreid_jax.training.reports import report
 
 
 @pytest.fixture(autouse=True)
@@ -103,7 +104,7 @@ def test_the_best_checkpoint_is_one_after_training(
   def score(entries):
     return -entries[0]['round']
 
-  monkeypatch.setattr(summary, 'checkpoint_score', score)
+  monkeypatch.setattr(report, 'checkpoint_score', score)
   small.evaluation.validation = 0.1
   loop.train(small, tmp_path)
   with run_files.checkpoints_of(tmp_path) as saved:
@@ -179,6 +180,7 @@ def test_a_finished_run_goes_on_as_if_it_had_been_longer(
 def test_a_signal_saves_and_the_resumed_run_ends_the_same(
   federation, small, tmp_path, monkeypatch, stop_after
 ):
+  small.rounds = stop_after + 1
   whole = loop.train(small, tmp_path / 'whole')
   ordinary = simulation.Executor.round
 
@@ -198,7 +200,8 @@ def test_a_signal_saves_and_the_resumed_run_ends_the_same(
   assert metrics_of(resumed) == metrics_of(whole)
   lines = (tmp_path / 'cut' / 'metrics.jsonl').read_text().splitlines()
   rounds = [json.loads(x) for x in lines]
-  assert [x['round'] for x in rounds if x['event'] == 'train'] == [1, 2, 3, 4]
+  trained = [x['round'] for x in rounds if x['event'] == 'train']
+  assert trained == [*range(1, stop_after + 2)]
 
 
 def test_torn_last_line_of_metrics_is_dropped(federation, small, tmp_path):
@@ -334,6 +337,16 @@ def test_a_start_that_fails_leaves_nothing(
   with pytest.raises(errors.IntegrityError, match='no checkpoint'):
     loop.train(small, tmp_path / 'new' / 'run')
   assert list(tmp_path.iterdir()) == []
+
+
+def test_a_build_that_fails_leaves_no_listener(small, tmp_path):
+  def fail(*_):
+    raise errors.DataError('bad')
+
+  before = monitoring.get_event_duration_listeners()
+  with pytest.raises(errors.DataError):
+    loop.run_rounds(fail, small, tmp_path)
+  assert monitoring.get_event_duration_listeners() == before
 
 
 def test_a_restart_that_fails_keeps_the_run(

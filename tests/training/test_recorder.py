@@ -1,13 +1,77 @@
+"""The lines of metrics.jsonl letter by letter, and metrics of the clients."""
+
 import functools
 import io
 import json
 
+import numpy as np
 import pytest
 from rich import console
 
 from fedreid_jax import errors
-from fedreid_jax.training import callbacks
+from fedreid_jax.figures import curves
+from fedreid_jax.training import callbacks, trackers
 from fedreid_jax.training.files import recorder
+
+ROUND = callbacks.Round(
+  1,
+  9,
+  {
+    **dict.fromkeys(('seconds', 'images_per_second', 'lr'), 1.5),
+    **{'bytes_up': 1, 'bytes_down': 2, 'clients': ['ash']},
+  },
+  {'ash': {'loss': 2}},
+)
+EVALUATION = callbacks.Evaluation(
+  1,
+  (
+    {'round': 1, 'model': 'global', 'target': 'é', 'metrics': {'mAP': 10.0}},
+    {'round': 1, 'model': 'client:ash', 'target': 'b', 'metrics': {'mAP': 0.5}},
+  ),
+  {},
+)
+
+
+def written_to_jsonl(folder):
+  record = recorder.Recorder(folder, 9, verbose=False)
+  record.on_round(ROUND)
+  record.on_evaluation(EVALUATION)
+  return record, folder / 'metrics.jsonl'
+
+
+def test_a_line_has_the_entries_in_their_order_and_the_metrics_of_clients(
+  tmp_path,
+):
+  _, path = written_to_jsonl(tmp_path)
+  assert path.read_bytes().decode('ascii').splitlines() == [
+    '{"round": 1, "event": "train", "seconds": 1.5, "images_per_second": 1.5, '
+    '"lr": 1.5, "bytes_up": 1, "bytes_down": 2, "clients": ["ash"], '
+    '"by_client": {"ash": {"loss": 2}}}',
+    '{"round": 1, "event": "eval", "model": "global", "target": "\\u00e9", '
+    '"metrics": {"mAP": 10.0}, "mAP": 10.0}',
+    '{"round": 1, "event": "eval", "model": "client:ash", "target": "b", '
+    '"metrics": {"mAP": 0.5}, "mAP": 0.5}',
+  ]
+
+
+def test_rounds_that_are_computed_again_are_dropped(tmp_path, monkeypatch):
+  record, path = written_to_jsonl(tmp_path)
+  lines, said = path.read_bytes(), []
+  monkeypatch.setattr(record, 'say', said.append)
+  record.event(2, 'warning', {'warning': 'x'})
+  with path.open('ab') as file:
+    file.write(b'{"round": "one"}\n{"round": 3, "ev')
+  record.on_start(callbacks.Start(tmp_path, {}, 1, True))
+  assert said == ['metrics.jsonl: line 5 cannot be read, left out']
+  assert path.read_bytes() == lines
+  record.on_start(callbacks.Start(tmp_path, {}, 0, True))
+  assert path.read_bytes() == b''
+
+
+def test_a_failure_is_an_error_of_the_run(tmp_path):
+  (tmp_path / 'metrics.jsonl').mkdir()
+  with pytest.raises(errors.ResourceError):
+    written_to_jsonl(tmp_path)
 
 
 def written(tmp_path, capsys, lines, round_=5):
@@ -72,3 +136,68 @@ def test_the_bar_has_the_round_of_the_line_above_it(tmp_path, monkeypatch):
     after = screen.getvalue().rpartition('round    1/3')[2]
   assert 'rounds' in after and '1/3' in after
   assert 'compiling' not in after and '0/3' not in after
+
+
+CLIENTS = {
+  'ash': {'loss': 0.1, 'weight': 0.75},
+  'birch': {'loss': 1 / 3, 'weight': 0.25},
+}
+
+
+def test_a_small_cohort_is_in_lines():
+  assert recorder.client_form('auto', 16) == 'lines'
+  assert recorder.client_form('auto', 17) == 'summary'
+  assert recorder.client_form('files', 2) == 'files'
+  assert recorder.client_form('lines', 10**4) == 'lines'
+
+
+def test_the_summary_of_each_metric():
+  clients = CLIENTS | {'cedar': {'loss': 5.0, 'weight': 0.0}}
+  assert recorder.over_clients(clients) == {
+    'loss': {'min': 0.1, 'median': 1 / 3, 'max': 5.0},
+    'weight': {'min': 0.0, 'median': 0.25, 'max': 0.75},
+  }
+  assert recorder.over_clients({}) == {}
+
+
+@pytest.mark.parametrize('form', ['lines', 'files', 'summary'])
+def test_a_round_is_in_a_line_in_a_file_or_in_neither(tmp_path, form):
+  record = recorder.Recorder(tmp_path, 3, verbose=False)
+  values = {'loss': 0.2, 'seconds': 1.0, 'images_per_second': 2.0, 'lr': 0.1}
+  values |= {'bytes_up': 1, 'bytes_down': 1}
+  event = callbacks.Round(1, 3, values, CLIENTS, form)
+  record.on_round(event)
+  (line,) = (tmp_path / 'metrics.jsonl').read_text().splitlines()
+  assert ('by_client' in json.loads(line)) == (form == 'lines')
+  assert (recorder.read_clients(tmp_path, 1) == CLIENTS) == (form == 'files')
+  names = trackers.of_round(event).scalars
+  assert ('client/ash/loss' in names) == (form == 'lines')
+  assert names['train/loss'] == 0.2
+
+
+def test_files_are_columns_and_later_rounds_are_deleted(tmp_path):
+  for round_ in (1, 2, 10):
+    recorder.write_clients(tmp_path, round_, CLIENTS)
+  with np.load(tmp_path / 'client-metrics/2.npz') as saved:
+    assert saved['client'].tolist() == ['ash', 'birch']
+    assert saved['loss'].tolist() == [0.1, 1 / 3]
+  recorder.rewind_clients(tmp_path, 2)
+  assert recorder.read_clients(tmp_path, 10) == {}
+  assert recorder.read_clients(tmp_path, 2) == CLIENTS
+  lines = [
+    {'round': k, 'by_client': recorder.read_clients(tmp_path, k)}
+    for k in (1, 2)
+  ]
+  assert curves.of_clients(lines, 'loss')['birch'] == {1: 1 / 3, 2: 1 / 3}
+
+
+def test_a_round_without_a_valid_client(tmp_path):
+  recorder.write_clients(tmp_path, 1, {})
+  assert recorder.read_clients(tmp_path, 1) == {}
+
+
+def test_a_damaged_file_is_named(tmp_path):
+  recorder.write_clients(tmp_path, 1, CLIENTS)
+  (tmp_path / 'client-metrics/1.npz').write_bytes(b'PK\x03\x04')
+  with pytest.raises(errors.IntegrityError, match='1.npz'):
+    recorder.read_clients(tmp_path, 1)

@@ -1,7 +1,12 @@
 """Work directories after complete, killed and modified runs."""
 
+import errno
+import fcntl
 import json
+import os
 import shutil
+import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -204,6 +209,29 @@ def test_a_resume_that_fails_deletes_nothing(workdir):
   assert everything(workdir) == before
 
 
+def test_files_that_a_killed_process_left_are_deleted(workdir):
+  gone = subprocess.Popen(['true'])
+  gone.wait()
+  left, own, other = (
+    workdir / f'results.json.{name}.partial'
+    for name in (gone.pid, os.getpid(), 'x')
+  )
+  for path in (left, own, other):
+    path.touch()
+  with run_files.begun(workdir, False, lambda: None):
+    assert not left.exists() and own.exists() and other.exists()
+
+
+@pytest.mark.parametrize('optim', [3, [1], {'schedule': 'step'}])
+def test_a_damaged_configuration_is_one_line(workdir, optim):
+  recorder.write_json(workdir / 'config.json', CONFIG | {'optim': optim})
+  with pytest.raises(errors.IntegrityError, match='is damaged'):
+    run_files.check(workdir, CONFIG)
+  with pytest.raises(errors.IntegrityError, match='is damaged'):
+    with run_files.checkpoints_of(workdir):
+      pass
+
+
 def test_a_restart_deletes_the_run_and_nothing_else(workdir):
   for name in ('package.json', 'curves.png', 'evaluation-2.json'):
     (workdir / name).touch()
@@ -299,3 +327,85 @@ def test_checkpoints_of_a_shorter_run_verify_and_those_of_another_do_not(left):
   cosine = CONFIG | {'optim': CONFIG['optim'] | {'schedule': 'cosine'}}
   longer = run_files.digests(cosine | {'rounds': 9})
   assert not {*longer} & {*run_files.digests(cosine)}
+
+
+def test_lock_is_exclusive_until_it_is_closed(tmp_path):
+  # Two descriptors of one process exclude each other as two processes do.
+  with run_files.Lock(tmp_path):
+    for file in tmp_path.iterdir():  # deleted files do not release it
+      file.unlink()
+    with pytest.raises(errors.LockedError, match='another run is using it'):
+      run_files.Lock(tmp_path)
+  run_files.Lock(tmp_path).close()
+
+
+@pytest.mark.parametrize('where', ['/proc/none', '/dev/null/x'])
+def test_workdir_that_cannot_be_made(where):
+  with pytest.raises(errors.ResourceError, match='cannot write'):
+    run_files.Lock(Path(where))
+
+
+def test_workdir_that_cannot_be_written(tmp_path, monkeypatch):
+  monkeypatch.setattr(os, 'access', lambda *_: False)
+  with pytest.raises(errors.ResourceError, match='cannot write: Permission'):
+    run_files.Lock(tmp_path / 'new' / 'w')
+  assert not (tmp_path / 'new').exists()
+
+
+def test_created_folders_are_removed_if_empty(tmp_path):
+  mine = tmp_path / 'mine'
+  mine.mkdir()
+  with run_files.Lock(mine / 'a' / 'b'):
+    assert (mine / 'a' / 'b').is_dir()
+  assert mine.is_dir() and not (mine / 'a').exists()
+  with run_files.Lock(mine):
+    pass
+  assert mine.is_dir()
+  with run_files.Lock(mine / 'a' / 'b'):
+    (mine / 'a' / 'results').touch()
+  assert os.listdir(mine / 'a') == ['results']
+
+
+def harm(how, folder):
+  if how == 'moved':
+    folder.rename(folder.with_name('elsewhere'))
+  elif how == 'replaced':
+    shutil.copytree(folder, folder.with_name('copy'))
+    shutil.rmtree(folder)
+    folder.with_name('copy').rename(folder)
+
+
+@pytest.mark.parametrize('how', ['moved', 'replaced'])
+def test_a_lock_on_a_moved_folder_is_lost(tmp_path, how):
+  with run_files.Lock(tmp_path / 'w') as held:
+    held.check()
+    harm(how, tmp_path / 'w')
+    with pytest.raises(errors.LockedError, match='moved, deleted or replaced'):
+      held.check()
+  assert (tmp_path / 'w').is_dir() == (how == 'replaced')  # of another run now
+
+
+@pytest.fixture
+def only_files(monkeypatch):
+  """A file system that locks files, and not folders."""
+  ordinary = fcntl.flock
+
+  def flock(file, how):
+    if os.path.isdir(f'/proc/self/fd/{file}'):
+      raise OSError(errno.EBADF, 'not a file')
+    ordinary(file, how)
+
+  monkeypatch.setattr(fcntl, 'flock', flock)
+
+
+def test_a_file_is_locked_if_folders_cannot_be(only_files, tmp_path):
+  with run_files.Lock(tmp_path) as held:
+    with pytest.raises(errors.LockedError, match='another run'):
+      run_files.Lock(tmp_path)
+    held.check()
+    (tmp_path / '.lock').unlink()
+    with pytest.raises(errors.LockedError, match='deleted'):
+      held.check()
+  with run_files.Lock(tmp_path / 'new'):
+    pass
+  assert os.listdir(tmp_path) == []

@@ -15,8 +15,8 @@ from fedreid_jax.algorithms import dp_fedavg, fedpav
 from fedreid_jax.config import recipes, validation
 from fedreid_jax.core import param_filter, secret
 from fedreid_jax.models import convnet, reid
-from fedreid_jax.training import callbacks, loop
-from fedreid_jax.training.files import restored, run_files, run_secret
+from fedreid_jax.training import callbacks, loop, named_models
+from fedreid_jax.training.files import recorder, run_files, run_secret
 
 METHOD = (fedpav.make(), dp_fedavg.make())
 
@@ -130,7 +130,9 @@ def changes(images, fields):
   return np.concatenate([np.ravel(after[n] - before[n]) for n in before])
 
 
-@pytest.mark.parametrize('origin', ['seed', 'system'])
+@pytest.mark.parametrize(
+  'origin', ['seed', pytest.param('system', marks=pytest.mark.slow)]
+)
 def test_the_difference_of_two_runs_has_the_noise_of_both(origin):
   """A person leaves and the run is repeated with the same seed.
 
@@ -159,7 +161,7 @@ PRIVATE = (
 class Stop(callbacks.Callback):
   """Ends a run after its first round."""
 
-  def on_round_end(self, round_):
+  def on_round(self, event):
     raise callbacks.StopTraining
 
 
@@ -169,7 +171,7 @@ def train(folder, origin, stopped=False):
   calls = [Stop()] if stopped else []
   results = loop.train(validation.validate(config), folder, callbacks=calls)
   with run_files.checkpoints_of(folder) as saved:
-    models = restored.restore(saved, 'latest').models
+    models = named_models.restore(saved, 'latest').models
   return param_filter.digest(models['global']), results['privacy']
 
 
@@ -177,6 +179,8 @@ def train(folder, origin, stopped=False):
 def test_a_run_keeps_its_secret_and_resumes_with_it(tmp_path):
   pytest.importorskip('dp_accounting', reason='pip install .[privacy]')
   train(tmp_path / 'a', 'system', stopped=True)
+  results = recorder.read_object(tmp_path / 'a' / recorder.RESULTS)
+  assert results['rounds'] == 1
   shutil.copytree(tmp_path / 'a', tmp_path / 'copy')
   digest, privacy = train(tmp_path / 'a', 'system')
   assert train(tmp_path / 'copy', 'system')[0] == digest

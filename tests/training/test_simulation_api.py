@@ -30,11 +30,15 @@ def simulation(clients, components=None, **options):
   )
 
 
-def test_rounds_are_those_of_the_engine(config, clients):
+@pytest.fixture(scope='module')
+def made(clients):
+  return simulation(clients[::-1])
+
+
+def test_rounds_are_those_of_the_engine(made, config, clients):
   config.augment.flip = 0.0
   executor, variables, _ = toy.make_executor(config, clients, (fedpav.make(),))
   expected, kept, _ = toy.run(executor, variables, 2)
-  made = simulation(clients)
   state = made.init(jax.random.key(config.seed))
   for _ in range(2):
     state, log = made.round(state)
@@ -45,8 +49,7 @@ def test_rounds_are_those_of_the_engine(config, clients):
   toy.assert_close_trees(state.clients.stacked().personal, kept.personal, 1e-6)
 
 
-def test_a_state_of_the_clients_is_not_changed(clients):
-  made = simulation(clients)
+def test_a_state_of_the_clients_is_not_changed(made, clients):
   first = made.init(jax.random.key(0))
   before = jax.tree.map(np.copy, first.clients.stacked())
   second, _ = made.round(first)
@@ -55,8 +58,7 @@ def test_a_state_of_the_clients_is_not_changed(clients):
   assert second.clients.written() == [*range(len(clients))]
 
 
-def test_clients_are_in_canonical_order_and_models_have_names(clients):
-  made = simulation(clients[::-1])
+def test_clients_are_in_canonical_order_and_models_have_names(made, clients):
   assert made.names == tuple(c.name for c in clients)
   models = made.models(made.init(jax.random.key(0)))
   assert [*models] == ['global']

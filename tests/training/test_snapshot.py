@@ -95,9 +95,13 @@ def test_a_digest_belongs_to_a_model(workdir, tmp_path):
   assert snapshot.of(config, dict(reversed(leaves.items()))) == before
   for other in ({'a': leaves['a'] + 1}, {'b': np.ones(4)}, {'c': np.ones(1)}):
     assert snapshot.of(config, leaves | other) != before
-  for field, value in (('flip', False), ('feature', 'embedding')):
+  for group, field, value in (
+    ('evaluation', 'flip', False),
+    ('evaluation', 'feature', 'embedding'),
+    ('model', 'last_stride', 3 - config.model.last_stride),
+  ):
     changed = config.copy_and_resolve_references()
-    changed.evaluation[field] = value
+    changed[group][field] = value
     assert snapshot.of(changed, leaves) != before
   changed = config.copy_and_resolve_references()
   changed.rounds, changed.evaluation.batch = 7, 3

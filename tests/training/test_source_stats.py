@@ -11,7 +11,7 @@ from fedreid_jax.evaluation import evaluator, features
 from fedreid_jax.method import batch_stats
 from fedreid_jax.round import compose
 from fedreid_jax.round.devices import placement
-from fedreid_jax.training.clients import source_stats
+from fedreid_jax.training import source_stats
 
 NAMES = list(toy.SIZES)
 

@@ -9,8 +9,7 @@ import toy
 from fedreid_jax import errors
 from fedreid_jax.config import saved_config
 from fedreid_jax.data import federation
-from fedreid_jax.training import build, warm_start
-from fedreid_jax.training.clients import named_models
+from fedreid_jax.training import build, named_models, warm_start
 from fedreid_jax.training.files import checkpoint, recorder
 
 

@@ -49,8 +49,6 @@ def sample(bits: Bits, count: int, sigma: int) -> np.ndarray:
   """Returns independent samples, int64.
 
   Args:
-    bits: source of randomness.
-    count: number of samples.
     sigma: parameter of the distribution, nearly its standard deviation; 0
       gives zeros.
   """

@@ -25,24 +25,18 @@ Others = Float[np.ndarray, ' Q']
 
 
 class Detection(NamedTuple):
-  """Success of an attack.
+  """Success of an attack."""
 
-  Attributes:
-    auc: area under the ROC curve.
-    auc_interval: 95 % interval; `measure` uses DeLong's variance.
-    tpr: true positive rate at a false positive rate of 1 %; None with fewer
-      than 1000 non-members.
-    tpr_interval: 95 % interval; `measure` uses Clopper and Pearson's.
-    members: number of members.
-    non_members: number of non-members.
-  """
-
-  auc: float
+  auc: float  # area under the ROC curve
+  # 95 % interval; `measure` uses DeLong's variance.
   auc_interval: tuple[float, float]
+  # True positive rate at a false positive rate of 1 %; None with fewer than
+  # 1000 non-members.
   tpr: float | None
+  # 95 % interval; `measure` uses Clopper and Pearson's.
   tpr_interval: tuple[float, float] | None
-  members: int
-  non_members: int
+  members: int  # number of members
+  non_members: int  # number of non-members
 
   def text(self) -> str:
     """Returns one line for users, with the TPR in percent."""
@@ -58,12 +52,7 @@ class Detection(NamedTuple):
 
 
 def measure(members: Members, others: Others) -> Detection:
-  """Returns how well scores tell members from non-members.
-
-  Args:
-    members: scores of the members, two at least.
-    others: scores of the non-members, two at least.
-  """
+  """Returns how well the scores of members and of others differ, two each."""
   found = hits(members, others)
   return Detection(
     auc=auc(members, others),
@@ -96,13 +85,7 @@ def auc(members: Members, others: Others) -> float:
 def auc_interval(
   members: Members, others: Others, level: float
 ) -> tuple[float, float]:
-  """Returns the interval of the area by DeLong's variance (1988).
-
-  Args:
-    members: scores of the members.
-    others: scores of the non-members.
-    level: of the interval, in (0, 1).
-  """
+  """Returns the interval of the area by DeLong's variance (1988)."""
   below, above = _below(members, others), _below(others, members)
   variance = below.var(ddof=1) / len(below) + above.var(ddof=1) / len(above)
   # The normal interval can leave [0, 1], which an area cannot.

@@ -21,7 +21,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,8 +35,8 @@ from fedreid_jax.core.prng import Stream
 from fedreid_jax.core.secret import Secret
 from fedreid_jax.core.types import Array, Flat
 from fedreid_jax.round import compose
-from fedreid_jax.training import build
-from fedreid_jax.training.files import restored, run_files, run_secret
+from fedreid_jax.training import build, named_models
+from fedreid_jax.training.files import run_files, run_secret
 from fedreid_jax.training.loaded_run import LoadedRun
 
 FALSE = 1e-6  # probability that a search without the secret finds one
@@ -64,36 +64,22 @@ class Noise(NamedTuple):
 
 
 class Audited(NamedTuple):
-  """Results of the audit.
+  """Results of the audit."""
 
-  Attributes:
-    origin: `privacy.secret` of the run.
-    guesses: number of seeds that were tried.
-    coordinates: number of coordinates of a score, n.
-    threshold: score above which a guess is right.
-    best: seed with the largest score.
-    score: score of this seed.
-    explained: share of the variance of D that the noise of all rounds from
-      this seed explains.
-    all_seeds_s: seconds that all 2^31 seeds would take at this rate.
-    positive: score of the secret of the run.
-    negative: largest score of random secrets.
-    failed: controls that failed.
-    refuted: how the guarantee is refuted, '' if it is not.
-  """
-
-  origin: str
-  guesses: int
-  coordinates: int
-  threshold: float
-  best: int
-  score: float
+  origin: str  # `privacy.secret` of the run
+  guesses: int  # number of seeds that were tried
+  coordinates: int  # number of coordinates of a score, n
+  threshold: float  # score above which a guess is right
+  best: int  # seed with the largest score
+  score: float  # score of this seed
+  # Share of the variance of D that the noise of all rounds from this seed
+  # explains.
   explained: float
-  all_seeds_s: float
-  positive: float
-  negative: float
-  failed: tuple[str, ...]
-  refuted: str
+  all_seeds_s: float  # seconds that all 2^31 seeds would take at this rate
+  positive: float  # score of the secret of the run
+  negative: float  # largest score of random secrets
+  failed: tuple[str, ...]  # controls that failed
+  refuted: str  # how the guarantee is refuted, '' if it is not
 
   @property
   def recovered(self) -> bool:
@@ -102,16 +88,14 @@ class Audited(NamedTuple):
 
 
 def audit(run: LoadedRun, workdir: Path, guesses: int) -> Audited:
-  """Tries the secrets of seeds against the released model of a run.
+  """Tries the secrets of the first seeds against the released model of a run.
 
-  Args:
-    run: with a guarantee of DP-FedAvg or DP-SGD.
-    workdir: of the run, with its secret.
-    guesses: number of seeds, from 0; that of the run is tried as well.
+  The seed of the run is tried as well, as it may be beyond those.
 
   Raises:
-    ConfigError: for a run without such a guarantee, whose noise is discrete,
-      or that has no round or began from another run.
+    ConfigError: for a run without noise of DP-FedAvg or DP-SGD, whose noise is
+      discrete or on no shared parameter, or that has no round or began from
+      another run.
     IntegrityError: for a run whose secret is lost or damaged.
   """
   config, rounds = run.config, run.step
@@ -126,7 +110,6 @@ def audit(run: LoadedRun, workdir: Path, guesses: int) -> Audited:
   digest = run_secret.digest(config, run.federation)
   noise, change = _attacked(run)
   kept = _kept(config, workdir)
-
   score_all = scorer(noise, change, rounds - 1)
 
   def scores(roots: Sequence[bytes]) -> np.ndarray:
@@ -145,14 +128,6 @@ def audit(run: LoadedRun, workdir: Path, guesses: int) -> Audited:
   # The tail of a standard normal is at most exp(-t^2 / 2), so the union bound
   # over all guesses lets one wrong search in a million pass.
   threshold = math.sqrt(2 * math.log(len(seeds) / FALSE))
-  failed: list[str] = []
-  # Scores that are no numbers fail as well.
-  if not positive > threshold:
-    failed.append(
-      f'the secret of the run scores {positive:.1f}, not above {threshold:.1f}'
-    )
-  if not negative <= threshold:
-    failed.append(f'a random secret scores {negative:.1f}')
   # A run with privacy.secret=seed makes no promise against guesses of its seed.
   origin, refuted = config.privacy.secret, ''
   if score > threshold and origin == 'system':
@@ -169,17 +144,13 @@ def audit(run: LoadedRun, workdir: Path, guesses: int) -> Audited:
     SEEDS * seconds / len(seeds),
     positive,
     negative,
-    tuple(failed),
+    _failed(positive, negative, threshold),
     refuted,
   )
 
 
-def _kept(config, workdir: Path) -> bytes:
-  """Returns the secret of a run.
-
-  Raises:
-    IntegrityError: if it is lost or damaged.
-  """
+def _kept(config: Any, workdir: Path) -> bytes:
+  """Returns the secret of a run, which must not be a new one."""
   path = workdir / run_files.SECRET
   if config.privacy.secret == 'system' and not path.exists():
     raise errors.IntegrityError(
@@ -188,17 +159,30 @@ def _kept(config, workdir: Path) -> bytes:
   return run_secret.root(config, workdir, restart=False)
 
 
+def _failed(
+  positive: float, negative: float, threshold: float
+) -> tuple[str, ...]:
+  failed: list[str] = []
+  # Scores that are no numbers fail as well.
+  if not positive > threshold:
+    failed.append(
+      f'the secret of the run scores {positive:.1f}, not above {threshold:.1f}'
+    )
+  if not negative <= threshold:
+    failed.append(f'a random secret scores {negative:.1f}')
+  return tuple(failed)
+
+
 def _attacked(run: LoadedRun) -> tuple[Noise, Float[np.ndarray, ' n']]:
   """Returns the noise of a run and the change of its shared coordinates."""
   config = run.config
   components = build.load_components(config)
-  pattern = compose.shared_leaves(components)
   # The run did not keep its initial model, which follows from the
   # configuration and the pretrained weights.
-  first = restored.network(config, run.federation, run.variables).variables
+  first = named_models.network(config, run.federation, run.variables).variables
   first, _ = build.pretrained(config, first)
   change = {n: run.variables[n] - first[n] for n in first}
-  shared, _ = param_filter.split(change, pattern)
+  shared, _ = param_filter.split(change, compose.shared_leaves(components))
   names = [component.name for component in components]
   # The noise on sums of integers is discrete and comes from another generator.
   if any(component.summation for component in components):
@@ -224,7 +208,9 @@ def _attacked(run: LoadedRun) -> tuple[Noise, Float[np.ndarray, ' n']]:
   )
 
 
-def _observed(noisy: Sequence[str], shared: Flat) -> tuple[list, np.ndarray]:
+def _observed(
+  noisy: Sequence[str], shared: Flat
+) -> tuple[list[tuple[int, int]], np.ndarray]:
   """Returns (place and number of coordinates of arrays, their change [n])."""
   # The place of an array among all noisy ones selects its key, so arrays that
   # clients do not share are counted, too.
@@ -237,6 +223,12 @@ def _observed(noisy: Sequence[str], shared: Flat) -> tuple[list, np.ndarray]:
       left -= len(part)
       places.append((place, len(part)))
       parts.append(part)
+  if not parts:
+    raise errors.ConfigError(
+      'no parameter with noise is shared, so that an attacker sees none',
+      '--attack',
+      'give a run that shares the parameters that it trains',
+    )
   return places, np.concatenate(parts)
 
 
@@ -308,7 +300,7 @@ def _explained(
   """Returns the share of the variance that the noise of all rounds explains."""
   # Sums of many rounds are kept in float64, as float32 loses small draws.
   of = jax.jit(noise.of)
-  drawn = [
+  total = sum(
     np.asarray(of(noise.seeds(secret, r), r), np.float64) for r in range(rounds)
-  ]
-  return float(np.corrcoef(sum(drawn), change)[0, 1] ** 2)
+  )
+  return float(np.corrcoef(total, change)[0, 1] ** 2)

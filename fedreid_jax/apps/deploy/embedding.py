@@ -31,10 +31,9 @@ from fedreid_jax.data import load as data_lib
 from fedreid_jax.data.synthetic import versions
 from fedreid_jax.evaluation import features
 from fedreid_jax.round.devices import placement
-from fedreid_jax.training import build, evaluation
-from fedreid_jax.training.clients import named_models, source_stats
-from fedreid_jax.training.files import recorder, restored, run_files
-from fedreid_jax.training.processes import library_logs
+from fedreid_jax.training import build, evaluation, named_models, source_stats
+from fedreid_jax.training.files import recorder, run_files
+from fedreid_jax.training.processes import process
 
 BATCH = 'b'  # name of the symbolic number of images
 IMAGES, MODALITIES, OUTPUT = 'images', 'modalities', 'embedding'
@@ -100,8 +99,8 @@ def load(
     ConfigError: for a model that the run does not have.
   """
   config = config_lib.load_saved(workdir)
-  with library_logs.muted(), run_files.checkpoints_of(workdir) as saved:
-    step, models, groups, host = restored.restore(saved, checkpoint)
+  with process.orbax_muted(), run_files.checkpoints_of(workdir) as saved:
+    step, models, groups, host = named_models.restore(saved, checkpoint)
   name = named_models.choose(models, model)
   measured = config.evaluation.batch_stats in source_stats.MEASURED
   if measured:
@@ -112,7 +111,7 @@ def load(
     )
   else:
     federation = data_lib.without_images(config.data)
-  network = restored.network(config, federation, models[name])
+  network = named_models.network(config, federation, models[name])
   own = {name: {**network.variables, **models[name]}}
   tested = (own,)
   if measured:
@@ -128,7 +127,7 @@ def load(
     'feature': config.evaluation.feature,
   }
   traced = build.network(
-    chosen, restored.num_classes(models[0]), federation.image_shape
+    chosen, named_models.num_classes(models[0]), federation.image_shape
   )
   view = network.transforms.test
   parts = trace(

@@ -9,7 +9,7 @@ program is read again and compared with the evaluation first.
   neither this package nor Flax.
 - onnx: `onnx_file`.
 - safetensors and torch: tensors. A ResNet without inserted modules is written
-  with torchvision's names and layout (`models.pretrained.tensors`). Other
+  with torchvision's names and layout (`weights.torchvision_tensors`). Other
   networks have no counterpart in torchvision. Their tensors have this package's
   names and layout, and only the format safetensors supports them.
   `model.pretrained` reads the backbone of each `.safetensors` file.
@@ -42,8 +42,8 @@ from fedreid_jax.apps.deploy import onnx_file
 from fedreid_jax.apps.deploy.embedding import IMAGES, MODALITIES, Embedding
 from fedreid_jax.config import recipes, schema
 from fedreid_jax.core import extras
-from fedreid_jax.models import pretrained, resnet, weights
-from fedreid_jax.training.files import recorder
+from fedreid_jax.models import resnet, weights
+from fedreid_jax.training.files import atomic
 
 PLATFORMS = ('cpu', 'cuda', 'tpu')
 PROGRAM, ABOUT = 'program.bin', 'about.json'
@@ -148,7 +148,7 @@ def _of_torchvision(embedding: Embedding) -> dict[str, np.ndarray]:
   """Returns tensors by torchvision's names, {} if it has no such network."""
   if embedding.config.model.name not in resnet.DEPTHS:
     return {}
-  return pretrained.tensors(embedding.variables)
+  return weights.torchvision_tensors(embedding.variables)
 
 
 class Format(NamedTuple):
@@ -253,7 +253,7 @@ def export(
     names = form(found)
   else:
     difference = _check(found, content, chosen.reader, kind)
-  recorder.write_bytes(out, content)
+  atomic.write_bytes(out, content)
   size, number = len(content), len(found.variables)
   return Written(out, size, described, difference, number, names)
 
@@ -433,7 +433,7 @@ def convert(path: Path, out: Path) -> Imported:
   digest = hashlib.sha256(path.read_bytes()).hexdigest()
   card = {'form': weights.TORCHVISION, 'imported': {'sha256': digest}}
   content = weights.encode(dict(sorted(tensors.items())), card)
-  recorder.write_bytes(out, content)
+  atomic.write_bytes(out, content)
   return Imported(
     network,
     out,

@@ -33,7 +33,7 @@ from fedreid_jax.apps.deploy.onnx_graph import (
   Value,
 )
 from fedreid_jax.core import extras
-from fedreid_jax.models import platforms
+from fedreid_jax.models import flops
 
 REDUCTIONS = {
   'reduce_max': 'ReduceMax',
@@ -483,7 +483,7 @@ def _equation(
     # Only the conditional below reads the index.
     return [np.zeros((), np.int32)]
   # ONNX has no platforms: the branch for all other platforms is used.
-  branch = platforms.fallback(equation)
+  branch = flops.fallback(equation)
   if branch is not None:
     return _translate(graph, branch, operands[1:])
   # Equations of constants, such as masks from iota, are computed by JAX.

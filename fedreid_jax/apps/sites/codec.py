@@ -1,67 +1,65 @@
-"""Messages between the coordinator and a site, as bytes.
+"""Messages between the coordinator and a site, and the shapes of their arrays.
 
 A message is a safetensors file: arrays by their paths in a tree, and a header
 with the kind of the message and its fields as JSON. Reading it executes
 nothing. A receiver compares names, shapes and types of the arrays with those of
-the tree that it expects.
+the tree that it expects, which it finds by tracing the method.
 """
 
+import functools
 import json
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import safetensors
 from safetensors import numpy as safetensors_numpy
 
 from fedreid_jax import errors
+from fedreid_jax.core import prng, trees, types
 from fedreid_jax.core.types import Tree
-from fedreid_jax.training.files import structure
+from fedreid_jax.round.compose import Algorithm
+from fedreid_jax.training.files import client_files
 
 PROTOCOL = 1  # version of the messages; a receiver refuses any other
 HELLO, PREPARE, TRAIN, FAILED = 'hello', 'prepare', 'train', 'failed'
 # Reply of a worker that has not received HELLO since it started. Its images or
 # its recipe may have changed, so that the coordinator has to check them again.
 STRANGER = 'stranger'
+SCALARS = 'num_examples', 'num_steps', 'finite'  # of `types.Upload`
+INITIAL = -1  # number of a site's state before its first message
+
+# JSON of another form, and JSON that is nested too deeply for its parser, are
+# errors of Python.
+UNREADABLE = (
+  safetensors.SafetensorError, KeyError, TypeError, ValueError, RecursionError,
+)  # fmt: skip
+_FIX = 'install the same version of fedreid_jax at all sites and the server'
 
 
 class Message(NamedTuple):
-  """A message from or to a site.
+  """A message from or to a site."""
 
-  Attributes:
-    kind: HELLO, PREPARE or TRAIN; a reply may also be FAILED or STRANGER.
-    fields: values that JSON can represent.
-    arrays: leaves of a tree by their paths, see `structure.by_path`.
-  """
-
-  kind: str
-  fields: dict[str, Any]
+  kind: str  # HELLO, PREPARE or TRAIN; a reply may also be FAILED or STRANGER
+  fields: dict[str, Any]  # values that JSON can represent
+  # Leaves of a tree by their paths, see `client_files.by_path`.
   arrays: dict[str, np.ndarray]
 
 
 def pack(kind: str, fields: dict[str, Any], tree: Tree = ()) -> bytes:
-  """Returns a message as bytes.
-
-  Args:
-    kind: of the message.
-    fields: values that JSON can represent.
-    tree: arrays on the host or on a device, of types that NumPy has.
-  """
+  """Returns a message as bytes, see `Message`; arrays may be on a device."""
   arrays = {
     # safetensors writes the bytes of an array in the order of memory.
     name: np.array(leaf, order='C')
-    for name, leaf in structure.named(jax.device_get(tree)).items()
+    for name, leaf in client_files.named(jax.device_get(tree)).items()
   }
   header = {'protocol': PROTOCOL, 'kind': kind, 'fields': fields}
   return safetensors_numpy.save(arrays, {'fedreid': json.dumps(header)})
 
 
 def unpack(data: bytes, where: str) -> Message:
-  """Returns a message.
-
-  Args:
-    data: of `pack`.
-    where: sender of the message, for errors.
+  """Returns a message from the sender `where`.
 
   Raises:
     IntegrityError: when the bytes are not a message of this protocol.
@@ -71,24 +69,15 @@ def unpack(data: bytes, where: str) -> Message:
     header = json.loads(metadata(data)['fedreid'])
     found = Message(str(header['kind']), dict(header['fields']), arrays)
     protocol = header['protocol']
-  except (
-    safetensors.SafetensorError,
-    KeyError,
-    # JSON of another form, and JSON that is nested too deeply for its parser.
-    TypeError,
-    ValueError,
-    RecursionError,
-  ) as error:
+  except UNREADABLE as error:
     raise errors.IntegrityError(
       f'a message that cannot be read: {type(error).__name__} {error}',
       where,
-      'install the same version of fedreid_jax at all sites and the server',
+      _FIX,
     ) from error
   if protocol != PROTOCOL:
     raise errors.IntegrityError(
-      f'messages of protocol {protocol}, not {PROTOCOL}',
-      where,
-      'install the same version of fedreid_jax at all sites and the server',
+      f'messages of protocol {protocol}, not {PROTOCOL}', where, _FIX
     )
   return found
 
@@ -102,18 +91,15 @@ def metadata(data: bytes) -> dict[str, str]:
 
 
 def fit(arrays: dict[str, np.ndarray], like: Tree, where: str) -> Any:
-  """Returns arrays as a tree after comparing them with the expected tree.
-
-  Args:
-    arrays: of a message or a file.
-    like: tree of arrays or of their shapes.
-    where: sender of the arrays, for errors.
+  """Returns arrays of a sender as a tree after comparing them with `like`.
 
   Raises:
     IntegrityError: naming the first leaves that are missing or not expected, or
       whose shape or type differs.
   """
-  wanted = {name: _form(leaf) for name, leaf in structure.by_path(like).items()}
+  wanted = {
+    name: _form(leaf) for name, leaf in client_files.by_path(like).items()
+  }
   found = {name: _form(leaf) for name, leaf in arrays.items()}
   differ = [
     f'{name} is {found.get(name, "absent")}, not {wanted.get(name, "expected")}'
@@ -133,3 +119,93 @@ def fit(arrays: dict[str, np.ndarray], like: Tree, where: str) -> Any:
 
 def _form(leaf: Any) -> str:
   return f'{np.dtype(leaf.dtype)}{list(leaf.shape)}'
+
+
+def broadcast_shapes(
+  algorithm: Algorithm,
+  variables: types.Flat,
+  num_sites: int,
+  image_shape: tuple[int, ...],
+) -> dict[str, Tree]:
+  """Returns the shapes of the arrays that the server sends to a site.
+
+  They are `shared` (the parameters of one group) and `messages` (by component).
+  """
+  sizes = jax.ShapeDtypeStruct((num_sites,), jnp.float32)
+  # Real sites have no public images.
+  public = jax.ShapeDtypeStruct((0, *image_shape), jnp.uint8)
+  server = jax.eval_shape(
+    algorithm.init_server, variables, sizes, public, prng.data(0)
+  )
+  return {
+    'shared': jax.eval_shape(lambda x: trees.rows(x, 0), server.shared),
+    'messages': jax.eval_shape(algorithm.messages, server),
+  }
+
+
+def reply_shapes(
+  algorithm: Algorithm,
+  received: dict[str, Tree],
+  image_shape: tuple[int, ...],
+  plan_shape: tuple[int, int],
+  pass_batch: int,
+) -> tuple[types.Upload, types.Upload, dict[str, Any]]:
+  """Returns the shapes of the arrays that a site sends.
+
+  Args:
+    algorithm: a federated method.
+    received: result of `broadcast_shapes`.
+    image_shape: `(H, W, ch)`.
+    plan_shape: `(S, B)` of the longest round.
+    pass_batch: images of one step of a pass over all images.
+
+  Returns:
+    (upload before round 0, upload of a round, sums of metrics of its steps).
+  """
+  task = _task(plan_shape, pass_batch)
+  state = jax.eval_shape(algorithm.init_client, task.uid, {}, task.seed)
+  columns = (_int(1),) * 3
+  # One row of each column: no shape of an upload depends on the number of
+  # images.
+  images = jax.ShapeDtypeStruct((1, *image_shape), jnp.uint8)
+  table = types.Table(images, *columns)
+  program = algorithm.program
+
+  def whole(trains: bool, sent: Any, own: Any, work: Any, rows: Any) -> Any:
+    down = types.Broadcast(
+      sent['shared'], sent['messages'], jnp.int32(0), jnp.int32(0)
+    )
+    carry, sums = program.begin(down, own, work), {}
+    if trains:
+      carry, sums = program.train(down, rows, carry, work)
+    return program.end(down, own, carry, work, trains)[0], sums
+
+  def shaped(trains: bool) -> Any:
+    traced = functools.partial(whole, trains)
+    return jax.eval_shape(traced, received, state, task, table)
+
+  return shaped(False)[0], *shaped(True)
+
+
+def _int(*shape: int) -> Any:
+  return jax.ShapeDtypeStruct(shape, jnp.int32)
+
+
+def _task(plan: tuple[int, int], pass_batch: int) -> types.ClientTask:
+  seed = prng.data(0)
+  return types.ClientTask(
+    index=_int(),
+    uid=jax.ShapeDtypeStruct((), np.uint32),
+    seed=jax.ShapeDtypeStruct(seed.shape, seed.dtype),
+    group=_int(),
+    drawn=_int(),
+    staleness=_int(),
+    num_examples=jax.ShapeDtypeStruct((), np.float32),
+    num_identities=_int(),
+    num_steps=_int(),
+    first_step=_int(),
+    rows=_int(*plan),
+    valid=jax.ShapeDtypeStruct(plan, np.bool_),
+    pass_rows=_int(1, pass_batch),
+    pass_valid=jax.ShapeDtypeStruct((1, pass_batch), np.bool_),
+  )

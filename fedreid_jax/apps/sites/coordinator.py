@@ -7,16 +7,19 @@ arrays, has not arrived, and the round goes on without it.
 """
 
 import dataclasses
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedreid_jax import errors
-from fedreid_jax.apps.sites import codec, exchange, private, replies
+from fedreid_jax.apps.sites import codec
+from fedreid_jax.apps.sites.terms import Members, Terms
 from fedreid_jax.core import param_filter, types
+from fedreid_jax.core.types import Tree
 from fedreid_jax.round import round_log, simulation
 from fedreid_jax.round.compose import Algorithm
 from fedreid_jax.round.devices import transfer
@@ -28,6 +31,17 @@ from fedreid_jax.training import build
 KEPT = 'rounds kept at sites'
 
 
+class Setting(NamedTuple):
+  """The sites of a run as the coordinator addresses them."""
+
+  members: Members  # sends messages to sites
+  terms: Sequence[Terms]  # of each site, in canonical order: sorted by name
+  run: str  # name of the run at the sites, see `terms.run_name`
+  round_s: float  # seconds that sites have for a round
+  min_sites: int  # number of updates without which a round does not count
+  horizon: int  # number of rounds that a resumed run may repeat
+
+
 class Coordinator(simulation.Executor):
   """Runs rounds whose local parts run at sites.
 
@@ -36,7 +50,8 @@ class Coordinator(simulation.Executor):
   round from its private state after so many rounds.
   """
 
-  _replies: replies.Replies  # set by `init`, which knows the model
+  # Shapes of the replies by kind; set by `init`, which knows the model.
+  _like: dict[str, Tree]
 
   def __init__(
     self,
@@ -46,26 +61,17 @@ class Coordinator(simulation.Executor):
     image_shape: tuple[int, int, int],
     options: SimulationOptions,
     *rest: Any,
-    setting: exchange.Setting,
+    setting: Setting,
   ):
-    """Prepares the rounds; no image is read.
-
-    Args:
-      algorithm: a federated method.
-      clients: placeholders of the sites.
-      planner: not used.
-      image_shape: `(H, W, ch)`.
-      options: of the simulation.
-      *rest: as for `simulation.Executor`.
-      setting: of the sites.
-    """
+    """Prepares the rounds as `simulation.Executor`; no image is read."""
     # With a budget below any image, none is placed on a device.
     small = options._replace(budget=1)
     super().__init__(algorithm, clients, planner, image_shape, small, *rest)
     self._setting, self._image_shape = setting, image_shape
-    self._ask = exchange.Exchange(
-      setting, [c.name for c in clients], algorithm.messages
-    )
+    self._names = [client.name for client in clients]
+    # The starts of the last rounds; a resumed run asks for none before the
+    # oldest. Until there are `horizon` of them, sites delete nothing.
+    self._past: deque[np.ndarray] = deque(maxlen=setting.horizon)
 
   def init(
     self,
@@ -74,9 +80,7 @@ class Coordinator(simulation.Executor):
   ) -> tuple[types.ServerState, ClientStore]:
     """Returns (server state on the device, client states of the sites).
 
-    Args:
-      variables: of the model before round 0.
-      pretrained: not used; each site reads the file itself.
+    Each site reads the values of `pretrained` itself.
 
     Raises:
       ConfigError: if the server's model cannot be tested or nothing is shared.
@@ -95,29 +99,37 @@ class Coordinator(simulation.Executor):
     sizes = np.asarray([c.num_images for c in self._clients], np.float32)
     init = jax.jit(self.algorithm.init_server, out_shardings=self._whole)
     server = init(variables, sizes, self._public, self._seed)
-    self._replies = replies.Replies(
+    self._like = self._shapes(variables)
+    # Private states stay at the sites. A test needs the shape of a classifier,
+    # not its values.
+    kept = {KEPT: np.asarray(codec.INITIAL, np.int32)}
+    one = types.ClientState(jax.device_get(personal), kept, ())
+    shapes = jax.eval_shape(lambda: one)
+    return server, ClientStore(lambda _: one, shapes, len(sizes))
+
+  def _shapes(self, variables: types.Flat) -> dict[str, Tree]:
+    """Returns the shapes of the replies by kind."""
+    prepared, upload, sums = codec.reply_shapes(
       self.algorithm,
-      variables,
-      len(sizes),
+      codec.broadcast_shapes(
+        self.algorithm, variables, len(self._clients), self._image_shape
+      ),
       self._image_shape,
       self._options.plan_shape,
       self._options.data_pass_batch,
     )
-    # Private states stay at the sites. A test needs the shape of a classifier,
-    # not its values.
-    kept = {KEPT: np.asarray(private.INITIAL, np.int32)}
-    one = types.ClientState(jax.device_get(personal), kept, ())
-    shapes = jax.eval_shape(lambda: one)
-    return server, ClientStore(lambda _: one, shapes, len(sizes))
+    scalars = {name: getattr(upload, name) for name in codec.SCALARS}
+    rest = {'sums': sums, 'images': jax.ShapeDtypeStruct((), np.int32)}
+    sent = {'messages': upload.messages, 'shared': upload.shared}
+    return {
+      codec.PREPARE: scalars | {'messages': prepared.messages},
+      codec.TRAIN: scalars | sent | rest,
+    }
 
   def prepare(
     self, server: types.ServerState, store: ClientStore
   ) -> tuple[types.ServerState, dict[str, Counter[str]]]:
     """Runs the data passes of all sites before round 0, if there are any.
-
-    Args:
-      server: server state, donated if there is a pass.
-      store: of `init`; the number of rounds of each site is written.
 
     Raises:
       ResourceError: if a site did not answer.
@@ -126,21 +138,17 @@ class Coordinator(simulation.Executor):
     if not self.algorithm.prepares:
       return server, log
     for members in self._tasks.everyone():
-      found = self._ask(
-        codec.PREPARE, server, _kept(store), members, 0, self._replies.read
-      )
-      if len(found) < len(members):
-        raise self._ask.missing(
-          len(found), len(members), 'before the first round'
-        )
-      uploads, _ = self._replies.stacked(found, codec.PREPARE, self._tasks.size)
+      replies = self._ask(codec.PREPARE, server, store, members, 0)
+      if len(replies) < len(members):
+        raise self._missing(replies, len(members), 'before the first round')
+      uploads, _ = self._stacked(replies, codec.PREPARE)
       for way, sizes in round_log.wire(
         self.algorithm, server, uploads, members, len(self._clients), False
       ).items():
         log[way].update(sizes)
       server = self._run.receive(server, uploads)
       # A site does not keep its state of a pass that was not finite.
-      whole = [k for k, reply in found.items() if reply['finite']]
+      whole = [k for k, reply in replies.items() if reply['finite']]
       _keep(store, np.asarray(whole, np.int32), 0)
     return server, log
 
@@ -149,11 +157,6 @@ class Coordinator(simulation.Executor):
   ) -> tuple[types.ServerState, dict[str, Any]]:
     """Runs one round at the sites of its cohort.
 
-    Args:
-      server: server state, donated.
-      store: of `init`; the rows of sites whose upload counts are written.
-      round_: global round.
-
     Returns:
       (server, log) as `simulation.Executor.round`, of the sites that arrived.
 
@@ -161,17 +164,13 @@ class Coordinator(simulation.Executor):
       ResourceError: if fewer than `min_sites` arrived.
     """
     drawn = self._tasks.sample(round_)
-    found = self._ask(
-      codec.TRAIN, server, _kept(store), drawn, round_, self._replies.read
-    )
+    replies = self._ask(codec.TRAIN, server, store, drawn, round_)
     needed = min(self._setting.min_sites, len(drawn))
-    if len(found) < max(needed, 1):
-      raise self._ask.missing(len(found), needed, f'round {round_ + 1}')
-    # Always K rows, whoever arrived: another shape would compile the round
-    # again.
-    uploads, rest = self._replies.stacked(found, codec.TRAIN, self._tasks.size)
+    if len(replies) < max(needed, 1):
+      raise self._missing(replies, needed, f'round {round_ + 1}')
+    uploads, rest = self._stacked(replies, codec.TRAIN)
     lanes, steps = np.asarray(uploads.index), np.asarray(uploads.num_steps)
-    clients = np.asarray(sorted(found), np.int32)
+    clients = np.asarray(sorted(replies), np.int32)
     log: dict[str, Any] = {
       **round_log.wire(
         self.algorithm, server, uploads, clients, len(self._clients), True
@@ -200,10 +199,87 @@ class Coordinator(simulation.Executor):
     log['images'] = int(rest['images'].sum())
     return server, log | entries | {'clients': clients}
 
+  def _ask(
+    self,
+    kind: str,
+    server: types.ServerState,
+    store: ClientStore,
+    members: np.ndarray,
+    round_: int,
+  ) -> dict[int, Any]:
+    """Sends messages to some sites and returns the replies by their index."""
+    setting, starts = self._setting, store.stacked().states[KEPT]
+    shared, groups, messages = jax.device_get(
+      (server.shared, server.groups, self.algorithm.messages(server))
+    )
+    oldest = np.full(len(starts), codec.INITIAL)
+    if kind == codec.TRAIN:
+      self._past.append(starts.copy())
+      if len(self._past) == setting.horizon:
+        oldest = self._past[0]
+    asked = {
+      self._names[k]: codec.pack(
+        kind,
+        {
+          'terms': setting.terms[k]._asdict(),
+          'run': setting.run,
+          'round': round_,
+          'start': int(starts[k]),
+          'oldest': int(oldest[k]),
+        },
+        {
+          'shared': {n: leaf[groups[k]] for n, leaf in shared.items()},
+          'messages': messages,
+        },
+      )
+      for k in members
+    }
+    replies = setting.members.ask(kind, asked, setting.round_s, self._read)
+    return {self._names.index(name): reply for name, reply in replies.items()}
 
-def _kept(store: ClientStore) -> np.ndarray:
-  """Returns the number of rounds in each site's private state, int32 `[N]`."""
-  return store.stacked().states[KEPT]
+  def _read(self, name: str, message: codec.Message) -> Any:
+    """Returns the tree of a reply, after comparing its shapes."""
+    where = f'site {name}'
+    if message.kind not in self._like or message.fields.get('name') != name:
+      raise errors.IntegrityError(
+        'an answer of another site or to another message',
+        where,
+        'start the site with the name that it had',
+      )
+    return codec.fit(message.arrays, self._like[message.kind], where)
+
+  def _stacked(
+    self, replies: dict[int, Any], kind: str
+  ) -> tuple[types.Upload, dict[str, Any]]:
+    """Returns the uploads of a cohort, `[K, ...]`, and the other values.
+
+    The other values are the `sums` of metrics and the number of `images`.
+    """
+    # Always K rows, whoever arrived: another shape would compile the round
+    # again. Sites that have not arrived are rows of zeros with the index -1 at
+    # the end. In canonical order, so that sums do not depend on who answers
+    # first.
+    order, size = sorted(replies), self._tasks.size
+    absent = size - len(order)
+    rows = [replies[k] for k in order] + [_zeros(self._like[kind])] * absent
+    whole = jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
+    # Before round 0 no site sends its model, but an upload has one.
+    if 'shared' not in whole:
+      shared = _zeros(self._like[codec.TRAIN]['shared'])
+      whole['shared'] = transfer.copies(shared, size)
+    index = jnp.asarray([*order, *[-1] * absent], jnp.int32)
+    rest = {name: whole.pop(name, {}) for name in ('sums', 'images')}
+    return types.Upload(index=index, **whole), rest
+
+  def _missing(
+    self, replies: dict[int, Any], needed: int, when: str
+  ) -> errors.ResourceError:
+    return errors.ResourceError(
+      f'{len(replies)} of {errors.counted(needed, "site")} answered in '
+      f'{self._setting.round_s:g} s',
+      when,
+      'start the others; the same command resumes the run',
+    )
 
 
 def _keep(store: ClientStore, sites: np.ndarray, rounds: int) -> None:
@@ -213,3 +289,7 @@ def _keep(store: ClientStore, sites: np.ndarray, rounds: int) -> None:
     kept = {KEPT: np.full(len(sites), rounds, np.int32)}
     rows = dataclasses.replace(rows, states=kept)
     store.write(sites, rows, np.ones(len(sites), bool))
+
+
+def _zeros(like: Tree) -> Any:
+  return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), like)

@@ -1,4 +1,4 @@
-"""Trains a run whose clients are real sites.
+"""Trains a run whose clients are real sites, from the folder of `flwr run`.
 
 The run has the same files as a simulation.
 """
@@ -8,35 +8,95 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+import fedreid_jax
 from fedreid_jax import errors
-from fedreid_jax.apps.sites import coordinator, exchange, terms
-from fedreid_jax.apps.sites.members import Channel, Members
-from fedreid_jax.apps.sites.terms import Facts
-from fedreid_jax.config import schema
+from fedreid_jax.apps.sites import coordinator, terms
+from fedreid_jax.apps.sites.terms import Channel, Facts, Members
+from fedreid_jax.config import saved_config, schema, validation
 from fedreid_jax.data import load
 from fedreid_jax.data.federation import Federation
 from fedreid_jax.method import guarantee
 from fedreid_jax.method.component import Component
 from fedreid_jax.round.cohort import cohort
 from fedreid_jax.training import build, engine, loop
+from fedreid_jax.training.files import atomic, recorder
+
+FOLDER, FILE = 'flower', 'sites.json'  # in the work directory
+SETTINGS = 'settings'  # key of the path in the run configuration of Flower
+
+# The folder has no code: both programs are modules of this package, which the
+# server and each site have installed.
+_PROJECT = """[project]
+name = "fedreid-sites"
+version = "{version}"
+description = "Federated person re-identification at real sites"
+license = "Apache-2.0"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "fedreid"
+
+[tool.flwr.app.components]
+serverapp = "fedreid_jax.apps.sites.flower_apps:server"
+clientapp = "fedreid_jax.apps.sites.flower_apps:client"
+
+[tool.flwr.app.config]
+{key} = {settings}
+"""
 
 
 class Wanted(NamedTuple):
-  """Number of sites of a run, and limits on waiting for them.
+  """Number of sites of a run, and limits on waiting for them."""
 
-  Attributes:
-    sites: number of sites; the run begins when all of them are connected.
-    wait_s: seconds to wait for that.
-    round_s: seconds that sites have for a round.
-    min_sites: number of updates without which a round does not count.
+  sites: int  # number of sites; the run begins when all of them are connected
+  wait_s: float = 600.0  # seconds to wait for that
+  round_s: float = 3600.0  # seconds that sites have for a round
+  min_sites: int = 1  # number of updates without which a round does not count
+
+
+def write(config: Any, workdir: Path, wanted: Wanted, restart: bool) -> Path:
+  """Writes the settings of a run and its folder for `flwr run`.
+
+  With `restart` the run deletes an earlier one in the work directory.
   """
+  workdir = workdir.absolute()
+  folder = workdir / FOLDER
+  folder.mkdir(parents=True, exist_ok=True)
+  settings = {
+    'config': saved_config.to_json(config),
+    'wanted': wanted._asdict(),
+    'restart': restart,
+  }
+  recorder.write_json(workdir / FILE, settings)
+  text = _PROJECT.format(
+    version=fedreid_jax.__version__,
+    key=SETTINGS,
+    # TOML reads a string of JSON, except for the surrogate pairs of its ASCII
+    # form.
+    settings=json.dumps(str(workdir / FILE), ensure_ascii=False),
+  )
+  atomic.write_text(folder / 'pyproject.toml', text)
+  return folder
 
-  sites: int
-  wait_s: float = 600.0
-  round_s: float = 3600.0
-  min_sites: int = 1
+
+def take(path: Path) -> tuple[Any, Wanted, bool]:
+  """Returns (configuration, wanted sites, whether to restart) of a run.
+
+  Raises:
+    IntegrityError: if the file is damaged.
+  """
+  found = recorder.read_object(path, 'config', 'wanted', 'restart')
+  config = saved_config.from_json(found['config'], (), str(path))
+  # A restart is done once: the next `flwr run` of the same folder resumes.
+  recorder.write_json(path, found | {'restart': False})
+  return (
+    validation.validate(config),
+    Wanted(**found['wanted']),
+    bool(found['restart']),
+  )
 
 
 def train(
@@ -47,7 +107,7 @@ def train(
   restart: bool = False,
   say: Callable[[str], None] = print,
 ) -> dict[str, Any]:
-  """Trains, or resumes, a run at real sites.
+  """Trains, or resumes, a run at real sites and returns its results.
 
   Args:
     config: of the coordinator; its data fields name the images of the targets.
@@ -56,9 +116,6 @@ def train(
     wanted: the sites of the run.
     restart: delete an earlier run in this directory instead of resuming it.
     say: prints a line about a site.
-
-  Returns:
-    The contents of `results.json`.
 
   Raises:
     FedReIDError: as `loop.train`, and for sites that cannot take part.
@@ -138,17 +195,9 @@ def assemble(
   sites: Sequence[Facts],
   wanted: Wanted,
 ) -> build.Setup:
-  """Builds the parts of a run at real sites.
-
-  Args:
-    config: of the coordinator.
-    tests: images of the targets.
-    members: sends messages to the sites.
-    sites: facts about all sites, sorted by name.
-    wanted: limits on waiting for them.
-  """
+  """Builds the parts of a run with sites, sorted by name, and test images."""
   given = terms.make(config, sites)
-  setting = exchange.Setting(
+  setting = coordinator.Setting(
     members,
     given,
     terms.run_name(config, sites),

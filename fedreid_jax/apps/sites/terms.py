@@ -1,16 +1,21 @@
-"""Facts and terms that the coordinator and its sites exchange before a run."""
+"""The sites of a run: their facts, their terms, and messages by their names.
+
+Before a run each site reports facts about its images, and the coordinator
+returns the terms of the run. A site may leave and return as another node.
+"""
 
 import hashlib
 import json
-import re
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 import fedreid_jax
 from fedreid_jax import errors
+from fedreid_jax.apps.sites import codec
 from fedreid_jax.config import parsing, saved_config
 from fedreid_jax.core.types import ClientData
 from fedreid_jax.data import client_split
@@ -26,26 +31,28 @@ EQUAL = (
   *(f'data.{name}' for name in ('task', 'labels', 'invert', 'resample')),
   *('execution.deterministic', 'execution.width'),
 )
+POLL_S = 1.0  # seconds between two searches for sites
+HELLO_S = 120.0  # seconds for a reply to HELLO, which needs no training
+# Seconds for nodes that did not answer HELLO before. A worker that was reading
+# images then answers at once, and a node without one delays no round by more.
+AGAIN_S = 5.0
+# A STRANGER has no arrays: a reply of more bytes is not unpacked for its kind.
+NO_ARRAYS = 1000
+Reply = TypeVar('Reply')
+# A reply FAILED has the exit code of an error, which decides its class here.
+CODES = {kind.exit_code: kind for kind in errors.FedReIDError.__subclasses__()}
+MOST = 10**7  # largest count of a site; `placeholder` has as many labels
 
 
 class Facts(NamedTuple):
-  """Numbers and versions that a site reports to the coordinator.
+  """Numbers and versions that a site reports to the coordinator."""
 
-  Attributes:
-    name: of the site; its hash determines the random keys of the site.
-    images: number of its training images.
-    identities: number of its identities.
-    steps: number of local steps of its longest round.
-    padded: whether any of its batches can have padded rows.
-    versions: of fedreid_jax and JAX, by name.
-  """
-
-  name: str
-  images: int
-  identities: int
-  steps: int
-  padded: bool
-  versions: dict[str, str]
+  name: str  # of the site; its hash determines the random keys of the site
+  images: int  # number of its training images
+  identities: int  # number of its identities
+  steps: int  # number of local steps of its longest round
+  padded: bool  # whether any of its batches can have padded rows
+  versions: dict[str, str]  # of fedreid_jax and JAX, by name
 
   def placeholder(self) -> ClientData:
     """Returns a client with as many images and identities, but no pixels."""
@@ -62,21 +69,17 @@ class Facts(NamedTuple):
 
 
 def read_facts(fields: Mapping[str, Any], where: str) -> Facts:
-  """Returns the facts in the fields of a message.
-
-  Args:
-    fields: of an answer to the first message.
-    where: sender of the message, for errors.
+  """Returns the facts in an answer to the first message, from `where`.
 
   Raises:
-    IntegrityError: for other fields, or values of wrong types.
+    IntegrityError: for other fields, or values of wrong types or sizes.
   """
   try:
     found = Facts(**fields)
     counts = found.images, found.identities, found.steps
     valid = isinstance(found.name, str) and 0 < len(found.name) < 200
     # `type`, because JSON's `true` would be an int for `isinstance`.
-    valid &= all(type(n) is int and n > 0 for n in counts)
+    valid &= all(type(n) is int and 0 < n <= MOST for n in counts)
     valid &= isinstance(found.padded, bool)
     valid &= isinstance(found.versions, dict)
   except TypeError:
@@ -89,60 +92,33 @@ def read_facts(fields: Mapping[str, Any], where: str) -> Facts:
 
 
 class Terms(NamedTuple):
-  """Facts about the whole run that a site needs; they never change.
+  """Facts about the whole run that a site needs; they never change."""
 
-  Attributes:
-    number: canonical index of the site.
-    sites: number of sites, `N`.
-    cohort: number of sites of a round, `K`.
-    columns: number of columns of the classifier, `C`.
-    first_label: number that is added to the site's labels.
-    identities: number of columns of the classifier that belong to the site.
-    steps: number of local steps of the longest round of any site.
-    masked: whether any batch of any site can have padded rows.
-  """
-
-  number: int
-  sites: int
-  cohort: int
-  columns: int
-  first_label: int
-  identities: int
-  steps: int
-  masked: bool
+  number: int  # canonical index of the site
+  sites: int  # number of sites, `N`
+  cohort: int  # number of sites of a round, `K`
+  columns: int  # number of columns of the classifier, `C`
+  first_label: int  # number that is added to the site's labels
+  identities: int  # number of columns of the classifier that belong to the site
+  steps: int  # number of local steps of the longest round of any site
+  masked: bool  # whether any batch of any site can have padded rows
 
 
 def versions() -> dict[str, str]:
   """Returns the versions that a site and the coordinator compare."""
-  return {
-    'fedreid_jax': fedreid_jax.__version__,
-    'jax': metadata.version('jax'),
-  }
-
-
-def check_versions(site: Facts) -> None:
-  """Refuses a site with another version of this package.
-
-  Raises:
-    ConfigError: naming both versions.
-  """
-  here, there = fedreid_jax.__version__, site.versions.get('fedreid_jax')
-  if here != there:
-    raise errors.ConfigError(
-      f'fedreid_jax {there} there, {here} here',
-      f'site {site.name}',
-      'install the same version',
-    )
+  jax = metadata.version('jax')
+  return {'fedreid_jax': fedreid_jax.__version__, 'jax': jax}
 
 
 def agreed(config: Any) -> dict[str, Any]:
   """Returns the fields that a site and the coordinator must agree on."""
-  found: dict[str, Any] = {}
-  for name, value in parsing.flatten(saved_config.to_json(config)).items():
+
+  def shared(name: str) -> bool:
     own = name.partition('.')[0] in OWN_GROUPS or name in OWN_FIELDS
-    if name in EQUAL or not own:
-      found[name] = value
-  return found
+    return name in EQUAL or not own
+
+  fields = parsing.flatten(saved_config.to_json(config))
+  return {name: value for name, value in fields.items() if shared(name)}
 
 
 def run_name(config: Any, sites: Sequence[Facts]) -> str:
@@ -153,11 +129,6 @@ def run_name(config: Any, sites: Sequence[Facts]) -> str:
   fields = {n: x for n, x in agreed(config).items() if n != 'rounds'}
   text = json.dumps([fields, known], sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def is_run(name: str) -> bool:
-  """Returns whether a text has the form of `run_name`."""
-  return re.fullmatch('[0-9a-f]{16}', name) is not None
 
 
 def check_agreed(here: Mapping[str, Any], there: Mapping[str, Any]) -> None:
@@ -180,12 +151,7 @@ def check_agreed(here: Mapping[str, Any], there: Mapping[str, Any]) -> None:
 
 
 def make(config: Any, sites: Sequence[Facts]) -> list[Terms]:
-  """Returns the terms of each site.
-
-  Args:
-    config: of the coordinator.
-    sites: facts about all sites, sorted by name.
-  """
+  """Returns the terms of each site, in the order of the facts."""
   sizes = [site.identities for site in sites]
   spaces = client_split.label_spaces(sizes, config.data.labels)
   return [
@@ -201,3 +167,220 @@ def make(config: Any, sites: Sequence[Facts]) -> list[Terms]:
     )
     for k, (first, columns) in enumerate(spaces)
   ]
+
+
+class Channel(Protocol):
+  """A connection to nodes, each of which is a site."""
+
+  def nodes(self) -> Sequence[int]:
+    """Returns the numbers of all connected nodes."""
+    ...
+
+  def ask(
+    self, kind: str, messages: Mapping[int, bytes], timeout: float
+  ) -> Mapping[int, bytes]:
+    """Returns the replies by node; those after `timeout` seconds are lost."""
+    ...
+
+
+class Members:
+  """Finds the nodes of sites, and sends messages to sites by their names."""
+
+  def __init__(
+    self,
+    channel: Channel,
+    agreed: Mapping[str, Any],
+    say: Callable[[str], None],
+  ):
+    """Prepares the search for sites that agree with the fields of `agreed`."""
+    self._channel, self._say = channel, say
+    self._hello = codec.pack(codec.HELLO, {'agreed': dict(agreed)})
+    self._known: dict[int, Facts] = {}
+    self._silent: set[int] = set()  # nodes that did not answer HELLO
+    # The last error of each refused node, so that it is printed only once.
+    self._refused: dict[int, str] = {}
+    # The sites of the run, once it has begun; empty before.
+    self._roster: dict[str, Facts] = {}
+
+  def gather(self, count: int, timeout: float) -> list[Facts]:
+    """Waits until `count` sites are connected; later no other one can join.
+
+    Returns:
+      Facts about the sites, sorted by name.
+
+    Raises:
+      DataError: when two sites have the same name.
+      ConfigError: when more sites are connected, or the configuration of one
+        differs.
+      ResourceError: when fewer sites are connected after the timeout.
+    """
+    end = time.monotonic() + timeout
+    while True:
+      self._look(max(end - time.monotonic(), POLL_S), refuse=True)
+      found = [*self._known.values()]
+      names = sorted(facts.name for facts in found)
+      for name, after in zip(names, names[1:], strict=False):
+        if name == after:
+          raise errors.DataError(
+            'two sites have this name',
+            f'site {name}',
+            'give one another --name',
+          )
+      if len(found) > count:
+        raise errors.ConfigError(
+          f'{errors.counted(len(found), "site")}: {", ".join(names)}',
+          '--sites',
+          'end the others',
+        )
+      if len(found) == count:
+        self._roster = {facts.name: facts for facts in found}
+        return sorted(found)
+      if time.monotonic() > end:
+        raise errors.ResourceError(
+          f'{len(found)} of {errors.counted(count, "site")} within '
+          f'{timeout:g} s: ' + (', '.join(names) or 'none'),
+          'sites',
+          'start the others; the same command begins or resumes the run',
+        )
+      time.sleep(POLL_S)
+
+  def ask(
+    self,
+    kind: str,
+    messages: Mapping[str, bytes],
+    timeout: float,
+    read: Callable[[str, codec.Message], Reply],
+  ) -> dict[str, Reply]:
+    """Sends messages to sites and returns their replies by name.
+
+    A site that does not answer in time, or whose reply is an error or cannot be
+    read, is left out and named in a printed line.
+
+    Args:
+      kind: of the messages.
+      messages: by name of the site.
+      timeout: in seconds, for each attempt.
+      read: `(name, message) -> reply`; raises an error for a wrong message.
+    """
+    answered = self._deliver(kind, messages, timeout)
+    # A worker that was restarted behind a connected SuperNode keeps its node.
+    # It is forgotten, so that it is checked with HELLO, and asked once more.
+    again = [name for name, data in answered.items() if _is_stranger(data)]
+    if again:
+      nodes = self._present()
+      for name in again:
+        del answered[name], self._known[nodes[name]]
+      only = {name: messages[name] for name in again}
+      answered |= self._deliver(kind, only, timeout)
+    found: dict[str, Reply] = {}
+    for name in sorted(messages):
+      if name not in answered:
+        self._say(f'site {name} did not answer')
+        continue
+      try:
+        # Bytes are freed as soon as they are read.
+        message = _read(answered.pop(name), f'site {name}')
+        found[name] = read(name, message)
+      except errors.FedReIDError as error:
+        self._say(f'site {name} is left out: {error.line()}')
+    return found
+
+  def _deliver(
+    self, kind: str, messages: Mapping[str, bytes], timeout: float
+  ) -> dict[str, bytes]:
+    """Sends messages to the connected sites and returns their replies."""
+    self._look(HELLO_S)
+    nodes = self._present()
+    there = {nodes[name]: name for name in messages if name in nodes}
+    if not there:
+      return {}
+    sent = {node: messages[name] for node, name in there.items()}
+    replies = self._channel.ask(kind, sent, timeout)
+    return {there[n]: data for n, data in replies.items() if n in there}
+
+  def _present(self) -> dict[str, int]:
+    """Returns the node of each connected site, by name."""
+    return {facts.name: node for node, facts in self._known.items()}
+
+  def _look(self, timeout: float, refuse: bool = False) -> None:
+    """Asks new nodes for their facts, and forgets nodes that have left.
+
+    All nodes together have `timeout` seconds. With `refuse` the error of a site
+    is raised, otherwise it is printed.
+    """
+    here = self._channel.nodes()
+    self._known = {n: facts for n, facts in self._known.items() if n in here}
+    new = [node for node in here if node not in self._known]
+    if not new:
+      return
+    limit = AGAIN_S if self._silent.issuperset(new) else HELLO_S
+    replies = self._channel.ask(
+      codec.HELLO, dict.fromkeys(new, self._hello), min(limit, timeout)
+    )
+    self._silent = set(new) - set(replies)
+    for node, data in replies.items():
+      try:
+        where = f'node {node}'
+        facts = read_facts(_read(data, where).fields, where)
+        self._check(facts)
+        self._known[node] = facts
+      except errors.FedReIDError as error:
+        if refuse:
+          raise
+        if self._refused.get(node) != error.line():
+          self._say(f'a site was refused: {error.line()}')
+        self._refused[node] = error.line()
+
+  def _check(self, facts: Facts) -> None:
+    """Raises an error for a site that cannot take part."""
+    here, there = fedreid_jax.__version__, facts.versions.get('fedreid_jax')
+    if here != there:
+      raise errors.ConfigError(
+        f'fedreid_jax {there} there, {here} here',
+        f'site {facts.name}',
+        'install the same version',
+      )
+    if not self._roster:
+      return
+    if facts.name not in self._roster:
+      raise errors.DataError(
+        'it was not there when the run began',
+        f'site {facts.name}',
+        'start the run again with --restart to add it',
+      )
+    if facts.name in self._present():
+      raise errors.DataError(
+        'two sites have this name',
+        f'site {facts.name}',
+        'end one of them',
+      )
+    before = self._roster[facts.name]
+    # Without versions: after an update of JAX a site may return, and the
+    # version of this package is compared above.
+    if facts._replace(versions={}) != before._replace(versions={}):
+      raise errors.DataError(
+        'its images changed since the run began',
+        f'site {facts.name}',
+        'restore them, or start the run again with --restart',
+      )
+
+
+def _is_stranger(data: bytes) -> bool:
+  if len(data) > NO_ARRAYS:
+    return False
+  try:
+    return codec.unpack(data, '').kind == codec.STRANGER
+  except errors.IntegrityError:  # reported when the reply is read
+    return False
+
+
+def _read(data: bytes, name: str) -> codec.Message:
+  """Returns a reply, or raises the error that a reply FAILED contains."""
+  message = codec.unpack(data, name)
+  if message.kind == codec.FAILED:
+    # The site may send anything here: other forms give an InternalError.
+    told = message.fields.get('error')
+    code, *parts = told if isinstance(told, list) and len(told) == 4 else [0]
+    kind = CODES.get(code if isinstance(code, int) else 0, errors.InternalError)
+    raise kind(*map(str, parts or ['an error without a reason', name]))
+  return message

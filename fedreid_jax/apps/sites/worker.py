@@ -1,13 +1,17 @@
 """The resident worker of a site, which answers messages of the coordinator.
 
-Between messages it keeps the images, the compiled functions and the private
-state of the site, so that a round needs no start of Python and no compilation.
-It answers one message at a time.
+Between messages it keeps the images and the compiled functions of the site, so
+that a round needs no start of Python and no compilation. It answers one message
+at a time. The private states are on the disk of the site: a file has the state
+after a number of rounds whose update the site has sent, and the coordinator
+decides from which of them a round starts.
 """
 
 import dataclasses
 import functools
 import operator
+import os
+import re
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,11 +20,12 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
+from safetensors import numpy as safetensors_numpy
 
 from fedreid_jax import errors
-from fedreid_jax.apps.sites import codec, private, shapes, terms
+from fedreid_jax.apps.sites import codec, terms
 from fedreid_jax.apps.sites.terms import Facts, Terms
-from fedreid_jax.core import prng, types
+from fedreid_jax.core import param_filter, prng, trees, types
 from fedreid_jax.core.types import ClientData, ClientState
 from fedreid_jax.data import load, sampling
 from fedreid_jax.data.federation import Federation
@@ -28,8 +33,10 @@ from fedreid_jax.round import simulation
 from fedreid_jax.round.compose import Algorithm
 from fedreid_jax.round.devices import transfer
 from fedreid_jax.round.devices.client_store import ClientStore
-from fedreid_jax.round.local_rounds import Wave
 from fedreid_jax.training import build, engine
+from fedreid_jax.training.files import atomic, client_files
+
+SERVER = 'message of the server'
 
 
 class Resident(simulation.Executor):
@@ -37,7 +44,7 @@ class Resident(simulation.Executor):
 
   Attributes:
     received: shapes of the arrays that the server sends, see
-      `shapes.broadcast`.
+      `codec.broadcast_shapes`.
   """
 
   def __init__(
@@ -47,14 +54,7 @@ class Resident(simulation.Executor):
     *rest: Any,
     terms: Terms,
   ):
-    """Places the images of the site.
-
-    Args:
-      algorithm: a federated method.
-      clients: the one of the site.
-      *rest: as for `simulation.Executor`.
-      terms: of the site.
-    """
+    """Places the images of the one client, as `simulation.Executor`."""
     # A site receives the messages of the server's components, not their states.
     # `local` puts them in place of the states, from where this returns them.
     local = algorithm._replace(messages=operator.attrgetter('states'))
@@ -63,29 +63,15 @@ class Resident(simulation.Executor):
     self._terms, self._sender = terms, algorithm
     self.received: dict[str, Any] = {}
 
-  def expect(
-    self, variables: types.Flat, image_shape: tuple[int, int, int]
-  ) -> None:
-    """Sets the shapes of the arrays that the server sends.
-
-    Args:
-      variables: of the model.
-      image_shape: `(H, W, ch)`.
-    """
-    self.received = shapes.broadcast(
-      self._sender, variables, self._terms.sites, image_shape
-    )
-
-  def first_state(
-    self, variables: types.Flat, pretrained: Sequence[str]
+  def begin(
+    self, setup: build.Setup, image_shape: tuple[int, int, int]
   ) -> types.ClientState:
-    """Returns the state of the client before round 0, on the host.
-
-    Args:
-      variables: of the model before round 0.
-      pretrained: names of the variables that were read from a file.
-    """
-    loaded = {name: variables[name] for name in pretrained}
+    """Sets `received`, and returns the client's state before round 0."""
+    self.received = codec.broadcast_shapes(
+      self._sender, setup.variables, self._terms.sites, image_shape
+    )
+    # Personal variables that were read from a file start from it.
+    loaded = {name: setup.variables[name] for name in setup.pretrained}
     # Random keys follow from the name, so they are those of the simulation.
     uid = np.uint32(prng.client_uid(self._clients[0].name))
     init = jax.jit(self.algorithm.init_client)
@@ -98,14 +84,7 @@ class Resident(simulation.Executor):
     round_: int,
     trains: bool,
   ) -> tuple[types.Upload, types.ClientState, dict[str, Any], int]:
-    """Runs the local part of a round.
-
-    Args:
-      received: of the server, see `shapes.broadcast`.
-      state: of the client, on the host.
-      round_: global round.
-      trains: whether the client trains; false for the data passes before round
-        0.
+    """Runs the local part of a round, or the data pass before round 0.
 
     Returns:
       (upload, state to keep, sums of metrics, number of images), on the host.
@@ -119,35 +98,24 @@ class Resident(simulation.Executor):
     )
     shapes = jax.eval_shape(lambda: state)
     store = ClientStore(lambda _: state, shapes, 1)
-    wave = self._wave(server.groups, round_)
-    uploads, (rows, sums) = self._local.wave(
-      self.put_server(server), store, wave, round_, trains
+    ((lanes, tasks),) = self._tasks.waves(
+      np.zeros(1, int), server.groups, round_
     )
-    found = jax.tree.map(_first, transfer.get((uploads, rows, sums)))
-    return *found, int(wave[1].valid.sum())
-
-  def _wave(self, groups: types.Array, round_: int) -> Wave:
-    """Returns the lanes and the task of a round."""
-    ((lanes, tasks),) = self._tasks.waves(np.zeros(1, int), groups, round_)
     # Here the site is client 0 of one. Components use its number in the
     # federation.
     index = np.full(len(lanes), self._terms.number, np.int32)
-    return lanes, dataclasses.replace(tasks, index=index)
-
-
-def _first(leaf: np.ndarray) -> np.ndarray:
-  return leaf[0]
-
-
-SERVER = 'message of the server'
+    tasks = dataclasses.replace(tasks, index=index)
+    uploads, (rows, sums) = self._local.wave(
+      self.put_server(server), store, (lanes, tasks), round_, trains
+    )
+    one = trees.rows(transfer.get((uploads, rows, sums)), 0)
+    return *one, int(tasks.valid.sum())
 
 
 def read_images(config: Any, name: str = '') -> Federation:
   """Returns the images of a site, as one client.
 
-  Args:
-    config: of the site.
-    name: of the site; '' means the name of its training domain.
+  The name is by default that of the training domain.
 
   Raises:
     DataError: when the images form several clients.
@@ -170,6 +138,70 @@ def read_images(config: Any, name: str = '') -> Federation:
   return found._replace(clients=(client._replace(name=name or client.name),))
 
 
+class PrivateStates:
+  """The states of one site in one run, by number of rounds."""
+
+  def __init__(self, folder: Path):
+    """Creates the folder; only its owner can read it.
+
+    Raises:
+      ResourceError: when the folder cannot be created.
+    """
+    self._folder = folder
+    with errors.on_disk(folder):
+      folder.mkdir(parents=True, exist_ok=True)
+      # `mkdir` does not change the mode of a folder that exists.
+      os.chmod(folder, 0o700)
+
+  def save(self, number: int, state: ClientState, oldest: int) -> None:
+    """Writes the state after `number` rounds, and deletes older ones.
+
+    The coordinator asks for no state before `oldest`.
+    """
+    # safetensors does not notice changed values of a damaged file.
+    arrays = client_files.named(state)
+    found = {'digest': param_filter.digest(arrays)}
+    atomic.write_bytes(
+      self._path(number), safetensors_numpy.save(arrays, found)
+    )
+    # Older updates may not have arrived, and a coordinator that resumes repeats
+    # rounds: it tells how far back it may go.
+    for old in self.numbers():
+      if old < oldest:
+        self._path(old).unlink(missing_ok=True)
+
+  def load(self, number: int, like: Any) -> ClientState:
+    """Returns the state after a number of rounds, with the shapes of `like`.
+
+    Raises:
+      IntegrityError: when the state is not there, or is damaged.
+    """
+    path = self._path(number)
+    fix = 'restore it from a copy, or start the run again with --restart'
+    try:
+      data = path.read_bytes()
+      arrays = safetensors_numpy.load(data)
+      wanted = codec.metadata(data)['digest']
+    except (OSError, *codec.UNREADABLE) as error:
+      raise errors.IntegrityError(
+        f'the private state after {errors.counted(number, "round")} cannot be '
+        f'read: {error}',
+        str(path),
+        fix,
+      ) from error
+    if param_filter.digest(arrays) != wanted:
+      raise errors.IntegrityError('it was changed', str(path), fix)
+    return codec.fit(arrays, like, str(path))
+
+  def numbers(self) -> list[int]:
+    """Returns the numbers of rounds of the states that are there."""
+    names = (path.stem for path in self._folder.glob('*.safetensors'))
+    return sorted(int(name) for name in names if name.isdecimal())
+
+  def _path(self, number: int) -> Path:
+    return self._folder / f'{number}.safetensors'
+
+
 class Worker:
   """Answers messages with the images and the private state of a site.
 
@@ -189,7 +221,7 @@ class Worker:
     Args:
       config: of the site.
       federation: of `read_images`.
-      folder: of the private state.
+      folder: of the private states.
       say: prints a line.
     """
     self._config, self._federation = config, federation
@@ -247,18 +279,18 @@ class Worker:
     fields = message.fields
     given, run = Terms(**fields['terms']), str(fields['run'])
     # It becomes the name of a folder, and must not lead out of its parent.
-    if not terms.is_run(run):
+    if not re.fullmatch('[0-9a-f]{16}', run):
       raise errors.IntegrityError(
         f'a run named {run!r}', SERVER, 'use the same version'
       )
     setup, initial = self._setup(given)
     executor = cast(Resident, setup.executor)
     received = codec.fit(message.arrays, executor.received, SERVER)
-    kept = private.PrivateStates(self._folder / run)
+    kept = PrivateStates(self._folder / run)
     start, round_ = int(fields['start']), int(fields['round'])
     # The coordinator says which state counts: it may have missed the last
     # update, or repeat rounds after a restart.
-    state = initial if start == private.INITIAL else kept.load(start, initial)
+    state = initial if start == codec.INITIAL else kept.load(start, initial)
     trains = message.kind == codec.TRAIN
     upload, state, sums, images = executor.local(
       received, state, round_, trains
@@ -267,13 +299,9 @@ class Worker:
     # An update that is not finite does not count, nor does its state.
     if bool(upload.finite):
       kept.save(done, state, int(fields['oldest']))
-    sent = {
-      'messages': upload.messages,
-      'num_examples': upload.num_examples,
-      'num_steps': upload.num_steps,
-      'finite': upload.finite,
-    }
-    # Before round 0 only messages are sent, as the shapes in `replies` say.
+    names = 'messages', *codec.SCALARS
+    sent = {name: getattr(upload, name) for name in names}
+    # Before round 0 only these are sent, see `Coordinator._shapes`.
     if trains:
       sent |= {'shared': upload.shared, 'sums': sums}
       sent['images'] = np.int32(images)
@@ -289,9 +317,8 @@ class Worker:
       self._say(f'one of {sites}: reading the images')
       setup = self._build(given)
       executor = cast(Resident, setup.executor)
-      executor.expect(setup.variables, self._federation.image_shape)
-      first = executor.first_state(setup.variables, setup.pretrained)
-      self._held = given, setup, jax.device_get(first)
+      first = executor.begin(setup, self._federation.image_shape)
+      self._held = given, setup, first
     return self._held[1:]
 
   def _build(self, given: Terms) -> build.Setup:

@@ -8,10 +8,9 @@ from fedreid_jax.core.options import Mark, Range, Regex
 from fedreid_jax.core.plugins import NETWORK
 from fedreid_jax.data.sampling import SamplerName
 from fedreid_jax.method.optimizers import OptimizerName, Schedule
-from fedreid_jax.models.layers.head import NeckKind
-from fedreid_jax.models.layers.norm_kinds import NormKind
-from fedreid_jax.models.layers.pool import Pool
+from fedreid_jax.models.layers.norm import NormKind
 from fedreid_jax.models.networks import DType, NetworkName, VariantName
+from fedreid_jax.models.reid import NeckKind, Pool
 
 
 @dataclasses.dataclass(frozen=True)

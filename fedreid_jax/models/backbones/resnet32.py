@@ -15,11 +15,6 @@ class Block(nn.Module):
 
   If the stride is 2, the shortcut takes every second position and leaves new
   channels at zero, without parameters (option A).
-
-  Attributes:
-    features: output channels.
-    stride: stride of the block.
-    dtype: type of the computation.
   """
 
   features: int
@@ -63,7 +58,6 @@ class CifarResNet(nn.Module):
   Attributes:
     features: channels of each stage; all but the first halve the map.
     blocks: blocks of a stage, `n` of 6 n + 2 layers.
-    dtype: type of the computation.
   """
 
   features: tuple[int, ...] = (16, 32, 64)

@@ -1,7 +1,14 @@
-"""Batch normalisation over the real samples of a padded batch."""
+"""Normalisation layers, over the real samples of a padded batch.
+
+`batch` normalises by the statistics of the batch in training. `frozen` uses the
+running statistics of pretrained weights in training as well, and trains scale
+and bias only. `group` is group normalisation (Wu and He, "Group normalization",
+ECCV 2018), which has no running statistics. With the last two the outputs of an
+image depend on no other image.
+"""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +22,8 @@ from fedreid_jax.method.batch_stats import BatchMoments
 EPSILON = 1e-5
 # Weight of the old running moments; PyTorch's momentum is the rest, 0.1.
 MOMENTUM = 0.9
+NormKind = Literal['batch', 'frozen', 'group']
+MOST_GROUPS = 32
 
 
 def per_sample(mask: Bool[Array, ' B'], ndim: int) -> Bool[Array, ' B *ones']:
@@ -37,10 +46,6 @@ def moments(
 
   Without a real sample both are zero and not nan, so that a padded step stays
   finite.
-
-  Args:
-    x: samples, with or without positions.
-    mask: real samples, or None if every one is real.
   """
   axes = tuple(range(x.ndim - 1))
   if mask is None:
@@ -74,12 +79,6 @@ def standardize(
   """Normalises by the moments of the batch, and returns `(y, mean, var)`.
 
   The returned moments have no gradient.
-
-  Args:
-    x: samples, with or without positions.
-    scale: factor of each channel.
-    bias: shift of each channel.
-    mask: real samples, or None if every one is real.
   """
   return _standardize(x, scale, bias, mask)[0]
 
@@ -121,9 +120,6 @@ class BatchNorm(nn.Module):
   that of PyTorch is unbiased.
 
   Attributes:
-    affine: whether it has a scale and a bias.
-    dtype: type of the output.
-    scale_init: initialiser of the scale.
     frozen: whether training uses the running statistics and leaves them
       unchanged.
   """
@@ -148,9 +144,8 @@ class BatchNorm(nn.Module):
     change.
 
     Args:
-      x: samples, with or without positions.
-      train: use the batch's statistics and update the running ones.
-      mask: real samples, or None if every one is real.
+      train: use the batch's statistics and update the running ones, which
+        stay in a step without a real sample.
     """
     shape = (x.shape[-1],)
     mean = self.variable('batch_stats', 'mean', jnp.zeros, shape)
@@ -174,6 +169,71 @@ class BatchNorm(nn.Module):
       found = BatchMoments(images.astype(jnp.float32), batch_mean, batch_var)
       self.put_variable('moments', 'batch', found)
     elif not self.is_initializing():
-      mean.value = MOMENTUM * mean.value + (1 - MOMENTUM) * batch_mean
-      var.value = MOMENTUM * var.value + (1 - MOMENTUM) * batch_var
+      for running, now in ((mean, batch_mean), (var, batch_var)):
+        new = MOMENTUM * running.value + (1 - MOMENTUM) * now
+        # The moments of no image are zeros, which a step without images of one
+        # modality must not mix into the statistics of that modality.
+        seen = True if mask is None else mask.any()
+        running.value = jnp.where(seen, new, running.value)
     return y
+
+
+def num_groups(channels: int) -> int:
+  """Returns the largest divisor of the channels that is at most 32."""
+  return max(g for g in range(1, MOST_GROUPS + 1) if channels % g == 0)
+
+
+class GroupNorm(nn.Module):
+  """Normalises each image over groups of channels, in float32.
+
+  Features without positions are one group (layer normalisation).
+  """
+
+  affine: bool = True
+  dtype: Any = jnp.float32
+  scale_init: Callable = nn.initializers.ones
+
+  @nn.compact
+  def __call__(
+    self,
+    x: Float[Array, 'B *positions D'],
+    *,
+    train: bool,
+    mask: Bool[Array, ' B'] | None = None,
+  ) -> Float[Array, 'B *positions D']:
+    """Normalises samples; `train` and `mask` have no effect."""
+    del train, mask
+    # Without positions, groups of few numbers would lose most of their
+    # information. The fast variance loses its digits when the mean is large.
+    layer = nn.GroupNorm(
+      num_groups(x.shape[-1]) if x.ndim > 2 else 1,
+      epsilon=EPSILON,
+      dtype=jnp.float32,
+      use_bias=self.affine,
+      use_scale=self.affine,
+      scale_init=self.scale_init,
+      use_fast_variance=False,
+    )
+    # The leaves get the same names as those of `BatchNorm`.
+    nn.share_scope(self, layer)
+    return layer(x.astype(jnp.float32)).astype(self.dtype)
+
+
+def layer(
+  kind: str,
+  name: str,
+  *,
+  affine: bool = True,
+  dtype: Any = jnp.float32,
+  scale_init: Callable = nn.initializers.ones,
+) -> BatchNorm | GroupNorm:
+  """Returns a layer, called as `layer(x, train=, mask=)`.
+
+  Args:
+    kind: one of `NormKind`.
+  """
+  if kind == 'group':
+    return GroupNorm(affine, dtype, scale_init, name=name)
+  return BatchNorm(
+    affine, dtype, scale_init, frozen=kind == 'frozen', name=name
+  )

@@ -3,11 +3,14 @@
 A file has the leaves of a backbone under the names of this package,
 `params/backbone/block0/conv/kernel`, and a card in its header: JSON under the
 key `fedreid_jax` with the command, the data and their digest. Files in
-torchvision's format are read by `models.pretrained`; a card in such a file has
-`"form": "torchvision"`.
+torchvision's format are read too; a card in such a file has
+`"form": "torchvision"`. Names are torchvision's then, such as
+`layer1.0.downsample.0.weight`; those of a neck, which torchvision does not
+have, begin with `neck.`.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,8 +23,21 @@ from safetensors import numpy as safetensors_numpy
 from fedreid_jax import errors
 from fedreid_jax.core import param_filter
 from fedreid_jax.core.types import Flat
-from fedreid_jax.models import pretrained
 
+_LEAVES = {
+  'kernel': 'weight',
+  'scale': 'weight',
+  'bias': 'bias',
+  'mean': 'running_mean',
+  'var': 'running_var',
+}
+# Modules that a published network inserts keep their initial values.
+_TORCHVISION = re.compile(r'\w+/backbone/(infrared_)?(conv1|bn1|layer\d_\d+)/')
+# Axes of PyTorch's kernels from those of Flax, and back.
+_TO_OIHW, _TO_HWIO = (3, 2, 0, 1), (2, 3, 1, 0)
+_NECK = re.compile(r'\w+/neck/')
+# Reading a pickled file runs code from it, so these are refused.
+_PICKLED = ('.pth', '.pt', '.pkl', '.bin', '.ckpt', '.tar')
 SUFFIX = '.safetensors'
 OWN, TORCHVISION = 'fedreid_jax', 'torchvision'  # forms
 HEADER = 'fedreid_jax'
@@ -70,12 +86,8 @@ def load(name: str, variables: Flat) -> tuple[Flat, tuple[str, ...]]:
   """Replaces the backbone in variables by the weights of a file.
 
   The infrared parts of a network start from the same tensors as the visible
-  ones if the file has none for them; modules that a published network inserts
-  keep their values.
-
-  Args:
-    name: name of published weights, or a path.
-    variables: variables of the model; not modified.
+  ones if the file has none for them; modules of a kind that the file does not
+  have, which a published network inserts, keep their values.
 
   Returns:
     The new variables, and the names of those that were read.
@@ -86,15 +98,19 @@ def load(name: str, variables: Flat) -> tuple[Flat, tuple[str, ...]]:
   """
   path = find(name)
   if form(path) == TORCHVISION:
-    nested = pretrained.load(path, param_filter.unflatten(variables))
-    loaded = param_filter.flatten(nested)
-    return loaded, tuple(filter(pretrained.covers, loaded))
+    loaded = load_torchvision(path, variables)
+    return loaded, tuple(filter(covers, loaded))
   read = safetensors_numpy.load_file(path)
   tensors, _ = param_filter.split(read, BACKBONE)
   sources = {
     n: n if n in tensors else n.replace('/infrared_', '/') for n in variables
   }
   covered = {n: s for n, s in sources.items() if s in tensors}
+  kinds = {_kind(n) for n in tensors}
+  # All blocks of a deeper network are of a kind that the file has.
+  missing = sorted(
+    n for n in variables.keys() - covered.keys() if _kind(n) in kinds
+  )
   absent = sorted(tensors.keys() - set(covered.values()))
   wrong = [
     n for n, s in covered.items() if tensors[s].shape != variables[n].shape
@@ -102,6 +118,7 @@ def load(name: str, variables: Flat) -> tuple[Flat, tuple[str, ...]]:
   broken = [n for n, x in tensors.items() if not np.isfinite(x).all()]
   for kind, leaves in (
     ('the network has no', absent),
+    ('the file has no', missing),
     ('the network has another shape of', wrong),
     ('not finite:', broken),
   ):
@@ -113,6 +130,141 @@ def load(name: str, variables: Flat) -> tuple[Flat, tuple[str, ...]]:
       )
   new = {n: jnp.asarray(tensors[s]) for n, s in covered.items()}
   return variables | new, tuple(covered)
+
+
+def load_torchvision(path: Path, variables: Flat) -> Flat:
+  """Returns the variables with the backbone of a weight file.
+
+  Args:
+    path: a `.safetensors` file of a ResNet with torchvision's names; `fc.*`,
+      `neck.*` and `*.num_batches_tracked` are ignored.
+    variables: `params/backbone/...` and `batch_stats/backbone/...` of a
+      `resnet.ResNet`; not modified.
+
+  Raises:
+    IntegrityError: a file of another format, absent or damaged, or a tensor
+      that is missing, unknown, of another shape or type, or not finite.
+  """
+  found = dict(variables)
+  wanted: dict[str, list[str]] = {}
+  for leaf in filter(covers, found):
+    wanted.setdefault(torchvision_name(leaf), []).append(leaf)
+  _check_format(path)
+  try:
+    with safetensors.safe_open(path, framework='numpy') as file:
+      # Names, shapes and types are in the header, and are checked before any
+      # tensor is read.
+      _check_names(path, set(file.keys()), set(wanted))
+      for key, leaves in wanted.items():
+        tensor = jnp.asarray(_read(path, file, key, found[leaves[0]].shape))
+        # Visible and infrared leaves of the same name share the tensor.
+        found |= dict.fromkeys(leaves, tensor)
+  except (safetensors.SafetensorError, OSError) as error:
+    raise errors.IntegrityError(
+      f'unreadable weights: {error}', str(path), 'fetch the file again'
+    ) from error
+  return found
+
+
+def covers(leaf: str) -> bool:
+  """Returns whether a leaf is read from a weight file."""
+  return _TORCHVISION.match(leaf) is not None
+
+
+def torchvision_name(leaf: str) -> str:
+  """Returns torchvision's name of `params/backbone/layer1_0/bn1/scale`.
+
+  The infrared parts start from the same tensors as the visible ones.
+  """
+  _, _, *modules, last = leaf.replace('/infrared_', '/').split('/')
+  return '.'.join([m.replace('_', '.') for m in modules] + [_LEAVES[last]])
+
+
+def torchvision_tensors(variables: Flat) -> dict[str, np.ndarray]:
+  """Returns variables in torchvision's names and layout, for PyTorch.
+
+  `load` reads a file of these tensors. In PyTorch they are the state of a
+  ResNet without `fc`; names such as `neck.bn.weight` are the state of a module
+  `neck` with a linear layer `fc` and a layer `bn`.
+
+  Args:
+    variables: variables of the backbone and the neck, `{'params/...': array}`.
+
+  Returns:
+    Tensors by name; none if a leaf belongs neither to a ResNet of torchvision
+    nor to the neck.
+  """
+  found = {}
+  for leaf, value in variables.items():
+    in_neck = _NECK.match(leaf) is not None
+    if not in_neck and (not covers(leaf) or '/infrared_' in leaf):
+      return {}
+    value = np.asarray(value, np.float32)
+    value = value.transpose({4: _TO_OIHW, 2: (1, 0), 1: (0,)}[value.ndim])
+    prefix = 'neck.' if in_neck else ''
+    found[prefix + torchvision_name(leaf)] = np.ascontiguousarray(value)
+  return found
+
+
+def _check_format(path: Path):
+  if path.suffix in _PICKLED:
+    raise errors.IntegrityError(
+      f'a pickle, {path.suffix}, which may run code when it is read',
+      str(path),
+      f"convert it with 'fedreid import-weights {path} "
+      f"--out={path.with_suffix('.safetensors')}', where PyTorch is installed",
+    )
+  if path.suffix != '.safetensors':
+    raise errors.IntegrityError(
+      f'weights of format {path.suffix or "unknown"!r}',
+      str(path),
+      'convert them to .safetensors at their source',
+    )
+
+
+def _check_names(path: Path, found: set[str], wanted: set[str]):
+  ignored = {
+    key
+    for key in found
+    if key.startswith(('fc.', 'neck.')) or key.endswith('.num_batches_tracked')
+  }
+  for what, keys in (
+    ('no tensor', wanted - found),
+    ('unknown tensor', found - wanted - ignored),
+  ):
+    if keys:
+      raise errors.IntegrityError(
+        f'{what} {min(keys)}',
+        str(path),
+        "use weights of the same network with torchvision's names",
+      )
+
+
+def _read(path: Path, file, key: str, shape: tuple[int, ...]) -> np.ndarray:
+  header = file.get_slice(key)
+  convolution = len(shape) == 4
+  expected = [shape[axis] for axis in _TO_OIHW] if convolution else list(shape)
+  found = header.get_shape(), header.get_dtype()
+  if found != (expected, 'F32'):
+    raise errors.IntegrityError(
+      f'tensor {key} is {found[1]} {found[0]}, not F32 {expected}',
+      str(path),
+      'use float32 weights of the same network',
+    )
+  tensor = file.get_tensor(key)
+  if not np.isfinite(tensor).all():
+    raise errors.IntegrityError(
+      f'tensor {key} has values that are not finite',
+      str(path),
+      'fetch the file again',
+    )
+  return tensor.transpose(_TO_HWIO) if convolution else tensor
+
+
+def _kind(leaf: str) -> str:
+  """Returns the path of a module of the backbone without its numbers."""
+  module = '/'.join(leaf.replace('/infrared_', '/').split('/')[1:3])
+  return re.sub(r'\d+', '', module)
 
 
 def settings(path: Path) -> str:
@@ -130,8 +282,6 @@ def save(path: Path, variables: Mapping[str, Any], about: dict[str, Any]):
   """Writes the backbone of a model with a card.
 
   Args:
-    path: path of the new file.
-    variables: variables of the model.
     about: the card; `model` has the fields of the network, and `source` and
       `world_seed` are the synthetic world, which `check_unseen` refuses.
   """

@@ -1,7 +1,7 @@
 """The states of the clients between rounds, by canonical index.
 
 A row is the state of one client that was written. Rows are in memory, or in
-files of the process that ran the client (`training.clients.client_files`). A
+files of the process that ran the client (`training.files.client_files`). A
 client without a row has the state of `init_client`, which is computed when it
 is read. The engine reads the states of a cohort before a round and writes those
 of the valid clients after it.

@@ -1,6 +1,13 @@
-"""Files that are replaced as a whole: a killed process leaves the old one."""
+"""Files that survive a process that is killed.
+
+A file is replaced as a whole, or continued line by line, with a line for each
+measurement. A run that is killed may leave an incomplete last line, and lines
+of rounds after its last checkpoint. A resumed run drops both and computes these
+rounds again.
+"""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from fedreid_jax import errors
@@ -23,6 +30,20 @@ def write_bytes(path: Path, content: bytes) -> None:
     partial.unlink(missing_ok=True)
 
 
+def is_left(partial: Path) -> bool:
+  """Returns whether the process that wrote a partial file is gone."""
+  number = partial.name.split('.')[-2]
+  if not number.isdigit():
+    return False
+  try:
+    os.kill(int(number), 0)
+  except ProcessLookupError:
+    return True
+  except (PermissionError, OverflowError):
+    pass
+  return False
+
+
 def check_writable(path: Path) -> None:
   """Refuses a file that could not be written at the end.
 
@@ -33,3 +54,40 @@ def check_writable(path: Path) -> None:
   with errors.on_disk(path):
     partial.touch()
     partial.unlink()
+
+
+RoundOf = Callable[[bytes], int | None]
+
+
+def read(path: Path, round_of: RoundOf) -> list[tuple[str, int | None]]:
+  """Returns the lines of a file, none if it does not exist.
+
+  Args:
+    round_of: returns the round of a line, None if it cannot be read.
+
+  Returns:
+    (line, its round); an incomplete last line is left out.
+  """
+  if not path.exists():
+    return []
+  # Text after the last line end was not completely written.
+  *lines, _ = path.read_bytes().split(b'\n')
+  return [(line.decode(errors='replace'), round_of(line)) for line in lines]
+
+
+def append(path: Path, text: str) -> None:
+  """Appends complete lines to a file."""
+  with errors.on_disk(path), path.open('a') as file:
+    file.write(text)
+
+
+def kept(path: Path, round_: int, round_of: RoundOf) -> tuple[str, list[int]]:
+  """Returns the lines that a run resumed after a round keeps.
+
+  Returns:
+    (text of these lines, numbers of the lines that cannot be read, from 1).
+  """
+  found = read(path, round_of)
+  lines = [line for line, own in found if own is not None and own <= round_]
+  broken = [k for k, (_, own) in enumerate(found, 1) if own is None]
+  return ''.join(f'{line}\n' for line in lines), broken

@@ -1,8 +1,6 @@
-"""Checkpoints with verified content, by Orbax and SHA-256 digests.
+"""Checkpoints with verified content, by Orbax and the manifests of `steps`.
 
-After every save the SHA-256 of each file of the step is written to
-`manifest-STEP.json`. One of these files contains the number of the step and the
-digest of its configuration. A resumed run uses the newest step that verifies.
+A resumed run uses the newest step that verifies.
 """
 
 import json
@@ -14,23 +12,18 @@ from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
-from orbax.checkpoint import checkpoint_managers
+from orbax.checkpoint import checkpoint_managers as managers
 
 from fedreid_jax import errors
 from fedreid_jax.core.types import ClientState, ServerState
-from fedreid_jax.training.clients import client_rows
-from fedreid_jax.training.clients.client_files import ClientFiles
-from fedreid_jax.training.files import manifests, recorder, steps, structure
+from fedreid_jax.training.files import recorder, steps
+from fedreid_jax.training.files.client_files import ClientFiles
 
 KEPT = 2  # newest steps kept, beside the best
 
 
 class Checkpoints(steps.Steps):
-  """The saved steps of one work directory.
-
-  Attributes:
-    workdir: of the run.
-  """
+  """The saved steps of one work directory, `workdir`."""
 
   def __init__(
     self, workdir: Path, config: Sequence[str] = (), read_only: bool = False
@@ -38,25 +31,24 @@ class Checkpoints(steps.Steps):
     """Opens `workdir/checkpoints`, which the first save creates.
 
     Args:
-      workdir: of a run.
       config: digests of its configuration; steps of another do not verify,
         and those that are saved have the first one.
       read_only: whether nothing will be saved or deleted.
     """
-    super().__init__((workdir / manifests.FOLDER).resolve(), config)
+    super().__init__((workdir / steps.FOLDER).resolve(), config)
     self.workdir = workdir
     self._options = ocp.CheckpointManagerOptions(
-      best_fn=_map,
+      best_fn=_score,
       read_only=read_only,
       # A manifest needs the digests of complete files.
       enable_async_checkpointing=False,
       preservation_policy=None
       if read_only
-      else checkpoint_managers.AnyPreservationPolicy(
+      else managers.AnyPreservationPolicy(
         [
-          checkpoint_managers.LatestN(KEPT),
-          checkpoint_managers.BestN(
-            n=1, get_metric_fn=_map, keep_checkpoints_without_metrics=False
+          managers.LatestN(KEPT),
+          managers.BestN(
+            n=1, get_metric_fn=_score, keep_checkpoints_without_metrics=False
           ),
         ]
       ),
@@ -88,11 +80,8 @@ class Checkpoints(steps.Steps):
     """Saves the state after `step` rounds and waits until it is written.
 
     Args:
-      step: rounds done.
-      server: on devices or on the host.
       clients: all states, on the host, `[N, ...]`, or their files, which all
         processes have written and published.
-      host: values that JSON can represent.
       score: of the evaluation of this step, if any; it is stored as 'mAP',
         whatever its metric is.
 
@@ -104,11 +93,10 @@ class Checkpoints(steps.Steps):
     """
     config = next(iter(self._config), None)
     described: dict[str, Any] = {'step': step, 'config': config, 'run': host}
-    if isinstance(clients, ClientFiles):
-      described['rows'] = client_rows.describe(clients)
-      trees = structure.items(server, clients.index)
-    else:
-      trees = structure.items(server, clients)
+    in_files = isinstance(clients, ClientFiles)
+    if in_files:
+      described['rows'] = clients.describe()
+    trees = steps.items(server, clients.index if in_files else clients)
     items: dict[str, Any] = {
       name: ocp.args.StandardSave(item)  # pyright: ignore[reportCallIssue]
       for name, item in trees.items()
@@ -132,10 +120,10 @@ class Checkpoints(steps.Steps):
       # Orbax stores no checksum of its payload: a flipped bit would be restored
       # as wrong weights without an error.
       if jax.process_index() == 0:
-        files = manifests.digests(self._root / str(step))
-        recorder.write_json(manifests.path(self._root, step), files)
+        files = steps.digests(self._root / str(step))
+        recorder.write_json(steps.manifest(self._root, step), files)
         # Orbax has deleted older steps, and a manifest means a complete step.
-        for stale in manifests.complete(self.workdir):
+        for stale in steps.complete(self.workdir):
           if not (self._root / stale.stem.removeprefix('manifest-')).exists():
             stale.unlink()
     except (OSError, ValueError) as error:  # TensorStore raises the latter
@@ -171,7 +159,6 @@ class Checkpoints(steps.Steps):
     return whole, damaged
 
   def _warn(self, damaged: list[tuple[int, str]], used: int) -> None:
-    """Warns of steps that are passed over."""
     for step, trouble in damaged:
       warnings.warn(
         f'checkpoint {step} passed over, round {used} is used: {trouble} '
@@ -198,7 +185,7 @@ class Checkpoints(steps.Steps):
       return whole[0]
     # After an interrupted first save, step 0 is the only one. Later steps
     # exist beside older ones until they are complete.
-    if manifests.complete(self.workdir) or any(step for step, _ in damaged):
+    if steps.complete(self.workdir) or any(step for step, _ in damaged):
       what = [f'{step}: {trouble}' for step, trouble in damaged[:1]]
       raise errors.IntegrityError(
         '; '.join(['no checkpoint verifies', *what]),
@@ -222,20 +209,13 @@ class Checkpoints(steps.Steps):
     return self._best(self._checked()[0])
 
   def _best(self, whole: Sequence[int]) -> int | None:
-    """Returns the best of steps that verify."""
+    paths = {k: self._root / str(k) / 'metrics' / 'metrics' for k in whole}
     scores = [
-      (score, step)
-      for step in whole
-      if (score := self._score(step)) is not None
+      (_score(json.loads(path.read_text())), step)
+      for step, path in paths.items()
+      if path.is_file()
     ]
     return max(scores)[1] if scores else None
-
-  def _score(self, step: int) -> float | None:
-    """Returns the score of a step that verifies, None without one."""
-    path = self._root / str(step) / 'metrics' / 'metrics'
-    if not path.is_file():
-      return None
-    return _map(json.loads(path.read_text()))
 
   def find(self, which: str) -> int:
     """Returns the step of 'latest', 'best' or a number.
@@ -274,5 +254,5 @@ class Checkpoints(steps.Steps):
     return step
 
 
-def _map(metrics) -> float:
+def _score(metrics) -> float:
   return metrics['mAP']

@@ -1,37 +1,68 @@
-"""Output of a run: console lines, metrics.jsonl, results.json, queries.npz."""
+"""Output of a run: console lines, metrics.jsonl, results.json, queries.npz.
 
+`metrics.jsonl` has a JSON object on each line. Results and reports are made
+from it, so that a failure to write it ends the run, unlike that of a tracker.
+
+A line has the names and the metrics of every client of a small cohort. For a
+larger cohort it has the numbers of clients and a summary. On request the
+metrics of a round are also in `client-metrics/ROUND.npz`: the array `client`
+has the names, and every metric is an array of the same length.
+"""
+
+import functools
 import io
 import json
 import os
 import platform
 import subprocess
 import sys
+import zipfile
+import zlib
 from collections.abc import Collection, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
 from rich import console, progress
 
 from fedreid_jax import errors
+from fedreid_jax.config.groups.run import ClientMetrics
 from fedreid_jax.evaluation import evaluator
 from fedreid_jax.training import callbacks
-from fedreid_jax.training.files.atomic import write_bytes, write_text
+from fedreid_jax.training.files import atomic
 from fedreid_jax.training.reports import console_table
-from fedreid_jax.training.tracking import client_metrics, to_jsonl, tracker
 
-METRICS, RESULTS = to_jsonl.FILE, 'results.json'
-QUERIES = 'queries.npz'
+METRICS, RESULTS, QUERIES = 'metrics.jsonl', 'results.json', 'queries.npz'
 # Suffixes of metrics that have no column in tables.
 APART = ('_std', '_before_neck', '_after_neck')
 PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
+CLIENTS = 'client-metrics'  # in a work directory
+CLIENT = 'client'
+# Exceptions of NumPy's reader and of its decoders, and of a missing array.
+DAMAGED = (
+  *(OSError, ValueError, KeyError, EOFError),
+  *(zipfile.BadZipFile, zlib.error),
+)
+LINES = 16  # clients of a round whose metrics `auto` writes into a line
+
+Form = Literal['lines', 'files', 'summary']
+
+
+def round_of(line: bytes) -> int | None:
+  """Returns the round of a line, None if it is damaged."""
+  try:
+    value = json.loads(line.decode())
+  except (ValueError, RecursionError):
+    return None
+  round_ = value.get('round') if isinstance(value, dict) else None
+  return round_ if type(round_) is int else None
 
 
 def write_json(path: Path, value: Any) -> None:
   """Writes a JSON file atomically."""
-  write_text(path, json.dumps(value, indent=2, sort_keys=True) + '\n')
+  atomic.write_text(path, json.dumps(value, indent=2, sort_keys=True) + '\n')
 
 
 def read_object(path: Path, *wanted: str) -> dict[str, Any]:
@@ -40,21 +71,18 @@ def read_object(path: Path, *wanted: str) -> dict[str, Any]:
   Raises:
     IntegrityError: when the file is damaged.
   """
+  damaged = functools.partial(
+    errors.IntegrityError, where=str(path), fix='start again with --restart'
+  )
   try:
     value = json.loads(path.read_text())
   except (OSError, ValueError, RecursionError) as error:
-    raise errors.IntegrityError(
-      f'cannot be read: {error}', str(path), 'start again with --restart'
-    ) from error
+    raise damaged(f'cannot be read: {error}') from error
   if not isinstance(value, dict):
-    raise errors.IntegrityError(
-      'is no JSON object', str(path), 'start again with --restart'
-    )
+    raise damaged('is no JSON object')
   for key in wanted:
     if key not in value:
-      raise errors.IntegrityError(
-        f'has no {key}', str(path), 'start again with --restart'
-      )
+      raise damaged(f'has no {key}')
   return value
 
 
@@ -92,11 +120,9 @@ class Recorder(callbacks.Callback):
     """Opens the record of a run in an existing directory.
 
     Args:
-      workdir: of the run.
-      total_rounds: of the run.
       verbose: print lines and tables, and show a progress bar.
     """
-    self._lines = to_jsonl.Writer(workdir)
+    self._lines = workdir / METRICS
     self._results = workdir / RESULTS
     self._writes = jax.process_index() == 0
     width = None if sys.stdout.isatty() else 140
@@ -130,14 +156,19 @@ class Recorder(callbacks.Callback):
     """Drops lines of rounds that are computed again, and damaged lines."""
     self._rounds = event.round
     self._bar.update(self._task, completed=event.round)
-    client_metrics.rewind(self._results.parent, event.kept)
-    for number in self._lines.rewind(event.kept):
+    rewind_clients(self._results.parent, event.kept)
+    if not self._lines.exists():
+      return
+    text, broken = atomic.kept(self._lines, event.kept, round_of)
+    atomic.write_text(self._lines, text)
+    for number in broken:
       self.say(f'{METRICS}: line {number} cannot be read, left out')
 
   def event(self, round_: int, event: str, values: Mapping[str, Any]) -> None:
     """Appends one JSON object to metrics.jsonl."""
     if self._writes:
-      self._lines.event(round_, event, values)
+      line = {'round': round_, 'event': event, **values}
+      atomic.append(self._lines, json.dumps(line) + '\n')
 
   def results(self, values: dict[str, Any]) -> None:
     """Rewrites results.json."""
@@ -152,10 +183,7 @@ class Recorder(callbacks.Callback):
       for trial, precision in enumerate(trials)
     }
     if self._writes:
-      # Into memory first, because the file is then replaced atomically.
-      file = io.BytesIO()
-      np.savez_compressed(file, allow_pickle=False, **arrays)
-      write_bytes(self._results.with_name(QUERIES), file.getvalue())
+      write_arrays(self._results.with_name(QUERIES), arrays)
 
   def say(self, line: str) -> None:
     """Prints a line above the progress bar."""
@@ -171,8 +199,9 @@ class Recorder(callbacks.Callback):
     """Records and prints one finished round."""
     values = event.metrics
     if event.form == 'files':
-      client_metrics.write(self._results.parent, event.round, event.clients)
-    self._lines.write(tracker.of_round(event))
+      write_clients(self._results.parent, event.round, event.clients)
+    own = {'by_client': event.clients} if event.form == 'lines' else {}
+    self.event(event.round, 'train', {**values, **own})
     self._rounds = event.round
     # Without a refresh the line below is printed above the bar as it was.
     self._bar.update(
@@ -197,8 +226,8 @@ class Recorder(callbacks.Callback):
 
   def on_evaluation(self, event: callbacks.Evaluation) -> None:
     """Records and prints the entries of an evaluation."""
-    self._lines.write(tracker.of_evaluation(event))
     for entry in event.entries:
+      self.event(event.round, 'eval', {**entry, **entry['metrics']})
       shown = '  '.join(
         f'{k} {v:.2f}'
         for k, v in entry['metrics'].items()
@@ -245,10 +274,9 @@ class Recorder(callbacks.Callback):
     )
     rules = {e['target']: e['query'] for e in entries if e.get('query')}
     if len({*rules.values()}) == 1:
-      self.say(f'query: {[*rules.values()][0]}')
-    else:
-      for target, rule in sorted(rules.items()):
-        self.say(f'query of {target}: {rule}')
+      rules = {'': rules.popitem()[1]}
+    for target, rule in sorted(rules.items()):
+      self.say(f'query{target and f" of {target}"}: {rule}')
 
 
 def _percent(metrics: dict[str, float], name: str) -> str:
@@ -256,3 +284,85 @@ def _percent(metrics: dict[str, float], name: str) -> str:
     return ''
   spread = metrics.get(f'{name}_std')
   return f'{metrics[name]:.2f}' + (f' ± {spread:.2f}' if spread else '')
+
+
+def client_form(rule: ClientMetrics, clients: int) -> Form:
+  """Returns where the metrics of the clients of a round are written."""
+  # The size of a line must not grow with the cohort.
+  if rule == 'auto':
+    return 'summary' if clients > LINES else 'lines'
+  return rule
+
+
+def over_clients(
+  clients: Mapping[str, Mapping[str, float]],
+) -> dict[str, dict[str, float]]:
+  """Returns the minimum, median and maximum of each metric over the clients."""
+  return {
+    metric: {
+      name: float(over([found[metric] for found in clients.values()]))
+      for name, over in (('min', min), ('median', np.median), ('max', max))
+    }
+    for metric in next(iter(clients.values()), {})
+  }
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+  """Writes a file of NumPy arrays atomically."""
+  file = io.BytesIO()
+  np.savez_compressed(file, allow_pickle=False, **arrays)
+  atomic.write_bytes(path, file.getvalue())
+
+
+def read_arrays(path: Path, *wanted: str) -> dict[str, np.ndarray]:
+  """Returns the arrays in a file.
+
+  Raises:
+    IntegrityError: when the file is damaged, or lacks an array.
+  """
+  try:
+    # NumPy does not close a damaged file that it has opened itself.
+    with path.open('rb') as file, np.load(file, allow_pickle=False) as saved:
+      return {name: saved[name] for name in (*wanted, *saved.files)}
+  except DAMAGED as error:
+    raise errors.IntegrityError(
+      f'cannot be read: {error}', str(path), 'restore it from a copy'
+    ) from error
+
+
+def write_clients(
+  workdir: Path, round_: int, clients: Mapping[str, Mapping[str, float]]
+) -> None:
+  """Writes the metrics of the clients of a round, which all have the same."""
+  arrays: dict[str, np.ndarray] = {
+    metric: np.array([found[metric] for found in clients.values()], np.float64)
+    for metric in next(iter(clients.values()), {})
+  }
+  arrays[CLIENT] = np.array([*clients], np.str_)
+  folder = workdir / CLIENTS
+  with errors.on_disk(folder):
+    folder.mkdir(exist_ok=True)
+  write_arrays(folder / f'{round_}.npz', arrays)
+
+
+def rewind_clients(workdir: Path, round_: int) -> None:
+  """Deletes the files of rounds after `round_`, which are computed again."""
+  for path in (workdir / CLIENTS).glob('*.npz'):
+    if path.stem.isdigit() and int(path.stem) > round_:
+      path.unlink()
+
+
+def read_clients(workdir: Path, round_: int) -> dict[str, dict[str, float]]:
+  """Returns the metrics of the clients of a round, {} if there is no file.
+
+  Raises:
+    IntegrityError: when the file is damaged.
+  """
+  path = workdir / CLIENTS / f'{round_}.npz'
+  if not path.exists():
+    return {}
+  columns = {k: v.tolist() for k, v in read_arrays(path, CLIENT).items()}
+  return {
+    name: {metric: values[k] for metric, values in columns.items()}
+    for k, name in enumerate(columns.pop(CLIENT))
+  }

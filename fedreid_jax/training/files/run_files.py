@@ -1,34 +1,122 @@
-"""The files of a run: their configuration and their completeness.
+"""The work directory of a run: its lock, its files and their completeness.
 
 A run writes `config.json` first, then its secret if it has one, then
 `run.json`, then its measurements, and its first checkpoint before it trains. A
 run that is killed at any moment therefore leaves no file without the earlier
 ones. A work directory in which a file is missing is damaged: it is refused, and
 nothing in it is deleted.
+
+A lock gives one process exclusive use of the directory.
 """
 
 import contextlib
+import errno
+import fcntl
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from flax import traverse_util
 from ml_collections import ConfigDict
 
 from fedreid_jax import errors
-from fedreid_jax.config import schema
+from fedreid_jax.config import load, schema
 from fedreid_jax.core.options import Mark
 from fedreid_jax.method import optimizers
-from fedreid_jax.training.files import (
-  checkpoint,
-  line_file,
-  manifests,
-  recorder,
-)
-from fedreid_jax.training.tracking import client_metrics, to_jsonl, trackers
+from fedreid_jax.training import trackers
+from fedreid_jax.training.files import atomic, checkpoint, recorder, steps
+
+
+class Lock(contextlib.ExitStack):
+  """A locked work directory, until it is closed or the process ends.
+
+  The lock is on the folder itself, or on a file in it where folders cannot be
+  locked. The package filelock cannot replace this class: it locks files only,
+  and does not check that the locked file is still at its path.
+
+  Folders created for it are removed at the end if they are empty.
+  """
+
+  def __init__(self, workdir: Path):
+    """Creates and locks a work directory.
+
+    Raises:
+      ResourceError: when the directory cannot be created or written.
+      LockedError: when another process holds the lock.
+    """
+    super().__init__()
+    made = [p for p in (workdir, *workdir.parents) if not p.exists()]
+    try:
+      workdir.mkdir(parents=True, exist_ok=True)
+      self.callback(_remove_empty, made, os.stat(workdir))
+      if not os.access(workdir, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+      # A lock file could be deleted by hand, and a second run would lock a new
+      # one. It is used only where folders cannot be locked, as on NFS.
+      if not self._take(workdir, os.O_RDONLY):
+        self._take(workdir / '.lock', os.O_RDWR | os.O_CREAT)
+        self.callback(self._path.unlink, missing_ok=True)
+    except BlockingIOError as error:
+      self.close()
+      raise errors.LockedError(
+        'another run is using it',
+        str(workdir),
+        'wait, or choose another --workdir',
+      ) from error
+    except OSError as error:
+      self.close()
+      raise errors.ResourceError(
+        f'cannot write: {error.strerror}',
+        str(workdir),
+        'choose another --workdir',
+      ) from error
+
+  def _take(self, path: Path, how: int) -> bool:
+    """Locks a file or folder; returns False if folders cannot be locked."""
+    file = os.open(path, how, 0o644)
+    self.callback(os.close, file)
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+      # Any other error of a folder means that its file system cannot lock it.
+      if isinstance(error, BlockingIOError) or not path.is_dir():
+        raise
+      return False
+    self._path, self._file = path, file
+    return True
+
+  def check(self) -> None:
+    """Checks that another process would find this lock at the path.
+
+    Raises:
+      LockedError: when the folder was moved, deleted or replaced.
+    """
+    try:
+      there = os.path.samestat(os.stat(self._path), os.fstat(self._file))
+    except FileNotFoundError:
+      there = False
+    if not there:
+      raise errors.LockedError(
+        'it was moved, deleted or replaced during this run',
+        str(self._path),
+        'end every run that uses it, then start one of them again',
+      )
+
+
+def _remove_empty(made: list[Path], before: os.stat_result) -> None:
+  """Removes empty folders, the innermost first, whose state was `before`."""
+  # Another folder at the path is of another run, and one that is not empty ends
+  # the loop by an error.
+  with contextlib.suppress(OSError):
+    if made and os.path.samestat(os.stat(made[0]), before):
+      for folder in made:
+        folder.rmdir()
+
 
 CONFIG, DESCRIBED = 'config.json', 'run.json'
 SECRET = 'secret'  # only of runs with draws that must not be guessed
@@ -37,7 +125,7 @@ SECRET = 'secret'  # only of runs with draws that must not be guessed
 WRITTEN = (
   *(CONFIG, SECRET, 'splits-*.json', DESCRIBED),
   *(recorder.METRICS, recorder.QUERIES, recorder.RESULTS),
-  client_metrics.FOLDER,
+  recorder.CLIENTS,
   *trackers.written(tuple(trackers.KINDS)),
   *('evaluation-*.json', 'modality-gap-*.json', 'inversion*.json'),
   *('audit-*.json', 'audit-*.png', 'audit-member-*'),
@@ -48,28 +136,24 @@ AGAIN = 'restore it from a copy, or start again with --restart'
 def check(workdir: Path, resolved: Mapping[str, Any]) -> None:
   """Refuses a work directory of another configuration or with missing files.
 
-  Args:
-    workdir: where a run begins or is resumed.
-    resolved: its configuration, as `config.json` holds it.
-
   Raises:
     ConfigError: naming the fields in which the configurations differ.
     IntegrityError: naming the missing file.
   """
   later = [workdir / recorder.METRICS, workdir / recorder.RESULTS]
-  later += manifests.files(workdir)
+  later += steps.files(workdir)
   needed = (workdir / CONFIG, workdir / DESCRIBED)
   for k, path in enumerate(needed):
     if not path.exists() and any(p.exists() for p in (*needed[k:], *later)):
       raise errors.IntegrityError(
         f'{path.name} is missing', str(path.parent), AGAIN
       )
-  trained = 0 if manifests.complete(workdir) else _rounds(workdir)
+  trained = 0 if steps.complete(workdir) else _rounds(workdir)
   if trained:
     raise errors.IntegrityError(
       f'no checkpoint is left of {errors.counted(trained, "round")} that '
       f'{"was" if trained == 1 else "were"} trained',
-      str(workdir / manifests.FOLDER),
+      str(workdir / steps.FOLDER),
       AGAIN,
     )
   if (workdir / CONFIG).exists():
@@ -78,7 +162,7 @@ def check(workdir: Path, resolved: Mapping[str, Any]) -> None:
 
 def _rounds(workdir: Path) -> int:
   """Returns the last recorded round."""
-  lines = line_file.read(workdir / recorder.METRICS, to_jsonl.round_of)
+  lines = atomic.read(workdir / recorder.METRICS, recorder.round_of)
   rounds = [round_ for _, round_ in lines if round_ is not None]
   if (workdir / recorder.RESULTS).exists():
     results = recorder.read_object(workdir / recorder.RESULTS)
@@ -87,9 +171,9 @@ def _rounds(workdir: Path) -> int:
 
 
 def _check_same(path: Path, resolved: Mapping[str, Any]) -> None:
-  saved = recorder.read_object(path)
-  _check_longer(saved, resolved)
-  found: Any = traverse_util.flatten_dict(_settled(saved), sep='.')
+  with _readable(path) as saved:
+    _check_longer(saved, resolved)
+    found: Any = traverse_util.flatten_dict(_settled(saved), sep='.')
   before: dict[str, Any] = dict(found)
   now: Any = traverse_util.flatten_dict(_settled(resolved), sep='.')
   # A run may be resumed with more rounds; `_check_longer` refuses those that
@@ -114,10 +198,24 @@ def _check_same(path: Path, resolved: Mapping[str, Any]) -> None:
     )
 
 
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[dict[str, Any]]:
+  """Yields a saved configuration; any error is that of a damaged file."""
+  saved = recorder.read_object(path)
+  try:
+    yield saved
+  except errors.FedReIDError:
+    raise
+  except Exception as error:  # a field may have a value of any JSON type
+    raise errors.IntegrityError(
+      f'is damaged: {type(error).__name__}: {error}', str(path), AGAIN
+    ) from error
+
+
 def _check_longer(saved: Mapping[str, Any], resolved: Mapping[str, Any]):
   """Refuses more rounds than before if the rounds so far depended on them."""
   before, now = saved.get('rounds'), resolved['rounds']
-  reason = _bound_to_rounds(resolved)
+  reason = _bound_by_noise(resolved) or _bound_by_schedule(resolved)
   if not _goes_on(before, now) or not reason:
     return
   remedy = 'choose another --workdir, with start_from to begin with its models'
@@ -134,6 +232,11 @@ def _check_longer(saved: Mapping[str, Any], resolved: Mapping[str, Any]):
   )
 
 
+def _goes_on(before: Any, now: int) -> bool:
+  """Returns whether a run is asked for more rounds than before."""
+  return isinstance(before, int) and before < now
+
+
 def _settled(resolved: Mapping[str, Any]) -> dict[str, Any]:
   """Returns a configuration with the rounds of its schedule, if it has any."""
   # A run of 20 rounds is the same as one of 20 rounds with schedule_rounds=20.
@@ -143,20 +246,8 @@ def _settled(resolved: Mapping[str, Any]) -> dict[str, Any]:
   return {**resolved, 'optim': optim}
 
 
-def _goes_on(before: Any, now: int) -> bool:
-  """Returns whether a run is asked for more rounds than before."""
-  return isinstance(before, int) and before < now
-
-
-def _bound_to_rounds(resolved: Mapping[str, Any]) -> str:
-  """Returns the reason why more rounds would have changed the rounds so far.
-
-  It is '' if there is none.
-  """
-  return _bound_by_noise(resolved) or _bound_by_schedule(resolved)
-
-
 def _bound_by_schedule(resolved: Mapping[str, Any]) -> str:
+  """Returns why more rounds would have changed the rounds so far, or ''."""
   optim = ConfigDict(resolved.get('optim') or {})
   return optimizers.bound_to_rounds(optim) if 'schedule' in optim else ''
 
@@ -190,8 +281,10 @@ def checkpoints_of(workdir: Path) -> Iterator[checkpoint.Checkpoints]:
 
   Checkpoints of a configuration other than `config.json` do not verify.
   """
-  path = workdir / CONFIG
-  config = digests(recorder.read_object(path)) if path.exists() else ()
+  path, config = workdir / CONFIG, ()
+  if path.exists():
+    with _readable(path) as resolved:
+      config = digests(resolved)
   saved = checkpoint.Checkpoints(workdir, config, read_only=True)
   with contextlib.closing(saved):
     yield saved
@@ -204,8 +297,6 @@ def begun(
   """Begins a run and deletes its files if it ends before a checkpoint.
 
   Args:
-    workdir: locked by this process.
-    restart: whether to delete the files of an earlier run.
     check_lock: raises if the lock is lost and the files belong to another run.
   """
   new, foreign = not (workdir / CONFIG).exists(), frozenset[Path]()
@@ -214,26 +305,25 @@ def begun(
   if restart:
     _clear(workdir, foreign)
     new = True
+  for path in workdir.glob('*.partial'):
+    if atomic.is_left(path):
+      path.unlink(missing_ok=True)
   try:
     yield
   except BaseException:
     # Without the lock the files belong to another run, and none is deleted.
     with contextlib.suppress(errors.LockedError):
       check_lock()
-      if new and not manifests.complete(workdir):
+      if new and not steps.complete(workdir):
         _clear(workdir, foreign)
     raise
 
 
 def _clear(workdir: Path, foreign: frozenset[Path]) -> None:
-  """Deletes the files of a run in reverse order of writing.
-
-  Args:
-    workdir: of the run.
-    foreign: folders of trackers that stay.
-  """
-  shutil.rmtree(workdir / manifests.FOLDER, ignore_errors=True)
-  # A killed deletion must not leave a file without the earlier ones.
+  """Deletes the files of a run, except `foreign` folders of trackers."""
+  shutil.rmtree(workdir / steps.FOLDER, ignore_errors=True)
+  # In reverse order of writing: a killed deletion must not leave a file without
+  # the earlier ones.
   for pattern in reversed(WRITTEN):
     # Partial files may have the number of a process.
     names = pattern, f'{pattern}.partial', f'{pattern}.[0-9]*.partial'
@@ -242,3 +332,44 @@ def _clear(workdir: Path, foreign: frozenset[Path]) -> None:
         path.unlink()
       elif path not in foreign:
         shutil.rmtree(path)
+
+
+class Recorded(NamedTuple):
+  """The contents of the files of a run.
+
+  Attributes:
+    results: content of results.json.
+    described: content of run.json.
+    rounds: lines of metrics.jsonl of the rounds, in order, with the metrics of
+      clients that are in `client-metrics/`.
+    precision: average precision of every query of the last evaluation, in
+      [0, 1] and NaN without a match, by 'MODEL/TARGET/TRIAL'; none for an
+      unfinished run.
+  """
+
+  folder: Path
+  config: Any
+  results: dict[str, Any]
+  described: dict[str, Any]
+  rounds: list[dict[str, Any]]
+  precision: dict[str, np.ndarray]
+
+
+def read(folder: Path) -> Recorded:
+  """Reads the files of a run, finished or not.
+
+  Raises:
+    IntegrityError: if there is no run, or a file is damaged.
+  """
+  config = load.load_saved(folder)
+  results = recorder.read_object(folder / recorder.RESULTS, 'evaluation')
+  described = recorder.read_object(folder / DESCRIBED)
+  found = atomic.read(folder / recorder.METRICS, recorder.round_of)
+  lines = [json.loads(line) for line, round_ in found if round_ is not None]
+  queries = folder / recorder.QUERIES
+  precision = recorder.read_arrays(queries) if queries.exists() else {}
+  rounds = [line for line in lines if line.get('event') == 'train']
+  for line in rounds:
+    if clients := recorder.read_clients(folder, line['round']):
+      line['by_client'] = clients
+  return Recorded(folder, config, results, described, rounds, precision)

@@ -38,11 +38,6 @@ def root(config: Any, workdir: Path, restart: bool) -> bytes:
   An `ExposedSecretWarning` says that users other than the owner could read the
   file, whose permissions are then corrected.
 
-  Args:
-    config: of the run.
-    workdir: of the run.
-    restart: whether the run begins anew.
-
   Raises:
     IntegrityError: if the file is damaged.
   """
@@ -81,14 +76,8 @@ def _close(path: Path) -> None:
 def keep(config: Any, workdir: Path, root_: bytes, begun: bool) -> None:
   """Writes the file of a secret that was drawn by the system.
 
-  Args:
-    config: of the run.
-    workdir: of the run.
-    root_: of `root`.
-    begun: whether the run has files of an earlier start.
-
   Raises:
-    IntegrityError: if the run began with a secret that is no longer there.
+    IntegrityError: if the run has `begun` with a secret that is not there.
   """
   path = workdir / run_files.SECRET
   if config.privacy.secret == 'seed' or path.exists():
@@ -117,11 +106,7 @@ def make(
 ) -> Secret | None:
   """Returns the secret of a run, None if its method needs none.
 
-  Args:
-    config: of the run.
-    federation: its images.
-    components: of the method.
-    root_: of `root`; None draws a new one unless it follows from the seed.
+  Without a root a new one is drawn, unless it follows from the seed.
   """
   if not guarantee.is_protected(components):
     return None

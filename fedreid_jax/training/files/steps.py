@@ -1,5 +1,13 @@
-"""The saved steps of a run, for reading."""
+"""The saved steps of a run, for reading.
 
+`manifest-STEP.json` has the SHA-256 of every file of a step. It is written
+after the step, so that a step without a manifest is incomplete. A step does not
+verify if one of its files differs, or if it belongs to another step or
+configuration.
+"""
+
+import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,17 +17,51 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from fedreid_jax import errors
-from fedreid_jax.core import param_filter, types
-from fedreid_jax.core.types import ClientState, Flat, ServerState
-from fedreid_jax.training.clients import client_files, row_format
-from fedreid_jax.training.clients.client_files import ClientFiles, Index
-from fedreid_jax.training.clients.row_format import Layout, Leaf
-from fedreid_jax.training.files import manifests, structure
+from fedreid_jax.core import param_filter
+from fedreid_jax.core.types import ClientState, Flat, ServerState, Tree
+from fedreid_jax.training.files import client_files
+from fedreid_jax.training.files.client_files import (
+  ClientFiles,
+  Index,
+  Layout,
+  Leaf,
+)
 
-# States of clients in a checkpoint, which are read without the model of the
-# run.
+FOLDER = 'checkpoints'  # in a work directory
+# Prefixes of the names of personal parameters, and of the states of the
+# server's components.
+PERSONAL, STATES = 'personal.', 'states.'
 
-PREFIX = 'personal.'  # of the names of personal parameters
+
+def clients(workdir: Path) -> Path:
+  """Returns the folder of the files of the clients' states."""
+  return workdir / FOLDER / client_files.FOLDER
+
+
+def files(workdir: Path) -> list[Path]:
+  """Returns the folders of steps, complete or not, and their manifests."""
+  return [*(workdir / FOLDER).glob('[0-9]*'), *complete(workdir)]
+
+
+def complete(workdir: Path) -> list[Path]:
+  """Returns the manifests of the steps that were saved completely."""
+  return [*(workdir / FOLDER).glob('manifest-*.json')]
+
+
+def manifest(root: Path, step: int) -> Path:
+  """Returns the manifest of a step in a folder of checkpoints."""
+  return root / f'manifest-{step}.json'
+
+
+def digests(folder: Path) -> dict[str, str]:
+  """Returns the SHA-256 of the files in a folder by their paths."""
+  return {
+    path.relative_to(folder).as_posix(): hashlib.sha256(
+      path.read_bytes()
+    ).hexdigest()
+    for path in sorted(folder.rglob('*'))
+    if path.is_file()
+  }
 
 
 class Personal(Mapping[int, Flat]):
@@ -40,57 +82,19 @@ class Personal(Mapping[int, Flat]):
     return _personal(dict(zip(names, row, strict=True)))
 
 
-def unstacked(states: Mapping[str, np.ndarray]) -> dict[int, Flat]:
-  """Returns the personal parameters of each client.
-
-  Args:
-    states: leaves `[N, ...]` by name.
-  """
-  own = _personal(states)
-  num = min((len(leaf) for leaf in own.values()), default=0)
-  return {k: {name: leaf[k] for name, leaf in own.items()} for k in range(num)}
-
-
 def _personal(leaves: Mapping[str, np.ndarray]) -> Flat:
   return {
-    name.removeprefix(PREFIX).replace('.', '/'): leaf
+    name.removeprefix(PERSONAL).replace('.', '/'): leaf
     for name, leaf in leaves.items()
-    if name.startswith(PREFIX)
+    if name.startswith(PERSONAL)
   }
-
-
-def layout(described: dict[str, Any]) -> Layout:
-  """Returns the leaves of a row from the JSON part of a checkpoint."""
-  return tuple(
-    Leaf(name, dtype, tuple(shape))
-    for name, dtype, shape in described['layout']
-  )
-
-
-def differences(described: dict[str, Any], states: ClientState) -> list[str]:
-  """Returns the leaves of rows that differ from the expected ones, as lines.
-
-  Args:
-    described: the JSON part of a checkpoint.
-    states: with the expected shapes, `[N, ...]`.
-  """
-  saved = set(layout(described))
-  one = jax.tree.map(lambda leaf: leaf[0], states)
-  wanted = set(row_format.layout(one))
-  return [
-    f'clients/{leaf.name} of {leaf.dtype}{list(leaf.shape)} is in one only'
-    for leaf in sorted(saved ^ wanted)
-  ]
-
-
-STATES = 'states.'  # prefix of the names of the server components' states
 
 
 class Steps:
   """The steps in a folder of checkpoints."""
 
   def __init__(self, root: Path, config: Sequence[str] = ()):
-    """Reads the steps of a folder.
+    """Reads a folder.
 
     Args:
       root: folder of checkpoints.
@@ -107,11 +111,10 @@ class Steps:
 
   def restore_models(
     self, step: int, personal: bool = False
-  ) -> tuple[types.Flat, Mapping[int, types.Flat], np.ndarray, dict[str, Any]]:
+  ) -> tuple[Flat, Mapping[int, Flat], np.ndarray, dict[str, Any]]:
     """Restores the parts of models and nothing else.
 
     Args:
-      step: a step that verifies.
       personal: whether to read personal parameters beside shared ones.
 
     Returns:
@@ -129,30 +132,39 @@ class Steps:
       present = [kind for kind in kinds if (folder / kind).is_dir()]
       items += present or ([] if has_shared else ['clients'])
     found = self._read(step, ['server', *items])
-    own: Mapping[int, types.Flat] = {}
+    own: Mapping[int, Flat] = {}
     # Rows of many clients are read one by one, as they are needed.
     if 'rows' in found:
       own = Personal(self.files(step, Index(**found['rows'])))
     elif 'clients' in found:
-      own = unstacked(found['clients'])
+      stacked = _personal(found['clients'])
+      num = min((len(leaf) for leaf in stacked.values()), default=0)
+      own = {k: {n: x[k] for n, x in stacked.items()} for k in range(num)}
     shared = param_filter.flatten(found.get('model', {}))
     return shared, own, found['server']['groups'], found['host']
 
   def files(self, step: int, index: Index) -> ClientFiles:
     """Returns the files of the clients' states of a step, for reading."""
-    described = manifests.described(self._root, step)
+    content = self._described(step)
     files = ClientFiles(
       self._root / client_files.FOLDER,
-      layout(described['rows']),
-      described['run']['clients'],
+      _layout(content['rows']),
+      content['run']['clients'],
     )
     files.index = index
     return files
 
   def segments(self) -> set[int]:
     """Returns the files of clients' states that the steps name, by number."""
-    named = (manifests.segments(self._root, step) for step in self.steps())
-    return set().union(*named)
+    found: set[int] = set()
+    for step in self.steps():
+      try:
+        rows = self._described(step).get('rows', {})
+      except (OSError, ValueError):  # it does not verify
+        continue
+      names = rows.get('segments', {})
+      found |= {client_files.number(Path(name)) for name in names}
+    return found
 
   def restore_states(self, step: int) -> dict[str, np.ndarray]:
     """Restores the states of the server's components, by their names.
@@ -166,17 +178,12 @@ class Steps:
       if name.startswith(STATES)
     }
 
-  def verify(self, step: int) -> str | None:
-    """Returns the first problem of a step, None if there is none."""
-    return manifests.verify(self._root, step, self._config)
-
   def restore(
     self, step: int, server: ServerState, clients: ClientState
   ) -> tuple[ServerState, ClientState | Index, dict[str, Any]]:
     """Restores a step that verifies, on the host.
 
     Args:
-      step: rounds done.
       server: a state with the expected shapes.
       clients: states of all clients, `[N, ...]`, with the expected shapes.
 
@@ -188,29 +195,30 @@ class Steps:
       IntegrityError: when the saved leaves, shapes or types are different.
     """
     in_files = (self._root / str(step) / 'rows').is_dir()
-    kind = 'rows' if in_files else 'clients'
-    expected: Any = clients
-    if in_files:
-      expected = Index.empty(len(server.groups))
-    wanted = structure.items(server, expected)
+    expected: Any = Index.empty(len(server.groups)) if in_files else clients
+    wanted = items(server, expected)
     saved = self._read(step, [name for name, item in wanted.items() if item])
-    differ = structure.differences(wanted, saved)
+    differ = _differences(wanted, saved)
     if in_files:
-      described = manifests.described(self._root, step)['rows']
-      differ += differences(described, clients)
+      written = {*_layout(self._described(step)['rows'])}
+      one = jax.tree.map(lambda leaf: leaf[0], clients)
+      differ += [
+        f'clients/{leaf.name} of {leaf.dtype}{list(leaf.shape)} is in one only'
+        for leaf in sorted(written ^ {*client_files.layout(one)})
+      ]
     if differ:
       raise errors.IntegrityError(
         'checkpoint of another model: ' + '; '.join(differ[:5]),
         str(self._root / str(step)),
         'use the configuration it was made with',
       )
-    rest = structure.rebuild(
+    rest = _rebuild(
       {'groups': server.groups, 'states': server.states}, saved['server']
     )
     shared = param_filter.flatten(saved.get('model', {}))
     return (
       ServerState(shared=shared, **rest),
-      structure.rebuild(expected, saved.get(kind, {})),
+      _rebuild(expected, saved.get('rows' if in_files else 'clients', {})),
       saved['host'],
     )
 
@@ -228,7 +236,101 @@ class Steps:
         meta = standard.metadata(item).item_metadata.tree  # pyright: ignore
         like = jax.tree.map(lambda m: np.zeros(m.shape, m.dtype), meta)
         found[name] = standard.restore(item, like)
-      found['host'] = manifests.described(self._root, step)['run']
+      found['host'] = self._described(step)['run']
     finally:
       standard.close()
     return found
+
+  def _described(self, step: int) -> dict[str, Any]:
+    """Returns the JSON part of a step: its number, configuration and run."""
+    path = self._root / str(step) / 'host/metadata'
+    found = json.loads(path.read_text())
+    # A step of version 0.1 has only the part of the run. Its models can be
+    # restored, but the run cannot be resumed.
+    if 'run' not in found:
+      found = {'step': step, 'config': None, 'run': found}
+    run = found['run']
+    if 'world' in run:  # the name of the source until version 0.2
+      run['source'] = run.pop('world')
+    return found
+
+  def verify(self, step: int) -> str | None:
+    """Returns the first problem of a step, None if there is none."""
+    path = manifest(self._root, step)
+    try:
+      expected = json.loads(path.read_text())
+    except FileNotFoundError:
+      return f'{path.name} is missing, so that it is not complete'
+    except (OSError, ValueError):
+      expected = None
+    if not isinstance(expected, dict):
+      return f'{path.name} is damaged'
+    found = digests(self._root / str(step))
+    for name in sorted(expected.keys() | found.keys()):
+      if name not in found:
+        return f'{name} is missing, or {path.name} was changed'
+      if found[name] != expected.get(name):
+        return f'{name} was changed, or {path.name} was'
+    content = self._described(step)
+    if content.get('step') != step:
+      return f'it is step {content.get("step")}, renamed'
+    own = content.get('config')  # None of a step of version 0.1
+    if self._config and own is not None and own not in self._config:
+      return 'it is of another configuration'
+    # Only names and sizes: the content of a row is verified when it is read.
+    for name, size in content.get('rows', {}).get('segments', {}).items():
+      path = self._root / client_files.FOLDER / name
+      if not path.is_file():
+        return f'{client_files.FOLDER}/{name} is missing'
+      if path.stat().st_size != size:
+        return f'{client_files.FOLDER}/{name} has another size'
+    return None
+
+
+def items(server: ServerState, clients: Tree) -> dict[str, Tree]:
+  """Returns the items of a checkpoint except the JSON part.
+
+  Args:
+    clients: states of all clients, `[N, ...]`, or an index of their files.
+  """
+  kind = 'clients' if isinstance(clients, ClientState) else 'rows'
+  rest = {'groups': server.groups, 'states': server.states}
+  return {
+    'model': param_filter.unflatten(jax.device_get(server.shared)),
+    'server': client_files.named(rest),
+    kind: client_files.named(clients),
+  }
+
+
+def _rebuild(like: Tree, saved: dict[str, np.ndarray]) -> Tree:
+  """Returns a tree of the structure of `like` with the leaves of `saved`."""
+  # Saved leaves are found by path, whatever their order in the file.
+  leaves = [np.array(saved[name]) for name in client_files.by_path(like)]
+  return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+
+def _layout(rows: dict[str, Any]) -> Layout:
+  return tuple(
+    Leaf(n, dtype, tuple(shape)) for n, dtype, shape in rows['layout']
+  )
+
+
+def _differences(wanted: dict[str, Tree], saved: dict[str, Any]) -> list[str]:
+  """Returns the leaves whose shape or type differs, one line each."""
+
+  def kinds(tree):
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {
+      jax.tree_util.keystr(p, simple=True, separator='/'): (
+        f'{np.asarray(leaf).dtype}{list(np.shape(leaf))}'
+      )
+      for p, leaf in leaves
+    }
+
+  here = kinds({k: saved[k] for k in wanted if k in saved})
+  there = kinds({k: v for k, v in wanted.items() if v})
+  return [
+    f'{name} is {here.get(name, "absent")}, not {there.get(name, "there")}'
+    for name in sorted(here.keys() | there.keys())
+    if here.get(name) != there.get(name)
+  ]

@@ -22,7 +22,7 @@ class _Listener:
   def __init__(self):
     self.rounds = False  # whether a first signal waits for the end of a round
     self.noted = 0  # number of that signal
-    self._lock = threading.RLock()  # a handler may interrupt a handler
+    self.lock = threading.RLock()  # a handler may interrupt a handler
     self._read, self._write = os.pipe()
     # Handler and thread read the same pipe, and the second one must not wait;
     # `set_wakeup_fd` accepts no blocking descriptor.
@@ -51,7 +51,7 @@ class _Listener:
 
   def _act(self) -> bool:
     """Handles pending signals; returns whether more can arrive."""
-    with self._lock, contextlib.suppress(BlockingIOError):
+    with self.lock, contextlib.suppress(BlockingIOError):
       numbers = os.read(self._read, 64)
       for number in filter(STOPS.__contains__, numbers):
         if not self.rounds or self.noted:
@@ -101,7 +101,10 @@ def deferred() -> Iterator[Callable[[], int]]:
   listener.rounds = True
   try:
     yield lambda: listener.noted
-    if listener.noted:
-      raise SystemExit(128 + listener.noted)
   finally:
-    listener.rounds, listener.noted = False, 0
+    # Under the lock no signal is noted in between, where nobody would see it.
+    with listener.lock:
+      listener.rounds = False
+      noted, listener.noted = listener.noted, 0
+  if noted:
+    raise SystemExit(128 + noted)

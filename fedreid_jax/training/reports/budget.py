@@ -77,8 +77,6 @@ def cost(
 
   Args:
     forward: `(variables, images [2, H, W, ch])`; traced, not run.
-    variables: arrays or their shapes.
-    shape: of an image.
   """
   images = jax.ShapeDtypeStruct((2, *shape), np.float32)
   sizes = list(_sizes(jax.make_jaxpr(forward)(variables, images).jaxpr))
@@ -101,11 +99,7 @@ def check(
   """Refuses batches and plans that exceed the memory.
 
   Args:
-    config: all of it.
     plan_shape: `(S, B)`, steps and images of the longest round of a client.
-    members: clients of a round.
-    each: bytes of an image.
-    devices: of this process.
 
   Raises:
     ResourceError: naming the field to lower.
@@ -115,8 +109,7 @@ def check(
   lanes = min(config.execution.width or members, -(-members // devices))
   step = batch * lanes * (each.image + each.kept)
   _require('local.batch', batch, step, device_memory())
-  seen = config.evaluation.batch
-  _require('evaluation.batch', seen, _forward(seen, each), device_memory())
+  _require_forward('evaluation.batch', config.evaluation.batch, each)
   field, length = 'local.epochs', config.local.epochs
   if config.local.steps:
     field, length = 'local.steps', config.local.steps
@@ -125,22 +118,13 @@ def check(
 
 
 def check_data_pass(batch: int, each: Cost) -> None:
-  """Refuses a `local.data_pass_batch` that exceeds the memory.
-
-  Args:
-    batch: images of a step of a data pass.
-    each: bytes of an image.
-
-  Raises:
-    ResourceError: naming the field.
-  """
-  _require(
-    'local.data_pass_batch', batch, _forward(batch, each), device_memory()
-  )
+  """Refuses a `local.data_pass_batch` that exceeds the memory."""
+  _require_forward('local.data_pass_batch', batch, each)
 
 
-def _forward(batch: int, each: Cost) -> int:
-  return batch * (each.image + each.largest)
+def _require_forward(field: str, batch: int, each: Cost) -> None:
+  needed = batch * (each.image + each.largest)
+  _require(field, batch, needed, device_memory())
 
 
 def _require(field: str, value: int, needed: int, limit: int) -> None:

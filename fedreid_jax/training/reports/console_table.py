@@ -21,8 +21,6 @@ def show(
   """Prints a table, or a block of lines for each row if it is too wide.
 
   Args:
-    screen: to print on.
-    title: above the table.
     columns: their names; the first one names the row.
     rows: cells, as many as columns.
     facts: names of columns that go into the caption if all rows agree.

@@ -11,11 +11,9 @@ from fedreid_jax import errors
 from fedreid_jax.config import parsing
 from fedreid_jax.models import flops
 from fedreid_jax.round.devices.client_store import ClientStore
-from fedreid_jax.training import build
-from fedreid_jax.training.clients import client_rows
-from fedreid_jax.training.files import run_files
+from fedreid_jax.training import build, trackers
+from fedreid_jax.training.files import checkpoint, client_states, run_files
 from fedreid_jax.training.reports import budget, report
-from fedreid_jax.training.tracking import trackers
 
 ONE = {'images': 'image', 'identities': 'identity', 'cameras': 'camera'}
 
@@ -25,10 +23,6 @@ def lines(config, workdir: Path) -> Iterator[str]:
 
   Reads or renders the images and compiles the program of a round; writes
   nothing but these programs, into the cache of JAX.
-
-  Args:
-    config: validated `ConfigDict`.
-    workdir: directory of the run.
 
   Raises:
     FedReIDError: as `loop.train` before its first round.
@@ -105,7 +99,7 @@ def _files(
   trained = sum(c.num_images for c in setup.federation.clients)
   images = (trained + tests) * math.prod(shape)
   all_states = len(store) * store.row_bytes
-  in_files = client_rows.on_disk(config.execution.store, store)
+  in_files = client_states.on_disk(config.execution.store, store)
   held = 0 if in_files else all_states
   yield (
     f'the host needs {_size(images + held)} of '
@@ -124,8 +118,8 @@ def _files(
     files.remove(run_files.SECRET)
   yield (
     f'a run would write {workdir}: {", ".join(files)}, and '
-    f'checkpoints of {_size(_bytes(server) + held)}, of which the last and '
-    'the best are kept'
+    f'checkpoints of {_size(_bytes(server) + held)}, of which the last '
+    f'{checkpoint.KEPT} and the best are kept'
   )
 
 
@@ -135,5 +129,8 @@ def _bytes(tree: Any) -> int:
 
 
 def _size(num_bytes: float) -> str:
-  power = min(int(math.log(max(num_bytes, 1), 1000)), 3)
-  return f'{num_bytes / 1000**power:.3g} {("B", "kB", "MB", "GB")[power]}'
+  units = ['B', 'kB', 'MB', 'GB', 'TB']
+  # 999.5 would be rounded to '1e+03'.
+  while num_bytes >= 999.5 and len(units) > 1:
+    num_bytes, units = num_bytes / 1000, units[1:]
+  return f'{num_bytes:.3g} {units[0]}'

@@ -1,5 +1,28 @@
-"""Descriptions and results of a run, for its files and the console."""
+"""Descriptions and results of a run, for its files and the console.
 
+Summaries of a run as in the papers: last round and best rounds.
+
+FedReIDBench reports the mean over the three rounds with the best global model
+(journal version, section 4.2.2) and returns the best of each client's models
+(Algorithm 1, line 8); L2RW's results of entities are those of the best round.
+The summaries are
+
+  last        every model in the last evaluated round;
+  best_three  the global model: the mean over the three rounds with the largest
+              mean rank-1 over all targets, or over the benchmark's four large
+              sets (`JUDGES`) where any of them is among the targets;
+  best        the global model in the best round by the same mean; a client's
+              own model (federated or alone), target by target, in the round
+              in which it has the largest rank-1 there.
+
+For classification, accuracy replaces rank-1. Tests on held-out persons of the
+clients (`evaluation.validation`) choose the rounds where there are any. Without
+them `best_three` and `best` choose rounds by test results, which favours runs
+that are evaluated more often: only the last round is then an unbiased result.
+Every summary states how its rounds were chosen.
+"""
+
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,9 +37,7 @@ from fedreid_jax.data import validation
 from fedreid_jax.round import component_reports
 from fedreid_jax.training import build
 from fedreid_jax.training.files import recorder, run_files, run_secret
-from fedreid_jax.training.reports import summary
-from fedreid_jax.training.reports.progress import Progress
-from fedreid_jax.training.tracking import client_metrics
+from fedreid_jax.training.reports.monitor import Progress
 
 
 def describe(
@@ -27,13 +48,6 @@ def describe(
   root: bytes,
 ) -> None:
   """Writes config.json, the secret and run.json, prints notices and clients.
-
-  Args:
-    config: of the run.
-    setup: of the run.
-    record: of the run.
-    workdir: of the run.
-    root: of the secret of the run.
 
   Raises:
     DataError: when the images have changed since an earlier start of the run.
@@ -49,7 +63,7 @@ def describe(
         str(workdir),
         'restore the original files, or start again with --restart',
       )
-  table = clients(setup.federation.clients)
+  table, executor = clients(setup.federation.clients), setup.executor
   # In the order of `run_files.WRITTEN`: a run that is killed must leave no file
   # without the earlier ones.
   if jax.process_index() == 0:
@@ -65,16 +79,15 @@ def describe(
     found = {
       'data_digest': digest,
       'clients': table,
-      'uploads': setup.executor.uploads.name,
-      'images_on_devices': setup.executor.resident,
+      'uploads': executor.uploads.name,
+      'images_on_devices': executor.resident,
     }
     recorder.write_json(described, recorder.environment() | found)
-  if setup.executor.uploads.gathered:
-    record.say(setup.executor.uploads.describe())
-  if not setup.executor.resident:
-    record.say(setup.executor.describe_images())
-  components = setup.executor.algorithm.components
-  own = component_reports.notices(components)
+  if executor.uploads.gathered:
+    record.say(executor.uploads.describe())
+  if not executor.resident:
+    record.say(executor.describe_images())
+  own = component_reports.notices(executor.algorithm.components)
   for notice in (*setup.federation.notices, *own):
     record.say(f'note: {notice}')
   record.say(f'privacy: {setup.guarantee.statement(config.rounds)}')
@@ -104,13 +117,7 @@ def clients(federated: Sequence[types.ClientData]) -> list[dict[str, Any]]:
 def round_values(
   log: dict[str, Any], seconds: float, lr: float
 ) -> dict[str, Any]:
-  """Returns the entries of a round in metrics.jsonl, without its clients.
-
-  Args:
-    log: of the round.
-    seconds: of the round.
-    lr: learning rate of the round.
-  """
+  """Returns the entries of a round in metrics.jsonl, without its clients."""
   values = log['metrics'] | {
     'seconds': seconds,
     'images': log['images'],
@@ -129,13 +136,11 @@ def round_values(
 
 
 def cohort_values(
-  log: dict[str, Any], names: list[str], form: client_metrics.Form
+  log: dict[str, Any], names: list[str], form: recorder.Form
 ) -> dict[str, Any]:
   """Returns the entries of a round in metrics.jsonl on its clients.
 
   Args:
-    log: of the round.
-    names: of all clients.
     form: `lines` returns names and weights, others the numbers of clients and
       a summary, whose size does not depend on the cohort.
   """
@@ -148,7 +153,7 @@ def cohort_values(
   if form != 'lines':
     counts = {f'num_{name}': len(found) for name, found in values.items()}
     found = client_values(log, names)
-    return {**counts, 'over_clients': client_metrics.summary(found)}
+    return {**counts, 'over_clients': recorder.over_clients(found)}
   if 'weights' in log:
     return {**values, 'weights': [float(w) for w in log['weights']]}
   return values
@@ -179,28 +184,12 @@ def client_values(
   }
 
 
-def clusters(groups: np.ndarray, names: list[str]) -> dict[str, list[str]]:
-  """Returns the clients of each model of the server.
-
-  Args:
-    groups: group of every client, int32 `[N]`.
-    names: of the clients, `N`.
-  """
-  found: dict[str, list[str]] = {}
-  for name, group in zip(names, groups.tolist(), strict=True):
-    found.setdefault(str(group), []).append(name)
-  return found
-
-
 def results(
   config, progress: Progress, seconds: dict[str, float], privacy: str
 ) -> dict[str, Any]:
   """Returns the content of results.json, without the clusters.
 
   Args:
-    config: of the run.
-    progress: of the run.
-    seconds: of each phase.
     privacy: the guarantee of the rounds that are done.
   """
   busy = max(seconds['train'], 1e-9)
@@ -218,7 +207,7 @@ def results(
     'communication': progress.bytes,
     'evaluation': progress.evaluation,
     'warnings': progress.warnings,
-    'summary': summary.summarise(progress.evaluation),
+    'summary': summarise(progress.evaluation),
   }
 
 
@@ -231,7 +220,7 @@ def print_summary(
     return
   last = max(e['round'] for e in evaluation)
   known = {(e['target'], e['model'], e['round']): e for e in evaluation}
-  best = [e for e in summary.summarise(evaluation) if e['kind'] != 'last']
+  best = [e for e in summarise(evaluation) if e['kind'] != 'last']
   entries = [e for e in evaluation if e['round'] in (0, last)]
   for one in best:
     target, model, rounds = (one[k] for k in ('target', 'model', 'rounds'))
@@ -253,3 +242,118 @@ def print_summary(
     record.say('best rounds were chosen on the targets, the last one was not')
   elif 'validation' in by:
     record.say('best rounds were chosen on held-out identities of the clients')
+
+
+BEST = {'best_three': 3, 'best': 1}  # rounds of each kind
+FIRST = ('rank1', 'accuracy', 'mAP')  # metrics that judge rounds, by priority
+JUDGES = ('market1501', 'dukemtmc', 'cuhk03-np', 'msmt17')
+
+Entry = dict[str, Any]
+
+
+def score(metrics: dict[str, float]) -> float:
+  """Returns the score of a checkpoint: mAP, else accuracy."""
+  return metrics['mAP'] if 'mAP' in metrics else metrics['accuracy']
+
+
+def summarise(evaluation: list[Entry]) -> list[Entry]:
+  """Returns one element per target, model and kind: 'last' or one of BEST.
+
+  Args:
+    evaluation: as in results.json; evaluations before training count only if
+      there are no others.
+
+  Returns:
+    Elements with `target`, `model`, `kind` ('last', 'best_three' or 'best'),
+    the `rounds` that were averaged, what they were `chosen_on` ('targets',
+    'validation', or '' for the last round), and `metrics`.
+  """
+  after = [e for e in evaluation if e['round'] > 0] or evaluation
+  if not after:
+    return []
+  last = max(e['round'] for e in after)
+  found = _mean_over(after, [last], 'last', '')
+  served = [e for e in after if e['model'] == 'global']
+  for kind, number in BEST.items():
+    best = _best_rounds(_judges(served), number)
+    if best:
+      found += _mean_over(served, best, kind, chosen_on(served))
+  return found + _best_of_clients(after)
+
+
+def checkpoint_score(entries: list[Entry]) -> float | None:
+  """Returns the score that chooses the best checkpoint, None without entries.
+
+  It is the mean of mAP (or accuracy) over the tests on held-out persons, else
+  over the targets, of the models of the server, else of the clients.
+  """
+  judges = _judges(entries)
+  served = [e for e in judges if not e['model'].startswith('client:')]
+  scores = [score(e['metrics']) for e in served or judges]
+  return float(np.mean(scores)) if scores else None
+
+
+def chosen_on(entries: list[Entry]) -> str:
+  """Returns the tests that choose rounds: 'validation', or else 'targets'."""
+  held_out = any(validation.is_validation(e['target']) for e in entries)
+  return 'validation' if held_out else 'targets'
+
+
+def _judges(entries: list[Entry]) -> list[Entry]:
+  """Returns the entries that choose rounds."""
+  own = [e for e in entries if validation.is_validation(e['target'])]
+  return own or entries
+
+
+def _best_of_clients(entries: list[Entry]) -> list[Entry]:
+  """Returns the best round of each client's own model on each target.
+
+  Held-out persons choose one round of a model for all targets.
+  """
+  own: dict[tuple[str, str], list[Entry]] = defaultdict(list)
+  for entry in entries:
+    if entry['model'].startswith('client:'):
+      own[entry['target'], entry['model']].append(entry)
+  found = []
+  for (_, model), rounds in sorted(own.items()):
+    same = [e for e in entries if e['model'] == model]
+    by = chosen_on(same)
+    best = _best_rounds(_judges(same) if by == 'validation' else rounds, 1)
+    found += _mean_over(rounds, best, 'best', by)
+  return found
+
+
+def _judged_by(metrics: dict[str, float]) -> float:
+  return next(metrics[name] for name in FIRST if name in metrics)
+
+
+def _best_rounds(entries: list[Entry], number: int) -> list[int]:
+  judged = any(entry['target'] in JUDGES for entry in entries)
+  by_round: dict[int, list[float]] = defaultdict(list)
+  for entry in entries:
+    if entry['target'] in JUDGES or not judged:
+      by_round[entry['round']].append(_judged_by(entry['metrics']))
+  means = {r: float(np.mean(values)) for r, values in by_round.items()}
+  return sorted(sorted(means, key=lambda r: (-means[r], r))[:number])
+
+
+def _mean_over(entries: list[Entry], rounds: list[int], kind: str, by: str):
+  chosen: dict[tuple[str, str], list[Entry]] = defaultdict(list)
+  for entry in entries:
+    if entry['round'] in rounds:
+      chosen[entry['target'], entry['model']].append(entry)
+  return [
+    {
+      'target': target,
+      'model': model,
+      'kind': kind,
+      'rounds': rounds,
+      'chosen_on': by,
+      'metrics': {
+        name: float(np.mean([e['metrics'][name] for e in same]))
+        for name in same[0]['metrics']
+        if not name.endswith('_std')
+      },
+    }
+    for (target, model), same in sorted(chosen.items())
+  ]

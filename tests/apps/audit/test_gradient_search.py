@@ -3,9 +3,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedreid_jax.apps.audit.gradient import gradient_audit, gradient_control
-from fedreid_jax.apps.audit.gradient import gradient_search as search_lib
-from fedreid_jax.apps.audit.gradient.gradient_search import Search
+from fedreid_jax.apps.audit import gradient as gradient_audit
+from fedreid_jax.apps.audit import gradient_search as search_lib
+from fedreid_jax.apps.audit.gradient_search import Search
 
 SHAPE = (1, 4, 3, 1)
 
@@ -68,5 +68,5 @@ def test_the_network_of_the_positive_control_can_be_inverted():
   rng = np.random.default_rng(0)
   rough = jnp.asarray(rng.uniform(0, 1, (1, 4, 2, 3)), jnp.float32)
   image = jax.image.resize(rough, (1, 32, 16, 3), 'linear')
-  found = gradient_control.attack(image, Search(500, 1))
+  found = gradient_audit.attack_sigmoids(image, Search(500, 1))
   assert gradient_audit.gain(found[0], found[1]) > gradient_audit.GAIN

@@ -64,3 +64,8 @@ def test_scores_of_wrong_guesses_are_standard_normal():
   change = np.random.default_rng(0).normal(size=1024)
   found = noise_audit.scorer(noise, change, 3)(guessed)
   assert abs(found.mean()) < 4 / np.sqrt(200) and abs(found.std() - 1) < 0.2
+
+
+def test_noise_that_no_attacker_sees_is_refused():
+  with pytest.raises(errors.ConfigError, match='no parameter with noise'):
+    noise_audit._observed(['params/a'], {'params/b': np.ones(3)})

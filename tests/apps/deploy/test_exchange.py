@@ -18,7 +18,7 @@ from safetensors import numpy as safetensors_numpy
 
 from fedreid_jax import errors
 from fedreid_jax.apps.deploy import exchange
-from fedreid_jax.models import functional, networks, pretrained, weights
+from fedreid_jax.models import networks, weights
 
 ABOUT = {'summary': 'weights', 'model': {'name': 'resnet18'}, 'world_seed': 3}
 # `state_dict()` of the networks of torchvision 0.28: shapes by name.
@@ -30,14 +30,16 @@ TORCHVISION = json.loads(gzip.decompress(GOLDEN.read_bytes()))['networks']
 def test_names_and_shapes_are_those_of_torchvision(name):
   config = toy.toy_config().model
   config.name, config.width, config.last_stride = name, 1.0, 2
-  model = functional.wrap(networks.build(config, 3), (64, 32, 3))
+  model = networks.wrap(networks.build(config, 3), (64, 32, 3))
   shapes = jax.eval_shape(model.init, jax.random.key(0))
   leaves = {
     n: np.broadcast_to(np.float32(0), x.shape)
     for n, x in shapes.items()
     if '/backbone/' in n
   }
-  found = {n: [*x.shape] for n, x in pretrained.tensors(leaves).items()}
+  found = {
+    n: [*x.shape] for n, x in weights.torchvision_tensors(leaves).items()
+  }
   assert found == {
     n: shape
     for n, shape in TORCHVISION[name].items()
@@ -101,7 +103,7 @@ def test_pytorch_is_asked_for_by_name(monkeypatch):
 
 def test_a_linear_neck_is_transposed():
   kernel = np.arange(6, dtype=np.float32).reshape(2, 3)
-  tensors = pretrained.tensors(
+  tensors = weights.torchvision_tensors(
     {
       'params/neck/fc/kernel': kernel,
       'params/neck/fc/bias': kernel[0],
@@ -277,7 +279,7 @@ def variables():
   config = toy.toy_config().model
   for name, value in FIELDS.items():
     config[name] = value
-  model = functional.wrap(networks.build(config, 3), (32, 16, 3))
+  model = networks.wrap(networks.build(config, 3), (32, 16, 3))
   shapes = jax.eval_shape(model.init, jax.random.key(0))
   return toy_embedding.random_variables(shapes)
 
@@ -286,7 +288,10 @@ def variables():
 def state(torch, variables):
   """The state of a ResNet, without a classifier."""
   leaves = {n: x for n, x in variables.items() if '/backbone/' in n}
-  return {n: torch.from_numpy(x) for n, x in pretrained.tensors(leaves).items()}
+  return {
+    n: torch.from_numpy(x)
+    for n, x in weights.torchvision_tensors(leaves).items()
+  }
 
 
 def convert(torch, saved, tmp_path):

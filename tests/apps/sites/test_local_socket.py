@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from fedreid_jax import errors
-from fedreid_jax.apps.sites.flower import local_socket
+from fedreid_jax.apps.sites import local_socket
 
 
 @pytest.fixture
@@ -49,6 +49,15 @@ def test_a_connection_without_a_message_does_not_end_the_service(served):
     one.connect(str(served))
     one.sendall(b'\xff' * 8)
   assert local_socket.ask(str(served), b'ab') == b'ba'
+
+
+def test_a_peer_that_sends_nothing_does_not_stop_the_service(
+  served, monkeypatch
+):
+  monkeypatch.setattr(local_socket, 'SILENT_S', 0.05)
+  with socket.socket(socket.AF_UNIX) as one:
+    one.connect(str(served))
+    assert local_socket.ask(str(served), b'ab') == b'ba'
 
 
 def test_a_second_process_is_refused_and_a_socket_that_is_left_is_replaced(

@@ -1,18 +1,20 @@
 """`fedreid site` and `fedreid coordinate` where something is missing."""
 
+import importlib
 import sys
 
 import commands
 import pytest
 
 from fedreid_jax import errors
-from fedreid_jax.apps.sites.flower import extra
 
 
 def test_a_missing_package_is_one_line_with_the_extra(monkeypatch):
+  module = 'fedreid_jax.apps.sites.flower_apps'
+  monkeypatch.delitem(sys.modules, module, raising=False)
   monkeypatch.setitem(sys.modules, 'flwr', None)
   with pytest.raises(errors.ConfigError) as info:
-    extra.flower('flwr')
+    importlib.import_module(module)
   assert info.value.line().startswith('error[2]: no flwr: ')
   assert "pip install 'fedreid_jax[sites]'" in info.value.line()
 

@@ -7,9 +7,9 @@ from fedreid_jax import errors
 from fedreid_jax.data import augment, federation
 from fedreid_jax.evaluation import evaluator, features
 from fedreid_jax.evaluation.evaluators import classification
-from fedreid_jax.models import functional, networks
+from fedreid_jax.models import networks
 from fedreid_jax.round.devices import placement
-from fedreid_jax.training.reports import summary
+from fedreid_jax.training.reports import report
 
 
 def test_accuracy_of_four_images():
@@ -44,7 +44,7 @@ def test_what_cannot_be_evaluated(logits, labels, message):
 def parts():
   """A toy network, its variables, transforms and a test of three classes."""
   config = toy.toy_config()
-  model = functional.wrap(networks.build(config.model, 3), toy.IMAGE_SHAPE)
+  model = networks.wrap(networks.build(config.model, 3), toy.IMAGE_SHAPE)
   variables = jax.jit(model.init)(jax.random.key(0))
   transforms = augment.make(config.augment, (0.5,), (0.25,))
   images = toy.toy_images('ash', 23)
@@ -102,8 +102,8 @@ def test_entry_of_a_classification_test(parts, model_name):
 
 
 def test_checkpoints_are_judged_by_map_or_accuracy():
-  assert summary.score({'rank1': 1.0, 'mAP': 2.0}) == 2.0
-  assert summary.score({'accuracy': 3.0}) == 3.0
+  assert report.score({'rank1': 1.0, 'mAP': 2.0}) == 2.0
+  assert report.score({'accuracy': 3.0}) == 3.0
 
 
 def test_best_three_rounds_by_accuracy():
@@ -116,7 +116,7 @@ def test_best_three_rounds_by_accuracy():
     }
     for round_, value in enumerate((5, 9, 7, 8, 1), start=1)
   ]
-  found = {e['kind']: e for e in summary.summarise(entries)}
+  found = {e['kind']: e for e in report.summarise(entries)}
   assert found['last']['metrics'] == {'accuracy': 10.0}
   assert found['best_three']['rounds'] == [2, 3, 4]
   assert found['best_three']['metrics'] == {'accuracy': pytest.approx(80.0)}

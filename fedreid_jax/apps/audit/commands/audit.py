@@ -82,21 +82,13 @@ _SEED = flags.DEFINE_integer(
 
 
 class _Report(NamedTuple):
-  """Results of an attack.
-
-  Attributes:
-    lines: for users.
-    entries: of the file.
-    failed: controls that failed.
-    refuted: how a claim is refuted, '' if it is not.
-    scratch: folder that is deleted after a valid audit.
-  """
+  """Results of an attack: lines for users, and entries of the file."""
 
   lines: list[str]
   entries: dict[str, Any]
-  failed: tuple[str, ...]
-  refuted: str = ''
-  scratch: Path | None = None
+  failed: tuple[str, ...]  # controls
+  refuted: str = ''  # how a claim is refuted, if it is
+  scratch: Path | None = None  # folder that is deleted after a valid audit
 
 
 def main(argv: list[str]) -> None:
@@ -116,12 +108,12 @@ def main(argv: list[str]) -> None:
     file = workdir / f'audit-{_ATTACK.value}.json'
     attacked = loaded_run.load(config, workdir, _CHECKPOINT.value)
     start = time.perf_counter()
-    found = _AUDITS[_ATTACK.value](attacked, file.with_suffix('.png'))
-    print('\n'.join(found.lines))
-    entries = found.entries | {
+    report = _AUDITS[_ATTACK.value](attacked, file.with_suffix('.png'))
+    print('\n'.join(report.lines))
+    entries = report.entries | {
       'attack': _ATTACK.value,
-      'valid': not found.failed,
-      'failed': list(found.failed),
+      'valid': not report.failed,
+      'failed': list(report.failed),
       'seed': _SEED.value,
       'step': attacked.step,
       'seconds': time.perf_counter() - start,
@@ -129,13 +121,13 @@ def main(argv: list[str]) -> None:
     # The file is written before the errors, which refer to it.
     recorder.write_json(file, entries)
     print(file)
-    if found.failed:
-      raise errors.invalid_audit(found.failed, file)
-    if found.scratch:
-      shutil.rmtree(found.scratch)
-    if found.refuted:
+    if report.failed:
+      raise errors.invalid_audit(report.failed, file)
+    if report.scratch:
+      shutil.rmtree(report.scratch)
+    if report.refuted:
       raise errors.IntegrityError(
-        f'the guarantee does not hold: {found.refuted}',
+        f'the guarantee does not hold: {report.refuted}',
         str(file),
         errors.REPORT,
       )
@@ -144,9 +136,8 @@ def main(argv: list[str]) -> None:
 
 
 def _gradient(attacked: Any, picture: Path) -> _Report:
-  from fedreid_jax.apps.audit.gradient import gradient_audit, inverted
-  from fedreid_jax.apps.audit.gradient.gradient_observed import Sent
-  from fedreid_jax.apps.audit.gradient.gradient_search import Search
+  from fedreid_jax.apps.audit import gradient
+  from fedreid_jax.apps.audit.gradient_search import Search, Sent
   from fedreid_jax.figures import canvas
   from fedreid_jax.training import loaded_run
 
@@ -167,9 +158,7 @@ def _gradient(attacked: Any, picture: Path) -> _Report:
       'give at most --images',
     )
   sent = Sent(_BATCH.value, _NOISE.value)
-  found = gradient_audit.audit(
-    attacked, client, _IMAGES.value, search, judge, sent
-  )
+  found = gradient.audit(attacked, client, _IMAGES.value, search, judge, sent)
   low, high = found.interval
   persons = found.persons
   least, most = (100 * bound for bound in persons.interval)
@@ -186,14 +175,11 @@ def _gradient(attacked: Any, picture: Path) -> _Report:
   if found.noisy is not None:
     lines.append(f'the network of sigmoids with noise: {found.noisy:.1f} dB')
   title = f'{attacked.config.name}, {client.name}: PSNR above grey'
-  canvas.save(inverted.draw(found, title), picture)
-  numbers = (
-    'gains', 'gain', 'interval', 'positive', 'noisy', 'negative', 'labels',
-  )  # fmt: skip
-  described = {name: getattr(found, name) for name in numbers}
+  canvas.save(gradient.draw(found, title), picture)
+  images = 'originals', 'found', 'control', 'random'
+  described = {k: v for k, v in _plain(found).items() if k not in images}
   described |= {
     'source': client.name,
-    'persons': persons._asdict(),
     'judge': _JUDGE.value or str(run.given_workdir()),
     'search': search._asdict(),
     'sent': sent._asdict(),
@@ -202,9 +188,9 @@ def _gradient(attacked: Any, picture: Path) -> _Report:
 
 
 def _trace(attacked: Any, _: Path) -> _Report:
-  from fedreid_jax.apps.audit.trace import trace_audit
+  from fedreid_jax.apps.audit import trace
 
-  found = trace_audit.audit(attacked, _SEED.value)
+  found = trace.audit(attacked, _SEED.value)
   lines = [f'{case}: {one.text()}' for case, one in found.found.items()]
   lines += [
     f'positive control, {found.dimensions} isotropic dimensions: AUC '
@@ -212,40 +198,33 @@ def _trace(attacked: Any, _: Path) -> _Report:
     f'the features have {found.effective:.1f} effective dimensions: theory '
     f'{found.expected:.3f}',
   ]
-  described = found._asdict() | {
-    'found': {case: one._asdict() for case, one in found.found.items()}
-  }
-  return _Report(lines, described, found.failed)
+  return _Report(lines, _plain(found), found.failed)
 
 
 def _member(attacked: Any, picture: Path) -> _Report:
-  from fedreid_jax.apps.audit.member import member_audit
+  from fedreid_jax.apps.audit import member
 
   # The digest and the seed keep models of another configuration apart, which
   # cannot continue this audit.
   name = f'audit-member-{run.digest(attacked.config)}-{_SEED.value}'
   folder = picture.parent / name
-  found = member_audit.audit(attacked, folder, _SHADOWS.value, _SEED.value)
+  found = member.audit(attacked, folder, _SHADOWS.value, _SEED.value)
   lines = [f'{case}: {one.text()}' for case, one in found.found.items()]
   if found.left_out:
     lines.append(f'{found.left_out} pairs of a person and a model are left out')
   lines.append(
     'positive control, persons learnt by heart: ' + found.positive.text()
   )
-  described = found._asdict() | {
-    'found': {case: one._asdict() for case, one in found.found.items()},
-    'positive': found.positive._asdict(),
-    'changes': list(_CHANGES.value),
-  }
+  described = _plain(found) | {'changes': list(_CHANGES.value)}
   return _Report(lines, described, found.failed, scratch=folder)
 
 
 def _canary(attacked: Any, _: Path) -> _Report:
-  from fedreid_jax.apps.audit.canary import canary_audit
+  from fedreid_jax.apps.audit import canary_runs
   from fedreid_jax.core import secret
   from fedreid_jax.method import accounting, rounding
 
-  found = canary_audit.of_run(attacked.config, attacked.federation, _SEED.value)
+  found = canary_runs.of_run(attacked.config, attacked.federation, _SEED.value)
   bound = found.bound
   study = attacked.config.privacy.secret == 'seed'
   claimed = accounting.text(found.claimed, found.delta)
@@ -262,14 +241,10 @@ def _canary(attacked: Any, _: Path) -> _Report:
     lines.append(
       'the claim is above the largest bound, so that the audit cannot refute it'
     )
-  described = found._asdict() | {
-    name: getattr(found, name)._asdict() for name in ('bound', 'positive')
-  }
-  described['study'] = study
   refuted = found.refuted
   if refuted and study:
     refuted += f'; {secret.STUDY}'
-  return _Report(lines, described, found.failed, refuted)
+  return _Report(lines, _plain(found) | {'study': study}, found.failed, refuted)
 
 
 def _noise(attacked: Any, picture: Path) -> _Report:
@@ -293,6 +268,15 @@ def _noise(attacked: Any, picture: Path) -> _Report:
   ]
   described = found._asdict() | {'recovered': found.recovered}
   return _Report(lines, described, found.failed, found.refuted)
+
+
+def _plain(value: Any) -> Any:
+  """Returns named tuples, also those in a dict or in fields, as dicts."""
+  if hasattr(value, '_asdict'):
+    value = value._asdict()
+  if isinstance(value, dict):
+    return {name: _plain(one) for name, one in value.items()}
+  return value
 
 
 _AUDITS = {

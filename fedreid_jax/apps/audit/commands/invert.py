@@ -80,7 +80,11 @@ _MODEL = flags.DEFINE_string(
 )
 _CHECKPOINT = run.define_checkpoint()
 _SEED = flags.DEFINE_integer(
-  'seed', 0, 'Random seed of noise, rolls, mirroring and permutations.'
+  'seed',
+  0,
+  'Random seed of noise, rolls, mirroring and permutations.',
+  lower_bound=0,
+  upper_bound=2**31 - 1,
 )
 
 
@@ -94,11 +98,7 @@ def main(argv: list[str]) -> None:
     others = [
       _other_run(given, workdir) for given in (_JUDGE.value, _MEASURED_BY.value)
     ]
-    from fedreid_jax.apps.audit.inversion import (
-      inversion_control,
-      judge,
-      reconstructed,
-    )
+    from fedreid_jax.apps.audit import attacks
     from fedreid_jax.figures import canvas
     from fedreid_jax.training import loaded_run
     from fedreid_jax.training.files import recorder
@@ -110,17 +110,24 @@ def main(argv: list[str]) -> None:
       loaded_run.load(*other) if other else attacked for other in others
     )
     start = time.perf_counter()
-    attempts = _attack(attacked, measuring, weights, search)
+    num = _IDENTITIES.value
+    if _ATTACK.value == 'dfs':
+      attempts = attacks.statistics(attacked, num, weights, search)
+    else:
+      client = attacked.client(_SOURCE.value)
+      attempts = attacks.identities(
+        attacked, client, num, weights, search, _SCALE.value, measuring
+      )
     seconds = time.perf_counter() - start
-    answers = judge.judge(attempts, attacked, judging)
-    failed = inversion_control.failed({q: a.asked for q, a in answers.items()})
+    answers = attacks.judge(attempts, attacked, judging)
+    failed = attacks.failed({q: a.asked for q, a in answers.items()})
     described = {
       **_described(attempts, answers, attacked),
       'judge': {
         'workdir': _JUDGE.value or str(workdir),
         'model': judging.name,
-        'other_model': not judge.same_model(attacked, judging),
-        'same_initial_weights': judge.same_initial_weights(attacked, judging),
+        'other_model': not attacks.same_model(attacked, judging),
+        'same_initial_weights': attacks.same_initial_weights(attacked, judging),
       },
       'measured_by': _MEASURED_BY.value or str(workdir),
       'valid': not failed,
@@ -131,7 +138,7 @@ def main(argv: list[str]) -> None:
     }
     recorder.write_json(picture.with_suffix('.json'), described)
     title = _title(config.name, described)
-    figure = reconstructed.draw(attempts, answers, attacked, title)
+    figure = attacks.draw(attempts, answers, attacked, title)
     canvas.save(figure, picture)
     print(picture)
     if failed:
@@ -144,19 +151,6 @@ def _other_run(given: str, workdir: Path) -> tuple[Any, Path] | None:
   """Returns (configuration, work directory) of another run than the first."""
   folder = Path(given or workdir).expanduser().absolute()
   return None if folder == workdir else (run.saved_config(folder, []), folder)
-
-
-def _attack(attacked, measuring, weights, search):
-  """Returns the attempts of the chosen attack."""
-  from fedreid_jax.apps.audit.inversion import attacks
-
-  num = _IDENTITIES.value
-  if _ATTACK.value == 'dfs':
-    return attacks.statistics(attacked, num, weights, search)
-  client = attacked.client(_SOURCE.value)
-  return attacks.identities(
-    attacked, client, num, weights, search, _SCALE.value, measuring
-  )
 
 
 def _described(attempts, answers, attacked) -> dict[str, Any]:
@@ -203,20 +197,18 @@ def _title(name: str, described: Mapping[str, Any]) -> str:
 
 def _settings():
   """Returns the settings of the search, and the weights of the objective."""
-  steps = _STEPS.value
+  steps, fix = _STEPS.value, 'give HALF,FULL'
   if len(steps) != 2 or not all(n.isdecimal() for n in steps):
-    raise errors.ConfigError(
-      f'{",".join(steps)!r} is not two numbers', '--steps', 'give HALF,FULL'
-    )
+    what = f'{",".join(steps)!r} is not two numbers'
+    raise errors.ConfigError(what, '--steps', fix)
   if not any(map(int, steps)):
-    raise errors.ConfigError('no steps', '--steps', 'give HALF,FULL')
+    raise errors.ConfigError('no steps', '--steps', fix)
   for name in ('measured_by', 'source', 'scale'):
     if _ATTACK.value == 'dfs' and run.FLAGS[name].present:
       raise errors.ConfigError(
         'the attack on DFS has no such flag', f'--{name}', 'leave it out'
       )
-  from fedreid_jax.apps.audit.inversion.inversion import Weights
-  from fedreid_jax.apps.audit.inversion.search import Search
+  from fedreid_jax.apps.audit.inversion import Search, Weights
 
   return (
     Search((int(steps[0]), int(steps[1])), seed=_SEED.value),

@@ -39,15 +39,14 @@ def main(argv: list[str]) -> None:
   def body():
     chosen, workdir = run.config(), run.workdir()
     from fedreid_jax.apps.sites import federated
-    from fedreid_jax.apps.sites.flower import app_folder, extra
 
     federated.check(chosen)
     # Only to fail here if Flower is missing: `flwr run` does the work.
-    extra.flower('flwr')
+
     wanted = federated.Wanted(
       _SITES.value, _WAIT.value, _ROUND.value, _MIN_SITES.value
     )
-    folder = app_folder.write(chosen, workdir, wanted, _RESTART.value)
+    folder = federated.write(chosen, workdir, wanted, _RESTART.value)
     print(f'work directory: {workdir}')
     print(f'next: flwr run {folder} SUPERLINK --stream')
 

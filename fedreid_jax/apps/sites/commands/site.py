@@ -39,12 +39,14 @@ def main(argv: list[str]) -> None:
         'no socket', 'command line', 'give --socket=RUN/site.sock'
       )
     chosen, workdir = run.config(), run.workdir()
-    from fedreid_jax.apps.sites import worker
-    from fedreid_jax.apps.sites.flower import local_socket
-    from fedreid_jax.training.files import lock
+    from fedreid_jax.apps.sites import local_socket, worker
+    from fedreid_jax.training.files import run_files
 
     # The lock comes first: two sites would write the same private states.
-    with lock.Lock(workdir), local_socket.listen(Path(_SOCKET.value)) as at:
+    with (
+      run_files.Lock(workdir),
+      local_socket.listen(Path(_SOCKET.value)) as at,
+    ):
       images = worker.read_images(chosen, _NAME.value)
       # The socket is there before the images are read, which may take minutes:
       # messages wait for the worker meanwhile.

@@ -1,0 +1,96 @@
+"""Bounds the norm of updates and gradients, and adds Gaussian noise.
+
+Noise on values that are not clipped before gives no (epsilon, delta) guarantee
+of differential privacy.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from fedreid_jax.core import param_filter
+from fedreid_jax.core.types import Array, Flat, Number
+from fedreid_jax.method.contexts import AggregationCtx
+
+# The norm stays finite in float32: 10^8 squares of this size add up to 1e38.
+LARGEST = 1e15
+NOTICE = (
+  'noise is added without clipping: it gives no (epsilon, delta) guarantee '
+  'of differential privacy'
+)
+
+
+def usable(changes: Flat) -> Array:
+  """Returns whether all magnitudes are finite and at most `LARGEST`, bool."""
+  largest = jnp.stack([jnp.abs(x).max() for x in changes.values()]).max()
+  # A comparison with nan is false, so nan is refused as well.
+  return largest <= LARGEST
+
+
+def clipped(changes: Flat, bound: Array) -> tuple[Flat, Array]:
+  """Scales changes down to a largest norm.
+
+  Changes that are not `usable` become zero.
+
+  Args:
+    bound: largest Euclidean norm over all of them.
+
+  Returns:
+    The changes, and whether their norm was at most the bound.
+  """
+  within = usable(changes)
+  # The norm of such changes overflows or is nan and would bound nothing.
+  changes = {n: jnp.where(within, x, 0.0) for n, x in changes.items()}
+  norm = jnp.sqrt(sum((x**2).sum() for x in changes.values()))
+  factor = jnp.where(norm <= bound, 1.0, bound / norm)
+  return {n: factor * x for n, x in changes.items()}, norm <= bound
+
+
+def gaussian(
+  key: Array, leaves: Flat, scale: Number, batch_stats: bool = False
+) -> Flat:
+  """Adds independent N(0, scale^2) to every element.
+
+  Args:
+    leaves: arrays by name; the noise of an array depends on the key and on the
+      position of its name in sorted order.
+    scale: standard deviation.
+    batch_stats: whether running statistics get noise as well; a variance may
+      then fall below zero.
+  """
+  params, _ = param_filter.trainable(leaves)
+  chosen = leaves if batch_stats else params
+  # The places of sorted names do not depend on the order of the dict.
+  noisy = {
+    name: leaves[name]
+    + scale
+    * jax.random.normal(jax.random.fold_in(key, place), leaves[name].shape)
+    for place, name in enumerate(sorted(chosen))
+  }
+  return {**leaves, **noisy}
+
+
+def on_updated(
+  models: Flat,
+  ctx: AggregationCtx,
+  scale: float,
+  batch_stats: bool = False,
+) -> Flat:
+  """Adds noise to the models that aggregate at least one upload.
+
+  Args:
+    models: models after the aggregation, `[G, ...]`.
+    scale: standard deviation.
+    batch_stats: whether running statistics get noise as well.
+
+  Returns:
+    The models, `[G, ...]`.
+  """
+  updated = ctx.members.any(axis=1)
+  noisy = gaussian(ctx.key, models, scale, batch_stats)
+  # A model without uploads is unchanged, so noise must not accumulate on it.
+  return {
+    name: jnp.where(
+      updated.reshape((-1,) + (1,) * (old.ndim - 1)), noisy[name], old
+    )
+    for name, old in models.items()
+  }

@@ -1,1 +1,0 @@
-"""A lower bound of epsilon by canaries."""

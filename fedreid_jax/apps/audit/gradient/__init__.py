@@ -1,1 +1,0 @@
-"""Reconstruction of images from the gradient of one client."""

@@ -1,1 +1,0 @@
-"""Reconstruction of images from a model and the statistics of a run."""

@@ -1,1 +1,0 @@
-"""Inference of membership in the training data."""

@@ -1,1 +1,0 @@
-"""Tracing of persons between clients by shared statistics."""

@@ -1,1 +1,0 @@
-"""The programs of a federation that Flower starts, and their connections."""

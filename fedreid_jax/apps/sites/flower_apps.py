@@ -1,0 +1,108 @@
+"""The programs that Flower starts at a site and at the server.
+
+At a site, Flower starts a process for every message. It sends the bytes of the
+message to the socket of the site's resident worker, which the configuration of
+the SuperNode names, and returns the bytes of the reply. At the server the
+program reads the settings that `fedreid coordinate` has written, and trains.
+"""
+
+# Imports of JAX or NumPy here would delay every message.
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from fedreid_jax import errors
+from fedreid_jax.apps.sites import local_socket
+from fedreid_jax.core import extras
+
+RECORD, DATA = 'fedreid', 'data'  # where a message of Flower has our bytes
+SOCKET = 'socket'  # in --node-config of the SuperNode
+
+
+def _load(name: str) -> ModuleType:
+  return extras.load(name, 'real sites', extras.command('sites'))
+
+
+_load('flwr')  # so that an error names the package, not one of its modules
+_flower = _load('flwr.app')
+# Flower looks for these names, see `federated.write`.
+client = _load('flwr.clientapp').ClientApp()
+server = _load('flwr.serverapp').ServerApp()
+
+
+# The worker tells messages apart by itself; `GridChannel` sends both types.
+@client.query()
+@client.train()
+def answer(message: Any, context: Any) -> Any:
+  """Returns the worker's reply to a `flwr.app.Message`."""
+  if SOCKET not in context.node_config:
+    raise errors.ConfigError(
+      'no socket', 'flower-supernode', """give --node-config='socket="PATH"'"""
+    )
+  path = str(context.node_config[SOCKET])
+  reply = local_socket.ask(path, message.content[RECORD][DATA])
+  return _flower.Message(_content(reply), reply_to=message)
+
+
+def _content(data: bytes) -> Any:
+  return _flower.RecordDict({RECORD: _flower.ConfigRecord({DATA: data})})
+
+
+class GridChannel:
+  """A `members.Channel` to the SuperNodes of a run."""
+
+  def __init__(self, grid: Any):
+    """Keeps the grid, `flwr.serverapp.Grid`."""
+    self._grid = grid
+
+  def nodes(self) -> Sequence[int]:
+    """Returns the numbers of the SuperNodes that are connected."""
+    return sorted(self._grid.get_node_ids())
+
+  def ask(
+    self, kind: str, messages: Mapping[int, bytes], timeout: float
+  ) -> Mapping[int, bytes]:
+    """Sends messages and returns the replies that came in time, by node."""
+    from fedreid_jax.apps.sites import codec
+
+    sent = [
+      _flower.Message(
+        _content(data),
+        dst_node_id=node,
+        # Flower has fixed types; `codec` has the kind of a message in its
+        # bytes.
+        message_type='query' if kind == codec.HELLO else 'train',
+        # A message that was not delivered in time is not delivered later.
+        ttl=timeout,
+      )
+      for node, data in messages.items()
+    ]
+    replies: dict[int, bytes] = {}
+    for reply in self._grid.send_and_receive(sent, timeout=timeout):
+      node = reply.metadata.src_node_id
+      if reply.has_error():
+        print(f'node {node}: {reply.error.reason}')
+      else:
+        replies[node] = reply.content[RECORD][DATA]
+    return replies
+
+
+@server.main()
+def main(grid: Any, context: Any) -> None:
+  """Trains, or resumes, the run whose settings the run configuration names."""
+  from fedreid_jax.apps.sites import federated
+  from fedreid_jax.training.processes import process
+
+  process.prepare_jax(os.cpu_count() or 1)
+  path = Path(str(context.run_config[federated.SETTINGS]))
+  config, wanted, restart = federated.take(path)
+  try:
+    federated.train(config, path.parent, GridChannel(grid), wanted, restart)
+  except errors.FedReIDError as error:
+    # Flower shows this output in `flwr run --stream`; the exception ends the
+    # run.
+    print(error.line(), flush=True)
+    raise

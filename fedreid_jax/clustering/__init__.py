@@ -1,1 +1,0 @@
-"""Partitions of clients."""

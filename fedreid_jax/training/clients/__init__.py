@@ -1,1 +1,0 @@
-"""States and statistics of clients, between rounds and on disk."""

@@ -1,0 +1,156 @@
+"""The models of a checkpoint by their names, and their network."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from fedreid_jax import errors
+from fedreid_jax.core import types
+from fedreid_jax.data import augment
+from fedreid_jax.data.federation import Federation
+from fedreid_jax.round.devices import placement
+from fedreid_jax.training import build
+from fedreid_jax.training.files import checkpoint
+
+
+def of(
+  shared: types.Flat,
+  personal: Mapping[int, types.Flat],
+  groups: np.ndarray,
+  names: Sequence[str],
+) -> dict[str, types.Flat]:
+  """Returns the variables of each model of a run by its name.
+
+  A single model is named 'global', and several are named 'cluster:GROUP'.
+  Without shared parameters the model of each client is named 'client:NAME'.
+
+  Args:
+    personal: personal parameters by canonical index of the client.
+    groups: group of every client, int32 `[N]`.
+    names: of the clients, `N`.
+  """
+  if not shared:
+    return {
+      f'client:{name}': personal[k]
+      for k, name in enumerate(names)
+      if k in personal
+    }
+  several = next(iter(shared.values())).shape[0] > 1
+  # A model of the server gets personal parameters of any client, because only
+  # identity scores depend on them.
+  own = personal[min(personal)] if personal else {}
+  return {
+    f'cluster:{group}' if several else 'global': {
+      n: leaf[group] for n, leaf in shared.items()
+    }
+    | own
+    for group in np.unique(groups)
+  }
+
+
+def choose(models: Mapping[str, Any], name: str) -> str:
+  """Returns the name of a model that exists, the first one for ''."""
+  if not models:
+    raise errors.ConfigError(
+      'the checkpoint has no model: its clients have not trained',
+      '--checkpoint',
+      'choose a later one',
+    )
+  name = name or next(iter(models))
+  if name not in models:
+    raise errors.ConfigError(
+      f'no model {name!r}', '--model', f'there are {", ".join(models)}'
+    )
+  return name
+
+
+class Restored(NamedTuple):
+  """The models of a checkpoint.
+
+  Attributes:
+    step: rounds of training.
+    models: variables by the names of `named_models.of`.
+    groups: group of every client, int32 `[N]`.
+    host: the JSON part.
+  """
+
+  step: int
+  models: dict[str, types.Flat]
+  groups: np.ndarray
+  host: dict[str, Any]
+
+
+def restore(saved: checkpoint.Checkpoints, which: str) -> Restored:
+  """Restores the models of the step `which`, or the 'latest' or 'best' one.
+
+  Raises:
+    IntegrityError: when there is no such checkpoint, or it does not verify.
+  """
+  step = saved.find(which)
+  shared, personal, groups, host = saved.restore_models(step)
+  models = of(shared, personal, groups, host['clients'])
+  return Restored(step, models, groups, host)
+
+
+class Network(NamedTuple):
+  """The network of a checkpoint.
+
+  Attributes:
+    model: the network.
+    variables: initial ones, for parameters that were never shared.
+    transforms: of images.
+    mesh: devices.
+  """
+
+  model: types.Model
+  variables: types.Flat
+  transforms: augment.Transforms
+  mesh: Mesh
+
+
+def num_classes(leaves: types.Flat) -> int:
+  """Returns the columns of a model's classifier, 1 if it is missing."""
+  kernel = leaves.get('params/classifier/kernel')
+  return 1 if kernel is None else kernel.shape[-1]
+
+
+def network(config, federation: Federation, leaves: types.Flat) -> Network:
+  """Builds the network that belongs to leaves of a checkpoint.
+
+  Args:
+    leaves: of one model; parameters that were never shared may be missing.
+
+  Raises:
+    IntegrityError: when they do not fit the configured network.
+  """
+  # The classifier has the columns of the checkpoint, because the clients that
+  # determined them may not be loaded.
+  model = build.network(config, num_classes(leaves), federation.image_shape)
+  variables = jax.jit(model.init)(jax.random.key(config.seed))
+  check_fits(leaves, variables)
+  return Network(
+    model,
+    variables,
+    augment.make(config.augment, federation.mean, federation.std),
+    placement.make_mesh(config.execution.devices or None),
+  )
+
+
+def check_fits(found: types.Flat, model: types.Flat) -> None:
+  """Refuses leaves of another model; some leaves may be missing."""
+  different = [
+    f'{n} is {list(x.shape)}, not {list(model[n].shape)}'
+    if n in model
+    else f'{n} is not in the model'
+    for n, x in found.items()
+    if n not in model or x.shape != model[n].shape
+  ]
+  if different:
+    raise errors.IntegrityError(
+      'checkpoint of another model: ' + '; '.join(different[:5]),
+      'checkpoint',
+      'use the configuration it was made with',
+    )

@@ -1,0 +1,146 @@
+"""Batch-normalisation moments of source images under the tested models.
+
+The running moments of averaged models fit none of them, and the running moments
+of a client's own model follow its weights with a delay. With
+`evaluation.batch_stats='source'` every client measures the moments of its
+images at the frozen weights (`method.batch_stats`) and returns the count, mean
+and variance of every layer. The moments of all clients of a model are merged by
+images, with the variance between clients; a client's own model gets the moments
+of that client's images. No image of a target is used. With
+`evaluation.batch_stats='modality'` the visible and the infrared images are
+measured separately, and a test image is normalised by the moments of its
+modality.
+
+The papers test with running moments. This is a second protocol, whose results
+are reported beside those of the papers' protocol.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+import jax
+import numpy as np
+
+from fedreid_jax import errors
+from fedreid_jax.core.types import ClientData, Flat
+from fedreid_jax.evaluation.evaluator import Models, Source
+from fedreid_jax.method import batch_stats
+from fedreid_jax.method.batch_stats import Layers
+from fedreid_jax.round.simulation import Executor
+
+# Modalities that are measured separately, by `evaluation.batch_stats`; None
+# means all images, and 'running' measures nothing. A mean over clients of one
+# modality each fits neither modality.
+MEASURED: dict[str, tuple[int | None, ...]] = {
+  'source': (None,),
+  'modality': (0, 1),
+}
+
+
+def check(rule: str, clients: Sequence[ClientData]) -> None:
+  """Refuses to measure a modality of which no client has an image.
+
+  The rule is `evaluation.batch_stats`.
+  """
+  if rule != 'modality':
+    return
+  for kind, name in enumerate(('visible', 'infrared')):
+    if not any((c.modalities == kind).any() for c in clients):
+      raise errors.ConfigError(
+        f'no client has an image that is {name}',
+        'evaluation.batch_stats',
+        "set it to 'source'",
+      )
+
+
+def make(
+  executor: Executor,
+  groups: np.ndarray,
+  names: Sequence[str],
+  sent: dict[str, Counter],
+  rule: str = 'source',
+) -> Source:
+  """Builds `(models by name) -> models with the moments of their sources`.
+
+  The result is a tuple with models for all test images, or with models for the
+  test images of each modality.
+
+  Args:
+    executor: has the clients' images.
+    groups: group of every client, int32 `[N]`; model 'cluster:G' belongs to the
+      clients of group G, and a model that is neither 'cluster:' nor 'client:'
+      to all clients.
+    names: of the clients, `N`; model 'client:NAME' belongs to one of them.
+    sent: bytes by direction, `up` and `down`, counted as 'batch_stats'.
+    rule: 'source' or 'modality'.
+  """
+  num = len(names)
+  own = {f'client:{name}' for name in names}
+
+  def measure(
+    models: Flat, received: int, own_of: Callable[[np.ndarray], Flat] | None
+  ) -> Iterator[Iterator[Layers]]:
+    """Yields, for every modality, the moments of every client in turn."""
+    sent['down']['batch_stats'] += received * num
+    for modality in MEASURED[rule]:
+      chosen = np.zeros(num, np.int32)
+      # The executor augments images as in training, because the weights are
+      # fitted to such images: a crop of a padded image has a black border.
+      yield map(counted, executor.moments(models, chosen, own_of, modality))
+
+  def counted(layers: Layers) -> Layers:
+    sent['up']['batch_stats'] += sum(x.nbytes for x in jax.tree.leaves(layers))
+    return layers
+
+  def one(name: str, variables: Flat) -> list[Flat]:
+    whole = {n: np.asarray(x)[None] for n, x in variables.items()}
+    group = None
+    if name.startswith('cluster:'):
+      group = int(name.removeprefix('cluster:'))
+    return [
+      batch_stats.install(
+        variables,
+        batch_stats.pool(
+          layers
+          for k, layers in enumerate(parts)
+          if group is None or groups[k] == group
+        ),
+      )
+      for parts in measure(whole, _bytes(variables), None)
+    ]
+
+  def personal(models: Models) -> dict[str, list[Flat]]:
+    """Measures every client's own model on its own images, all at once."""
+    some = next(iter(models.values()))
+
+    def own_of(members: np.ndarray) -> Flat:
+      """Returns the models of some clients, zeros for those without one."""
+      rows = {
+        n: np.zeros((len(members), *x.shape), x.dtype) for n, x in some.items()
+      }
+      for row, k in enumerate(members):
+        for leaf, value in models.get(f'client:{names[k]}', {}).items():
+          rows[leaf][row] = value
+      return rows
+
+    found: dict[str, list[Flat]] = {name: [] for name in models}
+    for parts in measure({}, _bytes(some), own_of):
+      for k, layers in enumerate(parts):
+        if (name := f'client:{names[k]}') in models:
+          found[name].append(batch_stats.install(models[name], layers))
+    return found
+
+  def source(models: Models) -> tuple[Models, ...]:
+    mine = {name: x for name, x in models.items() if name in own}
+    found = personal(mine) if mine else {}
+    found |= {n: one(n, x) for n, x in models.items() if n not in own}
+    return tuple(
+      {name: found[name][k] for name in models}
+      for k in range(len(MEASURED[rule]))
+    )
+
+  return source
+
+
+def _bytes(variables: Flat) -> int:
+  return sum(x.nbytes for x in variables.values())

@@ -1,1 +1,0 @@
-"""Trackers: metrics and images of a run for TensorBoard, MLflow and others."""

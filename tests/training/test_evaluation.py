@@ -1,0 +1,55 @@
+"""Names of the files of evaluations."""
+
+import json
+
+import pytest
+
+from fedreid_jax.config import recipes, saved_config
+from fedreid_jax.training import evaluation
+from fedreid_jax.training.files import recorder
+
+
+@pytest.fixture
+def config(tmp_path):
+  found = recipes.recipe('fedpav:smoke')
+  recorder.write_json(tmp_path / 'config.json', saved_config.to_json(found))
+  return found
+
+
+def entries(*targets, score=10.0):
+  return [{'target': t, 'metrics': {'mAP': score}} for t in targets]
+
+
+def test_no_evaluation_overwrites_another(config, tmp_path):
+  def write(which, *targets, **more):
+    return evaluation.write(
+      config, tmp_path, which, 4, entries(*targets, **more)
+    ).name
+
+  assert write('4', 'mall') == 'evaluation-4-mall.json'
+  assert write('4', 'mall', score=11.0) == 'evaluation-4-mall.json'
+  config.evaluation.metric = 'cosine'
+  assert write('4', 'mall') == 'evaluation-4-mall-2.json'
+  config.data.targets = ('mall:identities=3', 'park')
+  assert write('4', 'mall', 'park', 'mall') == 'evaluation-4-mall+park.json'
+  assert write('best', 'mall', 'park') == 'evaluation-4-mall+park-2.json'
+  assert write('4', 'a/b' * 40).startswith('evaluation-4-a_ba_b')
+  found = json.loads((tmp_path / 'evaluation-4-mall.json').read_text())
+  assert found == {
+    'checkpoint': '4',
+    'round': 4,
+    'overrides': {},
+    'entries': entries('mall', score=11.0),
+  }
+  both = json.loads((tmp_path / 'evaluation-4-mall+park.json').read_text())
+  assert both['overrides'] == {
+    'data.targets': ['mall:identities=3', 'park'],
+    'evaluation.metric': 'cosine',
+  }
+
+
+def test_a_file_that_was_not_completely_written_is_replaced(config, tmp_path):
+  path = tmp_path / 'evaluation-4-mall.json'
+  path.write_text('{"chec')
+  found = evaluation.write(config, tmp_path, '4', 4, entries('mall'))
+  assert found == path and json.loads(path.read_text())['round'] == 4
