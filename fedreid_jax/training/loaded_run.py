@@ -17,7 +17,7 @@ import numpy as np
 from fedreid_jax import errors
 from fedreid_jax.algorithms import dfh
 from fedreid_jax.algorithms.statistics import moments
-from fedreid_jax.config import rules
+from fedreid_jax.config import validation
 from fedreid_jax.core import types
 from fedreid_jax.core.types import ClientData
 from fedreid_jax.data import load as data_lib
@@ -167,7 +167,7 @@ def load(
   name = named_models.choose(models, name)
   if federation is None:
     held_out = config.evaluation.validation
-    options = rules.arguments(config, config.data.source)
+    options = validation.arguments(config, config.data.source)
     federation = data_lib.load(config.data, held_out=held_out, options=options)
   model, variables, transforms, mesh = named_models.network(
     config, federation, models[name]
