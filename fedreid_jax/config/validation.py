@@ -77,7 +77,7 @@ def _method(c: Any) -> Iterator[Rule]:
 
 
 def _of_properties(c: Any, components: tuple[Component, ...]) -> Iterator[Rule]:
-  stale = any(component.info.max_staleness for component in components)
+  stale = any(component.max_staleness for component in components)
   yield (
     c.availability.in_flight > 0 and not stale,
     'availability.in_flight',
@@ -86,7 +86,7 @@ def _of_properties(c: Any, components: tuple[Component, ...]) -> Iterator[Rule]:
     'set it to 0, or add a component that uses stale uploads, as that of '
     'FedBuff',
   )
-  alone = any('independent' in x.info.properties for x in components)
+  alone = any('independent' in x.properties for x in components)
   yield (
     bool(c.evaluation.ensemble) and not alone,
     'evaluation.ensemble',

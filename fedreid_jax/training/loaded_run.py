@@ -25,7 +25,7 @@ from fedreid_jax.data.augment import Transforms
 from fedreid_jax.data.federation import Federation, Target
 from fedreid_jax.evaluation import distances as distance_lib
 from fedreid_jax.evaluation import features
-from fedreid_jax.method.component import Component
+from fedreid_jax.method.component import Component, Property
 from fedreid_jax.training import build, named_models
 from fedreid_jax.training.files import run_files
 
@@ -189,10 +189,13 @@ def load(
   )
 
 
+DFS: Property = 'domain_statistics'
+
+
 def statistics_sender(run: LoadedRun) -> Component | None:
   """Returns the component whose clients send DFS, None without one."""
   components = build.load_components(run.config)
-  return next((c for c in components if c.info.domain_statistics), None)
+  return next((c for c in components if DFS in c.properties), None)
 
 
 def statistics_options(run: LoadedRun) -> Any:
@@ -203,8 +206,7 @@ def statistics_options(run: LoadedRun) -> Any:
 
 def statistics_space(run: LoadedRun) -> str:
   """Returns the field of `Outputs` with the features that DFS describe."""
-  found = statistics_sender(run)
-  return found.info.domain_statistics if found else 'feature'
+  return dfh.SPACES[statistics_options(run).space]
 
 
 def statistics_sent(run: LoadedRun) -> jax.Array | None:

@@ -72,7 +72,7 @@ def outcome(components):
   """Returns the error of a composition, '' for none."""
   try:
     compose.check(components)
-    for owner in [c for c in components if c.info.claim]:
+    for owner in [c for c in components if c.claim]:
       guarantee._check_order(owner, components)
   except errors.ConfigError as error:
     return error.line()

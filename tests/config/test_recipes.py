@@ -102,7 +102,7 @@ def test_a_recipe_is_one_function_that_needs_nothing_but_config(recipe):
 @pytest.mark.parametrize('recipe', RECIPES)
 def test_only_these_recipes_claim_a_guarantee(recipe):
   components = build.load_components(config_of(recipe, 'smoke'))
-  claims = any(component.info.claim for component in components)
+  claims = any(component.claim for component in components)
   assert claims == (recipe in GUARANTEED)
 
 

@@ -19,7 +19,7 @@ from typing import Annotated
 
 import jax.numpy as jnp
 
-from fedreid_jax.method.component import Component, ComponentInfo
+from fedreid_jax.method.component import Component
 from fedreid_jax.core.options import Checked, Range
 
 
@@ -29,8 +29,7 @@ class Options(Checked):
 
 
 def make(options: Options = Options()) -> Component:
-  info = ComponentInfo(notice=f'lam is {options.lam}')
-  return Component('my_rule', info=info)
+  return Component('my_rule', notice=f'lam is {options.lam}')
 """
 
 OTHERS = """
@@ -93,7 +92,7 @@ def test_a_listed_plug_in_has_a_group(plugin):
   made = compose.load(
     config.components, {'my_rule': dict(config.my_rule)}, algorithms
   )
-  assert made[1].info.notice == 'lam is 2.0'
+  assert made[1].notice == 'lam is 2.0'
 
 
 @pytest.mark.parametrize(

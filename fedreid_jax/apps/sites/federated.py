@@ -142,7 +142,7 @@ def check(config: Any) -> None:
     ConfigError: naming the field.
   """
   components = build.load_components(config)
-  simulated = [c for c in components if 'simulated' in c.info.properties]
+  simulated = [c for c in components if 'simulated' in c.properties]
   hidden = [c for c in components if c.summation]
   for wrong, what, field, fix in (
     (config.data.public, 'public images', 'data.public', 'leave it empty'),
