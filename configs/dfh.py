@@ -29,8 +29,5 @@ def get_config(arg: str | None = None):
   c = presets.base('dfh', ('fedpav', 'dfh'))
   c.local.sampler, c.local.batch, c.local.identities = 'pk', 32, 8
   given.apply_preset(c)
-  c.dfh.space = given.options['space']
-  c.model.neck = 'bn' if c.dfh.space == 'b' else 'none'
-  c.loss.triplet = 1.0
-  c.optim.nesterov = False
+  presets.triplet_of_pooled(c, given.options['space'])
   return given.override(c)

@@ -28,8 +28,5 @@ def get_config(arg: str | None = None):
   given.apply_preset(c)
   c.snr.loss = given.options['loss']
   c.model.variant = 'snr_entropy' if c.snr.loss == 'entropy' else 'snr'
-  c.dfh.space = given.options['space']
-  c.model.neck = 'bn' if c.dfh.space == 'b' else 'none'
-  c.loss.triplet = 1.0
-  c.optim.nesterov = False
+  presets.triplet_of_pooled(c, given.options['space'])
   return given.override(c)

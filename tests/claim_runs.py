@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from fedreid_jax.apps.papers.claims.declare import Arm, Claim, route
+from fedreid_jax.apps.papers.tables.declare import Arm, Claim, route
 
 CLAIM = Claim(
   'dfh',

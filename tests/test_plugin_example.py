@@ -1,5 +1,6 @@
 """The package in examples/plugin, beside its checkout and installed."""
 
+import ast
 import json
 import os
 import subprocess
@@ -44,6 +45,27 @@ def test_the_median_of_the_members_of_each_group():
   found = median.median(values, members)
   np.testing.assert_array_equal(found[:2], [[2.0, 0.0], [1.5, 3.0]])
   assert not np.isfinite(found[2]).any()
+
+
+@pytest.mark.parametrize('name', ['median', 'centre_loss'])
+def test_a_component_imports_only_the_interface_of_a_method(name):
+  tree = ast.parse((PLUGIN / PACKAGE / f'{name}.py').read_text())
+  modules = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
+  modules |= {
+    alias.name
+    for n in ast.walk(tree)
+    if isinstance(n, ast.Import)
+    for alias in n.names
+  }
+  own = {m for m in modules if m.startswith('fedreid_jax')}
+  assert own == {'fedreid_jax.method'}
+
+
+def test_the_interface_of_a_method_is_what_it_lists():
+  import fedreid_jax.method as method
+
+  assert [n for n in method.__all__ if not hasattr(method, n)] == []
+  assert len(method.__all__) == len({*method.__all__})
 
 
 def test_median_equals_that_of_numpy():

@@ -29,7 +29,7 @@ takes a fixed z of 1.5.
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -43,7 +43,6 @@ from fedreid_jax.core.types import Array, Broadcast, ClientData, Flat, Upload
 from fedreid_jax.method import aggregation
 from fedreid_jax.method.component import (
   Component,
-  ComponentInfo,
   Participants,
   Property,
   Transport,
@@ -101,7 +100,8 @@ def make(options: Options = Options()) -> Component:
   return Component(
     'byzantine',
     transport=Transport(up=_unchanged),
-    info=ComponentInfo(bind=bind, properties=PROPERTIES),
+    properties=PROPERTIES,
+    bind=bind,
   )
 
 
@@ -142,12 +142,15 @@ def _component(
   }
   factor = options.scale or factors.get(options.kind, 1.0)
 
-  def up(upload: Upload, received: Broadcast, key: Array) -> Upload:
+  def up(
+    state: Any, upload: Upload, received: Broadcast, key: Array
+  ) -> tuple[Any, Upload]:
     is_wrong = _among(wrong, upload.index)
     # Trainable parameters only: a negative variance would betray the attacker.
     start, _ = param_filter.trainable(received.shared)
     sent = attack(options.kind, factor, upload.shared, start, key)
-    return _with(upload, trees.select(is_wrong, sent, _of(upload, sent)))
+    sent = trees.select(is_wrong, sent, _of(upload, sent))
+    return state, _with(upload, sent)
 
   def collude(uploads: Upload) -> Upload:
     return _collude(options.scale, _among(wrong, uploads.index), uploads)
@@ -157,7 +160,8 @@ def _component(
   return Component(
     'byzantine',
     transport=Transport(collude=collude) if together else Transport(up=up),
-    info=ComponentInfo(notice=text if chosen else '', properties=PROPERTIES),
+    properties=PROPERTIES,
+    notice=text if chosen else '',
   )
 
 
@@ -229,6 +233,8 @@ def _of(upload: Upload, names: Flat) -> Flat:
   return {name: upload.shared[name] for name in names}
 
 
-def _unchanged(upload: Upload, received: Broadcast, key: Array) -> Upload:
+def _unchanged(
+  state: Any, upload: Upload, received: Broadcast, key: Array
+) -> tuple[Any, Upload]:
   del received, key
-  return upload
+  return state, upload

@@ -36,7 +36,6 @@ from fedreid_jax.method.accounting import Released
 from fedreid_jax.method.component import (
   ClientHooks,
   Component,
-  ComponentInfo,
   Participants,
   ServerHooks,
   broadcast_state,
@@ -50,6 +49,10 @@ from fedreid_jax.method.contexts import (
 )
 from fedreid_jax.method.rules import Given, Rule, needs_public
 from fedreid_jax.method.sums import Sum
+
+EXPOSES = (
+  "it compares scores of images of the client; cdw.batch='public' does not"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,12 +92,8 @@ def make(options: Options = Options()) -> Component:
     if public
     else None,
     aggregation=Sum(_by_distance, _largest, fallback=True),
-    info=ComponentInfo(
-      check=check,
-      released=Released() if public else None,
-      exposes="it compares scores of images of the client; cdw.batch='public' "
-      'does not',
-    ),
+    bind=check,
+    released=Released() if public else EXPOSES,
   )
 
 

@@ -34,7 +34,7 @@ import jax.numpy as jnp
 from fedreid_jax import errors
 from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array, Flat
-from fedreid_jax.method.component import Component, ComponentInfo, Participants
+from fedreid_jax.method.component import Component, Participants
 from fedreid_jax.method.contexts import ServerCtx
 from fedreid_jax.method.rules import Given, Rule, embeds_at_server
 
@@ -88,9 +88,7 @@ def make(options: Options = Options()) -> Component:
         'let at least three take part',
       )
 
-  return Component(
-    'client_clustering', clustering=cluster, info=ComponentInfo(check=check)
-  )
+  return Component('client_clustering', clustering=cluster, bind=check)
 
 
 def _free_groups(

@@ -32,15 +32,15 @@ message that would be sent.
 
 import dataclasses
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
 
 from fedreid_jax.core import param_filter, trees
 from fedreid_jax.core.options import Checked, Range
-from fedreid_jax.core.types import Array, Broadcast, Flat, Upload
-from fedreid_jax.method.component import Component, ComponentInfo, Transport
+from fedreid_jax.core.types import Array, Broadcast, Flat, Tree, Upload
+from fedreid_jax.method.component import MODEL, Component, Transport
 
 SCALE = 4  # bytes of the float32 that goes with the codes of a leaf
 VALUE = 4  # bytes of a float32, or of an index
@@ -64,16 +64,17 @@ class Options(Checked):
 def make(options: Options = Options()) -> Component:
   """Builds the component."""
 
-  def size(shared: Flat) -> int:
-    return num_bytes(options, shared)
+  def size(content: str, tree: Tree) -> int:
+    if content == MODEL:
+      return num_bytes(options, tree)
+    return trees.num_bytes(tree)
 
   if options.kind == 'topk':
-    transport = Transport(init=_no_error, up_with=_largest(options), size=size)
+    transport = Transport(up=_largest(options), init=_no_error, size=size)
   else:
     transport = Transport(up=_rounded(options), size=size)
   # Real sites send whole arrays, so that the saving is only simulated.
-  info = ComponentInfo(properties=('simulated',))
-  return Component('compress', transport=transport, info=info)
+  return Component('compress', transport=transport, properties=('simulated',))
 
 
 def num_bytes(options: Options, shared: Flat) -> int:
@@ -92,7 +93,9 @@ def _rounded(options: Options):
   """Returns `Transport.up` of int and qsgd."""
   by_norm = options.kind == 'qsgd'
 
-  def up(upload: Upload, received: Broadcast, key: Array) -> Upload:
+  def up(
+    state: Any, upload: Upload, received: Broadcast, key: Array
+  ) -> tuple[Any, Upload]:
     changes = _changes(upload, received)
     sent = {
       name: rounded(
@@ -100,13 +103,13 @@ def _rounded(options: Options):
       )
       for place, name in enumerate(sorted(changes))
     }
-    return _arrived(upload, received, sent)
+    return state, _arrived(upload, received, sent)
 
   return up
 
 
 def _largest(options: Options):
-  """Returns `Transport.up_with` of topk, whose state is the memory e_k."""
+  """Returns `Transport.up` of topk, whose state is the memory e_k."""
 
   def up(
     error: Flat, upload: Upload, received: Broadcast, key: Array

@@ -86,7 +86,6 @@ from fedreid_jax.method.accounting import Mechanism, Released
 from fedreid_jax.method.component import (
   ClientHooks,
   Component,
-  ComponentInfo,
   Participants,
   ServerHooks,
   broadcast_state,
@@ -107,6 +106,10 @@ FLOOR = 0.1
 # Number of a use of the round's key. Steps fold their number into the same key,
 # and none is as large.
 NOISE = 2**31 - 1
+EXPOSES = (
+  'it sends statistics of persons, which need dpsgd, dfh.noise, '
+  "dfh.loss='identity' and dfh.normalise='released'"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -238,11 +241,11 @@ def make(options: Options = Options()) -> Component:
       'dfh.clip',
       'set it above 0, about the norm of a feature',
     )
+  separable = (options.loss, options.normalise) == ('identity', 'released')
   return Component(
     'dfh',
     client=ClientHooks(
       loss=functools.partial(_hallucinated_loss, options),
-      separable=(options.loss, options.normalise) == ('identity', 'released'),
       data_pass=moments.data_pass(
         functools.partial(_represent, options), options.clip
       ),
@@ -253,14 +256,15 @@ def make(options: Options = Options()) -> Component:
       receive=_receive,
       message=broadcast_state,
     ),
-    info=ComponentInfo(
-      check=functools.partial(_check, options),
-      warn=_warn,
-      domain_statistics=SPACES[options.space],
-      released=_released(options) if options.noise else None,
-      exposes='it sends statistics of persons, which need dpsgd, dfh.noise, '
-      "dfh.loss='identity' and dfh.normalise='released'",
+    # Before the first round too, because its loss needs the statistics of all.
+    properties=(
+      'before_first_round',
+      'domain_statistics',
+      *(('separable',) if separable else ()),
     ),
+    bind=functools.partial(_check, options),
+    released=_released(options) if options.noise else EXPOSES,
+    warn=_warn,
   )
 
 

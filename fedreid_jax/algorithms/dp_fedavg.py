@@ -62,7 +62,6 @@ from fedreid_jax.method import accounting, rounding
 from fedreid_jax.method.accounting import Mechanism
 from fedreid_jax.method.component import (
   Component,
-  ComponentInfo,
   Participants,
   ServerHooks,
   Transport,
@@ -216,10 +215,10 @@ def make(options: Options = Options()) -> Component:
     made = _component(options, scale_of(options, participants))
     if participants.rounding is not None or _rate(participants) < 1:
       return made
-    return made._replace(info=made.info._replace(notice=EVERYONE))
+    return made._replace(notice=EVERYONE)
 
   unbound = _component(options, Scale(0.0, 1.0, 1.0))
-  return unbound._replace(info=unbound.info._replace(bind=bind))
+  return unbound._replace(bind=bind)
 
 
 def scale_of(options: Options, participants: Participants) -> Scale:
@@ -266,10 +265,12 @@ def mechanisms(
 def _component(options: Options, scale: Scale) -> Component:
   adaptive, noise = options.adaptive, scale.on_update(options.adaptive)
 
-  def up(upload: Upload, received: Broadcast, key: Array) -> Upload:
+  def up(
+    state: Any, upload: Upload, received: Broadcast, key: Array
+  ) -> tuple[Any, Upload]:
     del key
     bound = received.messages[NAME] if adaptive else jnp.float32(options.clip)
-    return _bounded(upload, received, bound, adaptive)
+    return state, _bounded(upload, received, bound, adaptive)
 
   def share(num_examples: Array) -> Array:
     if not options.n_max:
@@ -323,12 +324,12 @@ def _component(options: Options, scale: Scale) -> Component:
   )
   return Component(
     NAME,
-    transport=Transport(up=up, loses=_is_lost),
+    transport=Transport(up=up),
     aggregation=Sum(
       weight,
       by_count,
       # The sum of the weights of a round is private.
-      Divisor(_no_numbers, {}, {}, expected),
+      Divisor(_no_numbers, {}, expected),
       noise=noise_of_sum if scale.noise else None,
     ),
     server=ServerHooks(
@@ -337,9 +338,8 @@ def _component(options: Options, scale: Scale) -> Component:
       update=update,
       message=_own_clip if adaptive else None,
     ),
-    info=ComponentInfo(
-      conflicts=('clustering', 'unaccounted_noise'), claim=claim
-    ),
+    conflicts=('clustering', 'unaccounted_noise'),
+    claim=claim,
   )
 
 
@@ -348,9 +348,12 @@ def _bounded(
 ) -> Upload:
   """Returns the upload with a clipped update and without running statistics."""
   start = received.shared
+  params, _ = param_filter.trainable(upload.shared)
+  changes = {n: x - start[n] for n, x in params.items()}
   # Changes that are not finite become zero and count as an upload, because a
   # lost one would reveal who took part.
-  changes, below = privacy.clipped(_changes(upload, received), bound)
+  lost = ~(upload.finite & privacy.usable(changes))
+  changes, below = privacy.clipped(changes, bound)
   sent = {n: start[n] + x for n, x in changes.items()}
   own = {NAME: below.astype(jnp.float32) - 0.5} if adaptive else {}
   return dataclasses.replace(
@@ -358,20 +361,8 @@ def _bounded(
     shared={**start, **sent},
     finite=jnp.ones_like(upload.finite),
     messages={**upload.messages, **own},
+    lost=lost,
   )
-
-
-def _is_lost(upload: Upload, received: Broadcast) -> Array:
-  """Returns whether the client must keep its state from before the round.
-
-  This is so if the update is sent as zero or the state is not finite.
-  """
-  return ~(upload.finite & privacy.usable(_changes(upload, received)))
-
-
-def _changes(upload: Upload, received: Broadcast) -> Flat:
-  params, _ = param_filter.trainable(upload.shared)
-  return {n: x - received.shared[n] for n, x in params.items()}
 
 
 def _no_numbers(message: Any, ctx: UploadCtx) -> dict[str, Any]:

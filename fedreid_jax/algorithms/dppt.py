@@ -51,7 +51,6 @@ from fedreid_jax.method import sums
 from fedreid_jax.method.component import (
   ClientHooks,
   Component,
-  ComponentInfo,
   Participants,
   ServerHooks,
   broadcast_state,
@@ -197,9 +196,8 @@ def make(options: Options = Options()) -> Component:
       ),
       message=broadcast_state,
     ),
-    info=ComponentInfo(
-      check=check, exposes='it sends mean features of single persons'
-    ),
+    bind=check,
+    released='it sends mean features of single persons',
   )
 
 

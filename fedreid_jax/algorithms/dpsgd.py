@@ -49,7 +49,6 @@ from fedreid_jax.method.accounting import Mechanism
 from fedreid_jax.method.component import (
   ClientHooks,
   Component,
-  ComponentInfo,
   Participants,
 )
 from fedreid_jax.method.contexts import GradientCtx
@@ -128,23 +127,21 @@ def make(options: Options = Options()) -> Component:
   def bind(participants: Participants) -> Component:
     _check(options, participants)
     noise = noise_of(options, participants)
-    return _component(
-      _gradient(options, participants, noise),
-      ComponentInfo(
-        notice=_notice(options, participants),
-        conflicts=('unaccounted_noise',),
-        claim=functools.partial(_claim, options, noise),
-      ),
+    return unbound._replace(
+      client=ClientHooks(gradient=_gradient(options, participants, noise)),
+      bind=None,
+      claim=functools.partial(_claim, options, noise),
+      notice=_notice(options, participants),
     )
 
-  info = ComponentInfo(
-    conflicts=('unaccounted_noise',), bind=bind, claim=_unbound
+  unbound = Component(
+    NAME,
+    client=ClientHooks(gradient=_unbound),
+    conflicts=('unaccounted_noise',),
+    bind=bind,
+    claim=_unbound,
   )
-  return _component(_unbound, info)
-
-
-def _component(gradient: Gradient, info: ComponentInfo) -> Component:
-  return Component(NAME, client=ClientHooks(gradient=gradient), info=info)
+  return unbound
 
 
 def _notice(options: Options, participants: Participants) -> str:

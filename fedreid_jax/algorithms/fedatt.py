@@ -30,7 +30,6 @@ from fedreid_jax.core.types import Array, Flat
 from fedreid_jax.method import aggregation
 from fedreid_jax.method.component import (
   Component,
-  ComponentInfo,
   ServerHooks,
 )
 from fedreid_jax.method.contexts import AggregationCtx
@@ -82,5 +81,5 @@ def make(options: Options = Options()) -> Component:
     'fedatt',
     aggregation=Gather(weights),
     server=ServerHooks(update=perturb) if noise_scale else None,
-    info=ComponentInfo(notice=privacy.NOTICE if noise_scale else ''),
+    notice=privacy.NOTICE if noise_scale else '',
   )

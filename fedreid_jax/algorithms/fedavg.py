@@ -22,7 +22,7 @@ from released code: no implementation is taken as the reference.
 from collections.abc import Iterator
 
 from fedreid_jax import errors
-from fedreid_jax.method.component import Component, ComponentInfo, Participants
+from fedreid_jax.method.component import Component, Participants
 from fedreid_jax.method.rules import Given, Rule, numbers_own_labels
 
 
@@ -49,4 +49,4 @@ def make() -> Component:
         "set it to 'concat', 'max' or 'global', or use 'fedpav'",
       )
 
-  return Component('fedavg', shared='', info=ComponentInfo(check=check))
+  return Component('fedavg', shared='', bind=check)

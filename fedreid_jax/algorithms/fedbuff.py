@@ -33,7 +33,6 @@ from fedreid_jax.method.accounting import Released
 from fedreid_jax.method.component import (
   ClientHooks,
   Component,
-  ComponentInfo,
   ServerHooks,
   Transport,
 )
@@ -60,12 +59,6 @@ class Options(Checked):
     'largest staleness of an upload that is used; the server keeps as many '
     'models',
   ] = 8
-
-
-def _no_bytes(state: Flat) -> int:
-  del state
-  # The message simulates clients that have kept the model that they received.
-  return 0
 
 
 def rules(given: Given) -> Iterator[Rule]:
@@ -114,8 +107,8 @@ def make(options: Options = Options()) -> Component:
     return dataclasses.replace(broadcast, shared=shared, messages=messages)
 
   def up(
-    upload: types.Upload, received: types.Broadcast, key: Array
-  ) -> types.Upload:
+    state: Any, upload: types.Upload, received: types.Broadcast, key: Array
+  ) -> tuple[Any, types.Upload]:
     del key
     present = received.messages[NAME]['present']
     params, running = param_filter.trainable(upload.shared)
@@ -131,7 +124,7 @@ def make(options: Options = Options()) -> Component:
       name: present[name] + share * (x - present[name])
       for name, x in running.items()
     }
-    return dataclasses.replace(upload, shared=shared)
+    return state, dataclasses.replace(upload, shared=shared)
 
   def round_end(
     state: Any, ctx: contexts.RoundEndCtx
@@ -148,25 +141,21 @@ def make(options: Options = Options()) -> Component:
   return Component(
     NAME,
     client=ClientHooks(round_end=round_end),
-    server=ServerHooks(
-      init=init, update=update, message=message, message_bytes=_no_bytes
-    ),
-    transport=Transport(up=up, down=down, moves=True),
+    server=ServerHooks(init=init, update=update, message=message),
+    transport=Transport(up=up, down=down),
     aggregation=Sum(
       weight,
       sums.by_count,
-      Divisor(_counted, {'uploads': sums.by_count}, {'uploads': 1.0}, divided),
+      Divisor(_counted, {'uploads': 1.0}, divided),
     ),
+    properties=('free_message', 'rebased_uploads', 'simulated'),
+    conflicts=('clustering',),
     # Staleness depends on numbers of images and steps only. An update of the
     # server has at most one upload of a client, so that the number of rounds
     # bounds that of uploads in a guarantee.
-    info=ComponentInfo(
-      notice='clients start at different times; docs/realism.md',
-      conflicts=('clustering',),
-      properties=('simulated',),
-      max_staleness=options.max_staleness,
-      released=Released(),
-    ),
+    released=Released(),
+    notice='clients start at different times; docs/realism.md',
+    max_staleness=options.max_staleness,
   )
 
 

@@ -33,7 +33,6 @@ from fedreid_jax.method.accounting import Released
 from fedreid_jax.method.component import (
   ClientHooks,
   Component,
-  ComponentInfo,
 )
 from fedreid_jax.method.contexts import RoundEndCtx, UploadCtx
 from fedreid_jax.method.rules import Given, Rule, divides_by_steps
@@ -61,7 +60,7 @@ def rules(given: Given) -> Iterator[Rule]:
   yield from divides_by_steps(given)
   mu = given.options.mu
   for other in given.others:
-    if 'proximal' in other.info.properties:
+    if 'proximal' in other.properties:
       used = given.config[other.name].mu
       yield (
         mu != used,
@@ -95,19 +94,14 @@ def make(options: Options = Options()) -> Component:
       'steps': (ctx.num_examples, worth),
     }
 
-  divisor = Divisor(
-    numbers,
-    dict.fromkeys(('images', 'steps'), sums.by_size),
-    {'images': 1.0, 'steps': LIMIT},
-    _divided,
-  )
+  divisor = Divisor(numbers, {'images': 1.0, 'steps': LIMIT}, _divided)
   return Component(
     'fednova',
     client=ClientHooks(round_end=round_end),
     # A weight is at most the number of images, because |a_k| is at least 1, the
     # weight of the last gradient.
     aggregation=Sum(weight, sums.by_size, divisor),
-    info=ComponentInfo(released=Released()),
+    released=Released(),
   )
 
 

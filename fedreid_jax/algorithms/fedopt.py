@@ -28,7 +28,7 @@ import jax.numpy as jnp
 from fedreid_jax.core import param_filter
 from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array, Flat
-from fedreid_jax.method.component import Component, ComponentInfo, ServerHooks
+from fedreid_jax.method.component import Component, ServerHooks
 from fedreid_jax.method.contexts import AggregationCtx, ServerInitCtx
 
 
@@ -96,5 +96,5 @@ def make(options: Options = Options()) -> Component:
   return Component(
     'fedopt',
     server=ServerHooks(init=init, update=update),
-    info=ComponentInfo(conflicts=('clustering',)),
+    conflicts=('clustering',),
   )

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from fedreid_jax.core import param_filter
 from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array, Flat, Metrics
-from fedreid_jax.method.component import ClientHooks, Component, ComponentInfo
+from fedreid_jax.method.component import ClientHooks, Component
 from fedreid_jax.method.contexts import LossCtx
 
 
@@ -56,6 +56,6 @@ def make(options: Options = Options()) -> Component:
 
   return Component(
     'fedprox',
-    client=ClientHooks(loss=loss, separable=True),
-    info=ComponentInfo(properties=('anchored', 'proximal')),
+    client=ClientHooks(loss=loss),
+    properties=('anchored', 'proximal', 'separable'),
   )

@@ -38,7 +38,6 @@ from fedreid_jax.losses import metric
 from fedreid_jax.method import optimizers
 from fedreid_jax.method.component import (
   Component,
-  ComponentInfo,
   Participants,
   ServerHooks,
 )
@@ -130,11 +129,9 @@ def make(options: Options = Options()) -> Component:
   return Component(
     'kd',
     server=ServerHooks(update=update),
-    info=ComponentInfo(
-      conflicts=('clustering', 'info.max_staleness'),
-      check=check,
-      needs_uploads=True,
-    ),
+    properties=('needs_uploads',),
+    conflicts=('clustering', 'max_staleness'),
+    bind=check,
   )
 
 

@@ -31,17 +31,10 @@ LastModel = tuple[Flat, Array]
 
 def make() -> Component:
   """Builds the component."""
-
-  def model(state: LastModel) -> LastModel:
-    return state
-
   return Component(
     'local_models',
-    client=ClientHooks(
-      init=none_yet,
-      round_end=keep,
-      models_to_evaluate=model,
-    ),
+    client=ClientHooks(init=none_yet, round_end=keep),
+    properties=('local_model',),
   )
 
 

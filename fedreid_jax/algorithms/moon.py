@@ -29,7 +29,7 @@ from fedreid_jax.algorithms.local_models import LastModel
 from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array, Flat, Metrics
 from fedreid_jax.losses import identity, metric
-from fedreid_jax.method.component import ClientHooks, Component, ComponentInfo
+from fedreid_jax.method.component import ClientHooks, Component
 from fedreid_jax.method.contexts import LossCtx
 
 
@@ -82,7 +82,6 @@ def make(options: Options = Options()) -> Component:
       init=local_models.none_yet,
       loss=loss,
       round_end=local_models.keep,
-      separable=True,
     ),
-    info=ComponentInfo(properties=('anchored',)),
+    properties=('anchored', 'separable'),
   )

@@ -24,7 +24,6 @@ from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array, Broadcast, Flat
 from fedreid_jax.method.component import (
   Component,
-  ComponentInfo,
   ServerHooks,
   Transport,
 )
@@ -62,7 +61,6 @@ def make(options: Options = Options()) -> Component:
     'noise',
     transport=Transport(down=down) if double else None,
     server=ServerHooks(update=update),
-    info=ComponentInfo(
-      notice=privacy.NOTICE, properties=('unaccounted_noise',)
-    ),
+    properties=('unaccounted_noise',),
+    notice=privacy.NOTICE,
   )

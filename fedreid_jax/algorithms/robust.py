@@ -49,7 +49,6 @@ from fedreid_jax.core.types import Array, Flat, Number
 from fedreid_jax.method import aggregation
 from fedreid_jax.method.component import (
   Component,
-  ComponentInfo,
   Participants,
 )
 from fedreid_jax.method.contexts import AggregationCtx
@@ -115,7 +114,8 @@ def make(options: Options = Options()) -> Component:
   return Component(
     'robust',
     aggregation=Gather(weights, combine if by_coordinate else None),
-    info=ComponentInfo(conflicts=('clustering',), check=check),
+    conflicts=('clustering',),
+    bind=check,
   )
 
 

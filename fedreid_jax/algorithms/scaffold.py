@@ -39,7 +39,6 @@ from fedreid_jax.method.accounting import Released
 from fedreid_jax.method.component import (
   ClientHooks,
   Component,
-  ComponentInfo,
   ServerHooks,
 )
 from fedreid_jax.method.contexts import (
@@ -84,20 +83,17 @@ def make(options: Options = Options()) -> Component:
 
   return Component(
     'scaffold',
-    client=ClientHooks(
-      init=_init, loss=_correction, separable=True, round_end=_update_control
-    ),
+    client=ClientHooks(init=_init, loss=_correction, round_end=_update_control),
     server=ServerHooks(
       init=init_server,
       receive=MessageSum(_share, _moved, by_share, LIMIT),
       message=_own_control,
     ),
     aggregation=UNIFORM if uniform else None,
+    properties=('separable',),
     # Equal weights would be those of the model only, not of the control.
-    info=ComponentInfo(
-      conflicts=('clustering', 'equal_weights', 'info.max_staleness'),
-      released=Released(),
-    ),
+    conflicts=('clustering', 'equal_weights', 'max_staleness'),
+    released=Released(),
   )
 
 

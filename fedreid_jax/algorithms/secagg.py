@@ -56,10 +56,10 @@ from fedreid_jax.algorithms.statistics import secure_sum
 from fedreid_jax.algorithms.statistics.secure_sum import Format
 from fedreid_jax.core import prng, trees
 from fedreid_jax.core.options import Checked, Range
-from fedreid_jax.core.types import Array, Flat, Tree
+from fedreid_jax.core.types import Array, Tree
 from fedreid_jax.method.component import (
+  MODEL,
   Component,
-  ComponentInfo,
   Participants,
   ServerHooks,
   Summation,
@@ -181,21 +181,14 @@ def make(options: Options = Options()) -> Component:
   """Builds the component; the clients of a run determine its scale."""
 
   def bind(participants: Participants) -> Component:
+    _check(options, participants.cohort)
     clients = participants.clients
     largest = options.n_max or max(client.num_images for client in clients)
     uids = [prng.client_uid(client.name) for client in clients]
     return _component(options, participants.cohort, uids, largest)
 
-  def check(participants: Participants) -> None:
-    _check(options, participants.cohort)
-
-  def rounding(participants: Participants, count: int) -> float:
-    form = Format(options.bits, participants.cohort)
-    return form.rounding(options.bound, count)
-
   unbound = _component(options, 3, [0], options.n_max or math.inf)
-  info = unbound.info._replace(check=check, bind=bind, rounding=rounding)
-  return unbound._replace(info=info)
+  return unbound._replace(bind=bind)
 
 
 def _check(options: Options, places: int) -> None:
@@ -237,22 +230,20 @@ def _component(
     del ctx
     return State(*[jnp.float32(0.0)] * 3)
 
-  def size(shared: Flat) -> int:
-    return form.num_bytes(shared, options.masks)
+  def size(content: str, tree: Tree) -> int:
+    if content == MODEL:
+      return form.num_bytes(tree, options.masks)
+    values = sum(math.prod(x.shape) for x in jax.tree.leaves(tree))
+    return math.ceil(values * options.bits / 8)
 
   return Component(
     'secagg',
     transport=Transport(size=size),
-    summation=Summation(
-      add,
-      setting.limit,
-      float(largest),
-      options.bits,
-      secure_sum.scale(1.0, places, options.bits) / FINEST,
-      noisy=True,
-    ),
+    summation=Summation(add, setting.limit, float(largest), form.rounding),
     server=ServerHooks(init=init, metrics=State._asdict),
-    info=ComponentInfo(notice=NOTICE, warn=_warn),
+    properties=('draws_noise',),
+    notice=NOTICE,
+    warn=_warn,
   )
 
 

@@ -12,7 +12,7 @@ Deviations from the paper: none. Deviations from the released code: it trains
 one client per run, which does not change the results.
 """
 
-from fedreid_jax.method.component import Component, ComponentInfo
+from fedreid_jax.method.component import Component
 
 # These have no effect if no parameters are shared.
 WITHOUT_EFFECT = (
@@ -21,7 +21,7 @@ WITHOUT_EFFECT = (
   'clustering',
   'aggregation',
   'anchored',
-  'info.max_staleness',
+  'max_staleness',
 )
 
 
@@ -31,5 +31,6 @@ def make() -> Component:
     'standalone',
     # Matches no name.
     shared=r'(?!)',
-    info=ComponentInfo(conflicts=WITHOUT_EFFECT, properties=('independent',)),
+    properties=('independent',),
+    conflicts=WITHOUT_EFFECT,
   )

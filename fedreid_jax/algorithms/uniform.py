@@ -8,7 +8,7 @@ person re-identification, AAAI 2021, and SCAFFOLD average over the cohort S
 Deviations from the paper: none. Deviations from released code: none.
 """
 
-from fedreid_jax.method.component import Component, ComponentInfo
+from fedreid_jax.method.component import Component
 from fedreid_jax.method.sums import UNIFORM
 
 
@@ -17,5 +17,5 @@ def make() -> Component:
   return Component(
     'uniform',
     aggregation=UNIFORM,
-    info=ComponentInfo(properties=('equal_weights',)),
+    properties=('equal_weights',),
   )

@@ -1,1 +1,1 @@
-"""Configurations: fields, presets, checks, tables and sweeps of the papers."""
+"""Configurations: their fields, presets, recipes, parsing and checks."""

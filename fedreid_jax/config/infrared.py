@@ -81,15 +81,14 @@ def _network(c) -> None:
   c.evaluation.metric, c.evaluation.report_both_neck_features = 'cosine', True
 
 
-def peak(c, rounds: int) -> None:
+def _peak(c, rounds: int) -> None:
   """Sets rounds and a rate that peaks at round 16 of 50 and ends at zero."""
   c.rounds = rounds
   peak = 16.0 if rounds >= 30 else rounds / 3.0
   c.optim.points = ((0.0, 1e-4), (peak, 1.0), (float(rounds), 0.0))
 
 
-def small(c) -> None:
-  """Sets the images and the network of both small presets."""
+def _small(c) -> None:
   c.data.height, c.data.width = 64, 32
   c.data.identities, c.data.shots = 48, 4
   c.data.target_identities, c.data.target_shots = 40, 2
@@ -107,7 +106,7 @@ def small(c) -> None:
 
 def synthetic(c) -> None:
   """Uses synthetic images of one domain's cameras, or of three domains."""
-  small(c)
+  _small(c)
   if c.data.client_split == 'camera_independent':
     c.data.sources = ('plaza:cameras=4,infrared=2',)
     c.data.targets = c.data.sources
@@ -142,7 +141,7 @@ def smoke(c) -> None:
 
 def _rounds(c, rounds: int) -> None:
   if c.optim.schedule == 'linear':
-    peak(c, rounds)
+    _peak(c, rounds)
   else:
     c.rounds, c.optim.warmup = rounds, max(1, rounds // 4)
     c.optim.milestones = (max(1, 2 * rounds // 3),)
@@ -165,7 +164,7 @@ def paper(c) -> None:
   c.augment.pad = 10
   c.evaluation.ranks = (1, 5, 10, 20)
   if c.optim.schedule == 'linear':
-    peak(c, 50 if c.data.client_split == 'camera_independent' else 30)
+    _peak(c, 50 if c.data.client_split == 'camera_independent' else 30)
   else:
     c.rounds = 30
   if c.data.client_split != 'camera_independent':

@@ -1,4 +1,4 @@
-"""Loading of validated configurations of recipes and of saved runs."""
+"""Loading of configurations: of recipes, and of saved runs in JSON."""
 
 import json
 import os
@@ -6,14 +6,27 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedreid_jax import errors
-from fedreid_jax.config import (
-  parsing,
-  recipes,
-  saved_config,
-  schema,
-  validation,
+from fedreid_jax import algorithms, errors
+from fedreid_jax.config import parsing, recipes, renamed, schema, validation
+from fedreid_jax.core import plugins
+from fedreid_jax.core.options import Field
+from fedreid_jax.data.synthetic import versions
+
+# Fields that earlier runs of this edition have not saved; their defaults are
+# what those runs did.
+LATER = (
+  *('data.colour_as', 'data.held_out', 'evaluation.validation'),
+  *('execution.stack_budget_mb', 'cohort', 'cohort_max', 'model.norm'),
+  *('data.poison', 'data.poisoned', 'data.trigger_share'),
+  *('optim.schedule_rounds', 'evaluation.extra'),
 )
+LATER_GROUP = 'availability.'
+# Fields that earlier runs have saved, and that changed no result.
+GONE = ('execution.reduction',)
+# Fields that earlier runs have not saved, and the values that they had then
+# where these are not the defaults.
+BEFORE = {'privacy.secret': 'seed'}
+_SOURCE = plugins.SOURCE.field
 
 
 def load_config(
@@ -46,10 +59,7 @@ def load_config(
     ConfigError: if a recipe, preset or field does not exist, or a value is not
       valid.
   """
-  path, colon, arguments = os.fspath(recipe).partition(':')
-  if recipes.find(path) is None:
-    raise recipes.missing(path)
-  config = recipes.recipe(f'{path}{colon}{arguments}', '')
+  config = recipes.recipe(os.fspath(recipe))
   named = parsing.flatten(dict(overrides or {}))
   own = parsing.flatten(fields)
   for name in named.keys() & own.keys():
@@ -80,14 +90,14 @@ def load_saved(workdir: Path, changes: Sequence[str] = ()) -> Any:
     raise errors.IntegrityError(
       'no configuration', str(path), 'give the --workdir of a run'
     )
-  return validation.validate(saved_config.from_json(saved, changes, str(path)))
+  return validation.validate(from_json(saved, changes, str(path)))
 
 
 def change(config: Any, values: Mapping[str, Any]) -> Any:
-  """Sets fields of a configuration and validates it.
+  """Sets fields of a configuration in place and validates it.
 
   Args:
-    config: configuration, changed in place.
+    config: the configuration.
     values: values by full names of fields; lists become tuples.
 
   Raises:
@@ -107,3 +117,99 @@ def change(config: Any, values: Mapping[str, Any]) -> Any:
         f'{value!r}: {error}', name, 'give a value of its type'
       ) from error
   return validation.validate(config)
+
+
+def identity(config: Any) -> Any:
+  """Returns `schema.identity` with the version of the synthetic world."""
+  # The name without a version means the newest one, which may change.
+  kept = schema.identity(config)
+  kept.data.source = versions.resolve(kept.data.source)
+  return kept
+
+
+def to_json(config: Any) -> dict[str, Any]:
+  """Returns a configuration as the object in config.json."""
+  return json.loads(identity(config).to_json_best_effort())
+
+
+def from_json(saved: dict[str, Any], changes: Sequence[str], where: str) -> Any:
+  """Returns the configuration of a saved run after changes of fields.
+
+  A run may lack the fields `LATER`, those of `LATER_GROUP` and the options of
+  methods that did not exist then. No run has the fields of `schema.reporting`.
+
+  Raises:
+    IntegrityError: if a field is missing or unknown, or its value is not
+      allowed.
+    ConfigError: if a changed field does not exist or its value is not allowed.
+  """
+  flat = {
+    name: parsing.as_tuples(value)
+    for name, value in parsing.flatten(saved).items()
+    if name not in GONE
+  }
+  for old in sorted(flat.keys() & renamed.FIELDS.keys()):
+    raise errors.IntegrityError(
+      f'has {old}, a field of version 0.1',
+      where,
+      'train again, or evaluate the run with version 0.2',
+    )
+  config = schema.default()
+  for name in schema.PLUGGED:
+    if name in flat:
+      _restore(config, name, flat, where)
+  known = parsing.declarations(config)
+  absent = known.keys() - flat.keys() - schema.reporting()
+  for what, keys in (
+    ('has no', _missing(absent, flat)),
+    ('has an unknown', flat.keys() - known.keys()),
+  ):
+    if keys:
+      raise errors.IntegrityError(
+        f'{what} {min(keys)}',
+        where,
+        'restore the file from a copy, or give --config',
+      )
+  # A run has the name of its version of the synthetic world; a name without a
+  # version means the first one.
+  if isinstance(source := flat.get(_SOURCE), str):
+    flat[_SOURCE] = versions.of_file(source)
+  flat = BEFORE | flat
+  for name in flat:
+    _restore(config, name, flat, where, known)
+  if 'data.colour_as' not in flat:
+    # Nothing was refused then: what the run did to colours was allowed.
+    parsing.note_written(config, 'data.channels')
+    parsing.note_written(config, 'data.invert')
+  return parsing.change(config, changes, '--set')
+
+
+def _missing(absent: set[str], flat: dict[str, Any]) -> set[str]:
+  """Returns the absent fields that every run must have saved."""
+  saved = {name.partition('.')[0] for name in flat}
+  unused = {*plugins.available(algorithms)} - saved
+  unused -= {*flat.get('components', ())}
+  return {
+    name
+    for name in absent
+    if name not in (*LATER, *BEFORE)
+    and not name.startswith(LATER_GROUP)
+    and name.partition('.')[0] not in unused
+  }
+
+
+def _restore(
+  config: Any,
+  name: str,
+  flat: dict[str, Any],
+  where: str,
+  known: Mapping[str, Field] | None = None,
+) -> None:
+  try:
+    # A plug-in has fields of its own, so they change when one is restored.
+    known = known or parsing.declarations(config)
+    parsing.assign(config, name, known[name], flat[name])
+  except errors.ConfigError as error:
+    raise errors.IntegrityError(
+      f'{error.where}: {error.what}', where, 'restore the file from a copy'
+    ) from error

@@ -92,12 +92,7 @@ def split(text: str, mark: str) -> list[str]:
 
 
 class UnknownChoiceError(errors.ConfigError):
-  """A preset or an option that a recipe does not have.
-
-  Attributes:
-    presets: of the recipe.
-    choices: of the options of the recipe.
-  """
+  """A preset or an option that a recipe does not have, with those it has."""
 
   def __init__(
     self,
@@ -170,23 +165,17 @@ def argument(
 
 
 def choices(field: str) -> tuple[str, ...]:
-  """Returns the choices of a field, starting with the default.
-
-  Args:
-    field: full name of a field of a built-in component or a group.
-  """
+  """Returns the choices of a field of the package, first its default."""
   found = schema.fields()[field]
   return tuple(dict.fromkeys((found.default, *found.choices())))
 
 
 def change(config: Any, pairs: Sequence[str], where: str = '--config') -> Any:
-  """Sets fields from FIELD=VALUE pairs with Python literals or words as values.
-
-
+  """Sets fields of a configuration in place, and returns it.
 
   Args:
-    config: configuration that is changed and returned.
-    pairs: FIELD=VALUE pairs.
+    config: the configuration.
+    pairs: FIELD=VALUE pairs; values are Python literals or words.
     where: source of the pairs, for messages.
 
   Raises:
@@ -216,10 +205,6 @@ def note_written(config: Any, name: str) -> None:
   """Allows the conversion of colour images if a user has set its field.
 
   The conversion is refused if only a preset or a recipe has set it.
-
-  Args:
-    config: configuration that is changed.
-    name: field that has been set.
   """
   data = config.data
   kind = {
@@ -231,11 +216,7 @@ def note_written(config: Any, name: str) -> None:
 
 
 def check(name: str, field: options.Field, value: Any) -> None:
-  """Checks that a value is allowed in a field and has not been renamed.
-
-  Raises:
-    ConfigError: if the check fails.
-  """
+  """Raises a ConfigError for a value that is not allowed, or was renamed."""
   if new := renamed.value(name, value):
     raise errors.ConfigError(f'{value!r}', name, f'renamed to {new!r}')
   options.check(name, field, value)
@@ -247,17 +228,12 @@ def declarations(config: Any) -> dict[str, options.Field]:
 
 
 def assign(config: Any, name: str, field: options.Field, value: Any) -> None:
-  """Sets a field to a value that is allowed in it.
-
-  Raises:
-    ConfigError: if the value is not allowed.
-  """
+  """Sets a field to a value, or raises a ConfigError if it is not allowed."""
   check(name, field, value)
   config.update_from_flattened_dict({name: value})
 
 
 def _value(text: str, kind: Any) -> Any:
-  """Converts text to a value for a field of the given type."""
   # Words without quotes are no literals, and remain text.
   try:
     value = as_tuples(ast.literal_eval(text.strip()))

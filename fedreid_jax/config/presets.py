@@ -32,12 +32,8 @@ def synthetic(c: Any) -> None:
 def smoke(c: Any) -> None:
   """Reduces `synthetic` to two rounds of small images, which take seconds."""
   synthetic(c)
-  c.rounds = 2
-  c.data.height, c.data.width = 32, 16
-  c.data.identities, c.data.shots = 12, 2
-  c.data.target_identities = 12
-  c.model.features = (16, 32)
-  c.evaluation.every = 2
+  _two_rounds(c)
+  c.data.shots = 2
 
 
 def photos(c: Any) -> None:
@@ -97,9 +93,9 @@ def nine(c: Any) -> None:
 
 
 def nine_with_local_models(c: Any) -> None:
-  """Trains the nine synthetic clients and also evaluates local models."""
+  """Trains the nine synthetic clients and keeps their models, too."""
   nine(c)
-  _evaluate_local_models(c)
+  c.components = (*c.components, 'local_models')
 
 
 def nine_data_sets(c: Any) -> None:
@@ -110,14 +106,8 @@ def nine_data_sets(c: Any) -> None:
   """
   c.data.source = 'datasets'
   c.data.sources = (
-    'msmt17',
-    'dukemtmc',
-    'market1501',
-    'cuhk03-np',
-    'prid2011:split=half',
-    'cuhk01:split=half',
-    'viper:split=half',
-    '3dpes:split=half',
+    *('msmt17', 'dukemtmc', 'market1501', 'cuhk03-np', 'prid2011:split=half'),
+    *('cuhk01:split=half', 'viper:split=half', '3dpes:split=half'),
     'qmul-ilids:split=half',
   )
   c.data.targets = c.data.sources
@@ -134,9 +124,9 @@ def nine_data_sets(c: Any) -> None:
 
 
 def nine_data_sets_with_local_models(c: Any) -> None:
-  """Sets `nine_data_sets` and also evaluates local models."""
+  """Sets `nine_data_sets` and keeps the clients' models, too."""
   nine_data_sets(c)
-  _evaluate_local_models(c)
+  c.components = (*c.components, 'local_models')
 
 
 def nine_data_sets_alone(c: Any) -> None:
@@ -201,11 +191,14 @@ def nine_trial(c: Any) -> None:
 def few_of_another_world(c: Any) -> None:
   """Reduces `another_world` to two rounds of small images."""
   another_world(c)
-  c.rounds = 2
+  _two_rounds(c)
+
+
+def _two_rounds(c: Any) -> None:
+  c.rounds = c.evaluation.every = 2
   c.data.height, c.data.width = 32, 16
   c.data.identities = c.data.target_identities = 12
   c.model.features = (16, 32)
-  c.evaluation.every = 2
 
 
 def many_clients(c: Any) -> None:
@@ -248,15 +241,22 @@ def identities_private(c: Any) -> None:
     c.model.norm = 'group'
 
 
+def triplet_of_pooled(c: Any, space: str) -> None:
+  """Sets DFH's loss: also a triplet loss on the pooled feature.
+
+  In space 'b' it is on the normalisation of this feature, which is then also
+  ranked.
+  """
+  c.dfh.space = space
+  c.model.neck = 'bn' if space == 'b' else 'none'
+  c.loss.triplet = 1.0
+  c.optim.nesterov = False
+
+
 def _halve_rate(c: Any) -> None:
   """Halves the rate after half and three quarters of the run, as in DFH."""
   c.optim.lr, c.optim.schedule = 0.05, 'step'
   c.optim.milestones, c.optim.gamma = (0.5, 0.75), 0.5
-
-
-def _evaluate_local_models(c: Any) -> None:
-  """Keeps the clients' models of a method that also has a server model."""
-  c.components = (*c.components, 'local_models')
 
 
 FEDERATED = {

@@ -23,11 +23,7 @@ def folder() -> Path:
 
 
 def find(file: str) -> Path | None:
-  """Returns the path of a recipe, or None.
-
-  Args:
-    file: a path, or 'configs/NAME.py' or 'NAME' of a recipe.
-  """
+  """Returns the path of PATH.py, 'configs/NAME.py' or 'NAME', or None."""
   path = Path(file)
   named = path.parent in (Path(), Path('configs'))
   places = [path] if path.suffix == '.py' else []

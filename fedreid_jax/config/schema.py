@@ -23,14 +23,12 @@ ConfigDict = ml_collections.ConfigDict
 TOP = 'Run'  # the class with the fields at the top level
 CLASSES = (
   *('Data', 'Model', 'Local', 'Optim', 'Loss', 'Augment', 'Evaluation'),
-  'Execution',
-  'Availability',
-  'Privacy',
+  *('Execution', 'Availability', 'Privacy'),
 )
 Named = tuple[Plugin, str]  # a plug-in: its kind and its name
 KINDS = (
-  *(plugins.COMPONENT, plugins.NETWORK, plugins.SOURCE),
-  plugins.EVALUATOR,
+  *(plugins.COMPONENT, plugins.NETWORK),
+  *(plugins.SOURCE, plugins.EVALUATOR),
 )
 PLUGGED = tuple(plugin.field for plugin in KINDS)
 
@@ -91,11 +89,7 @@ def _choices(plugin: Plugin) -> tuple[str, ...]:
 
 
 def fields(named: Sequence[Named] = ()) -> dict[str, options.Field]:
-  """Returns the declaration of every field by its full name, as 'optim.lr'.
-
-  Args:
-    named: as for `groups`.
-  """
+  """Returns the declaration of every field by its full name, as 'optim.lr'."""
   return {
     f'{group}.{field.name}' if group else field.name: field
     for group, declaration in groups(named).items()
@@ -115,12 +109,7 @@ def reporting() -> frozenset[str]:
 
 
 def marked(mark: Mark, named: Sequence[Named] = ()) -> list[str]:
-  """Returns the full names of the fields with a mark, in order.
-
-  Args:
-    mark: of the fields.
-    named: as for `groups`.
-  """
+  """Returns the full names of the fields with a mark, in order."""
   return [name for name, field in fields(named).items() if mark in field.marks]
 
 
@@ -143,11 +132,8 @@ def in_use(config: Any, mark: Mark) -> list[str]:
   """Returns the full names of the fields with a mark that have an effect.
 
   Their values are neither zero nor empty, and a field of a component has an
-  effect only if the component is listed.
-
-  Args:
-    config: a configuration, or a saved one, which may lack fields.
-    mark: of the fields.
+  effect only if the component is listed. A saved configuration may lack
+  fields.
   """
   own = {plugins.group_of(name) for name in config.get('components', ())}
   idle = {*_built_in()} - own
@@ -162,8 +148,6 @@ def in_use(config: Any, mark: Mark) -> list[str]:
 
 def plug_ins(config: Any) -> tuple[Named, ...]:
   """Returns the plug-ins that a configuration names, with their kinds.
-
-
 
   Raises:
     ConfigError: if a name of the first edition is used.
@@ -197,11 +181,9 @@ def default() -> Any:
 
 
 def complete(config: Any) -> Any:
-  """Adds the groups of the plug-ins that a configuration names.
+  """Adds the groups of the plug-ins that a configuration names, in place.
 
-  Args:
-    config: configuration that is changed and returned; existing fields keep
-      their values.
+  Existing fields keep their values.
   """
   missing = {
     name: declaration

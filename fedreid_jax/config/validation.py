@@ -1,13 +1,21 @@
 """Validation of a configuration: fields, values, and combinations of fields.
 
-Combinations are checked with the components of the method. No backend of JAX is
-started.
+Combinations are checked with the components of the method, whose own rules are
+in their modules (`method.rules`). No backend of JAX is started.
 """
 
+import functools
+import importlib
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
-from fedreid_jax import errors
-from fedreid_jax.config import parsing, rules, schema
+from fedreid_jax import algorithms, errors
+from fedreid_jax.config import parsing, schema
+from fedreid_jax.core import plugins
+from fedreid_jax.method.component import Component
+from fedreid_jax.method.rules import DIVIDE_PERSONS, Given, Rule
+from fedreid_jax.round import compose
 
 
 def validate(config: Any) -> Any:
@@ -30,7 +38,247 @@ def validate(config: Any) -> Any:
         'create the configuration with schema.default()',
       )
     parsing.check(name, known[name], found[name])
-  for wrong, where, what, fix in rules.rules(config):
+  for wrong, where, what, fix in _rules(config):
     if wrong:
       raise errors.ConfigError(what, where, fix)
   return config
+
+
+def _rules(c: Any) -> Iterator[Rule]:
+  # The rules of the fields come first: the components, which are made for the
+  # rules of the method, need valid options.
+  for part in (_run, _availability, _data, _training, _evaluation, _method):
+    yield from part(c)
+
+
+def load_components(c: Any) -> tuple[Component, ...]:
+  """Returns the components of a configuration's method, in order."""
+  own = {plugins.group_of(name): arguments(c, name) for name in c.components}
+  return compose.load(c.components, own, algorithms)
+
+
+def arguments(c: Any, name: str) -> dict[str, Any]:
+  """Returns the hyper-parameters of a component or a plug-in by its name."""
+  return dict(c.get(plugins.group_of(name), {}))
+
+
+def _method(c: Any) -> Iterator[Rule]:
+  components = load_components(c)
+  yield from _of_properties(c, components)
+  is_default = functools.partial(schema.is_default, c)
+  for k, name in enumerate(c.components):
+    full_name = plugins.full_name(name, plugins.COMPONENT, algorithms)
+    module, group = importlib.import_module(full_name), plugins.group_of(name)
+    if hasattr(module, 'rules'):
+      make = getattr(module, 'Options', lambda: None)
+      others = (*components[:k], *components[k + 1 :])
+      options = make(**arguments(c, name))
+      yield from module.rules(Given(group, options, c, others, is_default))
+
+
+def _of_properties(c: Any, components: tuple[Component, ...]) -> Iterator[Rule]:
+  stale = any(component.max_staleness for component in components)
+  yield (
+    c.availability.in_flight > 0 and not stale,
+    'availability.in_flight',
+    f'{errors.counted(c.availability.in_flight, "client")} in flight with '
+    f'{", ".join(c.components)}',
+    'set it to 0, or add a component that uses stale uploads, as that of '
+    'FedBuff',
+  )
+  alone = any('independent' in x.properties for x in components)
+  yield (
+    bool(c.evaluation.ensemble) and not alone,
+    'evaluation.ensemble',
+    'ensembles need models that are trained independently',
+    'use configs/standalone.py',
+  )
+
+
+def _run(c: Any) -> Iterator[Rule]:
+  yield (
+    not c.name or '/' in c.name,
+    'name',
+    f'{c.name!r} is not a name',
+    "give a word without '/'",
+  )
+  yield (
+    not c.components,
+    'components',
+    'no component',
+    'list one that selects the shared parameters, as that of FedPav',
+  )
+  yield (
+    c.execution.deterministic and c.execution.width != 1,
+    'execution.width',
+    f'width {c.execution.width} is not deterministic',
+    'set execution.deterministic=False',
+  )
+  yield (
+    c.cohort == 'fixed' and c.cohort_max > 0,
+    'cohort_max',
+    'a cohort of a fixed size has no largest size',
+    "set cohort to 'poisson'",
+  )
+  yield (
+    len({*c.track}) < len(c.track),
+    'track',
+    'a tracker is listed twice',
+    'list each once',
+  )
+
+
+def _availability(c: Any) -> Iterator[Rule]:
+  given = c.availability
+  yield (
+    given.in_flight > 0 and (given.deadline_s > 0 or given.over_selection > 0),
+    'availability.deadline_s',
+    'without rounds there is no deadline and no over-selection',
+    'set availability.deadline_s and availability.over_selection to 0',
+  )
+  yield (
+    bool(given.file) and (given.mean < 1 or given.swing > 0),
+    'availability.file',
+    'a file and a probability of availability',
+    'set availability.mean to 1 and availability.swing to 0',
+  )
+  yield (
+    c.cohort == 'poisson' and not schema.is_default(c, 'availability'),
+    'availability',
+    'who is available breaks the independent sampling of cohort=poisson',
+    "set cohort to 'fixed', or keep the defaults of availability",
+  )
+
+
+def _data(c: Any) -> Iterator[Rule]:
+  channels = 3 if c.data.channels == 'rgb' else 1
+  classifies = c.data.task == 'classification'
+  yield (
+    len(c.data.mean) != channels or len(c.data.std) != channels,
+    'data.mean',
+    f'{len(c.data.mean)} means for {channels} channels',
+    'give one mean and one std per channel',
+  )
+  yield (
+    min((*c.data.std, 1)) <= 0,
+    'data.std',
+    'a standard deviation is not positive',
+    'give values above 0',
+  )
+  yield (
+    classifies and c.data.source == 'folder',
+    'data.task',
+    'a folder has no test images of the training classes',
+    "set data.source to 'datasets' or 'synthetic'",
+  )
+  yield (
+    bool(c.data.poison) != bool(c.data.poisoned),
+    'data.poisoned',
+    f'{c.data.poison!r} poisons the images of '
+    f'{errors.counted(len(c.data.poisoned), "client")}',
+    'set data.poison and the names of the clients, or neither',
+  )
+  yield (
+    c.data.poison == 'flip' and not _shares_persons(c),
+    'data.poison',
+    'no two clients have the same person under the same number, so that '
+    'flipped labels only rename persons',
+    "set data.client_split to 'iid' and data.labels to '', or use 'shuffle'",
+  )
+  yield (
+    classifies and c.data.labels in ('concat', 'max'),
+    'data.labels',
+    f'{c.data.labels!r} numbers classes differently at each client',
+    "set it to ''",
+  )
+
+
+def _shares_persons(c: Any) -> bool:
+  """Whether a label is the same person at several clients."""
+  if c.data.client_split not in DIVIDE_PERSONS:
+    return False
+  numbered = c.data.labels or 'own' * (c.data.client_split == 'by_camera')
+  return numbered in ('', 'global')
+
+
+def _training(c: Any) -> Iterator[Rule]:
+  yield (
+    c.model.name == 'convnet' and not c.model.features,
+    'model.features',
+    'a convnet without blocks',
+    'give the channels of at least one block',
+  )
+  yield (
+    c.local.sampler not in ('uniform', 'poisson')
+    and c.local.batch % c.local.identities > 0,
+    'local.batch',
+    f'{errors.counted(c.local.batch, "image")} for '
+    f'{errors.counted(c.local.identities, "identity", "identities")}',
+    'set it to a multiple of local.identities',
+  )
+  yield (
+    c.model.norm == 'frozen' and not (c.model.pretrained or c.start_from),
+    'model.norm',
+    'no statistics to freeze',
+    "set model.pretrained, or model.norm to 'group'",
+  )
+  yield (
+    c.model.norm == 'group' and bool(c.model.pretrained),
+    'model.norm',
+    'pretrained weights need their statistics',
+    "set it to 'frozen'",
+  )
+  yield (
+    c.model.norm != 'batch' and c.evaluation.batch_stats != 'running',
+    'evaluation.batch_stats',
+    f'model.norm={c.model.norm} has no statistics of batches',
+    "set it to 'running'",
+  )
+  momentum = c.optim.momentum if c.optim.name == 'sgd' else 0
+  yield (
+    c.local.accumulate and (momentum > 0 or c.optim.name != 'sgd'),
+    'local.accumulate',
+    'a single update per round cannot use momentum',
+    'set optim.name=sgd and optim.momentum=0.0',
+  )
+  yield (
+    c.optim.schedule == 'linear' and len(c.optim.points) < 2,
+    'optim.points',
+    f'{len(c.optim.points)} points',
+    'give at least two pairs (round, factor)',
+  )
+  yield (
+    any(a[0] >= b[0] for a, b in pairwise(c.optim.points)),
+    'optim.points',
+    'rounds are not in increasing order',
+    'sort the points by round',
+  )
+  yield (
+    c.optim.schedule == 'cosine' and 0 < c.optim.schedule_rounds < c.rounds,
+    'optim.schedule_rounds',
+    f'the rate is zero after round {c.optim.schedule_rounds} of {c.rounds}',
+    'give at least as many rounds as the run has, or another schedule',
+  )
+  area = c.augment.erase_area
+  yield (
+    len(area) != 2 or not 0 < area[0] <= area[1] <= 1,
+    'augment.erase_area',
+    f'{area} is not a range of fractions',
+    'give the smallest and the largest fraction, above 0 and at most 1',
+  )
+  yield (
+    bool(c.augment.copies) != (c.local.sampler == 'pk_caj'),
+    'augment.copies',
+    f'{c.augment.copies!r} with sampler {c.local.sampler}',
+    'use copies with the sampler pk_caj, and no other sampler',
+  )
+
+
+def _evaluation(c: Any) -> Iterator[Rule]:
+  yield not c.evaluation.ranks, 'evaluation.ranks', 'no ranks', 'give (1,)'
+  yield (
+    bool(c.evaluation.validation) and c.data.task == 'classification',
+    'evaluation.validation',
+    'held-out identities have no class',
+    'set it to 0',
+  )

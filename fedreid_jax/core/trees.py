@@ -19,6 +19,11 @@ def zeros(shapes: Tree) -> Any:
   return jax.tree.map(zero, shapes)
 
 
+def num_bytes(tree: Tree) -> int:
+  """Returns the bytes of all arrays, or of `eval_shape`."""
+  return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
 def rows(tree: _T, index: Leaf) -> _T:
   """Returns the rows of every array at an index of the leading axis."""
 

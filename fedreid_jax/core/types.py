@@ -192,6 +192,9 @@ class Upload:
     num_steps: number of local steps, int32.
     finite: whether the state that the client keeps is finite, bool.
     messages: messages of the components' client hooks, by name.
+    lost: whether the client keeps the state from before the round although the
+      server takes the upload for a valid one, bool; () if it never does. It is
+      not sent.
   """
 
   index: Array
@@ -200,6 +203,7 @@ class Upload:
   num_steps: Array
   finite: Array
   messages: dict[str, Tree]
+  lost: Array | tuple[()] = ()
 
 
 @struct.dataclass

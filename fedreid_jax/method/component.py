@@ -7,7 +7,6 @@ are in the order (state, inputs, context), without those that it does not need.
 Client hooks receive ONE client: no array has a leading axis for clients.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -30,9 +29,13 @@ from fedreid_jax.method.hook_types import (
   RoundState,
   StartRound,
   State,
+  Up,
   Update,
 )
 from fedreid_jax.method.sums import Gather, MessageSum, Sum
+
+MODEL = 'model'  # the shared parameters, where contents of uploads have names
+COARSEST = 1 / 16  # largest rounding error of a value in a `Summation`
 
 
 def _no_state(key: Array, variables: Flat, /) -> State:
@@ -62,13 +65,10 @@ class DataPass(NamedTuple):
   Attributes:
     init: `(Outputs with shapes, RoundCtx) -> accumulator`.
     update: `(accumulator, Outputs, Batch) -> accumulator`.
-    before_first_round: whether the pass and `round_end` also run before round
-      0, without training.
   """
 
   init: Callable[[types.Outputs, contexts.RoundCtx], Tree]
   update: Callable[[Tree, types.Outputs, types.Batch], Tree]
-  before_first_round: bool = False
 
 
 class ClientHooks(NamedTuple):
@@ -84,20 +84,13 @@ class ClientHooks(NamedTuple):
     loss: `(variables, RoundState, LossCtx) -> (loss, metrics)`.
     gradient: `(parameters, GradientCtx) -> (gradients, metrics)`, which
       replaces the gradient of the mean loss of a batch; only one component has
-      it. The optimiser adds the weight decay. The losses of all other
-      components must be `separable`, and they must have no `pre_step`, no
-      `post_step`, and a `data_pass` only if `ComponentInfo.released` declares
-      noise.
-    separable: whether the loss is a mean of terms that depend on at most one
-      image each, and the state depends on images only through the trained
-      parameters.
+      it. The optimiser adds the weight decay. All other components with a loss
+      must have the property `separable`, no `pre_step`, no `post_step`, and a
+      `data_pass` only if `Component.released` declares noise.
     post_step: `(RoundState, LossCtx) -> RoundState`.
     data_pass: a fold over all images after training; its result is
       `ctx.data_pass` in `round_end`.
     round_end: `(RoundState, RoundEndCtx) -> (State, Message)`.
-    models_to_evaluate: `(State) -> (variables, whether there are any)`, a model
-      of the client that is evaluated in addition to the server's model. It is
-      called for the clients that have a stored state.
   """
 
   init: InitClient = _no_state
@@ -105,11 +98,9 @@ class ClientHooks(NamedTuple):
   pre_step: PreStep | None = None
   loss: Loss | None = None
   gradient: Gradient | None = None
-  separable: bool = False
   post_step: PostStep | None = None
   data_pass: DataPass | None = None
   round_end: EndRound = _no_message
-  models_to_evaluate: Callable[[State], tuple[Flat, Array]] | None = None
 
 
 def _no_server_state(ctx: contexts.ServerInitCtx, /) -> State:
@@ -130,8 +121,6 @@ class ServerHooks(NamedTuple):
     update: `(State, models [G, ...], AggregationCtx) -> (State, models)`.
     message: `(State) -> Message`, broadcast to every client; it is
       `ctx.message` in the client hooks of this component.
-    message_bytes: `(State) -> bytes` of the message, if it is sent in another
-      form than its arrays.
     metrics: `(State) -> metrics` of the round, float32, after `update`; they
       are recorded with the prefix of the component.
   """
@@ -140,7 +129,6 @@ class ServerHooks(NamedTuple):
   receive: Receive | None = None
   update: Update | None = None
   message: Callable[[State], Message] | None = None
-  message_bytes: Callable[[State], int] | None = None
   metrics: Callable[[State], Metrics] | None = None
 
 
@@ -149,42 +137,36 @@ def broadcast_state(state: State, /) -> Message:
   return state
 
 
+def _no_transport_state(shared: Flat, /) -> State:
+  del shared
+  return ()
+
+
 class Transport(NamedTuple):
   """Transformations of uploads and broadcasts on the client's device.
 
   Attributes:
-    up: `(Upload, received Broadcast, key) -> Upload`.
+    up: `(State, Upload, received Broadcast, key) -> (State, Upload)`.
     down: `(Broadcast, key) -> Broadcast`.
     collude: `(uploads [K]) -> uploads`, which simulates clients that know each
       other's uploads. It runs at the server, after every `up`.
-    init: `(shared parameters) -> State`, kept at the client for `up_with`. If
-      an upload is lost, the client keeps the state before the round.
-    up_with: `(State, Upload, received Broadcast, key) -> (State, Upload)`, an
-      `up` with a state.
-    size: `(shared parameters) -> bytes` of them in one upload, if they are sent
-      in another form than their arrays.
-    moves: whether `up` computes the change from another model than the received
-      one, so that no later component may change the upload.
-    loses: `(Upload, received Broadcast) -> bool`, whether `up` replaces an
-      upload that is lost by one that seems valid to the server. The client
-      itself then keeps the state before the round.
+    init: `(shared parameters) -> State`, kept at the client for `up`. If an
+      upload is lost, the client keeps the state before the round.
+    size: `(content, tree of shapes) -> bytes` of the shared parameters in one
+      upload (the content is `MODEL`) or of a component's message (its name), if
+      they are sent in another form than their arrays.
   """
 
-  up: Callable[[types.Upload, types.Broadcast, Array], types.Upload] | None = (
-    None
-  )
+  up: Up | None = None
   down: Callable[[types.Broadcast, Array], types.Broadcast] | None = None
   collude: Callable[[types.Upload], types.Upload] | None = None
-  init: Callable[[Flat], State] | None = None
-  up_with: (
-    Callable[
-      [State, types.Upload, types.Broadcast, Array], tuple[State, types.Upload]
-    ]
-    | None
-  ) = None
-  size: Callable[[Flat], int] | None = None
-  moves: bool = False
-  loses: Callable[[types.Upload, types.Broadcast], Array] | None = None
+  init: Callable[[Flat], State] = _no_transport_state
+  size: Callable[[str, Tree], int] | None = None
+
+
+def _exact(limit: float, /) -> float:
+  del limit
+  return 0.0
 
 
 class Summation(NamedTuple):
@@ -196,22 +178,19 @@ class Summation(NamedTuple):
   Attributes:
     add: `(tree of sums.Weighted, ServerCtx) -> (State, sums, arrived bool
       [K])`; the sums of weight times value over the uploads that arrived, and
-      the new state of the component's server hooks.
+      the new state of the component's server hooks. It draws the noise that a
+      `Weighted` asks for if the component has the property `draws_noise`.
     limit: `(name of a parameter or running statistic) -> limit` of its change.
     largest: number of images that counts at most in the weight of a client.
-    bits: number of bits of a value that is sent.
-    coarsest: largest limit that a value may have. The bits round values with a
-      larger limit too coarsely, and their component is refused.
-    noisy: whether `add` draws the noise that a `Weighted` asks for; otherwise
-      components that ask for noise are refused.
+    rounding: `(limit) -> largest error` of one value within a limit that is
+      rounded; a component whose values would have an error above `COARSEST` is
+      refused.
   """
 
   add: Callable[[Tree, contexts.ServerCtx], tuple[State, Tree, Array]]
   limit: Callable[[str], float]
   largest: float
-  bits: int
-  coarsest: float = math.inf
-  noisy: bool = False
+  rounding: Callable[[float], float] = _exact
 
 
 class Participants(NamedTuple):
@@ -231,9 +210,9 @@ class Participants(NamedTuple):
     steps: number of steps of a round, 0 if it depends on the client.
     released: releases in the messages of all components, for the component that
       claims a guarantee; known when `bind` is called.
-    rounding: largest norm of the difference between an update and the integers
-      of it that a `Summation` adds; None without a `Summation`; known when
-      `bind` is called.
+    rounding: largest norm of the difference between an update and the values
+      that a `Summation` adds; None without a `Summation`; known when `bind` of
+      the other components is called.
   """
 
   clients: Sequence[types.ClientData]
@@ -277,71 +256,44 @@ class Participants(NamedTuple):
 #   anchored: its clients learn from the received model, so that it has no
 #     effect if no parameter is shared.
 #   attacker: some clients attack; a guarantee covers the honest clients.
+#   before_first_round: its data pass and `round_end` also run before round 0,
+#     without training.
+#   domain_statistics: the state of its server hooks are domain feature
+#     statistics `[N, 4, D]` (DFH, eq. 3.1), and it has the options of DFH.
+#   draws_noise: its `Summation` draws the noise for which others ask.
 #   equal_weights: every upload has the same weight.
+#   free_message: the message of its server hooks simulates what clients have
+#     kept, so that it costs no bytes.
 #   independent: no parameter is shared.
+#   local_model: the state of its client hooks is (variables, whether there are
+#     any), a model of the client that is evaluated beside the server's model.
+#   needs_uploads: its hooks read `ctx.uploaded`, all uploads of a round, and
+#     the server therefore gathers them.
 #   proximal: its loss has mu / 2 times the squared distance to the received
 #     model, with `mu` of its options.
+#   rebased_uploads: its `Transport.up` computes the change from another model
+#     than the received one, so that no later component may change the upload.
+#   separable: its loss is a mean of terms that each depend on at most one
+#     image, and its state depends on images only through the parameters.
 #   simulated: it has no counterpart at real sites.
 #   unaccounted_noise: its noise belongs to no guarantee.
 Property = Literal[
   'anchored',
   'attacker',
+  'before_first_round',
+  'domain_statistics',
+  'draws_noise',
   'equal_weights',
+  'free_message',
   'independent',
+  'local_model',
+  'needs_uploads',
   'proximal',
+  'rebased_uploads',
+  'separable',
   'simulated',
   'unaccounted_noise',
 ]
-
-
-class ComponentInfo(NamedTuple):
-  """Facts about a component that are not hooks.
-
-  Attributes:
-    notice: text for the user, printed when a run begins.
-    properties: facts for decisions of other modules, see `Property`.
-    requires: properties, hooks ('transport', ...) or names of components;
-      another component of the method must have or fill one of them.
-    conflicts: properties, hooks, fields of hooks ('server.receive',
-      'info.needs_uploads') or names of components; no other component of the
-      method may have or fill one of them.
-    check: `(Participants) -> None`; raises an error before compilation if the
-      method cannot use the clients or the public images.
-    bind: `(Participants) -> Component`; returns the component that is used with
-      these participants, if its hooks depend on them. It has the same name.
-    claim: `(Participants) -> method.guarantee.Claim` of differential privacy;
-      it raises an error if the guarantee cannot hold.
-    released: information in the message beside the trained model, under a claim
-      for identities or images; such a claim refuses a message without it.
-    rounding: `(Participants, number of trained shared parameters) -> norm` of
-      the difference between an update and the values that a `Summation` adds, 0
-      if it is not given.
-    exposes: the information about persons in the component's message, for the
-      error of such a claim.
-    warn: `(metrics of a round, without the component's prefix) -> text`; the
-      text is empty unless there is a problem, and is printed once.
-    needs_uploads: whether hooks read `ctx.uploaded`, all uploads of a round;
-      such a method gathers.
-    max_staleness: if above 0, clients start at different times, and uploads are
-      used whose model is at most so many versions old.
-    domain_statistics: the field of `Outputs` whose domain feature statistics
-      `[N, 4, D]` (DFH, eq. 3.1) are the state of its server hooks, '' for none.
-  """
-
-  notice: str = ''
-  properties: tuple[Property, ...] = ()
-  requires: tuple[str, ...] = ()
-  conflicts: tuple[str, ...] = ()
-  check: Callable[[Participants], None] | None = None
-  bind: Callable[[Participants], 'Component'] | None = None
-  claim: Callable[[Participants], Any] | None = None
-  released: Released | None = None
-  rounding: Callable[[Participants, int], float] | None = None
-  exposes: str = ''
-  warn: Callable[[dict[str, float]], str] | None = None
-  needs_uploads: bool = False
-  max_staleness: int = 0
-  domain_statistics: str = ''
 
 
 class Component(NamedTuple):
@@ -358,7 +310,24 @@ class Component(NamedTuple):
     aggregation: rule for the model, see `method.sums`; one owner, by default
       the mean weighted by number of images.
     summation: addition of uploads that the server does not see; one owner.
-    info: notice, requirements, conflicts and checks.
+    properties: facts for decisions of other modules, see `Property`.
+    conflicts: properties, fields of `Component` that are filled ('transport',
+      'max_staleness'), fields of hooks ('server.receive') or names of
+      components; no other component of the method may have one of them.
+    bind: `(Participants) -> Component`; checks before compilation that the
+      method can use the clients and the public images, and returns the
+      component that is used with them, of the same name, or None if it stays
+      as it is.
+    claim: `(Participants) -> method.guarantee.Claim` of differential privacy;
+      it raises an error if the guarantee cannot hold.
+    released: information in the message beside the trained model, under a claim
+      for identities or images; such a claim refuses a message without it. A
+      text says what the message reveals about persons, for its error.
+    notice: text for the user, printed when a run begins.
+    warn: `(metrics of a round, without the component's prefix) -> text`; the
+      text is empty unless there is a problem, and is printed once.
+    max_staleness: if above 0, clients start at different times, and uploads are
+      used whose model is at most so many versions old.
   """
 
   name: str
@@ -369,7 +338,28 @@ class Component(NamedTuple):
   clustering: Cluster | None = None
   aggregation: Sum | Gather | None = None
   summation: Summation | None = None
-  info: ComponentInfo = ComponentInfo()
+  properties: tuple[Property, ...] = ()
+  conflicts: tuple[str, ...] = ()
+  bind: Callable[[Participants], 'Component | None'] | None = None
+  claim: Callable[[Participants], Any] | None = None
+  released: Released | str = ''
+  notice: str = ''
+  warn: Callable[[dict[str, float]], str] | None = None
+  max_staleness: int = 0
+
+
+def early(component: Component) -> bool:
+  """Returns whether a component has a data pass before the first round."""
+  return bool(
+    component.client
+    and component.client.data_pass
+    and 'before_first_round' in component.properties
+  )
+
+
+def releases(component: Component) -> Released | None:
+  """Returns what a component declares as released, None without it."""
+  return None if isinstance(component.released, str) else component.released
 
 
 def transport_state(component: Component) -> str:

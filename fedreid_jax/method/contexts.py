@@ -235,7 +235,7 @@ class NoUploads(NamedTuple):
       f'component {self.reader!r} reads ctx.uploaded, which a round of sums '
       'does not keep',
       'components',
-      "set needs_uploads=True in the component's info",
+      "add 'needs_uploads' to the properties of the component",
     )
 
 

@@ -4,7 +4,7 @@ A component may claim that everything that clients send is bounded and has
 noise. The claim covers the shared parameters and the messages of that
 component. A claim for identities or images also covers functions of the trained
 models, and it is composed with the guarantees of other sums with noise; a
-component declares both (`ComponentInfo.released`). A run with any other message
+component declares both (`Component.released`). A run with any other message
 is refused. Numbers of clients, images and steps are public. Metrics of clients,
 evaluations and states in checkpoints, which the experimenter of a simulation
 sees, are not releases. Epsilon is computed for noise on real numbers: attacks
@@ -21,7 +21,7 @@ from fedreid_jax.core import secret
 from fedreid_jax.core.options import Mark, Range
 from fedreid_jax.method import accounting
 from fedreid_jax.method.accounting import Mechanism, Released
-from fedreid_jax.method.component import Component, ComponentInfo, Participants
+from fedreid_jax.method.component import Component, Participants, releases
 
 SMALLEST = 0.1  # multiplier of one step below which there is no guarantee
 Unit = Literal['client', 'identity', 'image']
@@ -77,7 +77,7 @@ class Guarantee:
       ConfigError: if two components claim a guarantee, if a hook of another
         component breaks it, or if it cannot hold for these participants.
     """
-    owners = [c for c in components if c.info.claim]
+    owners = [c for c in components if c.claim]
     if len(owners) > 1:
       raise errors.ConfigError(
         f'{owners[0].name!r} and {owners[1].name!r} both claim privacy',
@@ -86,15 +86,15 @@ class Guarantee:
       )
     self._owner, self._claim, self._study = '', None, study
     self._honest = any(map(_attacks, components))
-    if owners and owners[0].info.claim:
+    if owners and owners[0].claim:
       # An owner of the gradient adds noise at the clients, before any of the
       # hooks that the check is about. `compose` checks the losses of others.
       if not (owners[0].client and owners[0].client.gradient):
         _check_order(owners[0], components)
       self._owner = owners[0].name
-      self._claim = owners[0].info.claim(participants)
+      self._claim = owners[0].claim(participants)
     self._epsilons = functools.cache(self._epsilon)
-    self._infos = {c.name: c.info for c in components}
+    self._declared = {c.name: c.released for c in components}
     self._released = _released(components)
     if self._released and self._claim is None:
       name = next(iter(self._released))
@@ -123,15 +123,17 @@ class Guarantee:
     for name in senders:
       if self._claim is None or name == self._owner:
         continue
-      info = self._infos.get(name, ComponentInfo())
+      declared = self._declared.get(name, '')
       problem = f'the message of {name!r} has no bound and no noise'
       if name in self._released:
         if self._claim.unit == 'identity':
           continue
         problem = f'the bound of the message of {name!r} is for an identity'
-      elif info.released and self._claim.unit != 'client':
+      elif isinstance(declared, Released) and self._claim.unit != 'client':
         continue
-      reason = info.exposes and f': {info.exposes}'
+      reason = ''
+      if declared and isinstance(declared, str):
+        reason = f': {declared}'
       raise errors.ConfigError(
         f'{problem}, so that {self._owner!r} cannot claim a guarantee{reason}',
         'components',
@@ -186,7 +188,7 @@ def is_protected(components: Iterable[Component]) -> bool:
   This is so if a component claims a guarantee or adds uploads that the server
   does not see.
   """
-  return any(c.info.claim or c.summation for c in components)
+  return any(c.claim or c.summation for c in components)
 
 
 def refuse_at_sites(components: Sequence[Component]) -> None:
@@ -199,7 +201,7 @@ def refuse_at_sites(components: Sequence[Component]) -> None:
     ConfigError: if there is such a component; the message names the first.
   """
   released = _released(components)
-  for name in (*(c.name for c in components if c.info.claim), *released):
+  for name in (*(c.name for c in components if c.claim), *released):
     other = f', or set {name}.noise to 0' if name in released else ''
     raise errors.ConfigError(
       f'no guarantee of {name!r} at real sites: its noise follows from the '
@@ -212,13 +214,13 @@ def refuse_at_sites(components: Sequence[Component]) -> None:
 def _released(components: Sequence[Component]) -> dict[str, Released]:
   """Returns the messages that are released with noise, by component."""
   # Noise of 0 gives no mechanism, for any number of rounds.
-  declared = {c.name: c.info.released for c in components}
+  declared = {c.name: releases(c) for c in components}
   return {n: x for n, x in declared.items() if x and x.mechanisms(1)}
 
 
 def _attacks(component: Component) -> bool:
   # Attackers do not weaken the guarantee of honest clients.
-  return 'attacker' in component.info.properties
+  return 'attacker' in component.properties
 
 
 def _is_negligible(mechanism: Mechanism) -> bool:
@@ -233,7 +235,7 @@ def _check_order(owner: Component, components: Sequence[Component]) -> None:
   """Refuses hooks that read or change values without the owner's noise."""
   place = [c.name for c in components].index(owner.name)
   for component in components:
-    if component.info.needs_uploads and not _attacks(component):
+    if 'needs_uploads' in component.properties and not _attacks(component):
       raise errors.ConfigError(
         f'{component.name!r} reads single uploads, but {owner.name!r} adds its '
         'noise to their sum',
@@ -253,7 +255,7 @@ def _check_order(owner: Component, components: Sequence[Component]) -> None:
     transport = component.transport
     if _attacks(component) or transport is None:
       continue
-    if transport.up or transport.up_with:
+    if transport.up:
       raise errors.ConfigError(
         f'{component.name!r} changes uploads after {owner.name!r} has bounded '
         'them',

@@ -2,7 +2,7 @@
 
 from typing import Any, Protocol
 
-from fedreid_jax.core.types import Array, Flat, Metrics
+from fedreid_jax.core.types import Array, Broadcast, Flat, Metrics, Upload
 from fedreid_jax.method import contexts
 
 # The component chooses the structure of these trees; the engine only maps them.
@@ -70,6 +70,14 @@ class EndRound(Protocol):
   def __call__(
     self, state: RoundState, ctx: contexts.RoundEndCtx, /
   ) -> tuple[State, Message]: ...
+
+
+class Up(Protocol):
+  """Transforms an upload on the client's device, with a state kept there."""
+
+  def __call__(
+    self, state: State, upload: Upload, received: Broadcast, key: Array, /
+  ) -> tuple[State, Upload]: ...
 
 
 class InitServer(Protocol):

@@ -77,8 +77,8 @@ class Divisor(NamedTuple):
 
   Attributes:
     numbers: `(message, UploadCtx) -> (weight, value)` of one upload by name,
-      not negative. The number that is added is their product.
-    bounds: by name, the limit of the sum of the weights over a cohort.
+      not negative. The number that is added is their product. The sum of the
+      weights over a cohort is within the `bound` of the rule.
     limits: by name, the limit of the values, a power of two; in deterministic
       mode a client that exceeds it is left out.
     of: `(sums of the numbers) -> divisor`.
@@ -87,7 +87,6 @@ class Divisor(NamedTuple):
   numbers: Callable[
     [Any, contexts.UploadCtx], dict[str, tuple[Array, Array | float]]
   ]
-  bounds: Mapping[str, Bound]
   limits: Mapping[str, float]
   of: Callable[[dict[str, Array]], Array | float]
 

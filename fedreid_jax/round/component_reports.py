@@ -11,7 +11,7 @@ from fedreid_jax.round.devices.client_store import ClientStore
 
 def notices(components: Sequence[Component]) -> list[str]:
   """Returns the texts that components want users to read when a run begins."""
-  texts = [component.info.notice for component in components]
+  texts = [component.notice for component in components]
   return [text for text in texts if text]
 
 
@@ -27,8 +27,8 @@ def warnings(
       for name, value in metrics.items()
       if name.startswith(prefix)
     }
-    if component.info.warn and own:
-      texts.append(component.info.warn(own))
+    if component.warn and own:
+      texts.append(component.warn(own))
   return [text for text in texts if text]
 
 
@@ -47,13 +47,13 @@ def models_to_evaluate(
   """
   models: dict[int, Flat] = {}
   for component in components:
-    if component.client and component.client.models_to_evaluate:
+    if 'local_model' in component.properties:
       for k in store.written():
         kept = store.row(k).states.get(component.name)
         # The state of a client that is a real site stays there.
         if kept is None:
           continue
-        variables, present = component.client.models_to_evaluate(kept)
+        variables, present = kept
         if np.asarray(present):
           models[k] = dict(variables)
   return models

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from fedreid_jax import errors
 from fedreid_jax.core import plugins, types
 from fedreid_jax.core.types import Array, Flat, Tree
-from fedreid_jax.method.component import Component
+from fedreid_jax.method.component import Component, early, releases
 from fedreid_jax.method.sums import Gather
 from fedreid_jax.round.client import initial_states, local_training
 from fedreid_jax.round.server import fold as fold_
@@ -118,7 +118,7 @@ def shared_leaves(components: Sequence[Component]) -> str:
 
 
 def check(components: Sequence[Component]) -> None:
-  """Checks ownership, requirements and conflicts of components.
+  """Checks ownership and conflicts of components.
 
   Raises:
     ConfigError: if a check fails; the message names the components.
@@ -128,7 +128,7 @@ def check(components: Sequence[Component]) -> None:
   _check_gradient(components)
   for component in components:
     others = [c for c in components if c is not component]
-    for name in component.info.conflicts:
+    for name in component.conflicts:
       found = next((c for c in others if _is(c, name)), None)
       if found:
         raise errors.ConfigError(
@@ -136,13 +136,6 @@ def check(components: Sequence[Component]) -> None:
           'components',
           'keep one of them',
         )
-    wanted = component.info.requires
-    if wanted and not any(_is(c, name) for c in others for name in wanted):
-      raise errors.ConfigError(
-        f'{component.name!r} needs another component',
-        'components',
-        f'one of {", ".join(wanted)}',
-      )
   adder = owner(components, 'summation')
   if adder is not None:
     gathering.check_sums(components, adder)
@@ -157,18 +150,18 @@ def check(components: Sequence[Component]) -> None:
 
 
 def _check_uploads(components: Sequence[Component]) -> None:
-  """Refuses components that change uploads after one with `Transport.moves`."""
+  """Refuses components that change uploads after `rebased_uploads`."""
   moved = ''
   for component in components:
     transport = component.transport
-    if transport and moved and (transport.up or transport.up_with):
+    if transport and moved and transport.up:
       raise errors.ConfigError(
         f'{component.name!r} changes uploads after {moved!r}, which computes '
         'them from another model than the received one',
         'components',
         f'put {moved!r} after it',
       )
-    if transport and transport.moves:
+    if 'rebased_uploads' in component.properties:
       moved = component.name
 
 
@@ -185,12 +178,14 @@ def _check_gradient(components: Sequence[Component]) -> None:
     hooks = component.client
     if component is found[0] or hooks is None:
       continue
-    released = component.info.released
+    released = releases(component)
     # A data pass with noise has a guarantee of its own, which is added.
     passes = hooks.data_pass and not (released and released.mechanisms(1))
     other = hooks.pre_step or hooks.post_step or passes
-    if other or (hooks.loss and not hooks.separable):
-      exposes = component.info.exposes
+    separable = 'separable' in component.properties
+    if other or (hooks.loss and not separable):
+      declared = component.released
+      exposes = declared if isinstance(declared, str) else ''
       raise errors.ConfigError(
         f'the use of images of {component.name!r} cannot be bounded by the '
         f'gradient of {found[0].name!r}' + (exposes and f': {exposes}'),
@@ -200,16 +195,17 @@ def _check_gradient(components: Sequence[Component]) -> None:
 
 
 def _is(component: Component, name: str) -> bool:
-  """Returns whether a component has a property, fills a hook or has a name."""
+  """Returns whether a component has a property, a filled field or a name."""
+  if name in component.properties or component.name == name:
+    return True
   hook, _, field = name.partition('.')
+  value = getattr(component, hook, None)
   # A field of a hook, such as 'server.receive'. A hook that is not filled is
   # None, which has no such field.
   if field:
-    return bool(getattr(getattr(component, hook, None), field, None)) or (
-      component.name == name
-    )
-  filled = name in HOOKS and getattr(component, name) is not None
-  return filled or name in component.info.properties or component.name == name
+    return bool(getattr(value, field, None))
+  # An empty expression selects all parameters and fills `shared`.
+  return value is not None if name in HOOKS else bool(value)
 
 
 def compose(
@@ -247,7 +243,7 @@ def compose(
   summing = None if gather else aggregator
   # A `Gather` has a fold too, for the sums of messages.
   fold = fold_.make(components, summing, batch_stats_rule, arithmetic)
-  early = [c for c in components if _sends_before_first_round(c)]
+  first = [c for c in components if early(c)]
   return Algorithm(
     components=components,
     shared=settings.shared,
@@ -259,7 +255,7 @@ def compose(
     init_client=functools.partial(initial_states.client, settings, components),
     messages=functools.partial(server_round.messages, components),
     receive=functools.partial(
-      server_round.prepare, early, fold, gathers or bool(adder)
+      server_round.prepare, first, fold, gathers or bool(adder)
     ),
     aggregate=functools.partial(
       server_round.run,
@@ -274,15 +270,8 @@ def compose(
         fold,
       ),
     ),
-    prepares=bool(early),
+    prepares=bool(first),
     # The clients' loop adds uploads only if nothing else reads them. A
     # `Summation` adds stacked uploads, in the program of the server.
     fold=None if gathers or adder else fold,
-  )
-
-
-def _sends_before_first_round(component: Component) -> bool:
-  client = component.client
-  return bool(
-    client and client.data_pass and client.data_pass.before_first_round
   )

@@ -1,14 +1,14 @@
 """The log of a round: metrics of training and numbers of bytes sent."""
 
-import math
 from collections.abc import Sized
 from typing import Any
 
 import jax
 import numpy as np
 
-from fedreid_jax.core import types
-from fedreid_jax.core.types import Flat, Tree
+from fedreid_jax.core import trees, types
+from fedreid_jax.core.types import Array, Tree
+from fedreid_jax.method.component import MODEL
 from fedreid_jax.round.compose import Algorithm
 
 Bytes = dict[str, dict[str, int]]
@@ -93,60 +93,42 @@ def wire(
   """
 
   def size(tree: Tree, parts: int = 1) -> int:
-    sizes = [x.size * x.dtype.itemsize for x in jax.tree.leaves(tree)]
-    return len(members) * sum(sizes) // parts
+    return len(members) * trees.num_bytes(tree) // parts
 
   # Empty lanes send nothing: sizes are per lane, and multiplied by the members.
-  lanes = uploads.index.shape[0]
   groups = num_clients if algorithm.clustered else 1
   up = {
-    name: len(members) * message_bytes(algorithm, message, lanes)
+    name: len(members) * sent_bytes(algorithm, name, message)
     for name, message in uploads.messages.items()
   }
-  down = {'model': size(server.shared, groups)}
+  down = {MODEL: size(server.shared, groups)}
   if trains:
     messages = jax.eval_shape(algorithm.messages, server)
     down |= {n: size(x) for n, x in messages.items()}
     for component in algorithm.components:
-      counted = component.server and component.server.message_bytes
-      if counted:
-        state = server.states[component.name]
-        down[component.name] = len(members) * counted(state)
-    up['model'] = len(members) * model_bytes(algorithm, uploads.shared)
+      if 'free_message' in component.properties:
+        down[component.name] = 0
+    up[MODEL] = len(members) * sent_bytes(algorithm, MODEL, uploads.shared)
   return {
     'up': {n: x for n, x in up.items() if x},
     'down': {n: x for n, x in down.items() if x},
   }
 
 
-def model_bytes(algorithm: Algorithm, shared: Flat) -> int:
-  """Returns the bytes of the shared parameters in one upload.
+def sent_bytes(algorithm: Algorithm, content: str, lanes: Tree) -> int:
+  """Returns the bytes of a part of one upload.
 
   Args:
-    algorithm: a federated method, whose transport may compress them.
-    shared: shared parameters of all lanes, `[lanes, ...]`.
+    algorithm: a federated method, whose transport may compress the part.
+    content: `component.MODEL` or the name of a component with a message.
+    lanes: the part in the uploads of all lanes, `[lanes, ...]`.
   """
-  one = {
-    name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
-    for name, x in shared.items()
-  }
+
+  def shape(leaf: Array) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
+
+  one = jax.tree.map(shape, lanes)
   for component in algorithm.components:
     if component.transport and component.transport.size:
-      return component.transport.size(one)
-  return sum(x.size * x.dtype.itemsize for x in one.values())
-
-
-def message_bytes(algorithm: Algorithm, message: Tree, lanes: int) -> int:
-  """Returns the bytes of a message in one upload.
-
-  Args:
-    algorithm: a federated method, which may send integers of fewer bits.
-    message: messages of all lanes, `[lanes, ...]`.
-    lanes: number of lanes.
-  """
-  leaves = jax.tree.leaves(message)
-  for component in algorithm.components:
-    if component.summation:
-      values = sum(x.size for x in leaves) // lanes
-      return math.ceil(values * component.summation.bits / 8)
-  return sum(x.size * x.dtype.itemsize for x in leaves) // lanes
+      return component.transport.size(content, one)
+  return trees.num_bytes(one)

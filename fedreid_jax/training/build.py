@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 
 from fedreid_jax import errors
-from fedreid_jax.config.rules import arguments, load_components
+from fedreid_jax.config.validation import arguments, load_components
 from fedreid_jax.core import param_filter, types
 from fedreid_jax.core.secret import Secret
 from fedreid_jax.data import augment, load

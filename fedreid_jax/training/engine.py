@@ -1,6 +1,7 @@
 """Builds the executor of the rounds of a federation from a configuration."""
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from fedreid_jax.data.augment import Transforms
 from fedreid_jax.data.federation import Federation
 from fedreid_jax.losses import objective
 from fedreid_jax.method import optimizers
-from fedreid_jax.method.component import Component, Participants
+from fedreid_jax.method.component import Component, Participants, releases
 from fedreid_jax.round import compose, simulation
 from fedreid_jax.round.cohort import availability, cohort
 from fedreid_jax.round.cohort.timetable import Rules, Timetable
@@ -165,19 +166,18 @@ def bound(
   participants: Participants,
   model: types.Model,
 ) -> tuple[Component, ...]:
-  """Checks the participants with every component, then binds them.
+  """Binds every component to the participants, which it checks.
 
   Raises:
     FedReIDError: if a component cannot use the clients or the public images.
   """
   participants = completed(components, participants, model)
-  for component in components:
-    if component.info.check:
-      component.info.check(participants)
-  return tuple(
-    component.info.bind(participants) if component.info.bind else component
-    for component in components
-  )
+  return tuple(_bound(component, participants) for component in components)
+
+
+def _bound(component: Component, participants: Participants) -> Component:
+  made = component.bind(participants) if component.bind else None
+  return made or component
 
 
 def completed(
@@ -186,10 +186,10 @@ def completed(
   model: types.Model,
 ) -> Participants:
   """Adds the releases of the components and the norm of their rounding."""
-  released = tuple(c.info.released for c in components if c.info.released)
-  return participants._replace(
-    released=released, rounding=_rounding(components, participants, model)
-  )
+  released = tuple(filter(None, map(releases, components)))
+  participants = participants._replace(released=released)
+  rounding = _rounding(components, participants, model)
+  return participants._replace(rounding=rounding)
 
 
 def _rounding(
@@ -199,13 +199,17 @@ def _rounding(
 ) -> float | None:
   """Returns the norm of the rounding of an update, None without a sum."""
   adder = next((c for c in components if c.summation), None)
-  if adder is None or adder.info.rounding is None:
-    return None if adder is None else 0.0
+  summation = adder and _bound(adder, participants).summation
+  if not summation:
+    return None
   variables = jax.eval_shape(model.init, jax.random.key(0))
   shared, _ = param_filter.split(variables, compose.shared_leaves(components))
   trained, _ = param_filter.trainable(shared)
-  size = sum(x.size for x in trained.values())
-  return adder.info.rounding(participants, size)
+  squares = (
+    x.size * summation.rounding(summation.limit(name)) ** 2
+    for name, x in trained.items()
+  )
+  return math.sqrt(sum(squares))
 
 
 def _options(
@@ -233,7 +237,7 @@ def _options(
       federation.clients,
       planner,
       uploads.model_bytes,
-      max(component.info.max_staleness for component in components),
+      max(component.max_staleness for component in components),
       secret,
     ),
     secret=secret,

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.config import load as config_lib
-from fedreid_jax.config import parsing, saved_config
+from fedreid_jax.config import parsing
 from fedreid_jax.core import types
 from fedreid_jax.data import load as data_lib
 from fedreid_jax.data.federation import Federation
@@ -204,7 +204,7 @@ def write(
 
   """
   before = parsing.flatten(config_lib.load_saved(workdir))
-  now = parsing.flatten(saved_config.identity(config))
+  now = parsing.flatten(config_lib.identity(config))
   found = {
     'checkpoint': which,
     'round': step,

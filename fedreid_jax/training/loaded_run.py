@@ -17,7 +17,7 @@ import numpy as np
 from fedreid_jax import errors
 from fedreid_jax.algorithms import dfh
 from fedreid_jax.algorithms.statistics import moments
-from fedreid_jax.config import rules
+from fedreid_jax.config import validation
 from fedreid_jax.core import types
 from fedreid_jax.core.types import ClientData
 from fedreid_jax.data import load as data_lib
@@ -25,7 +25,7 @@ from fedreid_jax.data.augment import Transforms
 from fedreid_jax.data.federation import Federation, Target
 from fedreid_jax.evaluation import distances as distance_lib
 from fedreid_jax.evaluation import features
-from fedreid_jax.method.component import Component
+from fedreid_jax.method.component import Component, Property
 from fedreid_jax.training import build, named_models
 from fedreid_jax.training.files import run_files
 
@@ -167,7 +167,7 @@ def load(
   name = named_models.choose(models, name)
   if federation is None:
     held_out = config.evaluation.validation
-    options = rules.arguments(config, config.data.source)
+    options = validation.arguments(config, config.data.source)
     federation = data_lib.load(config.data, held_out=held_out, options=options)
   model, variables, transforms, mesh = named_models.network(
     config, federation, models[name]
@@ -189,10 +189,13 @@ def load(
   )
 
 
+DFS: Property = 'domain_statistics'
+
+
 def statistics_sender(run: LoadedRun) -> Component | None:
   """Returns the component whose clients send DFS, None without one."""
   components = build.load_components(run.config)
-  return next((c for c in components if c.info.domain_statistics), None)
+  return next((c for c in components if DFS in c.properties), None)
 
 
 def statistics_options(run: LoadedRun) -> Any:
@@ -203,8 +206,7 @@ def statistics_options(run: LoadedRun) -> Any:
 
 def statistics_space(run: LoadedRun) -> str:
   """Returns the field of `Outputs` with the features that DFS describe."""
-  found = statistics_sender(run)
-  return found.info.domain_statistics if found else 'feature'
+  return dfh.SPACES[statistics_options(run).space]
 
 
 def statistics_sent(run: LoadedRun) -> jax.Array | None:

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedreid_jax.config import parsing, saved_config, schema, validation
+from fedreid_jax.config import load, parsing, schema, validation
 from fedreid_jax.core import types
 from fedreid_jax.data.synthetic import versions
 from fedreid_jax.evaluation import evaluator
@@ -273,7 +273,7 @@ class Run:
     self.hooks.report(
       events.Start(
         self.saved.workdir,
-        saved_config.to_json(self.config),
+        load.to_json(self.config),
         step or 0,
         resumed=step is not None,
       )
@@ -427,7 +427,7 @@ def _train(
       | peers.code(schema.plug_ins(config))
     ),
   )
-  resolved, held = saved_config.to_json(config), None
+  resolved, held = load.to_json(config), None
   with contextlib.ExitStack() as stack:
     if jax.process_index() == 0:
       held = stack.enter_context(run_files.Lock(workdir))

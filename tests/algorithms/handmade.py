@@ -9,7 +9,7 @@ import numpy as np
 
 from fedreid_jax.core import param_filter, prng, types
 from fedreid_jax.method import optimizers
-from fedreid_jax.method.component import Component, ComponentInfo
+from fedreid_jax.method.component import Component
 from fedreid_jax.method.contexts import AggregationCtx
 from fedreid_jax.method.sums import Gather
 from fedreid_jax.models import reid
@@ -22,7 +22,7 @@ KERNEL = 'params/backbone/kernel'
 HEAD = 'params/classifier/kernel'
 MEAN = 'batch_stats/neck/mean'
 # With it, uploads are gathered and not summed.
-READER = Component('reader', info=ComponentInfo(needs_uploads=True))
+READER = Component('reader', properties=('needs_uploads',))
 
 
 def variables(kernel=0.0, scores=0.0, mean=0.0):

@@ -15,5 +15,5 @@ def participants(clients=None, rounds=1, **fields):
 
 def bound(people=None, **options):
   made = dpsgd.make(dpsgd.Options(**options))
-  assert made.info.bind
-  return made.info.bind(people or participants())
+  assert made.bind
+  return made.bind(people or participants())

@@ -18,8 +18,8 @@ CLIENTS = contract.toy_clients()
 
 def bound(people=CLIENTS, **options):
   made = byzantine.make(byzantine.Options(**options))
-  assert made.info.bind
-  return made.info.bind(Participants(people, 0, len(people)))
+  assert made.bind
+  return made.bind(Participants(people, 0, len(people)))
 
 
 def one_round(config, *components):
@@ -61,8 +61,8 @@ def send(component, index, value=3.0, seed=0):
     byzantine.Broadcast, shared={KERNEL: jnp.ones((3, 2)), MEAN: jnp.ones(2)}
   )
   assert component.transport and component.transport.up
-  found = component.transport.up(
-    upload(index, value), received, jax.random.key(seed)
+  _, found = component.transport.up(
+    (), upload(index, value), received, jax.random.key(seed)
   )
   return {name: np.asarray(x) for name, x in found.shared.items()}
 
@@ -127,7 +127,7 @@ def test_only_attackers_and_only_parameters_change(kind):
   found = send(attack, 1)
   assert (found[KERNEL] != 3.0).all()
   np.testing.assert_array_equal(found[MEAN], 3.0)
-  assert 'birch' in attack.info.notice
+  assert 'birch' in attack.notice
 
 
 def test_model_replacement_makes_the_mean_the_attackers_model():

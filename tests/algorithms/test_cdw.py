@@ -185,8 +185,8 @@ def test_public_images_may_take_the_place_of_the_clients_own():
 
 
 def test_public_images_must_be_there(clients):
-  cdw.make().info.check(Participants(clients, 0, 4))
-  check = cdw.make(cdw.Options(batch='public', images=8)).info.check
+  cdw.make().bind(Participants(clients, 0, 4))
+  check = cdw.make(cdw.Options(batch='public', images=8)).bind
   check(Participants(clients, 8, 4))
   with pytest.raises(errors.ConfigError, match='data.public'):
     check(Participants(clients, 0, 4))

@@ -154,7 +154,7 @@ def test_numbers_of_groups_never_collide_with_those_of_absent_clients():
 
 
 def test_public_images_and_three_clients_are_needed(clients):
-  check = client_clustering.make(client_clustering.Options(images=8)).info.check
+  check = client_clustering.make(client_clustering.Options(images=8)).bind
   check(Participants(clients, 8, 3))
   with pytest.raises(errors.ConfigError, match='fraction'):
     check(Participants(clients, 8, 2))

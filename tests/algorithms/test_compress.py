@@ -10,6 +10,7 @@ import toy
 from fedreid_jax import errors
 from fedreid_jax.algorithms import compress, fedpav
 from fedreid_jax.core import param_filter, types
+from fedreid_jax.method.component import MODEL
 from fedreid_jax.round import compose, round_log
 
 KERNEL, MEAN = handmade.KERNEL, handmade.MEAN
@@ -44,7 +45,7 @@ def test_all_values_are_the_plain_run(config):
 def test_sent_and_kept_add_up_to_all_updates(config):
   """With the server's model fixed: sum of sent + error = sum of updates."""
   made = compress.make(compress.Options(kind='topk', ratio=0.3)).transport
-  assert made and made.init and made.up_with
+  assert made and made.init and made.up
   rng = np.random.default_rng(0)
   shared = {
     KERNEL: rng.standard_normal((3, 2)).astype('f4'),
@@ -57,7 +58,7 @@ def test_sent_and_kept_add_up_to_all_updates(config):
     trained = {n: x + rng.standard_normal(x.shape) for n, x in shared.items()}
     upload = handmade.context(types.Upload, shared=trained)
     received = handmade.context(types.Broadcast, shared=shared)
-    state, arrived = made.up_with(state, upload, received, jax.random.key(0))
+    state, arrived = made.up(state, upload, received, jax.random.key(0))
     np.testing.assert_array_equal(arrived.shared[MEAN], trained[MEAN])
     moved = np.asarray(arrived.shared[KERNEL]) - shared[KERNEL]
     assert (np.abs(moved) > 1e-6).sum() == 2  # 0.3 of 6
@@ -107,7 +108,8 @@ def test_clients_round_with_keys_of_their_own():
   received = handmade.context(types.Broadcast, shared=shared)
   upload = handmade.context(types.Upload, shared=trained)
   one, other = (
-    made.up(upload, received, jax.random.key(k)).shared[KERNEL] for k in (0, 1)
+    made.up((), upload, received, jax.random.key(k))[1].shared[KERNEL]
+    for k in (0, 1)
   )
   assert (one != other).any()
   assert {*np.unique(one)} == {-1.0, 0.0, 1.0}
@@ -116,11 +118,11 @@ def test_clients_round_with_keys_of_their_own():
 def test_without_compression_the_bytes_are_those_of_the_arrays():
   shapes = {KERNEL: jnp.zeros((4, 3, 2)), MEAN: jnp.zeros((4, 2))}
   plain = handmade.algorithm((fedpav.make(),))
-  assert round_log.model_bytes(plain, shapes) == 4 * 8
+  assert round_log.sent_bytes(plain, MODEL, shapes) == 4 * 8
   half = compress.make(compress.Options(kind='topk', ratio=0.5))
   made = handmade.algorithm((fedpav.make(), half))
   # Three of six values, a mask of one byte, and two running means.
-  assert round_log.model_bytes(made, shapes) == 3 * 4 + 1 + 2 * 4
+  assert round_log.sent_bytes(made, MODEL, shapes) == 3 * 4 + 1 + 2 * 4
 
 
 def test_two_components_cannot_compress():

@@ -232,5 +232,5 @@ def test_space_and_neck_go_together(config, space):
 
 def test_statistics_that_are_too_large_are_worth_a_warning():
   (made,) = compose.load(('dfh',), {}, algorithms)
-  assert made.info.warn({'sigma_ratio': 0.99}) == ''
-  assert 'dfh_sigma_ratio' in made.info.warn({'sigma_ratio': 1.01})
+  assert made.warn({'sigma_ratio': 0.99}) == ''
+  assert 'dfh_sigma_ratio' in made.warn({'sigma_ratio': 1.01})

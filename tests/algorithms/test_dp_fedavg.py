@@ -26,15 +26,13 @@ CLIENTS = contract.toy_clients()
 def bound(number=4, fraction=1.0, **options):
   made = dp_fedavg.make(dp_fedavg.Options(min_clients=1, **options))
   people = tuple(contract.toy_client(f'c{k}', 4) for k in range(number))
-  assert made.info.bind
-  return made.info.bind(
-    Participants(people, 0, number, fraction, fraction < 1, 1)
-  )
+  assert made.bind
+  return made.bind(Participants(people, 0, number, fraction, fraction < 1, 1))
 
 
 @pytest.mark.parametrize('fraction', [0.5, 1.0])
 def test_a_run_of_everyone_says_that_sampling_does_not_help(fraction):
-  notice = bound(fraction=fraction).info.notice
+  notice = bound(fraction=fraction).notice
   assert ('sampling rate 1' in notice) == (fraction == 1.0)
 
 
@@ -46,8 +44,11 @@ def send(component, shared, received, **messages):
   uploads = handmade.uploads(shared)
   rows = [
     component.transport.up(
-      jax.tree.map(lambda x, k=k: x[k], uploads), broadcast, jax.random.key(k)
-    )
+      (),
+      jax.tree.map(lambda x, k=k: x[k], uploads),
+      broadcast,
+      jax.random.key(k),
+    )[1]
     for k in range(len(uploads.num_steps))
   ]
   return jax.tree.map(lambda *x: jnp.stack(x), *rows)
@@ -127,7 +128,8 @@ def test_one_client_moves_the_sum_by_the_clip_at_most(value):
 def test_every_leaf_of_an_upload_is_bounded_public_or_refused():
   names = {field.name for field in dataclasses.fields(types.Upload)}
   public = {'index', 'num_examples', 'num_steps'}
-  assert names == public | {'shared', 'finite', 'messages'}, 'a leaf is new'
+  private = {'shared', 'finite', 'messages', 'lost'}
+  assert names == public | private, 'a leaf is new'
   made = bound(noise=0.0, clip=0.5, adaptive=True)
   broadcast = handmade.context(
     types.Broadcast, shared=SHARED, messages={'dp_fedavg': jnp.float32(0.5)}
@@ -139,7 +141,7 @@ def test_every_leaf_of_an_upload_is_bounded_public_or_refused():
     uploads = handmade.uploads(values, sizes=[7], steps=[3], other=[seed])
     one = jax.tree.map(lambda x: x[0], uploads)
     one = one.replace(finite=jnp.bool_(finite))
-    return made.transport.up(one, broadcast, jax.random.key(0))
+    return made.transport.up((), one, broadcast, jax.random.key(0))[1]
 
   first, second = sent(1, True), sent(2, False)
   for name in (*public, 'finite'):
@@ -169,7 +171,8 @@ def test_a_client_that_diverged_is_not_told_by_what_arrives():
   one = jax.tree.map(lambda x: x[0], sent).replace(finite=jnp.bool_(False))
   broadcast = handmade.context(types.Broadcast, shared=SHARED, messages={})
   assert made.transport and made.transport.up
-  assert made.transport.up(one, broadcast, jax.random.key(0)).finite
+  _, sent = made.transport.up((), one, broadcast, jax.random.key(0))
+  assert sent.finite and sent.lost
 
 
 @pytest.mark.slow
@@ -277,7 +280,7 @@ def test_the_clip_stays_in_a_round_that_secure_aggregation_aborts(in_sums):
   options = dp_fedavg.Options(
     min_clients=1, adaptive=True, quantile=0.9, noise=0.01
   )
-  bind = dp_fedavg.make(options).info.bind
+  bind = dp_fedavg.make(options).bind
   assert bind
   server = bind(people._replace(rounding=0.0 if in_sums else None)).server
   assert server and server.update
@@ -354,9 +357,9 @@ def test_the_servers_optimiser_sees_the_noise():
 )
 def test_claims_that_cannot_hold(options, participants, message):
   made = dp_fedavg.make(dp_fedavg.Options(**options))
-  assert made.info.claim
+  assert made.claim
   with pytest.raises(errors.ConfigError, match=message):
-    made.info.claim(Participants(*participants))
+    made.claim(Participants(*participants))
 
 
 def test_cohorts_of_a_fixed_size_are_samples_without_replacement():
@@ -366,10 +369,10 @@ def test_cohorts_of_a_fixed_size_are_samples_without_replacement():
   scale = dp_fedavg.scale_of(options, participants)
   assert (scale.clients, scale.weight) == (4.0, 4.0)  # not 3.5
   made = dp_fedavg.make(options)
-  assert made.info.bind
-  made = made.info.bind(participants)
-  assert made.info.claim
-  claim = made.info.claim(participants)
+  assert made.bind
+  made = made.bind(participants)
+  assert made.claim
+  claim = made.claim(participants)
   expected = Mechanism(2.0, 0.4, 7, population=10, places=4, fixed=True)
   assert claim.mechanisms(7) == [[expected]]
   assert claim.details.startswith(

@@ -44,7 +44,7 @@ def test_units_that_do_not_hide_among_others_are_told(units, identities, said):
     identities=identities,
     batch=identities * ROWS,
   )
-  notice = bound(people, noise=1.0).info.notice
+  notice = bound(people, noise=1.0).notice
   assert said in notice and bool(said) == bool(notice)
   assert ('sampling rate 1' in notice) == (units == identities)
 

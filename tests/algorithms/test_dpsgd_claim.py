@@ -56,7 +56,7 @@ def test_epsilon_is_that_of_all_messages(noise, epsilon):
     (toy.toy_client('a', 32, 16),),
     identities=8, batch=16, steps=10, rounds=20,
   )  # fmt: skip
-  people = alone._replace(released=(statistics.info.released,))
+  people = alone._replace(released=(statistics.released,))
   options = dpsgd.Options(epsilon=epsilon)
   chosen = dpsgd.noise_of(options, people)
   assert chosen > dpsgd.noise_of(options, alone)
@@ -68,7 +68,7 @@ def test_epsilon_is_that_of_all_messages(noise, epsilon):
 def test_statistics_that_take_all_of_epsilon():
   pytest.importorskip('dp_accounting', reason='pip install .[privacy]')
   statistics = dfh.make(dfh.Options(clip=1.0, noise=10.0))
-  people = participants(rounds=20, released=(statistics.info.released,))
+  people = participants(rounds=20, released=(statistics.released,))
   with pytest.raises(errors.ConfigError, match='take epsilon 1.809 alone'):
     bound(people, epsilon=1.8)
 

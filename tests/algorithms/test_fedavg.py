@@ -114,10 +114,10 @@ def test_one_label_space_is_needed(labels):
   clients = client_split.make_clients(
     domains, 'by_dataset', 0, labels, num_clients=4, concentration=0.5
   )
-  check = fedavg.make().info.check
+  check = fedavg.make().bind
   if labels:
     check(Participants(clients, 0, 2))
     return
   with pytest.raises(errors.ConfigError, match='data.labels'):
     check(Participants(clients, 0, 2))
-  assert fedpav.make().info.check is None
+  assert fedpav.make().bind is None

@@ -148,7 +148,7 @@ def test_features_do_not_depend_on_a_classifier_that_stays():
 
 
 def test_public_images_must_fill_a_batch(clients):
-  check = kd.make(kd.Options(batch=32)).info.check
+  check = kd.make(kd.Options(batch=32)).bind
   check(Participants(clients, 32, 4))
   with pytest.raises(errors.ConfigError, match='data.public'):
     check(Participants(clients, 0, 4))

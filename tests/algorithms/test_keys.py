@@ -71,9 +71,12 @@ def test_client_keys_before_and_in_round_0_differ():
   def send(state, ctx):
     return state, jax.random.key_data(ctx.key)
 
-  passing = DataPass(lambda *_: (), lambda seen, *_: seen, True)
+  passing = DataPass(lambda *_: (), lambda seen, *_: seen)
   probe = Component(
-    'probe', '.*', client=ClientHooks(data_pass=passing, round_end=send)
+    'probe',
+    '.*',
+    client=ClientHooks(data_pass=passing, round_end=send),
+    properties=('before_first_round',),
   )
   end = handmade.algorithm((probe,)).program.end
   variables = handmade.variables()

@@ -213,7 +213,7 @@ def test_noise_is_a_function_of_seed_and_round(config, clients):
 
 def test_noise_is_on_parameters_only_and_says_what_it_is_not():
   (part,) = compose.load(('noise',), {'noise': {'beta': 0.1}}, algorithms)
-  assert 'no (epsilon, delta) guarantee' in part.info.notice
+  assert 'no (epsilon, delta) guarantee' in part.notice
   assert part.transport is None
   leaves = {
     'params/w': jnp.zeros((2, 200, 50)),

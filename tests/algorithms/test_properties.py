@@ -19,12 +19,11 @@ NAMES = plugins.available(algorithms)
 ROOT = Path(fedreid_jax.__file__).parent
 # Where the name of a component is something else, or the name of a recipe.
 ALLOWED = {
-  'apps/papers/claims': 'recipes',
   'apps/papers/tables': 'recipes',
   'config/infrared.py': 'recipes',
   'config/presets.py': 'recipes',
   'config/renamed.py': 'names of the first edition',
-  'config/groups/run.py': 'the default of `components`',
+  'config/groups.py': 'the default of `components`',
   'cli/train.py': 'the default recipe',
   'training/contract.py': 'what is beside a tested component',
   'models/networks.py': 'variants of networks',
@@ -73,7 +72,7 @@ def outcome(components):
   """Returns the error of a composition, '' for none."""
   try:
     compose.check(components)
-    for owner in [c for c in components if c.info.claim]:
+    for owner in [c for c in components if c.claim]:
       guarantee._check_order(owner, components)
   except errors.ConfigError as error:
     return error.line()

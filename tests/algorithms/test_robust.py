@@ -118,29 +118,29 @@ def test_the_servers_optimiser_moves_by_the_robust_mean():
 def test_more_wrong_uploads_than_a_rule_resists(rule, f, cohort, message):
   clients = contract.toy_clients()
   made = robust.make(robust.Options(rule=rule, f=f))
-  assert made.info.check
+  assert made.bind
   with pytest.raises(errors.ConfigError, match=message):
-    made.info.check(Participants(clients, 0, cohort))
+    made.bind(Participants(clients, 0, cohort))
 
 
 @pytest.mark.parametrize('rule', RULES)
 def test_the_largest_number_that_a_rule_resists(rule):
   clients = contract.toy_clients()
   made = robust.make(robust.Options(rule=rule))
-  assert made.info.check
-  made.info.check(Participants(clients, 0, 5 if 'krum' in rule else 3))
+  assert made.bind
+  made.bind(Participants(clients, 0, 5 if 'krum' in rule else 3))
 
 
 def test_a_mean_of_krum_with_room_for_wrong_uploads_is_refused():
   clients = contract.toy_clients()
   for m, wrong_ones in ((5, False), (6, True), (9, True)):
     made = robust.make(robust.Options(rule='multikrum', f=2, m=m))
-    assert made.info.check
+    assert made.bind
     if not wrong_ones:
-      made.info.check(Participants(clients, 0, 9))
+      made.bind(Participants(clients, 0, 9))
       continue
     with pytest.raises(errors.ConfigError, match='at most 5, or 0'):
-      made.info.check(Participants(clients, 0, 9))
+      made.bind(Participants(clients, 0, 9))
 
 
 def most_wrong(rule, num):

@@ -12,7 +12,7 @@ from fedreid_jax.algorithms import byzantine, fedpav, secagg, uniform
 from fedreid_jax.algorithms.statistics import secure_sum
 from fedreid_jax.config import schema, validation
 from fedreid_jax.core import prng
-from fedreid_jax.method.component import Participants
+from fedreid_jax.method.component import MODEL, Participants
 from fedreid_jax.round import compose
 from fedreid_jax.training import contract
 
@@ -25,10 +25,8 @@ BOUNDS = {KERNEL: 1.0, MEAN: 16.0}
 
 def bound(people=CLIENTS, cohort=4, **options):
   made = secagg.make(secagg.Options(**options))
-  assert made.info.bind and made.info.check
-  participants = Participants(people, 0, cohort)
-  made.info.check(participants)
-  return made.info.bind(participants)
+  assert made.bind
+  return made.bind(Participants(people, 0, cohort))
 
 
 def uploads(rows=(0, 1, 2, 3), **fields):
@@ -154,10 +152,10 @@ def test_bytes_are_those_of_packed_numbers_with_keys_and_shares():
   for bits in (16, 20, 32):
     made = bound(bits=bits, masks=False).transport
     packed = np.packbits(np.zeros((6 + 2 + 1, bits), np.uint8))
-    assert made and made.size and made.size(shared) == packed.nbytes
+    assert made and made.size and made.size(MODEL, shared) == packed.nbytes
     masked = bound(bits=bits).transport
     assert masked and masked.size
-    assert masked.size(shared) == packed.nbytes + 3 * 160
+    assert masked.size(MODEL, shared) == packed.nbytes + 3 * 160
 
 
 @pytest.mark.parametrize(
@@ -183,8 +181,8 @@ def test_only_attackers_that_agree_are_refused():
   def method(kind):
     options = byzantine.Options(kind=kind, clients=('ash', 'birch'))
     attack = byzantine.make(options)
-    assert attack.info.bind
-    attack = attack.info.bind(Participants(CLIENTS, 0, 4))
+    assert attack.bind
+    attack = attack.bind(Participants(CLIENTS, 0, 4))
     return fedpav.make(), attack, secagg.make()
 
   compose.check(method('sign'))
@@ -243,7 +241,7 @@ def test_weights_that_dp_fedavg_calls_full_are_refused_above_n_max(most, full):
 
 
 def test_a_run_warns_of_clipped_values():
-  warn = secagg.make().info.warn
+  warn = secagg.make().warn
   assert warn and not warn({'clipped': 1e-4, 'aborted': 1.0})
   assert 'secagg.bound' in warn({'clipped': 0.01, 'aborted': 0.0})
 

@@ -24,7 +24,7 @@ from fedreid_jax.algorithms.statistics import secure_sum
 from fedreid_jax.core import prng, types
 from fedreid_jax.method import rounding
 from fedreid_jax.method.accounting import Mechanism
-from fedreid_jax.method.component import Participants
+from fedreid_jax.method.component import Component, Participants, Summation
 from fedreid_jax.method.contexts import AggregationCtx, ServerCtx, ServerInitCtx
 from fedreid_jax.method.sums import Weighted
 from fedreid_jax.models import networks
@@ -42,14 +42,14 @@ COUNTS = np.array([3.0, 40.0, 9.0, 5.5], np.float32)
 
 def secure(**options):
   made = secagg.make(secagg.Options(**options))
-  assert made.info.bind
-  return made.info.bind(EVERYONE)
+  assert made.bind
+  return made.bind(EVERYONE)
 
 
 def private(**options):
   made = dp_fedavg.make(dp_fedavg.Options(noise=0.0, clip=0.5, **options))
-  assert made.info.bind
-  return made.info.bind(EVERYONE)
+  assert made.bind
+  return made.bind(EVERYONE)
 
 
 def uploads(**messages):
@@ -237,11 +237,10 @@ def test_one_client_moves_the_sum_by_the_clip_and_the_rounding(bits, most):
   """Values between two integers attain the bound if these are the nearest."""
   scale = secure_sum.scale(1.0, 4, bits)
   clip = 1.5 * np.sqrt(6) / scale * (1 + 1e-6)
-  rounding = secagg.make(secagg.Options(bits=bits)).info.rounding
   bounded = dp_fedavg.make(dp_fedavg.Options(clip=clip)).transport
   summed = secure(bits=bits).summation
-  assert rounding and bounded and bounded.up and summed
-  limit, up = clip + rounding(EVERYONE, 6), bounded.up
+  assert bounded and bounded.up and summed
+  limit, up = clip + np.sqrt(6) * summed.rounding(1.0), bounded.up
   start = {KERNEL: jnp.zeros((3, 2)), MEAN: jnp.zeros(2)}
   broadcast = handmade.context(types.Broadcast, shared=start, messages={})
 
@@ -249,7 +248,7 @@ def test_one_client_moves_the_sum_by_the_clip_and_the_rounding(bits, most):
     """The sum with one client; without its contribution it is zero."""
     shared = {KERNEL: change[None], MEAN: jnp.zeros((1, 2))}
     sent = jax.tree.map(lambda x: x[0], handmade.uploads(shared))
-    sent = up(sent, broadcast, key)
+    _, sent = up((), sent, broadcast, key)
     ctx = handmade.context(
       ServerCtx, index=jnp.arange(4), valid=jnp.ones(4, bool), key=key
     )
@@ -276,10 +275,10 @@ def test_noise_and_guarantee_are_those_of_clip_and_rounding():
   # Who is in a round is known to its clients: sampling hides nobody.
   assert dp_fedavg.mechanisms(2.0, people, 7) == [DISCRETE]
   made = dp_fedavg.make(options)
-  assert made.info.bind
-  made = made.info.bind(people)
-  assert made.server and made.server.update and made.info.claim
-  claim = made.info.claim(people._replace(rounding=None))
+  assert made.bind
+  made = made.bind(people)
+  assert made.server and made.server.update and made.claim
+  claim = made.claim(people._replace(rounding=None))
   assert claim.mechanisms(7) == [[DISCRETE]]
   assert 'sensitivity clip + 0.2 by the rounding' in claim.details
   assert 'RDP of discrete Gaussian noise' in claim.details
@@ -305,7 +304,8 @@ def test_sampling_counts_only_where_no_client_adds(exact):
 def test_every_summation_is_a_sum_of_clients_who_know_each_other(config):
   model = networks.wrap(networks.build(config.model, 3), contract.IMAGE_SHAPE)
   parts = compose.load(('fedpav', 'secagg'), {}, algorithms)
-  plugin = parts[1]._replace(info=parts[1].info._replace(rounding=None))
+  summation = Summation(lambda *_: _, lambda _: 1.0, 1.0)
+  plugin = Component('plugin', summation=summation)
   assert engine.completed(parts[:1], EVERYONE, model).rounding is None
   assert engine.completed((parts[0], plugin), EVERYONE, model).rounding == 0.0
   assert engine.completed(parts, EVERYONE, model).rounding > 0.0
@@ -322,14 +322,14 @@ def test_rounding_is_of_the_trained_parameters_that_are_sent(config):
     if n.startswith('params/') and 'classifier' not in n
   ]
   made = engine.bound(parts, EVERYONE, model)[-1]
-  assert made.info.claim
+  assert made.claim
   people = EVERYONE._replace(clients=CLIENTS * 25)
-  details = made.info.claim(people).details
+  details = made.claim(people).details
   norm = np.sqrt(sum(sent)) / 2 / secure_sum.scale(1.0, 4, 32)
   assert f'clip + {rounding.up(norm)} by' in details
   alone = engine.bound((parts[0], parts[2]), EVERYONE, model)[-1]
-  assert alone.info.claim
-  assert 'rounding' not in alone.info.claim(people).details
+  assert alone.claim
+  assert 'rounding' not in alone.claim(people).details
 
 
 def test_messages_have_the_bits_of_the_integers():
@@ -341,12 +341,12 @@ def test_messages_have_the_bits_of_the_integers():
     ((secure(bits=25),), 47),  # 375 bits
   ):
     method = handmade.algorithm((*made, *beside))
-    assert round_log.message_bytes(method, message, 2) == sent
+    assert round_log.sent_bytes(method, 'scaffold', message) == sent
 
 
 @pytest.mark.parametrize('rule', [fednova, scaffold])
 def test_too_few_bits_for_large_values_are_refused(rule):
-  with pytest.raises(errors.ConfigError, match='17 bits are too few'):
+  with pytest.raises(errors.ConfigError, match='rounds too coarsely'):
     handmade.algorithm((fedpav.make(), rule.make(), secure(bits=17)))
   handmade.algorithm((fedpav.make(), rule.make(), secure(bits=28)))
   handmade.algorithm((fedpav.make(), cdw.make(), secure(bits=17)))
@@ -430,8 +430,8 @@ def test_an_aborted_round_has_no_noise():
 
 def test_a_summation_that_draws_no_noise_is_refused_beside_it():
   plain = secure()
-  plain = plain._replace(summation=plain.summation._replace(noisy=False))
-  made = dp_fedavg.make(dp_fedavg.Options(noise=1.0)).info.bind
+  plain = plain._replace(properties=())
+  made = dp_fedavg.make(dp_fedavg.Options(noise=1.0)).bind
   assert made
   with pytest.raises(errors.ConfigError, match='does not draw the noise of'):
     handmade.algorithm((fedpav.make(), made(EVERYONE), plain))

@@ -307,7 +307,11 @@ def test_a_disk_that_takes_no_more_is_one_line(tree, tmp_path):
       2,
       "'1' and '2'",
     ),
-    (('--config=fedreid_jax/config/rules.py',), 2, "no attribute 'get_config'"),
+    (
+      ('--config=fedreid_jax/config/validation.py',),
+      2,
+      "no attribute 'get_config'",
+    ),
     (('--config=configs/dfh.py:photos',), 3, 'no folder given'),
     (('--config=configs/dfh.py:folder',), 2, 'renamed to photos'),
     (

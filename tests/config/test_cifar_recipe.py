@@ -103,6 +103,7 @@ def test_a_run_reports_accuracy_and_is_judged_by_it(tiny, tmp_path, capsys):
   assert best['metrics']['accuracy'] == highest
 
 
+@pytest.mark.slow
 def test_a_classifier_that_stays_at_home_classifies_nothing(tiny):
   tiny.components = ('fedpav',)
   with pytest.raises(errors.ConfigError, match='is a personal parameter'):

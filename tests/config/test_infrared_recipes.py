@@ -3,7 +3,7 @@
 import pytest
 
 from fedreid_jax.apps.papers.tables import declare, l2rw
-from fedreid_jax.config import infrared, recipes, validation
+from fedreid_jax.config import infrared, parsing, recipes, validation
 
 TRUNK = ('params/backbone/', 0.1)
 FROZEN = ('params/neck/bn/bias', 0.0)
@@ -11,51 +11,36 @@ CIFAR = (0.4914, 0.4822, 0.4465)  # means, as the eraser of CAJ and DNS has them
 IMAGENET = (0.485, 0.456, 0.406)
 
 
+def check(c, pairs):
+  """Asserts that fields have the values of pairs separated by spaces."""
+  other = parsing.change(c.copy_and_resolve_references(), pairs.split())
+  assert other.to_json_best_effort() == c.to_json_best_effort()
+
+
 @pytest.mark.parametrize(
   'protocol, rounds, share', [('ci', 50, 0.5), ('ei', 30, 1.0)]
 )
 def test_dppt(protocol, rounds, share):
   c = validation.validate(recipes.recipe('dppt', f'paper,protocol={protocol}'))
-  assert c.components == ('fedavg', 'dppt')
-  assert (c.model.name, c.model.pool, c.model.neck) == (
-    'resnet50',
-    'gem',
-    'bnneck',
-  )
-  assert (c.data.height, c.data.width, c.augment.pad) == (288, 144, 10)
-  assert (c.local.sampler, c.local.batch, c.local.identities) == (
-    'pk_replace',
-    64,
-    8,
-  )
-  assert (c.loss.identity, c.loss.circle) == (1.0, 1.0)
-  assert (c.loss.circle_margin, c.loss.circle_gamma) == (0.45, 64.0)
-  assert (c.dppt.lam, c.dppt.k, c.dppt.loss, c.dppt.norm) == (
-    1.0,
-    4,
-    'cos',
-    True,
-  )
-  assert c.dppt.target == 'global'
-  assert (c.augment.channel, c.rounds) == (share, rounds)
-  o = c.optim
-  assert (o.lr, o.momentum, o.weight_decay, o.nesterov) == (
-    0.2,
-    0.9,
-    5e-4,
-    True,
-  )
-  assert (o.schedule, o.schedule_per_step, o.reset_each_round) == (
-    'linear',
-    True,
-    False,
-  )
-  assert o.points == ((0.0, 1e-4), (16.0, 1.0), (float(rounds), 0.0))
-  assert o.lr_multipliers == (TRUNK,)
-  assert c.data.allow_overlap == (protocol == 'ci')
-  assert (
-    c.evaluation.feature == 'embedding'
-    and c.evaluation.report_both_neck_features
+  check(
+    c,
+    f"""
+    components=("fedavg","dppt")
+    model.name=resnet50 model.pool=gem model.neck=bnneck
+    data.height=288 data.width=144 augment.pad=10
+    local.sampler=pk_replace local.batch=64 local.identities=8
+    loss.identity=1.0 loss.circle=1.0
+    loss.circle_margin=0.45 loss.circle_gamma=64.0
+    dppt.lam=1.0 dppt.k=4 dppt.loss=cos dppt.norm=True dppt.target=global
+    augment.channel={share} rounds={rounds}
+    optim.lr=0.2 optim.momentum=0.9 optim.weight_decay=5e-4
+    optim.nesterov=True optim.schedule=linear optim.schedule_per_step=True
+    optim.reset_each_round=False
+    optim.points=((0.0,1e-4),(16.0,1.0),({rounds}.0,0.0))
+    optim.lr_multipliers=(("params/backbone/",0.1),)
+    data.allow_overlap={protocol == 'ci'}
+    evaluation.feature=embedding evaluation.report_both_neck_features=True
+    """,
   )
 
 
@@ -64,25 +49,19 @@ def test_servers_and_locals_of_table_1():
     return validation.validate(recipes.recipe('dppt', f'paper,{arg}'))
 
   nova = made('server=fednova,local=base')
-  assert (
-    nova.components == ('fedavg', 'fednova') and nova.optim.reset_each_round
-  )
+  assert nova.components == ('fedavg', 'fednova')
+  assert nova.optim.reset_each_round
   assert made('local=base').augment.channel == 0.0
   assert made('local=ca').components == ('fedavg',)
   assert made('local=ca').augment.channel == 0.5
   own = made('server=moon,local=agw')
   assert own.components == ('fedavg', 'moon') and own.model.variant == 'agw'
   assert (own.loss.circle, own.loss.weighted_triplet) == (0.0, 1.0)
-  assert (
-    own.optim.lr_multipliers == (FROZEN, TRUNK)
-    and own.model.modality_specific_stages == 0
-  )
+  assert own.optim.lr_multipliers == (FROZEN, TRUNK)
+  assert own.model.modality_specific_stages == 0
   own = made('server=fedprox,local=dns')
   assert own.components == ('fedavg', 'fedprox', 'dns')
-  assert (own.dns.variant, own.model.modality_specific_stages) == (
-    'one_stream',
-    0,
-  )
+  check(own, 'dns.variant=one_stream model.modality_specific_stages=0')
   assert own.optim.lr_multipliers == infrared.DNS_RATES
   assert own.augment.channel == pytest.approx(2 / 3)
 
@@ -103,21 +82,14 @@ def test_shared_entities(recipe, size, batch, identities, lr, private):
   assert (c.data.height, c.data.width) == size
   assert (c.local.batch, c.local.identities) == (batch, identities)
   assert (c.optim.lr, c.model.modality_specific_stages) == (lr, private)
-  assert (c.data.client_split, c.rounds, c.optim.reset_each_round) == (
-    'entity_shared',
-    30,
-    False,
-  )
+  check(c, 'data.client_split=entity_shared rounds=30')
+  check(c, 'optim.reset_each_round=False')
   assert c.optim.lr_multipliers[-1] == TRUNK or recipe == 'dns'
   assert (FROZEN in c.optim.lr_multipliers) == (recipe not in ('erm', 'dns'))
   if recipe == 'dns':
     assert c.optim.points == ((0.0, 1e-4), (16.0, 1.0), (30.0, 0.0))
   else:
-    assert (c.optim.schedule, c.optim.warmup, c.optim.milestones) == (
-      'step',
-      10,
-      (20, 50),
-    )
+    check(c, 'optim.schedule=step optim.warmup=10 optim.milestones=(20,50)')
   assert c.evaluation.feature == ('feature' if recipe == 'lba' else 'embedding')
   assert c.evaluation.report_both_neck_features
   assert c.augment.pad == (0 if recipe == 'lba' else 10)
@@ -221,10 +193,8 @@ def test_rows_of_table_2_train_alike(preset):
   facts = set()
   for row in table.rows:
     for c in declare.runs(row, table, preset):
-      assert (
-        c.data.client_split
-        == {'EI': 'entity_independent', 'ES': 'entity_shared'}[row.label[:2]]
-      )
+      split = {'EI': 'entity_independent', 'ES': 'entity_shared'}
+      assert c.data.client_split == split[row.label[:2]]
       facts.add((c.rounds, c.local.epochs, c.data.allow_overlap))
       if row.label.startswith('EI'):
         assert c.augment.channel == (0.0 if row.label == 'EI B' else 1.0)

@@ -1,5 +1,6 @@
 """Every recipe trains, tests and ends with results, with a margin."""
 
+import ast
 import json
 
 import jax
@@ -11,7 +12,6 @@ from fedreid_jax.training import build, loop
 
 CONFIGS = recipes.folder()
 RECIPES = recipes.names()
-PRESETS = ('synthetic', 'smoke', 'paper')
 # Recipes with choices of their own.
 VARIANTS = {
   'fedreid': ('noise=double', 'variant=plain'),
@@ -72,21 +72,37 @@ def config_of(recipe, arg):
 
 
 @pytest.mark.parametrize('recipe', RECIPES)
-@pytest.mark.parametrize('preset', PRESETS)
-def test_presets_are_valid(recipe, preset):
-  if (recipe, preset) != ('pretrain', 'paper'):  # which starts from ImageNet
+def test_presets_are_valid_and_the_user_wins(recipe):
+  presets, _ = recipes.choices(recipe)
+  assert {*presets} >= {'synthetic', 'smoke'}
+  changes = 'rounds=7,data.height=48,optim.lr=0.125,local.batch=24,name=mine'
+  for preset in presets:
     assert config_of(recipe, preset).name
+    c = recipes.recipe(recipe, f'{preset},{changes}')
+    assert (c.rounds, c.data.height, c.optim.lr) == (7, 48, 0.125)
+    assert (c.local.batch, c.name) == (24, 'mine')
 
 
 @pytest.mark.parametrize('recipe', RECIPES)
-def test_docstring_has_its_command(recipe):
-  assert f'fedreid train {recipe}' in (CONFIGS / f'{recipe}.py').read_text()
+def test_a_recipe_is_one_function_that_needs_nothing_but_config(recipe):
+  text = (CONFIGS / f'{recipe}.py').read_text()
+  assert f'fedreid train {recipe}' in text and len(text.splitlines()) <= 100
+  tree = ast.parse(text)
+  functions = [n for n in tree.body if isinstance(n, ast.FunctionDef)]
+  public = [f.name for f in functions if not f.name.startswith('_')]
+  assert public == ['get_config']
+  for node in ast.walk(tree):
+    if isinstance(node, ast.ImportFrom):
+      assert node.module == 'fedreid_jax.config'
+    assert not isinstance(node, ast.Import | ast.Lambda)
+    nested = isinstance(node, ast.FunctionDef) and node not in functions
+    assert not nested
 
 
 @pytest.mark.parametrize('recipe', RECIPES)
 def test_only_these_recipes_claim_a_guarantee(recipe):
   components = build.load_components(config_of(recipe, 'smoke'))
-  claims = any(component.info.claim for component in components)
+  claims = any(component.claim for component in components)
   assert claims == (recipe in GUARANTEED)
 
 

@@ -5,13 +5,7 @@ import json
 import pytest
 
 from fedreid_jax import errors
-from fedreid_jax.config import (
-  recipes,
-  renamed,
-  saved_config,
-  schema,
-  validation,
-)
+from fedreid_jax.config import load, recipes, renamed, schema, validation
 
 
 def test_new_names_exist():
@@ -77,18 +71,18 @@ def test_a_run_of_version_0_1_is_refused():
   saved = json.loads(recipes.recipe('dfh', 'smoke').to_json_best_effort())
   saved['data']['world'] = saved['data'].pop('source')
   with pytest.raises(errors.IntegrityError, match=r'data\.world.* 0\.1'):
-    saved_config.from_json(saved, [], 'config.json')
+    load.from_json(saved, [], 'config.json')
 
 
 def test_a_run_of_today_must_be_whole():
   saved = json.loads(recipes.recipe('dfh', 'smoke').to_json_best_effort())
   del saved['data']['resample']
   with pytest.raises(errors.IntegrityError, match='has no data.resample'):
-    saved_config.from_json(saved, [], 'config.json')
+    load.from_json(saved, [], 'config.json')
   saved = json.loads(recipes.recipe('dfh', 'smoke').to_json_best_effort())
   saved['unknown'] = 1
   with pytest.raises(errors.IntegrityError, match='unknown'):
-    saved_config.from_json(saved, [], 'config.json')
+    load.from_json(saved, [], 'config.json')
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,14 @@
-"""Groups and fields, with those of plug-ins."""
+"""Groups and fields, with those of plug-ins, in the docs and in --help."""
 
 import json
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from fedreid_jax import algorithms, errors
-from fedreid_jax.config import (
-  load,
-  recipes,
-  saved_config,
-  schema,
-  validation,
-)
+from fedreid_jax.config import load, recipes, reference, schema, validation
 from fedreid_jax.core import options, plugins
 from fedreid_jax.models import networks
 from fedreid_jax.round import compose
@@ -23,7 +19,7 @@ from typing import Annotated
 
 import jax.numpy as jnp
 
-from fedreid_jax.method.component import Component, ComponentInfo
+from fedreid_jax.method.component import Component
 from fedreid_jax.core.options import Checked, Range
 
 
@@ -33,8 +29,7 @@ class Options(Checked):
 
 
 def make(options: Options = Options()) -> Component:
-  info = ComponentInfo(notice=f'lam is {options.lam}')
-  return Component('my_rule', info=info)
+  return Component('my_rule', notice=f'lam is {options.lam}')
 """
 
 OTHERS = """
@@ -97,7 +92,7 @@ def test_a_listed_plug_in_has_a_group(plugin):
   made = compose.load(
     config.components, {'my_rule': dict(config.my_rule)}, algorithms
   )
-  assert made[1].info.notice == 'lam is 2.0'
+  assert made[1].notice == 'lam is 2.0'
 
 
 @pytest.mark.parametrize(
@@ -142,7 +137,7 @@ def test_networks_and_sources_have_groups(plugin, field, group):
   recipe = recipes.recipe('dfh', f'smoke,{VERSION},{pairs}')
   config = validation.validate(recipe)
   assert config[group].size == 3
-  again = saved_config.from_json(config.to_dict(), [], 'config.json')
+  again = load.from_json(config.to_dict(), [], 'config.json')
   assert again == config
   values = {f'{group}.size': 4, field: f'somebodys.{group}'}
   assert load.load_config('dfh:smoke', values)[group].size == 4
@@ -172,11 +167,11 @@ def test_a_saved_run_with_a_plug_in(plugin):
   pairs = f'my_rule.lam=2,components=("fedpav","{plugin}")'
   config = recipes.recipe('dfh', f'smoke,{VERSION},{pairs}')
   saved = config.to_dict()
-  again = saved_config.from_json(saved, [], 'config.json')
+  again = load.from_json(saved, [], 'config.json')
   assert again == config
   del saved['my_rule']
   with pytest.raises(errors.IntegrityError, match='has no my_rule.lam'):
-    saved_config.from_json(saved, [], 'config.json')
+    load.from_json(saved, [], 'config.json')
 
 
 def test_fields_are_checked_in_python_too():
@@ -206,6 +201,51 @@ def test_fields_of_reporting_do_not_belong_to_a_run():
 def test_a_saved_configuration_needs_no_fields_of_reporting():
   config = recipes.recipe('dfh', f'smoke,{VERSION}')
   saved = json.loads(schema.identity(config).to_json_best_effort())
-  assert saved_config.from_json(saved, [], 'config.json') == config
-  changed = saved_config.from_json(saved, ['track=("csv",)'], 'config.json')
+  assert load.from_json(saved, [], 'config.json') == config
+  changed = load.from_json(saved, ['track=("csv",)'], 'config.json')
   assert changed.track == ('csv',)
+
+
+def test_the_check_of_every_recipe_starts_no_backend():
+  script = """
+from fedreid_jax.config import recipes, reference, validation
+for name in recipes.names():
+  validation.validate(recipes.recipe(name, 'smoke'))
+reference.markdown()
+from jax._src import xla_bridge
+print([*xla_bridge._backends])
+"""
+  done = subprocess.run(
+    [sys.executable, '-c', script], capture_output=True, text=True, timeout=120
+  )
+  assert (done.stdout, done.stderr) == ('[]\n', '')
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_docs_are_current():
+  found = (ROOT / 'docs' / 'options.md').read_text()
+  assert found == reference.markdown(), (
+    'run python -m fedreid_jax.config.reference > docs/options.md'
+  )
+
+
+def test_every_field_is_listed():
+  text, table = '\n'.join(reference.entries()), reference.markdown()
+  for name, field in schema.fields().items():
+    assert f'  {name} = {field.default!r} ({field.allowed()})' in text
+    assert field.meaning in text
+    assert f'| `{name.rpartition(".")[2]}` | `' in table
+
+
+def test_help_lists_fields():
+  done = subprocess.run(
+    [sys.executable, '-m', 'launchers.main', '--helpfull'],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    timeout=120,
+  )
+  assert 'dfh.lam = 5.0 (float from 0)' in done.stdout
+  assert '--config' in done.stdout and not done.stderr

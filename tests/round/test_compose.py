@@ -3,7 +3,6 @@ import pytest
 from fedreid_jax import algorithms, errors
 from fedreid_jax.method.component import (
   Component,
-  ComponentInfo,
   ServerHooks,
   Transport,
 )
@@ -22,7 +21,7 @@ def test_two_owners_of_a_single_owner_hook_are_named():
 
 @pytest.mark.parametrize('named', ['b', 'transport'])
 def test_conflicts_name_components_or_hooks(named):
-  a = Component('a', info=ComponentInfo(conflicts=(named,)))
+  a = Component('a', conflicts=(named,))
   b = Component('b', transport=Transport())
   compose.check((a,))
   compose.check((a, Component('c', server=ServerHooks())))
@@ -34,7 +33,7 @@ def test_conflicts_name_components_or_hooks(named):
 
 
 def test_conflicts_name_fields_of_hooks():
-  a = Component('a', info=ComponentInfo(conflicts=('transport.size',)))
+  a = Component('a', conflicts=('transport.size',))
   compose.check((a, Component('b', transport=Transport())))
   compose.check((a, Component('b')))
   b = Component('b', transport=Transport(size=len))
@@ -42,17 +41,8 @@ def test_conflicts_name_fields_of_hooks():
     compose.check((a, b))
 
 
-@pytest.mark.parametrize('named', ['b', 'transport'])
-def test_one_of_the_requirements_is_enough(named):
-  a = Component('a', info=ComponentInfo(requires=('other', named)))
-  compose.check((a, Component('b', transport=Transport())))
-  for parts in ((a,), (a, Component('c'))):
-    with pytest.raises(errors.ConfigError, match=f"'a' needs.*other, {named}"):
-      compose.check(parts)
-
-
 def test_a_component_has_no_conflict_with_itself():
-  compose.check((Component('a', info=ComponentInfo(conflicts=('a',))),))
+  compose.check((Component('a', conflicts=('a',)),))
 
 
 def test_nobody_says_what_is_shared():

@@ -6,7 +6,7 @@ import pytest
 import toy
 
 from fedreid_jax import algorithms
-from fedreid_jax.method.component import Component, ComponentInfo
+from fedreid_jax.method.component import Component
 from fedreid_jax.models import flops
 from fedreid_jax.round import compose
 
@@ -108,7 +108,7 @@ def test_senders_have_messages_also_if_these_are_summed(
   """The server of a round of sums has the sum of SCAFFOLD's messages only."""
   config.components = ('fedpav', 'scaffold', 'cdw')
   made = compose.load(config.components, {}, algorithms)
-  reader = Component('reader', info=ComponentInfo(needs_uploads=True))
+  reader = Component('reader', properties=('needs_uploads',))
   executor, variables, _ = toy.make_executor(
     config, clients, (*made, reader) if gathers else made
   )

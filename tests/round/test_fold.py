@@ -15,7 +15,6 @@ from fedreid_jax.core import param_filter, types
 from fedreid_jax.method import sums
 from fedreid_jax.method.component import (
   Component,
-  ComponentInfo,
   ServerHooks,
 )
 from fedreid_jax.round import compose
@@ -280,8 +279,3 @@ def test_the_memory_of_a_round_does_not_grow_with_its_clients(deterministic):
     found.append(memory.temp_size_in_bytes)
   model = sum(x.size * x.dtype.itemsize for x in variables.values())
   assert found[1] - found[0] < model  # 56 models if uploads were stacked
-
-
-def test_info_declares_what_needs_uploads():
-  assert not ComponentInfo().needs_uploads
-  assert components(('kd',))[0].info.needs_uploads

@@ -7,7 +7,6 @@ from fedreid_jax import algorithms
 from fedreid_jax.method.component import (
   ClientHooks,
   Component,
-  ComponentInfo,
   ServerHooks,
 )
 from fedreid_jax.round import compose
@@ -45,8 +44,11 @@ def test_components_read_complete_uploads_and_models(config, clients):
     total = sum(x[0].sum() for x in read)  # of one client and one group
     return state, {n: x + 1e-3 * total for n, x in models.items()}
 
-  info = ComponentInfo(needs_uploads=True)
-  reader = Component('reader', server=ServerHooks(update=update), info=info)
+  reader = Component(
+    'reader',
+    server=ServerHooks(update=update),
+    properties=('needs_uploads',),
+  )
   made, found = (*components(('fedpav',)), reader), []
   for devices in (1, 2):
     executor, variables, _ = toy.make_executor(config, clients, made, devices)

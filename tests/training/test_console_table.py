@@ -19,7 +19,7 @@ PROGRAM = textwrap.dedent("""
   import pathlib, sys, types
   from rich import console
   from fedreid_jax.apps.deploy.commands import search
-  from fedreid_jax.apps.papers.runs import comparison
+  from fedreid_jax.apps.papers import comparison
   from fedreid_jax.training.reports import console_table
   from fedreid_jax.training.files import recorder
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fedreid_jax.config import recipes, saved_config
+from fedreid_jax.config import load, recipes
 from fedreid_jax.training import evaluation
 from fedreid_jax.training.files import recorder
 
@@ -12,7 +12,7 @@ from fedreid_jax.training.files import recorder
 @pytest.fixture
 def config(tmp_path):
   found = recipes.recipe('fedpav:smoke')
-  recorder.write_json(tmp_path / 'config.json', saved_config.to_json(found))
+  recorder.write_json(tmp_path / 'config.json', load.to_json(found))
   return found
 
 

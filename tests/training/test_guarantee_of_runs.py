@@ -7,7 +7,7 @@ import pytest
 import toy
 
 from fedreid_jax import errors
-from fedreid_jax.config import recipes, saved_config, validation
+from fedreid_jax.config import load, recipes, validation
 from fedreid_jax.data import client_split
 from fedreid_jax.method import rules
 from fedreid_jax.training import build, loop
@@ -233,13 +233,11 @@ def test_a_run_whose_epsilon_chose_the_noise_does_not_go_on(tmp_path):
   config.optim.schedule = 'constant'
   later = recipes.recipe('configs/dp_fedavg.py', f'{PRIVATE},rounds=3')
   later.optim.schedule = 'constant'
-  for name, body in (('config.json', saved_config.to_json(config)),
+  for name, body in (('config.json', load.to_json(config)),
                      ('run.json', {})):  # fmt: skip
     (tmp_path / name).write_text(json.dumps(body))
-  run_files.check(tmp_path, saved_config.to_json(later))
+  run_files.check(tmp_path, load.to_json(later))
   config.dp_fedavg.epsilon = later.dp_fedavg.epsilon = 8.0
-  (tmp_path / 'config.json').write_text(
-    json.dumps(saved_config.to_json(config))
-  )
+  (tmp_path / 'config.json').write_text(json.dumps(load.to_json(config)))
   with pytest.raises(errors.ConfigError, match='epsilon chose the noise'):
-    run_files.check(tmp_path, saved_config.to_json(later))
+    run_files.check(tmp_path, load.to_json(later))

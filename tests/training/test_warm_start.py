@@ -7,7 +7,7 @@ import pytest
 import toy
 
 from fedreid_jax import errors
-from fedreid_jax.config import saved_config
+from fedreid_jax.config import load
 from fedreid_jax.data import federation
 from fedreid_jax.training import build, named_models, warm_start
 from fedreid_jax.training.files import checkpoint, recorder
@@ -244,7 +244,7 @@ def test_the_world_of_weights_before_the_other_run_is_refused(
     (first, '', 'convnet-synthetic'),
   ):
     config.start_from, config.model.pretrained = start, weights
-    given = saved_config.to_json(config)
+    given = load.to_json(config)
     recorder.write_json(folder / 'config.json', given)
   own = setup, server, tmp_path
   begun(*own, data('mall'))

@@ -22,10 +22,13 @@ from typing import Annotated
 import jax
 import jax.numpy as jnp
 
-from fedreid_jax.core.options import Checked, Range
-from fedreid_jax.losses import identity
-from fedreid_jax.method.component import ClientHooks, Component
-from fedreid_jax.method.contexts import LossCtx
+from fedreid_jax.method import (
+  Checked,
+  ClientHooks,
+  Component,
+  LossCtx,
+  Range,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +49,8 @@ def distance(embedding, labels, valid, centres):
     centres: `[C, D]`.
   """
   squared = ((embedding - centres[labels]) ** 2).sum(axis=1)
-  return 0.5 * identity.masked_mean(squared, valid)
+  total = jnp.where(valid, squared, 0.0).sum()
+  return 0.5 * total / jnp.maximum(valid.sum(), 1)
 
 
 def moved(embedding, labels, valid, centres, rate: float):

@@ -21,9 +21,7 @@ from released code: the authors released none.
 
 import jax.numpy as jnp
 
-from fedreid_jax.method.component import Component
-from fedreid_jax.method.contexts import AggregationCtx
-from fedreid_jax.method.sums import Gather
+from fedreid_jax.method import AggregationCtx, Component, Gather
 
 
 def median(values, members):

@@ -86,8 +86,8 @@ def data_pass(represent: Callable[[Outputs], Array], clip: float) -> DataPass:
 
   # Before the first round as well, whose loss needs the statistics of all.
   if clip:
-    return DataPass(none_near, add_near, before_first_round=True)
-  return DataPass(nothing, add, before_first_round=True)
+    return DataPass(none_near, add_near)
+  return DataPass(nothing, add)
 
 
 def zeros(num_identities: int, num_features: int) -> Moments:

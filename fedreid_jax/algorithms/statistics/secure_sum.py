@@ -64,9 +64,9 @@ class Format(NamedTuple):
     """Returns the scale of values within a limit."""
     return scale(limit, self.places, self.bits)
 
-  def rounding(self, limit: float, count: int) -> float:
-    """Returns the largest norm of the rounding error of `count` values."""
-    return math.sqrt(count) * rounding(self.bits) / self.scale(limit)
+  def rounding(self, limit: float) -> float:
+    """Returns the largest rounding error of a value within a limit."""
+    return rounding(self.bits) / self.scale(limit)
 
   def num_bytes(self, shared: Flat, masks: bool) -> int:
     """Returns the bytes of a model and its weight, without messages.

@@ -132,9 +132,10 @@ def scores_of_rounds(
 
   The seed is that of cohorts and noise.
   """
-  bind = dp_fedavg.make(options).info.bind
+  bind = dp_fedavg.make(options).bind
   assert bind is not None
   component, number = bind(participants), len(included)
+  assert component is not None
   server = component.server
   assert server is not None and server.init is not None
   state = server.init(_context(ServerInitCtx, num_clients=number))
@@ -190,11 +191,11 @@ def _round(
       finite=jnp.bool_(True),
       messages={},
     )
-    return up(upload, received, key)
+    return up((), upload, received, key)[1]
 
   order = jnp.arange(number)
   uploads = jax.vmap(sent)(order, included.astype(jnp.float32))
-  uploads = dataclasses.replace(uploads, finite=present)
+  uploads = dataclasses.replace(uploads, finite=present, lost=())
   # The sums of a run, in float32.
   sums = fold.make((component,), component, 'keep_server', Float32())
   folded = sums.over(model, {name: state}, uploads, order)
@@ -308,11 +309,13 @@ def scores_of_steps(
     batch=client.units * client.rows,
     identities=client.units,
   )
-  bind = dpsgd.make(options).info.bind
+  bind = dpsgd.make(options).bind
   assert bind is not None
   # Participants have the fields of config.local that these samplers read.
   planner, _, _ = sampling.make(people, (only,), seed)
-  run = jax.jit(functools.partial(_noisy_sum, bind(people)))
+  component = bind(people)
+  assert component is not None
+  run = jax.jit(functools.partial(_noisy_sum, component))
   # The guarantee compares a unit with one whose gradient is zero, so absent
   # canaries are sampled, too.
   push = jnp.asarray(FACTOR * options.clip * included, jnp.float32)

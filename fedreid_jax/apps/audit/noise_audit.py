@@ -233,7 +233,7 @@ def _observed(
 
 
 def _normals(key: Array, places: Sequence[tuple[int, int]]) -> Array:
-  """Returns the first draws of each array (`white_noise.gaussian`)."""
+  """Returns the first draws of each array (`privacy.gaussian`)."""
   return jnp.concatenate(
     [jax.random.normal(jax.random.fold_in(key, p), (n,)) for p, n in places]
   )

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedreid_jax import errors
-from fedreid_jax.apps.papers import trials
-from fedreid_jax.config import parsing, recipes, validation
+from fedreid_jax.config import parsing, recipes, schema, validation
+
+FLAG = '--trials'
+FIELDS = ('data.sources', 'data.targets')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Sweep:
     arg: `PRESET[,key=value...]` of every recipe.
     seeds: seeds of every cell.
     baseline: label or work directory with which the others are compared.
-    trials: trials of a data set as in `trials.parse`; each is a run, and the
+    trials: trials of a data set as in `parse_trials`; each is a run, and the
       results of a cell are means over them.
   """
 
@@ -76,9 +78,8 @@ def of_sweep(sweep: Sweep) -> list[Point]:
 def cells(makes: Mapping[str, Callable[[], Any]], sweep: Sweep) -> list[Point]:
   """Returns all combinations of configurations, fields, trials and seeds.
 
-  Args:
-    makes: functions that return a new configuration, by label.
-    sweep: grid, trials and seeds; its recipes are not used.
+  `makes` has functions that return a new configuration, by label; the recipes
+  of the sweep are not used.
 
   Raises:
     ConfigError: if a run is not valid.
@@ -88,22 +89,34 @@ def cells(makes: Mapping[str, Callable[[], Any]], sweep: Sweep) -> list[Point]:
     makes.items(),
     list(points(sweep.grid)),
     # One point with the trial '' where a sweep has no trials.
-    trials.parse(sweep.trials) or [''],
+    parse_trials(sweep.trials) or [''],
     sweep.seeds,
   ):
     pairs = [f'{key}={value}' for key, value in facts.items()]
     config = parsing.change(make(), [*pairs, f'seed={seed}'])
     if trial:
-      if facts.keys() & {*trials.FIELDS}:
+      if facts.keys() & {*FIELDS}:
         raise errors.ConfigError(
-          f'the grid and {trials.FLAG} change the same field',
-          ', '.join(trials.FIELDS),
+          f'the grid and {FLAG} change the same field',
+          ', '.join(FIELDS),
           'leave it out of one of them',
         )
-      config = trials.change(config, trial)
+      config = with_trial(config, trial)
     label = ' '.join((name, *pairs))
     found.append(Point(label, facts, validation.validate(config), trial))
   return found
+
+
+def identity(points: Sequence[Point]) -> list[str]:
+  """Returns the labels and fields of a sweep, without its seeds.
+
+  With more seeds it is the same sweep.
+  """
+  found: dict[str, None] = {}
+  for point in points:
+    fields = parsing.changed(schema.identity(point.config)) | {'seed': 0}
+    found[repr((point.label, point.trial, fields))] = None
+  return [*found]
 
 
 def points(grid: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, str]]:
@@ -176,3 +189,53 @@ def seeds(text: str) -> list[int]:
     raise errors.ConfigError(
       f'{text!r} is not a list of numbers', '--seeds', 'use the form 0,1,2'
     ) from error
+
+
+def parse_trials(text: str) -> list[str]:
+  """Returns the trials of `NAME[:option=value,...][;...]`.
+
+  RegDB, for example, has ten splits of its persons, and published results are
+  means over ten models. 'regdb' has all of them, 'regdb:trial=1;regdb:trial=2'
+  has two.
+
+  Raises:
+    ConfigError: for an unknown data set or option, or one without trials.
+  """
+  # Imported here: it takes most of a second, and few sweeps have trials.
+  from fedreid_jax.data.datasets import registry
+
+  found = []
+  for spec in filter(None, map(str.strip, parsing.split(text, ';'))):
+    dataset, _ = registry.parse(spec)
+    known = dataset.options.get('trial', ())
+    if not known:
+      having = [n for n, d in registry.DATASETS.items() if 'trial' in d.options]
+      raise errors.ConfigError(
+        f'{dataset.name} has no trials', FLAG, f'one of {", ".join(having)}'
+      )
+    _, _, options = spec.partition(':')
+    if any(part.startswith('trial=') for part in options.split(',')):
+      found.append(spec)
+    else:
+      mark = ',' if options else ':'
+      found += [f'{spec.rstrip(":")}{mark}trial={trial}' for trial in known]
+  return found
+
+
+def with_trial(config: Any, trial: str) -> Any:
+  """Changes a configuration to one of the results of `parse_trials`.
+
+  A trial replaces the sources and the targets: a model is trained on its
+  training persons and tested on its test persons.
+
+  Raises:
+    ConfigError: if the images are not those of published data sets.
+  """
+  if config.data.source != 'datasets' or not config.data.root:
+    raise errors.ConfigError(
+      f'{trial} is not read with data.source={config.data.source!r} and '
+      f'data.root={config.data.root!r}',
+      FLAG,
+      "set data.root, and data.source='datasets' as the preset paper does",
+    )
+  return parsing.change(config, [f'{field}={(trial,)!r}' for field in FIELDS])

@@ -15,7 +15,8 @@ import fedreid_jax
 from fedreid_jax import errors
 from fedreid_jax.apps.sites import coordinator, terms
 from fedreid_jax.apps.sites.terms import Channel, Facts, Members
-from fedreid_jax.config import saved_config, schema, validation
+from fedreid_jax.config import load as config_files
+from fedreid_jax.config import schema, validation
 from fedreid_jax.data import load
 from fedreid_jax.data.federation import Federation
 from fedreid_jax.method import guarantee
@@ -66,7 +67,7 @@ def write(config: Any, workdir: Path, wanted: Wanted, restart: bool) -> Path:
   folder = workdir / FOLDER
   folder.mkdir(parents=True, exist_ok=True)
   settings = {
-    'config': saved_config.to_json(config),
+    'config': config_files.to_json(config),
     'wanted': wanted._asdict(),
     'restart': restart,
   }
@@ -89,7 +90,7 @@ def take(path: Path) -> tuple[Any, Wanted, bool]:
     IntegrityError: if the file is damaged.
   """
   found = recorder.read_object(path, 'config', 'wanted', 'restart')
-  config = saved_config.from_json(found['config'], (), str(path))
+  config = config_files.from_json(found['config'], (), str(path))
   # A restart is done once: the next `flwr run` of the same folder resumes.
   recorder.write_json(path, found | {'restart': False})
   return (
@@ -141,7 +142,7 @@ def check(config: Any) -> None:
     ConfigError: naming the field.
   """
   components = build.load_components(config)
-  simulated = [c for c in components if 'simulated' in c.info.properties]
+  simulated = [c for c in components if 'simulated' in c.properties]
   hidden = [c for c in components if c.summation]
   for wrong, what, field, fix in (
     (config.data.public, 'public images', 'data.public', 'leave it empty'),

@@ -16,7 +16,7 @@ import numpy as np
 import fedreid_jax
 from fedreid_jax import errors
 from fedreid_jax.apps.sites import codec
-from fedreid_jax.config import parsing, saved_config
+from fedreid_jax.config import load, parsing
 from fedreid_jax.core.types import ClientData
 from fedreid_jax.data import client_split
 from fedreid_jax.round.cohort import cohort
@@ -117,7 +117,7 @@ def agreed(config: Any) -> dict[str, Any]:
     own = name.partition('.')[0] in OWN_GROUPS or name in OWN_FIELDS
     return name in EQUAL or not own
 
-  fields = parsing.flatten(saved_config.to_json(config))
+  fields = parsing.flatten(load.to_json(config))
   return {name: value for name, value in fields.items() if shared(name)}
 
 

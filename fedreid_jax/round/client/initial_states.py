@@ -86,9 +86,9 @@ def client(
     if c.client
   }
   states |= {
-    component.transport_state(c): c.transport.init(shared)
+    component.transport_state(c): kept
     for c in components
-    if c.transport and c.transport.init
+    if c.transport and jax.tree.leaves(kept := c.transport.init(shared))
   }
   params, _ = param_filter.trainable(variables)
   opt_state = settings.optimizer.init(params) if settings.persistent else ()

@@ -58,6 +58,7 @@ def make(
 ) -> Program:
   """Builds the local round of a method from the hooks of its components."""
   hooks = {c.name: c.client for c in components if c.client}
+  first = {c.name for c in components if component.early(c)}
   wire = _Wire(components)
   has_data_pass = any(h.data_pass for h in hooks.values())
   return Program(
@@ -66,7 +67,7 @@ def make(
     no_moments=functools.partial(data_pass.no_moments, settings),
     measure=functools.partial(data_pass.measure, settings),
     data_pass=functools.partial(data_pass.run, settings, hooks),
-    end=functools.partial(_end, settings, hooks, wire),
+    end=functools.partial(_end, settings, hooks, first, wire),
     has_data_pass=has_data_pass,
   )
 
@@ -80,7 +81,6 @@ class _Wire:
       for c in components
       if c.transport
     ]
-    self.loses = any(t.loses for _, _, t in self._transports)
 
   def key(
     self,
@@ -110,27 +110,20 @@ class _Wire:
     received: types.Broadcast,
     task: types.ClientTask,
     states: dict[str, Tree],
-  ) -> tuple[types.Upload, dict[str, Tree], Array]:
-    """Returns (upload that the server receives, new states, if it is lost).
-
-    The last is true only for uploads that the server cannot recognise as lost.
-    """
-    states, lost = dict(states), jnp.bool_(False)
+  ) -> tuple[types.Upload, dict[str, Tree]]:
+    """Returns (upload that the server receives, new states)."""
+    states = dict(states)
     for name, kept, transport in self._transports:
+      if transport.up is None:
+        continue
       key = self.key(Stream.UP, name, sent, task)
-      # Before `up`, which replaces the upload that is lost.
-      if transport.loses:
-        lost |= transport.loses(upload, received)
-      if transport.up:
-        upload = transport.up(upload, received, key)
-      if transport.up_with:
-        states[kept], upload = transport.up_with(
-          states[kept], upload, received, key
-        )
+      state, upload = transport.up(states.get(kept, ()), upload, received, key)
+      if jax.tree.leaves(state):
+        states[kept] = state
         # The state is kept, and would not be finite in any later round.
-        finite = upload.finite & _all_finite(states[kept])
+        finite = upload.finite & _all_finite(state)
         upload = dataclasses.replace(upload, finite=finite)
-    return upload, states, lost
+    return upload, states
 
 
 def _begin(
@@ -209,6 +202,7 @@ def _train(
 def _end(
   settings: Settings,
   hooks: local_step.Hooks,
+  first: set[str],
   wire: _Wire,
   broadcast: types.Broadcast,
   state: types.ClientState,
@@ -225,7 +219,7 @@ def _end(
   # must not have the same noise.
   stream = Stream.TERM if trained else Stream.BEFORE
   for name, hook in hooks.items():
-    if not (trained or (hook.data_pass and hook.data_pass.before_first_round)):
+    if not trained and name not in first:
       continue
     ctx = contexts.RoundEndCtx(
       received=received.shared,
@@ -254,13 +248,13 @@ def _end(
     _all_finite(kept),
     messages,
   )
-  upload, states, lost = wire.upload(upload, broadcast, received, task, states)
+  upload, states = wire.upload(upload, broadcast, received, task, states)
   kept = dataclasses.replace(kept, states=states)
   # The server takes a lost upload for a valid one, so that it cannot tell the
   # client to keep its previous state.
-  if wire.loses:
-    kept = trees.select(lost, state, kept)
-  return upload, kept
+  if not isinstance(upload.lost, tuple):
+    kept = trees.select(upload.lost, state, kept)
+  return dataclasses.replace(upload, lost=()), kept
 
 
 def _all_finite(tree: Tree) -> Array:

@@ -385,7 +385,7 @@ class Fold(NamedTuple):
       return {name: _number(share) for name, share in own.items()}
     return {
       name: Term(
-        _over(weight, self.arithmetic.unit(divisor.bounds[name])),
+        _over(weight, self.arithmetic.unit(self.rule.bound)),
         jnp.asarray(value, jnp.float32),
       )
       for name, (weight, value) in divisor.numbers(message, ctx).items()
@@ -408,14 +408,12 @@ class Fold(NamedTuple):
 
   def _over_divisor(self, sums: Terms, trusted: Array, name: str) -> Array:
     """Returns A / d of a parameter, 0 if the divisor is not usable."""
-    unit, divisor = self.arithmetic.unit, self.rule.divisor
+    divisor = self.rule.divisor
     if divisor is None:
       found = sums.numbers[name if name in sums.numbers else '']
     else:
-      numbers = {
-        n: x * unit(divisor.bounds[n]) for n, x in sums.numbers.items()
-      }
-      found = divisor.of(numbers) / unit(self.rule.bound)
+      unit = self.arithmetic.unit(self.rule.bound)
+      found = divisor.of({n: x * unit for n, x in sums.numbers.items()}) / unit
     return jnp.where(trusted, _inverse(found), 0.0)
 
   def _trusted(self, raw: Tree, valid: Array) -> Array:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fedreid_jax import errors
-from fedreid_jax.method.component import Component
+from fedreid_jax.method.component import Component, early
 from fedreid_jax.method.sums import Gather, MessageSum
 
 BUDGET = 'execution.stack_budget_mb'
@@ -53,7 +53,7 @@ def reason(components: Sequence[Component]) -> str:
 
 def _reason(component: Component) -> str:
   name = component.name
-  if component.info.needs_uploads:
+  if 'needs_uploads' in component.properties:
     return f'component {name!r} needs all uploads at once'
   if component.transport and component.transport.collude:
     return f'component {name!r} changes all uploads together'
@@ -125,13 +125,12 @@ def check_sums(components: Sequence[Component], adder: Component) -> None:
 
 def _needs_more(other: Component) -> str:
   """Returns why the sums of one round do not suffice, '' if they do."""
-  name, client = other.name, other.client
-  server, transport = other.server, other.transport
-  if transport and transport.moves:
+  name, server, transport = other.name, other.server, other.transport
+  if 'rebased_uploads' in other.properties:
     return f'clients of {name!r} start from models of different rounds'
   if server and server.receive and not isinstance(server.receive, MessageSum):
     return f'the server of {name!r} receives single messages'
-  if client and client.data_pass and client.data_pass.before_first_round:
+  if early(other):
     return f'clients of {name!r} send messages before the first round'
   if transport and transport.size:
     return f'{name!r} compresses single uploads'

@@ -15,7 +15,7 @@ from fedreid_jax import errors
 from fedreid_jax.core import types
 from fedreid_jax.core.types import Array, Flat, Tree
 from fedreid_jax.method import contexts
-from fedreid_jax.method.component import Component, Summation
+from fedreid_jax.method.component import COARSEST, Component, Summation
 from fedreid_jax.method.sums import Bound, MessageSum, Sum, Term, Weighted
 from fedreid_jax.round.server.fold import Fold, Terms, is_term
 
@@ -122,15 +122,15 @@ def check(components: Sequence[Component], adder: Component) -> None:
     if isinstance(rule, Sum):
       noisy |= bool(rule.noise)
       limits += rule.divisor.limits.values() if rule.divisor else ()
-    if noisy and not summation.noisy:
+    if noisy and 'draws_noise' not in adder.properties:
       raise errors.ConfigError(
         f'{adder.name!r} does not draw the noise of {name!r}',
         'components',
         f'remove {adder.name!r} or {name!r}',
       )
-    if any(limit > summation.coarsest for limit in limits):
+    if any(summation.rounding(limit) > COARSEST for limit in limits):
       raise errors.ConfigError(
-        f'{summation.bits} bits are too few for the sums of {name!r}',
+        f'{adder.name!r} rounds too coarsely for the sums of {name!r}',
         f'{adder.name}.bits',
         'raise it, or lower fraction',
       )

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fedreid_jax import errors
-from fedreid_jax.config import saved_config
+from fedreid_jax.config import load
 from fedreid_jax.core import secret
 from fedreid_jax.core.secret import Secret
 from fedreid_jax.data.federation import Federation
@@ -121,7 +121,7 @@ def digest(config: Any, federation: Federation) -> str:
   The number of rounds is left out, unless more rounds would have changed the
   first ones.
   """
-  resolved = saved_config.to_json(config)
+  resolved = load.to_json(config)
   # Results do not depend on the execution.
   del resolved['execution']
   found = hashlib.sha256()

@@ -31,7 +31,7 @@ import jax
 import numpy as np
 
 from fedreid_jax import errors
-from fedreid_jax.config import saved_config
+from fedreid_jax.config import load
 from fedreid_jax.core import types
 from fedreid_jax.data import validation
 from fedreid_jax.round import component_reports
@@ -67,9 +67,7 @@ def describe(
   # In the order of `run_files.WRITTEN`: a run that is killed must leave no file
   # without the earlier ones.
   if jax.process_index() == 0:
-    recorder.write_json(
-      workdir / run_files.CONFIG, saved_config.to_json(config)
-    )
+    recorder.write_json(workdir / run_files.CONFIG, load.to_json(config))
     if setup.secret:
       run_secret.keep(config, workdir, root, described.exists())
     for target in setup.federation.targets:

@@ -61,7 +61,7 @@ def test_a_missing_noise_line_is_caught(monkeypatch):
 
 
 def test_a_missing_clip_is_caught(monkeypatch):
-  monkeypatch.setattr(dpsgd, '_clipped', lambda grads, clip: grads)
+  monkeypatch.setattr(privacy, 'clipped', lambda grads, bound: (grads, bound))
   found = audit(CLAIMED)
   assert found.failed == () and 'the run claims 3.08' in found.refuted
 

@@ -5,7 +5,6 @@ import re
 import numpy as np
 import pytest
 
-from fedreid_jax.apps.papers import claims
 from fedreid_jax.apps.papers.tables import (
   dfh,
   fedreid,
@@ -13,6 +12,7 @@ from fedreid_jax.apps.papers.tables import (
   fedreidbench_journal,
   l2rw,
 )
+from fedreid_jax.apps.papers.tables.index import CLAIMS
 
 TABLES = {
   'DFH': (dfh,),
@@ -39,9 +39,7 @@ def paper(claim):
 
 @pytest.mark.parametrize(
   'claim',
-  [
-    c for c in claims.CLAIMS.values() if paper(c) and paper(c) != 'FedReIDBench'
-  ],
+  [c for c in CLAIMS.values() if paper(c) and paper(c) != 'FedReIDBench'],
   ids=lambda claim: claim.name,
 )
 def test_figures_are_those_of_the_tables(claim):
@@ -69,7 +67,7 @@ def means(*names):
   ],
 )
 def test_means_are_those_of_nine_data_sets(claim, rows):
-  text = claims.CLAIMS[claim].published
+  text = CLAIMS[claim].published
   found = [float(x) for x in re.findall(r'[+-]?\d+\.\d', text)]
   assert found == pytest.approx(means(*rows), abs=0.05)
 
@@ -82,7 +80,7 @@ def test_means_of_large_and_small_data_sets():
     return [np.mean(scores[:5]), np.mean(scores[5:])]
 
   def numbers(name):
-    found = re.findall(r'[+-]\d+\.\d', claims.CLAIMS[name].published)
+    found = re.findall(r'[+-]\d+\.\d', CLAIMS[name].published)
     return [float(x) for x in found]
 
   large, small = parts('Benchmark')

@@ -1,4 +1,6 @@
+import functools
 import json
+import os
 import re
 import subprocess
 import sys
@@ -11,14 +13,17 @@ TINY = (
   'smoke,rounds=1,data.height=32,data.width=16,data.identities=6,data.shots=2'
 )
 
+# A process of its own takes seconds: one of each kind is tried always.
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+
 
 @pytest.mark.parametrize(
   ('words', 'message'),
   [
-    ([], '0 methods to compare'),
-    (['fedpav'], '1 method to compare'),
     (['fedpav', 'fedpav+fedprx'], 'fedprox'),
-    (['fedpav', 'fedprox', '--seeds=a'], 'not a list of numbers'),
+    slow([], '0 methods to compare'),
+    slow(['fedpav'], '1 method to compare'),
+    slow(['fedpav', 'fedprox', '--seeds=a'], 'not a list of numbers'),
   ],
 )
 def test_mistakes_are_one_line(words, message, tmp_path):
@@ -27,6 +32,20 @@ def test_mistakes_are_one_line(words, message, tmp_path):
   )
   assert code == 2 and len(err.splitlines()) == 1
   assert message in err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'words', [('compare', 'fedpav', 'fedprox'), ('study', '--claims=dfh')]
+)
+def test_without_matplotlib_nothing_is_trained(words, tmp_path, monkeypatch):
+  (tmp_path / 'matplotlib.py').write_text('raise ImportError("none")')
+  path = os.pathsep.join((str(tmp_path), str(commands.ROOT)))
+  monkeypatch.setenv('PYTHONPATH', path)
+  workdir = tmp_path / 'work'
+  code, _, err = commands.launch_program(*words, f'--workdir={workdir}')
+  assert code == 2 and len(err.splitlines()) == 1
+  assert 'Matplotlib is not installed' in err and not workdir.exists()
 
 
 @pytest.mark.slow

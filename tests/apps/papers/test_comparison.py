@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedreid_jax import errors
-from fedreid_jax.apps.papers.runs import cells, comparison
+from fedreid_jax.apps.papers import cells, comparison
 from fedreid_jax.config import presets, recipes
 from fedreid_jax.training.files import recorder
 
@@ -55,6 +55,9 @@ def test_plus_signs_in_values_and_paths_add_no_component(tmp_path):
 
 
 def test_comparisons_have_folders_of_their_own():
+  def folder_name(methods, arg):
+    return cells.folder_name(methods, (*methods, arg), 60)
+
   compared = [
     (METHODS, ARG),
     (METHODS[::-1], ARG),
@@ -64,10 +67,10 @@ def test_comparisons_have_folders_of_their_own():
     (('fedpav', 'dfh', *100 * ['fedprox']), ARG),
     (('fedpav', 'dfh', *101 * ['fedprox']), ARG),
   ]
-  names = [comparison.folder_name(*one) for one in compared]
+  names = [folder_name(*one) for one in compared]
   assert len({*names}) == len(names) and max(map(len, names)) < 70
   assert names[3].startswith('fedpav-dfh-') and names[0] == (
-    comparison.folder_name(METHODS, ARG)
+    folder_name(METHODS, ARG)
   )
 
 
@@ -101,8 +104,7 @@ def test_effects_are_those_of_pairs(tmp_path):
   assert both.found.low < 4.0 < both.found.high
   assert (both.found.seeds, both.found.targets) == (2, 2)
   assert mall.arm - mall.base == pytest.approx(2.0)
-  comparison.write(tmp_path / 'compare', 'fedpav', [mall, park, both])
-  comparison.draw(tmp_path / 'compare.png', 'fedpav', [mall, park, both])
+  comparison.write(tmp_path / 'compare', 'fedpav', [mall, park, both], {})
   written = json.loads((tmp_path / 'compare.json').read_text())
   assert [row['mean'] for row in written] == pytest.approx([2.0, 6.0, 4.0])
   text = (tmp_path / 'compare.md').read_text()
@@ -139,8 +141,9 @@ def test_runs_that_do_not_fit_together(tmp_path):
   finish(planned[1], 0.0, queries=30)
   with pytest.raises(errors.ConfigError, match='different targets or queries'):
     comparison.compare(planned, 'global')
-  with pytest.raises(errors.ConfigError, match='no models .concat.'):
-    comparison.compare(planned, 'concat')
+  for models in ('concat', 'client', 'best_client'):
+    with pytest.raises(errors.ConfigError, match=f'no models .{models}.'):
+      comparison.compare(planned, models)
   (planned[0].workdir / recorder.QUERIES).unlink()
   with pytest.raises(errors.ConfigError, match='ranks no queries'):
     comparison.compare(planned, 'global')

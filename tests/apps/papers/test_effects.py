@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fedreid_jax.apps.papers.runs import effects
+from fedreid_jax.apps.papers import effects
 
 
 def seeds(*means, targets=('a', 'b', 'c'), queries=40, spread=0.05, seed=0):

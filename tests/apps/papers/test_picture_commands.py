@@ -9,8 +9,8 @@ import toy
 from PIL import Image
 
 from fedreid_jax import errors
-from fedreid_jax.apps.papers.runs import table
-from fedreid_jax.apps.papers.tables.line import Line
+from fedreid_jax.apps.papers import report
+from fedreid_jax.apps.papers.report import Line
 from fedreid_jax.training import loaded_run, loop
 
 
@@ -37,6 +37,7 @@ def test_a_run_is_loaded_as_it_was_left(finished):
   assert not np.array_equal(run.variables[kernel], before.variables[kernel])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'load, message',
   [
@@ -84,7 +85,7 @@ def test_picture_of_a_sweep(tmp_path):
     )
     for k in ('1', '4')
   ]
-  table.write(tmp_path / 'table', 'title', lines)
+  report.write(tmp_path / 'table', 'title', lines)
   code, out, err = commands.launch(
     'visualize', f'--workdir={tmp_path}', '--what=sweep'
   )
@@ -178,6 +179,7 @@ def test_inversion_of_sent_statistics(finished):
   assert 'right domain, %: DFS' in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'door, flags, code, message',
   [

@@ -3,7 +3,7 @@ import json
 import commands
 import pytest
 
-from fedreid_jax.apps.papers import claims
+from fedreid_jax.apps.papers.tables.index import CLAIMS
 
 # A claim's trial in seconds; the weights fit images of any size.
 TINY = (
@@ -17,8 +17,8 @@ def test_list_prints_every_claim():
   code, out, err = commands.launch('study', '--list')
   assert (code, err) == (0, '')
   *lines, last = out.splitlines()
-  assert [line.split()[0] for line in lines] == list(claims.CLAIMS)
-  assert last.startswith(f'{len(claims.CLAIMS)} claims, ')
+  assert [line.split()[0] for line in lines] == list(CLAIMS)
+  assert last.startswith(f'{len(CLAIMS)} claims, ')
 
 
 def test_list_counts_distinct_runs():
@@ -32,6 +32,7 @@ def test_list_counts_distinct_runs():
   assert out.splitlines()[-1] == '3 claims, 18 runs with these seeds'
 
 
+@pytest.mark.slow
 def test_the_flag_alone_stands_for_all_claims():
   """As the README writes it, with another flag behind it."""
   code, out, err = commands.launch('study', '--list', '--claims', '--first')
@@ -39,6 +40,7 @@ def test_the_flag_alone_stands_for_all_claims():
   assert out.splitlines()[-1].startswith('6 claims, ')
 
 
+@pytest.mark.slow
 def test_an_unknown_claim_is_one_line():
   code, _, err = commands.launch('study', '--claims=dfh,nothing')
   assert code == 2 and len(err.splitlines()) == 1

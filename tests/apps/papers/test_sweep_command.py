@@ -1,142 +1,15 @@
-"""Grids, sweep files and `launchers.sweep` as a user meets it."""
+"""`launchers.sweep` as a user meets it."""
 
 import csv
+import functools
 import json
 import statistics
-from pathlib import Path
 
 import commands
 import pytest
 
-from fedreid_jax import errors
-from fedreid_jax.apps.papers import grid, sweep_files
-from fedreid_jax.config import parsing, recipes, schema
-
-ROOT = Path(__file__).parents[3]
-SWEEPS = sorted(Path(sweep_files.__file__).parent.glob('[a-z]*.py'))
 TINY = 'smoke,rounds=1,model.features=(4,8),data.identities=4'
-
-
-def test_text_of_a_grid():
-  found = grid.parse('optim.lr=0.01,0.05; rounds=10 ;data.targets=("a","b"),()')
-  assert found == {
-    'optim.lr': ['0.01', '0.05'],
-    'rounds': ['10'],
-    'data.targets': ['("a","b")', '()'],
-  }
-  assert parsing.split('a,(b,(c,d)),[e,f],"g,(",h', ',') == [
-    'a',
-    '(b,(c,d))',
-    '[e,f]',
-    '"g,("',
-    'h',
-  ]
-
-
-@pytest.mark.parametrize(
-  'text', ['optim.lr', 'optim.lr=', 'optim.lr=1,', '=1', 'rounds=1;rounds=2']
-)
-def test_bad_text_of_a_grid(text):
-  with pytest.raises(errors.ConfigError, match='--grid'):
-    grid.parse(text)
-
-
-def test_every_point_of_a_grid():
-  found = list(grid.points({'a': (1, 2), 'b+c': [(0.5, 'x'), '(1, (2, 3))']}))
-  assert found == [
-    {'a': '1', 'b': '0.5', 'c': 'x'},
-    {'a': '1', 'b': '1', 'c': '(2, 3)'},
-    {'a': '2', 'b': '0.5', 'c': 'x'},
-    {'a': '2', 'b': '1', 'c': '(2, 3)'},
-  ]
-  assert list(grid.points({})) == [{}]
-
-
-@pytest.mark.parametrize(
-  'bad, message',
-  [
-    ({'a+b': [(1, 2, 3)]}, 'use the form'),
-    ({'a+b': ['1']}, 'use the form'),
-    ({'a+b': ['word']}, 'use the form'),
-    ({'a': [1], 'a+b': [(1, 2)]}, 'twice'),
-    ({'seed': [1]}, '--seeds'),
-  ],
-)
-def test_bad_points(bad, message):
-  with pytest.raises(errors.ConfigError, match=message):
-    list(grid.points(bad))
-
-
-def test_cells_are_recipes_times_points_times_seeds():
-  sweep = grid.Sweep(
-    'about',
-    ('configs/fedpav.py', 'configs/dfh.py:dfh.alpha=(2.0,1.0),fraction=0.5'),
-    {'local.batch': (32, 64), 'local.epochs+rounds': [(1, 6), (2, 3)]},
-    arg='smoke,optim.lr=0.5',
-    seeds=(3, 4),
-  )
-  found = grid.of_sweep(sweep)
-  assert len(found) == 2 * 2 * 2 * 2
-  labels = list(dict.fromkeys(point.label for point in found))
-  assert len(labels) == 8
-  assert labels[1] == 'fedpav local.batch=32 local.epochs=2 rounds=3'
-  assert labels[4].startswith('dfh dfh.alpha=(2.0,1.0) fraction=0.5 local.')
-  last = found[-1]
-  assert last.facts == {
-    'local.batch': '64',
-    'local.epochs': '2',
-    'rounds': '3',
-  }
-  config = last.config
-  assert (config.local.batch, config.local.epochs, config.rounds) == (64, 2, 3)
-  assert (config.seed, config.optim.lr, config.fraction) == (4, 0.5, 0.5)
-  assert config.dfh.alpha == (2.0, 1.0)
-  assert found[0].config.dfh.alpha == (1.0,)
-
-
-@pytest.mark.parametrize(
-  'change, message',
-  [
-    ({'grid': {'optim.betta': (1,)}}, 'optim.betta'),
-    ({'grid': {'optim.lr': (0.1, -1.0)}}, 'out of range'),
-    ({'grid': {'rounds': ('many',)}}, 'rounds'),
-    ({'arg': 'papr'}, 'unknown preset'),
-    ({'recipes': ('configs/none.py',)}, 'no file'),
-    ({'recipes': ('configs/fedpav.py',) * 2}, 'twice'),
-    ({'recipes': ('fedreid_jax/apps/papers/grid.py',)}, 'get_config'),
-    ({'seeds': (-1,)}, 'seed'),
-  ],
-)
-def test_cells_that_cannot_run(change, message):
-  fields = {'about': '', 'recipes': ('configs/fedpav.py',), 'arg': 'smoke'}
-  with pytest.raises(errors.ConfigError, match=message):
-    grid.of_sweep(grid.Sweep(**fields | change))
-
-
-def test_a_recipe_that_does_not_run_is_one_line(tmp_path):
-  bad = tmp_path / 'bad.py'
-  bad.write_text('import nothing_of_this_name')
-  with pytest.raises(errors.ConfigError, match='ModuleNotFoundError'):
-    recipes.recipe(str(bad), 'smoke')
-
-
-def test_seeds():
-  assert grid.seeds('0,1,2') == [0, 1, 2]
-  with pytest.raises(errors.ConfigError, match='--seeds'):
-    grid.seeds('0,x')
-
-
-@pytest.mark.parametrize('path', SWEEPS, ids=lambda path: path.stem)
-def test_every_sweep_of_the_papers(path):
-  sweep = recipes.call(str(path), 'get_sweep')
-  assert sweep.about and sweep.seeds == (0, 1, 2)
-  doc = path.read_text()
-  assert f'--sweep={path.stem}' in doc
-  known = set(parsing.flatten(schema.default()))
-  written = [r for r in sweep.recipes if (ROOT / r.partition(':')[0]).exists()]
-  if len(written) == len(sweep.recipes):
-    for point in grid.of_sweep(sweep):
-      assert set(point.facts) <= known
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 @pytest.mark.slow
@@ -234,9 +107,9 @@ def test_trials_end_with_one_mean(minis, tmp_path, monkeypatch):
   'flags, message',
   [
     (('--config=configs/fedpav.py:smoke', '--grid=optim.betta=1'), 'betta'),
-    (('--config=configs/dppt.py:paper', '--trials=regdb'), 'data.root'),
-    (('--config=configs/dppt.py:paper', '--trials=llcm'), 'no trials'),
-    ((), 'the sweep is given in no way or in several'),
+    slow(('--config=configs/dppt.py:paper', '--trials=regdb'), 'data.root'),
+    slow(('--config=configs/dppt.py:paper', '--trials=llcm'), 'no trials'),
+    slow((), 'the sweep is given in no way or in several'),
   ],
 )
 def test_one_line_before_anything_runs(flags, message, tmp_path):

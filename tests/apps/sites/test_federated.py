@@ -17,7 +17,7 @@ from fedreid_jax.apps.sites import (
   worker,
 )
 from fedreid_jax.apps.sites.terms import Members
-from fedreid_jax.config import saved_config
+from fedreid_jax.config import load
 from fedreid_jax.training import build
 
 
@@ -32,7 +32,7 @@ def test_the_settings_of_a_run_are_read_again_and_restart_it_once(tmp_path):
   assert {path.name for path in folder.iterdir()} == {'pyproject.toml'}
   for restart in (True, False):
     found, sites, again = federated.take(path)
-    assert saved_config.to_json(found) == saved_config.to_json(config)
+    assert load.to_json(found) == load.to_json(config)
     assert (sites, again) == (wanted, restart)
 
 

@@ -22,17 +22,13 @@ runs at a time.
 import functools
 import typing
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
 
 from absl import flags
 
 from fedreid_jax import errors
 from fedreid_jax.apps.papers import grid
-from fedreid_jax.apps.papers.claims import declare
+from fedreid_jax.apps.papers.tables.declare import Models
 from fedreid_jax.cli import run
-
-if TYPE_CHECKING:
-  from fedreid_jax.apps.papers.runs.comparison import Row
 
 _ARG = flags.DEFINE_string(
   'arg', 'synthetic', 'PRESET[,FIELD=VALUE,...] of all methods.'
@@ -41,7 +37,7 @@ _SEEDS = flags.DEFINE_string('seeds', '0,1,2', 'Seeds of every method.')
 _MODELS = flags.DEFINE_enum(
   'models',
   'global',
-  list(typing.get_args(declare.Models)),
+  list(typing.get_args(Models)),
   'Models of a run that are compared; `client` is the mean over the own models '
   'of the clients.',
 )
@@ -63,23 +59,28 @@ def main(argv: list[str]) -> None:
       raise errors.ConfigError(
         '--config has no effect', 'command line', 'give the fields by --arg'
       )
-    given = run.FLAGS.workdir
-    from fedreid_jax.apps.papers.runs import cells, comparison, runner
-    from fedreid_jax.training import loop
+    from rich import console
 
-    # Not `run.workdir()`, whose default is named after one recipe.
-    named = Path('runs/compared', comparison.folder_name(methods, _ARG.value))
-    folder = run.workdir() if given else named.absolute()
+    from fedreid_jax.apps.papers import cells, comparison, runner
+    from fedreid_jax.figures import canvas
+    from fedreid_jax.training import loop
+    from fedreid_jax.training.reports import console_table
+
+    # Seeds are no part of the name: more of them continue a comparison.
+    name = cells.folder_name(methods, (*methods, _ARG.value), 60)
+    folder = Path('runs', 'compared', name).absolute()
+    if run.FLAGS.workdir:
+      folder = run.workdir()
+    canvas.check(folder / 'compare.png')  # before the first run
     seeds = grid.seeds(_SEEDS.value)
     planned = comparison.plan(methods, _ARG.value, seeds, folder)
     folder.mkdir(parents=True, exist_ok=True)
-    chosen = cast(declare.Models, _MODELS.value)
+    chosen = typing.cast(Models, _MODELS.value)
 
     def write() -> tuple[list[comparison.Row], list[str]]:
       rows = comparison.compare(planned, chosen)
       left_out = comparison.unfinished(planned)
       comparison.write(folder / 'compare', methods[0], rows, left_out)
-      comparison.draw(folder / 'compare.png', methods[0], rows)
       return rows, comparison.said(left_out)
 
     train = functools.partial(loop.train, verbose=run.workers() == 1)
@@ -89,23 +90,15 @@ def main(argv: list[str]) -> None:
       )
     finally:
       # Also after an error or a signal: the finished runs have results.
-      _print(methods[0], *write())
+      rows, notes = write()
+      console_table.show(
+        console.Console(highlight=False),
+        f'compared with {methods[0]}',
+        comparison.COLUMNS,
+        [row.cells() for row in rows],
+        ('seeds',),
+        [comparison.ABOUT if rows else 'no seed has ended yet', *notes],
+      )
     print(f'work directory: {folder}')
 
   run.guarded(argv[:1], body)
-
-
-def _print(baseline: str, rows: 'list[Row]', notes: list[str]) -> None:
-  from rich import console
-
-  from fedreid_jax.apps.papers.runs import comparison
-  from fedreid_jax.training.reports import console_table
-
-  console_table.show(
-    console.Console(highlight=False),
-    f'compared with {baseline}',
-    comparison.COLUMNS,
-    comparison.cells_of(rows),
-    ('seeds',),
-    [*([comparison.ABOUT] if rows else ['no seed has ended yet']), *notes],
-  )

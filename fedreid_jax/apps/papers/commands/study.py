@@ -10,7 +10,7 @@ judged. The most important claims are tried first. `claims.md`, `claims.json`
 and `claims.png` in the work directory are written after every run. The same
 command resumes a study; `--shard=0/2` and `--shard=1/2` split the runs of one
 work directory between two processes, and `--workers=2` trains two runs at a
-time.
+time. The command needs fedreid_jax[viz].
 """
 
 import functools
@@ -19,7 +19,9 @@ from pathlib import Path
 from absl import flags
 
 from fedreid_jax import errors
-from fedreid_jax.apps.papers import claims, grid
+from fedreid_jax.apps.papers import grid
+from fedreid_jax.apps.papers.tables.declare import Claim
+from fedreid_jax.apps.papers.tables.index import CLAIMS
 from fedreid_jax.cli import run
 
 
@@ -50,29 +52,29 @@ _SET = flags.DEFINE_multi_string(
 )
 
 
-def _chosen() -> list[claims.Claim]:
-  names = list(claims.CLAIMS)
+def _chosen() -> list[Claim]:
+  names = list(CLAIMS)
   if _CLAIMS.value not in ('', 'all'):
     names = _CLAIMS.value.split(',')
   for name in names:
-    if name not in claims.CLAIMS:
+    if name not in CLAIMS:
       raise errors.ConfigError(
-        f'no claim {name!r}', '--claims', f'one of {", ".join(claims.CLAIMS)}'
+        f'no claim {name!r}', '--claims', f'one of {", ".join(CLAIMS)}'
       )
-  found = [claims.CLAIMS[name] for name in names]
+  found = [CLAIMS[name] for name in names]
   return [claim for claim in found if claim.first or not _FIRST.value]
 
 
-def _print_list(chosen: list[claims.Claim]) -> None:
+def _print_list(chosen: list[Claim]) -> None:
   """Prints claims and the number of their runs."""
-  from fedreid_jax.apps.papers.runs import cells, trials
+  from fedreid_jax.apps.papers import cells, study
 
   for claim in chosen:
     print(f'{claim.name:<20} {claim.source}: {claim.text}')
   seeds = grid.seeds(_SEEDS.value)
-  planned = trials.plan(chosen, seeds, Path(), _SET.value)
+  planned = study.plan(chosen, seeds, Path(), _SET.value)
   # Claims share runs: cells with the same folder count once.
-  runs = cells.take_shard(trials.cells(planned), '')
+  runs = cells.take_shard(study.runs_of(planned), '')
   print(
     f'{errors.counted(len(chosen), "claim")}, '
     f'{errors.counted(len(runs), "run")} with these seeds'
@@ -91,41 +93,31 @@ def main(argv: list[str]) -> None:
       raise errors.ConfigError(
         'a study has its own recipes', '--config', 'use --set=KEY=VALUE'
       )
-    given = run.FLAGS.workdir
-    folder = run.workdir() if given else Path('runs', 'claims').absolute()
-    folder.mkdir(parents=True, exist_ok=True)
-    from fedreid_jax.apps.papers.figures import effects as figure
-    from fedreid_jax.apps.papers.runs import cells, runner, study, trials
+    from fedreid_jax.apps.papers import cells, runner, study
+    from fedreid_jax.figures import canvas
     from fedreid_jax.training import loop
     from fedreid_jax.training.reports import console_table
 
-    seeds = grid.seeds(_SEEDS.value)
-    planned = trials.plan(chosen, seeds, folder, _SET.value)
+    folder = Path('runs', 'claims').absolute()
+    if run.FLAGS.workdir:
+      folder = run.workdir()
+    canvas.check(folder / 'claims.png')  # before the first run
+    planned = study.plan(chosen, grid.seeds(_SEEDS.value), folder, _SET.value)
+    folder.mkdir(parents=True, exist_ok=True)
 
     # A bootstrap of each claim takes time, and this is called after every run.
     # The key `ended` changes when another seed has ended.
     @functools.cache
     def judge(name: str, ended: tuple[int, ...]) -> study.Judged:
       own = [trial for trial in planned[name] if trial.seed in ended]
-      return study.judge(claims.CLAIMS[name], own)
+      return study.judge(CLAIMS[name], own)
 
     def write() -> str:
-      judged = [judge(c.name, trials.ended(planned[c.name])) for c in chosen]
-      lines = [
-        figure.Line(
-          one.claim.text,
-          one.found,
-          one.verdict,
-          one.claim.margin if one.claim.claimed == 'equal' else 0.0,
-        )
-        for one in judged
-        if one.found
-      ]
-      figure.write(lines, folder / 'claims.png', 'difference in mAP')
+      judged = [judge(c.name, study.ended(planned[c.name])) for c in chosen]
       return study.write(folder / 'claims', judged)
 
-    runs = cells.take_shard(trials.cells(planned), _SHARD.value)
-    train = functools.partial(trials.after_its_start, loop.train)
+    runs = cells.take_shard(study.runs_of(planned), _SHARD.value)
+    train = functools.partial(loop.train, verbose=run.workers() == 1)
     try:
       runner.train_all(runs, train, write, run.workers())
     finally:

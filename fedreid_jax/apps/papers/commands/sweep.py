@@ -31,14 +31,14 @@ from pathlib import Path
 from absl import flags
 
 from fedreid_jax import errors
-from fedreid_jax.apps.papers import grid, sweep_files
+from fedreid_jax.apps.papers import grid, sweeps
 from fedreid_jax.cli import run
 from fedreid_jax.config import recipes
 
 TAKES_RECIPE = True
 
 _SWEEP = flags.DEFINE_string(
-  'sweep', None, 'File whose get_sweep() returns the sweep.'
+  'sweep', None, 'Sweep of a paper, or a file whose get_sweep() returns one.'
 )
 _RECIPES = flags.DEFINE_list('recipes', [], 'List of FILE[:key=value].')
 _ARG = flags.DEFINE_string(
@@ -66,9 +66,9 @@ def _sweep() -> grid.Sweep:
     )
   sweep = grid.Sweep(', '.join(_RECIPES.value), _RECIPES.value, seeds=(0,))
   if _SWEEP.value:
-    own = Path(sweep_files.__file__).parent / f'{_SWEEP.value}.py'
-    file = str(own) if own.is_file() else _SWEEP.value
-    sweep = recipes.call(file, 'get_sweep')
+    sweep = sweeps.SWEEPS.get(_SWEEP.value) or recipes.call(
+      _SWEEP.value, 'get_sweep'
+    )
     if not isinstance(sweep, grid.Sweep):
       raise errors.ConfigError(
         'get_sweep() does not return a Sweep',
@@ -98,13 +98,14 @@ def main(argv: list[str]) -> None:
       points = grid.cells(made, sweep)
     else:
       points = grid.of_sweep(sweep)
-    name = Path(_SWEEP.value or points[0].config.name).stem
+    from fedreid_jax.apps.papers import cells, runner
+    from fedreid_jax.training import loop
+
+    stem = Path(_SWEEP.value or points[0].config.name).stem
+    name = cells.folder_name([stem], grid.identity(points))
     folder = Path('runs', 'sweeps', name).absolute()
     if run.FLAGS.workdir:
       folder = run.workdir()
-    from fedreid_jax.apps.papers.runs import cells, runner
-    from fedreid_jax.training import loop
-
     runner.run(
       [
         cells.make_cell(p.label, p.config, folder, p.facts, p.trial)

@@ -14,6 +14,7 @@ table.
 """
 
 import functools
+import itertools
 import re
 import shlex
 from pathlib import Path
@@ -63,37 +64,30 @@ def _title(table: declare.Table) -> str:
   return f'{table.id}: {table.title}\n\n{" ".join(filter(None, notes))}'.strip()
 
 
-def _rows(table: declare.Table) -> list[tuple[str, Any]]:
-  """Returns the label and the validated configuration of every run."""
-  root = [f'data.root={_ROOT.value!r}'] if _ROOT.value else []
-  found = []
-  for row in declare.chosen(table, _ONLY.value):
-    for seed in grid.seeds(_SEEDS.value):
-      changes = [*root, *_SET.value, f'seed={seed}']
-      for config in declare.runs(row, table, _PRESET.value, changes):
-        if config.data.source == 'datasets' and not config.data.root:
-          raise errors.ConfigError(
-            'the folder of the data sets is missing',
-            '--root',
-            'give the folder, see docs/datasets.md',
-          )
-        found.append((row.label, config))
-  return found
-
-
-def _cells(rows: list[tuple[str, Any]], folder: Path) -> list[Any]:
+def _cells(table: declare.Table, folder: Path) -> list[Any]:
   """Returns a cell per run; `start_from` becomes the folder of a run."""
-  from fedreid_jax.apps.papers.runs.cells import make_cell
+  from fedreid_jax.apps.papers.cells import make_cell
 
+  root = [f'data.root={_ROOT.value!r}'] if _ROOT.value else []
   folders: dict[tuple[str, int], Path] = {}
   found = []
-  for label, config in rows:
-    # Until here `start_from` is the label of an earlier row, see
-    # `declare.runs`: its folder follows from its configuration.
-    start = folders.get((config.start_from, config.seed))
-    config.start_from = str(start or config.start_from)
-    found.append(make_cell(label, config, folder, {}))
-    folders.setdefault((label, config.seed), found[-1].workdir)
+  for row, seed in itertools.product(
+    declare.chosen(table, _ONLY.value), grid.seeds(_SEEDS.value)
+  ):
+    changes = [*root, *_SET.value, f'seed={seed}']
+    for config in declare.runs(row, table, _PRESET.value, changes):
+      if config.data.source == 'datasets' and not config.data.root:
+        raise errors.ConfigError(
+          'the folder of the data sets is missing',
+          '--root',
+          'give the folder, see docs/datasets.md',
+        )
+      # Until here `start_from` is the label of an earlier row, see
+      # `declare.runs`: its folder follows from its configuration.
+      start = folders.get((config.start_from, config.seed))
+      config.start_from = str(start or config.start_from)
+      found.append(make_cell(row.label, config, folder, {}))
+      folders.setdefault((row.label, config.seed), found[-1].workdir)
   return found
 
 
@@ -115,17 +109,16 @@ def main(argv: list[str]) -> None:
         f'renamed to {new}' if new else 'see --list',
       )
     table = TABLES[_TABLE.value]
-    rows = _rows(table)
     folder = Path('runs', 'tables').absolute()
     if run.FLAGS.workdir:
       folder = run.workdir()
     # Each preset and selection of rows is written to separate files.
     words = '-'.join(filter(None, (table.id, _PRESET.value, _ONLY.value)))
-    from fedreid_jax.apps.papers.runs import runner
+    from fedreid_jax.apps.papers import runner
     from fedreid_jax.training import loop
 
     runner.run(
-      _cells(rows, folder),
+      _cells(table, folder),
       folder / re.sub(r'[^\w/.+-]+', '_', words),
       functools.partial(loop.train, verbose=run.workers() == 1),
       title=_title(table),

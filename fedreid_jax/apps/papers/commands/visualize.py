@@ -74,14 +74,18 @@ def main(argv: list[str]) -> None:
 
 
 def _figure(folders: Sequence[Path]):
-  from fedreid_jax.apps.papers.figures import swept
-  from fedreid_jax.apps.papers.runs import table as files
+  from fedreid_jax.apps.papers import figures
+  from fedreid_jax.apps.papers import report as files
   from fedreid_jax.figures import curves
 
   table = folders[0] / 'table'
   if _WHAT.value == 'sweep':
-    return swept.draw(files.read(table), _TARGET.value, _MODEL.value)
-  if _WHAT.value == 'curves' and len(folders) == 1 and files.exists(table):
+    return figures.draw_sweep(files.read(table), _TARGET.value, _MODEL.value)
+  if (
+    _WHAT.value == 'curves'
+    and len(folders) == 1
+    and table.with_name('table.csv').is_file()
+  ):
     return curves.draw(files.finished(table), _TARGET.value)
   return _of_runs(folders)
 

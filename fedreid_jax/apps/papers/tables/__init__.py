@@ -1,1 +1,1 @@
-"""Tables of the papers: declarations of runs and published numbers."""
+"""The papers: their tables, their claims and their published numbers."""

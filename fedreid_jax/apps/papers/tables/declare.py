@@ -1,20 +1,31 @@
-"""Declares a paper's table: rows, their runs, and published numbers."""
+"""Declares the tables and the claims of a paper, and the runs of both.
+
+A table has rows with published numbers. A claim compares two arms, each a
+recipe and the models of its runs that are tested. Both arms are trained on the
+same routes with the same seeds, and are compared query by query.
+"""
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from fedreid_jax import errors
 from fedreid_jax.apps.papers import grid
-from fedreid_jax.apps.papers.tables.line import Line
+from fedreid_jax.apps.papers.report import Line
 from fedreid_jax.config import parsing, recipes, validation
 
 PRESETS = ('synthetic', 'smoke', 'paper')
 ALL = 'all'  # key of the changes that apply to every preset
 CURVE = 'The curve is `evaluation` in the results.json of each run.'
+# Number of seeds of a claim that is not a main one and needs runs that no other
+# claim has.
+SIDE_SEEDS = 3
 
 Changes = Mapping[str, Sequence[str]]
+Scores = Mapping[str, Mapping[str, float]]  # percentages by target and metric
+Models = Literal['global', 'client', 'best_client', 'concat', 'average']
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,9 +47,7 @@ class Row:
   label: str
   recipe: str
   changes: Changes = dataclasses.field(default_factory=dict)
-  published: Mapping[str, Mapping[str, float]] = dataclasses.field(
-    default_factory=dict
-  )
+  published: Scores = dataclasses.field(default_factory=dict)
   model: str = 'global'
   each: Mapping[str, Sequence[Sequence[str]]] = dataclasses.field(
     default_factory=dict
@@ -72,6 +81,87 @@ class Table:
   note: str = ''
 
 
+class Arm(NamedTuple):
+  """One side of a claim.
+
+  Attributes:
+    recipe: `NAME:PRESET[,key=value...]`.
+    models: models that are tested: 'global'; 'client', the mean over the
+      models of the clients; 'best_client', the client's model with the highest
+      mean over all targets of a seed, which favours this arm; 'concat', the
+      clients' features in a row; 'average', the mean of their parameters.
+    start: recipe of the run from whose models the runs of this arm start, with
+      the same route and seed; empty for runs that start like all others.
+  """
+
+  recipe: str
+  models: Models = 'global'
+  start: str = ''
+
+
+class Route(NamedTuple):
+  """Changes that select the training domains and the tested domains."""
+
+  name: str
+  changes: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+  """A statement of a paper about two methods.
+
+  Attributes:
+    name: name on the command line and in files.
+    source: paper and table.
+    text: the statement.
+    published: the numbers of the paper.
+    arm: the method that the statement is about.
+    base: the method that it is compared with.
+    routes: training domains and targets on which it is tried.
+    claimed: 'greater', or 'equal' for methods that are near each other.
+    margin: in mAP, the smallest gain that matters, or the largest difference
+      between methods that are near each other.
+    first: whether it is a main claim, which `--first` selects.
+    minus: targets whose effect is subtracted from the effect on the others, for
+      a claim about the difference.
+    seeds: largest number of seeds with which it is tried.
+  """
+
+  name: str
+  source: str
+  text: str
+  published: str
+  arm: Arm
+  base: Arm
+  routes: Sequence[Route]
+  claimed: Literal['greater', 'equal'] = 'greater'
+  margin: float = 1.0
+  first: bool = False
+  minus: tuple[str, ...] = ()
+  seeds: int = 5
+
+
+SideClaim = functools.partial(Claim, seeds=SIDE_SEEDS)
+NearClaim = functools.partial(SideClaim, claimed='equal', margin=3.0)
+
+
+def route(sources: str, targets: str, *more: str) -> Route:
+  """Returns a route; names of domains are separated by spaces."""
+  changes = (
+    f'data.sources={tuple(sources.split())!r}',
+    f'data.targets={tuple(targets.split())!r}',
+  )
+  return Route(sources.replace(' ', '+'), (*changes, *more))
+
+
+# Nine domains. Each is a training domain in one route and unseen in another.
+ROUTES = (
+  route('plaza campus station', 'mall park market'),
+  route('mall park market', 'harbour alley arcade'),
+  route('harbour alley arcade', 'plaza campus station'),
+)
+
+
 def chosen(table: Table, only: str) -> list[Row]:
   """Returns the rows with a label, or else those whose labels contain it.
 
@@ -100,12 +190,7 @@ def runs(
   """Returns the validated configurations of a row, without their seeds.
 
   If the row starts from another one, `start_from` is the label of that row.
-
-  Args:
-    row: row of the table.
-    table: the table.
-    preset: one of `PRESETS`.
-    more: KEY=VALUE pairs, applied last.
+  KEY=VALUE pairs in `more` are applied last.
 
   Raises:
     ConfigError: if a configuration is not valid, or a recipe does not exist.
@@ -160,15 +245,12 @@ def _is_of(row: Row, line: Line) -> bool:
 
 
 def read(text: str, columns: Sequence[str]) -> dict[str, dict[str, float]]:
-  """Reads the numbers of a printed table.
+  """Reads the numbers of a printed table, by name of the line and column.
 
   Args:
     text: lines of a name, which may contain blanks, and numbers; '-' is a
       missing number.
     columns: names of the numbers.
-
-  Returns:
-    Numbers by name of the line and name of the column.
   """
   table = {}
   for line in text.strip().splitlines():
@@ -185,9 +267,7 @@ def read(text: str, columns: Sequence[str]) -> dict[str, dict[str, float]]:
 def of_sweep(sweep: grid.Sweep, changes: Changes | None = None) -> list[Row]:
   """Returns the rows of a figure that shows a sweep.
 
-  Args:
-    sweep: the sweep that the figure shows.
-    changes: changes by preset, applied before the fields of the sweep.
+  The changes by preset are applied before the fields of the sweep.
   """
   rows = []
   for recipe, facts in itertools.product(

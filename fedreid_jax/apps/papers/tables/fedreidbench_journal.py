@@ -1,15 +1,11 @@
 """Tables 2 to 5, and figures 2 and 4 of the journal version of FedReIDBench.
 
-  fedreid table --table=fedreidbench_journal/table4 \\
-    --preset=paper --root=DIR
+  fedreid table --table=fedreidbench_journal/table4 --preset=paper --root=DIR
 
 Table 1 has counts of images, which `fedreid data doctor` shows.
 """
 
-from fedreid_jax.apps.papers.sweep_files import (
-  fedreidbench_batch,
-  fedreidbench_epochs,
-)
+from fedreid_jax.apps.papers.sweeps import SWEEPS
 from fedreid_jax.apps.papers.tables import fedreidbench
 from fedreid_jax.apps.papers.tables.declare import (
   ALL,
@@ -18,7 +14,7 @@ from fedreid_jax.apps.papers.tables.declare import (
   of_sweep,
   read,
 )
-from fedreid_jax.apps.papers.tables.fedreidbench_rows import (
+from fedreid_jax.apps.papers.tables.fedreidbench import (
   KD_CONTROL,
   METRICS,
   SETS,
@@ -88,14 +84,12 @@ TABLES = (
     {t: read(x, METRICS) for t, x in fedreidbench.TABLE2.items()},
   ),
   nine(
-    'fedreidbench_journal/figure2a',
-    'images of a step',
-    of_sweep(fedreidbench_batch.get_sweep()),
+    *('fedreidbench_journal/figure2a', 'images of a step'),
+    of_sweep(SWEEPS['fedreidbench_batch']),
   ),
   nine(
-    'fedreidbench_journal/figure2b',
-    'epochs of a round',
-    of_sweep(fedreidbench_epochs.get_sweep()),
+    *('fedreidbench_journal/figure2b', 'epochs of a round'),
+    of_sweep(SWEEPS['fedreidbench_epochs']),
   ),
   nine(
     'fedreidbench_journal/table3',
@@ -136,8 +130,7 @@ TABLES = (
     note=CURVE,
   ),
   nine(
-    'fedreidbench_journal/table5',
-    'data sets of no client',
+    *('fedreidbench_journal/table5', 'data sets of no client'),
     [
       _unseen('CC & CDW', 'fedpav_cc_cdw', 'cluster'),
       _unseen('KD & CDW', 'fedpav_kd_cdw', 'global'),

@@ -1,6 +1,7 @@
-"""The index of all tables of the papers, by identifier."""
+"""The index of all tables and claims of the papers."""
 
 from fedreid_jax.apps.papers.tables import (
+  declare,
   dfh,
   fedreid,
   fedreidbench,
@@ -10,6 +11,15 @@ from fedreid_jax.apps.papers.tables import (
 
 PAPERS = (dfh, fedreidbench, fedreidbench_journal, l2rw, fedreid)
 TABLES = {table.id: table for paper in PAPERS for table in paper.TABLES}
+_CLAIMS: tuple[declare.Claim, ...] = (
+  *(*dfh.CLAIMS, *fedreidbench.CLAIMS),
+  *(*fedreid.CLAIMS, *l2rw.CLAIMS),
+)
+# The main claims first. Sorting is stable: within both parts the order of the
+# papers remains.
+CLAIMS = {
+  claim.name: claim for claim in sorted(_CLAIMS, key=lambda c: not c.first)
+}
 
 
 def entries() -> list[str]:

@@ -1,13 +1,45 @@
-"""Metrics over the values of swept fields, from the table of a sweep."""
+"""Pictures of effects, and of metrics over the values of swept fields."""
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from fedreid_jax import errors
-from fedreid_jax.apps.papers.figures import swept
-from fedreid_jax.apps.papers.runs import table
-from fedreid_jax.apps.papers.tables.line import Line
+from fedreid_jax.apps.papers import effects, figures, report
+from fedreid_jax.apps.papers.report import Line
 from fedreid_jax.figures import canvas
+
+
+def bar(name, low, high, verdict, margin=0.0):
+  found = effects.Effect((low + high) / 2, low, high, 2.0, 3, 9)
+  return figures.Bar(name, found, verdict, margin)
+
+
+def test_a_line_per_claim_with_its_mark(tmp_path):
+  some = [
+    bar('dfh', 1.0, 4.0, 'supported'),
+    bar('kd', -2.0, 0.5, 'lower'),
+    bar('fedprox', -4.0, 1.0, 'not resolved', 1.0),
+  ]
+  axes = figures.draw_effects(some, 'difference').axes[0]
+  texts = [label.get_text() for label in axes.get_yticklabels()]
+  assert texts == ['fedprox', 'kd', 'dfh']
+  assert axes.get_xlabel() == 'difference, 95 % interval'
+  marks = [
+    line.get_marker() for line in axes.lines if line.get_marker() in 'oXs'
+  ]
+  assert marks == ['s', 'X', 'o']
+  centres = [c.lines[0].get_xdata()[0] for c in axes.containers]
+  np.testing.assert_allclose(centres, [-1.5, -0.75, 2.5])
+  figures.write_effects(some, tmp_path / 'claims.png', 'difference')
+  with Image.open(tmp_path / 'claims.png') as image:
+    assert min(image.size) > 200
+
+
+def test_without_effects_there_is_no_picture(tmp_path):
+  figures.write_effects([], tmp_path / 'claims.png', 'difference')
+  assert not list(tmp_path.iterdir())
+
 
 WEIGHTS = (2.0, 0.1, 1.0)
 
@@ -44,7 +76,7 @@ def panels(figure):
 
 
 def test_one_field_at_a_time_is_one_line_a_panel():
-  found = panels(swept.draw(cross()))
+  found = panels(figures.draw_sweep(cross()))
   assert set(found) == {
     (field, metric)
     for field in ('dppt.lam', 'dppt.k')
@@ -57,7 +89,7 @@ def test_one_field_at_a_time_is_one_line_a_panel():
 
 
 def test_the_band_is_a_standard_deviation_to_either_side():
-  figure = swept.draw(cross())
+  figure = figures.draw_sweep(cross())
   _, band = figure.axes[0].collections
   corners = band.get_paths()[0].vertices
   np.testing.assert_allclose(
@@ -66,18 +98,18 @@ def test_the_band_is_a_standard_deviation_to_either_side():
   assert corners[:, 1].max() == 24.0 + 2.0
   assert '3 runs' in figure.get_suptitle()
   single = [x._replace(samples=1) for x in cross()]
-  assert 'band' not in swept.draw(single).get_suptitle()
+  assert 'band' not in figures.draw_sweep(single).get_suptitle()
 
 
 def test_points_of_fewer_runs_are_hollow():
   lines = cross()
   lines[0] = lines[0]._replace(samples=2)  # the weight 2
-  figure = swept.draw(lines)
+  figure = figures.draw_sweep(lines)
   assert '3 runs; hollow: fewer runs' in figure.get_suptitle()
   weights, sizes = (figure.axes[k].collections[0] for k in (0, 1))
   np.testing.assert_array_equal(weights.get_offsets(), [[2.0, 24.0]])
   assert not len(sizes.get_offsets())
-  assert 'hollow' not in swept.draw(cross()).get_suptitle()
+  assert 'hollow' not in figures.draw_sweep(cross()).get_suptitle()
 
 
 def test_a_grid_has_a_line_per_value_of_the_other_field():
@@ -86,7 +118,7 @@ def test_a_grid_has_a_line_per_value_of_the_other_field():
     for a in '12'
     for b in '34'
   ]
-  assert panels(swept.draw(lines))['a', 'mAP, %'] == {
+  assert panels(figures.draw_sweep(lines))['a', 'mAP, %'] == {
     'b=3': [(1.0, 31.0), (2.0, 32.0)],
     'b=4': [(1.0, 41.0), (2.0, 42.0)],
   }
@@ -97,7 +129,7 @@ def test_fields_that_only_change_together_are_one():
     line({'local.epochs': e, 'rounds': r}, mAP=float(r))
     for e, r in (('1', '300'), ('5', '60'))
   ]
-  figure = swept.draw(lines)
+  figure = figures.draw_sweep(lines)
   field = 'local.epochs+rounds'
   assert set(panels(figure)) == {(field, 'mAP, %'), (field, 'rank-1, %')}
   words = [label.get_text() for label in figure.axes[0].get_xticklabels()]
@@ -111,11 +143,11 @@ def test_methods_and_targets_are_lines():
     for name in ('dfh', 'snr')
     for target in ('mall', 'park')
   ]
-  both = panels(swept.draw(lines))['lr', 'mAP, %']
+  both = panels(figures.draw_sweep(lines))['lr', 'mAP, %']
   assert set(both) == {
     f'{n}, {t}' for n in ('dfh', 'snr') for t in ('mall', 'park')
   }
-  one = panels(swept.draw(lines, target='park'))['lr', 'mAP, %']
+  one = panels(figures.draw_sweep(lines, target='park'))['lr', 'mAP, %']
   assert set(one) == {'dfh', 'snr'}
 
 
@@ -130,23 +162,23 @@ def test_methods_and_targets_are_lines():
 )
 def test_what_cannot_be_drawn(lines, target, message):
   with pytest.raises(errors.ConfigError, match=message):
-    swept.draw(lines, target)
+    figures.draw_sweep(lines, target)
 
 
 def test_the_table_of_a_sweep_is_read_as_it_was_written(tmp_path):
   lines = [*cross(), line({'dppt.lam': '3.0', 'dppt.k': '4'}, samples=1)]
   del lines[-1].numbers['mAP std']
   unfinished = {'label': 'x', 'seed': '0', 'dppt.k': '4', 'error': 'error[5]'}
-  table.write(tmp_path / 'table', 'title', lines, [unfinished])
-  assert table.read(tmp_path / 'table') == lines
+  report.write(tmp_path / 'table', 'title', lines, [unfinished])
+  assert report.read(tmp_path / 'table') == lines
   (tmp_path / 'table.csv').write_text('label,target\nx,y\n')
   for name in ('table', 'none'):
     with pytest.raises(errors.IntegrityError, match='no table of a sweep'):
-      table.read(tmp_path / name)
+      report.read(tmp_path / name)
 
 
 def test_the_same_sweep_is_the_same_file(tmp_path):
   for name in ('a.png', 'b.png'):
-    canvas.save(swept.draw(cross()), tmp_path / name)
+    canvas.save(figures.draw_sweep(cross()), tmp_path / name)
   one, other = (tmp_path / name for name in ('a.png', 'b.png'))
   assert one.read_bytes() == other.read_bytes()

@@ -5,7 +5,7 @@ A cell is one configuration of a sweep, and one run in a work directory.
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,7 +35,7 @@ class Cell(NamedTuple):
 
   @property
   def row(self) -> str:
-    """Returns the label with the trial."""
+    """The label with the trial."""
     return ', '.join(filter(None, (self.label, self.trial)))
 
 
@@ -51,11 +51,20 @@ def make_cell(
   # folder.
   if config.start_from and start.parent == folder:
     chosen['start_from'] = start.name
-  digest = hashlib.sha256(repr([*chosen.items()]).encode()).hexdigest()
   short = [key.rpartition('.')[2] + value for key, value in factors.items()]
-  parts = (config.name, *short, trial, f'seed{config.seed}')
-  name = re.sub(r'[^\w.-]+', '_', '-'.join(filter(None, parts)))[:80]
-  return Cell(label, config, folder / f'{name}-{digest[:8]}', factors, trial)
+  words = (config.name, *short, trial, f'seed{config.seed}')
+  name = folder_name(words, [*chosen.items()])
+  return Cell(label, config, folder / name, factors, trial)
+
+
+def folder_name(
+  words: Iterable[str], identity: object, length: int = 80
+) -> str:
+  """Returns the words, cut at a length, and a digest of `repr(identity)`."""
+  # Names that are cut or equal differ by their digests.
+  digest = hashlib.sha256(repr(identity).encode()).hexdigest()[:8]
+  name = re.sub(r'[^\w.-]+', '_', '-'.join(filter(None, words)))[:length]
+  return f'{name}-{digest}'
 
 
 def take_shard(cells: Sequence[Cell], shard: str) -> list[Cell]:

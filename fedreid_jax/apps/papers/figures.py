@@ -1,20 +1,89 @@
-"""Draws metrics over the values of the fields of a sweep (L2RW, figure 4).
-
-A panel shows one metric over the values of one field. A line joins runs that
-differ in this field only: a sweep that varies one field at a time has one line
-in each panel, and a full grid has one for each value of the other fields. The
-band is one sample standard deviation of the runs of a point to either side.
-"""
+"""Draws the effects of methods, and metrics over the fields of a sweep."""
 
 import ast
 import itertools
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from fedreid_jax import errors
-from fedreid_jax.apps.papers.runs.report import Line
+from fedreid_jax.apps.papers.effects import Effect
+from fedreid_jax.apps.papers.report import Line
 from fedreid_jax.figures import canvas
 from fedreid_jax.figures.curves import SHOWN
+
+_YES, _NO, _OPEN = (canvas.RIGHT, 'o'), (canvas.WRONG, 'X'), ('0.4', 's')
+_MARKS = {
+  'supported': _YES,
+  'not supported': _NO,
+  'higher': _YES,
+  'lower': _NO,
+  'not resolved': _OPEN,
+}
+
+
+class Bar(NamedTuple):
+  """One effect with its interval.
+
+  Attributes:
+    text: label.
+    found: the effect.
+    verdict: a key of `_MARKS`.
+    margin: half of the width of a band around zero in mAP, 0 for no band.
+  """
+
+  text: str
+  found: Effect
+  verdict: str
+  margin: float = 0.0
+
+
+def draw_effects(lines: Sequence[Bar], axis: str) -> Any:
+  """Draws each effect with its interval; `axis` is a label with a unit."""
+  figure = canvas.new(7.5, 1.2 + 0.32 * len(lines))
+  axes = figure.subplots()
+  # The axis points upwards, so the first line is drawn last, at the top.
+  for k, one in enumerate(reversed(lines)):
+    colour, mark = _MARKS[one.verdict]
+    low, high = one.found.mean - one.found.low, one.found.high - one.found.mean
+    axes.errorbar(
+      one.found.mean,
+      k,
+      # Matplotlib refuses negative lengths, and a percentile of a bootstrap may
+      # lie beyond the mean.
+      xerr=[[max(low, 0.0)], [max(high, 0.0)]],
+      fmt=mark,
+      color=colour,
+      capsize=3,
+      label=one.verdict,
+    )
+    if one.margin:
+      band = -one.margin, one.margin
+      axes.fill_betweenx([k - 0.4, k + 0.4], *band, color='0.92')
+  axes.axvline(0.0, color='0.3', linewidth=1)
+  canvas.plain(axes)
+  axes.set_yticks(range(len(lines)), [one.text for one in reversed(lines)])
+  axes.set_ylim(-0.6, len(lines) - 0.4)
+  axes.tick_params(axis='y', labelsize=7)
+  # One entry per verdict: every line has a label.
+  drawn = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+  figure.legend(
+    drawn.values(),
+    drawn.keys(),
+    loc='outside upper center',
+    ncols=3,
+    fontsize=7,
+  )
+  axes.set_xlabel(f'{axis}, 95 % interval')
+  return figure
+
+
+def write_effects(lines: Sequence[Bar], path: Path, axis: str) -> None:
+  """Writes the picture; without effects it writes nothing."""
+  if lines:
+    canvas.save(draw_effects(lines, axis), path)
 
 
 class Series(NamedTuple):
@@ -31,11 +100,6 @@ class Series(NamedTuple):
 
 def choose(lines: Sequence[Line], target: str, model: str) -> list[Line]:
   """Returns the results of the last round of one model.
-
-  Args:
-    lines: of the table of a sweep.
-    target: test to show, '' for all.
-    model: its name, '' for the server's model.
 
   Raises:
     ConfigError: if there are no such results, or no field has two values.
@@ -76,12 +140,7 @@ def varied(lines: Sequence[Line]) -> list[str]:
 
 
 def series(lines: Sequence[Line], field: str) -> Iterator[Series]:
-  """Yields the lines of a panel, those with at least two points.
-
-  Args:
-    lines: result of `choose`.
-    field: one of the results of `varied`.
-  """
+  """Yields the lines of the panel of a field, those with two points or more."""
   own = field.split('+')
   groups: dict[tuple[str, ...], dict[str, Line]] = {}
   for line in lines:
@@ -98,8 +157,14 @@ def series(lines: Sequence[Line], field: str) -> Iterator[Series]:
     yield Series(', '.join(words), _in_order(points))
 
 
-def draw(lines: Sequence[Line], target: str = '', model: str = '') -> Any:
+def draw_sweep(lines: Sequence[Line], target: str = '', model: str = '') -> Any:
   """Draws a column of panels per field and a row per metric.
+
+  A panel shows one metric over the values of one field. A line joins runs that
+  differ in this field only: a sweep that varies one field at a time has one
+  line in each panel, and a full grid has one for each value of the other
+  fields. The band is one sample standard deviation of the runs of a point to
+  either side (L2RW, figure 4).
 
   Args:
     lines: of the table of a sweep.
@@ -130,7 +195,6 @@ def draw(lines: Sequence[Line], target: str = '', model: str = '') -> Any:
 
 
 def _panel(axes: Any, drawn: Sequence[Series], metric: str, runs: int) -> None:
-  """Draws the lines of a panel."""
   values = list(dict.fromkeys(v for one in drawn for v in one.points))
   numbers = {v: _number(v) for v in values}
   # Words and tuples have no place on an axis: they are spread evenly.
@@ -139,45 +203,30 @@ def _panel(axes: Any, drawn: Sequence[Series], metric: str, runs: int) -> None:
     axes.set_xticks(list(numbers.values()), values)
   for k, one in enumerate(drawn):
     known = {v: x for v, x in one.points.items() if metric in x.numbers}
-    places = [numbers[v] for v in known]
-    means = [x.numbers[metric] for x in known.values()]
-    spread = [x.numbers.get(f'{metric} std', 0.0) for x in known.values()]
+    places = np.array([numbers[v] for v in known])
+    means = np.array([x.numbers[metric] for x in known.values()])
+    spread = np.array(
+      [x.numbers.get(f'{metric} std', 0.0) for x in known.values()]
+    )
     colour = canvas.COLOURS[k % len(canvas.COLOURS)]
-    (curve,) = axes.plot(
-      places,
-      means,
-      label=one.label,
-      color=colour,
-      marker='osD^vPX*'[k % 8],
-      markersize=4,
+    mark = 'osD^vPX*'[k % 8]
+    axes.plot(
+      places, means, label=one.label, color=colour, marker=mark, markersize=4
     )
     # Hollow: a sweep that is not finished has points with fewer runs than
     # others.
-    few = [n for n, x in enumerate(known.values()) if x.samples < runs]
-    axes.scatter(
-      [places[n] for n in few],
-      [means[n] for n in few],
-      s=24,
-      c='white',
-      marker=curve.get_marker(),
-      edgecolors=colour,
-      zorder=3,
-    )
-    axes.fill_between(
-      places,
-      [m - s for m, s in zip(means, spread, strict=True)],
-      [m + s for m, s in zip(means, spread, strict=True)],
-      color=colour,
-      alpha=0.2,
-      linewidth=0,
-    )
+    few = np.array([x.samples < runs for x in known.values()], bool)
+    hollow = {'c': 'white', 'marker': mark, 'edgecolors': colour}
+    axes.scatter(places[few], means[few], s=24, zorder=3, **hollow)
+    band = {'color': colour, 'alpha': 0.2, 'linewidth': 0}
+    axes.fill_between(places, means - spread, means + spread, **band)
   canvas.plain(axes)
   if any(one.label for one in drawn):
     axes.legend(fontsize=8)
 
 
 def _method(line: Line) -> str:
-  """Returns the part of a label before the fields and values."""
+  # The part of a label before the fields and values.
   pairs = ' '.join(f'{k}={v}' for k, v in line.factors.items())
   return line.label.removesuffix(pairs).strip()
 
@@ -187,7 +236,7 @@ def _value(line: Line, field: str) -> str:
 
 
 def _in_order(points: dict[str, Line]) -> dict[str, Line]:
-  """Sorts the points by their values if all values are numbers."""
+  # Only if all values are numbers: words stay in the order of the sweep.
   numbers = {value: _number(value) for value in points}
   if None in numbers.values():
     return points

@@ -6,20 +6,17 @@ interval. The bootstrap of one target draws seeds and queries; for all targets
 it draws targets, too.
 """
 
-import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedreid_jax import errors
-from fedreid_jax.apps.papers.claims.declare import Models
-from fedreid_jax.apps.papers.figures import effects as figure
-from fedreid_jax.apps.papers.runs import effects, study
-from fedreid_jax.apps.papers.runs.cells import Cell, make_cell, results
+from fedreid_jax.apps.papers import effects, figures, report, study
+from fedreid_jax.apps.papers.cells import Cell, make_cell, results
+from fedreid_jax.apps.papers.tables.declare import Models
 from fedreid_jax.config import parsing, recipes, validation
 from fedreid_jax.training.files import atomic, recorder
 
@@ -29,6 +26,14 @@ _METHOD = re.compile(
   r'(?P<recipe>[^:]*?\.py|[^+:]*)(?P<added>(?:\+[A-Za-z_][\w.]*)*)'
   r'(?P<fields>:.*)?',
   re.DOTALL,
+)
+ABOUT = (
+  'effect: mean of the paired differences in mAP with its 95 % interval; '
+  'detectable: the smallest effect that this design finds in 80 % of cases'
+)
+COLUMNS = (
+  *('method', 'target', 'baseline', 'mAP'),
+  *('effect', 'detectable', 'seeds'),
 )
 
 
@@ -48,6 +53,13 @@ class Row(NamedTuple):
   base: float
   arm: float
   found: effects.Effect
+
+  def cells(self) -> list[str]:
+    """Returns the texts of `COLUMNS`."""
+    return [
+      *(self.label, self.target, f'{self.base:.1f}', f'{self.arm:.1f}'),
+      *(*self.found.texts(), str(self.found.seeds)),
+    ]
 
 
 def config(method: str, arg: str, seed: int) -> Any:
@@ -70,15 +82,6 @@ def config(method: str, arg: str, seed: int) -> Any:
   # By `change`, because added components may declare fields.
   made = parsing.change(made, [f'components={components!r}', f'seed={seed}'])
   return validation.validate(made)
-
-
-def folder_name(methods: Sequence[str], arg: str) -> str:
-  """Returns the name of the folder of a comparison."""
-  # The digest separates comparisons whose names are cut or equal, which would
-  # overwrite each other's files. Seeds do not count: more of them resume.
-  digest = hashlib.sha256(repr((*methods, arg)).encode()).hexdigest()
-  names = re.sub(r'[^\w.-]+', '_', '-'.join(methods))[:60]
-  return f'{names}-{digest[:8]}'
 
 
 def plan(
@@ -104,20 +107,15 @@ def plan(
 def compare(cells: Sequence[Cell], models: Models) -> list[Row]:
   """Returns the effects of all methods over the first one, the baseline.
 
-  Args:
-    cells: result of `plan`.
-    models: models of a run that are compared.
-
   Raises:
     ConfigError: if the runs have no such models or no queries, or if the
       queries of two runs differ.
   """
   baseline, *labels = dict.fromkeys(cell.label for cell in cells)
   chosen = {(cell.label, cell.config.seed): cell for cell in cells}
-  left_out = unfinished(cells)
   # Only seeds whose runs have ended for all methods: all effects are of the
   # same seeds.
-  seeds = sorted({cell.config.seed for cell in cells} - {*left_out})
+  seeds = sorted({cell.config.seed for cell in cells} - {*unfinished(cells)})
   rows = []
   for label in labels if seeds else ():
     pairs = [
@@ -131,11 +129,7 @@ def compare(cells: Sequence[Cell], models: Models) -> list[Row]:
 
 
 def unfinished(cells: Sequence[Cell]) -> dict[int, list[str]]:
-  """Returns the methods whose runs have not ended, by seed.
-
-  Args:
-    cells: result of `plan`.
-  """
+  """Returns the methods of `plan` whose runs have not ended, by seed."""
   found: dict[int, list[str]] = {}
   for cell in sorted(cells, key=lambda cell: cell.config.seed):
     if not results(cell):
@@ -159,7 +153,7 @@ def _precision(cell: Cell, models: Models) -> study.Precision:
       str(cell.workdir),
       'compare recipes of retrieval, or use `fedreid sweep --baseline`',
     ) from None
-  except (KeyError, ValueError):
+  except KeyError:
     raise errors.ConfigError(
       f'the run has no models {models!r}', str(cell.workdir), 'give --models'
     ) from None
@@ -179,65 +173,36 @@ def _rows(
         label,
         'give the methods the same data fields',
       )
-  groups = [[target] for target in first]
+  groups = {target: [target] for target in first}
+  if len(first) > 1:
+    groups[ALL] = [*first]
   rows = []
-  for targets in [*groups, *([[*first]] if len(first) > 1 else [])]:
+  for name, targets in groups.items():
     differences = [
       {t: arm[t] - base[t] for t in targets} for arm, base in pairs
     ]
-    arm, base = (
-      float(
-        100
+    means = [
+      [
         # A query without a match is NaN.
-        * np.mean([np.nanmean(pair[k][t]) for pair in pairs for t in targets])
-      )
-      for k in (0, 1)
-    )
-    name = targets[0] if targets in groups else ALL
+        np.mean([np.nanmean(side[t]) for t in targets])
+        for side in pair
+      ]
+      for pair in pairs
+    ]
+    arm, base = (float(100 * mean) for mean in np.mean(means, axis=0))
     rows.append(Row(label, name, base, arm, effects.effect(differences)))
   return rows
-
-
-ABOUT = (
-  'effect: mean of the paired differences in mAP with its 95 % interval; '
-  'detectable: the smallest effect that this design finds in 80 % of cases'
-)
-COLUMNS = (
-  'method',
-  'target',
-  'baseline',
-  'mAP',
-  'effect',
-  'detectable',
-  'seeds',
-)
-
-
-def cells_of(rows: Sequence[Row]) -> list[list[str]]:
-  """Returns the cells of a table with `COLUMNS`."""
-  return [
-    [
-      *(row.label, row.target, f'{row.base:.1f}', f'{row.arm:.1f}'),
-      f'{row.found.mean:+.1f} [{row.found.low:+.1f}, {row.found.high:+.1f}]',
-      *(f'{row.found.detectable:.1f}', str(row.found.seeds)),
-    ]
-    for row in rows
-  ]
 
 
 def write(
   path: Path,
   baseline: str,
   rows: Sequence[Row],
-  left_out: Mapping[int, Sequence[str]] = MappingProxyType({}),
+  left_out: Mapping[int, Sequence[str]],
 ) -> None:
-  """Writes `PATH.md` and `PATH.json`.
+  """Writes `PATH.md`, `PATH.json` and, if there are effects, `PATH.png`.
 
-  Args:
-    path: without a suffix.
-    baseline: label of the first method.
-    rows: result of `compare`.
-    left_out: result of `unfinished`.
+  The path has no suffix; `left_out` is a result of `unfinished`.
   """
   recorder.write_json(
     path.with_suffix('.json'),
@@ -250,21 +215,17 @@ def write(
       for row in rows
     ],
   )
-  table = [COLUMNS, ['---'] * len(COLUMNS), *cells_of(rows)]
-  lines = [f'| {" | ".join(line)} |' for line in table]
   title = f'Compared with {baseline}; mAP in percent.'
+  lines = report.markdown(COLUMNS, [row.cells() for row in rows])
   notes = [f'{note}.' for note in (ABOUT, *said(left_out))]
   text = '\n'.join((title, '', *lines, '', '\n\n'.join(notes)))
   atomic.write_text(path.with_suffix('.md'), text + '\n')
-
-
-def draw(path: Path, baseline: str, rows: Sequence[Row]) -> None:
-  """Draws the effects to a file; without effects it writes nothing."""
   # There is no claim here, only a direction.
   words = {'supported': 'higher', 'not supported': 'lower'}
-  lines = []
+  drawn = []
   for row in rows:
     verdict = effects.verdict(row.found, 'greater', 0.0)
     text = f'{row.label}, {row.target}'
-    lines.append(figure.Line(text, row.found, words.get(verdict, verdict), 0.0))
-  figure.write(lines, path, f'difference from {baseline} in mAP')
+    drawn.append(figures.Bar(text, row.found, words.get(verdict, verdict)))
+  axis = f'difference from {baseline} in mAP'
+  figures.write_effects(drawn, path.with_suffix('.png'), axis)

@@ -40,6 +40,11 @@ class Effect(NamedTuple):
   seeds: int
   targets: int
 
+  def texts(self) -> tuple[str, str]:
+    """Returns the mean with its interval, and the smallest effect found."""
+    interval = f'[{self.low:+.1f}, {self.high:+.1f}]'
+    return f'{self.mean:+.1f} {interval}', f'{self.detectable:.1f}'
+
 
 def effect(
   differences: Sequence[Mapping[str, np.ndarray]],
@@ -67,16 +72,18 @@ def effect(
   # `[S, Q]` of each target, without queries that have no match for some seed.
   values = [np.stack([own[name] for own in differences]) for name in names]
   values = [100.0 * x[:, ~np.isnan(x).any(axis=0)] for x in values]
+  pairs = [*zip(names, values, strict=True)]
   sides = [
-    [x for name, x in zip(names, values, strict=True) if (name in minus) == low]
-    for low in (False, True)
+    side
+    for own in (False, True)
+    if (side := [x for name, x in pairs if (name in minus) == own])
   ]
   # A fixed seed: the same runs give the same interval.
   rng = np.random.default_rng(0)
   means = np.array([_drawn(sides, len(differences), rng) for _ in range(draws)])
   tail = (100.0 - LEVEL) / 2
   low, high = np.percentile(means, [tail, 100.0 - tail])
-  plain = [float(np.mean([x.mean() for x in side])) for side in sides if side]
+  plain = [float(np.mean([x.mean() for x in side])) for side in sides]
   return Effect(
     mean=plain[0] - sum(plain[1:]),
     low=float(low),
@@ -99,14 +106,12 @@ def _drawn(
   means: list[float] = []
   for side in sides:
     own: list[float] = []
-    for k in (
-      rng.integers(len(side), size=max(len(side) - 1, 1)) if side else ()
-    ):
+    for k in rng.integers(len(side), size=max(len(side) - 1, 1)):
       # The same queries for every drawn seed, because all seeds have the same
       # queries.
       queries = rng.integers(side[k].shape[1], size=side[k].shape[1])
       own.append(side[k][seeds].mean(axis=0)[queries].mean())
-    means += [float(np.mean(own))] if own else []
+    means.append(float(np.mean(own)))
   return means[0] - sum(means[1:])
 
 

@@ -1,1 +1,0 @@
-"""Pictures of sweeps, claims and comparisons."""

@@ -1,0 +1,334 @@
+"""The table of a sweep: its lines are computed, written and read here."""
+
+import contextlib
+import csv
+import io
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedreid_jax import errors
+from fedreid_jax.apps.papers.cells import Cell
+from fedreid_jax.training.files import atomic, recorder
+
+# Metrics with a difference to the baseline.
+COMPARED = ('rank1', 'mAP', 'accuracy')
+# In the order of the columns after a metric.
+SUFFIXES = (
+  *(' std', ' published', ' - baseline', ' - baseline se'),
+  *(' - baseline n', ' - baseline published'),
+)
+
+
+class Run(NamedTuple):
+  """A finished run.
+
+  Attributes:
+    label: label of its row in the table.
+    factors: values of the fields that the sweep varies.
+    pair: seed and trial; runs of two labels with the same ones are a pair.
+    results: contents of results.json.
+  """
+
+  label: str
+  factors: Mapping[str, str]
+  pair: tuple[int, str]
+  results: Mapping[str, Any]
+
+
+class Line(NamedTuple):
+  """Scores of one model of a label on a target.
+
+  Attributes:
+    label: label of the runs.
+    factors: values of the fields that the sweep varies; each has a column.
+    target: name of the target.
+    model: 'global', 'client:NAME' or 'cluster:I'.
+    kind: 'last' round, 'best' round, or mean of the 'best_three' rounds.
+    samples: number of runs.
+    numbers: in percent, the mean of each metric under its name, and its other
+      statistics under its name with one of `SUFFIXES`.
+    megabytes: sent in both directions, mean over the runs.
+    seconds: duration, mean over the runs.
+    runs: metrics of each run by its seed and trial; empty if the line was read
+      from a file.
+  """
+
+  label: str
+  factors: Mapping[str, str]
+  target: str
+  model: str
+  kind: str
+  samples: int
+  numbers: dict[str, float]
+  megabytes: float
+  seconds: float
+  runs: Mapping[tuple[int, str], Mapping[str, float]] = MappingProxyType({})
+
+
+def summarise(runs: Iterable[Run]) -> list[Line]:
+  """Returns means and sample standard deviations over the runs of a label.
+
+  A single run has no standard deviation.
+  """
+  groups: dict[tuple[str, ...], list[tuple[Run, dict[str, float]]]] = {}
+  for run in runs:
+    for entry in run.results['summary']:
+      key = run.label, entry['target'], entry['model'], entry['kind']
+      groups.setdefault(key, []).append((run, entry['metrics']))
+  lines = []
+  for (label, target, model, kind), samples in groups.items():
+    numbers = {}
+    for name in samples[0][1]:
+      values = [metrics[name] for _, metrics in samples]
+      numbers[name] = float(np.mean(values))
+      # ddof=1: an estimate for other runs, from squares over the number less
+      # one.
+      if len(values) > 1:
+        numbers[f'{name} std'] = float(np.std(values, ddof=1))
+    sent = [sum(r.results['communication_bytes'].values()) for r, _ in samples]
+    spent = [r.results['seconds']['total'] for r, _ in samples]
+    lines.append(
+      Line(
+        label=label,
+        factors=samples[0][0].factors,
+        target=target,
+        model=model,
+        kind=kind,
+        samples=len(samples),
+        numbers=numbers,
+        megabytes=float(np.mean(sent)) / 1e6,
+        seconds=float(np.mean(spent)),
+        runs={run.pair: metrics for run, metrics in samples},
+      )
+    )
+  return lines
+
+
+def compare(lines: Sequence[Line], baseline: Sequence[Line]) -> list[Line]:
+  """Adds to each line its increase over a baseline on the same target.
+
+  A model is compared with the baseline's model of the same name, or otherwise
+  with the model of the client of the target.
+  """
+  known = {(b.target, b.model, b.kind): b for b in baseline}
+  compared = []
+  for line in lines:
+    # A baseline of clients that train alone has no global model: a federated
+    # model is compared with the client whose data set is the target.
+    own = f'client:{line.target}'
+    # Results of best rounds are compared with best rounds if the baseline has
+    # them.
+    kind = 'last' if line.kind == 'last' else 'best'
+    keys = (
+      *((line.model, line.kind), (line.model, 'last')),
+      *((own, kind), (own, 'last')),
+    )
+    found = [known[line.target, *k] for k in keys if (line.target, *k) in known]
+    if line not in baseline and found:
+      line = line._replace(numbers=line.numbers | increase(line, found[0]))
+    compared.append(line)
+  return compared
+
+
+def increase(line: Line, base: Line) -> dict[str, float]:
+  """Returns the increase of metrics over another line.
+
+  Runs with the same seed and trial are pairs. The increase is the mean over the
+  pairs; ` n` is their number, and ` se` the standard error of the mean, which
+  is the sample standard deviation of the differences over the root of n.
+  Without pairs the increase is the difference of the two means.
+  """
+  pairs = [pair for pair in line.runs if pair in base.runs]
+  found = {}
+  for metric in COMPARED:
+    if metric not in line.numbers or metric not in base.numbers:
+      continue
+    name = f'{metric} - baseline'
+    gains = [line.runs[p][metric] - base.runs[p][metric] for p in pairs]
+    if not gains:
+      found[name] = line.numbers[metric] - base.numbers[metric]
+      continue
+    found |= {name: float(np.mean(gains)), f'{name} n': float(len(gains))}
+    if len(gains) > 1:
+      found[f'{name} se'] = float(np.std(gains, ddof=1) / np.sqrt(len(gains)))
+  return found
+
+
+def write(
+  path: Path,
+  title: str,
+  lines: Sequence[Line],
+  unfinished: Sequence[Mapping[str, str]] = (),
+) -> str:
+  """Writes `PATH.csv` and `PATH.md`, each atomically.
+
+  Args:
+    path: of the table, without suffix.
+    title: heading of the Markdown.
+    lines: lines of the table.
+    unfinished: rows of unfinished runs with label, factors, seed and error.
+
+  Returns:
+    The Markdown.
+  """
+  names = dict.fromkeys(name for line in lines for name in line.numbers)
+  metrics = sorted({name.partition(' ')[0] for name in names}, key=_order)
+  columns = [n + s for n in metrics for s in ('', *SUFFIXES) if n + s in names]
+  factors = dict.fromkeys(k for line in lines for k in line.factors)
+  first = ('label', *factors, 'target', 'model', 'kind', 'samples')
+  rows = [
+    line._asdict()
+    | dict(line.factors)
+    | {name: f'{value:.4f}' for name, value in line.numbers.items()}
+    | {'MB': f'{line.megabytes:.3f}', 'seconds': f'{line.seconds:.1f}'}
+    for line in lines
+  ]
+  header = (*first, *columns, 'MB', 'seconds', 'seed', 'error')
+  _write_csv(_file(path, '.csv'), header, [*rows, *unfinished])
+  text = _text(title, columns, lines, unfinished)
+  atomic.write_text(_file(path, '.md'), text)
+  return text
+
+
+def write_runs(path: Path, cells: Sequence[Cell]) -> None:
+  """Writes label, fields, seed, trial and folder of runs to `PATH-runs.csv`."""
+  factors = dict.fromkeys(k for cell in cells for k in cell.factors)
+  rows = [
+    {
+      **{'label': cell.label, 'seed': cell.config.seed, 'trial': cell.trial},
+      **cell.factors,
+      # Relative, so that the folder of a sweep can be moved.
+      'workdir': os.path.relpath(cell.workdir, path.parent),
+    }
+    for cell in cells
+  ]
+  names = ('label', *factors, 'seed', 'trial', 'workdir')
+  _write_csv(_file(path, '-runs.csv'), names, rows)
+
+
+def read(path: Path) -> list[Line]:
+  """Reads the lines of `PATH.csv`, without unfinished runs.
+
+  Raises:
+    IntegrityError: if there is no such table.
+  """
+  file = _file(path, '.csv')
+  try:
+    rows = list(csv.DictReader(io.StringIO(file.read_text())))
+    # The rows of unfinished runs have no samples.
+    return [_line(row) for row in rows if row['samples']]
+  except (OSError, KeyError, ValueError) as error:
+    raise errors.IntegrityError(
+      'no table of a sweep', str(file), 'give the work directory of a sweep'
+    ) from error
+
+
+def finished(path: Path) -> list[tuple[str, dict[str, Any]]]:
+  """Returns (label, contents of results.json) of the finished runs of a table.
+
+  Raises:
+    IntegrityError: if there is no list of its runs.
+  """
+  file = _file(path, '-runs.csv')
+  try:
+    rows = list(csv.DictReader(io.StringIO(file.read_text())))
+    folders = [(row['label'], path.parent / row['workdir']) for row in rows]
+  except (OSError, KeyError) as error:
+    raise errors.IntegrityError(
+      'no list of the runs of a sweep', str(file), 'repeat the sweep'
+    ) from error
+  found = []
+  for label, folder in folders:
+    with contextlib.suppress(errors.IntegrityError):  # the run has not ended
+      results = recorder.read_object(folder / 'results.json')
+      if 'summary' in results:
+        found.append((label, results))
+  return found
+
+
+def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+  """Returns the lines of a Markdown table."""
+  table = (header, ['---'] * len(header), *rows)
+  return [f'| {" | ".join(row)} |' for row in table]
+
+
+def _file(path: Path, suffix: str) -> Path:
+  # Not `with_suffix`: the name of a table may have a dot.
+  return path.with_name(path.name + suffix)
+
+
+def _write_csv(
+  path: Path, names: Sequence[str], rows: Iterable[Mapping[str, Any]]
+) -> None:
+  out = io.StringIO()
+  table = csv.DictWriter(out, names, extrasaction='ignore', lineterminator='\n')
+  table.writeheader()
+  table.writerows(rows)
+  atomic.write_text(path, out.getvalue())
+
+
+def _line(row: Mapping[str, str]) -> Line:
+  names = list(row)
+  # Columns are found by position: factors are between `label` and `target`, and
+  # numbers between `samples` and `MB`.
+  first, last = names.index('target'), names.index('samples')
+  numbers = names[last + 1 : names.index('MB')]
+  return Line(
+    label=row['label'],
+    factors={name: row[name] for name in names[1:first]},
+    target=row['target'],
+    model=row['model'],
+    kind=row['kind'],
+    samples=int(row['samples']),
+    numbers={name: float(row[name]) for name in numbers if row[name]},
+    megabytes=float(row['MB']),
+    seconds=float(row['seconds']),
+  )
+
+
+def _order(metric: str) -> tuple[str, int]:
+  # By number, so that rank5 is before rank10.
+  word = metric.rstrip('0123456789')
+  return word, int(metric[len(word) :] or 0)
+
+
+def _text(title, columns, lines, unfinished) -> str:
+  # `_percent` writes these beside the mean.
+  columns = [c for c in columns if not c.endswith((' std', ' se', ' n'))]
+  header = ('label', 'target', 'model', 'kind', 'samples', *columns)
+  rows = [
+    [
+      *(line.label, line.target, line.model, line.kind, str(line.samples)),
+      *(_percent(line, name) for name in columns),
+      *(f'{line.megabytes:.1f}', f'{line.seconds:.0f}'),
+    ]
+    for line in lines
+  ]
+  text = [f'# {title}', '', *markdown((*header, 'MB', 'seconds'), rows)]
+  if unfinished:
+    text += ['', f'Not finished: {len(unfinished)}.', '']
+  text += [
+    f'- {row["label"]}, seed {row["seed"]}: {row["error"]}'
+    for row in unfinished
+    if row['error']
+  ]
+  return '\n'.join(text) + '\n'
+
+
+def _percent(line: Line, name: str) -> str:
+  """Returns a mean with its deviation, or an increase with its error and n."""
+  if name not in line.numbers:
+    return ''
+  number = line.numbers[name]
+  if f'{name} n' in line.numbers:
+    error = line.numbers.get(f'{name} se')
+    more = '' if error is None else f'se {error:.2f}, '
+    return f'{number:+.2f} ({more}n {line.numbers[f"{name} n"]:.0f})'
+  sign = '+' if ' - baseline' in name else ''
+  spread = line.numbers.get(f'{name} std')
+  return f'{number:{sign}.2f}' + ('' if spread is None else f' ± {spread:.2f}')

@@ -1,1 +1,0 @@
-"""Training and evaluation of the runs of sweeps, tables and studies."""
