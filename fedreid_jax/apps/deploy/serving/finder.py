@@ -14,7 +14,7 @@ import numpy as np
 from fedreid_jax.apps.deploy.search import image_search, thumbnail
 from fedreid_jax.apps.deploy.search.vectors import Folder
 from fedreid_jax.data import decoder
-from fedreid_jax.data.folder.path_labels import Label
+from fedreid_jax.data.folder.folder_layout import Label
 from fedreid_jax.evaluation.index import Gallery
 from fedreid_jax.training.snapshot import Snapshot
 
