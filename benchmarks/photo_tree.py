@@ -12,7 +12,7 @@ from pathlib import Path
 
 from absl import app, flags
 
-from fedreid_jax.data.fixtures import photos
+from fedreid_jax.data.datasets import photos
 from fedreid_jax.data.synthetic import photographs, versions
 
 _IDENTITIES = flags.DEFINE_integer('identities', 30, 'Persons of a domain.', 2)

@@ -4,13 +4,13 @@ import shutil
 
 import pytest
 
-from fedreid_jax.data.fixtures import render, write
+from fedreid_jax.data import miniatures
 
 
 @pytest.fixture(scope='session')
 def pictures():
   """Ten persons, 15 cameras, two shots, both modalities, 32x16 pixels."""
-  return render.render(10, height=32, width=16)
+  return miniatures.render(10, height=32, width=16)
 
 
 @pytest.fixture(scope='session')
@@ -21,7 +21,7 @@ def minis(pictures, tmp_path_factory):
   def one(name):
     root = base / name
     if not root.exists():
-      write.write(name, root, pictures)
+      miniatures.write(name, root, pictures)
     return root
 
   return one
@@ -31,3 +31,14 @@ def minis(pictures, tmp_path_factory):
 def mini_copy(minis, tmp_path):
   """`(name) -> root` of a copy of a miniature for one test."""
   return lambda name: shutil.copytree(minis(name), tmp_path / name)
+
+
+@pytest.fixture
+def manifest_with_person_0(mini_copy):
+  """A miniature of a manifest whose person 0 is in train and test."""
+  root = mini_copy('csv')
+  rows = (root / 'manifest.csv').read_text()
+  for person in range(10):
+    rows = rows.replace(f',person{person},', f',{person % 9},')
+  (root / 'manifest.csv').write_text(rows)
+  return root

@@ -50,7 +50,7 @@ _RESAMPLE = flags.DEFINE_enum(
 _MAX_PIXELS = flags.DEFINE_integer(
   'max_pixels',
   int(FIELDS['data.max_pixels'].default),
-  'prepare: maximum number of pixels of a file.',
+  'prepare, doctor: maximum number of pixels of a file.',
   *_range('data.max_pixels'),
 )
 _FAST_DECODE = flags.DEFINE_bool(
@@ -92,8 +92,7 @@ def prepare() -> None:
   """Writes a data set as ArrayRecord files and as decoded pixels."""
   from rich import console, progress
 
-  from fedreid_jax.data.benchmark import builder
-  from fedreid_jax.data.benchmark import prepare as preparing
+  from fedreid_jax.data.benchmark import builder, prepared
   from fedreid_jax.data.datasets import registry
   from fedreid_jax.data.decoder import Decoder
 
@@ -115,7 +114,7 @@ def prepare() -> None:
   with progress.Progress(console=screen, transient=True) as bar:
     write = bar.add_task('writing', total=total)
     decode = bar.add_task('decoding', total=total)
-    done = preparing.prepare(
+    done = prepared.prepare(
       source,
       spec,
       out,
@@ -139,7 +138,9 @@ def doctor() -> None:
   root = _required(_ROOT)
   dataset, options = registry.parse(_required(_DATASET))
   folder = registry.locate(dataset, root, '--root')
-  report = doctors.examine(dataset, folder, options, _DEEP.value)
+  report = doctors.examine(
+    dataset, folder, options, _DEEP.value, _MAX_PIXELS.value
+  )
   chosen = ', '.join(f'{key}={value}' for key, value in options.items())
   rows: list[list[str]] = []
   for row in report.rows:
@@ -173,20 +174,20 @@ def doctor() -> None:
 
 def synth() -> None:
   """Writes a miniature of a data set, in its official layout."""
+  from fedreid_jax.data import miniatures
   from fedreid_jax.data.datasets import registry
-  from fedreid_jax.data.fixtures import render, write
 
   root = _required(_ROOT)
   dataset, _ = registry.parse(_required(_DATASET))
   # Rendering takes half a minute, so the folder is checked first.
-  write.check_empty(root)
-  pictures = render.render(
+  miniatures.check_empty(root)
+  pictures = miniatures.render(
     _IDENTITIES.value,
     height=_HEIGHT.value or 128,
     width=_WIDTH.value or 64,
     seed=_SEED.value,
   )
-  write.write(dataset.name, root, pictures)
+  miniatures.write(dataset.name, root, pictures)
   print(f'a miniature of {dataset.title} in {root}')
   given = shlex.quote(f'--root={root}')
   print(f'next: fedreid data doctor --dataset={dataset.name} {given}')

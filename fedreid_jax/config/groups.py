@@ -13,7 +13,7 @@ from fedreid_jax.core.secret import Origin
 from fedreid_jax.data import names
 from fedreid_jax.data.augment import Infrared, Kind
 from fedreid_jax.data.client_split import ClientSplit, Labels
-from fedreid_jax.data.datasets.regdb import Direction
+from fedreid_jax.data.datasets.records import Direction
 from fedreid_jax.data.decoder import MAX_PIXELS, Resample
 from fedreid_jax.data.poison import Poison
 from fedreid_jax.data.sampling import SamplerName

@@ -19,8 +19,7 @@ from jaxtyping import UInt8
 
 from fedreid_jax import errors
 from fedreid_jax.data import decoder as decoding
-from fedreid_jax.data import files
-from fedreid_jax.data.benchmark import integrity
+from fedreid_jax.data import files, integrity
 from fedreid_jax.data.decoder import Decoder, Pixels
 
 SHOWN = 20  # names of bad files in a message

@@ -12,7 +12,7 @@ from jaxtyping import Bool
 
 from fedreid_jax.data import federation
 from fedreid_jax.data.federation import Images, Target
-from fedreid_jax.data.folder import held_out, queries
+from fedreid_jax.data.folder import queries
 
 NAME = 'validation:'  # before the name of the domain
 
@@ -38,11 +38,13 @@ def hold_out(
   for domain in domains:
     people = len(np.unique(domain.identities))
     has_cameras = len(np.unique(domain.cameras)) > 1
-    # `held_out.rows` would raise the number to two, more than was asked for.
-    if round(share * people) < held_out.FEWEST:
+    # `queries.held_out` would raise the number to two, more than was asked for.
+    if round(share * people) < queries.FEWEST:
       trained.append(domain)
       continue
-    rows = held_out.rows(domain, has_cameras, share, seed)
+    rows = queries.held_out(
+      domain, has_cameras, share, seed, 'evaluation.validation'
+    )
     trained.append(domain.take(np.flatnonzero(~rows)))
     tests.append(_test(domain.take(np.flatnonzero(rows)), has_cameras, seed))
   return tuple(trained), tuple(tests)
@@ -53,7 +55,7 @@ def notice(tests: Sequence[Target], share: float) -> tuple[str, ...]:
   if tests or not share:
     return ()
   return (
-    f'each training domain has fewer than {held_out.FEWEST / share:.0f} '
+    f'each training domain has fewer than {queries.FEWEST / share:.0f} '
     'identities, so that evaluation.validation holds out none: the targets '
     'choose the best round',
   )

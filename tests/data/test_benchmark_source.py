@@ -132,6 +132,12 @@ def test_source_that_is_target_and_sets_without_a_side(minis):
     read(config(minis('viper'), sources=('viper',)))
 
 
+def test_person_0_of_a_manifest_is_a_person(manifest_with_person_0):
+  root = manifest_with_person_0
+  with pytest.raises(errors.DataError, match='same persons'):
+    read(config(root, sources=('csv',), targets=('csv',)))
+
+
 def test_data_sets_that_show_the_same_persons_are_named(minis, tmp_path):
   """CUHK02 contains CUHK01: learned without labels, or on purpose."""
   for name in ('cuhk01', 'cuhk02', 'viper'):

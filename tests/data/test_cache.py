@@ -11,8 +11,7 @@ import pytest
 from PIL import Image
 
 from fedreid_jax import errors
-from fedreid_jax.data import cache, decoder
-from fedreid_jax.data.benchmark import integrity
+from fedreid_jax.data import cache, decoder, integrity
 from fedreid_jax.data.decoder import Decoder
 
 NAMES = [f'{k:02d}.png' for k in range(10)]

@@ -72,21 +72,21 @@ def test_a_preset_converts_no_colours_but_a_user_may(tree, arg, message):
   config = validation.validate(recipes.recipe('fedpav', arg)).data
   root = tree[0].parent
   if not message:
-    folder_source.check(tree, config, root)
+    folder_source.check_colours(tree, config, root)
     return
   with pytest.raises(errors.ConfigError, match=message):
-    folder_source.check(tree, config, root)
+    folder_source.check_colours(tree, config, root)
   for shot, path in enumerate(tree):
     Image.fromarray(noise(0)[..., 0]).save(path)
     if shot % 5 == 0:  # a fifth of the files, and less of those looked at
       photo_trees.save(path, 1, shot)
-  folder_source.check(tree, config, root)
+  folder_source.check_colours(tree, config, root)
 
 
 def test_python_users_write_it_too(tree):
   config = load_config('fedpav:photos', {'data.invert': True})
   assert config.data.colour_as == ('inverted',)
-  folder_source.check(tree, config.data, tree[0].parent)
+  folder_source.check_colours(tree, config.data, tree[0].parent)
   config = load_config(
     'fedpav:photos', data={'channels': 'grey', 'mean': (0.5,), 'std': (0.25,)}
   )
@@ -94,4 +94,4 @@ def test_python_users_write_it_too(tree):
   config = load_config('fedpav:photos')
   config.data.invert = True
   with pytest.raises(errors.ConfigError, match='inverted'):
-    folder_source.check(tree, config.data, tree[0].parent)
+    folder_source.check_colours(tree, config.data, tree[0].parent)

@@ -2,13 +2,14 @@
 
 import collections
 import json
+import shutil
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from fedreid_jax import errors
-from fedreid_jax.data.datasets import cuhk03, registry, source, sysu_mm01
+from fedreid_jax.data.datasets import cuhk03, infrared, photos, registry
 from fedreid_jax.data.decoder import Decoder, decode
 
 FULL = Decoder(32, 16)
@@ -70,18 +71,13 @@ def read(minis):
 
 
 @pytest.mark.parametrize('spec', sorted(IMAGES))
-def test_splits(read, spec):
-  _, _, records = read(spec)
+def test_images_decode_and_test_persons_are_not_trained_on(read, spec):
+  root, dataset, records = read(spec)
   counts = collections.Counter(record.split for record in records)
   assert counts == IMAGES[spec]
   assert records == sorted(records, key=lambda r: (r.path, r.part))
   assert len({r.name for r in records}) == len(records)
-
-
-@pytest.mark.parametrize('spec', sorted(IMAGES))
-def test_every_image_decodes_and_test_persons_are_not_trained_on(read, spec):
-  root, dataset, records = read(spec)
-  image = source.open_source(root, dataset, records)
+  image = registry.open_source(root, dataset, records)
   shapes = {decode(image(record), FULL).shape for record in records[::7]}
   assert shapes == {(32, 16, 3)}
   people = collections.defaultdict(set)
@@ -124,7 +120,7 @@ def test_pixels_are_those_that_were_written(read, pictures):
   }
   for spec, place in cases.items():
     root, dataset, records = read(spec)
-    image = source.open_source(root, dataset, records)
+    image = registry.open_source(root, dataset, records)
     for record in records:
       pixels = decode(image(record), FULL)
       truth = pictures.visible[place(record)]
@@ -133,7 +129,7 @@ def test_pixels_are_those_that_were_written(read, pictures):
 
 def test_boxes_cut_the_right_person_out_of_a_scene(read, pictures):
   root, dataset, records = read('cuhk-sysu')
-  image = source.open_source(root, dataset, records)
+  image = registry.open_source(root, dataset, records)
   for record in records:
     views = pictures.visible[record.person - 1, :3, 0].astype(int)
     errors_ = np.abs(views - decode(image(record), FULL)).mean((1, 2, 3))
@@ -143,7 +139,7 @@ def test_boxes_cut_the_right_person_out_of_a_scene(read, pictures):
 def test_cifar_classes(read, pictures):
   root, dataset, records = read('cifar10')
   assert [r.person for r in records if r.path == 'test_batch'] == [*range(10)]
-  image = source.open_source(root, dataset, records)
+  image = registry.open_source(root, dataset, records)
   small = decode(pictures.visible[3, 0, 0], Decoder(32, 32))
   record = next(r for r in records if r.person == 3)
   np.testing.assert_array_equal(image(record), small)
@@ -158,8 +154,6 @@ def test_trials_differ_and_are_the_same_every_time(read):
 
 
 def test_new_protocol_may_come_as_folders_of_images(tmp_path, pictures):
-  from fedreid_jax.data.fixtures import photos
-
   for folder, person in (
     ('bounding_box_train', 1),
     ('query', 2),
@@ -175,8 +169,10 @@ def test_new_protocol_may_come_as_folders_of_images(tmp_path, pictures):
   ]
 
 
-def extract(release, root):
-  """Writes a release as torchreid extracts it; returns records by spec."""
+@pytest.fixture(scope='module')
+def extracted(minis, tmp_path_factory):
+  """A release as torchreid extracts it, and its records by spec."""
+  release, root = minis('cuhk03'), tmp_path_factory.mktemp('extracted')
   found = {}
   for protocol, name in (('classic', 'cuhk03'), ('new', 'cuhk03-np')):
     for boxes in cuhk03.BOXES:
@@ -203,16 +199,15 @@ def extract(release, root):
             split[side].append([f'/home/them/x/{file}', label, record.camera])
         splits.append(split)
       (root / f'splits_{protocol}_{boxes}.json').write_text(json.dumps(splits))
-  return found
+  return root, found
 
 
-def test_cuhk03_as_torchreid_extracts_it_is_the_release(minis, tmp_path):
-  release = minis('cuhk03')
-  found = extract(release, tmp_path)
+def test_cuhk03_as_torchreid_extracts_it_is_the_release(minis, extracted):
+  release, (root, found) = minis('cuhk03'), extracted
   for (name, boxes, trial), records in found.items():
     options = {'trial': trial} if name == 'cuhk03' else {}
     dataset = registry.get(name)
-    theirs = registry.read(dataset, tmp_path, boxes=boxes, **options)
+    theirs = registry.read(dataset, root, boxes=boxes, **options)
     assert len(theirs) == len(records)
     by_file = {}
     for record in theirs:
@@ -225,12 +220,12 @@ def test_cuhk03_as_torchreid_extracts_it_is_the_release(minis, tmp_path):
       assert people.setdefault(other.person, record.person) == record.person
     assert len(people) == len(set(people.values()))
   dataset = registry.get('cuhk03')
-  for root in (release, tmp_path):
-    records = registry.read(dataset, root, query='last', trial=4)
+  for folder in (release, root):
+    records = registry.read(dataset, folder, query='last', trial=4)
     counts = collections.Counter(r.split for r in records)
     assert counts == {'train': 20, 'query': 10, 'gallery': 10}
   record = theirs[0]
-  image = source.open_source(tmp_path, dataset, theirs)(record)
+  image = registry.open_source(root, dataset, theirs)(record)
   part = (1, *map(int, record.path[:-4].rpartition('/')[2].split('_')))
   same = record._replace(part=(*part[:3], part[4]))
   assert record.path.startswith('images_labeled/')
@@ -267,17 +262,16 @@ def test_cuhk03_as_torchreid_extracts_it_is_the_release(minis, tmp_path):
     ),
   ],
 )
-def test_damaged_lists_of_cuhk03_are_named(minis, tmp_path, damage, said):
-  extract(minis('cuhk03'), tmp_path)
-  damage(tmp_path / 'splits_new_detected.json')
-  assert said in failure('cuhk03-np', tmp_path)
+def test_damaged_lists_of_cuhk03_are_named(extracted, tmp_path, damage, said):
+  root = shutil.copytree(extracted[0], tmp_path / 'copy')
+  damage(root / 'splits_new_detected.json')
+  assert said in failure('cuhk03-np', root)
 
 
-def test_msmt17_has_two_digits_of_cameras(minis):
-  records = registry.read(registry.get('msmt17'), minis('msmt17'))
+def test_msmt17_has_two_digits_of_cameras(read):
   for split in ('train', 'query', 'gallery'):
-    cameras = {r.camera for r in records if r.split == split}
-    assert cameras == set(range(1, 16))
+    cameras = {r.camera for r in read('msmt17')[2] if r.split == split}
+    assert cameras == {*range(1, 16)}
 
 
 def test_msmt17_version_2_has_other_folders(mini_copy):
@@ -292,7 +286,7 @@ def test_msmt17_version_2_has_other_folders(mini_copy):
 
 
 def test_sysu_permutations(minis):
-  table = sysu_mm01.permutations(minis('sysu-mm01'))
+  table = infrared.sysu_permutations(minis('sysu-mm01'))
   assert len(table) == 60
   assert table[3, 6].shape == (10, 2)
   assert sorted(table[3, 6][0]) == [1, 2]
@@ -379,7 +373,20 @@ def test_manifest_lines(tmp_path, line, message):
   assert "no column 'camera'" in failure('csv', tmp_path)
 
 
-def test_manifest_numbers_are_kept_and_words_counted(minis):
-  records = registry.read(registry.get('csv'), minis('csv'))
-  assert {r.person for r in records} == {*range(1, 11)}
-  assert {r.camera for r in records} == {1, 2}
+@pytest.mark.parametrize(
+  ('words', 'numbers'),
+  [
+    (('7', '3'), (7, 3)),
+    (('bob', 'ann'), (2, 1)),
+    (('1', '01'), (2, 1)),  # two words are two persons
+  ],
+)
+def test_manifest_numbers_are_kept_and_words_counted(tmp_path, words, numbers):
+  lines = ['path,identity,camera,modality,split']
+  for place, word in enumerate(words):
+    (tmp_path / f'{place}.png').touch()
+    lines.append(f'{place}.png,{word},{word},visible,train')
+  (tmp_path / 'manifest.csv').write_text('\n'.join(lines))
+  records = registry.read(registry.get('csv'), tmp_path)
+  assert tuple(r.person for r in records) == numbers
+  assert tuple(r.camera for r in records) == numbers

@@ -7,9 +7,9 @@ from fedreid_jax.data.benchmark import doctor
 from fedreid_jax.data.datasets import registry
 
 
-def examine(spec, root, deep=False):
+def examine(spec, root, deep=False, **limits):
   dataset, options = registry.parse(spec)
-  return doctor.examine(dataset, root, options, deep)
+  return doctor.examine(dataset, root, options, deep, **limits)
 
 
 def other(report):
@@ -62,6 +62,21 @@ def test_unreadable_files_are_errors(mini_copy):
   assert '1 error, first: unreadable files, 3' in caught.value.line()
 
 
+def test_scenes_are_files_too(mini_copy):
+  root = mini_copy('cuhk-sysu')
+  scene = root / 'Image/SSM/s1.jpg'
+  scene.write_bytes(scene.read_bytes()[:-10])
+  ((is_error, what),) = other(examine('cuhk-sysu', root))
+  assert is_error
+  assert what.startswith('unreadable files, 1: Image/SSM/s1.jpg (')
+
+
+def test_the_limit_of_pixels_is_that_of_the_run(minis):
+  report = examine('viper', minis('viper'), deep=True, max_pixels=32 * 16 - 1)
+  ((is_error, what),) = other(report)
+  assert is_error and what.startswith('undecodable images, 20: cam_a/000_0')
+
+
 def test_files_of_another_format_are_read_and_told(mini_copy):
   root = mini_copy('viper')
   from PIL import Image
@@ -92,6 +107,18 @@ def test_persons_in_train_and_test(mini_copy):
   )
   report = examine('market1501', root)
   assert (True, 'persons in train and test, 1: 6') in other(report)
+
+
+def test_person_0_is_a_person_where_it_is_no_distractor(
+  manifest_with_person_0, mini_copy
+):
+  report = examine('csv', manifest_with_person_0)
+  assert (True, 'persons in train and test, 1: 0') in other(report)
+  root = mini_copy('market1501')
+  name = '0000_c2s1_009000_01.jpg'
+  (root / 'bounding_box_test' / name).rename(root / 'bounding_box_train' / name)
+  report = examine('market1501', root)
+  assert not any(finding.is_error for finding in report.findings)
 
 
 def test_same_file_in_train_and_test_takes_a_deep_look(mini_copy):

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from fedreid_jax import errors
-from fedreid_jax.data import cache
-from fedreid_jax.data.benchmark import builder, integrity, prepare, prepared
-from fedreid_jax.data.datasets import registry, source
+from fedreid_jax.data import cache, integrity
+from fedreid_jax.data.benchmark import builder, prepared
+from fedreid_jax.data.datasets import registry
 from fedreid_jax.data.decoder import Decoder, decode
 
 SMALL = Decoder(16, 8)
@@ -36,7 +36,7 @@ def test_arrays_say_what_the_records_say(minis, spec):
   assert opened.cameras.tolist() == [r.camera for r in records]
   assert opened.modalities.tolist() == [r.modality for r in records]
   assert opened.splits.tolist() == [r.split for r in records]
-  image = source.open_source(root, dataset, records)
+  image = registry.open_source(root, dataset, records)
   for row in (0, len(records) // 2, -1):
     np.testing.assert_array_equal(
       opened.images[row], decode(image(records[row]), SMALL)
@@ -52,7 +52,7 @@ def test_arrays_say_what_the_records_say(minis, spec):
 def test_prepared_and_official_folder_give_the_same(minis, tmp_path, spec):
   root, out = root_of(minis, spec), tmp_path / 'out'
   built, decoded = [], []
-  made = prepare.prepare(
+  made = prepared.prepare(
     root, spec, out, SMALL, on_build=built.append, on_decode=decoded.append
   )
   direct = prepared.open_prepared(root, spec, SMALL)
@@ -65,19 +65,19 @@ def test_prepared_and_official_folder_give_the_same(minis, tmp_path, spec):
 
 def test_second_call_does_nothing(minis, tmp_path, monkeypatch):
   root, out = minis('viper'), tmp_path / 'out'
-  first = prepare.prepare(root, 'viper', out, SMALL)
+  first = prepared.prepare(root, 'viper', out, SMALL)
   monkeypatch.setattr(builder, 'build', None)
   monkeypatch.setattr(builder, 'open_splits', None)
-  second = prepare.prepare(root, 'viper', out, SMALL, verify=True)
+  second = prepared.prepare(root, 'viper', out, SMALL, verify=True)
   assert first.digest == second.digest
   np.testing.assert_array_equal(first.images, second.images)
 
 
 def test_as_data_source_reads_what_was_written(minis, tmp_path):
   out = tmp_path / 'out'
-  prepare.prepare(minis('sysu-mm01'), 'sysu-mm01', out, SMALL)
+  prepared.prepare(minis('sysu-mm01'), 'sysu-mm01', out, SMALL)
   dataset, options = registry.parse('sysu-mm01')
-  splits = builder.open_splits(out, dataset, options)
+  splits = builder.open_splits(builder.folder(out, dataset, options))
   assert {split: len(own) for split, own in splits.items()} == {
     'train': 60,
     'query': 20,
@@ -93,7 +93,7 @@ def test_as_data_source_reads_what_was_written(minis, tmp_path):
 
 def test_other_sizes_need_no_official_folder(mini_copy, tmp_path):
   root, out = mini_copy('viper'), tmp_path / 'out'
-  prepare.prepare(root, 'viper', out, SMALL)
+  prepared.prepare(root, 'viper', out, SMALL)
   root.rename(tmp_path / 'gone')
   opened = prepared.open_prepared(out, 'viper', SMALL._replace(height=20))
   assert opened.images.shape == (20, 20, 8, 3)
@@ -101,29 +101,29 @@ def test_other_sizes_need_no_official_folder(mini_copy, tmp_path):
 
 def test_options_not_prepared(minis, tmp_path):
   out = tmp_path / 'out'
-  prepare.prepare(minis('viper'), 'viper', out, SMALL)
+  prepared.prepare(minis('viper'), 'viper', out, SMALL)
   with pytest.raises(errors.DataError, match='not prepared with these options'):
     prepared.open_prepared(out, 'viper:split=half', SMALL)
 
 
 def test_files_changed_since(mini_copy, tmp_path):
   root, out = mini_copy('viper'), tmp_path / 'out'
-  prepare.prepare(root, 'viper', out, SMALL)
+  prepared.prepare(root, 'viper', out, SMALL)
   one, two = root / 'cam_a/000_0.bmp', root / 'cam_b/003_90.bmp'
   content = bytearray(one.read_bytes())
   content[-1] ^= 1
   stat = one.stat()
   one.write_bytes(bytes(content))
   os.utime(one, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-  prepare.prepare(root, 'viper', out, SMALL)  # the fast look sees nothing
+  prepared.prepare(root, 'viper', out, SMALL)  # the fast look sees nothing
   with pytest.raises(errors.DataError) as caught:
-    prepare.prepare(root, 'viper', out, SMALL, verify=True)
+    prepared.prepare(root, 'viper', out, SMALL, verify=True)
   assert '1 file changed after being prepared: cam_a/000_0.bmp' in (
     caught.value.line()
   )
   two.unlink()
   with pytest.raises(errors.DataError, match='cam_b/003_90.bmp'):
-    prepare.prepare(root, 'viper', out, SMALL)
+    prepared.prepare(root, 'viper', out, SMALL)
 
 
 def test_interrupted_prepare_is_finished_by_the_next(
@@ -137,19 +137,19 @@ def test_interrupted_prepare_is_finished_by_the_next(
     raise KeyboardInterrupt
 
   with pytest.raises(KeyboardInterrupt):
-    prepare.prepare(minis('viper'), 'viper', out, SMALL, on_build=stop)
+    prepared.prepare(minis('viper'), 'viper', out, SMALL, on_build=stop)
   assert not folder.exists()
   # Killed after the records were written, before they were accounted for.
   with monkeypatch.context() as patch:
-    patch.setattr(prepare, '_sha256', stop)
+    patch.setattr(prepared, '_sha256', stop)
     patch.setattr(json, 'dumps', stop)
     with pytest.raises((KeyboardInterrupt, TypeError)):
-      prepare.prepare(minis('viper'), 'viper', out, SMALL)
+      prepared.prepare(minis('viper'), 'viper', out, SMALL)
   assert not (folder / prepared.SOURCES).exists()
   with pytest.raises(KeyboardInterrupt):
-    prepare.prepare(minis('viper'), 'viper', out, SMALL, on_decode=stop)
+    prepared.prepare(minis('viper'), 'viper', out, SMALL, on_decode=stop)
   assert (folder / prepared.SOURCES).exists()
-  done = prepare.prepare(minis('viper'), 'viper', out, SMALL)
+  done = prepared.prepare(minis('viper'), 'viper', out, SMALL)
   assert len(done.names) == 20
   left = [p.name for p in out.rglob('*') if 'incomplete' in p.name]
   assert left == [] and not list(out.rglob('*.part'))
@@ -159,10 +159,11 @@ def test_killed_prepare_is_finished_by_the_next(minis, tmp_path):
   out, root = tmp_path / 'out', minis('regdb')
   code = (
     'import pathlib, sys, time; '
-    'from fedreid_jax.data.benchmark import prepare; '
+    'from fedreid_jax.data.benchmark import prepared; '
     'from fedreid_jax.data.decoder import Decoder; '
-    'prepare.prepare(pathlib.Path(sys.argv[1]), *sys.argv[2:4], Decoder(16, 8),'
-    ' on_build=lambda n: (print("on", file=sys.stderr), time.sleep(0.05)))'
+    'prepared.prepare(pathlib.Path(sys.argv[1]), *sys.argv[2:4], '
+    'Decoder(16, 8), on_build=lambda n: (print("on", file=sys.stderr), '
+    'time.sleep(0.05)))'
   )
   child = subprocess.Popen(
     [sys.executable, '-c', code, str(root), 'regdb', str(out)],
@@ -175,7 +176,7 @@ def test_killed_prepare_is_finished_by_the_next(minis, tmp_path):
   child.wait()
   child.stderr.close()
   assert list(out.rglob('incomplete.*'))
-  done = prepare.prepare(root, 'regdb', out, SMALL)
+  done = prepared.prepare(root, 'regdb', out, SMALL)
   assert len(done.names) == 200
   assert not list(out.rglob('incomplete.*'))
 
@@ -190,7 +191,7 @@ def test_unreadable_images_are_named(mini_copy, tmp_path):
     'images cannot be read (2 .jpg): Image/SSM/s1.jpg#' in caught.value.line()
   )
   with pytest.raises(errors.FedReIDError):
-    prepare.prepare(root, 'cuhk-sysu', tmp_path / 'out', SMALL)
+    prepared.prepare(root, 'cuhk-sysu', tmp_path / 'out', SMALL)
   skipping = SMALL._replace(on_bad_image='skip')
   opened = prepared.open_prepared(root, 'cuhk-sysu', skipping)
   assert 0 < len(opened.names) < 30
@@ -200,7 +201,7 @@ def test_unreadable_images_are_named(mini_copy, tmp_path):
 def test_library_that_is_not_installed(minis, tmp_path, monkeypatch):
   monkeypatch.setitem(sys.modules, 'array_record', None)
   with pytest.raises(errors.ConfigError) as caught:
-    prepare.prepare(minis('viper'), 'viper', tmp_path / 'out', SMALL)
+    prepared.prepare(minis('viper'), 'viper', tmp_path / 'out', SMALL)
   assert "pip install 'fedreid_jax[datasets]'" in caught.value.line()
   assert prepared.open_prepared(minis('viper'), 'viper', SMALL).names
 
@@ -235,7 +236,7 @@ def test_damaged_files_of_a_prepared_set_are_named(minis, tmp_path):
     )
     return caught.value.what
 
-  made = prepare.prepare(minis('viper'), 'viper', tmp_path / 'out', SMALL)
+  made = prepared.prepare(minis('viper'), 'viper', tmp_path / 'out', SMALL)
   built = builder.folder(tmp_path / 'out', made.dataset, made.options)
   (record,) = built.glob('*.array_record*')
   whole = record.read_bytes()
@@ -254,6 +255,6 @@ def test_damaged_files_of_a_prepared_set_are_named(minis, tmp_path):
 
 def test_a_file_has_one_hash_however_it_is_read(minis, tmp_path):
   root = minis('cuhk03')  # arrays, written as PNG files
-  made = prepare.prepare(root, 'cuhk03', tmp_path / 'out', SMALL)
+  made = prepared.prepare(root, 'cuhk03', tmp_path / 'out', SMALL)
   direct = prepared.open_prepared(root, 'cuhk03', SMALL)
   np.testing.assert_array_equal(made.files, direct.files)

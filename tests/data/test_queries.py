@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fedreid_jax import errors
 from fedreid_jax.data import federation
-from fedreid_jax.data.folder import held_out, queries
+from fedreid_jax.data.folder import queries
 
 
 def domain(identities=(7, 7, 3, 3, 3), cameras=(0, 1, 0, 0, 1)):
@@ -121,25 +121,29 @@ def test_the_seed_draws_and_the_names_of_folders_do_not():
   assert drawn[0] == drawn[1] != drawn[2]
 
 
+def held_out(*args):
+  return queries.held_out(*args, 'data.held_out')
+
+
 def test_persons_are_held_out_whole_and_can_be_found():
   people = [p for p in range(20) for _ in range(1 if p < 5 else 3)]
   all_images = domain(people, range(len(people)))
-  mask = held_out.rows(all_images, False, 0.25, 0)
+  mask = held_out(all_images, False, 0.25, 0)
   tested = {*np.asarray(people)[mask].tolist()}
   assert len(tested) == 5 and min(tested) >= 5  # the others have one image
   assert not tested & {*np.asarray(people)[~mask].tolist()}
-  again = [held_out.rows(all_images, False, 0.25, seed) for seed in (0, 1)]
+  again = [held_out(all_images, False, 0.25, seed) for seed in (0, 1)]
   np.testing.assert_array_equal(mask, again[0])
   assert (mask != again[1]).any()
 
 
 def test_persons_of_one_camera_are_not_held_out():
   cameras = [0, 0, 0, 1, 0, 1, 0, 1]
-  mask = held_out.rows(domain([0, 0, 1, 1, 2, 2, 3, 3], cameras), True, 0.9, 0)
+  mask = held_out(domain([0, 0, 1, 1, 2, 2, 3, 3], cameras), True, 0.9, 0)
   assert not mask[:2].any() and mask[2:].all()
 
 
 @pytest.mark.parametrize('people', [[0, 0, 1, 1], [0, 0, 1, 2], [0]])
 def test_too_few_persons(people):
   with pytest.raises(errors.DataError, match='at least three identities'):
-    held_out.rows(domain(people, range(len(people))), False, 0.5, 0)
+    held_out(domain(people, range(len(people))), False, 0.5, 0)

@@ -22,7 +22,7 @@ def test_descriptions_are_whole(name):
   dataset, options = registry.parse(name)
   assert dataset.name == name and dataset.title and dataset.page
   assert dataset.protocol in {*protocols.PROTOCOLS, 'accuracy'}
-  assert set(dataset.expected(**options)) <= set(SPLITS)
+  assert set(dataset.expected(options)) <= set(SPLITS)
   for option, choices in dataset.options.items():
     for choice in choices:
       assert registry.parse(f'{name}:{option}={choice}')[1][option] == choice
@@ -31,7 +31,7 @@ def test_descriptions_are_whole(name):
 def test_published_counts_add_up():
   def images(spec):
     dataset, options = registry.parse(spec)
-    return {s: c.images for s, c in dataset.expected(**options).items()}
+    return {s: c.images for s, c in dataset.expected(options).items()}
 
   assert images('market1501')['gallery'] + 3819 == 19732
   assert images('msmt17')['train'] == 30248 + images('msmt17:val=val')['val']

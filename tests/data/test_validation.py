@@ -61,6 +61,14 @@ def test_small_domains_give_none():
   assert 'fewer than 20 identities' in line
 
 
+def test_domains_that_cannot_be_divided_name_the_field():
+  alone = domain('hut', 20, 2)
+  alone.cameras[:] = alone.identities % 2  # nobody is seen by both cameras
+  with pytest.raises(errors.DataError) as caught:
+    validation.hold_out([alone], 0.1, 0)
+  assert caught.value.line().endswith('or set evaluation.validation=0')
+
+
 def test_infrared_images_ask_for_visible_ones():
   _, (test,) = validation.hold_out([domain('gate', 20, 2, 2)], 0.1, 0)
   (trial,) = test.trials

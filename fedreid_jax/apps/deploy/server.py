@@ -46,7 +46,7 @@ from fedreid_jax.apps.deploy import image_search
 from fedreid_jax.apps.deploy.vectors import Folder
 from fedreid_jax.data import decoder
 from fedreid_jax.data.decoder import WHOLE, Part
-from fedreid_jax.data.folder.path_labels import Label
+from fedreid_jax.data.folder.folder_layout import Label
 from fedreid_jax.evaluation.index import Gallery
 from fedreid_jax.figures import html_page
 from fedreid_jax.training.snapshot import Snapshot

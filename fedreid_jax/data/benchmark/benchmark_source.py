@@ -3,20 +3,25 @@
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Int, Shaped
 
 from fedreid_jax import errors
 from fedreid_jax.data import decoder, federation
-from fedreid_jax.data.benchmark import benchmark_targets, prepared
+from fedreid_jax.data.benchmark import prepared
 from fedreid_jax.data.benchmark.prepared import Prepared
-from fedreid_jax.data.datasets import registry
+from fedreid_jax.data.datasets import infrared, records, registry
+from fedreid_jax.data.datasets.records import DIRECTIONS, INFRARED
 from fedreid_jax.data.federation import Images, Source, Target, Trial
 from fedreid_jax.evaluation import protocols, trials
 
-LEARN = ('train', 'val', 'public')
-TEST = ('query', 'gallery', 'query+gallery', 'images', 'distractor')
+LEARN = (*records.LEARN, 'public')
+TEST = (*records.TEST, 'images', 'distractor')
 # Data sets that show the same persons under different numbers.
 OVERLAPS = ({'cuhk01', 'cuhk02'}, {'cuhk03', 'cuhk03-np'})
+# Folder of the queries of data sets that are tested from one view to the other.
+QUERY_FOLDER = {'prid2011': 'cam_a', 'viper': 'cam_a', 'grid': 'probe'}
+# Number of test identities of a draw, where the protocol gives a number.
+TESTED = {'prid2011': 100, 'grid': 125}
 
 
 def load(config, clients: bool = True) -> Source:
@@ -49,8 +54,8 @@ def load(config, clients: bool = True) -> Source:
       for target in config.targets:
         _check_disjoint(source, opened[source], target, opened[target])
     federation.check_no_copies(
-      {s: _files(opened[s], LEARN) for s in config.sources},
-      {t: _files(opened[t], TEST) for t in config.targets},
+      {s: opened[s].files_of(*LEARN) for s in config.sources},
+      {t: opened[t].files_of(*TEST) for t in config.targets},
     )
   return Source(
     tuple(_source(spec, opened[spec]) for spec in config.sources)
@@ -58,7 +63,7 @@ def load(config, clients: bool = True) -> Source:
     else (),
     tuple(_target(spec, opened[spec], config) for spec in config.targets),
     ':'.join(opened[spec].digest[:16] for spec in sorted(opened)),
-    _everything(public, opened[public]) if public else None,
+    _images(public, opened[public]) if public else None,
     _shown_twice(config) if clients else (),
   )
 
@@ -75,15 +80,6 @@ def _shown_twice(config) -> tuple[str, ...]:
   )
 
 
-def _everything(spec: str, own: Prepared) -> Images:
-  """Returns the images of all splits of a data set."""
-  return _images(spec.partition(':')[0], own, np.arange(len(own.people)))
-
-
-def _files(own: Prepared, splits: Sequence[str]) -> list[str]:
-  return own.files[own.rows(*splits)].tolist()
-
-
 def _check_disjoint(source: str, own: Prepared, target: str, other: Prepared):
   """Refuses a source and a target with common persons.
 
@@ -94,8 +90,7 @@ def _check_disjoint(source: str, own: Prepared, target: str, other: Prepared):
   if own.dataset.name == other.dataset.name:
     learned = set(own.people[own.rows(*LEARN)].tolist())
     common = learned & set(other.people[other.rows(*TEST)].tolist())
-  # Junk and distractors have one number for many persons.
-  if names in OVERLAPS or common - {-1, 0}:
+  if names in OVERLAPS or common - {*own.dataset.nobody}:
     raise errors.DataError(
       f'{source} and {target} show the same persons, who are trained on and '
       'tested on',
@@ -121,9 +116,14 @@ def check_trials(sources: Sequence[str], targets: Sequence[str]) -> None:
       trials.check_regdb_trial(options['trial'], own['trial'])
 
 
-def _images(name: str, own: Prepared, rows: Int[np.ndarray, ' rows']) -> Images:
+def _images(
+  spec: str, own: Prepared, rows: Int[np.ndarray, ' rows'] | None = None
+) -> Images:
+  """Returns the images of a data set at some rows, by default of all splits."""
+  if rows is None:
+    rows = np.arange(len(own.people))
   return Images(
-    name,
+    spec.partition(':')[0],
     lambda: own.images[rows],
     own.people[rows],
     own.cameras[rows],
@@ -134,16 +134,13 @@ def _images(name: str, own: Prepared, rows: Int[np.ndarray, ' rows']) -> Images:
 def _source(spec: str, own: Prepared) -> Images:
   rows = own.rows(*LEARN)
   if not len(rows):
+    fix = 'make it a target'
+    if 'split' in own.options:
+      fix = f"give '{own.dataset.name}:split=half', or {fix}"
     raise errors.DataError(
-      f'{spec} has no fixed training images', 'data.sources', _no_train(own)
+      f'{spec} has no fixed training images', 'data.sources', fix
     )
-  return _images(spec.partition(':')[0], own, rows)
-
-
-def _no_train(own: Prepared) -> str:
-  if 'split' in own.options:
-    return f"give '{own.dataset.name}:split=half', or make it a target"
-  return 'make it a target'
+  return _images(spec, own, rows)
 
 
 def _target(spec: str, own: Prepared, config) -> Target:
@@ -162,9 +159,7 @@ def _target(spec: str, own: Prepared, config) -> Target:
   is_query = np.isin(splits, ('query', 'query+gallery'))
   is_gallery = np.isin(splits, ('gallery', 'query+gallery'))
   if (splits == 'images').any():
-    return benchmark_targets.halves(
-      name, own, images, splits, config.world_seed
-    )
+    return _halves(name, own, images, splits, config.world_seed)
   if not is_query.any():
     raise errors.DataError(
       f'{spec} has no test images', 'data.targets', 'make it a source'
@@ -180,4 +175,114 @@ def _target(spec: str, own: Prepared, config) -> Target:
       )
     return Target(name, images, (Trial(query, gallery),), protocol, direction)
   names = np.asarray([own.names[row].rpartition('/')[2] for row in test])
-  return benchmark_targets.sampled(name, images, names, protocol, config)
+  return _sampled(name, images, names, protocol, config)
+
+
+def _halves(
+  name: str,
+  own: Prepared,
+  images: Images,
+  splits: Shaped[np.ndarray, ' M'],
+  seed: int,
+) -> Target:
+  """Makes a test of ten random halves of the identities.
+
+  Each trial has one query and one gallery image per identity.
+
+  Args:
+    name: name of the data set.
+    own: the data set.
+    images: its test images.
+    splits: split of each of these images, as in `Record.split`.
+    seed: seed of the draw.
+  """
+  people, counts = np.unique(images.identities, return_counts=True)
+  # A person with one image has no pair of query and gallery.
+  single = np.isin(images.identities, people[counts < 2])
+  rows = np.flatnonzero(~single | (splits == 'distractor'))
+  kept = images.take(rows)
+  test = own.rows('images', 'distractor')[rows]
+  names = [own.names[k] for k in test]
+  folder = QUERY_FOLDER.get(name)
+  views = kept.cameras
+  if folder:
+    views = np.asarray([1 if f'{folder}/' in path else 2 for path in names])
+  # A miniature has too few persons for the number of the protocol, and is
+  # divided in halves.
+  drawn = trials.draw_half_splits(
+    kept.identities,
+    views,
+    np.flatnonzero(splits[rows] == 'distractor'),
+    num_test=TESTED.get(name)
+    if len(people) > 2 * TESTED.get(name, 0)
+    else None,
+    query_camera=1 if folder else None,
+    seed=seed,
+  )
+  return Target(
+    name,
+    kept,
+    tuple(Trial(split.query, split.gallery) for split in drawn),
+    own.dataset.protocol,
+    splits=trials.describe_splits(drawn, names, seed),
+  )
+
+
+def _sampled(
+  name: str,
+  images: Images,
+  names: Shaped[np.ndarray, ' M'],
+  protocol: str,
+  config,
+) -> Target:
+  """Makes a test of one modality against sampled galleries of the other.
+
+  Raises:
+    ConfigError: for indoor search with an infrared gallery.
+  """
+  if config.search == 'indoor' and config.direction != DIRECTIONS[0]:
+    raise errors.ConfigError(
+      'indoor search ranks visible images', 'data.search', "set it to 'all'"
+    )
+  is_infrared = images.modalities == INFRARED
+  ask = is_infrared if config.direction == DIRECTIONS[0] else ~is_infrared
+  query, pool = np.flatnonzero(ask), np.flatnonzero(~ask)
+  people, cameras, names = (
+    column[pool] for column in (images.identities, images.cameras, names)
+  )
+  # The official protocol has visible galleries only.
+  official = protocol == 'sysu' and config.gallery_sampling == 'official'
+  permutations = {}
+  if official and config.direction == DIRECTIONS[0]:
+    root = registry.locate(infrared.SYSU_MM01, config.root)
+    permutations = infrared.sysu_permutations(root)
+  drawn = []
+  for trial in range(config.trials):
+    if protocol == 'llcm':
+      side = config.direction.partition('-')[2]
+      rows = trials.llcm_gallery(people, cameras, names, trial, side)
+    elif config.direction != DIRECTIONS[0]:
+      rows = trials.sample_per_camera(
+        people,
+        cameras,
+        names,
+        trials.SYSU_QUERY_CAMERAS,
+        trial,
+        config.shots_per_camera,
+      )
+    elif official:
+      rows = trials.sysu_official_gallery(
+        people,
+        cameras,
+        names,
+        permutations,
+        trial,
+        config.search,
+        config.shots_per_camera,
+      )
+    else:
+      rows = trials.sysu_agw_gallery(
+        people, cameras, names, trial, config.search, config.shots_per_camera
+      )
+    drawn.append(Trial(query, pool[rows]))
+  return Target(name, images, tuple(drawn), protocol, config.direction)

@@ -21,7 +21,7 @@ from fedreid_jax import errors
 from fedreid_jax.core import extras
 from fedreid_jax.data import decoder
 from fedreid_jax.data.cache import Advance
-from fedreid_jax.data.datasets import registry, source
+from fedreid_jax.data.datasets import registry
 from fedreid_jax.data.datasets.records import (
   MODALITIES,
   Dataset,
@@ -72,29 +72,37 @@ def _config(options: Mapping[str, Any]) -> str:
   return re.sub(r'[^\w.]', '_', '-'.join(words).lower()) or 'default'
 
 
-def make(
+def _make(
+  tfds: Any,
   dataset: Dataset,
   options: Mapping[str, Any],
   hashes: Hashes,
-  advance: Advance | None = None,
+  advance: Advance | None,
 ) -> type:
   """Returns the builder class of a data set.
 
-  Args:
-    dataset: description of the data set.
-    options: values of all of its options.
-    hashes: dict to which every image that is written adds an entry.
-    advance: called with the number of further images that are done.
-
-  Raises:
-    ConfigError: when tensorflow-datasets is not installed.
+  Every image that is written adds an entry to `hashes`.
   """
-  tfds = modules()
 
-  def split_generators(self, dl_manager):
+  def info(self: Any) -> Any:
+    features = {
+      'image': tfds.features.Image(shape=(None, None, 3)),
+      'person': tfds.features.Scalar(np.int64),
+      'camera': tfds.features.Scalar(np.int64),
+      'modality': tfds.features.ClassLabel(names=list(MODALITIES)),
+      'name': tfds.features.Text(),
+    }
+    return tfds.core.DatasetInfo(
+      builder=self,
+      description=f'{dataset.title}. {dataset.note}',
+      features=tfds.features.FeaturesDict(features),
+      disable_shuffling=True,  # keeps the canonical order of the records
+    )
+
+  def split_generators(self: Any, dl_manager: Any) -> dict[str, Any]:
     root = Path(dl_manager.manual_dir)
     records = registry.read(dataset, root, **options)
-    read = source.open_source(root, dataset, records)
+    read = registry.open_source(root, dataset, records)
     splits: dict[str, list[Record]] = {}
     for record in records:
       splits.setdefault(split_name(record.split), []).append(record)
@@ -102,9 +110,25 @@ def make(
       split: self._generate_examples(read, own) for split, own in splits.items()
     }
 
-  def generate_examples(self, read, records):
+  def generate_examples(
+    self: Any, read: Any, records: list[Record]
+  ) -> Iterator[tuple[int, dict[str, Any]]]:
     del self
-    yield from _examples(dataset, read, records, hashes, advance)
+    for row, record in enumerate(records):
+      try:
+        data = read(record)
+      except (ValueError, OSError) as error:
+        what = f'{record.name} cannot be read: {error}'
+        raise errors.DataError(what, dataset.title, 'fix the file') from error
+      image = decoder.colour_file(data)
+      hashes[record.name] = (
+        decoder.content_hash(data),
+        decoder.content_hash(image),
+      )
+      fields = ('person', 'camera', 'modality', 'name')
+      yield row, {'image': image, **{f: getattr(record, f) for f in fields}}
+      if advance:
+        advance(1)
 
   return type(
     'Builder',
@@ -115,57 +139,12 @@ def make(
       'BUILDER_CONFIGS': [tfds.core.BuilderConfig(name=_config(options))],
       'MANUAL_DOWNLOAD_INSTRUCTIONS': f'Unpack {dataset.title}, described on '
       f'{dataset.page}, and give its folder.',
-      '_info': lambda self: _info(tfds, self, dataset),
+      '_info': info,
       '_split_generators': split_generators,
       '_generate_examples': generate_examples,
     },
     skip_registration=True,  # a name may be used again with other options
   )
-
-
-def _info(tfds: Any, builder: Any, dataset: Dataset) -> Any:
-  features = {
-    'image': tfds.features.Image(shape=(None, None, 3)),
-    'person': tfds.features.Scalar(np.int64),
-    'camera': tfds.features.Scalar(np.int64),
-    'modality': tfds.features.ClassLabel(names=list(MODALITIES)),
-    'name': tfds.features.Text(),
-  }
-  return tfds.core.DatasetInfo(
-    builder=builder,
-    description=f'{dataset.title}. {dataset.note}',
-    features=tfds.features.FeaturesDict(features),
-    disable_shuffling=True,  # keeps the canonical order of the records
-  )
-
-
-def _examples(
-  dataset, read, records, hashes, advance
-) -> Iterator[tuple[int, dict[str, Any]]]:
-  for row, record in enumerate(records):
-    try:
-      data = read(record)
-    except (ValueError, OSError) as error:
-      raise errors.DataError(
-        f'{record.name} cannot be read: {error}', dataset.title, 'fix the file'
-      ) from error
-    written = decoder.colour_file(data)
-    hashes[record.name] = (
-      decoder.content_hash(data),
-      decoder.content_hash(written),
-    )
-    yield (
-      row,
-      {
-        'image': written,
-        'person': record.person,
-        'camera': record.camera,
-        'modality': record.modality,
-        'name': record.name,
-      },
-    )
-    if advance:
-      advance(1)
 
 
 def build(
@@ -187,7 +166,7 @@ def build(
     shutil.rmtree(leftover, ignore_errors=True)
   tfds = modules()
   hashes: Hashes = {}
-  cls = make(dataset, options, hashes, advance)
+  cls = _make(tfds, dataset, options, hashes, advance)
   builder = cls(data_dir=str(out), file_format='array_record')
   tfds.disable_progress_bar()
   config = tfds.download.DownloadConfig(manual_dir=str(root))
@@ -205,14 +184,12 @@ def build(
   return hashes
 
 
-def open_splits(
-  out: Path, dataset: Dataset, options: Mapping[str, Any]
-) -> dict[str, Any]:
+def open_splits(built: Path) -> dict[str, Any]:
   """Opens the splits of a built data set; images are encoded files.
 
   Raises:
     ConfigError: when tensorflow-datasets is not installed.
   """
   tfds = modules()
-  built = tfds.builder_from_directory(str(folder(out, dataset, options)))
-  return built.as_data_source(decoders={'image': tfds.decode.SkipDecoding()})
+  source = tfds.builder_from_directory(str(built))
+  return source.as_data_source(decoders={'image': tfds.decode.SkipDecoding()})

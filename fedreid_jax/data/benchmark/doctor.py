@@ -1,20 +1,38 @@
 """Checks of a data set on disk before training."""
 
 import os
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedreid_jax import errors
-from fedreid_jax.data import files
-from fedreid_jax.data.benchmark import doctor_files
-from fedreid_jax.data.benchmark.doctor_files import LEARNT, Finding, shown
+from fedreid_jax.data import decoder, files
 from fedreid_jax.data.datasets import registry
-from fedreid_jax.data.datasets.records import Count, Dataset, Record
+from fedreid_jax.data.datasets.records import (
+  LEARN,
+  TEST,
+  Count,
+  Dataset,
+  Record,
+)
 from fedreid_jax.evaluation import protocols
 
-TESTED = ('query', 'gallery', 'query+gallery')
+SHOWN = 5  # names in a finding
+_TASK = 64  # files that a thread checks at a time
+
+
+class Finding(NamedTuple):
+  """One problem of a data set.
+
+  Attributes:
+    is_error: whether training or testing would be wrong; else a notice.
+    what: description in one line.
+  """
+
+  is_error: bool
+  what: str
 
 
 class Row(NamedTuple):
@@ -38,14 +56,16 @@ def examine(
   folder: Path,
   options: Mapping[str, Any],
   deep: bool = False,
+  max_pixels: int = decoder.MAX_PIXELS,
 ) -> Report:
   """Compares a data set with the published counts and checks every file.
 
   Args:
-    dataset: description of the data set.
+    dataset: the data set.
     folder: its unpacked archive, as `registry.locate` returns it.
     options: values of all of its options.
     deep: whether to decode all images and compare their contents.
+    max_pixels: largest height times width of a file, as for a run.
 
   Raises:
     ConfigError: for an unknown option or value.
@@ -55,26 +75,34 @@ def examine(
   splits: dict[str, list[Record]] = defaultdict(list)
   for record in records:
     splits[record.split].append(record)
-  rows, findings = _count(splits, dataset.expected(**options))
-  # A file with parts may be a container and not an image.
-  paths = sorted({r.path for r in records if not r.part})
-  findings += doctor_files.look(folder, paths)
+  rows, findings = _count(splits, dataset.expected(options))
+  # A file with parts is a container of arrays, or an image such as a scene.
+  paths = sorted(
+    {r.path for r in records if r.path.lower().endswith(files.IMAGES)}
+    | {r.path for r in records if not r.part}
+  )
+  findings += _look(folder, paths, max_pixels)
   if deep:
-    findings += doctor_files.decode(dataset, folder, records)
+    findings += _decode(dataset, folder, records, max_pixels)
   if dataset.protocol in protocols.PROTOCOLS:
     protocol = protocols.PROTOCOLS[dataset.protocol]
-    findings += _leaks(splits) + _matches(splits, protocol)
+    findings += _leaks(splits, dataset.nobody) + _matches(splits, protocol)
   findings.sort(key=lambda f: not f.is_error)
   used = {record.path for record in records}
   return Report(rows, findings, files.count_others(folder, used))
 
 
-def _pick(splits: Mapping[str, list[Record]], names: Sequence[str]):
+def _pick(
+  splits: Mapping[str, list[Record]], names: Sequence[str]
+) -> list[Record]:
   return [r for name in names for r in splits.get(name, ())]
 
 
-def _count(splits, expected) -> tuple[list[Row], list[Finding]]:
-  rows, findings = [], []
+def _count(
+  splits: Mapping[str, list[Record]], expected: Mapping[str, Count]
+) -> tuple[list[Row], list[Finding]]:
+  rows: list[Row] = []
+  findings: list[Finding] = []
   for split in [*expected, *(s for s in splits if s not in expected)]:
     own = splits.get(split, [])
     found = Count(
@@ -93,57 +121,130 @@ def _count(splits, expected) -> tuple[list[Row], list[Finding]]:
   return rows, findings
 
 
-def _leaks(splits: Mapping[str, list[Record]]) -> list[Finding]:
-  learnt = {r.person for r in _pick(splits, LEARNT)}
-  tested = {r.person for r in _pick(splits, TESTED)}
-  # Junk (-1) and distractors (0) are not persons of a query.
-  both = sorted(person for person in learnt & tested if person > 0)
-  if not both:
-    return []
-  return [Finding(True, f'persons in train and test, {shown(both)}')]
+def _leaks(
+  splits: Mapping[str, list[Record]], nobody: Sequence[int]
+) -> list[Finding]:
+  learnt, tested = (
+    {record.person for record in _pick(splits, names)}
+    for names in (LEARN, TEST)
+  )
+  both = sorted(learnt & tested - {*nobody})
+  return _named(True, 'persons in train and test', both)
 
 
-def _matches(splits, protocol: protocols.Protocol) -> list[Finding]:
+def _matches(
+  splits: Mapping[str, list[Record]], protocol: protocols.Protocol
+) -> list[Finding]:
   """Finds queries without a match, and persons who can have none."""
-  findings = []
-  train = _pick(splits, LEARNT)
-  lonely = _lonely(train)
-  if lonely and len({r.camera for r in train}) > 1:
-    what = f'training persons seen by one camera only, {shown(lonely)}'
-    findings.append(Finding(False, what))
-  gallery = defaultdict(set)
-  for r in _pick(splits, ('gallery', 'query+gallery')):
-    gallery[r.person].add(r.camera)
-  queries = _pick(splits, ('query', 'query+gallery'))
-  invalid = [
-    r.path for r in queries if not _answers(r, gallery[r.person], protocol)
-  ]
-  if invalid:
-    # Nothing can be tested only if no query has a match.
-    what = f'queries without a match, {shown(invalid)}'
-    findings.append(Finding(len(invalid) == len(queries), what))
-  images = defaultdict(int)
-  for r in splits.get('images', ()):
-    images[r.person] += 1
-  single = [person for person, number in images.items() if number < 2]
-  if single:
-    what = f'persons with one image, never tested, {shown(single)}'
-    findings.append(Finding(len(single) == len(images), what))
-  return findings
-
-
-def _lonely(records: Sequence[Record]) -> list[int]:
-  cameras = defaultdict(set)
-  for r in records:
+  cameras: dict[int, set[int]] = defaultdict(set)
+  for r in _pick(splits, LEARN):
     cameras[r.person].add(r.camera)
-  return sorted(person for person, own in cameras.items() if len(own) == 1)
+  lonely = sorted(person for person, own in cameras.items() if len(own) == 1)
+  # With one camera for all, nothing else is expected.
+  if len({camera for own in cameras.values() for camera in own}) < 2:
+    lonely = []
+  findings = _named(False, 'training persons seen by one camera only', lonely)
+  gallery: dict[int, set[int]] = defaultdict(set)
+  for r in _pick(splits, TEST[1:]):
+    gallery[r.person].add(r.camera)
+  queries = _pick(splits, (TEST[0], TEST[2]))
+  invalid = [
+    r.path for r in queries if not gallery[r.person] - _hidden(r, protocol)
+  ]
+  # Nothing can be tested only if no query has a match.
+  nothing = len(invalid) == len(queries)
+  findings += _named(nothing, 'queries without a match', invalid)
+  images = Counter(r.person for r in splits.get('images', ()))
+  single = [person for person, number in images.items() if number < 2]
+  return findings + _named(
+    len(single) == len(images), 'persons with one image, never tested', single
+  )
 
 
-def _answers(query: Record, cameras: set[int], protocol) -> set[int]:
+def _hidden(query: Record, protocol: protocols.Protocol) -> set[int]:
+  """Returns the cameras whose images are hidden from a query."""
   hidden = {two for one, two in protocol.common_places if one == query.camera}
-  if protocol.same_camera:
-    hidden.add(query.camera)
-  return cameras - hidden
+  return hidden | {query.camera} if protocol.same_camera else hidden
+
+
+def _named(is_error: bool, what: str, names: Sequence[Any]) -> list[Finding]:
+  """Returns a finding with the first `SHOWN` names, none without names."""
+  if not names:
+    return []
+  more = f' and {len(names) - SHOWN} more' if len(names) > SHOWN else ''
+  shown = ', '.join(str(name) for name in names[:SHOWN])
+  return [Finding(is_error, f'{what}, {len(names)}: {shown}{more}')]
+
+
+def _in_threads(work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+  """Calls `work` for all items; returns results other than None, in order."""
+
+  def some(start: int) -> list[Any]:
+    return [work(item) for item in items[start : start + _TASK]]
+
+  with futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    tasks = pool.map(some, range(0, len(items), _TASK))
+    return [one for task in tasks for one in task if one is not None]
+
+
+def _look(root: Path, paths: Sequence[str], max_pixels: int) -> list[Finding]:
+  """Checks the first and last bytes of files, and decodes doubtful ones."""
+  # The pixels are not used, only whether they can be decoded.
+  small = decoder.Decoder(8, 8, max_pixels=max_pixels)
+
+  def look(path: str) -> tuple[bool, str] | None:
+    try:
+      doubt = decoder.doubt(root / path)
+      if doubt == decoder.RENAMED:
+        return False, path
+      if doubt:
+        decoder.decode((root / path).read_bytes(), small)
+    except (OSError, ValueError) as error:
+      return True, f'{path} ({error})'
+    return None
+
+  seen = _in_threads(look, paths)
+  bad, renamed = (
+    [what for is_bad, what in seen if is_bad == wanted]
+    for wanted in (True, False)
+  )
+  return _named(True, 'unreadable files', bad) + _named(
+    False, 'files whose format differs from their suffix', renamed
+  )
+
+
+def _decode(
+  dataset: Dataset, root: Path, records: Sequence[Record], max_pixels: int
+) -> list[Finding]:
+  """Decodes every image, and finds images of different splits that are equal.
+
+  Images are compared by the hash of their file or pixels.
+  """
+  read = registry.open_source(root, dataset, records)
+  small = decoder.Decoder(8, 8, max_pixels=max_pixels)
+
+  def one(record: Record) -> tuple[Record, str, str]:
+    try:
+      data = read(record)
+      decoder.decode(data, small)
+    except (OSError, ValueError) as error:
+      return record, '', str(error)
+    return record, decoder.content_hash(data), ''
+
+  seen = _in_threads(one, records)
+  bad = [f'{r.name} ({error})' for r, _, error in seen if error]
+  findings = _named(True, 'undecodable images', bad)
+  # The lists train and val are both trained on, so copies in both are no leak.
+  sides: dict[str, dict[str, str]] = defaultdict(dict)
+  for record, sha, error in seen:
+    if not error:
+      side = 'train' if record.split in LEARN else record.split
+      sides[sha].setdefault(side, record.path)
+  for side, other in (*(('train', test) for test in TEST), TEST[:2]):
+    same = [own[side] for own in sides.values() if {side, other} <= {*own}]
+    what = f'files of {side} that are in {other} too'
+    findings += _named(side == 'train', what, same)
+  return findings
 
 
 def check(report: Report, root: str | os.PathLike) -> None:

@@ -4,10 +4,13 @@ The images are read from the official folder or from a folder that `prepare`
 wrote. Both give the same arrays in the same order: by path, then part.
 """
 
+import contextlib
 import functools
+import hashlib
 import os
+import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,10 +18,10 @@ import numpy as np
 from jaxtyping import Int, Int32, Shaped, UInt8
 
 from fedreid_jax import errors
-from fedreid_jax.data import cache, files
-from fedreid_jax.data.benchmark import builder, integrity
+from fedreid_jax.data import cache, files, integrity
+from fedreid_jax.data.benchmark import builder
 from fedreid_jax.data.cache import Advance
-from fedreid_jax.data.datasets import registry, source
+from fedreid_jax.data.datasets import registry
 from fedreid_jax.data.datasets.records import Dataset, Record
 from fedreid_jax.data.decoder import Decoder, content_hash
 
@@ -56,6 +59,10 @@ class Prepared(NamedTuple):
     """Returns the rows of the images of some splits, ascending."""
     return np.flatnonzero(np.isin(self.splits, splits))
 
+  def files_of(self, *splits: str) -> list[str]:
+    """Returns the hashes of the files of some splits."""
+    return self.files[self.rows(*splits)].tolist()
+
 
 def open_prepared(
   root: str | os.PathLike,
@@ -80,7 +87,7 @@ def open_prepared(
   base = files.check_root(root)
   built = builder.folder(base, dataset, options)
   if (built / SOURCES).is_file():
-    return _open_built(base, dataset, options, decoder, advance)
+    return _open_built(built, dataset, options, decoder, advance)
   # The folder of the name exists, but has none for these options.
   if built.parent.parent.is_dir():
     raise errors.DataError(
@@ -93,7 +100,7 @@ def open_prepared(
   paths = sorted({record.path for record in records})
   listing = list(zip(paths, cache.stat(folder, paths), strict=True))
   made_of = integrity.digest(listing, records, decoder._asdict())
-  read = source.open_source(folder, dataset, records)
+  read = registry.open_source(folder, dataset, records)
   images, manifest = cache.ensure(
     cache.cache_dir() / 'images' / made_of[:24],
     [record.name for record in records],
@@ -102,21 +109,107 @@ def open_prepared(
     str(folder),
     advance,
   )
-  kept = manifest['kept']
-  hashes = {k: manifest['sha256'][records[k].name] for k in kept}
-  return _join(dataset, options, images, records, kept, hashes, made_of)
+  kept = [records[k] for k in manifest['kept']]
+  hashes = [manifest['sha256'][record.name] for record in kept]
+  return _join(dataset, options, images, kept, hashes, made_of)
 
 
-def read_sources(built: Path) -> dict[str, Any]:
-  """Returns the inputs of a built data set.
+def prepare(
+  source: Path,
+  spec: str,
+  out: str | os.PathLike,
+  decoder: Decoder,
+  verify: bool = False,
+  on_build: Advance | None = None,
+  on_decode: Advance | None = None,
+) -> Prepared:
+  """Writes a data set as ArrayRecord files and as an array, and opens it.
 
-  Returns:
-    `digest`, `records`, `files`: (size, modification time, SHA-256) by path,
-    and `hashes`: SHA-256 of the data read and written for each record.
+  A second call continues an interrupted one, and writes nothing after a
+  complete one.
+
+  Args:
+    source: official folder of the data set, as `registry.locate` returns it.
+    spec: `NAME[:option=value,...]`.
+    out: folder to write to.
+    decoder: settings of the decoder.
+    verify: whether to compare the SHA-256 of the files with the recorded
+      hashes, and not only sizes and modification times.
+    on_build: called with the number of further images that are written.
+    on_decode: called with the number of further images that are decoded.
 
   Raises:
-    IntegrityError: when the file with these entries is damaged.
+    ConfigError: for an unknown name, option or value, or when
+      tensorflow-datasets is not installed.
+    DataError: for files that are not as published, images that cannot be
+      decoded, and files that changed since they were prepared.
   """
+  dataset, options = registry.parse(spec)
+  base = Path(out).expanduser().absolute()
+  built = builder.folder(base, dataset, options)
+  built.parent.mkdir(parents=True, exist_ok=True)
+  with cache.exclusive(built):
+    if (built / SOURCES).is_file():
+      _check_unchanged(source, built, verify)
+    else:
+      shutil.rmtree(built, ignore_errors=True)
+      _build(dataset, source, base, options, on_build)
+  return open_prepared(base, spec, decoder, on_decode)
+
+
+def _build(dataset, source, base, options, advance) -> None:
+  records = registry.read(dataset, source, **options)
+  paths = sorted({record.path for record in records})
+  stats = dict(zip(paths, cache.stat(source, paths), strict=True))
+  hashes = builder.build(dataset, source, base, options, advance)
+  built = builder.folder(base, dataset, options)
+  recorded = {
+    path: [
+      *stats[path],
+      hashes[path][0] if path in hashes else _sha256(source / path),
+    ]
+    for path in paths
+  }
+  # This file is written last and atomically, since a data set without it counts
+  # as not built.
+  integrity.write(
+    built / SOURCES,
+    {
+      'digest': integrity.digest(records, hashes),
+      'records': records,
+      'files': recorded,
+      'hashes': [hashes[record.name] for record in records],
+    },
+  )
+
+
+def _sha256(path: Path) -> str:
+  with open(path, 'rb') as file:
+    return hashlib.file_digest(file, 'sha256').hexdigest()
+
+
+def _check_unchanged(source: Path, built: Path, verify: bool) -> None:
+  """Compares sizes, and modification times or with `verify` hashes."""
+  wrong: list[str] = []
+  for name, (size, mtime, sha) in _read_sources(built)['files'].items():
+    path, same = source / name, False
+    with contextlib.suppress(OSError):
+      now = path.stat()
+      if now.st_size == size:
+        same = _sha256(path) == sha if verify else now.st_mtime_ns == mtime
+    if not same:
+      wrong.append(name)
+  if wrong:
+    raise errors.DataError(
+      f'{errors.counted(len(wrong), "file")} changed after being prepared: '
+      + ', '.join(wrong[:5]),
+      str(source),
+      f'restore them, or remove {built} and prepare again',
+    )
+
+
+def _read_sources(built: Path) -> dict[str, Any]:
+  """Returns what `_build` has written in `SOURCES`."""
   try:
     return integrity.read(built / SOURCES)
   except ValueError as error:
@@ -129,10 +222,15 @@ def _damaged(what: str, built: Path) -> errors.IntegrityError:
   )
 
 
-def _open_built(base, dataset, options, decoder, advance) -> Prepared:
+def _open_built(
+  built: Path,
+  dataset: Dataset,
+  options: dict[str, Any],
+  decoder: Decoder,
+  advance: Advance | None,
+) -> Prepared:
   """Opens the arrays beside a built data set."""
-  built = builder.folder(base, dataset, options)
-  sources = read_sources(built)
+  sources = _read_sources(built)
   records = [
     Record(path, person, camera, modality, split, tuple(part))
     for path, person, camera, modality, split, part in sources['records']
@@ -141,9 +239,7 @@ def _open_built(base, dataset, options, decoder, advance) -> Prepared:
   lock = threading.Lock()
   read_from, written = zip(*sources['hashes'], strict=True)
   # Opened at the first image: arrays that exist need no tensorflow-datasets.
-  reader = functools.cache(
-    lambda: _reader(base, dataset, options, records, written)
-  )
+  reader = functools.cache(lambda: _reader(built, records, written))
 
   def image(k: int) -> bytes:
     # Threads decode in parallel. Reading takes a twentieth of that time, so one
@@ -156,26 +252,24 @@ def _open_built(base, dataset, options, decoder, advance) -> Prepared:
     [record.name for record in records],
     image,
     decoder,
-    str(base),
+    str(built.parents[2]),
     advance,
   )
-  return _join(
-    dataset, options, images, records, manifest['kept'], read_from, made_of
-  )
+  kept = [records[k] for k in manifest['kept']]
+  hashes = [read_from[k] for k in manifest['kept']]
+  return _join(dataset, options, images, kept, hashes, made_of)
 
 
 def _reader(
-  base, dataset, options, records: Sequence[Record], written: Sequence[str]
-):
-  """Returns a function `(k) -> file` that reads the k-th record.
+  built: Path, records: Sequence[Record], written: Sequence[str]
+) -> Callable[[int], bytes]:
+  """Returns a function that reads the file of the k-th record.
 
-  Raises:
-    IntegrityError: for damaged files; the returned function raises it, too.
+  Both raise an IntegrityError for damaged files.
   """
-  built = builder.folder(base, dataset, options)
   # The exceptions of the libraries for damaged files have no common class.
   try:
-    splits = builder.open_splits(base, dataset, options)
+    splits = builder.open_splits(built)
   except errors.FedReIDError:
     raise
   except Exception as error:
@@ -203,10 +297,17 @@ def _reader(
   return read
 
 
-def _join(dataset, options, images, records, kept, hashes, made_of) -> Prepared:
-  own = [records[k] for k in kept]
+def _join(
+  dataset: Dataset,
+  options: dict[str, Any],
+  images: UInt8[np.ndarray, 'M H W ch'],
+  records: Sequence[Record],
+  hashes: Sequence[str],
+  made_of: str,
+) -> Prepared:
+  """Puts images and the labels of their records together."""
   people, cameras, modalities = (
-    np.asarray([getattr(r, field) for r in own], np.int32)
+    np.asarray([getattr(r, field) for r in records], np.int32)
     for field in ('person', 'camera', 'modality')
   )
   return Prepared(
@@ -216,8 +317,8 @@ def _join(dataset, options, images, records, kept, hashes, made_of) -> Prepared:
     people,
     cameras,
     modalities,
-    np.asarray([r.split for r in own]),
-    tuple(r.name for r in own),
-    np.asarray([hashes[k] for k in kept]),
+    np.asarray([r.split for r in records]),
+    tuple(r.name for r in records),
+    np.asarray(hashes),
     made_of,
   )

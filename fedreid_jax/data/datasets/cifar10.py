@@ -13,8 +13,8 @@ from PIL import Image
 
 from fedreid_jax import errors
 from fedreid_jax.data.datasets import layout, pickled
+from fedreid_jax.data.datasets.photos import Photos
 from fedreid_jax.data.datasets.records import Count, Dataset, Extract, Record
-from fedreid_jax.data.fixtures.photos import Photos
 
 BATCHES = {f'data_batch_{k}': 'train' for k in range(1, 6)} | {
   'test_batch': 'test'
@@ -62,11 +62,6 @@ def read(root: Path) -> list[Record]:
   ]
 
 
-def expected() -> dict[str, Count]:
-  """Returns the published counts."""
-  return {'train': Count(50000, 10, 1), 'test': Count(10000, 10, 1)}
-
-
 def write(root: Path, photos: Photos) -> None:
   """Writes six batches; a person's number modulo ten is a class."""
   for place, name in enumerate(BATCHES):
@@ -86,7 +81,7 @@ DATASET = Dataset(
   name='cifar10',
   title='CIFAR-10',
   read=read,
-  expected=expected,
+  counts={None: {'train': Count(50000, 10, 1), 'test': Count(10000, 10, 1)}},
   protocol='accuracy',
   page='the CIFAR page of A. Krizhevsky (University of Toronto)',
   miniature=write,

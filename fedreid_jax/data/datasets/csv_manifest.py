@@ -2,7 +2,7 @@
 
 Paths are relative to the folder. Identities and cameras may be words. Modality
 is visible or infrared; split is one of `records.SPLITS`. The last three columns
-are optional with `data.source=folder`, see `data.folder.listings`.
+are optional with `data.source=folder`, see `data.folder.folder_layout`.
 """
 
 import csv
@@ -11,14 +11,14 @@ from pathlib import Path
 
 from fedreid_jax import errors
 from fedreid_jax.data.datasets import layout
+from fedreid_jax.data.datasets import photos as pictures
+from fedreid_jax.data.datasets.photos import Photos
 from fedreid_jax.data.datasets.records import (
   MODALITIES,
   SPLITS,
-  Count,
   Dataset,
   Record,
 )
-from fedreid_jax.data.fixtures import large
 
 MANIFEST = 'manifest.csv'
 COLUMNS = ('path', 'identity', 'camera', 'modality', 'split')
@@ -69,7 +69,7 @@ def rows(root: Path, columns: Sequence[str]) -> list[dict[str, str]]:
   # The first line of the file is the header.
   for number, row in enumerate(found, 2):
     _check(row, f'{file} line {number}')
-  layout.require(root, [row['path'] for row in found])
+  layout.require(root, (row['path'] for row in found))
   return found
 
 
@@ -93,27 +93,41 @@ def _check(row: dict[str, str], where: str) -> None:
 def _numbers(words: list[str]) -> dict[str, int]:
   """Returns a number for each word.
 
-  If all words are numbers, they are kept; otherwise the words are numbered from
-  1 in alphabetical order.
+  If all words are different numbers, they are kept; otherwise the words are
+  numbered from 1 in alphabetical order.
   """
   unique = sorted(set(words))
+  counted = {word: number for number, word in enumerate(unique, 1)}
   try:
-    return {word: int(word) for word in unique}
+    kept = {word: int(word) for word in unique}
   except ValueError:
-    return {word: number for number, word in enumerate(unique, 1)}
+    return counted
+  # '1' and '01' are two persons, as they are with `data.source=folder`.
+  return kept if len({*kept.values()}) == len(kept) else counted
 
 
-def expected() -> dict[str, Count]:
-  """Returns an empty dict, since there are no published counts."""
-  return {}
+def write(root: Path, photos: Photos) -> None:
+  """Writes images and manifest.csv, with words for identities."""
+  rows = []
+  train = photos.halves()[0]
+  for person, camera, shot in photos.views(2):
+    path = f'images/person{person}/{camera}-{shot}.png'
+    pictures.save(root, path, photos.visible[person, camera, shot])
+    split = 'gallery' if shot else 'query'
+    split = 'train' if person in train else split
+    rows.append((path, f'person{person}', f'door{camera}', 'visible', split))
+  with open(root / MANIFEST, 'w', encoding='utf-8', newline='') as file:
+    writer = csv.writer(file)
+    writer.writerow(COLUMNS)
+    writer.writerows(rows)
 
 
 DATASET = Dataset(
   name='csv',
   title='manifest.csv',
   read=read,
-  expected=expected,
+  counts={},
   protocol='market',
   page='your own',
-  miniature=large.write_csv,
+  miniature=write,
 )

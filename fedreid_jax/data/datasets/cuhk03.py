@@ -5,10 +5,15 @@ of cameras, each a table of persons by ten images, 1 to 5 of one camera and 6 to
 10 of the other, both for detected boxes and for boxes drawn by hand. The
 classic protocol tests on 100 persons of one of 20 lists. The new protocol is
 given by `cuhk03_new_protocol_config_detected.mat` (or `_labeled`), or as
-folders of images in the layout of Market-1501. For both protocols the files
-that torchreid extracts are read, too.
+folders of images in the layout of Market-1501.
+
+Both protocols also come as torchreid extracts them from the release: PNG files
+such as `images_detected/1_001_1_01.png` and JSON lists.
+`splits_classic_detected.json` holds 20 splits, `splits_new_detected.json` one,
+each with lists `train`, `query` and `gallery` of [path, person, camera].
 """
 
+import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -18,12 +23,20 @@ from jaxtyping import UInt8
 
 from fedreid_jax import errors
 from fedreid_jax.core import extras
-from fedreid_jax.data.datasets import cuhk03_extracted as extracted
 from fedreid_jax.data.datasets import layout
-from fedreid_jax.data.datasets.cuhk03_extracted import BOXES
-from fedreid_jax.data.datasets.records import Count, Dataset, Extract, Record
-from fedreid_jax.data.fixtures import cuhk03 as miniature
+from fedreid_jax.data.datasets.photos import Photos
+from fedreid_jax.data.datasets.records import (
+  Count,
+  Dataset,
+  Extract,
+  Record,
+  divided,
+)
 
+BOXES = ('detected', 'labeled')
+NAME = r'(\d+)_(\d+)_(\d+)_(\d+)\.png'  # pair, person, camera, image
+PAIRS = 5
+IMAGES = 10  # cells per person, five of each camera
 FILES = ('cuhk03_release/cuhk-03.mat', 'cuhk-03.mat')
 ACCEPTED = (
   f'accepted are {FILES[0]}, images_detected with splits_*.json as torchreid '
@@ -79,7 +92,7 @@ def read_classic(
 ) -> list[Record]:
   """Reads a classic split; `query` is 'all' or the 'last' of each camera."""
   if _is_extracted(root, boxes):
-    records = extracted.read(root, boxes, 'classic', trial)
+    records = _read_extracted(root, boxes, 'classic', trial)
     return records if query == 'all' else _last_asks(records)
   name, mat = open_container(root)
   with mat:
@@ -109,7 +122,7 @@ def read_classic(
 def _is_extracted(root: Path, boxes: str) -> bool:
   # The release is used if a folder has both.
   has_release = any((root / name).is_file() for name in FILES)
-  return not has_release and extracted.is_here(root, boxes)
+  return not has_release and (root / f'images_{boxes}').is_dir()
 
 
 def _last_asks(records: list[Record]) -> list[Record]:
@@ -127,19 +140,12 @@ def _last_asks(records: list[Record]) -> list[Record]:
 
 def read_new(root: Path, boxes: str) -> list[Record]:
   """Reads the new protocol, from folders of images or the release."""
-  if (root / boxes / 'bounding_box_train').is_dir():
-    folders = dict(
-      train='bounding_box_train', query='query', gallery='bounding_box_test'
+  if (root / boxes / layout.BOXES['train']).is_dir():
+    return layout.from_boxes(
+      root, r'(\d+)_c(\d+).*\.png', range(1, 3), f'{boxes}/'
     )
-    return [
-      record
-      for split, folder in folders.items()
-      for record in layout.from_names(
-        root, f'{boxes}/{folder}', r'(\d+)_c(\d+).*\.png', split, range(1, 3)
-      )
-    ]
   if _is_extracted(root, boxes):
-    return extracted.read(root, boxes, 'new', 0)
+    return _read_extracted(root, boxes, 'new', 0)
   # Checks that the file can be opened before the lists are read.
   container, mat = open_container(root)
   mat.close()
@@ -155,9 +161,7 @@ def read_new(root: Path, boxes: str) -> list[Record]:
         f'{split}_idx does not fit filelist', config, 'unpack it again'
       )
     for row in rows.tolist():
-      pair, person, camera, image = layout.parse(
-        extracted.NAME, names[row][0], root
-      )
+      pair, person, camera, image = layout.parse(NAME, names[row][0], root)
       part = BOXES.index(boxes), pair, person, image
       records.append(
         Record(container, int(labels[row]), camera, 0, split, part)
@@ -165,25 +169,129 @@ def read_new(root: Path, boxes: str) -> list[Record]:
   return records
 
 
-def expected_classic(boxes: str, trial: int, query: str) -> dict[str, Count]:
-  """Returns the published counts."""
-  del boxes, trial
-  train = {'train': Count(None, 1367, 2)}
-  if query == 'all':
-    return train | {'query+gallery': Count(None, 100, 2)}
-  return train | {
-    'query': Count(None, 100, 2),
-    'gallery': Count(None, 100, 2),
-  }
+def _read_extracted(
+  root: Path, boxes: str, protocol: str, trial: int
+) -> list[Record]:
+  """Reads a split of a protocol, 'classic' or 'new', from extracted files."""
+  listed = f'splits_{protocol}_{boxes}.json'
+  split = _split(root, listed, trial)
+  found: dict[str, str] = {}
+  for side in ('train', 'query', 'gallery'):
+    for name in split[side]:
+      before = found.setdefault(name, side)
+      # In the classic protocol every gallery image is a query, too.
+      if before != side:
+        found[name] = f'{before}+{side}'
+  records = []
+  for name, side in found.items():
+    pair, person, camera, _ = layout.parse(NAME, name, root)
+    path = f'images_{boxes}/{name}'
+    records.append(Record(path, 1000 * pair + person, camera, 0, side))
+    if side not in ('train', 'query', 'gallery', 'query+gallery'):
+      raise errors.DataError(
+        f'{name} is in {side}', str(root / listed), layout.HELP
+      )
+  layout.require(root, (record.path for record in records))
+  return records
 
 
-def expected_new(boxes: str) -> dict[str, Count]:
-  """Returns the published counts."""
-  is_drawn = boxes == 'labeled'
+def _split(root: Path, listed: str, trial: int) -> dict[str, list[str]]:
+  try:
+    # The paths are valid only on the machine that wrote the list, and persons
+    # are renumbered in every list, so both are read from the file name.
+    splits: Any = json.loads((root / listed).read_bytes())
+    return {
+      side: [
+        str(path).replace('\\', '/').rpartition('/')[2]
+        for path, _, _ in splits[trial][side]
+      ]
+      for side in ('train', 'query', 'gallery')
+    }
+  except FileNotFoundError:
+    raise errors.DataError(
+      f'no file {listed}', str(root), layout.HELP
+    ) from None
+  except (ValueError, TypeError, LookupError) as error:
+    raise errors.DataError(
+      f'no list of splits: {error}', str(root / listed), layout.HELP
+    ) from error
+
+
+def _write(root: Path, photos: Photos) -> None:
+  """Writes cuhk-03.mat, as HDF5, and the split files of the new protocol."""
+  import h5py
+  from scipy import io
+
+  shots = min(len(photos.shots), IMAGES // 2)
+  (root / 'cuhk03_release').mkdir(parents=True)
+  with h5py.File(root / 'cuhk03_release/cuhk-03.mat', 'w') as mat:
+    for boxes in BOXES:
+      # Boxes drawn by hand are slightly tighter.
+      edge = 1 if boxes == 'labeled' else 0
+      tables = [
+        _table(mat, photos.visible[pair::PAIRS, :2, :shots], edge)
+        for pair in range(PAIRS)
+      ]
+      _cell(mat, boxes, np.array(tables, object)[None])
+    half = len(photos.people) // 2
+    sets = []
+    for trial in range(20):
+      test = np.roll(np.arange(len(photos.people)), trial)[:half]
+      rows = np.stack([test % PAIRS + 1, test // PAIRS + 1]).astype(float)
+      sets.append(mat.create_dataset(f'#refs#/set{trial}', data=rows).ref)
+    _cell(mat, 'testsets', np.array(sets, object)[None])
+  config = _config(photos, shots)
+  for boxes in BOXES:
+    io.savemat(root / f'cuhk03_new_protocol_config_{boxes}.mat', config)
+
+
+def _table(mat: Any, images: np.ndarray, edge: int) -> Any:
+  """Writes the persons of a camera pair and returns a reference to them."""
+  cells = np.empty((IMAGES, len(images)), object)
+  for image, person in np.ndindex(cells.shape):
+    camera, shot = divmod(image, IMAGES // 2)
+    if shot < images.shape[2]:
+      pixels = images[person, camera, shot][edge:, edge:]
+      # MATLAB stores columns first.
+      data, empty = np.ascontiguousarray(pixels.T), False
+    else:
+      # MATLAB stores an empty cell as its two dimensions, with an attribute.
+      data, empty = np.zeros(2, np.uint64), True
+    cell = mat.create_dataset(f'#refs#/{len(mat.get("#refs#", ()))}', data=data)
+    if empty:
+      cell.attrs['MATLAB_empty'] = 1
+    cells[image, person] = cell.ref
+  return _cell(mat, f'#refs#/{len(mat["#refs#"])}', cells)
+
+
+def _cell(mat: Any, name: str, refs: np.ndarray) -> Any:
+  import h5py
+
+  table = mat.create_dataset(name, refs.shape, h5py.ref_dtype)
+  for place in np.ndindex(refs.shape):
+    table[place] = refs[place]
+  return table.ref
+
+
+def _config(photos: Photos, shots: int) -> dict[str, np.ndarray]:
+  """Returns the split of the new protocol, a first shot of each as query."""
+  names, labels, cameras = [], [], []
+  rows: dict[str, list[int]] = {'train': [], 'query': [], 'gallery': []}
+  train = photos.halves()[0]
+  for person, camera, shot in photos.views(2):
+    if shot < shots:
+      pair, number = person % PAIRS + 1, person // PAIRS + 1
+      image = IMAGES // 2 * camera + shot + 1
+      names.append(f'{pair}_{number:03d}_{camera + 1}_{image:02d}.png')
+      labels.append(person + 1)
+      cameras.append(camera + 1)
+      split = 'gallery' if shot else 'query'
+      rows['train' if person in train else split].append(len(names))
   return {
-    'train': Count(7368 if is_drawn else 7365, 767, 2),
-    'query': Count(1400, 700, 2),
-    'gallery': Count(5328 if is_drawn else 5332, 700, 2),
+    'filelist': np.array(names, object)[:, None],
+    'labels': np.array(labels)[:, None],
+    'camId': np.array(cameras)[:, None],
+    **{f'{k}_idx': np.array(v)[:, None] for k, v in rows.items()},
   }
 
 
@@ -195,15 +303,21 @@ CLASSIC = Dataset(
   name='cuhk03',
   title='CUHK03, classic protocol',
   read=read_classic,
-  expected=expected_classic,
+  counts={
+    'all': {
+      'train': Count(None, 1367, 2),
+      'query+gallery': Count(None, 100, 2),
+    },
+    'last': divided((None, 1367, 2), (None, 100, 2), (None, 100, 2)),
+  },
   protocol='cuhk03_classic',
   page=_PAGE,
-  miniature=miniature.write_cuhk03,
+  miniature=_write,
   folders=('CUHK03',),
   options={
+    'query': ('all', 'last'),
     'boxes': BOXES,
     'trial': tuple(range(20)),
-    'query': ('all', 'last'),
   },
   extract=extract,
   note='20 splits of 1,367 and 100 persons',
@@ -212,10 +326,13 @@ NEW = Dataset(
   name='cuhk03-np',
   title='CUHK03, new protocol',
   read=read_new,
-  expected=expected_new,
+  counts={
+    'detected': divided((7365, 767, 2), (1400, 700, 2), (5332, 700, 2)),
+    'labeled': divided((7368, 767, 2), (1400, 700, 2), (5328, 700, 2)),
+  },
   protocol='market',
   page=_PAGE + '; the split files are with the code of Zhong et al.',
-  miniature=miniature.write_cuhk03,
+  miniature=_write,
   folders=('CUHK03-NP', 'cuhk03', 'CUHK03'),
   options={'boxes': BOXES},
   extract=extract,

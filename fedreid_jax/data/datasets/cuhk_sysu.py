@@ -15,8 +15,9 @@ from jaxtyping import UInt8
 from fedreid_jax import errors
 from fedreid_jax.data import decoder
 from fedreid_jax.data.datasets import layout
-from fedreid_jax.data.datasets.records import Count, Dataset, Extract, Record
-from fedreid_jax.data.fixtures import large
+from fedreid_jax.data.datasets import photos as pictures
+from fedreid_jax.data.datasets.photos import Photos
+from fedreid_jax.data.datasets.records import Dataset, Extract, Record, divided
 
 FOLDER = 'annotation/test/train_test'
 
@@ -58,7 +59,7 @@ def read(root: Path) -> list[Record]:
   for one in _structs(root, 'Train'):
     for scene in _list(one['scene']):
       add(scene, _person(root, one), 'train')
-  layout.require(root, [record.path for record in found.values()])
+  layout.require(root, (record.path for record in found.values()))
   return list(found.values())
 
 
@@ -82,24 +83,62 @@ def _person(root: Path, struct: dict[str, Any]) -> int:
   return layout.parse(r'p?(\d+)', str(struct['idname']), root)[0]
 
 
-def expected() -> dict[str, Count]:
-  """Returns the published counts."""
-  return {
-    'train': Count(None, 5532, 1),
-    'query': Count(2900, 2900, 1),
-    'gallery': Count(5447, 2900, 1),
-  }
+def write(root: Path, photos: Photos) -> None:
+  """Writes scenes of two persons and the annotation of both halves."""
+  from scipy import io
+
+  height, width = photos.visible.shape[3:5]
+  scenes: dict[int, list[dict]] = {person: [] for person in photos.people}
+  pairs = list(zip(photos.people[::2], photos.people[1::2], strict=False))
+  for number, (camera, two) in enumerate(
+    (camera, two) for two in pairs for camera in photos.cameras(3)
+  ):
+    scene = np.concatenate([photos.visible[p, camera, 0] for p in two], 1)
+    name = f's{number + 1}.jpg'
+    pictures.save(root, f'Image/SSM/{name}', scene)
+    for place, person in enumerate(two):
+      box = np.array([[place * width, 0, width, height]], np.int32)
+      scenes[person].append({'imname': name, 'idlocate': box, 'ishard': 0})
+  train, test = ([p for p in half if scenes[p]] for half in photos.halves())
+  folder = root / FOLDER
+  folder.mkdir(parents=True)
+  people = np.empty((len(train), 1), object)
+  for row, person in enumerate(train):
+    people[row, 0] = {
+      'idname': f'p{person + 1}',
+      'nAppear': len(scenes[person]),
+      'scene': _struct_array(scenes[person]),
+    }
+  io.savemat(folder / 'Train.mat', {'Train': people})
+  # A scene without the person has an empty box.
+  elsewhere = {'idlocate': np.zeros((0, 0)), 'ishard': np.zeros((0, 0))}
+  tests = []
+  for person in test:
+    first, *others = scenes[person]
+    unrelated = scenes[test[test.index(person) - 2]][0]['imname']
+    others.append({'imname': unrelated, **elsewhere})
+    query = {**first, 'idname': f'p{person + 1}'}
+    tests.append({'Query': query, 'Gallery': _struct_array(others)})
+  io.savemat(folder / 'TestG50.mat', {'TestG50': _struct_array(tests)})
+
+
+def _struct_array(rows: list[dict]) -> np.ndarray:
+  """Returns a MATLAB struct array with one row."""
+  array = np.empty((1, len(rows)), [(name, object) for name in rows[0]])
+  for place, row in enumerate(rows):
+    array[0, place] = tuple(row.values())
+  return array
 
 
 DATASET = Dataset(
   name='cuhk-sysu',
   title='CUHK-SYSU, re-identification subset',
   read=read,
-  expected=expected,
+  counts={None: divided((None, 5532, 1), (2900, 2900, 1), (5447, 2900, 1))},
   protocol='cuhk_sysu',
   page='the CUHK-SYSU person search page (Chinese University of Hong Kong and '
   'Sun Yat-sen University), by e-mail',
-  miniature=large.write_cuhk_sysu,
+  miniature=write,
   folders=('CUHK-SYSU', 'dataset'),
   extract=extract,
   note='no cameras: every image is of camera 0',

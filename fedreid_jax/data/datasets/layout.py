@@ -1,7 +1,7 @@
-"""Common helpers of the readers: folders, names, list files, `.mat` files."""
+"""What readers have in common: folders, names, list files, `.mat` files."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,12 @@ from fedreid_jax.data import files
 from fedreid_jax.data.datasets.records import Record
 
 HELP = 'see docs/datasets.md for the tree'
-IMAGES = ('.jpg', '.jpeg', '.png', '.bmp', '.gif', '.webp', '.tif', '.tiff')
+# Folders of Market-1501, which other data sets have too.
+BOXES = {
+  'train': 'bounding_box_train',
+  'query': 'query',
+  'gallery': 'bounding_box_test',
+}
 
 
 def images(root: Path, below: str = '') -> list[str]:
@@ -24,7 +29,7 @@ def images(root: Path, below: str = '') -> list[str]:
   found = [
     name
     for name in files.list_files(root, below)
-    if name.lower().endswith(IMAGES)
+    if name.lower().endswith(files.IMAGES)
   ]
   if not found:
     raise errors.DataError('no images', str(root / below), HELP)
@@ -35,15 +40,16 @@ def parse(pattern: str, name: str, root: Path) -> tuple[int, ...]:
   """Returns the numbers in a file's name.
 
   Args:
-    pattern: regular expression for the whole last part of the path; its groups
-      are the numbers.
+    pattern: regular expression for the path, or if it has no '/' for the last
+      part of the path; its groups are the numbers.
     name: path of the file, relative to the root.
     root: root of the archive, for messages.
 
   Raises:
     DataError: when the name does not match the pattern.
   """
-  match = re.fullmatch(pattern, name.rpartition('/')[2], re.IGNORECASE)
+  own = name if '/' in pattern else name.rpartition('/')[2]
+  match = re.fullmatch(pattern, own, re.IGNORECASE)
   if match is None:
     raise errors.DataError(
       f'{name!r} does not match {pattern!r}', str(root), 'remove or rename it'
@@ -51,38 +57,59 @@ def parse(pattern: str, name: str, root: Path) -> tuple[int, ...]:
   return tuple(int(group) for group in match.groups())
 
 
-def from_names(
-  root: Path,
-  below: str,
-  pattern: str,
-  split: str,
-  cameras: range,
-  modality: int = 0,
-) -> list[Record]:
-  """Reads a folder of images whose names begin with person and camera.
+def named(
+  root: Path, below: str, pattern: str
+) -> Iterator[tuple[str, *tuple[int, ...]]]:
+  """Yields each image of a folder with the numbers that `parse` finds."""
+  for name in images(root, below):
+    yield name, *parse(pattern, name, root)
 
-  Args:
-    root: root of the archive.
-    below: the folder, relative to the root.
-    pattern: regular expression with the groups person and camera.
-    split: split of all images of the folder.
-    cameras: valid camera numbers.
-    modality: modality of all images of the folder.
+
+def check_camera(camera: int, cameras: range, name: str, root: Path) -> None:
+  """Refuses a camera that the data set does not have.
+
+  Raises:
+    DataError: naming the file.
+  """
+  if camera not in cameras:
+    raise errors.DataError(
+      f'camera {camera} in {name!r}',
+      str(root),
+      f'cameras are {cameras[0]} to {cameras[-1]}',
+    )
+
+
+def from_names(
+  root: Path, below: str, pattern: str, split: str, cameras: range
+) -> list[Record]:
+  """Reads a folder of images whose names have person and camera.
 
   Raises:
     DataError: for a name that does not match or an unknown camera.
   """
   records = []
-  for name in images(root, below):
-    person, camera = parse(pattern, name, root)
-    if camera not in cameras:
-      raise errors.DataError(
-        f'camera {camera} in {name!r}',
-        str(root),
-        f'cameras are {cameras[0]} to {cameras[-1]}',
-      )
-    records.append(Record(name, person, camera, modality, split))
+  for name, person, camera in named(root, below, pattern):
+    check_camera(camera, cameras, name, root)
+    records.append(Record(name, person, camera, 0, split))
   return records
+
+
+def from_boxes(
+  root: Path, pattern: str, cameras: range, below: str = ''
+) -> list[Record]:
+  """Reads the folders `BOXES` as `from_names` reads one.
+
+  Args:
+    root: root of the archive.
+    pattern: regular expression with the groups person and camera.
+    cameras: valid camera numbers.
+    below: what stands before the names of the folders, with '/' at its end.
+  """
+  return [
+    record
+    for split, folder in BOXES.items()
+    for record in from_names(root, below + folder, pattern, split, cameras)
+  ]
 
 
 def lines(root: Path, name: str) -> Iterator[list[str]]:
@@ -117,12 +144,13 @@ def identities(root: Path, name: str) -> list[int]:
     raise errors.DataError(str(error), str(root / name), HELP) from None
 
 
-def require(root: Path, names: list[str]) -> None:
+def require(root: Path, names: Iterable[str]) -> None:
   """Checks that the files of a list exist.
 
   Raises:
     DataError: naming the first missing files.
   """
+  names = [*names]
   folders = {name.rpartition('/')[0] for name in names}
   present = {
     file

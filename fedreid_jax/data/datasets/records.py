@@ -7,15 +7,17 @@ It opens list and `.mat` files but no image, so that it reads a data set of
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from jaxtyping import UInt8
 
-from fedreid_jax.data.fixtures.photos import Photos
+from fedreid_jax.data.datasets.photos import Photos
 
 VISIBLE, INFRARED = 0, 1
 MODALITIES = ('visible', 'infrared')
+Direction = Literal['infrared-visible', 'visible-infrared']  # QUERY-GALLERY
+DIRECTIONS = get_args(Direction)
 SPLITS = (
   'train',
   'val',
@@ -27,6 +29,9 @@ SPLITS = (
   'distractor',
   'public',
 )
+LEARN = ('train', 'val')
+TEST = ('query', 'gallery', 'query+gallery')
+JUNK = -1
 
 
 class Record(NamedTuple):
@@ -34,8 +39,8 @@ class Record(NamedTuple):
 
   Attributes:
     path: path of the file, relative to the root, with '/'.
-    person: number as published; -1 is junk and 0 a distractor in the data sets
-      that define these. The same number in two splits is the same person.
+    person: number as published; `Dataset.nobody` has those that are of no one
+      person. The same number in two splits is the same person.
     camera: number as published, from 1; 0 if nothing is known of cameras.
     modality: 0 visible, 1 infrared.
     split: 'train' or 'val' for training; 'query' and 'gallery' for tests, and
@@ -68,6 +73,12 @@ class Count(NamedTuple):
   cameras: int | None = None
 
 
+def divided(*sizes: tuple[int | None, ...]) -> dict[str, Count]:
+  """Returns the published sizes of training, query and gallery images."""
+  splits = ('train', 'query', 'gallery')
+  return {s: Count(*own) for s, own in zip(splits, sizes, strict=True)}
+
+
 Extract = Callable[[Record], UInt8[np.ndarray, 'H W 3']]
 
 
@@ -78,7 +89,8 @@ class Dataset(NamedTuple):
     name: name for users.
     title: name that its authors use.
     read: `(root, **options) -> records`, in any order.
-    expected: `(**options) -> {split: Count}` of the official archive.
+    counts: `{value: {split: Count}}` of the official archive, by the value of
+      the first option; the value None stands for all others.
     protocol: name of its test protocol.
     page: official page that describes and distributes it.
     miniature: `(root, photos)`, writes some persons in its official layout.
@@ -86,17 +98,25 @@ class Dataset(NamedTuple):
     options: choices of every option, the default first.
     extract: `(root) -> (record) -> uint8 [H, W, 3]` for images that are parts
       of files.
+    nobody: numbers of persons that stand for many persons: junk, which is never
+      ranked, and distractors, which match no query.
     note: important remark on its use, one line.
   """
 
   name: str
   title: str
   read: Callable[..., list[Record]]
-  expected: Callable[..., dict[str, Count]]
+  counts: Mapping[Any, Mapping[str, Count]]
   protocol: str
   page: str
   miniature: Callable[[Path, Photos], None]
   folders: tuple[str, ...] = ()
   options: Mapping[str, tuple[Any, ...]] = {}
   extract: Callable[[Path], Extract] | None = None
+  nobody: tuple[int, ...] = (JUNK,)
   note: str = ''
+
+  def expected(self, options: Mapping[str, Any]) -> Mapping[str, Count]:
+    """Returns the published size of each split, {} if none is published."""
+    first = next(iter(options.values()), None)
+    return self.counts.get(first, self.counts.get(None, {}))

@@ -1,11 +1,13 @@
-"""All data sets by name, and the function that reads them."""
+"""All data sets by name, and the functions that read them."""
 
 import importlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
+
+import numpy as np
+from jaxtyping import UInt8
 
 from fedreid_jax import errors
 from fedreid_jax.core import plugins
@@ -13,19 +15,19 @@ from fedreid_jax.data import datasets, files
 from fedreid_jax.data.datasets.records import Dataset, Record
 
 
-def _modules() -> Iterator[ModuleType]:
-  """Imports and yields the other modules of this package, in order of name."""
+def _find() -> Iterator[Dataset]:
+  """Yields the data sets of the other modules of this package."""
   for name in plugins.available(datasets):
-    if f'{datasets.__name__}.{name}' != __name__:
-      yield importlib.import_module(f'{datasets.__name__}.{name}')
+    module = f'{datasets.__name__}.{name}'
+    if module != __name__:
+      for found in vars(importlib.import_module(module)).values():
+        if isinstance(found, Dataset):
+          yield found
 
 
-# A module of this package adds a data set by defining a `Dataset`.
-DATASETS: dict[str, Dataset] = {
-  found.name: found
-  for module in _modules()
-  for found in vars(module).values()
-  if isinstance(found, Dataset)
+# A module of this package adds data sets by defining values of `Dataset`.
+DATASETS = {
+  found.name: found for found in sorted(_find(), key=lambda d: d.name)
 }
 
 
@@ -118,9 +120,9 @@ def read(dataset: Dataset, folder: Path, **options: Any) -> list[Record]:
   """Reads a data set, sorted by path and part.
 
   Args:
-    dataset: description of the data set.
+    dataset: the data set.
     folder: its unpacked archive, as `locate` returns it.
-    **options: values of options in `Dataset.options`.
+    **options: values of some of its options.
 
   Raises:
     ConfigError: for an unknown option or value.
@@ -140,3 +142,27 @@ def read(dataset: Dataset, folder: Path, **options: Any) -> list[Record]:
   if not records:
     raise errors.DataError('no images', str(folder), 'see docs/datasets.md')
   return records
+
+
+def open_source(
+  root: Path, dataset: Dataset, records: Sequence[Record]
+) -> Callable[[Record], bytes | UInt8[np.ndarray, 'H W 3']]:
+  """Returns a function that reads the bytes of a file, or pixels for a part.
+
+  The function raises ValueError for a missing part, and OSError for a file that
+  cannot be read.
+  """
+  # A data set with a container can also come as a folder of image files.
+  extract: Any = None
+  if dataset.extract and any(record.part for record in records):
+    extract = dataset.extract(root)
+
+  def read(record: Record) -> bytes | UInt8[np.ndarray, 'H W 3']:
+    if not record.part:
+      return (root / record.path).read_bytes()
+    try:
+      return extract(record)
+    except (KeyError, IndexError, SyntaxError) as error:
+      raise ValueError(str(error) or type(error).__name__) from error
+
+  return read

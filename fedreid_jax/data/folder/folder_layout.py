@@ -1,9 +1,9 @@
-"""Recognises the layout of a folder of images.
+"""The layout of a folder of images: its domains, identities and cameras.
 
 The layouts are, in the order in which they are tried:
 
-  manifest.csv                          see `listings`
-  bounding_box_train/0002_c1s1_1.jpg    see `listings`
+  manifest.csv                          with columns as `of_manifest` says
+  bounding_box_train/0002_c1s1_1.jpg    folders and names of Market-1501
   0002_c1s1_1.jpg                       one data set
   camera/identity/image                 one data set, with folders such as cam1
   domain/identity/image                 or any depth below the domain
@@ -11,23 +11,81 @@ The layouts are, in the order in which they are tried:
   identity/image                        one data set
 """
 
-import functools
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from fedreid_jax import errors
-from fedreid_jax.data import files, names
-from fedreid_jax.data.datasets import csv_manifest
-from fedreid_jax.data.folder import listings
-from fedreid_jax.data.folder.listings import BOXES, Layout, Listing
+from fedreid_jax.data import files, integrity, names
+from fedreid_jax.data.datasets import csv_manifest, layout
+from fedreid_jax.data.datasets.records import JUNK, LEARN, MODALITIES, TEST
 
-# Reads cameras: `(names, identities, folder) -> camera of each name, or None`.
-Cameras = Callable[[list[str], list[str], Path], list[str] | None]
 EXPECTED = 'the layout is domain/identity/image; see docs/photographs.md'
 
 
-def find(root: Path, config, needs_cameras: bool) -> Layout:
+class Listing(NamedTuple):
+  """The files of a domain with the labels of their names or of a manifest.
+
+  Attributes:
+    folder: folder that the names are relative to.
+    names: paths of the files.
+    identities: name of the person in each file.
+    cameras: camera of each file, None if nothing is known of cameras.
+    splits: split of each file, in `LEARN` or `TEST`; empty if not given.
+    modalities: 0 visible or 1 infrared for each file; empty if all are visible.
+    origin: hash of labels that are not in the names, '' if there are none.
+  """
+
+  folder: Path
+  names: list[str]
+  identities: list[str]
+  cameras: list[str] | None
+  splits: tuple[str, ...] = ()
+  modalities: tuple[int, ...] = ()
+  origin: str = ''
+
+
+class Layout(NamedTuple):
+  """The domains of a folder.
+
+  Attributes:
+    kind: description for users.
+    domains: names of the domains.
+    read: `(name) -> Listing` of a domain.
+    cameras_from: origin of the cameras, for users.
+    split: whether training and test images are listed.
+  """
+
+  kind: str
+  domains: tuple[str, ...]
+  read: Callable[[str], Listing]
+  cameras_from: str = 'names'
+  split: bool = False
+
+
+class Label(NamedTuple):
+  """Identity and camera of an image, by its path.
+
+  Attributes:
+    identity: name of the person, after the domain if there are several.
+    camera: name of the camera, '' if nothing is known of cameras.
+  """
+
+  identity: str
+  camera: str
+
+
+class _Patterns(NamedTuple):
+  identity_pattern: str
+  camera_pattern: str
+
+
+# Lists `(folder, names, identities)` with the cameras of the names.
+_Labelled = Callable[[Path, list[str], list[str]], Listing]
+
+
+def find(root: Path, config: Any, needs_cameras: bool) -> Layout:
   """Returns the layout of a folder.
 
   Args:
@@ -40,33 +98,33 @@ def find(root: Path, config, needs_cameras: bool) -> Layout:
     DataError: for a folder without images, or of no known layout.
   """
   if (root / csv_manifest.MANIFEST).is_file():
-    return listings.of_manifest(root)
-  if (root / BOXES[0]).is_dir():
-    return listings.of_boxes(root)
+    return of_manifest(root)
+  train = layout.BOXES['train']
+  if (root / train).is_dir():
+    return of_boxes(root)
   folders = files.list_folders(root)
-  boxes = [name for name in folders if (root / name / BOXES[0]).is_dir()]
+  boxes = [name for name in folders if (root / name / train).is_dir()]
   # The folder above a data set is accepted if it holds nothing else.
   if boxes and len(folders) == 1:
-    return listings.of_boxes(root / boxes[0])
+    return of_boxes(root / boxes[0])
   if boxes:
     raise errors.DataError(
-      f'{boxes[0]} is a data set of its own, with {BOXES[0]}',
+      f'{boxes[0]} is a data set of its own, with {train}',
       str(root),
       'give its folder as data.root',
     )
 
-  def cameras(
-    paths: list[str], persons: list[str], folder: Path
-  ) -> list[str] | None:
-    return names.cameras(
+  def labelled(folder: Path, paths: list[str], persons: list[str]) -> Listing:
+    cameras = names.cameras(
       config.camera_pattern, paths, persons, folder, needs_cameras
     )
+    return Listing(folder, paths, persons, cameras)
 
-  own = (listings.name_of(root),)
+  own = (_name_of(root),)
   if not folders:
     _check_numbered(root)
-    read = functools.partial(_numbered, root, cameras)
-    return Layout('names with identities', own, lambda _: read())
+    kind = 'names with identities'
+    return Layout(kind, own, lambda _: _numbered(root, labelled))
   # A pattern that a user has written refers to names below a domain.
   written = config.identity_pattern != names.IDENTITY
   if written or any(_has_folders(root / name) for name in folders):
@@ -74,35 +132,161 @@ def find(root: Path, config, needs_cameras: bool) -> Layout:
     if automatic and names.are_cameras(folders):
       kind = 'camera/identity/image'
       return Layout(kind, own, lambda _: _by_camera(root), 'folders')
-    pattern = config.identity_pattern
-    read = functools.partial(_domain, root, pattern, cameras)
-    return Layout('domain/identity/image', tuple(folders), read)
+    return Layout(
+      'domain/identity/image',
+      tuple(folders),
+      lambda name: _domain(root / name, config.identity_pattern, labelled),
+    )
   if _are_domains(root, folders):
-    read = functools.partial(_numbered, root, cameras)
-    return Layout('domain/image', tuple(folders), read)
-  return Layout('identity/image', own, lambda _: _persons(root, cameras))
+    return Layout(
+      'domain/image',
+      tuple(folders),
+      lambda name: _numbered(root / name, labelled),
+    )
+  return Layout('identity/image', own, lambda _: _persons(root, labelled))
 
 
-def _domain(root: Path, pattern: str, cameras: Cameras, name: str) -> Listing:
-  folder = root / name
+def labels(root: Path, config: Any) -> dict[str, Label]:
+  """Returns the labels of images by their paths relative to a folder.
+
+  The labels are the same as in training on the folder, with cameras where names
+  have them. Images that training would leave out have no label.
+
+  Args:
+    root: absolute path of the folder.
+    config: `config.data`: `identity_pattern`, `camera_pattern`.
+
+  Raises:
+    DataError: for a folder of no known layout.
+  """
+  pattern = config.camera_pattern
+  # No user has chosen these two patterns for the names of this folder.
+  if pattern in ('', names.NUMBER):
+    pattern = names.AUTO
+  patterns = _Patterns(config.identity_pattern, pattern)
+  found = find(root, patterns, needs_cameras=False)
+  labels: dict[str, Label] = {}
+  for domain in found.domains:
+    listing = found.read(domain)
+    below = listing.folder.relative_to(root)
+    before = f'{domain}/' if len(found.domains) > 1 else ''
+    cameras = listing.cameras or [''] * len(listing.names)
+    for name, identity, camera in zip(
+      listing.names, listing.identities, cameras, strict=True
+    ):
+      labels[(below / name).as_posix()] = Label(before + identity, camera)
+  return labels
+
+
+def _name_of(root: Path) -> str:
+  # The root of a file system has no name.
+  return root.name or 'images'
+
+
+def of_boxes(root: Path) -> Layout:
+  """Reads a folder whose folders and files are named as in Market-1501.
+
+  Cameras may have any number, and the rest of a name any form. Without `query`
+  and `bounding_box_test` there are no test images.
+
+  Raises:
+    DataError: for a missing folder, or a name that does not match.
+  """
+  split = any((root / layout.BOXES[side]).is_dir() for side in TEST[:2])
+  # Any camera number is valid: other data sets of this layout have more than 6.
+  pattern, cameras = r'(-1|\d+)_c(\d+)\D.*', range(10**9)
+  if split:
+    records = layout.from_boxes(root, pattern, cameras)
+  else:
+    records = layout.from_names(
+      root, layout.BOXES['train'], pattern, 'train', cameras
+    )
+  records = [record for record in records if record.person != JUNK]
+  records.sort()  # by path, as data sets are
+  listing = Listing(
+    root,
+    [record.path for record in records],
+    [str(record.person) for record in records],
+    [str(record.camera) for record in records],
+    tuple(record.split for record in records) if split else (),
+  )
+  return Layout(
+    'folders of Market-1501', (_name_of(root),), lambda _: listing, split=split
+  )
+
+
+def of_manifest(root: Path) -> Layout:
+  """Reads manifest.csv.
+
+  The columns path and identity are required. The column domain divides the
+  images into domains.
+
+  Raises:
+    DataError: for a manifest that is not as described.
+  """
+  where = str(root / csv_manifest.MANIFEST)
+  by_domain: dict[str, list[dict[str, str]]] = {}
+  seen: set[str] = set()
+  split = False
+  for row in csv_manifest.rows(root, ('path', 'identity')):
+    split = 'split' in row
+    domain = row.get('domain', _name_of(root))
+    for wrong, what, fix in (
+      (row['path'] in seen, 'listed twice', 'remove a line'),
+      (not row['identity'], 'without an identity', 'add it'),
+      (not domain, 'without a domain', 'add it'),
+      (
+        split and row['split'] not in (*LEARN, *TEST),
+        f'of split {row.get("split")!r}',
+        "set data.source='datasets', and name csv in sources and targets",
+      ),
+    ):
+      if wrong:
+        raise errors.DataError(f'{row["path"]!r} is {what}', where, fix)
+    seen.add(row['path'])
+    by_domain.setdefault(domain, []).append(row)
+
+  def read(domain: str) -> Listing:
+    rows = sorted(by_domain[domain], key=lambda row: row['path'])
+    cameras = [row.get('camera', '') for row in rows]
+    if any(cameras) and not all(cameras):
+      path = rows[cameras.index('')]['path']
+      raise errors.DataError(f'no camera of {path!r}', where, 'add it')
+    return Listing(
+      root,
+      [row['path'] for row in rows],
+      [row['identity'] for row in rows],
+      cameras if any(cameras) else None,
+      tuple(row['split'] for row in rows if split),
+      tuple(MODALITIES.index(r['modality']) for r in rows if 'modality' in r),
+      # Labels can change while the files stay as they are.
+      integrity.digest(rows),
+    )
+
+  return Layout(
+    csv_manifest.MANIFEST,
+    tuple(sorted(by_domain)),
+    read,
+    'its lines',
+    split,
+  )
+
+
+def _domain(folder: Path, pattern: str, labelled: _Labelled) -> Listing:
   paths = _files(folder)
-  persons = names.identities(pattern, paths, folder)
-  return Listing(folder, paths, persons, cameras(paths, persons, folder))
+  return labelled(folder, paths, names.identities(pattern, paths, folder))
 
 
-def _numbered(root: Path, cameras: Cameras, name: str = '') -> Listing:
+def _numbered(folder: Path, labelled: _Labelled) -> Listing:
   """Reads files whose names begin with the identity."""
-  folder = root / name
   people = {path: names.person(path) for path in _files(folder)}
   people = {path: p for path, p in people.items() if p and p != names.JUNK}
-  paths, persons = [*people], [*people.values()]
-  return Listing(folder, paths, persons, cameras(paths, persons, folder))
+  return labelled(folder, [*people], [*people.values()])
 
 
-def _persons(root: Path, cameras: Cameras) -> Listing:
+def _persons(root: Path, labelled: _Labelled) -> Listing:
   paths = _below(root, 2, 'identity/image')
-  persons = [path.partition('/')[0] for path in paths]
-  return Listing(root, paths, persons, cameras(paths, persons, root))
+  return labelled(root, paths, [path.partition('/')[0] for path in paths])
 
 
 def _by_camera(root: Path) -> Listing:

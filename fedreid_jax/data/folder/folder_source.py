@@ -2,122 +2,32 @@
 
 `folder_layout` recognises the domains, identities and cameras. Several domains
 are clients and targets. A single data set is divided by persons: its folders or
-its manifest list the test images, or `held_out` draws the persons of the test.
-Hidden files and Thumbs.db are ignored; any other file must be an image.
+its manifest list the test images, or `data.held_out` draws the persons of the
+test. Hidden files and Thumbs.db are ignored; any other file must be an image.
 """
 
 import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Int, Shaped
 from PIL import Image
 
 from fedreid_jax import errors
-from fedreid_jax.data import client_split, decoder, federation, files
-from fedreid_jax.data.federation import Images, Source, Target, Trial
-from fedreid_jax.data.folder import (
-  folder_domain,
-  folder_layout,
-  folder_roles,
-  held_out,
-  queries,
+from fedreid_jax.data import (
+  cache,
+  client_split,
+  decoder,
+  federation,
+  files,
+  integrity,
 )
-from fedreid_jax.data.folder.folder_domain import Domain
-from fedreid_jax.data.folder.folder_roles import Roles
-from fedreid_jax.data.folder.listings import LEARN, TEST, Layout
-
-
-def of(
-  config,
-  root: Path,
-  layout: Layout,
-  read: Mapping[str, Domain],
-  targets: Sequence[Target],
-  within: bool,
-) -> tuple[str, ...]:
-  """Returns the notices of a folder; the first describes its content.
-
-  Args:
-    config: `config.data`.
-    root: the folder.
-    layout: layout of the folder.
-    read: domains by name.
-    targets: targets of the run.
-    within: whether the targets show other persons of the source domains.
-  """
-  domains = list(read.values())
-  counts = [
-    (sum(_people(one.images) for one in domains), 'identity', 'identities'),
-    (sum(len(one.files) for one in domains), 'image', 'images'),
-  ]
-  if len(layout.domains) > 1:
-    counts.insert(0, (len(domains), 'domain', 'domains'))
-  found = [errors.counted(*given) for given in counts]
-  found.append(_cameras(layout, read))
-  if layout.split:
-    tested = 'test images are listed'
-  elif within:
-    tested = _held_out([_people(target.images) for target in targets])
-  else:
-    tested = ', '.join(target.name for target in targets) or 'nothing'
-    tested = f'test on {tested}'
-  lines = [f'{root} ({layout.kind}): {", ".join(found)}; {tested}']
-  lines += [
-    _without_query(target.name, number, bool(read[target.name].cameras))
-    for target in targets
-    if config.query == 'random'
-    and not layout.split
-    and (number := _untested(target, bool(read[target.name].cameras)))
-  ]
-  alone = within and len(domains) == 1 and config.client_split == 'by_dataset'
-  if alone and domains[0].cameras:
-    lines.append(
-      'there is one client; data.client_split=by_camera makes each camera one'
-    )
-  return tuple(lines)
-
-
-def _held_out(numbers: Sequence[int]) -> str:
-  """Describes the number of held-out identities of each target."""
-  *others, last = numbers
-  people = errors.counted(last, 'identity', 'identities')
-  said = ', '.join([*map(str, others), people])
-  verb = 'is' if sum(numbers) == 1 else 'are'
-  return f'{said} {verb} held out for the test'
-
-
-def _without_query(name: str, number: int, cameras: bool) -> str:
-  """Describes the number of identities of a target that have no query."""
-  people = errors.counted(number, 'identity', 'identities')
-  reason = 'it has' if number == 1 else 'they have'
-  return (
-    f'{people} of {name} {"has" if number == 1 else "have"} no query, since '
-    f'{reason} no second image' + ' by another camera' * cameras
-  )
-
-
-def _cameras(layout: Layout, read: Mapping[str, Domain]) -> str:
-  """Describes the origin of cameras, and the domains if only some have any."""
-  known = [name for name, domain in read.items() if domain.cameras]
-  if not known:
-    return 'no cameras'
-  number = sum(len(domain.cameras) for domain in read.values())
-  where = '' if len(known) == len(read) else f', only in {", ".join(known)}'
-  cameras = errors.counted(number, 'camera')
-  return f'{cameras} from {layout.cameras_from}{where}'
-
-
-def _people(images: Images) -> int:
-  return len(np.unique(images.identities))
-
-
-def _untested(target: Target, has_cameras: bool) -> int:
-  """Returns the number of identities that `random` gives no query."""
-  can = queries.testable(target.images, has_cameras)
-  return _people(target.images) - len(can)
-
+from fedreid_jax.data.datasets.records import LEARN, TEST
+from fedreid_jax.data.federation import Images, Source, Target, Trial
+from fedreid_jax.data.folder import folder_layout, queries
+from fedreid_jax.data.folder.folder_layout import Layout, Listing
 
 FILES = 16  # files that are checked for colour, spread over all
 SIDE = 32  # pixels a side to which they are reduced
@@ -125,6 +35,260 @@ SIDE = 32  # pixels a side to which they are reduced
 # 40 of 255 levels. The noise of a JPEG file or yellowed paper differs by less.
 CHROMA, PIXELS = 40, 0.02
 COLOURED = 0.25  # share of coloured files at which a conversion is refused
+
+Rows = dict[str, Int[np.ndarray, '...']]  # by domain
+
+
+class _Domain(NamedTuple):
+  """One domain.
+
+  Attributes:
+    images: images and labels.
+    cameras: names by camera number, empty if nothing is known of cameras.
+    splits: split of each image as in `Listing.splits`, or '' for each.
+    files: SHA-256 of the file of each image, strings.
+    digest: hash of the inputs of the images.
+  """
+
+  images: Images
+  cameras: list[str]
+  splits: Shaped[np.ndarray, ' M']
+  files: Shaped[np.ndarray, ' M']
+  digest: str
+
+  def rows(self, *splits: str) -> Int[np.ndarray, ' rows']:
+    """Returns the rows of the images of some splits, ascending."""
+    return np.flatnonzero(np.isin(self.splits, splits))
+
+
+class _Roles(NamedTuple):
+  """The domains of a run.
+
+  Attributes:
+    sources: domains to train on.
+    targets: domains to test on.
+    public: the public domain, or none.
+    within: whether the targets show other persons of the source domains.
+  """
+
+  sources: tuple[str, ...]
+  targets: tuple[str, ...]
+  public: tuple[str, ...]
+  within: bool
+
+
+def load(config, clients: bool = True) -> Source:
+  """Reads the domains of a folder.
+
+  Args:
+    config: `config.data`: `root`, `sources` (empty: every domain that is no
+      target), `targets` (empty: as `held_out` says), `held_out`, `public`,
+      `query`, `world_seed`, and the fields of names and of the decoder.
+    clients: whether to read the training domains, too.
+
+  Raises:
+    DataError: for data that cannot be trained on.
+    ConfigError: for an unknown query rule, and for colour images that a preset
+      would make grey or invert.
+  """
+  root = files.check_root(config.root)
+  by_camera = config.client_split in client_split.OF_CAMERAS
+  layout = folder_layout.find(root, config, by_camera)
+  roles = _roles(config, layout, root, clients)
+  wanted = {*roles.targets}
+  wanted |= {*roles.sources, *roles.public} if clients else set()
+  listed = {name: layout.read(name) for name in sorted(wanted)}
+  check_colours(
+    [one.folder / path for one in listed.values() for path in one.names],
+    config,
+    root,
+  )
+  read = {name: _read(name, one, config) for name, one in listed.items()}
+  for name in roles.sources if clients and by_camera else ():
+    if not read[name].cameras:
+      raise errors.DataError(
+        f'nothing is known of the cameras of {name}',
+        'data.client_split',
+        'name them as in docs/photographs.md, or choose another split',
+      )
+  learn, test = _rows(config, layout, roles, read)
+  # In a listed split a domain may have only training or only test images.
+  if layout.split:
+    sources, targets = (
+      tuple(name for name in names if len(rows.get(name, ())))
+      for names, rows in ((roles.sources, learn), (roles.targets, test))
+    )
+    roles = roles._replace(
+      sources=config.sources or sources, targets=config.targets or targets
+    )
+  if clients and not config.allow_overlap:
+    _check_overlap(roles, read, learn, test)
+  targets = tuple(_target(config, read[n], test[n]) for n in roles.targets)
+  return Source(
+    tuple(_part(read[n].images, learn[n]) for n in roles.sources)
+    if clients
+    else (),
+    targets,
+    ':'.join(one.digest[:16] for one in read.values()),
+    read[roles.public[0]].images if roles.public else None,
+    _notices(config, root, layout, read, targets, roles.within),
+    roles.sources,
+  )
+
+
+def _roles(config, layout: Layout, root: Path, clients: bool) -> _Roles:
+  """Returns the domains to train and to test on.
+
+  Raises:
+    DataError: for a domain that does not exist or has two roles.
+  """
+  present = layout.domains
+  sources, targets = tuple(config.sources), tuple(config.targets)
+  public = (config.public,) if config.public and clients else ()
+  known = {*(sources or present)}
+  holds = config.held_out > 0 and not targets
+  within = layout.split or (holds and len(present) == 1 and present[0] in known)
+  if within:
+    sources, targets = sources or present, targets or present
+  # Of several domains the last one is held out as a whole.
+  elif holds:
+    left = [n for n in present if n not in (*sources, config.public)]
+    targets = tuple(left[-1:])
+  sources = sources or tuple(
+    n for n in present if n not in (*targets, config.public)
+  )
+  for name in (*(sources if clients else ()), *targets, *public):
+    if name not in present:
+      raise errors.DataError(
+        f'no domain {name!r}', str(root), f'domains are {", ".join(present)}'
+      )
+  if clients and not sources:
+    raise errors.DataError(
+      f'no domain to train on but {", ".join(targets)}',
+      str(root),
+      'add a domain, or change data.targets',
+    )
+  if not within and not config.allow_overlap:
+    federation.check_disjoint(sources, targets)
+  return _Roles(sources, targets, public, within)
+
+
+def _read(name: str, listing: Listing, config) -> _Domain:
+  """Reads the images and labels of one domain.
+
+  Raises:
+    DataError: for an unreadable image.
+  """
+  images, manifest, digest = cache.build(
+    listing.folder, listing.names, decoder.of(config)
+  )
+  kept = np.asarray(manifest['kept'], np.int64)
+  if not len(kept):
+    raise errors.DataError(
+      'no readable image', str(listing.folder), 'fix the files'
+    )
+  # The digest of the images covers names and not the lines of a manifest.
+  if listing.origin:
+    digest = integrity.digest(digest, listing.origin)
+  size = len(listing.names)
+  identities = np.unique(
+    np.asarray(listing.identities)[kept], return_inverse=True
+  )[1]
+  by_name, cameras = np.unique(
+    np.asarray(listing.cameras or [''] * size)[kept], return_inverse=True
+  )
+  kinds = np.asarray(listing.modalities or [0] * size)[kept]
+  return _Domain(
+    Images(
+      name,
+      lambda: images,
+      identities.astype(np.int32),
+      cameras.astype(np.int32),
+      kinds.astype(np.int32),
+    ),
+    by_name.tolist() if listing.cameras else [],
+    np.asarray(listing.splits or [''] * size)[kept],
+    np.asarray([*manifest['sha256'].values()]),
+    digest,
+  )
+
+
+def _rows(
+  config, layout: Layout, roles: _Roles, read: dict[str, _Domain]
+) -> tuple[Rows, Rows]:
+  """Returns the rows of training images and of test images."""
+  if layout.split:
+    learn = {name: domain.rows(*LEARN) for name, domain in read.items()}
+    return learn, {name: domain.rows(*TEST) for name, domain in read.items()}
+  if not roles.within:
+    everything = {n: np.arange(len(one.splits)) for n, one in read.items()}
+    return everything, everything
+  masks = {
+    name: queries.held_out(
+      domain.images,
+      bool(domain.cameras),
+      config.held_out,
+      config.world_seed,
+      'data.held_out',
+    )
+    for name, domain in read.items()
+  }
+  learn = {name: np.flatnonzero(~mask) for name, mask in masks.items()}
+  return learn, {name: np.flatnonzero(mask) for name, mask in masks.items()}
+
+
+def _check_overlap(
+  roles: _Roles, read: dict[str, _Domain], learn: Rows, test: Rows
+) -> None:
+  """Refuses persons and files that are both trained on and tested on.
+
+  Persons are compared within a domain, files between all domains.
+  """
+  for name in {*roles.sources} & {*roles.targets}:
+    people = read[name].images.identities
+    both = np.intersect1d(people[learn[name]], people[test[name]])
+    if len(both):
+      raise errors.DataError(
+        f'{errors.counted(len(both), "identity", "identities")} of {name} '
+        f'{"is" if len(both) == 1 else "are"} trained on and tested on',
+        'data.root',
+        'give each identity one role, or set data.allow_overlap',
+      )
+  federation.check_no_copies(
+    {n: read[n].files[learn[n]].tolist() for n in roles.sources},
+    {n: read[n].files[test[n]].tolist() for n in roles.targets},
+  )
+
+
+def _part(domain: Images, rows: Int[np.ndarray, ' rows']) -> Images:
+  """Returns the images at some rows."""
+  # All rows need no copy of the memory-mapped pixels.
+  return domain if len(rows) == len(domain.identities) else domain.take(rows)
+
+
+def _target(config, domain: _Domain, rows: Int[np.ndarray, ' rows']) -> Target:
+  """Makes the retrieval test of the test images of a domain."""
+  images = _part(domain.images, rows)
+  if not domain.cameras:
+    # With a view for each image, the camera rule hides no match.
+    views = np.arange(len(rows), dtype=np.int32)
+    images = images._replace(cameras=views)
+  splits = domain.splits[rows]
+  if (splits != '').any():
+    query = np.flatnonzero(np.isin(splits, ('query', 'query+gallery')))
+    gallery = np.flatnonzero(np.isin(splits, ('gallery', 'query+gallery')))
+    if not len(query) or not len(gallery):
+      side = 'gallery' if len(query) else 'query'
+      raise errors.DataError(
+        f'no {side} image of {images.name} is listed', 'data.targets', 'add it'
+      )
+    listed = 'as listed' + ('' if domain.cameras else ' (no cameras)')
+    return Target(images.name, images, (Trial(query, gallery),), query=listed)
+  chosen = queries.choose(
+    config.query, images, domain.cameras, config.world_seed
+  )
+  target = federation.split_target(images, chosen.mask)
+  return target._replace(query=chosen.described)
 
 
 def is_coloured(path: Path, max_pixels: int = decoder.MAX_PIXELS) -> bool:
@@ -139,7 +303,7 @@ def is_coloured(path: Path, max_pixels: int = decoder.MAX_PIXELS) -> bool:
   return False
 
 
-def check(paths: Sequence[Path], config, root: Path) -> None:
+def check_colours(paths: Sequence[Path], config, root: Path) -> None:
   """Refuses to convert coloured images if only a preset asks for it.
 
   Args:
@@ -175,146 +339,75 @@ def check(paths: Sequence[Path], config, root: Path) -> None:
   )
 
 
-def load(config, clients: bool = True) -> Source:
-  """Reads the domains of a folder.
-
-  Args:
-    config: `config.data`: `root`, `sources` (empty: every domain that is no
-      target), `targets` (empty: as `held_out` says), `held_out`, `public`,
-      `query`, `world_seed`, and the fields of names and of the decoder.
-    clients: whether to read the training domains, too.
-
-  Raises:
-    DataError: for data that cannot be trained on.
-    ConfigError: for an unknown query rule, and for colour images that a preset
-      would make grey or invert.
-  """
-  root = files.check_root(config.root)
-  by_camera = config.client_split in client_split.OF_CAMERAS
-  layout = folder_layout.find(root, config, by_camera)
-  roles = folder_roles.choose(config, layout, root, clients)
-  wanted = {*roles.targets}
-  wanted |= {*roles.sources, *roles.public} if clients else set()
-  listed = {name: layout.read(name) for name in sorted(wanted)}
-  check(
-    [one.folder / path for one in listed.values() for path in one.names],
-    config,
-    root,
-  )
-  read = {
-    name: folder_domain.read(name, one, config) for name, one in listed.items()
-  }
-  if clients and by_camera:
-    _check_cameras({name: read[name] for name in roles.sources})
-  learn, test = _rows(config, layout, roles, read)
-  # In a listed split a domain may have only training or only test images.
+def _notices(
+  config,
+  root: Path,
+  layout: Layout,
+  read: Mapping[str, _Domain],
+  targets: Sequence[Target],
+  within: bool,
+) -> tuple[str, ...]:
+  """Returns the notices of a folder; the first describes its content."""
+  domains = list(read.values())
+  counts = [
+    (sum(_people(one.images) for one in domains), 'identity', 'identities'),
+    (sum(len(one.files) for one in domains), 'image', 'images'),
+  ]
+  if len(layout.domains) > 1:
+    counts.insert(0, (len(domains), 'domain', 'domains'))
+  found = [errors.counted(*given) for given in counts]
+  found.append(_cameras(layout, read))
   if layout.split:
-    roles = roles._replace(
-      sources=config.sources or _filled(roles.sources, learn),
-      targets=config.targets or _filled(roles.targets, test),
+    tested = 'test images are listed'
+  elif within:
+    tested = _held_out([_people(target.images) for target in targets])
+  else:
+    tested = ', '.join(target.name for target in targets) or 'nothing'
+    tested = f'test on {tested}'
+  lines = [f'{root} ({layout.kind}): {", ".join(found)}; {tested}']
+  chosen = config.query == queries.RANDOM and not layout.split
+  for target in targets if chosen else ():
+    has_cameras = bool(read[target.name].cameras)
+    can = queries.testable(target.images, has_cameras)
+    if number := _people(target.images) - len(can):
+      lines.append(_without_query(target.name, number, has_cameras))
+  alone = within and len(domains) == 1 and config.client_split == 'by_dataset'
+  if alone and domains[0].cameras:
+    lines.append(
+      'there is one client; data.client_split=by_camera makes each camera one'
     )
-  if clients and not config.allow_overlap:
-    _check_overlap(roles, read, learn, test)
-  targets = tuple(_target(config, read[n], test[n]) for n in roles.targets)
-  return Source(
-    tuple(_part(read[n].images, learn[n]) for n in roles.sources)
-    if clients
-    else (),
-    targets,
-    ':'.join(one.digest[:16] for one in read.values()),
-    read[roles.public[0]].images if roles.public else None,
-    of(config, root, layout, read, targets, roles.within),
-    roles.sources,
+  return tuple(lines)
+
+
+def _held_out(numbers: Sequence[int]) -> str:
+  """Describes the number of held-out identities of each target."""
+  *others, last = numbers
+  people = errors.counted(last, 'identity', 'identities')
+  said = ', '.join([*map(str, others), people])
+  verb = 'is' if sum(numbers) == 1 else 'are'
+  return f'{said} {verb} held out for the test'
+
+
+def _without_query(name: str, number: int, cameras: bool) -> str:
+  """Describes the number of identities of a target that have no query."""
+  people = errors.counted(number, 'identity', 'identities')
+  reason = 'it has' if number == 1 else 'they have'
+  return (
+    f'{people} of {name} {"has" if number == 1 else "have"} no query, since '
+    f'{reason} no second image' + ' by another camera' * cameras
   )
 
 
-def _check_cameras(clients: Mapping[str, Domain]) -> None:
-  """Refuses to make a client of each camera where names have no cameras."""
-  for name, domain in clients.items():
-    if not domain.cameras:
-      raise errors.DataError(
-        f'nothing is known of the cameras of {name}',
-        'data.client_split',
-        'name them as in docs/photographs.md, or choose another split',
-      )
+def _cameras(layout: Layout, read: Mapping[str, _Domain]) -> str:
+  """Describes the origin of cameras, and the domains if only some have any."""
+  known = [name for name, domain in read.items() if domain.cameras]
+  if not known:
+    return 'no cameras'
+  number = sum(len(domain.cameras) for domain in read.values())
+  where = '' if len(known) == len(read) else f', only in {", ".join(known)}'
+  cameras = errors.counted(number, 'camera')
+  return f'{cameras} from {layout.cameras_from}{where}'
 
 
-Rows = dict[str, Int[np.ndarray, '...']]  # by domain
-
-
-def _rows(
-  config, layout: Layout, roles: Roles, read: dict[str, Domain]
-) -> tuple[Rows, Rows]:
-  """Returns the rows of training images and of test images."""
-  if layout.split:
-    learn = {name: domain.rows(*LEARN) for name, domain in read.items()}
-    return learn, {name: domain.rows(*TEST) for name, domain in read.items()}
-  if not roles.within:
-    everything = {n: np.arange(len(one.splits)) for n, one in read.items()}
-    return everything, everything
-  masks = {
-    name: held_out.rows(
-      domain.images, bool(domain.cameras), config.held_out, config.world_seed
-    )
-    for name, domain in read.items()
-  }
-  learn = {name: np.flatnonzero(~mask) for name, mask in masks.items()}
-  return learn, {name: np.flatnonzero(mask) for name, mask in masks.items()}
-
-
-def _filled(names: Sequence[str], rows: Rows) -> tuple[str, ...]:
-  return tuple(name for name in names if len(rows.get(name, ())))
-
-
-def _check_overlap(
-  roles: Roles, read: dict[str, Domain], learn: Rows, test: Rows
-) -> None:
-  """Refuses persons and files that are both trained on and tested on.
-
-  Persons are compared within a domain, files between all domains.
-  """
-  for name in {*roles.sources} & {*roles.targets}:
-    people = read[name].images.identities
-    both = np.intersect1d(people[learn[name]], people[test[name]])
-    if len(both):
-      raise errors.DataError(
-        f'{errors.counted(len(both), "identity", "identities")} of {name} '
-        f'{"is" if len(both) == 1 else "are"} trained on and tested on',
-        'data.root',
-        'give each identity one role, or set data.allow_overlap',
-      )
-  federation.check_no_copies(
-    {n: read[n].files[learn[n]].tolist() for n in roles.sources},
-    {n: read[n].files[test[n]].tolist() for n in roles.targets},
-  )
-
-
-def _part(domain: Images, rows: Int[np.ndarray, ' rows']) -> Images:
-  """Returns the images at some rows."""
-  # All rows need no copy of the memory-mapped pixels.
-  return domain if len(rows) == len(domain.identities) else domain.take(rows)
-
-
-def _target(config, domain: Domain, rows: Int[np.ndarray, ' rows']) -> Target:
-  """Makes the retrieval test of the test images of a domain."""
-  images = _part(domain.images, rows)
-  if not domain.cameras:
-    # With a view for each image, the camera rule hides no match.
-    views = np.arange(len(rows), dtype=np.int32)
-    images = images._replace(cameras=views)
-  splits = domain.splits[rows]
-  if (splits != '').any():
-    query = np.flatnonzero(np.isin(splits, ('query', 'query+gallery')))
-    gallery = np.flatnonzero(np.isin(splits, ('gallery', 'query+gallery')))
-    if not len(query) or not len(gallery):
-      side = 'gallery' if len(query) else 'query'
-      raise errors.DataError(
-        f'no {side} image of {images.name} is listed', 'data.targets', 'add it'
-      )
-    listed = 'as listed' + ('' if domain.cameras else ' (no cameras)')
-    return Target(images.name, images, (Trial(query, gallery),), query=listed)
-  chosen = queries.choose(
-    config.query, images, domain.cameras, config.world_seed
-  )
-  target = federation.split_target(images, chosen.mask)
-  return target._replace(query=chosen.described)
+def _people(images: Images) -> int:
+  return len(np.unique(images.identities))

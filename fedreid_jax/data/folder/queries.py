@@ -1,4 +1,4 @@
-"""Rules that choose the query images of a target domain.
+"""Rules that choose held-out persons, and the query images of a target domain.
 
 The rest of the target is the gallery. `random` never makes a query without a
 match in the gallery:
@@ -24,8 +24,9 @@ RULES = {
   'first': 'first image per identity',
   'first_per_camera': 'first image per identity',
 }
-PER_CAMERA = ('random', 'first_per_camera')
-STREAM = 0  # of random numbers; `held_out` has another
+FEWEST = 2  # held-out persons: with one, all of the gallery are matches
+# Streams of random numbers of the queries and of the held-out persons.
+_QUERIES, _HELD_OUT = 0, 1
 
 
 class Chosen(NamedTuple):
@@ -38,22 +39,6 @@ class Chosen(NamedTuple):
 
   mask: Bool[np.ndarray, ' M']
   described: str
-
-
-class _Count(NamedTuple):
-  """Numbers that describe the queries of the rule 'random'.
-
-  Attributes:
-    queries: number of queries.
-    pairs: number of pairs of an identity and a camera that has seen it.
-    identities: number of identities with a query.
-    alone: number of these of whom no camera has several images.
-  """
-
-  queries: int
-  pairs: int
-  identities: int
-  alone: int
 
 
 def choose(
@@ -84,12 +69,11 @@ def choose(
       'data.query',
       f"'camera=NAME', {', '.join(map(repr, RULES))}",
     )
-  by_camera = bool(cameras) and rule in PER_CAMERA
+  if rule == RANDOM:
+    return _random(domain, bool(cameras), seed)
+  by_camera = bool(cameras) and rule == 'first_per_camera'
   described = RULES[rule] + (' and camera' if by_camera else '')
   described += '' if cameras else ' (no cameras)'
-  if rule == RANDOM:
-    mask, count = _random(domain, bool(cameras), seed)
-    return Chosen(mask, _of_several(count) if cameras else described)
   columns = [domain.identities, *([domain.cameras] if by_camera else ())]
   # `np.unique` returns the first of several equal columns.
   first = np.unique(np.stack(columns), axis=1, return_index=True)[1]
@@ -112,24 +96,43 @@ def testable(domain: Images, has_cameras: bool) -> list[int]:
   return found
 
 
-def _of_several(count: '_Count') -> str:
-  """Describes the rule 'random' for images with cameras."""
-  rule = RULES[RANDOM]
-  if count.queries == count.pairs:
-    return f'{rule} and camera'
-  if count.alone == count.identities:
-    return f'{rule} (no camera has several of one)'
-  rule += ' and camera that has several of the identity'
-  if count.alone:
-    rule += f', and one per identity without these ({count.alone})'
-  return rule
+def held_out(
+  domain: Images, has_cameras: bool, share: float, seed: int, field: str
+) -> Bool[np.ndarray, ' M']:
+  """Returns a mask of the images of random persons that are held out.
+
+  Only persons who have two images that can match each other are held out. At
+  least two persons are held out, and at least one is trained on.
+
+  Args:
+    domain: all images.
+    has_cameras: whether the two images must be of different cameras.
+    share: fraction of all persons.
+    seed: seed of the draw.
+    field: field of a configuration that gives the fraction, for the message.
+
+  Raises:
+    DataError: for too few persons.
+  """
+  people = len(np.unique(domain.identities))
+  can = testable(domain, has_cameras)
+  number = min(max(round(share * people), FEWEST), len(can), people - 1)
+  if number < FEWEST:
+    views = ' of different cameras' if has_cameras else ''
+    raise errors.DataError(
+      f'{people} identities, of which {len(can)} have two images{views}',
+      domain.name,
+      f'give at least three identities, or set {field}=0',
+    )
+  rng = np.random.default_rng([seed, _HELD_OUT])
+  return np.isin(domain.identities, rng.choice(can, number, replace=False))
 
 
-def _random(
-  domain: Images, has_cameras: bool, seed: int
-) -> tuple[Bool[np.ndarray, ' M'], '_Count']:
-  rng = np.random.default_rng([seed, STREAM])
+def _random(domain: Images, has_cameras: bool, seed: int) -> Chosen:
+  rng = np.random.default_rng([seed, _QUERIES])
   rows: list[int] = []
+  # `alone` counts the identities of whom no camera has several images, `pairs`
+  # an identity and a camera that has seen it.
   alone = pairs = 0
   identities = testable(domain, has_cameras)
   for identity in identities:
@@ -152,7 +155,17 @@ def _random(
       if has_cameras
       else 'add images',
     )
-  return _mask(domain, rows), _Count(len(rows), pairs, len(identities), alone)
+  if not has_cameras:
+    described = ' (no cameras)'
+  elif len(rows) == pairs:
+    described = ' and camera'
+  elif alone == len(identities):
+    described = ' (no camera has several of one)'
+  else:
+    described = ' and camera that has several of the identity'
+    if alone:
+      described += f', and one per identity without these ({alone})'
+  return Chosen(_mask(domain, rows), RULES[RANDOM] + described)
 
 
 def _of_cameras(

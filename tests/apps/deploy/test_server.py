@@ -17,7 +17,6 @@ from PIL import Image
 
 import fedreid_jax as fr
 from fedreid_jax.apps.deploy import vectors
-from fedreid_jax.data.folder import path_labels
 from fedreid_jax.training import snapshot
 
 pytest.importorskip('uvicorn', reason="pip install '.[serve]'")
@@ -55,7 +54,7 @@ class Site:
     stored = vectors.write(own, folder, scratch / 'vectors.npy')
     if names:
       folder = vectors.Folder(root, names, [])
-    labels = path_labels.read(root, own.config.data)
+    labels = folder_layout.labels(root, own.config.data)
     rows = np.arange(len(stored.rows))
     gallery = fr.Gallery(stored.rows, rows, metric=metric)
     self.rows, self.names, self.failures = stored.rows, folder.names, []

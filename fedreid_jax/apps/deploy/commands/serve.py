@@ -23,7 +23,7 @@ from fedreid_jax.core import extras
 
 if TYPE_CHECKING:
   from fedreid_jax.apps.deploy.vectors import Folder
-  from fedreid_jax.data.folder.path_labels import Label
+  from fedreid_jax.data.folder.folder_layout import Label
   from fedreid_jax.training.snapshot import Snapshot
 
 flags.adopt_module_key_flags(gallery_flags)
@@ -92,10 +92,10 @@ def _serve() -> None:
 
 def _labels(model: 'Snapshot', folder: 'Folder') -> dict[str, 'Label']:
   """Returns identities and cameras by name, {} with a note if unknown."""
-  from fedreid_jax.data.folder import path_labels
+  from fedreid_jax.data.folder import folder_layout
 
   try:
-    return path_labels.read(folder.root, model.config.data)
+    return folder_layout.labels(folder.root, model.config.data)
   except errors.FedReIDError as error:
     why = error.what
   except OSError as error:

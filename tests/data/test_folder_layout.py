@@ -5,7 +5,7 @@ from PIL import Image
 
 from fedreid_jax import errors
 from fedreid_jax.config import schema
-from fedreid_jax.data.folder import path_labels
+from fedreid_jax.data.folder import folder_layout
 
 
 def labels(root, *names):
@@ -13,7 +13,7 @@ def labels(root, *names):
     path = root / name
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new('RGB', (4, 8)).save(path)
-  found = path_labels.read(root, schema.default().data)
+  found = folder_layout.labels(root, schema.default().data)
   return {name: tuple(label) for name, label in found.items()}
 
 

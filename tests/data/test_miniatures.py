@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from fedreid_jax import errors
-from fedreid_jax.data.fixtures import photos, write
+from fedreid_jax.data import miniatures
+from fedreid_jax.data.datasets import photos
 
 
 def test_photos_are_of_different_people_and_moments(pictures):
@@ -22,11 +23,11 @@ def test_halves(pictures):
 
 def test_messages(pictures, tmp_path):
   with pytest.raises(errors.ConfigError, match="unknown data set 'market'"):
-    write.write('market', tmp_path, pictures)
+    miniatures.write('market', tmp_path, pictures)
   few = photos.Photos(pictures.visible[:5], pictures.infrared[:5])
   with pytest.raises(errors.ConfigError, match='5 persons, 15 cameras'):
-    write.write('viper', tmp_path / 'a', few)
+    miniatures.write('viper', tmp_path / 'a', few)
   (tmp_path / 'file').touch()
   for root in (tmp_path, tmp_path / 'file'):
     with pytest.raises(errors.ResourceError, match='not empty'):
-      write.write('viper', root, pictures)
+      miniatures.write('viper', root, pictures)
