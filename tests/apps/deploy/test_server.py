@@ -17,6 +17,7 @@ from PIL import Image
 
 import fedreid_jax as fr
 from fedreid_jax.apps.deploy import vectors
+from fedreid_jax.data.folder import folder_layout
 from fedreid_jax.training import snapshot
 
 pytest.importorskip('uvicorn', reason="pip install '.[serve]'")
