@@ -28,7 +28,7 @@ import numpy as np
 from absl import app, flags
 
 from fedreid_jax.config import recipes, validation
-from fedreid_jax.core import param_filter
+from fedreid_jax.core import trees
 from fedreid_jax.data import cache
 from fedreid_jax.data.synthetic import versions
 from fedreid_jax.training import loop, named_models
@@ -66,7 +66,7 @@ def record(recipe: str, rounds: int = 0) -> dict[str, Any]:
     if e['round'] == results['rounds']
   ]
   digests = {
-    name: param_filter.digest(variables) for name, variables in models.items()
+    name: trees.digest(variables) for name, variables in models.items()
   }
   norms = {
     f'{name} {leaf}': float(np.linalg.norm(np.asarray(x, np.float64)))

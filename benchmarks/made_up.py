@@ -57,8 +57,7 @@ def rounds(
   from fedreid_jax import algorithms
   from fedreid_jax.data import arrays, augment
   from fedreid_jax.models import networks
-  from fedreid_jax.round import compose
-  from fedreid_jax.round.devices import placement
+  from fedreid_jax.round import compose, placement
   from fedreid_jax.training import engine
 
   mean, std = config.data.mean, config.data.std

@@ -85,7 +85,7 @@ BUGS = (
     ),
   ),
   (
-    ('round/cohort/cohort.py', 'round/test_cohort.py'),
+    ('round/cohort.py', 'round/test_cohort.py'),
     (
       ('(-sizes[k], k)', '(sizes[k], k)'),
       ('math.ceil(fraction', 'math.floor(fraction'),
@@ -116,11 +116,11 @@ BUGS = (
     ),
   ),
   (
-    ('round/client/local_step.py', 'algorithms/test_fedsgd.py'),
+    ('round/local_step.py', 'algorithms/test_fedsgd.py'),
     (('task.num_steps - 1', 'task.num_steps'),),
   ),
   (
-    ('core/param_filter.py', 'core/test_param_filter.py'),
+    ('core/trees.py', 'core/test_trees.py'),
     (('if n not in chosen', 'if n in chosen'),),
   ),
   (

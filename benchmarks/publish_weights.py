@@ -15,7 +15,7 @@ from typing import Any
 from absl import app, flags
 
 import fedreid_jax
-from fedreid_jax.core import param_filter
+from fedreid_jax.core import trees
 from fedreid_jax.data.synthetic import versions
 from fedreid_jax.models import weights
 from fedreid_jax.training.files import recorder, run_files
@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> None:
   }
   path = weights.FOLDER / f'{_NAME.value}{weights.SUFFIX}'
   weights.save(path, model.variables, about)
-  kept, _ = param_filter.split(dict(model.variables), weights.BACKBONE)
+  kept, _ = trees.split(dict(model.variables), weights.BACKBONE)
   last = results['evaluation'][-1]
   page = _PAGE.format(
     **about,

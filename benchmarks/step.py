@@ -53,10 +53,10 @@ def loop_of(model, shape: tuple[int, ...], identities: int):
   import jax
   import jax.numpy as jnp
 
-  from fedreid_jax.core import param_filter
+  from fedreid_jax.core import trees
   from fedreid_jax.losses import identity
 
-  params, rest = param_filter.trainable(jax.jit(model.init)(jax.random.key(0)))
+  params, rest = trees.trainable(jax.jit(model.init)(jax.random.key(0)))
   labels = jnp.arange(shape[1]) % identities
   images = jax.random.normal(jax.random.key(1), shape)
 

@@ -24,8 +24,7 @@ from absl import app, flags, logging
 
 from benchmarks import show
 from fedreid_jax.core import types
-from fedreid_jax.round.cohort import cohort
-from fedreid_jax.round.devices import client_store
+from fedreid_jax.round import client_store, cohort
 from fedreid_jax.training.files import checkpoint, client_states, steps
 
 _CLIENTS = flags.DEFINE_integer('clients', 10_000, 'Number of clients.')

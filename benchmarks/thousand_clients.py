@@ -43,7 +43,7 @@ def engine() -> Iterator[float]:
   import fedreid_jax as fr
   from fedreid_jax.algorithms import fedavg
   from fedreid_jax.models import convnet, reid
-  from fedreid_jax.round.devices import placement
+  from fedreid_jax.round import placement
 
   simulation = fr.Simulation(
     lambda identities: reid.ReIDNet(

@@ -11,7 +11,7 @@ from fedreid_jax.apps.deploy import embedding
 from fedreid_jax.data import augment
 from fedreid_jax.evaluation import features
 from fedreid_jax.models import networks
-from fedreid_jax.round.devices import placement
+from fedreid_jax.round import placement
 
 SHAPE = (32, 16, 3)
 MEAN, STD = (0.5, 0.4, 0.3), (0.25, 0.2, 0.3)

@@ -13,7 +13,7 @@ from fedreid_jax.data import augment
 from fedreid_jax.evaluation import features
 from fedreid_jax.evaluation.features import Model
 from fedreid_jax.models import networks
-from fedreid_jax.round.devices import placement
+from fedreid_jax.round import placement
 from fedreid_jax.training import loaded_run
 
 

@@ -37,7 +37,7 @@ import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.algorithms import robust
-from fedreid_jax.core import param_filter, prng, trees
+from fedreid_jax.core import prng, trees
 from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array, Broadcast, ClientData, Flat, Upload
 from fedreid_jax.method import aggregation
@@ -147,7 +147,7 @@ def _component(
   ) -> tuple[Any, Upload]:
     is_wrong = _among(wrong, upload.index)
     # Trainable parameters only: a negative variance would betray the attacker.
-    start, _ = param_filter.trainable(received.shared)
+    start, _ = trees.trainable(received.shared)
     sent = attack(options.kind, factor, upload.shared, start, key)
     sent = trees.select(is_wrong, sent, _of(upload, sent))
     return state, _with(upload, sent)
@@ -202,7 +202,7 @@ def _collude(scale: float, wrong: Array, uploads: Upload) -> Upload:
   """Replaces the uploads of all attackers by the vector of `alie`."""
   valid = aggregation.valid_uploads(uploads)
   wrong &= valid
-  own, _ = param_filter.trainable(uploads.shared)
+  own, _ = trees.trainable(uploads.shared)
   # Honest rows do not enter the mean, and lost ones may not be finite.
   own = robust.present(own, wrong)
   count = jnp.maximum(wrong.sum(), 1)

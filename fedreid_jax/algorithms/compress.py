@@ -37,7 +37,7 @@ from typing import Annotated, Any, Literal
 import jax
 import jax.numpy as jnp
 
-from fedreid_jax.core import param_filter, trees
+from fedreid_jax.core import trees
 from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array, Broadcast, Flat, Tree, Upload
 from fedreid_jax.method.component import MODEL, Component, Transport
@@ -79,7 +79,7 @@ def make(options: Options = Options()) -> Component:
 
 def num_bytes(options: Options, shared: Flat) -> int:
   """Returns the bytes of the shared parameters in one upload."""
-  params, running = param_filter.trainable(shared)
+  params, running = trees.trainable(shared)
   sizes = [math.prod(x.shape) for x in params.values()]
   rest = sum(math.prod(x.shape) * x.dtype.itemsize for x in running.values())
   if not sizes:
@@ -125,12 +125,12 @@ def _largest(options: Options):
 
 
 def _no_error(shared: Flat) -> Flat:
-  params, _ = param_filter.trainable(shared)
+  params, _ = trees.trainable(shared)
   return {name: jnp.zeros_like(x) for name, x in params.items()}
 
 
 def _changes(upload: Upload, received: Broadcast) -> Flat:
-  params, _ = param_filter.trainable(upload.shared)
+  params, _ = trees.trainable(upload.shared)
   return {n: x - received.shared[n] for n, x in params.items()}
 
 

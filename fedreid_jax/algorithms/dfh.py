@@ -81,7 +81,7 @@ from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array, Flat, Metrics, Outputs
 from fedreid_jax.losses import hallucination, identity, metric
 from fedreid_jax.losses.hallucination import Drawn
-from fedreid_jax.method import rounding
+from fedreid_jax.method import accounting
 from fedreid_jax.method.accounting import Mechanism, Released
 from fedreid_jax.method.component import (
   ClientHooks,
@@ -276,8 +276,8 @@ def _released(options: Options) -> Released:
   later = f' and every {every}' if options.every else ''
   return Released(
     mechanisms,
-    f'statistics of dfh: noise {rounding.exact(options.noise)}, before round 0'
-    + later,
+    f'statistics of dfh: noise {accounting.exact(options.noise)}, '
+    f'before round 0{later}',
   )
 
 

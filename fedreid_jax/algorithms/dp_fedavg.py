@@ -55,10 +55,10 @@ import jax.numpy as jnp
 
 from fedreid_jax import errors
 from fedreid_jax.algorithms.statistics import privacy
-from fedreid_jax.core import param_filter
+from fedreid_jax.core import trees
 from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array, Broadcast, Flat, Upload
-from fedreid_jax.method import accounting, rounding
+from fedreid_jax.method import accounting
 from fedreid_jax.method.accounting import Mechanism
 from fedreid_jax.method.component import (
   Component,
@@ -348,7 +348,7 @@ def _bounded(
 ) -> Upload:
   """Returns the upload with a clipped update and without running statistics."""
   start = received.shared
-  params, _ = param_filter.trainable(upload.shared)
+  params, _ = trees.trainable(upload.shared)
   changes = {n: x - start[n] for n, x in params.items()}
   # Changes that are not finite become zero and count as an upload, because a
   # lost one would reveal who took part.
@@ -406,10 +406,10 @@ def _claim(options: Options, scale: Scale, participants: Participants) -> Claim:
   largest = 1 / (10 * number)
   if options.delta > largest:
     raise errors.ConfigError(
-      f'{rounding.exact(options.delta)} is above 1 / (10 x '
+      f'{accounting.exact(options.delta)} is above 1 / (10 x '
       f'{errors.counted(number, "client")})',
       'dp_fedavg.delta',
-      f'give at most {rounding.down(largest)}',
+      f'give at most {accounting.below(largest)}',
     )
   participants = participants._replace(rounding=scale.rounding)
 
@@ -429,17 +429,17 @@ def _details(scale: Scale, participants: Participants) -> str:
     kind = 'zero-out, the smaller of RDP and of PLD with all clients'
   if scale.rounding is not None:
     sampled = (
-      f'sensitivity clip + {rounding.up(scale.rounding)} by the rounding of '
-      'integers, sampling not counted because the clients of a round know each '
-      'other'
+      f'sensitivity clip + {accounting.above(scale.rounding)} by the rounding '
+      'of integers, sampling not counted because the clients of a round know '
+      'each other'
     )
   elif one.fixed:
     sampled = f'{places} of {number} clients in every round'
   else:
-    sampled = f'sampling rate {rounding.exact(one.rate)}'
+    sampled = f'sampling rate {accounting.exact(one.rate)}'
     if places < number:
       sampled += f', at most {places} clients in a round'
   return (
-    f'{kind}, noise {rounding.exact(scale.noise)}, {sampled}; released: every '
-    'model; public: numbers of clients, images, identities and steps'
+    f'{kind}, noise {accounting.exact(scale.noise)}, {sampled}; released: '
+    'every model; public: numbers of clients, images, identities and steps'
   )

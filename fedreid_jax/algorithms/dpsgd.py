@@ -44,16 +44,15 @@ from fedreid_jax.core import patterns, trees
 from fedreid_jax.core.options import Checked, Range, Regex
 from fedreid_jax.core.types import Array, Flat, Metrics
 from fedreid_jax.data import sampling
-from fedreid_jax.method import accounting, rounding
+from fedreid_jax.method import accounting
 from fedreid_jax.method.accounting import Mechanism
 from fedreid_jax.method.component import (
   ClientHooks,
   Component,
   Participants,
 )
-from fedreid_jax.method.contexts import GradientCtx
+from fedreid_jax.method.contexts import Gradient, GradientCtx
 from fedreid_jax.method.guarantee import Claim, Delta, Epsilon, Noise
-from fedreid_jax.method.hook_types import Gradient
 from fedreid_jax.method.rules import DIVIDE_PERSONS, Given, Rule, is_private
 
 NAME = 'dpsgd'
@@ -253,8 +252,8 @@ def _others(options: Options, participants: Participants) -> list[Mechanism]:
   spent = accounting.epsilon(found, options.delta) if found else 0.0
   if spent >= options.epsilon:
     raise errors.ConfigError(
-      f'messages with noise take epsilon {rounding.up(spent)} alone, but all '
-      f'is {rounding.exact(options.epsilon)}',
+      f'messages with noise take epsilon {accounting.above(spent)} alone, but '
+      f'all is {accounting.exact(options.epsilon)}',
       f'{NAME}.epsilon',
       'raise it, or the noise of the messages (dfh.noise)',
     )
@@ -392,10 +391,10 @@ def _claim(options: Options, noise: float, participants: Participants) -> Claim:
   largest = 1 / (10 * sum(numbers))
   if options.delta > largest:
     raise errors.ConfigError(
-      f'{rounding.exact(options.delta)} is above 1 / (10 x '
+      f'{accounting.exact(options.delta)} is above 1 / (10 x '
       f'{errors.counted(sum(numbers), "unit")})',
       f'{NAME}.delta',
-      f'give at most {rounding.down(largest)}',
+      f'give at most {accounting.below(largest)}',
     )
 
   def released(rounds: int) -> list[list[Mechanism]]:
@@ -410,8 +409,8 @@ def _claim(options: Options, noise: float, participants: Participants) -> Claim:
     released,
     options.delta,
     'the largest of all clients, zero-out, PLD, noise '
-    f'{rounding.exact(noise)}, sampling rate at most '
-    f'{rounding.up(units / min(numbers))}, '
+    f'{accounting.exact(noise)}, sampling rate at most '
+    f'{accounting.above(units / min(numbers))}, '
     f'{errors.counted(participants.steps, "step")} a round, at most '
     f'{sampling.places(units)} in a step; released: every model; '
     'public: numbers of images, identities and steps',

@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 
 from fedreid_jax.algorithms.statistics import privacy
-from fedreid_jax.core import param_filter
+from fedreid_jax.core import trees
 from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array, Flat
 from fedreid_jax.method import aggregation
@@ -56,7 +56,7 @@ def make(options: Options = Options()) -> Component:
     del messages
     members = ctx.members
     plain = aggregation.uniform(members)
-    params, running = param_filter.trainable(ctx.start)
+    params, running = trees.trainable(ctx.start)
 
     def attended(name: str) -> Array:
       def norms(start: Array) -> Array:

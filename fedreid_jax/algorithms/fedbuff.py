@@ -8,7 +8,7 @@ arrived,
   w <- w + (lr / K) sum_i s(tau_i) (w_i - w^{v_i}),
   s(tau) = (1 + tau)^-exponent.
 
-A timetable of simulated time (`round.cohort.timetable`) determines when each
+A timetable of simulated time (`round.timetable`) determines when each
 upload arrives. The server keeps the last `max_staleness` models.
 
 Deviations from the paper: an upload that is staler than `max_staleness` is not
@@ -25,7 +25,7 @@ from typing import Annotated, Any
 
 import jax.numpy as jnp
 
-from fedreid_jax.core import param_filter, types
+from fedreid_jax.core import trees, types
 from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array, Flat
 from fedreid_jax.method import contexts, sums
@@ -111,7 +111,7 @@ def make(options: Options = Options()) -> Component:
   ) -> tuple[Any, types.Upload]:
     del key
     present = received.messages[NAME]['present']
-    params, running = param_filter.trainable(upload.shared)
+    params, running = trees.trainable(upload.shared)
     shared = {
       name: present[name] + (x - received.shared[name])
       for name, x in params.items()

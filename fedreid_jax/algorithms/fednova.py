@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from typing import Annotated
 
 from fedreid_jax import errors
-from fedreid_jax.core import param_filter
+from fedreid_jax.core import trees
 from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array
 from fedreid_jax.method import sums
@@ -82,7 +82,7 @@ def make(options: Options = Options()) -> Component:
     return state, ctx.optimizer.effective_steps(ctx.task.num_steps, ctx.lr * mu)
 
   def weight(message: Array, ctx: UploadCtx) -> dict[str, Array]:
-    params, _ = param_filter.trainable(ctx.start)
+    params, _ = trees.trainable(ctx.start)
     return dict.fromkeys(params, ctx.num_examples / message)
 
   def numbers(

@@ -25,7 +25,7 @@ from typing import Annotated, Literal
 
 import jax.numpy as jnp
 
-from fedreid_jax.core import param_filter
+from fedreid_jax.core import trees
 from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array, Flat
 from fedreid_jax.method.component import Component, ServerHooks
@@ -73,7 +73,7 @@ def make(options: Options = Options()) -> Component:
     return beta2 * v + (1 - beta2) * square
 
   def init(ctx: ServerInitCtx) -> tuple[Flat, Flat]:
-    params, _ = param_filter.trainable(ctx.shared)
+    params, _ = trees.trainable(ctx.shared)
     # A leading axis of one, because models of the server have one for clusters.
     zeros = {n: jnp.zeros_like(x)[None] for n, x in params.items()}
     return zeros, {n: x + tau**2 for n, x in zeros.items()}
@@ -81,7 +81,7 @@ def make(options: Options = Options()) -> Component:
   def update(
     state: tuple[Flat, Flat], models: Flat, ctx: AggregationCtx
   ) -> tuple[tuple[Flat, Flat], Flat]:
-    before, _ = param_filter.trainable(ctx.start)
+    before, _ = trees.trainable(ctx.start)
     moved = {n: models[n] - x for n, x in before.items()}
     m, v = state
     weight = 1.0 if name == 'sgd' else 1 - momentum

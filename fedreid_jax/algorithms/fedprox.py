@@ -19,7 +19,7 @@ from typing import Annotated
 import jax
 import jax.numpy as jnp
 
-from fedreid_jax.core import param_filter
+from fedreid_jax.core import trees
 from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array, Flat, Metrics
 from fedreid_jax.method.component import ClientHooks, Component
@@ -47,7 +47,7 @@ def make(options: Options = Options()) -> Component:
   ) -> tuple[Array, Metrics]:
     del state
     # The server has no counterpart of a client's private classifier.
-    anchor, _ = param_filter.trainable(ctx.received)
+    anchor, _ = trees.trainable(ctx.received)
     distance = jnp.float32(0.0)
     for name, start in anchor.items():
       moved = variables[name] - jax.lax.stop_gradient(start)

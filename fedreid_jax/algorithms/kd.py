@@ -31,7 +31,7 @@ from typing import Annotated, cast
 import jax
 import jax.numpy as jnp
 
-from fedreid_jax.core import param_filter
+from fedreid_jax.core import trees
 from fedreid_jax.core.options import Checked, Mark, Range
 from fedreid_jax.core.types import Array, Flat, Tree
 from fedreid_jax.losses import metric
@@ -91,7 +91,7 @@ def make(options: Options = Options()) -> Component:
     order = jax.random.permutation(order_key, num)
     # Padded places repeat the first image and are masked below.
     order = jnp.pad(order, (0, steps * batch - num)).reshape(steps, batch)
-    params, running = param_filter.trainable(model)
+    params, running = trees.trainable(model)
 
     def step(i: Array, carry: Training) -> Training:
       params, running, state = carry

@@ -40,7 +40,7 @@ import jax.numpy as jnp
 
 from fedreid_jax.algorithms import local_models
 from fedreid_jax.algorithms.local_models import LastModel
-from fedreid_jax.core import param_filter, trees
+from fedreid_jax.core import trees
 from fedreid_jax.core.options import Checked, Range
 from fedreid_jax.core.types import Array, Flat, Metrics, Tree
 from fedreid_jax.losses import identity
@@ -82,7 +82,7 @@ def make(options: Options = Options()) -> Component:
     """Starts from the client's last model, or else from its initial model."""
     last, has_last = state
     expert = trees.select(has_last, last, ctx.variables)
-    params, _ = param_filter.trainable(expert)
+    params, _ = trees.trainable(expert)
     return expert, () if frozen else ctx.optimizer.init(params)
 
   def pre_step(state: Expert, ctx: StepCtx) -> tuple[Expert, Array]:
@@ -134,7 +134,7 @@ def _scores(expert: Flat, images: Array, ctx: StepCtx) -> Array:
 def _train(state: Expert, images: Array, ctx: StepCtx) -> tuple[Expert, Array]:
   """Returns (the expert after one step, its scores before the step)."""
   expert, opt_state = state
-  params, running = param_filter.trainable(expert)
+  params, running = trees.trainable(expert)
 
   def loss(params: Flat) -> tuple[Array, tuple[Array, Flat]]:
     outputs, updated = ctx.model.apply(

@@ -32,7 +32,7 @@ import jax
 import jax.numpy as jnp
 
 from fedreid_jax import errors
-from fedreid_jax.core import param_filter
+from fedreid_jax.core import trees
 from fedreid_jax.core.options import Checked
 from fedreid_jax.core.types import Array, Flat, Metrics
 from fedreid_jax.method.accounting import Released
@@ -76,7 +76,7 @@ def make(options: Options = Options()) -> Component:
   uniform = options.weights == 'uniform'
 
   def init_server(ctx: ServerInitCtx) -> tuple[Flat, Array]:
-    params, _ = param_filter.trainable(ctx.shared)
+    params, _ = trees.trainable(ctx.shared)
     control = {n: jnp.zeros_like(x) for n, x in params.items()}
     counts = jnp.ones_like(ctx.sizes) if uniform else ctx.sizes
     return control, counts / counts.sum()
@@ -99,7 +99,7 @@ def make(options: Options = Options()) -> Component:
 
 def _init(key: Array, variables: Flat) -> Flat:
   del key
-  params, _ = param_filter.trainable(variables)
+  params, _ = trees.trainable(variables)
   return {n: jnp.zeros_like(x) for n, x in params.items()}
 
 

@@ -28,7 +28,7 @@ from absl import flags
 
 from fedreid_jax import errors
 from fedreid_jax.cli import run
-from fedreid_jax.method import accounting, rounding
+from fedreid_jax.method import accounting
 
 _EPSILON = flags.DEFINE_float(
   'epsilon', None, 'Largest epsilon; prints the noise that it takes.', 1e-3
@@ -116,11 +116,11 @@ def _check() -> None:
   largest = 1 / (10 * identities)
   if _DELTA.value > largest:
     raise errors.ConfigError(
-      f'{rounding.exact(_DELTA.value)} is above 1 / (10 x '
+      f'{accounting.exact(_DELTA.value)} is above 1 / (10 x '
       f'{_people(identities)})',
       '--delta',
       # Rounded down, so that the printed number is accepted.
-      f'give at most {rounding.down(largest)}',
+      f'give at most {accounting.below(largest)}',
     )
   if bool(_STATISTICS.value) != bool(_RELEASES.value):
     raise errors.ConfigError(
@@ -157,12 +157,12 @@ def _plan(identities: int, batch: int) -> list[str]:
     f'sampling: each of {_people(identities)} with probability '
     f'{batch / identities:.4g} in each of {errors.counted(steps, "step")}'
     + (f', at most {limit} in a step' if limit else ''),
-    f'noise: {rounding.exact(noise)} times the clip',
+    f'noise: {accounting.exact(noise)} times the clip',
   ]
   if sent:
     lines.append(
       f'statistics of DFH: {errors.counted(_RELEASES.value, "time")} with '
-      f'noise {rounding.exact(_STATISTICS.value)}'
+      f'noise {accounting.exact(_STATISTICS.value)}'
     )
   lines += _guarantee(epsilon)
   few = dpsgd.hidden_by_few(identities, batch, 'identity')
@@ -184,7 +184,7 @@ def _noise(
   # No noise on gradients can make up for it.
   if alone >= target:
     raise errors.ConfigError(
-      f'the statistics alone have epsilon = {rounding.up(alone)}',
+      f'the statistics alone have epsilon = {accounting.above(alone)}',
       '--statistics-noise',
       'raise it, or send them less often',
     )

@@ -163,11 +163,6 @@ def _field(one: dataclasses.Field[Any], hint: Any) -> Field:
 def check(where: str, field: Field, value: Any) -> None:
   """Checks that a value is allowed in a field.
 
-  Args:
-    where: full name of the field, for messages.
-    field: declaration of the field.
-    value: value to check.
-
   Raises:
     ConfigError: if the value is not allowed; the message has the field, the
       value and the allowed values.

@@ -3,7 +3,7 @@
 A plug-in is named by its module (`'mypkg.my_rule'`) or by an entry point whose
 value is the module. Its hyper-parameters are a group of the configuration with
 the last part of the plug-in's name. The module is imported when its fields are
-needed.
+needed, as are optional packages, which extras install.
 """
 
 import functools
@@ -62,11 +62,6 @@ def entry_points(plugin: Plugin) -> dict[str, str]:
 def module_of(name: str, plugin: Plugin, built_in: Collection[str]) -> str:
   """Returns the full name of the module of a plug-in.
 
-  Args:
-    name: name of the plug-in in a configuration.
-    plugin: kind of the plug-in.
-    built_in: names of the built-in modules, for the message.
-
   Raises:
     ConfigError: when the name is neither dotted nor an entry point.
   """
@@ -89,8 +84,6 @@ def full_name(name: str, plugin: Plugin, package: ModuleType) -> str:
   """Returns the full name of a module of the package or of a plug-in.
 
   Args:
-    name: name of the module in a configuration.
-    plugin: kind of the module.
     package: package of the built-in modules of this kind.
 
   Raises:
@@ -157,8 +150,6 @@ def bound(
   """Returns the function of a module, with its hyper-parameters bound.
 
   Args:
-    found: the module.
-    plugin: kind of the module.
     options: hyper-parameters. If the module declares a class `Options`, the
       function receives an instance of it as its last argument.
 
@@ -185,3 +176,25 @@ def call(
 def group_of(name: str) -> str:
   """Returns the name of the configuration group with a plug-in's fields."""
   return name.rpartition('.')[2]
+
+
+def install_command(extra: str) -> str:
+  """Returns the shell command that installs an extra of this package."""
+  return f"pip install 'fedreid_jax[{extra}]'"
+
+
+def load_extra(name: str, needed_by: str, remedy: str) -> ModuleType:
+  """Imports an optional package.
+
+  Args:
+    needed_by: command or flag that needs it, for the message.
+
+  Raises:
+    ConfigError: if the package cannot be imported.
+  """
+  try:
+    return importlib.import_module(name)
+  except ImportError as error:
+    raise errors.ConfigError(f'no {name}: {error}', needed_by, remedy) from (
+      error
+    )

@@ -76,9 +76,6 @@ def of_round(
   """Returns `data` in a round, uint32 `[2]`, or `[10]` with words of a secret.
 
   Args:
-    seed: `data` of the run's seed.
-    secret: secret of the run, if there is one.
-    round_: global round.
     uid: hash of the name of the client that draws, 0 for the server.
   """
   if secret is None:
@@ -90,8 +87,6 @@ def key(seed: Array, stream: Stream, round_: Array | int = 0) -> Array:
   """Returns the key of a stream in a round.
 
   Args:
-    seed: `data` of the run's seed.
-    stream: use of the random numbers.
     round_: global round, which may be traced.
   """
   public, secret = seed[..., :PUBLIC_WORDS], seed[..., PUBLIC_WORDS:]

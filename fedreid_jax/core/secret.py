@@ -58,7 +58,6 @@ class Secret:
     """Returns the key of a client for compiled programs, uint32 `[8]`.
 
     Args:
-      round_: global round.
       uid: hash of the client's name, 0 for the server.
     """
     return np.frombuffer(self._derived('program', round_, uid), '<u4')

@@ -25,7 +25,7 @@ from fedreid_jax import errors
 from fedreid_jax.core import prng
 from fedreid_jax.core.secret import Secret
 from fedreid_jax.core.types import ClientData, Plan
-from fedreid_jax.round.cohort import cohort
+from fedreid_jax.round import cohort
 
 # Modalities of the parts of a batch: 0 visible, 1 infrared; a repeated 0 shows
 # the same images again.

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float, Float32, Int64, Integer, Shaped
 
 from fedreid_jax import errors
-from fedreid_jax.core import extras
+from fedreid_jax.core import plugins
 from fedreid_jax.evaluation import distances
 
 MISSING = -1  # index and integer label of a neighbour that does not exist
@@ -264,7 +264,7 @@ def _cameras(values: Any, size: int) -> Integer[np.ndarray, ' {size}']:
   return values
 
 
-_MISSING_FAISS = extras.command('search')
+_MISSING_FAISS = plugins.install_command('search')
 
 
 def installed() -> bool:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedreid_jax import errors
-from fedreid_jax.core import extras
+from fedreid_jax.core import plugins
 from fedreid_jax.training.picture import RIGHT, WRONG
 
 # Okabe and Ito, "Color universal design": distinct for any colour vision.
@@ -28,7 +28,7 @@ COLOURS = (
 )
 FORMATS = ('png', 'pdf', 'svg')
 PHOTO = 1.0  # height of a photograph, inches
-MISSING = extras.command('viz')
+MISSING = plugins.install_command('viz')
 
 
 class Photo(NamedTuple):

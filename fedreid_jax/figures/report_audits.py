@@ -8,7 +8,7 @@ from typing import Any
 from fedreid_jax import errors
 from fedreid_jax.core import secret
 from fedreid_jax.figures import html_page
-from fedreid_jax.method import rounding
+from fedreid_jax.method import accounting
 from fedreid_jax.training.files import recorder, run_files
 
 Entries = Mapping[str, Any]
@@ -124,10 +124,10 @@ def _member(entries: Entries) -> str:
 
 
 def _canary(entries: Entries) -> str:
-  claim = f'The run claims epsilon = {rounding.up(entries["claimed"])}'
+  claim = f'The run claims epsilon = {accounting.above(entries["claimed"])}'
   if entries.get('study'):
     claim += f' ({secret.STUDY})'
-  bound = rounding.down(entries['bound']['epsilon'])
+  bound = accounting.below(entries['bound']['epsilon'])
   if entries['refuted']:
     return f'{claim}, which is wrong: epsilon is at least {bound}.'
   return (

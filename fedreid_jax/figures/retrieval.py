@@ -9,7 +9,7 @@ import numpy as np
 from fedreid_jax.evaluation import evaluator, gallery
 from fedreid_jax.figures import canvas
 from fedreid_jax.figures.canvas import Photo
-from fedreid_jax.round.devices import placement
+from fedreid_jax.round import placement
 from fedreid_jax.training.loaded_run import LoadedRun
 
 RANKS = tuple(range(1, 21))

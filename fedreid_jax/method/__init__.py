@@ -11,7 +11,7 @@ group `fedreid_jax.components`.
 """
 
 from fedreid_jax.core.options import Checked, Mark, Range, Regex
-from fedreid_jax.core.param_filter import split, trainable
+from fedreid_jax.core.trees import split, trainable
 from fedreid_jax.core.types import (
   Array,
   Batch,

@@ -19,14 +19,14 @@ al., "Subsampled Renyi differential privacy and analytical moments accountant"
 (AISTATS 2019).
 """
 
+import decimal
 import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from fedreid_jax import errors
-from fedreid_jax.core import extras
-from fedreid_jax.method import rounding
+from fedreid_jax.core import plugins
 
 NONE = 'no differential privacy'
 WEAK = 20.0  # the epsilon above which a guarantee gives no protection
@@ -96,7 +96,6 @@ def epsilon(mechanisms: Sequence[Mechanism], delta: float) -> float:
 
   Args:
     mechanisms: all sums to which one unit contributes, each with its noise.
-    delta: delta of the guarantee, in (0, 1).
 
   Returns:
     Infinity where a mechanism has no noise.
@@ -128,7 +127,7 @@ def text(epsilon: float, delta: float) -> str:
     epsilon: a finite number, which is rounded up.
     delta: a number that is printed with all its digits.
   """
-  return f'epsilon = {rounding.up(epsilon)} at delta = {rounding.exact(delta)}'
+  return f'epsilon = {above(epsilon)} at delta = {exact(delta)}'
 
 
 def multiplier(
@@ -140,7 +139,6 @@ def multiplier(
     make: `(z) -> mechanisms` to which one unit contributes; more noise must not
       raise their epsilon.
     target: largest epsilon, above 0.
-    delta: delta of the guarantee, in (0, 1).
 
   Returns:
     `z` with four digits after the point, so that `epsilon(make(z), delta)` is
@@ -290,8 +288,37 @@ def _adjacency(accounting: Any, mechanisms: Sequence[Mechanism]) -> Any:
 
 
 def _package(module: str = '') -> Any:
-  return extras.load(
+  return plugins.load_extra(
     f'dp_accounting{module}',
     'a guarantee of privacy',
-    extras.command('privacy'),
+    plugins.install_command('privacy'),
   )
+
+
+SIGNIFICANT = 4  # significant digits of a bound
+
+
+# An upper bound must not become smaller when it is printed, and a lower bound
+# must not become larger. Noise and delta are printed with all their digits, so
+# that the text, given as an option, is the same number.
+def above(bound: float) -> str:
+  """Returns an upper bound, rounded up to four significant digits."""
+  return _rounded(bound, decimal.ROUND_CEILING)
+
+
+def below(bound: float) -> str:
+  """Returns a lower bound, rounded down to four significant digits."""
+  return _rounded(bound, decimal.ROUND_FLOOR)
+
+
+def exact(number: float) -> str:
+  """Returns the shortest text from which Python reads the same number."""
+  return repr(float(number)).removesuffix('.0')
+
+
+def _rounded(bound: float, mode: str) -> str:
+  # The binary value of 8.236 is a little above it. Its shortest text has four
+  # digits, so that the number is not rounded up to 8.237.
+  shortest = decimal.Decimal(repr(float(bound)))
+  context = decimal.Context(prec=SIGNIFICANT, rounding=mode)
+  return f'{float(context.plus(shortest)):g}'

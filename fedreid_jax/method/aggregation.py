@@ -11,7 +11,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from fedreid_jax.core import param_filter, types
+from fedreid_jax.core import trees, types
 from fedreid_jax.core.types import Array, Flat
 
 BatchStatsRule = Literal['average', 'first_client', 'keep_server']
@@ -90,10 +90,7 @@ def leaf_weights(
   Args:
     weights: one array for all parameters, or arrays by name (absent parameters
       are weighted by size).
-    sizes: weights by number of images.
-    shared: shared parameters and running statistics.
     first: one-hot weights of the first client sampled in each group.
-    rule: rule for running statistics, one of `BatchStatsRule`.
   """
   by_leaf = (
     weights if isinstance(weights, dict) else dict.fromkeys(shared, weights)
@@ -102,7 +99,7 @@ def leaf_weights(
   # Weights of zero leave the running statistics of the server as they are.
   if rule != 'average':
     override = first if rule == 'first_client' else jnp.zeros_like(sizes)
-    _, running = param_filter.trainable(shared)
+    _, running = trees.trainable(shared)
     by_leaf |= dict.fromkeys(running, override)
   return by_leaf
 

@@ -83,7 +83,6 @@ def install(variables: Flat, layers: Layers) -> Flat:
 
   Args:
     variables: flat dict; running moments are `batch_stats/LAYER/mean|var`.
-    layers: moments by layer.
   """
   changed = dict(variables)
   for layer, found in layers.items():

@@ -15,7 +15,7 @@ from fedreid_jax.core import types
 from fedreid_jax.core.types import Array, Flat, Metrics, Tree
 from fedreid_jax.method import contexts
 from fedreid_jax.method.accounting import Released
-from fedreid_jax.method.hook_types import (
+from fedreid_jax.method.contexts import (
   Cluster,
   EndRound,
   Gradient,
@@ -230,10 +230,6 @@ class Participants(NamedTuple):
 
   def require_public(self, wanted: int, field: str) -> None:
     """Checks that there is a public set of at least one batch.
-
-    Args:
-      wanted: number of images in the batch.
-      field: configuration field of this number.
 
     Raises:
       ConfigError: if there is no public set.

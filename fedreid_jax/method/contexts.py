@@ -1,53 +1,59 @@
-"""Contexts: the arguments that the engine passes to the hooks of a component.
+"""Contexts, which the engine passes to the hooks of a component.
 
 A context is complete when it is created, and no field changes its meaning
-within a round.
+within a round. The signatures of the hooks are at the end.
 """
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 from fedreid_jax import errors
 from fedreid_jax.core import types
-from fedreid_jax.core.types import Array, Flat, Metrics, Tree
+from fedreid_jax.core.types import Array, Broadcast, Flat, Metrics, Tree, Upload
 from fedreid_jax.method import optimizers
 
 
 @dataclasses.dataclass(frozen=True)
-class RoundCtx:
-  """The context of the start of a client's round.
+class ClientCtx:
+  """The fields of all contexts at a client.
 
   Attributes:
     received: shared parameters as received from the server.
     message: message of this component's server hooks.
     task: the client's task in this round.
-    variables: all variables of the client at the start of the round.
     optimizer: optimiser of the client.
-    batch_shape: `(B, H, W, ch)` of a step.
-    max_images: largest number of images in a round, including repeats and
-      padding.
     round: global round, int32.
   """
 
   received: Flat
   message: Any
   task: types.ClientTask
-  variables: Flat
   optimizer: optimizers.Optimizer
-  batch_shape: tuple[int, int, int, int]
-  max_images: int
   round: Array
 
 
 @dataclasses.dataclass(frozen=True)
-class StepCtx:
+class RoundCtx(ClientCtx):
+  """The context of the start of a client's round.
+
+  Attributes:
+    variables: all variables of the client at the start of the round.
+    batch_shape: `(B, H, W, ch)` of a step.
+    max_images: largest number of images in a round, including repeats and
+      padding.
+  """
+
+  variables: Flat
+  batch_shape: tuple[int, int, int, int]
+  max_images: int
+
+
+@dataclasses.dataclass(frozen=True)
+class StepCtx(ClientCtx):
   """The context of a step before its loss.
 
   Attributes:
-    received: shared parameters as received from the server.
-    message: message of this component's server hooks.
-    task: the client's task in this round.
     batch: the augmented batch.
     photographs: the images of the batch without augmentation, uint8
       `[B, H, W, ch]`.
@@ -55,27 +61,20 @@ class StepCtx:
     objective: `(Outputs, Batch) -> (loss, metrics)`, the plain re-ID loss.
     transform: `(key) -> images`, another augmentation of the photographs.
     test_transform: `(uint8 images) -> float32 images`, without augmentation.
-    optimizer: optimiser of the client, for networks that a component trains.
     step: index within the round, int32.
     lr: learning rate of the step, float32.
-    round: global round, int32.
     key: key of this component, client and step.
     round_key: key of this component, client and round.
   """
 
-  received: Flat
-  message: Any
-  task: types.ClientTask
   batch: types.Batch
   photographs: Array
   model: types.Model
   objective: Callable[[types.Outputs, types.Batch], tuple[Array, Metrics]]
   transform: Callable[[Array], Array]
   test_transform: Callable[[Array], Array]
-  optimizer: optimizers.Optimizer
   step: Array
   lr: Array
-  round: Array
   key: Array
   round_key: Array
 
@@ -113,38 +112,28 @@ class GradientCtx:
 
 
 @dataclasses.dataclass(frozen=True)
-class RoundEndCtx:
+class RoundEndCtx(ClientCtx):
   """The context of the end of a client's round.
 
   Attributes:
-    received: shared parameters as received from the server.
-    message: message of this component's server hooks.
-    task: the client's task in this round.
     start: all variables before training.
     variables: all variables after training.
     data_pass: result of the component's data pass, None if there is none.
     trained: whether the client has trained. It is false in the pass before
       round 0, whose `round` is 0 as well.
     model: the network.
-    optimizer: optimiser of the client.
     lr: learning rate at the beginning of the round.
     test_transform: `(uint8 images) -> float32 images`.
-    round: global round, int32.
     key: key of this component, client and round.
   """
 
-  received: Flat
-  message: Any
-  task: types.ClientTask
   start: Flat
   variables: Flat
   data_pass: Tree
   trained: bool
   model: types.Model
-  optimizer: optimizers.Optimizer
   lr: Array
   test_transform: Callable[[Array], Array]
-  round: Array
   key: Array
 
 
@@ -198,22 +187,6 @@ class UploadCtx:
   num_steps: Array
   uploaded: Flat
   start: Flat
-
-  @classmethod
-  def of(cls, upload: types.Upload, start: Flat) -> 'UploadCtx':
-    """Returns the context of one upload.
-
-    Args:
-      upload: upload of one client.
-      start: model of the client's group before the aggregation.
-    """
-    return cls(
-      upload.index,
-      upload.num_examples,
-      upload.num_steps,
-      upload.shared,
-      start,
-    )
 
 
 class NoUploads(NamedTuple):
@@ -297,3 +270,162 @@ class AggregationCtx(ServerCtx):
 
   members: Array
   start: Flat
+
+
+# The component chooses the structure of these trees; the engine only maps them.
+State = Any
+
+
+RoundState = Any
+
+
+Aux = Any
+
+
+Message = Any
+
+
+class InitClient(Protocol):
+  """Initialises the state that a client keeps between rounds."""
+
+  def __call__(self, key: Array, variables: Flat, /) -> State:
+    """Returns the state; the key belongs to this component and client."""
+    ...
+
+
+class StartRound(Protocol):
+  """Computes the state of one round from the state that the client keeps."""
+
+  def __call__(self, state: State, ctx: RoundCtx, /) -> RoundState: ...
+
+
+class PreStep(Protocol):
+  """Runs before the loss of a step and is not differentiated."""
+
+  def __call__(
+    self, state: RoundState, ctx: StepCtx, /
+  ) -> tuple[RoundState, Aux]: ...
+
+
+class Loss(Protocol):
+  """Computes a term that is added to the local loss.
+
+  It is differentiated with respect to the parameters in `variables`.
+  """
+
+  def __call__(
+    self, variables: Flat, state: RoundState, ctx: LossCtx, /
+  ) -> tuple[Any, Metrics]: ...
+
+
+class Gradient(Protocol):
+  """Computes the gradient of a step in place of `jax.grad`.
+
+  Parameters without a gradient in the result are not trained.
+  """
+
+  def __call__(
+    self, params: Flat, ctx: GradientCtx, /
+  ) -> tuple[Flat, Metrics]: ...
+
+
+class PostStep(Protocol):
+  """Runs after the update of a step, with the outputs before the update."""
+
+  def __call__(self, state: RoundState, ctx: LossCtx, /) -> RoundState: ...
+
+
+class EndRound(Protocol):
+  """Computes the state to keep and the message to send after the round."""
+
+  def __call__(
+    self, state: RoundState, ctx: RoundEndCtx, /
+  ) -> tuple[State, Message]: ...
+
+
+class Up(Protocol):
+  """Transforms an upload on the client's device, with a state kept there."""
+
+  def __call__(
+    self, state: State, upload: Upload, received: Broadcast, key: Array, /
+  ) -> tuple[State, Upload]: ...
+
+
+class InitServer(Protocol):
+  """Initialises the state of the server before round 0."""
+
+  def __call__(self, ctx: ServerInitCtx, /) -> State: ...
+
+
+class Receive(Protocol):
+  """Updates the state with the messages of this component in a round.
+
+  Messages are stacked, `[K, ...]`. Rows that are not valid must have no effect.
+  """
+
+  def __call__(
+    self,
+    state: State,
+    messages: Message,
+    valid: Array,
+    ctx: ReceiveCtx,
+    /,
+  ) -> State: ...
+
+
+class Update(Protocol):
+  """Updates state and models `[G, ...]` after the aggregation of a round."""
+
+  def __call__(
+    self, state: State, models: Flat, ctx: AggregationCtx, /
+  ) -> tuple[State, Flat]: ...
+
+
+class Cluster(Protocol):
+  """Assigns each client of a cohort to a server model, an index below `N`."""
+
+  def __call__(self, groups: Array, ctx: ServerCtx, /) -> Array:
+    """Returns int32 `[K]` from the groups of all clients, int32 `[N]`."""
+    ...
+
+
+class Weigh(Protocol):
+  """Computes the weights of the uploads in the model of each group.
+
+  The result is one array float32 `[G, K]` for all parameters, or a dict of
+  arrays by parameter name (absent parameters are weighted by size). If a row
+  sums to less than one, the server's model has the remaining weight. A row that
+  is all zero or not finite is replaced by weights by number of images.
+  """
+
+  def __call__(
+    self, messages: Message, ctx: AggregationCtx, /
+  ) -> Array | dict[str, Array]:
+    """Returns the weights from the messages of this component, `[K, ...]`."""
+    ...
+
+
+class Weight(Protocol):
+  """Computes the weight of one upload before normalisation.
+
+  The result is a number for all parameters, or a dict of numbers by parameter
+  name (absent parameters are weighted by size).
+  """
+
+  def __call__(
+    self, message: Message, ctx: UploadCtx, /
+  ) -> Array | dict[str, Array]:
+    """Returns the weight from this component's message of one client."""
+    ...
+
+
+class Combine(Protocol):
+  """Computes the models of a rule that is no weighted mean, such as a median.
+
+  The context has all uploads. Running statistics of the result are used only if
+  `batch_stats_rule` is 'average'.
+  """
+
+  def __call__(self, models: Flat, ctx: AggregationCtx, /) -> Flat:
+    """Returns the models `[G, ...]`; `models` are the weighted means."""
+    ...

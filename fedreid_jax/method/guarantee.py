@@ -69,8 +69,6 @@ class Guarantee:
     """Checks the composition and the participants.
 
     Args:
-      components: components of the method.
-      participants: participants of the run.
       study: whether the noise follows from the seed.
 
     Raises:
@@ -193,9 +191,6 @@ def is_protected(components: Iterable[Component]) -> bool:
 
 def refuse_at_sites(components: Sequence[Component]) -> None:
   """Refuses components that add noise for a guarantee, at real sites.
-
-  Args:
-    components: components of a method, before `bind`.
 
   Raises:
     ConfigError: if there is such a component; the message names the first.

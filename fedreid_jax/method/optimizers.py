@@ -171,7 +171,6 @@ def effective_steps(
     num_steps: number of local steps, int32, which may be traced.
     decay: learning rate times the proximal weight mu, 0 without a proximal
       term.
-    momentum: momentum of SGD.
     nesterov: whether SGD has Nesterov momentum instead of heavy ball.
   """
 
@@ -189,9 +188,6 @@ def effective_steps(
 
 def bound_to_rounds(config: Any) -> str:
   """Returns why a longer run would have other learning rates.
-
-  Args:
-    config: fields `schedule`, `milestones` and `schedule_rounds`.
 
   Returns:
     A reason for users, '' if the rates do not depend on the number of rounds.
@@ -226,13 +222,12 @@ def schedule(config: Any, rounds: int) -> Callable[[Array], Array]:
   if config.schedule == 'constant':
     shape = optax.constant_schedule(1.0)
   elif config.schedule == 'step':
-    shape = optax.piecewise_constant_schedule(
-      1.0,
-      {
-        int(m) if m >= 1 else math.ceil(m * rounds - 1e-9): config.gamma
-        for m in config.milestones
-      },
-    )
+    steps: dict[int, float] = {}
+    for m in config.milestones:
+      first = int(m) if m >= 1 else math.ceil(m * rounds - 1e-9)
+      # Fractions of few rounds may be the same round.
+      steps[first] = steps.get(first, 1.0) * config.gamma
+    shape = optax.piecewise_constant_schedule(1.0, steps)
   elif config.schedule == 'linear':
     points = jnp.asarray(config.points, jnp.float32)
     shape = functools.partial(jnp.interp, xp=points[:, 0], fp=points[:, 1])

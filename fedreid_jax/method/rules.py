@@ -81,7 +81,6 @@ def needs_public(given: Given, by: str = '') -> Iterator[Rule]:
   """Yields the rule of a method that uses public images.
 
   Args:
-    given: the configuration.
     by: field and value that need the images, by default the component.
   """
   yield (

@@ -19,7 +19,7 @@ import numpy as np
 from fedreid_jax.core import trees
 from fedreid_jax.core.types import Array, Tree
 from fedreid_jax.method import contexts
-from fedreid_jax.method.hook_types import Combine, State, Weigh, Weight
+from fedreid_jax.method.contexts import Combine, State, Weigh, Weight
 
 # `(numbers of images of the K largest clients, [K]) -> limit` of the sum of the
 # weights of a cohort.

@@ -14,7 +14,7 @@ from jax.extend import core
 from jax.interpreters import partial_eval
 
 from fedreid_jax import errors
-from fedreid_jax.core import param_filter, types
+from fedreid_jax.core import trees, types
 
 # Leaves of the parts that a visible image does not pass through.
 OTHER_MODALITY = '/infrared_'
@@ -61,7 +61,7 @@ def count(
   # A flat dict is traced in the order of its sorted names.
   names = zip(sorted(variables), used[:-1], strict=True)
   leaves = [name for name, is_used in names if is_used]
-  params, _ = param_filter.trainable({n: variables[n] for n in leaves})
+  params, _ = trees.trainable({n: variables[n] for n in leaves})
   other = [OTHER_MODALITY in n for n in leaves] + [False] * used[-1]
   return Cost(
     sum(leaf.size for leaf in params.values()), _walk(needed, other)[0]

@@ -10,7 +10,7 @@ from flax import linen as nn
 from jaxtyping import Bool, Float, Int, Key
 
 from fedreid_jax import errors
-from fedreid_jax.core import param_filter, plugins, types
+from fedreid_jax.core import plugins, trees, types
 from fedreid_jax.core.types import Array, Flat, Number
 from fedreid_jax.models import (
   alignment,
@@ -174,7 +174,7 @@ def wrap(
     params_key, dropout_key = jax.random.split(key)
     rngs = {'params': params_key, 'dropout': dropout_key}
     images = jnp.zeros((2, *image_shape), jnp.float32)
-    return param_filter.flatten(module.init(rngs, images, train=False))
+    return trees.flatten(module.init(rngs, images, train=False))
 
   def apply(
     variables: Flat,
@@ -190,9 +190,9 @@ def wrap(
     variables, images, mask, modalities, labels = _arrays(
       variables, images, mask, modalities, labels
     )
-    _, batch_stats = param_filter.trainable(variables)
+    _, batch_stats = trees.trainable(variables)
     outputs, updated = module.apply(
-      param_filter.unflatten(variables),
+      trees.unflatten(variables),
       images,
       train=train,
       num_identities=num_identities,
@@ -204,7 +204,7 @@ def wrap(
       mutable=['batch_stats'] if train else [],
     )
     # In evaluation nothing is updated, and the old statistics are returned.
-    return outputs, batch_stats | param_filter.flatten(updated)
+    return outputs, batch_stats | trees.flatten(updated)
 
   def measure(
     variables: Flat,
@@ -218,7 +218,7 @@ def wrap(
       variables, images, mask, modalities
     )
     outputs, found = module.apply(
-      param_filter.unflatten(variables),
+      trees.unflatten(variables),
       images,
       train=False,
       num_identities=num_identities,
@@ -228,7 +228,7 @@ def wrap(
     )
     # Names are 'moments/LAYER/batch'. Networks without batch statistics have no
     # such collection.
-    layers = param_filter.flatten(found['moments']) if found else {}
+    layers = trees.flatten(found['moments']) if found else {}
     return outputs, {n.removesuffix('/batch'): x for n, x in layers.items()}
 
   def classify(
@@ -238,7 +238,7 @@ def wrap(
   ) -> Any:
     variables, embedding = _arrays(variables, embedding)
     return module.apply(
-      param_filter.unflatten(variables),
+      trees.unflatten(variables),
       embedding,
       num_identities,
       method='classify',

@@ -1,21 +1,24 @@
-"""The compiled functions of a simulation on a mesh of devices."""
+"""The compiled functions of a simulation on a mesh of devices.
+
+If a round has several waves, their sums and uploads are joined here as well.
+"""
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from fedreid_jax.core import trees, types
 from fedreid_jax.core.types import Array, Flat, Tree
 from fedreid_jax.method import batch_stats
-from fedreid_jax.round.client import local_step, local_training
+from fedreid_jax.round import local_step, local_training, placement
 from fedreid_jax.round.compose import Algorithm
-from fedreid_jax.round.devices import placement, waves
 from fedreid_jax.round.server import server_round
 from fedreid_jax.round.server.arithmetic import FixedPoint
 from fedreid_jax.round.server.fold import Fold, Folded, Totals
@@ -65,13 +68,7 @@ class Compiled(NamedTuple):
 
 
 def make(algorithm: Algorithm, mesh: Mesh, width: int) -> Compiled:
-  """Builds the compiled functions of an algorithm on a mesh.
-
-  Args:
-    algorithm: a federated method.
-    mesh: devices.
-    width: number of clients that are vmapped at a time on a device.
-  """
+  """Builds the compiled functions of an algorithm on a mesh."""
   of_client = _OfClient(algorithm.program)
   over = functools.partial(_over_lanes, algorithm, mesh, width)
   ends = early = over
@@ -90,7 +87,7 @@ def make(algorithm: Algorithm, mesh: Mesh, width: int) -> Compiled:
     end_untrained=early(functools.partial(of_client.end, trained=False)),
     sent=over(of_client.end),
     sent_untrained=over(functools.partial(of_client.end, trained=False)),
-    add=_adding(fold),
+    add=jax.jit(functools.partial(add_waves, fold), donate_argnums=0),
     moments=_moments(of_client, mesh, width),
     no_moments=jax.jit(of_client.no_moments),
     aggregate=aggregate,
@@ -105,15 +102,7 @@ def _over_lanes(
   fn: Callable[..., Any],
   donate: bool = False,
 ) -> jax.stages.Wrapped:
-  """Returns a function of a round, `(server, round, table, tree, tasks)`.
-
-  Args:
-    algorithm: a federated method.
-    mesh: devices.
-    width: number of clients that are vmapped at a time on a device.
-    fn: function `(replicated, table, (tree, task))` of one client.
-    donate: whether the function donates its tree.
-  """
+  """Returns a function of a round, `(server, round, table, tree, tasks)`."""
   over = placement.over_clients(fn, mesh, width)
 
   def run(
@@ -172,16 +161,6 @@ def _adding_up(
     return jax.jit(run, donate_argnums=(3,) if donate else ())
 
   return over
-
-
-def _adding(fold: Fold | None) -> Callable[..., Any]:
-  """Returns the compiled `(Totals, Totals) -> Totals`; donates the first."""
-
-  def add(totals: Totals, more: Totals) -> Totals:
-    assert fold is not None  # only a method with sums has several waves
-    return waves.add(fold, totals, more)
-
-  return jax.jit(add, donate_argnums=0)
 
 
 def _moments(
@@ -320,3 +299,51 @@ class _OfClient:
   def no_moments(self, models: Flat, own: Flat) -> batch_stats.Layers:
     one = {name: leaf[0] for name, leaf in {**models, **own}.items()}
     return self._program.no_moments(one)
+
+
+def add_waves(fold: Fold | None, totals: Totals, more: Totals) -> Totals:
+  """Returns the sums over the clients of two waves."""
+  assert fold is not None  # only a method with sums has several waves
+  # As if the waves were two devices of a mesh, by vmap with a named axis.
+
+  def merged(one: Totals) -> Totals:
+    return fold.merge(one, 'waves')
+
+  both = jax.tree.map(lambda *x: jax.numpy.stack(x), totals, more)
+  return trees.rows(jax.vmap(merged, axis_name='waves')(both), 0)
+
+
+def join(rows: Sequence[Any], totals: Totals, cohort: int) -> Folded:
+  """Returns the uploads of a round, in canonical order and `[K, ...]`.
+
+  Args:
+    rows: `(uploads, raw, far)` of each wave on the host, `[lanes, ...]`.
+  """
+
+  def column(*parts: np.ndarray) -> np.ndarray:
+    # The last row is an empty lane, which is repeated below if the waves have
+    # fewer lanes than K.
+    return np.concatenate([*parts, np.zeros_like(parts[0][:1])])
+
+  uploads, raw, far = jax.tree.map(column, *rows)
+  index = uploads.index
+  index[-1] = -1
+  order = np.argsort(np.where(index < 0, np.iinfo(np.int32).max, index))
+  order = np.append(order, [-1] * cohort)[:cohort]
+  uploads, raw, far = trees.rows((uploads, raw, far), order)
+  return Folded(uploads, raw, far, totals)
+
+
+def ranks(index: np.ndarray, parts: Sequence[types.ClientTask]) -> np.ndarray:
+  """Returns the positions of uploads in the order of sampling, int32 `[K]`.
+
+  Args:
+    index: client of each upload, -1 if empty, `[K]`.
+  """
+  drawn = {
+    int(client): int(position)
+    for tasks in parts
+    for client, position in zip(tasks.index, tasks.drawn, strict=True)
+    if client >= 0
+  }
+  return np.array([drawn.get(int(k), 0) for k in index], np.int32)

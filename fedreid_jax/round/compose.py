@@ -1,16 +1,32 @@
-"""Composition of components into an algorithm: owners and order of hooks."""
+"""Composition of components into an algorithm.
+
+It checks the owners and the order of hooks, and gives the states before round
+0 and the reports of the components: notices, warnings and models of clients.
+"""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+
 from fedreid_jax import errors
-from fedreid_jax.core import plugins, types
+from fedreid_jax.core import plugins, prng, trees, types
+from fedreid_jax.core.prng import Stream
 from fedreid_jax.core.types import Array, Flat, Tree
-from fedreid_jax.method.component import Component, early, releases
+from fedreid_jax.method import contexts
+from fedreid_jax.method.component import (
+  Component,
+  early,
+  releases,
+  transport_state,
+)
 from fedreid_jax.method.sums import Gather
-from fedreid_jax.round.client import initial_states, local_training
+from fedreid_jax.round import local_training
+from fedreid_jax.round.client_store import ClientStore
 from fedreid_jax.round.server import fold as fold_
 from fedreid_jax.round.server import gathering, masked, server_round
 from fedreid_jax.round.server.arithmetic import FixedPoint, Float32
@@ -67,7 +83,6 @@ def load(
   Args:
     names: names of modules of the package and of plug-ins (`core.plugins`).
     arguments: hyper-parameters by the name of a component's group.
-    package: package of the built-in components.
 
   Raises:
     ConfigError: if a component is not found or is given twice, or if its
@@ -219,10 +234,8 @@ def compose(
   """Composes components into an algorithm.
 
   Args:
-    components: components in the order of the configuration.
     settings: settings of the local round; `settings.shared` must be
       `shared_leaves(components)`.
-    batch_stats_rule: rule for running statistics, `aggregation.BatchStatsRule`.
     exact: whether sums have the same bits on any number of devices
       (deterministic mode).
     sizes: numbers of images of the K largest clients.
@@ -250,9 +263,9 @@ def compose(
     program=local_training.make(settings, components),
     clustered=clusterer is not None,
     init_server=functools.partial(
-      initial_states.server, settings, components, clusterer is not None
+      initial_server, settings, components, clusterer is not None
     ),
-    init_client=functools.partial(initial_states.client, settings, components),
+    init_client=functools.partial(initial_client, settings, components),
     messages=functools.partial(server_round.messages, components),
     receive=functools.partial(
       server_round.prepare, first, fold, gathers or bool(adder)
@@ -265,7 +278,6 @@ def compose(
         clusterer,
         aggregator,
         adder,
-        batch_stats_rule,
         gathers,
         fold,
       ),
@@ -275,3 +287,125 @@ def compose(
     # `Summation` adds stacked uploads, in the program of the server.
     fold=None if gathers or adder else fold,
   )
+
+
+def initial_server(
+  settings: Settings,
+  components: Sequence[Component],
+  clustered: bool,
+  variables: Flat,
+  sizes: Array,
+  public: Array,
+  seed: Array,
+) -> types.ServerState:
+  """Returns the state of the server.
+
+  Args:
+    clustered: whether the server has a model for every client, for clusters.
+    sizes: number of images of each client, float32 `[N]`.
+  """
+  num_clients = sizes.shape[0]
+  leaves, _ = trees.split(variables, settings.shared)
+  # There are at most as many clusters as clients. With this number of models
+  # clusters may change without a new program.
+  num_groups = num_clients if clustered else 1
+  shared = {
+    n: jnp.broadcast_to(x, (num_groups, *x.shape)) for n, x in leaves.items()
+  }
+  base = prng.key(seed, Stream.SERVER_INIT)
+  states = {
+    c.name: c.server.init(
+      contexts.ServerInitCtx(
+        key=jax.random.fold_in(base, prng.component_uid(c.name)),
+        num_clients=num_clients,
+        sizes=sizes,
+        outputs=settings.outputs,
+        shared=leaves,
+        public=public,
+      )
+    )
+    for c in components
+    if c.server
+  }
+  return types.ServerState(shared, jnp.zeros(num_clients, jnp.int32), states)
+
+
+def initial_client(
+  settings: Settings,
+  components: Sequence[Component],
+  uid: Array,
+  pretrained: Flat,
+  seed: Array,
+) -> types.ClientState:
+  """Returns the state of one client.
+
+  Args:
+    pretrained: variables that replace the random values of the client.
+  """
+  key = prng.client(seed, Stream.CLASSIFIER, 0, uid)
+  variables = settings.model.init(key) | pretrained
+  shared, personal = trees.split(variables, settings.shared)
+  states = {
+    c.name: c.client.init(
+      jax.random.fold_in(key, prng.component_uid(c.name)), variables
+    )
+    for c in components
+    if c.client
+  }
+  states |= {
+    transport_state(c): kept
+    for c in components
+    if c.transport and jax.tree.leaves(kept := c.transport.init(shared))
+  }
+  params, _ = trees.trainable(variables)
+  opt_state = settings.optimizer.init(params) if settings.persistent else ()
+  return types.ClientState(personal, states, opt_state)
+
+
+def notices(components: Sequence[Component]) -> list[str]:
+  """Returns the texts that components want users to read when a run begins."""
+  texts = [component.notice for component in components]
+  return [text for text in texts if text]
+
+
+def warnings(
+  components: Sequence[Component], metrics: dict[str, float]
+) -> list[str]:
+  """Returns the components' warnings about the metrics of a round."""
+  texts: list[str] = []
+  for component in components:
+    prefix = f'{component.name}_'
+    own = {
+      name.removeprefix(prefix): value
+      for name, value in metrics.items()
+      if name.startswith(prefix)
+    }
+    if component.warn and own:
+      texts.append(component.warn(own))
+  return [text for text in texts if text]
+
+
+def models_to_evaluate(
+  components: Sequence[Component], store: ClientStore
+) -> dict[int, Flat]:
+  """Returns the clients' own models that components keep for evaluation.
+
+  Args:
+    store: states of the clients; a client whose state was never written has no
+      such model.
+
+  Returns:
+    Variables by canonical index of the client.
+  """
+  models: dict[int, Flat] = {}
+  for component in components:
+    if 'local_model' in component.properties:
+      for k in store.written():
+        kept = store.row(k).states.get(component.name)
+        # The state of a client that is a real site stays there.
+        if kept is None:
+          continue
+        variables, present = kept
+        if np.asarray(present):
+          models[k] = dict(variables)
+  return models

@@ -1,6 +1,7 @@
 """The local part of a round on the devices, for one wave after another."""
 
 import contextlib
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -11,16 +12,16 @@ from jax.sharding import NamedSharding
 
 from fedreid_jax import errors
 from fedreid_jax.core import types
-from fedreid_jax.round import compiled
+from fedreid_jax.round import compiled, placement
+from fedreid_jax.round.client_store import ClientStore
 from fedreid_jax.round.compose import Algorithm
-from fedreid_jax.round.devices import transfer, waves
-from fedreid_jax.round.devices.client_store import ClientStore
-from fedreid_jax.round.devices.segments import Segments
+from fedreid_jax.round.segments import Segments
 from fedreid_jax.round.server.fold import Folded
 
 Wave = tuple[np.ndarray, types.ClientTask]  # client of each lane, and tasks
 
 
+@dataclasses.dataclass(frozen=True)
 class LocalRounds:
   """Runs the clients of the lanes.
 
@@ -34,35 +35,23 @@ class LocalRounds:
       known after the first wave.
   """
 
-  def __init__(
-    self,
-    algorithm: Algorithm,
-    run: compiled.Compiled,
-    parts: Segments,
-    split: NamedSharding,
-    whole: NamedSharding,
-  ):
-    """Compiles and runs nothing yet.
-
-    Args:
-      algorithm: a federated method.
-      run: its compiled functions.
-      parts: images of the clients.
-      split: sharding over lanes.
-      whole: sharding of what every device has.
-    """
-    self.algorithm, self.run, self.segments = algorithm, run, parts
-    self.split, self.whole = split, whole
-    self.sent: dict[bool, types.Upload] = {}
+  algorithm: Algorithm
+  run: compiled.Compiled
+  segments: Segments
+  split: NamedSharding
+  whole: NamedSharding
+  sent: dict[bool, types.Upload] = dataclasses.field(
+    default_factory=dict[bool, types.Upload]
+  )
 
   def place(
     self, store: ClientStore, wave: Wave
   ) -> tuple[types.ClientState, types.ClientTask]:
     """Returns the client states and the tasks of all lanes, on devices."""
     lanes, tasks = wave
-    here = transfer.is_here(self.split, len(lanes)) if store.local else None
-    rows = transfer.put(store.read(lanes, here), self.split)
-    return rows, transfer.put(tasks, self.split)
+    here = placement.is_here(self.split, len(lanes)) if store.local else None
+    rows = placement.put(store.read(lanes, here), self.split)
+    return rows, placement.put(tasks, self.split)
 
   def wave(
     self,
@@ -75,10 +64,6 @@ class LocalRounds:
     """Returns (uploads, (client states, sums of metrics)) of all lanes.
 
     Args:
-      server: server state.
-      store: client states.
-      wave: lanes and tasks.
-      round_: global round.
       trains: whether the clients train; false for the data passes before round
         0.
     """
@@ -109,19 +94,12 @@ class LocalRounds:
     If every process keeps the states of its clients only, the lanes of other
     processes are zeros.
     """
-    return transfer.get_here(rows) if store.local else transfer.get(rows)
+    return placement.get_here(rows) if store.local else placement.get(rows)
 
   def shapes(
     self, server: types.ServerState, tree: Any, placed: Any, trains: bool
   ) -> types.Upload:
-    """Returns the shapes of stacked uploads.
-
-    Args:
-      server: server state.
-      tree: client states of the lanes.
-      placed: tasks of the lanes.
-      trains: whether the clients train.
-    """
+    """Returns the shapes of stacked uploads."""
     run, number = self.run, np.int32(0)
     carry = jax.eval_shape(run.begin, server, number, (), tree, placed)
     end = run.sent if trains else run.sent_untrained
@@ -140,11 +118,7 @@ class LocalRounds:
     """Trains the clients of a round, one wave after another.
 
     Args:
-      server: server state.
-      store: client states.
       parts: waves; there are several only if uploads are added.
-      round_: global round.
-      cohort: `K`.
       following: returns the first wave of the next round, None if there is no
         next round. Its images are read while the last wave of this round is
         computed.
@@ -155,15 +129,15 @@ class LocalRounds:
     """
 
     def keep(uploads: Any, rows: Any, sums: Any) -> tuple[Any, Any, Any]:
-      kept, counted = transfer.get((_rows(uploads), sums))
+      kept, counted = placement.get((_rows(uploads), sums))
       return kept, self.fetch(store, rows), counted
 
     uploads, (rows, sums) = self.wave(server, store, parts[0], round_, True)
     if len(parts) == 1:
       self._read_ahead(following)
-      ranks = transfer.put(parts[0][1].drawn, self.split)
+      ranks = placement.put(parts[0][1].drawn, self.split)
       rows = [self.fetch(store, rows)]
-      return uploads, ranks, rows, transfer.get(sums)
+      return uploads, ranks, rows, placement.get(sums)
     totals, found = uploads.totals, []
     for wave in parts[1:]:
       more, (later, counted) = self.wave(server, store, wave, round_, True)
@@ -174,13 +148,13 @@ class LocalRounds:
       uploads, rows, sums = more, later, counted
     self._read_ahead(following)
     found.append(keep(uploads, rows, sums))
-    joined = waves.join([kept for kept, _, _ in found], totals, cohort)
-    ranks = waves.ranks(
+    joined = compiled.join([kept for kept, _, _ in found], totals, cohort)
+    ranks = compiled.ranks(
       np.asarray(joined.uploads.index), [tasks for _, tasks in parts]
     )
     columns: list[dict[str, np.ndarray]] = [counted for _, _, counted in found]
     sums = {n: np.concatenate([c[n] for c in columns]) for n in columns[0]}
-    placed = transfer.put((joined, ranks), self.whole)
+    placed = placement.put((joined, ranks), self.whole)
     return *placed, [rows for _, rows, _ in found], sums
 
   def _read_ahead(self, following: Callable[[], Wave | None]) -> None:

@@ -84,12 +84,7 @@ def wire(
   upload it.
 
   Args:
-    algorithm: a federated method.
-    server: state of the server.
     uploads: uploads of all lanes, `[lanes, ...]`, or their shapes.
-    members: the clients that take part.
-    num_clients: `N`.
-    trains: whether the clients train.
   """
 
   def size(tree: Tree, parts: int = 1) -> int:

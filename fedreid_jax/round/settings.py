@@ -7,8 +7,8 @@ from fedreid_jax.core import types
 from fedreid_jax.core.secret import Secret
 from fedreid_jax.core.types import Array, Metrics
 from fedreid_jax.method.optimizers import Optimizer
-from fedreid_jax.round.cohort.timetable import Timetable
 from fedreid_jax.round.server.gathering import Uploads
+from fedreid_jax.round.timetable import Timetable
 
 
 class Settings(NamedTuple):

@@ -3,7 +3,7 @@
 Images stay on the device as uint8 if they fit. If they exceed a budget, the
 round is cut into segments of steps, and the images of the next segment are
 transferred while the current one is computed. The states of the clients are in
-a store (`round.devices.client_store`). Only the states of the cohort are read
+a store (`round.client_store`). Only the states of the cohort are read
 and transferred to devices, so that neither the memory of the devices nor the
 work of the host in a round grows with the number of clients.
 """
@@ -22,22 +22,17 @@ from fedreid_jax.core import prng, trees, types
 from fedreid_jax.core.types import ClientData, Flat
 from fedreid_jax.method.batch_stats import Layers
 from fedreid_jax.round import (
+  cohort,
+  cohort_tasks,
   compiled,
   costs,
   local_rounds,
-  round_log,
-  round_programs,
-)
-from fedreid_jax.round.cohort import cohort, cohort_tasks
-from fedreid_jax.round.compose import Algorithm
-from fedreid_jax.round.devices import (
-  image_store,
   placement,
+  round_log,
   segments,
-  transfer,
 )
-from fedreid_jax.round.devices import lanes as lanes_
-from fedreid_jax.round.devices.client_store import ClientStore
+from fedreid_jax.round.client_store import ClientStore
+from fedreid_jax.round.compose import Algorithm
 from fedreid_jax.round.server.gathering import Uploads
 from fedreid_jax.round.settings import SimulationOptions
 
@@ -66,12 +61,6 @@ class Executor:
     """Places clients and their images.
 
     Args:
-      algorithm: a federated method.
-      clients: all clients, in canonical order.
-      planner: `(round, client) -> Plan`.
-      image_shape: `(H, W, ch)`.
-      options: options of the simulation.
-      mesh: devices.
       public: the public set, uint8 `[M, H, W, ch]`, kept on every device.
     """
     self.algorithm, self._clients = algorithm, clients
@@ -82,10 +71,10 @@ class Executor:
     self._whole = NamedSharding(mesh, P())
     if public is None:
       public = np.zeros((0, *image_shape), np.uint8)
-    self._public = transfer.put(public, self._whole)
+    self._public = placement.put(public, self._whole)
     placed = cohort.place(clients, mesh.devices.size)
     size = cohort_tasks.cohort_size(len(clients), options)
-    store = image_store.ImageStore(
+    store = segments.ImageStore(
       clients, placed, self._split, image_shape, kept=size
     )
     # With resident images a client runs on the device that has them. A small
@@ -98,13 +87,13 @@ class Executor:
     each = 4 * options.uploads.model_bytes
     if not self.resident:
       each += int(np.prod(options.plan_shape)) * store.image_bytes
-    lanes = lanes_.Lanes(
+    lanes = cohort.Lanes(
       placed,
       size,
       self.resident,
       [device.process_index for device in mesh.devices.flat],
       planner.num_steps,
-      lanes_.most(options.budget if adds else 0, each),
+      cohort.most_lanes(options.budget if adds else 0, each),
     )
     self._tasks = cohort_tasks.CohortTasks(
       clients, placed, planner, lanes, options
@@ -115,7 +104,7 @@ class Executor:
       lanes.per_device,
       options.budget,
       self.resident,
-      functools.partial(transfer.put, sharding=self._split),
+      functools.partial(placement.put, sharding=self._split),
     )
     self._run = compiled.make(algorithm, mesh, options.width)
     self._local = local_rounds.LocalRounds(
@@ -128,7 +117,6 @@ class Executor:
     """Returns (server state on devices, store of the client states).
 
     Args:
-      variables: variables of the model before round 0.
       pretrained: names of variables that are read from a file: personal ones
         start from these values as well, instead of random numbers per client.
     """
@@ -165,7 +153,6 @@ class Executor:
     """Writes the state of every client before round 0.
 
     Args:
-      store: store of the client states.
       own: returns all initial variables of a client's model.
     """
     for members in self._tasks.everyone():
@@ -176,7 +163,7 @@ class Executor:
 
   def put_server(self, server: types.ServerState) -> types.ServerState:
     """Puts a server state from the host on every device."""
-    return transfer.put(server, self._whole)
+    return placement.put(server, self._whole)
 
   def prepare(
     self, server: types.ServerState, store: ClientStore
@@ -215,7 +202,6 @@ class Executor:
       server: server state, donated.
       store: client states; the rows of the clients whose upload is used are
         written.
-      round_: global round.
 
     Returns:
       (server, log). The log has, in canonical order of the cohort, `clients`,
@@ -273,7 +259,7 @@ class Executor:
     sent = self._wire(server, uploads, drawn, True)
     waves = self._tasks.waves(drawn, server.groups, 0)
     given = self._tasks.size, self._public, self._seed_of(0)
-    found = round_programs.of_round(self._local, server, store, waves, *given)
+    found = costs.of_round(self._local, server, store, waves, *given)
     return costs.of_programs(found, [tasks for _, tasks in waves], sent)
 
   def programs(
@@ -342,7 +328,7 @@ class Executor:
       Moments by layer (`method.batch_stats`) of each client in canonical order,
       on the host.
     """
-    models = transfer.put(models, self._whole)
+    models = placement.put(models, self._whole)
     first = own(np.arange(1)) if own else {}
     nothing = jax.device_get(self._run.no_moments(models, first))
     for members in self._tasks.everyone():
@@ -351,11 +337,13 @@ class Executor:
       for lanes, tasks in self._tasks.waves(members, groups, 0, modality):
         # Empty lanes, -1, get the first row, and have no images.
         mine = trees.rows(everything, np.searchsorted(members, lanes))
-        mine = transfer.put(mine, self._split)
-        layers = transfer.put(transfer.copies(nothing, len(lanes)), self._split)
+        mine = placement.put(mine, self._split)
+        layers = placement.put(
+          placement.copies(nothing, len(lanes)), self._split
+        )
         for table, part in self._segments.passing(lanes, tasks):
           layers = self._run.moments(models, table, (mine, layers), part)
-        layers = transfer.get(layers)
+        layers = placement.get(layers)
         for lane in np.flatnonzero(lanes >= 0):
           found[int(lanes[lane])] = trees.rows(layers, int(lane))
       for k in members:
@@ -368,16 +356,9 @@ class Executor:
   def _keep(
     self, store: ClientStore, rows: Any, lanes: np.ndarray, valid: np.ndarray
   ) -> None:
-    """Writes the new states of the valid clients into the store.
-
-    Args:
-      store: store of the client states.
-      rows: states of all lanes on the host.
-      lanes: client of each lane, -1 if empty.
-      valid: whether to keep each of them.
-    """
+    """Writes the new states of the valid clients into the store."""
     if store.local:
-      valid = valid & transfer.is_here(self._split, len(lanes))
+      valid = valid & placement.is_here(self._split, len(lanes))
     store.write(lanes, rows, valid)
 
   def _is_here(self, members: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ import jax
 
 from fedreid_jax import errors
 from fedreid_jax.config.validation import arguments, load_components
-from fedreid_jax.core import param_filter, types
+from fedreid_jax.core import trees, types
 from fedreid_jax.core.secret import Secret
 from fedreid_jax.data import augment, load
 from fedreid_jax.data.federation import Federation
@@ -16,8 +16,7 @@ from fedreid_jax.data.synthetic import versions
 from fedreid_jax.evaluation import evaluator
 from fedreid_jax.method import guarantee, optimizers
 from fedreid_jax.models import networks
-from fedreid_jax.round import compose, simulation
-from fedreid_jax.round.devices import placement
+from fedreid_jax.round import compose, placement, simulation
 from fedreid_jax.training import engine, source_stats
 from fedreid_jax.training.files import run_secret
 from fedreid_jax.training.processes import peers
@@ -97,7 +96,7 @@ def assemble(
   variables = jax.jit(model.init)(jax.random.key(config.seed))
   variables, loaded = pretrained(config, variables)
   pattern = compose.shared_leaves(components)
-  shared, _ = param_filter.split(variables, pattern)
+  shared, _ = trees.split(variables, pattern)
   check_classifier(federation, shared or variables)
   check_flip(config.data.poison, shared)
   check_ranked(config, variables, pattern)
@@ -183,7 +182,7 @@ def _inputs(config, federation: Federation) -> dict[str, str]:
 def check_classifier(federation: Federation, leaves: types.Flat) -> None:
   """Refuses a classification target if the tested model has no classifier."""
   classifies = 'classification' in [t.task for t in federation.targets]
-  if classifies and not param_filter.split(leaves, CLASSIFIER)[0]:
+  if classifies and not trees.split(leaves, CLASSIFIER)[0]:
     raise errors.ConfigError(
       'the tested model has no classifier, since it is a personal parameter',
       'components',
@@ -193,7 +192,7 @@ def check_classifier(federation: Federation, leaves: types.Flat) -> None:
 
 def check_flip(poison: str, shared: types.Flat) -> None:
   """Refuses flipped labels if the classifier is not shared."""
-  if poison == 'flip' and not param_filter.split(shared, CLASSIFIER)[0]:
+  if poison == 'flip' and not trees.split(shared, CLASSIFIER)[0]:
     raise errors.ConfigError(
       'the classifier is personal, so that flipped labels only rename persons',
       'data.poison',
@@ -206,7 +205,7 @@ def check_ranked(config, leaves: types.Flat, shared: str) -> None:
 
   `shared` is the pattern of the names of the shared leaves.
   """
-  known, own = param_filter.split(leaves, shared)
+  known, own = trees.split(leaves, shared)
   if not known:
     return
   given = config.evaluation
@@ -217,11 +216,11 @@ def check_ranked(config, leaves: types.Flat, shared: str) -> None:
     without.append(NECK)
   if given.batch_stats in source_stats.MEASURED:
     without.append('batch_stats/')
-  _, lacking = param_filter.split(own, '|'.join(without))
+  _, lacking = trees.split(own, '|'.join(without))
   if not lacking:
     return
   field, fix = 'components', 'share it'
-  if not param_filter.split(lacking, NECK)[1]:
+  if not trees.split(lacking, NECK)[1]:
     field = 'evaluation.feature'
     fix += ", or set it to 'feature', without report_both_neck_features"
   raise errors.ConfigError(

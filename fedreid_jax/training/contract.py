@@ -22,8 +22,7 @@ from fedreid_jax.data import augment
 from fedreid_jax.data.federation import Federation, Images
 from fedreid_jax.method.component import Component
 from fedreid_jax.models import networks
-from fedreid_jax.round import compose, simulation
-from fedreid_jax.round.devices import placement
+from fedreid_jax.round import compose, placement, simulation
 from fedreid_jax.training import engine
 from fedreid_jax.training.files import checkpoint, client_files
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from fedreid_jax.config import schema
-from fedreid_jax.core import param_filter, prng, types
+from fedreid_jax.core import prng, trees, types
 from fedreid_jax.core.secret import Secret
 from fedreid_jax.core.types import ClientData
 from fedreid_jax.data import sampling
@@ -19,11 +19,10 @@ from fedreid_jax.data.federation import Federation
 from fedreid_jax.losses import objective
 from fedreid_jax.method import optimizers
 from fedreid_jax.method.component import Component, Participants, releases
-from fedreid_jax.round import compose, simulation
-from fedreid_jax.round.cohort import availability, cohort
-from fedreid_jax.round.cohort.timetable import Rules, Timetable
+from fedreid_jax.round import cohort, compose, simulation, timetable
 from fedreid_jax.round.server import gathering
 from fedreid_jax.round.settings import Settings, SimulationOptions
+from fedreid_jax.round.timetable import Rules, Timetable
 from fedreid_jax.training.reports import budget
 
 
@@ -96,7 +95,7 @@ def make_executor(
     optimizer=optimizer or optimizers.make(config.optim),
   )
   compose.check(components)
-  shared, _ = param_filter.split(variables, compose.shared_leaves(components))
+  shared, _ = trees.split(variables, compose.shared_leaves(components))
   uploads = gathering.of_round(
     components,
     participants.cohort,
@@ -203,8 +202,8 @@ def _rounding(
   if not summation:
     return None
   variables = jax.eval_shape(model.init, jax.random.key(0))
-  shared, _ = param_filter.split(variables, compose.shared_leaves(components))
-  trained, _ = param_filter.trainable(shared)
+  shared, _ = trees.split(variables, compose.shared_leaves(components))
+  trained, _ = trees.trainable(shared)
   squares = (
     x.size * summation.rounding(summation.limit(name)) ** 2
     for name, x in trained.items()
@@ -291,10 +290,10 @@ def make_timetable(
   uids = [prng.client_uid(client.name) for client in clients]
   if given.file:
     names = [client.name for client in clients]
-    available = availability.listed(given.file, names)
+    available = timetable.listed(given.file, names)
   else:
-    available = availability.daily(config.seed, uids, given.mean, given.swing)
-  devices = availability.Devices(
+    available = timetable.daily(config.seed, uids, given.mean, given.swing)
+  devices = timetable.Devices(
     given.step_s, given.speed_spread, given.bandwidth, given.bandwidth_spread
   )
 

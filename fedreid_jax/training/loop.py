@@ -16,8 +16,7 @@ from fedreid_jax.config import load, parsing, schema, validation
 from fedreid_jax.core import types
 from fedreid_jax.data.synthetic import versions
 from fedreid_jax.evaluation import evaluator
-from fedreid_jax.round import component_reports
-from fedreid_jax.round.devices import client_store
+from fedreid_jax.round import client_store, compose
 from fedreid_jax.training import (
   build,
   engine,
@@ -331,9 +330,7 @@ class Run:
       )
     )
     self.monitor.check_weights(log['fell_back'], log['stayed'])
-    self.monitor.warn_once(
-      component_reports.warnings(components, log['metrics'])
-    )
+    self.monitor.warn_once(compose.warnings(components, log['metrics']))
     self.monitor.check_updates(
       report.excluded(log, self.names),
       report.out_of_range(log, self.names),
@@ -379,7 +376,7 @@ class Run:
     personal = client_store.Personal(self.store)
     models = named_models.of(self.server.shared, personal, groups, self.names)
     components = self.setup.executor.algorithm.components
-    own = component_reports.models_to_evaluate(components, self.store)
+    own = compose.models_to_evaluate(components, self.store)
     return models | {f'client:{self.names[k]}': x for k, x in own.items()}
 
   def _clusters(self) -> dict[str, Any]:

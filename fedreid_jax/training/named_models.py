@@ -11,7 +11,7 @@ from fedreid_jax import errors
 from fedreid_jax.core import types
 from fedreid_jax.data import augment
 from fedreid_jax.data.federation import Federation
-from fedreid_jax.round.devices import placement
+from fedreid_jax.round import placement
 from fedreid_jax.training import build
 from fedreid_jax.training.files import checkpoint
 

@@ -14,8 +14,8 @@ from fedreid_jax.data import arrays, augment
 from fedreid_jax.method.component import Component
 from fedreid_jax.method.optimizers import Optimizer
 from fedreid_jax.models import networks
-from fedreid_jax.round.devices import client_store, placement
-from fedreid_jax.round.devices.client_store import ClientStore
+from fedreid_jax.round import client_store, placement
+from fedreid_jax.round.client_store import ClientStore
 from fedreid_jax.training import engine, named_models
 from fedreid_jax.training.files import run_secret
 

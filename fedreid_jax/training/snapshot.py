@@ -18,7 +18,7 @@ from fedreid_jax.core import plugins, types
 from fedreid_jax.data import decoder
 from fedreid_jax.data import load as data_lib
 from fedreid_jax.evaluation import features
-from fedreid_jax.round.devices import placement
+from fedreid_jax.round import placement
 from fedreid_jax.training import named_models
 from fedreid_jax.training.files import run_files
 from fedreid_jax.training.processes import process

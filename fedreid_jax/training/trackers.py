@@ -26,7 +26,7 @@ from numpy import ndarray
 
 from fedreid_jax import errors
 from fedreid_jax.config import parsing
-from fedreid_jax.core import extras
+from fedreid_jax.core import plugins
 from fedreid_jax.training import callbacks
 from fedreid_jax.training.files import atomic, recorder
 
@@ -455,7 +455,7 @@ def check(names: tuple[str, ...]) -> None:
       raise errors.ConfigError(
         f'{name} needs {kind.package}, which cannot be imported: {error}',
         'track',
-        extras.command(kind.extra),
+        plugins.install_command(kind.extra),
       ) from error
 
 

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from fedreid_jax import errors
-from fedreid_jax.core import param_filter
+from fedreid_jax.core import trees
 from fedreid_jax.core.types import Flat, ServerState
 from fedreid_jax.data.benchmark import benchmark_source
 from fedreid_jax.data.synthetic import versions
-from fedreid_jax.round.devices.client_store import ClientStore
+from fedreid_jax.round.client_store import ClientStore
 from fedreid_jax.training import build, named_models
 from fedreid_jax.training.files import recorder, run_files
 
@@ -155,7 +155,7 @@ def _known_to_all(wanted: Flat, shared: Flat, groups) -> Flat:
     return {}
   leaves = {n: x[used[0]] for n, x in shared.items() if n not in wanted}
   # The columns of that run's classifier are other persons.
-  _, rest = param_filter.split(leaves, build.CLASSIFIER)
+  _, rest = trees.split(leaves, build.CLASSIFIER)
   return rest
 
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedreid_jax.core import param_filter, prng, types
+from fedreid_jax.core import prng, trees, types
 from fedreid_jax.method import optimizers
 from fedreid_jax.method.component import Component
 from fedreid_jax.method.contexts import AggregationCtx
@@ -50,7 +50,7 @@ def _apply(variables, images, *, train, num_identities=None, mask=None, **_):
   """Subtracts the running mean in evaluation, updates it in training."""
   feature = images.reshape(images.shape[0], -1)
   embedding = feature @ variables[KERNEL]
-  _, buffers = param_filter.trainable(variables)
+  _, buffers = trees.trainable(variables)
   if train:
     batch = embedding.mean(
       axis=0, where=None if mask is None else mask[:, None]
@@ -226,7 +226,7 @@ def equal_clients(components, **fields):
     n: jnp.asarray(rng.standard_normal(x.shape), jnp.float32)
     for n, x in variables().items()
   }
-  sent, _ = param_filter.split(everything, compose.shared_leaves(components))
+  sent, _ = trees.split(everything, compose.shared_leaves(components))
   server, log = serve(
     components,
     variables(kernel=7.0, scores=7.0, mean=7.0),

@@ -9,7 +9,7 @@ import toy
 
 from fedreid_jax import errors
 from fedreid_jax.algorithms import compress, fedpav
-from fedreid_jax.core import param_filter, types
+from fedreid_jax.core import trees, types
 from fedreid_jax.method.component import MODEL
 from fedreid_jax.round import compose, round_log
 
@@ -93,7 +93,7 @@ def test_rounded_updates_train_like_the_plain_run(config, kind):
   toy.assert_close_trees(found.shared, plain.shared, 2e-3)
   few, *_ = toy_run(config, kind=kind, bits=2)
   assert any((few.shared[n] != plain.shared[n]).any() for n in plain.shared)
-  params, running = param_filter.trainable(plain.shared)
+  params, running = trees.trainable(plain.shared)
   wanted = sum(2 * x[0].size + 4 for x in params.values())
   wanted += sum(4 * x[0].size for x in running.values())
   assert log['up']['model'] == 4 * wanted

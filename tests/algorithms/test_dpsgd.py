@@ -12,7 +12,7 @@ from private_clients import bound, participants
 from fedreid_jax import errors
 from fedreid_jax.algorithms import dpsgd, fedpav, fedprox
 from fedreid_jax.algorithms.statistics import privacy
-from fedreid_jax.core import param_filter, types
+from fedreid_jax.core import trees, types
 from fedreid_jax.losses import identity, metric
 from fedreid_jax.method import contexts
 from fedreid_jax.models import networks
@@ -209,7 +209,7 @@ def entropy(params, images, first, size):
 def own_sum():
   """The sum before the noise, without those of some identities."""
   made = of_units(noise=0.0, clip=CLIP)
-  params, _ = param_filter.trainable(network('group')[1])
+  params, _ = trees.trainable(network('group')[1])
 
   @jax.jit
   def total(images, used):
@@ -237,7 +237,7 @@ def clipped_parts(losses, params, keep='params/'):
 def broken_sum(kind):
   """A sum that clips as well, and that one identity changes without bound."""
   norm = 'batch' if kind == 'batch norm' else 'group'
-  params, _ = param_filter.trainable(network(norm)[1])
+  params, _ = trees.trainable(network(norm)[1])
 
   @jax.jit
   def total(images, used):

@@ -4,7 +4,7 @@ import numpy as np
 import toy
 
 from fedreid_jax.algorithms import fedatt, fedavg
-from fedreid_jax.core import param_filter
+from fedreid_jax.core import trees
 
 KERNEL, HEAD, MEAN = handmade.KERNEL, handmade.HEAD, handmade.MEAN
 FEDAVG = fedavg.make()
@@ -72,7 +72,7 @@ def test_weights_of_whoever_arrived():
     sizes=[1, 2, 3, 4],
   )
   subsets, rows = handmade.rows_of_subsets(fedatt.make(), sent, server)
-  params, buffers = param_filter.trainable(rows)
+  params, buffers = trees.trainable(rows)
   for weights in params.values():
     np.testing.assert_allclose(weights.sum(axis=1), 1.2, rtol=1e-5)
     assert not weights[~subsets].any() and (weights[subsets] > 0).all()

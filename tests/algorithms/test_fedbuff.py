@@ -10,8 +10,7 @@ import toy
 from fedreid_jax import errors
 from fedreid_jax.algorithms import compress, fedbuff, fedpav, scaffold
 from fedreid_jax.config import recipes, validation
-from fedreid_jax.round import compose
-from fedreid_jax.round.cohort import timetable
+from fedreid_jax.round import compose, timetable
 
 # (clients, staleness) of each update of the server.
 UPDATES = (

@@ -16,8 +16,7 @@ from fedreid_jax.method.component import (
   ServerHooks,
 )
 from fedreid_jax.method.sums import Gather
-from fedreid_jax.round import compose
-from fedreid_jax.round.client import local_step
+from fedreid_jax.round import compose, local_step
 
 
 def test_server_keys_before_and_in_round_0_differ():

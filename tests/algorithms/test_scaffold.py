@@ -16,8 +16,7 @@ from fedreid_jax.method.contexts import (
   RoundEndCtx,
   ServerInitCtx,
 )
-from fedreid_jax.round import compose
-from fedreid_jax.round.devices import placement
+from fedreid_jax.round import compose, placement
 from fedreid_jax.training import engine
 
 KERNEL, HEAD, MEAN = handmade.KERNEL, handmade.HEAD, handmade.MEAN

@@ -22,7 +22,7 @@ from fedreid_jax.algorithms import (
 )
 from fedreid_jax.algorithms.statistics import secure_sum
 from fedreid_jax.core import prng, types
-from fedreid_jax.method import rounding
+from fedreid_jax.method import accounting
 from fedreid_jax.method.accounting import Mechanism
 from fedreid_jax.method.component import Component, Participants, Summation
 from fedreid_jax.method.contexts import AggregationCtx, ServerCtx, ServerInitCtx
@@ -326,7 +326,7 @@ def test_rounding_is_of_the_trained_parameters_that_are_sent(config):
   people = EVERYONE._replace(clients=CLIENTS * 25)
   details = made.claim(people).details
   norm = np.sqrt(sum(sent)) / 2 / secure_sum.scale(1.0, 4, 32)
-  assert f'clip + {rounding.up(norm)} by' in details
+  assert f'clip + {accounting.above(norm)} by' in details
   alone = engine.bound((parts[0], parts[2]), EVERYONE, model)[-1]
   assert alone.claim
   assert 'rounding' not in alone.claim(people).details

@@ -29,6 +29,25 @@ def test_backtracking_is_stopped(monkeypatch):
   assert ENDLESS in info.value.what and TEXT in info.value.what
 
 
+def test_time_of_other_threads_does_not_count(monkeypatch):
+  """The engine stops a match at the processor time of the whole process."""
+  slow = patterns.Pattern('a', 'x')
+  calls = []
+
+  class Engine:
+    pattern = 'a'
+
+    def search(self, text, timeout):
+      calls.append(timeout)
+      if len(calls) < 3:
+        raise TimeoutError
+      return text
+
+  monkeypatch.setattr(slow, '_compiled', Engine())
+  assert slow.search('a') == 'a'
+  assert calls == sorted(calls) and len(calls) == 3
+
+
 def test_the_limit_is_on_all_texts_together(monkeypatch):
   monkeypatch.setattr(patterns, 'LIMIT_S', 0.1)
   slow = patterns.Pattern(ENDLESS, 'x')

@@ -15,7 +15,7 @@ from fedreid_jax.core import plugins
 from fedreid_jax.data import augment, federation
 from fedreid_jax.evaluation import evaluator, evaluators
 from fedreid_jax.models import networks
-from fedreid_jax.round.devices import placement
+from fedreid_jax.round import placement
 from fedreid_jax.training import build
 
 IMAGES = toy.toy_images('mall', 24, 5)

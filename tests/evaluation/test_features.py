@@ -12,7 +12,7 @@ from fedreid_jax import errors, evaluate_retrieval
 from fedreid_jax.data import augment, federation
 from fedreid_jax.evaluation import evaluator, features
 from fedreid_jax.models import networks
-from fedreid_jax.round.devices import placement
+from fedreid_jax.round import placement
 from fedreid_jax.training import build, evaluation, loop
 
 

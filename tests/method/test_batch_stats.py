@@ -8,8 +8,7 @@ from fedreid_jax import algorithms
 from fedreid_jax.core import trees
 from fedreid_jax.method import batch_stats
 from fedreid_jax.models import networks
-from fedreid_jax.round import compose
-from fedreid_jax.round.cohort import cohort
+from fedreid_jax.round import cohort, compose
 
 
 def of(x):

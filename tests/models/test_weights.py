@@ -11,7 +11,7 @@ import toy
 from safetensors import numpy as safetensors_numpy
 
 from fedreid_jax import errors
-from fedreid_jax.core import param_filter
+from fedreid_jax.core import trees
 from fedreid_jax.models import networks, reid, resnet, weights
 
 ABOUT = {'name': 'toy', 'model': {'name': 'convnet'}, 'world_seed': 1000}
@@ -159,7 +159,7 @@ def zeros(model):
     lambda key: model.init(key, jnp.zeros((2, 64, 32, 3)), train=False),
     jax.random.key(0),
   )
-  flat = param_filter.flatten(shapes)
+  flat = trees.flatten(shapes)
   return {n: np.zeros(x.shape, x.dtype) for n, x in flat.items()}
 
 
@@ -285,7 +285,7 @@ def test_resnet50_answers_as_pytorch_does(tmp_path):
   safetensors_numpy.save_file(recipe['weights'](), path)
   images = jnp.asarray(recipe['images'](4))
   flat = weights.load_torchvision(path, zeros(network('resnet50', 1.0)))
-  variables = param_filter.unflatten(flat)
+  variables = trees.unflatten(flat)
   for last_stride in (1, 2):
     model = network('resnet50', 1.0, last_stride)
     outputs = model.apply(variables, images[:2], train=False)

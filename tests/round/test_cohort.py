@@ -1,8 +1,10 @@
+"""Assignment of clients to devices against its bound."""
+
 import numpy as np
 import pytest
 
 from fedreid_jax.core import prng, types
-from fedreid_jax.round.cohort import cohort
+from fedreid_jax.round import cohort
 
 
 def test_draw_is_a_function_of_seed_and_round():
@@ -124,3 +126,44 @@ def test_above_the_number_of_places_a_random_subset_is_left():
     assert len({*members}) == len(members) <= 2
     counts[members] += 1
   assert np.abs(counts / 3000 - 0.4).max() < 4 * np.sqrt(0.4 * 0.6 / 3000)
+
+
+def loads(chosen, cost, devices):
+  return [
+    sum(cost[k] for k in row if k >= 0) for row in chosen.reshape(devices, -1)
+  ]
+
+
+def test_the_longest_go_first_to_the_least_loaded():
+  cost = dict(zip((3, 5, 6, 8, 9), (4.0, 9.0, 5.0, 5.0, 2.0), strict=True))
+  chosen = cohort.assign_evenly([*cost], [*cost.values()], 2, 4)
+  # 5 alone takes 9; 6, 8 and 3 take 14 where 9 joins 5.
+  assert chosen.tolist() == [3, 5, -1, -1, 6, 8, 9, -1]
+  assert loads(chosen, cost, 2) == [13.0, 12.0]
+
+
+def test_full_devices_get_no_more():
+  chosen = cohort.assign_evenly(range(4), [9.0, 1.0, 1.0, 1.0], 2, 2)
+  assert chosen.tolist() == [0, 3, 1, 2]
+
+
+@pytest.mark.parametrize('devices', [1, 2, 8])
+@pytest.mark.parametrize('places', [8, 64, 256])
+def test_nearly_as_short_as_possible(places, devices):
+  rng = np.random.default_rng(places + devices)
+  images = np.exp(rng.normal(np.log(100), 1, places))
+  cost = np.ceil(images / 32)
+  chosen = cohort.even_lanes(places, devices)
+  found = cohort.assign_evenly(range(places), cost, devices, chosen)
+  assert sorted(k for k in found if k >= 0) == list(range(places))
+  shortest = max(cost.sum() / devices, cost.max())
+  assert max(loads(found, cost, devices)) <= 4 / 3 * shortest
+  order = rng.permutation(places)
+  again = cohort.assign_evenly(order, cost[order], devices, chosen)
+  np.testing.assert_array_equal(found, again)
+
+
+def test_lanes_suffice_for_equal_shares():
+  for places in range(1, 40):
+    for devices in range(1, 9):
+      assert cohort.even_lanes(places, devices) * devices >= places

@@ -11,7 +11,7 @@ import toy
 
 from fedreid_jax import algorithms, errors
 from fedreid_jax.algorithms import dppt
-from fedreid_jax.core import param_filter, types
+from fedreid_jax.core import trees, types
 from fedreid_jax.method import sums
 from fedreid_jax.method.component import (
   Component,
@@ -107,7 +107,7 @@ def test_sums_are_those_of_gathered_uploads(names, messages, exact):
   )
   rng = np.random.default_rng(1)
   server = handmade.variables(1.0, 2.0, 3.0)
-  shared, _ = param_filter.split(server, compose.shared_leaves(made))
+  shared, _ = trees.split(server, compose.shared_leaves(made))
   sent = handmade.uploads(
     {n: x + rng.standard_normal((4, *x.shape)) for n, x in shared.items()},
     sizes=[3, 50, 7, 11],
@@ -150,8 +150,8 @@ def test_rules_for_running_statistics(clients, rule):
   fields = {'batch_stats_rule': rule, 'fraction': 0.75, 'seed': 2}
   one = result(clients, (*made, handmade.READER), **fields)
   many = result(clients, made, 2, **fields)
-  _, before = param_filter.trainable(one[0].shared)
-  _, after = param_filter.trainable(many[0].shared)
+  _, before = trees.trainable(one[0].shared)
+  _, after = trees.trainable(many[0].shared)
   toy.assert_equal_trees(before, after)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedreid_jax import errors
-from fedreid_jax.round.cohort import availability, cohort, timetable
+from fedreid_jax.round import cohort, timetable
 
 UIDS = tuple(range(100, 120))
 
@@ -124,26 +124,52 @@ def test_without_anyone_for_months_there_is_an_error():
     table.round(0)
 
 
+def test_an_update_that_fails_is_computed_again_from_the_same_place():
+  calls = []
+
+  def once(draw, seconds):
+    calls.append((draw, seconds))
+    if len(calls) == 3:
+      raise errors.ConfigError('the file is gone', 'availability.file', 'x')
+    return always(draw, seconds)
+
+  rules = {'size': 5, 'in_flight': 8, 'max_staleness': 9}
+  table = make(once, **rules)
+  with pytest.raises(errors.ConfigError, match='gone'):
+    table.round(0)
+  again, expected = table.round(2), make(**rules).round(2)
+  np.testing.assert_array_equal(again.clients, expected.clients)
+  assert again.end == expected.end
+
+
+def test_other_clients_of_a_trace_do_not_change_its_period(tmp_path):
+  path = tmp_path / 'trace.csv'
+  path.write_text('client,from_s,until_s\na,0,10\nx,0,100\n')
+  available = timetable.listed(str(path), ('a',))
+  assert available(0, 5.0) and available(0, 105.0)
+  assert not available(0, 15.0)
+
+
 def test_daily_availability_follows_its_wave():
   uids = range(4000)
-  available = availability.daily(7, uids, 0.5, 0.5)
+  available = timetable.daily(7, uids, 0.5, 0.5)
   phases = np.asarray(
-    [availability.prng.host(7, 17, 1, uid).random() for uid in uids]
+    [timetable.prng.host(7, 17, 1, uid).random() for uid in uids]
   )
-  quarter = availability.DAY_S / 4
+  quarter = timetable.DAY_S / 4
   now = available(0, quarter)
   near = np.abs(phases - 0.0) < 0.05  # at the top of the wave
   far = np.abs(phases - 0.5) < 0.05
   assert now[near].mean() > 0.95 and now[far].mean() < 0.05
   assert abs(now.mean() - 0.5) < 0.03
   assert (available(1, quarter) != now).any()
-  assert availability.daily(7, uids, 1.0, 0.0)(0, 5.0).all()
+  assert timetable.daily(7, uids, 1.0, 0.0)(0, 5.0).all()
 
 
 def test_a_file_of_intervals(tmp_path):
   path = tmp_path / 'a.csv'
   path.write_text('client,from_s,until_s\na,0,10\nb,5,20\na,15,20\nother,0,9\n')
-  available = availability.listed(str(path), ('a', 'b', 'c'))
+  available = timetable.listed(str(path), ('a', 'b', 'c'))
   for seconds, expected in (
     (0, [1, 0, 0]),
     (9.9, [1, 1, 0]),
@@ -171,15 +197,15 @@ def test_a_wrong_file_is_refused(tmp_path, text, message):
   path = tmp_path / 'a.csv'
   path.write_text(text)
   with pytest.raises(errors.ConfigError, match=message):
-    availability.listed(str(path), ('a', 'b'))
+    timetable.listed(str(path), ('a', 'b'))
 
 
 def test_devices_take_time_for_steps_and_bytes():
-  devices = availability.Devices(2.0, 0.0, 100.0, 0.0)
+  devices = timetable.Devices(2.0, 0.0, 100.0, 0.0)
   assert devices.seconds(0, 5, steps=3, sent=50) == 6.5
-  free = availability.Devices(2.0, 0.0, 0.0, 0.0)
+  free = timetable.Devices(2.0, 0.0, 0.0, 0.0)
   assert free.seconds(0, 5, steps=3, sent=50) == 6.0
-  spread = availability.Devices(1.0, 0.7, 1.0, 1.3)
+  spread = timetable.Devices(1.0, 0.7, 1.0, 1.3)
   steps = [np.log(spread.seconds(0, uid, 1, 0)) for uid in range(3000)]
   assert abs(np.std(steps) - 0.7) < 0.03 and abs(np.mean(steps)) < 0.05
   sent = [np.log(spread.seconds(0, uid, 0, 1)) for uid in range(3000)]

@@ -1,5 +1,14 @@
-"""Rounds in waves against rounds at once."""
+"""Rounds in waves against rounds at once.
 
+Images of the next round, read while a round is computed.
+"""
+
+import gc
+import threading
+import weakref
+from concurrent import futures
+
+import handmade
 import jax
 import numpy as np
 import pytest
@@ -7,9 +16,8 @@ import toy
 
 from fedreid_jax import algorithms
 from fedreid_jax.core import types
-from fedreid_jax.round import compose
-from fedreid_jax.round.cohort import cohort
-from fedreid_jax.round.devices import lanes, waves
+from fedreid_jax.round import cohort, compiled, compose, segments
+from fedreid_jax.round.segments import ReadingAhead
 
 METHODS = ('fedpav', 'scaffold'), ('fedpav', 'dfh', 'cdw')
 
@@ -99,10 +107,10 @@ def test_places_without_a_client_are_empty():
       indices, {}, images, indices * 0 + 1, indices >= 0, {}
     ), (), indices >= 0  # fmt: skip
 
-  found = waves.join([wave(4, -1), wave(2, 7)], (), 6).uploads
+  found = compiled.join([wave(4, -1), wave(2, 7)], (), 6).uploads
   assert found.index.tolist() == [2, 4, 7, -1, -1, -1]
   assert found.num_examples.tolist() == [12, 14, 17, 0, 0, 0]
-  found = waves.join([wave(4, -1), wave(2, 7)], (), 2).uploads
+  found = compiled.join([wave(4, -1), wave(2, 7)], (), 2).uploads
   assert found.index.tolist() == [2, 4]
 
 
@@ -125,7 +133,7 @@ def placed(device):
 
 def test_every_client_has_one_lane_of_one_wave():
   home = placed([0, 1] * 6)
-  made = lanes.Lanes(home, 9, False, [0, 0], lambda k: 1 + k % 3, 2)
+  made = cohort.Lanes(home, 9, False, [0, 0], lambda k: 1 + k % 3, 2)
   found = made.waves([7, 3, 4, 0, 11, 2, 5])
   assert made.per_device == 2 and all(len(wave) == 4 for wave in found)
   everyone = np.concatenate(found)
@@ -141,7 +149,7 @@ def test_every_client_has_one_lane_of_one_wave():
 @pytest.mark.parametrize('homes', [False, True])
 def test_the_lanes_of_a_wave_do_not_grow_with_the_round(homes):
   home = placed([0, 1] * 6)
-  made = lanes.Lanes(home, 12, homes, [0, 0], lambda k: 1, 2)
+  made = cohort.Lanes(home, 12, homes, [0, 0], lambda k: 1, 2)
   found = made.waves(range(12))
   assert made.per_device == 2 and [len(wave) for wave in found] == [4] * 3
   assert sorted(np.concatenate(found)) == [*range(12)]
@@ -153,7 +161,7 @@ def test_clients_stay_in_their_process():
   """Devices 0 and 2 are of process 5, device 1 is the only one of process 3."""
   home = placed([0, 2, 0, 0, 1, 0, 2, 1])
   steps = {0: 4, 1: 1, 2: 1, 3: 9, 4: 1, 5: 5, 6: 1, 7: 1}
-  made = lanes.Lanes(home, 8, False, [5, 3, 5], steps.__getitem__, 9)
+  made = cohort.Lanes(home, 8, False, [5, 3, 5], steps.__getitem__, 9)
   # Six clients on two devices have ceil(1.5 * 6 / 2) lanes.
   assert made.per_device == 5
   assert made.owners([0, 4, 6]).tolist() == [5, 3, 5]
@@ -165,7 +173,7 @@ def test_clients_stay_in_their_process():
 
 def test_every_process_has_as_many_waves():
   home = placed([0] * 6 + [1] * 2)
-  made = lanes.Lanes(home, 8, False, [0, 1], lambda k: 1, 2)
+  made = cohort.Lanes(home, 8, False, [0, 1], lambda k: 1, 2)
   found = made.waves([7, 6, 4, 3, 2, 1, 0])
   assert [wave.tolist() for wave in found] == [
     [0, 1, 6, 7],
@@ -175,9 +183,9 @@ def test_every_process_has_as_many_waves():
 
 
 def test_two_waves_fit_in_the_budget():
-  assert lanes.most(1000, 100) == 5
-  assert lanes.most(10, 100) == 1
-  assert lanes.most(0, 100) > 10**6
+  assert cohort.most_lanes(1000, 100) == 5
+  assert cohort.most_lanes(10, 100) == 1
+  assert cohort.most_lanes(0, 100) > 10**6
 
 
 def test_positions_of_empty_lanes_replace_none():
@@ -187,5 +195,116 @@ def test_positions_of_empty_lanes_replace_none():
     return made.replace(index=np.array(index), drawn=np.array(drawn))
 
   parts = [tasks([4, -1], [2, 0]), tasks([9, 1], [1, 0])]
-  found = waves.ranks(np.array([1, 4, 9, -1]), parts)
+  found = compiled.ranks(np.array([1, 4, 9, -1]), parts)
   assert found.tolist() == [0, 2, 1, 0]
+
+
+ARRAYS = np.arange(3), {'rows': np.ones((2, 2))}
+
+
+def arrays(change=0.0):
+  return np.arange(3), {'rows': np.full((2, 2), 1.0 + change)}
+
+
+def test_the_first_is_read_in_a_thread_and_the_others_on_demand():
+  readers = []
+
+  def segments():
+    for number in range(3):
+      readers.append(threading.current_thread().name)
+      yield number
+
+  ahead = ReadingAhead()
+  assert ahead.take(ARRAYS) is None
+  ahead.start(ARRAYS, segments())
+  found = ahead.take(arrays())
+  assert len(readers) == 1 and readers[0].startswith('images')
+  assert found is not None and list(found) == [0, 1, 2]
+  assert readers[1:] == [threading.current_thread().name] * 2
+  assert ahead.take(ARRAYS) is None  # it was taken
+  ahead.start(ARRAYS, segments())
+  ahead.drop()
+  assert ahead.take(ARRAYS) is None
+
+
+def test_no_segment_outlives_its_use():
+  class Images:
+    pass
+
+  alive = []
+
+  def segments():
+    for _ in range(4):
+      images = Images()
+      alive.append(weakref.ref(images))
+      yield images
+      del images
+
+  ahead = ReadingAhead()
+  ahead.start(ARRAYS, segments())
+  for count, images in enumerate(ahead.take(ARRAYS) or (), 1):
+    del images
+    assert sum(one() is not None for one in alive) <= 1, count
+  assert len(alive) == 4
+  ahead.start(ARRAYS, segments())
+  ahead.drop()
+  gc.collect()
+  assert alive[-1]() is None
+
+
+def test_other_segments_than_those_asked_for_are_dropped():
+  ahead = ReadingAhead()
+  ahead.start(ARRAYS, iter([1]))
+  assert ahead.take(arrays(1e-9)) is None
+  ahead.start(ARRAYS, iter([1]))
+  ahead.start(ARRAYS, iter([2]))
+  assert [*(ahead.take(ARRAYS) or ())] == [2]
+  ahead.start(ARRAYS, iter([]))  # a round without a client
+  assert [*(ahead.take(ARRAYS) or (3,))] == []
+
+
+def test_an_error_is_left_to_the_next_reader():
+  def unreadable():
+    raise OSError('gone')
+    yield
+
+  ahead = ReadingAhead()
+  ahead.start(ARRAYS, unreadable())
+  assert ahead.take(ARRAYS) is None
+
+
+@pytest.mark.slow
+def test_a_round_begins_with_a_segment_that_was_read(clients, monkeypatch):
+  config = toy.toy_config()
+  config.rounds, config.fraction = 3, 0.5
+  config.execution.image_budget_mb = 700 / 2**20
+  made = compose.load(('fedpav',), {}, algorithms)
+  # Uploads that are gathered are of one wave.
+  given = config, clients, (*made, handmade.READER)
+  readers, segment = [], segments.ImageStore.segment
+
+  def watched(store, *args):
+    ahead = threading.current_thread() is not threading.main_thread()
+    readers.append((number, ahead))
+    return segment(store, *args)
+
+  monkeypatch.setattr(segments.ImageStore, 'segment', watched)
+  executor, variables, _ = toy.make_executor(*given)
+  server, store = executor.init(variables)
+  for number in range(3):
+    server, _ = executor.round(server, store, number)
+    futures.wait([x.first for x in [executor._segments._ahead._ahead] if x])
+  each = sum(found == (0, False) for found in readers)
+  assert each > 1
+  for number in range(3):
+    rest = each if number == 0 else each - 1
+    assert readers.count((number, False)) == rest
+    assert readers.count((number, True)) == (number < 2)
+
+  # Without reading ahead the models are the same.
+  config.rounds = 1
+  executor, variables, _ = toy.make_executor(*given)
+  other, store = executor.init(variables)
+  for number in range(3):
+    other, _ = executor.round(other, store, number)
+  toy.assert_equal_trees(jax.device_get(server), jax.device_get(other))

@@ -10,7 +10,7 @@ import pytest
 
 from fedreid_jax import errors
 from fedreid_jax.core import types
-from fedreid_jax.round.devices import client_store
+from fedreid_jax.round import client_store
 from fedreid_jax.training.files import (
   checkpoint,
   client_files,

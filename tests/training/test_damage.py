@@ -8,7 +8,7 @@ import pytest
 
 import fedreid_jax as fr
 from fedreid_jax import errors
-from fedreid_jax.core import param_filter
+from fedreid_jax.core import trees
 from fedreid_jax.training import loop
 from fedreid_jax.training.files import run_files
 
@@ -51,7 +51,7 @@ def read(folder):
     for w in said
     if issubclass(w.category, errors.DamagedCheckpointWarning)
   ]
-  return model.step, param_filter.digest(model.variables), figures, told
+  return model.step, trees.digest(model.variables), figures, told
 
 
 def check(folder, draws, seed):
@@ -61,7 +61,7 @@ def check(folder, draws, seed):
   digests = {}
   for round_ in (ROUNDS, ROUNDS - 1):
     model = fr.load(folder, checkpoint=round_)
-    digests[round_] = param_filter.digest(model.variables)
+    digests[round_] = trees.digest(model.variables)
   assert len({*digests.values()}) == 2
   whole = run_files.read(folder).results['summary']
   for _ in range(draws):

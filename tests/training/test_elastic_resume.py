@@ -27,7 +27,7 @@ if place:
   peers.join(place, 120, 30)
 
 import fedreid_jax as fr
-from fedreid_jax.core import param_filter
+from fedreid_jax.core import trees
 from fedreid_jax.training import named_models
 from fedreid_jax.training.files import run_files
 
@@ -50,7 +50,7 @@ with run_files.checkpoints_of(pathlib.Path(workdir)) as saved:
   _, personal, _, _ = saved.restore_models(step, personal=True)
   models = named_models.restore(saved, 'latest').models
 for name, one in (*models.items(), *personal.items()):
-  print(step, name, param_filter.digest(dict(one)))
+  print(step, name, trees.digest(dict(one)))
 if place:
   peers.leave()
 """

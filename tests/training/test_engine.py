@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from fedreid_jax.config import recipes, validation
-from fedreid_jax.round.cohort import cohort
+from fedreid_jax.round import cohort
 from fedreid_jax.training import engine
 
 DAY_S = 86400.0

@@ -3,7 +3,7 @@
 import pytest
 
 from fedreid_jax.config import recipes, validation
-from fedreid_jax.core import param_filter
+from fedreid_jax.core import trees
 from fedreid_jax.training import loop, named_models
 from fedreid_jax.training.files import run_files
 
@@ -38,7 +38,7 @@ def train(recipe, folder, **fields):
   loop.train(validation.validate(config), folder)
   with run_files.checkpoints_of(folder) as saved:
     models = named_models.restore(saved, 'latest').models
-  return {name: param_filter.digest(model) for name, model in models.items()}
+  return {name: trees.digest(model) for name, model in models.items()}
 
 
 @pytest.mark.exact

@@ -13,7 +13,7 @@ import fedreid_jax as fr
 from fedreid_jax import errors
 from fedreid_jax.algorithms import dp_fedavg, fedpav
 from fedreid_jax.config import recipes, validation
-from fedreid_jax.core import param_filter, secret
+from fedreid_jax.core import secret, trees
 from fedreid_jax.models import convnet, reid
 from fedreid_jax.training import callbacks, loop, named_models
 from fedreid_jax.training.files import recorder, run_files, run_secret
@@ -124,7 +124,7 @@ def changes(images, fields):
   """Returns the change of the shared parameters in a round, mostly noise."""
   simulation = simulated(images, fields)
   state = simulation.init(jax.random.key(0))
-  before = param_filter.trainable(jax.device_get(state.server.shared))[0]
+  before = trees.trainable(jax.device_get(state.server.shared))[0]
   state, _ = simulation.round(state)
   after = jax.device_get(state.server.shared)
   return np.concatenate([np.ravel(after[n] - before[n]) for n in before])
@@ -172,7 +172,7 @@ def train(folder, origin, stopped=False):
   results = loop.train(validation.validate(config), folder, callbacks=calls)
   with run_files.checkpoints_of(folder) as saved:
     models = named_models.restore(saved, 'latest').models
-  return param_filter.digest(models['global']), results['privacy']
+  return trees.digest(models['global']), results['privacy']
 
 
 @pytest.mark.slow

@@ -9,8 +9,7 @@ from fedreid_jax import algorithms, errors
 from fedreid_jax.data import augment
 from fedreid_jax.evaluation import evaluator, features
 from fedreid_jax.method import batch_stats
-from fedreid_jax.round import compose
-from fedreid_jax.round.devices import placement
+from fedreid_jax.round import compose, placement
 from fedreid_jax.training import source_stats
 
 NAMES = list(toy.SIZES)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedreid_jax.config import recipes, validation
-from fedreid_jax.round.devices import client_store
+from fedreid_jax.round import client_store
 from fedreid_jax.training import build, named_models
 
 # Several domains that no client has: one alone moves by 9 mAP between seeds.

@@ -7,7 +7,7 @@ of differential privacy.
 import jax
 import jax.numpy as jnp
 
-from fedreid_jax.core import param_filter
+from fedreid_jax.core import trees
 from fedreid_jax.core.types import Array, Flat, Number
 from fedreid_jax.method.contexts import AggregationCtx
 
@@ -57,7 +57,7 @@ def gaussian(
     batch_stats: whether running statistics get noise as well; a variance may
       then fall below zero.
   """
-  params, _ = param_filter.trainable(leaves)
+  params, _ = trees.trainable(leaves)
   chosen = leaves if batch_stats else params
   # The places of sorted names do not depend on the order of the dict.
   noisy = {

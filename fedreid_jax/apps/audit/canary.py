@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy import optimize, stats
 
-from fedreid_jax.method import rounding
+from fedreid_jax.method import accounting
 
 CONFIDENCE = 0.95
 LARGEST = 50.0  # epsilon above which no search is needed
@@ -89,8 +89,8 @@ def audit(canaries: Canaries, claimed: float, seed: int = 0) -> Audited:
   # The bound is rounded down and the claim up, so that neither is overstated.
   if bound.epsilon > claimed:
     refuted = (
-      f'epsilon is at least {rounding.down(bound.epsilon)}, the run claims '
-      f'{rounding.up(claimed)}'
+      f'epsilon is at least {accounting.below(bound.epsilon)}, the run claims '
+      f'{accounting.above(claimed)}'
     )
   largest = lower_bound(delta, number, guesses, guesses)
   return Audited(

@@ -49,7 +49,7 @@ from fedreid_jax.method.contexts import (
   ServerInitCtx,
 )
 from fedreid_jax.method.sums import MessageSum
-from fedreid_jax.round.cohort import cohort
+from fedreid_jax.round import cohort
 from fedreid_jax.round.server import fold
 from fedreid_jax.round.server.arithmetic import Float32
 from fedreid_jax.training import build, engine

@@ -32,7 +32,7 @@ from scipy import stats
 from fedreid_jax import errors
 from fedreid_jax.apps.audit import detection, gradient_search
 from fedreid_jax.apps.audit.gradient_search import Search, Sent
-from fedreid_jax.core import param_filter
+from fedreid_jax.core import trees
 from fedreid_jax.core.types import Array, ClientData, Flat
 from fedreid_jax.figures import canvas
 from fedreid_jax.figures.canvas import Photo
@@ -297,13 +297,13 @@ def attack_sigmoids(
   """
   small = jax.image.resize(image, (1, *SIZE, image.shape[3]), 'linear')
   network = Sigmoids()
-  variables = param_filter.flatten(
+  variables = trees.flatten(
     jax.jit(network.init)(jax.random.key(search.seed), small)
   )
 
   def gradient(x: Array, labels: Array) -> Flat:
     def loss(own: Flat) -> Array:
-      scores = network.apply(param_filter.unflatten(own), x)
+      scores = network.apply(trees.unflatten(own), x)
       assert isinstance(scores, jax.Array)
       return identity.cross_entropy(scores, labels, jnp.ones(1, bool))
 

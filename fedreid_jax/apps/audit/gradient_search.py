@@ -33,7 +33,7 @@ import numpy as np
 import optax
 from jaxtyping import Float
 
-from fedreid_jax.core import param_filter
+from fedreid_jax.core import trees
 from fedreid_jax.core.types import Array, Flat
 from fedreid_jax.losses import identity
 from fedreid_jax.training.loaded_run import LoadedRun
@@ -139,7 +139,7 @@ def variation(x: Pixels) -> Float[Array, '']:
 
 def observed(run: LoadedRun, persons: int) -> Gradient:
   """Returns the gradient of the shared parameters, for a number of persons."""
-  params, moments = param_filter.trainable(run.variables)
+  params, moments = trees.trainable(run.variables)
   mean, std = (
     jnp.asarray(v, jnp.float32)
     for v in (run.federation.mean, run.federation.std)

@@ -30,7 +30,7 @@ from jaxtyping import Float
 
 from fedreid_jax import errors
 from fedreid_jax.algorithms import dp_fedavg, dpsgd
-from fedreid_jax.core import param_filter, prng, secret
+from fedreid_jax.core import prng, secret, trees
 from fedreid_jax.core.prng import Stream
 from fedreid_jax.core.secret import Secret
 from fedreid_jax.core.types import Array, Flat
@@ -182,7 +182,7 @@ def _attacked(run: LoadedRun) -> tuple[Noise, Float[np.ndarray, ' n']]:
   first = named_models.network(config, run.federation, run.variables).variables
   first, _ = build.pretrained(config, first)
   change = {n: run.variables[n] - first[n] for n in first}
-  shared, _ = param_filter.split(change, compose.shared_leaves(components))
+  shared, _ = trees.split(change, compose.shared_leaves(components))
   names = [component.name for component in components]
   # The noise on sums of integers is discrete and comes from another generator.
   if any(component.summation for component in components):
@@ -192,12 +192,12 @@ def _attacked(run: LoadedRun) -> tuple[Noise, Float[np.ndarray, ' n']]:
       'give a run without secure aggregation',
     )
   if dp_fedavg.NAME in names:
-    noisy = sorted(param_filter.trainable(shared)[0])
+    noisy = sorted(trees.trainable(shared)[0])
     places, seen = _observed(noisy, shared)
     return _of_server(dp_fedavg.NAME, places), seen
   if dpsgd.NAME in names:
     options = dpsgd.Options(**build.arguments(config, dpsgd.NAME))
-    noisy = dpsgd.names_of_trained(param_filter.trainable(change)[0], options)
+    noisy = dpsgd.names_of_trained(trees.trainable(change)[0], options)
     places, seen = _observed(noisy, shared)
     uids = [prng.client_uid(client.name) for client in run.federation.clients]
     return _of_steps(dpsgd.NAME, places, uids, config.local.steps), seen

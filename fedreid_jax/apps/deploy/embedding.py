@@ -24,13 +24,13 @@ from jax.interpreters import partial_eval
 
 import fedreid_jax
 from fedreid_jax.config import load as config_lib
-from fedreid_jax.core import param_filter
+from fedreid_jax.core import trees
 from fedreid_jax.core.types import Array, Flat
 from fedreid_jax.data import decoder
 from fedreid_jax.data import load as data_lib
 from fedreid_jax.data.synthetic import versions
 from fedreid_jax.evaluation import features
-from fedreid_jax.round.devices import placement
+from fedreid_jax.round import placement
 from fedreid_jax.training import build, evaluation, named_models, source_stats
 from fedreid_jax.training.files import recorder, run_files
 from fedreid_jax.training.processes import process
@@ -274,7 +274,7 @@ def _run(embedding: Embedding, workdir: Path) -> dict[str, Any]:
     'model': embedding.name,
     'config_sha256': run_files.digests(resolved)[-1],  # of all fields
     'data_digest': described['data_digest'],
-    'weights_sha256': param_filter.digest(embedding.variables),
+    'weights_sha256': trees.digest(embedding.variables),
   }
 
 

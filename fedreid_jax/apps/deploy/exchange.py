@@ -41,7 +41,7 @@ from fedreid_jax.apps.deploy import embedding as embedding_lib
 from fedreid_jax.apps.deploy import onnx_file
 from fedreid_jax.apps.deploy.embedding import IMAGES, MODALITIES, Embedding
 from fedreid_jax.config import recipes, schema
-from fedreid_jax.core import extras
+from fedreid_jax.core import plugins
 from fedreid_jax.models import resnet, weights
 from fedreid_jax.training.files import atomic
 
@@ -84,7 +84,9 @@ def encode_jax(embedding: Embedding, about: dict[str, Any]) -> bytes:
   Raises:
     ConfigError: without flatbuffers.
   """
-  extras.load('flatbuffers', '--format=jax', extras.command('export'))
+  plugins.load_extra(
+    'flatbuffers', '--format=jax', plugins.install_command('export')
+  )
   content = io.BytesIO()
   with zipfile.ZipFile(content, 'w') as file:
     for name, member in (
@@ -137,7 +139,7 @@ def encode_pth(embedding: Embedding, about: dict[str, Any]) -> bytes:
       'use --format=onnx, or --format=safetensors with the names of this '
       'package',
     )
-  torch = extras.load('torch', '--format=torch', PYTORCH)
+  torch = plugins.load_extra('torch', '--format=torch', PYTORCH)
   state = {n: torch.from_numpy(x.copy()) for n, x in tensors.items()}
   content = io.BytesIO()
   torch.save({STATE: state, weights.HEADER: about}, content)
@@ -160,7 +162,7 @@ class Format(NamedTuple):
   reader: Callable[[Path], Callable[..., np.ndarray]] | None = None
   dtype: str = ''  # of the computation; '' for the type of the run
   packages: tuple[str, ...] = ()  # that the format needs
-  remedy: str = extras.command('export')  # how to install them
+  remedy: str = plugins.install_command('export')  # how to install them
 
 
 FORMATS = {
@@ -240,7 +242,7 @@ def export(
     raise errors.ResourceError('no such folder', str(out.parent), 'create it')
   # A missing package shows before the model is loaded and traced.
   for package in chosen.packages:
-    extras.load(package, f'--format={kind}', chosen.remedy)
+    plugins.load_extra(package, f'--format={kind}', chosen.remedy)
   found = embedding_lib.load(workdir, checkpoint, model, chosen.dtype)
   if out is None:
     # Names of models such as client:NAME have characters that paths reserve.
@@ -400,7 +402,7 @@ def convert(path: Path, out: Path) -> Imported:
     raise errors.ConfigError(
       f'{out.name} is no {weights.SUFFIX} file', '--out', 'change its suffix'
     )
-  torch = extras.load('torch', 'import-weights', 'pip install torch')
+  torch = plugins.load_extra('torch', 'import-weights', 'pip install torch')
   state, key = _tensors(_read(torch, path), path, torch)
   stripped: Counter[str] = Counter()
   converted: Counter[str] = Counter()

@@ -32,7 +32,7 @@ from fedreid_jax.apps.deploy.onnx_graph import (
   Unsupported,
   Value,
 )
-from fedreid_jax.core import extras
+from fedreid_jax.core import plugins
 from fedreid_jax.models import flops
 
 REDUCTIONS = {
@@ -403,7 +403,9 @@ def encode(embedding: Embedding, about: dict[str, Any]) -> bytes:
     ConfigError: without the package `onnx`, or for a network with an operation
       that has no translation.
   """
-  onnx = extras.load('onnx', '--format=onnx', extras.command('export'))
+  onnx = plugins.load_extra(
+    'onnx', '--format=onnx', plugins.install_command('export')
+  )
   batch = embedding.inputs[IMAGES].shape[0]
   graph = Graph(batch, IMAGES)
   inputs = [
@@ -519,8 +521,8 @@ def reader(path: Path) -> Callable[..., np.ndarray]:
   Raises:
     ConfigError: without ONNX Runtime.
   """
-  runtime = extras.load(
-    'onnxruntime', '--format=onnx', extras.command('export')
+  runtime = plugins.load_extra(
+    'onnxruntime', '--format=onnx', plugins.install_command('export')
   )
   session = runtime.InferenceSession(
     path.read_bytes(), providers=['CPUExecutionProvider']

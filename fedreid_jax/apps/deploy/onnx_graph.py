@@ -13,7 +13,7 @@ import numpy as np
 from jax import export
 
 from fedreid_jax import errors
-from fedreid_jax.core import extras
+from fedreid_jax.core import plugins
 
 OPSET = 18  # since 2022; programs for inference support it widely
 END = np.iinfo(np.int64).max  # of an axis, whatever its length
@@ -69,7 +69,9 @@ class Graph:
       batch: symbolic number of images.
       images: name of the input whose first axis has this length.
     """
-    self._onnx = extras.load('onnx', '--format=onnx', extras.command('export'))
+    self._onnx = plugins.load_extra(
+      'onnx', '--format=onnx', plugins.install_command('export')
+    )
     self._batch, self._images = batch, images
     self._multiples: dict[int, Value] = {}
     self._names: dict[tuple[Any, ...], str] = {}

@@ -18,12 +18,11 @@ import numpy as np
 from fedreid_jax import errors
 from fedreid_jax.apps.sites import codec
 from fedreid_jax.apps.sites.terms import Members, Terms
-from fedreid_jax.core import param_filter, types
+from fedreid_jax.core import trees, types
 from fedreid_jax.core.types import Tree
-from fedreid_jax.round import round_log, simulation
+from fedreid_jax.round import placement, round_log, simulation
+from fedreid_jax.round.client_store import ClientStore
 from fedreid_jax.round.compose import Algorithm
-from fedreid_jax.round.devices import transfer
-from fedreid_jax.round.devices.client_store import ClientStore
 from fedreid_jax.round.settings import SimulationOptions
 from fedreid_jax.training import build
 
@@ -86,9 +85,9 @@ class Coordinator(simulation.Executor):
       ConfigError: if the server's model cannot be tested or nothing is shared.
     """
     del pretrained
-    shared, personal = param_filter.split(variables, self.algorithm.shared)
+    shared, personal = trees.split(variables, self.algorithm.shared)
     # Tests of retrieval do not use the classifier, so it alone may be missing.
-    _, lacking = param_filter.split(personal, build.CLASSIFIER)
+    _, lacking = trees.split(personal, build.CLASSIFIER)
     if lacking or not shared:
       raise errors.ConfigError(
         f'{next(iter(lacking), "every parameter")} stays at the sites, so the '
@@ -181,8 +180,8 @@ class Coordinator(simulation.Executor):
     rank[drawn] = np.arange(len(drawn))
     server, entries = self._run.aggregate(
       server,
-      transfer.put(uploads, self._split),
-      transfer.put(rank[lanes], self._split),
+      placement.put(uploads, self._split),
+      placement.put(rank[lanes], self._split),
       np.int32(round_),
       self._public,
       self._seed,
@@ -266,7 +265,7 @@ class Coordinator(simulation.Executor):
     # Before round 0 no site sends its model, but an upload has one.
     if 'shared' not in whole:
       shared = _zeros(self._like[codec.TRAIN]['shared'])
-      whole['shared'] = transfer.copies(shared, size)
+      whole['shared'] = placement.copies(shared, size)
     index = jnp.asarray([*order, *[-1] * absent], jnp.int32)
     rest = {name: whole.pop(name, {}) for name in ('sums', 'images')}
     return types.Upload(index=index, **whole), rest

@@ -21,7 +21,7 @@ from fedreid_jax.data import load
 from fedreid_jax.data.federation import Federation
 from fedreid_jax.method import guarantee
 from fedreid_jax.method.component import Component
-from fedreid_jax.round.cohort import cohort
+from fedreid_jax.round import cohort
 from fedreid_jax.training import build, engine, loop
 from fedreid_jax.training.files import atomic, recorder
 

@@ -16,14 +16,16 @@ from typing import Any
 
 from fedreid_jax import errors
 from fedreid_jax.apps.sites import local_socket
-from fedreid_jax.core import extras
+from fedreid_jax.core import plugins
 
 RECORD, DATA = 'fedreid', 'data'  # where a message of Flower has our bytes
 SOCKET = 'socket'  # in --node-config of the SuperNode
 
 
 def _load(name: str) -> ModuleType:
-  return extras.load(name, 'real sites', extras.command('sites'))
+  return plugins.load_extra(
+    name, 'real sites', plugins.install_command('sites')
+  )
 
 
 _load('flwr')  # so that an error names the package, not one of its modules

@@ -19,7 +19,7 @@ from fedreid_jax.apps.sites import codec
 from fedreid_jax.config import load, parsing
 from fedreid_jax.core.types import ClientData
 from fedreid_jax.data import client_split
-from fedreid_jax.round.cohort import cohort
+from fedreid_jax.round import cohort
 
 # All other fields must be equal at the coordinator and at all sites. These are
 # about the place of images, tests, machines and the work of the coordinator.

@@ -25,14 +25,13 @@ from safetensors import numpy as safetensors_numpy
 from fedreid_jax import errors
 from fedreid_jax.apps.sites import codec, terms
 from fedreid_jax.apps.sites.terms import Facts, Terms
-from fedreid_jax.core import param_filter, prng, trees, types
+from fedreid_jax.core import prng, trees, types
 from fedreid_jax.core.types import ClientData, ClientState
 from fedreid_jax.data import load, sampling
 from fedreid_jax.data.federation import Federation
-from fedreid_jax.round import simulation
+from fedreid_jax.round import placement, simulation
+from fedreid_jax.round.client_store import ClientStore
 from fedreid_jax.round.compose import Algorithm
-from fedreid_jax.round.devices import transfer
-from fedreid_jax.round.devices.client_store import ClientStore
 from fedreid_jax.training import build, engine
 from fedreid_jax.training.files import atomic, client_files
 
@@ -108,7 +107,7 @@ class Resident(simulation.Executor):
     uploads, (rows, sums) = self._local.wave(
       self.put_server(server), store, (lanes, tasks), round_, trains
     )
-    one = trees.rows(transfer.get((uploads, rows, sums)), 0)
+    one = trees.rows(placement.get((uploads, rows, sums)), 0)
     return *one, int(tasks.valid.sum())
 
 
@@ -160,7 +159,7 @@ class PrivateStates:
     """
     # safetensors does not notice changed values of a damaged file.
     arrays = client_files.named(state)
-    found = {'digest': param_filter.digest(arrays)}
+    found = {'digest': trees.digest(arrays)}
     atomic.write_bytes(
       self._path(number), safetensors_numpy.save(arrays, found)
     )
@@ -189,7 +188,7 @@ class PrivateStates:
         str(path),
         fix,
       ) from error
-    if param_filter.digest(arrays) != wanted:
+    if trees.digest(arrays) != wanted:
       raise errors.IntegrityError('it was changed', str(path), fix)
     return codec.fit(arrays, like, str(path))
 

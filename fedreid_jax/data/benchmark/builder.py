@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from fedreid_jax import errors
-from fedreid_jax.core import extras
+from fedreid_jax.core import plugins
 from fedreid_jax.data import decoder
 from fedreid_jax.data.cache import Advance
 from fedreid_jax.data.datasets import registry
@@ -48,7 +48,7 @@ def modules() -> Any:
     raise errors.ConfigError(
       'tensorflow-datasets is not installed',
       str(error),
-      extras.command('datasets'),
+      plugins.install_command('datasets'),
     ) from error
 
 

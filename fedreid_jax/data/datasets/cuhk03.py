@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from fedreid_jax import errors
-from fedreid_jax.core import extras
+from fedreid_jax.core import plugins
 from fedreid_jax.data.datasets import layout
 from fedreid_jax.data.datasets.photos import Photos
 from fedreid_jax.data.datasets.records import (
@@ -57,7 +57,7 @@ def open_container(root: Path) -> tuple[str, Any]:
     raise errors.ConfigError(
       'cuhk-03.mat needs h5py',
       str(error),
-      extras.command('datasets'),
+      plugins.install_command('datasets'),
     ) from error
   for name in FILES:
     if (root / name).is_file():

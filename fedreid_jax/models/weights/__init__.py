@@ -21,7 +21,7 @@ import safetensors
 from safetensors import numpy as safetensors_numpy
 
 from fedreid_jax import errors
-from fedreid_jax.core import param_filter
+from fedreid_jax.core import trees
 from fedreid_jax.core.types import Flat
 
 _LEAVES = {
@@ -101,7 +101,7 @@ def load(name: str, variables: Flat) -> tuple[Flat, tuple[str, ...]]:
     loaded = load_torchvision(path, variables)
     return loaded, tuple(filter(covers, loaded))
   read = safetensors_numpy.load_file(path)
-  tensors, _ = param_filter.split(read, BACKBONE)
+  tensors, _ = trees.split(read, BACKBONE)
   sources = {
     n: n if n in tensors else n.replace('/infrared_', '/') for n in variables
   }
@@ -285,7 +285,7 @@ def save(path: Path, variables: Mapping[str, Any], about: dict[str, Any]):
     about: the card; `model` has the fields of the network, and `source` and
       `world_seed` are the synthetic world, which `check_unseen` refuses.
   """
-  chosen, _ = param_filter.split(dict(variables), BACKBONE)
+  chosen, _ = trees.split(dict(variables), BACKBONE)
   arrays = {n: np.ascontiguousarray(x, np.float32) for n, x in chosen.items()}
   path.write_bytes(encode(arrays, about))
 

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedreid_jax.core import param_filter
+from fedreid_jax.core import trees
 from fedreid_jax.core.types import Array, Tree
 from fedreid_jax.method.sums import Bound, Term
 
@@ -75,7 +75,6 @@ def add(
   """Adds a term.
 
   Args:
-    total: sum of the terms so far.
     value: values, float32, of at most `limit` in absolute value.
     weight: float32; the absolute values of all weights sum to at most 1.
     limit: a power of two.
@@ -152,7 +151,7 @@ class FixedPoint(NamedTuple):
 
   def limit(self, name: str, value: Array) -> Array:
     """Returns the limit of the change of a parameter or running statistic."""
-    params, _ = param_filter.trainable({name: value})
+    params, _ = trees.trainable({name: value})
     return limit(value, HEADROOM if params else HEADROOM_STATISTICS)
 
   def in_range(self, term: Term, limit: Array) -> Array:
@@ -190,7 +189,6 @@ def pick(tree: Tree, chosen: Array, axis: str) -> Tree:
   Args:
     tree: arrays of this device.
     chosen: whether this device is chosen, bool; zeros if none is.
-    axis: name of the mesh axis.
   """
 
   def one(value: Array) -> Array:

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from fedreid_jax.core import param_filter, trees, types
+from fedreid_jax.core import trees, types
 from fedreid_jax.core.types import Array, Flat, Tree
 from fedreid_jax.method import aggregation, component, contexts
 from fedreid_jax.method.component import Component
@@ -137,17 +137,17 @@ class Fold(NamedTuple):
   def terms(
     self, states: dict[str, Tree], start: Flat, upload: types.Upload
   ) -> tuple[Terms, Tree]:
-    """Returns (terms of one upload, weights of the rule before the division).
-
-    Args:
-      states: states of the server, by name.
-      start: shared parameters of the server.
-      upload: upload of one client.
-    """
+    """Returns (terms of one upload, weights before the division)."""
     messages = self._messages(states, upload)
     if not self.models:
       return Terms({}, {}, {}, {}, messages), ()
-    ctx = contexts.UploadCtx.of(upload, start)
+    ctx = contexts.UploadCtx(
+      upload.index,
+      upload.num_examples,
+      upload.num_steps,
+      upload.shared,
+      start,
+    )
     message = upload.messages.get(self.owner, ())
     raw = self.rule.weight(message, ctx)
     unit = self.arithmetic.unit(self.rule.bound)
@@ -173,7 +173,6 @@ class Fold(NamedTuple):
     """Returns the limit of each sum, by name.
 
     Args:
-      start: shared parameters of the server.
       terms: terms of an upload, or their shapes.
     """
     # Limits depend on the server's model only, so that they are constant in a
@@ -192,13 +191,7 @@ class Fold(NamedTuple):
   def zeros(
     self, start: Flat, states: dict[str, Tree], upload: types.Upload
   ) -> Totals:
-    """Returns the sums over no clients.
-
-    Args:
-      start: shared parameters of the server.
-      states: result of `states`.
-      upload: shapes of one upload.
-    """
+    """Returns the sums over no clients."""
     terms, _ = jax.eval_shape(self.terms, states, start, upload)
     limits = self.limits(start, terms)
 
@@ -206,7 +199,7 @@ class Fold(NamedTuple):
       del limit
       return self.arithmetic.zero(term)
 
-    _, running = param_filter.trainable(start)
+    _, running = trees.trainable(start)
     chosen = self.models and self.batch_stats_rule == 'first_client'
     return Totals(
       limits=jax.tree.map(jnp.float32, limits),
@@ -224,13 +217,6 @@ class Fold(NamedTuple):
     drawn: Array,
   ) -> tuple[Totals, tuple[types.Upload, Tree, Array]]:
     """Adds one upload.
-
-    Args:
-      totals: sums over the clients so far.
-      start: shared parameters of the server.
-      states: result of `states`.
-      upload: upload of one client.
-      drawn: position of the client in the order of sampling.
 
     Returns:
       (sums, (the rest of the upload, its weights before the division, whether a
@@ -280,8 +266,6 @@ class Fold(NamedTuple):
     """Returns the sums over stacked uploads, in their order.
 
     Args:
-      start: shared parameters of the server.
-      states: result of `states`.
       uploads: stacked uploads, `[K, ...]`.
       drawn: positions of the clients in the order of sampling, int32 `[K]`.
     """
@@ -338,7 +322,6 @@ class Fold(NamedTuple):
       first: running statistics of the client sampled first, {} if the rule does
         not use them.
       uploads: uploads, perhaps without shared parameters, `[K, ...]`.
-      raw: weights of the rule before the division.
       valid: whether each upload is in the sums, bool `[K]`.
     """
     trusted = self._trusted(raw, valid)
@@ -373,7 +356,7 @@ class Fold(NamedTuple):
     """Returns the names of the parameters that are averaged, sorted."""
     if self.batch_stats_rule == 'average':
       return sorted(start)
-    return sorted(param_filter.trainable(start)[0])
+    return sorted(trees.trainable(start)[0])
 
   def _numbers(
     self, by_rule: Tree, message: Any, ctx: contexts.UploadCtx
@@ -461,10 +444,7 @@ def make(
   """Returns the sums of a method.
 
   Args:
-    components: components of the method.
     aggregator: the component that fills `aggregation` with a `Sum`, if any.
-    batch_stats_rule: rule for running statistics.
-    arithmetic_: arithmetic of the sums.
   """
   rule = aggregator.aggregation if aggregator else BY_IMAGES
   assert isinstance(rule, Sum)

@@ -74,9 +74,6 @@ def of_round(
   """Returns the uploads of a round; the result does not depend on devices.
 
   Args:
-    components: components of the method.
-    number: number of uploads of a round, `K`.
-    model_bytes: bytes of the shared parameters of one upload.
     budget_mb: limit of gathered uploads in MB, `execution.stack_budget_mb`.
     exact: whether sums are in fixed point (deterministic mode).
 
@@ -104,10 +101,6 @@ def of_round(
 
 def check_sums(components: Sequence[Component], adder: Component) -> None:
   """Refuses components for which the sums of a `Summation` do not suffice.
-
-  Args:
-    components: components of the method.
-    adder: the component that fills `summation`.
 
   Raises:
     ConfigError: if there is such a component; the message says why sums do not

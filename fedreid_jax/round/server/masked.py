@@ -52,10 +52,7 @@ def add(
 
   Args:
     fold: sums of the method, in the arithmetic `Masked`.
-    states: states of the server, by name.
-    start: shared parameters of the server.
     uploads: stacked uploads, `[K, ...]`.
-    ctx: context of the component that adds.
   """
   unit = fold.arithmetic.unit
 
@@ -101,10 +98,6 @@ def add(
 
 def check(components: Sequence[Component], adder: Component) -> None:
   """Refuses components whose sums would be too coarse or lack noise.
-
-  Args:
-    components: components of the method, after `bind`.
-    adder: the component that fills `summation`.
 
   Raises:
     ConfigError: if there is such a component.

@@ -1,20 +1,21 @@
 """The server's part of a round: sums or gathered uploads, then updates."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from fedreid_jax.core import param_filter, trees, types
+from fedreid_jax.core import prng, trees, types
+from fedreid_jax.core.prng import Stream
 from fedreid_jax.core.types import Array, Flat, Tree
 from fedreid_jax.method import aggregation, contexts
 from fedreid_jax.method.component import Component
 from fedreid_jax.method.sums import Gather, MessageSum
 from fedreid_jax.round.server import masked
 from fedreid_jax.round.server.fold import Fold, Folded, Mean
-from fedreid_jax.round.server.server_contexts import Groups, ServerContexts
 from fedreid_jax.round.settings import Settings
 
 Log = dict[str, Any]
@@ -30,7 +31,6 @@ class Rules(NamedTuple):
     clusterer: the component that fills `clustering`, if any.
     aggregator: the component that fills `aggregation`, if any.
     adder: the component that fills `summation`, if any.
-    batch_stats_rule: rule for running statistics, `aggregation.BatchStatsRule`.
     gathers: whether the server needs all uploads at once.
     fold: sums of the method; with a `Gather` only its sums of messages are
       used.
@@ -41,9 +41,91 @@ class Rules(NamedTuple):
   clusterer: Component | None
   aggregator: Component | None
   adder: Component | None
-  batch_stats_rule: str
   gathers: bool
   fold: Fold
+
+
+class Groups(NamedTuple):
+  """The groups of the uploads of a round, one for each server model.
+
+  Attributes:
+    of_uploads: group of each upload, int32 `[K]`.
+    members: valid uploads of each group, bool `[G, K]`.
+    sizes: weights by number of images, `[G, K]`.
+    start: the model of each group before the aggregation, `[G, ...]`.
+  """
+
+  of_uploads: Array
+  members: Array
+  sizes: Array
+  start: Flat
+
+
+class ServerContexts:
+  """Builds the contexts of the server hooks of all components."""
+
+  def __init__(
+    self,
+    settings: Settings,
+    server: types.ServerState,
+    uploads: types.Upload,
+    valid: Array,
+    round_: Array,
+    public: Array,
+    seed: Array,
+    summed: bool,
+  ):
+    """Collects the fields that the contexts of all components have.
+
+    Args:
+      uploads: uploads of the cohort, `[K, ...]`.
+      valid: whether each upload is valid, bool `[K]`.
+      summed: whether the server has sums and no uploads; then to read
+        `ctx.uploaded` is an error.
+    """
+    self._summed = summed
+    self._key = prng.key(seed, Stream.SERVER, round_)
+    self._common: dict[str, Any] = {
+      'index': uploads.index,
+      'valid': valid,
+      'uploaded': uploads.shared,
+      'num_examples': uploads.num_examples,
+      'num_steps': uploads.num_steps,
+      'previous': server.shared,
+      'public': public,
+      'model': settings.model,
+      'train_transform': settings.train_transform,
+      'test_transform': settings.test_transform,
+      'complete': functools.partial(_complete, settings),
+      'round': round_,
+    }
+
+  def of_uploads(self, name: str) -> contexts.ServerCtx:
+    """Returns the context of a component before clients have groups."""
+    return contexts.ServerCtx(**self._fields(name))
+
+  def of_groups(
+    self, name: str, groups: Groups, valid: Array
+  ) -> contexts.AggregationCtx:
+    """Returns the context of a component after clients have groups.
+
+    Args:
+      valid: which uploads are used, bool `[K]`. A `Summation` may lose some of
+        those that the constructor received as valid.
+    """
+    fields: dict[str, Any] = self._fields(name) | {'valid': valid}
+    return contexts.AggregationCtx(
+      **fields,
+      members=groups.members,
+      start=groups.start,
+    )
+
+  def _fields(self, name: str) -> dict[str, Any]:
+    key = jax.random.fold_in(self._key, prng.component_uid(name))
+    own: dict[str, Any] = {'key': key}
+    if self._summed:
+      own['uploaded'] = contexts.NoUploads(name)
+    return self._common | own
 
 
 class Reduced(NamedTuple):
@@ -88,8 +170,6 @@ def receive(
   """Returns the server states after the components received their messages.
 
   Args:
-    components: components whose clients sent messages.
-    states: states of the server, by name.
     uploads: uploads of a round or of the data pass before round 0, perhaps
       without shared parameters and summed messages, `[K, ...]`.
     added: sums of messages by component, for messages that are not in uploads.
@@ -120,11 +200,7 @@ def prepare(
   """Returns the state after the data pass before round 0.
 
   Args:
-    components: components with such a pass.
-    fold: sums of the method.
     gathers: whether uploads are stacked for the components.
-    server: state of the server.
-    received: uploads of the pass.
   """
   # The uploads of real sites are stacked, and added here.
   if not gathers:
@@ -150,13 +226,8 @@ def run(
   """Runs the server's part of a round.
 
   Args:
-    rules: rules of the method.
-    server: state of the server before the round.
     received: uploads of the cohort, `[K, ...]`, in canonical order.
     drawn: position of each client in the order of sampling, int32 `[K]`.
-    round_: global round.
-    public: images of the public set.
-    seed: `prng.data` of the run's seed.
   """
   if isinstance(received, types.Upload):
     received = _changed(rules, received)
@@ -315,14 +386,14 @@ def _gathered(
     groups.sizes,
     groups.start,
     _first(drawn, groups.members),
-    rules.batch_stats_rule,
+    rules.fold.batch_stats_rule,
   )
   models = aggregation.reduce(groups.start, uploads.shared, by_leaf)
   if rule.combine:
     combined = rule.combine(models, ctx)
     # With another rule the running statistics are those of `reduce`.
-    if rules.batch_stats_rule != 'average':
-      combined, _ = param_filter.trainable(combined)
+    if rules.fold.batch_stats_rule != 'average':
+      combined, _ = trees.trainable(combined)
     models = models | combined
   mean = Mean(models, weights, fell_back, jnp.bool_(False))
   return Reduced(mean, groups, valid, dict(server.states), {})
@@ -336,14 +407,15 @@ def _sums_of_groups(
   drawn: Array,
 ) -> Reduced:
   """Returns the models from stacked uploads, with a sum for each group."""
-  states = fold.states(server)
+  # `receive` adds the stacked messages.
+  fold = fold._replace(received={})
 
   def one(group: tuple[Flat, Array]) -> Any:
     start, members = group
     # Uploads that are not finite are not added. Members of other groups are
     # left out in the same way.
     own = dataclasses.replace(uploads, finite=uploads.finite & members)
-    folded = fold.over(start, states, own, drawn)
+    folded = fold.over(start, {}, own, drawn)
     valid = folded.uploads.finite
     mean = fold.mean(
       {n: x[None] for n, x in start.items()},
@@ -410,3 +482,9 @@ def _first(drawn: Array, members: Array) -> Array:
   first = jnp.arange(drawn.shape[0])[None] == order.argmin(axis=1)[:, None]
   # The row of an empty group, whose argmin is 0, stays zero.
   return (first & members).astype(jnp.float32)
+
+
+def _complete(settings: Settings, shared: Flat) -> Flat:
+  # Only shapes are needed, so that the network is not initialised.
+  shapes = jax.eval_shape(settings.model.init, jax.random.key(0))
+  return trees.zeros(shapes) | shared

@@ -26,7 +26,7 @@ import numpy as np
 
 from fedreid_jax import errors
 from fedreid_jax.core.types import Tree
-from fedreid_jax.round.devices.client_store import Row
+from fedreid_jax.round.client_store import Row
 
 FOLDER = 'clients'  # in the folder of the checkpoints
 SUFFIX = '.safetensors'
@@ -226,7 +226,7 @@ def number(path: Path) -> int:
 
 
 class ClientFiles:
-  """Rows of clients in a folder, as `round.devices.client_store.Rows`.
+  """Rows of clients in a folder, as `round.client_store.Rows`.
 
   Attributes:
     folder: of the segments.

@@ -17,7 +17,7 @@ from jax.experimental import multihost_utils
 
 from fedreid_jax import errors
 from fedreid_jax.core.types import ClientState, ServerState
-from fedreid_jax.round.devices.client_store import ClientStore
+from fedreid_jax.round.client_store import ClientStore
 from fedreid_jax.training.files import atomic, checkpoint, client_files, steps
 from fedreid_jax.training.files.client_files import ClientFiles, Index
 from fedreid_jax.training.processes import peers

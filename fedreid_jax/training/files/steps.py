@@ -17,7 +17,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from fedreid_jax import errors
-from fedreid_jax.core import param_filter
+from fedreid_jax.core import trees
 from fedreid_jax.core.types import ClientState, Flat, ServerState, Tree
 from fedreid_jax.training.files import client_files
 from fedreid_jax.training.files.client_files import (
@@ -140,7 +140,7 @@ class Steps:
       stacked = _personal(found['clients'])
       num = min((len(leaf) for leaf in stacked.values()), default=0)
       own = {k: {n: x[k] for n, x in stacked.items()} for k in range(num)}
-    shared = param_filter.flatten(found.get('model', {}))
+    shared = trees.flatten(found.get('model', {}))
     return shared, own, found['server']['groups'], found['host']
 
   def files(self, step: int, index: Index) -> ClientFiles:
@@ -215,7 +215,7 @@ class Steps:
     rest = _rebuild(
       {'groups': server.groups, 'states': server.states}, saved['server']
     )
-    shared = param_filter.flatten(saved.get('model', {}))
+    shared = trees.flatten(saved.get('model', {}))
     return (
       ServerState(shared=shared, **rest),
       _rebuild(expected, saved.get('rows' if in_files else 'clients', {})),
@@ -296,7 +296,7 @@ def items(server: ServerState, clients: Tree) -> dict[str, Tree]:
   kind = 'clients' if isinstance(clients, ClientState) else 'rows'
   rest = {'groups': server.groups, 'states': server.states}
   return {
-    'model': param_filter.unflatten(jax.device_get(server.shared)),
+    'model': trees.unflatten(jax.device_get(server.shared)),
     'server': client_files.named(rest),
     kind: client_files.named(clients),
   }

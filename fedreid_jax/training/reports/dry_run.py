@@ -10,7 +10,7 @@ import jax
 from fedreid_jax import errors
 from fedreid_jax.config import parsing
 from fedreid_jax.models import flops
-from fedreid_jax.round.devices.client_store import ClientStore
+from fedreid_jax.round.client_store import ClientStore
 from fedreid_jax.training import build, trackers
 from fedreid_jax.training.files import checkpoint, client_states, run_files
 from fedreid_jax.training.reports import budget, report

@@ -34,7 +34,7 @@ from fedreid_jax import errors
 from fedreid_jax.config import load
 from fedreid_jax.core import types
 from fedreid_jax.data import validation
-from fedreid_jax.round import component_reports
+from fedreid_jax.round import compose
 from fedreid_jax.training import build
 from fedreid_jax.training.files import recorder, run_files, run_secret
 from fedreid_jax.training.reports.monitor import Progress
@@ -85,7 +85,7 @@ def describe(
     record.say(executor.uploads.describe())
   if not executor.resident:
     record.say(executor.describe_images())
-  own = component_reports.notices(executor.algorithm.components)
+  own = compose.notices(executor.algorithm.components)
   for notice in (*setup.federation.notices, *own):
     record.say(f'note: {notice}')
   record.say(f'privacy: {setup.guarantee.statement(config.rounds)}')

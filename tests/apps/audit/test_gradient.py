@@ -9,7 +9,7 @@ from fedreid_jax.apps.audit import gradient as gradient_audit
 from fedreid_jax.apps.audit import gradient_search as search_lib
 from fedreid_jax.apps.audit.gradient import Identified, Inverted
 from fedreid_jax.apps.audit.gradient_search import Search, Sent
-from fedreid_jax.core import param_filter
+from fedreid_jax.core import trees
 
 SHORT = Search(steps=8, starts=1)
 
@@ -65,7 +65,7 @@ def test_noise_is_that_of_a_sum_divided_by_its_images():
 def test_the_classifier_that_is_not_shared_is_a_random_one(run):
   wanted = search_lib.observed(run, 3)
   x = gradient_audit.pixels(run.client('birch').images()[:1])
-  shared = set(param_filter.trainable(run.variables)[0])
+  shared = set(trees.trainable(run.variables)[0])
   assert set(jax.eval_shape(wanted, x, jnp.asarray([0]))) == shared
   other = search_lib.observed(run, 9)
   many = jax.eval_shape(other, x, jnp.asarray([8]))

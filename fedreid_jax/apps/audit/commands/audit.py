@@ -222,7 +222,7 @@ def _member(attacked: Any, picture: Path) -> _Report:
 def _canary(attacked: Any, _: Path) -> _Report:
   from fedreid_jax.apps.audit import canary_runs
   from fedreid_jax.core import secret
-  from fedreid_jax.method import accounting, rounding
+  from fedreid_jax.method import accounting
 
   found = canary_runs.of_run(attacked.config, attacked.federation, _SEED.value)
   bound = found.bound
@@ -230,7 +230,7 @@ def _canary(attacked: Any, _: Path) -> _Report:
   claimed = accounting.text(found.claimed, found.delta)
   lines = [
     f'claimed: {claimed}' + (f'; {secret.STUDY}' if study else ''),
-    f'lower bound: epsilon >= {rounding.down(bound.epsilon)} with 95 % '
+    f'lower bound: epsilon >= {accounting.below(bound.epsilon)} with 95 % '
     f'confidence ({bound.right} of {bound.guesses} guesses about '
     f'{bound.canaries} canaries are right)',
     f'positive control, no noise: {found.positive.epsilon:.3f}; the largest '

@@ -19,7 +19,7 @@ from absl import flags
 from fedreid_jax import errors
 from fedreid_jax.apps.deploy.commands import embedding_flags, gallery_flags
 from fedreid_jax.cli import run
-from fedreid_jax.core import extras
+from fedreid_jax.core import plugins
 
 if TYPE_CHECKING:
   from fedreid_jax.apps.deploy.vectors import Folder
@@ -62,7 +62,7 @@ def check() -> None:
   """
   # An extra, since only this page needs them.
   for name in ('starlette', 'uvicorn'):
-    extras.load(name, 'serve', extras.command('serve'))
+    plugins.load_extra(name, 'serve', plugins.install_command('serve'))
 
 
 def _serve() -> None:

@@ -71,8 +71,6 @@ class ClientStore:
 
     Args:
       init: returns the initial state of a client on the host.
-      shapes: shapes of such a state.
-      num_clients: `N`.
       rows: rows in files that were written; None for rows in memory.
     """
     self.shapes, self._init, self._num = shapes, init, num_clients

@@ -3,34 +3,85 @@
 `shard_map` runs over a mesh axis `clients`, and on every device `lax.map` runs
 over its clients, `width` at a time. With a width of 1 the clients run one after
 another, each with its number of steps; with 0 all clients of a device are
-vmapped.
+vmapped. Trees of arrays are transferred between the host and the devices of all
+processes.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType, Mesh
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from fedreid_jax.core import trees
 from fedreid_jax.core.types import Array, Tree
+
+
+def put(tree: Tree, sharding: NamedSharding) -> Any:
+  """Puts arrays of the host, which are equal in every process, on devices."""
+  # A process has no access to the devices of others: it only puts its shards.
+
+  def one(array: Any) -> jax.Array:
+    array = np.asarray(array)
+    return jax.make_array_from_callback(
+      array.shape, sharding, lambda index: array[index]
+    )
+
+  return jax.tree.map(one, tree)
+
+
+def get(tree: Tree) -> Any:
+  """Returns all lanes of sharded arrays, on the host of every process."""
+  if jax.process_count() == 1:
+    return jax.device_get(tree)
+  return multihost_utils.process_allgather(tree, tiled=True)
+
+
+def is_here(sharding: NamedSharding, size: int) -> np.ndarray:
+  """Returns whether each of `size` lanes is on a device of this process."""
+  here = np.zeros(size, bool)
+  for index in sharding.addressable_devices_indices_map((size,)).values():
+    here[index] = True
+  return here
+
+
+def get_here(tree: Tree) -> Any:
+  """Returns sharded arrays on the host; lanes of other processes are zeros."""
+  if jax.process_count() == 1:
+    return jax.device_get(tree)
+
+  def one(array: jax.Array) -> np.ndarray:
+    rows = np.zeros(array.shape, array.dtype)
+    for shard in array.addressable_shards:
+      rows[shard.index] = shard.data
+    return rows
+
+  return jax.tree.map(one, tree)
+
+
+def copies(tree: Tree, num: int) -> Any:
+  """Returns copies of a tree on the host, with a new leading axis of `num`."""
+
+  def stacked(leaf: np.ndarray) -> np.ndarray:
+    return np.stack([leaf] * num)
+
+  return jax.tree.map(stacked, tree)
+
 
 AXIS = 'clients'
 
 
 def make_mesh(num_devices: int | None = None) -> Mesh:
   """Returns a mesh of the first `num_devices` (default: all) devices."""
-  devices = _first_devices(num_devices)
+  devices = jax.devices()[:num_devices]
   return jax.make_mesh(
     (len(devices),), (AXIS,), axis_types=(AxisType.Auto,), devices=devices
   )
-
-
-def _first_devices(num_devices: int | None) -> Sequence[Any]:
-  return jax.devices()[:num_devices]
 
 
 def over_clients(
@@ -40,7 +91,6 @@ def over_clients(
 
   Args:
     fn: `(replicated, table, one client's trees) -> trees`.
-    mesh: devices.
     width: number of clients that are vmapped at a time; 1 uses no vmap, 0 all
       clients of a device.
 
@@ -81,8 +131,6 @@ def fold_clients(
   Args:
     fn: `(replicated, table, one client's trees) -> (result, trees)`; the result
       is folded and not stacked.
-    carried: the fold.
-    mesh: devices.
     width: number of clients that are vmapped at a time, as in `over_clients`.
 
   Returns:

@@ -12,18 +12,20 @@ results.
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 
-from fedreid_jax.core import param_filter, prng, trees, types
+from fedreid_jax.core import prng, trees, types
 from fedreid_jax.core.prng import Stream
 from fedreid_jax.core.types import Array, Flat, Metrics, Tree
 from fedreid_jax.method import batch_stats, component, contexts
-from fedreid_jax.round.client import data_pass, local_step
-from fedreid_jax.round.client.local_step import Carry
+from fedreid_jax.round import local_step
+from fedreid_jax.round.local_step import Carry
 from fedreid_jax.round.settings import Settings
+
+_T = TypeVar('_T')
 
 
 class Program(NamedTuple):
@@ -64,9 +66,9 @@ def make(
   return Program(
     begin=functools.partial(_begin, settings, hooks, wire),
     train=functools.partial(_train, settings, hooks, wire),
-    no_moments=functools.partial(data_pass.no_moments, settings),
-    measure=functools.partial(data_pass.measure, settings),
-    data_pass=functools.partial(data_pass.run, settings, hooks),
+    no_moments=functools.partial(no_moments, settings),
+    measure=functools.partial(measure, settings),
+    data_pass=functools.partial(run, settings, hooks),
     end=functools.partial(_end, settings, hooks, first, wire),
     has_data_pass=has_data_pass,
   )
@@ -136,7 +138,7 @@ def _begin(
 ) -> Carry:
   broadcast = wire.download(broadcast, task)
   variables = {**broadcast.shared, **state.personal}
-  params, running = param_filter.trainable(variables)
+  params, running = trees.trainable(variables)
   opt_state = state.opt_state
   if not settings.persistent:
     opt_state = settings.optimizer.init(params)
@@ -165,7 +167,7 @@ def _begin(
   sums: Tree = ()
   if settings.accumulate:
     sums = trees.zeros(params), jnp.float32(0.0)
-  layers = data_pass.no_moments(settings, variables) if passed else {}
+  layers = no_moments(settings, variables) if passed else {}
   return Carry(params, running, opt_state, states, layers, passed, sums)
 
 
@@ -237,7 +239,7 @@ def _end(
       key=wire.key(stream, name, broadcast, task),
     )
     states[name], messages[name] = hook.round_end(carry.states[name], ctx)
-  shared, personal = param_filter.split(variables, settings.shared)
+  shared, personal = trees.split(variables, settings.shared)
   opt_state = carry.opt_state if settings.persistent else ()
   kept = types.ClientState(personal, states, opt_state)
   upload = types.Upload(
@@ -262,3 +264,124 @@ def _all_finite(tree: Tree) -> Array:
   for leaf in jax.tree.leaves(tree):
     finite &= jnp.isfinite(leaf).all()
   return finite
+
+
+def fold(
+  settings: Settings,
+  table: types.Table,
+  task: types.ClientTask,
+  body: Callable[[_T, types.Batch], _T],
+  start: _T,
+  augment: bool = False,
+) -> _T:
+  """Folds `(value, batch) -> value` over the images of a pass.
+
+  Args:
+    task: task of the client; `pass_rows` are the batches.
+    augment: whether images have the training transform instead of the test
+      transform.
+  """
+  # The same keys in every round, so that moments depend on the model only.
+  base = prng.of_task(task, Stream.PASS, 0)
+
+  def one(i: Array, value: _T) -> _T:
+    # Without the barrier XLA would treat a pass of a single batch as constant,
+    # hoist it out of the loop and sum its images in a different order.
+    rows, valid, _ = jax.lax.optimization_barrier(
+      (task.pass_rows[i], task.pass_valid[i], i)
+    )
+    transform: Callable[..., Array] = settings.test_transform
+    if augment:
+      transform = functools.partial(
+        settings.train_transform,
+        # Counted in the whole pass, so that segments have the same keys.
+        jax.random.fold_in(base, task.first_step + i),
+        modalities=table.modalities[rows],
+      )
+    return body(value, local_step.gather(table, rows, valid, transform))
+
+  # Padded batches are at the end.
+  num = task.pass_valid.any(axis=1).sum(dtype=jnp.int32)
+  return jax.lax.fori_loop(0, num, one, start)
+
+
+def no_moments(settings: Settings, variables: Flat) -> batch_stats.Layers:
+  """Returns the moments of zero images, by layer."""
+  column = jnp.zeros(settings.data_pass_batch, jnp.int32)
+  images = jnp.zeros((len(column), *settings.image_shape[1:]))
+  batch = types.Batch(images, column, column, column, column == 0)
+  return batch_stats.zeros(lambda: _measured(settings, variables, batch))
+
+
+def measure(
+  settings: Settings,
+  table: types.Table,
+  variables: Flat,
+  layers: batch_stats.Layers,
+  task: types.ClientTask,
+  augment: bool = False,
+) -> batch_stats.Layers:
+  """Merges moments with the moments of the images in the table.
+
+  Args:
+    variables: variables of the model, which stay as they are.
+    layers: moments of the images before this table.
+    augment: whether images have the training transform.
+  """
+  return fold(
+    settings,
+    table,
+    task,
+    lambda layers, batch: batch_stats.merge(
+      layers, _measured(settings, variables, batch, task.num_identities)[1]
+    ),
+    layers,
+    augment,
+  )
+
+
+def run(
+  settings: Settings,
+  hooks: local_step.Hooks,
+  table: types.Table,
+  carry: local_step.Carry,
+  task: types.ClientTask,
+) -> local_step.Carry:
+  """Runs the components' data passes over the images in the table.
+
+  Args:
+    carry: carry of the client, with the moments of all its images.
+  """
+  # The running moments follow the weights with a delay (`method.batch_stats`).
+  passes = {n: h.data_pass for n, h in hooks.items() if h.data_pass}
+  variables = batch_stats.install(
+    {**carry.params, **carry.batch_stats}, carry.moments
+  )
+
+  def body(passed: dict[str, Any], batch: types.Batch) -> dict[str, Any]:
+    outputs, _ = settings.model.apply(
+      variables,
+      batch.images,
+      train=False,
+      num_identities=task.num_identities,
+      modalities=batch.modalities,
+    )
+    return {n: p.update(passed[n], outputs, batch) for n, p in passes.items()}
+
+  passed = fold(settings, table, task, body, carry.passed)
+  return dataclasses.replace(carry, passed=passed)
+
+
+def _measured(
+  settings: Settings,
+  variables: Flat,
+  batch: types.Batch,
+  num_identities: Array | None = None,
+) -> tuple[types.Outputs, batch_stats.Layers]:
+  return settings.model.measure(
+    variables,
+    batch.images,
+    mask=batch.valid,
+    num_identities=num_identities,
+    modalities=batch.modalities,
+  )

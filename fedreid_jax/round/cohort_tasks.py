@@ -8,11 +8,11 @@ import numpy as np
 
 from fedreid_jax.core import types
 from fedreid_jax.core.types import ClientData
-from fedreid_jax.round.cohort import cohort
-from fedreid_jax.round.cohort.timetable import Round
-from fedreid_jax.round.devices.lanes import Lanes
+from fedreid_jax.round import cohort
+from fedreid_jax.round.cohort import Lanes
 from fedreid_jax.round.local_rounds import Wave
 from fedreid_jax.round.settings import SimulationOptions
+from fedreid_jax.round.timetable import Round
 
 
 def cohort_size(clients: int, options: SimulationOptions) -> int:
@@ -51,15 +51,7 @@ class CohortTasks:
     lanes: Lanes,
     options: SimulationOptions,
   ):
-    """Prepares the tasks of a federation.
-
-    Args:
-      clients: all clients, in canonical order.
-      placement: the device of every client.
-      planner: `(round, client) -> Plan`.
-      lanes: distribution of clients over devices.
-      options: options of the simulation.
-    """
+    """Prepares the tasks of a federation."""
     self._clients, self._placement = clients, placement
     self._options, self.planner, self.lanes = options, planner, lanes
     self.size = cohort_size(len(clients), options)
@@ -104,8 +96,6 @@ class CohortTasks:
     """Returns the clients of a round.
 
     Args:
-      round_: global round.
-      groups: group of every client, int32 `[N]`.
       most: largest number of waves to return, None for all.
     """
     timetable = self._options.timetable
@@ -116,12 +106,7 @@ class CohortTasks:
     return Drawn(clients, waves, timed)
 
   def first_wave(self, round_: int, groups: Any) -> Wave | None:
-    """Returns the first wave of a round, None after the last round.
-
-    Args:
-      round_: global round.
-      groups: group of every client, int32 `[N]`.
-    """
+    """Returns the first wave of a round, None after the last round."""
     if round_ >= self._options.rounds:
       return None
     return self.draw(round_, groups, most=1).waves[0]
@@ -139,8 +124,6 @@ class CohortTasks:
 
     Args:
       members: clients in the order of sampling, `[K]`.
-      groups: group of every client, int32 `[N]`.
-      round_: global round.
       modality: modality of the images in data passes, None for all.
       staleness: updates of the server since it sent the members' models, int32
         `[K]`; None for zeros.

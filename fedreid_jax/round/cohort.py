@@ -1,11 +1,17 @@
 """Samples the cohort of a round and assigns its clients to devices and lanes.
 
 The cohort is the set of clients that train in a round. A lane is a place for
-one client on a device. All functions are pure and run on the host.
+one client on a device. A client whose images are resident runs on the device
+that has them. Other clients run on the device with the least work in the
+process that has their states. If uploads are added, a round is cut into waves,
+which are calls of the same programs over some lanes of every device. The memory
+of a device then depends on the number of lanes of a wave, and not on the number
+of clients of a round. All functions are pure and run on the host.
 """
 
+import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -87,13 +93,6 @@ def sample_poisson(
 
   Each client is sampled independently; above the number of places a random
   subset of the sampled clients takes part (truncated Poisson sampling).
-
-  Args:
-    seed: seed or secret of the run.
-    round_: global round.
-    num_clients: `N`.
-    rate: probability of each client.
-    places: largest number of clients.
   """
   rng = prng.host(seed, prng.Stream.COHORT, round_, 1)
   order = rng.permutation(num_clients).astype(np.int32)
@@ -112,11 +111,6 @@ def assign_lanes(
   """Returns the client in each lane, -1 if empty, int32 `[devices * lanes]`.
 
   The lanes of a device contain its clients in canonical order (by name).
-
-  Args:
-    placement: the device of every client.
-    members: the clients that take part, `[K]`.
-    lanes: number of lanes per device.
   """
   assigned = np.full((placement.num_devices, lanes), -1, np.int32)
   taken = [0] * placement.num_devices
@@ -125,6 +119,166 @@ def assign_lanes(
     assigned[d, taken[d]] = k
     taken[d] += 1
   return assigned.reshape(-1)
+
+
+# A device runs its clients one after another, so a round takes as long as the
+# device with the most steps. Clients are assigned in the order of decreasing
+# cost, each to the device with the least work (Graham, 1969: at most 4/3 of the
+# shortest round), as pfl-research does by numbers of images (Granqvist et al.,
+# 2024).
+
+# Lanes of a device over an equal share of the clients: a device whose clients
+# have few steps runs more of them. Empty lanes take no step.
+SLACK = 1.5
+
+
+def even_lanes(places: int, num_devices: int) -> int:
+  """Returns the number of lanes of a device."""
+  if num_devices == 1:
+    return places
+  return min(places, math.ceil(SLACK * places / num_devices))
+
+
+def assign_evenly(
+  members: Sequence[int] | np.ndarray,
+  costs: Sequence[float] | np.ndarray,
+  num_devices: int,
+  lanes: int,
+) -> np.ndarray:
+  """Returns the client in each lane, -1 if empty, int32 `[devices * lanes]`.
+
+  The lanes of a device contain its clients in canonical order. The result does
+  not depend on the order of the members.
+
+  Args:
+    members: canonical indices of the clients, `[K]`.
+    lanes: number of lanes of a device, at least `K / num_devices`.
+  """
+  found: list[list[int]] = [[] for _ in range(num_devices)]
+  # (work so far, device) of the devices that have an empty lane.
+  free = [(0.0, device) for device in range(num_devices)]
+  order = sorted(
+    zip(members, costs, strict=True), key=lambda one: (-one[1], one[0])
+  )
+  for client, cost in order:
+    work, device = heapq.heappop(free)
+    found[device].append(int(client))
+    if len(found[device]) < lanes:
+      heapq.heappush(free, (work + float(cost), device))
+  assigned = np.full((num_devices, lanes), -1, np.int32)
+  for device, clients in enumerate(found):
+    assigned[device, : len(clients)] = sorted(clients)
+  return assigned.reshape(-1)
+
+
+# Waves whose images and states fit in the budget, because the next wave is
+# computed while the rows of the last one are copied.
+WAVES = 2
+
+
+class Lanes:
+  """Assigns the clients of a round to lanes.
+
+  Attributes:
+    per_device: number of lanes of a device in a wave.
+  """
+
+  def __init__(
+    self,
+    placement: Placement,
+    size: int,
+    homes: bool,
+    processes: Sequence[int],
+    num_steps: Callable[[int], int],
+    most_lanes: int,
+  ):
+    """Chooses the number of lanes.
+
+    Args:
+      size: largest number of clients of a round, `K`.
+      homes: whether every client runs on the device of its placement; otherwise
+        it runs on any device of the same process.
+      most: largest number of lanes of a device in a wave.
+    """
+    self._placement, self._homes = placement, homes
+    self._num_steps = num_steps
+    self._processes = np.asarray(processes)
+    if homes:
+      self._all = num_lanes(placement, size)
+    else:
+      self._all = max(
+        even_lanes(min(size, clients), devices)
+        for clients, devices in self._loads()
+      )
+    self.per_device = min(self._all, most_lanes)
+
+  def _loads(self) -> Iterator[tuple[int, int]]:
+    """Yields the numbers of clients and devices of each process."""
+    owners = self.owners(range(len(self._placement.device)))
+    for process in np.unique(self._processes):
+      devices = int((self._processes == process).sum())
+      yield int((owners == process).sum()), devices
+
+  def owners(self, members: Sequence[int] | np.ndarray) -> np.ndarray:
+    """Returns the process that runs each client, `[k]`.
+
+    Args:
+      members: canonical indices of the clients, `[k]`.
+    """
+    # The placement decides, even if no images are resident: a process has the
+    # states and reads the images of its clients only.
+    devices = self._placement.device[np.asarray(members, np.int32)]
+    return self._processes[devices]
+
+  def waves(self, members: Sequence[int] | np.ndarray) -> list[np.ndarray]:
+    """Returns the client in each lane of each wave, -1 if empty.
+
+    Args:
+      members: clients of a round, at most `K`.
+
+    Returns:
+      int32 `[devices * per_device]` of one wave or more.
+    """
+    everyone = np.asarray(members, np.int32)
+    shape = self._placement.num_devices, self._all
+    if self._homes:
+      found = assign_lanes(self._placement, everyone, self._all)
+      return self._cut(found.reshape(shape))
+    rows = np.full(shape, -1, np.int32)
+    owners = self.owners(everyone)
+    for process in np.unique(self._processes):
+      devices = np.flatnonzero(self._processes == process)
+      mine = everyone[owners == process]
+      costs = [self._num_steps(int(k)) for k in mine]
+      found = assign_evenly(mine, costs, len(devices), self._all)
+      rows[devices] = found.reshape(len(devices), self._all)
+    return self._cut(rows)
+
+  def _cut(self, rows: np.ndarray) -> list[np.ndarray]:
+    """Cuts the lanes of all devices, `[devices, lanes]`, into waves."""
+    # All waves have the same number of lanes, and therefore the same programs.
+    # No wave has only lanes that are empty on every device.
+    width = self.per_device
+    used = max(1, int((rows >= 0).sum(axis=1).max(initial=0)))
+    found = []
+    for first in range(0, used, width):
+      wave = np.full((len(rows), width), -1, np.int32)
+      part = rows[:, first : first + width]
+      wave[:, : part.shape[1]] = part
+      found.append(wave.reshape(-1))
+    return found
+
+
+def most_lanes(budget: int, client_bytes: int) -> int:
+  """Returns the largest number of lanes of a device in a wave.
+
+  Args:
+    client_bytes: bytes of the states of one client, and of its images unless
+      these are resident.
+  """
+  if not budget or not client_bytes:
+    return 2**31 - 1
+  return max(1, budget // (WAVES * client_bytes))
 
 
 def pass_plan(
@@ -136,8 +290,6 @@ def pass_plan(
   by at most one image.
 
   Args:
-    client: data of the client.
-    seed: seed of the run.
     batch: `B`, the largest number of images in a batch.
     modality: modality of the images of the pass, None for all; a client without
       such images has one batch without images.
@@ -175,19 +327,13 @@ def make_tasks(
   """Returns the tasks of all lanes. Every field has a leading axis for lanes.
 
   Args:
-    clients: all clients, in canonical order.
-    placement: the device of every client.
     lanes: client of each lane, -1 if empty.
     planner: `(round, client) -> plan` of the client's steps.
     shape: `(S, B)` of the longest plan of the run.
     passes: `(client) -> plan` of the client's data pass.
     pass_shape: `(P, B')` of the longest pass.
-    groups: group of every client, `[N]`.
     members: the clients of the lanes in the order of sampling, `[K]`.
     staleness: updates of the server since it sent their models, int32 `[K]`.
-    round_: global round.
-    seed: seed of the run.
-    secret: secret of the run, if there is one.
   """
   size = len(lanes)
   # The longest plans determine the shapes, so that all rounds have one program.

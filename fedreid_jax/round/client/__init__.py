@@ -1,1 +1,0 @@
-"""A client's part of a round: local steps and passes over its images."""

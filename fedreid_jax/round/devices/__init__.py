@@ -1,1 +1,0 @@
-"""Clients, images and states on devices: lanes, segments, waves, stores."""
