@@ -1,39 +1,66 @@
-"""Commands of the launchers in a process of their own."""
+"""Commands in processes of their own, most of them forked.
 
+JAX and the package take seconds to import. A server imports them once, without
+starting a backend, and each command runs in a fork of it: flags, loggers and
+handlers of signals of one command are not those of the next.
+"""
+
+import multiprocessing
 import os
+import runpy
 import subprocess
 import sys
+import tempfile
+from collections.abc import Mapping
+from multiprocessing import forkserver
 from pathlib import Path
+from unittest import mock
 
 import jax
 
 ROOT = Path(__file__).parents[1]
+PROGRAM = 'fedreid_jax.cli.program'
+# No module of a command: two of them may define the same flag.
+IMPORTED = ('fedreid_jax.cli.run', 'fedreid_jax.training.loop', 'pytest')
 
 
 def launch(name: str, *flags: object, timeout: float = 240.0):
   """Returns (exit code, stdout, stderr) of `python -m launchers.NAME FLAGS`."""
-  return _run(f'launchers.{name}', flags, timeout)
+  return _fork(f'launchers.{name}', flags, timeout)
 
 
 def launch_program(*words: object, timeout: float = 240.0):
   """Returns (exit code, stdout, stderr) of `fedreid WORDS`."""
-  return _run('fedreid_jax.cli.program', words, timeout)
+  return _fork(PROGRAM, words, timeout)
 
 
-def start_program(*words: object) -> subprocess.Popen[str]:
-  """Starts `fedreid WORDS`, which runs until it gets a signal."""
+def start(module: str, *words: object, **variables) -> subprocess.Popen[str]:
+  """Starts a new interpreter, which may get signals.
+
+  Args:
+    module: what `python -m` runs.
+    words: its arguments.
+    variables: of the environment.
+  """
   return subprocess.Popen(
-    _command('fedreid_jax.cli.program', words),
+    [sys.executable, '-m', module, *map(str, words)],
     cwd=ROOT,
-    env=_environment(),
+    env=_environment() | variables,
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,
     text=True,
   )
 
 
-def _command(module: str, words) -> list[str]:
-  return [sys.executable, '-m', module, *map(str, words)]
+def start_program(*words: object) -> subprocess.Popen[str]:
+  """Starts `fedreid WORDS` in a new interpreter."""
+  return start(PROGRAM, *words)
+
+
+def finish(process: subprocess.Popen[str], timeout: float = 240.0):
+  """Returns (exit code, stdout, stderr) of a process at its end."""
+  out, err = process.communicate(timeout=timeout)
+  return process.returncode, out, err
 
 
 def _environment() -> dict[str, str]:
@@ -43,13 +70,33 @@ def _environment() -> dict[str, str]:
   return env
 
 
-def _run(module: str, words, timeout: float):
-  done = subprocess.run(
-    _command(module, words),
-    cwd=ROOT,
-    env=_environment(),
-    capture_output=True,
-    text=True,
-    timeout=timeout,
-  )
-  return done.returncode, done.stdout, done.stderr
+def _fork(module: str, words, timeout: float):
+  context = multiprocessing.get_context('forkserver')
+  context.set_forkserver_preload([*IMPORTED])
+  # JAX reads its variables when it is imported.
+  with mock.patch.dict(os.environ, _environment()):
+    forkserver.ensure_running()
+  with tempfile.TemporaryDirectory() as folder:
+    files = [os.path.join(folder, name) for name in ('stdout', 'stderr')]
+    arguments = module, [*map(str, words)], _environment(), files
+    process = context.Process(target=_run, args=arguments)
+    process.start()
+    process.join(timeout)
+    if process.exitcode is None:
+      process.kill()
+      raise subprocess.TimeoutExpired([module, *words], timeout)
+    return process.exitcode, *(Path(name).read_text() for name in files)
+
+
+def _run(
+  module: str, words: list[str], env: Mapping[str, str], files: list[str]
+) -> None:
+  for number, name in enumerate(files, 1):
+    opened = os.open(name, os.O_WRONLY | os.O_CREAT)
+    os.dup2(opened, number)
+    os.close(opened)
+  os.chdir(ROOT)
+  os.environ.clear()
+  os.environ.update(env)
+  sys.argv = [module, *words]
+  runpy.run_module(module, run_name='__main__', alter_sys=True)

@@ -1,42 +1,23 @@
-"""The command line as a user meets it: real processes."""
+"""The command line as a user meets it."""
 
 import json
-import os
 import resource
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
-import jax
+import commands
 import numpy as np
 import pytest
 from PIL import Image
 
-ROOT = Path(__file__).parents[2]
 TINY = 'smoke,model.features=(4,8),data.identities=4,data.target_identities=4'
 
 
-def launch(*flags, door='main', **options):
-  env = dict(os.environ) | {'JAX_NUM_CPU_DEVICES': '1'} | options
-  env['JAX_COMPILATION_CACHE_DIR'] = jax.config.jax_compilation_cache_dir
-  env['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0.2'
-  return subprocess.Popen(
-    [sys.executable, '-m', f'launchers.{door}', *flags],
-    cwd=ROOT,
-    env=env,
-    stdout=subprocess.PIPE,
-    stderr=subprocess.PIPE,
-    text=True,
-  )
-
-
-def finish(process, timeout=240):
-  out, err = process.communicate(timeout=timeout)
-  return process.returncode, out, err
+def launch(*flags, door='main', **variables):
+  return commands.start(f'launchers.{door}', *flags, **variables)
 
 
 @pytest.fixture(scope='module')
@@ -87,7 +68,7 @@ def metrics_of(workdir):
 @pytest.mark.slow
 def test_synthetic_recipe_end_to_end(tmp_path):
   flags = f'--config=configs/dfh.py:{TINY}', f'--workdir={tmp_path}'
-  code, out, err = finish(launch(*flags))
+  code, out, err = commands.finish(launch(*flags))
   assert code == 0, err
   assert 'unseen targets' in out and 'rank10' in out
   assert 'reading the images' in out and 'compiling a round' in out
@@ -100,11 +81,11 @@ def test_synthetic_recipe_end_to_end(tmp_path):
 
 @pytest.mark.slow
 def test_folder_recipe_then_evaluate_its_checkpoints(tree, tmp_path):
-  code, out, err = finish(launch(*folder_flags(tree, tmp_path)))
+  code, out, err = commands.finish(launch(*folder_flags(tree, tmp_path)))
   assert code == 0, err
   trained = dict(metrics_of(tmp_path))
   for which, round_ in (('latest', 4), ('4', 4)):
-    code, out, err = finish(
+    code, out, err = commands.finish(
       launch(f'--workdir={tmp_path}', f'--checkpoint={which}', door='evaluate')
     )
     assert code == 0, err
@@ -112,7 +93,7 @@ def test_folder_recipe_then_evaluate_its_checkpoints(tree, tmp_path):
     found = [json.loads(file.read_text()) for file in files]
     (own,) = (one for one in found if one['checkpoint'] == which)
     assert own['entries'][0]['metrics'] == trained[round_]
-  code, _, err = finish(
+  code, _, err = commands.finish(
     launch(
       f'--workdir={tmp_path}',
       '--checkpoint=best',
@@ -121,12 +102,14 @@ def test_folder_recipe_then_evaluate_its_checkpoints(tree, tmp_path):
     )
   )
   assert code == 0, err
-  code, _, err = finish(
+  code, _, err = commands.finish(
     launch(f'--workdir={tmp_path}', '--checkpoint=77', door='evaluate')
   )
   assert code == 4 and err.startswith('error[4]: no checkpoint 77')
   (tmp_path / 'checkpoints' / 'manifest-4.json').write_bytes(b'')
-  code, out, err = finish(launch(f'--workdir={tmp_path}', door='evaluate'))
+  code, out, err = commands.finish(
+    launch(f'--workdir={tmp_path}', door='evaluate')
+  )
   assert code == 0, err
   assert err.startswith('warning: checkpoint 4 passed over, round ')
   assert 'manifest-4.json' in err
@@ -137,7 +120,7 @@ def test_kill_at_any_moment_then_the_same_numbers(tree, tmp_path):
   kills = 4
   fields = {'rounds': 4 + kills, 'checkpoint_every': 3, 'track': '("csv",)'}
   whole = folder_flags(tree, tmp_path / 'whole', **fields)
-  assert finish(launch(*whole))[0] == 0
+  assert commands.finish(launch(*whole))[0] == 0
   cut = folder_flags(tree, tmp_path / 'cut', **fields)
   rng = np.random.default_rng(0)
   killed = 0
@@ -151,9 +134,9 @@ def test_kill_at_any_moment_then_the_same_numbers(tree, tmp_path):
         process.kill()
         break
       time.sleep(0.01)
-    killed += finish(process)[0] == -signal.SIGKILL
+    killed += commands.finish(process)[0] == -signal.SIGKILL
   assert killed
-  code, _, err = finish(launch(*cut))
+  code, _, err = commands.finish(launch(*cut))
   assert code == 0, err
   assert metrics_of(tmp_path / 'cut') == metrics_of(tmp_path / 'whole')
   assert numbers_of(tmp_path / 'cut') == numbers_of(tmp_path / 'whole')
@@ -182,9 +165,9 @@ def launch_two(flags, *others):
 @pytest.mark.slow
 def test_two_processes_are_one_run(tree, tmp_path):
   flags = folder_flags(tree, tmp_path / 'one')
-  assert finish(launch(*flags, JAX_NUM_CPU_DEVICES='2'))[0] == 0
+  assert commands.finish(launch(*flags, JAX_NUM_CPU_DEVICES='2'))[0] == 0
   both = launch_two(folder_flags(tree, tmp_path / 'two'))
-  ends = [finish(process) for process in both]
+  ends = [commands.finish(process) for process in both]
   assert [code for code, _, _ in ends] == [0, 0], ends
   assert metrics_of(tmp_path / 'two') == metrics_of(tmp_path / 'one')
   assert 'round' not in ends[1][1]
@@ -193,7 +176,7 @@ def test_two_processes_are_one_run(tree, tmp_path):
 @pytest.mark.slow
 def test_two_processes_that_differ_are_refused(tree, tmp_path):
   both = launch_two(folder_flags(tree, tmp_path / 'w'), '--config.seed=3')
-  for code, _, err in map(finish, both):
+  for code, _, err in map(commands.finish, both):
     assert code == 2, err
     assert len(err.splitlines()) == 1
     assert 'seed is 0 in process 0, 3 in 1' in err
@@ -219,7 +202,9 @@ def test_the_loss_of_a_process_ends_the_other_in_time(
   wait_for_rounds(tmp_path, both)
   both[victim].send_signal(number)
   try:
-    code, _, err = finish(both[1 - victim], HEARTBEAT_S + more_s + MARGIN_S)
+    code, _, err = commands.finish(
+      both[1 - victim], HEARTBEAT_S + more_s + MARGIN_S
+    )
   finally:
     for process in both:
       process.kill()
@@ -227,7 +212,7 @@ def test_the_loss_of_a_process_ends_the_other_in_time(
   line = err.splitlines()[-1]
   assert line.startswith('error[6]: another process of this run was lost')
   assert 'Traceback' not in err and 'coordination' not in err
-  finish(both[victim])
+  commands.finish(both[victim])
 
 
 @pytest.mark.slow
@@ -241,7 +226,7 @@ def test_a_signal_to_one_process_stops_both_after_a_save(
   both = launch_two(endless)
   wait_for_rounds(tmp_path, both)
   both[victim].send_signal(signal.SIGTERM)
-  ends = [finish(process) for process in both]
+  ends = [commands.finish(process) for process in both]
   assert [code for code, _, _ in ends] == [143, 143], ends
   saved = ends[0][1].rpartition('saved after round ')[2].partition(',')[0]
   assert (tmp_path / 'checkpoints' / saved).is_dir()
@@ -264,7 +249,7 @@ def test_a_signal_during_imports_ends_it_at_once(number, tmp_path):
   while 'jaxlib' not in maps.read_text():
     time.sleep(0.01)
   process.send_signal(number)
-  code, out, err = finish(process)
+  code, out, err = commands.finish(process)
   assert (code, out) == (128 + number, '')
   assert err == f'stopped by {number.name}\n'
 
@@ -286,7 +271,7 @@ def test_a_disk_that_takes_no_more_is_one_line(tree, tmp_path):
   whole = {'PYTHONDONTWRITEBYTECODE': '1'}
   process = launch(*folder_flags(tree, tmp_path / 'w'), **whole)
   resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (4096, 4096))
-  code, _, err = finish(process)
+  code, _, err = commands.finish(process)
   assert code == 6 and len(err.splitlines()) == 1, err
   assert 'File too large' in err and 'config.json' in err
 
@@ -343,7 +328,7 @@ def test_a_disk_that_takes_no_more_is_one_line(tree, tmp_path):
 def test_one_line_and_a_code(flags, code, message, tmp_path):
   if '--workdir=/dev/null/x' not in flags:
     flags = (*flags, f'--workdir={tmp_path / "w"}')
-  status, _, err = finish(launch(*flags))
+  status, _, err = commands.launch('main', *flags)
   lines = err.strip().splitlines()
   assert status == code, err
   assert len(lines) == 1 and lines[0].startswith(f'error[{code}]: '), err
@@ -355,7 +340,7 @@ def test_locked_workdir(tree, tmp_path):
   from fedreid_jax.training.files import run_files
 
   held = run_files.Lock(tmp_path)
-  code, _, err = finish(launch(*folder_flags(tree, tmp_path)))
+  code, _, err = commands.launch('main', *folder_flags(tree, tmp_path))
   assert code == 7 and err.startswith('error[7]: another run')
   held.close()
 
@@ -364,7 +349,7 @@ def test_truncated_image_is_named(tree, tmp_path):
   shutil.copytree(tree, tmp_path / 'tree')
   bad = tmp_path / 'tree' / 'east' / 'p1' / 'x_01.png'
   bad.write_bytes(bad.read_bytes()[:40])
-  code, _, err = finish(
-    launch(*folder_flags(tmp_path / 'tree', tmp_path / 'w'))
+  code, _, err = commands.launch(
+    'main', *folder_flags(tmp_path / 'tree', tmp_path / 'w')
   )
   assert code == 3 and 'p1/x_01.png' in err and len(err.splitlines()) == 1

@@ -1,31 +1,26 @@
 """The command line of the data sets."""
 
-import os
+import functools
 import shutil
-import subprocess
-import sys
 
+import commands
 import numpy as np
 import pytest
 
-from fedreid_jax.cli import data, program
 from fedreid_jax.data import decoder
 from fedreid_jax.data.benchmark import prepared
 from fedreid_jax.data.datasets import registry
 
 
-def run(tmp_path, *arguments):
-  done = subprocess.run(
-    [sys.executable, '-m', 'launchers.data', *arguments],
-    capture_output=True,
-    text=True,
-    env={**os.environ, 'XDG_CACHE_HOME': str(tmp_path), 'COLUMNS': '100'},
-  )
-  assert 'Traceback' not in done.stderr
-  return done.returncode, done.stdout, done.stderr
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+  """`(*arguments) -> (exit code, stdout, stderr)`."""
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+  monkeypatch.setenv('COLUMNS', '100')
+  return functools.partial(commands.launch, 'data')
 
 
-def test_prepare_twice(minis, tmp_path):
+def test_prepare_twice(run, minis, tmp_path):
   arguments = (
     'prepare',
     '--dataset=market1501',
@@ -34,16 +29,16 @@ def test_prepare_twice(minis, tmp_path):
     '--height=32',
     '--width=16',
   )
-  first, second = run(tmp_path, *arguments), run(tmp_path, *arguments)
+  first, second = run(*arguments), run(*arguments)
   assert first == second
   assert first[0] == 0
   assert 'Market-1501: 110x32x16x3 uint8 in' in first[1]
 
 
-def test_doctor(mini_copy, tmp_path):
+def test_doctor(run, mini_copy):
   root = mini_copy('regdb')
   where = ('doctor', '--dataset=regdb:trial=2', f'--root={root}')
-  code, out, _ = run(tmp_path, *where)
+  code, out, _ = run(*where)
   assert code == 0
   assert 'RegDB: found / published' in out
   assert '100 / 4,120' in out and 'trial=2' in out
@@ -52,36 +47,11 @@ def test_doctor(mini_copy, tmp_path):
   for name in ('1.HEIC', '2.heic', 'notes'):
     (root / 'Visible/1' / name).touch()
   (root / 'Visible/1/person_v_00000_1.bmp').write_bytes(b'')
-  code, out, err = run(tmp_path, *where, '--deep')
+  code, out, err = run(*where, '--deep')
   assert code == 3
   assert 'error: unreadable files, 1: Visible/1/person_v_00000_1.bmp' in out
   assert ', 2 .heic, 1 without end\n' in out
   assert err.startswith('error[3]: 2 errors, first: unreadable files')
-
-
-@pytest.fixture
-def door(tmp_path, monkeypatch, capfd):
-  """`(*arguments) -> (exit code, stdout, stderr)`, in this process."""
-  flags = data.flags.FLAGS
-  names = ('dataset', 'root', 'out', 'height', 'width', 'identities', 'deep')
-  monkeypatch.setenv('JAX_COMPILATION_CACHE_DIR', 'as the tests have it')
-  monkeypatch.chdir(tmp_path)
-  for name in ('stdout', 'stderr'):  # a door opens its own
-    monkeypatch.setattr(sys, name, getattr(sys, name))
-
-  def one(*arguments):
-    monkeypatch.setattr(sys, 'argv', ['data', *arguments])
-    flags.unparse_flags()
-    for name in names:
-      flags[name].unparse()
-    with pytest.raises(SystemExit) as caught:
-      program.start(data)
-    return (caught.value.code or 0, *capfd.readouterr())
-
-  yield one
-  flags.unparse_flags()
-  for name in names:
-    flags[name].unparse()
 
 
 @pytest.mark.parametrize(
@@ -96,22 +66,22 @@ def door(tmp_path, monkeypatch, capfd):
     (('synth', '--identities=5'), 'identities'),
   ],
 )
-def test_mistakes(door, arguments, message):
-  code, _, err = door(*arguments)
-  assert code in (2, 3) and message in err
+def test_mistakes(run, arguments, message):
+  code, _, err = run(*arguments)
+  assert code in (2, 3) and message in err and len(err.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
   'name', ['market1501', 'msmt17', 'cuhk01', 'viper', 'grid']
 )
-def test_an_archive_in_a_folder_of_the_sets_name(door, minis, tmp_path, name):
+def test_an_archive_in_a_folder_of_the_sets_name(run, minis, tmp_path, name):
   inner = tmp_path / 'root' / name / registry.get(name).folders[0]
   shutil.copytree(minis(name), inner)
   where = (f'--dataset={name}', f'--root={tmp_path / "root"}')
-  code, out, err = door('doctor', *where)
+  code, out, err = run('doctor', *where)
   assert (code, err) == (0, ''), out
   size = ('--height=16', '--width=8')
-  assert door('prepare', *where, f'--out={tmp_path / "out"}', *size)[0] == 0
+  assert run('prepare', *where, f'--out={tmp_path / "out"}', *size)[0] == 0
   images = [
     prepared.open_prepared(root, name, decoder.Decoder(16, 8))
     for root in (tmp_path / 'root', tmp_path / 'out', minis(name))
@@ -121,24 +91,24 @@ def test_an_archive_in_a_folder_of_the_sets_name(door, minis, tmp_path, name):
     np.testing.assert_array_equal(one.images, images[2].images)
 
 
-def test_list_names_everything(tmp_path):
-  code, out, _ = run(tmp_path, 'list')
+def test_list_names_everything(run):
+  code, out, _ = run('list')
   assert code == 0
   assert 'msmt17: MSMT17; market' in out and 'val=train|val|drop' in out
 
 
-def test_synth_and_sheet(door, tmp_path):
+def test_synth_and_sheet(run, tmp_path):
   size = ('--height=32', '--width=16')
   root = tmp_path / 'mini'
   arguments = ('synth', '--dataset=grid', f'--root={root}', '--identities=6')
-  code, out, _ = door(*arguments, *size)
+  code, out, _ = run(*arguments, *size)
   assert code == 0
   assert out.splitlines() == [
     f'a miniature of QMUL GRID in {root}',
     f'next: fedreid data doctor --dataset=grid --root={root}',
   ]
   assert len(list((root / 'probe').iterdir())) == 5
-  code, _, err = door(*arguments, *size)
+  code, _, err = run(*arguments, *size)
   assert code == 6 and 'not empty' in err
-  code, _, _ = door('sheet', f'--out={tmp_path / "a.png"}', *size)
+  code, _, _ = run('sheet', f'--out={tmp_path / "a.png"}', *size)
   assert code == 0 and (tmp_path / 'a.png').stat().st_size > 1000

@@ -45,9 +45,10 @@ def test_without_a_word_everything_is_listed():
 
 
 def test_a_wrong_root_is_one_line():
-  code, _, err = commands.launch_program(
+  process = commands.start_program(
     'train', 'dfh:photos', '--config.data.root=/nowhere'
   )
+  code, _, err = commands.finish(process)
   assert code == 3 and len(err.splitlines()) == 1
   assert 'error[3]: /nowhere does not exist — data.root' in err
 

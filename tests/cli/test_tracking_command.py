@@ -5,8 +5,8 @@ import json
 import os
 from types import SimpleNamespace
 
+import commands
 import pytest
-from commands import launch
 
 from fedreid_jax.cli import run
 from fedreid_jax.config import recipes
@@ -18,7 +18,7 @@ TINY = 'smoke,model.features=(4,8),data.identities=4,data.target_identities=4'
 def test_a_command_writes_what_its_trackers_read(tmp_path):
   pytest.importorskip('tensorboardX', reason="pip install '.[test]'")
   flags = f'--config=configs/fedpav.py:{TINY}', f'--workdir={tmp_path / "w"}'
-  code, out, err = launch(
+  code, out, err = commands.launch(
     'main', *flags, '--config.track=("csv","tensorboard")'
   )
   assert (code, err) == (0, ''), err
@@ -41,12 +41,13 @@ def test_a_missing_package_is_one_line(tmp_path, monkeypatch):
   (tmp_path / 'wandb.py').write_text('raise ImportError("no such thing")')
   paths = os.pathsep.join([str(tmp_path), os.environ.get('PYTHONPATH', '')])
   monkeypatch.setenv('PYTHONPATH', paths)
-  code, out, err = launch(
-    'main',
+  process = commands.start(
+    'launchers.main',
     f'--config=configs/fedpav.py:{TINY}',
     f'--workdir={tmp_path / "w"}',
     '--config.track=("wandb",)',
   )
+  code, out, err = commands.finish(process)
   assert (code, out) == (2, '')
   assert err == (
     'error[2]: wandb needs wandb, which cannot be imported: no such thing '

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import commands
 import pytest
 
 from fedreid_jax import algorithms, errors
@@ -240,12 +241,6 @@ def test_every_field_is_listed():
 
 
 def test_help_lists_fields():
-  done = subprocess.run(
-    [sys.executable, '-m', 'launchers.main', '--helpfull'],
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    timeout=120,
-  )
-  assert 'dfh.lam = 5.0 (float from 0)' in done.stdout
-  assert '--config' in done.stdout and not done.stderr
+  code, out, err = commands.launch('main', '--helpfull')
+  assert (code, err) == (0, '')
+  assert 'dfh.lam = 5.0 (float from 0)' in out and '--config' in out

@@ -1,8 +1,7 @@
 import json
-import subprocess
-import sys
 from pathlib import Path
 
+import commands
 import jax
 import numpy as np
 import pytest
@@ -258,11 +257,7 @@ def test_ensembles_of_a_standalone_run(clients, config, tmp_path, monkeypatch):
   written = json.loads((tmp_path / 'evaluation-1-target.json').read_text())
   assert written['entries'] == found
   assert written['overrides'] == {'evaluation.ensemble': ['concat', 'average']}
-  command = subprocess.run(
-    [sys.executable, '-m', 'launchers.evaluate']
-    + [f'--workdir={tmp_path}', '--ensemble=median'],
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
+  code, _, err = commands.launch(
+    'evaluate', f'--workdir={tmp_path}', '--ensemble=median'
   )
-  assert command.returncode == 2 and "unknown choice 'median'" in command.stderr
+  assert code == 2 and "unknown choice 'median'" in err
