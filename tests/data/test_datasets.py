@@ -34,6 +34,8 @@ IMAGES = {
   'prid2011:split=half': dict(train=16, query=2, gallery=5),
   'viper': dict(images=20),
   'viper:split=half,trial=4': dict(train=10, query=5, gallery=5),
+  'prid450s': dict(images=20),
+  'prid450s:split=half,trial=4': dict(train=10, query=5, gallery=5),
   '3dpes': dict(images=38),
   'qmul-ilids': dict(images=40),
   'qmul-ilids:split=half': dict(train=20, query=10, gallery=10),
@@ -100,6 +102,7 @@ def test_pixels_are_those_that_were_written(read, pictures):
   """Person, camera and shot of files without loss, by their numbers."""
   cases = {
     'viper': lambda r: (r.person, r.camera - 1, 0),
+    'prid450s': lambda r: (r.person - 1, r.camera - 1, 0),
     'cuhk01': lambda r: (r.person - 1, r.camera - 1, 1 - int(r.path[6]) % 2),
     'cuhk02': lambda r: (
       r.person // 10000 - 1 + 5 * (r.person % 10000 - 1),

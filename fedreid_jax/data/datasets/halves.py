@@ -173,6 +173,40 @@ VIPER = Dataset(
 )
 
 
+def _prid450s(root: Path) -> list[Record]:
+  # The archive also holds masks of persons in other folders.
+  return [
+    Record(name, person, camera, 0, 'images')
+    for camera, folder in ((1, 'cam_a'), (2, 'cam_b'))
+    for name, person in layout.named(root, folder, r'img_(\d+)\.png')
+  ]
+
+
+def _write_prid450s(root: Path, photos: Photos) -> None:
+  for person in photos.people:
+    for camera, folder in enumerate(('cam_a', 'cam_b')):
+      pixels = photos.visible[person, camera, 0]
+      pictures.save(root, f'{folder}/img_{person + 1:03d}.png', pixels)
+
+
+# Roth et al., "Mahalanobis distance learning for person re-identification",
+# 2014: `cam_a/img_001.png` is the person, with one image by each camera.
+PRID450S = Dataset(
+  name='prid450s',
+  title='PRID 450S',
+  read=_half(_prid450s, 450, 225),
+  counts={
+    'images': {'images': Count(900, 450, 2)},
+    'half': divided((450, 225, 2), (225, 225, 1), (225, 225, 1)),
+  },
+  protocol='single_shot',
+  page='the PRID 450S page of Graz University of Technology',
+  miniature=_write_prid450s,
+  folders=('PRID_450S', 'PRID-450S'),
+  options=OPTIONS,
+)
+
+
 def _write_ilids(root: Path, photos: Photos) -> None:
   for person in photos.people:
     shots = photos.visible[person, :2].reshape(-1, *photos.visible.shape[3:])
