@@ -106,11 +106,10 @@ def make(options: Options = Options()) -> Component:
 
 
 def attackers(options: Options, names: Sequence[str]) -> list[str]:
-  """Returns the names of the attackers.
+  """The names of the attackers.
 
   Raises:
-    ConfigError: for a name that no client has, or a share of less than one
-      client.
+    ConfigError: for an unknown name, or a share of less than one client.
   """
   for name in options.clients:
     if name not in names:
@@ -133,7 +132,7 @@ def attackers(options: Options, names: Sequence[str]) -> list[str]:
 def _component(
   options: Options, chosen: list[str], clients: Sequence[ClientData]
 ) -> Component:
-  """Returns the component that attacks from the chosen clients."""
+  """The component that attacks from the chosen clients."""
   wrong = np.array([client.name in chosen for client in clients])
   sizes = np.array([client.num_images for client in clients], np.float32)
   factors = {
@@ -168,12 +167,7 @@ def _component(
 def attack(
   kind: str, factor: float, shared: Flat, start: Flat, key: Array
 ) -> Flat:
-  """Returns the trainable parameters that an attacker sends.
-
-  Args:
-    kind: 'sign', 'scale', 'gaussian' or 'zero'.
-    factor: g.
-  """
+  """The trainable parameters that an attacker sends; `factor` is g."""
   changes = {n: shared[n] - x for n, x in start.items()}
   if kind == 'gaussian':
     total = sum((x**2).sum() for x in changes.values())

@@ -94,17 +94,9 @@ def make(options: Options = Options()) -> Component:
 def _free_groups(
   groups: Array, index: Array, valid: Array, clusters: Array
 ) -> Array:
-  """Assigns to each cluster a group that no absent client uses.
-
-  Args:
-    groups: group of every client, int32 `[N]`.
-    index: client of each upload, `[K]`.
-    valid: whether each upload is valid, bool `[K]`.
-    clusters: first upload of each upload's cluster, int32 `[K]`.
-
-  Returns:
-    int32 `[K]`; invalid uploads keep their group.
-  """
+  """Assigns to each cluster a group that no absent client uses."""
+  # `groups` are those of all clients, `[N]`; the other arrays are `[K]`, and
+  # `clusters` holds the first upload of each upload's cluster.
   num = groups.shape[0]
   present = (
     jnp.zeros(num, bool).at[jnp.where(valid, index, num)].set(True, mode='drop')
@@ -127,16 +119,11 @@ def _free_groups(
 def first_neighbour_clusters(
   features: Array, valid: Array | None = None
 ) -> Array:
-  """Clusters rows by one step of FINCH, also under `jit`.
+  """Clusters rows `[K, D]` by one step of FINCH, also under `jit`.
 
-  Args:
-    features: one row per client, `[K, D]`.
-    valid: rows to cluster, bool `[K]`; None for all. Each other row, and each
-      that is not finite, is a cluster of its own.
-
-  Returns:
-    The lowest row of each row's cluster, int32 `[K]`. Of equally near rows the
-    lowest is the nearest. A single row is one cluster.
+  The result is the lowest row of each row's cluster, int32 `[K]`. A row that is
+  not finite, or False in `valid`, is alone in its cluster. Of equally near rows
+  the lowest is the nearest.
   """
   rows: Array = jnp.asarray(features, jnp.float32)
   num = len(rows)

@@ -78,7 +78,7 @@ def make(options: Options = Options()) -> Component:
 
 
 def num_bytes(options: Options, shared: Flat) -> int:
-  """Returns the bytes of the shared parameters in one upload."""
+  """The bytes of the shared parameters in one upload."""
   params, running = trees.trainable(shared)
   sizes = [math.prod(x.shape) for x in params.values()]
   rest = sum(math.prod(x.shape) * x.dtype.itemsize for x in running.values())
@@ -135,28 +135,24 @@ def _changes(upload: Upload, received: Broadcast) -> Flat:
 
 
 def _arrived(upload: Upload, received: Broadcast, sent: Flat) -> Upload:
-  """Returns the upload with the server's values plus the compressed update."""
+  """The upload with the server's values plus the compressed update."""
   models = {n: received.shared[n] + x for n, x in sent.items()}
   return dataclasses.replace(upload, shared={**upload.shared, **models})
 
 
 def levels(bits: int) -> int:
-  """Returns the largest code, one bit of which is its sign."""
+  """The largest code, one bit of which is its sign."""
   return 2 ** (bits - 1) - 1
 
 
 def rounded(key: Array, values: Array, bits: int, by_norm: bool) -> Array:
-  """Rounds values at random to a few levels, without bias.
-
-  Args:
-    by_norm: whether the scale is the Euclidean norm (QSGD) or the largest
-      magnitude.
-  """
+  """Rounds values at random to a few levels, without bias."""
   most = levels(bits)
   size = jnp.abs(values)
   scale = size.max()
   if by_norm:
-    # A square overflows from 1e19; a power of two changes no digit.
+    # The scale of QSGD is the Euclidean norm. A square overflows from 1e19; a
+    # power of two changes no digit.
     _, exponent = jnp.frexp(scale)
     near_one = jnp.ldexp(values, -exponent)
     scale = jnp.ldexp(jnp.sqrt((near_one**2).sum()), exponent)
@@ -168,7 +164,7 @@ def rounded(key: Array, values: Array, bits: int, by_norm: bool) -> Array:
 
 
 def rounded_bytes(sizes: list[int], bits: int) -> int:
-  """Returns the bytes of the codes and the scales of leaves of these sizes."""
+  """The bytes of the codes and the scales of leaves of these sizes."""
   return sum(math.ceil(bits * size / 8) + SCALE for size in sizes)
 
 
@@ -180,10 +176,7 @@ def number_kept(size: int, ratio: float) -> int:
 
 
 def largest(leaves: Flat, ratio: float) -> Flat:
-  """Keeps the values of largest magnitude over all leaves, and zeros the rest.
-
-  Among equal magnitudes the first are kept, in the order of the names.
-  """
+  """Keeps the values of largest magnitude over all leaves; others become 0."""
   # A fixed order, because the first of equal magnitudes are kept.
   names = sorted(leaves)
   flat = jnp.concatenate([leaves[name].reshape(-1) for name in names])
@@ -197,9 +190,7 @@ def largest(leaves: Flat, ratio: float) -> Flat:
 
 
 def largest_bytes(size: int, ratio: float) -> int:
-  """Returns the bytes of the kept values and of their positions.
-
-  Positions are indices, or one bit for each value if that is shorter.
-  """
+  """The bytes of the kept values and of their positions."""
   kept = number_kept(size, ratio)
+  # Positions are indices, or one bit for each value if that is shorter.
   return VALUE * kept + min(VALUE * kept, math.ceil(size / 8))

@@ -330,7 +330,7 @@ def _receive(
 def _hallucinated_loss(
   options: Options, variables: Flat, state: tuple[()], ctx: LossCtx
 ) -> tuple[Array, Metrics]:
-  """Returns the loss on the hallucinated features (eq. 3.6 without L_ori)."""
+  """The loss on the hallucinated features (eq. 3.6 without L_ori)."""
   del variables, state
   dfs = jax.lax.stop_gradient(ctx.message)
   key = ctx.key if options.resample == 'step' else ctx.round_key
@@ -369,7 +369,7 @@ def _hallucinated_loss(
 def _known_domains(
   options: Options, ctx: LossCtx, drawn: Drawn, normalised: Array
 ) -> Array:
-  """Returns the mean loss on the features of the other clients' domains."""
+  """The mean loss on the features of the other clients' domains."""
 
   def on_domain(features: Array) -> Array:
     return _on_hallucinated(options, ctx, features)
@@ -383,7 +383,7 @@ def _known_domains(
 
 
 def _on_hallucinated(options: Options, ctx: LossCtx, features: Array) -> Array:
-  """Returns the loss on features hallucinated from the batch, `[B, D]`."""
+  """The loss on features hallucinated from the batch, `[B, D]`."""
   labels, valid = ctx.batch.labels, ctx.batch.valid
   if options.loss == 'triplet':
     return metric.hard_triplet(features, labels, valid, options.margin)

@@ -81,8 +81,7 @@ def make(options: Options = Options()) -> Component:
   """Builds the component.
 
   Raises:
-    ConfigError: when the run begins, if the network lacks the variant's
-      classifiers.
+    ConfigError: when the run begins, if the network lacks the classifiers.
   """
   variant, tau, alignment = options.variant, options.tau, options.alignment
   distillation = options.distillation
@@ -136,7 +135,7 @@ def make(options: Options = Options()) -> Component:
 
 
 def _kernels(variables: Flat, variant: Streams) -> Kernels:
-  """Returns the kernels of a variant's classifiers."""
+  """The kernels of a variant's classifiers."""
   names = {d: f'params/domain_{d}/kernel' for d in DOMAINS[variant]}
   absent = set(names.values()) - variables.keys()
   if absent:
@@ -155,14 +154,7 @@ def _distillation(
   own: Array,
   members: Array,
 ) -> Array:
-  """Returns L_dd.
-
-  Args:
-    averages: kernels W by domain.
-    domains: names of the domains, in order.
-    own: the domain of each image, int32 `[B]`.
-    members: real images of each domain, bool `[M, B]`.
-  """
+  """Returns L_dd; `own` is the domain of each image, int32 `[B]`."""
 
   def score(x: Array, kernels: Kernels, domain: Array) -> Array:
     every = jnp.stack([x @ kernels[name] for name in domains])

@@ -123,17 +123,13 @@ class Options(Checked):
 class Scale(NamedTuple):
   """The quantities that depend on the clients of a run.
 
-  Attributes:
-    noise: z.
-    weight: expected sum of a_k in a round.
-    clients: expected number of clients in a round.
-    rounding: largest norm of the difference between an update and its integers
-      in secure aggregation; None without it.
+  `rounding` is the largest norm of the difference between an update and its
+  integers in secure aggregation; None without it.
   """
 
-  noise: float
-  weight: float
-  clients: float
+  noise: float  # z
+  weight: float  # expected sum of a_k in a round
+  clients: float  # expected number in a round
   rounding: float | None = None
 
   @property
@@ -142,7 +138,7 @@ class Scale(NamedTuple):
     return self.clients / BITS
 
   def on_update(self, adaptive: bool) -> float:
-    """Returns the noise on the sum of updates, over the clip."""
+    """The noise on the sum of updates, over the clip."""
     if not (adaptive and self.noise):
       return self.noise
     # Inverse squares of noise over sensitivity add up. A bit b - 1/2 has the
@@ -222,7 +218,7 @@ def make(options: Options = Options()) -> Component:
 
 
 def scale_of(options: Options, participants: Participants) -> Scale:
-  """Returns the scale for the clients and the rounds of a run."""
+  """The scale for the clients and the rounds of a run."""
   shares = [
     min(client.num_images / options.n_max, 1.0) if options.n_max else 1.0
     for client in participants.clients
@@ -241,7 +237,7 @@ def scale_of(options: Options, participants: Participants) -> Scale:
 
 
 def _rate(participants: Participants) -> float:
-  """Returns the expected share of the clients in a round."""
+  """The expected share of the clients in a round."""
   if participants.poisson:
     return participants.fraction
   return participants.cohort / len(participants.clients)
@@ -250,7 +246,7 @@ def _rate(participants: Participants) -> float:
 def mechanisms(
   noise: float, participants: Participants, rounds: int
 ) -> list[Mechanism]:
-  """Returns the noisy sums to which a client contributes."""
+  """The noisy sums to which a client contributes."""
   number, places = len(participants.clients), participants.cohort
   rate = _rate(participants)
   if participants.rounding is not None:
@@ -346,7 +342,7 @@ def _component(options: Options, scale: Scale) -> Component:
 def _bounded(
   upload: Upload, received: Broadcast, bound: Array, adaptive: bool
 ) -> Upload:
-  """Returns the upload with a clipped update and without running statistics."""
+  """The upload with a clipped update and without running statistics."""
   start = received.shared
   params, _ = trees.trainable(upload.shared)
   changes = {n: x - start[n] for n, x in params.items()}
@@ -389,11 +385,6 @@ def _own_clip(state: tuple[Array, Array]) -> Array:
 
 
 def _claim(options: Options, scale: Scale, participants: Participants) -> Claim:
-  """Returns the claim for a run.
-
-  Raises:
-    ConfigError: if there are too few clients, or delta is too large for them.
-  """
   number = len(participants.clients)
   if number < options.min_clients:
     raise errors.ConfigError(

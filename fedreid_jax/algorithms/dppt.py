@@ -95,34 +95,23 @@ class Options(Checked):
 
 
 # All features are kept, because each one moves the centre, to which the nearest
-# are wanted. One log has the images of the round as its capacity; a bank for
-# each identity would need the worst case for each.
+# are wanted. One log has the images of the round as its capacity, 4 D bytes for
+# each; a bank for each identity would need the worst case for each.
 @struct.dataclass
 class FeatureBank:
-  """Features of a round.
+  """Features of a round."""
 
-  Attributes:
-    features: features in the order of insertion, `[M, D]`.
-    labels: their identities, -1 for empty rows, int32 `[M]`.
-    num: number of inserted features, int32.
-  """
-
-  features: Array
-  labels: Array
-  num: Array
+  features: Array  # in the order of insertion, `[M, D]`
+  labels: Array  # identities, -1 for empty rows, int32 `[M]`
+  num: Array  # inserted features, int32
 
 
 @struct.dataclass
 class Prototypes:
-  """One feature for each identity.
+  """One feature for each identity."""
 
-  Attributes:
-    features: one row per identity, zeros if it has no feature, `[C, D]`.
-    present: whether each identity has a feature, bool `[C]`.
-  """
-
-  features: Array
-  present: Array
+  features: Array  # zeros for an identity that has none, `[C, D]`
+  present: Array  # whether each identity has a feature, bool `[C]`
 
 
 def rules(given: Given) -> Iterator[Rule]:
@@ -138,11 +127,7 @@ def rules(given: Given) -> Iterator[Rule]:
 
 
 def make(options: Options = Options()) -> Component:
-  """Builds the component.
-
-  A client needs memory for the features of all images of its round, 4 D bytes
-  for each image.
-  """
+  """Builds the component."""
   lam, k, loss = options.lam, options.k, options.loss
   norm = options.norm
 
@@ -204,7 +189,7 @@ def make(options: Options = Options()) -> Component:
 def _add_centres(
   state: Prototypes, message: Prototypes, ctx: ReceiveCtx
 ) -> tuple[Array, Prototypes]:
-  """Returns the weight of one client and its terms in eq. 5."""
+  """The weight of one client and its terms in eq. 5."""
   del state, ctx
   return jnp.float32(1.0), terms(message)
 
@@ -263,13 +248,9 @@ def empty(capacity: int, num_features: int) -> FeatureBank:
 def insert(
   bank: FeatureBank, features: Array, labels: Array, valid: Array
 ) -> FeatureBank:
-  """Adds a batch; features beyond the capacity are dropped.
+  """Adds the valid rows of a batch, features `[B, D]`, to the bank.
 
-  Args:
-    bank: bank for `M` features.
-    features: `[B, D]`.
-    labels: int32 `[B]`.
-    valid: real rows, bool `[B]`; other rows are not inserted.
+  Rows beyond the capacity are dropped.
   """
   capacity = bank.labels.shape[0]
   # Rows at the capacity are out of range and dropped.
@@ -294,10 +275,6 @@ def nearest_means(bank: FeatureBank, num_identities: int, k: int) -> Prototypes:
 
   Jiang et al., L2RW, eq. 3-4, with Euclidean distances; all features of an
   identity with fewer than `k` are averaged. Ties are broken by order.
-
-  Args:
-    num_identities: `C`.
-    k: number of features in a centre.
   """
   real = bank.labels >= 0
   owners = jnp.where(real, bank.labels, num_identities)
@@ -321,10 +298,7 @@ def nearest_means(bank: FeatureBank, num_identities: int, k: int) -> Prototypes:
 
 
 def terms(message: Prototypes) -> Prototypes:
-  """Returns the terms of one client in the sums of `mean`, float32.
-
-  `present` becomes a count of 0 or 1.
-  """
+  """The terms of one client in `mean`; `present` is a float count."""
   present = message.present
   features = jnp.where(present[:, None], message.features, 0.0)
   return Prototypes(features, present.astype(jnp.float32))
@@ -336,12 +310,9 @@ def mean(
   """Averages an identity's centres over the clients that have one.
 
   Jiang et al., L2RW, eq. 5, over the valid uploads; an identity without a
-  feature in any of them keeps its old centre.
-
-  Args:
-    everyone: number of valid uploads if a client without the identity
-      contributes a centre of zeros, as in the released code; None for the
-      paper, where it does not contribute.
+  feature in any of them keeps its old centre. With `everyone`, the number of
+  valid uploads, a client without the identity contributes a centre of zeros,
+  as in the released code.
   """
   fresh = totals.present > 0
   num = totals.present if everyone is None else everyone

@@ -178,7 +178,7 @@ def expected(options: Options, participants: Participants) -> int:
 
 
 def populations(options: Options, participants: Participants) -> list[int]:
-  """Returns the number of units of each client."""
+  """The number of units of each client."""
   return [
     len(np.unique(client.labels))
     if options.unit == 'identity'
@@ -194,16 +194,10 @@ def mechanisms(
   steps: int,
   places: int | None = None,
 ) -> list[Mechanism]:
-  """Returns the noisy sums to which a unit contributes.
+  """The noisy sums of noise z to which a unit contributes, with P `units`.
 
-  Args:
-    noise: z.
-    units: P.
-    places: largest number of units in a step, 0 for no limit; by default the
-      limit of the sampler.
-
-  Returns:
-    One mechanism.
+  `places` is the largest number of units in a step, 0 for no limit; by default
+  it is the limit of the sampler.
   """
   if places is None:
     places = sampling.places(units)
@@ -213,14 +207,12 @@ def mechanisms(
 
 
 def noise_of(options: Options, participants: Participants) -> float:
-  """Returns z, the largest noise that a client of the run needs.
-
-  The guarantee with z includes the messages of other components.
-  """
+  """Returns z, the largest noise that a client of the run needs."""
   if not options.epsilon:
     return options.noise
   units = expected(options, participants)
   steps = participants.steps * participants.rounds
+  # The guarantee with z includes the messages of other components.
   others = _others(options, participants)
   found = 0.0
   # Small clients first: they need the most noise, and a search is expensive, so
@@ -239,11 +231,7 @@ def noise_of(options: Options, participants: Participants) -> float:
 
 
 def _others(options: Options, participants: Participants) -> list[Mechanism]:
-  """Returns the noisy sums of other components.
-
-  Raises:
-    ConfigError: if these alone exceed `epsilon`.
-  """
+  """The noisy sums of other components, which must leave some epsilon."""
   found = [
     one
     for released in participants.released
@@ -291,7 +279,7 @@ def _gradient(
 
 
 def names_of_trained(params: Iterable[str], options: Options) -> list[str]:
-  """Returns the sorted names of the parameters that are trained.
+  """The sorted names of the parameters that are trained.
 
   Raises:
     ConfigError: if there are none.
@@ -311,12 +299,9 @@ def names_of_trained(params: Iterable[str], options: Options) -> list[str]:
 def summed(
   of_unit: Callable[[Array], Any], used: Array, microbatch: int
 ) -> Any:
-  """Returns the sum of a function over the places of a step.
+  """The sum of the trees `of_unit(place)` over the used places.
 
-  Args:
-    of_unit: `(place) -> tree of arrays`.
-    used: places with a unit, bool `[places]`; the sum ends after the last one.
-    microbatch: places whose trees are in memory at a time.
+  `microbatch` is the number of places whose trees are in memory at a time.
   """
   last = used.shape[0] - 1
   shapes = jax.eval_shape(of_unit, jnp.int32(0))
@@ -349,11 +334,7 @@ def summed(
 
 
 def _check(options: Options, participants: Participants) -> None:
-  """Refuses a run whose units are not sampled independently.
-
-  Raises:
-    ConfigError: if a field must be changed.
-  """
+  """Refuses a run whose units are not sampled independently."""
   sampler = SAMPLERS[options.unit]
   if participants.sampler != sampler:
     raise errors.ConfigError(
@@ -381,11 +362,6 @@ def _check(options: Options, participants: Participants) -> None:
 
 
 def _claim(options: Options, noise: float, participants: Participants) -> Claim:
-  """Returns the claim for a run.
-
-  Raises:
-    ConfigError: if there is none at this delta.
-  """
   units = expected(options, participants)
   numbers = populations(options, participants)
   largest = 1 / (10 * sum(numbers))

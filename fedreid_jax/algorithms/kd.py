@@ -154,7 +154,7 @@ def _student_loss(
 def _teach(
   ctx: ServerCtx, images: Array, valid: Array, normalise: str
 ) -> Array:
-  """Returns the mean feature of the clients' frozen models, `[B, D]`."""
+  """The mean feature of the clients' frozen models, `[B, D]`."""
 
   def one(client: tuple[Flat, Array]) -> Array:
     shared, counts = client

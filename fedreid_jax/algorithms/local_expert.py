@@ -119,7 +119,7 @@ def make(options: Options = Options()) -> Component:
 
 
 def _scores(expert: Flat, images: Array, ctx: StepCtx) -> Array:
-  """Returns the scores of an expert that is not trained."""
+  """The scores of an expert that is not trained."""
   # Moments of the batch, since its running moments are an average over clients.
   outputs, _ = ctx.model.measure(
     expert,

@@ -150,7 +150,7 @@ def _check(options: Options, participants: Participants) -> None:
 
 
 def _weights(options: Options, ctx: AggregationCtx) -> Array:
-  """Returns the weights of the uploads, `[K]`."""
+  """The weights of the uploads, `[K]`."""
   valid, rule = ctx.members[0], options.rule
   if rule in COORDINATES:
     return aggregation.uniform(ctx.members)[0]
@@ -172,7 +172,7 @@ def _weights(options: Options, ctx: AggregationCtx) -> Array:
 
 
 def _combine(options: Options, models: Flat, ctx: AggregationCtx) -> Flat:
-  """Returns the model by coordinate; without uploads it stays, `[1, ...]`."""
+  """The model by coordinate; without uploads it stays, `[1, ...]`."""
   valid = ctx.members[0]
   if options.rule == 'median':
     found = median(ctx.uploaded, valid)
@@ -186,11 +186,9 @@ def _combine(options: Options, models: Flat, ctx: AggregationCtx) -> Flat:
 
 
 def tolerated(count: Array, f: Number, spare: int) -> Array:
-  """Returns the number of wrong rows that `count` rows allow, at most `f`.
+  """The number of wrong rows that `count` rows allow, at most `f`.
 
-  Args:
-    f: number of wrong rows among all rows.
-    spare: number of rows that the rule needs beside `2 f`.
+  `spare` is the number of rows that the rule needs beside `2 f`.
   """
   return jnp.clip((count - spare) // 2, 0, f)
 
@@ -202,13 +200,11 @@ def present(leaves: Flat, valid: Array) -> Flat:
 
 
 def median(leaves: Flat, valid: Array) -> Flat:
-  """Returns the median of every coordinate, the mean of two if K is even.
-
-  It is infinite without valid rows.
-  """
+  """The median of every coordinate, infinite without valid rows."""
   count = valid.sum()
 
   def one(values: Array) -> Array:
+    # The mean of the two in the middle if their number is even.
     ordered = _ordered(values, valid)
     low = ordered[jnp.maximum(count - 1, 0) // 2]
     high = ordered[jnp.minimum(count // 2, len(valid) - 1)]
@@ -219,13 +215,9 @@ def median(leaves: Flat, valid: Array) -> Flat:
 
 
 def trimmed_mean(leaves: Flat, valid: Array, f: Number) -> Flat:
-  """Returns the mean of every coordinate without `f` values at either end.
+  """The mean of every coordinate without `f` values at either end.
 
-  Args:
-    leaves: values `[K, ...]`.
-    valid: bool `[K]`.
-    f: number of values to drop on each side; `2 f` is below the number of valid
-      rows.
+  `2 f` is below the number of valid rows.
   """
   place = jnp.arange(len(valid))
   count = valid.sum()
@@ -241,7 +233,7 @@ def trimmed_mean(leaves: Flat, valid: Array, f: Number) -> Flat:
 
 
 def distances(leaves: Flat, centre: Flat) -> Array:
-  """Returns the Euclidean distance of each row to a centre, `[K]`."""
+  """The Euclidean distance of each row to a centre, `[K]`."""
   squared = [
     _squares(values - centre[name][None]) for name, values in leaves.items()
   ]
@@ -277,13 +269,7 @@ def krum_scores(leaves: Flat, valid: Array, f: Number) -> Array:
 def krum_weights(
   leaves: Flat, valid: Array, f: Number, chosen: Number
 ) -> Array:
-  """Returns equal weights of the rows with the least scores of Krum, `[K]`.
-
-  Args:
-    leaves: values `[K, ...]`.
-    valid: bool `[K]`.
-    chosen: number of rows that have a weight, at least 1.
-  """
+  """Returns equal weights of the `chosen` rows with the least scores, `[K]`."""
   scores = krum_scores(leaves, valid, f)
   # Absent rows come last also among infinite scores.
   order = jnp.lexsort((scores, ~valid))
@@ -295,16 +281,11 @@ def krum_weights(
 def geometric_median_weights(
   leaves: Flat, valid: Array, shares: Array, iterations: int
 ) -> Array:
-  """Returns the weights of the rows in their geometric median, `[K]`.
+  """The weights of the rows in their geometric median, `[K]`.
 
-  They are computed by Weiszfeld's iteration.
-
-  Args:
-    leaves: values `[K, ...]`.
-    valid: bool `[K]`.
-    shares: weights of the rows in the sum of distances, `[K]`.
-    iterations: largest number of iterations; they end when the median moves by
-      less than `SMALLEST` of its norm.
+  They are computed by Weiszfeld's iteration, which ends when the median moves
+  by less than `SMALLEST` of its norm. `shares` weight the rows in the sum of
+  distances.
   """
   # From the mean, one distant row takes many iterations to lose its weight.
   start = median(leaves, valid)
@@ -331,17 +312,11 @@ def geometric_median_weights(
 def bounded_weights(
   leaves: Flat, valid: Array, shares: Array, bound: float
 ) -> Array:
-  """Returns the weights that bound the norm of every row, `[K]`.
-
-  Args:
-    leaves: differences to the server's model `[K, ...]`.
-    valid: bool `[K]`.
-    shares: weights of the rows, `[K]`.
-    bound: largest norm, or 0 for the median of the norms.
-  """
+  """The weights that bound the norm of every row, `[K]`."""
   leaves = present(leaves, valid)
   zero = {name: jnp.zeros_like(x[0]) for name, x in leaves.items()}
   norms = distances(leaves, zero)
+  # 0 is the median of the norms.
   limit = median({'norm': norms}, valid)['norm'] if bound == 0 else bound
   # The selection avoids 0 / 0 for rows of zeros.
   factor = jnp.where(norms <= limit, 1.0, limit / norms)
@@ -359,7 +334,7 @@ def wide(rows: Array, like: Array) -> Array:
 
 
 def _squares(values: Array) -> Array:
-  """Returns the sum of squares of each row."""
+  """The sum of squares of each row."""
   return (values**2).reshape(values.shape[0], -1).sum(axis=1)
 
 

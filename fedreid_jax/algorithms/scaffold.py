@@ -106,7 +106,7 @@ def _init(key: Array, variables: Flat) -> Flat:
 def _correction(
   variables: Flat, state: Flat, ctx: LossCtx
 ) -> tuple[Array, Metrics]:
-  """Returns the linear term, whose gradient is c - c_k."""
+  """The linear term, whose gradient is c - c_k."""
   control = ctx.message
   pull = jnp.asarray(
     sum(((c - state[n]) * variables[n]).sum() for n, c in control.items())

@@ -111,34 +111,22 @@ class Options(Checked):
 
 
 class State(NamedTuple):
-  """The report of a round, float32.
+  """The report of a round, float32."""
 
-  Attributes:
-    survivors: number of uploads that arrived.
-    aborted: 1 if these were too few, else 0.
-    clipped: share of the values beyond the bound.
-  """
-
-  survivors: Array
-  aborted: Array
-  clipped: Array
+  survivors: Array  # number of uploads that arrived
+  aborted: Array  # 1 if these were too few, else 0
+  clipped: Array  # share of the values beyond the bound
 
 
 class _Setting(NamedTuple):
-  """The options and the quantities that depend on the clients of a run.
-
-  Attributes:
-    options: hyper-parameters of the component.
-    form: format of the integers.
-    uids: hashes of the names of all clients, uint32 `[N]`.
-  """
+  """The options and the quantities that depend on the clients of a run."""
 
   options: Options
   form: Format
-  uids: np.ndarray
+  uids: np.ndarray  # hashes of the names of all clients, uint32 `[N]`
 
   def limit(self, name: str) -> float:
-    """Returns the limit of the change of a parameter or running statistic."""
+    """The limit of the change of a parameter or running statistic."""
     trained = name.startswith('params/')
     return self.options.bound if trained else self.options.bound_batch_stats
 
@@ -153,7 +141,7 @@ class _Setting(NamedTuple):
     return jax.vmap(one)(self.uids_of(ctx))
 
   def uids_of(self, ctx: ServerCtx) -> Array:
-    """Returns the hash of each client's name, uint32 `[K]`."""
+    """The hash of each client's name, uint32 `[K]`."""
     # Padded places have the index -1; any client stands in for them.
     return jnp.asarray(self.uids)[jnp.maximum(ctx.index, 0)]
 
@@ -219,7 +207,7 @@ def _check(options: Options, places: int) -> None:
 def _component(
   options: Options, places: int, uids: Sequence[int], largest: float
 ) -> Component:
-  """Returns the component for `places` clients in a round."""
+  """The component for `places` clients in a round."""
   form = Format(options.bits, places)
   setting = _Setting(options, form, np.array(uids, np.uint32))
 
@@ -264,10 +252,7 @@ def _is_weighted(tree: Tree) -> bool:
 def _add(
   setting: _Setting, terms: Tree, ctx: ServerCtx
 ) -> tuple[State, Tree, Array]:
-  """Returns (report, sums, mask of the uploads in them).
-
-  With too few uploads the sums are zero and the mask is False.
-  """
+  """Returns (report, sums, mask of the uploads in them)."""
   form = setting.form
   flat: tuple[list[Weighted], Any] = jax.tree.flatten(
     terms, is_leaf=_is_weighted
@@ -295,6 +280,7 @@ def _add(
   vectors = secure_sum.encode(form, ordered, valid, keys)
   total = secure_sum.add(roster, arrived[order], vectors, setting.options.masks)
   noise = jax.random.fold_in(ctx.key, NOISE)
+  # With too few uploads the sums are zero and the mask is False.
   sums = secure_sum.decode(form, total, ordered, noise, enough)
   state = State(
     arrived.sum().astype(jnp.float32),

@@ -84,8 +84,7 @@ def make(options: Options = Options()) -> Component:
   """Builds the component.
 
   Raises:
-    ConfigError: when a step is traced, if the network lacks the modules or
-      their classifiers, or has more stages than there are weights.
+    ConfigError: when a step is traced, if the network or its stages do not fit.
   """
   loss, weights, dist_scale = options.loss, options.weights, options.dist_scale
   identity_weights = options.identity_weights
@@ -125,11 +124,7 @@ def make(options: Options = Options()) -> Component:
 
 
 def _stages(extras: dict[str, Any]) -> list[StyleFeatures]:
-  """Returns the outputs of the SNR modules in the order of the stages.
-
-  Raises:
-    ConfigError: if there are none.
-  """
+  """The outputs of the SNR modules in the order of the stages."""
   stages = [extras[name] for name in sorted(extras) if name.startswith('snr_')]
   if not stages:
     raise errors.ConfigError(

@@ -31,7 +31,7 @@ def mmd(
   valid_x: Bool[Array, ' B'],
   valid_y: Bool[Array, ' B2'],
 ) -> Float[Array, '']:
-  """Returns the squared maximum mean discrepancy of two sets of vectors.
+  """The squared maximum mean discrepancy of two sets of vectors.
 
   `mean k(x, x') + mean k(y, y') - 2 mean k(x, y)` over all pairs, including a
   vector with itself (Gretton et al., "A kernel two-sample test"), where k is
@@ -75,9 +75,6 @@ def alignment(
 
   `0.45 [MMD(Z_v, Z_r) + MMD(Z^_v, Z^_r)] + 0.05 [MMD(Z_v, Z^_v) + MMD(Z_r,
   Z^_r)]` on vectors of unit length (DNS); with one domain, `0.05 MMD(Z, Z^)`.
-
-  Args:
-    members: real images of each domain, one or two.
   """
   both = metric.unit(feature), metric.unit(shifted)
   loss = INTRA * sum(mmd(*both, own, own) for own in members)
@@ -93,14 +90,12 @@ def distillation(
   labels: Int[Array, ' B'],
   members: Bool[Array, 'domains B'],
 ) -> Float[Array, '']:
-  """Returns one half of L_dd, for one of the two features.
+  """Returns one half of L_dd, for one of the two features (DNS).
 
   `mean_n KL(softmax a_n || softmax b_n)` over all real images, plus 0.25 times
-  the cross-entropy of each domain's images (DNS). `b` has no gradient.
-
-  Args:
-    logits: `a`, scores of each image by the classifier of its domain.
-    targets: `b`, scores by the moving average of the other domain's classifier.
+  the cross-entropy of each domain's images. The logits `a` are scores by the
+  classifier of the image's domain; the targets `b`, without gradient, are by
+  the moving average of the other one.
   """
   log_p = jax.nn.log_softmax(logits)
   log_a = jax.nn.log_softmax(lax.stop_gradient(targets))
@@ -129,7 +124,7 @@ def centre_pair_mining(
   valid: Bool[Array, ' B'],
   margin: Number = 0.2,
 ) -> Float[Array, '']:
-  """Returns the loss of centre-guided pair mining for one expansion (eq. 3-5).
+  """The loss of centre-guided pair mining for one expansion (eq. 3-5).
 
   With `v, r` the mean features of an identity's visible and infrared images,
   `v', r'` the means of their expansions, and `d` the Euclidean distance, it is
@@ -140,9 +135,6 @@ def centre_pair_mining(
       + [d(x, y') - min_other d(y, y_other) + m]_+ / 2 }.
 
   The mean and the minima are over identities with images of both modalities.
-
-  Args:
-    margin: `m`.
   """
   same = (labels[:, None] == labels[None]) & valid[:, None] & valid[None]
   visible = same & (modalities[None] == 0)
@@ -193,13 +185,9 @@ def dense_triplet(
   valid: Bool[Array, ' B'],
   margin: Number = 0.3,
 ) -> Float[Array, '']:
-  """Returns the mean over images and positions of `A [d+ - d- + m]_+`.
+  """Averages `comask [positive - negative + margin]_+` over all positions.
 
-  Args:
-    comask: `A`, weight of each of `P` positions.
-    positive: `d+`, distance to the map reconstructed from the same person.
-    negative: `d-`, to the map reconstructed from another person.
-    margin: `m`.
+  The inputs are those of a `models.alignment.Alignment`.
   """
   hinge = jnp.maximum(positive - negative + margin, 0.0)
   return identity.masked_mean((comask * hinge).mean(axis=1), valid)

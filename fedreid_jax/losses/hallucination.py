@@ -21,17 +21,13 @@ FLOOR = 1e-6
 class Drawn(NamedTuple):
   """Statistics drawn for every domain.
 
-  Attributes:
-    means: `M_k`.
-    variances: `V_k`, at least 1e-6.
-    dead: fraction of variances in channels whose mean variance is below 1e-6,
-      which do not vary within an identity.
-    negative: fraction of variances in other channels that were drawn below
-      1e-6.
+  `dead` is the fraction of variances in channels whose mean variance is below
+  1e-6, which do not vary within an identity; `negative` is the fraction of
+  variances in other channels that were drawn below 1e-6.
   """
 
-  means: Float[Array, 'N D']
-  variances: Float[Array, 'N D']
+  means: Float[Array, 'N D']  # `M_k`
+  variances: Float[Array, 'N D']  # `V_k`, at least 1e-6
   dead: Float[Array, '']
   negative: Float[Array, '']
 
@@ -41,25 +37,14 @@ def per_domain(
   variances: Float[Array, 'N D'],
   normalised: Float[Array, 'B D'],
 ) -> Float[Array, 'N B D']:
-  """Returns every `F_k = M_k + sqrt(V_k) b` (DFH eq. 3.2).
-
-  Args:
-    means: `M_k`, of the domains.
-    variances: `V_k`, of the domains.
-    normalised: `b`.
-  """
+  """Returns every `F_k = M_k + sqrt(V_k) b`, b normalised (DFH eq. 3.2)."""
   return means[:, None] + jnp.sqrt(variances)[:, None] * normalised[None]
 
 
 def draw(
   key: Key[Array, ''], dfs: Float[Array, 'N 4 D'], negative_variance: str
 ) -> Drawn:
-  """Draws a mean and a variance for every domain.
-
-  Args:
-    dfs: statistics of each domain, rows m, v, p, q.
-    negative_variance: treatment of a variance drawn below zero, a `Negative`.
-  """
+  """Draws a mean and a variance per domain; rows of `dfs` are m, v, p, q."""
   m, v, p, q = jnp.moveaxis(dfs, 1, 0)
   key_m, key_v = jax.random.split(key)
   means = m + jnp.sqrt(v) * jax.random.normal(key_m, m.shape)
@@ -96,14 +81,10 @@ def novel_domain(
 ) -> Float[Array, 'B D']:
   """Hallucinates the features of a domain that no client has.
 
-  Args:
-    novel: `dirichlet` is DFH's domain hallucination, the mixups are its
-      ablations (DFH table 2).
-    feature: features `F_i` of the batch.
-    normalised: normalised features `b`.
-    alpha: concentrations of the Dirichlet distribution.
-    mix_weights: draw weights per `batch` or per `sample` (mixups only).
-    mix_own: features of the client's domain in a mixup, an `Own`.
+  `dirichlet` is DFH's domain hallucination, with concentrations `alpha`; the
+  mixups are its ablations (DFH table 2). Weights of a mixup are drawn per
+  `batch` or per `sample`, and `mix_own` selects the features of the client's
+  domain in it.
   """
   num = drawn.means.shape[0]
   if novel == 'dirichlet':

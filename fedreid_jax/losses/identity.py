@@ -15,7 +15,7 @@ MASKED = -1e8
 def masked_mean(
   values: Float[Array, ' B'], valid: Bool[Array, ' B']
 ) -> Float[Array, '']:
-  """Returns the mean of the values over valid rows, 0 when there is none."""
+  """The mean of the values over valid rows, 0 when there is none."""
   # Padded values may not be finite, and 0 * nan is nan.
   total = jnp.where(valid, values, 0.0).sum()
   return total / jnp.maximum(valid.sum(), 1)
@@ -27,11 +27,9 @@ def cross_entropy(
   valid: Bool[Array, ' B'],
   smoothing: float = 0.0,
 ) -> Float[Array, '']:
-  """Returns the softmax cross-entropy, averaged over the valid rows.
+  """The softmax cross-entropy, averaged over the valid rows.
 
-  Args:
-    logits: scores, `PADDED_LOGIT` in columns of padded identities.
-    smoothing: probability that is spread evenly over the real identities.
+  `smoothing` is a probability that is spread evenly over the real identities.
   """
   log_p = jax.nn.log_softmax(logits)
   picked = jnp.take_along_axis(log_p, labels[:, None], axis=1)[:, 0]
@@ -49,7 +47,7 @@ def accuracy(
   labels: Int[Array, ' B'],
   valid: Bool[Array, ' B'],
 ) -> Float[Array, '']:
-  """Returns the fraction of valid rows whose label has the highest score."""
+  """The fraction of valid rows whose label has the highest score."""
   right = (logits.argmax(axis=1) == labels).astype(jnp.float32)
   return masked_mean(right, valid)
 
@@ -60,13 +58,7 @@ def divergence(
   valid: Bool[Array, ' B'],
   temperature: Number,
 ) -> Float[Array, '']:
-  """Returns `T^2 mean_n KL(softmax(t/T) || softmax(s/T))` (Hinton et al.).
-
-  Args:
-    student: scores, padded identities with a large negative value.
-    teacher: scores like those of the student, without gradient.
-    temperature: T.
-  """
+  """Returns `T^2 mean_n KL(softmax(t/T) || softmax(s/T))` (Hinton et al.)."""
   log_p = jax.nn.log_softmax(student / temperature)
   log_q = jax.nn.log_softmax(jax.lax.stop_gradient(teacher) / temperature)
   # A padded identity has probability 0 in both and adds nothing.

@@ -1,7 +1,4 @@
-"""Distances and cosines between the images of a batch, and losses on them.
-
-`Kind` and `Normalise` are choices of `rectification` and `feature_mse`.
-"""
+"""Distances and cosines between the images of a batch, and losses on them."""
 
 from typing import Literal
 
@@ -60,7 +57,7 @@ def _near_one(x: Float[Array, 'B D']) -> Float[Array, 'B D']:
 
 
 def pairwise_cosine(x: Float[Array, 'B D']) -> Float32[Array, 'B B']:
-  """Returns the cosines between all rows."""
+  """The cosines between all rows."""
   x = unit(x)
   # With a scale of 64 in an exponent, the short floats that some accelerators
   # use by default leave no digits.
@@ -68,10 +65,7 @@ def pairwise_cosine(x: Float[Array, 'B D']) -> Float32[Array, 'B B']:
 
 
 def pairwise_distance(x: Float[Array, 'B D']) -> Float[Array, 'B B']:
-  """Returns Euclidean distances between rows, with finite gradients at zero.
-
-  The distance of a row to itself is exactly zero.
-  """
+  """Returns Euclidean distances between rows, with finite gradients at zero."""
   # Distances do not depend on a common mean, but in float32 the squares of a
   # large one leave no digits for them. The first row is subtracted, because
   # padded rows would enter the mean of all rows.
@@ -92,14 +86,11 @@ def hard_triplet(
   valid: Bool[Array, ' B'],
   margin: Number,
 ) -> Float[Array, '']:
-  """Returns the batch-hard triplet loss (Hermans et al.; DFH, section 3.2).
+  """The batch-hard triplet loss (Hermans et al.; DFH, section 3.2).
 
   `mean_n [max_{p: y_p = y_n} |f_n - f_p| - min_{q: y_q != y_n} |f_n - f_q|
   + m]_+` with Euclidean distances, neither squared nor normalised. An anchor
   may be its own positive. An anchor without a negative does not count.
-
-  Args:
-    margin: `m`.
   """
   distance = pairwise_distance(features)
   same = labels[:, None] == labels[None]
@@ -117,7 +108,7 @@ def weighted_triplet(
   valid: Bool[Array, ' B'],
   squared: bool = False,
 ) -> Float[Array, '']:
-  """Returns the weighted regularisation triplet loss.
+  """The weighted regularisation triplet loss.
 
   `mean_i log(1 + exp(d+ - d-))` (Ye et al., "Deep learning for person
   re-identification: a survey and outlook", AGW). `d+` is the mean distance to
@@ -126,10 +117,9 @@ def weighted_triplet(
   Distances are Euclidean, neither squared nor normalised. An anchor without a
   negative in the batch does not count.
 
-  Args:
-    squared: with `g = d+ - d-`, take `log(1 + exp(sign(g) min(g^2, 88)))` (Ye
-      et al., "Channel augmented joint learning for visible-infrared
-      recognition").
+  With `squared` and `g = d+ - d-`, it is `log(1 + exp(sign(g) min(g^2, 88)))`
+  (Ye et al., "Channel augmented joint learning for visible-infrared
+  recognition").
   """
   distance = pairwise_distance(features)
   real = valid[:, None] & valid[None]
@@ -171,11 +161,6 @@ def circle(
 
   where the factors in `[.]_+` have no gradient, and `B` is the number of valid
   rows. An anchor without a positive or without a negative adds 0.
-
-  Args:
-    features: rows of any length above zero.
-    margin: `m`.
-    gamma: scale of the similarities.
   """
   s = pairwise_cosine(features)
   constant = jax.lax.stop_gradient(s)
@@ -207,16 +192,12 @@ def rectification(
   present: Bool[Array, ' C'],
   kind: Kind,
 ) -> Float[Array, '']:
-  """Returns the mean distance of images from the centres of their identities.
+  """The mean distance of features z from the centres of their identities.
 
   Jiang et al., L2RW, eq. 6. `cos` is `1 - cos(z_i, c_{y_i})`, `edu` is
   `|z_i - c_{y_i}|^2 / D`, `mixed` is half of each (table 3). Images whose
   identity has no centre are left out; the loss is 0 if none is left. A centre
   of zeros has `cos = 0` to all images.
-
-  Args:
-    features: `z`; their length matters to `edu` only.
-    kind: one of `Kind`.
   """
   target = jax.lax.stop_gradient(centres)[labels]
   angle = 1.0 - (unit(features) * unit(target)).sum(axis=1)
@@ -231,14 +212,10 @@ def feature_mse(
   valid: Bool[Array, ' B'],
   normalise: str,
 ) -> Float[Array, '']:
-  """Returns the squared error of features, averaged over rows and dimensions.
+  """The squared error of features, averaged over rows and dimensions.
 
-  FedReIDBench, journal version, Algorithm 3.
-
-  Args:
-    student: features of the trained network.
-    teacher: features of the other network, which the caller normalises.
-    normalise: a `Normalise`; 'both' scales the student's rows to unit length.
+  FedReIDBench, journal version, Algorithm 3. The caller normalises the rows of
+  the teacher; with 'both' the student's are scaled to unit length as well.
   """
   if normalise == 'both':
     student = unit(student)

@@ -12,14 +12,7 @@ from fedreid_jax.losses import identity, metric
 def make(
   config,
 ) -> Callable[[Outputs, Batch], tuple[Float[Array, ''], Metrics]]:
-  """Builds `(Outputs, Batch) -> (loss, metrics)` from `config.loss`.
-
-  Args:
-    config: fields `identity` (weight of cross-entropy), `label_smoothing`,
-      `triplet` (weight of the hard triplet loss), `margin`, `triplet_on`
-      ('embedding' after the neck or 'feature' before it), `circle`,
-      `circle_margin`, `circle_gamma`, `weighted_triplet`, `weighted_squared`.
-  """
+  """Builds `(Outputs, Batch) -> (loss, metrics)` from `config.loss`."""
 
   def objective(
     outputs: Outputs, batch: Batch

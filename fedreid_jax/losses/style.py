@@ -18,9 +18,8 @@ def draw_triplets(
 ) -> tuple[Int[Array, ' B'], Int[Array, ' B'], Bool[Array, ' B']]:
   """Draws a positive and a negative at random for every anchor.
 
-  Returns:
-    Rows of the positives, which differ from the anchors, rows of the negatives,
-    and a mask of the anchors that have both.
+  The results are the rows of positives, which differ from the anchors, the rows
+  of negatives, and a mask of the anchors that have both.
   """
   size = labels.shape[0]
   same = labels[:, None] == labels[None]
@@ -53,15 +52,10 @@ def distance(
     + s(d(a,p) - d-(a,p)) + s(d-(a,n) - d(a,n))
 
   over the anchors a that have a positive p and a negative n, with s = softplus
-  and d = 1/2 - scale cos. The features of d are the normalised ones, of d+ the
-  enhanced and of d- the contaminated ones. The cosine with a vector of length
-  zero is 0 and has no gradient.
-
-  Args:
-    normalised: features without style.
-    enhanced: features with the relevant part of the style added back.
-    contaminated: features with the other part of the style added back.
-    scale: factor of the cosine; with 1/2, d is between 0 and 1.
+  and d = 1/2 - scale cos, which is between 0 and 1 for a scale of 1/2. The
+  features of d are the normalised ones, of d+ the enhanced and of d- the
+  contaminated ones. The cosine with a vector of length zero is 0 and has no
+  gradient.
   """
   positive, negative, counts = draw_triplets(key, labels, valid)
 
@@ -85,11 +79,7 @@ def distance(
 def mean_entropy(
   logits: Float[Array, 'B C'], valid: Bool[Array, ' B']
 ) -> Float[Array, '']:
-  """Returns the mean entropy, in nats, of the softmax of scores.
-
-  Args:
-    logits: scores, a large negative number in columns of padded identities.
-  """
+  """The mean entropy, in nats, of the softmax of scores."""
   log_p = jax.nn.log_softmax(logits)
   return identity.masked_mean(-(jnp.exp(log_p) * log_p).sum(axis=1), valid)
 
@@ -101,10 +91,8 @@ def entropy(
 
   The loss is `softplus(H+ - H) + softplus(H - H-)` with the mean entropy H of
   the batch (Jin et al., "Style normalization and restitution for domain
-  generalization and adaptation", IEEE Transactions on Multimedia 2021).
-
-  Args:
-    logits: scores of normalised, enhanced and contaminated features.
+  generalization and adaptation", IEEE Transactions on Multimedia 2021). Scores
+  are those of normalised, enhanced and contaminated features.
   """
   normalised, enhanced, contaminated = (mean_entropy(x, valid) for x in logits)
   return jax.nn.softplus(enhanced - normalised) + jax.nn.softplus(

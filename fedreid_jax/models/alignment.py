@@ -27,15 +27,10 @@ TINY = 1e-12
 class Alignment(NamedTuple):
   """Alignments of a batch for the losses.
 
-  Attributes:
-    comask: degree to which each of `P` positions shows a person in both the
-      image and its matching image, from 0 to 1, without gradient.
-    positive: distance of each position to its reconstruction from the image of
-      the same person.
-    negative: distance of each position to its reconstruction from the image of
-      another person.
-    has_positive: whether the batch has an image of the same person.
-    has_negative: whether the batch has an image of another person.
+  `comask` is the degree to which each of `P` positions shows a person in both
+  the image and its matching image, from 0 to 1, without gradient. `positive`
+  and `negative` are distances of positions to their reconstructions from the
+  image of the same person and of another person.
   """
 
   comask: Float[Array, 'B P']
@@ -60,14 +55,12 @@ class CMAlign(resnet.ResNet):
     modalities: Int[Array, ' B'] | None = None,
     labels: Int[Array, ' B'] | None = None,
   ) -> tuple[Float[Array, 'RB h w D'], dict]:
-    """Maps `[B, H, W, ch]` to (`[R B, h, w, D]`, extras).
+    """Maps images to (`[R B, h, w, D]`, extras).
 
-    In training with labels, `R` is 3: the maps of the images, the outputs of
-    stage 4 for the reconstructions at stage 3, and the reconstructions at stage
-    4; extras hold an `Alignment` for each of `LEVELS`. Otherwise `R` is 1.
-
-    Args:
-      train: use batch statistics and align; needs the key `dropout`.
+    In training with labels, for which it needs the key `dropout`, `R` is 3: the
+    maps of the images, the outputs of stage 4 for the reconstructions at stage
+    3, and the reconstructions at stage 4; extras hold an `Alignment` for each
+    of `LEVELS`. Otherwise `R` is 1.
     """
     extras: dict = {}
     part = functools.partial(self.part, train=train, extras=extras)
@@ -97,14 +90,10 @@ def partners(
 ) -> tuple[
   Int[Array, ' B'], Bool[Array, ' B'], Int[Array, ' B'], Bool[Array, ' B']
 ]:
-  """Draws for every image two images of the other modality.
+  """Draws for every real image two real images of the other modality.
 
-  Args:
-    real: whether an image is real; padded images neither have nor are partners.
-
-  Returns:
-    Indices of images of the same person, whether each image has one, indices of
-    images of another person, and whether each image has one.
+  The results are indices of images of the same person, whether each image has
+  one, and both for images of another person.
   """
   other = modalities[:, None] != modalities[None]
   allowed = other & real[:, None] & real[None]
@@ -125,19 +114,14 @@ def align(
   other: Int[Array, ' B'],
   has_other: Bool[Array, ' B'],
 ) -> tuple[Float[Array, 'B h w D'], Alignment]:
-  """Reconstructs the maps of images from the maps of their partners.
-
-  The map of an image without a partner of the same person stays as it is.
-
-  Returns:
-    Reconstructions and an `Alignment`.
-  """
+  """Reconstructs the maps of images from the maps of their partners."""
   flat = maps.astype(jnp.float32).reshape(maps.shape[0], -1, maps.shape[-1])
   mask = jax.lax.stop_gradient(person_mask(flat))
   matching, warped = warp(flat, flat[same])
   seen = mask * jnp.einsum('bpq,bq->bp', matching, mask[same])
   _, from_other = warp(flat, flat[other])
-  # Without a partner, `same` is an arbitrary image, which must not enter.
+  # Without a partner, `same` is an arbitrary image, which must not enter: the
+  # map stays as it is.
   share = jnp.where(has_same[:, None], mask, 0.0)[..., None]
   rebuilt = share * warped + (1.0 - share) * flat
   return rebuilt.astype(maps.dtype).reshape(maps.shape), Alignment(
@@ -153,11 +137,10 @@ def align(
 def warp(
   query: Float32[Array, 'B P D'], target: Float32[Array, 'B P2 D']
 ) -> tuple[Float32[Array, 'B P P2'], Float32[Array, 'B P D']]:
-  """Matches every position of one map with all positions of another.
+  """Matches positions of two maps, and warps the target to the query.
 
-  Returns:
-    Matching probabilities, the softmax of 50 times the cosine over the
-    positions of the target, and the target warped to the query.
+  The probability of a match is the softmax of 50 times the cosine over the
+  positions of the target.
   """
   # The short floats of some accelerators would leave few digits: the cosines
   # are multiplied by 50 in an exponent, and a map is compared with its
@@ -171,7 +154,7 @@ def warp(
 
 
 def person_mask(maps: Float32[Array, 'B P D']) -> Float32[Array, 'B P']:
-  """Returns the norm over channels at each position, scaled to [0, 1]."""
+  """The norm over channels at each position, scaled to [0, 1]."""
   return _stretch(_length(maps))
 
 

@@ -11,18 +11,12 @@ from fedreid_jax.models.layers import conv, inserted, norm
 
 
 class ConvNet(nn.Module):
-  """Stacks 3x3 convolution, normalisation, 2x2 max-pooling and ReLU.
+  """Stacks 3x3 convolution, normalisation, 2x2 max-pooling and ReLU."""
 
-  Attributes:
-    features: output channels of each block.
-    plugins: rule of the modules after blocks; each block is a stage.
-    norm_kind: one of `norm.NormKind`.
-  """
-
-  features: tuple[int, ...] = (32, 64, 128, 128)
+  features: tuple[int, ...] = (32, 64, 128, 128)  # of each block
   dtype: Any = jnp.float32
-  plugins: inserted.Rule | None = None
-  norm_kind: str = 'batch'
+  plugins: inserted.Rule | None = None  # each block is a stage
+  norm_kind: str = 'batch'  # a `norm.NormKind`
 
   @nn.compact
   def __call__(

@@ -30,12 +30,9 @@ class ChannelNonLocal(nn.Module):
   The result is `x + BN(W(g a^T))` with `a = theta^T phi / d`, `[d, d]`, and `d`
   the number of channels of the earlier map. `theta` is a pointwise convolution
   of the map to `d` channels, `phi` and `g` are those of the earlier map.
-
-  Attributes:
-    stride: stride of the stage between the two maps.
   """
 
-  stride: int
+  stride: int  # of the stage between the two maps
   dtype: Any = jnp.float32
 
   @nn.compact
@@ -47,7 +44,7 @@ class ChannelNonLocal(nn.Module):
     train: bool,
     mask: Bool[Array, ' B'] | None = None,
   ) -> Float[Array, 'B h w D']:
-    """Maps `[B, h, w, D]`, given `[B, H, W, d]`, to the same shape."""
+    """Adds the attention to maps."""
     channels = earlier.shape[-1]
     pointwise = functools.partial(_pointwise, dtype=self.dtype)
     theta = _flat(pointwise(channels, name='theta')(x))
@@ -79,7 +76,7 @@ class PositionNonLocal(nn.Module):
     train: bool,
     mask: Bool[Array, ' B'] | None = None,
   ) -> Float[Array, 'B h w D']:
-    """Maps `[B, h, w, D]`, given `[B, H, W, d]`, to the same shape."""
+    """Adds the attention to maps."""
     channels = max(earlier.shape[-1] // 2, 1)
     pointwise = functools.partial(_pointwise, dtype=self.dtype)
     theta = pointwise(channels, name='theta')(x)
@@ -94,17 +91,17 @@ class PositionNonLocal(nn.Module):
 
 
 class Expansion(nn.Module):
-  """Diverse embedding expansion: two additional maps of every map.
+  """Diverse embedding expansion: the maps, then two expansions of each.
 
-  Each one is the result of the mean of three dilated 3x3 convolutions to a
-  quarter of the channels, a ReLU, and a pointwise convolution to all channels.
+  An expansion is the mean of three dilated 3x3 convolutions to a quarter of the
+  channels, a ReLU, and a pointwise convolution to all channels.
   """
 
   dtype: Any = jnp.float32
 
   @nn.compact
   def __call__(self, x: Float[Array, 'B h w D']) -> Float[Array, '3*B h w D']:
-    """Returns the given maps followed by two expansions of each."""
+    """Concatenates maps and expansions along the batch."""
     channels = x.shape[-1]
     maps = [x]
     for branch in range(1, NUM_BRANCHES + 1):
@@ -143,13 +140,7 @@ class DEEN(resnet.ResNet):
     modalities: Int[Array, ' B'] | None = None,
     labels: Int[Array, ' B'] | None = None,
   ) -> tuple[Float[Array, 'RB h w D'], dict]:
-    """Maps `[B, H, W, ch]` to (`[R B, h, w, D]`, extras).
-
-    `R` is 3 in training, else 1.
-
-    Args:
-      train: use batch statistics, expand; needs the key `dropout`.
-    """
+    """Maps images to (`[R B, h, w, D]`, extras), `R` 3 in training, else 1."""
     del labels
     extras: dict = {}
     part = functools.partial(self.part, train=train, extras=extras)

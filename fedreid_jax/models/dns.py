@@ -48,7 +48,7 @@ class HeterogeneousShift(nn.Module):
     train: bool,
     mask: Bool[Array, ' B'] | None = None,
   ) -> tuple[Float[Array, 'B h w D'], dict[str, Float[Array, 'B D']]]:
-    """Returns the gated maps and their average, as the extra `average`."""
+    """Gates maps; the extra `average` is the mean over their positions."""
     h, w, channels = x.shape[1:]
     # A softmax sums to one, so the average of the outer product along one side
     # is the other factor divided by the length of the side.
@@ -76,23 +76,16 @@ def _softmax(x):
 
 
 class CommonShift(nn.Module):
-  """Computes the shifted feature `MLP(g + softmax(g))` of an average `g` (CSS).
-
-  Attributes:
-    expansion: width of the hidden layer over that of the feature.
-  """
+  """Computes the shifted feature `MLP(g + softmax(g))` of the average `g`."""
 
   dropout: float
-  expansion: int = 4
+  expansion: int = 4  # width of the hidden layer over that of the feature
 
   @nn.compact
   def __call__(
     self, x: Float[Array, 'B D'], *, train: bool
   ) -> Float[Array, 'B D']:
-    """Shifts averages.
-
-    Without a key `dropout` it trains without dropout.
-    """
+    """Shifts averages; without a key `dropout` it trains without dropout."""
     dimension = x.shape[-1]
     deterministic = not (train and self.has_rng('dropout'))
     x = nn.LayerNorm(epsilon=1e-5, name='norm')(x + _softmax(x))
@@ -112,16 +105,13 @@ class DomainClassifier(nn.Module):
 
   The loss computes scores with the kernel and with the moving average of it
   that a client keeps.
-
-  Attributes:
-    num_classes: identities, padding included.
   """
 
-  num_classes: int
+  num_classes: int  # identities, padding included
 
   @nn.compact
   def __call__(self, embedding: Float[Array, 'B D']) -> Float[Array, 'D C']:
-    """Returns the kernel for embeddings."""
+    """The kernel for embeddings."""
     shape = (embedding.shape[-1], self.num_classes)
     return self.param('kernel', conv.uniform, shape)
 
@@ -132,16 +122,14 @@ class DNS(nn.Module):
   Attributes:
     network: a `reid.ReIDNet` of a `resnet.ResNet(plugins=plugins(...))`, pooled
       by `gem`, with `MODALITY_SPECIFIC_STAGES` modality-specific parts if there
-      are two streams; its leaves keep their names.
-    num_classes: identities of the classifiers, padding included.
+      are two streams.
     domains: one of `DOMAINS`; leaves are `params/domain_visible/kernel`.
-    dropout: dropout rate of the common space shift.
   """
 
   network: nn.Module
-  num_classes: int
+  num_classes: int  # identities of the classifiers, padding included
   domains: tuple[str, ...] = DOMAINS['two_stream']
-  dropout: float = 0.01
+  dropout: float = 0.01  # rate of the common space shift
 
   def setup(self):
     """Builds the common space shift and the classifiers."""
@@ -153,11 +141,10 @@ class DNS(nn.Module):
   def __call__(
     self, images: Float[Array, 'B H W ch'], *, train: bool, **inputs
   ) -> types.Outputs:
-    """Runs the network.
+    """Runs the network; extras are given in training only.
 
-    Returns:
-      Outputs of the network. In training extras are `shifted`, the features
-      `[B, D]` in the common space, and `domains`, kernels `[D, C]` by name.
+    `shifted` are the features `[B, D]` in the common space, and `domains` are
+    kernels `[D, C]` by name.
     """
     outputs = self.network(images, train=train, **inputs)
     if not (train or self.is_initializing()):
@@ -184,7 +171,7 @@ class DNS(nn.Module):
 def plugins(
   dtype: Any = jnp.float32,
 ) -> Callable[[int, int, int, int], HeterogeneousShift | None]:
-  """Returns the rule for `resnet.ResNet`: an HSS after stages 3 and 4."""
+  """The rule for `resnet.ResNet`: an HSS after stages 3 and 4."""
 
   def rule(stage: int, block: int, num_blocks: int, channels: int):
     del channels

@@ -23,11 +23,9 @@ OTHER_MODALITY = '/infrared_'
 class Cost(NamedTuple):
   """Size of a network.
 
-  Attributes:
-    parameters: number of trained values on which the output depends, with the
-      modality-specific parts of both modalities.
-    multiply_adds: products in convolutions and matrix products for one image,
-      which passes through the parts of one modality.
+  Parameters are the trained values on which the output depends, with the parts
+  of both modalities. Multiply-adds are products in convolutions and matrix
+  products for one image, which passes through the parts of one modality.
   """
 
   parameters: int
@@ -40,10 +38,9 @@ def count(
   *,
   classifier: bool = False,
 ) -> Cost:
-  """Counts parameters and multiply-adds of a network at test time.
+  """Counts parameters and multiply-adds for images `(H, W, ch)` at test time.
 
   Args:
-    image_shape: `(H, W, ch)`.
     classifier: whether to include the identity scores, not only the embedding.
 
   Raises:
@@ -69,13 +66,7 @@ def count(
 
 
 def _walk(program: core.Jaxpr, other: list[bool]) -> tuple[int, list[bool]]:
-  """Returns multiply-adds, and a mask of results of the other modality.
-
-  Args:
-    other: mask of the inputs that belong to the other modality. A result of
-      such an input belongs to it too, unless it is a selection that has a case
-      of another kind.
-  """
+  """Returns multiply-adds, and the mask `other` of the results."""
   marked = {v for v, mark in zip(program.invars, other, strict=True) if mark}
 
   def marks(atoms):
@@ -93,10 +84,11 @@ def _walk(program: core.Jaxpr, other: list[bool]) -> tuple[int, list[bool]]:
 
 
 def _equation(equation, inputs: list[bool]) -> tuple[int, list[bool]]:
-  """Returns the results of `_walk` for one equation."""
+  """The results of `_walk` for one equation."""
   name, params = equation.primitive.name, equation.params
   branch = fallback(equation)
   if branch is not None:
+    # The branch does not have the first input, the index of the platform.
     return _walk(branch.jaxpr, inputs[1:])
   if name in ('while', 'cond'):
     raise errors.ConfigError(
@@ -109,14 +101,16 @@ def _equation(equation, inputs: list[bool]) -> tuple[int, list[bool]]:
     inner = getattr(inner, 'jaxpr', inner)
     products, outputs = _walk(inner, inputs)
     return products * params.get('length', 1), outputs
-  # A selection joins the modalities again; its first input is the condition.
+  # A result of an input of the other modality belongs to it too, unless it is a
+  # selection with a case of another kind, which joins the modalities again. The
+  # first input of a selection is the condition.
   other = all(inputs[1:]) if name == 'select_n' else any(inputs)
   products = 0 if other else _products(equation)
   return products, [other] * len(equation.outvars)
 
 
 def _products(equation) -> int:
-  """Returns the multiply-adds of a primitive, with those on padding."""
+  """The multiply-adds of a primitive, with those on padding."""
   name, params = equation.primitive.name, equation.params
   if name == 'conv_general_dilated':
     taps = params['dimension_numbers'].rhs_spec[1:]
@@ -129,11 +123,7 @@ def _products(equation) -> int:
 
 
 def fallback(equation: core.JaxprEqn) -> core.ClosedJaxpr | None:
-  """Returns the default branch of a `lax.platform_dependent`.
-
-  The inputs of the branch are the inputs of the equation without the first, the
-  index of the platform. The result is None for other equations.
-  """
+  """The default branch of a `lax.platform_dependent`, else None."""
   # JAX lowers `platform_dependent` to a `cond` that names its platforms; an
   # ordinary `cond` does not. The default branch has the platform None.
   if equation.primitive.name != 'cond':

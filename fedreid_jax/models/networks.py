@@ -36,17 +36,11 @@ DType = Literal['float32', 'bfloat16']
 
 
 class Variant(NamedTuple):
-  """Changes of a published network to a backbone.
+  """Changes of a published network to a backbone."""
 
-  Attributes:
-    plugins: `(dtype, num_classes) -> rule` of the modules after blocks.
-    backbone: class that replaces `resnet.ResNet`, or None.
-    resnet_only: whether it needs the stages of a ResNet.
-  """
-
-  plugins: Callable[..., Any] | None = None
-  backbone: type[resnet.ResNet] | None = None
-  resnet_only: bool = True
+  plugins: Callable[..., Any] | None = None  # (dtype, num_classes) -> rule
+  backbone: type[resnet.ResNet] | None = None  # instead of `resnet.ResNet`
+  resnet_only: bool = True  # needs the stages of a ResNet
 
 
 VARIANTS: dict[str, Variant] = {
@@ -70,16 +64,14 @@ VARIANTS: dict[str, Variant] = {
 def build(
   config: Any, num_classes: int, options: Mapping[str, Any] | None = None
 ) -> nn.Module:
-  """Builds the network of a configuration.
+  """Builds the network of a validated `config.model`.
 
   Args:
-    config: `config.model`, validated.
     num_classes: identities of the classifier, padded to the largest client.
     options: hyper-parameters of a network in a separate module.
 
   Raises:
-    ConfigError: for a variant of a network without variants, or a module that
-      is missing or does not build a Flax module.
+    ConfigError: if the variant, the norm or the module does not fit.
   """
   network = reid.ReIDNet(
     _backbone(config, num_classes, options or {}),
@@ -159,9 +151,7 @@ def wrap(
   module: nn.Module,
   image_shape: tuple[int, int, int],
 ) -> types.Model:
-  """Returns the network as a `types.Model`.
-
-  Its functions also take NumPy arrays, such as the variables of a checkpoint.
+  """Wraps a network as a `types.Model`, which also takes NumPy arrays.
 
   Args:
     module: callable as `module(images, train=, num_identities=, mask=,

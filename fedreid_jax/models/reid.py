@@ -31,22 +31,16 @@ class ReIDNet(nn.Module):
     backbone: module that maps `[B, H, W, ch]` to (`[R B, h, w, D]`, extras).
       The first `B` maps belong to the images; the others are computed from
       them in training. Extras are returned in the outputs.
-    num_classes: identities of the classifier, padding included.
-    pooling: one of `POOLS`.
-    neck_kind: one of `NeckKind`.
-    bottleneck: features of the `bottleneck` neck.
-    dropout: dropout rate of the `bottleneck` neck.
-    norm_kind: normalisation of the neck, one of `norm.NormKind`.
   """
 
   backbone: nn.Module
-  num_classes: int
-  pooling: str = 'gap'
-  neck_kind: str = 'bn'
-  bottleneck: int = 512
-  dropout: float = 0.5
+  num_classes: int  # identities of the classifier, padding included
+  pooling: str = 'gap'  # one of `POOLS`
+  neck_kind: str = 'bn'  # a `NeckKind`
+  bottleneck: int = 512  # features of the neck
+  dropout: float = 0.5  # rate in the neck
   classifier_bias: bool = False
-  norm_kind: str = 'batch'
+  norm_kind: str = 'batch'  # of the neck, a `norm.NormKind`
 
   def setup(self):
     """Builds the neck and the classifier."""
@@ -69,20 +63,16 @@ class ReIDNet(nn.Module):
     modalities: Int[Array, ' B'] | None = None,
     labels: Int[Array, ' B'] | None = None,
   ) -> types.Outputs:
-    """Runs the network; without a key `dropout` it trains without dropout.
+    """Runs the network on normalised images; its outputs are float32.
+
+    Without a key `dropout` it trains without dropout.
 
     Args:
-      images: normalised images.
-      num_identities: number of real identities, which are first; the logits of
-        the others are -1e9; may be traced; None if all `num_classes` are real.
+      num_identities: number of real identities, which come first; may be
+        traced; None if all `num_classes` are real.
       mask: False for padded samples, which do not enter statistics; None if all
         are real.
-      modalities: 0 visible, 1 infrared, for networks with modality-specific
-        parts.
-      labels: identities, for networks that align images in training.
-
-    Returns:
-      Features, embeddings and logits, all float32.
+      modalities: 0 visible, 1 infrared, for modality-specific parts.
     """
     if mask is not None:
       # Padded pixels may not be finite, and gradients of kernels multiply them
@@ -125,15 +115,12 @@ class Neck(nn.Module):
       dropout; `mapping` has a ReLU before the dropout (Wu and Gong,
       "Decentralised learning from independent multi-domain labels for person
       re-identification"); `none` is the identity.
-    bottleneck: features of `bottleneck` and `mapping`.
-    dropout: rate of `bottleneck` and `mapping`.
-    norm_kind: one of `norm.NormKind`.
   """
 
   kind: str
-  bottleneck: int = 512
-  dropout: float = 0.5
-  norm_kind: str = 'batch'
+  bottleneck: int = 512  # features of `bottleneck` and `mapping`
+  dropout: float = 0.5  # of `bottleneck` and `mapping`
+  norm_kind: str = 'batch'  # a `norm.NormKind`
 
   @nn.compact
   def __call__(
@@ -143,11 +130,7 @@ class Neck(nn.Module):
     train: bool,
     mask: Bool[Array, ' B'] | None = None,
   ) -> Float[Array, 'B D2']:
-    """Maps features to embeddings.
-
-    Batch statistics are computed from the samples in `mask`. Training without a
-    key `dropout` has no dropout.
-    """
+    """Maps features; training without a key `dropout` has no dropout."""
     if self.kind == 'none':
       return x
     if self.kind == 'bn':
@@ -170,12 +153,9 @@ class Neck(nn.Module):
 def mask_identities(
   logits: Float[Array, '*rows C'], num_identities: Number | None
 ) -> Float[Array, '*rows C']:
-  """Sets the logits of padded identities to `PADDED_LOGIT`.
+  """Sets the logits of padded identities, which come last, to `PADDED_LOGIT`.
 
-  Args:
-    logits: scores of the padded number of identities.
-    num_identities: number of real identities, which come first; may be traced.
-      None if all are real.
+  The number of identities may be traced; None means that all are real.
   """
   if num_identities is None:
     return logits

@@ -26,18 +26,13 @@ DEPTHS = {
 
 
 class Block(nn.Module):
-  """Adds two 3x3 convolutions, or a 1x1-3x3-1x1 bottleneck, to its input.
-
-  Attributes:
-    bottleneck: whether it has three convolutions, the last four times wider.
-    norm_kind: one of `norm.NormKind`.
-  """
+  """Adds two 3x3 convolutions, or a 1x1-3x3-1x1 bottleneck, to its input."""
 
   features: int
   stride: int
-  bottleneck: bool
+  bottleneck: bool  # its last convolution is four times wider
   dtype: Any
-  norm_kind: str = 'batch'
+  norm_kind: str = 'batch'  # a `norm.NormKind`
 
   @nn.compact
   def __call__(
@@ -78,28 +73,18 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-  """Maps images to features, without the pooling and the classifier.
+  """Maps images to features, without the pooling and the classifier."""
 
-  Attributes:
-    depth: one of `DEPTHS`.
-    width: multiplier of the 64 base channels.
-    small_stem: a 3x3 stem of stride 1 without max-pooling, for small images.
-    last_stride: stride of the last stage; 1 keeps a finer map.
-    modality_specific_stages: number of parts, counted from the stem, that each
-      modality has separately; names of the infrared ones begin with
-      `infrared_`.
-    plugins: rule of the modules after blocks; stages are counted from 1.
-    norm_kind: one of `norm.NormKind`.
-  """
-
-  depth: str = 'resnet50'
-  width: float = 1.0
-  small_stem: bool = False
-  last_stride: int = 2
+  depth: str = 'resnet50'  # one of `DEPTHS`
+  width: float = 1.0  # multiplier of the 64 base channels
+  small_stem: bool = False  # 3x3, stride 1, no max-pooling, for small images
+  last_stride: int = 2  # of the last stage; 1 keeps a finer map
   dtype: Any = jnp.float32
+  # Number of parts, counted from the stem, that each modality has separately;
+  # names of the infrared ones begin with `infrared_`.
   modality_specific_stages: int = 0
-  plugins: inserted.Rule | None = None
-  norm_kind: str = 'batch'
+  plugins: inserted.Rule | None = None  # its stages are counted from 1
+  norm_kind: str = 'batch'  # a `norm.NormKind`
 
   @property
   def base(self) -> int:
@@ -116,11 +101,7 @@ class ResNet(nn.Module):
     modalities: Int[Array, ' B'] | None = None,
     labels: Int[Array, ' B'] | None = None,
   ) -> tuple[Float[Array, '_ h w D'], dict]:
-    """Returns maps and the extras of inserted modules.
-
-    Args:
-      modalities: 0 visible, 1 infrared; for modality-specific parts.
-    """
+    """Returns maps and the extras of inserted modules."""
     del labels
     extras: dict = {}
     for part in range(1 + len(DEPTHS[self.depth][1])):
@@ -189,8 +170,6 @@ def by_modality(
   Args:
     run: `(x, mask=, prefix=) -> x`.
     modalities: 0 visible, 1 infrared; None counts as visible.
-    modality_specific: whether modalities have separate parameters and
-      statistics.
   """
   if not modality_specific:
     return run(x, mask=mask, prefix='')

@@ -25,10 +25,9 @@ Integers = np.ndarray
 
 
 class Bits:
-  """A stream of random bits, determined by a key."""
+  """A stream of random bits, determined by a key of 32 bytes or fewer."""
 
   def __init__(self, key: bytes):
-    """Starts the stream of a key, 32 bytes or fewer from a study's seed."""
     self._key, self._chunks, self._left = key, 0, b''
 
   def words(self, count: int) -> np.ndarray:
@@ -46,12 +45,7 @@ class Bits:
 
 
 def sample(bits: Bits, count: int, sigma: int) -> np.ndarray:
-  """Returns independent samples, int64.
-
-  Args:
-    sigma: parameter of the distribution, nearly its standard deviation; 0
-      gives zeros.
-  """
+  """Returns independent samples, int64; `sigma` is nearly their deviation."""
   found = np.zeros(count, np.int64)
   if not sigma:
     return found
@@ -70,11 +64,7 @@ def sample(bits: Bits, count: int, sigma: int) -> np.ndarray:
 
 
 def _laplace(bits: Bits, count: int, scale: int) -> tuple[Integers, np.ndarray]:
-  """Draws discrete Laplace samples, some of which must be rejected.
-
-  Returns:
-    The samples, and a mask of those that are accepted.
-  """
+  """Draws discrete Laplace samples, and a mask of those that are accepted."""
   low = _below(bits, count, scale).astype(object)
   usable = _exponential(bits, low, scale)
   high = np.zeros(count, object)
@@ -104,10 +94,7 @@ def _below(bits: Bits, count: int, limit: int) -> np.ndarray:
 
 
 def _exponential(bits: Bits, over: Integers, under: int) -> np.ndarray:
-  """Draws Bernoulli trials with the probability exp(-over / under).
-
-  The numerators are integers of any size, at least 0.
-  """
+  """Draws Bernoulli trials of probability exp(-over / under), over >= 0."""
   count = len(over)
   found = np.ones(count, bool)
   # exp(-n - r) = exp(-1)^n exp(-r): a trial for each whole number, and one of

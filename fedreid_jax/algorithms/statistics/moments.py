@@ -30,39 +30,27 @@ from fedreid_jax.method.contexts import RoundCtx
 
 @struct.dataclass
 class Moments:
-  """Moments of the features of each identity, merged batch by batch.
+  """Moments of the features of each identity, merged batch by batch."""
 
-  Attributes:
-    count: images of each identity, `[C]`.
-    mean: `[C, D]`.
-    m2: sum of squared differences from the mean, `[C, D]`.
-  """
-
-  count: Array
-  mean: Array
-  m2: Array
+  count: Array  # images of each identity, `[C]`
+  mean: Array  # `[C, D]`
+  m2: Array  # sum of squared differences from the mean, `[C, D]`
 
 
 @struct.dataclass
 class Centred:
-  """Per-identity moments of features that are clipped around a centre.
+  """Per-identity moments of features that are clipped around a centre."""
 
-  Attributes:
-    centre: o, `[D]`.
-    moments: moments of the clipped differences from the centre.
-  """
-
-  centre: Array
-  moments: Moments
+  centre: Array  # o, `[D]`
+  moments: Moments  # of the clipped differences from the centre
 
 
 def data_pass(represent: Callable[[Outputs], Array], clip: float) -> DataPass:
-  """Returns the data pass, whose result is `Moments`, or `Centred` with a clip.
+  """The data pass, whose result is `Moments`, or `Centred` with a clip.
 
-  Args:
-    represent: `(outputs) -> features [B, D]`.
-    clip: largest distance of a feature from the mean that the client sent
-      before, which is zero before round 0; 0 for none.
+  `represent` computes features `[B, D]`. `clip` is their largest distance from
+  the mean that the client sent before, which is zero before round 0; 0 for no
+  clip.
   """
 
   def nothing(outputs: Outputs, ctx: RoundCtx) -> Moments:
@@ -91,7 +79,7 @@ def data_pass(represent: Callable[[Outputs], Array], clip: float) -> DataPass:
 
 
 def zeros(num_identities: int, num_features: int) -> Moments:
-  """Returns the moments of no images."""
+  """The moments of no images."""
   mean = jnp.zeros((num_identities, num_features), jnp.float32)
   return Moments(jnp.zeros(num_identities, jnp.float32), mean, mean)
 
@@ -99,14 +87,7 @@ def zeros(num_identities: int, num_features: int) -> Moments:
 def merge(
   moments: Moments, features: Array, labels: Array, valid: Array
 ) -> Moments:
-  """Adds a batch to the moments (pairwise update of Chan et al.).
-
-  Args:
-    moments: moments of `C` identities.
-    features: `[B, D]`.
-    labels: int32 `[B]`.
-    valid: bool `[B]`.
-  """
+  """Adds features `[B, D]` to the moments (pairwise update of Chan et al.)."""
   num = moments.count.shape[0]
   # Segment `num` is out of range, so `segment_sum` drops padded rows without
   # reading their values, which may not be finite.
@@ -130,7 +111,7 @@ def merge(
 
 
 def statistics(moments: Moments) -> Array:
-  """Returns the DFS `[4, D]`: rows m, v, p, q (DFH eq. 3.1)."""
+  """The DFS `[4, D]`: rows m, v, p, q (DFH eq. 3.1)."""
   # Padded identities of the label space have no images.
   seen = (moments.count > 0)[:, None]
   # Multiply by the inverse instead of dividing: XLA makes this change itself
@@ -147,22 +128,16 @@ def statistics(moments: Moments) -> Array:
 
 
 def centred_zeros(num_identities: int, centre: Array) -> Centred:
-  """Returns the moments of no images around a public centre `[D]`."""
+  """The moments of no images around a public centre `[D]`."""
   return Centred(centre, zeros(num_identities, centre.shape[0]))
 
 
 def merge_centred(
   seen: Centred, features: Array, labels: Array, valid: Array, clip: float
 ) -> Centred:
-  """Adds a batch to the moments.
+  """Adds features `[B, D]` to the moments, clipped to the distance c.
 
   A feature that is not finite becomes the centre.
-
-  Args:
-    features: `[B, D]`.
-    labels: int32 `[B]`.
-    valid: bool `[B]`.
-    clip: c, largest distance from the centre.
   """
   near = _bounded(features - seen.centre, clip)
   added = merge(seen.moments, near, labels, valid)
@@ -170,19 +145,14 @@ def merge_centred(
 
 
 def sensitivity(squares: bool) -> float:
-  """Returns the largest norm |r_j| of a record, with or without its squares."""
+  """The largest norm |r_j| of a record, with or without its squares."""
   # |mu|^2 + |s|_1 is the mean of |f|^2, at most c^2, so that |r|^2 <= 2. One
   # image at distance c along one axis attains it. Without squares |r| <= 1.
   return math.sqrt(2.0) if squares else 1.0
 
 
 def records(found: Moments, clip: float, squares: bool) -> Array:
-  """Returns the record of every identity, `[C, 4, D]` or without squares 2.
-
-  Args:
-    found: moments of clipped differences from the centre.
-    clip: c.
-  """
+  """The records of identities, `[C, 4, D]`, or `[C, 2, D]` without squares."""
   share = 1.0 / jnp.maximum(found.count, 1.0)[:, None]
   mean, spread = found.mean / clip, found.m2 * share / clip**2
   rows = [mean, mean**2, spread, spread**2] if squares else [mean, spread]
@@ -193,12 +163,9 @@ def records(found: Moments, clip: float, squares: bool) -> Array:
 def release(
   key: Array, seen: Centred, clip: float, noise: float, squares: bool
 ) -> Array:
-  """Returns the statistics `[4, D]`, rows m, v, p, q, of sums with noise.
+  """The statistics `[4, D]`, rows m, v, p, q, of sums with noise.
 
-  Args:
-    clip: c.
-    noise: z, standard deviation of the noise over the sensitivity.
-    squares: whether v and q are released; otherwise they are zero.
+  `clip` is c and `noise` is z; without squares v and q are zero.
   """
   found, bound = records(seen.moments, clip, squares), sensitivity(squares)
   # In float32 a record can be a little above its bound, which the guarantee

@@ -1,8 +1,4 @@
-"""Bounds the norm of updates and gradients, and adds Gaussian noise.
-
-Noise on values that are not clipped before gives no (epsilon, delta) guarantee
-of differential privacy.
-"""
+"""Bounds the norm of updates and gradients, and adds Gaussian noise."""
 
 import jax
 import jax.numpy as jnp
@@ -27,15 +23,10 @@ def usable(changes: Flat) -> Array:
 
 
 def clipped(changes: Flat, bound: Array) -> tuple[Flat, Array]:
-  """Scales changes down to a largest norm.
+  """Scales changes down to a largest Euclidean norm over all of them.
 
-  Changes that are not `usable` become zero.
-
-  Args:
-    bound: largest Euclidean norm over all of them.
-
-  Returns:
-    The changes, and whether their norm was at most the bound.
+  Changes that are not `usable` become zero. The second result is whether the
+  norm was at most the bound.
   """
   within = usable(changes)
   # The norm of such changes overflows or is nan and would bound nothing.
@@ -48,14 +39,10 @@ def clipped(changes: Flat, bound: Array) -> tuple[Flat, Array]:
 def gaussian(
   key: Array, leaves: Flat, scale: Number, batch_stats: bool = False
 ) -> Flat:
-  """Adds independent N(0, scale^2) to every element.
+  """Adds independent N(0, scale^2) to every element of parameters.
 
-  Args:
-    leaves: arrays by name; the noise of an array depends on the key and on the
-      position of its name in sorted order.
-    scale: standard deviation.
-    batch_stats: whether running statistics get noise as well; a variance may
-      then fall below zero.
+  With `batch_stats` running statistics get noise as well, and a variance may
+  then fall below zero.
   """
   params, _ = trees.trainable(leaves)
   chosen = leaves if batch_stats else params
@@ -75,16 +62,7 @@ def on_updated(
   scale: float,
   batch_stats: bool = False,
 ) -> Flat:
-  """Adds noise to the models that aggregate at least one upload.
-
-  Args:
-    models: models after the aggregation, `[G, ...]`.
-    scale: standard deviation.
-    batch_stats: whether running statistics get noise as well.
-
-  Returns:
-    The models, `[G, ...]`.
-  """
+  """Adds noise to the models `[G, ...]` that aggregate at least one upload."""
   updated = ctx.members.any(axis=1)
   noisy = gaussian(ctx.key, models, scale, batch_stats)
   # A model without uploads is unchanged, so noise must not accumulate on it.

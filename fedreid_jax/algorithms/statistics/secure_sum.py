@@ -50,62 +50,42 @@ MARGIN = 1e-6
 
 
 class Format(NamedTuple):
-  """The format of the integers in an upload.
+  """The format of the integers in an upload."""
 
-  Attributes:
-    bits: b of an integer.
-    places: K, the largest number of clients in a sum.
-  """
-
-  bits: int
-  places: int
+  bits: int  # b of an integer
+  places: int  # K, the largest number of clients in a sum
 
   def scale(self, limit: float) -> float:
-    """Returns the scale of values within a limit."""
+    """The scale of values within a limit."""
     return scale(limit, self.places, self.bits)
 
   def rounding(self, limit: float) -> float:
-    """Returns the largest rounding error of a value within a limit."""
+    """The largest rounding error of a value within a limit."""
     return rounding(self.bits) / self.scale(limit)
 
   def num_bytes(self, shared: Flat, masks: bool) -> int:
-    """Returns the bytes of a model and its weight, without messages.
-
-    Args:
-      shared: arrays of one model, or their shapes.
-      masks: whether keys and shares are counted.
-    """
+    """The bytes of a model, its weight and, with masks, its keys."""
     values = sum(math.prod(x.shape) for x in shared.values()) + 1
     keys = (self.places - 1) * NEIGHBOUR if masks else 0
     return math.ceil(values * self.bits / 8) + keys
 
 
 class Roster(NamedTuple):
-  """The clients that begin a round.
+  """The clients that begin a round."""
 
-  Attributes:
-    key: PRNG key of the round, from which all seeds are derived.
-    uids: hashes of the names of the clients, uint32 `[K]`.
-    present: whether each place has a client, bool `[K]`.
-    bits: b.
-  """
-
-  key: Array
-  uids: Array
-  present: Array
-  bits: int
+  key: Array  # of the round, from which all seeds are derived
+  uids: Array  # hashes of the names of the clients, uint32 `[K]`
+  present: Array  # whether each place has a client, bool `[K]`
+  bits: int  # b
 
 
 def encode(
   form: Format, terms: Sequence[Weighted], valid: Array, keys: Array
 ) -> Array:
-  """Returns the vectors of the clients, uint32 `[K, M]`.
+  """The vectors of the clients, uint32 `[K, M]`.
 
-  Args:
-    terms: terms of all clients; values beyond their limit are clipped.
-    valid: mask of the clients whose terms are finite, bool `[K]`; the terms of
-      others count as zero.
-    keys: PRNG keys of the random rounding, one for each client.
+  Values beyond their limit are clipped, and the terms of clients that are not
+  valid count as zero. Each client has one of the `keys` for random rounding.
   """
 
   def one(place: int, values: Array, limit: float) -> Array:
@@ -128,12 +108,7 @@ def encode(
 
 
 def add(roster: Roster, arrived: Array, vectors: Array, masks: bool) -> Array:
-  """Returns the sum of the vectors that arrived, uint32 `[M]`.
-
-  Args:
-    vectors: results of `encode`, uint32 `[K, M]`.
-    masks: whether to add and remove the masks, which changes no bit.
-  """
+  """The sum `[M]` of the vectors that arrived; masks change no bit of it."""
   if masks:
     sent = masked(roster, vectors)
     return unmasked_sum(roster, arrived, sent)
@@ -148,13 +123,7 @@ def decode(
   key: Array,
   enough: Array,
 ) -> list[Array]:
-  """Returns the sum of each term, with its noise.
-
-  Args:
-    total: sum of the vectors of the clients that arrived, uint32 `[M]`.
-    terms: terms whose shapes, limits and noise are read.
-    enough: whether the sums are released, bool; otherwise they are zero.
-  """
+  """The sum of each term, with its noise; zeros unless `enough`."""
   # An aborted round releases nothing: zeros, and no noise around them.
   total = jnp.where(enough, total, 0)
   found: list[Array] = []
@@ -176,11 +145,9 @@ def decode(
 
 
 def needed(num_clients: Array, threshold: int) -> Array:
-  """Returns how many clients must arrive, int32.
+  """Returns how many clients must arrive, at least three, int32.
 
-  Args:
-    threshold: required number, 0 for two thirds of the roster. The result is at
-      least three.
+  A threshold of 0 means two thirds of the roster.
   """
   wanted = threshold or (2 * num_clients + 2) // 3
   # From a sum of two uploads, either client can compute the other upload.
@@ -188,11 +155,7 @@ def needed(num_clients: Array, threshold: int) -> Array:
 
 
 def masked(roster: Roster, values: Array) -> Array:
-  """Adds the masks to the values of the clients, uint32 `[K, M]`.
-
-  Args:
-    values: x modulo 2^b, uint32 `[K, M]`.
-  """
+  """Adds the masks to the values of the clients, uint32 `[K, M]` modulo 2^b."""
 
   def own(row: tuple[Array, Array, Array]) -> Array:
     message, uid, present = row
@@ -212,11 +175,7 @@ def masked(roster: Roster, values: Array) -> Array:
 
 
 def unmasked_sum(roster: Roster, arrived: Array, sent: Array) -> Array:
-  """Returns the sum of x of the clients that arrived, uint32 `[M]`.
-
-  Args:
-    sent: result of `masked`; rows that did not arrive are not read.
-  """
+  """The sum of x of the clients that arrived, uint32 `[M]`."""
   length = sent.shape[1]
 
   def remove_own(
@@ -244,18 +203,18 @@ def unmasked_sum(roster: Roster, arrived: Array, sent: Array) -> Array:
 
 
 def _pairs(num: int) -> Array:
-  """Returns the indices of all pairs of clients, int32 `[K (K - 1) / 2, 2]`."""
+  """The indices of all pairs of clients, int32 `[K (K - 1) / 2, 2]`."""
   return jnp.asarray(np.stack(np.triu_indices(num, 1), axis=1), jnp.int32)
 
 
 def _own_mask(roster: Roster, uid: Array, counts: Array, length: int) -> Array:
-  """Returns the mask PRG(b_k), or zeros for a client that does not count."""
+  """The mask PRG(b_k), or zeros for a client that does not count."""
   key = jax.random.fold_in(jax.random.fold_in(roster.key, OWN), uid)
   return jnp.where(counts, jax.random.bits(key, (length,), jnp.uint32), 0)
 
 
 def _pair_mask(roster: Roster, one: Array, other: Array, length: int) -> Array:
-  """Returns the mask that `one` adds and `other` subtracts."""
+  """The mask that `one` adds and `other` subtracts."""
   # The order of the uids and not of the places, which depend on the cohort:
   # both clients of a pair derive the same key and opposite signs.
   first, second = roster.uids[one], roster.uids[other]
@@ -267,13 +226,7 @@ def _pair_mask(roster: Roster, one: Array, other: Array, length: int) -> Array:
 
 
 def scale(bound: float, num_terms: int, bits: int) -> float:
-  """Returns s, the largest power of two without overflow.
-
-  Args:
-    bound: B, rounded to float32.
-    num_terms: K.
-    bits: b, 16 to 32.
-  """
+  """Returns s, the largest power of two without overflow, for 16 to 32 bits."""
   bound = float(np.float32(bound))
   # Each term may be rounded up, so its rounding counts in the sum.
   most = (2 ** (bits - 1) - 1) / num_terms - rounding(bits)
@@ -284,19 +237,16 @@ def scale(bound: float, num_terms: int, bits: int) -> float:
 
 
 def rounding(bits: int) -> float:
-  """Returns the largest |x - s v| of a value v and its integer x."""
+  """The largest |x - s v| of a value v and its integer x."""
   return 0.5 if bits >= NEAREST else 1.0
 
 
 def to_integers(
   values: Array, scale_: float, bits: int, key: Array | None = None
 ) -> Array:
-  """Returns integers modulo 2^b, uint32 of the shape of the values.
+  """Returns integers modulo 2^b, uint32, of values within the bound of `scale`.
 
-  Args:
-    values: float32, absolute values at most the bound of `scale`.
-    bits: b.
-    key: PRNG key of the random rounding, None to round to the nearest integer.
+  They are rounded at random with a key, and to the nearest integer without.
   """
   scaled = values * jnp.float32(scale_)
   if key is None:
@@ -309,17 +259,12 @@ def to_integers(
 
 
 def from_integers(total: Array, scale_: float, bits: int) -> Array:
-  """Returns the values of a sum of `encode`, float32.
-
-  Args:
-    total: sum modulo 2^b, uint32.
-    bits: b.
-  """
+  """The values of a sum modulo 2^b, float32."""
   return whole(total, bits).astype(jnp.float32) / jnp.float32(scale_)
 
 
 def whole(total: Array, bits: int) -> Array:
-  """Returns the integer of a sum modulo 2^b, int32."""
+  """The integer of a sum modulo 2^b, int32."""
   # The sign is the bit b - 1; the shift back to the right copies it.
   spare = 32 - bits
   raised = jax.lax.bitcast_convert_type(total << spare, jnp.int32)
@@ -356,11 +301,7 @@ def _with_noise(
 
 
 def clipped(terms: Sequence[Weighted], valid: Array) -> Array:
-  """Returns the share of the values beyond their limit, float32.
-
-  Args:
-    valid: which clients count, bool `[K]`.
-  """
+  """The share of the values of valid clients beyond their limit."""
   beyond, total = jnp.float32(0.0), jnp.float32(0.0)
   for _, values, limit, _ in terms:
     values = values.reshape(len(valid), -1)

@@ -54,14 +54,10 @@ class CifarResNet(nn.Module):
 
   He et al., "Deep residual learning for image recognition", section 4.2; the
   default is their ResNet-32.
-
-  Attributes:
-    features: channels of each stage; all but the first halve the map.
-    blocks: blocks of a stage, `n` of 6 n + 2 layers.
   """
 
-  features: tuple[int, ...] = (16, 32, 64)
-  blocks: int = 5
+  features: tuple[int, ...] = (16, 32, 64)  # later stages halve the map
+  blocks: int = 5  # of a stage, `n` of 6 n + 2 layers
   dtype: Any = jnp.float32
 
   @nn.compact

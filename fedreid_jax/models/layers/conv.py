@@ -108,7 +108,7 @@ def normal(mean: float, deviation: float) -> nn.initializers.Initializer:
 
 
 def both(padding: int) -> Pads:
-  """Returns the same padding on every side."""
+  """The same padding on every side."""
   return (padding, padding), (padding, padding)
 
 
@@ -119,11 +119,7 @@ def plain(
   pads: Pads,
   dilation: int = 1,
 ) -> Float[Array, 'B h w co']:
-  """Convolves with gradients by XLA.
-
-  Args:
-    dilation: distance between taps, of both axes.
-  """
+  """Convolves with gradients by XLA."""
   return lax.conv_general_dilated(
     x,
     kernel,
@@ -200,10 +196,7 @@ canonical.defvjp(_canonical_forward, _canonical_backward)
 def trained_by_winograd(
   x: Float[Array, 'B H W ci'], kernel: Float[Array, '3 3 ci co']
 ) -> Float[Array, 'B H W co']:
-  """Convolves 3x3 with stride 1 and padding 1, differentiated by Winograd.
-
-  Without differentiation it equals `plain`.
-  """
+  """Convolves 3x3 with stride 1 and padding 1, differentiated by Winograd."""
   return plain(x, kernel, 1, both(1))
 
 
@@ -295,19 +288,13 @@ def on_cpu(
 
 
 class Conv(nn.Module):
-  """Convolves images with the same padding on both sides, as PyTorch does.
-
-  Attributes:
-    padding: zeros added to each side of both axes.
-    dilation: distance between the taps of both axes.
-    kernel_init: initialiser of the kernel, He et al.'s by default.
-  """
+  """Convolves images with the same padding on both sides, as PyTorch does."""
 
   features: int
   kernel_size: tuple[int, int]
   stride: int = 1
-  padding: int = 0
-  dilation: int = 1
+  padding: int = 0  # zeros on each side of both axes
+  dilation: int = 1  # distance between the taps of both axes
   use_bias: bool = False
   dtype: Any = jnp.float32
   param_dtype: Any = jnp.float32

@@ -1,11 +1,9 @@
 """Modules of published networks between the blocks of a backbone.
 
 `NonLocal` is the block of AGW (Ye et al., "Deep learning for person re-
-identification: a survey and outlook"): every position gets a sum over all
-positions, weighted by products of embeddings divided by the number of
-positions, without a softmax. `SNR` is style normalisation and restitution (Jin
-et al., "Style normalization and restitution for generalizable person re-
-identification", CVPR 2020), after a stage.
+identification: a survey and outlook"), which has no softmax. `SNR` is style
+normalisation and restitution (Jin et al., "Style normalization and restitution
+for generalizable person re-identification", CVPR 2020), after a stage.
 """
 
 from collections.abc import Callable
@@ -30,17 +28,13 @@ REDUCTION = 16
 
 def after(
   rule: Rule | None,
-  place: tuple[int, int, int],
+  place: tuple[int, int, int],  # stage, block and blocks, as in a `Rule`
   x: Float[Array, 'B h w D'],
   train: bool,
   mask: Bool[Array, ' B'] | None,
   extras: dict,
 ) -> Float[Array, 'B h w D']:
-  """Applies the module that a rule defines for the place after a block, if any.
-
-  Args:
-    place: stage from 1, block from 0, blocks of the stage.
-  """
+  """Applies the module of a rule for the place after a block, if any."""
   module = rule(*place, x.shape[-1]) if rule else None
   if module is None:
     return x
@@ -56,14 +50,10 @@ class NonLocal(nn.Module):
 
   `P` is the number of positions. The scale of BN starts at 0, so that the block
   is at first an exact identity.
-
-  Attributes:
-    inter_channels: channels of `theta`, `phi` and `g`.
-    dtype: type of the computation, except for the products in float32.
   """
 
-  inter_channels: int = 1
-  dtype: Any = jnp.float32
+  inter_channels: int = 1  # of `theta`, `phi` and `g`
+  dtype: Any = jnp.float32  # except for the products, which are in float32
 
   @nn.compact
   def __call__(
@@ -108,10 +98,8 @@ def after_last_blocks(
   """Returns AGW's rule for `resnet.ResNet(plugins=)`.
 
   A block follows each of the last two blocks of stage 2 and of the last three
-  of stage 3, or all of them if a stage has fewer: five in ResNet-50.
-
-  Args:
-    inter_channels: inner channels of a block; AGW's published models have 1.
+  of stage 3, or all of them if a stage has fewer: five in ResNet-50. AGW's
+  published models have 1 inner channel.
   """
 
   def rule(stage: int, block: int, num_blocks: int, channels: int):
@@ -126,17 +114,13 @@ def after_last_blocks(
 class StyleFeatures(NamedTuple):
   """Maps of a stage, averaged over positions.
 
-  Attributes:
-    normalised: average of `F~`, without style.
-    enhanced: average of `F~+`, with the relevant part of the style.
-    contaminated: average of `F~-`, with the other part of the style.
-    logits: identity scores of the three in this order, padded identities
-      included; None without a classifier.
+  `logits` are the identity scores of the three in this order, padded identities
+  included; None without a classifier.
   """
 
-  normalised: Float32[Array, 'B D']
-  enhanced: Float32[Array, 'B D']
-  contaminated: Float32[Array, 'B D']
+  normalised: Float32[Array, 'B D']  # of `F~`, without style
+  enhanced: Float32[Array, 'B D']  # of `F~+`, with the relevant style
+  contaminated: Float32[Array, 'B D']  # of `F~-`, with the other style
   logits: Float32[Array, '3 B C'] | None
 
 
@@ -152,14 +136,10 @@ class SNR(nn.Module):
   With `b` the bias of the normalisation, the averages in `StyleFeatures` are
   `b`, the same for every image, `b + a (GAP(F) - b)` and
   `b + (1 - a) (GAP(F) - b)`.
-
-  Attributes:
-    stage: number of the stage in the network, from 1.
-    num_classes: identities, padding included, of a linear classifier of the
-      three averaged maps; None for no classifier.
   """
 
-  stage: int
+  stage: int  # from 1
+  # Identities of a linear classifier, padding included; None for no classifier.
   num_classes: int | None = None
 
   @nn.compact
@@ -209,12 +189,7 @@ class SNR(nn.Module):
 
 
 def after_stages(num_classes: int | None = None) -> Rule:
-  """Returns a rule for `plugins`: an SNR `snr_STAGE` ends every stage.
-
-  Args:
-    num_classes: identities of the classifiers for the entropy form of the loss;
-      None for no classifiers.
-  """
+  """Returns a rule for `plugins`: an SNR `snr_STAGE` ends every stage."""
 
   def rule(stage: int, block: int, num_blocks: int, channels: int):
     del channels

@@ -42,11 +42,7 @@ def relu(x: Float[Array, '*shape']) -> Float[Array, '*shape']:
 def moments(
   x: Float32[Array, 'B *positions D'], mask: Bool[Array, ' B'] | None = None
 ) -> tuple[Float32[Array, ' D'], Float32[Array, ' D']]:
-  """Returns mean and biased variance of the real samples.
-
-  Without a real sample both are zero and not nan, so that a padded step stays
-  finite.
-  """
+  """Returns mean and biased variance of the real samples, zeros without any."""
   axes = tuple(range(x.ndim - 1))
   if mask is None:
     mean = x.mean(axes)
@@ -63,6 +59,8 @@ def moments(
 
 def _count(x, mask):
   per_image = x.size // (x.shape[0] * x.shape[-1])
+  # At least 1: without a real sample the moments are zero and not nan, so that
+  # a padded step stays finite.
   num_real = x.shape[0] if mask is None else jnp.maximum(mask.sum(), 1)
   return jnp.float32(num_real * per_image)
 
@@ -76,10 +74,7 @@ def standardize(
 ) -> tuple[
   Float[Array, 'B *positions D'], Float32[Array, ' D'], Float32[Array, ' D']
 ]:
-  """Normalises by the moments of the batch, and returns `(y, mean, var)`.
-
-  The returned moments have no gradient.
-  """
+  """Returns (normalised x, mean, var) of a batch; moments have no gradient."""
   return _standardize(x, scale, bias, mask)[0]
 
 
@@ -118,16 +113,12 @@ class BatchNorm(nn.Module):
 
   All values but the output are float32. The running variance is biased, while
   that of PyTorch is unbiased.
-
-  Attributes:
-    frozen: whether training uses the running statistics and leaves them
-      unchanged.
   """
 
   affine: bool = True
   dtype: Any = jnp.float32
   scale_init: Callable = nn.initializers.ones
-  frozen: bool = False
+  frozen: bool = False  # train with the running statistics, unchanged
 
   @nn.compact
   def __call__(
@@ -137,15 +128,11 @@ class BatchNorm(nn.Module):
     train: bool,
     mask: Bool[Array, ' B'] | None = None,
   ) -> Float[Array, 'B *positions D']:
-    """Normalises samples.
+    """Normalises samples; `train` updates the running statistics.
 
     If the collection `moments` is mutable, the statistics of the batch are used
     and stored in it for any value of `train`, and the running ones do not
     change.
-
-    Args:
-      train: use the batch's statistics and update the running ones, which
-        stay in a step without a real sample.
     """
     shape = (x.shape[-1],)
     mean = self.variable('batch_stats', 'mean', jnp.zeros, shape)
@@ -179,7 +166,7 @@ class BatchNorm(nn.Module):
 
 
 def num_groups(channels: int) -> int:
-  """Returns the largest divisor of the channels that is at most 32."""
+  """The largest divisor of the channels that is at most 32."""
   return max(g for g in range(1, MOST_GROUPS + 1) if channels % g == 0)
 
 
@@ -227,11 +214,7 @@ def layer(
   dtype: Any = jnp.float32,
   scale_init: Callable = nn.initializers.ones,
 ) -> BatchNorm | GroupNorm:
-  """Returns a layer, called as `layer(x, train=, mask=)`.
-
-  Args:
-    kind: one of `NormKind`.
-  """
+  """Returns a layer of a `NormKind`, called as `layer(x, train=, mask=)`."""
   if kind == 'group':
     return GroupNorm(affine, dtype, scale_init, name=name)
   return BatchNorm(

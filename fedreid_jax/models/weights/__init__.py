@@ -49,7 +49,7 @@ NAMES = tuple(sorted(x.stem for x in FOLDER.glob(f'*{SUFFIX}')))
 
 
 def find(name: str) -> Path:
-  """Returns the file of published weights, or `name` as a path.
+  """The file of published weights, or `name` as a path.
 
   Raises:
     ConfigError: for a name without suffix that is not published.
@@ -66,7 +66,7 @@ def find(name: str) -> Path:
 
 
 def card(path: Path) -> dict[str, Any]:
-  """Returns the card of a file, empty if it has none."""
+  """The card of a file, empty if it has none."""
   try:
     with safetensors.safe_open(path, framework='numpy') as file:
       return json.loads((file.metadata() or {}).get(HEADER, '{}'))
@@ -76,21 +76,14 @@ def card(path: Path) -> dict[str, Any]:
 
 
 def form(path: Path) -> str:
-  """Returns the naming of the tensors in a file, `OWN` or `TORCHVISION`."""
+  """The naming of the tensors in a file, `OWN` or `TORCHVISION`."""
   # Files of others have no card; a card without a form is from this package.
   about = card(path)
   return about.get('form', OWN) if about else TORCHVISION
 
 
 def load(name: str, variables: Flat) -> tuple[Flat, tuple[str, ...]]:
-  """Replaces the backbone in variables by the weights of a file.
-
-  The infrared parts of a network start from the same tensors as the visible
-  ones if the file has none for them; modules of a kind that the file does not
-  have, which a published network inserts, keep their values.
-
-  Returns:
-    The new variables, and the names of those that were read.
+  """Replaces the backbone in variables by a file, and names the leaves read.
 
   Raises:
     ConfigError: for an unknown name.
@@ -102,12 +95,14 @@ def load(name: str, variables: Flat) -> tuple[Flat, tuple[str, ...]]:
     return loaded, tuple(filter(covers, loaded))
   read = safetensors_numpy.load_file(path)
   tensors, _ = trees.split(read, BACKBONE)
+  # Without tensors for the infrared parts they start from the visible ones.
   sources = {
     n: n if n in tensors else n.replace('/infrared_', '/') for n in variables
   }
   covered = {n: s for n, s in sources.items() if s in tensors}
   kinds = {_kind(n) for n in tensors}
-  # All blocks of a deeper network are of a kind that the file has.
+  # Modules of a kind that the file lacks, which a published network inserts,
+  # keep their values. All blocks of a deeper network are of a kind in the file.
   missing = sorted(
     n for n in variables.keys() - covered.keys() if _kind(n) in kinds
   )
@@ -133,17 +128,12 @@ def load(name: str, variables: Flat) -> tuple[Flat, tuple[str, ...]]:
 
 
 def load_torchvision(path: Path, variables: Flat) -> Flat:
-  """Returns the variables with the backbone of a weight file.
+  """Replaces the backbone in variables by a file in torchvision's format.
 
-  Args:
-    path: a `.safetensors` file of a ResNet with torchvision's names; `fc.*`,
-      `neck.*` and `*.num_batches_tracked` are ignored.
-    variables: `params/backbone/...` and `batch_stats/backbone/...` of a
-      `resnet.ResNet`; not modified.
+  `fc.*`, `neck.*` and `*.num_batches_tracked` of the file are ignored.
 
   Raises:
-    IntegrityError: a file of another format, absent or damaged, or a tensor
-      that is missing, unknown, of another shape or type, or not finite.
+    IntegrityError: for a file or tensor that is absent, damaged or unsuitable.
   """
   found = dict(variables)
   wanted: dict[str, list[str]] = {}
@@ -172,10 +162,7 @@ def covers(leaf: str) -> bool:
 
 
 def torchvision_name(leaf: str) -> str:
-  """Returns torchvision's name of `params/backbone/layer1_0/bn1/scale`.
-
-  The infrared parts start from the same tensors as the visible ones.
-  """
+  """Returns torchvision's name of `params/backbone/layer1_0/bn1/scale`."""
   _, _, *modules, last = leaf.replace('/infrared_', '/').split('/')
   return '.'.join([m.replace('_', '.') for m in modules] + [_LEAVES[last]])
 
@@ -185,14 +172,8 @@ def torchvision_tensors(variables: Flat) -> dict[str, np.ndarray]:
 
   `load` reads a file of these tensors. In PyTorch they are the state of a
   ResNet without `fc`; names such as `neck.bn.weight` are the state of a module
-  `neck` with a linear layer `fc` and a layer `bn`.
-
-  Args:
-    variables: variables of the backbone and the neck, `{'params/...': array}`.
-
-  Returns:
-    Tensors by name; none if a leaf belongs neither to a ResNet of torchvision
-    nor to the neck.
+  `neck` with a linear layer `fc` and a layer `bn`. There are none if a leaf
+  belongs neither to a ResNet of torchvision nor to the neck.
   """
   found = {}
   for leaf, value in variables.items():
@@ -262,13 +243,13 @@ def _read(path: Path, file, key: str, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _kind(leaf: str) -> str:
-  """Returns the path of a module of the backbone without its numbers."""
+  """The path of a module of the backbone without its numbers."""
   module = '/'.join(leaf.replace('/infrared_', '/').split('/')[1:3])
   return re.sub(r'\d+', '', module)
 
 
 def settings(path: Path) -> str:
-  """Returns the fields of the network in a card, as command-line overrides."""
+  """The fields of the network in a card, as command-line overrides."""
   fields = card(path).get('model', {})
   tuples = {
     k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()
@@ -281,9 +262,8 @@ def settings(path: Path) -> str:
 def save(path: Path, variables: Mapping[str, Any], about: dict[str, Any]):
   """Writes the backbone of a model with a card.
 
-  Args:
-    about: the card; `model` has the fields of the network, and `source` and
-      `world_seed` are the synthetic world, which `check_unseen` refuses.
+  `model` of the card has the fields of the network; `source` and `world_seed`
+  are the synthetic world, which `check_unseen` refuses.
   """
   chosen, _ = trees.split(dict(variables), BACKBONE)
   arrays = {n: np.ascontiguousarray(x, np.float32) for n, x in chosen.items()}
@@ -291,12 +271,7 @@ def save(path: Path, variables: Mapping[str, Any], about: dict[str, Any]):
 
 
 def encode(tensors: dict[str, np.ndarray], about: dict[str, Any]) -> bytes:
-  """Returns the content of a file with a card.
-
-  Args:
-    tensors: contiguous arrays by name.
-    about: the card; `form` is the naming of the tensors, by default `OWN`.
-  """
+  """The content of a file of contiguous arrays with a card."""
   return safetensors_numpy.save(tensors, {HEADER: json.dumps(about)})
 
 
@@ -304,12 +279,10 @@ def check_unseen(name: str, source: str, world_seed: int) -> None:
   """Refuses a synthetic world on which weights were trained.
 
   Args:
-    name: `model.pretrained`.
-    source: `data.source` of the run, with the version of a synthetic world.
-    world_seed: `data.world_seed` of the run.
+    source: `data.source` with the version of a synthetic world.
 
   Raises:
-    ConfigError: if the weights were trained on the world of the data.
+    ConfigError: for such a world.
   """
   about = card(find(name))
   seen = about.get('source', FIRST_WORLD), about.get('world_seed')
