@@ -156,18 +156,11 @@ class ChannelGate(nn.Module):
 
 
 class Block(nn.Module):
-  """Adds gated streams of four scales to the input.
-
-  Attributes:
-    features: output channels.
-    by_image: whether the sum of the streams is normalised by image.
-    ain: whether names of streams are those of OSNet-AIN.
-    dtype: type of the computation.
-  """
+  """Adds gated streams of four scales to the input."""
 
   features: int
-  by_image: bool = False
-  ain: bool = False
+  by_image: bool = False  # normalise the sum of the streams by image
+  ain: bool = False  # name streams as in OSNet-AIN
   dtype: Any = jnp.float32
 
   @nn.compact
@@ -206,16 +199,10 @@ class Block(nn.Module):
 
 
 class OSNet(nn.Module):
-  """Maps images to features, without the pooling and the last layer.
-
-  Attributes:
-    ain: whether it is OSNet-AIN.
-    width: multiplier of `CHANNELS`.
-    dtype: type of the computation.
-  """
+  """Maps images to features, without the pooling and the last layer."""
 
   ain: bool = False
-  width: float = 1.0
+  width: float = 1.0  # multiplier of `CHANNELS`
   dtype: Any = jnp.float32
 
   @nn.compact
